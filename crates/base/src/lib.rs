@@ -1,0 +1,11 @@
+//! The shared nouns: what a token, a request and a finish reason are, and every limit with its unit.
+//!
+//! This crate holds words, not behaviour: nothing here computes. Every floor above may use it.
+#![forbid(unsafe_code)]
+
+pub mod limits;
+mod request;
+mod sampling;
+
+pub use request::{FinishReason, Request, RequestId, TokenId, Usage};
+pub use sampling::{ParamError, SamplingParams};

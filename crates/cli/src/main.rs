@@ -1,0 +1,3 @@
+//! The `pelton` binary.
+#![forbid(unsafe_code)]
+fn main() {}

@@ -1,0 +1,2 @@
+//! The loop: executor, KV memory, step metrics, EngineHandle.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! CPU arithmetic: scalar reference, SIMD, thread team, run-time dispatch.

@@ -1,0 +1,2 @@
+//! The library face: messages in, events out.
+#![forbid(unsafe_code)]

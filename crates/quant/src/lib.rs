@@ -1,0 +1,2 @@
+//! Weight formats: layout, codec, packing to kernel layouts.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Logits to tokens: processors and sampler.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Which tokens run next and where their KV lives; pure logic.
+#![forbid(unsafe_code)]

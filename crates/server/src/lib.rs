@@ -1,0 +1,2 @@
+//! OpenAI-compatible HTTP over the library face.
+#![forbid(unsafe_code)]
