@@ -8,6 +8,8 @@ pub const MAILBOX_REQUESTS: usize = 1024;
 pub const STOP_STRINGS: usize = 16;
 /// Longest stop string, in bytes.
 pub const STOP_STRING_BYTES: usize = 1024;
+/// Most prompts of one completion request.
+pub const PROMPTS: usize = 64;
 /// Most choices (`n`) of one request.
 pub const CHOICES: usize = 16;
 /// Most alternatives reported per token (`top_logprobs`).
@@ -26,6 +28,8 @@ pub const SAFETENSORS_HEADER_BYTES: usize = 100 << 20;
 pub const TEMPLATE_BYTES: usize = 1 << 20;
 /// Steps that a chat template may take.
 pub const TEMPLATE_FUEL: u64 = 5_000_000;
+/// Bytes that all steps of one chat template together may read, copy and write.
+pub const TEMPLATE_WORK_BYTES: u64 = 256 << 20;
 /// Largest text that a chat template may produce, in bytes.
 pub const TEMPLATE_OUTPUT_BYTES: usize = 16 << 20;
 /// Largest prompt text, in bytes.
@@ -38,3 +42,17 @@ pub const MODEL_WIDTH: usize = 1 << 20;
 pub const MODEL_VOCAB: usize = 1 << 22;
 /// Longest context that a model may declare, in tokens.
 pub const MODEL_CONTEXT: usize = 1 << 27;
+/// Largest `model.safetensors.index.json`, in bytes.
+pub const SAFETENSORS_INDEX_BYTES: u64 = 64 << 20;
+/// Largest metadata section of a GGUF file (everything before the tensor data), in bytes.
+pub const GGUF_HEADER_BYTES: usize = 256 << 20;
+/// Most metadata entries of a GGUF file.
+pub const GGUF_METADATA_ENTRIES: usize = 1 << 16;
+/// Longest array in the metadata of a GGUF file, in elements.
+pub const GGUF_ARRAY_ELEMENTS: usize = 1 << 22;
+/// Most tensors of one checkpoint file.
+pub const FILE_TENSORS: usize = 1 << 20;
+/// Longest name of a tensor or metadata key, in bytes.
+pub const TENSOR_NAME_BYTES: usize = 65_535;
+/// Most dimensions of a tensor.
+pub const TENSOR_RANK: usize = 8;

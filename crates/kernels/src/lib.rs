@@ -1,1 +1,49 @@
-//! CPU arithmetic: scalar reference, SIMD, thread team, run-time dispatch.
+//! CPU arithmetic: everything a decoder computes, at the speed the machine can give.
+//!
+//! # The chapter
+//!
+//! Decoding one token reads every weight once and does two operations with it; prefill does the
+//! same reads for hundreds of rows. So there are two ceilings, bytes per second and operations per
+//! second, and one [`Cpu::matmul`] that comes close to both: it streams packed panels at the speed
+//! of memory when it has one row, and unpacks each weight once for a tile of rows when it has more.
+//!
+//! * [`Kernels`] is a private table of function pointers per instruction set, chosen once at run
+//!   time. `PELTON_KERNELS=scalar|avx2|avx512` forces one.
+//! * [`ThreadTeam`] is a fixed set of threads that wake once per operation and share tiles.
+//! * [`Cpu`] is both together: everything an operation needs. All safe operations are its methods.
+//! * [`PackedMatrix`] is a weight matrix in kernel order; [`QuantizedRows`] are int8 activations.
+//! * [`KvCache`] holds keys and values in pages; [`Cpu::paged_attention`] reads them.
+//!
+//! # Equal bits
+//!
+//! Every operation has one canonical order of summation, written in the head of its file and spelt
+//! out by its scalar version. The SIMD versions follow it exactly, whatever the number of rows and
+//! threads. So all instruction sets return *the same bits*, and tests compare with `assert_eq!`.
+//!
+//! **Architecture invariant:** a `&Kernels` exists only for an instruction set that this CPU has
+//! (the table is private and filtered by [`Kernels::available`]); that is what makes calling the
+//! `#[target_feature]` functions behind it sound.
+//!
+//! **Architecture invariant:** no error type for data. Shapes are the caller's promise and are
+//! asserted; what comes from files was checked before it got here.
+
+mod attention;
+mod bandwidth;
+mod cpu;
+mod dispatch;
+mod kv;
+mod layout;
+mod matmul;
+mod quantize;
+mod rows;
+mod team;
+
+pub use attention::{AttentionInput, AttentionSeq};
+pub use cpu::Cpu;
+pub use dispatch::{Kernels, UnknownKernels};
+pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows};
+pub use layout::{PANEL, PackedMatrix, WeightLayout};
+pub use matmul::{MatmulInput, MatmulOutput};
+pub use quantize::{GROUP, QuantizedRows};
+pub use rows::{GatedAct, HeadLayout, RopeLayout};
+pub use team::{ThreadTeam, default_threads};

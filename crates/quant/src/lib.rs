@@ -1,2 +1,17 @@
-//! Weight formats: layout, codec, packing to kernel layouts.
+//! Weight formats: how weights are stored, what the stored bits mean, and how they reach a kernel.
+//!
+//! **Formats are many, kernels are few.** A [`WeightFormat`] is one file under `formats/`: a scalar
+//! quantizer and a scalar dequantizer, of which the dequantizer is the specification. [`pack`]
+//! brings stored rows into one of the few layouts that kernels read, and changes no value on the
+//! way: what a packed row unpacks to has the same bits as what the format dequantizes to.
+//!
+//! A new format is a new file and one line in [`FORMATS`]; that line enrols it in every test.
 #![forbid(unsafe_code)]
+
+mod error;
+mod formats;
+mod packing;
+
+pub use error::{QuantError, Result};
+pub use formats::{FORMATS, WeightFormat, for_dtype, supported_names};
+pub use packing::{Compute, dequantize_tensor, pack, quantize_tensor};

@@ -1,2 +1,44 @@
-//! Logits to tokens: processors and sampler.
+//! Logits to tokens: processors, truncation, the draw, log probabilities.
+//!
+//! # The chapter
+//!
+//! ```text
+//! raw logits ──▶ log probabilities (if asked for)
+//!     │
+//!     ▼  processors: logit bias, then repetition, presence and frequency penalties, then any other
+//! processed logits
+//!     │  temperature == 0 ──▶ the largest, the lowest id among equals
+//!     ▼  weights exp((l - max) / temperature); top-k, top-p, min-p keep some of them
+//! one draw, from the generator at (seed, choice, position)
+//! ```
+//!
+//! **Architecture invariant:** the same logits and the same key give the same token, bit for bit,
+//! on every machine. Sums have a fixed order, the exponential is our own and made of plain
+//! multiplications and additions, ties go to the lower id, and the generator has no state: it is a
+//! function of (seed, choice, position), so it does not matter who shares the batch or how often a
+//! request was preempted.
+//!
+//! **Architecture invariant:** no logits can make it panic. NaN counts as minus infinity, plus
+//! infinity as the largest finite number, and when nothing is possible (every logit is minus
+//! infinity) the answer is token 0.
+//!
+//! **Architecture invariant:** nothing proportional to the vocabulary is allocated per token; a
+//! [`Sampler`] keeps its scratch, and requests keep only what they have seen.
+//!
+//! Papers: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011; Holtzman et
+//! al., ICLR 2020 (top-p); Nguyen et al., 2024 (min-p); Keskar et al., 2019 (repetition penalty).
 #![forbid(unsafe_code)]
+
+mod logprobs;
+mod math;
+mod philox;
+mod processors;
+mod sampler;
+mod select;
+mod state;
+
+pub use logprobs::TokenLogprobs;
+pub use philox::{Philox, philox4x32_10};
+pub use processors::{LogitBias, LogitsProcessor, Penalties, RowContext};
+pub use sampler::{Sampled, Sampler};
+pub use state::SamplerState;

@@ -1,2 +1,37 @@
 //! Text to tokens and back: tokenizers, GGUF vocabularies, incremental detokenizer, chat templates.
+//!
+//! ```text
+//!   messages --ChatTemplate--> text --Tokenizer--> tokens --Detokenizer--> text, as it grows
+//! ```
+//!
+//! A [`Tokenizer`] comes from a Hugging Face `tokenizer.json` or from a GGUF vocabulary alone. It
+//! keeps one table with the bytes of every token; the [`Detokenizer`], stop strings and log
+//! probabilities all read that table, so they cannot disagree about what a token says.
+//!
+//! Every file read here is hostile: sizes are checked before memory is taken, an error names the
+//! file, and a chat template runs under limits of steps, bytes and work.
+//!
+//! **Architecture invariant:** this crate knows nothing of models, engines or requests.
 #![forbid(unsafe_code)]
+
+mod byte_table;
+mod companions;
+mod detokenizer;
+mod error;
+mod gguf;
+mod gguf_vocab;
+mod hf;
+mod pre_tokenizer;
+mod sentencepiece;
+mod template;
+mod tokenizer;
+
+pub use detokenizer::Detokenizer;
+pub use error::TextError;
+pub use gguf_vocab::{GgufVocab, TokenKind};
+pub use pre_tokenizer::known_pre_tokenizers;
+pub use template::{
+    ChatTemplate, FolderError, Message, RenderOptions, TemplateError, TemplateSource,
+    TemplateTokens,
+};
+pub use tokenizer::{EncodeOptions, Tokenizer};

@@ -1,0 +1,65 @@
+//! What attention is asked, and the promises that are checked before any page is read.
+
+use std::ops::Range;
+
+use crate::kv::{KvShape, StridedRows};
+
+/// One sequence's part of a step: new rows, and the pages that hold it.
+///
+/// ```text
+/// positions  0 ........ first_position .. first_position + rows.len()
+///            |  in the cache before  |  new rows, already stored   |
+///            |---- block_table[0] ----|- block_table[1] -|- ...
+/// ```
+#[derive(Clone, Debug)]
+pub struct AttentionSeq<'a> {
+    /// Its rows in the queries and in the output.
+    pub rows: Range<usize>,
+    /// Position of the first of these rows: how many tokens were computed before.
+    pub position_of_first_row: usize,
+    /// Blocks of the sequence in order; those that the new rows fill are included.
+    pub block_table: &'a [u32],
+}
+
+/// Queries of one layer, and what they may see.
+#[derive(Clone, Debug)]
+pub struct AttentionInput<'a> {
+    /// Queries `[m, n_heads * head_dim]`, already rotated; head `h` reads KV head
+    /// `h / (n_heads / n_kv_heads)`.
+    pub q: StridedRows<'a>,
+    /// Query heads per row, a multiple of the KV heads.
+    pub n_heads: usize,
+    /// Sequences, by ascending rows that do not overlap.
+    pub sequences: &'a [AttentionSeq<'a>],
+    /// Factor of every score, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Most positions that a row sees, itself included; `None` for all.
+    pub window: Option<usize>,
+    /// `cap · tanh(score / cap)` after scaling.
+    pub softcap: Option<f32>,
+}
+
+impl AttentionInput<'_> {
+    /// Asserts every promise that the kernels rely on.
+    pub(super) fn check(&self, kv: &KvShape, n_out: usize) {
+        let width = self.n_heads * kv.head_dim;
+        assert!(width > 0, "invariant: rows have heads");
+        assert_eq!(self.n_heads % kv.n_kv_heads, 0, "invariant: heads are whole groups");
+        assert_eq!(n_out % width, 0, "invariant: whole rows of out");
+        let mut row = 0;
+        for seq in self.sequences {
+            assert!(seq.rows.start >= row, "invariant: rows of sequences ascend, none shared");
+            assert!(seq.rows.end >= seq.rows.start, "invariant: rows of a sequence ascend");
+            row = seq.rows.end;
+            let n_tokens = seq.position_of_first_row + seq.rows.len();
+            let n_needed = n_tokens.div_ceil(kv.block_size);
+            let n_given = seq.block_table.len();
+            assert!(n_needed <= n_given, "invariant: {n_tokens} tokens in {n_given} blocks");
+            for &block in &seq.block_table[..n_needed] {
+                let n_blocks = kv.n_blocks;
+                assert!((block as usize) < n_blocks, "invariant: block {block} of {n_blocks}");
+            }
+        }
+        assert!(row * width <= n_out, "invariant: out has row {row}");
+    }
+}

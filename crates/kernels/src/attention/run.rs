@@ -1,0 +1,323 @@
+//! The public operation: cuts a step into items, hands them to the team, merges.
+//!
+//! ```text
+//! sequences -> row blocks (up to 16 flat rows each) x KV heads = items
+//!
+//! items >= 4 per thread:   tile = item               all its chunks in one go
+//! else:                    tile = (item, chunk)      -> partial[item][chunk]
+//!                          tile = item               merges its partials, ascending
+//! ```
+//!
+//! Scratch belongs to the threads and grows to the largest step seen; a step in steady state
+//! allocates nothing but the short list of row blocks.
+
+use std::cell::RefCell;
+
+use super::chunk::{Chunk, SCORE_LINE};
+use super::input::AttentionInput;
+use super::merge::State;
+use super::{CHUNK, Table};
+use crate::Cpu;
+use crate::kv::{KvCache, KvDtype, KvElement, KvShape};
+use crate::rows::shared::Parts;
+
+/// Flat rows (rows x heads of a group) of one item, unless the group alone has more.
+const FLAT_ROWS: usize = 16;
+
+/// Items per thread from which on they are not cut by chunks.
+const ITEMS_PER_THREAD: usize = 4;
+
+/// Most floats of partial results (16 MiB); a step that needs more is not cut by chunks.
+const PARTIAL_FLOATS: usize = 4 << 20;
+
+/// Consecutive rows of one sequence.
+struct RowBlock {
+    seq: usize,
+    /// First row, among all rows of the call.
+    row: usize,
+    n_rows: usize,
+    /// Position of the first row.
+    position: usize,
+    /// First chunk that any row sees.
+    first_chunk: usize,
+    n_chunks: usize,
+    /// Partials of all row blocks before, in (KV head, chunk) pairs.
+    first_partial: usize,
+}
+
+/// Everything the tiles of one call share.
+struct Step<'a, T> {
+    cpu: &'a Cpu,
+    input: &'a AttentionInput<'a>,
+    shape: &'a KvShape,
+    pages: &'a [T],
+    group: usize,
+    blocks: &'a [RowBlock],
+    out: Parts<'a, f32>,
+}
+
+thread_local! {
+    /// Queries, score lines and states of the item at hand.
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// Partial results of a call, owned by its calling thread.
+    static PARTIALS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `f` with `n` floats of this thread's memory, holding whatever was there.
+fn with_floats<R>(
+    memory: &'static std::thread::LocalKey<RefCell<Vec<f32>>>,
+    n: usize,
+    f: impl FnOnce(&mut [f32]) -> R,
+) -> R {
+    memory.with_borrow_mut(|memory| {
+        if memory.len() < n {
+            memory.resize(n, 0.0);
+        }
+        f(&mut memory[..n])
+    })
+}
+
+impl Cpu {
+    /// Softmax attention of new rows over the pages of their sequences.
+    ///
+    /// The keys and values of the new rows are already stored. Rows of `out` that belong to no
+    /// sequence are left as they are; a row that sees no position gets zeros.
+    ///
+    /// # Shapes
+    ///
+    /// `input.q`: rows of `n_heads * head_dim`; `out`: `[m, n_heads * head_dim]`.
+    ///
+    /// # Panics
+    ///
+    /// When shapes disagree, a block table is too short for its sequence or names a block that
+    /// does not exist, or rows of sequences overlap.
+    pub fn paged_attention(
+        &self,
+        kv: &KvCache,
+        layer: usize,
+        input: &AttentionInput<'_>,
+        out: &mut [f32],
+    ) {
+        input.check(kv.shape(), out.len());
+        let kernels = self.kernels.attention;
+        match kv.shape().dtype {
+            KvDtype::F32 => self.attend(kernels.chunk_f32, kv, kv.layer(layer), input, out),
+            KvDtype::Bf16 => self.attend(kernels.chunk_bf16, kv, kv.layer(layer), input, out),
+        }
+    }
+
+    fn attend<T: KvElement>(
+        &self,
+        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
+        kv: &KvCache,
+        pages: &[T],
+        input: &AttentionInput<'_>,
+        out: &mut [f32],
+    ) {
+        let shape = kv.shape();
+        let group = input.n_heads / shape.n_kv_heads;
+        let (blocks, n_partials) = row_blocks(input, group, shape.n_kv_heads);
+        let step =
+            Step { cpu: self, input, shape, pages, group, blocks: &blocks, out: Parts::new(out) };
+        let n_items = blocks.len() * shape.n_kv_heads;
+        let n_threads = self.team.n_threads();
+        let n_flat = group * blocks.iter().map(|block| block.n_rows).max().unwrap_or(0);
+        let per_partial = State::n_floats(n_flat, shape.padded_dim());
+        if n_threads == 1
+            || n_items >= ITEMS_PER_THREAD * n_threads
+            || n_partials <= n_items
+            || n_partials * per_partial > PARTIAL_FLOATS
+        {
+            self.team.for_each_tile(n_items, |item| {
+                let (block, kv_head) = step.item(item);
+                step.whole(kernel, block, kv_head);
+            });
+            return;
+        }
+        with_floats(&PARTIALS, n_partials * per_partial, |memory| {
+            let partials = Parts::new(memory);
+            self.team.for_each_tile(n_partials, |tile| {
+                let (block, kv_head, chunk) = step.partial(tile);
+                // SAFETY: each partial belongs to one tile.
+                let memory = unsafe { partials.part(tile * per_partial..(tile + 1) * per_partial) };
+                step.part(kernel, block, kv_head, chunk, memory);
+            });
+            self.team.for_each_tile(n_items, |item| {
+                let (block, kv_head) = step.item(item);
+                let first = block.first_partial + kv_head * block.n_chunks;
+                let range = first * per_partial..(first + block.n_chunks) * per_partial;
+                // SAFETY: the partials of an item belong to one tile, and the tiles of the first
+                // wave are done with theirs.
+                step.merge(block, kv_head, unsafe { partials.part(range) }, per_partial);
+            });
+        });
+    }
+}
+
+/// Cuts the rows of all sequences into blocks; also says how many partials there are.
+fn row_blocks(
+    input: &AttentionInput<'_>,
+    group: usize,
+    n_kv_heads: usize,
+) -> (Vec<RowBlock>, usize) {
+    let per_block = (FLAT_ROWS / group).max(1);
+    let mut blocks = Vec::new();
+    let mut first_partial = 0;
+    for (seq, sequence) in input.sequences.iter().enumerate() {
+        let mut row = sequence.rows.start;
+        while row < sequence.rows.end {
+            let n_rows = per_block.min(sequence.rows.end - row);
+            let position = sequence.position_of_first_row + row - sequence.rows.start;
+            let first_seen = input.window.map_or(0, |n| (position + 1).saturating_sub(n));
+            let first_chunk = first_seen / CHUNK;
+            let n_chunks = (position + n_rows).div_ceil(CHUNK).saturating_sub(first_chunk);
+            blocks.push(RowBlock {
+                seq,
+                row,
+                n_rows,
+                position,
+                first_chunk,
+                n_chunks,
+                first_partial,
+            });
+            first_partial += n_chunks * n_kv_heads;
+            row += n_rows;
+        }
+    }
+    (blocks, first_partial)
+}
+
+impl<T: KvElement> Step<'_, T> {
+    fn item(&self, item: usize) -> (&RowBlock, usize) {
+        (&self.blocks[item / self.shape.n_kv_heads], item % self.shape.n_kv_heads)
+    }
+
+    /// The row block, KV head and chunk (counted from the block's first) of a partial.
+    fn partial(&self, partial: usize) -> (&RowBlock, usize, usize) {
+        let after = self.blocks.partition_point(|block| block.first_partial <= partial);
+        let block = &self.blocks[after - 1];
+        let within = partial - block.first_partial;
+        (block, within / block.n_chunks, within % block.n_chunks)
+    }
+
+    /// Copies the queries of an item side by side.
+    fn gather(&self, block: &RowBlock, kv_head: usize, q: &mut [f32]) {
+        let width = self.group * self.shape.head_dim;
+        for (row, q) in (block.row..).zip(q.chunks_exact_mut(width)) {
+            let all = self.input.q.row(row, self.input.n_heads * self.shape.head_dim);
+            q.copy_from_slice(&all[kv_head * width..(kv_head + 1) * width]);
+        }
+    }
+
+    /// Chunk `chunk` (counted from the block's first) of an item.
+    fn chunk<'a>(
+        &'a self,
+        block: &RowBlock,
+        kv_head: usize,
+        chunk: usize,
+        q: &'a [f32],
+    ) -> Chunk<'a, T> {
+        Chunk {
+            q,
+            group: self.group,
+            position: block.position,
+            start: (block.first_chunk + chunk) * CHUNK,
+            window: self.input.window,
+            scale: self.input.scale,
+            softcap: self.input.softcap,
+            pages: self.pages,
+            shape: self.shape,
+            block_table: self.input.sequences[block.seq].block_table,
+            kv_head,
+        }
+    }
+
+    /// All chunks of an item, merged as they come, into `out`.
+    fn whole(
+        &self,
+        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
+        block: &RowBlock,
+        kv_head: usize,
+    ) {
+        let n_flat = block.n_rows * self.group;
+        let n_q = n_flat * self.shape.head_dim;
+        let n_scores = n_flat * SCORE_LINE;
+        let n_state = State::n_floats(n_flat, self.shape.padded_dim());
+        with_floats(&SCRATCH, n_q + n_scores + 2 * n_state, |memory| {
+            let (q, memory) = memory.split_at_mut(n_q);
+            let (scores, memory) = memory.split_at_mut(n_scores);
+            let (total, part) = memory.split_at_mut(n_state);
+            let mut total = State::over(total, n_flat);
+            let mut part = State::over(part, n_flat);
+            self.gather(block, kv_head, q);
+            total.clear();
+            for chunk in 0..block.n_chunks {
+                let chunk = self.chunk(block, kv_head, chunk, q);
+                // SAFETY: the kernels of a `Cpu` are available on this machine.
+                unsafe {
+                    kernel(&chunk, scores, &mut part);
+                    (self.kernels().merge)(&mut total, &part);
+                }
+            }
+            self.finish(block, kv_head, &total);
+        });
+    }
+
+    /// One chunk of an item, into `memory`.
+    fn part(
+        &self,
+        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
+        block: &RowBlock,
+        kv_head: usize,
+        chunk: usize,
+        memory: &mut [f32],
+    ) {
+        let n_flat = block.n_rows * self.group;
+        let n_q = n_flat * self.shape.head_dim;
+        with_floats(&SCRATCH, n_q + n_flat * SCORE_LINE, |scratch| {
+            let (q, scores) = scratch.split_at_mut(n_q);
+            self.gather(block, kv_head, q);
+            let chunk = self.chunk(block, kv_head, chunk, q);
+            let mut state = self.state(n_flat, memory);
+            // SAFETY: the kernels of a `Cpu` are available on this machine.
+            unsafe { kernel(&chunk, scores, &mut state) };
+        });
+    }
+
+    /// Merges the partials of an item, ascending, into `out`.
+    fn merge(&self, block: &RowBlock, kv_head: usize, partials: &mut [f32], per_partial: usize) {
+        let n_flat = block.n_rows * self.group;
+        let n_state = State::n_floats(n_flat, self.shape.padded_dim());
+        with_floats(&SCRATCH, n_state, |memory| {
+            let mut total = State::over(memory, n_flat);
+            total.clear();
+            for partial in partials.chunks_exact_mut(per_partial) {
+                let part = self.state(n_flat, partial);
+                // SAFETY: the kernels of a `Cpu` are available on this machine.
+                unsafe { (self.kernels().merge)(&mut total, &part) };
+            }
+            self.finish(block, kv_head, &total);
+        });
+    }
+
+    /// The state of `n_flat` rows at the start of `memory`, which may be longer.
+    fn state<'a>(&self, n_flat: usize, memory: &'a mut [f32]) -> State<'a> {
+        State::over(&mut memory[..State::n_floats(n_flat, self.shape.padded_dim())], n_flat)
+    }
+
+    fn finish(&self, block: &RowBlock, kv_head: usize, total: &State<'_>) {
+        let dim = self.shape.head_dim;
+        let accs = total.acc.chunks_exact(self.shape.padded_dim());
+        for (flat, (acc, &sum)) in accs.zip(total.sum.iter()).enumerate() {
+            let row = block.row + flat / self.group;
+            let head = kv_head * self.group + flat % self.group;
+            let at = (row * self.input.n_heads + head) * dim;
+            // SAFETY: a row and head belong to one item; the kernels of a `Cpu` are available.
+            unsafe { (self.kernels().finish)(acc, sum, self.out.part(at..at + dim)) };
+        }
+    }
+
+    fn kernels(&self) -> &'static Table {
+        self.cpu.kernels.attention
+    }
+}

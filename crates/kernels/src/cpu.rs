@@ -1,0 +1,32 @@
+//! `Cpu`: an instruction set and a thread team, everything an operation needs.
+
+use crate::dispatch::{Kernels, UnknownKernels};
+use crate::team::{ThreadTeam, default_threads};
+
+/// The device of this crate: which kernels to run and the threads to run them on.
+///
+/// The operations are methods, each in the file of its kernel.
+#[derive(Debug)]
+pub struct Cpu {
+    /// The instruction set in use.
+    pub kernels: &'static Kernels,
+    /// The threads that share each operation.
+    pub team: ThreadTeam,
+}
+
+impl Cpu {
+    /// The best kernels (or those named by `PELTON_KERNELS`) on `n_threads` threads, by default
+    /// [`default_threads`].
+    ///
+    /// # Errors
+    ///
+    /// When `PELTON_KERNELS` names something this machine cannot run.
+    pub fn new(n_threads: Option<usize>) -> Result<Self, UnknownKernels> {
+        Ok(Self::with(Kernels::get()?, n_threads.unwrap_or_else(default_threads)))
+    }
+
+    /// The given kernels on `n_threads` threads (0 counts as 1).
+    pub fn with(kernels: &'static Kernels, n_threads: usize) -> Self {
+        Self { kernels, team: ThreadTeam::new(n_threads) }
+    }
+}

@@ -1,0 +1,160 @@
+//! Run-time choice of the instruction set.
+//!
+//! ```text
+//!            KERNELS (private, best first)         each entry points to one table per module
+//!  avx512 -> matmul::AVX512  quantize::..  rows::AVX512  attention::AVX512
+//!  avx2   -> matmul::AVX2    ...
+//!  scalar -> matmul::SCALAR  ...                     the specification
+//! ```
+//!
+//! A module that adds an operation adds a field to its own `Table`, not here.
+//!
+//! `avx2` promises the target features `avx2,fma,f16c`; `avx512` promises these and
+//! `avx512f,avx512bw,avx512vl,avx512dq,avx512vnni`. No kernel may use more than its entry promises.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use crate::{attention, bandwidth, matmul, quantize, rows};
+
+/// One implementation of every kernel, chosen once at start-up.
+#[derive(Debug)]
+pub struct Kernels {
+    /// Name shown in logs and benches and accepted by `PELTON_KERNELS`, for example `"avx2"`.
+    pub name: &'static str,
+    is_supported: fn() -> bool,
+    pub(crate) matmul: &'static matmul::Table,
+    pub(crate) quantize: &'static quantize::Table,
+    pub(crate) bandwidth: &'static bandwidth::Table,
+    #[allow(dead_code)]
+    pub(crate) rows: &'static rows::Table,
+    #[allow(dead_code)]
+    pub(crate) attention: &'static attention::Table,
+}
+
+/// All implementations compiled into this binary, best first.
+static KERNELS: &[Kernels] = &[
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "avx512",
+        is_supported: has_avx512,
+        matmul: &matmul::AVX512,
+        quantize: &quantize::AVX512,
+        bandwidth: &bandwidth::AVX512,
+        rows: &rows::AVX512,
+        attention: &attention::AVX512,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "avx2",
+        is_supported: has_avx2,
+        matmul: &matmul::AVX2,
+        quantize: &quantize::AVX2,
+        bandwidth: &bandwidth::AVX2,
+        rows: &rows::AVX2,
+        attention: &attention::AVX2,
+    },
+    Kernels {
+        name: "scalar",
+        is_supported: || true,
+        matmul: &matmul::SCALAR,
+        quantize: &quantize::SCALAR,
+        bandwidth: &bandwidth::SCALAR,
+        rows: &rows::SCALAR,
+        attention: &attention::SCALAR,
+    },
+];
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    has_avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vnni")
+}
+
+impl Kernels {
+    /// The kernels named by `PELTON_KERNELS`, or else the best this CPU supports.
+    ///
+    /// The environment is read once; later calls return the same answer.
+    ///
+    /// # Errors
+    ///
+    /// When the variable names kernels that do not exist or that this CPU cannot run.
+    pub fn get() -> Result<&'static Self, UnknownKernels> {
+        static CHOICE: OnceLock<Result<&'static Kernels, UnknownKernels>> = OnceLock::new();
+        CHOICE
+            .get_or_init(|| match std::env::var_os("PELTON_KERNELS") {
+                Some(name) if !name.is_empty() => {
+                    let name = name.to_string_lossy();
+                    Self::by_name(&name).ok_or_else(|| UnknownKernels { name: name.into() })
+                }
+                _ => Ok(Self::best()),
+            })
+            .clone()
+    }
+
+    /// The best kernels this CPU supports, whatever the environment says.
+    pub fn best() -> &'static Self {
+        Self::available().next().expect("invariant: scalar is always available")
+    }
+
+    /// Iterates over the kernels this CPU supports, best first; `scalar` is always the last.
+    pub fn available() -> impl Iterator<Item = &'static Self> {
+        KERNELS.iter().filter(|kernels| (kernels.is_supported)())
+    }
+
+    /// The kernels called `name`, or `None` when there are none or this CPU cannot run them.
+    pub fn by_name(name: &str) -> Option<&'static Self> {
+        Self::available().find(|kernels| kernels.name == name)
+    }
+}
+
+/// `PELTON_KERNELS` names kernels that this machine cannot run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnknownKernels {
+    /// The value of the variable.
+    pub name: String,
+}
+
+impl fmt::Display for UnknownKernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = Kernels::available().map(|kernels| kernels.name).collect();
+        write!(f, "PELTON_KERNELS={:?}: this CPU can run {}", self.name, names.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownKernels {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scalar_is_always_there_and_last() {
+        assert_eq!(Kernels::available().last().expect("scalar").name, "scalar");
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_and_the_message_lists_what_there_is() {
+        assert!(Kernels::by_name("avx1024").is_none());
+        let message = UnknownKernels { name: "avx1024".into() }.to_string();
+        assert!(message.contains("avx1024") && message.contains("scalar"), "{message}");
+    }
+
+    #[test]
+    fn every_available_kernel_is_found_by_its_name() {
+        for kernels in Kernels::available() {
+            assert!(std::ptr::eq(Kernels::by_name(kernels.name).expect("named"), kernels));
+        }
+    }
+}

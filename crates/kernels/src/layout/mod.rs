@@ -1,0 +1,6 @@
+//! How weights lie in memory.
+
+mod packed;
+
+pub use packed::{PANEL, PackedMatrix, WeightLayout};
+pub(crate) use packed::{Q4_BLOCK, Q8_BLOCK, SCALE_BYTES, q4_at, q8_at};

@@ -1,0 +1,228 @@
+//! Equality of bits: every instruction set, every M, every team, against the scalar kernels.
+
+use super::*;
+use crate::{GROUP, Kernels, ThreadTeam};
+
+/// A small generator, so that failures repeat.
+struct Rng(u32);
+
+impl Rng {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.0 >> 8
+    }
+
+    fn float(&mut self) -> f32 {
+        self.next() as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// Source rows of a layout: `well_behaved`, or with every byte pattern a file may hold.
+fn source(layout: WeightLayout, n: usize, k: usize, hostile: bool) -> Vec<Vec<u8>> {
+    let mut rng = Rng(n as u32 * 31 + k as u32);
+    let scale = |rng: &mut Rng, block: usize| -> [u8; 2] {
+        let scale = match block % 9 {
+            0 if hostile => half::f16::INFINITY,
+            1 if hostile => half::f16::NAN,
+            2 if hostile => half::f16::ZERO,
+            3 if hostile => half::f16::from_bits(1),
+            4 if hostile => half::f16::MAX,
+            5 if hostile => half::f16::NEG_ZERO,
+            _ => half::f16::from_f32(rng.float() * 0.01),
+        };
+        scale.to_le_bytes()
+    };
+    let mut block = 0;
+    let blocks = |rng: &mut Rng, n_values: usize, block: &mut usize| -> Vec<u8> {
+        let mut row = Vec::new();
+        for _ in 0..k / GROUP {
+            *block += 1;
+            row.extend(scale(rng, *block));
+            for _ in 0..n_values {
+                let value = (rng.next() >> 5) as u8;
+                row.push(if hostile && block.is_multiple_of(2) { 0x80 } else { value });
+            }
+        }
+        row
+    };
+    (0..n)
+        .map(|_| match layout {
+            WeightLayout::F32 => (0..k).flat_map(|_| rng.float().to_le_bytes()).collect(),
+            WeightLayout::F16 if hostile => {
+                (0..k).flat_map(|_| (rng.next() as u16).to_le_bytes()).collect()
+            }
+            WeightLayout::F16 => {
+                (0..k).flat_map(|_| half::f16::from_f32(rng.float()).to_le_bytes()).collect()
+            }
+            WeightLayout::Bf16 if hostile => {
+                (0..k).flat_map(|_| (rng.next() as u16).to_le_bytes()).collect()
+            }
+            WeightLayout::Bf16 => {
+                (0..k).flat_map(|_| half::bf16::from_f32(rng.float()).to_le_bytes()).collect()
+            }
+            WeightLayout::Q8G32 => blocks(&mut rng, 32, &mut block),
+            WeightLayout::Q4G32 => blocks(&mut rng, 16, &mut block),
+        })
+        .collect()
+}
+
+fn activations(m: usize, k: usize) -> Vec<f32> {
+    let mut rng = Rng(5);
+    (0..m * k).map(|i| rng.float() * (1 + i % 5) as f32).collect()
+}
+
+fn pack(cpu: &Cpu, layout: WeightLayout, n: usize, k: usize, hostile: bool) -> PackedMatrix {
+    let rows = source(layout, n, k, hostile);
+    PackedMatrix::pack(cpu, layout, n, k, &|row| &rows[row])
+}
+
+/// The product as bit patterns, all NaNs alike; checks that nothing around it is written.
+fn product(cpu: &Cpu, w: &PackedMatrix, x: &[f32]) -> Vec<u32> {
+    const MARK: f32 = -12345.0;
+    let m = x.len() / w.k();
+    let (stride, offset) = (w.n() + 5, 2);
+    let mut y = vec![MARK; m * stride];
+    let mut quantized = QuantizedRows::new();
+    let quantized = w.needs_quantized_input().then(|| {
+        cpu.quantize_rows(x, w.k(), &mut quantized);
+        &quantized
+    });
+    let input = MatmulInput { rows: x, quantized };
+    cpu.matmul(w, input, MatmulOutput { data: &mut y, stride, offset });
+    let mut bits = Vec::with_capacity(m * w.n());
+    for row in y.chunks(stride) {
+        let (before, rest) = row.split_at(offset);
+        let (columns, after) = rest.split_at(w.n());
+        assert!(before.iter().chain(after).all(|&y| y == MARK), "wrote outside its columns");
+        bits.extend(columns.iter().map(|y| if y.is_nan() { u32::MAX } else { y.to_bits() }));
+    }
+    bits
+}
+
+fn scalar() -> Cpu {
+    Cpu::with(Kernels::by_name("scalar").expect("scalar"), 1)
+}
+
+#[test]
+fn every_instruction_set_returns_the_bits_of_the_scalar_one_at_every_m() {
+    let cpus: Vec<Cpu> = Kernels::available().map(|kernels| Cpu::with(kernels, 1)).collect();
+    for &layout in WeightLayout::ALL {
+        for (n, k) in [(1, 32), (15, 64), (16, 96), (33, 160), (100, 32), (150, 96)] {
+            let k = if layout.needs_quantized_input() { k } else { k + n % 4 };
+            let w = pack(&scalar(), layout, n, k, false);
+            let x = activations(70, k);
+            let expected = product(&scalar(), &w, &x);
+            for m in 1..=70 {
+                for cpu in &cpus {
+                    let got = product(cpu, &w, &x[..m * k]);
+                    assert!(
+                        got == expected[..m * n],
+                        "{} {layout:?} m {m} n {n} k {k}",
+                        cpu.kernels.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hostile_weights_give_the_same_bits_everywhere() {
+    for &layout in WeightLayout::ALL {
+        for (n, k) in [(17, 288), (64, 64)] {
+            let w = pack(&scalar(), layout, n, k, true);
+            let mut x = activations(14, k);
+            x[k..k + GROUP].fill(0.0);
+            x[3 * k] = f32::NAN;
+            x[4 * k + 40] = f32::NEG_INFINITY;
+            let expected = product(&scalar(), &w, &x);
+            for kernels in Kernels::available() {
+                for m in [1, 2, 3, 5, 14] {
+                    let got = product(&Cpu::with(kernels, 2), &w, &x[..m * k]);
+                    assert!(got == expected[..m * n], "{} {layout:?} m {m}", kernels.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_lowest_q8_weights_with_the_largest_activations_do_not_saturate() {
+    let k = 64;
+    let row: Vec<u8> = (0..k / GROUP)
+        .flat_map(|_| half::f16::ONE.to_le_bytes().into_iter().chain([0x80; GROUP]))
+        .collect();
+    let w = PackedMatrix::pack(&scalar(), WeightLayout::Q8G32, 16, k, &|_| &row);
+    for sign in [1.0, -1.0] {
+        let x = vec![127.0 * sign; k];
+        for kernels in Kernels::available() {
+            let expected = (-128.0 * 127.0 * k as f32 * sign).to_bits();
+            assert_eq!(product(&Cpu::with(kernels, 1), &w, &x), [expected; 16], "{}", kernels.name);
+        }
+    }
+}
+
+#[test]
+fn the_bits_do_not_depend_on_the_number_of_threads() {
+    // Large enough to be shared: several strips and several blocks of rows.
+    for &layout in WeightLayout::ALL {
+        let (n, k) = (272, 1024);
+        let w = pack(&scalar(), layout, n, k, false);
+        let x = activations(150, k);
+        let expected = product(&Cpu::with(Kernels::best(), 1), &w, &x);
+        for n_threads in [2, 3, 7] {
+            let cpu = Cpu { kernels: Kernels::best(), team: ThreadTeam::new(n_threads) };
+            assert!(product(&cpu, &w, &x) == expected, "{layout:?} on {n_threads} threads");
+            let first = product(&cpu, &w, &x[..k]);
+            assert!(first == expected[..n], "{layout:?} m 1 on {n_threads} threads");
+        }
+    }
+}
+
+#[test]
+fn the_product_is_the_product() {
+    for &layout in WeightLayout::ALL {
+        let (n, k) = (20, 128);
+        let w = pack(&scalar(), layout, n, k, false);
+        let x = activations(3, k);
+        let mut seen = x.clone();
+        if w.needs_quantized_input() {
+            let mut quantized = QuantizedRows::new();
+            scalar().quantize_rows(&x, k, &mut quantized);
+            for (row, seen) in seen.chunks_mut(k).enumerate() {
+                quantized.dequantize_row(row, seen);
+            }
+        }
+        let bits = product(&Cpu::with(Kernels::best(), 1), &w, &x);
+        let mut weights = vec![0.0; k];
+        for col in 0..n {
+            w.unpack_row_f32(col, &mut weights);
+            for (row, x) in seen.chunks(k).enumerate() {
+                let products = x.iter().zip(&weights).map(|(&x, &w)| f64::from(x) * f64::from(w));
+                let (sum, size) =
+                    products.fold((0.0, 0.0), |(sum, size), p| (sum + p, size + p.abs()));
+                let got = f64::from(f32::from_bits(bits[row * n + col]));
+                assert!((got - sum).abs() <= size * 1e-6, "{layout:?}: {got} for {sum}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_quantized_on_the_fly_when_nobody_did() {
+    let w = pack(&scalar(), WeightLayout::Q8G32, 16, 64, false);
+    let x = activations(2, 64);
+    let mut y = vec![0.0; 32];
+    let input = MatmulInput { rows: &x, quantized: None };
+    scalar().matmul(&w, input, MatmulOutput { data: &mut y, stride: 16, offset: 0 });
+    let bits: Vec<u32> = y.iter().map(|y| y.to_bits()).collect();
+    assert_eq!(bits, product(&scalar(), &w, &x));
+}
+
+#[test]
+#[should_panic(expected = "output elements")]
+fn an_output_that_is_too_small_is_refused() {
+    let w = pack(&scalar(), WeightLayout::F32, 16, 4, false);
+    let input = MatmulInput { rows: &[0.0; 8], quantized: None };
+    scalar().matmul(&w, input, MatmulOutput { data: &mut [0.0; 31], stride: 16, offset: 0 });
+}

@@ -1,0 +1,72 @@
+//! `quantize_row` for AVX2 and AVX-512; see the parent for the specification.
+
+use std::arch::x86_64::*;
+
+use super::{GROUP, RowOut, scale_of};
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub(super) fn quantize_row_avx512(x: &[f32], out: RowOut<'_>) {
+    let groups = x.as_chunks::<GROUP>().0.iter().zip(out.values.as_chunks_mut::<GROUP>().0);
+    for ((x, values), (scale, sum)) in groups.zip(out.scales.iter_mut().zip(out.sums)) {
+        // SAFETY: the group holds 32 floats.
+        let (a, b) = unsafe { (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))) };
+        let magnitude = |v| _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(i32::MAX));
+        let amax = _mm512_reduce_max_epu32(_mm512_max_epu32(magnitude(a), magnitude(b)));
+        let (group_scale, factor) = scale_of(amax);
+        *scale = group_scale;
+        if factor == 0.0 {
+            values.fill(0);
+            *sum = 0;
+            continue;
+        }
+        let factor = _mm512_set1_ps(factor);
+        let a = _mm512_cvtps_epi32(_mm512_mul_ps(a, factor));
+        let b = _mm512_cvtps_epi32(_mm512_mul_ps(b, factor));
+        *sum = _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
+        // SAFETY: the group holds 32 bytes.
+        unsafe {
+            _mm_storeu_si128(values.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(a));
+            _mm_storeu_si128(values.as_mut_ptr().add(16).cast(), _mm512_cvtepi32_epi8(b));
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn quantize_row_avx2(x: &[f32], out: RowOut<'_>) {
+    let groups = x.as_chunks::<GROUP>().0.iter().zip(out.values.as_chunks_mut::<GROUP>().0);
+    for ((x, values), (scale, sum)) in groups.zip(out.scales.iter_mut().zip(out.sums)) {
+        // SAFETY: the group holds 32 floats.
+        let v: [__m256; 4] =
+            std::array::from_fn(|i| unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * i)) });
+        let mut amax = _mm256_setzero_si256();
+        for v in v {
+            let magnitude = _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(i32::MAX));
+            amax = _mm256_max_epu32(amax, magnitude);
+        }
+        let mut lanes = [0_u32; 8];
+        // SAFETY: `lanes` is as large as the register.
+        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), amax) };
+        let (group_scale, factor) = scale_of(lanes.into_iter().max().unwrap_or(0));
+        *scale = group_scale;
+        if factor == 0.0 {
+            values.fill(0);
+            *sum = 0;
+            continue;
+        }
+        let factor = _mm256_set1_ps(factor);
+        let q = v.map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, factor)));
+        let total = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
+        let mut lanes = [0_i32; 8];
+        // SAFETY: `lanes` is as large as the register.
+        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), total) };
+        *sum = lanes.iter().sum();
+        // Packing works within 128-bit halves; the permutation puts the dwords back in order.
+        let low = _mm256_packs_epi32(q[0], q[1]);
+        let high = _mm256_packs_epi32(q[2], q[3]);
+        let bytes = _mm256_packs_epi16(low, high);
+        let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        let bytes = _mm256_permutevar8x32_epi32(bytes, order);
+        // SAFETY: the group holds 32 bytes.
+        unsafe { _mm256_storeu_si256(values.as_mut_ptr().cast(), bytes) };
+    }
+}

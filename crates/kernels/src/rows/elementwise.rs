@@ -1,0 +1,116 @@
+//! Sums of rows, biases, and the rounding to bf16.
+//!
+//! ```text
+//! add(x, y):       x[i] += y[i]              12 bytes, 1 operation per element
+//! add_bias(x, b):  x[r][i] += b[i]            8 bytes (the bias stays in cache)
+//! to_bf16(x):      nearest, ties to even      6 bytes
+//! ```
+//!
+//! No order to choose: each element is its own.
+
+use super::lanes::{LANES, Simd};
+use super::shared::Parts;
+use super::shells;
+use crate::Cpu;
+
+/// `x += y`, of equal lengths.
+#[inline(always)]
+pub(super) fn add<S: Simd>(s: S, x: &mut [f32], y: &[f32]) {
+    let (x_blocks, x_tail) = x.as_chunks_mut::<LANES>();
+    let (y_blocks, y_tail) = y.as_chunks::<LANES>();
+    for (x, y) in x_blocks.iter_mut().zip(y_blocks) {
+        s.store(s.add(s.load(x), s.load(y)), x);
+    }
+    for (x, y) in x_tail.iter_mut().zip(y_tail) {
+        *x += y;
+    }
+}
+
+/// Rounds `x` to bf16, of equal lengths.
+#[inline(always)]
+fn to_bf16<S: Simd>(s: S, x: &[f32], out: &mut [u16]) {
+    let (x_blocks, x_tail) = x.as_chunks::<LANES>();
+    let (out_blocks, out_tail) = out.as_chunks_mut::<LANES>();
+    for (x, out) in x_blocks.iter().zip(out_blocks) {
+        s.store_bf16(s.load(x), out);
+    }
+    for (&x, out) in x_tail.iter().zip(out_tail) {
+        *out = super::lanes::bf16_from_f32(x);
+    }
+}
+
+shells! { pub(super) mod add_shells = add(x: &mut [f32], y: &[f32]) }
+shells! { pub(super) mod to_bf16_shells = to_bf16(x: &[f32], out: &mut [u16]) }
+
+impl Cpu {
+    /// `x += y`.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    pub fn add(&self, x: &mut [f32], y: &[f32]) {
+        assert_eq!(x.len(), y.len(), "invariant: both sides of a sum are of one length");
+        let kernel = self.kernels.rows.add;
+        let parts = Parts::new(x);
+        self.for_each_part(y.len(), 1, |range| {
+            // SAFETY: tiles are disjoint; the kernels of a `Cpu` are available on this machine.
+            unsafe { kernel(parts.part(range.clone()), &y[range]) };
+        });
+    }
+
+    /// Adds `bias` to every row of `x`.
+    ///
+    /// # Shapes
+    ///
+    /// `x`: `[m, n]`; `bias`: `[n]`.
+    ///
+    /// # Panics
+    ///
+    /// When `x` is not whole rows or `bias` is empty.
+    pub fn add_bias(&self, x: &mut [f32], bias: &[f32]) {
+        let width = bias.len();
+        assert!(width > 0 && x.len().is_multiple_of(width), "invariant: whole rows of x");
+        let kernel = self.kernels.rows.add;
+        let n_rows = x.len() / width;
+        let parts = Parts::new(x);
+        self.for_each_part(n_rows, width, |rows| {
+            for row in rows {
+                // SAFETY: each row belongs to one tile; the kernels of a `Cpu` are available.
+                unsafe { kernel(parts.part(row * width..(row + 1) * width), bias) };
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::rows::testing::{Random, all_cpus, bits};
+
+    #[test]
+    fn sums_are_the_sums_of_the_elements_everywhere() {
+        let mut random = Random::new(5);
+        for n in [0, 1, 15, 16, 17, 1000, 70_001] {
+            let (x, y) = (random.normals(n), random.normals(n));
+            let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
+            for cpu in all_cpus() {
+                let mut got = x.clone();
+                cpu.add(&mut got, &y);
+                assert_eq!(bits(&got), bits(&expected), "{} at {n}", cpu.kernels.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_bias_reaches_every_row() {
+        let mut random = Random::new(6);
+        for (m, n) in [(1, 3), (4, 50), (90, 500)] {
+            let (x, bias) = (random.normals(m * n), random.normals(n));
+            let expected: Vec<f32> = x.iter().enumerate().map(|(i, x)| x + bias[i % n]).collect();
+            for cpu in all_cpus() {
+                let mut got = x.clone();
+                cpu.add_bias(&mut got, &bias);
+                assert_eq!(bits(&got), bits(&expected), "{} at {m} x {n}", cpu.kernels.name);
+            }
+        }
+    }
+}

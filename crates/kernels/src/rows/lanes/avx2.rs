@@ -1,0 +1,148 @@
+//! Sixteen lanes in two AVX2 registers.
+
+use std::arch::x86_64::*;
+
+use super::{LANES, Simd};
+
+/// Proof that this CPU has `avx2` and `fma`.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// The proof.
+    ///
+    /// # Safety
+    ///
+    /// This CPU has `avx2` and `fma`.
+    #[inline(always)]
+    pub(crate) unsafe fn assume() -> Self {
+        Self(())
+    }
+}
+
+/// Lanes 0-7 and 8-15.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair(__m256, __m256);
+
+macro_rules! pairwise {
+    ($(fn $name:ident($($arg:ident),+) => $intrinsic:ident;)+) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: Pair),+) -> Pair {
+            // SAFETY: `self` proves that this CPU has AVX2 and FMA; no memory is touched.
+            unsafe { Pair($intrinsic($($arg.0),+), $intrinsic($($arg.1),+)) }
+        }
+    )+};
+}
+
+/// `x · 2ⁿ` in two steps, the first exact.
+///
+/// # Safety
+///
+/// This CPU has `avx2`.
+#[inline(always)]
+unsafe fn scale(x: __m256, n: __m256) -> __m256 {
+    // SAFETY: AVX2 is there, as the caller promises; no memory is touched.
+    unsafe {
+        let n = _mm256_cvtps_epi32(n);
+        let half = _mm256_srai_epi32::<1>(n);
+        let rest = _mm256_sub_epi32(n, half);
+        let bias = _mm256_set1_epi32(127);
+        let first = _mm256_slli_epi32::<23>(_mm256_add_epi32(half, bias));
+        let second = _mm256_slli_epi32::<23>(_mm256_add_epi32(rest, bias));
+        let x = _mm256_mul_ps(x, _mm256_castsi256_ps(first));
+        _mm256_mul_ps(x, _mm256_castsi256_ps(second))
+    }
+}
+
+/// The bf16 of eight lanes in the low halves of eight `i32`.
+///
+/// # Safety
+///
+/// This CPU has `avx2`.
+#[inline(always)]
+unsafe fn to_bf16(x: __m256) -> __m256i {
+    // SAFETY: AVX2 is there, as the caller promises; no memory is touched.
+    unsafe {
+        let bits = _mm256_castps_si256(x);
+        let high = _mm256_srli_epi32::<16>(bits);
+        let odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+        let round = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+        let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, round));
+        let quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+        let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+        _mm256_blendv_epi8(rounded, quiet, is_nan)
+    }
+}
+
+impl Simd for Avx2 {
+    type F = Pair;
+    const IS_WIDE: bool = false;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Pair {
+        // SAFETY: `self` proves that this CPU has AVX2.
+        unsafe { Pair(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
+    }
+
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> Pair {
+        // SAFETY: `self` proves that this CPU has AVX2; both loads stay inside the 16 floats.
+        unsafe { Pair(_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(x.as_ptr().add(8))) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, x: &[u16; LANES]) -> Pair {
+        // SAFETY: `self` proves that this CPU has AVX2; both loads stay inside the 16 halves.
+        unsafe {
+            let low = _mm_loadu_si128(x.as_ptr().cast());
+            let high = _mm_loadu_si128(x.as_ptr().add(8).cast());
+            Pair(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(low))),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(high))),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn store(self, x: Pair, out: &mut [f32; LANES]) {
+        // SAFETY: `self` proves that this CPU has AVX2; both stores stay inside the 16 floats.
+        unsafe {
+            _mm256_storeu_ps(out.as_mut_ptr(), x.0);
+            _mm256_storeu_ps(out.as_mut_ptr().add(8), x.1);
+        }
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, x: Pair, out: &mut [u16; LANES]) {
+        // SAFETY: `self` proves that this CPU has AVX2; the store is the 32 bytes of `out`.
+        unsafe {
+            // The pack works within 128-bit halves: 0-3 8-11 | 4-7 12-15, put right by the permute.
+            let packed = _mm256_packus_epi32(to_bf16(x.0), to_bf16(x.1));
+            let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+            _mm256_storeu_si256(out.as_mut_ptr().cast(), packed);
+        }
+    }
+
+    pairwise! {
+        fn add(a, b) => _mm256_add_ps;
+        fn sub(a, b) => _mm256_sub_ps;
+        fn mul(a, b) => _mm256_mul_ps;
+        fn div(a, b) => _mm256_div_ps;
+        fn fma(a, b, c) => _mm256_fmadd_ps;
+        fn max(a, b) => _mm256_max_ps;
+        fn min(a, b) => _mm256_min_ps;
+        fn scale(x, n) => scale;
+    }
+
+    #[inline(always)]
+    fn sum(self, x: Pair) -> f32 {
+        // SAFETY: `self` proves that this CPU has AVX2; no memory is touched.
+        unsafe {
+            let eight = _mm256_add_ps(x.0, x.1);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            let one = _mm_add_ss(two, _mm_shuffle_ps::<1>(two, two));
+            _mm_cvtss_f32(one)
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Sixteen lanes in one AVX-512 register.
+
+use std::arch::x86_64::*;
+
+use super::{LANES, Simd};
+
+/// Proof that this CPU has `avx512f`, `avx512bw`, `avx512vl`, `avx512dq` and what AVX2 promises.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(());
+
+impl Avx512 {
+    /// The proof.
+    ///
+    /// # Safety
+    ///
+    /// This CPU has the features named above.
+    #[inline(always)]
+    pub(crate) unsafe fn assume() -> Self {
+        Self(())
+    }
+}
+
+macro_rules! lanewise {
+    ($(fn $name:ident($($arg:ident),+) => $intrinsic:ident;)+) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: __m512),+) -> __m512 {
+            // SAFETY: `self` proves that this CPU has AVX-512; no memory is touched.
+            unsafe { $intrinsic($($arg),+) }
+        }
+    )+};
+}
+
+impl Simd for Avx512 {
+    type F = __m512;
+    const IS_WIDE: bool = true;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        // SAFETY: `self` proves that this CPU has AVX-512.
+        unsafe { _mm512_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> __m512 {
+        // SAFETY: `self` proves that this CPU has AVX-512; the load is the 16 floats of `x`.
+        unsafe { _mm512_loadu_ps(x.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, x: &[u16; LANES]) -> __m512 {
+        // SAFETY: `self` proves that this CPU has AVX-512; the load is the 16 halves of `x`.
+        unsafe {
+            let halves = _mm256_loadu_si256(x.as_ptr().cast());
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+        }
+    }
+
+    #[inline(always)]
+    fn store(self, x: __m512, out: &mut [f32; LANES]) {
+        // SAFETY: `self` proves that this CPU has AVX-512; the store is the 16 floats of `out`.
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), x) }
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, x: __m512, out: &mut [u16; LANES]) {
+        // Not `vcvtneps2bf16`: it flushes subnormals, which the scalar rounding keeps.
+        // SAFETY: `self` proves that this CPU has AVX-512; the store is the 16 halves of `out`.
+        unsafe {
+            let bits = _mm512_castps_si512(x);
+            let high = _mm512_srli_epi32::<16>(bits);
+            let odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+            let round = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, round));
+            let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+            let quiet = _mm512_set1_epi32(0x40);
+            let all = _mm512_mask_or_epi32(rounded, is_nan, high, quiet);
+            _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(all));
+        }
+    }
+
+    lanewise! {
+        fn add(a, b) => _mm512_add_ps;
+        fn sub(a, b) => _mm512_sub_ps;
+        fn mul(a, b) => _mm512_mul_ps;
+        fn div(a, b) => _mm512_div_ps;
+        fn fma(a, b, c) => _mm512_fmadd_ps;
+        fn max(a, b) => _mm512_max_ps;
+        fn min(a, b) => _mm512_min_ps;
+        fn scale(x, n) => _mm512_scalef_ps;
+    }
+
+    #[inline(always)]
+    fn sum(self, x: __m512) -> f32 {
+        // SAFETY: `self` proves that this CPU has AVX-512; no memory is touched.
+        unsafe {
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            let one = _mm_add_ss(two, _mm_shuffle_ps::<1>(two, two));
+            _mm_cvtss_f32(one)
+        }
+    }
+}

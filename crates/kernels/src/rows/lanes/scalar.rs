@@ -1,0 +1,102 @@
+//! Sixteen lanes in an array: the specification of [`Simd`].
+
+use super::{LANES, Simd, bf16_from_f32};
+
+/// Plain Rust, one lane after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Scalar;
+
+impl Scalar {
+    /// The proof that costs nothing; `unsafe` only to look like its vector brothers.
+    ///
+    /// # Safety
+    ///
+    /// None: every CPU has it.
+    #[inline(always)]
+    pub(crate) unsafe fn assume() -> Self {
+        Self
+    }
+}
+
+macro_rules! lanewise {
+    ($(fn $name:ident($($arg:ident),+) => $value:expr;)+) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: Self::F),+) -> Self::F {
+            let mut out = [0.0; LANES];
+            for j in 0..LANES {
+                $(let $arg = $arg[j];)+
+                out[j] = $value;
+            }
+            out
+        }
+    )+};
+}
+
+/// `2ⁿ` for `n` in `-126..=127`.
+#[inline(always)]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
+}
+
+impl Simd for Scalar {
+    type F = [f32; LANES];
+    const IS_WIDE: bool = false;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> Self::F {
+        *x
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, x: &[u16; LANES]) -> Self::F {
+        let mut out = [0.0; LANES];
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out = f32::from_bits(u32::from(x) << 16);
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn store(self, x: Self::F, out: &mut [f32; LANES]) {
+        *out = x;
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, x: Self::F, out: &mut [u16; LANES]) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = bf16_from_f32(x);
+        }
+    }
+
+    lanewise! {
+        fn add(a, b) => a + b;
+        fn sub(a, b) => a - b;
+        fn mul(a, b) => a * b;
+        fn div(a, b) => a / b;
+        fn fma(a, b, c) => a.mul_add(b, c);
+        fn max(a, b) => if a > b { a } else { b };
+        fn min(a, b) => if a < b { a } else { b };
+        // In two steps, since 2ⁿ itself may be out of range; the first step is exact.
+        fn scale(x, n) => {
+            let n = n as i32;
+            x * power_of_two(n >> 1) * power_of_two(n - (n >> 1))
+        };
+    }
+
+    #[inline(always)]
+    fn sum(self, mut x: Self::F) -> f32 {
+        let mut width = LANES / 2;
+        while width > 0 {
+            for j in 0..width {
+                x[j] += x[j + width];
+            }
+            width /= 2;
+        }
+        x[0]
+    }
+}

@@ -1,0 +1,148 @@
+//! Operations on rows of activations: norms, adds, gated activations, rotary embedding, argmax.
+//!
+//! ```text
+//! op (a method of `Cpu`)   checks shapes, cuts big inputs into tiles for the team
+//!   -> Table               one function pointer per operation, chosen with the instruction set
+//!     -> shell             `#[target_feature]`, written by `shells!`
+//!       -> generic         the algorithm, over `lanes::Simd`, one canonical order
+//! ```
+//!
+//! These operations read and write each activation once or twice: 4 to 16 bytes per element for 1
+//! to 40 operations. In a decode step they are a thousandth of the bytes of the weights, so what
+//! counts is that they wake the team only when that pays ([`PARALLEL_ELEMENTS`]).
+//!
+//! Element-wise results cannot depend on the cut. Reductions run within one row and one thread,
+//! element `i` in lane `i % 16`, lanes summed by halving.
+
+mod argmax;
+mod elementwise;
+mod gated;
+pub(crate) mod lanes;
+pub(crate) mod math;
+mod norm;
+mod rope;
+pub(crate) mod shared;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::ops::Range;
+
+use crate::Cpu;
+
+pub use gated::GatedAct;
+pub use norm::HeadLayout;
+pub use rope::RopeLayout;
+
+/// Below this many elements an operation stays on the calling thread: about two microseconds of
+/// work, which is what waking the team costs.
+const PARALLEL_ELEMENTS: usize = 32 << 10;
+
+/// Elements that one tile of a parallel operation takes, at least.
+const TILE_ELEMENTS: usize = 8 << 10;
+
+/// Residual, delta, weight, eps, out.
+type AddRmsNorm = unsafe fn(&mut [f32], &[f32], &[f32], f32, &mut [f32]);
+
+/// The row kernels of one instruction set.
+///
+/// Each function needs the target features of its table; shapes are checked by the methods of
+/// [`Cpu`] and again, by slicing, inside.
+#[derive(Debug)]
+pub(crate) struct Table {
+    rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
+    add_rms_norm: AddRmsNorm,
+    head_rms_norm: unsafe fn(&mut [f32], &[f32], f32),
+    add: unsafe fn(&mut [f32], &[f32]),
+    silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
+    gelu_tanh_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
+    rope_halves: unsafe fn(&mut [f32], &[f32]),
+    rope_pairs: unsafe fn(&mut [f32], &[f32]),
+    argmax: unsafe fn(&[f32]) -> usize,
+    pub(crate) to_bf16: unsafe fn(&[f32], &mut [u16]),
+}
+
+macro_rules! table {
+    ($(#[$meta:meta])* $name:ident, $shell:ident) => {
+        $(#[$meta])*
+        pub(crate) static $name: Table = Table {
+            rms_norm: norm::rms_norm_shells::$shell,
+            add_rms_norm: norm::add_rms_norm_shells::$shell,
+            head_rms_norm: norm::head_rms_norm_shells::$shell,
+            add: elementwise::add_shells::$shell,
+            silu_mul: gated::silu_mul_shells::$shell,
+            gelu_tanh_mul: gated::gelu_tanh_mul_shells::$shell,
+            rope_halves: rope::halves_shells::$shell,
+            rope_pairs: rope::pairs_shells::$shell,
+            argmax: argmax::argmax_shells::$shell,
+            to_bf16: elementwise::to_bf16_shells::$shell,
+        };
+    };
+}
+table!(SCALAR, scalar);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVX2,
+    avx2
+);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVX512,
+    avx512
+);
+
+/// Writes the `#[target_feature]` shells of a generic algorithm `fn name<S: Simd>(s: S, ...)`:
+/// a module with `scalar`, `avx2` and `avx512`, all of the same type.
+macro_rules! shells {
+    ($vis:vis mod $module:ident = $generic:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)?) => {
+        $vis mod $module {
+            #![allow(unused_imports)]
+            use super::*;
+
+            /// # Safety
+            ///
+            /// None beyond the shapes that the generic function names.
+            pub(crate) unsafe fn scalar($($arg: $type),*) $(-> $out)? {
+                // SAFETY: every CPU has the scalar instructions.
+                super::$generic(unsafe { $crate::rows::lanes::Scalar::assume() }, $($arg),*)
+            }
+
+            /// # Safety
+            ///
+            /// This CPU has the features below.
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            pub(crate) unsafe fn avx2($($arg: $type),*) $(-> $out)? {
+                // SAFETY: the features of this function are those that the proof is about.
+                super::$generic(unsafe { $crate::rows::lanes::Avx2::assume() }, $($arg),*)
+            }
+
+            /// # Safety
+            ///
+            /// This CPU has the features below.
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+            pub(crate) unsafe fn avx512($($arg: $type),*) $(-> $out)? {
+                // SAFETY: the features of this function are those that the proof is about.
+                super::$generic(unsafe { $crate::rows::lanes::Avx512::assume() }, $($arg),*)
+            }
+        }
+    };
+}
+pub(crate) use shells;
+
+impl Cpu {
+    /// Calls `f` with ranges that together cover `0..n_items`, on the team when `n_items` of
+    /// `n_elements` each are worth waking it for.
+    pub(crate) fn for_each_part<F>(&self, n_items: usize, n_elements: usize, f: F)
+    where
+        F: Fn(Range<usize>) + Sync,
+    {
+        if n_items * n_elements < PARALLEL_ELEMENTS || self.team.n_threads() == 1 {
+            return f(0..n_items);
+        }
+        let per_tile = (TILE_ELEMENTS / n_elements.max(1)).max(1);
+        self.team.for_each_tile(n_items.div_ceil(per_tile), |tile| {
+            f(tile * per_tile..n_items.min((tile + 1) * per_tile));
+        });
+    }
+}

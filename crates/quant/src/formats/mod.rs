@@ -1,0 +1,73 @@
+//! The registry of weight formats.
+
+mod bf16;
+mod f16;
+mod f32;
+mod q4_0;
+mod q8_0;
+
+use pelton_kernels::WeightLayout;
+use pelton_tensor::DType;
+
+/// One way to store weights.
+///
+/// Rows are independent of each other and a whole number of blocks long.
+pub trait WeightFormat: Sync {
+    /// How the elements are stored in files.
+    fn dtype(&self) -> DType;
+
+    /// The kernel layout that holds these weights without losing a bit.
+    fn layout(&self) -> WeightLayout;
+
+    /// Stores `row` in `out`; finite weights only.
+    ///
+    /// # Panics
+    ///
+    /// When `row` is not a whole number of blocks, or `out` not as long as these blocks.
+    fn quantize(&self, row: &[f32], out: &mut [u8]);
+
+    /// What the stored `blocks` mean: the specification of the format.
+    ///
+    /// # Panics
+    ///
+    /// When `out` is not a whole number of blocks, or `blocks` not as long as these blocks.
+    fn dequantize(&self, blocks: &[u8], out: &mut [f32]);
+
+    /// Bound on the quantization error of one weight, as a part of the largest magnitude in its
+    /// block.
+    fn relative_error(&self) -> f32;
+
+    /// The name that users know.
+    fn name(&self) -> &'static str {
+        self.dtype().name()
+    }
+
+    /// Weights per block.
+    fn block_len(&self) -> usize {
+        self.dtype().block_len()
+    }
+
+    /// Bytes per block.
+    fn block_bytes(&self) -> usize {
+        self.dtype().block_bytes()
+    }
+}
+
+/// Every format. Conformance tests iterate over this table.
+pub static FORMATS: &[&dyn WeightFormat] =
+    &[&f32::F32, &f16::F16, &bf16::Bf16, &q8_0::Q8_0, &q4_0::Q4_0];
+
+/// The format that stores elements as `dtype`, or `None` when there is none yet.
+pub fn for_dtype(dtype: DType) -> Option<&'static dyn WeightFormat> {
+    FORMATS.iter().copied().find(|format| format.dtype() == dtype)
+}
+
+/// Names of all formats, for messages.
+pub fn supported_names() -> String {
+    FORMATS.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ")
+}
+
+/// Panics unless `n_bytes` is what `n_weights` take.
+fn check_sizes(dtype: DType, n_weights: usize, n_bytes: usize) {
+    assert_eq!(dtype.bytes_for(n_weights), Some(n_bytes), "bytes of {n_weights} {dtype} weights");
+}

@@ -1,0 +1,145 @@
+//! From tensors in files to weights in memory, row by row.
+
+use pelton_kernels::{Cpu, PackedMatrix, WeightLayout};
+use pelton_tensor::TensorView;
+
+use crate::{QuantError, Result, WeightFormat, for_dtype, supported_names};
+
+/// The arithmetic that weights are packed for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Compute {
+    /// Each format in its own layout: the fast one.
+    #[default]
+    Auto,
+    /// Everything dequantized to single precision: the exact one, for comparisons.
+    F32,
+}
+
+/// Packs `parts`, matrices `[n_i, k]` of one type, stacked by rows into one matrix `[sum n_i, k]`.
+///
+/// Under [`Compute::Auto`] no stored bit is lost; under [`Compute::F32`] the packed values are the
+/// dequantized ones.
+///
+/// # Errors
+///
+/// When the type has no format, or the parts differ in type or width or are not matrices.
+///
+/// # Panics
+///
+/// When there is no part, or a view's data does not have the size of its shape.
+pub fn pack(cpu: &Cpu, parts: &[TensorView<'_>], compute: Compute) -> Result<PackedMatrix> {
+    let first = parts.first().expect("at least one matrix to pack");
+    let format = format_of(first)?;
+    let [_, k] = matrix_shape(format, first)?;
+    let mut stack =
+        Stack { rows: Vec::new(), row_bytes: k / format.block_len() * format.block_bytes() };
+    let mut n = 0;
+    for part in parts {
+        if part.dtype != first.dtype {
+            return Err(QuantError::Mixed {
+                tensor: part.name.to_owned(),
+                first: first.name.to_owned(),
+                expected: first.dtype,
+                got: part.dtype,
+            });
+        }
+        let [part_n, part_k] = matrix_shape(format, part)?;
+        if part_k != k {
+            return Err(shape_error(part, format!("rows of {k} like `{}`", first.name)));
+        }
+        assert_eq!(part.data.len(), part_n * stack.row_bytes, "`{}`: bytes of data", part.name);
+        stack.rows.push((n, part.data));
+        n += part_n;
+    }
+    Ok(match compute {
+        Compute::Auto => PackedMatrix::pack(cpu, format.layout(), n, k, &|row| stack.row(row)),
+        Compute::F32 => PackedMatrix::pack_with(cpu, WeightLayout::F32, n, k, &|row, out| {
+            let mut weights = vec![0.0; k];
+            format.dequantize(stack.row(row), &mut weights);
+            for (bytes, weight) in out.as_chunks_mut().0.iter_mut().zip(weights) {
+                *bytes = weight.to_le_bytes();
+            }
+        }),
+    })
+}
+
+/// Every element of `view` in single precision, row-major.
+///
+/// # Errors
+///
+/// When the type has no format, or rows are not whole blocks.
+///
+/// # Panics
+///
+/// When the view's data does not have the size of its shape.
+pub fn dequantize_tensor(view: &TensorView<'_>) -> Result<Vec<f32>> {
+    let format = format_of(view)?;
+    check_rows(format, view)?;
+    let mut out = vec![0.0; view.n_elements()];
+    format.dequantize(view.data, &mut out);
+    Ok(out)
+}
+
+/// The bytes of `view` stored as `format`; unchanged when that is what it is already.
+///
+/// # Errors
+///
+/// When the type of `view` has no format, or its rows are not whole blocks of `format`.
+///
+/// # Panics
+///
+/// When the view's data does not have the size of its shape.
+pub fn quantize_tensor(view: &TensorView<'_>, format: &dyn WeightFormat) -> Result<Vec<u8>> {
+    if view.dtype == format.dtype() {
+        return Ok(view.data.to_vec());
+    }
+    check_rows(format, view)?;
+    let weights = dequantize_tensor(view)?;
+    let mut out = vec![0; weights.len() / format.block_len() * format.block_bytes()];
+    format.quantize(&weights, &mut out);
+    Ok(out)
+}
+
+/// Rows of several tensors, one after the other.
+struct Stack<'a> {
+    /// Each part's first row and bytes.
+    rows: Vec<(usize, &'a [u8])>,
+    row_bytes: usize,
+}
+
+impl<'a> Stack<'a> {
+    fn row(&self, row: usize) -> &'a [u8] {
+        let part_idx = self.rows.partition_point(|&(first_row, _)| first_row <= row) - 1;
+        let (first_row, data) = self.rows[part_idx];
+        let start = (row - first_row) * self.row_bytes;
+        &data[start..start + self.row_bytes]
+    }
+}
+
+fn format_of(view: &TensorView<'_>) -> Result<&'static dyn WeightFormat> {
+    for_dtype(view.dtype).ok_or_else(|| QuantError::Unsupported {
+        tensor: view.name.to_owned(),
+        dtype: view.dtype,
+        supported: supported_names(),
+    })
+}
+
+fn matrix_shape(format: &dyn WeightFormat, view: &TensorView<'_>) -> Result<[usize; 2]> {
+    check_rows(format, view)?;
+    <[usize; 2]>::try_from(view.shape).map_err(|_| shape_error(view, "a matrix".into()))
+}
+
+fn check_rows(format: &dyn WeightFormat, view: &TensorView<'_>) -> Result<()> {
+    let row_len = view.shape.last().copied().unwrap_or(1);
+    if row_len.is_multiple_of(format.block_len()) {
+        return Ok(());
+    }
+    let expected = format!("rows in whole blocks of {} for {}", format.block_len(), format.name());
+    Err(shape_error(view, expected))
+}
+
+fn shape_error(view: &TensorView<'_>, expected: String) -> QuantError {
+    let (tensor, got) = (view.name.to_owned(), view.shape.to_vec());
+    QuantError::Shape { tensor, dtype: view.dtype, expected, got }
+}

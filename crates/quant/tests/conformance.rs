@@ -1,0 +1,225 @@
+//! What every weight format must do; a line in the registry enrols a format here.
+
+use std::path::Path;
+
+use pelton_kernels::{Cpu, Kernels};
+use pelton_quant::{
+    Compute, FORMATS, QuantError, WeightFormat, dequantize_tensor, for_dtype, pack,
+    quantize_tensor, supported_names,
+};
+use pelton_tensor::{DType, TensorView};
+use proptest::prelude::*;
+
+fn quantize(format: &dyn WeightFormat, row: &[f32]) -> Vec<u8> {
+    let mut out = vec![0xAA; row.len() / format.block_len() * format.block_bytes()];
+    format.quantize(row, &mut out);
+    out
+}
+
+fn dequantize(format: &dyn WeightFormat, blocks: &[u8]) -> Vec<f32> {
+    let mut out = vec![f32::NAN; blocks.len() / format.block_bytes() * format.block_len()];
+    format.dequantize(blocks, &mut out);
+    out
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+fn cpu() -> Cpu {
+    Cpu::with(Kernels::by_name("scalar").expect("always there"), 2)
+}
+
+/// Weights of both signs, with a scale that changes from block to block.
+fn weights(n: usize) -> Vec<f32> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..n).map(|i| next() * (1 << (i / 32 % 5)) as f32).collect()
+}
+
+#[test]
+fn every_format_is_registered_once_under_its_type() {
+    for format in FORMATS {
+        let found = for_dtype(format.dtype()).expect("registered");
+        assert_eq!(found.name(), format.name());
+        assert_eq!(FORMATS.iter().filter(|other| other.dtype() == format.dtype()).count(), 1);
+        assert!(supported_names().contains(format.name()));
+        assert_eq!(
+            format.layout().row_bytes(format.block_len()),
+            format.block_bytes(),
+            "{}: the kernel layout must hold the format's own bytes",
+            format.name()
+        );
+    }
+    assert!(for_dtype(DType::Iq2Xxs).is_none());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn the_error_of_every_weight_is_within_the_stated_bound(
+        row in prop::collection::vec(-100.0_f32..100.0, 64),
+    ) {
+        for format in FORMATS {
+            let got = dequantize(*format, &quantize(*format, &row));
+            let block_len = format.block_len();
+            for (weights, got) in row.chunks(block_len).zip(got.chunks(block_len)) {
+                let amax = weights.iter().fold(0.0_f32, |amax, w| amax.max(w.abs()));
+                // Below this the spacing of half precision is constant.
+                let bound = format.relative_error() * amax.max(2.0_f32.powi(-7));
+                for (w, g) in weights.iter().zip(got) {
+                    prop_assert!((w - g).abs() <= bound, "{}: {w} became {g}", format.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_packed_row_unpacks_to_the_bits_that_the_format_specifies() {
+    let cpu = cpu();
+    let [n, k] = [37, 96]; // A last panel that is not full.
+    for format in FORMATS {
+        let data = quantize(*format, &weights(n * k));
+        let expected = dequantize(*format, &data);
+        let shape = [n, k];
+        let view = TensorView { name: "w", dtype: format.dtype(), shape: &shape, data: &data };
+        for compute in [Compute::Auto, Compute::F32] {
+            let packed = pack(&cpu, &[view], compute).expect("a sound matrix");
+            assert_eq!([packed.n(), packed.k()], shape);
+            let mut row = vec![0.0; k];
+            for (row_idx, expected) in expected.chunks(k).enumerate() {
+                packed.unpack_row_f32(row_idx, &mut row);
+                assert_eq!(bits(&row), bits(expected), "{}, row {row_idx}", format.name());
+            }
+        }
+        assert_eq!(bits(&dequantize_tensor(&view).expect("sound")), bits(&expected));
+    }
+}
+
+#[test]
+fn any_stored_bytes_have_one_meaning() {
+    // Scales may be infinite or not a number in a hostile file; packing must agree even there.
+    let cpu = cpu();
+    for format in FORMATS {
+        let [n, k] = [16, 64];
+        let n_bytes = n * k / format.block_len() * format.block_bytes();
+        let data: Vec<u8> = (0..n_bytes).map(|i| (i * 37 % 251) as u8 ^ 0x80).collect();
+        let view = TensorView { name: "w", dtype: format.dtype(), shape: &[n, k], data: &data };
+        let packed = pack(&cpu, &[view], Compute::Auto).expect("a sound matrix");
+        let mut row = vec![0.0; k];
+        for (row_idx, expected) in dequantize(*format, &data).chunks(k).enumerate() {
+            packed.unpack_row_f32(row_idx, &mut row);
+            assert_eq!(bits(&row), bits(expected), "{}, row {row_idx}", format.name());
+        }
+    }
+}
+
+#[test]
+fn stacked_parts_are_one_matrix() {
+    let cpu = cpu();
+    let k = 64;
+    for format in FORMATS {
+        let data = quantize(*format, &weights(30 * k));
+        let row_bytes = data.len() / 30;
+        let view = |name, shape, rows: std::ops::Range<usize>| TensorView {
+            name,
+            dtype: format.dtype(),
+            shape,
+            data: &data[rows.start * row_bytes..rows.end * row_bytes],
+        };
+        let parts = [
+            view("q", &[20, 64], 0..20),
+            view("none", &[0, 64], 20..20),
+            view("k", &[3, 64], 20..23),
+            view("v", &[7, 64], 23..30),
+        ];
+        let stacked = pack(&cpu, &parts, Compute::Auto).expect("stacked");
+        let whole = pack(&cpu, &[view("qkv", &[30, 64], 0..30)], Compute::Auto).expect("whole");
+        let (mut a, mut b) = (vec![0.0; k], vec![0.0; k]);
+        for row in 0..30 {
+            stacked.unpack_row_f32(row, &mut a);
+            whole.unpack_row_f32(row, &mut b);
+            assert_eq!(bits(&a), bits(&b), "{}, row {row}", format.name());
+        }
+        assert_eq!((stacked.n(), stacked.n_bytes()), (30, whole.n_bytes()));
+    }
+}
+
+#[test]
+fn the_bits_equal_those_of_the_reference_quantizers() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let read = |name: &str| std::fs::read(folder.join(name)).expect(name);
+    let f32_format = for_dtype(DType::F32).expect("registered");
+    let weights = dequantize(f32_format, &read("weights.f32"));
+    assert_eq!(weights.len(), 32 * 32);
+    for format in FORMATS.iter().filter(|format| format.dtype() != DType::F32) {
+        let name = format.name();
+        let stored = read(&format!("{name}.bin"));
+        let got = quantize(*format, &weights);
+        for (idx, (got, expected)) in
+            got.chunks(format.block_bytes()).zip(stored.chunks(format.block_bytes())).enumerate()
+        {
+            assert_eq!(got, expected, "{name}: block {idx}");
+        }
+        assert_eq!(got.len(), stored.len(), "{name}");
+        let expected = dequantize(f32_format, &read(&format!("{name}.f32")));
+        assert_eq!(bits(&dequantize(*format, &stored)), bits(&expected), "{name}");
+    }
+}
+
+#[test]
+fn requantizing_to_the_same_format_changes_nothing() {
+    for format in FORMATS {
+        let data = quantize(*format, &weights(128));
+        let view = TensorView { name: "w", dtype: format.dtype(), shape: &[2, 64], data: &data };
+        assert_eq!(quantize_tensor(&view, *format).expect("sound"), data, "{}", format.name());
+        for to in FORMATS {
+            let bytes = quantize_tensor(&view, *to).expect("sound");
+            assert_eq!(Some(bytes.len()), to.dtype().bytes_for(128));
+        }
+    }
+}
+
+#[test]
+fn tensors_that_cannot_be_weights_are_refused_by_name() {
+    let cpu = cpu();
+    let data = [0_u8; 4096];
+    let view = |name, dtype: DType, shape: &'static [usize]| TensorView {
+        name,
+        dtype,
+        shape,
+        data: &data[..dtype.bytes_for(shape.iter().product()).unwrap_or(0)],
+    };
+    let a = view("a", DType::Q8_0, &[2, 64]);
+    let cases: [(&str, Vec<TensorView<'_>>, &str); 6] = [
+        (
+            "no format",
+            vec![view("x", DType::Q2K, &[1, 256])],
+            "type Q2_K are not supported; supported: F32, F16, BF16, Q8_0, Q4_0",
+        ),
+        ("integers", vec![view("x", DType::I32, &[1, 4])], "`x`: weights of type I32"),
+        ("a vector", vec![view("x", DType::F32, &[4])], "`x`: expected a matrix, got shape [4]"),
+        (
+            "broken rows",
+            vec![view("x", DType::Q8_0, &[2, 16])],
+            "`x`: expected rows in whole blocks of 32",
+        ),
+        ("two types", vec![a, view("b", DType::Q4_0, &[2, 64])], "`b`: expected Q8_0 like `a`"),
+        (
+            "two widths",
+            vec![a, view("b", DType::Q8_0, &[2, 32])],
+            "`b`: expected rows of 64 like `a`",
+        ),
+    ];
+    for (case, parts, expected) in cases {
+        let err: QuantError = pack(&cpu, &parts, Compute::Auto).expect_err(case);
+        assert!(err.to_string().contains(expected), "{case}: {err}");
+    }
+}

@@ -1,0 +1,129 @@
+//! What may reshape a row of logits before a token is chosen from it.
+
+use pelton_base::TokenId;
+
+/// Where in its sequence a row stands.
+#[derive(Clone, Copy, Debug)]
+pub struct RowContext {
+    /// Output tokens before this one.
+    pub n_generated: usize,
+}
+
+/// Reshapes logits. A grammar mask, a penalty, a bias: all of them are this.
+///
+/// Processors see logits as the model made them, NaN and infinities included, and apply in the
+/// order in which [`SamplerState`](crate::SamplerState) holds them. Ids beyond the row are ignored.
+pub trait LogitsProcessor: Send {
+    /// Changes `logits`, shape `[vocab]`, in place.
+    fn apply(&mut self, row: &RowContext, logits: &mut [f32]);
+
+    /// Learns which token followed.
+    fn accepted(&mut self, _token: TokenId) {}
+
+    /// Whether the largest logit always stays the largest; greedy rows then skip it.
+    fn preserves_argmax(&self) -> bool;
+}
+
+/// Adds to the logits of single tokens.
+#[derive(Clone, Debug)]
+pub struct LogitBias(Vec<(TokenId, f32)>);
+
+impl LogitBias {
+    /// Adds each bias to its token's logit, in the order given.
+    pub fn new(biases: Vec<(TokenId, f32)>) -> Self {
+        Self(biases)
+    }
+}
+
+impl LogitsProcessor for LogitBias {
+    fn apply(&mut self, _row: &RowContext, logits: &mut [f32]) {
+        for &(token, bias) in &self.0 {
+            if let Some(logit) = logits.get_mut(token.0 as usize) {
+                *logit += bias;
+            }
+        }
+    }
+
+    fn preserves_argmax(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Makes tokens that were seen less likely (or more, with the opposite sign).
+///
+/// Repetition looks at prompt and output, presence and frequency at the output alone; they apply
+/// in this order to each token.
+#[derive(Clone, Debug)]
+pub struct Penalties {
+    repetition: f32,
+    presence: f32,
+    frequency: f32,
+    /// Every token seen, and how often in the output; sorted by token.
+    seen: Vec<(TokenId, u32)>,
+}
+
+impl Penalties {
+    /// Starts from what the prompt shows.
+    ///
+    /// `repetition` divides positive and multiplies negative logits; 1 is off. `presence` is
+    /// subtracted once and `frequency` once per occurrence; 0 is off.
+    pub fn new(repetition: f32, presence: f32, frequency: f32, prompt: &[TokenId]) -> Self {
+        let mut seen: Vec<(TokenId, u32)> = prompt.iter().map(|&token| (token, 0)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        Self { repetition, presence, frequency, seen }
+    }
+}
+
+impl LogitsProcessor for Penalties {
+    fn apply(&mut self, _row: &RowContext, logits: &mut [f32]) {
+        for &(token, n_in_output) in &self.seen {
+            let Some(logit) = logits.get_mut(token.0 as usize) else { continue };
+            if *logit > 0.0 {
+                *logit /= self.repetition;
+            } else {
+                *logit *= self.repetition;
+            }
+            if n_in_output > 0 {
+                *logit -= self.presence;
+                *logit -= self.frequency * n_in_output as f32;
+            }
+        }
+    }
+
+    fn accepted(&mut self, token: TokenId) {
+        match self.seen.binary_search_by_key(&token, |&(token, _)| token) {
+            Ok(idx) => self.seen[idx].1 += 1,
+            Err(idx) => self.seen.insert(idx, (token, 1)),
+        }
+    }
+
+    fn preserves_argmax(&self) -> bool {
+        self.repetition == 1.0 && self.presence == 0.0 && self.frequency == 0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: RowContext = RowContext { n_generated: 0 };
+
+    #[test]
+    fn repetition_counts_the_prompt_and_the_others_only_the_output() {
+        let mut penalties = Penalties::new(2.0, 0.5, 0.25, &[TokenId(1), TokenId(2), TokenId(9)]);
+        for token in [2, 3, 3] {
+            penalties.accepted(TokenId(token));
+        }
+        let mut logits = [4.0, 4.0, 4.0, -4.0];
+        penalties.apply(&ROW, &mut logits);
+        assert_eq!(logits, [4.0, 2.0, 2.0 - 0.5 - 0.25, -8.0 - 0.5 - 0.5]);
+    }
+
+    #[test]
+    fn a_bias_beyond_the_vocabulary_is_ignored() {
+        let mut logits = [0.0; 2];
+        LogitBias::new(vec![(TokenId(1), 3.0), (TokenId(2), 5.0)]).apply(&ROW, &mut logits);
+        assert_eq!(logits, [0.0, 3.0]);
+    }
+}

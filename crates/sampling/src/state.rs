@@ -1,0 +1,72 @@
+//! What one request keeps between its tokens.
+
+use crate::{LogitBias, LogitsProcessor, Penalties, Philox};
+use pelton_base::{SamplingParams, TokenId};
+
+/// One request's parameters, its processors and what they have seen, and its random numbers.
+pub struct SamplerState {
+    pub(crate) temperature: f32,
+    /// Zero keeps all.
+    pub(crate) top_k: usize,
+    pub(crate) top_p: f32,
+    pub(crate) min_p: f32,
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) rng: Philox,
+    pub(crate) processors: Vec<Box<dyn LogitsProcessor>>,
+}
+
+impl SamplerState {
+    /// Starts a request, or one choice of it. `params` are valid (see
+    /// [`SamplingParams::validate`]); nonsense gives nonsense tokens but no panic.
+    pub fn new(params: &SamplingParams, prompt: &[TokenId], choice: u32) -> Self {
+        let mut processors: Vec<Box<dyn LogitsProcessor>> = Vec::new();
+        if !params.logit_bias.is_empty() {
+            processors.push(Box::new(LogitBias::new(params.logit_bias.clone())));
+        }
+        let penalties = Penalties::new(
+            params.repetition_penalty,
+            params.presence_penalty,
+            params.frequency_penalty,
+            &[],
+        );
+        if !penalties.preserves_argmax() {
+            processors.push(Box::new(Penalties::new(
+                params.repetition_penalty,
+                params.presence_penalty,
+                params.frequency_penalty,
+                prompt,
+            )));
+        }
+        Self {
+            temperature: params.temperature,
+            top_k: params.top_k as usize,
+            top_p: params.top_p,
+            min_p: params.min_p,
+            logprobs: params.logprobs,
+            rng: Philox::new(params.seed, choice),
+            processors,
+        }
+    }
+
+    /// Adds a processor after bias and penalties and before temperature.
+    pub fn push_processor(&mut self, processor: Box<dyn LogitsProcessor>) {
+        self.processors.push(processor);
+    }
+
+    /// Tells the processors which token the sequence went on with.
+    pub fn accepted(&mut self, token: TokenId) {
+        for processor in &mut self.processors {
+            processor.accepted(token);
+        }
+    }
+}
+
+impl std::fmt::Debug for SamplerState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SamplerState")
+            .field("temperature", &self.temperature)
+            .field("rng", &self.rng)
+            .field("n_processors", &self.processors.len())
+            .finish_non_exhaustive()
+    }
+}

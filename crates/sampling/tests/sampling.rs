@@ -1,0 +1,254 @@
+//! The sampler against a naive oracle: what may be chosen, how often, and what never goes wrong.
+
+use pelton_base::{SamplingParams, TokenId};
+use pelton_sampling::{LogitsProcessor, Philox, RowContext, Sampler, SamplerState};
+use proptest::prelude::*;
+
+/// Uniform in [-scale, scale), from the generator under test with a key no test samples with.
+fn random_logits(n: usize, scale: f32, seed: u64) -> Vec<f32> {
+    let rng = Philox::new(seed, 99);
+    (0..n).map(|i| (rng.uniform(i as u64) as f32 * 2.0 - 1.0) * scale).collect()
+}
+
+fn sample(params: &SamplingParams, logits: &[f32], position: usize) -> u32 {
+    let mut state = SamplerState::new(params, &[], 0);
+    Sampler::new().sample(&mut state, &mut logits.to_vec(), position).token.0
+}
+
+/// The probabilities that the parameters ask for: sorted, cut, renormalised, all in f64.
+fn oracle(params: &SamplingParams, logits: &[f32]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    let max = f64::from(logits[order[0]]);
+    let weight = |id: usize| ((f64::from(logits[id]) - max) / f64::from(params.temperature)).exp();
+    if params.top_k > 0 {
+        order.truncate(params.top_k as usize);
+    }
+    let total: f64 = order.iter().map(|&id| weight(id)).sum();
+    let mut sum = 0.0;
+    let n_kept = order.iter().position(|&id| {
+        sum += weight(id);
+        sum >= f64::from(params.top_p) * total
+    });
+    order.truncate(n_kept.map_or(order.len(), |idx| idx + 1));
+    order.retain(|&id| weight(id) >= f64::from(params.min_p));
+    let total: f64 = order.iter().map(|&id| weight(id)).sum();
+    let mut probabilities = vec![0.0; logits.len()];
+    for id in order {
+        probabilities[id] = weight(id) / total;
+    }
+    probabilities
+}
+
+fn variants() -> Vec<SamplingParams> {
+    let plain = SamplingParams::default();
+    vec![
+        plain.clone(),
+        SamplingParams { temperature: 0.5, ..plain.clone() },
+        SamplingParams { temperature: 2.0, min_p: 0.2, ..plain.clone() },
+        SamplingParams { top_k: 7, ..plain.clone() },
+        SamplingParams { top_p: 0.8, ..plain.clone() },
+        SamplingParams { top_k: 20, top_p: 0.9, min_p: 0.05, temperature: 1.5, ..plain },
+    ]
+}
+
+#[test]
+fn tokens_come_as_often_as_their_probability_says() {
+    const N_DRAWS: usize = 50_000;
+    let logits = random_logits(60, 2.5, 3);
+    for (seed, params) in variants().into_iter().enumerate() {
+        let params = SamplingParams { seed: seed as u64, ..params };
+        let probabilities = oracle(&params, &logits);
+        let mut counts = vec![0_usize; logits.len()];
+        let (mut sampler, mut state) = (Sampler::new(), SamplerState::new(&params, &[], 0));
+        for position in 0..N_DRAWS {
+            counts[sampler.sample(&mut state, &mut logits.clone(), position).token.0 as usize] += 1;
+        }
+        let (mut chi_square, mut degrees) = (0.0, -1.0_f64);
+        for (id, (&count, &p)) in counts.iter().zip(&probabilities).enumerate() {
+            assert!(p > 0.0 || count == 0, "token {id} was cut but drawn, {params:?}");
+            let expected = p * N_DRAWS as f64;
+            if expected > 0.0 {
+                chi_square += (count as f64 - expected).powi(2) / expected;
+                degrees += 1.0;
+            }
+        }
+        // Mean `degrees`, variance 2 * `degrees`: four standard deviations.
+        let limit = degrees + 4.0 * (2.0 * degrees).sqrt();
+        assert!(degrees >= 3.0 && chi_square < limit, "{chi_square} of {limit}, {params:?}");
+    }
+}
+
+#[test]
+fn a_large_vocabulary_gives_golden_tokens() {
+    let logits = random_logits(150_000, 8.0, 5);
+    let tokens: Vec<Vec<u32>> = variants()
+        .iter()
+        .map(|params| (0..6).map(|position| sample(params, &logits, position)).collect())
+        .collect();
+    assert_eq!(tokens, GOLDEN);
+}
+
+const GOLDEN: [[u32; 6]; 6] = [
+    [60692, 145750, 2773, 118510, 140107, 67960],
+    [60898, 145651, 2646, 118555, 139929, 67960],
+    [60533, 145815, 2812, 118371, 140194, 67912],
+    [90296, 75730, 31053, 121009, 75730, 49604],
+    [66129, 32796, 4692, 101634, 50516, 75836],
+    [119339, 7752, 31053, 44773, 101525, 15674],
+];
+
+#[test]
+fn flat_distributions_make_top_p_look_further_and_keep_the_right_number() {
+    // 20,000 equal logits: top-p 0.5 keeps the first half, by id.
+    let logits = vec![1.0; 20_000];
+    let params = SamplingParams { top_p: 0.5, ..Default::default() };
+    let drawn: Vec<u32> = (0..2000).map(|position| sample(&params, &logits, position)).collect();
+    assert!(drawn.iter().all(|&id| id < 10_000));
+    assert!(drawn.iter().any(|&id| id > 9_900));
+}
+
+#[test]
+fn greedy_takes_the_largest_and_the_lowest_id_among_equals() {
+    let params = SamplingParams::greedy();
+    assert_eq!(sample(&params, &[0.0, 3.0, 3.0, f32::NAN], 0), 1);
+    let biased = SamplingParams { logit_bias: vec![(TokenId(0), 5.0)], ..params };
+    assert_eq!(sample(&biased, &[0.0, 3.0, 3.0], 0), 0);
+}
+
+#[test]
+fn a_tiny_temperature_is_greedy_and_a_huge_one_is_uniform() {
+    let logits = [1.0, 1.001, 0.0];
+    let cold = SamplingParams { temperature: f32::MIN_POSITIVE, ..Default::default() };
+    assert!((0..100).all(|position| sample(&cold, &logits, position) == 1));
+    let hot = SamplingParams { temperature: 100.0, ..Default::default() };
+    let n_last = (0..3000).filter(|&position| sample(&hot, &logits, position) == 2).count();
+    assert!((850..1150).contains(&n_last), "{n_last}");
+}
+
+#[test]
+fn impossible_rows_have_an_answer() {
+    let inf = f32::INFINITY;
+    for params in variants().into_iter().chain([SamplingParams::greedy()]) {
+        let params = SamplingParams { logprobs: Some(3), ..params };
+        assert_eq!(sample(&params, &[], 0), 0);
+        assert_eq!(sample(&params, &[-inf, f32::NAN, -inf], 0), 0);
+        assert_eq!(sample(&params, &[-inf, f32::NAN, -9.0], 0), 2);
+        assert_eq!(sample(&params, &[0.0, inf, f32::NAN], 0), 1);
+    }
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_raw_logits() {
+    let params = SamplingParams {
+        logprobs: Some(2),
+        temperature: 0.0,
+        logit_bias: vec![(TokenId(3), 50.0)],
+        ..Default::default()
+    };
+    let logits = [1.0_f32, 3.0, 2.0, 0.0, f32::NEG_INFINITY];
+    let mut state = SamplerState::new(&params, &[], 0);
+    let sampled = Sampler::new().sample(&mut state, &mut logits.to_vec(), 0);
+    let logprobs = sampled.logprobs.expect("asked for");
+    let log_sum = logits.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();
+    let expected = |id: usize| f64::from(logits[id]) - log_sum;
+    assert_eq!(logprobs.token, TokenId(3), "the bias decides the token");
+    assert!((f64::from(logprobs.logprob) - expected(3)).abs() < 1e-6);
+    let ids: Vec<u32> = logprobs.top.iter().map(|(token, _)| token.0).collect();
+    assert_eq!(ids, [1, 2], "but does not show in what is reported");
+    for &(token, logprob) in &logprobs.top {
+        assert!((f64::from(logprob) - expected(token.0 as usize)).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn bias_comes_before_penalties_and_other_processors_after_them() {
+    struct Watch(std::sync::mpsc::Sender<Vec<f32>>);
+    impl LogitsProcessor for Watch {
+        fn apply(&mut self, _row: &RowContext, logits: &mut [f32]) {
+            self.0.send(logits.to_vec()).expect("the test listens");
+        }
+        fn preserves_argmax(&self) -> bool {
+            false
+        }
+    }
+    let params = SamplingParams {
+        repetition_penalty: 2.0,
+        logit_bias: vec![(TokenId(0), 3.0)],
+        ..SamplingParams::greedy()
+    };
+    let mut state = SamplerState::new(&params, &[TokenId(0)], 0);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    state.push_processor(Box::new(Watch(sender)));
+    Sampler::new().sample(&mut state, &mut [1.0, 0.0], 0);
+    assert_eq!(receiver.recv().expect("it ran"), [(1.0 + 3.0) / 2.0, 0.0]);
+}
+
+#[test]
+fn greedy_rows_skip_processors_that_keep_the_argmax() {
+    struct Halve;
+    impl LogitsProcessor for Halve {
+        fn apply(&mut self, _row: &RowContext, logits: &mut [f32]) {
+            logits.iter_mut().for_each(|logit| *logit *= 0.5);
+        }
+        fn preserves_argmax(&self) -> bool {
+            true
+        }
+    }
+    for (temperature, expected) in [(0.0, [2.0, 4.0]), (1.0, [1.0, 2.0])] {
+        let params = SamplingParams { temperature, ..Default::default() };
+        let mut state = SamplerState::new(&params, &[], 0);
+        state.push_processor(Box::new(Halve));
+        let mut logits = [2.0, 4.0];
+        Sampler::new().sample(&mut state, &mut logits, 0);
+        assert_eq!(logits, expected);
+    }
+}
+
+#[test]
+fn a_used_sampler_gives_what_a_fresh_one_gives() {
+    let mut used = Sampler::new();
+    for (round, n) in [5000, 10, 700].into_iter().enumerate() {
+        for params in variants() {
+            let params = SamplingParams { logprobs: Some(2), ..params };
+            let logits = random_logits(n, 4.0, round as u64);
+            let mut state = SamplerState::new(&params, &[], 1);
+            let ours = used.sample(&mut state, &mut logits.clone(), round);
+            assert_eq!(ours, Sampler::new().sample(&mut state, &mut logits.clone(), round));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn only_tokens_that_the_oracle_keeps_are_drawn(
+        n in 1..400_usize,
+        (scale, seed) in (0.1..20.0_f32, any::<u64>()),
+        (temperature, top_k, top_p, min_p) in (0.05..5.0_f32, 0..50_u32, 0.05..=1.0_f32, 0.0..0.9_f32),
+    ) {
+        let params = SamplingParams { temperature, top_k, top_p, min_p, seed, ..Default::default() };
+        let logits = random_logits(n, scale, seed);
+        // A token that sits exactly on a cut may fall on either side of rounding: widen the cuts.
+        let wider = SamplingParams {
+            top_p: (top_p * 1.000_01).min(1.0), min_p: min_p * 0.999_99, ..params.clone()
+        };
+        let probabilities = oracle(&wider, &logits);
+        for position in 0..20 {
+            let id = sample(&params, &logits, position) as usize;
+            prop_assert!(probabilities[id] > 0.0, "token {} of {:?}", id, params);
+        }
+    }
+
+    #[test]
+    fn no_row_panics(
+        logits in prop::collection::vec(any::<f32>(), 0..50),
+        (temperature, top_k, top_p, min_p) in (0.0..5.0_f32, 0..5_u32, 0.01..=1.0_f32, 0.0..=1.0_f32),
+    ) {
+        let params = SamplingParams {
+            temperature, top_k, top_p, min_p, logprobs: Some(5), repetition_penalty: 1.1,
+            ..Default::default()
+        };
+        let id = sample(&params, &logits, 0) as usize;
+        prop_assert!(id < logits.len().max(1));
+    }
+}

@@ -1,0 +1,64 @@
+//! The blocks of one sequence, in the order of its tokens.
+
+use crate::{BlockId, BlockPool};
+
+/// A sequence's claim on its blocks: token `i` lives in block `i / block_size` of the table.
+///
+/// A linear handle: not `Clone`, and [`release`](Self::release) consumes it. Dropping it instead
+/// loses its blocks, which [`Scheduler::check_integrity`](crate::Scheduler::check_integrity) finds.
+#[derive(Debug)]
+#[must_use = "a table that is dropped instead of released leaks its blocks"]
+pub struct BlockTable {
+    blocks: Vec<BlockId>,
+}
+
+impl BlockTable {
+    /// Builds a table over `shared` blocks, which gain a holder, followed by `own` blocks, which
+    /// were allocated for this table.
+    pub fn new(pool: &mut BlockPool, shared: &[BlockId], own: Vec<BlockId>) -> Self {
+        for &block in shared {
+            pool.retain(block);
+        }
+        let mut blocks = shared.to_vec();
+        blocks.extend(own);
+        Self { blocks }
+    }
+
+    /// Appends blocks that were allocated for this table.
+    pub fn extend(&mut self, own: Vec<BlockId>) {
+        self.blocks.extend(own);
+    }
+
+    /// Gives every block back to the pool.
+    pub fn release(self, pool: &mut BlockPool) {
+        // Last block first, so that the pool hands them out again in their old order.
+        for &block in self.blocks.iter().rev() {
+            pool.release(block);
+        }
+    }
+
+    /// The blocks, in token order.
+    pub fn blocks(&self) -> &[BlockId] {
+        &self.blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_block_outlives_the_first_of_its_two_tables() {
+        let mut pool = BlockPool::new(3);
+        let own = pool.allocate(2).expect("free");
+        let first = BlockTable::new(&mut pool, &[], own);
+        let own = pool.allocate(1).expect("free");
+        let second = BlockTable::new(&mut pool, &first.blocks()[..1], own);
+        assert_eq!(second.blocks(), [BlockId(0), BlockId(2)]);
+        first.release(&mut pool);
+        assert_eq!(pool.n_free(), 1, "block 1 is free, block 0 is still held by the second table");
+        second.release(&mut pool);
+        assert_eq!(pool.n_free(), 3);
+        pool.check_integrity();
+    }
+}

@@ -1,0 +1,94 @@
+//! What can be wrong with a tokenizer.
+
+use std::path::{Path, PathBuf};
+
+/// A tokenizer that cannot be built or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// A file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file or text is larger than its limit.
+    #[error("{what} has {n_bytes} bytes; the limit is {limit}")]
+    TooLarge {
+        /// The file, or the name of the text.
+        what: String,
+        /// Its size, in bytes.
+        n_bytes: u64,
+        /// Most bytes allowed.
+        limit: u64,
+    },
+    /// A file is not what it claims to be.
+    #[error("{origin}: {reason}")]
+    Malformed {
+        /// The file.
+        origin: String,
+        /// Field and expectation.
+        reason: String,
+    },
+    /// A file is well formed but asks for something that is not built.
+    #[error("{origin}: {field} `{found}` is not supported; known are {known}")]
+    Unsupported {
+        /// The file.
+        origin: String,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        found: String,
+        /// Values that are supported.
+        known: String,
+    },
+    /// A GGUF file or its metadata cannot be read.
+    #[error(transparent)]
+    Gguf {
+        /// The reader's error, which names the file and the key.
+        source: Box<pelton_tensor::TensorError>,
+    },
+    /// Text could not be encoded.
+    #[error("cannot encode the text: {reason}")]
+    Encode {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl TextError {
+    pub(crate) fn malformed(origin: &str, reason: impl std::fmt::Display) -> Self {
+        Self::Malformed { origin: origin.to_owned(), reason: reason.to_string() }
+    }
+}
+
+/// Reads a whole file after checking that it is at most `limit` bytes long.
+pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, TextError> {
+    use std::io::Read;
+
+    let read_error = |source| TextError::Read { path: path.to_owned(), source };
+    let file = std::fs::File::open(path).map_err(read_error)?;
+    let too_large =
+        |n_bytes| TextError::TooLarge { what: path.display().to_string(), n_bytes, limit };
+    let n_bytes = file.metadata().map_err(read_error)?.len();
+    if n_bytes > limit {
+        return Err(too_large(n_bytes));
+    }
+    // The size may lie (a pipe, a growing file), so the reading itself is limited too.
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(read_error)?;
+    if bytes.len() as u64 > limit { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
+}
+
+/// Like [`read_limited`], but a file that does not exist is no error.
+pub(crate) fn read_optional(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, TextError> {
+    match read_limited(path, limit) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(TextError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}

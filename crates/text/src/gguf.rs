@@ -1,0 +1,87 @@
+//! Fills a [`GgufVocab`] from a GGUF file: the only place that knows the file reader.
+
+use pelton_base::limits;
+use pelton_tensor::{Gguf, TensorError, TensorSource};
+
+use crate::error::TextError;
+use crate::gguf_vocab::{GgufVocab, TokenKind};
+
+impl From<TensorError> for TextError {
+    fn from(error: TensorError) -> Self {
+        Self::Gguf { source: Box::new(error) }
+    }
+}
+
+impl GgufVocab {
+    /// Reads the vocabulary of a GGUF file.
+    ///
+    /// # Errors
+    ///
+    /// Names the file and the metadata key that is missing or of the wrong type.
+    pub fn from_gguf(gguf: &Gguf) -> Result<Self, TextError> {
+        let origin = gguf.origin().display().to_string();
+        let missing = |key: &str| TextError::malformed(&origin, format_args!("`{key}` is missing"));
+        let model = gguf.str("tokenizer.ggml.model")?;
+        let tokens = gguf.strings("tokenizer.ggml.tokens")?;
+        let tokens = tokens.ok_or_else(|| missing("tokenizer.ggml.tokens"))?;
+        if tokens.len() > limits::MODEL_VOCAB {
+            let reason = format!(
+                "`tokenizer.ggml.tokens` has {} entries; the limit is {}",
+                tokens.len(),
+                limits::MODEL_VOCAB
+            );
+            return Err(TextError::malformed(&origin, reason));
+        }
+        let kinds = gguf.i32_array("tokenizer.ggml.token_type")?.unwrap_or_default();
+        let kinds = kinds
+            .iter()
+            .enumerate()
+            // Writers that know no kind write 0.
+            .map(|(idx, n)| match *n {
+                0 => Ok(TokenKind::Normal),
+                n => TokenKind::from_gguf(n).ok_or_else(|| {
+                    let reason =
+                        format!("`tokenizer.ggml.token_type`[{idx}] is {n}; expected 1 to 6");
+                    TextError::malformed(&origin, reason)
+                }),
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            model: model.ok_or_else(|| missing("tokenizer.ggml.model"))?.to_owned(),
+            pre: gguf.str("tokenizer.ggml.pre")?.map(str::to_owned),
+            tokens: tokens.to_vec(),
+            scores: gguf.f32_array("tokenizer.ggml.scores")?.unwrap_or_default().to_vec(),
+            kinds,
+            merges: gguf.strings("tokenizer.ggml.merges")?.unwrap_or_default().to_vec(),
+            bos: gguf.u32("tokenizer.ggml.bos_token_id")?,
+            eos: gguf.u32("tokenizer.ggml.eos_token_id")?,
+            eot: gguf.u32("tokenizer.ggml.eot_token_id")?,
+            unknown: gguf.u32("tokenizer.ggml.unknown_token_id")?,
+            add_bos: gguf.bool("tokenizer.ggml.add_bos_token")?,
+            add_eos: gguf.bool("tokenizer.ggml.add_eos_token")?,
+            add_space_prefix: gguf.bool("tokenizer.ggml.add_space_prefix")?,
+            origin,
+        })
+    }
+}
+
+/// The origin, chat template and named special tokens of a GGUF file.
+type GgufTemplate = (String, String, Vec<(String, String)>);
+
+pub(crate) fn template(gguf: &Gguf) -> Result<Option<GgufTemplate>, TextError> {
+    let Some(text) = gguf.str("tokenizer.chat_template")? else { return Ok(None) };
+    let all = gguf.strings("tokenizer.ggml.tokens")?.unwrap_or_default();
+    let mut tokens = Vec::new();
+    for (variable, key) in [
+        ("bos_token", "tokenizer.ggml.bos_token_id"),
+        ("eos_token", "tokenizer.ggml.eos_token_id"),
+        ("unk_token", "tokenizer.ggml.unknown_token_id"),
+        ("pad_token", "tokenizer.ggml.padding_token_id"),
+    ] {
+        if let Some(token) = gguf.u32(key)?.and_then(|id| all.get(id as usize)) {
+            let token = String::from_utf8_lossy(token).into_owned();
+            tokens.push((variable.to_owned(), token));
+        }
+    }
+    Ok(Some((gguf.origin().display().to_string(), text.to_owned(), tokens)))
+}

@@ -1,0 +1,285 @@
+//! Tokenizers from `tokenizer.json`.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use pelton_base::{TokenId, limits};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::byte_table::{ByteTable, byte_level_bytes, fallback_byte};
+use crate::companions::Companions;
+use crate::error::TextError;
+use crate::tokenizer::{Encoder, Tokenizer};
+
+/// An encoder of the `tokenizers` crate.
+#[derive(Debug)]
+pub(crate) struct HfEncoder {
+    pub(crate) inner: tokenizers::Tokenizer,
+    /// The same, blind to special tokens in the text; made when first asked for.
+    pub(crate) plain: OnceLock<Box<tokenizers::Tokenizer>>,
+}
+
+impl HfEncoder {
+    pub(crate) fn encode(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> Result<Vec<TokenId>, TextError> {
+        let tokenizer = if parse_special {
+            &self.inner
+        } else {
+            self.plain.get_or_init(|| {
+                let mut plain = self.inner.clone();
+                plain.set_encode_special_tokens(true);
+                Box::new(plain)
+            })
+        };
+        let encoding = tokenizer
+            .encode_fast(text, add_special)
+            .map_err(|error| TextError::Encode { reason: error.to_string() })?;
+        Ok(encoding.get_ids().iter().copied().map(TokenId).collect())
+    }
+}
+
+/// Builds a tokenizer; `origin` names the file in errors.
+pub(crate) fn build(
+    json: &[u8],
+    companions: &Companions,
+    origin: &str,
+) -> Result<Tokenizer, TextError> {
+    if json.len() as u64 > limits::TOKENIZER_BYTES {
+        return Err(TextError::TooLarge {
+            what: origin.to_owned(),
+            n_bytes: json.len() as u64,
+            limit: limits::TOKENIZER_BYTES,
+        });
+    }
+    let outline: Outline<'_> =
+        serde_json::from_slice(json).map_err(|error| TextError::malformed(origin, error))?;
+    outline.check(origin)?;
+    let decoder = TokenDecoder::new(outline.decoder.as_ref(), origin)?;
+
+    let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(json), origin)?;
+    // A prompt is neither cut nor padded, whatever the file was saved with.
+    inner
+        .with_truncation(None)
+        .map_err(|error| TextError::malformed(origin, error))?
+        .with_padding(None);
+
+    let ids: HashMap<String, u32> = inner.get_vocab(true);
+    let n_ids = ids.values().max().map_or(0, |id| *id as usize + 1);
+    if n_ids > limits::MODEL_VOCAB {
+        let reason =
+            format!("token id {} is beyond the limit of {}", n_ids - 1, limits::MODEL_VOCAB);
+        return Err(TextError::malformed(origin, reason));
+    }
+    let mut texts: Vec<Option<Cow<'_, [u8]>>> = vec![None; n_ids];
+    for (text, id) in &ids {
+        texts[*id as usize] = Some(Cow::Owned(decoder.bytes_of(text)));
+    }
+    let mut is_special = vec![false; n_ids];
+    let added = inner.get_added_tokens_decoder();
+    for (id, token) in &added {
+        is_special[*id as usize] = token.special;
+        texts[*id as usize] = Some(Cow::Owned(decoder.bytes_of_added(&token.content)));
+    }
+    let mut table = ByteTable::default();
+    for text in &texts {
+        table.push(text.as_deref());
+    }
+
+    let named = |field| companions.token(field).and_then(|text| ids.get(text)).copied();
+    Ok(Tokenizer {
+        table,
+        is_special,
+        bos: named("bos_token").map(TokenId),
+        eos: named("eos_token").map(TokenId),
+        eot: named("eot_token").map(TokenId),
+        // As in transformers 5, the file's own post-processor decides; `add_bos_token` and
+        // `add_eos_token` of `tokenizer_config.json` are not looked at.
+        prepend_bos: None,
+        append_eos: None,
+        strips_leading_space: decoder.strips_leading_space,
+        encoder: Encoder::Hf(Box::new(HfEncoder { inner, plain: OnceLock::new() })),
+        ids,
+    })
+}
+
+/// The parts of `tokenizer.json` that are looked at before the file is trusted to the crate.
+#[derive(Deserialize)]
+struct Outline<'j> {
+    #[serde(borrow)]
+    model: ModelOutline<'j>,
+    #[serde(default)]
+    decoder: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct ModelOutline<'j> {
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    #[serde(default, borrow)]
+    vocab: VocabOutline<'j>,
+    #[serde(default, borrow)]
+    merges: Vec<MergeOutline<'j>>,
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum VocabOutline<'j> {
+    Map(#[serde(borrow)] HashMap<Cow<'j, str>, u64>),
+    /// Pieces with scores (Unigram), which are not looked at here.
+    Other(serde::de::IgnoredAny),
+}
+
+impl Default for VocabOutline<'_> {
+    fn default() -> Self {
+        Self::Other(serde::de::IgnoredAny)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum MergeOutline<'j> {
+    Pair(#[serde(borrow)] Cow<'j, str>, #[serde(borrow)] Cow<'j, str>),
+    Joined(#[serde(borrow)] Cow<'j, str>),
+}
+
+impl Outline<'_> {
+    /// Refuses what would make the `tokenizers` crate panic instead of answering.
+    fn check(&self, origin: &str) -> Result<(), TextError> {
+        let VocabOutline::Map(vocab) = &self.model.vocab else { return Ok(()) };
+        if self.model.kind.as_deref().is_some_and(|kind| kind != "BPE") {
+            return Ok(());
+        }
+        if self.model.continuing_subword_prefix.as_deref().is_some_and(|p| !p.is_empty()) {
+            return Err(TextError::malformed(
+                origin,
+                "`model.continuing_subword_prefix` is not supported",
+            ));
+        }
+        let mut joined = String::new();
+        for (idx, merge) in self.model.merges.iter().enumerate() {
+            let pair = match merge {
+                MergeOutline::Pair(left, right) => Some((left.as_ref(), right.as_ref())),
+                MergeOutline::Joined(text) => text.split_once(' '),
+            };
+            let fits = pair.is_some_and(|(left, right)| {
+                joined.clear();
+                joined.push_str(left);
+                joined.push_str(right);
+                vocab.contains_key(left)
+                    && vocab.contains_key(right)
+                    && vocab.contains_key(joined.as_str())
+            });
+            if !fits {
+                let reason =
+                    format!("`model.merges[{idx}]` is not two tokens that join to a third");
+                return Err(TextError::malformed(origin, reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The last line of defence: a panic inside the crate becomes an error of this one file.
+fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>, origin: &str) -> Result<T, TextError> {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(TextError::malformed(origin, error)),
+        Err(_) => Err(TextError::malformed(origin, "the tokenizer is not consistent")),
+    }
+}
+
+/// How the file's decoder turns one token into bytes.
+struct TokenDecoder {
+    byte_level: bool,
+    byte_fallback: bool,
+    /// Replacements of one text by another, in order.
+    replacements: Vec<(String, String)>,
+    strips_leading_space: bool,
+}
+
+impl TokenDecoder {
+    fn new(decoder: Option<&Value>, origin: &str) -> Result<Self, TextError> {
+        let mut this = Self {
+            byte_level: false,
+            byte_fallback: false,
+            replacements: Vec::new(),
+            strips_leading_space: false,
+        };
+        if let Some(decoder) = decoder.filter(|decoder| !decoder.is_null()) {
+            this.add(decoder, origin, 0)?;
+        }
+        Ok(this)
+    }
+
+    fn add(&mut self, decoder: &Value, origin: &str, depth: usize) -> Result<(), TextError> {
+        let text = |field: &str| decoder.get(field).and_then(Value::as_str);
+        let kind = text("type").unwrap_or_default();
+        let unsupported = || TextError::Unsupported {
+            origin: origin.to_owned(),
+            field: "decoder",
+            found: if kind.is_empty() { decoder.to_string() } else { kind.to_owned() },
+            known: "ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Sequence, Strip".to_owned(),
+        };
+        match kind {
+            "ByteLevel" => self.byte_level = true,
+            "ByteFallback" => self.byte_fallback = true,
+            "Fuse" => {}
+            "Metaspace" => {
+                let replacement = text("replacement").unwrap_or("▁").to_owned();
+                self.replacements.push((replacement, " ".to_owned()));
+                let never = text("prepend_scheme") == Some("never")
+                    || decoder.get("add_prefix_space").and_then(Value::as_bool) == Some(false);
+                self.strips_leading_space |= !never;
+            }
+            "Replace" => {
+                let from = decoder.pointer("/pattern/String").and_then(Value::as_str);
+                let (Some(from), Some(to)) = (from, text("content")) else {
+                    return Err(unsupported());
+                };
+                self.replacements.push((from.to_owned(), to.to_owned()));
+            }
+            "Strip" => {
+                let number = |field: &str| decoder.get(field).and_then(Value::as_u64);
+                match (text("content"), number("start"), number("stop")) {
+                    (Some(" "), Some(1), Some(0)) => self.strips_leading_space = true,
+                    (_, Some(0), Some(0)) => {}
+                    _ => return Err(unsupported()),
+                }
+            }
+            "Sequence" if depth < 8 => {
+                let steps = decoder.get("decoders").and_then(Value::as_array);
+                for step in steps.ok_or_else(unsupported)? {
+                    self.add(step, origin, depth + 1)?;
+                }
+            }
+            _ => return Err(unsupported()),
+        }
+        Ok(())
+    }
+
+    fn bytes_of(&self, token: &str) -> Vec<u8> {
+        if let Some(byte) = fallback_byte(token).filter(|_| self.byte_fallback) {
+            return vec![byte];
+        }
+        let mut text = Cow::Borrowed(token);
+        for (from, to) in &self.replacements {
+            if !from.is_empty() && text.contains(from.as_str()) {
+                text = Cow::Owned(text.replace(from.as_str(), to));
+            }
+        }
+        if self.byte_level { byte_level_bytes(&text) } else { text.into_owned().into_bytes() }
+    }
+
+    /// An added token stands in the text as it is written, outside the byte-level alphabet.
+    fn bytes_of_added(&self, token: &str) -> Vec<u8> {
+        if self.byte_level { token.as_bytes().to_vec() } else { self.bytes_of(token) }
+    }
+}

@@ -1,0 +1,301 @@
+//! SentencePiece's BPE: merge the best-scored pair first.
+//!
+//! ```text
+//! symbols := the characters of the text, each user-defined token being one closed symbol
+//! while some two neighbours join to a piece of the vocabulary:
+//!     join the pair whose piece has the highest score, the leftmost among equals
+//! unused pieces come apart again; unknown characters become their bytes, or one `<unk>` per run
+//! ```
+//!
+//! Ranked merges as in `tokenizer.json` cannot express this rule exactly: a rank belongs to a pair,
+//! a score to the joined piece, and two pairs that give the same piece (`aa`+`a`, `a`+`aa`) tie here.
+//! So the queue is our own. Kudo & Richardson, "SentencePiece", EMNLP 2018.
+
+use std::collections::{BinaryHeap, HashMap};
+
+use pelton_base::TokenId;
+
+use crate::gguf_vocab::{GgufVocab, TokenKind};
+
+/// The character that stands for a space inside pieces.
+pub(crate) const SPACE: char = '▁';
+
+/// A vocabulary with scores.
+#[derive(Debug)]
+pub(crate) struct SentencePiece {
+    /// Pieces that text may become: normal, user-defined and unused ones.
+    pieces: HashMap<String, u32>,
+    scores: Vec<f32>,
+    kinds: Vec<TokenKind>,
+    bytes: Option<Box<[u32; 256]>>,
+    unknown: Option<u32>,
+    /// Tokens found in the text as they stand, by first byte, the longest first.
+    user_defined: Literals,
+    control: Literals,
+    add_space_prefix: bool,
+}
+
+type Literals = HashMap<u8, Vec<(String, u32)>>;
+
+impl SentencePiece {
+    /// Scores beyond the end of the array count as zero.
+    pub(crate) fn new(vocab: &GgufVocab) -> Self {
+        let mut pieces = HashMap::new();
+        let mut bytes = [None; 256];
+        let mut unknown = vocab.unknown;
+        let (mut user_defined, mut control) = (Literals::new(), Literals::new());
+        let mut kinds = Vec::with_capacity(vocab.tokens.len());
+        for (id, token) in (0u32..).zip(&vocab.tokens) {
+            let kind = vocab.kind(id);
+            kinds.push(kind);
+            let Ok(text) = std::str::from_utf8(token) else { continue };
+            let literal = |table: &mut Literals| {
+                if let Some(first) = text.bytes().next() {
+                    table.entry(first).or_default().push((text.to_owned(), id));
+                }
+            };
+            match kind {
+                TokenKind::Control => literal(&mut control),
+                TokenKind::Unknown => unknown = unknown.or(Some(id)),
+                TokenKind::Byte => {
+                    if let Some(byte) = crate::byte_table::fallback_byte(text) {
+                        bytes[usize::from(byte)] = Some(id);
+                    }
+                }
+                TokenKind::UserDefined => {
+                    literal(&mut user_defined);
+                    pieces.insert(text.to_owned(), id);
+                }
+                TokenKind::Normal | TokenKind::Unused => {
+                    pieces.insert(text.to_owned(), id);
+                }
+            }
+        }
+        for table in [&mut user_defined, &mut control] {
+            for tokens in table.values_mut() {
+                tokens.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+            }
+        }
+        let all_bytes: Option<Vec<u32>> = bytes.into_iter().collect();
+        let mut scores = vocab.scores.clone();
+        scores.resize(vocab.tokens.len(), 0.0);
+        Self {
+            pieces,
+            scores,
+            kinds,
+            bytes: all_bytes.map(|ids| Box::new(std::array::from_fn(|byte| ids[byte]))),
+            unknown,
+            user_defined,
+            control,
+            add_space_prefix: vocab.add_space_prefix.unwrap_or(true),
+        }
+    }
+
+    /// Tokens of `text`; control tokens in it are recognized only with `parse_special`.
+    pub(crate) fn encode(&self, text: &str, parse_special: bool) -> Vec<TokenId> {
+        let mut ids = Vec::new();
+        if !parse_special {
+            self.encode_plain(text, &mut ids);
+            return ids;
+        }
+        let mut start = 0;
+        let mut at = 0;
+        while at < text.len() {
+            match literal_at(&self.control, &text[at..]) {
+                Some((n_bytes, id)) => {
+                    self.encode_plain(&text[start..at], &mut ids);
+                    ids.push(TokenId(id));
+                    at += n_bytes;
+                    start = at;
+                }
+                None => at += char_len(&text[at..]),
+            }
+        }
+        self.encode_plain(&text[start..], &mut ids);
+        ids
+    }
+
+    fn encode_plain(&self, text: &str, ids: &mut Vec<TokenId>) {
+        if text.is_empty() {
+            return;
+        }
+        let mut normalized = String::with_capacity(text.len() + 3);
+        if self.add_space_prefix {
+            normalized.push(SPACE);
+        }
+        normalized.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
+        let mut word = Word { model: self, symbols: self.symbols(&normalized), text: &normalized };
+        let unused = word.merge();
+
+        let mut previous_unknown = false;
+        let mut idx = Some(0);
+        while let Some(symbol) = idx.and_then(|at: usize| word.symbols.get(at)) {
+            self.emit(symbol.of(&normalized), &unused, &mut previous_unknown, ids);
+            idx = symbol.next;
+        }
+    }
+
+    fn symbols(&self, text: &str) -> Vec<Symbol> {
+        let mut symbols: Vec<Symbol> = Vec::with_capacity(text.len());
+        let mut at = 0;
+        while at < text.len() {
+            let literal = literal_at(&self.user_defined, &text[at..]);
+            let n_bytes = literal.map_or_else(|| char_len(&text[at..]), |(n_bytes, _)| n_bytes);
+            let idx = symbols.len();
+            symbols.push(Symbol {
+                start: at,
+                n_bytes,
+                previous: idx.checked_sub(1),
+                next: (at + n_bytes < text.len()).then_some(idx + 1),
+                closed: literal.is_some(),
+            });
+            at += n_bytes;
+        }
+        symbols
+    }
+
+    /// Writes one final symbol. Unused pieces are taken apart the way they were joined.
+    fn emit(
+        &self,
+        piece: &str,
+        unused: &HashMap<&str, usize>,
+        previous_unknown: &mut bool,
+        ids: &mut Vec<TokenId>,
+    ) {
+        let mut stack = vec![piece];
+        while let Some(piece) = stack.pop() {
+            match self.pieces.get(piece) {
+                Some(&id) => match unused.get(piece) {
+                    Some(&split) if self.kinds[id as usize] == TokenKind::Unused => {
+                        let (left, right) = piece.split_at(split);
+                        stack.extend([right, left]);
+                    }
+                    _ => {
+                        ids.push(TokenId(id));
+                        *previous_unknown = false;
+                    }
+                },
+                None => match (&self.bytes, self.unknown) {
+                    (Some(bytes), _) => {
+                        ids.extend(piece.bytes().map(|b| TokenId(bytes[usize::from(b)])));
+                    }
+                    (None, Some(unknown)) if !*previous_unknown => {
+                        ids.push(TokenId(unknown));
+                        *previous_unknown = true;
+                    }
+                    _ => {}
+                },
+            }
+        }
+    }
+}
+
+/// A stretch of the text that is one piece so far; a list linked both ways.
+#[derive(Clone, Copy, Debug)]
+struct Symbol {
+    start: usize,
+    /// Zero once it has been joined to its left neighbour.
+    n_bytes: usize,
+    previous: Option<usize>,
+    next: Option<usize>,
+    closed: bool,
+}
+
+impl Symbol {
+    fn of<'t>(&self, text: &'t str) -> &'t str {
+        &text[self.start..self.start + self.n_bytes]
+    }
+}
+
+/// A possible joining; the greatest is the best scored, then the leftmost.
+#[derive(Debug)]
+struct Candidate {
+    score: f32,
+    left: usize,
+    right: usize,
+    n_bytes: usize,
+}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
+    }
+}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Candidate {}
+
+struct Word<'m, 't> {
+    model: &'m SentencePiece,
+    text: &'t str,
+    symbols: Vec<Symbol>,
+}
+
+impl<'t> Word<'_, 't> {
+    /// Joins until nothing joins; returns where each unused piece had been joined.
+    fn merge(&mut self) -> HashMap<&'t str, usize> {
+        let mut queue = BinaryHeap::new();
+        let mut unused = HashMap::new();
+        for right in 1..self.symbols.len() {
+            self.consider(right - 1, right, &mut queue, &mut unused);
+        }
+        while let Some(Candidate { left, right, n_bytes, .. }) = queue.pop() {
+            let (l, r) = (self.symbols[left], self.symbols[right]);
+            // Either side may have changed since the pair was queued.
+            if l.n_bytes == 0 || r.n_bytes == 0 || l.n_bytes + r.n_bytes != n_bytes {
+                continue;
+            }
+            self.symbols[left].n_bytes = n_bytes;
+            self.symbols[left].next = r.next;
+            self.symbols[right].n_bytes = 0;
+            if let Some(next) = r.next {
+                self.symbols[next].previous = Some(left);
+                self.consider(left, next, &mut queue, &mut unused);
+            }
+            if let Some(previous) = l.previous {
+                self.consider(previous, left, &mut queue, &mut unused);
+            }
+        }
+        unused
+    }
+
+    fn consider(
+        &self,
+        left: usize,
+        right: usize,
+        queue: &mut BinaryHeap<Candidate>,
+        unused: &mut HashMap<&'t str, usize>,
+    ) {
+        let (l, r) = (self.symbols[left], self.symbols[right]);
+        if l.closed || r.closed {
+            return;
+        }
+        let n_bytes = l.n_bytes + r.n_bytes;
+        let piece = &self.text[l.start..l.start + n_bytes];
+        let Some(&id) = self.model.pieces.get(piece) else { return };
+        if self.model.kinds[id as usize] == TokenKind::Unused {
+            unused.insert(piece, l.n_bytes);
+        }
+        queue.push(Candidate { score: self.model.scores[id as usize], left, right, n_bytes });
+    }
+}
+
+fn literal_at(literals: &Literals, text: &str) -> Option<(usize, u32)> {
+    let tokens = literals.get(text.as_bytes().first()?)?;
+    tokens.iter().find(|(token, _)| text.starts_with(token)).map(|(token, id)| (token.len(), *id))
+}
+
+fn char_len(text: &str) -> usize {
+    text.chars().next().map_or(1, char::len_utf8)
+}

@@ -1,0 +1,93 @@
+//! What one rendering may still touch.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use minijinja::{Error, ErrorKind};
+use pelton_base::limits;
+
+/// The bytes spent by one rendering, and why it was stopped.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    work_bytes: AtomicU64,
+    output_bytes: AtomicU64,
+    stopped: Mutex<Option<Stop>>,
+}
+
+#[derive(Clone, Debug)]
+enum Stop {
+    Raised(String),
+    Exceeded(u64, &'static str),
+}
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Pays for reading or copying `n_bytes`.
+    pub(super) fn work(&self, n_bytes: usize) -> Result<(), Error> {
+        let spent = self.work_bytes.fetch_add(n_bytes as u64, Ordering::Relaxed);
+        if spent.saturating_add(n_bytes as u64) > limits::TEMPLATE_WORK_BYTES {
+            return Err(self.exceed(limits::TEMPLATE_WORK_BYTES, "bytes of work"));
+        }
+        Ok(())
+    }
+
+    /// Pays for a text or list of `n_bytes` that is about to be made.
+    pub(super) fn make(&self, n_bytes: usize) -> Result<(), Error> {
+        self.check_output(n_bytes as u64)?;
+        self.work(n_bytes)
+    }
+
+    /// Checks the size of a text that grows piece by piece and is paid for elsewhere.
+    pub(super) fn make_check(&self, n_bytes: usize) -> Result<(), Error> {
+        self.check_output(n_bytes as u64)
+    }
+
+    /// Pays for `n_bytes` that are about to be written.
+    pub(super) fn write(&self, n_bytes: usize) -> Result<(), Error> {
+        let written = self.output_bytes.fetch_add(n_bytes as u64, Ordering::Relaxed);
+        self.check_output(written.saturating_add(n_bytes as u64))
+    }
+
+    pub(super) fn raise(&self, message: String) -> Error {
+        self.stop(Stop::Raised(message.clone()));
+        Error::new(ErrorKind::InvalidOperation, message)
+    }
+
+    pub(super) fn raised(&self) -> Option<String> {
+        match self.stopped() {
+            Some(Stop::Raised(message)) => Some(message),
+            _ => None,
+        }
+    }
+
+    pub(super) fn exceeded(&self) -> Option<(u64, &'static str)> {
+        match self.stopped() {
+            Some(Stop::Exceeded(limit, unit)) => Some((limit, unit)),
+            _ => None,
+        }
+    }
+
+    fn check_output(&self, n_bytes: u64) -> Result<(), Error> {
+        if n_bytes > limits::TEMPLATE_OUTPUT_BYTES as u64 {
+            return Err(self.exceed(limits::TEMPLATE_OUTPUT_BYTES as u64, "bytes of text"));
+        }
+        Ok(())
+    }
+
+    fn exceed(&self, limit: u64, unit: &'static str) -> Error {
+        self.stop(Stop::Exceeded(limit, unit));
+        Error::new(ErrorKind::InvalidOperation, format!("more than {limit} {unit}"))
+    }
+
+    fn stop(&self, why: Stop) {
+        let mut stopped = self.stopped.lock().unwrap_or_else(|poison| poison.into_inner());
+        stopped.get_or_insert(why);
+    }
+
+    fn stopped(&self) -> Option<Stop> {
+        self.stopped.lock().unwrap_or_else(|poison| poison.into_inner()).clone()
+    }
+}

@@ -1,0 +1,425 @@
+//! The operators, filters, methods and functions of templates, which pay before they work.
+
+use std::sync::Arc;
+
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
+
+use super::budget::Budget;
+use super::clock;
+use super::python::{JsonStyle, Text};
+
+/// Filters by name, with the name of the function that stands for each.
+const FILTERS: &[(&str, &str)] = &[
+    ("upper", "|upper"),
+    ("lower", "|lower"),
+    ("title", "|title"),
+    ("capitalize", "|capitalize"),
+    ("replace", "|replace"),
+    ("length", "|length"),
+    ("count", "|count"),
+    ("dictsort", "|dictsort"),
+    ("items", "|items"),
+    ("reverse", "|reverse"),
+    ("trim", "|trim"),
+    ("join", "|join"),
+    ("split", "|split"),
+    ("lines", "|lines"),
+    ("first", "|first"),
+    ("last", "|last"),
+    ("min", "|min"),
+    ("max", "|max"),
+    ("sort", "|sort"),
+    ("list", "|list"),
+    ("string", "|string"),
+    ("batch", "|batch"),
+    ("slice", "|slice"),
+    ("sum", "|sum"),
+    ("indent", "|indent"),
+    ("select", "|select"),
+    ("reject", "|reject"),
+    ("selectattr", "|selectattr"),
+    ("rejectattr", "|rejectattr"),
+    ("map", "|map"),
+    ("groupby", "|groupby"),
+    ("unique", "|unique"),
+    ("chain", "|chain"),
+    ("zip", "|zip"),
+    ("pprint", "|pprint"),
+    ("format", "|format"),
+    ("escape", "|escape"),
+    ("e", "|e"),
+    ("safe", "|safe"),
+    ("tojson", "|tojson"),
+];
+
+/// Methods of Python's types, likewise.
+const METHODS: &[(&str, &str)] = &[
+    ("upper", ".upper"),
+    ("lower", ".lower"),
+    ("islower", ".islower"),
+    ("isupper", ".isupper"),
+    ("isspace", ".isspace"),
+    ("isdigit", ".isdigit"),
+    ("isnumeric", ".isnumeric"),
+    ("isalnum", ".isalnum"),
+    ("isalpha", ".isalpha"),
+    ("isascii", ".isascii"),
+    ("strip", ".strip"),
+    ("lstrip", ".lstrip"),
+    ("rstrip", ".rstrip"),
+    ("replace", ".replace"),
+    ("title", ".title"),
+    ("split", ".split"),
+    ("splitlines", ".splitlines"),
+    ("capitalize", ".capitalize"),
+    ("count", ".count"),
+    ("find", ".find"),
+    ("rfind", ".rfind"),
+    ("format", ".format"),
+    ("startswith", ".startswith"),
+    ("endswith", ".endswith"),
+    ("join", ".join"),
+    ("keys", ".keys"),
+    ("values", ".values"),
+    ("items", ".items"),
+];
+
+/// What one call costs besides its arguments: calls are slower than steps, so they buy fewer.
+const CALL_BYTES: usize = 512;
+
+pub(super) fn filter_name(filter: &str) -> Option<&'static str> {
+    FILTERS.iter().find(|(name, _)| *name == filter).map(|(_, function)| *function)
+}
+
+pub(super) fn method_name(method: &str) -> Option<&'static str> {
+    METHODS.iter().find(|(name, _)| *name == method).map(|(_, function)| *function)
+}
+
+/// Gives the environment everything that a rewritten program calls.
+pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Option<i64>) {
+    let shared = || Arc::clone(budget);
+    let b = shared();
+    env.set_formatter(move |out, _state, value| {
+        let failed = |_| Error::new(ErrorKind::WriteFailure, "the output cannot be written");
+        if let Some(text) = value.as_str() {
+            b.write(text.len())?;
+            return out.write_str(text).map_err(failed);
+        }
+        let mut text = Text::new(&b);
+        text.str(value)?;
+        let text = text.finish();
+        b.write(text.len())?;
+        out.write_str(&text).map_err(failed)
+    });
+    let b = shared();
+    env.add_function("+", move |l: &Value, r: &Value| add(&b, l, r));
+    let b = shared();
+    env.add_function("*", move |l: &Value, r: &Value| multiply(&b, l, r));
+    let b = shared();
+    env.add_function("~", move |l: &Value, r: &Value| concat(&b, l, r));
+    let b = shared();
+    env.add_function("%", move |state: &mut State<'_, '_>, l: &Value, r: &Value| {
+        remainder(&b, state, l, r)
+    });
+    let b = shared();
+    env.add_function("==", move |l: &Value, r: &Value| -> Result<bool, Error> {
+        pay_deep(&b, l, 0)?;
+        Ok(l == r)
+    });
+    let b = shared();
+    env.add_function("!=", move |l: &Value, r: &Value| -> Result<bool, Error> {
+        pay_deep(&b, l, 0)?;
+        Ok(l != r)
+    });
+    let b = shared();
+    env.add_function(" in ", move |state: &mut State<'_, '_>, l: Value, r: Value| {
+        pay_deep(&b, &r, 0)?;
+        state.perform_test("in", &[l, r])
+    });
+    for (filter, function) in FILTERS {
+        let b = shared();
+        env.add_function(*function, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = values(args);
+            pay_for_call(&b, filter, &args)?;
+            match *filter {
+                "string" => string(&b, &args),
+                _ => state.apply_filter(filter, &args),
+            }
+        });
+    }
+    for (method, function) in METHODS {
+        let b = shared();
+        env.add_function(*function, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = values(args);
+            pay_for_call(&b, method, &args)?;
+            let (object, args) = args.split_first().ok_or_else(|| {
+                Error::new(ErrorKind::MissingArgument, "a method needs an object")
+            })?;
+            object.call_method(state, method, args)
+        });
+    }
+    let b = shared();
+    env.add_filter("tojson", move |value: &Value, args: Rest<ValueOrKwargs>| {
+        to_json(&b, value, &values(args))
+    });
+    let b = shared();
+    env.add_function("raise_exception", move |message: Value| -> Result<Value, Error> {
+        Err(b.raise(message.to_string()))
+    });
+    env.add_function("strftime_now", move |format: &str| {
+        clock::strftime(format, now.unwrap_or_else(clock::now))
+    });
+}
+
+fn add(budget: &Budget, l: &Value, r: &Value) -> Result<Value, Error> {
+    if let (Some(left), Some(right)) = (l.as_str(), r.as_str()) {
+        budget.make(left.len() + right.len())?;
+        return Ok(Value::from([left, right].concat()));
+    }
+    let is_list = |v: &Value| matches!(v.kind(), ValueKind::Seq | ValueKind::Iterable);
+    if is_list(l) && is_list(r) {
+        let n_items = l.len().unwrap_or(0).saturating_add(r.len().unwrap_or(0));
+        budget.make(n_items.saturating_mul(size_of::<Value>()))?;
+        let items = l.try_iter()?.checked().chain(r.try_iter()?.checked());
+        return Ok(Value::from(items.collect::<Result<Vec<_>, _>>()?));
+    }
+    arithmetic("+", l, r, i128::checked_add, |a, b| a + b)
+}
+
+fn multiply(budget: &Budget, l: &Value, r: &Value) -> Result<Value, Error> {
+    let (repeated, times) =
+        if r.as_str().is_some() || r.as_object().is_some() { (r, l) } else { (l, r) };
+    let too_many = || {
+        // Negative counts repeat nothing, as in Python.
+        times.as_usize().or_else(|| times.as_i64().map(|_| 0)).ok_or_else(|| wrong("*", l, r))
+    };
+    if let Some(text) = repeated.as_str() {
+        let times = too_many()?;
+        budget.make(text.len().saturating_mul(times))?;
+        return Ok(Value::from(text.repeat(times)));
+    }
+    if matches!(repeated.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        let times = too_many()?;
+        let items: Vec<Value> = repeated.try_iter()?.checked().collect::<Result<_, _>>()?;
+        let n_items = items.len().saturating_mul(times);
+        budget.make(n_items.saturating_mul(size_of::<Value>()))?;
+        return Ok(Value::from(vec![items; times].concat()));
+    }
+    arithmetic("*", l, r, i128::checked_mul, |a, b| a * b)
+}
+
+fn concat(budget: &Budget, l: &Value, r: &Value) -> Result<Value, Error> {
+    let mut text = Text::new(budget);
+    text.str(l)?;
+    text.str(r)?;
+    Ok(Value::from(text.finish()))
+}
+
+/// `%`: the remainder with the sign of the divisor, or Python's formatting of a text.
+fn remainder(
+    budget: &Budget,
+    state: &mut State<'_, '_>,
+    l: &Value,
+    r: &Value,
+) -> Result<Value, Error> {
+    if l.as_str().is_some() {
+        let mut args = vec![l.clone()];
+        match r.is_tuple() {
+            true => args.extend(r.try_iter()?),
+            false => args.push(r.clone()),
+        }
+        pay_for_call(budget, "format", &args)?;
+        return state.apply_filter("format", &args);
+    }
+    let integers = |a: i128, b: i128| match a.checked_rem(b)? {
+        rest if rest != 0 && (rest < 0) != (b < 0) => Some(rest + b),
+        rest => Some(rest),
+    };
+    arithmetic("%", l, r, integers, |a, b| a - b * (a / b).floor())
+}
+
+fn values(args: Rest<ValueOrKwargs>) -> Vec<Value> {
+    args.0.into_iter().map(ValueOrKwargs::into_value).collect()
+}
+
+fn arithmetic(
+    symbol: &str,
+    l: &Value,
+    r: &Value,
+    integers: fn(i128, i128) -> Option<i128>,
+    floats: fn(f64, f64) -> f64,
+) -> Result<Value, Error> {
+    let integer = |v: &Value| match v.kind() {
+        ValueKind::Bool => Some(i128::from(v.is_true())),
+        ValueKind::Number if v.is_integer() => i128::try_from(v.clone()).ok(),
+        _ => None,
+    };
+    let float = |v: &Value| match integer(v) {
+        Some(n) => Some(n as f64),
+        None => f64::try_from(v.clone()).ok(),
+    };
+    if let (Some(a), Some(b)) = (integer(l), integer(r)) {
+        let n = integers(a, b).ok_or_else(|| wrong(symbol, l, r))?;
+        return Ok(i64::try_from(n).map_or_else(|_| Value::from(n), Value::from));
+    }
+    match (float(l), float(r)) {
+        (Some(a), Some(b)) => Ok(Value::from(floats(a, b))),
+        _ => Err(wrong(symbol, l, r)),
+    }
+}
+
+fn wrong(symbol: &str, l: &Value, r: &Value) -> Error {
+    let kind = |v: &Value| {
+        if v.is_undefined() { "an undefined value".into() } else { v.kind().to_string() }
+    };
+    let reason = format!("`{symbol}` cannot be applied to {} and {}", kind(l), kind(r));
+    Error::new(ErrorKind::InvalidOperation, reason)
+}
+
+/// Pays for the arguments of a filter or method, and for a result that may outgrow them.
+fn pay_for_call(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error> {
+    budget.work(CALL_BYTES)?;
+    args.iter().try_for_each(|arg| budget.work(shallow_bytes(arg)))?;
+    let bytes = |idx: usize| args.get(idx).and_then(|v| v.as_str()).map_or(0, str::len);
+    let number = |idx: usize| args.get(idx).and_then(Value::as_usize).unwrap_or(0);
+    match name {
+        "replace" => {
+            // At most one replacement per character, and one at the end for an empty pattern.
+            let n_found = bytes(0) / bytes(1).max(1) + 1;
+            budget.make(bytes(0).saturating_add(n_found.saturating_mul(bytes(2))))
+        }
+        "join" | "sum" => {
+            // As a method the separator comes first, as a filter it comes second.
+            let is_method = args.first().is_some_and(|v| v.as_str().is_some()) && args.len() == 2;
+            let (list, separator) = if is_method { (1, 0) } else { (0, 1) };
+            let mut total = 0usize;
+            if let Some(items) = args.get(list).filter(|v| v.as_str().is_none()) {
+                for item in items.try_iter()?.checked() {
+                    let item = item?;
+                    if item.as_str().is_none() {
+                        pay_deep(budget, &item, 0)?;
+                    }
+                    total = total.saturating_add(shallow_bytes(&item) + bytes(separator));
+                    budget.make(total.min(shallow_bytes(&item) + 16))?;
+                    budget.make_check(total)?;
+                }
+            } else {
+                total = bytes(list).saturating_mul(4 + bytes(separator));
+                budget.make(total)?;
+            }
+            Ok(())
+        }
+        "indent" => {
+            let lines = args.first().and_then(|v| v.as_str()).map_or(0, |s| s.lines().count());
+            let width = args.iter().skip(1).map(widest).max().unwrap_or(4).max(4);
+            budget.make(bytes(0).saturating_add(lines.saturating_add(1).saturating_mul(width)))
+        }
+        "batch" | "slice" => budget.make(number(1).saturating_mul(size_of::<Value>())),
+        "format" => {
+            // Widths are written in the format itself; none needs more than four digits.
+            let format = args.first().and_then(|v| v.as_str()).unwrap_or_default();
+            let mut digits = 0;
+            for c in format.chars() {
+                digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
+                if digits > 4 || c == '*' {
+                    let reason = "a format asks for too wide a field";
+                    return Err(Error::new(ErrorKind::InvalidOperation, reason));
+                }
+            }
+            args.iter().try_for_each(|arg| pay_deep(budget, arg, 0))?;
+            let n_fields = format.matches(['%', '{']).count();
+            let widest = args.iter().map(shallow_bytes).max().unwrap_or(0).saturating_add(9999);
+            budget.make(format.len().saturating_add(n_fields.saturating_mul(widest)))
+        }
+        "sort" | "unique" | "min" | "max" | "groupby" | "dictsort" | "pprint" | "count" => {
+            args.iter().try_for_each(|arg| pay_deep(budget, arg, 0))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn widest(value: &Value) -> usize {
+    match value.as_usize() {
+        Some(n) => n,
+        None if value.is_kwargs() => {
+            value.get_attr("width").map_or(0, |v| v.as_usize().unwrap_or(0))
+        }
+        None => value.as_str().map_or(0, str::len),
+    }
+}
+
+fn shallow_bytes(value: &Value) -> usize {
+    match value.as_str() {
+        Some(text) => text.len() + 1,
+        None => value.len().unwrap_or(0).saturating_mul(size_of::<Value>()).saturating_add(1),
+    }
+}
+
+/// Pays for a walk over everything in `value`, as a comparison does.
+fn pay_deep(budget: &Budget, value: &Value, depth: usize) -> Result<(), Error> {
+    budget.work(shallow_bytes(value) + 64)?;
+    if depth > 100 {
+        return Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deeply"));
+    }
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            for item in value.try_iter()?.checked() {
+                pay_deep(budget, &item?, depth + 1)?;
+            }
+        }
+        ValueKind::Map => {
+            for key in value.try_iter()?.checked() {
+                pay_deep(budget, &value.get_item(&key?)?, depth + 1)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn string(budget: &Budget, args: &[Value]) -> Result<Value, Error> {
+    let mut text = Text::new(budget);
+    args.iter().take(1).try_for_each(|value| text.str(value))?;
+    Ok(Value::from(text.finish()))
+}
+
+/// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
+fn to_json(budget: &Budget, value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let kwargs = match args.last() {
+        Some(last) if last.is_kwargs() => Kwargs::try_from(last.clone())?,
+        _ => Kwargs::from_iter(Vec::<(&str, Value)>::new()),
+    };
+    let indent: Option<Value> = kwargs.get("indent")?;
+    let indent = indent.or_else(|| args.first().filter(|arg| !arg.is_kwargs()).cloned());
+    let indent = match indent.filter(|indent| !indent.is_none()) {
+        None => None,
+        Some(indent) => Some(match (indent.as_str(), indent.as_usize()) {
+            (Some(text), _) => text.to_owned(),
+            (None, Some(width)) if width <= 64 => " ".repeat(width),
+            _ => {
+                let reason = "`indent` of `tojson` must be text or at most 64";
+                return Err(Error::new(ErrorKind::InvalidOperation, reason));
+            }
+        }),
+    };
+    let separators: Option<Value> = kwargs.get("separators")?;
+    let (item_separator, key_separator) = match separators.filter(|s| !s.is_none()) {
+        Some(pair) => {
+            let part = |idx| pair.get_item_by_index(idx).map(|part| part.to_string());
+            (part(0)?, part(1)?)
+        }
+        None => ((if indent.is_some() { "," } else { ", " }).to_owned(), ": ".to_owned()),
+    };
+    let style = JsonStyle {
+        indent,
+        item_separator,
+        key_separator,
+        ensure_ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+    };
+    kwargs.assert_all_used()?;
+    let mut text = Text::new(budget);
+    text.json(value, &style)?;
+    Ok(Value::from(text.finish()))
+}

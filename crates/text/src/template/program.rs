@@ -1,0 +1,184 @@
+//! A template compiled, and rewritten so that everything expensive asks first.
+//!
+//! ```text
+//!   EmitRaw "text"     ->  LoadConst "text"; Emit            all output meets the formatter
+//!   Add, Mul, Rem, ~   ->  CallFunction "+", "*", ..         our own, which know their sizes
+//!   ==, !=, in         ->  CallFunction "==", ..
+//!   filter, method     ->  CallFunction "|name", ".name"     pay, then call the real one
+//! ```
+//! Jump targets are mapped to the new places. The functions' names cannot be written in a template,
+//! so no template can shadow or call them.
+
+use std::collections::BTreeMap;
+
+use minijinja::machinery::{
+    CodeGenerator, Instruction, Instructions, Token, eval, make_string_output, parse, tokenize,
+};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, Error, ErrorKind, Value};
+use pelton_base::limits;
+
+use super::guard;
+
+/// Compiled template, ready to run once or more.
+pub(super) struct Program<'s> {
+    main: Instructions<'s>,
+    blocks: BTreeMap<&'s str, Instructions<'s>>,
+}
+
+const NAME: &str = "chat template";
+
+/// Makes a template one that the compiler knows: `{% generation %}`, which marks the assistant's
+/// words for training and changes nothing in the text, becomes `{% if true %}`.
+///
+/// # Errors
+///
+/// Refuses constant products so large that the compiler itself would fold them into memory.
+pub(super) fn prepare(source: &str) -> Result<String, Error> {
+    let mut text = String::with_capacity(source.len());
+    let mut copied = 0;
+    let mut in_tag = Vec::new();
+    for token in tokenize(source, false, syntax()?) {
+        let (token, span) = token?;
+        let (start, end) = (span.start_offset as usize, span.end_offset as usize);
+        match token {
+            Token::VariableStart | Token::BlockStart => in_tag.clear(),
+            Token::VariableEnd | Token::BlockEnd => check_constants(&in_tag, source.len())?,
+            Token::Ident(name) if in_tag.is_empty() => {
+                let replacement = match name {
+                    "generation" => Some("if true"),
+                    "endgeneration" => Some("endif"),
+                    _ => None,
+                };
+                // A variable of that name in `{{ generation }}` is followed by no block end.
+                if let Some(replacement) = replacement.filter(|_| is_block_tag(source, start)) {
+                    text.push_str(&source[copied..start]);
+                    text.push_str(replacement);
+                    copied = end;
+                }
+                in_tag.push(Constant::Other);
+            }
+            Token::Mul => in_tag.push(Constant::Times),
+            Token::Pow => in_tag.push(Constant::Power),
+            Token::Int(n) => in_tag.push(Constant::Int(n)),
+            Token::Int128(_) => in_tag.push(Constant::Int(u64::MAX)),
+            _ => in_tag.push(Constant::Other),
+        }
+    }
+    text.push_str(&source[copied..]);
+    Ok(text)
+}
+
+enum Constant {
+    Int(u64),
+    Times,
+    Power,
+    Other,
+}
+
+fn is_block_tag(source: &str, at: usize) -> bool {
+    source[..at].trim_end().trim_end_matches(['-', '+']).ends_with("{%")
+}
+
+/// The compiler folds constants without any limit of its own worth having, so a tag whose integers
+/// could repeat something into more than the output limit is refused.
+fn check_constants(tag: &[Constant], source_bytes: usize) -> Result<(), Error> {
+    if !tag.iter().any(|token| matches!(token, Constant::Times)) {
+        return Ok(());
+    }
+    let power = tag.iter().any(|token| matches!(token, Constant::Power));
+    let product = tag.iter().fold(1u64, |product, token| match token {
+        Constant::Int(n) => product.saturating_mul((*n).max(1)),
+        _ => product,
+    });
+    let limit = limits::TEMPLATE_OUTPUT_BYTES as u64;
+    if power || product.saturating_mul(source_bytes.min(256) as u64) > limit {
+        let reason = "a product of constants is too large";
+        return Err(Error::new(ErrorKind::SyntaxError, reason));
+    }
+    Ok(())
+}
+
+fn syntax() -> Result<SyntaxConfig, Error> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+}
+
+impl<'s> Program<'s> {
+    pub(super) fn compile(source: &'s str) -> Result<Self, Error> {
+        let tree = parse(source, NAME, syntax()?)?;
+        let mut generator = CodeGenerator::new(NAME, source);
+        generator.compile_stmt(&tree);
+        let (main, blocks) = generator.finish();
+        Ok(Self {
+            main: rewrite(&main),
+            blocks: blocks.iter().map(|(name, block)| (*name, rewrite(block))).collect(),
+        })
+    }
+
+    pub(super) fn run<'e>(&self, env: &'e Environment<'e>, context: Value) -> Result<String, Error>
+    where
+        's: 'e,
+    {
+        let mut text = String::new();
+        let mut out = make_string_output(&mut text);
+        eval(env, &self.main, context, &self.blocks, &mut out, super::NO_ESCAPE)?;
+        drop(out);
+        Ok(text)
+    }
+}
+
+fn rewrite<'s>(old: &Instructions<'s>) -> Instructions<'s> {
+    let instructions = || (0..).map_while(|idx| Some((idx, old.get(idx)?)));
+    // Where each old instruction begins in the new program; one more for the end.
+    let mut places = Vec::new();
+    let mut place = 0u32;
+    for (_, instruction) in instructions() {
+        places.push(place);
+        place += if matches!(instruction, Instruction::EmitRaw(_)) { 2 } else { 1 };
+    }
+    places.push(place);
+    let moved = |target: &u32| places[*target as usize];
+
+    let mut new = Instructions::new(old.name(), old.source());
+    for (idx, instruction) in instructions() {
+        let call = |name, n_args| Instruction::CallFunction(name, n_args);
+        let mut replacement = vec![match instruction {
+            Instruction::EmitRaw(text) => Instruction::LoadConst(Value::from(*text)),
+            Instruction::Add => call("+", Some(2)),
+            Instruction::Mul => call("*", Some(2)),
+            Instruction::Rem => call("%", Some(2)),
+            Instruction::StringConcat => call("~", Some(2)),
+            Instruction::Eq => call("==", Some(2)),
+            Instruction::Ne => call("!=", Some(2)),
+            Instruction::In => call(" in ", Some(2)),
+            Instruction::ApplyFilter(name, n_args, _) if guard::filter_name(name).is_some() => {
+                call(guard::filter_name(name).unwrap_or_default(), *n_args)
+            }
+            Instruction::CallMethod(name, n_args) if guard::method_name(name).is_some() => {
+                call(guard::method_name(name).unwrap_or_default(), *n_args)
+            }
+            Instruction::Iterate(target) => Instruction::Iterate(moved(target)),
+            Instruction::Jump(target) => Instruction::Jump(moved(target)),
+            Instruction::JumpIfFalse(target) => Instruction::JumpIfFalse(moved(target)),
+            Instruction::JumpIfFalseOrPop(target) => Instruction::JumpIfFalseOrPop(moved(target)),
+            Instruction::JumpIfTrueOrPop(target) => Instruction::JumpIfTrueOrPop(moved(target)),
+            Instruction::BuildMacro(name, target, flags) => {
+                Instruction::BuildMacro(name, moved(target), *flags)
+            }
+            other => other.clone(),
+        }];
+        if matches!(instruction, Instruction::EmitRaw(_)) {
+            replacement.push(Instruction::Emit);
+        }
+        for instruction in replacement {
+            match (old.get_span(idx), old.get_line(idx)) {
+                (Some(span), _) => new.add_with_span(instruction, span),
+                (None, Some(line)) => {
+                    new.add_with_line(instruction, u16::try_from(line).unwrap_or(u16::MAX))
+                }
+                (None, None) => new.add(instruction),
+            };
+        }
+    }
+    new
+}

@@ -1,0 +1,236 @@
+//! One tokenizer, wherever it came from.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use pelton_base::{TokenId, limits};
+
+use crate::byte_table::ByteTable;
+use crate::companions::Companions;
+use crate::detokenizer::Detokenizer;
+use crate::error::{TextError, read_limited};
+use crate::gguf_vocab::GgufVocab;
+use crate::hf::{self, HfEncoder};
+use crate::sentencepiece::SentencePiece;
+
+/// Text to tokens, and the bytes of every token.
+#[derive(Debug)]
+pub struct Tokenizer {
+    pub(crate) encoder: Encoder,
+    pub(crate) table: ByteTable,
+    pub(crate) is_special: Vec<bool>,
+    pub(crate) ids: HashMap<String, u32>,
+    pub(crate) bos: Option<TokenId>,
+    pub(crate) eos: Option<TokenId>,
+    pub(crate) eot: Option<TokenId>,
+    /// What the vocabulary's metadata says about BOS; `None` leaves it to the encoder.
+    pub(crate) prepend_bos: Option<bool>,
+    pub(crate) append_eos: Option<bool>,
+    pub(crate) strips_leading_space: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Encoder {
+    Hf(Box<HfEncoder>),
+    SentencePiece(Box<SentencePiece>),
+}
+
+/// How chat formats spell the end of a turn.
+const END_OF_TURN: &[&str] = &[
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|end_of_turn|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|END_OF_TURN_TOKEN|>",
+];
+
+/// How text is encoded.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct EncodeOptions {
+    /// Adds the tokens that begin and end every text, as the model's files say.
+    pub add_special: bool,
+    /// Reads control tokens such as `<|im_start|>` in the text as tokens, not as characters.
+    ///
+    /// A rendered chat template needs this. Text from a user that must not be able to forge a role
+    /// does not.
+    pub parse_special: bool,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`, with `tokenizer_config.json` and `special_tokens_map.json` from
+    /// the same folder where they exist.
+    ///
+    /// # Errors
+    ///
+    /// Names the file when it cannot be read, is larger than
+    /// [`limits::TOKENIZER_BYTES`], is malformed, or needs something that is not built.
+    pub fn from_file(path: &Path) -> Result<Self, TextError> {
+        let json = read_limited(path, limits::TOKENIZER_BYTES)?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        hf::build(&json, &Companions::from_folder(folder)?, &path.display().to_string())
+    }
+
+    /// Reads the tokenizer of a model folder.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tokenizer::from_file`].
+    pub fn from_folder(folder: &Path) -> Result<Self, TextError> {
+        Self::from_file(&folder.join("tokenizer.json"))
+    }
+
+    /// From the bytes of a `tokenizer.json` alone; BOS and EOS are not known then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tokenizer::from_file`], naming `tokenizer.json`.
+    pub fn from_bytes(json: &[u8]) -> Result<Self, TextError> {
+        hf::build(json, &Companions::default(), "tokenizer.json")
+    }
+
+    /// From the bytes of a `tokenizer.json` and a `tokenizer_config.json`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tokenizer::from_file`], naming the one that is wrong.
+    pub fn from_bytes_with_config(json: &[u8], config: &[u8]) -> Result<Self, TextError> {
+        let companions = Companions::from_config(config, "tokenizer_config.json")?;
+        hf::build(json, &companions, "tokenizer.json")
+    }
+
+    /// From the metadata of a GGUF file alone.
+    ///
+    /// # Errors
+    ///
+    /// Names the file and the metadata key.
+    pub fn from_gguf(gguf: &pelton_tensor::Gguf) -> Result<Self, TextError> {
+        GgufVocab::from_gguf(gguf)?.into_tokenizer()
+    }
+
+    /// Tokens of `text`; special tokens in it are recognized, as Hugging Face does by default.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tokenizer::encode_with`].
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<TokenId>, TextError> {
+        self.encode_with(text, EncodeOptions { add_special, parse_special: true })
+    }
+
+    /// Tokens of `text`.
+    ///
+    /// # Errors
+    ///
+    /// When the text is longer than [`limits::PROMPT_BYTES`] or has no tokens in this vocabulary.
+    pub fn encode_with(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+    ) -> Result<Vec<TokenId>, TextError> {
+        if text.len() > limits::PROMPT_BYTES {
+            return Err(TextError::TooLarge {
+                what: "the prompt".to_owned(),
+                n_bytes: text.len() as u64,
+                limit: limits::PROMPT_BYTES as u64,
+            });
+        }
+        let EncodeOptions { add_special, parse_special } = options;
+        // Where metadata decides about BOS, the encoder's own rule is not asked.
+        let decided = self.prepend_bos.is_some();
+        let mut ids = match &self.encoder {
+            Encoder::Hf(encoder) => encoder.encode(text, add_special && !decided, parse_special)?,
+            Encoder::SentencePiece(encoder) => encoder.encode(text, parse_special),
+        };
+        if add_special {
+            if let (Some(true), Some(bos)) = (self.prepend_bos, self.bos) {
+                ids.insert(0, bos);
+            }
+            if let (Some(true), Some(eos)) = (self.append_eos, self.eos)
+                && (decided || ids.last() != Some(&eos))
+            {
+                ids.push(eos);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The text of `tokens`: all bytes joined, invalid UTF-8 replaced by `U+FFFD`.
+    ///
+    /// Ids outside the vocabulary say nothing. The space that some vocabularies put before every
+    /// text is taken away again.
+    pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> String {
+        let mut bytes = Vec::new();
+        for token in tokens {
+            if !(skip_special && self.is_special(*token)) {
+                bytes.extend_from_slice(self.token_bytes(*token).unwrap_or_default());
+            }
+        }
+        let text = match bytes.strip_prefix(b" ") {
+            Some(rest) if self.strips_leading_space => rest,
+            _ => &bytes,
+        };
+        String::from_utf8_lossy(text).into_owned()
+    }
+
+    /// Number of ids, gaps included: the largest id plus one.
+    pub fn vocab_size(&self) -> usize {
+        self.table.len()
+    }
+
+    /// What a token says, as bytes that need not be UTF-8; `None` for an id that is no token.
+    ///
+    /// A leading space is part of the token here, whatever its place in the text.
+    pub fn token_bytes(&self, token: TokenId) -> Option<&[u8]> {
+        self.table.get(token)
+    }
+
+    /// Whether the token is structure, not text.
+    pub fn is_special(&self, token: TokenId) -> bool {
+        self.is_special.get(token.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// The id of a token, as its vocabulary spells it (`<|im_end|>`, `Ġthe`).
+    pub fn token_id(&self, token: &str) -> Option<TokenId> {
+        self.ids.get(token).copied().map(TokenId)
+    }
+
+    /// The token that begins a text.
+    pub fn bos(&self) -> Option<TokenId> {
+        self.bos
+    }
+
+    /// The token that ends a text.
+    pub fn eos(&self) -> Option<TokenId> {
+        self.eos
+    }
+
+    /// The token that ends a turn of a chat, where the files name one.
+    pub fn eot(&self) -> Option<TokenId> {
+        self.eot
+    }
+
+    /// Every token that ends an answer: EOS, the end of turn, and the special tokens that chat
+    /// formats are known to end a turn with; ascending.
+    pub fn end_tokens(&self) -> Vec<TokenId> {
+        let known = END_OF_TURN
+            .iter()
+            .filter_map(|text| self.token_id(text))
+            .filter(|token| self.is_special(*token));
+        let mut tokens: Vec<TokenId> = self.eos.into_iter().chain(self.eot).chain(known).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    }
+
+    /// Whether a text that begins with a space token loses that space when decoded.
+    pub fn strips_leading_space(&self) -> bool {
+        self.strips_leading_space
+    }
+
+    /// A detokenizer for the start of a text; see [`Detokenizer::new`].
+    pub fn detokenizer(self: &std::sync::Arc<Self>, skip_special: bool) -> Detokenizer {
+        Detokenizer::new(self, skip_special)
+    }
+}

@@ -1,0 +1,168 @@
+//! Chat templates against Hugging Face `apply_chat_template`, and against hostile authors.
+
+use std::path::Path;
+
+use pelton_text::{ChatTemplate, Message, RenderOptions, TemplateError, TemplateTokens};
+use serde_json::{Value, json};
+
+fn fixture() -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/templates.json");
+    serde_json::from_slice(&std::fs::read(path).expect("the fixture")).expect("JSON")
+}
+
+fn template(text: &str) -> Result<ChatTemplate, TemplateError> {
+    let tokens = [("bos_token", "<|endoftext|>"), ("eos_token", "<|im_end|>")];
+    let tokens = tokens.map(|(name, text)| (name.to_owned(), text.to_owned())).to_vec();
+    ChatTemplate::from_text(text, "model/chat_template.jinja", TemplateTokens { tokens })
+}
+
+fn render(text: &str) -> Result<String, TemplateError> {
+    template(text)?.render(&[Message::new("user", "Hi")], &RenderOptions::default())
+}
+
+#[test]
+fn templates_render_as_in_hugging_face() {
+    let fixture = fixture();
+    let messages: Vec<Message> =
+        serde_json::from_value(fixture["messages"].clone()).expect("messages");
+    let mut wrong = Vec::new();
+    for case in fixture["rendered"].as_array().expect("cases") {
+        let options = RenderOptions {
+            add_generation_prompt: case["add_generation_prompt"].as_bool().expect("a flag"),
+            tools: Some(fixture["tools"].clone()),
+            ..RenderOptions::default()
+        };
+        let template = template(case["template"].as_str().expect("a template"));
+        let got = template.and_then(|template| template.render(&messages, &options));
+        let expected = case["text"].as_str().expect("text");
+        if got.as_deref() != Ok(expected) {
+            wrong.push(format!("{}:\n  got      {got:?}\n  expected {expected:?}", case["name"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn hostile_templates_end_in_a_named_limit() {
+    let doubling =
+        |step: &str| format!("{{% set x = 'ab' %}}{}{{{{ x|length }}}}", step.repeat(60));
+    let in_loop = |step: &str| {
+        format!(
+            "{{% set ns = namespace(x='ab', l=[1]) %}}{{% for i in range(99) %}}{step}{{% endfor %}}"
+        )
+    };
+    let nested = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+    let list = "{% set l = [1] %}".to_owned() + &"{% set l = [l, l] %}".repeat(60);
+    let cases = [
+        nested.to_owned(),
+        nested.replace("{% endfor %}{% endfor %}", "text{% endfor %}{% endfor %}"),
+        doubling("{% set x = x + x %}"),
+        doubling("{% set x = x ~ x %}"),
+        doubling("{% set x = x * 2 %}"),
+        doubling("{% set x %}{{ x }}{{ x }}{% endset %}"),
+        doubling(&format!(
+            "{{% set x %}}{{% for i in range(9999) %}}{}{{% endfor %}}{{% endset %}}",
+            "more of it ".repeat(100)
+        )),
+        doubling("{% set x = '%s%s' % (x, x) %}"),
+        in_loop("{% set ns.l = [ns.l|join, ns.l|join]|map('upper')|list %}"),
+        doubling("{% set x = x|replace('', x) %}"),
+        doubling("{% set x = x.replace('a', x) %}"),
+        doubling("{% set x = [x, x]|join(x) %}"),
+        doubling("{% set x = x.join([x, x]) %}"),
+        doubling("{% set x = '%s%s'|format(x, x) %}"),
+        doubling("{% set x = x|indent(99999999) %}"),
+        in_loop("{% set ns.x = ns.x + ns.x %}"),
+        in_loop("{% set ns.l = ns.l + ns.l %}"),
+        in_loop("{% set ns.l = ns.l * 1000 %}"),
+        in_loop("{% set ns.x = ns.x|tojson|tojson %}"),
+        "{% set x = 'a' %}{% set n = 1000000000 %}{{ x * n }}".to_owned(),
+        "{% macro f(x) %}{{ f(x + x) }}{% endmacro %}{{ f('abcdefgh' * 1000) }}".to_owned(),
+        list.clone() + "{{ l }}",
+        list.clone() + "{{ l|tojson }}",
+        list.clone() + "{{ l|string|length }}",
+        list.clone() + "{{ l == l|list }}",
+        list.clone() + "{{ l ~ '' }}",
+        list + "{{ l|join }}",
+    ];
+    for case in cases {
+        let shown: String = case.chars().take(120).collect();
+        match render(&case) {
+            Err(TemplateError::Limit { .. }) => {}
+            other => panic!("{shown}: {:?}", other.map(|text| text.len())),
+        }
+    }
+}
+
+#[test]
+fn absurd_constants_and_ranges_are_refused() {
+    for text in [
+        "{{ 'a' * 1000000000 }}",
+        "{{ 'a' * 1000 * 1000 * 1000 }}",
+        "{{ 'a' * 10 ** 9 }}",
+        "{{ 1000000000 * 'a' }}",
+        "{% for i in range(10**9) %}{% endfor %}",
+        "{{ range(1000000000)|list|length }}",
+        "{{ '%999999999d'|format(1) }}",
+    ] {
+        let error = render(text).expect_err(text).to_string();
+        assert!(error.contains("chat_template.jinja"), "{error}");
+    }
+    assert_eq!(render("{{ '-' * 20 }}{{ 3 * 4 }}"), Ok("-".repeat(20) + "12"));
+}
+
+#[test]
+fn raise_exception_speaks_in_the_templates_own_words() {
+    let error = render("{{ raise_exception('Roles must alternate!') }}").expect_err("refused");
+    assert_eq!(error, TemplateError::Raised { message: "Roles must alternate!".to_owned() });
+}
+
+#[test]
+fn an_invalid_template_is_an_error_with_file_and_line() {
+    let error = template("{{ 1 }}\n{% for %}").expect_err("invalid").to_string();
+    assert!(error.contains("model/chat_template.jinja") && error.contains("line 2"), "{error}");
+    let error = render("\n\n{{ messages[0].nothing.at_all }}").expect_err("fails").to_string();
+    assert!(error.contains("line 3"), "{error}");
+    let error = template(&"x".repeat(pelton_base::limits::TEMPLATE_BYTES + 1)).expect_err("large");
+    assert!(matches!(error, TemplateError::TooLarge { .. }));
+}
+
+#[test]
+fn options_reach_the_template() {
+    let template =
+        template("{{ strftime_now('%d %b %Y') }} {{ mode }} {{ tools is none }} {{ generation }}");
+    let options = RenderOptions {
+        extra: json!({"mode": "fast", "generation": 3}).as_object().expect("an object").clone(),
+        now_unix_seconds: Some(1_709_210_096),
+        ..RenderOptions::default()
+    };
+    let text = template.expect("a template").render(&[], &options);
+    assert_eq!(text, Ok("29 Feb 2024 fast True 3".to_owned()));
+}
+
+#[test]
+fn a_folder_gives_the_template_of_its_own_file_before_the_configuration() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).expect("a file");
+    };
+    let render = |options: &RenderOptions| {
+        let template = ChatTemplate::from_folder(folder.path()).expect("files");
+        template.map(|template| template.render(&[], options).expect("text"))
+    };
+    let plain = RenderOptions::default();
+    assert_eq!(render(&plain), None);
+    let named = json!({"chat_template": [
+        {"name": "tool_use", "template": "tools"},
+        {"name": "default", "template": "plain {{ bos_token }}"},
+    ], "bos_token": {"content": "<s>"}});
+    write("tokenizer_config.json", &named.to_string());
+    assert_eq!(render(&plain).as_deref(), Some("plain <s>"));
+    let tools = RenderOptions { tools: Some(json!([])), ..RenderOptions::default() };
+    assert_eq!(render(&tools).as_deref(), Some("tools"));
+    write("chat_template.jinja", "own {{ bos_token }}");
+    assert_eq!(render(&plain).as_deref(), Some("own <s>"));
+    write("tokenizer_config.json", "{");
+    let error = ChatTemplate::from_folder(folder.path()).expect_err("broken").to_string();
+    assert!(error.contains("tokenizer_config.json"), "{error}");
+}
