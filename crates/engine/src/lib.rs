@@ -1,2 +1,48 @@
-//! The loop: executor, KV memory, step metrics, EngineHandle.
+//! The loop: one thread that schedules, executes and hands out tokens; and the handle to it.
+//!
+//! # The chapter
+//!
+//! ```text
+//!   any thread                      engine thread                        any thread
+//!   EngineHandle::submit ─▶ mailbox ─▶ drain                              TokenStream::recv
+//!                            (bounded)  Scheduler::schedule ─▶ plan            ▲
+//!                                       Executor::execute   ─▶ step            │ one channel
+//!                                       Scheduler::update   ─▶ updates ────────┘ per request
+//! ```
+//!
+//! **Architecture invariant:** the engine thread runs at its own pace. It drains the mailbox
+//! between steps and parks when there is nothing to do; nobody calls into it and it waits for
+//! nobody. A stream that is not read costs memory (at most `max_tokens` small events), never time.
+//!
+//! **Architecture invariant:** one request's failure never stops the loop or touches its
+//! neighbours. What the executor fails on ends with `FinishReason::Error`; when a whole step
+//! fails, exactly the requests of that step end so, and the loop goes on. Only a panic ends the
+//! loop: then every open stream ends with `Error` and `submit` answers `Stopped`.
+//!
+//! **Dropping a [`TokenStream`] aborts its request** before the next step is planned; its blocks
+//! are free from then on.
+//!
+//! Speculative decoding enters between `execute` and `update`: a proposer drafts, the executor
+//! verifies, and a step hands several tokens to one request. The loop and the scheduler already
+//! take several ([`SampledTokens`](pelton_sched::SampledTokens)); the trait itself comes with its
+//! first implementation.
 #![forbid(unsafe_code)]
+
+mod config;
+mod engine;
+mod error;
+mod executor;
+mod handle;
+mod mailbox;
+mod metrics;
+mod model_executor;
+mod stream;
+
+pub use config::{EngineConfig, NewRequest};
+pub use engine::Engine;
+pub use error::{ExecutorError, SubmitError};
+pub use executor::{Execution, Executor, KvCapacity};
+pub use handle::EngineHandle;
+pub use metrics::EngineMetrics;
+pub use model_executor::{KvMemory, ModelExecutor, ModelExecutorConfig};
+pub use stream::{SampledToken, TokenEvent, TokenStream};

@@ -1,2 +1,48 @@
-//! Checkpoint to logits: architecture specs, one decoder, loader, Backend, Communicator.
+//! Checkpoint to logits: architecture specs, one decoder, the loader, and the device seam.
+//!
+//! # The chapter
+//!
+//! ```text
+//! path ── ModelFiles ──> HfConfig ── arch ──> ArchSpec ─┐
+//!                └── tensors ─────────────────── load ──┴──> Decoder<B> ── forward ──> logits
+//! ```
+//!
+//! * [`ModelFiles`] opens what lies at a path, a Hugging Face folder or a GGUF file, and trusts
+//!   none of it: [`parse_config`] and the GGUF reader check every number before anything uses it.
+//! * [`arch`] turns a config into an [`ArchSpec`]. A family is one small file of data.
+//! * [`load_cpu`] looks up every tensor the spec asks for, undoes the quirks of the file (stacked,
+//!   permuted or differently named tensors) and packs the weights for the kernels.
+//! * [`Decoder`] runs any spec on any [`Backend`]; [`CpuBackend`] is the one here.
+//! * [`export_gguf`] writes a model as a GGUF file, which is how one gets embedded.
+//!
+//! **Architecture invariant:** quirks die at load time. Nothing after [`load_cpu`] knows the name of
+//! an architecture, a file format or a weight format.
 #![forbid(unsafe_code)]
+
+pub mod arch;
+pub mod backend;
+mod comm;
+mod config;
+mod decoder;
+mod error;
+mod export;
+mod fields;
+mod files;
+mod inspect;
+mod load;
+pub mod rope;
+
+pub use arch::{ARCHS, Arch, ArchSpec, LayerSpec};
+pub use backend::cpu::CpuBackend;
+pub use backend::{Backend, ForwardSequence};
+pub use comm::{CommError, Communicator, SoleRank};
+pub use config::{HfConfig, Window, parse_config};
+pub use decoder::{Decoder, ForwardInput};
+pub use error::ModelError;
+pub use export::{ExportProgress, export_gguf};
+pub use fields::ConfigError;
+pub use files::{ModelFiles, ModelKind};
+pub use inspect::{Inspection, TensorTotals, inspect};
+pub use load::{LoadOptions, LoadProgress, check, load, load_cpu};
+pub use pelton_kernels::{KvDtype, KvShape};
+pub use pelton_quant::Compute;

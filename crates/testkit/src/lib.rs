@@ -1,2 +1,12 @@
 //! Tiny models and helpers for the tests of the other crates; a development dependency only.
+//!
+//! A [`TinyModel`] is a few thousand seeded random weights in a real shape. It is written as a
+//! Hugging Face folder or as a GGUF file, with a byte-level tokenizer that every crate can read,
+//! and says nothing sensible, but always the same.
 #![forbid(unsafe_code)]
+
+mod model;
+mod tokenizer;
+
+pub use model::TinyModel;
+pub use tokenizer::{byte_token, tokenizer_json};

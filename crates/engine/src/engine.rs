@@ -1,0 +1,216 @@
+//! The engine thread: drain, schedule, execute, update, hand out; park when idle.
+
+use crate::mailbox::{Mail, Shared, Shutdown, Submission};
+use crate::{
+    EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, SampledToken, TokenEvent,
+};
+use pelton_base::{FinishReason, RequestId, Usage};
+use pelton_sampling::TokenLogprobs;
+use pelton_sched::{Scheduler, SchedulerOutput, SequenceUpdate, Signals, StepOutput, Tick};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// Starts engines.
+#[derive(Debug)]
+pub struct Engine;
+
+impl Engine {
+    /// Starts an engine thread that owns `executor`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a limit of `config` or the executor's capacity is below its documented minimum,
+    /// or if the system refuses a thread.
+    pub fn spawn(executor: impl Executor, config: EngineConfig) -> EngineHandle {
+        let kv = executor.kv_capacity();
+        let vocab_size = executor.vocab_size();
+        let scheduler_config = config.scheduler(kv, executor.max_context_tokens());
+        let max_prompt_tokens = scheduler_config.context_tokens() - 1;
+        let scheduler = Scheduler::new(scheduler_config);
+        let metrics = EngineMetrics {
+            n_blocks: kv.n_blocks as usize,
+            n_free_blocks: kv.n_blocks as usize,
+            ..EngineMetrics::default()
+        };
+        tracing::info!(?config, ?kv, "engine starts");
+        let shared = Arc::new(Shared::new(config.max_waiting_requests, metrics));
+        let mut engine = EngineLoop {
+            executor,
+            scheduler,
+            routes: HashMap::new(),
+            metrics,
+            shared: Arc::clone(&shared),
+        };
+        let thread = std::thread::Builder::new()
+            .name("pelton-engine".to_owned())
+            .spawn(move || engine.run_to_the_end())
+            .expect("the system gives the engine a thread");
+        EngineHandle::new(shared, max_prompt_tokens, vocab_size, thread)
+    }
+}
+
+/// The way back for one request's tokens.
+struct Route {
+    events: mpsc::UnboundedSender<TokenEvent>,
+    n_prompt: usize,
+    usage: Usage,
+}
+
+struct EngineLoop<E> {
+    executor: E,
+    scheduler: Scheduler,
+    routes: HashMap<RequestId, Route>,
+    metrics: EngineMetrics,
+    shared: Arc<Shared>,
+}
+
+impl<E: Executor> EngineLoop<E> {
+    /// Runs until shut down, or until something panics; either way every stream gets its end.
+    fn run_to_the_end(&mut self) {
+        // After a panic nothing of `self` is used but the routes and the counters.
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.run()));
+        let reason = if outcome.is_ok() { FinishReason::Aborted } else { FinishReason::Error };
+        if outcome.is_err() {
+            tracing::error!("the engine stops: a step panicked");
+        }
+        self.metrics.n_finished += self.routes.len() as u64;
+        if outcome.is_ok() {
+            for &id in self.routes.keys() {
+                self.scheduler.abort(id);
+            }
+            self.scheduler.check_integrity();
+            self.measure();
+        }
+        let left = self.shared.stop(self.metrics);
+        let routes = self.routes.drain().map(|(_, route)| (route.events, route.usage));
+        let unread = left.submissions.into_iter().map(|submission| {
+            let prompt_tokens = submission.request.prompt.len();
+            (submission.events, Usage { prompt_tokens, ..Usage::default() })
+        });
+        for (events, usage) in routes.chain(unread) {
+            send(&events, Vec::new(), Some((reason, usage)), Instant::now());
+        }
+    }
+
+    fn run(&mut self) {
+        let mut tick = Tick::default();
+        loop {
+            let idle = self.scheduler.is_idle();
+            if idle {
+                self.scheduler.check_integrity();
+            }
+            self.measure();
+            let mail = self.shared.exchange(self.metrics, idle);
+            let shutdown = mail.shutdown;
+            self.take_in(mail);
+            match shutdown {
+                Some(Shutdown::Abort) => return,
+                Some(Shutdown::Drain) if self.scheduler.is_idle() => return,
+                _ => {}
+            }
+            tick.0 += 1;
+            self.step(tick);
+        }
+    }
+
+    fn take_in(&mut self, mail: Mail) {
+        for Submission { request, events } in mail.submissions {
+            self.metrics.n_submitted += 1;
+            let n_prompt = request.prompt.len();
+            let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
+            self.executor.add(&request);
+            self.routes.insert(request.id, Route { events, n_prompt, usage });
+            tracing::debug!(id = %request.id, n_prompt, "request taken");
+            self.scheduler.add(request);
+        }
+        for id in mail.aborts {
+            if self.scheduler.abort(id) {
+                tracing::debug!(%id, "request aborted");
+                self.forget(id);
+            }
+        }
+    }
+
+    /// One turn of the wheel.
+    fn step(&mut self, now: Tick) {
+        let started = Instant::now();
+        let plan = self.scheduler.schedule(now, &Signals::default());
+        if plan.is_empty() {
+            return;
+        }
+        let span = tracing::trace_span!("step", tick = now.0, n_tokens = plan.n_tokens());
+        let _guard = span.enter();
+        self.count(&plan);
+        // Also before the step, so that whoever submits meanwhile sees who still waits.
+        self.measure();
+        self.shared.publish(self.metrics);
+        let execution = self.executor.execute(&plan).unwrap_or_else(|error| {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::error!(%error, source, "a step failed, and the requests in it");
+            self.metrics.n_failed_steps += 1;
+            let failed = plan.sequences.iter().map(|share| share.id).collect();
+            Execution { step: StepOutput { failed, ..StepOutput::default() }, logprobs: Vec::new() }
+        });
+        let mut logprobs: HashMap<RequestId, Vec<TokenLogprobs>> =
+            execution.logprobs.into_iter().collect();
+        let updates = self.scheduler.update(&execution.step);
+        let at = Instant::now();
+        for update in updates {
+            let logprobs = logprobs.remove(&update.id).unwrap_or_default();
+            self.hand_out(update, logprobs, at);
+        }
+        self.metrics.step_time += started.elapsed();
+    }
+
+    fn hand_out(&mut self, update: SequenceUpdate, logprobs: Vec<TokenLogprobs>, at: Instant) {
+        let SequenceUpdate { id, new_tokens, finish, usage } = update;
+        self.metrics.generated_tokens += new_tokens.len() as u64;
+        let mut logprobs = logprobs.into_iter();
+        let tokens = new_tokens
+            .into_iter()
+            .map(|token| SampledToken { token, logprobs: logprobs.next() })
+            .collect();
+        let route = self.routes.get_mut(&id).expect("invariant: live requests have a route");
+        route.usage = usage;
+        send(&route.events, tokens, finish.map(|reason| (reason, usage)), at);
+        if finish.is_some() {
+            self.forget(id);
+        }
+    }
+
+    /// After a request has left the scheduler.
+    fn forget(&mut self, id: RequestId) {
+        self.routes.remove(&id);
+        self.executor.finished(id);
+        self.metrics.n_finished += 1;
+    }
+
+    fn count(&mut self, plan: &SchedulerOutput) {
+        self.metrics.n_steps += 1;
+        self.metrics.n_preemptions += plan.preempted.len() as u64;
+        for share in &plan.sequences {
+            let n_prompt = self.routes.get(&share.id).map_or(0, |route| route.n_prompt);
+            let n_prompt_rows = n_prompt.saturating_sub(share.first_position);
+            self.metrics.prompt_tokens += n_prompt_rows.min(share.tokens.len()) as u64;
+        }
+    }
+
+    fn measure(&mut self) {
+        self.metrics.n_running = self.scheduler.n_running();
+        self.metrics.n_waiting = self.scheduler.n_waiting();
+        self.metrics.n_free_blocks = self.scheduler.n_free_blocks();
+    }
+}
+
+/// Sends an event to whoever still listens; a dropped stream aborts its request by mail.
+fn send(
+    events: &mpsc::UnboundedSender<TokenEvent>,
+    tokens: Vec<SampledToken>,
+    finish: Option<(FinishReason, Usage)>,
+    at: Instant,
+) {
+    let _ = events.send(TokenEvent { tokens, finish, at });
+}

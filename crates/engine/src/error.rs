@@ -1,0 +1,72 @@
+//! Why a submission is refused, and why a step failed.
+
+use pelton_base::{ParamError, TokenId};
+
+/// Why a request was not taken.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// Too many requests wait already; try again later.
+    #[error("{limit} requests are waiting already, which is the limit")]
+    Full {
+        /// Most requests that may wait.
+        limit: usize,
+    },
+    /// The prompt can never fit.
+    #[error("the prompt has {n_prompt} tokens, the longest that fits has {limit}")]
+    TooLong {
+        /// Tokens of the prompt.
+        n_prompt: usize,
+        /// Longest prompt that fits, in tokens.
+        limit: usize,
+    },
+    /// There is no token to start from.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// `max_tokens` is zero.
+    #[error("`max_tokens` must be at least 1")]
+    NothingToGenerate,
+    /// A token of the prompt that the model does not have.
+    #[error("token {token} at position {position} of the prompt is not below {vocab_size}")]
+    UnknownToken {
+        /// The token.
+        token: TokenId,
+        /// Its index in the prompt.
+        position: usize,
+        /// Number of tokens of the model.
+        vocab_size: usize,
+    },
+    /// A sampling parameter out of range.
+    #[error(transparent)]
+    Invalid(#[from] ParamError),
+    /// The engine was shut down, or its executor panicked.
+    #[error("the engine has stopped")]
+    Stopped,
+}
+
+/// Why an executor could not be made, or a step not be computed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecutorError {
+    /// The model's forward pass failed.
+    #[error("the forward pass failed")]
+    Forward(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The memory given to the KV cache holds no request at all.
+    #[error("{n_bytes} bytes of KV memory hold no request; one block takes {block_bytes} bytes")]
+    KvTooSmall {
+        /// Memory given, in bytes.
+        n_bytes: usize,
+        /// Memory of one block, in bytes.
+        block_bytes: usize,
+    },
+    /// The system did not give the memory for the KV cache.
+    #[error("no memory for a KV cache of {n_blocks} blocks of {block_bytes} bytes")]
+    KvRefused {
+        /// Blocks asked for.
+        n_blocks: usize,
+        /// Memory of one block, in bytes.
+        block_bytes: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}

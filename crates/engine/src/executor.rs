@@ -1,0 +1,53 @@
+//! The seam between the loop and whatever computes.
+
+use crate::ExecutorError;
+use pelton_base::{Request, RequestId};
+use pelton_sampling::TokenLogprobs;
+use pelton_sched::{SchedulerOutput, StepOutput};
+
+/// How much KV an executor holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KvCapacity {
+    /// Number of blocks; at least one.
+    pub n_blocks: u32,
+    /// Tokens per block; at least one.
+    pub block_size: usize,
+}
+
+/// What a step brought: tokens for the scheduler, and what is reported along with them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Execution {
+    /// Tokens and failures.
+    pub step: StepOutput,
+    /// For requests that asked for them: one entry per sampled token, in the same order.
+    pub logprobs: Vec<(RequestId, Vec<TokenLogprobs>)>,
+}
+
+/// Computes plans. Lives on the engine thread, which is the only one to call it.
+///
+/// The calls for one request are `add`, any number of `execute` with shares of it, `finished`.
+pub trait Executor: Send + 'static {
+    /// How much KV there is; asked once, at the start.
+    fn kv_capacity(&self) -> KvCapacity;
+
+    /// Number of tokens that a prompt may use; asked once, at the start.
+    fn vocab_size(&self) -> usize;
+
+    /// Most tokens that one sequence may have, prompt and output together; asked once, at the
+    /// start. The engine's own limit may be lower.
+    fn max_context_tokens(&self) -> usize;
+
+    /// Meets a request, before any plan mentions it.
+    fn add(&mut self, request: &Request);
+
+    /// Computes every share of `plan` and samples where the share says so.
+    ///
+    /// # Errors
+    ///
+    /// An error fails every request of the plan; to fail some, name them in
+    /// [`StepOutput::failed`] instead. Either way the executor is called again.
+    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError>;
+
+    /// Forgets a request; no later plan mentions it.
+    fn finished(&mut self, id: RequestId);
+}

@@ -1,0 +1,106 @@
+//! The way in: submit, look at the numbers, shut down.
+
+use crate::mailbox::{Shared, Shutdown};
+use crate::{EngineMetrics, NewRequest, SubmitError, TokenStream};
+use pelton_base::Request;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::mpsc;
+
+/// A handle to a running engine; clones share it.
+///
+/// When the last clone is dropped the engine finishes what it has taken and then ends.
+#[derive(Clone, Debug)]
+pub struct EngineHandle {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    /// Longest prompt that fits, in tokens.
+    max_prompt_tokens: usize,
+    vocab_size: usize,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl EngineHandle {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        max_prompt_tokens: usize,
+        vocab_size: usize,
+        thread: JoinHandle<()>,
+    ) -> Self {
+        let thread = Mutex::new(Some(thread));
+        Self { inner: Arc::new(Inner { shared, max_prompt_tokens, vocab_size, thread }) }
+    }
+
+    /// Checks a request and leaves it in the mailbox. Never waits for the engine.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with the request, or that the engine is full or has stopped.
+    pub fn submit(&self, request: NewRequest) -> Result<TokenStream, SubmitError> {
+        self.check(&request)?;
+        let NewRequest { prompt, sampling, choice, max_tokens, stop_tokens } = request;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let name = |id| Request { id, prompt, sampling, choice, max_tokens, stop_tokens };
+        let id = self.inner.shared.submit(name, sender)?;
+        Ok(TokenStream::new(id, receiver, Arc::clone(&self.inner.shared)))
+    }
+
+    /// The engine's counters as of its last step.
+    pub fn metrics(&self) -> EngineMetrics {
+        self.inner.shared.metrics()
+    }
+
+    /// Longest prompt that [`submit`](Self::submit) takes, in tokens.
+    pub fn max_prompt_tokens(&self) -> usize {
+        self.inner.max_prompt_tokens
+    }
+
+    /// Asks the engine to end: at once with every stream `Aborted`, or, when `drain` is set, after
+    /// finishing what it has taken. Either way nothing new is taken. Returns without waiting.
+    pub fn shutdown(&self, drain: bool) {
+        self.inner.shared.shut_down(if drain { Shutdown::Drain } else { Shutdown::Abort });
+    }
+
+    /// Blocks until the engine thread has ended; ask for a [`shutdown`](Self::shutdown) first.
+    ///
+    /// Only the first caller waits; others return at once.
+    pub fn join(&self) {
+        let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // The thread catches its own panics; what they meant was told to the streams.
+            let _ = thread.join();
+        }
+    }
+
+    fn check(&self, request: &NewRequest) -> Result<(), SubmitError> {
+        let Inner { max_prompt_tokens: limit, vocab_size, .. } = *self.inner;
+        request.sampling.validate()?;
+        if request.prompt.is_empty() {
+            return Err(SubmitError::EmptyPrompt);
+        }
+        if request.max_tokens == 0 {
+            return Err(SubmitError::NothingToGenerate);
+        }
+        let n_prompt = request.prompt.len();
+        if n_prompt > limit {
+            return Err(SubmitError::TooLong { n_prompt, limit });
+        }
+        match request.prompt.iter().position(|token| token.0 as usize >= vocab_size) {
+            Some(position) => {
+                let token = request.prompt[position];
+                Err(SubmitError::UnknownToken { token, position, vocab_size })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.shut_down(Shutdown::Drain);
+    }
+}

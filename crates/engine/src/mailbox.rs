@@ -1,0 +1,141 @@
+//! The only thing that the engine thread shares with others: a letter box.
+//!
+//! Aborts and the wish to stop are never refused and need no place in the queue, so a full
+//! mailbox cannot keep a request alive that nobody wants.
+
+use crate::{EngineMetrics, SubmitError, TokenEvent};
+use pelton_base::{Request, RequestId};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
+
+/// A request and the way back to whoever sent it.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub(crate) request: Request,
+    pub(crate) events: mpsc::UnboundedSender<TokenEvent>,
+}
+
+/// How the engine should end.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Shutdown {
+    /// Take nothing new, finish what was taken.
+    Drain,
+    /// End everything now.
+    Abort,
+}
+
+/// What was in the mailbox.
+#[derive(Debug, Default)]
+pub(crate) struct Mail {
+    pub(crate) submissions: Vec<Submission>,
+    /// May name requests that have ended, or that are in `submissions`.
+    pub(crate) aborts: Vec<RequestId>,
+    pub(crate) shutdown: Option<Shutdown>,
+}
+
+impl Mail {
+    fn is_empty(&self) -> bool {
+        self.submissions.is_empty() && self.aborts.is_empty() && self.shutdown.is_none()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    mail: Mail,
+    /// Whether the engine thread takes mail no more.
+    has_stopped: bool,
+    next_id: u64,
+    /// As of the last step.
+    metrics: EngineMetrics,
+}
+
+/// The mailbox, the metrics, and the bell between them.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Rings when mail arrives.
+    bell: Condvar,
+    max_waiting: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(max_waiting: usize, metrics: EngineMetrics) -> Self {
+        let state = State { metrics, ..State::default() };
+        Self { state: Mutex::new(state), bell: Condvar::new(), max_waiting }
+    }
+
+    /// Names a request and leaves it in the mailbox.
+    pub(crate) fn submit(
+        &self,
+        request: impl FnOnce(RequestId) -> Request,
+        events: mpsc::UnboundedSender<TokenEvent>,
+    ) -> Result<RequestId, SubmitError> {
+        let mut state = self.lock();
+        if state.has_stopped || state.mail.shutdown.is_some() {
+            return Err(SubmitError::Stopped);
+        }
+        if state.mail.submissions.len() + state.metrics.n_waiting >= self.max_waiting {
+            return Err(SubmitError::Full { limit: self.max_waiting });
+        }
+        let id = RequestId(state.next_id);
+        state.next_id += 1;
+        state.mail.submissions.push(Submission { request: request(id), events });
+        self.bell.notify_one();
+        Ok(id)
+    }
+
+    pub(crate) fn abort(&self, id: RequestId) {
+        let mut state = self.lock();
+        if !state.has_stopped {
+            state.mail.aborts.push(id);
+            self.bell.notify_one();
+        }
+    }
+
+    /// Asks the engine to end; a drain may become an abort but not the other way round.
+    pub(crate) fn shut_down(&self, how: Shutdown) {
+        let mut state = self.lock();
+        state.mail.shutdown = state.mail.shutdown.max(Some(how));
+        self.bell.notify_one();
+    }
+
+    /// Empties the mailbox (the wish to stop stays), after publishing `metrics`; when `idle`, waits
+    /// until there is something in it.
+    pub(crate) fn exchange(&self, metrics: EngineMetrics, idle: bool) -> Mail {
+        let mut state = self.lock();
+        state.metrics = metrics;
+        while idle && state.mail.is_empty() {
+            state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let shutdown = state.mail.shutdown;
+        let mail = std::mem::replace(&mut state.mail, Mail { shutdown, ..Mail::default() });
+        // They wait in the scheduler from now on; the next figures say how many are left.
+        state.metrics.n_waiting += mail.submissions.len();
+        mail
+    }
+
+    /// Lets others see how things stand.
+    pub(crate) fn publish(&self, metrics: EngineMetrics) {
+        self.lock().metrics = metrics;
+    }
+
+    /// Closes the mailbox for good; what was still in it comes back.
+    pub(crate) fn stop(&self, metrics: EngineMetrics) -> Mail {
+        let mut state = self.lock();
+        state.has_stopped = true;
+        state.metrics = metrics;
+        std::mem::take(&mut state.mail)
+    }
+
+    pub(crate) fn metrics(&self) -> EngineMetrics {
+        let state = self.lock();
+        let mut metrics = state.metrics;
+        metrics.n_waiting += state.mail.submissions.len();
+        metrics
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every critical section leaves the state whole, so a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,169 @@
+//! The executor over a real model: one forward pass per step, then one draw per sampling row.
+
+use crate::{Execution, Executor, ExecutorError, KvCapacity};
+use pelton_base::{Request, RequestId, TokenId};
+use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence};
+use pelton_sampling::{Sampler, SamplerState};
+use pelton_sched::{SampledTokens, SchedulerOutput};
+use std::collections::HashMap;
+
+/// How much memory the KV cache takes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum KvMemory {
+    /// This many blocks.
+    Blocks(u32),
+    /// As many blocks as fit into this many bytes, over all layers, keys and values.
+    Bytes(usize),
+}
+
+/// The KV memory of one [`ModelExecutor`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ModelExecutorConfig {
+    /// Tokens per block; at least one.
+    pub block_size: usize,
+    /// How much of it.
+    pub memory: KvMemory,
+}
+
+/// Runs plans on a [`Decoder`].
+pub struct ModelExecutor<B: Backend> {
+    decoder: Decoder<B>,
+    kv: B::Kv,
+    capacity: KvCapacity,
+    sampler: Sampler,
+    states: HashMap<RequestId, SamplerState>,
+    scratch: Scratch,
+}
+
+/// What a step needs, kept from step to step.
+#[derive(Default)]
+struct Scratch {
+    tokens: Vec<TokenId>,
+    /// The block tables of all sequences, one after the other.
+    tables: Vec<u32>,
+    logits_rows: Vec<usize>,
+    /// `[logits_rows, vocab]`.
+    logits: Vec<f32>,
+}
+
+impl<B: Backend> ModelExecutor<B> {
+    /// Takes a model and allocates its KV cache.
+    ///
+    /// # Errors
+    ///
+    /// When not even one block fits, or the system refuses the memory.
+    pub fn new(decoder: Decoder<B>, config: ModelExecutorConfig) -> Result<Self, ExecutorError> {
+        let block_size = config.block_size.max(1);
+        let block_bytes = decoder.kv_bytes_per_block(block_size);
+        // Slots are counted in 32 bits, and there is no use for more than that.
+        let most = u32::MAX as usize / block_size;
+        let (n_blocks, n_bytes) = match config.memory {
+            KvMemory::Blocks(n) => (n as usize, (n as usize).saturating_mul(block_bytes)),
+            KvMemory::Bytes(n_bytes) => (n_bytes / block_bytes.max(1), n_bytes),
+        };
+        let n_blocks = n_blocks.min(most);
+        // A prompt token and an output token are the least that a request can be.
+        if n_blocks * block_size < 2 {
+            return Err(ExecutorError::KvTooSmall { n_bytes, block_bytes });
+        }
+        let kv = decoder
+            .try_new_kv(n_blocks, block_size)
+            .map_err(|source| ExecutorError::KvRefused { n_blocks, block_bytes, source })?;
+        let n_blocks = u32::try_from(n_blocks).expect("invariant: bounded by 32-bit slots");
+        Ok(Self {
+            decoder,
+            kv,
+            capacity: KvCapacity { n_blocks, block_size },
+            sampler: Sampler::new(),
+            states: HashMap::new(),
+            scratch: Scratch::default(),
+        })
+    }
+
+    /// The model.
+    pub fn decoder(&self) -> &Decoder<B> {
+        &self.decoder
+    }
+
+    /// One pass over the model: `scratch.logits` gets a row for each share that samples, in order.
+    fn forward(&mut self, plan: &SchedulerOutput) {
+        let Scratch { tokens, tables, logits_rows, logits } = &mut self.scratch;
+        tokens.clear();
+        tables.clear();
+        logits_rows.clear();
+        for share in &plan.sequences {
+            tokens.extend(&share.tokens);
+            tables.extend(share.block_table.iter().map(|block| block.0));
+            if share.samples {
+                logits_rows.push(tokens.len() - 1);
+            }
+        }
+        let (mut row, mut tables) = (0, &tables[..]);
+        let sequences: Vec<ForwardSequence<'_>> = plan
+            .sequences
+            .iter()
+            .map(|share| {
+                let rows = row..row + share.tokens.len();
+                row = rows.end;
+                let (block_table, rest) = tables.split_at(share.block_table.len());
+                tables = rest;
+                ForwardSequence { rows, first_position: share.first_position, block_table }
+            })
+            .collect();
+        let input = ForwardInput { tokens, sequences: &sequences, logits_rows };
+        self.decoder.forward(&mut self.kv, &input, logits);
+    }
+}
+
+impl<B> Executor for ModelExecutor<B>
+where
+    B: Backend + 'static,
+    Decoder<B>: Send,
+{
+    fn kv_capacity(&self) -> KvCapacity {
+        self.capacity
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.decoder.spec().vocab_size
+    }
+
+    fn max_context_tokens(&self) -> usize {
+        self.decoder.spec().max_context
+    }
+
+    fn add(&mut self, request: &Request) {
+        let state = SamplerState::new(&request.sampling, &request.prompt, request.choice);
+        self.states.insert(request.id, state);
+    }
+
+    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError> {
+        self.forward(plan);
+        let mut execution = Execution::default();
+        let vocab_size = self.decoder.spec().vocab_size;
+        let mut rows = self.scratch.logits.chunks_exact_mut(vocab_size);
+        for share in plan.sequences.iter().filter(|share| share.samples) {
+            let logits = rows.next().expect("invariant: a row of logits per sampling share");
+            let state =
+                self.states.get_mut(&share.id).expect("invariant: requests are added before plans");
+            let sampled = self.sampler.sample(state, logits, share.n_generated);
+            state.accepted(sampled.token);
+            execution.step.sampled.push((share.id, SampledTokens::from(sampled.token)));
+            execution.logprobs.extend(sampled.logprobs.map(|logprobs| (share.id, vec![logprobs])));
+        }
+        Ok(execution)
+    }
+
+    fn finished(&mut self, id: RequestId) {
+        self.states.remove(&id);
+    }
+}
+
+impl<B: Backend> std::fmt::Debug for ModelExecutor<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelExecutor")
+            .field("capacity", &self.capacity)
+            .field("n_requests", &self.states.len())
+            .finish_non_exhaustive()
+    }
+}

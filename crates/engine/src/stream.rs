@@ -1,0 +1,84 @@
+//! One request's tokens on their way out.
+
+use crate::mailbox::Shared;
+use pelton_base::{FinishReason, RequestId, TokenId, Usage};
+use pelton_sampling::TokenLogprobs;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// One token of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampledToken {
+    /// The token.
+    pub token: TokenId,
+    /// What the model thought of it, if the request asked.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// What one step brought to one request.
+#[derive(Clone, Debug)]
+pub struct TokenEvent {
+    /// New tokens, in order; empty only in an event that ends the answer.
+    pub tokens: Vec<SampledToken>,
+    /// Why the answer ended, and the tokens counted; present in the last event only.
+    pub finish: Option<(FinishReason, Usage)>,
+    /// When the step that brought it was over.
+    pub at: Instant,
+}
+
+/// The receiving end of one request. Dropping it aborts the request within one step.
+///
+/// Unless it is dropped before, a stream always ends with one event that has `finish`.
+#[derive(Debug)]
+#[must_use = "dropping a stream aborts its request"]
+pub struct TokenStream {
+    id: RequestId,
+    events: mpsc::UnboundedReceiver<TokenEvent>,
+    shared: Arc<Shared>,
+    has_ended: bool,
+}
+
+impl TokenStream {
+    pub(crate) fn new(
+        id: RequestId,
+        events: mpsc::UnboundedReceiver<TokenEvent>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self { id, events, shared, has_ended: false }
+    }
+
+    /// Waits for the next event; `None` after the last. Safe to cancel.
+    pub async fn recv(&mut self) -> Option<TokenEvent> {
+        let event = self.events.recv().await;
+        self.note(event)
+    }
+
+    /// Blocks the thread until the next event; `None` after the last.
+    ///
+    /// # Panics
+    ///
+    /// Panics when called from an async task.
+    pub fn blocking_recv(&mut self) -> Option<TokenEvent> {
+        let event = self.events.blocking_recv();
+        self.note(event)
+    }
+
+    /// The name that the engine gave the request.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    fn note(&mut self, event: Option<TokenEvent>) -> Option<TokenEvent> {
+        self.has_ended |= event.as_ref().is_none_or(|event| event.finish.is_some());
+        event
+    }
+}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.shared.abort(self.id);
+        }
+    }
+}

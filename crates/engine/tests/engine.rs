@@ -1,0 +1,325 @@
+//! The loop with a fake executor: equality laws, failures, aborts, shutdown.
+
+mod fake;
+
+use fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB};
+use pelton_base::{FinishReason, SamplingParams, TokenId, Usage};
+use pelton_engine::{
+    Engine, EngineConfig, EngineHandle, EngineMetrics, NewRequest, SampledToken, SubmitError,
+    TokenStream,
+};
+
+fn request(prompt: &[u32], max_tokens: usize) -> NewRequest {
+    NewRequest {
+        prompt: prompt.iter().map(|&token| TokenId(token)).collect(),
+        sampling: SamplingParams { logprobs: Some(2), ..SamplingParams::default() },
+        choice: 0,
+        max_tokens,
+        stop_tokens: Vec::new(),
+    }
+}
+
+/// Two dozen requests of all sorts: long and short, greedy and sampled, stopped early or not.
+fn requests() -> Vec<NewRequest> {
+    (0..24_u32)
+        .map(|i| NewRequest {
+            prompt: (0..1 + i * 5 % 23).map(|j| TokenId((i * 31 + j * 7) % 37)).collect(),
+            sampling: SamplingParams {
+                temperature: [0.0, 1.0, 0.7][i as usize % 3],
+                seed: u64::from(i / 2),
+                frequency_penalty: if i % 4 == 1 { 0.5 } else { 0.0 },
+                ..SamplingParams::default()
+            },
+            choice: i % 2,
+            max_tokens: 3 + i as usize * 3 % 29,
+            stop_tokens: if i % 5 == 0 { vec![TokenId(i)] } else { Vec::new() },
+        })
+        .collect()
+}
+
+type Answer = (Vec<SampledToken>, FinishReason, Usage);
+
+fn collect(mut stream: TokenStream) -> Answer {
+    let mut tokens = Vec::new();
+    while let Some(event) = stream.blocking_recv() {
+        tokens.extend(event.tokens);
+        if let Some((reason, usage)) = event.finish {
+            assert!(stream.blocking_recv().is_none(), "the end is the last event");
+            return (tokens, reason, usage);
+        }
+    }
+    panic!("the stream broke off without an end");
+}
+
+fn submit(engine: &EngineHandle, request: NewRequest) -> TokenStream {
+    engine.submit(request).expect("the engine takes it")
+}
+
+fn end(engine: &EngineHandle) -> EngineMetrics {
+    engine.shutdown(true);
+    engine.join();
+    let metrics = engine.metrics();
+    assert_eq!(metrics.n_free_blocks, metrics.n_blocks, "{metrics:?}");
+    assert_eq!(metrics.n_finished, metrics.n_submitted, "{metrics:?}");
+    assert_eq!((metrics.n_running, metrics.n_waiting), (0, 0));
+    metrics
+}
+
+/// All answers of a world where every request is submitted at once.
+fn together(executor: FakeExecutor, config: EngineConfig) -> (Vec<Answer>, EngineMetrics) {
+    let (executor, gate) = executor.gated();
+    let engine = Engine::spawn(executor, config);
+    let streams: Vec<TokenStream> =
+        requests().into_iter().map(|request| submit(&engine, request)).collect();
+    drop(gate);
+    let answers = streams.into_iter().map(collect).collect();
+    (answers, end(&engine))
+}
+
+fn alone() -> Vec<Answer> {
+    let engine = Engine::spawn(FakeExecutor::new(64, 4), EngineConfig::default());
+    let answers = requests().into_iter().map(|r| collect(submit(&engine, r))).collect();
+    assert_eq!(end(&engine).n_preemptions, 0);
+    answers
+}
+
+#[test]
+fn a_batch_answers_like_each_of_its_requests_alone() {
+    let (answers, metrics) = together(FakeExecutor::new(1000, 4), EngineConfig::default());
+    let n_tokens: usize = answers.iter().map(|(tokens, ..)| tokens.len()).sum();
+    assert_eq!(metrics.generated_tokens, n_tokens as u64);
+    assert!(metrics.n_steps < n_tokens as u64 / 4, "they really shared steps: {metrics:?}");
+    assert_eq!(answers, alone());
+    let n_prompt: usize = requests().iter().map(|request| request.prompt.len()).sum();
+    assert_eq!(metrics.prompt_tokens, n_prompt as u64);
+}
+
+#[test]
+fn a_chunked_prompt_answers_like_a_whole_one() {
+    for (max_batch_tokens, max_chunk_tokens) in [(1, 1), (3, 2), (16, 5)] {
+        let config = EngineConfig { max_batch_tokens, max_chunk_tokens, ..Default::default() };
+        assert_eq!(together(FakeExecutor::new(1000, 4), config).0, alone());
+    }
+}
+
+#[test]
+fn a_preempted_request_answers_like_one_that_was_not() {
+    let config = EngineConfig { max_context_tokens: 64, ..Default::default() };
+    let (answers, metrics) = together(FakeExecutor::new(22, 3), config);
+    assert!(metrics.n_preemptions > 10, "{metrics:?}");
+    assert_eq!(answers, alone());
+}
+
+#[test]
+fn dropping_a_stream_aborts_its_request_within_one_step_and_frees_its_blocks() {
+    let (executor, gate) = FakeExecutor::new(16, 4).gated();
+    let log = executor.log();
+    let engine = Engine::spawn(executor, EngineConfig::default());
+    let mut dropped = submit(&engine, request(&[1, 2, 3], 50));
+    let id = dropped.id();
+    gate.wait();
+    gate.open();
+    assert_eq!(dropped.blocking_recv().expect("an event").tokens.len(), 1);
+    gate.wait(); // The second step is under way...
+    drop(dropped); // ...when the client leaves.
+    let kept = submit(&engine, request(&[4, 5], 3));
+    gate.open();
+    gate.wait(); // The third step is planned without it.
+    assert_eq!(log.n_plans_with(id), 2);
+    assert_eq!(*log.finished.lock().unwrap(), [id]);
+    assert_eq!(engine.metrics().n_running, 1);
+    assert_eq!(engine.metrics().n_free_blocks, 15, "only the one block of the request that stayed");
+    drop(gate);
+    assert_eq!(collect(kept).1, FinishReason::Length);
+    end(&engine);
+    assert_eq!(log.n_plans_with(id), 2);
+}
+
+#[test]
+fn a_request_dropped_in_the_mailbox_is_never_computed() {
+    let (executor, gate) = FakeExecutor::new(16, 4).gated();
+    let log = executor.log();
+    let engine = Engine::spawn(executor, EngineConfig::default());
+    let first = submit(&engine, request(&[1], 2));
+    gate.wait();
+    let never = submit(&engine, request(&[2], 2));
+    let id = never.id();
+    drop(never);
+    drop(gate);
+    collect(first);
+    end(&engine);
+    assert_eq!(log.n_plans_with(id), 0);
+}
+
+#[test]
+fn a_failed_step_ends_exactly_the_requests_in_it() {
+    let (executor, gate) = FakeExecutor::new(64, 4).gated();
+    let engine =
+        Engine::spawn(executor, EngineConfig { max_running_requests: 3, ..Default::default() });
+    // The first is alone at the gate; the others then enter one step together.
+    let first = submit(&engine, request(&[1], 1));
+    gate.wait();
+    let failing = submit(&engine, request(&[2, FAILS_STEP.0], 9));
+    let with_it = submit(&engine, request(&[3], 9));
+    let also_with_it = submit(&engine, request(&[4], 9));
+    let after_it = submit(&engine, request(&[5], 9));
+    drop(gate);
+    assert_eq!(collect(first).1, FinishReason::Length);
+    for stream in [failing, with_it, also_with_it] {
+        let (tokens, reason, usage) = collect(stream);
+        assert_eq!((tokens.len(), reason, usage.completion_tokens), (0, FinishReason::Error, 0));
+    }
+    assert_eq!(collect(after_it).1, FinishReason::Length);
+    let metrics = end(&engine);
+    assert_eq!(metrics.n_failed_steps, 1);
+}
+
+#[test]
+fn a_failing_request_leaves_its_neighbours_as_they_would_be_alone() {
+    let neighbours = [request(&[1, 2, 3], 9), request(&[4], 9)];
+    let engine = Engine::spawn(FakeExecutor::new(64, 4), EngineConfig::default());
+    let expected: Vec<Answer> =
+        neighbours.iter().map(|request| collect(submit(&engine, request.clone()))).collect();
+    let streams = neighbours.map(|request| submit(&engine, request));
+    let failing = submit(&engine, request(&[FAILS_ALONE.0], 9));
+    assert_eq!(collect(failing).1, FinishReason::Error);
+    assert_eq!(streams.map(collect).to_vec(), expected);
+    assert_eq!(end(&engine).n_failed_steps, 0);
+}
+
+#[test]
+fn a_panic_ends_every_stream_and_stops_the_engine() {
+    let (executor, gate) = FakeExecutor::new(64, 4).gated();
+    let engine =
+        Engine::spawn(executor, EngineConfig { max_running_requests: 2, ..Default::default() });
+    let running = submit(&engine, request(&[1], 9));
+    gate.wait();
+    let panicking = submit(&engine, request(&[PANICS.0], 9));
+    let waiting = submit(&engine, request(&[2], 9));
+    drop(gate);
+    for stream in [running, panicking, waiting] {
+        assert_eq!(collect(stream).1, FinishReason::Error);
+    }
+    engine.join();
+    assert_eq!(engine.submit(request(&[1], 1)).unwrap_err(), SubmitError::Stopped);
+}
+
+#[test]
+fn a_drain_finishes_what_was_taken_and_takes_nothing_more() {
+    let (executor, gate) = FakeExecutor::new(64, 4).gated();
+    let engine = Engine::spawn(executor, EngineConfig::default());
+    let running = submit(&engine, request(&[1], 5));
+    gate.wait();
+    let in_the_mailbox = submit(&engine, request(&[2], 5));
+    engine.shutdown(true);
+    assert_eq!(engine.submit(request(&[3], 5)).unwrap_err(), SubmitError::Stopped);
+    drop(gate);
+    for stream in [running, in_the_mailbox] {
+        let (tokens, reason, _) = collect(stream);
+        assert_eq!((tokens.len(), reason), (5, FinishReason::Length));
+    }
+    end(&engine);
+}
+
+#[test]
+fn an_abort_ends_everything_at_once_even_during_a_drain() {
+    let (executor, gate) = FakeExecutor::new(64, 4).gated();
+    let engine = Engine::spawn(executor, EngineConfig::default());
+    let running = submit(&engine, request(&[1], 200));
+    gate.wait();
+    let in_the_mailbox = submit(&engine, request(&[2], 200));
+    engine.shutdown(true);
+    engine.shutdown(false);
+    engine.shutdown(true); // Does not take the abort back.
+    drop(gate);
+    let (tokens, reason, usage) = collect(running);
+    assert_eq!((tokens.len(), reason), (1, FinishReason::Aborted), "one step was under way");
+    assert_eq!((usage.prompt_tokens, usage.completion_tokens), (1, 1));
+    assert_eq!(collect(in_the_mailbox).1, FinishReason::Aborted);
+    end(&engine);
+}
+
+#[test]
+fn the_last_handle_to_go_lets_the_streams_finish() {
+    let engine = Engine::spawn(FakeExecutor::new(64, 4), EngineConfig::default());
+    let stream = submit(&engine.clone(), request(&[1, 2], 7));
+    drop(engine);
+    assert_eq!(collect(stream).0.len(), 7);
+}
+
+#[test]
+fn a_full_engine_refuses_and_takes_again_when_someone_leaves() {
+    let (executor, gate) = FakeExecutor::new(64, 4).gated();
+    let config =
+        EngineConfig { max_running_requests: 1, max_waiting_requests: 2, ..Default::default() };
+    let engine = Engine::spawn(executor, config);
+    let running = submit(&engine, request(&[1], 2));
+    gate.wait();
+    let waiting = [submit(&engine, request(&[2], 1)), submit(&engine, request(&[3], 1))];
+    assert_eq!(engine.submit(request(&[4], 1)).unwrap_err(), SubmitError::Full { limit: 2 });
+    gate.open();
+    gate.wait(); // They have moved from the mailbox to the scheduler, and wait still.
+    assert_eq!(engine.metrics().n_waiting, 2);
+    assert_eq!(engine.submit(request(&[4], 1)).unwrap_err(), SubmitError::Full { limit: 2 });
+    let [leaves, stays] = waiting;
+    drop(leaves);
+    gate.open();
+    gate.wait();
+    let taken = submit(&engine, request(&[4], 1));
+    drop(gate);
+    for stream in [running, stays, taken] {
+        assert_eq!(collect(stream).1, FinishReason::Length);
+    }
+    end(&engine);
+}
+
+#[test]
+fn what_can_never_run_is_refused_by_name() {
+    let config = EngineConfig { max_context_tokens: 8, ..Default::default() };
+    let engine = Engine::spawn(FakeExecutor::new(64, 4), config);
+    let refused = |request| engine.submit(request).unwrap_err();
+    assert_eq!(refused(request(&[], 1)), SubmitError::EmptyPrompt);
+    assert_eq!(refused(request(&[1], 0)), SubmitError::NothingToGenerate);
+    assert_eq!(refused(request(&[1; 8], 1)), SubmitError::TooLong { n_prompt: 8, limit: 7 });
+    let unknown = SubmitError::UnknownToken { token: TokenId(40), position: 1, vocab_size: VOCAB };
+    assert_eq!(refused(request(&[1, 40], 1)), unknown);
+    let mut hot = request(&[1], 1);
+    hot.sampling.temperature = f32::NAN;
+    assert!(refused(hot).to_string().contains("temperature"));
+    // The longest prompt that fits yields one token and ends at the context.
+    let (tokens, reason, _) = collect(submit(&engine, request(&[1; 7], 99)));
+    assert_eq!((tokens.len(), reason), (1, FinishReason::Length));
+    end(&engine);
+}
+
+#[test]
+fn log_probabilities_travel_with_their_tokens() {
+    let engine = Engine::spawn(FakeExecutor::new(64, 4), EngineConfig::default());
+    let (tokens, ..) = collect(submit(&engine, request(&[1, 2], 6)));
+    for sampled in tokens {
+        let logprobs = sampled.logprobs.expect("asked for");
+        assert_eq!(logprobs.token, sampled.token);
+        assert_eq!(logprobs.top.len(), 2);
+    }
+    let mut silent = request(&[1, 2], 6);
+    silent.sampling.logprobs = None;
+    assert!(collect(submit(&engine, silent)).0.iter().all(|sampled| sampled.logprobs.is_none()));
+    end(&engine);
+}
+
+#[tokio::test]
+async fn streams_can_be_awaited() {
+    let engine = Engine::spawn(FakeExecutor::new(64, 4), EngineConfig::default());
+    let mut streams: Vec<TokenStream> =
+        requests().into_iter().map(|request| submit(&engine, request)).collect();
+    let expected = tokio::task::spawn_blocking(alone).await.expect("no panic");
+    for (stream, (expected, reason, _)) in streams.iter_mut().zip(expected) {
+        let mut tokens = Vec::new();
+        let mut finish = None;
+        while let Some(event) = stream.recv().await {
+            tokens.extend(event.tokens);
+            finish = event.finish;
+        }
+        assert_eq!((tokens, finish.expect("an end").0), (expected, reason));
+    }
+}

@@ -1,0 +1,165 @@
+//! An executor without a model: the logits of a row are a hash of every token up to it.
+//!
+//! The hash of each position is kept in a fake KV memory and read back through the block table, so
+//! wrong blocks, skipped tokens and stale memory change the answer. Sampling is the real one.
+
+use pelton_base::{Request, RequestId, TokenId};
+use pelton_engine::{Execution, Executor, ExecutorError, KvCapacity};
+use pelton_sampling::{Philox, Sampler, SamplerState};
+use pelton_sched::{SampledTokens, ScheduledSequence, SchedulerOutput};
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+pub(crate) const VOCAB: usize = 40;
+/// A prompt with this token makes every step that computes it fail.
+pub(crate) const FAILS_STEP: TokenId = TokenId(37);
+/// A prompt with this token makes its own share fail.
+pub(crate) const FAILS_ALONE: TokenId = TokenId(38);
+/// A prompt with this token makes the executor panic.
+pub(crate) const PANICS: TokenId = TokenId(39);
+
+/// What a test sees of the executor from outside.
+#[derive(Clone, Default)]
+pub(crate) struct Log {
+    pub(crate) plans: Arc<Mutex<Vec<SchedulerOutput>>>,
+    pub(crate) finished: Arc<Mutex<Vec<RequestId>>>,
+}
+
+impl Log {
+    /// Number of plans that mention a request.
+    pub(crate) fn n_plans_with(&self, id: RequestId) -> usize {
+        let plans = self.plans.lock().unwrap();
+        plans.iter().filter(|plan| plan.sequences.iter().any(|share| share.id == id)).count()
+    }
+}
+
+pub(crate) struct FakeExecutor {
+    capacity: KvCapacity,
+    kv: Vec<u64>,
+    states: HashMap<RequestId, SamplerState>,
+    sampler: Sampler,
+    log: Log,
+    gate: Option<Gate>,
+}
+
+/// Lets a test decide when a step goes on: each step announces itself and waits for leave.
+struct Gate {
+    arrived: Sender<()>,
+    leave: Receiver<()>,
+}
+
+/// The test's side of a gate. Dropping it opens the gate for good.
+pub(crate) struct GateKeeper {
+    arrived: Receiver<()>,
+    leave: Sender<()>,
+}
+
+impl GateKeeper {
+    /// Waits until a step stands at the gate.
+    pub(crate) fn wait(&self) {
+        self.arrived.recv().expect("the engine runs");
+    }
+
+    /// Lets that step go on.
+    pub(crate) fn open(&self) {
+        self.leave.send(()).expect("the engine runs");
+    }
+}
+
+impl FakeExecutor {
+    pub(crate) fn new(n_blocks: u32, block_size: usize) -> Self {
+        Self {
+            capacity: KvCapacity { n_blocks, block_size },
+            kv: vec![0; n_blocks as usize * block_size],
+            states: HashMap::new(),
+            sampler: Sampler::new(),
+            log: Log::default(),
+            gate: None,
+        }
+    }
+
+    pub(crate) fn log(&self) -> Log {
+        self.log.clone()
+    }
+
+    pub(crate) fn gated(mut self) -> (Self, GateKeeper) {
+        let ((arrived, keeper_arrived), (keeper_leave, leave)) = (channel(), channel());
+        self.gate = Some(Gate { arrived, leave });
+        (self, GateKeeper { arrived: keeper_arrived, leave: keeper_leave })
+    }
+
+    fn compute(&mut self, share: &ScheduledSequence) -> u64 {
+        let block_size = self.capacity.block_size;
+        let slot = |position: usize| {
+            share.block_table[position / block_size].0 as usize * block_size + position % block_size
+        };
+        let mut hash = match share.first_position {
+            0 => 7,
+            position => self.kv[slot(position - 1)],
+        };
+        for (i, token) in share.tokens.iter().enumerate() {
+            hash = (hash ^ u64::from(token.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+            self.kv[slot(share.first_position + i)] = hash;
+        }
+        hash
+    }
+}
+
+impl Executor for FakeExecutor {
+    fn kv_capacity(&self) -> KvCapacity {
+        self.capacity
+    }
+
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+
+    fn max_context_tokens(&self) -> usize {
+        1 << 20
+    }
+
+    fn add(&mut self, request: &Request) {
+        let state = SamplerState::new(&request.sampling, &request.prompt, request.choice);
+        self.states.insert(request.id, state);
+    }
+
+    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError> {
+        self.log.plans.lock().unwrap().push(plan.clone());
+        if let Some(gate) = &self.gate {
+            let _ = gate.arrived.send(());
+            if gate.leave.recv().is_err() {
+                self.gate = None;
+            }
+        }
+        let mut execution = Execution::default();
+        for share in &plan.sequences {
+            assert!(!share.tokens.contains(&PANICS), "as the test asked");
+            if share.first_position == 0 && share.tokens.contains(&FAILS_STEP) {
+                return Err(ExecutorError::Forward("as the test asked".into()));
+            }
+            if share.first_position == 0 && share.tokens.contains(&FAILS_ALONE) {
+                execution.step.failed.push(share.id);
+                continue;
+            }
+            let hash = self.compute(share);
+            if share.samples {
+                // No special token is ever sampled.
+                let rng = Philox::new(hash, 0);
+                let mut logits: Vec<f32> =
+                    (0..VOCAB as u64 - 3).map(|id| rng.uniform(id) as f32 * 4.0).collect();
+                let state = self.states.get_mut(&share.id).expect("added before planned");
+                let sampled = self.sampler.sample(state, &mut logits, share.n_generated);
+                state.accepted(sampled.token);
+                execution.step.sampled.push((share.id, SampledTokens::from(sampled.token)));
+                execution.logprobs.extend(sampled.logprobs.map(|l| (share.id, vec![l])));
+            }
+        }
+        Ok(execution)
+    }
+
+    fn finished(&mut self, id: RequestId) {
+        assert!(self.states.remove(&id).is_some(), "{id} finished twice");
+        self.log.finished.lock().unwrap().push(id);
+    }
+}

@@ -1,0 +1,45 @@
+//! Llama (Touvron et al., 2023): the baseline from which other files start.
+
+use super::{Arch, ArchSpec, GatedMlp, GgufRows, Gqa, LayerSpec, Mixer, Mlp};
+use crate::config::HfConfig;
+use crate::fields::ConfigError;
+
+pub(super) const ARCH: Arch = Arch {
+    names: &["LlamaForCausalLM"],
+    model_types: &["llama"],
+    gguf_names: &["llama"],
+    gguf_rows: GgufRows::Interleaved,
+    spec,
+};
+
+pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+    let attention_bias = cfg.attention_bias.unwrap_or(false);
+    let layer = LayerSpec {
+        mixer: Mixer::Gqa(Gqa {
+            n_heads: cfg.num_attention_heads,
+            n_kv_heads: cfg.num_key_value_heads,
+            head_dim: cfg.head_dim,
+            qkv_bias: attention_bias,
+            out_bias: attention_bias,
+            qk_norm: false,
+            window: None,
+        }),
+        mlp: Mlp::Gated(GatedMlp {
+            intermediate_size: cfg.intermediate_size,
+            act: cfg.hidden_act,
+            bias: cfg.mlp_bias,
+        }),
+    };
+    Ok(ArchSpec {
+        hidden_size: cfg.hidden_size,
+        vocab_size: cfg.vocab_size,
+        max_context: cfg.max_position_embeddings,
+        norm_eps: cfg.rms_norm_eps,
+        rope: cfg.rope.clone(),
+        layers: vec![layer; cfg.num_hidden_layers],
+        logit_softcap: cfg.final_logit_softcapping,
+        tied_embeddings: cfg.tie_word_embeddings,
+        bos_token: cfg.bos_token,
+        eos_tokens: cfg.eos_tokens.clone(),
+    })
+}

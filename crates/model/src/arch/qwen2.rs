@@ -1,0 +1,41 @@
+//! Qwen2 and Qwen2.5 (Yang et al., 2024): Llama with a bias on q, k and v.
+
+use super::{Arch, ArchSpec, GgufRows, Mixer, llama};
+use crate::config::{HfConfig, Window};
+use crate::fields::ConfigError;
+
+pub(super) const ARCH: Arch = Arch {
+    names: &["Qwen2ForCausalLM"],
+    model_types: &["qwen2"],
+    gguf_names: &["qwen2"],
+    gguf_rows: GgufRows::HalfSplit,
+    spec,
+};
+
+fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+    let mut spec = llama::spec(cfg)?;
+    for layer in &mut spec.layers {
+        let Mixer::Gqa(gqa) = &mut layer.mixer;
+        gqa.qkv_bias = true;
+        gqa.out_bias = false;
+    }
+    set_windows(&mut spec, cfg);
+    Ok(spec)
+}
+
+/// Windows of the Qwen families: `sliding_window` is present even where `use_sliding_window` is
+/// false, and then the first `max_window_layers` layers still attend to everything.
+pub(super) fn set_windows(spec: &mut ArchSpec, cfg: &HfConfig) {
+    let Window::Tokens(n) = cfg.sliding_window else { return };
+    if !cfg.use_sliding_window {
+        return;
+    }
+    for (i, layer) in spec.layers.iter_mut().enumerate() {
+        let Mixer::Gqa(gqa) = &mut layer.mixer;
+        let is_sliding = match &cfg.sliding_layers {
+            Some(sliding_layers) => sliding_layers[i],
+            None => i >= cfg.max_window_layers,
+        };
+        gqa.window = is_sliding.then_some(n);
+    }
+}

@@ -1,0 +1,216 @@
+//! The device seam: what a machine must be able to do to run a decoder.
+//!
+//! A [`Backend`] implements *fused layer operations*: each is as large as the largest thing one
+//! kernel can do on some device, and no larger. At the level of tensor operations there would be
+//! hundreds of methods and every fusion a new one; at the level of models every device would write
+//! the decoder again.
+//!
+//! Calls are resolved at compile time; a decoder exists once per device, and nothing in a step goes
+//! through a pointer.
+//!
+//! **Architecture invariant:** every operation computes a row from that row alone (and its own
+//! sequence's KV), in one order of summation. That is what makes results independent of the batch.
+
+pub mod cpu;
+
+use std::ops::Range;
+
+use pelton_base::TokenId;
+use pelton_kernels::KvShape;
+use pelton_quant::{Compute, QuantError};
+use pelton_tensor::TensorView;
+
+use crate::arch::{Act, Gqa};
+use crate::comm::{CommError, Communicator};
+use crate::rope::RopeTable;
+
+/// Matrix of the shape `[n, k]` with an optional bias; computes `x Wᵀ + b`.
+#[derive(Debug)]
+pub struct Linear<B: Backend> {
+    /// Packed matrices whose rows follow each other: one, unless stacked projections are stored
+    /// in different formats.
+    pub parts: Vec<B::Weight>,
+    /// `[n]`.
+    pub bias: Option<B::Vector>,
+    /// Outputs.
+    pub n: usize,
+    /// Inputs.
+    pub k: usize,
+}
+
+/// An RMS norm.
+#[derive(Debug)]
+pub struct Norm<B: Backend> {
+    /// `[width]`.
+    pub weight: B::Vector,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// Weights of one attention, shapes in its [`Gqa`].
+#[derive(Debug)]
+pub struct AttentionWeights<B: Backend> {
+    /// q, k and v stacked: `[q_width + 2 kv_width, hidden]`.
+    pub qkv: Linear<B>,
+    /// Norm of each q head, `[head_dim]`.
+    pub q_norm: Option<Norm<B>>,
+    /// Norm of each k head, `[head_dim]`.
+    pub k_norm: Option<Norm<B>>,
+    /// `[hidden, q_width]`.
+    pub out: Linear<B>,
+}
+
+/// Weights of one gated perceptron.
+#[derive(Debug)]
+pub struct GatedMlpWeights<B: Backend> {
+    /// Gate and up stacked: `[2 ffn, hidden]`.
+    pub gate_up: Linear<B>,
+    /// `[hidden, ffn]`.
+    pub down: Linear<B>,
+    /// Activation of the gate.
+    pub act: Act,
+}
+
+/// One sequence's rows in a step.
+#[derive(Clone, Debug)]
+pub struct ForwardSequence<'a> {
+    /// Its rows of the batch; consecutive tokens.
+    pub rows: Range<usize>,
+    /// Position of the first of them: how many tokens the KV cache already holds.
+    pub first_position: usize,
+    /// Blocks that hold positions `0, block_size, ...`; covers the last row's position.
+    pub block_table: &'a [u32],
+}
+
+/// What all layers of one step share.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// Position of every row in its sequence.
+    pub positions: &'a [usize],
+    /// KV slot of every row: `block * block_size + offset`.
+    pub slots: &'a [u32],
+    /// The sequences; their rows follow each other and cover the batch.
+    pub sequences: &'a [ForwardSequence<'a>],
+}
+
+/// One layer's attention in one step.
+#[derive(Debug)]
+pub struct AttentionOp<'a, B: Backend> {
+    /// The step.
+    pub step: Step<'a>,
+    /// Which layer of the KV cache.
+    pub layer: usize,
+    /// Shapes.
+    pub gqa: &'a Gqa,
+    /// Weights.
+    pub weights: &'a AttentionWeights<B>,
+}
+
+/// A device that can run a decoder.
+///
+/// Shapes: `m` is the number of rows of a step; a buffer is `[rows, width]` and takes the number of
+/// rows of what is written to it.
+pub trait Backend: Sized + Send {
+    /// Rows of f32; its memory is kept from step to step.
+    type Buf: Send + std::fmt::Debug;
+    /// A packed matrix.
+    type Weight: Send + std::fmt::Debug;
+    /// A vector of f32, such as a bias.
+    type Vector: Send + std::fmt::Debug;
+    /// A paged KV cache.
+    type Kv: Send;
+
+    /// Packs matrices of one type, stacked by rows.
+    ///
+    /// # Errors
+    ///
+    /// When the type has no format, or a row is not a whole number of its blocks.
+    fn pack(&self, parts: &[TensorView<'_>], compute: Compute) -> Result<Self::Weight, QuantError>;
+
+    /// Puts a vector on the device.
+    fn vector(&self, values: &[f32]) -> Self::Vector;
+
+    /// An empty buffer of rows of `width` elements.
+    fn buffer(&self, width: usize) -> Self::Buf;
+
+    /// A KV cache.
+    ///
+    /// # Errors
+    ///
+    /// When the memory is refused.
+    fn new_kv(&self, shape: &KvShape) -> std::io::Result<Self::Kv>;
+
+    /// Bytes of one block of a cache of this shape, over all layers, keys and values.
+    fn kv_block_bytes(shape: &KvShape) -> usize;
+
+    /// Tokens per block of `kv`.
+    fn kv_block_size(kv: &Self::Kv) -> usize;
+
+    /// Copies one block over another in all layers.
+    fn copy_kv_block(&self, kv: &mut Self::Kv, from: u32, to: u32);
+
+    /// Bytes that one product with this matrix reads.
+    fn weight_bytes(weight: &Self::Weight) -> usize;
+
+    /// Prepares what all layers share: the rotations of this step's positions.
+    fn begin_step(&mut self, step: &Step<'_>, rope: &RopeTable);
+
+    /// Rows of the embedding table. `out`: `[m, hidden]`.
+    fn embed(&mut self, table: &Self::Weight, tokens: &[TokenId], out: &mut Self::Buf);
+
+    /// RMS norm of every row. `out` like `x`.
+    fn rms_norm(&mut self, x: &Self::Buf, norm: &Norm<Self>, out: &mut Self::Buf);
+
+    /// `residual += delta`, then its RMS norm to `out`.
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Self::Buf,
+        delta: &Self::Buf,
+        norm: &Norm<Self>,
+        out: &mut Self::Buf,
+    );
+
+    /// Stacked q, k, v projection with bias and head norms; rotates q and k; stores k and v in their
+    /// slots. `x`: `[m, hidden]`, `qkv`: `[m, q_width + 2 kv_width]`.
+    fn qkv_rope_store(
+        &mut self,
+        op: &AttentionOp<'_, Self>,
+        x: &Self::Buf,
+        kv: &mut Self::Kv,
+        qkv: &mut Self::Buf,
+    );
+
+    /// Causal attention of each row over its sequence's pages. `out`: `[m, q_width]`.
+    fn paged_attention(
+        &mut self,
+        op: &AttentionOp<'_, Self>,
+        qkv: &Self::Buf,
+        kv: &Self::Kv,
+        out: &mut Self::Buf,
+    );
+
+    /// `out = x Wᵀ + b`.
+    fn linear(&mut self, linear: &Linear<Self>, x: &Self::Buf, out: &mut Self::Buf);
+
+    /// `out = down(act(gate(x)) * up(x))`.
+    fn gated_mlp(&mut self, mlp: &GatedMlpWeights<Self>, x: &Self::Buf, out: &mut Self::Buf);
+
+    /// Copies the given rows, in their order.
+    fn gather_rows(&mut self, x: &Self::Buf, rows: &[usize], out: &mut Self::Buf);
+
+    /// Rows of logits, soft-capped where asked, in host memory. `logits`: `[rows, vocab]`.
+    fn head(
+        &mut self,
+        head: &Self::Weight,
+        x: &Self::Buf,
+        softcap: Option<f32>,
+        logits: &mut Vec<f32>,
+    );
+
+    /// Sums a buffer over all ranks.
+    ///
+    /// # Errors
+    ///
+    /// When another rank is gone.
+    fn all_reduce(&mut self, comm: &dyn Communicator, x: &mut Self::Buf) -> Result<(), CommError>;
+}

@@ -1,0 +1,272 @@
+//! One decoder for every architecture: tokens in, logits out.
+//!
+//! ```text
+//! tokens [m] ── embed ──> x ── norm ──> h ── q·k·v, rope, store ── attention ── out ──> delta
+//!                         ^                                                              |
+//!                         |             h <── norm ── x += delta <───────────────────────┘
+//!                         |             └── gated perceptron ──> delta ──┐
+//!                         └──────────────── x += delta <─────────────────┘     per layer
+//! h of the rows asked for ── head ──> logits [n, vocab]
+//! ```
+//!
+//! A step holds any number of sequences with any number of rows each: prefill, a chunk of it, and
+//! decoding are one case. In the last layer only the rows whose logits are asked for go on after
+//! attention; the other rows have done their work when their keys and values are stored.
+//!
+//! **Architecture invariant:** nothing here knows an architecture's name, a weight format or a
+//! device.
+
+use pelton_base::TokenId;
+use pelton_kernels::{KvDtype, KvShape};
+
+use crate::arch::ArchSpec;
+use crate::backend::{AttentionOp, Backend, ForwardSequence, Step};
+use crate::comm::Communicator;
+use crate::load::{LayerWeights, Weights};
+use crate::rope::RopeTable;
+
+/// A loaded model on a device.
+#[derive(Debug)]
+pub struct Decoder<B: Backend> {
+    spec: ArchSpec,
+    kv_dtype: KvDtype,
+    rope: RopeTable,
+    weights: Weights<B>,
+    comm: Comm,
+    backend: B,
+    buffers: Buffers<B>,
+}
+
+struct Comm(Box<dyn Communicator>);
+
+impl std::fmt::Debug for Comm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rank {} of {}", self.0.rank(), self.0.size())
+    }
+}
+
+/// One step: tokens of any sequences, and the rows whose logits are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct ForwardInput<'a> {
+    /// `[m]`, each below the vocabulary's size.
+    pub tokens: &'a [TokenId],
+    /// Whose tokens these are; their rows follow each other and cover all of `tokens`.
+    pub sequences: &'a [ForwardSequence<'a>],
+    /// Rows whose logits are wanted, in the order in which they are wanted.
+    pub logits_rows: &'a [usize],
+}
+
+/// Rows between operations, kept from step to step.
+#[derive(Debug)]
+struct Buffers<B: Backend> {
+    positions: Vec<usize>,
+    slots: Vec<u32>,
+    /// The residual stream, `[m, hidden]`.
+    x: B::Buf,
+    /// A norm's output, `[m, hidden]`.
+    normed: B::Buf,
+    /// What a mixer adds to the residual, `[m, hidden]`.
+    delta: B::Buf,
+    /// `[m, qkv_width]`, one per distinct width.
+    qkv: Vec<(usize, B::Buf)>,
+    /// Output of attention, `[m, q_width]`, one per distinct width.
+    attended: Vec<(usize, B::Buf)>,
+    /// The rows of the last layer's `attended` and `x` that go on.
+    kept_attended: B::Buf,
+    kept_x: B::Buf,
+}
+
+/// The buffer of this width.
+fn of_width<T>(buffers: &mut [(usize, T)], width: usize) -> &mut T {
+    let found = buffers.iter_mut().find(|(w, _)| *w == width);
+    &mut found.expect("invariant: there is a buffer for every width of the spec").1
+}
+
+impl<B: Backend> Decoder<B> {
+    pub(crate) fn new(
+        spec: ArchSpec,
+        weights: Weights<B>,
+        backend: B,
+        comm: Box<dyn Communicator>,
+        kv_dtype: KvDtype,
+    ) -> Self {
+        let hidden = spec.hidden_size;
+        let per_width = |width: &dyn Fn(&crate::arch::Gqa) -> usize| {
+            let mut widths: Vec<usize> =
+                spec.layers.iter().map(|layer| width(layer.gqa())).collect();
+            widths.sort_unstable();
+            widths.dedup();
+            widths.into_iter().map(|width| (width, backend.buffer(width))).collect()
+        };
+        let last = spec.layers.last().expect("invariant: a model has layers");
+        let buffers = Buffers {
+            positions: Vec::new(),
+            slots: Vec::new(),
+            x: backend.buffer(hidden),
+            normed: backend.buffer(hidden),
+            delta: backend.buffer(hidden),
+            qkv: per_width(&|gqa| gqa.qkv_width()),
+            attended: per_width(&|gqa| gqa.q_width()),
+            kept_attended: backend.buffer(last.gqa().q_width()),
+            kept_x: backend.buffer(hidden),
+        };
+        let rope = spec.rope.table(spec.max_context);
+        Self { spec, kv_dtype, rope, weights, comm: Comm(comm), backend, buffers }
+    }
+
+    /// Computes the step and writes the logits of the rows asked for.
+    ///
+    /// Keys and values of every row are stored in `kv`; the blocks of a sequence must hold those of
+    /// all positions before its first row.
+    ///
+    /// # Shapes
+    ///
+    /// `logits` becomes `[logits_rows, vocab_size]`; its memory is reused.
+    ///
+    /// # Panics
+    ///
+    /// When the input breaks its contract (a token outside of the vocabulary, a position outside of
+    /// the context, rows that are not covered, a block table that is too short), or another rank is
+    /// gone.
+    pub fn forward(&mut self, kv: &mut B::Kv, input: &ForwardInput<'_>, logits: &mut Vec<f32>) {
+        self.place_rows(input, B::kv_block_size(kv));
+        let Self { spec, weights, backend, buffers, .. } = self;
+        let Buffers { positions, slots, x, normed, delta, qkv, attended, .. } = buffers;
+        let Buffers { kept_attended, kept_x, .. } = buffers;
+        let (mut x, mut kept_x) = (x, kept_x);
+        let comm = &*self.comm.0;
+        let step = Step { positions, slots, sequences: input.sequences };
+
+        logits.clear();
+        if input.tokens.is_empty() {
+            return;
+        }
+        backend.begin_step(&step, &self.rope);
+        backend.embed(&weights.embedding, input.tokens, x);
+        backend.rms_norm(x, &weights.layers[0].attention_norm, normed);
+        let n_layers = weights.layers.len();
+        for (layer, layer_weights) in weights.layers.iter().enumerate() {
+            let LayerWeights { attention, mlp_norm, mlp, .. } = layer_weights;
+            let gqa = spec.layers[layer].gqa();
+            let op = AttentionOp { step, layer, gqa, weights: attention };
+            let qkv = of_width(qkv, gqa.qkv_width());
+            backend.qkv_rope_store(&op, normed, kv, qkv);
+            let is_last = layer + 1 == n_layers;
+            if is_last && input.logits_rows.is_empty() {
+                return;
+            }
+            let mut attended = of_width(attended, gqa.q_width());
+            backend.paged_attention(&op, qkv, kv, attended);
+            if is_last {
+                backend.gather_rows(attended, input.logits_rows, kept_attended);
+                backend.gather_rows(x, input.logits_rows, kept_x);
+                attended = kept_attended;
+                std::mem::swap(&mut x, &mut kept_x);
+            }
+            backend.linear(&attention.out, attended, delta);
+            backend.all_reduce(comm, delta).expect("the other ranks are alive");
+            backend.add_rms_norm(x, delta, mlp_norm, normed);
+            backend.gated_mlp(mlp, normed, delta);
+            backend.all_reduce(comm, delta).expect("the other ranks are alive");
+            let next = weights.layers.get(layer + 1);
+            let next_norm = next.map_or(&weights.final_norm, |next| &next.attention_norm);
+            backend.add_rms_norm(x, delta, next_norm, normed);
+        }
+        let head = weights.head.as_ref().unwrap_or(&weights.embedding);
+        backend.head(head, normed, spec.logit_softcap, logits);
+    }
+
+    /// Position and KV slot of every row; checks the input's contract on the way.
+    fn place_rows(&mut self, input: &ForwardInput<'_>, block_size: usize) {
+        let Buffers { positions, slots, .. } = &mut self.buffers;
+        positions.clear();
+        slots.clear();
+        for sequence in input.sequences {
+            assert_eq!(sequence.rows.start, positions.len(), "rows follow each other");
+            for position in sequence.first_position..sequence.first_position + sequence.rows.len() {
+                let block = sequence.block_table[position / block_size] as usize;
+                positions.push(position);
+                let slot = block * block_size + position % block_size;
+                slots.push(u32::try_from(slot).expect("slots are counted in 32 bits"));
+            }
+            let end = positions.last().map_or(0, |last| last + 1);
+            let most = self.spec.max_context;
+            assert!(end <= most, "position {end} is beyond the context of {most}");
+        }
+        assert_eq!(positions.len(), input.tokens.len(), "rows cover the tokens");
+        for token in input.tokens {
+            assert!((token.0 as usize) < self.spec.vocab_size, "token {token} is not a token");
+        }
+    }
+
+    /// A KV cache for this model.
+    ///
+    /// # Panics
+    ///
+    /// When the memory is refused; [`try_new_kv`](Self::try_new_kv) answers instead.
+    pub fn new_kv(&self, n_blocks: usize, block_size: usize) -> B::Kv {
+        self.try_new_kv(n_blocks, block_size).expect("memory for the KV cache")
+    }
+
+    /// A KV cache for this model.
+    ///
+    /// # Errors
+    ///
+    /// When the memory is refused.
+    pub fn try_new_kv(&self, n_blocks: usize, block_size: usize) -> std::io::Result<B::Kv> {
+        self.backend.new_kv(&self.kv_shape(n_blocks, block_size))
+    }
+
+    /// Copies one block of a cache over another, in all layers.
+    pub fn copy_kv_block(&self, kv: &mut B::Kv, from: u32, to: u32) {
+        self.backend.copy_kv_block(kv, from, to);
+    }
+
+    /// What is built.
+    pub fn spec(&self) -> &ArchSpec {
+        &self.spec
+    }
+
+    /// The device.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// How keys and values are stored.
+    pub fn kv_dtype(&self) -> KvDtype {
+        self.kv_dtype
+    }
+
+    /// Bytes of one block of `block_size` tokens over all layers, keys and values.
+    pub fn kv_bytes_per_block(&self, block_size: usize) -> usize {
+        B::kv_block_bytes(&self.kv_shape(1, block_size))
+    }
+
+    /// Bytes of weights that one decoded token reads: everything but the rows of the embedding
+    /// table that are not looked up.
+    pub fn weight_bytes(&self) -> usize {
+        let linear = |linear: &crate::backend::Linear<B>| {
+            linear.parts.iter().map(B::weight_bytes).sum::<usize>()
+        };
+        let layers = self.weights.layers.iter().map(|layer| {
+            linear(&layer.attention.qkv)
+                + linear(&layer.attention.out)
+                + linear(&layer.mlp.gate_up)
+                + linear(&layer.mlp.down)
+        });
+        let head = self.weights.head.as_ref().unwrap_or(&self.weights.embedding);
+        layers.sum::<usize>() + B::weight_bytes(head)
+    }
+
+    fn kv_shape(&self, n_blocks: usize, block_size: usize) -> KvShape {
+        let gqa = self.spec.layers[0].gqa();
+        KvShape {
+            n_layers: self.spec.layers.len(),
+            n_blocks,
+            block_size,
+            n_kv_heads: gqa.n_kv_heads,
+            head_dim: gqa.head_dim,
+            dtype: self.kv_dtype,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What can go wrong between a path and a running model.
+
+use std::path::PathBuf;
+
+use pelton_quant::QuantError;
+use pelton_tensor::TensorError;
+
+use crate::fields::ConfigError;
+
+/// A model that cannot be opened or loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// The path holds nothing that looks like a model.
+    #[error("{}: not a model: {why}", path.display())]
+    NotAModel {
+        /// The path given.
+        path: PathBuf,
+        /// What was looked for.
+        why: String,
+    },
+    /// A file could not be read or written.
+    #[error("{}: {source}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The configuration cannot be used.
+    #[error("{}: {source}", file.display())]
+    Config {
+        /// `config.json`, or the GGUF file.
+        file: PathBuf,
+        /// The field and what is wrong with it.
+        source: ConfigError,
+    },
+    /// The weights' container is damaged.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// The configuration asks for a tensor that is not there.
+    #[error("{}: tensor `{tensor}` of shape {shape:?} is missing", file.display())]
+    MissingTensor {
+        /// The checkpoint.
+        file: PathBuf,
+        /// Name of the tensor.
+        tensor: String,
+        /// Shape that the configuration asks for.
+        shape: Vec<usize>,
+    },
+    /// A tensor has another shape than the configuration asks for.
+    #[error("{}: tensor `{tensor}`: expected shape {expected:?}, found {found:?}", file.display())]
+    Shape {
+        /// The checkpoint.
+        file: PathBuf,
+        /// Name of the tensor.
+        tensor: String,
+        /// Shape that the configuration asks for.
+        expected: Vec<usize>,
+        /// Shape in the file.
+        found: Vec<usize>,
+    },
+    /// A tensor is stored in a way that cannot be computed with.
+    #[error("{}: {source}", file.display())]
+    Format {
+        /// The checkpoint.
+        file: PathBuf,
+        /// The tensor, its type, and the known ones.
+        source: QuantError,
+    },
+    /// The kernels asked for cannot run here.
+    #[error(transparent)]
+    Kernels(#[from] pelton_kernels::UnknownKernels),
+    /// A longer context than the model reaches.
+    #[error("a context of {asked} tokens is more than this model reaches, {most}")]
+    Context {
+        /// Tokens asked for.
+        asked: usize,
+        /// Most tokens possible.
+        most: usize,
+    },
+    /// The model cannot be written in the format asked for.
+    #[error("cannot export: {0}")]
+    Export(String),
+}
+
+impl ModelError {
+    pub(crate) fn io(file: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let file = file.into();
+        move |source| Self::Io { file, source }
+    }
+
+    pub(crate) fn config(file: impl Into<PathBuf>) -> impl FnOnce(ConfigError) -> Self {
+        let file = file.into();
+        move |source| Self::Config { file, source }
+    }
+}

@@ -1,0 +1,146 @@
+//! Writes a model as a GGUF file: how one gets quantized for keeps, or embedded in a program.
+//!
+//! Matrices are stored in the format asked for, vectors in f32. The tokenizer travels along as
+//! GGUF arrays when the model is a folder with a byte-level `tokenizer.json`.
+
+mod metadata;
+mod tokenizer;
+
+use std::path::Path;
+
+use pelton_quant::{FORMATS, WeightFormat, for_dtype, quantize_tensor};
+use pelton_tensor::{DType, GgufWriter, TensorView};
+
+use crate::arch::{ArchSpec, GgufRows};
+use crate::error::ModelError;
+use crate::files::ModelFiles;
+use crate::files::names::{Naming, Part};
+use crate::load::{check, interleave};
+
+/// How far an export has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExportProgress {
+    /// Tensors written.
+    pub n_tensors: usize,
+    /// Tensors of the whole model.
+    pub n_total_tensors: usize,
+}
+
+/// Writes the model as a GGUF file at `out`, matrices stored as `format`.
+///
+/// `format` is a name in [`pelton_quant::FORMATS`], in any case. A matrix whose rows are no whole
+/// number of the format's blocks stays in f32. Progress is reported after each tensor.
+///
+/// # Errors
+///
+/// When the model is not a folder, is damaged, has something that GGUF cannot say (layers with
+/// different windows, a tokenizer that is not byte-level), or the file cannot be written.
+pub fn export_gguf(
+    files: &ModelFiles,
+    format: &str,
+    out: &Path,
+    progress: Option<&dyn Fn(ExportProgress)>,
+) -> Result<(), ModelError> {
+    let format = find_format(format)?;
+    let Some(folder) = files.folder() else {
+        return Err(ModelError::Export("expected a folder with safetensors".to_owned()));
+    };
+    check(files)?;
+    let spec = files.spec()?;
+    let mut writer = GgufWriter::new();
+    metadata::write(files, &spec, format, &mut writer)?;
+    tokenizer::write(folder, &spec, &mut writer)?;
+
+    let divisors = metadata::divisor_tensors(&spec.rope);
+    let tensors = list(files, &spec);
+    let stored_as = |view: &TensorView<'_>| -> &dyn WeightFormat {
+        let k = view.shape.last().copied().unwrap_or(1);
+        let is_matrix = view.shape.len() == 2 && k.is_multiple_of(format.block_len());
+        if is_matrix { format } else { for_dtype(DType::F32).expect("invariant: F32 is known") }
+    };
+    for (name, values) in &divisors {
+        writer.tensor(*name, DType::F32, &[values.len()]);
+    }
+    for tensor in &tensors {
+        let view = tensor.view(files);
+        writer.tensor(&tensor.gguf_name, stored_as(&view).dtype(), view.shape);
+    }
+    let mut data = writer.create(out)?;
+    for (_, values) in &divisors {
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        data.tensor_data(&bytes)?;
+    }
+    for (i, tensor) in tensors.iter().enumerate() {
+        let view = tensor.view(files);
+        let mut bytes = quantize_tensor(&view, stored_as(&view)).map_err(|source| {
+            ModelError::Format { file: files.tensors().origin().to_owned(), source }
+        })?;
+        if let Some(n_heads) = tensor.n_interleaved_heads {
+            bytes = interleave(&bytes, view.shape[0], n_heads);
+        }
+        data.tensor_data(&bytes)?;
+        if let Some(progress) = progress {
+            progress(ExportProgress { n_tensors: i + 1, n_total_tensors: tensors.len() });
+        }
+    }
+    data.finish()?;
+    Ok(())
+}
+
+fn find_format(name: &str) -> Result<&'static dyn WeightFormat, ModelError> {
+    FORMATS.iter().copied().find(|f| f.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
+        let known: Vec<_> = FORMATS.iter().map(|f| f.name()).collect();
+        ModelError::Export(format!("unknown format `{name}`; known are {}", known.join(", ")))
+    })
+}
+
+/// One tensor of the model under both of its names.
+struct Exported {
+    name: String,
+    gguf_name: String,
+    n_interleaved_heads: Option<usize>,
+}
+
+impl Exported {
+    fn view<'a>(&self, files: &'a ModelFiles) -> TensorView<'a> {
+        files.tensors().get(&self.name).expect("invariant: the model was checked")
+    }
+}
+
+/// Every tensor of the model, in the order of the file.
+fn list(files: &ModelFiles, spec: &ArchSpec) -> Vec<Exported> {
+    let naming = files.naming();
+    let is_interleaved = files.arch().gguf_rows == GgufRows::Interleaved;
+    let mut all = Vec::new();
+    let mut add = |part: Part, layer: usize, bias: bool, n_heads: Option<usize>| {
+        let n_interleaved_heads = n_heads.filter(|_| is_interleaved);
+        let mut push =
+            |name, gguf_name| all.push(Exported { name, gguf_name, n_interleaved_heads });
+        push(naming.weight(part, layer), Naming::Gguf.weight(part, layer));
+        if bias {
+            push(naming.bias(part, layer), Naming::Gguf.bias(part, layer));
+        }
+    };
+    add(Part::Embedding, 0, false, None);
+    for (i, layer) in spec.layers.iter().enumerate() {
+        let (gqa, mlp) = (layer.gqa(), layer.gated_mlp());
+        add(Part::AttentionNorm, i, false, None);
+        add(Part::Q, i, gqa.qkv_bias, Some(gqa.n_heads));
+        add(Part::K, i, gqa.qkv_bias, Some(gqa.n_kv_heads));
+        add(Part::V, i, gqa.qkv_bias, None);
+        add(Part::O, i, gqa.out_bias, None);
+        if gqa.qk_norm {
+            add(Part::QNorm, i, false, None);
+            add(Part::KNorm, i, false, None);
+        }
+        add(Part::MlpNorm, i, false, None);
+        for part in [Part::Gate, Part::Up, Part::Down] {
+            add(part, i, mlp.bias, None);
+        }
+    }
+    add(Part::FinalNorm, 0, false, None);
+    if !spec.tied_embeddings {
+        add(Part::Head, 0, false, None);
+    }
+    all
+}

@@ -1,0 +1,200 @@
+//! What lies at a path: a Hugging Face folder, a GGUF file, or the bytes in the binary.
+
+mod gguf;
+pub(crate) mod names;
+
+use std::path::{Path, PathBuf};
+
+use pelton_base::limits;
+use pelton_tensor::{Gguf, MappedFile, Safetensors, TensorSource};
+
+use crate::arch::{self, Arch, ArchSpec};
+use crate::config::{HfConfig, generation_eos_tokens, parse_config};
+use crate::error::ModelError;
+use names::Naming;
+
+/// What kind of files a model was found as.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ModelKind {
+    /// A folder with `config.json` and safetensors.
+    HfFolder,
+    /// A GGUF file.
+    Gguf,
+    /// The GGUF file in this binary.
+    Embedded,
+}
+
+/// A model's files, opened and checked but not loaded: weights stay where they are.
+pub struct ModelFiles {
+    kind: ModelKind,
+    path: PathBuf,
+    config: HfConfig,
+    weights: Weights,
+}
+
+enum Weights {
+    Safetensors(Safetensors),
+    Gguf(Gguf),
+}
+
+const CONFIG: &str = "config.json";
+
+impl ModelFiles {
+    /// Opens a model folder, a `.gguf` file, or a folder that holds one `.gguf` file and no
+    /// `config.json`.
+    ///
+    /// # Errors
+    ///
+    /// Names the file and the field or tensor that is wrong.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let metadata = std::fs::metadata(path).map_err(ModelError::io(path))?;
+        if !metadata.is_dir() {
+            return match path.extension().and_then(|e| e.to_str()) {
+                Some("safetensors" | "json") => {
+                    Self::open_folder(path.parent().unwrap_or(Path::new(".")))
+                }
+                _ => Self::from_gguf(ModelKind::Gguf, path, MappedFile::open(path)?),
+            };
+        }
+        if path.join(CONFIG).exists() {
+            return Self::open_folder(path);
+        }
+        match only_gguf(path)? {
+            Some(file) => Self::from_gguf(ModelKind::Gguf, &file, MappedFile::open(&file)?),
+            None => Err(ModelError::NotAModel {
+                path: path.to_owned(),
+                why: "expected `config.json` or one `.gguf` file in this folder".to_owned(),
+            }),
+        }
+    }
+
+    /// The GGUF file in this binary.
+    ///
+    /// # Errors
+    ///
+    /// As [`ModelFiles::open`]; only a broken build can cause one.
+    pub fn embedded(gguf_bytes: &'static [u8]) -> Result<Self, ModelError> {
+        let name = Path::new("(embedded model)");
+        Self::from_gguf(ModelKind::Embedded, name, MappedFile::from_static(name, gguf_bytes))
+    }
+
+    fn open_folder(folder: &Path) -> Result<Self, ModelError> {
+        let file = folder.join(CONFIG);
+        let mut config = parse_config(&read_limited(&file)?).map_err(ModelError::config(&file))?;
+        let generation = folder.join("generation_config.json");
+        if generation.exists() {
+            let more = generation_eos_tokens(&read_limited(&generation)?, config.vocab_size);
+            for token in more {
+                if !config.eos_tokens.contains(&token) {
+                    config.eos_tokens.push(token);
+                }
+            }
+        }
+        let weights = Weights::Safetensors(Safetensors::open_folder(folder)?);
+        Ok(Self { kind: ModelKind::HfFolder, path: folder.to_owned(), config, weights })
+    }
+
+    fn from_gguf(kind: ModelKind, path: &Path, mapped: MappedFile) -> Result<Self, ModelError> {
+        let file = Gguf::from_mapped(mapped)?;
+        let config = gguf::read_config(&file).map_err(ModelError::config(path))?;
+        Ok(Self { kind, path: path.to_owned(), config, weights: Weights::Gguf(file) })
+    }
+
+    /// What kind of files these are.
+    pub fn kind(&self) -> ModelKind {
+        self.kind
+    }
+
+    /// The folder or file that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder that holds `tokenizer.json` and its companions, for a Hugging Face folder.
+    pub fn folder(&self) -> Option<&Path> {
+        (self.kind == ModelKind::HfFolder).then_some(&self.path)
+    }
+
+    /// The GGUF file, which carries its own tokenizer, unless this is a folder.
+    pub fn gguf(&self) -> Option<&Gguf> {
+        match &self.weights {
+            Weights::Gguf(gguf) => Some(gguf),
+            Weights::Safetensors(_) => None,
+        }
+    }
+
+    /// The checked configuration.
+    pub fn config(&self) -> &HfConfig {
+        &self.config
+    }
+
+    /// The weights as stored.
+    pub fn tensors(&self) -> &dyn TensorSource {
+        match &self.weights {
+            Weights::Safetensors(safetensors) => safetensors,
+            Weights::Gguf(gguf) => gguf,
+        }
+    }
+
+    /// The registry entry of this model's family.
+    pub fn arch(&self) -> &'static Arch {
+        arch::find(&self.config.architecture)
+            .expect("invariant: a config is only accepted with a known architecture")
+    }
+
+    /// What the decoder will build.
+    ///
+    /// # Errors
+    ///
+    /// Names the field that this architecture cannot work with.
+    pub fn spec(&self) -> Result<ArchSpec, ModelError> {
+        (self.arch().spec)(&self.config).map_err(ModelError::config(self.tensors().origin()))
+    }
+
+    /// How tensors are called in these files.
+    pub(crate) fn naming(&self) -> Naming {
+        match &self.weights {
+            Weights::Gguf(_) => Naming::Gguf,
+            Weights::Safetensors(st) if st.get("model.embed_tokens.weight").is_some() => {
+                Naming::Hf { prefix: "model." }
+            }
+            // Base models saved without their head.
+            Weights::Safetensors(st) if st.get("embed_tokens.weight").is_some() => {
+                Naming::Hf { prefix: "" }
+            }
+            Weights::Safetensors(_) => Naming::Hf { prefix: "model." },
+        }
+    }
+}
+
+impl std::fmt::Debug for ModelFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelFiles").field("kind", &self.kind).field("path", &self.path).finish()
+    }
+}
+
+/// The one `.gguf` file of a folder, or `None` where there are several or none.
+fn only_gguf(folder: &Path) -> Result<Option<PathBuf>, ModelError> {
+    let mut found = None;
+    for entry in std::fs::read_dir(folder).map_err(ModelError::io(folder))? {
+        let path = entry.map_err(ModelError::io(folder))?.path();
+        if path.extension().is_some_and(|e| e == "gguf") && found.replace(path).is_some() {
+            return Ok(None);
+        }
+    }
+    Ok(found)
+}
+
+/// A small file; the size is looked at before anything is allocated.
+fn read_limited(file: &Path) -> Result<Vec<u8>, ModelError> {
+    let metadata = std::fs::metadata(file).map_err(ModelError::io(file))?;
+    if !metadata.is_file() || metadata.len() > limits::CONFIG_BYTES {
+        return Err(ModelError::config(file)(crate::ConfigError::TooLarge {
+            n_bytes: metadata.len(),
+            limit: limits::CONFIG_BYTES,
+        }));
+    }
+    std::fs::read(file).map_err(ModelError::io(file))
+}

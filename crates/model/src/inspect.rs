@@ -1,0 +1,126 @@
+//! What a model is, without loading it.
+
+use std::collections::BTreeMap;
+
+use pelton_kernels::{KvDtype, KvShape};
+
+use crate::error::ModelError;
+use crate::files::{ModelFiles, ModelKind};
+use crate::rope::RopeScaling;
+
+/// Facts about a model, for people and for tools.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Inspection {
+    /// Kind of files.
+    pub kind: ModelKind,
+    /// Folder or file.
+    pub path: String,
+    /// Name of the architecture.
+    pub architecture: String,
+    /// Elements of all tensors in the files.
+    pub n_parameters: u64,
+    /// Bytes of all tensors in the files.
+    pub n_bytes: u64,
+    /// Tensors by stored type.
+    pub tensors: BTreeMap<String, TensorTotals>,
+    /// Decoder layers.
+    pub n_layers: usize,
+    /// Width of the residual stream, in elements.
+    pub hidden_size: usize,
+    /// Width of the hidden layer of the first perceptron, in elements.
+    pub intermediate_size: usize,
+    /// Query heads of the first layer.
+    pub n_heads: usize,
+    /// Key/value heads of the first layer.
+    pub n_kv_heads: usize,
+    /// Elements per head of the first layer.
+    pub head_dim: usize,
+    /// Tokens in the vocabulary, padding included.
+    pub vocab_size: usize,
+    /// Longest context declared, in tokens.
+    pub max_context: usize,
+    /// Attention window in tokens of the layers that have one.
+    pub window: Option<usize>,
+    /// Layers with a window.
+    pub n_window_layers: usize,
+    /// Kind of rotary scaling.
+    pub rope_scaling: &'static str,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Whether the head shares the embedding table.
+    pub tied_embeddings: bool,
+    /// Tokens that end an answer.
+    pub eos_tokens: Vec<pelton_base::TokenId>,
+    /// Bytes of KV that one token of context takes, in bf16.
+    pub kv_bytes_per_token: usize,
+}
+
+/// Tensors of one stored type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct TensorTotals {
+    /// How many.
+    pub n_tensors: usize,
+    /// Elements in all of them.
+    pub n_elements: u64,
+    /// Bytes of all of them.
+    pub n_bytes: u64,
+}
+
+/// Looks at a model's files.
+///
+/// # Errors
+///
+/// Names the field that the architecture cannot work with.
+pub fn inspect(files: &ModelFiles) -> Result<Inspection, ModelError> {
+    let spec = files.spec()?;
+    let source = files.tensors();
+    let mut tensors: BTreeMap<String, TensorTotals> = BTreeMap::new();
+    for view in source.names().into_iter().filter_map(|name| source.get(name)) {
+        let totals = tensors.entry(view.dtype.name().to_owned()).or_default();
+        totals.n_tensors += 1;
+        totals.n_elements += view.n_elements() as u64;
+        totals.n_bytes += view.data.len() as u64;
+    }
+    let first = &spec.layers[0];
+    let gqa = first.gqa();
+    let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.gqa().window).collect();
+    let kv = KvShape {
+        n_layers: spec.layers.len(),
+        n_blocks: 1,
+        block_size: 16,
+        n_kv_heads: gqa.n_kv_heads,
+        head_dim: gqa.head_dim,
+        dtype: KvDtype::Bf16,
+    };
+    Ok(Inspection {
+        kind: files.kind(),
+        path: files.path().display().to_string(),
+        architecture: files.config().architecture.clone(),
+        n_parameters: tensors.values().map(|t| t.n_elements).sum(),
+        n_bytes: tensors.values().map(|t| t.n_bytes).sum(),
+        tensors,
+        n_layers: spec.layers.len(),
+        hidden_size: spec.hidden_size,
+        intermediate_size: first.gated_mlp().intermediate_size,
+        n_heads: gqa.n_heads,
+        n_kv_heads: gqa.n_kv_heads,
+        head_dim: gqa.head_dim,
+        vocab_size: spec.vocab_size,
+        max_context: spec.max_context,
+        window: windows.first().copied(),
+        n_window_layers: windows.len(),
+        rope_scaling: match &spec.rope.scaling {
+            RopeScaling::Default => "default",
+            RopeScaling::Linear { .. } => "linear",
+            RopeScaling::Dynamic { .. } => "dynamic",
+            RopeScaling::Yarn(_) => "yarn",
+            RopeScaling::Llama3 { .. } => "llama3",
+            RopeScaling::LongRope { .. } => "longrope",
+            RopeScaling::Divisors(_) => "divisors",
+        },
+        rope_theta: spec.rope.theta,
+        tied_embeddings: spec.tied_embeddings,
+        eos_tokens: spec.eos_tokens.clone(),
+        kv_bytes_per_token: kv.bytes_per_block() / kv.block_size,
+    })
+}

@@ -1,0 +1,232 @@
+//! From stored tensors to packed weights.
+//!
+//! In two passes: the first looks up every tensor that the spec asks for and checks its shape, type
+//! and size, so that a checkpoint with a hole is refused in milliseconds; the second packs, with
+//! every thread at work on one matrix at a time.
+
+mod plan;
+
+use std::path::PathBuf;
+
+use pelton_kernels::{Cpu, KvDtype};
+use pelton_quant::{Compute, QuantError, dequantize_tensor};
+
+use crate::arch::{ArchSpec, LayerSpec};
+use crate::backend::cpu::CpuBackend;
+use crate::backend::{AttentionWeights, Backend, GatedMlpWeights, Linear, Norm};
+use crate::comm::{Communicator, SoleRank};
+use crate::decoder::Decoder;
+use crate::error::ModelError;
+use crate::files::ModelFiles;
+use plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
+
+pub(crate) use plan::interleave;
+
+/// How a model is loaded.
+#[derive(Default)]
+pub struct LoadOptions<'a> {
+    /// Arithmetic of the weights; `F32` also keeps keys and values in f32.
+    pub compute: Compute,
+    /// Threads; by default one per usable core.
+    pub n_threads: Option<usize>,
+    /// How keys and values are stored; by default bf16, or f32 with [`Compute::F32`].
+    pub kv_dtype: Option<KvDtype>,
+    /// Longest sequence to serve, in tokens; by default what the model declares. Scalings that
+    /// depend on the length (dynamic NTK, LongRoPE) are fixed by it.
+    pub max_context: Option<usize>,
+    /// Called after each matrix.
+    pub progress: Option<&'a dyn Fn(LoadProgress)>,
+}
+
+/// How far loading has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadProgress {
+    /// Stored bytes packed so far.
+    pub n_bytes: u64,
+    /// Stored bytes of the whole model.
+    pub n_total_bytes: u64,
+}
+
+/// All weights of a model, packed.
+#[derive(Debug)]
+pub(crate) struct Weights<B: Backend> {
+    pub(crate) embedding: B::Weight,
+    pub(crate) layers: Vec<LayerWeights<B>>,
+    pub(crate) final_norm: Norm<B>,
+    /// Absent where the embedding table is also the head.
+    pub(crate) head: Option<B::Weight>,
+}
+
+/// Weights of one layer.
+#[derive(Debug)]
+pub(crate) struct LayerWeights<B: Backend> {
+    pub(crate) attention_norm: Norm<B>,
+    pub(crate) attention: AttentionWeights<B>,
+    pub(crate) mlp_norm: Norm<B>,
+    pub(crate) mlp: GatedMlpWeights<B>,
+}
+
+/// Loads a model for the CPU.
+///
+/// # Errors
+///
+/// Names the tensor that is missing, misshapen or of an unknown type, with the shape expected; or
+/// the context that is too long.
+pub fn load_cpu(
+    files: &ModelFiles,
+    options: &LoadOptions<'_>,
+) -> Result<Decoder<CpuBackend>, ModelError> {
+    let cpu = Cpu::new(options.n_threads)?;
+    load(files, options, CpuBackend::new(cpu), Box::new(SoleRank))
+}
+
+/// Loads a model onto any backend.
+///
+/// # Errors
+///
+/// As [`load_cpu`].
+pub fn load<B: Backend>(
+    files: &ModelFiles,
+    options: &LoadOptions<'_>,
+    backend: B,
+    comm: Box<dyn Communicator>,
+) -> Result<Decoder<B>, ModelError> {
+    let spec = served_spec(files, options.max_context)?;
+    let plan = Plan::new(files, &spec)?;
+    let mut packer = Packer {
+        backend: &backend,
+        options,
+        file: files.tensors().origin().to_owned(),
+        n_bytes: 0,
+        n_total_bytes: plan.n_bytes() as u64,
+    };
+    let weights = packer.weights(&plan, &spec)?;
+    let kv_dtype = options.kv_dtype.unwrap_or(match options.compute {
+        Compute::F32 => KvDtype::F32,
+        _ => KvDtype::Bf16,
+    });
+    Ok(Decoder::new(spec, weights, backend, comm, kv_dtype))
+}
+
+/// Checks that every tensor the configuration asks for is there, in a shape and type that can be
+/// computed with, without loading any.
+///
+/// # Errors
+///
+/// As [`load_cpu`].
+pub fn check(files: &ModelFiles) -> Result<(), ModelError> {
+    Plan::new(files, &files.spec()?).map(|_| ())
+}
+
+/// The spec with the context that will be served.
+fn served_spec(files: &ModelFiles, max_context: Option<usize>) -> Result<ArchSpec, ModelError> {
+    let mut spec = files.spec()?;
+    if let Some(asked) = max_context {
+        let most = spec.rope.longest_context().max(spec.max_context);
+        if asked == 0 || asked > most {
+            return Err(ModelError::Context { asked, most });
+        }
+        spec.max_context = asked;
+    }
+    Ok(spec)
+}
+
+struct Packer<'a, B: Backend> {
+    backend: &'a B,
+    options: &'a LoadOptions<'a>,
+    file: PathBuf,
+    n_bytes: u64,
+    n_total_bytes: u64,
+}
+
+impl<B: Backend> Packer<'_, B> {
+    fn weights(&mut self, plan: &Plan<'_>, spec: &ArchSpec) -> Result<Weights<B>, ModelError> {
+        let embedding = self.matrix(&plan.embedding)?;
+        let layers = plan
+            .layers
+            .iter()
+            .zip(&spec.layers)
+            .map(|(plan, layer)| self.layer(plan, layer, spec.norm_eps))
+            .collect::<Result<_, _>>()?;
+        Ok(Weights {
+            embedding,
+            layers,
+            final_norm: self.norm(&plan.final_norm, spec.norm_eps)?,
+            head: plan.head.as_ref().map(|head| self.matrix(head)).transpose()?,
+        })
+    }
+
+    fn layer(
+        &mut self,
+        plan: &LayerPlan<'_>,
+        spec: &LayerSpec,
+        eps: f32,
+    ) -> Result<LayerWeights<B>, ModelError> {
+        let mut head_norm = |norm: &Option<NormPlan<'_>>| {
+            norm.as_ref().map(|norm| self.norm(norm, eps)).transpose()
+        };
+        let (q_norm, k_norm) = (head_norm(&plan.q_norm)?, head_norm(&plan.k_norm)?);
+        Ok(LayerWeights {
+            attention_norm: self.norm(&plan.attention_norm, eps)?,
+            attention: AttentionWeights {
+                qkv: self.linear(&plan.qkv)?,
+                q_norm,
+                k_norm,
+                out: self.linear(&plan.out)?,
+            },
+            mlp_norm: self.norm(&plan.mlp_norm, eps)?,
+            mlp: GatedMlpWeights {
+                gate_up: self.linear(&plan.gate_up)?,
+                down: self.linear(&plan.down)?,
+                act: spec.gated_mlp().act,
+            },
+        })
+    }
+
+    fn norm(&mut self, plan: &NormPlan<'_>, eps: f32) -> Result<Norm<B>, ModelError> {
+        let values = dequantize_tensor(&plan.view).map_err(|source| self.format_error(source))?;
+        self.advance(plan.view.data.len());
+        Ok(Norm { weight: self.backend.vector(&values), eps })
+    }
+
+    fn linear(&mut self, plan: &LinearPlan<'_>) -> Result<Linear<B>, ModelError> {
+        let mut parts = Vec::new();
+        // Neighbours of one type become one matrix.
+        for run in plan.parts.chunk_by(|a, b| a.dtype() == b.dtype()) {
+            let data: Vec<_> = run.iter().map(Part::ordered).collect();
+            let views: Vec<_> = run.iter().zip(&data).map(|(p, data)| p.with_data(data)).collect();
+            let packed = self.backend.pack(&views, self.options.compute);
+            parts.push(packed.map_err(|source| self.format_error(source))?);
+            self.advance(data.iter().map(|data| data.len()).sum());
+        }
+        let mut bias = Vec::new();
+        for part in &plan.biases {
+            let data = part.ordered();
+            let values = dequantize_tensor(&part.with_data(&data));
+            bias.extend(values.map_err(|source| self.format_error(source))?);
+        }
+        let bias = (!bias.is_empty()).then(|| self.backend.vector(&bias));
+        Ok(Linear { parts, bias, n: plan.n(), k: plan.k })
+    }
+
+    /// A matrix that stands alone: the embedding table or the head.
+    fn matrix(&mut self, plan: &Part<'_>) -> Result<B::Weight, ModelError> {
+        let data = plan.ordered();
+        let packed = self.backend.pack(&[plan.with_data(&data)], self.options.compute);
+        let packed = packed.map_err(|source| self.format_error(source))?;
+        self.advance(data.len());
+        Ok(packed)
+    }
+
+    fn format_error(&self, source: QuantError) -> ModelError {
+        ModelError::Format { file: self.file.clone(), source }
+    }
+
+    fn advance(&mut self, n_bytes: usize) {
+        self.n_bytes += n_bytes as u64;
+        if let Some(progress) = self.options.progress {
+            let (n_bytes, n_total_bytes) = (self.n_bytes, self.n_total_bytes);
+            progress(LoadProgress { n_bytes: n_bytes.min(n_total_bytes), n_total_bytes });
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Every tensor that a spec asks for, looked up and checked before anything is packed.
+
+use std::borrow::Cow;
+
+use pelton_quant::{QuantError, for_dtype, supported_names};
+use pelton_tensor::{DType, TensorView};
+
+use crate::arch::{ArchSpec, GgufRows, Gqa, LayerSpec};
+use crate::error::ModelError;
+use crate::files::ModelFiles;
+use crate::files::names::{Naming, Part as Name};
+
+/// All tensors of a model.
+pub(super) struct Plan<'a> {
+    pub(super) embedding: Part<'a>,
+    pub(super) layers: Vec<LayerPlan<'a>>,
+    pub(super) final_norm: NormPlan<'a>,
+    pub(super) head: Option<Part<'a>>,
+}
+
+/// All tensors of a layer.
+pub(super) struct LayerPlan<'a> {
+    pub(super) attention_norm: NormPlan<'a>,
+    pub(super) qkv: LinearPlan<'a>,
+    pub(super) q_norm: Option<NormPlan<'a>>,
+    pub(super) k_norm: Option<NormPlan<'a>>,
+    pub(super) out: LinearPlan<'a>,
+    pub(super) mlp_norm: NormPlan<'a>,
+    pub(super) gate_up: LinearPlan<'a>,
+    pub(super) down: LinearPlan<'a>,
+}
+
+/// A norm's weight.
+pub(super) struct NormPlan<'a> {
+    pub(super) view: TensorView<'a>,
+}
+
+/// Matrices stacked by rows, with their biases.
+pub(super) struct LinearPlan<'a> {
+    pub(super) parts: Vec<Part<'a>>,
+    /// As many as parts, or none.
+    pub(super) biases: Vec<Part<'a>>,
+    pub(super) k: usize,
+}
+
+/// One tensor, whose rows may have to be put in another order while loading.
+pub(super) struct Part<'a> {
+    view: TensorView<'a>,
+    /// Heads whose rows are interleaved in the file.
+    n_interleaved_heads: Option<usize>,
+}
+
+impl<'a> Part<'a> {
+    /// How the tensor is stored.
+    pub(super) fn dtype(&self) -> DType {
+        self.view.dtype
+    }
+
+    /// The tensor's bytes with its rows in the order of the decoder.
+    pub(super) fn ordered(&self) -> Cow<'a, [u8]> {
+        match self.n_interleaved_heads {
+            None => Cow::Borrowed(self.view.data),
+            Some(n_heads) => Cow::Owned(deinterleave(self.view.data, self.view.shape[0], n_heads)),
+        }
+    }
+
+    /// The tensor with the bytes of [`ordered`](Self::ordered).
+    pub(super) fn with_data<'s>(&'s self, data: &'s [u8]) -> TensorView<'s> {
+        TensorView { data, ..self.view }
+    }
+}
+
+impl LinearPlan<'_> {
+    /// Rows of all parts.
+    pub(super) fn n(&self) -> usize {
+        self.parts.iter().map(|part| part.view.shape[0]).sum()
+    }
+}
+
+impl<'a> Plan<'a> {
+    pub(super) fn new(files: &'a ModelFiles, spec: &ArchSpec) -> Result<Self, ModelError> {
+        let naming = files.naming();
+        let is_interleaved =
+            naming == Naming::Gguf && files.arch().gguf_rows == GgufRows::Interleaved;
+        let lookup = Lookup { files, naming, is_interleaved };
+        let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
+        let table = |name| {
+            lookup
+                .weight(name, 0, &[vocab, hidden])
+                .map(|v| Part { view: v, n_interleaved_heads: None })
+        };
+        Ok(Self {
+            embedding: table(Name::Embedding)?,
+            layers: spec
+                .layers
+                .iter()
+                .enumerate()
+                .map(|(i, layer)| lookup.layer(i, layer, hidden))
+                .collect::<Result<_, _>>()?,
+            final_norm: lookup.norm(Name::FinalNorm, 0, hidden)?,
+            head: if spec.tied_embeddings { None } else { Some(table(Name::Head)?) },
+        })
+    }
+
+    /// Stored bytes of everything but biases.
+    pub(super) fn n_bytes(&self) -> usize {
+        let linear = |plan: &LinearPlan<'_>| {
+            plan.parts.iter().map(|part| part.view.data.len()).sum::<usize>()
+        };
+        let norm = |plan: &NormPlan<'_>| plan.view.data.len();
+        let layers = self.layers.iter().map(|layer| {
+            [&layer.qkv, &layer.out, &layer.gate_up, &layer.down].map(linear).iter().sum::<usize>()
+                + [&layer.attention_norm, &layer.mlp_norm].map(norm).iter().sum::<usize>()
+                + layer.q_norm.iter().chain(&layer.k_norm).map(norm).sum::<usize>()
+        });
+        self.embedding.view.data.len()
+            + layers.sum::<usize>()
+            + norm(&self.final_norm)
+            + self.head.as_ref().map_or(0, |head| head.view.data.len())
+    }
+}
+
+/// Finds tensors by name and checks them.
+struct Lookup<'a> {
+    files: &'a ModelFiles,
+    naming: Naming,
+    is_interleaved: bool,
+}
+
+/// Several projections of the same input.
+struct Stack<'s> {
+    layer: usize,
+    /// Name, rows, and the number of heads where rows may be interleaved.
+    parts: &'s [(Name, usize, Option<usize>)],
+    k: usize,
+    bias: bool,
+}
+
+impl<'a> Lookup<'a> {
+    fn layer(
+        &self,
+        layer: usize,
+        spec: &LayerSpec,
+        hidden: usize,
+    ) -> Result<LayerPlan<'a>, ModelError> {
+        let gqa: &Gqa = spec.gqa();
+        let mlp = spec.gated_mlp();
+        let ffn = mlp.intermediate_size;
+        let head_norm =
+            |name| gqa.qk_norm.then(|| self.norm(name, layer, gqa.head_dim)).transpose();
+        let stack = |parts, k, bias| self.linear(&Stack { layer, parts, k, bias });
+        Ok(LayerPlan {
+            attention_norm: self.norm(Name::AttentionNorm, layer, hidden)?,
+            qkv: stack(
+                &[
+                    (Name::Q, gqa.q_width(), Some(gqa.n_heads)),
+                    (Name::K, gqa.kv_width(), Some(gqa.n_kv_heads)),
+                    (Name::V, gqa.kv_width(), None),
+                ],
+                hidden,
+                gqa.qkv_bias,
+            )?,
+            q_norm: head_norm(Name::QNorm)?,
+            k_norm: head_norm(Name::KNorm)?,
+            out: stack(&[(Name::O, hidden, None)], gqa.q_width(), gqa.out_bias)?,
+            mlp_norm: self.norm(Name::MlpNorm, layer, hidden)?,
+            gate_up: stack(&[(Name::Gate, ffn, None), (Name::Up, ffn, None)], hidden, mlp.bias)?,
+            down: stack(&[(Name::Down, hidden, None)], ffn, mlp.bias)?,
+        })
+    }
+
+    fn linear(&self, stack: &Stack<'_>) -> Result<LinearPlan<'a>, ModelError> {
+        let heads = |n_heads: Option<usize>| n_heads.filter(|_| self.is_interleaved);
+        let mut plan = LinearPlan { parts: Vec::new(), biases: Vec::new(), k: stack.k };
+        for &(name, n, n_heads) in stack.parts {
+            let view = self.weight(name, stack.layer, &[n, stack.k])?;
+            plan.parts.push(Part { view, n_interleaved_heads: heads(n_heads) });
+            if stack.bias {
+                let view = self.find(&self.naming.bias(name, stack.layer), &[n])?;
+                plan.biases.push(Part { view, n_interleaved_heads: heads(n_heads) });
+            }
+        }
+        Ok(plan)
+    }
+
+    fn norm(&self, name: Name, layer: usize, width: usize) -> Result<NormPlan<'a>, ModelError> {
+        Ok(NormPlan { view: self.weight(name, layer, &[width])? })
+    }
+
+    fn weight(
+        &self,
+        name: Name,
+        layer: usize,
+        shape: &[usize],
+    ) -> Result<TensorView<'a>, ModelError> {
+        self.find(&self.naming.weight(name, layer), shape)
+    }
+
+    fn find(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
+        let file = || self.files.tensors().origin().to_owned();
+        let Some(view) = self.files.tensors().get(name) else {
+            return Err(ModelError::MissingTensor {
+                file: file(),
+                tensor: name.to_owned(),
+                shape: shape.to_vec(),
+            });
+        };
+        if view.shape != shape {
+            return Err(ModelError::Shape {
+                file: file(),
+                tensor: name.to_owned(),
+                expected: shape.to_vec(),
+                found: view.shape.to_vec(),
+            });
+        }
+        if for_dtype(view.dtype).is_none() {
+            let source = QuantError::Unsupported {
+                tensor: name.to_owned(),
+                dtype: view.dtype,
+                supported: supported_names(),
+            };
+            return Err(ModelError::Format { file: file(), source });
+        }
+        Ok(view)
+    }
+}
+
+/// Rows of each head from pairs `(0, d/2), (1, d/2 + 1), ...` to the order `0, 1, ..., d - 1`.
+fn deinterleave(data: &[u8], n_rows: usize, n_heads: usize) -> Vec<u8> {
+    reorder_rows(
+        data,
+        n_rows,
+        n_rows / n_heads,
+        |i, half| {
+            if i < half { 2 * i } else { 2 * (i - half) + 1 }
+        },
+    )
+}
+
+/// The inverse of the loader's: rows of each head to pairs, as GGUF files of some families store
+/// them.
+pub(crate) fn interleave(data: &[u8], n_rows: usize, n_heads: usize) -> Vec<u8> {
+    reorder_rows(data, n_rows, n_rows / n_heads, |i, half| i / 2 + half * (i % 2))
+}
+
+/// Row `i` of each head of the result is row `from(i, head_dim / 2)` of the same head.
+fn reorder_rows(
+    data: &[u8],
+    n_rows: usize,
+    head_dim: usize,
+    from: impl Fn(usize, usize) -> usize,
+) -> Vec<u8> {
+    let row_bytes = data.len() / n_rows;
+    let mut out = Vec::with_capacity(data.len());
+    for row in 0..n_rows {
+        let (head, i) = (row / head_dim, row % head_dim);
+        let source = head * head_dim + from(i, head_dim / 2);
+        out.extend_from_slice(&data[source * row_bytes..][..row_bytes]);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deinterleaving_undoes_interleaving() {
+        let rows: Vec<u8> = (0..24).collect();
+        let stored = interleave(&rows, 12, 2);
+        assert_eq!(&stored[..6], &[0, 1, 6, 7, 2, 3]);
+        assert_eq!(deinterleave(&stored, 12, 2), rows);
+    }
+}

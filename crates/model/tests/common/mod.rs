@@ -1,0 +1,175 @@
+//! Golden fixtures and small steps over a decoder.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::{Path, PathBuf};
+
+use pelton_base::TokenId;
+use pelton_kernels::{Cpu, Kernels};
+use pelton_model::{
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, LoadOptions, ModelFiles, SoleRank,
+    load,
+};
+use pelton_tensor::{Safetensors, TensorSource};
+
+/// A tiny checkpoint and what the reference implementation makes of it.
+pub(crate) struct Golden {
+    pub(crate) name: String,
+    pub(crate) max_context: Option<usize>,
+    pub(crate) prompt: Vec<TokenId>,
+    /// Greedy continuation of the prompt.
+    pub(crate) greedy: Vec<TokenId>,
+    /// One row per token of prompt and continuation, but for the last token.
+    pub(crate) logits: Vec<Vec<f32>>,
+    /// A complete model folder.
+    folder: tempfile::TempDir,
+}
+
+/// Every fixture.
+pub(crate) fn all() -> Vec<Golden> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(root)
+        .expect("fixtures")
+        .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.is_dir() && path.join("config.json").exists())
+        .collect();
+    folders.sort();
+    assert!(folders.len() >= 12, "{} fixtures", folders.len());
+    folders.iter().map(|folder| open(folder)).collect()
+}
+
+/// One fixture.
+pub(crate) fn golden(name: &str) -> Golden {
+    open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name))
+}
+
+fn open(path: &Path) -> Golden {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let weights = match std::fs::read_to_string(path.join("weights.txt")) {
+        Ok(other) => path.with_file_name(other.trim()),
+        Err(_) => path.to_owned(),
+    };
+    let copy = |from: PathBuf, name| std::fs::copy(from, folder.path().join(name)).expect("copy");
+    copy(path.join("config.json"), "config.json");
+    copy(weights.join("model.safetensors"), "model.safetensors");
+
+    let case = std::fs::read(path.join("case.json")).expect("case.json");
+    let case: serde_json::Value = serde_json::from_slice(&case).expect("JSON");
+    let reference = Safetensors::open_file(&path.join("reference.safetensors")).expect("reference");
+    let words = |name: &str| -> Vec<[u8; 4]> {
+        reference.get(name).expect(name).data.as_chunks::<4>().0.to_vec()
+    };
+    let tokens = |name| -> Vec<TokenId> {
+        words(name).into_iter().map(|w| TokenId(u32::from_le_bytes(w))).collect()
+    };
+    let logits: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
+    let width = reference.get("logits").expect("logits").shape[1];
+    Golden {
+        name: path.file_name().expect("name").to_string_lossy().into_owned(),
+        max_context: case["max_context"].as_u64().map(|n| n as usize),
+        prompt: tokens("prompt"),
+        greedy: tokens("greedy"),
+        logits: logits.chunks(width).map(<[f32]>::to_vec).collect(),
+        folder,
+    }
+}
+
+impl Golden {
+    pub(crate) fn files(&self) -> ModelFiles {
+        ModelFiles::open(self.folder.path()).expect(&self.name)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Prompt and continuation without the last token: the input of all reference rows.
+    pub(crate) fn tokens(&self) -> Vec<TokenId> {
+        let n = self.greedy.len() - 1;
+        self.prompt.iter().chain(&self.greedy[..n]).copied().collect()
+    }
+
+    pub(crate) fn load(&self, files: &ModelFiles, compute: Compute) -> Decoder<CpuBackend> {
+        self.load_on(files, compute, Kernels::best(), 1)
+    }
+
+    pub(crate) fn load_on(
+        &self,
+        files: &ModelFiles,
+        compute: Compute,
+        kernels: &'static Kernels,
+        n_threads: usize,
+    ) -> Decoder<CpuBackend> {
+        let options = LoadOptions { compute, max_context: self.max_context, ..Default::default() };
+        let backend = CpuBackend::new(Cpu::with(kernels, n_threads));
+        load(files, &options, backend, Box::new(SoleRank)).expect(&self.name)
+    }
+
+    /// Largest difference to the reference over all rows, relative to the row's largest logit.
+    pub(crate) fn worst_error(&self, rows: &[Vec<f32>]) -> f32 {
+        assert_eq!(rows.len(), self.logits.len());
+        let error = |(got, expected): (&Vec<f32>, &Vec<f32>)| {
+            let scale = expected.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+            let worst = got.iter().zip(expected).fold(0.0_f32, |m, (a, b)| {
+                if a.is_nan() { f32::INFINITY } else { m.max((a - b).abs()) }
+            });
+            worst / scale
+        };
+        rows.iter().zip(&self.logits).map(error).fold(0.0, f32::max)
+    }
+}
+
+impl Golden {
+    /// Root of the mean square difference, relative to that of the reference.
+    pub(crate) fn mean_error(&self, rows: &[Vec<f32>]) -> f32 {
+        assert_eq!(rows.len(), self.logits.len());
+        let pairs = || rows.iter().flatten().zip(self.logits.iter().flatten());
+        let error: f64 = pairs().map(|(a, b)| f64::from(a - b).powi(2)).sum();
+        let total: f64 = pairs().map(|(_, b)| f64::from(*b).powi(2)).sum();
+        (error / total).sqrt() as f32
+    }
+}
+
+pub(crate) const BLOCK: usize = 16;
+
+/// Logits of every row of one sequence, computed in chunks of the given sizes.
+pub(crate) fn run_chunks(
+    decoder: &mut Decoder<CpuBackend>,
+    tokens: &[TokenId],
+    chunks: &[usize],
+    blocks: &[u32],
+) -> Vec<Vec<f32>> {
+    assert_eq!(chunks.iter().sum::<usize>(), tokens.len());
+    let n_blocks = *blocks.iter().max().expect("blocks") as usize + 1;
+    let mut kv = decoder.new_kv(n_blocks, BLOCK);
+    let (mut rows, mut logits, mut first) = (Vec::new(), Vec::new(), 0);
+    for &n in chunks {
+        let sequence = ForwardSequence { rows: 0..n, first_position: first, block_table: blocks };
+        let logits_rows: Vec<usize> = (0..n).collect();
+        let input = ForwardInput {
+            tokens: &tokens[first..first + n],
+            sequences: std::slice::from_ref(&sequence),
+            logits_rows: &logits_rows,
+        };
+        decoder.forward(&mut kv, &input, &mut logits);
+        rows.extend(logits.chunks(logits.len() / n).map(<[f32]>::to_vec));
+        first += n;
+    }
+    rows
+}
+
+/// Logits of every row, whole sequence in one step.
+pub(crate) fn run_whole(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f32>> {
+    let blocks: Vec<u32> = (0..tokens.len().div_ceil(BLOCK) as u32).collect();
+    run_chunks(decoder, tokens, &[tokens.len()], &blocks)
+}
+
+/// The bits of rows, for equality that knows NaN and signs.
+pub(crate) fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    rows.iter().map(|row| row.iter().map(|x| x.to_bits()).collect()).collect()
+}
+
+/// Index of the largest logit.
+pub(crate) fn argmax(row: &[f32]) -> TokenId {
+    let best = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).expect("not empty");
+    TokenId(best as u32)
+}

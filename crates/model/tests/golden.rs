@@ -1,0 +1,103 @@
+//! Logits against the reference implementation, for every fixture and every weight format.
+//!
+//! `golden/make.py` says how the fixtures are made.
+
+mod common;
+
+use common::{Golden, all, argmax, bits, golden, run_chunks, run_whole};
+use pelton_model::{ARCHS, Compute, ModelFiles, export_gguf};
+
+/// Bound on the worst logit in f32.
+const F32_BOUND: f32 = 1e-4;
+/// Bounds on the root of the mean square error over all logits, relative to that of the logits
+/// themselves, per stored format and arithmetic. Weights of a random model cancel nothing, so these
+/// are far above what a trained model shows.
+const BOUNDS: &[(&str, Compute, f32)] = &[
+    ("F32", Compute::F32, 1e-5),
+    ("BF16", Compute::F32, 1e-5),
+    // Keys and values in bf16.
+    ("BF16", Compute::Auto, 5e-3),
+    ("F16", Compute::Auto, 5e-3),
+    // Weights rounded; with `Auto`, activations too.
+    ("Q8_0", Compute::F32, 0.03),
+    ("Q8_0", Compute::Auto, 0.04),
+    ("Q4_0", Compute::F32, 0.35),
+    ("Q4_0", Compute::Auto, 0.35),
+];
+
+fn exported(golden: &Golden, format: &str) -> ModelFiles {
+    let path = golden.folder().join(format!("{format}.gguf"));
+    export_gguf(&golden.files(), format, &path, None).expect(&golden.name);
+    ModelFiles::open(&path).expect(&golden.name)
+}
+
+#[test]
+fn every_fixture_matches_the_reference_in_f32() {
+    for golden in all() {
+        let mut decoder = golden.load(&golden.files(), Compute::F32);
+        let error = golden.worst_error(&run_whole(&mut decoder, &golden.tokens()));
+        assert!(error < F32_BOUND, "{}: {error:e}", golden.name);
+    }
+}
+
+#[test]
+fn greedy_decoding_one_token_at_a_time_gives_the_tokens_of_the_reference() {
+    for golden in all() {
+        let mut decoder = golden.load(&golden.files(), Compute::F32);
+        let tokens = golden.tokens();
+        let mut chunks = vec![golden.prompt.len()];
+        chunks.resize(golden.greedy.len(), 1);
+        let rows = run_chunks(&mut decoder, &tokens, &chunks, &[3, 1, 4, 0]);
+        let chosen: Vec<_> = rows[golden.prompt.len() - 1..].iter().map(|r| argmax(r)).collect();
+        assert_eq!(chosen, golden.greedy, "{}", golden.name);
+    }
+}
+
+#[test]
+fn every_format_stays_within_its_stated_bound() {
+    for golden in all() {
+        for &(format, compute, bound) in BOUNDS {
+            let mut decoder = golden.load(&exported(&golden, format), compute);
+            let error = golden.mean_error(&run_whole(&mut decoder, &golden.tokens()));
+            println!("{:24} {format} {compute:?}: {error:.2e}", golden.name);
+            assert!(error < bound, "{} {format} {compute:?}: {error:e}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn a_gguf_file_computes_the_bits_of_the_folder_it_was_made_from() {
+    for golden in all() {
+        let tokens = golden.tokens();
+        let from_folder = run_whole(&mut golden.load(&golden.files(), Compute::F32), &tokens);
+        let from_gguf =
+            run_whole(&mut golden.load(&exported(&golden, "F32"), Compute::F32), &tokens);
+        // These two keep f32 divisors or a ratio of attention factors in the file.
+        if ["llama3", "llama-yarn-mscale"].contains(&golden.name.as_str()) {
+            assert!(golden.worst_error(&from_gguf) < F32_BOUND, "{}", golden.name);
+        } else {
+            assert_eq!(bits(&from_gguf), bits(&from_folder), "{}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn every_architecture_has_a_fixture() {
+    let seen: Vec<String> =
+        all().iter().map(|golden| golden.files().config().architecture.clone()).collect();
+    for arch in ARCHS {
+        assert!(arch.names.iter().any(|name| seen.iter().any(|s| s == name)), "{:?}", arch.names);
+    }
+}
+
+#[test]
+fn a_wrong_rotation_would_be_noticed() {
+    // The scaled variants share weights; a scaling that did nothing would pass unseen otherwise.
+    let plain = golden("llama");
+    for name in ["llama-linear", "llama-dynamic", "llama-yarn", "llama3", "llama-longrope"] {
+        let scaled = golden(name);
+        let mut decoder = plain.load(&plain.files(), Compute::F32);
+        let rows = run_whole(&mut decoder, &scaled.tokens());
+        assert!(scaled.worst_error(&rows) > 0.01, "{name}");
+    }
+}

@@ -1,0 +1,152 @@
+//! Same request, same tokens: what must not change a single bit of the logits.
+
+mod common;
+
+use common::{BLOCK, Golden, all, bits, golden, run_chunks, run_whole};
+use pelton_base::TokenId;
+use pelton_kernels::Kernels;
+use pelton_model::{
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, ModelFiles, export_gguf,
+};
+
+const FORMATS: [(&str, Compute); 4] = [
+    ("F32", Compute::F32),
+    ("BF16", Compute::Auto),
+    ("Q8_0", Compute::Auto),
+    ("Q4_0", Compute::Auto),
+];
+
+fn exported(golden: &Golden, format: &str) -> ModelFiles {
+    let path = golden.folder().join(format!("{format}.gguf"));
+    export_gguf(&golden.files(), format, &path, None).expect(&golden.name);
+    ModelFiles::open(&path).expect(&golden.name)
+}
+
+#[test]
+fn chunked_prefill_is_the_whole_prefill() {
+    for golden in all() {
+        let tokens = golden.tokens();
+        let files = exported(&golden, "Q8_0");
+        let mut decoder = golden.load(&files, Compute::Auto);
+        let whole = bits(&run_whole(&mut decoder, &tokens));
+        for chunks in [vec![1; 63], vec![7; 9], vec![31, 1, 31], vec![16, 16, 16, 15]] {
+            let rows = run_chunks(&mut decoder, &tokens, &chunks, &[0, 1, 2, 3]);
+            assert!(bits(&rows) == whole, "{} {chunks:?}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn pages_may_lie_anywhere() {
+    let golden = golden("mistral");
+    let tokens = golden.tokens();
+    let mut decoder = golden.load(&golden.files(), Compute::Auto);
+    let expected = bits(&run_whole(&mut decoder, &tokens));
+    for blocks in [[3, 2, 1, 0], [9, 4, 17, 6]] {
+        let rows = run_chunks(&mut decoder, &tokens, &[40, 23], &blocks);
+        assert!(bits(&rows) == expected, "{blocks:?}");
+    }
+}
+
+/// Eight sequences in one step, at different places: some begin, some go on, one only decodes.
+fn run_batch(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f32>> {
+    let n_sequences = 8;
+    let tables: Vec<Vec<u32>> =
+        (0..n_sequences).map(|s| (0..4).map(|b| (b * n_sequences + s) as u32).collect()).collect();
+    let mut kv = decoder.new_kv(4 * n_sequences, BLOCK);
+    // Sequence `s` is the tokens from `s` on; its first part is computed alone, without logits.
+    let first = |s: usize| s * 5;
+    let mut logits = Vec::new();
+    for s in 1..n_sequences {
+        let sequence =
+            ForwardSequence { rows: 0..first(s), first_position: 0, block_table: &tables[s] };
+        let input = ForwardInput {
+            tokens: &tokens[s..s + first(s)],
+            sequences: &[sequence],
+            logits_rows: &[],
+        };
+        decoder.forward(&mut kv, &input, &mut logits);
+        assert!(logits.is_empty());
+    }
+    let (mut batch, mut sequences) = (Vec::new(), Vec::new());
+    for s in 0..n_sequences {
+        let n_rows = if s == 7 { 1 } else { 3 + s };
+        let start = batch.len();
+        batch.extend_from_slice(&tokens[s + first(s)..][..n_rows]);
+        let rows = start..batch.len();
+        let (first_position, block_table) = (first(s), tables[s].as_slice());
+        sequences.push(ForwardSequence { rows, first_position, block_table });
+    }
+    let last_rows: Vec<usize> = sequences.iter().map(|s| s.rows.end - 1).collect();
+    let input = ForwardInput { tokens: &batch, sequences: &sequences, logits_rows: &last_rows };
+    decoder.forward(&mut kv, &input, &mut logits);
+    logits.chunks(logits.len() / n_sequences).map(<[f32]>::to_vec).collect()
+}
+
+#[test]
+fn a_batch_of_eight_is_eight_batches_of_one() {
+    for golden in all() {
+        for (format, compute) in FORMATS {
+            let tokens = golden.tokens();
+            let mut decoder = golden.load(&exported(&golden, format), compute);
+            let together = run_batch(&mut decoder, &tokens);
+            for (s, row) in together.iter().enumerate() {
+                let n = s * 5 + if s == 7 { 1 } else { 3 + s };
+                let alone = run_whole(&mut decoder, &tokens[s..s + n]);
+                let alone = alone.last().expect("rows");
+                assert!(
+                    bits(std::slice::from_ref(alone)) == bits(std::slice::from_ref(row)),
+                    "{} {format}, sequence {s}",
+                    golden.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_instruction_set_and_thread_count_computes_the_same_bits() {
+    let scalar = Kernels::by_name("scalar").expect("scalar");
+    for name in ["llama3", "mistral", "qwen2", "qwen3"] {
+        let golden = golden(name);
+        let tokens = golden.tokens();
+        for (format, compute) in FORMATS {
+            let files = exported(&golden, format);
+            let expected =
+                bits(&run_whole(&mut golden.load_on(&files, compute, scalar, 1), &tokens));
+            for kernels in Kernels::available() {
+                for n_threads in [1, 2] {
+                    let mut decoder = golden.load_on(&files, compute, kernels, n_threads);
+                    let rows = bits(&run_whole(&mut decoder, &tokens));
+                    assert!(rows == expected, "{name} {format} {} {n_threads}", kernels.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_copied_block_reads_like_the_original() {
+    let golden = golden("qwen3");
+    let tokens = golden.tokens();
+    let mut decoder = golden.load(&golden.files(), Compute::Auto);
+    let expected = bits(&run_whole(&mut decoder, &tokens));
+    let mut kv = decoder.new_kv(8, BLOCK);
+    let mut logits = Vec::new();
+    let mut step = |decoder: &mut Decoder<CpuBackend>,
+                    kv: &mut _,
+                    range: std::ops::Range<usize>,
+                    blocks: &[u32]| {
+        let n = range.len();
+        let sequence =
+            ForwardSequence { rows: 0..n, first_position: range.start, block_table: blocks };
+        let input =
+            ForwardInput { tokens: &tokens[range], sequences: &[sequence], logits_rows: &[n - 1] };
+        decoder.forward(kv, &input, &mut logits);
+        logits.clone()
+    };
+    step(&mut decoder, &mut kv, 0..40, &[0, 1, 2]);
+    decoder.copy_kv_block(&mut kv, 2, 5);
+    let row = step(&mut decoder, &mut kv, 40..63, &[0, 1, 5, 6]);
+    assert!(bits(&[row])[0] == expected[62]);
+}

@@ -1,0 +1,238 @@
+//! `bench-model`: random weights in the shape of a published model, for measuring speed.
+//!
+//! What the weights are does not change how fast they are read, so nothing needs to be downloaded.
+//! They are small enough for activations to stay finite, and the same for the same seed. The
+//! vocabulary is synthetic: every byte, then pairs and triples of bytes, each made by one merge.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use pelton_model::ModelFiles;
+use pelton_tensor::{DType, GgufArray, GgufValue, GgufWriter};
+use rand::rngs::SmallRng;
+use rand::{RngCore, SeedableRng};
+
+/// Writes a GGUF file with random weights in the shape of a published model.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Whose shape to take.
+    #[arg(long, value_enum)]
+    shape: ShapeName,
+    /// How matrices are stored.
+    #[arg(long, default_value = "q8_0")]
+    format: String,
+    /// File to write.
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ShapeName {
+    /// Llama 3.2 1B.
+    #[value(name = "llama-1b")]
+    Llama1b,
+    /// Qwen 2.5 0.5B.
+    #[value(name = "qwen-0.5b")]
+    Qwen05b,
+}
+
+/// Sizes in elements.
+struct Shape {
+    arch: &'static str,
+    n_layers: usize,
+    hidden: usize,
+    ffn: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    vocab: usize,
+    context: usize,
+    rope_base: f32,
+    eps: f32,
+    qkv_bias: bool,
+}
+
+const LLAMA_1B: Shape = Shape {
+    arch: "llama",
+    n_layers: 16,
+    hidden: 2048,
+    ffn: 8192,
+    n_heads: 32,
+    n_kv_heads: 8,
+    head_dim: 64,
+    vocab: 128_256,
+    context: 131_072,
+    rope_base: 500_000.0,
+    eps: 1e-5,
+    qkv_bias: false,
+};
+
+const QWEN_05B: Shape = Shape {
+    arch: "qwen2",
+    n_layers: 24,
+    hidden: 896,
+    ffn: 4864,
+    n_heads: 14,
+    n_kv_heads: 2,
+    head_dim: 64,
+    vocab: 151_936,
+    context: 32_768,
+    rope_base: 1_000_000.0,
+    eps: 1e-6,
+    qkv_bias: true,
+};
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let shape = match args.shape {
+        ShapeName::Llama1b => &LLAMA_1B,
+        ShapeName::Qwen05b => &QWEN_05B,
+    };
+    let dtype = match args.format.to_ascii_lowercase().as_str() {
+        "f32" => DType::F32,
+        "f16" => DType::F16,
+        "bf16" => DType::Bf16,
+        "q8_0" => DType::Q8_0,
+        "q4_0" => DType::Q4_0,
+        other => bail!("unknown format `{other}`; known are f32, f16, bf16, q8_0, q4_0"),
+    };
+    let mut writer = GgufWriter::new();
+    write_metadata(shape, &mut writer);
+    write_vocabulary(shape, &mut writer);
+    let tensors = tensors(shape);
+    for (name, dims) in &tensors {
+        let dtype = if dims.len() == 2 { dtype } else { DType::F32 };
+        writer.tensor(name, dtype, dims);
+    }
+    let mut data = writer.create(&args.out)?;
+    let mut rng = SmallRng::seed_from_u64(1);
+    let bar = crate::export::bar(tensors.len() as u64, "writing");
+    let mut bytes = Vec::new();
+    for (name, dims) in &tensors {
+        let n: usize = dims.iter().product();
+        if dims.len() == 2 {
+            fill(dtype, n, &mut rng, &mut bytes);
+        } else {
+            let value: f32 = if name.ends_with("bias") { 0.01 } else { 1.0 };
+            bytes.clear();
+            bytes.extend((0..n).flat_map(|_| value.to_le_bytes()));
+        }
+        data.tensor_data(&bytes)?;
+        bar.inc(1);
+    }
+    data.finish()?;
+    bar.finish_and_clear();
+    let written = ModelFiles::open(&args.out).context("reading the file back")?;
+    pelton_model::check(&written).context("reading the file back")?;
+    println!("{}: {} bytes", args.out.display(), std::fs::metadata(&args.out)?.len());
+    Ok(())
+}
+
+/// Random weights of a magnitude of about 0.02.
+fn fill(dtype: DType, n: usize, rng: &mut SmallRng, bytes: &mut Vec<u8>) {
+    let n_bytes = dtype.bytes_for(n).expect("invariant: whole blocks");
+    bytes.resize(n_bytes, 0);
+    rng.fill_bytes(bytes);
+    let keep_sign = |bytes: &mut [u8], width: usize, exponent: u16, mantissa: u16| {
+        for word in bytes.chunks_exact_mut(width) {
+            let top = &mut word[width - 2..];
+            let random = u16::from_le_bytes([top[0], top[1]]);
+            let bits = (random & (0x8000 | mantissa)) | exponent;
+            top.copy_from_slice(&bits.to_le_bytes());
+        }
+    };
+    match dtype {
+        // Exponents of 2^-7 and 2^-6.
+        DType::F32 => keep_sign(bytes, 4, 0x3C00, 0x00FF),
+        DType::Bf16 => keep_sign(bytes, 2, 0x3C00, 0x00FF),
+        DType::F16 => keep_sign(bytes, 2, 0x2000, 0x07FF),
+        // A half-precision scale before each block: 2^-12 for int8, 2^-8 for int4.
+        DType::Q8_0 => bytes.chunks_exact_mut(34).for_each(|block| set_scale(block, 0x0C00)),
+        _ => bytes.chunks_exact_mut(18).for_each(|block| set_scale(block, 0x1C00)),
+    }
+}
+
+fn set_scale(block: &mut [u8], bits: u16) {
+    block[..2].copy_from_slice(&bits.to_le_bytes());
+}
+
+fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
+    let (hidden, ffn) = (shape.hidden, shape.ffn);
+    let (q, kv) = (shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim);
+    let mut all = vec![("token_embd.weight".to_owned(), vec![shape.vocab, hidden])];
+    for layer in 0..shape.n_layers {
+        let mut add = |name: &str, dims: &[usize]| {
+            all.push((format!("blk.{layer}.{name}"), dims.to_vec()));
+        };
+        add("attn_norm.weight", &[hidden]);
+        add("attn_q.weight", &[q, hidden]);
+        add("attn_k.weight", &[kv, hidden]);
+        add("attn_v.weight", &[kv, hidden]);
+        if shape.qkv_bias {
+            add("attn_q.bias", &[q]);
+            add("attn_k.bias", &[kv]);
+            add("attn_v.bias", &[kv]);
+        }
+        add("attn_output.weight", &[hidden, q]);
+        add("ffn_norm.weight", &[hidden]);
+        add("ffn_gate.weight", &[ffn, hidden]);
+        add("ffn_up.weight", &[ffn, hidden]);
+        add("ffn_down.weight", &[hidden, ffn]);
+    }
+    all.push(("output_norm.weight".to_owned(), vec![hidden]));
+    all
+}
+
+fn write_metadata(shape: &Shape, writer: &mut GgufWriter) {
+    writer.metadata("general.architecture", GgufValue::String(shape.arch.to_owned()));
+    for (key, n) in [
+        ("context_length", shape.context),
+        ("embedding_length", shape.hidden),
+        ("block_count", shape.n_layers),
+        ("feed_forward_length", shape.ffn),
+        ("attention.head_count", shape.n_heads),
+        ("attention.head_count_kv", shape.n_kv_heads),
+        ("vocab_size", shape.vocab),
+    ] {
+        writer.metadata(format!("{}.{key}", shape.arch), GgufValue::U32(n as u32));
+    }
+    let key = format!("{}.attention.layer_norm_rms_epsilon", shape.arch);
+    writer.metadata(key, GgufValue::F32(shape.eps));
+    writer.metadata(format!("{}.rope.freq_base", shape.arch), GgufValue::F32(shape.rope_base));
+}
+
+/// The character that stands for a byte in byte-level vocabularies.
+fn byte_char(byte: u8) -> char {
+    let is_printable = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
+    if is_printable(byte) {
+        return char::from(byte);
+    }
+    let n_before = (0..byte).filter(|b| !is_printable(*b)).count() as u32;
+    char::from_u32(256 + n_before).expect("invariant: below U+0200")
+}
+
+fn write_vocabulary(shape: &Shape, writer: &mut GgufWriter) {
+    let bytes: Vec<String> = (0..=255).map(|byte| byte_char(byte).to_string()).collect();
+    let n_merges = shape.vocab - bytes.len() - 1;
+    let pairs = bytes.iter().flat_map(|a| bytes.iter().map(move |b| (a.clone(), b.clone())));
+    let triples =
+        pairs.clone().flat_map(|(a, b)| bytes.iter().map(move |c| (format!("{a}{b}"), c.clone())));
+    let merges: Vec<(String, String)> = pairs.chain(triples).take(n_merges).collect();
+    let end = "<|endoftext|>".to_owned();
+    let merged = merges.iter().map(|(a, b)| format!("{a}{b}"));
+    let tokens: Vec<Vec<u8>> =
+        bytes.iter().cloned().chain(merged).chain([end]).map(String::into_bytes).collect();
+    let mut kinds = vec![1; tokens.len()];
+    let end_id = tokens.len() - 1;
+    kinds[end_id] = 3;
+    let merges = merges.iter().map(|(a, b)| format!("{a} {b}").into_bytes()).collect();
+
+    let text = |x: &str| GgufValue::String(x.to_owned());
+    writer
+        .metadata("tokenizer.ggml.model", text("gpt2"))
+        .metadata("tokenizer.ggml.pre", text("gpt-2"))
+        .metadata("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::Strings(tokens)))
+        .metadata("tokenizer.ggml.token_type", GgufValue::Array(GgufArray::I32(kinds)))
+        .metadata("tokenizer.ggml.merges", GgufValue::Array(GgufArray::Strings(merges)))
+        .metadata("tokenizer.ggml.eos_token_id", GgufValue::U32(end_id as u32))
+        .metadata("tokenizer.ggml.add_bos_token", GgufValue::Bool(false));
+}
