@@ -1,11 +1,30 @@
-//! Any bytes are a config that describes a model, or an error of one line; never a panic.
+//! Any bytes are a config from which an architecture builds a sound spec, or an error of one line;
+//! never a panic, never memory that the config merely claims.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pelton_model::arch::find;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Err(err) = pelton_model::parse_config(bytes) {
-        let message = err.to_string();
-        assert!(!message.contains('\n'), "{message:?}");
+    let built = pelton_model::parse_config(bytes).and_then(|config| {
+        let arch = find(&config.architecture).expect("a config names a known architecture");
+        (arch.spec)(&config)
+    });
+    match built {
+        Ok(spec) => {
+            assert!(!spec.layers.is_empty() && spec.hidden_size > 0 && spec.vocab_size > 0);
+            assert!(spec.norm_eps.is_finite() && spec.rope.theta.is_finite());
+            for layer in &spec.layers {
+                let gqa = layer.gqa();
+                assert!(gqa.n_kv_heads > 0 && gqa.n_heads % gqa.n_kv_heads == 0);
+                assert!(gqa.head_dim > 0 && gqa.head_dim % 2 == 0);
+                // Overflow would panic here.
+                let _ = (gqa.qkv_width(), layer.gated_mlp().intermediate_size * 2);
+            }
+        }
+        Err(err) => {
+            let message = err.to_string();
+            assert!(!message.contains('\n'), "{message:?}");
+        }
     }
 });

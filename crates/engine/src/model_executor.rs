@@ -16,13 +16,17 @@ pub enum KvMemory {
     Bytes(usize),
 }
 
-/// The KV memory of one [`ModelExecutor`].
+/// The KV memory of one [`ModelExecutor`], and what it may sample.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ModelExecutorConfig {
     /// Tokens per block; at least one.
     pub block_size: usize,
     /// How much of it.
     pub memory: KvMemory,
+    /// Tokens below this are sampled; the model's rows beyond it are padding that no tokenizer can
+    /// turn into text. They then have no probability, in reports neither. `None`, zero or more than
+    /// the model has: all are sampled.
+    pub sampled_vocab: Option<usize>,
 }
 
 /// Runs plans on a [`Decoder`].
@@ -30,6 +34,8 @@ pub struct ModelExecutor<B: Backend> {
     decoder: Decoder<B>,
     kv: B::Kv,
     capacity: KvCapacity,
+    /// Leading logits of a row that are sampled.
+    n_sampled: usize,
     sampler: Sampler,
     states: HashMap<RequestId, SamplerState>,
     scratch: Scratch,
@@ -70,10 +76,14 @@ impl<B: Backend> ModelExecutor<B> {
             .try_new_kv(n_blocks, block_size)
             .map_err(|source| ExecutorError::KvRefused { n_blocks, block_bytes, source })?;
         let n_blocks = u32::try_from(n_blocks).expect("invariant: bounded by 32-bit slots");
+        let vocab_size = decoder.spec().vocab_size;
+        let n_sampled = config.sampled_vocab.filter(|n| (1..vocab_size).contains(n));
+        let n_sampled = n_sampled.unwrap_or(vocab_size);
         Ok(Self {
             decoder,
             kv,
             capacity: KvCapacity { n_blocks, block_size },
+            n_sampled,
             sampler: Sampler::new(),
             states: HashMap::new(),
             scratch: Scratch::default(),
@@ -143,7 +153,8 @@ where
         let vocab_size = self.decoder.spec().vocab_size;
         let mut rows = self.scratch.logits.chunks_exact_mut(vocab_size);
         for share in plan.sequences.iter().filter(|share| share.samples) {
-            let logits = rows.next().expect("invariant: a row of logits per sampling share");
+            let row = rows.next().expect("invariant: a row of logits per sampling share");
+            let logits = &mut row[..self.n_sampled];
             let state =
                 self.states.get_mut(&share.id).expect("invariant: requests are added before plans");
             let sampled = self.sampler.sample(state, logits, share.n_generated);

@@ -20,6 +20,7 @@
 //! thread it waits for).
 
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -122,11 +123,13 @@ impl ThreadTeam {
     /// # Panics
     ///
     /// Panics with the payload of the first panic of `f`, after all threads have finished; the
-    /// team stays usable. Calling `run` from inside `f` is a deadlock on more than one thread.
+    /// team stays usable. On more than one thread it also panics when called from inside `f`, which
+    /// would wait for itself.
     pub fn run<F: Fn(usize) + Sync>(&self, f: F) {
         if self.workers.is_empty() {
             return f(0);
         }
+        let _inside = Inside::enter(&self.shared);
         unsafe fn call<F: Fn(usize)>(data: *const (), thread: usize) {
             // SAFETY: `data` points to an `F` that outlives the run, see `Job`.
             unsafe { (*data.cast::<F>())(thread) }
@@ -195,9 +198,35 @@ impl Drop for ThreadTeam {
     }
 }
 
+thread_local! {
+    /// The team whose job this thread is at, by address; null between jobs.
+    static AT_WORK: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Marks this thread as being at a team's job, until dropped.
+struct Inside {
+    /// A job of one team may run another team.
+    outer: *const Shared,
+}
+
+impl Inside {
+    fn enter(shared: &Shared) -> Self {
+        let outer = AT_WORK.replace(shared);
+        assert!(!std::ptr::eq(outer, shared), "invariant: a team is not run from inside its job");
+        Self { outer }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        AT_WORK.set(self.outer);
+    }
+}
+
 /// Life of worker `thread`.
 fn work(shared: &Shared, thread: usize) {
     let mut seen = 0;
+    let _inside = Inside::enter(shared);
     loop {
         let is_new = || shared.epoch.load(Ordering::SeqCst) != seen;
         wait_until(is_new, Some(&shared.parked[thread - 1]));
@@ -212,11 +241,12 @@ fn work(shared: &Shared, thread: usize) {
         if let Err(payload) = result {
             lock(&shared.panic).get_or_insert(payload);
         }
-        let caller = lock(&shared.caller).clone();
-        if shared.n_busy.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(caller) = caller
-        {
-            caller.unpark();
+        if shared.n_busy.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // A caller that spun may be gone, and another may have come: it is woken for nothing,
+            // which its wait allows for. One that sleeps is still there, and is the one to wake.
+            if let Some(caller) = &*lock(&shared.caller) {
+                caller.unpark();
+            }
         }
     }
 }
@@ -360,6 +390,30 @@ mod tests {
             });
             assert_eq!(sum.into_inner(), 3);
         }
+    }
+
+    #[test]
+    fn running_a_team_from_inside_its_own_job_is_a_panic_and_not_a_deadlock() {
+        let (team, other) = (ThreadTeam::new(2), ThreadTeam::new(2));
+        for thread in 0..2 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                team.run(|t| {
+                    if t == thread {
+                        team.run(|_| {});
+                    }
+                });
+            }));
+            let payload = result.expect_err("the panic must reach the caller");
+            let message = payload.downcast_ref::<&str>().expect("a message");
+            assert!(message.contains("from inside its job"), "{message}");
+        }
+        let sum = AtomicUsize::new(0);
+        team.run(|_| {
+            other.run(|t| {
+                sum.fetch_add(t + 1, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(sum.into_inner(), 6, "another team may run");
     }
 
     #[test]

@@ -1,2 +1,39 @@
 //! The library face: messages in, events out.
+//!
+//! ```text
+//!   ModelRef --resolve--> files --load--> Llm
+//!   ChatRequest --template--> text --tokenizer--> tokens --EngineHandle--> token streams
+//!   token streams --Detokenizer--> text --StopMatcher--> Event, Event, ... Finish
+//! ```
+//!
+//! An [`Llm`] is shared (`Arc`) and answers any number of requests at once; each answer is a
+//! [`Generating`], whose drop aborts the request. Nothing here needs an async runtime: events can
+//! be awaited or waited for.
+//!
+//! [`Llm::load`] takes a [`ModelRef`]: a folder, a `.gguf` file, a repository on a [`hub`], or bytes
+//! that are part of the program.
+//!
+//! **Architecture invariant:** this crate knows text, tokens and streams; it knows neither HTTP nor
+//! how a step is computed.
 #![forbid(unsafe_code)]
+
+mod defaults;
+mod error;
+mod event;
+mod generating;
+pub mod hub;
+mod llm;
+mod load;
+mod memory;
+mod reference;
+mod request;
+mod stop;
+
+pub use error::LlmError;
+pub use event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
+pub use generating::Generating;
+pub use llm::{Llm, LlmInfo, LlmParts};
+pub use load::{LlmOptions, LoadProgress};
+pub use reference::{LocalModel, ModelRef};
+pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};
+pub use stop::{StopMatcher, StopOutcome};

@@ -6,8 +6,12 @@
 //! - **whole vocabulary** (no top-k, no top-p): weights in id order, one draw. A min-p cut only
 //!   zeroes weights, since it is relative to the largest, whose weight is 1;
 //! - **a few** (top-k or top-p): the largest logits are selected and sorted, cut, and drawn from in
-//!   that order. Top-p does not know beforehand how many it needs: it selects 256, and 8 times as
-//!   many whenever they do not reach `top_p`.
+//!   that order. Top-p does not know beforehand how many it needs, but whom it cannot need: tokens
+//!   below `(1 - top_p) / vocab` of the total have less than `1 - top_p` of it together. Of the
+//!   others the largest 32 are sorted, then 4 times as many more, until they reach `top_p`.
+//!
+//! Top-p reads the vocabulary three times: for the maximum, for the weights and their sum, and for
+//! the candidates. Top-k alone reads it once.
 //!
 //! The draw is inversion: `u` in `[0, 1)` times the sum of the weights is walked to.
 
@@ -16,9 +20,9 @@ use crate::math::{argmax, exp_nonpositive, max, sum, tame};
 use crate::{RowContext, SamplerState, TokenLogprobs, select};
 use pelton_base::TokenId;
 
-/// First number of candidates tried for top-p.
-const FIRST_CANDIDATES: usize = 256;
-/// Weights per partial sum of the whole-vocabulary draw.
+/// Candidates for top-p that are sorted first.
+const FIRST_SORTED: usize = 32;
+/// Weights per partial sum of the whole vocabulary.
 const BLOCK: usize = 1024;
 
 /// A chosen token.
@@ -41,6 +45,8 @@ pub struct Sampler {
     block_sums: Vec<f64>,
     /// Selected logits, largest first.
     keys: Vec<u64>,
+    /// Their weights.
+    kept: Vec<f32>,
 }
 
 impl Sampler {
@@ -97,15 +103,7 @@ impl Sampler {
 
     /// Draws from every token whose weight is at least `min_p`.
     fn draw_from_all(&mut self, state: &SamplerState, logits: &[f32], u: f64) -> usize {
-        self.weigh_all(state.temperature, logits);
-        if state.min_p > 0.0 {
-            for weight in &mut self.weights {
-                *weight = if *weight < state.min_p { 0.0 } else { *weight };
-            }
-        }
-        self.block_sums.clear();
-        self.block_sums.extend(self.weights.chunks(BLOCK).map(sum));
-        let total: f64 = self.block_sums.iter().sum();
+        let total = self.weigh_all(logits, state.temperature, state.min_p);
         let (block, rest) = walk(self.block_sums.iter().copied(), u * total);
         let start = block * BLOCK;
         let in_block = &self.weights[start.min(self.weights.len())..];
@@ -116,60 +114,82 @@ impl Sampler {
     /// Draws from the largest: at most `top_k`, then as many as reach `top_p`, then those above
     /// `min_p`.
     fn draw_from_few(&mut self, state: &SamplerState, logits: &[f32], u: f64) -> usize {
-        let max = max(logits);
-        let weight = |key: u64| {
-            let logit = tame(logits[select::id_of(key)]);
-            f64::from(exp_nonpositive((logit - max) / state.temperature))
-        };
+        self.kept.clear();
         if state.top_k > 0 {
             select::largest(logits, state.top_k, &mut self.keys);
+            let logit = |key: u64| tame(logits[select::id_of(key)]);
+            let max = self.keys.first().map_or(0.0, |&key| logit(key));
+            let weight = |&key: &u64| exp_nonpositive((logit(key) - max) / state.temperature);
+            self.kept.extend(self.keys.iter().map(weight));
             if state.top_p < 1.0 {
-                let total: f64 = self.keys.iter().map(|&key| weight(key)).sum();
-                let reached = reach(self.keys.iter().map(|&key| weight(key)), total, state.top_p);
-                self.keys.truncate(reached.unwrap_or(self.keys.len()));
+                let target = f64::from(state.top_p) * total(&self.kept);
+                self.kept.truncate(reach(self.kept.iter().copied(), &mut 0.0, target));
             }
         } else {
-            self.weigh_all(state.temperature, logits);
-            let total: f64 = self.weights.chunks(BLOCK).map(sum).sum();
-            let mut n_candidates = FIRST_CANDIDATES;
-            loop {
-                select::largest(logits, n_candidates, &mut self.keys);
-                match reach(self.keys.iter().map(|&key| weight(key)), total, state.top_p) {
-                    Some(n_kept) => break self.keys.truncate(n_kept),
-                    None if n_candidates >= logits.len() => break,
-                    None => n_candidates = n_candidates.saturating_mul(8),
-                }
-            }
+            let total = self.weigh_all(logits, state.temperature, 0.0);
+            // Half of the bound, so that rounding cannot make it too high.
+            let bound = 0.5 * (1.0 - f64::from(state.top_p)) * total / logits.len() as f64;
+            let least = (bound as f32).max(f32::MIN_POSITIVE);
+            select::at_least(logits, &self.weights, least, &mut self.keys);
+            self.keep_until(f64::from(state.top_p) * total);
         }
         if state.min_p > 0.0 {
-            let min_p = f64::from(state.min_p);
-            self.keys.truncate(self.keys.partition_point(|&key| weight(key) >= min_p).max(1));
+            let n_kept = self.kept.partition_point(|&weight| weight >= state.min_p);
+            self.kept.truncate(n_kept.max(1));
         }
-        let total: f64 = self.keys.iter().map(|&key| weight(key)).sum();
-        let (idx, _) = walk(self.keys.iter().map(|&key| weight(key)), u * total);
+        let target = u * total(&self.kept);
+        let (idx, _) = walk(self.kept.iter().map(|&weight| f64::from(weight)), target);
         self.keys.get(idx).map_or(0, |&key| select::id_of(key))
     }
 
-    /// Fills `weights` with `exp((l - max) / temperature)`; all zero when nothing is possible.
-    fn weigh_all(&mut self, temperature: f32, logits: &[f32]) {
+    /// Sorts the candidates, largest first, until the weights of the sorted reach `target`; these
+    /// are kept.
+    fn keep_until(&mut self, target: f64) {
+        let Self { keys, weights, kept, .. } = self;
+        let (mut rest, mut n_next, mut sum) = (&mut keys[..], FIRST_SORTED, 0.0);
+        while (kept.is_empty() || sum < target) && !rest.is_empty() {
+            let n_sorted = n_next.min(rest.len());
+            select::sort_largest(rest, n_sorted);
+            let (sorted, others) = rest.split_at_mut(n_sorted);
+            let sorted = sorted.iter().map(|&key| weights[select::id_of(key)]);
+            kept.extend(sorted.clone().take(reach(sorted, &mut sum, target)));
+            (rest, n_next) = (others, n_next.saturating_mul(4));
+        }
+    }
+
+    /// Fills `weights` with `exp((l - max) / temperature)`, or 0 where that is below `least`, and
+    /// `block_sums` with their sums; returns the total. All zero when nothing is possible.
+    fn weigh_all(&mut self, logits: &[f32], temperature: f32, least: f32) -> f64 {
         let max = max(logits);
-        self.weights.clear();
-        self.weights
-            .extend(logits.iter().map(|&logit| exp_nonpositive((tame(logit) - max) / temperature)));
+        self.weights.resize(logits.len(), 0.0);
+        self.block_sums.clear();
+        for (logits, weights) in logits.chunks(BLOCK).zip(self.weights.chunks_mut(BLOCK)) {
+            for (weight, &logit) in weights.iter_mut().zip(logits) {
+                let w = exp_nonpositive((tame(logit) - max) / temperature);
+                *weight = if w < least { 0.0 } else { w };
+            }
+            self.block_sums.push(sum(weights));
+        }
+        self.block_sums.iter().sum()
     }
 }
 
-/// Number of leading weights whose sum reaches `top_p` of `total`, or `None` if all do not.
-fn reach(weights: impl Iterator<Item = f64>, total: f64, top_p: f32) -> Option<usize> {
-    let target = f64::from(top_p) * total;
-    let mut sum = 0.0;
-    for (idx, weight) in weights.enumerate() {
-        sum += weight;
-        if sum >= target {
-            return Some(idx + 1);
+/// Sum in the order given.
+fn total(weights: &[f32]) -> f64 {
+    weights.iter().map(|&weight| f64::from(weight)).sum()
+}
+
+/// Adds weights to `sum` until it reaches `target`; returns how many.
+fn reach(weights: impl Iterator<Item = f32>, sum: &mut f64, target: f64) -> usize {
+    let mut n = 0;
+    for weight in weights {
+        *sum += f64::from(weight);
+        n += 1;
+        if *sum >= target {
+            break;
         }
     }
-    None
+    n
 }
 
 /// Index of the weight in which `target` falls, and how far into it.

@@ -52,6 +52,28 @@ pub(crate) fn largest(logits: &[f32], k: usize, keys: &mut Vec<u64>) {
     keys.sort_unstable_by(|a, b| b.cmp(a));
 }
 
+/// Puts the keys of the logits whose weight is at least `least` into `keys`, by id.
+pub(crate) fn at_least(logits: &[f32], weights: &[f32], least: f32, keys: &mut Vec<u64>) {
+    /// Weights looked at together.
+    const STRIP: usize = 64;
+    keys.clear();
+    for (start, strip) in (0..).step_by(STRIP).zip(weights.chunks(STRIP)) {
+        // Without an early exit, so that the comparison is a vector one; most strips have none.
+        if strip.iter().fold(false, |any, &weight| any | (weight >= least)) {
+            let ids = (start..).zip(strip).filter(|(_, weight)| **weight >= least);
+            keys.extend(ids.map(|(id, _)| key(id, logits[id])));
+        }
+    }
+}
+
+/// Brings the `n` largest keys to the front, largest first.
+pub(crate) fn sort_largest(keys: &mut [u64], n: usize) {
+    if 0 < n && n < keys.len() {
+        keys.select_nth_unstable_by(n - 1, |a, b| b.cmp(a));
+    }
+    keys[..n].sort_unstable_by(|a, b| b.cmp(a));
+}
+
 /// Keeps the `k` largest keys, the smallest of them last.
 fn keep_largest(keys: &mut Vec<u64>, k: usize) {
     keys.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));

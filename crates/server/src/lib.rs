@@ -1,2 +1,27 @@
 //! OpenAI-compatible HTTP over the library face.
+//!
+//! ```text
+//!   body --types--> fields --validate--> request --convert--> Llm
+//!   events --convert--> one JSON answer, or server-sent events
+//! ```
+//!
+//! - Every error, whatever its cause, is `{"error": {"message", "type", "param", "code"}}`.
+//! - A parameter that is known but not honoured, or not known at all, is refused by name.
+//! - When a client goes away its request is dropped, and the engine frees it within one step.
+//! - [`Server`] ends gently: after the first [`Signals`] nothing new is let in (503) and what is
+//!   running is finished; a second one, or the time limit, aborts it.
+//!
+//! **Architecture invariant:** this is the only crate with JSON wire types, and `error` is the only
+//! place that chooses a status code.
 #![forbid(unsafe_code)]
+
+mod error;
+mod request_id;
+mod routes;
+mod serve;
+mod signals;
+mod state;
+mod wire;
+
+pub use serve::{ServeConfig, ServeError, Server};
+pub use signals::{SignalSender, Signals};

@@ -16,7 +16,7 @@ pub struct AttentionSeq<'a> {
     /// Its rows in the queries and in the output.
     pub rows: Range<usize>,
     /// Position of the first of these rows: how many tokens were computed before.
-    pub position_of_first_row: usize,
+    pub first_position: usize,
     /// Blocks of the sequence in order; those that the new rows fill are included.
     pub block_table: &'a [u32],
 }
@@ -51,7 +51,8 @@ impl AttentionInput<'_> {
             assert!(seq.rows.start >= row, "invariant: rows of sequences ascend, none shared");
             assert!(seq.rows.end >= seq.rows.start, "invariant: rows of a sequence ascend");
             row = seq.rows.end;
-            let n_tokens = seq.position_of_first_row + seq.rows.len();
+            let n_tokens = seq.first_position.checked_add(seq.rows.len());
+            let n_tokens = n_tokens.expect("invariant: positions are counted in a word");
             let n_needed = n_tokens.div_ceil(kv.block_size);
             let n_given = seq.block_table.len();
             assert!(n_needed <= n_given, "invariant: {n_tokens} tokens in {n_given} blocks");

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Scratch belongs to the threads and grows to the largest step seen; a step in steady state
-//! allocates nothing but the short list of row blocks.
+//! allocates nothing.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::chunk::{Chunk, SCORE_LINE};
 use super::input::AttentionInput;
@@ -61,6 +61,8 @@ thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
     /// Partial results of a call, owned by its calling thread.
     static PARTIALS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// Row blocks of a call, owned by its calling thread.
+    static ROW_BLOCKS: Cell<Vec<RowBlock>> = const { Cell::new(Vec::new()) };
 }
 
 /// Calls `f` with `n` floats of this thread's memory, holding whatever was there.
@@ -116,9 +118,21 @@ impl Cpu {
     ) {
         let shape = kv.shape();
         let group = input.n_heads / shape.n_kv_heads;
-        let (blocks, n_partials) = row_blocks(input, group, shape.n_kv_heads);
+        let mut blocks = ROW_BLOCKS.take();
+        let n_partials = cut_rows(input, group, shape.n_kv_heads, &mut blocks);
         let step =
             Step { cpu: self, input, shape, pages, group, blocks: &blocks, out: Parts::new(out) };
+        self.run_step(kernel, &step, n_partials);
+        ROW_BLOCKS.set(blocks);
+    }
+
+    fn run_step<T: KvElement>(
+        &self,
+        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
+        step: &Step<'_, T>,
+        n_partials: usize,
+    ) {
+        let Step { shape, group, blocks, .. } = *step;
         let n_items = blocks.len() * shape.n_kv_heads;
         let n_threads = self.team.n_threads();
         let n_flat = group * blocks.iter().map(|block| block.n_rows).max().unwrap_or(0);
@@ -154,20 +168,21 @@ impl Cpu {
     }
 }
 
-/// Cuts the rows of all sequences into blocks; also says how many partials there are.
-fn row_blocks(
+/// Cuts the rows of all sequences into `blocks`; returns how many partials there are.
+fn cut_rows(
     input: &AttentionInput<'_>,
     group: usize,
     n_kv_heads: usize,
-) -> (Vec<RowBlock>, usize) {
+    blocks: &mut Vec<RowBlock>,
+) -> usize {
     let per_block = (FLAT_ROWS / group).max(1);
-    let mut blocks = Vec::new();
+    blocks.clear();
     let mut first_partial = 0;
     for (seq, sequence) in input.sequences.iter().enumerate() {
         let mut row = sequence.rows.start;
         while row < sequence.rows.end {
             let n_rows = per_block.min(sequence.rows.end - row);
-            let position = sequence.position_of_first_row + row - sequence.rows.start;
+            let position = sequence.first_position + row - sequence.rows.start;
             let first_seen = input.window.map_or(0, |n| (position + 1).saturating_sub(n));
             let first_chunk = first_seen / CHUNK;
             let n_chunks = (position + n_rows).div_ceil(CHUNK).saturating_sub(first_chunk);
@@ -184,7 +199,7 @@ fn row_blocks(
             row += n_rows;
         }
     }
-    (blocks, first_partial)
+    first_partial
 }
 
 impl<T: KvElement> Step<'_, T> {

@@ -105,7 +105,7 @@ impl Case {
             self.store(cpu, &mut kv, &table, first..last);
             let sequences = [AttentionSeq {
                 rows: 0..last - first,
-                position_of_first_row: first,
+                first_position: first,
                 block_table: &table,
             }];
             let mut rows = vec![f32::NAN; (last - first) * width];
@@ -121,11 +121,8 @@ impl Case {
         let (mut kv, table) = self.place(seed);
         let n = self.n_tokens();
         self.store(cpu, &mut kv, &table, 0..n);
-        let sequences = [AttentionSeq {
-            rows: 0..n_rows,
-            position_of_first_row: n - n_rows,
-            block_table: &table,
-        }];
+        let sequences =
+            [AttentionSeq { rows: 0..n_rows, first_position: n - n_rows, block_table: &table }];
         let mut out = vec![f32::NAN; n_rows * self.width()];
         let q = &self.q[(n - n_rows) * self.width()..];
         cpu.paged_attention(&kv, 1, &self.input(q, &sequences), &mut out);
@@ -295,7 +292,7 @@ fn a_batch_of_eight_sequences_is_eight_batches_of_one() {
         for i in 0..8 {
             sequences.push(AttentionSeq {
                 rows: row..row + n_rows[i],
-                position_of_first_row: lengths[i] - n_rows[i],
+                first_position: lengths[i] - n_rows[i],
                 block_table: &table[43 * i..43 * (i + 1)],
             });
             row += n_rows[i] + 1;
@@ -328,7 +325,7 @@ fn queries_inside_a_wider_matrix_are_the_same_queries() {
     for row in 0..50 {
         q[row * stride + offset..][..64].copy_from_slice(&case.q[row * 64..(row + 1) * 64]);
     }
-    let sequences = [AttentionSeq { rows: 0..50, position_of_first_row: 0, block_table: &table }];
+    let sequences = [AttentionSeq { rows: 0..50, first_position: 0, block_table: &table }];
     let mut input = case.input(&q, &sequences);
     input.q = StridedRows { data: &q, stride, offset };
     let mut out = vec![0.0; 50 * 64];
@@ -381,8 +378,7 @@ fn hostile_keys_and_values_harm_only_the_rows_that_see_them() {
 fn a_block_table_that_is_too_short_is_a_broken_invariant() {
     let case = Case::new(&mut Random::new(60), 50, (4, 2), 16);
     let (kv, table) = case.place(1);
-    let sequences =
-        [AttentionSeq { rows: 0..50, position_of_first_row: 0, block_table: &table[..3] }];
+    let sequences = [AttentionSeq { rows: 0..50, first_position: 0, block_table: &table[..3] }];
     let mut out = vec![0.0; 50 * 64];
     all_cpus()[0].paged_attention(&kv, 1, &case.input(&case.q, &sequences), &mut out);
 }
@@ -393,7 +389,7 @@ fn a_block_that_does_not_exist_is_a_broken_invariant() {
     let case = Case::new(&mut Random::new(61), 50, (4, 2), 16);
     let (kv, mut table) = case.place(1);
     table[2] = 99;
-    let sequences = [AttentionSeq { rows: 0..50, position_of_first_row: 0, block_table: &table }];
+    let sequences = [AttentionSeq { rows: 0..50, first_position: 0, block_table: &table }];
     let mut out = vec![0.0; 50 * 64];
     all_cpus()[0].paged_attention(&kv, 1, &case.input(&case.q, &sequences), &mut out);
 }
@@ -403,7 +399,7 @@ fn a_block_that_does_not_exist_is_a_broken_invariant() {
 fn sequences_that_share_a_row_are_a_broken_invariant() {
     let case = Case::new(&mut Random::new(62), 50, (4, 2), 16);
     let (kv, table) = case.place(1);
-    let seq = AttentionSeq { rows: 0..50, position_of_first_row: 0, block_table: &table };
+    let seq = AttentionSeq { rows: 0..50, first_position: 0, block_table: &table };
     let sequences = [seq.clone(), seq];
     let mut out = vec![0.0; 50 * 64];
     all_cpus()[0].paged_attention(&kv, 1, &case.input(&case.q, &sequences), &mut out);

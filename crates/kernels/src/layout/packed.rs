@@ -170,7 +170,8 @@ impl PackedMatrix {
     ) -> Self {
         let panel_bytes = layout.panel_bytes(k);
         let row_bytes = layout.row_bytes(k);
-        let mut buf = AlignedBuf::zeroed(n.div_ceil(PANEL) * panel_bytes);
+        let n_bytes = n.div_ceil(PANEL).checked_mul(panel_bytes);
+        let mut buf = AlignedBuf::zeroed(n_bytes.expect("a matrix that fits in the address space"));
         if panel_bytes > 0 {
             let panels = Mutex::new(buf.bytes_mut().chunks_exact_mut(panel_bytes).enumerate());
             cpu.team.run(|_| {
@@ -200,10 +201,7 @@ impl PackedMatrix {
         assert!(row < self.n, "row {row} of {}", self.n);
         assert_eq!(out.len(), self.k, "width of a row");
         let panel = self.panels(row / PANEL..row / PANEL + 1);
-        let lane = row % PANEL;
-        for (k_idx, value) in out.iter_mut().enumerate() {
-            *value = weight_at(self.layout, panel, lane, k_idx);
-        }
+        unpack_lane(self.layout, panel, row % PANEL, out);
     }
 
     /// Layout of the panels.
@@ -291,24 +289,41 @@ fn place_blocks<const SOURCE: usize, const BLOCK: usize>(
     }
 }
 
-/// One weight of a panel, dequantized.
-fn weight_at(layout: WeightLayout, panel: &[u8], lane: usize, k: usize) -> f32 {
-    let two = |at: usize| [panel[at], panel[at + 1]];
-    let (group, k_in) = (k / GROUP, k % GROUP);
+/// The weights of one lane of a panel, dequantized.
+fn unpack_lane(layout: WeightLayout, panel: &[u8], lane: usize, out: &mut [f32]) {
+    let half_at = |at: usize| [panel[at], panel[at + 1]];
     match layout {
         WeightLayout::F32 => {
-            let at = (k * PANEL + lane) * 4;
-            f32::from_le_bytes([panel[at], panel[at + 1], panel[at + 2], panel[at + 3]])
+            for (value, lanes) in out.iter_mut().zip(panel.as_chunks::<4>().0.chunks(PANEL)) {
+                *value = f32::from_le_bytes(lanes[lane]);
+            }
         }
-        WeightLayout::F16 => f16::from_le_bytes(two((k * PANEL + lane) * 2)).to_f32(),
-        WeightLayout::Bf16 => bf16::from_le_bytes(two(bf16_at(lane, k))).to_f32(),
-        WeightLayout::Q8G32 => {
-            let scale = f16::from_le_bytes(two(group * Q8_BLOCK + lane * 2)).to_f32();
-            scale * f32::from(q8_at(&panel[group * Q8_BLOCK..], lane, k_in))
+        WeightLayout::F16 => {
+            for (k, value) in out.iter_mut().enumerate() {
+                *value = f16::from_le_bytes(half_at((k * PANEL + lane) * 2)).to_f32();
+            }
         }
-        WeightLayout::Q4G32 => {
-            let scale = f16::from_le_bytes(two(group * Q4_BLOCK + lane * 2)).to_f32();
-            scale * f32::from(q4_at(&panel[group * Q4_BLOCK..], lane, k_in))
+        WeightLayout::Bf16 => {
+            for (k, value) in out.iter_mut().enumerate() {
+                *value = bf16::from_le_bytes(half_at(bf16_at(lane, k))).to_f32();
+            }
+        }
+        WeightLayout::Q8G32 => unpack_blocks::<Q8_BLOCK>(panel, lane, out, q8_at),
+        WeightLayout::Q4G32 => unpack_blocks::<Q4_BLOCK>(panel, lane, out, q4_at),
+    }
+}
+
+/// The lane of each block: its scale times its integers, which `weight(block, lane, k)` reads.
+fn unpack_blocks<const BLOCK: usize>(
+    panel: &[u8],
+    lane: usize,
+    out: &mut [f32],
+    weight: impl Fn(&[u8], usize, usize) -> i8,
+) {
+    for (block, out) in panel.as_chunks::<BLOCK>().0.iter().zip(out.chunks_mut(GROUP)) {
+        let scale = f16::from_le_bytes([block[lane * 2], block[lane * 2 + 1]]).to_f32();
+        for (k, value) in out.iter_mut().enumerate() {
+            *value = scale * f32::from(weight(block, lane, k));
         }
     }
 }

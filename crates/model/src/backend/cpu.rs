@@ -7,8 +7,8 @@
 
 use pelton_base::TokenId;
 use pelton_kernels::{
-    AttentionInput, AttentionSeq, Cpu, GatedAct, HeadLayout, KvCache, KvShape, MatmulInput,
-    MatmulOutput, PackedMatrix, QuantizedRows, RopeLayout, StoreKv, StridedRows,
+    AttentionInput, Cpu, GatedAct, HeadLayout, KvCache, KvShape, MatmulInput, MatmulOutput,
+    PackedMatrix, QuantizedRows, RopeLayout, StoreKv, StridedRows,
 };
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::TensorView;
@@ -211,20 +211,10 @@ impl Backend for CpuBackend {
         out: &mut CpuBuf,
     ) {
         let [q, ..] = head_layouts(op.gqa);
-        let sequences: Vec<AttentionSeq<'_>> = op
-            .step
-            .sequences
-            .iter()
-            .map(|sequence| AttentionSeq {
-                rows: sequence.rows.clone(),
-                position_of_first_row: sequence.first_position,
-                block_table: sequence.block_table,
-            })
-            .collect();
         let input = AttentionInput {
             q: StridedRows { data: &qkv.data, stride: q.row_stride, offset: q.offset },
             n_heads: op.gqa.n_heads,
-            sequences: &sequences,
+            sequences: op.step.sequences,
             scale: (op.gqa.head_dim as f32).sqrt().recip(),
             window: op.gqa.window,
             softcap: None,

@@ -13,8 +13,6 @@
 
 pub mod cpu;
 
-use std::ops::Range;
-
 use pelton_base::TokenId;
 use pelton_kernels::KvShape;
 use pelton_quant::{Compute, QuantError};
@@ -23,6 +21,9 @@ use pelton_tensor::TensorView;
 use crate::arch::{Act, Gqa};
 use crate::comm::{CommError, Communicator};
 use crate::rope::RopeTable;
+
+/// One sequence's rows in a step, and the pages that hold it.
+pub use pelton_kernels::AttentionSeq as ForwardSequence;
 
 /// Matrix of the shape `[n, k]` with an optional bias; computes `x Wᵀ + b`.
 #[derive(Debug)]
@@ -69,17 +70,6 @@ pub struct GatedMlpWeights<B: Backend> {
     pub down: Linear<B>,
     /// Activation of the gate.
     pub act: Act,
-}
-
-/// One sequence's rows in a step.
-#[derive(Clone, Debug)]
-pub struct ForwardSequence<'a> {
-    /// Its rows of the batch; consecutive tokens.
-    pub rows: Range<usize>,
-    /// Position of the first of them: how many tokens the KV cache already holds.
-    pub first_position: usize,
-    /// Blocks that hold positions `0, block_size, ...`; covers the last row's position.
-    pub block_table: &'a [u32],
 }
 
 /// What all layers of one step share.

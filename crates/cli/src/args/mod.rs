@@ -1,0 +1,325 @@
+//! The command line: what may be said, and the help that teaches it.
+//!
+//! A flag wins over its environment variable, which wins over the model's own
+//! `generation_config.json`, which wins over the built-in value. Contradictions are errors.
+
+mod model;
+mod sampling;
+
+use std::num::NonZeroUsize;
+
+use clap::{Args, Parser, Subcommand};
+use pelton_base::TokenId;
+
+pub(crate) use model::{ComputeArg, ModelArgs};
+pub(crate) use sampling::SamplingArgs;
+
+use crate::mode::Mode;
+
+/// Run and serve language models on the processor you have.
+#[derive(Debug, Parser)]
+#[command(name = "pelton", version, subcommand_required = true)]
+#[command(after_help = HELP_END, max_term_width = 100, styles = clap::builder::Styles::plain())]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// Tell more on stderr; repeat for still more (RUST_LOG overrides)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+const HELP_END: &str = "\
+First steps:
+  pelton run \"Once upon a time\"           continue a story with the small model inside the binary
+  pelton run                              talk to it; Ctrl-D leaves
+  pelton run -m ./my-model \"Why?\"         a folder with config.json and safetensors
+  pelton run -m model.gguf \"Why?\"         a GGUF file
+  pelton run -m Qwen/Qwen3-0.6B \"Why?\"    a model from the Hugging Face hub, downloaded once
+  pelton serve -m model.gguf              an OpenAI-compatible server on http://127.0.0.1:8000
+
+Each command has its own help: pelton run --help";
+
+const RUN_HELP_END: &str = "\
+Examples:
+  pelton run \"It was a dark and stormy night\"
+  pelton run -m Qwen/Qwen3-0.6B \"Name three rivers.\" --temperature 0
+  git diff | pelton run -m model.gguf --chat --system \"Summarise this change.\"
+  pelton run --tokens 1,20,300 --max-tokens 16 --json
+  pelton run -m model.gguf \"Hello\" --seed 7 --bandwidth
+
+Where MODEL may point:
+  a folder     config.json, *.safetensors, tokenizer.json (the layout of the Hugging Face hub)
+  a file       anything.gguf
+  an id        owner/name, downloaded into the hub cache (HF_HOME, HF_ENDPOINT, HF_TOKEN,
+               HF_HUB_OFFLINE are respected) and verified
+  nothing      the story-teller inside the binary
+
+A prompt from standard input loses one newline at its very end, which is the shell's.
+Text goes to stdout, statistics to stderr. Exit codes: 0 done, 2 bad input, 1 other failure,
+130 after Ctrl-C.";
+
+const SERVE_HELP_END: &str = "\
+Examples:
+  pelton serve
+  pelton serve -m ./my-model --host 0.0.0.0 --port 8080
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
+       -d '{\"model\": \"story\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
+
+SIGTERM or Ctrl-C finishes the running requests and leaves; a second one leaves at once.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Generate text from a prompt, or chat in the terminal
+    #[command(after_help = RUN_HELP_END)]
+    Run(Box<RunArgs>),
+    /// Serve a model over an OpenAI-compatible HTTP interface
+    #[command(after_help = SERVE_HELP_END)]
+    Serve(ServeArgs),
+    /// Tell what a model is: architecture, size, memory, tokenizer
+    Inspect(InspectArgs),
+    /// Print raw logits as JSON lines, to compare with another implementation
+    Logits(LogitsArgs),
+    /// Turn lines of JSON strings into token ids and back
+    Tokenize(TokenizeArgs),
+}
+
+/// Flags of `pelton run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// The text to continue or to answer; `-` reads standard input; none in a terminal starts a chat
+    pub(crate) prompt: Option<String>,
+    /// Where the model is.
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Answer the prompt as a chat message (default where a model has a chat template, except
+    /// for a single prompt to the model inside the binary)
+    #[arg(long, conflicts_with = "raw", help_heading = "Prompt")]
+    chat: bool,
+    /// Continue the prompt as it stands, without a chat template
+    #[arg(long, help_heading = "Prompt")]
+    raw: bool,
+    /// Instructions that come before the conversation
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "tokens"], help_heading = "Prompt")]
+    pub(crate) system: Option<String>,
+    /// Token ids instead of text, such as 1,2,3; nothing is added to them
+    #[arg(
+        long,
+        value_name = "IDS",
+        conflicts_with_all = ["prompt", "chat"],
+        value_parser = TokenListParser,
+        help_heading = "Prompt"
+    )]
+    tokens: Option<TokenList>,
+    /// Most tokens to generate [default: 256 for a continuation, the rest of the context in chat]
+    #[arg(short = 'n', long, value_name = "N", help_heading = "Generation")]
+    max_tokens: Option<NonZeroUsize>,
+    /// Stop before this text; may be given several times
+    #[arg(long, value_name = "TEXT", help_heading = "Generation")]
+    pub(crate) stop: Vec<String>,
+    /// Go on where the model would end
+    #[arg(long, help_heading = "Generation")]
+    pub(crate) ignore_eos: bool,
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// One JSON object on stdout: tokens, text, finish_reason, usage, timings
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// Measure the memory bandwidth afterwards (about half a second) and report how much was used
+    #[arg(long, help_heading = "Output")]
+    pub(crate) bandwidth: bool,
+    /// No statistics
+    #[arg(short, long, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}
+
+impl RunArgs {
+    /// The mode that the flags ask for; token ids are already laid out.
+    pub(crate) fn asked_mode(&self) -> Option<Mode> {
+        match (self.chat, self.raw || self.tokens.is_some()) {
+            (true, _) => Some(Mode::Chat),
+            (_, true) => Some(Mode::Raw),
+            // Instructions make sense only in a conversation.
+            _ => self.system.is_some().then_some(Mode::Chat),
+        }
+    }
+
+    /// The ids of `--tokens`.
+    pub(crate) fn tokens(&self) -> Option<&[TokenId]> {
+        self.tokens.as_ref().map(|list| list.0.as_slice())
+    }
+
+    /// The value of `--max-tokens`.
+    pub(crate) fn max_tokens(&self) -> Option<usize> {
+        self.max_tokens.map(NonZeroUsize::get)
+    }
+}
+
+/// Flags of `pelton serve`.
+#[derive(Args, Debug)]
+pub(crate) struct ServeArgs {
+    /// Where the model is.
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Address to listen on; 0.0.0.0 is every interface
+    #[arg(long, env = "PELTON_HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, env = "PELTON_PORT", default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// Most requests answered at the same time; others wait [default: 64]
+    #[arg(long, env = "PELTON_MAX_RUNNING", value_name = "N")]
+    max_running: Option<NonZeroUsize>,
+    /// Name under which clients see the model [default: its own]
+    #[arg(long, env = "PELTON_SERVED_NAME", value_name = "NAME")]
+    pub(crate) served_name: Option<String>,
+}
+
+impl ServeArgs {
+    /// The value of `--max-running`.
+    pub(crate) fn max_running(&self) -> Option<usize> {
+        self.max_running.map(NonZeroUsize::get)
+    }
+}
+
+/// Flags of `pelton inspect`.
+#[derive(Args, Debug)]
+pub(crate) struct InspectArgs {
+    /// Folder, .gguf file, hub id, or `embedded`
+    #[arg(env = "PELTON_MODEL")]
+    pub(crate) model: String,
+    /// One JSON object on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Tokens of context for which memory is told [default: the model's whole context]
+    #[arg(long, value_name = "N")]
+    pub(crate) context: Option<NonZeroUsize>,
+}
+
+/// Flags of `pelton logits`.
+#[derive(Args, Debug)]
+pub(crate) struct LogitsArgs {
+    /// Where the model is.
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Token ids of the prompt, such as 1,2,3
+    #[arg(long, value_name = "IDS", value_parser = TokenListParser)]
+    tokens: TokenList,
+    /// Largest logits told per position
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) top: usize,
+    /// Every position instead of the last one
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+impl LogitsArgs {
+    /// The ids of `--tokens`.
+    pub(crate) fn tokens(&self) -> &[TokenId] {
+        &self.tokens.0
+    }
+}
+
+/// Flags of `pelton tokenize`.
+#[derive(Args, Debug)]
+pub(crate) struct TokenizeArgs {
+    /// Folder (with at least the tokenizer's files), .gguf file or hub id [default: embedded]
+    #[arg(short, long, env = "PELTON_MODEL")]
+    pub(crate) model: Option<String>,
+    /// Leave out the special tokens that the tokenizer would add
+    #[arg(long, conflicts_with_all = ["decode", "chat"])]
+    pub(crate) no_special: bool,
+    /// Lines are arrays of ids; prints JSON strings
+    #[arg(long, conflicts_with = "chat")]
+    pub(crate) decode: bool,
+    /// Lines are objects with `messages` and other template arguments; prints `text` and `ids`
+    #[arg(long)]
+    pub(crate) chat: bool,
+}
+
+/// A comma-separated list of ids; a type of its own because clap reads `Vec` as a repeated flag.
+#[derive(Clone, Debug)]
+struct TokenList(Vec<TokenId>);
+
+#[derive(Clone)]
+struct TokenListParser;
+
+impl clap::builder::TypedValueParser for TokenListParser {
+    type Value = TokenList;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<Self::Value, clap::Error> {
+        let parse = |text: &str| crate::prompt::parse_tokens(text).map(TokenList);
+        parse.parse_ref(command, arg, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
+        let words = ["pelton", "run"].into_iter().chain(words.iter().copied());
+        match Cli::try_parse_from(words)?.command {
+            Command::Run(args) => Ok(*args),
+            other => panic!("parsed as {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_dash_and_a_leading_blank_are_prompts() {
+        assert_eq!(run(&["-"]).expect("parses").prompt.as_deref(), Some("-"));
+        assert_eq!(run(&[" x"]).expect("parses").prompt.as_deref(), Some(" x"));
+    }
+
+    #[test]
+    fn contradictions_are_errors() {
+        let contradictions: [&[&str]; 5] = [
+            &["--chat", "--raw", "x"],
+            &["--tokens", "1", "x"],
+            &["--tokens", "1", "--chat"],
+            &["--raw", "--system", "s", "x"],
+            &["--max-tokens", "0", "x"],
+        ];
+        for words in contradictions {
+            run(words).expect_err("a contradiction");
+        }
+    }
+
+    #[test]
+    fn flags_decide_the_mode() {
+        let table: [(&[&str], Option<Mode>); 5] = [
+            (&["x"], None),
+            (&["--chat", "x"], Some(Mode::Chat)),
+            (&["--raw", "x"], Some(Mode::Raw)),
+            (&["--system", "s", "x"], Some(Mode::Chat)),
+            (&["--tokens", "1,2"], Some(Mode::Raw)),
+        ];
+        for (words, expected) in table {
+            assert_eq!(run(words).expect("parses").asked_mode(), expected, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn every_flag_and_command_is_explained() {
+        let root = Cli::command();
+        for command in root.get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
+            }
+        }
+    }
+}

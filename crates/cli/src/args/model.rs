@@ -1,0 +1,50 @@
+//! Flags that choose a model and how it computes; the same for every command that loads one.
+
+use std::num::NonZeroUsize;
+
+use clap::{Args, ValueEnum};
+
+/// Which model, on how many threads, in what arithmetic.
+#[derive(Args, Debug)]
+pub(crate) struct ModelArgs {
+    /// Folder, .gguf file or hub id (owner/name) [default: the small model inside the binary]
+    #[arg(short, long, env = "PELTON_MODEL")]
+    pub(crate) model: Option<String>,
+    /// Threads that compute [default: the processors this process may use]
+    #[arg(long, env = "PELTON_THREADS", value_name = "N", help_heading = "Machine")]
+    threads: Option<NonZeroUsize>,
+    /// Arithmetic: `auto` uses the fast kernels of the weights' format, `f32` widens everything
+    #[arg(
+        long,
+        env = "PELTON_COMPUTE",
+        value_enum,
+        default_value_t = ComputeArg::Auto,
+        help_heading = "Machine"
+    )]
+    pub(crate) compute: ComputeArg,
+    /// Most tokens of one conversation [default: what the model was trained for]
+    #[arg(long, env = "PELTON_MAX_CONTEXT", value_name = "N", help_heading = "Machine")]
+    max_context: Option<NonZeroUsize>,
+}
+
+impl ModelArgs {
+    /// The value of `--threads`.
+    pub(crate) fn threads(&self) -> Option<usize> {
+        self.threads.map(NonZeroUsize::get)
+    }
+
+    /// The value of `--max-context`, in tokens.
+    pub(crate) fn max_context(&self) -> Option<usize> {
+        self.max_context.map(NonZeroUsize::get)
+    }
+}
+
+/// Values of `--compute`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum ComputeArg {
+    // Plain comments: doc comments would spread the help over three lines.
+    // The fast kernels of the weights' format.
+    Auto,
+    // Everything in 32-bit floating point: slow, for comparisons.
+    F32,
+}

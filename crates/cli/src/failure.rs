@@ -1,0 +1,212 @@
+//! How a failure ends the program: one line on stderr and an exit code.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+/// The user gave something that cannot be used.
+const BAD_INPUT: u8 = 2;
+/// Something broke that the user could not have prevented.
+const INTERNAL: u8 = 1;
+/// Ctrl-C: 128 + SIGINT, as shells count.
+const INTERRUPTED: u8 = 130;
+
+/// Shorthand of this crate.
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+/// Why the program ends early.
+///
+/// It does not implement [`Error`], so that `?` turns every error into one.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The line after `error: `; `None` ends the program without a word.
+    message: Option<String>,
+    hint: Option<String>,
+    code: u8,
+}
+
+impl Failure {
+    /// A bad input; `message` names the thing and says what was expected.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: Some(message.into()), hint: None, code: BAD_INPUT }
+    }
+
+    /// A failure that is not the user's.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self { code: INTERNAL, ..Self::new(message) }
+    }
+
+    /// The user pressed Ctrl-C; what there is to say has been said.
+    pub(crate) fn interrupted() -> Self {
+        Self { message: None, hint: None, code: INTERRUPTED }
+    }
+
+    /// Says what to do about it.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Says where it happened.
+    pub(crate) fn at(mut self, place: &str) -> Self {
+        self.message = self.message.map(|message| format!("{place}: {message}"));
+        self
+    }
+
+    /// A failed write to stdout. A reader that went away (`pelton run | head`) is no error.
+    pub(crate) fn stdout(error: &std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            Self { message: None, hint: None, code: 0 }
+        } else {
+            Self::internal(format!("cannot write to standard output: {error}"))
+        }
+    }
+
+    /// Folds clap's paragraphs into one line.
+    pub(crate) fn from_clap(error: &clap::Error) -> Self {
+        use clap::error::{ContextKind, ContextValue, ErrorKind};
+        let rendered = error.render().to_string();
+        let first = rendered.split("\n\n").next().unwrap_or_default();
+        let message = one_line(first.strip_prefix("error: ").unwrap_or(first));
+        // `'--flag'` and `` `--flag` `` should look alike in every line of ours.
+        let message = message.replace('\'', "`");
+        let hint = match (error.kind(), error.get(ContextKind::SuggestedArg)) {
+            (_, Some(ContextValue::String(flag))) => format!("did you mean `{flag}`?"),
+            (ErrorKind::UnknownArgument, _) if !message.contains("`-") => {
+                "a prompt of several words is one argument: put it in quotes".to_owned()
+            }
+            (
+                ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
+                _,
+            ) => {
+                return Self::new("no command given").hint(
+                    "try `pelton run \"Once upon a time\"`, or `pelton --help` for everything",
+                );
+            }
+            _ => "`pelton --help` and `pelton COMMAND --help` list what there is".to_owned(),
+        };
+        Self::new(message).hint(hint)
+    }
+
+    /// Prints the line and returns the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        if let Some(line) = self.line() {
+            // Nothing is left to do if stderr itself is gone.
+            let _ = std::io::Write::write_all(&mut std::io::stderr().lock(), line.as_bytes());
+        }
+        ExitCode::from(self.code)
+    }
+
+    /// What happened, without the hint.
+    pub(crate) fn message(&self) -> Option<&str> {
+        self.message.as_deref()
+    }
+
+    /// The line on stderr, newline included.
+    pub(crate) fn line(&self) -> Option<String> {
+        let mut line = format!("error: {}", one_line(self.message.as_deref()?));
+        if let Some(hint) = &self.hint {
+            let _ = write!(line, " (hint: {})", one_line(hint));
+        }
+        line.push('\n');
+        Some(line)
+    }
+}
+
+impl<E: Error> From<E> for Failure {
+    /// A bad input, told with its causes unless the outer message already repeats them.
+    fn from(error: E) -> Self {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            let text = inner.to_string();
+            if !message.contains(&text) {
+                let _ = write!(message, ": {text}");
+            }
+            cause = inner.source();
+        }
+        Self::new(message)
+    }
+}
+
+/// Joins lines with single spaces and shows other control characters as escapes, so that text
+/// from a hostile file can neither span lines nor move the cursor.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for word in text.split_whitespace() {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        for c in word.chars() {
+            if c.is_control() {
+                line.extend(c.escape_default());
+            } else {
+                line.push(c);
+            }
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn a_failure_is_one_line_whatever_the_message_holds() {
+        let failure = Failure::new("bad\n  tensor\x1b[2J name").hint("look\nagain");
+        assert_eq!(
+            failure.line().expect("a line"),
+            "error: bad tensor\\u{1b}[2J name (hint: look again)\n"
+        );
+    }
+
+    #[test]
+    fn causes_are_told_once() {
+        #[derive(Debug)]
+        struct Outer(&'static str, std::fmt::Error);
+        impl std::fmt::Display for Outer {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.0)
+            }
+        }
+        impl Error for Outer {
+            fn source(&self) -> Option<&(dyn Error + 'static)> {
+                Some(&self.1)
+            }
+        }
+        let cause = std::fmt::Error.to_string();
+        let silent = Failure::from(Outer("config.json", std::fmt::Error));
+        assert_eq!(silent.line().expect("a line"), format!("error: config.json: {cause}\n"));
+        let repeated: &'static str = Box::leak(format!("x: {cause}").into_boxed_str());
+        let told = Failure::from(Outer(repeated, std::fmt::Error));
+        assert_eq!(told.line().expect("a line"), format!("error: x: {cause}\n"));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_silent_and_a_full_disk_is_not() {
+        let closed = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        assert_eq!(Failure::stdout(&closed).line(), None);
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        assert!(Failure::stdout(&full).line().is_some());
+    }
+
+    #[test]
+    fn wrong_flags_are_one_line_with_a_hint() {
+        let cases: [(&[&str], &str); 5] = [
+            (&["pelton"], "no command"),
+            (&["pelton", "run", "--temperatur", "1"], "--temperature"),
+            (&["pelton", "run", "Once", "upon"], "in quotes"),
+            (&["pelton", "run", "--temperature", "hot"], "--temperature"),
+            (&["pelton", "inspect"], "<MODEL>"),
+        ];
+        for (words, expected) in cases {
+            let error = crate::args::Cli::try_parse_from(words).expect_err("wrong flags");
+            let line = Failure::from_clap(&error).line().expect("a line");
+            assert!(line.contains(expected), "{words:?} gave {line}");
+            assert_eq!(line.lines().count(), 1, "{words:?} gave {line}");
+            assert!(line.starts_with("error: ") && line.contains("(hint: "), "{line}");
+        }
+    }
+}

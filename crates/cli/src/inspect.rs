@@ -1,0 +1,210 @@
+//! `pelton inspect`: what a model is, without loading it.
+
+use std::io::Write;
+use std::num::NonZeroUsize;
+
+use pelton_model::{Inspection, ModelFiles};
+use serde::Serialize;
+
+use crate::args::InspectArgs;
+use crate::failure::{Failure, Result};
+use crate::model;
+use crate::stats::bytes;
+use crate::texts::Texts;
+
+/// Everything that is told.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    model: Inspection,
+    memory: Memory,
+    /// `None` where the files hold no usable tokenizer.
+    tokenizer: Option<TokenizerReport>,
+    /// Why there is no tokenizer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokenizer_error: Option<String>,
+    /// Names of the chat templates; empty without any.
+    chat_templates: Vec<String>,
+}
+
+/// Bytes that one conversation of `context_tokens` takes.
+#[derive(Debug, PartialEq, Serialize)]
+struct Memory {
+    context_tokens: usize,
+    weight_bytes: u64,
+    kv_bytes: u64,
+    total_bytes: u64,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct TokenizerReport {
+    vocab_size: usize,
+    bos: Option<u32>,
+    eos: Option<u32>,
+}
+
+/// Runs the command.
+pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
+    let place = model::resolve(&model::reference(Some(&args.model))?)?;
+    let files = place.open()?;
+    let report = Report::new(&files, Texts::open(&place), args.context)?;
+    let text = if args.json {
+        let mut text = serde_json::to_string(&report)?;
+        text.push('\n');
+        text
+    } else {
+        report.render()
+    };
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))
+}
+
+impl Memory {
+    fn new(model: &Inspection, context_tokens: usize) -> Self {
+        let kv_bytes = (model.kv_bytes_per_token as u64).saturating_mul(context_tokens as u64);
+        let weight_bytes = model.n_bytes;
+        let total_bytes = weight_bytes.saturating_add(kv_bytes);
+        Self { context_tokens, weight_bytes, kv_bytes, total_bytes }
+    }
+}
+
+impl Report {
+    fn new(
+        files: &ModelFiles,
+        texts: Result<Texts>,
+        context: Option<NonZeroUsize>,
+    ) -> Result<Self> {
+        let model = pelton_model::inspect(files)?;
+        let memory = Memory::new(&model, context.map_or(model.max_context, NonZeroUsize::get));
+        Ok(match texts {
+            Ok(Texts { tokenizer, template }) => Self {
+                model,
+                memory,
+                tokenizer: Some(TokenizerReport {
+                    vocab_size: tokenizer.vocab_size(),
+                    bos: tokenizer.bos().map(|token| token.0),
+                    eos: tokenizer.eos().map(|token| token.0),
+                }),
+                tokenizer_error: None,
+                chat_templates: template.iter().flat_map(template_names).collect(),
+            },
+            // Weights without a tokenizer are still worth a look.
+            Err(failure) => Self {
+                model,
+                memory,
+                tokenizer: None,
+                tokenizer_error: failure.message().map(str::to_owned),
+                chat_templates: Vec::new(),
+            },
+        })
+    }
+
+    fn render(&self) -> String {
+        let model = &self.model;
+        let mut rows = vec![
+            ("path", model.path.clone()),
+            ("architecture", model.architecture.clone()),
+            ("parameters", format!("{} ({})", count(model.n_parameters), bytes(model.n_bytes))),
+            ("layers", model.n_layers.to_string()),
+            ("width", format!("{}, MLP {}", model.hidden_size, model.intermediate_size)),
+            (
+                "heads",
+                format!(
+                    "{} query, {} key/value of {}",
+                    model.n_heads, model.n_kv_heads, model.head_dim
+                ),
+            ),
+            ("positions", self.positions()),
+            ("output head", head_words(model.tied_embeddings).to_owned()),
+        ];
+        for (dtype, totals) in &model.tensors {
+            let size = bytes(totals.n_bytes);
+            rows.push(("tensors", format!("{} of type {dtype}, {size}", totals.n_tensors)));
+        }
+        rows.push(("memory", self.memory_words()));
+        rows.push(("tokenizer", self.tokenizer_words()));
+        rows.push(("chat template", self.template_words()));
+        rows.iter().map(|(name, value)| format!("{name:<15}{value}\n")).collect()
+    }
+
+    fn positions(&self) -> String {
+        let model = &self.model;
+        let mut text = format!(
+            "{} tokens, RoPE base {} ({})",
+            model.max_context, model.rope_theta, model.rope_scaling
+        );
+        if let Some(window) = model.window {
+            let n = model.n_window_layers;
+            text.push_str(&format!(", window of {window} in {n} layers"));
+        }
+        text
+    }
+
+    fn memory_words(&self) -> String {
+        let Memory { context_tokens, weight_bytes, kv_bytes, total_bytes } = self.memory;
+        format!(
+            "{} for {context_tokens} tokens: weights {}, keys and values {} ({} per token)",
+            bytes(total_bytes),
+            bytes(weight_bytes),
+            bytes(kv_bytes),
+            bytes(self.model.kv_bytes_per_token as u64),
+        )
+    }
+
+    fn tokenizer_words(&self) -> String {
+        match (&self.tokenizer, &self.tokenizer_error) {
+            (Some(tokenizer), _) => {
+                let id =
+                    |id: Option<u32>| id.map_or_else(|| "none".to_owned(), |id| id.to_string());
+                format!(
+                    "{} tokens (the model has room for {}), begin {}, end {}",
+                    tokenizer.vocab_size,
+                    self.model.vocab_size,
+                    id(tokenizer.bos),
+                    id(tokenizer.eos),
+                )
+            }
+            (None, Some(why)) => format!("none: {why}"),
+            (None, None) => "none".to_owned(),
+        }
+    }
+
+    fn template_words(&self) -> String {
+        match self.chat_templates.as_slice() {
+            [] => "none".to_owned(),
+            names => names.join(", "),
+        }
+    }
+}
+
+fn template_names(template: &pelton_text::ChatTemplate) -> Vec<String> {
+    template.sources().iter().map(|source| source.name.clone()).collect()
+}
+
+fn head_words(is_tied: bool) -> &'static str {
+    if is_tied { "shared with the embedding table" } else { "its own matrix" }
+}
+
+/// A count with a decimal suffix, such as `8.9 M`.
+fn count(n: u64) -> String {
+    match n {
+        0..1_000 => n.to_string(),
+        1_000..1_000_000 => format!("{:.1} k", n as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} M", n as f64 / 1e6),
+        _ => format!("{:.2} G", n as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_carry_decimal_suffixes() {
+        let cases =
+            [(999, "999"), (1500, "1.5 k"), (8_900_000, "8.9 M"), (1_240_000_000, "1.24 G")];
+        for (n, expected) in cases {
+            assert_eq!(count(n), expected);
+        }
+    }
+}

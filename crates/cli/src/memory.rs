@@ -1,0 +1,26 @@
+//! Peak memory of this process, as the kernel counts it.
+
+/// Largest resident set so far, in bytes; `None` where `/proc` does not tell.
+pub(crate) fn peak_bytes() -> Option<u64> {
+    parse_peak(&std::fs::read_to_string("/proc/self/status").ok()?)
+}
+
+/// Reads the `VmHWM` line, which is in KiB.
+fn parse_peak(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_high_water_mark_is_read_in_bytes() {
+        let status = "Name:\tpelton\nVmPeak:\t  9999 kB\nVmHWM:\t   2048 kB\nVmRSS:\t 1024 kB\n";
+        assert_eq!(parse_peak(status), Some(2048 * 1024));
+        assert_eq!(parse_peak("VmRSS:\t 1024 kB\n"), None);
+        assert_eq!(parse_peak("VmHWM:\t many kB\n"), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! Which model is meant, and loading it with a progress bar.
+
+use std::sync::Arc;
+
+use pelton_llm::{Llm, LlmOptions, LoadProgress, LocalModel, ModelRef};
+use pelton_model::Compute;
+
+use crate::args::{ComputeArg, ModelArgs};
+use crate::failure::Result;
+use crate::progress::Progress;
+
+/// The story-teller inside the binary, a GGUF file.
+static STORY: &[u8] = include_bytes!("../model/story-q8_0.gguf");
+
+/// What the story-teller is called.
+const STORY_NAME: &str = "story";
+
+/// Understands a model's name; nothing, or `embedded`, is the story-teller.
+///
+/// # Errors
+///
+/// When the name is no path that exists and no hub id.
+pub(crate) fn reference(name: Option<&str>) -> Result<ModelRef> {
+    match name {
+        None | Some("embedded") => Ok(ModelRef::Embedded { name: STORY_NAME, bytes: STORY }),
+        Some(name) => Ok(ModelRef::parse(name)?),
+    }
+}
+
+/// Whether this is the story-teller.
+pub(crate) fn is_embedded(model: &ModelRef) -> bool {
+    matches!(model, ModelRef::Embedded { .. })
+}
+
+/// The crates' word for `--compute`.
+pub(crate) fn compute(arg: ComputeArg) -> Compute {
+    match arg {
+        ComputeArg::Auto => Compute::Auto,
+        ComputeArg::F32 => Compute::F32,
+    }
+}
+
+/// Finds a model's files, downloading them where needed.
+///
+/// # Errors
+///
+/// When the hub does not give them.
+pub(crate) fn resolve(model: &ModelRef) -> Result<LocalModel> {
+    let bar = Progress::new();
+    Ok(model.resolve(&mut |progress| {
+        bar.update(progress.file, progress.done_bytes, progress.total_bytes);
+    })?)
+}
+
+/// Downloads (where needed) and loads a model, with a bar if it takes a while.
+///
+/// # Errors
+///
+/// Everything that can be wrong with a model, by file and field.
+pub(crate) fn load(model: &ModelRef, options: &LlmOptions) -> Result<Arc<Llm>> {
+    let bar = Progress::new();
+    Ok(Llm::load(model, options, &mut |progress| match progress {
+        LoadProgress::Download(at) => {
+            bar.update(at.file, at.done_bytes, at.total_bytes);
+        }
+        LoadProgress::Pack { done_bytes, total_bytes } => bar.loading(done_bytes, total_bytes),
+        _ => {}
+    })?)
+}
+
+/// What the flags say about loading.
+pub(crate) fn options(args: &ModelArgs) -> LlmOptions {
+    LlmOptions {
+        compute: compute(args.compute),
+        n_threads: args.threads(),
+        max_context: args.max_context(),
+        ..LlmOptions::default()
+    }
+}

@@ -1,0 +1,105 @@
+//! Progress bars on stderr, for whatever takes longer than a moment.
+//!
+//! A bar appears only on a terminal, and only once the work has taken [`PATIENCE`]: short work
+//! leaves no trace.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How long work may take in silence.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// One bar that follows one task after the other.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    state: RefCell<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    task: String,
+    started: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// A bar that shows nothing yet.
+    pub(crate) fn new() -> Self {
+        let state = State { task: String::new(), started: Instant::now(), bar: None };
+        Self { state: RefCell::new(state) }
+    }
+
+    /// Tells how many bytes of `task` are done; a new task takes the place of the old one.
+    pub(crate) fn update(&self, task: &str, done_bytes: u64, total_bytes: Option<u64>) {
+        let mut state = self.state.borrow_mut();
+        if state.task != task {
+            state.clear();
+            state.task = task.to_owned();
+            state.started = Instant::now();
+        }
+        if state.bar.is_none() && state.started.elapsed() >= PATIENCE {
+            state.bar = Some(bar(task, total_bytes));
+        }
+        if let Some(bar) = &state.bar {
+            bar.set_position(done_bytes);
+        }
+    }
+
+    /// Tells how many bytes of a model have been loaded.
+    pub(crate) fn loading(&self, done_bytes: u64, total_bytes: u64) {
+        self.update("loading", done_bytes, Some(total_bytes));
+    }
+
+    /// Removes the bar from the screen.
+    pub(crate) fn clear(&self) {
+        self.state.borrow_mut().clear();
+    }
+}
+
+impl State {
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Hidden by itself where stderr is no terminal.
+fn bar(task: &str, total_bytes: Option<u64>) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(total_bytes, ProgressDrawTarget::stderr());
+    let template = match total_bytes {
+        Some(_) => "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} left",
+        None => "{msg} {bytes} {bytes_per_sec}",
+    };
+    let style = ProgressStyle::with_template(template).expect("invariant: the template is valid");
+    bar.set_style(style.progress_chars("=> "));
+    bar.set_message(task.to_owned());
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_bar_has_a_valid_template() {
+        for total_bytes in [None, Some(10)] {
+            super::bar("loading", total_bytes).finish_and_clear();
+        }
+    }
+
+    #[test]
+    fn short_work_leaves_no_trace() {
+        let progress = Progress::new();
+        progress.loading(1, 2);
+        assert!(progress.state.borrow().bar.is_none());
+    }
+}

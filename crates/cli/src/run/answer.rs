@@ -1,0 +1,116 @@
+//! Receiving one answer: text to where it is wanted, Ctrl-C in between.
+
+use std::io::Write;
+
+use pelton_base::{FinishReason, TokenId, Usage};
+use pelton_llm::{Generating, Timings};
+
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupts;
+
+/// One answer, as far as it came.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// Its text, without stop strings.
+    pub(crate) text: String,
+    /// Its tokens, the stop token included.
+    pub(crate) tokens: Vec<TokenId>,
+    /// Tokens in and out.
+    pub(crate) usage: Usage,
+    /// Where the time went.
+    pub(crate) timings: Timings,
+    /// How it ended.
+    pub(crate) ending: Ending,
+    finish: Option<FinishReason>,
+}
+
+/// How an answer ended, as far as the exit code is concerned.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ending {
+    /// The model or a limit ended it.
+    Complete,
+    /// Ctrl-C.
+    Interrupted,
+    /// The engine failed.
+    Failed,
+}
+
+impl Answer {
+    /// Why it ended.
+    pub(crate) fn finish(&self) -> FinishReason {
+        self.finish.unwrap_or(match self.ending {
+            Ending::Failed => FinishReason::Error,
+            Ending::Complete | Ending::Interrupted => FinishReason::Aborted,
+        })
+    }
+}
+
+/// Where text goes while it arrives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sink {
+    /// Straight to the reader.
+    Stdout,
+    /// Nowhere; the whole is printed later.
+    Silent,
+}
+
+impl Sink {
+    fn write(self, text: &str) -> Result<()> {
+        if matches!(self, Self::Silent) || text.is_empty() {
+            return Ok(());
+        }
+        let mut stdout = std::io::stdout().lock();
+        stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush())
+            .map_err(|error| Failure::stdout(&error))
+    }
+
+    /// Ends the last line, if the answer did not.
+    pub(crate) fn finish_line(self, answer: &Answer) -> Result<()> {
+        if answer.text.ends_with('\n') { Ok(()) } else { self.write("\n") }
+    }
+}
+
+/// Receives an answer to its end, or until Ctrl-C; then the request is dropped, which aborts it.
+///
+/// # Errors
+///
+/// When the text cannot be written.
+pub(crate) async fn receive(
+    mut generating: Generating,
+    interrupts: &mut Interrupts,
+    sink: Sink,
+) -> Result<Answer> {
+    let mut text = String::new();
+    let mut tokens = Vec::new();
+    let mut finish = None;
+    let mut interrupted = false;
+    while finish.is_none() && !interrupted {
+        let event = tokio::select! {
+            event = generating.next() => event,
+            () = interrupts.next() => {
+                interrupted = true;
+                continue;
+            }
+        };
+        let Some(event) = event else { break };
+        sink.write(&event.text)?;
+        text.push_str(&event.text);
+        tokens.extend(event.tokens.iter().map(|token| token.id));
+        finish = event.finish;
+    }
+    let ending = match (&finish, interrupted) {
+        (_, true) => Ending::Interrupted,
+        (Some(finish), _) if finish.reason != FinishReason::Error => Ending::Complete,
+        _ => Ending::Failed,
+    };
+    Ok(Answer {
+        text,
+        usage: generating.usage(),
+        tokens,
+        timings: generating.timings(),
+        ending,
+        finish: finish.map(|finish| finish.reason),
+    })
+}

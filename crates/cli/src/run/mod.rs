@@ -1,0 +1,200 @@
+//! `pelton run`: one answer, or a conversation in the terminal.
+
+mod answer;
+mod chat;
+mod command;
+
+use std::io::{IsTerminal, Write};
+use std::time::Instant;
+
+use pelton_base::SamplingParams;
+use pelton_llm::{ChatRequest, CompletionRequest, Generation, Llm};
+use pelton_text::Message;
+
+use crate::args::RunArgs;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupts;
+use crate::mode::{self, Mode, Situation};
+use crate::prompt::Prompt;
+use crate::{memory, model};
+
+use answer::{Answer, Ending, Sink};
+
+/// Tokens of a continuation when `--max-tokens` is absent: a page or two.
+const CONTINUATION_TOKENS: usize = 256;
+/// Temperature for models that recommend no sampling of their own.
+const TEMPERATURE: f32 = 0.8;
+/// Top-p for models that recommend no sampling of their own.
+const TOP_P: f32 = 0.95;
+
+/// Everything that answers need, gathered once.
+struct Session<'a> {
+    args: &'a RunArgs,
+    llm: std::sync::Arc<Llm>,
+    mode: Mode,
+    generation: Generation,
+    load: std::time::Duration,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    let started = Instant::now();
+    // What can be refused without a model is refused before one is loaded.
+    args.sampling.check()?;
+    check_stops(&args.stop)?;
+    let prompt = Prompt::gather(args.prompt.as_deref(), args.tokens())?;
+    let is_interactive = prompt == Prompt::Interactive;
+    if is_interactive && args.json {
+        return Err(Failure::new("`--json` needs a prompt: expected PROMPT or standard input"));
+    }
+    let reference = model::reference(args.model.model.as_deref())?;
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
+    // One conversation at a time needs the keys and values of one.
+    let options = pelton_llm::LlmOptions { max_running: 1, ..model::options(&args.model) };
+    let llm = model::load(&reference, &options)?;
+    let mode = mode::choose(Situation {
+        asked: args.asked_mode(),
+        is_interactive,
+        is_embedded: model::is_embedded(&reference),
+        has_template: llm.template().is_some(),
+    });
+    let generation = generation(args, &llm, mode)?;
+    let session = Session { args, llm, mode, generation, load: started.elapsed() };
+    // From here on Ctrl-C stops an answer instead of the process.
+    let mut interrupts = {
+        let _guard = runtime.enter();
+        Interrupts::listen()?
+    };
+    match prompt {
+        Prompt::Interactive => chat::converse(&session, &runtime, &mut interrupts),
+        prompt => runtime.block_on(session.once(prompt, &mut interrupts)),
+    }
+}
+
+impl Session<'_> {
+    /// One prompt, one answer.
+    async fn once(&self, prompt: Prompt, interrupts: &mut Interrupts) -> Result<()> {
+        let generating = match (prompt, self.mode) {
+            (Prompt::Text(text), Mode::Chat) => {
+                let mut messages = system_messages(self.args.system.as_deref());
+                messages.push(Message::new("user", text));
+                self.llm.chat(ChatRequest { messages, generation: self.generation.clone() })?
+            }
+            (Prompt::Text(text), Mode::Raw) => {
+                self.echo(&text);
+                self.complete(pelton_llm::Prompt::Text(text))?
+            }
+            (Prompt::Tokens(tokens), _) => self.complete(pelton_llm::Prompt::Tokens(tokens))?,
+            (Prompt::Interactive, _) => unreachable!("a conversation is not a single prompt"),
+        };
+        let sink = if self.args.json { Sink::Silent } else { Sink::Stdout };
+        let answer = answer::receive(generating, interrupts, sink).await?;
+        sink.finish_line(&answer)?;
+        if self.args.json {
+            self.print_json(&answer)?;
+        }
+        if !self.args.quiet && !self.args.json {
+            eprint!("\n{}", self.stats(&answer).render());
+        }
+        match answer.ending {
+            Ending::Interrupted => Err(Failure::interrupted()),
+            Ending::Failed => Err(Failure::internal("the engine failed while generating")),
+            Ending::Complete => Ok(()),
+        }
+    }
+
+    /// Starts a continuation.
+    fn complete(&self, prompt: pelton_llm::Prompt) -> Result<pelton_llm::Generating> {
+        let generation = self.generation.clone();
+        Ok(self.llm.complete(CompletionRequest { prompts: vec![prompt], generation })?)
+    }
+
+    /// Shows a person the text that is being continued; a pipe gets the continuation alone.
+    fn echo(&self, text: &str) {
+        let is_person = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
+        if is_person && !self.args.json && !self.args.quiet {
+            eprint!("{text}");
+        }
+    }
+
+    /// The figures of one answer.
+    fn stats(&self, answer: &Answer) -> crate::stats::Stats {
+        let info = self.llm.info();
+        let sampling = &self.generation.sampling;
+        crate::stats::Stats {
+            mode: self.mode,
+            model: info.name.clone(),
+            seed: (!sampling.is_greedy()).then_some(sampling.seed),
+            finish: answer.finish(),
+            usage: answer.usage,
+            load: self.load,
+            timings: answer.timings,
+            // Read before the bandwidth is measured, which takes memory of its own.
+            peak_memory_bytes: memory::peak_bytes(),
+            bytes_per_token: Some(crate::stats::bytes_per_token(
+                info.weight_bytes,
+                info.kv_bytes_per_token,
+                answer.usage,
+            )),
+            bandwidth: self.args.bandwidth.then(|| self.bandwidth()).flatten(),
+        }
+    }
+
+    /// Measures the memory with the threads that computed, in bytes per second.
+    fn bandwidth(&self) -> Option<f64> {
+        /// Far beyond any cache of this decade's processors, in bytes.
+        const BYTES: usize = 256 << 20;
+        const SECONDS: f64 = 0.5;
+        let cpu = pelton_kernels::Cpu::new(self.args.model.threads()).ok()?;
+        Some(cpu.measure_read_bandwidth(BYTES, SECONDS))
+    }
+
+    fn print_json(&self, answer: &Answer) -> Result<()> {
+        let stats = self.stats(answer);
+        let object = serde_json::json!({
+            "model": stats.model,
+            "mode": self.mode,
+            "seed": self.generation.sampling.seed,
+            "tokens": answer.tokens,
+            "text": answer.text,
+            "finish_reason": answer.finish(),
+            "usage": answer.usage,
+            "timings": stats.timings(),
+        });
+        let mut stdout = std::io::stdout().lock();
+        writeln!(stdout, "{object}").map_err(|error| Failure::stdout(&error))
+    }
+}
+
+/// Lays the flags over what the model recommends.
+fn generation(args: &RunArgs, llm: &Llm, mode: Mode) -> Result<Generation> {
+    let mut generation = llm.default_generation();
+    let mut sampling = SamplingParams { seed: 0, ..generation.sampling };
+    if sampling == SamplingParams::default() {
+        // The model recommends nothing: plain sampling rambles, so stay a little below it.
+        sampling.temperature = TEMPERATURE;
+        sampling.top_p = TOP_P;
+    }
+    generation.sampling = args.sampling.over(sampling, args.sampling.seed())?;
+    generation.max_tokens =
+        args.max_tokens().or((mode == Mode::Raw).then_some(CONTINUATION_TOKENS));
+    generation.stop = args.stop.clone();
+    generation.ignore_eos = args.ignore_eos;
+    Ok(generation)
+}
+
+/// The instructions as the first message, if there are any.
+fn system_messages(system: Option<&str>) -> Vec<Message> {
+    system.iter().map(|text| Message::new("system", *text)).collect()
+}
+
+fn check_stops(stops: &[String]) -> Result<()> {
+    let generation = Generation { stop: stops.to_vec(), ..Generation::default() };
+    generation.validate().map_err(|error| {
+        Failure::new(format!("`--{}` must be {}, got {}", error.param, error.expected, error.got))
+    })
+}

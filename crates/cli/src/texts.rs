@@ -1,0 +1,58 @@
+//! A model's tokenizer and chat template, without its weights.
+
+use std::path::Path;
+
+use pelton_llm::LocalModel;
+use pelton_tensor::{Gguf, MappedFile};
+use pelton_text::{ChatTemplate, Tokenizer};
+
+use crate::failure::{Failure, Result};
+
+/// A tokenizer and, where the model has one, its chat template.
+pub(crate) struct Texts {
+    /// Text to tokens and back.
+    pub(crate) tokenizer: Tokenizer,
+    /// Messages to text.
+    pub(crate) template: Option<ChatTemplate>,
+}
+
+impl Texts {
+    /// Reads them from wherever a model is; a folder may hold only the tokenizer's files.
+    ///
+    /// # Errors
+    ///
+    /// Names the file that is missing or malformed.
+    pub(crate) fn open(place: &LocalModel) -> Result<Self> {
+        match place {
+            LocalModel::Embedded(bytes) => {
+                let name = Path::new("(embedded model)");
+                Self::from_gguf(&Gguf::from_mapped(MappedFile::from_static(name, bytes))?)
+            }
+            LocalModel::Path(path) if path.is_dir() && path.join("tokenizer.json").exists() => {
+                Ok(Self {
+                    tokenizer: Tokenizer::from_folder(path)?,
+                    template: ChatTemplate::from_folder(path)?,
+                })
+            }
+            LocalModel::Path(path) if path.is_dir() => {
+                // A folder around a single GGUF file.
+                let files = pelton_model::ModelFiles::open(path)?;
+                match files.gguf() {
+                    Some(gguf) => Self::from_gguf(gguf),
+                    None => Err(Failure::new(format!(
+                        "{}: expected `tokenizer.json` in this folder",
+                        path.display()
+                    ))),
+                }
+            }
+            LocalModel::Path(path) => Self::from_gguf(&Gguf::open(path)?),
+        }
+    }
+
+    fn from_gguf(gguf: &Gguf) -> Result<Self> {
+        Ok(Self {
+            tokenizer: Tokenizer::from_gguf(gguf)?,
+            template: ChatTemplate::from_gguf(gguf)?,
+        })
+    }
+}

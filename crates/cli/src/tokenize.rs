@@ -1,0 +1,113 @@
+//! `pelton tokenize`: text to ids and back, one JSON value per line.
+//!
+//! Works without a model's weights: a folder with the tokenizer's files is enough.
+
+use std::io::{BufRead, Write};
+
+use pelton_base::TokenId;
+use pelton_text::{EncodeOptions, Message, RenderOptions};
+use serde_json::{Map, Value, json};
+
+use crate::args::TokenizeArgs;
+use crate::failure::{Failure, Result};
+use crate::model;
+use crate::texts::Texts;
+
+/// Runs the command.
+pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
+    let place = model::resolve(&model::reference(args.model.as_deref())?)?;
+    let texts = Texts::open(&place)?;
+    let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
+    for (line_idx, line) in std::io::stdin().lock().lines().enumerate() {
+        let output = line
+            .map_err(Failure::from)
+            .and_then(|line| texts.line(&line, args))
+            .map_err(|failure| failure.at(&format!("line {} of standard input", line_idx + 1)));
+        let output = match output {
+            Ok(output) => output,
+            Err(failure) => {
+                // The lines before the bad one have been answered.
+                stdout.flush().map_err(|error| Failure::stdout(&error))?;
+                return Err(failure);
+            }
+        };
+        writeln!(stdout, "{output}").map_err(|error| Failure::stdout(&error))?;
+    }
+    stdout.flush().map_err(|error| Failure::stdout(&error))
+}
+
+/// One line of `--chat`: what is named here, and any other argument of the template.
+#[derive(Debug, serde::Deserialize)]
+struct ChatLine {
+    messages: Vec<Message>,
+    #[serde(default)]
+    tools: Option<Value>,
+    #[serde(default)]
+    add_generation_prompt: bool,
+    #[serde(flatten)]
+    extra: Map<String, Value>,
+}
+
+impl Texts {
+    /// Answers one line.
+    fn line(&self, line: &str, args: &TokenizeArgs) -> Result<Value> {
+        if args.decode {
+            let tokens: Vec<TokenId> = parse(line, "an array of token ids")?;
+            let n_tokens = self.tokenizer.vocab_size();
+            if let Some(token) = tokens.iter().find(|token| token.0 as usize >= n_tokens) {
+                return Err(Failure::new(format!(
+                    "{token} is no token: expected ids below {n_tokens}"
+                )));
+            }
+            return Ok(Value::String(self.tokenizer.decode(&tokens, false)));
+        }
+        if args.chat {
+            return self.render(parse(line, "an object with `messages`")?);
+        }
+        let text: String = parse(line, "a JSON string")?;
+        Ok(json!(self.tokenizer.encode(&text, !args.no_special)?))
+    }
+
+    fn render(&self, line: ChatLine) -> Result<Value> {
+        let template = self
+            .template
+            .as_ref()
+            .ok_or_else(|| Failure::new("this model has no chat template"))?;
+        let options = RenderOptions {
+            add_generation_prompt: line.add_generation_prompt,
+            tools: line.tools,
+            extra: line.extra,
+            ..RenderOptions::default()
+        };
+        let text = template.render(&line.messages, &options)?;
+        // The template writes the special tokens itself.
+        let encode = EncodeOptions { add_special: false, parse_special: true };
+        let ids = self.tokenizer.encode_with(&text, encode)?;
+        Ok(json!({ "text": text, "ids": ids }))
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(line: &str, expected: &str) -> Result<T> {
+    serde_json::from_str(line)
+        .map_err(|error| Failure::new(format!("expected {expected}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chat_line_keeps_the_arguments_it_does_not_know() {
+        let line = r#"{"messages": [{"role": "user", "content": "x"}], "enable_thinking": false}"#;
+        let line: ChatLine = parse(line, "an object").expect("parses");
+        assert_eq!(line.messages, [Message::new("user", "x")]);
+        assert_eq!(line.extra.get("enable_thinking"), Some(&Value::Bool(false)));
+        assert!(!line.add_generation_prompt && line.tools.is_none());
+    }
+
+    #[test]
+    fn a_line_of_another_kind_says_what_was_expected() {
+        let line = parse::<String>("[1]", "a JSON string").expect_err("an array").line();
+        assert!(line.expect("a line").contains("expected a JSON string"));
+    }
+}

@@ -1,0 +1,75 @@
+//! Runs the real binary, cut off from the network and from the user's environment.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+/// What the binary said and how it ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The exit code; `None` after a signal.
+    pub(crate) code: Option<i32>,
+    /// Standard output.
+    pub(crate) stdout: String,
+    /// Standard error.
+    pub(crate) stderr: String,
+}
+
+impl Outcome {
+    /// The object that `--json` printed.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        assert_eq!(self.stdout.trim_end().lines().count(), 1, "not one line: {}", self.stdout);
+        serde_json::from_str(&self.stdout).expect("stdout is JSON")
+    }
+
+    /// Panics unless the binary refused its input in one line that holds all of `parts`.
+    pub(crate) fn assert_refused(&self, parts: &[&str]) {
+        assert_eq!(self.code, Some(2), "exit code; stderr: {}", self.stderr);
+        assert_eq!(self.stdout, "", "stdout must stay empty");
+        assert_eq!(self.stderr.lines().count(), 1, "one line expected, got: {}", self.stderr);
+        assert!(self.stderr.starts_with("error: "), "{}", self.stderr);
+        for part in parts {
+            assert!(self.stderr.contains(part), "`{part}` is missing in: {}", self.stderr);
+        }
+    }
+}
+
+/// The binary with these arguments, not started yet.
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pelton"));
+    command.args(args).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("PELTON_") && name != "PELTON_KERNELS" {
+            command.env_remove(name);
+        }
+    }
+    command.env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG").env_remove("RUST_BACKTRACE");
+    command
+}
+
+/// Runs the binary with these arguments and an empty standard input.
+pub(crate) fn pelton(args: &[&str]) -> Outcome {
+    outcome(&command(args).output().expect("the binary starts"))
+}
+
+/// Runs the binary with `input` on standard input.
+pub(crate) fn pelton_with_input(args: &[&str], input: &[u8]) -> Outcome {
+    let mut child = command(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    // The binary may refuse before it reads; then the pipe is closed, which is fine.
+    let _ = child.stdin.take().expect("stdin is piped").write_all(input);
+    outcome(&child.wait_with_output().expect("the binary ends"))
+}
+
+fn outcome(output: &Output) -> Outcome {
+    Outcome {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout.clone()).expect("stdout is UTF-8"),
+        stderr: String::from_utf8(output.stderr.clone()).expect("stderr is UTF-8"),
+    }
+}

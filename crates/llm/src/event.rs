@@ -1,0 +1,115 @@
+//! What comes out while an answer grows.
+
+use std::time::Duration;
+
+use pelton_base::{FinishReason, TokenId, Usage};
+
+/// The next piece of one answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Which answer: `prompt index * n + choice`.
+    pub choice: usize,
+    /// Text that is certain now; may be empty while a character or stop string is incomplete.
+    pub text: String,
+    /// The tokens of this step, also those whose text is still held back.
+    pub tokens: Vec<EventToken>,
+    /// Set on the last event of an answer.
+    pub finish: Option<Finish>,
+}
+
+/// One generated token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EventToken {
+    /// The token.
+    pub id: TokenId,
+    /// What it says; for control tokens their name.
+    pub bytes: Vec<u8>,
+    /// Whether it is a control token, which says nothing in the text.
+    pub is_special: bool,
+    /// Its log probability and the alternatives, when asked for.
+    pub logprob: Option<Logprob>,
+}
+
+/// The log probability of a token under the model's own distribution.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logprob {
+    /// Natural logarithm of the probability.
+    pub logprob: f32,
+    /// The most likely tokens, most likely first.
+    pub top: Vec<TopToken>,
+}
+
+/// One of the most likely tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopToken {
+    /// The token.
+    pub id: TokenId,
+    /// What it says.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    /// Why.
+    pub reason: FinishReason,
+    /// The stop string that was found, if it was one.
+    pub stop: Option<String>,
+    /// Tokens of this answer.
+    pub usage: Usage,
+}
+
+/// Where the time of a request went.
+///
+/// Over several answers these are the times of the whole: the first token of any, the last of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Timings {
+    /// From submission to the first token, in seconds; waiting and reading the prompt.
+    pub ttft_seconds: Option<f64>,
+    /// From submission to the last token so far, in seconds.
+    pub total_seconds: f64,
+    /// Tokens read per second until the first token; `None` before it.
+    pub prompt_tokens_per_second: Option<f64>,
+    /// Tokens generated per second after the first; `None` before the second.
+    pub generation_tokens_per_second: Option<f64>,
+}
+
+impl Timings {
+    pub(crate) fn new(
+        usage: Usage,
+        n_choices: usize,
+        first: Option<Duration>,
+        last: Option<Duration>,
+    ) -> Self {
+        let rate = |n: usize, seconds: f64| (n > 0 && seconds > 0.0).then(|| n as f64 / seconds);
+        let first = first.map(|d| d.as_secs_f64());
+        let last = last.map_or(0.0, |d| d.as_secs_f64());
+        let n_after_first = usage.completion_tokens.saturating_sub(n_choices);
+        Self {
+            ttft_seconds: first,
+            total_seconds: last,
+            prompt_tokens_per_second: first
+                .and_then(|s| rate(usage.prompt_tokens.saturating_sub(usage.cached_tokens), s)),
+            generation_tokens_per_second: first.and_then(|s| rate(n_after_first, last - s)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_count_the_prompt_before_and_the_answer_after_the_first_token() {
+        let usage = Usage { prompt_tokens: 100, completion_tokens: 11, cached_tokens: 0 };
+        let (first, last) = (Duration::from_secs(2), Duration::from_secs(7));
+        let timings = Timings::new(usage, 1, Some(first), Some(last));
+        assert_eq!(timings.ttft_seconds, Some(2.0));
+        assert_eq!(timings.prompt_tokens_per_second, Some(50.0));
+        assert_eq!(timings.generation_tokens_per_second, Some(2.0));
+        let one = Timings::new(usage, 11, Some(first), Some(first));
+        assert_eq!(one.generation_tokens_per_second, None);
+    }
+}

@@ -1,0 +1,233 @@
+//! An answer in the making: token streams in, events out.
+//!
+//! Each answer is one stream of the engine with its own detokenizer and stop matcher. Dropping a
+//! [`Generating`] drops the streams, and the engine frees each within one step.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
+
+use pelton_base::{FinishReason, TokenId, Usage};
+use pelton_engine::{SampledToken, TokenEvent, TokenStream};
+use pelton_text::{Detokenizer, Tokenizer};
+
+use crate::event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
+use crate::stop::StopMatcher;
+
+/// The answers to one request while they grow.
+#[must_use = "dropping it aborts the request"]
+pub struct Generating {
+    tokenizer: Arc<Tokenizer>,
+    /// End tokens of the model, whose text is never shown.
+    eos: Vec<TokenId>,
+    stop: Vec<String>,
+    choices: Vec<Choice>,
+    /// Choice that is asked first next time, so that none waits for the others.
+    next_idx: usize,
+    submitted: Instant,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+    /// Each prompt counted once.
+    prompt_tokens: usize,
+}
+
+/// What [`Generating`] is built from.
+pub(crate) struct Start {
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) eos: Vec<TokenId>,
+    pub(crate) stop: Vec<String>,
+    /// One stream per answer, and the tokens of its prompt.
+    pub(crate) streams: Vec<(TokenStream, usize)>,
+    pub(crate) submitted: Instant,
+    pub(crate) prompt_tokens: usize,
+}
+
+struct Choice {
+    /// `None` once the answer has ended.
+    stream: Option<TokenStream>,
+    detokenizer: Detokenizer,
+    stop: StopMatcher,
+    usage: Usage,
+}
+
+impl Generating {
+    pub(crate) fn new(start: Start) -> Self {
+        let choices = start
+            .streams
+            .into_iter()
+            .map(|(stream, prompt_tokens)| Choice {
+                stream: Some(stream),
+                detokenizer: Detokenizer::continuing(&start.tokenizer, true),
+                stop: StopMatcher::new(&start.stop),
+                usage: Usage { prompt_tokens, ..Usage::default() },
+            })
+            .collect();
+        Self {
+            tokenizer: start.tokenizer,
+            eos: start.eos,
+            stop: start.stop,
+            choices,
+            next_idx: 0,
+            submitted: start.submitted,
+            first_token: None,
+            last_token: None,
+            prompt_tokens: start.prompt_tokens,
+        }
+    }
+
+    /// The next event of any answer; `None` when all have ended.
+    ///
+    /// May be cancelled between events without losing one.
+    pub async fn next(&mut self) -> Option<Event> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As [`next`](Self::next), for callers outside an async runtime.
+    pub fn blocking_next(&mut self) -> Option<Event> {
+        block_on(self.next())
+    }
+
+    /// Asks every answer for its next event, each in its turn.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let n_choices = self.choices.len();
+        let mut is_any_open = false;
+        for offset in 0..n_choices {
+            let idx = (self.next_idx + offset) % n_choices;
+            let Some(stream) = &mut self.choices[idx].stream else { continue };
+            is_any_open = true;
+            // Receiving keeps nothing in its future, so a new one each time loses no token.
+            let Poll::Ready(received) = pin!(stream.recv()).poll(cx) else { continue };
+            self.next_idx = idx + 1;
+            let event = self.accept(idx, received);
+            return Poll::Ready(Some(event));
+        }
+        if is_any_open { Poll::Pending } else { Poll::Ready(None) }
+    }
+
+    /// Number of answers.
+    pub fn n_choices(&self) -> usize {
+        self.choices.len()
+    }
+
+    /// Tokens of all prompts, each counted once, and of all answers so far.
+    pub fn usage(&self) -> Usage {
+        let sum = |count: fn(&Usage) -> usize| self.choices.iter().map(|c| count(&c.usage)).sum();
+        Usage {
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: sum(|u| u.completion_tokens),
+            cached_tokens: sum(|u| u.cached_tokens),
+        }
+    }
+
+    /// Where the time has gone so far.
+    pub fn timings(&self) -> Timings {
+        let since = |at: Option<Instant>| at.map(|at| at.saturating_duration_since(self.submitted));
+        let (first, last) = (since(self.first_token), since(self.last_token));
+        Timings::new(self.usage(), self.choices.len(), first, last)
+    }
+
+    /// Turns what the engine sent for one answer into its next event.
+    fn accept(&mut self, idx: usize, received: Option<TokenEvent>) -> Event {
+        let choice = &mut self.choices[idx];
+        let mut event = Event { choice: idx, text: String::new(), tokens: vec![], finish: None };
+        let mut stopped_by = None;
+        // A stream that ends without a reason belongs to an engine that is gone.
+        let mut ended = Some((FinishReason::Aborted, None));
+        if let Some(received) = received {
+            if !received.tokens.is_empty() {
+                self.first_token.get_or_insert(received.at);
+                self.last_token = Some(received.at);
+            }
+            ended = received.finish.map(|(reason, usage)| (reason, Some(usage)));
+            let is_stop = matches!(ended, Some((FinishReason::Stop, _)));
+            let n_tokens = received.tokens.len();
+            for (i, sampled) in received.tokens.into_iter().enumerate() {
+                let id = sampled.token;
+                let is_end = is_stop && i + 1 == n_tokens && self.eos.contains(&id);
+                choice.usage.completion_tokens += 1;
+                event.tokens.push(describe(&self.tokenizer, sampled, is_end));
+                if is_end {
+                    continue;
+                }
+                let outcome = choice.stop.push(&choice.detokenizer.push(id));
+                event.text.push_str(&outcome.text);
+                if outcome.matched.is_some() {
+                    stopped_by = outcome.matched;
+                    break;
+                }
+            }
+        }
+        if stopped_by.is_none() && ended.is_some() {
+            let outcome = choice.stop.push(&choice.detokenizer.flush());
+            event.text.push_str(&outcome.text);
+            stopped_by = outcome.matched;
+            if stopped_by.is_none() {
+                event.text.push_str(&choice.stop.finish());
+            }
+        }
+        if let Some((_, Some(usage))) = &ended {
+            choice.usage.cached_tokens = usage.cached_tokens;
+        }
+        let reason = match (stopped_by, ended) {
+            (Some(_), _) => Some(FinishReason::Stop),
+            (None, Some((reason, _))) => Some(reason),
+            (None, None) => None,
+        };
+        if let Some(reason) = reason {
+            // The engine hears of a stop string by the stream being dropped.
+            choice.stream = None;
+            let stop = stopped_by.map(|idx| self.stop[idx].clone());
+            event.finish = Some(Finish { reason, stop, usage: choice.usage });
+        }
+        event
+    }
+}
+
+fn describe(tokenizer: &Tokenizer, sampled: SampledToken, is_end: bool) -> EventToken {
+    let bytes = |id| tokenizer.token_bytes(id).unwrap_or_default().to_vec();
+    let logprob = sampled.logprobs.map(|l| Logprob {
+        logprob: l.logprob,
+        top: l
+            .top
+            .into_iter()
+            .map(|(id, logprob)| TopToken { id, bytes: bytes(id), logprob })
+            .collect(),
+    });
+    EventToken {
+        id: sampled.token,
+        bytes: bytes(sampled.token),
+        is_special: is_end || tokenizer.is_special(sampled.token),
+        logprob,
+    }
+}
+
+impl std::fmt::Debug for Generating {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let n_open = self.choices.iter().filter(|c| c.stream.is_some()).count();
+        f.debug_struct("Generating")
+            .field("n_choices", &self.choices.len())
+            .field("n_open", &n_open)
+            .field("usage", &self.usage())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Waits for a future on this thread, parked while it is pending.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        std::thread::park();
+    }
+}

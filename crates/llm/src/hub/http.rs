@@ -1,0 +1,174 @@
+//! The few HTTP requests that the hub needs: an agent, retries, and what a `HEAD` says.
+
+use std::time::Duration;
+
+use ureq::http::{HeaderMap, Response};
+use ureq::{Agent, Body};
+
+use super::{HubConfig, HubError};
+
+/// Longest wait between two attempts.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// What went wrong in one attempt.
+pub(crate) enum Failure {
+    /// Trying again may help; the server may have said when.
+    Transient { why: String, wait: Option<Duration> },
+    /// Trying again will not help.
+    Fatal(HubError),
+}
+
+/// An agent for `endpoint`; redirects are followed up to `max_redirects`, without the token.
+pub(crate) fn agent(endpoint: &str, max_redirects: u32) -> Agent {
+    let mut builder = Agent::config_builder()
+        .user_agent(concat!("pelton/", env!("CARGO_PKG_VERSION")))
+        .http_status_as_error(false)
+        .max_redirects(max_redirects)
+        .max_redirects_will_error(max_redirects > 0)
+        .timeout_connect(Some(Duration::from_secs(15)))
+        .timeout_recv_response(Some(Duration::from_secs(60)))
+        .timeout_per_read(Some(Duration::from_secs(60)));
+    let host = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
+    if ["127.0.0.1", "localhost", "[::1]"].iter().any(|local| host.starts_with(local)) {
+        // A proxy cannot reach what only this machine can.
+        builder = builder.proxy(None);
+    }
+    if let Some(certificates) = extra_roots() {
+        builder = builder.tls_config(
+            ureq::tls::TlsConfig::builder()
+                .root_certs(ureq::tls::RootCerts::Specific(certificates.into()))
+                .build(),
+        );
+    }
+    builder.build().new_agent()
+}
+
+/// The certificates of `SSL_CERT_FILE`, for networks that bring their own.
+fn extra_roots() -> Option<Vec<ureq::tls::Certificate<'static>>> {
+    let pem = std::fs::read(std::env::var_os("SSL_CERT_FILE")?).ok()?;
+    let certificates: Vec<_> = ureq::tls::parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(ureq::tls::PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    (!certificates.is_empty()).then_some(certificates)
+}
+
+/// Runs `attempt` until it succeeds, fails for good, or the attempts are used up.
+///
+/// `attempt` says with its flag whether it made progress; progress starts the count again.
+pub(crate) fn with_retries<T>(
+    config: &HubConfig,
+    url: &str,
+    mut attempt: impl FnMut(&mut bool) -> Result<T, Failure>,
+) -> Result<T, HubError> {
+    let mut n_failed = 0;
+    let mut wait = config.first_wait;
+    loop {
+        let mut made_progress = false;
+        let (why, asked) = match attempt(&mut made_progress) {
+            Ok(value) => return Ok(value),
+            Err(Failure::Fatal(error)) => return Err(error),
+            Err(Failure::Transient { why, wait }) => (why, wait),
+        };
+        if made_progress {
+            n_failed = 0;
+            wait = config.first_wait;
+        }
+        n_failed += 1;
+        if n_failed >= config.n_attempts {
+            return Err(HubError::Network { url: url.to_owned(), why, n_attempts: n_failed });
+        }
+        tracing::warn!(url, why, "hub request failed, trying again");
+        std::thread::sleep(asked.unwrap_or(wait).min(LONGEST_WAIT));
+        wait *= 2;
+    }
+}
+
+/// Sends a failed send or an error status to the right kind of failure.
+pub(crate) fn check(
+    url: &str,
+    has_token: bool,
+    response: Result<Response<Body>, ureq::Error>,
+) -> Result<Response<Body>, Failure> {
+    let response = response.map_err(|error| match error {
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) | ureq::Error::TooManyRedirects => {
+            Failure::Fatal(HubError::Protocol { url: url.to_owned(), why: error.to_string() })
+        }
+        error => Failure::Transient { why: error.to_string(), wait: None },
+    })?;
+    let status = response.status().as_u16();
+    let hint = match status {
+        401 | 403 | 404 if !has_token => {
+            "no such model or file, or it is private or gated: then set HF_TOKEN"
+        }
+        401 | 403 => "the token of HF_TOKEN may not read this model; accept its terms on the hub",
+        404 => "no such model, revision or file",
+        408 | 429 | 500..=599 => {
+            let wait = header(response.headers(), "retry-after")
+                .and_then(|text| text.parse().ok())
+                .map(Duration::from_secs);
+            return Err(Failure::Transient { why: format!("status {status}"), wait });
+        }
+        400..=499 => "the hub does not accept this request",
+        _ => return Ok(response),
+    };
+    Err(Failure::Fatal(HubError::Refused { url: url.to_owned(), status, hint }))
+}
+
+/// A header as text, if it is there and is text.
+pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok().map(str::trim)
+}
+
+/// The first byte and the total size of `bytes 5-9/10`.
+pub(crate) fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
+    let (range, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (start, end) = range.split_once('-')?;
+    let (start, end): (u64, u64) = (start.trim().parse().ok()?, end.trim().parse().ok()?);
+    let total: Option<u64> = match total.trim() {
+        "*" => None,
+        digits => Some(digits.parse().ok()?),
+    };
+    (start <= end && total.is_none_or(|total| end < total)).then_some((start, total))
+}
+
+/// `W/"abc"` as `abc`.
+pub(crate) fn plain_etag(text: &str) -> &str {
+    text.strip_prefix("W/").unwrap_or(text).trim_matches('"')
+}
+
+/// Percent-encodes what may not stand in the path of an address.
+pub(crate) fn encode_path(path: &str) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte) {
+            out.push(byte as char);
+        } else {
+            write!(out, "%{byte:02X}").expect("invariant: writing to a string succeeds");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_well_formed_content_ranges_are_believed() {
+        assert_eq!(content_range("bytes 5-9/10"), Some((5, Some(10))));
+        assert_eq!(content_range("bytes 0-0/*"), Some((0, None)));
+        for text in ["", "bytes", "bytes 5-4/10", "bytes 5-10/10", "items 1-2/3", "bytes -1-2/3"] {
+            assert_eq!(content_range(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn tags_and_paths_take_their_plain_form() {
+        assert_eq!((plain_etag("W/\"a\""), plain_etag("\"b\""), plain_etag("c")), ("a", "b", "c"));
+        assert_eq!(encode_path("refs/pr/1 é"), "refs/pr/1%20%C3%A9");
+    }
+}

@@ -1,0 +1,255 @@
+//! The engine and the tokenizer behind one face.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use pelton_base::{SamplingParams, TokenId, limits};
+use pelton_engine::{EngineHandle, EngineMetrics, NewRequest, SubmitError};
+use pelton_text::{ChatTemplate, EncodeOptions, RenderOptions, Tokenizer};
+
+use crate::error::LlmError;
+use crate::generating::{Generating, Start};
+use crate::request::{ChatRequest, CompletionRequest, Generation, Prompt};
+
+/// What an [`Llm`] consists of.
+#[derive(Debug)]
+pub struct LlmParts {
+    /// What is known about the model.
+    pub info: LlmInfo,
+    /// Text to tokens and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Messages to text, or why there is no such thing.
+    pub template: Result<ChatTemplate, String>,
+    /// The running engine.
+    pub engine: EngineHandle,
+    /// Tokens that end an answer.
+    pub eos: Vec<TokenId>,
+    /// Sampling that the model's authors recommend.
+    pub sampling: SamplingParams,
+}
+
+/// What is known about a loaded model.
+#[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
+pub struct LlmInfo {
+    /// What clients call it.
+    pub name: String,
+    /// The family, as its checkpoint names it.
+    pub architecture: String,
+    /// Tokens that the model gives logits for.
+    pub vocab_size: usize,
+    /// Most tokens of one sequence, prompt and answer together.
+    pub context_tokens: usize,
+    /// Bytes of weights read per generated token.
+    pub weight_bytes: u64,
+    /// Bytes held for keys and values.
+    pub kv_bytes: u64,
+    /// Bytes of keys and values of one token over all layers, which every later token reads.
+    pub kv_bytes_per_token: u64,
+    /// Threads that compute.
+    pub n_threads: usize,
+}
+
+/// A loaded model that answers requests.
+#[derive(Debug)]
+pub struct Llm {
+    parts: LlmParts,
+}
+
+impl Llm {
+    /// Puts an engine and a tokenizer together.
+    ///
+    /// # Errors
+    ///
+    /// [`LlmError::VocabMismatch`] when the tokenizer has tokens that the model lacks.
+    pub fn from_parts(parts: LlmParts) -> Result<Self, LlmError> {
+        let (n_tokenizer, n_embedding) = (parts.tokenizer.vocab_size(), parts.info.vocab_size);
+        if n_tokenizer > n_embedding {
+            let model = parts.info.name.clone();
+            return Err(LlmError::VocabMismatch { model, n_tokenizer, n_embedding });
+        }
+        Ok(Self { parts })
+    }
+
+    /// What is known about the model.
+    pub fn info(&self) -> &LlmInfo {
+        &self.parts.info
+    }
+
+    /// Text to tokens and back.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.parts.tokenizer
+    }
+
+    /// The chat template, if the model has one.
+    pub fn template(&self) -> Option<&ChatTemplate> {
+        self.parts.template.as_ref().ok()
+    }
+
+    /// Tokens that end an answer.
+    pub fn eos(&self) -> &[TokenId] {
+        &self.parts.eos
+    }
+
+    /// Requests waiting and running, and what has been done so far.
+    pub fn metrics(&self) -> EngineMetrics {
+        self.parts.engine.metrics()
+    }
+
+    /// Stops the engine; with `drain` the requests at hand are finished first.
+    ///
+    /// Returns at once; streams end when their answers do.
+    pub fn shutdown(&self, drain: bool) {
+        self.parts.engine.shutdown(drain);
+    }
+
+    /// What the model's authors recommend, with a seed of its own.
+    pub fn default_generation(&self) -> Generation {
+        let sampling = SamplingParams { seed: fresh_seed(), ..self.parts.sampling.clone() };
+        Generation { sampling, ..Generation::default() }
+    }
+
+    /// Answers a conversation.
+    ///
+    /// Renders and encodes on the calling thread; a long conversation takes milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// See [`LlmError`]: no or failing template, a parameter out of range, a prompt too long, an
+    /// engine that is busy or stopping.
+    pub fn chat(&self, request: ChatRequest) -> Result<Generating, LlmError> {
+        let template = self.parts.template.as_ref().map_err(|why| LlmError::NoTemplate {
+            model: self.parts.info.name.clone(),
+            why: why.clone(),
+        })?;
+        request.generation.validate()?;
+        let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+        let text = template.render(&request.messages, &options)?;
+        // The template writes the special tokens itself.
+        let encode = EncodeOptions { add_special: false, parse_special: true };
+        let tokens = self.parts.tokenizer.encode_with(&text, encode)?;
+        self.start(vec![tokens], request.generation)
+    }
+
+    /// Continues texts.
+    ///
+    /// # Errors
+    ///
+    /// See [`LlmError`]: an empty prompt, tokens out of range, and all of [`chat`](Self::chat)'s.
+    pub fn complete(&self, request: CompletionRequest) -> Result<Generating, LlmError> {
+        request.generation.validate()?;
+        let n_prompts = request.prompts.len();
+        if n_prompts > limits::PROMPTS {
+            let expected = "at most 64 prompts";
+            return Err(pelton_base::ParamError {
+                param: "prompt",
+                expected,
+                got: n_prompts.to_string(),
+            }
+            .into());
+        }
+        let mut prompts = Vec::with_capacity(n_prompts);
+        for prompt in request.prompts {
+            prompts.push(match prompt {
+                Prompt::Tokens(tokens) => tokens,
+                Prompt::Text(text) if text.is_empty() => return Err(LlmError::EmptyPrompt),
+                Prompt::Text(text) => {
+                    let encode = EncodeOptions { add_special: true, parse_special: true };
+                    self.parts.tokenizer.encode_with(&text, encode)?
+                }
+            });
+        }
+        self.start(prompts, request.generation)
+    }
+
+    /// Checks the tokens and submits one engine request per answer.
+    fn start(
+        &self,
+        prompts: Vec<Vec<TokenId>>,
+        generation: Generation,
+    ) -> Result<Generating, LlmError> {
+        if prompts.is_empty() {
+            return Err(LlmError::EmptyPrompt);
+        }
+        for prompt in &prompts {
+            self.check_prompt(prompt)?;
+        }
+        let biased = generation.sampling.logit_bias.iter().map(|(token, _)| token);
+        self.check_tokens("logit_bias", biased)?;
+        self.check_tokens("stop_token_ids", &generation.stop_tokens)?;
+
+        let mut stop_tokens = generation.stop_tokens;
+        if !generation.ignore_eos {
+            stop_tokens.extend(self.parts.eos.iter().copied());
+        }
+        let submitted = Instant::now();
+        let mut streams = Vec::with_capacity(prompts.len() * generation.n as usize);
+        for prompt in &prompts {
+            let room = self.parts.info.context_tokens - prompt.len();
+            for choice in 0..generation.n {
+                // An early return drops the streams at hand, which aborts them.
+                let stream = self.submit(NewRequest {
+                    prompt: prompt.clone(),
+                    sampling: generation.sampling.clone(),
+                    choice,
+                    max_tokens: generation.max_tokens.map_or(room, |most| most.min(room)),
+                    stop_tokens: stop_tokens.clone(),
+                })?;
+                streams.push((stream, prompt.len()));
+            }
+        }
+        Ok(Generating::new(Start {
+            tokenizer: Arc::clone(&self.parts.tokenizer),
+            eos: if generation.ignore_eos { Vec::new() } else { self.parts.eos.clone() },
+            stop: generation.stop,
+            streams,
+            submitted,
+            prompt_tokens: prompts.iter().map(Vec::len).sum(),
+        }))
+    }
+
+    fn submit(&self, request: NewRequest) -> Result<pelton_engine::TokenStream, LlmError> {
+        let n_prompt = request.prompt.len();
+        self.parts.engine.submit(request).map_err(|error| match error {
+            SubmitError::Full { limit } => LlmError::Busy { n_waiting: limit },
+            SubmitError::Stopped => LlmError::Stopped,
+            SubmitError::EmptyPrompt => LlmError::EmptyPrompt,
+            SubmitError::Invalid(error) => error.into(),
+            SubmitError::TooLong { limit, .. } => {
+                LlmError::ContextLength { n_prompt, limit, context: self.parts.info.context_tokens }
+            }
+            other => LlmError::Refused { why: other.to_string() },
+        })
+    }
+
+    fn check_prompt(&self, prompt: &[TokenId]) -> Result<(), LlmError> {
+        let context = self.parts.info.context_tokens;
+        // One token at least must come out.
+        let limit = context.saturating_sub(1);
+        match prompt.len() {
+            0 => Err(LlmError::EmptyPrompt),
+            n_prompt if n_prompt > limit => {
+                Err(LlmError::ContextLength { n_prompt, limit, context })
+            }
+            _ => self.check_tokens("prompt", prompt),
+        }
+    }
+
+    fn check_tokens<'a>(
+        &self,
+        param: &'static str,
+        tokens: impl IntoIterator<Item = &'a TokenId>,
+    ) -> Result<(), LlmError> {
+        let vocab_size = self.parts.info.vocab_size;
+        match tokens.into_iter().find(|token| token.0 as usize >= vocab_size) {
+            Some(&token) => Err(LlmError::TokenOutOfRange { param, token, vocab_size }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A seed that differs from call to call.
+fn fresh_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    // The keys of the standard hasher are random; hashing nothing shows them.
+    RandomState::new().hash_one(())
+}

@@ -1,0 +1,253 @@
+//! From a model's name to a running engine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pelton_base::SamplingParams;
+use pelton_engine::{Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig};
+use pelton_model::{Compute, LoadOptions, ModelFiles, load_cpu};
+use pelton_text::{ChatTemplate, Tokenizer};
+
+use crate::error::LlmError;
+use crate::hub::HubProgress;
+use crate::llm::{Llm, LlmInfo, LlmParts};
+use crate::memory::{KvSizing, available_bytes};
+use crate::reference::{LocalModel, ModelRef};
+
+/// Tokens of one KV block.
+const BLOCK_TOKENS: usize = 16;
+
+/// How a model is loaded and run.
+///
+/// The defaults suit a server for a few dozen users; a program that asks one question at a time
+/// sets `max_running` to one and saves memory.
+#[derive(Clone, Debug)]
+pub struct LlmOptions {
+    /// Arithmetic of the weights.
+    pub compute: Compute,
+    /// Threads that compute; by default one per usable core.
+    pub n_threads: Option<usize>,
+    /// Most tokens of one sequence; by default what the model declares, or what memory holds.
+    pub max_context: Option<usize>,
+    /// Most tokens computed in one step, over all requests.
+    pub max_batch_tokens: usize,
+    /// Most requests computed at once.
+    pub max_running: usize,
+    /// Most requests waiting; beyond it they are turned away.
+    pub max_waiting: usize,
+    /// Bytes for keys and values; by default what all requests can use, at most half of the memory
+    /// that is available.
+    pub kv_bytes: Option<u64>,
+    /// What clients call the model; by default [`ModelRef::display_name`].
+    pub name: Option<String>,
+}
+
+impl Default for LlmOptions {
+    fn default() -> Self {
+        let engine = EngineConfig::default();
+        Self {
+            compute: Compute::default(),
+            n_threads: None,
+            max_context: None,
+            max_batch_tokens: engine.max_batch_tokens,
+            max_running: engine.max_running_requests,
+            max_waiting: engine.max_waiting_requests,
+            kv_bytes: None,
+            name: None,
+        }
+    }
+}
+
+/// What loading reports while it runs.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum LoadProgress<'a> {
+    /// A file comes from the hub.
+    Download(HubProgress<'a>),
+    /// Weights are packed for the kernels.
+    Pack {
+        /// Stored bytes packed so far.
+        done_bytes: u64,
+        /// Stored bytes of the whole model.
+        total_bytes: u64,
+    },
+}
+
+impl Llm {
+    /// Finds, downloads if need be, and loads a model, and starts its engine.
+    ///
+    /// # Errors
+    ///
+    /// [`LlmError`] names the file, field, tensor or option that is wrong.
+    pub fn load(
+        model: &ModelRef,
+        options: &LlmOptions,
+        progress: &mut dyn FnMut(LoadProgress<'_>),
+    ) -> Result<Arc<Self>, LlmError> {
+        options.check()?;
+        let name = options.name.clone().unwrap_or_else(|| model.display_name());
+        let local = model.resolve(&mut |p| progress(LoadProgress::Download(p)))?;
+        let files = local.open()?;
+        let text = TextSide::load(&files)?;
+        // Before the weights are packed, which takes longest.
+        let n_embedding = files.config().vocab_size;
+        if text.tokenizer.vocab_size() > n_embedding {
+            let n_tokenizer = text.tokenizer.vocab_size();
+            return Err(LlmError::VocabMismatch { model: name, n_tokenizer, n_embedding });
+        }
+
+        let progress = std::cell::RefCell::new(progress);
+        let packed = |p: pelton_model::LoadProgress| {
+            let (done_bytes, total_bytes) = (p.n_bytes, p.n_total_bytes);
+            (*progress.borrow_mut())(LoadProgress::Pack { done_bytes, total_bytes });
+        };
+        let decoder = load_cpu(
+            &files,
+            &LoadOptions {
+                compute: options.compute,
+                n_threads: options.n_threads,
+                max_context: options.max_context,
+                progress: Some(&packed),
+                ..LoadOptions::default()
+            },
+        )?;
+        let spec = decoder.spec();
+        let bytes_per_block = decoder.kv_bytes_per_block(BLOCK_TOKENS) as u64;
+        let sizing = KvSizing {
+            bytes_per_block,
+            block_size: BLOCK_TOKENS,
+            context_tokens: options.max_context.unwrap_or(spec.max_context),
+            n_running: options.max_running,
+            limit_bytes: options.kv_bytes,
+            available_bytes: available_bytes(),
+        };
+        let plan = sizing.plan().ok_or_else(|| LlmError::Option {
+            option: "kv_bytes",
+            why: format!("one block of {BLOCK_TOKENS} tokens takes {bytes_per_block} bytes"),
+        })?;
+        if plan.context_tokens < sizing.context_tokens {
+            if options.max_context.is_some() {
+                let needed = bytes_per_block * sizing.context_tokens.div_ceil(BLOCK_TOKENS) as u64;
+                return Err(LlmError::Option {
+                    option: "max_context",
+                    why: format!(
+                        "{} tokens need {needed} bytes of keys and values, there is room for {} \
+                         tokens",
+                        sizing.context_tokens, plan.context_tokens
+                    ),
+                });
+            }
+            tracing::warn!(
+                declared = sizing.context_tokens,
+                served = plan.context_tokens,
+                "the context is cut to what memory holds"
+            );
+        }
+        let mut eos = spec.eos_tokens.clone();
+        eos.extend(text.tokenizer.eos());
+        eos.extend(text.tokenizer.eot());
+        eos.sort_unstable();
+        eos.dedup();
+        eos.retain(|token| (token.0 as usize) < spec.vocab_size);
+        let info = LlmInfo {
+            name,
+            architecture: files.config().architecture.clone(),
+            vocab_size: spec.vocab_size,
+            context_tokens: plan.context_tokens,
+            weight_bytes: decoder.weight_bytes() as u64,
+            kv_bytes: bytes_per_block * u64::from(plan.n_blocks),
+            kv_bytes_per_token: bytes_per_block / BLOCK_TOKENS as u64,
+            n_threads: decoder.backend().cpu().team.n_threads(),
+        };
+        tracing::info!(
+            model = info.name,
+            architecture = info.architecture,
+            context_tokens = info.context_tokens,
+            kv_mib = info.kv_bytes >> 20,
+            threads = info.n_threads,
+            "model loaded"
+        );
+        let executor = ModelExecutor::new(
+            decoder,
+            ModelExecutorConfig {
+                block_size: BLOCK_TOKENS,
+                memory: KvMemory::Blocks(plan.n_blocks),
+                sampled_vocab: Some(text.tokenizer.vocab_size()),
+            },
+        )?;
+        let engine = Engine::spawn(
+            executor,
+            EngineConfig {
+                max_batch_tokens: options.max_batch_tokens,
+                max_chunk_tokens: options.max_batch_tokens,
+                max_running_requests: options.max_running,
+                max_waiting_requests: options.max_waiting,
+                max_context_tokens: plan.context_tokens,
+            },
+        );
+        let TextSide { tokenizer, template, sampling } = text;
+        Self::from_parts(LlmParts { info, tokenizer, template, engine, eos, sampling })
+            .map(Arc::new)
+    }
+}
+
+impl LlmOptions {
+    fn check(&self) -> Result<(), LlmError> {
+        let positive = |option, value: Option<usize>| match value {
+            Some(0) => Err(LlmError::Option { option, why: "expected at least 1, got 0".into() }),
+            _ => Ok(()),
+        };
+        positive("n_threads", self.n_threads)?;
+        positive("max_batch_tokens", Some(self.max_batch_tokens))?;
+        positive("max_running", Some(self.max_running))?;
+        positive("max_waiting", Some(self.max_waiting))?;
+        if self.max_context.is_some_and(|n| n < 2) {
+            let why = "expected at least 2: a token to read and one to write".to_owned();
+            return Err(LlmError::Option { option: "max_context", why });
+        }
+        Ok(())
+    }
+}
+
+impl LocalModel {
+    /// Opens the model's files without loading the weights.
+    ///
+    /// # Errors
+    ///
+    /// Names the file and the field or tensor that is wrong.
+    pub fn open(&self) -> Result<ModelFiles, LlmError> {
+        Ok(match self {
+            Self::Path(path) => ModelFiles::open(path)?,
+            Self::Embedded(bytes) => ModelFiles::embedded(bytes)?,
+        })
+    }
+}
+
+/// What concerns text: everything of a model but its weights.
+struct TextSide {
+    tokenizer: Arc<Tokenizer>,
+    template: Result<ChatTemplate, String>,
+    sampling: SamplingParams,
+}
+
+impl TextSide {
+    fn load(files: &ModelFiles) -> Result<Self, LlmError> {
+        let (tokenizer, template, sampling) = if let Some(gguf) = files.gguf() {
+            (Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf), SamplingParams::default())
+        } else {
+            let folder = files.folder().unwrap_or(Path::new("."));
+            let sampling = crate::defaults::recommended_sampling(folder)?;
+            (Tokenizer::from_folder(folder)?, ChatTemplate::from_folder(folder), sampling)
+        };
+        // A model whose template is beyond us can still continue texts.
+        let template = match template {
+            Ok(Some(template)) => Ok(template),
+            Ok(None) => Err("it has no chat template".to_owned()),
+            Err(error) => {
+                tracing::warn!(%error, "the chat template cannot be used");
+                Err(error.to_string())
+            }
+        };
+        Ok(Self { tokenizer: Arc::new(tokenizer), template, sampling })
+    }
+}

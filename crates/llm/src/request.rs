@@ -1,0 +1,120 @@
+//! What can be asked for.
+
+use pelton_base::{ParamError, SamplingParams, TokenId, limits};
+use pelton_text::Message;
+
+/// How an answer is generated, apart from what is asked.
+///
+/// Start from [`Llm::default_generation`](crate::Llm::default_generation), which knows what the
+/// model's authors recommend, and change what the user changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generation {
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Most tokens of each answer; `None` for as many as the context holds.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the answer and are not part of it.
+    pub stop: Vec<String>,
+    /// Further tokens that end the answer; their text, if they have any, is part of it.
+    pub stop_tokens: Vec<TokenId>,
+    /// Whether to go on after the model's own end tokens.
+    pub ignore_eos: bool,
+    /// Answers per prompt; each has its own random numbers.
+    pub n: u32,
+}
+
+impl Default for Generation {
+    fn default() -> Self {
+        Self {
+            sampling: SamplingParams::default(),
+            max_tokens: None,
+            stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            ignore_eos: false,
+            n: 1,
+        }
+    }
+}
+
+impl Generation {
+    /// Checks every range.
+    ///
+    /// # Errors
+    ///
+    /// Names the first parameter out of its range.
+    pub fn validate(&self) -> Result<(), ParamError> {
+        self.sampling.validate()?;
+        let fail = |param, expected, got: &dyn std::fmt::Display| {
+            Err(ParamError { param, expected, got: got.to_string() })
+        };
+        if self.max_tokens == Some(0) {
+            return fail("max_tokens", "at least 1", &0);
+        }
+        if !(1..=limits::CHOICES as u32).contains(&self.n) {
+            return fail("n", "from 1 to 16", &self.n);
+        }
+        if self.stop.len() > limits::STOP_STRINGS {
+            return fail("stop", "at most 16 texts", &self.stop.len());
+        }
+        for stop in &self.stop {
+            if stop.is_empty() {
+                return fail("stop", "texts that are not empty", &"an empty text");
+            }
+            if stop.len() > limits::STOP_STRING_BYTES {
+                return fail("stop", "texts of at most 1024 bytes", &stop.len());
+            }
+        }
+        if self.stop_tokens.len() > limits::LOGIT_BIAS_ENTRIES {
+            return fail("stop_token_ids", "at most 1024 tokens", &self.stop_tokens.len());
+        }
+        Ok(())
+    }
+}
+
+/// A conversation to answer.
+#[derive(Clone, Debug)]
+pub struct ChatRequest {
+    /// The conversation so far.
+    pub messages: Vec<Message>,
+    /// How to answer.
+    pub generation: Generation,
+}
+
+/// Texts to continue.
+#[derive(Clone, Debug)]
+pub struct CompletionRequest {
+    /// The texts; each is continued on its own.
+    pub prompts: Vec<Prompt>,
+    /// How to continue.
+    pub generation: Generation,
+}
+
+/// A text to continue, as text or as tokens.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Prompt {
+    /// Encoded with the special tokens that the tokenizer adds.
+    Text(String),
+    /// Taken as they are.
+    Tokens(Vec<TokenId>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_checked_by_name() {
+        let cases = [
+            ("n", Generation { n: 0, ..Generation::default() }),
+            ("n", Generation { n: 17, ..Generation::default() }),
+            ("max_tokens", Generation { max_tokens: Some(0), ..Generation::default() }),
+            ("stop", Generation { stop: vec![String::new()], ..Generation::default() }),
+            ("stop", Generation { stop: vec!["a".into(); 17], ..Generation::default() }),
+            ("stop", Generation { stop: vec!["a".repeat(1025)], ..Generation::default() }),
+        ];
+        for (param, generation) in cases {
+            assert_eq!(generation.validate().expect_err(param).param, param);
+        }
+        assert_eq!(Generation::default().validate(), Ok(()));
+    }
+}

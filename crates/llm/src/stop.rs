@@ -1,0 +1,203 @@
+//! Stop strings, found while the text is still arriving.
+//!
+//! The text of an answer comes in pieces whose borders have nothing to do with the stop strings, so
+//! a piece may end in the middle of one. [`StopMatcher`] lets out every byte that cannot be part of
+//! a stop string any more and keeps the rest back:
+//!
+//! ```text
+//!   stop = "\n\nQ:"        text so far   "...the sea.\n\n"
+//!                                         ~~~~~~~~~~~~    let out
+//!                                                     ~~~~ held: a prefix of the stop string
+//! ```
+//!
+//! **Which match counts.** The one that *ends* first, and among those that end together the longest.
+//! This depends on the text alone, never on how it was cut into pieces, and it is what a reader
+//! that looks at one character after another would do.
+//!
+//! Each stop string keeps the state of its Knuth-Morris-Pratt automaton: the length of its longest
+//! prefix that the text ends with. The longest of these lengths is what must be held. Cost is one
+//! amortised step per byte and stop string.
+//!
+//! No text is ever cut inside a character: a held piece starts with the first byte of a stop string,
+//! which is the first byte of a character.
+
+/// What [`StopMatcher::push`] found.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct StopOutcome {
+    /// Text that can be let out now.
+    pub text: String,
+    /// Index of the stop string that ended the text, if one did.
+    pub matched: Option<usize>,
+}
+
+/// Watches a growing text for the first of several stop strings.
+#[derive(Clone, Debug)]
+pub struct StopMatcher {
+    needles: Vec<Needle>,
+    /// The tail of the text that may still become a stop string.
+    held: String,
+    is_done: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Needle {
+    bytes: Vec<u8>,
+    /// `border[i]` is the length of the longest proper prefix of `bytes[..=i]` that is its suffix.
+    border: Vec<usize>,
+    /// Length of the longest prefix of `bytes` that the text ends with.
+    n_matched: usize,
+}
+
+impl Needle {
+    fn new(text: &str) -> Self {
+        let bytes = text.as_bytes().to_vec();
+        let mut border = vec![0; bytes.len()];
+        let mut len = 0;
+        for i in 1..bytes.len() {
+            while len > 0 && bytes[len] != bytes[i] {
+                len = border[len - 1];
+            }
+            if bytes[len] == bytes[i] {
+                len += 1;
+            }
+            border[i] = len;
+        }
+        Self { bytes, border, n_matched: 0 }
+    }
+
+    /// Takes one byte of text; true when it completes the stop string.
+    fn advance(&mut self, byte: u8) -> bool {
+        while self.n_matched > 0 && self.bytes[self.n_matched] != byte {
+            self.n_matched = self.border[self.n_matched - 1];
+        }
+        if self.bytes[self.n_matched] == byte {
+            self.n_matched += 1;
+        }
+        self.n_matched == self.bytes.len()
+    }
+}
+
+impl StopMatcher {
+    /// Watches for `stops`; empty strings among them match nothing.
+    pub fn new(stops: &[String]) -> Self {
+        Self {
+            needles: stops.iter().map(|s| Needle::new(s)).collect(),
+            held: String::new(),
+            is_done: false,
+        }
+    }
+
+    /// Takes the next piece of text and lets out what can no longer become a stop string.
+    ///
+    /// After a match everything that follows is swallowed.
+    pub fn push(&mut self, piece: &str) -> StopOutcome {
+        if self.is_done {
+            return StopOutcome { text: String::new(), matched: None };
+        }
+        let n_before = self.held.len();
+        let mut text = std::mem::take(&mut self.held);
+        text.push_str(piece);
+        for (i, byte) in piece.bytes().enumerate() {
+            let mut longest: Option<(usize, usize)> = None;
+            for (idx, needle) in self.needles.iter_mut().enumerate() {
+                if needle.bytes.is_empty() || !needle.advance(byte) {
+                    continue;
+                }
+                if longest.is_none_or(|(_, len)| needle.bytes.len() > len) {
+                    longest = Some((idx, needle.bytes.len()));
+                }
+            }
+            if let Some((idx, len)) = longest {
+                self.is_done = true;
+                text.truncate(n_before + i + 1 - len);
+                return StopOutcome { text, matched: Some(idx) };
+            }
+        }
+        let n_held = self.needles.iter().map(|n| n.n_matched).max().unwrap_or(0);
+        self.held = text.split_off(text.len() - n_held);
+        StopOutcome { text, matched: None }
+    }
+
+    /// Gives back what is held when the text has ended without a match.
+    pub fn finish(&mut self) -> String {
+        self.is_done = true;
+        std::mem::take(&mut self.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The definition, on the whole text: the match that ends first, the longest among those.
+    fn naive(text: &str, stops: &[String]) -> (String, Option<usize>) {
+        for end in 1..=text.len() {
+            let longest = stops
+                .iter()
+                .enumerate()
+                .filter(|(_, s)| !s.is_empty() && text.as_bytes()[..end].ends_with(s.as_bytes()))
+                .max_by_key(|(idx, s)| (s.len(), std::cmp::Reverse(*idx)));
+            if let Some((idx, stop)) = longest {
+                return (text[..end - stop.len()].to_owned(), Some(idx));
+            }
+        }
+        (text.to_owned(), None)
+    }
+
+    fn run(pieces: &[String], stops: &[String]) -> (String, Option<usize>) {
+        let mut matcher = StopMatcher::new(stops);
+        let mut out = String::new();
+        for piece in pieces {
+            let step = matcher.push(piece);
+            out.push_str(&step.text);
+            if step.matched.is_some() {
+                assert_eq!(matcher.push("more").text, "", "text after the stop string got out");
+                return (out, step.matched);
+            }
+        }
+        out.push_str(&matcher.finish());
+        (out, None)
+    }
+
+    #[test]
+    fn a_stop_string_across_pieces_never_gets_out() {
+        let stops = vec!["\n\nQ:".to_owned()];
+        let pieces = ["sea.\n", "\n", "\nQ", ": why"].map(str::to_owned);
+        assert_eq!(run(&pieces, &stops), ("sea.\n".to_owned(), Some(0)));
+    }
+
+    #[test]
+    fn text_that_cannot_match_any_more_is_let_out_at_once() {
+        let mut matcher = StopMatcher::new(&["END".to_owned()]);
+        assert_eq!(matcher.push("xEN").text, "x");
+        assert_eq!(matcher.push("x").text, "ENx");
+        assert_eq!(matcher.push("E").text, "");
+        assert_eq!(matcher.finish(), "E");
+    }
+
+    #[test]
+    fn without_stop_strings_nothing_is_held() {
+        let mut matcher = StopMatcher::new(&[]);
+        assert_eq!(matcher.push("abc").text, "abc");
+        assert_eq!(matcher.finish(), "");
+    }
+
+    proptest! {
+        // Two letters and one two-byte letter collide often.
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn any_cutting_into_pieces_gives_what_the_whole_text_gives(
+            pieces in prop::collection::vec("[abé]{0,5}", 0..12),
+            stops in prop::collection::vec("[abé]{0,5}", 0..4),
+        ) {
+            let text: String = pieces.concat();
+            let (out, matched) = run(&pieces, &stops);
+            prop_assert_eq!((out.clone(), matched), naive(&text, &stops));
+            for stop in stops.iter().filter(|s| !s.is_empty()) {
+                prop_assert!(!out.contains(stop.as_str()), "{:?} got out", stop);
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! A model that needs no arithmetic: the parrot, which answers with its prompt over and over.
+//!
+//! Token `n` of a greedy answer is token `n` of the prompt, again from its start after its end. With
+//! a temperature the answer begins at a place that depends on seed and choice. After one round a
+//! prompt that ends with `!` is answered with the end token. A prompt with `~` fails.
+// Each test binary uses a part of it.
+#![allow(dead_code, unreachable_pub)]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex};
+
+use pelton_base::{Request, RequestId, SamplingParams, TokenId};
+use pelton_engine::{
+    Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity,
+};
+use pelton_llm::{Llm, LlmInfo, LlmParts};
+use pelton_sampling::TokenLogprobs;
+use pelton_sched::{SampledTokens, SchedulerOutput};
+use pelton_text::{ChatTemplate, TemplateTokens, Tokenizer};
+
+/// The end token.
+pub const END: TokenId = TokenId(256);
+/// Rows of the parrot's embedding; more than it has tokens.
+pub const VOCAB: usize = 300;
+/// Tokens of prompt and answer together.
+pub const CONTEXT: usize = 512;
+
+/// Lets the parrot speak step by step.
+#[derive(Clone, Default)]
+pub struct Gate {
+    /// `None` is open; otherwise so many more steps may run.
+    steps: Arc<(Mutex<Option<usize>>, Condvar)>,
+}
+
+impl Gate {
+    /// A gate that lets `n_steps` through.
+    pub fn closed(n_steps: usize) -> Self {
+        let gate = Self::default();
+        gate.set(Some(n_steps));
+        gate
+    }
+
+    /// Lets everything through.
+    pub fn open(&self) {
+        self.set(None);
+    }
+
+    fn set(&self, n_steps: Option<usize>) {
+        *self.steps.0.lock().expect("not poisoned") = n_steps;
+        self.steps.1.notify_all();
+    }
+
+    /// Lets one more step through.
+    pub fn step(&self) {
+        let mut steps = self.steps.0.lock().expect("not poisoned");
+        if let Some(n) = steps.as_mut() {
+            *n += 1;
+        }
+        self.steps.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let steps = self.steps.0.lock().expect("not poisoned");
+        let mut steps =
+            self.steps.1.wait_while(steps, |steps| *steps == Some(0)).expect("not poisoned");
+        if let Some(n) = steps.as_mut() {
+            *n -= 1;
+        }
+    }
+}
+
+struct Parrot {
+    requests: HashMap<RequestId, Request>,
+    gate: Gate,
+}
+
+impl Executor for Parrot {
+    fn kv_capacity(&self) -> KvCapacity {
+        KvCapacity { n_blocks: 4096, block_size: 16 }
+    }
+
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+
+    fn max_context_tokens(&self) -> usize {
+        CONTEXT
+    }
+
+    fn add(&mut self, request: &Request) {
+        self.requests.insert(request.id, request.clone());
+    }
+
+    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError> {
+        self.gate.pass();
+        let mut execution = Execution::default();
+        for share in plan.sequences.iter().filter(|share| share.samples) {
+            let request = &self.requests[&share.id];
+            let prompt = &request.prompt;
+            if prompt.contains(&TokenId(b'~'.into())) {
+                execution.step.failed.push(share.id);
+                continue;
+            }
+            let offset = if request.sampling.is_greedy() {
+                0
+            } else {
+                request.sampling.seed as usize % 1000 + request.choice as usize
+            };
+            let ends = prompt.last() == Some(&TokenId(b'!'.into()));
+            let token = if ends && share.n_generated == prompt.len() {
+                END
+            } else {
+                prompt[(share.n_generated + offset) % prompt.len()]
+            };
+            execution.step.sampled.push((share.id, SampledTokens::from(token)));
+            if let Some(n_top) = request.sampling.logprobs {
+                let top = [(token, -0.5), (TokenId(0), f32::NEG_INFINITY)];
+                let top = top.into_iter().take(n_top).collect();
+                let logprobs = TokenLogprobs { token, logprob: -0.5, top };
+                execution.logprobs.push((share.id, vec![logprobs]));
+            }
+        }
+        Ok(execution)
+    }
+
+    fn finished(&mut self, id: RequestId) {
+        self.requests.remove(&id);
+    }
+}
+
+/// A tokenizer whose token `b` is byte `b`, and whose token 256 ends an answer.
+pub fn byte_tokenizer() -> Arc<Tokenizer> {
+    let mut next = 256;
+    let mut vocab = serde_json::Map::new();
+    for byte in 0..=255_u8 {
+        // The usual alphabet of byte-level tokenizers: printable bytes stand for themselves.
+        let is_printable = matches!(byte, 33..=126 | 161..=172 | 174..=255);
+        let letter = if is_printable {
+            char::from(byte)
+        } else {
+            next += 1;
+            char::from_u32(next - 1).expect("a letter")
+        };
+        vocab.insert(letter.to_string(), byte.into());
+    }
+    let json = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [{
+            "id": END.0, "content": "<|end|>", "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true
+        }],
+        "pre_tokenizer": {
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false
+        },
+        "decoder": {
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false
+        },
+        "model": {"type": "BPE", "vocab": vocab, "merges": []}
+    });
+    Arc::new(Tokenizer::from_bytes(json.to_string().as_bytes()).expect("a tokenizer"))
+}
+
+fn engine(gate: &Gate, max_waiting_requests: usize) -> EngineHandle {
+    let parrot = Parrot { requests: HashMap::new(), gate: gate.clone() };
+    let config = EngineConfig {
+        max_running_requests: 32,
+        max_waiting_requests,
+        max_context_tokens: CONTEXT,
+        ..EngineConfig::default()
+    };
+    Engine::spawn(parrot, config)
+}
+
+/// The parrot behind a gate.
+pub fn gated_parrot(gate: &Gate, max_waiting_requests: usize) -> Arc<Llm> {
+    let template = "{{ messages[-1].content }}";
+    let template = ChatTemplate::from_text(template, "test", TemplateTokens::default());
+    let info = LlmInfo {
+        name: "org/parrot".to_owned(),
+        architecture: "Parrot".to_owned(),
+        vocab_size: VOCAB,
+        context_tokens: CONTEXT,
+        weight_bytes: 0,
+        kv_bytes: 0,
+        kv_bytes_per_token: 0,
+        n_threads: 1,
+    };
+    let llm = Llm::from_parts(LlmParts {
+        info,
+        tokenizer: byte_tokenizer(),
+        template: Ok(template.expect("a template")),
+        engine: engine(gate, max_waiting_requests),
+        eos: vec![END],
+        sampling: SamplingParams::greedy(),
+    });
+    Arc::new(llm.expect("parts that fit"))
+}
+
+/// The parrot.
+pub fn parrot() -> Arc<Llm> {
+    gated_parrot(&Gate::default(), 1024)
+}

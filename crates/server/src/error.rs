@@ -1,0 +1,152 @@
+//! Errors as clients read them; the one place where a status code is chosen.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use pelton_llm::LlmError;
+
+/// Seconds after which a client that was turned away may try again.
+const RETRY_AFTER_SECONDS: u64 = 1;
+
+/// An answer `{"error": {"message", "type", "param", "code"}}`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) body: ErrorBody,
+}
+
+/// What stands inside `error`.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub(crate) struct ErrorBody {
+    pub(crate) message: String,
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    pub(crate) param: Option<String>,
+    pub(crate) code: Option<&'static str>,
+}
+
+/// The object around an error, alone in a body or in a stream.
+#[derive(serde::Serialize)]
+pub(crate) struct ErrorEnvelope<'a> {
+    pub(crate) error: &'a ErrorBody,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        let body = ErrorBody { message: message.into(), kind, param: None, code: None };
+        Self { status, body }
+    }
+
+    /// A request that cannot be read at all.
+    pub(crate) fn malformed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// A parameter with a value that is not accepted.
+    pub(crate) fn param(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let mut error = Self::malformed(message);
+        error.body.param = Some(param.into());
+        error
+    }
+
+    /// A parameter that other servers know and this one does not honour.
+    pub(crate) fn unsupported(param: impl Into<String>) -> Self {
+        let param = param.into();
+        let message = format!("`{param}` is not supported by this server yet; leave it out");
+        Self::param(param, message).code("unsupported_parameter")
+    }
+
+    pub(crate) fn unknown_model(name: &str, known: &str) -> Self {
+        let message = format!("the model `{name}` does not exist; this server serves `{known}`");
+        let mut error = Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message);
+        error.body.param = Some("model".to_owned());
+        error.code("model_not_found")
+    }
+
+    pub(crate) fn no_route(path: &str) -> Self {
+        let message = format!("there is nothing at {path}");
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
+    }
+
+    pub(crate) fn wrong_method(method: &str, path: &str) -> Self {
+        let message = format!("{path} does not answer to {method}");
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+            .code("method_not_allowed")
+    }
+
+    pub(crate) fn too_large(limit: usize) -> Self {
+        let message = format!("the body is larger than {limit} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+            .code("body_too_large")
+    }
+
+    pub(crate) fn media_type(found: &str) -> Self {
+        let message = format!("expected Content-Type application/json, got {found}");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+    }
+
+    /// The server is going away.
+    pub(crate) fn draining() -> Self {
+        let message = "the server is shutting down and accepts no new requests";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
+            .code("shutting_down")
+    }
+
+    /// The computation of an answer failed.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// An answer that ended without being finished.
+    pub(crate) fn unfinished(reason: pelton_base::FinishReason) -> Self {
+        match reason {
+            pelton_base::FinishReason::Aborted => Self::draining(),
+            _ => Self::internal("computing the answer failed"),
+        }
+    }
+
+    fn code(mut self, code: &'static str) -> Self {
+        self.body.code = Some(code);
+        self
+    }
+
+    pub(crate) fn envelope(&self) -> ErrorEnvelope<'_> {
+        ErrorEnvelope { error: &self.body }
+    }
+}
+
+impl From<LlmError> for ApiError {
+    fn from(error: LlmError) -> Self {
+        let message = error.to_string();
+        match &error {
+            LlmError::Busy { .. } => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+                    .code("rate_limit_exceeded")
+            }
+            LlmError::Stopped => Self::draining(),
+            LlmError::ContextLength { .. } => {
+                Self::param("prompt", message).code("context_length_exceeded")
+            }
+            LlmError::Refused { .. } | LlmError::Text(_) => Self::malformed(message),
+            _ => match error.param() {
+                Some(param) => Self::param(param, message),
+                None => Self::internal(message),
+            },
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.envelope())).into_response();
+        let headers = response.headers_mut();
+        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+        }
+        if self.status == StatusCode::PAYLOAD_TOO_LARGE {
+            // The rest of the body is not read, so the connection cannot be used again.
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}

@@ -1,0 +1,42 @@
+//! `X-Request-Id`: taken from the client or made up, logged, and sent back.
+
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+use tracing::Instrument;
+
+const NAME: HeaderName = HeaderName::from_static("x-request-id");
+/// Longest name that a client may give its request, in bytes.
+const MOST_BYTES: usize = 128;
+
+/// Names the request, opens its span, and puts the name on the answer.
+pub(crate) async fn layer(mut request: Request, next: Next) -> Response {
+    let given = request.headers().get(NAME).filter(|value| is_decent(value)).cloned();
+    let id = given.unwrap_or_else(|| {
+        let fresh = crate::wire::fresh_id("req-");
+        HeaderValue::from_str(&fresh).expect("invariant: fresh ids are plain ASCII")
+    });
+    request.headers_mut().insert(NAME, id.clone());
+    let span = tracing::info_span!(
+        "request",
+        id = id.to_str().unwrap_or_default(),
+        method = %request.method(),
+        path = request.uri().path(),
+    );
+    let mut response = async {
+        let response = next.run(request).await;
+        tracing::debug!(status = response.status().as_u16(), "answered");
+        response
+    }
+    .instrument(span)
+    .await;
+    response.headers_mut().insert(NAME, id);
+    response
+}
+
+fn is_decent(value: &HeaderValue) -> bool {
+    !value.is_empty()
+        && value.len() <= MOST_BYTES
+        && value.as_bytes().iter().all(|b| b.is_ascii_graphic())
+}

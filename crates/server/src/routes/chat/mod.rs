@@ -1,0 +1,47 @@
+//! `POST /v1/chat/completions`.
+
+mod convert;
+mod types;
+mod validate;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+
+use crate::error::ApiError;
+use crate::state::AppState;
+use crate::wire::{JsonObject, fresh_id, sse, unix_seconds};
+
+/// Answers a conversation, in one piece or as a stream.
+///
+/// When the client goes away this future, or the stream it returned, is dropped, and the request
+/// with it.
+pub(crate) async fn handle(
+    State(state): State<AppState>,
+    body: JsonObject,
+) -> Result<Response, ApiError> {
+    let running = state.enter()?;
+    let llm = state.llm().clone();
+    let app = state.clone();
+    let (mut generating, ask) = super::blocking(move || {
+        let body = types::ChatBody::read(body.0)?;
+        app.check_model(body.model.as_deref())?;
+        let (request, ask) = validate::check(body, llm.default_generation())?;
+        Ok((llm.chat(request).map_err(convert::error)?, ask))
+    })
+    .await?;
+    let head = convert::Head {
+        id: fresh_id("chatcmpl-"),
+        created: unix_seconds(),
+        model: state.llm().info().name.clone(),
+    };
+    if let Some(options) = ask.stream {
+        let chunks = convert::ChunkMaker::new(head, options, ask.logprobs, generating.n_choices());
+        return Ok(sse(&state, running, generating, chunks));
+    }
+    let mut answer = convert::Gatherer::new(generating.n_choices(), ask.logprobs);
+    while let Some(event) = generating.next().await {
+        answer.add(event)?;
+    }
+    Ok(Json(answer.finish(head, generating.usage())).into_response())
+}

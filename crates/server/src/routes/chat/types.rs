@@ -1,0 +1,159 @@
+//! What is read and written.
+
+use pelton_text::Message;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::error::ApiError;
+use crate::wire::{
+    Accept, Fields, GenerationFields, StreamOptions, UsageBody, check_unhonoured, stream_options,
+};
+
+use super::validate::message;
+
+/// Parameters of this endpoint that are not honoured.
+const UNHONOURED: &[(&str, Accept)] = &[
+    ("audio", Accept::Nothing),
+    ("modalities", Accept::Only("[\"text\"]")),
+    ("functions", Accept::Empty),
+    ("function_call", Accept::Only("\"none\"")),
+    ("moderation", Accept::Nothing),
+    ("parallel_tool_calls", Accept::Anything),
+    ("prediction", Accept::Nothing),
+    ("prompt_cache_options", Accept::Anything),
+    ("reasoning_effort", Accept::Nothing),
+    ("reasoning", Accept::Nothing),
+    ("include_reasoning", Accept::Anything),
+    ("reasoning_format", Accept::OneOf(&["\"none\"", "\"auto\""])),
+    ("tools", Accept::Empty),
+    ("tool_choice", Accept::OneOf(&["\"none\"", "\"auto\""])),
+    ("verbosity", Accept::Only("\"medium\"")),
+    ("web_search_options", Accept::Nothing),
+    ("add_generation_prompt", Accept::Only("true")),
+    ("continue_final_message", Accept::Only("false")),
+    ("add_special_tokens", Accept::Only("false")),
+    ("documents", Accept::Empty),
+    ("chat_template", Accept::Nothing),
+    ("chat_template_kwargs", Accept::Empty),
+    ("mm_processor_kwargs", Accept::Empty),
+    ("echo", Accept::Only("false")),
+    ("best_of", Accept::Only("1")),
+];
+
+/// A request as it was sent; types are right, ranges are not checked.
+#[derive(Debug)]
+pub(crate) struct ChatBody {
+    pub(crate) model: Option<String>,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) generation: GenerationFields,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) max_completion_tokens: Option<usize>,
+    pub(crate) logprobs: bool,
+    pub(crate) top_logprobs: Option<usize>,
+    pub(crate) stream: Option<StreamOptions>,
+}
+
+impl ChatBody {
+    /// Reads every field, and refuses what is unknown or not honoured.
+    pub(crate) fn read(map: Map<String, Value>) -> Result<Self, ApiError> {
+        let mut fields = Fields::new(map);
+        check_unhonoured(&mut fields, UNHONOURED)?;
+        let messages = fields
+            .array("messages")?
+            .ok_or_else(|| ApiError::param("messages", "`messages` is missing"))?;
+        let body = Self {
+            model: fields.string("model")?,
+            messages: messages
+                .into_iter()
+                .enumerate()
+                .map(|(i, value)| message(&format!("messages[{i}]"), value))
+                .collect::<Result<_, _>>()?,
+            generation: GenerationFields::read(&mut fields)?,
+            max_tokens: fields.usize("max_tokens")?,
+            max_completion_tokens: fields.usize("max_completion_tokens")?,
+            logprobs: fields.bool("logprobs")?.unwrap_or(false),
+            top_logprobs: fields.usize("top_logprobs")?,
+            stream: stream_options(&mut fields)?,
+        };
+        fields.finish()?;
+        Ok(body)
+    }
+}
+
+/// The answer in one piece.
+#[derive(Serialize)]
+pub(crate) struct ChatAnswer {
+    pub(crate) id: String,
+    pub(crate) object: &'static str,
+    pub(crate) created: u64,
+    pub(crate) model: String,
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) usage: UsageBody,
+    pub(crate) system_fingerprint: &'static str,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Choice {
+    pub(crate) index: usize,
+    pub(crate) message: AnswerMessage,
+    pub(crate) logprobs: Option<Logprobs>,
+    pub(crate) finish_reason: &'static str,
+}
+
+#[derive(Serialize)]
+pub(crate) struct AnswerMessage {
+    pub(crate) role: &'static str,
+    pub(crate) content: String,
+    pub(crate) refusal: Option<String>,
+}
+
+/// One piece of a streamed answer.
+#[derive(Serialize)]
+pub(crate) struct ChatChunk<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) object: &'static str,
+    pub(crate) created: u64,
+    pub(crate) model: &'a str,
+    pub(crate) system_fingerprint: &'static str,
+    pub(crate) choices: Vec<ChunkChoice>,
+    /// Absent unless asked for; then `null` in all but the last chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Option<UsageBody>>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ChunkChoice {
+    pub(crate) index: usize,
+    pub(crate) delta: Delta,
+    pub(crate) logprobs: Option<Logprobs>,
+    pub(crate) finish_reason: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+pub(crate) struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Logprobs {
+    pub(crate) content: Vec<TokenLogprob>,
+    pub(crate) refusal: Option<Vec<TokenLogprob>>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct TokenLogprob {
+    pub(crate) token: String,
+    pub(crate) logprob: f32,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) top_logprobs: Vec<TopLogprob>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct TopLogprob {
+    pub(crate) token: String,
+    pub(crate) logprob: f32,
+    pub(crate) bytes: Vec<u8>,
+}

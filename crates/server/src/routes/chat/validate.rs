@@ -1,0 +1,202 @@
+//! From a request that was sent to one that can be run.
+
+use pelton_llm::{ChatRequest, Generation};
+use pelton_text::Message;
+use serde_json::{Map, Value};
+
+use super::types::ChatBody;
+use crate::error::ApiError;
+use crate::wire::{Accept, Fields, StreamOptions, check_unhonoured, generation, wrong};
+
+/// How the answer is to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) stream: Option<StreamOptions>,
+    /// Whether log probabilities are reported.
+    pub(crate) logprobs: bool,
+}
+
+/// Checks every range.
+pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest, Ask), ApiError> {
+    if body.messages.is_empty() {
+        return Err(ApiError::param("messages", "`messages` is empty: expected at least one"));
+    }
+    let max_tokens = match (body.max_tokens, body.max_completion_tokens) {
+        (Some(a), Some(b)) if a != b => {
+            let message = "`max_tokens` and `max_completion_tokens` contradict each other";
+            return Err(ApiError::param("max_tokens", message));
+        }
+        (_, Some(0)) => {
+            let message = "`max_completion_tokens` must be at least 1, got 0";
+            return Err(ApiError::param("max_completion_tokens", message));
+        }
+        (a, b) => b.or(a),
+    };
+    let logprobs = match (body.logprobs, body.top_logprobs) {
+        (false, Some(1..)) => {
+            let message = "`top_logprobs` needs `logprobs` to be true";
+            return Err(ApiError::param("top_logprobs", message));
+        }
+        (false, _) => None,
+        (true, n) => Some(n.unwrap_or(0)),
+    };
+    let generation = generation(body.generation, max_tokens, logprobs, defaults)?;
+    let ask = Ask { stream: body.stream, logprobs: logprobs.is_some() };
+    Ok((ChatRequest { messages: body.messages, generation }, ask))
+}
+
+/// Parts of a message that are not honoured.
+const UNHONOURED: &[(&str, Accept)] = &[
+    ("tool_calls", Accept::Empty),
+    ("function_call", Accept::Nothing),
+    ("audio", Accept::Nothing),
+    ("tool_call_id", Accept::Nothing),
+    ("annotations", Accept::Anything),
+    ("refusal", Accept::Nothing),
+    ("reasoning", Accept::Nothing),
+    ("reasoning_content", Accept::Nothing),
+];
+
+/// Reads one message; `path` names it.
+pub(crate) fn message(path: &str, value: Value) -> Result<Message, ApiError> {
+    let mut fields = Fields::nested(path, value)?;
+    let role_path = fields.path("role");
+    let role = fields
+        .string("role")?
+        .ok_or_else(|| ApiError::param(&role_path, format!("`{role_path}` is missing")))?;
+    let role = match role.as_str() {
+        "system" | "user" | "assistant" => role,
+        // Templates know the older name.
+        "developer" => "system".to_owned(),
+        "tool" | "function" => return Err(ApiError::unsupported(role_path)),
+        _ => {
+            let expected = "system, developer, user or assistant";
+            return Err(wrong(&role_path, expected, &Value::String(role)));
+        }
+    };
+    check_unhonoured(&mut fields, UNHONOURED)?;
+    let content_path = fields.path("content");
+    let content = match fields.take("content") {
+        Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) => {
+            let texts: Result<Vec<String>, ApiError> = parts
+                .into_iter()
+                .enumerate()
+                .map(|(i, part)| text_part(&format!("{content_path}[{i}]"), part))
+                .collect();
+            texts?.join("\n")
+        }
+        Some(other) => return Err(wrong(&content_path, "a string or an array of parts", &other)),
+        None => {
+            return Err(ApiError::param(&content_path, format!("`{content_path}` is missing")));
+        }
+    };
+    let mut extra = Map::new();
+    if let Some(name) = fields.string("name")? {
+        extra.insert("name".to_owned(), Value::String(name));
+    }
+    fields.finish()?;
+    Ok(Message { role, content: Value::String(content), extra })
+}
+
+/// Reads one part of a content; only text is understood.
+fn text_part(path: &str, part: Value) -> Result<String, ApiError> {
+    let mut fields = Fields::nested(path, part)?;
+    let kind_path = fields.path("type");
+    match fields.string("type")?.as_deref() {
+        Some("text") => {}
+        Some(other) => {
+            let message = format!("`{kind_path}`: parts of type `{other}` are not supported yet");
+            return Err(ApiError::param(kind_path, message));
+        }
+        None => return Err(ApiError::param(&kind_path, format!("`{kind_path}` is missing"))),
+    }
+    let text_path = fields.path("text");
+    let text = fields
+        .string("text")?
+        .ok_or_else(|| ApiError::param(&text_path, format!("`{text_path}` is missing")))?;
+    fields.finish()?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(value: Value) -> Result<(ChatRequest, Ask), ApiError> {
+        let body = ChatBody::read(value.as_object().expect("object").clone())?;
+        check(body, Generation::default())
+    }
+
+    fn with(name: &str, value: Value) -> Value {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+        body[name] = value;
+        body
+    }
+
+    #[test]
+    fn parts_are_joined_and_developers_are_the_system() {
+        let (request, ask) = run(json!({
+            "messages": [
+                {"role": "developer", "content": "short", "name": "d"},
+                {"role": "user", "content": [
+                    {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            ],
+            "max_completion_tokens": 5, "logprobs": true, "top_logprobs": 2,
+            "tools": [], "response_format": {"type": "text"}, "parallel_tool_calls": true,
+        }))
+        .expect("valid");
+        assert_eq!(request.messages[0].role, "system");
+        assert_eq!(request.messages[0].extra["name"], "d");
+        assert_eq!(request.messages[1].content, "a\nb");
+        assert_eq!(request.generation.max_tokens, Some(5));
+        assert_eq!(request.generation.sampling.logprobs, Some(2));
+        assert!(ask.logprobs && ask.stream.is_none());
+    }
+
+    #[test]
+    fn every_refusal_names_its_parameter() {
+        let message = |message: Value| json!({ "messages": [message] });
+        let cases = [
+            ("messages", json!({})),
+            ("messages", json!({"messages": []})),
+            ("messages", json!({"messages": "hi"})),
+            ("messages[0]", json!({"messages": ["hi"]})),
+            ("messages[0].role", message(json!({"content": "x"}))),
+            ("messages[0].role", message(json!({"role": "king", "content": "x"}))),
+            ("messages[0].role", message(json!({"role": "tool", "content": "x"}))),
+            ("messages[0].content", message(json!({"role": "user"}))),
+            ("messages[0].content", message(json!({"role": "user", "content": 1}))),
+            (
+                "messages[0].content[0].type",
+                message(json!({"role": "user", "content": [{"type": "image_url"}]})),
+            ),
+            (
+                "messages[0].content[0].text",
+                message(json!({"role": "user", "content": [{"type": "text"}]})),
+            ),
+            ("messages[0].x", message(json!({"role": "user", "content": "x", "x": 1}))),
+            ("tools", with("tools", json!([{"type": "function"}]))),
+            ("tool_choice", with("tool_choice", json!("required"))),
+            ("response_format", with("response_format", json!({"type": "json_object"}))),
+            ("prediction", with("prediction", json!({"type": "content"}))),
+            ("modalities", with("modalities", json!(["text", "audio"]))),
+            ("functions", with("functions", json!([1]))),
+            ("reasoning_effort", with("reasoning_effort", json!("low"))),
+            ("web_search_options", with("web_search_options", json!({}))),
+            ("store", with("store", json!(true))),
+            ("top_logprobs", with("top_logprobs", json!(3))),
+            ("max_completion_tokens", with("max_completion_tokens", json!(0))),
+            ("max_tokens", with("max_tokens", json!(0))),
+            ("max_tokens", with("max_tokens", json!("many"))),
+            ("nonsense", with("nonsense", json!(1))),
+        ];
+        for (param, body) in cases {
+            let error = run(body).expect_err(param);
+            assert_eq!(error.body.param.as_deref(), Some(param), "{}", error.body.message);
+            assert_eq!(error.status, 400);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! From a request that was sent to one that can be run.
+
+use pelton_base::limits;
+use pelton_llm::{CompletionRequest, Generation, Prompt};
+use serde_json::Value;
+
+use super::types::CompletionBody;
+use crate::error::ApiError;
+use crate::wire::{StreamOptions, generation, token, wrong};
+
+/// Tokens of an answer when the client does not say: what this endpoint has always given.
+const DEFAULT_MAX_TOKENS: usize = 16;
+
+/// How the answer is to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) stream: Option<StreamOptions>,
+    /// Whether log probabilities are reported.
+    pub(crate) logprobs: bool,
+}
+
+/// Checks every range.
+pub(crate) fn check(
+    body: CompletionBody,
+    defaults: Generation,
+) -> Result<(CompletionRequest, Ask), ApiError> {
+    if body.best_of.is_some_and(|best_of| best_of != body.n) {
+        return Err(ApiError::unsupported("best_of"));
+    }
+    if let Some(n) = body.logprobs.filter(|n| *n > limits::TOP_LOGPROBS) {
+        return Err(wrong("logprobs", "at most 20", &n.into()));
+    }
+    let max_tokens = body.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
+    let generation = generation(body.generation, Some(max_tokens), body.logprobs, defaults)?;
+    let ask = Ask { stream: body.stream, logprobs: body.logprobs.is_some() };
+    Ok((CompletionRequest { prompts: body.prompts, generation }, ask))
+}
+
+/// Reads a text, tokens, texts, or lists of tokens.
+pub(crate) fn prompts(value: Value) -> Result<Vec<Prompt>, ApiError> {
+    const EXPECTED: &str = "a string, an array of strings, or token ids";
+    let items = match value {
+        Value::String(text) => return Ok(vec![Prompt::Text(text)]),
+        Value::Array(items) if !items.is_empty() => items,
+        other => return Err(wrong("prompt", EXPECTED, &other)),
+    };
+    let tokens = |items: &[Value]| {
+        items.iter().map(|item| token("prompt", item)).collect::<Result<Vec<_>, _>>()
+    };
+    if items[0].is_number() {
+        return Ok(vec![Prompt::Tokens(tokens(&items)?)]);
+    }
+    let of_strings = items[0].is_string();
+    items
+        .into_iter()
+        .map(|item| match item {
+            Value::String(text) if of_strings => Ok(Prompt::Text(text)),
+            Value::Array(ids) if !of_strings => tokens(&ids).map(Prompt::Tokens),
+            other => Err(wrong("prompt", EXPECTED, &other)),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use pelton_base::TokenId;
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(value: Value) -> Result<(CompletionRequest, Ask), ApiError> {
+        let body = CompletionBody::read(value.as_object().expect("object").clone())?;
+        check(body, Generation::default())
+    }
+
+    #[test]
+    fn a_prompt_takes_four_forms() {
+        let ids = |ids: &[u32]| Prompt::Tokens(ids.iter().copied().map(TokenId).collect());
+        let text = |text: &str| Prompt::Text(text.to_owned());
+        for (value, expected) in [
+            (json!("a"), vec![text("a")]),
+            (json!(["a", "b"]), vec![text("a"), text("b")]),
+            (json!([1, 2]), vec![ids(&[1, 2])]),
+            (json!([[1], [2, 3]]), vec![ids(&[1]), ids(&[2, 3])]),
+        ] {
+            let (request, _) = run(json!({ "prompt": value })).expect("valid");
+            assert_eq!(request.prompts, expected);
+            assert_eq!(request.generation.max_tokens, Some(16));
+        }
+    }
+
+    #[test]
+    fn every_refusal_names_its_parameter() {
+        for (param, body) in [
+            ("prompt", json!({})),
+            ("prompt", json!({"prompt": []})),
+            ("prompt", json!({"prompt": [1, "a"]})),
+            ("prompt", json!({"prompt": ["a", 1]})),
+            ("prompt", json!({"prompt": [-1]})),
+            ("prompt", json!({"prompt": [[1.5]]})),
+            ("prompt", json!({"prompt": {}})),
+            ("suffix", json!({"prompt": "a", "suffix": "b"})),
+            ("echo", json!({"prompt": "a", "echo": true})),
+            ("best_of", json!({"prompt": "a", "best_of": 2})),
+            ("logprobs", json!({"prompt": "a", "logprobs": 21})),
+            ("logprobs", json!({"prompt": "a", "logprobs": true})),
+            ("max_tokens", json!({"prompt": "a", "max_tokens": 0})),
+            ("messages", json!({"prompt": "a", "messages": []})),
+        ] {
+            let error = run(body).expect_err(param);
+            assert_eq!(error.body.param.as_deref(), Some(param), "{}", error.body.message);
+        }
+        assert!(run(json!({"prompt": "a", "best_of": 2, "n": 2, "echo": false})).is_ok());
+    }
+}

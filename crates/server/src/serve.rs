@@ -1,0 +1,152 @@
+//! Binding, serving, and the three stages of stopping.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pelton_base::limits;
+use pelton_llm::Llm;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::routes::router;
+use crate::signals::Signals;
+use crate::state::AppState;
+
+/// Where and how to serve.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// Name or address to listen on.
+    pub host: String,
+    /// Port to listen on; zero lets the system choose.
+    pub port: u16,
+    /// Largest body of a request, in bytes.
+    pub max_body_bytes: usize,
+    /// Silence after which a stream gets a comment, so that nobody takes it for dead.
+    pub keep_alive: Duration,
+    /// Longest time that running requests are waited for after the first signal.
+    pub drain_timeout: Duration,
+}
+
+impl Default for ServeConfig {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".to_owned(),
+            port: 8000,
+            max_body_bytes: limits::BODY_BYTES,
+            keep_alive: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Longest time that connections get to send what is written when everything has ended.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why the server could not start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {host}:{port}: {source}")]
+    Bind {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Accepting connections failed.
+    #[error("serving failed: {0}")]
+    Serve(#[source] std::io::Error),
+}
+
+/// A server that listens and does not answer yet.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    state: AppState,
+}
+
+impl Server {
+    /// Takes the address, so that it can be shown before the first request comes.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::Bind`] when the address is taken or does not exist.
+    pub async fn bind(llm: Arc<Llm>, config: ServeConfig) -> Result<Self, ServeError> {
+        let bind_error =
+            |source| ServeError::Bind { host: config.host.clone(), port: config.port, source };
+        let listener =
+            TcpListener::bind((config.host.as_str(), config.port)).await.map_err(bind_error)?;
+        let address = listener.local_addr().map_err(bind_error)?;
+        Ok(Self { listener, address, state: AppState::new(llm, config) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until a signal asks to stop.
+    ///
+    /// ```text
+    ///   first signal     new requests get 503, running ones are finished
+    ///   second signal    running ones are aborted; so they are after `drain_timeout`
+    ///   nothing running  the listener closes, connections are flushed, the engine stops
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::Serve`] when connections cannot be accepted any more.
+    pub async fn run(self, mut signals: Signals) -> Result<(), ServeError> {
+        let Self { listener, state, .. } = self;
+        let (close, closed) = oneshot::channel::<()>();
+        let app = router(state.clone());
+        let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
+            let _ = closed.await;
+        });
+        let mut serving = tokio::spawn(serving.into_future());
+        let result = tokio::select! {
+            result = &mut serving => return flatten(result),
+            () = signals.next() => {
+                drain(&state, &mut signals).await;
+                let _ = close.send(());
+                match tokio::time::timeout(FLUSH_TIMEOUT, &mut serving).await {
+                    Ok(result) => flatten(result),
+                    Err(_) => {
+                        serving.abort();
+                        Ok(())
+                    }
+                }
+            }
+        };
+        state.llm().shutdown(false);
+        result
+    }
+}
+
+/// Waits for running requests, and aborts them when there is no more time.
+async fn drain(state: &AppState, signals: &mut Signals) {
+    state.start_draining();
+    tracing::info!("draining: no new requests, running ones are finished");
+    tokio::select! {
+        () = state.idle() => return,
+        () = signals.next() => tracing::warn!("second signal: running requests are aborted"),
+        () = tokio::time::sleep(state.config().drain_timeout) => {
+            tracing::warn!("time is up: running requests are aborted");
+        }
+    }
+    state.llm().shutdown(false);
+    // Their streams end with an error that clients can read.
+    let _ = tokio::time::timeout(FLUSH_TIMEOUT, state.idle()).await;
+}
+
+fn flatten(result: Result<std::io::Result<()>, tokio::task::JoinError>) -> Result<(), ServeError> {
+    match result {
+        Ok(result) => result.map_err(ServeError::Serve),
+        Err(error) => Err(ServeError::Serve(std::io::Error::other(error))),
+    }
+}

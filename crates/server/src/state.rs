@@ -1,0 +1,97 @@
+//! What all handlers share: the model, the limits, and who is still running.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pelton_llm::Llm;
+use tokio::sync::watch;
+
+use crate::ServeConfig;
+use crate::error::ApiError;
+
+/// Shared by all handlers; cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct AppState {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    llm: Arc<Llm>,
+    config: ServeConfig,
+    created: u64,
+    is_draining: AtomicBool,
+    n_running: watch::Sender<usize>,
+}
+
+/// One request that is being answered; counted until it is dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Running {
+    inner: Arc<Inner>,
+}
+
+impl AppState {
+    pub(crate) fn new(llm: Arc<Llm>, config: ServeConfig) -> Self {
+        let inner = Inner {
+            llm,
+            config,
+            created: crate::wire::unix_seconds(),
+            is_draining: AtomicBool::new(false),
+            n_running: watch::Sender::new(0),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    pub(crate) fn llm(&self) -> &Arc<Llm> {
+        &self.inner.llm
+    }
+
+    pub(crate) fn config(&self) -> &ServeConfig {
+        &self.inner.config
+    }
+
+    /// When the server started, in seconds since 1970.
+    pub(crate) fn created(&self) -> u64 {
+        self.inner.created
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.inner.is_draining.load(Ordering::SeqCst)
+    }
+
+    /// Counts a request in, unless the server is going away.
+    pub(crate) fn enter(&self) -> Result<Running, ApiError> {
+        self.inner.n_running.send_modify(|n| *n += 1);
+        let running = Running { inner: Arc::clone(&self.inner) };
+        // Counted first, so that a drain that starts now sees it or is seen by it.
+        if self.is_draining() { Err(ApiError::draining()) } else { Ok(running) }
+    }
+
+    /// From now on nothing new is let in.
+    pub(crate) fn start_draining(&self) {
+        self.inner.is_draining.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until nothing is running.
+    pub(crate) async fn idle(&self) {
+        let mut n_running = self.inner.n_running.subscribe();
+        // The sender is alive as long as `self` is.
+        let _ = n_running.wait_for(|n| *n == 0).await;
+    }
+
+    /// The served model, or an error that names the one that was asked for.
+    pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        let known = &self.inner.llm.info().name;
+        match asked {
+            Some(asked) if asked != known => Err(ApiError::unknown_model(asked, known)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.inner.n_running.send_modify(|n| *n -= 1);
+    }
+}

@@ -1,0 +1,244 @@
+//! The parameters that shape an answer, the same for every generating endpoint.
+
+use pelton_base::TokenId;
+use pelton_llm::Generation;
+use serde_json::Value;
+
+use super::fields::wrong;
+use super::{Accept, Fields, check_unhonoured};
+use crate::error::ApiError;
+
+/// Shaping parameters as they were sent; `None` leaves the model's default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct GenerationFields {
+    temperature: Option<f32>,
+    top_k: Option<i64>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    logit_bias: Vec<(TokenId, f32)>,
+    seed: Option<u64>,
+    stop: Vec<String>,
+    stop_tokens: Vec<TokenId>,
+    ignore_eos: bool,
+    n: Option<u32>,
+}
+
+impl GenerationFields {
+    /// Takes the shaping parameters out of `fields`.
+    pub(crate) fn read(fields: &mut Fields) -> Result<Self, ApiError> {
+        Ok(Self {
+            temperature: fields.f32("temperature")?,
+            top_k: fields.i64("top_k")?,
+            top_p: fields.f32("top_p")?,
+            min_p: fields.f32("min_p")?,
+            repetition_penalty: fields.f32("repetition_penalty")?,
+            presence_penalty: fields.f32("presence_penalty")?,
+            frequency_penalty: fields.f32("frequency_penalty")?,
+            logit_bias: logit_bias(fields)?,
+            seed: fields.bits64("seed")?,
+            stop: stop(fields)?,
+            stop_tokens: token_list(fields, "stop_token_ids")?,
+            ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
+            n: fields.u32("n")?,
+        })
+    }
+
+    /// Answers per prompt.
+    pub(crate) fn n(&self) -> u32 {
+        self.n.unwrap_or(1)
+    }
+}
+
+/// Lays what was sent over the model's defaults.
+///
+/// # Errors
+///
+/// Names the first parameter out of its range.
+pub(crate) fn generation(
+    sent: GenerationFields,
+    max_tokens: Option<usize>,
+    logprobs: Option<usize>,
+    defaults: Generation,
+) -> Result<Generation, ApiError> {
+    let mut generation = defaults;
+    let sampling = &mut generation.sampling;
+    let set = |place: &mut f32, value: Option<f32>| {
+        if let Some(value) = value {
+            *place = value;
+        }
+    };
+    let n = sent.n();
+    set(&mut sampling.temperature, sent.temperature);
+    set(&mut sampling.top_p, sent.top_p);
+    set(&mut sampling.min_p, sent.min_p);
+    set(&mut sampling.repetition_penalty, sent.repetition_penalty);
+    set(&mut sampling.presence_penalty, sent.presence_penalty);
+    set(&mut sampling.frequency_penalty, sent.frequency_penalty);
+    match sent.top_k {
+        None => {}
+        // Some clients write "all" as -1.
+        Some(-1) => sampling.top_k = 0,
+        Some(top_k) => {
+            sampling.top_k = u32::try_from(top_k)
+                .map_err(|_| wrong("top_k", "-1, 0 or a positive number", &top_k.into()))?;
+        }
+    }
+    sampling.logit_bias = sent.logit_bias;
+    sampling.logprobs = logprobs;
+    if let Some(seed) = sent.seed {
+        sampling.seed = seed;
+    }
+    generation.max_tokens = max_tokens;
+    generation.stop = sent.stop;
+    generation.stop_tokens = sent.stop_tokens;
+    generation.ignore_eos = sent.ignore_eos;
+    generation.n = n;
+    generation.validate().map_err(|error| ApiError::param(error.param, error.to_string()))?;
+    Ok(generation)
+}
+
+/// What a stream carries besides the text.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct StreamOptions {
+    pub(crate) include_usage: bool,
+}
+
+/// Reads `stream` and `stream_options`; `None` when the answer is to come in one piece.
+pub(crate) fn stream_options(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError> {
+    let is_stream = fields.bool("stream")?.unwrap_or(false);
+    let options = match fields.take("stream_options") {
+        None => StreamOptions::default(),
+        Some(_) if !is_stream => {
+            let message = "`stream_options` needs `stream` to be true";
+            return Err(ApiError::param("stream_options", message));
+        }
+        Some(value) => {
+            let mut inner = Fields::nested("stream_options", value)?;
+            let include_usage = inner.bool("include_usage")?.unwrap_or(false);
+            for name in ["include_obfuscation", "continuous_usage_stats"] {
+                if inner.bool(name)?.unwrap_or(false) {
+                    return Err(ApiError::unsupported(inner.path(name)));
+                }
+            }
+            check_unhonoured(&mut inner, &[] as &[(&str, Accept)])?;
+            inner.finish()?;
+            StreamOptions { include_usage }
+        }
+    };
+    Ok(is_stream.then_some(options))
+}
+
+fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    const EXPECTED: &str = "a string or an array of strings";
+    match fields.take("stop") {
+        None => Ok(Vec::new()),
+        Some(Value::String(text)) => Ok(vec![text]),
+        Some(Value::Array(items)) => items
+            .into_iter()
+            .map(|item| match item {
+                Value::String(text) => Ok(text),
+                other => Err(wrong("stop", EXPECTED, &other)),
+            })
+            .collect(),
+        Some(other) => Err(wrong("stop", EXPECTED, &other)),
+    }
+}
+
+/// A list of token ids.
+fn token_list(fields: &mut Fields, name: &str) -> Result<Vec<TokenId>, ApiError> {
+    let items = fields.array(name)?.unwrap_or_default();
+    items.iter().map(|item| token(name, item)).collect()
+}
+
+/// One token id.
+pub(crate) fn token(param: &str, value: &Value) -> Result<TokenId, ApiError> {
+    let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+    id.map(TokenId).ok_or_else(|| wrong(param, "made of token ids", value))
+}
+
+fn logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let name = "logit_bias";
+    let Some(value) = fields.take(name) else { return Ok(Vec::new()) };
+    let Value::Object(map) = value else {
+        return Err(wrong(name, "an object from token ids to numbers", &value));
+    };
+    map.into_iter()
+        .map(|(key, value)| {
+            let id = key.parse().map_err(|_| {
+                wrong(name, "an object whose keys are token ids", &Value::String(key))
+            })?;
+            let bias = value
+                .as_f64()
+                .ok_or_else(|| wrong(name, "an object whose values are numbers", &value))?;
+            Ok((TokenId(id), bias as f32))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(value: Value) -> Result<Generation, ApiError> {
+        let mut fields = Fields::new(value.as_object().expect("object").clone());
+        let sent = GenerationFields::read(&mut fields)?;
+        fields.finish()?;
+        generation(sent, None, None, Generation::default())
+    }
+
+    #[test]
+    fn what_is_sent_lies_over_the_defaults() {
+        let generation = read(json!({
+            "temperature": 0.5, "top_k": -1, "stop": "x", "seed": 7, "n": 2,
+            "logit_bias": {"3": -100}, "stop_token_ids": [1], "ignore_eos": true
+        }))
+        .expect("valid");
+        assert_eq!(generation.sampling.temperature, 0.5);
+        assert_eq!((generation.sampling.seed, generation.n), (7, 2));
+        assert_eq!(generation.sampling.logit_bias, [(TokenId(3), -100.0)]);
+        assert_eq!((generation.stop, generation.ignore_eos), (vec!["x".to_owned()], true));
+    }
+
+    #[test]
+    fn every_bad_value_is_named() {
+        for (name, value) in [
+            ("temperature", json!("hot")),
+            ("temperature", json!(-1)),
+            ("top_p", json!(0)),
+            ("top_k", json!(-2)),
+            ("n", json!(0)),
+            ("n", json!(1000)),
+            ("stop", json!([1])),
+            ("stop", json!("")),
+            ("logit_bias", json!({"a": 1})),
+            ("logit_bias", json!({"1": "x"})),
+            ("logit_bias", json!({"1": 1000})),
+            ("stop_token_ids", json!([-1])),
+            ("seed", json!(0.5)),
+            ("frequency_penalty", json!(3)),
+            ("colour", json!("red")),
+        ] {
+            let error = read(json!({ name: value })).expect_err(name);
+            assert_eq!(error.body.param.as_deref(), Some(name), "{}", error.body.message);
+        }
+    }
+
+    #[test]
+    fn stream_options_need_a_stream() {
+        let options = |value: Value| {
+            stream_options(&mut Fields::new(value.as_object().expect("object").clone()))
+        };
+        assert_eq!(options(json!({})).expect("absent"), None);
+        let with = json!({"stream": true, "stream_options": {"include_usage": true}});
+        assert_eq!(options(with).expect("both"), Some(StreamOptions { include_usage: true }));
+        assert!(options(json!({"stream_options": {}})).is_err());
+        let unknown = json!({"stream": true, "stream_options": {"x": 1}});
+        let error = options(unknown).expect_err("unknown");
+        assert_eq!(error.body.param.as_deref(), Some("stream_options.x"));
+    }
+}

@@ -1,0 +1,95 @@
+//! Server-sent events: one `data:` line per chunk, `[DONE]` at the end.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use pelton_llm::{Event, Generating};
+use serde::Serialize;
+
+use crate::error::ApiError;
+use crate::state::{AppState, Running};
+
+/// Turns events into the chunks of one endpoint.
+pub(crate) trait StreamState: Send + 'static {
+    /// Chunks that come before the first event.
+    fn start(&mut self, out: &mut Chunks);
+    /// Chunks for one event.
+    fn event(&mut self, event: Event, out: &mut Chunks);
+    /// Chunks after the last event.
+    fn end(&mut self, generating: &Generating, out: &mut Chunks);
+}
+
+/// Chunks that wait to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Chunks {
+    queue: VecDeque<String>,
+    is_failed: bool,
+}
+
+impl Chunks {
+    /// Adds one chunk.
+    pub(crate) fn push(&mut self, chunk: &impl Serialize) {
+        let text = serde_json::to_string(chunk).expect("invariant: chunks are plain data");
+        self.queue.push_back(text);
+    }
+
+    /// Adds an error, after which nothing but the end follows.
+    pub(crate) fn fail(&mut self, error: &ApiError) {
+        self.push(&error.envelope());
+        self.is_failed = true;
+    }
+}
+
+struct Stream<S> {
+    state: S,
+    generating: Generating,
+    chunks: Chunks,
+    is_done: bool,
+    /// Held until the client has gone or everything is sent.
+    _running: Running,
+}
+
+impl<S: StreamState> Stream<S> {
+    /// The next chunk. Dropping the future or the stream aborts the request.
+    async fn next(mut self) -> Option<(Result<SseEvent, Infallible>, Self)> {
+        loop {
+            if let Some(text) = self.chunks.queue.pop_front() {
+                return Some((Ok(SseEvent::default().data(text)), self));
+            }
+            if self.is_done {
+                return None;
+            }
+            let event = if self.chunks.is_failed { None } else { self.generating.next().await };
+            match event {
+                Some(event) => self.state.event(event, &mut self.chunks),
+                None => {
+                    if !self.chunks.is_failed {
+                        self.state.end(&self.generating, &mut self.chunks);
+                    }
+                    self.chunks.queue.push_back("[DONE]".to_owned());
+                    self.is_done = true;
+                }
+            }
+        }
+    }
+}
+
+/// Answers with a stream of events.
+pub(crate) fn sse(
+    app: &AppState,
+    running: Running,
+    generating: Generating,
+    mut state: impl StreamState,
+) -> Response {
+    let mut chunks = Chunks::default();
+    state.start(&mut chunks);
+    let stream = Stream { state, generating, chunks, is_done: false, _running: running };
+    let events = futures_util::stream::unfold(stream, Stream::next);
+    let keep_alive = KeepAlive::new().interval(app.config().keep_alive).text("keep-alive");
+    let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
+    // Proxies that gather answers before passing them on would undo the stream.
+    response.headers_mut().insert("x-accel-buffering", axum::http::HeaderValue::from_static("no"));
+    response
+}
