@@ -16,6 +16,8 @@ pub const CHOICES: usize = 16;
 pub const TOP_LOGPROBS: usize = 20;
 /// Most entries of a logit bias.
 pub const LOGIT_BIAS_ENTRIES: usize = 1024;
+/// Most HTTP connections at once.
+pub const HTTP_CONNECTIONS: usize = 1024;
 /// Largest HTTP body, in bytes.
 pub const BODY_BYTES: usize = 16 << 20;
 /// Largest `config.json`, in bytes.

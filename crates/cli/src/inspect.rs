@@ -45,7 +45,7 @@ struct TokenizerReport {
 
 /// Runs the command.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
-    let place = model::resolve(&model::reference(Some(&args.model))?)?;
+    let place = model::resolve(&model::reference(args.model().as_deref())?)?;
     let files = place.open()?;
     let report = Report::new(&files, Texts::open(&place), args.context)?;
     let text = if args.json {

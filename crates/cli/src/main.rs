@@ -27,6 +27,7 @@ mod stats;
 mod texts;
 mod tokenize;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use args::{Cli, Command};
@@ -67,5 +68,14 @@ fn install_tracing(verbose: u8) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    if verbose == 0 {
+        // A warning to a person at work, not a log.
+        lines.without_time().with_target(false).init();
+    } else {
+        lines.init();
+    }
 }

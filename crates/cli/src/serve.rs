@@ -1,5 +1,7 @@
 //! `pelton serve`: takes the address, loads the model, answers until asked to stop.
 
+use std::time::Duration;
+
 use pelton_llm::LlmOptions;
 use pelton_server::{ServeConfig, Server, Signals};
 
@@ -22,12 +24,17 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         .build()
         .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
     runtime.block_on(async {
-        let config =
-            ServeConfig { host: args.host.clone(), port: args.port, ..ServeConfig::default() };
+        let config = ServeConfig {
+            host: args.host.clone(),
+            port: args.port,
+            drain_timeout: Duration::from_secs(args.drain_timeout),
+            ..ServeConfig::default()
+        };
         let signals = Signals::from_os()
             .map_err(|error| Failure::internal(format!("cannot listen to signals: {error}")))?;
         let server = Server::bind(llm, config).await?;
         eprintln!("listening on http://{}", server.address());
-        Ok(server.run(signals).await?)
+        server.run(signals).await;
+        Ok(())
     })
 }

@@ -42,6 +42,7 @@ pub(crate) struct Stats {
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct TimingsJson {
     load_s: f64,
+    queue_s: Option<f64>,
     ttft_s: Option<f64>,
     prompt_tokens_per_s: Option<f64>,
     generation_s: Option<f64>,
@@ -71,6 +72,7 @@ impl Stats {
     pub(crate) fn timings(&self) -> TimingsJson {
         TimingsJson {
             load_s: self.load.as_secs_f64(),
+            queue_s: self.timings.queue_seconds,
             ttft_s: self.timings.ttft_seconds,
             prompt_tokens_per_s: self.timings.prompt_tokens_per_second,
             generation_s: self.generation_s(),
@@ -199,6 +201,7 @@ mod tests {
             usage: Usage { prompt_tokens: 10, completion_tokens: 101, cached_tokens: 0 },
             load: Duration::from_millis(250),
             timings: Timings {
+                queue_seconds: Some(0.0),
                 ttft_seconds: Some(0.1),
                 total_seconds: 1.1,
                 prompt_tokens_per_second: Some(100.0),

@@ -2,9 +2,9 @@
 //!
 //! Works without a model's weights: a folder with the tokenizer's files is enough.
 
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Read, Write};
 
-use pelton_base::TokenId;
+use pelton_base::{TokenId, limits};
 use pelton_text::{EncodeOptions, Message, RenderOptions};
 use serde_json::{Map, Value, json};
 
@@ -18,10 +18,14 @@ pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
     let place = model::resolve(&model::reference(args.model.as_deref())?)?;
     let texts = Texts::open(&place)?;
     let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
-    for (line_idx, line) in std::io::stdin().lock().lines().enumerate() {
+    let mut stdin = std::io::stdin().lock();
+    for line_idx in 0.. {
+        let line = read_line(&mut stdin);
+        if matches!(line, Ok(None)) {
+            break;
+        }
         let output = line
-            .map_err(Failure::from)
-            .and_then(|line| texts.line(&line, args))
+            .and_then(|line| texts.line(&line.unwrap_or_default(), args))
             .map_err(|failure| failure.at(&format!("line {} of standard input", line_idx + 1)));
         let output = match output {
             Ok(output) => output,
@@ -34,6 +38,28 @@ pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
         writeln!(stdout, "{output}").map_err(|error| Failure::stdout(&error))?;
     }
     stdout.flush().map_err(|error| Failure::stdout(&error))
+}
+
+/// The next line without its end, or `None` after the last one.
+fn read_line(input: &mut impl BufRead) -> Result<Option<String>> {
+    // A JSON string can need six bytes for one of the text.
+    const MOST: u64 = 6 * limits::PROMPT_BYTES as u64;
+    let mut bytes = Vec::new();
+    input.take(MOST + 1).read_until(b'\n', &mut bytes)?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    if bytes.len() as u64 > MOST {
+        return Err(Failure::new(format!("expected at most {MOST} bytes")));
+    }
+    let line = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::new(format!("expected UTF-8: bad byte at offset {at}"))
+    })?;
+    Ok(Some(line))
 }
 
 /// One line of `--chat`: what is named here, and any other argument of the template.

@@ -5,6 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::{pelton, pelton_with_input};
+use serde_json::json;
 
 #[test]
 fn wrong_flags_are_refused_by_name() {
@@ -89,6 +90,206 @@ fn broken_model_files_are_named() {
         write("config.json", config.as_bytes());
         pelton(&["run", "-m", text(folder.path()), "x"]).assert_refused(&[part]);
     }
+}
+
+/// A tiny model in a folder of its own.
+fn tiny() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    pelton_testkit::TinyModel::default().write_folder(folder.path());
+    folder
+}
+
+/// Changes fields of a JSON file; `null` takes one away.
+fn edit(file: &Path, changes: serde_json::Value) {
+    let text = std::fs::read(file).expect("a file");
+    let mut value: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let fields = value.as_object_mut().expect("an object");
+    for (name, change) in changes.as_object().expect("an object") {
+        fields.remove(name);
+        if !change.is_null() {
+            fields.insert(name.clone(), change.clone());
+        }
+    }
+    std::fs::write(file, value.to_string()).expect("a file");
+}
+
+#[test]
+fn absurd_configs_are_refused_by_field() {
+    let known = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"];
+    pelton(&["run", "-m", text(tiny().path()), "-n", "1", "x"]).assert_answered();
+    let cases = [
+        (json!({"num_hidden_layers": 0}), "num_hidden_layers"),
+        (json!({"num_hidden_layers": 1_000_000_000_000_000_000_u64}), "num_hidden_layers"),
+        (json!({"num_hidden_layers": 3}), "model.layers.2."),
+        (json!({"num_attention_heads": 3}), "divisor"),
+        (json!({"num_key_value_heads": 3}), "num_key_value_heads"),
+        (json!({"hidden_size": null}), "hidden_size"),
+        (json!({"hidden_size": -64}), "hidden_size"),
+        (json!({"hidden_size": 1.5}), "hidden_size"),
+        (json!({"hidden_size": "NaN"}), "hidden_size"),
+        (json!({"intermediate_size": 0}), "intermediate_size"),
+        (json!({"rms_norm_eps": "NaN"}), "rms_norm_eps"),
+        (json!({"rope_theta": -1}), "rope_theta"),
+        (json!({"rope_scaling": {"rope_type": "spiral", "factor": 2}}), "rope_type"),
+        (json!({"max_position_embeddings": 0}), "max_position_embeddings"),
+        (json!({"vocab_size": 100}), "tokens"),
+        (json!({"vocab_size": 300}), "[300, 64]"),
+        (json!({"tie_word_embeddings": false}), "lm_head.weight"),
+        (json!({"hidden_act": "relu9"}), "relu9"),
+        (json!({"architectures": ["Abacus\n".repeat(10_000)]}), "Abacus"),
+    ];
+    for (changes, part) in cases {
+        let folder = tiny();
+        edit(&folder.path().join("config.json"), changes);
+        pelton(&["run", "-m", text(folder.path()), "x"]).assert_refused(&[part]);
+    }
+    let folder = tiny();
+    edit(&folder.path().join("config.json"), json!({"architectures": ["AbacusForCausalLM"]}));
+    pelton(&["inspect", text(folder.path())]).assert_refused(&known);
+}
+
+#[test]
+fn lying_weights_are_refused_by_tensor() {
+    let folder = tiny();
+    let file = folder.path().join("model.safetensors");
+    let sound = std::fs::read(&file).expect("the weights");
+    let n_header = u64::from_le_bytes(sound[..8].try_into().expect("eight bytes")) as usize;
+    let (header, data) = sound[8..].split_at(n_header);
+    let with_header = |edit: &dyn Fn(&mut serde_json::Value)| {
+        let mut header: serde_json::Value = serde_json::from_slice(header).expect("JSON");
+        edit(&mut header["model.norm.weight"]);
+        let header = header.to_string();
+        [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+    };
+    let huge = [&u64::MAX.to_le_bytes(), &sound[8..]].concat();
+    let cases: [(&str, Vec<u8>); 8] = [
+        ("8 bytes", sound[..5].to_vec()),
+        ("header length", huge),
+        ("header length", sound[..100].to_vec()),
+        ("data", sound[..sound.len() - 1].to_vec()),
+        ("known types", with_header(&|tensor| tensor["dtype"] = json!("F99"))),
+        ("model.norm.weight", with_header(&|tensor| tensor["shape"] = json!([65]))),
+        ("data_offsets", with_header(&|tensor| tensor["data_offsets"] = json!([0, 256]))),
+        ("data_offsets", with_header(&|tensor| tensor["data_offsets"] = json!([0, u64::MAX]))),
+    ];
+    for (part, bytes) in cases {
+        std::fs::write(&file, bytes).expect("a file");
+        pelton(&["run", "-m", text(folder.path()), "x"])
+            .assert_refused(&["model.safetensors", part]);
+    }
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_without_waiting() {
+    let tiny = tiny();
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        for entry in std::fs::read_dir(tiny.path()).expect("a folder") {
+            let entry = entry.expect("an entry");
+            std::fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("a copy");
+        }
+        let file = folder.path().join(name);
+        std::fs::remove_file(&file).expect("removed");
+        let status = std::process::Command::new("mkfifo").arg(&file).status();
+        assert!(status.expect("mkfifo starts").success());
+        pelton(&["run", "-m", text(folder.path()), "x"]).assert_refused(&[name]);
+        std::fs::remove_file(&file).expect("removed");
+        std::fs::create_dir(&file).expect("a folder");
+        pelton(&["run", "-m", text(folder.path()), "x"]).assert_refused(&[name]);
+    }
+    for device in ["/dev/null", "/dev/zero"] {
+        pelton(&["run", "-m", device, "x"]).assert_refused(&[device]);
+        pelton(&["tokenize", "-m", device]).assert_refused(&[device]);
+    }
+}
+
+#[test]
+fn hostile_templates_and_tokenizers_are_stopped() {
+    let templates = [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "steps"),
+        (
+            "{% set n = namespace(x='aa') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+            "bytes of text",
+        ),
+        (
+            "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}",
+            "bytes of work",
+        ),
+        ("{{ not-a-template", "chat template"),
+        ("{{ raise_exception('no \u{1b}[2J') }}", "refuses"),
+    ];
+    let line = br#"{"messages": [{"role": "user", "content": "x"}]}"#;
+    for (template, part) in templates {
+        let folder = tiny();
+        edit(&folder.path().join("tokenizer_config.json"), json!({"chat_template": template}));
+        pelton_with_input(&["tokenize", "--chat", "-m", text(folder.path())], line)
+            .assert_refused(&[part]);
+    }
+    let folder = tiny();
+    let processor = json!({
+        "type": "TemplateProcessing", "pair": [], "special_tokens": {},
+        "single": [{"SpecialToken": {"id": "<nobody>", "type_id": 0}}],
+    });
+    edit(&folder.path().join("tokenizer.json"), json!({"post_processor": processor}));
+    pelton(&["run", "-m", text(folder.path()), "x"])
+        .assert_refused(&["tokenizer.json", "<nobody>"]);
+}
+
+#[test]
+fn values_out_of_all_proportion_are_refused() {
+    let folder = tiny();
+    let model = text(folder.path());
+    let huge = "1000000000000000000";
+    for flags in [
+        ["--max-context", huge],
+        ["--max-context", "0"],
+        ["--threads", "0"],
+        ["--top-k", huge],
+        ["--tokens", "288"],
+        ["--temperature", "inf"],
+    ] {
+        let mut args = vec!["run", "-m", model, flags[0], flags[1]];
+        if flags[0] != "--tokens" {
+            args.push("x");
+        }
+        pelton(&args).assert_refused(&[]);
+    }
+    pelton(&["run", "-m", model, "--threads", "100000", "-n", "1", "x"]).assert_answered();
+    pelton(&["run", "-m", model, "--raw", &"x".repeat(300)]).assert_refused(&["context"]);
+}
+
+#[test]
+fn a_line_of_tokenize_that_is_no_text_is_refused() {
+    for (input, part) in [
+        (&b"\"abc"[..], "line 1"),
+        (b"\"a\"\n[]\n", "line 2"),
+        (b"\"\xff\"\n", "UTF-8"),
+        (b"\"\\ud800\"\n", "JSON string"),
+    ] {
+        let outcome = pelton_with_input(&["tokenize"], input);
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    }
+    pelton_with_input(&["tokenize", "--decode"], b"[99999999]").assert_refused(&["no token"]);
+}
+
+#[test]
+fn tokens_without_a_text_are_never_said() {
+    // 288 rows, 260 tokens: at a temperature this high every row would come up.
+    let folder = tiny();
+    let args = ["run", "-m", text(folder.path()), "--raw", "--temperature", "100", "--top-p", "1"];
+    let more = ["-n", "200", "--ignore-eos", "--seed", "1", "--json", "x"];
+    let answer = pelton(&[&args[..], &more[..]].concat()).json();
+    let tokens = answer["tokens"].as_array().expect("tokens");
+    assert!(tokens.iter().all(|token| token.as_u64().expect("an id") < 260), "{tokens:?}");
+}
+
+#[test]
+fn inspect_without_a_model_shows_the_embedded_one() {
+    let [plain, named] = [pelton(&["inspect"]), pelton(&["inspect", "embedded"])];
+    plain.assert_answered();
+    assert_eq!(plain.stdout, named.stdout);
 }
 
 #[test]

@@ -57,6 +57,8 @@ struct Route {
     events: mpsc::UnboundedSender<TokenEvent>,
     n_prompt: usize,
     usage: Usage,
+    /// When the first step with a share of it began.
+    started_at: Option<Instant>,
 }
 
 struct EngineLoop<E> {
@@ -85,13 +87,16 @@ impl<E: Executor> EngineLoop<E> {
             self.measure();
         }
         let left = self.shared.stop(self.metrics);
-        let routes = self.routes.drain().map(|(_, route)| (route.events, route.usage));
+        let routes =
+            self.routes.drain().map(|(_, route)| (route.events, route.usage, route.started_at));
         let unread = left.submissions.into_iter().map(|submission| {
             let prompt_tokens = submission.request.prompt.len();
-            (submission.events, Usage { prompt_tokens, ..Usage::default() })
+            (submission.events, Usage { prompt_tokens, ..Usage::default() }, None)
         });
-        for (events, usage) in routes.chain(unread) {
-            send(&events, Vec::new(), Some((reason, usage)), Instant::now());
+        let at = Instant::now();
+        for (events, usage, started_at) in routes.chain(unread) {
+            let finish = Some((reason, usage));
+            send(&events, TokenEvent { tokens: Vec::new(), finish, started_at, at });
         }
     }
 
@@ -122,7 +127,8 @@ impl<E: Executor> EngineLoop<E> {
             let n_prompt = request.prompt.len();
             let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
             self.executor.add(&request);
-            self.routes.insert(request.id, Route { events, n_prompt, usage });
+            let route = Route { events, n_prompt, usage, started_at: None };
+            self.routes.insert(request.id, route);
             tracing::debug!(id = %request.id, n_prompt, "request taken");
             self.scheduler.add(request);
         }
@@ -143,7 +149,7 @@ impl<E: Executor> EngineLoop<E> {
         }
         let span = tracing::trace_span!("step", tick = now.0, n_tokens = plan.n_tokens());
         let _guard = span.enter();
-        self.count(&plan);
+        self.count(&plan, started);
         // Also before the step, so that whoever submits meanwhile sees who still waits.
         self.measure();
         self.shared.publish(self.metrics);
@@ -175,7 +181,8 @@ impl<E: Executor> EngineLoop<E> {
             .collect();
         let route = self.routes.get_mut(&id).expect("invariant: live requests have a route");
         route.usage = usage;
-        send(&route.events, tokens, finish.map(|reason| (reason, usage)), at);
+        let (started_at, ending) = (route.started_at, finish.map(|reason| (reason, usage)));
+        send(&route.events, TokenEvent { tokens, finish: ending, started_at, at });
         if finish.is_some() {
             self.forget(id);
         }
@@ -188,12 +195,14 @@ impl<E: Executor> EngineLoop<E> {
         self.metrics.n_finished += 1;
     }
 
-    fn count(&mut self, plan: &SchedulerOutput) {
+    /// Counts a step that is about to be executed.
+    fn count(&mut self, plan: &SchedulerOutput, started: Instant) {
         self.metrics.n_steps += 1;
         self.metrics.n_preemptions += plan.preempted.len() as u64;
         for share in &plan.sequences {
-            let n_prompt = self.routes.get(&share.id).map_or(0, |route| route.n_prompt);
-            let n_prompt_rows = n_prompt.saturating_sub(share.first_position);
+            let Some(route) = self.routes.get_mut(&share.id) else { continue };
+            route.started_at.get_or_insert(started);
+            let n_prompt_rows = route.n_prompt.saturating_sub(share.first_position);
             self.metrics.prompt_tokens += n_prompt_rows.min(share.tokens.len()) as u64;
         }
     }
@@ -206,11 +215,6 @@ impl<E: Executor> EngineLoop<E> {
 }
 
 /// Sends an event to whoever still listens; a dropped stream aborts its request by mail.
-fn send(
-    events: &mpsc::UnboundedSender<TokenEvent>,
-    tokens: Vec<SampledToken>,
-    finish: Option<(FinishReason, Usage)>,
-    at: Instant,
-) {
-    let _ = events.send(TokenEvent { tokens, finish, at });
+fn send(events: &mpsc::UnboundedSender<TokenEvent>, event: TokenEvent) {
+    let _ = events.send(event);
 }

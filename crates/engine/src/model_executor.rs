@@ -155,6 +155,12 @@ where
         for share in plan.sequences.iter().filter(|share| share.samples) {
             let row = rows.next().expect("invariant: a row of logits per sampling share");
             let logits = &mut row[..self.n_sampled];
+            // Ends at the first finite one; a checkpoint with NaN in it has none.
+            if !logits.iter().any(|logit| logit.is_finite()) {
+                tracing::error!("no logit is a finite number: the weights seem to be damaged");
+                execution.step.failed.push(share.id);
+                continue;
+            }
             let state =
                 self.states.get_mut(&share.id).expect("invariant: requests are added before plans");
             let sampled = self.sampler.sample(state, logits, share.n_generated);

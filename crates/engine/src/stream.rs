@@ -23,6 +23,9 @@ pub struct TokenEvent {
     pub tokens: Vec<SampledToken>,
     /// Why the answer ended, and the tokens counted; present in the last event only.
     pub finish: Option<(FinishReason, Usage)>,
+    /// When the first step with a share of this request began; `None` when there was none. Before it
+    /// the request was waiting.
+    pub started_at: Option<Instant>,
     /// When the step that brought it was over.
     pub at: Instant,
 }

@@ -164,7 +164,7 @@ impl Cpu {
             rows.for_each(quantize);
         } else {
             let rows = std::sync::Mutex::new(rows);
-            self.team.run(|_| {
+            self.team.run_on_whoever_comes(|_| {
                 loop {
                     let next = rows.lock().expect("invariant: nothing panics under it").next();
                     let Some(row) = next else { break };

@@ -1,28 +1,38 @@
 //! A thread team, not a task queue.
 //!
 //! ```text
-//! caller    publish job, epoch += 1, unpark sleepers | f(0) | spin, then park until n_busy = 0
-//! worker t  spin on epoch, then park                 | f(t) | n_busy -= 1, last unparks caller
+//! caller (thread 0)   publish job, open the doors, unpark sleepers | f(0) | close | wait for those inside
+//! worker t            spin for open doors, then park               | enter, f(t), leave
 //! ```
 //!
-//! One wake per [`ThreadTeam::run`]. Waiting spins for a bounded time (decode operations follow
-//! each other within microseconds) and then parks, so an idle team costs nothing and a machine with
-//! fewer free cores than threads still makes progress: the spin yields the core after its first
-//! part. Work inside a run is handed out in tiles from an atomic counter
-//! ([`ThreadTeam::for_each_tile`]), so one slow core does not hold up the rest.
+//! One wake per run. Waiting spins for a bounded time (decode operations follow each other within
+//! microseconds) and then parks, so an idle team costs nothing and a machine with fewer free cores
+//! than threads still makes progress: the spin yields the core after its first part.
+//!
+//! Work is handed out in tiles from an atomic counter ([`ThreadTeam::for_each_tile`]), so one slow
+//! core does not hold up the rest; and when the tiles are gone the caller closes the doors and waits
+//! only for workers that came in. A worker whose core is busy with another program, and which was
+//! therefore never scheduled, is not waited for.
+//!
+//! The doors are one word, so that entering and closing are atomic against each other:
+//!
+//! ```text
+//! bits 63..32 epoch | 31 open | 30..16 workers that entered | 15..0 workers that left
+//! ```
 //!
 //! Threads are pinned, one per allowed core, when the team is as large as the set of allowed
 //! cores; a smaller team floats, because the core it would be pinned to may be busy with another
 //! program while others are idle.
 //!
-//! Considered and not taken (reasoned, not measured): condition variables (two system calls per
-//! wake and per join); spinning without end (on shared cores it takes the time slice from the very
-//! thread it waits for).
+//! Tried and dropped: waiting for every worker in every run (with one of two cores taken by another
+//! program, decoding a small model on two threads was several times slower than on one); condition
+//! variables (two system calls per wake and per join); spinning without end (on shared cores it
+//! takes the time slice from the very thread it waits for).
 
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
@@ -32,6 +42,30 @@ const N_SPINS: u32 = 400;
 const N_YIELDS: u32 = 40;
 /// Most threads a team may have.
 const MAX_THREADS: usize = 1024;
+
+/// One run in the upper half of the doors.
+const EPOCH: u64 = 1 << 32;
+/// Workers may enter.
+const OPEN: u64 = 1 << 31;
+/// One worker that entered.
+const ENTERED: u64 = 1 << 16;
+/// One worker that left.
+const LEFT: u64 = 1;
+
+/// The number of the run.
+fn epoch(doors: u64) -> u64 {
+    doors / EPOCH
+}
+
+/// Workers that entered in this run.
+fn n_entered(doors: u64) -> u64 {
+    (doors & (OPEN - 1)) / ENTERED
+}
+
+/// Workers that left in this run.
+fn n_left(doors: u64) -> u64 {
+    doors & (ENTERED - 1)
+}
 
 /// A fixed set of threads that run one closure together.
 pub struct ThreadTeam {
@@ -48,17 +82,15 @@ struct Job {
     call: unsafe fn(*const (), usize),
 }
 
-// SAFETY: a `Job` points to a closure that is `Sync` (demanded by `run`), and `run` does not return
-// before every worker is done with it.
+// SAFETY: a `Job` points to a closure that is `Sync` (demanded by `open`), and `open` does not return
+// before the doors are closed and every worker that entered has left.
 unsafe impl Send for Job {}
 
 struct Shared {
-    /// Incremented once per run; workers wait for it to change.
-    epoch: AtomicUsize,
-    /// Workers that have not finished the current run.
-    n_busy: AtomicUsize,
+    /// Epoch, whether workers may enter, how many did and how many left; see the chapter.
+    doors: AtomicU64,
     stop: AtomicBool,
-    /// Written by the caller before `epoch` changes; read by workers after.
+    /// Written by the caller before the doors open; read by workers that entered.
     job: Mutex<Option<Job>>,
     /// Caller of the current run, to be unparked by the last worker.
     caller: Mutex<Option<Thread>>,
@@ -82,8 +114,7 @@ impl ThreadTeam {
     pub fn new(n_threads: usize) -> Self {
         let n_threads = n_threads.clamp(1, MAX_THREADS);
         let shared = Arc::new(Shared {
-            epoch: AtomicUsize::new(0),
-            n_busy: AtomicUsize::new(0),
+            doors: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             job: Mutex::new(None),
             caller: Mutex::new(None),
@@ -126,6 +157,24 @@ impl ThreadTeam {
     /// team stays usable. On more than one thread it also panics when called from inside `f`, which
     /// would wait for itself.
     pub fn run<F: Fn(usize) + Sync>(&self, f: F) {
+        self.open(f, true);
+    }
+
+    /// Runs `f(0)` on the caller and `f(t)` at most once on each other thread `t` that is free to
+    /// come before the caller's own `f(0)` has returned.
+    ///
+    /// `f` must therefore do all the work on whichever threads it runs, for example by taking tiles
+    /// from a counter until none is left.
+    ///
+    /// # Panics
+    ///
+    /// As [`run`](Self::run).
+    pub fn run_on_whoever_comes<F: Fn(usize) + Sync>(&self, f: F) {
+        self.open(f, false);
+    }
+
+    /// One run; `everybody` waits for workers that have not entered yet.
+    fn open<F: Fn(usize) + Sync>(&self, f: F, everybody: bool) {
         if self.workers.is_empty() {
             return f(0);
         }
@@ -138,18 +187,28 @@ impl ThreadTeam {
         let shared = &*self.shared;
         *lock(&shared.job) = Some(Job { data: (&raw const f).cast(), call: call::<F> });
         *lock(&shared.caller) = Some(std::thread::current());
-        shared.n_busy.store(self.workers.len(), Ordering::Relaxed);
-        // SeqCst: ordered against the workers' `parked` stores, so that either we see a worker
-        // parked or it sees the new epoch.
-        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        // Nobody is inside and the doors are closed, so nobody else writes them. SeqCst: ordered
+        // against the workers' `parked` stores, so that either we see a worker parked or it sees
+        // the open doors.
+        let closed = shared.doors.load(Ordering::SeqCst);
+        shared.doors.store((epoch(closed) + 1).wrapping_mul(EPOCH) | OPEN, Ordering::SeqCst);
         for (parked, worker) in shared.parked.iter().zip(&self.workers) {
             if parked.load(Ordering::SeqCst) {
                 worker.thread().unpark();
             }
         }
         let own = catch_unwind(AssertUnwindSafe(|| f(0)));
-        // Every worker must be done with `f` before this frame may unwind or return.
-        wait_until(|| shared.n_busy.load(Ordering::Acquire) == 0, None);
+        if everybody {
+            let n_workers = self.workers.len() as u64;
+            wait_until(|| n_left(shared.doors.load(Ordering::SeqCst)) == n_workers, None);
+        }
+        shared.doors.fetch_and(!OPEN, Ordering::SeqCst);
+        // Every worker inside must be done with `f` before this frame may unwind or return.
+        let is_empty = || {
+            let doors = shared.doors.load(Ordering::SeqCst);
+            n_left(doors) == n_entered(doors)
+        };
+        wait_until(is_empty, None);
         *lock(&shared.job) = None;
         let theirs = lock(&shared.panic).take();
         drop(_running);
@@ -174,7 +233,7 @@ impl ThreadTeam {
             return (0..n_tiles).for_each(f);
         }
         let next = AtomicUsize::new(0);
-        self.run(|_| {
+        self.run_on_whoever_comes(|_| {
             loop {
                 let tile = next.fetch_add(1, Ordering::Relaxed);
                 if tile >= n_tiles {
@@ -189,7 +248,7 @@ impl ThreadTeam {
 impl Drop for ThreadTeam {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        self.shared.doors.fetch_add(EPOCH, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
             // A worker catches the panics of its jobs, so it cannot have one of its own to tell.
@@ -228,20 +287,27 @@ fn work(shared: &Shared, thread: usize) {
     let mut seen = 0;
     let _inside = Inside::enter(shared);
     loop {
-        let is_new = || shared.epoch.load(Ordering::SeqCst) != seen;
+        let is_new = || epoch(shared.doors.load(Ordering::SeqCst)) != seen;
         wait_until(is_new, Some(&shared.parked[thread - 1]));
-        seen = shared.epoch.load(Ordering::SeqCst);
         if shared.stop.load(Ordering::SeqCst) {
             return;
         }
-        let job = lock(&shared.job).expect("invariant: a run publishes its job before its epoch");
-        // SAFETY: the caller of `run` waits for `n_busy`, decremented below, so the closure is
+        // Enter, unless the doors have closed meanwhile; then this run went on without us.
+        let enter = |doors: u64| (doors & OPEN != 0).then_some(doors + ENTERED);
+        let entered = shared.doors.fetch_update(Ordering::SeqCst, Ordering::SeqCst, enter);
+        seen = epoch(entered.unwrap_or_else(|doors| doors));
+        if entered.is_err() {
+            continue;
+        }
+        let job = lock(&shared.job).expect("invariant: a run publishes its job before it opens");
+        // SAFETY: we entered and have not left, and the caller waits for that, so the closure is
         // alive.
         let result = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.data, thread) }));
         if let Err(payload) = result {
             lock(&shared.panic).get_or_insert(payload);
         }
-        if shared.n_busy.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let doors = shared.doors.fetch_add(LEFT, Ordering::SeqCst) + LEFT;
+        if n_left(doors) == n_entered(doors) {
             // A caller that spun may be gone, and another may have come: it is woken for nothing,
             // which its wait allows for. One that sleeps is still there, and is the one to wake.
             if let Some(caller) = &*lock(&shared.caller) {
@@ -372,6 +438,26 @@ mod tests {
             });
             assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1), "{n_tiles}");
         }
+    }
+
+    #[test]
+    fn no_tile_is_lost_or_late_whoever_comes() {
+        // More threads than cores and tiny runs: workers come early, late and not at all.
+        let team = ThreadTeam::new(6);
+        let sums: Vec<AtomicUsize> = (0..3).map(|_| AtomicUsize::new(0)).collect();
+        for run in 1..=5_000 {
+            team.for_each_tile(3, |tile| {
+                sums[tile].fetch_add(run, Ordering::Relaxed);
+            });
+            // Relaxed is enough only because the run itself orders its tiles before its return.
+            let expected = run * (run + 1) / 2;
+            assert!(sums.iter().all(|sum| sum.load(Ordering::Relaxed) == expected), "run {run}");
+        }
+        let n_came = AtomicUsize::new(0);
+        team.run_on_whoever_comes(|_| {
+            n_came.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!((1..=6).contains(&n_came.into_inner()), "the caller always runs");
     }
 
     #[test]

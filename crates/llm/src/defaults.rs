@@ -8,7 +8,7 @@ use pelton_base::{SamplingParams, limits};
 
 use crate::LlmError;
 
-#[derive(serde::Deserialize)]
+#[derive(Default, PartialEq, serde::Deserialize)]
 struct File {
     do_sample: Option<bool>,
     temperature: Option<f32>,
@@ -18,14 +18,15 @@ struct File {
     repetition_penalty: Option<f32>,
 }
 
-/// Reads `generation_config.json` of a folder; without one, plain sampling.
-pub(crate) fn recommended_sampling(folder: &Path) -> Result<SamplingParams, LlmError> {
+/// Reads `generation_config.json` of a folder; `None` when there is none, or none that says a word
+/// about sampling.
+pub(crate) fn recommended_sampling(folder: &Path) -> Result<Option<SamplingParams>, LlmError> {
     let path = folder.join("generation_config.json");
     let bad = |why: String| LlmError::GenerationConfig { path: path.clone(), why };
     let size = match std::fs::metadata(&path) {
         Ok(metadata) => metadata.len(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(SamplingParams::default());
+            return Ok(None);
         }
         Err(error) => return Err(bad(error.to_string())),
     };
@@ -36,8 +37,11 @@ pub(crate) fn recommended_sampling(folder: &Path) -> Result<SamplingParams, LlmE
     parse(&text).map_err(bad)
 }
 
-fn parse(text: &[u8]) -> Result<SamplingParams, String> {
+fn parse(text: &[u8]) -> Result<Option<SamplingParams>, String> {
     let file: File = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if file == File::default() {
+        return Ok(None);
+    }
     let plain = SamplingParams::default();
     let mut sampling = SamplingParams {
         temperature: file.temperature.unwrap_or(plain.temperature),
@@ -51,7 +55,7 @@ fn parse(text: &[u8]) -> Result<SamplingParams, String> {
         sampling.temperature = 0.0;
     }
     sampling.validate().map_err(|error| error.to_string())?;
-    Ok(sampling)
+    Ok(Some(sampling))
 }
 
 #[cfg(test)]
@@ -61,19 +65,27 @@ mod tests {
     #[test]
     fn recommended_values_are_taken() {
         let text = br#"{"temperature":0.6,"top_k":20,"top_p":0.95,"eos_token_id":[7,9],"x":1}"#;
-        let sampling = parse(text).expect("well formed");
+        let sampling = parse(text).expect("well formed").expect("says something");
         assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.6, 20, 0.95));
-        assert_eq!(parse(br#"{"do_sample":false}"#).expect("greedy").temperature, 0.0);
+        let greedy = parse(br#"{"do_sample":false}"#).expect("greedy").expect("says something");
+        assert_eq!(greedy.temperature, 0.0);
     }
 
     #[test]
-    fn nonsense_is_refused_by_field_and_absence_is_plain_sampling() {
+    fn plain_sampling_recommended_is_not_silence() {
+        let plain = parse(br#"{"temperature":1.0}"#).expect("plain");
+        assert_eq!(plain, Some(SamplingParams::default()));
+        assert_eq!(parse(br#"{"eos_token_id":2}"#).expect("no word of sampling"), None);
+        let folder = tempfile::tempdir().expect("temp");
+        assert_eq!(recommended_sampling(folder.path()).expect("absent"), None);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_field() {
         let error = parse(br#"{"top_p":7}"#).expect_err("out of range");
         assert!(error.contains("top_p"), "{error}");
         assert!(parse(b"[").is_err());
         let folder = tempfile::tempdir().expect("temp");
-        let absent = recommended_sampling(folder.path()).expect("absent");
-        assert_eq!(absent, SamplingParams::default());
         std::fs::write(folder.path().join("generation_config.json"), b"{\"top_k\":-1}")
             .expect("written");
         let error = recommended_sampling(folder.path()).expect_err("negative").to_string();

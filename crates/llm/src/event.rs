@@ -66,32 +66,40 @@ pub struct Finish {
 /// Over several answers these are the times of the whole: the first token of any, the last of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Timings {
+    /// From submission to the first step that computed any of it, in seconds: waiting for others.
+    pub queue_seconds: Option<f64>,
     /// From submission to the first token, in seconds; waiting and reading the prompt.
     pub ttft_seconds: Option<f64>,
     /// From submission to the last token so far, in seconds.
     pub total_seconds: f64,
-    /// Tokens read per second until the first token; `None` before it.
+    /// Tokens read per second, from the end of waiting to the first token; `None` before it.
     pub prompt_tokens_per_second: Option<f64>,
     /// Tokens generated per second after the first; `None` before the second.
     pub generation_tokens_per_second: Option<f64>,
 }
 
+/// Times since submission; `None` for what has not happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Milestones {
+    /// The first step that computed any of the request began.
+    pub(crate) started: Option<Duration>,
+    pub(crate) first_token: Option<Duration>,
+    pub(crate) last_token: Option<Duration>,
+}
+
 impl Timings {
-    pub(crate) fn new(
-        usage: Usage,
-        n_choices: usize,
-        first: Option<Duration>,
-        last: Option<Duration>,
-    ) -> Self {
+    pub(crate) fn new(usage: Usage, n_choices: usize, at: Milestones) -> Self {
         let rate = |n: usize, seconds: f64| (n > 0 && seconds > 0.0).then(|| n as f64 / seconds);
-        let first = first.map(|d| d.as_secs_f64());
-        let last = last.map_or(0.0, |d| d.as_secs_f64());
+        let queue = at.started.map(|d| d.as_secs_f64());
+        let first = at.first_token.map(|d| d.as_secs_f64());
+        let last = at.last_token.map_or(0.0, |d| d.as_secs_f64());
+        let n_read = usage.prompt_tokens.saturating_sub(usage.cached_tokens);
         let n_after_first = usage.completion_tokens.saturating_sub(n_choices);
         Self {
+            queue_seconds: queue,
             ttft_seconds: first,
             total_seconds: last,
-            prompt_tokens_per_second: first
-                .and_then(|s| rate(usage.prompt_tokens.saturating_sub(usage.cached_tokens), s)),
+            prompt_tokens_per_second: first.and_then(|s| rate(n_read, s - queue.unwrap_or(0.0))),
             generation_tokens_per_second: first.and_then(|s| rate(n_after_first, last - s)),
         }
     }
@@ -102,14 +110,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_count_the_prompt_before_and_the_answer_after_the_first_token() {
+    fn rates_count_the_prompt_before_and_the_answer_after_the_first_token_and_no_waiting() {
         let usage = Usage { prompt_tokens: 100, completion_tokens: 11, cached_tokens: 0 };
-        let (first, last) = (Duration::from_secs(2), Duration::from_secs(7));
-        let timings = Timings::new(usage, 1, Some(first), Some(last));
-        assert_eq!(timings.ttft_seconds, Some(2.0));
+        let after = |seconds| Some(Duration::from_secs(seconds));
+        let at = Milestones { started: after(1), first_token: after(3), last_token: after(8) };
+        let timings = Timings::new(usage, 1, at);
+        assert_eq!((timings.queue_seconds, timings.ttft_seconds), (Some(1.0), Some(3.0)));
         assert_eq!(timings.prompt_tokens_per_second, Some(50.0));
         assert_eq!(timings.generation_tokens_per_second, Some(2.0));
-        let one = Timings::new(usage, 11, Some(first), Some(first));
+        let one = Timings::new(usage, 11, Milestones { last_token: after(3), ..at });
         assert_eq!(one.generation_tokens_per_second, None);
+        let none = Timings::new(Usage::default(), 1, Milestones::default());
+        assert_eq!(none, Timings::default());
     }
 }

@@ -12,7 +12,7 @@ use pelton_base::{FinishReason, TokenId, Usage};
 use pelton_engine::{SampledToken, TokenEvent, TokenStream};
 use pelton_text::{Detokenizer, Tokenizer};
 
-use crate::event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
+use crate::event::{Event, EventToken, Finish, Logprob, Milestones, Timings, TopToken};
 use crate::stop::StopMatcher;
 
 /// The answers to one request while they grow.
@@ -26,8 +26,7 @@ pub struct Generating {
     /// Choice that is asked first next time, so that none waits for the others.
     next_idx: usize,
     submitted: Instant,
-    first_token: Option<Instant>,
-    last_token: Option<Instant>,
+    at: Milestones,
     /// Each prompt counted once.
     prompt_tokens: usize,
 }
@@ -70,8 +69,7 @@ impl Generating {
             choices,
             next_idx: 0,
             submitted: start.submitted,
-            first_token: None,
-            last_token: None,
+            at: Milestones::default(),
             prompt_tokens: start.prompt_tokens,
         }
     }
@@ -122,9 +120,7 @@ impl Generating {
 
     /// Where the time has gone so far.
     pub fn timings(&self) -> Timings {
-        let since = |at: Option<Instant>| at.map(|at| at.saturating_duration_since(self.submitted));
-        let (first, last) = (since(self.first_token), since(self.last_token));
-        Timings::new(self.usage(), self.choices.len(), first, last)
+        Timings::new(self.usage(), self.choices.len(), self.at)
     }
 
     /// Turns what the engine sent for one answer into its next event.
@@ -135,9 +131,13 @@ impl Generating {
         // A stream that ends without a reason belongs to an engine that is gone.
         let mut ended = Some((FinishReason::Aborted, None));
         if let Some(received) = received {
+            let since = |at: Instant| at.saturating_duration_since(self.submitted);
+            let started = received.started_at.map(since);
+            self.at.started = [self.at.started, started].into_iter().flatten().min();
             if !received.tokens.is_empty() {
-                self.first_token.get_or_insert(received.at);
-                self.last_token = Some(received.at);
+                let at = since(received.at);
+                self.at.first_token.get_or_insert(at);
+                self.at.last_token = Some(at);
             }
             ended = received.finish.map(|(reason, usage)| (reason, Some(usage)));
             let is_stop = matches!(ended, Some((FinishReason::Stop, _)));

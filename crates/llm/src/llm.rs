@@ -24,8 +24,8 @@ pub struct LlmParts {
     pub engine: EngineHandle,
     /// Tokens that end an answer.
     pub eos: Vec<TokenId>,
-    /// Sampling that the model's authors recommend.
-    pub sampling: SamplingParams,
+    /// Sampling that the model's authors recommend, if they recommend any.
+    pub sampling: Option<SamplingParams>,
 }
 
 /// What is known about a loaded model.
@@ -85,6 +85,11 @@ impl Llm {
         self.parts.template.as_ref().ok()
     }
 
+    /// Why there is no template; `None` when there is one.
+    pub fn template_error(&self) -> Option<&str> {
+        self.parts.template.as_ref().err().map(String::as_str)
+    }
+
     /// Tokens that end an answer.
     pub fn eos(&self) -> &[TokenId] {
         &self.parts.eos
@@ -102,9 +107,16 @@ impl Llm {
         self.parts.engine.shutdown(drain);
     }
 
-    /// What the model's authors recommend, with a seed of its own.
+    /// Sampling that the model's authors recommend; `None` when they say nothing about it, which is
+    /// not the same as recommending plain sampling.
+    pub fn recommended_sampling(&self) -> Option<&SamplingParams> {
+        self.parts.sampling.as_ref()
+    }
+
+    /// What the model's authors recommend, else plain sampling, with a seed of its own.
     pub fn default_generation(&self) -> Generation {
-        let sampling = SamplingParams { seed: fresh_seed(), ..self.parts.sampling.clone() };
+        let sampling = self.parts.sampling.clone().unwrap_or_default();
+        let sampling = SamplingParams { seed: fresh_seed(), ..sampling };
         Generation { sampling, ..Generation::default() }
     }
 
@@ -126,7 +138,7 @@ impl Llm {
         let text = template.render(&request.messages, &options)?;
         // The template writes the special tokens itself.
         let encode = EncodeOptions { add_special: false, parse_special: true };
-        let tokens = self.parts.tokenizer.encode_with(&text, encode)?;
+        let tokens = self.encode(&text, encode)?;
         self.start(vec![tokens], request.generation)
     }
 
@@ -154,11 +166,17 @@ impl Llm {
                 Prompt::Text(text) if text.is_empty() => return Err(LlmError::EmptyPrompt),
                 Prompt::Text(text) => {
                     let encode = EncodeOptions { add_special: true, parse_special: true };
-                    self.parts.tokenizer.encode_with(&text, encode)?
+                    self.encode(&text, encode)?
                 }
             });
         }
         self.start(prompts, request.generation)
+    }
+
+    /// Tokens of a prompt; megabytes that cannot fit are refused without encoding them all.
+    fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<TokenId>, LlmError> {
+        let limit = self.parts.info.context_tokens.saturating_sub(1);
+        Ok(self.parts.tokenizer.encode_at_most(text, options, limit)?)
     }
 
     /// Checks the tokens and submits one engine request per answer.

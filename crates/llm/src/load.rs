@@ -121,6 +121,10 @@ impl Llm {
             limit_bytes: options.kv_bytes,
             available_bytes: available_bytes(),
         };
+        if sizing.context_tokens < 2 {
+            let why = "the model reaches 1 token, expected at least 2: one to read, one to write";
+            return Err(LlmError::Option { option: "max_context", why: why.to_owned() });
+        }
         let plan = sizing.plan().ok_or_else(|| LlmError::Option {
             option: "kv_bytes",
             why: format!("one block of {BLOCK_TOKENS} tokens takes {bytes_per_block} bytes"),
@@ -227,13 +231,13 @@ impl LocalModel {
 struct TextSide {
     tokenizer: Arc<Tokenizer>,
     template: Result<ChatTemplate, String>,
-    sampling: SamplingParams,
+    sampling: Option<SamplingParams>,
 }
 
 impl TextSide {
     fn load(files: &ModelFiles) -> Result<Self, LlmError> {
         let (tokenizer, template, sampling) = if let Some(gguf) = files.gguf() {
-            (Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf), SamplingParams::default())
+            (Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf), None)
         } else {
             let folder = files.folder().unwrap_or(Path::new("."));
             let sampling = crate::defaults::recommended_sampling(folder)?;
@@ -244,7 +248,8 @@ impl TextSide {
             Ok(Some(template)) => Ok(template),
             Ok(None) => Err("it has no chat template".to_owned()),
             Err(error) => {
-                tracing::warn!(%error, "the chat template cannot be used");
+                // Said again, by name, to whoever asks for a chat.
+                tracing::info!(%error, "the chat template cannot be used");
                 Err(error.to_string())
             }
         };

@@ -137,9 +137,8 @@ impl<B: Backend> Decoder<B> {
         let comm = &*self.comm.0;
         let step = Step { positions, slots, sequences: input.sequences };
 
-        logits.clear();
         if input.tokens.is_empty() {
-            return;
+            return logits.clear();
         }
         backend.begin_step(&step, &self.rope);
         backend.embed(&weights.embedding, input.tokens, x);
@@ -153,7 +152,7 @@ impl<B: Backend> Decoder<B> {
             backend.qkv_rope_store(&op, normed, kv, qkv);
             let is_last = layer + 1 == n_layers;
             if is_last && input.logits_rows.is_empty() {
-                return;
+                return logits.clear();
             }
             let mut attended = of_width(attended, gqa.q_width());
             backend.paged_attention(&op, qkv, kv, attended);

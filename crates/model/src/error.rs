@@ -72,16 +72,36 @@ pub enum ModelError {
     #[error(transparent)]
     Kernels(#[from] pelton_kernels::UnknownKernels),
     /// A longer context than the model reaches.
-    #[error("a context of {asked} tokens is more than this model reaches, {most}")]
+    #[error("the context: expected 1 to {most} tokens, as far as this model reaches, got {asked}")]
     Context {
         /// Tokens asked for.
         asked: usize,
         /// Most tokens possible.
         most: usize,
     },
+    /// The weights are larger than the memory there is.
+    #[error(
+        "{}: the weights need {:.1} GiB of memory, expected at most the {:.1} GiB available",
+        file.display(),
+        gib(*needed_bytes),
+        gib(*available_bytes)
+    )]
+    Memory {
+        /// The checkpoint.
+        file: PathBuf,
+        /// Bytes of all packed weights.
+        needed_bytes: u64,
+        /// Bytes that the machine can still give.
+        available_bytes: u64,
+    },
     /// The model cannot be written in the format asked for.
     #[error("cannot export: {0}")]
     Export(String),
+}
+
+/// Bytes in GiB, for messages.
+fn gib(n_bytes: u64) -> f64 {
+    n_bytes as f64 / f64::from(1 << 30)
 }
 
 impl ModelError {

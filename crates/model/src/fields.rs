@@ -32,7 +32,7 @@ pub enum ConfigError {
         found: String,
     },
     /// An architecture that is not in [`ARCHS`](crate::ARCHS).
-    #[error("unknown architecture {found}; known are {known}")]
+    #[error("unknown architecture `{found}`; known are {known}")]
     UnknownArchitecture {
         /// The name found.
         found: String,

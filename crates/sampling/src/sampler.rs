@@ -6,12 +6,14 @@
 //! - **whole vocabulary** (no top-k, no top-p): weights in id order, one draw. A min-p cut only
 //!   zeroes weights, since it is relative to the largest, whose weight is 1;
 //! - **a few** (top-k or top-p): the largest logits are selected and sorted, cut, and drawn from in
-//!   that order. Top-p does not know beforehand how many it needs, but whom it cannot need: tokens
-//!   below `(1 - top_p) / vocab` of the total have less than `1 - top_p` of it together. Of the
-//!   others the largest 32 are sorted, then 4 times as many more, until they reach `top_p`.
+//!   that order.
 //!
-//! Top-p reads the vocabulary three times: for the maximum, for the weights and their sum, and for
-//! the candidates. Top-k alone reads it once.
+//! Top-p does not know beforehand how many it needs, but whom it cannot need: tokens below
+//! `(1 - top_p) / n` of the total have less than `1 - top_p` of it together, when there are `n` of
+//! them. It tries with `n = 256` and, when the rest does not reach `top_p`, with the whole
+//! vocabulary. Of what is left the largest 32 are sorted, then 4 times as many more, until they
+//! reach it. So it reads the vocabulary three times (maximum; weights and their sum; candidates),
+//! four times when the distribution is flat. Top-k alone reads it once.
 //!
 //! The draw is inversion: `u` in `[0, 1)` times the sum of the weights is walked to.
 
@@ -20,6 +22,8 @@ use crate::math::{argmax, exp_nonpositive, max, sum, tame};
 use crate::{RowContext, SamplerState, TokenLogprobs, select};
 use pelton_base::TokenId;
 
+/// Tokens that probably hold the probability that top-p drops.
+const LIKELY_CANDIDATES: usize = 256;
 /// Candidates for top-p that are sorted first.
 const FIRST_SORTED: usize = 32;
 /// Weights per partial sum of the whole vocabulary.
@@ -127,11 +131,18 @@ impl Sampler {
             }
         } else {
             let total = self.weigh_all(logits, state.temperature, 0.0);
-            // Half of the bound, so that rounding cannot make it too high.
-            let bound = 0.5 * (1.0 - f64::from(state.top_p)) * total / logits.len() as f64;
-            let least = (bound as f32).max(f32::MIN_POSITIVE);
-            select::at_least(logits, &self.weights, least, &mut self.keys);
-            self.keep_until(f64::from(state.top_p) * total);
+            let target = f64::from(state.top_p) * total;
+            for n in [LIKELY_CANDIDATES.min(logits.len()), logits.len()] {
+                // Half of the bound, so that rounding cannot make it too high.
+                let bound = 0.5 * (1.0 - f64::from(state.top_p)) * total / n as f64;
+                let least = (bound as f32).max(f32::MIN_POSITIVE);
+                select::at_least(logits, &self.weights, least, &mut self.keys);
+                let weight = |&key: &u64| f64::from(self.weights[select::id_of(key)]);
+                if self.keys.iter().map(weight).sum::<f64>() >= target {
+                    break;
+                }
+            }
+            self.keep_until(target);
         }
         if state.min_p > 0.0 {
             let n_kept = self.kept.partition_point(|&weight| weight >= state.min_p);

@@ -80,6 +80,13 @@ impl ApiError {
             .code("body_too_large")
     }
 
+    /// The body did not arrive in time.
+    pub(crate) fn too_slow(limit: std::time::Duration) -> Self {
+        let message = format!("the body did not arrive within {} s", limit.as_secs_f32());
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+            .code("body_too_slow")
+    }
+
     pub(crate) fn media_type(found: &str) -> Self {
         let message = format!("expected Content-Type application/json, got {found}");
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
@@ -124,7 +131,8 @@ impl From<LlmError> for ApiError {
                     .code("rate_limit_exceeded")
             }
             LlmError::Stopped => Self::draining(),
-            LlmError::ContextLength { .. } => {
+            LlmError::ContextLength { .. }
+            | LlmError::Text(pelton_text::TextError::TooManyTokens { .. }) => {
                 Self::param("prompt", message).code("context_length_exceeded")
             }
             LlmError::Refused { .. } | LlmError::Text(_) => Self::malformed(message),
@@ -143,7 +151,7 @@ impl IntoResponse for ApiError {
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
         }
-        if self.status == StatusCode::PAYLOAD_TOO_LARGE {
+        if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
             // The rest of the body is not read, so the connection cannot be used again.
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

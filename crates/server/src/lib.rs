@@ -15,7 +15,9 @@
 //! place that chooses a status code.
 #![forbid(unsafe_code)]
 
+mod connections;
 mod error;
+mod patience;
 mod request_id;
 mod routes;
 mod serve;

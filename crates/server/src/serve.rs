@@ -9,6 +9,7 @@ use pelton_llm::Llm;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use crate::connections::{self, FLUSH_TIMEOUT};
 use crate::routes::router;
 use crate::signals::Signals;
 use crate::state::AppState;
@@ -20,8 +21,16 @@ pub struct ServeConfig {
     pub host: String,
     /// Port to listen on; zero lets the system choose.
     pub port: u16,
+    /// Most connections at once; others wait until one ends.
+    pub max_connections: usize,
     /// Largest body of a request, in bytes.
     pub max_body_bytes: usize,
+    /// Longest time for the head of a request to arrive, and so for a connection to be idle.
+    pub head_timeout: Duration,
+    /// Longest time for the body of a request to arrive after its head.
+    pub body_timeout: Duration,
+    /// Longest time that a client may read nothing of an answer that is there for it.
+    pub write_timeout: Duration,
     /// Silence after which a stream gets a comment, so that nobody takes it for dead.
     pub keep_alive: Duration,
     /// Longest time that running requests are waited for after the first signal.
@@ -33,17 +42,18 @@ impl Default for ServeConfig {
         Self {
             host: "127.0.0.1".to_owned(),
             port: 8000,
+            max_connections: limits::HTTP_CONNECTIONS,
             max_body_bytes: limits::BODY_BYTES,
+            head_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
             keep_alive: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(30),
         }
     }
 }
 
-/// Longest time that connections get to send what is written when everything has ended.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Why the server could not start or go on.
+/// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -57,9 +67,6 @@ pub enum ServeError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// Accepting connections failed.
-    #[error("serving failed: {0}")]
-    Serve(#[source] std::io::Error),
 }
 
 /// A server that listens and does not answer yet.
@@ -97,34 +104,20 @@ impl Server {
     ///   second signal    running ones are aborted; so they are after `drain_timeout`
     ///   nothing running  the listener closes, connections are flushed, the engine stops
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ServeError::Serve`] when connections cannot be accepted any more.
-    pub async fn run(self, mut signals: Signals) -> Result<(), ServeError> {
+    pub async fn run(self, mut signals: Signals) {
         let Self { listener, state, .. } = self;
         let (close, closed) = oneshot::channel::<()>();
-        let app = router(state.clone());
-        let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
-            let _ = closed.await;
-        });
-        let mut serving = tokio::spawn(serving.into_future());
-        let result = tokio::select! {
-            result = &mut serving => return flatten(result),
-            () = signals.next() => {
-                drain(&state, &mut signals).await;
-                let _ = close.send(());
-                match tokio::time::timeout(FLUSH_TIMEOUT, &mut serving).await {
-                    Ok(result) => flatten(result),
-                    Err(_) => {
-                        serving.abort();
-                        Ok(())
-                    }
-                }
-            }
+        let stopping = async {
+            signals.next().await;
+            drain(&state, &mut signals).await;
+            let _ = close.send(());
         };
+        let closed = async {
+            let _ = closed.await;
+        };
+        let serving = connections::serve(listener, router(state.clone()), state.config(), closed);
+        tokio::join!(serving, stopping);
         state.llm().shutdown(false);
-        result
     }
 }
 
@@ -142,11 +135,4 @@ async fn drain(state: &AppState, signals: &mut Signals) {
     state.llm().shutdown(false);
     // Their streams end with an error that clients can read.
     let _ = tokio::time::timeout(FLUSH_TIMEOUT, state.idle()).await;
-}
-
-fn flatten(result: Result<std::io::Result<()>, tokio::task::JoinError>) -> Result<(), ServeError> {
-    match result {
-        Ok(result) => result.map_err(ServeError::Serve),
-        Err(error) => Err(ServeError::Serve(std::io::Error::other(error))),
-    }
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use pelton_llm::Llm;
 use tokio::sync::watch;
 
@@ -61,7 +63,7 @@ impl AppState {
     }
 
     /// Counts a request in, unless the server is going away.
-    pub(crate) fn enter(&self) -> Result<Running, ApiError> {
+    fn enter(&self) -> Result<Running, ApiError> {
         self.inner.n_running.send_modify(|n| *n += 1);
         let running = Running { inner: Arc::clone(&self.inner) };
         // Counted first, so that a drain that starts now sees it or is seen by it.
@@ -87,6 +89,16 @@ impl AppState {
             Some(asked) if asked != known => Err(ApiError::unknown_model(asked, known)),
             _ => Ok(()),
         }
+    }
+}
+
+/// A handler that takes a `Running` before the body is counted from the head of its request on, so
+/// a request that has begun to arrive is still let in.
+impl FromRequestParts<AppState> for Running {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(_: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        state.enter()
     }
 }
 

@@ -179,7 +179,7 @@ fn every_lie_is_refused_by_file_and_field() {
         (
             "one tensor over another",
             Raw::head(2, 0).tensor("a", &[16], F32, 0).tensor("b", &[8], F32, 32).data(96),
-            &["tensor `b`, offset", "at least 64", "got 32"],
+            &["tensor `b`, offset", "expected 64, where", "got 32"],
         ),
         (
             "one name twice",

@@ -50,6 +50,14 @@ pub enum TextError {
         /// The reader's error, which names the file and the key.
         source: Box<pelton_tensor::TensorError>,
     },
+    /// A text has more tokens than were asked for.
+    #[error("the prompt has more than {at_least} tokens; at most {limit} fit into the context")]
+    TooManyTokens {
+        /// Tokens counted before giving up.
+        at_least: usize,
+        /// Most tokens allowed.
+        limit: usize,
+    },
     /// Text could not be encoded.
     #[error("cannot encode the text: {reason}")]
     Encode {
@@ -69,6 +77,11 @@ pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, TextError
     use std::io::Read;
 
     let read_error = |source| TextError::Read { path: path.to_owned(), source };
+    // Asked before opening: opening a named pipe would wait for a writer.
+    if !std::fs::metadata(path).map_err(read_error)?.is_file() {
+        let what = "expected a regular file";
+        return Err(read_error(std::io::Error::new(std::io::ErrorKind::InvalidInput, what)));
+    }
     let file = std::fs::File::open(path).map_err(read_error)?;
     let too_large =
         |n_bytes| TextError::TooLarge { what: path.display().to_string(), n_bytes, limit };
@@ -76,7 +89,7 @@ pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, TextError
     if n_bytes > limit {
         return Err(too_large(n_bytes));
     }
-    // The size may lie (a pipe, a growing file), so the reading itself is limited too.
+    // The size may lie (a growing file, a device), so the reading itself is limited too.
     let mut bytes = Vec::new();
     file.take(limit + 1).read_to_end(&mut bytes).map_err(read_error)?;
     if bytes.len() as u64 > limit { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }

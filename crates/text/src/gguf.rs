@@ -46,6 +46,10 @@ impl GgufVocab {
                 }),
             })
             .collect::<Result<_, _>>()?;
+        // Without merges every text would fall apart into bytes, and the model would answer nonsense.
+        if model == Some("gpt2") && !gguf.metadata().contains_key("tokenizer.ggml.merges") {
+            return Err(missing("tokenizer.ggml.merges"));
+        }
         Ok(Self {
             model: model.ok_or_else(|| missing("tokenizer.ggml.model"))?.to_owned(),
             pre: gguf.str("tokenizer.ggml.pre")?.map(str::to_owned),

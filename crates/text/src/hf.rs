@@ -110,14 +110,20 @@ pub(crate) fn build(
 
 /// The parts of `tokenizer.json` that are looked at before the file is trusted to the crate.
 #[derive(Deserialize)]
+#[serde(expecting = "expected a JSON object with `model`")]
 struct Outline<'j> {
     #[serde(borrow)]
     model: ModelOutline<'j>,
     #[serde(default)]
     decoder: Option<Value>,
+    #[serde(default)]
+    normalizer: Option<Value>,
+    #[serde(default)]
+    post_processor: Option<Value>,
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "expected `model` to be a JSON object")]
 struct ModelOutline<'j> {
     #[serde(default, rename = "type")]
     kind: Option<String>,
@@ -144,15 +150,38 @@ impl Default for VocabOutline<'_> {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected each of `model.merges` to be two tokens")]
 enum MergeOutline<'j> {
     Pair(#[serde(borrow)] Cow<'j, str>, #[serde(borrow)] Cow<'j, str>),
     Joined(#[serde(borrow)] Cow<'j, str>),
 }
 
 impl Outline<'_> {
-    /// Refuses what would make the `tokenizers` crate panic instead of answering.
+    /// Refuses what would make the `tokenizers` crate panic, or eat the memory, instead of
+    /// answering.
     fn check(&self, origin: &str) -> Result<(), TextError> {
+        if let Some(kind) = self.model.kind.as_deref().filter(|kind| !MODELS.contains(kind)) {
+            return Err(TextError::Unsupported {
+                origin: origin.to_owned(),
+                field: "model.type",
+                found: kind.chars().take(80).collect(),
+                known: MODELS.join(", "),
+            });
+        }
+        if let Some(token) = self.post_processor.as_ref().and_then(|p| unlisted_token(p, 0)) {
+            let reason = format!(
+                "`post_processor` names `{}`, expected a token of its `special_tokens`",
+                token.chars().take(80).collect::<String>()
+            );
+            return Err(TextError::malformed(origin, reason));
+        }
+        let growth = self.normalizer.as_ref().map_or(1, |normalizer| growth(normalizer, 0));
+        if growth > MAX_GROWTH {
+            let reason = format!(
+                "`normalizer` makes text more than {MAX_GROWTH} times longer; that is not a tokenizer"
+            );
+            return Err(TextError::malformed(origin, reason));
+        }
         let VocabOutline::Map(vocab) = &self.model.vocab else { return Ok(()) };
         if self.model.kind.as_deref().is_some_and(|kind| kind != "BPE") {
             return Ok(());
@@ -184,6 +213,56 @@ impl Outline<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Longest token that replacements are still made in, in bytes.
+const MAX_TOKEN_BYTES: usize = 1 << 12;
+/// Kinds of models that the crate knows.
+const MODELS: &[&str] = &["BPE", "Unigram", "WordLevel", "WordPiece"];
+/// How much longer the replacements of a normalizer may make a text; those in use make three bytes
+/// of one (`▁` for a space).
+const MAX_GROWTH: usize = 64;
+
+/// A token that a template of the post-processor names and does not define; the crate panics on it
+/// when it encodes.
+fn unlisted_token(processor: &Value, depth: usize) -> Option<String> {
+    let listed = processor.get("special_tokens");
+    let pieces =
+        ["single", "pair"].into_iter().filter_map(|field| processor.get(field)?.as_array());
+    let unlisted = pieces.flatten().find_map(|piece| {
+        let token = piece.pointer("/SpecialToken/id")?.as_str()?;
+        let is_listed = listed.is_some_and(|listed| listed.get(token).is_some());
+        (!is_listed).then(|| token.to_owned())
+    });
+    let steps = processor.get("processors").and_then(Value::as_array).filter(|_| depth < 8);
+    unlisted
+        .or_else(|| steps.into_iter().flatten().find_map(|step| unlisted_token(step, depth + 1)))
+}
+
+/// At most how much longer the replacements of a normalizer make a text, as a factor.
+fn growth(normalizer: &Value, depth: usize) -> usize {
+    let len = |pointer| normalizer.pointer(pointer).and_then(Value::as_str).map(str::len);
+    match normalizer.get("type").and_then(Value::as_str) {
+        _ if depth > 8 => usize::MAX,
+        Some("Sequence") => {
+            let steps = normalizer.get("normalizers").and_then(Value::as_array);
+            steps
+                .into_iter()
+                .flatten()
+                .fold(1, |product: usize, step| product.saturating_mul(growth(step, depth + 1)))
+        }
+        Some("Replace") => {
+            let content = len("/content").unwrap_or(0);
+            // A regular expression may match one byte, or nothing between any two.
+            match len("/pattern/String") {
+                Some(pattern) if pattern > 0 => content.div_ceil(pattern).max(1),
+                _ => content.saturating_add(1),
+            }
+        }
+        // Added once, whatever the text.
+        Some("Prepend") if len("/prepend").unwrap_or(0) > 1024 => usize::MAX,
+        _ => 1,
     }
 }
 
@@ -244,6 +323,9 @@ impl TokenDecoder {
                 let (Some(from), Some(to)) = (from, text("content")) else {
                     return Err(unsupported());
                 };
+                if to.len() > 64 || self.replacements.len() >= 16 {
+                    return Err(unsupported());
+                }
                 self.replacements.push((from.to_owned(), to.to_owned()));
             }
             "Strip" => {
@@ -271,7 +353,8 @@ impl TokenDecoder {
         }
         let mut text = Cow::Borrowed(token);
         for (from, to) in &self.replacements {
-            if !from.is_empty() && text.contains(from.as_str()) {
+            // No token in use comes near; a file made to explode does.
+            if !from.is_empty() && text.len() <= MAX_TOKEN_BYTES && text.contains(from.as_str()) {
                 text = Cow::Owned(text.replace(from.as_str(), to));
             }
         }

@@ -47,6 +47,9 @@ const END_OF_TURN: &[&str] = &[
     "<|END_OF_TURN_TOKEN|>",
 ];
 
+/// Bytes that a token rarely exceeds on average.
+const BYTES_PER_TOKEN: usize = 8;
+
 /// How text is encoded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct EncodeOptions {
@@ -154,6 +157,34 @@ impl Tokenizer {
             }
         }
         Ok(ids)
+    }
+
+    /// Tokens of `text`, unless there are clearly more than `limit` of them.
+    ///
+    /// Megabytes of text take seconds to encode, so a text that is too long for a model is refused
+    /// by its beginning: after a few times `limit` tokens. A text only slightly over the limit is
+    /// encoded all the same; the caller counts.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::TooManyTokens`], and as [`Tokenizer::encode_with`].
+    pub fn encode_at_most(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        limit: usize,
+    ) -> Result<Vec<TokenId>, TextError> {
+        let mut n_bytes = limit.saturating_mul(BYTES_PER_TOKEN).max(1024);
+        while n_bytes < text.len() {
+            let beginning = &text[..text.floor_char_boundary(n_bytes)];
+            let n_tokens = self.encode_with(beginning, options)?.len();
+            // The cut changes a few tokens at the end; this much more leaves no doubt.
+            if n_tokens > limit.saturating_add(limit / 4).saturating_add(64) {
+                return Err(TextError::TooManyTokens { at_least: n_tokens - 64, limit });
+            }
+            n_bytes = n_bytes.saturating_mul(4);
+        }
+        self.encode_with(text, options)
     }
 
     /// The text of `tokens`: all bytes joined, invalid UTF-8 replaced by `U+FFFD`.

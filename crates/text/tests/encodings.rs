@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use pelton_base::TokenId;
-use pelton_text::{EncodeOptions, GgufVocab, TokenKind, Tokenizer};
+use pelton_text::{EncodeOptions, GgufVocab, TextError, TokenKind, Tokenizer};
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {
@@ -165,6 +165,19 @@ fn a_broken_tokenizer_json_is_an_error_that_names_the_file() {
     cases.push(br#"{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}"#.to_vec());
     cases.push(br#"{"model": {"type": "BPE", "vocab": {"a": 4294967295}, "merges": []}}"#.to_vec());
     cases.push("[".repeat(1 << 20).into_bytes());
+    cases.push(br#"{"model": {"type": "Abacus", "vocab": {}, "merges": []}}"#.to_vec());
+    let edited = |pointer: &str, value: Value| {
+        let mut file: Value = serde_json::from_slice(&whole).expect("the fixture");
+        *file.pointer_mut(pointer).expect("a field of the fixture") = value;
+        file.to_string().into_bytes()
+    };
+    // A post-processor with a token that it does not define, and a normalizer that explodes.
+    cases.push(edited("/post_processor/special_tokens", serde_json::json!({})));
+    let step = serde_json::json!(
+        {"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(1000)}
+    );
+    let steps = serde_json::json!({"type": "Sequence", "normalizers": [step, step, step]});
+    cases.push(edited("/normalizer", steps));
     for case in cases {
         let error = error_of(&case);
         assert!(error.contains("tokenizer.json"), "{error}");
@@ -185,6 +198,17 @@ fn only_the_post_processor_of_a_tokenizer_json_decides_about_bos() {
     let tokenizer = Tokenizer::from_bytes_with_config(&json, config).expect("a tokenizer");
     assert_eq!(tokenizer.encode("x", true).expect("ids")[0], TokenId(0));
     assert_ne!(tokenizer.encode("x", false).expect("ids")[0], TokenId(0));
+}
+
+#[test]
+fn a_text_that_is_far_too_long_is_refused_by_its_beginning() {
+    let tokenizer = Tokenizer::from_folder(&fixture("bpe")).expect("a tokenizer");
+    let options = EncodeOptions { add_special: true, parse_special: true };
+    let text = "some words and more ".repeat(100);
+    let tokens = tokenizer.encode(&text, true).expect("ids");
+    assert_eq!(tokenizer.encode_at_most(&text, options, tokens.len()).expect("fits"), tokens);
+    let error = tokenizer.encode_at_most(&text.repeat(100), options, 100).expect_err("too long");
+    assert!(matches!(error, TextError::TooManyTokens { at_least, limit: 100 } if at_least > 100));
 }
 
 #[test]

@@ -94,6 +94,98 @@ fn hostile_templates_end_in_a_named_limit() {
     }
 }
 
+/// Sixty doublings of a list: 60 lists in memory, and more paths through them than atoms.
+const TANGLE: &str = "{% macro f(n, x, y) %}{% if n %}{{ f(n - 1, [x, x], [y, y]) }}\
+    {% else %}BODY{% endif %}{% endmacro %}{{ f(60, ['a'], ['a']) }}";
+
+#[test]
+fn no_operation_walks_a_tangled_value_for_free() {
+    for body in [
+        "{{ x == y }}",
+        "{{ x < y }}",
+        "{{ x >= y }}",
+        "{{ x is eq y }}",
+        "{{ x is in [y] }}",
+        "{{ {x: 1} }}",
+        "{{ {'a': 1}[x] }}",
+        "{{ {'a': 1}.get(x) }}",
+        "{{ x in {'a': 1} }}",
+        "{{ [x]|select('eq', y)|list }}",
+        "{{ [x]|map('string')|list }}",
+        "{{ [x]|map('map', 'string')|list }}",
+        "{{ raise_exception(x) }}",
+        "{% set ns = namespace() %}{% set ns.x = x %}",
+    ] {
+        let text = TANGLE.replace("BODY", body);
+        match render(&text) {
+            Err(TemplateError::Limit { .. }) => {}
+            other => panic!("{body}: {:?}", other.map(|text| text.len())),
+        }
+    }
+}
+
+#[test]
+fn filters_named_in_map_pay_like_filters() {
+    for text in [
+        "{{ ['%9999999999d']|map('format', 3)|list }}",
+        "{{ ['a']|map('indent', 99999999999)|list }}",
+        "{{ [range(9999)]|map('join', 'a' * 9999)|list }}",
+        "{{ debug() }}",
+    ] {
+        render(text).expect_err(text);
+    }
+    assert_eq!(render("{{ ['a', 'b']|map('upper')|join('-') }}"), Ok("A-B".to_owned()));
+    assert_eq!(
+        render("{{ messages|map(attribute='role')|list|length }}").expect("a count").len(),
+        1
+    );
+}
+
+#[test]
+fn endless_expressions_are_refused_before_the_stack_ends() {
+    let chain = |link: &str| format!("{{{{ 1{} }}}}", link.repeat(50_000));
+    let before = |link: &str| format!("{{{{ {}1 }}}}", link.repeat(50_000));
+    let mut texts: Vec<String> =
+        [" + 1", ".a", "[0]", "|string", " is defined", " ** 1", " and 1", " ~ 1", "()", " if 1"]
+            .map(chain)
+            .into();
+    texts.extend(["not ", "-", "(", "[", "1 if 0 else "].map(before));
+    texts.push(format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(50_000)));
+    texts.push("{% if 1 %}".repeat(20_000));
+    for text in texts {
+        template(&text).expect_err(&text[..30]);
+    }
+    // What is just allowed must not overflow the stack of a thread either.
+    for link in [" + 1", "|string", " ~ 1", " and 1"] {
+        render(&format!("{{{{ 1{} }}}}", link.repeat(490))).expect(link);
+    }
+    render(&format!("{{{{ {}1 }}}}", "not ".repeat(100))).expect("a hundred nots");
+    let deep = "{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% for j in range(1000) %}\
+                {% set ns.x = [ns.x] %}{% endfor %}{% endfor %}";
+    assert!(render(deep).expect_err("deep").to_string().contains("nested too deeply"));
+}
+
+#[test]
+fn slices_are_those_of_python() {
+    for (slice, expected) in [
+        ("[1:3]", "bc"),
+        ("[::-1]", "edcba"),
+        ("[-2:]", "de"),
+        ("[:-2]", "abc"),
+        ("[4:0:-2]", "ec"),
+        ("[9:]", ""),
+        ("[-9:2]", "ab"),
+        ("[::2]", "ace"),
+        ("[-1:-9:-1]", "edcba"),
+        ("[3:1]", ""),
+    ] {
+        assert_eq!(render(&format!("{{{{ 'abcde'{slice} }}}}")), Ok(expected.into()), "{slice}");
+        let list = format!("{{{{ ['a', 'b', 'c', 'd', 'e']{slice}|join }}}}");
+        assert_eq!(render(&list), Ok(expected.into()), "{slice} of a list");
+    }
+    render("{{ 'abc'[::0] }}").expect_err("a step of nothing");
+}
+
 #[test]
 fn absurd_constants_and_ranges_are_refused() {
     for text in [

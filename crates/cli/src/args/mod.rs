@@ -172,8 +172,16 @@ pub(crate) struct ServeArgs {
     /// Most requests answered at the same time; others wait [default: 64]
     #[arg(long, env = "PELTON_MAX_RUNNING", value_name = "N")]
     max_running: Option<NonZeroUsize>,
+    /// Seconds that running answers get to finish after SIGTERM or Ctrl-C
+    #[arg(long, env = "PELTON_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) drain_timeout: u64,
     /// Name under which clients see the model [default: its own]
-    #[arg(long, env = "PELTON_SERVED_NAME", value_name = "NAME")]
+    #[arg(
+        long,
+        env = "PELTON_SERVED_NAME",
+        value_name = "NAME",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
     pub(crate) served_name: Option<String>,
 }
 
@@ -187,15 +195,28 @@ impl ServeArgs {
 /// Flags of `pelton inspect`.
 #[derive(Args, Debug)]
 pub(crate) struct InspectArgs {
-    /// Folder, .gguf file, hub id, or `embedded`
-    #[arg(env = "PELTON_MODEL")]
-    pub(crate) model: String,
+    /// Folder, .gguf file or hub id (owner/name) [default: PELTON_MODEL, else the small model inside
+    /// the binary]
+    #[arg(conflicts_with = "model_flag")]
+    model: Option<String>,
+    /// The same, as the other commands spell it
+    #[arg(short = 'm', long = "model", value_name = "MODEL")]
+    model_flag: Option<String>,
     /// One JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
     /// Tokens of context for which memory is told [default: the model's whole context]
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<NonZeroUsize>,
+}
+
+impl InspectArgs {
+    /// The model named, whichever way.
+    pub(crate) fn model(&self) -> Option<String> {
+        let named = self.model_flag.as_ref().or(self.model.as_ref()).cloned();
+        // Read here: as a flag's own default it would contradict the other way of naming.
+        named.or_else(|| std::env::var("PELTON_MODEL").ok())
+    }
 }
 
 /// Flags of `pelton logits`.

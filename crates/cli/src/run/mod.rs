@@ -62,6 +62,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         is_embedded: model::is_embedded(&reference),
         has_template: llm.template().is_some(),
     });
+    if let Some(why) = llm.template_error()
+        && args.asked_mode().is_none()
+        && !args.quiet
+        && !args.json
+    {
+        eprintln!("note: the prompt is continued as plain text: {why}");
+    }
     let generation = generation(args, &llm, mode)?;
     let session = Session { args, llm, mode, generation, load: started.elapsed() };
     // From here on Ctrl-C stops an answer instead of the process.
@@ -173,12 +180,12 @@ impl Session<'_> {
 /// Lays the flags over what the model recommends.
 fn generation(args: &RunArgs, llm: &Llm, mode: Mode) -> Result<Generation> {
     let mut generation = llm.default_generation();
-    let mut sampling = SamplingParams { seed: 0, ..generation.sampling };
-    if sampling == SamplingParams::default() {
-        // The model recommends nothing: plain sampling rambles, so stay a little below it.
-        sampling.temperature = TEMPERATURE;
-        sampling.top_p = TOP_P;
-    }
+    // Where the model recommends nothing: plain sampling rambles, so stay a little below it.
+    let sampling = llm.recommended_sampling().cloned().unwrap_or_else(|| SamplingParams {
+        temperature: TEMPERATURE,
+        top_p: TOP_P,
+        ..SamplingParams::default()
+    });
     generation.sampling = args.sampling.over(sampling, args.sampling.seed())?;
     generation.max_tokens =
         args.max_tokens().or((mode == Mode::Raw).then_some(CONTINUATION_TOKENS));

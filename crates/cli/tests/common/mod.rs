@@ -23,6 +23,11 @@ impl Outcome {
         serde_json::from_str(&self.stdout).expect("stdout is JSON")
     }
 
+    /// Panics unless the binary did its work.
+    pub(crate) fn assert_answered(&self) {
+        assert_eq!(self.code, Some(0), "exit code; stderr: {}", self.stderr);
+    }
+
     /// Panics unless the binary refused its input in one line that holds all of `parts`.
     pub(crate) fn assert_refused(&self, parts: &[&str]) {
         assert_eq!(self.code, Some(2), "exit code; stderr: {}", self.stderr);

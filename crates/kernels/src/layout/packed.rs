@@ -174,7 +174,7 @@ impl PackedMatrix {
         let mut buf = AlignedBuf::zeroed(n_bytes.expect("a matrix that fits in the address space"));
         if panel_bytes > 0 {
             let panels = Mutex::new(buf.bytes_mut().chunks_exact_mut(panel_bytes).enumerate());
-            cpu.team.run(|_| {
+            cpu.team.run_on_whoever_comes(|_| {
                 let mut scratch = Vec::new();
                 loop {
                     let next = panels.lock().unwrap_or_else(PoisonError::into_inner).next();

@@ -1,12 +1,13 @@
 //! Fetching: the commit, the tags, the bytes.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
-use std::path::{Path, PathBuf};
+use std::io::{Read, Write};
+use std::path::PathBuf;
 
-use sha2::{Digest, Sha256};
+use sha2::Digest;
 use ureq::Agent;
 
+use super::blob::{Announced, Arrived, Job};
 use super::cache::{RepoCache, create_parent, is_commit};
 use super::http::{self, Failure};
 use super::id::{is_safe_etag, is_safe_path};
@@ -37,14 +38,6 @@ pub struct Hub {
     direct: Agent,
     /// Follows redirects to where the bytes are.
     follow: Agent,
-}
-
-/// What the hub announced about one file.
-struct Announced {
-    etag: String,
-    size: Option<u64>,
-    /// Whether the tag is the SHA-256 of the content.
-    is_sha256: bool,
 }
 
 #[derive(serde::Deserialize)]
@@ -364,66 +357,5 @@ impl Hub {
             }),
             _ => Ok(()),
         }
-    }
-}
-
-/// One blob to fetch.
-struct Job<'a> {
-    id: &'a HubId,
-    file: &'a str,
-    url: &'a str,
-    announced: &'a Announced,
-    blob: &'a Path,
-}
-
-impl Job<'_> {
-    fn verify(&self, arrived: Arrived) -> Result<(), HubError> {
-        let corrupt = |what, got, expected| HubError::Corrupt {
-            id: self.id.to_string(),
-            file: self.file.to_owned(),
-            what,
-            got,
-            expected,
-        };
-        if let Some(size) = self.announced.size
-            && size != arrived.n_bytes
-        {
-            return Err(corrupt("size", arrived.n_bytes.to_string(), size.to_string()));
-        }
-        let digest = arrived.hash.finalize();
-        let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        if self.announced.is_sha256 && !hex.eq_ignore_ascii_case(&self.announced.etag) {
-            return Err(corrupt("sha256", hex, self.announced.etag.clone()));
-        }
-        Ok(())
-    }
-}
-
-/// What has been written to the partial file, and its hash.
-struct Arrived {
-    n_bytes: u64,
-    hash: Sha256,
-}
-
-impl Arrived {
-    /// Hashes what an earlier attempt left, and leaves the file at its end.
-    fn read(out: &mut File) -> std::io::Result<Self> {
-        let mut arrived = Self { n_bytes: 0, hash: Sha256::new() };
-        let mut chunk = vec![0; 1 << 20];
-        loop {
-            let n = out.read(&mut chunk)?;
-            if n == 0 {
-                return Ok(arrived);
-            }
-            arrived.hash.update(&chunk[..n]);
-            arrived.n_bytes += n as u64;
-        }
-    }
-
-    /// Forgets everything.
-    fn restart(out: &mut File) -> std::io::Result<Self> {
-        out.set_len(0)?;
-        out.rewind()?;
-        Ok(Self { n_bytes: 0, hash: Sha256::new() })
     }
 }

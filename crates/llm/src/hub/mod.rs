@@ -19,6 +19,7 @@
 //! `HF_HUB_CACHE`, `HF_HUB_OFFLINE`. Everything the hub says is hostile: file names and tags
 //! become paths only after a check.
 
+mod blob;
 mod cache;
 mod fetch;
 mod http;

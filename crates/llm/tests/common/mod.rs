@@ -191,7 +191,7 @@ pub fn gated_parrot(gate: &Gate, max_waiting_requests: usize) -> Arc<Llm> {
         template: Ok(template.expect("a template")),
         engine: engine(gate, max_waiting_requests),
         eos: vec![END],
-        sampling: SamplingParams::greedy(),
+        sampling: Some(SamplingParams::greedy()),
     });
     Arc::new(llm.expect("parts that fit"))
 }

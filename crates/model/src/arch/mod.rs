@@ -181,8 +181,21 @@ pub fn find_gguf(name: &str) -> Option<&'static Arch> {
 
 /// The error for a name that is in no entry, with all the names that are.
 pub(crate) fn unknown(found: &str) -> ConfigError {
-    let known: Vec<&str> = ARCHS.iter().flat_map(|arch| arch.names).copied().collect();
-    ConfigError::UnknownArchitecture { found: found.to_owned(), known: known.join(", ") }
+    unknown_among(found, |arch| arch.names)
+}
+
+/// [`unknown`] for GGUF files, which have their own names.
+pub(crate) fn unknown_gguf(found: &str) -> ConfigError {
+    unknown_among(found, |arch| arch.gguf_names)
+}
+
+fn unknown_among(found: &str, names: fn(&Arch) -> &'static [&'static str]) -> ConfigError {
+    let mut known: Vec<&str> = ARCHS.iter().flat_map(names).copied().collect();
+    known.sort_unstable();
+    known.dedup();
+    // The name is a stranger's: as much of it as a line can bear.
+    let found = found.chars().take(80).flat_map(char::escape_debug).collect();
+    ConfigError::UnknownArchitecture { found, known: known.join(", ") }
 }
 
 #[cfg(test)]

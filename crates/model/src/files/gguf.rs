@@ -20,7 +20,7 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
     let Some(name) = name_field.text()? else {
         return Err(name_field.error("the name of an architecture"));
     };
-    let arch = arch::find_gguf(name).ok_or_else(|| arch::unknown(name))?;
+    let arch = arch::find_gguf(name).ok_or_else(|| arch::unknown_gguf(name))?;
     let get = |key: &str| root.get(&format!("{name}.{key}"));
 
     let hidden_size = get("embedding_length").count(limits::MODEL_WIDTH)?;

@@ -4,6 +4,7 @@
 //! and size, so that a checkpoint with a hole is refused in milliseconds; the second packs, with
 //! every thread at work on one matrix at a time.
 
+mod memory;
 mod plan;
 
 use std::path::PathBuf;
@@ -34,6 +35,8 @@ pub struct LoadOptions<'a> {
     /// Longest sequence to serve, in tokens; by default what the model declares. Scalings that
     /// depend on the length (dynamic NTK, LongRoPE) are fixed by it.
     pub max_context: Option<usize>,
+    /// Most bytes that the weights may take; by default what the machine has available.
+    pub memory_bytes: Option<u64>,
     /// Called after each matrix.
     pub progress: Option<&'a dyn Fn(LoadProgress)>,
 }
@@ -70,8 +73,8 @@ pub(crate) struct LayerWeights<B: Backend> {
 ///
 /// # Errors
 ///
-/// Names the tensor that is missing, misshapen or of an unknown type, with the shape expected; or
-/// the context that is too long.
+/// Names the tensor that is missing, misshapen or of an unknown type, with the shape expected; the
+/// context that is too long; or the memory that is missing.
 pub fn load_cpu(
     files: &ModelFiles,
     options: &LoadOptions<'_>,
@@ -93,6 +96,7 @@ pub fn load<B: Backend>(
 ) -> Result<Decoder<B>, ModelError> {
     let spec = served_spec(files, options.max_context)?;
     let plan = Plan::new(files, &spec)?;
+    check_memory(files, &plan, options)?;
     let mut packer = Packer {
         backend: &backend,
         options,
@@ -116,6 +120,25 @@ pub fn load<B: Backend>(
 /// As [`load_cpu`].
 pub fn check(files: &ModelFiles) -> Result<(), ModelError> {
     Plan::new(files, &files.spec()?).map(|_| ())
+}
+
+/// Refuses weights that do not fit, before the system runs out of memory and ends some process.
+fn check_memory(
+    files: &ModelFiles,
+    plan: &Plan<'_>,
+    options: &LoadOptions<'_>,
+) -> Result<(), ModelError> {
+    let needed_bytes = match options.compute {
+        Compute::F32 => plan.n_elements().saturating_mul(size_of::<f32>() as u64),
+        _ => plan.n_bytes() as u64,
+    };
+    match options.memory_bytes.or_else(memory::available_bytes) {
+        Some(available_bytes) if needed_bytes > available_bytes => {
+            let file = files.tensors().origin().to_owned();
+            Err(ModelError::Memory { file, needed_bytes, available_bytes })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The spec with the context that will be served.

@@ -104,19 +104,27 @@ impl<'a> Plan<'a> {
 
     /// Stored bytes of everything but biases.
     pub(super) fn n_bytes(&self) -> usize {
-        let linear = |plan: &LinearPlan<'_>| {
-            plan.parts.iter().map(|part| part.view.data.len()).sum::<usize>()
-        };
-        let norm = |plan: &NormPlan<'_>| plan.view.data.len();
+        self.sum(&|view| view.data.len() as u64) as usize
+    }
+
+    /// Elements of everything but biases.
+    pub(super) fn n_elements(&self) -> u64 {
+        self.sum(&|view| view.n_elements() as u64)
+    }
+
+    fn sum(&self, size: &dyn Fn(&TensorView<'_>) -> u64) -> u64 {
+        let linear =
+            |plan: &LinearPlan<'_>| plan.parts.iter().map(|part| size(&part.view)).sum::<u64>();
+        let norm = |plan: &NormPlan<'_>| size(&plan.view);
         let layers = self.layers.iter().map(|layer| {
-            [&layer.qkv, &layer.out, &layer.gate_up, &layer.down].map(linear).iter().sum::<usize>()
-                + [&layer.attention_norm, &layer.mlp_norm].map(norm).iter().sum::<usize>()
-                + layer.q_norm.iter().chain(&layer.k_norm).map(norm).sum::<usize>()
+            [&layer.qkv, &layer.out, &layer.gate_up, &layer.down].map(linear).iter().sum::<u64>()
+                + [&layer.attention_norm, &layer.mlp_norm].map(norm).iter().sum::<u64>()
+                + layer.q_norm.iter().chain(&layer.k_norm).map(norm).sum::<u64>()
         });
-        self.embedding.view.data.len()
-            + layers.sum::<usize>()
+        size(&self.embedding.view)
+            + layers.sum::<u64>()
             + norm(&self.final_norm)
-            + self.head.as_ref().map_or(0, |head| head.view.data.len())
+            + self.head.as_ref().map_or(0, |head| size(&head.view))
     }
 }
 

@@ -6,9 +6,14 @@ mod completions;
 mod health;
 mod models;
 
+use std::panic::AssertUnwindSafe;
+
 use axum::Router;
 use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use futures_util::FutureExt;
 
 use crate::error::ApiError;
 use crate::state::AppState;
@@ -25,8 +30,18 @@ pub(crate) fn router(state: AppState) -> Router {
         .method_not_allowed_fallback(async |request: Request| {
             ApiError::wrong_method(request.method().as_str(), request.uri().path())
         })
+        .layer(axum::middleware::from_fn(catch_panic))
         .layer(axum::middleware::from_fn(crate::request_id::layer))
         .with_state(state)
+}
+
+/// Turns a panic into an answer; what it was about is on the standard error already.
+async fn catch_panic(request: Request, next: Next) -> Response {
+    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    answered.unwrap_or_else(|_| {
+        tracing::error!("a handler panicked");
+        ApiError::internal("the server failed while answering").into_response()
+    })
 }
 
 /// Runs what may take milliseconds (templates, tokenizing) away from the threads that serve.
@@ -36,4 +51,26 @@ async fn blocking<T: Send + 'static>(
     let span = tracing::Span::current();
     let task = tokio::task::spawn_blocking(move || span.in_scope(work));
     task.await.unwrap_or_else(|_| Err(ApiError::internal("preparing the request failed")))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use hyper::service::Service;
+    use hyper_util::service::TowerToHyperService;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_in_json() {
+        let fail = async || -> Response { panic!("on purpose") };
+        let app =
+            Router::new().route("/fail", get(fail)).layer(axum::middleware::from_fn(catch_panic));
+        let request = Request::builder().uri("/fail").body(Body::empty()).expect("a request");
+        let answer = TowerToHyperService::new(app).call(request).await.expect("infallible");
+        assert_eq!(answer.status(), 500);
+        let body = axum::body::to_bytes(answer.into_body(), 1000).await.expect("a body");
+        let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!(body["error"]["type"], "server_error");
+    }
 }

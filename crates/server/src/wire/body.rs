@@ -1,14 +1,15 @@
 //! The body of a request, as an object of fields.
 
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
+use futures_util::StreamExt;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// A JSON object, read within the body limit.
+/// A JSON object, read within the limits of size and time.
 pub(crate) struct JsonObject(pub(crate) Map<String, Value>);
 
 impl FromRequest<AppState> for JsonObject {
@@ -22,20 +23,28 @@ impl FromRequest<AppState> for JsonObject {
         if announced.is_some_and(|n| n > limit as u64) {
             return Err(ApiError::too_large(limit));
         }
-        let body = axum::body::to_bytes(request.into_body(), limit).await;
-        let bytes = body.map_err(|error| {
-            let is_limit = std::iter::successors(Some(&error as &dyn std::error::Error), |error| {
-                error.source()
-            })
-            .any(|cause| cause.to_string().contains("length limit exceeded"));
-            if is_limit {
-                ApiError::too_large(limit)
-            } else {
-                ApiError::malformed(format!("the body could not be read: {error}"))
-            }
-        })?;
+        let reading = read(request.into_body(), limit);
+        let body_timeout = state.config().body_timeout;
+        let bytes = tokio::time::timeout(body_timeout, reading)
+            .await
+            .unwrap_or_else(|_| Err(ApiError::too_slow(body_timeout)))?;
         parse(&bytes).map(Self)
     }
+}
+
+/// Reads a body of at most `limit` bytes, whether or not its length was announced.
+async fn read(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let mut pieces = body.into_data_stream();
+    let mut bytes = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece
+            .map_err(|error| ApiError::malformed(format!("the body could not be read: {error}")))?;
+        if piece.len() > limit - bytes.len() {
+            return Err(ApiError::too_large(limit));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes)
 }
 
 fn check_media_type(request: &Request) -> Result<(), ApiError> {
@@ -47,7 +56,7 @@ fn check_media_type(request: &Request) -> Result<(), ApiError> {
     if is_json { Ok(()) } else { Err(ApiError::media_type(essence)) }
 }
 
-fn parse(bytes: &Bytes) -> Result<Map<String, Value>, ApiError> {
+fn parse(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(_) => Err(ApiError::malformed("the body is JSON but no object")),

@@ -1,5 +1,6 @@
 //! What all endpoints read and write in the same way.
 
+mod answer;
 mod body;
 mod fields;
 mod generation;
@@ -7,6 +8,7 @@ mod sse;
 mod unhonoured;
 mod usage;
 
+pub(crate) use answer::{Ask, Head, finish_reason};
 pub(crate) use body::JsonObject;
 pub(crate) use fields::{Fields, wrong};
 pub(crate) use generation::{GenerationFields, StreamOptions, generation, stream_options, token};

@@ -17,7 +17,7 @@ pub(crate) trait StreamState: Send + 'static {
     fn start(&mut self, out: &mut Chunks);
     /// Chunks for one event.
     fn event(&mut self, event: Event, out: &mut Chunks);
-    /// Chunks after the last event.
+    /// Chunks after the last event, also after a failure.
     fn end(&mut self, generating: &Generating, out: &mut Chunks);
 }
 
@@ -25,7 +25,7 @@ pub(crate) trait StreamState: Send + 'static {
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
     queue: VecDeque<String>,
-    is_failed: bool,
+    failure: Option<ApiError>,
 }
 
 impl Chunks {
@@ -35,10 +35,9 @@ impl Chunks {
         self.queue.push_back(text);
     }
 
-    /// Adds an error, after which nothing but the end follows.
-    pub(crate) fn fail(&mut self, error: &ApiError) {
-        self.push(&error.envelope());
-        self.is_failed = true;
+    /// Ends the stream with an error. It comes last, because clients read nothing after it.
+    pub(crate) fn fail(&mut self, error: ApiError) {
+        self.failure.get_or_insert(error);
     }
 }
 
@@ -61,12 +60,14 @@ impl<S: StreamState> Stream<S> {
             if self.is_done {
                 return None;
             }
-            let event = if self.chunks.is_failed { None } else { self.generating.next().await };
+            let has_failed = self.chunks.failure.is_some();
+            let event = if has_failed { None } else { self.generating.next().await };
             match event {
                 Some(event) => self.state.event(event, &mut self.chunks),
                 None => {
-                    if !self.chunks.is_failed {
-                        self.state.end(&self.generating, &mut self.chunks);
+                    self.state.end(&self.generating, &mut self.chunks);
+                    if let Some(error) = self.chunks.failure.take() {
+                        self.chunks.push(&error.envelope());
                     }
                     self.chunks.queue.push_back("[DONE]".to_owned());
                     self.is_done = true;

@@ -207,7 +207,8 @@ fn read_record(
     Ok(Record { name: name.to_owned(), dtype, shape, offset, n_bytes })
 }
 
-/// Turns records into entries: names unique, every tensor inside the file, none over another.
+/// Turns records into entries: names unique, every tensor inside the file, one directly
+/// after another.
 fn place(
     file: &Path,
     mut records: Vec<Record>,
@@ -218,7 +219,7 @@ fn place(
     records.sort_by_key(|record| (record.offset, record.n_bytes));
     let data_len = file_len - data_start;
     let mut entries = BTreeMap::new();
-    let mut free_from = 0; // End of the tensor before, from `data_start`.
+    let mut free_from = 0; // Where the next tensor begins, from `data_start`.
     for record in records {
         let fail = |expected: String, got: String| {
             let field = format!("tensor `{}`, offset", shown(&record.name));
@@ -233,11 +234,12 @@ fn place(
                 let expected = format!("data inside the file's {data_len} bytes of tensor data");
                 fail(expected, format!("{} bytes at offset {}", record.n_bytes, record.offset))
             })?;
-        if start < free_from {
-            let expected = format!("at least {free_from}, the end of the tensor before");
+        // A gap means that a type or a shape is not the one that the file was written with.
+        if start != free_from {
+            let expected = format!("{free_from}, where the tensor before ends");
             return Err(fail(expected, start.to_string()));
         }
-        free_from = end;
+        free_from = end.next_multiple_of(alignment);
         let Record { name, dtype, shape, .. } = record;
         let label = shown(&name);
         let range = data_start + start..data_start + end;

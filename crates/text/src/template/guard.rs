@@ -1,5 +1,6 @@
 //! The operators, filters, methods and functions of templates, which pay before they work.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
@@ -83,6 +84,8 @@ const METHODS: &[(&str, &str)] = &[
     ("keys", ".keys"),
     ("values", ".values"),
     ("items", ".items"),
+    ("get", ".get"),
+    ("changed", ".changed"),
 ];
 
 /// What one call costs besides its arguments: calls are slower than steps, so they buy fewer.
@@ -132,20 +135,45 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Opti
         pay_deep(&b, l, 0)?;
         Ok(l != r)
     });
+    for (symbol, holds) in COMPARISONS {
+        let b = shared();
+        env.add_function(*symbol, move |l: &Value, r: &Value| -> Result<bool, Error> {
+            pay_deep(&b, l, 0)?;
+            Ok(holds(l.partial_cmp(r)))
+        });
+    }
+    let b = shared();
+    env.add_function(" deep", move |value: Value| -> Result<Value, Error> {
+        pay_deep(&b, &value, 0)?;
+        Ok(value)
+    });
+    let b = shared();
+    env.add_function(" shallow", move |value: Value| -> Result<Value, Error> {
+        b.work(shallow_bytes(&value))?;
+        Ok(value)
+    });
+    let b = shared();
+    env.add_function("[]", move |object: &Value, key: &Value| item(&b, object, key));
+    let b = shared();
+    env.add_function("[:]", move |object: &Value, start: &Value, stop: &Value, step: &Value| {
+        slice(&b, object, [start, stop, step])
+    });
+    let b = shared();
+    env.add_function("{}", move |args: Rest<Value>| -> Result<Value, Error> {
+        let (pairs, _) = args.0.as_chunks::<2>();
+        pairs.iter().try_for_each(|[key, _]| pay_deep(&b, key, 0))?;
+        Ok(pairs.iter().map(|[key, value]| (key.clone(), value.clone())).collect())
+    });
     let b = shared();
     env.add_function(" in ", move |state: &mut State<'_, '_>, l: Value, r: Value| {
+        pay_deep(&b, &l, 0)?;
         pay_deep(&b, &r, 0)?;
         state.perform_test("in", &[l, r])
     });
     for (filter, function) in FILTERS {
         let b = shared();
         env.add_function(*function, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-            let args = values(args);
-            pay_for_call(&b, filter, &args)?;
-            match *filter {
-                "string" => string(&b, &args),
-                _ => state.apply_filter(filter, &args),
-            }
+            apply(&b, state, filter, values(args))
         });
     }
     for (method, function) in METHODS {
@@ -165,11 +193,118 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Opti
     });
     let b = shared();
     env.add_function("raise_exception", move |message: Value| -> Result<Value, Error> {
-        Err(b.raise(message.to_string()))
+        let mut text = Text::new(&b);
+        text.str(&message)?;
+        Err(b.raise(text.finish()))
+    });
+    // Prints everything there is, unpaid.
+    env.add_function("debug", || -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::UnknownFunction, "debug is not available"))
     });
     env.add_function("strftime_now", move |format: &str| {
         clock::strftime(format, now.unwrap_or_else(clock::now))
     });
+}
+
+/// Whether an outcome satisfies a comparison; there is none between a text and a number.
+type Holds = fn(Option<Ordering>) -> bool;
+
+/// The comparisons, and which outcomes satisfy each.
+const COMPARISONS: &[(&str, Holds)] = &[
+    ("<", |order| order.is_some_and(Ordering::is_lt)),
+    ("<=", |order| order.is_some_and(Ordering::is_le)),
+    (">", |order| order.is_some_and(Ordering::is_gt)),
+    (">=", |order| order.is_some_and(Ordering::is_ge)),
+];
+
+/// Applies a filter that has been asked for by name.
+fn apply(
+    budget: &Budget,
+    state: &mut State<'_, '_>,
+    filter: &str,
+    args: Vec<Value>,
+) -> Result<Value, Error> {
+    pay_for_call(budget, filter, &args)?;
+    match filter {
+        "string" => string(budget, &args),
+        "tojson" => to_json(budget, args.first().unwrap_or(&Value::UNDEFINED), &args[1..]),
+        // The filter named in `map("name", ...)` pays like any other.
+        "map" if args.get(1).is_some_and(|name| name.as_str().is_some()) => {
+            let name = args[1].as_str().unwrap_or_default().to_owned();
+            let mut results = Vec::new();
+            for item in args[0].try_iter()?.checked() {
+                let args = std::iter::once(item?).chain(args[2..].iter().cloned()).collect();
+                results.push(apply(budget, state, &name, args)?);
+            }
+            Ok(Value::from(results))
+        }
+        _ => state.apply_filter(filter, &args),
+    }
+}
+
+/// `object[key]`.
+fn item(budget: &Budget, object: &Value, key: &Value) -> Result<Value, Error> {
+    if object.as_str().is_some() {
+        budget.work(shallow_bytes(object))?;
+    }
+    if key.as_object().is_some() {
+        pay_deep(budget, key, 0)?;
+    }
+    object.get_item(key)
+}
+
+/// `object[start:stop:step]`, as in Python.
+fn slice(budget: &Budget, object: &Value, bounds: [&Value; 3]) -> Result<Value, Error> {
+    let wrong = |reason| Error::new(ErrorKind::InvalidOperation, reason);
+    let mut numbers = [None; 3];
+    for (number, bound) in numbers.iter_mut().zip(bounds) {
+        if !bound.is_none() {
+            let found = bound.as_i64().ok_or_else(|| wrong("a bound of a slice is no integer"))?;
+            *number = Some(found);
+        }
+    }
+    let [start, stop, step] = numbers;
+    let step = step.unwrap_or(1);
+    if step == 0 {
+        return Err(wrong("a slice cannot have a step of 0"));
+    }
+    budget.make(shallow_bytes(object))?;
+    if object.is_undefined() || object.is_none() {
+        return Ok(Value::from(Vec::<Value>::new()));
+    }
+    if let Some(text) = object.as_str() {
+        let chars: Vec<char> = text.chars().collect();
+        budget.make(chars.len().saturating_mul(size_of::<char>()))?;
+        let picked = picks(chars.len(), start, stop, step);
+        return Ok(Value::from(picked.map(|idx| chars[idx]).collect::<String>()));
+    }
+    if !matches!(object.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        return Err(wrong("only texts and lists have slices"));
+    }
+    let items = object.try_iter()?.checked().collect::<Result<Vec<_>, _>>()?;
+    let picked = picks(items.len(), start, stop, step);
+    Ok(Value::from(picked.map(|idx| items[idx].clone()).collect::<Vec<_>>()))
+}
+
+/// The indices that a slice of `len` items takes, in order; `step` is not 0.
+fn picks(
+    len: usize,
+    start: Option<i64>,
+    stop: Option<i64>,
+    step: i64,
+) -> impl Iterator<Item = usize> {
+    let len = i64::try_from(len).unwrap_or(i64::MAX);
+    // Before the first and after the last item, in the direction of the step.
+    let (lowest, highest) = if step > 0 { (0, len) } else { (-1, len - 1) };
+    let place = |bound: i64| {
+        let from_start = if bound < 0 { bound.saturating_add(len) } else { bound };
+        from_start.clamp(lowest, highest)
+    };
+    let (first, last) = if step > 0 { (lowest, highest) } else { (highest, lowest) };
+    let (start, stop) = (start.map_or(first, place), stop.map_or(last, place));
+    std::iter::successors(Some(start), move |at| at.checked_add(step))
+        .take_while(move |at| if step > 0 { *at < stop } else { *at > stop })
+        .map(|at| usize::try_from(at).expect("invariant: inside the list"))
 }
 
 fn add(budget: &Budget, l: &Value, r: &Value) -> Result<Value, Error> {
@@ -334,6 +469,13 @@ fn pay_for_call(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error
         }
         "sort" | "unique" | "min" | "max" | "groupby" | "dictsort" | "pprint" | "count" => {
             args.iter().try_for_each(|arg| pay_deep(budget, arg, 0))
+        }
+        "get" | "changed" => args.iter().skip(1).try_for_each(|arg| pay_deep(budget, arg, 0)),
+        "select" | "reject" | "selectattr" | "rejectattr" => {
+            // Each item is compared with the operand of the test.
+            let n_items = args.first().and_then(Value::len).unwrap_or(1);
+            let mut operands = (0..n_items).flat_map(|_| args.iter().skip(2));
+            operands.try_for_each(|arg| pay_deep(budget, arg, 0))
         }
         _ => Ok(()),
     }

@@ -92,11 +92,11 @@ pub enum TemplateError {
         limit: usize,
     },
     /// The template is not valid Jinja, or uses what is not built.
-    #[error("{origin}: chat template, line {line}: {reason}")]
+    #[error("{origin}: chat template: {}{reason}", at_line(*line))]
     Syntax {
         /// The file.
         origin: String,
-        /// The line, from 1.
+        /// The line, from 1; zero when unknown.
         line: usize,
         /// What is wrong.
         reason: String,
@@ -118,7 +118,7 @@ pub enum TemplateError {
         unit: &'static str,
     },
     /// The template failed while it ran.
-    #[error("{origin}: chat template, line {line}: {reason}")]
+    #[error("{origin}: chat template: {}{reason}", at_line(*line))]
     Failed {
         /// The file.
         origin: String,
@@ -135,6 +135,11 @@ pub enum TemplateError {
         /// The names there are.
         known: String,
     },
+}
+
+/// `line 3: `, or nothing where the line is not known.
+fn at_line(line: usize) -> String {
+    if line == 0 { String::new() } else { format!("line {line}: ") }
 }
 
 /// A model's chat template, with its variants.

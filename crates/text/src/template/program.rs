@@ -3,8 +3,12 @@
 //! ```text
 //!   EmitRaw "text"     ->  LoadConst "text"; Emit            all output meets the formatter
 //!   Add, Mul, Rem, ~   ->  CallFunction "+", "*", ..         our own, which know their sizes
-//!   ==, !=, in         ->  CallFunction "==", ..
+//!   ==, !=, <, in      ->  CallFunction "==", ..
 //!   filter, method     ->  CallFunction "|name", ".name"     pay, then call the real one
+//!   x[i], x[i:j]       ->  CallFunction "[]", "[:]"
+//!   {key: value}       ->  CallFunction "{}"
+//!   test, set ns.x     ->  CallFunction " deep" on the operand, then the real one
+//!   for                ->  CallFunction " shallow" on the list, then the real one
 //! ```
 //! Jump targets are mapped to the new places. The functions' names cannot be written in a template,
 //! so no template can shadow or call them.
@@ -27,20 +31,41 @@ pub(super) struct Program<'s> {
 }
 
 const NAME: &str = "chat template";
+/// Most names, operators and brackets in one tag; templates in use stay below a hundred.
+const MAX_LINKS: usize = 1000;
+/// Most `elif` in one template: each is a level of the tree below the one before.
+const MAX_ELIFS: usize = 250;
 
 /// Makes a template one that the compiler knows: `{% generation %}`, which marks the assistant's
 /// words for training and changes nothing in the text, becomes `{% if true %}`.
 ///
 /// # Errors
 ///
-/// Refuses constant products so large that the compiler itself would fold them into memory.
+/// Refuses constant products so large that the compiler itself would fold them into memory, and
+/// expressions so long that walking their tree could need more stack than there is.
 pub(super) fn prepare(source: &str) -> Result<String, Error> {
     let mut text = String::with_capacity(source.len());
     let mut copied = 0;
     let mut in_tag = Vec::new();
+    let (mut n_links, mut n_elifs) = (0usize, 0usize);
     for token in tokenize(source, false, syntax()?) {
         let (token, span) = token?;
         let (start, end) = (span.start_offset as usize, span.end_offset as usize);
+        // Every link of a chain (`a.b.c`, `1 + 1 + 1`, `not not x`) is a level of the tree; what
+        // separates the items of a list is not.
+        match &token {
+            Token::VariableStart | Token::BlockStart => n_links = 0,
+            Token::Comma | Token::Colon | Token::Str(_) | Token::String(_) | Token::Int(_) => {}
+            Token::TemplateData(_) => {}
+            _ => n_links += 1,
+        }
+        n_elifs += usize::from(in_tag.is_empty() && matches!(token, Token::Ident("elif")));
+        if n_links > MAX_LINKS || n_elifs > MAX_ELIFS {
+            let reason = format!(
+                "expected at most {MAX_LINKS} names and operators in one tag and {MAX_ELIFS} `elif`"
+            );
+            return Err(Error::new(ErrorKind::SyntaxError, reason));
+        }
         match token {
             Token::VariableStart | Token::BlockStart => in_tag.clear(),
             Token::VariableEnd | Token::BlockEnd => check_constants(&in_tag, source.len())?,
@@ -134,43 +159,25 @@ fn rewrite<'s>(old: &Instructions<'s>) -> Instructions<'s> {
     let mut place = 0u32;
     for (_, instruction) in instructions() {
         places.push(place);
-        place += if matches!(instruction, Instruction::EmitRaw(_)) { 2 } else { 1 };
+        place += guarded(instruction).len() as u32;
     }
     places.push(place);
     let moved = |target: &u32| places[*target as usize];
 
     let mut new = Instructions::new(old.name(), old.source());
     for (idx, instruction) in instructions() {
-        let call = |name, n_args| Instruction::CallFunction(name, n_args);
-        let mut replacement = vec![match instruction {
-            Instruction::EmitRaw(text) => Instruction::LoadConst(Value::from(*text)),
-            Instruction::Add => call("+", Some(2)),
-            Instruction::Mul => call("*", Some(2)),
-            Instruction::Rem => call("%", Some(2)),
-            Instruction::StringConcat => call("~", Some(2)),
-            Instruction::Eq => call("==", Some(2)),
-            Instruction::Ne => call("!=", Some(2)),
-            Instruction::In => call(" in ", Some(2)),
-            Instruction::ApplyFilter(name, n_args, _) if guard::filter_name(name).is_some() => {
-                call(guard::filter_name(name).unwrap_or_default(), *n_args)
-            }
-            Instruction::CallMethod(name, n_args) if guard::method_name(name).is_some() => {
-                call(guard::method_name(name).unwrap_or_default(), *n_args)
-            }
-            Instruction::Iterate(target) => Instruction::Iterate(moved(target)),
-            Instruction::Jump(target) => Instruction::Jump(moved(target)),
-            Instruction::JumpIfFalse(target) => Instruction::JumpIfFalse(moved(target)),
-            Instruction::JumpIfFalseOrPop(target) => Instruction::JumpIfFalseOrPop(moved(target)),
-            Instruction::JumpIfTrueOrPop(target) => Instruction::JumpIfTrueOrPop(moved(target)),
-            Instruction::BuildMacro(name, target, flags) => {
-                Instruction::BuildMacro(name, moved(target), *flags)
-            }
-            other => other.clone(),
-        }];
-        if matches!(instruction, Instruction::EmitRaw(_)) {
-            replacement.push(Instruction::Emit);
-        }
-        for instruction in replacement {
+        for instruction in guarded(instruction) {
+            let instruction = match &instruction {
+                Instruction::Iterate(target) => Instruction::Iterate(moved(target)),
+                Instruction::Jump(target) => Instruction::Jump(moved(target)),
+                Instruction::JumpIfFalse(target) => Instruction::JumpIfFalse(moved(target)),
+                Instruction::JumpIfFalseOrPop(to) => Instruction::JumpIfFalseOrPop(moved(to)),
+                Instruction::JumpIfTrueOrPop(to) => Instruction::JumpIfTrueOrPop(moved(to)),
+                Instruction::BuildMacro(name, target, flags) => {
+                    Instruction::BuildMacro(name, moved(target), *flags)
+                }
+                _ => instruction,
+            };
             match (old.get_span(idx), old.get_line(idx)) {
                 (Some(span), _) => new.add_with_span(instruction, span),
                 (None, Some(line)) => {
@@ -181,4 +188,47 @@ fn rewrite<'s>(old: &Instructions<'s>) -> Instructions<'s> {
         }
     }
     new
+}
+
+/// What stands for an instruction; jump targets are still the old ones.
+fn guarded<'s>(instruction: &Instruction<'s>) -> Vec<Instruction<'s>> {
+    let call = |name, n_args| Instruction::CallFunction(name, n_args);
+    vec![match instruction {
+        Instruction::EmitRaw(text) => {
+            return vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit];
+        }
+        Instruction::Add => call("+", Some(2)),
+        Instruction::Mul => call("*", Some(2)),
+        Instruction::Rem => call("%", Some(2)),
+        Instruction::StringConcat => call("~", Some(2)),
+        Instruction::Eq => call("==", Some(2)),
+        Instruction::Ne => call("!=", Some(2)),
+        Instruction::Lt => call("<", Some(2)),
+        Instruction::Lte => call("<=", Some(2)),
+        Instruction::Gt => call(">", Some(2)),
+        Instruction::Gte => call(">=", Some(2)),
+        Instruction::In => call(" in ", Some(2)),
+        Instruction::GetItem => call("[]", Some(2)),
+        Instruction::Slice => call("[:]", Some(4)),
+        // A literal of more pairs is more than any stack of arguments; it stays as it is.
+        Instruction::BuildMap(n) if *n < 1 << 14 => call("{}", Some(2 * *n as u16)),
+        Instruction::ApplyFilter(name, n_args, _) if guard::filter_name(name).is_some() => {
+            call(guard::filter_name(name).unwrap_or_default(), *n_args)
+        }
+        Instruction::CallMethod(name, n_args) if guard::method_name(name).is_some() => {
+            call(guard::method_name(name).unwrap_or_default(), *n_args)
+        }
+        // The operand of a test is on top; a test without one looks at nothing deep.
+        Instruction::PerformTest(_, n_args, _) if *n_args != Some(1) => {
+            return vec![call(" deep", Some(1)), instruction.clone()];
+        }
+        Instruction::SetAttr(_) => {
+            let swap = Instruction::Swap;
+            return vec![swap.clone(), call(" deep", Some(1)), swap, instruction.clone()];
+        }
+        Instruction::PushLoop(_) => {
+            return vec![call(" shallow", Some(1)), instruction.clone()];
+        }
+        other => other.clone(),
+    }]
 }

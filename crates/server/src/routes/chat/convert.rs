@@ -1,6 +1,6 @@
 //! From the library's events to what clients read.
 
-use pelton_base::{FinishReason, Usage};
+use pelton_base::Usage;
 use pelton_llm::{Event, EventToken, Generating, LlmError};
 
 use super::types::{
@@ -8,14 +8,9 @@ use super::types::{
     TopLogprob,
 };
 use crate::error::ApiError;
-use crate::wire::{Chunks, FINGERPRINT, StreamOptions, StreamState, finite, token_text};
-
-/// What every piece of an answer begins with.
-pub(crate) struct Head {
-    pub(crate) id: String,
-    pub(crate) created: u64,
-    pub(crate) model: String,
-}
+use crate::wire::{
+    Chunks, FINGERPRINT, Head, StreamOptions, StreamState, finish_reason, finite, token_text,
+};
 
 /// An error in the words of this endpoint: the prompt is `messages`.
 pub(crate) fn error(error: LlmError) -> ApiError {
@@ -24,15 +19,6 @@ pub(crate) fn error(error: LlmError) -> ApiError {
         error.body.param = Some("messages".to_owned());
     }
     error
-}
-
-/// How clients read the end of an answer; an answer that failed has none.
-pub(crate) fn finish_reason(reason: FinishReason) -> Result<&'static str, ApiError> {
-    match reason {
-        FinishReason::Stop => Ok("stop"),
-        FinishReason::Length => Ok("length"),
-        other => Err(ApiError::unfinished(other)),
-    }
 }
 
 fn logprobs(tokens: Vec<EventToken>) -> Vec<TokenLogprob> {
@@ -164,7 +150,7 @@ impl StreamState for ChunkMaker {
                 let choice = ChunkChoice { index, delta, logprobs: None, finish_reason };
                 out.push(&self.chunk(vec![choice], None));
             }
-            Err(error) => out.fail(&error),
+            Err(error) => out.fail(error),
         }
     }
 

@@ -9,8 +9,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
 use crate::error::ApiError;
-use crate::state::AppState;
-use crate::wire::{JsonObject, fresh_id, sse, unix_seconds};
+use crate::state::{AppState, Running};
+use crate::wire::{Head, JsonObject, sse};
 
 /// Answers a conversation, in one piece or as a stream.
 ///
@@ -18,9 +18,9 @@ use crate::wire::{JsonObject, fresh_id, sse, unix_seconds};
 /// with it.
 pub(crate) async fn handle(
     State(state): State<AppState>,
+    running: Running,
     body: JsonObject,
 ) -> Result<Response, ApiError> {
-    let running = state.enter()?;
     let llm = state.llm().clone();
     let app = state.clone();
     let (mut generating, ask) = super::blocking(move || {
@@ -30,11 +30,7 @@ pub(crate) async fn handle(
         Ok((llm.chat(request).map_err(convert::error)?, ask))
     })
     .await?;
-    let head = convert::Head {
-        id: fresh_id("chatcmpl-"),
-        created: unix_seconds(),
-        model: state.llm().info().name.clone(),
-    };
+    let head = Head::new(&state, "chatcmpl-");
     if let Some(options) = ask.stream {
         let chunks = convert::ChunkMaker::new(head, options, ask.logprobs, generating.n_choices());
         return Ok(sse(&state, running, generating, chunks));

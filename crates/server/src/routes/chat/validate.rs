@@ -6,15 +6,7 @@ use serde_json::{Map, Value};
 
 use super::types::ChatBody;
 use crate::error::ApiError;
-use crate::wire::{Accept, Fields, StreamOptions, check_unhonoured, generation, wrong};
-
-/// How the answer is to be written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
-    pub(crate) stream: Option<StreamOptions>,
-    /// Whether log probabilities are reported.
-    pub(crate) logprobs: bool,
-}
+use crate::wire::{Accept, Ask, Fields, check_unhonoured, generation, wrong};
 
 /// Checks every range.
 pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest, Ask), ApiError> {

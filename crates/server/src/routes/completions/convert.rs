@@ -1,31 +1,25 @@
 //! From the library's events to what clients read.
 
-use pelton_base::{FinishReason, Usage};
+use pelton_base::Usage;
 use pelton_llm::{Event, EventToken, Generating};
 use serde_json::{Map, Value};
 
 use super::types::{Choice, CompletionAnswer, Logprobs};
 use crate::error::ApiError;
-use crate::wire::{Chunks, FINGERPRINT, StreamOptions, StreamState, finite, token_text};
+use crate::wire::{
+    Chunks, FINGERPRINT, Head, StreamOptions, StreamState, finish_reason, finite, token_text,
+};
 
-/// What every piece of an answer begins with.
-pub(crate) struct Head {
-    pub(crate) id: String,
-    pub(crate) created: u64,
-    pub(crate) model: String,
-}
-
-impl Head {
-    fn answer(&self, choices: Vec<Choice>, usage: Option<Option<Usage>>) -> CompletionAnswer<'_> {
-        CompletionAnswer {
-            id: &self.id,
-            object: "text_completion",
-            created: self.created,
-            model: &self.model,
-            system_fingerprint: FINGERPRINT,
-            choices,
-            usage: usage.map(|usage| usage.map(Into::into)),
-        }
+/// A piece of an answer, or all of it.
+fn answer(head: &Head, choices: Vec<Choice>, usage: Option<Option<Usage>>) -> CompletionAnswer<'_> {
+    CompletionAnswer {
+        id: &head.id,
+        object: "text_completion",
+        created: head.created,
+        model: &head.model,
+        system_fingerprint: FINGERPRINT,
+        choices,
+        usage: usage.map(|usage| usage.map(Into::into)),
     }
 }
 
@@ -42,12 +36,7 @@ impl Pieces {
     }
 
     fn choice(&mut self, event: Event) -> Result<Choice, ApiError> {
-        let finish_reason = match event.finish.map(|finish| finish.reason) {
-            None => None,
-            Some(FinishReason::Stop) => Some("stop"),
-            Some(FinishReason::Length) => Some("length"),
-            Some(other) => return Err(ApiError::unfinished(other)),
-        };
+        let finish_reason = event.finish.map(|finish| finish_reason(finish.reason)).transpose()?;
         let n_chars = &mut self.n_chars[event.choice];
         let logprobs = self.with_logprobs.then(|| logprobs(event.tokens, n_chars));
         Ok(Choice { index: event.choice, text: event.text, logprobs, finish_reason })
@@ -109,7 +98,7 @@ impl Gatherer {
 
     /// The whole answer, as JSON.
     pub(crate) fn finish(self, head: Head, usage: Usage) -> Value {
-        serde_json::to_value(head.answer(self.choices, Some(Some(usage))))
+        serde_json::to_value(answer(&head, self.choices, Some(Some(usage))))
             .expect("invariant: answers are plain data")
     }
 }
@@ -127,7 +116,7 @@ impl ChunkMaker {
     }
 
     fn push(&self, choices: Vec<Choice>, usage: Option<Usage>, out: &mut Chunks) {
-        out.push(&self.head.answer(choices, self.options.include_usage.then_some(usage)));
+        out.push(&answer(&self.head, choices, self.options.include_usage.then_some(usage)));
     }
 }
 
@@ -142,7 +131,7 @@ impl StreamState for ChunkMaker {
                     self.push(vec![choice], None, out);
                 }
             }
-            Err(error) => out.fail(&error),
+            Err(error) => out.fail(error),
         }
     }
 

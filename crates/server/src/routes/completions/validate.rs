@@ -6,18 +6,10 @@ use serde_json::Value;
 
 use super::types::CompletionBody;
 use crate::error::ApiError;
-use crate::wire::{StreamOptions, generation, token, wrong};
+use crate::wire::{Ask, generation, token, wrong};
 
 /// Tokens of an answer when the client does not say: what this endpoint has always given.
 const DEFAULT_MAX_TOKENS: usize = 16;
-
-/// How the answer is to be written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
-    pub(crate) stream: Option<StreamOptions>,
-    /// Whether log probabilities are reported.
-    pub(crate) logprobs: bool,
-}
 
 /// Checks every range.
 pub(crate) fn check(

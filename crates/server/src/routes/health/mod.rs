@@ -17,6 +17,8 @@ pub(crate) struct Health {
     /// Blocks of that memory, free and in total.
     free_blocks: usize,
     total_blocks: usize,
+    /// Tokens generated since the start.
+    generated_tokens: u64,
 }
 
 /// Answers without asking the engine to stop for it.
@@ -33,6 +35,7 @@ pub(crate) async fn handle(State(state): State<AppState>) -> (StatusCode, Json<H
         waiting: metrics.n_waiting,
         free_blocks: metrics.n_free_blocks,
         total_blocks: metrics.n_blocks,
+        generated_tokens: metrics.generated_tokens,
     };
     (code, Json(health))
 }

@@ -1,0 +1,272 @@
+//! Same request, same tokens, through the real executor: architectures, weight formats, batches,
+//! chunks, preemption, threads, instruction sets. Log probabilities are compared too, to the bit.
+
+use pelton_base::{FinishReason, Request, RequestId, SamplingParams, TokenId, Usage};
+use pelton_engine::{
+    Engine, EngineConfig, EngineMetrics, Execution, Executor, ExecutorError, KvCapacity, KvMemory,
+    ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken, TokenStream,
+};
+use pelton_kernels::{Cpu, Kernels};
+use pelton_model::{
+    Compute, CpuBackend, LoadOptions, ModelFiles, SoleRank, export_gguf, load as load_model,
+};
+use pelton_sched::SchedulerOutput;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use tempfile::TempDir;
+
+const FORMATS: [(&str, Compute); 4] = [
+    ("F32", Compute::F32),
+    ("BF16", Compute::Auto),
+    ("Q8_0", Compute::Auto),
+    ("Q4_0", Compute::Auto),
+];
+/// Fixtures of the model crate; the window of `mistral` is 8 tokens.
+const FIXTURES: [&str; 4] = ["llama3", "mistral", "qwen2", "qwen3"];
+const VOCAB: u32 = 256;
+
+/// The fixture as a GGUF file of each format, with room for sequences of several KV chunks.
+fn open(fixture: &str, format: &str) -> (ModelFiles, TempDir) {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden");
+    let folder = tempfile::tempdir().expect("a folder");
+    let weights = match std::fs::read_to_string(golden.join(fixture).join("weights.txt")) {
+        Ok(other) => golden.join(other.trim()),
+        Err(_) => golden.join(fixture),
+    };
+    std::fs::copy(weights.join("model.safetensors"), folder.path().join("model.safetensors"))
+        .expect("weights");
+    let config = std::fs::read_to_string(golden.join(fixture).join("config.json")).expect("config");
+    let (short, long) = ("\"max_position_embeddings\": 128", "\"max_position_embeddings\": 512");
+    assert!(config.contains(short));
+    std::fs::write(folder.path().join("config.json"), config.replace(short, long)).expect("config");
+    let file = folder.path().join("model.gguf");
+    let files = ModelFiles::open(folder.path()).expect(fixture);
+    export_gguf(&files, format, &file, None).expect(fixture);
+    (ModelFiles::open(&file).expect(fixture), folder)
+}
+
+/// Eight requests: greedy and sampled in every way, the fourth of more than one KV chunk.
+fn requests() -> Vec<NewRequest> {
+    let plain = SamplingParams::default();
+    let greedy = SamplingParams::greedy();
+    let sampling = [
+        greedy.clone(),
+        plain.clone(),
+        SamplingParams { top_p: 0.8, ..plain.clone() },
+        greedy.clone(),
+        SamplingParams { temperature: 0.7, top_k: 20, top_p: 0.9, ..plain.clone() },
+        SamplingParams { repetition_penalty: 1.3, min_p: 0.02, ..plain },
+        SamplingParams { frequency_penalty: 0.5, ..greedy.clone() },
+        greedy,
+    ];
+    (0..8_u32)
+        .zip(sampling)
+        .map(|(i, sampling)| NewRequest {
+            prompt: (0..if i == 3 { 261 } else { 3 + i * 5 % 17 })
+                .map(|j| TokenId((i * 31 + j * 7 + j * j) % VOCAB))
+                .collect(),
+            sampling: SamplingParams { seed: u64::from(i), logprobs: Some(3), ..sampling },
+            choice: i % 3,
+            // The long one goes on alone: its chunks are then what threads share.
+            max_tokens: if i == 3 { 24 } else { 8 + i as usize },
+            stop_tokens: Vec::new(),
+        })
+        .collect()
+}
+
+/// Where and how requests are computed.
+#[derive(Clone)]
+struct World {
+    kernels: &'static Kernels,
+    n_threads: usize,
+    n_blocks: u32,
+    sampled_vocab: Option<usize>,
+    config: EngineConfig,
+}
+
+impl World {
+    fn plain() -> Self {
+        Self {
+            kernels: Kernels::best(),
+            n_threads: 1,
+            n_blocks: 400,
+            sampled_vocab: None,
+            config: EngineConfig::default(),
+        }
+    }
+}
+
+type Answer = (Vec<SampledToken>, FinishReason, Usage);
+
+fn collect(mut stream: TokenStream) -> Answer {
+    let mut tokens = Vec::new();
+    while let Some(event) = stream.blocking_recv() {
+        tokens.extend(event.tokens);
+        if let Some((reason, usage)) = event.finish {
+            return (tokens, reason, usage);
+        }
+    }
+    panic!("the stream broke off without an end");
+}
+
+/// Holds the first step back until the sender is gone, so that all requests are there.
+struct Held<E> {
+    inner: E,
+    leave: Receiver<()>,
+}
+
+impl<E: Executor> Executor for Held<E> {
+    fn kv_capacity(&self) -> KvCapacity {
+        self.inner.kv_capacity()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.inner.vocab_size()
+    }
+
+    fn max_context_tokens(&self) -> usize {
+        self.inner.max_context_tokens()
+    }
+
+    fn add(&mut self, request: &Request) {
+        self.inner.add(request);
+    }
+
+    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError> {
+        self.leave.recv().expect_err("nothing is ever sent");
+        self.inner.execute(plan)
+    }
+
+    fn finished(&mut self, id: RequestId) {
+        self.inner.finished(id);
+    }
+}
+
+/// The answers to `requests`, submitted one after the other's end or all at once.
+fn answers(
+    files: &ModelFiles,
+    compute: Compute,
+    world: &World,
+    requests: Vec<NewRequest>,
+    together: bool,
+) -> (Vec<Answer>, EngineMetrics) {
+    let backend = CpuBackend::new(Cpu::with(world.kernels, world.n_threads));
+    let options = LoadOptions { compute, ..LoadOptions::default() };
+    let decoder = load_model(files, &options, backend, Box::new(SoleRank)).expect("it loads");
+    let config = ModelExecutorConfig {
+        block_size: 4,
+        memory: KvMemory::Blocks(world.n_blocks),
+        sampled_vocab: world.sampled_vocab,
+    };
+    let inner = ModelExecutor::new(decoder, config).expect("KV memory");
+    let (hold, leave) = channel();
+    let engine = Engine::spawn(Held { inner, leave }, world.config.clone());
+    let submit = |request| engine.submit(request).expect("taken");
+    let answers = if together {
+        let streams: Vec<TokenStream> = requests.into_iter().map(submit).collect();
+        drop(hold);
+        streams.into_iter().map(collect).collect()
+    } else {
+        drop(hold);
+        requests.into_iter().map(|request| collect(submit(request))).collect()
+    };
+    engine.shutdown(true);
+    engine.join();
+    let metrics = engine.metrics();
+    assert_eq!(metrics.n_free_blocks, metrics.n_blocks, "no block is lost");
+    (answers, metrics)
+}
+
+fn law_holds_for(fixture: &str) {
+    for (format, compute) in FORMATS {
+        let (files, _folder) = open(fixture, format);
+        let plain = World::plain();
+        let (alone, metrics) = answers(&files, compute, &plain, requests(), false);
+        let n_tokens: usize = alone.iter().map(|(tokens, ..)| tokens.len()).sum();
+        assert_eq!(
+            n_tokens,
+            requests().iter().map(|request| request.max_tokens).sum::<usize>(),
+            "{fixture} {format}"
+        );
+        let n_steps_alone = metrics.n_steps;
+
+        let together = |what: &str, world: &World| {
+            let (answers, metrics) = answers(&files, compute, world, requests(), true);
+            for (i, (got, expected)) in answers.iter().zip(&alone).enumerate() {
+                assert_eq!(got, expected, "{fixture} {format}: request {i}, {what}");
+            }
+            metrics
+        };
+        let metrics = together("in a batch of eight", &plain);
+        assert!(metrics.n_steps * 4 < n_steps_alone, "they share steps: {metrics:?}");
+
+        let chunks =
+            EngineConfig { max_batch_tokens: 37, max_chunk_tokens: 29, ..Default::default() };
+        together("in chunks", &World { config: chunks, ..plain.clone() });
+
+        let metrics = together("preempted", &World { n_blocks: 84, ..plain.clone() });
+        assert!(metrics.n_preemptions > 0, "{metrics:?}");
+
+        together("on two threads", &World { n_threads: 2, ..plain.clone() });
+        for kernels in Kernels::available().skip(1) {
+            together(kernels.name, &World { kernels, ..plain.clone() });
+        }
+    }
+}
+
+#[test]
+fn llama_answers_alike_in_every_world() {
+    law_holds_for(FIXTURES[0]);
+}
+
+#[test]
+fn mistral_with_its_window_answers_alike_in_every_world() {
+    law_holds_for(FIXTURES[1]);
+}
+
+#[test]
+fn qwen2_answers_alike_in_every_world() {
+    law_holds_for(FIXTURES[2]);
+}
+
+#[test]
+fn qwen3_answers_alike_in_every_world() {
+    law_holds_for(FIXTURES[3]);
+}
+
+#[test]
+fn rows_of_padding_are_neither_sampled_nor_reported() {
+    const N_REAL: usize = 50;
+    let (files, _folder) = open("llama3", "Q8_0");
+    let requests: Vec<NewRequest> = [0.0, 5.0]
+        .map(|temperature| NewRequest {
+            prompt: vec![TokenId(1), TokenId(200)],
+            sampling: SamplingParams {
+                temperature,
+                logprobs: Some(20),
+                logit_bias: vec![(TokenId(VOCAB - 1), 100.0)],
+                ..SamplingParams::default()
+            },
+            choice: 0,
+            max_tokens: 60,
+            stop_tokens: Vec::new(),
+        })
+        .into();
+    let run = |sampled_vocab| {
+        let world = World { sampled_vocab, ..World::plain() };
+        answers(&files, Compute::Auto, &world, requests.clone(), true).0
+    };
+    for (tokens, ..) in run(Some(N_REAL)) {
+        assert_eq!(tokens.len(), 60);
+        for SampledToken { token, logprobs } in tokens {
+            let top = logprobs.expect("asked for").top;
+            assert_eq!(top.len(), 20);
+            let ids = top.iter().map(|(id, _)| id).chain([&token]);
+            assert!(ids.into_iter().all(|id| (id.0 as usize) < N_REAL), "{token}, {top:?}");
+        }
+    }
+    let all = run(None);
+    assert_eq!(all, run(Some(0)));
+    assert_eq!(all, run(Some(VOCAB as usize + 1)));
+    assert!(all.iter().flat_map(|answer| &answer.0).all(|sampled| sampled.token.0 == VOCAB - 1));
+}

@@ -1,0 +1,41 @@
+//! What the answers of all generating endpoints have in common.
+
+use pelton_base::FinishReason;
+
+use super::{StreamOptions, fresh_id, unix_seconds};
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// How an answer is to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    /// `None` for an answer in one piece.
+    pub(crate) stream: Option<StreamOptions>,
+    /// Whether log probabilities are reported.
+    pub(crate) logprobs: bool,
+}
+
+/// What every piece of an answer begins with.
+pub(crate) struct Head {
+    pub(crate) id: String,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) model: String,
+}
+
+impl Head {
+    /// The head of a new answer, whose name begins with `prefix`.
+    pub(crate) fn new(app: &AppState, prefix: &str) -> Self {
+        let model = app.llm().info().name.clone();
+        Self { id: fresh_id(prefix), created: unix_seconds(), model }
+    }
+}
+
+/// How clients read the end of an answer; an answer that failed has none.
+pub(crate) fn finish_reason(reason: FinishReason) -> Result<&'static str, ApiError> {
+    match reason {
+        FinishReason::Stop => Ok("stop"),
+        FinishReason::Length => Ok("length"),
+        other => Err(ApiError::unfinished(other)),
+    }
+}

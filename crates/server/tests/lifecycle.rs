@@ -1,0 +1,159 @@
+//! Clients that come and go, a full house, and the end of the server.
+
+mod harness;
+
+use std::time::Duration;
+
+use harness::parrot::{Gate, gated_parrot};
+use harness::{health_until, post_text, start, start_with};
+use pelton_llm::{CompletionRequest, Generation, LlmError, Prompt};
+use pelton_server::ServeConfig;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_away_frees_its_request() {
+    for is_stream in [true, false] {
+        let gate = Gate::closed(1);
+        let llm = gated_parrot(&gate, 8);
+        let server = start(llm.clone()).await;
+        let body = json!({"prompt": "abc", "max_tokens": 500, "stream": is_stream});
+        let mut client = server.connect(&post_text("/v1/completions", &body.to_string())).await;
+        if is_stream {
+            client.read_u8().await.expect("the answer begins");
+        }
+        health_until(&server, |h| h["running"] == 1).await;
+        drop(client);
+        // The engine hears of it between two steps; nobody has to wait for the answer's end.
+        let freed = loop {
+            gate.step();
+            let health = server.get("/health").await.json();
+            if health["running"] == 0 {
+                break health;
+            }
+        };
+        assert_eq!(freed["free_blocks"], freed["total_blocks"], "stream: {is_stream}");
+        assert!(llm.metrics().generated_tokens < 250, "stream: {is_stream}");
+        gate.open();
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_mailbox_is_429_with_a_time_to_try_again() {
+    let gate = Gate::closed(0);
+    let server = start(gated_parrot(&gate, 1)).await;
+    let body = json!({"prompt": "abc", "max_tokens": 2, "stream": true}).to_string();
+    let mut clients = Vec::new();
+    let answer = loop {
+        // A stream that is accepted answers its head at once; one that is not, in full.
+        let mut client = server.connect(&post_text("/v1/completions", &body)).await;
+        let mut head = [0; 12];
+        client.read_exact(&mut head).await.expect("a status");
+        if &head == b"HTTP/1.1 429" {
+            let mut rest = String::new();
+            client.read_to_string(&mut rest).await.expect("the rest");
+            break rest.to_ascii_lowercase();
+        }
+        assert_eq!(&head, b"HTTP/1.1 200");
+        clients.push(client);
+        assert!(clients.len() < 40, "never full");
+    };
+    assert!(answer.contains("retry-after: 1"), "{answer}");
+    assert!(answer.contains("rate_limit_exceeded"), "{answer}");
+    drop(clients);
+    gate.open();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_refuses_the_new_and_finishes_the_running() {
+    let gate = Gate::closed(1);
+    let server = start(gated_parrot(&gate, 8)).await;
+    let body = json!({"prompt": "abc", "max_tokens": 6, "stream": true});
+    let mut client = server.connect(&post_text("/v1/completions", &body.to_string())).await;
+    client.read_u8().await.expect("the answer begins");
+    server.signals.send();
+    health_until(&server, |h| h["status"] == "draining").await;
+    let refused = server.complete(json!({"prompt": "abc"})).await;
+    assert_eq!(refused.error().0, 503);
+    assert!(refused.head.contains("retry-after"));
+    gate.open();
+    let mut rest = String::new();
+    client.read_to_string(&mut rest).await.expect("the rest");
+    assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("[DONE]"), "{rest}");
+    server.task.await.expect("stopped");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_and_the_time_limit_abort_what_is_running() {
+    for by_signal in [true, false] {
+        let gate = Gate::closed(1);
+        let drain_timeout = if by_signal { Duration::from_secs(3600) } else { Duration::ZERO };
+        let config = ServeConfig { drain_timeout, ..ServeConfig::default() };
+        let llm = gated_parrot(&gate, 8);
+        let server = start_with(llm.clone(), config).await;
+        let body = json!({"prompt": "abc", "max_tokens": 500, "stream": true});
+        let mut client = server.connect(&post_text("/v1/completions", &body.to_string())).await;
+        client.read_u8().await.expect("the answer begins");
+        server.signals.send();
+        if by_signal {
+            server.signals.send();
+        }
+        let probe = || CompletionRequest {
+            prompts: vec![Prompt::Text("abc".to_owned())],
+            generation: Generation::default(),
+        };
+        while !matches!(llm.complete(probe()), Err(LlmError::Stopped)) {
+            tokio::task::yield_now().await;
+        }
+        gate.open();
+        let mut rest = String::new();
+        client.read_to_string(&mut rest).await.expect("the rest");
+        assert!(!rest.contains("\"finish_reason\":\"length\""), "{rest}");
+        assert!(rest.contains("shutting_down"), "{rest}");
+        server.task.await.expect("stopped");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_has_begun_to_arrive_is_let_in_before_a_drain() {
+    let server = start(gated_parrot(&Gate::default(), 8)).await;
+    let request =
+        post_text("/v1/completions", &json!({"prompt": "abc", "max_tokens": 2}).to_string());
+    let request = request.replace("\r\n\r\n", "\r\nexpect: 100-continue\r\n\r\n");
+    let (head, body) = request.split_at(request.find('{').expect("a body"));
+    let mut client = server.connect(head).await;
+    let mut go_on = [0; 25];
+    client.read_exact(&mut go_on).await.expect("an interim answer");
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+    server.signals.send();
+    health_until(&server, |h| h["status"] == "draining").await;
+    client.write_all(body.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.expect("the answer");
+    assert!(answer.contains("200 OK") && answer.contains("\"text\":\"ab\""), "{answer}");
+    server.task.await.expect("stopped");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_cut_short_still_counts_its_tokens() {
+    let gate = Gate::closed(2);
+    let llm = gated_parrot(&gate, 8);
+    let server = start(llm.clone()).await;
+    let body = json!({"prompt": "abc", "max_tokens": 500, "stream": true,
+        "stream_options": {"include_usage": true}});
+    let mut client = server.connect(&post_text("/v1/completions", &body.to_string())).await;
+    // The second token is there, so that the abort comes between two steps.
+    let mut received = String::new();
+    while received.matches("\"text\"").count() < 2 {
+        received.push(char::from(client.read_u8().await.expect("the answer goes on")));
+    }
+    llm.shutdown(false);
+    gate.open();
+    client.read_to_string(&mut received).await.expect("the rest");
+    let usage = received.find("\"completion_tokens\"").expect("usage");
+    let error = received.find("shutting_down").expect("an error");
+    assert!(usage < error && error < received.find("[DONE]").expect("an end"), "{received}");
+    server.stop().await;
+}
