@@ -198,7 +198,7 @@ def save_hf(model, name, data_dir, out):
         "bos_token_id": 0, "eos_token_id": 0,
     }
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    (out / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2], "temperature": 0.8, "top_p": 0.95}, indent=2) + "\n")
+    (out / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2], "temperature": 0.6, "top_p": 0.95}, indent=2) + "\n")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(data_dir / file, out / file)
     print(f"saved {name} to {out}", flush=True)
@@ -209,7 +209,7 @@ def main():
     p.add_argument("--model", choices=MODELS, required=True)
     p.add_argument("--data", type=pathlib.Path, required=True)
     p.add_argument("--out", type=pathlib.Path, required=True)
-    p.add_argument("--steps", type=int, default=3600)
+    p.add_argument("--steps", type=int, default=3000)
     p.add_argument("--batch-tokens", type=int, default=4096)
     p.add_argument("--lr-muon", type=float, default=0.015)
     p.add_argument("--lr-adam", type=float, default=2e-3)

@@ -1,21 +1,41 @@
-//! What the model's authors recommend: `generation_config.json`.
+//! What the model's authors recommend: `generation_config.json`, or the `general.sampling.*` keys
+//! of a GGUF file.
 //!
 //! Its end tokens are read with the rest of the checkpoint; here is how tokens are chosen.
 
 use std::path::Path;
 
 use pelton_base::{SamplingParams, limits};
+use pelton_tensor::{Gguf, TensorError, TensorSource};
 
 use crate::LlmError;
 
+/// What a model says, each field if it says it.
 #[derive(Default, PartialEq, serde::Deserialize)]
-struct File {
+struct Recommended {
     do_sample: Option<bool>,
     temperature: Option<f32>,
     top_k: Option<u32>,
     top_p: Option<f32>,
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
+}
+
+/// Reads the `general.sampling.*` keys of a GGUF file; `None` when there are none.
+pub(crate) fn recommended_by_gguf(gguf: &Gguf) -> Result<Option<SamplingParams>, LlmError> {
+    let read = || -> Result<Recommended, TensorError> {
+        Ok(Recommended {
+            do_sample: None,
+            temperature: gguf.f32("general.sampling.temp")?,
+            top_k: gguf.u32("general.sampling.top_k")?,
+            top_p: gguf.f32("general.sampling.top_p")?,
+            min_p: gguf.f32("general.sampling.min_p")?,
+            repetition_penalty: gguf.f32("general.sampling.penalty_repeat")?,
+        })
+    };
+    let bad = |why: String| LlmError::GenerationConfig { path: gguf.origin().to_owned(), why };
+    let recommended = read().map_err(|error| bad(error.to_string()))?;
+    recommended.sampling().map_err(|why| bad(format!("general.sampling: {why}")))
 }
 
 /// Reads `generation_config.json` of a folder; `None` when there is none, or none that says a word
@@ -38,24 +58,33 @@ pub(crate) fn recommended_sampling(folder: &Path) -> Result<Option<SamplingParam
 }
 
 fn parse(text: &[u8]) -> Result<Option<SamplingParams>, String> {
-    let file: File = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if file == File::default() {
-        return Ok(None);
+    let recommended: Recommended =
+        serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    recommended.sampling()
+}
+
+impl Recommended {
+    /// The parameters, with plain sampling where nothing is said; `None` when nothing is said at
+    /// all.
+    fn sampling(self) -> Result<Option<SamplingParams>, String> {
+        if self == Self::default() {
+            return Ok(None);
+        }
+        let plain = SamplingParams::default();
+        let mut sampling = SamplingParams {
+            temperature: self.temperature.unwrap_or(plain.temperature),
+            top_k: self.top_k.unwrap_or(plain.top_k),
+            top_p: self.top_p.unwrap_or(plain.top_p),
+            min_p: self.min_p.unwrap_or(plain.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(plain.repetition_penalty),
+            ..plain
+        };
+        if self.do_sample == Some(false) && self.temperature.is_none() {
+            sampling.temperature = 0.0;
+        }
+        sampling.validate().map_err(|error| error.to_string())?;
+        Ok(Some(sampling))
     }
-    let plain = SamplingParams::default();
-    let mut sampling = SamplingParams {
-        temperature: file.temperature.unwrap_or(plain.temperature),
-        top_k: file.top_k.unwrap_or(plain.top_k),
-        top_p: file.top_p.unwrap_or(plain.top_p),
-        min_p: file.min_p.unwrap_or(plain.min_p),
-        repetition_penalty: file.repetition_penalty.unwrap_or(plain.repetition_penalty),
-        ..plain
-    };
-    if file.do_sample == Some(false) && file.temperature.is_none() {
-        sampling.temperature = 0.0;
-    }
-    sampling.validate().map_err(|error| error.to_string())?;
-    Ok(Some(sampling))
 }
 
 #[cfg(test)]
@@ -90,5 +119,31 @@ mod tests {
             .expect("written");
         let error = recommended_sampling(folder.path()).expect_err("negative").to_string();
         assert!(error.contains("generation_config.json"), "{error}");
+    }
+    #[test]
+    fn a_gguf_file_recommends_by_its_own_keys() {
+        use pelton_tensor::{DType, GgufValue, GgufWriter, MappedFile};
+        let file = |pairs: &[(&str, GgufValue)]| {
+            let mut writer = GgufWriter::new();
+            for (key, value) in pairs {
+                writer.metadata(*key, value.clone());
+            }
+            writer.tensor("x", DType::F32, &[1]);
+            let mut bytes = Vec::new();
+            let mut data = writer.start(&mut bytes, "memory").expect("started");
+            data.tensor_data(&[0; 4]).expect("written");
+            data.finish().expect("finished");
+            Gguf::from_mapped(MappedFile::from_vec("model.gguf", bytes)).expect("well formed")
+        };
+        assert_eq!(recommended_by_gguf(&file(&[])).expect("silent"), None);
+        let warm = file(&[
+            ("general.sampling.temp", GgufValue::F32(0.5)),
+            ("general.sampling.top_k", GgufValue::I32(7)),
+        ]);
+        let sampling = recommended_by_gguf(&warm).expect("well formed").expect("says something");
+        assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.5, 7, 1.0));
+        let hot = file(&[("general.sampling.temp", GgufValue::F32(-1.0))]);
+        let error = recommended_by_gguf(&hot).expect_err("negative").to_string();
+        assert!(error.contains("model.gguf") && error.contains("temperature"), "{error}");
     }
 }

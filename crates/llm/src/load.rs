@@ -237,7 +237,8 @@ struct TextSide {
 impl TextSide {
     fn load(files: &ModelFiles) -> Result<Self, LlmError> {
         let (tokenizer, template, sampling) = if let Some(gguf) = files.gguf() {
-            (Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf), None)
+            let sampling = crate::defaults::recommended_by_gguf(gguf)?;
+            (Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf), sampling)
         } else {
             let folder = files.folder().unwrap_or(Path::new("."));
             let sampling = crate::defaults::recommended_sampling(folder)?;

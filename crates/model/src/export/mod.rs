@@ -4,12 +4,15 @@
 //! GGUF arrays when the model is a folder with a byte-level `tokenizer.json`.
 
 mod metadata;
+mod sampling;
 mod tokenizer;
 
 use std::path::Path;
 
+use pelton_base::limits;
 use pelton_quant::{FORMATS, WeightFormat, for_dtype, quantize_tensor};
 use pelton_tensor::{DType, GgufWriter, TensorView};
+use serde_json::Value;
 
 use crate::arch::{ArchSpec, GgufRows};
 use crate::error::ModelError;
@@ -50,6 +53,9 @@ pub fn export_gguf(
     let mut writer = GgufWriter::new();
     metadata::write(files, &spec, format, &mut writer)?;
     tokenizer::write(folder, &spec, &mut writer)?;
+    for (key, value) in sampling::recommended(folder)? {
+        writer.metadata(key, value);
+    }
 
     let divisors = metadata::divisor_tensors(&spec.rope);
     let tensors = list(files, &spec);
@@ -85,6 +91,21 @@ pub fn export_gguf(
     }
     data.finish()?;
     Ok(())
+}
+
+/// A JSON file of the folder; `None` when there is none.
+fn read_json(file: &Path) -> Result<Option<Value>, ModelError> {
+    if !file.exists() {
+        return Ok(None);
+    }
+    let n_bytes = std::fs::metadata(file).map_err(ModelError::io(file))?.len();
+    if n_bytes > limits::TOKENIZER_BYTES {
+        return Err(ModelError::Export(format!("{}: {n_bytes} bytes", file.display())));
+    }
+    let bytes = std::fs::read(file).map_err(ModelError::io(file))?;
+    let json = serde_json::from_slice(&bytes)
+        .map_err(|error| ModelError::Export(format!("{}: {error}", file.display())))?;
+    Ok(Some(json))
 }
 
 fn find_format(name: &str) -> Result<&'static dyn WeightFormat, ModelError> {

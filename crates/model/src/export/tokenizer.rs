@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use pelton_base::limits;
 use pelton_tensor::{GgufArray, GgufValue, GgufWriter};
 use serde_json::Value;
 
+use super::read_json;
 use crate::arch::ArchSpec;
 use crate::error::ModelError;
 
@@ -124,18 +124,4 @@ fn chat_template(folder: &Path) -> Result<Option<String>, ModelError> {
     }
     let config = read_json(&folder.join("tokenizer_config.json"))?;
     Ok(config.and_then(|config| config["chat_template"].as_str().map(str::to_owned)))
-}
-
-fn read_json(file: &Path) -> Result<Option<Value>, ModelError> {
-    if !file.exists() {
-        return Ok(None);
-    }
-    let n_bytes = std::fs::metadata(file).map_err(ModelError::io(file))?.len();
-    if n_bytes > limits::TOKENIZER_BYTES {
-        return Err(ModelError::Export(format!("{}: {n_bytes} bytes", file.display())));
-    }
-    let bytes = std::fs::read(file).map_err(ModelError::io(file))?;
-    let json = serde_json::from_slice(&bytes)
-        .map_err(|error| ModelError::Export(format!("{}: {error}", file.display())))?;
-    Ok(Some(json))
 }

@@ -1,0 +1,47 @@
+//! How the model's authors would have tokens chosen: `generation_config.json` as GGUF keys.
+
+use std::path::Path;
+
+use pelton_tensor::GgufValue;
+
+use super::read_json;
+use crate::error::ModelError;
+
+/// Fields of `generation_config.json` that have a GGUF key, and how they are stored there.
+const FIELDS: &[(&str, &str, fn(f64) -> GgufValue)] = &[
+    ("temperature", "general.sampling.temp", |x| GgufValue::F32(x as f32)),
+    ("top_k", "general.sampling.top_k", |x| GgufValue::I32(x as i32)),
+    ("top_p", "general.sampling.top_p", |x| GgufValue::F32(x as f32)),
+    ("min_p", "general.sampling.min_p", |x| GgufValue::F32(x as f32)),
+    ("repetition_penalty", "general.sampling.penalty_repeat", |x| GgufValue::F32(x as f32)),
+];
+
+/// The keys for what the folder recommends; none when it says nothing.
+pub(super) fn recommended(folder: &Path) -> Result<Vec<(&'static str, GgufValue)>, ModelError> {
+    let config = read_json(&folder.join("generation_config.json"))?.unwrap_or_default();
+    let said = |&(field, key, store): &(&str, &'static str, fn(f64) -> GgufValue)| {
+        config[field].as_f64().map(|x| (key, store(x)))
+    };
+    Ok(FIELDS.iter().filter_map(said).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_folder_recommends_becomes_keys_and_silence_stays_silence() {
+        let folder = tempfile::tempdir().expect("temp");
+        assert_eq!(recommended(folder.path()).expect("no file"), Vec::new());
+        let file = folder.path().join("generation_config.json");
+        std::fs::write(&file, br#"{"temperature": 0.5, "top_k": 40, "eos_token_id": 2}"#)
+            .expect("written");
+        let expected = vec![
+            ("general.sampling.temp", GgufValue::F32(0.5)),
+            ("general.sampling.top_k", GgufValue::I32(40)),
+        ];
+        assert_eq!(recommended(folder.path()).expect("well formed"), expected);
+        std::fs::write(&file, b"[").expect("written");
+        assert!(recommended(folder.path()).is_err());
+    }
+}
