@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use pelton_base::SamplingParams;
 use pelton_engine::{Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig};
-use pelton_model::{Compute, LoadOptions, ModelFiles, load_cpu};
+use pelton_model::{Compute, LoadOptions, ModelFiles, available_memory_bytes, load_cpu};
 use pelton_text::{ChatTemplate, Tokenizer};
 
 use crate::error::LlmError;
 use crate::hub::HubProgress;
 use crate::llm::{Llm, LlmInfo, LlmParts};
-use crate::memory::{KvSizing, available_bytes};
+use crate::memory::{KvSizing, UNKNOWN_MEMORY_BYTES};
 use crate::reference::{LocalModel, ModelRef};
 
 /// Tokens of one KV block.
@@ -119,7 +119,7 @@ impl Llm {
             context_tokens: options.max_context.unwrap_or(spec.max_context),
             n_running: options.max_running,
             limit_bytes: options.kv_bytes,
-            available_bytes: available_bytes(),
+            available_bytes: available_memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES),
         };
         if sizing.context_tokens < 2 {
             let why = "the model reaches 1 token, expected at least 2: one to read, one to write";

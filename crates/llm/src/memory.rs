@@ -3,6 +3,9 @@
 /// Share of the available memory that keys and values may take when nobody said: one half.
 const KV_SHARE: u64 = 2;
 
+/// What a machine that does not tell its memory is assumed to have.
+pub(crate) const UNKNOWN_MEMORY_BYTES: u64 = 4 << 30;
+
 /// What decides the size of the KV pool.
 pub(crate) struct KvSizing {
     /// Bytes of one block over all layers.
@@ -44,22 +47,6 @@ impl KvSizing {
     }
 }
 
-/// Bytes of memory that can be had without pushing anything out, as far as the system tells.
-pub(crate) fn available_bytes() -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let machine = read("/proc/meminfo").and_then(|text| mem_available(&text));
-    let number = |path| read(path)?.trim().parse::<u64>().ok();
-    let cgroup = number("/sys/fs/cgroup/memory.max")
-        .map(|most| most.saturating_sub(number("/sys/fs/cgroup/memory.current").unwrap_or(0)));
-    // A machine that tells nothing is assumed to have a little.
-    machine.into_iter().chain(cgroup).min().unwrap_or(4 << 30)
-}
-
-fn mem_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,11 +75,5 @@ mod tests {
         let plan = KvSizing { limit_bytes: Some(10_000), ..sizing() }.plan().expect("fits");
         assert_eq!(plan, KvPlan { n_blocks: 10, context_tokens: 160 });
         assert_eq!(KvSizing { limit_bytes: Some(999), ..sizing() }.plan(), None);
-    }
-
-    #[test]
-    fn the_system_tells_kibibytes() {
-        assert_eq!(mem_available("MemTotal: 9 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
-        assert_eq!(mem_available("MemTotal: 9 kB\n"), None);
     }
 }

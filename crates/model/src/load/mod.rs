@@ -7,6 +7,8 @@
 mod memory;
 mod plan;
 
+pub use memory::available_memory_bytes;
+
 use std::path::PathBuf;
 
 use pelton_kernels::{Cpu, KvDtype};
@@ -132,7 +134,7 @@ fn check_memory(
         Compute::F32 => plan.n_elements().saturating_mul(size_of::<f32>() as u64),
         _ => plan.n_bytes() as u64,
     };
-    match options.memory_bytes.or_else(memory::available_bytes) {
+    match options.memory_bytes.or_else(available_memory_bytes) {
         Some(available_bytes) if needed_bytes > available_bytes => {
             let file = files.tensors().origin().to_owned();
             Err(ModelError::Memory { file, needed_bytes, available_bytes })
