@@ -7,21 +7,29 @@ use pelton_tensor::GgufValue;
 use super::read_json;
 use crate::error::ModelError;
 
-/// Fields of `generation_config.json` that have a GGUF key, and how they are stored there.
-const FIELDS: &[(&str, &str, fn(f64) -> GgufValue)] = &[
-    ("temperature", "general.sampling.temp", |x| GgufValue::F32(x as f32)),
-    ("top_k", "general.sampling.top_k", |x| GgufValue::I32(x as i32)),
-    ("top_p", "general.sampling.top_p", |x| GgufValue::F32(x as f32)),
-    ("min_p", "general.sampling.min_p", |x| GgufValue::F32(x as f32)),
-    ("repetition_penalty", "general.sampling.penalty_repeat", |x| GgufValue::F32(x as f32)),
+/// A field of `generation_config.json` and its GGUF key.
+struct Field {
+    name: &'static str,
+    key: &'static str,
+    store: fn(f64) -> GgufValue,
+}
+
+const FIELDS: &[Field] = &[
+    float("temperature", "general.sampling.temp"),
+    Field { name: "top_k", key: "general.sampling.top_k", store: |x| GgufValue::I32(x as i32) },
+    float("top_p", "general.sampling.top_p"),
+    float("min_p", "general.sampling.min_p"),
+    float("repetition_penalty", "general.sampling.penalty_repeat"),
 ];
+
+const fn float(name: &'static str, key: &'static str) -> Field {
+    Field { name, key, store: |x| GgufValue::F32(x as f32) }
+}
 
 /// The keys for what the folder recommends; none when it says nothing.
 pub(super) fn recommended(folder: &Path) -> Result<Vec<(&'static str, GgufValue)>, ModelError> {
     let config = read_json(&folder.join("generation_config.json"))?.unwrap_or_default();
-    let said = |&(field, key, store): &(&str, &'static str, fn(f64) -> GgufValue)| {
-        config[field].as_f64().map(|x| (key, store(x)))
-    };
+    let said = |field: &Field| config[field.name].as_f64().map(|x| (field.key, (field.store)(x)));
     Ok(FIELDS.iter().filter_map(said).collect())
 }
 
