@@ -13,7 +13,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{FloatRows, Tile, row_chunks};
+use super::{FloatRows, Tile};
 use crate::layout::PANEL;
 
 /// Layout parameter of [`tile`]: `WeightLayout::F32`.
@@ -126,30 +126,5 @@ unsafe fn micro<const LAYOUT: u8, const MR: usize, const NR: usize>(
 /// The kernel of one layout.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn tile<const LAYOUT: u8>(tile: &Tile<'_, FloatRows<'_>>) {
-    /// Walks the panels with a wide kernel, then a narrow one.
-    macro_rules! panels {
-        ($row:expr, $mr:literal, $nr:literal) => {{
-            let n_wide = tile.n_panels / $nr * $nr;
-            // SAFETY: the rows of the chunk and these panels are inside the tile.
-            unsafe {
-                for panel in (0..n_wide).step_by($nr) {
-                    micro::<LAYOUT, $mr, $nr>(tile, $row, panel);
-                }
-                for panel in n_wide..tile.n_panels {
-                    micro::<LAYOUT, $mr, 1>(tile, $row, panel);
-                }
-            }
-        }};
-    }
-    for rows in row_chunks(tile.m, MAX_ROWS) {
-        let row = rows.start;
-        match rows.len() {
-            1 => panels!(row, 1, 4),
-            2 => panels!(row, 2, 2),
-            3 => panels!(row, 3, 1),
-            4 => panels!(row, 4, 1),
-            5 => panels!(row, 5, 1),
-            _ => panels!(row, 6, 1),
-        }
-    }
+    walk_tile!(tile, MAX_ROWS, micro::<LAYOUT>, 1 => 4, 2 => 2, 3 => 1, 4 => 1, 5 => 1, 6 => 1);
 }

@@ -27,7 +27,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Tile, row_chunks};
+use super::Tile;
 use crate::layout::{PANEL, Q4_BLOCK, Q8_BLOCK, SCALE_BYTES};
 use crate::quantize::{GROUP, IntRows};
 
@@ -116,32 +116,5 @@ unsafe fn micro<const Q4: bool, const MR: usize, const NR: usize>(
 /// The kernel of one layout.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub(super) fn tile<const Q4: bool>(tile: &Tile<'_, IntRows<'_>>) {
-    /// Walks the panels with a wide kernel, then a narrow one.
-    macro_rules! panels {
-        ($row:expr, $mr:literal, $nr:literal) => {{
-            let n_wide = tile.n_panels / $nr * $nr;
-            // SAFETY: the rows of the chunk and these panels are inside the tile.
-            unsafe {
-                for panel in (0..n_wide).step_by($nr) {
-                    micro::<Q4, $mr, $nr>(tile, $row, panel);
-                }
-                for panel in n_wide..tile.n_panels {
-                    micro::<Q4, $mr, 1>(tile, $row, panel);
-                }
-            }
-        }};
-    }
-    for rows in row_chunks(tile.m, MAX_ROWS) {
-        let row = rows.start;
-        match rows.len() {
-            1 => panels!(row, 1, 1),
-            2 => panels!(row, 2, 1),
-            3 => panels!(row, 3, 2),
-            4 => panels!(row, 4, 2),
-            5 => panels!(row, 5, 2),
-            6 => panels!(row, 6, 2),
-            7 => panels!(row, 7, 2),
-            _ => panels!(row, 8, 2),
-        }
-    }
+    walk_tile!(tile, MAX_ROWS, micro::<Q4>, 1 => 1, 2 => 1, 3 => 2, 4 => 2, 5 => 2, 6 => 2, 7 => 2, 8 => 2);
 }

@@ -36,6 +36,34 @@ use crate::cpu::Cpu;
 use crate::layout::{PANEL, PackedMatrix, WeightLayout};
 use crate::quantize::{IntRows, QuantizedRows};
 
+/// Walks a tile: its rows in chunks, its panels several at once and those left over one by one.
+///
+/// `micro::<LAYOUT>` is a kernel over `MR` rows and `NR` panels, `fn micro<LAYOUT, MR, NR>(tile, row,
+/// panel)`; the pairs `MR => NR` list every length that a chunk can have, up to the largest.
+#[cfg(target_arch = "x86_64")]
+macro_rules! walk_tile {
+    ($tile:expr, $max_rows:expr, $micro:ident::<$layout:ident>, $($mr:literal => $nr:literal),+) => {
+        for rows in super::row_chunks($tile.m, $max_rows) {
+            match rows.len() {
+                $($mr => {
+                    let n_wide = $tile.n_panels / $nr * $nr;
+                    // SAFETY: the rows of the chunk and these panels are inside the tile, and the
+                    // caller runs with the kernel's target features.
+                    unsafe {
+                        for panel in (0..n_wide).step_by($nr) {
+                            $micro::<$layout, $mr, $nr>($tile, rows.start, panel);
+                        }
+                        for panel in n_wide..$tile.n_panels {
+                            $micro::<$layout, $mr, 1>($tile, rows.start, panel);
+                        }
+                    }
+                })+
+                n_rows => unreachable!("invariant: a chunk of {n_rows} rows has a kernel"),
+            }
+        }
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2_float;
 #[cfg(target_arch = "x86_64")]
