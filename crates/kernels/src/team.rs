@@ -447,6 +447,8 @@ mod tests {
         let sums: Vec<AtomicUsize> = (0..3).map(|_| AtomicUsize::new(0)).collect();
         for run in 1..=5_000 {
             team.for_each_tile(3, |tile| {
+                // Long enough for the caller to run out of tiles while others are still at theirs.
+                (0..500).for_each(|_| std::hint::spin_loop());
                 sums[tile].fetch_add(run, Ordering::Relaxed);
             });
             // Relaxed is enough only because the run itself orders its tiles before its return.
