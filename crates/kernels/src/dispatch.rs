@@ -3,13 +3,15 @@
 //! ```text
 //!            KERNELS (private, best first)         each entry points to one table per module
 //!  avx512 -> matmul::AVX512  quantize::..  rows::AVX512  attention::AVX512
+//!  avxvnni-> matmul::AVXVNNI, the rest of avx2
 //!  avx2   -> matmul::AVX2    ...
 //!  scalar -> matmul::SCALAR  ...                     the specification
 //! ```
 //!
 //! A module that adds an operation adds a field to its own `Table`, not here.
 //!
-//! `avx2` promises the target features `avx2,fma,f16c`; `avx512` promises these and
+//! `avx2` promises the target features `avx2,fma,f16c`; `avxvnni` promises these and `avxvnni`,
+//! `avx512` these and
 //! `avx512f,avx512bw,avx512vl,avx512dq,avx512vnni`. No kernel may use more than its entry promises.
 
 use std::fmt;
@@ -43,6 +45,27 @@ static KERNELS: &[Kernels] = &[
         bandwidth: &bandwidth::AVX512,
         rows: &rows::AVX512,
         attention: &attention::AVX512,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "avxvnni",
+        is_supported: || has_avx2() && is_x86_feature_detected!("avxvnni"),
+        matmul: &matmul::AVXVNNI,
+        quantize: &quantize::AVX2,
+        bandwidth: &bandwidth::AVX2,
+        rows: &rows::AVX2,
+        attention: &attention::AVX2,
+    },
+    // The code of `avxvnni` with the encoding of AVX-512, so that tests reach it on more machines.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    Kernels {
+        name: "avxvnni-by-avx512",
+        is_supported: has_avx512,
+        matmul: &matmul::AVXVNNI_BY_AVX512,
+        quantize: &quantize::AVX2,
+        bandwidth: &bandwidth::AVX2,
+        rows: &rows::AVX2,
+        attention: &attention::AVX2,
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {

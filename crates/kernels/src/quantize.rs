@@ -8,11 +8,11 @@
 //!     amax < 1e-30     ->  scale = 0,   values = 0        (127 / amax would overflow)
 //!     otherwise        ->  scale = amax / 127
 //!                          value = round_half_even(x * (127 / amax))      in -127..=127
-//!     sum = sum of the values                             (for kernels with unsigned weights)
+//!     sums = sum of the first and of the last 16 values       (for weights with a zero or a bias)
 //!
 //! values [m, stride] i8     stride = k rounded up to an odd number of cache lines, so that rows
 //!                           of a tile do not share cache sets when k is a power of two
-//! scales [m, k/32] f32      sums [m, k/32] i32
+//! scales [m, k/32] f32      sums [m, k/32, 2] i32
 //! ```
 //!
 //! Reads 4 bytes and writes 1.25 per element, about 4 operations each. `-128` never occurs, which
@@ -32,7 +32,7 @@ const TINY: f32 = 1e-30;
 /// Elements below which waking the team costs more than it gives.
 const MIN_PARALLEL: usize = 1 << 16;
 
-/// Activation rows in int8, with one scale and one sum per group of 32; buffers are reused.
+/// Activation rows in int8, with one scale per group of 32 and one sum per half group; buffers are reused.
 #[derive(Clone, Debug, Default)]
 pub struct QuantizedRows {
     n_rows: usize,
@@ -40,7 +40,7 @@ pub struct QuantizedRows {
     stride: usize,
     values: Vec<i8>,
     scales: Vec<f32>,
-    sums: Vec<i32>,
+    sums: Vec<[i32; 2]>,
 }
 
 impl QuantizedRows {
@@ -90,7 +90,7 @@ impl QuantizedRows {
         (self.n_rows, self.k, self.stride) = (n_rows, k, stride);
         self.values.resize(n_rows * stride, 0);
         self.scales.resize(n_rows * (k / GROUP), 0.0);
-        self.sums.resize(n_rows * (k / GROUP), 0);
+        self.sums.resize(n_rows * (k / GROUP), [0; 2]);
     }
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct IntRows<'a> {
     /// Elements from one row of `values` to the next.
     pub(crate) stride: usize,
     pub(crate) scales: &'a [f32],
-    pub(crate) sums: &'a [i32],
+    pub(crate) sums: &'a [[i32; 2]],
     /// Groups per row: the stride of `scales` and `sums`.
     pub(crate) n_groups: usize,
 }
@@ -117,11 +117,11 @@ impl<'a> IntRows<'a> {
     }
 }
 
-/// One row to quantize: `x [k]` into `values [k]`, `scales [k/32]`, `sums [k/32]`.
+/// One row to quantize: `x [k]` into `values [k]`, `scales [k/32]`, `sums [k/32, 2]`.
 pub(crate) struct RowOut<'a> {
     values: &'a mut [i8],
     scales: &'a mut [f32],
-    sums: &'a mut [i32],
+    sums: &'a mut [[i32; 2]],
 }
 
 /// The kernels of this module for one instruction set.
@@ -197,11 +197,11 @@ fn quantize_row(x: &[f32], out: RowOut<'_>) {
         let amax_bits = x.iter().map(|x| x.to_bits() & 0x7FFF_FFFF).max().unwrap_or(0);
         let (group_scale, factor) = scale_of(amax_bits);
         *scale = group_scale;
-        *sum = 0;
         for (value, x) in values.iter_mut().zip(x) {
             *value = if factor == 0.0 { 0 } else { (x * factor).round_ties_even() as i8 };
-            *sum += i32::from(*value);
         }
+        let (first, last) = values.split_at(GROUP / 2);
+        *sum = [first, last].map(|half| half.iter().map(|&value| i32::from(value)).sum());
     }
 }
 

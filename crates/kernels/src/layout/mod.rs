@@ -1,6 +1,200 @@
 //! How weights lie in memory.
 
+mod float;
+pub(crate) mod int;
 mod packed;
 
-pub use packed::{PANEL, PackedMatrix, WeightLayout};
-pub(crate) use packed::{Q4_BLOCK, Q8_BLOCK, SCALE_BYTES, q4_at, q8_at};
+pub use packed::PackedMatrix;
+
+/// Output rows per panel: the 32-bit lanes of the widest register.
+pub const PANEL: usize = 16;
+
+/// The packed layouts that kernels exist for. Many file formats decode into these few.
+///
+/// The quantized ones multiply int8 activations; what their source rows look like stands at the
+/// layout.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum WeightLayout {
+    /// 32-bit floats.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16, interleaved in pairs.
+    Bf16,
+    /// 8-bit integers with one f16 scale per 32 weights; GGUF `Q8_0` rows.
+    Q8G32,
+    /// 8-bit integers with one scale per output; rows are an f32 scale and one byte per weight.
+    Int8Row,
+    /// 4-bit integers (zero 8) with one f16 scale per 32 weights; GGUF `Q4_0` rows.
+    Q4G32,
+    /// 4-bit integers with an f16 scale and minimum per 32 weights; GGUF `Q4_1` rows.
+    Q4G32Min,
+    /// 4-bit integers with an f16 scale and a zero point per 32 weights. Rows are blocks of the
+    /// scale, the zero point in a byte (0 to 16) and 16 bytes of nibbles, the first 16 weights low.
+    Int4G32,
+    /// As [`Int4G32`](Self::Int4G32) with one scale per 64 weights: scale, zero point, twice 16
+    /// bytes.
+    Int4G64,
+    /// As [`Int4G32`](Self::Int4G32) with one scale per 128 weights: scale, zero point, 4 times 16
+    /// bytes.
+    Int4G128,
+    /// 5-bit integers (zero 16) with one f16 scale per 32 weights; GGUF `Q5_0` rows.
+    Q5G32,
+    /// 5-bit integers with an f16 scale and minimum per 32 weights; GGUF `Q5_1` rows.
+    Q5G32Min,
+    /// Super-blocks of 2-bit integers; GGUF `Q2_K` rows.
+    Q2K,
+    /// Super-blocks of 3-bit integers; GGUF `Q3_K` rows.
+    Q3K,
+    /// Super-blocks of 4-bit integers; GGUF `Q4_K` rows.
+    Q4K,
+    /// Super-blocks of 5-bit integers; GGUF `Q5_K` rows.
+    Q5K,
+    /// Super-blocks of 6-bit integers; GGUF `Q6_K` rows.
+    Q6K,
+    /// Nibbles into a table of signed bytes, one f16 scale per 32 weights; GGUF `IQ4_NL` rows.
+    Iq4Nl,
+    /// As [`Iq4Nl`](Self::Iq4Nl) in super-blocks; GGUF `IQ4_XS` rows.
+    Iq4Xs,
+    /// 4-bit floats with one power of two per 32 weights; GGUF `MXFP4` rows.
+    Mxfp4,
+    /// Ternary weights, five to a byte; GGUF `TQ1_0` rows.
+    Tq1,
+    /// Ternary weights, four to a byte; GGUF `TQ2_0` rows.
+    Tq2,
+}
+
+/// Evaluates `$body` with the type alias `$name` for the integer layout that `$layout` names, and
+/// `$other` for the float layouts.
+macro_rules! with_int_layout {
+    ($layout:expr, $name:ident => $body:expr, else $other:expr) => {
+        with_int_layout!(@match $layout, $name => $body, else $other,
+            Q8G32 Int8Row Q4G32 Q4G32Min Q5G32 Q5G32Min Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs Mxfp4 Tq1 Tq2;
+            Int4G32 = 1, Int4G64 = 2, Int4G128 = 4)
+    };
+    (@match $layout:expr, $name:ident => $body:expr, else $other:expr,
+        $($variant:ident)+; $($int4:ident = $groups:literal),+
+    ) => {
+        match $layout {
+            $($crate::layout::WeightLayout::$variant => {
+                type $name = $crate::layout::int::$variant;
+                $body
+            })+
+            $($crate::layout::WeightLayout::$int4 => {
+                type $name = $crate::layout::int::Int4<$groups>;
+                $body
+            })+
+            $crate::layout::WeightLayout::F32
+            | $crate::layout::WeightLayout::F16
+            | $crate::layout::WeightLayout::Bf16 => $other,
+        }
+    };
+}
+pub(crate) use with_int_layout;
+
+impl WeightLayout {
+    /// Every layout, for tests and benches that iterate.
+    pub const ALL: &'static [Self] = &[
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q8G32,
+        Self::Int8Row,
+        Self::Q4G32,
+        Self::Q4G32Min,
+        Self::Int4G32,
+        Self::Int4G64,
+        Self::Int4G128,
+        Self::Q5G32,
+        Self::Q5G32Min,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4Nl,
+        Self::Iq4Xs,
+        Self::Mxfp4,
+        Self::Tq1,
+        Self::Tq2,
+    ];
+
+    /// Short name, for logs and benches.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Q8G32 => "q8",
+            Self::Int8Row => "int8-row",
+            Self::Q4G32 => "q4",
+            Self::Q4G32Min => "q4-min",
+            Self::Int4G32 => "int4-g32",
+            Self::Int4G64 => "int4-g64",
+            Self::Int4G128 => "int4-g128",
+            Self::Q5G32 => "q5",
+            Self::Q5G32Min => "q5-min",
+            Self::Q2K => "q2k",
+            Self::Q3K => "q3k",
+            Self::Q4K => "q4k",
+            Self::Q5K => "q5k",
+            Self::Q6K => "q6k",
+            Self::Iq4Nl => "iq4nl",
+            Self::Iq4Xs => "iq4xs",
+            Self::Mxfp4 => "mxfp4",
+            Self::Tq1 => "tq1",
+            Self::Tq2 => "tq2",
+        }
+    }
+
+    /// Weights per block: a row is a whole number of blocks.
+    pub fn block_len(self) -> usize {
+        with_int_layout!(self, L => <L as int::IntLayout>::LEN, else 1)
+    }
+
+    /// Bytes of one source row of `k` weights.
+    ///
+    /// # Panics
+    ///
+    /// When `k` is not a multiple of [`block_len`](Self::block_len).
+    pub fn row_bytes(self, k: usize) -> usize {
+        self.check_width(k);
+        with_int_layout!(self, L => int::row_bytes::<L>(k), else float::row_bytes(self, k))
+    }
+
+    /// Whether activations must be quantized for this layout.
+    pub fn needs_quantized_input(self) -> bool {
+        with_int_layout!(self, _L => true, else false)
+    }
+
+    /// Bytes of one panel of `k` inputs.
+    fn panel_bytes(self, k: usize) -> usize {
+        self.check_width(k);
+        with_int_layout!(self, L => int::panel_bytes::<L>(k), else float::panel_bytes(self, k))
+    }
+
+    fn check_width(self, k: usize) {
+        let block_len = self.block_len();
+        assert!(
+            k.is_multiple_of(block_len),
+            "k = {k} is not a multiple of the block of {block_len}"
+        );
+    }
+
+    /// Writes one source row to its lane of a panel of zeros.
+    fn place_row(self, row: &[u8], panel: &mut [u8], lane: usize) {
+        with_int_layout!(self,
+            L => int::place_row::<L>(row, panel, lane),
+            else float::place_row(self, row, panel, lane)
+        );
+    }
+
+    /// The weights of one lane of a panel, dequantized.
+    fn unpack_lane(self, panel: &[u8], lane: usize, out: &mut [f32]) {
+        with_int_layout!(self,
+            L => int::unpack_lane::<L>(panel, lane, out),
+            else float::unpack_lane(self, panel, lane, out)
+        );
+    }
+}

@@ -13,9 +13,10 @@
 //! Lanes are outputs, so nothing is ever added across lanes, and every output has one accumulator:
 //!
 //! * float layouts: `acc[n] = fma(x[k], w[n][k], acc[n])` for `k` ascending, from 0.
-//! * quantized layouts: `acc[n] = fma(isum as f32, sx * sw[n], acc[n])` for groups of 32 ascending,
-//!   from 0; `isum` is the exact integer dot product of the group (at most 2^19, so exact in f32),
-//!   `sx` and `sw` the scales of activations and weights.
+//! * quantized layouts: `acc[n] = fma(isum as f32, sx * sw[n], acc[n])` for groups of 32 (or of 16,
+//!   as the layout has its scales) ascending, from 0; `isum` is the exact integer dot product of the
+//!   group (at most 2^19, so exact in f32), `sx` and `sw` the scales of activations and weights.
+//!   Where weights have a bias, `acc[n] = fma(sx * (sum x as f32), bias[n], acc[n])` follows.
 //!
 //! It does not mention rows, tiles or threads: the bits are the same for every M, on every
 //! instruction set, with any team. (Payload and sign of a NaN are not part of the promise.)
@@ -33,8 +34,8 @@
 use std::ops::Range;
 
 use crate::cpu::Cpu;
-use crate::layout::{PANEL, PackedMatrix, WeightLayout};
-use crate::quantize::{IntRows, QuantizedRows};
+use crate::layout::{PANEL, PackedMatrix, WeightLayout, with_int_layout};
+use crate::quantize::QuantizedRows;
 
 /// Walks a tile: its rows in chunks, its panels several at once and those left over one by one.
 ///
@@ -67,11 +68,8 @@ macro_rules! walk_tile {
 #[cfg(target_arch = "x86_64")]
 mod avx2_float;
 #[cfg(target_arch = "x86_64")]
-mod avx2_int;
-#[cfg(target_arch = "x86_64")]
 mod avx512_float;
-#[cfg(target_arch = "x86_64")]
-mod avx512_int;
+mod int;
 mod scalar;
 #[cfg(test)]
 mod tests;
@@ -106,39 +104,60 @@ pub struct MatmulOutput<'a> {
     pub offset: usize,
 }
 
-/// The kernels of this module for one instruction set, one per layout.
+/// The kernels of this module for one instruction set.
 #[derive(Debug)]
 pub(crate) struct Table {
-    f32: unsafe fn(&Tile<'_, FloatRows<'_>>),
-    f16: unsafe fn(&Tile<'_, FloatRows<'_>>),
-    bf16: unsafe fn(&Tile<'_, FloatRows<'_>>),
-    q8: unsafe fn(&Tile<'_, IntRows<'_>>),
-    q4: unsafe fn(&Tile<'_, IntRows<'_>>),
+    float: fn(WeightLayout) -> FloatKernel,
+    int: fn(WeightLayout) -> int::Kernel,
+}
+
+type FloatKernel = unsafe fn(&Tile<'_, FloatRows<'_>>);
+
+/// The kernel of an integer layout, out of a generic function over all of them.
+macro_rules! int_kernel {
+    ($layout:expr, $kernel:ident) => {
+        with_int_layout!($layout,
+            L => int::$kernel::<L> as int::Kernel,
+            else unreachable!("invariant: float layouts have kernels of their own")
+        )
+    };
 }
 
 pub(crate) static SCALAR: Table = Table {
-    f32: scalar::f32,
-    f16: scalar::f16,
-    bf16: scalar::bf16,
-    q8: scalar::q8,
-    q4: scalar::q4,
+    float: |layout| match layout {
+        WeightLayout::F32 => scalar::f32,
+        WeightLayout::F16 => scalar::f16,
+        _ => scalar::bf16,
+    },
+    int: |layout| int_kernel!(layout, scalar),
 };
 #[cfg(target_arch = "x86_64")]
-pub(crate) static AVX2: Table = Table {
-    f32: avx2_float::tile::<{ avx2_float::F32 }>,
-    f16: avx2_float::tile::<{ avx2_float::F16 }>,
-    bf16: avx2_float::tile::<{ avx2_float::BF16 }>,
-    q8: avx2_int::tile::<false>,
-    q4: avx2_int::tile::<true>,
-};
+pub(crate) static AVX2: Table =
+    Table { float: avx2_float_kernel, int: |layout| int_kernel!(layout, avx2) };
+#[cfg(target_arch = "x86_64")]
+pub(crate) static AVXVNNI: Table =
+    Table { float: avx2_float_kernel, int: |layout| int_kernel!(layout, avxvnni) };
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) static AVXVNNI_BY_AVX512: Table =
+    Table { float: avx2_float_kernel, int: |layout| int_kernel!(layout, avxvnni_by_avx512) };
 #[cfg(target_arch = "x86_64")]
 pub(crate) static AVX512: Table = Table {
-    f32: avx512_float::tile::<{ avx512_float::F32 }>,
-    f16: avx512_float::tile::<{ avx512_float::F16 }>,
-    bf16: avx512_float::tile::<{ avx512_float::BF16 }>,
-    q8: avx512_int::tile::<false>,
-    q4: avx512_int::tile::<true>,
+    float: |layout| match layout {
+        WeightLayout::F32 => avx512_float::tile::<{ avx512_float::F32 }>,
+        WeightLayout::F16 => avx512_float::tile::<{ avx512_float::F16 }>,
+        _ => avx512_float::tile::<{ avx512_float::BF16 }>,
+    },
+    int: |layout| int_kernel!(layout, avx512),
 };
+
+#[cfg(target_arch = "x86_64")]
+fn avx2_float_kernel(layout: WeightLayout) -> FloatKernel {
+    match layout {
+        WeightLayout::F32 => avx2_float::tile::<{ avx2_float::F32 }>,
+        WeightLayout::F16 => avx2_float::tile::<{ avx2_float::F16 }>,
+        _ => avx2_float::tile::<{ avx2_float::BF16 }>,
+    }
+}
 
 /// Borrowed float rows.
 #[derive(Clone, Copy, Debug)]
@@ -218,10 +237,7 @@ impl Cpu {
             };
             assert_eq!(rows.k(), w.k(), "width of the quantized activations");
             let m = rows.n_rows();
-            let kernel = match w.layout() {
-                WeightLayout::Q8G32 => self.kernels.matmul.q8,
-                _ => self.kernels.matmul.q4,
-            };
+            let kernel = (self.kernels.matmul.int)(w.layout());
             let view = rows.view();
             self.for_each_block(w, m, w.k(), y, |block, y| {
                 let x = view.starting_at(block.rows.start);
@@ -231,11 +247,7 @@ impl Cpu {
         } else {
             let m = x.rows.len().checked_div(w.k()).unwrap_or(0);
             assert_eq!(x.rows.len(), m * w.k(), "activations are not rows of {}", w.k());
-            let kernel = match w.layout() {
-                WeightLayout::F32 => self.kernels.matmul.f32,
-                WeightLayout::F16 => self.kernels.matmul.f16,
-                _ => self.kernels.matmul.bf16,
-            };
+            let kernel = (self.kernels.matmul.float)(w.layout());
             self.for_each_block(w, m, w.k() * 4, y, |block, y| {
                 let data = &x.rows[block.rows.start * w.k()..];
                 let x = FloatRows { data, stride: w.k() };

@@ -16,13 +16,13 @@ pub(super) fn quantize_row_avx512(x: &[f32], out: RowOut<'_>) {
         *scale = group_scale;
         if factor == 0.0 {
             values.fill(0);
-            *sum = 0;
+            *sum = [0; 2];
             continue;
         }
         let factor = _mm512_set1_ps(factor);
         let a = _mm512_cvtps_epi32(_mm512_mul_ps(a, factor));
         let b = _mm512_cvtps_epi32(_mm512_mul_ps(b, factor));
-        *sum = _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
+        *sum = [_mm512_reduce_add_epi32(a), _mm512_reduce_add_epi32(b)];
         // SAFETY: the group holds 32 bytes.
         unsafe {
             _mm_storeu_si128(values.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(a));
@@ -50,16 +50,18 @@ pub(super) fn quantize_row_avx2(x: &[f32], out: RowOut<'_>) {
         *scale = group_scale;
         if factor == 0.0 {
             values.fill(0);
-            *sum = 0;
+            *sum = [0; 2];
             continue;
         }
         let factor = _mm256_set1_ps(factor);
         let q = v.map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, factor)));
-        let total = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
-        let mut lanes = [0_i32; 8];
-        // SAFETY: `lanes` is as large as the register.
-        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), total) };
-        *sum = lanes.iter().sum();
+        for (half, sum) in sum.iter_mut().enumerate() {
+            let mut lanes = [0_i32; 8];
+            let total = _mm256_add_epi32(q[2 * half], q[2 * half + 1]);
+            // SAFETY: `lanes` is as large as the register.
+            unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), total) };
+            *sum = lanes.iter().sum();
+        }
         // Packing works within 128-bit halves; the permutation puts the dwords back in order.
         let low = _mm256_packs_epi32(q[0], q[1]);
         let high = _mm256_packs_epi32(q[2], q[3]);

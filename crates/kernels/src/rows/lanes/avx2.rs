@@ -20,6 +20,14 @@ impl Avx2 {
     }
 }
 
+impl Avx2 {
+    /// Sixteen lanes of two registers.
+    #[inline(always)]
+    pub(crate) fn pair(low: __m256, high: __m256) -> Pair {
+        Pair(low, high)
+    }
+}
+
 /// Lanes 0-7 and 8-15.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair(__m256, __m256);

@@ -1,0 +1,181 @@
+//! Nibbles that name one of sixteen signed bytes.
+
+use super::lines::{HALVES, half_at, nibble_quad, place_half, place_nibbles, read_nibbles};
+use super::plain::source_nibbles;
+use super::{Block, Bytes, Group, IntLayout, Range};
+use crate::layout::PANEL;
+use crate::quantize::GROUP;
+
+/// The values of GGUF `IQ4_NL` and `IQ4_XS`.
+const NON_LINEAR: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Twice the values of a 4-bit float with 2 bits of exponent and 1 of mantissa.
+const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// Four quads of entries.
+///
+/// # Safety
+///
+/// The 4 lines at `offset` are inside the block.
+#[inline(always)]
+unsafe fn entries<S: Bytes>(
+    s: S,
+    table: &[i8; 16],
+    block: Block,
+    offset: usize,
+    half: usize,
+) -> [S::B; 4] {
+    // SAFETY: the caller vouches for the lines.
+    unsafe {
+        [
+            s.lookup(table, nibble_quad(s, block, offset, half, 0)),
+            s.lookup(table, nibble_quad(s, block, offset, half, 1)),
+            s.lookup(table, nibble_quad(s, block, offset, half, 2)),
+            s.lookup(table, nibble_quad(s, block, offset, half, 3)),
+        ]
+    }
+}
+
+/// The entries of a group.
+fn read_entries(table: &[i8; 16], lines: &[u8], lane: usize) -> [i8; GROUP] {
+    read_nibbles(lines, lane).map(|q| table[usize::from(q)])
+}
+
+/// `16 f16 scales | 4 lines of nibbles`: GGUF `IQ4_NL`.
+pub(crate) struct Iq4Nl;
+
+// SAFETY: the head and 4 lines are the whole block.
+unsafe impl IntLayout for Iq4Nl {
+    const LEN: usize = GROUP;
+    const SOURCE_BYTES: usize = 18;
+    const BLOCK_BYTES: usize = HALVES + 256;
+    const RANGE: Range = Range::Signed;
+
+    fn place(source: &[u8], block: &mut [u8], lane: usize) {
+        place_half(source, block, 0, lane);
+        place_nibbles(&source_nibbles(&source[2..]), &mut block[HALVES..], lane);
+    }
+
+    fn read(block: &[u8], lane: usize, _group: usize) -> Group {
+        let q = read_entries(&NON_LINEAR, &block[HALVES..], lane);
+        Group { q, scale: [half_at(block, 0, lane); 2], bias: [0.0; 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Bytes>(s: S, _: &[S::F; 2], block: Block, _: usize, _: usize) -> S::F {
+        // SAFETY: the head of the block.
+        s.halves(unsafe { block.at(0) })
+    }
+
+    #[inline(always)]
+    unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, half: usize) -> [S::B; 4] {
+        // SAFETY: the lines follow the head.
+        unsafe { entries(s, &NON_LINEAR, block, HALVES, half) }
+    }
+}
+
+/// `16 f16 d | 8 x ( 16 signed scales | 4 lines of nibbles )`: GGUF `IQ4_XS`, its 6-bit scales
+/// (less 32) in bytes.
+pub(crate) struct Iq4Xs;
+
+impl Iq4Xs {
+    const GROUP_BYTES: usize = PANEL + 256;
+}
+
+// SAFETY: the head and 8 groups of a row of scales and 4 lines are the whole block.
+unsafe impl IntLayout for Iq4Xs {
+    const LEN: usize = 256;
+    const SOURCE_BYTES: usize = 136;
+    const BLOCK_BYTES: usize = HALVES + 8 * Self::GROUP_BYTES;
+    const RANGE: Range = Range::Signed;
+
+    fn place(source: &[u8], block: &mut [u8], lane: usize) {
+        place_half(source, block, 0, lane);
+        let high = u16::from_le_bytes([source[2], source[3]]);
+        for (g, group) in block[HALVES..].chunks_mut(Self::GROUP_BYTES).enumerate() {
+            let low = source[4 + g / 2] >> (g % 2 * 4) & 15;
+            let scale = low | ((high >> (2 * g) & 3) as u8) << 4;
+            group[lane] = scale.wrapping_sub(32);
+            let nibbles = source_nibbles(&source[8 + g * 16..]);
+            place_nibbles(&nibbles, &mut group[PANEL..], lane);
+        }
+    }
+
+    fn read(block: &[u8], lane: usize, group: usize) -> Group {
+        let d = half_at(block, 0, lane);
+        let group = &block[HALVES + group * Self::GROUP_BYTES..];
+        let scale = d * f32::from(group[lane].cast_signed());
+        let q = read_entries(&NON_LINEAR, &group[PANEL..], lane);
+        Group { q, scale: [scale; 2], bias: [0.0; 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn head<S: Bytes>(s: S, block: Block) -> [S::F; 2] {
+        // SAFETY: the head of the block.
+        [s.halves(unsafe { block.at(0) }), s.splat(0.0)]
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Bytes>(s: S, head: &[S::F; 2], b: Block, group: usize, _: usize) -> S::F {
+        // SAFETY: the scales of the group.
+        s.mul(head[0], s.signed(unsafe { b.at(HALVES + group * Self::GROUP_BYTES) }))
+    }
+
+    #[inline(always)]
+    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, half: usize) -> [S::B; 4] {
+        let lines = HALVES + group * Self::GROUP_BYTES + PANEL;
+        // SAFETY: the lines of the group.
+        unsafe { entries(s, &NON_LINEAR, block, lines, half) }
+    }
+}
+
+/// `16 exponents | 4 lines of nibbles`: GGUF `MXFP4`, half the power of two times twice the float.
+pub(crate) struct Mxfp4;
+
+impl Mxfp4 {
+    /// The bits of `2^(exponent - 128)`; the two smallest are subnormal.
+    #[inline(always)]
+    fn scale_bits(exponent: u8) -> u32 {
+        let exponent = u32::from(exponent);
+        let normal = exponent.wrapping_sub(1) << 23;
+        let subnormal = 0x0020_0000 << (exponent & 1);
+        if exponent < 2 { subnormal } else { normal }
+    }
+}
+
+// SAFETY: the head and 4 lines are the whole block.
+unsafe impl IntLayout for Mxfp4 {
+    const LEN: usize = GROUP;
+    const SOURCE_BYTES: usize = 17;
+    const BLOCK_BYTES: usize = PANEL + 256;
+    const RANGE: Range = Range::Signed;
+
+    fn place(source: &[u8], block: &mut [u8], lane: usize) {
+        block[lane] = source[0];
+        place_nibbles(&source_nibbles(&source[1..]), &mut block[PANEL..], lane);
+    }
+
+    fn read(block: &[u8], lane: usize, _group: usize) -> Group {
+        let scale = f32::from_bits(Self::scale_bits(block[lane]));
+        let q = read_entries(&TWICE_E2M1, &block[PANEL..], lane);
+        Group { q, scale: [scale; 2], bias: [0.0; 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Bytes>(s: S, _: &[S::F; 2], block: Block, _: usize, _: usize) -> S::F {
+        // SAFETY: the head of the block.
+        let exponents: &[u8; 16] = unsafe { block.at(0) };
+        let mut bits = [0; 16];
+        for lane in 0..16 {
+            bits[lane] = Self::scale_bits(exponents[lane]);
+        }
+        s.from_bits(&bits)
+    }
+
+    #[inline(always)]
+    unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, half: usize) -> [S::B; 4] {
+        // SAFETY: the lines follow the head.
+        unsafe { entries(s, &TWICE_E2M1, block, PANEL, half) }
+    }
+}

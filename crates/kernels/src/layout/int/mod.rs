@@ -1,0 +1,260 @@
+//! Integer layouts: blocks of small integers with scales, sixteen outputs side by side.
+//!
+//! ```text
+//! panel  = [f32 scale of each output, where ROW_SCALE] block block block ...
+//! block  = head | group 0 | group 1 | ...            LEN inputs of 16 outputs
+//! group  = [scales of the group] | integers          32 inputs of 16 outputs
+//!
+//! integers of a group, each a 64-byte line [16 outputs][4 k] per quad of inputs:
+//!   8 bits    8 lines: line q is quad q
+//!   4 bits    4 lines: low nibbles quads 0-3, high nibbles quads 4-7
+//!   2 bits    2 lines: bits 2s..2s+2 of line v are quad v + 2s
+//!   1 bit     1 line:  bit q is quad q
+//!   trits    13 lines per 256 inputs: trit n of line v is quad 5v + n
+//! ```
+//!
+//! A weight is `scale * (q - zero)`, or `scale * q + bias` where a format has minima; scales and
+//! biases belong to 32 inputs, or to 16 where `SPLIT`. A layout says how a source block is placed
+//! ([`IntLayout::place`]), what the placed block means ([`IntLayout::read`], the specification) and
+//! how a register reads it ([`IntLayout::weights`] and its neighbours).
+//!
+//! | layout | source | packed bytes / source bytes of a block |
+//! |---|---|---|
+//! | `Q8G32` `Q4G32` `Q5G32` and their `Min` forms | GGUF `Q8_0` `Q4_0` `Q5_0` `Q4_1` `Q5_1` | 1 |
+//! | `Q2K` `Q3K` `Q6K` | GGUF `Q2_K` `Q3_K` `Q6_K` | 1 |
+//! | `Q4K` `Q5K` | GGUF `Q4_K` `Q5_K`; 6-bit scales widened to bytes | 1.028, 1.023 |
+//! | `Iq4Nl` `Mxfp4` `Iq4Xs` | GGUF `IQ4_NL` `MXFP4` `IQ4_XS` | 1, 1, 1.015 |
+//! | `Tq1` `Tq2` | GGUF `TQ1_0` `TQ2_0` | 1 |
+//! | `Int4G32` `Int4G64` `Int4G128` | scale, zero point and nibbles per group: GPTQ, AWQ | 1 |
+//! | `Int8Row` | one f32 scale per output and its bytes | 1 |
+
+mod codebook;
+mod k_quants;
+mod lines;
+mod plain;
+mod ternary;
+
+pub(crate) use codebook::{Iq4Nl, Iq4Xs, Mxfp4};
+pub(crate) use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
+pub(crate) use plain::{Int4, Int8Row, Q4G32, Q4G32Min, Q5G32, Q5G32Min, Q8G32};
+pub(crate) use ternary::{Tq1, Tq2};
+
+use super::PANEL;
+use crate::quantize::GROUP;
+
+/// Inputs that share a scale where a layout is `SPLIT`.
+pub(crate) const HALF: usize = GROUP / 2;
+
+/// How the integers of a layout relate to zero.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Range {
+    /// Stored from zero up to at most 63; `zero` stands for zero.
+    Unsigned { zero: i32 },
+    /// Eight bits with a sign.
+    Signed,
+}
+
+/// One group of one output, as the specification reads it: weight `i` is
+/// `scale[i / 16] * q[i] + bias[i / 16]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    /// Integers, the zero taken off.
+    pub(crate) q: [i8; GROUP],
+    pub(crate) scale: [f32; 2],
+    pub(crate) bias: [f32; 2],
+}
+
+/// Sixteen floats and sixteen quads of bytes in the registers of one instruction set.
+///
+/// What [`IntLayout`]s need to read a block, beyond arithmetic on floats.
+pub(crate) trait Bytes: crate::rows::lanes::Simd {
+    /// Sixty-four bytes: `[16 outputs][4 k]`.
+    type B: Copy;
+
+    /// Sixty-four bytes from memory.
+    fn bytes(self, from: &[u8; 64]) -> Self::B;
+    /// `x & mask` of every byte.
+    fn and(self, x: Self::B, mask: u8) -> Self::B;
+    /// `x | y`.
+    fn or(self, x: Self::B, y: Self::B) -> Self::B;
+    /// Every 16-bit word shifted down by `n`; bits of the upper byte enter the lower one.
+    fn shr(self, x: Self::B, n: usize) -> Self::B;
+    /// Every 16-bit word shifted up by `n`; bits of the lower byte enter the upper one.
+    fn shl(self, x: Self::B, n: usize) -> Self::B;
+    /// `table[x]` of every byte below 16.
+    fn lookup(self, table: &[i8; 16], x: Self::B) -> Self::B;
+    /// The trit `(x * power mod 256) * 3 >> 8` of every byte; `power` is a power of three.
+    fn trit(self, x: Self::B, power: u8) -> Self::B;
+    /// Sixteen half-precision numbers.
+    fn halves(self, from: &[u8; 32]) -> Self::F;
+    /// Sixteen bytes without a sign.
+    fn unsigned(self, from: &[u8; 16]) -> Self::F;
+    /// Sixteen bytes with a sign.
+    fn signed(self, from: &[u8; 16]) -> Self::F;
+    /// Sixteen floats by their bits.
+    fn from_bits(self, from: &[u32; 16]) -> Self::F;
+}
+
+/// A packed block in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Block(*const u8);
+
+impl Block {
+    /// A block at `start`.
+    ///
+    /// # Safety
+    ///
+    /// As many bytes as the layout's block has are readable there for as long as this value is used.
+    #[inline(always)]
+    pub(crate) unsafe fn new(start: *const u8) -> Self {
+        Self(start)
+    }
+
+    /// Asks for the line at `offset`, which may lie anywhere.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch may name any address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.0.wrapping_add(offset).cast());
+        }
+    }
+
+    /// `N` bytes at `offset`.
+    ///
+    /// # Safety
+    ///
+    /// They are inside the block.
+    #[inline(always)]
+    pub(crate) unsafe fn at<'a, const N: usize>(self, offset: usize) -> &'a [u8; N] {
+        // SAFETY: the caller vouches for the range, and bytes have no alignment.
+        unsafe { &*self.0.add(offset).cast() }
+    }
+}
+
+/// One way to lay small integers with scales in memory.
+///
+/// # Safety
+///
+/// Every offset that the reading functions hand to [`Block::at`] is inside `BLOCK_BYTES`, for
+/// `group < LEN / 32` and `half < 2`.
+pub(crate) unsafe trait IntLayout {
+    /// Inputs per block.
+    const LEN: usize;
+    /// Bytes of a source block of one output.
+    const SOURCE_BYTES: usize;
+    /// Bytes of a packed block of sixteen outputs.
+    const BLOCK_BYTES: usize;
+    /// What the integers are.
+    const RANGE: Range;
+    /// Whether scales and biases belong to 16 inputs each.
+    const SPLIT: bool = false;
+    /// Whether weights have a bias.
+    const BIAS: bool = false;
+    /// Whether each output has one f32 scale: at the head of the source row and of the panel.
+    const ROW_SCALE: bool = false;
+
+    /// Writes the source block of output `lane` to its places in a packed block of zeros.
+    fn place(source: &[u8], block: &mut [u8], lane: usize);
+
+    /// Group `group` of output `lane`: the specification.
+    fn read(block: &[u8], lane: usize, group: usize) -> Group;
+
+    /// What all groups of a block share; handed back to `scale` and `bias`.
+    ///
+    /// # Safety
+    ///
+    /// `block` is a block of this layout, here and below.
+    #[inline(always)]
+    unsafe fn head<S: Bytes>(s: S, _block: Block) -> [S::F; 2] {
+        [s.splat(0.0); 2]
+    }
+
+    /// Scales of a group, or of half of it.
+    ///
+    /// # Safety
+    ///
+    /// See [`head`](Self::head).
+    unsafe fn scale<S: Bytes>(
+        s: S,
+        head: &[S::F; 2],
+        block: Block,
+        group: usize,
+        half: usize,
+    ) -> S::F;
+
+    /// Biases of a group, or of half of it; not called unless `BIAS`.
+    ///
+    /// # Safety
+    ///
+    /// See [`head`](Self::head).
+    #[inline(always)]
+    unsafe fn bias<S: Bytes>(
+        s: S,
+        _head: &[S::F; 2],
+        _block: Block,
+        _group: usize,
+        _half: usize,
+    ) -> S::F {
+        s.splat(0.0)
+    }
+
+    /// The integers of four quads: inputs `16 half .. 16 half + 16` of the group, as stored.
+    ///
+    /// # Safety
+    ///
+    /// See [`head`](Self::head).
+    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, half: usize) -> [S::B; 4];
+}
+
+/// Bytes of a panel of `k` inputs.
+pub(crate) fn panel_bytes<L: IntLayout>(k: usize) -> usize {
+    let head = if L::ROW_SCALE { PANEL * 4 } else { 0 };
+    head + k / L::LEN * L::BLOCK_BYTES
+}
+
+/// Bytes of a source row of `k` inputs.
+pub(crate) fn row_bytes<L: IntLayout>(k: usize) -> usize {
+    let head = if L::ROW_SCALE { 4 } else { 0 };
+    head + k / L::LEN * L::SOURCE_BYTES
+}
+
+/// Writes a source row to its lane of a panel of zeros.
+pub(crate) fn place_row<L: IntLayout>(row: &[u8], panel: &mut [u8], lane: usize) {
+    let (row, panel) = if L::ROW_SCALE {
+        let ((scale, row), (scales, panel)) = (row.split_at(4), panel.split_at_mut(PANEL * 4));
+        scales[lane * 4..lane * 4 + 4].copy_from_slice(scale);
+        (row, panel)
+    } else {
+        (row, panel)
+    };
+    for (source, block) in row.chunks(L::SOURCE_BYTES).zip(panel.chunks_mut(L::BLOCK_BYTES)) {
+        L::place(source, block, lane);
+    }
+}
+
+/// The scale of output `lane`, 1 where the layout has none, and the blocks of a panel.
+pub(crate) fn split_panel<L: IntLayout>(panel: &[u8], lane: usize) -> (f32, &[u8]) {
+    if L::ROW_SCALE {
+        let (scales, blocks) = panel.split_at(PANEL * 4);
+        (bytemuck::pod_read_unaligned(&scales[lane * 4..lane * 4 + 4]), blocks)
+    } else {
+        (1.0, panel)
+    }
+}
+
+/// The weights of one lane of a panel.
+pub(crate) fn unpack_lane<L: IntLayout>(panel: &[u8], lane: usize, out: &mut [f32]) {
+    let (row_scale, blocks) = split_panel::<L>(panel, lane);
+    for (block, out) in blocks.chunks(L::BLOCK_BYTES).zip(out.chunks_mut(L::LEN)) {
+        for (group_idx, out) in out.chunks_mut(GROUP).enumerate() {
+            let group = L::read(block, lane, group_idx);
+            for (i, out) in out.iter_mut().enumerate() {
+                let weight = group.scale[i / HALF] * f32::from(group.q[i]);
+                let weight = if L::BIAS { weight + group.bias[i / HALF] } else { weight };
+                *out = if L::ROW_SCALE { row_scale * weight } else { weight };
+            }
+        }
+    }
+}

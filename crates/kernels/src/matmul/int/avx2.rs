@@ -1,0 +1,295 @@
+//! Blocks and dot products on AVX2: a line of 64 bytes is two registers, of outputs 0-7 and 8-15.
+//!
+//! ```text
+//! unsigned, at most 63   two quads: t16 = maddubs(w, x) + maddubs(w', x')   at most 4 * 63 * 127
+//!                        sum += madd(t16, 1)
+//! signed                 |w| as unsigned, x with the sign of w: |w| (x sign w) = w x
+//!                        t16 = maddubs(|w|, sign(x, w))                     at most 2 * 128 * 127
+//!                        sum += madd(t16, 1)
+//! AVX-VNNI               sum = vpdpbusd(sum, w, x) on half the width of AVX-512
+//! ```
+//!
+//! A weight of -128 (only hostile or foreign files have it) is right as well: `abs_epi8` leaves
+//! 0x80, which `maddubs` reads as 128, and `sign_epi8` negates x, which is never -128.
+//!
+//! Considered and not taken (reasoned, not measured): `w ^ 0x80` as the unsigned side, as on VNNI
+//! (`2 * 255 * 127` saturates 16 bits); widening both sides to 16 bits (as many operations, twice
+//! the registers); sums of 16 bits over a whole group (a tenth fewer operations for nibbles alone).
+
+use std::arch::x86_64::*;
+
+use super::Dot;
+use crate::layout::int::Bytes;
+use crate::rows::lanes::{Avx2, Simd};
+
+/// Both halves of a line.
+#[derive(Clone, Copy)]
+pub(crate) struct Line([__m256i; 2]);
+
+impl Bytes for Avx2 {
+    type B = Line;
+
+    #[inline(always)]
+    fn bytes(self, from: &[u8; 64]) -> Line {
+        let at = from.as_ptr();
+        // SAFETY: `self` proves that this CPU has AVX2, here and below; 64 bytes are read.
+        unsafe { Line([_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(32).cast())]) }
+    }
+
+    #[inline(always)]
+    fn and(self, x: Line, mask: u8) -> Line {
+        // SAFETY: as above.
+        unsafe {
+            let mask = _mm256_set1_epi8(mask.cast_signed());
+            Line([_mm256_and_si256(x.0[0], mask), _mm256_and_si256(x.0[1], mask)])
+        }
+    }
+
+    #[inline(always)]
+    fn or(self, x: Line, y: Line) -> Line {
+        // SAFETY: as above.
+        unsafe { Line([_mm256_or_si256(x.0[0], y.0[0]), _mm256_or_si256(x.0[1], y.0[1])]) }
+    }
+
+    #[inline(always)]
+    fn shr(self, x: Line, n: usize) -> Line {
+        // SAFETY: as above.
+        unsafe {
+            let n = _mm_cvtsi32_si128(n as i32);
+            Line([_mm256_srl_epi16(x.0[0], n), _mm256_srl_epi16(x.0[1], n)])
+        }
+    }
+
+    #[inline(always)]
+    fn shl(self, x: Line, n: usize) -> Line {
+        // SAFETY: as above.
+        unsafe {
+            let n = _mm_cvtsi32_si128(n as i32);
+            Line([_mm256_sll_epi16(x.0[0], n), _mm256_sll_epi16(x.0[1], n)])
+        }
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: &[i8; 16], x: Line) -> Line {
+        // SAFETY: as above; 16 bytes are read.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            Line([_mm256_shuffle_epi8(table, x.0[0]), _mm256_shuffle_epi8(table, x.0[1])])
+        }
+    }
+
+    #[inline(always)]
+    fn trit(self, x: Line, power: u8) -> Line {
+        Line([trit(x.0[0], power), trit(x.0[1], power)])
+    }
+
+    #[inline(always)]
+    fn halves(self, from: &[u8; 32]) -> Self::F {
+        let at = from.as_ptr();
+        // SAFETY: as above, with the F16C that comes with the proof; 32 bytes are read.
+        unsafe {
+            let low = _mm256_cvtph_ps(_mm_loadu_si128(at.cast()));
+            Self::pair(low, _mm256_cvtph_ps(_mm_loadu_si128(at.add(16).cast())))
+        }
+    }
+
+    #[inline(always)]
+    fn unsigned(self, from: &[u8; 16]) -> Self::F {
+        let at = from.as_ptr();
+        // SAFETY: as above; 16 bytes are read.
+        unsafe {
+            let low = _mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast()));
+            let high = _mm256_cvtepu8_epi32(_mm_loadl_epi64(at.add(8).cast()));
+            Self::pair(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+
+    #[inline(always)]
+    fn signed(self, from: &[u8; 16]) -> Self::F {
+        let at = from.as_ptr();
+        // SAFETY: as above; 16 bytes are read.
+        unsafe {
+            let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast()));
+            let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.add(8).cast()));
+            Self::pair(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+
+    #[inline(always)]
+    fn from_bits(self, from: &[u32; 16]) -> Self::F {
+        let at = from.as_ptr();
+        // SAFETY: as above; 64 bytes are read.
+        unsafe { Self::pair(_mm256_loadu_ps(at.cast()), _mm256_loadu_ps(at.add(8).cast())) }
+    }
+}
+
+/// See [`Bytes::trit`].
+#[inline(always)]
+fn trit(x: __m256i, power: u8) -> __m256i {
+    // SAFETY: called with the proof of AVX2 alone.
+    unsafe {
+        let power = _mm256_set1_epi16(i16::from(power));
+        let (low, three) = (_mm256_set1_epi16(0xff), _mm256_set1_epi16(3));
+        let even = _mm256_and_si256(_mm256_mullo_epi16(x, power), low);
+        let odd = _mm256_mullo_epi16(_mm256_srli_epi16::<8>(x), power);
+        let odd = _mm256_and_si256(odd, low);
+        let even = _mm256_srli_epi16::<8>(_mm256_mullo_epi16(even, three));
+        let odd = _mm256_andnot_si256(low, _mm256_mullo_epi16(odd, three));
+        _mm256_or_si256(even, odd)
+    }
+}
+
+/// Sixteen sums.
+#[derive(Clone, Copy)]
+pub(crate) struct Sums([__m256i; 2]);
+
+/// Four activations for every output.
+///
+/// # Safety
+///
+/// This CPU has AVX2.
+#[inline(always)]
+unsafe fn broadcast(x: &[i8; 16], quad: usize) -> __m256i {
+    // SAFETY: `quad` is below 4.
+    unsafe { _mm256_set1_epi32(x.as_ptr().add(quad * 4).cast::<i32>().read_unaligned()) }
+}
+
+#[inline(always)]
+fn splat(x: i32) -> Sums {
+    // SAFETY: called with the proof of AVX2 alone, here and below.
+    unsafe { Sums([_mm256_set1_epi32(x); 2]) }
+}
+
+#[inline(always)]
+fn to_float(x: Sums) -> <Avx2 as Simd>::F {
+    // SAFETY: as above.
+    unsafe { Avx2::pair(_mm256_cvtepi32_ps(x.0[0]), _mm256_cvtepi32_ps(x.0[1])) }
+}
+
+/// Multiplication in 16 bits, as every AVX2 has it.
+#[derive(Clone, Copy)]
+pub(super) struct Maddubs;
+
+impl Dot<Avx2> for Maddubs {
+    type I = Sums;
+    const OFFSET: i32 = 0;
+
+    #[inline(always)]
+    fn splat(self, _: Avx2, x: i32) -> Sums {
+        splat(x)
+    }
+
+    #[inline(always)]
+    fn to_float(self, _: Avx2, x: Sums) -> <Avx2 as Simd>::F {
+        to_float(x)
+    }
+
+    #[inline(always)]
+    fn signed(self, _: Avx2, w: Line) -> Line {
+        w
+    }
+
+    #[inline(always)]
+    fn dot<const SIGNED: bool>(self, _: Avx2, mut sum: Sums, w: &[Line; 4], x: &[i8; 16]) -> Sums {
+        // SAFETY: `Avx2` proves that the instructions are there.
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            for quad in (0..4).step_by(2) {
+                let x = [broadcast(x, quad), broadcast(x, quad + 1)];
+                for (half, sum) in sum.0.iter_mut().enumerate() {
+                    let (w0, w1) = (w[quad].0[half], w[quad + 1].0[half]);
+                    if SIGNED {
+                        let t0 =
+                            _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(x[0], w0));
+                        let t1 =
+                            _mm256_maddubs_epi16(_mm256_abs_epi8(w1), _mm256_sign_epi8(x[1], w1));
+                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(t0, ones));
+                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(t1, ones));
+                    } else {
+                        let t0 = _mm256_maddubs_epi16(w0, x[0]);
+                        let t1 = _mm256_maddubs_epi16(w1, x[1]);
+                        let both = _mm256_madd_epi16(_mm256_add_epi16(t0, t1), ones);
+                        *sum = _mm256_add_epi32(*sum, both);
+                    }
+                }
+            }
+        }
+        sum
+    }
+}
+
+/// `vpdpbusd` on 256 bits, by the encoding of AVX-VNNI or of AVX-512: the same operation.
+macro_rules! vnni {
+    ($(#[$doc:meta])* $name:ident, $dpbusd:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(super) struct $name(());
+
+        impl $name {
+            /// The proof.
+            ///
+            /// # Safety
+            ///
+            /// This CPU has the instruction.
+            #[inline(always)]
+            pub(super) unsafe fn assume() -> Self {
+                Self(())
+            }
+        }
+
+        impl Dot<Avx2> for $name {
+            type I = Sums;
+            /// As on AVX-512: one side is unsigned.
+            const OFFSET: i32 = 128;
+
+            #[inline(always)]
+            fn splat(self, _: Avx2, x: i32) -> Sums {
+                splat(x)
+            }
+
+            #[inline(always)]
+            fn to_float(self, _: Avx2, x: Sums) -> <Avx2 as Simd>::F {
+                to_float(x)
+            }
+
+            #[inline(always)]
+            fn signed(self, _: Avx2, w: Line) -> Line {
+                // SAFETY: `Avx2` proves that the instructions are there.
+                unsafe {
+                    let flip = _mm256_set1_epi8(i8::MIN);
+                    Line([_mm256_xor_si256(w.0[0], flip), _mm256_xor_si256(w.0[1], flip)])
+                }
+            }
+
+            #[inline(always)]
+            fn dot<const SIGNED: bool>(
+                self,
+                _: Avx2,
+                mut sum: Sums,
+                w: &[Line; 4],
+                x: &[i8; 16],
+            ) -> Sums {
+                for quad in 0..4 {
+                    // SAFETY: both proofs are there.
+                    unsafe {
+                        let x = broadcast(x, quad);
+                        sum.0[0] = $dpbusd(sum.0[0], w[quad].0[0], x);
+                        sum.0[1] = $dpbusd(sum.0[1], w[quad].0[1], x);
+                    }
+                }
+                sum
+            }
+        }
+    };
+}
+
+vnni! {
+    /// Proof that this CPU has `avx_vnni`.
+    AvxVnni, _mm256_dpbusd_avx_epi32
+}
+
+#[cfg(test)]
+vnni! {
+    /// Proof that this CPU has `avx512_vnni` and `avx512vl`: the twin of [`AvxVnni`] for tests.
+    Avx512VlVnni, _mm256_dpbusd_epi32
+}
