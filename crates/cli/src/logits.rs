@@ -72,8 +72,12 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
             (false, true) => vec![chunk.len() - 1],
             (false, false) => Vec::new(),
         };
-        let sequence =
-            ForwardSequence { rows: 0..chunk.len(), first_position, block_table: &block_table };
+        let sequence = ForwardSequence {
+            rows: 0..chunk.len(),
+            first_position,
+            block_table: &block_table,
+            tree: None,
+        };
         let input =
             ForwardInput { tokens: chunk, sequences: &[sequence], logits_rows: rows.as_slice() };
         decoder.forward(&mut kv, &input, &mut logits);

@@ -58,8 +58,12 @@ fn run_batch(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f
     let first = |s: usize| s * 5;
     let mut logits = Vec::new();
     for s in 1..n_sequences {
-        let sequence =
-            ForwardSequence { rows: 0..first(s), first_position: 0, block_table: &tables[s] };
+        let sequence = ForwardSequence {
+            rows: 0..first(s),
+            first_position: 0,
+            block_table: &tables[s],
+            tree: None,
+        };
         let input = ForwardInput {
             tokens: &tokens[s..s + first(s)],
             sequences: &[sequence],
@@ -75,7 +79,7 @@ fn run_batch(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f
         batch.extend_from_slice(&tokens[s + first(s)..][..n_rows]);
         let rows = start..batch.len();
         let (first_position, block_table) = (first(s), tables[s].as_slice());
-        sequences.push(ForwardSequence { rows, first_position, block_table });
+        sequences.push(ForwardSequence { rows, first_position, block_table, tree: None });
     }
     let last_rows: Vec<usize> = sequences.iter().map(|s| s.rows.end - 1).collect();
     let input = ForwardInput { tokens: &batch, sequences: &sequences, logits_rows: &last_rows };
@@ -138,8 +142,12 @@ fn a_copied_block_reads_like_the_original() {
                     range: std::ops::Range<usize>,
                     blocks: &[u32]| {
         let n = range.len();
-        let sequence =
-            ForwardSequence { rows: 0..n, first_position: range.start, block_table: blocks };
+        let sequence = ForwardSequence {
+            rows: 0..n,
+            first_position: range.start,
+            block_table: blocks,
+            tree: None,
+        };
         let input =
             ForwardInput { tokens: &tokens[range], sequences: &[sequence], logits_rows: &[n - 1] };
         decoder.forward(kv, &input, &mut logits);
