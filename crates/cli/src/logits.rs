@@ -50,6 +50,7 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
     let options = LoadOptions {
         compute: model::compute(args.model.compute),
         n_threads: args.model.threads(),
+        kv_dtype: args.model.kv_dtype,
         max_context: args.model.max_context(),
         progress: Some(&|at| progress.loading(at.n_bytes, at.n_total_bytes)),
         ..LoadOptions::default()

@@ -6,7 +6,8 @@ use common::{BLOCK, Golden, all, bits, golden, run_chunks, run_whole};
 use pelton_base::TokenId;
 use pelton_kernels::Kernels;
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, ModelFiles, export_gguf,
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, KvDtype, LoadOptions, ModelFiles,
+    export_gguf, inspect, load_cpu,
 };
 
 const FORMATS: [(&str, Compute); 4] = [
@@ -45,6 +46,72 @@ fn pages_may_lie_anywhere() {
     for blocks in [[3, 2, 1, 0], [9, 4, 17, 6]] {
         let rows = run_chunks(&mut decoder, &tokens, &[40, 23], &blocks);
         assert!(bits(&rows) == expected, "{blocks:?}");
+    }
+}
+
+fn load_with_kv(golden: &Golden, kv_dtype: KvDtype) -> Decoder<CpuBackend> {
+    let options =
+        LoadOptions { kv_dtype: Some(kv_dtype), n_threads: Some(1), ..LoadOptions::default() };
+    load_cpu(&golden.files(), &options).expect(&golden.name)
+}
+
+#[test]
+fn keys_and_values_of_every_type_obey_the_laws_and_cost_what_is_told() {
+    let golden = golden("mistral");
+    let tokens = golden.tokens();
+    let mut errors = Vec::new();
+    for kv_dtype in KvDtype::ALL {
+        let mut decoder = load_with_kv(&golden, kv_dtype);
+        let whole = run_whole(&mut decoder, &tokens);
+        for (chunks, blocks) in [(vec![1; 63], [0, 1, 2, 3]), (vec![31, 1, 31], [9, 4, 17, 6])] {
+            let rows = run_chunks(&mut decoder, &tokens, &chunks, &blocks);
+            assert!(bits(&rows) == bits(&whole), "{kv_dtype} {chunks:?}");
+        }
+        errors.push(golden.mean_error(&whole));
+        let told = inspect(&golden.files(), kv_dtype).expect("inspects");
+        assert_eq!(told.kv_bytes_per_token * BLOCK, decoder.kv_bytes_per_block(BLOCK));
+        assert_eq!(decoder.new_kv(3, BLOCK).n_bytes(), 3 * decoder.kv_bytes_per_block(BLOCK));
+    }
+    let limits = [0.02, 0.02, 0.02, 0.1, 0.03];
+    for ((error, limit), kv_dtype) in errors.iter().zip(limits).zip(KvDtype::ALL) {
+        assert!(*error < limit, "{kv_dtype}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_tree_of_drafts_is_every_one_of_its_paths() {
+    let golden = golden("mistral");
+    let tokens = golden.tokens();
+    let (committed, drafts) = tokens.split_at(tokens.len() - 6);
+    const ROOT: u32 = ForwardSequence::ROOT;
+    // 0 -> 1 -> 4, 0 -> 2 -> 5, and 3 alone.
+    let tree = [ROOT, 0, 0, ROOT, 1, 2];
+    let paths: [&[usize]; 6] = [&[0], &[0, 1], &[0, 2], &[3], &[0, 1, 4], &[0, 2, 5]];
+    for kv_dtype in [KvDtype::Bf16, KvDtype::Int8] {
+        let mut decoder = load_with_kv(&golden, kv_dtype);
+        let mut kv = decoder.new_kv(4, BLOCK);
+        let mut logits = Vec::new();
+        let mut first_position = 0;
+        for (tokens, tree) in [(committed, None), (drafts, Some(&tree[..]))] {
+            let block_table = &[2, 0, 3, 1];
+            let rows = 0..tokens.len();
+            let sequence = ForwardSequence { rows, first_position, block_table, tree };
+            let rows: Vec<usize> = (0..tokens.len()).collect();
+            let input = ForwardInput { tokens, sequences: &[sequence], logits_rows: &rows };
+            decoder.forward(&mut kv, &input, &mut logits);
+            first_position += tokens.len();
+        }
+        let got: Vec<Vec<f32>> = logits.chunks(logits.len() / 6).map(<[f32]>::to_vec).collect();
+        for (path, got) in paths.iter().zip(&got) {
+            let path = path.iter().map(|&row| drafts[row]);
+            let chain: Vec<TokenId> = committed.iter().copied().chain(path.clone()).collect();
+            let expected = run_whole(&mut decoder, &chain).pop().expect("rows");
+            assert!(
+                bits(std::slice::from_ref(got)) == bits(&[expected]),
+                "{kv_dtype}: the path of {} drafts",
+                path.len()
+            );
+        }
     }
 }
 

@@ -73,6 +73,7 @@
 //! Streaming Language Models with Attention Sinks*, 2023 (ours are learned logits).
 
 mod chunk;
+mod cut;
 mod input;
 mod merge;
 mod run;

@@ -38,27 +38,18 @@ pub(super) fn score<S: Simd, T: KvElement>(
     scores: &mut [f32],
     positions: Range<usize>,
 ) {
-    let n_flat = chunk.n_flat();
     // A group's first token is at most 15 before the chunk, and never after its last position.
     let column = |group: &KeyGroup<'_, T>| group.first + LANES - chunk.start;
     let mut position = positions.start;
     while position < positions.end {
-        let group_0 = chunk.key_group(position);
-        let column_0 = column(&group_0);
-        position = group_0.next;
-        if position < positions.end {
-            let group_1 = chunk.key_group(position);
-            let column_1 = column(&group_1);
-            position = group_1.next;
-            if S::IS_WIDE {
-                let (groups, columns) = ([group_0, group_1], [column_0, column_1]);
-                score_rows(s, chunk, scores, 0..n_flat, groups, columns);
-            } else {
-                score_rows(s, chunk, scores, 0..n_flat, [group_0], [column_0]);
-                score_rows(s, chunk, scores, 0..n_flat, [group_1], [column_1]);
-            }
+        let group = chunk.key_group(position);
+        position = group.next;
+        if S::IS_WIDE && position < positions.end {
+            let groups = [group, chunk.key_group(position)];
+            position = groups[1].next;
+            score_rows(s, chunk, scores, groups, [column(&groups[0]), column(&groups[1])]);
         } else {
-            score_rows(s, chunk, scores, 0..n_flat, [group_0], [column_0]);
+            score_rows(s, chunk, scores, [group], [column(&group)]);
         }
     }
 }
@@ -84,8 +75,8 @@ pub(super) fn score_path<S: Simd, T: KvElement>(
         let group = chunk.key_group(position(first));
         let (here, rest) =
             nodes.split_at(nodes.partition_point(|&node| position(node) < group.next));
-        score_rows(s, chunk, scores, flats.clone(), [group], [0]);
         for flat in flats.clone() {
+            score_tile::<S, T, 1, 1>(s, chunk, flat, scores, [group], [0]);
             let line = &mut scores[flat * SCORE_LINE..(flat + 1) * SCORE_LINE];
             for (i, &node) in here.iter().enumerate() {
                 line[column + i] = line[position(node) - group.first];
@@ -96,26 +87,26 @@ pub(super) fn score_path<S: Simd, T: KvElement>(
     }
 }
 
-/// Scores of the flat rows `flats` for `G` groups, four rows at a time.
+/// Scores of all flat rows for `G` groups, four rows at a time.
 #[inline(always)]
 fn score_rows<S: Simd, T: KvElement, const G: usize>(
     s: S,
     chunk: &Chunk<'_, T>,
     scores: &mut [f32],
-    flats: Range<usize>,
     groups: [KeyGroup<'_, T>; G],
     columns: [usize; G],
 ) {
-    let mut flat = flats.start;
-    while flat + 4 <= flats.end {
+    let n_flat = chunk.n_flat();
+    let mut flat = 0;
+    while flat + 4 <= n_flat {
         score_tile::<S, T, 4, G>(s, chunk, flat, scores, groups, columns);
         flat += 4;
     }
-    if flat + 2 <= flats.end {
+    if flat + 2 <= n_flat {
         score_tile::<S, T, 2, G>(s, chunk, flat, scores, groups, columns);
         flat += 2;
     }
-    if flat < flats.end {
+    if flat < n_flat {
         score_tile::<S, T, 1, G>(s, chunk, flat, scores, groups, columns);
     }
 }

@@ -45,20 +45,22 @@ pub(super) fn weigh_tile<S: Simd, T: KvElement, const R: usize>(
         low = low.max(ends.0);
         high = high.min(ends.1);
     }
+    if R == 1 {
+        return weigh::<S, T, R>(s, chunk, scores, acc, low..high);
+    }
     // What all rows see is `[low, high)`; it may be empty, and then every row goes alone.
     let high = high.max(low);
-    for (r, &(row_low, row_high)) in ends.iter().enumerate() {
-        let line = &scores[r * SCORE_LINE..(r + 1) * SCORE_LINE];
-        let acc = &mut acc[r * padded..(r + 1) * padded];
-        weigh::<S, T, 1>(s, chunk, line, acc, row_low..row_high.min(low));
-    }
-    if ends.iter().all(|&(row_low, row_high)| row_low <= low && row_high >= high) {
-        weigh::<S, T, R>(s, chunk, scores, acc, low..high);
-    }
-    for (r, &(row_low, row_high)) in ends.iter().enumerate() {
-        let line = &scores[r * SCORE_LINE..(r + 1) * SCORE_LINE];
-        let acc = &mut acc[r * padded..(r + 1) * padded];
-        weigh::<S, T, 1>(s, chunk, line, acc, row_low.max(high)..row_high);
+    for is_before in [true, false] {
+        for (r, &(row_low, row_high)) in ends.iter().enumerate() {
+            let line = &scores[r * SCORE_LINE..(r + 1) * SCORE_LINE];
+            let acc = &mut acc[r * padded..(r + 1) * padded];
+            let alone =
+                if is_before { row_low..row_high.min(low) } else { row_low.max(high)..row_high };
+            weigh::<S, T, 1>(s, chunk, line, acc, alone);
+        }
+        if is_before && ends.iter().all(|&(row_low, row_high)| row_low <= low && row_high >= high) {
+            weigh::<S, T, R>(s, chunk, scores, acc, low..high);
+        }
     }
 }
 

@@ -55,7 +55,8 @@ pub(crate) fn rounded(dtype: KvDtype, head: &[f32]) -> Vec<f32> {
         KvDtype::Fp8 => fp8_to_f32(fp8_from_f32(x)),
         KvDtype::Int8 if head.iter().any(|x| !x.is_finite()) => f32::NAN,
         KvDtype::Int8 if largest < 1e-30 => 0.0,
-        KvDtype::Int8 => (x * (127.0 / largest)).round_ties_even() * (largest / 127.0),
+        // An integer has one zero.
+        KvDtype::Int8 => ((x * (127.0 / largest)).round_ties_even() + 0.0) * (largest / 127.0),
     };
     head.iter().map(round).collect()
 }
@@ -100,7 +101,7 @@ fn hostile_heads_are_stored_alike_everywhere_and_harm_no_other() {
     let mut random = Random::new(42);
     for dtype in KvDtype::ALL {
         let shape = KvShape { n_layers: 1, ..shape(16, 20, dtype) };
-        for round in 0..200 {
+        for round in 0..60 {
             let mut data = random.normals(60);
             for x in &mut data[20..40] {
                 if random.below(6) == 0 {
