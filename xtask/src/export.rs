@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use pelton_model::{ModelFiles, export_gguf, inspect};
+use pelton_model::{KvDtype, ModelFiles, export_gguf, inspect};
 
 /// Writes a Hugging Face folder as a GGUF file.
 #[derive(clap::Args, Debug)]
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let written = ModelFiles::open(&args.out).context("reading the file back")?;
     pelton_model::check(&written).context("reading the file back")?;
-    let facts = inspect(&written)?;
+    let facts = inspect(&written, KvDtype::Bf16)?;
     let n_bytes = std::fs::metadata(&args.out)?.len();
     println!(
         "{}: {} of {} parameters, {n_bytes} bytes",

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::num::NonZeroUsize;
 
-use pelton_model::{Inspection, ModelFiles};
+use pelton_model::{Inspection, KvDtype, ModelFiles};
 use serde::Serialize;
 
 use crate::args::InspectArgs;
@@ -47,7 +47,7 @@ struct TokenizerReport {
 pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
     let place = model::resolve(&model::reference(args.model().as_deref())?)?;
     let files = place.open()?;
-    let report = Report::new(&files, Texts::open(&place), args.context)?;
+    let report = Report::new(&files, Texts::open(&place), args.kv_dtype, args.context)?;
     let text = if args.json {
         let mut text = serde_json::to_string(&report)?;
         text.push('\n');
@@ -72,9 +72,10 @@ impl Report {
     fn new(
         files: &ModelFiles,
         texts: Result<Texts>,
+        kv_dtype: KvDtype,
         context: Option<NonZeroUsize>,
     ) -> Result<Self> {
-        let model = pelton_model::inspect(files)?;
+        let model = pelton_model::inspect(files, kv_dtype)?;
         let memory = Memory::new(&model, context.map_or(model.max_context, NonZeroUsize::get));
         Ok(match texts {
             Ok(Texts { tokenizer, template }) => Self {
@@ -143,11 +144,12 @@ impl Report {
     fn memory_words(&self) -> String {
         let Memory { context_tokens, weight_bytes, kv_bytes, total_bytes } = self.memory;
         format!(
-            "{} for {context_tokens} tokens: weights {}, keys and values {} ({} per token)",
+            "{} for {context_tokens} tokens: weights {}, keys and values {} ({} per token in {})",
             bytes(total_bytes),
             bytes(weight_bytes),
             bytes(kv_bytes),
             bytes(self.model.kv_bytes_per_token as u64),
+            self.model.kv_dtype,
         )
     }
 

@@ -50,6 +50,7 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
     let options = LoadOptions {
         compute: model::compute(args.model.compute),
         n_threads: args.model.threads(),
+        kv_dtype: args.model.kv_dtype,
         max_context: args.model.max_context(),
         progress: Some(&|at| progress.loading(at.n_bytes, at.n_total_bytes)),
         ..LoadOptions::default()
@@ -72,8 +73,12 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
             (false, true) => vec![chunk.len() - 1],
             (false, false) => Vec::new(),
         };
-        let sequence =
-            ForwardSequence { rows: 0..chunk.len(), first_position, block_table: &block_table };
+        let sequence = ForwardSequence {
+            rows: 0..chunk.len(),
+            first_position,
+            block_table: &block_table,
+            tree: None,
+        };
         let input =
             ForwardInput { tokens: chunk, sequences: &[sequence], logits_rows: rows.as_slice() };
         decoder.forward(&mut kv, &input, &mut logits);

@@ -73,6 +73,7 @@ pub(crate) fn options(args: &ModelArgs) -> LlmOptions {
     LlmOptions {
         compute: compute(args.compute),
         n_threads: args.threads(),
+        kv_dtype: args.kv_dtype,
         max_context: args.max_context(),
         ..LlmOptions::default()
     }

@@ -174,6 +174,21 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
+fn keys_and_values_can_be_kept_in_every_type() {
+    for kv_dtype in ["f32", "bf16", "f16", "fp8", "int8"] {
+        let answer = greedy(&["--kv-dtype", kv_dtype]);
+        assert_eq!(answer["tokens"].as_array().expect("token ids").len(), 12, "{kv_dtype}");
+    }
+    let kv_bytes = |kv_dtype| {
+        let report = pelton(&["inspect", "embedded", "--json", "--kv-dtype", kv_dtype]).json();
+        assert_eq!(report["kv_dtype"], kv_dtype);
+        report["memory"]["kv_bytes"].as_u64().expect("bytes")
+    };
+    assert_eq!(kv_bytes("f32"), 4 * kv_bytes("fp8"));
+    assert!(kv_bytes("fp8") < kv_bytes("int8") && kv_bytes("int8") < kv_bytes("bf16"));
+}
+
+#[test]
 fn inspect_tells_what_the_model_is() {
     let object = pelton(&["inspect", "embedded", "--json"]).json();
     assert_eq!(object["architecture"], "LlamaForCausalLM");

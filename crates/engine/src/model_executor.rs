@@ -117,7 +117,12 @@ impl<B: Backend> ModelExecutor<B> {
                 row = rows.end;
                 let (block_table, rest) = tables.split_at(share.block_table.len());
                 tables = rest;
-                ForwardSequence { rows, first_position: share.first_position, block_table }
+                ForwardSequence {
+                    rows,
+                    first_position: share.first_position,
+                    block_table,
+                    tree: None,
+                }
             })
             .collect();
         let input = ForwardInput { tokens, sequences: &sequences, logits_rows };

@@ -41,7 +41,7 @@ mod team;
 pub use attention::{AttentionInput, AttentionSeq};
 pub use cpu::Cpu;
 pub use dispatch::{Kernels, UnknownKernels};
-pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows};
+pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows, UnknownKvDtype};
 pub use layout::{PANEL, PackedMatrix, WeightLayout};
 pub use matmul::{MatmulInput, MatmulOutput};
 pub use quantize::{GROUP, QuantizedRows};

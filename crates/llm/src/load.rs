@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pelton_base::SamplingParams;
 use pelton_engine::{Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig};
-use pelton_model::{Compute, LoadOptions, ModelFiles, available_memory_bytes, load_cpu};
+use pelton_model::{Compute, KvDtype, LoadOptions, ModelFiles, available_memory_bytes, load_cpu};
 use pelton_text::{ChatTemplate, Tokenizer};
 
 use crate::error::LlmError;
@@ -27,6 +27,8 @@ pub struct LlmOptions {
     pub compute: Compute,
     /// Threads that compute; by default one per usable core.
     pub n_threads: Option<usize>,
+    /// How keys and values are stored; by default bf16, or f32 with [`Compute::F32`].
+    pub kv_dtype: Option<KvDtype>,
     /// Most tokens of one sequence; by default what the model declares, or what memory holds.
     pub max_context: Option<usize>,
     /// Most tokens computed in one step, over all requests.
@@ -48,6 +50,7 @@ impl Default for LlmOptions {
         Self {
             compute: Compute::default(),
             n_threads: None,
+            kv_dtype: None,
             max_context: None,
             max_batch_tokens: engine.max_batch_tokens,
             max_running: engine.max_running_requests,
@@ -106,6 +109,7 @@ impl Llm {
             &LoadOptions {
                 compute: options.compute,
                 n_threads: options.n_threads,
+                kv_dtype: options.kv_dtype,
                 max_context: options.max_context,
                 progress: Some(&packed),
                 ..LoadOptions::default()
@@ -168,6 +172,7 @@ impl Llm {
             architecture = info.architecture,
             context_tokens = info.context_tokens,
             kv_mib = info.kv_bytes >> 20,
+            kv_dtype = %decoder.kv_dtype(),
             threads = info.n_threads,
             "model loaded"
         );

@@ -182,13 +182,20 @@ impl<B: Backend> Decoder<B> {
         slots.clear();
         for sequence in input.sequences {
             assert_eq!(sequence.rows.start, positions.len(), "rows follow each other");
-            for position in sequence.first_position..sequence.first_position + sequence.rows.len() {
-                let block = sequence.block_table[position / block_size] as usize;
+            for row in 0..sequence.rows.len() {
+                let place = sequence.first_position + row;
+                // A draft of a tree lies after the ones before it, but follows its parent.
+                let position = match sequence.tree.map(|parents| parents[row]) {
+                    None => place,
+                    Some(ForwardSequence::ROOT) => sequence.first_position,
+                    Some(parent) => positions[sequence.rows.start + parent as usize] + 1,
+                };
                 positions.push(position);
-                let slot = block * block_size + position % block_size;
+                let block = sequence.block_table[place / block_size] as usize;
+                let slot = block * block_size + place % block_size;
                 slots.push(u32::try_from(slot).expect("slots are counted in 32 bits"));
             }
-            let end = positions.last().map_or(0, |last| last + 1);
+            let end = positions[sequence.rows.start..].iter().max().map_or(0, |last| last + 1);
             let most = self.spec.max_context;
             assert!(end <= most, "position {end} is beyond the context of {most}");
         }

@@ -51,7 +51,9 @@ pub struct Inspection {
     pub tied_embeddings: bool,
     /// Tokens that end an answer.
     pub eos_tokens: Vec<pelton_base::TokenId>,
-    /// Bytes of KV that one token of context takes, in bf16.
+    /// How keys and values are meant to be stored.
+    pub kv_dtype: &'static str,
+    /// Bytes of keys and values that one token of context takes.
     pub kv_bytes_per_token: usize,
 }
 
@@ -66,12 +68,12 @@ pub struct TensorTotals {
     pub n_bytes: u64,
 }
 
-/// Looks at a model's files.
+/// Looks at a model's files; `kv_dtype` is what its keys and values are to be stored in.
 ///
 /// # Errors
 ///
 /// Names the field that the architecture cannot work with.
-pub fn inspect(files: &ModelFiles) -> Result<Inspection, ModelError> {
+pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, ModelError> {
     let spec = files.spec()?;
     let source = files.tensors();
     let mut tensors: BTreeMap<String, TensorTotals> = BTreeMap::new();
@@ -90,7 +92,7 @@ pub fn inspect(files: &ModelFiles) -> Result<Inspection, ModelError> {
         block_size: 16,
         n_kv_heads: gqa.n_kv_heads,
         head_dim: gqa.head_dim,
-        dtype: KvDtype::Bf16,
+        dtype: kv_dtype,
     };
     Ok(Inspection {
         kind: files.kind(),
@@ -121,6 +123,7 @@ pub fn inspect(files: &ModelFiles) -> Result<Inspection, ModelError> {
         rope_theta: spec.rope.theta,
         tied_embeddings: spec.tied_embeddings,
         eos_tokens: spec.eos_tokens.clone(),
+        kv_dtype: kv_dtype.name(),
         kv_bytes_per_token: kv.bytes_per_block() / kv.block_size,
     })
 }

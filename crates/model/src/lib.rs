@@ -44,5 +44,5 @@ pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
 pub use inspect::{Inspection, TensorTotals, inspect};
 pub use load::{LoadOptions, LoadProgress, available_memory_bytes, check, load, load_cpu};
-pub use pelton_kernels::{KvDtype, KvShape};
+pub use pelton_kernels::{KvDtype, KvShape, UnknownKvDtype};
 pub use pelton_quant::Compute;

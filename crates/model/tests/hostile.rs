@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pelton_model::{Compute, LoadOptions, ModelFiles, check, inspect, load_cpu};
+use pelton_model::{Compute, KvDtype, LoadOptions, ModelFiles, check, inspect, load_cpu};
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
 
@@ -43,7 +43,7 @@ fn a_tiny_model_loads_from_every_kind_of_file() {
         let files = ModelFiles::open(&file).expect("opens");
         let decoder = load_cpu(&files, &options).expect("loads");
         assert_eq!(decoder.spec().eos_tokens.len(), 2);
-        let facts = inspect(&files).expect("inspects");
+        let facts = inspect(&files, KvDtype::Bf16).expect("inspects");
         assert_eq!(facts.n_layers, 2);
         assert!(facts.tensors.contains_key(dtype.name()), "{:?}", facts.tensors);
     }

@@ -6,7 +6,8 @@ use common::{BLOCK, Golden, all, bits, golden, run_chunks, run_whole};
 use pelton_base::TokenId;
 use pelton_kernels::Kernels;
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, ModelFiles, export_gguf,
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, KvDtype, LoadOptions, ModelFiles,
+    export_gguf, inspect, load_cpu,
 };
 
 const FORMATS: [(&str, Compute); 4] = [
@@ -48,6 +49,72 @@ fn pages_may_lie_anywhere() {
     }
 }
 
+fn load_with_kv(golden: &Golden, kv_dtype: KvDtype) -> Decoder<CpuBackend> {
+    let options =
+        LoadOptions { kv_dtype: Some(kv_dtype), n_threads: Some(1), ..LoadOptions::default() };
+    load_cpu(&golden.files(), &options).expect(&golden.name)
+}
+
+#[test]
+fn keys_and_values_of_every_type_obey_the_laws_and_cost_what_is_told() {
+    let golden = golden("mistral");
+    let tokens = golden.tokens();
+    let mut errors = Vec::new();
+    for kv_dtype in KvDtype::ALL {
+        let mut decoder = load_with_kv(&golden, kv_dtype);
+        let whole = run_whole(&mut decoder, &tokens);
+        for (chunks, blocks) in [(vec![1; 63], [0, 1, 2, 3]), (vec![31, 1, 31], [9, 4, 17, 6])] {
+            let rows = run_chunks(&mut decoder, &tokens, &chunks, &blocks);
+            assert!(bits(&rows) == bits(&whole), "{kv_dtype} {chunks:?}");
+        }
+        errors.push(golden.mean_error(&whole));
+        let told = inspect(&golden.files(), kv_dtype).expect("inspects");
+        assert_eq!(told.kv_bytes_per_token * BLOCK, decoder.kv_bytes_per_block(BLOCK));
+        assert_eq!(decoder.new_kv(3, BLOCK).n_bytes(), 3 * decoder.kv_bytes_per_block(BLOCK));
+    }
+    let limits = [0.02, 0.02, 0.02, 0.1, 0.03];
+    for ((error, limit), kv_dtype) in errors.iter().zip(limits).zip(KvDtype::ALL) {
+        assert!(*error < limit, "{kv_dtype}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_tree_of_drafts_is_every_one_of_its_paths() {
+    let golden = golden("mistral");
+    let tokens = golden.tokens();
+    let (committed, drafts) = tokens.split_at(tokens.len() - 6);
+    const ROOT: u32 = ForwardSequence::ROOT;
+    // 0 -> 1 -> 4, 0 -> 2 -> 5, and 3 alone.
+    let tree = [ROOT, 0, 0, ROOT, 1, 2];
+    let paths: [&[usize]; 6] = [&[0], &[0, 1], &[0, 2], &[3], &[0, 1, 4], &[0, 2, 5]];
+    for kv_dtype in [KvDtype::Bf16, KvDtype::Int8] {
+        let mut decoder = load_with_kv(&golden, kv_dtype);
+        let mut kv = decoder.new_kv(4, BLOCK);
+        let mut logits = Vec::new();
+        let mut first_position = 0;
+        for (tokens, tree) in [(committed, None), (drafts, Some(&tree[..]))] {
+            let block_table = &[2, 0, 3, 1];
+            let rows = 0..tokens.len();
+            let sequence = ForwardSequence { rows, first_position, block_table, tree };
+            let rows: Vec<usize> = (0..tokens.len()).collect();
+            let input = ForwardInput { tokens, sequences: &[sequence], logits_rows: &rows };
+            decoder.forward(&mut kv, &input, &mut logits);
+            first_position += tokens.len();
+        }
+        let got: Vec<Vec<f32>> = logits.chunks(logits.len() / 6).map(<[f32]>::to_vec).collect();
+        for (path, got) in paths.iter().zip(&got) {
+            let path = path.iter().map(|&row| drafts[row]);
+            let chain: Vec<TokenId> = committed.iter().copied().chain(path.clone()).collect();
+            let expected = run_whole(&mut decoder, &chain).pop().expect("rows");
+            assert!(
+                bits(std::slice::from_ref(got)) == bits(&[expected]),
+                "{kv_dtype}: the path of {} drafts",
+                path.len()
+            );
+        }
+    }
+}
+
 /// Eight sequences in one step, at different places: some begin, some go on, one only decodes.
 fn run_batch(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f32>> {
     let n_sequences = 8;
@@ -58,8 +125,12 @@ fn run_batch(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f
     let first = |s: usize| s * 5;
     let mut logits = Vec::new();
     for s in 1..n_sequences {
-        let sequence =
-            ForwardSequence { rows: 0..first(s), first_position: 0, block_table: &tables[s] };
+        let sequence = ForwardSequence {
+            rows: 0..first(s),
+            first_position: 0,
+            block_table: &tables[s],
+            tree: None,
+        };
         let input = ForwardInput {
             tokens: &tokens[s..s + first(s)],
             sequences: &[sequence],
@@ -75,7 +146,7 @@ fn run_batch(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f
         batch.extend_from_slice(&tokens[s + first(s)..][..n_rows]);
         let rows = start..batch.len();
         let (first_position, block_table) = (first(s), tables[s].as_slice());
-        sequences.push(ForwardSequence { rows, first_position, block_table });
+        sequences.push(ForwardSequence { rows, first_position, block_table, tree: None });
     }
     let last_rows: Vec<usize> = sequences.iter().map(|s| s.rows.end - 1).collect();
     let input = ForwardInput { tokens: &batch, sequences: &sequences, logits_rows: &last_rows };
@@ -138,8 +209,12 @@ fn a_copied_block_reads_like_the_original() {
                     range: std::ops::Range<usize>,
                     blocks: &[u32]| {
         let n = range.len();
-        let sequence =
-            ForwardSequence { rows: 0..n, first_position: range.start, block_table: blocks };
+        let sequence = ForwardSequence {
+            rows: 0..n,
+            first_position: range.start,
+            block_table: blocks,
+            tree: None,
+        };
         let input =
             ForwardInput { tokens: &tokens[range], sequences: &[sequence], logits_rows: &[n - 1] };
         decoder.forward(kv, &input, &mut logits);

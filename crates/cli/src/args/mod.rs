@@ -10,7 +10,9 @@ use std::num::NonZeroUsize;
 
 use clap::{Args, Parser, Subcommand};
 use pelton_base::TokenId;
+use pelton_model::KvDtype;
 
+use model::kv_dtype_parser;
 pub(crate) use model::{ComputeArg, ModelArgs};
 pub(crate) use sampling::SamplingArgs;
 
@@ -205,6 +207,15 @@ pub(crate) struct InspectArgs {
     /// One JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
+    /// How keys and values are kept, for the memory that is told
+    #[arg(
+        long,
+        env = "PELTON_KV_DTYPE",
+        value_name = "TYPE",
+        value_parser = kv_dtype_parser(),
+        default_value_t = KvDtype::Bf16
+    )]
+    pub(crate) kv_dtype: KvDtype,
     /// Tokens of context for which memory is told [default: the model's whole context]
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<NonZeroUsize>,

@@ -2,7 +2,9 @@
 
 use std::num::NonZeroUsize;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use pelton_model::KvDtype;
 
 /// Which model, on how many threads, in what arithmetic.
 #[derive(Args, Debug)]
@@ -22,6 +24,16 @@ pub(crate) struct ModelArgs {
         help_heading = "Machine"
     )]
     pub(crate) compute: ComputeArg,
+    /// How keys and values are kept: fewer bytes hold longer contexts, less exactly [default: bf16,
+    /// or f32 with --compute f32]
+    #[arg(
+        long,
+        env = "PELTON_KV_DTYPE",
+        value_name = "TYPE",
+        value_parser = kv_dtype_parser(),
+        help_heading = "Machine"
+    )]
+    pub(crate) kv_dtype: Option<KvDtype>,
     /// Most tokens of one conversation [default: what the model was trained for]
     #[arg(long, env = "PELTON_MAX_CONTEXT", value_name = "N", help_heading = "Machine")]
     max_context: Option<NonZeroUsize>,
@@ -37,6 +49,12 @@ impl ModelArgs {
     pub(crate) fn max_context(&self) -> Option<usize> {
         self.max_context.map(NonZeroUsize::get)
     }
+}
+
+/// Reads the name of a type of keys and values; knows all of them, for the help.
+pub(crate) fn kv_dtype_parser() -> impl TypedValueParser<Value = KvDtype> {
+    PossibleValuesParser::new(KvDtype::ALL.map(KvDtype::name))
+        .try_map(|name| name.parse::<KvDtype>())
 }
 
 /// Values of `--compute`.

@@ -19,6 +19,26 @@ pub struct AttentionSeq<'a> {
     pub first_position: usize,
     /// Blocks of the sequence in order; those that the new rows fill are included.
     pub block_table: &'a [u32],
+    /// For rows that are a tree of drafts, the parent of each: the index (in `rows`) of a row
+    /// before it, or [`ROOT`](Self::ROOT) for a child of the last committed token. `None` where
+    /// each row follows the one before.
+    ///
+    /// ```text
+    /// row          0     1     2     3     4         KV position  first_position + row
+    /// parent     ROOT    0     0   ROOT    2
+    /// depth        0     1     1     0     2         tree:  0 -> 1, 0 -> 2 -> 4;  3
+    /// ```
+    ///
+    /// A row sees what is before `first_position`, its ancestors and itself, and gets the bits
+    /// that it would get in a chain of just these: the tokens of a path count as lying at
+    /// `first_position + depth`, and a window counts back from there. Queries and keys are
+    /// rotated by the caller, who takes the same positions.
+    pub tree: Option<&'a [u32]>,
+}
+
+impl AttentionSeq<'_> {
+    /// The parent of a draft that follows the last committed token.
+    pub const ROOT: u32 = u32::MAX;
 }
 
 /// Queries of one layer, and what they may see.
@@ -37,6 +57,9 @@ pub struct AttentionInput<'a> {
     pub window: Option<usize>,
     /// `cap · tanh(score / cap)` after scaling.
     pub softcap: Option<f32>,
+    /// One logit per query head that takes part in the softmax of each row like a position with
+    /// the value zero, neither scaled nor capped. In every window.
+    pub sinks: Option<&'a [f32]>,
 }
 
 impl AttentionInput<'_> {
@@ -46,11 +69,21 @@ impl AttentionInput<'_> {
         assert!(width > 0, "invariant: rows have heads");
         assert_eq!(self.n_heads % kv.n_kv_heads, 0, "invariant: heads are whole groups");
         assert_eq!(n_out % width, 0, "invariant: whole rows of out");
+        if let Some(sinks) = self.sinks {
+            assert_eq!(sinks.len(), self.n_heads, "invariant: one sink per query head");
+        }
         let mut row = 0;
         for seq in self.sequences {
             assert!(seq.rows.start >= row, "invariant: rows of sequences ascend, none shared");
             assert!(seq.rows.end >= seq.rows.start, "invariant: rows of a sequence ascend");
             row = seq.rows.end;
+            if let Some(parents) = seq.tree {
+                assert_eq!(parents.len(), seq.rows.len(), "invariant: one parent per row");
+                for (row, &parent) in parents.iter().enumerate() {
+                    let is_before = parent == AttentionSeq::ROOT || (parent as usize) < row;
+                    assert!(is_before, "invariant: row {row} follows its parent {parent}");
+                }
+            }
             let n_tokens = seq.first_position.checked_add(seq.rows.len());
             let n_tokens = n_tokens.expect("invariant: positions are counted in a word");
             let n_needed = n_tokens.div_ceil(kv.block_size);

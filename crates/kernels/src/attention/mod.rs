@@ -2,18 +2,35 @@
 //!
 //! ```text
 //! for each row (position p) and head:     keys of positions  max(0, p + 1 - window) ..= p
+//!   (M, Z, O) = (sink, 1, 0)              or (-inf, 0, 0) without sinks
 //!   for each chunk of 256 positions, ascending, fixed to multiples of 256:
-//!     s[t]  = softcap(scale · Σ_d q[d] k[t][d])         fused, d ascending           (chunk.rs)
-//!     m     = max s                 e[t] = exp(s[t] - m)
+//!     s[t]  = softcap(scale · Σ_d q[d] k[t][d])         fused, d ascending           (score.rs)
+//!     m     = max s                 e[t] = exp(s[t] - m)                           (softmax.rs)
 //!     z     = Σ e[t]                                    position t in lane t % 16, then halving
-//!     o[d]  = Σ e[t] v[t][d]                            fused, t ascending
-//!     merge (m, z, o) into the row's (M, Z, O)                                      (merge.rs)
+//!     o[d]  = Σ e[t] v[t][d]                            fused, t ascending           (weigh.rs)
+//!     merge (m, z, o) into (M, Z, O)                                                 (merge.rs)
 //!   out = O / Z
 //! ```
+//!
+//! int8 keys and values have a scale per token: `scale · (Σ_d q[d] k[t][d] · key scale[t])`, the
+//! inner product first, and `(e[t] · value scale[t]) v[t][d]`.
 //!
 //! **Canonical order.** A chunk is computed from nothing, by the position of its keys alone, and
 //! chunks merge in ascending order. Which rows share a call, how a prompt was cut, where its pages
 //! lie, how many threads there are and who computed which chunk leave no trace in the bits.
+//!
+//! **Trees.** Rows may be a tree of drafts, verified at once. The order above is then by the
+//! position that a key *counts as* for the row: `first_position + depth` for the tokens of its
+//! path, never where the key lies in the cache. So a row of a tree has the bits of the last row of
+//! a chain of its path: same chunks, same lanes, same terms, and no term of another branch, not
+//! even a zero. A window counts such positions too. The price: below `first_position` none; above,
+//! a row computes the key groups of its path by itself (at most 16 scores for each that it needs)
+//! and reads the values of its path one by one, a few hundredths of a step at usual sizes (64
+//! drafts, paths of 8, a thousand tokens before).
+//!
+//! **Sinks.** A sink is a learned logit that takes weight and gives nothing. A row starts as if it
+//! had seen it, so it merges first, once per row, whatever the chunks; a row whose window shows
+//! no position gives zeros.
 //!
 //! **Work.** An item is (up to 16 query rows x heads of one group, KV head): the heads of a group
 //! share each loaded K and V, and so do the rows of a prompt. When there are fewer items than the
@@ -25,9 +42,19 @@
 //! few items       (item, chunk) -> partial[item][chunk];   item -> merge ascending
 //! ```
 //!
-//! **Bytes and operations.** Decoding reads `2 · context · head_dim · bytes` per KV head once, for
-//! `4 · context · head_dim · group` operations and `context · group` exponentials. A prompt of `m`
-//! rows does `m` times the operations on `m · group / 16` times the bytes, most of them from cache.
+//! **Bytes and operations.** Decoding reads each position's key and value once per KV head, for
+//! `4 · head_dim · group` operations and `group` exponentials:
+//!
+//! ```text
+//!                    f32     bf16, f16    fp8     int8         d = head_dim
+//! bytes               8 d       4 d        2 d     2 d + 8      per position and KV head
+//! head_dim 64         512       256        128     136
+//! head_dim 128       1024       512        256     264
+//! to widen 16           0      2, 1          8       2          operations, per 16 flat rows
+//! ```
+//!
+//! A prompt of `m` rows does `m` times the operations on `m · group / 16` times the bytes, most of
+//! them from cache.
 //!
 //! **Refusals.** Out of range numbers are the model's: a NaN score makes that row NaN, and no
 //! other. A row with no visible key (a window of 0) gives zeros, and so does one whose scores are
@@ -35,20 +62,31 @@
 //!
 //! Tried and dropped: a running maximum across chunks (one pass less, but the bits then depend on
 //! the cut); scores of masked positions as `-inf` in the value sum (0 · inf of a later row's value
-//! is NaN: masked positions are not touched at all).
+//! is NaN: masked positions are not touched at all); trees as a mask over cache positions (the
+//! masked ones shift the lanes and chunks of those behind, and with them the bits).
 //!
 //! # Paper
 //!
 //! Milakov and Gimelshein, *Online normalizer calculation for softmax*, 2018; Dao et al.,
 //! *FlashAttention*, 2022, and *Flash-Decoding*, 2023 (the cut by chunks; ours is fixed); Kwon et
-//! al., *PagedAttention*, 2023.
+//! al., *PagedAttention*, 2023; Miao et al., *SpecInfer*, 2023 (trees); Xiao et al., *Efficient
+//! Streaming Language Models with Attention Sinks*, 2023 (ours are learned logits).
 
 mod chunk;
+mod cut;
 mod input;
 mod merge;
 mod run;
+mod score;
+mod softmax;
 #[cfg(test)]
 mod tests;
+mod tree;
+mod weigh;
+
+use half::{bf16, f16};
+
+use crate::kv;
 
 pub use input::{AttentionInput, AttentionSeq};
 
@@ -59,9 +97,13 @@ const CHUNK: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Table {
     chunk_f32: unsafe fn(&chunk::Chunk<'_, f32>, &mut [f32], &mut merge::State<'_>),
-    chunk_bf16: unsafe fn(&chunk::Chunk<'_, u16>, &mut [f32], &mut merge::State<'_>),
+    chunk_bf16: unsafe fn(&chunk::Chunk<'_, bf16>, &mut [f32], &mut merge::State<'_>),
+    chunk_f16: unsafe fn(&chunk::Chunk<'_, f16>, &mut [f32], &mut merge::State<'_>),
+    chunk_fp8: unsafe fn(&chunk::Chunk<'_, u8>, &mut [f32], &mut merge::State<'_>),
+    chunk_int8: unsafe fn(&chunk::Chunk<'_, i8>, &mut [f32], &mut merge::State<'_>),
     merge: unsafe fn(&mut merge::State<'_>, &merge::State<'_>),
     finish: unsafe fn(&[f32], f32, &mut [f32]),
+    pub(crate) kv: &'static kv::Table,
 }
 
 macro_rules! table {
@@ -70,8 +112,12 @@ macro_rules! table {
         pub(crate) static $name: Table = Table {
             chunk_f32: chunk::f32_shells::$shell,
             chunk_bf16: chunk::bf16_shells::$shell,
+            chunk_f16: chunk::f16_shells::$shell,
+            chunk_fp8: chunk::fp8_shells::$shell,
+            chunk_int8: chunk::int8_shells::$shell,
             merge: merge::merge_shells::$shell,
             finish: merge::finish_shells::$shell,
+            kv: &kv::$name,
         };
     };
 }

@@ -13,37 +13,23 @@
 
 use std::cell::{Cell, RefCell};
 
+use half::{bf16, f16};
+
 use super::chunk::{Chunk, SCORE_LINE};
+use super::cut::{Cut, RowBlock};
 use super::input::AttentionInput;
 use super::merge::State;
+use super::tree::Tree;
 use super::{CHUNK, Table};
 use crate::Cpu;
 use crate::kv::{KvCache, KvDtype, KvElement, KvShape};
 use crate::rows::shared::Parts;
-
-/// Flat rows (rows x heads of a group) of one item, unless the group alone has more.
-const FLAT_ROWS: usize = 16;
 
 /// Items per thread from which on they are not cut by chunks.
 const ITEMS_PER_THREAD: usize = 4;
 
 /// Most floats of partial results (16 MiB); a step that needs more is not cut by chunks.
 const PARTIAL_FLOATS: usize = 4 << 20;
-
-/// Consecutive rows of one sequence.
-struct RowBlock {
-    seq: usize,
-    /// First row, among all rows of the call.
-    row: usize,
-    n_rows: usize,
-    /// Position of the first row.
-    position: usize,
-    /// First chunk that any row sees.
-    first_chunk: usize,
-    n_chunks: usize,
-    /// Partials of all row blocks before, in (KV head, chunk) pairs.
-    first_partial: usize,
-}
 
 /// Everything the tiles of one call share.
 struct Step<'a, T> {
@@ -52,7 +38,7 @@ struct Step<'a, T> {
     shape: &'a KvShape,
     pages: &'a [T],
     group: usize,
-    blocks: &'a [RowBlock],
+    cut: &'a Cut,
     out: Parts<'a, f32>,
 }
 
@@ -61,8 +47,8 @@ thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
     /// Partial results of a call, owned by its calling thread.
     static PARTIALS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-    /// Row blocks of a call, owned by its calling thread.
-    static ROW_BLOCKS: Cell<Vec<RowBlock>> = const { Cell::new(Vec::new()) };
+    /// The cut of a call, owned by its calling thread.
+    static CUT: Cell<Option<Cut>> = const { Cell::new(None) };
 }
 
 /// Calls `f` with `n` floats of this thread's memory, holding whatever was there.
@@ -104,7 +90,12 @@ impl Cpu {
         let kernels = self.kernels.attention;
         match kv.shape().dtype {
             KvDtype::F32 => self.attend(kernels.chunk_f32, kv, kv.layer(layer), input, out),
-            KvDtype::Bf16 => self.attend(kernels.chunk_bf16, kv, kv.layer(layer), input, out),
+            KvDtype::Bf16 => {
+                self.attend(kernels.chunk_bf16, kv, kv.layer::<bf16>(layer), input, out)
+            }
+            KvDtype::F16 => self.attend(kernels.chunk_f16, kv, kv.layer::<f16>(layer), input, out),
+            KvDtype::Fp8 => self.attend(kernels.chunk_fp8, kv, kv.layer(layer), input, out),
+            KvDtype::Int8 => self.attend(kernels.chunk_int8, kv, kv.layer(layer), input, out),
         }
     }
 
@@ -118,21 +109,19 @@ impl Cpu {
     ) {
         let shape = kv.shape();
         let group = input.n_heads / shape.n_kv_heads;
-        let mut blocks = ROW_BLOCKS.take();
-        let n_partials = cut_rows(input, group, shape.n_kv_heads, &mut blocks);
-        let step =
-            Step { cpu: self, input, shape, pages, group, blocks: &blocks, out: Parts::new(out) };
-        self.run_step(kernel, &step, n_partials);
-        ROW_BLOCKS.set(blocks);
+        let mut cut = CUT.take().unwrap_or_default();
+        cut.rows(input, group, shape.n_kv_heads);
+        let step = Step { cpu: self, input, shape, pages, group, cut: &cut, out: Parts::new(out) };
+        self.run_step(kernel, &step);
+        CUT.set(Some(cut));
     }
 
     fn run_step<T: KvElement>(
         &self,
         kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
         step: &Step<'_, T>,
-        n_partials: usize,
     ) {
-        let Step { shape, group, blocks, .. } = *step;
+        let Step { shape, group, cut: &Cut { ref blocks, n_partials, .. }, .. } = *step;
         let n_items = blocks.len() * shape.n_kv_heads;
         let n_threads = self.team.n_threads();
         let n_flat = group * blocks.iter().map(|block| block.n_rows).max().unwrap_or(0);
@@ -168,49 +157,16 @@ impl Cpu {
     }
 }
 
-/// Cuts the rows of all sequences into `blocks`; returns how many partials there are.
-fn cut_rows(
-    input: &AttentionInput<'_>,
-    group: usize,
-    n_kv_heads: usize,
-    blocks: &mut Vec<RowBlock>,
-) -> usize {
-    let per_block = (FLAT_ROWS / group).max(1);
-    blocks.clear();
-    let mut first_partial = 0;
-    for (seq, sequence) in input.sequences.iter().enumerate() {
-        let mut row = sequence.rows.start;
-        while row < sequence.rows.end {
-            let n_rows = per_block.min(sequence.rows.end - row);
-            let position = sequence.first_position + row - sequence.rows.start;
-            let first_seen = input.window.map_or(0, |n| (position + 1).saturating_sub(n));
-            let first_chunk = first_seen / CHUNK;
-            let n_chunks = (position + n_rows).div_ceil(CHUNK).saturating_sub(first_chunk);
-            blocks.push(RowBlock {
-                seq,
-                row,
-                n_rows,
-                position,
-                first_chunk,
-                n_chunks,
-                first_partial,
-            });
-            first_partial += n_chunks * n_kv_heads;
-            row += n_rows;
-        }
-    }
-    first_partial
-}
-
 impl<T: KvElement> Step<'_, T> {
     fn item(&self, item: usize) -> (&RowBlock, usize) {
-        (&self.blocks[item / self.shape.n_kv_heads], item % self.shape.n_kv_heads)
+        (&self.cut.blocks[item / self.shape.n_kv_heads], item % self.shape.n_kv_heads)
     }
 
     /// The row block, KV head and chunk (counted from the block's first) of a partial.
     fn partial(&self, partial: usize) -> (&RowBlock, usize, usize) {
-        let after = self.blocks.partition_point(|block| block.first_partial <= partial);
-        let block = &self.blocks[after - 1];
+        let blocks = &self.cut.blocks;
+        let after = blocks.partition_point(|block| block.first_partial <= partial);
+        let block = &blocks[after - 1];
         let within = partial - block.first_partial;
         (block, within / block.n_chunks, within % block.n_chunks)
     }
@@ -232,18 +188,37 @@ impl<T: KvElement> Step<'_, T> {
         chunk: usize,
         q: &'a [f32],
     ) -> Chunk<'a, T> {
+        let sequence = &self.input.sequences[block.seq];
         Chunk {
             q,
             group: self.group,
             position: block.position,
+            tree: sequence.tree.map(|parents| Tree {
+                parents,
+                depths: &self.cut.depths[block.first_depth..][..parents.len()],
+                first_position: sequence.first_position,
+                row: block.row - sequence.rows.start,
+            }),
             start: (block.first_chunk + chunk) * CHUNK,
             window: self.input.window,
             scale: self.input.scale,
             softcap: self.input.softcap,
             pages: self.pages,
             shape: self.shape,
-            block_table: self.input.sequences[block.seq].block_table,
+            block_table: sequence.block_table,
             kv_head,
+        }
+    }
+
+    /// What chunks are merged into: nothing, or the sinks of the heads.
+    fn begin(&self, kv_head: usize, total: &mut State<'_>) {
+        total.clear();
+        if let Some(sinks) = self.input.sinks {
+            let sinks = &sinks[kv_head * self.group..(kv_head + 1) * self.group];
+            for (max, &sink) in total.max.iter_mut().zip(sinks.iter().cycle()) {
+                *max = sink;
+            }
+            total.sum.fill(1.0);
         }
     }
 
@@ -265,7 +240,7 @@ impl<T: KvElement> Step<'_, T> {
             let mut total = State::over(total, n_flat);
             let mut part = State::over(part, n_flat);
             self.gather(block, kv_head, q);
-            total.clear();
+            self.begin(kv_head, &mut total);
             for chunk in 0..block.n_chunks {
                 let chunk = self.chunk(block, kv_head, chunk, q);
                 // SAFETY: the kernels of a `Cpu` are available on this machine.
@@ -305,7 +280,7 @@ impl<T: KvElement> Step<'_, T> {
         let n_state = State::n_floats(n_flat, self.shape.padded_dim());
         with_floats(&SCRATCH, n_state, |memory| {
             let mut total = State::over(memory, n_flat);
-            total.clear();
+            self.begin(kv_head, &mut total);
             for partial in partials.chunks_exact_mut(per_partial) {
                 let part = self.state(n_flat, partial);
                 // SAFETY: the kernels of a `Cpu` are available on this machine.

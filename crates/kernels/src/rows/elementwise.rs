@@ -1,9 +1,8 @@
-//! Sums of rows, biases, and the rounding to bf16.
+//! Sums of rows, and biases.
 //!
 //! ```text
 //! add(x, y):       x[i] += y[i]              12 bytes, 1 operation per element
 //! add_bias(x, b):  x[r][i] += b[i]            8 bytes (the bias stays in cache)
-//! to_bf16(x):      nearest, ties to even      6 bytes
 //! ```
 //!
 //! No order to choose: each element is its own.
@@ -26,21 +25,7 @@ pub(super) fn add<S: Simd>(s: S, x: &mut [f32], y: &[f32]) {
     }
 }
 
-/// Rounds `x` to bf16, of equal lengths.
-#[inline(always)]
-fn to_bf16<S: Simd>(s: S, x: &[f32], out: &mut [u16]) {
-    let (x_blocks, x_tail) = x.as_chunks::<LANES>();
-    let (out_blocks, out_tail) = out.as_chunks_mut::<LANES>();
-    for (x, out) in x_blocks.iter().zip(out_blocks) {
-        s.store_bf16(s.load(x), out);
-    }
-    for (&x, out) in x_tail.iter().zip(out_tail) {
-        *out = super::lanes::bf16_from_f32(x);
-    }
-}
-
 shells! { pub(super) mod add_shells = add(x: &mut [f32], y: &[f32]) }
-shells! { pub(super) mod to_bf16_shells = to_bf16(x: &[f32], out: &mut [u16]) }
 
 impl Cpu {
     /// `x += y`.

@@ -58,7 +58,6 @@ pub(crate) struct Table {
     rope_halves: unsafe fn(&mut [f32], &[f32]),
     rope_pairs: unsafe fn(&mut [f32], &[f32]),
     argmax: unsafe fn(&[f32]) -> usize,
-    pub(crate) to_bf16: unsafe fn(&[f32], &mut [u16]),
 }
 
 macro_rules! table {
@@ -74,7 +73,6 @@ macro_rules! table {
             rope_halves: rope::halves_shells::$shell,
             rope_pairs: rope::pairs_shells::$shell,
             argmax: argmax::argmax_shells::$shell,
-            to_bf16: elementwise::to_bf16_shells::$shell,
         };
     };
 }

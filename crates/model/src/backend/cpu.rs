@@ -218,6 +218,7 @@ impl Backend for CpuBackend {
             scale: (op.gqa.head_dim as f32).sqrt().recip(),
             window: op.gqa.window,
             softcap: None,
+            sinks: None,
         };
         self.cpu.paged_attention(kv, op.layer, &input, out.resize(qkv.n_rows()));
     }

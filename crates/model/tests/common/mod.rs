@@ -143,7 +143,8 @@ pub(crate) fn run_chunks(
     let mut kv = decoder.new_kv(n_blocks, BLOCK);
     let (mut rows, mut logits, mut first) = (Vec::new(), Vec::new(), 0);
     for &n in chunks {
-        let sequence = ForwardSequence { rows: 0..n, first_position: first, block_table: blocks };
+        let sequence =
+            ForwardSequence { rows: 0..n, first_position: first, block_table: blocks, tree: None };
         let logits_rows: Vec<usize> = (0..n).collect();
         let input = ForwardInput {
             tokens: &tokens[first..first + n],

@@ -2,6 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use super::avx2::fp8_as_f16;
+use super::narrow::{FP8_BIAS, FP8_MAX, FP8_NORMAL, FP8_ROUND};
 use super::{LANES, Simd};
 
 /// Proof that this CPU has `avx512f`, `avx512bw`, `avx512vl`, `avx512dq` and what AVX2 promises.
@@ -56,6 +58,24 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> __m512 {
+        // SAFETY: `self` proves that this CPU has AVX-512; the load is the 16 halves of `x`.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_fp8(self, x: &[u8; LANES]) -> __m512 {
+        // SAFETY: `self` proves that this CPU has AVX-512, and AVX2 with it.
+        unsafe { _mm512_mul_ps(_mm512_cvtph_ps(fp8_as_f16(x)), _mm512_set1_ps(256.0)) }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> __m512 {
+        // SAFETY: `self` proves that this CPU has AVX-512; the load is the 16 bytes of `x`.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))) }
+    }
+
+    #[inline(always)]
     fn store(self, x: __m512, out: &mut [f32; LANES]) {
         // SAFETY: `self` proves that this CPU has AVX-512; the store is the 16 floats of `out`.
         unsafe { _mm512_storeu_ps(out.as_mut_ptr(), x) }
@@ -75,6 +95,48 @@ impl Simd for Avx512 {
             let quiet = _mm512_set1_epi32(0x40);
             let all = _mm512_mask_or_epi32(rounded, is_nan, high, quiet);
             _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(all));
+        }
+    }
+
+    #[inline(always)]
+    fn store_f16(self, x: __m512, out: &mut [u16; LANES]) {
+        // SAFETY: `self` proves that this CPU has AVX-512; the store is the 16 halves of `out`.
+        unsafe {
+            let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x);
+            _mm256_storeu_si256(out.as_mut_ptr().cast(), halves);
+        }
+    }
+
+    #[inline(always)]
+    fn store_fp8(self, x: __m512, out: &mut [u8; LANES]) {
+        // SAFETY: `self` proves that this CPU has AVX-512; the store is the 16 bytes of `out`.
+        unsafe {
+            let size = _mm512_min_ps(_mm512_set1_ps(FP8_MAX), _mm512_abs_ps(x));
+            let bits = _mm512_castps_si512(size);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<20>(bits), _mm512_set1_epi32(1));
+            let round = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7_ffff));
+            let normal = _mm512_srli_epi32::<20>(_mm512_add_epi32(bits, round));
+            let normal = _mm512_sub_epi32(normal, _mm512_set1_epi32(FP8_BIAS as i32));
+            let round = _mm512_set1_ps(FP8_ROUND);
+            let subnormal = _mm512_castps_si512(_mm512_add_ps(size, round));
+            let subnormal = _mm512_sub_epi32(subnormal, _mm512_castps_si512(round));
+            let is_small = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(size, _mm512_set1_ps(FP8_NORMAL));
+            let code = _mm512_mask_mov_epi32(normal, is_small, subnormal);
+            let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+            let code = _mm512_mask_mov_epi32(code, is_nan, _mm512_set1_epi32(0x7f));
+            let sign = _mm512_srli_epi32::<24>(_mm512_castps_si512(x));
+            let sign = _mm512_and_si512(sign, _mm512_set1_epi32(0x80));
+            let code = _mm512_cvtepi32_epi8(_mm512_or_si512(code, sign));
+            _mm_storeu_si128(out.as_mut_ptr().cast(), code);
+        }
+    }
+
+    #[inline(always)]
+    fn store_i8(self, x: __m512, out: &mut [i8; LANES]) {
+        // SAFETY: `self` proves that this CPU has AVX-512; the store is the 16 bytes of `out`.
+        unsafe {
+            let bytes = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x));
+            _mm_storeu_si128(out.as_mut_ptr().cast(), bytes);
         }
     }
 

@@ -22,8 +22,11 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod narrow;
 mod scalar;
 
+#[cfg(test)]
+pub(crate) use narrow::{fp8_from_f32, fp8_to_f32};
 pub(crate) use scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use {avx2::Avx2, avx512::Avx512};
@@ -44,10 +47,24 @@ pub(crate) trait Simd: Copy {
     fn load(self, x: &[f32; LANES]) -> Self::F;
     /// Sixteen bf16 from memory, widened exactly.
     fn load_bf16(self, x: &[u16; LANES]) -> Self::F;
+    /// Sixteen f16 from memory, widened exactly.
+    fn load_f16(self, x: &[u16; LANES]) -> Self::F;
+    /// Sixteen fp8 (E4M3) from memory, widened exactly.
+    fn load_fp8(self, x: &[u8; LANES]) -> Self::F;
+    /// Sixteen int8 from memory, widened exactly.
+    fn load_i8(self, x: &[i8; LANES]) -> Self::F;
     /// Writes sixteen floats.
     fn store(self, x: Self::F, out: &mut [f32; LANES]);
     /// Writes sixteen bf16, rounded to nearest, ties to even; a NaN stays a (quiet) NaN.
     fn store_bf16(self, x: Self::F, out: &mut [u16; LANES]);
+    /// Writes sixteen f16, rounded to nearest, ties to even; infinite from 65520 on, a NaN stays
+    /// a (quiet) NaN.
+    fn store_f16(self, x: Self::F, out: &mut [u16; LANES]);
+    /// Writes sixteen fp8 (E4M3), rounded to nearest, ties to even; at most 448, a NaN stays one.
+    fn store_fp8(self, x: Self::F, out: &mut [u8; LANES]);
+    /// Writes sixteen int8, rounded to nearest, ties to even; lanes are within `-128..=127`
+    /// rounded, none is NaN.
+    fn store_i8(self, x: Self::F, out: &mut [i8; LANES]);
     /// `a + b`.
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a - b`.
@@ -101,16 +118,6 @@ pub(crate) trait Simd: Copy {
     }
 }
 
-/// bf16 nearest to `x`, ties to even; a NaN stays a quiet NaN of the same sign.
-#[inline(always)]
-pub(crate) fn bf16_from_f32(x: f32) -> u16 {
-    let bits = x.to_bits();
-    if x.is_nan() {
-        return (bits >> 16) as u16 | 0x40;
-    }
-    (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,6 +151,19 @@ mod tests {
             let mut back = [0.0; 16];
             s.store(s.load_bf16(&halves), &mut back);
             out.extend(back);
+            s.store_f16(f, &mut halves);
+            s.store(s.load_f16(&halves), &mut back);
+            out.extend(back);
+            let mut eighths = [0; 16];
+            s.store_fp8(f, &mut eighths);
+            s.store(s.load_fp8(&eighths), &mut back);
+            out.extend(back);
+            // Within the range of the conversion; a NaN becomes one of the bounds.
+            let bounded = s.min(s.max(f, s.splat(-128.0)), s.splat(127.0));
+            let mut integers = [0; 16];
+            s.store_i8(bounded, &mut integers);
+            s.store(s.load_i8(&integers), &mut back);
+            out.extend(back);
         }
         out.push(s.sum(x));
         // A NaN of any payload is the same answer.
@@ -154,6 +174,41 @@ mod tests {
 
     crate::rows::shells! {
         mod shells = all_operations(a: &[f32; 16], b: &[f32; 16], c: &[f32; 16]) -> Vec<u32>
+    }
+
+    #[inline(always)]
+    fn narrow<S: Simd>(s: S, x: &[u8; 16]) -> Vec<u32> {
+        let mut out = [[0.0; 16]; 3];
+        s.store(s.load_fp8(x), &mut out[0]);
+        s.store(s.load_i8(bytemuck::cast_ref(x)), &mut out[1]);
+        let halves: [u16; 16] =
+            std::array::from_fn(|i| u16::from(x[i]) << 8 | u16::from(x[15 - i]));
+        s.store(s.load_f16(&halves), &mut out[2]);
+        crate::rows::testing::bits(out.as_flattened())
+    }
+
+    type Narrow = unsafe fn(&[u8; 16]) -> Vec<u32>;
+
+    crate::rows::shells! { mod narrow_shells = narrow(x: &[u8; 16]) -> Vec<u32> }
+
+    #[test]
+    fn every_narrow_number_is_widened_to_the_same_bits() {
+        for first in 0..=255_u8 {
+            let x = std::array::from_fn(|i| first.wrapping_add(17 * i as u8));
+            // SAFETY: the scalar shell needs no instruction set.
+            let expected = unsafe { narrow_shells::scalar(&x) };
+            for kernels in crate::Kernels::available() {
+                let shell: Narrow = match kernels.name {
+                    #[cfg(target_arch = "x86_64")]
+                    "avx512" => narrow_shells::avx512,
+                    #[cfg(target_arch = "x86_64")]
+                    "avx2" => narrow_shells::avx2,
+                    _ => narrow_shells::scalar,
+                };
+                // SAFETY: the kernels of that name are available on this CPU.
+                assert_eq!(unsafe { shell(&x) }, expected, "{} from {first}", kernels.name);
+            }
+        }
     }
 
     #[test]
@@ -182,15 +237,6 @@ mod tests {
                 let got = unsafe { shell(&a, &b, &c) };
                 assert_eq!(got, expected, "{} in round {round}", kernels.name);
             }
-        }
-    }
-
-    #[test]
-    fn bf16_is_rounded_as_the_half_crate_rounds_it() {
-        let mut random = Random::new(3);
-        for x in hostile_floats().into_iter().chain((0..100_000).map(|_| random.any_bits())) {
-            let expected = half::bf16::from_f32(x);
-            assert_eq!(bf16_from_f32(x), expected.to_bits(), "{x} {:#x}", x.to_bits());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Sixteen lanes in an array: the specification of [`Simd`].
 
-use super::{LANES, Simd, bf16_from_f32};
+use super::narrow::{bf16_from_f32, fp8_from_f32, fp8_to_f32};
+use super::{LANES, Simd};
 
 /// Plain Rust, one lane after the other.
 #[derive(Clone, Copy)]
@@ -62,6 +63,21 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> Self::F {
+        x.map(|x| half::f16::from_bits(x).to_f32())
+    }
+
+    #[inline(always)]
+    fn load_fp8(self, x: &[u8; LANES]) -> Self::F {
+        x.map(fp8_to_f32)
+    }
+
+    #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> Self::F {
+        x.map(f32::from)
+    }
+
+    #[inline(always)]
     fn store(self, x: Self::F, out: &mut [f32; LANES]) {
         *out = x;
     }
@@ -71,6 +87,21 @@ impl Simd for Scalar {
         for (out, x) in out.iter_mut().zip(x) {
             *out = bf16_from_f32(x);
         }
+    }
+
+    #[inline(always)]
+    fn store_f16(self, x: Self::F, out: &mut [u16; LANES]) {
+        *out = x.map(|x| half::f16::from_f32(x).to_bits());
+    }
+
+    #[inline(always)]
+    fn store_fp8(self, x: Self::F, out: &mut [u8; LANES]) {
+        *out = x.map(fp8_from_f32);
+    }
+
+    #[inline(always)]
+    fn store_i8(self, x: Self::F, out: &mut [i8; LANES]) {
+        *out = x.map(|x| x.round_ties_even() as i8);
     }
 
     lanewise! {

@@ -1,0 +1,82 @@
+//! Rows that are a tree of drafts: who sees whom.
+//!
+//! ```text
+//! KV position   0 .... first_position | row 0 | row 1 | row 2 | row 3 |     where keys lie
+//! of row 3      0 .... first_position | row 0 | row 2 | row 3 |             what they count as
+//! ```
+//!
+//! The positions of a row's *path* are not where its keys lie, so the path is looked up: for each
+//! row and chunk the parents are walked from the row towards the root. That is a step per ancestor,
+//! nothing beside the dot product that each ancestor costs.
+
+use std::ops::Range;
+
+use super::CHUNK;
+use super::input::AttentionSeq;
+
+/// The tree of an item's sequence.
+#[derive(Clone, Copy)]
+pub(super) struct Tree<'a> {
+    /// Parent of each row of the sequence.
+    pub(super) parents: &'a [u32],
+    /// Ancestors of each row of the sequence.
+    pub(super) depths: &'a [u32],
+    /// Where the keys of the sequence's first row lie.
+    pub(super) first_position: usize,
+    /// The item's first row, counted from the sequence's.
+    pub(super) row: usize,
+}
+
+/// Some of a row's path: consecutive positions, and the rows of the sequence that are there.
+pub(super) struct Path {
+    rows: [u32; CHUNK],
+    n_rows: usize,
+}
+
+impl Tree<'_> {
+    /// Appends the depths of the rows of a tree.
+    pub(super) fn push_depths(parents: &[u32], depths: &mut Vec<u32>) {
+        let first = depths.len();
+        for &parent in parents {
+            let depth = match parent {
+                AttentionSeq::ROOT => 0,
+                parent => depths[first + parent as usize] + 1,
+            };
+            depths.push(depth);
+        }
+    }
+
+    /// One after the position that row `row` of the item counts as.
+    #[inline(always)]
+    pub(super) fn end(&self, row: usize) -> usize {
+        self.first_position + self.depths[self.row + row] as usize + 1
+    }
+
+    /// The path of row `row` of the item at `positions`: at most a chunk, none before
+    /// `first_position` and none after the row's own.
+    pub(super) fn path(&self, row: usize, positions: Range<usize>) -> Path {
+        let mut path = Path { rows: [0; CHUNK], n_rows: positions.len() };
+        if positions.is_empty() {
+            return path;
+        }
+        let mut node = (self.row + row) as u32;
+        let mut position = self.end(row) - 1;
+        while position >= positions.end {
+            node = self.parents[node as usize];
+            position -= 1;
+        }
+        for at in path.rows[..path.n_rows].iter_mut().rev() {
+            *at = node;
+            // The last one may be a child of the root, whose parent is looked up no more.
+            node = self.parents[node as usize];
+        }
+        path
+    }
+}
+
+impl Path {
+    /// The rows, in the order of their positions, which is their own.
+    pub(super) fn rows(&self) -> &[u32] {
+        &self.rows[..self.n_rows]
+    }
+}

@@ -1,0 +1,196 @@
+//! Values, weighted and summed.
+//!
+//! ```text
+//! value        [token][head_dim]         -> 16 elements per fused multiply-add and flat row
+//!
+//! w[t] = e[t]                                                      f32 .. fp8
+//! w[t] = e[t] · value scale[t]                                          int8
+//!
+//! for 4 flat rows x 64 elements at a time, over the positions of one block:
+//!         acc[r][d] = fma(w[r][t], v[t][d], acc[r][d])             t ascends
+//! ```
+//!
+//! Rows of a causal prompt end at different positions. A tile of four takes the positions that
+//! all four see together and the others row by row, so that no row touches a value it may not see.
+//! Paths of a draft tree follow, one value at a time.
+//!
+//! Tried and dropped: accumulators in registers over the whole chunk (pages are then read in
+//! 256-byte strips, which the prefetchers follow badly); scaling the values rather than the weights
+//! (`head_dim` products per position instead of one).
+
+use std::ops::Range;
+
+use super::CHUNK;
+use super::chunk::{Chunk, SCORE_LINE};
+use crate::kv::KvElement;
+use crate::rows::lanes::{LANES, Simd};
+
+/// Adds the weighted values of the dense columns to `acc` `[R, padded]` of `R` flat rows;
+/// `scores` begins at `flat`.
+#[inline(always)]
+pub(super) fn weigh_tile<S: Simd, T: KvElement, const R: usize>(
+    s: S,
+    chunk: &Chunk<'_, T>,
+    flat: usize,
+    scores: &[f32],
+    acc: &mut [f32],
+) {
+    let padded = chunk.shape.padded_dim();
+    let mut ends = [(0, 0); R];
+    let dense = chunk.dense();
+    let (mut low, mut high) = (0, CHUNK);
+    for (r, ends) in ends.iter_mut().enumerate() {
+        let (row_low, row_high) = chunk.visible(flat + r);
+        *ends = (row_low.min(dense), row_high.min(dense));
+        low = low.max(ends.0);
+        high = high.min(ends.1);
+    }
+    if R == 1 {
+        return weigh::<S, T, R>(s, chunk, scores, acc, low..high);
+    }
+    // What all rows see is `[low, high)`; it may be empty, and then every row goes alone.
+    let high = high.max(low);
+    for is_before in [true, false] {
+        for (r, &(row_low, row_high)) in ends.iter().enumerate() {
+            let line = &scores[r * SCORE_LINE..(r + 1) * SCORE_LINE];
+            let acc = &mut acc[r * padded..(r + 1) * padded];
+            let alone =
+                if is_before { row_low..row_high.min(low) } else { row_low.max(high)..row_high };
+            weigh::<S, T, 1>(s, chunk, line, acc, alone);
+        }
+        if is_before && ends.iter().all(|&(row_low, row_high)| row_low <= low && row_high >= high) {
+            weigh::<S, T, R>(s, chunk, scores, acc, low..high);
+        }
+    }
+}
+
+/// Adds the weighted values of `visible` (counted from the chunk's start) for `R` rows.
+#[inline(always)]
+fn weigh<S: Simd, T: KvElement, const R: usize>(
+    s: S,
+    chunk: &Chunk<'_, T>,
+    scores: &[f32],
+    acc: &mut [f32],
+    visible: Range<usize>,
+) {
+    let padded = chunk.shape.padded_dim();
+    let end = chunk.start + visible.end;
+    let mut position = chunk.start + visible.start;
+    while position < end {
+        let (values, next) = chunk.values(position, end);
+        let column = LANES + position - chunk.start;
+        let mut weights: [&[f32]; R] = [&[]; R];
+        for (r, weights) in weights.iter_mut().enumerate() {
+            *weights = &scores[r * SCORE_LINE + column..][..next - position];
+        }
+        weigh_values(s, weights, values, acc, padded / LANES);
+        position = next;
+    }
+}
+
+/// Adds the weighted values of the path of `row`, position by position, to `acc` of all rows.
+#[inline(always)]
+pub(super) fn weigh_path<S: Simd, T: KvElement>(
+    s: S,
+    chunk: &Chunk<'_, T>,
+    scores: &[f32],
+    row: usize,
+    columns: Range<usize>,
+    nodes: &[u32],
+    acc: &mut [f32],
+) {
+    let Some(tree) = &chunk.tree else { return };
+    let padded = chunk.shape.padded_dim();
+    for flat in row * chunk.group..(row + 1) * chunk.group {
+        let weights = &scores[flat * SCORE_LINE + LANES..][columns.clone()];
+        let acc = &mut acc[flat * padded..(flat + 1) * padded];
+        for (i, &node) in nodes.iter().enumerate() {
+            let position = tree.first_position + node as usize;
+            let (values, _) = chunk.values(position, position + 1);
+            weigh_values(s, [&weights[i..i + 1]], values, acc, padded / LANES);
+        }
+    }
+}
+
+/// Multiplies the weights of all flat rows by the scales of the values they are for.
+#[inline(always)]
+pub(super) fn scale_weights<T: KvElement>(chunk: &Chunk<'_, T>, scores: &mut [f32]) {
+    let dense = chunk.dense();
+    for (flat, line) in scores.chunks_exact_mut(SCORE_LINE).take(chunk.n_flat()).enumerate() {
+        let line = &mut line[LANES..];
+        let (low, high) = chunk.visible(flat);
+        let (mut position, end) = (chunk.start + low, chunk.start + high.min(dense));
+        while position < end {
+            let (scales, next) = chunk.value_scales(position, end);
+            for (weight, scale) in line[position - chunk.start..].iter_mut().zip(scales) {
+                *weight *= scale;
+            }
+            position = next;
+        }
+        if let (Some(tree), Some((columns, path))) = (&chunk.tree, chunk.path(flat / chunk.group)) {
+            for (weight, &node) in line[columns].iter_mut().zip(path.rows()) {
+                let position = tree.first_position + node as usize;
+                *weight *= chunk.value_scales(position, position + 1).0[0];
+            }
+        }
+    }
+}
+
+/// Adds the weighted `values` `[position][n_vectors]` to `acc` `[R, padded]`.
+#[inline(always)]
+fn weigh_values<S: Simd, T: KvElement, const R: usize>(
+    s: S,
+    weights: [&[f32]; R],
+    values: &[[T; LANES]],
+    acc: &mut [f32],
+    n_vectors: usize,
+) {
+    let mut first = 0;
+    if S::IS_WIDE || R < 4 {
+        while first + 4 <= n_vectors {
+            weigh_vectors::<S, T, R, 4>(s, weights, values, acc, first, n_vectors);
+            first += 4;
+        }
+    }
+    while first < n_vectors {
+        weigh_vectors::<S, T, R, 1>(s, weights, values, acc, first, n_vectors);
+        first += 1;
+    }
+}
+
+/// Sixteen times `V` elements of `R` rows over the positions of `weights`.
+#[inline(always)]
+fn weigh_vectors<S: Simd, T: KvElement, const R: usize, const V: usize>(
+    s: S,
+    weights: [&[f32]; R],
+    values: &[[T; LANES]],
+    acc: &mut [f32],
+    first: usize,
+    n_vectors: usize,
+) {
+    let acc = acc.as_chunks_mut::<LANES>().0;
+    let mut sums = [[s.splat(0.0); V]; R];
+    for r in 0..R {
+        for v in 0..V {
+            sums[r][v] = s.load(&acc[r * n_vectors + first + v]);
+        }
+    }
+    for (t, line) in values.chunks_exact(n_vectors).enumerate() {
+        let line = &line[first..first + V];
+        let mut value = [s.splat(0.0); V];
+        for v in 0..V {
+            value[v] = T::load(s, &line[v]);
+        }
+        for r in 0..R {
+            let weight = s.splat(weights[r][t]);
+            for v in 0..V {
+                sums[r][v] = s.fma(weight, value[v], sums[r][v]);
+            }
+        }
+    }
+    for r in 0..R {
+        for v in 0..V {
+            s.store(sums[r][v], &mut acc[r * n_vectors + first + v]);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The memory of a cache.
+
+use std::fmt;
+use std::io;
+
+use pelton_tensor::AlignedBuf;
+
+use super::KvShape;
+
+/// Keys and values of all layers, in pages.
+pub struct KvCache {
+    shape: KvShape,
+    buffer: AlignedBuf,
+}
+
+impl fmt::Debug for KvCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvCache").field("shape", &self.shape).finish_non_exhaustive()
+    }
+}
+
+impl KvCache {
+    /// Reserves a zeroed cache.
+    ///
+    /// # Panics
+    ///
+    /// When the memory is refused (see [`KvCache::try_new`]) or a size of the shape is 0 that must
+    /// not be (all but `n_layers` and `n_blocks`).
+    pub fn new(shape: KvShape) -> Self {
+        match Self::try_new(shape) {
+            Ok(cache) => cache,
+            Err(err) => panic!("cannot reserve {} bytes of KV cache: {err}", shape.n_bytes()),
+        }
+    }
+
+    /// Reserves a zeroed cache, or says why the system refuses the memory.
+    ///
+    /// # Errors
+    ///
+    /// The system's own error.
+    ///
+    /// # Panics
+    ///
+    /// When `block_size`, `n_kv_heads` or `head_dim` is 0, or there are 2³² slots or more.
+    pub fn try_new(shape: KvShape) -> io::Result<Self> {
+        assert!(shape.block_size > 0, "invariant: blocks hold tokens");
+        assert!(shape.n_kv_heads > 0, "invariant: a layer has KV heads");
+        assert!(shape.head_dim > 0, "invariant: heads are not empty");
+        let n_slots = shape.n_blocks.checked_mul(shape.block_size);
+        assert!(
+            n_slots.is_some_and(|n| u32::try_from(n).is_ok()),
+            "invariant: slots are numbered by u32"
+        );
+        Ok(Self { shape, buffer: AlignedBuf::try_zeroed(shape.n_bytes())? })
+    }
+
+    /// The sizes it was made with.
+    pub fn shape(&self) -> &KvShape {
+        &self.shape
+    }
+
+    /// Bytes reserved.
+    pub fn n_bytes(&self) -> usize {
+        self.buffer.n_bytes()
+    }
+
+    /// Bytes of one block over all layers: what one more block costs.
+    pub fn bytes_per_block(shape: &KvShape) -> usize {
+        shape.bytes_per_block()
+    }
+
+    /// Copies the keys and values of block `src` to block `dst`, in every layer.
+    ///
+    /// # Panics
+    ///
+    /// When either block does not exist.
+    pub fn copy_block(&mut self, src: u32, dst: u32) {
+        let (src, dst) = (src as usize, dst as usize);
+        let n_blocks = self.shape.n_blocks;
+        assert!(src < n_blocks, "invariant: copy from block {src} of {n_blocks}");
+        assert!(dst < n_blocks, "invariant: copy to block {dst} of {n_blocks}");
+        let n_bytes = self.shape.block_elements() * self.shape.dtype.n_bytes();
+        for layer in 0..self.shape.n_layers {
+            let (from, to) = (layer * n_blocks + src, layer * n_blocks + dst);
+            let range = from * n_bytes..(from + 1) * n_bytes;
+            self.buffer.bytes_mut().copy_within(range, to * n_bytes);
+        }
+    }
+
+    /// The elements of one layer, as `T` (which must be the stored type).
+    pub(crate) fn layer<T: bytemuck::Pod>(&self, layer: usize) -> &[T] {
+        assert_eq!(size_of::<T>(), self.shape.dtype.n_bytes(), "invariant: the stored type");
+        let n_layers = self.shape.n_layers;
+        assert!(layer < n_layers, "invariant: layer {layer} of {n_layers}");
+        let n = self.shape.n_blocks * self.shape.block_elements();
+        &self.buffer.as_slice_of::<T>()[layer * n..(layer + 1) * n]
+    }
+
+    /// The elements of one layer, to be written.
+    pub(super) fn layer_mut<T: bytemuck::Pod>(&mut self, layer: usize) -> &mut [T] {
+        assert_eq!(size_of::<T>(), self.shape.dtype.n_bytes(), "invariant: the stored type");
+        let n_layers = self.shape.n_layers;
+        assert!(layer < n_layers, "invariant: layer {layer} of {n_layers}");
+        let n = self.shape.n_blocks * self.shape.block_elements();
+        &mut self.buffer.as_mut_slice_of::<T>()[layer * n..(layer + 1) * n]
+    }
+
+    /// Everything that is stored.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+}

@@ -1,0 +1,118 @@
+//! Sizes of a cache, and where things lie in a block.
+
+use std::ops::Range;
+
+use super::KvDtype;
+use crate::rows::lanes::LANES;
+
+/// Sizes of a [`KvCache`](super::KvCache).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// Decoder layers.
+    pub n_layers: usize,
+    /// Blocks that sequences may own.
+    pub n_blocks: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Key and value heads per layer.
+    pub n_kv_heads: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Stored type.
+    pub dtype: KvDtype,
+}
+
+impl KvShape {
+    /// Bytes of one block over all layers, scales included: what one more block costs.
+    pub fn bytes_per_block(&self) -> usize {
+        self.n_layers * self.block_elements() * self.dtype.n_bytes()
+    }
+
+    /// Bytes of the whole cache.
+    ///
+    /// # Panics
+    ///
+    /// When they are more than an address space holds.
+    pub fn n_bytes(&self) -> usize {
+        let bytes = self.bytes_per_block().checked_mul(self.n_blocks);
+        bytes.expect("invariant: the KV cache fits in the address space")
+    }
+
+    /// Elements of a value in memory.
+    pub(crate) fn padded_dim(&self) -> usize {
+        self.head_dim.next_multiple_of(LANES)
+    }
+
+    /// Tokens of a block in whole key groups.
+    fn padded_tokens(&self) -> usize {
+        self.block_size.next_multiple_of(LANES)
+    }
+
+    /// Elements of the keys of one head of one block.
+    fn key_elements(&self) -> usize {
+        self.padded_tokens() * self.head_dim
+    }
+
+    /// Elements of the values of one head of one block.
+    fn value_elements(&self) -> usize {
+        self.block_size * self.padded_dim()
+    }
+
+    /// Elements that the scales of one head of one block take, for its keys or for its values.
+    fn scale_elements(&self) -> usize {
+        match self.dtype.has_scales() {
+            true => self.padded_tokens() * size_of::<f32>() / self.dtype.n_bytes(),
+            false => 0,
+        }
+    }
+
+    /// Elements of one block of one layer, its scales counted as the elements they displace.
+    pub(crate) fn block_elements(&self) -> usize {
+        self.n_kv_heads * (self.key_elements() + self.value_elements() + 2 * self.scale_elements())
+    }
+
+    /// Keys of the group of 16 tokens that holds token `place` of a block of a layer.
+    pub(crate) fn key_group(&self, block: usize, head: usize, place: usize) -> Range<usize> {
+        let group = place / LANES * LANES * self.head_dim;
+        let start = block * self.block_elements() + head * self.key_elements() + group;
+        start..start + LANES * self.head_dim
+    }
+
+    /// Values of the tokens `places` of a block of a layer.
+    pub(crate) fn values(&self, block: usize, head: usize, places: Range<usize>) -> Range<usize> {
+        let start = block * self.block_elements()
+            + self.n_kv_heads * self.key_elements()
+            + head * self.value_elements();
+        start + places.start * self.padded_dim()..start + places.end * self.padded_dim()
+    }
+
+    /// Elements that hold the key scales of the tokens `places` of a block of a layer.
+    ///
+    /// They begin at a multiple of four bytes, as all that lies before them is whole 16s.
+    pub(crate) fn key_scales(
+        &self,
+        block: usize,
+        head: usize,
+        places: Range<usize>,
+    ) -> Range<usize> {
+        self.scales(block, head, places)
+    }
+
+    /// Elements that hold the value scales of the tokens `places` of a block of a layer.
+    pub(crate) fn value_scales(
+        &self,
+        block: usize,
+        head: usize,
+        places: Range<usize>,
+    ) -> Range<usize> {
+        self.scales(block, self.n_kv_heads + head, places)
+    }
+
+    fn scales(&self, block: usize, nth: usize, places: Range<usize>) -> Range<usize> {
+        let n_elements = size_of::<f32>() / self.dtype.n_bytes();
+        let start = block * self.block_elements()
+            + self.n_kv_heads * (self.key_elements() + self.value_elements())
+            + nth * self.scale_elements();
+        start + places.start * n_elements..start + places.end * n_elements
+    }
+}

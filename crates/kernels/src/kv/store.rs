@@ -1,0 +1,118 @@
+//! Writing new keys and values into their slots.
+
+use bytemuck::cast_slice;
+use half::{bf16, f16};
+
+use super::{KvCache, KvDtype, KvElement};
+use crate::Cpu;
+use crate::rows::lanes::LANES;
+use crate::rows::shared::Parts;
+
+/// Rows inside a wider matrix, for example the queries in the output of a fused projection.
+///
+/// ```text
+/// row r   data[r * stride + offset ..][.. width]       the width is the operation's
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct StridedRows<'a> {
+    /// The matrix.
+    pub data: &'a [f32],
+    /// Distance between rows, in elements.
+    pub stride: usize,
+    /// First element of each row.
+    pub offset: usize,
+}
+
+impl<'a> StridedRows<'a> {
+    /// Rows that are the whole matrix, `width` elements each.
+    pub fn dense(data: &'a [f32], width: usize) -> Self {
+        Self { data, stride: width, offset: 0 }
+    }
+
+    /// `width` elements of row `row`.
+    ///
+    /// # Panics
+    ///
+    /// When the matrix has no such row.
+    pub fn row(&self, row: usize, width: usize) -> &'a [f32] {
+        &self.data[row * self.stride + self.offset..][..width]
+    }
+}
+
+/// New keys and values, and where they go.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreKv<'a> {
+    /// Keys `[m, n_kv_heads * head_dim]`, already rotated.
+    pub k: StridedRows<'a>,
+    /// Values `[m, n_kv_heads * head_dim]`.
+    pub v: StridedRows<'a>,
+    /// For each row `block * block_size + place in the block`.
+    pub slots: &'a [u32],
+}
+
+impl Cpu {
+    /// Writes new keys and values of one layer into their slots.
+    ///
+    /// Of rows with the same slot the last wins.
+    ///
+    /// # Panics
+    ///
+    /// When a slot, row or layer does not exist.
+    pub fn store_kv(&self, kv: &mut KvCache, layer: usize, input: &StoreKv<'_>) {
+        match kv.shape().dtype {
+            KvDtype::F32 => self.store_as::<f32>(kv, layer, input),
+            KvDtype::Bf16 => self.store_as::<bf16>(kv, layer, input),
+            KvDtype::F16 => self.store_as::<f16>(kv, layer, input),
+            KvDtype::Fp8 => self.store_as::<u8>(kv, layer, input),
+            KvDtype::Int8 => self.store_as::<i8>(kv, layer, input),
+        }
+    }
+
+    fn store_as<T: KvElement>(&self, kv: &mut KvCache, layer: usize, input: &StoreKv<'_>) {
+        let shape = *kv.shape();
+        let n_slots = shape.n_blocks * shape.block_size;
+        for &slot in input.slots {
+            assert!((slot as usize) < n_slots, "invariant: slot {slot} of {n_slots}");
+        }
+        let (dim, width) = (shape.head_dim, shape.n_kv_heads * shape.head_dim);
+        let parts = Parts::new(kv.layer_mut::<T>(layer));
+        // Cut by heads, not by rows: heads are disjoint whatever the slots say.
+        self.for_each_part(shape.n_kv_heads, 4 * input.slots.len() * dim, |heads| {
+            for head in heads {
+                for (row, &slot) in input.slots.iter().enumerate() {
+                    let (block, place) =
+                        (slot as usize / shape.block_size, slot as usize % shape.block_size);
+                    let columns = head * dim..(head + 1) * dim;
+                    let key = &input.k.row(row, width)[columns.clone()];
+                    let value = &input.v.row(row, width)[columns];
+                    let (key_factor, key_scale) = T::factor_and_scale(self, key);
+                    let (value_factor, value_scale) = T::factor_and_scale(self, value);
+                    if T::HAS_SCALES {
+                        let places = place..place + 1;
+                        let key_at = shape.key_scales(block, head, places.clone());
+                        let value_at = shape.value_scales(block, head, places);
+                        for (at, scale) in [(key_at, key_scale), (value_at, value_scale)] {
+                            // SAFETY: these are scales of `head`, which belongs to one tile.
+                            let out = unsafe { parts.part(at) };
+                            out.copy_from_slice(cast_slice(&[scale]));
+                        }
+                    }
+                    let keys = shape.key_group(block, head, place);
+                    let values = shape.values(block, head, place..place + 1);
+                    // SAFETY: these are elements of `head`, which belongs to one tile, and the
+                    // two parts are its keys and its values.
+                    let (keys, out) = unsafe { (parts.part(keys), parts.part(values)) };
+                    T::convert(self, value, value_factor, &mut out[..dim]);
+                    // A group of 64 elements at a time, converted on the stack, then scattered.
+                    for (first, key) in (0..).step_by(64).zip(key.chunks(64)) {
+                        let mut converted = [T::zeroed(); 64];
+                        T::convert(self, key, key_factor, &mut converted[..key.len()]);
+                        for (i, &x) in converted[..key.len()].iter().enumerate() {
+                            keys[(first + i) * LANES + place % LANES] = x;
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
