@@ -46,6 +46,26 @@ static KERNELS: &[Kernels] = &[
         rows: &rows::AVX512,
         attention: &attention::AVX512,
     },
+    #[cfg(all(test, target_arch = "x86_64"))]
+    Kernels {
+        name: "avx512-bf16",
+        is_supported: || has_avx512() && is_x86_feature_detected!("avx512bf16"),
+        matmul: &matmul::AVX512_BF16,
+        quantize: &quantize::AVX512,
+        bandwidth: &bandwidth::AVX512,
+        rows: &rows::AVX512,
+        attention: &attention::AVX512,
+    },
+    #[cfg(all(test, target_arch = "x86_64"))]
+    Kernels {
+        name: "avx512-without-bf16",
+        is_supported: has_avx512,
+        matmul: &matmul::AVX512_NO_BF16,
+        quantize: &quantize::AVX512,
+        bandwidth: &bandwidth::AVX512,
+        rows: &rows::AVX512,
+        attention: &attention::AVX512,
+    },
     #[cfg(target_arch = "x86_64")]
     Kernels {
         name: "avxvnni",
@@ -124,6 +144,11 @@ impl Kernels {
                 _ => Ok(Self::best()),
             })
             .clone()
+    }
+
+    /// Whether bf16 products are computed from pairs of bf16, or from floats: the same numbers.
+    pub fn uses_bf16_dot(&self) -> bool {
+        self.matmul.bf16.as_ref().is_some_and(|kernel| (kernel.is_used)())
     }
 
     /// The best kernels this CPU supports, whatever the environment says.

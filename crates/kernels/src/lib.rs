@@ -11,7 +11,8 @@
 //!   time. `PELTON_KERNELS=scalar|avx2|avx512` forces one.
 //! * [`ThreadTeam`] is a fixed set of threads that wake once per operation and share tiles.
 //! * [`Cpu`] is both together: everything an operation needs. All safe operations are its methods.
-//! * [`PackedMatrix`] is a weight matrix in kernel order; [`QuantizedRows`] are int8 activations.
+//! * [`PackedMatrix`] is a weight matrix in kernel order; [`Activations`] are the rows it multiplies,
+//!   in the forms that its layout reads (floats, bf16, int8).
 //! * [`KvCache`] holds keys and values in pages; [`Cpu::paged_attention`] reads them.
 //!
 //! # Equal bits
@@ -27,6 +28,7 @@
 //! **Architecture invariant:** no error type for data. Shapes are the caller's promise and are
 //! asserted; what comes from files was checked before it got here.
 
+mod activations;
 mod attention;
 mod bandwidth;
 mod cpu;
@@ -38,12 +40,13 @@ mod quantize;
 mod rows;
 mod team;
 
+pub use activations::{Activations, Forms};
 pub use attention::{AttentionInput, AttentionSeq};
 pub use cpu::Cpu;
 pub use dispatch::{Kernels, UnknownKernels};
 pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows, UnknownKvDtype};
 pub use layout::{PANEL, PackedMatrix, WeightLayout};
-pub use matmul::{MatmulInput, MatmulOutput};
+pub use matmul::MatmulOutput;
 pub use quantize::{GROUP, QuantizedRows};
 pub use rows::{GatedAct, HeadLayout, RopeLayout};
 pub use team::{ThreadTeam, default_threads};

@@ -18,7 +18,8 @@
 //! Reads 4 bytes and writes 1.25 per element, about 4 operations each. `-128` never occurs, which
 //! the AVX2 product relies on.
 
-use crate::cpu::Cpu;
+use crate::activations::IntParts;
+use crate::rows::shared::Parts;
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -28,9 +29,6 @@ pub const GROUP: usize = 32;
 
 /// Groups whose largest magnitude is below this become zeros.
 const TINY: f32 = 1e-30;
-
-/// Elements below which waking the team costs more than it gives.
-const MIN_PARALLEL: usize = 1 << 16;
 
 /// Activation rows in int8, with one scale per group of 32 and one sum per half group; buffers are reused.
 #[derive(Clone, Debug, Default)]
@@ -44,8 +42,8 @@ pub struct QuantizedRows {
 }
 
 impl QuantizedRows {
-    /// An empty set of rows, to be filled by [`Cpu::quantize_rows`].
-    pub fn new() -> Self {
+    /// An empty set of rows.
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
@@ -85,12 +83,19 @@ impl QuantizedRows {
         }
     }
 
-    fn resize(&mut self, n_rows: usize, k: usize) {
+    /// Makes room for `n_rows` of `k` values and hands out the places to write them.
+    pub(crate) fn parts(&mut self, n_rows: usize, k: usize) -> IntParts<'_> {
         let stride = (k.div_ceil(64) | 1) * 64;
         (self.n_rows, self.k, self.stride) = (n_rows, k, stride);
         self.values.resize(n_rows * stride, 0);
         self.scales.resize(n_rows * (k / GROUP), 0.0);
         self.sums.resize(n_rows * (k / GROUP), [0; 2]);
+        IntParts {
+            values: Parts::new(&mut self.values),
+            stride,
+            scales: Parts::new(&mut self.scales),
+            sums: Parts::new(&mut self.sums),
+        }
     }
 }
 
@@ -119,15 +124,15 @@ impl<'a> IntRows<'a> {
 
 /// One row to quantize: `x [k]` into `values [k]`, `scales [k/32]`, `sums [k/32, 2]`.
 pub(crate) struct RowOut<'a> {
-    values: &'a mut [i8],
-    scales: &'a mut [f32],
-    sums: &'a mut [[i32; 2]],
+    pub(crate) values: &'a mut [i8],
+    pub(crate) scales: &'a mut [f32],
+    pub(crate) sums: &'a mut [[i32; 2]],
 }
 
 /// The kernels of this module for one instruction set.
 #[derive(Debug)]
 pub(crate) struct Table {
-    row: unsafe fn(&[f32], RowOut<'_>),
+    pub(crate) row: unsafe fn(&[f32], RowOut<'_>),
 }
 
 pub(crate) static SCALAR: Table = Table { row: quantize_row };
@@ -135,45 +140,6 @@ pub(crate) static SCALAR: Table = Table { row: quantize_row };
 pub(crate) static AVX2: Table = Table { row: x86::quantize_row_avx2 };
 #[cfg(target_arch = "x86_64")]
 pub(crate) static AVX512: Table = Table { row: x86::quantize_row_avx512 };
-
-impl Cpu {
-    /// Quantizes rows of `k` activations to int8 in groups of 32.
-    ///
-    /// # Shapes
-    ///
-    /// `x`: `[m, k]`; `out` is resized to `m` rows.
-    ///
-    /// # Panics
-    ///
-    /// When `k` is zero or not a multiple of 32, or `x` is not a whole number of rows.
-    pub fn quantize_rows(&self, x: &[f32], k: usize, out: &mut QuantizedRows) {
-        assert!(k > 0 && k.is_multiple_of(GROUP), "k = {k} is not a multiple of {GROUP}");
-        assert!(x.len().is_multiple_of(k), "{} elements are not rows of {k}", x.len());
-        out.resize(x.len() / k, k);
-        let n_groups = k / GROUP;
-        let rows = (x.chunks_exact(k))
-            .zip(out.values.chunks_exact_mut(out.stride))
-            .zip(out.scales.chunks_exact_mut(n_groups))
-            .zip(out.sums.chunks_exact_mut(n_groups));
-        let quantize = |(((x, values), scales), sums): (((&[f32], &mut [i8]), _), _)| {
-            let out = RowOut { values: &mut values[..k], scales, sums };
-            // SAFETY: `self.kernels` is supported by this CPU; the lengths are those of one row.
-            unsafe { (self.kernels.quantize.row)(x, out) }
-        };
-        if x.len() < MIN_PARALLEL {
-            rows.for_each(quantize);
-        } else {
-            let rows = std::sync::Mutex::new(rows);
-            self.team.run_on_whoever_comes(|_| {
-                loop {
-                    let next = rows.lock().expect("invariant: nothing panics under it").next();
-                    let Some(row) = next else { break };
-                    quantize(row);
-                }
-            });
-        }
-    }
-}
 
 /// What to do with a group, from the bits of its largest magnitude: `(scale, 127 / amax)`.
 ///
@@ -208,7 +174,8 @@ fn quantize_row(x: &[f32], out: RowOut<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kernels;
+    use crate::activations::{Activations, Forms};
+    use crate::{Cpu, Kernels};
 
     fn rows(m: usize, k: usize) -> Vec<f32> {
         let mut state = 99_u32;
@@ -235,19 +202,22 @@ mod tests {
         x
     }
 
+    fn quantize(cpu: &Cpu, x: &[f32], k: usize) -> QuantizedRows {
+        let row = vec![0; crate::WeightLayout::Q8G32.row_bytes(k)];
+        let w = crate::PackedMatrix::pack(cpu, crate::WeightLayout::Q8G32, 1, k, &|_| &row);
+        let mut rows = Activations::new(k, Forms::default().read_by(cpu, &w));
+        cpu.write_rows(x, &mut rows);
+        rows.int8().clone()
+    }
+
     #[test]
     fn every_instruction_set_quantizes_to_the_same_bits() {
         for (m, k) in [(1, 32), (3, 352), (70, 2048), (0, 64)] {
             let x = rows(m, k);
-            let mut expected = QuantizedRows::new();
-            Cpu::with(Kernels::by_name("scalar").expect("scalar"), 1).quantize_rows(
-                &x,
-                k,
-                &mut expected,
-            );
+            let scalar = Kernels::by_name("scalar").expect("scalar");
+            let expected = quantize(&Cpu::with(scalar, 1), &x, k);
             for kernels in Kernels::available() {
-                let mut got = QuantizedRows::new();
-                Cpu::with(kernels, 3).quantize_rows(&x, k, &mut got);
+                let got = quantize(&Cpu::with(kernels, 3), &x, k);
                 assert_eq!(got.values, expected.values, "{}", kernels.name);
                 assert_eq!(got.sums, expected.sums, "{}", kernels.name);
                 let bits = |rows: &QuantizedRows| -> Vec<u32> {
@@ -262,8 +232,7 @@ mod tests {
     fn values_come_back_within_half_a_step_and_never_reach_minus_128() {
         let k = 64;
         let x: Vec<f32> = (0..k * 5).map(|i| (i as f32 * 0.37).sin() * i as f32).collect();
-        let mut quantized = QuantizedRows::new();
-        Cpu::with(Kernels::best(), 1).quantize_rows(&x, k, &mut quantized);
+        let quantized = quantize(&Cpu::with(Kernels::best(), 1), &x, k);
         assert!(quantized.values.iter().all(|&value| value != i8::MIN));
         let mut back = vec![0.0; k];
         for (row, x) in x.chunks(k).enumerate() {

@@ -63,7 +63,7 @@ struct Buffers<B: Backend> {
     slots: Vec<u32>,
     /// The residual stream, `[m, hidden]`.
     x: B::Buf,
-    /// A norm's output, `[m, hidden]`.
+    /// A norm's output, `[m, hidden]`, read by the projections and the head.
     normed: B::Buf,
     /// What a mixer adds to the residual, `[m, hidden]`.
     delta: B::Buf,
@@ -98,12 +98,15 @@ impl<B: Backend> Decoder<B> {
             widths.dedup();
             widths.into_iter().map(|width| (width, backend.buffer(width))).collect()
         };
+        let readers = (weights.layers.iter())
+            .flat_map(|layer| layer.attention.qkv.parts.iter().chain(&layer.mlp.gate_up.parts))
+            .chain([weights.head.as_ref().unwrap_or(&weights.embedding)]);
         let last = spec.layers.last().expect("invariant: a model has layers");
         let buffers = Buffers {
             positions: Vec::new(),
             slots: Vec::new(),
             x: backend.buffer(hidden),
-            normed: backend.buffer(hidden),
+            normed: backend.input_buffer(hidden, readers),
             delta: backend.buffer(hidden),
             qkv: per_width(&|gqa| gqa.qkv_width()),
             attended: per_width(&|gqa| gqa.q_width()),

@@ -20,7 +20,7 @@ const TINY: f32 = 1e-30;
 /// The conversions of one instruction set, between slices of equal lengths.
 #[derive(Debug)]
 pub(crate) struct Table {
-    pub(super) to_bf16: unsafe fn(&[f32], &mut [u16]),
+    pub(crate) to_bf16: unsafe fn(&[f32], &mut [u16]),
     pub(super) to_f16: unsafe fn(&[f32], &mut [u16]),
     pub(super) to_fp8: unsafe fn(&[f32], &mut [u8]),
     /// Of `x · factor`, which is within the range.

@@ -1,6 +1,7 @@
 //! How weights lie in memory.
 
-mod float;
+pub(crate) mod bytes;
+pub(crate) mod float;
 pub(crate) mod int;
 mod packed;
 
@@ -22,6 +23,16 @@ pub enum WeightLayout {
     F16,
     /// bfloat16, interleaved in pairs.
     Bf16,
+    /// 8-bit floats (4 bits of exponent) with one scale per output; rows are an f32 scale and one
+    /// byte per weight.
+    Fp8E4M3,
+    /// 8-bit floats (5 bits of exponent) with one scale per output; rows as [`Fp8E4M3`](Self::Fp8E4M3).
+    Fp8E5M2,
+    /// Nibbles into a table of normal floats; rows are blocks of an f32 scale and 64 nibbles, the
+    /// first of each byte high.
+    Nf4,
+    /// Nibbles into a table of small floats; rows as [`Nf4`](Self::Nf4).
+    Fp4,
     /// 8-bit integers with one f16 scale per 32 weights; GGUF `Q8_0` rows.
     Q8G32,
     /// 8-bit integers with one scale per output; rows are an f32 scale and one byte per weight.
@@ -85,13 +96,35 @@ macro_rules! with_int_layout {
                 type $name = $crate::layout::int::Int4<$groups>;
                 $body
             })+
-            $crate::layout::WeightLayout::F32
-            | $crate::layout::WeightLayout::F16
-            | $crate::layout::WeightLayout::Bf16 => $other,
+            _ => $other,
         }
     };
 }
-pub(crate) use with_int_layout;
+/// As [`with_int_layout`] for the float layouts.
+macro_rules! with_float_layout {
+    ($layout:expr, $name:ident => $body:expr, else $other:expr) => {
+        with_float_layout!(@match $layout, $name => $body, else $other,
+            F32 F16 Bf16 Fp8E4M3 Fp8E5M2 Nf4 Fp4)
+    };
+    (@match $layout:expr, $name:ident => $body:expr, else $other:expr, $($variant:ident)+) => {
+        match $layout {
+            $($crate::layout::WeightLayout::$variant => {
+                type $name = $crate::layout::float::$variant;
+                $body
+            })+
+            _ => $other,
+        }
+    };
+}
+pub(crate) use {with_float_layout, with_int_layout};
+
+/// Evaluates one of two expressions with the type alias for the layout.
+macro_rules! with_layout {
+    ($layout:expr, $int:ident => $int_body:expr, $float:ident => $float_body:expr) => {
+        with_int_layout!($layout, $int => $int_body, else with_float_layout!($layout,
+            $float => $float_body, else unreachable!("invariant: a layout is one or the other")))
+    };
+}
 
 impl WeightLayout {
     /// Every layout, for tests and benches that iterate.
@@ -99,6 +132,10 @@ impl WeightLayout {
         Self::F32,
         Self::F16,
         Self::Bf16,
+        Self::Fp8E4M3,
+        Self::Fp8E5M2,
+        Self::Nf4,
+        Self::Fp4,
         Self::Q8G32,
         Self::Int8Row,
         Self::Q4G32,
@@ -126,6 +163,10 @@ impl WeightLayout {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::Fp8E4M3 => "fp8-e4m3",
+            Self::Fp8E5M2 => "fp8-e5m2",
+            Self::Nf4 => "nf4",
+            Self::Fp4 => "fp4",
             Self::Q8G32 => "q8",
             Self::Int8Row => "int8-row",
             Self::Q4G32 => "q4",
@@ -150,7 +191,7 @@ impl WeightLayout {
 
     /// Weights per block: a row is a whole number of blocks.
     pub fn block_len(self) -> usize {
-        with_int_layout!(self, L => <L as int::IntLayout>::LEN, else 1)
+        with_layout!(self, I => <I as int::IntLayout>::LEN, F => <F as float::FloatLayout>::LEN)
     }
 
     /// Bytes of one source row of `k` weights.
@@ -160,7 +201,10 @@ impl WeightLayout {
     /// When `k` is not a multiple of [`block_len`](Self::block_len).
     pub fn row_bytes(self, k: usize) -> usize {
         self.check_width(k);
-        with_int_layout!(self, L => int::row_bytes::<L>(k), else float::row_bytes(self, k))
+        with_layout!(self,
+            I => int::row_bytes::<I>(k),
+            F => <F as float::FloatLayout>::row_bytes(k)
+        )
     }
 
     /// Whether activations must be quantized for this layout.
@@ -171,30 +215,30 @@ impl WeightLayout {
     /// Bytes of one panel of `k` inputs.
     fn panel_bytes(self, k: usize) -> usize {
         self.check_width(k);
-        with_int_layout!(self, L => int::panel_bytes::<L>(k), else float::panel_bytes(self, k))
+        with_layout!(self,
+            I => int::panel_bytes::<I>(k),
+            F => <F as float::FloatLayout>::panel_bytes(k)
+        )
     }
 
     fn check_width(self, k: usize) {
-        let block_len = self.block_len();
-        assert!(
-            k.is_multiple_of(block_len),
-            "k = {k} is not a multiple of the block of {block_len}"
-        );
+        let block = self.block_len();
+        assert!(k.is_multiple_of(block), "k = {k} is not a multiple of the block of {block}");
     }
 
     /// Writes one source row to its lane of a panel of zeros.
     fn place_row(self, row: &[u8], panel: &mut [u8], lane: usize) {
-        with_int_layout!(self,
-            L => int::place_row::<L>(row, panel, lane),
-            else float::place_row(self, row, panel, lane)
+        with_layout!(self,
+            I => int::place_row::<I>(row, panel, lane),
+            F => <F as float::FloatLayout>::place(row, panel, lane)
         );
     }
 
     /// The weights of one lane of a panel, dequantized.
     fn unpack_lane(self, panel: &[u8], lane: usize, out: &mut [f32]) {
-        with_int_layout!(self,
-            L => int::unpack_lane::<L>(panel, lane, out),
-            else float::unpack_lane(self, panel, lane, out)
+        with_layout!(self,
+            I => int::unpack_lane::<I>(panel, lane, out),
+            F => float::unpack_lane::<F>(panel, lane, out)
         );
     }
 }

@@ -12,14 +12,17 @@
 //!
 //! Lanes are outputs, so nothing is ever added across lanes, and every output has one accumulator:
 //!
-//! * float layouts: `acc[n] = fma(x[k], w[n][k], acc[n])` for `k` ascending, from 0.
+//! * f32, f16: `acc[n] = fma(x[k], w[n][k], acc[n])` for `k` ascending, from 0.
+//! * bf16: activations are rounded to bf16, and of each pair of inputs the second comes first (an odd
+//!   last one is followed by a zero): what `vdpbf16ps` does.
 //! * quantized layouts: `acc[n] = fma(isum as f32, sx * sw[n], acc[n])` for groups of 32 (or of 16,
 //!   as the layout has its scales) ascending, from 0; `isum` is the exact integer dot product of the
 //!   group (at most 2^19, so exact in f32), `sx` and `sw` the scales of activations and weights.
 //!   Where weights have a bias, `acc[n] = fma(sx * (sum x as f32), bias[n], acc[n])` follows.
 //!
 //! It does not mention rows, tiles or threads: the bits are the same for every M, on every
-//! instruction set, with any team. (Payload and sign of a NaN are not part of the promise.)
+//! instruction set, with any team. (Payload and sign of a NaN are not part of the promise, nor are
+//! bf16 numbers below 2^-126, which `vdpbf16ps` takes for zero.)
 //!
 //! # Bytes and operations
 //!
@@ -33,44 +36,69 @@
 
 use std::ops::Range;
 
+use crate::activations::{Activations, Form, HalfRows};
 use crate::cpu::Cpu;
-use crate::layout::{PANEL, PackedMatrix, WeightLayout, with_int_layout};
-use crate::quantize::QuantizedRows;
+use crate::layout::{PANEL, PackedMatrix, WeightLayout, with_float_layout, with_int_layout};
 
 /// Walks a tile: its rows in chunks, its panels several at once and those left over one by one.
 ///
-/// `micro::<LAYOUT>` is a kernel over `MR` rows and `NR` panels, `fn micro<LAYOUT, MR, NR>(tile, row,
-/// panel)`; the pairs `MR => NR` list every length that a chunk can have, up to the largest.
+/// `micro::<.., MR, NR>(proof, tile, row, panel)`, its other parameters in brackets, is a kernel over `MR` rows and `NR` panels. The
+/// pairs `MR => NR` list every length that a chunk can have: chunks are `tall`, unless there are
+/// so few rows that one `short` one takes them. Panels left over are taken by chunks of at most four
+/// rows, so that fewer kernels are compiled.
 #[cfg(target_arch = "x86_64")]
 macro_rules! walk_tile {
-    ($tile:expr, $max_rows:expr, $micro:ident::<$layout:ident>, $($mr:literal => $nr:literal),+) => {
-        for rows in super::row_chunks($tile.m, $max_rows) {
-            match rows.len() {
-                $($mr => {
-                    let n_wide = $tile.n_panels / $nr * $nr;
-                    // SAFETY: the rows of the chunk and these panels are inside the tile, and the
-                    // caller runs with the kernel's target features.
-                    unsafe {
-                        for panel in (0..n_wide).step_by($nr) {
-                            $micro::<$layout, $mr, $nr>($tile, rows.start, panel);
-                        }
-                        for panel in n_wide..$tile.n_panels {
-                            $micro::<$layout, $mr, 1>($tile, rows.start, panel);
-                        }
-                    }
+    (
+        $tile:expr, ($($proof:expr)?), $micro:ident [$($generic:tt)*],
+        tall $max_tall:literal: [$($tall:literal => $tall_nr:literal),+],
+        short $max_short:literal: [$($short:literal => $short_nr:literal),+]
+    ) => {{
+        let tile = $tile;
+        macro_rules! run {
+            ($mr:literal, $nr:literal, $row:expr, $panels:expr) => {
+                for panel in $panels.step_by($nr) {
+                    // SAFETY: the rows and these panels are inside the tile, and the caller runs
+                    // with the kernel's target features.
+                    unsafe { $micro::<$($generic,)* $mr, $nr>(($($proof)?), tile, $row, panel) };
+                }
+            };
+        }
+        /// The panels that are taken several at once.
+        macro_rules! wide {
+            ($nr:literal) => {
+                tile.n_panels / $nr * $nr
+            };
+        }
+        for rows in crate::matmul::row_chunks(tile.m, $max_tall) {
+            let row = rows.start;
+            let left_over = match rows.len() {
+                $($short => {
+                    run!($short, $short_nr, row, (0..wide!($short_nr)));
+                    wide!($short_nr)
+                })+
+                $($tall => {
+                    run!($tall, $tall_nr, row, (0..wide!($tall_nr)));
+                    wide!($tall_nr)
                 })+
                 n_rows => unreachable!("invariant: a chunk of {n_rows} rows has a kernel"),
+            };
+            if left_over < tile.n_panels {
+                for part in crate::matmul::row_chunks(rows.len(), 4) {
+                    let (row, panels) = (row + part.start, left_over..tile.n_panels);
+                    match part.len() {
+                        1 => run!(1, 1, row, panels),
+                        2 => run!(2, 1, row, panels),
+                        3 => run!(3, 1, row, panels),
+                        _ => run!(4, 1, row, panels),
+                    }
+                }
             }
         }
-    };
+    }};
 }
 
-#[cfg(target_arch = "x86_64")]
-mod avx2_float;
-#[cfg(target_arch = "x86_64")]
-mod avx512_float;
+mod float;
 mod int;
-mod scalar;
 #[cfg(test)]
 mod tests;
 
@@ -82,16 +110,6 @@ const MIN_PARALLEL_BYTES: usize = 128 << 10;
 const ROW_BLOCK_BYTES: usize = 256 << 10;
 /// Rows per block are a multiple of this, which all register tiles divide.
 const ROW_BLOCK_UNIT: usize = 24;
-
-/// Activations of a product.
-#[derive(Clone, Copy, Debug)]
-pub struct MatmulInput<'a> {
-    /// `[m, k]`; read by float layouts, and by quantized ones when `quantized` is absent.
-    pub rows: &'a [f32],
-    /// The same rows quantized; read by quantized layouts. Absent, they are quantized on the fly,
-    /// at the price of an allocation.
-    pub quantized: Option<&'a QuantizedRows>,
-}
 
 /// Where a product goes: columns `offset..offset + n` of rows that are `stride` elements apart.
 #[derive(Debug)]
@@ -107,11 +125,18 @@ pub struct MatmulOutput<'a> {
 /// The kernels of this module for one instruction set.
 #[derive(Debug)]
 pub(crate) struct Table {
-    float: fn(WeightLayout) -> FloatKernel,
+    float: fn(WeightLayout) -> float::Kernel,
     int: fn(WeightLayout) -> int::Kernel,
+    /// bf16 weights with bf16 activations, where there is an instruction for it that pays.
+    pub(crate) bf16: Option<Bf16Kernel>,
 }
 
-type FloatKernel = unsafe fn(&Tile<'_, FloatRows<'_>>);
+/// A kernel for pairs of bf16, and whether to use it.
+#[derive(Debug)]
+pub(crate) struct Bf16Kernel {
+    pub(crate) is_used: fn() -> bool,
+    tile: unsafe fn(&Tile<'_, HalfRows<'_>>),
+}
 
 /// The kernel of an integer layout, out of a generic function over all of them.
 macro_rules! int_kernel {
@@ -123,41 +148,48 @@ macro_rules! int_kernel {
     };
 }
 
-pub(crate) static SCALAR: Table = Table {
-    float: |layout| match layout {
-        WeightLayout::F32 => scalar::f32,
-        WeightLayout::F16 => scalar::f16,
-        _ => scalar::bf16,
-    },
-    int: |layout| int_kernel!(layout, scalar),
-};
-#[cfg(target_arch = "x86_64")]
-pub(crate) static AVX2: Table =
-    Table { float: avx2_float_kernel, int: |layout| int_kernel!(layout, avx2) };
-#[cfg(target_arch = "x86_64")]
-pub(crate) static AVXVNNI: Table =
-    Table { float: avx2_float_kernel, int: |layout| int_kernel!(layout, avxvnni) };
-#[cfg(all(test, target_arch = "x86_64"))]
-pub(crate) static AVXVNNI_BY_AVX512: Table =
-    Table { float: avx2_float_kernel, int: |layout| int_kernel!(layout, avxvnni_by_avx512) };
-#[cfg(target_arch = "x86_64")]
-pub(crate) static AVX512: Table = Table {
-    float: |layout| match layout {
-        WeightLayout::F32 => avx512_float::tile::<{ avx512_float::F32 }>,
-        WeightLayout::F16 => avx512_float::tile::<{ avx512_float::F16 }>,
-        _ => avx512_float::tile::<{ avx512_float::BF16 }>,
-    },
-    int: |layout| int_kernel!(layout, avx512),
-};
-
-#[cfg(target_arch = "x86_64")]
-fn avx2_float_kernel(layout: WeightLayout) -> FloatKernel {
-    match layout {
-        WeightLayout::F32 => avx2_float::tile::<{ avx2_float::F32 }>,
-        WeightLayout::F16 => avx2_float::tile::<{ avx2_float::F16 }>,
-        _ => avx2_float::tile::<{ avx2_float::BF16 }>,
-    }
+/// The kernel of a float layout, out of a generic function over all of them.
+macro_rules! float_kernel {
+    ($layout:expr, $kernel:ident) => {
+        with_float_layout!($layout,
+            L => float::$kernel::<L> as float::Kernel,
+            else unreachable!("invariant: integer layouts have kernels of their own")
+        )
+    };
 }
+
+macro_rules! table {
+    ($(#[$meta:meta])* $name:ident, float $float:ident, int $int:ident, bf16 $bf16:expr) => {
+        $(#[$meta])*
+        pub(crate) static $name: Table = Table {
+            float: |layout| float_kernel!(layout, $float),
+            int: |layout| int_kernel!(layout, $int),
+            bf16: $bf16,
+        };
+    };
+}
+table!(SCALAR, float scalar, int scalar, bf16 None);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVX2, float avx2, int avx2, bf16 None
+);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVXVNNI, float avx2, int avxvnni, bf16 None
+);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVX512, float avx512, int avx512,
+    bf16 Some(Bf16Kernel { is_used: float::bf16_pays, tile: float::bf16 })
+);
+#[cfg(all(test, target_arch = "x86_64"))]
+table!(AVXVNNI_BY_AVX512, float avx2, int avxvnni_by_avx512, bf16 None);
+/// With `vdpbf16ps` wherever it exists, and without it, so that tests reach both.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) static AVX512_BF16: Table =
+    Table { bf16: Some(Bf16Kernel { is_used: float::has_bf16, tile: float::bf16 }), ..AVX512 };
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) static AVX512_NO_BF16: Table = Table { bf16: None, ..AVX512 };
 
 /// Borrowed float rows.
 #[derive(Clone, Copy, Debug)]
@@ -224,36 +256,44 @@ impl Cpu {
     ///
     /// # Panics
     ///
-    /// When the shapes do not fit.
-    pub fn matmul(&self, w: &PackedMatrix, x: MatmulInput<'_>, y: MatmulOutput<'_>) {
-        if w.needs_quantized_input() {
-            let mut own = QuantizedRows::new();
-            let rows = match x.quantized {
-                Some(rows) => rows,
-                None => {
-                    self.quantize_rows(x.rows, w.k(), &mut own);
-                    &own
-                }
-            };
-            assert_eq!(rows.k(), w.k(), "width of the quantized activations");
-            let m = rows.n_rows();
-            let kernel = (self.kernels.matmul.int)(w.layout());
-            let view = rows.view();
-            self.for_each_block(w, m, w.k(), y, |block, y| {
-                let x = view.starting_at(block.rows.start);
-                // SAFETY: `self.kernels` is supported by this CPU; `tile` keeps its invariants.
-                unsafe { kernel(&block.tile(w, x, y)) }
-            });
-        } else {
-            let m = x.rows.len().checked_div(w.k()).unwrap_or(0);
-            assert_eq!(x.rows.len(), m * w.k(), "activations are not rows of {}", w.k());
-            let kernel = (self.kernels.matmul.float)(w.layout());
-            self.for_each_block(w, m, w.k() * 4, y, |block, y| {
-                let data = &x.rows[block.rows.start * w.k()..];
-                let x = FloatRows { data, stride: w.k() };
-                // SAFETY: `self.kernels` is supported by this CPU; `tile` keeps its invariants.
-                unsafe { kernel(&block.tile(w, x, y)) }
-            });
+    /// When the shapes do not fit, or `x` is not held in the form that `w` reads.
+    pub fn matmul(&self, w: &PackedMatrix, x: &Activations, y: MatmulOutput<'_>) {
+        assert_eq!(x.width(), w.k(), "width of the activations");
+        let (m, k) = (x.n_rows(), w.k());
+        let floats = |data, block: &Block| {
+            let start = block.rows.start * k;
+            let rows: &[f32] = data;
+            FloatRows { data: &rows[start..], stride: k }
+        };
+        let table = self.kernels.matmul;
+        // SAFETY of the kernels: `self.kernels` is supported by this CPU; `tile` keeps its
+        // invariants.
+        match self.kernels.form_for(w.layout()) {
+            Form::Int8 => {
+                let (rows, kernel) = (x.int8_rows(), (table.int)(w.layout()));
+                self.for_each_block(w, m, k, y, |block, y| {
+                    let rows = rows.starting_at(block.rows.start);
+                    // SAFETY: see above.
+                    unsafe { kernel(&block.tile(w, rows, y)) }
+                });
+            }
+            Form::Bf16 => {
+                let rows = x.bf16_rows();
+                let kernel = table.bf16.as_ref().expect("invariant: the form has a kernel").tile;
+                self.for_each_block(w, m, k * 2, y, |block, y| {
+                    let data = &rows.data[block.rows.start * rows.stride..];
+                    // SAFETY: see above.
+                    unsafe { kernel(&block.tile(w, HalfRows { data, ..rows }, y)) }
+                });
+            }
+            form => {
+                let data = if form == Form::F32 { x.floats() } else { x.rounded() };
+                let kernel = (table.float)(w.layout());
+                self.for_each_block(w, m, k * 4, y, |block, y| {
+                    // SAFETY: see above.
+                    unsafe { kernel(&block.tile(w, floats(data, &block), y)) }
+                });
+            }
         }
     }
 

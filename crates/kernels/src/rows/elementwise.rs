@@ -25,6 +25,23 @@ pub(super) fn add<S: Simd>(s: S, x: &mut [f32], y: &[f32]) {
     }
 }
 
+/// Rounds `x` to bf16 and widens it again, of equal lengths.
+#[inline(always)]
+fn round_to_bf16<S: Simd>(s: S, x: &[f32], out: &mut [f32]) {
+    let (x_blocks, x_tail) = x.as_chunks::<LANES>();
+    let (out_blocks, out_tail) = out.as_chunks_mut::<LANES>();
+    let mut halves = [0; LANES];
+    for (x, out) in x_blocks.iter().zip(out_blocks) {
+        s.store_bf16(s.load(x), &mut halves);
+        s.store(s.load_bf16(&halves), out);
+    }
+    if !x_tail.is_empty() {
+        s.store_bf16(s.load_part(x_tail, 0.0), &mut halves);
+        s.store_part(s.load_bf16(&halves), out_tail);
+    }
+}
+
+shells! { pub(super) mod round_to_bf16_shells = round_to_bf16(x: &[f32], out: &mut [f32]) }
 shells! { pub(super) mod add_shells = add(x: &mut [f32], y: &[f32]) }
 
 impl Cpu {

@@ -15,9 +15,9 @@
 
 use super::lanes::{LANES, Simd};
 use super::math::times_sigmoid;
-use super::shared::Parts;
 use super::shells;
 use crate::Cpu;
+use crate::activations::Activations;
 
 /// Activation of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,31 +67,18 @@ gated!(silu_mul, silu, silu_mul_shells);
 gated!(gelu_tanh_mul, gelu_tanh, gelu_tanh_mul_shells);
 
 impl Cpu {
-    /// `silu(gate) · up` for each row.
+    /// `act(gate) · up` for each row, in the forms of `out`.
     ///
     /// # Shapes
     ///
-    /// `gate_up`: `[m, 2 * ffn]`, the gate first; `out`: `[m, ffn]`.
+    /// `gate_up`: `[m, 2 * ffn]`, the gate first; `out`: rows of `ffn`.
     ///
     /// # Panics
     ///
-    /// When the shapes disagree.
-    pub fn silu_mul(&self, gate_up: &[f32], ffn: usize, out: &mut [f32]) {
-        self.gated_mul(GatedAct::Silu, gate_up, ffn, out);
-    }
-
-    /// `act(gate) · up` for each row.
-    ///
-    /// # Shapes
-    ///
-    /// `gate_up`: `[m, 2 * ffn]`, the gate first; `out`: `[m, ffn]`.
-    ///
-    /// # Panics
-    ///
-    /// When the shapes disagree.
-    pub fn gated_mul(&self, act: GatedAct, gate_up: &[f32], ffn: usize, out: &mut [f32]) {
-        assert!(ffn > 0 && out.len().is_multiple_of(ffn), "invariant: whole rows of out");
-        assert_eq!(gate_up.len(), 2 * out.len(), "invariant: a gate and an up per output");
+    /// When `gate_up` is not whole rows.
+    pub fn gated_mul(&self, act: GatedAct, gate_up: &[f32], out: &mut Activations) {
+        let ffn = out.width();
+        assert!(gate_up.len().is_multiple_of(2 * ffn), "invariant: a gate and an up per output");
         let kernel = match act {
             GatedAct::Silu => self.kernels.rows.silu_mul,
             GatedAct::GeluTanh => self.kernels.rows.gelu_tanh_mul,
@@ -99,10 +86,10 @@ impl Cpu {
         /// Columns per item of work: a quarter of the first-level cache with its three rows.
         const COLUMNS: usize = 1024;
         let per_row = ffn.div_ceil(COLUMNS);
-        let n_items = out.len() / ffn * per_row;
-        let parts = Parts::new(out);
+        let n_rows = gate_up.len() / (2 * ffn);
+        let out = out.writer(self, n_rows);
         // An exponential and a division weigh like about four plain elements.
-        self.for_each_part(n_items, 4 * ffn.min(COLUMNS), |items| {
+        self.for_each_part(n_rows * per_row, 4 * ffn.min(COLUMNS), |items| {
             for item in items {
                 let (row, first) = (item / per_row, item % per_row * COLUMNS);
                 let last = ffn.min(first + COLUMNS);
@@ -110,7 +97,7 @@ impl Cpu {
                 let (gate, up) = (&gate_up[first..last], &gate_up[ffn + first..ffn + last]);
                 // SAFETY: each stretch of columns belongs to one tile; the kernels of a `Cpu` are
                 // available on this machine.
-                unsafe { kernel(gate, up, parts.part(row * ffn + first..row * ffn + last)) };
+                unsafe { out.columns(row, first..last, |out| kernel(gate, up, out)) };
             }
         });
     }
@@ -119,6 +106,7 @@ impl Cpu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::activations::Forms;
     use crate::rows::testing::{Random, all_cpus, bits, hostile_floats};
 
     #[test]
@@ -127,11 +115,13 @@ mod tests {
         for i in -800..800 {
             let g = i as f32 * 0.05;
             let x = f64::from(g);
-            let mut out = [0.0];
-            cpu.gated_mul(GatedAct::Silu, &[g, 1.5], 1, &mut out);
+            let mut rows = Activations::new(1, Forms::F32);
+            cpu.gated_mul(GatedAct::Silu, &[g, 1.5], &mut rows);
+            let out = [rows.floats()[0]];
             let silu = x / (1.0 + (-x).exp()) * 1.5;
             assert!((f64::from(out[0]) - silu).abs() <= 1e-6 * (1e-3 + silu.abs()), "silu {g}");
-            cpu.gated_mul(GatedAct::GeluTanh, &[g, 1.5], 1, &mut out);
+            cpu.gated_mul(GatedAct::GeluTanh, &[g, 1.5], &mut rows);
+            let out = [rows.floats()[0]];
             let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             let gelu = 0.5 * x * (1.0 + u.tanh()) * 1.5;
             assert!((f64::from(out[0]) - gelu).abs() <= 2e-6 * (1e-1 + gelu.abs()), "gelu {g}");
@@ -150,9 +140,9 @@ mod tests {
             }
             for act in [GatedAct::Silu, GatedAct::GeluTanh] {
                 let run = |cpu: &Cpu| {
-                    let mut out = vec![0.0; m * ffn];
-                    cpu.gated_mul(act, &gate_up, ffn, &mut out);
-                    bits(&out)
+                    let mut out = Activations::new(ffn, Forms::F32);
+                    cpu.gated_mul(act, &gate_up, &mut out);
+                    bits(out.floats())
                 };
                 let cpus = all_cpus();
                 let expected = run(&cpus[0]);

@@ -40,17 +40,15 @@ const PARALLEL_ELEMENTS: usize = 32 << 10;
 /// Elements that one tile of a parallel operation takes, at least.
 const TILE_ELEMENTS: usize = 8 << 10;
 
-/// Residual, delta, weight, eps, out.
-type AddRmsNorm = unsafe fn(&mut [f32], &[f32], &[f32], f32, &mut [f32]);
-
 /// The row kernels of one instruction set.
 ///
 /// Each function needs the target features of its table; shapes are checked by the methods of
 /// [`Cpu`] and again, by slicing, inside.
 #[derive(Debug)]
 pub(crate) struct Table {
-    rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
-    add_rms_norm: AddRmsNorm,
+    inverse_rms: unsafe fn(&[f32], f32) -> f32,
+    add_inverse_rms: unsafe fn(&mut [f32], &[f32], f32) -> f32,
+    scale_by: unsafe fn(&[f32], f32, &[f32], &mut [f32]),
     head_rms_norm: unsafe fn(&mut [f32], &[f32], f32),
     add: unsafe fn(&mut [f32], &[f32]),
     silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
@@ -58,14 +56,16 @@ pub(crate) struct Table {
     rope_halves: unsafe fn(&mut [f32], &[f32]),
     rope_pairs: unsafe fn(&mut [f32], &[f32]),
     argmax: unsafe fn(&[f32]) -> usize,
+    pub(crate) round_to_bf16: unsafe fn(&[f32], &mut [f32]),
 }
 
 macro_rules! table {
     ($(#[$meta:meta])* $name:ident, $shell:ident) => {
         $(#[$meta])*
         pub(crate) static $name: Table = Table {
-            rms_norm: norm::rms_norm_shells::$shell,
-            add_rms_norm: norm::add_rms_norm_shells::$shell,
+            inverse_rms: norm::inverse_rms_shells::$shell,
+            add_inverse_rms: norm::add_inverse_rms_shells::$shell,
+            scale_by: norm::scale_by_shells::$shell,
             head_rms_norm: norm::head_rms_norm_shells::$shell,
             add: elementwise::add_shells::$shell,
             silu_mul: gated::silu_mul_shells::$shell,
@@ -73,6 +73,7 @@ macro_rules! table {
             rope_halves: rope::halves_shells::$shell,
             rope_pairs: rope::pairs_shells::$shell,
             argmax: argmax::argmax_shells::$shell,
+            round_to_bf16: elementwise::round_to_bf16_shells::$shell,
         };
     };
 }

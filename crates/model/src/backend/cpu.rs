@@ -1,14 +1,14 @@
 //! The CPU backend: fused layer operations as calls into [`pelton_kernels`].
 //!
 //! What the memory need not see again stays in scratch rows that are reused by every layer and
-//! step: the int8 copy of a layer input (made once, read by every matrix of that input), the
-//! gate·up product and its activation. Nothing is allocated in a step once the largest batch has
-//! been seen.
+//! step: the gate·up product, its activation, and layer inputs in the forms that their matrices read
+//! (int8, bf16). Norms and activations write these forms themselves; the output of attention is
+//! brought into them here. Nothing is allocated in a step once the largest batch has been seen.
 
 use pelton_base::TokenId;
 use pelton_kernels::{
-    AttentionInput, Cpu, GatedAct, HeadLayout, KvCache, KvShape, MatmulInput, MatmulOutput,
-    PackedMatrix, QuantizedRows, RopeLayout, StoreKv, StridedRows,
+    Activations, AttentionInput, Cpu, Forms, GatedAct, HeadLayout, KvCache, KvShape, MatmulOutput,
+    PackedMatrix, RopeLayout, StoreKv, StridedRows,
 };
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::TensorView;
@@ -22,29 +22,12 @@ use crate::rope::RopeTable;
 #[derive(Debug)]
 pub struct CpuBackend {
     cpu: Cpu,
-    quantized: QuantizedRows,
+    /// A layer's input in the forms that its matrices read, where its buffer has floats alone.
+    input: Activations,
     gate_up: Vec<f32>,
-    activated: Vec<f32>,
+    activated: Activations,
     /// `[m, head_dim]`: cosines and sines of this step's positions.
     cos_sin: Vec<f32>,
-}
-
-/// Rows of f32 in memory.
-#[derive(Debug)]
-pub struct CpuBuf {
-    data: Vec<f32>,
-    width: usize,
-}
-
-impl CpuBuf {
-    fn resize(&mut self, n_rows: usize) -> &mut [f32] {
-        self.data.resize(n_rows * self.width, 0.0);
-        &mut self.data
-    }
-
-    fn n_rows(&self) -> usize {
-        self.data.len() / self.width
-    }
 }
 
 impl CpuBackend {
@@ -52,9 +35,9 @@ impl CpuBackend {
     pub fn new(cpu: Cpu) -> Self {
         Self {
             cpu,
-            quantized: QuantizedRows::new(),
+            input: Activations::new(1, Forms::F32),
             gate_up: Vec::new(),
-            activated: Vec::new(),
+            activated: Activations::new(1, Forms::F32),
             cos_sin: Vec::new(),
         }
     }
@@ -65,23 +48,40 @@ impl CpuBackend {
     }
 }
 
-/// `y = x Wᵀ + b`, dense; `x` is quantized at most once for all parts.
+/// The forms of activations that these matrices read.
+fn read_by<'a>(cpu: &Cpu, weights: impl IntoIterator<Item = &'a PackedMatrix>) -> Forms {
+    weights.into_iter().fold(Forms::default(), |forms, w| forms.read_by(cpu, w))
+}
+
+/// `x` if it is held in the forms that `weights` read, else `scratch` with its floats in these.
+fn in_forms<'a>(
+    cpu: &Cpu,
+    weights: &[PackedMatrix],
+    x: &'a Activations,
+    scratch: &'a mut Activations,
+) -> &'a Activations {
+    let forms = read_by(cpu, weights);
+    if x.forms().include(forms) {
+        return x;
+    }
+    scratch.reset(x.width(), forms);
+    cpu.write_rows(x.floats(), scratch);
+    scratch
+}
+
+/// `y = x Wᵀ + b`, dense.
 fn multiply(
     cpu: &Cpu,
-    quantized: &mut QuantizedRows,
+    scratch: &mut Activations,
     linear: &Linear<CpuBackend>,
-    x: &[f32],
+    x: &Activations,
     y: &mut [f32],
 ) {
-    debug_assert_eq!(x.len() / linear.k, y.len() / linear.n);
-    let is_quantized = linear.parts.iter().any(PackedMatrix::needs_quantized_input);
-    if is_quantized {
-        cpu.quantize_rows(x, linear.k, quantized);
-    }
-    let input = MatmulInput { rows: x, quantized: is_quantized.then_some(&*quantized) };
+    debug_assert_eq!(x.n_rows(), y.len() / linear.n);
+    let x = in_forms(cpu, &linear.parts, x, scratch);
     let mut offset = 0;
     for part in &linear.parts {
-        cpu.matmul(part, input, MatmulOutput { data: y, stride: linear.n, offset });
+        cpu.matmul(part, x, MatmulOutput { data: y, stride: linear.n, offset });
         offset += part.n();
     }
     if let Some(bias) = &linear.bias {
@@ -105,7 +105,7 @@ fn head_layouts(gqa: &Gqa) -> [HeadLayout; 3] {
 }
 
 impl Backend for CpuBackend {
-    type Buf = CpuBuf;
+    type Buf = Activations;
     type Weight = PackedMatrix;
     type Vector = Vec<f32>;
     type Kv = KvCache;
@@ -118,9 +118,16 @@ impl Backend for CpuBackend {
         values.to_vec()
     }
 
-    fn buffer(&self, width: usize) -> CpuBuf {
-        assert!(width > 0, "invariant: rows are not empty");
-        CpuBuf { data: Vec::new(), width }
+    fn buffer(&self, width: usize) -> Activations {
+        Activations::new(width, Forms::F32)
+    }
+
+    fn input_buffer<'a>(
+        &self,
+        width: usize,
+        readers: impl IntoIterator<Item = &'a PackedMatrix>,
+    ) -> Activations {
+        Activations::new(width, read_by(&self.cpu, readers))
     }
 
     fn new_kv(&self, shape: &KvShape) -> std::io::Result<KvCache> {
@@ -151,38 +158,38 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn embed(&mut self, table: &PackedMatrix, tokens: &[TokenId], out: &mut CpuBuf) {
-        let width = out.width;
-        let rows = out.resize(tokens.len()).chunks_exact_mut(width);
+    fn embed(&mut self, table: &PackedMatrix, tokens: &[TokenId], out: &mut Activations) {
+        let width = out.width();
+        let rows = out.floats_mut(tokens.len()).chunks_exact_mut(width);
         for (row, token) in rows.zip(tokens) {
             table.unpack_row_f32(token.0 as usize, row);
         }
     }
 
-    fn rms_norm(&mut self, x: &CpuBuf, norm: &Norm<Self>, out: &mut CpuBuf) {
-        self.cpu.rms_norm(&x.data, &norm.weight, norm.eps, out.resize(x.n_rows()));
+    fn rms_norm(&mut self, x: &Activations, norm: &Norm<Self>, out: &mut Activations) {
+        self.cpu.rms_norm(x.floats(), &norm.weight, norm.eps, out);
     }
 
     fn add_rms_norm(
         &mut self,
-        residual: &mut CpuBuf,
-        delta: &CpuBuf,
+        residual: &mut Activations,
+        delta: &Activations,
         norm: &Norm<Self>,
-        out: &mut CpuBuf,
+        out: &mut Activations,
     ) {
-        let out = out.resize(delta.n_rows());
-        self.cpu.add_rms_norm(&mut residual.data, &delta.data, &norm.weight, norm.eps, out);
+        let residual = residual.floats_mut(delta.n_rows());
+        self.cpu.add_rms_norm(residual, delta.floats(), &norm.weight, norm.eps, out);
     }
 
     fn qkv_rope_store(
         &mut self,
         op: &AttentionOp<'_, Self>,
-        x: &CpuBuf,
+        x: &Activations,
         kv: &mut KvCache,
-        qkv: &mut CpuBuf,
+        qkv: &mut Activations,
     ) {
-        let qkv = qkv.resize(x.n_rows());
-        multiply(&self.cpu, &mut self.quantized, &op.weights.qkv, &x.data, qkv);
+        let qkv = qkv.floats_mut(x.n_rows());
+        multiply(&self.cpu, &mut self.input, &op.weights.qkv, x, qkv);
         let [q, k, v] = head_layouts(op.gqa);
         for (heads, norm) in [(q, &op.weights.q_norm), (k, &op.weights.k_norm)] {
             if let Some(norm) = norm {
@@ -206,13 +213,13 @@ impl Backend for CpuBackend {
     fn paged_attention(
         &mut self,
         op: &AttentionOp<'_, Self>,
-        qkv: &CpuBuf,
+        qkv: &Activations,
         kv: &KvCache,
-        out: &mut CpuBuf,
+        out: &mut Activations,
     ) {
         let [q, ..] = head_layouts(op.gqa);
         let input = AttentionInput {
-            q: StridedRows { data: &qkv.data, stride: q.row_stride, offset: q.offset },
+            q: StridedRows { data: qkv.floats(), stride: q.row_stride, offset: q.offset },
             n_heads: op.gqa.n_heads,
             sequences: op.step.sequences,
             scale: (op.gqa.head_dim as f32).sqrt().recip(),
@@ -220,51 +227,47 @@ impl Backend for CpuBackend {
             softcap: None,
             sinks: None,
         };
-        self.cpu.paged_attention(kv, op.layer, &input, out.resize(qkv.n_rows()));
+        self.cpu.paged_attention(kv, op.layer, &input, out.floats_mut(qkv.n_rows()));
     }
 
-    fn linear(&mut self, linear: &Linear<Self>, x: &CpuBuf, out: &mut CpuBuf) {
-        let out = out.resize(x.n_rows());
-        multiply(&self.cpu, &mut self.quantized, linear, &x.data, out);
+    fn linear(&mut self, linear: &Linear<Self>, x: &Activations, out: &mut Activations) {
+        let out = out.floats_mut(x.n_rows());
+        multiply(&self.cpu, &mut self.input, linear, x, out);
     }
 
-    fn gated_mlp(&mut self, mlp: &GatedMlpWeights<Self>, x: &CpuBuf, out: &mut CpuBuf) {
+    fn gated_mlp(&mut self, mlp: &GatedMlpWeights<Self>, x: &Activations, out: &mut Activations) {
         let (m, ffn) = (x.n_rows(), mlp.down.k);
         let act = match mlp.act {
             Act::Silu => GatedAct::Silu,
             Act::GeluTanh => GatedAct::GeluTanh,
         };
         self.gate_up.resize(m * 2 * ffn, 0.0);
-        self.activated.resize(m * ffn, 0.0);
-        multiply(&self.cpu, &mut self.quantized, &mlp.gate_up, &x.data, &mut self.gate_up);
-        self.cpu.gated_mul(act, &self.gate_up, ffn, &mut self.activated);
-        let out = out.resize(m);
-        multiply(&self.cpu, &mut self.quantized, &mlp.down, &self.activated, out);
+        multiply(&self.cpu, &mut self.input, &mlp.gate_up, x, &mut self.gate_up);
+        self.activated.reset(ffn, read_by(&self.cpu, &mlp.down.parts));
+        self.cpu.gated_mul(act, &self.gate_up, &mut self.activated);
+        let out = out.floats_mut(m);
+        multiply(&self.cpu, &mut self.input, &mlp.down, &self.activated, out);
     }
 
-    fn gather_rows(&mut self, x: &CpuBuf, rows: &[usize], out: &mut CpuBuf) {
-        let width = x.width;
-        let outs = out.resize(rows.len()).chunks_exact_mut(width);
+    fn gather_rows(&mut self, x: &Activations, rows: &[usize], out: &mut Activations) {
+        let width = x.width();
+        let outs = out.floats_mut(rows.len()).chunks_exact_mut(width);
         for (out, &row) in outs.zip(rows) {
-            out.copy_from_slice(&x.data[row * width..][..width]);
+            out.copy_from_slice(&x.floats()[row * width..][..width]);
         }
     }
 
     fn head(
         &mut self,
         head: &PackedMatrix,
-        x: &CpuBuf,
+        x: &Activations,
         softcap: Option<f32>,
         logits: &mut Vec<f32>,
     ) {
         logits.resize(x.n_rows() * head.n(), 0.0);
-        let is_quantized = head.needs_quantized_input();
-        if is_quantized {
-            self.cpu.quantize_rows(&x.data, head.k(), &mut self.quantized);
-        }
-        let quantized = is_quantized.then_some(&self.quantized);
+        let x = in_forms(&self.cpu, std::slice::from_ref(head), x, &mut self.input);
         let output = MatmulOutput { data: logits, stride: head.n(), offset: 0 };
-        self.cpu.matmul(head, MatmulInput { rows: &x.data, quantized }, output);
+        self.cpu.matmul(head, x, output);
         if let Some(cap) = softcap {
             for logit in logits {
                 *logit = cap * (*logit / cap).tanh();
@@ -272,7 +275,12 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn all_reduce(&mut self, comm: &dyn Communicator, x: &mut CpuBuf) -> Result<(), CommError> {
-        comm.all_reduce(&mut x.data)
+    fn all_reduce(
+        &mut self,
+        comm: &dyn Communicator,
+        x: &mut Activations,
+    ) -> Result<(), CommError> {
+        let n_rows = x.n_rows();
+        comm.all_reduce(x.floats_mut(n_rows))
     }
 }

@@ -101,7 +101,7 @@ pub struct AttentionOp<'a, B: Backend> {
 /// Shapes: `m` is the number of rows of a step; a buffer is `[rows, width]` and takes the number of
 /// rows of what is written to it.
 pub trait Backend: Sized + Send {
-    /// Rows of f32; its memory is kept from step to step.
+    /// Rows of activations; its memory is kept from step to step.
     type Buf: Send + std::fmt::Debug;
     /// A packed matrix.
     type Weight: Send + std::fmt::Debug;
@@ -122,6 +122,16 @@ pub trait Backend: Sized + Send {
 
     /// An empty buffer of rows of `width` elements.
     fn buffer(&self, width: usize) -> Self::Buf;
+
+    /// An empty buffer of rows of `width` elements that norms write and these matrices alone read:
+    /// whatever form they read, int8 for one, is made when the rows are written.
+    fn input_buffer<'a>(
+        &self,
+        width: usize,
+        readers: impl IntoIterator<Item = &'a Self::Weight>,
+    ) -> Self::Buf
+    where
+        Self: 'a;
 
     /// A KV cache.
     ///

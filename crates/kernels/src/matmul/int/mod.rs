@@ -183,8 +183,8 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize, const NR: us
             for (nr, acc) in acc.iter().enumerate() {
                 let mut values = [0.0; PANEL];
                 let acc = if L::ROW_SCALE {
-                    let scales = &*panels.add(nr * tile.panel_bytes).cast::<[u32; 16]>();
-                    s.mul(*acc, s.from_bits(scales))
+                    let scales = Block::new(panels.add(nr * tile.panel_bytes));
+                    s.mul(*acc, s.floats(scales.at(0)))
                 } else {
                     *acc
                 };

@@ -26,7 +26,8 @@ mod narrow;
 mod scalar;
 
 #[cfg(test)]
-pub(crate) use narrow::{fp8_from_f32, fp8_to_f32};
+pub(crate) use narrow::fp8_from_f32;
+pub(crate) use narrow::fp8_to_f32;
 pub(crate) use scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use {avx2::Avx2, avx512::Avx512};
