@@ -27,8 +27,6 @@
 //! per loaded sixteen besides: none for f32, 1 for f16, 2 for bf16 and int8, 8 for fp8. int8 takes
 //! two products more per position and flat row, for its scales.
 
-use std::ops::Range;
-
 use bytemuck::cast_slice;
 use half::{bf16, f16};
 
@@ -89,14 +87,12 @@ impl<'a, T: KvElement> Chunk<'a, T> {
         self.tree.map_or(CHUNK, |tree| tree.first_position.saturating_sub(self.start).min(CHUNK))
     }
 
-    /// Columns of `row` that hold its path, where the keys of that lie, and in which order.
-    pub(super) fn path(&self, row: usize) -> Option<(Range<usize>, Path)> {
+    /// The path of `row` in this chunk, if there is any of it.
+    pub(super) fn path(&self, row: usize) -> Option<Path> {
         let tree = self.tree?;
         let (low, high) = self.visible(row * self.group);
         let low = low.max(self.dense());
-        let columns = low..high;
-        let positions = self.start + low..self.start + high;
-        (!columns.is_empty()).then(|| (columns, tree.path(row, positions)))
+        (low < high).then(|| tree.path(row, self.start, low..high))
     }
 
     /// Block of the cache that holds `position`, and its place in there.
@@ -171,8 +167,8 @@ fn chunk<S: Simd, T: KvElement>(
     let dense = chunk.dense();
     score(s, chunk, scores, chunk.start + low..chunk.start + high.min(dense));
     for row in 0..n_flat / chunk.group {
-        if let Some((columns, path)) = chunk.path(row) {
-            score_path(s, chunk, scores, row, columns, path.rows());
+        if let Some(path) = chunk.path(row) {
+            score_path(s, chunk, scores, &path);
         }
     }
     for flat in 0..n_flat {
@@ -200,8 +196,8 @@ fn chunk<S: Simd, T: KvElement>(
         weigh_tile::<S, T, 1>(s, chunk, flat, &scores[flat * SCORE_LINE..], acc);
     }
     for row in 0..n_flat / chunk.group {
-        if let Some((columns, path)) = chunk.path(row) {
-            weigh_path(s, chunk, scores, row, columns, path.rows(), out.acc);
+        if let Some(path) = chunk.path(row) {
+            weigh_path(s, chunk, scores, &path, out.acc);
         }
     }
 }

@@ -14,6 +14,7 @@
 use std::ops::Range;
 
 use super::chunk::{Chunk, SCORE_LINE};
+use super::tree::Path;
 use crate::kv::KvElement;
 use crate::rows::lanes::{LANES, Simd};
 
@@ -54,23 +55,21 @@ pub(super) fn score<S: Simd, T: KvElement>(
     }
 }
 
-/// Scores of the flat rows of `row` for its path `nodes`, which counts as lying at `columns`.
+/// Scores of the flat rows of a row for its path.
 ///
-/// Nodes ascend, so those of one key group follow each other; the group is computed whole, in the
+/// The path's nodes ascend, so those of one key group follow each other; the group is computed whole, in the
 /// line's spare lanes, and the nodes' lanes are taken out.
 #[inline(always)]
 pub(super) fn score_path<S: Simd, T: KvElement>(
     s: S,
     chunk: &Chunk<'_, T>,
     scores: &mut [f32],
-    row: usize,
-    columns: Range<usize>,
-    nodes: &[u32],
+    path: &Path,
 ) {
     let Some(tree) = &chunk.tree else { return };
-    let flats = row * chunk.group..(row + 1) * chunk.group;
+    let flats = path.row * chunk.group..(path.row + 1) * chunk.group;
     let position = |node: u32| tree.first_position + node as usize;
-    let (mut nodes, mut column) = (nodes, LANES + columns.start);
+    let (mut nodes, mut column) = (path.rows(), LANES + path.columns.start);
     while let Some(&first) = nodes.first() {
         let group = chunk.key_group(position(first));
         let (here, rest) =

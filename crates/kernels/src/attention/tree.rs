@@ -27,8 +27,12 @@ pub(super) struct Tree<'a> {
     pub(super) row: usize,
 }
 
-/// Some of a row's path: consecutive positions, and the rows of the sequence that are there.
+/// Some of a row's path: columns of a chunk, and the rows of the sequence that count there.
 pub(super) struct Path {
+    /// The item's row that sees it.
+    pub(super) row: usize,
+    /// Where it counts, from the chunk's start.
+    pub(super) columns: Range<usize>,
     rows: [u32; CHUNK],
     n_rows: usize,
 }
@@ -52,16 +56,14 @@ impl Tree<'_> {
         self.first_position + self.depths[self.row + row] as usize + 1
     }
 
-    /// The path of row `row` of the item at `positions`: at most a chunk, none before
-    /// `first_position` and none after the row's own.
-    pub(super) fn path(&self, row: usize, positions: Range<usize>) -> Path {
-        let mut path = Path { rows: [0; CHUNK], n_rows: positions.len() };
-        if positions.is_empty() {
-            return path;
-        }
+    /// The path of row `row` of the item in `columns` of the chunk that begins at `start`: at
+    /// least one, none before `first_position` and none after the row's own.
+    pub(super) fn path(&self, row: usize, start: usize, columns: Range<usize>) -> Path {
+        let (end, n_rows) = (start + columns.end, columns.len());
+        let mut path = Path { row, columns, rows: [0; CHUNK], n_rows };
         let mut node = (self.row + row) as u32;
         let mut position = self.end(row) - 1;
-        while position >= positions.end {
+        while position >= end {
             node = self.parents[node as usize];
             position -= 1;
         }

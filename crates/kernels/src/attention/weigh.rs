@@ -22,6 +22,7 @@ use std::ops::Range;
 
 use super::CHUNK;
 use super::chunk::{Chunk, SCORE_LINE};
+use super::tree::Path;
 use crate::kv::KvElement;
 use crate::rows::lanes::{LANES, Simd};
 
@@ -88,23 +89,21 @@ fn weigh<S: Simd, T: KvElement, const R: usize>(
     }
 }
 
-/// Adds the weighted values of the path of `row`, position by position, to `acc` of all rows.
+/// Adds the weighted values of a row's path, position by position, to `acc` of all rows.
 #[inline(always)]
 pub(super) fn weigh_path<S: Simd, T: KvElement>(
     s: S,
     chunk: &Chunk<'_, T>,
     scores: &[f32],
-    row: usize,
-    columns: Range<usize>,
-    nodes: &[u32],
+    path: &Path,
     acc: &mut [f32],
 ) {
     let Some(tree) = &chunk.tree else { return };
     let padded = chunk.shape.padded_dim();
-    for flat in row * chunk.group..(row + 1) * chunk.group {
-        let weights = &scores[flat * SCORE_LINE + LANES..][columns.clone()];
+    for flat in path.row * chunk.group..(path.row + 1) * chunk.group {
+        let weights = &scores[flat * SCORE_LINE + LANES..][path.columns.clone()];
         let acc = &mut acc[flat * padded..(flat + 1) * padded];
-        for (i, &node) in nodes.iter().enumerate() {
+        for (i, &node) in path.rows().iter().enumerate() {
             let position = tree.first_position + node as usize;
             let (values, _) = chunk.values(position, position + 1);
             weigh_values(s, [&weights[i..i + 1]], values, acc, padded / LANES);
@@ -127,8 +126,8 @@ pub(super) fn scale_weights<T: KvElement>(chunk: &Chunk<'_, T>, scores: &mut [f3
             }
             position = next;
         }
-        if let (Some(tree), Some((columns, path))) = (&chunk.tree, chunk.path(flat / chunk.group)) {
-            for (weight, &node) in line[columns].iter_mut().zip(path.rows()) {
+        if let (Some(tree), Some(path)) = (&chunk.tree, chunk.path(flat / chunk.group)) {
+            for (weight, &node) in line[path.columns.clone()].iter_mut().zip(path.rows()) {
                 let position = tree.first_position + node as usize;
                 *weight *= chunk.value_scales(position, position + 1).0[0];
             }

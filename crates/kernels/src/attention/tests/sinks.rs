@@ -45,3 +45,15 @@ fn sinks_of_other_heads_are_a_broken_invariant() {
     case.sinks = Some(vec![0.0; 2]);
     case.run(&all_cpus()[0], 20, 1);
 }
+
+#[test]
+fn a_sink_as_large_as_the_only_score_takes_half() {
+    for cpu in all_cpus() {
+        let mut case = Case::new(&mut Random::new(94), 1, (4, 2), 16);
+        case.q.fill(0.0);
+        case.sinks = Some(vec![0.0; 4]);
+        let heads = case.v.chunks(16).flat_map(|value| [value, value]).flatten();
+        let expected: Vec<f32> = heads.map(|x| x / 2.0).collect();
+        assert_eq!(bits(&case.run(&cpu, 1, 1)), bits(&expected), "{}", cpu.kernels.name);
+    }
+}

@@ -220,6 +220,11 @@ mod tests {
             let mut draw = || -> [f32; 16] {
                 std::array::from_fn(|_| match random.below(4) {
                     0 => hostile[random.below(hostile.len())],
+                    // Few bits: the middle between two numbers of every narrow type.
+                    1 => {
+                        let size = (1 << random.below(22)) as f32;
+                        (random.below(1 << 13) as f32 - 4096.0) / size
+                    }
                     _ => random.normal() * 10.0,
                 })
             };
