@@ -4,9 +4,9 @@ use crate::mailbox::{Mail, Shared, Shutdown, Submission};
 use crate::{
     EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, SampledToken, TokenEvent,
 };
-use pelton_base::{FinishReason, RequestId, Usage};
+use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
-use pelton_sched::{Scheduler, SchedulerOutput, SequenceUpdate, Signals, StepOutput, Tick};
+use pelton_sched::{Scheduler, SchedulerOutput, SequenceUpdate, Signals, StepUpdates, Tick};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -69,6 +69,14 @@ struct EngineLoop<E> {
     shared: Arc<Shared>,
 }
 
+/// What passes between the parts of a step, kept from step to step.
+#[derive(Default)]
+struct Papers {
+    plan: SchedulerOutput,
+    execution: Execution,
+    updates: StepUpdates,
+}
+
 impl<E: Executor> EngineLoop<E> {
     /// Runs until shut down, or until something panics; either way every stream gets its end.
     fn run_to_the_end(&mut self) {
@@ -102,6 +110,7 @@ impl<E: Executor> EngineLoop<E> {
 
     fn run(&mut self) {
         let mut tick = Tick::default();
+        let mut papers = Papers::default();
         loop {
             let idle = self.scheduler.is_idle();
             if idle {
@@ -117,7 +126,7 @@ impl<E: Executor> EngineLoop<E> {
                 _ => {}
             }
             tick.0 += 1;
-            self.step(tick);
+            self.step(tick, &mut papers);
         }
     }
 
@@ -141,43 +150,51 @@ impl<E: Executor> EngineLoop<E> {
     }
 
     /// One turn of the wheel.
-    fn step(&mut self, now: Tick) {
+    fn step(&mut self, now: Tick, papers: &mut Papers) {
         let started = Instant::now();
-        let plan = self.scheduler.schedule(now, &Signals::default());
+        let Papers { plan, execution, updates } = papers;
+        self.scheduler.schedule(now, &Signals::default(), plan);
         if plan.is_empty() {
             return;
         }
-        let span = tracing::trace_span!("step", tick = now.0, n_tokens = plan.n_tokens());
+        let span = tracing::trace_span!("step", tick = now.0, n_tokens = plan.tokens.len());
         let _guard = span.enter();
-        self.count(&plan, started);
+        self.count(plan, started);
         // Also before the step, so that whoever submits meanwhile sees who still waits.
         self.measure();
         self.shared.publish(self.metrics);
-        let execution = self.executor.execute(&plan).unwrap_or_else(|error| {
+        execution.clear();
+        if let Err(error) = self.executor.execute(plan, execution) {
             let source = std::error::Error::source(&error).map(ToString::to_string);
             tracing::error!(%error, source, "a step failed, and the requests in it");
             self.metrics.n_failed_steps += 1;
-            let failed = plan.sequences.iter().map(|share| share.id).collect();
-            Execution { step: StepOutput { failed, ..StepOutput::default() }, logprobs: Vec::new() }
-        });
+            execution.clear();
+            execution.step.failed.extend(plan.sequences.iter().map(|share| share.id));
+        }
         let mut logprobs: HashMap<RequestId, Vec<TokenLogprobs>> =
-            execution.logprobs.into_iter().collect();
-        let updates = self.scheduler.update(&execution.step);
+            execution.logprobs.drain(..).collect();
+        self.scheduler.update(&execution.step, updates);
         let at = Instant::now();
-        for update in updates {
+        for update in &updates.sequences {
             let logprobs = logprobs.remove(&update.id).unwrap_or_default();
-            self.hand_out(update, logprobs, at);
+            self.hand_out(update, updates.tokens_of(update), logprobs, at);
         }
         self.metrics.step_time += started.elapsed();
     }
 
-    fn hand_out(&mut self, update: SequenceUpdate, logprobs: Vec<TokenLogprobs>, at: Instant) {
-        let SequenceUpdate { id, new_tokens, finish, usage } = update;
+    fn hand_out(
+        &mut self,
+        update: &SequenceUpdate,
+        new_tokens: &[TokenId],
+        logprobs: Vec<TokenLogprobs>,
+        at: Instant,
+    ) {
+        let SequenceUpdate { id, finish, usage, .. } = *update;
         self.metrics.generated_tokens += new_tokens.len() as u64;
         let mut logprobs = logprobs.into_iter();
         let tokens = new_tokens
-            .into_iter()
-            .map(|token| SampledToken { token, logprobs: logprobs.next() })
+            .iter()
+            .map(|&token| SampledToken { token, logprobs: logprobs.next() })
             .collect();
         let route = self.routes.get_mut(&id).expect("invariant: live requests have a route");
         route.usage = usage;

@@ -23,6 +23,15 @@ pub struct Execution {
     pub logprobs: Vec<(RequestId, Vec<TokenLogprobs>)>,
 }
 
+impl Execution {
+    /// Forgets the step and keeps the memory.
+    pub fn clear(&mut self) {
+        let Self { step, logprobs } = self;
+        step.clear();
+        logprobs.clear();
+    }
+}
+
 /// Computes plans. Lives on the engine thread, which is the only one to call it.
 ///
 /// The calls for one request are `add`, any number of `execute` with shares of it, `finished`.
@@ -40,13 +49,18 @@ pub trait Executor: Send + 'static {
     /// Meets a request, before any plan mentions it.
     fn add(&mut self, request: &Request);
 
-    /// Computes every share of `plan` and samples where the share says so.
+    /// Computes every share of `plan` and samples where the share says so, into `execution`, which
+    /// comes empty.
     ///
     /// # Errors
     ///
-    /// An error fails every request of the plan; to fail some, name them in
-    /// [`StepOutput::failed`] instead. Either way the executor is called again.
-    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError>;
+    /// An error fails every request of the plan, whatever `execution` says; to fail some, name them
+    /// in [`StepOutput::failed`] instead. Either way the executor is called again.
+    fn execute(
+        &mut self,
+        plan: &SchedulerOutput,
+        execution: &mut Execution,
+    ) -> Result<(), ExecutorError>;
 
     /// Forgets a request; no later plan mentions it.
     fn finished(&mut self, id: RequestId);

@@ -24,8 +24,16 @@
 //!
 //! Speculative decoding enters between `execute` and `update`: a proposer drafts, the executor
 //! verifies, and a step hands several tokens to one request. The loop and the scheduler already
-//! take several ([`SampledTokens`](pelton_sched::SampledTokens)); the trait itself comes with its
-//! first implementation.
+//! take several ([`StepOutput::sampled`](pelton_sched::StepOutput::sampled)); the trait itself comes
+//! with its first implementation.
+//!
+//! **A step that only decodes allocates nothing** from `schedule` to `update`: plan, outcome and
+//! updates are refilled, and whatever a request can come to need (token list, block table, tokens
+//! seen by its penalties) is reserved when it arrives or is admitted. `tests/allocations.rs` counts.
+//! What is reserved takes 4 bytes for each of `max_tokens`, 8 more with penalties, and none of it is
+//! touched before it is used. Outside of the claim are two things that become the client's: the
+//! event with its token (a small vector; the channel takes memory for 32 events at a time when the
+//! client reads slowly), and log probabilities where asked for.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -1,10 +1,10 @@
 //! The executor over a real model: one forward pass per step, then one draw per sampling row.
 
 use crate::{Execution, Executor, ExecutorError, KvCapacity};
-use pelton_base::{Request, RequestId, TokenId};
+use pelton_base::{Request, RequestId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence};
 use pelton_sampling::{Sampler, SamplerState};
-use pelton_sched::{SampledTokens, SchedulerOutput};
+use pelton_sched::SchedulerOutput;
 use std::collections::HashMap;
 
 /// How much memory the KV cache takes.
@@ -44,9 +44,10 @@ pub struct ModelExecutor<B: Backend> {
 /// What a step needs, kept from step to step.
 #[derive(Default)]
 struct Scratch {
-    tokens: Vec<TokenId>,
     /// The block tables of all sequences, one after the other.
     tables: Vec<u32>,
+    /// Empty between steps, when there is nothing that they could borrow.
+    sequences: Vec<ForwardSequence<'static>>,
     logits_rows: Vec<usize>,
     /// `[logits_rows, vocab]`.
     logits: Vec<f32>,
@@ -97,37 +98,31 @@ impl<B: Backend> ModelExecutor<B> {
 
     /// One pass over the model: `scratch.logits` gets a row for each share that samples, in order.
     fn forward(&mut self, plan: &SchedulerOutput) {
-        let Scratch { tokens, tables, logits_rows, logits } = &mut self.scratch;
-        tokens.clear();
+        let Scratch { tables, sequences: kept, logits_rows, logits } = &mut self.scratch;
         tables.clear();
+        tables.reserve(plan.blocks.capacity());
+        tables.extend(plan.blocks.iter().map(|block| block.0));
         logits_rows.clear();
-        for share in &plan.sequences {
-            tokens.extend(&share.tokens);
-            tables.extend(share.block_table.iter().map(|block| block.0));
-            if share.samples {
-                logits_rows.push(tokens.len() - 1);
-            }
-        }
-        let (mut row, mut tables) = (0, &tables[..]);
-        let sequences: Vec<ForwardSequence<'_>> = plan
-            .sequences
-            .iter()
-            .map(|share| {
-                let rows = row..row + share.tokens.len();
-                row = rows.end;
-                let (block_table, rest) = tables.split_at(share.block_table.len());
-                tables = rest;
-                ForwardSequence {
-                    rows,
-                    first_position: share.first_position,
-                    block_table,
-                    tree: None,
-                }
-            })
-            .collect();
-        let input = ForwardInput { tokens, sequences: &sequences, logits_rows };
+        let samples = plan.sequences.iter().filter(|share| share.samples);
+        logits_rows.extend(samples.map(|share| share.tokens.end - 1));
+        let mut sequences = emptied(std::mem::take(kept));
+        sequences.extend(plan.sequences.iter().map(|share| ForwardSequence {
+            rows: share.tokens.clone(),
+            first_position: share.first_position,
+            block_table: &tables[share.blocks.clone()],
+            tree: None,
+        }));
+        let input = ForwardInput { tokens: &plan.tokens, sequences: &sequences, logits_rows };
         self.decoder.forward(&mut self.kv, &input, logits);
+        *kept = emptied(sequences);
     }
+}
+
+/// The memory of a vector for elements that borrow something else.
+fn emptied<'a>(mut sequences: Vec<ForwardSequence<'_>>) -> Vec<ForwardSequence<'a>> {
+    sequences.clear();
+    // Collecting into elements of the same layout keeps the memory.
+    sequences.into_iter().map(|_| unreachable!("invariant: it is empty")).collect()
 }
 
 impl<B> Executor for ModelExecutor<B>
@@ -148,13 +143,18 @@ where
     }
 
     fn add(&mut self, request: &Request) {
-        let state = SamplerState::new(&request.sampling, &request.prompt, request.choice);
+        let mut state = SamplerState::new(&request.sampling, &request.prompt, request.choice);
+        let context = self.decoder.spec().max_context;
+        state.reserve(request.max_tokens.min(context).min(self.n_sampled));
         self.states.insert(request.id, state);
     }
 
-    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError> {
+    fn execute(
+        &mut self,
+        plan: &SchedulerOutput,
+        execution: &mut Execution,
+    ) -> Result<(), ExecutorError> {
         self.forward(plan);
-        let mut execution = Execution::default();
         let vocab_size = self.decoder.spec().vocab_size;
         let mut rows = self.scratch.logits.chunks_exact_mut(vocab_size);
         for share in plan.sequences.iter().filter(|share| share.samples) {
@@ -170,10 +170,10 @@ where
                 self.states.get_mut(&share.id).expect("invariant: requests are added before plans");
             let sampled = self.sampler.sample(state, logits, share.n_generated);
             state.accepted(sampled.token);
-            execution.step.sampled.push((share.id, SampledTokens::from(sampled.token)));
+            execution.step.sampled.push((share.id, sampled.token));
             execution.logprobs.extend(sampled.logprobs.map(|logprobs| (share.id, vec![logprobs])));
         }
-        Ok(execution)
+        Ok(())
     }
 
     fn finished(&mut self, id: RequestId) {

@@ -132,9 +132,13 @@ impl<E: Executor> Executor for Held<E> {
         self.inner.add(request);
     }
 
-    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError> {
+    fn execute(
+        &mut self,
+        plan: &SchedulerOutput,
+        execution: &mut Execution,
+    ) -> Result<(), ExecutorError> {
         self.leave.recv().expect_err("nothing is ever sent");
-        self.inner.execute(plan)
+        self.inner.execute(plan, execution)
     }
 
     fn finished(&mut self, id: RequestId) {

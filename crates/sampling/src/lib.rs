@@ -22,8 +22,9 @@
 //! infinity as the largest finite number, and when nothing is possible (every logit is minus
 //! infinity) the answer is token 0.
 //!
-//! **Architecture invariant:** nothing proportional to the vocabulary is allocated per token; a
-//! [`Sampler`] keeps its scratch, and requests keep only what they have seen.
+//! **Architecture invariant:** nothing is allocated per token but reported log probabilities; a
+//! [`Sampler`] keeps its scratch, as large as the vocabulary can make it, and requests keep only
+//! what they have seen.
 //!
 //! Papers: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011; Holtzman et
 //! al., ICLR 2020 (top-p); Nguyen et al., 2024 (min-p); Keskar et al., 2019 (repetition penalty).

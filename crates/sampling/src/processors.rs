@@ -20,6 +20,9 @@ pub trait LogitsProcessor: Send {
     /// Learns which token followed.
     fn accepted(&mut self, _token: TokenId) {}
 
+    /// Makes room for what `n_tokens` more accepted tokens can teach it.
+    fn reserve(&mut self, _n_tokens: usize) {}
+
     /// Whether the largest logit always stays the largest; greedy rows then skip it.
     fn preserves_argmax(&self) -> bool;
 }
@@ -96,6 +99,10 @@ impl LogitsProcessor for Penalties {
             Ok(idx) => self.seen[idx].1 += 1,
             Err(idx) => self.seen.insert(idx, (token, 1)),
         }
+    }
+
+    fn reserve(&mut self, n_tokens: usize) {
+        self.seen.reserve_exact(n_tokens);
     }
 
     fn preserves_argmax(&self) -> bool {

@@ -118,7 +118,10 @@ impl Sampler {
     /// Draws from the largest: at most `top_k`, then as many as reach `top_p`, then those above
     /// `min_p`.
     fn draw_from_few(&mut self, state: &SamplerState, logits: &[f32], u: f64) -> usize {
+        // Room for as many as there can be, however few there are this time.
+        let n_most = if state.top_k > 0 { state.top_k.min(logits.len()) } else { logits.len() };
         self.kept.clear();
+        self.kept.reserve(n_most);
         if state.top_k > 0 {
             select::largest(logits, state.top_k, &mut self.keys);
             let logit = |key: u64| tame(logits[select::id_of(key)]);

@@ -34,6 +34,7 @@ pub(crate) fn largest(logits: &[f32], k: usize, keys: &mut Vec<u64>) {
         return;
     }
     let capacity = k.saturating_mul(2).max(MIN_CAPACITY);
+    keys.reserve(capacity.min(logits.len()));
     // Minus infinity never enters; the comparison in the loop is between plain floats.
     let mut threshold = f32::NEG_INFINITY;
     for (id, &logit) in logits.iter().enumerate() {
@@ -57,6 +58,7 @@ pub(crate) fn at_least(logits: &[f32], weights: &[f32], least: f32, keys: &mut V
     /// Weights looked at together.
     const STRIP: usize = 64;
     keys.clear();
+    keys.reserve(logits.len());
     for (start, strip) in (0..).step_by(STRIP).zip(weights.chunks(STRIP)) {
         // Without an early exit, so that the comparison is a vector one; most strips have none.
         if strip.iter().fold(false, |any, &weight| any | (weight >= least)) {

@@ -53,6 +53,14 @@ impl SamplerState {
         self.processors.push(processor);
     }
 
+    /// Makes room for `n_tokens` more tokens, so that the next so many calls of
+    /// [`accepted`](Self::accepted) allocate nothing.
+    pub fn reserve(&mut self, n_tokens: usize) {
+        for processor in &mut self.processors {
+            processor.reserve(n_tokens);
+        }
+    }
+
     /// Tells the processors which token the sequence went on with.
     pub fn accepted(&mut self, token: TokenId) {
         for processor in &mut self.processors {

@@ -33,18 +33,18 @@ impl BlockPool {
 
     /// Takes `n_blocks` free blocks, each with a reference count of one.
     ///
-    /// Returns `None`, leaving the pool untouched, when fewer than `n_blocks` are free.
-    #[must_use]
-    pub fn allocate(&mut self, n_blocks: usize) -> Option<Vec<BlockId>> {
+    /// Returns `None`, leaving the pool untouched, when fewer than `n_blocks` are free. The blocks
+    /// are taken whether or not the iterator is read to its end, and come straight from the free
+    /// list: nothing is allocated for them.
+    #[must_use = "blocks that nobody keeps are lost"]
+    pub fn allocate(&mut self, n_blocks: usize) -> Option<impl Iterator<Item = BlockId>> {
         let split = self.free.len().checked_sub(n_blocks)?;
-        let mut blocks = self.free.split_off(split);
-        blocks.reverse();
-        for block in &blocks {
+        for block in &self.free[split..] {
             let ref_count = &mut self.ref_counts[block.0 as usize];
             debug_assert_eq!(*ref_count, 0, "{block:?} was on the free list while held");
             *ref_count = 1;
         }
-        Some(blocks)
+        Some(self.free.drain(split..).rev())
     }
 
     /// Adds one holder to `block`, which must already be held.
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn exhaustion_is_an_answer_and_changes_nothing() {
         let mut pool = BlockPool::new(2);
-        assert_eq!(pool.allocate(3), None);
+        assert!(pool.allocate(3).is_none());
         assert_eq!(pool.n_free(), 2);
         pool.check_integrity();
     }
@@ -118,7 +118,7 @@ mod tests {
             rng ^= rng >> 7;
             rng ^= rng << 17;
             match rng % 3 {
-                0 => held.extend(pool.allocate((rng >> 8) as usize % 4).unwrap_or_default()),
+                0 => held.extend(pool.allocate((rng >> 8) as usize % 4).into_iter().flatten()),
                 1 if !held.is_empty() => {
                     let block = held[(rng >> 8) as usize % held.len()];
                     pool.retain(block);

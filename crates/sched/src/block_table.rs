@@ -13,19 +13,19 @@ pub struct BlockTable {
 }
 
 impl BlockTable {
-    /// Builds a table over `shared` blocks, which gain a holder, followed by `own` blocks, which
-    /// were allocated for this table.
-    pub fn new(pool: &mut BlockPool, shared: &[BlockId], own: Vec<BlockId>) -> Self {
+    /// Builds a table over `shared` blocks, which gain a holder, with memory to grow to `capacity`
+    /// blocks.
+    pub fn new(pool: &mut BlockPool, shared: &[BlockId], capacity: usize) -> Self {
+        let mut blocks = Vec::with_capacity(capacity);
         for &block in shared {
             pool.retain(block);
+            blocks.push(block);
         }
-        let mut blocks = shared.to_vec();
-        blocks.extend(own);
         Self { blocks }
     }
 
     /// Appends blocks that were allocated for this table.
-    pub fn extend(&mut self, own: Vec<BlockId>) {
+    pub fn extend(&mut self, own: impl Iterator<Item = BlockId>) {
         self.blocks.extend(own);
     }
 
@@ -35,6 +35,11 @@ impl BlockTable {
         for &block in self.blocks.iter().rev() {
             pool.release(block);
         }
+    }
+
+    /// Number of blocks that it has memory for.
+    pub fn capacity(&self) -> usize {
+        self.blocks.capacity()
     }
 
     /// The blocks, in token order.
@@ -50,10 +55,10 @@ mod tests {
     #[test]
     fn a_shared_block_outlives_the_first_of_its_two_tables() {
         let mut pool = BlockPool::new(3);
-        let own = pool.allocate(2).expect("free");
-        let first = BlockTable::new(&mut pool, &[], own);
-        let own = pool.allocate(1).expect("free");
-        let second = BlockTable::new(&mut pool, &first.blocks()[..1], own);
+        let mut first = BlockTable::new(&mut pool, &[], 2);
+        first.extend(pool.allocate(2).expect("free"));
+        let mut second = BlockTable::new(&mut pool, &first.blocks()[..1], 2);
+        second.extend(pool.allocate(1).expect("free"));
         assert_eq!(second.blocks(), [BlockId(0), BlockId(2)]);
         first.release(&mut pool);
         assert_eq!(pool.n_free(), 1, "block 1 is free, block 0 is still held by the second table");

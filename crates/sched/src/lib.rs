@@ -11,7 +11,7 @@
 //!                              preempt ▼   │ admit again, from token 0
 //!                                    Preempted
 //!
-//! loop { plan = schedule(now, signals);  step = execute(plan);  updates = update(step); }
+//! loop { schedule(now, signals) ─▶ plan;  execute(plan) ─▶ step;  update(step) ─▶ updates }
 //! ```
 //!
 //! **Tokens catch up; there are no phases.** Each running sequence has `n_computed` tokens whose
@@ -32,6 +32,10 @@
 //! rows ask for more. When none are left, the latest arrival gives all its blocks back and is
 //! computed anew later (recompute preemption); the oldest never does, so it always finishes, and
 //! by induction so does everyone.
+//!
+//! Plan, step and updates belong to the caller, who passes them in again each time; a sequence gets
+//! its token list and block table at admission, as long as they can become. So a step of sequences
+//! that go on decoding allocates nothing, on a new block neither.
 //!
 //! **Architecture invariant:** no I/O, no clock, no float, no tensor, no thread, no error type.
 //! Exhaustion is an answer, a broken invariant is a panic. The same calls give the same plans.
@@ -55,6 +59,6 @@ mod sequence;
 pub use block_pool::{BlockId, BlockPool};
 pub use block_table::BlockTable;
 pub use config::{Refusal, SchedulerConfig, Signals, Tick};
-pub use plan::{SampledTokens, ScheduledSequence, SchedulerOutput, SequenceUpdate, StepOutput};
+pub use plan::{ScheduledSequence, SchedulerOutput, SequenceUpdate, StepOutput, StepUpdates};
 pub use prefix_cache::{Inserted, Namespace, NoCache, PrefixCache, PrefixHandle, PrefixMatch};
 pub use scheduler::Scheduler;

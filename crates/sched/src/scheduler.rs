@@ -2,11 +2,11 @@
 
 use crate::sequence::{Admission, Preempted, Release, Running, Sequence, Waiting};
 use crate::{
-    BlockId, BlockPool, BlockTable, Namespace, NoCache, PrefixCache, Refusal, SampledTokens,
-    SchedulerConfig, SchedulerOutput, SequenceUpdate, Signals, StepOutput, Tick,
+    BlockPool, BlockTable, Namespace, NoCache, PrefixCache, Refusal, SchedulerConfig,
+    SchedulerOutput, Signals, StepOutput, StepUpdates, Tick,
 };
-use pelton_base::{Request, RequestId};
-use std::collections::{HashMap, HashSet, VecDeque};
+use pelton_base::{Request, RequestId, TokenId};
+use std::collections::{HashSet, VecDeque};
 
 /// Decides which tokens run next and where their KV lives.
 ///
@@ -21,6 +21,8 @@ pub struct Scheduler {
     running: Vec<Running>,
     preempted: VecDeque<Preempted>,
     waiting: VecDeque<Waiting>,
+    /// Sampled tokens of the last step, with their rank in it; sorted, for searching.
+    sampled: Vec<(RequestId, usize, TokenId)>,
     next_arrival: u64,
     now: Tick,
 }
@@ -49,6 +51,7 @@ impl Scheduler {
             running: Vec::new(),
             preempted: VecDeque::new(),
             waiting: VecDeque::new(),
+            sampled: Vec::new(),
             next_arrival: 0,
             now: Tick::default(),
         }
@@ -83,55 +86,62 @@ impl Scheduler {
         self.preempted.len() + self.waiting.len() < n_before
     }
 
-    /// Plans the next step; the plan is empty only when the scheduler is idle.
+    /// Replaces `output` by the plan of the next step, which is empty only when the scheduler is
+    /// idle.
     ///
     /// # Panics
     ///
     /// Panics if the previous plan was not answered by [`update`](Self::update), or if time runs
     /// backwards.
-    pub fn schedule(&mut self, now: Tick, _signals: &Signals) -> SchedulerOutput {
+    pub fn schedule(&mut self, now: Tick, _signals: &Signals, output: &mut SchedulerOutput) {
         assert!(now >= self.now, "time runs backwards: {:?} after {now:?}", self.now);
         self.now = now;
         assert!(!self.running.iter().any(Running::is_in_flight), "the last plan has no answer yet");
 
-        let mut output = SchedulerOutput::default();
+        output.clear();
         let mut budget = self.config.max_batch_tokens;
-        self.plan_decode_rows(&mut budget, &mut output);
-        self.plan_prefill_chunks(&mut budget, &mut output);
+        self.plan_decode_rows(&mut budget, output);
+        self.plan_prefill_chunks(&mut budget, output);
         // Whoever was just preempted must not take the blocks back from those it made room for.
         if output.preempted.is_empty() {
-            self.admit(&mut budget, &mut output);
+            self.admit(&mut budget, output);
         }
-        output
+        // Room for tables as long as they can become, so that later plans of the same sequences fit.
+        let n_most: usize = self.running.iter().map(|running| running.table.capacity()).sum();
+        output.blocks.reserve(n_most.saturating_sub(output.blocks.len()));
     }
 
-    /// Takes in what came of the last plan, and tells the news of each sequence that has any.
+    /// Takes in what came of the last plan, and replaces `updates` by the news of each sequence that
+    /// has any.
     ///
     /// Requests that were aborted since the plan was made are ignored.
-    #[must_use]
-    pub fn update(&mut self, step: &StepOutput) -> Vec<SequenceUpdate> {
-        let sampled: HashMap<RequestId, &SampledTokens> =
-            step.sampled.iter().map(|(id, tokens)| (*id, tokens)).collect();
-        let failed: HashSet<RequestId> = step.failed.iter().copied().collect();
+    pub fn update(&mut self, step: &StepOutput, updates: &mut StepUpdates) {
+        updates.clear();
+        self.sampled.clear();
+        let ranked = step.sampled.iter().enumerate();
+        self.sampled.extend(ranked.map(|(rank, &(id, token))| (id, rank, token)));
+        self.sampled.sort_unstable();
         let context = self.config.context_tokens();
-        let mut updates = Vec::with_capacity(step.sampled.len() + step.failed.len());
-        let mut still_running = Vec::with_capacity(self.running.len());
-        for mut running in std::mem::take(&mut self.running) {
+        let mut idx = 0;
+        while idx < self.running.len() {
+            let running = &mut self.running[idx];
             let id = running.sequence.id;
-            let update = running.absorb(sampled.get(&id).copied(), failed.contains(&id), context);
+            let first = self.sampled.partition_point(|sampled| sampled.0 < id);
+            let n_sampled = self.sampled[first..].partition_point(|sampled| sampled.0 == id);
+            let sampled = self.sampled[first..][..n_sampled].iter().map(|sampled| sampled.2);
+            let failed = step.failed.contains(&id);
+            let update = running.absorb(sampled, failed, context, &mut updates.tokens);
             if update.as_ref().is_some_and(|update| update.finish.is_some()) {
-                running.complete(Release {
+                self.running.remove(idx).complete(Release {
                     pool: &mut self.pool,
                     cache: &mut *self.cache,
                     block_size: self.config.block_size,
                 });
             } else {
-                still_running.push(running);
+                idx += 1;
             }
-            updates.extend(update);
+            updates.sequences.extend(update);
         }
-        self.running = still_running;
-        updates
     }
 
     /// Tells whether a request could run if it were alone.
@@ -220,7 +230,7 @@ impl Scheduler {
                 if !self.make_room(idx, n_tokens, &mut output.preempted) {
                     return; // The row itself, the last one, was preempted.
                 }
-                output.sequences.push(self.running[idx].plan(n_tokens));
+                self.running[idx].plan(n_tokens, output);
                 *budget -= n_tokens;
             }
             idx += 1;
@@ -233,7 +243,7 @@ impl Scheduler {
             let running = &self.running[idx];
             if *budget > 0 && running.is_catching_up() {
                 let n_tokens = self.share(running, *budget);
-                output.sequences.push(self.running[idx].plan(n_tokens));
+                self.running[idx].plan(n_tokens, output);
                 *budget -= n_tokens;
             }
         }
@@ -259,9 +269,9 @@ impl Scheduler {
                 Some(preempted) => preempted.0,
                 None => self.waiting.pop_front().expect("invariant: one of the queues had it").0,
             };
-            let mut running = Running::new(sequence, admission);
+            let mut running = Running::new(sequence, admission, self.config.context_tokens());
             let n_tokens = self.share(&running, *budget);
-            output.sequences.push(running.plan(n_tokens));
+            running.plan(n_tokens, output);
             *budget -= n_tokens;
             self.running.push(running);
         }
@@ -283,11 +293,13 @@ impl Scheduler {
         let prefix = cache.lock(found);
         let n_own = config.blocks_for(sequence.tokens.len()) - shared.len();
         let watermark = if alone { 0 } else { config.watermark_blocks() };
-        let Some(own) = allocate(pool, cache, n_own, watermark) else {
+        let n_most = config.blocks_for(sequence.most_tokens(config.context_tokens()));
+        if !make_free(pool, cache, n_own + watermark) {
             cache.unlock(prefix);
             return None;
-        };
-        let table = BlockTable::new(pool, &shared, own);
+        }
+        let mut table = BlockTable::new(pool, &shared, n_most);
+        table.extend(pool.allocate(n_own).expect("invariant: made free"));
         Some(Admission { table, prefix, n_cached: shared.len() * config.block_size })
     }
 
@@ -298,7 +310,8 @@ impl Scheduler {
         let n_needed = self.config.blocks_for(running.n_computed + n_tokens);
         let n_missing = n_needed.saturating_sub(running.table.blocks().len());
         loop {
-            if let Some(own) = allocate(&mut self.pool, &mut *self.cache, n_missing, 0) {
+            if make_free(&mut self.pool, &mut *self.cache, n_missing) {
+                let own = self.pool.allocate(n_missing).expect("invariant: made free");
                 self.running[idx].table.extend(own);
                 return true;
             }
@@ -330,23 +343,18 @@ impl Scheduler {
     }
 }
 
-/// Takes `n_blocks` blocks and leaves `n_spare` free, evicting cached prefixes if that helps.
-fn allocate(
-    pool: &mut BlockPool,
-    cache: &mut dyn PrefixCache,
-    n_blocks: usize,
-    n_spare: usize,
-) -> Option<Vec<BlockId>> {
-    while pool.n_free() < n_blocks + n_spare {
-        let evicted = cache.evict(n_blocks + n_spare - pool.n_free());
+/// Evicts cached prefixes until `n_blocks` blocks are free; `false` when there are too few even so.
+fn make_free(pool: &mut BlockPool, cache: &mut dyn PrefixCache, n_blocks: usize) -> bool {
+    while pool.n_free() < n_blocks {
+        let evicted = cache.evict(n_blocks - pool.n_free());
         if evicted.is_empty() {
-            return None;
+            return false;
         }
         for block in evicted {
             pool.release(block);
         }
     }
-    pool.allocate(n_blocks)
+    true
 }
 
 /// One line for logs and text tables: who is where, with `computed/known` tokens, and free blocks.

@@ -1,8 +1,8 @@
 //! The states of a request, as types: a transition consumes the old state and makes the new one.
 
 use crate::{
-    BlockPool, BlockTable, Namespace, PrefixCache, PrefixHandle, SampledTokens, ScheduledSequence,
-    SequenceUpdate,
+    BlockPool, BlockTable, Namespace, PrefixCache, PrefixHandle, ScheduledSequence,
+    SchedulerOutput, SequenceUpdate,
 };
 use pelton_base::{FinishReason, Request, RequestId, TokenId, Usage};
 
@@ -22,6 +22,11 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
+    /// Most tokens that it can come to hold.
+    pub(crate) fn most_tokens(&self, context: usize) -> usize {
+        self.n_prompt.saturating_add(self.max_tokens).min(context)
+    }
+
     fn n_generated(&self) -> usize {
         self.tokens.len() - self.n_prompt
     }
@@ -35,8 +40,12 @@ impl Sequence {
     }
 
     /// Appends sampled tokens up to the one that ends the sequence, if one does.
-    fn append(&mut self, sampled: &[TokenId], context: usize) -> Option<FinishReason> {
-        for &token in sampled {
+    fn append(
+        &mut self,
+        sampled: impl Iterator<Item = TokenId>,
+        context: usize,
+    ) -> Option<FinishReason> {
+        for token in sampled {
             self.tokens.push(token);
             if self.stop_tokens.contains(&token) {
                 return Some(FinishReason::Stop);
@@ -101,8 +110,10 @@ pub(crate) struct Admission {
 }
 
 impl Running {
-    pub(crate) fn new(mut sequence: Sequence, admission: Admission) -> Self {
+    pub(crate) fn new(mut sequence: Sequence, admission: Admission, context: usize) -> Self {
         let n_cached = admission.n_cached;
+        let n_more = sequence.most_tokens(context) - sequence.tokens.len();
+        sequence.tokens.reserve_exact(n_more);
         sequence.n_cached.get_or_insert(n_cached.min(sequence.n_prompt));
         Self {
             n_at_admission: sequence.tokens.len(),
@@ -114,46 +125,54 @@ impl Running {
         }
     }
 
-    /// Plans its next `n_tokens` tokens. The table must already hold blocks for them.
-    pub(crate) fn plan(&mut self, n_tokens: usize) -> ScheduledSequence {
+    /// Adds its next `n_tokens` tokens to a plan. The table must already hold blocks for them.
+    pub(crate) fn plan(&mut self, n_tokens: usize, output: &mut SchedulerOutput) {
         assert!(n_tokens > 0, "an empty share of a step");
         let end = self.n_computed + n_tokens;
         let samples = end == self.sequence.tokens.len();
         self.in_flight = Some(InFlight { n_tokens, samples });
-        ScheduledSequence {
+        let SchedulerOutput { sequences, tokens, blocks, .. } = output;
+        let (first_token, first_block) = (tokens.len(), blocks.len());
+        tokens.extend_from_slice(&self.sequence.tokens[self.n_computed..end]);
+        blocks.extend_from_slice(self.table.blocks());
+        sequences.push(ScheduledSequence {
             id: self.sequence.id,
-            tokens: self.sequence.tokens[self.n_computed..end].to_vec(),
+            tokens: first_token..tokens.len(),
             first_position: self.n_computed,
-            block_table: self.table.blocks().to_vec(),
+            blocks: first_block..blocks.len(),
             samples,
             n_generated: self.sequence.n_generated(),
-        }
+        });
     }
 
-    /// Takes in what came of its share of the step; `None` when it had no share or no news.
+    /// Takes in what came of its share of the step, and adds what is new to `new_tokens`; `None`
+    /// when it had no share or no news.
     pub(crate) fn absorb(
         &mut self,
-        sampled: Option<&SampledTokens>,
+        sampled: impl ExactSizeIterator<Item = TokenId>,
         failed: bool,
         context: usize,
+        new_tokens: &mut Vec<TokenId>,
     ) -> Option<SequenceUpdate> {
         let in_flight = self.in_flight.take()?;
         let n_before = self.sequence.tokens.len();
-        let finish = match (in_flight.samples, sampled.map(|sampled| &sampled.0[..])) {
+        let finish = match (in_flight.samples, sampled.len()) {
             _ if failed => Some(FinishReason::Error),
-            (true, Some(tokens @ [_, ..])) => {
+            (true, 1..) => {
                 self.n_computed += in_flight.n_tokens;
-                self.sequence.append(tokens, context)
+                self.sequence.append(sampled, context)
             }
-            (false, None) => {
+            (false, 0) => {
                 self.n_computed += in_flight.n_tokens;
                 return None;
             }
             _ => Some(FinishReason::Error),
         };
+        let first = new_tokens.len();
+        new_tokens.extend_from_slice(&self.sequence.tokens[n_before..]);
         Some(SequenceUpdate {
             id: self.sequence.id,
-            new_tokens: self.sequence.tokens[n_before..].to_vec(),
+            new_tokens: first..new_tokens.len(),
             finish,
             usage: self.sequence.usage(),
         })

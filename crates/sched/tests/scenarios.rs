@@ -14,7 +14,7 @@
 
 use pelton_base::{Request, RequestId, SamplingParams, TokenId};
 use pelton_sched::{
-    SampledTokens, Scheduler, SchedulerConfig, SequenceUpdate, Signals, StepOutput, Tick,
+    Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepOutput, StepUpdates, Tick,
 };
 use std::fmt::Write as _;
 
@@ -87,7 +87,8 @@ impl Story {
 }
 
 fn step(scheduler: &mut Scheduler, now: Tick, words: &[&str], said: &mut String) {
-    let plan = scheduler.schedule(now, &Signals::default());
+    let mut plan = SchedulerOutput::default();
+    scheduler.schedule(now, &Signals::default(), &mut plan);
     scheduler.check_integrity();
     let mut answer = StepOutput::default();
     if let Some(failed) = value(words, "fail") {
@@ -98,21 +99,24 @@ fn step(scheduler: &mut Scheduler, now: Tick, words: &[&str], said: &mut String)
     }
     for share in &plan.sequences {
         let (name, end) = (share.id.0.to_string(), share.first_position + share.tokens.len());
-        let blocks: Vec<u32> = share.block_table.iter().map(|block| block.0).collect();
+        let blocks: Vec<u32> = plan.block_table_of(share).iter().map(|block| block.0).collect();
         write!(said, "{name} computes {}..{end} in blocks {blocks:?}", share.first_position)
             .unwrap();
         if share.samples {
             write!(said, ", samples output {}", share.n_generated).unwrap();
             let tokens = value(words, &name).unwrap_or("7");
-            let tokens = tokens.split(',').map(|t| TokenId(t.parse().expect("a token"))).collect();
-            answer.sampled.push((share.id, SampledTokens(tokens)));
+            let tokens = tokens.split(',').map(|t| TokenId(t.parse().expect("a token")));
+            answer.sampled.extend(tokens.map(|token| (share.id, token)));
         }
         writeln!(said).unwrap();
     }
-    for SequenceUpdate { id, new_tokens, finish, usage } in scheduler.update(&answer) {
-        let tokens: Vec<u32> = new_tokens.iter().map(|token| token.0).collect();
-        write!(said, "{} gets {tokens:?}", id.0).unwrap();
-        if let Some(finish) = finish {
+    let mut updates = StepUpdates::default();
+    scheduler.update(&answer, &mut updates);
+    for update in &updates.sequences {
+        let tokens: Vec<u32> = updates.tokens_of(update).iter().map(|token| token.0).collect();
+        write!(said, "{} gets {tokens:?}", update.id.0).unwrap();
+        if let Some(finish) = update.finish {
+            let usage = update.usage;
             let (n_prompt, n_output) = (usage.prompt_tokens, usage.completion_tokens);
             write!(said, ", ends: {finish:?} after {n_prompt} + {n_output} tokens").unwrap();
         }

@@ -10,8 +10,8 @@ mod prefix_map;
 
 use pelton_base::{FinishReason, Request, RequestId, SamplingParams, TokenId};
 use pelton_sched::{
-    NoCache, PrefixCache, SampledTokens, ScheduledSequence, Scheduler, SchedulerConfig, Signals,
-    StepOutput, Tick,
+    NoCache, PrefixCache, ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals,
+    StepOutput, StepUpdates, Tick,
 };
 use prefix_map::PrefixMap;
 use proptest::prelude::*;
@@ -76,16 +76,16 @@ struct Fake {
 
 impl Fake {
     /// Computes a share; the hash of the whole sequence so far.
-    fn compute(&mut self, share: &ScheduledSequence) -> u64 {
+    fn compute(&mut self, plan: &SchedulerOutput, share: &ScheduledSequence) -> u64 {
         let slot = |position: usize| {
-            let block = share.block_table[position / self.block_size];
+            let block = plan.block_table_of(share)[position / self.block_size];
             block.0 as usize * self.block_size + position % self.block_size
         };
         let mut state = match share.first_position {
             0 => 0,
             position => self.kv[slot(position - 1)],
         };
-        for (i, &token) in share.tokens.iter().enumerate() {
+        for (i, &token) in plan.tokens_of(share).iter().enumerate() {
             state = absorb(state, token);
             self.kv[slot(share.first_position + i)] = state;
         }
@@ -122,6 +122,8 @@ fn live(workload: &Workload) -> Totals {
     arriving.reverse();
     let mut totals = Totals::default();
     let mut step = 0;
+    // Both are used again and again, so what a step leaves in them must not matter to the next.
+    let (mut plan, mut updates) = (SchedulerOutput::default(), StepUpdates::default());
     while !arriving.is_empty() || !scheduler.is_idle() {
         assert!(step < 200_000, "a request never ends: {scheduler}");
         while arriving.last().is_some_and(|arriving| arriving.0 <= step) {
@@ -140,10 +142,10 @@ fn live(workload: &Workload) -> Totals {
             asked.insert(request.id, (request, Vec::new()));
         }
 
-        let plan = scheduler.schedule(Tick(step), &Signals::default());
+        scheduler.schedule(Tick(step), &Signals::default(), &mut plan);
         scheduler.check_integrity();
         assert_eq!(plan.is_empty(), scheduler.is_idle(), "work left, nothing planned: {scheduler}");
-        assert!(plan.n_tokens() <= config.max_batch_tokens);
+        assert!(plan.tokens.len() <= config.max_batch_tokens);
         assert!(plan.sequences.len() <= config.max_running);
         for share in &plan.sequences {
             assert!((1..=config.max_chunk_tokens).contains(&share.tokens.len()));
@@ -165,19 +167,18 @@ fn live(workload: &Workload) -> Totals {
                 answer.failed.push(share.id);
                 continue;
             }
-            let mut state = fake.compute(share);
+            let mut state = fake.compute(&plan, share);
             if share.samples {
-                let mut tokens = Vec::new();
                 for _ in 0..=random() % workload.max_sampled {
-                    tokens.push(next_token(state));
+                    answer.sampled.push((share.id, next_token(state)));
                     state = absorb(state, next_token(state));
                 }
-                answer.sampled.push((share.id, SampledTokens(tokens)));
             }
         }
-        for update in scheduler.update(&answer) {
+        scheduler.update(&answer, &mut updates);
+        for update in &updates.sequences {
             let (_, output) = asked.get_mut(&update.id).expect("only the living have news");
-            output.extend(&update.new_tokens);
+            output.extend(updates.tokens_of(update));
             let Some(finish) = update.finish else { continue };
             let (request, output) = asked.remove(&update.id).expect("just found");
             assert_eq!(update.usage.completion_tokens, output.len());

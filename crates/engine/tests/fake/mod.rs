@@ -6,7 +6,7 @@
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_engine::{Execution, Executor, ExecutorError, KvCapacity};
 use pelton_sampling::{Philox, Sampler, SamplerState};
-use pelton_sched::{SampledTokens, ScheduledSequence, SchedulerOutput};
+use pelton_sched::{ScheduledSequence, SchedulerOutput};
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -89,16 +89,17 @@ impl FakeExecutor {
         (self, GateKeeper { arrived: keeper_arrived, leave: keeper_leave })
     }
 
-    fn compute(&mut self, share: &ScheduledSequence) -> u64 {
+    fn compute(&mut self, plan: &SchedulerOutput, share: &ScheduledSequence) -> u64 {
+        let block_table = plan.block_table_of(share);
         let block_size = self.capacity.block_size;
         let slot = |position: usize| {
-            share.block_table[position / block_size].0 as usize * block_size + position % block_size
+            block_table[position / block_size].0 as usize * block_size + position % block_size
         };
         let mut hash = match share.first_position {
             0 => 7,
             position => self.kv[slot(position - 1)],
         };
-        for (i, token) in share.tokens.iter().enumerate() {
+        for (i, token) in plan.tokens_of(share).iter().enumerate() {
             hash = (hash ^ u64::from(token.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
             self.kv[slot(share.first_position + i)] = hash;
         }
@@ -124,7 +125,11 @@ impl Executor for FakeExecutor {
         self.states.insert(request.id, state);
     }
 
-    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError> {
+    fn execute(
+        &mut self,
+        plan: &SchedulerOutput,
+        execution: &mut Execution,
+    ) -> Result<(), ExecutorError> {
         self.log.plans.lock().unwrap().push(plan.clone());
         if let Some(gate) = &self.gate {
             let _ = gate.arrived.send(());
@@ -132,17 +137,17 @@ impl Executor for FakeExecutor {
                 self.gate = None;
             }
         }
-        let mut execution = Execution::default();
         for share in &plan.sequences {
-            assert!(!share.tokens.contains(&PANICS), "as the test asked");
-            if share.first_position == 0 && share.tokens.contains(&FAILS_STEP) {
+            let tokens = plan.tokens_of(share);
+            assert!(!tokens.contains(&PANICS), "as the test asked");
+            if share.first_position == 0 && tokens.contains(&FAILS_STEP) {
                 return Err(ExecutorError::Forward("as the test asked".into()));
             }
-            if share.first_position == 0 && share.tokens.contains(&FAILS_ALONE) {
+            if share.first_position == 0 && tokens.contains(&FAILS_ALONE) {
                 execution.step.failed.push(share.id);
                 continue;
             }
-            let hash = self.compute(share);
+            let hash = self.compute(plan, share);
             if share.samples {
                 // No special token is ever sampled.
                 let rng = Philox::new(hash, 0);
@@ -151,11 +156,11 @@ impl Executor for FakeExecutor {
                 let state = self.states.get_mut(&share.id).expect("added before planned");
                 let sampled = self.sampler.sample(state, &mut logits, share.n_generated);
                 state.accepted(sampled.token);
-                execution.step.sampled.push((share.id, SampledTokens::from(sampled.token)));
+                execution.step.sampled.push((share.id, sampled.token));
                 execution.logprobs.extend(sampled.logprobs.map(|l| (share.id, vec![l])));
             }
         }
-        Ok(execution)
+        Ok(())
     }
 
     fn finished(&mut self, id: RequestId) {

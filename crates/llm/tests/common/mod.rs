@@ -15,7 +15,7 @@ use pelton_engine::{
 };
 use pelton_llm::{Llm, LlmInfo, LlmParts};
 use pelton_sampling::TokenLogprobs;
-use pelton_sched::{SampledTokens, SchedulerOutput};
+use pelton_sched::SchedulerOutput;
 use pelton_text::{ChatTemplate, TemplateTokens, Tokenizer};
 
 /// The end token.
@@ -91,9 +91,12 @@ impl Executor for Parrot {
         self.requests.insert(request.id, request.clone());
     }
 
-    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError> {
+    fn execute(
+        &mut self,
+        plan: &SchedulerOutput,
+        execution: &mut Execution,
+    ) -> Result<(), ExecutorError> {
         self.gate.pass();
-        let mut execution = Execution::default();
         for share in plan.sequences.iter().filter(|share| share.samples) {
             let request = &self.requests[&share.id];
             let prompt = &request.prompt;
@@ -112,7 +115,7 @@ impl Executor for Parrot {
             } else {
                 prompt[(share.n_generated + offset) % prompt.len()]
             };
-            execution.step.sampled.push((share.id, SampledTokens::from(token)));
+            execution.step.sampled.push((share.id, token));
             if let Some(n_top) = request.sampling.logprobs {
                 let top = [(token, -0.5), (TokenId(0), f32::NEG_INFINITY)];
                 let top = top.into_iter().take(n_top).collect();
@@ -120,7 +123,7 @@ impl Executor for Parrot {
                 execution.logprobs.push((share.id, vec![logprobs]));
             }
         }
-        Ok(execution)
+        Ok(())
     }
 
     fn finished(&mut self, id: RequestId) {

@@ -1,0 +1,149 @@
+//! A step that only decodes allocates nothing, from the plan to the updates: requests run on, none
+//! comes or goes. New blocks are part of it, each request fills several; so is one more request,
+//! which waits for more blocks than are ever free.
+//!
+//! Log probabilities are not asked for: they are handed over to the client, and are new memory each
+//! time. So is the event that carries a token, after the updates; it is not part of this either.
+//! One thread: each worker of a larger team takes its scratch when it first comes to help.
+
+#[path = "../../model/tests/counting/mod.rs"]
+mod counting;
+
+use counting::count;
+use pelton_base::{Request, RequestId, SamplingParams, TokenId};
+use pelton_engine::{
+    EngineConfig, Execution, Executor, KvMemory, ModelExecutor, ModelExecutorConfig,
+};
+use pelton_kernels::{Cpu, Kernels};
+use pelton_model::{Compute, CpuBackend, LoadOptions, ModelFiles, SoleRank, load};
+use pelton_sched::{Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepUpdates, Tick};
+use pelton_tensor::DType;
+use pelton_testkit::TinyModel;
+
+const N_STEPS: usize = 50;
+/// Prefill, and the first decode step.
+const N_WARM_UP: usize = 2;
+const BLOCK: usize = 16;
+/// Just enough for eight requests to the end of the test.
+const N_BLOCKS: u32 = 41;
+
+/// Allocations of each phase, over all steps that count.
+#[derive(Debug, Default, PartialEq)]
+struct Phases {
+    schedule: u64,
+    execute: u64,
+    update: u64,
+}
+
+/// Ways of choosing tokens; each has its own path through the sampler.
+fn samplings() -> [(&'static str, SamplingParams); 6] {
+    let (plain, greedy) = (SamplingParams::default(), SamplingParams::greedy());
+    [
+        ("greedy", greedy.clone()),
+        ("from all", SamplingParams { min_p: 0.01, ..plain.clone() }),
+        ("top-k and top-p", SamplingParams { top_k: 20, top_p: 0.9, ..plain.clone() }),
+        ("top-p", SamplingParams { top_p: 0.95, temperature: 0.4, ..plain.clone() }),
+        (
+            "with penalties and bias",
+            SamplingParams {
+                top_k: 40,
+                repetition_penalty: 1.2,
+                presence_penalty: 0.3,
+                frequency_penalty: 0.2,
+                logit_bias: vec![(TokenId(9), -1.0)],
+                ..plain
+            },
+        ),
+        ("greedy with penalties", SamplingParams { repetition_penalty: 1.2, ..greedy }),
+    ]
+}
+
+/// `n` requests that last longer than the test, each of a prompt length of its own, and one that
+/// does not fit beside them.
+fn requests(sampling: &[SamplingParams], n: usize) -> Vec<Request> {
+    let n_prompt = |i| if i < n { 3 + 5 * i } else { (N_BLOCKS as usize - 1) * BLOCK };
+    (0..=n)
+        .map(|i| Request {
+            id: RequestId(i as u64),
+            prompt: (0..n_prompt(i) as u32).map(|j| TokenId(j * 11 % 250)).collect(),
+            sampling: SamplingParams { seed: i as u64, ..sampling[i % sampling.len()].clone() },
+            choice: 0,
+            max_tokens: 2 * (N_WARM_UP + N_STEPS),
+            stop_tokens: vec![TokenId(1000)],
+        })
+        .collect()
+}
+
+fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
+    let options = LoadOptions { compute: Compute::Auto, ..LoadOptions::default() };
+    let backend = CpuBackend::new(Cpu::with(Kernels::best(), 1));
+    let decoder = load(file, &options, backend, Box::new(SoleRank)).expect("it loads");
+    let config = ModelExecutorConfig {
+        block_size: BLOCK,
+        memory: KvMemory::Blocks(N_BLOCKS),
+        sampled_vocab: None,
+    };
+    let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
+    let limits = EngineConfig::default();
+    let mut scheduler = Scheduler::new(SchedulerConfig {
+        n_blocks: executor.kv_capacity().n_blocks,
+        block_size: BLOCK,
+        max_batch_tokens: limits.max_batch_tokens,
+        max_running: limits.max_running_requests,
+        max_context: executor.max_context_tokens(),
+        max_chunk_tokens: limits.max_chunk_tokens,
+    });
+    let n_running = requests.len() - 1;
+    for request in requests {
+        executor.add(&request);
+        scheduler.add(request);
+    }
+    let (mut plan, mut execution) = (SchedulerOutput::default(), Execution::default());
+    let mut updates = StepUpdates::default();
+    let mut phases = Phases::default();
+    for step in 0..N_WARM_UP + N_STEPS {
+        if step == N_WARM_UP {
+            phases = Phases::default();
+        }
+        let now = Tick(step as u64);
+        count(&mut phases.schedule, || scheduler.schedule(now, &Signals::default(), &mut plan));
+        count(&mut phases.execute, || {
+            execution.clear();
+            executor.execute(&plan, &mut execution).expect("it computes");
+        });
+        count(&mut phases.update, || scheduler.update(&execution.step, &mut updates));
+        assert_eq!(updates.tokens.len(), n_running, "everyone who runs gets a token");
+        assert!(updates.sequences.iter().all(|update| update.finish.is_none()), "and goes on");
+        assert!(plan.preempted.is_empty() && scheduler.n_waiting() == 1, "{scheduler}");
+    }
+    phases
+}
+
+fn a_step_that_only_decodes_allocates_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for dtype in [DType::Bf16, DType::Q8_0] {
+        let file = folder.path().join("model.gguf");
+        TinyModel { tokenizer: false, max_context: 1024, ..TinyModel::default() }
+            .write_gguf(&file, dtype);
+        let files = ModelFiles::open(&file).expect("a model");
+        let mut worlds: Vec<(&str, Vec<SamplingParams>)> =
+            samplings().into_iter().map(|(name, sampling)| (name, vec![sampling])).collect();
+        worlds.push(("all sorts", samplings().map(|(_, sampling)| sampling).to_vec()));
+        for (name, sampling) in &worlds {
+            for n_requests in [1, 8] {
+                let Phases { schedule, execute, update } =
+                    run(&files, requests(sampling, n_requests));
+                assert_eq!(
+                    schedule + execute + update,
+                    0,
+                    "{dtype:?}, {n_requests} requests, {name}: allocations in {N_STEPS} steps: \
+                     {schedule} in schedule, {execute} in execute, {update} in update"
+                );
+            }
+        }
+    }
+}
+
+fn main() {
+    a_step_that_only_decodes_allocates_nothing();
+}

@@ -1,0 +1,89 @@
+//! A forward pass in steady state allocates nothing, in any weight layout.
+//!
+//! The worker of a team of two takes its scratch when it first comes to help, and when that is
+//! depends on the machine; so a few allocations are let pass there, over hundreds of passes.
+
+mod counting;
+
+use counting::count;
+use pelton_base::TokenId;
+use pelton_kernels::{Cpu, Kernels};
+use pelton_model::{
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, LoadOptions, ModelFiles, SoleRank,
+    load,
+};
+use pelton_tensor::DType;
+use pelton_testkit::TinyModel;
+
+const N_STEPS: usize = 50;
+/// Steps that may allocate; the first with 8 rows and the first with 1 are among them.
+const N_WARM_UP: usize = 2;
+/// Rows of the passes, one world after the other.
+const ROWS: [usize; 4] = [1, 5, 8, 1];
+/// Allocations with which a worker sets up its scratch, at most.
+const N_FOR_WORKER: u64 = 4;
+const BLOCK: usize = 16;
+const N_BLOCKS: usize = 4;
+
+const FORMATS: [(DType, Compute); 6] = [
+    (DType::F32, Compute::F32),
+    (DType::F16, Compute::Auto),
+    (DType::Bf16, Compute::Auto),
+    (DType::Q8_0, Compute::Auto),
+    (DType::Q4_0, Compute::Auto),
+    (DType::Q4_0, Compute::F32),
+];
+
+/// `m` sequences decode side by side, each in blocks of its own; returns the allocations of all
+/// steps but the first ones.
+fn decode(decoder: &mut Decoder<CpuBackend>, m: usize) -> u64 {
+    let tables: Vec<[u32; N_BLOCKS]> =
+        (0..m).map(|s| std::array::from_fn(|b| (b * m + s) as u32)).collect();
+    let tokens: Vec<TokenId> = (0..m as u32).map(|s| TokenId(s * 7)).collect();
+    let rows: Vec<usize> = (0..m).collect();
+    let mut sequences: Vec<ForwardSequence<'_>> = (0..m)
+        .map(|s| ForwardSequence { rows: s..s + 1, first_position: 0, block_table: &tables[s], tree: None })
+        .collect();
+    let mut kv = decoder.new_kv(m * N_BLOCKS, BLOCK);
+    let mut logits = Vec::new();
+    let mut n_allocations = 0;
+    for step in 0..N_WARM_UP + N_STEPS {
+        for sequence in &mut sequences {
+            sequence.first_position = step;
+        }
+        if step == N_WARM_UP {
+            n_allocations = 0;
+        }
+        let input = ForwardInput { tokens: &tokens, sequences: &sequences, logits_rows: &rows };
+        count(&mut n_allocations, || decoder.forward(&mut kv, &input, &mut logits));
+    }
+    n_allocations
+}
+
+fn a_forward_pass_in_steady_state_allocates_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (dtype, compute) in FORMATS {
+        let file = folder.path().join("model.gguf");
+        TinyModel { tokenizer: false, ..TinyModel::default() }.write_gguf(&file, dtype);
+        let files = ModelFiles::open(&file).expect("a model");
+        for kernels in Kernels::available() {
+            for (n_threads, n_allowed) in [(1, 0), (2, N_FOR_WORKER)] {
+                let backend = CpuBackend::new(Cpu::with(kernels, n_threads));
+                let options = LoadOptions { compute, ..LoadOptions::default() };
+                let mut decoder =
+                    load(&files, &options, backend, Box::new(SoleRank)).expect("it loads");
+                let n_allocations = ROWS.map(|m| decode(&mut decoder, m));
+                assert!(
+                    n_allocations.iter().sum::<u64>() <= n_allowed,
+                    "{dtype:?} {compute:?} {}, {n_threads} threads: {n_allocations:?} allocations \
+                     in {N_STEPS} passes of {ROWS:?} rows each",
+                    kernels.name
+                );
+            }
+        }
+    }
+}
+
+fn main() {
+    a_forward_pass_in_steady_state_allocates_nothing();
+}

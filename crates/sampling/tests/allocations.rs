@@ -1,0 +1,57 @@
+//! A sampler that has seen one row of a vocabulary, and a request whose room is reserved, allocate
+//! nothing for the rows that follow, whatever these look like.
+
+#[path = "../../model/tests/counting/mod.rs"]
+mod counting;
+
+use counting::count;
+use pelton_base::{SamplingParams, TokenId};
+use pelton_sampling::{Sampler, SamplerState};
+
+const VOCAB: usize = 5000;
+const N_ROWS: usize = 100;
+
+/// Row 0 leaves one token possible, the last ones nearly all of them.
+fn row(i: usize) -> Vec<f32> {
+    let n_possible = 1 + i * (VOCAB - 1) / N_ROWS;
+    (0..VOCAB)
+        .map(|id| match id * 7919 % VOCAB {
+            rank if rank < n_possible => (id % 100) as f32 * 0.01,
+            _ => f32::NEG_INFINITY,
+        })
+        .collect()
+}
+
+fn later_rows_of_any_shape_allocate_nothing() {
+    let mut rows: Vec<Vec<f32>> = (0..=N_ROWS).map(row).collect();
+    let plain = SamplingParams::default();
+    for (name, params) in [
+        ("greedy", SamplingParams::greedy()),
+        ("from all", plain.clone()),
+        ("min-p", SamplingParams { min_p: 0.1, ..plain.clone() }),
+        ("top-k", SamplingParams { top_k: 1000, ..plain.clone() }),
+        ("top-k and top-p", SamplingParams { top_k: 50, top_p: 0.9, ..plain.clone() }),
+        ("top-p", SamplingParams { top_p: 0.99, ..plain.clone() }),
+        ("penalties", SamplingParams { frequency_penalty: 0.5, ..plain }),
+    ] {
+        let (mut sampler, mut state) = (Sampler::new(), SamplerState::new(&params, &[], 0));
+        state.reserve(rows.len());
+        let mut n_allocations = 0;
+        for (i, logits) in rows.iter_mut().enumerate() {
+            let token = count(&mut n_allocations, || {
+                let token = sampler.sample(&mut state, logits, i).token;
+                state.accepted(token);
+                token
+            });
+            assert!(token < TokenId(VOCAB as u32));
+            if i == 0 {
+                n_allocations = 0;
+            }
+        }
+        assert_eq!(n_allocations, 0, "{name}: {n_allocations} allocations in {N_ROWS} rows");
+    }
+}
+
+fn main() {
+    later_rows_of_any_shape_allocate_nothing();
+}
