@@ -6,9 +6,8 @@
 //!              while anybody wants the team to stay awake
 //! ```
 //!
-//! Between two operations of one forward pass there are microseconds, sometimes tens of them where
-//! the caller works alone; waking a parked thread takes as long again, for each thread and each
-//! operation. A guard ([`ThreadTeam::stay_awake`](super::ThreadTeam::stay_awake)) around the forward
+//! Between two operations of one forward pass the caller works alone, at times for longer than the
+//! spin lasts; then each worker parks and is woken by a system call, operation after operation. A guard ([`ThreadTeam::stay_awake`](super::ThreadTeam::stay_awake)) around the forward
 //! leaves one wake per forward. It yields between its spins, so that where there are more threads
 //! than free cores the thread that everybody waits for gets its turn.
 

@@ -21,9 +21,9 @@
 //!
 //! Inside each group the system's numbers ascend. Two threads on one core share its vector units,
 //! and one of them saturates these in prefill and the core's share of memory bandwidth in decode;
-//! so a team has by default one thread per core. An efficiency core takes as long over its last
-//! tile as a performance core over two or three, and the rest waits: so where there are performance
-//! cores, only these are counted.
+//! so a team has by default one thread per core. An efficiency core takes longer over its last tile
+//! than a performance core would, and the rest waits: so where there are performance cores, only
+//! these are counted.
 //!
 //! **Nothing here is trusted.** In a container any of these files may be missing, empty or about
 //! other CPUs. A CPU about which nothing sensible is said is a core of its own and a fast one; the
