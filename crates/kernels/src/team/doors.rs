@@ -19,8 +19,8 @@
 //! * *No wake is lost.* A thread announces that it parks and then looks once more; whoever changes
 //!   the word looks at the announcements afterwards. Both are sequentially consistent, so one of
 //!   the two sees the other.
-//! * *Counts do not overflow.* A worker enters once per epoch, and there are at most
-//!   1023 workers in fields of 11 bits.
+//! * *Counts do not overflow.* A worker enters once per epoch, and there are at most 1023 workers in
+//!   fields of 11 bits.
 //! * *Epochs return after 2⁴⁰ runs.* Only a worker that did not look at the word once in exactly so
 //!   many runs (12 days of runs of one microsecond) would take a new run for the old one. The
 //!   field had 32 bits once, which is 71 minutes.

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A machine with two sockets has two sets of memory channels. Weights packed by one socket's
-//! threads lie on its channels, and decoding waits for these while the other channels idle. Interleaving makes every thread read from all of them: half the reads cross the
-//! link between the sockets, and all the channels work.
+//! threads lie on its channels, and decoding waits for these while the other channels idle.
+//! Interleaving makes every thread read from all of them: half the reads cross the link between the
+//! sockets, and all the channels work.
 //!
 //! Not done: binding each panel to the node of the thread that will read it (tiles go to whichever
 //! thread is free, so there is no such thread), and a copy per node (twice the memory).
