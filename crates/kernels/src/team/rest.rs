@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Between two operations of one forward pass the caller works alone, at times for longer than the
-//! spin lasts; then each worker parks and is woken by a system call, operation after operation. A guard ([`ThreadTeam::stay_awake`](super::ThreadTeam::stay_awake)) around the forward
-//! leaves one wake per forward. It yields between its spins, so that where there are more threads
-//! than free cores the thread that everybody waits for gets its turn.
+//! spin lasts; then each worker parks and is woken by a system call, operation after operation. A
+//! guard ([`ThreadTeam::stay_awake`](super::ThreadTeam::stay_awake)) around the forward leaves one
+//! wake per forward. It yields between its spins, so that where there are more threads than free
+//! cores the thread that everybody waits for gets its turn.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
