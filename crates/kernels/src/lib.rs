@@ -9,7 +9,8 @@
 //!
 //! * [`Kernels`] is a private table of function pointers per instruction set, chosen once at run
 //!   time. `PELTON_KERNELS=scalar|avx2|avx512` forces one.
-//! * [`ThreadTeam`] is a fixed set of threads that wake once per operation and share tiles.
+//! * [`ThreadTeam`] is a fixed set of threads that share the tiles of each operation, and wake once
+//!   per operation or once per [`StayAwake`] guard; [`Topology`] says on which cores they run.
 //! * [`Cpu`] is both together: everything an operation needs. All safe operations are its methods.
 //! * [`PackedMatrix`] is a weight matrix in kernel order; [`Activations`] are the rows it multiplies,
 //!   in the forms that its layout reads (floats, bf16, int8).
@@ -49,4 +50,4 @@ pub use layout::{PANEL, PackedMatrix, WeightLayout};
 pub use matmul::MatmulOutput;
 pub use quantize::{GROUP, QuantizedRows};
 pub use rows::{GatedAct, HeadLayout, RopeLayout};
-pub use team::{ThreadTeam, default_threads};
+pub use team::{StayAwake, ThreadTeam, Topology, default_threads};

@@ -9,7 +9,7 @@
 //! never with a number that the file claims. The answer to nonsense is a [`TensorError`] that names
 //! the file and the field.
 
-mod buffer;
+mod aligned;
 mod dtype;
 mod error;
 mod gguf;
@@ -18,7 +18,7 @@ mod mapped;
 mod safetensors;
 mod source;
 
-pub use buffer::{ALIGNMENT, AlignedBuf};
+pub use aligned::{ALIGNMENT, AlignedBuf, Placement};
 pub use dtype::DType;
 pub use error::{Result, TensorError};
 pub use gguf::{Gguf, GgufArray, GgufData, GgufValue, GgufWriter};

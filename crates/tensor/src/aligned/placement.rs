@@ -1,0 +1,92 @@
+//! On which NUMA nodes a buffer's pages lie.
+//!
+//! ```text
+//! first touch    page p on the node of the thread that first wrote it
+//! interleaved    page p on nodes[p mod n_nodes]      (p counts huge pages where there are such)
+//! ```
+//!
+//! A machine with two sockets has two sets of memory channels. Weights packed by one socket's
+//! threads lie on its channels, and decoding waits for these while the other channels idle.
+//! Interleaving makes every thread read from all of them: half the reads cross the link between the
+//! sockets, and all the channels work.
+//!
+//! Not done: binding each panel to the node of the thread that will read it (tiles go to whichever
+//! thread is free, so there is no such thread), and a copy per node (twice the memory).
+
+use std::fmt;
+use std::io;
+
+/// On which nodes the pages of a buffer come to lie; printed, `"interleaved over 2 nodes"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// There is one node to choose from (or nothing to place).
+    #[default]
+    OneNode,
+    /// Dealt out over so many nodes.
+    Interleaved {
+        /// Two or more.
+        n_nodes: usize,
+    },
+    /// The system refused to deal them out; each page lies where it was first written.
+    Refused {
+        /// Nodes that were asked for.
+        n_nodes: usize,
+        /// The system's reason.
+        reason: io::ErrorKind,
+    },
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OneNode => f.write_str("1 node"),
+            Self::Interleaved { n_nodes } => write!(f, "interleaved over {n_nodes} nodes"),
+            Self::Refused { n_nodes, reason } => {
+                write!(f, "as first touched on {n_nodes} nodes (interleaving refused: {reason})")
+            }
+        }
+    }
+}
+
+/// Deals the pages of `bytes`, which start on a page, out over `nodes`.
+pub(super) fn interleave(bytes: &mut [u8], nodes: &[usize]) -> Placement {
+    let n_nodes = nodes.len();
+    if n_nodes < 2 || bytes.is_empty() {
+        return Placement::OneNode;
+    }
+    match bind(bytes, nodes) {
+        Ok(()) => Placement::Interleaved { n_nodes },
+        Err(err) => Placement::Refused { n_nodes, reason: err.kind() },
+    }
+}
+
+/// Sets the policy of `bytes` to interleaving over `nodes`.
+#[cfg(target_os = "linux")]
+pub(super) fn bind(bytes: &mut [u8], nodes: &[usize]) -> io::Result<()> {
+    /// The kernel's largest number of nodes, in any build of it.
+    const MAX_NODES: usize = 1024;
+    let mut mask = [0_u64; MAX_NODES / 64];
+    for &node in nodes {
+        let word = mask.get_mut(node / 64).ok_or(io::ErrorKind::InvalidInput)?;
+        *word |= 1 << (node % 64);
+    }
+    // SAFETY: the range is borrowed for writing and policies do not change contents; the mask has
+    // the `MAX_NODES` bits told (the kernel counts one less than it is told).
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            bytes.as_mut_ptr(),
+            bytes.len(),
+            libc::MPOL_INTERLEAVE as usize,
+            mask.as_ptr(),
+            MAX_NODES + 1,
+            0_usize,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn bind(_bytes: &mut [u8], _nodes: &[usize]) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
