@@ -15,7 +15,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use crate::{attention, bandwidth, matmul, quantize, rows};
+use crate::{attention, ceilings, matmul, quantize, rows};
 
 /// One implementation of every kernel, chosen once at start-up.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct Kernels {
     is_supported: fn() -> bool,
     pub(crate) matmul: &'static matmul::Table,
     pub(crate) quantize: &'static quantize::Table,
-    pub(crate) bandwidth: &'static bandwidth::Table,
+    pub(crate) ceilings: &'static ceilings::Table,
     #[allow(dead_code)]
     pub(crate) rows: &'static rows::Table,
     #[allow(dead_code)]
@@ -40,7 +40,7 @@ static KERNELS: &[Kernels] = &[
         is_supported: has_avx512,
         matmul: &matmul::AVX512,
         quantize: &quantize::AVX512,
-        bandwidth: &bandwidth::AVX512,
+        ceilings: &ceilings::AVX512,
         rows: &rows::AVX512,
         attention: &attention::AVX512,
     },
@@ -50,7 +50,7 @@ static KERNELS: &[Kernels] = &[
         is_supported: has_avx2,
         matmul: &matmul::AVX2,
         quantize: &quantize::AVX2,
-        bandwidth: &bandwidth::AVX2,
+        ceilings: &ceilings::AVX2,
         rows: &rows::AVX2,
         attention: &attention::AVX2,
     },
@@ -59,7 +59,7 @@ static KERNELS: &[Kernels] = &[
         is_supported: || true,
         matmul: &matmul::SCALAR,
         quantize: &quantize::SCALAR,
-        bandwidth: &bandwidth::SCALAR,
+        ceilings: &ceilings::SCALAR,
         rows: &rows::SCALAR,
         attention: &attention::SCALAR,
     },

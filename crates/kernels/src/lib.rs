@@ -28,21 +28,24 @@
 //! asserted; what comes from files was checked before it got here.
 
 mod attention;
-mod bandwidth;
+mod ceilings;
 mod cpu;
 mod dispatch;
 mod kv;
 mod layout;
+mod machine;
 mod matmul;
 mod quantize;
 mod rows;
 mod team;
 
 pub use attention::{AttentionInput, AttentionSeq};
+pub use ceilings::Ceilings;
 pub use cpu::Cpu;
 pub use dispatch::{Kernels, UnknownKernels};
 pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows};
 pub use layout::{PANEL, PackedMatrix, WeightLayout};
+pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
 pub use matmul::{MatmulInput, MatmulOutput};
 pub use quantize::{GROUP, QuantizedRows};
 pub use rows::{GatedAct, HeadLayout, RopeLayout};
