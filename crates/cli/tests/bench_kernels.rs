@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::pelton;
+use std::io::Read;
+use std::process::Stdio;
+
+use common::{command, pelton, signal};
 
 #[test]
 fn json_is_one_object_with_machine_ceilings_and_rows() {
@@ -42,4 +45,23 @@ fn what_cannot_be_measured_is_refused() {
     bench(&["--threads", "0"]).assert_refused(&["--threads"]);
     pelton(&["bench"]).assert_refused(&["pelton"]);
     pelton(&["bench", "anything"]).assert_refused(&["anything"]);
+}
+
+#[test]
+fn ctrl_c_ends_with_what_was_measured() {
+    // Some seconds of work; the table's head says that it has begun.
+    let args = ["bench", "kernels", "--quick", "--seconds", "0.2", "--threads", "1"];
+    let mut child = command(&args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdout = child.stdout.take().expect("stdout is piped");
+    stdout.read_exact(&mut [0]).expect("the head");
+    signal("INT", child.id());
+    let mut table = String::new();
+    stdout.read_to_string(&mut table).expect("the rest of the table");
+    let output = child.wait_with_output().expect("the binary ends");
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(table.contains("Interrupted") && table.contains("readings"), "{table}");
 }

@@ -11,8 +11,8 @@ Examples:
   pelton bench kernels --json > today.json
 
 A call is timed in rounds; the time told is the median round, the spread what lies between the
-quarters. Between any two lines of a shape the ceilings of the machine are measured again, and each
-speed is told as a share of the nearer one: memory by its bytes, arithmetic by its operations (a
+quarters. Before and after each shape the ceilings of the machine are measured again, and a speed is
+told as a share of the nearer one: memory by its bytes, arithmetic by its operations (a
 multiplication and an addition are two). More than 100 % of memory means that the data fitted in
 the caches. Ctrl-C ends with what was measured so far.";
 

@@ -32,7 +32,7 @@ pub(super) fn attention(sizes: &Sizes) -> Vec<Block> {
         for &context in sizes.contexts {
             blocks.push(attend("decode", Layers::new(dtype, context, sizes), 1));
         }
-        blocks.push(attend("prompt", Layers::new(dtype, sizes.prompt, sizes), sizes.prompt));
+        blocks.push(attend("prefill", Layers::new(dtype, sizes.prompt, sizes), sizes.prompt));
     }
     blocks
 }
