@@ -9,7 +9,7 @@ const BAD_INPUT: u8 = 2;
 /// Something broke that the user could not have prevented.
 const INTERNAL: u8 = 1;
 /// Ctrl-C: 128 + SIGINT, as shells count.
-const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Shorthand of this crate.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;

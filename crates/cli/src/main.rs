@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod failure;
 mod inspect;
 mod interrupt;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::serve(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Bench(args) => bench::bench(&args),
         Command::Logits(args) => logits::logits(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
     };

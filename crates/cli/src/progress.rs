@@ -85,6 +85,16 @@ fn bar(task: &str, total_bytes: Option<u64>) -> ProgressBar {
     bar
 }
 
+/// A bar that counts steps instead of bytes, for work that prints its results as they come.
+pub(crate) fn steps(n_steps: usize) -> ProgressBar {
+    let target = ProgressDrawTarget::stderr();
+    let bar = ProgressBar::with_draw_target(Some(n_steps as u64), target);
+    let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {msg}, {eta} left");
+    let style = style.expect("invariant: the template is valid");
+    bar.set_style(style.progress_chars("=> "));
+    bar
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,6 +104,7 @@ mod tests {
         for total_bytes in [None, Some(10)] {
             super::bar("loading", total_bytes).finish_and_clear();
         }
+        super::steps(3).finish_and_clear();
     }
 
     #[test]

@@ -3,9 +3,9 @@
 mod common;
 
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use common::{command, pelton, pelton_with_input};
+use common::{command, pelton, pelton_with_input, signal};
 
 /// A short greedy continuation as JSON, with more flags.
 fn greedy(more: &[&str]) -> serde_json::Value {
@@ -242,10 +242,4 @@ fn a_chat_line_is_rendered_and_encoded() {
     assert!(!object["ids"].as_array().expect("ids").is_empty());
     pelton_with_input(&["tokenize", "--chat"], b"[1]").assert_refused(&["line 1"]);
     pelton_with_input(&["tokenize"], b"not json").assert_refused(&["line 1"]);
-}
-
-/// Sends a signal; the standard library cannot.
-fn signal(name: &str, pid: u32) {
-    let status = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status();
-    assert!(status.expect("kill starts").success());
 }

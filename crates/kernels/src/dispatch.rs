@@ -17,7 +17,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use crate::{attention, bandwidth, matmul, quantize, rows};
+use crate::{attention, ceilings, matmul, quantize, rows};
 
 /// One implementation of every kernel, chosen once at start-up.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Kernels {
     is_supported: fn() -> bool,
     pub(crate) matmul: &'static matmul::Table,
     pub(crate) quantize: &'static quantize::Table,
-    pub(crate) bandwidth: &'static bandwidth::Table,
+    pub(crate) ceilings: &'static ceilings::Table,
     #[allow(dead_code)]
     pub(crate) rows: &'static rows::Table,
     #[allow(dead_code)]
@@ -42,7 +42,7 @@ static KERNELS: &[Kernels] = &[
         is_supported: has_avx512,
         matmul: &matmul::AVX512,
         quantize: &quantize::AVX512,
-        bandwidth: &bandwidth::AVX512,
+        ceilings: &ceilings::AVX512,
         rows: &rows::AVX512,
         attention: &attention::AVX512,
     },
@@ -52,7 +52,7 @@ static KERNELS: &[Kernels] = &[
         is_supported: || has_avx512() && is_x86_feature_detected!("avx512bf16"),
         matmul: &matmul::AVX512_BF16,
         quantize: &quantize::AVX512,
-        bandwidth: &bandwidth::AVX512,
+        ceilings: &ceilings::AVX512,
         rows: &rows::AVX512,
         attention: &attention::AVX512,
     },
@@ -62,7 +62,7 @@ static KERNELS: &[Kernels] = &[
         is_supported: has_avx512,
         matmul: &matmul::AVX512_NO_BF16,
         quantize: &quantize::AVX512,
-        bandwidth: &bandwidth::AVX512,
+        ceilings: &ceilings::AVX512,
         rows: &rows::AVX512,
         attention: &attention::AVX512,
     },
@@ -72,7 +72,7 @@ static KERNELS: &[Kernels] = &[
         is_supported: || has_avx2() && is_x86_feature_detected!("avxvnni"),
         matmul: &matmul::AVXVNNI,
         quantize: &quantize::AVX2,
-        bandwidth: &bandwidth::AVX2,
+        ceilings: &ceilings::AVX2,
         rows: &rows::AVX2,
         attention: &attention::AVX2,
     },
@@ -83,7 +83,7 @@ static KERNELS: &[Kernels] = &[
         is_supported: has_avx512,
         matmul: &matmul::AVXVNNI_BY_AVX512,
         quantize: &quantize::AVX2,
-        bandwidth: &bandwidth::AVX2,
+        ceilings: &ceilings::AVX2,
         rows: &rows::AVX2,
         attention: &attention::AVX2,
     },
@@ -93,7 +93,7 @@ static KERNELS: &[Kernels] = &[
         is_supported: has_avx2,
         matmul: &matmul::AVX2,
         quantize: &quantize::AVX2,
-        bandwidth: &bandwidth::AVX2,
+        ceilings: &ceilings::AVX2,
         rows: &rows::AVX2,
         attention: &attention::AVX2,
     },
@@ -102,7 +102,7 @@ static KERNELS: &[Kernels] = &[
         is_supported: || true,
         matmul: &matmul::SCALAR,
         quantize: &quantize::SCALAR,
-        bandwidth: &bandwidth::SCALAR,
+        ceilings: &ceilings::SCALAR,
         rows: &rows::SCALAR,
         attention: &attention::SCALAR,
     },

@@ -31,11 +31,12 @@
 
 mod activations;
 mod attention;
-mod bandwidth;
+mod ceilings;
 mod cpu;
 mod dispatch;
 mod kv;
 mod layout;
+mod machine;
 mod matmul;
 mod quantize;
 mod rows;
@@ -43,10 +44,12 @@ mod team;
 
 pub use activations::{Activations, Forms};
 pub use attention::{AttentionInput, AttentionSeq};
+pub use ceilings::Ceilings;
 pub use cpu::Cpu;
 pub use dispatch::{Kernels, UnknownKernels};
 pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows, UnknownKvDtype};
 pub use layout::{PANEL, PackedMatrix, WeightLayout};
+pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
 pub use matmul::MatmulOutput;
 pub use quantize::{GROUP, QuantizedRows};
 pub use rows::{GatedAct, HeadLayout, RopeLayout};

@@ -3,6 +3,7 @@
 //! A flag wins over its environment variable, which wins over the model's own
 //! `generation_config.json`, which wins over the built-in value. Contradictions are errors.
 
+mod bench;
 mod model;
 mod sampling;
 
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use pelton_base::TokenId;
 use pelton_model::KvDtype;
 
+pub(crate) use bench::{BenchArgs, BenchCommand, BenchKernelsArgs};
 use model::kv_dtype_parser;
 pub(crate) use model::{ComputeArg, ModelArgs};
 pub(crate) use sampling::SamplingArgs;
@@ -81,6 +83,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Tell what a model is: architecture, size, memory, tokenizer
     Inspect(InspectArgs),
+    /// Measure how fast this machine computes
+    Bench(BenchArgs),
     /// Print raw logits as JSON lines, to compare with another implementation
     Logits(LogitsArgs),
     /// Turn lines of JSON strings into token ids and back
@@ -347,7 +351,9 @@ mod tests {
     #[test]
     fn every_flag_and_command_is_explained() {
         let root = Cli::command();
-        for command in root.get_subcommands() {
+        let mut commands: Vec<&clap::Command> = root.get_subcommands().collect();
+        while let Some(command) = commands.pop() {
+            commands.extend(command.get_subcommands());
             assert!(command.get_about().is_some(), "{}", command.get_name());
             for arg in command.get_arguments() {
                 assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());

@@ -71,6 +71,12 @@ pub(crate) fn pelton_with_input(args: &[&str], input: &[u8]) -> Outcome {
     outcome(&child.wait_with_output().expect("the binary ends"))
 }
 
+/// Sends a signal; the standard library cannot.
+pub(crate) fn signal(name: &str, pid: u32) {
+    let status = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status();
+    assert!(status.expect("kill starts").success());
+}
+
 fn outcome(output: &Output) -> Outcome {
     Outcome {
         code: output.status.code(),

@@ -20,31 +20,19 @@ use crate::cpu::Cpu;
 /// Bytes that a thread takes at a time.
 const CHUNK: usize = 1 << 20;
 
-/// The kernels of this module for one instruction set.
-#[derive(Debug)]
-pub(crate) struct Table {
-    sum: unsafe fn(&[u64]) -> u64,
-}
-
-pub(crate) static SCALAR: Table = Table { sum: sum_scalar };
-#[cfg(target_arch = "x86_64")]
-pub(crate) static AVX2: Table = Table { sum: sum_avx2 };
-#[cfg(target_arch = "x86_64")]
-pub(crate) static AVX512: Table = Table { sum: sum_avx512 };
-
-fn sum_scalar(words: &[u64]) -> u64 {
+pub(super) fn sum_scalar(words: &[u64]) -> u64 {
     words.iter().fold(0, |sum, &word| sum.wrapping_add(word))
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn sum_avx2(words: &[u64]) -> u64 {
+pub(super) fn sum_avx2(words: &[u64]) -> u64 {
     sum_lanes(words)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn sum_avx512(words: &[u64]) -> u64 {
+pub(super) fn sum_avx512(words: &[u64]) -> u64 {
     use std::arch::x86_64::*;
     let (blocks, tail) = words.as_chunks::<64>();
     let mut acc = [_mm512_setzero_si512(); 8];
@@ -103,7 +91,7 @@ impl Cpu {
             let sum = AtomicU64::new(0);
             self.team.for_each_tile(chunks.len(), |chunk| {
                 // SAFETY: `self.kernels` is supported by this CPU.
-                let chunk_sum = unsafe { (self.kernels.bandwidth.sum)(chunks[chunk]) };
+                let chunk_sum = unsafe { (self.kernels.ceilings.sum)(chunks[chunk]) };
                 sum.fetch_add(chunk_sum, Ordering::Relaxed);
             });
             black_box(sum.into_inner());
@@ -127,7 +115,7 @@ mod tests {
             let expected = sum_scalar(&words[..n]);
             for kernels in Kernels::available() {
                 // SAFETY: the kernels are supported by this CPU.
-                let got = unsafe { (kernels.bandwidth.sum)(&words[..n]) };
+                let got = unsafe { (kernels.ceilings.sum)(&words[..n]) };
                 assert_eq!(got, expected, "{} at {n}", kernels.name);
             }
         }

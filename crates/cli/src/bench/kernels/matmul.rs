@@ -1,0 +1,66 @@
+//! Products with every weight layout.
+//!
+//! Bytes are those of the weights, read once; activations and results are in cache. Operations are
+//! `2 · m · n · k`. Activations are quantized beforehand, as a model does once for several
+//! products.
+
+use pelton_kernels::{MatmulInput, MatmulOutput, PackedMatrix, QuantizedRows, WeightLayout};
+
+use super::block::{Block, Call, Calls, Cost, Multiplier, Sizes, activations};
+
+/// Each layout with each matrix.
+pub(super) fn blocks(sizes: &Sizes) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for &layout in WeightLayout::ALL {
+        for &[n, k] in sizes.matrices {
+            blocks.push(Block {
+                variant: layout.name().to_owned(),
+                shape: format!("[{n}, {k}]"),
+                multiplier: multiplier(layout),
+                calls: calls(layout, [n, k], sizes),
+            });
+        }
+    }
+    blocks
+}
+
+/// What the kernels of a layout multiply with.
+fn multiplier(layout: WeightLayout) -> Multiplier {
+    if layout.needs_quantized_input() { Multiplier::Int8 } else { Multiplier::F32 }
+}
+
+fn calls(layout: WeightLayout, [n, k]: [usize; 2], sizes: &Sizes) -> Box<Calls> {
+    let (rows, n_bytes) = (sizes.matmul_rows, sizes.beyond_caches_bytes);
+    Box::new(move |cpu, visit| {
+        let row = weight_row(layout.row_bytes(k));
+        let pack = || PackedMatrix::pack(cpu, layout, n, k, &|_| &row);
+        let mut matrices = vec![pack()];
+        let each = matrices[0].n_bytes();
+        matrices.extend((1..n_bytes.div_ceil(each)).map(|_| pack()));
+        let mut at = 0;
+        for &m in rows {
+            let x = activations(m * k);
+            let mut y = vec![0.0; m * n];
+            let mut quantized = QuantizedRows::new();
+            if layout.needs_quantized_input() {
+                cpu.quantize_rows(&x, k, &mut quantized);
+            }
+            let mut run = || {
+                let w = &matrices[at % matrices.len()];
+                at += 1;
+                let quantized = w.needs_quantized_input().then_some(&quantized);
+                let output = MatmulOutput { data: &mut y, stride: n, offset: 0 };
+                cpu.matmul(w, MatmulInput { rows: &x, quantized }, output);
+            };
+            let cost = Cost { n_rows: m, n_bytes: each, n_ops: 2 * m * n * k };
+            visit(Call { cost, run: &mut run })?;
+        }
+        std::ops::ControlFlow::Continue(())
+    })
+}
+
+/// Bytes that make sense in every layout: read as a weight or as a scale of 8, 16 or 32 bits, none
+/// is subnormal, infinite or no number, which some processors compute more slowly.
+fn weight_row(n_bytes: usize) -> Vec<u8> {
+    (0..n_bytes).map(|i| 0x20 + (i * 7 % 27) as u8).collect()
+}

@@ -1,0 +1,156 @@
+//! Attention over pages, and storing keys and values in them, for every stored type.
+//!
+//! Decoding reads the keys and values of the context once, `2 · context · n_kv_heads · head_dim`
+//! elements, and does `4 · context · n_heads · head_dim` operations. A prompt of `m` tokens does
+//! them for contexts of 1 to `m`, on keys and values that need to come from memory but once.
+//! Storing moves as many elements as a context of its rows, from f32 to the stored type.
+//!
+//! Each call takes another layer, and the layers together are larger than the caches.
+
+use std::ops::ControlFlow;
+
+use pelton_kernels::{
+    AttentionInput, AttentionSeq, Cpu, KvCache, KvDtype, KvShape, StoreKv, StridedRows,
+};
+
+use super::block::{Block, Call, Cost, Multiplier, Sizes, activations};
+
+/// Every stored type.
+const KV_DTYPES: &[KvDtype] = &[KvDtype::F32, KvDtype::Bf16];
+/// Tokens of one block, as in the engine.
+const BLOCK_TOKENS: usize = 16;
+
+/// The name of a stored type.
+fn name(dtype: KvDtype) -> String {
+    format!("{dtype:?}").to_lowercase()
+}
+
+/// Decoding rows in contexts of several lengths, and a prompt.
+pub(super) fn attention(sizes: &Sizes) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for &dtype in KV_DTYPES {
+        for &context in sizes.contexts {
+            blocks.push(attend("decode", Layers::new(dtype, context, sizes), 1));
+        }
+        blocks.push(attend("prefill", Layers::new(dtype, sizes.prompt, sizes), sizes.prompt));
+    }
+    blocks
+}
+
+/// New rows: one of a decoding sequence, and a prompt.
+pub(super) fn store(sizes: &Sizes) -> Vec<Block> {
+    let of_dtype = |&dtype: &KvDtype| {
+        let layers = Layers::new(dtype, sizes.prompt, sizes);
+        let [_, n_kv_heads, head_dim] = sizes.heads;
+        Block {
+            variant: name(dtype),
+            shape: format!("[M, {n_kv_heads} x {head_dim}]"),
+            multiplier: Multiplier::F32,
+            calls: Box::new(move |cpu, visit| {
+                let mut kv = layers.filled(cpu);
+                let x = activations(layers.context * layers.width());
+                let rows = StridedRows::dense(&x, layers.width());
+                let mut at = 0;
+                for n_rows in [1, layers.context] {
+                    let slots: Vec<u32> = (0..n_rows as u32).collect();
+                    let mut run = || {
+                        let input = StoreKv { k: rows, v: rows, slots: &slots };
+                        cpu.store_kv(&mut kv, at % layers.n_layers, &input);
+                        at += 1;
+                    };
+                    let n_elements = 2 * n_rows * layers.width();
+                    let n_bytes = n_elements * (size_of::<f32>() + dtype.n_bytes());
+                    let cost = Cost { n_rows, n_bytes, n_ops: 0 };
+                    visit(Call { cost, run: &mut run })?;
+                }
+                ControlFlow::Continue(())
+            }),
+        }
+    };
+    KV_DTYPES.iter().map(of_dtype).collect()
+}
+
+/// The last `n_rows` tokens of the context attend to it.
+fn attend(what: &str, layers: Layers, n_rows: usize) -> Block {
+    let Layers { dtype, context, n_heads, n_kv_heads, head_dim, n_layers } = layers;
+    Block {
+        variant: format!("{what} {}", name(dtype)),
+        shape: format!("{n_heads}/{n_kv_heads} x {head_dim}, {context} tokens"),
+        multiplier: Multiplier::F32,
+        calls: Box::new(move |cpu, visit| {
+            let kv = layers.filled(cpu);
+            let q = activations(n_rows * n_heads * head_dim);
+            let mut out = vec![0.0; q.len()];
+            let blocks: Vec<u32> = (0..context.div_ceil(BLOCK_TOKENS) as u32).collect();
+            let first_position = context - n_rows;
+            let sequence = AttentionSeq { rows: 0..n_rows, first_position, block_table: &blocks };
+            let input = AttentionInput {
+                q: StridedRows::dense(&q, n_heads * head_dim),
+                n_heads,
+                sequences: &[sequence],
+                scale: 1.0 / (head_dim as f32).sqrt(),
+                window: None,
+                softcap: None,
+            };
+            let mut at = 0;
+            let mut run = || {
+                cpu.paged_attention(&kv, at % n_layers, &input, &mut out);
+                at += 1;
+            };
+            let n_seen: usize = (first_position + 1..=context).sum();
+            let n_bytes = 2 * context * layers.width() * dtype.n_bytes();
+            let n_ops = 4 * n_seen * n_heads * head_dim;
+            let cost = Cost { n_rows, n_bytes, n_ops };
+            visit(Call { cost, run: &mut run })
+        }),
+    }
+}
+
+/// Pages of one sequence in enough layers.
+#[derive(Clone, Copy)]
+struct Layers {
+    dtype: KvDtype,
+    context: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    n_layers: usize,
+}
+
+impl Layers {
+    fn new(dtype: KvDtype, context: usize, sizes: &Sizes) -> Self {
+        let [n_heads, n_kv_heads, head_dim] = sizes.heads;
+        let one = Self { dtype, context, n_heads, n_kv_heads, head_dim, n_layers: 1 };
+        let n_layers = sizes.beyond_caches_bytes.div_ceil(one.shape().n_bytes()).max(1);
+        Self { n_layers, ..one }
+    }
+
+    /// Elements of the keys, and of the values, of one token.
+    fn width(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+
+    fn shape(&self) -> KvShape {
+        KvShape {
+            n_layers: self.n_layers,
+            n_blocks: self.context.div_ceil(BLOCK_TOKENS),
+            block_size: BLOCK_TOKENS,
+            n_kv_heads: self.n_kv_heads,
+            head_dim: self.head_dim,
+            dtype: self.dtype,
+        }
+    }
+
+    /// A cache in which every slot of every layer was written: pages that were never touched would
+    /// all be one page of zeros, and in the cache.
+    fn filled(&self, cpu: &Cpu) -> KvCache {
+        let mut kv = KvCache::new(self.shape());
+        let slots: Vec<u32> = (0..self.context.next_multiple_of(BLOCK_TOKENS) as u32).collect();
+        let x = activations(slots.len() * self.width());
+        let rows = StridedRows::dense(&x, self.width());
+        for layer in 0..self.n_layers {
+            cpu.store_kv(&mut kv, layer, &StoreKv { k: rows, v: rows, slots: &slots });
+        }
+        kv
+    }
+}
