@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod failure;
 mod inspect;
 mod interrupt;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Logits(args) => logits::logits(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
+        Command::Bench(command) => bench::bench(&command),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,6 +3,7 @@
 //! A flag wins over its environment variable, which wins over the model's own
 //! `generation_config.json`, which wins over the built-in value. Contradictions are errors.
 
+mod bench;
 mod model;
 mod sampling;
 
@@ -11,6 +12,7 @@ use std::num::NonZeroUsize;
 use clap::{Args, Parser, Subcommand};
 use pelton_base::TokenId;
 
+pub(crate) use bench::{BenchCommand, BenchModelArgs};
 pub(crate) use model::{ComputeArg, ModelArgs};
 pub(crate) use sampling::SamplingArgs;
 
@@ -83,6 +85,9 @@ pub(crate) enum Command {
     Logits(LogitsArgs),
     /// Turn lines of JSON strings into token ids and back
     Tokenize(TokenizeArgs),
+    /// Measure speed on this machine, next to what the machine could do
+    #[command(subcommand)]
+    Bench(BenchCommand),
 }
 
 /// Flags of `pelton run`.
