@@ -1,4 +1,4 @@
-//! The one binary: `pelton run`, `pelton serve`, `pelton inspect` and their helpers.
+//! The one binary: `pelton run`, `pelton serve`, `pelton inspect`, `pelton bench` and their helpers.
 //!
 //! This is the roof of the house. It parses flags, builds the small configs of the crates below,
 //! installs tracing, and turns whatever went wrong into one line. Nothing here computes: text goes
