@@ -149,7 +149,9 @@ def run_pelton(args):
 def last_json(command, timeout):
     """Runs a program to its end; the last line it wrote, or `{"error": why}`."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, errors="replace")
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, errors="replace"
+        )
     except OSError as error:
         return {"error": f"{command[0]}: {error.strerror}"}
     except subprocess.TimeoutExpired:
@@ -407,7 +409,9 @@ def summarise(args, engines, rounds):
 
 def markdown(result):
     engines = list(result["versions"])
-    versions = ", ".join(version or f"{engine} (did not start)" for engine, version in result["versions"].items())
+    versions = ", ".join(
+        version or f"{engine} (did not start)" for engine, version in result["versions"].items()
+    )
     lines = [
         f"`{result['model']}`, {result['threads']} threads, medians of {result['rounds']} rounds "
         "(lowest to highest) in tokens/s; in brackets how many times as fast Pelton is.",
@@ -417,24 +421,28 @@ def markdown(result):
         "|---|" + "---|" * len(engines),
     ]
     notes = []
+
+    def note(text):
+        if text not in notes:
+            notes.append(text)
+        return f"note {notes.index(text) + 1}"
+
     for name, figure in result["figures"].items():
         cells = []
         for engine in engines:
             entry = figure[engine]
             if "median" not in entry:
-                notes.append(f"{engine}, {name}: {entry['error']}")
-                cells.append(f"none, note {len(notes)}")
+                cells.append("none, " + note(f"{engine}: {entry['error']}"))
                 continue
             cell = f"{entry['median']:.1f} ({entry['lowest']:.1f} to {entry['highest']:.1f})"
             if "pelton_ratio" in entry:
                 cell += f" [{entry['pelton_ratio']:.2f}]"
             missing = [value for value in entry["rounds"] if isinstance(value, str)]
             if missing:
-                notes.append(f"{engine}, {name}: failed in {len(missing)} rounds: {missing[-1]}")
-                cell += f", note {len(notes)}"
+                cell += ", " + note(f"{engine}: failed in {len(missing)} rounds: {missing[-1]}")
             cells.append(cell)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines += ["", *(f"{i}. {note}" for i, note in enumerate(notes, 1))]
+    lines += ["", *(f"{i}. {text}" for i, text in enumerate(notes, 1))]
     return "\n".join(lines).rstrip()
 
 

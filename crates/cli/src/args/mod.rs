@@ -341,7 +341,9 @@ mod tests {
     #[test]
     fn every_flag_and_command_is_explained() {
         let root = Cli::command();
-        for command in root.get_subcommands() {
+        let commands: Vec<&clap::Command> = root.get_subcommands().collect();
+        let nested = commands.iter().flat_map(|command| command.get_subcommands());
+        for command in commands.iter().copied().chain(nested) {
             assert!(command.get_about().is_some(), "{}", command.get_name());
             for arg in command.get_arguments() {
                 assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
