@@ -25,6 +25,15 @@ e2e:
 demo:
     cargo run --release -- run "Once upon a time" --bandwidth
 
+# The speed of a model, next to the limits of the machine
+bench model:
+    cargo run --release -- bench model -m {{model}}
+
+# Pelton and its peers on one GGUF file; their packages come from benches/peers/requirements.txt
+peers model:
+    cargo build --release
+    python3 benches/peers/compare.py {{model}}
+
 # The documentation, as strict as CI builds it
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps

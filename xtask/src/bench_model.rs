@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         other => bail!("unknown format `{other}`; known are f32, f16, bf16, q8_0, q4_0"),
     };
     let mut writer = GgufWriter::new();
-    write_metadata(shape, &mut writer);
+    write_metadata(shape, dtype, &mut writer);
     write_vocabulary(shape, &mut writer);
     let tensors = tensors(shape);
     for (name, dims) in &tensors {
@@ -182,8 +182,9 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
     all
 }
 
-fn write_metadata(shape: &Shape, writer: &mut GgufWriter) {
+fn write_metadata(shape: &Shape, dtype: DType, writer: &mut GgufWriter) {
     writer.metadata("general.architecture", GgufValue::String(shape.arch.to_owned()));
+    writer.metadata("general.file_type", GgufValue::U32(file_type(dtype)));
     for (key, n) in [
         ("context_length", shape.context),
         ("embedding_length", shape.hidden),
@@ -198,6 +199,18 @@ fn write_metadata(shape: &Shape, writer: &mut GgufWriter) {
     let key = format!("{}.attention.layer_norm_rms_epsilon", shape.arch);
     writer.metadata(key, GgufValue::F32(shape.eps));
     writer.metadata(format!("{}.rope.freq_base", shape.arch), GgufValue::F32(shape.rope_base));
+}
+
+/// `general.file_type`: how most tensors are stored. Pelton looks at the tensors themselves; other
+/// engines refuse a file that does not say.
+fn file_type(dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::Q4_0 => 2,
+        DType::Q8_0 => 7,
+        _ => 32,
+    }
 }
 
 /// The character that stands for a byte in byte-level vocabularies.

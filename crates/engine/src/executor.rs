@@ -4,6 +4,7 @@ use crate::ExecutorError;
 use pelton_base::{Request, RequestId};
 use pelton_sampling::TokenLogprobs;
 use pelton_sched::{SchedulerOutput, StepOutput};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How much KV an executor holds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -64,4 +65,37 @@ pub trait Executor: Send + 'static {
 
     /// Forgets a request; no later plan mentions it.
     fn finished(&mut self, id: RequestId);
+}
+
+/// An executor that its owner can still reach while an engine has it, for instance to measure the
+/// model beneath. Every call takes the lock, so the engine waits while the owner holds it.
+impl<E: Executor> Executor for Arc<Mutex<E>> {
+    fn kv_capacity(&self) -> KvCapacity {
+        locked(self).kv_capacity()
+    }
+
+    fn vocab_size(&self) -> usize {
+        locked(self).vocab_size()
+    }
+
+    fn max_context_tokens(&self) -> usize {
+        locked(self).max_context_tokens()
+    }
+
+    fn add(&mut self, request: &Request) {
+        locked(self).add(request);
+    }
+
+    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError> {
+        locked(self).execute(plan)
+    }
+
+    fn finished(&mut self, id: RequestId) {
+        locked(self).finished(id);
+    }
+}
+
+/// A panic under the lock ends the engine by itself; the lock need not say it again.
+fn locked<E>(executor: &Mutex<E>) -> MutexGuard<'_, E> {
+    executor.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -96,6 +96,11 @@ impl<B: Backend> ModelExecutor<B> {
         &self.decoder
     }
 
+    /// The model, for forward passes of the caller's own on a KV cache of the caller's own.
+    pub fn decoder_mut(&mut self) -> &mut Decoder<B> {
+        &mut self.decoder
+    }
+
     /// One pass over the model: `scratch.logits` gets a row for each share that samples, in order.
     fn forward(&mut self, plan: &SchedulerOutput) {
         let Scratch { tables, sequences: kept, logits_rows, logits } = &mut self.scratch;

@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use pelton_base::TokenId;
 use pelton_model::KvDtype;
 
-pub(crate) use bench::{BenchArgs, BenchCommand, BenchKernelsArgs};
+pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
 use model::kv_dtype_parser;
 pub(crate) use model::{ComputeArg, ModelArgs};
 pub(crate) use sampling::SamplingArgs;
@@ -83,12 +83,13 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Tell what a model is: architecture, size, memory, tokenizer
     Inspect(InspectArgs),
-    /// Measure how fast this machine computes
-    Bench(BenchArgs),
     /// Print raw logits as JSON lines, to compare with another implementation
     Logits(LogitsArgs),
     /// Turn lines of JSON strings into token ids and back
     Tokenize(TokenizeArgs),
+    /// Measure speed on this machine, next to what the machine could do
+    #[command(subcommand)]
+    Bench(BenchCommand),
 }
 
 /// Flags of `pelton run`.

@@ -1,0 +1,235 @@
+//! Figures as a table and as JSON, with the shares of what the machine can do.
+//!
+//! ```text
+//! bytes of a step       weights once, and the keys and values of every sequence's context
+//! operations of a step  2 · weights of the layers · rows + 2 · weights of the head · rows with logits
+//! share                 bytes / seconds / measured read bandwidth
+//! ```
+//!
+//! The operations are those of the matrix products; attention's are left out. A prompt has no share
+//! of the bandwidth: it does hundreds of operations with each weight it reads.
+
+use pelton_model::{ArchSpec, CpuBackend, Decoder};
+use serde::Serialize;
+
+use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Plan, SHORT_TOKENS, Variant};
+use crate::bench::ceilings::Ceilings;
+use crate::bench::samples::Summary;
+use crate::stats::bytes;
+
+/// What is known about the model and the device without measuring.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Facts {
+    model: String,
+    architecture: String,
+    kernels: &'static str,
+    threads: usize,
+    kv_dtype: String,
+    /// Read by every step.
+    weight_bytes: usize,
+    /// Keys and values of one position in one layer.
+    kv_bytes_per_layer: usize,
+    /// Weights of all layers, without embedding and head.
+    layer_weights: usize,
+    head_weights: usize,
+    /// Positions that each layer sees at most.
+    #[serde(skip)]
+    windows: Vec<Option<usize>>,
+}
+
+impl Facts {
+    pub(super) fn new(model: String, architecture: String, decoder: &Decoder<CpuBackend>) -> Self {
+        let spec = decoder.spec();
+        let cpu = decoder.backend().cpu();
+        let block_bytes = decoder.kv_bytes_per_block(BLOCK_TOKENS);
+        Self {
+            model,
+            architecture,
+            kernels: cpu.kernels.name,
+            threads: cpu.team.n_threads(),
+            kv_dtype: format!("{:?}", decoder.kv_dtype()).to_lowercase(),
+            weight_bytes: decoder.weight_bytes(),
+            kv_bytes_per_layer: block_bytes / BLOCK_TOKENS / spec.layers.len(),
+            layer_weights: layer_weights(spec),
+            head_weights: spec.hidden_size * spec.vocab_size,
+            windows: spec.layers.iter().map(|layer| layer.gqa().window).collect(),
+        }
+    }
+
+    /// Keys and values that attention reads for one row behind `n_tokens` positions.
+    fn kv_bytes(&self, n_tokens: usize) -> usize {
+        let seen = |window: &Option<usize>| window.map_or(n_tokens, |most| most.min(n_tokens));
+        self.windows.iter().map(|window| seen(window) * self.kv_bytes_per_layer).sum()
+    }
+}
+
+fn layer_weights(spec: &ArchSpec) -> usize {
+    let layers = spec.layers.iter().map(|layer| {
+        let (gqa, mlp) = (layer.gqa(), layer.gated_mlp());
+        spec.hidden_size * (gqa.qkv_width() + gqa.q_width() + 3 * mlp.intermediate_size)
+    });
+    layers.sum()
+}
+
+/// One variant's rounds and what follows from them.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Figure {
+    name: String,
+    /// Rows of a step.
+    rows: usize,
+    step_s: Summary,
+    tokens_per_s: Summary,
+    /// Decoding: tokens per second over those of a batch of one. Verification: seconds over those
+    /// of a step of one row. Round by round.
+    ratio: Option<Summary>,
+    /// Keys and values read by a step.
+    kv_bytes: Option<usize>,
+    /// All that is read by a step.
+    bytes: Option<usize>,
+    bandwidth_percent: Option<f64>,
+    operations_per_token: f64,
+    operations_per_s: f64,
+}
+
+impl Figure {
+    fn new(
+        plan: &Plan,
+        facts: &Facts,
+        ceilings: &Ceilings,
+        variant: Variant,
+        seconds: &[f64],
+        baseline: Option<&[f64]>,
+    ) -> Option<Self> {
+        let rows = variant.n_rows();
+        let step_s = Summary::new(seconds.to_vec())?;
+        let rates = seconds.iter().map(|seconds| rows as f64 / seconds).collect();
+        let ratio = baseline.and_then(|baseline| {
+            let pairs = seconds.iter().zip(baseline);
+            Summary::new(match variant {
+                Variant::Decode { .. } => pairs.map(|(own, one)| rows as f64 * one / own).collect(),
+                _ => pairs.map(|(own, one)| own / one).collect(),
+            })
+        });
+        let kv_bytes = match variant {
+            Variant::Prefill { .. } => None,
+            // In the middle of what is generated.
+            Variant::Decode { batch } => {
+                Some(batch * facts.kv_bytes(SHORT_TOKENS + 1 + plan.generate / 2))
+            }
+            Variant::Context { n_tokens } => Some(facts.kv_bytes(n_tokens + CONTEXT_STEPS / 2)),
+            Variant::Verify { n_rows } => Some(facts.kv_bytes(plan.prompt + n_rows)),
+        };
+        let bytes = kv_bytes.map(|kv_bytes| facts.weight_bytes + kv_bytes);
+        let logits_rows = if matches!(variant, Variant::Prefill { .. }) { 1 } else { rows };
+        let operations = 2.0
+            * (facts.layer_weights as f64 * rows as f64
+                + (facts.head_weights * logits_rows) as f64);
+        Some(Self {
+            name: variant.name(),
+            rows,
+            bandwidth_percent: bytes
+                .map(|bytes| 100.0 * bytes as f64 / step_s.median / ceilings.read_bandwidth),
+            operations_per_token: operations / rows as f64,
+            operations_per_s: operations / step_s.median,
+            tokens_per_s: Summary::new(rates)?,
+            step_s,
+            ratio,
+            kv_bytes,
+            bytes,
+        })
+    }
+
+    fn row(&self) -> [String; 8] {
+        let optional = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let rate = &self.tokens_per_s;
+        [
+            self.name.clone(),
+            format!("{:.1}", rate.median),
+            format!("{:.1}..{:.1}", rate.lowest, rate.highest),
+            format!("{:.3}", self.step_s.median * 1e3),
+            optional(self.ratio.as_ref().map(|ratio| format!("{:.2}", ratio.median))),
+            optional(self.kv_bytes.map(|n| bytes(n as u64))),
+            optional(self.bandwidth_percent.map(|percent| format!("{percent:.0} %"))),
+            format!("{:.1}", self.operations_per_s / 1e9),
+        ]
+    }
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Report {
+    #[serde(flatten)]
+    facts: Facts,
+    /// Before and after the figures, in bytes per second.
+    read_bandwidth: [f64; 2],
+    /// Whether Ctrl-C ended it early.
+    interrupted: bool,
+    figures: Vec<Figure>,
+}
+
+impl Report {
+    /// Sums up; `samples[i]` are the rounds of `plan.variants[i]`, in seconds per step.
+    pub(super) fn new(
+        plan: &Plan,
+        facts: Facts,
+        [before, after]: [Ceilings; 2],
+        samples: &[Vec<f64>],
+    ) -> Self {
+        let ceilings = before.max(after);
+        let of = |wanted| {
+            let idx = plan.variants.iter().position(|variant| *variant == wanted)?;
+            samples.get(idx).map(Vec::as_slice)
+        };
+        let figures = plan.variants.iter().zip(samples).filter_map(|(&variant, seconds)| {
+            let baseline = variant.baseline().and_then(of);
+            Figure::new(plan, &facts, &ceilings, variant, seconds, baseline)
+        });
+        Self {
+            figures: figures.collect(),
+            read_bandwidth: [before.read_bandwidth, after.read_bandwidth],
+            interrupted: samples.iter().any(|rounds| rounds.len() < plan.rounds),
+            facts,
+        }
+    }
+
+    /// The figures for a person; newline at the end.
+    pub(super) fn render(&self) -> String {
+        const HEAD: [&str; 8] = [
+            "",
+            "tokens/s",
+            "lowest..highest",
+            "ms/step",
+            "ratio",
+            "KV read",
+            "bandwidth",
+            "Gop/s",
+        ];
+        let Facts { model, architecture, kernels, threads, kv_dtype, weight_bytes, .. } =
+            &self.facts;
+        let weights = bytes(*weight_bytes as u64);
+        let [before, after] = self.read_bandwidth.map(|bytes_per_s| bytes_per_s / 1e9);
+        let mut out = format!(
+            "{model} · {architecture} · {weights} of weights per step · {kv_dtype} keys and values \
+             · {kernels} on {threads} threads\n\
+             read bandwidth {before:.1} GB/s before, {after:.1} GB/s after\n\n"
+        );
+        let rows: Vec<[String; 8]> = self.figures.iter().map(Figure::row).collect();
+        let width = |column: usize| {
+            let cells = rows.iter().map(|row| row[column].as_str()).chain([HEAD[column]]);
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: [usize; 8] = std::array::from_fn(width);
+        for row in [HEAD.map(str::to_owned)].iter().chain(&rows) {
+            let mut line = format!("{:<width$}", row[0], width = widths[0]);
+            for (cell, width) in row.iter().zip(widths).skip(1) {
+                line.push_str(&format!("  {cell:>width$}"));
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        if self.interrupted {
+            out.push_str("(interrupted: not every round is there)\n");
+        }
+        out
+    }
+}

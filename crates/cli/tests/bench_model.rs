@@ -1,0 +1,129 @@
+//! `pelton bench model`, through the real binary and with the model inside it, at tiny sizes.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use common::{command, pelton};
+use serde_json::Value;
+
+/// As little as can be measured.
+const TINY: [&str; 14] = [
+    "bench",
+    "model",
+    "--prompt",
+    "24",
+    "--generate",
+    "3",
+    "--batch",
+    "1,2",
+    "--verify",
+    "2",
+    "--context",
+    "20,40",
+    "--rounds",
+    "2",
+];
+
+/// All numbers of a JSON value.
+fn numbers(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Number(number) => vec![number.as_f64().expect("a double")],
+        Value::Array(items) => items.iter().flat_map(numbers).collect(),
+        Value::Object(fields) => fields.values().flat_map(numbers).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn every_variant_asked_for_is_measured_once_per_round() {
+    let report = pelton(&[&TINY[..], &["--threads", "2", "--json"]].concat()).json();
+    let figures = report["figures"].as_array().expect("figures");
+    let names: Vec<&str> = figures.iter().map(|x| x["name"].as_str().expect("a name")).collect();
+    let expected = [
+        "prefill 24",
+        "decode batch 1",
+        "decode batch 2",
+        "decode context 20",
+        "decode context 40",
+        "verify rows 1",
+        "verify rows 2",
+        "verify rows 3",
+    ];
+    assert_eq!(names, expected);
+    for figure in figures {
+        for summary in ["step_s", "tokens_per_s"] {
+            let rounds = numbers(&figure[summary]["rounds"]);
+            assert_eq!(rounds.len(), 2, "{figure}");
+            let median = figure[summary]["median"].as_f64().expect("a median");
+            assert!((median - (rounds[0] + rounds[1]) / 2.0).abs() <= median * 1e-9, "{figure}");
+        }
+        assert!(numbers(figure).iter().all(|x| x.is_finite() && *x > 0.0), "{figure}");
+        let is_prompt = figure["name"] == "prefill 24";
+        assert_eq!(figure["kv_bytes"].is_null(), is_prompt, "{figure}");
+        assert_eq!(figure["bandwidth_percent"].is_null(), is_prompt, "{figure}");
+    }
+    assert_eq!(numbers(&figures[1]["ratio"]["rounds"]), [1.0, 1.0]);
+    assert_eq!(numbers(&figures[5]["ratio"]["rounds"]), [1.0, 1.0]);
+    assert_eq!(report["threads"], 2);
+    assert_eq!(report["interrupted"], false);
+    assert!(numbers(&report["read_bandwidth"]).iter().all(|x| *x > 0.0), "{report}");
+    // Twice the context is twice the keys and values, but for the steps in the middle.
+    let kv = |idx: usize| figures[idx]["kv_bytes"].as_f64().expect("bytes");
+    assert_eq!(kv(4) / kv(3), 48.0 / 28.0);
+}
+
+#[test]
+fn the_table_goes_to_stdout_and_progress_to_stderr() {
+    let outcome = pelton(&TINY);
+    outcome.assert_answered();
+    for part in ["story", "read bandwidth", "prefill 24", "decode batch 2", "verify rows 3"] {
+        assert!(outcome.stdout.contains(part), "`{part}` is missing in: {}", outcome.stdout);
+    }
+    assert_eq!(outcome.stderr.lines().count(), 2 * 8, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("round 2 of 2  verify rows 3"), "{}", outcome.stderr);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_by_flag() {
+    let cases: [(&[&str], &[&str]); 9] = [
+        (&["--prompt", "0"], &["--prompt"]),
+        (&["--prompt", "2000"], &["--prompt", "1024", "hint"]),
+        (&["--generate", "1024"], &["--generate", "1024"]),
+        (&["--context", "128,5000"], &["--context", "5000", "1008"]),
+        (&["--verify", "3000"], &["--verify"]),
+        (&["--batch", "1,x"], &["--batch", "`x`"]),
+        (&["--batch", "1000000000"], &["--batch", "1000000000"]),
+        (&["--rounds", "0"], &["--rounds"]),
+        (&["-m", "no-such.gguf"], &["no-such.gguf"]),
+    ];
+    for (flags, parts) in cases {
+        pelton(&[&["bench", "model"], flags].concat()).assert_refused(parts);
+    }
+    pelton(&["bench"]).assert_refused(&["no command"]);
+}
+
+#[test]
+fn ctrl_c_prints_what_was_measured() {
+    // So many rounds never end by themselves in the time it takes to interrupt.
+    let mut child = command(&[&TINY[..12], &["--rounds", "1000000", "--json"]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
+    let mut heard = lines.by_ref().map(|line| line.expect("text"));
+    assert!(heard.any(|line| line.starts_with("round 2 ")), "it ended early");
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill starts").success());
+    // Whoever writes to a closed pipe fails: listen to the end.
+    heard.for_each(drop);
+    let output = child.wait_with_output().expect("the binary ends");
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON");
+    assert_eq!(report["interrupted"], true);
+    let figures = report["figures"].as_array().expect("figures");
+    assert_eq!(figures.len(), 8);
+    assert!(figures.iter().all(|figure| !numbers(&figure["step_s"]).is_empty()));
+}
