@@ -42,7 +42,7 @@ pub use attention::{AttentionInput, AttentionSeq};
 pub use cpu::Cpu;
 pub use dispatch::{Kernels, UnknownKernels};
 pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows};
-pub use layout::{PANEL, PackedMatrix, WeightLayout};
+pub use layout::{LAYOUT_VERSION, PANEL, PackedMatrix, Storage, WeightLayout};
 pub use matmul::{MatmulInput, MatmulOutput};
 pub use quantize::{GROUP, QuantizedRows};
 pub use rows::{GatedAct, HeadLayout, RopeLayout};
