@@ -47,10 +47,12 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
         )));
     }
     let progress = Progress::new();
+    let packed_cache = args.model.packed_cache();
     let options = LoadOptions {
         compute: model::compute(args.model.compute),
         n_threads: args.model.threads(),
         max_context: args.model.max_context(),
+        packed_cache: packed_cache.as_ref(),
         progress: Some(&|at| progress.loading(at.n_bytes, at.n_total_bytes)),
         ..LoadOptions::default()
     };

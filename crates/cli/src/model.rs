@@ -74,6 +74,7 @@ pub(crate) fn options(args: &ModelArgs) -> LlmOptions {
         compute: compute(args.compute),
         n_threads: args.threads(),
         max_context: args.max_context(),
+        packed_cache: args.packed_cache(),
         ..LlmOptions::default()
     }
 }

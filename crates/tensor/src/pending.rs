@@ -15,7 +15,7 @@
 //! cannot be given a name; a name in the system's temporary folder, which a rename cannot leave.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// A file being written that will replace the one at its target.
@@ -53,11 +53,6 @@ impl PendingFile {
         Self { file, target: target.to_owned(), temporary, is_named }
     }
 
-    /// The file, to write to.
-    pub fn file(&mut self) -> &mut File {
-        &mut self.file
-    }
-
     /// Waits until the disk has the bytes, then puts the file in the target's place.
     ///
     /// # Errors
@@ -72,6 +67,22 @@ impl PendingFile {
         std::fs::rename(&self.temporary, &self.target)?;
         self.is_named = false;
         Ok(())
+    }
+}
+
+impl Write for PendingFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Seek for PendingFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
     }
 }
 
@@ -133,8 +144,6 @@ fn give_name(_file: &File, _name: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
 
     type Create = fn(&Path) -> io::Result<PendingFile>;
@@ -152,7 +161,7 @@ mod tests {
             let target = folder.path().join("target");
             for text in ["first", "second"] {
                 let mut pending = create(&target).expect("begins");
-                pending.file().write_all(text.as_bytes()).expect("written");
+                pending.write_all(text.as_bytes()).expect("written");
                 pending.publish().expect("published");
                 assert_eq!(std::fs::read_to_string(&target).expect("there"), text);
                 assert_eq!(names(folder.path()), [target.clone()]);
@@ -167,7 +176,7 @@ mod tests {
             let target = folder.path().join("target");
             std::fs::write(&target, "old").expect("written");
             let mut pending = create(&target).expect("begins");
-            pending.file().write_all(b"half").expect("written");
+            pending.write_all(b"half").expect("written");
             drop(pending);
             assert_eq!(std::fs::read_to_string(&target).expect("there"), "old");
             assert_eq!(names(folder.path()), [target]);

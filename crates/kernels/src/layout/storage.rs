@@ -64,12 +64,11 @@ mod tests {
 
     /// Bytes as a mapped file, `n_before` bytes of something else before them.
     fn mapped(n_before: usize, bytes: &[u8]) -> Arc<MappedFile> {
-        let path = std::env::temp_dir().join(format!("pelton-storage-{}", std::process::id()));
-        let path = path.with_extension(format!("{n_before}-{}", bytes.len()));
+        let folder = tempfile::tempdir().expect("temp");
+        let path = folder.path().join("file");
         std::fs::write(&path, [&vec![1; n_before], bytes].concat()).expect("written");
-        let file = MappedFile::open(&path).expect("opens");
-        std::fs::remove_file(&path).expect("removed");
-        Arc::new(file)
+        // The folder goes, the map stays.
+        Arc::new(MappedFile::open(&path).expect("opens"))
     }
 
     #[test]
