@@ -134,7 +134,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn resident_kib(path: &Path) -> u64 {
         let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
-        let at = smaps.find(path.to_str().expect("text")).expect("the file is mapped");
+        let at = smaps.find(&format!("{}\n", path.display())).expect("the file is mapped");
         let rss = smaps[at..].lines().find_map(|line| line.strip_prefix("Rss:")).expect("Rss");
         rss.trim().trim_end_matches(" kB").parse().expect("a number")
     }

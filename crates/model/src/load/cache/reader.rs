@@ -53,10 +53,11 @@ pub(super) fn read<W>(
     progress: &dyn Fn(u64, u64),
 ) -> Result<BTreeMap<String, W>, Rejected> {
     let file = MappedFile::open(path).map_err(|error| match error {
-        TensorError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            Rejected::Missing
-        }
-        error => Rejected::Unreadable(error),
+        TensorError::Io { source, .. } => match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Rejected::Missing,
+            _ => Rejected::Unreadable(source.to_string()),
+        },
+        error => Rejected::Unreadable(error.to_string()),
     })?;
     let file = Arc::new(file);
     let head = Head::read(file.bytes())?;

@@ -1,16 +1,14 @@
 //! Why a cache is not used.
 
-use pelton_tensor::TensorError;
-
 /// A cache that is not believed. The message stands after the file's name.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Rejected {
-    /// There is none.
+    /// There is none, or no folder for one, which whoever writes will say.
     #[error("there is none")]
     Missing,
     /// The system does not give it.
     #[error("it cannot be read: {0}")]
-    Unreadable(TensorError),
+    Unreadable(String),
     /// It is something else, or damaged.
     #[error("{field}: expected {expected}, got {got}")]
     Malformed {

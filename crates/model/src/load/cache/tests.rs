@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Cursor, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use pelton_kernels::{Cpu, Kernels, PackedMatrix, WeightLayout};
@@ -47,9 +48,13 @@ impl Case {
 
     /// Writes a file and reads it; panics if it is believed and holds anything else.
     fn read(&self, file: &[u8]) -> Result<(), Rejected> {
-        let path = self.path();
-        std::fs::write(&path, file).expect("written");
-        let weights = self.read_at(&path, &IDENTITY)?;
+        std::fs::write(self.path(), file).expect("written");
+        self.read_again()
+    }
+
+    /// As [`read`](Self::read), of the file that is there.
+    fn read_again(&self) -> Result<(), Rejected> {
+        let weights = self.read_at(&self.path(), &IDENTITY)?;
         for (recipe, weight) in &self.weights {
             let read = &weights[recipe];
             assert_eq!((read.layout(), read.n(), read.k()), {
@@ -121,12 +126,11 @@ fn what_was_written_is_read() {
 #[test]
 fn a_file_cut_anywhere_is_refused() {
     let case = Case::new();
-    for n in 0..case.file.len() {
-        // Every byte of head and table; the data between them in steps.
-        let is_data = (PAGE + 1..case.head().table_start as usize).contains(&n);
-        if !is_data || n % 97 == 0 {
-            case.read(&case.file[..n]).expect_err("cut");
-        }
+    case.read(&case.file).expect("believed");
+    let file = std::fs::File::options().write(true).open(case.path()).expect("opens");
+    for n in (0..case.file.len()).rev() {
+        file.set_len(n as u64).expect("cut");
+        case.read_again().expect_err("cut");
     }
     case.read(&[&case.file[..], b"x"].concat()).expect_err("longer");
 }
@@ -134,16 +138,17 @@ fn a_file_cut_anywhere_is_refused() {
 #[test]
 fn a_flipped_byte_is_refused_or_lies_between_the_matrices() {
     let case = Case::new();
-    let mut file = case.file.clone();
+    case.read(&case.file).expect("believed");
+    let file = std::fs::File::options().write(true).open(case.path()).expect("opens");
     let mut n_refused = 0;
-    for at in 0..file.len() {
-        let bits: &[u8] =
-            if at < 96 { &[1, 2, 4, 8, 16, 32, 64, 128, 255] } else { &[1 << (at % 8)] };
+    for (at, byte) in case.file.iter().enumerate() {
+        let all: &[u8] = &[1, 2, 4, 8, 16, 32, 64, 128, 255];
+        let bits = if at < 96 { all } else { &all[at % 9..][..1] };
         for bit in bits {
-            file[at] ^= bit;
-            n_refused += usize::from(case.read(&file).is_err());
-            file[at] ^= bit;
+            file.write_all_at(&[byte ^ bit], at as u64).expect("written");
+            n_refused += usize::from(case.read_again().is_err());
         }
+        file.write_all_at(&[*byte], at as u64).expect("written");
     }
     let table_bytes = case.file.len() - case.head().table_start as usize;
     let data_bytes: usize = case.weights.values().map(PackedMatrix::n_bytes).sum();
@@ -199,7 +204,7 @@ fn no_table_makes_the_reader_panic() {
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state >> 33
     };
-    for _ in 0..3_000 {
+    for _ in 0..1_000 {
         let mut table = table.clone();
         for _ in 0..=random() % 3 {
             let at = random() as usize % table.len();
