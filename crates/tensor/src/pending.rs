@@ -164,7 +164,7 @@ mod tests {
                 pending.write_all(text.as_bytes()).expect("written");
                 pending.publish().expect("published");
                 assert_eq!(std::fs::read_to_string(&target).expect("there"), text);
-                assert_eq!(names(folder.path()), [target.clone()]);
+                assert_eq!(names(folder.path()), std::slice::from_ref(&target));
             }
         }
     }
