@@ -177,6 +177,8 @@ mod tests {
             std::fs::write(&target, "old").expect("written");
             let mut pending = create(&target).expect("begins");
             pending.write_all(b"half").expect("written");
+            // What has no name needs nobody to remove it, not even after a kill.
+            assert_eq!(names(folder.path()).len(), 1 + usize::from(pending.is_named));
             drop(pending);
             assert_eq!(std::fs::read_to_string(&target).expect("there"), "old");
             assert_eq!(names(folder.path()), [target]);

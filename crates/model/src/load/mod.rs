@@ -232,7 +232,12 @@ impl<B: Backend> Packer<'_, B> {
 
     fn norm(&mut self, plan: &NormPlan<'_>, eps: f32) -> Result<Norm<B>, ModelError> {
         let values = dequantize_tensor(&plan.view).map_err(|source| self.format_error(source))?;
-        self.advance(plan.view.data);
+        if matches!(self.cache, Cache::Hit(_)) {
+            // All there is to report was reported when the cache was verified.
+            self.files.tensors().give_back(plan.view.data);
+        } else {
+            self.advance(plan.view.data);
+        }
         Ok(Norm { weight: self.backend.vector(&values), eps })
     }
 
@@ -273,19 +278,14 @@ impl<B: Backend> Packer<'_, B> {
         ModelError::Format { file, source }
     }
 
-    /// Gives a stored tensor back and reports it.
+    /// Gives a stored tensor back and reports it as packed.
     fn advance(&mut self, stored: &[u8]) {
         self.files.tensors().give_back(stored);
         self.n_bytes += stored.len() as u64;
-        // Of a cache, all has been reported when it was verified.
-        let is_cached = matches!(self.cache, Cache::Hit(_));
-        if let (Some(progress), false) = (self.options.progress, is_cached) {
+        if let Some(progress) = self.options.progress {
             let (n_bytes, n_total_bytes) = (self.n_bytes, self.n_total_bytes);
-            progress(LoadProgress {
-                n_bytes: n_bytes.min(n_total_bytes),
-                n_total_bytes,
-                is_cached,
-            });
+            let n_bytes = n_bytes.min(n_total_bytes);
+            progress(LoadProgress { n_bytes, n_total_bytes, is_cached: false });
         }
     }
 }
