@@ -44,8 +44,11 @@
 //!
 //! Considered and not taken: serializing norms and biases too (the source must be opened for its
 //! vocabulary anyway); a table in front (its size depends on the layouts, which are known last);
-//! BLAKE3 (cryptographic, at a third of the speed, against nobody); verifying lazily at the first
-//! use (a damaged page would be found in the middle of an answer).
+//! BLAKE3 (slower, and strong only against those who could recompute it); verifying lazily at the
+//! first use (a damaged page would be found in the middle of an answer).
+//!
+//! A file that is shortened while it is mapped ends the process, as with any mapped file; nothing
+//! here ever does that.
 
 mod checksum;
 mod head;
