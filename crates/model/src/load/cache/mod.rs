@@ -36,7 +36,7 @@
 //! who can write the model can. No file, damaged or forged, can do more than that.
 //!
 //! The file is written under no name and put in place when it is on the disk, see
-//! [`PendingFile`](pelton_tensor::PendingFile). A folder that cannot be written to or a full disk is
+//! [`PendingFile`]. A folder that cannot be written to or a full disk is
 //! a warning, and the load goes on.
 //!
 //! Bytes and operations: a hit reads each packed byte once (which also brings it in from the disk)
