@@ -47,11 +47,13 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
         )));
     }
     let progress = Progress::new();
+    let packed_cache = args.model.packed_cache();
     let options = LoadOptions {
         compute: model::compute(args.model.compute),
         n_threads: args.model.threads(),
         kv_dtype: args.model.kv_dtype,
         max_context: args.model.max_context(),
+        packed_cache: packed_cache.as_ref(),
         progress: Some(&|at| progress.loading(at.n_bytes, at.n_total_bytes)),
         ..LoadOptions::default()
     };

@@ -75,6 +75,7 @@ pub(crate) fn options(args: &ModelArgs) -> LlmOptions {
         n_threads: args.threads(),
         kv_dtype: args.kv_dtype,
         max_context: args.max_context(),
+        packed_cache: args.packed_cache(),
         ..LlmOptions::default()
     }
 }

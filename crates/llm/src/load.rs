@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use pelton_base::SamplingParams;
 use pelton_engine::{Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig};
-use pelton_model::{Compute, KvDtype, LoadOptions, ModelFiles, available_memory_bytes, load_cpu};
+use pelton_model::{
+    Compute, KvDtype, LoadOptions, ModelFiles, PackedCache, available_memory_bytes, load_cpu,
+};
 use pelton_text::{ChatTemplate, Tokenizer};
 
 use crate::error::LlmError;
@@ -40,6 +42,8 @@ pub struct LlmOptions {
     /// Bytes for keys and values; by default what all requests can use, at most half of the memory
     /// that is available.
     pub kv_bytes: Option<u64>,
+    /// Where packed weights are kept for the next start; by default nowhere.
+    pub packed_cache: Option<PackedCache>,
     /// What clients call the model; by default [`ModelRef::display_name`].
     pub name: Option<String>,
 }
@@ -56,6 +60,7 @@ impl Default for LlmOptions {
             max_running: engine.max_running_requests,
             max_waiting: engine.max_waiting_requests,
             kv_bytes: None,
+            packed_cache: None,
             name: None,
         }
     }
@@ -67,11 +72,11 @@ impl Default for LlmOptions {
 pub enum LoadProgress<'a> {
     /// A file comes from the hub.
     Download(HubProgress<'a>),
-    /// Weights are packed for the kernels.
+    /// Weights are packed for the kernels, or verified as an earlier load packed them.
     Pack {
-        /// Stored bytes packed so far.
+        /// Stored bytes packed so far, or packed bytes verified.
         done_bytes: u64,
-        /// Stored bytes of the whole model.
+        /// The same of the whole model.
         total_bytes: u64,
     },
 }
@@ -111,6 +116,7 @@ impl Llm {
                 n_threads: options.n_threads,
                 kv_dtype: options.kv_dtype,
                 max_context: options.max_context,
+                packed_cache: options.packed_cache.as_ref(),
                 progress: Some(&packed),
                 ..LoadOptions::default()
             },

@@ -11,7 +11,8 @@
 //!   none of it: [`parse_config`] and the GGUF reader check every number before anything uses it.
 //! * [`arch`] turns a config into an [`ArchSpec`]. A family is one small file of data.
 //! * [`load_cpu`] looks up every tensor the spec asks for, undoes the quirks of the file (stacked,
-//!   permuted or differently named tensors) and packs the weights for the kernels.
+//!   permuted or differently named tensors) and packs the weights for the kernels, or maps them as an
+//!   earlier load packed them ([`PackedCache`]).
 //! * [`Decoder`] runs any spec on any [`Backend`]; [`CpuBackend`] is the one here.
 //! * [`export_gguf`] writes a model as a GGUF file, which is how one gets embedded.
 //!
@@ -34,7 +35,7 @@ pub mod rope;
 
 pub use arch::{ARCHS, Arch, ArchSpec, LayerSpec};
 pub use backend::cpu::CpuBackend;
-pub use backend::{Backend, ForwardSequence};
+pub use backend::{Backend, ForwardSequence, PackedBytes, PackedForm};
 pub use comm::{CommError, Communicator, SoleRank};
 pub use config::{HfConfig, Window, parse_config};
 pub use decoder::{Decoder, ForwardInput};
@@ -43,6 +44,8 @@ pub use export::{ExportProgress, export_gguf};
 pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
 pub use inspect::{Inspection, TensorTotals, inspect};
-pub use load::{LoadOptions, LoadProgress, available_memory_bytes, check, load, load_cpu};
+pub use load::{
+    LoadOptions, LoadProgress, PackedCache, available_memory_bytes, check, load, load_cpu,
+};
 pub use pelton_kernels::{KvDtype, KvShape, UnknownKvDtype};
 pub use pelton_quant::Compute;

@@ -15,6 +15,7 @@ mod error;
 mod gguf;
 mod json;
 mod mapped;
+mod pending;
 mod safetensors;
 mod source;
 
@@ -23,5 +24,6 @@ pub use dtype::DType;
 pub use error::{Result, TensorError};
 pub use gguf::{Gguf, GgufArray, GgufData, GgufValue, GgufWriter};
 pub use mapped::MappedFile;
+pub use pending::PendingFile;
 pub use safetensors::{Safetensors, write_safetensors};
 pub use source::{TensorSource, TensorView};

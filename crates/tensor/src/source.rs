@@ -38,6 +38,14 @@ pub trait TensorSource: Send + Sync {
 
     /// The file or folder that was opened, for messages.
     fn origin(&self) -> &Path;
+
+    /// The files that hold the tensors.
+    fn files(&self) -> &[MappedFile];
+
+    /// Gives the memory behind a tensor's bytes back; see [`MappedFile::give_back`].
+    fn give_back(&self, data: &[u8]) {
+        self.files().iter().for_each(|file| file.give_back(data));
+    }
 }
 
 /// Where one tensor lies.

@@ -51,6 +51,7 @@ Examples:
   git diff | pelton run -m model.gguf --chat --system \"Summarise this change.\"
   pelton run --tokens 1,20,300 --max-tokens 16 --json
   pelton run -m model.gguf \"Hello\" --seed 7 --bandwidth
+  pelton run -m model.gguf --packed-cache \"Hello\"     again: the weights are mapped, not packed
 
 Where MODEL may point:
   a folder     config.json, *.safetensors, tokenizer.json (the layout of the Hugging Face hub)
@@ -346,6 +347,22 @@ mod tests {
         ];
         for (words, expected) in table {
             assert_eq!(run(words).expect("parses").asked_mode(), expected, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_packed_cache_is_beside_the_model_or_in_a_folder() {
+        use pelton_model::PackedCache;
+        let table: [(&[&str], Option<PackedCache>); 4] = [
+            (&["x"], None),
+            (&["--packed-cache", "x"], Some(PackedCache::Beside)),
+            (&["--packed-cache=dir", "x"], Some(PackedCache::Folder("dir".into()))),
+            (&["--packed-cache=./beside", "x"], Some(PackedCache::Folder("./beside".into()))),
+        ];
+        for (words, expected) in table {
+            let args = run(words).expect("parses");
+            assert_eq!(args.model.packed_cache(), expected, "{words:?}");
+            assert_eq!(args.prompt.as_deref(), Some("x"), "{words:?}");
         }
     }
 

@@ -1,10 +1,14 @@
 //! Flags that choose a model and how it computes; the same for every command that loads one.
 
+use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use pelton_model::KvDtype;
+use pelton_model::{KvDtype, PackedCache};
+
+/// The value of `--packed-cache` without one.
+const BESIDE: &str = "beside";
 
 /// Which model, on how many threads, in what arithmetic.
 #[derive(Args, Debug)]
@@ -37,6 +41,18 @@ pub(crate) struct ModelArgs {
     /// Most tokens of one conversation [default: what the model was trained for]
     #[arg(long, env = "PELTON_MAX_CONTEXT", value_name = "N", help_heading = "Machine")]
     max_context: Option<NonZeroUsize>,
+    /// Keep the weights as packed for the kernels, beside the model or in DIR: the next start maps
+    /// them, which takes a fraction of the time; as many bytes on the disk as the weights take
+    #[arg(
+        long,
+        env = "PELTON_PACKED_CACHE",
+        value_name = "DIR",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = BESIDE,
+        help_heading = "Machine"
+    )]
+    packed_cache: Option<OsString>,
 }
 
 impl ModelArgs {
@@ -48,6 +64,15 @@ impl ModelArgs {
     /// The value of `--max-context`, in tokens.
     pub(crate) fn max_context(&self) -> Option<usize> {
         self.max_context.map(NonZeroUsize::get)
+    }
+
+    /// The value of `--packed-cache`; an empty one, as of an empty variable, is none.
+    pub(crate) fn packed_cache(&self) -> Option<PackedCache> {
+        let folder = self.packed_cache.as_deref().filter(|value| !value.is_empty())?;
+        Some(match folder == OsStr::new(BESIDE) {
+            true => PackedCache::Beside,
+            false => PackedCache::Folder(folder.into()),
+        })
     }
 }
 

@@ -4,8 +4,12 @@ pub(crate) mod bytes;
 pub(crate) mod float;
 pub(crate) mod int;
 mod packed;
+mod storage;
+mod version;
 
 pub use packed::PackedMatrix;
+pub use storage::Storage;
+pub use version::LAYOUT_VERSION;
 
 /// Output rows per panel: the 32-bit lanes of the widest register.
 pub const PANEL: usize = 16;

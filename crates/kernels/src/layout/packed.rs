@@ -16,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pelton_tensor::AlignedBuf;
 
+use super::storage::Storage;
 use super::{PANEL, WeightLayout};
 use crate::cpu::Cpu;
 
@@ -30,7 +31,7 @@ pub struct PackedMatrix {
     n: usize,
     k: usize,
     panel_bytes: usize,
-    buf: AlignedBuf,
+    buf: Storage,
 }
 
 impl PackedMatrix {
@@ -102,7 +103,31 @@ impl PackedMatrix {
                 }
             });
         }
-        Self { layout, n, k, panel_bytes, buf }
+        Self { layout, n, k, panel_bytes, buf: buf.into() }
+    }
+
+    /// A matrix that was packed before: `storage` holds its
+    /// [`storage_bytes`](Self::storage_bytes). `None` when no matrix of this shape has that many.
+    pub fn from_storage(
+        layout: WeightLayout,
+        n: usize,
+        k: usize,
+        storage: Storage,
+    ) -> Option<Self> {
+        // No shape of a real matrix comes near this, and no size below it overflows.
+        const MOST: usize = 1 << 31;
+        let is_whole = k.is_multiple_of(layout.block_len());
+        if n > MOST || k > MOST || !is_whole {
+            return None;
+        }
+        let panel_bytes = layout.panel_bytes(k);
+        let n_bytes = n.div_ceil(PANEL).checked_mul(panel_bytes)?;
+        (n_bytes == storage.n_bytes()).then_some(Self { layout, n, k, panel_bytes, buf: storage })
+    }
+
+    /// All panels, as packed.
+    pub fn storage_bytes(&self) -> &[u8] {
+        self.buf.bytes()
     }
 
     /// Writes row `row` (`k` weights) to `out`, dequantized exactly as its format specifies.

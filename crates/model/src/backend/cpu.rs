@@ -5,15 +5,19 @@
 //! (int8, bf16). Norms and activations write these forms themselves; the output of attention is
 //! brought into them here. Nothing is allocated in a step once the largest batch has been seen.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use pelton_base::TokenId;
 use pelton_kernels::{
-    Activations, AttentionInput, Cpu, Forms, GatedAct, HeadLayout, KvCache, KvShape, MatmulOutput,
-    PackedMatrix, RopeLayout, StoreKv, StridedRows,
+    Activations, AttentionInput, Cpu, Forms, GatedAct, HeadLayout, KvCache, KvShape,
+    LAYOUT_VERSION, MatmulOutput, PackedMatrix, RopeLayout, Storage, StoreKv, StridedRows,
+    WeightLayout,
 };
 use pelton_quant::{Compute, QuantError};
-use pelton_tensor::TensorView;
+use pelton_tensor::{MappedFile, TensorView};
 
-use super::{AttentionOp, Backend, GatedMlpWeights, Linear, Norm, Step};
+use super::{AttentionOp, Backend, GatedMlpWeights, Linear, Norm, PackedBytes, PackedForm, Step};
 use crate::arch::{Act, Gqa};
 use crate::comm::{CommError, Communicator};
 use crate::rope::RopeTable;
@@ -104,6 +108,36 @@ fn head_layouts(gqa: &Gqa) -> [HeadLayout; 3] {
     ]
 }
 
+impl PackedForm<PackedMatrix> for CpuBackend {
+    fn layout_version(&self) -> u32 {
+        LAYOUT_VERSION
+    }
+
+    fn describe<'w>(&self, weight: &'w PackedMatrix) -> PackedBytes<'w> {
+        PackedBytes {
+            layout: weight.layout().name(),
+            n: weight.n(),
+            k: weight.k(),
+            bytes: weight.storage_bytes(),
+        }
+    }
+
+    fn restore(
+        &self,
+        layout: &str,
+        [n, k]: [usize; 2],
+        file: &Arc<MappedFile>,
+        range: Range<usize>,
+    ) -> Option<PackedMatrix> {
+        let layout = *WeightLayout::ALL.iter().find(|known| known.name() == layout)?;
+        PackedMatrix::from_storage(layout, n, k, Storage::mapped(file.clone(), range)?)
+    }
+
+    fn for_each(&self, n: usize, f: &(dyn Fn(usize) + Sync)) {
+        self.cpu.team.for_each_tile(n, f);
+    }
+}
+
 impl Backend for CpuBackend {
     type Buf = Activations;
     type Weight = PackedMatrix;
@@ -144,6 +178,10 @@ impl Backend for CpuBackend {
 
     fn copy_kv_block(&self, kv: &mut KvCache, from: u32, to: u32) {
         kv.copy_block(from, to);
+    }
+
+    fn packed_form(&self) -> Option<&dyn PackedForm<PackedMatrix>> {
+        Some(self)
     }
 
     fn weight_bytes(weight: &PackedMatrix) -> usize {

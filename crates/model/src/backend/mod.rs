@@ -13,10 +13,13 @@
 
 pub mod cpu;
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use pelton_base::TokenId;
 use pelton_kernels::KvShape;
 use pelton_quant::{Compute, QuantError};
-use pelton_tensor::TensorView;
+use pelton_tensor::{MappedFile, TensorView};
 
 use crate::arch::{Act, Gqa};
 use crate::comm::{CommError, Communicator};
@@ -96,6 +99,41 @@ pub struct AttentionOp<'a, B: Backend> {
     pub weights: &'a AttentionWeights<B>,
 }
 
+/// A packed matrix as plain bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedBytes<'a> {
+    /// Name of its layout.
+    pub layout: &'static str,
+    /// Outputs.
+    pub n: usize,
+    /// Inputs.
+    pub k: usize,
+    /// Everything but the above.
+    pub bytes: &'a [u8],
+}
+
+/// The ability to keep packed matrices in a file, and to compute with them where they are mapped.
+pub trait PackedForm<W> {
+    /// Changes whenever packing gives other bytes than before.
+    fn layout_version(&self) -> u32;
+
+    /// A matrix as bytes.
+    fn describe<'w>(&self, weight: &'w W) -> PackedBytes<'w>;
+
+    /// The matrix `[n, k]` whose bytes are a range of a file; `None` when the layout is not known,
+    /// or the range is not one of the file, is not aligned or has another size than the matrix.
+    fn restore(
+        &self,
+        layout: &str,
+        n_k: [usize; 2],
+        file: &Arc<MappedFile>,
+        range: Range<usize>,
+    ) -> Option<W>;
+
+    /// Calls `f` once for each of `0..n`, on all threads.
+    fn for_each(&self, n: usize, f: &(dyn Fn(usize) + Sync));
+}
+
 /// A device that can run a decoder.
 ///
 /// Shapes: `m` is the number of rows of a step; a buffer is `[rows, width]` and takes the number of
@@ -148,6 +186,11 @@ pub trait Backend: Sized + Send {
 
     /// Copies one block over another in all layers.
     fn copy_kv_block(&self, kv: &mut Self::Kv, from: u32, to: u32);
+
+    /// How packed matrices are kept in a file; `None` where they are bound to a device.
+    fn packed_form(&self) -> Option<&dyn PackedForm<Self::Weight>> {
+        None
+    }
 
     /// Bytes that one product with this matrix reads.
     fn weight_bytes(weight: &Self::Weight) -> usize;

@@ -2,14 +2,18 @@
 //!
 //! In two passes: the first looks up every tensor that the spec asks for and checks its shape, type
 //! and size, so that a checkpoint with a hole is refused in milliseconds; the second packs, with
-//! every thread at work on one matrix at a time.
+//! every thread at work on one matrix at a time. Where a [`cache`] is asked for, the matrices of an
+//! earlier load take the place of packing.
+//!
+//! A stored tensor is given back to the system as soon as it is packed, so memory at its peak is
+//! that of the packed weights and one stored matrix, not of everything twice.
 
+mod cache;
 mod memory;
 mod plan;
 
+pub use cache::PackedCache;
 pub use memory::available_memory_bytes;
-
-use std::path::PathBuf;
 
 use pelton_kernels::{Cpu, KvDtype};
 use pelton_quant::{Compute, QuantError, dequantize_tensor};
@@ -21,6 +25,7 @@ use crate::comm::{Communicator, SoleRank};
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
+use cache::{Cache, LoadKind};
 use plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
 
 pub(crate) use plan::interleave;
@@ -39,6 +44,10 @@ pub struct LoadOptions<'a> {
     pub max_context: Option<usize>,
     /// Most bytes that the weights may take; by default what the machine has available.
     pub memory_bytes: Option<u64>,
+    /// Where packed weights are kept from one load to the next; by default nowhere.
+    ///
+    /// A cache that cannot be used or written is a warning, never an error.
+    pub packed_cache: Option<&'a PackedCache>,
     /// Called after each matrix.
     pub progress: Option<&'a dyn Fn(LoadProgress)>,
 }
@@ -46,10 +55,12 @@ pub struct LoadOptions<'a> {
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadProgress {
-    /// Stored bytes packed so far.
+    /// Stored bytes packed so far, or packed bytes verified.
     pub n_bytes: u64,
-    /// Stored bytes of the whole model.
+    /// The same of the whole model.
     pub n_total_bytes: u64,
+    /// Whether the weights come from the cache of packed weights and are only verified.
+    pub is_cached: bool,
 }
 
 /// All weights of a model, packed.
@@ -99,14 +110,24 @@ pub fn load<B: Backend>(
     let spec = served_spec(files, options.max_context)?;
     let plan = Plan::new(files, &spec)?;
     check_memory(files, &plan, options)?;
+    let load = LoadKind { compute: options.compute, rank: comm.rank(), n_ranks: comm.size() };
+    let verified = |n_bytes, n_total_bytes| {
+        if let Some(progress) = options.progress {
+            progress(LoadProgress { n_bytes, n_total_bytes, is_cached: true });
+        }
+    };
+    let cache =
+        Cache::open(options.packed_cache, files, &backend, &load, &plan.matrices(), &verified);
     let mut packer = Packer {
         backend: &backend,
         options,
-        file: files.tensors().origin().to_owned(),
+        files,
+        cache,
         n_bytes: 0,
         n_total_bytes: plan.n_bytes() as u64,
     };
     let weights = packer.weights(&plan, &spec)?;
+    packer.cache.finish();
     let kv_dtype = options.kv_dtype.unwrap_or(match options.compute {
         Compute::F32 => KvDtype::F32,
         _ => KvDtype::Bf16,
@@ -159,7 +180,8 @@ fn served_spec(files: &ModelFiles, max_context: Option<usize>) -> Result<ArchSpe
 struct Packer<'a, B: Backend> {
     backend: &'a B,
     options: &'a LoadOptions<'a>,
-    file: PathBuf,
+    files: &'a ModelFiles,
+    cache: Cache<B>,
     n_bytes: u64,
     n_total_bytes: u64,
 }
@@ -210,25 +232,23 @@ impl<B: Backend> Packer<'_, B> {
 
     fn norm(&mut self, plan: &NormPlan<'_>, eps: f32) -> Result<Norm<B>, ModelError> {
         let values = dequantize_tensor(&plan.view).map_err(|source| self.format_error(source))?;
-        self.advance(plan.view.data.len());
+        if matches!(self.cache, Cache::Hit(_)) {
+            // All there is to report was reported when the cache was verified.
+            self.files.tensors().give_back(plan.view.data);
+        } else {
+            self.advance(plan.view.data);
+        }
         Ok(Norm { weight: self.backend.vector(&values), eps })
     }
 
     fn linear(&mut self, plan: &LinearPlan<'_>) -> Result<Linear<B>, ModelError> {
-        let mut parts = Vec::new();
-        // Neighbours of one type become one matrix.
-        for run in plan.parts.chunk_by(|a, b| a.dtype() == b.dtype()) {
-            let data: Vec<_> = run.iter().map(Part::ordered).collect();
-            let views: Vec<_> = run.iter().zip(&data).map(|(p, data)| p.with_data(data)).collect();
-            let packed = self.backend.pack(&views, self.options.compute);
-            parts.push(packed.map_err(|source| self.format_error(source))?);
-            self.advance(data.iter().map(|data| data.len()).sum());
-        }
+        let parts = plan.runs().map(|run| self.pack(run)).collect::<Result<_, _>>()?;
         let mut bias = Vec::new();
         for part in &plan.biases {
             let data = part.ordered();
             let values = dequantize_tensor(&part.with_data(&data));
             bias.extend(values.map_err(|source| self.format_error(source))?);
+            self.files.tensors().give_back(part.stored());
         }
         let bias = (!bias.is_empty()).then(|| self.backend.vector(&bias));
         Ok(Linear { parts, bias, n: plan.n(), k: plan.k })
@@ -236,22 +256,36 @@ impl<B: Backend> Packer<'_, B> {
 
     /// A matrix that stands alone: the embedding table or the head.
     fn matrix(&mut self, plan: &Part<'_>) -> Result<B::Weight, ModelError> {
-        let data = plan.ordered();
-        let packed = self.backend.pack(&[plan.with_data(&data)], self.options.compute);
+        self.pack(std::slice::from_ref(plan))
+    }
+
+    /// One matrix of parts of one type.
+    fn pack(&mut self, parts: &[Part<'_>]) -> Result<B::Weight, ModelError> {
+        if let Some(weight) = self.cache.take(parts) {
+            return Ok(weight);
+        }
+        let data: Vec<_> = parts.iter().map(Part::ordered).collect();
+        let views: Vec<_> = parts.iter().zip(&data).map(|(p, data)| p.with_data(data)).collect();
+        let packed = self.backend.pack(&views, self.options.compute);
         let packed = packed.map_err(|source| self.format_error(source))?;
-        self.advance(data.len());
+        self.cache.keep(self.backend, parts, &packed);
+        parts.iter().for_each(|part| self.advance(part.stored()));
         Ok(packed)
     }
 
     fn format_error(&self, source: QuantError) -> ModelError {
-        ModelError::Format { file: self.file.clone(), source }
+        let file = self.files.tensors().origin().to_owned();
+        ModelError::Format { file, source }
     }
 
-    fn advance(&mut self, n_bytes: usize) {
-        self.n_bytes += n_bytes as u64;
+    /// Gives a stored tensor back and reports it as packed.
+    fn advance(&mut self, stored: &[u8]) {
+        self.files.tensors().give_back(stored);
+        self.n_bytes += stored.len() as u64;
         if let Some(progress) = self.options.progress {
             let (n_bytes, n_total_bytes) = (self.n_bytes, self.n_total_bytes);
-            progress(LoadProgress { n_bytes: n_bytes.min(n_total_bytes), n_total_bytes });
+            let n_bytes = n_bytes.min(n_total_bytes);
+            progress(LoadProgress { n_bytes, n_total_bytes, is_cached: false });
         }
     }
 }

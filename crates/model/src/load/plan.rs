@@ -1,6 +1,7 @@
 //! Every tensor that a spec asks for, looked up and checked before anything is packed.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use pelton_quant::{QuantError, for_dtype, supported_names};
 use pelton_tensor::{DType, TensorView};
@@ -56,6 +57,21 @@ impl<'a> Part<'a> {
         self.view.dtype
     }
 
+    /// Rows.
+    pub(super) fn n(&self) -> usize {
+        self.view.shape[0]
+    }
+
+    /// Elements of a row.
+    pub(super) fn k(&self) -> usize {
+        self.view.shape.get(1).copied().unwrap_or(1)
+    }
+
+    /// The tensor's bytes as they lie in the file.
+    pub(super) fn stored(&self) -> &'a [u8] {
+        self.view.data
+    }
+
     /// The tensor's bytes with its rows in the order of the decoder.
     pub(super) fn ordered(&self) -> Cow<'a, [u8]> {
         match self.n_interleaved_heads {
@@ -70,11 +86,32 @@ impl<'a> Part<'a> {
     }
 }
 
-impl LinearPlan<'_> {
+impl<'a> LinearPlan<'a> {
     /// Rows of all parts.
     pub(super) fn n(&self) -> usize {
-        self.parts.iter().map(|part| part.view.shape[0]).sum()
+        self.parts.iter().map(Part::n).sum()
     }
+
+    /// Neighbours of one type, which become one matrix.
+    pub(super) fn runs(&self) -> impl Iterator<Item = &[Part<'a>]> {
+        self.parts.chunk_by(|a, b| a.dtype() == b.dtype())
+    }
+}
+
+/// What a matrix is made of and how: the name of it in a cache of packed weights.
+///
+/// Two recipes are equal only if packing would read the same tensors in the same way:
+/// `blk.0.attn_q.weight q8_0 [64, 64] 4 heads + blk.0.attn_k.weight ...`.
+pub(super) fn recipe(parts: &[Part<'_>]) -> String {
+    let mut text = String::new();
+    for Part { view, n_interleaved_heads } in parts {
+        let separator = if text.is_empty() { "" } else { " + " };
+        let _ = write!(text, "{separator}{} {} {:?}", view.name, view.dtype.name(), view.shape);
+        if let Some(n_heads) = n_interleaved_heads {
+            let _ = write!(text, " {n_heads} heads");
+        }
+    }
+    text
 }
 
 impl<'a> Plan<'a> {
@@ -100,6 +137,16 @@ impl<'a> Plan<'a> {
             final_norm: lookup.norm(Name::FinalNorm, 0, hidden)?,
             head: if spec.tied_embeddings { None } else { Some(table(Name::Head)?) },
         })
+    }
+
+    /// The parts of every matrix that is packed.
+    pub(super) fn matrices(&self) -> Vec<&[Part<'a>]> {
+        let layers = self.layers.iter();
+        layers
+            .flat_map(|layer| [&layer.qkv, &layer.out, &layer.gate_up, &layer.down])
+            .flat_map(LinearPlan::runs)
+            .chain([&self.embedding].into_iter().chain(&self.head).map(std::slice::from_ref))
+            .collect()
     }
 
     /// Stored bytes of everything but biases.

@@ -107,6 +107,10 @@ impl TensorSource for Gguf {
     fn origin(&self) -> &Path {
         self.catalog.files[0].path()
     }
+
+    fn files(&self) -> &[MappedFile] {
+        &self.catalog.files
+    }
 }
 
 /// One tensor's record, its size already computed.

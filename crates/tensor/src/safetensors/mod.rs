@@ -169,6 +169,10 @@ impl TensorSource for Safetensors {
     fn origin(&self) -> &Path {
         &self.origin
     }
+
+    fn files(&self) -> &[MappedFile] {
+        &self.catalog.files
+    }
 }
 
 /// Refuses everything but the plain name of a safetensors file beside the index.

@@ -1,0 +1,205 @@
+//! A file that gets its name only when it is whole.
+//!
+//! ```text
+//! create    a file without a name in the target's folder (Linux, most file systems)
+//! write     whoever dies here, by an error, Ctrl-C or a power cut, leaves nothing behind
+//! publish   fsync, then a temporary name, then a rename over the target
+//! ```
+//!
+//! Whoever opens the target sees the old file or the new one, never a part of one; whoever has the
+//! old one mapped keeps it. Where a file system has no files without names (NFS, some overlays), the
+//! file has its temporary name from the start; it is removed when the value is dropped, but stays
+//! when the process is killed.
+//!
+//! Considered and not taken: `tempfile`, whose named files outlive a Ctrl-C and whose unnamed ones
+//! cannot be given a name; a name in the system's temporary folder, which a rename cannot leave.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// A file being written that will replace the one at its target.
+#[derive(Debug)]
+pub struct PendingFile {
+    file: File,
+    target: PathBuf,
+    /// In the target's folder; no other process of this machine uses it.
+    temporary: PathBuf,
+    is_named: bool,
+}
+
+impl PendingFile {
+    /// Begins a file that will be at `target`.
+    ///
+    /// # Errors
+    ///
+    /// The system's own, when the folder is missing or may not be written to.
+    pub fn create(target: &Path) -> io::Result<Self> {
+        match open_unnamed(folder_of(target)) {
+            Ok(file) => Ok(Self::new(file, target, temporary_name(target), false)),
+            // The error of a kernel or a file system that cannot is not always the same one; where
+            // the folder is at fault, the second try says so too.
+            Err(_) => Self::create_named(target),
+        }
+    }
+
+    fn create_named(target: &Path) -> io::Result<Self> {
+        let temporary = temporary_name(target);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&temporary)?;
+        Ok(Self::new(file, target, temporary, true))
+    }
+
+    fn new(file: File, target: &Path, temporary: PathBuf, is_named: bool) -> Self {
+        Self { file, target: target.to_owned(), temporary, is_named }
+    }
+
+    /// Waits until the disk has the bytes, then puts the file in the target's place.
+    ///
+    /// # Errors
+    ///
+    /// The system's own; then the target is what it was, and the new file is gone.
+    pub fn publish(mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        if !self.is_named {
+            give_name(&self.file, &self.temporary)?;
+            self.is_named = true;
+        }
+        std::fs::rename(&self.temporary, &self.target)?;
+        self.is_named = false;
+        Ok(())
+    }
+}
+
+impl Write for PendingFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Seek for PendingFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+impl Drop for PendingFile {
+    fn drop(&mut self) {
+        if self.is_named {
+            // Nobody is left to be told.
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+fn folder_of(target: &Path) -> &Path {
+    match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// `TARGET.PID.N.tmp`: two writers of one process differ in `N`.
+fn temporary_name(target: &Path) -> PathBuf {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static N_NAMES: AtomicU64 = AtomicU64::new(0);
+    let idx = N_NAMES.fetch_add(1, Ordering::Relaxed);
+    let mut name = target.as_os_str().to_owned();
+    name.push(format!(".{}.{idx}.tmp", std::process::id()));
+    name.into()
+}
+
+#[cfg(target_os = "linux")]
+fn open_unnamed(folder: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).open(folder)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_unnamed(_folder: &Path) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Links a file without a name.
+#[cfg(target_os = "linux")]
+fn give_name(file: &File, name: &Path) -> io::Result<()> {
+    use std::ffi::CString;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::ffi::OsStrExt;
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let to = CString::new(name.as_os_str().as_bytes())?;
+    let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: both strings end with a zero and outlive the call, which only reads them.
+    let answer = unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), follow) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn give_name(_file: &File, _name: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Create = fn(&Path) -> io::Result<PendingFile>;
+    const WAYS: [Create; 2] = [PendingFile::create, PendingFile::create_named];
+
+    fn names(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).expect("a folder");
+        entries.map(|entry| entry.expect("an entry").path()).collect()
+    }
+
+    #[test]
+    fn a_published_file_replaces_its_target_and_nothing_else_stays() {
+        for create in WAYS {
+            let folder = tempfile::tempdir().expect("temp");
+            let target = folder.path().join("target");
+            for text in ["first", "second"] {
+                let mut pending = create(&target).expect("begins");
+                pending.write_all(text.as_bytes()).expect("written");
+                pending.publish().expect("published");
+                assert_eq!(std::fs::read_to_string(&target).expect("there"), text);
+                assert_eq!(names(folder.path()), std::slice::from_ref(&target));
+            }
+        }
+    }
+
+    #[test]
+    fn a_dropped_file_leaves_the_target_and_no_trace() {
+        for create in WAYS {
+            let folder = tempfile::tempdir().expect("temp");
+            let target = folder.path().join("target");
+            std::fs::write(&target, "old").expect("written");
+            let mut pending = create(&target).expect("begins");
+            pending.write_all(b"half").expect("written");
+            // What has no name needs nobody to remove it, not even after a kill.
+            assert_eq!(names(folder.path()).len(), 1 + usize::from(pending.is_named));
+            drop(pending);
+            assert_eq!(std::fs::read_to_string(&target).expect("there"), "old");
+            assert_eq!(names(folder.path()), [target]);
+        }
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_to_is_an_error() {
+        let folder = tempfile::tempdir().expect("temp");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "no folder").expect("written");
+        for create in WAYS {
+            assert!(create(&file.join("target")).is_err());
+            assert!(create(&folder.path().join("missing/target")).is_err());
+        }
+        // A folder in the target's place: the rename fails, and the temporary name goes.
+        std::fs::create_dir(folder.path().join("target")).expect("a folder");
+        for create in WAYS {
+            let pending = create(&folder.path().join("target")).expect("begins");
+            assert!(pending.publish().is_err());
+            assert_eq!(names(folder.path()).len(), 2);
+        }
+    }
+}
