@@ -86,8 +86,12 @@ impl<E: Executor> Executor for Arc<Mutex<E>> {
         locked(self).add(request);
     }
 
-    fn execute(&mut self, plan: &SchedulerOutput) -> Result<Execution, ExecutorError> {
-        locked(self).execute(plan)
+    fn execute(
+        &mut self,
+        plan: &SchedulerOutput,
+        execution: &mut Execution,
+    ) -> Result<(), ExecutorError> {
+        locked(self).execute(plan, execution)
     }
 
     fn finished(&mut self, id: RequestId) {

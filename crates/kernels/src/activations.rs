@@ -45,6 +45,9 @@ impl Forms {
     /// Floats alone.
     pub const F32: Self = Self { f32: true, int8: false, bf16: false, rounded: false };
 
+    /// Int8 alone.
+    pub const INT8: Self = Self { f32: false, int8: true, bf16: false, rounded: false };
+
     /// These forms and the one that a product with `w` reads.
     #[must_use]
     pub fn read_by(mut self, cpu: &Cpu, w: &PackedMatrix) -> Self {
@@ -359,7 +362,7 @@ mod tests {
                         assert_eq!(u32::from(half) << 16, rounded.to_bits());
                     }
                 }
-                let mut alone = Activations::new(width, Forms { int8: true, ..Forms::default() });
+                let mut alone = Activations::new(width, Forms::INT8);
                 cpu.write_rows(&x, &mut alone);
                 let (mut a, mut b) = (vec![0.0; width], vec![0.0; width]);
                 for row in 0..m {
@@ -374,6 +377,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "multiple of 32")]
     fn rows_that_are_not_whole_groups_cannot_be_int8() {
-        let _ = Activations::new(33, Forms { int8: true, ..Forms::default() });
+        let _ = Activations::new(33, Forms::INT8);
     }
 }

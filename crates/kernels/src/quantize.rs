@@ -203,9 +203,7 @@ mod tests {
     }
 
     fn quantize(cpu: &Cpu, x: &[f32], k: usize) -> QuantizedRows {
-        let row = vec![0; crate::WeightLayout::Q8G32.row_bytes(k)];
-        let w = crate::PackedMatrix::pack(cpu, crate::WeightLayout::Q8G32, 1, k, &|_| &row);
-        let mut rows = Activations::new(k, Forms::default().read_by(cpu, &w));
+        let mut rows = Activations::new(k, Forms::INT8);
         cpu.write_rows(x, &mut rows);
         rows.int8().clone()
     }

@@ -1,10 +1,10 @@
 //! Products with every weight layout.
 //!
 //! Bytes are those of the weights, read once; activations and results are in cache. Operations are
-//! `2 · m · n · k`. Activations are quantized beforehand, as a model does once for several
-//! products.
+//! `2 · m · n · k`. Activations are brought into the form that the layout reads
+//! beforehand, as a model does once for several products.
 
-use pelton_kernels::{MatmulInput, MatmulOutput, PackedMatrix, QuantizedRows, WeightLayout};
+use pelton_kernels::{Activations, Forms, MatmulOutput, PackedMatrix, WeightLayout};
 
 use super::block::{Block, Call, Calls, Cost, Multiplier, Sizes, activations};
 
@@ -26,7 +26,11 @@ pub(super) fn blocks(sizes: &Sizes) -> Vec<Block> {
 
 /// What the kernels of a layout multiply with.
 fn multiplier(layout: WeightLayout) -> Multiplier {
-    if layout.needs_quantized_input() { Multiplier::Int8 } else { Multiplier::F32 }
+    match layout {
+        layout if layout.needs_quantized_input() => Multiplier::Int8,
+        WeightLayout::Bf16 => Multiplier::Bf16,
+        _ => Multiplier::F32,
+    }
 }
 
 fn calls(layout: WeightLayout, [n, k]: [usize; 2], sizes: &Sizes) -> Box<Calls> {
@@ -39,18 +43,14 @@ fn calls(layout: WeightLayout, [n, k]: [usize; 2], sizes: &Sizes) -> Box<Calls> 
         matrices.extend((1..n_bytes.div_ceil(each)).map(|_| pack()));
         let mut at = 0;
         for &m in rows {
-            let x = activations(m * k);
+            let mut x = Activations::new(k, Forms::default().read_by(cpu, &matrices[0]));
+            cpu.write_rows(&activations(m * k), &mut x);
             let mut y = vec![0.0; m * n];
-            let mut quantized = QuantizedRows::new();
-            if layout.needs_quantized_input() {
-                cpu.quantize_rows(&x, k, &mut quantized);
-            }
             let mut run = || {
                 let w = &matrices[at % matrices.len()];
                 at += 1;
-                let quantized = w.needs_quantized_input().then_some(&quantized);
                 let output = MatmulOutput { data: &mut y, stride: n, offset: 0 };
-                cpu.matmul(w, MatmulInput { rows: &x, quantized }, output);
+                cpu.matmul(w, &x, output);
             };
             let cost = Cost { n_rows: m, n_bytes: each, n_ops: 2 * m * n * k };
             visit(Call { cost, run: &mut run })?;

@@ -15,20 +15,18 @@ use pelton_kernels::{
 
 use super::block::{Block, Call, Cost, Multiplier, Sizes, activations};
 
-/// Every stored type.
-const KV_DTYPES: &[KvDtype] = &[KvDtype::F32, KvDtype::Bf16];
 /// Tokens of one block, as in the engine.
 const BLOCK_TOKENS: usize = 16;
 
 /// The name of a stored type.
 fn name(dtype: KvDtype) -> String {
-    format!("{dtype:?}").to_lowercase()
+    dtype.name().to_owned()
 }
 
 /// Decoding rows in contexts of several lengths, and a prompt.
 pub(super) fn attention(sizes: &Sizes) -> Vec<Block> {
     let mut blocks = Vec::new();
-    for &dtype in KV_DTYPES {
+    for dtype in KvDtype::ALL {
         for &context in sizes.contexts {
             blocks.push(attend("decode", Layers::new(dtype, context, sizes), 1));
         }
@@ -39,7 +37,7 @@ pub(super) fn attention(sizes: &Sizes) -> Vec<Block> {
 
 /// New rows: one of a decoding sequence, and a prompt.
 pub(super) fn store(sizes: &Sizes) -> Vec<Block> {
-    let of_dtype = |&dtype: &KvDtype| {
+    let of_dtype = |dtype: KvDtype| {
         let layers = Layers::new(dtype, sizes.prompt, sizes);
         let [_, n_kv_heads, head_dim] = sizes.heads;
         Block {
@@ -67,7 +65,7 @@ pub(super) fn store(sizes: &Sizes) -> Vec<Block> {
             }),
         }
     };
-    KV_DTYPES.iter().map(of_dtype).collect()
+    KvDtype::ALL.map(of_dtype).into()
 }
 
 /// The last `n_rows` tokens of the context attend to it.

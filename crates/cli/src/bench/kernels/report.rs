@@ -97,6 +97,8 @@ impl Row {
     pub(super) fn new(named: &Named, cost: Cost, timing: Timing, ceilings: &Ceilings) -> Self {
         let peak = match named.block.multiplier {
             Multiplier::Int8 => ceilings.int8,
+            // A product with 16-bit weights may be computed either way.
+            Multiplier::Bf16 => ceilings.bf16.unwrap_or(0.0).max(ceilings.f32),
             Multiplier::F32 => ceilings.f32,
         };
         let rate = |n: usize| (n > 0).then(|| n as f64 / timing.seconds);
