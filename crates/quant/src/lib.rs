@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod fit;
 mod formats;
 mod packing;
 
