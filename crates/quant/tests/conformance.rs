@@ -4,8 +4,8 @@ use std::path::Path;
 
 use pelton_kernels::{Cpu, Kernels, WeightLayout};
 use pelton_quant::{
-    Compute, FORMATS, QuantError, WeightFormat, dequantize_tensor, for_dtype, pack,
-    quantize_tensor, supported_names,
+    Compute, FORMATS, QuantError, WeightFormat, dequantize_tensor, fitting, for_dtype, for_name,
+    pack, quantize_tensor, supported_names,
 };
 use pelton_tensor::{DType, TensorView};
 use proptest::prelude::*;
@@ -57,6 +57,22 @@ fn every_format_is_registered_once_under_its_type() {
         );
     }
     assert!(for_dtype(DType::Iq2Xxs).is_none());
+}
+
+#[test]
+fn rows_that_are_no_whole_blocks_fall_back_to_eight_bits_and_then_to_floats() {
+    let stored_as = |name, row_len| fitting(for_name(name).expect(name), row_len).name();
+    for (name, row_len, expected) in [
+        ("q4_k", 2048, "Q4_K"),
+        ("q4_k", 896, "Q8_0"),
+        ("q4_k", 80, "F32"),
+        ("Q4_0", 896, "Q4_0"),
+        ("Q4_0", 80, "F32"),
+        ("bf16", 3, "BF16"),
+    ] {
+        assert_eq!(stored_as(name, row_len), expected, "{name}, {row_len}");
+    }
+    assert!(for_name("q9_0").is_none());
 }
 
 proptest! {

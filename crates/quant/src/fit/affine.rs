@@ -14,10 +14,15 @@
 
 use half::f16;
 
-use super::{HUGE, REACH, TINY, WIDEST, importance, nearest, step_for, sum};
+use super::{HUGE, TINY, importance, nearest, step_for, sum};
 
 /// Starts on either side of plain rounding, and how far apart they are in units of `q`.
 const N_STARTS: i32 = 8;
+
+/// A sub-block's step is at most this much wider than that of plain rounding,
+const WIDEST: f32 = 1.15;
+/// and no weight is farther from the range than this part of a step.
+const REACH: f32 = 0.75;
 
 /// `S` sub-blocks of `N` weights: `w = d * scale * q - d_min * min`.
 pub(crate) struct AffineBlock<const N: usize, const S: usize> {
@@ -26,6 +31,17 @@ pub(crate) struct AffineBlock<const N: usize, const S: usize> {
     pub(crate) scales: [u8; S],
     pub(crate) mins: [u8; S],
     pub(crate) q: [[u8; N]; S],
+}
+
+/// Bound on the error of a weight, as a part of the largest magnitude in the block.
+///
+/// Before parameters are rounded a weight is within [`REACH`] of a step, itself [`WIDEST`] times a
+/// plain one. Rounding them to integers moves the ends of the range by half of their steps, and
+/// taking a neighbour by a whole one; the last term is for the steps' own rounding.
+pub(crate) fn affine_error(q_max: f32, scale_max: f32) -> f32 {
+    let range = 2.0 * WIDEST;
+    let beyond = REACH * range / q_max;
+    beyond + 1.5 * (range + 1.0 + beyond) / scale_max + 4.0 / 2048.0
 }
 
 /// Parameters of one sub-block before they are rounded.
@@ -69,7 +85,6 @@ fn round_line<const N: usize>(
         let x = if step > 0.0 { x / step } else { 0.0 };
         nearest(x, 0.0, scale_max)
     };
-    let [low, high] = ends(weights);
     let middle = (in_steps(line.scale, steps.scale), in_steps(line.min, steps.min));
     let importance = importance(weights);
     let (mut best, mut least) = (middle, f32::INFINITY);
@@ -77,10 +92,6 @@ fn round_line<const N: usize>(
         let scale = nearest(middle.0 + scale_shift, 0.0, scale_max);
         let min = nearest(middle.1 + min_shift, 0.0, scale_max);
         let [d, offset] = [steps.scale * scale, steps.min * min];
-        let is_reached = low + offset >= -REACH * d && high + offset <= (q_max + REACH) * d;
-        if !is_reached && (scale, min) != middle {
-            continue;
-        }
         let inverse = if d > 0.0 { 1.0 / d } else { 0.0 };
         let [error] = sum(weights, &importance, |w, u| {
             let q = nearest((w + offset) * inverse, 0.0, q_max);
@@ -210,5 +221,26 @@ impl<const N: usize> Problem<N> {
         fit.scale * self.q_max <= WIDEST * self.range
             && fit.offset.abs() <= REACH * fit.scale
             && last >= self.range - REACH * fit.scale
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fit::testing::clustered;
+
+    #[test]
+    fn no_weight_is_far_from_the_range_and_no_step_is_much_wider_than_plain() {
+        for row in 0..500 {
+            let weights = clustered(row);
+            let [low, high] = ends(&weights);
+            for q_max in [3.0, 15.0] {
+                let line = fit_line(&weights, q_max);
+                let slack = REACH * line.scale + 1e-5;
+                assert!(line.scale * q_max <= WIDEST * (high - low) + 1e-5);
+                assert!(line.min >= 0.0 && -line.min <= low + slack, "{weights:?}");
+                assert!(line.scale * q_max - line.min >= high - slack, "{weights:?}");
+            }
+        }
     }
 }

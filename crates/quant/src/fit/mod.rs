@@ -23,7 +23,7 @@
 //! **What a search may not do.** Least squares would leave one outlier among small weights far
 //! outside the range. A candidate is taken only if its range reaches every weight to within about a
 //! step, and its step is not much wider than that of plain rounding; that is what makes the error
-//! of each single weight bounded. On Gaussian and on heavier-tailed rows this costs nothing.
+//! of each single weight bounded. On Gaussian rows this costs nothing.
 //!
 //! Sums run in 8 striped lanes, so that they are quick without intrinsics and the same everywhere.
 
@@ -31,8 +31,8 @@ mod affine;
 mod signed;
 mod step;
 
-pub(crate) use affine::fit_affine_block;
-pub(crate) use signed::{Grid, Integers, fit_scale, fit_signed_block};
+pub(crate) use affine::{affine_error, fit_affine_block};
+pub(crate) use signed::{Grid, Integers, fit_scale, fit_signed_block, signed_error};
 pub(crate) use step::{saturating_half, step_for};
 
 /// Lanes of every sum.
@@ -42,11 +42,6 @@ const LANES: usize = 8;
 /// sum overflows or vanishes.
 const HUGE: f32 = 1e9;
 const TINY: f32 = 1e-12;
-
-/// A search keeps a step only if it is at most this much wider than that of plain rounding,
-const WIDEST: f32 = 1.15;
-/// and, where there is a minimum, if no weight is farther than this part of a step from the range.
-const REACH: f32 = 0.75;
 
 /// The integer nearest to `x` in `low..=high`, ties to even; magnitudes below 2^22 only.
 ///
@@ -58,25 +53,6 @@ pub(crate) fn nearest(x: f32, low: f32, high: f32) -> f32 {
     let x = if x > low { x } else { low };
     let x = if x < high { x } else { high };
     (x + SHIFT) - SHIFT
-}
-
-/// Bound on the error of a weight as [`fit_affine_block`] stores it, as a part of the largest
-/// magnitude in the block.
-///
-/// A weight is within [`REACH`] of a step, which is at most [`WIDEST`] times a plain one. Rounding
-/// scale and minimum to integers moves the ends of the range by half of their steps; the last term
-/// is for rounding these to half precision.
-pub(crate) fn affine_error(q_max: f32, scale_max: f32) -> f32 {
-    let range = 2.0 * WIDEST;
-    let beyond = REACH * range / q_max;
-    beyond + 0.5 * (range + 1.0 + beyond) / scale_max + 4.0 / 2048.0
-}
-
-/// The same for [`fit_signed_block`], whose scales are below `scale_limit`: a whole step of the
-/// shorter side, and a scale that is half a unit off for being rounded and a whole one for the
-/// neighbour that may be taken instead.
-pub(crate) fn signed_error<G: Grid>(scale_limit: f32) -> f32 {
-    WIDEST * (G::STEP / -G::LOWEST + 1.5 / scale_limit) + 4.0 / 2048.0
 }
 
 /// How much the error of each weight counts.
@@ -103,4 +79,24 @@ fn sum<const N: usize, const T: usize>(
         }
     }
     lanes.map(|[a, b, c, d, e, f, g, h]| ((a + e) + (c + g)) + ((b + f) + (d + h)))
+}
+
+#[cfg(test)]
+mod testing {
+    /// Weights of few distinct values: where least squares would rather give up the rare ones.
+    pub(super) fn clustered(seed: u64) -> [f32; 16] {
+        let mut state = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        std::array::from_fn(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            match (state >> 40) % 10 {
+                0..3 => 0.0,
+                3..7 => 1.0,
+                7 => 1.6,
+                8 => -0.3,
+                _ => 2.2,
+            }
+        })
+    }
 }

@@ -10,10 +10,14 @@
 
 use half::f16;
 
-use super::{HUGE, TINY, WIDEST, importance, nearest, step_for, sum};
+use super::{HUGE, TINY, importance, nearest, step_for, sum};
 
 /// Starts on either side of plain rounding.
 const N_STARTS: i32 = 9;
+
+/// A scale is at most this much larger than that of plain rounding. Weights whose extreme is of the
+/// other sign than the rest want it much larger.
+const WIDEST: f32 = 1.5;
 
 /// The values that a format can store, before the scale.
 pub(crate) trait Grid {
@@ -56,6 +60,14 @@ pub(crate) struct SignedBlock<const N: usize, const S: usize> {
     pub(crate) d: f16,
     pub(crate) scales: [i8; S],
     pub(crate) codes: [[u8; N]; S],
+}
+
+/// Bound on the error of a weight, as a part of the largest magnitude in the block.
+///
+/// A weight is within the largest distance of two values, at a scale of at most [`WIDEST`]. Rounding
+/// that scale to an integer moves it by half a unit, and taking a neighbour by a whole one.
+pub(crate) fn signed_error<G: Grid>(scale_limit: f32) -> f32 {
+    WIDEST * (G::STEP / -G::LOWEST + 1.5 / scale_limit) + 4.0 / 2048.0
 }
 
 /// Fits a block; its scales are integers in `-scale_limit..scale_limit`.
@@ -131,4 +143,24 @@ pub(crate) fn fit_scale<G: Grid, const N: usize>(weights: &[f32; N]) -> f32 {
 fn inverse_or_zero(x: f32) -> f32 {
     let inverse = 1.0 / x;
     if inverse.is_finite() { inverse } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fit::testing::clustered;
+
+    #[test]
+    fn no_weight_is_more_than_a_step_from_the_range() {
+        for row in 0..500 {
+            let weights = clustered(row);
+            let amax = weights.iter().fold(0.0_f32, |amax, w| amax.max(w.abs()));
+            let scale = fit_scale::<Integers<4>, 16>(&weights);
+            assert!(scale.abs() <= WIDEST * amax / 4.0 + 1e-5, "{weights:?}");
+            for w in weights {
+                let (down, up) = (-5.0 * scale.abs() - 1e-5, 5.0 * scale.abs() + 1e-5);
+                assert!(down <= w && w <= up, "{weights:?}");
+            }
+        }
+    }
 }

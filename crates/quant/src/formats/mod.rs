@@ -99,6 +99,19 @@ pub fn for_dtype(dtype: DType) -> Option<&'static dyn WeightFormat> {
     FORMATS.iter().copied().find(|format| format.dtype() == dtype)
 }
 
+/// What rows of `row_len` weights are stored as when `wished` is asked for: `wished` when they are
+/// whole blocks of it, else `Q8_0`, else `F32`.
+pub fn fitting(wished: &'static dyn WeightFormat, row_len: usize) -> &'static dyn WeightFormat {
+    let choices: [&'static dyn WeightFormat; 2] = [wished, &q8_0::Q8_0];
+    let fits = |format: &&dyn WeightFormat| row_len.is_multiple_of(format.block_len());
+    choices.into_iter().find(fits).unwrap_or(&f32::F32)
+}
+
+/// The format that users call `name`, in any case.
+pub fn for_name(name: &str) -> Option<&'static dyn WeightFormat> {
+    FORMATS.iter().copied().find(|format| format.name().eq_ignore_ascii_case(name))
+}
+
 /// Names of all formats, for messages.
 pub fn supported_names() -> String {
     FORMATS.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ")
