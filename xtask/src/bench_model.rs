@@ -146,6 +146,8 @@ fn fill(dtype: DType, n: usize, rng: &mut SmallRng, bytes: &mut Vec<u8>) {
         DType::F32 => return keep_sign(bytes, 4, 0x3C00, 0x00FF),
         DType::Bf16 => return keep_sign(bytes, 2, 0x3C00, 0x00FF),
         DType::F16 => return keep_sign(bytes, 2, 0x2000, 0x07FF),
+        // No ternary weight is stored as 3; it becomes 1, which means 0.
+        DType::Tq2_0 => bytes.iter_mut().for_each(|byte| *byte &= !((*byte << 1) & 0xAA)),
         _ => {}
     }
     let (_, parameters) =
@@ -264,4 +266,26 @@ fn write_vocabulary(shape: &Shape, writer: &mut GgufWriter) {
         .metadata("tokenizer.ggml.merges", GgufValue::Array(GgufArray::Strings(merges)))
         .metadata("tokenizer.ggml.eos_token_id", GgufValue::U32(end_id as u32))
         .metadata("tokenizer.ggml.add_bos_token", GgufValue::Bool(false));
+}
+
+#[cfg(test)]
+mod tests {
+    use pelton_quant::FORMATS;
+
+    use super::*;
+
+    #[test]
+    fn random_weights_of_every_format_are_finite_and_about_as_large() {
+        let mut rng = SmallRng::seed_from_u64(7);
+        for format in FORMATS {
+            let (mut bytes, mut weights) = (Vec::new(), vec![0.0; 1 << 14]);
+            fill(format.dtype(), weights.len(), &mut rng, &mut bytes);
+            format.dequantize(&bytes, &mut weights);
+            let n = weights.len() as f32;
+            let mean = weights.iter().sum::<f32>() / n;
+            let rms = (weights.iter().map(|w| w * w).sum::<f32>() / n).sqrt();
+            assert!((0.01..0.04).contains(&rms), "{}: {rms}", format.name());
+            assert!(mean.abs() < 0.2 * rms, "{}: mean {mean}, rms {rms}", format.name());
+        }
+    }
 }

@@ -6,6 +6,7 @@ use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use pelton_model::{ModelFiles, export_gguf, inspect};
 use pelton_quant::{WeightFormat, for_name};
+use pelton_tensor::DType;
 
 /// Writes a Hugging Face folder as a GGUF file.
 #[derive(clap::Args, Debug)]
@@ -57,13 +58,14 @@ pub(crate) fn print_fallbacks(written: &ModelFiles, wished: &dyn WeightFormat) {
     let tensors = written.tensors();
     let views = tensors.names().into_iter().filter_map(|name| tensors.get(name));
     let matrices: Vec<_> = views.filter(|view| view.shape.len() == 2).collect();
-    let n_others = matrices.iter().filter(|view| view.dtype != wished.dtype()).count();
-    if n_others > 0 {
-        println!(
-            "{n_others} of {} matrices are not {}: their rows are no whole blocks of {}",
-            matrices.len(),
-            wished.name(),
-            wished.block_len()
-        );
+    for dtype in [DType::Q8_0, DType::F32] {
+        let n_stored = matrices.iter().filter(|view| view.dtype == dtype).count();
+        if n_stored > 0 && dtype != wished.dtype() {
+            println!(
+                "{n_stored} of {} matrices fell back to {dtype}: their rows are no whole blocks of {}",
+                matrices.len(),
+                wished.block_len()
+            );
+        }
     }
 }
