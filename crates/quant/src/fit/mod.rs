@@ -38,8 +38,8 @@ pub(crate) use step::{saturating_half, step_for};
 /// Lanes of every sum.
 const LANES: usize = 8;
 
-/// Beyond this no format here can store a weight; below its inverse all store zero. Between them no
-/// sum overflows or vanishes.
+/// Larger magnitudes are cut off, smaller ones are zero: no scale of half precision reaches either.
+/// Between them no sum overflows or vanishes.
 const HUGE: f32 = 1e9;
 const TINY: f32 = 1e-12;
 
@@ -83,20 +83,22 @@ fn sum<const N: usize, const T: usize>(
 
 #[cfg(test)]
 mod testing {
-    /// Weights of few distinct values: where least squares would rather give up the rare ones.
-    pub(super) fn clustered(seed: u64) -> [f32; 16] {
-        let mut state = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        std::array::from_fn(|_| {
+    /// Rows of two to four values and one stray weight, which least squares would rather give up.
+    pub(super) fn stray_weights() -> impl Iterator<Item = [f32; 16]> {
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        let mut next = move |n: u64| {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            match (state >> 40) % 10 {
-                0..3 => 0.0,
-                3..7 => 1.0,
-                7 => 1.6,
-                8 => -0.3,
-                _ => 2.2,
-            }
+            (state >> 40) % n
+        };
+        std::iter::repeat_with(move || {
+            let values = [0; 4].map(|_| next(2001) as f32 / 1000.0 - 1.0);
+            let n_values = 2 + next(3);
+            let mut weights = [0; 16].map(|_| values[next(n_values) as usize]);
+            weights[0] = next(2001) as f32 / 500.0 - 2.0;
+            weights
         })
+        .take(50_000)
     }
 }
