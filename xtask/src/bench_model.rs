@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use pelton_model::ModelFiles;
+use pelton_quant::{fitting, for_name, supported_names};
 use pelton_tensor::{DType, GgufArray, GgufValue, GgufWriter};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
@@ -19,7 +20,8 @@ pub(crate) struct Args {
     /// Whose shape to take.
     #[arg(long, value_enum)]
     shape: ShapeName,
-    /// How matrices are stored.
+    /// How matrices are stored: any weight format, such as q4_k. Rows that are no whole blocks of it
+    /// are stored as q8_0.
     #[arg(long, default_value = "q8_0")]
     format: String,
     /// File to write.
@@ -87,21 +89,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ShapeName::Llama1b => &LLAMA_1B,
         ShapeName::Qwen05b => &QWEN_05B,
     };
-    let dtype = match args.format.to_ascii_lowercase().as_str() {
-        "f32" => DType::F32,
-        "f16" => DType::F16,
-        "bf16" => DType::Bf16,
-        "q8_0" => DType::Q8_0,
-        "q4_0" => DType::Q4_0,
-        other => bail!("unknown format `{other}`; known are f32, f16, bf16, q8_0, q4_0"),
+    let Some(wished) = for_name(&args.format) else {
+        bail!("unknown format `{}`; known are {}", args.format, supported_names());
+    };
+    let stored_as = |dims: &[usize]| match dims {
+        [_, k] => fitting(wished, *k).dtype(),
+        _ => DType::F32,
     };
     let mut writer = GgufWriter::new();
     write_metadata(shape, dtype, &mut writer);
     write_vocabulary(shape, &mut writer);
     let tensors = tensors(shape);
     for (name, dims) in &tensors {
-        let dtype = if dims.len() == 2 { dtype } else { DType::F32 };
-        writer.tensor(name, dtype, dims);
+        writer.tensor(name, stored_as(dims), dims);
     }
     let mut data = writer.create(&args.out)?;
     let mut rng = SmallRng::seed_from_u64(1);
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     for (name, dims) in &tensors {
         let n: usize = dims.iter().product();
         if dims.len() == 2 {
-            fill(dtype, n, &mut rng, &mut bytes);
+            fill(stored_as(dims), n, &mut rng, &mut bytes);
         } else {
             let value: f32 = if name.ends_with("bias") { 0.01 } else { 1.0 };
             bytes.clear();
@@ -124,6 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let written = ModelFiles::open(&args.out).context("reading the file back")?;
     pelton_model::check(&written).context("reading the file back")?;
     println!("{}: {} bytes", args.out.display(), std::fs::metadata(&args.out)?.len());
+    crate::export::print_fallbacks(&written, wished);
     Ok(())
 }
 
@@ -142,17 +143,47 @@ fn fill(dtype: DType, n: usize, rng: &mut SmallRng, bytes: &mut Vec<u8>) {
     };
     match dtype {
         // Exponents of 2^-7 and 2^-6.
-        DType::F32 => keep_sign(bytes, 4, 0x3C00, 0x00FF),
-        DType::Bf16 => keep_sign(bytes, 2, 0x3C00, 0x00FF),
-        DType::F16 => keep_sign(bytes, 2, 0x2000, 0x07FF),
-        // A half-precision scale before each block: 2^-12 for int8, 2^-8 for int4.
-        DType::Q8_0 => bytes.chunks_exact_mut(34).for_each(|block| set_scale(block, 0x0C00)),
-        _ => bytes.chunks_exact_mut(18).for_each(|block| set_scale(block, 0x1C00)),
+        DType::F32 => return keep_sign(bytes, 4, 0x3C00, 0x00FF),
+        DType::Bf16 => return keep_sign(bytes, 2, 0x3C00, 0x00FF),
+        DType::F16 => return keep_sign(bytes, 2, 0x2000, 0x07FF),
+        // No ternary weight is stored as 3; it becomes 1, which means 0.
+        DType::Tq2_0 => bytes.iter_mut().for_each(|byte| *byte &= !((*byte << 1) & 0xAA)),
+        _ => {}
+    }
+    let (_, parameters) =
+        PARAMETERS.iter().find(|(of, _)| *of == dtype).expect("invariant: a block format");
+    for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+        for (offset, parameter) in *parameters {
+            block[*offset..offset + parameter.len()].copy_from_slice(parameter);
+        }
     }
 }
 
-fn set_scale(block: &mut [u8], bits: u16) {
-    block[..2].copy_from_slice(&bits.to_le_bytes());
+/// What is not random in a block: where its parameters lie, and which bytes they are.
+type Parameters = &'static [(usize, &'static [u8])];
+
+/// Scales in half precision, and minima that bring the mean to about zero.
+static PARAMETERS: &[(DType, Parameters)] = &[
+    (DType::Q8_0, &[(0, &half(0x0C00))]),
+    (DType::Q4_0, &[(0, &half(0x1C00))]),
+    (DType::Q4_1, &[(0, &half(0x1C00)), (2, &half(0xA800))]),
+    (DType::Q5_0, &[(0, &half(0x1800))]),
+    (DType::Q5_1, &[(0, &half(0x1800)), (2, &half(0xA800))]),
+    (DType::Q2K, &[(80, &half(0x1800)), (82, &half(0x1A00))]),
+    (DType::Q3K, &[(108, &half(0x1000))]),
+    (DType::Q4K, &[(0, &half(0x0400)), (2, &half(0x1000))]),
+    (DType::Q5K, &[(0, &half(0x0200)), (2, &half(0x1000))]),
+    (DType::Q6K, &[(208, &half(0x0100))]),
+    (DType::Iq4Nl, &[(0, &half(0x0C00))]),
+    (DType::Iq4Xs, &[(0, &half(0x0100))]),
+    (DType::Mxfp4, &[(0, &[120])]),
+    (DType::Tq2_0, &[(64, &half(0x2400))]),
+    (DType::Tq1_0, &[(52, &half(0x2400))]),
+];
+
+/// The bytes of a half-precision number.
+const fn half(bits: u16) -> [u8; 2] {
+    bits.to_le_bytes()
 }
 
 fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
@@ -248,4 +279,26 @@ fn write_vocabulary(shape: &Shape, writer: &mut GgufWriter) {
         .metadata("tokenizer.ggml.merges", GgufValue::Array(GgufArray::Strings(merges)))
         .metadata("tokenizer.ggml.eos_token_id", GgufValue::U32(end_id as u32))
         .metadata("tokenizer.ggml.add_bos_token", GgufValue::Bool(false));
+}
+
+#[cfg(test)]
+mod tests {
+    use pelton_quant::FORMATS;
+
+    use super::*;
+
+    #[test]
+    fn random_weights_of_every_format_are_finite_and_about_as_large() {
+        let mut rng = SmallRng::seed_from_u64(7);
+        for format in FORMATS {
+            let (mut bytes, mut weights) = (Vec::new(), vec![0.0; 1 << 14]);
+            fill(format.dtype(), weights.len(), &mut rng, &mut bytes);
+            format.dequantize(&bytes, &mut weights);
+            let n = weights.len() as f32;
+            let mean = weights.iter().sum::<f32>() / n;
+            let rms = (weights.iter().map(|w| w * w).sum::<f32>() / n).sqrt();
+            assert!((0.01..0.04).contains(&rms), "{}: {rms}", format.name());
+            assert!(mean.abs() < 0.2 * rms, "{}: mean {mean}, rms {rms}", format.name());
+        }
+    }
 }

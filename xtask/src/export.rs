@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use pelton_model::{KvDtype, ModelFiles, export_gguf, inspect};
+use pelton_quant::{WeightFormat, for_name};
+use pelton_tensor::DType;
 
 /// Writes a Hugging Face folder as a GGUF file.
 #[derive(clap::Args, Debug)]
@@ -13,7 +15,8 @@ pub(crate) struct Args {
     folder: PathBuf,
     /// File to write.
     out: PathBuf,
-    /// How matrices are stored: f32, f16, bf16, q8_0 or q4_0.
+    /// How matrices are stored: any weight format, such as q4_k. Rows that are no whole blocks of it
+    /// are stored as q8_0.
     #[arg(long, default_value = "q8_0")]
     format: String,
 }
@@ -44,5 +47,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         facts.architecture,
         facts.n_parameters
     );
+    if let Some(wished) = for_name(&args.format) {
+        print_fallbacks(&written, wished);
+    }
     Ok(())
+}
+
+/// Says how many matrices are not stored as `wished`, if any.
+pub(crate) fn print_fallbacks(written: &ModelFiles, wished: &dyn WeightFormat) {
+    let tensors = written.tensors();
+    let views = tensors.names().into_iter().filter_map(|name| tensors.get(name));
+    let matrices: Vec<_> = views.filter(|view| view.shape.len() == 2).collect();
+    for dtype in [DType::Q8_0, DType::F32] {
+        let n_stored = matrices.iter().filter(|view| view.dtype == dtype).count();
+        if n_stored > 0 && dtype != wished.dtype() {
+            println!(
+                "{n_stored} of {} matrices fell back to {dtype}: their rows are no whole blocks of {}",
+                matrices.len(),
+                wished.block_len()
+            );
+        }
+    }
 }

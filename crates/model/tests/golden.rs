@@ -6,6 +6,7 @@ mod common;
 
 use common::{Golden, all, argmax, bits, golden, run_chunks, run_whole};
 use pelton_model::{ARCHS, Compute, ModelFiles, export_gguf};
+use pelton_tensor::DType;
 
 /// Bound on the worst logit in f32.
 const F32_BOUND: f32 = 1e-4;
@@ -21,6 +22,9 @@ const BOUNDS: &[(&str, Compute, f32)] = &[
     // Weights rounded; with `Auto`, activations too.
     ("Q8_0", Compute::F32, 0.03),
     ("Q8_0", Compute::Auto, 0.04),
+    ("Q5_1", Compute::Auto, 0.20),
+    ("IQ4_NL", Compute::Auto, 0.35),
+    ("MXFP4", Compute::Auto, 0.50),
     ("Q4_0", Compute::F32, 0.35),
     ("Q4_0", Compute::Auto, 0.35),
 ];
@@ -50,6 +54,24 @@ fn greedy_decoding_one_token_at_a_time_gives_the_tokens_of_the_reference() {
         let rows = run_chunks(&mut decoder, &tokens, &chunks, &[3, 1, 4, 0]);
         let chosen: Vec<_> = rows[golden.prompt.len() - 1..].iter().map(|r| argmax(r)).collect();
         assert_eq!(chosen, golden.greedy, "{}", golden.name);
+    }
+}
+
+#[test]
+fn rows_too_short_for_a_format_are_stored_in_eight_bits() {
+    for golden in all() {
+        let files = exported(&golden, "Q4_K");
+        let eight_bits = exported(&golden, "Q8_0");
+        for name in files.tensors().names() {
+            let view = files.tensors().get(name).expect("listed");
+            let is_whole = view.shape.last().is_some_and(|k| k.is_multiple_of(256));
+            if is_whole && view.shape.len() == 2 {
+                assert_eq!(view.dtype, DType::Q4K, "{}: {name}", golden.name);
+            } else {
+                let expected = eight_bits.tensors().get(name).expect("the same tensors");
+                assert_eq!((view.dtype, view.data), (expected.dtype, expected.data), "{name}");
+            }
+        }
     }
 }
 

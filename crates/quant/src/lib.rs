@@ -9,9 +9,10 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod fit;
 mod formats;
 mod packing;
 
 pub use error::{QuantError, Result};
-pub use formats::{FORMATS, WeightFormat, for_dtype, supported_names};
+pub use formats::{FORMATS, WeightFormat, fitting, for_dtype, for_name, supported_names};
 pub use packing::{Compute, dequantize_tensor, pack, quantize_tensor};

@@ -1,7 +1,7 @@
 //! From tensors in files to weights in memory, row by row.
 
 use pelton_kernels::{Cpu, PackedMatrix, WeightLayout};
-use pelton_tensor::TensorView;
+use pelton_tensor::{DType, TensorView};
 
 use crate::{QuantError, Result, WeightFormat, for_dtype, supported_names};
 
@@ -52,16 +52,20 @@ pub fn pack(cpu: &Cpu, parts: &[TensorView<'_>], compute: Compute) -> Result<Pac
         stack.rows.push((n, part.data));
         n += part_n;
     }
-    Ok(match compute {
-        Compute::Auto => PackedMatrix::pack(cpu, format.layout(), n, k, &|row| stack.row(row)),
-        Compute::F32 => PackedMatrix::pack_with(cpu, WeightLayout::F32, n, k, &|row, out| {
-            let mut weights = vec![0.0; k];
-            format.dequantize(stack.row(row), &mut weights);
-            for (bytes, weight) in out.as_chunks_mut().0.iter_mut().zip(weights) {
-                *bytes = weight.to_le_bytes();
-            }
-        }),
-    })
+    let layout = match compute {
+        Compute::Auto => format.layout(),
+        Compute::F32 => WeightLayout::F32,
+    };
+    if layout != WeightLayout::F32 || format.dtype() == DType::F32 {
+        return Ok(PackedMatrix::pack(cpu, layout, n, k, &|row| stack.row(row)));
+    }
+    Ok(PackedMatrix::pack_with(cpu, layout, n, k, &|row, out| {
+        let mut weights = vec![0.0; k];
+        format.dequantize(stack.row(row), &mut weights);
+        for (bytes, weight) in out.as_chunks_mut().0.iter_mut().zip(weights) {
+            *bytes = weight.to_le_bytes();
+        }
+    }))
 }
 
 /// Every element of `view` in single precision, row-major.

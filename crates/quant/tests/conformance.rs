@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use pelton_kernels::{Cpu, Kernels};
+use pelton_kernels::{Cpu, Kernels, WeightLayout};
 use pelton_quant::{
-    Compute, FORMATS, QuantError, WeightFormat, dequantize_tensor, for_dtype, pack,
-    quantize_tensor, supported_names,
+    Compute, FORMATS, QuantError, WeightFormat, dequantize_tensor, fitting, for_dtype, for_name,
+    pack, quantize_tensor, supported_names,
 };
 use pelton_tensor::{DType, TensorView};
 use proptest::prelude::*;
@@ -49,9 +49,9 @@ fn every_format_is_registered_once_under_its_type() {
         assert_eq!(found.name(), format.name());
         assert_eq!(FORMATS.iter().filter(|other| other.dtype() == format.dtype()).count(), 1);
         assert!(supported_names().contains(format.name()));
-        assert_eq!(
-            format.layout().row_bytes(format.block_len()),
-            format.block_bytes(),
+        let is_dequantized = format.layout() == WeightLayout::F32;
+        assert!(
+            is_dequantized || format.layout().row_bytes(format.block_len()) == format.block_bytes(),
             "{}: the kernel layout must hold the format's own bytes",
             format.name()
         );
@@ -59,12 +59,28 @@ fn every_format_is_registered_once_under_its_type() {
     assert!(for_dtype(DType::Iq2Xxs).is_none());
 }
 
+#[test]
+fn rows_that_are_no_whole_blocks_fall_back_to_eight_bits_and_then_to_floats() {
+    let stored_as = |name, row_len| fitting(for_name(name).expect(name), row_len).name();
+    for (name, row_len, expected) in [
+        ("q4_k", 2048, "Q4_K"),
+        ("q4_k", 896, "Q8_0"),
+        ("q4_k", 80, "F32"),
+        ("Q4_0", 896, "Q4_0"),
+        ("Q4_0", 80, "F32"),
+        ("bf16", 3, "BF16"),
+    ] {
+        assert_eq!(stored_as(name, row_len), expected, "{name}, {row_len}");
+    }
+    assert!(for_name("q9_0").is_none());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn the_error_of_every_weight_is_within_the_stated_bound(
-        row in prop::collection::vec(-100.0_f32..100.0, 64),
+        row in prop::collection::vec(-100.0_f32..100.0, 256),
     ) {
         for format in FORMATS {
             let got = dequantize(*format, &quantize(*format, &row));
@@ -84,7 +100,7 @@ proptest! {
 #[test]
 fn a_packed_row_unpacks_to_the_bits_that_the_format_specifies() {
     let cpu = cpu();
-    let [n, k] = [37, 96]; // A last panel that is not full.
+    let [n, k] = [37, 768]; // A last panel that is not full.
     for format in FORMATS {
         let data = quantize(*format, &weights(n * k));
         let expected = dequantize(*format, &data);
@@ -108,7 +124,7 @@ fn any_stored_bytes_have_one_meaning() {
     // Scales may be infinite or not a number in a hostile file; packing must agree even there.
     let cpu = cpu();
     for format in FORMATS {
-        let [n, k] = [16, 64];
+        let [n, k] = [16, 512];
         let n_bytes = n * k / format.block_len() * format.block_bytes();
         let data: Vec<u8> = (0..n_bytes).map(|i| (i * 37 % 251) as u8 ^ 0x80).collect();
         let view = TensorView { name: "w", dtype: format.dtype(), shape: &[n, k], data: &data };
@@ -124,7 +140,7 @@ fn any_stored_bytes_have_one_meaning() {
 #[test]
 fn stacked_parts_are_one_matrix() {
     let cpu = cpu();
-    let k = 64;
+    let k = 256;
     for format in FORMATS {
         let data = quantize(*format, &weights(30 * k));
         let row_bytes = data.len() / 30;
@@ -135,13 +151,13 @@ fn stacked_parts_are_one_matrix() {
             data: &data[rows.start * row_bytes..rows.end * row_bytes],
         };
         let parts = [
-            view("q", &[20, 64], 0..20),
-            view("none", &[0, 64], 20..20),
-            view("k", &[3, 64], 20..23),
-            view("v", &[7, 64], 23..30),
+            view("q", &[20, 256], 0..20),
+            view("none", &[0, 256], 20..20),
+            view("k", &[3, 256], 20..23),
+            view("v", &[7, 256], 23..30),
         ];
         let stacked = pack(&cpu, &parts, Compute::Auto).expect("stacked");
-        let whole = pack(&cpu, &[view("qkv", &[30, 64], 0..30)], Compute::Auto).expect("whole");
+        let whole = pack(&cpu, &[view("qkv", &[30, 256], 0..30)], Compute::Auto).expect("whole");
         let (mut a, mut b) = (vec![0.0; k], vec![0.0; k]);
         for row in 0..30 {
             stacked.unpack_row_f32(row, &mut a);
@@ -152,6 +168,19 @@ fn stacked_parts_are_one_matrix() {
     }
 }
 
+/// Formats without a search for scales: every writer of GGUF files stores the same bits.
+const PLAINLY_ROUNDED: [DType; 9] = [
+    DType::F16,
+    DType::Bf16,
+    DType::Q8_0,
+    DType::Q5_1,
+    DType::Q5_0,
+    DType::Q4_1,
+    DType::Q4_0,
+    DType::Tq2_0,
+    DType::Tq1_0,
+];
+
 #[test]
 fn the_bits_equal_those_of_the_reference_quantizers() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -159,7 +188,8 @@ fn the_bits_equal_those_of_the_reference_quantizers() {
     let f32_format = for_dtype(DType::F32).expect("registered");
     let weights = dequantize(f32_format, &read("weights.f32"));
     assert_eq!(weights.len(), 32 * 32);
-    for format in FORMATS.iter().filter(|format| format.dtype() != DType::F32) {
+    for dtype in PLAINLY_ROUNDED {
+        let format = &for_dtype(dtype).expect("registered");
         let name = format.name();
         let stored = read(&format!("{name}.bin"));
         let got = quantize(*format, &weights);
@@ -177,12 +207,12 @@ fn the_bits_equal_those_of_the_reference_quantizers() {
 #[test]
 fn requantizing_to_the_same_format_changes_nothing() {
     for format in FORMATS {
-        let data = quantize(*format, &weights(128));
-        let view = TensorView { name: "w", dtype: format.dtype(), shape: &[2, 64], data: &data };
+        let data = quantize(*format, &weights(512));
+        let view = TensorView { name: "w", dtype: format.dtype(), shape: &[2, 256], data: &data };
         assert_eq!(quantize_tensor(&view, *format).expect("sound"), data, "{}", format.name());
         for to in FORMATS {
             let bytes = quantize_tensor(&view, *to).expect("sound");
-            assert_eq!(Some(bytes.len()), to.dtype().bytes_for(128));
+            assert_eq!(Some(bytes.len()), to.dtype().bytes_for(512));
         }
     }
 }
@@ -198,11 +228,11 @@ fn tensors_that_cannot_be_weights_are_refused_by_name() {
         data: &data[..dtype.bytes_for(shape.iter().product()).unwrap_or(0)],
     };
     let a = view("a", DType::Q8_0, &[2, 64]);
-    let cases: [(&str, Vec<TensorView<'_>>, &str); 6] = [
+    let cases: [(&str, Vec<TensorView<'_>>, &str); 7] = [
         (
             "no format",
-            vec![view("x", DType::Q2K, &[1, 256])],
-            "type Q2_K are not supported; supported: F32, F16, BF16, Q8_0, Q4_0",
+            vec![view("x", DType::Iq2S, &[1, 256])],
+            "`x`: weights of type IQ2_S are not supported; supported: F32, F16, BF16, Q8_0, Q6_K",
         ),
         ("integers", vec![view("x", DType::I32, &[1, 4])], "`x`: weights of type I32"),
         ("a vector", vec![view("x", DType::F32, &[4])], "`x`: expected a matrix, got shape [4]"),
@@ -210,6 +240,11 @@ fn tensors_that_cannot_be_weights_are_refused_by_name() {
             "broken rows",
             vec![view("x", DType::Q8_0, &[2, 16])],
             "`x`: expected rows in whole blocks of 32",
+        ),
+        (
+            "broken rows of a K format",
+            vec![view("x", DType::Q4K, &[2, 896])],
+            "`x`: expected rows in whole blocks of 256 for Q4_K, got shape [2, 896]",
         ),
         ("two types", vec![a, view("b", DType::Q4_0, &[2, 64])], "`b`: expected Q8_0 like `a`"),
         (

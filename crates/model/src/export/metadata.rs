@@ -9,8 +9,26 @@ use crate::files::ModelFiles;
 use crate::rope::{RopeScaling, RopeSpec};
 
 /// Numbers that readers use to tell what most of a file is stored as.
-const FILE_TYPES: &[(&str, u32)] =
-    &[("F32", 0), ("F16", 1), ("Q4_0", 2), ("Q8_0", 7), ("BF16", 32)];
+const FILE_TYPES: &[(&str, u32)] = &[
+    ("F32", 0),
+    ("F16", 1),
+    ("Q4_0", 2),
+    ("Q4_1", 3),
+    ("Q8_0", 7),
+    ("Q5_0", 8),
+    ("Q5_1", 9),
+    ("Q2_K", 10),
+    ("Q3_K", 11),
+    ("Q4_K", 14),
+    ("Q5_K", 16),
+    ("Q6_K", 18),
+    ("IQ4_NL", 25),
+    ("IQ4_XS", 30),
+    ("BF16", 32),
+    ("TQ1_0", 36),
+    ("TQ2_0", 37),
+    ("MXFP4", 38),
+];
 
 pub(super) fn write(
     files: &ModelFiles,

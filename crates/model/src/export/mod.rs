@@ -10,7 +10,7 @@ mod tokenizer;
 use std::path::Path;
 
 use pelton_base::limits;
-use pelton_quant::{FORMATS, WeightFormat, for_dtype, quantize_tensor};
+use pelton_quant::{WeightFormat, fitting, for_dtype, for_name, quantize_tensor, supported_names};
 use pelton_tensor::{DType, GgufWriter, TensorView};
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ pub struct ExportProgress {
 /// Writes the model as a GGUF file at `out`, matrices stored as `format`.
 ///
 /// `format` is a name in [`pelton_quant::FORMATS`], in any case. A matrix whose rows are no whole
-/// number of the format's blocks stays in f32. Progress is reported after each tensor.
+/// number of the format's blocks becomes Q8_0, or f32 if that cannot hold it either. Progress is reported after each tensor.
 ///
 /// # Errors
 ///
@@ -60,9 +60,10 @@ pub fn export_gguf(
     let divisors = metadata::divisor_tensors(&spec.rope);
     let tensors = list(files, &spec);
     let stored_as = |view: &TensorView<'_>| -> &dyn WeightFormat {
-        let k = view.shape.last().copied().unwrap_or(1);
-        let is_matrix = view.shape.len() == 2 && k.is_multiple_of(format.block_len());
-        if is_matrix { format } else { for_dtype(DType::F32).expect("invariant: F32 is known") }
+        match view.shape {
+            [_, k] => fitting(format, *k),
+            _ => for_dtype(DType::F32).expect("invariant: F32 is known"),
+        }
     };
     for (name, values) in &divisors {
         writer.tensor(*name, DType::F32, &[values.len()]);
@@ -109,9 +110,8 @@ fn read_json(file: &Path) -> Result<Option<Value>, ModelError> {
 }
 
 fn find_format(name: &str) -> Result<&'static dyn WeightFormat, ModelError> {
-    FORMATS.iter().copied().find(|f| f.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
-        let known: Vec<_> = FORMATS.iter().map(|f| f.name()).collect();
-        ModelError::Export(format!("unknown format `{name}`; known are {}", known.join(", ")))
+    for_name(name).ok_or_else(|| {
+        ModelError::Export(format!("unknown format `{name}`; known are {}", supported_names()))
     })
 }
 

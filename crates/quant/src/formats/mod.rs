@@ -3,8 +3,26 @@
 mod bf16;
 mod f16;
 mod f32;
+mod fifth_bit;
+mod iq4_nl;
+mod iq4_table;
+mod iq4_xs;
+mod k_scales;
+mod mxfp4;
+mod pairs;
+mod q2_k;
+mod q3_k;
 mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
 mod q8_0;
+mod ternary;
+mod tq1_0;
+mod tq2_0;
 
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
@@ -16,7 +34,8 @@ pub trait WeightFormat: Sync {
     /// How the elements are stored in files.
     fn dtype(&self) -> DType;
 
-    /// The kernel layout that holds these weights without losing a bit.
+    /// The kernel layout that holds these weights without losing a bit: one whose source rows are
+    /// this format's own bytes, or [`WeightLayout::F32`], for which rows are dequantized.
     fn layout(&self) -> WeightLayout;
 
     /// Stores `row` in `out`; finite weights only.
@@ -54,12 +73,43 @@ pub trait WeightFormat: Sync {
 }
 
 /// Every format. Conformance tests iterate over this table.
-pub static FORMATS: &[&dyn WeightFormat] =
-    &[&f32::F32, &f16::F16, &bf16::Bf16, &q8_0::Q8_0, &q4_0::Q4_0];
+pub static FORMATS: &[&dyn WeightFormat] = &[
+    &f32::F32,
+    &f16::F16,
+    &bf16::Bf16,
+    &q8_0::Q8_0,
+    &q6_k::Q6K,
+    &q5_k::Q5K,
+    &q5_1::Q5_1,
+    &q5_0::Q5_0,
+    &q4_k::Q4K,
+    &q4_1::Q4_1,
+    &q4_0::Q4_0,
+    &iq4_nl::Iq4Nl,
+    &iq4_xs::Iq4Xs,
+    &mxfp4::Mxfp4,
+    &q3_k::Q3K,
+    &q2_k::Q2K,
+    &tq2_0::Tq2_0,
+    &tq1_0::Tq1_0,
+];
 
 /// The format that stores elements as `dtype`, or `None` when there is none yet.
 pub fn for_dtype(dtype: DType) -> Option<&'static dyn WeightFormat> {
     FORMATS.iter().copied().find(|format| format.dtype() == dtype)
+}
+
+/// What rows of `row_len` weights are stored as when `wished` is asked for: `wished` when they are
+/// whole blocks of it, else `Q8_0`, else `F32`.
+pub fn fitting(wished: &'static dyn WeightFormat, row_len: usize) -> &'static dyn WeightFormat {
+    let choices: [&'static dyn WeightFormat; 2] = [wished, &q8_0::Q8_0];
+    let fits = |format: &&dyn WeightFormat| row_len.is_multiple_of(format.block_len());
+    choices.into_iter().find(fits).unwrap_or(&f32::F32)
+}
+
+/// The format that users call `name`, in any case.
+pub fn for_name(name: &str) -> Option<&'static dyn WeightFormat> {
+    FORMATS.iter().copied().find(|format| format.name().eq_ignore_ascii_case(name))
 }
 
 /// Names of all formats, for messages.

@@ -46,7 +46,9 @@ pub(super) struct Cost {
 pub(super) enum Multiplier {
     /// Integer dot products of quantized weights and activations.
     Int8,
-    /// Everything else: all float layouts are widened to f32.
+    /// Products of bf16 weights and activations, as pairs or widened.
+    Bf16,
+    /// Everything else: the other float layouts are widened to f32.
     F32,
 }
 
