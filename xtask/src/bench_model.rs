@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
-use pelton_model::ModelFiles;
-use pelton_quant::{fitting, for_name, supported_names};
+use pelton_model::{ModelFiles, gguf_file_type};
+use pelton_quant::{WeightFormat, fitting, for_name, supported_names};
 use pelton_tensor::{DType, GgufArray, GgufValue, GgufWriter};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         _ => DType::F32,
     };
     let mut writer = GgufWriter::new();
-    write_metadata(shape, dtype, &mut writer);
+    write_metadata(shape, wished, &mut writer);
     write_vocabulary(shape, &mut writer);
     let tensors = tensors(shape);
     for (name, dims) in &tensors {
@@ -213,9 +213,11 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
     all
 }
 
-fn write_metadata(shape: &Shape, dtype: DType, writer: &mut GgufWriter) {
+fn write_metadata(shape: &Shape, format: &dyn WeightFormat, writer: &mut GgufWriter) {
     writer.metadata("general.architecture", GgufValue::String(shape.arch.to_owned()));
-    writer.metadata("general.file_type", GgufValue::U32(file_type(dtype)));
+    if let Some(file_type) = gguf_file_type(format) {
+        writer.metadata("general.file_type", GgufValue::U32(file_type));
+    }
     for (key, n) in [
         ("context_length", shape.context),
         ("embedding_length", shape.hidden),
@@ -230,18 +232,6 @@ fn write_metadata(shape: &Shape, dtype: DType, writer: &mut GgufWriter) {
     let key = format!("{}.attention.layer_norm_rms_epsilon", shape.arch);
     writer.metadata(key, GgufValue::F32(shape.eps));
     writer.metadata(format!("{}.rope.freq_base", shape.arch), GgufValue::F32(shape.rope_base));
-}
-
-/// `general.file_type`: how most tensors are stored. Pelton looks at the tensors themselves; other
-/// engines refuse a file that does not say.
-fn file_type(dtype: DType) -> u32 {
-    match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::Q4_0 => 2,
-        DType::Q8_0 => 7,
-        _ => 32,
-    }
 }
 
 /// The character that stands for a byte in byte-level vocabularies.

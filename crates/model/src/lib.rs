@@ -40,7 +40,7 @@ pub use comm::{CommError, Communicator, SoleRank};
 pub use config::{HfConfig, Window, parse_config};
 pub use decoder::{Decoder, ForwardInput};
 pub use error::ModelError;
-pub use export::{ExportProgress, export_gguf};
+pub use export::{ExportProgress, export_gguf, gguf_file_type};
 pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
 pub use inspect::{Inspection, TensorTotals, inspect};

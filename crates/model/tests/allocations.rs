@@ -42,7 +42,12 @@ fn decode(decoder: &mut Decoder<CpuBackend>, m: usize) -> u64 {
     let tokens: Vec<TokenId> = (0..m as u32).map(|s| TokenId(s * 7)).collect();
     let rows: Vec<usize> = (0..m).collect();
     let mut sequences: Vec<ForwardSequence<'_>> = (0..m)
-        .map(|s| ForwardSequence { rows: s..s + 1, first_position: 0, block_table: &tables[s], tree: None })
+        .map(|s| ForwardSequence {
+            rows: s..s + 1,
+            first_position: 0,
+            block_table: &tables[s],
+            tree: None,
+        })
         .collect();
     let mut kv = decoder.new_kv(m * N_BLOCKS, BLOCK);
     let mut logits = Vec::new();

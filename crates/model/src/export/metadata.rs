@@ -30,6 +30,12 @@ const FILE_TYPES: &[(&str, u32)] = &[
     ("MXFP4", 38),
 ];
 
+/// The number that stands in `general.file_type` of a file whose matrices are stored as `format`;
+/// other engines refuse a file that does not say. `None` where no number exists.
+pub fn gguf_file_type(format: &dyn WeightFormat) -> Option<u32> {
+    FILE_TYPES.iter().find(|(name, _)| *name == format.name()).map(|(_, number)| *number)
+}
+
 pub(super) fn write(
     files: &ModelFiles,
     spec: &ArchSpec,
@@ -50,8 +56,8 @@ pub(super) fn write(
     if let Some(name) = files.path().file_name() {
         writer.metadata("general.name", text(&name.to_string_lossy()));
     }
-    if let Some((_, file_type)) = FILE_TYPES.iter().find(|(name, _)| *name == format.name()) {
-        writer.metadata("general.file_type", GgufValue::U32(*file_type));
+    if let Some(file_type) = gguf_file_type(format) {
+        writer.metadata("general.file_type", GgufValue::U32(file_type));
     }
     writer.metadata("general.quantization_version", GgufValue::U32(2));
 

@@ -7,6 +7,8 @@ mod metadata;
 mod sampling;
 mod tokenizer;
 
+pub use metadata::gguf_file_type;
+
 use std::path::Path;
 
 use pelton_base::limits;

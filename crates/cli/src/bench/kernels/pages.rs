@@ -81,7 +81,8 @@ fn attend(what: &str, layers: Layers, n_rows: usize) -> Block {
             let mut out = vec![0.0; q.len()];
             let blocks: Vec<u32> = (0..context.div_ceil(BLOCK_TOKENS) as u32).collect();
             let first_position = context - n_rows;
-            let sequence = AttentionSeq { rows: 0..n_rows, first_position, block_table: &blocks };
+            let rows = 0..n_rows;
+            let sequence = AttentionSeq { rows, first_position, block_table: &blocks, tree: None };
             let input = AttentionInput {
                 q: StridedRows::dense(&q, n_heads * head_dim),
                 n_heads,
@@ -89,6 +90,7 @@ fn attend(what: &str, layers: Layers, n_rows: usize) -> Block {
                 scale: 1.0 / (head_dim as f32).sqrt(),
                 window: None,
                 softcap: None,
+                sinks: None,
             };
             let mut at = 0;
             let mut run = || {

@@ -27,9 +27,9 @@ use std::io::Write;
 use pelton_model::{LoadOptions, available_memory_bytes};
 
 use super::ceilings::Ceilings;
-use crate::interrupt::StopFlag;
 use crate::args::BenchModelArgs;
 use crate::failure::{Failure, Result};
+use crate::interrupt::StopFlag;
 use crate::model;
 use crate::progress::Progress;
 use plan::Plan;

@@ -24,8 +24,8 @@ use pelton_engine::{
 use pelton_model::{Backend, CpuBackend, Decoder, ForwardInput, ForwardSequence};
 
 use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Needs, Plan, SHORT_TOKENS, STEP_TOKENS, Variant};
-use crate::interrupt::StopFlag;
 use crate::failure::{Failure, Result};
+use crate::interrupt::StopFlag;
 
 /// Verifications per round.
 const VERIFICATIONS: usize = 8;
@@ -218,6 +218,7 @@ impl Subject {
             rows: 0..n_rows,
             first_position: first,
             block_table: &self.block_table,
+            tree: None,
         };
         let input = ForwardInput {
             tokens: &self.sequence[first..first + n_rows],
