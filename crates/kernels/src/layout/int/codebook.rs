@@ -13,7 +13,7 @@ const NON_LINEAR: [i8; 16] =
 /// Twice the values of a 4-bit float with 2 bits of exponent and 1 of mantissa.
 const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Four quads of entries.
+/// Two quads of entries.
 ///
 /// # Safety
 ///
@@ -24,15 +24,13 @@ unsafe fn entries<S: Bytes>(
     table: &[i8; 16],
     block: Block,
     offset: usize,
-    half: usize,
-) -> [S::B; 4] {
+    pair: usize,
+) -> [S::B; 2] {
     // SAFETY: the caller vouches for the lines.
     unsafe {
         [
-            s.lookup(table, nibble_quad(s, block, offset, half, 0)),
-            s.lookup(table, nibble_quad(s, block, offset, half, 1)),
-            s.lookup(table, nibble_quad(s, block, offset, half, 2)),
-            s.lookup(table, nibble_quad(s, block, offset, half, 3)),
+            s.lookup(table, nibble_quad(s, block, offset, 2 * pair)),
+            s.lookup(table, nibble_quad(s, block, offset, 2 * pair + 1)),
         ]
     }
 }
@@ -69,9 +67,9 @@ unsafe impl IntLayout for Iq4Nl {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, half: usize) -> [S::B; 4] {
+    unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, pair: usize) -> [S::B; 2] {
         // SAFETY: the lines follow the head.
-        unsafe { entries(s, &NON_LINEAR, block, HALVES, half) }
+        unsafe { entries(s, &NON_LINEAR, block, HALVES, pair) }
     }
 }
 
@@ -123,10 +121,10 @@ unsafe impl IntLayout for Iq4Xs {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, half: usize) -> [S::B; 4] {
+    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2] {
         let lines = HALVES + group * Self::GROUP_BYTES + PANEL;
         // SAFETY: the lines of the group.
-        unsafe { entries(s, &NON_LINEAR, block, lines, half) }
+        unsafe { entries(s, &NON_LINEAR, block, lines, pair) }
     }
 }
 
@@ -174,8 +172,8 @@ unsafe impl IntLayout for Mxfp4 {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, half: usize) -> [S::B; 4] {
+    unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, pair: usize) -> [S::B; 2] {
         // SAFETY: the lines follow the head.
-        unsafe { entries(s, &TWICE_E2M1, block, PANEL, half) }
+        unsafe { entries(s, &TWICE_E2M1, block, PANEL, pair) }
     }
 }

@@ -123,15 +123,13 @@ unsafe impl IntLayout for Q2K {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, half: usize) -> [S::B; 4] {
+    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2] {
         let lines = Self::HEAD + group * Self::GROUP_BYTES + 2 * PANEL;
         // SAFETY: the 2 lines of the group.
         unsafe {
             [
-                pair_quad(s, block, [lines, 0], half, 0),
-                pair_quad(s, block, [lines, 0], half, 1),
-                pair_quad(s, block, [lines, 0], half, 2),
-                pair_quad(s, block, [lines, 0], half, 3),
+                pair_quad(s, block, [lines, 0], 2 * pair),
+                pair_quad(s, block, [lines, 0], 2 * pair + 1),
             ]
         }
     }
@@ -218,17 +216,18 @@ unsafe impl IntLayout for Q3K {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, half: usize) -> [S::B; 4] {
+    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2] {
         let lines = Self::HEAD + group * Self::GROUP_BYTES + Self::SCALES;
-        let mut quads = [s.bytes(&[0; 64]); 4];
-        for (i, quad) in quads.iter_mut().enumerate() {
-            // SAFETY: the 3 lines of the group.
-            unsafe {
-                let low = pair_quad(s, block, [lines, 0], half, i);
-                *quad = s.or(low, bit_quad(s, block, [lines + 128, 2], half, i));
-            }
+        let quads = [2 * pair, 2 * pair + 1];
+        // SAFETY: the 3 lines of the group.
+        unsafe {
+            let first = pair_quad(s, block, [lines, 0], quads[0]);
+            let second = pair_quad(s, block, [lines, 0], quads[1]);
+            [
+                s.or(first, bit_quad(s, block, [lines + 128, 2], quads[0])),
+                s.or(second, bit_quad(s, block, [lines + 128, 2], quads[1])),
+            ]
         }
-        quads
     }
 }
 
@@ -323,15 +322,15 @@ macro_rules! with_minima {
 
             #[inline(always)]
             unsafe fn weights<S: Bytes>(
-                s: S, block: Block, group: usize, half: usize,
-            ) -> [S::B; 4] {
+                s: S, block: Block, group: usize, pair: usize,
+            ) -> [S::B; 2] {
                 let lines = Self::HEAD + group * Self::GROUP_BYTES + Self::SCALES;
                 // SAFETY: the lines of the group.
                 unsafe {
                     if $high {
-                        five_bit_quads(s, block, [lines, lines + 256], half)
+                        five_bit_quads(s, block, [lines, lines + 256], pair)
                     } else {
-                        nibble_quads(s, block, lines, half)
+                        nibble_quads(s, block, lines, pair)
                     }
                 }
             }
@@ -412,15 +411,15 @@ unsafe impl IntLayout for Q6K {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, half: usize) -> [S::B; 4] {
+    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2] {
         let lines = Self::HEAD + group * Self::GROUP_BYTES + Self::SCALES;
         // SAFETY: the 6 lines of the group.
         unsafe {
-            let mut quads = nibble_quads(s, block, lines, half);
-            for (i, quad) in quads.iter_mut().enumerate() {
-                *quad = s.or(*quad, pair_quad(s, block, [lines + 256, 4], half, i));
-            }
-            quads
+            let [first, second] = nibble_quads(s, block, lines, pair);
+            [
+                s.or(first, pair_quad(s, block, [lines + 256, 4], 2 * pair)),
+                s.or(second, pair_quad(s, block, [lines + 256, 4], 2 * pair + 1)),
+            ]
         }
     }
 }

@@ -78,25 +78,19 @@ pub(super) fn place_half(source: &[u8], block: &mut [u8], offset: usize, lane: u
 /// Bytes of a row of sixteen half-precision numbers.
 pub(super) const HALVES: usize = PANEL * 2;
 
-/// Quad `i` (of 4) of half `half`, from 4 lines of nibbles at `offset`.
+/// Quad `quad` (of 8), from 4 lines of nibbles at `offset`.
 ///
 /// # Safety
 ///
 /// The 4 lines are inside the block.
 #[inline(always)]
-pub(super) unsafe fn nibble_quad<S: Bytes>(
-    s: S,
-    block: Block,
-    offset: usize,
-    half: usize,
-    i: usize,
-) -> S::B {
-    // SAFETY: `i` is below 4.
-    let line = s.bytes(unsafe { block.at(offset + i * 64) });
-    s.and(if half == 0 { line } else { s.shr(line, 4) }, 15)
+pub(super) unsafe fn nibble_quad<S: Bytes>(s: S, block: Block, offset: usize, quad: usize) -> S::B {
+    // SAFETY: there are 4 lines.
+    let line = s.bytes(unsafe { block.at(offset + quad % 4 * 64) });
+    s.and(if quad < 4 { line } else { s.shr(line, 4) }, 15)
 }
 
-/// Quad `i` (of 4) of half `half`, from 2 lines of bit pairs at `offset`, moved up by `up` bits.
+/// Quad `quad` (of 8), from 2 lines of bit pairs at `offset`, moved up by `up` bits.
 ///
 /// # Safety
 ///
@@ -106,15 +100,14 @@ pub(super) unsafe fn pair_quad<S: Bytes>(
     s: S,
     block: Block,
     [offset, up]: [usize; 2],
-    half: usize,
-    i: usize,
+    quad: usize,
 ) -> S::B {
     // SAFETY: there are 2 lines.
-    let line = s.bytes(unsafe { block.at(offset + i % 2 * 64) });
-    shifted(s, line, (2 * half + i / 2) * 2, up, 3)
+    let line = s.bytes(unsafe { block.at(offset + quad % 2 * 64) });
+    shifted(s, line, quad / 2 * 2, up, 3)
 }
 
-/// Quad `i` (of 4) of half `half`, from a line of bits at `offset`, moved up by `up` bits.
+/// Quad `quad` (of 8), from a line of bits at `offset`, moved up by `up` bits.
 ///
 /// # Safety
 ///
@@ -124,12 +117,11 @@ pub(super) unsafe fn bit_quad<S: Bytes>(
     s: S,
     block: Block,
     [offset, up]: [usize; 2],
-    half: usize,
-    i: usize,
+    quad: usize,
 ) -> S::B {
     // SAFETY: the caller vouches for the line.
     let line = s.bytes(unsafe { block.at(offset) });
-    shifted(s, line, 4 * half + i, up, 1)
+    shifted(s, line, quad, up, 1)
 }
 
 /// The bits `mask << from` of every byte, brought to `mask << to`.

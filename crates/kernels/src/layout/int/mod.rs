@@ -70,7 +70,7 @@ pub(crate) struct Group {
 /// # Safety
 ///
 /// Every offset that the reading functions hand to [`Block::at`] is inside `BLOCK_BYTES`, for
-/// `group < LEN / 32` and `half < 2`.
+/// `group < LEN / 32`, `half < 2` and `pair < 4`.
 pub(crate) unsafe trait IntLayout {
     /// Inputs per block.
     const LEN: usize;
@@ -132,12 +132,12 @@ pub(crate) unsafe trait IntLayout {
         s.splat(0.0)
     }
 
-    /// The integers of four quads: inputs `16 half .. 16 half + 16` of the group, as stored.
+    /// The integers of two quads: inputs `8 pair .. 8 pair + 8` of the group, as stored.
     ///
     /// # Safety
     ///
-    /// See [`head`](Self::head).
-    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, half: usize) -> [S::B; 4];
+    /// See [`head`](Self::head); `pair < 4`.
+    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2];
 }
 
 /// Bytes of a panel of `k` inputs.

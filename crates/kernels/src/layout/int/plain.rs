@@ -45,28 +45,21 @@ unsafe impl IntLayout for Q8G32 {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, half: usize) -> [S::B; 4] {
-        // SAFETY: lines `4 half .. 4 half + 4` of 8.
-        unsafe { byte_quads(s, block, HALVES + half * 256) }
+    unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, pair: usize) -> [S::B; 2] {
+        // SAFETY: lines `2 pair` and `2 pair + 1` of 8.
+        unsafe { byte_quads(s, block, HALVES + pair * 128) }
     }
 }
 
-/// Four lines of bytes.
+/// Two lines of bytes.
 ///
 /// # Safety
 ///
 /// They are inside the block.
 #[inline(always)]
-unsafe fn byte_quads<S: Bytes>(s: S, block: Block, offset: usize) -> [S::B; 4] {
-    // SAFETY: the caller vouches for 256 bytes.
-    unsafe {
-        [
-            s.bytes(block.at(offset)),
-            s.bytes(block.at(offset + 64)),
-            s.bytes(block.at(offset + 128)),
-            s.bytes(block.at(offset + 192)),
-        ]
-    }
+unsafe fn byte_quads<S: Bytes>(s: S, block: Block, offset: usize) -> [S::B; 2] {
+    // SAFETY: the caller vouches for 128 bytes.
+    unsafe { [s.bytes(block.at(offset)), s.bytes(block.at(offset + 64))] }
 }
 
 /// `8 lines` per group, one f32 scale per output at the head of the panel.
@@ -96,13 +89,13 @@ unsafe impl IntLayout for Int8Row {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, half: usize) -> [S::B; 4] {
-        // SAFETY: lines `4 half .. 4 half + 4` of 8.
-        unsafe { byte_quads(s, block, half * 256) }
+    unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, pair: usize) -> [S::B; 2] {
+        // SAFETY: lines `2 pair` and `2 pair + 1` of 8.
+        unsafe { byte_quads(s, block, pair * 128) }
     }
 }
 
-/// Four quads of nibbles.
+/// Two quads of nibbles.
 ///
 /// # Safety
 ///
@@ -112,20 +105,15 @@ pub(super) unsafe fn nibble_quads<S: Bytes>(
     s: S,
     block: Block,
     offset: usize,
-    half: usize,
-) -> [S::B; 4] {
+    pair: usize,
+) -> [S::B; 2] {
     // SAFETY: the caller vouches for the lines.
     unsafe {
-        [
-            nibble_quad(s, block, offset, half, 0),
-            nibble_quad(s, block, offset, half, 1),
-            nibble_quad(s, block, offset, half, 2),
-            nibble_quad(s, block, offset, half, 3),
-        ]
+        [nibble_quad(s, block, offset, 2 * pair), nibble_quad(s, block, offset, 2 * pair + 1)]
     }
 }
 
-/// Four quads of nibbles with a fifth bit from the line at `high`.
+/// Two quads of nibbles with a fifth bit from the line at `high`.
 ///
 /// # Safety
 ///
@@ -135,16 +123,15 @@ pub(super) unsafe fn five_bit_quads<S: Bytes>(
     s: S,
     block: Block,
     [offset, high]: [usize; 2],
-    half: usize,
-) -> [S::B; 4] {
+    pair: usize,
+) -> [S::B; 2] {
     // SAFETY: the caller vouches for the lines.
     unsafe {
-        let mut quads = nibble_quads(s, block, offset, half);
-        quads[0] = s.or(quads[0], bit_quad(s, block, [high, 4], half, 0));
-        quads[1] = s.or(quads[1], bit_quad(s, block, [high, 4], half, 1));
-        quads[2] = s.or(quads[2], bit_quad(s, block, [high, 4], half, 2));
-        quads[3] = s.or(quads[3], bit_quad(s, block, [high, 4], half, 3));
-        quads
+        let [first, second] = nibble_quads(s, block, offset, pair);
+        [
+            s.or(first, bit_quad(s, block, [high, 4], 2 * pair)),
+            s.or(second, bit_quad(s, block, [high, 4], 2 * pair + 1)),
+        ]
     }
 }
 
@@ -213,14 +200,14 @@ macro_rules! group_of_32 {
 
             #[inline(always)]
             unsafe fn weights<S: Bytes>(
-                s: S, block: Block, _group: usize, half: usize,
-            ) -> [S::B; 4] {
+                s: S, block: Block, _group: usize, pair: usize,
+            ) -> [S::B; 2] {
                 // SAFETY: the lines follow the head.
                 unsafe {
                     if $high {
-                        five_bit_quads(s, block, [Self::HEAD, Self::HEAD + 256], half)
+                        five_bit_quads(s, block, [Self::HEAD, Self::HEAD + 256], pair)
                     } else {
-                        nibble_quads(s, block, Self::HEAD, half)
+                        nibble_quads(s, block, Self::HEAD, pair)
                     }
                 }
             }
@@ -298,8 +285,8 @@ unsafe impl<const GROUPS: usize> IntLayout for Int4<GROUPS> {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, half: usize) -> [S::B; 4] {
+    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2] {
         // SAFETY: the lines of the group.
-        unsafe { nibble_quads(s, block, INT4_HEAD + group * 256, half) }
+        unsafe { nibble_quads(s, block, INT4_HEAD + group * 256, pair) }
     }
 }

@@ -55,15 +55,13 @@ unsafe impl IntLayout for Tq2 {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, half: usize) -> [S::B; 4] {
+    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2] {
         let lines = HALVES + group * 128;
         // SAFETY: the 2 lines of the group.
         unsafe {
             [
-                pair_quad(s, block, [lines, 0], half, 0),
-                pair_quad(s, block, [lines, 0], half, 1),
-                pair_quad(s, block, [lines, 0], half, 2),
-                pair_quad(s, block, [lines, 0], half, 3),
+                pair_quad(s, block, [lines, 0], 2 * pair),
+                pair_quad(s, block, [lines, 0], 2 * pair + 1),
             ]
         }
     }
@@ -126,10 +124,10 @@ unsafe impl IntLayout for Tq1 {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, half: usize) -> [S::B; 4] {
-        let mut quads = [s.bytes(&[0; 64]); 4];
+    unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2] {
+        let mut quads = [s.bytes(&[0; 64]); 2];
         for (i, quads) in quads.iter_mut().enumerate() {
-            let quad = group * (GROUP / 4) + half * 4 + i;
+            let quad = group * (GROUP / 4) + pair * 2 + i;
             // SAFETY: `quad / 5` is at most 12.
             let line = s.bytes(unsafe { block.at(HALVES + quad / 5 * 64) });
             *quads = s.trit(line, POWERS[quad % 5]);

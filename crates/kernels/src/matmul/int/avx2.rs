@@ -32,8 +32,8 @@ pub(crate) struct Sums([__m256i; 2]);
 ///
 /// This CPU has AVX2.
 #[inline(always)]
-unsafe fn broadcast(x: &[i8; 16], quad: usize) -> __m256i {
-    // SAFETY: `quad` is below 4.
+unsafe fn broadcast(x: &[i8; 8], quad: usize) -> __m256i {
+    // SAFETY: `quad` is below 2.
     unsafe { _mm256_set1_epi32(x.as_ptr().add(quad * 4).cast::<i32>().read_unaligned()) }
 }
 
@@ -73,14 +73,14 @@ impl Dot<Avx2> for Maddubs {
     }
 
     #[inline(always)]
-    fn dot<const SIGNED: bool>(self, _: Avx2, mut sum: Sums, w: &[Line; 4], x: &[i8; 16]) -> Sums {
+    fn dot<const SIGNED: bool>(self, _: Avx2, mut sum: Sums, w: &[Line; 2], x: &[i8; 8]) -> Sums {
         // SAFETY: `Avx2` proves that the instructions are there.
         unsafe {
             let ones = _mm256_set1_epi16(1);
-            for quad in (0..4).step_by(2) {
-                let x = [broadcast(x, quad), broadcast(x, quad + 1)];
+            let x = [broadcast(x, 0), broadcast(x, 1)];
+            {
                 for (half, sum) in sum.0.iter_mut().enumerate() {
-                    let (w0, w1) = (w[quad].0[half], w[quad + 1].0[half]);
+                    let (w0, w1) = (w[0].0[half], w[1].0[half]);
                     if SIGNED {
                         let t0 =
                             _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(x[0], w0));
@@ -149,10 +149,10 @@ macro_rules! vnni {
                 self,
                 _: Avx2,
                 mut sum: Sums,
-                w: &[Line; 4],
-                x: &[i8; 16],
+                w: &[Line; 2],
+                x: &[i8; 8],
             ) -> Sums {
-                for quad in 0..4 {
+                for quad in 0..2 {
                     // SAFETY: both proofs are there.
                     unsafe {
                         let x = broadcast(x, quad);

@@ -49,11 +49,11 @@ impl Dot<Avx512> for Vnni {
         self,
         _: Avx512,
         mut sum: __m512i,
-        w: &[__m512i; 4],
-        x: &[i8; 16],
+        w: &[__m512i; 2],
+        x: &[i8; 8],
     ) -> __m512i {
-        for quad in 0..4 {
-            // SAFETY: as above; 4 of the 16 bytes are read.
+        for quad in 0..2 {
+            // SAFETY: as above; 4 of the 8 bytes are read.
             unsafe {
                 let x = x.as_ptr().add(quad * 4).cast::<i32>().read_unaligned();
                 sum = _mm512_dpbusd_epi32(sum, w[quad], _mm512_set1_epi32(x));

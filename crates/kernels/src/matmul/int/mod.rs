@@ -49,7 +49,7 @@ pub(super) use shells::{avx2, avx512, avxvnni};
 
 use super::Tile;
 use crate::layout::PANEL;
-use crate::layout::int::{Block, Bytes, HALF, IntLayout, Range};
+use crate::layout::int::{Block, Bytes, IntLayout, Range};
 use crate::quantize::{GROUP, IntRows};
 
 /// The kernel of one layout on one instruction set.
@@ -71,9 +71,15 @@ pub(crate) trait Dot<S: Bytes>: Copy {
     fn to_float(self, s: S, x: Self::I) -> S::F;
     /// Signed bytes in the form that [`dot`](Self::dot) wants them: plus `OFFSET`.
     fn signed(self, s: S, w: S::B) -> S::B;
-    /// `sum + Σ w x` over four quads; `w` is unsigned and at most 63, or, where `SIGNED`, what
+    /// `sum + Σ w x` over two quads; `w` is unsigned and at most 63, or, where `SIGNED`, what
     /// [`signed`](Self::signed) made.
-    fn dot<const SIGNED: bool>(self, s: S, sum: Self::I, w: &[S::B; 4], x: &[i8; 16]) -> Self::I;
+    fn dot<const SIGNED: bool>(self, s: S, sum: Self::I, w: &[S::B; 2], x: &[i8; 8]) -> Self::I;
+}
+
+/// The sum of the activations of a group, or of half of it where scales belong to halves.
+#[inline(always)]
+fn sum_of<L: IntLayout>(sums: [i32; 2], half: usize) -> i32 {
+    if L::SPLIT { sums[half] } else { sums[0] + sums[1] }
 }
 
 /// `MR` rows by `NR` panels, from row `row` and panel `panel` of the tile.
@@ -122,61 +128,64 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize, const NR: us
                     }
                 }
                 let mut isum = [[d.splat(s, 0); NR]; MR];
-                for half in 0..2 {
-                    if half == 0 || L::SPLIT {
+                macro_rules! pair {
+                    ($pair:literal) => {
+                        if $pair == 0 || (L::SPLIT && $pair == 2) {
+                            for (mr, isum) in isum.iter_mut().enumerate() {
+                                let sum = sum_of::<L>(*sums.add(mr * n_groups + group), $pair / 2);
+                                *isum = [d.splat(s, -zero * sum); NR];
+                            }
+                        }
+                        let mut w = [L::weights(s, block[0], in_block, $pair); NR];
+                        for nr in 1..NR {
+                            w[nr] = L::weights(s, block[nr], in_block, $pair);
+                        }
+                        if is_signed {
+                            for [first, second] in &mut w {
+                                (*first, *second) = (d.signed(s, *first), d.signed(s, *second));
+                            }
+                        }
                         for (mr, isum) in isum.iter_mut().enumerate() {
-                            let sums = *sums.add(mr * n_groups + group);
-                            let sum = if L::SPLIT { sums[half] } else { sums[0] + sums[1] };
-                            *isum = [d.splat(s, -zero * sum); NR];
-                        }
-                    }
-                    let mut w = [L::weights(s, block[0], in_block, half); NR];
-                    for nr in 1..NR {
-                        w[nr] = L::weights(s, block[nr], in_block, half);
-                    }
-                    if is_signed {
-                        for w in &mut w {
-                            for w in w {
-                                *w = d.signed(s, *w);
+                            let at = mr * tile.x.stride + group * GROUP + $pair * 8;
+                            let x = &*x.add(at).cast::<[i8; 8]>();
+                            for (isum, w) in isum.iter_mut().zip(&w) {
+                                *isum = if is_signed {
+                                    d.dot::<true>(s, *isum, w, x)
+                                } else {
+                                    d.dot::<false>(s, *isum, w, x)
+                                };
                             }
                         }
-                    }
-                    for (mr, isum) in isum.iter_mut().enumerate() {
-                        let at = mr * tile.x.stride + group * GROUP + half * HALF;
-                        let x = &*x.add(at).cast::<[i8; 16]>();
-                        for (isum, w) in isum.iter_mut().zip(&w) {
-                            *isum = if is_signed {
-                                d.dot::<true>(s, *isum, w, x)
-                            } else {
-                                d.dot::<false>(s, *isum, w, x)
-                            };
-                        }
-                    }
-                    if half == 0 && !L::SPLIT {
-                        continue;
-                    }
-                    let mut sw = [s.splat(0.0); NR];
-                    let mut bias = [s.splat(0.0); NR];
-                    for nr in 0..NR {
-                        sw[nr] = L::scale(s, &head[nr], block[nr], in_block, half);
-                        if L::BIAS {
-                            bias[nr] = L::bias(s, &head[nr], block[nr], in_block, half);
-                        }
-                    }
-                    for (mr, (acc, isum)) in acc.iter_mut().zip(&isum).enumerate() {
-                        let sx = *scales.add(mr * n_groups + group);
-                        let sums = *sums.add(mr * n_groups + group);
-                        let sum = if L::SPLIT { sums[half] } else { sums[0] + sums[1] };
-                        let (sx, x_sum) = (s.splat(sx), s.splat(sx * sum as f32));
-                        for nr in 0..NR {
-                            let isum = d.to_float(s, isum[nr]);
-                            acc[nr] = s.fma(isum, s.mul(sx, sw[nr]), acc[nr]);
-                            if L::BIAS {
-                                acc[nr] = s.fma(x_sum, bias[nr], acc[nr]);
+                        if $pair == 3 || (L::SPLIT && $pair == 1) {
+                            let mut sw = [s.splat(0.0); NR];
+                            let mut bias = [s.splat(0.0); NR];
+                            for nr in 0..NR {
+                                sw[nr] = L::scale(s, &head[nr], block[nr], in_block, $pair / 2);
+                                if L::BIAS {
+                                    bias[nr] =
+                                        L::bias(s, &head[nr], block[nr], in_block, $pair / 2);
+                                }
+                            }
+                            for (mr, (acc, isum)) in acc.iter_mut().zip(&isum).enumerate() {
+                                let sx = *scales.add(mr * n_groups + group);
+                                let sum = sum_of::<L>(*sums.add(mr * n_groups + group), $pair / 2);
+                                let (sx, x_sum) = (s.splat(sx), s.splat(sx * sum as f32));
+                                for nr in 0..NR {
+                                    let isum = d.to_float(s, isum[nr]);
+                                    acc[nr] = s.fma(isum, s.mul(sx, sw[nr]), acc[nr]);
+                                    if L::BIAS {
+                                        acc[nr] = s.fma(x_sum, bias[nr], acc[nr]);
+                                    }
+                                }
                             }
                         }
-                    }
+                    };
                 }
+                // Written out: as a loop it may stay one, and the sums then rest on the stack.
+                pair!(0);
+                pair!(1);
+                pair!(2);
+                pair!(3);
             }
         }
         for (mr, acc) in acc.iter().enumerate() {

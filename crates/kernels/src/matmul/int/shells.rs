@@ -15,7 +15,14 @@ use crate::rows::lanes::{Avx2, Avx512};
 pub(in crate::matmul) unsafe fn avx512<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
     // SAFETY: the features of this function are those that the proofs are about.
     let proof = unsafe { (Avx512::assume(), Vnni::assume()) };
-    walk_tile!(tile, (proof), micro [_ _ L], tall 8: [3 => 2, 4 => 2, 5 => 2, 6 => 2, 7 => 2, 8 => 2], short 4: [1 => 1, 2 => 1]);
+    // With more to do per group than 16 sums and 16 accumulators leave registers for, six rows are
+    // faster than eight: 600 instead of 557 GOP/s for Q4K at M = 32, and 665 instead of 620 for Q8G32
+    // the other way round.
+    if L::SPLIT || L::BIAS {
+        walk_tile!(tile, (proof), micro [_ _ L], tall 6: [3 => 2, 4 => 2, 5 => 2, 6 => 2], short 4: [1 => 1, 2 => 1]);
+    } else {
+        walk_tile!(tile, (proof), micro [_ _ L], tall 8: [3 => 2, 4 => 2, 5 => 2, 6 => 2, 7 => 2, 8 => 2], short 4: [1 => 1, 2 => 1]);
+    }
 }
 
 /// # Safety
