@@ -1,7 +1,7 @@
 //! `Cpu`: an instruction set and a thread team, everything an operation needs.
 
 use crate::dispatch::{Kernels, UnknownKernels};
-use crate::team::{ThreadTeam, default_threads};
+use crate::team::{ThreadTeam, Topology, default_threads};
 
 /// The device of this crate: which kernels to run and the threads to run them on.
 ///
@@ -12,6 +12,9 @@ pub struct Cpu {
     pub kernels: &'static Kernels,
     /// The threads that share each operation.
     pub team: ThreadTeam,
+    /// NUMA nodes that the threads may run on and that have memory for them; weights are dealt out
+    /// over these when there are several.
+    pub(crate) nodes: Vec<usize>,
 }
 
 impl Cpu {
@@ -27,6 +30,7 @@ impl Cpu {
 
     /// The given kernels on `n_threads` threads (0 counts as 1).
     pub fn with(kernels: &'static Kernels, n_threads: usize) -> Self {
-        Self { kernels, team: ThreadTeam::new(n_threads) }
+        let nodes = Topology::of_this_process().nodes().to_vec();
+        Self { kernels, team: ThreadTeam::new(n_threads), nodes }
     }
 }

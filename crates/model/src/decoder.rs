@@ -155,6 +155,7 @@ impl<B: Backend> Decoder<B> {
             backend.qkv_rope_store(&op, normed, kv, qkv);
             let is_last = layer + 1 == n_layers;
             if is_last && input.logits_rows.is_empty() {
+                backend.end_step();
                 return logits.clear();
             }
             let mut attended = of_width(attended, gqa.q_width());
@@ -176,6 +177,7 @@ impl<B: Backend> Decoder<B> {
         }
         let head = weights.head.as_ref().unwrap_or(&weights.embedding);
         backend.head(head, normed, spec.logit_softcap, logits);
+        backend.end_step();
     }
 
     /// Position and KV slot of every row; checks the input's contract on the way.
@@ -254,17 +256,17 @@ impl<B: Backend> Decoder<B> {
     /// Bytes of weights that one decoded token reads: everything but the rows of the embedding
     /// table that are not looked up.
     pub fn weight_bytes(&self) -> usize {
-        let linear = |linear: &crate::backend::Linear<B>| {
-            linear.parts.iter().map(B::weight_bytes).sum::<usize>()
-        };
-        let layers = self.weights.layers.iter().map(|layer| {
-            linear(&layer.attention.qkv)
-                + linear(&layer.attention.out)
-                + linear(&layer.mlp.gate_up)
-                + linear(&layer.mlp.down)
+        self.matrices().map(B::weight_bytes).sum()
+    }
+
+    /// Every matrix that a token passes through, the head included.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &B::Weight> {
+        let layers = self.weights.layers.iter().flat_map(|layer| {
+            let attention = &layer.attention;
+            [&attention.qkv, &attention.out, &layer.mlp.gate_up, &layer.mlp.down]
         });
         let head = self.weights.head.as_ref().unwrap_or(&self.weights.embedding);
-        layers.sum::<usize>() + B::weight_bytes(head)
+        layers.flat_map(|linear| &linear.parts).chain([head])
     }
 
     fn kv_shape(&self, n_blocks: usize, block_size: usize) -> KvShape {

@@ -3,27 +3,27 @@
 //! A machine that is shared changes from minute to minute, so the ceilings are measured before and
 //! after the figures, and the higher ones count: other programs only take away.
 
-use pelton_kernels::Cpu;
+use pelton_kernels::{Ceilings, Cpu, WeightLayout};
 
 /// Far beyond any cache of this decade's processors, in bytes.
 const BYTES: usize = 256 << 20;
 const SECONDS: f64 = 0.5;
 
-/// The ceilings that figures are shares of.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ceilings {
-    /// Streaming reads by all threads of the team, in bytes per second.
-    pub(crate) read_bandwidth: f64,
+/// Measures with the threads that compute.
+pub(crate) fn measure(cpu: &Cpu) -> Ceilings {
+    cpu.measure_ceilings(BYTES, SECONDS)
 }
 
-impl Ceilings {
-    /// Measures with the threads that compute.
-    pub(crate) fn measure(cpu: &Cpu) -> Self {
-        Self { read_bandwidth: cpu.measure_read_bandwidth(BYTES, SECONDS) }
+/// The arithmetic that products with this layout are compared with, and its peak in operations per
+/// second. 16-bit weights may be multiplied as pairs or as floats: the faster one counts.
+pub(crate) fn multiplier(layout: WeightLayout, ceilings: &Ceilings) -> (&'static str, f64) {
+    if layout.needs_quantized_input() {
+        return ("int8", ceilings.int8);
     }
-
-    /// The higher of both.
-    pub(crate) fn max(self, other: Self) -> Self {
-        Self { read_bandwidth: self.read_bandwidth.max(other.read_bandwidth) }
+    match (layout, ceilings.bf16) {
+        (WeightLayout::Bf16 | WeightLayout::F16, Some(bf16)) if bf16 > ceilings.f32 => {
+            ("bf16", bf16)
+        }
+        _ => ("f32", ceilings.f32),
     }
 }

@@ -80,6 +80,8 @@ impl Cpu {
     pub fn measure_read_bandwidth(&self, n_bytes: usize, seconds: f64) -> f64 {
         let n_bytes = n_bytes.max(16 << 20).next_multiple_of(CHUNK);
         let mut buf = AlignedBuf::zeroed(n_bytes);
+        // As weights lie; a refusal leaves the pages where they fall.
+        let _ = buf.interleave(&self.nodes);
         buf.bytes_mut().fill(1);
         let words: &[u64] = buf.as_slice_of();
         let chunks: Vec<&[u64]> = words.chunks(CHUNK / 8).collect();

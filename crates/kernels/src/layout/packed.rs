@@ -87,6 +87,8 @@ impl PackedMatrix {
         let n_bytes = n.div_ceil(PANEL).checked_mul(panel_bytes);
         let mut buf = AlignedBuf::zeroed(n_bytes.expect("a matrix that fits in the address space"));
         if panel_bytes > 0 {
+            // A refusal leaves the pages where they fall: slower on such a machine, never wrong.
+            let _ = buf.interleave(&cpu.nodes);
             let panels = Mutex::new(buf.bytes_mut().chunks_exact_mut(panel_bytes).enumerate());
             cpu.team.run_on_whoever_comes(|_| {
                 let mut scratch = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::activations::Forms;
-use crate::{GROUP, Kernels, ThreadTeam};
+use crate::{GROUP, Kernels};
 
 /// A small generator, so that failures repeat.
 struct Rng(u32);
@@ -202,7 +202,7 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
         let x = activations(150, k);
         let expected = product(&Cpu::with(Kernels::best(), 1), &w, &x);
         for n_threads in [2, 3, 7] {
-            let cpu = Cpu { kernels: Kernels::best(), team: ThreadTeam::new(n_threads) };
+            let cpu = Cpu::with(Kernels::best(), n_threads);
             assert!(product(&cpu, &w, &x) == expected, "{layout:?} on {n_threads} threads");
             let first = product(&cpu, &w, &x[..k]);
             assert!(first == expected[..n], "{layout:?} m 1 on {n_threads} threads");

@@ -173,9 +173,9 @@ impl ThreadTeam {
     /// guard lives: they spin, and yield now and then, until the next run.
     ///
     /// To be held over work of many short runs, such as one forward pass: workers that sleep are
-    /// woken by its first run and by no other. Costs one atomic addition, and the team's cores while
+    /// woken by its first run and by no other. Costs two atomic additions, and the team's cores while
     /// it lives. A guard that is leaked costs them until the team is dropped, and nothing else.
-    pub fn stay_awake(&self) -> StayAwake<'_> {
+    pub fn stay_awake(&self) -> StayAwake {
         self.shared.rest.stay_awake()
     }
 

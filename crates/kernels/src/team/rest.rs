@@ -12,8 +12,8 @@
 //! wake per forward. It yields between its spins, so that where there are more threads than free
 //! cores the thread that everybody waits for gets its turn.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
 use super::lock;
@@ -27,7 +27,7 @@ const N_YIELDS: u32 = 40;
 #[derive(Default)]
 pub(super) struct Rest {
     /// Guards that live.
-    n_guards: AtomicUsize,
+    n_guards: Arc<AtomicUsize>,
     /// Rounds of spins and yields that ended without what was waited for.
     #[cfg(test)]
     pub(super) n_rounds: AtomicUsize,
@@ -40,11 +40,11 @@ pub(super) struct Rest {
 /// [`ThreadTeam::stay_awake`](super::ThreadTeam::stay_awake).
 #[derive(Debug)]
 #[must_use = "the team stays awake for as long as this lives"]
-pub struct StayAwake<'team> {
-    n_guards: &'team AtomicUsize,
+pub struct StayAwake {
+    n_guards: Arc<AtomicUsize>,
 }
 
-impl Drop for StayAwake<'_> {
+impl Drop for StayAwake {
     fn drop(&mut self) {
         self.n_guards.fetch_sub(1, Ordering::Relaxed);
     }
@@ -65,9 +65,9 @@ pub(super) struct Parking {
 impl Rest {
     /// Relaxed here and in the guard's drop: the number orders nothing, and a thread that learns of
     /// it late parks once more or spins once more.
-    pub(super) fn stay_awake(&self) -> StayAwake<'_> {
+    pub(super) fn stay_awake(&self) -> StayAwake {
         self.n_guards.fetch_add(1, Ordering::Relaxed);
-        StayAwake { n_guards: &self.n_guards }
+        StayAwake { n_guards: Arc::clone(&self.n_guards) }
     }
 
     /// Waits until `done`, in the end at `parking`.

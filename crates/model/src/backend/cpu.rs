@@ -11,8 +11,8 @@ use std::sync::Arc;
 use pelton_base::TokenId;
 use pelton_kernels::{
     Activations, AttentionInput, Cpu, Forms, GatedAct, HeadLayout, KvCache, KvShape,
-    LAYOUT_VERSION, MatmulOutput, PackedMatrix, RopeLayout, Storage, StoreKv, StridedRows,
-    WeightLayout,
+    LAYOUT_VERSION, MatmulOutput, PackedMatrix, RopeLayout, StayAwake, Storage, StoreKv,
+    StridedRows, WeightLayout,
 };
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
@@ -20,6 +20,7 @@ use pelton_tensor::{MappedFile, TensorView};
 use super::{AttentionOp, Backend, GatedMlpWeights, Linear, Norm, PackedBytes, PackedForm, Step};
 use crate::arch::{Act, Gqa};
 use crate::comm::{CommError, Communicator};
+use crate::decoder::Decoder;
 use crate::rope::RopeTable;
 
 /// Runs decoders on the CPU.
@@ -32,6 +33,8 @@ pub struct CpuBackend {
     activated: Activations,
     /// `[m, head_dim]`: cosines and sines of this step's positions.
     cos_sin: Vec<f32>,
+    /// Held during a step: one wake for all its operations.
+    awake: Option<StayAwake>,
 }
 
 impl CpuBackend {
@@ -43,12 +46,28 @@ impl CpuBackend {
             gate_up: Vec::new(),
             activated: Activations::new(1, Forms::F32),
             cos_sin: Vec::new(),
+            awake: None,
         }
     }
 
     /// The kernels and threads in use.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
+    }
+}
+
+impl Decoder<CpuBackend> {
+    /// The layouts of the matrices that a token passes through, with their bytes, largest first.
+    pub fn layouts(&self) -> Vec<(WeightLayout, usize)> {
+        let mut found: Vec<(WeightLayout, usize)> = Vec::new();
+        for matrix in self.matrices() {
+            match found.iter_mut().find(|(layout, _)| *layout == matrix.layout()) {
+                Some((_, n_bytes)) => *n_bytes += matrix.n_bytes(),
+                None => found.push((matrix.layout(), matrix.n_bytes())),
+            }
+        }
+        found.sort_by_key(|(_, n_bytes)| std::cmp::Reverse(*n_bytes));
+        found
     }
 }
 
@@ -189,11 +208,16 @@ impl Backend for CpuBackend {
     }
 
     fn begin_step(&mut self, step: &Step<'_>, rope: &RopeTable) {
+        self.awake = Some(self.cpu.team.stay_awake());
         let width = 2 * rope.inv_freq.len();
         self.cos_sin.resize(step.positions.len() * width, 0.0);
         for (row, &position) in self.cos_sin.chunks_exact_mut(width).zip(step.positions) {
             rope.fill(position, row);
         }
+    }
+
+    fn end_step(&mut self) {
+        self.awake = None;
     }
 
     fn embed(&mut self, table: &PackedMatrix, tokens: &[TokenId], out: &mut Activations) {

@@ -195,8 +195,12 @@ pub trait Backend: Sized + Send {
     /// Bytes that one product with this matrix reads.
     fn weight_bytes(weight: &Self::Weight) -> usize;
 
-    /// Prepares what all layers share: the rotations of this step's positions.
+    /// Prepares what all layers share: the rotations of this step's positions; wakes whoever
+    /// computes.
     fn begin_step(&mut self, step: &Step<'_>, rope: &RopeTable);
+
+    /// Lets go of what a step holds, such as threads that were kept awake.
+    fn end_step(&mut self);
 
     /// Rows of the embedding table. `out`: `[m, hidden]`.
     fn embed(&mut self, table: &Self::Weight, tokens: &[TokenId], out: &mut Self::Buf);

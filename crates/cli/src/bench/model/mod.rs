@@ -26,7 +26,7 @@ use std::io::Write;
 
 use pelton_model::{LoadOptions, available_memory_bytes};
 
-use super::ceilings::Ceilings;
+use super::ceilings;
 use crate::args::BenchModelArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt::StopFlag;
@@ -70,7 +70,7 @@ pub(crate) fn measure(args: &BenchModelArgs) -> Result<()> {
         return Err(Failure::interrupted());
     };
     let ceilings = |subject: &Subject| {
-        subject.with_decoder(|decoder| Ceilings::measure(decoder.backend().cpu()))
+        subject.with_decoder(|decoder| ceilings::measure(decoder.backend().cpu()))
     };
     let before = ceilings(&subject);
     let is_complete = measure_rounds(&plan, &mut subject, &mut samples)?;

@@ -3,17 +3,19 @@
 //! ```text
 //! bytes of a step       weights once, and the keys and values of every sequence's context
 //! operations of a step  2 · weights of the layers · rows + 2 · weights of the head · rows with logits
-//! share                 bytes / seconds / measured read bandwidth
+//! bandwidth             bytes / seconds / measured read bandwidth
+//! arithmetic            operations / seconds / measured peak of the multiplier of most weights
 //! ```
 //!
 //! The operations are those of the matrix products; attention's are left out. A prompt has no share
 //! of the bandwidth: it does hundreds of operations with each weight it reads.
 
+use pelton_kernels::{Ceilings, WeightLayout};
 use pelton_model::{ArchSpec, CpuBackend, Decoder};
 use serde::Serialize;
 
 use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Plan, SHORT_TOKENS, Variant};
-use crate::bench::ceilings::Ceilings;
+use crate::bench::ceilings::multiplier;
 use crate::bench::samples::Summary;
 use crate::stats::bytes;
 
@@ -32,6 +34,11 @@ pub(super) struct Facts {
     /// Weights of all layers, without embedding and head.
     layer_weights: usize,
     head_weights: usize,
+    /// Packed layouts of the matrices, with their bytes, largest first.
+    layouts: Vec<(&'static str, usize)>,
+    /// The layout of most bytes.
+    #[serde(skip)]
+    layout: WeightLayout,
     /// Positions that each layer sees at most.
     #[serde(skip)]
     windows: Vec<Option<usize>>,
@@ -41,6 +48,7 @@ impl Facts {
     pub(super) fn new(model: String, architecture: String, decoder: &Decoder<CpuBackend>) -> Self {
         let spec = decoder.spec();
         let cpu = decoder.backend().cpu();
+        let layouts = decoder.layouts();
         let block_bytes = decoder.kv_bytes_per_block(BLOCK_TOKENS);
         Self {
             model,
@@ -52,6 +60,8 @@ impl Facts {
             kv_bytes_per_layer: block_bytes / BLOCK_TOKENS / spec.layers.len(),
             layer_weights: layer_weights(spec),
             head_weights: spec.hidden_size * spec.vocab_size,
+            layout: layouts.first().map_or(WeightLayout::F32, |(layout, _)| *layout),
+            layouts: layouts.iter().map(|(layout, n_bytes)| (layout.name(), *n_bytes)).collect(),
             windows: spec.layers.iter().map(|layer| layer.gqa().window).collect(),
         }
     }
@@ -89,6 +99,8 @@ pub(super) struct Figure {
     bandwidth_percent: Option<f64>,
     operations_per_token: f64,
     operations_per_s: f64,
+    /// Share of the peak of the arithmetic that most weights are multiplied with.
+    arithmetic_percent: f64,
 }
 
 impl Figure {
@@ -131,6 +143,9 @@ impl Figure {
                 .map(|bytes| 100.0 * bytes as f64 / step_s.median / ceilings.read_bandwidth),
             operations_per_token: operations / rows as f64,
             operations_per_s: operations / step_s.median,
+            arithmetic_percent: 100.0 * operations
+                / step_s.median
+                / multiplier(facts.layout, ceilings).1,
             tokens_per_s: Summary::new(rates)?,
             step_s,
             ratio,
@@ -139,7 +154,7 @@ impl Figure {
         })
     }
 
-    fn row(&self) -> [String; 8] {
+    fn row(&self) -> [String; 9] {
         let optional = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let rate = &self.tokens_per_s;
         [
@@ -151,6 +166,7 @@ impl Figure {
             optional(self.kv_bytes.map(|n| bytes(n as u64))),
             optional(self.bandwidth_percent.map(|percent| format!("{percent:.0} %"))),
             format!("{:.1}", self.operations_per_s / 1e9),
+            format!("{:.0} %", self.arithmetic_percent),
         ]
     }
 }
@@ -162,6 +178,9 @@ pub(super) struct Report {
     facts: Facts,
     /// Before and after the figures, in bytes per second.
     read_bandwidth: [f64; 2],
+    /// Name and peak, in operations per second, of the arithmetic that most weights are multiplied
+    /// with.
+    multiplier: (&'static str, f64),
     /// Whether Ctrl-C ended it early.
     interrupted: bool,
     figures: Vec<Figure>,
@@ -187,6 +206,7 @@ impl Report {
         Self {
             figures: figures.collect(),
             read_bandwidth: [before.read_bandwidth, after.read_bandwidth],
+            multiplier: multiplier(facts.layout, &ceilings),
             interrupted: samples.iter().any(|rounds| rounds.len() < plan.rounds),
             facts,
         }
@@ -194,7 +214,7 @@ impl Report {
 
     /// The figures for a person; newline at the end.
     pub(super) fn render(&self) -> String {
-        const HEAD: [&str; 8] = [
+        const HEAD: [&str; 9] = [
             "",
             "tokens/s",
             "lowest..highest",
@@ -203,22 +223,24 @@ impl Report {
             "KV read",
             "bandwidth",
             "Gop/s",
+            "arithmetic",
         ];
         let Facts { model, architecture, kernels, threads, kv_dtype, weight_bytes, .. } =
             &self.facts;
         let weights = bytes(*weight_bytes as u64);
         let [before, after] = self.read_bandwidth.map(|bytes_per_s| bytes_per_s / 1e9);
+        let (name, peak) = (self.multiplier.0, self.multiplier.1 / 1e9);
         let mut out = format!(
             "{model} · {architecture} · {weights} of weights per step · {kv_dtype} keys and values \
              · {kernels} on {threads} threads\n\
-             read bandwidth {before:.1} GB/s before, {after:.1} GB/s after\n\n"
+             read bandwidth {before:.1} GB/s before, {after:.1} GB/s after; {name} peak {peak:.0} GOP/s\n\n"
         );
-        let rows: Vec<[String; 8]> = self.figures.iter().map(Figure::row).collect();
+        let rows: Vec<[String; 9]> = self.figures.iter().map(Figure::row).collect();
         let width = |column: usize| {
             let cells = rows.iter().map(|row| row[column].as_str()).chain([HEAD[column]]);
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
-        let widths: [usize; 8] = std::array::from_fn(width);
+        let widths: [usize; 9] = std::array::from_fn(width);
         for row in [HEAD.map(str::to_owned)].iter().chain(&rows) {
             let mut line = format!("{:<width$}", row[0], width = widths[0]);
             for (cell, width) in row.iter().zip(widths).skip(1) {
