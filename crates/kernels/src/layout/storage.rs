@@ -88,7 +88,7 @@ mod tests {
     fn a_mapped_matrix_is_the_packed_one_and_a_misfit_is_refused() {
         let cpu = Cpu::with(Kernels::best(), 1);
         for &layout in WeightLayout::ALL {
-            let (n, k) = (33, 64);
+            let (n, k) = (33, 2 * layout.block_len().max(32));
             let row: Vec<u8> = (0..layout.row_bytes(k)).map(|i| i as u8).collect();
             let packed = PackedMatrix::pack(&cpu, layout, n, k, &|_| &row);
             let bytes = packed.storage_bytes();
@@ -104,7 +104,8 @@ mod tests {
                 restored.unpack_row_f32(row, &mut b);
                 assert_eq!(a.map_bits(), b.map_bits(), "{layout:?} {row}");
             }
-            let misfits = [(n + 16, k), (n, k + 32), (n, 33), (0, k), (n, 0)];
+            let step = layout.block_len();
+            let misfits = [(n + 16, k), (n, k + 2 * step), (n, 33), (0, k), (n, 0)];
             let huge = [(usize::MAX, k), (n, usize::MAX), (usize::MAX, usize::MAX & !31)];
             for (n, k) in misfits.into_iter().chain(huge) {
                 assert!(restore(n, k).is_none(), "{layout:?} {n} {k}");

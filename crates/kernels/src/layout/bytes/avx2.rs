@@ -53,7 +53,7 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn lookup(self, table: &[i8; 16], x: Line) -> Line {
+    fn lookup(self, table: &[u8; 16], x: Line) -> Line {
         // SAFETY: as above; 16 bytes are read.
         unsafe {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));

@@ -39,7 +39,7 @@ impl Bytes for Avx512 {
     }
 
     #[inline(always)]
-    fn lookup(self, table: &[i8; 16], x: __m512i) -> __m512i {
+    fn lookup(self, table: &[u8; 16], x: __m512i) -> __m512i {
         // SAFETY: as above; 16 bytes are read.
         unsafe {
             let table = _mm_loadu_si128(table.as_ptr().cast());

@@ -23,7 +23,7 @@ pub(crate) trait Bytes: crate::rows::lanes::Simd {
     /// Every 16-bit word shifted up by `n`; bits of the lower byte enter the upper one.
     fn shl(self, x: Self::B, n: usize) -> Self::B;
     /// `table[x]` of every byte below 16.
-    fn lookup(self, table: &[i8; 16], x: Self::B) -> Self::B;
+    fn lookup(self, table: &[u8; 16], x: Self::B) -> Self::B;
     /// The trit `(x * power mod 256) * 3 >> 8` of every byte; `power` is a power of three.
     fn trit(self, x: Self::B, power: u8) -> Self::B;
     /// Sixteen half-precision numbers.

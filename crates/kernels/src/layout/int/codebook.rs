@@ -13,6 +13,17 @@ const NON_LINEAR: [i8; 16] =
 /// Twice the values of a 4-bit float with 2 bits of exponent and 1 of mantissa.
 const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
+/// The entries of a table as signed weights are stored: with 128 added.
+const fn stored(table: [i8; 16]) -> [u8; 16] {
+    let mut out = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        out[i] = table[i].cast_unsigned() ^ 0x80;
+        i += 1;
+    }
+    out
+}
+
 /// Two quads of entries.
 ///
 /// # Safety
@@ -21,7 +32,7 @@ const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8
 #[inline(always)]
 unsafe fn entries<S: Bytes>(
     s: S,
-    table: &[i8; 16],
+    table: &[u8; 16],
     block: Block,
     offset: usize,
     pair: usize,
@@ -69,7 +80,7 @@ unsafe impl IntLayout for Iq4Nl {
     #[inline(always)]
     unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, pair: usize) -> [S::B; 2] {
         // SAFETY: the lines follow the head.
-        unsafe { entries(s, &NON_LINEAR, block, HALVES, pair) }
+        unsafe { entries(s, &const { stored(NON_LINEAR) }, block, HALVES, pair) }
     }
 }
 
@@ -124,7 +135,7 @@ unsafe impl IntLayout for Iq4Xs {
     unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2] {
         let lines = HALVES + group * Self::GROUP_BYTES + PANEL;
         // SAFETY: the lines of the group.
-        unsafe { entries(s, &NON_LINEAR, block, lines, pair) }
+        unsafe { entries(s, &const { stored(NON_LINEAR) }, block, lines, pair) }
     }
 }
 
@@ -174,6 +185,6 @@ unsafe impl IntLayout for Mxfp4 {
     #[inline(always)]
     unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, pair: usize) -> [S::B; 2] {
         // SAFETY: the lines follow the head.
-        unsafe { entries(s, &TWICE_E2M1, block, PANEL, pair) }
+        unsafe { entries(s, &const { stored(TWICE_E2M1) }, block, PANEL, pair) }
     }
 }

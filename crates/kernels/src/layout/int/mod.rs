@@ -51,7 +51,7 @@ pub(crate) const HALF: usize = GROUP / 2;
 pub(crate) enum Range {
     /// Stored from zero up to at most 63; `zero` stands for zero.
     Unsigned { zero: i32 },
-    /// Eight bits with a sign.
+    /// Eight bits with a sign, stored with 128 added: the unsigned side that `vpdpbusd` wants.
     Signed,
 }
 

@@ -13,6 +13,11 @@ pub(super) fn source_nibbles(source: &[u8]) -> [u8; GROUP] {
     std::array::from_fn(|k| source[k % 16] >> (k / 16 * 4) & 15)
 }
 
+/// A signed byte as it is stored, and back.
+fn flip(q: u8) -> u8 {
+    q ^ 0x80
+}
+
 fn minus(q: [u8; GROUP], zero: u8) -> [i8; GROUP] {
     q.map(|q| q.wrapping_sub(zero).cast_signed())
 }
@@ -30,11 +35,11 @@ unsafe impl IntLayout for Q8G32 {
     fn place(source: &[u8], block: &mut [u8], lane: usize) {
         place_half(source, block, 0, lane);
         let q: &[u8; GROUP] = source[2..].first_chunk().expect("a block of 34 bytes");
-        place_bytes(q, &mut block[HALVES..], lane);
+        place_bytes(&q.map(flip), &mut block[HALVES..], lane);
     }
 
     fn read(block: &[u8], lane: usize, _group: usize) -> Group {
-        let q = read_bytes(&block[HALVES..], lane).map(u8::cast_signed);
+        let q = read_bytes(&block[HALVES..], lane).map(|q| flip(q).cast_signed());
         Group { q, scale: [half_at(block, 0, lane); 2], bias: [0.0; 2] }
     }
 
@@ -75,11 +80,11 @@ unsafe impl IntLayout for Int8Row {
 
     fn place(source: &[u8], block: &mut [u8], lane: usize) {
         let q: &[u8; GROUP] = source.first_chunk().expect("a block of 32 bytes");
-        place_bytes(q, block, lane);
+        place_bytes(&q.map(flip), block, lane);
     }
 
     fn read(block: &[u8], lane: usize, _group: usize) -> Group {
-        let q = read_bytes(block, lane).map(u8::cast_signed);
+        let q = read_bytes(block, lane).map(|q| flip(q).cast_signed());
         Group { q, scale: [1.0; 2], bias: [0.0; 2] }
     }
 

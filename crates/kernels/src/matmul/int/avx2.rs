@@ -69,7 +69,11 @@ impl Dot<Avx2> for Maddubs {
 
     #[inline(always)]
     fn signed(self, _: Avx2, w: Line) -> Line {
-        w
+        // SAFETY: `Avx2` proves that the instructions are there.
+        unsafe {
+            let flip = _mm256_set1_epi8(i8::MIN);
+            Line([_mm256_xor_si256(w.0[0], flip), _mm256_xor_si256(w.0[1], flip)])
+        }
     }
 
     #[inline(always)]
@@ -78,22 +82,18 @@ impl Dot<Avx2> for Maddubs {
         unsafe {
             let ones = _mm256_set1_epi16(1);
             let x = [broadcast(x, 0), broadcast(x, 1)];
-            {
-                for (half, sum) in sum.0.iter_mut().enumerate() {
-                    let (w0, w1) = (w[0].0[half], w[1].0[half]);
-                    if SIGNED {
-                        let t0 =
-                            _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(x[0], w0));
-                        let t1 =
-                            _mm256_maddubs_epi16(_mm256_abs_epi8(w1), _mm256_sign_epi8(x[1], w1));
-                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(t0, ones));
-                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(t1, ones));
-                    } else {
-                        let t0 = _mm256_maddubs_epi16(w0, x[0]);
-                        let t1 = _mm256_maddubs_epi16(w1, x[1]);
-                        let both = _mm256_madd_epi16(_mm256_add_epi16(t0, t1), ones);
-                        *sum = _mm256_add_epi32(*sum, both);
-                    }
+            for (half, sum) in sum.0.iter_mut().enumerate() {
+                let (w0, w1) = (w[0].0[half], w[1].0[half]);
+                if SIGNED {
+                    let t0 = _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(x[0], w0));
+                    let t1 = _mm256_maddubs_epi16(_mm256_abs_epi8(w1), _mm256_sign_epi8(x[1], w1));
+                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(t0, ones));
+                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(t1, ones));
+                } else {
+                    let t0 = _mm256_maddubs_epi16(w0, x[0]);
+                    let t1 = _mm256_maddubs_epi16(w1, x[1]);
+                    let both = _mm256_madd_epi16(_mm256_add_epi16(t0, t1), ones);
+                    *sum = _mm256_add_epi32(*sum, both);
                 }
             }
         }
@@ -137,11 +137,7 @@ macro_rules! vnni {
 
             #[inline(always)]
             fn signed(self, _: Avx2, w: Line) -> Line {
-                // SAFETY: `Avx2` proves that the instructions are there.
-                unsafe {
-                    let flip = _mm256_set1_epi8(i8::MIN);
-                    Line([_mm256_xor_si256(w.0[0], flip), _mm256_xor_si256(w.0[1], flip)])
-                }
+                w
             }
 
             #[inline(always)]

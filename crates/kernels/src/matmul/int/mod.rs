@@ -30,8 +30,8 @@
 //! accumulators on the stack; 12 rows by one panel (650, 576); 12 rows by two panels; four quads of
 //! weights in registers at a time (Q8G32 412, everything spilled); prefetching at M = 1 and 2 alone.
 //!
-//! Considered and not taken: broadcasting `x + 128` as the unsigned side (saves an xor, needs the
-//! sums of the weights in the file); activation scales per row instead of per 32 (saves the product
+//! Considered and not taken: broadcasting `x + 128` as the unsigned side (needs the sums of the
+//! weights in the file); activation scales per row instead of per 32 (saves the product
 //! of the scales, and with it much of the accuracy of activations with outliers).
 
 #[cfg(target_arch = "x86_64")]
@@ -63,14 +63,14 @@ const PREFETCH: usize = 4096;
 pub(crate) trait Dot<S: Bytes>: Copy {
     /// Sixteen `i32`.
     type I: Copy;
-    /// What signed weights have added to them by [`signed`](Self::signed).
+    /// What signed weights still have added to them after [`signed`](Self::signed).
     const OFFSET: i32;
 
     /// All sums equal to `x`.
     fn splat(self, s: S, x: i32) -> Self::I;
     /// The sums as floats.
     fn to_float(self, s: S, x: Self::I) -> S::F;
-    /// Signed bytes in the form that [`dot`](Self::dot) wants them: plus `OFFSET`.
+    /// Signed bytes, stored with 128 added, in the form that [`dot`](Self::dot) wants them.
     fn signed(self, s: S, w: S::B) -> S::B;
     /// `sum + Σ w x` over two quads; `w` is unsigned and at most 63, or, where `SIGNED`, what
     /// [`signed`](Self::signed) made.
