@@ -2,6 +2,7 @@
 
 use crate::dispatch::{Kernels, UnknownKernels};
 use crate::team::{ThreadTeam, default_threads};
+use crate::tuning::Tuning;
 
 /// The device of this crate: which kernels to run and the threads to run them on.
 ///
@@ -12,6 +13,8 @@ pub struct Cpu {
     pub kernels: &'static Kernels,
     /// The threads that share each operation.
     pub team: ThreadTeam,
+    /// How products are cut and shared; changes no bit of them.
+    pub tuning: Tuning,
 }
 
 impl Cpu {
@@ -27,6 +30,6 @@ impl Cpu {
 
     /// The given kernels on `n_threads` threads (0 counts as 1).
     pub fn with(kernels: &'static Kernels, n_threads: usize) -> Self {
-        Self { kernels, team: ThreadTeam::new(n_threads) }
+        Self { kernels, team: ThreadTeam::new(n_threads), tuning: Tuning::default() }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::activations::Forms;
-use crate::{GROUP, Kernels, ThreadTeam};
+use crate::{GROUP, Kernels};
 
 /// A small generator, so that failures repeat.
 struct Rng(u32);
@@ -202,10 +202,43 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
         let x = activations(150, k);
         let expected = product(&Cpu::with(Kernels::best(), 1), &w, &x);
         for n_threads in [2, 3, 7] {
-            let cpu = Cpu { kernels: Kernels::best(), team: ThreadTeam::new(n_threads) };
+            let cpu = Cpu::with(Kernels::best(), n_threads);
             assert!(product(&cpu, &w, &x) == expected, "{layout:?} on {n_threads} threads");
             let first = product(&cpu, &w, &x[..k]);
             assert!(first == expected[..n], "{layout:?} m 1 on {n_threads} threads");
+        }
+    }
+}
+
+#[test]
+fn the_bits_do_not_depend_on_the_tuning() {
+    let mut rng = Rng(11);
+    // Ordinary values and hostile ones.
+    let mut size = |most: usize| match rng.next() % 8 {
+        0 => 0,
+        1 => usize::MAX,
+        _ => rng.next() as usize % most,
+    };
+    for &layout in WeightLayout::ALL {
+        for kernels in Kernels::available() {
+            for n_threads in [1, 2, 5] {
+                let k = layout.block_len().max(64) * (1 + size(3).min(3));
+                let (n, m) = (1 + size(300).min(300), 1 + size(80).min(80));
+                let w = pack(&scalar(), layout, n, k, false);
+                let x = activations(m, k);
+                let mut cpu = Cpu::with(kernels, n_threads);
+                let expected = product(&cpu, &w, &x);
+                for _ in 0..4 {
+                    cpu.tuning = Tuning {
+                        strip_panels: size(10),
+                        row_block_bytes: size(100_000),
+                        min_parallel_bytes: size(100_000),
+                    };
+                    let what = format!("{layout:?} {}, {n_threads} threads", kernels.name);
+                    let got = product(&cpu, &w, &x);
+                    assert!(got == expected, "{what}, [{n}, {k}] x {m}: {:?}", cpu.tuning);
+                }
+            }
         }
     }
 }
