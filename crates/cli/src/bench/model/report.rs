@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Plan, SHORT_TOKENS, Variant};
 use crate::bench::ceilings::Ceilings;
 use crate::bench::samples::Summary;
+use crate::bench::tuned::Tuned;
 use crate::stats::bytes;
 
 /// What is known about the model and the device without measuring.
@@ -24,6 +25,7 @@ pub(super) struct Facts {
     architecture: String,
     kernels: &'static str,
     threads: usize,
+    tuning: Tuned,
     kv_dtype: String,
     /// Read by every step.
     weight_bytes: usize,
@@ -47,6 +49,7 @@ impl Facts {
             architecture,
             kernels: cpu.kernels.name,
             threads: cpu.team.n_threads(),
+            tuning: Tuned(cpu.tuning),
             kv_dtype: format!("{:?}", decoder.kv_dtype()).to_lowercase(),
             weight_bytes: decoder.weight_bytes(),
             kv_bytes_per_layer: block_bytes / BLOCK_TOKENS / spec.layers.len(),
@@ -204,13 +207,14 @@ impl Report {
             "bandwidth",
             "Gop/s",
         ];
-        let Facts { model, architecture, kernels, threads, kv_dtype, weight_bytes, .. } =
+        let Facts { model, architecture, kernels, threads, tuning, kv_dtype, weight_bytes, .. } =
             &self.facts;
         let weights = bytes(*weight_bytes as u64);
         let [before, after] = self.read_bandwidth.map(|bytes_per_s| bytes_per_s / 1e9);
         let mut out = format!(
             "{model} · {architecture} · {weights} of weights per step · {kv_dtype} keys and values \
              · {kernels} on {threads} threads\n\
+             {tuning}\n\
              read bandwidth {before:.1} GB/s before, {after:.1} GB/s after\n\n"
         );
         let rows: Vec<[String; 8]> = self.figures.iter().map(Figure::row).collect();
