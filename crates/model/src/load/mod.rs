@@ -30,6 +30,9 @@ use plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
 
 pub(crate) use plan::interleave;
 
+/// Tunes a device for so many bytes of weights.
+type Tune = dyn Fn(&mut Cpu, u64);
+
 /// How a model is loaded.
 #[derive(Default)]
 pub struct LoadOptions<'a> {
@@ -50,7 +53,7 @@ pub struct LoadOptions<'a> {
     pub packed_cache: Option<&'a PackedCache>,
     /// Called with the device and the bytes of the stored weights before they are packed, once they
     /// are known to be complete; may set the device's tuning.
-    pub tune: Option<&'a dyn Fn(&mut Cpu, u64)>,
+    pub tune: Option<&'a Tune>,
     /// Called after each matrix.
     pub progress: Option<&'a dyn Fn(LoadProgress)>,
 }
