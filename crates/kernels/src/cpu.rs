@@ -2,6 +2,7 @@
 
 use crate::dispatch::{Kernels, UnknownKernels};
 use crate::team::{ThreadTeam, Topology, default_threads};
+use crate::tuning::Tuning;
 
 /// The device of this crate: which kernels to run and the threads to run them on.
 ///
@@ -15,6 +16,8 @@ pub struct Cpu {
     /// NUMA nodes that the threads may run on and that have memory for them; weights are dealt out
     /// over these when there are several.
     pub(crate) nodes: Vec<usize>,
+    /// How products are cut and shared; changes no bit of them.
+    pub tuning: Tuning,
 }
 
 impl Cpu {
@@ -31,6 +34,7 @@ impl Cpu {
     /// The given kernels on `n_threads` threads (0 counts as 1).
     pub fn with(kernels: &'static Kernels, n_threads: usize) -> Self {
         let nodes = Topology::of_this_process().nodes().to_vec();
-        Self { kernels, team: ThreadTeam::new(n_threads), nodes }
+        let tuning = Tuning::default();
+        Self { kernels, team: ThreadTeam::new(n_threads), nodes, tuning }
     }
 }

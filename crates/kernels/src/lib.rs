@@ -12,6 +12,7 @@
 //! * [`ThreadTeam`] is a fixed set of threads that share the tiles of each operation, and wake once
 //!   per operation or once per [`StayAwake`] guard; [`Topology`] says on which cores they run.
 //! * [`Cpu`] is both together: everything an operation needs. All safe operations are its methods.
+//! * [`Tuning`] is how products are cut for one machine; [`Cpu::tune`] measures it.
 //! * [`PackedMatrix`] is a weight matrix in kernel order; [`Activations`] are the rows it multiplies,
 //!   in the forms that its layout reads (floats, bf16, int8).
 //! * [`KvCache`] holds keys and values in pages; [`Cpu::paged_attention`] reads them.
@@ -41,6 +42,7 @@ mod matmul;
 mod quantize;
 mod rows;
 mod team;
+mod tuning;
 
 pub use activations::{Activations, Forms};
 pub use attention::{AttentionInput, AttentionSeq};
@@ -54,3 +56,4 @@ pub use matmul::MatmulOutput;
 pub use quantize::{GROUP, QuantizedRows};
 pub use rows::{GatedAct, HeadLayout, RopeLayout};
 pub use team::{StayAwake, ThreadTeam, Topology, default_threads};
+pub use tuning::Tuning;

@@ -28,6 +28,7 @@ mod memory;
 mod reference;
 mod request;
 mod stop;
+mod tuning;
 
 pub use error::LlmError;
 pub use event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
@@ -37,3 +38,4 @@ pub use load::{LlmOptions, LoadProgress};
 pub use reference::{LocalModel, ModelRef};
 pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};
 pub use stop::{StopMatcher, StopOutcome};
+pub use tuning::tune;

@@ -117,6 +117,7 @@ impl Llm {
                 kv_dtype: options.kv_dtype,
                 max_context: options.max_context,
                 packed_cache: options.packed_cache.as_ref(),
+                tune: Some(&crate::tuning::tune),
                 progress: Some(&packed),
                 ..LoadOptions::default()
             },

@@ -60,6 +60,9 @@ Where MODEL may point:
                HF_HUB_OFFLINE are respected) and verified
   nothing      the story-teller inside the binary
 
+The first start with a large model measures this machine for up to a second and remembers how to cut
+products in ~/.cache/pelton/tuning.json; PELTON_TUNING=off refuses. Answers stay the same to the bit.
+
 A prompt from standard input loses one newline at its very end, which is the shell's.
 Text goes to stdout, statistics to stderr. Exit codes: 0 done, 2 bad input, 1 other failure,
 130 after Ctrl-C.";
@@ -70,6 +73,9 @@ Examples:
   pelton serve -m ./my-model --host 0.0.0.0 --port 8080
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"model\": \"story\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
+
+The first start with a large model measures this machine for up to a second and remembers how to cut
+products in ~/.cache/pelton/tuning.json; PELTON_TUNING=off refuses. Answers stay the same to the bit.
 
 SIGTERM or Ctrl-C finishes the running requests and leaves; a second one leaves at once.";
 

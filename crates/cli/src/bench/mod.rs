@@ -4,6 +4,7 @@ mod ceilings;
 mod kernels;
 mod model;
 mod samples;
+mod tuned;
 
 use crate::args::BenchCommand;
 use crate::failure::Result;

@@ -1,7 +1,7 @@
 //! `y = x Wᵀ`: one matrix product for every number of rows.
 //!
 //! ```text
-//! for each strip of up to 4 panels (64 outputs)         handed out to threads
+//! for each strip of panels (4: 64 outputs)              handed out to threads
 //!   for each block of rows that fits in cache           handed out to threads
 //!     tile kernel (one function pointer per layout)
 //!       for each MR rows x NR panels                    accumulators in registers
@@ -39,6 +39,7 @@ use std::ops::Range;
 use crate::activations::{Activations, Form, HalfRows};
 use crate::cpu::Cpu;
 use crate::layout::{PANEL, PackedMatrix, WeightLayout, with_float_layout, with_int_layout};
+use crate::tuning::Tuning;
 
 /// Walks a tile: its rows in chunks, its panels several at once and those left over one by one.
 ///
@@ -102,12 +103,6 @@ mod int;
 #[cfg(test)]
 mod tests;
 
-/// Panels per strip.
-const STRIP: usize = 4;
-/// Weight bytes times rows below which waking the team costs more than it gives.
-const MIN_PARALLEL_BYTES: usize = 128 << 10;
-/// Activation bytes that a block of rows may take, so that it stays in a core's second-level cache.
-const ROW_BLOCK_BYTES: usize = 256 << 10;
 /// Rows per block are a multiple of this, which all register tiles divide.
 const ROW_BLOCK_UNIT: usize = 24;
 
@@ -317,8 +312,9 @@ impl Cpu {
         let whole = Target { ptr: y.data.as_mut_ptr(), stride: y.stride, n_columns: w.n() };
 
         let n_threads = self.team.n_threads();
-        let n_strips = w.n_panels().div_ceil(STRIP);
-        let most = (ROW_BLOCK_BYTES / row_bytes.max(1)).max(ROW_BLOCK_UNIT);
+        let Tuning { strip_panels, row_block_bytes, min_parallel_bytes } = self.tuning.clamped();
+        let n_strips = w.n_panels().div_ceil(strip_panels);
+        let most = (row_block_bytes / row_bytes.max(1)).max(ROW_BLOCK_UNIT);
         // A narrow matrix has too few strips for all threads: give them fewer rows each.
         let wanted = most.min((m * n_strips).div_ceil(4 * n_threads).max(ROW_BLOCK_UNIT));
         let rows_per_block = wanted.next_multiple_of(ROW_BLOCK_UNIT);
@@ -327,7 +323,7 @@ impl Cpu {
         let run = |idx: usize| {
             let (row_block, strip) = (idx / n_strips, idx % n_strips);
             let first_row = row_block * rows_per_block;
-            let panels = strip * STRIP..((strip + 1) * STRIP).min(w.n_panels());
+            let panels = strip * strip_panels..((strip + 1) * strip_panels).min(w.n_panels());
             let rows = first_row..(first_row + rows_per_block).min(m);
             let first_column = panels.start * PANEL;
             let whole = &whole;
@@ -337,7 +333,7 @@ impl Cpu {
             kernel(Block { panels, rows }, target);
         };
         let n_blocks = n_strips * n_row_blocks;
-        if w.n_bytes().saturating_mul(m) < MIN_PARALLEL_BYTES {
+        if w.n_bytes().saturating_mul(m) < min_parallel_bytes {
             (0..n_blocks).for_each(run);
         } else {
             self.team.for_each_tile(n_blocks, run);

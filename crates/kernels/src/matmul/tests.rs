@@ -211,6 +211,39 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
+fn the_bits_do_not_depend_on_the_tuning() {
+    let mut rng = Rng(11);
+    // Ordinary values and hostile ones.
+    let mut size = |most: usize| match rng.next() % 8 {
+        0 => 0,
+        1 => usize::MAX,
+        _ => rng.next() as usize % most,
+    };
+    for &layout in WeightLayout::ALL {
+        for kernels in Kernels::available() {
+            for n_threads in [1, 2, 5] {
+                let k = layout.block_len().max(64) * (1 + size(3).min(3));
+                let (n, m) = (1 + size(300).min(300), 1 + size(80).min(80));
+                let w = pack(&scalar(), layout, n, k, false);
+                let x = activations(m, k);
+                let mut cpu = Cpu::with(kernels, n_threads);
+                let expected = product(&cpu, &w, &x);
+                for _ in 0..4 {
+                    cpu.tuning = Tuning {
+                        strip_panels: size(10),
+                        row_block_bytes: size(100_000),
+                        min_parallel_bytes: size(100_000),
+                    };
+                    let what = format!("{layout:?} {}, {n_threads} threads", kernels.name);
+                    let got = product(&cpu, &w, &x);
+                    assert!(got == expected, "{what}, [{n}, {k}] x {m}: {:?}", cpu.tuning);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn the_product_is_the_product() {
     for &layout in WeightLayout::ALL {
         let (n, k) = (20, 512);

@@ -30,6 +30,9 @@ use plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
 
 pub(crate) use plan::interleave;
 
+/// Tunes a device for so many bytes of weights.
+type Tune = dyn Fn(&mut Cpu, u64);
+
 /// How a model is loaded.
 #[derive(Default)]
 pub struct LoadOptions<'a> {
@@ -48,6 +51,9 @@ pub struct LoadOptions<'a> {
     ///
     /// A cache that cannot be used or written is a warning, never an error.
     pub packed_cache: Option<&'a PackedCache>,
+    /// Called with the device and the bytes of the stored weights before they are packed, once they
+    /// are known to be complete; may set the device's tuning.
+    pub tune: Option<&'a Tune>,
     /// Called after each matrix.
     pub progress: Option<&'a dyn Fn(LoadProgress)>,
 }
@@ -92,7 +98,11 @@ pub fn load_cpu(
     files: &ModelFiles,
     options: &LoadOptions<'_>,
 ) -> Result<Decoder<CpuBackend>, ModelError> {
-    let cpu = Cpu::new(options.n_threads)?;
+    let mut cpu = Cpu::new(options.n_threads)?;
+    if let Some(tune) = options.tune {
+        let spec = served_spec(files, options.max_context)?;
+        tune(&mut cpu, Plan::new(files, &spec)?.n_bytes() as u64);
+    }
     load(files, options, CpuBackend::new(cpu), Box::new(SoleRank))
 }
 

@@ -75,7 +75,9 @@ impl Named {
 pub(crate) fn run(args: &BenchKernelsArgs) -> Result<()> {
     let sizes = if args.quick { Sizes::quick() } else { Sizes::full() };
     let blocks = filtered(all_blocks(&sizes), &args.filter)?;
-    let cpu = Cpu::new(args.threads())?;
+    let mut cpu = Cpu::new(args.threads())?;
+    // As a model of this size has it.
+    pelton_llm::tune(&mut cpu, if args.quick { 0 } else { sizes.beyond_caches_bytes as u64 });
     let stop = StopFlag::listen()?;
     let bar = progress::steps(blocks.len());
     bar.set_message("the machine");

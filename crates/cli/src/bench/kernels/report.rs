@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::Named;
 use super::block::{Cost, Multiplier};
 use super::timing::Timing;
+use crate::bench::tuned::Tuned;
 use crate::stats::bytes;
 
 /// Everything that `--json` prints.
@@ -36,6 +37,7 @@ pub(super) struct Machine {
     cpu: String,
     kernels: &'static str,
     threads: usize,
+    tuning: Tuned,
     /// Bytes; `None` where the system does not tell.
     last_level_cache_bytes: Option<usize>,
 }
@@ -47,6 +49,7 @@ impl Machine {
             cpu: cpu_model(),
             kernels: cpu.kernels.name,
             threads: cpu.team.n_threads(),
+            tuning: Tuned(cpu.tuning),
             last_level_cache_bytes: last_level_cache_bytes(),
         }
     }
@@ -166,13 +169,14 @@ impl Report {
 
     /// The machine, its ceilings, and the head of the table.
     pub(super) fn render_head(&self) -> String {
-        let Machine { cpu, kernels, threads, last_level_cache_bytes } = &self.machine;
+        let Machine { cpu, kernels, threads, tuning, last_level_cache_bytes } = &self.machine;
         let cache = last_level_cache_bytes.map_or_else(
             || "caches unknown".to_owned(),
             |n| format!("last-level cache {}", bytes(n as u64)),
         );
         let plural = if *threads == 1 { "" } else { "s" };
-        let mut out = format!("{cpu}\nkernels {kernels}, {threads} thread{plural}, {cache}\n\n");
+        let mut out =
+            format!("{cpu}\nkernels {kernels}, {threads} thread{plural}, {cache}\n{tuning}\n\n");
         line(&mut out, "threads   read GB/s   int8 GOP/s   bf16 GOP/s    f32 GOP/s");
         for Reading(ceilings) in &self.ceilings {
             let bf16 = ceilings.bf16.map_or_else(|| "-".to_owned(), giga);
@@ -297,6 +301,7 @@ pub(super) mod tests {
             cpu: "Some CPU".to_owned(),
             kernels: "avx2",
             threads: 2,
+            tuning: Tuned(pelton_kernels::Tuning::default()),
             last_level_cache_bytes: Some(32 << 20),
         };
         let mut report = Report::new(machine, vec![CEILINGS]);
@@ -306,7 +311,9 @@ pub(super) mod tests {
         ];
         report.add_reading(Ceilings { read_bandwidth: 12e9, ..CEILINGS });
         let head = report.render_head();
-        for part in ["Some CPU", "avx2, 2 threads", "32.0 MiB", "10.0", "400.0", "-"] {
+        for part in
+            ["Some CPU", "avx2, 2 threads", "32.0 MiB", "strips of 4 panels", "10.0", "400.0", "-"]
+        {
             assert!(head.contains(part), "`{part}` is missing in\n{head}");
         }
         let rows = report.render_rows(0);

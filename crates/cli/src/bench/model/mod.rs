@@ -52,6 +52,7 @@ pub(crate) fn measure(args: &BenchModelArgs) -> Result<()> {
         compute: model::compute(args.model.compute),
         n_threads: args.model.threads(),
         max_context: args.model.max_context(),
+        tune: Some(&pelton_llm::tune),
         progress: Some(&|at| progress.loading(at.n_bytes, at.n_total_bytes)),
         ..LoadOptions::default()
     };

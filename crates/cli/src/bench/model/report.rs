@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Plan, SHORT_TOKENS, Variant};
 use crate::bench::ceilings::multiplier;
 use crate::bench::samples::Summary;
+use crate::bench::tuned::Tuned;
 use crate::stats::bytes;
 
 /// What is known about the model and the device without measuring.
@@ -26,6 +27,7 @@ pub(super) struct Facts {
     architecture: String,
     kernels: &'static str,
     threads: usize,
+    tuning: Tuned,
     kv_dtype: String,
     /// Read by every step.
     weight_bytes: usize,
@@ -55,6 +57,7 @@ impl Facts {
             architecture,
             kernels: cpu.kernels.name,
             threads: cpu.team.n_threads(),
+            tuning: Tuned(cpu.tuning),
             kv_dtype: format!("{:?}", decoder.kv_dtype()).to_lowercase(),
             weight_bytes: decoder.weight_bytes(),
             kv_bytes_per_layer: block_bytes / BLOCK_TOKENS / spec.layers.len(),
@@ -225,7 +228,7 @@ impl Report {
             "Gop/s",
             "arithmetic",
         ];
-        let Facts { model, architecture, kernels, threads, kv_dtype, weight_bytes, .. } =
+        let Facts { model, architecture, kernels, threads, tuning, kv_dtype, weight_bytes, .. } =
             &self.facts;
         let weights = bytes(*weight_bytes as u64);
         let [before, after] = self.read_bandwidth.map(|bytes_per_s| bytes_per_s / 1e9);
@@ -233,6 +236,7 @@ impl Report {
         let mut out = format!(
             "{model} · {architecture} · {weights} of weights per step · {kv_dtype} keys and values \
              · {kernels} on {threads} threads\n\
+             {tuning}\n\
              read bandwidth {before:.1} GB/s before, {after:.1} GB/s after; {name} peak {peak:.0} GOP/s\n\n"
         );
         let rows: Vec<[String; 9]> = self.figures.iter().map(Figure::row).collect();
