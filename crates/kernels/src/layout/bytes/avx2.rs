@@ -106,7 +106,7 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn from_bits(self, from: &[u32; 16]) -> Self::F {
+    fn words(self, from: &[u32; 16]) -> Self::F {
         let at = from.as_ptr();
         // SAFETY: as above; 64 bytes are read.
         unsafe { Self::pair(_mm256_loadu_ps(at.cast()), _mm256_loadu_ps(at.add(8).cast())) }

@@ -93,7 +93,7 @@ impl Bytes for Avx512 {
     }
 
     #[inline(always)]
-    fn from_bits(self, from: &[u32; 16]) -> __m512 {
+    fn words(self, from: &[u32; 16]) -> __m512 {
         // SAFETY: as above; 64 bytes are read.
         unsafe { _mm512_loadu_ps(from.as_ptr().cast()) }
     }

@@ -35,7 +35,7 @@ pub(crate) trait Bytes: crate::rows::lanes::Simd {
     /// Sixteen floats from bytes.
     fn floats(self, from: &[u8; 64]) -> Self::F;
     /// Sixteen floats by their bits.
-    fn from_bits(self, from: &[u32; 16]) -> Self::F;
+    fn words(self, from: &[u32; 16]) -> Self::F;
     /// Sixteen pairs of bf16: the first of each, and the second.
     fn bf16_pairs(self, from: &[u8; 64]) -> [Self::F; 2];
     /// `table[word >> shift & 15]` of sixteen 32-bit words.

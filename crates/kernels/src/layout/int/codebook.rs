@@ -179,7 +179,7 @@ unsafe impl IntLayout for Mxfp4 {
         for lane in 0..16 {
             bits[lane] = Self::scale_bits(exponents[lane]);
         }
-        s.from_bits(&bits)
+        s.words(&bits)
     }
 
     #[inline(always)]

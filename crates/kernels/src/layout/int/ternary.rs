@@ -17,7 +17,7 @@ const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
 
 /// Trit `n` of a byte.
 fn trit(byte: u8, n: usize) -> u8 {
-    (u16::from(byte.wrapping_mul(POWERS[n])) * 3 >> 8) as u8
+    ((u16::from(byte.wrapping_mul(POWERS[n])) * 3) >> 8) as u8
 }
 
 /// GGUF `TQ2_0`: 66 bytes for 256 weights.

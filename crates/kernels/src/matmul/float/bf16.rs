@@ -52,15 +52,21 @@ pub(crate) fn pays() -> bool {
     })
 }
 
+/// A register as pairs of bf16.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn pairs(bits: __m512i) -> __m512bh {
+    // SAFETY: both are 512 bits without a meaning of their own.
+    unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
+}
+
 /// Steps of the comparison.
 const N_STEPS: usize = 10_000;
 
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn dots() -> f32 {
     let mut acc = [_mm512_setzero_ps(); 12];
-    // SAFETY: both are 512 bits.
-    let x: __m512bh =
-        unsafe { std::mem::transmute(std::hint::black_box(_mm512_set1_epi16(0x3f80))) };
+    let x = pairs(std::hint::black_box(_mm512_set1_epi16(0x3f80)));
     for _ in 0..N_STEPS {
         for acc in &mut acc {
             *acc = _mm512_dpbf16_ps(*acc, x, x);
@@ -106,10 +112,9 @@ unsafe fn micro<const MR: usize, const NR: usize>(
             }
             for (mr, acc) in acc.iter_mut().enumerate() {
                 let x = x.add(mr * tile.x.stride + pair * 2).cast::<i32>().read_unaligned();
-                let x = _mm512_set1_epi32(x);
+                let x = pairs(_mm512_set1_epi32(x));
                 for (acc, weights) in acc.iter_mut().zip(&weights) {
-                    let (x, w) = (std::mem::transmute(x), std::mem::transmute(*weights));
-                    *acc = _mm512_dpbf16_ps(*acc, x, w);
+                    *acc = _mm512_dpbf16_ps(*acc, x, pairs(*weights));
                 }
             }
         }

@@ -148,12 +148,12 @@ macro_rules! vnni {
                 w: &[Line; 2],
                 x: &[i8; 8],
             ) -> Sums {
-                for quad in 0..2 {
+                for (quad, w) in w.iter().enumerate() {
                     // SAFETY: both proofs are there.
                     unsafe {
                         let x = broadcast(x, quad);
-                        sum.0[0] = $dpbusd(sum.0[0], w[quad].0[0], x);
-                        sum.0[1] = $dpbusd(sum.0[1], w[quad].0[1], x);
+                        sum.0[0] = $dpbusd(sum.0[0], w.0[0], x);
+                        sum.0[1] = $dpbusd(sum.0[1], w.0[1], x);
                     }
                 }
                 sum

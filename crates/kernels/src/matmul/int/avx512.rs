@@ -51,11 +51,11 @@ impl Dot<Avx512> for Vnni {
         w: &[__m512i; 2],
         x: &[i8; 8],
     ) -> __m512i {
-        for quad in 0..2 {
+        for (quad, w) in w.iter().enumerate() {
             // SAFETY: as above; 4 of the 8 bytes are read.
             unsafe {
                 let x = x.as_ptr().add(quad * 4).cast::<i32>().read_unaligned();
-                sum = _mm512_dpbusd_epi32(sum, w[quad], _mm512_set1_epi32(x));
+                sum = _mm512_dpbusd_epi32(sum, *w, _mm512_set1_epi32(x));
             }
         }
         sum
