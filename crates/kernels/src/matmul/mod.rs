@@ -100,6 +100,8 @@ macro_rules! walk_tile {
 mod float;
 mod int;
 #[cfg(test)]
+mod shape_tests;
+#[cfg(test)]
 mod tests;
 
 /// Panels per strip.
