@@ -96,7 +96,7 @@ mod tests {
     fn a_mapped_matrix_is_the_packed_one_and_a_misfit_is_refused() {
         let cpu = Cpu::with(Kernels::best(), 1);
         for &layout in WeightLayout::ALL {
-            let (n, k) = (33, 64);
+            let (n, k) = (33, 256);
             let row: Vec<u8> = (0..layout.row_bytes(k)).map(|i| i as u8).collect();
             let packed = PackedMatrix::pack(&cpu, layout, n, k, &|_| &row);
             let bytes = packed.storage_bytes();
