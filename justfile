@@ -19,7 +19,6 @@ test-kernels isa:
 # The tests of the crates with unsafe code under AddressSanitizer; `rustup toolchain install nightly` once
 asan:
     RUSTFLAGS=-Zsanitizer=address cargo +nightly test --target x86_64-unknown-linux-gnu \
-        --config 'profile.dev.package.pelton-kernels.opt-level=1' \
         -p pelton-kernels -p pelton-tensor --tests
 
 # The real binary against the real openai client

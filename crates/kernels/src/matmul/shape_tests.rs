@@ -57,7 +57,7 @@ fn random_shapes_through_the_same_activations_give_the_bits_of_fresh_scalar_ones
     let mut cpus: Vec<(Cpu, Activations)> = Kernels::available()
         .map(|kernels| (Cpu::with(kernels, 1), Activations::new(1, Forms::F32)))
         .collect();
-    for round in 0..4 {
+    for round in 0..10 {
         for &layout in WeightLayout::ALL {
             let mut below = |n: u32| rng.next() as usize % n as usize;
             let k = match layout.block_len() {
