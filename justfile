@@ -16,6 +16,11 @@ test:
 test-kernels isa:
     PELTON_KERNELS={{isa}} cargo test -p pelton-kernels -p pelton-quant -p pelton-model
 
+# The tests of the crates with unsafe code under AddressSanitizer; `rustup toolchain install nightly` once
+asan:
+    RUSTFLAGS=-Zsanitizer=address cargo +nightly test --target x86_64-unknown-linux-gnu \
+        -p pelton-kernels -p pelton-tensor --tests
+
 # The real binary against the real openai client
 e2e:
     cargo build --release

@@ -156,11 +156,13 @@ impl Activations {
     ///
     /// # Panics
     ///
-    /// When floats are not the only form held.
+    /// When floats are not the only form held, or so many rows do not fit in memory.
     pub fn floats_mut(&mut self, n_rows: usize) -> &mut [f32] {
         assert_eq!(self.forms, Forms::F32, "invariant: these rows are held as floats alone");
+        let n_floats = n_rows.checked_mul(self.width).expect("rows that fit in memory");
+        // First the memory, then the number: the kernels rely on it, also after a panic.
+        self.floats.resize(n_floats, 0.0);
         self.n_rows = n_rows;
-        self.floats.resize(n_rows * self.width, 0.0);
         &mut self.floats
     }
 
@@ -191,14 +193,13 @@ impl Activations {
     /// Makes room for `n_rows` and hands out the places to write them.
     pub(crate) fn writer<'a>(&'a mut self, cpu: &'a Cpu, n_rows: usize) -> Writer<'a> {
         let (width, forms) = (self.width, self.forms);
-        self.n_rows = n_rows;
         let resized = |rows: &'a mut Vec<f32>, is_held: bool| {
             is_held.then(|| {
                 rows.resize(n_rows * width, 0.0);
                 Parts::new(rows.as_mut_slice())
             })
         };
-        Writer {
+        let writer = Writer {
             kernels: cpu.kernels,
             width,
             floats: resized(&mut self.floats, forms.f32),
@@ -208,7 +209,10 @@ impl Activations {
                 self.bf16.resize(n_rows * bf16_stride(width), 0);
                 Parts::new(self.bf16.as_mut_slice())
             }),
-        }
+        };
+        // Last, as in `floats_mut`.
+        self.n_rows = n_rows;
+        writer
     }
 }
 
@@ -371,6 +375,18 @@ mod tests {
                     assert_eq!(bits(&a), bits(&b), "row {row} of {m} x {width}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn rows_that_no_memory_holds_are_refused_and_leave_the_number_of_rows() {
+        let mut rows = Activations::new(1 << 62, Forms::F32);
+        // The second wraps around to no float at all, the third is more than a vector may hold.
+        for n_rows in [usize::MAX, 4, 1] {
+            let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                rows.floats_mut(n_rows);
+            }));
+            assert!(refused.is_err() && rows.n_rows() == 0, "{n_rows} rows");
         }
     }
 

@@ -24,7 +24,17 @@ pub struct KvShape {
 
 impl KvShape {
     /// Bytes of one block over all layers, scales included: what one more block costs.
+    ///
+    /// # Panics
+    ///
+    /// When they are more than an address space holds.
     pub fn bytes_per_block(&self) -> usize {
+        // Keys and values are this many elements each, scales not more, and an element has at most
+        // 4 bytes: where this product does not wrap around, no size of a block does.
+        let whole = |n: usize| n.checked_next_multiple_of(LANES);
+        let sizes = [whole(self.block_size), whole(self.head_dim), Some(self.n_kv_heads), Some(16)];
+        let most = sizes.into_iter().try_fold(self.n_layers, |product, n| product.checked_mul(n?));
+        assert!(most.is_some(), "invariant: a KV block fits in the address space");
         self.n_layers * self.block_elements() * self.dtype.n_bytes()
     }
 

@@ -179,3 +179,10 @@ fn a_slot_that_does_not_exist_is_a_broken_invariant() {
 fn a_block_that_does_not_exist_is_a_broken_invariant() {
     KvCache::new(shape(4, 8, KvDtype::F32)).copy_block(0, 7);
 }
+
+#[test]
+#[should_panic(expected = "invariant: a KV block fits in the address space")]
+fn a_shape_whose_size_would_wrap_around_is_refused() {
+    // As many elements as there are numbers of 64 bits: none, if nobody looked.
+    KvCache::new(shape(16, 1 << 60, KvDtype::F32));
+}

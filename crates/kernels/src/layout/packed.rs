@@ -24,6 +24,9 @@ use crate::cpu::Cpu;
 /// make in `scratch`.
 type WithRow<'a> = dyn Fn(&mut Vec<u8>, usize, &mut dyn FnMut(&[u8])) + Sync + 'a;
 
+/// Most outputs and inputs: no real matrix comes near, and no size below it overflows.
+const MOST: usize = 1 << 31;
+
 /// A weight matrix `W [n, k]` packed for the kernels; see the drawing at the head of the file.
 #[derive(Clone, Debug)]
 pub struct PackedMatrix {
@@ -42,8 +45,8 @@ impl PackedMatrix {
     ///
     /// # Panics
     ///
-    /// When a row has not [`WeightLayout::row_bytes`] bytes, or `k` is not a whole number of the
-    /// layout's blocks.
+    /// When a row has not [`WeightLayout::row_bytes`] bytes, `k` is not a whole number of the
+    /// layout's blocks, or the matrix is larger than any machine.
     pub fn pack<'a>(
         cpu: &Cpu,
         layout: WeightLayout,
@@ -60,7 +63,8 @@ impl PackedMatrix {
     ///
     /// # Panics
     ///
-    /// When `k` is not a whole number of the layout's blocks.
+    /// When `k` is not a whole number of the layout's blocks, or the matrix is larger than any
+    /// machine.
     pub fn pack_with(
         cpu: &Cpu,
         layout: WeightLayout,
@@ -82,6 +86,7 @@ impl PackedMatrix {
         [n, k]: [usize; 2],
         with_row: &WithRow<'_>,
     ) -> Self {
+        assert!(n <= MOST && k <= MOST, "a matrix that fits in the address space: {n} x {k}");
         let panel_bytes = layout.panel_bytes(k);
         let row_bytes = layout.row_bytes(k);
         let n_bytes = n.div_ceil(PANEL).checked_mul(panel_bytes);
@@ -116,8 +121,6 @@ impl PackedMatrix {
         k: usize,
         storage: Storage,
     ) -> Option<Self> {
-        // No shape of a real matrix comes near this, and no size below it overflows.
-        const MOST: usize = 1 << 31;
         let is_whole = k.is_multiple_of(layout.block_len());
         if n > MOST || k > MOST || !is_whole {
             return None;
@@ -273,6 +276,13 @@ mod tests {
             assert!(packed.n_bytes() >= n * source_bytes, "{layout:?} lost something");
             assert!(packed.n_bytes() * 100 <= n * source_bytes * 103, "{layout:?}");
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "fits in the address space")]
+    fn a_matrix_whose_size_would_wrap_around_is_refused() {
+        let cpu = Cpu::with(Kernels::best(), 1);
+        let _ = PackedMatrix::pack(&cpu, WeightLayout::F32, 16, 1 << 62, &|_| &[]);
     }
 
     #[test]

@@ -37,6 +37,14 @@ impl Storage {
         (bytes.is_empty() || is_aligned).then_some(Self(Place::Mapped { file, range }))
     }
 
+    /// A copy of these bytes in an allocation that ends with them and is aligned to nothing: a
+    /// memory checker sees reads beyond it. (It does not watch maps, and they end on whole pages.)
+    #[cfg(test)]
+    pub(crate) fn on_heap(bytes: &[u8]) -> Self {
+        let range = 0..bytes.len();
+        Self(Place::Mapped { file: Arc::new(MappedFile::from_vec("heap", bytes.to_vec())), range })
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {

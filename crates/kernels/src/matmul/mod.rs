@@ -101,6 +101,8 @@ macro_rules! walk_tile {
 mod float;
 mod int;
 #[cfg(test)]
+mod shape_tests;
+#[cfg(test)]
 mod tests;
 
 /// Rows per block are a multiple of this, which all register tiles divide.

@@ -5,10 +5,10 @@ use crate::activations::Forms;
 use crate::{GROUP, Kernels};
 
 /// A small generator, so that failures repeat.
-struct Rng(u32);
+pub(super) struct Rng(pub(super) u32);
 
 impl Rng {
-    fn next(&mut self) -> u32 {
+    pub(super) fn next(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         self.0 >> 8
     }
@@ -98,7 +98,13 @@ fn activations(m: usize, k: usize) -> Vec<f32> {
     (0..m * k).map(|i| rng.float() * (1 + i % 5) as f32).collect()
 }
 
-fn pack(cpu: &Cpu, layout: WeightLayout, n: usize, k: usize, hostile: bool) -> PackedMatrix {
+pub(super) fn pack(
+    cpu: &Cpu,
+    layout: WeightLayout,
+    n: usize,
+    k: usize,
+    hostile: bool,
+) -> PackedMatrix {
     let rows = source(layout, n, k, hostile);
     PackedMatrix::pack(cpu, layout, n, k, &|row| &rows[row])
 }
@@ -127,7 +133,7 @@ fn product(cpu: &Cpu, w: &PackedMatrix, x: &[f32]) -> Vec<u32> {
     bits
 }
 
-fn scalar() -> Cpu {
+pub(super) fn scalar() -> Cpu {
     Cpu::with(Kernels::by_name("scalar").expect("scalar"), 1)
 }
 

@@ -53,7 +53,11 @@ impl HeadLayout {
     /// there are.
     pub(super) fn check(&self, len: usize) -> usize {
         assert!(self.row_stride > 0, "invariant: rows have a stride");
-        assert!(self.offset + self.width() <= self.row_stride, "invariant: heads fit in their row");
+        let width = self.n_heads.checked_mul(self.head_dim);
+        let end = width.and_then(|width| width.checked_add(self.offset));
+        // Without wrapping around: that heads do not overlap is what their tiles rely on.
+        let is_inside = end.is_some_and(|end| end <= self.row_stride);
+        assert!(is_inside, "invariant: heads fit in their row");
         assert_eq!(len % self.row_stride, 0, "invariant: whole rows");
         len / self.row_stride
     }
@@ -285,6 +289,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "heads fit in their row")]
+    fn heads_whose_width_would_wrap_around_are_refused() {
+        let layout =
+            HeadLayout { row_stride: 16, offset: 0, n_heads: usize::MAX / 8 + 1, head_dim: 8 };
+        all_cpus()[0].head_rms_norm(&mut [0.0; 32], &layout, &[1.0; 8], 0.0);
     }
 
     #[test]

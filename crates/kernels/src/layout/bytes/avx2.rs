@@ -63,7 +63,7 @@ impl Bytes for Avx2 {
 
     #[inline(always)]
     fn trit(self, x: Line, power: u8) -> Line {
-        Line([trit(x.0[0], power), trit(x.0[1], power)])
+        Line([trit(self, x.0[0], power), trit(self, x.0[1], power)])
     }
 
     #[inline(always)]
@@ -127,14 +127,14 @@ impl Bytes for Avx2 {
     #[inline(always)]
     fn codes(self, table: &[f32; 16], from: &[u8; 64], shift: usize) -> Self::F {
         let Line([low, high]) = self.bytes(from);
-        Self::pair(codes(table, low, shift), codes(table, high, shift))
+        Self::pair(codes(self, table, low, shift), codes(self, table, high, shift))
     }
 }
 
 /// `table[word >> shift & 15]` of eight words: both halves of the table, and the fourth bit chooses.
 #[inline(always)]
-fn codes(table: &[f32; 16], words: __m256i, shift: usize) -> __m256 {
-    // SAFETY: called with the proof of AVX2 alone; 64 bytes are read.
+fn codes(_: Avx2, table: &[f32; 16], words: __m256i, shift: usize) -> __m256 {
+    // SAFETY: `Avx2` proves that the instructions are there; 64 bytes are read.
     unsafe {
         let words = _mm256_srl_epi32(words, _mm_cvtsi32_si128(shift as i32));
         let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), words);
@@ -145,8 +145,8 @@ fn codes(table: &[f32; 16], words: __m256i, shift: usize) -> __m256 {
 
 /// See [`Bytes::trit`].
 #[inline(always)]
-fn trit(x: __m256i, power: u8) -> __m256i {
-    // SAFETY: called with the proof of AVX2 alone.
+fn trit(_: Avx2, x: __m256i, power: u8) -> __m256i {
+    // SAFETY: `Avx2` proves that the instructions are there.
     unsafe {
         let power = _mm256_set1_epi16(i16::from(power));
         let (low, three) = (_mm256_set1_epi16(0xff), _mm256_set1_epi16(3));

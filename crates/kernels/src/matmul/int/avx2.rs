@@ -38,13 +38,13 @@ unsafe fn broadcast(x: &[i8; 8], quad: usize) -> __m256i {
 }
 
 #[inline(always)]
-fn splat(x: i32) -> Sums {
-    // SAFETY: called with the proof of AVX2 alone, here and below.
+fn splat(_: Avx2, x: i32) -> Sums {
+    // SAFETY: `Avx2` proves that the instructions are there.
     unsafe { Sums([_mm256_set1_epi32(x); 2]) }
 }
 
 #[inline(always)]
-fn to_float(x: Sums) -> <Avx2 as Simd>::F {
+fn to_float(_: Avx2, x: Sums) -> <Avx2 as Simd>::F {
     // SAFETY: as above.
     unsafe { Avx2::pair(_mm256_cvtepi32_ps(x.0[0]), _mm256_cvtepi32_ps(x.0[1])) }
 }
@@ -58,13 +58,13 @@ impl Dot<Avx2> for Maddubs {
     const OFFSET: i32 = 0;
 
     #[inline(always)]
-    fn splat(self, _: Avx2, x: i32) -> Sums {
-        splat(x)
+    fn splat(self, s: Avx2, x: i32) -> Sums {
+        splat(s, x)
     }
 
     #[inline(always)]
-    fn to_float(self, _: Avx2, x: Sums) -> <Avx2 as Simd>::F {
-        to_float(x)
+    fn to_float(self, s: Avx2, x: Sums) -> <Avx2 as Simd>::F {
+        to_float(s, x)
     }
 
     #[inline(always)]
@@ -126,13 +126,13 @@ macro_rules! vnni {
             const OFFSET: i32 = 128;
 
             #[inline(always)]
-            fn splat(self, _: Avx2, x: i32) -> Sums {
-                splat(x)
+            fn splat(self, s: Avx2, x: i32) -> Sums {
+                splat(s, x)
             }
 
             #[inline(always)]
-            fn to_float(self, _: Avx2, x: Sums) -> <Avx2 as Simd>::F {
-                to_float(x)
+            fn to_float(self, s: Avx2, x: Sums) -> <Avx2 as Simd>::F {
+                to_float(s, x)
             }
 
             #[inline(always)]

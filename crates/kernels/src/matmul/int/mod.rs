@@ -143,7 +143,11 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
                         }
                         if $pair == 3 || (L::SPLIT && $pair == 1) {
                             let sw = L::scale(s, &head, block, in_block, $pair / 2);
-                            let bias = L::bias(s, &head, block, in_block, $pair / 2);
+                            let bias = if L::BIAS {
+                                L::bias(s, &head, block, in_block, $pair / 2)
+                            } else {
+                                s.splat(0.0)
+                            };
                             for (mr, (acc, isum)) in acc.iter_mut().zip(&isum).enumerate() {
                                 let sx = *scales.add(mr * n_groups + group);
                                 let scale = s.mul(s.splat(sx), sw);
