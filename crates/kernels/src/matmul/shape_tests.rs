@@ -109,7 +109,7 @@ fn more_threads_than_rows_or_panels_give_the_bits_of_one() {
         let x = Random::new(9).normals(40 * k);
         for kernels in Kernels::available() {
             let run = |n_threads| {
-                let cpu = Cpu { kernels, team: ThreadTeam::new(n_threads) };
+                let cpu = Cpu::with(kernels, n_threads);
                 product(&cpu, &w, &x, &mut Activations::new(1, Forms::F32))
             };
             assert_eq!(run(9), run(1), "{} {layout:?}", kernels.name);
