@@ -1,7 +1,8 @@
 //! What the machine can do at most, measured by the process that is judged by it.
 //!
-//! A machine that is shared changes from minute to minute, so the ceilings are measured before and
-//! after the figures, and the higher ones count: other programs only take away.
+//! A machine that is shared changes from minute to minute: the read bandwidth is measured in each
+//! round of the figures, and a share has both from the same round. Arithmetic peaks hardly move; they
+//! are measured before and after, and the higher ones count.
 
 use pelton_kernels::{Ceilings, Cpu, WeightLayout};
 
@@ -12,6 +13,11 @@ const SECONDS: f64 = 0.5;
 /// Measures with the threads that compute.
 pub(crate) fn measure(cpu: &Cpu) -> Ceilings {
     cpu.measure_ceilings(BYTES, SECONDS)
+}
+
+/// Measures how fast memory is read, in bytes per second.
+pub(crate) fn read_bandwidth(cpu: &Cpu) -> f64 {
+    cpu.measure_read_bandwidth(BYTES, SECONDS)
 }
 
 /// The arithmetic that products with this layout are compared with, and its peak in operations per

@@ -17,7 +17,7 @@ use super::*;
 use crate::activations::Forms;
 use crate::layout::Storage;
 use crate::rows::testing::{Random, bits};
-use crate::{Kernels, ThreadTeam};
+use crate::Kernels;
 
 /// The same matrix in an allocation of its exact size.
 fn on_heap(w: &PackedMatrix) -> PackedMatrix {

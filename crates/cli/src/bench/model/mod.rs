@@ -3,6 +3,7 @@
 //! ```text
 //! load, compute everything once; ceilings
 //! for each round                                what               through
+//!     bandwidth       reads of memory far beyond the caches        -
 //!     prefill         a prompt to its first token                  engine
 //!     decode          1, 8, 32 sequences from a short context      engine
 //!     context         one row behind 128, 4096 tokens              forward
@@ -51,6 +52,7 @@ pub(crate) fn measure(args: &BenchModelArgs) -> Result<()> {
     let options = LoadOptions {
         compute: model::compute(args.model.compute),
         n_threads: args.model.threads(),
+        kv_dtype: args.kv_dtype,
         max_context: args.model.max_context(),
         tune: Some(&pelton_llm::tune),
         progress: Some(&|at| progress.loading(at.n_bytes, at.n_total_bytes)),
@@ -74,15 +76,26 @@ pub(crate) fn measure(args: &BenchModelArgs) -> Result<()> {
         subject.with_decoder(|decoder| ceilings::measure(decoder.backend().cpu()))
     };
     let before = ceilings(&subject);
-    let is_complete = measure_rounds(&plan, &mut subject, &mut samples)?;
-    let report = Report::new(&plan, facts, [before, ceilings(&subject)], &samples);
+    let mut bandwidths = Vec::new();
+    let is_complete = measure_rounds(&plan, &mut subject, &mut samples, &mut bandwidths)?;
+    let peaks = before.max(ceilings(&subject));
+    let report = Report::new(&plan, facts, &peaks, &bandwidths, &samples);
     print(&report, args.json)?;
     if is_complete { Ok(()) } else { Err(Failure::interrupted()) }
 }
 
-/// Measures everything once per round and tells each figure on stderr; `false` after Ctrl-C.
-fn measure_rounds(plan: &Plan, subject: &mut Subject, samples: &mut [Vec<f64>]) -> Result<bool> {
+/// Measures everything once per round, the read bandwidth first, and tells each figure on stderr;
+/// `false` after Ctrl-C.
+fn measure_rounds(
+    plan: &Plan,
+    subject: &mut Subject,
+    samples: &mut [Vec<f64>],
+    bandwidths: &mut Vec<f64>,
+) -> Result<bool> {
     for round in 1..=plan.rounds {
+        let read =
+            subject.with_decoder(|decoder| ceilings::read_bandwidth(decoder.backend().cpu()));
+        bandwidths.push(read);
         for (&variant, samples) in plan.variants.iter().zip(samples.iter_mut()) {
             let Some(seconds) = subject.measure(variant)? else { return Ok(false) };
             // A clock that does not advance would make rates infinite.

@@ -110,7 +110,7 @@ impl Figure {
     fn new(
         plan: &Plan,
         facts: &Facts,
-        ceilings: &Ceilings,
+        (ceilings, bandwidths): (&Ceilings, &[f64]),
         variant: Variant,
         seconds: &[f64],
         baseline: Option<&[f64]>,
@@ -142,8 +142,11 @@ impl Figure {
         Some(Self {
             name: variant.name(),
             rows,
-            bandwidth_percent: bytes
-                .map(|bytes| 100.0 * bytes as f64 / step_s.median / ceilings.read_bandwidth),
+            bandwidth_percent: bytes.and_then(|bytes| {
+                let rounds = seconds.iter().zip(bandwidths);
+                let share = |(seconds, bandwidth)| 100.0 * bytes as f64 / (seconds * bandwidth);
+                Some(Summary::new(rounds.map(share).collect())?.median)
+            }),
             operations_per_token: operations / rows as f64,
             operations_per_s: operations / step_s.median,
             arithmetic_percent: 100.0 * operations
@@ -179,8 +182,8 @@ impl Figure {
 pub(super) struct Report {
     #[serde(flatten)]
     facts: Facts,
-    /// Before and after the figures, in bytes per second.
-    read_bandwidth: [f64; 2],
+    /// Of the rounds, in bytes per second; absent before the first.
+    read_bandwidth: Option<Summary>,
     /// Name and peak, in operations per second, of the arithmetic that most weights are multiplied
     /// with.
     multiplier: (&'static str, f64),
@@ -194,22 +197,22 @@ impl Report {
     pub(super) fn new(
         plan: &Plan,
         facts: Facts,
-        [before, after]: [Ceilings; 2],
+        ceilings: &Ceilings,
+        bandwidths: &[f64],
         samples: &[Vec<f64>],
     ) -> Self {
-        let ceilings = before.max(after);
         let of = |wanted| {
             let idx = plan.variants.iter().position(|variant| *variant == wanted)?;
             samples.get(idx).map(Vec::as_slice)
         };
         let figures = plan.variants.iter().zip(samples).filter_map(|(&variant, seconds)| {
             let baseline = variant.baseline().and_then(of);
-            Figure::new(plan, &facts, &ceilings, variant, seconds, baseline)
+            Figure::new(plan, &facts, (ceilings, bandwidths), variant, seconds, baseline)
         });
         Self {
             figures: figures.collect(),
-            read_bandwidth: [before.read_bandwidth, after.read_bandwidth],
-            multiplier: multiplier(facts.layout, &ceilings),
+            read_bandwidth: Summary::new(bandwidths.to_vec()),
+            multiplier: multiplier(facts.layout, ceilings),
             interrupted: samples.iter().any(|rounds| rounds.len() < plan.rounds),
             facts,
         }
@@ -231,13 +234,17 @@ impl Report {
         let Facts { model, architecture, kernels, threads, tuning, kv_dtype, weight_bytes, .. } =
             &self.facts;
         let weights = bytes(*weight_bytes as u64);
-        let [before, after] = self.read_bandwidth.map(|bytes_per_s| bytes_per_s / 1e9);
+        let read = self.read_bandwidth.as_ref().map_or_else(String::new, |read| {
+            let [median, lowest, highest] =
+                [read.median, read.lowest, read.highest].map(|bytes_per_s| bytes_per_s / 1e9);
+            format!("read bandwidth {median:.1} GB/s ({lowest:.1}..{highest:.1}); ")
+        });
         let (name, peak) = (self.multiplier.0, self.multiplier.1 / 1e9);
         let mut out = format!(
             "{model} · {architecture} · {weights} of weights per step · {kv_dtype} keys and values \
              · {kernels} on {threads} threads\n\
              {tuning}\n\
-             read bandwidth {before:.1} GB/s before, {after:.1} GB/s after; {name} peak {peak:.0} GOP/s\n\n"
+             {read}{name} peak {peak:.0} GOP/s\n\n"
         );
         let rows: Vec<[String; 9]> = self.figures.iter().map(Figure::row).collect();
         let width = |column: usize| {
