@@ -4,9 +4,7 @@ use std::num::NonZeroUsize;
 
 use clap::{Args, Subcommand};
 
-use pelton_model::KvDtype;
-
-use super::{ModelArgs, model::kv_dtype_parser};
+use super::ModelArgs;
 
 const KERNELS_HELP_END: &str = "\
 Examples:
@@ -99,9 +97,6 @@ pub(crate) struct BenchModelArgs {
     /// Tokens in the context of a decoded one [default: 128,4096 as far as the model reaches]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     context: Vec<NonZeroUsize>,
-    /// How keys and values are stored [default: bf16, or f32 with --compute f32]
-    #[arg(long, env = "PELTON_KV_DTYPE", value_name = "TYPE", value_parser = kv_dtype_parser())]
-    pub(crate) kv_dtype: Option<KvDtype>,
     /// How often everything is measured
     #[arg(long, value_name = "N", default_value = "5")]
     rounds: NonZeroUsize,

@@ -14,10 +14,10 @@
 
 use super::tests::{Rng, pack, scalar};
 use super::*;
+use crate::Kernels;
 use crate::activations::Forms;
 use crate::layout::Storage;
 use crate::rows::testing::{Random, bits};
-use crate::Kernels;
 
 /// The same matrix in an allocation of its exact size.
 fn on_heap(w: &PackedMatrix) -> PackedMatrix {

@@ -52,7 +52,7 @@ pub(crate) fn measure(args: &BenchModelArgs) -> Result<()> {
     let options = LoadOptions {
         compute: model::compute(args.model.compute),
         n_threads: args.model.threads(),
-        kv_dtype: args.kv_dtype,
+        kv_dtype: args.model.kv_dtype,
         max_context: args.model.max_context(),
         tune: Some(&pelton_llm::tune),
         progress: Some(&|at| progress.loading(at.n_bytes, at.n_total_bytes)),
