@@ -14,33 +14,37 @@ fn at(line: usize, lane: usize, k: usize) -> usize {
     line * 64 + lane * 4 + k % 4
 }
 
+/// Writes the quads of output `lane`, one to each line.
+fn place_quads(quads: &[u8], lines: &mut [u8], lane: usize) {
+    for (quad, line) in quads.as_chunks::<4>().0.iter().zip(lines.as_chunks_mut::<64>().0) {
+        line.as_chunks_mut::<4>().0[lane] = *quad;
+    }
+}
+
 /// Eight bits: 8 lines.
 pub(super) fn place_bytes(q: &[u8; GROUP], lines: &mut [u8], lane: usize) {
-    for (k, &q) in q.iter().enumerate() {
-        lines[at(k / 4, lane, k)] = q;
-    }
+    place_quads(q, lines, lane);
 }
 
 /// Four bits: 4 lines.
 pub(super) fn place_nibbles(q: &[u8; GROUP], lines: &mut [u8], lane: usize) {
-    for (k, &q) in q.iter().enumerate() {
-        lines[at(k / 4 % 4, lane, k)] |= (q & 15) << (k / 16 * 4);
-    }
+    let bytes: [u8; 16] = std::array::from_fn(|k| q[k] & 15 | q[k + 16] << 4);
+    place_quads(&bytes, lines, lane);
 }
 
 /// Two bits: 2 lines.
 pub(super) fn place_pairs(q: &[u8; GROUP], lines: &mut [u8], lane: usize) {
-    for (k, &q) in q.iter().enumerate() {
-        let quad = k / 4;
-        lines[at(quad % 2, lane, k)] |= (q & 3) << (quad / 2 * 2);
-    }
+    let bytes: [u8; 8] = std::array::from_fn(|k| {
+        q[k] & 3 | (q[k + 8] & 3) << 2 | (q[k + 16] & 3) << 4 | q[k + 24] << 6
+    });
+    place_quads(&bytes, lines, lane);
 }
 
 /// One bit: 1 line.
 pub(super) fn place_bits(q: &[u8; GROUP], lines: &mut [u8], lane: usize) {
-    for (k, &q) in q.iter().enumerate() {
-        lines[at(0, lane, k)] |= (q & 1) << (k / 4);
-    }
+    let bytes: [u8; 4] =
+        std::array::from_fn(|k| (0..8).fold(0, |byte, quad| byte | (q[4 * quad + k] & 1) << quad));
+    place_quads(&bytes, lines, lane);
 }
 
 /// The inverse of [`place_bytes`].
