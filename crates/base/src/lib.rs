@@ -6,6 +6,8 @@
 pub mod limits;
 mod request;
 mod sampling;
+mod service;
 
 pub use request::{FinishReason, Request, RequestId, TokenId, Usage};
 pub use sampling::{ParamError, SamplingParams};
+pub use service::{Namespace, ServiceParams, Slo, TenantId};

@@ -1,6 +1,6 @@
 //! What is asked of the engine, and how an answer ends.
 
-use crate::SamplingParams;
+use crate::{SamplingParams, ServiceParams};
 
 /// Index of one token in a model's vocabulary.
 #[derive(
@@ -53,6 +53,8 @@ pub struct Request {
     pub max_tokens: usize,
     /// Tokens that end the answer; the token itself is part of the output.
     pub stop_tokens: Vec<TokenId>,
+    /// What it asks of the scheduler.
+    pub service: ServiceParams,
 }
 
 /// Why an answer ended.

@@ -1,7 +1,7 @@
 //! What an engine is told at the start, and what it is asked.
 
 use crate::KvCapacity;
-use pelton_base::{SamplingParams, TokenId, limits};
+use pelton_base::{SamplingParams, ServiceParams, TokenId, limits};
 use pelton_sched::SchedulerConfig;
 
 /// The limits of one engine. The memory for KV is the executor's to know.
@@ -35,12 +35,11 @@ impl Default for EngineConfig {
 impl EngineConfig {
     pub(crate) fn scheduler(&self, kv: KvCapacity, max_context: usize) -> SchedulerConfig {
         SchedulerConfig {
-            n_blocks: kv.n_blocks,
-            block_size: kv.block_size,
             max_batch_tokens: self.max_batch_tokens,
             max_running: self.max_running_requests,
             max_context: self.max_context_tokens.min(max_context),
             max_chunk_tokens: self.max_chunk_tokens,
+            ..SchedulerConfig::new(kv.n_blocks, kv.block_size)
         }
     }
 }
@@ -58,4 +57,6 @@ pub struct NewRequest {
     pub max_tokens: usize,
     /// Tokens that end the answer; the token itself is part of the output.
     pub stop_tokens: Vec<TokenId>,
+    /// What it asks of the scheduler.
+    pub service: ServiceParams,
 }

@@ -42,9 +42,9 @@ impl EngineHandle {
     /// Says what is wrong with the request, or that the engine is full or has stopped.
     pub fn submit(&self, request: NewRequest) -> Result<TokenStream, SubmitError> {
         self.check(&request)?;
-        let NewRequest { prompt, sampling, choice, max_tokens, stop_tokens } = request;
+        let NewRequest { prompt, sampling, choice, max_tokens, stop_tokens, service } = request;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let name = |id| Request { id, prompt, sampling, choice, max_tokens, stop_tokens };
+        let name = |id| Request { id, prompt, sampling, choice, max_tokens, stop_tokens, service };
         let id = self.inner.shared.submit(name, sender)?;
         Ok(TokenStream::new(id, receiver, Arc::clone(&self.inner.shared)))
     }

@@ -10,7 +10,7 @@
 mod counting;
 
 use counting::count;
-use pelton_base::{Request, RequestId, SamplingParams, TokenId};
+use pelton_base::{Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
     EngineConfig, Execution, Executor, KvMemory, ModelExecutor, ModelExecutorConfig,
 };
@@ -70,6 +70,7 @@ fn requests(sampling: &[SamplingParams], n: usize) -> Vec<Request> {
             choice: 0,
             max_tokens: 2 * (N_WARM_UP + N_STEPS),
             stop_tokens: vec![TokenId(1000)],
+            service: ServiceParams::default(),
         })
         .collect()
 }
@@ -86,12 +87,11 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
     let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
     let limits = EngineConfig::default();
     let mut scheduler = Scheduler::new(SchedulerConfig {
-        n_blocks: executor.kv_capacity().n_blocks,
-        block_size: BLOCK,
         max_batch_tokens: limits.max_batch_tokens,
         max_running: limits.max_running_requests,
         max_context: executor.max_context_tokens(),
         max_chunk_tokens: limits.max_chunk_tokens,
+        ..SchedulerConfig::new(executor.kv_capacity().n_blocks, BLOCK)
     });
     let n_running = requests.len() - 1;
     for request in requests {

@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB};
-use pelton_base::{FinishReason, SamplingParams, TokenId, Usage};
+use pelton_base::{FinishReason, SamplingParams, ServiceParams, TokenId, Usage};
 use pelton_engine::{
     Engine, EngineConfig, EngineHandle, EngineMetrics, NewRequest, SampledToken, SubmitError,
     TokenStream,
@@ -17,6 +17,7 @@ fn request(prompt: &[u32], max_tokens: usize) -> NewRequest {
         choice: 0,
         max_tokens,
         stop_tokens: Vec::new(),
+        service: ServiceParams::default(),
     }
 }
 
@@ -34,6 +35,7 @@ fn requests() -> Vec<NewRequest> {
             choice: i % 2,
             max_tokens: 3 + i as usize * 3 % 29,
             stop_tokens: if i % 5 == 0 { vec![TokenId(i)] } else { Vec::new() },
+            service: ServiceParams::default(),
         })
         .collect()
 }

@@ -1,7 +1,9 @@
 //! Same request, same tokens, through the real executor: architectures, weight formats, batches,
 //! chunks, preemption, threads, instruction sets. Log probabilities are compared too, to the bit.
 
-use pelton_base::{FinishReason, Request, RequestId, SamplingParams, TokenId, Usage};
+use pelton_base::{
+    FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId, Usage,
+};
 use pelton_engine::{
     Engine, EngineConfig, EngineMetrics, Execution, Executor, ExecutorError, KvCapacity, KvMemory,
     ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken, TokenStream,
@@ -70,6 +72,7 @@ fn requests() -> Vec<NewRequest> {
             // The long one goes on alone: its chunks are then what threads share.
             max_tokens: if i == 3 { 24 } else { 8 + i as usize },
             stop_tokens: Vec::new(),
+            service: ServiceParams::default(),
         })
         .collect()
 }
@@ -254,6 +257,7 @@ fn rows_of_padding_are_neither_sampled_nor_reported() {
             choice: 0,
             max_tokens: 60,
             stop_tokens: Vec::new(),
+            service: ServiceParams::default(),
         })
         .into();
     let run = |sampled_vocab| {

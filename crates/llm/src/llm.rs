@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use pelton_base::{SamplingParams, TokenId, limits};
+use pelton_base::{SamplingParams, ServiceParams, TokenId, limits};
 use pelton_engine::{EngineHandle, EngineMetrics, NewRequest, SubmitError};
 use pelton_text::{ChatTemplate, EncodeOptions, RenderOptions, Tokenizer};
 
@@ -211,6 +211,7 @@ impl Llm {
                     choice,
                     max_tokens: generation.max_tokens.map_or(room, |most| most.min(room)),
                     stop_tokens: stop_tokens.clone(),
+                    service: ServiceParams::default(),
                 })?;
                 streams.push((stream, prompt.len()));
             }

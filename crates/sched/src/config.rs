@@ -1,10 +1,16 @@
-//! What the scheduler is told: its limits once, time and pressure each step.
+//! What the scheduler is told: its limits once, time and prices each step.
 
-/// The limits of one scheduler.
+use crate::{Eviction, PolicyKind, StepCost};
+use pelton_base::Slo;
+use std::time::Duration;
+
+/// The limits and choices of one scheduler.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SchedulerConfig {
     /// KV blocks of the pool; at least one.
     pub n_blocks: u32,
+    /// KV blocks of the swap store in host memory; zero for none.
+    pub n_host_blocks: u32,
     /// Tokens per block; at least one.
     pub block_size: usize,
     /// Most tokens of one step, over all sequences; at least one.
@@ -15,9 +21,132 @@ pub struct SchedulerConfig {
     pub max_context: usize,
     /// Most tokens that one sequence gets in one step; at least one.
     pub max_chunk_tokens: usize,
+    /// Who goes first.
+    pub policy: PolicyKind,
+    /// Which end of the scale of priorities goes first.
+    pub priority_order: PriorityOrder,
+    /// Whoever waited this long goes before everyone who waited less, whatever the policy says.
+    pub max_wait: Duration,
+    /// When requests may join.
+    pub batching: Batching,
+    /// How much KV a sequence takes.
+    pub kv_allocation: KvAllocation,
+    /// Whether prefixes are shared between requests.
+    pub prefix_cache: bool,
+    /// What the prefix cache forgets first.
+    pub eviction: Eviction,
+    /// What becomes of the KV of a request that must give way.
+    pub preemption: PreemptionMode,
+    /// Whose requests these are; the first is whoever has no entry. Never empty.
+    pub tenants: Vec<TenantConfig>,
 }
 
+/// What is fixed for one tenant.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TenantConfig {
+    /// What people and metrics call it.
+    pub name: String,
+    /// Its share under [`PolicyKind::Fair`], next to the others' weights; at least one.
+    pub weight: u32,
+    /// Most of its requests that may wait.
+    pub max_waiting: usize,
+    /// Targets of requests that state none.
+    pub slo: Slo,
+}
+
+impl Default for TenantConfig {
+    fn default() -> Self {
+        let name = "default".to_owned();
+        Self { name, weight: 1, max_waiting: usize::MAX, slo: Slo::default() }
+    }
+}
+
+/// Which priorities go first.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum PriorityOrder {
+    /// The lower number, as in vLLM.
+    #[default]
+    LowFirst,
+    /// The higher number, as in SGLang.
+    HighFirst,
+}
+
+/// When requests may join those that run.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Batching {
+    /// At every step (Yu et al., "Orca", OSDI 2022).
+    #[default]
+    Continuous,
+    /// Only when all that ran have ended: the baseline.
+    Static,
+}
+
+/// How much KV a sequence takes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum KvAllocation {
+    /// Block by block as it grows (Kwon et al., "PagedAttention", SOSP 2023).
+    #[default]
+    Paged,
+    /// All that it could ever need, at its admission: the baseline.
+    Contiguous,
+}
+
+/// What becomes of the KV of a request that must give way.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum PreemptionMode {
+    /// Whichever of the two the measured prices call cheaper.
+    #[default]
+    ByCost,
+    /// It is forgotten and computed anew.
+    Recompute,
+    /// It is copied to the host and back, as long as there is room.
+    Swap,
+}
+
+/// Gives an option of the command line its names.
+macro_rules! named {
+    ($type:ident, $($variant:ident = $name:literal),+) => {
+        impl $type {
+            /// Every value.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// Its name on the command line.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+    };
+}
+pub(crate) use named;
+
+named!(PriorityOrder, LowFirst = "low-first", HighFirst = "high-first");
+named!(Batching, Continuous = "continuous", Static = "static");
+named!(KvAllocation, Paged = "paged", Contiguous = "contiguous");
+named!(PreemptionMode, ByCost = "by-cost", Recompute = "recompute", Swap = "swap");
+
 impl SchedulerConfig {
+    /// First come, first served, over this pool; everything else as a server would have it.
+    pub fn new(n_blocks: u32, block_size: usize) -> Self {
+        Self {
+            n_blocks,
+            n_host_blocks: 0,
+            block_size,
+            max_batch_tokens: 512,
+            max_running: 64,
+            max_context: usize::MAX,
+            max_chunk_tokens: 512,
+            policy: PolicyKind::Fcfs,
+            priority_order: PriorityOrder::default(),
+            max_wait: Duration::from_secs(60),
+            batching: Batching::default(),
+            kv_allocation: KvAllocation::default(),
+            prefix_cache: true,
+            eviction: Eviction::default(),
+            preemption: PreemptionMode::default(),
+            tenants: vec![TenantConfig::default()],
+        }
+    }
+
     /// Most tokens that one sequence can really hold: the context, or the whole pool if smaller.
     pub fn context_tokens(&self) -> usize {
         self.max_context.min((self.n_blocks as usize).saturating_mul(self.block_size))
@@ -34,6 +163,12 @@ impl SchedulerConfig {
         (self.n_blocks as usize / 100).max(1)
     }
 
+    /// Blocks that must be free again before anyone is let in after a preemption: four times the
+    /// watermark, so that the newcomer does not meet the pressure that others just gave way to.
+    pub(crate) fn recovery_blocks(&self) -> usize {
+        (4 * self.watermark_blocks()).min(self.n_blocks as usize)
+    }
+
     /// Panics if a limit makes progress impossible.
     pub(crate) fn check(&self) {
         assert!(self.n_blocks > 0, "n_blocks must be at least 1");
@@ -42,23 +177,53 @@ impl SchedulerConfig {
         assert!(self.max_running > 0, "max_running must be at least 1");
         assert!(self.max_chunk_tokens > 0, "max_chunk_tokens must be at least 1");
         assert!(self.context_tokens() > 1, "a context holds a prompt token and an output token");
+        assert!(!self.tenants.is_empty(), "there is at least the tenant without a name");
+        assert!(self.tenants.iter().all(|tenant| tenant.weight > 0), "weights are at least 1");
     }
 }
 
-/// A moment, in steps or milliseconds as the caller likes; it only ever grows.
+/// A moment: nanoseconds since the engine started. It only ever grows.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Tick(pub u64);
 
-/// What the world tells the scheduler each step, as plain numbers.
-///
-/// Nothing yet: memory pressure from outside and deadlines enter here, so that the scheduler
-/// stays replayable from a text file.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct Signals {}
+impl Tick {
+    /// The moment `wait` later.
+    pub(crate) fn after(self, wait: Duration) -> Self {
+        Self(self.0.saturating_add(nanoseconds(wait)))
+    }
 
-/// Why a request can never run here, however long it waits.
+    /// Nanoseconds from `earlier` to here; zero when it is not earlier.
+    pub(crate) fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// A duration in nanoseconds, in 64 bits.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What the world tells the scheduler each step, as plain numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Signals {
+    /// What steps cost, as measured so far.
+    pub cost: StepCost,
+    /// Most tokens of this step; the configured limit bounds it too. At least one is taken.
+    pub max_batch_tokens: usize,
+    /// Most sequences running at once; the configured limit bounds it too. At least one is taken.
+    pub max_running: usize,
+}
+
+impl Default for Signals {
+    /// Nothing measured, nothing limited.
+    fn default() -> Self {
+        let (max_batch_tokens, max_running) = (usize::MAX, usize::MAX);
+        Self { cost: StepCost::default(), max_batch_tokens, max_running }
+    }
+}
+
+/// Why a request is not taken.
+#[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Refusal {
     /// There is no token to start from.
@@ -72,6 +237,35 @@ pub enum Refusal {
         /// Longest prompt that can run, in tokens.
         limit: usize,
     },
+    /// Too many requests of this tenant wait already.
+    TenantQueueFull {
+        /// Its name.
+        tenant: String,
+        /// Most that may wait.
+        limit: usize,
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The first token would come too late.
+    DeadlineUnreachable {
+        /// The target for the time to the first token.
+        ttft: Duration,
+        /// The time that it is expected to take.
+        expected: Duration,
+        /// When to try again.
+        retry_after: Duration,
+    },
+}
+
+impl Refusal {
+    /// When the same request may be taken; `None` where it never will.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::TenantQueueFull { retry_after, .. }
+            | Self::DeadlineUnreachable { retry_after, .. } => Some(*retry_after),
+            _ => None,
+        }
+    }
 }
 
 impl std::fmt::Display for Refusal {
@@ -82,6 +276,15 @@ impl std::fmt::Display for Refusal {
             Self::PromptTooLong { n_prompt, limit } => {
                 write!(f, "the prompt has {n_prompt} tokens, the longest that fits has {limit}")
             }
+            Self::TenantQueueFull { tenant, limit, .. } => {
+                write!(f, "{limit} requests of `{tenant}` wait already, which is its limit")
+            }
+            Self::DeadlineUnreachable { ttft, expected, .. } => write!(
+                f,
+                "the first token is expected after {} ms, and the target is {} ms",
+                expected.as_millis(),
+                ttft.as_millis()
+            ),
         }
     }
 }

@@ -51,14 +51,37 @@
 mod block_pool;
 mod block_table;
 mod config;
+mod cost;
+mod outlook;
 mod plan;
+mod policy;
 mod prefix_cache;
 mod scheduler;
 mod sequence;
 
 pub use block_pool::{BlockId, BlockPool};
 pub use block_table::BlockTable;
-pub use config::{Refusal, SchedulerConfig, Signals, Tick};
-pub use plan::{ScheduledSequence, SchedulerOutput, SequenceUpdate, StepOutput, StepUpdates};
-pub use prefix_cache::{Inserted, Namespace, NoCache, PrefixCache, PrefixHandle, PrefixMatch};
+pub use config::{
+    Batching, KvAllocation, PreemptionMode, PriorityOrder, Refusal, SchedulerConfig, Signals,
+    TenantConfig, Tick,
+};
+pub use cost::{StepCost, StepLoad};
+pub use outlook::Outlook;
+pub use pelton_base::Namespace;
+pub use plan::{
+    HostBlockId, ScheduledSequence, SchedulerOutput, SequenceUpdate, StepOutput, StepUpdates,
+};
+pub use policy::{Arrival, Policy, PolicyKind};
+pub use prefix_cache::{Inserted, NoCache, PrefixCache, PrefixHandle, PrefixMatch};
 pub use scheduler::Scheduler;
+
+/// What the prefix cache forgets first.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Eviction {
+    /// What was not used for the longest time.
+    #[default]
+    Lru,
+    /// What costs the least to compute anew, for the chance that it is asked for.
+    CostAware,
+}
+config::named!(Eviction, Lru = "lru", CostAware = "cost-aware");

@@ -9,22 +9,35 @@
 //! blocks     [ 7 2 9      | 3 5          | 8 1 6 ]   of both
 //! ```
 
-use crate::BlockId;
+use crate::{BlockId, StepLoad};
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use std::ops::Range;
 
 /// One step's work: which tokens of which sequences to compute, and where their KV goes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SchedulerOutput {
-    /// Decode rows first, then prefill chunks; within each, in order of arrival.
+    /// Decode rows first, then prefill chunks.
     pub sequences: Vec<ScheduledSequence>,
     /// The tokens to compute: those of all sequences, one after the other.
     pub tokens: Vec<TokenId>,
     /// The block tables of all sequences, one after the other.
     pub blocks: Vec<BlockId>,
-    /// Requests that gave up their blocks to make this plan possible, latest arrival first.
+    /// Blocks to copy to the host before anything else is done.
+    pub swap_out: Vec<(BlockId, HostBlockId)>,
+    /// Blocks to copy back from the host after that.
+    pub swap_in: Vec<(HostBlockId, BlockId)>,
+    /// Blocks to copy after that, from the first to the second, so that a sequence can write where
+    /// others read.
+    pub copies: Vec<(BlockId, BlockId)>,
+    /// Requests that gave up their blocks to make this plan possible.
     pub preempted: Vec<RequestId>,
+    /// What the plan asks of the machine.
+    pub load: StepLoad,
 }
+
+/// Index of one KV block in the swap store of the host.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct HostBlockId(pub u32);
 
 impl SchedulerOutput {
     /// The tokens of one of its sequences.
@@ -43,11 +56,15 @@ impl SchedulerOutput {
     }
 
     pub(crate) fn clear(&mut self) {
-        let Self { sequences, tokens, blocks, preempted } = self;
+        let Self { sequences, tokens, blocks, swap_out, swap_in, copies, preempted, load } = self;
         sequences.clear();
         tokens.clear();
         blocks.clear();
+        swap_out.clear();
+        swap_in.clear();
+        copies.clear();
         preempted.clear();
+        *load = StepLoad::default();
     }
 }
 
@@ -62,8 +79,11 @@ pub struct ScheduledSequence {
     pub first_position: usize,
     /// Which blocks of the plan are its table.
     pub blocks: Range<usize>,
-    /// Whether the last of `tokens` is the last one known, so that its logits are sampled.
+    /// Whether the last known token is among `tokens`, so that logits are sampled: those of it and
+    /// of every draft after it.
     pub samples: bool,
+    /// How many of the last `tokens` are drafts: guesses to be verified, not known tokens.
+    pub n_drafts: usize,
     /// Output tokens that exist already: the index of the one that would be sampled now.
     pub n_generated: usize,
 }
@@ -71,8 +91,8 @@ pub struct ScheduledSequence {
 /// What came of a plan.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct StepOutput {
-    /// New tokens of every sequence whose share had `samples` set: one each, or several in their
-    /// order once drafts are verified.
+    /// New tokens of every sequence whose share had `samples` set, in their order: the drafts that
+    /// were accepted, then one more. So there is one at least, and one more than drafts at most.
     ///
     /// An answer that does not match the plan (tokens for a share that did not sample, none for
     /// one that did) ends that request with [`FinishReason::Error`] and touches no other.

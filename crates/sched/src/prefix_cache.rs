@@ -13,11 +13,7 @@
 //! | `evict` | forgets unpinned blocks | the cache stops being a holder of each returned block |
 
 use crate::BlockId;
-use pelton_base::TokenId;
-
-/// Keeps apart prefixes whose tokens are equal but whose KV is not (adapters, tenants).
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Namespace(pub u64);
+use pelton_base::{Namespace, TokenId};
 
 /// The longest cached prefix of some tokens, found but not pinned.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -131,16 +131,18 @@ impl Running {
         let end = self.n_computed + n_tokens;
         let samples = end == self.sequence.tokens.len();
         self.in_flight = Some(InFlight { n_tokens, samples });
-        let SchedulerOutput { sequences, tokens, blocks, .. } = output;
+        let SchedulerOutput { sequences, tokens, blocks, load, .. } = output;
         let (first_token, first_block) = (tokens.len(), blocks.len());
         tokens.extend_from_slice(&self.sequence.tokens[self.n_computed..end]);
         blocks.extend_from_slice(self.table.blocks());
+        load.add_rows(self.n_computed, n_tokens, usize::from(samples));
         sequences.push(ScheduledSequence {
             id: self.sequence.id,
             tokens: first_token..tokens.len(),
             first_position: self.n_computed,
             blocks: first_block..blocks.len(),
             samples,
+            n_drafts: 0,
             n_generated: self.sequence.n_generated(),
         });
     }

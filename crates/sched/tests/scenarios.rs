@@ -12,7 +12,7 @@
 //!
 //! With `UPDATE_SCENARIOS=1` in the environment the files are rewritten with what was said.
 
-use pelton_base::{Request, RequestId, SamplingParams, TokenId};
+use pelton_base::{Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_sched::{
     Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepOutput, StepUpdates, Tick,
 };
@@ -43,12 +43,11 @@ impl Story {
         let words: Vec<&str> = command.split_whitespace().collect();
         if words[0] == "config" {
             self.scheduler = Some(Scheduler::new(SchedulerConfig {
-                n_blocks: number(&words, "blocks") as u32,
-                block_size: number(&words, "block"),
                 max_batch_tokens: number(&words, "batch"),
                 max_chunk_tokens: number(&words, "chunk"),
                 max_running: number(&words, "running"),
                 max_context: number(&words, "context"),
+                ..SchedulerConfig::new(number(&words, "blocks") as u32, number(&words, "block"))
             }));
         }
         let scheduler = self.scheduler.as_mut().expect("`config` comes first");
@@ -65,6 +64,7 @@ impl Story {
                     .map(|token| TokenId(token.parse().expect("stop is a token")))
                     .into_iter()
                     .collect(),
+                service: ServiceParams::default(),
             }),
             "abort" => {
                 let was_here = scheduler.abort(id(words[1]));

@@ -8,7 +8,7 @@
 
 mod prefix_map;
 
-use pelton_base::{FinishReason, Request, RequestId, SamplingParams, TokenId};
+use pelton_base::{FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_sched::{
     NoCache, PrefixCache, ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals,
     StepOutput, StepUpdates, Tick,
@@ -136,7 +136,9 @@ fn live(workload: &Workload) -> Totals {
                 sampling: SamplingParams::default(),
                 choice: 0,
                 max_tokens,
+                service: ServiceParams::default(),
                 stop_tokens: if stops { vec![STOP] } else { Vec::new() },
+                service: ServiceParams::default(),
             };
             scheduler.add(request.clone());
             asked.insert(request.id, (request, Vec::new()));
@@ -213,12 +215,11 @@ fn random_workload(seed: u64) -> Workload {
     let n_requests = 1 + below(24) as usize;
     Workload {
         config: SchedulerConfig {
-            n_blocks: 2 + below(16) as u32,
-            block_size: 1 + below(5) as usize,
             max_batch_tokens: 1 + below(40) as usize,
             max_running: 1 + below(10) as usize,
             max_context: 2 + below(80) as usize,
             max_chunk_tokens: 1 + below(20) as usize,
+            ..SchedulerConfig::new(2 + below(16) as u32, 1 + below(5) as usize)
         },
         cached: below(2) == 1,
         requests: (0..n_requests)
@@ -266,7 +267,8 @@ prop_compose! {
     ) -> Workload {
         Workload {
             config: SchedulerConfig {
-                n_blocks, block_size, max_batch_tokens, max_running, max_context, max_chunk_tokens,
+                max_batch_tokens, max_running, max_context, max_chunk_tokens,
+                ..SchedulerConfig::new(n_blocks, block_size)
             },
             cached, requests, fail_per_mille, abort_per_mille, max_sampled,
             seed: u64::from(seed),

@@ -16,7 +16,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pelton_base::{FinishReason, SamplingParams, TokenId};
+use pelton_base::{FinishReason, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
     Engine, EngineConfig, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest,
     TokenEvent, TokenStream,
@@ -175,6 +175,7 @@ impl Subject {
             choice: 0,
             max_tokens,
             stop_tokens: Vec::new(),
+            service: ServiceParams::default(),
         };
         Ok(self.engine.submit(request)?)
     }

@@ -1,0 +1,108 @@
+//! How soon a request that arrives now would be served: what admission control decides by.
+//!
+//! ```text
+//! expected TTFT = max(prompts ahead · stretch, queue for a place) + own prompt · stretch
+//! ```
+//!
+//! *Stretch* is how much longer a prompt takes than it would alone, because decoding goes on beside
+//! it; it is measured, as is the pace at which places become free. An outlook is a copy that can be
+//! asked from another thread while the scheduler works; whoever submits adds what it submitted, so
+//! that the next in the mailbox is judged with it.
+
+use crate::{Refusal, SchedulerConfig, StepCost, TenantConfig};
+use pelton_base::ServiceParams;
+use std::time::Duration;
+
+/// Parts per one of [`Outlook::stretch`].
+pub(crate) const ONE: u64 = 1024;
+
+/// The scheduler's state, as far as newcomers are concerned.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Outlook {
+    /// What steps cost.
+    pub(crate) cost: StepCost,
+    /// Prompts that are not computed yet, alone on the machine, in nanoseconds.
+    pub(crate) backlog_ns: u64,
+    /// How much longer prompts take beside decoding, in 1/1024; zero while unknown.
+    pub(crate) stretch: u64,
+    /// Requests that could start without waiting for another to end.
+    pub(crate) n_places: usize,
+    /// Requests that wait.
+    pub(crate) n_waiting: usize,
+    /// Time between two endings while others wait, in nanoseconds; zero while unknown.
+    pub(crate) ending_ns: u64,
+    /// Waiting requests of each tenant.
+    pub(crate) waiting_by_tenant: Vec<usize>,
+}
+
+impl Outlook {
+    /// Time until the first token of a prompt of `n_prompt` tokens that arrives now, none of which
+    /// is cached; `None` while nothing was measured.
+    pub fn expected_ttft(&self, n_prompt: usize, config: &SchedulerConfig) -> Option<Duration> {
+        if !self.cost.is_known() {
+            return None;
+        }
+        let stretched = |ns: u64| {
+            let product = u128::from(ns) * u128::from(self.stretch.max(ONE)) / u128::from(ONE);
+            u64::try_from(product).unwrap_or(u64::MAX)
+        };
+        let n_ahead = (self.n_waiting + 1).saturating_sub(self.n_places) as u64;
+        let for_a_place = n_ahead.saturating_mul(self.ending_ns);
+        let own = self.cost.prefill_ns(0, n_prompt, config.max_chunk_tokens);
+        let wait = stretched(self.backlog_ns).max(for_a_place);
+        Some(Duration::from_nanos(wait.saturating_add(stretched(own))))
+    }
+
+    /// Whether a request should be taken now.
+    ///
+    /// # Errors
+    ///
+    /// Refuses one whose tenant has too many waiting, and one whose first token would come after its
+    /// target; both say when to try again.
+    pub fn judge(
+        &self,
+        n_prompt: usize,
+        service: &ServiceParams,
+        config: &SchedulerConfig,
+    ) -> Result<(), Refusal> {
+        let (tenant, terms) = terms(service, config);
+        let expected = self.expected_ttft(n_prompt, config);
+        let n_waiting = self.waiting_by_tenant.get(tenant).copied().unwrap_or(0);
+        if n_waiting >= terms.max_waiting {
+            let one_second = Duration::from_secs(1);
+            return Err(Refusal::TenantQueueFull {
+                tenant: terms.name.clone(),
+                limit: terms.max_waiting,
+                retry_after: expected.map_or(one_second, |wait| wait.max(one_second)),
+            });
+        }
+        match (service.slo.or(terms.slo).ttft, expected) {
+            (Some(ttft), Some(expected)) if expected > ttft => {
+                Err(Refusal::DeadlineUnreachable { ttft, expected, retry_after: expected - ttft })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts a request that was taken and that the scheduler has not seen yet.
+    pub fn add(&mut self, n_prompt: usize, service: &ServiceParams, config: &SchedulerConfig) {
+        let (tenant, _) = terms(service, config);
+        let own = self.cost.prefill_ns(0, n_prompt, config.max_chunk_tokens);
+        self.backlog_ns = self.backlog_ns.saturating_add(own);
+        self.n_waiting += 1;
+        if self.waiting_by_tenant.len() <= tenant {
+            self.waiting_by_tenant.resize(tenant + 1, 0);
+        }
+        self.waiting_by_tenant[tenant] += 1;
+    }
+}
+
+/// The tenant of a request, as an index, and what is fixed for it; unknown ones are the first.
+pub(crate) fn terms<'a>(
+    service: &ServiceParams,
+    config: &'a SchedulerConfig,
+) -> (usize, &'a TenantConfig) {
+    let idx = service.tenant.0 as usize;
+    let idx = if idx < config.tenants.len() { idx } else { 0 };
+    (idx, &config.tenants[idx])
+}

@@ -1,0 +1,102 @@
+//! Who goes first: one small trait, one file per policy.
+//!
+//! A policy ranks a request once, when it arrives; the smaller rank goes first, and among equals the
+//! earlier arrival. So the order of two requests never changes while they wait, and the queue is a
+//! sorted map. What does change (how much service a tenant had, what is cached) a policy asks the
+//! scheduler to look at instead.
+//!
+//! | policy | order |
+//! |---|---|
+//! | [`fcfs`](PolicyKind::Fcfs) | arrival |
+//! | [`priority`](PolicyKind::Priority) | priority, then arrival; the urgent may take the place of the less urgent |
+//! | [`lpm`](PolicyKind::LongestPrefix) | longest cached prefix among the first in the queue |
+//! | [`sla`](PolicyKind::Sla) | least laxity: deadline of the first token less the work until then |
+//! | [`fair`](PolicyKind::Fair) | the tenant that had the least service for its weight |
+//!
+//! **Architecture invariant:** whatever the policy, whoever waited longer than
+//! [`max_wait`](crate::SchedulerConfig::max_wait) goes before all who did not, in order of arrival,
+//! and is never preempted for one who came later. So every request ends.
+
+mod fair;
+mod fcfs;
+mod longest_prefix;
+mod priority;
+mod sla;
+
+use crate::Tick;
+use crate::config::named;
+use pelton_base::Slo;
+
+/// What is known of a request when it arrives.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// When.
+    pub at: Tick,
+    /// Its priority, turned so that the smaller goes first.
+    pub priority: i64,
+    /// Its latency targets.
+    pub slo: Slo,
+    /// Time to compute its prompt, alone on the machine, in nanoseconds; zero while unknown.
+    pub prefill_ns: u64,
+    /// A deadline for those that state none, in nanoseconds after the arrival.
+    pub max_wait_ns: u64,
+}
+
+/// An order of service.
+pub trait Policy: Sync + std::fmt::Debug {
+    /// Rank of a request; the smaller goes first, and among equals the earlier arrival.
+    fn rank(&self, arrival: &Arrival) -> i64;
+
+    /// How many at the head of the queue are compared by the length of their cached prefix.
+    fn window(&self) -> usize {
+        1
+    }
+
+    /// Whether the tenant that had the least service goes first, before ranks are compared.
+    fn is_by_service(&self) -> bool {
+        false
+    }
+
+    /// Whether a waiting request may take the place of a running one of a greater rank.
+    fn takes_places(&self) -> bool {
+        false
+    }
+}
+
+/// Every policy by name.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum PolicyKind {
+    /// First come, first served.
+    #[default]
+    Fcfs,
+    /// By priority.
+    Priority,
+    /// Longest cached prefix first.
+    LongestPrefix,
+    /// Least laxity.
+    Sla,
+    /// Fair share between tenants.
+    Fair,
+}
+
+named!(
+    PolicyKind,
+    Fcfs = "fcfs",
+    Priority = "priority",
+    LongestPrefix = "lpm",
+    Sla = "sla",
+    Fair = "fair"
+);
+
+impl PolicyKind {
+    /// The policy of this name.
+    pub fn policy(self) -> &'static dyn Policy {
+        match self {
+            Self::Fcfs => &fcfs::Fcfs,
+            Self::Priority => &priority::Priority,
+            Self::LongestPrefix => &longest_prefix::LongestPrefix,
+            Self::Sla => &sla::Sla,
+            Self::Fair => &fair::Fair,
+        }
+    }
+}
