@@ -138,7 +138,6 @@ fn live(workload: &Workload) -> Totals {
                 max_tokens,
                 service: ServiceParams::default(),
                 stop_tokens: if stops { vec![STOP] } else { Vec::new() },
-                service: ServiceParams::default(),
             };
             scheduler.add(request.clone());
             asked.insert(request.id, (request, Vec::new()));
