@@ -64,6 +64,11 @@ impl BlockPool {
         }
     }
 
+    /// Number of holders of `block`.
+    pub fn ref_count(&self, block: BlockId) -> u32 {
+        self.ref_counts[block.0 as usize]
+    }
+
     /// Number of blocks that [`allocate`](Self::allocate) can hand out now.
     pub fn n_free(&self) -> usize {
         self.free.len()

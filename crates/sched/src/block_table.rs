@@ -29,6 +29,19 @@ impl BlockTable {
         self.blocks.extend(own);
     }
 
+    /// Puts `block`, which gains a holder, in the place of another that loses one.
+    pub fn replace(&mut self, pool: &mut BlockPool, idx: usize, block: BlockId) {
+        pool.retain(block);
+        pool.release(std::mem::replace(&mut self.blocks[idx], block));
+    }
+
+    /// Gives back all but the first `n_blocks` blocks; the last first.
+    pub fn truncate(&mut self, pool: &mut BlockPool, n_blocks: usize) {
+        for block in self.blocks.drain(n_blocks.min(self.blocks.len())..).rev() {
+            pool.release(block);
+        }
+    }
+
     /// Gives every block back to the pool.
     pub fn release(self, pool: &mut BlockPool) {
         // Last block first, so that the pool hands them out again in their old order.

@@ -187,11 +187,6 @@ impl SchedulerConfig {
 pub struct Tick(pub u64);
 
 impl Tick {
-    /// The moment `wait` later.
-    pub(crate) fn after(self, wait: Duration) -> Self {
-        Self(self.0.saturating_add(nanoseconds(wait)))
-    }
-
     /// Nanoseconds from `earlier` to here; zero when it is not earlier.
     pub(crate) fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)

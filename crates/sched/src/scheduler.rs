@@ -1,12 +1,20 @@
-//! First come, first served, over one budget of tokens per step.
+//! Who runs next, over one budget of tokens and time per step.
 
-use crate::sequence::{Admission, Preempted, Release, Running, Sequence, Waiting};
+mod admission;
+mod planning;
+
+use crate::kv::Kv;
+use crate::outlook::terms;
+use crate::pace::Pace;
+use crate::queue::{Queue, Spot};
+use crate::sequence::{Parked, Preempted, Running, Sequence, Standing, Waiting};
+use crate::tenants::Tenants;
 use crate::{
-    BlockPool, BlockTable, Namespace, NoCache, PrefixCache, Refusal, SchedulerConfig,
-    SchedulerOutput, Signals, StepOutput, StepUpdates, Tick,
+    Arrival, Outlook, Policy, PriorityOrder, RadixStats, Refusal, SchedulerConfig, SchedulerOutput,
+    Signals, StepOutput, StepUpdates, Tick, config,
 };
-use pelton_base::{Request, RequestId, TokenId};
-use std::collections::{HashSet, VecDeque};
+use pelton_base::{FinishReason, Namespace, Request, RequestId, TokenId};
+use std::collections::HashMap;
 
 /// Decides which tokens run next and where their KV lives.
 ///
@@ -15,100 +23,135 @@ use std::collections::{HashSet, VecDeque};
 #[derive(Debug)]
 pub struct Scheduler {
     config: SchedulerConfig,
-    pool: BlockPool,
-    cache: Box<dyn PrefixCache>,
-    /// The three live states, each in order of arrival.
+    policy: &'static dyn Policy,
+    kv: Kv,
+    /// Those that hold blocks, in order of standing.
     running: Vec<Running>,
-    preempted: VecDeque<Preempted>,
-    waiting: VecDeque<Waiting>,
+    /// Those that hold none.
+    queue: Queue,
+    tenants: Tenants,
+    pace: Pace,
     /// Sampled tokens of the last step, with their rank in it; sorted, for searching.
     sampled: Vec<(RequestId, usize, TokenId)>,
+    /// Where each lane of the queue was looked at last, in the plan being made.
+    cursors: Vec<Option<Standing>>,
+    /// Set by a preemption for want of blocks, until there is room again.
+    is_recovering: bool,
+    signals: Signals,
     next_arrival: u64,
     now: Tick,
+    stats: SchedulerStats,
+}
+
+/// What happened since the scheduler was made, as sums.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SchedulerStats {
+    /// Requests whose KV was forgotten to make room.
+    pub n_recomputed: u64,
+    /// Requests whose KV was copied to the host to make room.
+    pub n_swapped: u64,
+    /// Blocks copied to the host.
+    pub n_swapped_out_blocks: u64,
+    /// Blocks copied back.
+    pub n_swapped_in_blocks: u64,
+    /// Blocks copied so that a sequence could go on from a prefix that ends within one.
+    pub n_copied_blocks: u64,
+    /// Times that a request was held back for a step because another was computing its prefix.
+    pub n_deferrals: u64,
+    /// Requests that waited too long and went first.
+    pub n_promoted: u64,
+    /// Choices that began with the KV of another choice.
+    pub n_forked: u64,
+    /// The prefix cache.
+    pub cache: RadixStats,
 }
 
 impl Scheduler {
-    /// Creates an idle scheduler that shares no prefixes.
+    /// Creates an idle scheduler.
     ///
     /// # Panics
     ///
     /// Panics if a limit of `config` is below the minimum that its field documents.
     pub fn new(config: SchedulerConfig) -> Self {
-        Self::with_prefix_cache(config, Box::new(NoCache))
-    }
-
-    /// Creates an idle scheduler over an empty prefix cache.
-    ///
-    /// # Panics
-    ///
-    /// Panics if a limit of `config` is below the minimum that its field documents.
-    pub fn with_prefix_cache(config: SchedulerConfig, cache: Box<dyn PrefixCache>) -> Self {
         config.check();
+        let policy = config.policy.policy();
+        let queue = Queue::new(policy, config.tenants.len());
         Self {
-            pool: BlockPool::new(config.n_blocks),
-            config,
-            cache,
+            policy,
+            kv: Kv::new(&config),
             running: Vec::new(),
-            preempted: VecDeque::new(),
-            waiting: VecDeque::new(),
+            cursors: vec![None; queue.n_lanes()],
+            queue,
+            tenants: Tenants::new(&config.tenants),
+            pace: Pace::default(),
             sampled: Vec::new(),
+            is_recovering: false,
+            signals: Signals::default(),
             next_arrival: 0,
             now: Tick::default(),
+            stats: SchedulerStats::default(),
+            config,
         }
     }
 
-    /// Puts a request at the end of the queue.
+    /// Takes a request in, as having arrived now: at the time of the last plan.
     ///
     /// # Panics
     ///
-    /// Panics if [`admits`](Self::admits) refuses the request, which the caller has asked before.
+    /// Panics if [`admits`](Self::admits) refuses the request, which the caller has asked before, or
+    /// if a live one has its name.
     pub fn add(&mut self, request: Request) {
         if let Err(refusal) = self.admits(request.prompt.len(), request.max_tokens) {
             panic!("{} can never run: {refusal}", request.id);
         }
-        self.waiting.push_back(Waiting::new(request, self.next_arrival));
+        assert!(!self.is_live(request.id), "{} is here already", request.id);
+        let Request { id, prompt, max_tokens, stop_tokens, service, .. } = request;
+        let (tenant, terms) = terms(&service, &self.config);
+        let slo = service.slo.or(terms.slo);
+        let priority = i64::from(service.priority);
+        let arrival = Arrival {
+            at: self.now,
+            priority: match self.config.priority_order {
+                PriorityOrder::LowFirst => priority,
+                PriorityOrder::HighFirst => -priority,
+            },
+            slo,
+            prefill_ns: self.signals.cost.prefill_ns(0, prompt.len(), self.config.max_chunk_tokens),
+            max_wait_ns: config::nanoseconds(self.config.max_wait),
+        };
+        let namespace = match self.config.prefix_cache {
+            true => service.namespace,
+            // A namespace of its own: it finds again what it left itself, and nobody else does.
+            false => Namespace(self.next_arrival),
+        };
+        self.tenants.waits(tenant);
+        self.queue.push(Parked::Waiting(Waiting(Sequence {
+            id,
+            standing: Standing::new(self.policy.rank(&arrival), self.next_arrival),
+            arrived_at: self.now,
+            tenant,
+            namespace,
+            slo,
+            fork_of: service.fork_of,
+            n_prompt: prompt.len(),
+            tokens: prompt,
+            max_tokens,
+            stop_tokens,
+            n_cached: None,
+            first_token_at: None,
+        })));
         self.next_arrival += 1;
     }
 
     /// Forgets a request, freeing its blocks; `false` when it is not here (any more).
     pub fn abort(&mut self, id: RequestId) -> bool {
         if let Some(idx) = self.running.iter().position(|running| running.sequence.id == id) {
-            self.running.remove(idx).complete(Release {
-                pool: &mut self.pool,
-                cache: &mut *self.cache,
-                block_size: self.config.block_size,
-            });
+            self.complete(idx);
             return true;
         }
-        let n_before = self.preempted.len() + self.waiting.len();
-        self.preempted.retain(|preempted| preempted.0.id != id);
-        self.waiting.retain(|waiting| waiting.0.id != id);
-        self.preempted.len() + self.waiting.len() < n_before
-    }
-
-    /// Replaces `output` by the plan of the next step, which is empty only when the scheduler is
-    /// idle.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the previous plan was not answered by [`update`](Self::update), or if time runs
-    /// backwards.
-    pub fn schedule(&mut self, now: Tick, _signals: &Signals, output: &mut SchedulerOutput) {
-        assert!(now >= self.now, "time runs backwards: {:?} after {now:?}", self.now);
-        self.now = now;
-        assert!(!self.running.iter().any(Running::is_in_flight), "the last plan has no answer yet");
-
-        output.clear();
-        let mut budget = self.config.max_batch_tokens;
-        self.plan_decode_rows(&mut budget, output);
-        self.plan_prefill_chunks(&mut budget, output);
-        // Whoever was just preempted must not take the blocks back from those it made room for.
-        if output.preempted.is_empty() {
-            self.admit(&mut budget, output);
-        }
-        // Room for tables as long as they can become, so that later plans of the same sequences fit.
-        let n_most: usize = self.running.iter().map(|running| running.table.capacity()).sum();
-        output.blocks.reserve(n_most.saturating_sub(output.blocks.len()));
+        let Some(spot) = self.queue.find(id) else { return false };
+        self.unpark(spot);
+        true
     }
 
     /// Takes in what came of the last plan, and replaces `updates` by the news of each sequence that
@@ -117,6 +160,7 @@ impl Scheduler {
     /// Requests that were aborted since the plan was made are ignored.
     pub fn update(&mut self, step: &StepOutput, updates: &mut StepUpdates) {
         updates.clear();
+        self.kv.end_plan();
         self.sampled.clear();
         let ranked = step.sampled.iter().enumerate();
         self.sampled.extend(ranked.map(|(rank, &(id, token))| (id, rank, token)));
@@ -125,6 +169,10 @@ impl Scheduler {
         let mut idx = 0;
         while idx < self.running.len() {
             let running = &mut self.running[idx];
+            if !running.is_in_flight() {
+                idx += 1;
+                continue;
+            }
             let id = running.sequence.id;
             let first = self.sampled.partition_point(|sampled| sampled.0 < id);
             let n_sampled = self.sampled[first..].partition_point(|sampled| sampled.0 == id);
@@ -132,16 +180,51 @@ impl Scheduler {
             let failed = step.failed.contains(&id);
             let update = running.absorb(sampled, failed, context, &mut updates.tokens);
             if update.as_ref().is_some_and(|update| update.finish.is_some()) {
-                self.running.remove(idx).complete(Release {
-                    pool: &mut self.pool,
-                    cache: &mut *self.cache,
-                    block_size: self.config.block_size,
-                });
+                let finish = update.as_ref().and_then(|update| update.finish);
+                self.tidy(idx, finish == Some(FinishReason::Error));
+                self.pace.ended();
+                self.complete(idx);
             } else {
+                self.tidy(idx, false);
                 idx += 1;
             }
             updates.sequences.extend(update);
         }
+    }
+
+    /// After a step: rejected drafts lose their blocks, and what of the prompt is new is remembered.
+    fn tidy(&mut self, idx: usize, failed: bool) {
+        let running = &mut self.running[idx];
+        let n_tokens = running.sequence.tokens.len();
+        if self.config.kv_allocation == crate::KvAllocation::Paged {
+            self.kv.shrink(&mut running.held, n_tokens);
+        }
+        let n_computed = running.n_computed.min(running.sequence.n_prompt);
+        if !failed {
+            let Running { sequence, held, .. } = running;
+            self.kv.remember(held, sequence, n_computed);
+        }
+    }
+
+    /// Proposes tokens that may follow what a request has, to be verified in the next plan; they are
+    /// dropped where they find no room. How many were taken, which is none for requests that do not
+    /// generate.
+    pub fn draft(&mut self, id: RequestId, drafts: &[TokenId]) -> usize {
+        let context = self.config.context_tokens();
+        let Some(running) = self.running.iter_mut().find(|running| running.sequence.id == id)
+        else {
+            return 0;
+        };
+        let sequence = &running.sequence;
+        // One token at least comes of the step even when all of them are right.
+        let most = sequence.most_tokens(context).saturating_sub(sequence.tokens.len() + 1);
+        let n_drafts = match running.is_catching_up() || running.is_in_flight() {
+            true => 0,
+            false => drafts.len().min(most),
+        };
+        running.drafts.clear();
+        running.drafts.extend_from_slice(&drafts[..n_drafts]);
+        n_drafts
     }
 
     /// Tells whether a request could run if it were alone.
@@ -164,215 +247,190 @@ impl Scheduler {
         }
     }
 
+    /// Tells newcomers what to expect; `outlook` keeps its memory.
+    pub fn outlook(&self, outlook: &mut Outlook) {
+        let cost = self.signals.cost;
+        let chunk = self.config.max_chunk_tokens;
+        let catching_up = self.running.iter().filter(|running| running.is_catching_up());
+        let running_ns: u64 = catching_up
+            .map(|running| cost.prefill_ns(running.n_computed, running.n_remaining(), chunk))
+            .sum();
+        // As if all were one prompt from position 0 each: their attention is left out, which makes
+        // the outlook a little too bright rather than refusing what could be served.
+        let n_tokens = self.queue.n_tokens();
+        let n_steps = n_tokens.div_ceil(chunk as u64).max(self.queue.len() as u64);
+        let waiting_ps = n_tokens
+            .saturating_mul(cost.token_ps)
+            .saturating_add(n_steps.saturating_mul(cost.base_ps));
+        outlook.cost = cost;
+        outlook.backlog_ns = running_ns.saturating_add(waiting_ps / 1000);
+        outlook.stretch = self.pace.stretch();
+        outlook.ending_ns = self.pace.ending_ns();
+        outlook.n_waiting = self.queue.len();
+        let has_room = self.kv.n_available() > self.config.watermark_blocks();
+        let n_free_places = self.max_running().saturating_sub(self.running.len());
+        outlook.n_places = if has_room { n_free_places } else { 0 };
+        outlook.waiting_by_tenant.clear();
+        outlook.waiting_by_tenant.extend(self.tenants.n_waiting());
+    }
+
     /// The limits it was made with.
     pub fn config(&self) -> &SchedulerConfig {
         &self.config
     }
 
-    /// Number of requests that hold no blocks: those that never ran and those preempted.
-    pub fn n_waiting(&self) -> usize {
-        self.waiting.len() + self.preempted.len()
+    /// What happened so far.
+    pub fn stats(&self) -> SchedulerStats {
+        SchedulerStats { cache: self.kv.cache_stats(), ..self.stats }
     }
 
-    /// Number of requests that hold blocks.
+    /// Service of each tenant so far, in picoseconds of the machine at the measured prices.
+    pub fn service_ps(&self) -> impl Iterator<Item = u64> {
+        (0..self.config.tenants.len()).map(|tenant| self.tenants.served_ps(tenant))
+    }
+
+    /// Forgets every cached prefix that no running request uses; how many blocks that frees.
+    pub fn forget_prefixes(&mut self) -> usize {
+        self.kv.forget_prefixes()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.queue.len() == 0
+    }
+
+    /// Requests that hold blocks.
     pub fn n_running(&self) -> usize {
         self.running.len()
     }
 
-    /// Number of blocks that nobody holds.
+    /// Requests that wait for blocks, preempted ones included.
+    pub fn n_waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Those of the waiting that ran before and gave way.
+    pub fn n_preempted(&self) -> usize {
+        self.queue.n_preempted()
+    }
+
+    /// Blocks that a request could have: free ones, and cached ones that nobody uses.
     pub fn n_free_blocks(&self) -> usize {
-        self.pool.n_free()
+        self.kv.n_available()
     }
 
-    /// Whether no request is left.
-    pub fn is_idle(&self) -> bool {
-        self.n_running() + self.n_waiting() == 0
+    /// Blocks that the prefix cache keeps, used ones included.
+    pub fn n_cached_blocks(&self) -> usize {
+        self.kv.n_cached()
     }
 
-    /// Panics if a block is lost or counted wrongly, a queue is out of order, or a sequence lacks
-    /// blocks for what it has computed.
-    ///
-    /// Cost is `O(blocks + tokens)`; call it when idle and after every step in tests.
+    /// Panics if anything contradicts anything else. Cost is linear in all that there is.
     pub fn check_integrity(&self) {
-        self.pool.check_integrity();
-        self.cache.check_integrity();
-        let in_tables: usize = self.running.iter().map(|r| r.table.blocks().len()).sum();
-        assert_eq!(
-            self.pool.n_references(),
-            in_tables + self.cache.n_blocks(),
-            "every reference belongs to a table or to the cache"
-        );
-        let arrivals: Vec<u64> = self.sequences().map(|sequence| sequence.arrival).collect();
-        assert!(arrivals.is_sorted_by(|a, b| a < b), "arrival order is broken: {arrivals:?}");
-        let ids: HashSet<RequestId> = self.sequences().map(|sequence| sequence.id).collect();
-        assert_eq!(ids.len(), arrivals.len(), "an id is used twice");
-        assert!(self.running.len() <= self.config.max_running, "too many sequences run");
-        for running in &self.running {
-            let Sequence { id, tokens, .. } = &running.sequence;
-            assert!(running.n_computed <= tokens.len(), "{id} computed tokens it does not have");
-            assert!(tokens.len() <= self.config.context_tokens(), "{id} exceeds the context");
-            let n_blocks = running.table.blocks().len();
-            let n_needed = self.config.blocks_for(running.n_computed);
-            assert!(n_blocks >= n_needed, "{id} has {n_blocks} blocks, needs {n_needed}");
-            assert!(
-                n_blocks <= self.config.blocks_for(tokens.len()),
-                "{id} holds more blocks than its tokens can fill"
-            );
-        }
-    }
-
-    /// Rows that already generate, oldest first; the latest arrivals pay for missing blocks.
-    fn plan_decode_rows(&mut self, budget: &mut usize, output: &mut SchedulerOutput) {
-        let mut idx = 0;
-        while idx < self.running.len() && *budget > 0 {
-            if !self.running[idx].is_catching_up() {
-                let n_tokens = self.share(&self.running[idx], *budget);
-                if !self.make_room(idx, n_tokens, &mut output.preempted) {
-                    return; // The row itself, the last one, was preempted.
-                }
-                self.running[idx].plan(n_tokens, output);
-                *budget -= n_tokens;
-            }
-            idx += 1;
-        }
-    }
-
-    /// Chunks of sequences that run but have not caught up; their blocks exist since admission.
-    fn plan_prefill_chunks(&mut self, budget: &mut usize, output: &mut SchedulerOutput) {
-        for idx in 0..self.running.len() {
-            let running = &self.running[idx];
-            if *budget > 0 && running.is_catching_up() {
-                let n_tokens = self.share(running, *budget);
-                self.running[idx].plan(n_tokens, output);
-                *budget -= n_tokens;
-            }
-        }
-    }
-
-    /// Lets requests in, preempted ones first, until one does not fit: nobody overtakes.
-    fn admit(&mut self, budget: &mut usize, output: &mut SchedulerOutput) {
-        while *budget > 0 && self.running.len() < self.config.max_running {
-            let next = self.preempted.front().map(|preempted| &preempted.0);
-            let Some(next) = next.or(self.waiting.front().map(|waiting| &waiting.0)) else {
-                return;
-            };
-            let Some(admission) = Self::reserve(
-                &self.config,
-                &mut self.pool,
-                &mut *self.cache,
-                next,
-                self.running.is_empty(),
-            ) else {
-                return;
-            };
-            let sequence = match self.preempted.pop_front() {
-                Some(preempted) => preempted.0,
-                None => self.waiting.pop_front().expect("invariant: one of the queues had it").0,
-            };
-            let mut running = Running::new(sequence, admission, self.config.context_tokens());
-            let n_tokens = self.share(&running, *budget);
-            running.plan(n_tokens, output);
-            *budget -= n_tokens;
-            self.running.push(running);
-        }
-    }
-
-    /// Blocks for all tokens of `sequence`, or `None` when they would leave too few for others.
-    fn reserve(
-        config: &SchedulerConfig,
-        pool: &mut BlockPool,
-        cache: &mut dyn PrefixCache,
-        sequence: &Sequence,
-        alone: bool,
-    ) -> Option<Admission> {
-        // The last token is always computed: its logits are what comes next.
-        let n_matchable = sequence.tokens.len() - 1;
-        let found = cache.match_prefix(Namespace::default(), &sequence.tokens[..n_matchable]);
-        let shared = found.blocks.clone();
-        // Pinned before anything is evicted, so that eviction cannot take what was matched.
-        let prefix = cache.lock(found);
-        let n_own = config.blocks_for(sequence.tokens.len()) - shared.len();
-        let watermark = if alone { 0 } else { config.watermark_blocks() };
-        let n_most = config.blocks_for(sequence.most_tokens(config.context_tokens()));
-        if !make_free(pool, cache, n_own + watermark) {
-            cache.unlock(prefix);
-            return None;
-        }
-        let mut table = BlockTable::new(pool, &shared, n_most);
-        table.extend(pool.allocate(n_own).expect("invariant: made free"));
-        Some(Admission { table, prefix, n_cached: shared.len() * config.block_size })
-    }
-
-    /// Gives `running[idx]` blocks for `n_tokens` more tokens, preempting later arrivals if it
-    /// must; `false` when it was itself the latest and gave way.
-    fn make_room(&mut self, idx: usize, n_tokens: usize, preempted: &mut Vec<RequestId>) -> bool {
-        let running = &self.running[idx];
-        let n_needed = self.config.blocks_for(running.n_computed + n_tokens);
-        let n_missing = n_needed.saturating_sub(running.table.blocks().len());
-        loop {
-            if make_free(&mut self.pool, &mut *self.cache, n_missing) {
-                let own = self.pool.allocate(n_missing).expect("invariant: made free");
-                self.running[idx].table.extend(own);
-                return true;
-            }
-            assert!(self.running.len() > 1, "the oldest request fits alone");
-            let victim =
-                self.running.pop().expect("invariant: more than one runs").preempt(Release {
-                    pool: &mut self.pool,
-                    cache: &mut *self.cache,
-                    block_size: self.config.block_size,
-                });
-            preempted.push(victim.0.id);
-            self.preempted.push_front(victim);
-            if self.running.len() == idx {
-                return false;
-            }
-        }
-    }
-
-    /// Tokens that `running` gets out of `budget`.
-    fn share(&self, running: &Running, budget: usize) -> usize {
-        running.n_remaining().min(budget).min(self.config.max_chunk_tokens)
-    }
-
-    /// Every live sequence, in the order that arrival order must show.
-    fn sequences(&self) -> impl Iterator<Item = &Sequence> {
+        self.queue.check_integrity();
+        let held = self.running.iter().map(|running| (&running.held, running.n_computed));
+        self.kv.check_integrity(held, self.queue.iter().filter_map(Parked::host));
+        assert_eq!(self.tenants.n_live(), (self.queue.len(), self.running.len()));
+        let mut standings = self.running.iter().map(|running| running.sequence.standing);
+        assert!(standings.by_ref().is_sorted(), "running requests are out of order");
+        let mut names = HashMap::new();
         let running = self.running.iter().map(|running| &running.sequence);
-        let preempted = self.preempted.iter().map(|preempted| &preempted.0);
-        running.chain(preempted).chain(self.waiting.iter().map(|waiting| &waiting.0))
+        for sequence in running.chain(self.queue.iter().map(Parked::sequence)) {
+            let id = sequence.id;
+            assert!(names.insert(id, ()).is_none(), "{id} is in two states");
+            assert!(sequence.tokens.len() <= self.config.context_tokens(), "{id}: the context");
+            assert!(sequence.tokens.len() >= sequence.n_prompt, "{id} lost a part of its prompt");
+        }
+        for Running { sequence, held, n_computed, .. } in &self.running {
+            let Sequence { id, tokens, .. } = sequence;
+            assert!(*n_computed <= tokens.len(), "{id} computed tokens it does not have");
+            let n_blocks = held.table.blocks().len();
+            let n_needed = self.config.blocks_for(*n_computed);
+            assert!(n_blocks >= n_needed, "{id} has {n_blocks} blocks, needs {n_needed}");
+        }
+    }
+
+    /// Most requests that may run now.
+    fn max_running(&self) -> usize {
+        self.config.max_running.min(self.signals.max_running).max(1)
+    }
+
+    fn is_live(&self, id: RequestId) -> bool {
+        self.queue.find(id).is_some() || self.running.iter().any(|live| live.sequence.id == id)
+    }
+
+    /// Takes somebody out of the queue for good.
+    fn unpark(&mut self, spot: Spot) {
+        let (sequence, host) = self.queue.take(spot).into_parts();
+        self.tenants.waits_no_more(sequence.tenant);
+        if let Some(host) = host {
+            self.kv.drop_host(host);
+        }
+    }
+
+    /// Ends one that runs, whatever the reason. It leaves nothing behind but its cached prefix.
+    fn complete(&mut self, idx: usize) {
+        let Running { sequence, held, n_computed, .. } = self.running.remove(idx);
+        self.tenants.runs_no_more(sequence.tenant);
+        self.kv.release(held, &sequence, n_computed, self.config.prefix_cache);
+    }
+
+    /// Makes one that runs give its blocks up; it will run again.
+    fn preempt(&mut self, idx: usize, output: &mut SchedulerOutput) {
+        let Running { sequence, held, n_computed, .. } = self.running.remove(idx);
+        let host = match self.is_swap_cheaper(n_computed) {
+            true => self.kv.swap_out(&held, n_computed, output),
+            false => None,
+        };
+        match &host {
+            Some(_) => self.stats.n_swapped += 1,
+            None => self.stats.n_recomputed += 1,
+        }
+        self.kv.release(held, &sequence, n_computed, true);
+        output.preempted.push(sequence.id);
+        self.tenants.runs_no_more(sequence.tenant);
+        self.tenants.waits(sequence.tenant);
+        self.queue.push(Parked::Preempted(Preempted { sequence, host }));
+    }
+
+    fn is_swap_cheaper(&self, n_computed: usize) -> bool {
+        let cost = &self.signals.cost;
+        let n_moves = 2 * self.config.blocks_for(n_computed) as u64;
+        let swap_ns = n_moves.saturating_mul(cost.moved_block_ps) / 1000;
+        match self.config.preemption {
+            crate::PreemptionMode::Recompute => false,
+            crate::PreemptionMode::Swap => true,
+            crate::PreemptionMode::ByCost => {
+                let chunk = self.config.max_chunk_tokens;
+                cost.is_known() && swap_ns < cost.prefill_ns(0, n_computed, chunk)
+            }
+        }
     }
 }
 
-/// Evicts cached prefixes until `n_blocks` blocks are free; `false` when there are too few even so.
-fn make_free(pool: &mut BlockPool, cache: &mut dyn PrefixCache, n_blocks: usize) -> bool {
-    while pool.n_free() < n_blocks {
-        let evicted = cache.evict(n_blocks - pool.n_free());
-        if evicted.is_empty() {
-            return false;
-        }
-        for block in evicted {
-            pool.release(block);
-        }
-    }
-    true
-}
-
-/// One line for logs and text tables: who is where, with `computed/known` tokens, and free blocks.
+/// One line for logs and text tables: who is where, with `computed/known` tokens, and blocks that
+/// can be had.
 impl std::fmt::Display for Scheduler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "running")?;
-        for running in &self.running {
-            let Sequence { id, tokens, .. } = &running.sequence;
-            write!(f, " {}({}/{})", id.0, running.n_computed, tokens.len())?;
-        }
-        write!(f, " | preempted")?;
-        for Preempted(sequence) in &self.preempted {
-            write!(f, " {}", sequence.id.0)?;
+        for Running { sequence, n_computed, .. } in &self.running {
+            write!(f, " {}({n_computed}/{})", sequence.id.0, sequence.tokens.len())?;
         }
         write!(f, " | waiting")?;
-        for Waiting(sequence) in &self.waiting {
-            write!(f, " {}", sequence.id.0)?;
+        for parked in self.queue.iter() {
+            let sign = match parked {
+                Parked::Waiting(_) => "",
+                Parked::Preempted(preempted) if preempted.host.is_some() => "s",
+                Parked::Preempted(_) => "p",
+            };
+            write!(f, " {}{sign}", parked.sequence().id.0)?;
         }
-        write!(f, " | free {}/{}", self.pool.n_free(), self.pool.capacity())
+        write!(f, " | free {}", self.kv.n_free())?;
+        if self.kv.n_cached() > 0 {
+            write!(f, " + {} cached", self.kv.n_cached())?;
+        }
+        if self.config.n_host_blocks > 0 {
+            write!(f, " | host {}", self.kv.n_free_host())?;
+        }
+        Ok(())
     }
 }

@@ -1,24 +1,60 @@
 //! The states of a request, as types: a transition consumes the old state and makes the new one.
 
-use crate::{
-    BlockPool, BlockTable, Namespace, PrefixCache, PrefixHandle, ScheduledSequence,
-    SchedulerOutput, SequenceUpdate,
-};
-use pelton_base::{FinishReason, Request, RequestId, TokenId, Usage};
+use crate::kv::{Held, Host};
+use crate::{ScheduledSequence, SchedulerOutput, SequenceUpdate, StepLoad, Tick};
+use pelton_base::{FinishReason, Namespace, RequestId, Slo, TokenId, Usage};
+
+/// Place in the order of service; the smaller goes first and is preempted last.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct Standing {
+    rank: i64,
+    /// Rank by arrival; smaller is older.
+    pub(crate) arrival: u64,
+}
+
+impl Standing {
+    pub(crate) fn new(rank: i64, arrival: u64) -> Self {
+        // The least rank is kept for those who waited too long.
+        Self { rank: rank.max(i64::MIN + 1), arrival }
+    }
+
+    /// Ahead of everyone who is not promoted.
+    pub(crate) fn promoted(self) -> Self {
+        Self { rank: i64::MIN, ..self }
+    }
+
+    pub(crate) fn is_promoted(self) -> bool {
+        self.rank == i64::MIN
+    }
+
+    /// Whether this one is so much ahead that it may take the other's place: arrival alone does not
+    /// count.
+    pub(crate) fn outranks(self, other: Self) -> bool {
+        self.rank < other.rank
+    }
+}
 
 /// What a request keeps through all its states.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) id: RequestId,
-    /// Rank by arrival; smaller is older.
-    pub(crate) arrival: u64,
+    pub(crate) standing: Standing,
+    pub(crate) arrived_at: Tick,
+    /// Index in the table of tenants.
+    pub(crate) tenant: usize,
+    pub(crate) namespace: Namespace,
+    /// Its own targets, or those of its tenant.
+    pub(crate) slo: Slo,
+    pub(crate) fork_of: Option<RequestId>,
     /// Prompt, then output.
     pub(crate) tokens: Vec<TokenId>,
-    n_prompt: usize,
-    max_tokens: usize,
-    stop_tokens: Vec<TokenId>,
+    pub(crate) n_prompt: usize,
+    pub(crate) max_tokens: usize,
+    pub(crate) stop_tokens: Vec<TokenId>,
     /// Prompt tokens found in the cache at the first admission; `None` before it.
-    n_cached: Option<usize>,
+    pub(crate) n_cached: Option<usize>,
+    /// When the first plan after its first token was made.
+    pub(crate) first_token_at: Option<Tick>,
 }
 
 impl Sequence {
@@ -27,7 +63,7 @@ impl Sequence {
         self.n_prompt.saturating_add(self.max_tokens).min(context)
     }
 
-    fn n_generated(&self) -> usize {
+    pub(crate) fn n_generated(&self) -> usize {
         self.tokens.len() - self.n_prompt
     }
 
@@ -62,28 +98,61 @@ impl Sequence {
 #[derive(Debug)]
 pub(crate) struct Waiting(pub(crate) Sequence);
 
-impl Waiting {
-    pub(crate) fn new(request: Request, arrival: u64) -> Self {
-        Self(Sequence {
-            id: request.id,
-            arrival,
-            n_prompt: request.prompt.len(),
-            tokens: request.prompt,
-            max_tokens: request.max_tokens,
-            stop_tokens: request.stop_tokens,
-            n_cached: None,
-        })
-    }
+/// Ran, and gave its blocks up; what was not copied to the host will be computed anew.
+#[derive(Debug)]
+pub(crate) struct Preempted {
+    pub(crate) sequence: Sequence,
+    /// Its KV in the swap store.
+    pub(crate) host: Option<Host>,
 }
 
-/// Ran, and gave its blocks up; its tokens will be computed anew.
+/// One of the two states in which a request waits for blocks.
 #[derive(Debug)]
-pub(crate) struct Preempted(pub(crate) Sequence);
+pub(crate) enum Parked {
+    Waiting(Waiting),
+    Preempted(Preempted),
+}
+
+impl Parked {
+    pub(crate) fn sequence(&self) -> &Sequence {
+        match self {
+            Self::Waiting(waiting) => &waiting.0,
+            Self::Preempted(preempted) => &preempted.sequence,
+        }
+    }
+
+    pub(crate) fn sequence_mut(&mut self) -> &mut Sequence {
+        match self {
+            Self::Waiting(waiting) => &mut waiting.0,
+            Self::Preempted(preempted) => &mut preempted.sequence,
+        }
+    }
+
+    pub(crate) fn host(&self) -> Option<&Host> {
+        match self {
+            Self::Waiting(_) => None,
+            Self::Preempted(preempted) => preempted.host.as_ref(),
+        }
+    }
+
+    pub(crate) fn is_preempted(&self) -> bool {
+        matches!(self, Self::Preempted(_))
+    }
+
+    pub(crate) fn into_parts(self) -> (Sequence, Option<Host>) {
+        match self {
+            Self::Waiting(waiting) => (waiting.0, None),
+            Self::Preempted(preempted) => (preempted.sequence, preempted.host),
+        }
+    }
+}
 
 /// What a plan asked of a sequence and `update` has not answered yet.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
-    n_tokens: usize,
+    /// Known tokens among those planned.
+    n_known: usize,
+    n_drafts: usize,
     samples: bool,
 }
 
@@ -91,60 +160,69 @@ struct InFlight {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) sequence: Sequence,
-    pub(crate) table: BlockTable,
-    prefix: PrefixHandle,
+    pub(crate) held: Held,
     /// Tokens whose KV exists.
     pub(crate) n_computed: usize,
     /// Tokens it came with; while fewer are computed it is still catching up.
     n_at_admission: usize,
+    /// Guesses at the tokens that follow, for the next plan.
+    pub(crate) drafts: Vec<TokenId>,
     in_flight: Option<InFlight>,
 }
 
-/// Blocks with which a sequence starts to run.
-#[derive(Debug)]
-pub(crate) struct Admission {
-    pub(crate) table: BlockTable,
-    pub(crate) prefix: PrefixHandle,
-    /// Leading tokens whose KV came from the cache.
-    pub(crate) n_cached: usize,
-}
-
 impl Running {
-    pub(crate) fn new(mut sequence: Sequence, admission: Admission, context: usize) -> Self {
-        let n_cached = admission.n_cached;
+    /// Starts a sequence whose first `n_computed` tokens have KV already, `n_shared` of them because
+    /// others computed them.
+    pub(crate) fn new(
+        mut sequence: Sequence,
+        held: Held,
+        n_computed: usize,
+        n_shared: usize,
+        context: usize,
+    ) -> Self {
         let n_more = sequence.most_tokens(context) - sequence.tokens.len();
         sequence.tokens.reserve_exact(n_more);
-        sequence.n_cached.get_or_insert(n_cached.min(sequence.n_prompt));
-        Self {
-            n_at_admission: sequence.tokens.len(),
-            n_computed: n_cached,
-            sequence,
-            table: admission.table,
-            prefix: admission.prefix,
-            in_flight: None,
-        }
+        sequence.n_cached.get_or_insert(n_shared.min(sequence.n_prompt));
+        let n_at_admission = sequence.tokens.len();
+        Self { sequence, held, n_computed, n_at_admission, drafts: Vec::new(), in_flight: None }
     }
 
-    /// Adds its next `n_tokens` tokens to a plan. The table must already hold blocks for them.
-    pub(crate) fn plan(&mut self, n_tokens: usize, output: &mut SchedulerOutput) {
-        assert!(n_tokens > 0, "an empty share of a step");
-        let end = self.n_computed + n_tokens;
+    /// Adds its next `n_known` tokens and its drafts to a plan. The table must already hold blocks
+    /// for them.
+    pub(crate) fn plan(&mut self, n_known: usize, output: &mut SchedulerOutput) {
+        assert!(n_known > 0, "an empty share of a step");
+        let end = self.n_computed + n_known;
         let samples = end == self.sequence.tokens.len();
-        self.in_flight = Some(InFlight { n_tokens, samples });
+        assert!(samples || self.drafts.is_empty(), "drafts follow the last known token");
+        let n_drafts = self.drafts.len();
+        self.in_flight = Some(InFlight { n_known, n_drafts, samples });
         let SchedulerOutput { sequences, tokens, blocks, load, .. } = output;
         let (first_token, first_block) = (tokens.len(), blocks.len());
         tokens.extend_from_slice(&self.sequence.tokens[self.n_computed..end]);
-        blocks.extend_from_slice(self.table.blocks());
-        load.add_rows(self.n_computed, n_tokens, usize::from(samples));
+        tokens.append(&mut self.drafts);
+        blocks.extend_from_slice(self.held.table.blocks());
+        load.add_rows(self.n_computed, n_known + n_drafts, self.n_samples(samples, n_drafts));
         sequences.push(ScheduledSequence {
             id: self.sequence.id,
             tokens: first_token..tokens.len(),
             first_position: self.n_computed,
             blocks: first_block..blocks.len(),
             samples,
-            n_drafts: 0,
+            n_drafts,
             n_generated: self.sequence.n_generated(),
         });
+    }
+
+    fn n_samples(&self, samples: bool, n_drafts: usize) -> usize {
+        if samples { n_drafts + 1 } else { 0 }
+    }
+
+    /// What its share of the plan asks of the machine; nothing when it has none.
+    pub(crate) fn load(&self) -> Option<StepLoad> {
+        let InFlight { n_known, n_drafts, samples } = self.in_flight?;
+        let mut load = StepLoad::default();
+        load.add_rows(self.n_computed, n_known + n_drafts, self.n_samples(samples, n_drafts));
+        Some(load)
     }
 
     /// Takes in what came of its share of the step, and adds what is new to `new_tokens`; `None`
@@ -156,16 +234,20 @@ impl Running {
         context: usize,
         new_tokens: &mut Vec<TokenId>,
     ) -> Option<SequenceUpdate> {
-        let in_flight = self.in_flight.take()?;
+        let InFlight { n_known, n_drafts, samples } = self.in_flight.take()?;
         let n_before = self.sequence.tokens.len();
-        let finish = match (in_flight.samples, sampled.len()) {
+        let n_sampled = sampled.len();
+        let finish = match (samples, n_sampled) {
             _ if failed => Some(FinishReason::Error),
-            (true, 1..) => {
-                self.n_computed += in_flight.n_tokens;
-                self.sequence.append(sampled, context)
+            // The last sampled token has no KV yet; the drafts before it were right.
+            (true, 1..) if n_sampled <= n_drafts + 1 => {
+                self.n_computed += n_known + n_sampled - 1;
+                let finish = self.sequence.append(sampled, context);
+                self.n_computed = self.n_computed.min(self.sequence.tokens.len());
+                finish
             }
             (false, 0) => {
-                self.n_computed += in_flight.n_tokens;
+                self.n_computed += n_known;
                 return None;
             }
             _ => Some(FinishReason::Error),
@@ -180,17 +262,7 @@ impl Running {
         })
     }
 
-    /// Gives its blocks up; it will run again from the start.
-    pub(crate) fn preempt(self, parts: Release<'_>) -> Preempted {
-        Preempted(self.release(parts))
-    }
-
-    /// Ends it, whatever the reason. Completed requests leave nothing behind in the scheduler.
-    pub(crate) fn complete(self, parts: Release<'_>) {
-        self.release(parts);
-    }
-
-    /// Tokens without KV.
+    /// Known tokens without KV.
     pub(crate) fn n_remaining(&self) -> usize {
         self.sequence.tokens.len() - self.n_computed
     }
@@ -203,29 +275,4 @@ impl Running {
     pub(crate) fn is_in_flight(&self) -> bool {
         self.in_flight.is_some()
     }
-
-    fn release(self, parts: Release<'_>) -> Sequence {
-        let n_full = self.n_computed / parts.block_size;
-        let kept = parts
-            .cache
-            .insert(
-                Namespace::default(),
-                &self.sequence.tokens[..n_full * parts.block_size],
-                &self.table.blocks()[..n_full],
-            )
-            .kept;
-        for block in kept {
-            parts.pool.retain(block);
-        }
-        parts.cache.unlock(self.prefix);
-        self.table.release(parts.pool);
-        self.sequence
-    }
-}
-
-/// The parts of the scheduler that a departing sequence gives its blocks back to.
-pub(crate) struct Release<'a> {
-    pub(crate) pool: &'a mut BlockPool,
-    pub(crate) cache: &'a mut dyn PrefixCache,
-    pub(crate) block_size: usize,
 }

@@ -3,20 +3,34 @@
 //!
 //! ```text
 //! # A comment.
-//! config blocks=8 block=2 batch=8 chunk=8 running=4 context=16     one per file, first
+//! config blocks=8 block=2 batch=8 chunk=8 running=4 context=16     first; starts anew
+//!        [policy=sla] [order=high-first] [wait=60000] [host=4] [preemption=swap] [cache=on]
+//!        [eviction=lru] [batching=static] [kv=contiguous] [weights=1,3]
+//! prices base=10 token=1 sample=0 attended=0 moved=0               milliseconds, from now on
 //! add 1 prompt=3 max=2 [stop=9]       queue request 1: a prompt of 3 tokens, at most 2 to generate
+//!       [tokens=5,6,7]                these tokens instead of zeros
+//!       [priority=1] [ttft=100] [tpot=20] [tenant=1] [salt=1] [fork=1]
+//! draft 1 7,8                         guess what follows
 //! step [1=9] [1=5,6] [fail=2]         schedule, compute, update; sampled tokens are 7 unless given
+//! sleep 100                           milliseconds in which nothing happens
 //! abort 1                             the client of request 1 went away
 //! admits prompt=99 max=1              could such a request ever run?
+//! outlook prompt=9 [ttft=100] [tenant=1]   would it be taken now?
 //! ```
 //!
-//! With `UPDATE_SCENARIOS=1` in the environment the files are rewritten with what was said.
+//! A step takes as long as it is priced, and a millisecond where nothing is. With
+//! `UPDATE_SCENARIOS=1` in the environment the files are rewritten with what was said.
 
-use pelton_base::{Request, RequestId, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{
+    Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId, TokenId,
+};
 use pelton_sched::{
-    Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepOutput, StepUpdates, Tick,
+    Batching, Eviction, KvAllocation, Outlook, PolicyKind, PreemptionMode, PriorityOrder,
+    Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost, StepOutput, StepUpdates,
+    TenantConfig, Tick,
 };
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// Value of `key=value` among the words of a command.
 fn value<'a>(words: &'a [&'a str], key: &str) -> Option<&'a str> {
@@ -32,40 +46,135 @@ fn id(word: &str) -> RequestId {
     RequestId(word.parse().unwrap_or_else(|_| panic!("`{word}` is not a request number")))
 }
 
+fn optional(words: &[&str], key: &str) -> Option<usize> {
+    value(words, key).map(|_| number(words, key))
+}
+
+/// The choice of this name; the default of the story when there is none.
+fn choice<T: Copy>(words: &[&str], key: &str, all: &[T], name: fn(T) -> &'static str) -> Option<T> {
+    let wanted = value(words, key)?;
+    let found = all.iter().find(|&&choice| name(choice) == wanted);
+    Some(*found.unwrap_or_else(|| panic!("`{key}={wanted}` is not a choice")))
+}
+
+fn tokens(text: &str) -> Vec<TokenId> {
+    let token = |word: &str| TokenId(word.parse().expect("a token"));
+    text.split(',').map(token).collect()
+}
+
+fn config(words: &[&str]) -> SchedulerConfig {
+    let weights = value(words, "weights").unwrap_or("1").split(',');
+    let tenant = |(i, weight): (usize, &str)| TenantConfig {
+        name: format!("t{i}"),
+        weight: weight.parse().expect("a weight"),
+        max_waiting: optional(words, "queue").unwrap_or(usize::MAX),
+        ..TenantConfig::default()
+    };
+    SchedulerConfig {
+        max_batch_tokens: number(words, "batch"),
+        max_chunk_tokens: number(words, "chunk"),
+        max_running: number(words, "running"),
+        max_context: number(words, "context"),
+        n_host_blocks: optional(words, "host").unwrap_or(0) as u32,
+        policy: choice(words, "policy", PolicyKind::ALL, PolicyKind::name).unwrap_or_default(),
+        priority_order: choice(words, "order", PriorityOrder::ALL, PriorityOrder::name)
+            .unwrap_or_default(),
+        max_wait: Duration::from_millis(optional(words, "wait").unwrap_or(60_000) as u64),
+        batching: choice(words, "batching", Batching::ALL, Batching::name).unwrap_or_default(),
+        kv_allocation: choice(words, "kv", KvAllocation::ALL, KvAllocation::name)
+            .unwrap_or_default(),
+        prefix_cache: value(words, "cache") == Some("on"),
+        eviction: choice(words, "eviction", &Eviction::ALL, Eviction::name).unwrap_or_default(),
+        preemption: choice(words, "preemption", PreemptionMode::ALL, PreemptionMode::name)
+            .unwrap_or_default(),
+        tenants: weights.enumerate().map(tenant).collect(),
+        ..SchedulerConfig::new(number(words, "blocks") as u32, number(words, "block"))
+    }
+}
+
+fn prices(words: &[&str]) -> StepCost {
+    let price = |key| optional(words, key).unwrap_or(0) as u64 * 1_000_000_000;
+    StepCost {
+        base_ps: price("base"),
+        token_ps: price("token"),
+        sample_ps: price("sample"),
+        attended_ps: price("attended"),
+        moved_block_ps: price("moved"),
+    }
+}
+
+fn service(words: &[&str]) -> ServiceParams {
+    let milliseconds = |key| optional(words, key).map(|n| Duration::from_millis(n as u64));
+    ServiceParams {
+        tenant: TenantId(optional(words, "tenant").unwrap_or(0) as u32),
+        priority: value(words, "priority").map_or(0, |n| n.parse().expect("a priority")),
+        slo: Slo { ttft: milliseconds("ttft"), tpot: milliseconds("tpot") },
+        namespace: Namespace(optional(words, "salt").unwrap_or(0) as u64),
+        fork_of: value(words, "fork").map(id),
+    }
+}
+
+fn request(words: &[&str]) -> Request {
+    let prompt = value(words, "tokens").map(tokens);
+    Request {
+        id: id(words[1]),
+        prompt: prompt.unwrap_or_else(|| vec![TokenId(0); number(words, "prompt")]),
+        sampling: SamplingParams::default(),
+        choice: 0,
+        max_tokens: number(words, "max"),
+        stop_tokens: value(words, "stop").map(tokens).unwrap_or_default(),
+        service: service(words),
+    }
+}
+
+/// `[0, 1, 7]`, and `[0, 1, 2, 3, 4, 7]` as `[0..=4, 7]`.
+fn runs(numbers: impl Iterator<Item = u32>) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let words: Vec<String> = (runs.into_iter())
+        .flat_map(|(first, last)| match last - first {
+            0..4 => (first..=last).map(|number| number.to_string()).collect(),
+            _ => vec![format!("{first}..={last}")],
+        })
+        .collect();
+    format!("[{}]", words.join(", "))
+}
+
 #[derive(Default)]
 struct Story {
     scheduler: Option<Scheduler>,
-    tick: u64,
+    signals: Signals,
+    now: u64,
 }
 
 impl Story {
     fn tell(&mut self, command: &str) -> String {
         let words: Vec<&str> = command.split_whitespace().collect();
         if words[0] == "config" {
-            self.scheduler = Some(Scheduler::new(SchedulerConfig {
-                max_batch_tokens: number(&words, "batch"),
-                max_chunk_tokens: number(&words, "chunk"),
-                max_running: number(&words, "running"),
-                max_context: number(&words, "context"),
-                ..SchedulerConfig::new(number(&words, "blocks") as u32, number(&words, "block"))
-            }));
+            self.scheduler = Some(Scheduler::new(config(&words)));
         }
         let scheduler = self.scheduler.as_mut().expect("`config` comes first");
         let mut said = String::new();
         match words[0] {
             "config" => {}
-            "add" => scheduler.add(Request {
-                id: id(words[1]),
-                prompt: vec![TokenId(0); number(&words, "prompt")],
-                sampling: SamplingParams::default(),
-                choice: 0,
-                max_tokens: number(&words, "max"),
-                stop_tokens: value(&words, "stop")
-                    .map(|token| TokenId(token.parse().expect("stop is a token")))
-                    .into_iter()
-                    .collect(),
-                service: ServiceParams::default(),
-            }),
+            "prices" => {
+                self.signals.cost = prices(&words);
+                return "noted\n".to_owned();
+            }
+            "sleep" => {
+                self.now += words[1].parse::<u64>().expect("milliseconds") * 1_000_000;
+                return "later\n".to_owned();
+            }
+            "add" => scheduler.add(request(&words)),
+            "draft" => {
+                let n_taken = scheduler.draft(id(words[1]), &tokens(words[2]));
+                return format!("{n_taken} taken\n");
+            }
             "abort" => {
                 let was_here = scheduler.abort(id(words[1]));
                 writeln!(said, "{}", if was_here { "forgotten" } else { "not here" }).unwrap();
@@ -74,9 +183,22 @@ impl Story {
                 Ok(()) => return "yes\n".to_owned(),
                 Err(refusal) => return format!("no: {refusal}\n"),
             },
+            "outlook" => {
+                let mut outlook = Outlook::default();
+                scheduler.outlook(&mut outlook);
+                let n_prompt = number(&words, "prompt");
+                return match outlook.judge(n_prompt, &service(&words), scheduler.config()) {
+                    Ok(()) => "taken\n".to_owned(),
+                    Err(refusal) => {
+                        let retry = refusal.retry_after().map_or(0, |wait| wait.as_millis());
+                        format!("refused: {refusal}; try again in {retry} ms\n")
+                    }
+                };
+            }
             "step" => {
-                self.tick += 1;
-                step(scheduler, Tick(self.tick), &words, &mut said);
+                let load = step(scheduler, Tick(self.now), &self.signals, &words, &mut said);
+                let priced = self.signals.cost.step_ns(&load);
+                self.now += if priced > 0 { priced } else { 1_000_000 };
             }
             other => panic!("unknown command `{other}`"),
         }
@@ -86,9 +208,15 @@ impl Story {
     }
 }
 
-fn step(scheduler: &mut Scheduler, now: Tick, words: &[&str], said: &mut String) {
+fn step(
+    scheduler: &mut Scheduler,
+    now: Tick,
+    signals: &Signals,
+    words: &[&str],
+    said: &mut String,
+) -> pelton_sched::StepLoad {
     let mut plan = SchedulerOutput::default();
-    scheduler.schedule(now, &Signals::default(), &mut plan);
+    scheduler.schedule(now, signals, &mut plan);
     scheduler.check_integrity();
     let mut answer = StepOutput::default();
     if let Some(failed) = value(words, "fail") {
@@ -97,16 +225,26 @@ fn step(scheduler: &mut Scheduler, now: Tick, words: &[&str], said: &mut String)
     for id in &plan.preempted {
         writeln!(said, "{} is preempted", id.0).unwrap();
     }
+    for (from, to) in &plan.swap_out {
+        writeln!(said, "block {} goes to the host as {}", from.0, to.0).unwrap();
+    }
+    for (from, to) in &plan.swap_in {
+        writeln!(said, "host block {} comes back as {}", from.0, to.0).unwrap();
+    }
+    for (from, to) in &plan.copies {
+        writeln!(said, "block {} is copied to {}", from.0, to.0).unwrap();
+    }
     for share in &plan.sequences {
         let (name, end) = (share.id.0.to_string(), share.first_position + share.tokens.len());
-        let blocks: Vec<u32> = plan.block_table_of(share).iter().map(|block| block.0).collect();
-        write!(said, "{name} computes {}..{end} in blocks {blocks:?}", share.first_position)
-            .unwrap();
+        let blocks = runs(plan.block_table_of(share).iter().map(|block| block.0));
+        write!(said, "{name} computes {}..{end} in blocks {blocks}", share.first_position).unwrap();
+        if share.n_drafts > 0 {
+            write!(said, ", {} of them drafts", share.n_drafts).unwrap();
+        }
         if share.samples {
             write!(said, ", samples output {}", share.n_generated).unwrap();
-            let tokens = value(words, &name).unwrap_or("7");
-            let tokens = tokens.split(',').map(|t| TokenId(t.parse().expect("a token")));
-            answer.sampled.extend(tokens.map(|token| (share.id, token)));
+            let sampled = tokens(value(words, &name).unwrap_or("7"));
+            answer.sampled.extend(sampled.into_iter().map(|token| (share.id, token)));
         }
         writeln!(said).unwrap();
     }
@@ -119,9 +257,13 @@ fn step(scheduler: &mut Scheduler, now: Tick, words: &[&str], said: &mut String)
             let usage = update.usage;
             let (n_prompt, n_output) = (usage.prompt_tokens, usage.completion_tokens);
             write!(said, ", ends: {finish:?} after {n_prompt} + {n_output} tokens").unwrap();
+            if usage.cached_tokens > 0 {
+                write!(said, ", {} of them cached", usage.cached_tokens).unwrap();
+            }
         }
         writeln!(said).unwrap();
     }
+    plan.load
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Thousands of random lives: small pools, small budgets, failures, aborts, several tokens a step.
+//! Thousands of random lives: small pools, small budgets, failures, aborts, drafts, every policy.
 //!
 //! The fake executor keeps a fake KV memory: the slot of a token holds a hash of everything up to
 //! that token, built from the slot before it *as the block table says*. The next token is a
@@ -6,19 +6,23 @@
 //! repeated token, or a stale prefix changes the answer, and the answer of every request is
 //! compared with that of the same request alone in an endless memory.
 
-mod prefix_map;
-
-use pelton_base::{FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
-use pelton_sched::{
-    NoCache, PrefixCache, ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals,
-    StepOutput, StepUpdates, Tick,
+use pelton_base::{
+    FinishReason, Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId,
+    TokenId,
 };
-use prefix_map::PrefixMap;
+use pelton_sched::{
+    Batching, BlockId, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder,
+    ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost, StepOutput,
+    StepUpdates, TenantConfig, Tick,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const VOCAB: u64 = 5;
 const STOP: TokenId = TokenId(0);
+/// Time of a step where nothing is priced, in nanoseconds.
+const STEP_NS: u64 = 1_000;
 
 /// SplitMix64: one number in, one well-mixed number out.
 fn mix(x: u64) -> u64 {
@@ -36,9 +40,15 @@ fn next_token(state: u64) -> TokenId {
     TokenId((mix(state ^ 1) % VOCAB) as u32)
 }
 
+/// What a sequence's hash begins with: prefixes of two namespaces look alike and are not.
+fn beginning(request: &Request) -> u64 {
+    request.service.namespace.0
+}
+
 /// The answer of a request that is alone in the world, and why it ends.
 fn alone(request: &Request, context: usize) -> (Vec<TokenId>, FinishReason) {
-    let mut state = request.prompt.iter().fold(0, |state, &token| absorb(state, token));
+    let mut state =
+        request.prompt.iter().fold(beginning(request), |state, &token| absorb(state, token));
     let mut output = Vec::new();
     loop {
         let token = next_token(state);
@@ -57,107 +67,209 @@ fn alone(request: &Request, context: usize) -> (Vec<TokenId>, FinishReason) {
 #[derive(Clone, Debug)]
 struct Workload {
     config: SchedulerConfig,
-    cached: bool,
-    /// (step of arrival, prompt length, max_tokens, honours the stop token)
-    requests: Vec<(u64, usize, usize, bool)>,
+    cost: StepCost,
+    requests: Vec<Arriving>,
     /// Per mille of executed shares that fail.
     fail_per_mille: u64,
     /// Per mille of steps in which someone is aborted.
     abort_per_mille: u64,
-    /// Most tokens sampled at once.
-    max_sampled: u64,
+    /// Most drafts at once.
+    max_drafts: u64,
     seed: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Arriving {
+    /// Step of arrival.
+    at: u64,
+    n_prompt: usize,
+    max_tokens: usize,
+    /// Whether it honours the stop token.
+    stops: bool,
+    service: ServiceParams,
+    /// Whether it is another choice of the request that arrived before it.
+    is_fork: bool,
 }
 
 struct Fake {
     kv: Vec<u64>,
+    host: Vec<u64>,
     block_size: usize,
 }
 
 impl Fake {
-    /// Computes a share; the hash of the whole sequence so far.
-    fn compute(&mut self, plan: &SchedulerOutput, share: &ScheduledSequence) -> u64 {
+    fn slots(&self, block: u32) -> std::ops::Range<usize> {
+        let first = block as usize * self.block_size;
+        first..first + self.block_size
+    }
+
+    /// Carries out what a plan does to KV before it computes.
+    fn move_blocks(&mut self, plan: &SchedulerOutput) {
+        for &(block, host) in &plan.swap_out {
+            let content = self.kv[self.slots(block.0)].to_vec();
+            let slots = self.slots(host.0);
+            self.host[slots].copy_from_slice(&content);
+        }
+        for &(host, block) in &plan.swap_in {
+            let content = self.host[self.slots(host.0)].to_vec();
+            let slots = self.slots(block.0);
+            self.kv[slots].copy_from_slice(&content);
+        }
+        for &(from, to) in &plan.copies {
+            let (from, to) = (self.slots(from.0), self.slots(to.0));
+            self.kv.copy_within(from, to.start);
+        }
+    }
+
+    /// Computes a share; the hash of the sequence up to each of its tokens.
+    fn compute(
+        &mut self,
+        plan: &SchedulerOutput,
+        share: &ScheduledSequence,
+        start: u64,
+    ) -> Vec<u64> {
         let slot = |position: usize| {
-            let block = plan.block_table_of(share)[position / self.block_size];
-            block.0 as usize * self.block_size + position % self.block_size
+            let BlockId(block) = plan.block_table_of(share)[position / self.block_size];
+            block as usize * self.block_size + position % self.block_size
         };
         let mut state = match share.first_position {
-            0 => 0,
+            0 => start,
             position => self.kv[slot(position - 1)],
         };
+        let mut states = Vec::new();
         for (i, &token) in plan.tokens_of(share).iter().enumerate() {
             state = absorb(state, token);
             self.kv[slot(share.first_position + i)] = state;
+            states.push(state);
         }
-        state
+        states
     }
 }
 
 #[derive(Debug, Default)]
 struct Totals {
     n_steps: u64,
-    n_preempted: u64,
-    n_cached_tokens: usize,
+    n_recomputed: u64,
+    n_swapped: u64,
+    n_swapped_in: u64,
+    n_copied: u64,
+    n_deferred: u64,
+    n_promoted: u64,
+    n_forked: u64,
+    n_accepted_drafts: u64,
+    n_rejected_drafts: u64,
+    n_cached_tokens: u64,
+    n_evicted: u64,
     n_finished: u64,
+}
+
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.n_steps += other.n_steps;
+        self.n_recomputed += other.n_recomputed;
+        self.n_swapped += other.n_swapped;
+        self.n_swapped_in += other.n_swapped_in;
+        self.n_copied += other.n_copied;
+        self.n_deferred += other.n_deferred;
+        self.n_promoted += other.n_promoted;
+        self.n_forked += other.n_forked;
+        self.n_accepted_drafts += other.n_accepted_drafts;
+        self.n_rejected_drafts += other.n_rejected_drafts;
+        self.n_cached_tokens += other.n_cached_tokens;
+        self.n_evicted += other.n_evicted;
+        self.n_finished += other.n_finished;
+    }
+}
+
+/// What a request was, what it should answer, and what it has answered.
+struct Asked {
+    request: Request,
+    expected: (Vec<TokenId>, FinishReason),
+    output: Vec<TokenId>,
 }
 
 fn live(workload: &Workload) -> Totals {
     let config = &workload.config;
-    let cache: Box<dyn PrefixCache> = match workload.cached {
-        true => Box::new(PrefixMap::new(config.block_size)),
-        false => Box::new(NoCache),
+    let mut scheduler = Scheduler::new(config.clone());
+    let mut fake = Fake {
+        kv: vec![0; config.n_blocks as usize * config.block_size],
+        host: vec![0; config.n_host_blocks as usize * config.block_size],
+        block_size: config.block_size,
     };
-    let mut scheduler = Scheduler::with_prefix_cache(config.clone(), cache);
-    let n_slots = config.n_blocks as usize * config.block_size;
-    let mut fake = Fake { kv: vec![0; n_slots], block_size: config.block_size };
     let mut rng = workload.seed;
     let mut random = move || {
         rng = rng.wrapping_add(1);
         mix(rng)
     };
 
-    let mut asked: BTreeMap<RequestId, (Request, Vec<TokenId>)> = BTreeMap::new();
+    let mut asked: BTreeMap<RequestId, Asked> = BTreeMap::new();
     let mut arriving = workload.requests.clone();
-    arriving.sort_by_key(|arriving| arriving.0);
+    arriving.sort_by_key(|arriving| arriving.at);
     arriving.reverse();
+    let mut latest: Option<Request> = None;
     let mut totals = Totals::default();
-    let mut step = 0;
-    // Both are used again and again, so what a step leaves in them must not matter to the next.
+    let (mut step, mut now) = (0, 0);
+    // All are used again and again, so what a step leaves in them must not matter to the next.
     let (mut plan, mut updates) = (SchedulerOutput::default(), StepUpdates::default());
     while !arriving.is_empty() || !scheduler.is_idle() {
-        assert!(step < 200_000, "a request never ends: {scheduler}");
-        while arriving.last().is_some_and(|arriving| arriving.0 <= step) {
-            let (_, n_prompt, max_tokens, stops) = arriving.pop().expect("checked");
+        assert!(step < 100_000, "a request never ends: {scheduler}");
+        while arriving.last().is_some_and(|arriving| arriving.at <= step) {
+            let Arriving { n_prompt, max_tokens, stops, mut service, is_fork, .. } =
+                arriving.pop().expect("checked");
             let n_prompt = n_prompt.clamp(1, config.context_tokens() - 1);
             // Prompts over two tokens, so that prefixes collide.
+            let mut prompt = (0..n_prompt).map(|_| TokenId((random() % 8 / 7) as u32)).collect();
+            if let (true, Some(other)) = (is_fork, &latest) {
+                service = ServiceParams { fork_of: Some(other.id), ..other.service };
+                prompt = other.prompt.clone();
+            }
             let request = Request {
                 id: RequestId(arriving.len() as u64),
-                prompt: (0..n_prompt).map(|_| TokenId((random() % 8 / 7) as u32)).collect(),
+                prompt,
                 sampling: SamplingParams::default(),
                 choice: 0,
                 max_tokens,
-                service: ServiceParams::default(),
                 stop_tokens: if stops { vec![STOP] } else { Vec::new() },
+                service,
             };
             scheduler.add(request.clone());
-            asked.insert(request.id, (request, Vec::new()));
+            latest = Some(request.clone());
+            let expected = alone(&request, config.context_tokens());
+            asked.insert(request.id, Asked { request, expected, output: Vec::new() });
         }
 
-        scheduler.schedule(Tick(step), &Signals::default(), &mut plan);
+        // Guesses: the truth, but for one token now and then.
+        for (&id, asked) in &asked {
+            let n_drafts = (random() % (workload.max_drafts + 1)) as usize;
+            let rest = &asked.expected.0[asked.output.len().min(asked.expected.0.len())..];
+            let mut drafts: Vec<TokenId> = rest.iter().copied().take(n_drafts).collect();
+            drafts.resize(n_drafts, TokenId(1));
+            if n_drafts > 0 && random() % 3 == 0 {
+                let idx = random() as usize % n_drafts;
+                drafts[idx] = TokenId((random() % VOCAB) as u32);
+            }
+            scheduler.draft(id, &drafts);
+        }
+
+        let signals = Signals { cost: workload.cost, ..Signals::default() };
+        scheduler.schedule(Tick(now), &signals, &mut plan);
         scheduler.check_integrity();
         assert_eq!(plan.is_empty(), scheduler.is_idle(), "work left, nothing planned: {scheduler}");
         assert!(plan.tokens.len() <= config.max_batch_tokens);
         assert!(plan.sequences.len() <= config.max_running);
         for share in &plan.sequences {
-            assert!((1..=config.max_chunk_tokens).contains(&share.tokens.len()));
+            let n_known = share.tokens.len() - share.n_drafts;
+            assert!((1..=config.max_chunk_tokens).contains(&n_known));
             assert!(!plan.preempted.contains(&share.id), "{} preempted and planned", share.id);
         }
-        totals.n_preempted += plan.preempted.len() as u64;
+        now += STEP_NS + workload.cost.step_ns(&plan.load);
+        fake.move_blocks(&plan);
 
         // Someone may leave at any time, also while the step is being computed.
         if random() % 1000 < workload.abort_per_mille && !asked.is_empty() {
             let victim = *asked.keys().nth(random() as usize % asked.len()).expect("not empty");
             assert!(scheduler.abort(victim));
+            assert!(!scheduler.abort(victim), "it is gone");
             scheduler.check_integrity();
             asked.remove(&victim);
         }
@@ -168,41 +280,101 @@ fn live(workload: &Workload) -> Totals {
                 answer.failed.push(share.id);
                 continue;
             }
-            let mut state = fake.compute(&plan, share);
+            let start = asked.get(&share.id).map_or(0, |asked| beginning(&asked.request));
+            let states = fake.compute(&plan, share, start);
             if share.samples {
-                for _ in 0..=random() % workload.max_sampled {
-                    answer.sampled.push((share.id, next_token(state)));
-                    state = absorb(state, next_token(state));
+                let n_known = states.len() - share.n_drafts;
+                let drafts = &plan.tokens_of(share)[n_known..];
+                for (i, state) in states[n_known - 1..].iter().enumerate() {
+                    let token = next_token(*state);
+                    answer.sampled.push((share.id, token));
+                    match drafts.get(i) {
+                        Some(&draft) if draft == token => totals.n_accepted_drafts += 1,
+                        Some(_) => {
+                            totals.n_rejected_drafts += 1;
+                            break;
+                        }
+                        None => {}
+                    }
                 }
             }
         }
         scheduler.update(&answer, &mut updates);
         for update in &updates.sequences {
-            let (_, output) = asked.get_mut(&update.id).expect("only the living have news");
-            output.extend(updates.tokens_of(update));
+            let known = asked.get_mut(&update.id).expect("only the living have news");
+            known.output.extend(updates.tokens_of(update));
             let Some(finish) = update.finish else { continue };
-            let (request, output) = asked.remove(&update.id).expect("just found");
+            let Asked { request, expected, output } = asked.remove(&update.id).expect("just found");
             assert_eq!(update.usage.completion_tokens, output.len());
             assert_eq!(update.usage.prompt_tokens, request.prompt.len());
-            totals.n_cached_tokens += update.usage.cached_tokens;
+            assert!(update.usage.cached_tokens < request.prompt.len());
+            totals.n_cached_tokens += update.usage.cached_tokens as u64;
             totals.n_finished += 1;
-            let (expected, reason) = alone(&request, config.context_tokens());
             if answer.failed.contains(&update.id) {
                 assert_eq!(finish, FinishReason::Error);
-                assert!(expected.starts_with(&output));
+                assert!(expected.0.starts_with(&output));
             } else {
-                assert_eq!((output, finish), (expected, reason), "{}", update.id);
+                assert_eq!((output, finish), expected, "{}", update.id);
             }
         }
         scheduler.check_integrity();
         step += 1;
     }
-    assert!(asked.is_empty(), "some requests never ended: {asked:?}");
-    if !workload.cached {
-        assert_eq!(scheduler.n_free_blocks(), config.n_blocks as usize);
-    }
+    assert!(asked.is_empty(), "some requests never ended: {:?}", asked.keys());
+    assert_eq!(scheduler.n_free_blocks(), config.n_blocks as usize, "blocks are lost");
+    let stats = scheduler.stats();
     totals.n_steps = step;
+    totals.n_recomputed = stats.n_recomputed;
+    totals.n_swapped = stats.n_swapped;
+    totals.n_swapped_in = stats.n_swapped_in_blocks;
+    totals.n_copied = stats.n_copied_blocks;
+    totals.n_deferred = stats.n_deferrals;
+    totals.n_promoted = stats.n_promoted;
+    totals.n_forked = stats.n_forked;
+    totals.n_evicted = stats.cache.n_evicted_blocks;
     totals
+}
+
+/// Every choice that a scheduler offers, drawn from `below(n) < n`.
+fn choices(mut below: impl FnMut(u64) -> u64, limits: SchedulerConfig) -> SchedulerConfig {
+    let mut of = |n: usize| below(n as u64) as usize;
+    SchedulerConfig {
+        n_host_blocks: [0, 3, 40][of(3)],
+        policy: PolicyKind::ALL[of(PolicyKind::ALL.len())],
+        priority_order: PriorityOrder::ALL[of(2)],
+        max_wait: Duration::from_nanos([10, 100, 100_000][of(3)] * STEP_NS),
+        batching: Batching::ALL[of(8) / 7],
+        kv_allocation: KvAllocation::ALL[of(8) / 7],
+        prefix_cache: of(4) > 0,
+        eviction: Eviction::ALL[of(2)],
+        preemption: PreemptionMode::ALL[of(3)],
+        tenants: (0..=of(3))
+            .map(|i| TenantConfig { weight: 1 + i as u32, ..TenantConfig::default() })
+            .collect(),
+        ..limits
+    }
+}
+
+fn prices(is_known: bool) -> StepCost {
+    let price = |ps| if is_known { ps } else { 0 };
+    StepCost {
+        base_ps: price(5_000_000),
+        token_ps: price(300_000),
+        sample_ps: price(10_000),
+        attended_ps: price(1_000),
+        moved_block_ps: price(200_000),
+    }
+}
+
+fn service(mut below: impl FnMut(u64) -> u64) -> ServiceParams {
+    let target = |n| (n > 0).then(|| Duration::from_nanos(n * 4_000));
+    ServiceParams {
+        tenant: TenantId(below(4) as u32),
+        priority: below(3) as i32 - 1,
+        slo: Slo { ttft: target(below(20)), tpot: target(below(4)) },
+        namespace: Namespace(below(8) / 7),
+        fork_of: None,
+    }
 }
 
 fn random_workload(seed: u64) -> Workload {
@@ -212,21 +384,29 @@ fn random_workload(seed: u64) -> Workload {
         mix(state) % n
     };
     let n_requests = 1 + below(24) as usize;
+    let limits = SchedulerConfig {
+        max_batch_tokens: 1 + below(40) as usize,
+        max_running: 1 + below(10) as usize,
+        max_context: 2 + below(80) as usize,
+        max_chunk_tokens: 1 + below(20) as usize,
+        ..SchedulerConfig::new(2 + below(16) as u32, 1 + below(5) as usize)
+    };
     Workload {
-        config: SchedulerConfig {
-            max_batch_tokens: 1 + below(40) as usize,
-            max_running: 1 + below(10) as usize,
-            max_context: 2 + below(80) as usize,
-            max_chunk_tokens: 1 + below(20) as usize,
-            ..SchedulerConfig::new(2 + below(16) as u32, 1 + below(5) as usize)
-        },
-        cached: below(2) == 1,
+        config: choices(&mut below, limits),
+        cost: prices(below(2) == 1),
         requests: (0..n_requests)
-            .map(|_| (below(60), 1 + below(40) as usize, 1 + below(30) as usize, below(2) == 1))
+            .map(|_| Arriving {
+                at: below(60),
+                n_prompt: 1 + below(40) as usize,
+                max_tokens: 1 + below(30) as usize,
+                stops: below(2) == 1,
+                service: service(&mut below),
+                is_fork: below(4) == 0,
+            })
             .collect(),
         fail_per_mille: [0, 0, 20][below(3) as usize],
         abort_per_mille: [0, 0, 100][below(3) as usize],
-        max_sampled: 1 + below(3),
+        max_drafts: [0, 4][below(2) as usize],
         seed,
     }
 }
@@ -235,15 +415,21 @@ fn random_workload(seed: u64) -> Workload {
 fn in_four_thousand_random_lives_every_request_ends_with_its_own_answer() {
     let mut sum = Totals::default();
     for seed in 0..4000 {
-        let totals = live(&random_workload(seed));
-        sum.n_steps += totals.n_steps;
-        sum.n_preempted += totals.n_preempted;
-        sum.n_cached_tokens += totals.n_cached_tokens;
-        sum.n_finished += totals.n_finished;
+        sum += live(&random_workload(seed));
     }
     // The lives must be eventful, or they prove little.
-    assert!(sum.n_preempted > 1_000, "{sum:?}");
+    assert!(sum.n_steps > 100_000, "{sum:?}");
+    assert!(sum.n_recomputed > 1_000, "{sum:?}");
+    assert!(sum.n_swapped > 200, "{sum:?}");
+    assert!(sum.n_swapped_in > 500, "{sum:?}");
+    assert!(sum.n_copied > 1_000, "{sum:?}");
+    assert!(sum.n_deferred > 500, "{sum:?}");
+    assert!(sum.n_promoted > 1_000, "{sum:?}");
+    assert!(sum.n_forked > 500, "{sum:?}");
+    assert!(sum.n_accepted_drafts > 10_000, "{sum:?}");
+    assert!(sum.n_rejected_drafts > 5_000, "{sum:?}");
     assert!(sum.n_cached_tokens > 5_000, "{sum:?}");
+    assert!(sum.n_evicted > 1_000, "{sum:?}");
     assert!(sum.n_finished > 20_000, "{sum:?}");
 }
 
@@ -259,17 +445,36 @@ prop_compose! {
     fn any_workload()(
         (n_blocks, block_size, max_context) in (2..12_u32, 1..4_usize, 2..40_usize),
         (max_batch_tokens, max_chunk_tokens, max_running) in (1..16_usize, 1..8_usize, 1..5_usize),
-        cached in any::<bool>(),
-        requests in prop::collection::vec((0..20_u64, 1..20_usize, 1..20_usize, any::<bool>()), 1..8),
+        (config_seed, priced) in (any::<u32>(), any::<bool>()),
+        requests in prop::collection::vec(
+            (0..20_u64, 1..20_usize, 1..20_usize, any::<bool>(), any::<u16>(), 0..4_u8), 1..8,
+        ),
         (fail_per_mille, abort_per_mille) in (0..30_u64, 0..60_u64),
-        (max_sampled, seed) in (1..4_u64, any::<u32>()),
+        (max_drafts, seed) in (0..4_u64, any::<u32>()),
     ) -> Workload {
+        let draw = |seed: u64| {
+            let mut state = seed << 16;
+            move |n: u64| {
+                state += 1;
+                mix(state) % n
+            }
+        };
+        let limits = SchedulerConfig {
+            max_batch_tokens, max_running, max_context, max_chunk_tokens,
+            ..SchedulerConfig::new(n_blocks, block_size)
+        };
         Workload {
-            config: SchedulerConfig {
-                max_batch_tokens, max_running, max_context, max_chunk_tokens,
-                ..SchedulerConfig::new(n_blocks, block_size)
-            },
-            cached, requests, fail_per_mille, abort_per_mille, max_sampled,
+            config: choices(draw(u64::from(config_seed)), limits),
+            cost: prices(priced),
+            requests: requests
+                .into_iter()
+                .map(|(at, n_prompt, max_tokens, stops, seed, fork)| Arriving {
+                    at, n_prompt, max_tokens, stops,
+                    service: service(draw(u64::from(seed))),
+                    is_fork: fork == 0,
+                })
+                .collect(),
+            fail_per_mille, abort_per_mille, max_drafts,
             seed: u64::from(seed),
         }
     }

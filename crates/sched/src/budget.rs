@@ -1,0 +1,64 @@
+//! How much a step may hold.
+
+use crate::{SchedulerConfig, StepCost, StepLoad};
+
+/// What is left of a step while its plan is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// Tokens.
+    pub(crate) n_tokens: usize,
+    /// Nanoseconds for prefill chunks, where somebody who generates has a target for the time per
+    /// token and prices are known.
+    time_ns: Option<u64>,
+    /// Whether a chunk was given out already.
+    has_chunk: bool,
+    cost: StepCost,
+}
+
+impl Budget {
+    pub(crate) fn new(n_tokens: usize, cost: StepCost) -> Self {
+        Self { n_tokens, time_ns: None, has_chunk: false, cost }
+    }
+
+    /// Bounds the prefill chunks by what is left of `allowance_ns` beside `load`.
+    pub(crate) fn allow(&mut self, allowance_ns: u64, load: &StepLoad) {
+        if self.cost.is_known() {
+            self.time_ns = Some(allowance_ns.saturating_sub(self.cost.step_ns(load)));
+        }
+    }
+
+    /// Takes a chunk of `n_remaining` tokens that begin at `position`.
+    ///
+    /// The first chunk of a step is a block at least, however late everyone is: or else prompts would
+    /// starve beside a target that cannot be met.
+    pub(crate) fn take_chunk(
+        &mut self,
+        position: usize,
+        n_remaining: usize,
+        config: &SchedulerConfig,
+    ) -> usize {
+        let most = n_remaining.min(self.n_tokens).min(config.max_chunk_tokens);
+        let n_tokens = match self.time_ns {
+            None => most,
+            Some(time_ns) => {
+                let least = if self.has_chunk { 0 } else { config.block_size.min(most) };
+                self.cost.tokens_within(time_ns, position, most).max(least)
+            }
+        };
+        if n_tokens > 0 {
+            self.has_chunk = true;
+            self.n_tokens -= n_tokens;
+            if let Some(time_ns) = &mut self.time_ns {
+                let mut load = StepLoad::default();
+                load.add_rows(position, n_tokens, 0);
+                *time_ns = time_ns.saturating_sub(self.cost.marginal_ps(&load) / 1000);
+            }
+        }
+        n_tokens
+    }
+
+    /// Whether nothing more fits.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.n_tokens == 0 || (self.has_chunk && self.time_ns == Some(0))
+    }
+}

@@ -1,0 +1,93 @@
+//! How fast things really go, as far as newcomers are concerned.
+
+use crate::outlook::ONE;
+
+/// Each step weighs a thirty-second less than the one after it.
+const MEMORY: u64 = 32;
+
+/// A ratio of two sums in which old steps count less and less.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ratio {
+    above: u64,
+    below: u64,
+}
+
+impl Ratio {
+    fn add(&mut self, above: u64, below: u64) {
+        self.above = (self.above - self.above / MEMORY).saturating_add(above);
+        self.below = (self.below - self.below / MEMORY).saturating_add(below);
+    }
+
+    /// `scale · above / below`; zero while nothing is known.
+    fn times(&self, scale: u64) -> u64 {
+        let product = u128::from(self.above) * u128::from(scale);
+        u64::try_from(product / u128::from(self.below.max(1))).unwrap_or(u64::MAX)
+    }
+}
+
+/// Measured over the last steps.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    /// Time of steps that computed prompts, over what the prompts alone would have taken.
+    stretch: Ratio,
+    /// Time in which requests waited, over endings in it; endings count [`ONE`] each.
+    ending: Ratio,
+    /// The last plan's prompts, alone on the machine, in nanoseconds.
+    prompt_ns: u64,
+    n_ended: u64,
+    has_waiting: bool,
+}
+
+impl Pace {
+    /// A step took `step_ns`.
+    pub(crate) fn stepped(&mut self, step_ns: u64) {
+        if self.prompt_ns > 0 {
+            self.stretch.add(step_ns, self.prompt_ns);
+        }
+        if self.has_waiting {
+            self.ending.add(step_ns, self.n_ended.saturating_mul(ONE));
+        }
+        *self = Self { stretch: self.stretch, ending: self.ending, ..Self::default() };
+    }
+
+    /// A plan was made.
+    pub(crate) fn planned(&mut self, prompt_ns: u64, has_waiting: bool) {
+        (self.prompt_ns, self.has_waiting) = (prompt_ns, has_waiting);
+    }
+
+    /// A request has ended.
+    pub(crate) fn ended(&mut self) {
+        self.n_ended += 1;
+    }
+
+    /// How much longer prompts take than alone, in 1/1024; zero while unknown.
+    pub(crate) fn stretch(&self) -> u64 {
+        self.stretch.times(ONE)
+    }
+
+    /// Time between two endings while others wait, in nanoseconds; zero while unknown.
+    pub(crate) fn ending_ns(&self) -> u64 {
+        if self.ending.below == 0 { 0 } else { self.ending.times(ONE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paces_settle_at_what_is_measured() {
+        let mut pace = Pace::default();
+        assert_eq!((pace.stretch(), pace.ending_ns()), (0, 0));
+        for step in 0..1000 {
+            pace.planned(2_000, true);
+            if step % 10 == 0 {
+                pace.ended();
+            }
+            pace.stepped(5_000);
+        }
+        assert_eq!(pace.stretch(), 5 * ONE / 2);
+        let ending = pace.ending_ns();
+        assert!((40_000..60_000).contains(&ending), "one in ten steps of 5 us: {ending}");
+    }
+}

@@ -1,0 +1,161 @@
+//! Those that wait, in the order in which they should run.
+//!
+//! ```text
+//! lanes    one sorted map, or one per tenant where service decides first
+//!          [ (rank, arrival) -> waiting or preempted ]
+//! by_id    where each is, for aborts
+//! by_age   those that were not promoted yet, in order of arrival
+//! ```
+//!
+//! Insertion, removal and promotion take logarithmic time; looking at the head takes constant time,
+//! however many wait.
+
+use crate::sequence::{Parked, Standing};
+use crate::tenants::Tenants;
+use crate::{Policy, Tick};
+use pelton_base::RequestId;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+
+/// Where a request waits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Spot {
+    pub(crate) lane: usize,
+    pub(crate) standing: Standing,
+}
+
+/// Waiting and preempted requests.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    is_by_service: bool,
+    lanes: Vec<BTreeMap<Standing, Parked>>,
+    by_id: HashMap<RequestId, Spot>,
+    by_age: BTreeMap<u64, Spot>,
+    /// Tokens of the prompts and outputs that have to be computed.
+    n_tokens: u64,
+    n_preempted: usize,
+}
+
+impl Queue {
+    pub(crate) fn new(policy: &dyn Policy, n_tenants: usize) -> Self {
+        let is_by_service = policy.is_by_service();
+        let n_lanes = if is_by_service { n_tenants } else { 1 };
+        Self {
+            is_by_service,
+            lanes: std::iter::repeat_with(BTreeMap::new).take(n_lanes).collect(),
+            by_id: HashMap::new(),
+            by_age: BTreeMap::new(),
+            n_tokens: 0,
+            n_preempted: 0,
+        }
+    }
+
+    pub(crate) fn push(&mut self, parked: Parked) {
+        let sequence = parked.sequence();
+        let lane = if self.is_by_service { sequence.tenant } else { 0 };
+        let spot = Spot { lane, standing: sequence.standing };
+        self.n_tokens += sequence.tokens.len() as u64;
+        self.n_preempted += usize::from(parked.is_preempted());
+        if !sequence.standing.is_promoted() {
+            self.by_age.insert(sequence.standing.arrival, spot);
+        }
+        let before = self.by_id.insert(sequence.id, spot);
+        assert!(before.is_none(), "{} waits twice", sequence.id);
+        self.lanes[lane].insert(spot.standing, parked);
+    }
+
+    pub(crate) fn take(&mut self, spot: Spot) -> Parked {
+        let parked = self.lanes[spot.lane].remove(&spot.standing);
+        let parked = parked.expect("invariant: a spot names somebody who waits");
+        let sequence = parked.sequence();
+        self.by_id.remove(&sequence.id);
+        self.by_age.remove(&spot.standing.arrival);
+        self.n_tokens -= sequence.tokens.len() as u64;
+        self.n_preempted -= usize::from(parked.is_preempted());
+        parked
+    }
+
+    pub(crate) fn find(&self, id: RequestId) -> Option<Spot> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub(crate) fn at(&self, spot: Spot) -> &Parked {
+        &self.lanes[spot.lane][&spot.standing]
+    }
+
+    /// Puts everyone who arrived before `before` ahead of those who did not; how many that were.
+    pub(crate) fn promote(&mut self, before: Tick) -> usize {
+        let mut n_promoted = 0;
+        while let Some((_, &spot)) = self.by_age.first_key_value() {
+            if self.at(spot).sequence().arrived_at >= before {
+                break;
+            }
+            let mut parked = self.take(spot);
+            parked.sequence_mut().standing = spot.standing.promoted();
+            self.push(parked);
+            n_promoted += 1;
+        }
+        n_promoted
+    }
+
+    /// The next of a lane after `standing`, or its first.
+    pub(crate) fn next_in(&self, lane: usize, after: Option<Standing>) -> Option<Spot> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let (&standing, _) = self.lanes[lane].range((from, Bound::Unbounded)).next()?;
+        Some(Spot { lane, standing })
+    }
+
+    /// The next of all lanes, each after its cursor: whoever was promoted first, else the lane of
+    /// the tenant with the least service.
+    pub(crate) fn next(&self, cursors: &[Option<Standing>], tenants: &Tenants) -> Option<Spot> {
+        if !self.is_by_service {
+            return self.next_in(0, cursors[0]);
+        }
+        let heads = (0..self.lanes.len()).filter_map(|lane| self.next_in(lane, cursors[lane]));
+        heads.min_by_key(|spot| {
+            let promoted = spot.standing.is_promoted();
+            let counter = if promoted { 0 } else { tenants.counter(spot.lane) };
+            (!promoted, counter, spot.standing.arrival)
+        })
+    }
+
+    pub(crate) fn n_lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(crate) fn n_preempted(&self) -> usize {
+        self.n_preempted
+    }
+
+    /// Tokens that have to be computed before all of them generate, cached ones included.
+    pub(crate) fn n_tokens(&self) -> u64 {
+        self.n_tokens
+    }
+
+    /// Everyone, lane by lane in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Parked> {
+        self.lanes.iter().flat_map(BTreeMap::values)
+    }
+
+    pub(crate) fn check_integrity(&self) {
+        let mut n = 0;
+        for (lane, waiting) in self.lanes.iter().enumerate() {
+            for (&standing, parked) in waiting {
+                let sequence = parked.sequence();
+                assert_eq!(sequence.standing, standing, "{} has another standing", sequence.id);
+                assert_eq!(self.by_id.get(&sequence.id), Some(&Spot { lane, standing }));
+                let by_age = self.by_age.contains_key(&standing.arrival);
+                assert_eq!(by_age, !standing.is_promoted(), "{}: age or promotion", sequence.id);
+                n += 1;
+            }
+        }
+        assert_eq!(n, self.by_id.len(), "the index knows somebody who does not wait");
+        assert!(self.by_age.len() <= n, "the ages know somebody who does not wait");
+        let n_tokens: u64 = self.iter().map(|parked| parked.sequence().tokens.len() as u64).sum();
+        assert_eq!(n_tokens, self.n_tokens);
+    }
+}

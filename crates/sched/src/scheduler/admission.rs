@@ -1,0 +1,201 @@
+//! Who is let in.
+//!
+//! A sequence is admitted when blocks for all its known tokens can be had, with a watermark to spare
+//! for those that grow, and takes them at once: a prompt never runs dry half way. In order: nobody
+//! overtakes one that finds no room. But one whose next block another is computing right now is held
+//! back until it is there, and others may pass.
+
+use super::Scheduler;
+use crate::budget::Budget;
+use crate::kv::Admission;
+use crate::queue::Spot;
+use crate::sequence::{Running, Sequence};
+use crate::{Batching, KvAllocation, RadixMatch, SchedulerOutput};
+
+/// Most candidates that are held back in one step before it is let be: a bound on the time of a plan.
+const MOST_DEFERRED: usize = 8;
+
+/// What became of a candidate.
+enum Verdict {
+    Admitted(usize),
+    /// Another computes what it needs.
+    Deferred,
+    NoRoom,
+}
+
+impl Scheduler {
+    /// Under a policy where the urgent take places: makes those that are less urgent than the first
+    /// in the queue give way until it finds room.
+    pub(super) fn clear_places(&mut self, output: &mut SchedulerOutput) {
+        if !self.policy.takes_places() || self.config.batching == Batching::Static {
+            return;
+        }
+        self.cursors.fill(None);
+        let Some(spot) = self.queue.next(&self.cursors, &self.tenants) else { return };
+        while !self.running.is_empty() {
+            let victim = self.last_in_standing();
+            if !spot.standing.outranks(self.running[victim].sequence.standing) {
+                return;
+            }
+            let sequence = self.queue.at(spot).sequence();
+            let n_full = self.kv.find(sequence).n_full;
+            let n_needed = self.config.blocks_for(self.n_reserved(sequence)) - n_full;
+            let has_place = self.running.len() < self.max_running();
+            let n_spare = self.config.watermark_blocks();
+            if has_place && self.kv.n_available() >= n_needed + n_spare {
+                return;
+            }
+            self.preempt(victim, output);
+        }
+    }
+
+    /// Lets requests in until one does not fit.
+    pub(super) fn admit(&mut self, budget: &mut Budget, output: &mut SchedulerOutput) {
+        // Whoever was just preempted must not take the blocks back from those it made room for.
+        let outranked = output.preempted.iter().filter_map(|&id| self.queue.find(id));
+        let bar = outranked.map(|spot| spot.standing).min();
+        let is_static = self.config.batching == Batching::Static;
+        self.cursors.fill(None);
+        let mut n_deferred = 0;
+        while self.running.len() < self.max_running() && (is_static || !budget.is_spent()) {
+            let Some(spot) = self.next_candidate() else { return };
+            if bar.is_some_and(|bar| !spot.standing.outranks(bar)) {
+                return;
+            }
+            match self.try_admit(spot, output) {
+                Verdict::Admitted(idx) => {
+                    let running = &mut self.running[idx];
+                    let (position, n_remaining) = (running.n_computed, running.n_remaining());
+                    let n_tokens = budget.take_chunk(position, n_remaining, &self.config);
+                    if n_tokens > 0 {
+                        running.plan(n_tokens, output);
+                    }
+                }
+                Verdict::Deferred => {
+                    self.stats.n_deferrals += 1;
+                    self.cursors[spot.lane] = Some(spot.standing);
+                    n_deferred += 1;
+                    if n_deferred == MOST_DEFERRED {
+                        return;
+                    }
+                }
+                Verdict::NoRoom => return,
+            }
+        }
+    }
+
+    /// The first in the queue, or of its first few the one with the longest cached prefix.
+    fn next_candidate(&mut self) -> Option<Spot> {
+        let first = self.queue.next(&self.cursors, &self.tenants)?;
+        let n_window = self.policy.window();
+        if n_window == 1 || first.standing.is_promoted() {
+            return Some(first);
+        }
+        let (mut best, mut n_longest, mut next) = (first, 0, Some(first));
+        for _ in 0..n_window {
+            let Some(spot) = next else { break };
+            let found = self.kv.find(self.queue.at(spot).sequence());
+            if found.n_full > n_longest {
+                (best, n_longest) = (spot, found.n_full);
+            }
+            next = self.queue.next_in(spot.lane, Some(spot.standing));
+        }
+        Some(best)
+    }
+
+    fn try_admit(&mut self, spot: Spot, output: &mut SchedulerOutput) -> Verdict {
+        let parked = self.queue.at(spot);
+        let sequence = parked.sequence();
+        let n_spare = match (self.running.is_empty(), self.is_recovering) {
+            (true, _) => 0,
+            (false, false) => self.config.watermark_blocks(),
+            (false, true) => self.config.recovery_blocks(),
+        };
+        let sizes = [self.n_reserved(sequence), n_spare];
+        let fork = match self.fork_of(sequence) {
+            Ok(fork) => fork,
+            Err(Deferred) => return Verdict::Deferred,
+        };
+        let mut namespace = sequence.namespace;
+        let admission = if let Some((parent, n_shared)) = fork {
+            let Running { sequence, held, .. } = &mut self.running[parent];
+            namespace = sequence.namespace;
+            self.kv.fork((held, sequence), n_shared, sizes, output)
+        } else {
+            let found = self.kv.find(sequence);
+            if self.is_being_computed(sequence, &found) {
+                return Verdict::Deferred;
+            }
+            self.kv.admit(&found, parked.host(), sizes, output)
+        };
+        let Some(Admission { held, n_computed, n_shared }) = admission else {
+            return Verdict::NoRoom;
+        };
+        let (mut sequence, host) = self.queue.take(spot).into_parts();
+        if let Some(host) = host {
+            self.kv.drop_host(host);
+        }
+        sequence.namespace = namespace;
+        self.stats.n_forked += u64::from(fork.is_some());
+        self.tenants.waits_no_more(sequence.tenant);
+        self.tenants.runs(sequence.tenant);
+        self.is_recovering = false;
+        let context = self.config.context_tokens();
+        let running = Running::new(sequence, held, n_computed, n_shared, context);
+        let standing = running.sequence.standing;
+        let idx = self.running.partition_point(|other| other.sequence.standing < standing);
+        self.running.insert(idx, running);
+        Verdict::Admitted(idx)
+    }
+
+    /// Tokens for which a sequence takes blocks at its admission.
+    fn n_reserved(&self, sequence: &Sequence) -> usize {
+        match self.config.kv_allocation {
+            KvAllocation::Paged => sequence.tokens.len(),
+            KvAllocation::Contiguous => sequence.most_tokens(self.config.context_tokens()),
+        }
+    }
+
+    /// The running choice whose prompt a fresh choice can go on from, as an index, and how many of
+    /// its tokens.
+    fn fork_of(&self, sequence: &Sequence) -> Result<Option<(usize, usize)>, Deferred> {
+        let Some(id) = sequence.fork_of.filter(|_| sequence.n_generated() == 0) else {
+            return Ok(None);
+        };
+        let parent = self.running.iter().position(|running| running.sequence.id == id);
+        let Some(idx) = parent else { return Ok(None) };
+        let parent = &self.running[idx];
+        let n_prompt = sequence.n_prompt;
+        let is_same = parent.sequence.n_prompt == n_prompt
+            && parent.sequence.tokens[..n_prompt] == sequence.tokens[..n_prompt];
+        if !is_same {
+            return Ok(None);
+        }
+        // All but the last token, whose logits are what comes next.
+        match parent.n_computed >= n_prompt - 1 {
+            true => Ok((n_prompt > 1).then_some((idx, n_prompt - 1))),
+            false => Err(Deferred),
+        }
+    }
+
+    /// Whether a running sequence is about to compute the block that follows a match.
+    fn is_being_computed(&self, sequence: &Sequence, found: &RadixMatch) -> bool {
+        let end = (found.n_full + 1) * self.config.block_size;
+        let Some(wanted) = sequence.tokens[..sequence.tokens.len() - 1].get(..end) else {
+            return false;
+        };
+        self.config.prefix_cache
+            && self.running.iter().any(|running| {
+                let other = &running.sequence;
+                running.is_catching_up()
+                    && other.namespace == sequence.namespace
+                    && other.n_prompt >= end
+                    && running.n_computed < end
+                    && other.tokens[end - 1] == wanted[end - 1]
+                    && other.tokens[..end] == *wanted
+            })
+    }
+}
+
+/// Another computes what is needed.
+struct Deferred;

@@ -1,0 +1,171 @@
+//! The plan of a step: decode rows, then prefill chunks, then newcomers.
+
+use super::Scheduler;
+use crate::budget::Budget;
+use crate::config::nanoseconds;
+use crate::tenants::Tariff;
+use crate::{Batching, SchedulerOutput, Signals, StepLoad, Tick};
+
+impl Scheduler {
+    /// Replaces `output` by the plan of the next step, which is empty only when the scheduler is
+    /// idle.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the previous plan was not answered by [`update`](Self::update), or if time runs
+    /// backwards.
+    pub fn schedule(&mut self, now: Tick, signals: &Signals, output: &mut SchedulerOutput) {
+        assert!(now >= self.now, "time runs backwards: {:?} after {now:?}", self.now);
+        assert!(!self.running.iter().any(|running| running.is_in_flight()), "no answer yet");
+        self.begin(now, signals);
+        output.clear();
+
+        let was_empty = self.running.is_empty();
+        self.clear_places(output);
+        self.make_room_for_rows(output);
+        let n_most = self.config.max_batch_tokens.min(signals.max_batch_tokens).max(1);
+        let mut budget = Budget::new(n_most, signals.cost);
+        self.plan_decode_rows(&mut budget, output);
+        let n_rows = output.sequences.len();
+        if let Some(allowance_ns) = self.allowance_ns() {
+            budget.allow(allowance_ns, &output.load);
+        }
+        self.plan_prefill_chunks(&mut budget, output);
+        if self.config.batching == Batching::Continuous || was_empty {
+            self.admit(&mut budget, output);
+        }
+        self.finish(n_rows, output);
+    }
+
+    fn begin(&mut self, now: Tick, signals: &Signals) {
+        self.pace.stepped(now.since(self.now));
+        self.now = now;
+        self.signals = *signals;
+        self.kv.end_plan();
+        let max_wait_ns = nanoseconds(self.config.max_wait);
+        if let Some(long_ago) = now.0.checked_sub(max_wait_ns) {
+            self.stats.n_promoted += self.queue.promote(Tick(long_ago)) as u64;
+        }
+        for running in &mut self.running {
+            if running.sequence.n_generated() > 0 {
+                running.sequence.first_token_at.get_or_insert(now);
+            }
+        }
+    }
+
+    /// A block for each row that generates, oldest first. Where there is none, whoever stands last
+    /// gives way; a row that stands last itself does.
+    fn make_room_for_rows(&mut self, output: &mut SchedulerOutput) {
+        let mut idx = 0;
+        while idx < self.running.len() {
+            let running = &mut self.running[idx];
+            if running.is_catching_up() {
+                idx += 1;
+                continue;
+            }
+            let n_tokens = running.sequence.tokens.len();
+            if self.kv.grow(&mut running.held, n_tokens) {
+                // Drafts take what is free, and nobody's place.
+                let n_drafts = running.drafts.len();
+                if n_drafts > 0 && !self.kv.grow(&mut running.held, n_tokens + n_drafts) {
+                    running.drafts.clear();
+                }
+                idx += 1;
+                continue;
+            }
+            assert!(self.running.len() > 1, "the first in standing fits alone");
+            let victim = self.last_in_standing();
+            self.preempt(victim, output);
+            self.is_recovering = true;
+            // Those before the victim have their blocks; the row that asked may have moved.
+            if victim < idx {
+                idx -= 1;
+            }
+        }
+    }
+
+    /// Whoever gives way next.
+    pub(super) fn last_in_standing(&self) -> usize {
+        let by_service = self.policy.is_by_service();
+        let key = |&idx: &usize| {
+            let sequence = &self.running[idx].sequence;
+            let promoted = sequence.standing.is_promoted();
+            let counter = if by_service { self.tenants.counter(sequence.tenant) } else { 0 };
+            (!promoted, counter, sequence.standing)
+        };
+        (0..self.running.len()).max_by_key(key).expect("invariant: somebody runs")
+    }
+
+    /// Rows that already generate.
+    fn plan_decode_rows(&mut self, budget: &mut Budget, output: &mut SchedulerOutput) {
+        for running in &mut self.running {
+            if running.is_catching_up() {
+                continue;
+            }
+            if budget.n_tokens == 0 {
+                return;
+            }
+            running.drafts.truncate(budget.n_tokens - 1);
+            budget.n_tokens -= 1 + running.drafts.len();
+            running.plan(1, output);
+        }
+    }
+
+    /// The time that this step may take, by the strictest target of those that generate: each is to
+    /// have its next token when its average says so. Whoever is ahead lends up to one target, whoever
+    /// is behind leaves a quarter of one.
+    fn allowance_ns(&self) -> Option<u64> {
+        let rows = self.running.iter().filter(|running| !running.is_catching_up());
+        rows.filter_map(|running| {
+            let sequence = &running.sequence;
+            let target = nanoseconds(sequence.slo.tpot?);
+            let n_generated = sequence.n_generated() as u64;
+            let due = sequence.first_token_at?.0.saturating_add(target.saturating_mul(n_generated));
+            Some(due.saturating_sub(self.now.0).clamp(target / 4, target.saturating_mul(2)))
+        })
+        .min()
+    }
+
+    /// Chunks of sequences that run but have not caught up; their blocks exist since admission.
+    fn plan_prefill_chunks(&mut self, budget: &mut Budget, output: &mut SchedulerOutput) {
+        for running in &mut self.running {
+            if budget.is_spent() {
+                return;
+            }
+            if running.is_catching_up() {
+                let n_remaining = running.n_remaining();
+                let n_tokens = budget.take_chunk(running.n_computed, n_remaining, &self.config);
+                if n_tokens > 0 {
+                    running.plan(n_tokens, output);
+                }
+            }
+        }
+    }
+
+    /// Adds up what the plan asks of the machine, and charges the tenants for it.
+    fn finish(&mut self, n_rows: usize, output: &mut SchedulerOutput) {
+        output.load.n_moved_blocks = (output.swap_out.len() + output.swap_in.len()) as u64;
+        self.stats.n_swapped_out_blocks += output.swap_out.len() as u64;
+        self.stats.n_swapped_in_blocks += output.swap_in.len() as u64;
+        self.stats.n_copied_blocks += output.copies.len() as u64;
+
+        let cost = &self.signals.cost;
+        let n_blocks = self.kv.n_blocks() as u64;
+        let tariff = Tariff::new(cost, &output.load, output.sequences.len(), n_blocks);
+        for running in &self.running {
+            if let Some(load) = running.load() {
+                let n_held = running.held.table.blocks().len();
+                self.tenants.charge(running.sequence.tenant, tariff.of(&load, n_held));
+            }
+        }
+        let mut prompts = StepLoad::default();
+        for share in &output.sequences[n_rows..] {
+            prompts.add_rows(share.first_position, share.tokens.len(), usize::from(share.samples));
+        }
+        let prompt_ns = if prompts.n_tokens > 0 { cost.step_ns(&prompts) } else { 0 };
+        self.pace.planned(prompt_ns, self.queue.len() > 0);
+        // Room for tables as long as they can become, so that later plans of the same sequences fit.
+        let tables = self.running.iter().map(|running| running.held.table.capacity());
+        output.blocks.reserve(tables.sum::<usize>().saturating_sub(output.blocks.len()));
+    }
+}

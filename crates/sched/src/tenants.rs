@@ -1,0 +1,125 @@
+//! What each tenant was served, next to its weight.
+//!
+//! ```text
+//! service of a share = prices of what it computes + its part of the step's base
+//!                    + the part of the pool that it holds · the time of the step
+//! counter of a tenant += service / weight
+//! ```
+//!
+//! Cached tokens cost nothing, so they are charged to nobody. A tenant that had nothing to do comes
+//! back with the smallest counter of those that are busy: idleness earns no credit.
+//!
+//! Paper: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, Algorithm 2.
+
+use crate::{StepCost, StepLoad, TenantConfig};
+
+/// Prices while nothing was measured: a token is a token.
+const TOKENS_ONLY: StepCost =
+    StepCost { base_ps: 0, token_ps: 1_000_000, sample_ps: 0, attended_ps: 0, moved_block_ps: 0 };
+
+/// The counters of all tenants.
+#[derive(Debug)]
+pub(crate) struct Tenants {
+    accounts: Vec<Account>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    weight: u64,
+    /// Virtual time: service over weight.
+    counter: u64,
+    /// Service in picoseconds, whatever the weight.
+    served_ps: u64,
+    n_waiting: usize,
+    n_running: usize,
+}
+
+/// A step, as its shares are charged for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tariff {
+    cost: StepCost,
+    /// What every share pays for the step as such.
+    pub(crate) base_ps: u64,
+    /// The time of the step.
+    pub(crate) step_ps: u64,
+    pub(crate) n_blocks: u64,
+}
+
+impl Tariff {
+    pub(crate) fn new(cost: &StepCost, load: &StepLoad, n_shares: usize, n_blocks: u64) -> Self {
+        let cost = if cost.is_known() { *cost } else { TOKENS_ONLY };
+        let step_ps = cost.base_ps.saturating_add(cost.marginal_ps(load));
+        Self { cost, base_ps: cost.base_ps / n_shares.max(1) as u64, step_ps, n_blocks }
+    }
+
+    /// What one share of the step costs.
+    pub(crate) fn of(&self, load: &StepLoad, n_held_blocks: usize) -> u64 {
+        let held = u128::from(self.step_ps) * n_held_blocks as u128 / u128::from(self.n_blocks);
+        let held = u64::try_from(held).unwrap_or(u64::MAX);
+        self.cost.marginal_ps(load).saturating_add(self.base_ps).saturating_add(held)
+    }
+}
+
+impl Tenants {
+    pub(crate) fn new(tenants: &[TenantConfig]) -> Self {
+        let account = |tenant: &TenantConfig| Account {
+            weight: u64::from(tenant.weight.max(1)),
+            ..Account::default()
+        };
+        Self { accounts: tenants.iter().map(account).collect() }
+    }
+
+    /// One more request of `tenant` waits.
+    pub(crate) fn waits(&mut self, tenant: usize) {
+        let account = &self.accounts[tenant];
+        if account.n_waiting + account.n_running == 0 {
+            let busy = self.accounts.iter().filter(|other| other.n_waiting + other.n_running > 0);
+            let least = busy.map(|other| other.counter).min();
+            let account = &mut self.accounts[tenant];
+            account.counter = account.counter.max(least.unwrap_or(0));
+        }
+        self.accounts[tenant].n_waiting += 1;
+    }
+
+    /// One of `tenant` waits no longer.
+    pub(crate) fn waits_no_more(&mut self, tenant: usize) {
+        self.accounts[tenant].n_waiting -= 1;
+    }
+
+    /// One more of `tenant` runs.
+    pub(crate) fn runs(&mut self, tenant: usize) {
+        self.accounts[tenant].n_running += 1;
+    }
+
+    /// One of `tenant` runs no longer.
+    pub(crate) fn runs_no_more(&mut self, tenant: usize) {
+        self.accounts[tenant].n_running -= 1;
+    }
+
+    /// Charges `tenant` for a share of a step.
+    pub(crate) fn charge(&mut self, tenant: usize, service_ps: u64) {
+        let account = &mut self.accounts[tenant];
+        account.served_ps = account.served_ps.saturating_add(service_ps);
+        account.counter = account.counter.saturating_add(service_ps / account.weight);
+    }
+
+    /// Service over weight, so far.
+    pub(crate) fn counter(&self, tenant: usize) -> u64 {
+        self.accounts[tenant].counter
+    }
+
+    /// Service so far, in picoseconds.
+    pub(crate) fn served_ps(&self, tenant: usize) -> u64 {
+        self.accounts[tenant].served_ps
+    }
+
+    /// Requests of each tenant that wait.
+    pub(crate) fn n_waiting(&self) -> impl Iterator<Item = usize> {
+        self.accounts.iter().map(|account| account.n_waiting)
+    }
+
+    pub(crate) fn n_live(&self) -> (usize, usize) {
+        let sum = |n: fn(&Account) -> usize| self.accounts.iter().map(n).sum();
+        (sum(|account| account.n_waiting), sum(|account| account.n_running))
+    }
+}
