@@ -53,6 +53,7 @@ mod block_table;
 mod config;
 mod plan;
 mod prefix_cache;
+mod radix;
 mod scheduler;
 mod sequence;
 
@@ -61,4 +62,7 @@ pub use block_table::BlockTable;
 pub use config::{Refusal, SchedulerConfig, Signals, Tick};
 pub use plan::{ScheduledSequence, SchedulerOutput, SequenceUpdate, StepOutput, StepUpdates};
 pub use prefix_cache::{Inserted, Namespace, NoCache, PrefixCache, PrefixHandle, PrefixMatch};
+pub use radix::{
+    Eviction, PrefixLock, RadixConfig, RadixMatch, RadixStats, RadixTree, RecomputeCost,
+};
 pub use scheduler::Scheduler;

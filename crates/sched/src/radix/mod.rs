@@ -1,0 +1,175 @@
+//! The radix tree: which blocks hold the KV of which prefix.
+//!
+//! # The chapter
+//!
+//! ```text
+//! root(namespace 0)
+//!  ├─ [ t t t t | t t t t | t t t t ]     a node: a run of tokens that fill whole blocks,
+//!  │  [    7    |    2    |    9    ]     and the blocks that hold their KV
+//!  │     ├─ [ t t t t ]                   children differ within their first block
+//!  │     │  [    4    ]
+//!  │     └─ [ t t t t | t t t t ]  ◀── lock: pins every block from here up to the root
+//!  └─ [ t t t t ]
+//! root(namespace 1)
+//! ```
+//!
+//! | call | modifies the tree | what the caller does to the pool |
+//! |---|---|---|
+//! | [`find`](RadixTree::find) | no | nothing; the match is stale once a block has been forgotten |
+//! | [`lock`](RadixTree::lock) | pins the path | the sequence becomes a holder of each matched block |
+//! | [`extend`](RadixTree::extend) | adds blocks, moves the pin | the tree becomes a holder of each block in `keep` |
+//! | [`unlock`](RadixTree::unlock) | unpins, consumes the lock | nothing |
+//! | [`evict`](RadixTree::evict), [`clear`](RadixTree::clear) | forgets unpinned blocks | the tree stops being a holder of each block in `release` |
+//!
+//! **The tree deals in ids only and never touches the pool**, so blocks have one book-keeper.
+//!
+//! **Matching.** A query of `n` tokens costs a comparison of `n` tokens with a few runs and, per
+//! node, one search in a sorted map of children; the order of that map also gives the child that
+//! shares most of a block that no child shares in whole: it stands beside the place of the query.
+//!
+//! **Splitting.** A lock and a new branch end nodes where they need it. The *upper* part is the new
+//! node and the lower part keeps its id, so a lock, which is the id of a node, goes on to mean the
+//! same end. Parts are not joined again: the upper part may be in use when the lower one is not, and
+//! this difference is what eviction lives on.
+//!
+//! **Growing.** A lock that alone ends at a leaf owns that leaf's end. Extending it appends in place,
+//! so a sequence that offers its blocks as they fill stays one node and pays for the new block only.
+//!
+//! Tried and dropped: blocks of tokens in a slab, by block id, instead of contiguous runs (a match
+//! of 4,096 tokens then waits for up to 256 lines of memory in turn); a hash of the first block as key
+//! of the children (finds no near miss, and needs an answer for hashes that collide).
+//!
+//! **Architecture invariant:** the runs of a node's children differ in their first block, so every
+//! prefix has one place.
+//!
+//! **Architecture invariant:** a node is pinned by as many locks as end at it or below it. So what is
+//! not pinned is whole subtrees, and every unpinned block can be evicted, children before parents.
+//!
+//! Paper: Zheng et al., "SGLang", NeurIPS 2024 (RadixAttention). We differ in that runs end at block
+//! borders only and that a run may be evicted from its end, block by block.
+
+mod arena;
+mod children;
+mod eviction;
+mod insertion;
+mod integrity;
+mod locking;
+mod matching;
+
+#[cfg(test)]
+mod tests;
+
+pub use eviction::{Eviction, RecomputeCost};
+pub use locking::PrefixLock;
+pub use matching::RadixMatch;
+
+use crate::Namespace;
+use arena::{Arena, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a tree is made for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RadixConfig {
+    /// Tokens per block; at least one.
+    pub block_size: usize,
+    /// Blocks of the pool: every id is below it, so the tree can never keep more.
+    pub n_blocks: usize,
+    /// What is forgotten first.
+    pub eviction: Eviction,
+    /// What it costs to compute a forgotten token again; read by [`Eviction::CostAware`] only.
+    pub recompute: RecomputeCost,
+}
+
+/// What happened since the tree was made, as sums.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct RadixStats {
+    /// Matches that were locked.
+    pub n_lookups: u64,
+    /// Those of them with at least one whole block.
+    pub n_hits: u64,
+    /// Tokens that the locked matches looked for.
+    pub lookup_tokens: u64,
+    /// Tokens of theirs in whole blocks that were found.
+    pub matched_tokens: u64,
+    /// Blocks that the tree began to keep.
+    pub n_inserted_blocks: u64,
+    /// Blocks that it forgot.
+    pub n_evicted_blocks: u64,
+}
+
+/// Remembers which blocks hold which prefix, token by token.
+#[derive(Debug)]
+pub struct RadixTree {
+    config: RadixConfig,
+    arena: Arena,
+    /// The root of each namespace that has a node or a lock.
+    roots: BTreeMap<Namespace, NodeId>,
+    /// Unpinned leaves, least valuable first.
+    candidates: BTreeSet<(u64, NodeId)>,
+    /// `kept[id]` tells whether the tree keeps block `id`.
+    kept: Vec<bool>,
+    n_blocks: usize,
+    /// Blocks of nodes without locks.
+    n_evictable: usize,
+    /// Locks that exist.
+    n_locks: u32,
+    /// Counts locks and unlocks: the tree knows no other time.
+    clock: u64,
+    /// Counts the calls that forgot a block.
+    n_purges: u64,
+    stats: RadixStats,
+}
+
+impl RadixTree {
+    /// Creates an empty tree.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `block_size` is zero.
+    pub fn new(config: RadixConfig) -> Self {
+        assert!(config.block_size > 0, "block_size must be at least 1");
+        Self {
+            kept: vec![false; config.n_blocks],
+            config,
+            arena: Arena::default(),
+            roots: BTreeMap::new(),
+            candidates: BTreeSet::new(),
+            n_blocks: 0,
+            n_evictable: 0,
+            n_locks: 0,
+            clock: 0,
+            n_purges: 0,
+            stats: RadixStats::default(),
+        }
+    }
+
+    /// Number of blocks that the tree keeps.
+    pub fn n_blocks(&self) -> usize {
+        self.n_blocks
+    }
+
+    /// Number of blocks that [`evict`](Self::evict) could release now.
+    pub fn n_evictable(&self) -> usize {
+        self.n_evictable
+    }
+
+    /// Number of nodes, the roots of used namespaces included.
+    pub fn n_nodes(&self) -> usize {
+        self.arena.len()
+    }
+
+    /// Number of locks that were not unlocked.
+    pub fn n_locks(&self) -> usize {
+        self.n_locks as usize
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> RadixStats {
+        self.stats
+    }
+
+    /// What it was made for.
+    pub fn config(&self) -> &RadixConfig {
+        &self.config
+    }
+}
