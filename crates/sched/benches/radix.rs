@@ -3,7 +3,8 @@
 //! The tree is grown as a server's is: some hundred system prompts, each followed by conversations,
 //! and conversations that fork where someone went another way. So runs have all lengths, the root
 //! has thousands of children, and a long prompt is a path of several nodes. The queries visit prompts
-//! in random order: what is timed is a tree that is in memory, not one that is in the cache.
+//! in random order, so that, but for one row, the tree is in memory and not in the cache: then a match
+//! takes as long as the lines that it visits, and hardly any longer for comparing them.
 
 use pelton_base::TokenId;
 use pelton_sched::{
@@ -172,6 +173,12 @@ fn find_hit(bench: &mut Bench, which: Range<usize>) -> Duration {
     time
 }
 
+fn find_again(bench: &mut Bench, which: Range<usize>) -> Duration {
+    let tokens = bench.any_long(which);
+    find(bench, &tokens);
+    find(bench, &tokens)
+}
+
 fn find_miss(bench: &mut Bench) -> Duration {
     let mut tokens = bench.any_long(0..N_LONG)[..N_COMMON].to_vec();
     tokens.extend(bench.random.tokens(QUERY_TOKENS - N_COMMON));
@@ -219,7 +226,8 @@ fn main() {
         println!("{:<34} {:>8} {:>8} {:>8}", "microseconds", "p10", "median", "p90");
         let (busy, others) = (0..N_BUSY, N_BUSY..N_LONG);
         bench.time("find, 4,096 tokens known", |bench| find_hit(bench, others.clone()));
-        bench.time("the same, forked very often", |bench| find_hit(bench, busy.clone()));
+        bench.time("the same, in the cache", |bench| find_again(bench, others.clone()));
+        bench.time("known, forked very often", |bench| find_hit(bench, busy.clone()));
         bench.time("find, 4,096 tokens unknown", find_miss);
         bench.time("lock and unlock", lock_and_unlock);
         bench.time("extend by one block", extend_by_one_block);

@@ -279,3 +279,26 @@ fn a_common_prefix_ends_at_the_first_difference_wherever_it_is() {
         assert_eq!(matching::common_prefix(&a, &a[..n_common]), n_common);
     }
 }
+
+#[test]
+fn children_with_equal_fingerprints_are_told_apart() {
+    let mut tree = tree(Eviction::Lru);
+    let block = |first: u32| {
+        let mixed = first.wrapping_mul(0x9E37_79B1).rotate_left(5);
+        [TokenId(first), TokenId(mixed ^ 99)]
+    };
+    let blocks = [1, 2, 3].map(block);
+    assert_eq!(children::fingerprint(&blocks[0]), children::fingerprint(&blocks[1]));
+    for (idx, tokens) in blocks[..2].iter().enumerate() {
+        let lock = tree.root_lock(DEFAULT);
+        let table = [BlockId(idx as u32)];
+        let lock = tree.extend(DEFAULT, lock, tokens, &table, &mut |_block| {});
+        tree.unlock(lock);
+        tree.check_integrity();
+    }
+    for (idx, tokens) in blocks.iter().enumerate() {
+        let mut found = Vec::new();
+        tree.find(DEFAULT, tokens, &mut found);
+        assert_eq!(found, [0, 1].map(BlockId).get(idx).copied().into_iter().collect::<Vec<_>>());
+    }
+}
