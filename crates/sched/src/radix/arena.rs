@@ -22,10 +22,7 @@ pub(super) enum Place {
 }
 
 /// A run of whole blocks after the prefix that its parent ends.
-///
-/// Two lines of memory, which are fetched together.
 #[derive(Debug)]
-#[repr(align(128))]
 pub(super) struct Node {
     pub(super) place: Place,
     /// Blocks before its own.
@@ -82,6 +79,7 @@ impl Node {
     }
 }
 
+// Two lines of memory: a long path is as slow as the lines that it visits.
 const _: () = assert!(size_of::<Option<Node>>() == 128);
 
 /// Slots of nodes, and which of them are empty.

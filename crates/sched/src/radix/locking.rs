@@ -3,7 +3,7 @@
 use super::RadixTree;
 use super::arena::{Node, NodeId, Place};
 use super::matching::RadixMatch;
-use crate::Namespace;
+use pelton_base::Namespace;
 
 /// A pinned prefix: until it is unlocked, none of its blocks is evicted.
 ///

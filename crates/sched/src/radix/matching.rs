@@ -57,13 +57,9 @@ impl RadixTree {
                 return found;
             };
             let node = &self.arena[child];
-            // Copied before it is known how many match: memory is asked for all at once.
-            let n_before = blocks.len();
-            let n_most = node.blocks.len().min(rest.len() / block_size);
-            blocks.extend_from_slice(&node.blocks[..n_most]);
             let n_common = common_prefix(&node.tokens, rest);
             let n_blocks = n_common / block_size;
-            blocks.truncate(n_before + n_blocks);
+            blocks.extend_from_slice(&node.blocks[..n_blocks]);
             found.n_full += n_blocks;
             found.node = Some(child);
             if n_blocks < node.blocks.len() {
