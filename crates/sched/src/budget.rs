@@ -29,8 +29,8 @@ impl Budget {
 
     /// Takes a chunk of `n_remaining` tokens that begin at `position`.
     ///
-    /// The first chunk of a step is a block at least, however late everyone is: or else prompts would
-    /// starve beside a target that cannot be met.
+    /// The first chunk of a step is a quarter of a block at least, however late everyone is: or else
+    /// prompts would starve beside a target that cannot be met.
     pub(crate) fn take_chunk(
         &mut self,
         position: usize,
@@ -41,7 +41,8 @@ impl Budget {
         let n_tokens = match self.time_ns {
             None => most,
             Some(time_ns) => {
-                let least = if self.has_chunk { 0 } else { config.block_size.min(most) };
+                let quarter = (config.block_size / 4).max(1);
+                let least = if self.has_chunk { 0 } else { quarter.min(most) };
                 self.cost.tokens_within(time_ns, position, most).max(least)
             }
         };

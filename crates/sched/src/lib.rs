@@ -93,4 +93,4 @@ pub use policy::{Arrival, Policy, PolicyKind};
 pub use radix::{
     Eviction, PrefixLock, RadixConfig, RadixMatch, RadixStats, RadixTree, RecomputeCost,
 };
-pub use scheduler::{Scheduler, SchedulerStats};
+pub use scheduler::{Generating, Scheduler, SchedulerStats};

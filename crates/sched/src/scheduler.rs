@@ -43,6 +43,21 @@ pub struct Scheduler {
     stats: SchedulerStats,
 }
 
+/// A request that generates, as drafts are proposed for it.
+#[derive(Debug)]
+pub struct Generating<'a> {
+    /// Which.
+    pub id: RequestId,
+    /// Prompt, then output.
+    pub tokens: &'a [TokenId],
+    /// How many of them are the prompt.
+    pub n_prompt: usize,
+    /// Most drafts that are of use; more panic when they are planned.
+    pub most_drafts: usize,
+    /// Guesses at the tokens that follow; empty after each step.
+    pub drafts: &'a mut Vec<TokenId>,
+}
+
 /// What happened since the scheduler was made, as sums.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SchedulerStats {
@@ -169,6 +184,8 @@ impl Scheduler {
         let mut idx = 0;
         while idx < self.running.len() {
             let running = &mut self.running[idx];
+            // Guesses that found no room are stale now.
+            running.drafts.clear();
             if !running.is_in_flight() {
                 idx += 1;
                 continue;
@@ -206,24 +223,35 @@ impl Scheduler {
         }
     }
 
-    /// Proposes tokens that may follow what a request has, to be verified in the next plan; they are
-    /// dropped where they find no room. How many were taken, which is none for requests that do not
-    /// generate.
-    pub fn draft(&mut self, id: RequestId, drafts: &[TokenId]) -> usize {
+    /// Every request that generates, in order of standing: drafts of what may follow can be added to
+    /// each, and are verified in the next plan. They are dropped where they find no room.
+    pub fn generating(&mut self) -> impl Iterator<Item = Generating<'_>> {
         let context = self.config.context_tokens();
-        let Some(running) = self.running.iter_mut().find(|running| running.sequence.id == id)
-        else {
+        let rows =
+            self.running.iter_mut().filter(|row| !row.is_catching_up() && !row.is_in_flight());
+        rows.map(move |running| {
+            let Running { sequence, drafts, .. } = running;
+            // One token at least comes of the step even when all of them are right.
+            let most = sequence.most_tokens(context).saturating_sub(sequence.tokens.len() + 1);
+            Generating {
+                id: sequence.id,
+                tokens: &sequence.tokens,
+                n_prompt: sequence.n_prompt,
+                most_drafts: most,
+                drafts,
+            }
+        })
+    }
+
+    /// Proposes tokens that may follow what one request has; how many were taken, which is none for
+    /// requests that do not generate. See [`generating`](Self::generating).
+    pub fn draft(&mut self, id: RequestId, drafts: &[TokenId]) -> usize {
+        let Some(generating) = self.generating().find(|generating| generating.id == id) else {
             return 0;
         };
-        let sequence = &running.sequence;
-        // One token at least comes of the step even when all of them are right.
-        let most = sequence.most_tokens(context).saturating_sub(sequence.tokens.len() + 1);
-        let n_drafts = match running.is_catching_up() || running.is_in_flight() {
-            true => 0,
-            false => drafts.len().min(most),
-        };
-        running.drafts.clear();
-        running.drafts.extend_from_slice(&drafts[..n_drafts]);
+        let n_drafts = drafts.len().min(generating.most_drafts);
+        generating.drafts.clear();
+        generating.drafts.extend_from_slice(&drafts[..n_drafts]);
         n_drafts
     }
 
