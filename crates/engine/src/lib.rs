@@ -36,17 +36,25 @@
 //! client reads slowly), and log probabilities where asked for.
 #![forbid(unsafe_code)]
 
+mod charts;
+mod clock;
 mod config;
+mod controller;
+mod cost;
 mod engine;
 mod error;
 mod executor;
+mod feedback;
 mod handle;
 mod mailbox;
 mod metrics;
 mod model_executor;
 mod stream;
 
-pub use config::{EngineConfig, NewRequest};
+pub use charts::{Chart, Charts, ChartsSnapshot, Histogram, Latencies, Quantiles};
+pub use config::{EngineConfig, NewRequest, SchedulingConfig};
+pub use controller::{Controller, ControllerConfig, Decision, Limits, Reason};
+pub use cost::CostFit;
 pub use engine::Engine;
 pub use error::{ExecutorError, SubmitError};
 pub use executor::{Execution, Executor, KvCapacity};

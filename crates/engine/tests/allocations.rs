@@ -82,6 +82,7 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
     let config = ModelExecutorConfig {
         block_size: BLOCK,
         memory: KvMemory::Blocks(N_BLOCKS),
+        host_blocks: 0,
         sampled_vocab: None,
     };
     let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
