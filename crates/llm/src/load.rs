@@ -17,7 +17,7 @@ use crate::memory::{KvSizing, UNKNOWN_MEMORY_BYTES};
 use crate::reference::{LocalModel, ModelRef};
 
 /// Tokens of one KV block.
-const BLOCK_TOKENS: usize = 16;
+pub const BLOCK_TOKENS: usize = 16;
 
 /// How a model is loaded and run.
 ///

