@@ -156,6 +156,45 @@ fn blocks_go_out_before_others_come_in_and_copies_are_of_what_came() {
 }
 
 #[test]
+fn whoever_goes_out_in_the_plan_that_takes_its_block_loses_nothing() {
+    for w in worlds() {
+        let mut executor = w.executor();
+        let prompts = [0, 1].map(prompt);
+        let [a, b] = [[0, 1, 2], [3, 4, 5]].map(|blocks| blocks.map(BlockId));
+        let mut next: Vec<SchedulerOutput> = (0..2)
+            .map(|id| {
+                let blocks = [a, b][id].map(|block| block.0);
+                let first = run(&mut executor, &plan(id as u64, 0, &prompts[id], &blocks));
+                plan(id as u64, N_PROMPT, &[first.step.sampled[0].1], &blocks)
+            })
+            .collect();
+        let mut apart = w.executor();
+        let expected: Vec<Execution> = [[0, 1, 2], [3, 4, 5]]
+            .iter()
+            .enumerate()
+            .map(|(id, blocks)| {
+                run(&mut apart, &plan(id as u64, 0, &prompts[id], blocks));
+                run(&mut apart, &next[id])
+            })
+            .collect();
+        // Request 1 is outside; 0 goes out, and 1 comes in to where 0 was.
+        let outside = b.into_iter().zip([0, 1, 2].map(host)).collect();
+        let only = SchedulerOutput { swap_out: outside, ..SchedulerOutput::default() };
+        run(&mut executor, &only);
+        next[1].blocks = a.to_vec();
+        next[1].swap_out = vec![(BlockId(2), host(3))];
+        next[1].swap_in = [0, 1, 2].map(host).into_iter().zip(a).collect();
+        // The other two blocks of 0 are kept beside it.
+        let kept = vec![(BlockId(0), BlockId(8)), (BlockId(1), BlockId(9))];
+        run(&mut executor, &SchedulerOutput { copies: kept, ..SchedulerOutput::default() });
+        assert_eq!(run(&mut executor, &next[1]), expected[1], "{}", w.kv_dtype);
+        next[0].blocks = [8, 9, 10].map(BlockId).to_vec();
+        next[0].swap_in = vec![(host(3), BlockId(10))];
+        assert_eq!(run(&mut executor, &next[0]), expected[0], "{}", w.kv_dtype);
+    }
+}
+
+#[test]
 fn a_plan_without_rows_moves_its_blocks_all_the_same() {
     let w = &worlds()[0];
     let expected = world(w, &[], |_| {}, &[0, 1, 2]);
