@@ -150,10 +150,11 @@ impl Controller {
             return None;
         }
         let looked_ns = std::mem::replace(&mut self.looked_ns, now_ns);
+        let n_intervals = (now_ns - looked_ns) / interval.max(1);
         let read = charts.snapshot(self.moved_ns);
         let late_first = self.ttft_ns.is_some_and(|most| read.ttft.p95_ns > most);
         // Nobody decoded lately, whatever was before.
-        let reason = if charts.tpot.quantiles(looked_ns).n == 0 {
+        let reason = if charts.tpot.quantiles(now_ns - interval).n == 0 {
             Some(Reason::Idle)
         } else if read.tpot.n < LEAST_SAMPLES {
             None
@@ -173,7 +174,12 @@ impl Controller {
         let before = self.limits;
         match reason? {
             Reason::TpotLate => self.shrink(target, read.tpot.p95_ns, n_running),
-            Reason::Idle => self.grow(before.batch_tokens, before.running),
+            Reason::Idle => {
+                // An engine without work does not look; it has slept through some.
+                for _ in 0..n_intervals.min(64) {
+                    self.grow(self.limits.batch_tokens, self.limits.running);
+                }
+            }
             _ if self.n_agreeing >= PATIENCE => {
                 let step = |most: usize, now: usize| (most / 32).min(now / 10).max(1);
                 self.grow(

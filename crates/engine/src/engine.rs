@@ -172,21 +172,22 @@ impl<E: Executor> EngineLoop<E> {
         if is_nothing(plan) {
             return;
         }
+        self.metrics.schedule_time += started.elapsed();
         let span = tracing::trace_span!("step", tick = now.0, n_tokens = plan.tokens.len());
         let _guard = span.enter();
         self.count(plan, started);
         // Also before the step, so that whoever submits meanwhile sees who still waits.
         self.measure();
         self.shared.publish(&self.metrics, &self.scheduler);
-        let planned = Instant::now();
         execution.clear();
+        let ready = Instant::now();
         let outcome = self.executor.execute(plan, execution);
         let executed = Instant::now();
-        let execution_time = executed - planned;
+        self.metrics.execute_time += executed - ready;
         match outcome {
             Ok(()) => {
                 let now = self.shared.clock.tick(executed);
-                self.feedback.executed(now, &plan.load, execution_time);
+                self.feedback.executed(now, &plan.load, executed - ready);
             }
             Err(error) => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
@@ -200,8 +201,7 @@ impl<E: Executor> EngineLoop<E> {
             execution.logprobs.drain(..).collect();
         self.scheduler.update(&execution.step, updates);
         let at = Instant::now();
-        self.metrics.execute_time += execution_time;
-        self.metrics.schedule_time += (planned - started) + (at - executed);
+        self.metrics.schedule_time += at - executed;
         for update in &updates.sequences {
             let logprobs = logprobs.remove(&update.id).unwrap_or_default();
             self.hand_out(update, updates.tokens_of(update), logprobs, at);

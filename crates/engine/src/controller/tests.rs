@@ -149,6 +149,11 @@ fn when_the_load_goes_limits_become_full_again() {
     assert_eq!(plant.controller.limits(0), Limits { batch_tokens: 32, running: 1 });
     plant.run(30, 0, None, |_| 100 * MS);
     assert_eq!(plant.controller.limits(0), MOST);
+    // The same when there was not even a step meanwhile.
+    plant.run(60, 48, None, |_| 100 * MS);
+    plant.now_ns += 60 * SECOND;
+    assert!(plant.controller.look(plant.now_ns, &plant.charts, 0).is_some());
+    assert_eq!(plant.controller.limits(0), MOST);
     // The same when a few go on, with much more time than they need.
     plant.run(60, 48, None, |_| 100 * MS);
     plant.run(600, 1, None, |_| 5 * MS);
