@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::num::NonZeroUsize;
 
-use pelton_model::{Inspection, KvDtype, ModelFiles};
+use pelton_llm::BLOCK_TOKENS;
+use pelton_model::{Inspection, KvFootprint, ModelFiles};
 use serde::Serialize;
 
 use crate::args::InspectArgs;
@@ -27,12 +28,22 @@ struct Report {
     chat_templates: Vec<String>,
 }
 
-/// Bytes that one conversation of `context_tokens` takes.
+/// Bytes that `n_requests` requests of `context_tokens` tokens take, as a server reserves them.
 #[derive(Debug, PartialEq, Serialize)]
 struct Memory {
     context_tokens: usize,
+    n_requests: usize,
     weight_bytes: u64,
+    /// Blocks of the pool, and the bytes of one.
+    kv_blocks: usize,
+    kv_block_bytes: usize,
+    /// Bytes of the pool.
     kv_bytes: u64,
+    /// Blocks of the swap store, and its bytes.
+    swap_blocks: usize,
+    swap_bytes: u64,
+    /// Address space of pool and store; what of it is alignment is never touched.
+    kv_mapped_bytes: u64,
     total_bytes: u64,
 }
 
@@ -47,7 +58,7 @@ struct TokenizerReport {
 pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
     let place = model::resolve(&model::reference(args.model().as_deref())?)?;
     let files = place.open()?;
-    let report = Report::new(&files, Texts::open(&place), args.kv_dtype, args.context)?;
+    let report = Report::new(&files, Texts::open(&place), args)?;
     let text = if args.json {
         let mut text = serde_json::to_string(&report)?;
         text.push('\n');
@@ -60,23 +71,42 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
 }
 
 impl Memory {
-    fn new(model: &Inspection, context_tokens: usize) -> Self {
-        let kv_bytes = (model.kv_bytes_per_token as u64).saturating_mul(context_tokens as u64);
+    fn new(files: &ModelFiles, model: &Inspection, args: &InspectArgs) -> Result<Self> {
+        let context_tokens = args.context.map_or(model.max_context, NonZeroUsize::get);
+        let n_requests = args.requests.get();
+        let n_blocks = KvFootprint::blocks_for(context_tokens, BLOCK_TOKENS, n_requests);
+        let footprint = KvFootprint::new(&files.spec()?, args.kv_dtype, BLOCK_TOKENS)
+            .with_blocks(n_blocks)
+            .with_swap_bytes(u64::from(args.swap_mib) << 20);
+        let bytes = |n: Option<usize>| {
+            let beyond = || {
+                Failure::new("no machine has memory for the keys and values of so much context")
+                    .hint("lower `--context` or `--requests`")
+            };
+            n.map(|n| n as u64).ok_or_else(beyond)
+        };
         let weight_bytes = model.n_bytes;
-        let total_bytes = weight_bytes.saturating_add(kv_bytes);
-        Self { context_tokens, weight_bytes, kv_bytes, total_bytes }
+        let kv_bytes = bytes(footprint.pool_bytes())?;
+        let swap_bytes = bytes(footprint.swap_bytes())?;
+        Ok(Self {
+            context_tokens,
+            n_requests,
+            weight_bytes,
+            kv_blocks: n_blocks,
+            kv_block_bytes: footprint.block_bytes(),
+            kv_bytes,
+            swap_blocks: footprint.n_host_blocks,
+            swap_bytes,
+            kv_mapped_bytes: bytes(footprint.mapped_bytes())?,
+            total_bytes: weight_bytes.saturating_add(kv_bytes).saturating_add(swap_bytes),
+        })
     }
 }
 
 impl Report {
-    fn new(
-        files: &ModelFiles,
-        texts: Result<Texts>,
-        kv_dtype: KvDtype,
-        context: Option<NonZeroUsize>,
-    ) -> Result<Self> {
-        let model = pelton_model::inspect(files, kv_dtype)?;
-        let memory = Memory::new(&model, context.map_or(model.max_context, NonZeroUsize::get));
+    fn new(files: &ModelFiles, texts: Result<Texts>, args: &InspectArgs) -> Result<Self> {
+        let model = pelton_model::inspect(files, args.kv_dtype)?;
+        let memory = Memory::new(files, &model, args)?;
         Ok(match texts {
             Ok(Texts { tokenizer, template }) => Self {
                 model,
@@ -123,6 +153,7 @@ impl Report {
             rows.push(("tensors", format!("{} of type {dtype}, {size}", totals.n_tensors)));
         }
         rows.push(("memory", self.memory_words()));
+        rows.push(("kv pool", self.pool_words()));
         rows.push(("tokenizer", self.tokenizer_words()));
         rows.push(("chat template", self.template_words()));
         rows.iter().map(|(name, value)| format!("{name:<15}{value}\n")).collect()
@@ -142,14 +173,33 @@ impl Report {
     }
 
     fn memory_words(&self) -> String {
-        let Memory { context_tokens, weight_bytes, kv_bytes, total_bytes } = self.memory;
+        let Memory { context_tokens, n_requests, weight_bytes, kv_bytes, swap_bytes, .. } =
+            self.memory;
+        let requests =
+            if n_requests == 1 { "" } else { &format!(" in {n_requests} requests each") };
+        let swap = match swap_bytes {
+            0 => String::new(),
+            _ => format!(", swap store {}", bytes(swap_bytes)),
+        };
         format!(
-            "{} for {context_tokens} tokens: weights {}, keys and values {} ({} per token in {})",
-            bytes(total_bytes),
+            "{} for {context_tokens} tokens{requests}: weights {}, keys and values {} ({} per token \
+             in {}){swap}",
+            bytes(self.memory.total_bytes),
             bytes(weight_bytes),
             bytes(kv_bytes),
             bytes(self.model.kv_bytes_per_token as u64),
             self.model.kv_dtype,
+        )
+    }
+
+    fn pool_words(&self) -> String {
+        let Memory { kv_blocks, kv_block_bytes, kv_bytes, swap_blocks, swap_bytes, .. } =
+            self.memory;
+        let words = |blocks, n_bytes| format!("{blocks} blocks, {n_bytes} bytes");
+        format!(
+            "{} of {kv_block_bytes} each; swap store {}",
+            words(kv_blocks, kv_bytes),
+            words(swap_blocks, swap_bytes)
         )
     }
 

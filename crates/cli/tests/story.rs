@@ -194,9 +194,29 @@ fn inspect_tells_what_the_model_is() {
     assert_eq!(object["architecture"], "LlamaForCausalLM");
     let outcome = pelton(&["inspect", "embedded"]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    for part in ["architecture", "parameters", "Q8_0", "tokenizer", "chat template"] {
+    for part in ["architecture", "parameters", "Q8_0", "kv pool", "tokenizer", "chat template"] {
         assert!(outcome.stdout.contains(part), "`{part}` is missing in: {}", outcome.stdout);
     }
+}
+
+#[test]
+fn inspect_tells_the_memory_of_a_server_to_the_byte() {
+    let memory = |flags: &[&str]| {
+        let args = [&["inspect", "embedded", "--json", "--context", "100"], flags].concat();
+        let memory = pelton(&args).json()["memory"].clone();
+        move |name: &str| memory[name].as_u64().unwrap_or_else(|| panic!("`{name}` in {memory}"))
+    };
+    let one = memory(&[]);
+    // Seven blocks of 16 tokens, and one for a copy.
+    assert_eq!((one("kv_blocks"), one("swap_blocks"), one("swap_bytes")), (8, 0, 0));
+    assert_eq!(one("kv_bytes"), 8 * one("kv_block_bytes"));
+    let many = memory(&["--requests", "300", "--swap-mib", "3"]);
+    assert_eq!(many("kv_blocks"), 300 * 7 + 1);
+    assert_eq!(many("kv_bytes"), many("kv_blocks") * one("kv_block_bytes"));
+    assert_eq!(many("swap_blocks"), (3 << 20) / one("kv_block_bytes"));
+    assert_eq!(many("swap_bytes"), many("swap_blocks") * one("kv_block_bytes"));
+    assert_eq!(many("total_bytes"), many("weight_bytes") + many("kv_bytes") + many("swap_bytes"));
+    assert!(many("kv_mapped_bytes") >= many("kv_bytes") + many("swap_bytes"));
 }
 
 #[test]

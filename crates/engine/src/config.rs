@@ -1,10 +1,14 @@
 //! What an engine is told at the start, and what it is asked.
 
-use crate::KvCapacity;
-use pelton_base::{SamplingParams, ServiceParams, TokenId, limits};
-use pelton_sched::SchedulerConfig;
+use crate::{ControllerConfig, KvCapacity};
+use pelton_base::{SamplingParams, ServiceParams, Slo, TokenId, limits};
+use pelton_sched::{
+    Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, SchedulerConfig,
+    StepCost, TenantConfig,
+};
+use std::time::Duration;
 
-/// The limits of one engine. The memory for KV is the executor's to know.
+/// The limits and choices of one engine. The memory for KV is the executor's to know.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EngineConfig {
     /// Most tokens of one step, over all requests; at least one.
@@ -18,6 +22,37 @@ pub struct EngineConfig {
     /// Most tokens of one request, prompt and output together; at least two. The model's context
     /// bounds it too.
     pub max_context_tokens: usize,
+    /// Targets of requests whose tenant has none, and what the controller keeps.
+    pub slo: Slo,
+    /// How far and how often the controller moves the limits of a step.
+    pub controller: ControllerConfig,
+    /// What steps cost, where somebody measured it; the engine measures on.
+    pub cost: Option<StepCost>,
+    /// Who runs when, and what becomes of their KV.
+    pub scheduling: SchedulingConfig,
+}
+
+/// The choices of the scheduler, as [`SchedulerConfig`] describes them.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SchedulingConfig {
+    /// Who goes first.
+    pub policy: PolicyKind,
+    /// Which end of the scale of priorities goes first.
+    pub priority_order: PriorityOrder,
+    /// Whoever waited this long goes before everyone who waited less.
+    pub max_wait: Duration,
+    /// When requests may join.
+    pub batching: Batching,
+    /// How much KV a sequence takes.
+    pub kv_allocation: KvAllocation,
+    /// Whether prefixes are shared between requests.
+    pub prefix_cache: bool,
+    /// What the prefix cache forgets first.
+    pub eviction: Eviction,
+    /// What becomes of the KV of a request that must give way.
+    pub preemption: PreemptionMode,
+    /// Whose requests these are; the first is whoever has no entry. Never empty.
+    pub tenants: Vec<TenantConfig>,
 }
 
 impl Default for EngineConfig {
@@ -28,18 +63,76 @@ impl Default for EngineConfig {
             max_running_requests: 64,
             max_waiting_requests: limits::MAILBOX_REQUESTS,
             max_context_tokens: limits::MODEL_CONTEXT,
+            slo: Slo::default(),
+            controller: ControllerConfig::default(),
+            cost: None,
+            scheduling: SchedulingConfig::default(),
+        }
+    }
+}
+
+impl Default for SchedulingConfig {
+    /// What the scheduler does when nobody says.
+    fn default() -> Self {
+        let SchedulerConfig {
+            policy,
+            priority_order,
+            max_wait,
+            batching,
+            kv_allocation,
+            prefix_cache,
+            eviction,
+            preemption,
+            tenants,
+            ..
+        } = SchedulerConfig::new(1, 2);
+        Self {
+            policy,
+            priority_order,
+            max_wait,
+            batching,
+            kv_allocation,
+            prefix_cache,
+            eviction,
+            preemption,
+            tenants,
         }
     }
 }
 
 impl EngineConfig {
+    /// The same, as the scheduler over this KV takes it.
     pub(crate) fn scheduler(&self, kv: KvCapacity, max_context: usize) -> SchedulerConfig {
+        let SchedulingConfig {
+            policy,
+            priority_order,
+            max_wait,
+            batching,
+            kv_allocation,
+            prefix_cache,
+            eviction,
+            preemption,
+            ref tenants,
+        } = self.scheduling;
+        let with_targets =
+            |tenant: &TenantConfig| TenantConfig { slo: tenant.slo.or(self.slo), ..tenant.clone() };
         SchedulerConfig {
+            n_blocks: kv.n_blocks,
+            n_host_blocks: kv.n_host_blocks,
+            block_size: kv.block_size,
             max_batch_tokens: self.max_batch_tokens,
             max_running: self.max_running_requests,
             max_context: self.max_context_tokens.min(max_context),
             max_chunk_tokens: self.max_chunk_tokens,
-            ..SchedulerConfig::new(kv.n_blocks, kv.block_size)
+            policy,
+            priority_order,
+            max_wait,
+            batching,
+            kv_allocation,
+            prefix_cache,
+            eviction,
+            preemption,
+            tenants: tenants.iter().map(with_targets).collect(),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! The engine thread: drain, schedule, execute, update, hand out; park when idle.
 
+use crate::feedback::Feedback;
 use crate::mailbox::{Mail, Shared, Shutdown, Submission};
 use crate::{
     EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, SampledToken, TokenEvent,
 };
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
-use pelton_sched::{Scheduler, SchedulerOutput, SequenceUpdate, Signals, StepUpdates, Tick};
+use pelton_sched::{Scheduler, SchedulerOutput, SequenceUpdate, StepUpdates, Tick};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,17 +30,19 @@ impl Engine {
         let vocab_size = executor.vocab_size();
         let scheduler_config = config.scheduler(kv, executor.max_context_tokens());
         let max_prompt_tokens = scheduler_config.context_tokens() - 1;
-        let scheduler = Scheduler::new(scheduler_config);
+        let scheduler = Scheduler::new(scheduler_config.clone());
         let metrics = EngineMetrics {
             n_blocks: kv.n_blocks as usize,
             n_free_blocks: kv.n_blocks as usize,
             ..EngineMetrics::default()
         };
         tracing::info!(?config, ?kv, "engine starts");
-        let shared = Arc::new(Shared::new(config.max_waiting_requests, metrics));
+        let shared = Shared::new(config.max_waiting_requests, scheduler_config, metrics);
+        let shared = Arc::new(shared);
         let mut engine = EngineLoop {
             executor,
             scheduler,
+            feedback: Feedback::new(&config),
             routes: HashMap::new(),
             metrics,
             shared: Arc::clone(&shared),
@@ -57,6 +60,9 @@ struct Route {
     events: mpsc::UnboundedSender<TokenEvent>,
     n_prompt: usize,
     usage: Usage,
+    submitted_at: Tick,
+    /// When it last got a token.
+    token_at: Option<Tick>,
     /// When the first step with a share of it began.
     started_at: Option<Instant>,
 }
@@ -64,6 +70,7 @@ struct Route {
 struct EngineLoop<E> {
     executor: E,
     scheduler: Scheduler,
+    feedback: Feedback,
     routes: HashMap<RequestId, Route>,
     metrics: EngineMetrics,
     shared: Arc<Shared>,
@@ -109,15 +116,13 @@ impl<E: Executor> EngineLoop<E> {
     }
 
     fn run(&mut self) {
-        let mut tick = Tick::default();
         let mut papers = Papers::default();
         loop {
-            let idle = self.scheduler.is_idle();
-            if idle {
+            if self.scheduler.is_idle() {
                 self.scheduler.check_integrity();
             }
             self.measure();
-            let mail = self.shared.exchange(self.metrics, idle);
+            let mail = self.shared.exchange(&self.metrics, &self.scheduler);
             let shutdown = mail.shutdown;
             self.take_in(mail);
             match shutdown {
@@ -125,19 +130,27 @@ impl<E: Executor> EngineLoop<E> {
                 Some(Shutdown::Drain) if self.scheduler.is_idle() => return,
                 _ => {}
             }
-            tick.0 += 1;
-            self.step(tick, &mut papers);
+            self.step(&mut papers);
         }
     }
 
     fn take_in(&mut self, mail: Mail) {
-        for Submission { request, events } in mail.submissions {
+        for Submission { request, events, at } in mail.submissions {
             self.metrics.n_submitted += 1;
             let n_prompt = request.prompt.len();
             let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
             self.executor.add(&request);
-            let route = Route { events, n_prompt, usage, started_at: None };
-            self.routes.insert(request.id, route);
+            self.routes.insert(
+                request.id,
+                Route {
+                    events,
+                    n_prompt,
+                    usage,
+                    submitted_at: at,
+                    token_at: None,
+                    started_at: None,
+                },
+            );
             tracing::debug!(id = %request.id, n_prompt, "request taken");
             self.scheduler.add(request);
         }
@@ -150,31 +163,45 @@ impl<E: Executor> EngineLoop<E> {
     }
 
     /// One turn of the wheel.
-    fn step(&mut self, now: Tick, papers: &mut Papers) {
+    fn step(&mut self, papers: &mut Papers) {
         let started = Instant::now();
+        let now = self.shared.clock.tick(started);
         let Papers { plan, execution, updates } = papers;
-        self.scheduler.schedule(now, &Signals::default(), plan);
-        if plan.is_empty() {
+        let signals = self.feedback.signals(now, self.scheduler.n_running());
+        self.scheduler.schedule(now, &signals, plan);
+        if is_nothing(plan) {
             return;
         }
+        self.metrics.schedule_time += started.elapsed();
         let span = tracing::trace_span!("step", tick = now.0, n_tokens = plan.tokens.len());
         let _guard = span.enter();
         self.count(plan, started);
         // Also before the step, so that whoever submits meanwhile sees who still waits.
         self.measure();
-        self.shared.publish(self.metrics);
+        self.shared.publish(&self.metrics, &self.scheduler);
         execution.clear();
-        if let Err(error) = self.executor.execute(plan, execution) {
-            let source = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::error!(%error, source, "a step failed, and the requests in it");
-            self.metrics.n_failed_steps += 1;
-            execution.clear();
-            execution.step.failed.extend(plan.sequences.iter().map(|share| share.id));
+        let ready = Instant::now();
+        let outcome = self.executor.execute(plan, execution);
+        let executed = Instant::now();
+        self.metrics.execute_time += executed - ready;
+        match outcome {
+            Ok(()) => {
+                let now = self.shared.clock.tick(executed);
+                self.feedback.executed(now, &plan.load, executed - ready);
+            }
+            Err(error) => {
+                let source = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::error!(%error, source, "a step failed, and the requests in it");
+                self.metrics.n_failed_steps += 1;
+                execution.clear();
+                execution.step.failed.extend(plan.sequences.iter().map(|share| share.id));
+            }
         }
         let mut logprobs: HashMap<RequestId, Vec<TokenLogprobs>> =
             execution.logprobs.drain(..).collect();
         self.scheduler.update(&execution.step, updates);
         let at = Instant::now();
+        self.metrics.schedule_time += at - executed;
         for update in &updates.sequences {
             let logprobs = logprobs.remove(&update.id).unwrap_or_default();
             self.hand_out(update, updates.tokens_of(update), logprobs, at);
@@ -198,6 +225,14 @@ impl<E: Executor> EngineLoop<E> {
             .collect();
         let route = self.routes.get_mut(&id).expect("invariant: live requests have a route");
         route.usage = usage;
+        if !new_tokens.is_empty() {
+            let (now, charts) = (self.shared.clock.tick(at), &mut self.feedback.charts);
+            let n = u32::try_from(new_tokens.len()).unwrap_or(u32::MAX);
+            match route.token_at.replace(now) {
+                None => charts.ttft.record(now.0, now.0 - route.submitted_at.0, 1),
+                Some(last) => charts.tpot.record(now.0, (now.0 - last.0) / u64::from(n), n),
+            }
+        }
         let (started_at, ending) = (route.started_at, finish.map(|reason| (reason, usage)));
         send(&route.events, TokenEvent { tokens, finish: ending, started_at, at });
         if finish.is_some() {
@@ -207,7 +242,9 @@ impl<E: Executor> EngineLoop<E> {
 
     /// After a request has left the scheduler.
     fn forget(&mut self, id: RequestId) {
-        self.routes.remove(&id);
+        let route = self.routes.remove(&id);
+        let n_cached = route.map_or(0, |route| route.usage.cached_tokens);
+        self.metrics.cached_prompt_tokens += n_cached as u64;
         self.executor.finished(id);
         self.metrics.n_finished += 1;
     }
@@ -216,9 +253,16 @@ impl<E: Executor> EngineLoop<E> {
     fn count(&mut self, plan: &SchedulerOutput, started: Instant) {
         self.metrics.n_steps += 1;
         self.metrics.n_preemptions += plan.preempted.len() as u64;
+        self.metrics.swapped_out_blocks += plan.swap_out.len() as u64;
+        self.metrics.swapped_in_blocks += plan.swap_in.len() as u64;
+        self.metrics.copied_blocks += plan.copies.len() as u64;
+        let now = self.shared.clock.tick(started);
         for share in &plan.sequences {
             let Some(route) = self.routes.get_mut(&share.id) else { continue };
-            route.started_at.get_or_insert(started);
+            if route.started_at.is_none() {
+                route.started_at = Some(started);
+                self.feedback.charts.queue.record(now.0, now.0 - route.submitted_at.0, 1);
+            }
             let n_prompt_rows = route.n_prompt.saturating_sub(share.first_position);
             self.metrics.prompt_tokens += n_prompt_rows.min(share.tokens.len()) as u64;
         }
@@ -228,7 +272,15 @@ impl<E: Executor> EngineLoop<E> {
         self.metrics.n_running = self.scheduler.n_running();
         self.metrics.n_waiting = self.scheduler.n_waiting();
         self.metrics.n_free_blocks = self.scheduler.n_free_blocks();
+        let (now, is_idle) = (self.shared.clock.now(), self.scheduler.is_idle());
+        self.feedback.write(now, is_idle, &mut self.metrics);
     }
+}
+
+/// Whether a plan asks for nothing at all: neither rows nor blocks that move.
+fn is_nothing(plan: &SchedulerOutput) -> bool {
+    let SchedulerOutput { swap_out, swap_in, copies, .. } = plan;
+    plan.is_empty() && swap_out.is_empty() && swap_in.is_empty() && copies.is_empty()
 }
 
 /// Sends an event to whoever still listens; a dropped stream aborts its request by mail.

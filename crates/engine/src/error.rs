@@ -1,6 +1,8 @@
 //! Why a submission is refused, and why a step failed.
 
 use pelton_base::{ParamError, TokenId};
+use pelton_sched::Refusal;
+use std::time::Duration;
 
 /// Why a request was not taken.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -39,9 +41,22 @@ pub enum SubmitError {
     /// A sampling parameter out of range.
     #[error(transparent)]
     Invalid(#[from] ParamError),
+    /// Its tenant has too many waiting, or its first token would come too late.
+    #[error("{0}")]
+    Refused(Refusal),
     /// The engine was shut down, or its executor panicked.
     #[error("the engine has stopped")]
     Stopped,
+}
+
+impl SubmitError {
+    /// When the same request may be taken; `None` where that is not known, or never.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(refusal) => refusal.retry_after(),
+            _ => None,
+        }
+    }
 }
 
 /// Why an executor could not be made, or a step not be computed.
@@ -59,8 +74,8 @@ pub enum ExecutorError {
         /// Memory of one block, in bytes.
         block_bytes: usize,
     },
-    /// The system did not give the memory for the KV cache.
-    #[error("no memory for a KV cache of {n_blocks} blocks of {block_bytes} bytes")]
+    /// The system did not give the memory for the KV cache, or for its swap store.
+    #[error("no memory for {n_blocks} KV blocks of {block_bytes} bytes")]
     KvRefused {
         /// Blocks asked for.
         n_blocks: usize,

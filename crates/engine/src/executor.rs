@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct KvCapacity {
     /// Number of blocks; at least one.
     pub n_blocks: u32,
+    /// Number of blocks of the swap store in host memory; zero for none.
+    pub n_host_blocks: u32,
     /// Tokens per block; at least one.
     pub block_size: usize,
 }
@@ -50,13 +52,15 @@ pub trait Executor: Send + 'static {
     /// Meets a request, before any plan mentions it.
     fn add(&mut self, request: &Request);
 
-    /// Computes every share of `plan` and samples where the share says so, into `execution`, which
+    /// Moves the blocks that `plan` names (out to the host, then in from it, then copies), computes
+    /// every share and samples where the share says so, into `execution`, which
     /// comes empty.
     ///
     /// # Errors
     ///
     /// An error fails every request of the plan, whatever `execution` says; to fail some, name them
-    /// in [`StepOutput::failed`] instead. Either way the executor is called again.
+    /// in [`StepOutput::failed`] instead. Either way the blocks are moved (others may own them), and
+    /// the executor is called again.
     fn execute(
         &mut self,
         plan: &SchedulerOutput,

@@ -2,7 +2,6 @@
 
 use crate::mailbox::{Shared, Shutdown};
 use crate::{EngineMetrics, NewRequest, SubmitError, TokenStream};
-use pelton_base::Request;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
@@ -35,17 +34,18 @@ impl EngineHandle {
         Self { inner: Arc::new(Inner { shared, max_prompt_tokens, vocab_size, thread }) }
     }
 
-    /// Checks a request and leaves it in the mailbox. Never waits for the engine.
+    /// Checks a request, judges whether it can be served in time, and leaves it in the mailbox. Never
+    /// waits for the engine.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with the request, or that the engine is full or has stopped.
+    /// Says what is wrong with the request, or that the engine is full, too slow for its target, or
+    /// has stopped.
     pub fn submit(&self, request: NewRequest) -> Result<TokenStream, SubmitError> {
+        let at = self.inner.shared.clock.now();
         self.check(&request)?;
-        let NewRequest { prompt, sampling, choice, max_tokens, stop_tokens, service } = request;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let name = |id| Request { id, prompt, sampling, choice, max_tokens, stop_tokens, service };
-        let id = self.inner.shared.submit(name, sender)?;
+        let id = self.inner.shared.submit(request, sender, at)?;
         Ok(TokenStream::new(id, receiver, Arc::clone(&self.inner.shared)))
     }
 

@@ -22,6 +22,15 @@
 //! **Dropping a [`TokenStream`] aborts its request** before the next step is planned; its blocks
 //! are free from then on.
 //!
+//! **The loop measures itself**: what steps cost ([`CostFit`]) and how long things take ([`Charts`]).
+//! The prices go to the scheduler with the next step, together with the limits that the
+//! [`Controller`] moves to keep the targets; all of it stands in [`EngineMetrics`]. The three know no
+//! clock but the nanoseconds they are told, so a simulator can drive them.
+//!
+//! **A request is judged where it is submitted**, on the caller's thread, by the outlook that the
+//! engine left at its last step: one that cannot be served in time is refused at once, with the time
+//! after which it may be, and never becomes load.
+//!
 //! Speculative decoding enters between `execute` and `update`: a proposer drafts, the executor
 //! verifies, and a step hands several tokens to one request. The loop and the scheduler already
 //! take several ([`StepOutput::sampled`](pelton_sched::StepOutput::sampled)); the trait itself comes
@@ -36,17 +45,25 @@
 //! client reads slowly), and log probabilities where asked for.
 #![forbid(unsafe_code)]
 
+mod charts;
+mod clock;
 mod config;
+mod controller;
+mod cost;
 mod engine;
 mod error;
 mod executor;
+mod feedback;
 mod handle;
 mod mailbox;
 mod metrics;
 mod model_executor;
 mod stream;
 
-pub use config::{EngineConfig, NewRequest};
+pub use charts::{Chart, Charts, ChartsSnapshot, Histogram, Latencies, Quantiles};
+pub use config::{EngineConfig, NewRequest, SchedulingConfig};
+pub use controller::{Controller, ControllerConfig, Decision, Limits, Reason};
+pub use cost::CostFit;
 pub use engine::Engine;
 pub use error::{ExecutorError, SubmitError};
 pub use executor::{Execution, Executor, KvCapacity};

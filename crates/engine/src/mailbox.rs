@@ -3,8 +3,10 @@
 //! Aborts and the wish to stop are never refused and need no place in the queue, so a full
 //! mailbox cannot keep a request alive that nobody wants.
 
-use crate::{EngineMetrics, SubmitError, TokenEvent};
+use crate::clock::Clock;
+use crate::{EngineMetrics, NewRequest, SubmitError, TokenEvent};
 use pelton_base::{Request, RequestId};
+use pelton_sched::{Outlook, Scheduler, SchedulerConfig, Tick};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
@@ -13,6 +15,8 @@ use tokio::sync::mpsc;
 pub(crate) struct Submission {
     pub(crate) request: Request,
     pub(crate) events: mpsc::UnboundedSender<TokenEvent>,
+    /// When.
+    pub(crate) at: Tick,
 }
 
 /// How the engine should end.
@@ -47,6 +51,9 @@ struct State {
     next_id: u64,
     /// As of the last step.
     metrics: EngineMetrics,
+    /// What newcomers have to expect, those in `mail` counted.
+    outlook: Outlook,
+    n_refused: u64,
 }
 
 /// The mailbox, the metrics, and the bell between them.
@@ -56,30 +63,43 @@ pub(crate) struct Shared {
     /// Rings when mail arrives.
     bell: Condvar,
     max_waiting: usize,
+    pub(crate) clock: Clock,
+    /// Newcomers are judged by it.
+    config: SchedulerConfig,
 }
 
 impl Shared {
-    pub(crate) fn new(max_waiting: usize, metrics: EngineMetrics) -> Self {
+    pub(crate) fn new(max_waiting: usize, config: SchedulerConfig, metrics: EngineMetrics) -> Self {
         let state = State { metrics, ..State::default() };
-        Self { state: Mutex::new(state), bell: Condvar::new(), max_waiting }
+        let (state, bell, clock) = (Mutex::new(state), Condvar::new(), Clock::start());
+        Self { state, bell, max_waiting, clock, config }
     }
 
-    /// Names a request and leaves it in the mailbox.
+    /// Judges a request, names it and leaves it in the mailbox. It came at `at`.
     pub(crate) fn submit(
         &self,
-        request: impl FnOnce(RequestId) -> Request,
+        request: NewRequest,
         events: mpsc::UnboundedSender<TokenEvent>,
+        at: Tick,
     ) -> Result<RequestId, SubmitError> {
+        let NewRequest { prompt, sampling, choice, max_tokens, stop_tokens, service } = request;
         let mut state = self.lock();
         if state.has_stopped || state.mail.shutdown.is_some() {
             return Err(SubmitError::Stopped);
         }
         if state.mail.submissions.len() + state.metrics.n_waiting >= self.max_waiting {
+            state.n_refused += 1;
             return Err(SubmitError::Full { limit: self.max_waiting });
         }
+        if let Err(refusal) = state.outlook.judge(prompt.len(), &service, &self.config) {
+            state.n_refused += 1;
+            return Err(SubmitError::Refused(refusal));
+        }
+        state.outlook.add(prompt.len(), &service, &self.config);
         let id = RequestId(state.next_id);
         state.next_id += 1;
-        state.mail.submissions.push(Submission { request: request(id), events });
+        let request = Request { id, prompt, sampling, choice, max_tokens, stop_tokens, service };
+        state.mail.submissions.push(Submission { request, events, at });
         self.bell.notify_one();
         Ok(id)
     }
@@ -99,12 +119,12 @@ impl Shared {
         self.bell.notify_one();
     }
 
-    /// Empties the mailbox (the wish to stop stays), after publishing `metrics`; when `idle`, waits
-    /// until there is something in it.
-    pub(crate) fn exchange(&self, metrics: EngineMetrics, idle: bool) -> Mail {
+    /// Empties the mailbox (the wish to stop stays), after publishing how things stand; when idle,
+    /// waits until there is something in it.
+    pub(crate) fn exchange(&self, metrics: &EngineMetrics, scheduler: &Scheduler) -> Mail {
         let mut state = self.lock();
-        state.metrics = metrics;
-        while idle && state.mail.is_empty() {
+        self.put(&mut state, metrics, scheduler);
+        while scheduler.is_idle() && state.mail.is_empty() {
             state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let shutdown = state.mail.shutdown;
@@ -115,8 +135,16 @@ impl Shared {
     }
 
     /// Lets others see how things stand.
-    pub(crate) fn publish(&self, metrics: EngineMetrics) {
-        self.lock().metrics = metrics;
+    pub(crate) fn publish(&self, metrics: &EngineMetrics, scheduler: &Scheduler) {
+        self.put(&mut self.lock(), metrics, scheduler);
+    }
+
+    fn put(&self, state: &mut State, metrics: &EngineMetrics, scheduler: &Scheduler) {
+        state.metrics = *metrics;
+        look_out(scheduler, &mut state.outlook);
+        for Submission { request, .. } in &state.mail.submissions {
+            state.outlook.add(request.prompt.len(), &request.service, &self.config);
+        }
     }
 
     /// Closes the mailbox for good; what was still in it comes back.
@@ -131,6 +159,7 @@ impl Shared {
         let state = self.lock();
         let mut metrics = state.metrics;
         metrics.n_waiting += state.mail.submissions.len();
+        metrics.n_refused = state.n_refused;
         metrics
     }
 
@@ -138,4 +167,10 @@ impl Shared {
         // Every critical section leaves the state whole, so a panic elsewhere does not spoil it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What newcomers have to expect of the scheduler. It knows nothing of waiting times, so nothing but
+/// the mailbox counts.
+fn look_out(_: &Scheduler, outlook: &mut Outlook) {
+    *outlook = Outlook::default();
 }

@@ -1,5 +1,7 @@
 //! What the loop counts, always.
 
+use crate::{ChartsSnapshot, Latencies, Limits};
+use pelton_sched::StepCost;
 use std::time::Duration;
 
 /// A snapshot of an engine's counters, taken between two steps.
@@ -17,12 +19,41 @@ pub struct EngineMetrics {
     pub generated_tokens: u64,
     /// Time spent in steps (schedule, execute, update, hand out), summed.
     pub step_time: Duration,
+    /// The part of it that the scheduler took.
+    pub schedule_time: Duration,
+    /// The part of it that the executor took.
+    pub execute_time: Duration,
     /// Requests taken.
     pub n_submitted: u64,
     /// Requests ended, for whatever reason.
     pub n_finished: u64,
-    /// Times that a request gave its blocks up for an older one.
+    /// Requests that were not taken because of their tenant or their target
+    /// ([`SubmitError::Refused`](crate::SubmitError::Refused)), or because too many wait.
+    pub n_refused: u64,
+    /// Times that a request gave its blocks up for another.
     pub n_preemptions: u64,
+    /// KV blocks copied to the host.
+    pub swapped_out_blocks: u64,
+    /// KV blocks copied back.
+    pub swapped_in_blocks: u64,
+    /// KV blocks copied so that a request can write where others read.
+    pub copied_blocks: u64,
+    /// Prompt tokens of ended requests whose KV was found in the cache.
+    pub cached_prompt_tokens: u64,
+    /// Times that the controller shrank a limit.
+    pub n_shrunk: u64,
+    /// Times that it let one grow.
+    pub n_grown: u64,
+    /// Gauge: what the controller allows a step.
+    pub limits: Limits,
+    /// Gauge: what the parts of a step cost; all zero while unknown.
+    pub cost: StepCost,
+    /// Gauge: mean error of the predicted time of a step, in millionths of the measured one.
+    pub cost_error_ppm: u64,
+    /// Gauge: latencies of the time before the last step, as far as the charts reach.
+    pub recent: ChartsSnapshot,
+    /// Latencies since the start, for an exporter.
+    pub latencies: Latencies,
     /// Gauge: requests that hold blocks.
     pub n_running: usize,
     /// Gauge: requests that wait for blocks, in the mailbox or the scheduler.

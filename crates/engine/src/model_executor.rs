@@ -2,7 +2,7 @@
 
 use crate::{Execution, Executor, ExecutorError, KvCapacity};
 use pelton_base::{Request, RequestId};
-use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence};
+use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, SwapStore};
 use pelton_sampling::{Sampler, SamplerState};
 use pelton_sched::SchedulerOutput;
 use std::collections::HashMap;
@@ -23,6 +23,8 @@ pub struct ModelExecutorConfig {
     pub block_size: usize,
     /// How much of it.
     pub memory: KvMemory,
+    /// Blocks of the swap store, in memory of the host; zero for none.
+    pub host_blocks: u32,
     /// Tokens below this are sampled; the model's rows beyond it are padding that no tokenizer can
     /// turn into text. They then have no probability, in reports neither. `None`, zero or more than
     /// the model has: all are sampled.
@@ -33,6 +35,7 @@ pub struct ModelExecutorConfig {
 pub struct ModelExecutor<B: Backend> {
     decoder: Decoder<B>,
     kv: B::Kv,
+    store: SwapStore,
     capacity: KvCapacity,
     /// Leading logits of a row that are sampled.
     n_sampled: usize,
@@ -54,7 +57,7 @@ struct Scratch {
 }
 
 impl<B: Backend> ModelExecutor<B> {
-    /// Takes a model and allocates its KV cache.
+    /// Takes a model and allocates its KV cache and the swap store beside it, once and for all.
     ///
     /// # Errors
     ///
@@ -73,9 +76,12 @@ impl<B: Backend> ModelExecutor<B> {
         if n_blocks * block_size < 2 {
             return Err(ExecutorError::KvTooSmall { n_bytes, block_bytes });
         }
-        let kv = decoder
-            .try_new_kv(n_blocks, block_size)
-            .map_err(|source| ExecutorError::KvRefused { n_blocks, block_bytes, source })?;
+        let n_host_blocks = config.host_blocks;
+        let refused =
+            |n_blocks| move |source| ExecutorError::KvRefused { n_blocks, block_bytes, source };
+        let kv = decoder.try_new_kv(n_blocks, block_size).map_err(refused(n_blocks))?;
+        let footprint = decoder.kv_footprint(n_blocks, block_size, n_host_blocks as usize);
+        let store = SwapStore::try_new(&footprint).map_err(refused(n_host_blocks as usize))?;
         let n_blocks = u32::try_from(n_blocks).expect("invariant: bounded by 32-bit slots");
         let vocab_size = decoder.spec().vocab_size;
         let n_sampled = config.sampled_vocab.filter(|n| (1..vocab_size).contains(n));
@@ -83,7 +89,8 @@ impl<B: Backend> ModelExecutor<B> {
         Ok(Self {
             decoder,
             kv,
-            capacity: KvCapacity { n_blocks, block_size },
+            store,
+            capacity: KvCapacity { n_blocks, n_host_blocks, block_size },
             n_sampled,
             sampler: Sampler::new(),
             states: HashMap::new(),
@@ -99,6 +106,21 @@ impl<B: Backend> ModelExecutor<B> {
     /// The model, for forward passes of the caller's own on a KV cache of the caller's own.
     pub fn decoder_mut(&mut self) -> &mut Decoder<B> {
         &mut self.decoder
+    }
+
+    /// Moves blocks as the plan says: whoever goes out makes room for whoever comes in, and a copy may
+    /// be of one that just came.
+    fn move_blocks(&mut self, plan: &SchedulerOutput) {
+        let Self { decoder, kv, store, .. } = self;
+        for &(block, host_block) in &plan.swap_out {
+            decoder.swap_kv_out(kv, block.0, store, host_block.0);
+        }
+        for &(host_block, block) in &plan.swap_in {
+            decoder.swap_kv_in(kv, store, host_block.0, block.0);
+        }
+        for &(from, to) in &plan.copies {
+            decoder.copy_kv_block(kv, from.0, to.0);
+        }
     }
 
     /// One pass over the model: `scratch.logits` gets a row for each share that samples, in order.
@@ -159,6 +181,7 @@ where
         plan: &SchedulerOutput,
         execution: &mut Execution,
     ) -> Result<(), ExecutorError> {
+        self.move_blocks(plan);
         self.forward(plan);
         let vocab_size = self.decoder.spec().vocab_size;
         let mut rows = self.scratch.logits.chunks_exact_mut(vocab_size);

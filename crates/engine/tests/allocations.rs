@@ -10,15 +10,19 @@
 mod counting;
 
 use counting::count;
-use pelton_base::{Request, RequestId, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{Request, RequestId, SamplingParams, ServiceParams, Slo, TokenId};
 use pelton_engine::{
-    EngineConfig, Execution, Executor, KvMemory, ModelExecutor, ModelExecutorConfig,
+    Charts, Controller, ControllerConfig, CostFit, EngineConfig, Execution, Executor, KvMemory,
+    Limits, ModelExecutor, ModelExecutorConfig,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{Compute, CpuBackend, LoadOptions, ModelFiles, SoleRank, load};
-use pelton_sched::{Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepUpdates, Tick};
+use pelton_sched::{
+    Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepLoad, StepUpdates, Tick,
+};
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
+use std::time::Duration;
 
 const N_STEPS: usize = 50;
 /// Prefill, and the first decode step.
@@ -82,6 +86,7 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
     let config = ModelExecutorConfig {
         block_size: BLOCK,
         memory: KvMemory::Blocks(N_BLOCKS),
+        host_blocks: 0,
         sampled_vocab: None,
     };
     let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
@@ -144,6 +149,31 @@ fn a_step_that_only_decodes_allocates_nothing() {
     }
 }
 
+/// What the loop learns from a step, and what it decides, for as many steps as make it decide.
+fn measuring_and_steering_allocate_nothing() {
+    const MS: u64 = 1_000_000;
+    let slo = Slo { ttft: None, tpot: Some(Duration::from_millis(50)) };
+    let most = Limits { batch_tokens: 512, running: 64 };
+    let (mut fit, mut charts) = (CostFit::default(), Charts::default());
+    let mut controller = Controller::new(slo, most, ControllerConfig::default());
+    let (mut n_allocations, mut n_decisions) = (0, 0);
+    for step in 1..300 {
+        let now = step * 100 * MS;
+        count(&mut n_allocations, || {
+            let mut load = StepLoad::default();
+            load.add_rows(step as usize, 1 + step as usize % 7, 1);
+            fit.observe(&load, (80 + step % 50) * MS);
+            charts.step.record(now, 100 * MS, 1);
+            charts.tpot.record(now, 100 * MS, 8);
+            n_decisions += u32::from(controller.look(now, &charts, 8).is_some());
+            assert!(charts.snapshot(0).step.p99_ns > 90 * MS);
+        });
+    }
+    assert!(n_decisions > 2 && fit.cost().is_known());
+    assert_eq!(n_allocations, 0, "measuring and steering");
+}
+
 fn main() {
     a_step_that_only_decodes_allocates_nothing();
+    measuring_and_steering_allocate_nothing();
 }

@@ -3,12 +3,14 @@
 mod fake;
 
 use fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB};
-use pelton_base::{FinishReason, SamplingParams, ServiceParams, TokenId, Usage};
+use pelton_base::{FinishReason, SamplingParams, ServiceParams, TenantId, TokenId, Usage};
 use pelton_engine::{
-    Engine, EngineConfig, EngineHandle, EngineMetrics, NewRequest, SampledToken, SubmitError,
-    TokenStream,
+    Engine, EngineConfig, EngineHandle, EngineMetrics, Latencies, Limits, NewRequest, SampledToken,
+    SchedulingConfig, SubmitError, TokenStream,
 };
+use pelton_sched::{PreemptionMode, Refusal, TenantConfig};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn request(prompt: &[u32], max_tokens: usize) -> NewRequest {
     NewRequest {
@@ -109,6 +111,16 @@ fn a_chunked_prompt_answers_like_a_whole_one() {
 fn a_preempted_request_answers_like_one_that_was_not() {
     let config = EngineConfig { max_context_tokens: 64, ..Default::default() };
     let (answers, metrics) = together(FakeExecutor::new(22, 3), config);
+    assert!(metrics.n_preemptions > 10, "{metrics:?}");
+    assert_eq!(answers, alone());
+}
+
+#[test]
+fn a_request_that_was_swapped_answers_like_one_that_was_not() {
+    let scheduling =
+        SchedulingConfig { preemption: PreemptionMode::Swap, ..SchedulingConfig::default() };
+    let config = EngineConfig { max_context_tokens: 64, scheduling, ..Default::default() };
+    let (answers, metrics) = together(FakeExecutor::new(22, 3).with_host_blocks(40), config);
     assert!(metrics.n_preemptions > 10, "{metrics:?}");
     assert_eq!(answers, alone());
 }
@@ -343,4 +355,65 @@ async fn streams_can_be_awaited() {
         }
         assert_eq!((tokens, finish.expect("an end").0), (expected, reason));
     }
+}
+
+#[test]
+fn a_tenant_with_too_many_waiting_is_refused_at_once_and_the_others_are_not() {
+    let (executor, gate) = FakeExecutor::new(64, 4).gated();
+    let tenant = |name: &str, max_waiting| TenantConfig {
+        name: name.to_owned(),
+        max_waiting,
+        ..TenantConfig::default()
+    };
+    let tenants = vec![tenant("free", 2), tenant("paid", 9)];
+    let scheduling = SchedulingConfig { tenants, ..SchedulingConfig::default() };
+    let config = EngineConfig { max_running_requests: 1, scheduling, ..Default::default() };
+    let engine = Engine::spawn(executor, config);
+    let of = |tenant| {
+        let mut request = request(&[1, 2], 2);
+        request.service.tenant = TenantId(tenant);
+        request
+    };
+    let first = submit(&engine, of(1));
+    gate.wait(); // It runs; whoever comes now stays in the mailbox.
+    let mut taken = vec![first, submit(&engine, of(0)), submit(&engine, of(0))];
+    let error = engine.submit(of(0)).unwrap_err();
+    assert!(matches!(&error, SubmitError::Refused(Refusal::TenantQueueFull { tenant, .. })
+        if tenant == "free"));
+    assert!(error.retry_after().is_some() && error.to_string().contains("free"));
+    taken.push(submit(&engine, of(1)));
+    assert_eq!(engine.metrics().n_refused, 1);
+    drop(gate);
+    for stream in taken {
+        assert_eq!(collect(stream).1, FinishReason::Length);
+    }
+    collect(submit(&engine, of(0)));
+    assert_eq!(end(&engine).n_refused, 1);
+}
+
+#[test]
+fn every_token_and_every_step_is_charted() {
+    let config = EngineConfig { max_running_requests: 3, ..Default::default() };
+    let (answers, metrics) = together(FakeExecutor::new(1000, 4), config);
+    let Latencies { ttft, tpot, queue, step } = metrics.latencies;
+    let n_tokens: usize = answers.iter().map(|(tokens, ..)| tokens.len()).sum();
+    let n_answers = answers.len() as u64;
+    assert_eq!((ttft.count(), queue.count()), (n_answers, n_answers));
+    assert_eq!(tpot.count(), n_tokens as u64 - n_answers);
+    assert_eq!(step.count(), metrics.n_steps);
+    assert!(queue.sum() <= ttft.sum(), "a request waits before its first token: {metrics:?}");
+    assert_eq!(metrics.recent.ttft.n, n_answers);
+    let parts = metrics.schedule_time + metrics.execute_time;
+    assert!(parts > Duration::ZERO && parts <= metrics.step_time, "{metrics:?}");
+    assert!(metrics.cost.is_known(), "{metrics:?}");
+    assert_eq!(metrics.limits, Limits { batch_tokens: 512, running: 3 });
+}
+
+#[test]
+fn a_failed_step_is_neither_priced_nor_charted() {
+    let engine = Engine::spawn(FakeExecutor::new(64, 4), EngineConfig::default());
+    assert_eq!(collect(submit(&engine, request(&[FAILS_STEP.0], 9))).1, FinishReason::Error);
+    let metrics = end(&engine);
+    assert_eq!((metrics.n_steps, metrics.latencies.step.count()), (1, 0));
+    assert_eq!(metrics.latencies.ttft.count(), 0);
 }

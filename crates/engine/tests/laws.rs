@@ -163,6 +163,7 @@ fn answers(
     let config = ModelExecutorConfig {
         block_size: 4,
         memory: KvMemory::Blocks(world.n_blocks),
+        host_blocks: 0,
         sampled_vocab: world.sampled_vocab,
     };
     let inner = ModelExecutor::new(decoder, config).expect("KV memory");

@@ -34,7 +34,7 @@ pub use error::LlmError;
 pub use event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};
-pub use load::{LlmOptions, LoadProgress};
+pub use load::{BLOCK_TOKENS, LlmOptions, LoadProgress};
 pub use reference::{LocalModel, ModelRef};
 pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};
 pub use stop::{StopMatcher, StopOutcome};

@@ -17,7 +17,7 @@ use crate::memory::{KvSizing, UNKNOWN_MEMORY_BYTES};
 use crate::reference::{LocalModel, ModelRef};
 
 /// Tokens of one KV block.
-const BLOCK_TOKENS: usize = 16;
+pub const BLOCK_TOKENS: usize = 16;
 
 /// How a model is loaded and run.
 ///
@@ -188,6 +188,7 @@ impl Llm {
             ModelExecutorConfig {
                 block_size: BLOCK_TOKENS,
                 memory: KvMemory::Blocks(plan.n_blocks),
+                host_blocks: 0,
                 sampled_vocab: Some(text.tokenizer.vocab_size()),
             },
         )?;
@@ -199,6 +200,7 @@ impl Llm {
                 max_running_requests: options.max_running,
                 max_waiting_requests: options.max_waiting,
                 max_context_tokens: plan.context_tokens,
+                ..EngineConfig::default()
             },
         );
         let TextSide { tokenizer, template, sampling } = text;

@@ -1,5 +1,7 @@
 //! How much memory keys and values may take.
 
+use pelton_model::KvFootprint;
+
 /// Share of the available memory that keys and values may take when nobody said: one half.
 const KV_SHARE: u64 = 2;
 
@@ -37,10 +39,9 @@ impl KvSizing {
     pub(crate) fn plan(&self) -> Option<KvPlan> {
         let budget = self.limit_bytes.unwrap_or(self.available_bytes / KV_SHARE);
         let n_affordable = budget / self.bytes_per_block.max(1);
-        let per_sequence = self.context_tokens.div_ceil(self.block_size) as u64;
-        // One block more than the sequences need, so that copies never wait.
-        let n_useful = per_sequence.saturating_mul(self.n_running as u64).saturating_add(1);
-        let n_blocks = u32::try_from(n_affordable.min(n_useful)).unwrap_or(u32::MAX);
+        let n_useful =
+            KvFootprint::blocks_for(self.context_tokens, self.block_size, self.n_running);
+        let n_blocks = u32::try_from(n_affordable.min(n_useful as u64)).unwrap_or(u32::MAX);
         let n_tokens = (n_blocks as usize).saturating_mul(self.block_size);
         let context_tokens = self.context_tokens.min(n_tokens);
         (context_tokens >= 2).then_some(KvPlan { n_blocks, context_tokens })

@@ -22,6 +22,7 @@ use pelton_kernels::{KvDtype, KvShape};
 use crate::arch::ArchSpec;
 use crate::backend::{AttentionOp, Backend, ForwardSequence, Step};
 use crate::comm::Communicator;
+use crate::kv::{KvFootprint, SwapStore};
 use crate::load::{LayerWeights, Weights};
 use crate::rope::RopeTable;
 
@@ -233,6 +234,16 @@ impl<B: Backend> Decoder<B> {
         self.backend.copy_kv_block(kv, from, to);
     }
 
+    /// Copies one block of a cache to a block of a swap store, in all layers.
+    pub fn swap_kv_out(&self, kv: &B::Kv, block: u32, store: &mut SwapStore, host_block: u32) {
+        self.backend.read_kv_block(kv, block, store.block_mut(host_block));
+    }
+
+    /// Copies one block of a swap store to a block of a cache, in all layers.
+    pub fn swap_kv_in(&self, kv: &mut B::Kv, store: &SwapStore, host_block: u32, block: u32) {
+        self.backend.write_kv_block(kv, block, store.block(host_block));
+    }
+
     /// What is built.
     pub fn spec(&self) -> &ArchSpec {
         &self.spec
@@ -253,6 +264,16 @@ impl<B: Backend> Decoder<B> {
         B::kv_block_bytes(&self.kv_shape(1, block_size))
     }
 
+    /// What a cache of `n_blocks` blocks and a swap store of `n_host_blocks` beside it take.
+    pub fn kv_footprint(
+        &self,
+        n_blocks: usize,
+        block_size: usize,
+        n_host_blocks: usize,
+    ) -> KvFootprint {
+        KvFootprint { shape: self.kv_shape(n_blocks, block_size), n_host_blocks }
+    }
+
     /// Bytes of weights that one decoded token reads: everything but the rows of the embedding
     /// table that are not looked up.
     pub fn weight_bytes(&self) -> usize {
@@ -270,14 +291,6 @@ impl<B: Backend> Decoder<B> {
     }
 
     fn kv_shape(&self, n_blocks: usize, block_size: usize) -> KvShape {
-        let gqa = self.spec.layers[0].gqa();
-        KvShape {
-            n_layers: self.spec.layers.len(),
-            n_blocks,
-            block_size,
-            n_kv_heads: gqa.n_kv_heads,
-            head_dim: gqa.head_dim,
-            dtype: self.kv_dtype,
-        }
+        KvFootprint::new(&self.spec, self.kv_dtype, block_size).with_blocks(n_blocks).shape
     }
 }

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use pelton_kernels::{KvDtype, KvShape};
+use pelton_kernels::KvDtype;
 
 use crate::error::ModelError;
 use crate::files::{ModelFiles, ModelKind};
+use crate::kv::KvFootprint;
 use crate::rope::RopeScaling;
+
+/// Block for which the price of a token is told: whole groups, so that no padding is in it.
+const BLOCK_TOKENS: usize = 16;
 
 /// Facts about a model, for people and for tools.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -86,14 +90,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
     let first = &spec.layers[0];
     let gqa = first.gqa();
     let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.gqa().window).collect();
-    let kv = KvShape {
-        n_layers: spec.layers.len(),
-        n_blocks: 1,
-        block_size: 16,
-        n_kv_heads: gqa.n_kv_heads,
-        head_dim: gqa.head_dim,
-        dtype: kv_dtype,
-    };
+    let kv = KvFootprint::new(&spec, kv_dtype, BLOCK_TOKENS);
     Ok(Inspection {
         kind: files.kind(),
         path: files.path().display().to_string(),
@@ -124,6 +121,6 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         tied_embeddings: spec.tied_embeddings,
         eos_tokens: spec.eos_tokens.clone(),
         kv_dtype: kv_dtype.name(),
-        kv_bytes_per_token: kv.bytes_per_block() / kv.block_size,
+        kv_bytes_per_token: kv.block_bytes() / BLOCK_TOKENS,
     })
 }

@@ -30,6 +30,7 @@ mod export;
 mod fields;
 mod files;
 mod inspect;
+mod kv;
 mod load;
 pub mod rope;
 
@@ -44,6 +45,7 @@ pub use export::{ExportProgress, export_gguf, gguf_file_type};
 pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
 pub use inspect::{Inspection, TensorTotals, inspect};
+pub use kv::{KvFootprint, SwapStore};
 pub use load::{
     LoadOptions, LoadProgress, PackedCache, available_memory_bytes, check, load, load_cpu,
 };

@@ -6,8 +6,8 @@ use common::{BLOCK, Golden, all, bits, golden, run_chunks, run_whole};
 use pelton_base::TokenId;
 use pelton_kernels::Kernels;
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, KvDtype, LoadOptions, ModelFiles,
-    export_gguf, inspect, load_cpu,
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, KvDtype, KvFootprint, LoadOptions,
+    ModelFiles, SwapStore, export_gguf, inspect, load_cpu,
 };
 
 const FORMATS: [(&str, Compute); 4] = [
@@ -224,4 +224,66 @@ fn a_copied_block_reads_like_the_original() {
     decoder.copy_kv_block(&mut kv, 2, 5);
     let row = step(&mut decoder, &mut kv, 40..63, &[0, 1, 5, 6]);
     assert!(bits(&[row])[0] == expected[62]);
+}
+
+#[test]
+fn a_block_swapped_out_and_in_elsewhere_reads_like_the_original() {
+    let golden = golden("qwen3");
+    let tokens = golden.tokens();
+    for kv_dtype in KvDtype::ALL {
+        let mut decoder = load_with_kv(&golden, kv_dtype);
+        let expected = bits(&run_whole(&mut decoder, &tokens));
+        let footprint = decoder.kv_footprint(8, BLOCK, 3);
+        let mut kv = decoder.new_kv(8, BLOCK);
+        let mut store = SwapStore::try_new(&footprint).expect("memory");
+        let mut logits = Vec::new();
+        let mut step = |decoder: &mut Decoder<CpuBackend>,
+                        kv: &mut _,
+                        range: std::ops::Range<usize>,
+                        block_table: &[u32]| {
+            let n = range.len();
+            let (rows, first_position) = (0..n, range.start);
+            let sequence = ForwardSequence { rows, first_position, block_table, tree: None };
+            let (tokens, sequences) = (&tokens[range], &[sequence]);
+            let input = ForwardInput { tokens, sequences, logits_rows: &[n - 1] };
+            decoder.forward(kv, &input, &mut logits);
+            logits.clone()
+        };
+        step(&mut decoder, &mut kv, 0..40, &[0, 1, 2]);
+        for (block, host_block) in [(2, 0), (0, 2)] {
+            decoder.swap_kv_out(&kv, block, &mut store, host_block);
+        }
+        // Whoever came meanwhile wrote over both.
+        step(&mut decoder, &mut kv, 7..40, &[2, 0, 3]);
+        for (host_block, block) in [(0, 5), (2, 4)] {
+            decoder.swap_kv_in(&mut kv, &store, host_block, block);
+        }
+        let row = step(&mut decoder, &mut kv, 40..63, &[4, 1, 5, 6]);
+        assert!(bits(&[row])[0] == expected[62], "{kv_dtype}");
+    }
+}
+
+#[test]
+fn keys_and_values_take_the_memory_that_was_predicted_to_the_byte() {
+    let golden = golden("qwen3");
+    for kv_dtype in KvDtype::ALL {
+        let decoder = load_with_kv(&golden, kv_dtype);
+        for (n_blocks, block_size, n_host_blocks) in
+            [(1, 1, 0), (3, 16, 1), (1000, 16, 77), (517, 5, 1000), (4096, 24, 3)]
+        {
+            let what = format!("{kv_dtype}, {n_blocks} of {block_size}, {n_host_blocks}");
+            let told = KvFootprint::new(decoder.spec(), kv_dtype, block_size)
+                .with_blocks(n_blocks)
+                .with_swap_bytes(
+                    (n_host_blocks * decoder.kv_bytes_per_block(block_size)) as u64 + 7,
+                );
+            assert_eq!(told, decoder.kv_footprint(n_blocks, block_size, n_host_blocks), "{what}");
+            let kv = decoder.new_kv(n_blocks, block_size);
+            let store = SwapStore::try_new(&told).expect("memory");
+            assert_eq!(told.pool_bytes(), Some(kv.n_bytes()), "{what}");
+            assert_eq!(told.swap_bytes(), Some(store.n_bytes()), "{what}");
+            let n_mapped = kv.n_mapped_bytes() + store.n_mapped_bytes();
+            assert_eq!(told.mapped_bytes(), Some(n_mapped), "{what}");
+        }
+    }
 }

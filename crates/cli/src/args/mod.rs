@@ -231,6 +231,12 @@ pub(crate) struct InspectArgs {
     /// Tokens of context for which memory is told [default: the model's whole context]
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<NonZeroUsize>,
+    /// Requests of that context at once
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) requests: NonZeroUsize,
+    /// Memory of the host that keys and values may be swapped to
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    pub(crate) swap_mib: u32,
 }
 
 impl InspectArgs {

@@ -1,7 +1,8 @@
 //! An executor without a model: the logits of a row are a hash of every token up to it.
 //!
 //! The hash of each position is kept in a fake KV memory and read back through the block table, so
-//! wrong blocks, skipped tokens and stale memory change the answer. Sampling is the real one.
+//! wrong blocks, skipped tokens and stale memory change the answer. Blocks are swapped and copied as
+//! plans say. Sampling is the real one.
 
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_engine::{Execution, Executor, ExecutorError, KvCapacity};
@@ -37,6 +38,7 @@ impl Log {
 pub(crate) struct FakeExecutor {
     capacity: KvCapacity,
     kv: Vec<u64>,
+    host: Vec<u64>,
     states: HashMap<RequestId, SamplerState>,
     sampler: Sampler,
     log: Log,
@@ -70,13 +72,21 @@ impl GateKeeper {
 impl FakeExecutor {
     pub(crate) fn new(n_blocks: u32, block_size: usize) -> Self {
         Self {
-            capacity: KvCapacity { n_blocks, block_size },
+            capacity: KvCapacity { n_blocks, n_host_blocks: 0, block_size },
             kv: vec![0; n_blocks as usize * block_size],
+            host: Vec::new(),
             states: HashMap::new(),
             sampler: Sampler::new(),
             log: Log::default(),
             gate: None,
         }
+    }
+
+    /// The same with a swap store.
+    pub(crate) fn with_host_blocks(mut self, n_host_blocks: u32) -> Self {
+        self.capacity.n_host_blocks = n_host_blocks;
+        self.host = vec![0; n_host_blocks as usize * self.capacity.block_size];
+        self
     }
 
     pub(crate) fn log(&self) -> Log {
@@ -87,6 +97,20 @@ impl FakeExecutor {
         let ((arrived, keeper_arrived), (keeper_leave, leave)) = (channel(), channel());
         self.gate = Some(Gate { arrived, leave });
         (self, GateKeeper { arrived: keeper_arrived, leave: keeper_leave })
+    }
+
+    fn move_blocks(&mut self, plan: &SchedulerOutput) {
+        let n = self.capacity.block_size;
+        let slots = |block: u32| block as usize * n..(block as usize + 1) * n;
+        for &(block, host_block) in &plan.swap_out {
+            self.host[slots(host_block.0)].copy_from_slice(&self.kv[slots(block.0)]);
+        }
+        for &(host_block, block) in &plan.swap_in {
+            self.kv[slots(block.0)].copy_from_slice(&self.host[slots(host_block.0)]);
+        }
+        for &(from, to) in &plan.copies {
+            self.kv.copy_within(slots(from.0), slots(to.0).start);
+        }
     }
 
     fn compute(&mut self, plan: &SchedulerOutput, share: &ScheduledSequence) -> u64 {
@@ -137,6 +161,7 @@ impl Executor for FakeExecutor {
                 self.gate = None;
             }
         }
+        self.move_blocks(plan);
         for share in &plan.sequences {
             let tokens = plan.tokens_of(share);
             assert!(!tokens.contains(&PANICS), "as the test asked");

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 
 use pelton_tensor::AlignedBuf;
 
@@ -64,6 +65,11 @@ impl KvCache {
         self.buffer.n_bytes()
     }
 
+    /// Bytes of address space reserved, alignment included.
+    pub fn n_mapped_bytes(&self) -> usize {
+        self.buffer.n_mapped_bytes()
+    }
+
     /// Bytes of one block over all layers: what one more block costs.
     pub fn bytes_per_block(shape: &KvShape) -> usize {
         shape.bytes_per_block()
@@ -85,6 +91,52 @@ impl KvCache {
             let range = from * n_bytes..(from + 1) * n_bytes;
             self.buffer.bytes_mut().copy_within(range, to * n_bytes);
         }
+    }
+
+    /// Copies the keys and values of `block` to `bytes`, one layer after the other.
+    ///
+    /// # Shapes
+    ///
+    /// `bytes`: [`KvShape::bytes_per_block`].
+    ///
+    /// # Panics
+    ///
+    /// When the block does not exist, or `bytes` has another size.
+    pub fn read_block(&self, block: u32, bytes: &mut [u8]) {
+        for (layer, range) in self.block_ranges(block, bytes.len()).enumerate() {
+            let n = range.len();
+            bytes[layer * n..(layer + 1) * n].copy_from_slice(&self.buffer.bytes()[range]);
+        }
+    }
+
+    /// Fills `block` with what [`read_block`](Self::read_block) read from any block of a cache of
+    /// these sizes.
+    ///
+    /// # Panics
+    ///
+    /// When the block does not exist, or `bytes` has another size.
+    pub fn write_block(&mut self, block: u32, bytes: &[u8]) {
+        for (layer, range) in self.block_ranges(block, bytes.len()).enumerate() {
+            let n = range.len();
+            self.buffer.bytes_mut()[range].copy_from_slice(&bytes[layer * n..(layer + 1) * n]);
+        }
+    }
+
+    /// Where the bytes of a block lie, for each layer.
+    fn block_ranges(
+        &self,
+        block: u32,
+        n_bytes: usize,
+    ) -> impl Iterator<Item = Range<usize>> + use<> {
+        let KvShape { n_layers, n_blocks, .. } = self.shape;
+        let block = block as usize;
+        assert!(block < n_blocks, "invariant: block {block} of {n_blocks}");
+        assert_eq!(n_bytes, self.shape.bytes_per_block(), "invariant: the bytes of one block");
+        let n = self.shape.block_elements() * self.shape.dtype.n_bytes();
+        (0..n_layers).map(move |layer| {
+            let start = (layer * n_blocks + block) * n;
+            start..start + n
+        })
     }
 
     /// The elements of one layer, as `T` (which must be the stored type).
@@ -109,5 +161,11 @@ impl KvCache {
     #[cfg(test)]
     pub(super) fn bytes(&self) -> &[u8] {
         self.buffer.bytes()
+    }
+
+    /// The same, to be written.
+    #[cfg(test)]
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.buffer.bytes_mut()
     }
 }

@@ -148,6 +148,36 @@ fn a_copied_block_is_the_same_in_every_layer_and_its_neighbours_are_not_touched(
 }
 
 #[test]
+fn a_block_read_and_written_elsewhere_keeps_its_bits_and_leaves_the_others_theirs() {
+    let mut random = Random::new(42);
+    for (block_size, head_dim) in [(16, 64), (5, 20), (1, 3)] {
+        for dtype in KvDtype::ALL {
+            let mut kv = KvCache::new(shape(block_size, head_dim, dtype));
+            for byte in kv.bytes_mut() {
+                *byte = random.below(256) as u8;
+            }
+            let before = kv.bytes().to_vec();
+            let mut outside = vec![0; kv.shape().bytes_per_block()];
+            kv.read_block(2, &mut outside);
+            kv.write_block(6, &outside);
+            let n = outside.len() / 2;
+            for (i, got) in kv.bytes().chunks(n).enumerate() {
+                let source = if i % 7 == 6 { i - 4 } else { i };
+                assert_eq!(got, &before[source * n..(source + 1) * n], "{dtype}: block {i}");
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "invariant: block 7 of 7")]
+fn a_block_that_does_not_exist_is_not_written() {
+    let mut kv = KvCache::new(shape(4, 8, KvDtype::F32));
+    let bytes = vec![0; kv.shape().bytes_per_block()];
+    kv.write_block(7, &bytes);
+}
+
+#[test]
 fn a_block_costs_what_the_chapter_says_and_the_cache_is_its_blocks() {
     for (dtype, bytes_per_token_and_head) in [
         (KvDtype::F32, 8 * 64),

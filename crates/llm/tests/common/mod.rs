@@ -76,7 +76,7 @@ struct Parrot {
 
 impl Executor for Parrot {
     fn kv_capacity(&self) -> KvCapacity {
-        KvCapacity { n_blocks: 4096, block_size: 16 }
+        KvCapacity { n_blocks: 4096, n_host_blocks: 0, block_size: 16 }
     }
 
     fn vocab_size(&self) -> usize {

@@ -199,6 +199,14 @@ impl Backend for CpuBackend {
         kv.copy_block(from, to);
     }
 
+    fn read_kv_block(&self, kv: &KvCache, block: u32, bytes: &mut [u8]) {
+        kv.read_block(block, bytes);
+    }
+
+    fn write_kv_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
+        kv.write_block(block, bytes);
+    }
+
     fn packed_form(&self) -> Option<&dyn PackedForm<PackedMatrix>> {
         Some(self)
     }

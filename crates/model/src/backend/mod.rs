@@ -187,6 +187,12 @@ pub trait Backend: Sized + Send {
     /// Copies one block over another in all layers.
     fn copy_kv_block(&self, kv: &mut Self::Kv, from: u32, to: u32);
 
+    /// Copies one block, all layers of it, to the host. `bytes`: [`Backend::kv_block_bytes`].
+    fn read_kv_block(&self, kv: &Self::Kv, block: u32, bytes: &mut [u8]);
+
+    /// Copies one block back from the host, to the same or another place.
+    fn write_kv_block(&self, kv: &mut Self::Kv, block: u32, bytes: &[u8]);
+
     /// How packed matrices are kept in a file; `None` where they are bound to a device.
     fn packed_form(&self) -> Option<&dyn PackedForm<Self::Weight>> {
         None

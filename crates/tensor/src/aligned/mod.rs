@@ -109,7 +109,7 @@ impl AlignedBuf {
         if n_bytes < HUGE_PAGE_BYTES {
             return Ok(Self { map: Some(MmapMut::map_anon(n_bytes)?), range: 0..n_bytes });
         }
-        let n_mapped = n_bytes.checked_add(HUGE_PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let n_mapped = Self::mapped_bytes(n_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let map = MmapMut::map_anon(n_mapped)?;
         let start = map.as_ptr().align_offset(HUGE_PAGE_BYTES);
         #[cfg(target_os = "linux")]
@@ -140,9 +140,20 @@ impl AlignedBuf {
         placement::interleave(self.bytes_mut(), nodes)
     }
 
+    /// Bytes of address space that a buffer of `n_bytes` will take, its gap and rest included;
+    /// `None` where no address space is that large.
+    pub fn mapped_bytes(n_bytes: usize) -> Option<usize> {
+        if n_bytes < HUGE_PAGE_BYTES { Some(n_bytes) } else { n_bytes.checked_add(HUGE_PAGE_BYTES) }
+    }
+
     /// Size in bytes.
     pub fn n_bytes(&self) -> usize {
         self.range.len()
+    }
+
+    /// Bytes of address space that it takes, gap and rest included.
+    pub fn n_mapped_bytes(&self) -> usize {
+        self.map.as_ref().map_or(0, |map| map.len())
     }
 
     /// The bytes.

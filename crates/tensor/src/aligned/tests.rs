@@ -5,6 +5,7 @@ fn buffers_are_zeroed_aligned_and_typed() {
     for n_bytes in [0, 4, 64, 4096, HUGE_PAGE_BYTES - 4, HUGE_PAGE_BYTES, (3 << 20) + 4] {
         let mut buf = AlignedBuf::zeroed(n_bytes);
         assert_eq!(buf.n_bytes(), n_bytes);
+        assert_eq!(Some(buf.n_mapped_bytes()), AlignedBuf::mapped_bytes(n_bytes));
         assert!(buf.bytes().iter().all(|&byte| byte == 0));
         let alignment = if n_bytes < HUGE_PAGE_BYTES { ALIGNMENT } else { HUGE_PAGE_BYTES };
         assert!(n_bytes == 0 || (buf.bytes().as_ptr() as usize).is_multiple_of(alignment));

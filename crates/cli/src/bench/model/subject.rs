@@ -70,6 +70,7 @@ impl Subject {
             ModelExecutorConfig {
                 block_size: BLOCK_TOKENS,
                 memory: KvMemory::Blocks(n_blocks),
+                host_blocks: 0,
                 sampled_vocab: None,
             },
         )?;

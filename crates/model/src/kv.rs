@@ -1,0 +1,146 @@
+//! How much memory keys and values take, told before it is taken; and the store that they are
+//! swapped to.
+//!
+//! ```text
+//! pool    [ n_layers ][ n_blocks ][ block ]        one buffer, what forward passes read and write
+//! store   [ n_host_blocks ][ n_layers ][ block ]   one buffer, all layers of a block together
+//! ```
+//!
+//! Both are taken once, at the start, and never grow. [`KvFootprint`] is the only arithmetic: whoever
+//! allocates passes its sizes on, whoever predicts prints them, so the two cannot disagree.
+//!
+//! Moving a block copies its bytes as they are, scales and padding included, so what comes back is
+//! what went: `n_layers` copies of tens of KiB each. One thread does it. That fills a memory channel
+//! or two; a team would only pay where whole sequences move, and those moves are what the scheduler
+//! avoids.
+
+use pelton_kernels::{KvDtype, KvShape};
+use pelton_tensor::AlignedBuf;
+
+use crate::arch::ArchSpec;
+
+/// The sizes of a KV pool and of its swap store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KvFootprint {
+    /// The pool.
+    pub shape: KvShape,
+    /// Blocks of the store.
+    pub n_host_blocks: usize,
+}
+
+impl KvFootprint {
+    /// One block of `block_size` tokens of a model, and no store.
+    pub fn new(spec: &ArchSpec, dtype: KvDtype, block_size: usize) -> Self {
+        let gqa = spec.layers[0].gqa();
+        let shape = KvShape {
+            n_layers: spec.layers.len(),
+            n_blocks: 1,
+            block_size,
+            n_kv_heads: gqa.n_kv_heads,
+            head_dim: gqa.head_dim,
+            dtype,
+        };
+        Self { shape, n_host_blocks: 0 }
+    }
+
+    /// The same with a pool of so many blocks.
+    #[must_use]
+    pub fn with_blocks(self, n_blocks: usize) -> Self {
+        Self { shape: KvShape { n_blocks, ..self.shape }, ..self }
+    }
+
+    /// The same with a store of as many blocks as `n_bytes` hold.
+    #[must_use]
+    pub fn with_swap_bytes(self, n_bytes: u64) -> Self {
+        let n_blocks = n_bytes / (self.block_bytes() as u64).max(1);
+        // Host blocks are numbered by u32.
+        Self { n_host_blocks: n_blocks.min(u32::MAX.into()) as usize, ..self }
+    }
+
+    /// Blocks with which `n_requests` requests of `context_tokens` tokens never wait for one: one
+    /// more than they fill, for a copy.
+    pub fn blocks_for(context_tokens: usize, block_size: usize, n_requests: usize) -> usize {
+        context_tokens.div_ceil(block_size).saturating_mul(n_requests).saturating_add(1)
+    }
+
+    /// Bytes of one block over all layers, scales and padding included.
+    pub fn block_bytes(&self) -> usize {
+        self.shape.bytes_per_block()
+    }
+
+    /// Bytes of the pool: what it comes to take once every block was used. `None` where no address
+    /// space holds them.
+    pub fn pool_bytes(&self) -> Option<usize> {
+        self.block_bytes().checked_mul(self.shape.n_blocks)
+    }
+
+    /// Bytes of the store, likewise.
+    pub fn swap_bytes(&self) -> Option<usize> {
+        self.block_bytes().checked_mul(self.n_host_blocks)
+    }
+
+    /// Bytes of address space that both reserve, alignment included.
+    pub fn mapped_bytes(&self) -> Option<usize> {
+        let pool = AlignedBuf::mapped_bytes(self.pool_bytes()?)?;
+        pool.checked_add(AlignedBuf::mapped_bytes(self.swap_bytes()?)?)
+    }
+}
+
+/// Host memory for blocks that were swapped out.
+#[derive(Debug)]
+pub struct SwapStore {
+    buffer: AlignedBuf,
+    n_blocks: usize,
+    block_bytes: usize,
+}
+
+impl SwapStore {
+    /// Reserves the store of `footprint`. No page of it is touched before a block is swapped out.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses the memory.
+    pub fn try_new(footprint: &KvFootprint) -> std::io::Result<Self> {
+        let n_bytes = footprint.swap_bytes().ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Ok(Self {
+            buffer: AlignedBuf::try_zeroed(n_bytes)?,
+            n_blocks: footprint.n_host_blocks,
+            block_bytes: footprint.block_bytes(),
+        })
+    }
+
+    /// Bytes reserved.
+    pub fn n_bytes(&self) -> usize {
+        self.buffer.n_bytes()
+    }
+
+    /// Bytes of address space reserved, alignment included.
+    pub fn n_mapped_bytes(&self) -> usize {
+        self.buffer.n_mapped_bytes()
+    }
+
+    /// The bytes of one block.
+    ///
+    /// # Panics
+    ///
+    /// When it does not exist.
+    pub fn block(&self, idx: u32) -> &[u8] {
+        &self.buffer.bytes()[self.range(idx)]
+    }
+
+    /// The bytes of one block, to be written.
+    ///
+    /// # Panics
+    ///
+    /// When it does not exist.
+    pub fn block_mut(&mut self, idx: u32) -> &mut [u8] {
+        let range = self.range(idx);
+        &mut self.buffer.bytes_mut()[range]
+    }
+
+    fn range(&self, idx: u32) -> std::ops::Range<usize> {
+        let (idx, n_blocks) = (idx as usize, self.n_blocks);
+        assert!(idx < n_blocks, "invariant: host block {idx} of {n_blocks}");
+        idx * self.block_bytes..(idx + 1) * self.block_bytes
+    }
+}
