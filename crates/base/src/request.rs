@@ -55,6 +55,8 @@ pub struct Request {
     pub stop_tokens: Vec<TokenId>,
     /// What it asks of the scheduler.
     pub service: ServiceParams,
+    /// A guess at the answer, for drafts; it changes how fast the answer comes and nothing else.
+    pub prediction: Vec<TokenId>,
 }
 
 /// Why an answer ended.
@@ -81,4 +83,8 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Prompt tokens whose KV was found in a cache.
     pub cached_tokens: usize,
+    /// Drafted tokens that became part of the answer.
+    pub accepted_prediction_tokens: usize,
+    /// Drafted tokens that did not.
+    pub rejected_prediction_tokens: usize,
 }

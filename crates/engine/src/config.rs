@@ -1,6 +1,6 @@
 //! What an engine is told at the start, and what it is asked.
 
-use crate::{ControllerConfig, KvCapacity};
+use crate::{ControllerConfig, KvCapacity, SpecConfig};
 use pelton_base::{SamplingParams, ServiceParams, Slo, TokenId, limits};
 use pelton_sched::{
     Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, SchedulerConfig,
@@ -30,6 +30,8 @@ pub struct EngineConfig {
     pub cost: Option<StepCost>,
     /// Who runs when, and what becomes of their KV.
     pub scheduling: SchedulingConfig,
+    /// Whether and how tokens are guessed.
+    pub spec: SpecConfig,
 }
 
 /// The choices of the scheduler, as [`SchedulerConfig`] describes them.
@@ -67,6 +69,7 @@ impl Default for EngineConfig {
             controller: ControllerConfig::default(),
             cost: None,
             scheduling: SchedulingConfig::default(),
+            spec: SpecConfig::default(),
         }
     }
 }
@@ -152,4 +155,6 @@ pub struct NewRequest {
     pub stop_tokens: Vec<TokenId>,
     /// What it asks of the scheduler.
     pub service: ServiceParams,
+    /// A guess at the answer, for drafts; it changes how fast the answer comes and nothing else.
+    pub prediction: Vec<TokenId>,
 }

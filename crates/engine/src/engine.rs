@@ -2,6 +2,7 @@
 
 use crate::feedback::Feedback;
 use crate::mailbox::{Mail, Shared, Shutdown, Submission};
+use crate::spec::{Proposer, Speculation};
 use crate::{
     EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, SampledToken, TokenEvent,
 };
@@ -26,6 +27,20 @@ impl Engine {
     /// Panics if a limit of `config` or the executor's capacity is below its documented minimum,
     /// or if the system refuses a thread.
     pub fn spawn(executor: impl Executor, config: EngineConfig) -> EngineHandle {
+        let proposer = config.spec.method.proposer();
+        Self::spawn_with(executor, config, proposer)
+    }
+
+    /// Starts an engine thread that owns `executor`, and `proposer` to draft for it.
+    ///
+    /// # Panics
+    ///
+    /// As [`spawn`](Self::spawn).
+    pub fn spawn_with(
+        executor: impl Executor,
+        config: EngineConfig,
+        proposer: Option<Box<dyn Proposer>>,
+    ) -> EngineHandle {
         let kv = executor.kv_capacity();
         let vocab_size = executor.vocab_size();
         let scheduler_config = config.scheduler(kv, executor.max_context_tokens());
@@ -43,6 +58,7 @@ impl Engine {
             executor,
             scheduler,
             feedback: Feedback::new(&config),
+            speculation: proposer.map(|proposer| Speculation::new(proposer, config.spec)),
             routes: HashMap::new(),
             metrics,
             shared: Arc::clone(&shared),
@@ -71,6 +87,7 @@ struct EngineLoop<E> {
     executor: E,
     scheduler: Scheduler,
     feedback: Feedback,
+    speculation: Option<Speculation>,
     routes: HashMap<RequestId, Route>,
     metrics: EngineMetrics,
     shared: Arc<Shared>,
@@ -152,7 +169,10 @@ impl<E: Executor> EngineLoop<E> {
                 },
             );
             tracing::debug!(id = %request.id, n_prompt, "request taken");
-            self.scheduler.add(request);
+            if let Some(speculation) = &mut self.speculation {
+                speculation.add(&request);
+            }
+            self.scheduler.add_at(request, at);
         }
         for id in mail.aborts {
             if self.scheduler.abort(id) {
@@ -168,6 +188,9 @@ impl<E: Executor> EngineLoop<E> {
         let now = self.shared.clock.tick(started);
         let Papers { plan, execution, updates } = papers;
         let signals = self.feedback.signals(now, self.scheduler.n_running());
+        if let Some(speculation) = &mut self.speculation {
+            speculation.draft(&mut self.scheduler, &signals.cost);
+        }
         self.scheduler.schedule(now, &signals, plan);
         if is_nothing(plan) {
             return;
@@ -188,6 +211,10 @@ impl<E: Executor> EngineLoop<E> {
             Ok(()) => {
                 let now = self.shared.clock.tick(executed);
                 self.feedback.executed(now, &plan.load, executed - ready);
+                if let Some(speculation) = &mut self.speculation {
+                    speculation.learn(plan, &execution.step);
+                    self.metrics.spec = speculation.stats();
+                }
             }
             Err(error) => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
@@ -246,6 +273,9 @@ impl<E: Executor> EngineLoop<E> {
         let n_cached = route.map_or(0, |route| route.usage.cached_tokens);
         self.metrics.cached_prompt_tokens += n_cached as u64;
         self.executor.finished(id);
+        if let Some(speculation) = &mut self.speculation {
+            speculation.finished(id);
+        }
         self.metrics.n_finished += 1;
     }
 

@@ -58,6 +58,7 @@ mod handle;
 mod mailbox;
 mod metrics;
 mod model_executor;
+pub mod spec;
 mod stream;
 
 pub use charts::{Chart, Charts, ChartsSnapshot, Histogram, Latencies, Quantiles};
@@ -70,4 +71,5 @@ pub use executor::{Execution, Executor, KvCapacity};
 pub use handle::EngineHandle;
 pub use metrics::EngineMetrics;
 pub use model_executor::{KvMemory, ModelExecutor, ModelExecutorConfig};
+pub use spec::{SpecConfig, SpecMethod, SpecStats};
 pub use stream::{SampledToken, TokenEvent, TokenStream};

@@ -82,7 +82,8 @@ impl Shared {
         events: mpsc::UnboundedSender<TokenEvent>,
         at: Tick,
     ) -> Result<RequestId, SubmitError> {
-        let NewRequest { prompt, sampling, choice, max_tokens, stop_tokens, service } = request;
+        let NewRequest { prompt, sampling, choice, max_tokens, stop_tokens, service, prediction } =
+            request;
         let mut state = self.lock();
         if state.has_stopped || state.mail.shutdown.is_some() {
             return Err(SubmitError::Stopped);
@@ -98,7 +99,8 @@ impl Shared {
         state.outlook.add(prompt.len(), &service, &self.config);
         let id = RequestId(state.next_id);
         state.next_id += 1;
-        let request = Request { id, prompt, sampling, choice, max_tokens, stop_tokens, service };
+        let request =
+            Request { id, prompt, sampling, choice, max_tokens, stop_tokens, service, prediction };
         state.mail.submissions.push(Submission { request, events, at });
         self.bell.notify_one();
         Ok(id)
@@ -141,7 +143,7 @@ impl Shared {
 
     fn put(&self, state: &mut State, metrics: &EngineMetrics, scheduler: &Scheduler) {
         state.metrics = *metrics;
-        look_out(scheduler, &mut state.outlook);
+        scheduler.outlook(&mut state.outlook);
         for Submission { request, .. } in &state.mail.submissions {
             state.outlook.add(request.prompt.len(), &request.service, &self.config);
         }
@@ -167,10 +169,4 @@ impl Shared {
         // Every critical section leaves the state whole, so a panic elsewhere does not spoil it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What newcomers have to expect of the scheduler. It knows nothing of waiting times, so nothing but
-/// the mailbox counts.
-fn look_out(_: &Scheduler, outlook: &mut Outlook) {
-    *outlook = Outlook::default();
 }

@@ -1,6 +1,6 @@
 //! What the loop counts, always.
 
-use crate::{ChartsSnapshot, Latencies, Limits};
+use crate::{ChartsSnapshot, Latencies, Limits, SpecStats};
 use pelton_sched::StepCost;
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub struct EngineMetrics {
     pub recent: ChartsSnapshot,
     /// Latencies since the start, for an exporter.
     pub latencies: Latencies,
+    /// What speculation did.
+    pub spec: SpecStats,
     /// Gauge: requests that hold blocks.
     pub n_running: usize,
     /// Gauge: requests that wait for blocks, in the mailbox or the scheduler.

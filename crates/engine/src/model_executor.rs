@@ -131,7 +131,10 @@ impl<B: Backend> ModelExecutor<B> {
         tables.extend(plan.blocks.iter().map(|block| block.0));
         logits_rows.clear();
         let samples = plan.sequences.iter().filter(|share| share.samples);
-        logits_rows.extend(samples.map(|share| share.tokens.end - 1));
+        // Of the last known token, and of each draft after it.
+        logits_rows.extend(
+            samples.flat_map(|share| share.tokens.end - 1 - share.n_drafts..share.tokens.end),
+        );
         let mut sequences = emptied(std::mem::take(kept));
         sequences.extend(plan.sequences.iter().map(|share| ForwardSequence {
             rows: share.tokens.clone(),
@@ -186,20 +189,39 @@ where
         let vocab_size = self.decoder.spec().vocab_size;
         let mut rows = self.scratch.logits.chunks_exact_mut(vocab_size);
         for share in plan.sequences.iter().filter(|share| share.samples) {
-            let row = rows.next().expect("invariant: a row of logits per sampling share");
-            let logits = &mut row[..self.n_sampled];
-            // Ends at the first finite one; a checkpoint with NaN in it has none.
-            if !logits.iter().any(|logit| logit.is_finite()) {
-                tracing::error!("no logit is a finite number: the weights seem to be damaged");
-                execution.step.failed.push(share.id);
-                continue;
-            }
             let state =
                 self.states.get_mut(&share.id).expect("invariant: requests are added before plans");
-            let sampled = self.sampler.sample(state, logits, share.n_generated);
-            state.accepted(sampled.token);
-            execution.step.sampled.push((share.id, sampled.token));
-            execution.logprobs.extend(sampled.logprobs.map(|logprobs| (share.id, vec![logprobs])));
+            let tokens = plan.tokens_of(share);
+            let drafts = &tokens[tokens.len() - share.n_drafts..];
+            // Its rows are taken whether they are looked at or not.
+            let rows = rows.by_ref().take(share.n_drafts + 1);
+            let n_before = (execution.step.sampled.len(), execution.logprobs.len());
+            let mut is_right = true;
+            for (i, row) in rows.enumerate() {
+                if !is_right {
+                    continue;
+                }
+                let logits = &mut row[..self.n_sampled];
+                // Ends at the first finite one; a checkpoint with NaN in it has none.
+                if !logits.iter().any(|logit| logit.is_finite()) {
+                    tracing::error!("no logit is a finite number: the weights seem to be damaged");
+                    execution.step.failed.push(share.id);
+                    execution.step.sampled.truncate(n_before.0);
+                    execution.logprobs.truncate(n_before.1);
+                    is_right = false;
+                    continue;
+                }
+                // What plain decoding would sample here; it goes on while the draft is just that.
+                let sampled = self.sampler.sample(state, logits, share.n_generated + i);
+                state.accepted(sampled.token);
+                execution.step.sampled.push((share.id, sampled.token));
+                match (sampled.logprobs, execution.logprobs.last_mut()) {
+                    (None, _) => {}
+                    (Some(logprobs), Some((id, all))) if *id == share.id => all.push(logprobs),
+                    (Some(logprobs), _) => execution.logprobs.push((share.id, vec![logprobs])),
+                }
+                is_right = drafts.get(i) == Some(&sampled.token);
+            }
         }
         Ok(())
     }

@@ -75,6 +75,7 @@ fn requests(sampling: &[SamplingParams], n: usize) -> Vec<Request> {
             max_tokens: 2 * (N_WARM_UP + N_STEPS),
             stop_tokens: vec![TokenId(1000)],
             service: ServiceParams::default(),
+            prediction: Vec::new(),
         })
         .collect()
 }

@@ -20,6 +20,7 @@ fn request(prompt: &[u32], max_tokens: usize) -> NewRequest {
         max_tokens,
         stop_tokens: Vec::new(),
         service: ServiceParams::default(),
+        prediction: Vec::new(),
     }
 }
 
@@ -38,6 +39,7 @@ fn requests() -> Vec<NewRequest> {
             max_tokens: 3 + i as usize * 3 % 29,
             stop_tokens: if i % 5 == 0 { vec![TokenId(i)] } else { Vec::new() },
             service: ServiceParams::default(),
+            prediction: Vec::new(),
         })
         .collect()
 }

@@ -73,6 +73,7 @@ fn requests() -> Vec<NewRequest> {
             max_tokens: if i == 3 { 24 } else { 8 + i as usize },
             stop_tokens: Vec::new(),
             service: ServiceParams::default(),
+            prediction: Vec::new(),
         })
         .collect()
 }
@@ -259,6 +260,7 @@ fn rows_of_padding_are_neither_sampled_nor_reported() {
             max_tokens: 60,
             stop_tokens: Vec::new(),
             service: ServiceParams::default(),
+            prediction: Vec::new(),
         })
         .into();
     let run = |sampled_vocab| {

@@ -51,6 +51,7 @@ fn request(id: u64) -> Request {
         max_tokens: 100,
         stop_tokens: Vec::new(),
         service: ServiceParams::default(),
+        prediction: Vec::new(),
     }
 }
 

@@ -212,6 +212,7 @@ impl Llm {
                     max_tokens: generation.max_tokens.map_or(room, |most| most.min(room)),
                     stop_tokens: stop_tokens.clone(),
                     service: ServiceParams::default(),
+                    prediction: Vec::new(),
                 })?;
                 streams.push((stream, prompt.len()));
             }

@@ -34,6 +34,7 @@ fn request(id: u64) -> Request {
             slo: Slo { ttft: Some(Duration::from_secs(1)), tpot: Some(Duration::from_secs(1)) },
             ..ServiceParams::default()
         },
+        prediction: Vec::new(),
     }
 }
 

@@ -50,6 +50,17 @@ pub(crate) struct Host {
     pub(crate) n_tokens: usize,
 }
 
+/// What a sequence takes at its admission.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Tokens for which it takes blocks.
+    pub(crate) n_reserved: usize,
+    /// Blocks that its table can come to hold.
+    pub(crate) n_most_blocks: usize,
+    /// Blocks that must be left for others.
+    pub(crate) n_spare: usize,
+}
+
 /// How a sequence begins to run.
 #[derive(Debug)]
 pub(crate) struct Admission {
@@ -114,19 +125,18 @@ impl Kv {
         self.tree.find(sequence.namespace, &sequence.tokens[..n_matchable], &mut self.found)
     }
 
-    /// Blocks for `n_reserved` tokens of a sequence, as many as possible shared; `None` when fewer
-    /// than `n_spare` blocks would be left. `found` is what [`find`](Self::find) just found.
+    /// Blocks for a sequence, as many as possible shared; `None` when too few would be left. `found` is what [`find`](Self::find) just found.
     pub(crate) fn admit(
         &mut self,
         found: &RadixMatch,
         host: Option<&Host>,
-        [n_reserved, n_spare]: [usize; 2],
+        sizes: Sizes,
         output: &mut SchedulerOutput,
     ) -> Option<Admission> {
         let n_full = found.n_full;
-        let n_own = n_reserved.div_ceil(self.block_size) - n_full;
+        let n_own = sizes.n_reserved.div_ceil(self.block_size) - n_full;
         let n_available = self.n_free_with(self.tree.n_evictable_beside(found));
-        if n_available < n_own + n_spare {
+        if n_available < n_own + sizes.n_spare {
             return None;
         }
         let lock = self.tree.lock(found);
@@ -136,7 +146,7 @@ impl Kv {
         if let Some((block, _)) = partial {
             self.pool.retain(block);
         }
-        let mut table = BlockTable::new(&mut self.pool, &self.found, n_reserved);
+        let mut table = BlockTable::new(&mut self.pool, &self.found, sizes.n_most_blocks);
         self.make_free(n_own);
         let mut copied = partial;
         if let (true, Some((block, _))) = (self.pool.n_free() < n_own, partial) {
@@ -163,17 +173,17 @@ impl Kv {
         Some(Admission { held, n_computed, n_shared })
     }
 
-    /// Blocks for `n_reserved` tokens of another choice of `parent`, which has computed the first
+    /// Blocks for another choice of `parent`, which has computed the first
     /// `n_shared` tokens: full blocks are shared, the rest of the last is copied.
     pub(crate) fn fork(
         &mut self,
         parent: (&mut Held, &Sequence),
         n_shared: usize,
-        [n_reserved, n_spare]: [usize; 2],
+        sizes: Sizes,
         output: &mut SchedulerOutput,
     ) -> Option<Admission> {
         let (n_full, n_part) = (n_shared / self.block_size, n_shared % self.block_size);
-        let n_own = n_reserved.div_ceil(self.block_size) - n_full;
+        let n_own = sizes.n_reserved.div_ceil(self.block_size) - n_full;
         let (held, sequence) = parent;
         // In the cache, so that both pin what they share; nobody else finds it in a namespace of one.
         self.offer(held, sequence, n_full);
@@ -181,11 +191,11 @@ impl Kv {
         let prefix = &sequence.tokens[..n_full * self.block_size];
         let found = self.tree.find(sequence.namespace, prefix, &mut self.found);
         let n_available = self.n_free_with(self.tree.n_evictable_beside(&found));
-        if n_available < n_own + n_spare {
+        if n_available < n_own + sizes.n_spare {
             return None;
         }
         let lock = self.tree.lock(&found);
-        let mut table = BlockTable::new(&mut self.pool, &self.found, n_reserved);
+        let mut table = BlockTable::new(&mut self.pool, &self.found, sizes.n_most_blocks);
         self.make_free(n_own);
         table.extend(self.pool.allocate(n_own).expect("invariant: made free"));
         if n_part > 0 {

@@ -109,13 +109,19 @@ impl Scheduler {
         }
     }
 
-    /// Takes a request in, as having arrived now: at the time of the last plan.
+    /// Takes a request in, as having arrived at the time of the last plan; see
+    /// [`add_at`](Self::add_at).
+    pub fn add(&mut self, request: Request) {
+        self.add_at(request, self.now);
+    }
+
+    /// Takes a request in that arrived at `at`, which is no earlier than the arrival of those before.
     ///
     /// # Panics
     ///
     /// Panics if [`admits`](Self::admits) refuses the request, which the caller has asked before, or
     /// if a live one has its name.
-    pub fn add(&mut self, request: Request) {
+    pub fn add_at(&mut self, request: Request, at: Tick) {
         if let Err(refusal) = self.admits(request.prompt.len(), request.max_tokens) {
             panic!("{} can never run: {refusal}", request.id);
         }
@@ -125,7 +131,7 @@ impl Scheduler {
         let slo = service.slo.or(terms.slo);
         let priority = i64::from(service.priority);
         let arrival = Arrival {
-            at: self.now,
+            at,
             priority: match self.config.priority_order {
                 PriorityOrder::LowFirst => priority,
                 PriorityOrder::HighFirst => -priority,
@@ -143,7 +149,7 @@ impl Scheduler {
         self.queue.push(Parked::Waiting(Waiting(Sequence {
             id,
             standing: Standing::new(self.policy.rank(&arrival), self.next_arrival),
-            arrived_at: self.now,
+            arrived_at: at,
             tenant,
             namespace,
             slo,
@@ -153,6 +159,8 @@ impl Scheduler {
             max_tokens,
             stop_tokens,
             n_cached: None,
+            n_accepted: 0,
+            n_rejected: 0,
             first_token_at: None,
         })));
         self.next_arrival += 1;

@@ -53,6 +53,9 @@ pub(crate) struct Sequence {
     pub(crate) stop_tokens: Vec<TokenId>,
     /// Prompt tokens found in the cache at the first admission; `None` before it.
     pub(crate) n_cached: Option<usize>,
+    /// Drafts that were right, and that were not.
+    pub(crate) n_accepted: usize,
+    pub(crate) n_rejected: usize,
     /// When the first plan after its first token was made.
     pub(crate) first_token_at: Option<Tick>,
 }
@@ -72,6 +75,8 @@ impl Sequence {
             prompt_tokens: self.n_prompt,
             completion_tokens: self.n_generated(),
             cached_tokens: self.n_cached.unwrap_or(0),
+            accepted_prediction_tokens: self.n_accepted,
+            rejected_prediction_tokens: self.n_rejected,
         }
     }
 
@@ -242,6 +247,8 @@ impl Running {
             // The last sampled token has no KV yet; the drafts before it were right.
             (true, 1..) if n_sampled <= n_drafts + 1 => {
                 self.n_computed += n_known + n_sampled - 1;
+                self.sequence.n_accepted += n_sampled - 1;
+                self.sequence.n_rejected += n_drafts + 1 - n_sampled;
                 let finish = self.sequence.append(sampled, context);
                 self.n_computed = self.n_computed.min(self.sequence.tokens.len());
                 finish

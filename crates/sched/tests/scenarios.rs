@@ -124,6 +124,7 @@ fn request(words: &[&str]) -> Request {
         max_tokens: number(words, "max"),
         stop_tokens: value(words, "stop").map(tokens).unwrap_or_default(),
         service: service(words),
+        prediction: Vec::new(),
     }
 }
 

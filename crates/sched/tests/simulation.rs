@@ -231,6 +231,7 @@ fn live(workload: &Workload) -> Totals {
                 max_tokens,
                 stop_tokens: if stops { vec![STOP] } else { Vec::new() },
                 service,
+                prediction: Vec::new(),
             };
             scheduler.add(request.clone());
             latest = Some(request.clone());

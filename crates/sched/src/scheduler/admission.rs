@@ -7,7 +7,7 @@
 
 use super::Scheduler;
 use crate::budget::Budget;
-use crate::kv::Admission;
+use crate::kv::{Admission, Sizes};
 use crate::queue::Spot;
 use crate::sequence::{Running, Sequence};
 use crate::{Batching, KvAllocation, RadixMatch, SchedulerOutput};
@@ -111,7 +111,12 @@ impl Scheduler {
             (false, false) => self.config.watermark_blocks(),
             (false, true) => self.config.recovery_blocks(),
         };
-        let sizes = [self.n_reserved(sequence), n_spare];
+        let n_most = sequence.most_tokens(self.config.context_tokens());
+        let sizes = Sizes {
+            n_reserved: self.n_reserved(sequence),
+            n_most_blocks: self.config.blocks_for(n_most),
+            n_spare,
+        };
         let fork = match self.fork_of(sequence) {
             Ok(fork) => fork,
             Err(Deferred) => return Verdict::Deferred,

@@ -177,6 +177,7 @@ impl Subject {
             max_tokens,
             stop_tokens: Vec::new(),
             service: ServiceParams::default(),
+            prediction: Vec::new(),
         };
         Ok(self.engine.submit(request)?)
     }

@@ -1,0 +1,65 @@
+//! How likely drafts are right, as seen so far.
+//!
+//! For each place in a draft, the share of drafts that were accepted there among those whose places
+//! before it were. Old outcomes count less and less, and a few made-up ones stand in for those that a
+//! new sequence does not have yet.
+
+/// Most places that are told apart; those beyond are like the last.
+pub const MOST_PLACES: usize = 16;
+/// Each outcome weighs this much of the one after it.
+const FADING: f32 = 0.9;
+/// Weight of what is believed before anything was seen, in outcomes.
+const PRIOR_WEIGHT: f32 = 2.0;
+
+/// Outcomes of drafts by their place.
+#[derive(Clone, Copy, Debug)]
+pub struct Acceptance {
+    tried: [f32; MOST_PLACES],
+    accepted: [f32; MOST_PLACES],
+}
+
+impl Default for Acceptance {
+    fn default() -> Self {
+        Self { tried: [0.0; MOST_PLACES], accepted: [0.0; MOST_PLACES] }
+    }
+}
+
+impl Acceptance {
+    /// Of `n_drafts` drafts the first `n_accepted` were right.
+    pub fn saw(&mut self, n_drafts: usize, n_accepted: usize) {
+        let n_judged = n_drafts.min(n_accepted + 1).min(MOST_PLACES);
+        for place in 0..n_judged {
+            let was_right = if place < n_accepted { 1.0 } else { 0.0 };
+            self.tried[place] = self.tried[place] * FADING + 1.0;
+            self.accepted[place] = self.accepted[place] * FADING + was_right;
+        }
+    }
+
+    /// Probability that the draft at `place` is right when those before it are; `prior` where nothing
+    /// was seen.
+    pub fn at(&self, place: usize, prior: f32) -> f32 {
+        let place = place.min(MOST_PLACES - 1);
+        (self.accepted[place] + PRIOR_WEIGHT * prior) / (self.tried[place] + PRIOR_WEIGHT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_lately_is_what_is_expected() {
+        let mut acceptance = Acceptance::default();
+        assert_eq!(acceptance.at(0, 0.5), 0.5);
+        for _ in 0..100 {
+            acceptance.saw(4, 2);
+        }
+        assert!(acceptance.at(0, 0.5) > 0.9 && acceptance.at(1, 0.5) > 0.9);
+        assert!(acceptance.at(2, 0.5) < 0.1);
+        assert_eq!(acceptance.at(3, 0.5), 0.5, "never judged");
+        for _ in 0..20 {
+            acceptance.saw(4, 4);
+        }
+        assert!(acceptance.at(2, 0.5) > 0.8);
+    }
+}

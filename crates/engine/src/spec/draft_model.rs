@@ -1,0 +1,230 @@
+//! Drafts by a smaller model of the same vocabulary.
+//!
+//! ```text
+//! known    [ t t t t t t | t t ]     what the target has: its KV exists here for the first part
+//! catch up             └─────┘       one pass over all rows: KV of the rest, logits of the last
+//! draft 1, 2, ... k                  a pass each over the rows that want more
+//! ```
+//!
+//! The drafts of a step are forgotten at the next: what was accepted is then among the known tokens,
+//! and what was rejected is overwritten. Each draft is drawn with the parameters and the random number
+//! that the target will use at its place, so two models that agree draw the same token at any
+//! temperature.
+//!
+//! Memory: KV blocks of its own. A row that finds none gets no drafts.
+
+use super::{Proposer, ProposerError, Row};
+use crate::{ExecutorError, KvMemory};
+use pelton_base::{Request, RequestId, SamplingParams, TokenId};
+use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence};
+use pelton_sampling::{Sampler, SamplerState};
+use std::collections::HashMap;
+
+/// Most tokens of one pass, so that a long prompt does not hold the step up for long.
+const CHUNK: usize = 512;
+
+/// A model that drafts.
+pub struct DraftModel<B: Backend> {
+    decoder: Decoder<B>,
+    kv: B::Kv,
+    block_size: usize,
+    /// Free blocks.
+    free: Vec<u32>,
+    sequences: HashMap<RequestId, Sequence>,
+    sampler: Sampler,
+    logits: Vec<f32>,
+    n_sampled: usize,
+}
+
+struct Sequence {
+    /// Tokens whose KV exists.
+    computed: Vec<TokenId>,
+    table: Vec<u32>,
+    state: SamplerState,
+}
+
+/// A row in one pass.
+struct Share {
+    /// Index among the rows of the step.
+    row: usize,
+    tokens: Vec<TokenId>,
+    first_position: usize,
+}
+
+impl<B: Backend> DraftModel<B> {
+    /// Takes a model whose first `n_sampled` tokens are those of the target, and allocates its KV.
+    ///
+    /// # Errors
+    ///
+    /// When not even one block fits, or the system refuses the memory.
+    pub fn new(
+        decoder: Decoder<B>,
+        block_size: usize,
+        memory: KvMemory,
+        n_sampled: usize,
+    ) -> Result<Self, ExecutorError> {
+        let block_bytes = decoder.kv_bytes_per_block(block_size);
+        let (n_blocks, n_bytes) = match memory {
+            KvMemory::Blocks(n) => (n as usize, (n as usize).saturating_mul(block_bytes)),
+            KvMemory::Bytes(n_bytes) => (n_bytes / block_bytes.max(1), n_bytes),
+        };
+        let n_blocks = n_blocks.min(u32::MAX as usize / block_size);
+        if n_blocks == 0 {
+            return Err(ExecutorError::KvTooSmall { n_bytes, block_bytes });
+        }
+        let kv = decoder
+            .try_new_kv(n_blocks, block_size)
+            .map_err(|source| ExecutorError::KvRefused { n_blocks, block_bytes, source })?;
+        let n_sampled = n_sampled.min(decoder.spec().vocab_size);
+        Ok(Self {
+            decoder,
+            kv,
+            block_size,
+            free: (0..n_blocks as u32).rev().collect(),
+            sequences: HashMap::new(),
+            sampler: Sampler::new(),
+            logits: Vec::new(),
+            n_sampled,
+        })
+    }
+
+    /// Blocks for `n_tokens` tokens of a sequence; `false` when there are not enough.
+    fn grow(free: &mut Vec<u32>, table: &mut Vec<u32>, n_blocks: usize) -> bool {
+        let n_missing = n_blocks.saturating_sub(table.len());
+        let Some(split) = free.len().checked_sub(n_missing) else { return false };
+        table.extend(free.drain(split..));
+        true
+    }
+
+    /// One pass over the model; a row of logits per share whose last token is wanted.
+    fn forward(&mut self, shares: &[Share], ids: &[RequestId]) {
+        let tokens: Vec<TokenId> =
+            shares.iter().flat_map(|share| share.tokens.iter().copied()).collect();
+        let (mut sequences, mut last_rows, mut first) = (Vec::new(), Vec::new(), 0);
+        for share in shares {
+            let end = first + share.tokens.len();
+            sequences.push(ForwardSequence {
+                rows: first..end,
+                first_position: share.first_position,
+                block_table: &self.sequences[&ids[share.row]].table,
+                tree: None,
+            });
+            last_rows.push(end - 1);
+            first = end;
+        }
+        let input =
+            ForwardInput { tokens: &tokens, sequences: &sequences, logits_rows: &last_rows };
+        self.decoder.forward(&mut self.kv, &input, &mut self.logits);
+        for share in shares {
+            let sequence = self.sequences.get_mut(&ids[share.row]).expect("invariant: just used");
+            sequence.computed.truncate(share.first_position);
+            sequence.computed.extend_from_slice(&share.tokens);
+        }
+    }
+
+    /// Draws a draft for each share from the row of logits that it got.
+    fn draw(&mut self, shares: &[Share], ids: &[RequestId], n_outputs: &[usize]) -> Vec<TokenId> {
+        let vocab = self.decoder.spec().vocab_size;
+        let rows = self.logits.chunks_exact_mut(vocab).zip(shares);
+        rows.map(|(logits, share)| {
+            let sequence =
+                self.sequences.get_mut(&ids[share.row]).expect("invariant: just computed");
+            let row = &mut logits[..self.n_sampled];
+            self.sampler.sample(&mut sequence.state, row, n_outputs[share.row]).token
+        })
+        .collect()
+    }
+
+    /// Computes what rows know and the draft model does not, all but the last chunk of each; the last
+    /// chunk comes back, to be computed together.
+    fn catch_up(&mut self, rows: &[Row<'_>], ids: &[RequestId]) -> Vec<Share> {
+        let context = self.decoder.spec().max_context;
+        let mut shares = Vec::new();
+        for (i, row) in rows.iter().enumerate() {
+            let n_most = row.tokens.len() + row.n_drafts;
+            let Some(sequence) = self.sequences.get_mut(&row.id) else { continue };
+            let n_blocks = n_most.div_ceil(self.block_size);
+            if n_most > context || !Self::grow(&mut self.free, &mut sequence.table, n_blocks) {
+                continue;
+            }
+            let known = sequence.computed.iter().zip(row.tokens);
+            let n_valid = known.take_while(|(a, b)| a == b).count().min(row.tokens.len() - 1);
+            let mut first_position = n_valid;
+            while row.tokens.len() - first_position > CHUNK {
+                let tokens = row.tokens[first_position..][..CHUNK].to_vec();
+                self.forward(&[Share { row: i, tokens, first_position }], ids);
+                first_position += CHUNK;
+            }
+            let tokens = row.tokens[first_position..].to_vec();
+            shares.push(Share { row: i, tokens, first_position });
+        }
+        shares
+    }
+}
+
+impl<B> Proposer for DraftModel<B>
+where
+    B: Backend + 'static,
+    Decoder<B>: Send,
+{
+    fn name(&self) -> &'static str {
+        "draft"
+    }
+
+    fn add(&mut self, request: &Request) {
+        // Penalties and biases look at tokens that may still be rejected: the target's business.
+        let sampling = SamplingParams {
+            logit_bias: Vec::new(),
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logprobs: None,
+            ..request.sampling.clone()
+        };
+        let state = SamplerState::new(&sampling, &request.prompt, request.choice);
+        let sequence = Sequence { computed: Vec::new(), table: Vec::new(), state };
+        self.sequences.insert(request.id, sequence);
+    }
+
+    fn look(&mut self, _row: &Row<'_>, most: usize) -> (usize, usize) {
+        (most, 0)
+    }
+
+    fn propose(&mut self, rows: &mut [Row<'_>]) -> Result<(), ProposerError> {
+        let ids: Vec<RequestId> = rows.iter().map(|row| row.id).collect();
+        let mut n_outputs: Vec<usize> =
+            rows.iter().map(|row| row.tokens.len() - row.n_prompt).collect();
+        let mut shares = self.catch_up(rows, &ids);
+        while !shares.is_empty() {
+            self.forward(&shares, &ids);
+            let drafts = self.draw(&shares, &ids, &n_outputs);
+            let mut next = Vec::new();
+            for (share, draft) in shares.into_iter().zip(drafts) {
+                let row = &mut rows[share.row];
+                row.drafts.push(draft);
+                n_outputs[share.row] += 1;
+                if row.drafts.len() < row.n_drafts {
+                    let first_position = share.first_position + share.tokens.len();
+                    next.push(Share { row: share.row, tokens: vec![draft], first_position });
+                }
+            }
+            shares = next;
+        }
+        Ok(())
+    }
+
+    fn finished(&mut self, id: RequestId) {
+        if let Some(sequence) = self.sequences.remove(&id) {
+            self.free.extend(sequence.table);
+        }
+    }
+}
+
+impl<B: Backend> std::fmt::Debug for DraftModel<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DraftModel")
+            .field("n_free_blocks", &self.free.len())
+            .field("n_sequences", &self.sequences.len())
+            .finish_non_exhaustive()
+    }
+}

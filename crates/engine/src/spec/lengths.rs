@@ -1,0 +1,127 @@
+//! How many drafts a step should verify: as many as bring the most tokens per second.
+//!
+//! ```text
+//! E = expected tokens of the step       at first one per row that generates
+//! T = predicted time of the step        at first that of the plain step
+//! draft by draft, the likeliest first:  p = probability that it and all before it are right
+//!                                       c = what one more row costs
+//!     take it while p / c > E / T       then E += p, T += c
+//! ```
+//!
+//! Taking the best ratio first and stopping where it no longer raises the average gives the largest
+//! `E / T` that there is, for any mix of sequences; no drafts at all is one of the answers.
+//!
+//! Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023
+//! (expected tokens); Liu et al., "Optimizing Speculative Decoding for Serving LLMs Using Goodput",
+//! 2024 (length by load). Where those choose one length for all, this chooses per sequence.
+
+use pelton_sched::{StepCost, StepLoad};
+
+/// What may be verified for one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// Position of the first draft: tokens that each attends to.
+    pub position: usize,
+    /// Drafts at hand.
+    pub n_drafts: usize,
+    /// Probability that the draft at a place is right when those before it are, by place.
+    pub rates: [f32; super::acceptance::MOST_PLACES],
+}
+
+/// Chooses how many drafts of each offer to verify beside `load`, and writes it to `lengths`; zero
+/// everywhere while nothing is priced. Making a draft takes `draft_ns`.
+pub fn choose(
+    offers: &[Offer],
+    load: &StepLoad,
+    n_rows: usize,
+    cost: &StepCost,
+    draft_ns: f64,
+    lengths: &mut Vec<usize>,
+) {
+    lengths.clear();
+    lengths.resize(offers.len(), 0);
+    if !cost.is_known() || n_rows == 0 {
+        return;
+    }
+    let mut expected = n_rows as f64;
+    let mut time = cost.step_ns(load).max(1) as f64;
+    // Of each sequence the next draft is the only one in question: the one after it is less likely.
+    let mut chances: Vec<f64> = offers.iter().map(|offer| chance(offer, 0, 1.0)).collect();
+    loop {
+        let best = (0..offers.len())
+            .filter(|&i| lengths[i] < offers[i].n_drafts)
+            .map(|i| (chances[i] / (row_ns(cost, offers[i].position + lengths[i]) + draft_ns), i))
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let Some((gain, i)) = best else { return };
+        if gain <= expected / time {
+            return;
+        }
+        expected += chances[i];
+        time += row_ns(cost, offers[i].position + lengths[i]) + draft_ns;
+        lengths[i] += 1;
+        chances[i] = chance(&offers[i], lengths[i], chances[i]);
+    }
+}
+
+fn chance(offer: &Offer, place: usize, before: f64) -> f64 {
+    before * f64::from(offer.rates[place.min(offer.rates.len() - 1)])
+}
+
+/// Nanoseconds of one more row at `position`.
+fn row_ns(cost: &StepCost, position: usize) -> f64 {
+    let mut with = StepLoad::default();
+    with.add_rows(position, 1, 1);
+    let base = cost.step_ns(&StepLoad::default());
+    (cost.step_ns(&with) - base).max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(n_drafts: usize, rate: f32) -> Offer {
+        Offer { position: 100, n_drafts, rates: [rate; super::super::acceptance::MOST_PLACES] }
+    }
+
+    fn lengths(offers: &[Offer], cost: &StepCost) -> Vec<usize> {
+        let mut load = StepLoad::default();
+        for offer in offers {
+            load.add_rows(offer.position, 1, 1);
+        }
+        let mut lengths = Vec::new();
+        choose(offers, &load, offers.len(), cost, 0.0, &mut lengths);
+        lengths
+    }
+
+    const COST: StepCost = StepCost {
+        base_ps: 18_000_000_000,
+        token_ps: 1_300_000_000,
+        sample_ps: 0,
+        attended_ps: 0,
+        moved_block_ps: 0,
+    };
+
+    #[test]
+    fn the_choice_is_the_best_of_all_choices() {
+        for rate in [0.05, 0.3, 0.5, 0.8, 0.95] {
+            let chosen = lengths(&[offer(10, rate)], &COST)[0];
+            // Tokens per nanosecond of each length, by the formula for expected tokens.
+            let speed = |k: usize| {
+                let expected: f64 = (0..=k).map(|i| f64::from(rate).powi(i as i32)).sum();
+                expected / (18e6 + 1.3e6 * (k + 1) as f64)
+            };
+            let best = (0..=10).max_by(|&a, &b| speed(a).total_cmp(&speed(b))).expect("some");
+            assert_eq!(chosen, best, "at rate {rate}");
+        }
+    }
+
+    #[test]
+    fn a_full_batch_drafts_less_and_where_it_pays_most() {
+        let alone = lengths(&[offer(10, 0.7)], &COST)[0];
+        let crowd = lengths(&[offer(10, 0.7); 64], &COST);
+        assert!(crowd.iter().all(|&n| n < alone), "{crowd:?} against {alone}");
+        let mixed = lengths(&[offer(10, 0.9), offer(10, 0.1)], &COST);
+        assert!(mixed[0] > mixed[1], "{mixed:?}");
+        assert_eq!(lengths(&[offer(10, 0.99)], &StepCost::default()), [0], "nothing is priced");
+    }
+}

@@ -1,0 +1,131 @@
+//! Speculative decoding: guess what follows, verify all guesses in one step.
+//!
+//! # The chapter
+//!
+//! ```text
+//! generating rows ─▶ Proposer::look     how many drafts there could be, and how long the match is
+//!                 ─▶ lengths::choose    how many of them are worth their price
+//!                 ─▶ Proposer::propose  the drafts
+//!                 ─▶ Scheduler          verifies them in the next plan, next to everything else
+//! sampled tokens  ─▶ Acceptance         which places of the drafts were right
+//! ```
+//!
+//! **Exact.** A verified row samples each of its places with the processors, the parameters and the
+//! random number that plain decoding would use there, and goes on while the draft is what it sampled:
+//! *sample and match*. So the answer is that of plain decoding token for token, with any proposer, at
+//! any temperature, under any mask, and not only in distribution. For a draft that is a single
+//! sequence this accepts as often as rejection sampling does: `x` with probability `p(x)`.
+//!
+//! **Priced.** Drafts cost rows, and rows cost time; see [`lengths`]. Where nothing pays nothing is
+//! drafted.
+//!
+//! Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023;
+//! Chen et al., "Accelerating Large Language Model Decoding with Speculative Sampling", 2023.
+
+pub mod acceptance;
+mod draft_model;
+pub mod lengths;
+mod ngram;
+mod session;
+mod speculation;
+pub mod suffix;
+
+pub use draft_model::DraftModel;
+pub use ngram::Ngram;
+pub use session::Suffix;
+pub use speculation::{SpecConfig, SpecMethod, SpecStats, Speculation};
+
+use pelton_base::{Request, RequestId, TokenId};
+
+/// One request that generates, as a proposer sees it.
+#[derive(Debug)]
+pub struct Row<'a> {
+    /// Which.
+    pub id: RequestId,
+    /// Prompt, then output.
+    pub tokens: &'a [TokenId],
+    /// How many of them are the prompt.
+    pub n_prompt: usize,
+    /// How many drafts are wanted.
+    pub n_drafts: usize,
+    /// Where they go.
+    pub drafts: &'a mut Vec<TokenId>,
+}
+
+/// Guesses what follows.
+///
+/// The calls for one request are `add`, any number of `look` and `propose`, `finished`.
+pub trait Proposer: Send + std::fmt::Debug {
+    /// Its name in flags and reports.
+    fn name(&self) -> &'static str;
+
+    /// Meets a request.
+    fn add(&mut self, request: &Request);
+
+    /// How many drafts it could make for a row, at most `most`, and how sure it is: the number of
+    /// tokens that its guess rests on, or zero where that says nothing. Sees every row at every step.
+    fn look(&mut self, row: &Row<'_>, most: usize) -> (usize, usize);
+
+    /// Makes up to `n_drafts` drafts for each row; fewer is no failure.
+    ///
+    /// # Errors
+    ///
+    /// Decoding goes on without drafts.
+    fn propose(&mut self, rows: &mut [Row<'_>]) -> Result<(), ProposerError>;
+
+    /// Forgets a request.
+    fn finished(&mut self, id: RequestId);
+}
+
+/// Why a proposer has nothing to say.
+#[derive(Debug, thiserror::Error)]
+#[error("the `{proposer}` proposer failed: {why}")]
+pub struct ProposerError {
+    /// Its name.
+    pub proposer: &'static str,
+    /// What went wrong.
+    pub why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pelton_base::{SamplingParams, ServiceParams};
+
+    pub(super) fn request(prompt: &[u32]) -> Request {
+        Request {
+            id: RequestId(1),
+            prompt: prompt.iter().copied().map(TokenId).collect(),
+            sampling: SamplingParams::greedy(),
+            choice: 0,
+            max_tokens: 100,
+            stop_tokens: Vec::new(),
+            service: ServiceParams::default(),
+            prediction: Vec::new(),
+        }
+    }
+
+    /// What a known request would be offered once it has these tokens.
+    pub(super) fn drafts_for(
+        proposer: &mut impl Proposer,
+        (id, n_prompt): (RequestId, usize),
+        tokens: &[u32],
+        most: usize,
+    ) -> Vec<u32> {
+        let tokens: Vec<TokenId> = tokens.iter().copied().map(TokenId).collect();
+        let mut drafts = Vec::new();
+        let mut row = Row { id, tokens: &tokens, n_prompt, n_drafts: 0, drafts: &mut drafts };
+        (row.n_drafts, _) = proposer.look(&row, most);
+        proposer.propose(&mut [row]).expect("no failure");
+        drafts.iter().map(|token| token.0).collect()
+    }
+
+    /// What a fresh request with these tokens would be offered.
+    pub(super) fn drafts_of(proposer: &mut impl Proposer, tokens: &[u32], most: usize) -> Vec<u32> {
+        let asked = request(tokens);
+        proposer.add(&asked);
+        let drafts = drafts_for(proposer, (asked.id, 1), tokens, most);
+        proposer.finished(asked.id);
+        drafts
+    }
+}
