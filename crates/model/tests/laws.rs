@@ -287,3 +287,31 @@ fn keys_and_values_take_the_memory_that_was_predicted_to_the_byte() {
         }
     }
 }
+
+#[test]
+fn swapped_blocks_keep_every_bit_whatever_is_in_them() {
+    let golden = golden("qwen3");
+    for kv_dtype in KvDtype::ALL {
+        let decoder = load_with_kv(&golden, kv_dtype);
+        for block_size in [1, 5, 16, 24] {
+            let mut kv = decoder.new_kv(5, block_size);
+            let mut store =
+                SwapStore::try_new(&decoder.kv_footprint(5, block_size, 2)).expect("memory");
+            let n_bytes = decoder.kv_bytes_per_block(block_size);
+            // NaNs, infinities and subnormals among them.
+            let block = |seed: usize| -> Vec<u8> {
+                (0..n_bytes).map(|i| (((i * 31 + seed) * (i + 7 * seed + 1)) >> 3) as u8).collect()
+            };
+            (0..5).for_each(|i| kv.write_block(i, &block(i as usize)));
+            decoder.swap_kv_out(&kv, 3, &mut store, 1);
+            decoder.swap_kv_out(&kv, 1, &mut store, 0);
+            decoder.swap_kv_in(&mut kv, &store, 1, 0);
+            decoder.swap_kv_in(&mut kv, &store, 0, 3);
+            for (i, source) in [3, 1, 2, 1, 4].into_iter().enumerate() {
+                let mut bytes = vec![0; n_bytes];
+                kv.read_block(i as u32, &mut bytes);
+                assert!(bytes == block(source), "{kv_dtype}: block {i} of {block_size} tokens");
+            }
+        }
+    }
+}
