@@ -29,6 +29,8 @@ pub struct Generating {
     at: Milestones,
     /// Each prompt counted once.
     prompt_tokens: usize,
+    /// Answers to each prompt.
+    per_prompt: usize,
 }
 
 /// What [`Generating`] is built from.
@@ -40,6 +42,8 @@ pub(crate) struct Start {
     pub(crate) streams: Vec<(TokenStream, usize)>,
     pub(crate) submitted: Instant,
     pub(crate) prompt_tokens: usize,
+    /// Answers to each prompt, at least one; they lie side by side.
+    pub(crate) per_prompt: usize,
 }
 
 struct Choice {
@@ -71,6 +75,7 @@ impl Generating {
             submitted: start.submitted,
             at: Milestones::default(),
             prompt_tokens: start.prompt_tokens,
+            per_prompt: start.per_prompt,
         }
     }
 
@@ -109,12 +114,15 @@ impl Generating {
     }
 
     /// Tokens of all prompts, each counted once, and of all answers so far.
+    ///
+    /// What was found in a cache is told of the first answer to each prompt: the others share its
+    /// prompt, and would count it again.
     pub fn usage(&self) -> Usage {
-        let sum = |count: fn(&Usage) -> usize| self.choices.iter().map(|c| count(&c.usage)).sum();
+        let firsts = self.choices.iter().step_by(self.per_prompt);
         Usage {
             prompt_tokens: self.prompt_tokens,
-            completion_tokens: sum(|u| u.completion_tokens),
-            cached_tokens: sum(|u| u.cached_tokens),
+            completion_tokens: self.choices.iter().map(|c| c.usage.completion_tokens).sum(),
+            cached_tokens: firsts.map(|c| c.usage.cached_tokens).sum(),
         }
     }
 
