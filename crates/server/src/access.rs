@@ -154,6 +154,11 @@ impl Access {
         Ok(Self { tenants })
     }
 
+    /// The tenants, in order.
+    pub fn tenants(&self) -> &[Tenant] {
+        &self.tenants
+    }
+
     /// The names of the tenants, in order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.tenants.iter().map(|tenant| tenant.name.as_str())
