@@ -167,7 +167,10 @@ def a_stream_has_role_text_finish_and_usage(server, client, model):
     )
     chunks = list(stream)
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert chunks[-1].choices == [] and chunks[-1].usage == whole.usage
+    assert chunks[-1].choices == []
+    # What was found in the cache is another matter the second time.
+    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
     text = "".join(c.choices[0].delta.content or "" for c in chunks[:-1])
     assert text == whole.choices[0].message.content

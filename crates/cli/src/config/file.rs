@@ -113,8 +113,11 @@ impl ConfigFile {
         // A snippet would show the lines around the error, which may hold keys.
         let options = serde_saphyr::options! { with_snippet: false };
         serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-            let place = error.location().map(|at| format!(":{}:{}", at.line(), at.column()));
-            format!("{}: {}", place.unwrap_or_default(), error.without_snippet())
+            let why = error.without_snippet().to_string();
+            let Some(at) = error.location() else { return format!(": {why}") };
+            // It is said once, where editors look for it.
+            let again = format!(" at line {}, column {}", at.line(), at.column());
+            format!(":{}:{}: {}", at.line(), at.column(), why.trim_end_matches(&again))
         })
     }
 

@@ -288,6 +288,8 @@ tenants:
         assert_eq!(scheduling.max_wait, Duration::from_millis(1500));
         assert_eq!((scheduling.swap_bytes, all.options.max_batch_tokens), (2 << 30, 256));
         assert!(!scheduling.prefix_cache && scheduling.share_prefixes);
+        let plain = settings("swap_memory: 1048576\nthreads: null\n", &[]).expect("well formed");
+        assert_eq!(plain.options.scheduling.swap_bytes, 1 << 20);
         let names: Vec<&str> = scheduling.tenants.iter().map(|t| t.name.as_str()).collect();
         assert_eq!(names, ["default", "red", "blue"]);
         let red = &scheduling.tenants[1];
@@ -357,6 +359,7 @@ tenants:
                 assert!(line.contains(word), "{word} is missing from {line} for {file}");
             }
             assert!(!line.contains("sk-secret"), "{line}");
+            assert!(!line.contains(" at line "), "{line}");
         }
         let line = settings("", &["--api-key", "sk-secret two"]).expect_err("a blank");
         assert!(line.contains("--api-key") && !line.contains("sk-secret"), "{line}");
