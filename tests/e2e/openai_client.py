@@ -167,7 +167,10 @@ def a_stream_has_role_text_finish_and_usage(server, client, model):
     )
     chunks = list(stream)
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert chunks[-1].choices == [] and chunks[-1].usage == whole.usage
+    assert chunks[-1].choices == []
+    # What was found in the cache is another matter the second time.
+    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
     text = "".join(c.choices[0].delta.content or "" for c in chunks[:-1])
     assert text == whole.choices[0].message.content
@@ -228,6 +231,73 @@ def choices_differ_and_seeds_repeat(server, client, model):
     assert ask(8, 1) != two[:1]
 
 
+def three_choices_share_a_prompt_and_the_best_can_be_kept(server, client, model):
+    def ask(**more):
+        return client.completions.create(
+            model=model, prompt=PROMPT, max_tokens=8, temperature=1.0, seed=7, **more
+        )
+
+    one, three = ask(), ask(n=3)
+    assert [choice.index for choice in three.choices] == [0, 1, 2]
+    texts = [choice.text for choice in three.choices]
+    assert len(set(texts)) == 3 and texts[0] == one.choices[0].text
+    assert three.usage.prompt_tokens == one.usage.prompt_tokens, "the prompt is counted once"
+    ranked = ask(n=3, logprobs=0).choices
+    ranked.sort(key=lambda c: -sum(c.logprobs.token_logprobs) / len(c.logprobs.token_logprobs))
+    best = ask(n=1, best_of=3)
+    assert [choice.text for choice in best.choices] == [ranked[0].text]
+    assert best.usage.completion_tokens == three.usage.completion_tokens, "what is made counts"
+
+
+def priority_targets_and_salt_change_no_token(server, client, model):
+    plain = client.chat.completions.create(
+        model=model, messages=MESSAGES, max_tokens=12, temperature=0
+    )
+    asking = client.chat.completions.create(
+        model=model,
+        messages=MESSAGES,
+        max_tokens=12,
+        temperature=0,
+        service_tier="auto",
+        extra_body={
+            "priority": -1,
+            "slo": {"ttft_ms": 3_600_000, "tpot_ms": 60_000},
+            "cache_salt": "pepper",
+        },
+    )
+    assert asking.choices[0].message.content == plain.choices[0].message.content
+
+
+def cached_tokens_are_told(server, client, model):
+    for answer in (
+        client.completions.create(model=model, prompt=PROMPT, max_tokens=2),
+        client.chat.completions.create(model=model, messages=MESSAGES, max_tokens=2),
+    ):
+        cached = answer.usage.prompt_tokens_details.cached_tokens
+        assert 0 <= cached < answer.usage.prompt_tokens, answer.usage
+    stream = client.completions.create(
+        model=model,
+        prompt=PROMPT,
+        max_tokens=2,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    usage = list(stream)[-1].usage
+    assert 0 <= usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens
+
+
+def metrics_count_what_was_done(server, client, model):
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(server.address + "/metrics", timeout=STEP_SECONDS) as answer:
+        kind, text = answer.headers["content-type"], answer.read().decode()
+    assert kind.startswith("application/openmetrics-text"), kind
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(values["pelton_generation_tokens_total"]) > 0
+    assert float(values['pelton_time_to_first_token_seconds_count{tenant="default"}']) > 0
+    assert 0 <= float(values["pelton_kv_cache_usage_ratio"]) <= 1
+    assert server.get("/ready") == (200, {"status": "ready"})
+
+
 def errors_name_the_parameter(server, client, model):
     def chat(**more):
         given = {"model": model, "messages": MESSAGES, "max_tokens": 2}
@@ -255,7 +325,11 @@ def errors_name_the_parameter(server, client, model):
     refused(complete(suffix="x"), "suffix")
     refused(complete(prompt=""), "prompt")
     refused(complete(prompt=[4_000_000_000]), "prompt")
-    refused(complete(best_of=3), "best_of")
+    refused(complete(best_of=2, n=3), "best_of")
+    refused(complete(best_of=3, stream=True), "best_of")
+    refused(chat(extra_body={"priority": "high"}), "priority")
+    refused(chat(extra_body={"slo": {"ttft_ms": 0}}), "slo.ttft_ms")
+    refused(chat(extra_body={"cache_salt": ""}), "cache_salt")
     refused(complete(prompt="word " * 200_000), "prompt", code="context_length_exceeded")
     chat(tools=[], response_format={"type": "text"}, user="me", metadata={"a": "b"})()
 
@@ -370,6 +444,10 @@ CHECKS = [
     stop_strings_are_honoured,
     log_probabilities_add_up_to_the_text,
     choices_differ_and_seeds_repeat,
+    three_choices_share_a_prompt_and_the_best_can_be_kept,
+    priority_targets_and_salt_change_no_token,
+    cached_tokens_are_told,
+    metrics_count_what_was_done,
     errors_name_the_parameter,
     streams_side_by_side_equal_streams_alone,
     a_client_that_goes_away_frees_its_request,

@@ -12,6 +12,18 @@ pub const STOP_STRING_BYTES: usize = 1024;
 pub const PROMPTS: usize = 64;
 /// Most choices (`n`) of one request.
 pub const CHOICES: usize = 16;
+/// Longest salt of the prefix cache (`cache_salt`), in bytes.
+pub const CACHE_SALT_BYTES: usize = 1024;
+/// Longest latency target of a request, in milliseconds: a day.
+pub const SLO_MS: f64 = 86_400_000.0;
+/// Most tenants of one engine; each has its own figures in the metrics.
+pub const TENANTS: usize = 256;
+/// Longest name of a tenant, in bytes.
+pub const TENANT_NAME_BYTES: usize = 64;
+/// Most API keys of one server.
+pub const API_KEYS: usize = 65_536;
+/// Longest API key, in bytes.
+pub const API_KEY_BYTES: usize = 512;
 /// Most alternatives reported per token (`top_logprobs`).
 pub const TOP_LOGPROBS: usize = 20;
 /// Most entries of a logit bias.

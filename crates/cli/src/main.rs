@@ -13,6 +13,7 @@
 
 mod args;
 mod bench;
+mod config;
 mod failure;
 mod inspect;
 mod interrupt;
@@ -27,6 +28,7 @@ mod serve;
 mod stats;
 mod texts;
 mod tokenize;
+mod units;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -48,7 +50,7 @@ fn main() -> ExitCode {
     install_tracing(cli.verbose);
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
-        Command::Serve(args) => serve::serve(&args),
+        Command::Serve(args) => serve::serve(*args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Logits(args) => logits::logits(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),

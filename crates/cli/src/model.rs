@@ -32,11 +32,11 @@ pub(crate) fn is_embedded(model: &ModelRef) -> bool {
     matches!(model, ModelRef::Embedded { .. })
 }
 
-/// The crates' word for `--compute`.
-pub(crate) fn compute(arg: ComputeArg) -> Compute {
+/// The crates' word for `--compute`, or for its absence.
+pub(crate) fn compute(arg: Option<ComputeArg>) -> Compute {
     match arg {
-        ComputeArg::Auto => Compute::Auto,
-        ComputeArg::F32 => Compute::F32,
+        None | Some(ComputeArg::Auto) => Compute::Auto,
+        Some(ComputeArg::F32) => Compute::F32,
     }
 }
 

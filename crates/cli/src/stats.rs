@@ -198,7 +198,7 @@ mod tests {
             model: "story".to_owned(),
             seed: Some(42),
             finish: FinishReason::Length,
-            usage: Usage { prompt_tokens: 10, completion_tokens: 101, cached_tokens: 0 },
+            usage: Usage { prompt_tokens: 10, completion_tokens: 101, ..Usage::default() },
             load: Duration::from_millis(250),
             timings: Timings {
                 queue_seconds: Some(0.0),
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_token_reads_the_weights_and_the_context_before_it() {
-        let usage = Usage { prompt_tokens: 100, completion_tokens: 50, cached_tokens: 0 };
+        let usage = Usage { prompt_tokens: 100, completion_tokens: 50, ..Usage::default() };
         assert_eq!(bytes_per_token(1000, 2, usage), 1000 + 2 * 125);
     }
 

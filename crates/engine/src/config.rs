@@ -22,7 +22,8 @@ pub struct EngineConfig {
     /// Most tokens of one request, prompt and output together; at least two. The model's context
     /// bounds it too.
     pub max_context_tokens: usize,
-    /// Targets of requests whose tenant has none, and what the controller keeps.
+    /// Targets of requests that state none and whose tenant has none, and what the controller keeps.
+    /// Nobody is refused for their sake.
     pub slo: Slo,
     /// How far and how often the controller moves the limits of a step.
     pub controller: ControllerConfig,
@@ -117,8 +118,6 @@ impl EngineConfig {
             preemption,
             ref tenants,
         } = self.scheduling;
-        let with_targets =
-            |tenant: &TenantConfig| TenantConfig { slo: tenant.slo.or(self.slo), ..tenant.clone() };
         SchedulerConfig {
             n_blocks: kv.n_blocks,
             n_host_blocks: kv.n_host_blocks,
@@ -135,7 +134,8 @@ impl EngineConfig {
             prefix_cache,
             eviction,
             preemption,
-            tenants: tenants.iter().map(with_targets).collect(),
+            slo: self.slo,
+            tenants: tenants.clone(),
         }
     }
 }

@@ -127,8 +127,8 @@ impl<E: Executor> EngineLoop<E> {
         });
         let at = Instant::now();
         for (events, usage, started_at) in routes.chain(unread) {
-            let finish = Some((reason, usage));
-            send(&events, TokenEvent { tokens: Vec::new(), finish, started_at, at });
+            let finish = Some(reason);
+            send(&events, TokenEvent { tokens: Vec::new(), finish, usage, started_at, at });
         }
     }
 
@@ -260,8 +260,8 @@ impl<E: Executor> EngineLoop<E> {
                 Some(last) => charts.tpot.record(now.0, (now.0 - last.0) / u64::from(n), n),
             }
         }
-        let (started_at, ending) = (route.started_at, finish.map(|reason| (reason, usage)));
-        send(&route.events, TokenEvent { tokens, finish: ending, started_at, at });
+        let started_at = route.started_at;
+        send(&route.events, TokenEvent { tokens, finish, usage, started_at, at });
         if finish.is_some() {
             self.forget(id);
         }

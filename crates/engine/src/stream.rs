@@ -21,8 +21,10 @@ pub struct SampledToken {
 pub struct TokenEvent {
     /// New tokens, in order; empty only in an event that ends the answer.
     pub tokens: Vec<SampledToken>,
-    /// Why the answer ended, and the tokens counted; present in the last event only.
-    pub finish: Option<(FinishReason, Usage)>,
+    /// Why the answer ended; present in the last event only.
+    pub finish: Option<FinishReason>,
+    /// Tokens counted so far.
+    pub usage: Usage,
     /// When the first step with a share of this request began; `None` when there was none. Before it
     /// the request was waiting.
     pub started_at: Option<Instant>,

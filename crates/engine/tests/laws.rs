@@ -106,7 +106,8 @@ fn collect(mut stream: TokenStream) -> Answer {
     let mut tokens = Vec::new();
     while let Some(event) = stream.blocking_recv() {
         tokens.extend(event.tokens);
-        if let Some((reason, usage)) = event.finish {
+        if let Some(reason) = event.finish {
+            let usage = event.usage;
             return (tokens, reason, usage);
         }
     }

@@ -1,9 +1,12 @@
 //! What can go wrong between a text and its tokens.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use pelton_base::{ParamError, TokenId};
+use pelton_engine::SubmitError;
 use pelton_model::ModelError;
+use pelton_sched::Refusal;
 use pelton_text::{TemplateError, TextError};
 
 use crate::hub::HubError;
@@ -98,21 +101,91 @@ pub enum LlmError {
     /// A parameter out of its range.
     #[error(transparent)]
     Param(#[from] ParamError),
-    /// Too many requests are waiting.
-    #[error("{n_waiting} requests are waiting already; try again later")]
-    Busy {
-        /// Requests waiting.
-        n_waiting: usize,
+    /// The engine does not take the request now, and may take it later.
+    #[error("{why}; try again in {} s", whole_seconds(*.retry_after))]
+    Refused {
+        /// What there is too much of.
+        overload: Overload,
+        /// The figures, in words.
+        why: String,
+        /// When it may be taken.
+        retry_after: Duration,
     },
     /// The engine accepts nothing any more.
     #[error("the engine is stopping and accepts no more requests")]
     Stopped,
-    /// The engine does not accept the request.
-    #[error("the engine refused the request: {why}")]
-    Refused {
+    /// The engine never takes the request.
+    #[error("the engine does not accept the request: {why}")]
+    Unacceptable {
         /// Why.
         why: String,
     },
+}
+
+/// What there is too much of when a request is not taken now.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Overload {
+    /// Requests that wait, whoever sent them.
+    Queue,
+    /// Waiting requests of one tenant.
+    TenantQueue,
+    /// Work ahead of the request for its first token to come within its target.
+    Deadline,
+}
+
+/// Seconds, rounded up, and never none: "try again now" would be an invitation to a storm.
+pub(crate) fn whole_seconds(wait: Duration) -> u64 {
+    (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
+}
+
+/// When to try again after an engine with too many waiting requests, which says nothing about it.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Why the scheduler does not take a request, in the words of this crate.
+impl From<Refusal> for LlmError {
+    fn from(refusal: Refusal) -> Self {
+        let why = refusal.to_string();
+        match refusal {
+            Refusal::EmptyPrompt => Self::EmptyPrompt,
+            Refusal::NothingToGenerate => {
+                let (param, expected, got) = ("max_tokens", "at least 1", "0".to_owned());
+                Self::Param(ParamError { param, expected, got })
+            }
+            Refusal::PromptTooLong { n_prompt, limit } => {
+                // One token at least must come out.
+                Self::ContextLength { n_prompt, limit, context: limit + 1 }
+            }
+            Refusal::TenantQueueFull { retry_after, .. } => {
+                Self::Refused { overload: Overload::TenantQueue, why, retry_after }
+            }
+            Refusal::DeadlineUnreachable { retry_after, .. } => {
+                Self::Refused { overload: Overload::Deadline, why, retry_after }
+            }
+            _ => Self::Unacceptable { why },
+        }
+    }
+}
+
+/// Why the engine does not take a request; the one place that knows all of its reasons.
+impl From<SubmitError> for LlmError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::Full { limit } => {
+                let why = format!("{limit} requests are waiting already");
+                Self::Refused { overload: Overload::Queue, why, retry_after: RETRY_AFTER }
+            }
+            SubmitError::Stopped => Self::Stopped,
+            SubmitError::Refused(refusal) => refusal.into(),
+            SubmitError::EmptyPrompt => Refusal::EmptyPrompt.into(),
+            SubmitError::NothingToGenerate => Refusal::NothingToGenerate.into(),
+            SubmitError::TooLong { n_prompt, limit } => {
+                Refusal::PromptTooLong { n_prompt, limit }.into()
+            }
+            SubmitError::Invalid(error) => error.into(),
+            other => Self::Unacceptable { why: other.to_string() },
+        }
+    }
 }
 
 impl LlmError {
@@ -124,6 +197,54 @@ impl LlmError {
             Self::Param(error) => Some(error.param),
             Self::NoTemplate { .. } | Self::Template(_) => Some("messages"),
             _ => None,
+        }
+    }
+
+    /// When the same request may be taken, in whole seconds; `None` where it never will, or where
+    /// nobody knows.
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        match self {
+            Self::Refused { retry_after, .. } => Some(whole_seconds(*retry_after)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_for_now_says_when_to_try_again() {
+        let retry_after = Duration::from_millis(2300);
+        let (ttft, expected) = (Duration::from_millis(200), Duration::from_millis(900));
+        let tenant = "blue".to_owned();
+        let full = Refusal::TenantQueueFull { tenant, limit: 4, retry_after };
+        let late = Refusal::DeadlineUnreachable { ttft, expected, retry_after };
+        for (refusal, expected, word) in
+            [(full, Overload::TenantQueue, "`blue`"), (late, Overload::Deadline, "900 ms")]
+        {
+            let error = LlmError::from(refusal);
+            assert_eq!(error.retry_after_seconds(), Some(3), "rounded up");
+            let text = error.to_string();
+            assert!(text.contains(word) && text.ends_with("try again in 3 s"), "{text}");
+            assert!(matches!(error, LlmError::Refused { overload, .. } if overload == expected));
+        }
+        let busy = LlmError::from(SubmitError::Full { limit: 7 });
+        assert_eq!(busy.retry_after_seconds(), Some(1));
+        assert_eq!(whole_seconds(Duration::ZERO), 1);
+    }
+
+    #[test]
+    fn what_is_never_taken_names_its_parameter() {
+        let long = Refusal::PromptTooLong { n_prompt: 9, limit: 7 };
+        for (refusal, param) in [
+            (Refusal::EmptyPrompt, "prompt"),
+            (Refusal::NothingToGenerate, "max_tokens"),
+            (long, "prompt"),
+        ] {
+            let error = LlmError::from(refusal);
+            assert_eq!((error.param(), error.retry_after_seconds()), (Some(param), None));
         }
     }
 }

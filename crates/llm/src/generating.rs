@@ -29,6 +29,8 @@ pub struct Generating {
     at: Milestones,
     /// Each prompt counted once.
     prompt_tokens: usize,
+    /// Answers to each prompt.
+    per_prompt: usize,
 }
 
 /// What [`Generating`] is built from.
@@ -40,6 +42,8 @@ pub(crate) struct Start {
     pub(crate) streams: Vec<(TokenStream, usize)>,
     pub(crate) submitted: Instant,
     pub(crate) prompt_tokens: usize,
+    /// Answers to each prompt, at least one; they lie side by side.
+    pub(crate) per_prompt: usize,
 }
 
 struct Choice {
@@ -71,6 +75,7 @@ impl Generating {
             submitted: start.submitted,
             at: Milestones::default(),
             prompt_tokens: start.prompt_tokens,
+            per_prompt: start.per_prompt,
         }
     }
 
@@ -109,13 +114,22 @@ impl Generating {
     }
 
     /// Tokens of all prompts, each counted once, and of all answers so far.
+    ///
+    /// What was found in a cache is told of the first answer to each prompt: the others share its
+    /// prompt, and would count it again.
     pub fn usage(&self) -> Usage {
-        let sum = |count: fn(&Usage) -> usize| self.choices.iter().map(|c| count(&c.usage)).sum();
+        let firsts = self.choices.iter().step_by(self.per_prompt);
         Usage {
             prompt_tokens: self.prompt_tokens,
-            completion_tokens: sum(|u| u.completion_tokens),
-            cached_tokens: sum(|u| u.cached_tokens),
+            completion_tokens: self.sum(|usage| usage.completion_tokens),
+            cached_tokens: firsts.map(|c| c.usage.cached_tokens).sum(),
+            accepted_prediction_tokens: self.sum(|usage| usage.accepted_prediction_tokens),
+            rejected_prediction_tokens: self.sum(|usage| usage.rejected_prediction_tokens),
         }
+    }
+
+    fn sum(&self, of: fn(&Usage) -> usize) -> usize {
+        self.choices.iter().map(|choice| of(&choice.usage)).sum()
     }
 
     /// Where the time has gone so far.
@@ -129,7 +143,7 @@ impl Generating {
         let mut event = Event { choice: idx, text: String::new(), tokens: vec![], finish: None };
         let mut stopped_by = None;
         // A stream that ends without a reason belongs to an engine that is gone.
-        let mut ended = Some((FinishReason::Aborted, None));
+        let mut ended = Some(FinishReason::Aborted);
         if let Some(received) = received {
             let since = |at: Instant| at.saturating_duration_since(self.submitted);
             let started = received.started_at.map(since);
@@ -139,8 +153,11 @@ impl Generating {
                 self.at.first_token.get_or_insert(at);
                 self.at.last_token = Some(at);
             }
-            ended = received.finish.map(|(reason, usage)| (reason, Some(usage)));
-            let is_stop = matches!(ended, Some((FinishReason::Stop, _)));
+            ended = received.finish;
+            let is_stop = ended == Some(FinishReason::Stop);
+            // The tokens of the answer are counted here: a stop string may end it within a step.
+            let completion_tokens = choice.usage.completion_tokens;
+            choice.usage = Usage { completion_tokens, ..received.usage };
             let n_tokens = received.tokens.len();
             for (i, sampled) in received.tokens.into_iter().enumerate() {
                 let id = sampled.token;
@@ -166,14 +183,7 @@ impl Generating {
                 event.text.push_str(&choice.stop.finish());
             }
         }
-        if let Some((_, Some(usage))) = &ended {
-            choice.usage.cached_tokens = usage.cached_tokens;
-        }
-        let reason = match (stopped_by, ended) {
-            (Some(_), _) => Some(FinishReason::Stop),
-            (None, Some((reason, _))) => Some(reason),
-            (None, None) => None,
-        };
+        let reason = if stopped_by.is_some() { Some(FinishReason::Stop) } else { ended };
         if let Some(reason) = reason {
             // The engine hears of a stop string by the stream being dropped.
             choice.stream = None;

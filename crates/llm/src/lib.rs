@@ -17,6 +17,7 @@
 //! how a step is computed.
 #![forbid(unsafe_code)]
 
+mod best;
 mod defaults;
 mod error;
 mod event;
@@ -27,15 +28,20 @@ mod load;
 mod memory;
 mod reference;
 mod request;
+mod scheduling;
+mod service;
 mod stop;
 mod tuning;
 
-pub use error::LlmError;
+pub use best::BestOf;
+pub use error::{LlmError, Overload};
 pub use event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};
 pub use load::{BLOCK_TOKENS, LlmOptions, LoadProgress};
 pub use reference::{LocalModel, ModelRef};
 pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};
+pub use scheduling::Scheduling;
+pub use service::Service;
 pub use stop::{StopMatcher, StopOutcome};
 pub use tuning::tune;

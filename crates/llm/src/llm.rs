@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pelton_base::{SamplingParams, ServiceParams, TokenId, limits};
-use pelton_engine::{EngineHandle, EngineMetrics, NewRequest, SubmitError};
+use pelton_engine::{EngineHandle, EngineMetrics, NewRequest};
 use pelton_text::{ChatTemplate, EncodeOptions, RenderOptions, Tokenizer};
 
 use crate::error::LlmError;
 use crate::generating::{Generating, Start};
 use crate::request::{ChatRequest, CompletionRequest, Generation, Prompt};
+use crate::service::Namespaces;
 
 /// What an [`Llm`] consists of.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct LlmParts {
     pub eos: Vec<TokenId>,
     /// Sampling that the model's authors recommend, if they recommend any.
     pub sampling: Option<SamplingParams>,
+    /// Whether tenants share cached prefixes.
+    pub share_prefixes: bool,
 }
 
 /// What is known about a loaded model.
@@ -53,6 +56,7 @@ pub struct LlmInfo {
 #[derive(Debug)]
 pub struct Llm {
     parts: LlmParts,
+    namespaces: Namespaces,
 }
 
 impl Llm {
@@ -67,7 +71,8 @@ impl Llm {
             let model = parts.info.name.clone();
             return Err(LlmError::VocabMismatch { model, n_tokenizer, n_embedding });
         }
-        Ok(Self { parts })
+        let namespaces = Namespaces::new(parts.share_prefixes);
+        Ok(Self { parts, namespaces })
     }
 
     /// What is known about the model.
@@ -195,25 +200,34 @@ impl Llm {
         self.check_tokens("logit_bias", biased)?;
         self.check_tokens("stop_token_ids", &generation.stop_tokens)?;
 
+        let n_made = generation.n_made();
         let mut stop_tokens = generation.stop_tokens;
         if !generation.ignore_eos {
             stop_tokens.extend(self.parts.eos.iter().copied());
         }
+        let service = self.namespaces.params(&generation.service);
+        let mut sampling = generation.sampling;
+        if n_made > generation.n {
+            // By which the best are told.
+            sampling.logprobs.get_or_insert(0);
+        }
         let submitted = Instant::now();
-        let mut streams = Vec::with_capacity(prompts.len() * generation.n as usize);
+        let mut streams = Vec::with_capacity(prompts.len() * n_made as usize);
         for prompt in &prompts {
             let room = self.parts.info.context_tokens - prompt.len();
-            for choice in 0..generation.n {
+            let mut first = None;
+            for choice in 0..n_made {
                 // An early return drops the streams at hand, which aborts them.
-                let stream = self.submit(NewRequest {
+                let stream = self.parts.engine.submit(NewRequest {
                     prompt: prompt.clone(),
-                    sampling: generation.sampling.clone(),
+                    sampling: sampling.clone(),
                     choice,
                     max_tokens: generation.max_tokens.map_or(room, |most| most.min(room)),
                     stop_tokens: stop_tokens.clone(),
-                    service: ServiceParams::default(),
+                    service: ServiceParams { fork_of: first, ..service },
                     prediction: Vec::new(),
                 })?;
+                first.get_or_insert(stream.id());
                 streams.push((stream, prompt.len()));
             }
         }
@@ -224,21 +238,8 @@ impl Llm {
             streams,
             submitted,
             prompt_tokens: prompts.iter().map(Vec::len).sum(),
+            per_prompt: n_made as usize,
         }))
-    }
-
-    fn submit(&self, request: NewRequest) -> Result<pelton_engine::TokenStream, LlmError> {
-        let n_prompt = request.prompt.len();
-        self.parts.engine.submit(request).map_err(|error| match error {
-            SubmitError::Full { limit } => LlmError::Busy { n_waiting: limit },
-            SubmitError::Stopped => LlmError::Stopped,
-            SubmitError::EmptyPrompt => LlmError::EmptyPrompt,
-            SubmitError::Invalid(error) => error.into(),
-            SubmitError::TooLong { limit, .. } => {
-                LlmError::ContextLength { n_prompt, limit, context: self.parts.info.context_tokens }
-            }
-            other => LlmError::Refused { why: other.to_string() },
-        })
     }
 
     fn check_prompt(&self, prompt: &[TokenId]) -> Result<(), LlmError> {

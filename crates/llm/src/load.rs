@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pelton_base::SamplingParams;
-use pelton_engine::{Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig};
+use pelton_engine::{
+    Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig, SpecConfig,
+};
 use pelton_model::{
     Compute, KvDtype, LoadOptions, ModelFiles, PackedCache, available_memory_bytes, load_cpu,
 };
@@ -15,9 +17,12 @@ use crate::hub::HubProgress;
 use crate::llm::{Llm, LlmInfo, LlmParts};
 use crate::memory::{KvSizing, UNKNOWN_MEMORY_BYTES};
 use crate::reference::{LocalModel, ModelRef};
+use crate::scheduling::Scheduling;
 
 /// Tokens of one KV block.
 pub const BLOCK_TOKENS: usize = 16;
+/// Most tokens of one KV block: beyond it a block is longer than most requests.
+const MOST_BLOCK_TOKENS: usize = 4096;
 
 /// How a model is loaded and run.
 ///
@@ -42,6 +47,12 @@ pub struct LlmOptions {
     /// Bytes for keys and values; by default what all requests can use, at most half of the memory
     /// that is available.
     pub kv_bytes: Option<u64>,
+    /// Tokens of one KV block: large ones are found faster, small ones share and waste less.
+    pub block_size: usize,
+    /// Who goes first, and what becomes of the keys and values of the others.
+    pub scheduling: Scheduling,
+    /// Whether and how tokens are guessed, to be verified several at once.
+    pub spec: SpecConfig,
     /// Where packed weights are kept for the next start; by default nowhere.
     pub packed_cache: Option<PackedCache>,
     /// What clients call the model; by default [`ModelRef::display_name`].
@@ -60,6 +71,9 @@ impl Default for LlmOptions {
             max_running: engine.max_running_requests,
             max_waiting: engine.max_waiting_requests,
             kv_bytes: None,
+            block_size: BLOCK_TOKENS,
+            scheduling: Scheduling::default(),
+            spec: SpecConfig::default(),
             packed_cache: None,
             name: None,
         }
@@ -123,10 +137,11 @@ impl Llm {
             },
         )?;
         let spec = decoder.spec();
-        let bytes_per_block = decoder.kv_bytes_per_block(BLOCK_TOKENS) as u64;
+        let block_size = options.block_size;
+        let bytes_per_block = decoder.kv_bytes_per_block(block_size) as u64;
         let sizing = KvSizing {
             bytes_per_block,
-            block_size: BLOCK_TOKENS,
+            block_size,
             context_tokens: options.max_context.unwrap_or(spec.max_context),
             n_running: options.max_running,
             limit_bytes: options.kv_bytes,
@@ -138,11 +153,11 @@ impl Llm {
         }
         let plan = sizing.plan().ok_or_else(|| LlmError::Option {
             option: "kv_bytes",
-            why: format!("one block of {BLOCK_TOKENS} tokens takes {bytes_per_block} bytes"),
+            why: format!("one block of {block_size} tokens takes {bytes_per_block} bytes"),
         })?;
         if plan.context_tokens < sizing.context_tokens {
             if options.max_context.is_some() {
-                let needed = bytes_per_block * sizing.context_tokens.div_ceil(BLOCK_TOKENS) as u64;
+                let needed = bytes_per_block * sizing.context_tokens.div_ceil(block_size) as u64;
                 return Err(LlmError::Option {
                     option: "max_context",
                     why: format!(
@@ -171,7 +186,7 @@ impl Llm {
             context_tokens: plan.context_tokens,
             weight_bytes: decoder.weight_bytes() as u64,
             kv_bytes: bytes_per_block * u64::from(plan.n_blocks),
-            kv_bytes_per_token: bytes_per_block / BLOCK_TOKENS as u64,
+            kv_bytes_per_token: bytes_per_block / block_size as u64,
             n_threads: decoder.backend().cpu().team.n_threads(),
         };
         tracing::info!(
@@ -183,29 +198,22 @@ impl Llm {
             threads = info.n_threads,
             "model loaded"
         );
+        let n_host = options.scheduling.swap_bytes / bytes_per_block.max(1);
+        let host_blocks = u32::try_from(n_host).unwrap_or(u32::MAX);
         let executor = ModelExecutor::new(
             decoder,
             ModelExecutorConfig {
-                block_size: BLOCK_TOKENS,
+                block_size,
                 memory: KvMemory::Blocks(plan.n_blocks),
-                host_blocks: 0,
+                host_blocks,
                 sampled_vocab: Some(text.tokenizer.vocab_size()),
             },
         )?;
-        let engine = Engine::spawn(
-            executor,
-            EngineConfig {
-                max_batch_tokens: options.max_batch_tokens,
-                max_chunk_tokens: options.max_batch_tokens,
-                max_running_requests: options.max_running,
-                max_waiting_requests: options.max_waiting,
-                max_context_tokens: plan.context_tokens,
-                ..EngineConfig::default()
-            },
-        );
+        let engine = Engine::spawn(executor, options.engine(plan.context_tokens));
         let TextSide { tokenizer, template, sampling } = text;
-        Self::from_parts(LlmParts { info, tokenizer, template, engine, eos, sampling })
-            .map(Arc::new)
+        let share_prefixes = options.scheduling.share_prefixes;
+        let parts = LlmParts { info, tokenizer, template, engine, eos, sampling, share_prefixes };
+        Self::from_parts(parts).map(Arc::new)
     }
 }
 
@@ -219,6 +227,11 @@ impl LlmOptions {
         positive("max_batch_tokens", Some(self.max_batch_tokens))?;
         positive("max_running", Some(self.max_running))?;
         positive("max_waiting", Some(self.max_waiting))?;
+        if !(1..=MOST_BLOCK_TOKENS).contains(&self.block_size) {
+            let why = format!("expected from 1 to {MOST_BLOCK_TOKENS}, got {}", self.block_size);
+            return Err(LlmError::Option { option: "block_size", why });
+        }
+        self.scheduling.check()?;
         if self.max_context.is_some_and(|n| n < 2) {
             let why = "expected at least 2: a token to read and one to write".to_owned();
             return Err(LlmError::Option { option: "max_context", why });

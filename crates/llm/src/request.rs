@@ -3,6 +3,8 @@
 use pelton_base::{ParamError, SamplingParams, TokenId, limits};
 use pelton_text::Message;
 
+use crate::service::Service;
+
 /// How an answer is generated, apart from what is asked.
 ///
 /// Start from [`Llm::default_generation`](crate::Llm::default_generation), which knows what the
@@ -21,6 +23,11 @@ pub struct Generation {
     pub ignore_eos: bool,
     /// Answers per prompt; each has its own random numbers.
     pub n: u32,
+    /// Answers to make per prompt, of which [`BestOf`](crate::BestOf) keeps `n`; `None` for `n`.
+    /// Their tokens always carry log probabilities.
+    pub best_of: Option<u32>,
+    /// What the answers ask of the scheduler.
+    pub service: Service,
 }
 
 impl Default for Generation {
@@ -32,11 +39,18 @@ impl Default for Generation {
             stop_tokens: Vec::new(),
             ignore_eos: false,
             n: 1,
+            best_of: None,
+            service: Service::default(),
         }
     }
 }
 
 impl Generation {
+    /// Answers that are made per prompt.
+    pub fn n_made(&self) -> u32 {
+        self.best_of.unwrap_or(self.n)
+    }
+
     /// Checks every range.
     ///
     /// # Errors
@@ -53,6 +67,12 @@ impl Generation {
         if !(1..=limits::CHOICES as u32).contains(&self.n) {
             return fail("n", "from 1 to 16", &self.n);
         }
+        if let Some(best_of) = self.best_of
+            && !(self.n..=limits::CHOICES as u32).contains(&best_of)
+        {
+            return fail("best_of", "from `n` to 16", &best_of);
+        }
+        self.service.validate()?;
         if self.stop.len() > limits::STOP_STRINGS {
             return fail("stop", "at most 16 texts", &self.stop.len());
         }

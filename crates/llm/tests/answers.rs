@@ -3,9 +3,12 @@
 mod common;
 
 use common::{CONTEXT, END, Gate, VOCAB, gated_parrot, parrot};
-use pelton_base::{FinishReason, SamplingParams, TokenId};
+use std::time::Duration;
+
+use pelton_base::{FinishReason, SamplingParams, Slo, TenantId, TokenId};
 use pelton_llm::{
-    ChatRequest, CompletionRequest, Event, Generating, Generation, Llm, LlmError, Prompt,
+    BestOf, ChatRequest, CompletionRequest, Event, Generating, Generation, Llm, LlmError, Prompt,
+    Service,
 };
 use pelton_text::Message;
 
@@ -180,7 +183,7 @@ fn dropping_an_answer_frees_its_memory_and_a_full_mailbox_is_an_answer() {
         }
         assert!(others.len() < 40, "never full");
     };
-    assert!(matches!(error, LlmError::Busy { .. }), "{error}");
+    assert!(error.retry_after_seconds() == Some(1), "{error}");
     drop((first, others));
     gate.open();
     let metrics = loop {
@@ -209,4 +212,45 @@ fn a_stopped_engine_ends_answers_and_takes_no_more() {
     assert_eq!(last.expect("an end").reason, FinishReason::Aborted);
     let refused = llm.complete(completion("abc", greedy(1)));
     assert!(matches!(refused, Err(LlmError::Stopped)));
+}
+
+#[test]
+fn what_an_answer_asks_of_the_scheduler_arrives_and_choices_fork_the_first() {
+    let gate = Gate::default();
+    let llm = gated_parrot(&gate, 64);
+    let slo = Slo { ttft: Some(Duration::from_millis(200)), tpot: None };
+    let ask = |salt: Option<&str>| {
+        let service =
+            Service { tenant: TenantId(3), priority: -7, slo, cache_salt: salt.map(str::to_owned) };
+        let generation = Generation { n: 3, service, ..greedy(2) };
+        let prompts = vec![Prompt::Text("abc".to_owned()), Prompt::Text("xyz".to_owned())];
+        let request = CompletionRequest { prompts, generation };
+        gather(llm.complete(request).expect("accepted"));
+    };
+    ask(None);
+    ask(Some("salt"));
+    let heard = gate.heard();
+    assert_eq!(heard.len(), 12);
+    for (i, request) in heard.iter().enumerate() {
+        let service = &request.service;
+        assert_eq!((service.tenant, service.priority, service.slo), (TenantId(3), -7, slo));
+        let first = (i % 3 > 0).then(|| heard[i - i % 3].id);
+        assert_eq!(service.fork_of, first, "request {i}");
+        assert_eq!(service.namespace, heard[i - i % 6].service.namespace, "request {i}");
+    }
+    assert_ne!(heard[0].service.namespace, heard[6].service.namespace, "the salt parts them");
+}
+
+#[test]
+fn the_likeliest_of_several_answers_are_told_by_their_log_probabilities() {
+    let generation = Generation { n: 2, best_of: Some(5), ..greedy(4) };
+    let mut generating = parrot().complete(completion("abc", generation)).expect("accepted");
+    assert_eq!(generating.n_choices(), 5);
+    let mut best = BestOf::new(1, 2, 5);
+    while let Some(event) = generating.blocking_next() {
+        best.add(&event);
+    }
+    // Choices 0 and 3 are the likeliest.
+    assert_eq!(best.choices(), [0, 3]);
+    assert_eq!(generating.usage().completion_tokens, 20, "what was made counts");
 }

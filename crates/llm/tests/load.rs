@@ -144,6 +144,8 @@ fn the_context_can_be_shortened_and_what_does_not_fit_is_refused_by_name() {
     assert_eq!(option_at_fault(home.load(wish).expect_err("no room")), "max_context");
     for (option, options) in [
         ("max_context", LlmOptions { max_context: Some(1), ..small() }),
+        ("block_size", LlmOptions { block_size: 0, ..small() }),
+        ("block_size", LlmOptions { block_size: 1 << 40, ..small() }),
         ("max_running", LlmOptions { max_running: 0, ..small() }),
         ("max_waiting", LlmOptions { max_waiting: 0, ..small() }),
         ("max_batch_tokens", LlmOptions { max_batch_tokens: 0, ..small() }),

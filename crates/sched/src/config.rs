@@ -37,6 +37,9 @@ pub struct SchedulerConfig {
     pub eviction: Eviction,
     /// What becomes of the KV of a request that must give way.
     pub preemption: PreemptionMode,
+    /// Targets of requests that state none and whose tenant has none. They steer; nobody is refused
+    /// for their sake.
+    pub slo: Slo,
     /// Whose requests these are; the first is whoever has no entry. Never empty.
     pub tenants: Vec<TenantConfig>,
 }
@@ -143,6 +146,7 @@ impl SchedulerConfig {
             prefix_cache: true,
             eviction: Eviction::default(),
             preemption: PreemptionMode::default(),
+            slo: Slo::default(),
             tenants: vec![TenantConfig::default()],
         }
     }

@@ -65,6 +65,10 @@ impl Outlook {
         service: &ServiceParams,
         config: &SchedulerConfig,
     ) -> Result<(), Refusal> {
+        if service.fork_of.is_some() {
+            // A part of what was taken already.
+            return Ok(());
+        }
         let (tenant, terms) = terms(service, config);
         let expected = self.expected_ttft(n_prompt, config);
         let n_waiting = self.waiting_by_tenant.get(tenant).copied().unwrap_or(0);
@@ -87,6 +91,7 @@ impl Outlook {
     /// Counts a request that was taken and that the scheduler has not seen yet.
     pub fn add(&mut self, n_prompt: usize, service: &ServiceParams, config: &SchedulerConfig) {
         let (tenant, _) = terms(service, config);
+        let n_prompt = if service.fork_of.is_some() { 1 } else { n_prompt };
         let own = self.cost.prefill_ns(0, n_prompt, config.max_chunk_tokens);
         self.backlog_ns = self.backlog_ns.saturating_add(own);
         self.n_waiting += 1;

@@ -128,7 +128,7 @@ impl Scheduler {
         assert!(!self.is_live(request.id), "{} is here already", request.id);
         let Request { id, prompt, max_tokens, stop_tokens, service, .. } = request;
         let (tenant, terms) = terms(&service, &self.config);
-        let slo = service.slo.or(terms.slo);
+        let slo = service.slo.or(terms.slo).or(self.config.slo);
         let priority = i64::from(service.priority);
         let arrival = Arrival {
             at,

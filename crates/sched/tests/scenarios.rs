@@ -84,7 +84,7 @@ fn config(words: &[&str]) -> SchedulerConfig {
         kv_allocation: choice(words, "kv", KvAllocation::ALL, KvAllocation::name)
             .unwrap_or_default(),
         prefix_cache: value(words, "cache") == Some("on"),
-        eviction: choice(words, "eviction", &Eviction::ALL, Eviction::name).unwrap_or_default(),
+        eviction: choice(words, "eviction", Eviction::ALL, Eviction::name).unwrap_or_default(),
         preemption: choice(words, "preemption", PreemptionMode::ALL, PreemptionMode::name)
             .unwrap_or_default(),
         tenants: weights.enumerate().map(tenant).collect(),

@@ -3,9 +3,9 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use pelton_llm::LlmError;
+use pelton_llm::{LlmError, Overload};
 
-/// Seconds after which a client that was turned away may try again.
+/// Seconds after which a client that was turned away may try again, where nobody knows better.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// An answer `{"error": {"message", "type", "param", "code"}}`.
@@ -13,7 +13,13 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) body: ErrorBody,
+    /// Seconds after which the same request may be taken.
+    retry_after: Option<u64>,
 }
+
+/// Why a request was turned away; goes with the response to whoever counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused(pub(crate) &'static str);
 
 /// What stands inside `error`.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -34,7 +40,7 @@ pub(crate) struct ErrorEnvelope<'a> {
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let body = ErrorBody { message: message.into(), kind, param: None, code: None };
-        Self { status, body }
+        Self { status, body, retry_after: None }
     }
 
     /// A request that cannot be read at all.
@@ -92,6 +98,20 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
     }
 
+    /// A request without the key that it needs.
+    pub(crate) fn no_key() -> Self {
+        let message = "this server needs an API key: send `Authorization: Bearer KEY`";
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message)
+            .code("missing_api_key")
+    }
+
+    /// A key that nobody has.
+    pub(crate) fn wrong_key() -> Self {
+        let message = "the API key is not known to this server";
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message)
+            .code("invalid_api_key")
+    }
+
     /// The server is going away.
     pub(crate) fn draining() -> Self {
         let message = "the server is shutting down and accepts no new requests";
@@ -126,16 +146,22 @@ impl From<LlmError> for ApiError {
     fn from(error: LlmError) -> Self {
         let message = error.to_string();
         match &error {
-            LlmError::Busy { .. } => {
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
-                    .code("rate_limit_exceeded")
+            LlmError::Refused { overload, .. } => {
+                let mut refused =
+                    Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
+                refused.retry_after = error.retry_after_seconds();
+                refused.code(match overload {
+                    Overload::TenantQueue => "tenant_queue_full",
+                    Overload::Deadline => "deadline_unreachable",
+                    _ => "rate_limit_exceeded",
+                })
             }
             LlmError::Stopped => Self::draining(),
             LlmError::ContextLength { .. }
             | LlmError::Text(pelton_text::TextError::TooManyTokens { .. }) => {
                 Self::param("prompt", message).code("context_length_exceeded")
             }
-            LlmError::Refused { .. } | LlmError::Text(_) => Self::malformed(message),
+            LlmError::Unacceptable { .. } | LlmError::Text(_) => Self::malformed(message),
             _ => match error.param() {
                 Some(param) => Self::param(param, message),
                 None => Self::internal(message),
@@ -149,12 +175,60 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, Json(self.envelope())).into_response();
         let headers = response.headers_mut();
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+            let seconds = self.retry_after.unwrap_or(RETRY_AFTER_SECONDS);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Bearer realm=\"pelton\"");
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
         if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
             // The rest of the body is not read, so the connection cannot be used again.
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
+        let is_refusal = matches!(
+            self.status,
+            StatusCode::TOO_MANY_REQUESTS
+                | StatusCode::SERVICE_UNAVAILABLE
+                | StatusCode::UNAUTHORIZED
+        );
+        if let Some(code) = self.body.code.filter(|_| is_refusal) {
+            response.extensions_mut().insert(Refused(code));
+        }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_tells_its_code_and_when_to_try_again() {
+        for (overload, code) in [
+            (Overload::Queue, "rate_limit_exceeded"),
+            (Overload::TenantQueue, "tenant_queue_full"),
+            (Overload::Deadline, "deadline_unreachable"),
+        ] {
+            let retry_after = Duration::from_millis(4100);
+            let error = LlmError::Refused { overload, why: "full".to_owned(), retry_after };
+            let error = ApiError::from(error);
+            assert_eq!((error.body.kind, error.body.code), ("rate_limit_error", Some(code)));
+            let response = error.into_response();
+            assert_eq!(response.status(), 429);
+            assert_eq!(response.headers()[header::RETRY_AFTER], "5");
+            let refused = response.extensions().get::<Refused>().expect("it is counted");
+            assert_eq!(refused.0, code);
+        }
+    }
+
+    #[test]
+    fn a_missing_key_is_asked_for() {
+        let response = ApiError::no_key().into_response();
+        assert_eq!(response.status(), 401);
+        assert_eq!(response.headers()[header::WWW_AUTHENTICATE], "Bearer realm=\"pelton\"");
+        assert!(!response.headers().contains_key(header::RETRY_AFTER));
     }
 }

@@ -8,6 +8,7 @@
 //! - Every error, whatever its cause, is `{"error": {"message", "type", "param", "code"}}`.
 //! - A parameter that is known but not honoured, or not known at all, is refused by name.
 //! - When a client goes away its request is dropped, and the engine frees it within one step.
+//! - With API keys ([`Access`]) nobody gets in without one, and a key is a tenant.
 //! - [`Server`] ends gently: after the first [`Signals`] nothing new is let in (503) and what is
 //!   running is finished; a second one, or the time limit, aborts it.
 //!
@@ -15,8 +16,11 @@
 //! place that chooses a status code.
 #![forbid(unsafe_code)]
 
+mod access;
+mod answering;
 mod connections;
 mod error;
+mod metrics;
 mod patience;
 mod request_id;
 mod routes;
@@ -25,5 +29,6 @@ mod signals;
 mod state;
 mod wire;
 
+pub use access::{Access, AccessError, ApiKey, Tenant};
 pub use serve::{ServeConfig, ServeError, Server};
 pub use signals::{SignalSender, Signals};

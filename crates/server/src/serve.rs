@@ -9,6 +9,7 @@ use pelton_llm::Llm;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use crate::access::Access;
 use crate::connections::{self, FLUSH_TIMEOUT};
 use crate::routes::router;
 use crate::signals::Signals;
@@ -35,6 +36,8 @@ pub struct ServeConfig {
     pub keep_alive: Duration,
     /// Longest time that running requests are waited for after the first signal.
     pub drain_timeout: Duration,
+    /// Who may ask, and as whom.
+    pub access: Access,
 }
 
 impl Default for ServeConfig {
@@ -49,6 +52,7 @@ impl Default for ServeConfig {
             write_timeout: Duration::from_secs(60),
             keep_alive: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(30),
+            access: Access::default(),
         }
     }
 }

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use crate::ServeConfig;
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 
 /// Shared by all handlers; cheap to clone.
 #[derive(Clone, Debug)]
@@ -21,6 +22,7 @@ pub(crate) struct AppState {
 struct Inner {
     llm: Arc<Llm>,
     config: ServeConfig,
+    metrics: Arc<Metrics>,
     created: u64,
     is_draining: AtomicBool,
     n_running: watch::Sender<usize>,
@@ -35,7 +37,9 @@ pub(crate) struct Running {
 
 impl AppState {
     pub(crate) fn new(llm: Arc<Llm>, config: ServeConfig) -> Self {
+        let tenants = config.access.names().map(str::to_owned).collect();
         let inner = Inner {
+            metrics: Arc::new(Metrics::new(Arc::clone(&llm), tenants)),
             llm,
             config,
             created: crate::wire::unix_seconds(),
@@ -51,6 +55,10 @@ impl AppState {
 
     pub(crate) fn config(&self) -> &ServeConfig {
         &self.inner.config
+    }
+
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+        &self.inner.metrics
     }
 
     /// When the server started, in seconds since 1970.

@@ -1,11 +1,14 @@
 //! The command line: what may be said, and the help that teaches it.
 //!
-//! A flag wins over its environment variable, which wins over the model's own
-//! `generation_config.json`, which wins over the built-in value. Contradictions are errors.
+//! A flag wins over its environment variable, which wins over the file of `serve --config` or the
+//! model's own `generation_config.json`, which win over the built-in value. Contradictions are
+//! errors.
 
 mod bench;
 mod model;
 mod sampling;
+mod scheduling;
+mod serve;
 
 use std::num::NonZeroUsize;
 
@@ -17,6 +20,8 @@ pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
 use model::kv_dtype_parser;
 pub(crate) use model::{ComputeArg, ModelArgs};
 pub(crate) use sampling::SamplingArgs;
+pub(crate) use scheduling::{Choice, SchedulingArgs};
+pub(crate) use serve::ServeArgs;
 
 use crate::mode::Mode;
 
@@ -71,6 +76,8 @@ const SERVE_HELP_END: &str = "\
 Examples:
   pelton serve
   pelton serve -m ./my-model --host 0.0.0.0 --port 8080
+  pelton serve --config serve.yaml                       tenants and API keys
+  pelton serve --config serve.yaml --check-config        what that comes to
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"model\": \"story\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
@@ -87,7 +94,7 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Serve a model over an OpenAI-compatible HTTP interface
     #[command(after_help = SERVE_HELP_END)]
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Tell what a model is: architecture, size, memory, tokenizer
     Inspect(InspectArgs),
     /// Print raw logits as JSON lines, to compare with another implementation
@@ -147,6 +154,9 @@ pub(crate) struct RunArgs {
     /// No statistics
     #[arg(short, long, help_heading = "Output")]
     pub(crate) quiet: bool,
+    /// Compute every prompt anew instead of going on where the last one of the chat ended
+    #[arg(long, help_heading = "Machine")]
+    pub(crate) no_prefix_cache: bool,
 }
 
 impl RunArgs {
@@ -168,41 +178,6 @@ impl RunArgs {
     /// The value of `--max-tokens`.
     pub(crate) fn max_tokens(&self) -> Option<usize> {
         self.max_tokens.map(NonZeroUsize::get)
-    }
-}
-
-/// Flags of `pelton serve`.
-#[derive(Args, Debug)]
-pub(crate) struct ServeArgs {
-    /// Where the model is.
-    #[command(flatten)]
-    pub(crate) model: ModelArgs,
-    /// Address to listen on; 0.0.0.0 is every interface
-    #[arg(long, env = "PELTON_HOST", default_value = "127.0.0.1")]
-    pub(crate) host: String,
-    /// Port to listen on; 0 takes a free one
-    #[arg(long, env = "PELTON_PORT", default_value_t = 8000)]
-    pub(crate) port: u16,
-    /// Most requests answered at the same time; others wait [default: 64]
-    #[arg(long, env = "PELTON_MAX_RUNNING", value_name = "N")]
-    max_running: Option<NonZeroUsize>,
-    /// Seconds that running answers get to finish after SIGTERM or Ctrl-C
-    #[arg(long, env = "PELTON_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
-    pub(crate) drain_timeout: u64,
-    /// Name under which clients see the model [default: its own]
-    #[arg(
-        long,
-        env = "PELTON_SERVED_NAME",
-        value_name = "NAME",
-        value_parser = clap::builder::NonEmptyStringValueParser::new()
-    )]
-    pub(crate) served_name: Option<String>,
-}
-
-impl ServeArgs {
-    /// The value of `--max-running`.
-    pub(crate) fn max_running(&self) -> Option<usize> {
-        self.max_running.map(NonZeroUsize::get)
     }
 }
 

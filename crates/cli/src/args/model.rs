@@ -7,6 +7,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use pelton_model::{KvDtype, PackedCache};
 
+use super::Choice;
+
 /// The value of `--packed-cache` without one.
 const BESIDE: &str = "beside";
 
@@ -18,16 +20,11 @@ pub(crate) struct ModelArgs {
     pub(crate) model: Option<String>,
     /// Threads that compute [default: the processors this process may use]
     #[arg(long, env = "PELTON_THREADS", value_name = "N", help_heading = "Machine")]
-    threads: Option<NonZeroUsize>,
+    pub(crate) threads: Option<NonZeroUsize>,
     /// Arithmetic: `auto` uses the fast kernels of the weights' format, `f32` widens everything
-    #[arg(
-        long,
-        env = "PELTON_COMPUTE",
-        value_enum,
-        default_value_t = ComputeArg::Auto,
-        help_heading = "Machine"
-    )]
-    pub(crate) compute: ComputeArg,
+    /// [default: auto]
+    #[arg(long, env = "PELTON_COMPUTE", value_enum, help_heading = "Machine")]
+    pub(crate) compute: Option<ComputeArg>,
     /// How keys and values are kept: fewer bytes hold longer contexts, less exactly [default: bf16,
     /// or f32 with --compute f32]
     #[arg(
@@ -40,7 +37,7 @@ pub(crate) struct ModelArgs {
     pub(crate) kv_dtype: Option<KvDtype>,
     /// Most tokens of one conversation [default: what the model was trained for]
     #[arg(long, env = "PELTON_MAX_CONTEXT", value_name = "N", help_heading = "Machine")]
-    max_context: Option<NonZeroUsize>,
+    pub(crate) max_context: Option<NonZeroUsize>,
     /// Keep the weights as packed for the kernels, beside the model or in DIR: the next start maps
     /// them, which takes a fraction of the time; as many bytes on the disk as the weights take
     #[arg(
@@ -52,7 +49,7 @@ pub(crate) struct ModelArgs {
         default_missing_value = BESIDE,
         help_heading = "Machine"
     )]
-    packed_cache: Option<OsString>,
+    pub(crate) packed_cache: Option<OsString>,
 }
 
 impl ModelArgs {
@@ -80,6 +77,29 @@ impl ModelArgs {
 pub(crate) fn kv_dtype_parser() -> impl TypedValueParser<Value = KvDtype> {
     PossibleValuesParser::new(KvDtype::ALL.map(KvDtype::name))
         .try_map(|name| name.parse::<KvDtype>())
+}
+
+impl Choice for KvDtype {
+    fn all() -> &'static [Self] {
+        &Self::ALL
+    }
+
+    fn name(self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Choice for ComputeArg {
+    fn all() -> &'static [Self] {
+        &[Self::Auto, Self::F32]
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::F32 => "f32",
+        }
+    }
 }
 
 /// Values of `--compute`.

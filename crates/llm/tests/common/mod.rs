@@ -2,7 +2,8 @@
 //!
 //! Token `n` of a greedy answer is token `n` of the prompt, again from its start after its end. With
 //! a temperature the answer begins at a place that depends on seed and choice. After one round a
-//! prompt that ends with `!` is answered with the end token. A prompt with `~` fails.
+//! prompt that ends with `!` is answered with the end token. A prompt with `~` fails. Every third
+//! choice is the likeliest.
 // Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
@@ -30,6 +31,8 @@ pub const CONTEXT: usize = 512;
 pub struct Gate {
     /// `None` is open; otherwise so many more steps may run.
     steps: Arc<(Mutex<Option<usize>>, Condvar)>,
+    /// What the parrot was asked, in order.
+    heard: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Gate {
@@ -57,6 +60,11 @@ impl Gate {
             *n += 1;
         }
         self.steps.1.notify_all();
+    }
+
+    /// What the parrot was asked so far, in order.
+    pub fn heard(&self) -> Vec<Request> {
+        self.heard.lock().expect("not poisoned").clone()
     }
 
     fn pass(&self) {
@@ -88,6 +96,7 @@ impl Executor for Parrot {
     }
 
     fn add(&mut self, request: &Request) {
+        self.gate.heard.lock().expect("not poisoned").push(request.clone());
         self.requests.insert(request.id, request.clone());
     }
 
@@ -117,9 +126,10 @@ impl Executor for Parrot {
             };
             execution.step.sampled.push((share.id, token));
             if let Some(n_top) = request.sampling.logprobs {
-                let top = [(token, -0.5), (TokenId(0), f32::NEG_INFINITY)];
+                let logprob = -0.5 - (request.choice % 3) as f32 / 8.0;
+                let top = [(token, logprob), (TokenId(0), f32::NEG_INFINITY)];
                 let top = top.into_iter().take(n_top).collect();
-                let logprobs = TokenLogprobs { token, logprob: -0.5, top };
+                let logprobs = TokenLogprobs { token, logprob, top };
                 execution.logprobs.push((share.id, vec![logprobs]));
             }
         }
@@ -195,6 +205,7 @@ pub fn gated_parrot(gate: &Gate, max_waiting_requests: usize) -> Arc<Llm> {
         engine: engine(gate, max_waiting_requests),
         eos: vec![END],
         sampling: Some(SamplingParams::greedy()),
+        share_prefixes: false,
     });
     Arc::new(llm.expect("parts that fit"))
 }

@@ -55,7 +55,7 @@ pub enum Eviction {
 
 impl Eviction {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Lru, Self::CostAware];
+    pub const ALL: &[Self] = &[Self::Lru, Self::CostAware];
 
     /// Its name, as [`from_name`](Self::from_name) reads it.
     pub fn name(self) -> &'static str {
@@ -67,7 +67,7 @@ impl Eviction {
 
     /// The one of this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|eviction| eviction.name() == name)
+        Self::ALL.iter().copied().find(|eviction| eviction.name() == name)
     }
 }
 

@@ -4,7 +4,10 @@
 mod chat;
 mod completions;
 mod health;
+mod metrics;
 mod models;
+mod ready;
+mod version;
 
 use std::panic::AssertUnwindSafe;
 
@@ -22,6 +25,9 @@ use crate::state::AppState;
 pub(crate) fn router(state: AppState) -> Router {
     Router::new()
         .route("/health", get(health::handle))
+        .route("/ready", get(ready::handle))
+        .route("/version", get(version::handle))
+        .route("/metrics", get(metrics::handle))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
         .route("/v1/chat/completions", post(chat::handle))
@@ -31,6 +37,7 @@ pub(crate) fn router(state: AppState) -> Router {
             ApiError::wrong_method(request.method().as_str(), request.uri().path())
         })
         .layer(axum::middleware::from_fn(catch_panic))
+        .layer(axum::middleware::from_fn_with_state(state.clone(), crate::access::layer))
         .layer(axum::middleware::from_fn(crate::request_id::layer))
         .with_state(state)
 }

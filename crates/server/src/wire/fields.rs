@@ -61,6 +61,12 @@ impl Fields {
         self.typed(name, "a whole number", Value::as_i64)
     }
 
+    pub(crate) fn i32(&mut self, name: &str) -> Result<Option<i32>, ApiError> {
+        self.typed(name, "a whole number from -2147483648 to 2147483647", |value| {
+            i32::try_from(value.as_i64()?).ok()
+        })
+    }
+
     /// A whole number of 64 bits, with or without sign.
     pub(crate) fn bits64(&mut self, name: &str) -> Result<Option<u64>, ApiError> {
         self.typed(name, "a whole number of 64 bits", |value| {

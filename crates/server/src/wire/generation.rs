@@ -1,6 +1,8 @@
 //! The parameters that shape an answer, the same for every generating endpoint.
 
-use pelton_base::TokenId;
+use std::time::Duration;
+
+use pelton_base::{Slo, TokenId, limits};
 use pelton_llm::Generation;
 use serde_json::Value;
 
@@ -24,6 +26,9 @@ pub(crate) struct GenerationFields {
     stop_tokens: Vec<TokenId>,
     ignore_eos: bool,
     n: Option<u32>,
+    priority: Option<i32>,
+    slo: Slo,
+    cache_salt: Option<String>,
 }
 
 impl GenerationFields {
@@ -43,6 +48,9 @@ impl GenerationFields {
             stop_tokens: token_list(fields, "stop_token_ids")?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
             n: fields.u32("n")?,
+            priority: fields.i32("priority")?,
+            slo: slo(fields)?,
+            cache_salt: fields.string("cache_salt")?,
         })
     }
 
@@ -96,6 +104,10 @@ pub(crate) fn generation(
     generation.stop_tokens = sent.stop_tokens;
     generation.ignore_eos = sent.ignore_eos;
     generation.n = n;
+    let service = &mut generation.service;
+    service.priority = sent.priority.unwrap_or(service.priority);
+    service.slo = sent.slo;
+    service.cache_salt = sent.cache_salt;
     generation.validate().map_err(|error| ApiError::param(error.param, error.to_string()))?;
     Ok(generation)
 }
@@ -129,6 +141,28 @@ pub(crate) fn stream_options(fields: &mut Fields) -> Result<Option<StreamOptions
         }
     };
     Ok(is_stream.then_some(options))
+}
+
+/// Latency targets, in milliseconds.
+fn slo(fields: &mut Fields) -> Result<Slo, ApiError> {
+    let Some(value) = fields.take("slo") else { return Ok(Slo::default()) };
+    let mut inner = Fields::nested("slo", value)?;
+    let mut target = |name: &str| -> Result<Option<Duration>, ApiError> {
+        let Some(value) = inner.take(name) else { return Ok(None) };
+        let ms = value.as_f64().filter(|ms| *ms > 0.0 && *ms <= limits::SLO_MS);
+        let target = ms.map(|ms| Duration::from_secs_f64(ms / 1000.0));
+        // Less than a nanosecond is nothing.
+        match target.filter(|target| !target.is_zero()) {
+            Some(target) => Ok(Some(target)),
+            None => {
+                let expected = "a number of milliseconds above 0 and at most 86400000";
+                Err(wrong(&inner.path(name), expected, &value))
+            }
+        }
+    };
+    let slo = Slo { ttft: target("ttft_ms")?, tpot: target("tpot_ms")? };
+    inner.finish()?;
+    Ok(slo)
 }
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {

@@ -5,9 +5,11 @@ use std::convert::Infallible;
 
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use pelton_llm::{Event, Generating};
+use pelton_base::Usage;
+use pelton_llm::Event;
 use serde::Serialize;
 
+use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
 
@@ -18,7 +20,7 @@ pub(crate) trait StreamState: Send + 'static {
     /// Chunks for one event.
     fn event(&mut self, event: Event, out: &mut Chunks);
     /// Chunks after the last event, also after a failure.
-    fn end(&mut self, generating: &Generating, out: &mut Chunks);
+    fn end(&mut self, usage: Usage, out: &mut Chunks);
 }
 
 /// Chunks that wait to be sent.
@@ -43,7 +45,7 @@ impl Chunks {
 
 struct Stream<S> {
     state: S,
-    generating: Generating,
+    answering: Answering,
     chunks: Chunks,
     is_done: bool,
     /// Held until the client has gone or everything is sent.
@@ -61,11 +63,11 @@ impl<S: StreamState> Stream<S> {
                 return None;
             }
             let has_failed = self.chunks.failure.is_some();
-            let event = if has_failed { None } else { self.generating.next().await };
+            let event = if has_failed { None } else { self.answering.next().await };
             match event {
                 Some(event) => self.state.event(event, &mut self.chunks),
                 None => {
-                    self.state.end(&self.generating, &mut self.chunks);
+                    self.state.end(self.answering.usage(), &mut self.chunks);
                     if let Some(error) = self.chunks.failure.take() {
                         self.chunks.push(&error.envelope());
                     }
@@ -81,12 +83,12 @@ impl<S: StreamState> Stream<S> {
 pub(crate) fn sse(
     app: &AppState,
     running: Running,
-    generating: Generating,
+    answering: Answering,
     mut state: impl StreamState,
 ) -> Response {
     let mut chunks = Chunks::default();
     state.start(&mut chunks);
-    let stream = Stream { state, generating, chunks, is_done: false, _running: running };
+    let stream = Stream { state, answering, chunks, is_done: false, _running: running };
     let events = futures_util::stream::unfold(stream, Stream::next);
     let keep_alive = KeepAlive::new().interval(app.config().keep_alive).text("keep-alive");
     let mut response = Sse::new(events).keep_alive(keep_alive).into_response();

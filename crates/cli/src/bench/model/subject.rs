@@ -189,7 +189,7 @@ impl Subject {
             if self.stop.is_set() {
                 return Ok(None);
             }
-            if event.finish.is_some_and(|(reason, _)| reason != FinishReason::Length) {
+            if event.finish.is_some_and(|reason| reason != FinishReason::Length) {
                 return Err(engine_failed());
             }
             if !event.tokens.is_empty() {

@@ -1,7 +1,7 @@
 //! From the library's events to what clients read.
 
 use pelton_base::Usage;
-use pelton_llm::{Event, EventToken, Generating, LlmError};
+use pelton_llm::{Event, EventToken, LlmError};
 
 use super::types::{
     AnswerMessage, ChatAnswer, ChatChunk, Choice, ChunkChoice, Delta, Logprobs, TokenLogprob,
@@ -154,9 +154,9 @@ impl StreamState for ChunkMaker {
         }
     }
 
-    fn end(&mut self, generating: &Generating, out: &mut Chunks) {
+    fn end(&mut self, usage: Usage, out: &mut Chunks) {
         if self.options.include_usage {
-            out.push(&self.chunk(Vec::new(), Some(generating.usage())));
+            out.push(&self.chunk(Vec::new(), Some(usage)));
         }
     }
 }

@@ -8,6 +8,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
+use crate::access::Caller;
+use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
 use crate::wire::{Head, JsonObject, sse};
@@ -19,25 +21,29 @@ use crate::wire::{Head, JsonObject, sse};
 pub(crate) async fn handle(
     State(state): State<AppState>,
     running: Running,
+    caller: Caller,
     body: JsonObject,
 ) -> Result<Response, ApiError> {
     let llm = state.llm().clone();
     let app = state.clone();
-    let (mut generating, ask) = super::blocking(move || {
+    let (generating, ask) = super::blocking(move || {
         let body = types::ChatBody::read(body.0)?;
         app.check_model(body.model.as_deref())?;
-        let (request, ask) = validate::check(body, llm.default_generation())?;
+        let defaults = caller.over(llm.default_generation());
+        let (request, ask) = validate::check(body, defaults)?;
         Ok((llm.chat(request).map_err(convert::error)?, ask))
     })
     .await?;
+    let mut answering = Answering::new(&state, caller, generating);
+    let n_choices = answering.n_choices();
     let head = Head::new(&state, "chatcmpl-");
     if let Some(options) = ask.stream {
-        let chunks = convert::ChunkMaker::new(head, options, ask.logprobs, generating.n_choices());
-        return Ok(sse(&state, running, generating, chunks));
+        let chunks = convert::ChunkMaker::new(head, options, ask.logprobs, n_choices);
+        return Ok(sse(&state, running, answering, chunks));
     }
-    let mut answer = convert::Gatherer::new(generating.n_choices(), ask.logprobs);
-    while let Some(event) = generating.next().await {
+    let mut answer = convert::Gatherer::new(n_choices, ask.logprobs);
+    while let Some(event) = answering.next().await {
         answer.add(event)?;
     }
-    Ok(Json(answer.finish(head, generating.usage())).into_response())
+    Ok(Json(answer.finish(head, answering.usage())).into_response())
 }

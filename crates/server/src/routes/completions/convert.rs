@@ -1,7 +1,7 @@
 //! From the library's events to what clients read.
 
 use pelton_base::Usage;
-use pelton_llm::{Event, EventToken, Generating};
+use pelton_llm::{BestOf, Event, EventToken};
 use serde_json::{Map, Value};
 
 use super::types::{Choice, CompletionAnswer, Logprobs};
@@ -68,21 +68,26 @@ fn logprobs(tokens: Vec<EventToken>, n_chars: &mut usize) -> Logprobs {
 pub(crate) struct Gatherer {
     pieces: Pieces,
     choices: Vec<Choice>,
+    /// Where more answers are made than are wanted.
+    best: Option<BestOf>,
 }
 
 impl Gatherer {
-    pub(crate) fn new(pieces: Pieces) -> Self {
+    pub(crate) fn new(pieces: Pieces, best: Option<BestOf>) -> Self {
         let empty = |index| Choice {
             index,
             text: String::new(),
             logprobs: pieces.with_logprobs.then(Logprobs::default),
             finish_reason: None,
         };
-        Self { choices: (0..pieces.n_chars.len()).map(empty).collect(), pieces }
+        Self { choices: (0..pieces.n_chars.len()).map(empty).collect(), pieces, best }
     }
 
     /// Adds one event; an answer that failed fails the whole.
     pub(crate) fn add(&mut self, event: Event) -> Result<(), ApiError> {
+        if let Some(best) = &mut self.best {
+            best.add(&event);
+        }
         let piece = self.pieces.choice(event)?;
         let choice = &mut self.choices[piece.index];
         choice.text.push_str(&piece.text);
@@ -98,7 +103,16 @@ impl Gatherer {
 
     /// The whole answer, as JSON.
     pub(crate) fn finish(self, head: Head, usage: Usage) -> Value {
-        serde_json::to_value(answer(&head, self.choices, Some(Some(usage))))
+        let choices = match self.best {
+            None => self.choices,
+            Some(best) => {
+                let mut made: Vec<Option<Choice>> = self.choices.into_iter().map(Some).collect();
+                let kept = best.choices().into_iter().enumerate();
+                kept.filter_map(|(index, idx)| Some(Choice { index, ..made[idx].take()? }))
+                    .collect()
+            }
+        };
+        serde_json::to_value(answer(&head, choices, Some(Some(usage))))
             .expect("invariant: answers are plain data")
     }
 }
@@ -135,9 +149,9 @@ impl StreamState for ChunkMaker {
         }
     }
 
-    fn end(&mut self, generating: &Generating, out: &mut Chunks) {
+    fn end(&mut self, usage: Usage, out: &mut Chunks) {
         if self.options.include_usage {
-            self.push(Vec::new(), Some(generating.usage()), out);
+            self.push(Vec::new(), Some(usage), out);
         }
     }
 }

@@ -7,7 +7,10 @@ mod validate;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use pelton_llm::BestOf;
 
+use crate::access::Caller;
+use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
 use crate::wire::{Head, JsonObject, sse};
@@ -19,26 +22,32 @@ use crate::wire::{Head, JsonObject, sse};
 pub(crate) async fn handle(
     State(state): State<AppState>,
     running: Running,
+    caller: Caller,
     body: JsonObject,
 ) -> Result<Response, ApiError> {
     let llm = state.llm().clone();
     let app = state.clone();
-    let (mut generating, ask) = super::blocking(move || {
+    let (generating, ask, kept) = super::blocking(move || {
         let body = types::CompletionBody::read(body.0)?;
         app.check_model(body.model.as_deref())?;
-        let (request, ask) = validate::check(body, llm.default_generation())?;
-        Ok((llm.complete(request)?, ask))
+        let defaults = caller.over(llm.default_generation());
+        let (request, ask) = validate::check(body, defaults)?;
+        let kept = validate::kept(&request.generation);
+        Ok((llm.complete(request)?, ask, kept))
     })
     .await?;
+    let mut answering = Answering::new(&state, caller, generating);
+    let n_choices = answering.n_choices();
     let head = Head::new(&state, "cmpl-");
-    let pieces = convert::Pieces::new(generating.n_choices(), ask.logprobs);
+    let pieces = convert::Pieces::new(n_choices, ask.logprobs);
     if let Some(options) = ask.stream {
         let chunks = convert::ChunkMaker::new(head, options, pieces);
-        return Ok(sse(&state, running, generating, chunks));
+        return Ok(sse(&state, running, answering, chunks));
     }
-    let mut answer = convert::Gatherer::new(pieces);
-    while let Some(event) = generating.next().await {
+    let best = kept.map(|(n, best_of)| BestOf::new(n_choices / best_of, n, best_of));
+    let mut answer = convert::Gatherer::new(pieces, best);
+    while let Some(event) = answering.next().await {
         answer.add(event)?;
     }
-    Ok(Json(answer.finish(head, generating.usage())).into_response())
+    Ok(Json(answer.finish(head, answering.usage())).into_response())
 }

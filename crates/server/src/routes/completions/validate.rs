@@ -16,16 +16,25 @@ pub(crate) fn check(
     body: CompletionBody,
     defaults: Generation,
 ) -> Result<(CompletionRequest, Ask), ApiError> {
-    if body.best_of.is_some_and(|best_of| best_of != body.n) {
-        return Err(ApiError::unsupported("best_of"));
+    if body.stream.is_some() && body.best_of.is_some_and(|best_of| best_of > body.n) {
+        // Which are the best is known when all have ended.
+        let message = "`best_of` above `n` cannot be streamed";
+        return Err(ApiError::param("best_of", message));
     }
     if let Some(n) = body.logprobs.filter(|n| *n > limits::TOP_LOGPROBS) {
         return Err(wrong("logprobs", "at most 20", &n.into()));
     }
     let max_tokens = body.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
+    let defaults = Generation { best_of: body.best_of, ..defaults };
     let generation = generation(body.generation, Some(max_tokens), body.logprobs, defaults)?;
     let ask = Ask { stream: body.stream, logprobs: body.logprobs.is_some() };
     Ok((CompletionRequest { prompts: body.prompts, generation }, ask))
+}
+
+/// Answers to keep and to make per prompt, where these are not the same.
+pub(crate) fn kept(generation: &Generation) -> Option<(usize, usize)> {
+    let (n, n_made) = (generation.n as usize, generation.n_made() as usize);
+    (n < n_made).then_some((n, n_made))
 }
 
 /// Reads a text, tokens, texts, or lists of tokens.
@@ -93,7 +102,9 @@ mod tests {
             ("prompt", json!({"prompt": {}})),
             ("suffix", json!({"prompt": "a", "suffix": "b"})),
             ("echo", json!({"prompt": "a", "echo": true})),
-            ("best_of", json!({"prompt": "a", "best_of": 2})),
+            ("best_of", json!({"prompt": "a", "best_of": 2, "stream": true})),
+            ("best_of", json!({"prompt": "a", "best_of": 1, "n": 2})),
+            ("best_of", json!({"prompt": "a", "best_of": 17})),
             ("logprobs", json!({"prompt": "a", "logprobs": 21})),
             ("logprobs", json!({"prompt": "a", "logprobs": true})),
             ("max_tokens", json!({"prompt": "a", "max_tokens": 0})),
@@ -102,6 +113,10 @@ mod tests {
             let error = run(body).expect_err(param);
             assert_eq!(error.body.param.as_deref(), Some(param), "{}", error.body.message);
         }
-        assert!(run(json!({"prompt": "a", "best_of": 2, "n": 2, "echo": false})).is_ok());
+        let all = json!({"prompt": "a", "best_of": 2, "n": 2, "echo": false, "stream": true});
+        let (request, _) = run(all).expect("nothing is left out");
+        assert_eq!(kept(&request.generation), None);
+        let (request, _) = run(json!({"prompt": "a", "best_of": 5, "n": 2})).expect("two of five");
+        assert_eq!(kept(&request.generation), Some((2, 5)));
     }
 }

@@ -1,0 +1,333 @@
+//! Who may ask, and as whom.
+//!
+//! ```text
+//!   keys are set      Authorization: Bearer KEY   -> the key's tenant; /health needs none
+//!   no keys are set   X-Pelton-Tenant: NAME       -> that tenant; without it, the first
+//! ```
+//!
+//! A key is kept as its SHA-256 and nothing else, so neither a log nor a core dump tells it. The
+//! digest of what a client sends is compared with every key to its last byte, so the time taken
+//! says nothing about how near a guess was.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::hint::black_box;
+
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use pelton_base::{TenantId, limits};
+use pelton_llm::Generation;
+use sha2::{Digest, Sha256};
+
+use crate::error::{ApiError, Refused};
+use crate::state::AppState;
+
+/// Names the tenant where there are no keys.
+const TENANT_HEADER: HeaderName = HeaderName::from_static("x-pelton-tenant");
+/// What anybody may ask: whoever looks after the process has no key.
+const OPEN_PATH: &str = "/health";
+
+/// A secret that lets its holder in; only its digest is kept.
+#[derive(Clone, Eq, Hash, PartialEq)]
+pub struct ApiKey {
+    digest: [u8; 32],
+}
+
+impl ApiKey {
+    /// Takes a key as clients will send it.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::BadKey`] when no client could send it, or it is too long.
+    pub fn new(text: &str) -> Result<Self, AccessError> {
+        let is_sendable = (1..=limits::API_KEY_BYTES).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_sendable { Ok(Self::digest(text.as_bytes())) } else { Err(AccessError::BadKey) }
+    }
+
+    fn digest(bytes: &[u8]) -> Self {
+        Self { digest: Sha256::digest(bytes).into() }
+    }
+
+    /// Whether they are the same, in a time that does not depend on where they differ.
+    fn is(&self, other: &Self) -> bool {
+        let differences = self.digest.iter().zip(&other.digest).map(|(a, b)| a ^ b);
+        black_box(differences.fold(0, |all, one| all | one)) == 0
+    }
+}
+
+impl std::fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ApiKey(not shown)")
+    }
+}
+
+/// What the server knows about a tenant.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Tenant {
+    /// What people and metrics call it.
+    pub name: String,
+    /// Priority of its requests that state none.
+    pub priority: i32,
+    /// Keys of which each lets in.
+    pub keys: Vec<ApiKey>,
+}
+
+/// Who may ask; by default everybody, as one tenant.
+#[derive(Clone, Debug)]
+pub struct Access {
+    tenants: Vec<Tenant>,
+}
+
+/// Why tenants and keys do not fit together. No message holds a key.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// A key that no client could send.
+    #[error("an API key is 1 to 512 visible ASCII letters, without blanks")]
+    BadKey,
+    /// A key that would be two tenants.
+    #[error("`{first}` and `{second}` have an API key in common")]
+    SharedKey {
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A tenant that nobody could be.
+    #[error("`{tenant}` has no API key, and others have: nobody could be `{tenant}`")]
+    NoKey {
+        /// Its name.
+        tenant: String,
+    },
+    /// More keys than are looked through for each request.
+    #[error("{n_keys} API keys; expected at most 65536")]
+    TooManyKeys {
+        /// How many there are.
+        n_keys: usize,
+    },
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        let tenant = Tenant { name: "default".to_owned(), priority: 0, keys: Vec::new() };
+        Self { tenants: vec![tenant] }
+    }
+}
+
+impl Access {
+    /// Lets these tenants in, which stand in the order of
+    /// [`Scheduling::tenants`](pelton_llm::Scheduling::tenants): the first is whoever has no entry.
+    ///
+    /// # Errors
+    ///
+    /// See [`AccessError`].
+    ///
+    /// # Panics
+    ///
+    /// Panics when there is no tenant.
+    pub fn new(tenants: Vec<Tenant>) -> Result<Self, AccessError> {
+        assert!(!tenants.is_empty(), "there is at least the tenant without an entry");
+        let n_keys = tenants.iter().map(|tenant| tenant.keys.len()).sum();
+        if n_keys > limits::API_KEYS {
+            return Err(AccessError::TooManyKeys { n_keys });
+        }
+        let mut owners: HashMap<&ApiKey, &str> = HashMap::new();
+        for tenant in &tenants {
+            for key in &tenant.keys {
+                match owners.insert(key, &tenant.name) {
+                    Some(first) if first != tenant.name => {
+                        let (first, second) = (first.to_owned(), tenant.name.clone());
+                        return Err(AccessError::SharedKey { first, second });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let unreachable = tenants.iter().skip(1).find(|tenant| tenant.keys.is_empty());
+        if let Some(tenant) = unreachable.filter(|_| n_keys > 0) {
+            return Err(AccessError::NoKey { tenant: tenant.name.clone() });
+        }
+        Ok(Self { tenants })
+    }
+
+    /// The tenants, in order.
+    pub fn tenants(&self) -> &[Tenant] {
+        &self.tenants
+    }
+
+    /// The names of the tenants, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tenants.iter().map(|tenant| tenant.name.as_str())
+    }
+
+    fn has_keys(&self) -> bool {
+        self.tenants.iter().any(|tenant| !tenant.keys.is_empty())
+    }
+
+    /// Whose a request is.
+    fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        if path == OPEN_PATH {
+            return Ok(self.as_tenant(0));
+        }
+        let named = headers.get(TENANT_HEADER);
+        if !self.has_keys() {
+            let Some(name) = named else { return Ok(self.as_tenant(0)) };
+            let idx = self.tenants.iter().position(|tenant| tenant.name.as_bytes() == name);
+            return idx.map(|idx| self.as_tenant(idx)).ok_or_else(|| self.unknown_tenant());
+        }
+        let sent = headers.get(header::AUTHORIZATION).ok_or_else(ApiError::no_key)?;
+        let key = ApiKey::digest(bearer(sent.as_bytes()).ok_or_else(ApiError::no_key)?);
+        let mut found = None;
+        for (idx, tenant) in self.tenants.iter().enumerate() {
+            for known in &tenant.keys {
+                if known.is(&key) {
+                    found = Some(idx);
+                }
+            }
+        }
+        let idx = found.ok_or_else(ApiError::wrong_key)?;
+        match named {
+            Some(name) if name != self.tenants[idx].name.as_str() => {
+                let message = "`X-Pelton-Tenant` names another tenant than the API key";
+                Err(ApiError::param("X-Pelton-Tenant", message))
+            }
+            _ => Ok(self.as_tenant(idx)),
+        }
+    }
+
+    fn as_tenant(&self, idx: usize) -> Caller {
+        let tenant = TenantId(u32::try_from(idx).expect("invariant: tenants are few"));
+        Caller { tenant, priority: self.tenants[idx].priority }
+    }
+
+    fn unknown_tenant(&self) -> ApiError {
+        let mut message = "`X-Pelton-Tenant` must be one of ".to_owned();
+        for (i, name) in self.names().enumerate() {
+            let _ = write!(message, "{}`{name}`", if i > 0 { ", " } else { "" });
+        }
+        ApiError::param("X-Pelton-Tenant", message)
+    }
+}
+
+/// The token of an `Authorization: Bearer` header.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked("Bearer ".len())?;
+    let token = token.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"Bearer ") && !token.is_empty()).then_some(token)
+}
+
+/// Whose a request is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Caller {
+    pub(crate) tenant: TenantId,
+    priority: i32,
+}
+
+impl Caller {
+    /// Lays what is fixed for the tenant over the model's defaults.
+    pub(crate) fn over(self, mut defaults: Generation) -> Generation {
+        defaults.service.tenant = self.tenant;
+        defaults.service.priority = self.priority;
+        defaults
+    }
+}
+
+impl FromRequestParts<AppState> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        Ok(*parts.extensions.get().expect("invariant: every route lies behind the layer"))
+    }
+}
+
+/// Lets in whoever may, says whose the request is, and counts who was turned away.
+pub(crate) async fn layer(
+    State(app): State<AppState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let caller = app.config().access.caller(request.uri().path(), request.headers());
+    let (tenant, response) = match caller {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            (caller.tenant, next.run(request).await)
+        }
+        Err(error) => (TenantId::default(), error.into_response()),
+    };
+    if let Some(Refused(why)) = response.extensions().get() {
+        app.metrics().refused(tenant, why);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn tenant(name: &str, keys: &[&str]) -> Tenant {
+        let keys = keys.iter().map(|key| ApiKey::new(key).expect("sendable")).collect();
+        Tenant { name: name.to_owned(), priority: name.len() as i32, keys }
+    }
+
+    fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(HeaderName, &str)| {
+            (name.clone(), HeaderValue::from_str(value).expect("a value"))
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn a_key_is_its_tenant_and_nothing_else_is() {
+        let access = Access::new(vec![tenant("default", &["k0"]), tenant("blue", &["k1", "k2"])]);
+        let access = access.expect("distinct");
+        let ask = |value: &str| {
+            let headers = headers(&[(header::AUTHORIZATION, value)]);
+            access.caller("/v1/models", &headers).map(|caller| caller.tenant.0)
+        };
+        assert_eq!((ask("Bearer k0"), ask("bearer  k2 ")), (Ok(0), Ok(1)));
+        for wrong in ["Bearer k", "Bearer k00", "Bearer", "Bearer ", "Basic k0", "k0", "", "é"] {
+            let error = ask(wrong).expect_err(wrong);
+            assert_eq!(error.status, 401, "{wrong}");
+            assert!(!error.body.message.contains("k0"), "{}", error.body.message);
+        }
+        let none = HeaderMap::new();
+        assert_eq!(access.caller("/v1/models", &none).expect_err("no key").status, 401);
+        assert_eq!(
+            access.caller("/health", &none),
+            Ok(Caller { tenant: TenantId(0), priority: 7 })
+        );
+        let both = headers(&[(header::AUTHORIZATION, "Bearer k1"), (TENANT_HEADER, "default")]);
+        assert_eq!(access.caller("/v1/models", &both).expect_err("contradiction").status, 400);
+    }
+
+    #[test]
+    fn without_keys_a_header_names_the_tenant() {
+        let access = Access::new(vec![tenant("default", &[]), tenant("blue", &[])]).expect("open");
+        let ask = |name: &str| access.caller("/", &headers(&[(TENANT_HEADER, name)]));
+        assert_eq!(ask("blue"), Ok(Caller { tenant: TenantId(1), priority: 4 }));
+        assert_eq!(access.caller("/", &HeaderMap::new()).expect("the first").tenant, TenantId(0));
+        let message = ask("red").expect_err("unknown").body.message;
+        assert!(message.contains("`default`, `blue`"), "{message}");
+    }
+
+    #[test]
+    fn tenants_that_nobody_or_two_could_be_are_refused() {
+        let first = || tenant("default", &[]);
+        let shared = vec![first(), tenant("a", &["k"]), tenant("b", &["x", "k"])];
+        let error = Access::new(shared).expect_err("shared").to_string();
+        assert_eq!(error, "`a` and `b` have an API key in common");
+        let error = Access::new(vec![first(), tenant("a", &["k"]), tenant("b", &[])]);
+        assert_eq!(error.expect_err("no key"), AccessError::NoKey { tenant: "b".to_owned() });
+        Access::new(vec![first(), tenant("a", &["k", "k"])]).expect("twice is once");
+        for bad in ["", "a b", "a\n", "\u{e9}", &"x".repeat(limits::API_KEY_BYTES + 1)] {
+            assert_eq!(ApiKey::new(bad), Err(AccessError::BadKey));
+        }
+        assert!(!format!("{:?}", tenant("a", &["secret"])).contains("secret"));
+    }
+}

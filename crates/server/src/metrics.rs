@@ -1,0 +1,226 @@
+//! What is counted, for `GET /metrics`.
+//!
+//! ```text
+//!   the engine's own counters     read when somebody asks (`Figures`)
+//!   per tenant                    times of answers, how they ended, cached tokens, refusals
+//! ```
+//!
+//! The names are those that dashboards know from vLLM, with `pelton_` in front and units where they
+//! had none. The label `tenant` has only the configured names as values, so the number of series
+//! is bounded.
+//!
+//! **Architecture invariant:** every server has a registry of its own; there is no global one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pelton_base::{FinishReason, TenantId, Usage};
+use pelton_llm::{Llm, Timings};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+/// Upper ends of the times to a first token, in seconds.
+const TTFT_SECONDS: [f64; 18] = [
+    0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
+];
+/// Upper ends of the times per further token, in seconds.
+const TPOT_SECONDS: [f64; 15] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5];
+/// Upper ends of the times of whole requests, in seconds.
+const E2E_SECONDS: [f64; 15] =
+    [0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 240.0];
+
+#[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
+struct OfTenant {
+    tenant: String,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
+struct OfEnding {
+    tenant: String,
+    finished_reason: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
+struct OfRefusal {
+    tenant: String,
+    reason: &'static str,
+}
+
+type Times = Family<OfTenant, Histogram, fn() -> Histogram>;
+
+/// The counters of one server.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    tenants: Vec<String>,
+    ttft: Times,
+    tpot: Times,
+    e2e: Times,
+    ended: Family<OfEnding, Counter>,
+    refused: Family<OfRefusal, Counter>,
+    cache_queries: Family<OfTenant, Counter>,
+    cache_hits: Family<OfTenant, Counter>,
+}
+
+impl Metrics {
+    pub(crate) fn new(llm: Arc<Llm>, tenants: Vec<String>) -> Self {
+        let times = Times::new_with_constructor;
+        let mut metrics = Self {
+            registry: Registry::with_prefix("pelton"),
+            tenants,
+            ttft: times(|| Histogram::new(TTFT_SECONDS)),
+            tpot: times(|| Histogram::new(TPOT_SECONDS)),
+            e2e: times(|| Histogram::new(E2E_SECONDS)),
+            ended: Family::default(),
+            refused: Family::default(),
+            cache_queries: Family::default(),
+            cache_hits: Family::default(),
+        };
+        metrics.register(llm);
+        metrics
+    }
+
+    fn register(&mut self, llm: Arc<Llm>) {
+        let registry = &mut self.registry;
+        let version = ("version", env!("CARGO_PKG_VERSION").to_owned());
+        let build = Info::new(vec![version, ("model_name", llm.info().name.clone())]);
+        registry.register("build", "What runs, and the model that it serves", build);
+        for (name, help, times) in [
+            (
+                "time_to_first_token_seconds",
+                "From a request to its first token, waiting and reading the prompt",
+                &self.ttft,
+            ),
+            (
+                "time_per_output_token_seconds",
+                "Between two tokens of an answer, on average over it",
+                &self.tpot,
+            ),
+            (
+                "e2e_request_latency_seconds",
+                "From a request to the last token of its last answer",
+                &self.e2e,
+            ),
+        ] {
+            registry.register(name, help, times.clone());
+        }
+        let help = "Answers that ended, and why";
+        registry.register("request_success", help, self.ended.clone());
+        let help = "Requests that were turned away, and why";
+        registry.register("requests_refused", help, self.refused.clone());
+        let help = "Tokens of prompts that were looked up in the prefix cache";
+        registry.register("prefix_cache_queries", help, self.cache_queries.clone());
+        let help = "Tokens of prompts that were found in the prefix cache";
+        registry.register("prefix_cache_hits", help, self.cache_hits.clone());
+        registry.register_collector(Box::new(Figures { llm }));
+    }
+
+    fn of_tenant(&self, tenant: TenantId) -> OfTenant {
+        OfTenant { tenant: self.name(tenant) }
+    }
+
+    fn name(&self, tenant: TenantId) -> String {
+        self.tenants[tenant.0 as usize].clone()
+    }
+
+    /// An answer has ended.
+    pub(crate) fn ended(&self, tenant: TenantId, reason: FinishReason) {
+        let finished_reason = match reason {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Aborted => "abort",
+            _ => "error",
+        };
+        let labels = OfEnding { tenant: self.name(tenant), finished_reason };
+        self.ended.get_or_create(&labels).inc();
+    }
+
+    /// All answers to a request have ended.
+    pub(crate) fn answered(
+        &self,
+        tenant: TenantId,
+        n_choices: usize,
+        usage: Usage,
+        timings: Timings,
+    ) {
+        let labels = self.of_tenant(tenant);
+        if let Some(seconds) = timings.ttft_seconds {
+            self.ttft.get_or_create(&labels).observe(seconds);
+        }
+        if let Some(rate) = timings.generation_tokens_per_second {
+            // The rate is that of all answers together, the time that of each.
+            self.tpot.get_or_create(&labels).observe(n_choices as f64 / rate);
+        }
+        self.e2e.get_or_create(&labels).observe(timings.total_seconds);
+        self.cache_queries.get_or_create(&labels).inc_by(usage.prompt_tokens as u64);
+        self.cache_hits.get_or_create(&labels).inc_by(usage.cached_tokens as u64);
+    }
+
+    /// A request was turned away.
+    pub(crate) fn refused(&self, tenant: TenantId, reason: &'static str) {
+        let labels = OfRefusal { tenant: self.name(tenant), reason };
+        self.refused.get_or_create(&labels).inc();
+    }
+
+    /// Everything, in the OpenMetrics text format.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry).expect("invariant: strings take what is written");
+        text
+    }
+}
+
+/// The engine's counters at the moment that somebody asks.
+struct Figures {
+    llm: Arc<Llm>,
+}
+
+impl Collector for Figures {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let metrics = self.llm.metrics();
+        let n_used = metrics.n_blocks.saturating_sub(metrics.n_free_blocks);
+        let usage = n_used as f64 / metrics.n_blocks.max(1) as f64;
+        for (name, help, value) in [
+            ("num_requests_running", "Requests that hold blocks", metrics.n_running as f64),
+            ("num_requests_waiting", "Requests that wait for blocks", metrics.n_waiting as f64),
+            ("kv_cache_usage_ratio", "Blocks in use, as a share of all", usage),
+        ] {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        for (name, help, value) in [
+            ("prompt_tokens", "Tokens of prompts that were computed", metrics.prompt_tokens),
+            ("generation_tokens", "Tokens that were generated", metrics.generated_tokens),
+            ("num_preemptions", "Times that a request gave way", metrics.n_preemptions),
+            ("requests_submitted", "Requests that the engine took", metrics.n_submitted),
+            ("requests_finished", "Requests that left the engine", metrics.n_finished),
+            ("scheduler_steps", "Steps of the engine", metrics.n_steps),
+            ("scheduler_failed_steps", "Steps that failed as a whole", metrics.n_failed_steps),
+        ] {
+            let counter = ConstCounter::new(value);
+            counter.encode(encoder.encode_descriptor(
+                name,
+                help,
+                None,
+                counter.metric_type(),
+            )?)?;
+        }
+        let seconds = ConstCounter::new(metrics.step_time.as_secs_f64());
+        let (name, help) = ("scheduler_step_seconds", "Time spent in steps of the engine");
+        seconds.encode(encoder.encode_descriptor(name, help, None, seconds.metric_type())?)
+    }
+}
+
+impl fmt::Debug for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Figures")
+    }
+}

@@ -1,0 +1,24 @@
+//! `GET /ready`: 200 while requests are accepted, 503 while the server drains.
+//!
+//! A server listens only when its model is loaded, so before that there is nobody to answer.
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// The answer of a server that takes requests.
+#[derive(serde::Serialize)]
+pub(crate) struct Ready {
+    status: &'static str,
+}
+
+/// Says whether a request would be let in.
+pub(crate) async fn handle(State(state): State<AppState>) -> Result<Json<Ready>, ApiError> {
+    if state.is_draining() {
+        Err(ApiError::draining())
+    } else {
+        Ok(Json(Ready { status: "ready" }))
+    }
+}
