@@ -2,8 +2,8 @@
 
 use crate::sequence::{Admission, Preempted, Release, Running, Sequence, Waiting};
 use crate::{
-    BlockPool, BlockTable, Namespace, NoCache, PrefixCache, Refusal, SchedulerConfig,
-    SchedulerOutput, Signals, StepOutput, StepUpdates, Tick,
+    BlockPool, BlockTable, Namespace, NoCache, Outlook, PrefixCache, Refusal, SchedulerConfig,
+    SchedulerOutput, Signals, StepCost, StepOutput, StepUpdates, Tick,
 };
 use pelton_base::{Request, RequestId, TokenId};
 use std::collections::{HashSet, VecDeque};
@@ -25,6 +25,8 @@ pub struct Scheduler {
     sampled: Vec<(RequestId, usize, TokenId)>,
     next_arrival: u64,
     now: Tick,
+    /// What steps cost, as last told.
+    cost: StepCost,
 }
 
 impl Scheduler {
@@ -54,6 +56,7 @@ impl Scheduler {
             sampled: Vec::new(),
             next_arrival: 0,
             now: Tick::default(),
+            cost: StepCost::default(),
         }
     }
 
@@ -93,9 +96,10 @@ impl Scheduler {
     ///
     /// Panics if the previous plan was not answered by [`update`](Self::update), or if time runs
     /// backwards.
-    pub fn schedule(&mut self, now: Tick, _signals: &Signals, output: &mut SchedulerOutput) {
+    pub fn schedule(&mut self, now: Tick, signals: &Signals, output: &mut SchedulerOutput) {
         assert!(now >= self.now, "time runs backwards: {:?} after {now:?}", self.now);
         self.now = now;
+        self.cost = signals.cost;
         assert!(!self.running.iter().any(Running::is_in_flight), "the last plan has no answer yet");
 
         output.clear();
@@ -162,6 +166,28 @@ impl Scheduler {
         } else {
             Ok(())
         }
+    }
+
+    /// Replaces `outlook` by how things stand for newcomers.
+    pub fn outlook(&self, outlook: &mut Outlook) {
+        let Self { config, cost, .. } = self;
+        let prefill_ns = |n_done: usize, n_left: usize| {
+            cost.prefill_ns(n_done, n_left, config.max_chunk_tokens)
+        };
+        let catching_up = self.running.iter().filter(|running| running.is_catching_up());
+        let running = catching_up.map(|r| prefill_ns(r.n_computed, r.n_remaining()));
+        let preempted = self.preempted.iter().map(|preempted| &preempted.0);
+        let waiting = preempted.chain(self.waiting.iter().map(|waiting| &waiting.0));
+        outlook.cost = *cost;
+        outlook.waiting_by_tenant.clear();
+        outlook.waiting_by_tenant.resize(config.tenants.len(), 0);
+        outlook.backlog_ns = running.sum();
+        for sequence in waiting {
+            outlook.backlog_ns += prefill_ns(0, sequence.tokens.len());
+            outlook.waiting_by_tenant[sequence.tenant.min(config.tenants.len() - 1)] += 1;
+        }
+        outlook.n_waiting = self.n_waiting();
+        outlook.n_places = config.max_running - self.n_running().min(config.max_running);
     }
 
     /// The limits it was made with.

@@ -12,6 +12,8 @@ pub(crate) struct Sequence {
     pub(crate) id: RequestId,
     /// Rank by arrival; smaller is older.
     pub(crate) arrival: u64,
+    /// Whose it is, as an index into the configured tenants.
+    pub(crate) tenant: usize,
     /// Prompt, then output.
     pub(crate) tokens: Vec<TokenId>,
     n_prompt: usize,
@@ -67,6 +69,7 @@ impl Waiting {
         Self(Sequence {
             id: request.id,
             arrival,
+            tenant: request.service.tenant.0 as usize,
             n_prompt: request.prompt.len(),
             tokens: request.prompt,
             max_tokens: request.max_tokens,
