@@ -184,7 +184,8 @@ impl Scheduler {
         outlook.backlog_ns = running.sum();
         for sequence in waiting {
             outlook.backlog_ns += prefill_ns(0, sequence.tokens.len());
-            outlook.waiting_by_tenant[sequence.tenant.min(config.tenants.len() - 1)] += 1;
+            let tenant = if sequence.tenant < config.tenants.len() { sequence.tenant } else { 0 };
+            outlook.waiting_by_tenant[tenant] += 1;
         }
         outlook.n_waiting = self.n_waiting();
         outlook.n_places = config.max_running - self.n_running().min(config.max_running);

@@ -105,6 +105,24 @@ impl TraceRequest {
         prompt
     }
 
+    /// The token at a position of prompt or answer; what [`prompt`](Self::prompt) has there.
+    pub(crate) fn token(&self, number: u64, position: usize, vocab: u32) -> TokenId {
+        let mut first = 0;
+        for prefix in self.prefixes.as_slice() {
+            if position < first + prefix.n_tokens {
+                return Text::shared(prefix.id).token(position - first, vocab);
+            }
+            first += prefix.n_tokens;
+        }
+        match position < self.n_prompt {
+            true => Text::own(number).token(position - first, vocab),
+            false => {
+                let (text, place) = self.answer(number);
+                text.token(place + position - self.n_prompt, vocab)
+            }
+        }
+    }
+
     /// Where the prompt ends: the text that the answer goes on with, and the first place of it.
     pub(crate) fn answer(&self, number: u64) -> (Text, usize) {
         let n_shared = self.prefixes.n_tokens();
@@ -165,6 +183,10 @@ mod tests {
         let second = TraceRequest::new(0, 60, 10).with_prefix(prefix(7, 55)).expect("room");
         assert_eq!(second.prompt(2, VOCAB)[30..40], answer);
         assert_eq!(second.answer(2).1, 5);
+        let at = |position| second.token(2, position, VOCAB);
+        let prompt: Vec<TokenId> = (0..60).map(at).collect();
+        assert_eq!(prompt, second.prompt(2, VOCAB));
+        assert_eq!(at(60), second.answer(2).0.token(5, VOCAB));
     }
 
     #[test]
