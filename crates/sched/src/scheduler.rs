@@ -171,9 +171,8 @@ impl Scheduler {
     /// Replaces `outlook` by how things stand for newcomers.
     pub fn outlook(&self, outlook: &mut Outlook) {
         let Self { config, cost, .. } = self;
-        let prefill_ns = |n_done: usize, n_left: usize| {
-            cost.prefill_ns(n_done, n_left, config.max_chunk_tokens)
-        };
+        let prefill_ns =
+            |n_done: usize, n_left: usize| cost.prefill_ns(n_done, n_left, config.max_chunk_tokens);
         let catching_up = self.running.iter().filter(|running| running.is_catching_up());
         let running = catching_up.map(|r| prefill_ns(r.n_computed, r.n_remaining()));
         let preempted = self.preempted.iter().map(|preempted| &preempted.0);
