@@ -71,7 +71,7 @@ fn sparkline(sorted: &[u64], least: u64, most: u64) -> String {
         bins[(((place(ns) - first) / width) as usize).min(N_BINS - 1)] += 1;
     }
     let tallest = bins.iter().copied().max().unwrap_or(1);
-    let bar = |n: usize| if n == 0 { ' ' } else { BARS[(n * 7).div_ceil(tallest)] };
+    let bar = |n: usize| if n == 0 { ' ' } else { BARS[(n * 8).div_ceil(tallest) - 1] };
     bins.into_iter().map(bar).collect()
 }
 
@@ -108,7 +108,7 @@ mod tests {
         let told = Distribution::new(vec![1, 1_000, 1_000, 1_000_000]).expect("values");
         let bars: Vec<char> = told.sparkline.chars().collect();
         assert_eq!(bars.len(), N_BINS);
-        assert_eq!((bars[0], bars[12], bars[23]), ('▅', '█', '▅'));
+        assert_eq!((bars[0], bars[12], bars[23]), ('▄', '█', '▄'));
         assert_eq!(bars.iter().filter(|&&bar| bar != ' ').count(), 3);
         assert_eq!(Distribution::new(vec![5, 5]).expect("values").sparkline, "█");
     }

@@ -4,8 +4,11 @@
 //! `generation_config.json`, which wins over the built-in value. Contradictions are errors.
 
 mod bench;
+mod bench_load;
+mod bench_sim;
 mod model;
 mod sampling;
+mod workload;
 
 use std::num::NonZeroUsize;
 
@@ -14,9 +17,12 @@ use pelton_base::TokenId;
 use pelton_model::KvDtype;
 
 pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
+pub(crate) use bench_load::BenchLoadArgs;
+pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
 use model::kv_dtype_parser;
 pub(crate) use model::{ComputeArg, ModelArgs};
 pub(crate) use sampling::SamplingArgs;
+pub(crate) use workload::WorkloadArgs;
 
 use crate::mode::Mode;
 

@@ -1,0 +1,59 @@
+//! `pelton bench load`: a workload against the real engine, told as the simulator tells it.
+//!
+//! ```text
+//! model flags ─▶ Llm ─▶ engine ◀─ submit ── driver ◀─ trace
+//!                         └─ events of each request ─▶ records ─▶ report
+//! ```
+//!
+//! Moments are those that the engine notes (begin of the first step, end of the step that brought a
+//! token), so that a driver that is late does not make the engine look fast. A request arrives when
+//! the trace says, also when the driver comes to it later: nothing is left out because the machine
+//! was busy.
+
+mod driver;
+
+use pelton_llm::LlmOptions;
+
+use super::served::Served;
+use crate::args::BenchLoadArgs;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupts;
+use crate::model;
+use driver::Pace;
+
+/// Requests where nobody says how many.
+const DEFAULT_REQUESTS: u64 = 64;
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// A model that cannot be loaded, a trace that is wrong, an engine that stops, Ctrl-C.
+pub(crate) fn load(args: &BenchLoadArgs) -> Result<()> {
+    let trace = args.workload.trace(DEFAULT_REQUESTS)?;
+    let reference = model::reference(args.model.model.as_deref())?;
+    let llm = model::load(&reference, &options(args))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
+    let pace = args.concurrency().map_or(Pace::Clock, Pace::Concurrency);
+    let run = runtime.block_on(async {
+        let interrupts = Interrupts::listen()?;
+        driver::drive(&llm, &args.workload, &trace, pace, interrupts).await
+    })?;
+    let info = llm.info();
+    let server = format!(
+        "{}, {} threads, contexts of {} tokens, {} bytes of keys and values",
+        info.name, info.n_threads, info.context_tokens, info.kv_bytes
+    );
+    let mut served = Served::new(&args.workload, &trace, server);
+    served.add(info.name.clone(), &run.ledger, &args.workload, &trace);
+    served.print(args.json, run.is_interrupted)
+}
+
+/// How the model is loaded and its requests are scheduled: the one place where flags of scheduling
+/// enter.
+fn options(args: &BenchLoadArgs) -> LlmOptions {
+    model::options(&args.model)
+}
