@@ -1,7 +1,7 @@
 //! Several runs of one trace, side by side.
 
-use super::render::{line, milliseconds, put, thousands};
-use super::{Distribution, Report};
+use super::render::{line, milliseconds, render_groups, thousands};
+use super::{Distribution, Group, Report};
 use serde::Serialize;
 
 /// Runs of the same trace, each under its own name.
@@ -84,24 +84,28 @@ impl Comparison {
                 row(&mut text, "", COLUMNS.iter().map(related).collect());
             }
         }
-        for Variant { name, report } in &self.variants {
-            for group in report.classes.iter().chain(&report.tenants) {
-                let times = |d: &Option<Distribution>, which: fn(&Distribution) -> f64| {
-                    pick(d, which).map_or_else(|| "-".to_owned(), milliseconds)
-                };
-                let (p50, p99) =
-                    (times(&group.ttft_ms, |d| d.p50), times(&group.ttft_ms, |d| d.p99));
-                let goodput = 100.0 * group.goodput_share;
-                put(&mut text, format_args!("\n{name}, {}: TTFT P50 {p50}, ", group.name));
-                put(&mut text, format_args!("P99 {p99}, goodput {goodput:.1} %"));
-                if let Some(share) = group.service_share {
-                    put(&mut text, format_args!(", {:.1} % of the service", 100.0 * share));
-                }
+        render_groups(&mut text, &self.groups(|report| &report.classes), first + 8);
+        render_groups(&mut text, &self.groups(|report| &report.tenants), first + 8);
+        text
+    }
+
+    /// The groups of all variants under the names of both: first all variants of one group, then
+    /// those of the next, because that is what people compare.
+    fn groups(&self, of: fn(&Report) -> &Vec<Group>) -> Vec<(String, &Group)> {
+        let mut names: Vec<&str> = Vec::new();
+        for group in self.variants.iter().flat_map(|variant| of(&variant.report)) {
+            if !names.contains(&group.name.as_str()) {
+                names.push(&group.name);
             }
         }
-        let mut text = text.trim_end().to_owned();
-        text.push('\n');
-        text
+        let mut rows = Vec::new();
+        for name in names {
+            for variant in &self.variants {
+                let found = of(&variant.report).iter().find(|group| group.name == name);
+                rows.extend(found.map(|group| (format!("{name}, {}", variant.name), group)));
+            }
+        }
+        rows
     }
 }
 

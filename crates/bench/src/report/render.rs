@@ -26,7 +26,8 @@ impl Report {
             line(&mut text, &cells, 14);
         }
         for groups in [&self.classes, &self.tenants] {
-            render_groups(&mut text, groups);
+            let rows: Vec<_> = groups.iter().map(|group| (group.name.clone(), group)).collect();
+            render_groups(&mut text, &rows, 14);
         }
         text
     }
@@ -97,8 +98,9 @@ impl Report {
     }
 }
 
-fn render_groups(text: &mut String, groups: &[Group]) {
-    if groups.is_empty() {
+/// A table of groups, each under its name, after an empty line; nothing where there are none.
+pub(super) fn render_groups(text: &mut String, rows: &[(String, &Group)], first: usize) {
+    if rows.is_empty() {
         return;
     }
     text.push('\n');
@@ -106,14 +108,14 @@ fn render_groups(text: &mut String, groups: &[Group]) {
         "ms", "requests", "refused", "TTFT P50", "P99", "TPOT P50", "P99", "tokens/s", "goodput",
         "service",
     ];
-    line(text, &header, 14);
-    for group in groups {
+    line(text, &header, first);
+    for (name, group) in rows {
         let pick = |times: &Option<Distribution>, which: fn(&Distribution) -> f64| {
             times.as_ref().map_or_else(|| "-".to_owned(), |told| milliseconds(which(told)))
         };
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let cells = [
-            group.name.clone(),
+            name.clone(),
             thousands(group.finished as u64),
             thousands(group.refused as u64),
             pick(&group.ttft_ms, |told| told.p50),
@@ -124,7 +126,7 @@ fn render_groups(text: &mut String, groups: &[Group]) {
             percent(group.goodput_share),
             group.service_share.map_or_else(|| "-".to_owned(), percent),
         ];
-        line(text, &cells.each_ref().map(String::as_str), 14);
+        line(text, &cells.each_ref().map(String::as_str), first);
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct BenchLoadArgs {
     #[arg(long, value_name = "N", conflicts_with = "rate", help_heading = "Workload")]
     concurrency: Option<NonZeroUsize>,
     /// One JSON object on stdout
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 }
 

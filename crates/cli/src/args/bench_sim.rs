@@ -175,10 +175,10 @@ pub(crate) struct BenchSimArgs {
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = parse_noise, help_heading = "Machine")]
     pub(crate) noise: f64,
     /// One JSON object on stdout
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
     /// Check the scheduler in every step, which takes many times as long
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) check: bool,
 }
 

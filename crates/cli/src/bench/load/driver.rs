@@ -52,6 +52,9 @@ pub(super) async fn drive(
     let mut under_way: JoinSet<RequestRecord> = JoinSet::new();
     let mut driver = Driver::new(llm, trace);
     let is_interrupted = loop {
+        if next.is_none() && under_way.is_empty() {
+            break false;
+        }
         let due = match (next, pace) {
             (None, _) => None,
             (Some(request), Pace::Clock) => Some(driver.moment(request.at_ns)),
@@ -76,7 +79,6 @@ pub(super) async fn drive(
                 }
                 next = requests.next().transpose()?;
             }
-            else => break false,
         }
     };
     bar.finish_and_clear();

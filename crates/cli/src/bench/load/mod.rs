@@ -19,6 +19,7 @@ use crate::args::BenchLoadArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
 use crate::model;
+use crate::stats::bytes;
 use driver::Pace;
 
 /// Requests where nobody says how many.
@@ -44,8 +45,11 @@ pub(crate) fn load(args: &BenchLoadArgs) -> Result<()> {
     })?;
     let info = llm.info();
     let server = format!(
-        "{}, {} threads, contexts of {} tokens, {} bytes of keys and values",
-        info.name, info.n_threads, info.context_tokens, info.kv_bytes
+        "{}, {} threads, contexts of {} tokens, {} of keys and values",
+        info.name,
+        info.n_threads,
+        info.context_tokens,
+        bytes(info.kv_bytes)
     );
     let mut served = Served::new(&args.workload, &trace, server);
     served.add(info.name.clone(), &run.ledger, &args.workload, &trace);
