@@ -67,10 +67,10 @@ pub fn parse_line(line: &str, tenants: &mut Tenants) -> Result<Option<TraceReque
         let pair = word.split_once('=');
         let (key, value) = pair.ok_or_else(|| FieldError::new("option", "key=value", word))?;
         let known = ["tenant", "priority", "ttft_ms", "tpot_ms"];
-        if let Some(idx) = known.iter().position(|known| *known == key) {
-            if std::mem::replace(&mut seen[idx], true) {
-                return Err(FieldError::new(known[idx], "given once", word));
-            }
+        if let Some(idx) = known.iter().position(|known| *known == key)
+            && std::mem::replace(&mut seen[idx], true)
+        {
+            return Err(FieldError::new(known[idx], "given once", word));
         }
         match key {
             "tenant" => request.tenant = tenant(value, tenants)?,

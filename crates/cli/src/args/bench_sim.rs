@@ -157,19 +157,19 @@ pub(crate) struct BenchSimArgs {
     #[arg(long, value_name = "FILE", help_heading = "Machine")]
     prices: Option<PathBuf>,
     /// Milliseconds of a step, whatever it holds [default: 18]
-    #[arg(long, value_name = "MS", help_heading = "Machine")]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, help_heading = "Machine")]
     base_ms: Option<f64>,
     /// Milliseconds of a token [default: 1.3]
-    #[arg(long, value_name = "MS", help_heading = "Machine")]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, help_heading = "Machine")]
     token_ms: Option<f64>,
     /// Milliseconds of a row whose logits are computed [default: 0.05]
-    #[arg(long, value_name = "MS", help_heading = "Machine")]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, help_heading = "Machine")]
     sample_ms: Option<f64>,
     /// Milliseconds of a pair of a token and one that it attends to [default: 0.0003]
-    #[arg(long, value_name = "MS", help_heading = "Machine")]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, help_heading = "Machine")]
     attended_ms: Option<f64>,
     /// Milliseconds of a block copied to or from the host [default: 0.02]
-    #[arg(long, value_name = "MS", help_heading = "Machine")]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, help_heading = "Machine")]
     moved_block_ms: Option<f64>,
     /// Deviation of a step's time, relative to it, such as 0.1
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = parse_noise, help_heading = "Machine")]

@@ -36,10 +36,10 @@ pub(crate) struct WorkloadArgs {
     )]
     requests: Option<u64>,
     /// Requests per second [default: the workload's own]
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
     rate: Option<f64>,
     /// Multiplies all lengths; below 1 for slower machines and shorter contexts
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     scale: f64,
     /// The same seed gives the same requests
     #[arg(long, value_name = "N", default_value_t = 0)]

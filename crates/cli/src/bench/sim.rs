@@ -23,11 +23,11 @@ const DEFAULT_REQUESTS: u64 = 10_000;
 /// A trace or prices that are wrong, flags that contradict each other, a scheduler that gets stuck,
 /// Ctrl-C.
 pub(crate) fn simulate(args: &BenchSimArgs) -> Result<()> {
+    let stop = StopFlag::listen()?;
     let prices = args.prices()?;
     let cost = prices.cost()?;
     let trace = args.workload.trace(DEFAULT_REQUESTS)?;
     let variants = args.variants(trace.tenants())?;
-    let stop = StopFlag::listen()?;
     let mut served = Served::new(&args.workload, &trace, describe(&prices, &variants[0]));
     for SimVariant { name, scheduler } in variants {
         let config = SimConfig {

@@ -41,6 +41,7 @@ pub(crate) fn load(args: &BenchLoadArgs) -> Result<()> {
     let pace = args.concurrency().map_or(Pace::Clock, Pace::Concurrency);
     let run = runtime.block_on(async {
         let interrupts = Interrupts::listen()?;
+        eprintln!("serving {}", args.workload.describe(&trace));
         driver::drive(&llm, &args.workload, &trace, pace, interrupts).await
     })?;
     let info = llm.info();
