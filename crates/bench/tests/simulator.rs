@@ -126,6 +126,8 @@ fn a_small_pool_preempts_and_what_is_lost_is_counted() {
     assert!(ledger.totals.preemptions > 0);
     let n_again = ledger.totals.recomputed_tokens.expect("counted");
     assert!(n_again > 0);
+    assert_eq!(ledger.totals.recomputed_preemptions, Some(ledger.totals.preemptions));
+    assert_eq!(ledger.totals.restored_preemptions, Some(0));
     // The last token of each is sampled and never computed.
     assert_eq!(ledger.totals.computed_tokens, 6 * (8 + 24 - 1) + n_again);
 }

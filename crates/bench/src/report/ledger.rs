@@ -87,6 +87,10 @@ pub struct Totals {
     pub recomputed_tokens: Option<u64>,
     /// Times that a request gave its place up.
     pub preemptions: u64,
+    /// Times among them that it came back to less than it had computed, and computed the rest anew.
+    pub recomputed_preemptions: Option<u64>,
+    /// Times among them that it came back to all that it had computed, from the host or the cache.
+    pub restored_preemptions: Option<u64>,
     /// KV blocks copied to the host.
     pub swapped_out_blocks: Option<u64>,
     /// KV blocks copied back.

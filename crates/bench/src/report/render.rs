@@ -80,6 +80,12 @@ impl Report {
             ),
         );
         let mut memory = format!("{} preemptions", thousands(totals.preemptions));
+        if let (Some(lost), Some(kept)) =
+            (totals.recomputed_preemptions, totals.restored_preemptions)
+        {
+            let (lost, kept) = (thousands(lost), thousands(kept));
+            put(&mut memory, format_args!(" ({lost} computed again, {kept} brought back)"));
+        }
         for (n, what) in [
             (totals.recomputed_tokens, "tokens computed again"),
             (totals.swapped_out_blocks, "blocks swapped out"),

@@ -29,12 +29,22 @@ pub(super) struct Live {
     first_ns: Option<u64>,
     /// Tokens that were computed once.
     n_computed: usize,
+    gave_way: bool,
 }
 
 impl Live {
     pub(super) fn new(request: TraceRequest, number: u64, slo: Slo) -> Self {
         let answer = request.answer(number);
-        Self { request, number, answer, slo, started_ns: None, first_ns: None, n_computed: 0 }
+        Self {
+            request,
+            number,
+            answer,
+            slo,
+            started_ns: None,
+            first_ns: None,
+            n_computed: 0,
+            gave_way: false,
+        }
     }
 
     /// The token that it answers after `n_generated` others.
@@ -50,6 +60,16 @@ impl Live {
         let n_again = self.n_computed.min(end).saturating_sub(first_position);
         self.n_computed = self.n_computed.max(end);
         n_again
+    }
+
+    /// Notes that it gave its place up.
+    pub(super) fn give_way(&mut self) {
+        self.gave_way = true;
+    }
+
+    /// Whether it gave its place up since it was last asked.
+    pub(super) fn comes_back(&mut self) -> bool {
+        std::mem::take(&mut self.gave_way)
     }
 
     /// Notes that new tokens are there now.

@@ -169,6 +169,9 @@ struct Run<'a> {
     service: Vec<StepLoad>,
     busy_ns: u64,
     n_recomputed: u64,
+    /// Preempted requests that came back to less than they had, and to all of it.
+    n_back: (u64, u64),
+    /// Blocks out and in.
     n_swapped: (u64, u64),
     /// Sums over steps, each times its nanoseconds.
     running_ns: u128,
@@ -194,6 +197,7 @@ impl<'a> Run<'a> {
             service: vec![StepLoad::default(); config.scheduler.tenants.len()],
             busy_ns: 0,
             n_recomputed: 0,
+            n_back: (0, 0),
             n_swapped: (0, 0),
             running_ns: 0,
             used_blocks_ns: 0,
@@ -273,11 +277,18 @@ impl<'a> Run<'a> {
     /// Answers every share that samples, and notes what was computed for whom.
     fn execute(&mut self, is_loaded: bool) {
         self.answer.clear();
+        for &id in &self.plan.preempted {
+            self.live.get(id).give_way();
+        }
         for share in &self.plan.sequences {
             let live = self.live.get(share.id);
             let n_tokens = share.tokens.len();
             let n_again = live.start(self.now_ns, share.first_position, n_tokens);
             self.n_recomputed += n_again as u64;
+            if live.comes_back() {
+                let way = if n_again > 0 { &mut self.n_back.0 } else { &mut self.n_back.1 };
+                *way += 1;
+            }
             if share.samples {
                 self.answer.sampled.push((share.id, live.answer_token(share.n_generated, VOCAB)));
             }
@@ -353,6 +364,8 @@ impl<'a> Run<'a> {
         let totals = &mut self.ledger.totals;
         totals.busy_s = self.busy_ns as f64 / 1e9;
         totals.recomputed_tokens = Some(self.n_recomputed);
+        totals.recomputed_preemptions = Some(self.n_back.0);
+        totals.restored_preemptions = Some(self.n_back.1);
         totals.swapped_out_blocks = Some(self.n_swapped.0);
         totals.swapped_in_blocks = Some(self.n_swapped.1);
         totals.mean_running = Some(self.running_ns as f64 / busy_ns);
