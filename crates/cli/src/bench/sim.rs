@@ -34,7 +34,7 @@ pub(crate) fn simulate(args: &BenchSimArgs) -> Result<()> {
             noise: args.noise,
             seed: args.workload.seed(),
             admission: args.admission(),
-            check: args.check,
+            check: args.check || cfg!(debug_assertions),
             ..SimConfig::new(scheduler, cost)
         };
         let bar = progress::steps(usize::try_from(args.workload.n_requests(&trace)).unwrap_or(0));
