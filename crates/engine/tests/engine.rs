@@ -356,7 +356,7 @@ async fn streams_can_be_awaited() {
             tokens.extend(event.tokens);
             finish = event.finish;
         }
-        assert_eq!((tokens, finish.expect("an end").0), (expected, reason));
+        assert_eq!((tokens, finish.expect("an end")), (expected, reason));
     }
 }
 

@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn rates_count_the_prompt_before_and_the_answer_after_the_first_token_and_no_waiting() {
-        let usage = Usage { prompt_tokens: 100, completion_tokens: 11, cached_tokens: 0 };
+        let usage = Usage { prompt_tokens: 100, completion_tokens: 11, ..Usage::default() };
         let after = |seconds| Some(Duration::from_secs(seconds));
         let at = Milestones { started: after(1), first_token: after(3), last_token: after(8) };
         let timings = Timings::new(usage, 1, at);

@@ -39,6 +39,7 @@ pub use event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};
 pub use load::{BLOCK_TOKENS, LlmOptions, LoadProgress};
+pub use pelton_engine::{SpecConfig, SpecMethod};
 pub use reference::{LocalModel, ModelRef};
 pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};
 pub use scheduling::Scheduling;

@@ -105,6 +105,11 @@ impl Llm {
         self.parts.engine.metrics()
     }
 
+    /// The engine, for whoever has tokens instead of text.
+    pub fn engine(&self) -> &EngineHandle {
+        &self.parts.engine
+    }
+
     /// Stops the engine; with `drain` the requests at hand are finished first.
     ///
     /// Returns at once; streams end when their answers do.

@@ -219,7 +219,7 @@ fn evict_one_block(bench: &mut Bench) -> Duration {
 }
 
 fn main() {
-    for eviction in Eviction::ALL {
+    for &eviction in Eviction::ALL {
         let mut bench = Bench::new(eviction);
         let (n_nodes, n_blocks) = (bench.tree.n_nodes(), bench.tree.n_blocks());
         println!("{}: {n_nodes} nodes, {n_blocks} blocks of {BLOCK_SIZE} tokens", eviction.name());

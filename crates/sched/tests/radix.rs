@@ -293,7 +293,7 @@ proptest! {
     #[test]
     fn the_tree_knows_what_a_map_of_prefixes_knows(
         (block_size, n_blocks) in (1..5_usize, 1..40_usize),
-        eviction in prop::sample::select(&Eviction::ALL[..]),
+        eviction in prop::sample::select(Eviction::ALL),
         ops in prop::collection::vec(any_op(), 1..60),
     ) {
         live(block_size, n_blocks, eviction, &ops);
@@ -319,7 +319,7 @@ fn one_long_life_is_eventful_and_ends_with_an_empty_tree() {
             _ => Op::Evict { n_blocks: n_tokens / 4 },
         });
     }
-    for eviction in Eviction::ALL {
+    for &eviction in Eviction::ALL {
         let stats = live(2, 64, eviction, &ops).tree.stats();
         assert!(stats.n_hits > 1_000, "{stats:?}");
         assert!(stats.n_evicted_blocks > 1_000, "{stats:?}");

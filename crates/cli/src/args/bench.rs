@@ -5,6 +5,8 @@ use std::num::NonZeroUsize;
 use clap::{Args, Subcommand};
 
 use super::ModelArgs;
+use super::bench_load::{BenchLoadArgs, LOAD_HELP_END};
+use super::bench_sim::{BenchSimArgs, SIM_HELP_END};
 
 const KERNELS_HELP_END: &str = "\
 Examples:
@@ -37,6 +39,12 @@ pub(crate) enum BenchCommand {
     /// Measure a model: prompts, generation alone and in batches, long contexts, verification
     #[command(after_help = MODEL_HELP_END)]
     Model(Box<BenchModelArgs>),
+    /// Simulate hours of service under different policies, in moments and without a model
+    #[command(after_help = SIM_HELP_END)]
+    Sim(Box<BenchSimArgs>),
+    /// Serve a workload with the real engine and tell how it was served
+    #[command(after_help = LOAD_HELP_END)]
+    Load(Box<BenchLoadArgs>),
 }
 
 /// Flags of `pelton bench kernels`.

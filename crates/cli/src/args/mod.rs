@@ -5,10 +5,13 @@
 //! errors.
 
 mod bench;
+mod bench_load;
+mod bench_sim;
 mod model;
 mod sampling;
 mod scheduling;
 mod serve;
+mod workload;
 
 use std::num::NonZeroUsize;
 
@@ -17,11 +20,14 @@ use pelton_base::TokenId;
 use pelton_model::KvDtype;
 
 pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
+pub(crate) use bench_load::BenchLoadArgs;
+pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
 use model::kv_dtype_parser;
 pub(crate) use model::{ComputeArg, ModelArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use scheduling::{Choice, SchedulingArgs};
 pub(crate) use serve::ServeArgs;
+pub(crate) use workload::WorkloadArgs;
 
 use crate::mode::Mode;
 

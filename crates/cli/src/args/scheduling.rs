@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use pelton_llm::Scheduling;
+use pelton_llm::{LlmOptions, Scheduling, SpecConfig, SpecMethod};
 use pelton_sched::{
     Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, TenantConfig,
 };
 
+use crate::failure::Result;
 use crate::units::{parse_bytes, parse_milliseconds, parse_seconds};
 
 /// How requests share the machine; what is absent comes from the file of `--config`, else from the
@@ -56,6 +57,18 @@ pub(crate) struct SchedulingArgs {
     /// Memory for keys and values of requests that gave way, such as 4GiB [default: none]
     #[arg(long, env = "PELTON_SWAP_MEMORY", value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) swap_memory: Option<u64>,
+    /// Memory for keys and values, such as 4GiB [default: what all requests can use, at most half
+    /// of what the machine has left]
+    #[arg(long, env = "PELTON_KV_MEMORY", value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) kv_memory: Option<u64>,
+    /// Guess tokens and verify several at once, where that pays: from runs that occurred before
+    /// (`ngram`), or from the longest match in prompt, answer and prediction (`suffix`); the
+    /// answers are the same [default: off]
+    #[arg(long, env = "PELTON_SPEC", value_name = "METHOD", value_parser = choice::<SpecMethod>())]
+    pub(crate) spec: Option<SpecMethod>,
+    /// Most tokens guessed at once for one request [default: 8]
+    #[arg(long, env = "PELTON_SPEC_MAX", value_name = "N")]
+    pub(crate) spec_max: Option<NonZeroUsize>,
     /// Most tokens computed in one step, over all requests [default: 512]
     #[arg(long, env = "PELTON_MAX_BATCH_TOKENS", value_name = "N")]
     pub(crate) max_batch_tokens: Option<NonZeroUsize>,
@@ -68,12 +81,38 @@ pub(crate) struct SchedulingArgs {
 }
 
 impl SchedulingArgs {
-    /// The scheduler's choices for these tenants.
-    pub(crate) fn scheduling(
+    /// Adds these flags to the options of a model.
+    ///
+    /// # Errors
+    ///
+    /// Names the flag that contradicts another.
+    pub(crate) fn apply(
         &self,
+        default: LlmOptions,
         tenants: Vec<TenantConfig>,
         share_prefixes: bool,
-    ) -> Scheduling {
+    ) -> Result<LlmOptions> {
+        let scheduling = self.scheduling(tenants, share_prefixes);
+        scheduling.check()?;
+        let number =
+            |given: Option<NonZeroUsize>, default| given.map_or(default, NonZeroUsize::get);
+        Ok(LlmOptions {
+            max_running: number(self.max_running, default.max_running),
+            max_batch_tokens: number(self.max_batch_tokens, default.max_batch_tokens),
+            block_size: number(self.block_size, default.block_size),
+            kv_bytes: self.kv_memory.or(default.kv_bytes),
+            spec: SpecConfig {
+                method: self.spec.unwrap_or(default.spec.method),
+                max_drafts: number(self.spec_max, default.spec.max_drafts),
+                ..default.spec
+            },
+            scheduling,
+            ..default
+        })
+    }
+
+    /// The scheduler's choices for these tenants.
+    fn scheduling(&self, tenants: Vec<TenantConfig>, share_prefixes: bool) -> Scheduling {
         let mut scheduling = Scheduling { tenants, share_prefixes, ..Scheduling::default() };
         fn set<T: Copy>(place: &mut T, value: Option<T>) {
             *place = value.unwrap_or(*place);
@@ -119,7 +158,7 @@ macro_rules! choices {
         }
     )+};
 }
-choices!(PolicyKind, PriorityOrder, Batching, KvAllocation, Eviction, PreemptionMode);
+choices!(PolicyKind, PriorityOrder, Batching, KvAllocation, Eviction, PreemptionMode, SpecMethod);
 
 /// Reads the name of a value; knows all of them, for the help.
 fn choice<T: Choice>() -> impl TypedValueParser<Value = T> {

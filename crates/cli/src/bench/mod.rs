@@ -2,8 +2,11 @@
 
 mod ceilings;
 mod kernels;
+mod load;
 mod model;
 mod samples;
+mod served;
+mod sim;
 mod tuned;
 
 use crate::args::BenchCommand;
@@ -14,5 +17,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Kernels(args) => kernels::run(args),
         BenchCommand::Model(args) => model::measure(args),
+        BenchCommand::Sim(args) => sim::simulate(args),
+        BenchCommand::Load(args) => load::load(args),
     }
 }

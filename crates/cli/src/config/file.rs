@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pelton_base::{Slo, limits};
+use pelton_llm::SpecMethod;
 use pelton_model::KvDtype;
 use pelton_sched::{
     Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, TenantConfig,
@@ -55,6 +56,11 @@ pub(crate) struct ConfigFile {
     pub(super) preemption: Option<PreemptionMode>,
     #[serde(deserialize_with = "bytes")]
     pub(super) swap_memory: Option<u64>,
+    #[serde(deserialize_with = "bytes")]
+    pub(super) kv_memory: Option<u64>,
+    #[serde(deserialize_with = "choice")]
+    pub(super) spec: Option<SpecMethod>,
+    pub(super) spec_max: Option<NonZeroUsize>,
     pub(super) max_batch_tokens: Option<NonZeroUsize>,
     pub(super) max_running: Option<NonZeroUsize>,
     pub(super) block_size: Option<NonZeroUsize>,

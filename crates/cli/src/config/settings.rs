@@ -45,20 +45,8 @@ impl Settings {
         let share_prefixes = file.share_prefixes;
         fill(&mut args, file);
 
-        let scheduling = args.scheduling.scheduling(tenants, share_prefixes);
-        scheduling.check()?;
-        let default = model::options(&args.model);
-        let number = |given: Option<std::num::NonZeroUsize>, default: usize| {
-            given.map_or(default, std::num::NonZeroUsize::get)
-        };
-        let options = LlmOptions {
-            max_running: number(args.scheduling.max_running, default.max_running),
-            max_batch_tokens: number(args.scheduling.max_batch_tokens, default.max_batch_tokens),
-            block_size: number(args.scheduling.block_size, default.block_size),
-            name: args.served_name,
-            scheduling,
-            ..default
-        };
+        let default = LlmOptions { name: args.served_name, ..model::options(&args.model) };
+        let options = args.scheduling.apply(default, tenants, share_prefixes)?;
         let default = ServeConfig::default();
         let serve = ServeConfig {
             host: args.host.unwrap_or(default.host),
@@ -136,6 +124,9 @@ fn fill(args: &mut ServeArgs, file: ConfigFile) {
     fill(&mut scheduling.cache_eviction, file.cache_eviction);
     fill(&mut scheduling.preemption, file.preemption);
     fill(&mut scheduling.swap_memory, file.swap_memory);
+    fill(&mut scheduling.kv_memory, file.kv_memory);
+    fill(&mut scheduling.spec, file.spec);
+    fill(&mut scheduling.spec_max, file.spec_max);
     fill(&mut scheduling.max_batch_tokens, file.max_batch_tokens);
     fill(&mut scheduling.max_running, file.max_running);
     fill(&mut scheduling.block_size, file.block_size);
@@ -165,6 +156,9 @@ struct View<'a> {
     cache_eviction: &'static str,
     preemption: &'static str,
     swap_memory: u64,
+    kv_memory: Option<u64>,
+    spec: &'static str,
+    spec_max: usize,
     max_batch_tokens: usize,
     max_running: usize,
     block_size: usize,
@@ -213,6 +207,9 @@ impl<'a> View<'a> {
             cache_eviction: eviction.name(),
             preemption: preemption.name(),
             swap_memory: swap_bytes,
+            kv_memory: options.kv_bytes,
+            spec: options.spec.method.name(),
+            spec_max: options.spec.max_drafts,
             max_batch_tokens: options.max_batch_tokens,
             max_running: options.max_running,
             block_size: options.block_size,

@@ -263,7 +263,7 @@ fn statistics_count_what_was_locked_kept_and_forgotten() {
 
 #[test]
 fn every_eviction_has_a_name_of_its_own() {
-    for eviction in Eviction::ALL {
+    for &eviction in Eviction::ALL {
         assert_eq!(Eviction::from_name(eviction.name()), Some(eviction));
     }
     assert_eq!(Eviction::from_name("fifo"), None);

@@ -1,0 +1,181 @@
+//! A trace in a file: checked once from end to end, then read line by line as often as wanted.
+
+use super::format::{FieldError, HEAD, parse_line, write_line};
+use super::{Tenants, Trace, TraceRequest};
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Most bytes of one line.
+const LINE_BYTES: usize = 4096;
+
+/// What is wrong with a trace.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A line says what cannot be.
+    #[error("{}, line {line}: {source}", path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// Which line; the first is 1.
+        line: u64,
+        /// Which field, and why.
+        source: FieldError,
+    },
+    /// There is no request in it.
+    #[error("{}: holds no request", path.display())]
+    Empty {
+        /// Which file.
+        path: PathBuf,
+    },
+}
+
+/// A file of requests, all of which are well-formed and in order of arrival.
+#[derive(Clone, Debug)]
+pub struct TraceFile {
+    path: PathBuf,
+    pub(super) tenants: Tenants,
+    pub(super) n_requests: u64,
+}
+
+impl TraceFile {
+    /// Reads the whole file and keeps nothing of it but names and counts.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, the first line that is wrong, a file without requests.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, TraceError> {
+        let path = path.into();
+        let mut reader = TraceReader::open(&path, Tenants::default())?;
+        let mut n_requests = 0;
+        for request in reader.by_ref() {
+            request?;
+            n_requests += 1;
+        }
+        if n_requests == 0 {
+            return Err(TraceError::Empty { path });
+        }
+        Ok(Self { path, tenants: reader.tenants, n_requests })
+    }
+
+    /// Its requests, from the first.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read any more.
+    pub fn requests(&self) -> Result<TraceReader, TraceError> {
+        TraceReader::open(&self.path, self.tenants.clone())
+    }
+}
+
+/// Requests of a file, one line at a time.
+#[derive(Debug)]
+pub struct TraceReader {
+    path: PathBuf,
+    file: BufReader<File>,
+    tenants: Tenants,
+    line: u64,
+    last_ns: u64,
+    bytes: Vec<u8>,
+    has_failed: bool,
+}
+
+impl TraceReader {
+    fn open(path: &Path, tenants: Tenants) -> Result<Self, TraceError> {
+        let file = File::open(path).map_err(|source| io(path, source))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file: BufReader::new(file),
+            tenants,
+            line: 0,
+            last_ns: 0,
+            bytes: Vec::new(),
+            has_failed: false,
+        })
+    }
+
+    /// The next request; `None` at the end of the file.
+    fn read(&mut self) -> Result<Option<TraceRequest>, TraceError> {
+        loop {
+            self.bytes.clear();
+            let mut limited = (&mut self.file).take(LINE_BYTES as u64 + 1);
+            let n_read = limited.read_until(b'\n', &mut self.bytes);
+            if n_read.map_err(|source| io(&self.path, source))? == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            if let Some(request) = self.parse().map_err(|source| self.at_line(source))? {
+                return Ok(Some(request));
+            }
+        }
+    }
+
+    fn parse(&mut self) -> Result<Option<TraceRequest>, FieldError> {
+        let wrong = |expected, got: &[u8]| FieldError {
+            field: "line",
+            expected,
+            got: String::from_utf8_lossy(&got[..got.len().min(40)]).into_owned(),
+        };
+        if self.bytes.len() > LINE_BYTES {
+            return Err(wrong("at most 4096 bytes long", &self.bytes));
+        }
+        let Ok(text) = str::from_utf8(&self.bytes) else {
+            return Err(wrong("UTF-8", &self.bytes));
+        };
+        let Some(request) = parse_line(text, &mut self.tenants)? else { return Ok(None) };
+        if request.at_ns < self.last_ns {
+            let got = text.split_ascii_whitespace().next().unwrap_or_default().to_owned();
+            let expected = "no earlier than in the line above";
+            return Err(FieldError { field: "at_ms", expected, got });
+        }
+        self.last_ns = request.at_ns;
+        Ok(Some(request))
+    }
+
+    fn at_line(&self, source: FieldError) -> TraceError {
+        TraceError::Line { path: self.path.clone(), line: self.line, source }
+    }
+}
+
+impl Iterator for TraceReader {
+    type Item = Result<TraceRequest, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.has_failed {
+            return None;
+        }
+        let next = self.read();
+        self.has_failed = next.is_err();
+        next.transpose()
+    }
+}
+
+/// Writes a trace as text, a request at a time.
+///
+/// # Errors
+///
+/// A file that cannot be written, and whatever is wrong with the trace.
+pub fn save(trace: &Trace, path: &Path) -> Result<(), TraceError> {
+    let failed = |source| io(path, source);
+    let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+    let mut line = HEAD.to_owned();
+    for request in trace.requests()? {
+        write_line(&request?, trace.tenants(), &mut line);
+        file.write_all(line.as_bytes()).map_err(failed)?;
+        line.clear();
+    }
+    file.flush().map_err(failed)
+}
+
+fn io(path: &Path, source: std::io::Error) -> TraceError {
+    TraceError::Io { path: path.to_owned(), source }
+}

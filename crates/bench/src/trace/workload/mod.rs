@@ -1,0 +1,203 @@
+//! Workloads by name: generators of traces, seeded and lazy.
+//!
+//! | name | arrivals | prompts | answers |
+//! |---|---|---|---|
+//! | `poisson` | Poisson | around 128 tokens | around 48 |
+//! | `bursty` | in bursts: 85 % of them in a quarter of the time | the same | the same |
+//! | `shared-prefix` | Poisson | conversations of up to 5 questions under 8 system prompts of 512 tokens | around 48 |
+//! | `long-tail` | Poisson | median 96, one in a hundred over 3,000 | at least 16, Pareto |
+//! | `mixed` | Poisson | chats of around 64 tokens, one in twenty of 8,000 | around 48 |
+//! | `tenants` | Poisson, beyond capacity | as `poisson`; tenant `many` asks ten times as often as `few` | around 48 |
+//! | `overload` | Poisson, far beyond capacity | as `poisson`; one in five is urgent | around 48 |
+//!
+//! The rates fit a model of half a billion weights on two threads of a processor, which is what the
+//! simulator's prices are by default. `mixed` and `overload` state latency targets; what has none
+//! takes those of its tenant, if there are any.
+
+mod arrivals;
+mod shape;
+
+use super::{Tenants, TraceRequest};
+use crate::random::Random;
+use arrivals::Arrivals;
+use shape::Shape;
+
+/// A kind of workload.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum WorkloadKind {
+    /// Independent short requests.
+    #[default]
+    Poisson,
+    /// The same, in bursts.
+    Bursty,
+    /// Conversations that share system prompts.
+    SharedPrefix,
+    /// A few requests are far longer than most.
+    LongTail,
+    /// Short chats beside prompts of 8,000 tokens.
+    Mixed,
+    /// One tenant asks ten times as often as the other.
+    Tenants,
+    /// More requests than can be served; some are urgent.
+    Overload,
+}
+
+impl WorkloadKind {
+    /// Every kind.
+    pub const ALL: &[Self] = &[
+        Self::Poisson,
+        Self::Bursty,
+        Self::SharedPrefix,
+        Self::LongTail,
+        Self::Mixed,
+        Self::Tenants,
+        Self::Overload,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Poisson => "poisson",
+            Self::Bursty => "bursty",
+            Self::SharedPrefix => "shared-prefix",
+            Self::LongTail => "long-tail",
+            Self::Mixed => "mixed",
+            Self::Tenants => "tenants",
+            Self::Overload => "overload",
+        }
+    }
+
+    /// Requests per second, unless somebody says otherwise.
+    pub fn default_rate(self) -> f64 {
+        match self {
+            Self::Poisson => 2.0,
+            Self::Bursty => 1.5,
+            Self::SharedPrefix | Self::LongTail => 1.0,
+            Self::Mixed => 0.5,
+            Self::Tenants => 4.0,
+            Self::Overload => 6.0,
+        }
+    }
+}
+
+/// Why there is no such workload.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("the {what} of a workload must be {expected}, got {got}")]
+pub struct WorkloadError {
+    what: &'static str,
+    expected: &'static str,
+    got: f64,
+}
+
+/// A generator of requests.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    kind: WorkloadKind,
+    n_requests: u64,
+    rate: f64,
+    scale: f64,
+    seed: u64,
+    tenants: Tenants,
+}
+
+impl Workload {
+    /// This many requests at the kind's own rate and lengths.
+    pub fn new(kind: WorkloadKind, n_requests: u64, seed: u64) -> Self {
+        let mut tenants = Tenants::default();
+        if kind == WorkloadKind::Tenants {
+            for name in shape::TENANTS {
+                tenants.number(name).expect("invariant: two fit");
+            }
+        }
+        Self { kind, n_requests, rate: kind.default_rate(), scale: 1.0, seed, tenants }
+    }
+
+    /// The same requests at this rate, in requests per second.
+    ///
+    /// # Errors
+    ///
+    /// A rate that is not a number from a millionth to a million.
+    pub fn at_rate(self, rate: f64) -> Result<Self, WorkloadError> {
+        let rate = within("rate", "from 0.000001 to 1000000", rate, 1e-6..=1e6)?;
+        Ok(Self { rate, ..self })
+    }
+
+    /// The same requests, all lengths times `scale` (each stays at least one token).
+    ///
+    /// # Errors
+    ///
+    /// A scale that is not a number from a thousandth to a hundred.
+    pub fn scaled(self, scale: f64) -> Result<Self, WorkloadError> {
+        let scale = within("scale", "from 0.001 to 100", scale, 1e-3..=100.0)?;
+        Ok(Self { scale, ..self })
+    }
+
+    /// What it is called.
+    pub fn kind(&self) -> WorkloadKind {
+        self.kind
+    }
+
+    /// Requests per second, on average.
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// What lengths are multiplied by.
+    pub fn scale(&self) -> f64 {
+        self.scale
+    }
+
+    /// Requests in all.
+    pub fn n_requests(&self) -> u64 {
+        self.n_requests
+    }
+
+    /// Who asks.
+    pub fn tenants(&self) -> &Tenants {
+        &self.tenants
+    }
+
+    /// The requests, from the first; each call gives the same.
+    pub fn requests(&self) -> WorkloadRequests {
+        WorkloadRequests {
+            arrivals: Arrivals::new(self.kind == WorkloadKind::Bursty, self.rate, self.seed),
+            shape: Shape::new(self.kind, self.scale),
+            seed: self.seed,
+            next: 0,
+            n_requests: self.n_requests,
+        }
+    }
+}
+
+/// The requests of a [`Workload`], made as they are asked for.
+#[derive(Debug)]
+pub struct WorkloadRequests {
+    arrivals: Arrivals,
+    shape: Shape,
+    seed: u64,
+    next: u64,
+    n_requests: u64,
+}
+
+impl Iterator for WorkloadRequests {
+    type Item = TraceRequest;
+
+    fn next(&mut self) -> Option<TraceRequest> {
+        if self.next == self.n_requests {
+            return None;
+        }
+        // Stream 0 is that of the arrivals.
+        let mut random = Random::new(self.seed, self.next + 1);
+        self.next += 1;
+        Some(self.shape.request(self.arrivals.next_ns(), &mut random))
+    }
+}
+
+fn within(
+    what: &'static str,
+    expected: &'static str,
+    got: f64,
+    range: std::ops::RangeInclusive<f64>,
+) -> Result<f64, WorkloadError> {
+    if range.contains(&got) { Ok(got) } else { Err(WorkloadError { what, expected, got }) }
+}

@@ -1,0 +1,163 @@
+//! Flags that choose what is served in `pelton bench sim` and `pelton bench load`.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use pelton_base::limits;
+use pelton_bench::trace::{Tenants, Trace, TraceFile, Workload, WorkloadKind, save};
+use pelton_sched::TenantConfig;
+
+use crate::failure::{Failure, Result};
+
+/// From how many tokens on a prompt is told as long, before scaling.
+const LONG_PROMPT_TOKENS: f64 = 1024.0;
+
+/// Which requests come, and when.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Workload")]
+pub(crate) struct WorkloadArgs {
+    /// Kind of requests
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = named(WorkloadKind::ALL, WorkloadKind::name),
+        default_value = WorkloadKind::default().name()
+    )]
+    workload: WorkloadKind,
+    /// Requests from a file instead, one per line: at_ms prompt_tokens output_tokens [tenant=NAME]
+    /// [priority=N] [ttft_ms=MS] [tpot_ms=MS] [prefix=ID:TOKENS]...
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "rate", "scale", "seed"])]
+    trace: Option<PathBuf>,
+    /// Number of requests; of a file the first N
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..=100_000_000)
+    )]
+    requests: Option<u64>,
+    /// Requests per second [default: the workload's own]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    rate: Option<f64>,
+    /// Multiplies all lengths; below 1 for slower machines and shorter contexts
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    scale: f64,
+    /// The same seed gives the same requests
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Shares of tenants under --policy fair, such as acme=3,free=1
+    #[arg(
+        long,
+        value_name = "NAME=N",
+        value_delimiter = ',',
+        value_parser = parse_weight,
+    )]
+    tenant_weight: Vec<(String, NonZeroU32)>,
+    /// Most requests of one tenant that wait; further ones are refused
+    #[arg(long, value_name = "N", default_value_t = limits::MAILBOX_REQUESTS)]
+    max_waiting: usize,
+    /// Write the requests to a file, for --trace
+    #[arg(long, value_name = "FILE", conflicts_with = "trace")]
+    save_trace: Option<PathBuf>,
+}
+
+impl WorkloadArgs {
+    /// The requests, `default_requests` of them where nobody said; written to a file where asked.
+    ///
+    /// # Errors
+    ///
+    /// A rate or scale out of range, a file that is wrong or cannot be written.
+    pub(crate) fn trace(&self, default_requests: u64) -> Result<Trace> {
+        if let Some(path) = &self.trace {
+            return Ok(Trace::File(TraceFile::open(path)?));
+        }
+        let n_requests = self.requests.unwrap_or(default_requests);
+        let workload = Workload::new(self.workload, n_requests, self.seed);
+        let rate = self.rate.unwrap_or(self.workload.default_rate());
+        let at_rate = workload.at_rate(rate).map_err(|error| Failure::from(error).at("--rate"))?;
+        let scaled = at_rate.scaled(self.scale);
+        let trace = Trace::Workload(scaled.map_err(|error| Failure::from(error).at("--scale"))?);
+        if let Some(path) = &self.save_trace {
+            save(&trace, path)?;
+        }
+        Ok(trace)
+    }
+
+    /// The tenants of a trace, with their weights.
+    ///
+    /// # Errors
+    ///
+    /// A weight of somebody who is not in the trace.
+    pub(crate) fn tenants(&self, tenants: &Tenants) -> Result<Vec<TenantConfig>> {
+        let config = |name: &String| TenantConfig {
+            name: name.clone(),
+            max_waiting: self.max_waiting,
+            ..TenantConfig::default()
+        };
+        let mut configs: Vec<TenantConfig> = tenants.names().iter().map(config).collect();
+        for (name, weight) in &self.tenant_weight {
+            let tenant = configs.iter_mut().find(|config| config.name == *name);
+            let tenant = tenant.ok_or_else(|| {
+                Failure::new(format!("--tenant-weight: nobody in this workload is called `{name}`"))
+                    .hint(format!("there are: {}", tenants.names().join(", ")))
+            })?;
+            tenant.weight = weight.get();
+        }
+        Ok(configs)
+    }
+
+    /// How many requests of a trace are served.
+    pub(crate) fn n_requests(&self, trace: &Trace) -> u64 {
+        self.requests.unwrap_or(u64::MAX).min(trace.n_requests())
+    }
+
+    /// Seed of the workload.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// From how many tokens on a prompt is told as long.
+    pub(crate) fn long_prompt_tokens(&self) -> u32 {
+        (LONG_PROMPT_TOKENS * self.scale).max(2.0) as u32
+    }
+
+    /// What is served, in words.
+    pub(crate) fn describe(&self, trace: &Trace) -> String {
+        let n = self.n_requests(trace);
+        match (trace, &self.trace) {
+            (Trace::Workload(workload), _) => {
+                let (name, rate) = (workload.kind().name(), workload.rate());
+                let scale = match workload.scale() {
+                    1.0 => String::new(),
+                    scale => format!(", lengths times {scale}"),
+                };
+                format!("{name}, {n} requests, {rate} per second{scale}, seed {}", self.seed)
+            }
+            (Trace::File(_), Some(path)) => format!("{}, {n} requests", path.display()),
+            (Trace::File(_), None) => format!("{n} requests"),
+        }
+    }
+}
+
+/// Reads one of some values by its name, and shows all names in the help.
+pub(crate) fn named<T>(
+    all: &'static [T],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all.iter().map(|&value| name(value))).map(move |text| {
+        let found = all.iter().find(|&&value| name(value) == text);
+        *found.expect("invariant: the parser lets only these names pass")
+    })
+}
+
+fn parse_weight(text: &str) -> std::result::Result<(String, NonZeroU32), String> {
+    let parsed = text.split_once('=').and_then(|(name, weight)| {
+        Some((name.to_owned(), weight.parse().ok()?)).filter(|_| !name.is_empty())
+    });
+    parsed.ok_or_else(|| "expected NAME=N with N from 1".to_owned())
+}
