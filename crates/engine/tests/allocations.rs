@@ -62,14 +62,14 @@ fn samplings() -> [(&'static str, SamplingParams); 6] {
     ]
 }
 
-/// `n` requests that last longer than the test, each of a prompt length of its own, and one that
-/// does not fit beside them.
+/// `n` requests that last longer than the test, each of a prompt and a prompt length of its own, and
+/// one that does not fit beside them.
 fn requests(sampling: &[SamplingParams], n: usize) -> Vec<Request> {
     let n_prompt = |i| if i < n { 3 + 5 * i } else { (N_BLOCKS as usize - 1) * BLOCK };
     (0..=n)
         .map(|i| Request {
             id: RequestId(i as u64),
-            prompt: (0..n_prompt(i) as u32).map(|j| TokenId(j * 11 % 250)).collect(),
+            prompt: (0..n_prompt(i) as u32).map(|j| TokenId((j * 11 + 7 * i as u32) % 250)).collect(),
             sampling: SamplingParams { seed: i as u64, ..sampling[i % sampling.len()].clone() },
             choice: 0,
             max_tokens: 2 * (N_WARM_UP + N_STEPS),

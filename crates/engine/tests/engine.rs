@@ -51,7 +51,8 @@ fn collect(mut stream: TokenStream) -> Answer {
     while let Some(event) = stream.blocking_recv() {
         tokens.extend(event.tokens);
         if let Some(reason) = event.finish {
-            let usage = event.usage;
+            // What is cached depends on who came before, and is the only thing that does.
+            let usage = Usage { cached_tokens: 0, ..event.usage };
             assert!(stream.blocking_recv().is_none(), "the end is the last event");
             return (tokens, reason, usage);
         }
