@@ -69,7 +69,9 @@ fn requests(sampling: &[SamplingParams], n: usize) -> Vec<Request> {
     (0..=n)
         .map(|i| Request {
             id: RequestId(i as u64),
-            prompt: (0..n_prompt(i) as u32).map(|j| TokenId((j * 11 + 7 * i as u32) % 250)).collect(),
+            prompt: (0..n_prompt(i) as u32)
+                .map(|j| TokenId((j * 11 + 7 * i as u32) % 250))
+                .collect(),
             sampling: SamplingParams { seed: i as u64, ..sampling[i % sampling.len()].clone() },
             choice: 0,
             max_tokens: 2 * (N_WARM_UP + N_STEPS),

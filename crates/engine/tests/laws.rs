@@ -1,20 +1,23 @@
 //! Same request, same tokens, through the real executor: architectures, weight formats, batches,
-//! chunks, preemption, threads, instruction sets. Log probabilities are compared too, to the bit.
+//! chunks, preemption, swapping, cached prefixes, choices that share a prompt, drafts, threads,
+//! instruction sets. Log probabilities are compared too, to the bit.
 
 use pelton_base::{
-    FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId, Usage,
+    FinishReason, Request, RequestId, SamplingParams, ServiceParams, Slo, TokenId, Usage,
 };
 use pelton_engine::{
     Engine, EngineConfig, EngineMetrics, Execution, Executor, ExecutorError, KvCapacity, KvMemory,
-    ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken, TokenStream,
+    ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken, SchedulingConfig, SpecConfig,
+    SpecMethod, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
     Compute, CpuBackend, LoadOptions, ModelFiles, SoleRank, export_gguf, load as load_model,
 };
-use pelton_sched::SchedulerOutput;
+use pelton_sched::{PolicyKind, PreemptionMode, SchedulerOutput};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 use tempfile::TempDir;
 
 const FORMATS: [(&str, Compute); 4] = [
@@ -65,6 +68,8 @@ fn requests() -> Vec<NewRequest> {
         .zip(sampling)
         .map(|(i, sampling)| NewRequest {
             prompt: (0..if i == 3 { 261 } else { 3 + i * 5 % 17 })
+                // The seventh repeats itself, so that there is something to guess.
+                .map(|j| if i == 6 { j % 2 } else { j })
                 .map(|j| TokenId((i * 31 + j * 7 + j * j) % VOCAB))
                 .collect(),
             sampling: SamplingParams { seed: u64::from(i), logprobs: Some(3), ..sampling },
@@ -84,6 +89,7 @@ struct World {
     kernels: &'static Kernels,
     n_threads: usize,
     n_blocks: u32,
+    n_host_blocks: u32,
     sampled_vocab: Option<usize>,
     config: EngineConfig,
 }
@@ -94,6 +100,7 @@ impl World {
             kernels: Kernels::best(),
             n_threads: 1,
             n_blocks: 400,
+            n_host_blocks: 0,
             sampled_vocab: None,
             config: EngineConfig::default(),
         }
@@ -107,7 +114,9 @@ fn collect(mut stream: TokenStream) -> Answer {
     while let Some(event) = stream.blocking_recv() {
         tokens.extend(event.tokens);
         if let Some(reason) = event.finish {
-            let usage = event.usage;
+            // How an answer came about may differ, what it says may not.
+            let Usage { prompt_tokens, completion_tokens, .. } = event.usage;
+            let usage = Usage { prompt_tokens, completion_tokens, ..Usage::default() };
             return (tokens, reason, usage);
         }
     }
@@ -165,7 +174,7 @@ fn answers(
     let config = ModelExecutorConfig {
         block_size: 4,
         memory: KvMemory::Blocks(world.n_blocks),
-        host_blocks: 0,
+        host_blocks: world.n_host_blocks,
         sampled_vocab: world.sampled_vocab,
     };
     let inner = ModelExecutor::new(decoder, config).expect("KV memory");
@@ -185,6 +194,22 @@ fn answers(
     let metrics = engine.metrics();
     assert_eq!(metrics.n_free_blocks, metrics.n_blocks, "no block is lost");
     (answers, metrics)
+}
+
+/// Chunks, swapping, a cache, drafts, and a policy that reorders.
+fn everything() -> EngineConfig {
+    EngineConfig {
+        max_batch_tokens: 37,
+        max_chunk_tokens: 29,
+        slo: Slo { ttft: None, tpot: Some(Duration::from_millis(1)) },
+        scheduling: SchedulingConfig {
+            policy: PolicyKind::Sla,
+            preemption: PreemptionMode::Swap,
+            ..Default::default()
+        },
+        spec: SpecConfig { method: SpecMethod::Suffix, max_drafts: 3, is_forced: true },
+        ..Default::default()
+    }
 }
 
 fn law_holds_for(fixture: &str) {
@@ -217,6 +242,28 @@ fn law_holds_for(fixture: &str) {
         let metrics = together("preempted", &World { n_blocks: 84, ..plain.clone() });
         assert!(metrics.n_preemptions > 0, "{metrics:?}");
 
+        let swap = SchedulingConfig { preemption: PreemptionMode::Swap, ..Default::default() };
+        let swap = EngineConfig { scheduling: swap, ..Default::default() };
+        let swapped = World { n_blocks: 84, n_host_blocks: 400, config: swap, ..plain.clone() };
+        let metrics = together("swapped out", &swapped);
+        assert!(metrics.swapped_in_blocks > 0, "{metrics:?}");
+
+        let uncached = SchedulingConfig { prefix_cache: false, ..Default::default() };
+        let uncached = EngineConfig { scheduling: uncached, ..Default::default() };
+        together("without a cache", &World { config: uncached, ..plain.clone() });
+
+        for method in [SpecMethod::Ngram, SpecMethod::Suffix] {
+            let spec = SpecConfig { method, max_drafts: 5, is_forced: true };
+            let drafting = EngineConfig { spec, ..Default::default() };
+            let metrics = together(method.name(), &World { config: drafting, ..plain.clone() });
+            // A run of two tokens need not come again, a single one does.
+            assert!(method == SpecMethod::Ngram || metrics.spec.n_drafted > 0, "{metrics:?}");
+        }
+
+        let all = World { n_threads: 2, config: everything(), ..swapped.clone() };
+        let metrics = together("with everything at once", &all);
+        assert!(metrics.spec.n_drafted > 0, "{metrics:?}");
+
         together("on two threads", &World { n_threads: 2, ..plain.clone() });
         for kernels in Kernels::available().skip(1) {
             together(kernels.name, &World { kernels, ..plain.clone() });
@@ -242,6 +289,37 @@ fn qwen2_answers_alike_in_every_world() {
 #[test]
 fn qwen3_answers_alike_in_every_world() {
     law_holds_for(FIXTURES[3]);
+}
+
+/// Requests of which each comes a second time, and choices of one prompt, which goes on with what
+/// the first computed.
+#[test]
+fn what_is_cached_or_shared_answers_like_what_is_computed() {
+    for format in ["Q8_0", "BF16"] {
+        let (files, _folder) = open("qwen3", format);
+        let plain = World::plain();
+        let (alone, _) = answers(&files, Compute::Auto, &plain, requests(), false);
+        for n_blocks in [400, 84] {
+            let twice = requests().into_iter().chain(requests()).collect();
+            let world = World { n_blocks, ..plain.clone() };
+            let (again, metrics) = answers(&files, Compute::Auto, &world, twice, false);
+            assert_eq!(again[..8], alone[..], "{format}, {n_blocks} blocks");
+            assert_eq!(again[8..], alone[..], "{format}, {n_blocks} blocks, the second time");
+            assert!(metrics.cached_prompt_tokens > 0, "{metrics:?}");
+            assert!(n_blocks < 400 || metrics.copied_blocks > 0, "{metrics:?}");
+        }
+        // All choices of the fourth request, whose prompt does not end with a block.
+        let choices = |fork_of: Option<RequestId>| {
+            let service = ServiceParams { fork_of, ..ServiceParams::default() };
+            let request = requests().swap_remove(4);
+            (0..3).map(move |choice| NewRequest { choice, service, ..request.clone() }).collect()
+        };
+        let (apart, _) = answers(&files, Compute::Auto, &plain, choices(None), false);
+        let fork = Some(RequestId(0));
+        let (forked, metrics) = answers(&files, Compute::Auto, &plain, choices(fork), true);
+        assert_eq!(forked, apart, "{format}");
+        assert!(metrics.copied_blocks >= 2, "{metrics:?}");
+    }
 }
 
 #[test]
