@@ -38,6 +38,8 @@ pub struct Scheduler {
     /// Set by a preemption for want of blocks, until there is room again.
     is_recovering: bool,
     signals: Signals,
+    /// The strictest target for the first token among late arrivals, in nanoseconds.
+    recent_ttft_ns: Option<u64>,
     next_arrival: u64,
     now: Tick,
     stats: SchedulerStats,
@@ -102,6 +104,7 @@ impl Scheduler {
             sampled: Vec::new(),
             is_recovering: false,
             signals: Signals::default(),
+            recent_ttft_ns: None,
             next_arrival: 0,
             now: Tick::default(),
             stats: SchedulerStats::default(),
@@ -129,6 +132,11 @@ impl Scheduler {
         let Request { id, prompt, max_tokens, stop_tokens, service, .. } = request;
         let (tenant, terms) = terms(&service, &self.config);
         let slo = service.slo.or(terms.slo).or(self.config.slo);
+        if let Some(target) = slo.ttft.map(config::nanoseconds) {
+            // The last arrivals count most.
+            let before = self.recent_ttft_ns.map_or(target, |ns| ns.saturating_add(ns / 4));
+            self.recent_ttft_ns = Some(before.min(target));
+        }
         let priority = i64::from(service.priority);
         let arrival = Arrival {
             at,

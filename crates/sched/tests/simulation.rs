@@ -428,7 +428,7 @@ fn in_four_thousand_random_lives_every_request_ends_with_its_own_answer() {
     assert!(sum.n_promoted > 1_000, "{sum:?}");
     assert!(sum.n_forked > 500, "{sum:?}");
     assert!(sum.n_accepted_drafts > 10_000, "{sum:?}");
-    assert!(sum.n_rejected_drafts > 5_000, "{sum:?}");
+    assert!(sum.n_rejected_drafts > 3_000, "{sum:?}");
     assert!(sum.n_cached_tokens > 5_000, "{sum:?}");
     assert!(sum.n_evicted > 1_000, "{sum:?}");
     assert!(sum.n_finished > 20_000, "{sum:?}");

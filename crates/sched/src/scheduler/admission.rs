@@ -6,14 +6,22 @@
 //! back until it is there, and others may pass.
 
 use super::Scheduler;
-use crate::budget::Budget;
 use crate::kv::{Admission, Sizes};
 use crate::queue::Spot;
-use crate::sequence::{Running, Sequence};
+use crate::sequence::{Running, Sequence, Standing};
 use crate::{Batching, KvAllocation, RadixMatch, SchedulerOutput};
 
 /// Most candidates that are held back in one step before it is let be: a bound on the time of a plan.
 const MOST_DEFERRED: usize = 8;
+
+/// Letting requests in, while one plan is made.
+#[derive(Debug)]
+pub(super) struct Door {
+    is_open: bool,
+    /// Only who outranks those that were just preempted passes.
+    bar: Option<Standing>,
+    n_deferred: usize,
+}
 
 /// What became of a candidate.
 enum Verdict {
@@ -49,38 +57,55 @@ impl Scheduler {
         }
     }
 
-    /// Lets requests in until one does not fit.
-    pub(super) fn admit(&mut self, budget: &mut Budget, output: &mut SchedulerOutput) {
+    /// Begins to let requests in, or does not.
+    pub(super) fn open_door(&mut self, admits: bool, output: &SchedulerOutput) -> Door {
+        self.cursors.fill(None);
         // Whoever was just preempted must not take the blocks back from those it made room for.
         let outranked = output.preempted.iter().filter_map(|&id| self.queue.find(id));
         let bar = outranked.map(|spot| spot.standing).min();
-        let is_static = self.config.batching == Batching::Static;
-        self.cursors.fill(None);
-        let mut n_deferred = 0;
-        while self.running.len() < self.max_running() && (is_static || !budget.is_spent()) {
-            let Some(spot) = self.next_candidate() else { return };
-            if bar.is_some_and(|bar| !spot.standing.outranks(bar)) {
-                return;
+        Door { is_open: admits, bar, n_deferred: 0 }
+    }
+
+    /// Who is let in next, if anybody is.
+    pub(super) fn candidate(&mut self, door: &Door) -> Option<Spot> {
+        if !door.is_open || self.running.len() >= self.max_running() {
+            return None;
+        }
+        let spot = self.next_candidate()?;
+        door.bar.is_none_or(|bar| spot.standing.outranks(bar)).then_some(spot)
+    }
+
+    /// Whether one that waits gets its tokens before one that runs.
+    pub(super) fn goes_before(&self, spot: Spot, idx: usize) -> bool {
+        let waiting = self.queue.at(spot).sequence();
+        self.precedence(waiting) < self.precedence(&self.running[idx].sequence)
+    }
+
+    /// Lets one in, as an index among those that run; closes the door when there is no room.
+    pub(super) fn let_in(
+        &mut self,
+        spot: Spot,
+        door: &mut Door,
+        output: &mut SchedulerOutput,
+    ) -> Option<usize> {
+        match self.try_admit(spot, output) {
+            Verdict::Admitted(idx) => return Some(idx),
+            Verdict::Deferred => {
+                self.stats.n_deferrals += 1;
+                self.cursors[spot.lane] = Some(spot.standing);
+                door.n_deferred += 1;
+                door.is_open = door.n_deferred < MOST_DEFERRED;
             }
-            match self.try_admit(spot, output) {
-                Verdict::Admitted(idx) => {
-                    let running = &mut self.running[idx];
-                    let (position, n_remaining) = (running.n_computed, running.n_remaining());
-                    let n_tokens = budget.take_chunk(position, n_remaining, &self.config);
-                    if n_tokens > 0 {
-                        running.plan(n_tokens, output);
-                    }
-                }
-                Verdict::Deferred => {
-                    self.stats.n_deferrals += 1;
-                    self.cursors[spot.lane] = Some(spot.standing);
-                    n_deferred += 1;
-                    if n_deferred == MOST_DEFERRED {
-                        return;
-                    }
-                }
-                Verdict::NoRoom => return,
-            }
+            Verdict::NoRoom => door.is_open = false,
+        }
+        None
+    }
+
+    /// Lets in as many as find room, whether or not their tokens fit into this step.
+    pub(super) fn admit_batch(&mut self, output: &mut SchedulerOutput) {
+        let mut door = self.open_door(true, output);
+        while let Some(spot) = self.candidate(&door) {
+            self.let_in(spot, &mut door, output);
         }
     }
 

@@ -3,6 +3,7 @@
 use super::Scheduler;
 use crate::budget::Budget;
 use crate::config::nanoseconds;
+use crate::sequence::{Sequence, Standing};
 use crate::tenants::Tariff;
 use crate::{Batching, SchedulerOutput, Signals, StepLoad, Tick};
 
@@ -30,9 +31,13 @@ impl Scheduler {
         if let Some(allowance_ns) = self.allowance_ns() {
             budget.allow(allowance_ns, &output.load);
         }
-        self.plan_prefill_chunks(&mut budget, output);
-        if self.config.batching == Batching::Continuous || was_empty {
-            self.admit(&mut budget, output);
+        match (self.config.batching, was_empty) {
+            (Batching::Continuous, _) => self.plan_prompts(&mut budget, true, output),
+            (Batching::Static, false) => self.plan_prompts(&mut budget, false, output),
+            (Batching::Static, true) => {
+                self.admit_batch(output);
+                self.plan_prompts(&mut budget, false, output);
+            }
         }
         self.finish(n_rows, output);
     }
@@ -86,14 +91,17 @@ impl Scheduler {
 
     /// Whoever gives way next.
     pub(super) fn last_in_standing(&self) -> usize {
-        let by_service = self.policy.is_by_service();
-        let key = |&idx: &usize| {
-            let sequence = &self.running[idx].sequence;
-            let promoted = sequence.standing.is_promoted();
-            let counter = if by_service { self.tenants.counter(sequence.tenant) } else { 0 };
-            (!promoted, counter, sequence.standing)
-        };
+        let key = |&idx: &usize| self.precedence(&self.running[idx].sequence);
         (0..self.running.len()).max_by_key(key).expect("invariant: somebody runs")
+    }
+
+    /// The order of service, smaller first: those that waited too long, then by what the tenant was
+    /// served where the policy says so, then by standing.
+    pub(super) fn precedence(&self, sequence: &Sequence) -> (bool, u64, Standing) {
+        let is_promoted = sequence.standing.is_promoted();
+        let counts = self.policy.is_by_service() && !is_promoted;
+        let served = if counts { self.tenants.counter(sequence.tenant) } else { 0 };
+        (!is_promoted, served, sequence.standing)
     }
 
     /// Rows that already generate.
@@ -111,34 +119,47 @@ impl Scheduler {
         }
     }
 
-    /// The time that this step may take, by the strictest target of those that generate: each is to
-    /// have its next token when its average says so. Whoever is ahead lends up to one target, whoever
-    /// is behind leaves a quarter of one.
+    /// The time that this step may take.
+    ///
+    /// By the strictest target of those that generate: each is to have its next token when its average
+    /// says so. Whoever is ahead lends up to one target, whoever is behind leaves a quarter of one.
+    /// And by the targets of those that may arrive meanwhile: a quarter of the time in which they want
+    /// their first token.
     fn allowance_ns(&self) -> Option<u64> {
         let rows = self.running.iter().filter(|running| !running.is_catching_up());
-        rows.filter_map(|running| {
+        let by_row = rows.filter_map(|running| {
             let sequence = &running.sequence;
             let target = nanoseconds(sequence.slo.tpot?);
             let n_generated = sequence.n_generated() as u64;
             let due = sequence.first_token_at?.0.saturating_add(target.saturating_mul(n_generated));
             Some(due.saturating_sub(self.now.0).clamp(target / 4, target.saturating_mul(2)))
-        })
-        .min()
+        });
+        by_row.chain(self.recent_ttft_ns.map(|target| target / 4)).min()
     }
 
-    /// Chunks of sequences that run but have not caught up; their blocks exist since admission.
-    fn plan_prefill_chunks(&mut self, budget: &mut Budget, output: &mut SchedulerOutput) {
-        for running in &mut self.running {
-            if budget.is_spent() {
+    /// Chunks of prompts, in one order: those that run and have not caught up, whose blocks exist
+    /// since their admission, and those that wait, where they may be admitted.
+    fn plan_prompts(&mut self, budget: &mut Budget, admits: bool, output: &mut SchedulerOutput) {
+        let mut door = self.open_door(admits, output);
+        while !budget.is_spent() {
+            let next = (self.running.iter())
+                .position(|running| running.is_catching_up() && !running.is_in_flight());
+            let idx = match (self.candidate(&door), next) {
+                (None, None) => return,
+                (None, Some(idx)) => idx,
+                (Some(spot), Some(idx)) if !self.goes_before(spot, idx) => idx,
+                (Some(spot), _) => match self.let_in(spot, &mut door, output) {
+                    Some(idx) => idx,
+                    None => continue,
+                },
+            };
+            let running = &mut self.running[idx];
+            let (position, n_remaining) = (running.n_computed, running.n_remaining());
+            let n_tokens = budget.take_chunk(position, n_remaining, &self.config);
+            if n_tokens == 0 {
                 return;
             }
-            if running.is_catching_up() {
-                let n_remaining = running.n_remaining();
-                let n_tokens = budget.take_chunk(running.n_computed, n_remaining, &self.config);
-                if n_tokens > 0 {
-                    running.plan(n_tokens, output);
-                }
-            }
+            running.plan(n_tokens, output);
         }
     }
 
