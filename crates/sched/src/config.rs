@@ -1,7 +1,8 @@
 //! What the scheduler is told: its limits once, time and prices each step.
 
-use crate::{Eviction, PolicyKind, StepCost};
-use pelton_base::Slo;
+use crate::outlook::terms;
+use crate::{Arrival, Eviction, PolicyKind, StepCost};
+use pelton_base::{ServiceParams, Slo};
 use std::time::Duration;
 
 /// The limits and choices of one scheduler.
@@ -149,6 +150,22 @@ impl SchedulerConfig {
             slo: Slo::default(),
             tenants: vec![TenantConfig::default()],
         }
+    }
+
+    /// The rank of a request that arrives at `at` and whose prompt takes `prefill_ns` alone.
+    pub(crate) fn rank(&self, at: Tick, service: &ServiceParams, prefill_ns: u64) -> i64 {
+        let (_, terms) = terms(service, self);
+        let priority = i64::from(service.priority);
+        self.policy.policy().rank(&Arrival {
+            at,
+            priority: match self.priority_order {
+                PriorityOrder::LowFirst => priority,
+                PriorityOrder::HighFirst => -priority,
+            },
+            slo: service.slo.or(terms.slo).or(self.slo),
+            prefill_ns,
+            max_wait_ns: nanoseconds(self.max_wait),
+        })
     }
 
     /// Most tokens that one sequence can really hold: the context, or the whole pool if smaller.

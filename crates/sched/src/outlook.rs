@@ -4,12 +4,15 @@
 //! expected TTFT = max(prompts ahead · stretch, queue for a place) + own prompt · stretch
 //! ```
 //!
+//! *Ahead* are those that the policy ranks before the newcomer; under a policy that does not go by
+//! ranks, all.
+//!
 //! *Stretch* is how much longer a prompt takes than it would alone, because decoding goes on beside
 //! it; it is measured, as is the pace at which places become free. An outlook is a copy that can be
 //! asked from another thread while the scheduler works; whoever submits adds what it submitted, so
 //! that the next in the mailbox is judged with it.
 
-use crate::{Refusal, SchedulerConfig, StepCost, TenantConfig};
+use crate::{Refusal, SchedulerConfig, StepCost, TenantConfig, Tick};
 use pelton_base::ServiceParams;
 use std::time::Duration;
 
@@ -21,8 +24,12 @@ pub(crate) const ONE: u64 = 1024;
 pub struct Outlook {
     /// What steps cost.
     pub(crate) cost: StepCost,
+    /// When this was so.
+    pub(crate) now: Tick,
     /// Prompts that are not computed yet, alone on the machine, in nanoseconds.
     pub(crate) backlog_ns: u64,
+    /// The most urgent of them, rank and nanoseconds, where the policy goes by ranks; sorted.
+    pub(crate) urgent: Vec<(i64, u64)>,
     /// How much longer prompts take beside decoding, in 1/1024; zero while unknown.
     pub(crate) stretch: u64,
     /// Requests that could start without waiting for another to end.
@@ -38,7 +45,12 @@ pub struct Outlook {
 impl Outlook {
     /// Time until the first token of a prompt of `n_prompt` tokens that arrives now, none of which
     /// is cached; `None` while nothing was measured.
-    pub fn expected_ttft(&self, n_prompt: usize, config: &SchedulerConfig) -> Option<Duration> {
+    pub fn expected_ttft(
+        &self,
+        n_prompt: usize,
+        service: &ServiceParams,
+        config: &SchedulerConfig,
+    ) -> Option<Duration> {
         if !self.cost.is_known() {
             return None;
         }
@@ -46,11 +58,32 @@ impl Outlook {
             let product = u128::from(ns) * u128::from(self.stretch.max(ONE)) / u128::from(ONE);
             u64::try_from(product).unwrap_or(u64::MAX)
         };
-        let n_ahead = (self.n_waiting + 1).saturating_sub(self.n_places) as u64;
-        let for_a_place = n_ahead.saturating_mul(self.ending_ns);
         let own = self.cost.prefill_ns(0, n_prompt, config.max_chunk_tokens);
-        let wait = stretched(self.backlog_ns).max(for_a_place);
+        let rank = self.rank(own, service, config);
+        let n_urgent = self.urgent.partition_point(|urgent| urgent.0 <= rank);
+        let n_before = match n_urgent < self.urgent.len() {
+            true => n_urgent.min(self.n_waiting),
+            false => self.n_waiting,
+        };
+        let n_ahead = (n_before + 1).saturating_sub(self.n_places) as u64;
+        let for_a_place = n_ahead.saturating_mul(self.ending_ns);
+        let wait = stretched(self.ahead_ns(rank)).max(for_a_place);
         Some(Duration::from_nanos(wait.saturating_add(stretched(own))))
+    }
+
+    /// The rank that the policy gives a request that arrives now, whose prompt takes `own_ns`.
+    fn rank(&self, own_ns: u64, service: &ServiceParams, config: &SchedulerConfig) -> i64 {
+        config.rank(self.now, service, own_ns)
+    }
+
+    /// Prompts that are computed before a newcomer of this rank.
+    fn ahead_ns(&self, rank: i64) -> u64 {
+        let n_ahead = self.urgent.partition_point(|urgent| urgent.0 <= rank);
+        if n_ahead == self.urgent.len() {
+            // Behind all that are told apart, and with it behind all.
+            return self.backlog_ns;
+        }
+        self.urgent[..n_ahead].iter().fold(0, |sum, urgent| sum.saturating_add(urgent.1))
     }
 
     /// Whether a request should be taken now.
@@ -70,7 +103,7 @@ impl Outlook {
             return Ok(());
         }
         let (tenant, terms) = terms(service, config);
-        let expected = self.expected_ttft(n_prompt, config);
+        let expected = self.expected_ttft(n_prompt, service, config);
         let n_waiting = self.waiting_by_tenant.get(tenant).copied().unwrap_or(0);
         if n_waiting >= terms.max_waiting {
             let one_second = Duration::from_secs(1);
@@ -94,6 +127,13 @@ impl Outlook {
         let n_prompt = if service.fork_of.is_some() { 1 } else { n_prompt };
         let own = self.cost.prefill_ns(0, n_prompt, config.max_chunk_tokens);
         self.backlog_ns = self.backlog_ns.saturating_add(own);
+        if config.policy.policy().is_by_rank() {
+            let rank = self.rank(own, service, config);
+            let idx = self.urgent.partition_point(|urgent| urgent.0 <= rank);
+            if idx < self.urgent.len() || self.urgent.len() < MOST_URGENT {
+                self.urgent.insert(idx, (rank, own));
+            }
+        }
         self.n_waiting += 1;
         if self.waiting_by_tenant.len() <= tenant {
             self.waiting_by_tenant.resize(tenant + 1, 0);
@@ -101,6 +141,9 @@ impl Outlook {
         self.waiting_by_tenant[tenant] += 1;
     }
 }
+
+/// Most entries of [`Outlook::urgent`]: a bound on the time that it takes to look out.
+pub(crate) const MOST_URGENT: usize = 256;
 
 /// The tenant of a request, as an index, and what is fixed for it; unknown ones are the first.
 pub(crate) fn terms<'a>(

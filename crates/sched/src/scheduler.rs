@@ -10,8 +10,8 @@ use crate::queue::{Queue, Spot};
 use crate::sequence::{Parked, Preempted, Running, Sequence, Standing, Waiting};
 use crate::tenants::Tenants;
 use crate::{
-    Arrival, Outlook, Policy, PriorityOrder, RadixStats, Refusal, SchedulerConfig, SchedulerOutput,
-    Signals, StepOutput, StepUpdates, Tick, config,
+    Outlook, Policy, RadixStats, Refusal, SchedulerConfig, SchedulerOutput, Signals, StepOutput,
+    StepUpdates, Tick, config, outlook,
 };
 use pelton_base::{FinishReason, Namespace, Request, RequestId, TokenId};
 use std::collections::HashMap;
@@ -137,17 +137,9 @@ impl Scheduler {
             let before = self.recent_ttft_ns.map_or(target, |ns| ns.saturating_add(ns / 4));
             self.recent_ttft_ns = Some(before.min(target));
         }
-        let priority = i64::from(service.priority);
-        let arrival = Arrival {
-            at,
-            priority: match self.config.priority_order {
-                PriorityOrder::LowFirst => priority,
-                PriorityOrder::HighFirst => -priority,
-            },
-            slo,
-            prefill_ns: self.signals.cost.prefill_ns(0, prompt.len(), self.config.max_chunk_tokens),
-            max_wait_ns: config::nanoseconds(self.config.max_wait),
-        };
+        let prefill_ns =
+            self.signals.cost.prefill_ns(0, prompt.len(), self.config.max_chunk_tokens);
+        let rank = self.config.rank(at, &service, prefill_ns);
         let namespace = match self.config.prefix_cache {
             true => service.namespace,
             // A namespace of its own: it finds again what it left itself, and nobody else does.
@@ -156,7 +148,7 @@ impl Scheduler {
         self.tenants.waits(tenant);
         self.queue.push(Parked::Waiting(Waiting(Sequence {
             id,
-            standing: Standing::new(self.policy.rank(&arrival), self.next_arrival),
+            standing: Standing::new(rank, self.next_arrival),
             arrived_at: at,
             tenant,
             namespace,
@@ -307,6 +299,11 @@ impl Scheduler {
             .saturating_mul(cost.token_ps)
             .saturating_add(n_steps.saturating_mul(cost.base_ps));
         outlook.cost = cost;
+        outlook.now = self.now;
+        outlook.urgent.clear();
+        if self.policy.is_by_rank() {
+            self.tell_urgent(&mut outlook.urgent);
+        }
         outlook.backlog_ns = running_ns.saturating_add(waiting_ps / 1000);
         outlook.stretch = self.pace.stretch();
         outlook.ending_ns = self.pace.ending_ns();
@@ -316,6 +313,22 @@ impl Scheduler {
         outlook.n_places = if has_room { n_free_places } else { 0 };
         outlook.waiting_by_tenant.clear();
         outlook.waiting_by_tenant.extend(self.tenants.n_waiting());
+    }
+
+    /// The prompts that are computed next, with their ranks.
+    fn tell_urgent(&self, urgent: &mut Vec<(i64, u64)>) {
+        let (cost, chunk) = (&self.signals.cost, self.config.max_chunk_tokens);
+        let catching_up = self.running.iter().filter(|running| running.is_catching_up());
+        let running = catching_up.map(|running| {
+            let left_ns = cost.prefill_ns(running.n_computed, running.n_remaining(), chunk);
+            (running.sequence.standing.rank(), left_ns)
+        });
+        let waiting = self.queue.iter().map(|parked| {
+            let sequence = parked.sequence();
+            (sequence.standing.rank(), cost.prefill_ns(0, sequence.tokens.len(), chunk))
+        });
+        urgent.extend(running.chain(waiting).take(outlook::MOST_URGENT));
+        urgent.sort_unstable();
     }
 
     /// The limits it was made with.

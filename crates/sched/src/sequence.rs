@@ -18,6 +18,11 @@ impl Standing {
         Self { rank: rank.max(i64::MIN + 1), arrival }
     }
 
+    /// What the policy said.
+    pub(crate) fn rank(self) -> i64 {
+        self.rank
+    }
+
     /// Ahead of everyone who is not promoted.
     pub(crate) fn promoted(self) -> Self {
         Self { rank: i64::MIN, ..self }

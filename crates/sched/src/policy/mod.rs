@@ -57,6 +57,11 @@ pub trait Policy: Sync + std::fmt::Debug {
         false
     }
 
+    /// Whether ranks decide, rather than arrival or service.
+    fn is_by_rank(&self) -> bool {
+        false
+    }
+
     /// Whether a waiting request may take the place of a running one of a greater rank.
     fn takes_places(&self) -> bool {
         false

@@ -12,6 +12,10 @@ impl Policy for Priority {
         arrival.priority
     }
 
+    fn is_by_rank(&self) -> bool {
+        true
+    }
+
     fn takes_places(&self) -> bool {
         true
     }

@@ -21,4 +21,8 @@ impl Policy for Sla {
         let latest_start = i128::from(deadline) - i128::from(arrival.prefill_ns);
         i64::try_from(latest_start).unwrap_or(if latest_start < 0 { i64::MIN } else { i64::MAX })
     }
+
+    fn is_by_rank(&self) -> bool {
+        true
+    }
 }
