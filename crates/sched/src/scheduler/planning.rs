@@ -124,17 +124,20 @@ impl Scheduler {
     /// By the strictest target of those that generate: each is to have its next token when its average
     /// says so. Whoever is ahead lends up to one target, whoever is behind leaves a quarter of one.
     /// And by the targets of those that may arrive meanwhile: a quarter of the time in which they want
-    /// their first token.
+    /// their first token, but long enough that the weights are not read for a few tokens only.
     fn allowance_ns(&self) -> Option<u64> {
         let rows = self.running.iter().filter(|running| !running.is_catching_up());
         let by_row = rows.filter_map(|running| {
             let sequence = &running.sequence;
+            // A sixteenth is kept for what was not foreseen.
             let target = nanoseconds(sequence.slo.tpot?);
+            let target = target - target / 16;
             let n_generated = sequence.n_generated() as u64;
             let due = sequence.first_token_at?.0.saturating_add(target.saturating_mul(n_generated));
             Some(due.saturating_sub(self.now.0).clamp(target / 4, target.saturating_mul(2)))
         });
-        by_row.chain(self.recent_ttft_ns.map(|target| target / 4)).min()
+        let least = 4 * self.signals.cost.base_ps / 1000;
+        by_row.chain(self.recent_ttft_ns.map(|target| (target / 4).max(least))).min()
     }
 
     /// Chunks of prompts, in one order: those that run and have not caught up, whose blocks exist
