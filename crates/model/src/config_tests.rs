@@ -52,7 +52,7 @@ fn a_spoilt_field_is_named_with_what_was_found() {
         ("rms_norm_eps", json!("NaN")),
         ("rope_theta", json!(0)),
         ("rope_theta", json!(-10000.0)),
-        ("hidden_act", json!("relu")),
+        ("hidden_act", json!("mish")),
         ("sliding_window", json!(0)),
         ("tie_word_embeddings", json!("yes")),
         ("eos_token_id", json!("two")),

@@ -43,9 +43,9 @@ pub struct Inspection {
     pub window: Option<usize>,
     /// Layers with a window.
     pub n_window_layers: usize,
-    /// Kind of rotary scaling.
+    /// Kind of rotary scaling; of the first where layers differ.
     pub rope_scaling: &'static str,
-    /// Base of the rotary frequencies.
+    /// Base of the rotary frequencies, 0 where nothing is rotated.
     pub rope_theta: f64,
     /// Whether the head shares the embedding table.
     pub tied_embeddings: bool,
@@ -103,7 +103,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         tensors,
         n_layers: spec.layers.len(),
         hidden_size: spec.hidden_size,
-        intermediate_size: first.gated_mlp().intermediate_size,
+        intermediate_size: first.mlp.intermediate_size(),
         n_heads: gqa.n_heads,
         n_kv_heads: gqa.n_kv_heads,
         head_dim: gqa.head_dim,
@@ -111,16 +111,17 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         max_context: spec.max_context,
         window: windows.first().copied(),
         n_window_layers: windows.len(),
-        rope_scaling: match &spec.rope.scaling {
-            RopeScaling::Default => "default",
-            RopeScaling::Linear { .. } => "linear",
-            RopeScaling::Dynamic { .. } => "dynamic",
-            RopeScaling::Yarn(_) => "yarn",
-            RopeScaling::Llama3 { .. } => "llama3",
-            RopeScaling::LongRope { .. } => "longrope",
-            RopeScaling::Divisors(_) => "divisors",
+        rope_scaling: match spec.ropes.first().map(|rope| &rope.scaling) {
+            None => "none",
+            Some(RopeScaling::Default) => "default",
+            Some(RopeScaling::Linear { .. }) => "linear",
+            Some(RopeScaling::Dynamic { .. }) => "dynamic",
+            Some(RopeScaling::Yarn(_)) => "yarn",
+            Some(RopeScaling::Llama3 { .. }) => "llama3",
+            Some(RopeScaling::LongRope { .. }) => "longrope",
+            Some(RopeScaling::Divisors(_)) => "divisors",
         },
-        rope_theta: spec.rope.theta,
+        rope_theta: spec.ropes.first().map_or(0.0, |rope| rope.theta),
         tied_embeddings: spec.tied_embeddings,
         eos_tokens: spec.eos_tokens.clone(),
         kv_dtype: kv_dtype.name(),

@@ -66,7 +66,7 @@ pub(super) fn write(
         ("context_length", spec.max_context),
         ("embedding_length", spec.hidden_size),
         ("block_count", spec.layers.len()),
-        ("feed_forward_length", first.gated_mlp().intermediate_size),
+        ("feed_forward_length", first.mlp.intermediate_size()),
         ("rope.dimension_count", gqa.head_dim),
         ("attention.head_count", gqa.n_heads),
         ("attention.head_count_kv", gqa.n_kv_heads),
@@ -83,13 +83,14 @@ pub(super) fn write(
         key("attention.sliding_window", GgufValue::U32(window as u32));
     }
     key("attention.layer_norm_rms_epsilon", GgufValue::F32(spec.norm_eps));
-    key("rope.freq_base", number(spec.rope.theta));
+    let Some(rope) = spec.ropes.first() else { return Ok(()) };
+    key("rope.freq_base", number(rope.theta));
 
     let mut scaling = |kind: &str, factor: f64| {
         key("rope.scaling.type", text(kind));
         key("rope.scaling.factor", number(factor));
     };
-    match &spec.rope.scaling {
+    match &rope.scaling {
         RopeScaling::Linear { factor } => scaling("linear", *factor),
         RopeScaling::Dynamic { factor } => scaling("dynamic", *factor),
         RopeScaling::Yarn(yarn) => {
@@ -121,7 +122,8 @@ fn number(x: f64) -> GgufValue {
 }
 
 /// Tensors of divisors that the scaling needs.
-pub(super) fn divisor_tensors(rope: &RopeSpec) -> Vec<(&'static str, Vec<f32>)> {
+pub(super) fn divisor_tensors(rope: Option<&RopeSpec>) -> Vec<(&'static str, Vec<f32>)> {
+    let Some(rope) = rope else { return Vec::new() };
     match &rope.scaling {
         RopeScaling::Divisors(divisors) => vec![("rope_freqs.weight", divisors.clone())],
         RopeScaling::LongRope { short_factors, long_factors, .. } => vec![

@@ -16,10 +16,10 @@ use pelton_quant::{WeightFormat, fitting, for_dtype, for_name, quantize_tensor, 
 use pelton_tensor::{DType, GgufWriter, TensorView};
 use serde_json::Value;
 
-use crate::arch::{ArchSpec, GgufRows};
+use crate::arch::{ArchSpec, Mlp, Part, Stored};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-use crate::files::names::{Naming, Part};
+use crate::files::names::Naming;
 use crate::load::{check, interleave};
 
 /// How far an export has come.
@@ -50,6 +50,10 @@ pub fn export_gguf(
     let Some(folder) = files.folder() else {
         return Err(ModelError::Export("expected a folder with safetensors".to_owned()));
     };
+    if !files.arch().is_exported {
+        let name = &files.config().architecture;
+        return Err(ModelError::Export(format!("{name}: not a family that is written as GGUF")));
+    }
     check(files)?;
     let spec = files.spec()?;
     let mut writer = GgufWriter::new();
@@ -59,7 +63,7 @@ pub fn export_gguf(
         writer.metadata(key, value);
     }
 
-    let divisors = metadata::divisor_tensors(&spec.rope);
+    let divisors = metadata::divisor_tensors(spec.ropes.first());
     let tensors = list(files, &spec);
     let stored_as = |view: &TensorView<'_>| -> &dyn WeightFormat {
         match view.shape {
@@ -133,32 +137,38 @@ impl Exported {
 /// Every tensor of the model, in the order of the file.
 fn list(files: &ModelFiles, spec: &ArchSpec) -> Vec<Exported> {
     let naming = files.naming();
-    let is_interleaved = files.arch().gguf_rows == GgufRows::Interleaved;
+    let gguf: &'static Stored = &files.arch().gguf;
+    let is_interleaved = gguf.is_in_pairs && !naming.stored.is_in_pairs;
+    let gguf = Naming::of(gguf);
     let mut all = Vec::new();
     let mut add = |part: Part, layer: usize, bias: bool, n_heads: Option<usize>| {
         let n_interleaved_heads = n_heads.filter(|_| is_interleaved);
         let mut push =
             |name, gguf_name| all.push(Exported { name, gguf_name, n_interleaved_heads });
-        push(naming.weight(part, layer), Naming::Gguf.weight(part, layer));
+        push(naming.weight(part, layer), gguf.weight(part, layer));
         if bias {
-            push(naming.bias(part, layer), Naming::Gguf.bias(part, layer));
+            push(naming.bias(part, layer), gguf.bias(part, layer));
         }
     };
     add(Part::Embedding, 0, false, None);
     for (i, layer) in spec.layers.iter().enumerate() {
-        let (gqa, mlp) = (layer.gqa(), layer.gated_mlp());
+        let gqa = layer.gqa();
         add(Part::AttentionNorm, i, false, None);
         add(Part::Q, i, gqa.qkv_bias, Some(gqa.n_heads));
         add(Part::K, i, gqa.qkv_bias, Some(gqa.n_kv_heads));
         add(Part::V, i, gqa.qkv_bias, None);
         add(Part::O, i, gqa.out_bias, None);
-        if gqa.qk_norm {
+        if gqa.qk_norm.is_some() {
             add(Part::QNorm, i, false, None);
             add(Part::KNorm, i, false, None);
         }
         add(Part::MlpNorm, i, false, None);
-        for part in [Part::Gate, Part::Up, Part::Down] {
-            add(part, i, mlp.bias, None);
+        let (parts, bias): (&[Part], bool) = match &layer.mlp {
+            Mlp::Gated(mlp) => (&[Part::Gate, Part::Up, Part::Down], mlp.bias),
+            Mlp::Plain(mlp) => (&[Part::Up, Part::Down], mlp.bias),
+        };
+        for part in parts {
+            add(*part, i, bias, None);
         }
     }
     add(Part::FinalNorm, 0, false, None);

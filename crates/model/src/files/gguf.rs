@@ -4,8 +4,8 @@ use pelton_base::limits;
 use pelton_tensor::{Gguf, GgufArray, GgufValue, TensorSource};
 use serde_json::{Map, Value};
 
-use super::names::{Naming, Part};
-use crate::arch::{self, Act};
+use super::names::Naming;
+use crate::arch::{self, Act, Part, Stored};
 use crate::config::{HeadFields, HfConfig, Window, read_eps, read_factor, read_theta, read_tokens};
 use crate::fields::{ConfigError, Field};
 use crate::rope::{RopeScaling, RopeSpec, Yarn};
@@ -50,7 +50,8 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         arch
     };
     let eps = get("attention.layer_norm_rms_epsilon");
-    let has_bias = |part| gguf.get(&Naming::Gguf.bias(part, 0)).is_some();
+    let naming = Naming::of(&arch.gguf);
+    let has_bias = |part| gguf.get(&naming.bias(part, 0)).is_some();
     let token = |key: &str| read_tokens(&root.get(&format!("tokenizer.ggml.{key}")), vocab_size);
     let mut eos_tokens = Vec::new();
     for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
@@ -79,9 +80,11 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         sliding_layers: None,
         attention_bias: Some(has_bias(Part::Q)),
         mlp_bias: has_bias(Part::Up),
-        tie_word_embeddings: gguf.get(&Naming::Gguf.weight(Part::Head, 0)).is_none(),
+        tie_word_embeddings: gguf.get(&naming.weight(Part::Head, 0)).is_none(),
         final_logit_softcapping: None,
         rope: read_rope(gguf, &get, heads.head_dim, n_trained)?,
+        local_rope: None,
+        fields: Value::Null,
         bos_token: token("bos_token_id")?.first().copied(),
         eos_tokens,
     })
@@ -116,7 +119,7 @@ fn scalars(gguf: &Gguf) -> Value {
 
 /// The rows of the embedding table; a key that says otherwise is a damaged file.
 fn read_vocab_size(gguf: &Gguf, key: &Field<'_>) -> Result<usize, ConfigError> {
-    let name = Naming::Gguf.weight(Part::Embedding, 0);
+    let name = Naming::of(&Stored::GGUF).weight(Part::Embedding, 0);
     let Some(table) = gguf.get(&name) else {
         return Err(Field::new(name, None).error("the embedding table"));
     };
@@ -206,7 +209,7 @@ fn read_rope<'a>(
         }
         Some(_) => return Err(kind.error("one of none, linear, yarn, longrope, dynamic")),
     };
-    Ok(RopeSpec { head_dim, theta, n_trained, scaling })
+    Ok(RopeSpec { rotary_dim: head_dim, theta, n_trained, scaling })
 }
 
 /// A tensor with one finite positive divisor per rotated pair.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use pelton_base::limits;
 use pelton_tensor::{Gguf, MappedFile, Safetensors, TensorSource};
 
-use crate::arch::{self, Arch, ArchSpec};
+use crate::arch::{self, Arch, ArchSpec, Part};
 use crate::config::{HfConfig, generation_eos_tokens, parse_config};
 use crate::error::ModelError;
 use names::Naming;
@@ -155,17 +155,16 @@ impl ModelFiles {
 
     /// How tensors are called in these files.
     pub(crate) fn naming(&self) -> Naming {
-        match &self.weights {
-            Weights::Gguf(_) => Naming::Gguf,
-            Weights::Safetensors(st) if st.get("model.embed_tokens.weight").is_some() => {
-                Naming::Hf { prefix: "model." }
-            }
-            // Base models saved without their head.
-            Weights::Safetensors(st) if st.get("embed_tokens.weight").is_some() => {
-                Naming::Hf { prefix: "" }
-            }
-            Weights::Safetensors(_) => Naming::Hf { prefix: "model." },
-        }
+        let arch = self.arch();
+        let st = match &self.weights {
+            Weights::Gguf(_) => return Naming::of(&arch.gguf),
+            Weights::Safetensors(st) => st,
+        };
+        let naming = Naming::of(&arch.hf);
+        // Base models are saved without their head, and without the prefix.
+        let base = Naming { prefix: "", ..naming };
+        let has_table = |naming: &Naming| st.get(&naming.weight(Part::Embedding, 0)).is_some();
+        if !has_table(&naming) && has_table(&base) { base } else { naming }
     }
 }
 
