@@ -7,6 +7,9 @@
 //! **Architecture invariant:** quirks of a checkpoint (permuted or fused projections, norms stored
 //! minus one, scaled embeddings) are undone while loading, never in `forward`.
 
+mod gemma;
+mod gemma2;
+mod gemma3;
 mod llama;
 mod mistral;
 mod qwen2;
@@ -367,6 +370,9 @@ impl Arch {
 
 /// Every supported architecture. Conformance tests iterate over this table.
 pub static ARCHS: &[Arch] = &[
+    gemma::ARCH,
+    gemma2::ARCH,
+    gemma3::ARCH,
     llama::ARCH,
     mistral::ARCH,
     qwen2::ARCH,
