@@ -12,6 +12,7 @@ mod gemma2;
 mod gemma3;
 mod llama;
 mod mistral;
+mod phi3;
 mod qwen2;
 mod qwen3;
 mod stored;
@@ -375,6 +376,7 @@ pub static ARCHS: &[Arch] = &[
     gemma3::ARCH,
     llama::ARCH,
     mistral::ARCH,
+    phi3::ARCH,
     qwen2::ARCH,
     qwen3::ARCH,
 ];
