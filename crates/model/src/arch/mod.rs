@@ -10,6 +10,9 @@
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod glm;
+mod glm4;
+mod helium;
 mod llama;
 mod mistral;
 mod phi3;
@@ -374,6 +377,9 @@ pub static ARCHS: &[Arch] = &[
     gemma::ARCH,
     gemma2::ARCH,
     gemma3::ARCH,
+    glm::ARCH,
+    glm4::ARCH,
+    helium::ARCH,
     llama::ARCH,
     mistral::ARCH,
     phi3::ARCH,
