@@ -14,10 +14,13 @@ mod glm;
 mod glm4;
 mod helium;
 mod llama;
+mod ministral;
 mod mistral;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod seed_oss;
+mod smollm3;
 mod stored;
 
 use pelton_base::TokenId;
@@ -381,10 +384,13 @@ pub static ARCHS: &[Arch] = &[
     glm4::ARCH,
     helium::ARCH,
     llama::ARCH,
+    ministral::ARCH,
     mistral::ARCH,
     phi3::ARCH,
     qwen2::ARCH,
     qwen3::ARCH,
+    seed_oss::ARCH,
+    smollm3::ARCH,
 ];
 
 /// Finds the architecture that a `config.json` declares.
