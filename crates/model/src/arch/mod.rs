@@ -7,6 +7,7 @@
 //! **Architecture invariant:** quirks of a checkpoint (permuted or fused projections, norms stored
 //! minus one, scaled embeddings) are undone while loading, never in `forward`.
 
+mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -16,6 +17,9 @@ mod helium;
 mod llama;
 mod ministral;
 mod mistral;
+mod olmo;
+mod olmo2;
+mod olmo3;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -377,6 +381,7 @@ impl Arch {
 
 /// Every supported architecture. Conformance tests iterate over this table.
 pub static ARCHS: &[Arch] = &[
+    exaone4::ARCH,
     gemma::ARCH,
     gemma2::ARCH,
     gemma3::ARCH,
@@ -386,6 +391,9 @@ pub static ARCHS: &[Arch] = &[
     llama::ARCH,
     ministral::ARCH,
     mistral::ARCH,
+    olmo::ARCH,
+    olmo2::ARCH,
+    olmo3::ARCH,
     phi3::ARCH,
     qwen2::ARCH,
     qwen3::ARCH,
