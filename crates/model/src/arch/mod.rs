@@ -13,8 +13,10 @@ mod gemma2;
 mod gemma3;
 mod glm;
 mod glm4;
+mod granite;
 mod helium;
 mod llama;
+mod minicpm;
 mod ministral;
 mod mistral;
 mod olmo;
@@ -387,8 +389,10 @@ pub static ARCHS: &[Arch] = &[
     gemma3::ARCH,
     glm::ARCH,
     glm4::ARCH,
+    granite::ARCH,
     helium::ARCH,
     llama::ARCH,
+    minicpm::ARCH,
     ministral::ARCH,
     mistral::ARCH,
     olmo::ARCH,
