@@ -7,6 +7,8 @@
 //! **Architecture invariant:** quirks of a checkpoint (permuted or fused projections, norms stored
 //! minus one, scaled embeddings) are undone while loading, never in `forward`.
 
+mod cohere;
+mod cohere2;
 mod exaone4;
 mod gemma;
 mod gemma2;
@@ -383,6 +385,8 @@ impl Arch {
 
 /// Every supported architecture. Conformance tests iterate over this table.
 pub static ARCHS: &[Arch] = &[
+    cohere::ARCH,
+    cohere2::ARCH,
     exaone4::ARCH,
     gemma::ARCH,
     gemma2::ARCH,
