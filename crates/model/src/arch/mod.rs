@@ -17,6 +17,8 @@ mod glm;
 mod glm4;
 mod granite;
 mod helium;
+mod internlm2;
+mod internlm3;
 mod llama;
 mod minicpm;
 mod ministral;
@@ -395,6 +397,8 @@ pub static ARCHS: &[Arch] = &[
     glm4::ARCH,
     granite::ARCH,
     helium::ARCH,
+    internlm2::ARCH,
+    internlm3::ARCH,
     llama::ARCH,
     minicpm::ARCH,
     ministral::ARCH,
