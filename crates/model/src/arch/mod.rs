@@ -7,6 +7,7 @@
 //! **Architecture invariant:** quirks of a checkpoint (permuted or fused projections, norms stored
 //! minus one, scaled embeddings) are undone while loading, never in `forward`.
 
+mod arcee;
 mod cohere;
 mod cohere2;
 mod exaone4;
@@ -23,6 +24,7 @@ mod llama;
 mod minicpm;
 mod ministral;
 mod mistral;
+mod nemotron;
 mod olmo;
 mod olmo2;
 mod olmo3;
@@ -31,6 +33,7 @@ mod qwen2;
 mod qwen3;
 mod seed_oss;
 mod smollm3;
+mod stablelm;
 mod stored;
 
 use pelton_base::TokenId;
@@ -387,6 +390,7 @@ impl Arch {
 
 /// Every supported architecture. Conformance tests iterate over this table.
 pub static ARCHS: &[Arch] = &[
+    arcee::ARCH,
     cohere::ARCH,
     cohere2::ARCH,
     exaone4::ARCH,
@@ -403,6 +407,7 @@ pub static ARCHS: &[Arch] = &[
     minicpm::ARCH,
     ministral::ARCH,
     mistral::ARCH,
+    nemotron::ARCH,
     olmo::ARCH,
     olmo2::ARCH,
     olmo3::ARCH,
@@ -411,6 +416,7 @@ pub static ARCHS: &[Arch] = &[
     qwen3::ARCH,
     seed_oss::ARCH,
     smollm3::ARCH,
+    stablelm::ARCH,
 ];
 
 /// Finds the architecture that a `config.json` declares.
