@@ -16,6 +16,8 @@ mod gemma2;
 mod gemma3;
 mod glm;
 mod glm4;
+mod gpt2;
+mod gpt_bigcode;
 mod granite;
 mod helium;
 mod internlm2;
@@ -28,6 +30,7 @@ mod nemotron;
 mod olmo;
 mod olmo2;
 mod olmo3;
+mod opt;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -399,6 +402,8 @@ pub static ARCHS: &[Arch] = &[
     gemma3::ARCH,
     glm::ARCH,
     glm4::ARCH,
+    gpt2::ARCH,
+    gpt_bigcode::ARCH,
     granite::ARCH,
     helium::ARCH,
     internlm2::ARCH,
@@ -411,6 +416,7 @@ pub static ARCHS: &[Arch] = &[
     olmo::ARCH,
     olmo2::ARCH,
     olmo3::ARCH,
+    opt::ARCH,
     phi3::ARCH,
     qwen2::ARCH,
     qwen3::ARCH,
