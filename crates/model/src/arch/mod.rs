@@ -18,6 +18,8 @@ mod glm;
 mod glm4;
 mod gpt2;
 mod gpt_bigcode;
+mod gpt_neox;
+mod gptj;
 mod granite;
 mod helium;
 mod internlm2;
@@ -31,6 +33,7 @@ mod olmo;
 mod olmo2;
 mod olmo3;
 mod opt;
+mod phi;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -404,6 +407,8 @@ pub static ARCHS: &[Arch] = &[
     glm4::ARCH,
     gpt2::ARCH,
     gpt_bigcode::ARCH,
+    gpt_neox::ARCH,
+    gptj::ARCH,
     granite::ARCH,
     helium::ARCH,
     internlm2::ARCH,
@@ -417,6 +422,7 @@ pub static ARCHS: &[Arch] = &[
     olmo2::ARCH,
     olmo3::ARCH,
     opt::ARCH,
+    phi::ARCH,
     phi3::ARCH,
     qwen2::ARCH,
     qwen3::ARCH,
