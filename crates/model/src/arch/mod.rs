@@ -8,9 +8,11 @@
 //! minus one, scaled embeddings) are undone while loading, never in `forward`.
 
 mod arcee;
+mod bloom;
 mod cohere;
 mod cohere2;
 mod exaone4;
+mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -40,6 +42,7 @@ mod qwen3;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
+mod starcoder2;
 mod stored;
 
 use pelton_base::TokenId;
@@ -397,9 +400,11 @@ impl Arch {
 /// Every supported architecture. Conformance tests iterate over this table.
 pub static ARCHS: &[Arch] = &[
     arcee::ARCH,
+    bloom::ARCH,
     cohere::ARCH,
     cohere2::ARCH,
     exaone4::ARCH,
+    falcon::ARCH,
     gemma::ARCH,
     gemma2::ARCH,
     gemma3::ARCH,
@@ -429,6 +434,7 @@ pub static ARCHS: &[Arch] = &[
     seed_oss::ARCH,
     smollm3::ARCH,
     stablelm::ARCH,
+    starcoder2::ARCH,
 ];
 
 /// Finds the architecture that a `config.json` declares.
