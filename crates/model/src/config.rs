@@ -142,8 +142,9 @@ pub fn parse_config(bytes: &[u8]) -> Result<HfConfig, ConfigError> {
     read_config(architecture, arch, &fields).map_err(|error| match error {
         ConfigError::Field { field, expected, found } => {
             let own = arch.spellings.iter().find(|(usual, _)| *usual == field);
-            let own =
-                own.filter(|(usual, own)| value.get(usual).is_none() && value.get(own).is_some());
+            let own = own.filter(|(usual, own)| {
+                value.get(usual).is_none_or(Value::is_null) && value.get(own).is_some()
+            });
             let field = own.map_or(field, |(_, own)| (*own).to_owned());
             ConfigError::Field { field, expected, found }
         }
@@ -153,7 +154,7 @@ pub fn parse_config(bytes: &[u8]) -> Result<HfConfig, ConfigError> {
 
 /// The config with the usual names for what the family spells in its own way, and with what it
 /// leaves out.
-fn usual_fields(arch: &Arch, mut config: Value) -> Value {
+pub(crate) fn usual_fields(arch: &Arch, mut config: Value) -> Value {
     let Some(fields) = config.as_object_mut() else { return config };
     let is_said = |fields: &Map<String, Value>, name: &str| {
         fields.get(name).is_some_and(|value| !value.is_null())
@@ -241,7 +242,7 @@ fn read_config(architecture: String, arch: &Arch, fields: &Value) -> Result<HfCo
     })
 }
 
-fn read_cap(field: &Field<'_>) -> Result<Option<f32>, ConfigError> {
+pub(crate) fn read_cap(field: &Field<'_>) -> Result<Option<f32>, ConfigError> {
     field.non_null().map(|field| Ok(field.number(1e-3, 1e6)? as f32)).transpose()
 }
 

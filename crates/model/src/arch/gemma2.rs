@@ -12,7 +12,6 @@ pub(super) const ARCH: Arch = Arch {
     defaults: &[
         ("tie_word_embeddings", Preset::Flag(true)),
         ("head_dim", Preset::Number(256.0)),
-        ("query_pre_attn_scalar", Preset::Number(256.0)),
         ("attn_logit_softcapping", Preset::Number(50.0)),
         ("final_logit_softcapping", Preset::Number(30.0)),
         ("sliding_window", Preset::Number(4096.0)),
@@ -43,7 +42,11 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
 pub(super) fn sandwich(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = gemma::spec(cfg)?;
     let softcap = cfg.cap("attn_logit_softcapping")?;
-    let divisor = cfg.number("query_pre_attn_scalar", 256.0, [1e-3, 1e6])?;
+    // Where the file does not say: the models of 27B divide by the width that a head would have if
+    // all heads together were as wide as the model.
+    let is_27b = [46, 62].contains(&cfg.num_hidden_layers);
+    let usual = if is_27b { cfg.hidden_size / cfg.num_attention_heads } else { cfg.head_dim };
+    let divisor = cfg.number("query_pre_attn_scalar", usual as f64, [1e-3, 1e6])?;
     for layer in &mut spec.layers {
         layer.wiring = Wiring::SANDWICH;
         let gqa = layer.gqa_mut();

@@ -12,7 +12,6 @@ pub(super) const ARCH: Arch = Arch {
     defaults: &[
         ("tie_word_embeddings", Preset::Flag(true)),
         ("head_dim", Preset::Number(256.0)),
-        ("query_pre_attn_scalar", Preset::Number(256.0)),
         ("sliding_window", Preset::Number(4096.0)),
         ("sliding_window_pattern", Preset::Number(6.0)),
         ("rope_theta", Preset::Number(1e6)),

@@ -23,10 +23,13 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     let number = |name: &str, default: f64| cfg.number(name, default, [1e-6, 1e6]);
     let hidden_size = cfg.hidden_size as f64;
-    spec.embedding_scale = number("scale_emb", 1.0)?;
-    spec.logit_scale = number("dim_model_base", hidden_size)? / hidden_size as f32;
     let n_layers = cfg.num_hidden_layers as f64;
-    let residual = number("scale_depth", n_layers.sqrt())? / n_layers.sqrt() as f32;
+    let depth = number("scale_depth", n_layers.sqrt())? / n_layers.sqrt() as f32;
+    let head = number("dim_model_base", hidden_size)? / hidden_size as f32;
+    // GGUF files say the same as three multipliers.
+    spec.embedding_scale = number("embedding_multiplier", number("scale_emb", 1.0)?.into())?;
+    spec.logit_scale = number("logits_scaling", (1.0 / head).into())?.recip();
+    let residual = number("residual_multiplier", depth.into())?;
     for layer in &mut spec.layers {
         layer.wiring.scale = residual;
     }

@@ -78,6 +78,12 @@ impl Golden {
         ModelFiles::open(self.folder.path()).expect(&self.name)
     }
 
+    /// The file of the same model, where there is one.
+    pub(crate) fn gguf(&self) -> Option<PathBuf> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf");
+        Some(root.join(format!("{}.gguf", self.name))).filter(|path| path.exists())
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
