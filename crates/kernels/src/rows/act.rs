@@ -72,7 +72,7 @@ pub(super) fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
     /// `p / √2`.
     const P: f32 = 0.231_641_89;
     /// Half of the handbook's coefficients.
-    const A: [f32; 5] = [0.127_414_8, -0.142_248_37, 0.710_706_87, -0.726_576, 0.530_702_7];
+    const A: [f32; 5] = [0.127_414_8, -0.142_248_37, 0.710_706_9, -0.726_576, 0.530_702_7];
     // From here on Φ is 0 or 1; the bound keeps infinity times zero out. A NaN passes both.
     let size = s.min(s.splat(30.0), s.max(x, s.sub(s.splat(0.0), x)));
     let t = s.div(s.splat(1.0), s.fma(size, s.splat(P), s.splat(1.0)));
@@ -101,6 +101,9 @@ pub(super) fn relu_squared<S: Simd>(s: S, x: S::F) -> S::F {
     let x = relu(s, x);
     s.mul(x, x)
 }
+
+/// From the hidden layer, its activation.
+pub(super) type Kernel = unsafe fn(&[f32], &mut [f32]);
 
 macro_rules! plain {
     ($name:ident, $act:ident, $shells:ident) => {

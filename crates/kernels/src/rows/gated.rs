@@ -17,6 +17,9 @@ use super::shells;
 use crate::Cpu;
 use crate::activations::Activations;
 
+/// From gate and up, their product.
+pub(super) type Kernel = unsafe fn(&[f32], &[f32], &mut [f32]);
+
 macro_rules! gated {
     ($name:ident, $act:ident, $shells:ident) => {
         /// `out = act(gate) · up`, of equal lengths.

@@ -5,13 +5,12 @@
 //!                       var  = Σ (x[i] - mean)² / n         lane i % 16, fused, ascending; halving
 //!                       r    = 1 / sqrt(var + eps)
 //!                       out[i] = fma((x[i] - mean) · r, w[i], b[i])
-//! add_layer_norm:       residual[i] += delta[i], then layer_norm of the residual
 //! head_layer_norm:      layer_norm without b, in place, of each head of a row, each head with a
 //!                       weight of its own or all with one (queries and keys of Cohere, StableLM)
 //! ```
 //!
 //! Three passes over a row that stays in the first-level cache: 16 bytes and 7 operations per
-//! element (24 bytes with the add). A norm without weight or bias gets ones or zeros from its
+//! element. A norm without weight or bias gets ones or zeros from its
 //! caller: one kernel for all, and 8 bytes per element of a row that is in cache anyway.
 //!
 //! Tried and dropped: mean and variance in one pass, as the mean of squares less the square of the
@@ -27,6 +26,9 @@ use super::shared::Parts;
 use super::shells;
 use crate::Cpu;
 use crate::activations::Activations;
+
+/// From a row, its mean and inverse deviation, and weight and bias, the normed row.
+pub(super) type Normalize = unsafe fn(&[f32], [f32; 2], [&[f32]; 2], &mut [f32]);
 
 /// Mean, and `1 / sqrt(variance + eps)`, of one row.
 #[inline(always)]
@@ -148,29 +150,6 @@ impl Cpu {
         });
     }
 
-    /// Adds `delta` to `residual` and writes the layer norm of the sum, times `weight`, plus `bias`,
-    /// in the forms of `out`.
-    ///
-    /// # Shapes
-    ///
-    /// `residual`, `delta`: `[m, width]`; `weight`, `bias`: `[width]`; `out`: rows of `width`.
-    ///
-    /// # Panics
-    ///
-    /// When the shapes disagree or `weight` is empty.
-    pub fn add_layer_norm(
-        &self,
-        residual: &mut [f32],
-        delta: &[f32],
-        weight: &[f32],
-        bias: &[f32],
-        eps: f32,
-        out: &mut Activations,
-    ) {
-        self.add(residual, delta);
-        self.layer_norm(residual, weight, bias, eps, out);
-    }
-
     /// Layer norm of each head of each row, in place, times `weight`.
     ///
     /// # Shapes
@@ -235,34 +214,32 @@ mod tests {
         let hostile = hostile_floats();
         for (m, width) in [(1, 1), (2, 15), (3, 16), (8, 33), (5, 257), (70, 1024), (1, 4097)] {
             let mut x = random.normals(m * width);
-            let (delta, weight) = (random.normals(m * width), random.normals(width));
-            let (bias, zeros) = (random.normals(width), vec![0.0; width]);
+            let (weight, bias) = (random.normals(width), random.normals(width));
+            let zeros = vec![0.0; width];
             if m == 5 {
                 x[width..width + hostile.len()].copy_from_slice(&hostile);
             }
-            let run = |cpu: &Cpu, x: &[f32], delta: &[f32]| {
+            let run = |cpu: &Cpu, x: &[f32]| {
                 let mut a = Activations::new(width, Forms::F32);
-                let (mut b, mut plain) = (a.clone(), a.clone());
-                let mut residual = x.to_vec();
+                let mut plain = a.clone();
                 let mut heads = x.to_vec();
                 cpu.layer_norm(x, &weight, &bias, 1e-6, &mut a);
                 cpu.layer_norm(x, &weight, &zeros, 1e-6, &mut plain);
-                cpu.add_layer_norm(&mut residual, delta, &weight, &bias, 1e-6, &mut b);
                 let layout =
                     HeadLayout { row_stride: width, offset: 0, n_heads: 1, head_dim: width };
                 cpu.head_layer_norm(&mut heads, &layout, &weight, 1e-6);
                 let in_place = heads.iter().zip(plain.floats());
                 assert!(in_place.clone().all(|(a, b)| a == b || (a.is_nan() && b.is_nan())));
-                [bits(a.floats()), bits(b.floats()), bits(&residual), bits(&heads)]
+                [bits(a.floats()), bits(&heads)]
             };
             let cpus = all_cpus();
-            let expected = run(&cpus[0], &x, &delta);
+            let expected = run(&cpus[0], &x);
             for cpu in &cpus {
                 let what = format!("{} on {} threads", cpu.kernels.name, cpu.team.n_threads());
-                assert_eq!(run(cpu, &x, &delta), expected, "{what} at {m} x {width}");
+                assert_eq!(run(cpu, &x), expected, "{what} at {m} x {width}");
                 for row in 0..m {
                     let range = row * width..(row + 1) * width;
-                    let one = run(cpu, &x[range.clone()], &delta[range.clone()]);
+                    let one = run(cpu, &x[range.clone()]);
                     for (one, all) in one.iter().zip(&expected) {
                         assert_eq!(one, &all[range.clone()], "{what}, row {row} alone");
                     }

@@ -56,12 +56,12 @@ pub(crate) struct Table {
     scale: unsafe fn(&mut [f32], f32),
     clamp: unsafe fn(&mut [f32], f32),
     moments: unsafe fn(&[f32], f32) -> [f32; 2],
-    normalize: unsafe fn(&[f32], [f32; 2], [&[f32]; 2], &mut [f32]),
+    normalize: layer_norm::Normalize,
     head_layer_norm: unsafe fn(&mut [f32], usize, &[f32], f32),
     /// By [`GatedAct`].
-    gated: [unsafe fn(&[f32], &[f32], &mut [f32]); 6],
+    gated: [gated::Kernel; GatedAct::ALL.len()],
     /// By [`GatedAct`].
-    plain: [unsafe fn(&[f32], &mut [f32]); 6],
+    plain: [act::Kernel; GatedAct::ALL.len()],
     rope_halves: unsafe fn(&mut [f32], &[f32]),
     rope_pairs: unsafe fn(&mut [f32], &[f32]),
     argmax: unsafe fn(&[f32]) -> usize,

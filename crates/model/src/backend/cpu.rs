@@ -271,7 +271,10 @@ impl Backend for CpuBackend {
         let (Norm { weight, bias, eps }, delta) = (norm, delta.floats());
         match bias {
             None => self.cpu.add_rms_norm(residual, delta, weight, *eps, out),
-            Some(bias) => self.cpu.add_layer_norm(residual, delta, weight, bias, *eps, out),
+            Some(bias) => {
+                self.cpu.add(residual, delta);
+                self.cpu.layer_norm(residual, weight, bias, *eps, out);
+            }
         }
     }
 
