@@ -3,6 +3,7 @@
 //! The worker of a team of two takes its scratch when it first comes to help, and when that is
 //! depends on the machine; so a few allocations are let pass there, over hundreds of passes.
 
+mod common;
 mod counting;
 
 use counting::count;
@@ -89,6 +90,17 @@ fn a_forward_pass_in_steady_state_allocates_nothing() {
     }
 }
 
+/// Norms after mixers, mixers beside each other, learned positions, slopes: each has its buffers.
+fn what_families_do_differently_allocates_nothing() {
+    for name in ["gemma2", "olmo2", "stablelm-parallel", "gpt2", "bloom"] {
+        let golden = common::golden(name);
+        let mut decoder = golden.load(&golden.files(), Compute::Auto);
+        let n_allocations = ROWS.map(|m| decode(&mut decoder, m));
+        assert_eq!(n_allocations, [0; ROWS.len()], "{name}");
+    }
+}
+
 fn main() {
     a_forward_pass_in_steady_state_allocates_nothing();
+    what_families_do_differently_allocates_nothing();
 }
