@@ -14,5 +14,5 @@ mod formats;
 mod packing;
 
 pub use error::{QuantError, Result};
-pub use formats::{FORMATS, WeightFormat, fitting, for_dtype, for_name, supported_names};
+pub use formats::{FORMATS, Rewrite, WeightFormat, fitting, for_dtype, for_name, supported_names};
 pub use packing::{Compute, dequantize_tensor, pack, quantize_tensor};

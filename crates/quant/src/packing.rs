@@ -56,6 +56,10 @@ pub fn pack(cpu: &Cpu, parts: &[TensorView<'_>], compute: Compute) -> Result<Pac
         Compute::Auto => format.layout(),
         Compute::F32 => WeightLayout::F32,
     };
+    if let Some(rewrite) = format.rewrite().filter(|_| layout == format.layout()) {
+        let fill = |row: usize, out: &mut [u8]| rewrite(stack.row(row), out);
+        return Ok(PackedMatrix::pack_with(cpu, layout, n, k, &fill));
+    }
     if layout != WeightLayout::F32 || format.dtype() == DType::F32 {
         return Ok(PackedMatrix::pack(cpu, layout, n, k, &|row| stack.row(row)));
     }

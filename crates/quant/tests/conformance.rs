@@ -49,14 +49,14 @@ fn every_format_is_registered_once_under_its_type() {
         assert_eq!(found.name(), format.name());
         assert_eq!(FORMATS.iter().filter(|other| other.dtype() == format.dtype()).count(), 1);
         assert!(supported_names().contains(format.name()));
-        let is_dequantized = format.layout() == WeightLayout::F32;
+        let is_free = format.layout() == WeightLayout::F32 || format.rewrite().is_some();
         assert!(
-            is_dequantized || format.layout().row_bytes(format.block_len()) == format.block_bytes(),
+            is_free || format.layout().row_bytes(format.block_len()) == format.block_bytes(),
             "{}: the kernel layout must hold the format's own bytes",
             format.name()
         );
     }
-    assert!(for_dtype(DType::Iq2Xxs).is_none());
+    assert!(for_dtype(DType::Q8_1).is_none());
 }
 
 #[test]
@@ -231,8 +231,8 @@ fn tensors_that_cannot_be_weights_are_refused_by_name() {
     let cases: [(&str, Vec<TensorView<'_>>, &str); 7] = [
         (
             "no format",
-            vec![view("x", DType::Iq2S, &[1, 256])],
-            "`x`: weights of type IQ2_S are not supported; supported: F32, F16, BF16, Q8_0, Q6_K",
+            vec![view("x", DType::Q8_1, &[1, 256])],
+            "`x`: weights of type Q8_1 are not supported; supported: F32, F16, BF16, Q8_0, Q6_K",
         ),
         ("integers", vec![view("x", DType::I32, &[1, 4])], "`x`: weights of type I32"),
         ("a vector", vec![view("x", DType::F32, &[4])], "`x`: expected a matrix, got shape [4]"),
