@@ -5,7 +5,7 @@ use std::path::Path;
 use pelton_kernels::{Cpu, Kernels, WeightLayout};
 use pelton_quant::{
     Compute, FORMATS, QuantError, WeightFormat, dequantize_tensor, fitting, for_dtype, for_name,
-    pack, quantize_tensor, supported_names,
+    pack, packed_bytes, quantize_tensor, supported_names,
 };
 use pelton_tensor::{DType, TensorView};
 use proptest::prelude::*;
@@ -165,6 +165,21 @@ fn stacked_parts_are_one_matrix() {
             assert_eq!(bits(&a), bits(&b), "{}, row {row}", format.name());
         }
         assert_eq!((stacked.n(), stacked.n_bytes()), (30, whole.n_bytes()));
+    }
+}
+
+#[test]
+fn the_bytes_foretold_are_those_that_packing_takes() {
+    let cpu = cpu();
+    let [n, k] = [32, 512];
+    for format in FORMATS {
+        let data = quantize(*format, &weights(n * k));
+        let view = TensorView { name: "w", dtype: format.dtype(), shape: &[n, k], data: &data };
+        let foretold = packed_bytes(&view);
+        let taken = pack(&cpu, &[view], Compute::Auto).expect("a sound matrix").n_bytes() as u64;
+        // Two layouts widen their scales.
+        let most = foretold + foretold * 3 / 100;
+        assert!((foretold..=most).contains(&taken), "{}: {foretold} {taken}", format.name());
     }
 }
 

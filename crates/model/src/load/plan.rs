@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use pelton_quant::{QuantError, for_dtype, supported_names};
+use pelton_quant::{QuantError, for_dtype, packed_bytes, supported_names};
 use pelton_tensor::{DType, TensorView};
 
 use crate::arch::{ArchSpec, GgufRows, Gqa, LayerSpec};
@@ -152,6 +152,11 @@ impl<'a> Plan<'a> {
     /// Stored bytes of everything but biases.
     pub(super) fn n_bytes(&self) -> usize {
         self.sum(&|view| view.data.len() as u64) as usize
+    }
+
+    /// Bytes of everything but biases once packed.
+    pub(super) fn packed_bytes(&self) -> u64 {
+        self.sum(&packed_bytes)
     }
 
     /// Elements of everything but biases.
