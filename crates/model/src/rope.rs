@@ -168,7 +168,7 @@ impl RopeSpec {
     }
 
     /// `theta^(-2i/d)` for each pair.
-    fn frequencies(&self, theta: f64) -> Vec<f64> {
+    pub(crate) fn frequencies(&self, theta: f64) -> Vec<f64> {
         let d = self.rotary_dim as f64;
         (0..self.rotary_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / d)).collect()
     }

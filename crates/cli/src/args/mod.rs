@@ -4,6 +4,7 @@
 //! `generation_config.json`, which wins over the built-in value. Contradictions are errors.
 
 mod bench;
+mod convert;
 mod model;
 mod sampling;
 
@@ -14,6 +15,7 @@ use pelton_base::TokenId;
 use pelton_model::KvDtype;
 
 pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
+pub(crate) use convert::ConvertArgs;
 use model::kv_dtype_parser;
 pub(crate) use model::{ComputeArg, ModelArgs};
 pub(crate) use sampling::SamplingArgs;
@@ -55,7 +57,7 @@ Examples:
 
 Where MODEL may point:
   a folder     config.json, *.safetensors, tokenizer.json (the layout of the Hugging Face hub)
-  a file       anything.gguf
+  a file       anything.gguf, or any part of a split one
   an id        owner/name, downloaded into the hub cache (HF_HOME, HF_ENDPOINT, HF_TOKEN,
                HF_HUB_OFFLINE are respected) and verified
   nothing      the story-teller inside the binary
@@ -90,6 +92,9 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Tell what a model is: architecture, size, memory, tokenizer
     Inspect(InspectArgs),
+    /// Write a model as a GGUF file: from a folder, in another format, in several parts
+    #[command(after_help = convert::HELP_END)]
+    Convert(ConvertArgs),
     /// Print raw logits as JSON lines, to compare with another implementation
     Logits(LogitsArgs),
     /// Turn lines of JSON strings into token ids and back

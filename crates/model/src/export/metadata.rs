@@ -22,8 +22,15 @@ const FILE_TYPES: &[(&str, u32)] = &[
     ("Q4_K", 14),
     ("Q5_K", 16),
     ("Q6_K", 18),
+    ("IQ2_XXS", 19),
+    ("IQ2_XS", 20),
+    ("IQ3_XXS", 23),
+    ("IQ1_S", 24),
     ("IQ4_NL", 25),
+    ("IQ3_S", 26),
+    ("IQ2_S", 28),
     ("IQ4_XS", 30),
+    ("IQ1_M", 31),
     ("BF16", 32),
     ("TQ1_0", 36),
     ("TQ2_0", 37),
@@ -131,11 +138,21 @@ pub(super) fn divisor_tensors(rope: Option<&RopeSpec>) -> Vec<(&'static str, Vec
             ("rope_factors_long.weight", long_factors.clone()),
         ],
         RopeScaling::Llama3 { .. } => {
-            let plain = RopeSpec { scaling: RopeScaling::Default, ..rope.clone() };
-            let (plain, scaled) = (plain.table(rope.n_trained), rope.table(rope.n_trained));
-            let divisors = plain.inv_freq.iter().zip(&scaled.inv_freq).map(|(p, s)| p / s);
+            let plain = rope.frequencies(rope.theta);
+            let scaled = rope.table(rope.n_trained).inv_freq;
+            let divisors =
+                plain.iter().zip(&scaled).map(|(plain, scaled)| divisor(*plain, *scaled));
             vec![("rope_freqs.weight", divisors.collect())]
         }
         _ => Vec::new(),
     }
+}
+
+/// The number by which `plain` becomes `scaled` once rounded; the nearest one where none does, which
+/// is then a last bit off.
+fn divisor(plain: f64, scaled: f32) -> f32 {
+    let nearest = (plain / f64::from(scaled)) as f32;
+    let around = [nearest, nearest.next_up(), nearest.next_down()];
+    let gives_it = |by: &f32| (plain / f64::from(*by)) as f32 == scaled;
+    around.into_iter().find(gives_it).unwrap_or(nearest)
 }

@@ -6,7 +6,7 @@ pub(crate) mod names;
 use std::path::{Path, PathBuf};
 
 use pelton_base::limits;
-use pelton_tensor::{Gguf, MappedFile, Safetensors, TensorSource};
+use pelton_tensor::{Gguf, GgufPartName, MappedFile, Safetensors, TensorSource};
 
 use crate::arch::{self, Arch, ArchSpec, Part};
 use crate::config::{HfConfig, generation_eos_tokens, parse_config};
@@ -42,8 +42,8 @@ enum Weights {
 const CONFIG: &str = "config.json";
 
 impl ModelFiles {
-    /// Opens a model folder, a `.gguf` file, or a folder that holds one `.gguf` file and no
-    /// `config.json`.
+    /// Opens a model folder, a `.gguf` file (or any part of a split one), or a folder that holds one
+    /// such model and no `config.json`.
     ///
     /// # Errors
     ///
@@ -55,14 +55,14 @@ impl ModelFiles {
                 Some("safetensors" | "json") => {
                     Self::open_folder(path.parent().unwrap_or(Path::new(".")))
                 }
-                _ => Self::from_gguf(ModelKind::Gguf, path, MappedFile::open(path)?),
+                _ => Self::from_gguf(ModelKind::Gguf, path, Gguf::open(path)?),
             };
         }
         if path.join(CONFIG).exists() {
             return Self::open_folder(path);
         }
         match only_gguf(path)? {
-            Some(file) => Self::from_gguf(ModelKind::Gguf, &file, MappedFile::open(&file)?),
+            Some(file) => Self::from_gguf(ModelKind::Gguf, &file, Gguf::open(&file)?),
             None => Err(ModelError::NotAModel {
                 path: path.to_owned(),
                 why: "expected `config.json` or one `.gguf` file in this folder".to_owned(),
@@ -77,7 +77,8 @@ impl ModelFiles {
     /// As [`ModelFiles::open`]; only a broken build can cause one.
     pub fn embedded(gguf_bytes: &'static [u8]) -> Result<Self, ModelError> {
         let name = Path::new("(embedded model)");
-        Self::from_gguf(ModelKind::Embedded, name, MappedFile::from_static(name, gguf_bytes))
+        let gguf = Gguf::from_mapped(MappedFile::from_static(name, gguf_bytes))?;
+        Self::from_gguf(ModelKind::Embedded, name, gguf)
     }
 
     fn open_folder(folder: &Path) -> Result<Self, ModelError> {
@@ -96,8 +97,7 @@ impl ModelFiles {
         Ok(Self { kind: ModelKind::HfFolder, path: folder.to_owned(), config, weights })
     }
 
-    fn from_gguf(kind: ModelKind, path: &Path, mapped: MappedFile) -> Result<Self, ModelError> {
-        let file = Gguf::from_mapped(mapped)?;
+    fn from_gguf(kind: ModelKind, path: &Path, file: Gguf) -> Result<Self, ModelError> {
         let config = gguf::read_config(&file).map_err(ModelError::config(path))?;
         Ok(Self { kind, path: path.to_owned(), config, weights: Weights::Gguf(file) })
     }
@@ -174,12 +174,15 @@ impl std::fmt::Debug for ModelFiles {
     }
 }
 
-/// The one `.gguf` file of a folder, or `None` where there are several or none.
+/// The one `.gguf` file of a folder, of a split one the first part, or `None` where there are several
+/// or none.
 fn only_gguf(folder: &Path) -> Result<Option<PathBuf>, ModelError> {
     let mut found = None;
     for entry in std::fs::read_dir(folder).map_err(ModelError::io(folder))? {
         let path = entry.map_err(ModelError::io(folder))?.path();
-        if path.extension().is_some_and(|e| e == "gguf") && found.replace(path).is_some() {
+        let is_further = GgufPartName::parse(&path).is_some_and(|part| part.number > 1);
+        let is_gguf = path.extension().is_some_and(|e| e == "gguf") && !is_further;
+        if is_gguf && found.replace(path).is_some() {
             return Ok(None);
         }
     }

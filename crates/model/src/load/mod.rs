@@ -171,7 +171,7 @@ fn check_memory(
 ) -> Result<(), ModelError> {
     let needed_bytes = match options.compute {
         Compute::F32 => plan.n_elements().saturating_mul(size_of::<f32>() as u64),
-        _ => plan.n_bytes() as u64,
+        _ => plan.packed_bytes(),
     };
     match options.memory_bytes.or_else(available_memory_bytes) {
         Some(available_bytes) if needed_bytes > available_bytes => {

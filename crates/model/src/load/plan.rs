@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pelton_quant::{QuantError, for_dtype, supported_names};
+use pelton_quant::{QuantError, for_dtype, packed_bytes, supported_names};
 use pelton_tensor::TensorView;
 
 pub(super) use super::part::{Part, Rows};
@@ -145,6 +145,13 @@ impl<'a> Plan<'a> {
     /// Stored bytes of everything but biases of projections.
     pub(super) fn n_bytes(&self) -> usize {
         self.sum(&|part| part.n_bytes() as u64, &|view| view.data.len() as u64) as usize
+    }
+
+    /// Bytes of everything but biases of projections once packed.
+    pub(super) fn packed_bytes(&self) -> u64 {
+        let of_part =
+            |part: &Part<'_>| packed_bytes(&part.with_data(&part.stored()[..part.n_bytes()]));
+        self.sum(&of_part, &packed_bytes)
     }
 
     /// Elements of everything but biases of projections.
