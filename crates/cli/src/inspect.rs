@@ -122,6 +122,20 @@ impl Report {
             let size = bytes(totals.n_bytes);
             rows.push(("tensors", format!("{} of type {dtype}, {size}", totals.n_tensors)));
         }
+        if let Some(quantization) = &model.quantization {
+            rows.push(("quantized", quantization.method.clone()));
+            for (layout, totals) in &quantization.layouts {
+                let size = bytes(totals.n_bytes);
+                rows.push(("packed as", format!("{} of {layout}, {size}", totals.n_tensors)));
+            }
+            if quantization.n_reordered > 0 {
+                let n = quantization.n_reordered;
+                rows.push(("act-order", format!("{n} matrices with their inputs sorted by group")));
+            }
+            if let Some(asked) = &quantization.method_activations {
+                rows.push(("activations", format!("{asked} by the method; not rounded so here")));
+            }
+        }
         rows.push(("memory", self.memory_words()));
         rows.push(("tokenizer", self.tokenizer_words()));
         rows.push(("chat template", self.template_words()));

@@ -5,6 +5,7 @@
 //! looking twice. What a family reads differently is left to its file in [`arch`](crate::arch).
 
 use pelton_base::{TokenId, limits};
+use pelton_quant::checkpoint::Scheme;
 use serde_json::Value;
 
 use crate::arch::{self, Act};
@@ -97,15 +98,23 @@ pub fn parse_config(bytes: &[u8]) -> Result<HfConfig, ConfigError> {
     read_config(&Field::new("", Some(&value)))
 }
 
+/// How the matrices of a checkpoint with this `config.json` are quantized; `None` where they are not.
+pub(crate) fn parse_scheme(bytes: &[u8]) -> Result<Option<Scheme>, ConfigError> {
+    let value = parse_json(bytes)?;
+    read_scheme(&Field::new("", Some(&value)))
+}
+
+fn read_scheme(root: &Field<'_>) -> Result<Option<Scheme>, ConfigError> {
+    let Some(config) = root.get("quantization_config").value() else { return Ok(None) };
+    Scheme::parse(config).map(Some).map_err(ConfigError::from)
+}
+
 fn read_config(root: &Field<'_>) -> Result<HfConfig, ConfigError> {
     let architecture = read_architecture(root)?;
     if arch::find(&architecture).is_none() {
         return Err(arch::unknown(&architecture));
     }
-    let quantization = root.get("quantization_config");
-    if quantization.non_null().is_some() {
-        return Err(quantization.error("nothing: this kind of quantized checkpoint is not read"));
-    }
+    read_scheme(root)?;
 
     let hidden_size = root.get("hidden_size").count(limits::MODEL_WIDTH)?;
     let num_hidden_layers = root.get("num_hidden_layers").count(limits::MODEL_LAYERS)?;

@@ -98,15 +98,26 @@ impl<B: Backend> Decoder<B> {
             widths.dedup();
             widths.into_iter().map(|width| (width, backend.buffer(width))).collect()
         };
-        let readers = (weights.layers.iter())
-            .flat_map(|layer| layer.attention.qkv.parts.iter().chain(&layer.mlp.gate_up.parts))
-            .chain([weights.head.as_ref().unwrap_or(&weights.embedding)]);
+        let is_reordered = (weights.layers.iter())
+            .any(|layer| layer.attention.qkv.is_reordered() || layer.mlp.gate_up.is_reordered());
+        // Who takes elements in another order takes them as floats.
+        let normed = match is_reordered {
+            true => backend.buffer(hidden),
+            false => {
+                let readers = (weights.layers.iter())
+                    .flat_map(|layer| {
+                        layer.attention.qkv.parts.iter().chain(&layer.mlp.gate_up.parts)
+                    })
+                    .chain([weights.head.as_ref().unwrap_or(&weights.embedding)]);
+                backend.input_buffer(hidden, readers)
+            }
+        };
         let last = spec.layers.last().expect("invariant: a model has layers");
         let buffers = Buffers {
             positions: Vec::new(),
             slots: Vec::new(),
             x: backend.buffer(hidden),
-            normed: backend.input_buffer(hidden, readers),
+            normed,
             delta: backend.buffer(hidden),
             qkv: per_width(&|gqa| gqa.qkv_width()),
             attended: per_width(&|gqa| gqa.q_width()),

@@ -14,6 +14,7 @@ use pelton_kernels::{
     LAYOUT_VERSION, MatmulOutput, PackedMatrix, RopeLayout, StayAwake, Storage, StoreKv,
     StridedRows, WeightLayout,
 };
+use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
 
@@ -27,8 +28,8 @@ use crate::rope::RopeTable;
 #[derive(Debug)]
 pub struct CpuBackend {
     cpu: Cpu,
-    /// A layer's input in the forms that its matrices read, where its buffer has floats alone.
-    input: Activations,
+    /// A layer's input as its matrices read it, where its buffer has floats alone.
+    input: Input,
     gate_up: Vec<f32>,
     activated: Activations,
     /// `[m, head_dim]`: cosines and sines of this step's positions.
@@ -37,12 +38,21 @@ pub struct CpuBackend {
     awake: Option<StayAwake>,
 }
 
+/// Scratch rows of a layer's input.
+#[derive(Debug)]
+struct Input {
+    /// In the forms that a matrix reads.
+    forms: Activations,
+    /// Floats in the order that a matrix wants.
+    ordered: Vec<f32>,
+}
+
 impl CpuBackend {
     /// A backend on the given kernels and threads.
     pub fn new(cpu: Cpu) -> Self {
         Self {
             cpu,
-            input: Activations::new(1, Forms::F32),
+            input: Input { forms: Activations::new(1, Forms::F32), ordered: Vec::new() },
             gate_up: Vec::new(),
             activated: Activations::new(1, Forms::F32),
             cos_sin: Vec::new(),
@@ -92,20 +102,53 @@ fn in_forms<'a>(
     scratch
 }
 
+/// The forms of activations that a layer is handed: floats where it takes them in another order.
+fn handed_to(cpu: &Cpu, linear: &Linear<CpuBackend>) -> Forms {
+    if linear.is_reordered() { Forms::F32 } else { read_by(cpu, &linear.parts) }
+}
+
+/// The rows of `x` with their elements in `order`, in the forms that `weight` reads.
+fn in_order<'a>(
+    cpu: &Cpu,
+    weight: &PackedMatrix,
+    order: &[u32],
+    x: &Activations,
+    scratch: &'a mut Input,
+) -> &'a Activations {
+    scratch.ordered.clear();
+    for row in x.floats().chunks_exact(order.len()) {
+        scratch.ordered.extend(order.iter().map(|j| row[*j as usize]));
+    }
+    scratch.forms.reset(order.len(), read_by(cpu, [weight]));
+    cpu.write_rows(&scratch.ordered, &mut scratch.forms);
+    &scratch.forms
+}
+
 /// `y = x Wᵀ + b`, dense.
 fn multiply(
     cpu: &Cpu,
-    scratch: &mut Activations,
+    scratch: &mut Input,
     linear: &Linear<CpuBackend>,
     x: &Activations,
     y: &mut [f32],
 ) {
     debug_assert_eq!(x.n_rows(), y.len() / linear.n);
-    let x = in_forms(cpu, &linear.parts, x, scratch);
     let mut offset = 0;
-    for part in &linear.parts {
-        cpu.matmul(part, x, MatmulOutput { data: y, stride: linear.n, offset });
-        offset += part.n();
+    if linear.is_reordered() {
+        for (part, order) in linear.parts.iter().zip(&linear.orders) {
+            let x = match order {
+                Some(order) => in_order(cpu, part, order, x, scratch),
+                None => in_forms(cpu, std::slice::from_ref(part), x, &mut scratch.forms),
+            };
+            cpu.matmul(part, x, MatmulOutput { data: y, stride: linear.n, offset });
+            offset += part.n();
+        }
+    } else {
+        let x = in_forms(cpu, &linear.parts, x, &mut scratch.forms);
+        for part in &linear.parts {
+            cpu.matmul(part, x, MatmulOutput { data: y, stride: linear.n, offset });
+            offset += part.n();
+        }
     }
     if let Some(bias) = &linear.bias {
         cpu.add_bias(y, bias);
@@ -165,6 +208,14 @@ impl Backend for CpuBackend {
 
     fn pack(&self, parts: &[TensorView<'_>], compute: Compute) -> Result<PackedMatrix, QuantError> {
         pelton_quant::pack(&self.cpu, parts, compute)
+    }
+
+    fn pack_quantized(
+        &self,
+        parts: &[&QuantizedTensor<'_>],
+        compute: Compute,
+    ) -> Result<PackedMatrix, QuantError> {
+        pelton_quant::checkpoint::pack_quantized(&self.cpu, parts, compute)
     }
 
     fn vector(&self, values: &[f32]) -> Vec<f32> {
@@ -305,7 +356,7 @@ impl Backend for CpuBackend {
         };
         self.gate_up.resize(m * 2 * ffn, 0.0);
         multiply(&self.cpu, &mut self.input, &mlp.gate_up, x, &mut self.gate_up);
-        self.activated.reset(ffn, read_by(&self.cpu, &mlp.down.parts));
+        self.activated.reset(ffn, handed_to(&self.cpu, &mlp.down));
         self.cpu.gated_mul(act, &self.gate_up, &mut self.activated);
         let out = out.floats_mut(m);
         multiply(&self.cpu, &mut self.input, &mlp.down, &self.activated, out);
@@ -327,7 +378,7 @@ impl Backend for CpuBackend {
         logits: &mut Vec<f32>,
     ) {
         logits.resize(x.n_rows() * head.n(), 0.0);
-        let x = in_forms(&self.cpu, std::slice::from_ref(head), x, &mut self.input);
+        let x = in_forms(&self.cpu, std::slice::from_ref(head), x, &mut self.input.forms);
         let output = MatmulOutput { data: logits, stride: head.n(), offset: 0 };
         self.cpu.matmul(head, x, output);
         if let Some(cap) = softcap {

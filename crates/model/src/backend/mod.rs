@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use pelton_base::TokenId;
 use pelton_kernels::KvShape;
+use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
 
@@ -34,12 +35,22 @@ pub struct Linear<B: Backend> {
     /// Packed matrices whose rows follow each other: one, unless stacked projections are stored
     /// in different formats.
     pub parts: Vec<B::Weight>,
+    /// For each part the order of its inputs where that is not their own: input `j` of the part is
+    /// input `order[j]` of the layer.
+    pub orders: Vec<Option<Box<[u32]>>>,
     /// `[n]`.
     pub bias: Option<B::Vector>,
     /// Outputs.
     pub n: usize,
     /// Inputs.
     pub k: usize,
+}
+
+impl<B: Backend> Linear<B> {
+    /// Whether some part has its inputs in another order.
+    pub fn is_reordered(&self) -> bool {
+        self.orders.iter().any(Option::is_some)
+    }
 }
 
 /// An RMS norm.
@@ -154,6 +165,18 @@ pub trait Backend: Sized + Send {
     ///
     /// When the type has no format, or a row is not a whole number of its blocks.
     fn pack(&self, parts: &[TensorView<'_>], compute: Compute) -> Result<Self::Weight, QuantError>;
+
+    /// Stacks matrices of a quantized checkpoint by rows and packs them, inputs in the order of
+    /// [`QuantizedTensor::order`].
+    ///
+    /// # Errors
+    ///
+    /// Names the tensor whose values cannot be.
+    fn pack_quantized(
+        &self,
+        parts: &[&QuantizedTensor<'_>],
+        compute: Compute,
+    ) -> Result<Self::Weight, QuantError>;
 
     /// Puts a vector on the device.
     fn vector(&self, values: &[f32]) -> Self::Vector;

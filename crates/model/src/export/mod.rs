@@ -50,6 +50,10 @@ pub fn export_gguf(
     let Some(folder) = files.folder() else {
         return Err(ModelError::Export("expected a folder with safetensors".to_owned()));
     };
+    if let Some(scheme) = files.scheme() {
+        let expected = "expected weights that are not quantized yet";
+        return Err(ModelError::Export(format!("{expected}, found {}", scheme.words())));
+    }
     check(files)?;
     let spec = files.spec()?;
     let mut writer = GgufWriter::new();

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{QuantError, for_dtype, supported_names};
-use pelton_tensor::{DType, TensorView};
+use pelton_tensor::TensorView;
 
 use crate::arch::{ArchSpec, GgufRows, Gqa, LayerSpec};
 use crate::error::ModelError;
@@ -49,27 +50,49 @@ pub(super) struct Part<'a> {
     view: TensorView<'a>,
     /// Heads whose rows are interleaved in the file.
     n_interleaved_heads: Option<usize>,
+    /// The whole matrix, where `view` is but the first of several tensors that make it.
+    quantized: Option<QuantizedTensor<'a>>,
 }
 
 impl<'a> Part<'a> {
-    /// How the tensor is stored.
-    pub(super) fn dtype(&self) -> DType {
-        self.view.dtype
+    /// The matrix of several tensors, where it is one.
+    pub(super) fn quantized(&self) -> Option<&QuantizedTensor<'a>> {
+        self.quantized.as_ref()
+    }
+
+    /// The order of its inputs, where that is not their own.
+    pub(super) fn order(&self) -> Option<&[u32]> {
+        self.quantized.as_ref().and_then(QuantizedTensor::order)
     }
 
     /// Rows.
     pub(super) fn n(&self) -> usize {
-        self.view.shape[0]
+        self.quantized.as_ref().map_or(self.view.shape[0], |matrix| matrix.shape()[0])
     }
 
     /// Elements of a row.
     pub(super) fn k(&self) -> usize {
-        self.view.shape.get(1).copied().unwrap_or(1)
+        let own = self.view.shape.get(1).copied().unwrap_or(1);
+        self.quantized.as_ref().map_or(own, |matrix| matrix.shape()[1])
     }
 
-    /// The tensor's bytes as they lie in the file.
-    pub(super) fn stored(&self) -> &'a [u8] {
-        self.view.data
+    /// The bytes of its tensors as they lie in the file.
+    pub(super) fn stored(&self) -> impl Iterator<Item = &'a [u8]> {
+        let own = std::slice::from_ref(&self.view);
+        self.quantized.as_ref().map_or(own, |matrix| matrix.views()).iter().map(|view| view.data)
+    }
+
+    /// Whether this and `other` can become one matrix.
+    fn stacks_on(&self, other: &Self) -> bool {
+        match (&self.quantized, &other.quantized) {
+            (None, None) => self.view.dtype == other.view.dtype,
+            (Some(own), Some(other)) => own.order() == other.order(),
+            _ => false,
+        }
+    }
+
+    fn n_bytes(&self) -> u64 {
+        self.stored().map(|data| data.len() as u64).sum()
     }
 
     /// The tensor's bytes with its rows in the order of the decoder.
@@ -92,9 +115,9 @@ impl<'a> LinearPlan<'a> {
         self.parts.iter().map(Part::n).sum()
     }
 
-    /// Neighbours of one type, which become one matrix.
+    /// Neighbours of one type and order of inputs, which become one matrix.
     pub(super) fn runs(&self) -> impl Iterator<Item = &[Part<'a>]> {
-        self.parts.chunk_by(|a, b| a.dtype() == b.dtype())
+        self.parts.chunk_by(|a, b| b.stacks_on(a))
     }
 }
 
@@ -104,11 +127,15 @@ impl<'a> LinearPlan<'a> {
 /// `blk.0.attn_q.weight q8_0 [64, 64] 4 heads + blk.0.attn_k.weight ...`.
 pub(super) fn recipe(parts: &[Part<'_>]) -> String {
     let mut text = String::new();
-    for Part { view, n_interleaved_heads } in parts {
+    for Part { view, n_interleaved_heads, quantized } in parts {
         let separator = if text.is_empty() { "" } else { " + " };
         let _ = write!(text, "{separator}{} {} {:?}", view.name, view.dtype.name(), view.shape);
         if let Some(n_heads) = n_interleaved_heads {
             let _ = write!(text, " {n_heads} heads");
+        }
+        if let Some(matrix) = quantized {
+            let order = if matrix.order().is_some() { ", sorted" } else { "" };
+            let _ = write!(text, " ({}{order})", matrix.words());
         }
     }
     text
@@ -122,9 +149,10 @@ impl<'a> Plan<'a> {
         let lookup = Lookup { files, naming, is_interleaved };
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
         let table = |name| {
-            lookup
-                .weight(name, 0, &[vocab, hidden])
-                .map(|v| Part { view: v, n_interleaved_heads: None })
+            // Who looks up rows or picks tokens does not reorder inputs.
+            let mut part = lookup.matrix(name, 0, [vocab, hidden])?;
+            part.quantized = part.quantized.map(QuantizedTensor::in_own_order);
+            Ok::<_, ModelError>(part)
         };
         Ok(Self {
             embedding: table(Name::Embedding)?,
@@ -151,27 +179,30 @@ impl<'a> Plan<'a> {
 
     /// Stored bytes of everything but biases.
     pub(super) fn n_bytes(&self) -> usize {
-        self.sum(&|view| view.data.len() as u64) as usize
+        self.sum(&Part::n_bytes, &|view| view.data.len() as u64) as usize
     }
 
     /// Elements of everything but biases.
     pub(super) fn n_elements(&self) -> u64 {
-        self.sum(&|view| view.n_elements() as u64)
+        self.sum(&|part| part.n() as u64 * part.k() as u64, &|view| view.n_elements() as u64)
     }
 
-    fn sum(&self, size: &dyn Fn(&TensorView<'_>) -> u64) -> u64 {
-        let linear =
-            |plan: &LinearPlan<'_>| plan.parts.iter().map(|part| size(&part.view)).sum::<u64>();
-        let norm = |plan: &NormPlan<'_>| size(&plan.view);
+    fn sum(
+        &self,
+        matrix: &dyn Fn(&Part<'a>) -> u64,
+        vector: &dyn Fn(&TensorView<'_>) -> u64,
+    ) -> u64 {
+        let linear = |plan: &LinearPlan<'a>| plan.parts.iter().map(matrix).sum::<u64>();
+        let norm = |plan: &NormPlan<'_>| vector(&plan.view);
         let layers = self.layers.iter().map(|layer| {
             [&layer.qkv, &layer.out, &layer.gate_up, &layer.down].map(linear).iter().sum::<u64>()
                 + [&layer.attention_norm, &layer.mlp_norm].map(norm).iter().sum::<u64>()
                 + layer.q_norm.iter().chain(&layer.k_norm).map(norm).sum::<u64>()
         });
-        size(&self.embedding.view)
+        matrix(&self.embedding)
             + layers.sum::<u64>()
             + norm(&self.final_norm)
-            + self.head.as_ref().map_or(0, |head| size(&head.view))
+            + self.head.as_ref().map_or(0, matrix)
     }
 }
 
@@ -228,14 +259,33 @@ impl<'a> Lookup<'a> {
         let heads = |n_heads: Option<usize>| n_heads.filter(|_| self.is_interleaved);
         let mut plan = LinearPlan { parts: Vec::new(), biases: Vec::new(), k: stack.k };
         for &(name, n, n_heads) in stack.parts {
-            let view = self.weight(name, stack.layer, &[n, stack.k])?;
-            plan.parts.push(Part { view, n_interleaved_heads: heads(n_heads) });
+            let part = self.matrix(name, stack.layer, [n, stack.k])?;
+            plan.parts.push(Part { n_interleaved_heads: heads(n_heads), ..part });
             if stack.bias {
                 let view = self.find(&self.naming.bias(name, stack.layer), &[n])?;
-                plan.biases.push(Part { view, n_interleaved_heads: heads(n_heads) });
+                let n_interleaved_heads = heads(n_heads);
+                plan.biases.push(Part { view, n_interleaved_heads, quantized: None });
             }
         }
         Ok(plan)
+    }
+
+    /// A matrix of one tensor, or of several where the checkpoint is quantized.
+    fn matrix(&self, name: Name, layer: usize, shape: [usize; 2]) -> Result<Part<'a>, ModelError> {
+        if let Some(scheme) = self.files.scheme() {
+            let tensors = self.files.tensors();
+            let weight = self.naming.weight(name, layer);
+            let module = weight.trim_end_matches(".weight");
+            let found = scheme.find(tensors, module, shape).map_err(|source| {
+                ModelError::Format { file: tensors.origin().to_owned(), source }
+            })?;
+            if let Some(matrix) = found {
+                let view = matrix.views()[0];
+                return Ok(Part { view, n_interleaved_heads: None, quantized: Some(matrix) });
+            }
+        }
+        let view = self.weight(name, layer, &shape)?;
+        Ok(Part { view, n_interleaved_heads: None, quantized: None })
     }
 
     fn norm(&self, name: Name, layer: usize, width: usize) -> Result<NormPlan<'a>, ModelError> {

@@ -1,0 +1,148 @@
+//! From the tensors of a quantized matrix to a packed one.
+
+use pelton_kernels::{Cpu, PackedMatrix, WeightLayout};
+use pelton_tensor::TensorView;
+
+use super::layouts::choose;
+use super::matrix::Matrix;
+use crate::{Compute, Result};
+
+/// The tensors of one matrix, found and checked but not read.
+pub(super) trait Stored<'a>: Send + Sync {
+    /// Reads scales and zero points.
+    fn open(&self) -> Result<Matrix<'a>>;
+}
+
+/// What a method finds of one matrix.
+pub(super) struct Found<'a> {
+    /// See [`QuantizedTensor::order`].
+    pub(super) order: Option<Vec<u32>>,
+    /// The codes first.
+    pub(super) views: Vec<TensorView<'a>>,
+    pub(super) stored: Box<dyn Stored<'a> + 'a>,
+}
+
+/// A matrix `[n, k]` that a quantized checkpoint spreads over several tensors.
+///
+/// Their shapes and types agree with each other and with the matrix; their values are looked at when
+/// it is packed.
+pub struct QuantizedTensor<'a> {
+    pub(super) words: String,
+    pub(super) shape: [usize; 2],
+    pub(super) found: Found<'a>,
+}
+
+impl<'a> QuantizedTensor<'a> {
+    /// What its scheme says of itself: [`Scheme::words`](super::Scheme::words).
+    pub fn words(&self) -> &str {
+        &self.words
+    }
+
+    /// Outputs and inputs.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// The order in which the packed matrix has its inputs, where that is not their own: input `j`
+    /// of the packed matrix is `order[j]`.
+    ///
+    /// Groups that share a scale are scattered over a row where GPTQ quantized the inputs in the
+    /// order of their importance; the layouts want them side by side. Who multiplies must take its
+    /// activations in this order too.
+    pub fn order(&self) -> Option<&[u32]> {
+        self.found.order.as_deref()
+    }
+
+    /// The same matrix with its inputs in their own order, for uses that cannot reorder theirs.
+    #[must_use]
+    pub fn in_own_order(mut self) -> Self {
+        self.found.order = None;
+        self
+    }
+
+    /// The tensors that it is made of, the codes first.
+    pub fn views(&self) -> &[TensorView<'a>] {
+        &self.found.views
+    }
+
+    /// Bytes of all its tensors.
+    pub fn n_bytes(&self) -> usize {
+        self.found.views.iter().map(|view| view.data.len()).sum()
+    }
+
+    /// All weights, row-major, the inputs in their own order.
+    ///
+    /// # Errors
+    ///
+    /// Names the tensor whose values cannot be.
+    pub fn dequantize(&self) -> Result<Vec<f32>> {
+        let matrix = self.found.stored.open()?;
+        let [n, k] = self.shape;
+        let mut out = vec![0.0; n * k];
+        if k > 0 {
+            out.chunks_exact_mut(k).enumerate().for_each(|(row, out)| matrix.dequantize(row, out));
+        }
+        Ok(out)
+    }
+}
+
+impl std::fmt::Debug for QuantizedTensor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.found.views.iter().map(|view| view.name).collect();
+        f.debug_struct("QuantizedTensor").field("shape", &self.shape).field("of", &names).finish()
+    }
+}
+
+/// The layout in which `parts`, stacked by rows, will be packed.
+///
+/// # Errors
+///
+/// As [`pack_quantized`].
+pub fn layout_of(parts: &[&QuantizedTensor<'_>], compute: Compute) -> Result<WeightLayout> {
+    let matrices: Vec<_> =
+        parts.iter().map(|part| part.found.stored.open()).collect::<Result<_>>()?;
+    Ok(chosen(&matrices, parts.first().and_then(|part| part.order()), compute))
+}
+
+fn chosen(matrices: &[Matrix<'_>], order: Option<&[u32]>, compute: Compute) -> WeightLayout {
+    match compute {
+        Compute::Auto => choose(matrices, order),
+        Compute::F32 => WeightLayout::F32,
+    }
+}
+
+/// Packs `parts`, matrices `[n_i, k]`, stacked by rows into one matrix `[sum n_i, k]` whose inputs
+/// are in the order of the parts.
+///
+/// Under [`Compute::Auto`] no weight changes; see the head of `checkpoint/layouts.rs`.
+///
+/// # Errors
+///
+/// Names the tensor whose values cannot be: a scale that is not finite, say.
+///
+/// # Panics
+///
+/// When there is no part, or the parts differ in width or in the order of their inputs.
+pub fn pack_quantized(
+    cpu: &Cpu,
+    parts: &[&QuantizedTensor<'_>],
+    compute: Compute,
+) -> Result<PackedMatrix> {
+    let first = parts.first().expect("at least one matrix to pack");
+    let (k, order) = (first.shape[1], first.order());
+    let mut matrices = Vec::with_capacity(parts.len());
+    let mut first_rows = Vec::with_capacity(parts.len());
+    let mut n = 0;
+    for part in parts {
+        assert_eq!(part.shape[1], k, "width of stacked matrices");
+        assert_eq!(part.order(), order, "order of the inputs of stacked matrices");
+        matrices.push(part.found.stored.open()?);
+        first_rows.push(n);
+        n += part.shape[0];
+    }
+    let layout = chosen(&matrices, order, compute);
+    Ok(PackedMatrix::pack_with(cpu, layout, n, k, &|row, out| {
+        let idx = first_rows.partition_point(|&first| first <= row) - 1;
+        matrices[idx].fill(layout, order, row - first_rows[idx], out);
+    }))
+}
