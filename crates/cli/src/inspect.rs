@@ -62,7 +62,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
 impl Memory {
     fn new(model: &Inspection, context_tokens: usize) -> Self {
         let kv_bytes = (model.kv_bytes_per_token as u64).saturating_mul(context_tokens as u64);
-        let weight_bytes = model.n_bytes;
+        let weight_bytes = model.weight_bytes();
         let total_bytes = weight_bytes.saturating_add(kv_bytes);
         Self { context_tokens, weight_bytes, kv_bytes, total_bytes }
     }

@@ -80,8 +80,19 @@ pub struct Quantization {
     pub method_activations: Option<String>,
     /// Quantized matrices by the layout that they are packed in, with packed bytes.
     pub layouts: BTreeMap<&'static str, TensorTotals>,
+    /// Bytes of the tensors that they are stored in.
+    pub n_stored_bytes: u64,
     /// Matrices whose inputs are put in another order (act-order).
     pub n_reordered: usize,
+}
+
+impl Inspection {
+    /// Bytes of the weights in memory: those in the files, but for quantized matrices those packed.
+    pub fn weight_bytes(&self) -> u64 {
+        let Some(quantization) = &self.quantization else { return self.n_bytes };
+        let packed: u64 = quantization.layouts.values().map(|totals| totals.n_bytes).sum();
+        self.n_bytes.saturating_sub(quantization.n_stored_bytes).saturating_add(packed)
+    }
 }
 
 /// Looks at a model's files; `kv_dtype` is what its keys and values are to be stored in.
@@ -104,12 +115,12 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
     let quantization = match files.scheme() {
         None => None,
         Some(scheme) => {
-            let QuantizedTotals { layouts, n_stored_elements, n_reordered, .. } =
+            let QuantizedTotals { layouts, n_stored_elements, n_stored_bytes, n_reordered } =
                 quantized_totals(files)?;
             n_parameters -= n_stored_elements;
             n_parameters += layouts.values().map(|totals| totals.n_elements).sum::<u64>();
             let (method, method_activations) = (scheme.words(), scheme.activations());
-            Some(Quantization { method, method_activations, layouts, n_reordered })
+            Some(Quantization { method, method_activations, layouts, n_stored_bytes, n_reordered })
         }
     };
     let first = &spec.layers[0];

@@ -11,6 +11,7 @@ use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetens
 use serde_json::{Value, json};
 
 /// One tensor, owned.
+#[derive(Clone)]
 struct Owned {
     dtype: DType,
     shape: Vec<usize>,
@@ -38,24 +39,29 @@ fn refusal(folder: &Path) -> String {
 fn edited(name: &str, edit: &dyn Fn(&mut Tensors)) -> String {
     let golden = fixture(name);
     let file = golden.folder().join("model.safetensors");
-    let mut tensors: Tensors = {
-        let stored = Safetensors::open_file(&file).expect("fixture");
-        let names = stored.names().into_iter().map(str::to_owned).collect::<Vec<_>>();
-        let owned = |name: String| {
-            let view = stored.get(&name).expect("listed");
-            let (dtype, shape, data) = (view.dtype, view.shape.to_vec(), view.data.to_vec());
-            (name, Owned { dtype, shape, data })
-        };
-        names.into_iter().map(owned).collect()
-    };
+    let mut tensors = read(&file);
     edit(&mut tensors);
+    write(&file, &tensors);
+    refusal(golden.folder())
+}
+
+fn read(file: &Path) -> Tensors {
+    let stored = Safetensors::open_file(file).expect("fixture");
+    let owned = |name: &str| {
+        let view = stored.get(name).expect("listed");
+        let (dtype, shape, data) = (view.dtype, view.shape.to_vec(), view.data.to_vec());
+        (name.to_owned(), Owned { dtype, shape, data })
+    };
+    stored.names().into_iter().map(owned).collect()
+}
+
+fn write(file: &Path, tensors: &Tensors) {
     let views: Vec<TensorView<'_>> = tensors
         .iter()
         .map(|(name, Owned { dtype, shape, data })| TensorView { name, dtype: *dtype, shape, data })
         .collect();
-    std::fs::remove_file(&file).expect("remove");
-    write_safetensors(&file, &views, &BTreeMap::new()).expect("write");
-    refusal(golden.folder())
+    std::fs::remove_file(file).expect("remove");
+    write_safetensors(file, &views, &BTreeMap::new()).expect("write");
 }
 
 const Q: &str = "model.layers.0.self_attn.q_proj";
@@ -235,7 +241,7 @@ fn settings_that_are_not_supported_are_named_with_what_is() {
         ("gptq-4", "modules_to_not_convert", json!([3]), "modules_to_not_convert"),
         ("awq-g32", "bits", json!(8), "bits"),
         ("awq-g32", "version", json!("gemv"), "gemm"),
-        ("awq-g32", "backend", json!("llm-awq"), "autoawq"),
+        ("awq-g32", "backend", json!("llm-awq"), "AutoAWQ"),
         ("awq-g32", "zero_point", json!(false), "zero_point"),
         ("fp8-tensor", "weight_block_size", json!([0, 128]), "weight_block_size"),
         ("fp8-tensor", "weight_block_size", json!([128]), "weight_block_size"),
@@ -259,4 +265,87 @@ fn settings_that_are_not_supported_are_named_with_what_is() {
         let text = configured(name, key, value);
         assert!(text.contains(expected), "{name} {key} {shown}: `{expected}` is not in: {text}");
     }
+}
+
+/// Each way to spoil one tensor without making the file itself invalid.
+fn damages(tensor: &Owned) -> Vec<Option<Owned>> {
+    let with = |dtype: DType, shape: Vec<usize>, fill: u8| {
+        let n_bytes = dtype.bytes_for(shape.iter().product())?;
+        let mut data = tensor.data.clone();
+        data.resize(n_bytes, fill);
+        Some(Owned { dtype, shape, data })
+    };
+    let all_bytes = |byte| Some(Owned { data: vec![byte; tensor.data.len()], ..tensor.clone() });
+    let mut all = vec![None, all_bytes(0), all_bytes(0x7f), all_bytes(0xff)];
+    let shape = &tensor.shape;
+    let mut shapes = vec![Vec::new(), vec![0], shape.iter().rev().copied().collect()];
+    for i in 0..shape.len() {
+        for len in [0, 1, shape[i].saturating_sub(1), shape[i] + 1, shape[i] * 2] {
+            let mut other = shape.clone();
+            other[i] = len;
+            shapes.push(other);
+        }
+    }
+    shapes.push(shape.iter().copied().chain([1]).collect());
+    all.extend(shapes.into_iter().map(|shape| with(tensor.dtype, shape, 0)));
+    let dtypes = DType::all().filter(|dtype| dtype.safetensors_name().is_some());
+    all.extend(dtypes.map(|dtype| with(dtype, shape.clone(), 1)));
+    all
+}
+
+#[test]
+fn no_damage_to_one_tensor_is_a_panic() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints");
+    let mut n_refused = 0;
+    for entry in std::fs::read_dir(root).expect("fixtures") {
+        let path = entry.expect("entry").path();
+        if !path.join("config.json").exists() {
+            continue;
+        }
+        let golden = common::open(&path);
+        let whole = golden.files();
+        let scheme = whole.scheme().expect("quantized");
+        let file = golden.folder().join("model.safetensors");
+        let tensors: Tensors =
+            read(&file).into_iter().filter(|(name, _)| name.starts_with(Q)).collect();
+        for name in tensors.keys() {
+            for damage in damages(&tensors[name]) {
+                let mut tensors = tensors.clone();
+                match damage {
+                    Some(tensor) => tensors.insert(name.clone(), tensor),
+                    None => tensors.remove(name),
+                };
+                let file = golden.folder().join("damaged.safetensors");
+                std::fs::write(&file, []).expect("a file to replace");
+                write(&file, &tensors);
+                let stored = Safetensors::open_file(&file).expect("a valid file");
+                let weights = scheme
+                    .find(&stored, Q, [64, 64])
+                    .and_then(|found| found.map(|matrix| matrix.dequantize()).transpose());
+                match weights {
+                    Ok(weights) => assert!(weights.is_none_or(|w| w.len() == 64 * 64)),
+                    Err(error) => {
+                        n_refused += 1;
+                        assert!(error.to_string().contains("q_proj"), "{error}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(n_refused > 1000, "{n_refused}");
+}
+
+#[test]
+fn weights_that_grow_when_packed_are_measured_packed() {
+    // Floats of 8 bits with a scale per block become f32.
+    let golden = fixture("fp8-block");
+    let files = golden.files();
+    let n_bytes: usize = files.tensors().files().iter().map(|file| file.bytes().len()).sum();
+    let load = |memory_bytes: usize| {
+        let memory_bytes = Some(memory_bytes as u64);
+        load_cpu(&files, &LoadOptions { n_threads: Some(1), memory_bytes, ..Default::default() })
+    };
+    let text = load(2 * n_bytes).expect_err("too large").to_string();
+    assert!(text.contains("memory"), "{text}");
+    load(4 * n_bytes).expect("fits");
 }

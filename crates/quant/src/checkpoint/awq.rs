@@ -48,22 +48,21 @@ impl CheckpointMethod for Awq {
 
     fn scheme(&self, config: &Value) -> Result<Scheme> {
         let root = Setting::new(ROOT, config);
-        // Files from before transformers knew the method spell these two differently.
-        let either = |new: &str, old: &str| {
-            let field = root.get(new);
-            if field.is_present() { field } else { root.get(old) }
-        };
-        let bits = either("bits", "w_bit");
+        // The second names are those of the library that came before.
+        let bits = root.either("bits", "w_bit");
         if bits.whole()? != Some(4) {
             return Err(bits.error("4"));
         }
-        root.get("version").one_of(&["gemm"])?;
-        root.get("backend").one_of(&["autoawq"])?;
+        root.either("version", "format").one_of(&["gemm"])?;
+        let backend = root.get("backend");
+        if backend.text()? == Some("llm-awq") {
+            return Err(backend.error("weights in the order of AutoAWQ"));
+        }
         let zero_point = root.get("zero_point");
         if !zero_point.flag(true)? {
             return Err(zero_point.error("true"));
         }
-        let kind = Config { group_size: either("group_size", "q_group_size").group_size()? };
+        let kind = Config { group_size: root.either("group_size", "q_group_size").group_size()? };
         let ignored = Ignored(root.get("modules_to_not_convert").texts()?);
         Ok(Scheme { ignored, kind: Box::new(kind) })
     }

@@ -74,10 +74,11 @@ impl CheckpointMethod for Gptq {
             return Err(dynamic.error("nothing: one scheme for all modules"));
         }
         root.get("pack_dtype").one_of(&["int32"])?;
+        let format = root.either("checkpoint_format", "format");
         let kind = Config {
             bits,
             group_size: root.get("group_size").group_size()?,
-            is_v1: root.get("checkpoint_format").one_of(&["gptq", "gptq_v2"])? == "gptq",
+            is_v1: format.one_of(&["gptq", "gptq_v2"])? == "gptq",
             desc_act: root.get("desc_act").flag(false)?,
             sym: root.get("sym").flag(true)?,
         };

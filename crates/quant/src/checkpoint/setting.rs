@@ -36,6 +36,12 @@ impl<'a> Setting<'a> {
         }
     }
 
+    /// The member `key`, or `older` where only that is there.
+    pub(super) fn either(&self, key: &str, older: &str) -> Self {
+        let (field, older) = (self.get(key), self.get(older));
+        if !field.is_present() && older.is_present() { older } else { field }
+    }
+
     pub(super) fn is_present(&self) -> bool {
         self.value.is_some()
     }
