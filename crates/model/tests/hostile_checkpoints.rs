@@ -337,8 +337,8 @@ fn no_damage_to_one_tensor_is_a_panic() {
 
 #[test]
 fn weights_that_grow_when_packed_are_measured_packed() {
-    // Floats of 8 bits with a scale per block become f32.
-    let golden = fixture("fp8-block");
+    // Eight bits with odd zero points become f32.
+    let golden = fixture("gptq-8-act");
     let files = golden.files();
     let n_bytes: usize = files.tensors().files().iter().map(|file| file.bytes().len()).sum();
     let load = |memory_bytes: usize| {

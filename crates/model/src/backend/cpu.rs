@@ -45,6 +45,8 @@ struct Input {
     forms: Activations,
     /// Floats in the order that a matrix wants.
     ordered: Vec<f32>,
+    /// A product that is added to another.
+    sum: Vec<f32>,
 }
 
 impl CpuBackend {
@@ -52,7 +54,11 @@ impl CpuBackend {
     pub fn new(cpu: Cpu) -> Self {
         Self {
             cpu,
-            input: Input { forms: Activations::new(1, Forms::F32), ordered: Vec::new() },
+            input: Input {
+                forms: Activations::new(1, Forms::F32),
+                ordered: Vec::new(),
+                sum: Vec::new(),
+            },
             gate_up: Vec::new(),
             activated: Activations::new(1, Forms::F32),
             cos_sin: Vec::new(),
@@ -107,7 +113,7 @@ fn handed_to(cpu: &Cpu, linear: &Linear<CpuBackend>) -> Forms {
     if linear.is_reordered() { Forms::F32 } else { read_by(cpu, &linear.parts) }
 }
 
-/// The rows of `x` with their elements in `order`, in the forms that `weight` reads.
+/// The elements `order` of the rows of `x`, in the forms that `weight` reads.
 fn in_order<'a>(
     cpu: &Cpu,
     weight: &PackedMatrix,
@@ -116,12 +122,46 @@ fn in_order<'a>(
     scratch: &'a mut Input,
 ) -> &'a Activations {
     scratch.ordered.clear();
-    for row in x.floats().chunks_exact(order.len()) {
+    for row in x.floats().chunks_exact(x.width()) {
         scratch.ordered.extend(order.iter().map(|j| row[*j as usize]));
     }
     scratch.forms.reset(order.len(), read_by(cpu, [weight]));
     cpu.write_rows(&scratch.ordered, &mut scratch.forms);
     &scratch.forms
+}
+
+/// `y = x Wᵀ` where parts have other inputs than the layer; products of the same rows are added in
+/// the order of the parts.
+fn multiply_reordered(
+    cpu: &Cpu,
+    scratch: &mut Input,
+    linear: &Linear<CpuBackend>,
+    x: &Activations,
+    y: &mut [f32],
+) {
+    let (mut offset, mut end) = (0, 0);
+    let mut sum = std::mem::take(&mut scratch.sum);
+    for ((part, order), adds) in linear.parts.iter().zip(&linear.orders).zip(&linear.adds) {
+        if !adds {
+            offset = end;
+        }
+        end = offset + part.n();
+        let input = match order {
+            Some(order) => in_order(cpu, part, order, x, scratch),
+            None => in_forms(cpu, std::slice::from_ref(part), x, &mut scratch.forms),
+        };
+        if *adds {
+            sum.resize(input.n_rows() * part.n(), 0.0);
+            let output = MatmulOutput { data: &mut sum, stride: part.n(), offset: 0 };
+            cpu.matmul(part, input, output);
+            for (y, sum) in y.chunks_exact_mut(linear.n).zip(sum.chunks_exact(part.n())) {
+                y[offset..end].iter_mut().zip(sum).for_each(|(y, sum)| *y += sum);
+            }
+        } else {
+            cpu.matmul(part, input, MatmulOutput { data: y, stride: linear.n, offset });
+        }
+    }
+    scratch.sum = sum;
 }
 
 /// `y = x Wᵀ + b`, dense.
@@ -133,18 +173,11 @@ fn multiply(
     y: &mut [f32],
 ) {
     debug_assert_eq!(x.n_rows(), y.len() / linear.n);
-    let mut offset = 0;
     if linear.is_reordered() {
-        for (part, order) in linear.parts.iter().zip(&linear.orders) {
-            let x = match order {
-                Some(order) => in_order(cpu, part, order, x, scratch),
-                None => in_forms(cpu, std::slice::from_ref(part), x, &mut scratch.forms),
-            };
-            cpu.matmul(part, x, MatmulOutput { data: y, stride: linear.n, offset });
-            offset += part.n();
-        }
+        multiply_reordered(cpu, scratch, linear, x, y);
     } else {
         let x = in_forms(cpu, &linear.parts, x, &mut scratch.forms);
+        let mut offset = 0;
         for part in &linear.parts {
             cpu.matmul(part, x, MatmulOutput { data: y, stride: linear.n, offset });
             offset += part.n();

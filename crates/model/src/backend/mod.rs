@@ -33,11 +33,14 @@ pub use pelton_kernels::AttentionSeq as ForwardSequence;
 #[derive(Debug)]
 pub struct Linear<B: Backend> {
     /// Packed matrices whose rows follow each other: one, unless stacked projections are stored
-    /// in different formats.
+    /// in different formats, or in blocks of inputs.
     pub parts: Vec<B::Weight>,
-    /// For each part the order of its inputs where that is not their own: input `j` of the part is
+    /// For each part its inputs where these are not those of the layer: input `j` of the part is
     /// input `order[j]` of the layer.
     pub orders: Vec<Option<Box<[u32]>>>,
+    /// For each part whether its product is added to that of the part before: other inputs of the
+    /// same rows.
+    pub adds: Vec<bool>,
     /// `[n]`.
     pub bias: Option<B::Vector>,
     /// Outputs.
@@ -47,7 +50,7 @@ pub struct Linear<B: Backend> {
 }
 
 impl<B: Backend> Linear<B> {
-    /// Whether some part has its inputs in another order.
+    /// Whether some part has not the inputs of the layer in their order.
     pub fn is_reordered(&self) -> bool {
         self.orders.iter().any(Option::is_some)
     }

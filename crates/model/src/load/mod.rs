@@ -256,6 +256,7 @@ impl<B: Backend> Packer<'_, B> {
     fn linear(&mut self, plan: &LinearPlan<'_>) -> Result<Linear<B>, ModelError> {
         let parts = plan.runs().map(|run| self.pack(run)).collect::<Result<_, _>>()?;
         let orders = plan.runs().map(|run| run[0].order().map(Box::from)).collect();
+        let adds = plan.runs().map(|run| run[0].adds()).collect();
         let mut bias = Vec::new();
         for part in &plan.biases {
             let data = part.ordered();
@@ -264,7 +265,7 @@ impl<B: Backend> Packer<'_, B> {
             part.stored().for_each(|data| self.files.tensors().give_back(data));
         }
         let bias = (!bias.is_empty()).then(|| self.backend.vector(&bias));
-        Ok(Linear { parts, orders, bias, n: plan.n(), k: plan.k })
+        Ok(Linear { parts, orders, adds, bias, n: plan.n(), k: plan.k })
     }
 
     /// A matrix that stands alone: the embedding table or the head.

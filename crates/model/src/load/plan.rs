@@ -91,6 +91,23 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// Whether its product is added to that of an earlier part: another block of the same inputs'
+    /// matrix.
+    pub(super) fn adds(&self) -> bool {
+        let columns = self.quantized.as_ref().and_then(QuantizedTensor::columns);
+        columns.is_some_and(|columns| columns.start > 0)
+    }
+
+    /// The blocks of inputs that it is packed in, or the part itself.
+    fn split(self) -> Vec<Self> {
+        let Self { view, n_interleaved_heads, quantized } = self;
+        let part = |quantized| Self { view, n_interleaved_heads, quantized };
+        match quantized {
+            None => vec![part(None)],
+            Some(matrix) => matrix.split().into_iter().map(|m| part(Some(m))).collect(),
+        }
+    }
+
     fn n_bytes(&self) -> u64 {
         self.stored().map(|data| data.len() as u64).sum()
     }
@@ -112,7 +129,7 @@ impl<'a> Part<'a> {
 impl<'a> LinearPlan<'a> {
     /// Rows of all parts.
     pub(super) fn n(&self) -> usize {
-        self.parts.iter().map(Part::n).sum()
+        self.parts.iter().filter(|part| !part.adds()).map(Part::n).sum()
     }
 
     /// Neighbours of one type and order of inputs, which become one matrix.
@@ -134,8 +151,11 @@ pub(super) fn recipe(parts: &[Part<'_>]) -> String {
             let _ = write!(text, " {n_heads} heads");
         }
         if let Some(matrix) = quantized {
-            let order = if matrix.order().is_some() { ", sorted" } else { "" };
-            let _ = write!(text, " ({}{order})", matrix.words());
+            let _ = match (matrix.columns(), matrix.order()) {
+                (Some(columns), _) => write!(text, " ({}, inputs {columns:?})", matrix.words()),
+                (None, Some(_)) => write!(text, " ({}, sorted)", matrix.words()),
+                (None, None) => write!(text, " ({})", matrix.words()),
+            };
         }
     }
     text
@@ -258,15 +278,17 @@ impl<'a> Lookup<'a> {
     fn linear(&self, stack: &Stack<'_>) -> Result<LinearPlan<'a>, ModelError> {
         let heads = |n_heads: Option<usize>| n_heads.filter(|_| self.is_interleaved);
         let mut plan = LinearPlan { parts: Vec::new(), biases: Vec::new(), k: stack.k };
+        let mut split = Vec::new();
         for &(name, n, n_heads) in stack.parts {
             let part = self.matrix(name, stack.layer, [n, stack.k])?;
-            plan.parts.push(Part { n_interleaved_heads: heads(n_heads), ..part });
+            split.push(Part { n_interleaved_heads: heads(n_heads), ..part }.split());
             if stack.bias {
                 let view = self.find(&self.naming.bias(name, stack.layer), &[n])?;
                 let n_interleaved_heads = heads(n_heads);
                 plan.biases.push(Part { view, n_interleaved_heads, quantized: None });
             }
         }
+        plan.parts = stacked(split);
         Ok(plan)
     }
 
@@ -328,6 +350,28 @@ impl<'a> Lookup<'a> {
         }
         Ok(view)
     }
+}
+
+/// Projections in blocks of inputs: of neighbours with the same blocks first all the first blocks,
+/// then all the second ones, so that those of the same inputs become one matrix.
+fn stacked<'a>(projections: Vec<Vec<Part<'a>>>) -> Vec<Part<'a>> {
+    let same = |a: &[Part<'a>], b: &[Part<'a>]| {
+        a.len() > 1 && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| b.stacks_on(a))
+    };
+    let mut parts = Vec::new();
+    let mut rest = projections.into_iter().peekable();
+    while let Some(first) = rest.next() {
+        let mut chunk = vec![first];
+        while let Some(next) = rest.next_if(|next| same(&chunk[0], next)) {
+            chunk.push(next);
+        }
+        let n_blocks = chunk[0].len();
+        let mut blocks: Vec<_> = chunk.into_iter().map(Vec::into_iter).collect();
+        for _ in 0..n_blocks {
+            parts.extend(blocks.iter_mut().filter_map(Iterator::next));
+        }
+    }
+    parts
 }
 
 /// Rows of each head from pairs `(0, d/2), (1, d/2 + 1), ...` to the order `0, 1, ..., d - 1`.

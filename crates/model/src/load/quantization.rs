@@ -48,10 +48,11 @@ fn totals(files: &ModelFiles, plan: &Plan<'_>) -> Result<QuantizedTotals, ModelE
         for matrix in matrices {
             let [n, k] = matrix.shape();
             let totals = all.layouts.entry(layout.name()).or_default();
-            totals.n_tensors += 1;
+            // Of blocks of one matrix, the last has the tensors.
+            totals.n_tensors += usize::from(!matrix.views().is_empty());
             totals.n_elements += n as u64 * k as u64;
             totals.n_bytes += n as u64 * layout.row_bytes(k) as u64;
-            all.n_reordered += usize::from(matrix.order().is_some());
+            all.n_reordered += usize::from(matrix.order().is_some() && matrix.columns().is_none());
             for view in matrix.views() {
                 all.n_stored_elements += view.n_elements() as u64;
                 all.n_stored_bytes += view.data.len() as u64;

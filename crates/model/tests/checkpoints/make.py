@@ -312,12 +312,12 @@ CASES = {
     ),
     "fp8-block": (
         fp8, dict(sharing=(24, 48), suffix="weight_scale_inv"),
-        dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[24, 48]), ["f32"],
+        dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[24, 48]), ["fp8-e4m3"],
     ),
     "fp8-block-power": (
         fp8, dict(sharing=(32, 32), suffix="weight_scale_inv", power=True),
         dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[32, 32], scale_fmt="ue8m0"),
-        ["bf16"],
+        ["fp8-e4m3"],
     ),
     "bnb-nf4": (bitsandbytes_4, {}, NF4, ["nf4"]),
     "bnb-nf4-nested": (bitsandbytes_4, dict(nested=True), NF4 | dict(bnb_4bit_use_double_quant=True), ["nf4"]),
@@ -355,7 +355,7 @@ CASES = {
     "ct-fp8-block": (
         fp8, dict(sharing=(32, 64)),
         compressed("naive-quantized", CT_FP8 | dict(strategy="block", block_structure=[32, 64]), TOKEN),
-        ["f32", "fp8-e4m3"],
+        ["fp8-e4m3"],
     ),
     "bitnet": (bitnet, {}, dict(quant_method="bitnet", modules_to_not_convert=["lm_head"]), ["int8-row"]),
     "bitnet-auto": (

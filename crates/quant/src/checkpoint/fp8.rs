@@ -7,8 +7,9 @@
 //!                                                   Qwen); a factor, in spite of its name
 //! ```
 //!
-//! The layouts of fp8 have one scale per output, so that blocks along the inputs are dequantized: to
-//! bf16 where all scales are powers of two, else to f32.
+//! The layouts of fp8 have one scale per output, so that a matrix with blocks along its inputs is
+//! packed as one matrix per column of blocks, whose products are added. Where that cannot be, in
+//! tables of embeddings, it is dequantized: to bf16 where all scales are powers of two, else to f32.
 
 use pelton_tensor::DType;
 use serde_json::Value;

@@ -143,7 +143,7 @@ impl Scheme {
             return Ok(None);
         }
         let found = self.kind.find(&Tensors { source, module: module.to_owned() }, shape)?;
-        Ok(found.map(|found| QuantizedTensor { words: self.words(), shape, found }))
+        Ok(found.map(|found| QuantizedTensor { words: self.words(), shape, columns: None, found }))
     }
 }
 

@@ -1,5 +1,7 @@
 //! From the tensors of a quantized matrix to a packed one.
 
+use std::ops::Range;
+
 use pelton_kernels::{Cpu, PackedMatrix, WeightLayout};
 use pelton_tensor::TensorView;
 
@@ -11,7 +13,15 @@ use crate::{Compute, Result};
 pub(super) trait Stored<'a>: Send + Sync {
     /// Reads scales and zero points.
     fn open(&self) -> Result<Matrix<'a>>;
+
+    /// Blocks of inputs that layouts hold where they do not hold the whole; `None` where they do.
+    fn split(&self) -> Option<Vec<Piece<'a>>> {
+        None
+    }
 }
+
+/// A block of inputs of a matrix.
+pub(super) type Piece<'a> = (Range<usize>, Box<dyn Stored<'a> + 'a>);
 
 /// What a method finds of one matrix.
 pub(super) struct Found<'a> {
@@ -29,6 +39,8 @@ pub(super) struct Found<'a> {
 pub struct QuantizedTensor<'a> {
     pub(super) words: String,
     pub(super) shape: [usize; 2],
+    /// Of a larger matrix, where this is a block of its inputs.
+    pub(super) columns: Option<Range<usize>>,
     pub(super) found: Found<'a>,
 }
 
@@ -53,11 +65,44 @@ impl<'a> QuantizedTensor<'a> {
         self.found.order.as_deref()
     }
 
+    /// The order in which its own inputs are packed.
+    fn packing_order(&self) -> Option<&[u32]> {
+        self.order().filter(|_| self.columns.is_none())
+    }
+
     /// The same matrix with its inputs in their own order, for uses that cannot reorder theirs.
     #[must_use]
     pub fn in_own_order(mut self) -> Self {
         self.found.order = None;
         self
+    }
+
+    /// The inputs of the larger matrix that this is a block of.
+    pub fn columns(&self) -> Option<Range<usize>> {
+        self.columns.clone()
+    }
+
+    /// Blocks of inputs `[n, k_i]` that together are this matrix, or the matrix itself.
+    ///
+    /// Layouts of fp8 have one scale per output: a matrix whose scale changes along its inputs is
+    /// held exactly by one of them per block, and its product is the sum of theirs. The
+    /// [`order`](Self::order) of a block is where its inputs are in a row. The last block has the
+    /// tensors of all.
+    #[must_use]
+    pub fn split(self) -> Vec<Self> {
+        let Some(pieces) = self.found.stored.split() else { return vec![self] };
+        let last = pieces.len() - 1;
+        let piece = |(i, (columns, stored)): (usize, Piece<'a>)| Self {
+            words: self.words.clone(),
+            shape: [self.shape[0], columns.len()],
+            found: Found {
+                order: Some(columns.clone().map(|j| j as u32).collect()),
+                views: if i == last { self.found.views.clone() } else { Vec::new() },
+                stored,
+            },
+            columns: Some(columns),
+        };
+        pieces.into_iter().enumerate().map(piece).collect()
     }
 
     /// The tensors that it is made of, the codes first.
@@ -101,7 +146,7 @@ impl std::fmt::Debug for QuantizedTensor<'_> {
 pub fn layout_of(parts: &[&QuantizedTensor<'_>], compute: Compute) -> Result<WeightLayout> {
     let matrices: Vec<_> =
         parts.iter().map(|part| part.found.stored.open()).collect::<Result<_>>()?;
-    Ok(chosen(&matrices, parts.first().and_then(|part| part.order()), compute))
+    Ok(chosen(&matrices, parts.first().and_then(|part| part.packing_order()), compute))
 }
 
 fn chosen(matrices: &[Matrix<'_>], order: Option<&[u32]>, compute: Compute) -> WeightLayout {
@@ -129,13 +174,13 @@ pub fn pack_quantized(
     compute: Compute,
 ) -> Result<PackedMatrix> {
     let first = parts.first().expect("at least one matrix to pack");
-    let (k, order) = (first.shape[1], first.order());
+    let (k, order) = (first.shape[1], first.packing_order());
     let mut matrices = Vec::with_capacity(parts.len());
     let mut first_rows = Vec::with_capacity(parts.len());
     let mut n = 0;
     for part in parts {
         assert_eq!(part.shape[1], k, "width of stacked matrices");
-        assert_eq!(part.order(), order, "order of the inputs of stacked matrices");
+        assert_eq!(part.order(), first.order(), "order of the inputs of stacked matrices");
         matrices.push(part.found.stored.open()?);
         first_rows.push(n);
         n += part.shape[0];

@@ -9,10 +9,12 @@
 //!
 //! Shared by the methods `fp8`, `fbgemm_fp8` and `compressed-tensors`, which differ in names.
 
+use std::ops::Range;
+
 use pelton_tensor::{DType, TensorView};
 
 use super::matrix::{Groups, Matrix, Meaning, Shared};
-use super::packing::{Found, Stored};
+use super::packing::{Found, Piece, Stored};
 use super::tensors::{FLOATS, scales, wrong, wrong_type};
 use crate::Result;
 
@@ -54,6 +56,7 @@ impl Sharing {
 }
 
 /// The tensors of one matrix.
+#[derive(Clone)]
 pub(super) struct PlainCodes<'a> {
     pub(super) shape: [usize; 2],
     pub(super) weight: TensorView<'a>,
@@ -130,6 +133,49 @@ impl<'a> Stored<'a> for PlainCodes<'a> {
             meaning: meaning(weight.dtype).expect("invariant: the type was checked"),
             scales: Shared { values, groups: groups(scale) },
             zeros,
+        })
+    }
+
+    fn split(&self) -> Option<Vec<Piece<'a>>> {
+        let Sharing::Blocks([rows, columns]) = self.sharing else { return None };
+        let k = self.shape[1];
+        if self.weight.dtype == DType::I8 || columns >= k {
+            return None;
+        }
+        let pieces = (0..k).step_by(columns).map(|start| {
+            let range = start..k.min(start + columns);
+            let block = Block { whole: self.clone(), rows, columns: range.clone() };
+            (range, Box::new(block) as Box<dyn Stored<'a> + 'a>)
+        });
+        Some(pieces.collect())
+    }
+}
+
+/// The inputs of a matrix of floats that share scales.
+struct Block<'a> {
+    whole: PlainCodes<'a>,
+    /// Outputs that share one.
+    rows: usize,
+    columns: Range<usize>,
+}
+
+impl<'a> Stored<'a> for Block<'a> {
+    fn open(&self) -> Result<Matrix<'a>> {
+        let Matrix { shape: [n, k], codes: _, meaning, scales, .. } = self.whole.open()?;
+        let (data, start) = (self.whole.weight.data, self.columns.start);
+        let shape = [n, self.columns.len()];
+        let of_rows = (0..n).step_by(self.rows).map(|row| scales.groups.index(k, row, start));
+        Ok(Matrix {
+            shape,
+            codes: Box::new(move |row, out| {
+                out.copy_from_slice(&data[row * k + start..][..out.len()]);
+            }),
+            meaning,
+            scales: Shared {
+                values: of_rows.map(|index| scales.values[index]).collect(),
+                groups: Groups::Blocks { rows: self.rows, columns: self.columns.len() },
+            },
+            zeros: Shared::all(0.0, shape),
         })
     }
 }
