@@ -181,7 +181,7 @@ fn chunks_and_batches_change_no_bit_where_inputs_are_reordered() {
         let whole = bits(&run_whole(&mut decoder, &tokens));
         let mut chunks = vec![5, 7];
         chunks.resize(2 + tokens.len() - 12, 1);
-        assert_eq!(bits(&run_chunks(&mut decoder, &tokens, &chunks, &[2, 0, 1])), whole, "{name}");
+        assert!(bits(&run_chunks(&mut decoder, &tokens, &chunks, &[2, 0, 1])) == whole, "{name}");
     }
 }
 
@@ -242,13 +242,13 @@ fn a_cache_of_packed_weights_computes_the_same_bits_and_knows_the_scheme() {
         bits(&run_whole(&mut decoder, &tokens))
     };
     let packed = run(false);
-    assert_eq!(run(true), packed);
+    assert!(run(true) == packed, "the cache computes something else");
     // The same tensors with zero points of the other version are other weights.
     let file = golden.folder().join("config.json");
     let text = std::fs::read_to_string(&file).expect("config");
     std::fs::write(&file, text.replace("\"gptq\",\n    \"bits", "\"gptq_v2\",\n    \"bits"))
         .expect("config");
-    assert_ne!(run(false), packed);
+    assert!(run(false) != packed, "the cache of the other version was used");
 }
 
 #[test]
