@@ -13,6 +13,7 @@ use pelton_model::{
     Compute, KvDtype, LoadOptions, ModelFiles, PackedCache, export_gguf, inspect, load_cpu,
 };
 use pelton_quant::checkpoint::{METHODS, QuantizedTensor, pack_quantized};
+use pelton_tensor::{DType, TensorView, write_safetensors};
 
 /// Bound on the worst logit where both sides compute in f32.
 const F32_BOUND: f32 = 1e-4;
@@ -182,6 +183,35 @@ fn chunks_and_batches_change_no_bit_where_inputs_are_reordered() {
         let mut chunks = vec![5, 7];
         chunks.resize(2 + tokens.len() - 12, 1);
         assert!(bits(&run_chunks(&mut decoder, &tokens, &chunks, &[2, 0, 1])) == whole, "{name}");
+    }
+}
+
+#[test]
+fn a_plain_matrix_among_quantized_ones_is_read_as_it_is() {
+    for name in ["fp8-block", "gptq-4-act", "awq-g32"] {
+        let Case { golden, .. } = one(name);
+        let module = "model.layers.0.self_attn.k_proj";
+        let file = golden.folder().join("model.safetensors");
+        let other = golden.folder().join("other.safetensors");
+        {
+            let files = golden.files();
+            let weights = find(&files, module).dequantize().expect(module);
+            let data: Vec<u8> = weights.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let weight = format!("{module}.weight");
+            let plain =
+                TensorView { name: &weight, dtype: DType::F32, shape: &[32, 64], data: &data };
+            let names = files.tensors().names();
+            let kept = names.into_iter().filter(|name| !name.starts_with(module));
+            let mut views: Vec<_> = kept.filter_map(|name| files.tensors().get(name)).collect();
+            views.push(plain);
+            write_safetensors(&other, &views, &BTreeMap::new()).expect("write");
+        }
+        std::fs::rename(other, file).expect("rename");
+        for (compute, bound) in [(Compute::F32, F32_BOUND), (Compute::Auto, AUTO_BOUND)] {
+            let mut decoder = golden.load(&golden.files(), compute);
+            let error = golden.mean_error(&run_whole(&mut decoder, &golden.tokens()));
+            assert!(error < bound, "{name} {compute:?}: {error:e}");
+        }
     }
 }
 
