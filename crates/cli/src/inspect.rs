@@ -62,7 +62,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
 impl Memory {
     fn new(model: &Inspection, context_tokens: usize) -> Self {
         let kv_bytes = (model.kv_bytes_per_token as u64).saturating_mul(context_tokens as u64);
-        let weight_bytes = model.n_bytes;
+        let weight_bytes = model.weight_bytes();
         let total_bytes = weight_bytes.saturating_add(kv_bytes);
         Self { context_tokens, weight_bytes, kv_bytes, total_bytes }
     }
@@ -121,6 +121,20 @@ impl Report {
         for (dtype, totals) in &model.tensors {
             let size = bytes(totals.n_bytes);
             rows.push(("tensors", format!("{} of type {dtype}, {size}", totals.n_tensors)));
+        }
+        if let Some(quantization) = &model.quantization {
+            rows.push(("quantized", quantization.method.clone()));
+            for (layout, totals) in &quantization.layouts {
+                let size = bytes(totals.n_bytes);
+                rows.push(("packed as", format!("{} of {layout}, {size}", totals.n_tensors)));
+            }
+            if quantization.n_reordered > 0 {
+                let n = quantization.n_reordered;
+                rows.push(("act-order", format!("{n} matrices with their inputs sorted by group")));
+            }
+            if let Some(asked) = &quantization.method_activations {
+                rows.push(("activations", format!("{asked} by the method; not rounded so here")));
+            }
         }
         rows.push(("memory", self.memory_words()));
         rows.push(("tokenizer", self.tokenizer_words()));

@@ -5,6 +5,7 @@
 //! looking twice. What a family reads differently is left to its file in [`arch`](crate::arch).
 
 use pelton_base::{TokenId, limits};
+use pelton_quant::checkpoint::Scheme;
 use serde_json::{Map, Value};
 
 use crate::arch::{self, Act, Arch, Preset};
@@ -152,6 +153,17 @@ pub fn parse_config(bytes: &[u8]) -> Result<HfConfig, ConfigError> {
     })
 }
 
+/// How the matrices of a checkpoint with this `config.json` are quantized; `None` where they are not.
+pub(crate) fn parse_scheme(bytes: &[u8]) -> Result<Option<Scheme>, ConfigError> {
+    let value = parse_json(bytes)?;
+    read_scheme(&Field::new("", Some(&value)))
+}
+
+fn read_scheme(root: &Field<'_>) -> Result<Option<Scheme>, ConfigError> {
+    let Some(config) = root.get("quantization_config").value() else { return Ok(None) };
+    Scheme::parse(config).map(Some).map_err(ConfigError::from)
+}
+
 /// The config with the usual names for what the family spells in its own way, and with what it
 /// leaves out.
 pub(crate) fn usual_fields(arch: &Arch, mut config: Value) -> Value {
@@ -184,10 +196,7 @@ pub(crate) fn usual_fields(arch: &Arch, mut config: Value) -> Value {
 
 fn read_config(architecture: String, arch: &Arch, fields: &Value) -> Result<HfConfig, ConfigError> {
     let root = &Field::new("", Some(fields));
-    let quantization = root.get("quantization_config");
-    if quantization.non_null().is_some() {
-        return Err(quantization.error("nothing: this kind of quantized checkpoint is not read"));
-    }
+    read_scheme(root)?;
 
     let hidden_size = root.get("hidden_size").count(limits::MODEL_WIDTH)?;
     let num_hidden_layers = root.get("num_hidden_layers").count(limits::MODEL_LAYERS)?;

@@ -57,7 +57,7 @@ fn a_spoilt_field_is_named_with_what_was_found() {
         ("tie_word_embeddings", json!("yes")),
         ("eos_token_id", json!("two")),
         ("layer_types", json!(["full_attention"])),
-        ("quantization_config", json!({"quant_method": "gptq"})),
+        ("quantization_config", json!("gptq")),
         ("architectures", json!([])),
         ("architectures", json!("LlamaForCausalLM")),
         ("partial_rotary_factor", json!(0.5)),

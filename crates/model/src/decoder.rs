@@ -106,17 +106,26 @@ impl<B: Backend> Decoder<B> {
             widths.dedup();
             widths.into_iter().map(|width| (width, backend.buffer(width))).collect()
         };
-        let readers = (weights.layers.iter())
+        // What reads a norm of a layer: of two norms side by side, each writes the same buffer.
+        let inputs: Vec<&Linear<B>> = (weights.layers.iter())
             .flat_map(|layer| [&layer.attention.qkv, layer.mlp.linears()[0]])
-            .flat_map(|linear| &linear.parts)
-            .chain([weights.head.as_ref().unwrap_or(&weights.embedding)]);
+            .collect();
+        // Who takes elements in another order takes them as floats.
+        let normed = match inputs.iter().any(|linear| linear.is_reordered()) {
+            true => backend.buffer(hidden),
+            false => {
+                let readers = inputs.iter().flat_map(|linear| &linear.parts);
+                let head = weights.head.as_ref().unwrap_or(&weights.embedding);
+                backend.input_buffer(hidden, readers.chain([head]))
+            }
+        };
         let last = spec.layers.last().expect("invariant: a model has layers");
         let buffers = Buffers {
             positions: Vec::new(),
             slots: Vec::new(),
             position_rows: Vec::new(),
             x: backend.buffer(hidden),
-            normed: backend.input_buffer(hidden, readers),
+            normed,
             delta: backend.buffer(hidden),
             normed_delta: backend.buffer(hidden),
             qkv: per_width(&|gqa| gqa.qkv_width()),

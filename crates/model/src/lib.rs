@@ -43,9 +43,10 @@ pub use error::ModelError;
 pub use export::{ExportOptions, ExportProgress, export, export_gguf, gguf_file_type};
 pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
-pub use inspect::{Inspection, TensorTotals, inspect};
+pub use inspect::{Inspection, Quantization, TensorTotals, inspect};
 pub use load::{
     LoadOptions, LoadProgress, PackedCache, available_memory_bytes, check, load, load_cpu,
 };
 pub use pelton_kernels::{KvDtype, KvShape, UnknownKvDtype};
 pub use pelton_quant::Compute;
+pub use pelton_quant::checkpoint::Scheme;

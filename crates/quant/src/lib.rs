@@ -8,8 +8,12 @@
 //! `formats/lattice`.
 //!
 //! A new format is a new file and one line in [`FORMATS`]; that line enrols it in every test.
+//!
+//! Checkpoints whose matrices are spread over several tensors (GPTQ, AWQ, ...) are the subject of
+//! [`checkpoint`].
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 mod error;
 mod fit;
 mod formats;

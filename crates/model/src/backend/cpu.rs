@@ -14,6 +14,7 @@ use pelton_kernels::{
     LAYOUT_VERSION, MatmulOutput, PackedMatrix, RopeLayout, StayAwake, Storage, StoreKv,
     StridedRows, WeightLayout,
 };
+use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
 
@@ -27,8 +28,8 @@ use crate::rope::RopeTable;
 #[derive(Debug)]
 pub struct CpuBackend {
     cpu: Cpu,
-    /// A layer's input in the forms that its matrices read, where its buffer has floats alone.
-    input: Activations,
+    /// A layer's input as its matrices read it, where its buffer has floats alone.
+    input: Input,
     /// A perceptron's hidden layer before the activation.
     hidden: Vec<f32>,
     activated: Activations,
@@ -38,12 +39,27 @@ pub struct CpuBackend {
     awake: Option<StayAwake>,
 }
 
+/// Scratch rows of a layer's input.
+#[derive(Debug)]
+struct Input {
+    /// In the forms that a matrix reads.
+    forms: Activations,
+    /// Floats in the order that a matrix wants.
+    ordered: Vec<f32>,
+    /// A product that is added to another.
+    sum: Vec<f32>,
+}
+
 impl CpuBackend {
     /// A backend on the given kernels and threads.
     pub fn new(cpu: Cpu) -> Self {
         Self {
             cpu,
-            input: Activations::new(1, Forms::F32),
+            input: Input {
+                forms: Activations::new(1, Forms::F32),
+                ordered: Vec::new(),
+                sum: Vec::new(),
+            },
             hidden: Vec::new(),
             activated: Activations::new(1, Forms::F32),
             cos_sin: Vec::new(),
@@ -93,20 +109,80 @@ fn in_forms<'a>(
     scratch
 }
 
+/// The forms of activations that a layer is handed: floats where it takes them in another order.
+fn handed_to(cpu: &Cpu, linear: &Linear<CpuBackend>) -> Forms {
+    if linear.is_reordered() { Forms::F32 } else { read_by(cpu, &linear.parts) }
+}
+
+/// The elements `order` of the rows of `x`, in the forms that `weight` reads.
+fn in_order<'a>(
+    cpu: &Cpu,
+    weight: &PackedMatrix,
+    order: &[u32],
+    x: &Activations,
+    scratch: &'a mut Input,
+) -> &'a Activations {
+    scratch.ordered.clear();
+    for row in x.floats().chunks_exact(x.width()) {
+        scratch.ordered.extend(order.iter().map(|j| row[*j as usize]));
+    }
+    scratch.forms.reset(order.len(), read_by(cpu, [weight]));
+    cpu.write_rows(&scratch.ordered, &mut scratch.forms);
+    &scratch.forms
+}
+
+/// `y = x Wᵀ` where parts have other inputs than the layer; products of the same rows are added in
+/// the order of the parts.
+fn multiply_reordered(
+    cpu: &Cpu,
+    scratch: &mut Input,
+    linear: &Linear<CpuBackend>,
+    x: &Activations,
+    y: &mut [f32],
+) {
+    let (mut offset, mut end) = (0, 0);
+    let mut sum = std::mem::take(&mut scratch.sum);
+    for ((part, order), adds) in linear.parts.iter().zip(&linear.orders).zip(&linear.adds) {
+        if !adds {
+            offset = end;
+        }
+        end = offset + part.n();
+        let input = match order {
+            Some(order) => in_order(cpu, part, order, x, scratch),
+            None => in_forms(cpu, std::slice::from_ref(part), x, &mut scratch.forms),
+        };
+        if *adds {
+            sum.resize(input.n_rows() * part.n(), 0.0);
+            let output = MatmulOutput { data: &mut sum, stride: part.n(), offset: 0 };
+            cpu.matmul(part, input, output);
+            for (y, sum) in y.chunks_exact_mut(linear.n).zip(sum.chunks_exact(part.n())) {
+                y[offset..end].iter_mut().zip(sum).for_each(|(y, sum)| *y += sum);
+            }
+        } else {
+            cpu.matmul(part, input, MatmulOutput { data: y, stride: linear.n, offset });
+        }
+    }
+    scratch.sum = sum;
+}
+
 /// `y = x Wᵀ + b`, dense.
 fn multiply(
     cpu: &Cpu,
-    scratch: &mut Activations,
+    scratch: &mut Input,
     linear: &Linear<CpuBackend>,
     x: &Activations,
     y: &mut [f32],
 ) {
     debug_assert_eq!(x.n_rows(), y.len() / linear.n);
-    let x = in_forms(cpu, &linear.parts, x, scratch);
-    let mut offset = 0;
-    for part in &linear.parts {
-        cpu.matmul(part, x, MatmulOutput { data: y, stride: linear.n, offset });
-        offset += part.n();
+    if linear.is_reordered() {
+        multiply_reordered(cpu, scratch, linear, x, y);
+    } else {
+        let x = in_forms(cpu, &linear.parts, x, &mut scratch.forms);
+        let mut offset = 0;
+        for part in &linear.parts {
+            cpu.matmul(part, x, MatmulOutput { data: y, stride: linear.n, offset });
+            offset += part.n();
+        }
     }
     if let Some(bias) = &linear.bias {
         cpu.add_bias(y, bias);
@@ -177,6 +253,14 @@ impl Backend for CpuBackend {
 
     fn pack(&self, parts: &[TensorView<'_>], compute: Compute) -> Result<PackedMatrix, QuantError> {
         pelton_quant::pack(&self.cpu, parts, compute)
+    }
+
+    fn pack_quantized(
+        &self,
+        parts: &[&QuantizedTensor<'_>],
+        compute: Compute,
+    ) -> Result<PackedMatrix, QuantError> {
+        pelton_quant::checkpoint::pack_quantized(&self.cpu, parts, compute)
     }
 
     fn vector(&self, values: &[f32]) -> Vec<f32> {
@@ -348,7 +432,7 @@ impl Backend for CpuBackend {
         let m = x.n_rows();
         self.hidden.resize(m * layers.up.n, 0.0);
         multiply(&self.cpu, &mut self.input, &layers.up, x, &mut self.hidden);
-        self.activated.reset(layers.down.k, read_by(&self.cpu, &layers.down.parts));
+        self.activated.reset(layers.down.k, handed_to(&self.cpu, &layers.down));
         let act = kernel_act(layers.act);
         match mlp {
             MlpWeights::Gated(_) => self.cpu.gated_mul(act, &self.hidden, &mut self.activated),
@@ -369,7 +453,7 @@ impl Backend for CpuBackend {
     fn head(&mut self, head: &Head<'_, Self>, x: &Activations, logits: &mut Vec<f32>) {
         let weight = head.weight;
         logits.resize(x.n_rows() * weight.n(), 0.0);
-        let x = in_forms(&self.cpu, std::slice::from_ref(weight), x, &mut self.input);
+        let x = in_forms(&self.cpu, std::slice::from_ref(weight), x, &mut self.input.forms);
         let output = MatmulOutput { data: logits, stride: weight.n(), offset: 0 };
         self.cpu.matmul(weight, x, output);
         if let Some(bias) = head.bias {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use pelton_base::TokenId;
 use pelton_kernels::KvShape;
+use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
 
@@ -32,14 +33,27 @@ pub use pelton_kernels::AttentionSeq as ForwardSequence;
 #[derive(Debug)]
 pub struct Linear<B: Backend> {
     /// Packed matrices whose rows follow each other: one, unless stacked projections are stored
-    /// in different formats.
+    /// in different formats, or in blocks of inputs.
     pub parts: Vec<B::Weight>,
+    /// For each part its inputs where these are not those of the layer: input `j` of the part is
+    /// input `order[j]` of the layer.
+    pub orders: Vec<Option<Box<[u32]>>>,
+    /// For each part whether its product is added to that of the part before: other inputs of the
+    /// same rows.
+    pub adds: Vec<bool>,
     /// `[n]`.
     pub bias: Option<B::Vector>,
     /// Outputs.
     pub n: usize,
     /// Inputs.
     pub k: usize,
+}
+
+impl<B: Backend> Linear<B> {
+    /// Whether some part has not the inputs of the layer in their order.
+    pub fn is_reordered(&self) -> bool {
+        self.orders.iter().any(Option::is_some)
+    }
 }
 
 /// A norm: by the root of the mean square, or by mean and variance where there is a bias.
@@ -189,6 +203,18 @@ pub trait Backend: Sized + Send {
     ///
     /// When the type has no format, or a row is not a whole number of its blocks.
     fn pack(&self, parts: &[TensorView<'_>], compute: Compute) -> Result<Self::Weight, QuantError>;
+
+    /// Stacks matrices of a quantized checkpoint by rows and packs them, inputs in the order of
+    /// [`QuantizedTensor::order`].
+    ///
+    /// # Errors
+    ///
+    /// Names the tensor whose values cannot be.
+    fn pack_quantized(
+        &self,
+        parts: &[&QuantizedTensor<'_>],
+        compute: Compute,
+    ) -> Result<Self::Weight, QuantError>;
 
     /// Puts a vector on the device.
     fn vector(&self, values: &[f32]) -> Self::Vector;

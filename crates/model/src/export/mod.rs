@@ -111,6 +111,10 @@ pub fn export(
         embedding: find(options.embedding_format)?.or(matrices),
         head: find(options.head_format)?.or(matrices),
     };
+    if let Some(scheme) = files.scheme() {
+        let expected = "expected weights that are not quantized yet";
+        return Err(ModelError::Export(format!("{expected}, found {}", scheme.words())));
+    }
     if files.gguf().is_none() && !files.arch().is_exported {
         let name = &files.config().architecture;
         return Err(ModelError::Export(format!("{name}: not a family that is written as GGUF")));

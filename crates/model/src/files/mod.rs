@@ -6,10 +6,11 @@ pub(crate) mod names;
 use std::path::{Path, PathBuf};
 
 use pelton_base::limits;
+use pelton_quant::checkpoint::Scheme;
 use pelton_tensor::{Gguf, GgufPartName, MappedFile, Safetensors, TensorSource};
 
 use crate::arch::{self, Arch, ArchSpec, Part};
-use crate::config::{HfConfig, generation_eos_tokens, parse_config};
+use crate::config::{HfConfig, generation_eos_tokens, parse_config, parse_scheme};
 use crate::error::ModelError;
 use names::Naming;
 
@@ -31,6 +32,7 @@ pub struct ModelFiles {
     kind: ModelKind,
     path: PathBuf,
     config: HfConfig,
+    scheme: Option<Scheme>,
     weights: Weights,
 }
 
@@ -83,7 +85,9 @@ impl ModelFiles {
 
     fn open_folder(folder: &Path) -> Result<Self, ModelError> {
         let file = folder.join(CONFIG);
-        let mut config = parse_config(&read_limited(&file)?).map_err(ModelError::config(&file))?;
+        let bytes = read_limited(&file)?;
+        let mut config = parse_config(&bytes).map_err(ModelError::config(&file))?;
+        let scheme = parse_scheme(&bytes).map_err(ModelError::config(&file))?;
         let generation = folder.join("generation_config.json");
         if generation.exists() {
             let more = generation_eos_tokens(&read_limited(&generation)?, config.vocab_size);
@@ -94,12 +98,13 @@ impl ModelFiles {
             }
         }
         let weights = Weights::Safetensors(Safetensors::open_folder(folder)?);
-        Ok(Self { kind: ModelKind::HfFolder, path: folder.to_owned(), config, weights })
+        Ok(Self { kind: ModelKind::HfFolder, path: folder.to_owned(), config, scheme, weights })
     }
 
     fn from_gguf(kind: ModelKind, path: &Path, file: Gguf) -> Result<Self, ModelError> {
         let config = gguf::read_config(&file).map_err(ModelError::config(path))?;
-        Ok(Self { kind, path: path.to_owned(), config, weights: Weights::Gguf(file) })
+        let weights = Weights::Gguf(file);
+        Ok(Self { kind, path: path.to_owned(), config, scheme: None, weights })
     }
 
     /// What kind of files these are.
@@ -128,6 +133,11 @@ impl ModelFiles {
     /// The checked configuration.
     pub fn config(&self) -> &HfConfig {
         &self.config
+    }
+
+    /// How the matrices are quantized, where the checkpoint spreads each over several tensors.
+    pub fn scheme(&self) -> Option<&Scheme> {
+        self.scheme.as_ref()
     }
 
     /// The weights as stored.

@@ -12,6 +12,7 @@ mod cache;
 mod memory;
 mod part;
 mod plan;
+mod quantization;
 
 pub use cache::PackedCache;
 pub use memory::available_memory_bytes;
@@ -31,6 +32,7 @@ use cache::{Cache, LoadKind};
 use plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
 
 pub(crate) use plan::interleave;
+pub(crate) use quantization::{QuantizedTotals, quantized_totals};
 
 /// Tunes a device for so many bytes of weights.
 type Tune = dyn Fn(&mut Cpu, u64);
@@ -171,7 +173,7 @@ fn check_memory(
 ) -> Result<(), ModelError> {
     let needed_bytes = match options.compute {
         Compute::F32 => plan.n_elements().saturating_mul(size_of::<f32>() as u64),
-        _ => plan.packed_bytes(),
+        _ => quantization::packed_bytes(files, plan)?,
     };
     match options.memory_bytes.or_else(available_memory_bytes) {
         Some(available_bytes) if needed_bytes > available_bytes => {
@@ -308,15 +310,17 @@ impl<B: Backend> Packer<'_, B> {
 
     fn linear(&mut self, plan: &LinearPlan<'_>) -> Result<Linear<B>, ModelError> {
         let parts = plan.runs().map(|run| self.pack(run)).collect::<Result<_, _>>()?;
+        let orders = plan.runs().map(|run| run[0].order().map(Box::from)).collect();
+        let adds = plan.runs().map(|run| run[0].adds()).collect();
         let mut bias = Vec::new();
         for part in &plan.biases {
             let data = part.ordered();
             let values = dequantize_tensor(&part.with_data(&data));
             bias.extend(values.map_err(|source| self.format_error(source))?);
-            self.files.tensors().give_back(part.stored());
+            part.stored().for_each(|(data, _)| self.files.tensors().give_back(data));
         }
         let bias = (!bias.is_empty()).then(|| self.backend.vector(&bias));
-        Ok(Linear { parts, bias, n: plan.n(), k: plan.k })
+        Ok(Linear { parts, orders, adds, bias, n: plan.n(), k: plan.k })
     }
 
     /// A matrix that stands alone: the embedding table or the head.
@@ -329,12 +333,21 @@ impl<B: Backend> Packer<'_, B> {
         if let Some(weight) = self.cache.take(parts) {
             return Ok(weight);
         }
-        let data: Vec<_> = parts.iter().map(Part::ordered).collect();
-        let views: Vec<_> = parts.iter().zip(&data).map(|(p, data)| p.with_data(data)).collect();
-        let packed = self.backend.pack(&views, self.options.compute);
+        let compute = self.options.compute;
+        let packed = match quantization::whole(parts) {
+            Some(matrices) => self.backend.pack_quantized(&matrices, compute),
+            None => {
+                let data: Vec<_> = parts.iter().map(Part::ordered).collect();
+                let views: Vec<_> =
+                    parts.iter().zip(&data).map(|(p, data)| p.with_data(data)).collect();
+                self.backend.pack(&views, compute)
+            }
+        };
         let packed = packed.map_err(|source| self.format_error(source))?;
         self.cache.keep(self.backend, parts, &packed);
-        parts.iter().for_each(|part| self.advance(part.stored(), part.n_bytes()));
+        for (data, n_bytes) in parts.iter().flat_map(Part::stored) {
+            self.advance(data, n_bytes);
+        }
         Ok(packed)
     }
 

@@ -10,12 +10,15 @@
 //! ```
 //!
 //! Rows are picked as they are stored, so this works in every format; a transposed matrix is
-//! gathered by element, which only plain floats allow.
+//! gathered by element, which only plain floats allow. Of a matrix that a quantized checkpoint spreads
+//! over several tensors, rows are picked when it is packed.
 
 use std::borrow::Cow;
 use std::fmt;
 
-use pelton_tensor::{DType, TensorView};
+use pelton_quant::checkpoint::QuantizedTensor;
+use pelton_quant::packed_bytes;
+use pelton_tensor::TensorView;
 
 /// Which rows of a tensor make up a part, in the order of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,6 +59,11 @@ impl Rows {
             }
         };
         self.first + row / self.run * self.stride + row % self.run
+    }
+
+    /// The stored row of each row.
+    pub(super) fn sources(&self) -> impl Iterator<Item = usize> {
+        (0..self.n).map(|row| self.source(row))
     }
 
     /// Whether the rows follow each other in the file.
@@ -119,18 +127,55 @@ pub(super) struct Part<'a> {
     pub(super) shape: Vec<usize>,
     pub(super) rows: Rows,
     pub(super) is_transposed: bool,
+    /// The matrix of these rows, where `view` is but the first of several tensors that make it.
+    pub(super) quantized: Option<QuantizedTensor<'a>>,
 }
 
 impl<'a> Part<'a> {
     /// A tensor that is taken as it is.
     pub(super) fn whole(view: TensorView<'a>) -> Self {
         let n = view.shape[0];
-        Self { view, shape: view.shape.to_vec(), rows: Rows::all(n), is_transposed: false }
+        let (shape, rows) = (view.shape.to_vec(), Rows::all(n));
+        Self { view, shape, rows, is_transposed: false, quantized: None }
     }
 
-    /// How the tensor is stored.
-    pub(super) fn dtype(&self) -> DType {
-        self.view.dtype
+    /// The matrix of several tensors, where it is one.
+    pub(super) fn quantized(&self) -> Option<&QuantizedTensor<'a>> {
+        self.quantized.as_ref()
+    }
+
+    /// The order of its inputs, where that is not their own.
+    pub(super) fn order(&self) -> Option<&[u32]> {
+        self.quantized.as_ref().and_then(QuantizedTensor::order)
+    }
+
+    /// Whether this and `other` can become one matrix.
+    pub(super) fn stacks_on(&self, other: &Self) -> bool {
+        match (&self.quantized, &other.quantized) {
+            (None, None) => self.view.dtype == other.view.dtype,
+            (Some(own), Some(other)) => own.order() == other.order(),
+            _ => false,
+        }
+    }
+
+    /// Whether its product is added to that of an earlier part: another block of the same inputs'
+    /// matrix.
+    pub(super) fn adds(&self) -> bool {
+        let columns = self.quantized.as_ref().and_then(QuantizedTensor::columns);
+        columns.is_some_and(|columns| columns.start > 0)
+    }
+
+    /// The blocks of inputs that it is packed in, or the part itself.
+    pub(super) fn split(self) -> Vec<Self> {
+        let Self { view, shape, rows, is_transposed, quantized } = self;
+        let part = |shape, quantized| Self { view, shape, rows, is_transposed, quantized };
+        match quantized {
+            None => vec![part(shape, None)],
+            Some(matrix) => {
+                let blocks = matrix.split().into_iter();
+                blocks.map(|block| part(block.shape().to_vec(), Some(block))).collect()
+            }
+        }
     }
 
     /// Rows.
@@ -150,12 +195,25 @@ impl<'a> Part<'a> {
 
     /// Stored bytes of these rows.
     pub(super) fn n_bytes(&self) -> usize {
-        self.view.data.len() / self.rows.n_stored * self.n()
+        self.stored().map(|(_, n_bytes)| n_bytes).sum()
     }
 
-    /// The bytes of the whole tensor as they lie in the file.
-    pub(super) fn stored(&self) -> &'a [u8] {
-        self.view.data
+    /// Bytes of these rows once packed; none for a quantized matrix, whose layout its values decide.
+    pub(super) fn packed_bytes(&self) -> u64 {
+        match self.quantized {
+            Some(_) => 0,
+            None => packed_bytes(&self.with_data(&self.view.data[..self.n_bytes()])),
+        }
+    }
+
+    /// The bytes of its tensors as they lie in the file, and how many of them are of these rows.
+    pub(super) fn stored(&self) -> impl Iterator<Item = (&'a [u8], usize)> {
+        let own = self.quantized.as_ref().map_or(std::slice::from_ref(&self.view), |m| m.views());
+        let share = |data: &[u8]| match self.quantized {
+            Some(_) => data.len(),
+            None => data.len() / self.rows.n_stored * self.rows.n,
+        };
+        own.iter().map(move |view| (view.data, share(view.data)))
     }
 
     /// The bytes of these rows in the order of the decoder.

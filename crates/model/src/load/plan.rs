@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{QuantError, for_dtype, packed_bytes, supported_names};
 use pelton_tensor::TensorView;
 
@@ -87,12 +88,12 @@ impl<'a> LayerPlan<'a> {
 impl<'a> LinearPlan<'a> {
     /// Rows of all parts.
     pub(super) fn n(&self) -> usize {
-        self.parts.iter().map(Part::n).sum()
+        self.parts.iter().filter(|part| !part.adds()).map(Part::n).sum()
     }
 
-    /// Neighbours of one type, which become one matrix.
+    /// Neighbours of one type and order of inputs, which become one matrix.
     pub(super) fn runs(&self) -> impl Iterator<Item = &[Part<'a>]> {
-        self.parts.chunk_by(|a, b| a.dtype() == b.dtype())
+        self.parts.chunk_by(|a, b| b.stacks_on(a))
     }
 }
 
@@ -102,10 +103,17 @@ impl<'a> LinearPlan<'a> {
 /// `blk.0.attn_q.weight q8_0 [64, 64] 4 heads + blk.0.attn_k.weight ...`.
 pub(super) fn recipe(parts: &[Part<'_>]) -> String {
     let mut text = String::new();
-    for Part { view, rows, is_transposed, .. } in parts {
+    for Part { view, rows, is_transposed, quantized, .. } in parts {
         let separator = if text.is_empty() { "" } else { " + " };
         let _ = write!(text, "{separator}{} {} {:?}", view.name, view.dtype.name(), view.shape);
         let _ = write!(text, "{rows}{}", if *is_transposed { " transposed" } else { "" });
+        if let Some(matrix) = quantized {
+            let _ = match (matrix.columns(), matrix.order()) {
+                (Some(columns), _) => write!(text, " ({}, inputs {columns:?})", matrix.words()),
+                (None, Some(_)) => write!(text, " ({}, sorted)", matrix.words()),
+                (None, None) => write!(text, " ({})", matrix.words()),
+            };
+        }
     }
     text
 }
@@ -115,7 +123,12 @@ impl<'a> Plan<'a> {
         let naming = files.naming();
         let lookup = Lookup { files, naming, stored: naming.stored, spec };
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
-        let table = |name, n| lookup.weight(name, 0, &[n, hidden]).map(Part::whole);
+        let table = |name, n| {
+            // Who looks up rows or picks tokens does not reorder inputs.
+            let mut part = lookup.matrix(&Projection { name, rows: Rows::all(n) }, 0, hidden)?;
+            part.quantized = part.quantized.map(QuantizedTensor::in_own_order);
+            Ok::<_, ModelError>(part)
+        };
         Ok(Self {
             embedding: table(Name::Embedding, vocab)?,
             positions: spec.positions.map(|p| table(Name::Positions, p.n_rows)).transpose()?,
@@ -147,11 +160,9 @@ impl<'a> Plan<'a> {
         self.sum(&|part| part.n_bytes() as u64, &|view| view.data.len() as u64) as usize
     }
 
-    /// Bytes of everything but biases of projections once packed.
+    /// Bytes once packed of everything but biases of projections and quantized matrices.
     pub(super) fn packed_bytes(&self) -> u64 {
-        let of_part =
-            |part: &Part<'_>| packed_bytes(&part.with_data(&part.stored()[..part.n_bytes()]));
-        self.sum(&of_part, &packed_bytes)
+        self.sum(&Part::packed_bytes, &packed_bytes)
     }
 
     /// Elements of everything but biases of projections.
@@ -161,7 +172,7 @@ impl<'a> Plan<'a> {
 
     fn sum(
         &self,
-        of_part: &dyn Fn(&Part<'_>) -> u64,
+        of_part: &dyn Fn(&Part<'a>) -> u64,
         of_view: &dyn Fn(&TensorView<'_>) -> u64,
     ) -> u64 {
         let matrices = self.matrices().into_iter().flatten().map(of_part).sum::<u64>();
@@ -221,7 +232,7 @@ impl<'a> Lookup<'a, '_> {
     fn qkv(&self, layer: usize, gqa: &Gqa) -> Vec<Projection> {
         let (q, kv, dim) = (gqa.q_width(), gqa.kv_width(), gqa.head_dim);
         let pairs = self.pairs(gqa);
-        let is_apart = || self.files.tensors().get(&self.naming.weight(Name::Q, layer)).is_some();
+        let is_apart = || self.naming.stems(Name::Q, layer).any(|stem| self.has(&stem));
         let (fused, group) = (q + 2 * kv, gqa.n_heads / gqa.n_kv_heads * dim);
         let of_stack = |n, first, pairs| Projection {
             name: Name::Qkv,
@@ -261,21 +272,91 @@ impl<'a> Lookup<'a, '_> {
         has_bias: bool,
     ) -> Result<LinearPlan<'a>, ModelError> {
         let mut plan = LinearPlan { parts: Vec::new(), biases: Vec::new(), k };
-        for &Projection { name, rows } in projections {
-            let is_transposed = self.stored.is_transposed;
-            let n = rows.n_stored;
-            let view = match is_transposed {
-                false => self.weight(name, layer, &[n, k])?,
-                true => self.float(self.weight(name, layer, &[k, n])?)?,
+        let mut split = Vec::new();
+        for (i, projection) in projections.iter().enumerate() {
+            let &Projection { name, rows } = projection;
+            let mut part = match self.stored.is_transposed {
+                false => self.matrix(projection, layer, k)?,
+                true => self.transposed(projection, layer, k)?,
             };
-            plan.parts.push(Part { view, shape: vec![rows.n, k], rows, is_transposed });
+            if projections.get(i + 1).is_some_and(|next| next.name == name) {
+                // The last of one module's parts has its tensors.
+                part.quantized = part.quantized.map(QuantizedTensor::without_views);
+            }
+            split.push(part.split());
             if has_bias {
-                let view = self.find(&self.bias(name, layer), &[n])?;
-                let shape = vec![rows.n];
-                plan.biases.push(Part { view, shape, rows, is_transposed: false });
+                let view = self.find(&self.bias(name, layer), &[rows.n_stored])?;
+                plan.biases.push(Part { shape: vec![rows.n], rows, ..Part::whole(view) });
             }
         }
+        plan.parts = stacked(split);
         Ok(plan)
+    }
+
+    /// Some rows of a matrix of one tensor, or of several where the checkpoint is quantized.
+    fn matrix(
+        &self,
+        &Projection { name, rows }: &Projection,
+        layer: usize,
+        k: usize,
+    ) -> Result<Part<'a>, ModelError> {
+        let shape = vec![rows.n, k];
+        if let Some(matrix) = self.quantized(name, layer, [rows.n_stored, k])? {
+            let view = matrix.views()[0];
+            let quantized = match rows == Rows::all(rows.n) {
+                true => matrix,
+                false => matrix.pick_rows(rows.sources().map(|row| row as u32)),
+            };
+            return Ok(Part {
+                view,
+                shape,
+                rows,
+                is_transposed: false,
+                quantized: Some(quantized),
+            });
+        }
+        let view = self.weight(name, layer, &[rows.n_stored, k])?;
+        Ok(Part { shape, rows, ..Part::whole(view) })
+    }
+
+    /// Some columns of a matrix `[in, out]`, which has to be of plain floats.
+    fn transposed(
+        &self,
+        &Projection { name, rows }: &Projection,
+        layer: usize,
+        k: usize,
+    ) -> Result<Part<'a>, ModelError> {
+        if let (Some(scheme), Ok(Some(_)) | Err(_)) =
+            (self.files.scheme(), self.quantized(name, layer, [rows.n_stored, k]))
+        {
+            let source = QuantError::Checkpoint {
+                tensor: self.stem(name, layer),
+                expected: "plain floats: the family stores its matrices transposed, and quantized \
+                           ones are read only where they are not"
+                    .to_owned(),
+                got: scheme.words(),
+            };
+            return Err(ModelError::Format {
+                file: self.files.tensors().origin().to_owned(),
+                source,
+            });
+        }
+        let view = self.float(self.weight(name, layer, &[k, rows.n_stored])?)?;
+        Ok(Part { shape: vec![rows.n, k], rows, is_transposed: true, ..Part::whole(view) })
+    }
+
+    /// The matrix of a module that is quantized.
+    fn quantized(
+        &self,
+        name: Name,
+        layer: usize,
+        shape: [usize; 2],
+    ) -> Result<Option<QuantizedTensor<'a>>, ModelError> {
+        let Some(scheme) = self.files.scheme() else { return Ok(None) };
+        let tensors = self.files.tensors();
+        scheme
+            .find(tensors, &self.stem(name, layer), shape)
+            .map_err(|source| ModelError::Format { file: tensors.origin().to_owned(), source })
     }
 
     fn norm(&self, name: Name, layer: usize) -> Result<NormPlan<'a>, ModelError> {
@@ -363,13 +444,18 @@ impl<'a> Lookup<'a, '_> {
 
     /// The first of a part's names that the checkpoint has.
     fn stem(&self, name: Name, layer: usize) -> String {
-        let has_weight = |stem: &String| {
-            let first = stem.replace('*', "0");
-            self.files.tensors().get(&format!("{first}.weight")).is_some()
-        };
         let mut stems = self.naming.stems(name, layer).peekable();
         let usual = stems.peek().cloned().expect("invariant: every part has a name");
-        stems.find(has_weight).unwrap_or(usual)
+        stems.find(|stem| self.has(stem)).unwrap_or(usual)
+    }
+
+    /// Whether the checkpoint has a module of this name.
+    fn has(&self, stem: &str) -> bool {
+        let module = format!("{}.", stem.replace('*', "0"));
+        let tensors = self.files.tensors();
+        tensors.get(&format!("{module}weight")).is_some()
+            || (self.files.scheme().is_some()
+                && tensors.names().iter().any(|name| name.starts_with(&module)))
     }
 
     fn find(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
@@ -399,6 +485,28 @@ impl<'a> Lookup<'a, '_> {
         }
         Ok(view)
     }
+}
+
+/// Projections in blocks of inputs: of neighbours with the same blocks first all the first blocks,
+/// then all the second ones, so that those of the same inputs become one matrix.
+fn stacked<'a>(projections: Vec<Vec<Part<'a>>>) -> Vec<Part<'a>> {
+    let same = |a: &[Part<'a>], b: &[Part<'a>]| {
+        a.len() > 1 && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| b.stacks_on(a))
+    };
+    let mut parts = Vec::new();
+    let mut rest = projections.into_iter().peekable();
+    while let Some(first) = rest.next() {
+        let mut chunk = vec![first];
+        while let Some(next) = rest.next_if(|next| same(&chunk[0], next)) {
+            chunk.push(next);
+        }
+        let n_blocks = chunk[0].len();
+        let mut blocks: Vec<_> = chunk.into_iter().map(Vec::into_iter).collect();
+        for _ in 0..n_blocks {
+            parts.extend(blocks.iter_mut().filter_map(Iterator::next));
+        }
+    }
+    parts
 }
 
 /// The inverse of what loading does: rows of each head to pairs, as GGUF files of some families store

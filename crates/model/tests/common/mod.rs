@@ -42,7 +42,8 @@ pub(crate) fn golden(name: &str) -> Golden {
     open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name))
 }
 
-fn open(path: &Path) -> Golden {
+/// The fixture of this folder.
+pub(crate) fn open(path: &Path) -> Golden {
     let folder = tempfile::tempdir().expect("temporary folder");
     let weights = match std::fs::read_to_string(path.join("weights.txt")) {
         Ok(other) => path.with_file_name(other.trim()),
