@@ -43,6 +43,42 @@ fn templates_render_as_in_hugging_face() {
 }
 
 #[test]
+fn every_feature_of_templates_renders_as_in_hugging_face() {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/template_features.json");
+    let fixture: Value =
+        serde_json::from_slice(&std::fs::read(path).expect("the fixture")).expect("JSON");
+    let tokens = fixture["tokens"].as_object().expect("tokens").iter();
+    let tokens: Vec<_> =
+        tokens.map(|(k, v)| (k.clone(), v.as_str().expect("a text").to_owned())).collect();
+    let mut wrong = Vec::new();
+    for case in fixture["rendered"].as_array().expect("cases") {
+        let shared = |field: &str, name: &str| match &case[field] {
+            Value::String(_) => fixture[name].clone(),
+            own => own.clone(),
+        };
+        let messages: Vec<Message> =
+            serde_json::from_value(shared("messages", "chat")).expect("messages");
+        let options = RenderOptions {
+            add_generation_prompt: case["prompt"].as_bool().expect("a flag"),
+            tools: Some(shared("tools", "tools")).filter(|tools| !tools.is_null()),
+            extra: case["arguments"].as_object().expect("arguments").clone(),
+            ..RenderOptions::default()
+        };
+        let text = case["template"].as_str().expect("a template");
+        let tokens = TemplateTokens { tokens: tokens.clone() };
+        let got = ChatTemplate::from_text(text, "fixture", tokens)
+            .and_then(|template| template.render(&messages, &options));
+        // Where Hugging Face refuses, so must we; the words differ.
+        if got.as_deref().ok() != case["text"].as_str() {
+            let (name, expected) = (&case["name"], &case["text"]);
+            wrong.push(format!("{name}:\n  got      {got:?}\n  expected {expected:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
 fn hostile_templates_end_in_a_named_limit() {
     let doubling =
         |step: &str| format!("{{% set x = 'ab' %}}{}{{{{ x|length }}}}", step.repeat(60));
