@@ -194,7 +194,9 @@ mod tests {
 
     #[test]
     fn base_64_reads_every_length() {
-        for (text, bytes) in [("", &b""[..]), ("/w==", b"\xff"), ("AQI=", b"\x01\x02"), ("AQID", b"\x01\x02\x03")] {
+        for (text, bytes) in
+            [("", &b""[..]), ("/w==", b"\xff"), ("AQI=", b"\x01\x02"), ("AQID", b"\x01\x02\x03")]
+        {
             assert_eq!(from_base64(text).as_deref(), Some(bytes));
         }
         for text in ["A", "A===", "AQ=A", "A\n==", "====", "-w=="] {

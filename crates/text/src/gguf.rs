@@ -51,7 +51,9 @@ impl GgufVocab {
             })
             .collect::<Result<_, _>>()?;
         // Without merges every text would fall apart into bytes, and the model would answer nonsense.
-        if matches!(model, Some("gpt2" | "gemma4")) && !gguf.metadata().contains_key("tokenizer.ggml.merges") {
+        if matches!(model, Some("gpt2" | "gemma4"))
+            && !gguf.metadata().contains_key("tokenizer.ggml.merges")
+        {
             return Err(missing("tokenizer.ggml.merges"));
         }
         Ok(Self {

@@ -18,8 +18,10 @@ use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::bert::BertNormalizer;
 use tokenizers::normalizers::precompiled::Precompiled;
-use tokenizers::normalizers::replace::Replace;
+use tokenizers::normalizers::replace::{Replace, ReplacePattern};
+use tokenizers::normalizers::strip::Strip;
 use tokenizers::normalizers::unicode::NFC;
+use tokenizers::normalizers::utils::Sequence as Normalizers;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::pre_tokenizers::sequence::Sequence;
@@ -103,23 +105,22 @@ pub(crate) fn unigram(vocab: &GgufVocab) -> Result<Family, TextError> {
     if vocab.scores.is_empty() {
         return Err(vocab.wrong("tokenizer.ggml.scores", "is missing"));
     }
-    let unknown = vocab.unknown.map(|id| id as usize).or_else(|| {
-        vocab.kinds.iter().position(|kind| *kind == TokenKind::Unknown)
-    });
+    let unknown = vocab
+        .unknown
+        .map(|id| id as usize)
+        .or_else(|| vocab.kinds.iter().position(|kind| *kind == TokenKind::Unknown));
     let has_bytes = vocab.kinds.contains(&TokenKind::Byte);
     let mut pieces = Vec::with_capacity(vocab.tokens.len());
     for (id, token) in vocab.tokens.iter().enumerate() {
-        let text = std::str::from_utf8(token).map_err(|_| {
-            vocab.wrong("tokenizer.ggml.tokens", &format!("[{id}] is not UTF-8"))
-        })?;
+        let text = std::str::from_utf8(token)
+            .map_err(|_| vocab.wrong("tokenizer.ggml.tokens", &format!("[{id}] is not UTF-8")))?;
         pieces.push((text.to_owned(), f64::from(vocab.scores[id])));
     }
     let table = match vocab.precompiled_charsmap.as_slice() {
         [] => None,
         bytes => {
-            let wrong = |reason: String| {
-                vocab.wrong("tokenizer.ggml.precompiled_charsmap", &reason)
-            };
+            let wrong =
+                |reason: String| vocab.wrong("tokenizer.ggml.precompiled_charsmap", &reason);
             CharsMap::parse(bytes).map_err(wrong)?;
             Some(Precompiled::from(bytes).map_err(|error| wrong(error.to_string()))?)
         }
@@ -130,13 +131,23 @@ pub(crate) fn unigram(vocab: &GgufVocab) -> Result<Family, TextError> {
     };
     let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
         let mut tokenizer = tokenizers::Tokenizer::new(Unigram::from(pieces, unknown, has_bytes)?);
-        tokenizer.with_normalizer(table.map(NormalizerWrapper::Precompiled))?;
-        let pre: PreTokenizerWrapper = if vocab.remove_extra_whitespaces == Some(false) {
-            Metaspace::new(SPACE, scheme, false).into()
-        } else {
+        let mut steps: Vec<NormalizerWrapper> = table.into_iter().map(Into::into).collect();
+        let keeps_spaces = vocab.remove_extra_whitespaces == Some(false);
+        let has_prefix = scheme == PrependScheme::Always;
+        let pre: PreTokenizerWrapper = if has_prefix && !keeps_spaces {
             let words = WhitespaceSplit.into();
             Sequence::new(vec![words, Metaspace::new(SPACE, scheme, true).into()]).into()
+        } else {
+            Metaspace::new(SPACE, scheme, false).into()
         };
+        if !has_prefix && !keeps_spaces {
+            // Words without a space in front: it must be seen where it is.
+            let runs = ReplacePattern::Regex(" {2,}".to_owned());
+            steps.extend([Strip::new(true, true).into(), Replace::new(runs, " ")?.into()]);
+        }
+        if !steps.is_empty() {
+            tokenizer.with_normalizer(Some(NormalizerWrapper::from(Normalizers::new(steps))))?;
+        }
         tokenizer.with_pre_tokenizer(Some(pre));
         Ok(tokenizer)
     };
@@ -204,7 +215,7 @@ fn finish(
     let mut inner = built.map_err(malformed)?;
     let added = (0u32..).zip(&vocab.tokens).filter_map(|(id, token)| {
         let special = match vocab.kind(id) {
-            TokenKind::Control => true,
+            TokenKind::Control | TokenKind::Unknown => true,
             TokenKind::UserDefined => false,
             _ => return None,
         };

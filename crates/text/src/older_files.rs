@@ -86,7 +86,8 @@ fn byte_level(folder: &Path) -> Result<GgufVocab, TextError> {
     }
     let merges_path = folder.join("merges.txt");
     let merges = read_text(&merges_path)?;
-    let class = Companions::from_folder(folder)?.text("tokenizer_class").unwrap_or("GPT2").to_owned();
+    let class =
+        Companions::from_folder(folder)?.text("tokenizer_class").unwrap_or("GPT2").to_owned();
     let pre = match class.trim_end_matches("Fast").trim_end_matches("Tokenizer") {
         "GPT2" => "gpt-2",
         "Qwen2" => "qwen2",
@@ -184,7 +185,8 @@ fn add_tokens(
         let kind = if special { TokenKind::Control } else { TokenKind::UserDefined };
         let n_tokens = vocab.tokens.len();
         if id > n_tokens || id >= limits::MODEL_VOCAB {
-            let reason = format!("the added token with id {id} leaves a gap after {n_tokens} tokens");
+            let reason =
+                format!("the added token with id {id} leaves a gap after {n_tokens} tokens");
             return Err(TextError::malformed(&vocab.origin, reason));
         }
         if id == n_tokens {

@@ -59,7 +59,8 @@ const HAN_KANA: &str = r"[\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+"
 const ASIAN: &str = r"[\x{4e00}-\x{9fa5}\x{0800}-\x{4e00}\x{ac00}-\x{d7ff}]+";
 /// Letters with upper and lower case, spelled out, as the DeepSeek LLM files do.
 const CASED: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ\x{1f5f}-\x{1f7d}ᾀ-ᾴᾶ-ᾼ\x{1fbe}ῂ-ῄῆ-ῌῐ-\x{1fd3}ῖ-\x{1fdb}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\x{2126}ℨ\x{212a}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
-const DEEPSEEK_LLM_MARKS: &str = r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+";
+const DEEPSEEK_LLM_MARKS: &str =
+    r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+";
 
 /// What most rules have in common.
 const PLAIN: PreTokenizer = PreTokenizer {
@@ -94,12 +95,7 @@ static PRE_TOKENIZERS: &[PreTokenizer] = &[
     },
     PreTokenizer {
         names: &["falcon"],
-        steps: &[
-            Step::Punctuation,
-            Step::Gpt2,
-            Step::DigitRuns,
-            Step::Regex(r"[0-9][0-9][0-9]"),
-        ],
+        steps: &[Step::Punctuation, Step::Gpt2, Step::DigitRuns, Step::Regex(r"[0-9][0-9][0-9]")],
         ..PLAIN
     },
     PreTokenizer {
@@ -164,11 +160,7 @@ static PRE_TOKENIZERS: &[PreTokenizer] = &[
     },
     PreTokenizer {
         names: &["deepseek-v3"],
-        steps: &[
-            Step::Regex(r"\p{N}{1,3}"),
-            Step::Regex(HAN_KANA),
-            Step::Regex(DEEPSEEK_V3),
-        ],
+        steps: &[Step::Regex(r"\p{N}{1,3}"), Step::Regex(HAN_KANA), Step::Regex(DEEPSEEK_V3)],
         ..PLAIN
     },
     PreTokenizer {
@@ -176,11 +168,7 @@ static PRE_TOKENIZERS: &[PreTokenizer] = &[
         steps: &[Step::Regex(BLOOM)],
         ..PLAIN
     },
-    PreTokenizer {
-        names: &["viking"],
-        steps: &[Step::Regex(BLOOM), Step::SingleDigits],
-        ..PLAIN
-    },
+    PreTokenizer { names: &["viking"], steps: &[Step::Regex(BLOOM), Step::SingleDigits], ..PLAIN },
     PreTokenizer {
         names: &["bailingmoe", "bailingmoe2", "llada-moe"],
         steps: &[Step::Regex(BAILING)],

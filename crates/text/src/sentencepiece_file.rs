@@ -45,7 +45,8 @@ pub(crate) fn read(bytes: &[u8], origin: &str) -> Result<GgufVocab, TextError> {
             (3, Wire::Bytes(spec)) => read_normalizer(&mut vocab, spec)
                 .map_err(|reason| malformed(format!("`normalizer_spec` {reason}")))?,
             (5, Wire::Bytes(spec)) => {
-                let has_table = fields(spec).any(|f| matches!(f, Ok((2, Wire::Bytes(b))) if !b.is_empty()));
+                let has_table =
+                    fields(spec).any(|f| matches!(f, Ok((2, Wire::Bytes(b))) if !b.is_empty()));
                 if has_table {
                     return Err(malformed(format!("`denormalizer_spec` {UNSUPPORTED}")));
                 }
@@ -65,8 +66,7 @@ pub(crate) fn read(bytes: &[u8], origin: &str) -> Result<GgufVocab, TextError> {
         }
     };
     let id = |id: i32| u32::try_from(id).ok().filter(|id| (*id as usize) < vocab.tokens.len());
-    (vocab.unknown, vocab.bos, vocab.eos) =
-        (id(trainer.unknown), id(trainer.bos), id(trainer.eos));
+    (vocab.unknown, vocab.bos, vocab.eos) = (id(trainer.unknown), id(trainer.bos), id(trainer.eos));
     Ok(vocab)
 }
 

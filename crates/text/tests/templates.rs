@@ -44,8 +44,7 @@ fn templates_render_as_in_hugging_face() {
 
 #[test]
 fn every_feature_of_templates_renders_as_in_hugging_face() {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/template_features.json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/template_features.json");
     let fixture: Value =
         serde_json::from_slice(&std::fs::read(path).expect("the fixture")).expect("JSON");
     let tokens = fixture["tokens"].as_object().expect("tokens").iter();

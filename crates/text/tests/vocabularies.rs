@@ -67,8 +67,7 @@ fn every_family_of_splitting_rules_gives_the_ids_of_its_own_files() {
     let families = json("families.json");
     let mut wrong = Vec::new();
     for (family, cases) in families.as_object().expect("families") {
-        let vocab =
-            GgufVocab { pre: Some(family.clone()), add_bos: Some(false), ..whole.clone() };
+        let vocab = GgufVocab { pre: Some(family.clone()), add_bos: Some(false), ..whole.clone() };
         let tokenizer = vocab.into_tokenizer().expect("a tokenizer");
         for (text, case) in texts().iter().zip(cases.as_array().expect("cases")) {
             let (got, expected) = (tokenizer.encode(text, true).expect("ids"), ids(case));
@@ -82,8 +81,15 @@ fn every_family_of_splitting_rules_gives_the_ids_of_its_own_files() {
 
 #[test]
 fn every_kind_of_tokenizer_json_encodes_and_decodes_as_hugging_face_does() {
-    let names =
-        ["roberta", "llama_first", "llama_legacy", "gemma", "unigram", "bert_uncased", "bert_cased"];
+    let names = [
+        "roberta",
+        "llama_first",
+        "llama_legacy",
+        "gemma",
+        "unigram",
+        "bert_uncased",
+        "bert_cased",
+    ];
     let wrong: Vec<String> = names
         .iter()
         .flat_map(|name| differences(name, &json(&format!("{name}.cases.json")), &from_json(name)))
@@ -109,7 +115,8 @@ fn text_of_a_user_never_becomes_a_control_token_in_any_family() {
     for tokenizer in &tokenizers {
         for text in texts() {
             for id in tokenizer.encode_with(&text, plain).expect("ids") {
-                let is_unknown = ["<unk>", "[UNK]"].map(|u| tokenizer.token_id(u)).contains(&Some(id));
+                let is_unknown =
+                    ["<unk>", "[UNK]"].map(|u| tokenizer.token_id(u)).contains(&Some(id));
                 assert!(is_unknown || !tokenizer.is_special(id), "{text:?} became {id:?}");
             }
         }
@@ -130,7 +137,10 @@ fn the_ends_of_a_text_are_what_the_metadata_says() {
     assert_eq!(first_last(GgufVocab { class: None, separator: None, ..bert() }), (2, 3));
     assert_eq!(first_last(vocab("unigram")).1, 1);
     assert_ne!(first_last(GgufVocab { add_eos: Some(false), ..vocab("unigram") }).1, 1);
-    assert_eq!(first_last(GgufVocab { bos: Some(0), add_bos: Some(true), ..vocab("unigram") }).0, 0);
+    assert_eq!(
+        first_last(GgufVocab { bos: Some(0), add_bos: Some(true), ..vocab("unigram") }).0,
+        0
+    );
 }
 
 #[test]
