@@ -28,7 +28,7 @@ impl CharsMap {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let (size, rest) = bytes.split_first_chunk::<4>().ok_or("has fewer than 4 bytes")?;
         let n_bytes = u32::from_le_bytes(*size) as usize;
-        if n_bytes == 0 || n_bytes % 4 != 0 || n_bytes > rest.len() {
+        if n_bytes == 0 || !n_bytes.is_multiple_of(4) || n_bytes > rest.len() {
             return Err(format!("announces {n_bytes} bytes of units and has {}", rest.len()));
         }
         let (units, text) = rest.split_at(n_bytes);

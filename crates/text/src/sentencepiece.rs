@@ -153,7 +153,8 @@ impl SentencePiece {
         };
         let mut text = replaced.as_ref();
         if self.remove_extra_whitespaces {
-            text = text.trim_matches(' ');
+            // The end of a text loses the signs of spaces, too.
+            text = text.trim_start_matches(' ').trim_end_matches([' ', SPACE]);
         }
         if text.is_empty() {
             return String::new();

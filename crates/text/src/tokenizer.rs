@@ -48,7 +48,14 @@ const END_OF_TURN: &[&str] = &[
     "<end_of_turn>",
     "<|endoftext|>",
     "<|END_OF_TURN_TOKEN|>",
+    "<end_of_utterance>",
+    "<turn|>",
+    HARMONY_ENDS[0],
+    HARMONY_ENDS[1],
 ];
+
+/// The ends of an answer in the Harmony format, where `<|end|>` only ends one of its messages.
+const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
 
 /// Bytes that a token rarely exceeds on average.
 const BYTES_PER_TOKEN: usize = 8;
@@ -266,8 +273,10 @@ impl Tokenizer {
     /// Every token that ends an answer: EOS, the end of turn, and the special tokens that chat
     /// formats are known to end a turn with; ascending.
     pub fn end_tokens(&self) -> Vec<TokenId> {
+        let is_harmony = HARMONY_ENDS.iter().all(|text| self.token_id(text).is_some());
         let known = END_OF_TURN
             .iter()
+            .filter(|text| !(is_harmony && **text == "<|end|>"))
             .filter_map(|text| self.token_id(text))
             .filter(|token| self.is_special(*token));
         let mut tokens: Vec<TokenId> = self.eos.into_iter().chain(self.eot).chain(known).collect();

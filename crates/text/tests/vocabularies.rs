@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use pelton_base::TokenId;
 use pelton_tensor::Gguf;
-use pelton_text::{EncodeOptions, GgufVocab, Tokenizer};
+use pelton_text::{EncodeOptions, GgufVocab, TokenKind, Tokenizer};
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {
@@ -121,6 +121,123 @@ fn text_of_a_user_never_becomes_a_control_token_in_any_family() {
             }
         }
     }
+}
+
+#[test]
+fn metadata_that_contradicts_itself_is_named_with_its_key() {
+    let (t5, bert, gemma) = (vocab("unigram"), vocab("bert_uncased"), vocab("gemma"));
+    let n_tokens = t5.tokens.len();
+    let table = |bytes: &[u8]| GgufVocab { precompiled_charsmap: bytes.to_vec(), ..t5.clone() };
+    let mut not_text = t5.clone();
+    not_text.tokens[7] = vec![0xff];
+    let mut infinite = t5.clone();
+    infinite.scores[3] = f32::NEG_INFINITY;
+    let mut nameless = bert.clone();
+    (nameless.unknown, nameless.tokens[1]) = (None, b"x".to_vec());
+    let cases: [(&str, GgufVocab); 16] = [
+        ("`tokenizer.ggml.model` says", GgufVocab { model: "none".into(), ..t5.clone() }),
+        ("`tokenizer.ggml.model` says", GgufVocab { model: "no_vocab".into(), ..t5.clone() }),
+        ("tokenizer.ggml.model `rwkv`", GgufVocab { model: "rwkv".into(), ..t5.clone() }),
+        ("tokenizer.ggml.scores", GgufVocab { scores: Vec::new(), ..t5.clone() }),
+        ("tokenizer.ggml.scores", GgufVocab { scores: vec![0.0; 3], ..t5.clone() }),
+        ("tokenizer.ggml.scores", infinite),
+        ("tokenizer.ggml.tokens", not_text),
+        ("tokenizer.ggml.token_type", GgufVocab { kinds: t5.kinds[1..].to_vec(), ..t5.clone() }),
+        ("tokenizer.ggml.precompiled_charsmap", table(b"abc")),
+        ("tokenizer.ggml.precompiled_charsmap", table(&[9, 0, 0, 0, 1])),
+        ("tokenizer.ggml.precompiled_charsmap", table(&[4, 0, 0, 0, 0, 0, 0, 0])),
+        (
+            "tokenizer.ggml.unknown_token_id",
+            GgufVocab { unknown: Some(n_tokens as u32), ..t5.clone() },
+        ),
+        ("tokenizer.ggml.cls_token_id", GgufVocab { class: Some(1 << 20), ..bert.clone() }),
+        ("tokenizer.ggml.seperator_token_id", GgufVocab { separator: Some(1 << 20), ..bert }),
+        ("[UNK]", nameless),
+        ("tokenizer.ggml.merges", GgufVocab { merges: vec![b"q".to_vec()], ..gemma }),
+    ];
+    for (expected, vocab) in cases {
+        let error = vocab.into_tokenizer().expect_err(expected).to_string();
+        assert!(error.contains(expected) && error.contains(".gguf"), "{expected}: {error}");
+    }
+}
+
+#[test]
+fn a_hostile_tokenizer_json_of_any_kind_is_an_error_that_names_the_field() {
+    let edited = |name: &str, pointer: &str, value: Value| {
+        let mut file = json(&format!("{name}.tokenizer.json"));
+        *file.pointer_mut(pointer).expect(pointer) = value;
+        file.to_string().into_bytes()
+    };
+    let precompiled = |table: &str| {
+        serde_json::json!({"type": "Sequence", "normalizers": [
+            {"type": "Precompiled", "precompiled_charsmap": table}]})
+    };
+    let replace = serde_json::json!(
+        {"type": "Replace", "pattern": {"Regex": ""}, "content": "x".repeat(99)}
+    );
+    let cases = [
+        ("precompiled_charsmap", edited("unigram", "/normalizer", precompiled("AAAA"))),
+        ("precompiled_charsmap", edited("unigram", "/normalizer", precompiled("BAAAAAAAAAA="))),
+        ("precompiled_charsmap", edited("unigram", "/normalizer", precompiled("#"))),
+        ("normalizer", edited("unigram", "/normalizer", replace)),
+        ("UnkId", edited("unigram", "/model/unk_id", 1_000_000.into())),
+        ("tokenizer.json", edited("unigram", "/model/vocab", serde_json::json!([["a"]]))),
+        ("tokenizer.json", edited("unigram", "/model/vocab", serde_json::json!({"a": 1}))),
+        ("decoder", edited("unigram", "/decoder", serde_json::json!({"type": "CTC"}))),
+        ("decoder", edited("unigram", "/decoder", serde_json::json!({"type": "BPEDecoder"}))),
+        ("decoder", edited("unigram", "/decoder", serde_json::json!(7))),
+        ("model.type", edited("bert_cased", "/model/type", "Abacus".into())),
+        ("tokenizer.json", edited("bert_cased", "/model/vocab", serde_json::json!([]))),
+        (
+            "tokenizer.json",
+            edited("bert_cased", "/pre_tokenizer", serde_json::json!({"type": "?"})),
+        ),
+        (
+            "tokenizer.json",
+            edited("bert_cased", "/post_processor", serde_json::json!({"type": "?"})),
+        ),
+        ("merges", edited("gemma", "/model/merges", serde_json::json!([["a", "\u{1}"]]))),
+        ("tokenizer.json", edited("gemma", "/model/merges", serde_json::json!(7))),
+        ("tokenizer.json", edited("roberta", "/added_tokens", serde_json::json!([{"id": -1}]))),
+    ];
+    for (expected, bytes) in cases {
+        let error = Tokenizer::from_bytes(&bytes).map(|_| ()).expect_err(expected).to_string();
+        assert!(
+            error.contains(expected) && error.contains("tokenizer.json"),
+            "{expected}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_vocabulary_smaller_than_the_models_decodes_its_padding_to_nothing() {
+    let tokenizer = from_json("unigram");
+    let padding = TokenId(tokenizer.vocab_size() as u32 + 7);
+    assert_eq!(tokenizer.token_bytes(padding), None);
+    assert!(!tokenizer.is_special(padding));
+    let mut ids = tokenizer.encode("water falls", false).expect("ids");
+    let text = tokenizer.decode(&ids, true);
+    ids.insert(0, padding);
+    ids.push(padding);
+    assert_eq!(tokenizer.decode(&ids, true), text);
+}
+
+#[test]
+fn a_message_that_ends_is_not_an_answer_that_ends_in_harmony() {
+    let ends = |texts: &[&str]| {
+        let mut vocab = vocab("byte_level");
+        for text in texts {
+            vocab.tokens.push(text.as_bytes().to_vec());
+            vocab.kinds.push(TokenKind::Control);
+        }
+        let tokenizer = vocab.into_tokenizer().expect("a tokenizer");
+        let is_end = |text: &&&str| {
+            tokenizer.end_tokens().contains(&tokenizer.token_id(text).expect("a token"))
+        };
+        texts.iter().filter(is_end).map(|text| (*text).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ends(&["<|end|>"]), ["<|end|>"]);
+    assert_eq!(ends(&["<|end|>", "<|return|>", "<|call|>"]), ["<|return|>", "<|call|>"]);
 }
 
 #[test]

@@ -205,7 +205,13 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Opti
         to_json(&b, value, &values(args))
     });
     let b = shared();
+    env.add_function("dict", move |args: Rest<ValueOrKwargs>| -> Result<Value, Error> {
+        let args = values(args);
+        args.iter().try_for_each(|arg| pay_deep(&b, arg, 0))?;
+        jinja::dict(&args)
+    });
     env.add_filter("wordcount", jinja::word_count);
+    let b = shared();
     env.add_function("raise_exception", move |message: Value| -> Result<Value, Error> {
         let mut text = Text::new(&b);
         text.str(&message)?;

@@ -103,6 +103,28 @@ pub(super) fn dictsort(state: &mut State<'_, '_>, args: &[Value]) -> Result<Valu
     Ok(Value::from(tuples.collect::<Result<Vec<_>, Error>>()?))
 }
 
+/// `dict(pairs or dictionary, name=value, ...)`.
+pub(super) fn dict(args: &[Value]) -> Result<Value, Error> {
+    let (args, kwargs) = arguments(args)?;
+    let mut fields: Vec<(Value, Value)> = Vec::new();
+    if let Some(from) = args.first() {
+        for item in from.try_iter()?.checked() {
+            let item = item?;
+            fields.push(match from.kind() {
+                ValueKind::Map => (item.clone(), from.get_item(&item)?),
+                _ if item.len() == Some(2) => {
+                    (item.get_item_by_index(0)?, item.get_item_by_index(1)?)
+                }
+                _ => return Err(wrong("`dict` takes pairs")),
+            });
+        }
+    }
+    for name in kwargs.args() {
+        fields.push((Value::from(name), kwargs.get(name)?));
+    }
+    Ok(Value::from_pairs(fields))
+}
+
 /// `wordcount`.
 pub(super) fn word_count(text: &str) -> usize {
     text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty()).count()

@@ -47,7 +47,7 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// Gives the thoughts of a message the names that templates look for: as in `transformers`, they are
 /// found under `reasoning_content` and `thinking`, whichever of [`REASONING`] the message has.
-pub(super) fn alias_reasoning<'f>(mut fields: Vec<(&'f str, Json)>) -> Vec<(&'f str, Json)> {
+pub(super) fn alias_reasoning(mut fields: Vec<(&str, Json)>) -> Vec<(&str, Json)> {
     let find = |name: &str| fields.iter().find(|(key, value)| *key == name && !value.is_null());
     let Some((_, thoughts)) = REASONING.iter().find_map(|name| find(name)).cloned() else {
         return fields;
