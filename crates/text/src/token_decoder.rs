@@ -201,3 +201,31 @@ impl WordPiece {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_token_loses_what_its_decoder_takes_from_it() {
+        let decoder = |json: &str| {
+            let json: Value = serde_json::from_str(json).expect("JSON");
+            TokenDecoder::new(Some(&json), "tokenizer.json").expect("a decoder")
+        };
+        let first = |decoder: &TokenDecoder, token: &str| {
+            let bytes = decoder.bytes_of(token);
+            let rest = bytes.strip_prefix(b" ").unwrap_or(&bytes).to_vec();
+            String::from_utf8(decoder.at_start(token, &bytes).unwrap_or(rest)).expect("UTF-8")
+        };
+        let always = decoder(r#"{"type": "Metaspace", "replacement": "▁"}"#);
+        assert_eq!(first(&always, "▁▁a▁b"), "ab");
+        assert_eq!(always.bytes_of("▁▁a▁b"), b"  a b");
+        assert!(always.strips_leading_space);
+        let never = decoder(r#"{"type": "Metaspace", "prepend_scheme": "never"}"#);
+        assert!(never.at_start("▁▁a", b"  a").is_none() && !never.strips_leading_space);
+        let words = decoder(r#"{"type": "WordPiece", "prefix": "@@", "cleanup": false}"#);
+        assert_eq!((first(&words, "@@a").as_str(), words.bytes_of("@@a")), ("@@a", b"a".to_vec()));
+        assert_eq!((first(&words, ".").as_str(), words.bytes_of(".")), (".", b" .".to_vec()));
+        assert_eq!(TokenDecoder::word_piece().bytes_of("."), b".");
+    }
+}

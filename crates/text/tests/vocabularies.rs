@@ -105,6 +105,28 @@ fn every_family_of_gguf_vocabularies_gives_what_its_tokenizer_json_gives() {
 }
 
 #[test]
+fn ids_that_no_text_has_decode_as_in_hugging_face() {
+    let mut wrong = Vec::new();
+    for (name, cases) in json("decodes.json").as_object().expect("kinds") {
+        let mut tokenizers = vec![from_json(name)];
+        if fixture(&format!("{name}.gguf")).exists() {
+            tokenizers.push(vocab(name).into_tokenizer().expect(name));
+        }
+        for case in cases.as_array().expect("cases") {
+            for tokenizer in &tokenizers {
+                for (skip_special, expected) in [(true, &case[1]), (false, &case[2])] {
+                    let got = tokenizer.decode(&ids(&case[0]), skip_special);
+                    if got != expected.as_str().expect("a text") {
+                        wrong.push(format!("{name} {}: {got:?}, expected {expected}", case[0]));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
 fn text_of_a_user_never_becomes_a_control_token_in_any_family() {
     let plain = EncodeOptions { add_special: false, parse_special: false };
     let mut tokenizers = vec![vocab("byte_level").into_tokenizer().expect("a tokenizer")];
