@@ -59,7 +59,8 @@ fn a_file_of_any_family_is_split_and_requantized() {
         }
         let mut decoder = golden.load(&eight_bits, Compute::F32);
         let error = golden.mean_error(&run_whole(&mut decoder, &golden.tokens()));
-        assert!(error < 0.03, "{}: {error:e}", golden.name);
+        println!("{:24} {error:.1e}", golden.name);
+        assert!(error < 0.06, "{}: {error:e}", golden.name);
         n_files += 1;
     }
     assert!(n_files >= 20, "{n_files} files");

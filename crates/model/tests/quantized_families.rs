@@ -151,15 +151,12 @@ fn logits(golden: &Golden, compute: Compute) -> Vec<Vec<f32>> {
     run_whole(&mut golden.load(&golden.files(), compute), &golden.tokens())
 }
 
-/// Families whose matrices are stored transposed.
-const TRANSPOSED: &[&str] = &["gpt2"];
-
-/// Every other fixture twice, quantized and with what the codes stand for, and the number of modules.
+/// Two of every fixture whose family is read quantized: quantized, and with what the codes stand for, and the number of modules.
 fn twins(
     quantize: Quantize,
     config: fn() -> Value,
 ) -> impl Iterator<Item = (Golden, Golden, usize)> {
-    let whole = all().into_iter().filter(|one| !TRANSPOSED.contains(&one.name.as_str()));
+    let whole = all().into_iter().filter(|one| one.files().arch().reads_quantized());
     whole.map(move |plain| {
         let quantized = golden(&plain.name);
         rewrite(&plain, quantize, None);

@@ -382,6 +382,12 @@ pub(crate) enum Preset {
 }
 
 impl Arch {
+    /// Whether matrices that a checkpoint's method quantized are read: not where the family stores
+    /// its matrices transposed, for methods differ in what they make of these.
+    pub fn reads_quantized(&self) -> bool {
+        !self.hf.is_transposed
+    }
+
     /// The entry of a family without quirks; the other entries are variants of it.
     pub(crate) const PLAIN: Self = Self {
         names: &[],
