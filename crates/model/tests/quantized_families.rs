@@ -7,7 +7,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use common::{Golden, all, bits, golden, run_whole};
 use pelton_model::{Compute, KvDtype, LoadOptions, inspect, load_cpu};
@@ -109,6 +109,16 @@ fn is_projection(view: &TensorView<'_>) -> bool {
 /// Quantizes all projections of a folder, or stores what their codes stand for. Returns how many
 /// there are.
 fn rewrite(golden: &Golden, quantize: Quantize, config: Option<Value>) -> usize {
+    rewrite_some(golden, quantize, config, &|_| true)
+}
+
+/// [`rewrite`] of the tensors with these names alone.
+fn rewrite_some(
+    golden: &Golden,
+    quantize: Quantize,
+    config: Option<Value>,
+    is_meant: &dyn Fn(&str) -> bool,
+) -> usize {
     let file = golden.folder().join("model.safetensors");
     let mut tensors = Vec::new();
     let mut n_modules = 0;
@@ -116,7 +126,7 @@ fn rewrite(golden: &Golden, quantize: Quantize, config: Option<Value>) -> usize 
         let source = Safetensors::open_file(&file).expect("fixture");
         for view in source.names().into_iter().filter_map(|name| source.get(name)) {
             let name = view.name.to_owned();
-            if !is_projection(&view) {
+            if !is_projection(&view) || !is_meant(view.name) {
                 tensors.push(Owned(name, view.dtype, view.shape.to_vec(), view.data.to_vec()));
                 continue;
             }
@@ -151,7 +161,8 @@ fn logits(golden: &Golden, compute: Compute) -> Vec<Vec<f32>> {
     run_whole(&mut golden.load(&golden.files(), compute), &golden.tokens())
 }
 
-/// Two of every fixture whose family is read quantized: quantized, and with what the codes stand for, and the number of modules.
+/// Two of every fixture whose family is read quantized: one quantized, one with what the codes stand
+/// for; and the number of modules.
 fn twins(
     quantize: Quantize,
     config: fn() -> Value,
@@ -182,6 +193,30 @@ fn quantized_blocks_of_every_family_compute_what_their_floats_do() {
         assert!(error < 1e-5, "{}: {error:e}", plain.name);
         let error = plain.mean_error(&logits(&quantized, Compute::Auto));
         assert!(error < 0.02, "{}: {error:e}", plain.name);
+    }
+}
+
+#[test]
+fn one_kind_of_module_alone_may_be_quantized() {
+    // What reads a layer's norm beside it does so in another form or order.
+    let whole = all().into_iter().filter(|one| one.files().arch().reads_quantized());
+    for original in whole {
+        let files = original.files();
+        let source = files.tensors();
+        let views = source.names().into_iter().filter_map(|name| source.get(name));
+        let kind = |name: &str| name.rsplit('.').nth(1).unwrap_or_default().to_owned();
+        let kinds: BTreeSet<String> =
+            views.filter(is_projection).map(|view| kind(view.name)).collect();
+        for one in kinds {
+            let (quantized, mut plain) = (golden(&original.name), golden(&original.name));
+            let is_meant = |name: &str| kind(name) == one;
+            rewrite_some(&quantized, by_blocks, Some(blocks_config()), &is_meant);
+            rewrite_some(&plain, by_blocks, None, &is_meant);
+            plain.logits = logits(&plain, Compute::Auto);
+            let error = plain.mean_error(&logits(&quantized, Compute::Auto));
+            println!("{:24} {one:16} {error:.1e}", plain.name);
+            assert!(error < 0.01, "{} {one}: {error:e}", plain.name);
+        }
     }
 }
 
