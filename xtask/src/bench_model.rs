@@ -184,9 +184,9 @@ static PARAMETERS: &[(DType, Parameters)] = &[
     (DType::Iq2S, &[(0, &half(0x0C00))]),
     (DType::Iq2Xs, &[(0, &half(0x0C00))]),
     (DType::Iq2Xxs, &[(0, &half(0x0C00))]),
-    (DType::Iq1S, &[(0, &half(0x1400))]),
-    // 0x1400 in the upper nibbles of four words.
-    (DType::Iq1M, &[(49, &[0x05]), (51, &[0x05]), (53, &[0x45]), (55, &[0x15])]),
+    (DType::Iq1S, &[(0, &half(0x1800))]),
+    // 0x1800 in the upper nibbles of four words.
+    (DType::Iq1M, &[(49, &[0x05]), (51, &[0x05]), (53, &[0x85]), (55, &[0x15])]),
     (DType::Q8K, &[(0, &[0, 0, 0x80, 0x39])]),
 ];
 
