@@ -179,6 +179,15 @@ static PARAMETERS: &[(DType, Parameters)] = &[
     (DType::Mxfp4, &[(0, &[120])]),
     (DType::Tq2_0, &[(64, &half(0x2400))]),
     (DType::Tq1_0, &[(52, &half(0x2400))]),
+    (DType::Iq3S, &[(0, &half(0x0800))]),
+    (DType::Iq3Xxs, &[(0, &half(0x0800))]),
+    (DType::Iq2S, &[(0, &half(0x0C00))]),
+    (DType::Iq2Xs, &[(0, &half(0x0C00))]),
+    (DType::Iq2Xxs, &[(0, &half(0x0C00))]),
+    (DType::Iq1S, &[(0, &half(0x1800))]),
+    // 0x1800 in the upper nibbles of four words.
+    (DType::Iq1M, &[(49, &[0x05]), (51, &[0x05]), (53, &[0x85]), (55, &[0x15])]),
+    (DType::Q8K, &[(0, &[0, 0, 0x80, 0x39])]),
 ];
 
 /// The bytes of a half-precision number.

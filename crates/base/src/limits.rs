@@ -64,6 +64,8 @@ pub const GGUF_HEADER_BYTES: usize = 256 << 20;
 pub const GGUF_METADATA_ENTRIES: usize = 1 << 16;
 /// Longest array in the metadata of a GGUF file, in elements.
 pub const GGUF_ARRAY_ELEMENTS: usize = 1 << 22;
+/// Most files that one GGUF model may be split into.
+pub const GGUF_PARTS: usize = 1024;
 /// Most tensors of one checkpoint file.
 pub const FILE_TENSORS: usize = 1 << 20;
 /// Longest name of a tensor or metadata key, in bytes.

@@ -85,7 +85,7 @@ impl Memory {
             };
             n.map(|n| n as u64).ok_or_else(beyond)
         };
-        let weight_bytes = model.n_bytes;
+        let weight_bytes = model.weight_bytes();
         let kv_bytes = bytes(footprint.pool_bytes())?;
         let swap_bytes = bytes(footprint.swap_bytes())?;
         Ok(Self {
@@ -151,6 +151,20 @@ impl Report {
         for (dtype, totals) in &model.tensors {
             let size = bytes(totals.n_bytes);
             rows.push(("tensors", format!("{} of type {dtype}, {size}", totals.n_tensors)));
+        }
+        if let Some(quantization) = &model.quantization {
+            rows.push(("quantized", quantization.method.clone()));
+            for (layout, totals) in &quantization.layouts {
+                let size = bytes(totals.n_bytes);
+                rows.push(("packed as", format!("{} of {layout}, {size}", totals.n_tensors)));
+            }
+            if quantization.n_reordered > 0 {
+                let n = quantization.n_reordered;
+                rows.push(("act-order", format!("{n} matrices with their inputs sorted by group")));
+            }
+            if let Some(asked) = &quantization.method_activations {
+                rows.push(("activations", format!("{asked} by the method; not rounded so here")));
+            }
         }
         rows.push(("memory", self.memory_words()));
         rows.push(("kv pool", self.pool_words()));

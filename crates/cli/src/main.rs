@@ -1,4 +1,5 @@
-//! The one binary: `pelton run`, `pelton serve`, `pelton inspect`, `pelton bench` and their helpers.
+//! The one binary: `pelton run`, `pelton serve`, `pelton inspect`, `pelton convert`, `pelton bench`
+//! and their helpers.
 //!
 //! This is the roof of the house. It parses flags, builds the small configs of the crates below,
 //! installs tracing, and turns whatever went wrong into one line. Nothing here computes: text goes
@@ -14,6 +15,7 @@
 mod args;
 mod bench;
 mod config;
+mod convert;
 mod failure;
 mod inspect;
 mod interrupt;
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::serve(*args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Convert(args) => convert::convert(&args),
         Command::Logits(args) => logits::logits(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Bench(command) => bench::bench(&command),

@@ -5,9 +5,10 @@
 //! looking twice. What a family reads differently is left to its file in [`arch`](crate::arch).
 
 use pelton_base::{TokenId, limits};
-use serde_json::Value;
+use pelton_quant::checkpoint::Scheme;
+use serde_json::{Map, Value};
 
-use crate::arch::{self, Act};
+use crate::arch::{self, Act, Arch, Preset};
 use crate::fields::{ConfigError, Field, parse_json};
 use crate::rope::{RopeScaling, RopeSpec, Yarn};
 
@@ -54,10 +55,52 @@ pub struct HfConfig {
     pub final_logit_softcapping: Option<f32>,
     /// `rope_theta` with `rope_scaling` or `rope_parameters`.
     pub rope: RopeSpec,
+    /// Rotation of layers with a window, where the config tells it apart from that of the others.
+    pub local_rope: Option<RopeSpec>,
     /// `bos_token_id`.
     pub bos_token: Option<TokenId>,
     /// `eos_token_id`, one or several.
     pub eos_tokens: Vec<TokenId>,
+    /// Everything, as it stands in the file but for names: what only one family reads.
+    pub(crate) fields: Value,
+}
+
+impl HfConfig {
+    /// A field that only some families have.
+    pub(crate) fn field(&self, name: &str) -> Field<'_> {
+        Field::new(name, self.fields.get(name))
+    }
+
+    /// A number in `min..=max`, or `default` where the config does not say.
+    pub(crate) fn number(
+        &self,
+        name: &str,
+        default: f64,
+        [min, max]: [f64; 2],
+    ) -> Result<f32, ConfigError> {
+        match self.field(name).non_null() {
+            Some(field) => Ok(field.number(min, max)? as f32),
+            None => Ok(default as f32),
+        }
+    }
+
+    /// A cap in `1e-3..=1e6`, or `None` where the config does not say.
+    pub(crate) fn cap(&self, name: &str) -> Result<Option<f32>, ConfigError> {
+        read_cap(&self.field(name))
+    }
+
+    /// `true` or `false`, or `default` where the config does not say.
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
+        self.field(name).flag(default)
+    }
+
+    /// Refuses a config in which the flag is not what is supported; left out, it is.
+    pub(crate) fn expect_flag(&self, name: &str, supported: bool) -> Result<(), ConfigError> {
+        match self.flag(name, supported)? == supported {
+            true => Ok(()),
+            false => Err(self.field(name).error(format!("{supported}, all that is supported"))),
+        }
+    }
 }
 
 /// What a config says about its attention window.
@@ -94,18 +137,66 @@ pub fn parse_config(bytes: &[u8]) -> Result<HfConfig, ConfigError> {
     if !value.is_object() {
         return Err(ConfigError::NotJson("expected an object at the top".to_owned()));
     }
-    read_config(&Field::new("", Some(&value)))
+    let architecture = read_architecture(&Field::new("", Some(&value)))?;
+    let Some(arch) = arch::find(&architecture) else { return Err(arch::unknown(&architecture)) };
+    let fields = usual_fields(arch, value.clone());
+    read_config(architecture, arch, &fields).map_err(|error| match error {
+        ConfigError::Field { field, expected, found } => {
+            let own = arch.spellings.iter().find(|(usual, _)| *usual == field);
+            let own = own.filter(|(usual, own)| {
+                value.get(usual).is_none_or(Value::is_null) && value.get(own).is_some()
+            });
+            let field = own.map_or(field, |(_, own)| (*own).to_owned());
+            ConfigError::Field { field, expected, found }
+        }
+        other => other,
+    })
 }
 
-fn read_config(root: &Field<'_>) -> Result<HfConfig, ConfigError> {
-    let architecture = read_architecture(root)?;
-    if arch::find(&architecture).is_none() {
-        return Err(arch::unknown(&architecture));
+/// How the matrices of a checkpoint with this `config.json` are quantized; `None` where they are not.
+pub(crate) fn parse_scheme(bytes: &[u8]) -> Result<Option<Scheme>, ConfigError> {
+    let value = parse_json(bytes)?;
+    read_scheme(&Field::new("", Some(&value)))
+}
+
+fn read_scheme(root: &Field<'_>) -> Result<Option<Scheme>, ConfigError> {
+    let Some(config) = root.get("quantization_config").value() else { return Ok(None) };
+    Scheme::parse(config).map(Some).map_err(ConfigError::from)
+}
+
+/// The config with the usual names for what the family spells in its own way, and with what it
+/// leaves out.
+pub(crate) fn usual_fields(arch: &Arch, mut config: Value) -> Value {
+    let Some(fields) = config.as_object_mut() else { return config };
+    let is_said = |fields: &Map<String, Value>, name: &str| {
+        fields.get(name).is_some_and(|value| !value.is_null())
+    };
+    for (usual, own) in arch.spellings {
+        if let (false, Some(value)) = (is_said(fields, usual), fields.get(*own).cloned()) {
+            fields.insert((*usual).to_owned(), value);
+        }
     }
-    let quantization = root.get("quantization_config");
-    if quantization.non_null().is_some() {
-        return Err(quantization.error("nothing: this kind of quantized checkpoint is not read"));
+    for (name, preset) in arch.defaults {
+        if is_said(fields, name) {
+            continue;
+        }
+        let value = match preset {
+            Preset::Text(text) => Value::from(*text),
+            Preset::Number(x) => Value::from(*x),
+            Preset::Flag(flag) => Value::from(*flag),
+            Preset::TimesHidden(n) => match fields.get("hidden_size").and_then(Value::as_u64) {
+                Some(hidden) => Value::from(hidden.saturating_mul(*n)),
+                None => continue,
+            },
+        };
+        fields.insert((*name).to_owned(), value);
     }
+    config
+}
+
+fn read_config(architecture: String, arch: &Arch, fields: &Value) -> Result<HfConfig, ConfigError> {
+    let root = &Field::new("", Some(fields));
+    read_scheme(root)?;
 
     let hidden_size = root.get("hidden_size").count(limits::MODEL_WIDTH)?;
     let num_hidden_layers = root.get("num_hidden_layers").count(limits::MODEL_LAYERS)?;
@@ -121,6 +212,7 @@ fn read_config(root: &Field<'_>) -> Result<HfConfig, ConfigError> {
         root.get("max_position_embeddings").count(limits::MODEL_CONTEXT)?;
     let vocab_size = root.get("vocab_size").count(limits::MODEL_VOCAB)?;
     let eps = root.get("rms_norm_eps");
+    let rope = RopeFields { head_dim: heads.head_dim, n_trained: max_position_embeddings };
 
     Ok(HfConfig {
         hidden_size,
@@ -149,15 +241,18 @@ fn read_config(root: &Field<'_>) -> Result<HfConfig, ConfigError> {
         },
         mlp_bias: root.get("mlp_bias").flag(false)?,
         tie_word_embeddings: root.get("tie_word_embeddings").flag(false)?,
-        final_logit_softcapping: match root.get("final_logit_softcapping").non_null() {
-            Some(field) => Some(field.number(1e-3, 1e6)? as f32),
-            None => None,
-        },
-        rope: read_rope(root, heads.head_dim, max_position_embeddings)?,
+        final_logit_softcapping: read_cap(&root.get("final_logit_softcapping"))?,
+        rope: rope.read(root, arch.partial_rotary)?,
+        local_rope: rope.read_local(root, arch.partial_rotary)?,
         bos_token: read_tokens(&root.get("bos_token_id"), vocab_size)?.first().copied(),
         eos_tokens: read_tokens(&root.get("eos_token_id"), vocab_size)?,
+        fields: fields.clone(),
         architecture,
     })
+}
+
+pub(crate) fn read_cap(field: &Field<'_>) -> Result<Option<f32>, ConfigError> {
+    field.non_null().map(|field| Ok(field.number(1e-3, 1e6)? as f32)).transpose()
 }
 
 fn read_architecture(root: &Field<'_>) -> Result<String, ConfigError> {
@@ -234,11 +329,17 @@ pub(crate) fn read_eps(field: &Field<'_>) -> Result<f32, ConfigError> {
     Ok(field.number(1e-12, 1.0)? as f32)
 }
 
-fn read_act(field: &Field<'_>) -> Result<Act, ConfigError> {
+pub(crate) fn read_act(field: &Field<'_>) -> Result<Act, ConfigError> {
     match field.text()? {
         None | Some("silu" | "swish") => Ok(Act::Silu),
-        Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Act::GeluTanh),
-        Some(_) => Err(field.error("\"silu\" or \"gelu_pytorch_tanh\"")),
+        Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Act::GeluTanh),
+        Some("gelu" | "gelu_python") => Ok(Act::Gelu),
+        Some("quick_gelu") => Ok(Act::QuickGelu),
+        Some("relu") => Ok(Act::Relu),
+        Some("relu2") => Ok(Act::ReluSquared),
+        Some(_) => Err(field.error(
+            "one of \"silu\", \"gelu\", \"gelu_pytorch_tanh\", \"quick_gelu\", \"relu\", \"relu2\"",
+        )),
     }
 }
 
@@ -304,36 +405,82 @@ pub(crate) fn generation_eos_tokens(bytes: &[u8], vocab_size: usize) -> Vec<Toke
     read_tokens(&root.get("eos_token_id"), vocab_size).unwrap_or_default()
 }
 
-fn read_rope(
-    root: &Field<'_>,
+/// What the fields of a rotary embedding are read with.
+struct RopeFields {
     head_dim: usize,
-    max_position_embeddings: usize,
-) -> Result<RopeSpec, ConfigError> {
-    // `rope_parameters` is how transformers 5 spells `rope_scaling` and `rope_theta` together.
-    let table = ["rope_scaling", "rope_parameters"]
-        .map(|name| root.get(name))
-        .into_iter()
-        .find(|field| field.value().is_some_and(|v| v.as_object().is_none_or(|o| !o.is_empty())));
-    let theta = table
-        .as_ref()
-        .map(|table| table.get("rope_theta"))
-        .filter(|field| field.non_null().is_some())
-        .unwrap_or_else(|| root.get("rope_theta"));
-    let theta = match theta.non_null() {
-        Some(field) => read_theta(field)?,
-        None => DEFAULT_THETA,
-    };
-    for parent in table.iter().chain([root]) {
-        let partial = parent.get("partial_rotary_factor");
-        if partial.non_null().is_some() && partial.number(0.0, 1.0)? != 1.0 {
-            return Err(partial.error("1: rotating a part of a head is not supported"));
-        }
+    n_trained: usize,
+}
+
+/// How `rope_parameters` tells the layers with a window from the others.
+const GLOBAL: &str = "full_attention";
+const LOCAL: &str = "sliding_attention";
+
+impl RopeFields {
+    /// The rotation of layers without a window, or of all.
+    fn read(&self, root: &Field<'_>, may_be_partial: bool) -> Result<RopeSpec, ConfigError> {
+        // `rope_parameters` is how transformers 5 spells `rope_scaling` and `rope_theta` together.
+        let table =
+            ["rope_scaling", "rope_parameters"].map(|name| root.get(name)).into_iter().find(
+                |field| field.value().is_some_and(|v| v.as_object().is_none_or(|o| !o.is_empty())),
+            );
+        let by_kind = table.as_ref().map(|table| table.get(GLOBAL));
+        let table = by_kind.filter(|table| table.value().is_some()).or(table);
+        self.read_table(table.as_ref(), root, "rope_theta", may_be_partial)
     }
-    let scaling = match &table {
-        Some(table) => read_scaling(table, root, head_dim, max_position_embeddings)?,
-        None => RopeScaling::Default,
-    };
-    Ok(RopeSpec { head_dim, theta, n_trained: max_position_embeddings, scaling })
+
+    /// The rotation of layers with a window, where the config has one.
+    fn read_local(
+        &self,
+        root: &Field<'_>,
+        may_be_partial: bool,
+    ) -> Result<Option<RopeSpec>, ConfigError> {
+        let table = root.get("rope_parameters").get(LOCAL);
+        let theta = "rope_local_base_freq";
+        if table.value().is_none() && root.get(theta).value().is_none() {
+            return Ok(None);
+        }
+        let table = Some(&table).filter(|table| table.value().is_some());
+        self.read_table(table, root, theta, may_be_partial).map(Some)
+    }
+
+    fn read_table(
+        &self,
+        table: Option<&Field<'_>>,
+        root: &Field<'_>,
+        theta: &str,
+        may_be_partial: bool,
+    ) -> Result<RopeSpec, ConfigError> {
+        let theta = table
+            .map(|table| table.get("rope_theta"))
+            .filter(|field| field.non_null().is_some())
+            .unwrap_or_else(|| root.get(theta));
+        let theta = match theta.non_null() {
+            Some(field) => read_theta(field)?,
+            None => DEFAULT_THETA,
+        };
+        let mut rotary_dim = self.head_dim;
+        for parent in table.into_iter().chain([root]).rev() {
+            let partial = parent.get("partial_rotary_factor");
+            if partial.non_null().is_none() {
+                continue;
+            }
+            let factor = partial.number(0.0, 1.0)?;
+            if factor != 1.0 && !may_be_partial {
+                return Err(partial.error("1: this family rotates all of a head"));
+            }
+            rotary_dim = (self.head_dim as f64 * factor) as usize;
+            if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
+                let head_dim = self.head_dim;
+                return Err(partial.error(format!("an even part of a head of {head_dim}")));
+            }
+        }
+        let n_trained = self.n_trained;
+        let scaling = match table {
+            Some(table) => read_scaling(table, root, rotary_dim, n_trained)?,
+            None => RopeScaling::Default,
+        };
+        Ok(RopeSpec { rotary_dim, theta, n_trained, scaling })
+    }
 }
 
 pub(crate) fn read_theta(field: &Field<'_>) -> Result<f64, ConfigError> {
@@ -348,7 +495,7 @@ pub(crate) fn read_factor(field: &Field<'_>) -> Result<f64, ConfigError> {
 fn read_scaling(
     table: &Field<'_>,
     root: &Field<'_>,
-    head_dim: usize,
+    rotary_dim: usize,
     max_position_embeddings: usize,
 ) -> Result<RopeScaling, ConfigError> {
     if table.value().is_some_and(|value| !value.is_object()) {
@@ -421,8 +568,8 @@ fn read_scaling(
                 factor: stretch(n_original)?,
                 n_original,
                 attention_factor: optional("attention_factor", 0.0, 1e3)?,
-                short_factors: table.get("short_factor").numbers(head_dim / 2, 1e-6, 1e6)?,
-                long_factors: table.get("long_factor").numbers(head_dim / 2, 1e-6, 1e6)?,
+                short_factors: table.get("short_factor").numbers(rotary_dim / 2, 1e-6, 1e6)?,
+                long_factors: table.get("long_factor").numbers(rotary_dim / 2, 1e-6, 1e6)?,
             })
         }
         _ => Err(kind.error("one of default, linear, dynamic, yarn, llama3, longrope")),

@@ -52,12 +52,12 @@ fn a_spoilt_field_is_named_with_what_was_found() {
         ("rms_norm_eps", json!("NaN")),
         ("rope_theta", json!(0)),
         ("rope_theta", json!(-10000.0)),
-        ("hidden_act", json!("relu")),
+        ("hidden_act", json!("mish")),
         ("sliding_window", json!(0)),
         ("tie_word_embeddings", json!("yes")),
         ("eos_token_id", json!("two")),
         ("layer_types", json!(["full_attention"])),
-        ("quantization_config", json!({"quant_method": "gptq"})),
+        ("quantization_config", json!("gptq")),
         ("architectures", json!([])),
         ("architectures", json!("LlamaForCausalLM")),
         ("partial_rotary_factor", json!(0.5)),
@@ -160,6 +160,49 @@ fn any_truncation_or_flipped_byte_is_answered_without_panic() {
                 let arch = arch::find(&config.architecture).expect("known");
                 (arch.spec)(&config).expect("checked");
             }
+        }
+    }
+}
+
+#[test]
+fn what_a_family_cannot_do_is_refused_by_the_name_that_its_files_use() {
+    let base = |name: &str| {
+        let mut value = valid();
+        value["architectures"] = json!([name]);
+        value["rms_norm_eps"] = Value::Null;
+        value
+    };
+    let cases = [
+        ("OPTForCausalLM", "do_layer_norm_before", json!(false)),
+        ("OPTForCausalLM", "_remove_final_layer_norm", json!(true)),
+        ("OPTForCausalLM", "word_embed_proj_dim", json!(32)),
+        ("OPTForCausalLM", "activation_function", json!("mish")),
+        ("BloomForCausalLM", "apply_residual_connection_post_layernorm", json!(true)),
+        ("BloomForCausalLM", "layer_norm_epsilon", json!(-1.0)),
+        ("GPT2LMHeadModel", "scale_attn_by_inverse_layer_idx", json!(true)),
+        ("GPTBigCodeForCausalLM", "multi_query", json!(false)),
+        ("GPTJForCausalLM", "rotary_dim", json!(7)),
+        ("GemmaForCausalLM", "use_bidirectional_attention", json!(true)),
+        ("PhiForCausalLM", "qk_layernorm", json!(true)),
+        ("FalconForCausalLM", "num_ln_in_parallel_attn", json!(3)),
+        ("MiniCPMForCausalLM", "num_experts", json!(8)),
+        ("SmolLM3ForCausalLM", "no_rope_layers", json!([1])),
+        ("GlmForCausalLM", "partial_rotary_factor", json!(0.01)),
+        ("GPTNeoXForCausalLM", "rotary_pct", json!(1.5)),
+        ("OlmoForCausalLM", "clip_qkv", json!(-8.0)),
+        ("GraniteForCausalLM", "residual_multiplier", json!("small")),
+    ];
+    for (name, field, value) in cases {
+        let mut config = base(name);
+        config["num_ln_in_parallel_attn"] = Value::Null;
+        config["new_decoder_architecture"] = json!(true);
+        config["rotary_dim"] = json!(8);
+        config[field] = value;
+        let spec =
+            parse(&config).and_then(|config| (arch::find(name).expect("registered").spec)(&config));
+        match spec {
+            Err(ConfigError::Field { field: named, .. }) => assert_eq!(named, field, "{name}"),
+            other => panic!("{name} with {field}: {other:?}"),
         }
     }
 }

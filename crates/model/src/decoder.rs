@@ -4,10 +4,14 @@
 //! tokens [m] ── embed ──> x ── norm ──> h ── q·k·v, rope, store ── attention ── out ──> delta
 //!                         ^                                                              |
 //!                         |             h <── norm ── x += delta <───────────────────────┘
-//!                         |             └── gated perceptron ──> delta ──┐
-//!                         └──────────────── x += delta <─────────────────┘     per layer
+//!                         |             └── perceptron ──> delta ──┐
+//!                         └──────────────── x += delta <───────────┘           per layer
 //! h of the rows asked for ── head ──> logits [n, vocab]
 //! ```
+//!
+//! That is what most models do. What others do differently is in the spec: no norm before a mixer
+//! (it reads `x`), a norm of what it adds, both mixers beside each other (the second norm is taken
+//! before attention is added), learned positions or a norm at the start.
 //!
 //! A step holds any number of sequences with any number of rows each: prefill, a chunk of it, and
 //! decoding are one case. In the last layer only the rows whose logits are asked for go on after
@@ -19,8 +23,8 @@
 use pelton_base::TokenId;
 use pelton_kernels::{KvDtype, KvShape};
 
-use crate::arch::ArchSpec;
-use crate::backend::{AttentionOp, Backend, ForwardSequence, Step};
+use crate::arch::{ArchSpec, Residual};
+use crate::backend::{AttentionOp, Backend, ForwardSequence, Head, Linear, Step};
 use crate::comm::Communicator;
 use crate::kv::{KvFootprint, SwapStore};
 use crate::load::{LayerWeights, Weights};
@@ -31,7 +35,7 @@ use crate::rope::RopeTable;
 pub struct Decoder<B: Backend> {
     spec: ArchSpec,
     kv_dtype: KvDtype,
-    rope: RopeTable,
+    ropes: Vec<RopeTable>,
     weights: Weights<B>,
     comm: Comm,
     backend: B,
@@ -62,12 +66,16 @@ pub struct ForwardInput<'a> {
 struct Buffers<B: Backend> {
     positions: Vec<usize>,
     slots: Vec<u32>,
+    /// Rows of the table of learned positions, where there is one.
+    position_rows: Vec<TokenId>,
     /// The residual stream, `[m, hidden]`.
     x: B::Buf,
     /// A norm's output, `[m, hidden]`, read by the projections and the head.
     normed: B::Buf,
     /// What a mixer adds to the residual, `[m, hidden]`.
     delta: B::Buf,
+    /// That after a norm of its own, `[m, hidden]`.
+    normed_delta: B::Buf,
     /// `[m, qkv_width]`, one per distinct width.
     qkv: Vec<(usize, B::Buf)>,
     /// Output of attention, `[m, q_width]`, one per distinct width.
@@ -99,23 +107,35 @@ impl<B: Backend> Decoder<B> {
             widths.dedup();
             widths.into_iter().map(|width| (width, backend.buffer(width))).collect()
         };
-        let readers = (weights.layers.iter())
-            .flat_map(|layer| layer.attention.qkv.parts.iter().chain(&layer.mlp.gate_up.parts))
-            .chain([weights.head.as_ref().unwrap_or(&weights.embedding)]);
+        // What reads a norm of a layer: of two norms side by side, each writes the same buffer.
+        let inputs: Vec<&Linear<B>> = (weights.layers.iter())
+            .flat_map(|layer| [&layer.attention.qkv, layer.mlp.linears()[0]])
+            .collect();
+        // Who takes elements in another order takes them as floats.
+        let normed = match inputs.iter().any(|linear| linear.is_reordered()) {
+            true => backend.buffer(hidden),
+            false => {
+                let readers = inputs.iter().flat_map(|linear| &linear.parts);
+                let head = weights.head.as_ref().unwrap_or(&weights.embedding);
+                backend.input_buffer(hidden, readers.chain([head]))
+            }
+        };
         let last = spec.layers.last().expect("invariant: a model has layers");
         let buffers = Buffers {
             positions: Vec::new(),
             slots: Vec::new(),
+            position_rows: Vec::new(),
             x: backend.buffer(hidden),
-            normed: backend.input_buffer(hidden, readers),
+            normed,
             delta: backend.buffer(hidden),
+            normed_delta: backend.buffer(hidden),
             qkv: per_width(&|gqa| gqa.qkv_width()),
             attended: per_width(&|gqa| gqa.q_width()),
             kept_attended: backend.buffer(last.gqa().q_width()),
             kept_x: backend.buffer(hidden),
         };
-        let rope = spec.rope.table(spec.max_context);
-        Self { spec, kv_dtype, rope, weights, comm: Comm(comm), backend, buffers }
+        let ropes = spec.ropes.iter().map(|rope| rope.table(spec.max_context)).collect();
+        Self { spec, kv_dtype, ropes, weights, comm: Comm(comm), backend, buffers }
     }
 
     /// Computes the step and writes the logits of the rows asked for.
@@ -135,8 +155,9 @@ impl<B: Backend> Decoder<B> {
     pub fn forward(&mut self, kv: &mut B::Kv, input: &ForwardInput<'_>, logits: &mut Vec<f32>) {
         self.place_rows(input, B::kv_block_size(kv));
         let Self { spec, weights, backend, buffers, .. } = self;
-        let Buffers { positions, slots, x, normed, delta, qkv, attended, .. } = buffers;
-        let Buffers { kept_attended, kept_x, .. } = buffers;
+        let Buffers { positions, slots, position_rows, x, normed, delta, normed_delta, .. } =
+            buffers;
+        let Buffers { qkv, attended, kept_attended, kept_x, .. } = buffers;
         let (mut x, mut kept_x) = (x, kept_x);
         let comm = &*self.comm.0;
         let step = Step { positions, slots, sequences: input.sequences };
@@ -144,16 +165,29 @@ impl<B: Backend> Decoder<B> {
         if input.tokens.is_empty() {
             return logits.clear();
         }
-        backend.begin_step(&step, &self.rope);
+        backend.begin_step(&step, &self.ropes);
         backend.embed(&weights.embedding, input.tokens, x);
-        backend.rms_norm(x, &weights.layers[0].attention_norm, normed);
+        if spec.embedding_scale != 1.0 {
+            backend.scale(x, spec.embedding_scale);
+        }
+        if let Some(table) = &weights.positions {
+            backend.embed(table, position_rows, delta);
+            backend.add(x, delta);
+        }
+        if let Some(norm) = &weights.embedding_norm {
+            backend.norm(x, norm, delta);
+            std::mem::swap(x, delta);
+        }
+        if let Some(norm) = &weights.layers[0].attention_norm {
+            backend.norm(x, norm, normed);
+        }
         let n_layers = weights.layers.len();
         for (layer, layer_weights) in weights.layers.iter().enumerate() {
-            let LayerWeights { attention, mlp_norm, mlp, .. } = layer_weights;
-            let gqa = spec.layers[layer].gqa();
+            let LayerWeights { attention, mlp, .. } = layer_weights;
+            let (gqa, wiring) = (spec.layers[layer].gqa(), spec.layers[layer].wiring);
             let op = AttentionOp { step, layer, gqa, weights: attention };
             let qkv = of_width(qkv, gqa.qkv_width());
-            backend.qkv_rope_store(&op, normed, kv, qkv);
+            backend.qkv_rope_store(&op, if wiring.pre_norm { normed } else { x }, kv, qkv);
             let is_last = layer + 1 == n_layers;
             if is_last && input.logits_rows.is_empty() {
                 backend.end_step();
@@ -169,15 +203,52 @@ impl<B: Backend> Decoder<B> {
             }
             backend.linear(&attention.out, attended, delta);
             backend.all_reduce(comm, delta).expect("the other ranks are alive");
-            backend.add_rms_norm(x, delta, mlp_norm, normed);
-            backend.gated_mlp(mlp, normed, delta);
+            if let Some(norm) = &layer_weights.attention_post_norm {
+                backend.norm(delta, norm, normed_delta);
+                std::mem::swap(delta, normed_delta);
+            }
+            if wiring.scale != 1.0 {
+                backend.scale(delta, wiring.scale);
+            }
+            let mlp_norm = match wiring.residual {
+                // What attention read, but for the last layer, where fewer rows go on.
+                Residual::ParallelOneNorm if is_last => layer_weights.attention_norm.as_ref(),
+                _ => layer_weights.mlp_norm.as_ref(),
+            };
+            match (mlp_norm, wiring.residual) {
+                (Some(norm), Residual::Sequential) => backend.add_norm(x, delta, norm, normed),
+                (norm, _) => {
+                    if let Some(norm) = norm {
+                        backend.norm(x, norm, normed);
+                    }
+                    backend.add(x, delta);
+                }
+            }
+            backend.mlp(mlp, if wiring.pre_norm { normed } else { x }, delta);
             backend.all_reduce(comm, delta).expect("the other ranks are alive");
-            let next = weights.layers.get(layer + 1);
-            let next_norm = next.map_or(&weights.final_norm, |next| &next.attention_norm);
-            backend.add_rms_norm(x, delta, next_norm, normed);
+            if let Some(norm) = &layer_weights.mlp_post_norm {
+                backend.norm(delta, norm, normed_delta);
+                std::mem::swap(delta, normed_delta);
+            }
+            if wiring.scale != 1.0 {
+                backend.scale(delta, wiring.scale);
+            }
+            let next_norm = match weights.layers.get(layer + 1) {
+                Some(next) => next.attention_norm.as_ref(),
+                None => Some(&weights.final_norm),
+            };
+            match next_norm {
+                Some(norm) => backend.add_norm(x, delta, norm, normed),
+                None => backend.add(x, delta),
+            }
         }
-        let head = weights.head.as_ref().unwrap_or(&weights.embedding);
-        backend.head(head, normed, spec.logit_softcap, logits);
+        let head = Head {
+            weight: weights.head.as_ref().unwrap_or(&weights.embedding),
+            bias: weights.head_bias.as_ref(),
+            scale: spec.logit_scale,
+            softcap: spec.logit_softcap,
+        };
+        backend.head(&head, normed, logits);
         backend.end_step();
     }
 
@@ -206,6 +277,12 @@ impl<B: Backend> Decoder<B> {
             assert!(end <= most, "position {end} is beyond the context of {most}");
         }
         assert_eq!(positions.len(), input.tokens.len(), "rows cover the tokens");
+        let position_rows = &mut self.buffers.position_rows;
+        position_rows.clear();
+        if let Some(table) = self.spec.positions {
+            let rows = self.buffers.positions.iter().map(|position| position + table.first_row);
+            position_rows.extend(rows.map(|row| TokenId(row as u32)));
+        }
         for token in input.tokens {
             assert!((token.0 as usize) < self.spec.vocab_size, "token {token} is not a token");
         }
@@ -282,9 +359,9 @@ impl<B: Backend> Decoder<B> {
 
     /// Every matrix that a token passes through, the head included.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &B::Weight> {
-        let layers = self.weights.layers.iter().flat_map(|layer| {
-            let attention = &layer.attention;
-            [&attention.qkv, &attention.out, &layer.mlp.gate_up, &layer.mlp.down]
+        let layers = self.weights.layers.iter().flat_map(|layer| -> [&Linear<B>; 4] {
+            let (attention, [up, down]) = (&layer.attention, layer.mlp.linears());
+            [&attention.qkv, &attention.out, up, down]
         });
         let head = self.weights.head.as_ref().unwrap_or(&self.weights.embedding);
         layers.flat_map(|linear| &linear.parts).chain([head])

@@ -94,6 +94,12 @@ pub enum ModelError {
         /// Bytes that the machine can still give.
         available_bytes: u64,
     },
+    /// A file is where one was to be written.
+    #[error("{}: there is a file already", file.display())]
+    Exists {
+        /// The file.
+        file: PathBuf,
+    },
     /// The model cannot be written in the format asked for.
     #[error("cannot export: {0}")]
     Export(String),

@@ -4,6 +4,7 @@
 //! of them; its methods take the range that makes sense and otherwise answer with a [`ConfigError`]
 //! that says the name, what was found and what was expected.
 
+use pelton_quant::QuantError;
 use serde_json::Value;
 
 /// A configuration that cannot be used.
@@ -39,6 +40,18 @@ pub enum ConfigError {
         /// Every known name.
         known: String,
     },
+}
+
+impl From<QuantError> for ConfigError {
+    /// A setting of `quantization_config` is a field like any other.
+    fn from(error: QuantError) -> Self {
+        match error {
+            QuantError::Setting { field, expected, found } => {
+                Self::Field { field, expected, found }
+            }
+            other => Self::NotJson(other.to_string()),
+        }
+    }
 }
 
 /// One named value, possibly absent.

@@ -7,6 +7,7 @@ use pelton_kernels::KvDtype;
 use crate::error::ModelError;
 use crate::files::{ModelFiles, ModelKind};
 use crate::kv::KvFootprint;
+use crate::load::{QuantizedTotals, quantized_totals};
 use crate::rope::RopeScaling;
 
 /// Block for which the price of a token is told: whole groups, so that no padding is in it.
@@ -21,12 +22,14 @@ pub struct Inspection {
     pub path: String,
     /// Name of the architecture.
     pub architecture: String,
-    /// Elements of all tensors in the files.
+    /// Elements of all tensors in the files; of quantized matrices, their weights.
     pub n_parameters: u64,
     /// Bytes of all tensors in the files.
     pub n_bytes: u64,
     /// Tensors by stored type.
     pub tensors: BTreeMap<String, TensorTotals>,
+    /// How a quantized checkpoint is read; `None` for others.
+    pub quantization: Option<Quantization>,
     /// Decoder layers.
     pub n_layers: usize,
     /// Width of the residual stream, in elements.
@@ -47,9 +50,9 @@ pub struct Inspection {
     pub window: Option<usize>,
     /// Layers with a window.
     pub n_window_layers: usize,
-    /// Kind of rotary scaling.
+    /// Kind of rotary scaling; of the first where layers differ.
     pub rope_scaling: &'static str,
-    /// Base of the rotary frequencies.
+    /// Base of the rotary frequencies, 0 where nothing is rotated.
     pub rope_theta: f64,
     /// Whether the head shares the embedding table.
     pub tied_embeddings: bool,
@@ -72,11 +75,36 @@ pub struct TensorTotals {
     pub n_bytes: u64,
 }
 
+/// How a quantized checkpoint is read.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Quantization {
+    /// Method, bits and groups.
+    pub method: String,
+    /// How the method rounds activations, which is not done here.
+    pub method_activations: Option<String>,
+    /// Quantized matrices by the layout that they are packed in, with packed bytes.
+    pub layouts: BTreeMap<&'static str, TensorTotals>,
+    /// Bytes of the tensors that they are stored in.
+    pub n_stored_bytes: u64,
+    /// Matrices whose inputs are put in another order (act-order).
+    pub n_reordered: usize,
+}
+
+impl Inspection {
+    /// Bytes of the weights in memory: those in the files, but for quantized matrices those packed.
+    pub fn weight_bytes(&self) -> u64 {
+        let Some(quantization) = &self.quantization else { return self.n_bytes };
+        let packed: u64 = quantization.layouts.values().map(|totals| totals.n_bytes).sum();
+        self.n_bytes.saturating_sub(quantization.n_stored_bytes).saturating_add(packed)
+    }
+}
+
 /// Looks at a model's files; `kv_dtype` is what its keys and values are to be stored in.
 ///
 /// # Errors
 ///
-/// Names the field that the architecture cannot work with.
+/// Names the field that the architecture cannot work with, or the tensor of a quantized checkpoint
+/// that is missing or at odds with its neighbours.
 pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, ModelError> {
     let spec = files.spec()?;
     let source = files.tensors();
@@ -87,6 +115,18 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         totals.n_elements += view.n_elements() as u64;
         totals.n_bytes += view.data.len() as u64;
     }
+    let mut n_parameters = tensors.values().map(|t| t.n_elements).sum::<u64>();
+    let quantization = match files.scheme() {
+        None => None,
+        Some(scheme) => {
+            let QuantizedTotals { layouts, n_stored_elements, n_stored_bytes, n_reordered } =
+                quantized_totals(files)?;
+            n_parameters -= n_stored_elements;
+            n_parameters += layouts.values().map(|totals| totals.n_elements).sum::<u64>();
+            let (method, method_activations) = (scheme.words(), scheme.activations());
+            Some(Quantization { method, method_activations, layouts, n_stored_bytes, n_reordered })
+        }
+    };
     let first = &spec.layers[0];
     let gqa = first.gqa();
     let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.gqa().window).collect();
@@ -95,12 +135,13 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         kind: files.kind(),
         path: files.path().display().to_string(),
         architecture: files.config().architecture.clone(),
-        n_parameters: tensors.values().map(|t| t.n_elements).sum(),
+        n_parameters,
         n_bytes: tensors.values().map(|t| t.n_bytes).sum(),
         tensors,
+        quantization,
         n_layers: spec.layers.len(),
         hidden_size: spec.hidden_size,
-        intermediate_size: first.gated_mlp().intermediate_size,
+        intermediate_size: first.mlp.intermediate_size(),
         n_heads: gqa.n_heads,
         n_kv_heads: gqa.n_kv_heads,
         head_dim: gqa.head_dim,
@@ -108,16 +149,17 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         max_context: spec.max_context,
         window: windows.first().copied(),
         n_window_layers: windows.len(),
-        rope_scaling: match &spec.rope.scaling {
-            RopeScaling::Default => "default",
-            RopeScaling::Linear { .. } => "linear",
-            RopeScaling::Dynamic { .. } => "dynamic",
-            RopeScaling::Yarn(_) => "yarn",
-            RopeScaling::Llama3 { .. } => "llama3",
-            RopeScaling::LongRope { .. } => "longrope",
-            RopeScaling::Divisors(_) => "divisors",
+        rope_scaling: match spec.ropes.first().map(|rope| &rope.scaling) {
+            None => "none",
+            Some(RopeScaling::Default) => "default",
+            Some(RopeScaling::Linear { .. }) => "linear",
+            Some(RopeScaling::Dynamic { .. }) => "dynamic",
+            Some(RopeScaling::Yarn(_)) => "yarn",
+            Some(RopeScaling::Llama3 { .. }) => "llama3",
+            Some(RopeScaling::LongRope { .. }) => "longrope",
+            Some(RopeScaling::Divisors(_)) => "divisors",
         },
-        rope_theta: spec.rope.theta,
+        rope_theta: spec.ropes.first().map_or(0.0, |rope| rope.theta),
         tied_embeddings: spec.tied_embeddings,
         eos_tokens: spec.eos_tokens.clone(),
         kv_dtype: kv_dtype.name(),

@@ -14,7 +14,7 @@
 //!   permuted or differently named tensors) and packs the weights for the kernels, or maps them as an
 //!   earlier load packed them ([`PackedCache`]).
 //! * [`Decoder`] runs any spec on any [`Backend`]; [`CpuBackend`] is the one here.
-//! * [`export_gguf`] writes a model as a GGUF file, which is how one gets embedded.
+//! * [`export()`] writes a model as a GGUF file, which is how one is converted, quantized or embedded.
 //!
 //! **Architecture invariant:** quirks die at load time. Nothing after [`load_cpu`] knows the name of
 //! an architecture, a file format or a weight format.
@@ -41,13 +41,14 @@ pub use comm::{CommError, Communicator, SoleRank};
 pub use config::{HfConfig, Window, parse_config};
 pub use decoder::{Decoder, ForwardInput};
 pub use error::ModelError;
-pub use export::{ExportProgress, export_gguf, gguf_file_type};
+pub use export::{ExportOptions, ExportProgress, export, export_gguf, gguf_file_type};
 pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
-pub use inspect::{Inspection, TensorTotals, inspect};
+pub use inspect::{Inspection, Quantization, TensorTotals, inspect};
 pub use kv::{KvFootprint, SwapStore};
 pub use load::{
     LoadOptions, LoadProgress, PackedCache, available_memory_bytes, check, load, load_cpu,
 };
 pub use pelton_kernels::{KvDtype, KvShape, UnknownKvDtype};
 pub use pelton_quant::Compute;
+pub use pelton_quant::checkpoint::Scheme;

@@ -16,8 +16,8 @@ use std::f64::consts::PI;
 /// Rotary embedding as a checkpoint declares it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
-    /// Elements of a head, all of which are rotated; even.
-    pub head_dim: usize,
+    /// Leading elements of a head that are rotated; even.
+    pub rotary_dim: usize,
     /// Base of the frequencies.
     pub theta: f64,
     /// `max_position_embeddings`, in tokens.
@@ -97,7 +97,7 @@ pub struct Yarn {
 /// Frequencies ready for use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeTable {
-    /// Radians per token for each pair; `[head_dim / 2]`.
+    /// Radians per token for each pair; `[rotary_dim / 2]`.
     pub inv_freq: Vec<f32>,
     /// Factor on cosine and sine.
     pub attention_factor: f32,
@@ -124,7 +124,7 @@ impl RopeSpec {
             RopeScaling::Default => (plain, 1.0),
             RopeScaling::Linear { factor } => (plain.iter().map(|f| f / factor).collect(), 1.0),
             RopeScaling::Dynamic { factor } => {
-                let (d, trained) = (self.head_dim as f64, self.n_trained as f64);
+                let (d, trained) = (self.rotary_dim as f64, self.n_trained as f64);
                 let n = max_context.max(self.n_trained) as f64;
                 let exponent = if d > 2.0 { d / (d - 2.0) } else { 1.0 };
                 let growth = (factor * n / trained - (factor - 1.0)).powf(exponent);
@@ -168,9 +168,9 @@ impl RopeSpec {
     }
 
     /// `theta^(-2i/d)` for each pair.
-    fn frequencies(&self, theta: f64) -> Vec<f64> {
-        let d = self.head_dim as f64;
-        (0..self.head_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / d)).collect()
+    pub(crate) fn frequencies(&self, theta: f64) -> Vec<f64> {
+        let d = self.rotary_dim as f64;
+        (0..self.rotary_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / d)).collect()
     }
 }
 
@@ -180,7 +180,7 @@ fn divide(frequencies: &[f64], divisors: &[f32]) -> Vec<f64> {
 
 impl Yarn {
     fn scale(&self, rope: &RopeSpec, plain: &[f64]) -> Vec<f64> {
-        let d = rope.head_dim as f64;
+        let d = rope.rotary_dim as f64;
         // The pair that turns `n_rotations` times over the original context.
         let pair_of = |n_rotations: f64| {
             d * (self.n_original as f64 / (n_rotations * 2.0 * PI)).ln() / (2.0 * rope.theta.ln())
@@ -223,11 +223,11 @@ impl RopeTable {
     ///
     /// # Shapes
     ///
-    /// `cos_sin`: `[head_dim]`.
+    /// `cos_sin`: `[rotary_dim]`.
     ///
     /// # Panics
     ///
-    /// When the slice is not `head_dim` long.
+    /// When the slice is not `rotary_dim` long.
     pub fn fill(&self, position: usize, cos_sin: &mut [f32]) {
         let half = self.inv_freq.len();
         assert_eq!(cos_sin.len(), 2 * half);
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     fn spec(scaling: RopeScaling) -> RopeSpec {
-        RopeSpec { head_dim: 64, theta: 10_000.0, n_trained: 2048, scaling }
+        RopeSpec { rotary_dim: 64, theta: 10_000.0, n_trained: 2048, scaling }
     }
 
     #[test]

@@ -3,7 +3,10 @@
 //! The worker of a team of two takes its scratch when it first comes to help, and when that is
 //! depends on the machine; so a few allocations are let pass there, over hundreds of passes.
 
+mod common;
 mod counting;
+
+use std::path::Path;
 
 use counting::count;
 use pelton_base::TokenId;
@@ -65,30 +68,48 @@ fn decode(decoder: &mut Decoder<CpuBackend>, m: usize) -> u64 {
     n_allocations
 }
 
+fn check(label: &str, files: &ModelFiles, compute: Compute) {
+    for kernels in Kernels::available() {
+        for (n_threads, n_allowed) in [(1, 0), (2, N_FOR_WORKER)] {
+            let backend = CpuBackend::new(Cpu::with(kernels, n_threads));
+            let options = LoadOptions { compute, ..LoadOptions::default() };
+            let mut decoder = load(files, &options, backend, Box::new(SoleRank)).expect("it loads");
+            let n_allocations = ROWS.map(|m| decode(&mut decoder, m));
+            assert!(
+                n_allocations.iter().sum::<u64>() <= n_allowed,
+                "{label} {compute:?} {}, {n_threads} threads: {n_allocations:?} allocations \
+                 in {N_STEPS} passes of {ROWS:?} rows each",
+                kernels.name
+            );
+        }
+    }
+}
+
 fn a_forward_pass_in_steady_state_allocates_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     for (dtype, compute) in FORMATS {
         let file = folder.path().join("model.gguf");
         TinyModel { tokenizer: false, ..TinyModel::default() }.write_gguf(&file, dtype);
-        let files = ModelFiles::open(&file).expect("a model");
-        for kernels in Kernels::available() {
-            for (n_threads, n_allowed) in [(1, 0), (2, N_FOR_WORKER)] {
-                let backend = CpuBackend::new(Cpu::with(kernels, n_threads));
-                let options = LoadOptions { compute, ..LoadOptions::default() };
-                let mut decoder =
-                    load(&files, &options, backend, Box::new(SoleRank)).expect("it loads");
-                let n_allocations = ROWS.map(|m| decode(&mut decoder, m));
-                assert!(
-                    n_allocations.iter().sum::<u64>() <= n_allowed,
-                    "{dtype:?} {compute:?} {}, {n_threads} threads: {n_allocations:?} allocations \
-                     in {N_STEPS} passes of {ROWS:?} rows each",
-                    kernels.name
-                );
-            }
-        }
+        check(dtype.name(), &ModelFiles::open(&file).expect("a model"), compute);
+    }
+    // Inputs in another order, and in blocks.
+    for name in ["gptq-4-act", "fp8-block"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints").join(name);
+        check(name, &ModelFiles::open(&folder).expect(name), Compute::Auto);
+    }
+}
+
+/// Norms after mixers, mixers beside each other, learned positions, slopes: each has its buffers.
+fn what_families_do_differently_allocates_nothing() {
+    for name in ["gemma2", "olmo2", "stablelm-parallel", "gpt2", "bloom"] {
+        let golden = common::golden(name);
+        let mut decoder = golden.load(&golden.files(), Compute::Auto);
+        let n_allocations = ROWS.map(|m| decode(&mut decoder, m));
+        assert_eq!(n_allocations, [0; ROWS.len()], "{name}");
     }
 }
 
 fn main() {
     a_forward_pass_in_steady_state_allocates_nothing();
+    what_families_do_differently_allocates_nothing();
 }

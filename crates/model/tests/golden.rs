@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Golden, all, argmax, bits, golden, run_chunks, run_whole};
-use pelton_model::{ARCHS, Compute, ModelFiles, export_gguf};
+use pelton_model::{ARCHS, Arch, Compute, ModelFiles, export_gguf};
 use pelton_tensor::DType;
 
 /// Bound on the worst logit in f32.
@@ -29,6 +29,13 @@ const BOUNDS: &[(&str, Compute, f32)] = &[
     ("Q4_0", Compute::Auto, 0.35),
 ];
 
+/// The fixtures of families that are written as GGUF files.
+fn all_exported() -> Vec<Golden> {
+    let all: Vec<Golden> = all().into_iter().filter(|g| g.files().arch().is_exported).collect();
+    assert!(all.len() >= 12, "{} fixtures", all.len());
+    all
+}
+
 fn exported(golden: &Golden, format: &str) -> ModelFiles {
     let path = golden.folder().join(format!("{format}.gguf"));
     export_gguf(&golden.files(), format, &path, None).expect(&golden.name);
@@ -37,11 +44,16 @@ fn exported(golden: &Golden, format: &str) -> ModelFiles {
 
 #[test]
 fn every_fixture_matches_the_reference_in_f32() {
+    let mut far = Vec::new();
     for golden in all() {
         let mut decoder = golden.load(&golden.files(), Compute::F32);
         let error = golden.worst_error(&run_whole(&mut decoder, &golden.tokens()));
-        assert!(error < F32_BOUND, "{}: {error:e}", golden.name);
+        println!("{:24} {error:.1e}", golden.name);
+        if error >= F32_BOUND {
+            far.push(format!("{}: {error:e}", golden.name));
+        }
     }
+    assert!(far.is_empty(), "{far:#?}");
 }
 
 #[test]
@@ -58,8 +70,16 @@ fn greedy_decoding_one_token_at_a_time_gives_the_tokens_of_the_reference() {
 }
 
 #[test]
+fn a_family_that_gguf_files_are_not_written_of_is_refused_by_name() {
+    let golden = golden("gemma2");
+    let out = golden.folder().join("model.gguf");
+    let error = export_gguf(&golden.files(), "F32", &out, None).expect_err("refused").to_string();
+    assert!(error.contains("Gemma2ForCausalLM") && !out.exists(), "{error}");
+}
+
+#[test]
 fn rows_too_short_for_a_format_are_stored_in_eight_bits() {
-    for golden in all() {
+    for golden in all_exported() {
         let files = exported(&golden, "Q4_K");
         let eight_bits = exported(&golden, "Q8_0");
         for name in files.tensors().names() {
@@ -77,7 +97,7 @@ fn rows_too_short_for_a_format_are_stored_in_eight_bits() {
 
 #[test]
 fn every_format_stays_within_its_stated_bound() {
-    for golden in all() {
+    for golden in all_exported() {
         for &(format, compute, bound) in BOUNDS {
             let mut decoder = golden.load(&exported(&golden, format), compute);
             let error = golden.mean_error(&run_whole(&mut decoder, &golden.tokens()));
@@ -89,7 +109,7 @@ fn every_format_stays_within_its_stated_bound() {
 
 #[test]
 fn a_gguf_file_computes_the_bits_of_the_folder_it_was_made_from() {
-    for golden in all() {
+    for golden in all_exported() {
         let tokens = golden.tokens();
         let from_folder = run_whole(&mut golden.load(&golden.files(), Compute::F32), &tokens);
         let from_gguf =
@@ -100,6 +120,30 @@ fn a_gguf_file_computes_the_bits_of_the_folder_it_was_made_from() {
         } else {
             assert_eq!(bits(&from_gguf), bits(&from_folder), "{}", golden.name);
         }
+    }
+}
+
+#[test]
+fn gguf_files_of_every_family_match_the_reference_of_their_folder() {
+    let mut far = Vec::new();
+    let mut seen = Vec::new();
+    for golden in all() {
+        let Some(path) = golden.gguf() else { continue };
+        let files = ModelFiles::open(&path).expect(&golden.name);
+        seen.push(files.config().architecture.clone());
+        let mut decoder = golden.load(&files, Compute::F32);
+        let error = golden.worst_error(&run_whole(&mut decoder, &golden.tokens()));
+        println!("{:24} {error:.1e}", golden.name);
+        if error >= F32_BOUND {
+            far.push(format!("{}: {error:e}", golden.name));
+        }
+    }
+    assert!(far.is_empty(), "{far:#?}");
+    // The others are written here, and read again by the test above; SmolLM 3's files say nothing
+    // that those of Llama do not.
+    let is_seen = |arch: &Arch| arch.names.iter().any(|name| seen.iter().any(|s| s == name));
+    for arch in ARCHS.iter().filter(|arch| !arch.is_exported && !arch.gguf_names.is_empty()) {
+        assert!(is_seen(arch) || arch.names == ["SmolLM3ForCausalLM"], "{:?}", arch.names);
     }
 }
 

@@ -42,6 +42,26 @@ pub enum QuantError {
         /// The type of this one.
         got: DType,
     },
+    /// One of the tensors of a quantized matrix is not what its method or its neighbours ask for.
+    #[error("tensor `{tensor}`: expected {expected}, got {got}")]
+    Checkpoint {
+        /// The tensor.
+        tensor: String,
+        /// What it must be.
+        expected: String,
+        /// What it is.
+        got: String,
+    },
+    /// A field of `quantization_config` that is missing, out of range or not supported.
+    #[error("field `{field}`: expected {expected}, found {found}")]
+    Setting {
+        /// The field, with dots between levels.
+        field: String,
+        /// What it should be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
 }
 
 /// Result of turning tensors into weights.

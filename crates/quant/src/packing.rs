@@ -56,6 +56,10 @@ pub fn pack(cpu: &Cpu, parts: &[TensorView<'_>], compute: Compute) -> Result<Pac
         Compute::Auto => format.layout(),
         Compute::F32 => WeightLayout::F32,
     };
+    if let Some(rewrite) = format.rewrite().filter(|_| layout == format.layout()) {
+        let fill = |row: usize, out: &mut [u8]| rewrite(stack.row(row), out);
+        return Ok(PackedMatrix::pack_with(cpu, layout, n, k, &fill));
+    }
     if layout != WeightLayout::F32 || format.dtype() == DType::F32 {
         return Ok(PackedMatrix::pack(cpu, layout, n, k, &|row| stack.row(row)));
     }
@@ -66,6 +70,18 @@ pub fn pack(cpu: &Cpu, parts: &[TensorView<'_>], compute: Compute) -> Result<Pac
             *bytes = weight.to_le_bytes();
         }
     }))
+}
+
+/// Bytes that `view` takes once packed under [`Compute::Auto`], the padding of the last panel aside;
+/// as stored where its type has no format.
+pub fn packed_bytes(view: &TensorView<'_>) -> u64 {
+    let row_len = view.shape.last().copied().unwrap_or(1);
+    match for_dtype(view.dtype).map(WeightFormat::layout) {
+        Some(layout) if row_len > 0 && row_len.is_multiple_of(layout.block_len()) => {
+            (view.n_elements() / row_len) as u64 * layout.row_bytes(row_len) as u64
+        }
+        _ => view.data.len() as u64,
+    }
 }
 
 /// Every element of `view` in single precision, row-major.

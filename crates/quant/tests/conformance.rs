@@ -5,7 +5,7 @@ use std::path::Path;
 use pelton_kernels::{Cpu, Kernels, WeightLayout};
 use pelton_quant::{
     Compute, FORMATS, QuantError, WeightFormat, dequantize_tensor, fitting, for_dtype, for_name,
-    pack, quantize_tensor, supported_names,
+    pack, packed_bytes, quantize_tensor, supported_names,
 };
 use pelton_tensor::{DType, TensorView};
 use proptest::prelude::*;
@@ -49,14 +49,14 @@ fn every_format_is_registered_once_under_its_type() {
         assert_eq!(found.name(), format.name());
         assert_eq!(FORMATS.iter().filter(|other| other.dtype() == format.dtype()).count(), 1);
         assert!(supported_names().contains(format.name()));
-        let is_dequantized = format.layout() == WeightLayout::F32;
+        let is_free = format.layout() == WeightLayout::F32 || format.rewrite().is_some();
         assert!(
-            is_dequantized || format.layout().row_bytes(format.block_len()) == format.block_bytes(),
+            is_free || format.layout().row_bytes(format.block_len()) == format.block_bytes(),
             "{}: the kernel layout must hold the format's own bytes",
             format.name()
         );
     }
-    assert!(for_dtype(DType::Iq2Xxs).is_none());
+    assert!(for_dtype(DType::Q8_1).is_none());
 }
 
 #[test]
@@ -168,6 +168,21 @@ fn stacked_parts_are_one_matrix() {
     }
 }
 
+#[test]
+fn the_bytes_foretold_are_those_that_packing_takes() {
+    let cpu = cpu();
+    let [n, k] = [32, 512];
+    for format in FORMATS {
+        let data = quantize(*format, &weights(n * k));
+        let view = TensorView { name: "w", dtype: format.dtype(), shape: &[n, k], data: &data };
+        let foretold = packed_bytes(&view);
+        let taken = pack(&cpu, &[view], Compute::Auto).expect("a sound matrix").n_bytes() as u64;
+        // Two layouts widen their scales.
+        let most = foretold + foretold * 3 / 100;
+        assert!((foretold..=most).contains(&taken), "{}: {foretold} {taken}", format.name());
+    }
+}
+
 /// Formats without a search for scales: every writer of GGUF files stores the same bits.
 const PLAINLY_ROUNDED: [DType; 9] = [
     DType::F16,
@@ -231,8 +246,8 @@ fn tensors_that_cannot_be_weights_are_refused_by_name() {
     let cases: [(&str, Vec<TensorView<'_>>, &str); 7] = [
         (
             "no format",
-            vec![view("x", DType::Iq2S, &[1, 256])],
-            "`x`: weights of type IQ2_S are not supported; supported: F32, F16, BF16, Q8_0, Q6_K",
+            vec![view("x", DType::Q8_1, &[1, 256])],
+            "`x`: weights of type Q8_1 are not supported; supported: F32, F16, BF16, Q8_0, Q6_K",
         ),
         ("integers", vec![view("x", DType::I32, &[1, 4])], "`x`: weights of type I32"),
         ("a vector", vec![view("x", DType::F32, &[4])], "`x`: expected a matrix, got shape [4]"),

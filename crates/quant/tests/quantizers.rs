@@ -124,6 +124,14 @@ fn the_error_on_gaussian_rows_is_what_the_bits_allow() {
         (DType::Mxfp4, 0.1130),
         (DType::Q3K, 0.1480),
         (DType::Q2K, 0.2665),
+        (DType::Iq3S, 0.1490),
+        (DType::Iq3Xxs, 0.1950),
+        (DType::Iq2S, 0.2690),
+        (DType::Iq2Xs, 0.3160),
+        (DType::Iq2Xxs, 0.3690),
+        (DType::Iq1M, 0.4415),
+        (DType::Iq1S, 0.4930),
+        (DType::Q8K, 0.0068),
     ];
     for (dtype, most) in cases {
         let format = for_dtype(dtype).expect("registered");

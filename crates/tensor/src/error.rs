@@ -44,6 +44,16 @@ pub enum TensorError {
         /// Every type that this kind of file may hold.
         known: String,
     },
+    /// A split GGUF model lacks one of its files.
+    #[error("{}: part {number} of {count} is missing", file.display())]
+    MissingPart {
+        /// The file that is missing.
+        file: PathBuf,
+        /// Which part it is, from 1.
+        number: usize,
+        /// How many there are.
+        count: usize,
+    },
     /// The index of a sharded checkpoint names a file that is not there.
     #[error("{}: shard `{shard}` is missing, though the index names it", folder.display())]
     MissingShard {
@@ -62,7 +72,7 @@ impl TensorError {
     pub fn file(&self) -> &Path {
         match self {
             Self::Io { file, .. } | Self::Malformed { file, .. } => file,
-            Self::UnknownDType { file, .. } => file,
+            Self::UnknownDType { file, .. } | Self::MissingPart { file, .. } => file,
             Self::MissingShard { folder, .. } => folder,
         }
     }

@@ -22,7 +22,7 @@ mod source;
 pub use aligned::{ALIGNMENT, AlignedBuf, Placement};
 pub use dtype::DType;
 pub use error::{Result, TensorError};
-pub use gguf::{Gguf, GgufArray, GgufData, GgufValue, GgufWriter};
+pub use gguf::{Gguf, GgufArray, GgufData, GgufPartName, GgufValue, GgufWriter};
 pub use mapped::MappedFile;
 pub use pending::PendingFile;
 pub use safetensors::{Safetensors, write_safetensors};

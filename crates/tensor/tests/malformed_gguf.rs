@@ -55,7 +55,7 @@ fn every_lie_is_refused_by_file_and_field() {
         ("empty file", Raw::default(), &["magic"]),
         ("wrong magic", Raw(b"GGML\x03\0\0\0".to_vec()), &["magic", "`GGUF`", "`GGML`"]),
         ("no version", Raw(b"GGUF".to_vec()), &["version"]),
-        ("version 1", Raw(b"GGUF".to_vec()).u32(1).u64(0), &["version", "2 or 3", "got 1"]),
+        ("version 1", Raw(b"GGUF".to_vec()).u32(1).u64(0), &["version", "2 or 3", "got 1, whose"]),
         ("version 9", Raw(b"GGUF".to_vec()).u32(9), &["version", "got 9"]),
         ("big endian", Raw(b"GGUF\0\0\0\x03".to_vec()), &["version", "big-endian"]),
         ("no counts", Raw(b"GGUF".to_vec()).u32(3).u32(0), &["tensor count"]),
@@ -114,7 +114,28 @@ fn every_lie_is_refused_by_file_and_field() {
         (
             "one part of several",
             Raw::head(0, 1).string(b"split.count").u32(2).bytes(&[3, 0]),
+            &["`split.no`", "the number of this part of 3"],
+        ),
+        (
+            "one part of several, numbered",
+            Raw::head(0, 2)
+                .string(b"split.count")
+                .u32(U32)
+                .u32(3)
+                .string(b"split.no")
+                .u32(U32)
+                .u32(1),
             &["`split.count`", "one of 3 parts"],
+        ),
+        (
+            "more parts than anybody has",
+            Raw::head(0, 1).string(b"split.count").u32(U32).u32(u32::MAX),
+            &["`split.count`", "from 0 to 1024", "got 4294967295"],
+        ),
+        (
+            "parts that are text",
+            Raw::head(0, 1).string(b"split.count").u32(8).string(b"3"),
+            &["`split.count`", "got string"],
         ),
         (
             "name past the end",

@@ -43,6 +43,21 @@ impl Companions {
         })
     }
 
+    /// A flag of `tokenizer_config.json`.
+    pub(crate) fn flag(&self, field: &str) -> Option<bool> {
+        self.config.get(field)?.as_bool()
+    }
+
+    /// A text of `tokenizer_config.json`.
+    pub(crate) fn text(&self, field: &str) -> Option<&str> {
+        self.config.get(field)?.as_str()
+    }
+
+    /// An object of `tokenizer_config.json`.
+    pub(crate) fn object(&self, field: &str) -> Option<&Map<String, Value>> {
+        self.config.get(field)?.as_object()
+    }
+
     pub(crate) fn chat_template(&self) -> Option<&Value> {
         self.config.get("chat_template").filter(|template| !template.is_null())
     }

@@ -47,11 +47,7 @@ impl Detokenizer {
         if self.skip_special && self.tokenizer.is_special(token) {
             return String::new();
         }
-        let mut bytes = self.tokenizer.token_bytes(token).unwrap_or_default();
-        if self.at_start && !bytes.is_empty() {
-            self.at_start = false;
-            bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
-        }
+        let bytes = self.tokenizer.bytes_after(&mut self.at_start, token);
         self.held.extend_from_slice(bytes);
         take_certain(&mut self.held)
     }

@@ -1,7 +1,7 @@
 //! Fills a [`GgufVocab`] from a GGUF file: the only place that knows the file reader.
 
 use pelton_base::limits;
-use pelton_tensor::{Gguf, TensorError, TensorSource};
+use pelton_tensor::{Gguf, GgufArray, TensorError, TensorSource};
 
 use crate::error::TextError;
 use crate::gguf_vocab::{GgufVocab, TokenKind};
@@ -22,6 +22,10 @@ impl GgufVocab {
         let origin = gguf.origin().display().to_string();
         let missing = |key: &str| TextError::malformed(&origin, format_args!("`{key}` is missing"));
         let model = gguf.str("tokenizer.ggml.model")?;
+        if matches!(model, Some("none" | "no_vocab")) {
+            let model = model.unwrap_or_default().to_owned();
+            return Ok(Self { model, origin, tokens: vec![Vec::new()], ..Self::default() });
+        }
         let tokens = gguf.strings("tokenizer.ggml.tokens")?;
         let tokens = tokens.ok_or_else(|| missing("tokenizer.ggml.tokens"))?;
         if tokens.len() > limits::MODEL_VOCAB {
@@ -47,7 +51,9 @@ impl GgufVocab {
             })
             .collect::<Result<_, _>>()?;
         // Without merges every text would fall apart into bytes, and the model would answer nonsense.
-        if model == Some("gpt2") && !gguf.metadata().contains_key("tokenizer.ggml.merges") {
+        if matches!(model, Some("gpt2" | "gemma4"))
+            && !gguf.metadata().contains_key("tokenizer.ggml.merges")
+        {
             return Err(missing("tokenizer.ggml.merges"));
         }
         Ok(Self {
@@ -63,9 +69,33 @@ impl GgufVocab {
             unknown: gguf.u32("tokenizer.ggml.unknown_token_id")?,
             add_bos: gguf.bool("tokenizer.ggml.add_bos_token")?,
             add_eos: gguf.bool("tokenizer.ggml.add_eos_token")?,
+            class: gguf.u32("tokenizer.ggml.cls_token_id")?,
+            // The format's own spelling; newer writers know the other one, too.
+            separator: match gguf.u32("tokenizer.ggml.seperator_token_id")? {
+                Some(id) => Some(id),
+                None => gguf.u32("tokenizer.ggml.separator_token_id")?,
+            },
+            add_separator: gguf.bool("tokenizer.ggml.add_sep_token")?,
             add_space_prefix: gguf.bool("tokenizer.ggml.add_space_prefix")?,
+            remove_extra_whitespaces: gguf.bool("tokenizer.ggml.remove_extra_whitespaces")?,
+            precompiled_charsmap: charsmap(gguf, &origin)?,
+            lowercase: gguf.bool("tokenizer.ggml.normalizer.lowercase")?,
+            strip_accents: gguf.bool("tokenizer.ggml.normalizer.strip_accents")?,
             origin,
         })
+    }
+}
+
+fn charsmap(gguf: &Gguf, origin: &str) -> Result<Vec<u8>, TextError> {
+    let key = "tokenizer.ggml.precompiled_charsmap";
+    match gguf.array(key)? {
+        None => Ok(Vec::new()),
+        Some(GgufArray::U8(bytes)) => Ok(bytes.clone()),
+        Some(GgufArray::I8(bytes)) => Ok(bytes.iter().map(|byte| *byte as u8).collect()),
+        Some(other) => {
+            let reason = format!("`{key}` is an array of {}; expected bytes", other.type_name());
+            Err(TextError::malformed(origin, reason))
+        }
     }
 }
 

@@ -1,17 +1,14 @@
 //! A vocabulary as GGUF stores it, independent of the file it came from.
 
-use std::sync::OnceLock;
+use std::borrow::Cow;
 
 use pelton_base::{TokenId, limits};
-use tokenizers::models::bpe::BPE;
-use tokenizers::normalizers::unicode::NFC;
-use tokenizers::{AddedToken, NormalizerWrapper};
 
 use crate::byte_table::{ByteTable, byte_level_bytes, fallback_byte};
 use crate::error::TextError;
-use crate::hf::HfEncoder;
-use crate::pre_tokenizer::{self, PreTokenizer};
+use crate::gguf_models;
 use crate::sentencepiece::{SPACE, SentencePiece};
+use crate::token_decoder::TokenDecoder;
 use crate::tokenizer::{Encoder, Tokenizer};
 
 /// What a token of a GGUF vocabulary is for (`tokenizer.ggml.token_type`).
@@ -52,13 +49,14 @@ impl TokenKind {
 pub struct GgufVocab {
     /// The file, for errors.
     pub origin: String,
-    /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE) or `llama` (SentencePiece BPE).
+    /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE), `llama` (SentencePiece BPE), `t5`
+    /// (SentencePiece unigram), `bert` (WordPiece) or `gemma4` (BPE over characters).
     pub model: String,
     /// `tokenizer.ggml.pre`: how text is split before BPE.
     pub pre: Option<String>,
     /// The tokens, by id; not always UTF-8.
     pub tokens: Vec<Vec<u8>>,
-    /// One score per token; only `llama` needs them.
+    /// One score per token; only `llama` and `t5` need them.
     pub scores: Vec<f32>,
     /// One kind per token; empty when all are normal.
     pub kinds: Vec<TokenKind>,
@@ -72,12 +70,37 @@ pub struct GgufVocab {
     pub eot: Option<u32>,
     /// Stands for text that has no token.
     pub unknown: Option<u32>,
+    /// Begins a text of a `bert` vocabulary (`[CLS]`), where `bos` does not say.
+    pub class: Option<u32>,
+    /// Ends a text of a `bert` vocabulary (`[SEP]`).
+    pub separator: Option<u32>,
     /// Whether a text begins with `bos`; the vocabulary's family decides when absent.
     pub add_bos: Option<bool>,
-    /// Whether a text ends with `eos`.
+    /// Whether a text ends with `eos`, likewise.
     pub add_eos: Option<bool>,
+    /// Whether a text of a `bert` vocabulary ends with its separator; yes when absent.
+    pub add_separator: Option<bool>,
     /// Whether a space is put before every text.
     pub add_space_prefix: Option<bool>,
+    /// Whether spaces at the ends of a text go, and runs of them become one; `t5` does unless told
+    /// otherwise, `llama` does not.
+    pub remove_extra_whitespaces: Option<bool>,
+    /// SentencePiece's table of character replacements; empty when there is none.
+    pub precompiled_charsmap: Vec<u8>,
+    /// Whether `bert` text becomes lower case; yes when absent.
+    pub lowercase: Option<bool>,
+    /// Whether `bert` text loses its accents; as `lowercase` when absent.
+    pub strip_accents: Option<bool>,
+}
+
+/// How the tokens of a family are spelled, and what it does when the file does not say.
+pub(crate) struct Family {
+    pub(crate) encoder: Encoder,
+    pub(crate) adds_bos: bool,
+    pub(crate) adds_eos: bool,
+    pub(crate) strips_leading_space: bool,
+    /// The decoder that says what a token says, where this file does not.
+    pub(crate) decoder: Option<TokenDecoder>,
 }
 
 impl GgufVocab {
@@ -92,55 +115,103 @@ impl GgufVocab {
     ///
     /// Names the metadata key: an unknown model or splitting rule, arrays of different lengths,
     /// ids outside the vocabulary, merges of tokens that do not exist.
-    pub fn into_tokenizer(self) -> Result<Tokenizer, TextError> {
+    pub fn into_tokenizer(mut self) -> Result<Tokenizer, TextError> {
         self.check()?;
-        let (encoder, family_adds_bos, strips_leading_space) = match self.model.as_str() {
-            "gpt2" => {
-                let pre = self.pre_tokenizer()?;
-                (Encoder::Hf(Box::new(self.byte_level(pre)?)), pre.adds_bos, false)
-            }
-            "llama" => {
-                if self.scores.is_empty() {
-                    return Err(self.wrong("tokenizer.ggml.scores", "is missing"));
-                }
-                let prefix = self.add_space_prefix.unwrap_or(true);
-                (Encoder::SentencePiece(Box::new(SentencePiece::new(&self))), true, prefix)
-            }
-            other => {
-                return Err(TextError::Unsupported {
-                    origin: self.origin.clone(),
-                    field: "tokenizer.ggml.model",
-                    found: other.to_owned(),
-                    known: "gpt2, llama".to_owned(),
-                });
-            }
-        };
+        if self.model == "bert" {
+            self.name_bert_ends();
+        }
+        let family = self.family()?;
         let mut table = ByteTable::default();
+        let mut at_start = std::collections::HashMap::new();
+        let mut ids = std::collections::HashMap::with_capacity(self.tokens.len());
         for (id, token) in (0u32..).zip(&self.tokens) {
-            table.push(Some(&self.bytes_of(id, token)));
+            let text = std::str::from_utf8(token).map(|text| self.spelling(id, text));
+            let bytes = match (&family.decoder, &text) {
+                (Some(decoder), Ok(text)) => decoder.bytes_of(text),
+                _ => self.bytes_of(id, token),
+            };
+            table.push(Some(&bytes));
+            let Ok(text) = text else { continue };
+            let first = family.decoder.as_ref().and_then(|d| d.at_start(&text, &bytes));
+            at_start.extend(first.map(|first| (id, first)));
+            ids.insert(text.into_owned(), id);
         }
         let is_special = (0..self.tokens.len() as u32)
             .map(|id| matches!(self.kind(id), TokenKind::Control | TokenKind::Unknown))
             .collect();
-        let ids = self
-            .tokens
-            .iter()
-            .zip(0u32..)
-            .filter_map(|(token, id)| Some((std::str::from_utf8(token).ok()?.to_owned(), id)))
-            .collect();
-        let add_bos = self.add_bos.unwrap_or(family_adds_bos);
+        let add_bos = self.add_bos.unwrap_or(family.adds_bos);
+        let add_eos = self.add_eos.unwrap_or(family.adds_eos);
         Ok(Tokenizer {
-            encoder,
+            encoder: family.encoder,
             table,
+            at_start,
             is_special,
             ids,
             bos: self.bos.map(TokenId),
             eos: self.eos.map(TokenId),
             eot: self.eot.map(TokenId),
             prepend_bos: Some(add_bos && self.bos.is_some()),
-            append_eos: Some(self.add_eos == Some(true) && self.eos.is_some()),
-            strips_leading_space,
+            append_eos: Some(add_eos && self.eos.is_some()),
+            strips_leading_space: family.strips_leading_space,
         })
+    }
+
+    fn family(&self) -> Result<Family, TextError> {
+        match self.model.as_str() {
+            "gpt2" => gguf_models::byte_level(self),
+            "gemma4" => gguf_models::character_bpe(self),
+            "t5" => gguf_models::unigram(self),
+            "bert" => gguf_models::word_piece(self),
+            "llama" => {
+                if self.scores.is_empty() {
+                    return Err(self.wrong("tokenizer.ggml.scores", "is missing"));
+                }
+                let encoder = SentencePiece::new(self)
+                    .map_err(|r| self.wrong("tokenizer.ggml.precompiled_charsmap", &r))?;
+                Ok(Family {
+                    encoder: Encoder::SentencePiece(Box::new(encoder)),
+                    adds_bos: true,
+                    adds_eos: false,
+                    strips_leading_space: self.add_space_prefix.unwrap_or(true),
+                    decoder: None,
+                })
+            }
+            "none" | "no_vocab" => {
+                let found = "says that the file has no vocabulary; put the `tokenizer.json` of the \
+                             model into a folder with it";
+                Err(self.wrong("tokenizer.ggml.model", found))
+            }
+            other => Err(TextError::Unsupported {
+                origin: self.origin.clone(),
+                field: "tokenizer.ggml.model",
+                found: other.chars().take(80).collect(),
+                known: "gpt2, llama, t5, bert, gemma4".to_owned(),
+            }),
+        }
+    }
+
+    /// A `bert` file names its ends as class and separator, or not at all.
+    fn name_bert_ends(&mut self) {
+        let find = |text: &str| {
+            let id = self.tokens.iter().position(|token| token == text.as_bytes())?;
+            u32::try_from(id).ok()
+        };
+        self.bos = self.class.or(self.bos).or_else(|| find("[CLS]"));
+        self.eos = self.separator.or(self.eos).or_else(|| find("[SEP]"));
+        self.add_eos = self.add_separator.or(Some(true));
+    }
+
+    /// The token as its own family spells it: GGUF writes the words of `bert` as `▁word` and their
+    /// continuations bare, where the vocabulary has `word` and `##continuation`.
+    pub(crate) fn spelling<'t>(&self, id: u32, token: &'t str) -> Cow<'t, str> {
+        let is_marker = || token.starts_with('[') && token.ends_with(']');
+        if self.model != "bert" || self.kind(id) == TokenKind::Control || is_marker() {
+            return Cow::Borrowed(token);
+        }
+        match token.strip_prefix(SPACE) {
+            Some(word) => Cow::Borrowed(word),
+            None => Cow::Owned(format!("##{token}")),
+        }
     }
 
     fn check(&self) -> Result<(), TextError> {
@@ -158,14 +229,17 @@ impl GgufVocab {
                 return Err(self.wrong(key, &found));
             }
         }
-        if let Some(id) = self.scores.iter().position(|score| score.is_nan()) {
-            return Err(self.wrong("tokenizer.ggml.scores", &format!("[{id}] is not a number")));
+        if let Some(id) = self.scores.iter().position(|score| !score.is_finite()) {
+            let found = format!("[{id}] is {}; expected a finite number", self.scores[id]);
+            return Err(self.wrong("tokenizer.ggml.scores", &found));
         }
         for (key, id) in [
             ("tokenizer.ggml.bos_token_id", self.bos),
             ("tokenizer.ggml.eos_token_id", self.eos),
             ("tokenizer.ggml.eot_token_id", self.eot),
             ("tokenizer.ggml.unknown_token_id", self.unknown),
+            ("tokenizer.ggml.cls_token_id", self.class),
+            ("tokenizer.ggml.seperator_token_id", self.separator),
         ] {
             if let Some(id) = id.filter(|id| *id as usize >= n_tokens) {
                 let found = format!("is {id}; the vocabulary has {n_tokens} tokens");
@@ -175,82 +249,8 @@ impl GgufVocab {
         Ok(())
     }
 
-    fn wrong(&self, key: &str, found: &str) -> TextError {
+    pub(crate) fn wrong(&self, key: &str, found: &str) -> TextError {
         TextError::malformed(&self.origin, format_args!("`{key}` {found}"))
-    }
-
-    fn pre_tokenizer(&self) -> Result<&'static PreTokenizer, TextError> {
-        let name = self.pre.as_deref().unwrap_or("default");
-        pre_tokenizer::by_name(name).ok_or_else(|| TextError::Unsupported {
-            origin: self.origin.clone(),
-            field: "tokenizer.ggml.pre",
-            found: name.to_owned(),
-            known: pre_tokenizer::known_pre_tokenizers(),
-        })
-    }
-
-    fn byte_level(&self, pre: &PreTokenizer) -> Result<HfEncoder, TextError> {
-        let mut vocab = tokenizers::models::bpe::Vocab::default();
-        let mut added = Vec::new();
-        for (id, token) in (0u32..).zip(&self.tokens) {
-            let Ok(text) = std::str::from_utf8(token) else { continue };
-            if text.is_empty() {
-                continue;
-            }
-            vocab.insert(text.to_owned(), id);
-            let special = match self.kind(id) {
-                TokenKind::Control => true,
-                TokenKind::UserDefined => false,
-                _ => continue,
-            };
-            added.push(AddedToken::from(text, special).normalized(false));
-        }
-        let merges = self.merge_pairs(&vocab)?;
-        let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
-            let bpe = BPE::builder()
-                .vocab_and_merges(vocab, merges)
-                .ignore_merges(pre.ignores_merges)
-                .build()?;
-            let mut tokenizer = tokenizers::Tokenizer::new(bpe);
-            if pre.normalizes_nfc {
-                tokenizer.with_normalizer(Some(NormalizerWrapper::NFC(NFC)))?;
-            }
-            tokenizer.with_pre_tokenizer(Some(pre.build()?));
-            tokenizer.add_tokens(added)?;
-            Ok(tokenizer)
-        };
-        let inner = build().map_err(|error| TextError::malformed(&self.origin, error))?;
-        Ok(HfEncoder { inner, plain: OnceLock::new() })
-    }
-
-    fn merge_pairs(
-        &self,
-        vocab: &tokenizers::models::bpe::Vocab,
-    ) -> Result<Vec<(String, String)>, TextError> {
-        let mut pairs = Vec::with_capacity(self.merges.len());
-        for (idx, merge) in self.merges.iter().enumerate() {
-            // The first character of a merge is never the separator.
-            let pair = std::str::from_utf8(merge).ok().and_then(|merge| {
-                let first = merge.chars().next()?.len_utf8();
-                let at = first + merge.get(first..)?.find(' ')?;
-                Some((&merge[..at], &merge[at + 1..]))
-            });
-            let (left, right) = pair
-                .filter(|(left, right)| {
-                    vocab.contains_key(*left)
-                        && vocab.contains_key(*right)
-                        && vocab.contains_key(&format!("{left}{right}"))
-                })
-                .ok_or_else(|| {
-                    let found = format!(
-                        "[{idx}] `{}` is not two tokens that join to a third",
-                        String::from_utf8_lossy(merge)
-                    );
-                    self.wrong("tokenizer.ggml.merges", &found)
-                })?;
-            pairs.push((left.to_owned(), right.to_owned()));
-        }
-        Ok(pairs)
     }
 
     fn bytes_of(&self, id: u32, token: &[u8]) -> Vec<u8> {

@@ -7,10 +7,14 @@ use std::sync::OnceLock;
 use pelton_base::{TokenId, limits};
 use serde::Deserialize;
 use serde_json::Value;
+use tokenizers::ModelWrapper;
+use tokenizers::models::unigram::Unigram;
 
-use crate::byte_table::{ByteTable, byte_level_bytes, fallback_byte};
+use crate::byte_table::ByteTable;
+use crate::charsmap::{self, CharsMap};
 use crate::companions::Companions;
 use crate::error::TextError;
+use crate::token_decoder::TokenDecoder;
 use crate::tokenizer::{Encoder, Tokenizer};
 
 /// An encoder of the `tokenizers` crate.
@@ -34,6 +38,7 @@ impl HfEncoder {
             self.plain.get_or_init(|| {
                 let mut plain = self.inner.clone();
                 plain.set_encode_special_tokens(true);
+                hide_special_pieces(&mut plain);
                 Box::new(plain)
             })
         };
@@ -41,6 +46,29 @@ impl HfEncoder {
             .encode_fast(text, add_special)
             .map_err(|error| TextError::Encode { reason: error.to_string() })?;
         Ok(encoding.get_ids().iter().copied().map(TokenId).collect())
+    }
+}
+
+/// Takes the spelling of its special tokens from a unigram model.
+///
+/// Their own pieces score zero, better than all text, so the model would find `</s>` in a text
+/// even where special tokens are not looked for. A piece without characters matches nothing.
+fn hide_special_pieces(tokenizer: &mut tokenizers::Tokenizer) {
+    let ModelWrapper::Unigram(model) = tokenizer.get_model() else { return };
+    let added = tokenizer.get_added_tokens_decoder();
+    let pieces = model.iter().enumerate().map(|(id, (piece, score))| {
+        let is_special = u32::try_from(id).ok().and_then(|id| added.get(&id));
+        match is_special.filter(|token| token.special) {
+            Some(_) => (String::new(), *score),
+            None => (piece.clone(), *score),
+        }
+    });
+    // The unknown token has an id and no getter.
+    let state = serde_json::to_value(model).ok();
+    let unknown = state.as_ref().and_then(|state| state.get("unk_id")?.as_u64());
+    let unknown = unknown.and_then(|id| usize::try_from(id).ok());
+    if let Ok(hidden) = Unigram::from(pieces.collect(), unknown, model.byte_fallback()) {
+        tokenizer.with_model(ModelWrapper::Unigram(hidden));
     }
 }
 
@@ -90,6 +118,10 @@ pub(crate) fn build(
     for text in &texts {
         table.push(text.as_deref());
     }
+    let at_start = ids
+        .iter()
+        .filter_map(|(text, id)| Some((*id, decoder.at_start(text, table.get(TokenId(*id))?)?)))
+        .collect();
 
     let named = |field| companions.token(field).and_then(|text| ids.get(text)).copied();
     Ok(Tokenizer {
@@ -103,6 +135,7 @@ pub(crate) fn build(
         prepend_bos: None,
         append_eos: None,
         strips_leading_space: decoder.strips_leading_space,
+        at_start,
         encoder: Encoder::Hf(Box::new(HfEncoder { inner, plain: OnceLock::new() })),
         ids,
     })
@@ -182,6 +215,10 @@ impl Outline<'_> {
             );
             return Err(TextError::malformed(origin, reason));
         }
+        if let Some(reason) = self.normalizer.as_ref().and_then(|n| wrong_charsmap(n, 0)) {
+            let reason = format!("`normalizer.precompiled_charsmap` {reason}");
+            return Err(TextError::malformed(origin, reason));
+        }
         let VocabOutline::Map(vocab) = &self.model.vocab else { return Ok(()) };
         if self.model.kind.as_deref().is_some_and(|kind| kind != "BPE") {
             return Ok(());
@@ -216,8 +253,6 @@ impl Outline<'_> {
     }
 }
 
-/// Longest token that replacements are still made in, in bytes.
-const MAX_TOKEN_BYTES: usize = 1 << 12;
 /// Kinds of models that the crate knows.
 const MODELS: &[&str] = &["BPE", "Unigram", "WordLevel", "WordPiece"];
 /// How much longer the replacements of a normalizer may make a text; those in use make three bytes
@@ -266,103 +301,23 @@ fn growth(normalizer: &Value, depth: usize) -> usize {
     }
 }
 
+/// What is wrong with the table of a `Precompiled` step; the crate walks it without looking.
+fn wrong_charsmap(normalizer: &Value, depth: usize) -> Option<String> {
+    if let Some(table) = normalizer.get("precompiled_charsmap").and_then(Value::as_str) {
+        return match charsmap::from_base64(table) {
+            Some(bytes) => CharsMap::parse(&bytes).err(),
+            None => Some("is not base 64".to_owned()),
+        };
+    }
+    let steps = normalizer.get("normalizers").and_then(Value::as_array).filter(|_| depth < 8);
+    steps.into_iter().flatten().find_map(|step| wrong_charsmap(step, depth + 1))
+}
+
 /// The last line of defence: a panic inside the crate becomes an error of this one file.
 fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>, origin: &str) -> Result<T, TextError> {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(TextError::malformed(origin, error)),
         Err(_) => Err(TextError::malformed(origin, "the tokenizer is not consistent")),
-    }
-}
-
-/// How the file's decoder turns one token into bytes.
-struct TokenDecoder {
-    byte_level: bool,
-    byte_fallback: bool,
-    /// Replacements of one text by another, in order.
-    replacements: Vec<(String, String)>,
-    strips_leading_space: bool,
-}
-
-impl TokenDecoder {
-    fn new(decoder: Option<&Value>, origin: &str) -> Result<Self, TextError> {
-        let mut this = Self {
-            byte_level: false,
-            byte_fallback: false,
-            replacements: Vec::new(),
-            strips_leading_space: false,
-        };
-        if let Some(decoder) = decoder.filter(|decoder| !decoder.is_null()) {
-            this.add(decoder, origin, 0)?;
-        }
-        Ok(this)
-    }
-
-    fn add(&mut self, decoder: &Value, origin: &str, depth: usize) -> Result<(), TextError> {
-        let text = |field: &str| decoder.get(field).and_then(Value::as_str);
-        let kind = text("type").unwrap_or_default();
-        let unsupported = || TextError::Unsupported {
-            origin: origin.to_owned(),
-            field: "decoder",
-            found: if kind.is_empty() { decoder.to_string() } else { kind.to_owned() },
-            known: "ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Sequence, Strip".to_owned(),
-        };
-        match kind {
-            "ByteLevel" => self.byte_level = true,
-            "ByteFallback" => self.byte_fallback = true,
-            "Fuse" => {}
-            "Metaspace" => {
-                let replacement = text("replacement").unwrap_or("▁").to_owned();
-                self.replacements.push((replacement, " ".to_owned()));
-                let never = text("prepend_scheme") == Some("never")
-                    || decoder.get("add_prefix_space").and_then(Value::as_bool) == Some(false);
-                self.strips_leading_space |= !never;
-            }
-            "Replace" => {
-                let from = decoder.pointer("/pattern/String").and_then(Value::as_str);
-                let (Some(from), Some(to)) = (from, text("content")) else {
-                    return Err(unsupported());
-                };
-                if to.len() > 64 || self.replacements.len() >= 16 {
-                    return Err(unsupported());
-                }
-                self.replacements.push((from.to_owned(), to.to_owned()));
-            }
-            "Strip" => {
-                let number = |field: &str| decoder.get(field).and_then(Value::as_u64);
-                match (text("content"), number("start"), number("stop")) {
-                    (Some(" "), Some(1), Some(0)) => self.strips_leading_space = true,
-                    (_, Some(0), Some(0)) => {}
-                    _ => return Err(unsupported()),
-                }
-            }
-            "Sequence" if depth < 8 => {
-                let steps = decoder.get("decoders").and_then(Value::as_array);
-                for step in steps.ok_or_else(unsupported)? {
-                    self.add(step, origin, depth + 1)?;
-                }
-            }
-            _ => return Err(unsupported()),
-        }
-        Ok(())
-    }
-
-    fn bytes_of(&self, token: &str) -> Vec<u8> {
-        if let Some(byte) = fallback_byte(token).filter(|_| self.byte_fallback) {
-            return vec![byte];
-        }
-        let mut text = Cow::Borrowed(token);
-        for (from, to) in &self.replacements {
-            // No token in use comes near; a file made to explode does.
-            if !from.is_empty() && text.len() <= MAX_TOKEN_BYTES && text.contains(from.as_str()) {
-                text = Cow::Owned(text.replace(from.as_str(), to));
-            }
-        }
-        if self.byte_level { byte_level_bytes(&text) } else { text.into_owned().into_bytes() }
-    }
-
-    /// An added token stands in the text as it is written, outside the byte-level alphabet.
-    fn bytes_of_added(&self, token: &str) -> Vec<u8> {
-        if self.byte_level { token.as_bytes().to_vec() } else { self.bytes_of(token) }
     }
 }

@@ -11,10 +11,12 @@
 //! a score to the joined piece, and two pairs that give the same piece (`aa`+`a`, `a`+`aa`) tie here.
 //! So the queue is our own. Kudo & Richardson, "SentencePiece", EMNLP 2018.
 
+use std::borrow::Cow;
 use std::collections::{BinaryHeap, HashMap};
 
 use pelton_base::TokenId;
 
+use crate::charsmap::CharsMap;
 use crate::gguf_vocab::{GgufVocab, TokenKind};
 
 /// The character that stands for a space inside pieces.
@@ -33,13 +35,19 @@ pub(crate) struct SentencePiece {
     user_defined: Literals,
     control: Literals,
     add_space_prefix: bool,
+    remove_extra_whitespaces: bool,
+    table: Option<CharsMap>,
 }
 
 type Literals = HashMap<u8, Vec<(String, u32)>>;
 
 impl SentencePiece {
     /// Scores beyond the end of the array count as zero.
-    pub(crate) fn new(vocab: &GgufVocab) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with the table of character replacements.
+    pub(crate) fn new(vocab: &GgufVocab) -> Result<Self, String> {
         let mut pieces = HashMap::new();
         let mut bytes = [None; 256];
         let mut unknown = vocab.unknown;
@@ -79,7 +87,11 @@ impl SentencePiece {
         let all_bytes: Option<Vec<u32>> = bytes.into_iter().collect();
         let mut scores = vocab.scores.clone();
         scores.resize(vocab.tokens.len(), 0.0);
-        Self {
+        let table = match vocab.precompiled_charsmap.as_slice() {
+            [] => None,
+            bytes => Some(CharsMap::parse(bytes)?),
+        };
+        Ok(Self {
             pieces,
             scores,
             kinds,
@@ -88,7 +100,9 @@ impl SentencePiece {
             user_defined,
             control,
             add_space_prefix: vocab.add_space_prefix.unwrap_or(true),
-        }
+            remove_extra_whitespaces: vocab.remove_extra_whitespaces.unwrap_or(false),
+            table,
+        })
     }
 
     /// Tokens of `text`; control tokens in it are recognized only with `parse_special`.
@@ -116,14 +130,10 @@ impl SentencePiece {
     }
 
     fn encode_plain(&self, text: &str, ids: &mut Vec<TokenId>) {
-        if text.is_empty() {
+        let normalized = self.normalized(text);
+        if normalized.is_empty() {
             return;
         }
-        let mut normalized = String::with_capacity(text.len() + 3);
-        if self.add_space_prefix {
-            normalized.push(SPACE);
-        }
-        normalized.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
         let mut word = Word { model: self, symbols: self.symbols(&normalized), text: &normalized };
         let unused = word.merge();
 
@@ -133,6 +143,53 @@ impl SentencePiece {
             self.emit(symbol.of(&normalized), &unused, &mut previous_unknown, ids);
             idx = symbol.next;
         }
+    }
+
+    /// The text as pieces spell it: characters replaced, spaces counted and made visible.
+    fn normalized(&self, text: &str) -> String {
+        let replaced = match &self.table {
+            Some(table) => Cow::Owned(self.replaced(table, text)),
+            None => Cow::Borrowed(text),
+        };
+        let mut text = replaced.as_ref();
+        if self.remove_extra_whitespaces {
+            // The end of a text loses the signs of spaces, too.
+            text = text.trim_start_matches(' ').trim_end_matches([' ', SPACE]);
+        }
+        if text.is_empty() {
+            return String::new();
+        }
+        let mut normalized = String::with_capacity(text.len() + 3);
+        if self.add_space_prefix {
+            normalized.push(SPACE);
+        }
+        let mut after_space = false;
+        for c in text.chars() {
+            if !(c == ' ' && after_space && self.remove_extra_whitespaces) {
+                normalized.push(if c == ' ' { SPACE } else { c });
+            }
+            after_space = c == ' ';
+        }
+        normalized
+    }
+
+    /// The text after the table, which leaves user-defined tokens alone.
+    fn replaced(&self, table: &CharsMap, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let (mut start, mut at) = (0, 0);
+        while at < text.len() {
+            match literal_at(&self.user_defined, &text[at..]) {
+                Some((n_bytes, _)) => {
+                    out.push_str(&table.apply(&text[start..at]));
+                    out.push_str(&text[at..at + n_bytes]);
+                    at += n_bytes;
+                    start = at;
+                }
+                None => at += char_len(&text[at..]),
+            }
+        }
+        out.push_str(&table.apply(&text[start..]));
+        out
     }
 
     fn symbols(&self, text: &str) -> Vec<Symbol> {

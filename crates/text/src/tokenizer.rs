@@ -11,6 +11,7 @@ use crate::detokenizer::Detokenizer;
 use crate::error::{TextError, read_limited};
 use crate::gguf_vocab::GgufVocab;
 use crate::hf::{self, HfEncoder};
+use crate::older_files;
 use crate::sentencepiece::SentencePiece;
 
 /// Text to tokens, and the bytes of every token.
@@ -18,6 +19,8 @@ use crate::sentencepiece::SentencePiece;
 pub struct Tokenizer {
     pub(crate) encoder: Encoder,
     pub(crate) table: ByteTable,
+    /// What a token says at the start of a text, where that is not `table` without one space.
+    pub(crate) at_start: HashMap<u32, Vec<u8>>,
     pub(crate) is_special: Vec<bool>,
     pub(crate) ids: HashMap<String, u32>,
     pub(crate) bos: Option<TokenId>,
@@ -45,7 +48,14 @@ const END_OF_TURN: &[&str] = &[
     "<end_of_turn>",
     "<|endoftext|>",
     "<|END_OF_TURN_TOKEN|>",
+    "<end_of_utterance>",
+    "<turn|>",
+    HARMONY_ENDS[0],
+    HARMONY_ENDS[1],
 ];
+
+/// The ends of an answer in the Harmony format, where `<|end|>` only ends one of its messages.
+const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
 
 /// Bytes that a token rarely exceeds on average.
 const BYTES_PER_TOKEN: usize = 8;
@@ -76,13 +86,20 @@ impl Tokenizer {
         hf::build(&json, &Companions::from_folder(folder)?, &path.display().to_string())
     }
 
-    /// Reads the tokenizer of a model folder.
+    /// Reads the tokenizer of a model folder: its `tokenizer.json`, else its `tokenizer.model`
+    /// (SentencePiece), its `vocab.json` with `merges.txt` (GPT-2), or its `vocab.txt` (BERT).
     ///
     /// # Errors
     ///
     /// As [`Tokenizer::from_file`].
     pub fn from_folder(folder: &Path) -> Result<Self, TextError> {
-        Self::from_file(&folder.join("tokenizer.json"))
+        let path = folder.join("tokenizer.json");
+        if !path.exists()
+            && let Some(tokenizer) = older_files::from_folder(folder)?
+        {
+            return Ok(tokenizer);
+        }
+        Self::from_file(&path)
     }
 
     /// From the bytes of a `tokenizer.json` alone; BOS and EOS are not known then.
@@ -193,16 +210,27 @@ impl Tokenizer {
     /// text is taken away again.
     pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> String {
         let mut bytes = Vec::new();
+        let mut at_start = self.strips_leading_space;
         for token in tokens {
             if !(skip_special && self.is_special(*token)) {
-                bytes.extend_from_slice(self.token_bytes(*token).unwrap_or_default());
+                bytes.extend_from_slice(self.bytes_after(&mut at_start, *token));
             }
         }
-        let text = match bytes.strip_prefix(b" ") {
-            Some(rest) if self.strips_leading_space => rest,
-            _ => &bytes,
-        };
-        String::from_utf8_lossy(text).into_owned()
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// What a token says in its place; `at_start` says whether that is the start of the text, and
+    /// is no longer true once a token has said something.
+    pub(crate) fn bytes_after(&self, at_start: &mut bool, token: TokenId) -> &[u8] {
+        let bytes = self.token_bytes(token).unwrap_or_default();
+        if !*at_start || bytes.is_empty() {
+            return bytes;
+        }
+        *at_start = false;
+        match self.at_start.get(&token.0) {
+            Some(first) => first,
+            None => bytes.strip_prefix(b" ").unwrap_or(bytes),
+        }
     }
 
     /// Number of ids, gaps included: the largest id plus one.
@@ -245,8 +273,10 @@ impl Tokenizer {
     /// Every token that ends an answer: EOS, the end of turn, and the special tokens that chat
     /// formats are known to end a turn with; ascending.
     pub fn end_tokens(&self) -> Vec<TokenId> {
+        let is_harmony = HARMONY_ENDS.iter().all(|text| self.token_id(text).is_some());
         let known = END_OF_TURN
             .iter()
+            .filter(|text| !(is_harmony && **text == "<|end|>"))
             .filter_map(|text| self.token_id(text))
             .filter(|token| self.is_special(*token));
         let mut tokens: Vec<TokenId> = self.eos.into_iter().chain(self.eot).chain(known).collect();

@@ -1,8 +1,10 @@
 //! The detokenizer: pieces joined are the whole, for every sequence of tokens.
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
 
 use pelton_base::TokenId;
+use pelton_tensor::Gguf;
 use pelton_text::{Detokenizer, GgufVocab, TokenKind, Tokenizer};
 use proptest::prelude::*;
 
@@ -69,6 +71,53 @@ proptest! {
         let tokens = tokenizer.encode(&text, false).expect("ids");
         // Text that spells a piece's own space sign reads back as a space; nothing else changes.
         prop_assert_eq!(stream(&tokenizer, &tokens, true), text.replace('▁', " "));
+    }
+}
+
+/// Every kind of tokenizer, from the fixtures.
+static KINDS: LazyLock<Vec<Arc<Tokenizer>>> = LazyLock::new(|| {
+    let fixture =
+        |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/vocab").join(name);
+    let json = ["roberta", "llama_first", "llama_legacy", "gemma", "unigram", "bert_cased"]
+        .map(|name| Tokenizer::from_file(&fixture(&format!("{name}.tokenizer.json"))));
+    let gguf = ["byte_level", "gemma", "unigram", "bert_uncased"].map(|name| {
+        let gguf = Gguf::open(&fixture(&format!("{name}.gguf"))).expect("a GGUF file");
+        Tokenizer::from_gguf(&gguf)
+    });
+    json.into_iter().chain(gguf).map(|t| Arc::new(t.expect("a tokenizer"))).collect()
+});
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_tokens_of_any_kind_stream_to_what_they_decode_to(
+        kind in 0usize..10,
+        ids in prop::collection::vec(prop_oneof![0u32..300, 0u32..1000], 0..40),
+        skip_special: bool,
+    ) {
+        let tokenizer = &KINDS[kind];
+        let tokens: Vec<TokenId> = ids.into_iter().map(TokenId).collect();
+        let whole = tokenizer.decode(&tokens, skip_special);
+        prop_assert_eq!(stream(tokenizer, &tokens, skip_special), whole.clone());
+        // Nothing is written that more tokens would change.
+        let mut detokenizer = Detokenizer::new(tokenizer, skip_special);
+        let mut written = String::new();
+        for token in &tokens {
+            written.push_str(&detokenizer.push(*token));
+            prop_assert!(whole.starts_with(&written), "{:?} before {:?}", written, whole);
+        }
+    }
+
+    #[test]
+    fn any_text_streams_back_as_it_decodes(kind in 0usize..10, text in "\\PC{0,40}") {
+        let tokenizer = &KINDS[kind];
+        let tokens = tokenizer.encode(&text, true).expect("ids");
+        let mut detokenizer = Detokenizer::new(tokenizer, true);
+        let pieces: String = tokens.iter().map(|token| detokenizer.push(*token)).collect();
+        // No character is given up before its last byte could come.
+        prop_assert!(text.contains('\u{fffd}') || !pieces.contains('\u{fffd}'), "{:?}", pieces);
+        prop_assert_eq!(pieces + &detokenizer.flush(), tokenizer.decode(&tokens, true));
     }
 }
 

@@ -43,6 +43,41 @@ fn templates_render_as_in_hugging_face() {
 }
 
 #[test]
+fn every_feature_of_templates_renders_as_in_hugging_face() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/template_features.json");
+    let fixture: Value =
+        serde_json::from_slice(&std::fs::read(path).expect("the fixture")).expect("JSON");
+    let tokens = fixture["tokens"].as_object().expect("tokens").iter();
+    let tokens: Vec<_> =
+        tokens.map(|(k, v)| (k.clone(), v.as_str().expect("a text").to_owned())).collect();
+    let mut wrong = Vec::new();
+    for case in fixture["rendered"].as_array().expect("cases") {
+        let shared = |field: &str, name: &str| match &case[field] {
+            Value::String(_) => fixture[name].clone(),
+            own => own.clone(),
+        };
+        let messages: Vec<Message> =
+            serde_json::from_value(shared("messages", "chat")).expect("messages");
+        let options = RenderOptions {
+            add_generation_prompt: case["prompt"].as_bool().expect("a flag"),
+            tools: Some(shared("tools", "tools")).filter(|tools| !tools.is_null()),
+            extra: case["arguments"].as_object().expect("arguments").clone(),
+            ..RenderOptions::default()
+        };
+        let text = case["template"].as_str().expect("a template");
+        let tokens = TemplateTokens { tokens: tokens.clone() };
+        let got = ChatTemplate::from_text(text, "fixture", tokens)
+            .and_then(|template| template.render(&messages, &options));
+        // Where Hugging Face refuses, so must we; the words differ.
+        if got.as_deref().ok() != case["text"].as_str() {
+            let (name, expected) = (&case["name"], &case["text"]);
+            wrong.push(format!("{name}:\n  got      {got:?}\n  expected {expected:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
 fn hostile_templates_end_in_a_named_limit() {
     let doubling =
         |step: &str| format!("{{% set x = 'ab' %}}{}{{{{ x|length }}}}", step.repeat(60));
@@ -84,6 +119,16 @@ fn hostile_templates_end_in_a_named_limit() {
         list.clone() + "{{ l == l|list }}",
         list.clone() + "{{ l ~ '' }}",
         list + "{{ l|join }}",
+        in_loop("{% set ns.x = ns.x.replace('a', ns.x, 9) %}"),
+        in_loop("{% set ns.x = ns.x|replace('a', ns.x, 9) %}"),
+        in_loop("{% set ns.x = ns.x|e|replace('a', '<<')|e ~ ns.x %}"),
+        in_loop("{% set ns.x = ns.x|indent(ns.x, true, true) %}"),
+        in_loop("{% set ns.x = ns.x|indent(width=ns.x, first=true) %}"),
+        in_loop("{% set ns.x = ns.x.partition('b')|join('abab') ~ ns.x %}"),
+        in_loop("{% set ns.x = dict(a=ns.x, b=ns.x)|string %}"),
+        "{% macro f() %}{% for i in range(9999) %}{{ caller() }}{% endfor %}{% endmacro %}\
+         {% call f() %}{% call f() %}{{ 'abcdefgh' * 99 }}{% endcall %}{% endcall %}"
+            .to_owned(),
     ];
     for case in cases {
         let shown: String = case.chars().take(120).collect();
@@ -163,6 +208,54 @@ fn endless_expressions_are_refused_before_the_stack_ends() {
     let deep = "{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% for j in range(1000) %}\
                 {% set ns.x = [ns.x] %}{% endfor %}{% endfor %}";
     assert!(render(deep).expect_err("deep").to_string().contains("nested too deeply"));
+}
+
+#[test]
+fn endless_recursion_and_pythons_internals_are_errors() {
+    for text in [
+        "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
+        "{% macro f() %}{% call f() %}x{% endcall %}{% endmacro %}{{ f() }}",
+        "{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{{ g() }}",
+        "{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}",
+        "{% set ns = namespace() %}{% set ns.me = [ns] %}{{ ns|tojson }}{{ ns.me == ns.me }}\
+         {{ ns.me[0].me[0]|string }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.__len__() }}",
+        "{{ namespace.__init__.__globals__ }}",
+        "{{ raise_exception.__code__.co_consts }}",
+        "{{ self._TemplateReference__context }}{{ self.x() }}",
+        "{% include '/etc/passwd' %}",
+        "{% import '/etc/passwd' as x %}",
+        "{% extends '/etc/passwd' %}",
+        "{{ 'x'.center(99999999999) }}",
+        "{{ 'x'.zfill(-1) }}",
+        "{{ 'x'.rsplit('') }}",
+        "{{ dict([1]) }}",
+        "{{ [].append(1) }}{{ {}.update(a=1) }}{{ messages.clear() }}",
+    ] {
+        let error = render(text).expect_err(text).to_string();
+        assert!(error.contains("chat_template.jinja"), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_message_keeps_the_order_of_its_fields_and_has_no_others() {
+    for (text, expected) in [
+        (r#"{"role": "a", "content": "b"}"#, "role content "),
+        (r#"{"name": "c", "content": "b", "role": "a"}"#, "name content role "),
+        (r#"{"role": "a", "tool_calls": []}"#, "role tool_calls "),
+        (r#"{"role": "a", "content": null}"#, "role content "),
+    ] {
+        let message: Message = serde_json::from_str(text).expect("a message");
+        let options = RenderOptions::default();
+        let keys = template("{% for k in messages[0] %}{{ k }} {% endfor %}").expect("valid");
+        assert_eq!(keys.render(std::slice::from_ref(&message), &options), Ok(expected.into()));
+        let back: Value = serde_json::from_str(text).expect("JSON");
+        assert_eq!(serde_json::to_string(&message).ok(), serde_json::to_string(&back).ok());
+    }
+    for text in [r#"{"content": "a"}"#, r#"{"role": 1}"#, "[]"] {
+        serde_json::from_str::<Message>(text).expect_err(text);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 mod bench;
 mod bench_load;
 mod bench_sim;
+mod convert;
 mod model;
 mod sampling;
 mod scheduling;
@@ -22,6 +23,7 @@ use pelton_model::KvDtype;
 pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
 pub(crate) use bench_load::BenchLoadArgs;
 pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
+pub(crate) use convert::ConvertArgs;
 use model::kv_dtype_parser;
 pub(crate) use model::{ComputeArg, ModelArgs};
 pub(crate) use sampling::SamplingArgs;
@@ -66,7 +68,7 @@ Examples:
 
 Where MODEL may point:
   a folder     config.json, *.safetensors, tokenizer.json (the layout of the Hugging Face hub)
-  a file       anything.gguf
+  a file       anything.gguf, or any part of a split one
   an id        owner/name, downloaded into the hub cache (HF_HOME, HF_ENDPOINT, HF_TOKEN,
                HF_HUB_OFFLINE are respected) and verified
   nothing      the story-teller inside the binary
@@ -103,6 +105,9 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     /// Tell what a model is: architecture, size, memory, tokenizer
     Inspect(InspectArgs),
+    /// Write a model as a GGUF file: from a folder, in another format, in several parts
+    #[command(after_help = convert::HELP_END)]
+    Convert(ConvertArgs),
     /// Print raw logits as JSON lines, to compare with another implementation
     Logits(LogitsArgs),
     /// Turn lines of JSON strings into token ids and back

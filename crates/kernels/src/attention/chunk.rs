@@ -4,7 +4,7 @@
 //! flat rows    row 0 head 0 | row 0 head 1 | .. | row 1 head 0 | ..       q: [n_flat][head_dim]
 //! scores       |16 spare|256 positions of the chunk|16 spare|             one such line per flat row
 //!
-//! 1. scores    of every position that a row sees                            (score.rs)
+//! 1. scores    of every position that a row sees; its slope, if any          (score.rs)
 //! 2. softmax   per flat row, over its visible positions [low, high)         (softmax.rs)
 //! 3. values    weighted and added, positions ascending                      (weigh.rs)
 //! ```
@@ -32,7 +32,7 @@ use half::{bf16, f16};
 
 use super::CHUNK;
 use super::merge::State;
-use super::score::{KeyGroup, score, score_path};
+use super::score::{KeyGroup, add_slope, score, score_path};
 use super::softmax::softmax;
 use super::tree::{Path, Tree};
 use super::weigh::{scale_weights, weigh_path, weigh_tile};
@@ -59,6 +59,8 @@ pub(super) struct Chunk<'a, T> {
     pub(super) window: Option<usize>,
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
+    /// Slopes of the heads of the group.
+    pub(super) slopes: Option<&'a [f32]>,
     /// The layer's pages.
     pub(super) pages: &'a [T],
     pub(super) shape: &'a KvShape,
@@ -174,6 +176,12 @@ fn chunk<S: Simd, T: KvElement>(
     for flat in 0..n_flat {
         let line = &mut scores[flat * SCORE_LINE..(flat + 1) * SCORE_LINE];
         let (low, high) = chunk.visible(flat);
+        if let Some(slopes) = chunk.slopes {
+            let row = flat / chunk.group;
+            let end = chunk.tree.map_or(chunk.position + row + 1, |tree| tree.end(row));
+            let distance = (end - 1) as f32 - chunk.start as f32;
+            add_slope(slopes[flat % chunk.group], distance, &mut line[LANES..], low..high);
+        }
         (out.max[flat], out.sum[flat]) = softmax(s, chunk.softcap, line, low, high);
     }
     if T::HAS_SCALES {

@@ -57,6 +57,9 @@ pub struct AttentionInput<'a> {
     pub window: Option<usize>,
     /// `cap · tanh(score / cap)` after scaling.
     pub softcap: Option<f32>,
+    /// One slope per query head: `slope · (key position - query position)` is added to each score
+    /// after scaling, before the cap (ALiBi).
+    pub slopes: Option<&'a [f32]>,
     /// One logit per query head that takes part in the softmax of each row like a position with
     /// the value zero, neither scaled nor capped. In every window.
     pub sinks: Option<&'a [f32]>,
@@ -71,6 +74,9 @@ impl AttentionInput<'_> {
         assert_eq!(n_out % width, 0, "invariant: whole rows of out");
         if let Some(sinks) = self.sinks {
             assert_eq!(sinks.len(), self.n_heads, "invariant: one sink per query head");
+        }
+        if let Some(slopes) = self.slopes {
+            assert_eq!(slopes.len(), self.n_heads, "invariant: one slope per query head");
         }
         let mut row = 0;
         for seq in self.sequences {

@@ -4,7 +4,7 @@
 //! for each row (position p) and head:     keys of positions  max(0, p + 1 - window) ..= p
 //!   (M, Z, O) = (sink, 1, 0)              or (-inf, 0, 0) without sinks
 //!   for each chunk of 256 positions, ascending, fixed to multiples of 256:
-//!     s[t]  = softcap(scale · Σ_d q[d] k[t][d])         fused, d ascending           (score.rs)
+//!     s[t]  = softcap(scale · Σ_d q[d] k[t][d] + slope · (t - p))      fused, d ascending (score.rs)
 //!     m     = max s                 e[t] = exp(s[t] - m)                           (softmax.rs)
 //!     z     = Σ e[t]                                    position t in lane t % 16, then halving
 //!     o[d]  = Σ e[t] v[t][d]                            fused, t ascending           (weigh.rs)
@@ -70,7 +70,8 @@
 //! Milakov and Gimelshein, *Online normalizer calculation for softmax*, 2018; Dao et al.,
 //! *FlashAttention*, 2022, and *Flash-Decoding*, 2023 (the cut by chunks; ours is fixed); Kwon et
 //! al., *PagedAttention*, 2023; Miao et al., *SpecInfer*, 2023 (trees); Xiao et al., *Efficient
-//! Streaming Language Models with Attention Sinks*, 2023 (ours are learned logits).
+//! Streaming Language Models with Attention Sinks*, 2023 (ours are learned logits); Press, Smith and
+//! Lewis, *Train Short, Test Long*, 2022 (slopes).
 
 mod chunk;
 mod cut;

@@ -203,6 +203,8 @@ impl<T: KvElement> Step<'_, T> {
             window: self.input.window,
             scale: self.input.scale,
             softcap: self.input.softcap,
+            slopes: (self.input.slopes)
+                .map(|slopes| &slopes[kv_head * self.group..(kv_head + 1) * self.group]),
             pages: self.pages,
             shape: self.shape,
             block_table: sequence.block_table,

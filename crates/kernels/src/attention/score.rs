@@ -7,6 +7,7 @@
 //!                                         score = acc · scale                     f32 .. fp8
 //!                                         score = (acc · key scale[token]) · scale      int8
 //! ```
+//! with a slope:                           score = fma(slope, t - p, score)      t, p: positions
 //!
 //! A lane is a token: its score does not depend on what the other lanes hold, nor on where the line
 //! of scores takes it. That is why a key of a draft tree has one score for all rows that see it.
@@ -83,6 +84,15 @@ pub(super) fn score_path<S: Simd, T: KvElement>(
         }
         column += here.len();
         nodes = rest;
+    }
+}
+
+/// Adds the slope times the distance to the scores of `columns`; the query is `distance` columns
+/// from the chunk's start. Each score is its own, so the compiler may take as many lanes as it likes.
+#[inline(always)]
+pub(super) fn add_slope(slope: f32, distance: f32, line: &mut [f32], columns: Range<usize>) {
+    for (column, score) in columns.clone().zip(&mut line[columns]) {
+        *score = slope.mul_add(column as f32 - distance, *score);
     }
 }
 

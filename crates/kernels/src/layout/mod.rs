@@ -78,6 +78,21 @@ pub enum WeightLayout {
     Tq1,
     /// Ternary weights, four to a byte; GGUF `TQ2_0` rows.
     Tq2,
+    /// Codes of 3 bits into the values of GGUF `IQ1_S` and `IQ1_M`, odd scales per 16 weights.
+    ///
+    /// Rows of this and the next three are not those of a file. Blocks of 256 weights are an f16
+    /// `d` and 8 groups of 32: a byte with the scales of 16 weights each (`2 s + 1` with `s` in the
+    /// low and the high nibble), then the codes. Of 4 bits: 16 bytes, the first 16 weights low. Of
+    /// 3 bits: 8 bytes, of which byte `k` has bits 0 and 1 of the weights `k`, `k + 8`, `k + 16`
+    /// and `k + 24`, the first lowest, and 4 bytes, of which bit `b` of byte `k` is bit 2 of weight
+    /// `4 b + k`. The upper half of the codes are the negatives of the lower.
+    Iq1,
+    /// As [`Iq1`](Self::Iq1) with the values of GGUF `IQ2_XXS`, `IQ2_XS` and `IQ2_S`: 8, 25, 43.
+    Iq2,
+    /// Codes of 4 bits into the values of GGUF `IQ3_XXS`; one scale per 32 weights, the low nibble.
+    Iq3Xxs,
+    /// As [`Iq3Xxs`](Self::Iq3Xxs) with the values of GGUF `IQ3_S`.
+    Iq3S,
 }
 
 /// Evaluates `$body` with the type alias `$name` for the integer layout that `$layout` names, and
@@ -85,7 +100,8 @@ pub enum WeightLayout {
 macro_rules! with_int_layout {
     ($layout:expr, $name:ident => $body:expr, else $other:expr) => {
         with_int_layout!(@match $layout, $name => $body, else $other,
-            Q8G32 Int8Row Q4G32 Q4G32Min Q5G32 Q5G32Min Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs Mxfp4 Tq1 Tq2;
+            Q8G32 Int8Row Q4G32 Q4G32Min Q5G32 Q5G32Min Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs Mxfp4 Tq1 Tq2
+            Iq1 Iq2 Iq3Xxs Iq3S;
             Int4G32 = 1, Int4G64 = 2, Int4G128 = 4)
     };
     (@match $layout:expr, $name:ident => $body:expr, else $other:expr,
@@ -159,6 +175,10 @@ impl WeightLayout {
         Self::Mxfp4,
         Self::Tq1,
         Self::Tq2,
+        Self::Iq1,
+        Self::Iq2,
+        Self::Iq3Xxs,
+        Self::Iq3S,
     ];
 
     /// Short name, for logs and benches.
@@ -190,6 +210,10 @@ impl WeightLayout {
             Self::Mxfp4 => "mxfp4",
             Self::Tq1 => "tq1",
             Self::Tq2 => "tq2",
+            Self::Iq1 => "iq1",
+            Self::Iq2 => "iq2",
+            Self::Iq3Xxs => "iq3xxs",
+            Self::Iq3S => "iq3s",
         }
     }
 

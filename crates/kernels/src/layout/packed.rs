@@ -5,8 +5,8 @@
 //! lanes of a register, so no kernel ever adds across lanes. The drawings of the layouts stand in
 //! [`float`](super::float) and [`int`](super::int).
 //!
-//! Nothing is lost, and nothing grows but for the padding and the scales of two super-block layouts
-//! (2.8 and 2.3 %). Packing moves `2 * n_bytes` once per load, in parallel over panels.
+//! Nothing is lost, and nothing grows over its source rows but for the padding and the scales of two
+//! super-block layouts (2.8 and 2.3 %). Packing moves `2 * n_bytes` once per load, in parallel over panels.
 //!
 //! Considered and not taken (reasoned, not measured): scales of a panel in a stream of their own
 //! (aligned 64-byte weight loads, but a second stream per panel for the prefetcher); 32-output

@@ -41,6 +41,10 @@ mod tests {
             ("mxfp4", 0x4547_d28e_fde1_8c81),
             ("tq1", 0x6e63_5afe_a977_31c0),
             ("tq2", 0xc027_f616_1a99_83b3),
+            ("iq1", 0x19f5_efb2_40e8_9b36),
+            ("iq2", 0x19f5_efb2_40e8_9b36),
+            ("iq3xxs", 0x0af4_d4c7_68ee_0aab),
+            ("iq3s", 0x0af4_d4c7_68ee_0aab),
         ],
     );
 

@@ -28,6 +28,7 @@ fn half_offsets(layout: WeightLayout) -> &'static [usize] {
                 _ => &[0],
             }
         }
+        Iq1 | Iq2 | Iq3Xxs | Iq3S => &[0],
         Q4G32Min | Q5G32Min | Q4K | Q5K => &[0, 2],
         Q2K => &[80, 82],
         Q3K => &[108],

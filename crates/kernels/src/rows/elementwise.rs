@@ -1,8 +1,10 @@
-//! Sums of rows, and biases.
+//! Sums of rows, biases, factors and bounds.
 //!
 //! ```text
 //! add(x, y):       x[i] += y[i]              12 bytes, 1 operation per element
 //! add_bias(x, b):  x[r][i] += b[i]            8 bytes (the bias stays in cache)
+//! scale(x, f):     x[i] *= f                  8 bytes
+//! clamp(x, c):     x[i] = min(c, max(-c, x))  8 bytes; a NaN stays one
 //! ```
 //!
 //! No order to choose: each element is its own.
@@ -41,6 +43,33 @@ fn round_to_bf16<S: Simd>(s: S, x: &[f32], out: &mut [f32]) {
     }
 }
 
+/// `x *= factor`.
+#[inline(always)]
+fn scale<S: Simd>(s: S, x: &mut [f32], factor: f32) {
+    let (blocks, tail) = x.as_chunks_mut::<LANES>();
+    for x in blocks {
+        s.store(s.mul(s.load(x), s.splat(factor)), x);
+    }
+    for x in tail {
+        *x *= factor;
+    }
+}
+
+/// Brings `x` within `±most`.
+#[inline(always)]
+fn clamp<S: Simd>(s: S, x: &mut [f32], most: f32) {
+    let bound = |x: S::F| s.min(s.splat(most), s.max(s.splat(-most), x));
+    let (blocks, tail) = x.as_chunks_mut::<LANES>();
+    for x in blocks {
+        s.store(bound(s.load(x)), x);
+    }
+    if !tail.is_empty() {
+        s.store_part(bound(s.load_part(tail, 0.0)), tail);
+    }
+}
+
+shells! { pub(super) mod scale_shells = scale(x: &mut [f32], factor: f32) }
+shells! { pub(super) mod clamp_shells = clamp(x: &mut [f32], most: f32) }
 shells! { pub(super) mod round_to_bf16_shells = round_to_bf16(x: &[f32], out: &mut [f32]) }
 shells! { pub(super) mod add_shells = add(x: &mut [f32], y: &[f32]) }
 
@@ -57,6 +86,28 @@ impl Cpu {
         self.for_each_part(y.len(), 1, |range| {
             // SAFETY: tiles are disjoint; the kernels of a `Cpu` are available on this machine.
             unsafe { kernel(parts.part(range.clone()), &y[range]) };
+        });
+    }
+
+    /// `x *= factor`.
+    pub fn scale(&self, x: &mut [f32], factor: f32) {
+        let kernel = self.kernels.rows.scale;
+        let n = x.len();
+        let parts = Parts::new(x);
+        self.for_each_part(n, 1, |range| {
+            // SAFETY: tiles are disjoint; the kernels of a `Cpu` are available on this machine.
+            unsafe { kernel(parts.part(range), factor) };
+        });
+    }
+
+    /// Brings every element within `±most`.
+    pub fn clamp(&self, x: &mut [f32], most: f32) {
+        let kernel = self.kernels.rows.clamp;
+        let n = x.len();
+        let parts = Parts::new(x);
+        self.for_each_part(n, 1, |range| {
+            // SAFETY: tiles are disjoint; the kernels of a `Cpu` are available on this machine.
+            unsafe { kernel(parts.part(range), most) };
         });
     }
 
@@ -98,6 +149,27 @@ mod tests {
                 let mut got = x.clone();
                 cpu.add(&mut got, &y);
                 assert_eq!(bits(&got), bits(&expected), "{} at {n}", cpu.kernels.name);
+            }
+        }
+    }
+
+    #[test]
+    fn factors_and_bounds_are_those_of_the_elements_everywhere() {
+        let mut random = Random::new(7);
+        for n in [0, 1, 15, 17, 1000, 70_001] {
+            let mut x = random.normals(n);
+            if let Some(x) = x.last_mut() {
+                *x = f32::NAN;
+            }
+            let scaled: Vec<f32> = x.iter().map(|x| x * 0.3).collect();
+            let clamped: Vec<f32> = x.iter().map(|x| x.clamp(-0.5, 0.5)).collect();
+            for cpu in all_cpus() {
+                let mut got = x.clone();
+                cpu.scale(&mut got, 0.3);
+                assert_eq!(bits(&got), bits(&scaled), "{} at {n}", cpu.kernels.name);
+                got.copy_from_slice(&x);
+                cpu.clamp(&mut got, 0.5);
+                assert_eq!(bits(&got), bits(&clamped), "{} at {n}", cpu.kernels.name);
             }
         }
     }

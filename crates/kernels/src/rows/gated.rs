@@ -4,45 +4,21 @@
 //! gate_up  |--- gate [ffn] ---|--- up [ffn] ---|     one row, as the fused projection leaves it
 //! out      |--- act(gate) · up ---|
 //!
-//! silu(g)      = g / (1 + e⁻ᵍ)
-//! gelu_tanh(g) = ½ g (1 + tanh u) = g / (1 + e⁻²ᵘ)      u = √(2/π) (g + 0.044715 g³)
 //! ```
+//!
+//! The activations themselves are in `act.rs`.
 //!
 //! 12 bytes and about 20 operations (one exponential, one division) per element of `out`. Big rows
 //! are cut by columns too, so that a single decoding row of 14,336 is shared by the team.
-//!
-//! Tried and dropped: `gelu_tanh` through `tanh` (one more cancellation, no faster).
 
+use super::act::{GatedAct, gelu, gelu_tanh, quick_gelu, relu, relu_squared, silu};
 use super::lanes::{LANES, Simd};
-use super::math::times_sigmoid;
 use super::shells;
 use crate::Cpu;
 use crate::activations::Activations;
 
-/// Activation of the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GatedAct {
-    /// `g / (1 + e⁻ᵍ)`, also called swish: Llama, Mistral, Qwen.
-    Silu,
-    /// The tanh form of GELU: Gemma.
-    GeluTanh,
-}
-
-#[inline(always)]
-fn silu<S: Simd>(s: S, g: S::F) -> S::F {
-    times_sigmoid(s, g, g)
-}
-
-#[inline(always)]
-fn gelu_tanh<S: Simd>(s: S, g: S::F) -> S::F {
-    // 2 √(2/π), and 0.044715 times that.
-    const A: f32 = 1.595_769;
-    const B: f32 = 0.071_354_814;
-    let square = s.mul(g, g);
-    let twice_u = s.mul(g, s.fma(square, s.splat(B), s.splat(A)));
-    times_sigmoid(s, g, twice_u)
-}
+/// From gate and up, their product.
+pub(super) type Kernel = unsafe fn(&[f32], &[f32], &mut [f32]);
 
 macro_rules! gated {
     ($name:ident, $act:ident, $shells:ident) => {
@@ -65,6 +41,10 @@ macro_rules! gated {
 }
 gated!(silu_mul, silu, silu_mul_shells);
 gated!(gelu_tanh_mul, gelu_tanh, gelu_tanh_mul_shells);
+gated!(gelu_mul, gelu, gelu_mul_shells);
+gated!(quick_gelu_mul, quick_gelu, quick_gelu_mul_shells);
+gated!(relu_mul, relu, relu_mul_shells);
+gated!(relu_squared_mul, relu_squared, relu_squared_mul_shells);
 
 impl Cpu {
     /// `act(gate) · up` for each row, in the forms of `out`.
@@ -79,10 +59,7 @@ impl Cpu {
     pub fn gated_mul(&self, act: GatedAct, gate_up: &[f32], out: &mut Activations) {
         let ffn = out.width();
         assert!(gate_up.len().is_multiple_of(2 * ffn), "invariant: a gate and an up per output");
-        let kernel = match act {
-            GatedAct::Silu => self.kernels.rows.silu_mul,
-            GatedAct::GeluTanh => self.kernels.rows.gelu_tanh_mul,
-        };
+        let kernel = self.kernels.rows.gated[act as usize];
         /// Columns per item of work: a quarter of the first-level cache with its three rows.
         const COLUMNS: usize = 1024;
         let per_row = ffn.div_ceil(COLUMNS);
@@ -138,7 +115,7 @@ mod tests {
             for (x, &bad) in gate_up.iter_mut().step_by(5).zip(&hostile) {
                 *x = bad;
             }
-            for act in [GatedAct::Silu, GatedAct::GeluTanh] {
+            for act in GatedAct::ALL {
                 let run = |cpu: &Cpu| {
                     let mut out = Activations::new(ffn, Forms::F32);
                     cpu.gated_mul(act, &gate_up, &mut out);

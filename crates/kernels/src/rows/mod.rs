@@ -1,4 +1,4 @@
-//! Operations on rows of activations: norms, adds, gated activations, rotary embedding, argmax.
+//! Operations on rows of activations: norms, adds, activations, rotary embedding, argmax.
 //!
 //! ```text
 //! op (a method of `Cpu`)   checks shapes, cuts big inputs into tiles for the team
@@ -14,10 +14,12 @@
 //! Element-wise results cannot depend on the cut. Reductions run within one row and one thread,
 //! element `i` in lane `i % 16`, lanes summed by halving.
 
+mod act;
 mod argmax;
 mod elementwise;
 mod gated;
 pub(crate) mod lanes;
+mod layer_norm;
 pub(crate) mod math;
 mod norm;
 mod rope;
@@ -29,7 +31,7 @@ use std::ops::Range;
 
 use crate::Cpu;
 
-pub use gated::GatedAct;
+pub use act::GatedAct;
 pub use norm::HeadLayout;
 pub use rope::RopeLayout;
 
@@ -51,8 +53,15 @@ pub(crate) struct Table {
     scale_by: unsafe fn(&[f32], f32, &[f32], &mut [f32]),
     head_rms_norm: unsafe fn(&mut [f32], &[f32], f32),
     add: unsafe fn(&mut [f32], &[f32]),
-    silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
-    gelu_tanh_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
+    scale: unsafe fn(&mut [f32], f32),
+    clamp: unsafe fn(&mut [f32], f32),
+    moments: unsafe fn(&[f32], f32) -> [f32; 2],
+    normalize: layer_norm::Normalize,
+    head_layer_norm: unsafe fn(&mut [f32], usize, &[f32], f32),
+    /// By [`GatedAct`].
+    gated: [gated::Kernel; GatedAct::ALL.len()],
+    /// By [`GatedAct`].
+    plain: [act::Kernel; GatedAct::ALL.len()],
     rope_halves: unsafe fn(&mut [f32], &[f32]),
     rope_pairs: unsafe fn(&mut [f32], &[f32]),
     argmax: unsafe fn(&[f32]) -> usize,
@@ -68,8 +77,27 @@ macro_rules! table {
             scale_by: norm::scale_by_shells::$shell,
             head_rms_norm: norm::head_rms_norm_shells::$shell,
             add: elementwise::add_shells::$shell,
-            silu_mul: gated::silu_mul_shells::$shell,
-            gelu_tanh_mul: gated::gelu_tanh_mul_shells::$shell,
+            scale: elementwise::scale_shells::$shell,
+            clamp: elementwise::clamp_shells::$shell,
+            moments: layer_norm::moments_shells::$shell,
+            normalize: layer_norm::normalize_shells::$shell,
+            head_layer_norm: layer_norm::head_layer_norm_shells::$shell,
+            gated: [
+                gated::silu_mul_shells::$shell,
+                gated::gelu_tanh_mul_shells::$shell,
+                gated::gelu_mul_shells::$shell,
+                gated::quick_gelu_mul_shells::$shell,
+                gated::relu_mul_shells::$shell,
+                gated::relu_squared_mul_shells::$shell,
+            ],
+            plain: [
+                act::silu_shells::$shell,
+                act::gelu_tanh_shells::$shell,
+                act::gelu_shells::$shell,
+                act::quick_gelu_shells::$shell,
+                act::relu_shells::$shell,
+                act::relu_squared_shells::$shell,
+            ],
             rope_halves: rope::halves_shells::$shell,
             rope_pairs: rope::pairs_shells::$shell,
             argmax: argmax::argmax_shells::$shell,

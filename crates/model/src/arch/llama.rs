@@ -1,6 +1,6 @@
 //! Llama (Touvron et al., 2023): the baseline from which other files start.
 
-use super::{Arch, ArchSpec, GatedMlp, GgufRows, Gqa, LayerSpec, Mixer, Mlp};
+use super::{Arch, ArchSpec, GatedMlp, Gqa, LayerSpec, Mixer, Mlp, NormKind, Stored, Wiring};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
@@ -8,8 +8,10 @@ pub(super) const ARCH: Arch = Arch {
     names: &["LlamaForCausalLM"],
     model_types: &["llama"],
     gguf_names: &["llama"],
-    gguf_rows: GgufRows::Interleaved,
+    gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
+    is_exported: true,
     spec,
+    ..Arch::PLAIN
 };
 
 pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
@@ -21,7 +23,12 @@ pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
             head_dim: cfg.head_dim,
             qkv_bias: attention_bias,
             out_bias: attention_bias,
-            qk_norm: false,
+            qk_norm: None,
+            clip: None,
+            rope: Some(0),
+            alibi: None,
+            scale: (cfg.head_dim as f32).sqrt().recip(),
+            softcap: None,
             window: None,
         }),
         mlp: Mlp::Gated(GatedMlp {
@@ -29,14 +36,21 @@ pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
             act: cfg.hidden_act,
             bias: cfg.mlp_bias,
         }),
+        wiring: Wiring::PRE,
     };
     Ok(ArchSpec {
         hidden_size: cfg.hidden_size,
         vocab_size: cfg.vocab_size,
         max_context: cfg.max_position_embeddings,
+        norm: NormKind::Rms,
         norm_eps: cfg.rms_norm_eps,
-        rope: cfg.rope.clone(),
+        ropes: vec![cfg.rope.clone()],
+        positions: None,
+        embedding_scale: 1.0,
+        embedding_norm: false,
         layers: vec![layer; cfg.num_hidden_layers],
+        logit_scale: 1.0,
+        head_bias: false,
         logit_softcap: cfg.final_logit_softcapping,
         tied_embeddings: cfg.tie_word_embeddings,
         bos_token: cfg.bos_token,

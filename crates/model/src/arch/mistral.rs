@@ -1,6 +1,6 @@
 //! Mistral 7B (Jiang et al., 2023): Llama with a sliding attention window in every layer.
 
-use super::{Arch, ArchSpec, GgufRows, Mixer, llama};
+use super::{Arch, ArchSpec, Stored, llama};
 use crate::config::{HfConfig, Window};
 use crate::fields::ConfigError;
 
@@ -9,8 +9,10 @@ pub(super) const ARCH: Arch = Arch {
     model_types: &["mistral"],
     // Converters write these checkpoints as `llama`; some name them.
     gguf_names: &["mistral"],
-    gguf_rows: GgufRows::Interleaved,
+    gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
+    is_exported: true,
     spec,
+    ..Arch::PLAIN
 };
 
 /// The window of a config that does not mention one.
@@ -19,7 +21,7 @@ const DEFAULT_WINDOW: usize = 4096;
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     for layer in &mut spec.layers {
-        let Mixer::Gqa(gqa) = &mut layer.mixer;
+        let gqa = layer.gqa_mut();
         gqa.window = match cfg.sliding_window {
             Window::Absent => Some(DEFAULT_WINDOW),
             Window::Off => None,

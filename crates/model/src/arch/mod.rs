@@ -7,16 +7,51 @@
 //! **Architecture invariant:** quirks of a checkpoint (permuted or fused projections, norms stored
 //! minus one, scaled embeddings) are undone while loading, never in `forward`.
 
+mod arcee;
+mod bloom;
+mod cohere;
+mod cohere2;
+mod exaone4;
+mod falcon;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod glm;
+mod glm4;
+mod gpt2;
+mod gpt_bigcode;
+mod gpt_neox;
+mod gptj;
+mod granite;
+mod helium;
+mod internlm2;
+mod internlm3;
 mod llama;
+mod minicpm;
+mod ministral;
 mod mistral;
+mod nemotron;
+mod olmo;
+mod olmo2;
+mod olmo3;
+mod opt;
+mod phi;
+mod phi3;
 mod qwen2;
 mod qwen3;
+mod seed_oss;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
+mod stored;
 
 use pelton_base::TokenId;
 
-use crate::config::HfConfig;
+use crate::config::{HfConfig, Window};
 use crate::fields::ConfigError;
 use crate::rope::RopeSpec;
+
+pub(crate) use stored::{Fused, Part, Stored};
 
 /// What the decoder needs to know to build one model.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,14 +62,26 @@ pub struct ArchSpec {
     pub vocab_size: usize,
     /// Longest sequence served, in tokens.
     pub max_context: usize,
-    /// Added to the mean square in every RMS norm.
+    /// What norms do, those of q and k excepted.
+    pub norm: NormKind,
+    /// Added to the mean square or variance in every norm.
     pub norm_eps: f32,
-    /// Rotary embedding, the same in every layer.
-    pub rope: RopeSpec,
+    /// Rotary embeddings that layers choose from; none in models with other positions.
+    pub ropes: Vec<RopeSpec>,
+    /// Learned embeddings of positions, added to those of tokens.
+    pub positions: Option<LearnedPositions>,
+    /// Factor of the embeddings of tokens.
+    pub embedding_scale: f32,
+    /// Whether embeddings are normed before the first layer.
+    pub embedding_norm: bool,
     /// One entry per decoder layer, so that mixed stacks need no special case.
     pub layers: Vec<LayerSpec>,
+    /// Factor of the logits, before the cap.
+    pub logit_scale: f32,
     /// `tanh` soft cap on the logits, or `None`.
     pub logit_softcap: Option<f32>,
+    /// Whether the output head carries a bias.
+    pub head_bias: bool,
     /// Whether the output head shares the embedding table.
     pub tied_embeddings: bool,
     /// Token put before a text, if the model was trained with one.
@@ -43,13 +90,79 @@ pub struct ArchSpec {
     pub eos_tokens: Vec<TokenId>,
 }
 
-/// One decoder layer: a sequence mixer and a channel mixer, each after a norm.
+/// A table of one learned vector per position.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LearnedPositions {
+    /// Rows of the table.
+    pub n_rows: usize,
+    /// Row of position 0.
+    pub first_row: usize,
+}
+
+/// What a norm does to a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NormKind {
+    /// Divides by the root of the mean square (Zhang and Sennrich, 2019); has a weight.
+    Rms,
+    /// Takes off the mean and divides by the standard deviation (Ba et al., 2016).
+    Layer {
+        /// Whether there is a weight.
+        weight: bool,
+        /// Whether there is a bias.
+        bias: bool,
+    },
+}
+
+/// One decoder layer: a sequence mixer and a channel mixer on a residual stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
     /// Mixes information across positions.
     pub mixer: Mixer,
     /// Mixes information across channels.
     pub mlp: Mlp,
+    /// How the two read from the residual stream and add to it.
+    pub wiring: Wiring,
+}
+
+/// How mixers read from the residual stream `x` and add to it.
+///
+/// ```text
+/// sequential   x += post(attention(pre(x)));   x += post(mlp(pre(x)))
+/// parallel     x += post(attention(pre(x))) + post(mlp(pre(x)))
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wiring {
+    /// Whether a mixer's input is normed.
+    pub pre_norm: bool,
+    /// Whether a mixer's output is normed before it is added.
+    pub post_norm: bool,
+    /// Whether one mixer sees what the other added.
+    pub residual: Residual,
+    /// Factor of what a mixer adds.
+    pub scale: f32,
+}
+
+/// Whether the channel mixer sees what the sequence mixer added.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Residual {
+    /// It does.
+    Sequential,
+    /// It does not, and reads the norm that attention reads.
+    ParallelOneNorm,
+    /// It does not, and has a norm of its own.
+    ParallelTwoNorms,
+}
+
+impl Wiring {
+    /// A norm before each mixer, one after the other: Llama and most others.
+    pub const PRE: Self =
+        Self { pre_norm: true, post_norm: false, residual: Residual::Sequential, scale: 1.0 };
+
+    /// Norms before and after each mixer: Gemma 2, GLM-4.
+    pub const SANDWICH: Self = Self { post_norm: true, ..Self::PRE };
+
+    /// Norms after each mixer alone: OLMo 2.
+    pub const POST: Self = Self { pre_norm: false, ..Self::SANDWICH };
 }
 
 /// Sequence mixers. A new family of attention is a new variant.
@@ -73,10 +186,32 @@ pub struct Gqa {
     pub qkv_bias: bool,
     /// Whether the output projection carries a bias.
     pub out_bias: bool,
-    /// Whether q and k are RMS-normalised per head before RoPE.
-    pub qk_norm: bool,
+    /// Norm of q and k before RoPE.
+    pub qk_norm: Option<QkNorm>,
+    /// Bound on the absolute value of q, k and v as they are projected.
+    pub clip: Option<f32>,
+    /// Which of the spec's rotary embeddings rotates q and k, or `None` where none does.
+    pub rope: Option<usize>,
+    /// Factor of the slope of each head by which scores fall with distance (ALiBi), or `None` where
+    /// they do not.
+    pub alibi: Option<f32>,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// `tanh` soft cap on the scores, or `None`.
+    pub softcap: Option<f32>,
     /// Attention window in tokens, the token itself included, or `None` for full causal attention.
     pub window: Option<usize>,
+}
+
+/// Norms of q and k.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum QkNorm {
+    /// RMS of each head, one weight for all: Qwen3, Gemma 3.
+    HeadRms,
+    /// RMS over all heads together: OLMo 2.
+    WholeRms,
+    /// Layer norm without bias of each head, which has a weight of its own: Cohere, StableLM.
+    HeadLayer,
 }
 
 /// Channel mixers.
@@ -85,6 +220,19 @@ pub struct Gqa {
 pub enum Mlp {
     /// `down(act(gate(x)) * up(x))`.
     Gated(GatedMlp),
+    /// `down(act(up(x)))`.
+    Plain(PlainMlp),
+}
+
+/// A two-layer perceptron without a gate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlainMlp {
+    /// Width of the hidden layer, in elements.
+    pub intermediate_size: usize,
+    /// Activation of the hidden layer.
+    pub act: Act,
+    /// Whether both projections carry a bias.
+    pub bias: bool,
 }
 
 /// A gated two-layer perceptron (Shazeer, 2020).
@@ -106,6 +254,14 @@ pub enum Act {
     Silu,
     /// `tanh` approximation of GELU.
     GeluTanh,
+    /// GELU by the error function.
+    Gelu,
+    /// `x * sigmoid(1.702 x)`.
+    QuickGelu,
+    /// `max(x, 0)`.
+    Relu,
+    /// `max(x, 0)` squared.
+    ReluSquared,
 }
 
 impl LayerSpec {
@@ -115,10 +271,56 @@ impl LayerSpec {
         gqa
     }
 
-    /// The layer's perceptron.
-    pub fn gated_mlp(&self) -> &GatedMlp {
-        let Mlp::Gated(mlp) = &self.mlp;
-        mlp
+    pub(crate) fn gqa_mut(&mut self) -> &mut Gqa {
+        let Mixer::Gqa(gqa) = &mut self.mixer;
+        gqa
+    }
+}
+
+impl Mlp {
+    /// Width of the hidden layer, in elements.
+    pub fn intermediate_size(&self) -> usize {
+        match self {
+            Self::Gated(mlp) => mlp.intermediate_size,
+            Self::Plain(mlp) => mlp.intermediate_size,
+        }
+    }
+
+    /// Elements of all matrices, in a model of this width.
+    pub fn n_weights(&self, hidden_size: usize) -> usize {
+        let n_matrices = match self {
+            Self::Gated(_) => 3,
+            Self::Plain(_) => 2,
+        };
+        n_matrices * hidden_size * self.intermediate_size()
+    }
+}
+
+impl ArchSpec {
+    /// Windows in the layers that the config lists, or in those that the family has them in.
+    pub(crate) fn set_windows(&mut self, cfg: &HfConfig, is_usual: impl Fn(usize) -> bool) {
+        for (i, layer) in self.layers.iter_mut().enumerate() {
+            let has_window =
+                cfg.sliding_layers.as_ref().map_or_else(|| is_usual(i), |list| list[i]);
+            layer.gqa_mut().window = match cfg.sliding_window {
+                Window::Tokens(n) if has_window => Some(n),
+                _ => None,
+            };
+        }
+    }
+
+    /// Perceptrons without a gate in all layers.
+    pub(crate) fn set_plain_mlp(&mut self, cfg: &HfConfig, bias: bool) {
+        let (intermediate_size, act) = (cfg.intermediate_size, cfg.hidden_act);
+        for layer in &mut self.layers {
+            layer.mlp = Mlp::Plain(PlainMlp { intermediate_size, act, bias });
+        }
+    }
+
+    /// Longest context that the positions reach, in tokens; at least what is served by default.
+    pub fn longest_context(&self) -> usize {
+        let ropes = self.ropes.iter().map(RopeSpec::longest_context);
+        ropes.fold(self.max_context, usize::max)
     }
 }
 
@@ -139,25 +341,28 @@ impl Gqa {
     }
 }
 
-/// How GGUF files of an architecture store the rows of the q and k projections.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum GgufRows {
-    /// As Hugging Face does: the halves of a head one after the other.
-    HalfSplit,
-    /// Permuted for rotation of neighbouring pairs; undone by the loader.
-    Interleaved,
-}
-
-/// Registry entry: the names a checkpoint may declare, and how to read its config.
+/// Registry entry: the names a checkpoint may declare, and how to read its files.
 #[derive(Debug)]
 pub struct Arch {
     /// Values of `architectures[0]` in `config.json` that select this entry.
     pub names: &'static [&'static str],
     /// Values of `model_type` in `config.json`, used where `architectures` is missing.
     pub model_types: &'static [&'static str],
-    /// Values of `general.architecture` in GGUF metadata that select this entry.
+    /// Values of `general.architecture` in GGUF metadata that select this entry; none where such
+    /// files are not read.
     pub gguf_names: &'static [&'static str],
-    pub(crate) gguf_rows: GgufRows,
+    /// Fields of `config.json` that the family spells in its own way: the usual name, and its own.
+    pub(crate) spellings: &'static [(&'static str, &'static str)],
+    /// Fields that configs of the family may leave out.
+    pub(crate) defaults: &'static [(&'static str, Preset)],
+    /// Whether a part of each head may be rotated and the rest left alone.
+    pub(crate) partial_rotary: bool,
+    /// How Hugging Face folders store the tensors.
+    pub(crate) hf: Stored,
+    /// How GGUF files store the tensors.
+    pub(crate) gguf: Stored,
+    /// Whether models of this family are written as GGUF files, too.
+    pub is_exported: bool,
     /// Builds the spec.
     ///
     /// # Errors
@@ -166,8 +371,77 @@ pub struct Arch {
     pub spec: fn(&HfConfig) -> Result<ArchSpec, ConfigError>,
 }
 
+/// What a field is where the config does not say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Preset {
+    Text(&'static str),
+    Number(f64),
+    Flag(bool),
+    /// So many times `hidden_size`.
+    TimesHidden(u64),
+}
+
+impl Arch {
+    /// Whether matrices that a checkpoint's method quantized are read: not where the family stores
+    /// its matrices transposed, for methods differ in what they make of these.
+    pub fn reads_quantized(&self) -> bool {
+        !self.hf.is_transposed
+    }
+
+    /// The entry of a family without quirks; the other entries are variants of it.
+    pub(crate) const PLAIN: Self = Self {
+        names: &[],
+        model_types: &[],
+        gguf_names: &[],
+        spellings: &[],
+        defaults: &[],
+        partial_rotary: false,
+        hf: Stored::HF,
+        gguf: Stored::GGUF,
+        is_exported: false,
+        spec: llama::spec,
+    };
+}
+
 /// Every supported architecture. Conformance tests iterate over this table.
-pub static ARCHS: &[Arch] = &[llama::ARCH, mistral::ARCH, qwen2::ARCH, qwen3::ARCH];
+pub static ARCHS: &[Arch] = &[
+    arcee::ARCH,
+    bloom::ARCH,
+    cohere::ARCH,
+    cohere2::ARCH,
+    exaone4::ARCH,
+    falcon::ARCH,
+    gemma::ARCH,
+    gemma2::ARCH,
+    gemma3::ARCH,
+    glm::ARCH,
+    glm4::ARCH,
+    gpt2::ARCH,
+    gpt_bigcode::ARCH,
+    gpt_neox::ARCH,
+    gptj::ARCH,
+    granite::ARCH,
+    helium::ARCH,
+    internlm2::ARCH,
+    internlm3::ARCH,
+    llama::ARCH,
+    minicpm::ARCH,
+    ministral::ARCH,
+    mistral::ARCH,
+    nemotron::ARCH,
+    olmo::ARCH,
+    olmo2::ARCH,
+    olmo3::ARCH,
+    opt::ARCH,
+    phi::ARCH,
+    phi3::ARCH,
+    qwen2::ARCH,
+    qwen3::ARCH,
+    seed_oss::ARCH,
+    smollm3::ARCH,
+    stablelm::ARCH,
+    starcoder2::ARCH,
+];
 
 /// Finds the architecture that a `config.json` declares.
 pub fn find(name: &str) -> Option<&'static Arch> {
@@ -210,7 +484,7 @@ mod tests {
             let text = format!(
                 r#"{{"architectures": ["{name}"], "hidden_size": 64, "intermediate_size": 128,
                     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-                    "head_dim": 16, "vocab_size": 256, "max_position_embeddings": 128}}"#
+                    "head_dim": 16, "rotary_dim": 8, "vocab_size": 256, "max_position_embeddings": 128}}"#
             );
             let config = parse_config(text.as_bytes()).expect("well-formed");
             let spec = (arch.spec)(&config).expect(name);

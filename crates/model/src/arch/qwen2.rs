@@ -1,6 +1,6 @@
 //! Qwen2 and Qwen2.5 (Yang et al., 2024): Llama with a bias on q, k and v.
 
-use super::{Arch, ArchSpec, GgufRows, Mixer, llama};
+use super::{Arch, ArchSpec, llama};
 use crate::config::{HfConfig, Window};
 use crate::fields::ConfigError;
 
@@ -8,14 +8,15 @@ pub(super) const ARCH: Arch = Arch {
     names: &["Qwen2ForCausalLM"],
     model_types: &["qwen2"],
     gguf_names: &["qwen2"],
-    gguf_rows: GgufRows::HalfSplit,
+    is_exported: true,
     spec,
+    ..Arch::PLAIN
 };
 
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     for layer in &mut spec.layers {
-        let Mixer::Gqa(gqa) = &mut layer.mixer;
+        let gqa = layer.gqa_mut();
         gqa.qkv_bias = true;
         gqa.out_bias = false;
     }
@@ -31,7 +32,7 @@ pub(super) fn set_windows(spec: &mut ArchSpec, cfg: &HfConfig) {
         return;
     }
     for (i, layer) in spec.layers.iter_mut().enumerate() {
-        let Mixer::Gqa(gqa) = &mut layer.mixer;
+        let gqa = layer.gqa_mut();
         let is_sliding = match &cfg.sliding_layers {
             Some(sliding_layers) => sliding_layers[i],
             None => i >= cfg.max_window_layers,

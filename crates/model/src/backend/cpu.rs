@@ -14,11 +14,12 @@ use pelton_kernels::{
     LAYOUT_VERSION, MatmulOutput, PackedMatrix, RopeLayout, StayAwake, Storage, StoreKv,
     StridedRows, WeightLayout,
 };
+use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
 
-use super::{AttentionOp, Backend, GatedMlpWeights, Linear, Norm, PackedBytes, PackedForm, Step};
-use crate::arch::{Act, Gqa};
+use super::{AttentionOp, Backend, Head, Linear, MlpWeights, Norm, PackedBytes, PackedForm, Step};
+use crate::arch::{Act, Gqa, QkNorm};
 use crate::comm::{CommError, Communicator};
 use crate::decoder::Decoder;
 use crate::rope::RopeTable;
@@ -27,14 +28,26 @@ use crate::rope::RopeTable;
 #[derive(Debug)]
 pub struct CpuBackend {
     cpu: Cpu,
-    /// A layer's input in the forms that its matrices read, where its buffer has floats alone.
-    input: Activations,
-    gate_up: Vec<f32>,
+    /// A layer's input as its matrices read it, where its buffer has floats alone.
+    input: Input,
+    /// A perceptron's hidden layer before the activation.
+    hidden: Vec<f32>,
     activated: Activations,
-    /// `[m, head_dim]`: cosines and sines of this step's positions.
-    cos_sin: Vec<f32>,
+    /// `[m, rotary_dim]` for each rotary embedding: cosines and sines of this step's positions.
+    cos_sin: Vec<Vec<f32>>,
     /// Held during a step: one wake for all its operations.
     awake: Option<StayAwake>,
+}
+
+/// Scratch rows of a layer's input.
+#[derive(Debug)]
+struct Input {
+    /// In the forms that a matrix reads.
+    forms: Activations,
+    /// Floats in the order that a matrix wants.
+    ordered: Vec<f32>,
+    /// A product that is added to another.
+    sum: Vec<f32>,
 }
 
 impl CpuBackend {
@@ -42,8 +55,12 @@ impl CpuBackend {
     pub fn new(cpu: Cpu) -> Self {
         Self {
             cpu,
-            input: Activations::new(1, Forms::F32),
-            gate_up: Vec::new(),
+            input: Input {
+                forms: Activations::new(1, Forms::F32),
+                ordered: Vec::new(),
+                sum: Vec::new(),
+            },
+            hidden: Vec::new(),
             activated: Activations::new(1, Forms::F32),
             cos_sin: Vec::new(),
             awake: None,
@@ -92,20 +109,80 @@ fn in_forms<'a>(
     scratch
 }
 
+/// The forms of activations that a layer is handed: floats where it takes them in another order.
+fn handed_to(cpu: &Cpu, linear: &Linear<CpuBackend>) -> Forms {
+    if linear.is_reordered() { Forms::F32 } else { read_by(cpu, &linear.parts) }
+}
+
+/// The elements `order` of the rows of `x`, in the forms that `weight` reads.
+fn in_order<'a>(
+    cpu: &Cpu,
+    weight: &PackedMatrix,
+    order: &[u32],
+    x: &Activations,
+    scratch: &'a mut Input,
+) -> &'a Activations {
+    scratch.ordered.clear();
+    for row in x.floats().chunks_exact(x.width()) {
+        scratch.ordered.extend(order.iter().map(|j| row[*j as usize]));
+    }
+    scratch.forms.reset(order.len(), read_by(cpu, [weight]));
+    cpu.write_rows(&scratch.ordered, &mut scratch.forms);
+    &scratch.forms
+}
+
+/// `y = x Wᵀ` where parts have other inputs than the layer; products of the same rows are added in
+/// the order of the parts.
+fn multiply_reordered(
+    cpu: &Cpu,
+    scratch: &mut Input,
+    linear: &Linear<CpuBackend>,
+    x: &Activations,
+    y: &mut [f32],
+) {
+    let (mut offset, mut end) = (0, 0);
+    let mut sum = std::mem::take(&mut scratch.sum);
+    for ((part, order), adds) in linear.parts.iter().zip(&linear.orders).zip(&linear.adds) {
+        if !adds {
+            offset = end;
+        }
+        end = offset + part.n();
+        let input = match order {
+            Some(order) => in_order(cpu, part, order, x, scratch),
+            None => in_forms(cpu, std::slice::from_ref(part), x, &mut scratch.forms),
+        };
+        if *adds {
+            sum.resize(input.n_rows() * part.n(), 0.0);
+            let output = MatmulOutput { data: &mut sum, stride: part.n(), offset: 0 };
+            cpu.matmul(part, input, output);
+            for (y, sum) in y.chunks_exact_mut(linear.n).zip(sum.chunks_exact(part.n())) {
+                y[offset..end].iter_mut().zip(sum).for_each(|(y, sum)| *y += sum);
+            }
+        } else {
+            cpu.matmul(part, input, MatmulOutput { data: y, stride: linear.n, offset });
+        }
+    }
+    scratch.sum = sum;
+}
+
 /// `y = x Wᵀ + b`, dense.
 fn multiply(
     cpu: &Cpu,
-    scratch: &mut Activations,
+    scratch: &mut Input,
     linear: &Linear<CpuBackend>,
     x: &Activations,
     y: &mut [f32],
 ) {
     debug_assert_eq!(x.n_rows(), y.len() / linear.n);
-    let x = in_forms(cpu, &linear.parts, x, scratch);
-    let mut offset = 0;
-    for part in &linear.parts {
-        cpu.matmul(part, x, MatmulOutput { data: y, stride: linear.n, offset });
-        offset += part.n();
+    if linear.is_reordered() {
+        multiply_reordered(cpu, scratch, linear, x, y);
+    } else {
+        let x = in_forms(cpu, &linear.parts, x, &mut scratch.forms);
+        let mut offset = 0;
+        for part in &linear.parts {
+            cpu.matmul(part, x, MatmulOutput { data: y, stride: linear.n, offset });
+            offset += part.n();
+        }
     }
     if let Some(bias) = &linear.bias {
         cpu.add_bias(y, bias);
@@ -125,6 +202,17 @@ fn head_layouts(gqa: &Gqa) -> [HeadLayout; 3] {
         layout(gqa.q_width(), gqa.n_kv_heads),
         layout(gqa.q_width() + gqa.kv_width(), gqa.n_kv_heads),
     ]
+}
+
+fn kernel_act(act: Act) -> GatedAct {
+    match act {
+        Act::Silu => GatedAct::Silu,
+        Act::GeluTanh => GatedAct::GeluTanh,
+        Act::Gelu => GatedAct::Gelu,
+        Act::QuickGelu => GatedAct::QuickGelu,
+        Act::Relu => GatedAct::Relu,
+        Act::ReluSquared => GatedAct::ReluSquared,
+    }
 }
 
 impl PackedForm<PackedMatrix> for CpuBackend {
@@ -165,6 +253,14 @@ impl Backend for CpuBackend {
 
     fn pack(&self, parts: &[TensorView<'_>], compute: Compute) -> Result<PackedMatrix, QuantError> {
         pelton_quant::pack(&self.cpu, parts, compute)
+    }
+
+    fn pack_quantized(
+        &self,
+        parts: &[&QuantizedTensor<'_>],
+        compute: Compute,
+    ) -> Result<PackedMatrix, QuantError> {
+        pelton_quant::checkpoint::pack_quantized(&self.cpu, parts, compute)
     }
 
     fn vector(&self, values: &[f32]) -> Vec<f32> {
@@ -215,12 +311,15 @@ impl Backend for CpuBackend {
         weight.n_bytes()
     }
 
-    fn begin_step(&mut self, step: &Step<'_>, rope: &RopeTable) {
+    fn begin_step(&mut self, step: &Step<'_>, ropes: &[RopeTable]) {
         self.awake = Some(self.cpu.team.stay_awake());
-        let width = 2 * rope.inv_freq.len();
-        self.cos_sin.resize(step.positions.len() * width, 0.0);
-        for (row, &position) in self.cos_sin.chunks_exact_mut(width).zip(step.positions) {
-            rope.fill(position, row);
+        self.cos_sin.resize_with(ropes.len(), Vec::new);
+        for (rope, cos_sin) in ropes.iter().zip(&mut self.cos_sin) {
+            let width = 2 * rope.inv_freq.len();
+            cos_sin.resize(step.positions.len() * width, 0.0);
+            for (row, &position) in cos_sin.chunks_exact_mut(width).zip(step.positions) {
+                rope.fill(position, row);
+            }
         }
     }
 
@@ -236,11 +335,24 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn rms_norm(&mut self, x: &Activations, norm: &Norm<Self>, out: &mut Activations) {
-        self.cpu.rms_norm(x.floats(), &norm.weight, norm.eps, out);
+    fn add(&mut self, x: &mut Activations, y: &Activations) {
+        self.cpu.add(x.floats_mut(y.n_rows()), y.floats());
     }
 
-    fn add_rms_norm(
+    fn scale(&mut self, x: &mut Activations, factor: f32) {
+        let n_rows = x.n_rows();
+        self.cpu.scale(x.floats_mut(n_rows), factor);
+    }
+
+    fn norm(&mut self, x: &Activations, norm: &Norm<Self>, out: &mut Activations) {
+        let Norm { weight, bias, eps } = norm;
+        match bias {
+            None => self.cpu.rms_norm(x.floats(), weight, *eps, out),
+            Some(bias) => self.cpu.layer_norm(x.floats(), weight, bias, *eps, out),
+        }
+    }
+
+    fn add_norm(
         &mut self,
         residual: &mut Activations,
         delta: &Activations,
@@ -248,7 +360,14 @@ impl Backend for CpuBackend {
         out: &mut Activations,
     ) {
         let residual = residual.floats_mut(delta.n_rows());
-        self.cpu.add_rms_norm(residual, delta.floats(), &norm.weight, norm.eps, out);
+        let (Norm { weight, bias, eps }, delta) = (norm, delta.floats());
+        match bias {
+            None => self.cpu.add_rms_norm(residual, delta, weight, *eps, out),
+            Some(bias) => {
+                self.cpu.add(residual, delta);
+                self.cpu.layer_norm(residual, weight, bias, *eps, out);
+            }
+        }
     }
 
     fn qkv_rope_store(
@@ -260,17 +379,27 @@ impl Backend for CpuBackend {
     ) {
         let qkv = qkv.floats_mut(x.n_rows());
         multiply(&self.cpu, &mut self.input, &op.weights.qkv, x, qkv);
+        if let Some(most) = op.gqa.clip {
+            self.cpu.clamp(qkv, most);
+        }
         let [q, k, v] = head_layouts(op.gqa);
         for (heads, norm) in [(q, &op.weights.q_norm), (k, &op.weights.k_norm)] {
-            if let Some(norm) = norm {
-                self.cpu.head_rms_norm(qkv, &heads, &norm.weight, norm.eps);
+            let (Some(norm), Some(kind)) = (norm, op.gqa.qk_norm) else { continue };
+            match kind {
+                QkNorm::HeadRms => self.cpu.head_rms_norm(qkv, &heads, &norm.weight, norm.eps),
+                QkNorm::WholeRms => {
+                    let whole = HeadLayout { n_heads: 1, head_dim: heads.width(), ..heads };
+                    self.cpu.head_rms_norm(qkv, &whole, &norm.weight, norm.eps);
+                }
+                QkNorm::HeadLayer => self.cpu.head_layer_norm(qkv, &heads, &norm.weight, norm.eps),
             }
         }
-        // k follows q: one call rotates the heads of both.
-        let heads = HeadLayout { n_heads: q.n_heads + k.n_heads, ..q };
-        let rotary_dim = op.gqa.head_dim;
-        let layout = RopeLayout { heads, rotary_dim, interleaved: false };
-        self.cpu.rope(qkv, &layout, &self.cos_sin);
+        if let Some(cos_sin) = op.gqa.rope.map(|rope| &self.cos_sin[rope]) {
+            // k follows q: one call rotates the heads of both.
+            let heads = HeadLayout { n_heads: q.n_heads + k.n_heads, ..q };
+            let rotary_dim = cos_sin.len() / op.step.positions.len();
+            self.cpu.rope(qkv, &RopeLayout { heads, rotary_dim, interleaved: false }, cos_sin);
+        }
         let rows = |heads: HeadLayout| StridedRows {
             data: qkv,
             stride: heads.row_stride,
@@ -292,9 +421,10 @@ impl Backend for CpuBackend {
             q: StridedRows { data: qkv.floats(), stride: q.row_stride, offset: q.offset },
             n_heads: op.gqa.n_heads,
             sequences: op.step.sequences,
-            scale: (op.gqa.head_dim as f32).sqrt().recip(),
+            scale: op.gqa.scale,
             window: op.gqa.window,
-            softcap: None,
+            softcap: op.gqa.softcap,
+            slopes: op.weights.slopes.as_deref(),
             sinks: None,
         };
         self.cpu.paged_attention(kv, op.layer, &input, out.floats_mut(qkv.n_rows()));
@@ -305,18 +435,19 @@ impl Backend for CpuBackend {
         multiply(&self.cpu, &mut self.input, linear, x, out);
     }
 
-    fn gated_mlp(&mut self, mlp: &GatedMlpWeights<Self>, x: &Activations, out: &mut Activations) {
-        let (m, ffn) = (x.n_rows(), mlp.down.k);
-        let act = match mlp.act {
-            Act::Silu => GatedAct::Silu,
-            Act::GeluTanh => GatedAct::GeluTanh,
-        };
-        self.gate_up.resize(m * 2 * ffn, 0.0);
-        multiply(&self.cpu, &mut self.input, &mlp.gate_up, x, &mut self.gate_up);
-        self.activated.reset(ffn, read_by(&self.cpu, &mlp.down.parts));
-        self.cpu.gated_mul(act, &self.gate_up, &mut self.activated);
+    fn mlp(&mut self, mlp: &MlpWeights<Self>, x: &Activations, out: &mut Activations) {
+        let (MlpWeights::Gated(layers) | MlpWeights::Plain(layers)) = mlp;
+        let m = x.n_rows();
+        self.hidden.resize(m * layers.up.n, 0.0);
+        multiply(&self.cpu, &mut self.input, &layers.up, x, &mut self.hidden);
+        self.activated.reset(layers.down.k, handed_to(&self.cpu, &layers.down));
+        let act = kernel_act(layers.act);
+        match mlp {
+            MlpWeights::Gated(_) => self.cpu.gated_mul(act, &self.hidden, &mut self.activated),
+            MlpWeights::Plain(_) => self.cpu.activate(act, &self.hidden, &mut self.activated),
+        }
         let out = out.floats_mut(m);
-        multiply(&self.cpu, &mut self.input, &mlp.down, &self.activated, out);
+        multiply(&self.cpu, &mut self.input, &layers.down, &self.activated, out);
     }
 
     fn gather_rows(&mut self, x: &Activations, rows: &[usize], out: &mut Activations) {
@@ -327,18 +458,19 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn head(
-        &mut self,
-        head: &PackedMatrix,
-        x: &Activations,
-        softcap: Option<f32>,
-        logits: &mut Vec<f32>,
-    ) {
-        logits.resize(x.n_rows() * head.n(), 0.0);
-        let x = in_forms(&self.cpu, std::slice::from_ref(head), x, &mut self.input);
-        let output = MatmulOutput { data: logits, stride: head.n(), offset: 0 };
-        self.cpu.matmul(head, x, output);
-        if let Some(cap) = softcap {
+    fn head(&mut self, head: &Head<'_, Self>, x: &Activations, logits: &mut Vec<f32>) {
+        let weight = head.weight;
+        logits.resize(x.n_rows() * weight.n(), 0.0);
+        let x = in_forms(&self.cpu, std::slice::from_ref(weight), x, &mut self.input.forms);
+        let output = MatmulOutput { data: logits, stride: weight.n(), offset: 0 };
+        self.cpu.matmul(weight, x, output);
+        if let Some(bias) = head.bias {
+            self.cpu.add_bias(logits, bias);
+        }
+        if head.scale != 1.0 {
+            self.cpu.scale(logits, head.scale);
+        }
+        if let Some(cap) = head.softcap {
             for logit in logits {
                 *logit = cap * (*logit / cap).tanh();
             }

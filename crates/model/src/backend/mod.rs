@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use pelton_base::TokenId;
 use pelton_kernels::KvShape;
+use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
 
@@ -32,8 +33,14 @@ pub use pelton_kernels::AttentionSeq as ForwardSequence;
 #[derive(Debug)]
 pub struct Linear<B: Backend> {
     /// Packed matrices whose rows follow each other: one, unless stacked projections are stored
-    /// in different formats.
+    /// in different formats, or in blocks of inputs.
     pub parts: Vec<B::Weight>,
+    /// For each part its inputs where these are not those of the layer: input `j` of the part is
+    /// input `order[j]` of the layer.
+    pub orders: Vec<Option<Box<[u32]>>>,
+    /// For each part whether its product is added to that of the part before: other inputs of the
+    /// same rows.
+    pub adds: Vec<bool>,
     /// `[n]`.
     pub bias: Option<B::Vector>,
     /// Outputs.
@@ -42,12 +49,21 @@ pub struct Linear<B: Backend> {
     pub k: usize,
 }
 
-/// An RMS norm.
+impl<B: Backend> Linear<B> {
+    /// Whether some part has not the inputs of the layer in their order.
+    pub fn is_reordered(&self) -> bool {
+        self.orders.iter().any(Option::is_some)
+    }
+}
+
+/// A norm: by the root of the mean square, or by mean and variance where there is a bias.
 #[derive(Debug)]
 pub struct Norm<B: Backend> {
     /// `[width]`.
     pub weight: B::Vector,
-    /// Added to the mean square.
+    /// `[width]`; zeros for a layer norm without bias, `None` for an RMS norm.
+    pub bias: Option<B::Vector>,
+    /// Added to the mean square or variance.
     pub eps: f32,
 }
 
@@ -56,23 +72,56 @@ pub struct Norm<B: Backend> {
 pub struct AttentionWeights<B: Backend> {
     /// q, k and v stacked: `[q_width + 2 kv_width, hidden]`.
     pub qkv: Linear<B>,
-    /// Norm of each q head, `[head_dim]`.
+    /// Norm of q, as the [`Gqa`] says: the weight of a head, or of all heads.
     pub q_norm: Option<Norm<B>>,
-    /// Norm of each k head, `[head_dim]`.
+    /// Norm of k, likewise.
     pub k_norm: Option<Norm<B>>,
+    /// Slope of each head's scores over distance, `[n_heads]`.
+    pub slopes: Option<B::Vector>,
     /// `[hidden, q_width]`.
     pub out: Linear<B>,
 }
 
-/// Weights of one gated perceptron.
+/// Weights of one channel mixer.
 #[derive(Debug)]
-pub struct GatedMlpWeights<B: Backend> {
-    /// Gate and up stacked: `[2 ffn, hidden]`.
-    pub gate_up: Linear<B>,
+pub enum MlpWeights<B: Backend> {
+    /// `up` is gate and up stacked: `[2 ffn, hidden]`.
+    Gated(TwoLayers<B>),
+    /// `up` is `[ffn, hidden]`.
+    Plain(TwoLayers<B>),
+}
+
+/// Weights of one perceptron.
+#[derive(Debug)]
+pub struct TwoLayers<B: Backend> {
+    /// What reads the layer's input.
+    pub up: Linear<B>,
     /// `[hidden, ffn]`.
     pub down: Linear<B>,
-    /// Activation of the gate.
+    /// Activation of the gate, or of the hidden layer where there is no gate.
     pub act: Act,
+}
+
+impl<B: Backend> MlpWeights<B> {
+    /// Every projection.
+    pub(crate) fn linears(&self) -> [&Linear<B>; 2] {
+        match self {
+            Self::Gated(mlp) | Self::Plain(mlp) => [&mlp.up, &mlp.down],
+        }
+    }
+}
+
+/// What makes logits of rows: `softcap(scale · (x Wᵀ + b))`.
+#[derive(Debug)]
+pub struct Head<'a, B: Backend> {
+    /// `[vocab, hidden]`.
+    pub weight: &'a B::Weight,
+    /// `[vocab]`.
+    pub bias: Option<&'a B::Vector>,
+    /// Factor of the logits.
+    pub scale: f32,
+    /// `tanh` soft cap.
+    pub softcap: Option<f32>,
 }
 
 /// What all layers of one step share.
@@ -155,6 +204,18 @@ pub trait Backend: Sized + Send {
     /// When the type has no format, or a row is not a whole number of its blocks.
     fn pack(&self, parts: &[TensorView<'_>], compute: Compute) -> Result<Self::Weight, QuantError>;
 
+    /// Stacks matrices of a quantized checkpoint by rows and packs them, inputs in the order of
+    /// [`QuantizedTensor::order`].
+    ///
+    /// # Errors
+    ///
+    /// Names the tensor whose values cannot be.
+    fn pack_quantized(
+        &self,
+        parts: &[&QuantizedTensor<'_>],
+        compute: Compute,
+    ) -> Result<Self::Weight, QuantError>;
+
     /// Puts a vector on the device.
     fn vector(&self, values: &[f32]) -> Self::Vector;
 
@@ -201,9 +262,9 @@ pub trait Backend: Sized + Send {
     /// Bytes that one product with this matrix reads.
     fn weight_bytes(weight: &Self::Weight) -> usize;
 
-    /// Prepares what all layers share: the rotations of this step's positions; wakes whoever
-    /// computes.
-    fn begin_step(&mut self, step: &Step<'_>, rope: &RopeTable);
+    /// Prepares what all layers share: the rotations of this step's positions, by each of the
+    /// tables that layers choose from; wakes whoever computes.
+    fn begin_step(&mut self, step: &Step<'_>, ropes: &[RopeTable]);
 
     /// Lets go of what a step holds, such as threads that were kept awake.
     fn end_step(&mut self);
@@ -211,11 +272,17 @@ pub trait Backend: Sized + Send {
     /// Rows of the embedding table. `out`: `[m, hidden]`.
     fn embed(&mut self, table: &Self::Weight, tokens: &[TokenId], out: &mut Self::Buf);
 
-    /// RMS norm of every row. `out` like `x`.
-    fn rms_norm(&mut self, x: &Self::Buf, norm: &Norm<Self>, out: &mut Self::Buf);
+    /// `x += y`.
+    fn add(&mut self, x: &mut Self::Buf, y: &Self::Buf);
 
-    /// `residual += delta`, then its RMS norm to `out`.
-    fn add_rms_norm(
+    /// `x *= factor`.
+    fn scale(&mut self, x: &mut Self::Buf, factor: f32);
+
+    /// Norm of every row. `out` like `x`.
+    fn norm(&mut self, x: &Self::Buf, norm: &Norm<Self>, out: &mut Self::Buf);
+
+    /// `residual += delta`, then its norm to `out`.
+    fn add_norm(
         &mut self,
         residual: &mut Self::Buf,
         delta: &Self::Buf,
@@ -223,7 +290,7 @@ pub trait Backend: Sized + Send {
         out: &mut Self::Buf,
     );
 
-    /// Stacked q, k, v projection with bias and head norms; rotates q and k; stores k and v in their
+    /// Stacked q, k, v projection with bias, bound and norms; rotates q and k; stores k and v in their
     /// slots. `x`: `[m, hidden]`, `qkv`: `[m, q_width + 2 kv_width]`.
     fn qkv_rope_store(
         &mut self,
@@ -245,20 +312,14 @@ pub trait Backend: Sized + Send {
     /// `out = x Wᵀ + b`.
     fn linear(&mut self, linear: &Linear<Self>, x: &Self::Buf, out: &mut Self::Buf);
 
-    /// `out = down(act(gate(x)) * up(x))`.
-    fn gated_mlp(&mut self, mlp: &GatedMlpWeights<Self>, x: &Self::Buf, out: &mut Self::Buf);
+    /// `out = down(act(gate(x)) * up(x))`, or `out = down(act(up(x)))`.
+    fn mlp(&mut self, mlp: &MlpWeights<Self>, x: &Self::Buf, out: &mut Self::Buf);
 
     /// Copies the given rows, in their order.
     fn gather_rows(&mut self, x: &Self::Buf, rows: &[usize], out: &mut Self::Buf);
 
-    /// Rows of logits, soft-capped where asked, in host memory. `logits`: `[rows, vocab]`.
-    fn head(
-        &mut self,
-        head: &Self::Weight,
-        x: &Self::Buf,
-        softcap: Option<f32>,
-        logits: &mut Vec<f32>,
-    );
+    /// Rows of logits in host memory. `logits`: `[rows, vocab]`.
+    fn head(&mut self, head: &Head<'_, Self>, x: &Self::Buf, logits: &mut Vec<f32>);
 
     /// Sums a buffer over all ranks.
     ///

@@ -22,8 +22,15 @@ const FILE_TYPES: &[(&str, u32)] = &[
     ("Q4_K", 14),
     ("Q5_K", 16),
     ("Q6_K", 18),
+    ("IQ2_XXS", 19),
+    ("IQ2_XS", 20),
+    ("IQ3_XXS", 23),
+    ("IQ1_S", 24),
     ("IQ4_NL", 25),
+    ("IQ3_S", 26),
+    ("IQ2_S", 28),
     ("IQ4_XS", 30),
+    ("IQ1_M", 31),
     ("BF16", 32),
     ("TQ1_0", 36),
     ("TQ2_0", 37),
@@ -66,7 +73,7 @@ pub(super) fn write(
         ("context_length", spec.max_context),
         ("embedding_length", spec.hidden_size),
         ("block_count", spec.layers.len()),
-        ("feed_forward_length", first.gated_mlp().intermediate_size),
+        ("feed_forward_length", first.mlp.intermediate_size()),
         ("rope.dimension_count", gqa.head_dim),
         ("attention.head_count", gqa.n_heads),
         ("attention.head_count_kv", gqa.n_kv_heads),
@@ -83,13 +90,14 @@ pub(super) fn write(
         key("attention.sliding_window", GgufValue::U32(window as u32));
     }
     key("attention.layer_norm_rms_epsilon", GgufValue::F32(spec.norm_eps));
-    key("rope.freq_base", number(spec.rope.theta));
+    let Some(rope) = spec.ropes.first() else { return Ok(()) };
+    key("rope.freq_base", number(rope.theta));
 
     let mut scaling = |kind: &str, factor: f64| {
         key("rope.scaling.type", text(kind));
         key("rope.scaling.factor", number(factor));
     };
-    match &spec.rope.scaling {
+    match &rope.scaling {
         RopeScaling::Linear { factor } => scaling("linear", *factor),
         RopeScaling::Dynamic { factor } => scaling("dynamic", *factor),
         RopeScaling::Yarn(yarn) => {
@@ -121,7 +129,8 @@ fn number(x: f64) -> GgufValue {
 }
 
 /// Tensors of divisors that the scaling needs.
-pub(super) fn divisor_tensors(rope: &RopeSpec) -> Vec<(&'static str, Vec<f32>)> {
+pub(super) fn divisor_tensors(rope: Option<&RopeSpec>) -> Vec<(&'static str, Vec<f32>)> {
+    let Some(rope) = rope else { return Vec::new() };
     match &rope.scaling {
         RopeScaling::Divisors(divisors) => vec![("rope_freqs.weight", divisors.clone())],
         RopeScaling::LongRope { short_factors, long_factors, .. } => vec![
@@ -129,11 +138,21 @@ pub(super) fn divisor_tensors(rope: &RopeSpec) -> Vec<(&'static str, Vec<f32>)> 
             ("rope_factors_long.weight", long_factors.clone()),
         ],
         RopeScaling::Llama3 { .. } => {
-            let plain = RopeSpec { scaling: RopeScaling::Default, ..rope.clone() };
-            let (plain, scaled) = (plain.table(rope.n_trained), rope.table(rope.n_trained));
-            let divisors = plain.inv_freq.iter().zip(&scaled.inv_freq).map(|(p, s)| p / s);
+            let plain = rope.frequencies(rope.theta);
+            let scaled = rope.table(rope.n_trained).inv_freq;
+            let divisors =
+                plain.iter().zip(&scaled).map(|(plain, scaled)| divisor(*plain, *scaled));
             vec![("rope_freqs.weight", divisors.collect())]
         }
         _ => Vec::new(),
     }
+}
+
+/// The number by which `plain` becomes `scaled` once rounded; the nearest one where none does, which
+/// is then a last bit off.
+fn divisor(plain: f64, scaled: f32) -> f32 {
+    let nearest = (plain / f64::from(scaled)) as f32;
+    let around = [nearest, nearest.next_up(), nearest.next_down()];
+    let gives_it = |by: &f32| (plain / f64::from(*by)) as f32 == scaled;
+    around.into_iter().find(gives_it).unwrap_or(nearest)
 }

@@ -1,26 +1,63 @@
-//! Writes a model as a GGUF file: how one gets quantized for keeps, or embedded in a program.
+//! Writes a model as a GGUF file, version 3: how one is converted, quantized for keeps, or embedded
+//! in a program.
 //!
-//! Matrices are stored in the format asked for, vectors in f32. The tokenizer travels along as
-//! GGUF arrays when the model is a folder with a byte-level `tokenizer.json`.
+//! ```text
+//! folder   tensors under GGUF names, rows in the family's order; metadata from the spec,
+//!          tokenizer.json as arrays                                          (metadata, tokenizer)
+//! GGUF     tensors and metadata as they are, but for what the formats change            (carried)
+//!   │
+//!   ▼
+//! items    name, shape and type of every tensor to be                                   (tensors)
+//!   │
+//!   ▼
+//! parts    one file, or several of a given size; each has its name only when all are whole
+//! ```
+//! Without a format, matrices stay as they are stored, to the bit. With one, matrices are quantized
+//! to it in parallel, and vectors (norms, biases) become f32, as does the choice of experts: they
+//! are small and every token depends on them. The memory of an export is that of one tensor.
 
+mod carried;
 mod metadata;
+mod parts;
 mod sampling;
+mod tensors;
 mod tokenizer;
 
 pub use metadata::gguf_file_type;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pelton_base::limits;
-use pelton_quant::{WeightFormat, fitting, for_dtype, for_name, quantize_tensor, supported_names};
-use pelton_tensor::{DType, GgufWriter, TensorView};
+use pelton_quant::{WeightFormat, for_name, supported_names};
+use pelton_tensor::GgufWriter;
 use serde_json::Value;
 
-use crate::arch::{ArchSpec, GgufRows};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-use crate::files::names::{Naming, Part};
-use crate::load::{check, interleave};
+use crate::load::check;
+use tensors::{Formats, Item};
+
+/// How a model is exported.
+#[derive(Default)]
+pub struct ExportOptions<'a> {
+    /// How matrices are stored, a name in [`pelton_quant::FORMATS`] in any case; by default as they
+    /// are. A matrix whose rows are no whole number of the format's blocks becomes Q8_0, or f32 if
+    /// that cannot hold it either.
+    pub format: Option<&'a str>,
+    /// The same for the embedding table; by default as other matrices.
+    pub embedding_format: Option<&'a str>,
+    /// The same for the head; by default as other matrices.
+    pub head_format: Option<&'a str>,
+    /// Most bytes of tensors in one file; what is more goes to further ones. A file has at least
+    /// one tensor.
+    pub max_part_bytes: Option<u64>,
+    /// Whether files that are in the way are replaced.
+    pub overwrite: bool,
+    /// Called after each tensor.
+    pub progress: Option<&'a dyn Fn(ExportProgress)>,
+    /// Asked before each tensor; `true` ends the export without a trace.
+    pub stop: Option<&'a dyn Fn() -> bool>,
+}
 
 /// How far an export has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,71 +66,92 @@ pub struct ExportProgress {
     pub n_tensors: usize,
     /// Tensors of the whole model.
     pub n_total_tensors: usize,
+    /// Bytes of tensors written.
+    pub n_bytes: u64,
+    /// The same of the whole model.
+    pub n_total_bytes: u64,
 }
 
-/// Writes the model as a GGUF file at `out`, matrices stored as `format`.
-///
-/// `format` is a name in [`pelton_quant::FORMATS`], in any case. A matrix whose rows are no whole
-/// number of the format's blocks becomes Q8_0, or f32 if that cannot hold it either. Progress is reported after each tensor.
+/// Writes the model as a GGUF file at `out`, matrices stored as `format`; replaces what is there.
 ///
 /// # Errors
 ///
-/// When the model is not a folder, is damaged, has something that GGUF cannot say (layers with
-/// different windows, a tokenizer that is not byte-level), or the file cannot be written.
+/// As [`export`].
 pub fn export_gguf(
     files: &ModelFiles,
     format: &str,
     out: &Path,
     progress: Option<&dyn Fn(ExportProgress)>,
 ) -> Result<(), ModelError> {
-    let format = find_format(format)?;
-    let Some(folder) = files.folder() else {
-        return Err(ModelError::Export("expected a folder with safetensors".to_owned()));
+    let options =
+        ExportOptions { format: Some(format), overwrite: true, progress, ..Default::default() };
+    export(files, &options, out).map(|_| ())
+}
+
+/// Writes the model as a GGUF file at `out`, or as several that are called `out` with numbers.
+///
+/// Returns the files, or `None` when it was stopped. Whatever goes wrong before the last tensor is
+/// written leaves no file behind and none changed.
+///
+/// # Errors
+///
+/// When a format is unknown or does not apply, a file is in the way, the model is damaged, is a
+/// folder of a family that is not [written](crate::arch::Arch::is_exported) as GGUF, has
+/// something that GGUF cannot say (layers with different windows, a tokenizer that is not
+/// byte-level, a type without a number), or a file cannot be written.
+pub fn export(
+    files: &ModelFiles,
+    options: &ExportOptions<'_>,
+    out: &Path,
+) -> Result<Option<Vec<PathBuf>>, ModelError> {
+    let find = |name: Option<&str>| name.map(find_format).transpose();
+    let matrices = find(options.format)?;
+    let formats = Formats {
+        matrices,
+        embedding: find(options.embedding_format)?.or(matrices),
+        head: find(options.head_format)?.or(matrices),
     };
+    if let Some(scheme) = files.scheme() {
+        let expected = "expected weights that are not quantized yet";
+        return Err(ModelError::Export(format!("{expected}, found {}", scheme.words())));
+    }
+    if files.gguf().is_none() && !files.arch().is_exported {
+        let name = &files.config().architecture;
+        return Err(ModelError::Export(format!("{name}: not a family that is written as GGUF")));
+    }
     check(files)?;
     let spec = files.spec()?;
-    let mut writer = GgufWriter::new();
-    metadata::write(files, &spec, format, &mut writer)?;
-    tokenizer::write(folder, &spec, &mut writer)?;
-    for (key, value) in sampling::recommended(folder)? {
-        writer.metadata(key, value);
+    if options.head_format.is_some() && spec.tied_embeddings {
+        let why = "a format for the head: this model's head is its embedding table";
+        return Err(ModelError::Export(why.to_owned()));
     }
-
-    let divisors = metadata::divisor_tensors(&spec.rope);
-    let tensors = list(files, &spec);
-    let stored_as = |view: &TensorView<'_>| -> &dyn WeightFormat {
-        match view.shape {
-            [_, k] => fitting(format, *k),
-            _ => for_dtype(DType::F32).expect("invariant: F32 is known"),
+    let mut writer = GgufWriter::new();
+    let items = match files.gguf() {
+        Some(gguf) => {
+            let items = tensors::of_gguf(gguf, &formats)?;
+            let file_type = options.format.is_some().then(|| tensors::prevailing(&items));
+            carried::write(gguf, file_type, &mut writer);
+            items
+        }
+        None => {
+            let items = tensors::of_folder(files, &spec, &formats)?;
+            metadata::write(files, &spec, tensors::prevailing(&items), &mut writer)?;
+            if let Some(folder) = files.folder() {
+                tokenizer::write(folder, &spec, &mut writer)?;
+                for (key, value) in sampling::recommended(folder)? {
+                    writer.metadata(key, value);
+                }
+            }
+            items
         }
     };
-    for (name, values) in &divisors {
-        writer.tensor(*name, DType::F32, &[values.len()]);
+    let parts = parts::cut(&items, options.max_part_bytes)?;
+    let paths = parts::paths(out, parts.len());
+    if let Some(path) = paths.iter().find(|path| !options.overwrite && path.exists()) {
+        return Err(ModelError::Exists { file: path.clone() });
     }
-    for tensor in &tensors {
-        let view = tensor.view(files);
-        writer.tensor(&tensor.gguf_name, stored_as(&view).dtype(), view.shape);
-    }
-    let mut data = writer.create(out)?;
-    for (_, values) in &divisors {
-        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        data.tensor_data(&bytes)?;
-    }
-    for (i, tensor) in tensors.iter().enumerate() {
-        let view = tensor.view(files);
-        let mut bytes = quantize_tensor(&view, stored_as(&view)).map_err(|source| {
-            ModelError::Format { file: files.tensors().origin().to_owned(), source }
-        })?;
-        if let Some(n_heads) = tensor.n_interleaved_heads {
-            bytes = interleave(&bytes, view.shape[0], n_heads);
-        }
-        data.tensor_data(&bytes)?;
-        if let Some(progress) = progress {
-            progress(ExportProgress { n_tensors: i + 1, n_total_tensors: tensors.len() });
-        }
-    }
-    data.finish()?;
-    Ok(())
+    let whole = parts::write(files, &items, &parts, &paths, writer, options)?;
+    Ok(whole.then_some(paths))
 }
 
 /// A JSON file of the folder; `None` when there is none.
@@ -115,55 +173,4 @@ fn find_format(name: &str) -> Result<&'static dyn WeightFormat, ModelError> {
     for_name(name).ok_or_else(|| {
         ModelError::Export(format!("unknown format `{name}`; known are {}", supported_names()))
     })
-}
-
-/// One tensor of the model under both of its names.
-struct Exported {
-    name: String,
-    gguf_name: String,
-    n_interleaved_heads: Option<usize>,
-}
-
-impl Exported {
-    fn view<'a>(&self, files: &'a ModelFiles) -> TensorView<'a> {
-        files.tensors().get(&self.name).expect("invariant: the model was checked")
-    }
-}
-
-/// Every tensor of the model, in the order of the file.
-fn list(files: &ModelFiles, spec: &ArchSpec) -> Vec<Exported> {
-    let naming = files.naming();
-    let is_interleaved = files.arch().gguf_rows == GgufRows::Interleaved;
-    let mut all = Vec::new();
-    let mut add = |part: Part, layer: usize, bias: bool, n_heads: Option<usize>| {
-        let n_interleaved_heads = n_heads.filter(|_| is_interleaved);
-        let mut push =
-            |name, gguf_name| all.push(Exported { name, gguf_name, n_interleaved_heads });
-        push(naming.weight(part, layer), Naming::Gguf.weight(part, layer));
-        if bias {
-            push(naming.bias(part, layer), Naming::Gguf.bias(part, layer));
-        }
-    };
-    add(Part::Embedding, 0, false, None);
-    for (i, layer) in spec.layers.iter().enumerate() {
-        let (gqa, mlp) = (layer.gqa(), layer.gated_mlp());
-        add(Part::AttentionNorm, i, false, None);
-        add(Part::Q, i, gqa.qkv_bias, Some(gqa.n_heads));
-        add(Part::K, i, gqa.qkv_bias, Some(gqa.n_kv_heads));
-        add(Part::V, i, gqa.qkv_bias, None);
-        add(Part::O, i, gqa.out_bias, None);
-        if gqa.qk_norm {
-            add(Part::QNorm, i, false, None);
-            add(Part::KNorm, i, false, None);
-        }
-        add(Part::MlpNorm, i, false, None);
-        for part in [Part::Gate, Part::Up, Part::Down] {
-            add(part, i, mlp.bias, None);
-        }
-    }
-    add(Part::FinalNorm, 0, false, None);
-    if !spec.tied_embeddings {
-        add(Part::Head, 0, false, None);
-    }
-    all
 }

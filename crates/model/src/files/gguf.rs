@@ -4,9 +4,12 @@ use pelton_base::limits;
 use pelton_tensor::{Gguf, GgufArray, GgufValue, TensorSource};
 use serde_json::{Map, Value};
 
-use super::names::{Naming, Part};
-use crate::arch::{self, Act};
-use crate::config::{HeadFields, HfConfig, Window, read_eps, read_factor, read_theta, read_tokens};
+use super::names::Naming;
+use crate::arch::{self, Part, Stored};
+use crate::config::{
+    HeadFields, Heads, HfConfig, Window, read_act, read_cap, read_eps, read_factor, read_theta,
+    read_tokens, usual_fields,
+};
 use crate::fields::{ConfigError, Field};
 use crate::rope::{RopeScaling, RopeSpec, Yarn};
 
@@ -22,6 +25,7 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
     };
     let arch = arch::find_gguf(name).ok_or_else(|| arch::unknown_gguf(name))?;
     let get = |key: &str| root.get(&format!("{name}.{key}"));
+    let naming = Naming::of(&arch.gguf);
 
     let hidden_size = get("embedding_length").count(limits::MODEL_WIDTH)?;
     let heads = HeadFields {
@@ -32,7 +36,7 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         default_head_dim: None,
     }
     .read()?;
-    check_rotated_width(&get, heads.head_dim)?;
+    let rotary_dim = read_rotated_width(&get, heads.head_dim, arch.partial_rotary)?;
     let n_trained = get("context_length").count(limits::MODEL_CONTEXT)?;
     let vocab_size = read_vocab_size(gguf, &get("vocab_size"))?;
     let window = match get("attention.sliding_window").non_null() {
@@ -49,8 +53,10 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
     } else {
         arch
     };
-    let eps = get("attention.layer_norm_rms_epsilon");
-    let has_bias = |part| gguf.get(&Naming::Gguf.bias(part, 0)).is_some();
+    let eps = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(get);
+    let [rms_eps, layer_eps] = &eps;
+    let eps = rms_eps.non_null().or(layer_eps.non_null()).unwrap_or(rms_eps);
+    let has_bias = |part| gguf.get(&naming.bias(part, 0)).is_some();
     let token = |key: &str| read_tokens(&root.get(&format!("tokenizer.ggml.{key}")), vocab_size);
     let mut eos_tokens = Vec::new();
     for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
@@ -60,6 +66,29 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
             }
         }
     }
+
+    let mut fields = own_fields(&get);
+    fields.insert("hidden_size".to_owned(), Value::from(hidden_size));
+    tell_by_tensors(gguf, naming, &heads, &mut fields);
+    let fields = usual_fields(arch, Value::Object(fields));
+    let field = |name: &str| Field::new(name, fields.get(name));
+    let window = match (window, field("sliding_window").non_null()) {
+        // Whether the file does not say, or says that there is none.
+        (Window::Off, Some(usual)) if get("attention.sliding_window").non_null().is_none() => {
+            Window::Tokens(usual.count(limits::MODEL_CONTEXT)?)
+        }
+        (window, _) => window,
+    };
+    let local_theta = field("rope_local_base_freq");
+    let local_rope = match local_theta.non_null() {
+        Some(theta) => Some(RopeSpec {
+            rotary_dim,
+            theta: read_theta(theta)?,
+            n_trained,
+            scaling: RopeScaling::Default,
+        }),
+        None => None,
+    };
 
     Ok(HfConfig {
         architecture: arch.names[0].to_owned(),
@@ -71,17 +100,19 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         head_dim: heads.head_dim,
         vocab_size,
         max_position_embeddings: n_trained,
-        rms_norm_eps: read_eps(&eps)?,
-        hidden_act: Act::Silu,
+        rms_norm_eps: read_eps(eps)?,
+        hidden_act: read_act(&field("hidden_act"))?,
         sliding_window: window,
         use_sliding_window: has_window,
         max_window_layers: 0,
         sliding_layers: None,
-        attention_bias: Some(has_bias(Part::Q)),
+        attention_bias: Some(has_bias(Part::Q) || has_bias(Part::Qkv)),
         mlp_bias: has_bias(Part::Up),
-        tie_word_embeddings: gguf.get(&Naming::Gguf.weight(Part::Head, 0)).is_none(),
-        final_logit_softcapping: None,
-        rope: read_rope(gguf, &get, heads.head_dim, n_trained)?,
+        tie_word_embeddings: gguf.get(&naming.weight(Part::Head, 0)).is_none(),
+        final_logit_softcapping: read_cap(&field("final_logit_softcapping"))?,
+        rope: read_rope(gguf, &get, rotary_dim, n_trained)?,
+        local_rope,
+        fields: fields.clone(),
         bos_token: token("bos_token_id")?.first().copied(),
         eos_tokens,
     })
@@ -116,7 +147,7 @@ fn scalars(gguf: &Gguf) -> Value {
 
 /// The rows of the embedding table; a key that says otherwise is a damaged file.
 fn read_vocab_size(gguf: &Gguf, key: &Field<'_>) -> Result<usize, ConfigError> {
-    let name = Naming::Gguf.weight(Part::Embedding, 0);
+    let name = Naming::of(&Stored::GGUF).weight(Part::Embedding, 0);
     let Some(table) = gguf.get(&name) else {
         return Err(Field::new(name, None).error("the embedding table"));
     };
@@ -128,23 +159,73 @@ fn read_vocab_size(gguf: &Gguf, key: &Field<'_>) -> Result<usize, ConfigError> {
     Ok(n_rows)
 }
 
-fn check_rotated_width<'a>(
+/// Keys of what only some families have, and how `config.json` calls it.
+const OWN_FIELDS: &[(&str, &str)] = &[
+    ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("attention_multiplier", "attention.scale"),
+    ("embedding_multiplier", "embedding_scale"),
+    ("residual_multiplier", "residual_scale"),
+    // Command R multiplies by it, Granite divides.
+    ("logit_scale", "logit_scale"),
+    ("logits_scaling", "logit_scale"),
+    ("clip_qkv", "attention.clamp_kqv"),
+    ("use_parallel_residual", "use_parallel_residual"),
+    ("sliding_window_pattern", "attention.sliding_window_pattern"),
+    ("rope_local_base_freq", "rope.freq_base_swa"),
+];
+
+fn own_fields<'a>(get: &dyn Fn(&str) -> Field<'a>) -> Map<String, Value> {
+    let value = |(name, key): &(&str, &str)| {
+        get(key).value().map(|value| ((*name).to_owned(), value.clone()))
+    };
+    OWN_FIELDS.iter().filter_map(value).collect()
+}
+
+/// What `config.json` says and these files leave to the reader, who sees it by the tensors there are.
+fn tell_by_tensors(gguf: &Gguf, naming: Naming, heads: &Heads, fields: &mut Map<String, Value>) {
+    let has = |stem: &str| gguf.get(&format!("blk.0.{stem}")).is_some();
+    let has_bias =
+        [Part::Q, Part::Qkv].iter().any(|part| gguf.get(&naming.bias(*part, 0)).is_some());
+    let has_two_norms = has("attn_norm_2.weight");
+    let mut tell = |name: &str, value: Value| {
+        fields.entry(name).or_insert(value);
+    };
+    for name in ["use_qkv_bias", "use_bias", "bias"] {
+        tell(name, Value::from(has_bias));
+    }
+    for name in ["qk_layernorm", "use_qk_norm"] {
+        tell(name, Value::from(has("attn_q_norm.weight")));
+    }
+    tell("use_parallel_residual", Value::from(!has("ffn_norm.weight")));
+    tell("multi_query", Value::from(heads.n_kv_heads == 1));
+    tell("num_ln_in_parallel_attn", Value::from(if has_two_norms { 2 } else { 1 }));
+    let shares_heads = heads.n_kv_heads > 1 && heads.n_kv_heads < heads.n_heads;
+    tell("new_decoder_architecture", Value::from(has_two_norms || shares_heads));
+}
+
+/// How much of a head is rotated.
+fn read_rotated_width<'a>(
     get: &dyn Fn(&str) -> Field<'a>,
     head_dim: usize,
-) -> Result<(), ConfigError> {
-    for key in ["rope.dimension_count", "attention.value_length"] {
-        let field = get(key);
-        if field.non_null().is_some() && field.count(limits::MODEL_WIDTH)? != head_dim {
+    may_be_partial: bool,
+) -> Result<usize, ConfigError> {
+    let value_width = get("attention.value_length");
+    let rotated = get("rope.dimension_count");
+    for (field, may_be_less) in [(&value_width, false), (&rotated, may_be_partial)] {
+        let Some(field) = field.non_null() else { continue };
+        let n = field.count(limits::MODEL_WIDTH)?;
+        if n > head_dim || (n != head_dim && !may_be_less) || !n.is_multiple_of(2) {
             return Err(field.error(format!("the width of a head, {head_dim}")));
         }
     }
-    Ok(())
+    rotated.non_null().map_or(Ok(head_dim), |field| field.count(limits::MODEL_WIDTH))
 }
 
 fn read_rope<'a>(
     gguf: &Gguf,
     get: &dyn Fn(&str) -> Field<'a>,
-    head_dim: usize,
+    rotary_dim: usize,
     n_trained: usize,
 ) -> Result<RopeSpec, ConfigError> {
     let optional = |key: &str, min: f64, max: f64| match get(key).non_null() {
@@ -161,8 +242,10 @@ fn read_rope<'a>(
     };
     let kind = get("rope.scaling.type");
     let factor = || read_factor(&get("rope.scaling.factor"));
-    let scaling = match kind.text()? {
-        None | Some("none" | "") => match read_divisors(gguf, "rope_freqs.weight", head_dim)? {
+    // Files of Phi-3 carry the divisors and do not say what they are for.
+    let has_both = gguf.get("rope_factors_long.weight").is_some();
+    let scaling = match kind.text()?.or(has_both.then_some("longrope")) {
+        None | Some("none" | "") => match read_divisors(gguf, "rope_freqs.weight", rotary_dim)? {
             Some(divisors) => RopeScaling::Divisors(divisors),
             None => match get("rope.scale_linear").non_null() {
                 Some(field) => RopeScaling::Linear { factor: read_factor(field)? },
@@ -189,8 +272,8 @@ fn read_rope<'a>(
         }
         Some("longrope") => {
             let divisors = |name: &str| {
-                read_divisors(gguf, name, head_dim)?.ok_or_else(|| {
-                    Field::new(name, None).error(format!("a tensor of {} numbers", head_dim / 2))
+                read_divisors(gguf, name, rotary_dim)?.ok_or_else(|| {
+                    Field::new(name, None).error(format!("a tensor of {} numbers", rotary_dim / 2))
                 })
             };
             RopeScaling::LongRope {
@@ -206,22 +289,22 @@ fn read_rope<'a>(
         }
         Some(_) => return Err(kind.error("one of none, linear, yarn, longrope, dynamic")),
     };
-    Ok(RopeSpec { head_dim, theta, n_trained, scaling })
+    Ok(RopeSpec { rotary_dim, theta, n_trained, scaling })
 }
 
 /// A tensor with one finite positive divisor per rotated pair.
 fn read_divisors(
     gguf: &Gguf,
     name: &str,
-    head_dim: usize,
+    rotary_dim: usize,
 ) -> Result<Option<Vec<f32>>, ConfigError> {
     let Some(view) = gguf.get(name) else { return Ok(None) };
     let error = |found: String| ConfigError::Field {
         field: name.to_owned(),
-        expected: format!("a tensor of {} positive f32", head_dim / 2),
+        expected: format!("a tensor of {} positive f32", rotary_dim / 2),
         found,
     };
-    if view.dtype != pelton_tensor::DType::F32 || view.n_elements() != head_dim / 2 {
+    if view.dtype != pelton_tensor::DType::F32 || view.n_elements() != rotary_dim / 2 {
         return Err(error(format!("{} {:?}", view.dtype, view.shape)));
     }
     let divisors: Vec<f32> =

@@ -6,10 +6,11 @@ pub(crate) mod names;
 use std::path::{Path, PathBuf};
 
 use pelton_base::limits;
-use pelton_tensor::{Gguf, MappedFile, Safetensors, TensorSource};
+use pelton_quant::checkpoint::Scheme;
+use pelton_tensor::{Gguf, GgufPartName, MappedFile, Safetensors, TensorSource};
 
-use crate::arch::{self, Arch, ArchSpec};
-use crate::config::{HfConfig, generation_eos_tokens, parse_config};
+use crate::arch::{self, Arch, ArchSpec, Part};
+use crate::config::{HfConfig, generation_eos_tokens, parse_config, parse_scheme};
 use crate::error::ModelError;
 use names::Naming;
 
@@ -31,6 +32,7 @@ pub struct ModelFiles {
     kind: ModelKind,
     path: PathBuf,
     config: HfConfig,
+    scheme: Option<Scheme>,
     weights: Weights,
 }
 
@@ -42,8 +44,8 @@ enum Weights {
 const CONFIG: &str = "config.json";
 
 impl ModelFiles {
-    /// Opens a model folder, a `.gguf` file, or a folder that holds one `.gguf` file and no
-    /// `config.json`.
+    /// Opens a model folder, a `.gguf` file (or any part of a split one), or a folder that holds one
+    /// such model and no `config.json`.
     ///
     /// # Errors
     ///
@@ -55,14 +57,14 @@ impl ModelFiles {
                 Some("safetensors" | "json") => {
                     Self::open_folder(path.parent().unwrap_or(Path::new(".")))
                 }
-                _ => Self::from_gguf(ModelKind::Gguf, path, MappedFile::open(path)?),
+                _ => Self::from_gguf(ModelKind::Gguf, path, Gguf::open(path)?),
             };
         }
         if path.join(CONFIG).exists() {
             return Self::open_folder(path);
         }
         match only_gguf(path)? {
-            Some(file) => Self::from_gguf(ModelKind::Gguf, &file, MappedFile::open(&file)?),
+            Some(file) => Self::from_gguf(ModelKind::Gguf, &file, Gguf::open(&file)?),
             None => Err(ModelError::NotAModel {
                 path: path.to_owned(),
                 why: "expected `config.json` or one `.gguf` file in this folder".to_owned(),
@@ -77,12 +79,15 @@ impl ModelFiles {
     /// As [`ModelFiles::open`]; only a broken build can cause one.
     pub fn embedded(gguf_bytes: &'static [u8]) -> Result<Self, ModelError> {
         let name = Path::new("(embedded model)");
-        Self::from_gguf(ModelKind::Embedded, name, MappedFile::from_static(name, gguf_bytes))
+        let gguf = Gguf::from_mapped(MappedFile::from_static(name, gguf_bytes))?;
+        Self::from_gguf(ModelKind::Embedded, name, gguf)
     }
 
     fn open_folder(folder: &Path) -> Result<Self, ModelError> {
         let file = folder.join(CONFIG);
-        let mut config = parse_config(&read_limited(&file)?).map_err(ModelError::config(&file))?;
+        let bytes = read_limited(&file)?;
+        let mut config = parse_config(&bytes).map_err(ModelError::config(&file))?;
+        let scheme = parse_scheme(&bytes).map_err(ModelError::config(&file))?;
         let generation = folder.join("generation_config.json");
         if generation.exists() {
             let more = generation_eos_tokens(&read_limited(&generation)?, config.vocab_size);
@@ -93,13 +98,13 @@ impl ModelFiles {
             }
         }
         let weights = Weights::Safetensors(Safetensors::open_folder(folder)?);
-        Ok(Self { kind: ModelKind::HfFolder, path: folder.to_owned(), config, weights })
+        Ok(Self { kind: ModelKind::HfFolder, path: folder.to_owned(), config, scheme, weights })
     }
 
-    fn from_gguf(kind: ModelKind, path: &Path, mapped: MappedFile) -> Result<Self, ModelError> {
-        let file = Gguf::from_mapped(mapped)?;
+    fn from_gguf(kind: ModelKind, path: &Path, file: Gguf) -> Result<Self, ModelError> {
         let config = gguf::read_config(&file).map_err(ModelError::config(path))?;
-        Ok(Self { kind, path: path.to_owned(), config, weights: Weights::Gguf(file) })
+        let weights = Weights::Gguf(file);
+        Ok(Self { kind, path: path.to_owned(), config, scheme: None, weights })
     }
 
     /// What kind of files these are.
@@ -130,6 +135,11 @@ impl ModelFiles {
         &self.config
     }
 
+    /// How the matrices are quantized, where the checkpoint spreads each over several tensors.
+    pub fn scheme(&self) -> Option<&Scheme> {
+        self.scheme.as_ref()
+    }
+
     /// The weights as stored.
     pub fn tensors(&self) -> &dyn TensorSource {
         match &self.weights {
@@ -155,17 +165,16 @@ impl ModelFiles {
 
     /// How tensors are called in these files.
     pub(crate) fn naming(&self) -> Naming {
-        match &self.weights {
-            Weights::Gguf(_) => Naming::Gguf,
-            Weights::Safetensors(st) if st.get("model.embed_tokens.weight").is_some() => {
-                Naming::Hf { prefix: "model." }
-            }
-            // Base models saved without their head.
-            Weights::Safetensors(st) if st.get("embed_tokens.weight").is_some() => {
-                Naming::Hf { prefix: "" }
-            }
-            Weights::Safetensors(_) => Naming::Hf { prefix: "model." },
-        }
+        let arch = self.arch();
+        let st = match &self.weights {
+            Weights::Gguf(_) => return Naming::of(&arch.gguf),
+            Weights::Safetensors(st) => st,
+        };
+        let naming = Naming::of(&arch.hf);
+        // Base models are saved without their head, and without the prefix.
+        let base = Naming { prefix: "", ..naming };
+        let has_table = |naming: &Naming| st.get(&naming.weight(Part::Embedding, 0)).is_some();
+        if !has_table(&naming) && has_table(&base) { base } else { naming }
     }
 }
 
@@ -175,12 +184,15 @@ impl std::fmt::Debug for ModelFiles {
     }
 }
 
-/// The one `.gguf` file of a folder, or `None` where there are several or none.
+/// The one `.gguf` file of a folder, of a split one the first part, or `None` where there are several
+/// or none.
 fn only_gguf(folder: &Path) -> Result<Option<PathBuf>, ModelError> {
     let mut found = None;
     for entry in std::fs::read_dir(folder).map_err(ModelError::io(folder))? {
         let path = entry.map_err(ModelError::io(folder))?.path();
-        if path.extension().is_some_and(|e| e == "gguf") && found.replace(path).is_some() {
+        let is_further = GgufPartName::parse(&path).is_some_and(|part| part.number > 1);
+        let is_gguf = path.extension().is_some_and(|e| e == "gguf") && !is_further;
+        if is_gguf && found.replace(path).is_some() {
             return Ok(None);
         }
     }

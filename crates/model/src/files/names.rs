@@ -1,96 +1,43 @@
 //! What a tensor is called in each kind of checkpoint.
 
-/// A tensor's place in the model.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Part {
-    Embedding,
-    FinalNorm,
-    Head,
-    AttentionNorm,
-    Q,
-    K,
-    V,
-    O,
-    QNorm,
-    KNorm,
-    MlpNorm,
-    Gate,
-    Up,
-    Down,
-}
+use crate::arch::{Part, Stored};
 
 /// How a checkpoint spells its tensors.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Naming {
-    /// Hugging Face; `prefix` is `"model."`, or empty in base models.
-    Hf { prefix: &'static str },
-    /// GGUF.
-    Gguf,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Naming {
+    /// Empty in base models that were saved without their head, the family's own elsewhere.
+    pub(crate) prefix: &'static str,
+    pub(crate) stored: &'static Stored,
 }
 
 impl Naming {
-    /// The weight of a part; `layer` is ignored for parts outside of layers.
+    /// The names that a family's files have by rule.
+    pub(crate) fn of(stored: &'static Stored) -> Self {
+        Self { prefix: stored.prefix, stored }
+    }
+
+    /// The names of a part without `.weight` or `.bias`, at least one; `layer` is ignored for parts
+    /// outside of layers.
+    pub(crate) fn stems(self, part: Part, layer: usize) -> impl Iterator<Item = String> {
+        let Self { prefix, stored } = self;
+        stored.names(part).map(move |name| match part {
+            Part::Head => name.to_owned(),
+            part if part.is_in_layer() => format!("{prefix}{}.{layer}.{name}", stored.layers),
+            _ => format!("{prefix}{name}"),
+        })
+    }
+
+    /// The weight of a part, by the first of its names.
     pub(crate) fn weight(self, part: Part, layer: usize) -> String {
-        format!("{}.weight", self.stem(part, layer))
+        format!("{}.weight", self.first(part, layer))
     }
 
-    /// The bias of a part.
+    /// The bias of a part, by the first of its names.
     pub(crate) fn bias(self, part: Part, layer: usize) -> String {
-        format!("{}.bias", self.stem(part, layer))
+        format!("{}.bias", self.first(part, layer))
     }
 
-    fn stem(self, part: Part, layer: usize) -> String {
-        match self {
-            Self::Hf { prefix } => match part {
-                Part::Head => "lm_head".to_owned(),
-                Part::Embedding => format!("{prefix}embed_tokens"),
-                Part::FinalNorm => format!("{prefix}norm"),
-                _ => format!("{prefix}layers.{layer}.{}", hf_layer_name(part)),
-            },
-            Self::Gguf => match part {
-                Part::Head => "output".to_owned(),
-                Part::Embedding => "token_embd".to_owned(),
-                Part::FinalNorm => "output_norm".to_owned(),
-                _ => format!("blk.{layer}.{}", gguf_layer_name(part)),
-            },
-        }
-    }
-}
-
-fn hf_layer_name(part: Part) -> &'static str {
-    match part {
-        Part::AttentionNorm => "input_layernorm",
-        Part::Q => "self_attn.q_proj",
-        Part::K => "self_attn.k_proj",
-        Part::V => "self_attn.v_proj",
-        Part::O => "self_attn.o_proj",
-        Part::QNorm => "self_attn.q_norm",
-        Part::KNorm => "self_attn.k_norm",
-        Part::MlpNorm => "post_attention_layernorm",
-        Part::Gate => "mlp.gate_proj",
-        Part::Up => "mlp.up_proj",
-        Part::Down => "mlp.down_proj",
-        Part::Embedding | Part::FinalNorm | Part::Head => {
-            unreachable!("invariant: {part:?} is in no layer")
-        }
-    }
-}
-
-fn gguf_layer_name(part: Part) -> &'static str {
-    match part {
-        Part::AttentionNorm => "attn_norm",
-        Part::Q => "attn_q",
-        Part::K => "attn_k",
-        Part::V => "attn_v",
-        Part::O => "attn_output",
-        Part::QNorm => "attn_q_norm",
-        Part::KNorm => "attn_k_norm",
-        Part::MlpNorm => "ffn_norm",
-        Part::Gate => "ffn_gate",
-        Part::Up => "ffn_up",
-        Part::Down => "ffn_down",
-        Part::Embedding | Part::FinalNorm | Part::Head => {
-            unreachable!("invariant: {part:?} is in no layer")
-        }
+    fn first(self, part: Part, layer: usize) -> String {
+        self.stems(part, layer).next().expect("invariant: every part has a name")
     }
 }

@@ -10,17 +10,20 @@
 
 mod cache;
 mod memory;
+mod part;
 mod plan;
+mod quantization;
 
 pub use cache::PackedCache;
 pub use memory::available_memory_bytes;
 
 use pelton_kernels::{Cpu, KvDtype};
 use pelton_quant::{Compute, QuantError, dequantize_tensor};
+use pelton_tensor::TensorView;
 
-use crate::arch::{ArchSpec, LayerSpec};
+use crate::arch::{ArchSpec, LayerSpec, Mlp, NormKind};
 use crate::backend::cpu::CpuBackend;
-use crate::backend::{AttentionWeights, Backend, GatedMlpWeights, Linear, Norm};
+use crate::backend::{AttentionWeights, Backend, Linear, MlpWeights, Norm, TwoLayers};
 use crate::comm::{Communicator, SoleRank};
 use crate::decoder::Decoder;
 use crate::error::ModelError;
@@ -29,6 +32,7 @@ use cache::{Cache, LoadKind};
 use plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
 
 pub(crate) use plan::interleave;
+pub(crate) use quantization::{QuantizedTotals, quantized_totals};
 
 /// Tunes a device for so many bytes of weights.
 type Tune = dyn Fn(&mut Cpu, u64);
@@ -73,19 +77,25 @@ pub struct LoadProgress {
 #[derive(Debug)]
 pub(crate) struct Weights<B: Backend> {
     pub(crate) embedding: B::Weight,
+    /// Learned positions.
+    pub(crate) positions: Option<B::Weight>,
+    pub(crate) embedding_norm: Option<Norm<B>>,
     pub(crate) layers: Vec<LayerWeights<B>>,
     pub(crate) final_norm: Norm<B>,
     /// Absent where the embedding table is also the head.
     pub(crate) head: Option<B::Weight>,
+    pub(crate) head_bias: Option<B::Vector>,
 }
 
 /// Weights of one layer.
 #[derive(Debug)]
 pub(crate) struct LayerWeights<B: Backend> {
-    pub(crate) attention_norm: Norm<B>,
+    pub(crate) attention_norm: Option<Norm<B>>,
     pub(crate) attention: AttentionWeights<B>,
-    pub(crate) mlp_norm: Norm<B>,
-    pub(crate) mlp: GatedMlpWeights<B>,
+    pub(crate) attention_post_norm: Option<Norm<B>>,
+    pub(crate) mlp_norm: Option<Norm<B>>,
+    pub(crate) mlp: MlpWeights<B>,
+    pub(crate) mlp_post_norm: Option<Norm<B>>,
 }
 
 /// Loads a model for the CPU.
@@ -163,7 +173,7 @@ fn check_memory(
 ) -> Result<(), ModelError> {
     let needed_bytes = match options.compute {
         Compute::F32 => plan.n_elements().saturating_mul(size_of::<f32>() as u64),
-        _ => plan.n_bytes() as u64,
+        _ => quantization::packed_bytes(files, plan)?,
     };
     match options.memory_bytes.or_else(available_memory_bytes) {
         Some(available_bytes) if needed_bytes > available_bytes => {
@@ -178,7 +188,7 @@ fn check_memory(
 fn served_spec(files: &ModelFiles, max_context: Option<usize>) -> Result<ArchSpec, ModelError> {
     let mut spec = files.spec()?;
     if let Some(asked) = max_context {
-        let most = spec.rope.longest_context().max(spec.max_context);
+        let most = spec.longest_context();
         if asked == 0 || asked > most {
             return Err(ModelError::Context { asked, most });
         }
@@ -198,70 +208,119 @@ struct Packer<'a, B: Backend> {
 
 impl<B: Backend> Packer<'_, B> {
     fn weights(&mut self, plan: &Plan<'_>, spec: &ArchSpec) -> Result<Weights<B>, ModelError> {
-        let embedding = self.matrix(&plan.embedding)?;
-        let layers = plan
-            .layers
-            .iter()
-            .zip(&spec.layers)
-            .map(|(plan, layer)| self.layer(plan, layer, spec.norm_eps))
-            .collect::<Result<_, _>>()?;
         Ok(Weights {
-            embedding,
-            layers,
-            final_norm: self.norm(&plan.final_norm, spec.norm_eps)?,
+            embedding: self.matrix(&plan.embedding)?,
+            positions: plan.positions.as_ref().map(|table| self.matrix(table)).transpose()?,
+            embedding_norm: self.optional_norm(&plan.embedding_norm, spec)?,
+            layers: (plan.layers.iter().zip(&spec.layers))
+                .map(|(plan, layer)| self.layer(plan, layer, spec))
+                .collect::<Result<_, _>>()?,
+            final_norm: self.norm(&plan.final_norm, spec.norm, spec.norm_eps)?,
             head: plan.head.as_ref().map(|head| self.matrix(head)).transpose()?,
+            head_bias: plan.head_bias.as_ref().map(|bias| self.vector(bias)).transpose()?,
         })
     }
 
     fn layer(
         &mut self,
         plan: &LayerPlan<'_>,
-        spec: &LayerSpec,
-        eps: f32,
+        layer: &LayerSpec,
+        spec: &ArchSpec,
     ) -> Result<LayerWeights<B>, ModelError> {
-        let mut head_norm = |norm: &Option<NormPlan<'_>>| {
-            norm.as_ref().map(|norm| self.norm(norm, eps)).transpose()
+        let gqa = layer.gqa();
+        let mut qk_norm = |norm: &Option<NormPlan<'_>>| {
+            // What kind it is stands in the spec of the attention.
+            let norm = norm.as_ref();
+            norm.map(|norm| self.norm(norm, NormKind::Rms, spec.norm_eps)).transpose()
         };
-        let (q_norm, k_norm) = (head_norm(&plan.q_norm)?, head_norm(&plan.k_norm)?);
+        let (q_norm, k_norm) = (qk_norm(&plan.q_norm)?, qk_norm(&plan.k_norm)?);
         Ok(LayerWeights {
-            attention_norm: self.norm(&plan.attention_norm, eps)?,
+            attention_norm: self.optional_norm(&plan.attention_norm, spec)?,
             attention: AttentionWeights {
                 qkv: self.linear(&plan.qkv)?,
                 q_norm,
                 k_norm,
+                slopes: gqa
+                    .alibi
+                    .map(|factor| self.backend.vector(&alibi_slopes(gqa.n_heads, factor))),
                 out: self.linear(&plan.out)?,
             },
-            mlp_norm: self.norm(&plan.mlp_norm, eps)?,
-            mlp: GatedMlpWeights {
-                gate_up: self.linear(&plan.gate_up)?,
-                down: self.linear(&plan.down)?,
-                act: spec.gated_mlp().act,
+            attention_post_norm: self.optional_norm(&plan.attention_post_norm, spec)?,
+            mlp_norm: self.optional_norm(&plan.mlp_norm, spec)?,
+            mlp: {
+                let (up, down) = (self.linear(&plan.up)?, self.linear(&plan.down)?);
+                match &layer.mlp {
+                    Mlp::Gated(mlp) => MlpWeights::Gated(TwoLayers { up, down, act: mlp.act }),
+                    Mlp::Plain(mlp) => MlpWeights::Plain(TwoLayers { up, down, act: mlp.act }),
+                }
             },
+            mlp_post_norm: self.optional_norm(&plan.mlp_post_norm, spec)?,
         })
     }
 
-    fn norm(&mut self, plan: &NormPlan<'_>, eps: f32) -> Result<Norm<B>, ModelError> {
-        let values = dequantize_tensor(&plan.view).map_err(|source| self.format_error(source))?;
+    fn optional_norm(
+        &mut self,
+        plan: &Option<NormPlan<'_>>,
+        spec: &ArchSpec,
+    ) -> Result<Option<Norm<B>>, ModelError> {
+        plan.as_ref().map(|plan| self.norm(plan, spec.norm, spec.norm_eps)).transpose()
+    }
+
+    fn norm(
+        &mut self,
+        plan: &NormPlan<'_>,
+        kind: NormKind,
+        eps: f32,
+    ) -> Result<Norm<B>, ModelError> {
+        let weight = self.vector(plan)?;
+        let bias = match (kind, &plan.bias) {
+            (NormKind::Rms, _) => None,
+            (NormKind::Layer { .. }, None) => Some(self.backend.vector(&vec![0.0; plan.rows.n])),
+            (NormKind::Layer { .. }, Some(bias)) => {
+                let values = self.values(bias)?;
+                Some(self.backend.vector(&values))
+            }
+        };
+        Ok(Norm { weight, bias, eps })
+    }
+
+    /// A norm's weight, or another vector; ones where there is none.
+    fn vector(&mut self, plan: &NormPlan<'_>) -> Result<B::Vector, ModelError> {
+        let mut stored = Vec::new();
+        for view in &plan.weights {
+            stored.extend(self.values(view)?);
+        }
+        let values = match stored.is_empty() {
+            true => vec![1.0; plan.rows.n],
+            false => plan.rows.pick_values(&stored).iter().map(|x| x + plan.offset).collect(),
+        };
+        Ok(self.backend.vector(&values))
+    }
+
+    fn values(&mut self, view: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
+        let values = dequantize_tensor(view).map_err(|source| self.format_error(source))?;
         if matches!(self.cache, Cache::Hit(_)) {
             // All there is to report was reported when the cache was verified.
-            self.files.tensors().give_back(plan.view.data);
+            self.files.tensors().give_back(view.data);
         } else {
-            self.advance(plan.view.data);
+            self.advance(view.data, view.data.len());
         }
-        Ok(Norm { weight: self.backend.vector(&values), eps })
+        Ok(values)
     }
 
     fn linear(&mut self, plan: &LinearPlan<'_>) -> Result<Linear<B>, ModelError> {
         let parts = plan.runs().map(|run| self.pack(run)).collect::<Result<_, _>>()?;
+        let orders = plan.runs().map(|run| run[0].order().map(Box::from)).collect();
+        let adds = plan.runs().map(|run| run[0].adds()).collect();
         let mut bias = Vec::new();
         for part in &plan.biases {
             let data = part.ordered();
             let values = dequantize_tensor(&part.with_data(&data));
             bias.extend(values.map_err(|source| self.format_error(source))?);
-            self.files.tensors().give_back(part.stored());
+            part.stored().for_each(|(data, _)| self.files.tensors().give_back(data));
         }
         let bias = (!bias.is_empty()).then(|| self.backend.vector(&bias));
-        Ok(Linear { parts, bias, n: plan.n(), k: plan.k })
+        Ok(Linear { parts, orders, adds, bias, n: plan.n(), k: plan.k })
     }
 
     /// A matrix that stands alone: the embedding table or the head.
@@ -274,12 +333,21 @@ impl<B: Backend> Packer<'_, B> {
         if let Some(weight) = self.cache.take(parts) {
             return Ok(weight);
         }
-        let data: Vec<_> = parts.iter().map(Part::ordered).collect();
-        let views: Vec<_> = parts.iter().zip(&data).map(|(p, data)| p.with_data(data)).collect();
-        let packed = self.backend.pack(&views, self.options.compute);
+        let compute = self.options.compute;
+        let packed = match quantization::whole(parts) {
+            Some(matrices) => self.backend.pack_quantized(&matrices, compute),
+            None => {
+                let data: Vec<_> = parts.iter().map(Part::ordered).collect();
+                let views: Vec<_> =
+                    parts.iter().zip(&data).map(|(p, data)| p.with_data(data)).collect();
+                self.backend.pack(&views, compute)
+            }
+        };
         let packed = packed.map_err(|source| self.format_error(source))?;
         self.cache.keep(self.backend, parts, &packed);
-        parts.iter().for_each(|part| self.advance(part.stored()));
+        for (data, n_bytes) in parts.iter().flat_map(Part::stored) {
+            self.advance(data, n_bytes);
+        }
         Ok(packed)
     }
 
@@ -288,14 +356,24 @@ impl<B: Backend> Packer<'_, B> {
         ModelError::Format { file, source }
     }
 
-    /// Gives a stored tensor back and reports it as packed.
-    fn advance(&mut self, stored: &[u8]) {
+    /// Gives a stored tensor back and reports `n_bytes` of it as packed.
+    fn advance(&mut self, stored: &[u8], n_bytes: usize) {
         self.files.tensors().give_back(stored);
-        self.n_bytes += stored.len() as u64;
+        self.n_bytes += n_bytes as u64;
         if let Some(progress) = self.options.progress {
             let (n_bytes, n_total_bytes) = (self.n_bytes, self.n_total_bytes);
             let n_bytes = n_bytes.min(n_total_bytes);
             progress(LoadProgress { n_bytes, n_total_bytes, is_cached: false });
         }
     }
+}
+
+/// How fast the scores of each head fall (Press et al., 2022): powers of `2^(-8 / n)` for a power of
+/// two `n`; what is left of other numbers takes every second slope of twice as many heads.
+fn alibi_slopes(n_heads: usize, factor: f32) -> Vec<f32> {
+    let n_first = if n_heads.is_power_of_two() { n_heads } else { n_heads.next_power_of_two() / 2 };
+    let slope = |exponent: usize, n: usize| (-8.0 * exponent as f64 / n as f64).exp2() as f32;
+    let first = (1..=n_first).map(|i| slope(i, n_first));
+    let rest = (0..n_heads - n_first).map(|i| slope(2 * i + 1, 2 * n_first));
+    first.chain(rest).map(|slope| slope * factor).collect()
 }

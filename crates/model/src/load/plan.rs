@@ -1,39 +1,54 @@
 //! Every tensor that a spec asks for, looked up and checked before anything is packed.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use pelton_quant::{QuantError, for_dtype, supported_names};
-use pelton_tensor::{DType, TensorView};
+use pelton_quant::checkpoint::QuantizedTensor;
+use pelton_quant::{QuantError, for_dtype, packed_bytes, supported_names};
+use pelton_tensor::TensorView;
 
-use crate::arch::{ArchSpec, GgufRows, Gqa, LayerSpec};
+pub(super) use super::part::{Part, Rows};
+use crate::arch::{
+    ArchSpec, Fused, Gqa, LayerSpec, Mlp, NormKind, Part as Name, QkNorm, Residual, Stored,
+};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-use crate::files::names::{Naming, Part as Name};
+use crate::files::names::Naming;
 
 /// All tensors of a model.
 pub(super) struct Plan<'a> {
     pub(super) embedding: Part<'a>,
+    pub(super) positions: Option<Part<'a>>,
+    pub(super) embedding_norm: Option<NormPlan<'a>>,
     pub(super) layers: Vec<LayerPlan<'a>>,
     pub(super) final_norm: NormPlan<'a>,
     pub(super) head: Option<Part<'a>>,
+    pub(super) head_bias: Option<NormPlan<'a>>,
 }
 
 /// All tensors of a layer.
 pub(super) struct LayerPlan<'a> {
-    pub(super) attention_norm: NormPlan<'a>,
+    pub(super) attention_norm: Option<NormPlan<'a>>,
     pub(super) qkv: LinearPlan<'a>,
     pub(super) q_norm: Option<NormPlan<'a>>,
     pub(super) k_norm: Option<NormPlan<'a>>,
     pub(super) out: LinearPlan<'a>,
-    pub(super) mlp_norm: NormPlan<'a>,
-    pub(super) gate_up: LinearPlan<'a>,
+    pub(super) attention_post_norm: Option<NormPlan<'a>>,
+    pub(super) mlp_norm: Option<NormPlan<'a>>,
+    /// Gate and up, or up alone.
+    pub(super) up: LinearPlan<'a>,
     pub(super) down: LinearPlan<'a>,
+    pub(super) mlp_post_norm: Option<NormPlan<'a>>,
 }
 
-/// A norm's weight.
+/// A norm's weight and bias: vectors that stay in f32.
 pub(super) struct NormPlan<'a> {
-    pub(super) view: TensorView<'a>,
+    /// Of all heads, one after the other, where each has a tensor of its own; none without weight.
+    pub(super) weights: Vec<TensorView<'a>>,
+    pub(super) bias: Option<TensorView<'a>>,
+    /// Which elements, in the order of the decoder.
+    pub(super) rows: Rows,
+    /// Added to each weight.
+    pub(super) offset: f32,
 }
 
 /// Matrices stacked by rows, with their biases.
@@ -44,57 +59,41 @@ pub(super) struct LinearPlan<'a> {
     pub(super) k: usize,
 }
 
-/// One tensor, whose rows may have to be put in another order while loading.
-pub(super) struct Part<'a> {
-    view: TensorView<'a>,
-    /// Heads whose rows are interleaved in the file.
-    n_interleaved_heads: Option<usize>,
+impl<'a> NormPlan<'a> {
+    /// Every stored tensor.
+    pub(super) fn views(&self) -> impl Iterator<Item = &TensorView<'a>> {
+        self.weights.iter().chain(&self.bias)
+    }
 }
 
-impl<'a> Part<'a> {
-    /// How the tensor is stored.
-    pub(super) fn dtype(&self) -> DType {
-        self.view.dtype
+impl<'a> LayerPlan<'a> {
+    fn linears(&self) -> [&LinearPlan<'a>; 4] {
+        [&self.qkv, &self.out, &self.up, &self.down]
     }
 
-    /// Rows.
-    pub(super) fn n(&self) -> usize {
-        self.view.shape[0]
-    }
-
-    /// Elements of a row.
-    pub(super) fn k(&self) -> usize {
-        self.view.shape.get(1).copied().unwrap_or(1)
-    }
-
-    /// The tensor's bytes as they lie in the file.
-    pub(super) fn stored(&self) -> &'a [u8] {
-        self.view.data
-    }
-
-    /// The tensor's bytes with its rows in the order of the decoder.
-    pub(super) fn ordered(&self) -> Cow<'a, [u8]> {
-        match self.n_interleaved_heads {
-            None => Cow::Borrowed(self.view.data),
-            Some(n_heads) => Cow::Owned(deinterleave(self.view.data, self.view.shape[0], n_heads)),
-        }
-    }
-
-    /// The tensor with the bytes of [`ordered`](Self::ordered).
-    pub(super) fn with_data<'s>(&'s self, data: &'s [u8]) -> TensorView<'s> {
-        TensorView { data, ..self.view }
+    fn norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
+        [
+            &self.attention_norm,
+            &self.q_norm,
+            &self.k_norm,
+            &self.attention_post_norm,
+            &self.mlp_norm,
+            &self.mlp_post_norm,
+        ]
+        .into_iter()
+        .flatten()
     }
 }
 
 impl<'a> LinearPlan<'a> {
     /// Rows of all parts.
     pub(super) fn n(&self) -> usize {
-        self.parts.iter().map(Part::n).sum()
+        self.parts.iter().filter(|part| !part.adds()).map(Part::n).sum()
     }
 
-    /// Neighbours of one type, which become one matrix.
+    /// Neighbours of one type and order of inputs, which become one matrix.
     pub(super) fn runs(&self) -> impl Iterator<Item = &[Part<'a>]> {
-        self.parts.chunk_by(|a, b| a.dtype() == b.dtype())
+        self.parts.chunk_by(|a, b| b.stacks_on(a))
     }
 }
 
@@ -104,11 +103,16 @@ impl<'a> LinearPlan<'a> {
 /// `blk.0.attn_q.weight q8_0 [64, 64] 4 heads + blk.0.attn_k.weight ...`.
 pub(super) fn recipe(parts: &[Part<'_>]) -> String {
     let mut text = String::new();
-    for Part { view, n_interleaved_heads } in parts {
+    for Part { view, rows, is_transposed, quantized, .. } in parts {
         let separator = if text.is_empty() { "" } else { " + " };
         let _ = write!(text, "{separator}{} {} {:?}", view.name, view.dtype.name(), view.shape);
-        if let Some(n_heads) = n_interleaved_heads {
-            let _ = write!(text, " {n_heads} heads");
+        let _ = write!(text, "{rows}{}", if *is_transposed { " transposed" } else { "" });
+        if let Some(matrix) = quantized {
+            let _ = match (matrix.columns(), matrix.order()) {
+                (Some(columns), _) => write!(text, " ({}, inputs {columns:?})", matrix.words()),
+                (None, Some(_)) => write!(text, " ({}, sorted)", matrix.words()),
+                (None, None) => write!(text, " ({})", matrix.words()),
+            };
         }
     }
     text
@@ -117,129 +121,312 @@ pub(super) fn recipe(parts: &[Part<'_>]) -> String {
 impl<'a> Plan<'a> {
     pub(super) fn new(files: &'a ModelFiles, spec: &ArchSpec) -> Result<Self, ModelError> {
         let naming = files.naming();
-        let is_interleaved =
-            naming == Naming::Gguf && files.arch().gguf_rows == GgufRows::Interleaved;
-        let lookup = Lookup { files, naming, is_interleaved };
+        let lookup = Lookup { files, naming, stored: naming.stored, spec };
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
-        let table = |name| {
-            lookup
-                .weight(name, 0, &[vocab, hidden])
-                .map(|v| Part { view: v, n_interleaved_heads: None })
+        let table = |name, n| {
+            // Who looks up rows or picks tokens does not reorder inputs.
+            let mut part = lookup.matrix(&Projection { name, rows: Rows::all(n) }, 0, hidden)?;
+            part.quantized = part.quantized.map(QuantizedTensor::in_own_order);
+            Ok::<_, ModelError>(part)
         };
         Ok(Self {
-            embedding: table(Name::Embedding)?,
+            embedding: table(Name::Embedding, vocab)?,
+            positions: spec.positions.map(|p| table(Name::Positions, p.n_rows)).transpose()?,
+            embedding_norm: lookup.optional_norm(spec.embedding_norm, Name::EmbeddingNorm, 0)?,
             layers: spec
                 .layers
                 .iter()
                 .enumerate()
-                .map(|(i, layer)| lookup.layer(i, layer, hidden))
+                .map(|(i, layer)| lookup.layer(i, layer))
                 .collect::<Result<_, _>>()?,
-            final_norm: lookup.norm(Name::FinalNorm, 0, hidden)?,
-            head: if spec.tied_embeddings { None } else { Some(table(Name::Head)?) },
+            final_norm: lookup.norm(Name::FinalNorm, 0)?,
+            head: (!spec.tied_embeddings).then(|| table(Name::Head, vocab)).transpose()?,
+            head_bias: spec.head_bias.then(|| lookup.head_bias(vocab)).transpose()?,
         })
     }
 
     /// The parts of every matrix that is packed.
     pub(super) fn matrices(&self) -> Vec<&[Part<'a>]> {
-        let layers = self.layers.iter();
-        layers
-            .flat_map(|layer| [&layer.qkv, &layer.out, &layer.gate_up, &layer.down])
+        let alone = [&self.embedding].into_iter().chain(&self.positions).chain(&self.head);
+        (self.layers.iter())
+            .flat_map(LayerPlan::linears)
             .flat_map(LinearPlan::runs)
-            .chain([&self.embedding].into_iter().chain(&self.head).map(std::slice::from_ref))
+            .chain(alone.map(std::slice::from_ref))
             .collect()
     }
 
-    /// Stored bytes of everything but biases.
+    /// Stored bytes of everything but biases of projections.
     pub(super) fn n_bytes(&self) -> usize {
-        self.sum(&|view| view.data.len() as u64) as usize
+        self.sum(&|part| part.n_bytes() as u64, &|view| view.data.len() as u64) as usize
     }
 
-    /// Elements of everything but biases.
+    /// Bytes once packed of everything but biases of projections and quantized matrices.
+    pub(super) fn packed_bytes(&self) -> u64 {
+        self.sum(&Part::packed_bytes, &packed_bytes)
+    }
+
+    /// Elements of everything but biases of projections.
     pub(super) fn n_elements(&self) -> u64 {
-        self.sum(&|view| view.n_elements() as u64)
+        self.sum(&|part| part.n_elements() as u64, &|view| view.n_elements() as u64)
     }
 
-    fn sum(&self, size: &dyn Fn(&TensorView<'_>) -> u64) -> u64 {
-        let linear =
-            |plan: &LinearPlan<'_>| plan.parts.iter().map(|part| size(&part.view)).sum::<u64>();
-        let norm = |plan: &NormPlan<'_>| size(&plan.view);
-        let layers = self.layers.iter().map(|layer| {
-            [&layer.qkv, &layer.out, &layer.gate_up, &layer.down].map(linear).iter().sum::<u64>()
-                + [&layer.attention_norm, &layer.mlp_norm].map(norm).iter().sum::<u64>()
-                + layer.q_norm.iter().chain(&layer.k_norm).map(norm).sum::<u64>()
-        });
-        size(&self.embedding.view)
-            + layers.sum::<u64>()
-            + norm(&self.final_norm)
-            + self.head.as_ref().map_or(0, |head| size(&head.view))
+    fn sum(
+        &self,
+        of_part: &dyn Fn(&Part<'a>) -> u64,
+        of_view: &dyn Fn(&TensorView<'_>) -> u64,
+    ) -> u64 {
+        let matrices = self.matrices().into_iter().flatten().map(of_part).sum::<u64>();
+        let norms = (self.layers.iter().flat_map(LayerPlan::norms))
+            .chain(&self.embedding_norm)
+            .chain([&self.final_norm])
+            .chain(&self.head_bias);
+        matrices + norms.flat_map(NormPlan::views).map(of_view).sum::<u64>()
     }
 }
 
 /// Finds tensors by name and checks them.
-struct Lookup<'a> {
+struct Lookup<'a, 's> {
     files: &'a ModelFiles,
     naming: Naming,
-    is_interleaved: bool,
+    stored: &'static Stored,
+    spec: &'s ArchSpec,
 }
 
-/// Several projections of the same input.
-struct Stack<'s> {
-    layer: usize,
-    /// Name, rows, and the number of heads where rows may be interleaved.
-    parts: &'s [(Name, usize, Option<usize>)],
-    k: usize,
-    bias: bool,
+/// One projection: its name and rows, and how they are stored.
+struct Projection {
+    name: Name,
+    rows: Rows,
 }
 
-impl<'a> Lookup<'a> {
-    fn layer(
-        &self,
-        layer: usize,
-        spec: &LayerSpec,
-        hidden: usize,
-    ) -> Result<LayerPlan<'a>, ModelError> {
-        let gqa: &Gqa = spec.gqa();
-        let mlp = spec.gated_mlp();
-        let ffn = mlp.intermediate_size;
-        let head_norm =
-            |name| gqa.qk_norm.then(|| self.norm(name, layer, gqa.head_dim)).transpose();
-        let stack = |parts, k, bias| self.linear(&Stack { layer, parts, k, bias });
+impl<'a> Lookup<'a, '_> {
+    fn layer(&self, layer: usize, spec: &LayerSpec) -> Result<LayerPlan<'a>, ModelError> {
+        let hidden = self.spec.hidden_size;
+        let (gqa, wiring) = (spec.gqa(), spec.wiring);
+        let norm = |is_there, name| self.optional_norm(is_there, name, layer);
+        let has_mlp_norm = wiring.pre_norm && wiring.residual != Residual::ParallelOneNorm;
+        let all = |name, n| Projection { name, rows: Rows::all(n) };
+        let ffn = spec.mlp.intermediate_size();
+        let (up, mlp_bias) = match &spec.mlp {
+            Mlp::Plain(mlp) => (vec![all(Name::Up, ffn)], mlp.bias),
+            Mlp::Gated(mlp) if self.stored.is_gate_up_fused => {
+                (vec![all(Name::GateUp, 2 * ffn)], mlp.bias)
+            }
+            Mlp::Gated(mlp) => (vec![all(Name::Gate, ffn), all(Name::Up, ffn)], mlp.bias),
+        };
+        let out = [all(Name::O, hidden)];
         Ok(LayerPlan {
-            attention_norm: self.norm(Name::AttentionNorm, layer, hidden)?,
-            qkv: stack(
-                &[
-                    (Name::Q, gqa.q_width(), Some(gqa.n_heads)),
-                    (Name::K, gqa.kv_width(), Some(gqa.n_kv_heads)),
-                    (Name::V, gqa.kv_width(), None),
-                ],
-                hidden,
-                gqa.qkv_bias,
-            )?,
-            q_norm: head_norm(Name::QNorm)?,
-            k_norm: head_norm(Name::KNorm)?,
-            out: stack(&[(Name::O, hidden, None)], gqa.q_width(), gqa.out_bias)?,
-            mlp_norm: self.norm(Name::MlpNorm, layer, hidden)?,
-            gate_up: stack(&[(Name::Gate, ffn, None), (Name::Up, ffn, None)], hidden, mlp.bias)?,
-            down: stack(&[(Name::Down, hidden, None)], ffn, mlp.bias)?,
+            attention_norm: norm(wiring.pre_norm, Name::AttentionNorm)?,
+            qkv: self.linear(layer, &self.qkv(layer, gqa), hidden, gqa.qkv_bias)?,
+            q_norm: self.qk_norm(Name::QNorm, layer, gqa, gqa.n_heads)?,
+            k_norm: self.qk_norm(Name::KNorm, layer, gqa, gqa.n_kv_heads)?,
+            out: self.linear(layer, &out, gqa.q_width(), gqa.out_bias)?,
+            attention_post_norm: norm(wiring.post_norm, Name::AttentionPostNorm)?,
+            mlp_norm: norm(has_mlp_norm, Name::MlpNorm)?,
+            up: self.linear(layer, &up, hidden, mlp_bias)?,
+            down: self.linear(layer, &[all(Name::Down, hidden)], ffn, mlp_bias)?,
+            mlp_post_norm: norm(wiring.post_norm, Name::MlpPostNorm)?,
         })
     }
 
-    fn linear(&self, stack: &Stack<'_>) -> Result<LinearPlan<'a>, ModelError> {
-        let heads = |n_heads: Option<usize>| n_heads.filter(|_| self.is_interleaved);
-        let mut plan = LinearPlan { parts: Vec::new(), biases: Vec::new(), k: stack.k };
-        for &(name, n, n_heads) in stack.parts {
-            let view = self.weight(name, stack.layer, &[n, stack.k])?;
-            plan.parts.push(Part { view, n_interleaved_heads: heads(n_heads) });
-            if stack.bias {
-                let view = self.find(&self.naming.bias(name, stack.layer), &[n])?;
-                plan.biases.push(Part { view, n_interleaved_heads: heads(n_heads) });
+    /// q, k and v, each from the tensor that holds it.
+    fn qkv(&self, layer: usize, gqa: &Gqa) -> Vec<Projection> {
+        let (q, kv, dim) = (gqa.q_width(), gqa.kv_width(), gqa.head_dim);
+        let pairs = self.pairs(gqa);
+        let is_apart = || self.naming.stems(Name::Q, layer).any(|stem| self.has(&stem));
+        let (fused, group) = (q + 2 * kv, gqa.n_heads / gqa.n_kv_heads * dim);
+        let of_stack = |n, first, pairs| Projection {
+            name: Name::Qkv,
+            rows: Rows { n, n_stored: fused, first, run: n, stride: n, pairs },
+        };
+        let of_groups = |n, first, run, pairs| Projection {
+            name: Name::Qkv,
+            rows: Rows { n, n_stored: fused, first, run, stride: group + 2 * dim, pairs },
+        };
+        let alone = |name, n, pairs| Projection { name, rows: Rows { pairs, ..Rows::all(n) } };
+        match self.stored.qkv {
+            Fused::Stacked if !is_apart() => {
+                vec![of_stack(q, 0, pairs), of_stack(kv, q, pairs), of_stack(kv, q + kv, None)]
+            }
+            Fused::Grouped if !is_apart() => vec![
+                of_groups(q, 0, group, pairs),
+                of_groups(kv, group, dim, pairs),
+                of_groups(kv, group + dim, dim, None),
+            ],
+            _ => {
+                vec![alone(Name::Q, q, pairs), alone(Name::K, kv, pairs), alone(Name::V, kv, None)]
             }
         }
+    }
+
+    /// Rows of a head, and how many of them lie in pairs, where any do.
+    fn pairs(&self, gqa: &Gqa) -> Option<[usize; 2]> {
+        let rotary_dim = self.spec.ropes[gqa.rope?].rotary_dim;
+        self.stored.is_in_pairs.then_some([gqa.head_dim, rotary_dim])
+    }
+
+    fn linear(
+        &self,
+        layer: usize,
+        projections: &[Projection],
+        k: usize,
+        has_bias: bool,
+    ) -> Result<LinearPlan<'a>, ModelError> {
+        let mut plan = LinearPlan { parts: Vec::new(), biases: Vec::new(), k };
+        let mut split = Vec::new();
+        for (i, projection) in projections.iter().enumerate() {
+            let &Projection { name, rows } = projection;
+            let mut part = match self.stored.is_transposed {
+                false => self.matrix(projection, layer, k)?,
+                true => self.transposed(projection, layer, k)?,
+            };
+            if projections.get(i + 1).is_some_and(|next| next.name == name) {
+                // The last of one module's parts has its tensors.
+                part.quantized = part.quantized.map(QuantizedTensor::without_views);
+            }
+            split.push(part.split());
+            if has_bias {
+                let view = self.find(&self.bias(name, layer), &[rows.n_stored])?;
+                plan.biases.push(Part { shape: vec![rows.n], rows, ..Part::whole(view) });
+            }
+        }
+        plan.parts = stacked(split);
         Ok(plan)
     }
 
-    fn norm(&self, name: Name, layer: usize, width: usize) -> Result<NormPlan<'a>, ModelError> {
-        Ok(NormPlan { view: self.weight(name, layer, &[width])? })
+    /// Some rows of a matrix of one tensor, or of several where the checkpoint is quantized.
+    fn matrix(
+        &self,
+        &Projection { name, rows }: &Projection,
+        layer: usize,
+        k: usize,
+    ) -> Result<Part<'a>, ModelError> {
+        let shape = vec![rows.n, k];
+        if let Some(matrix) = self.quantized(name, layer, [rows.n_stored, k])? {
+            let view = matrix.views()[0];
+            let quantized = match rows == Rows::all(rows.n) {
+                true => matrix,
+                false => matrix.pick_rows(rows.sources().map(|row| row as u32)),
+            };
+            return Ok(Part {
+                view,
+                shape,
+                rows,
+                is_transposed: false,
+                quantized: Some(quantized),
+            });
+        }
+        let view = self.weight(name, layer, &[rows.n_stored, k])?;
+        Ok(Part { shape, rows, ..Part::whole(view) })
+    }
+
+    /// Some columns of a matrix `[in, out]`, which has to be of plain floats.
+    fn transposed(
+        &self,
+        &Projection { name, rows }: &Projection,
+        layer: usize,
+        k: usize,
+    ) -> Result<Part<'a>, ModelError> {
+        if let (Some(scheme), Ok(Some(_)) | Err(_)) =
+            (self.files.scheme(), self.quantized(name, layer, [rows.n_stored, k]))
+        {
+            let source = QuantError::Checkpoint {
+                tensor: self.stem(name, layer),
+                expected: "plain floats: the family stores its matrices transposed, and quantized \
+                           ones are read only where they are not"
+                    .to_owned(),
+                got: scheme.words(),
+            };
+            return Err(ModelError::Format {
+                file: self.files.tensors().origin().to_owned(),
+                source,
+            });
+        }
+        let view = self.float(self.weight(name, layer, &[k, rows.n_stored])?)?;
+        Ok(Part { shape: vec![rows.n, k], rows, is_transposed: true, ..Part::whole(view) })
+    }
+
+    /// The matrix of a module that is quantized.
+    fn quantized(
+        &self,
+        name: Name,
+        layer: usize,
+        shape: [usize; 2],
+    ) -> Result<Option<QuantizedTensor<'a>>, ModelError> {
+        let Some(scheme) = self.files.scheme() else { return Ok(None) };
+        let tensors = self.files.tensors();
+        scheme
+            .find(tensors, &self.stem(name, layer), shape)
+            .map_err(|source| ModelError::Format { file: tensors.origin().to_owned(), source })
+    }
+
+    fn norm(&self, name: Name, layer: usize) -> Result<NormPlan<'a>, ModelError> {
+        let width = self.spec.hidden_size;
+        let (has_weight, has_bias) = match self.spec.norm {
+            NormKind::Rms => (true, false),
+            NormKind::Layer { weight, bias } => (weight, bias),
+        };
+        let weight = has_weight.then(|| self.weight(name, layer, &[width])).transpose()?;
+        let bias = || self.find(&self.bias(name, layer), &[width]);
+        Ok(NormPlan {
+            weights: weight.into_iter().collect(),
+            bias: has_bias.then(bias).transpose()?,
+            rows: Rows::all(width),
+            offset: self.stored.norm_offset,
+        })
+    }
+
+    fn optional_norm(
+        &self,
+        is_there: bool,
+        name: Name,
+        layer: usize,
+    ) -> Result<Option<NormPlan<'a>>, ModelError> {
+        is_there.then(|| self.norm(name, layer)).transpose()
+    }
+
+    /// The norm of `n_heads` heads of q or k.
+    fn qk_norm(
+        &self,
+        name: Name,
+        layer: usize,
+        gqa: &Gqa,
+        n_heads: usize,
+    ) -> Result<Option<NormPlan<'a>>, ModelError> {
+        let Some(kind) = gqa.qk_norm else { return Ok(None) };
+        let (dim, width) = (gqa.head_dim, n_heads * gqa.head_dim);
+        let stem = format!("{}.weight", self.stem(name, layer));
+        let (weights, n) = match kind {
+            QkNorm::HeadRms => (vec![self.find(&stem, &[dim])?], dim),
+            QkNorm::WholeRms => (vec![self.find(&stem, &[width])?], width),
+            QkNorm::HeadLayer if stem.contains('*') => {
+                let of_head =
+                    |head: usize| self.find(&stem.replace('*', &head.to_string()), &[dim]);
+                ((0..n_heads).map(of_head).collect::<Result<_, _>>()?, width)
+            }
+            QkNorm::HeadLayer => (vec![self.find(&stem, &[n_heads, dim])?], width),
+        };
+        let rows = Rows { pairs: self.pairs(gqa), ..Rows::all(n) };
+        Ok(Some(NormPlan { weights, bias: None, rows, offset: self.stored.norm_offset }))
+    }
+
+    fn head_bias(&self, vocab: usize) -> Result<NormPlan<'a>, ModelError> {
+        let view = self.find(&self.bias(Name::Head, 0), &[vocab])?;
+        let weights = vec![view];
+        Ok(NormPlan { weights, bias: None, rows: Rows::all(vocab), offset: 0.0 })
+    }
+
+    /// Refuses a type whose elements cannot be taken one by one.
+    fn float(&self, view: TensorView<'a>) -> Result<TensorView<'a>, ModelError> {
+        let n_elements = view.n_elements().max(1);
+        if view.data.len().is_multiple_of(n_elements) && view.data.len() / n_elements >= 2 {
+            return Ok(view);
+        }
+        let source = QuantError::Unsupported {
+            tensor: view.name.to_owned(),
+            dtype: view.dtype,
+            supported: "F32, F16, BF16 for a transposed matrix".to_owned(),
+        };
+        Err(ModelError::Format { file: self.files.tensors().origin().to_owned(), source })
     }
 
     fn weight(
@@ -248,7 +435,27 @@ impl<'a> Lookup<'a> {
         layer: usize,
         shape: &[usize],
     ) -> Result<TensorView<'a>, ModelError> {
-        self.find(&self.naming.weight(name, layer), shape)
+        self.find(&format!("{}.weight", self.stem(name, layer)), shape)
+    }
+
+    fn bias(&self, name: Name, layer: usize) -> String {
+        format!("{}.bias", self.stem(name, layer))
+    }
+
+    /// The first of a part's names that the checkpoint has.
+    fn stem(&self, name: Name, layer: usize) -> String {
+        let mut stems = self.naming.stems(name, layer).peekable();
+        let usual = stems.peek().cloned().expect("invariant: every part has a name");
+        stems.find(|stem| self.has(stem)).unwrap_or(usual)
+    }
+
+    /// Whether the checkpoint has a module of this name.
+    fn has(&self, stem: &str) -> bool {
+        let module = format!("{}.", stem.replace('*', "0"));
+        let tensors = self.files.tensors();
+        tensors.get(&format!("{module}weight")).is_some()
+            || (self.files.scheme().is_some()
+                && tensors.names().iter().any(|name| name.starts_with(&module)))
     }
 
     fn find(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
@@ -280,50 +487,37 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// Rows of each head from pairs `(0, d/2), (1, d/2 + 1), ...` to the order `0, 1, ..., d - 1`.
-fn deinterleave(data: &[u8], n_rows: usize, n_heads: usize) -> Vec<u8> {
-    reorder_rows(
-        data,
-        n_rows,
-        n_rows / n_heads,
-        |i, half| {
-            if i < half { 2 * i } else { 2 * (i - half) + 1 }
-        },
-    )
+/// Projections in blocks of inputs: of neighbours with the same blocks first all the first blocks,
+/// then all the second ones, so that those of the same inputs become one matrix.
+fn stacked<'a>(projections: Vec<Vec<Part<'a>>>) -> Vec<Part<'a>> {
+    let same = |a: &[Part<'a>], b: &[Part<'a>]| {
+        a.len() > 1 && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| b.stacks_on(a))
+    };
+    let mut parts = Vec::new();
+    let mut rest = projections.into_iter().peekable();
+    while let Some(first) = rest.next() {
+        let mut chunk = vec![first];
+        while let Some(next) = rest.next_if(|next| same(&chunk[0], next)) {
+            chunk.push(next);
+        }
+        let n_blocks = chunk[0].len();
+        let mut blocks: Vec<_> = chunk.into_iter().map(Vec::into_iter).collect();
+        for _ in 0..n_blocks {
+            parts.extend(blocks.iter_mut().filter_map(Iterator::next));
+        }
+    }
+    parts
 }
 
-/// The inverse of the loader's: rows of each head to pairs, as GGUF files of some families store
+/// The inverse of what loading does: rows of each head to pairs, as GGUF files of some families store
 /// them.
 pub(crate) fn interleave(data: &[u8], n_rows: usize, n_heads: usize) -> Vec<u8> {
-    reorder_rows(data, n_rows, n_rows / n_heads, |i, half| i / 2 + half * (i % 2))
-}
-
-/// Row `i` of each head of the result is row `from(i, head_dim / 2)` of the same head.
-fn reorder_rows(
-    data: &[u8],
-    n_rows: usize,
-    head_dim: usize,
-    from: impl Fn(usize, usize) -> usize,
-) -> Vec<u8> {
-    let row_bytes = data.len() / n_rows;
+    let (row_bytes, head_dim) = (data.len() / n_rows, n_rows / n_heads);
     let mut out = Vec::with_capacity(data.len());
     for row in 0..n_rows {
         let (head, i) = (row / head_dim, row % head_dim);
-        let source = head * head_dim + from(i, head_dim / 2);
+        let source = head * head_dim + i / 2 + head_dim / 2 * (i % 2);
         out.extend_from_slice(&data[source * row_bytes..][..row_bytes]);
     }
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn deinterleaving_undoes_interleaving() {
-        let rows: Vec<u8> = (0..24).collect();
-        let stored = interleave(&rows, 12, 2);
-        assert_eq!(&stored[..6], &[0, 1, 6, 7, 2, 3]);
-        assert_eq!(deinterleave(&stored, 12, 2), rows);
-    }
 }

@@ -42,7 +42,8 @@ pub(crate) fn golden(name: &str) -> Golden {
     open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name))
 }
 
-fn open(path: &Path) -> Golden {
+/// The fixture of this folder.
+pub(crate) fn open(path: &Path) -> Golden {
     let folder = tempfile::tempdir().expect("temporary folder");
     let weights = match std::fs::read_to_string(path.join("weights.txt")) {
         Ok(other) => path.with_file_name(other.trim()),
@@ -76,6 +77,12 @@ fn open(path: &Path) -> Golden {
 impl Golden {
     pub(crate) fn files(&self) -> ModelFiles {
         ModelFiles::open(self.folder.path()).expect(&self.name)
+    }
+
+    /// The file of the same model, where there is one.
+    pub(crate) fn gguf(&self) -> Option<PathBuf> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf");
+        Some(root.join(format!("{}.gguf", self.name))).filter(|path| path.exists())
     }
 
     pub(crate) fn folder(&self) -> &Path {

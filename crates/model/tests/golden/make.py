@@ -1,6 +1,8 @@
 """Makes the golden fixtures: tiny random checkpoints and their reference logits.
 
-    python crates/model/tests/golden/make.py
+    python crates/model/tests/golden/make.py [name ..]
+
+Without names every fixture is made anew, with names these alone.
 
 Each fixture is a folder:
 
@@ -19,6 +21,7 @@ tried until every step's best logit leads by 1 % of the row's largest magnitude.
 import json
 import pathlib
 import shutil
+import sys
 
 import safetensors.torch
 import torch
@@ -155,6 +158,222 @@ CASES = {
     ),
 }
 
+# Families, each with what its spec can say; three layers, so that no two need be of a kind.
+SMALL = dict(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    bos_token_id=0,
+    eos_token_id=1,
+)
+GATED = SMALL | dict(intermediate_size=64, num_key_value_heads=2, max_position_embeddings=128)
+
+
+class Own(dict):
+    """Fields that are all there is, without those of `BASE`."""
+
+    def __ror__(self, base):
+        return dict(self)
+
+
+def family(name, *bases, **fields):
+    """A case of its own weights; `fields` override the bases."""
+    fields = {key: value for base in bases for key, value in base.items()} | fields
+    model = f"{name}ForCausalLM" if hasattr(transformers, f"{name}ForCausalLM") else f"{name}LMHeadModel"
+    config = {"Gemma3": "Gemma3TextConfig"}.get(name, f"{name}Config")
+    return getattr(transformers, model), getattr(transformers, config), Own(fields), None, None
+
+
+PARTIAL = dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
+PLAIN = dict(rope_parameters=dict(rope_type="default", rope_theta=1e4))
+GEMMA = GATED | dict(head_dim=16, num_key_value_heads=1)
+LOCAL = dict(
+    sliding_window=8,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+)
+CAPPED = dict(attn_logit_softcapping=2.0, final_logit_softcapping=3.0, query_pre_attn_scalar=24)
+CASES |= {
+    "gemma": family("Gemma", GEMMA, PLAIN),
+    "gemma2": family("Gemma2", GEMMA, PLAIN, LOCAL, CAPPED),
+    "gemma3": family(
+        "Gemma3",
+        GEMMA,
+        LOCAL,
+        query_pre_attn_scalar=24,
+        rope_parameters=dict(
+            sliding_attention=dict(rope_type="default", rope_theta=100.0),
+            full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e4),
+        ),
+    ),
+    "phi3": family("Phi3", GATED, PLAIN, sliding_window=8, pad_token_id=0),
+    "phi4-longrope": family(
+        "Phi3",
+        GATED,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        original_max_position_embeddings=32,
+        rope_parameters=dict(
+            rope_type="longrope",
+            rope_theta=1e4,
+            partial_rotary_factor=0.5,
+            short_factor=[1.0, 1.5],
+            long_factor=[1.25, 3.0],
+            original_max_position_embeddings=32,
+        ),
+    ),
+    "glm": family("Glm", GATED, PARTIAL, head_dim=16, pad_token_id=0),
+    "glm4": family("Glm4", GATED, PARTIAL, head_dim=16, pad_token_id=0, attention_bias=True),
+    "smollm3": family("SmolLM3", GATED, PLAIN, no_rope_layers=[1, 0, 1], pad_token_id=0),
+    "olmo": family("Olmo", GATED, PLAIN, clip_qkv=1.5, pad_token_id=0),
+    "olmo2": family("Olmo2", GATED, PLAIN, pad_token_id=0),
+    "olmo3": family(
+        "Olmo3",
+        GATED,
+        LOCAL,
+        pad_token_id=0,
+        rope_parameters=dict(
+            sliding_attention=dict(rope_type="default", rope_theta=1e4),
+            full_attention=dict(
+                rope_type="yarn",
+                rope_theta=1e4,
+                factor=4.0,
+                original_max_position_embeddings=32,
+            ),
+        ),
+    ),
+    "granite": family(
+        "Granite",
+        GATED,
+        PLAIN,
+        embedding_multiplier=3.0,
+        logits_scaling=4.0,
+        residual_multiplier=0.4,
+        attention_multiplier=0.2,
+        tie_word_embeddings=True,
+    ),
+    "cohere": family("Cohere", GATED, PLAIN, use_qk_norm=False, pad_token_id=0),
+    "cohere-qk-norm": family("Cohere", GATED, PLAIN, use_qk_norm=True, pad_token_id=0),
+    "cohere2": family("Cohere2", GATED, PLAIN, LOCAL, head_dim=8, pad_token_id=0),
+    "stablelm": family("StableLm", GATED, PARTIAL, use_qkv_bias=True),
+    "stablelm-parallel": family(
+        "StableLm", GATED, PARTIAL, use_parallel_residual=True, qk_layernorm=True
+    ),
+    "ministral": family("Ministral", GATED, PLAIN, LOCAL, head_dim=16),
+    "helium": family("Helium", GATED, PLAIN, head_dim=8),
+    "seed-oss": family("SeedOss", GATED, PLAIN, head_dim=16, attention_bias=True),
+    "arcee": family("Arcee", GATED, PLAIN, head_dim=8),
+    "nemotron": family("Nemotron", GATED, PARTIAL, head_dim=8),
+    "exaone4": family("Exaone4", GATED, PLAIN, LOCAL, sliding_window_pattern=2),
+    "gpt2": family("GPT2", SMALL, n_positions=128, tie_word_embeddings=True),
+    "gpt-neox": family(
+        "GPTNeoX",
+        SMALL,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25),
+        num_attention_heads=2,
+    ),
+    "gpt-neox-sequential": family(
+        "GPTNeoX",
+        SMALL,
+        PARTIAL,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        use_parallel_residual=False,
+    ),
+    "gptj": family("GPTJ", SMALL, n_positions=128, rotary_dim=4),
+    "opt": family("OPT", SMALL, ffn_dim=64, max_position_embeddings=128, word_embed_proj_dim=32),
+    "bloom": family("Bloom", SMALL, num_attention_heads=6, hidden_size=24),
+    "falcon": family("Falcon", SMALL, PLAIN, max_position_embeddings=128),
+    "falcon-new": family(
+        "Falcon",
+        SMALL,
+        PLAIN,
+        max_position_embeddings=128,
+        new_decoder_architecture=True,
+        num_kv_heads=2,
+    ),
+    "falcon-alibi": family(
+        "Falcon",
+        SMALL,
+        alibi=True,
+        multi_query=False,
+        parallel_attn=False,
+        bias=True,
+    ),
+    "starcoder2": family("Starcoder2", GATED, PLAIN, sliding_window=8),
+    "gpt-bigcode": family("GPTBigCode", SMALL, n_positions=128),
+    "phi": family("Phi", GATED, PARTIAL),
+}
+
+# Families whose reference is another family's code: InternLM 2 and 3 are Llama under other names
+# and fusions, MiniCPM is Granite with its multipliers said in another way.
+CASES |= {
+    "internlm2": family("Llama", GATED, PLAIN),
+    "internlm3": family("Llama", GATED, PLAIN, head_dim=8, attention_bias=True, mlp_bias=True),
+    "minicpm": family(
+        "Granite",
+        GATED,
+        PLAIN,
+        embedding_multiplier=12.0 / 8,
+        residual_multiplier=1.4 / 3**0.5,
+        logits_scaling=32 / 8,
+        attention_multiplier=8**-0.5,
+        tie_word_embeddings=True,
+    ),
+}
+
+
+def to_internlm2(config, state):
+    names = {
+        "model.embed_tokens": "model.tok_embeddings",
+        "lm_head": "output",
+        "input_layernorm": "attention_norm",
+        "self_attn.o_proj": "attention.wo",
+        "post_attention_layernorm": "ffn_norm",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+    }
+    for layer in range(config["num_hidden_layers"]):
+        q, k, v = (state.pop(f"model.layers.{layer}.self_attn.{x}_proj.weight") for x in "qkv")
+        n_groups, width = config["num_key_value_heads"], q.shape[1]
+        groups = [x.reshape(n_groups, -1, width) for x in (q, k, v)]
+        fused = torch.cat(groups, dim=1).reshape(-1, width)
+        state[f"model.layers.{layer}.attention.wqkv.weight"] = fused.contiguous()
+    for old, new in names.items():
+        state = {key.replace(old, new): value for key, value in state.items()}
+    config |= dict(architectures=["InternLM2ForCausalLM"], model_type="internlm2", bias=False)
+    return config, state
+
+
+def to_internlm3(config, state):
+    del config["attention_bias"], config["mlp_bias"]
+    config |= dict(architectures=["InternLM3ForCausalLM"], model_type="internlm3")
+    return config | dict(bias=True, qkv_bias=True), state
+
+
+def to_minicpm(config, state):
+    for name in ("embedding", "residual", "attention"):
+        del config[f"{name}_multiplier"]
+    del config["logits_scaling"]
+    config |= dict(architectures=["MiniCPMForCausalLM"], model_type="minicpm")
+    return config | dict(scale_emb=1.5, scale_depth=1.4, dim_model_base=8), state
+
+
+def to_embed_out(config, state):
+    """As the published checkpoints call the head."""
+    return config, {key.replace("lm_head", "embed_out"): value for key, value in state.items()}
+
+
+REWRITTEN = {
+    "internlm2": to_internlm2,
+    "internlm3": to_internlm3,
+    "minicpm": to_minicpm,
+    "gpt-neox": to_embed_out,
+}
+
 
 def make_model(model_class, config, seed):
     """A model with weights large enough that attention is not uniform, rounded to bf16."""
@@ -162,11 +381,11 @@ def make_model(model_class, config, seed):
     model = model_class(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.uniform_(0.5, 1.5)
-            elif name.endswith("bias"):
+            if name.endswith("bias"):
                 parameter.normal_(0.0, 0.3)
-            elif "embed" in name:
+            elif "norm" in name or parameter.dim() == 1:
+                parameter.uniform_(0.5, 1.5)
+            elif any(table in name for table in ("embed_tokens", "embed_in", "word_embed", "wte")):
                 # A tied head must not simply see the token that came in.
                 parameter.normal_(0.0, 0.2 if config.tie_word_embeddings else 1.0)
             else:
@@ -177,8 +396,8 @@ def make_model(model_class, config, seed):
 
 def fix_length(model, config, max_context):
     """Holds length-dependent frequencies at those of `max_context` (None: the config's own)."""
-    rotary = model.model.rotary_emb
-    if rotary.rope_type not in ("dynamic", "longrope"):
+    rotary = getattr(getattr(model, "model", None), "rotary_emb", None)
+    if getattr(rotary, "rope_type", None) not in ("dynamic", "longrope"):
         return
     length = max_context or config.max_position_embeddings
     inv_freq, scaling = ROPE_INIT_FUNCTIONS[rotary.rope_type](config, seq_len=length)
@@ -204,8 +423,12 @@ def main():
     torch.set_num_threads(1)
     models = {}
     seeds = {}
-    for name, (model_class, config_class, fields, weights, max_context) in CASES.items():
-        config = config_class(**(BASE | fields), attn_implementation="eager")
+    wanted = sys.argv[1:] or list(CASES)
+    for name in wanted:
+        model_class, config_class, fields, weights, max_context = CASES[name]
+        # The eager code of Falcon adds its slopes twice, once with the mask.
+        attention = "sdpa" if name == "falcon-alibi" else "eager"
+        config = config_class(**(BASE | fields), attn_implementation=attention)
         for seed in range(100, 400):
             model = make_model(model_class, config, seeds[weights] if weights else seed)
             fix_length(model, config, max_context)
@@ -221,7 +444,7 @@ def main():
         fresh = config_class(**(BASE | fields))
         fresh.architectures = [model_class.__name__]
         fresh.dtype = "bfloat16"
-        (folder / "config.json").write_text(fresh.to_json_string())
+        written = fresh.to_json_string()
         if weights:
             (folder / "weights.txt").write_text(weights + "\n")
         else:
@@ -231,9 +454,13 @@ def main():
                 for key, value in model.state_dict().items()
                 if not (tied and key == "lm_head.weight")
             }
+            if name in REWRITTEN:
+                config_fields, state = REWRITTEN[name](json.loads(written), state)
+                written = json.dumps(config_fields, indent=2) + "\n"
             safetensors.torch.save_file(
                 state, folder / "model.safetensors", metadata={"format": "pt"}
             )
+        (folder / "config.json").write_text(written)
         safetensors.torch.save_file(
             dict(prompt=prompt.int(), logits=logits.contiguous(), greedy=greedy.int()),
             folder / "reference.safetensors",
@@ -242,6 +469,8 @@ def main():
             json.dumps(dict(seed=seed, margin=round(margin, 4), max_context=max_context)) + "\n"
         )
         print(f"{name}: seed {seed}, margin {margin:.4f}, largest logit {logits.abs().max():.2f}")
+    if sys.argv[1:]:
+        return
     versions = dict(torch=torch.__version__, transformers=transformers.__version__)
     (HERE / "versions.json").write_text(json.dumps(versions, indent=2) + "\n")
 

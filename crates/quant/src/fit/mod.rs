@@ -13,6 +13,7 @@
 //! ```
 //! * [`affine`]: `w = scale * q - min`, `q` from 0: Q2_K, Q4_K, Q5_K.
 //! * [`signed`]: `w = scale * v`, `v` of a [`Grid`] of both signs: Q3_K, Q6_K, IQ4_NL, IQ4_XS.
+//! * [`odd`]: `w = scale * v` with odd multiples for scales and `v` rounded in groups: IQ1, IQ2, IQ3.
 //! * [`step`]: parameters of sub-blocks are stored as integers themselves, times one half-precision
 //!   step per block.
 //!
@@ -28,10 +29,12 @@
 //! Sums run in 8 striped lanes, so that they are quick without intrinsics and the same everywhere.
 
 mod affine;
+mod odd;
 mod signed;
 mod step;
 
 pub(crate) use affine::{affine_error, fit_affine_block};
+pub(crate) use odd::{Rounding, fit_odd_scales};
 pub(crate) use signed::{Grid, Integers, fit_scale, fit_signed_block, signed_error};
 pub(crate) use step::{saturating_half, step_for};
 

@@ -4,10 +4,18 @@ mod bf16;
 mod f16;
 mod f32;
 mod fifth_bit;
+mod iq1_m;
+mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
 mod iq4_nl;
 mod iq4_table;
 mod iq4_xs;
 mod k_scales;
+mod lattice;
 mod mxfp4;
 mod pairs;
 mod q2_k;
@@ -20,6 +28,7 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod q8_k;
 mod ternary;
 mod tq1_0;
 mod tq2_0;
@@ -35,8 +44,14 @@ pub trait WeightFormat: Sync {
     fn dtype(&self) -> DType;
 
     /// The kernel layout that holds these weights without losing a bit: one whose source rows are
-    /// this format's own bytes, or [`WeightLayout::F32`], for which rows are dequantized.
+    /// this format's own bytes, or what [`rewrite`](Self::rewrite) makes of them, or
+    /// [`WeightLayout::F32`], for which rows are dequantized.
     fn layout(&self) -> WeightLayout;
+
+    /// How stored blocks become source rows of the layout, where they are not already.
+    fn rewrite(&self) -> Option<Rewrite> {
+        None
+    }
 
     /// Stores `row` in `out`; finite weights only.
     ///
@@ -72,6 +87,9 @@ pub trait WeightFormat: Sync {
     }
 }
 
+/// Writes stored blocks as the source row of a layout.
+pub type Rewrite = fn(&[u8], &mut [u8]);
+
 /// Every format. Conformance tests iterate over this table.
 pub static FORMATS: &[&dyn WeightFormat] = &[
     &f32::F32,
@@ -92,6 +110,14 @@ pub static FORMATS: &[&dyn WeightFormat] = &[
     &q2_k::Q2K,
     &tq2_0::Tq2_0,
     &tq1_0::Tq1_0,
+    &iq3_s::Iq3S,
+    &iq3_xxs::Iq3Xxs,
+    &iq2_s::Iq2S,
+    &iq2_xs::Iq2Xs,
+    &iq2_xxs::Iq2Xxs,
+    &iq1_m::Iq1M,
+    &iq1_s::Iq1S,
+    &q8_k::Q8K,
 ];
 
 /// The format that stores elements as `dtype`, or `None` when there is none yet.

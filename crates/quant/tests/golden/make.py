@@ -25,11 +25,16 @@ HALVES = [
 ]  # fmt: skip
 HOSTILE = [0x7C00, 0xFC00, 0x7C01, 0x7E00, 0xFE00, 0xFFFF, 0x0000, 0x3C00]
 
+# In the upper nibbles of the last four words.
+SCATTERED = None
+
 # Where the half-precision parameters of a block lie.
 PARAMETERS = {
     "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
     "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
     "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [], "TQ2_0": [64], "TQ1_0": [52],
+    "IQ3_S": [0], "IQ3_XXS": [0], "IQ2_S": [0], "IQ2_XS": [0], "IQ2_XXS": [0], "IQ1_S": [0],
+    "IQ1_M": [SCATTERED], "Q8_K": [],
 }  # fmt: skip
 
 
@@ -52,6 +57,12 @@ def halves(values, rng, n):
     return pairs
 
 
+def dequantize(blocks, kind):
+    if kind == gguf.GGMLQuantizationType.Q8_K:  # which the package knows by size alone
+        return blocks[:, :4].copy().view("<f4") * blocks[:, 4:260].view(np.int8).astype(np.float32)
+    return gguf.quants.dequantize(blocks, kind)
+
+
 def write(name, suffix, values, n):
     rng = np.random.default_rng(list(name.encode()))
     kind = gguf.GGMLQuantizationType[name]
@@ -59,11 +70,19 @@ def write(name, suffix, values, n):
     blocks = rng.integers(0, 256, (n, n_bytes), dtype=np.uint8)
     for block, pair in zip(blocks, halves(values, rng, n)):
         for offset, half in zip(PARAMETERS[name], pair):
-            block[offset : offset + 2] = [half & 255, half >> 8]
+            if offset is SCATTERED:
+                for nibble in range(4):
+                    byte = block[-7 + 2 * nibble :][:1]
+                    byte[:] = byte & 15 | (int(half) >> 4 * nibble & 15) << 4
+            else:
+                block[offset : offset + 2] = [half & 255, half >> 8]
+    if name == "Q8_K":  # the parameter is of single precision: normal, but for a zero
+        blocks[:, 3] = blocks[:, 3] & 0xBF
+        blocks[0, :4] = 0
     if name == "MXFP4":  # every factor once
         blocks[:, 0] = np.arange(n)
     with np.errstate(all="ignore"):
-        weights = gguf.quants.dequantize(blocks, kind)
+        weights = dequantize(blocks, kind)
     records = [block.tobytes() + digest(row) for block, row in zip(blocks, weights)]
     path = pathlib.Path(__file__).parent / f"{name}{suffix}"
     path.write_bytes(b"".join(records))

@@ -9,9 +9,12 @@
 //! ```
 //! A string is a `u64` length and bytes. The first of a tensor's dimensions is the contiguous one;
 //! shapes are reversed while reading, so that nothing above this crate sees that order.
+//!
+//! A model may be split into several such files: see [`parts`].
 
 mod cursor;
 mod getters;
+mod parts;
 mod value;
 mod writer;
 
@@ -24,7 +27,9 @@ use crate::error::shown;
 use crate::source::{Catalog, Entry};
 use crate::{DType, MappedFile, Result, TensorError, TensorSource, TensorView};
 use cursor::Cursor;
+use parts::Part;
 
+pub use parts::GgufPartName;
 pub use value::{GgufArray, GgufValue};
 pub use writer::{GgufData, GgufWriter};
 
@@ -34,7 +39,7 @@ const DEFAULT_ALIGNMENT: usize = 32;
 /// Most dimensions that a GGUF tensor may have.
 const MAX_DIMS: usize = 4;
 
-/// A GGUF file: metadata and tensors, mapped.
+/// A GGUF model: metadata and tensors, mapped; one file or all parts of a split one.
 #[derive(Debug)]
 pub struct Gguf {
     metadata: BTreeMap<String, GgufValue>,
@@ -42,51 +47,39 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Maps and checks the file at `path`.
+    /// Maps and checks the file at `path`, and the other parts beside it if it is one of several.
+    ///
+    /// The metadata is that of the first part, wherever `path` points.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, or when anything in its header contradicts itself or the
-    /// file's size; the error names the key or tensor.
+    /// When a file cannot be read or a part is missing, or when anything in a header contradicts
+    /// itself, the file's size or another part; the error names the file and the key or tensor.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::from_mapped(MappedFile::open(path)?)
+        let mapped = MappedFile::open(path)?;
+        let header = Header::read(&mapped, 0)?;
+        match Part::of(path, &header.metadata)? {
+            None => Ok(Self::whole(mapped, header)),
+            Some(part) => parts::open_all(part, mapped, header),
+        }
     }
 
-    /// Checks a file that is already mapped, embedded or in memory.
+    /// Checks a file that is already mapped, embedded or in memory, and holds a whole model.
     ///
     /// # Errors
     ///
-    /// As for [`Gguf::open`].
+    /// As for [`Gguf::open`], and for a part of a split model, whose neighbours are nowhere.
     pub fn from_mapped(mapped: MappedFile) -> Result<Self> {
-        let file = mapped.path();
-        let mut cursor = Cursor::new(file, mapped.bytes());
-        read_version(file, &mut cursor)?;
-        // The smallest tensor record has an empty name and no dimension, the smallest metadata
-        // entry an empty key and one byte.
-        let n_tensors = cursor.count("tensor count", 8 + 4 + 4 + 8, limits::FILE_TENSORS)?;
-        let n_metadata =
-            cursor.count("metadata count", 8 + 4 + 1, limits::GGUF_METADATA_ENTRIES)?;
-
-        let mut metadata = BTreeMap::new();
-        for idx in 0..n_metadata {
-            let key = cursor.name(&format!("metadata key {idx} of {n_metadata}"))?;
-            let value = cursor.value(key)?;
-            if metadata.insert(key.to_owned(), value).is_some() {
-                let field = format!("metadata key `{}`", shown(key));
-                return Err(TensorError::malformed(file, field, "one value", "a second one"));
-            }
+        let header = Header::read(&mapped, 0)?;
+        match Part::of(mapped.path(), &header.metadata)? {
+            None => Ok(Self::whole(mapped, header)),
+            Some(part) => Err(part.alone(mapped.path())),
         }
-        refuse_split_files(file, &metadata)?;
-        let alignment = read_alignment(file, &metadata)?;
+    }
 
-        let mut records = Vec::new();
-        for idx in 0..n_tensors {
-            records.push(read_record(file, &mut cursor, idx, n_tensors)?);
-        }
-        // A file without tensors may end before the padding does.
-        let data_start = cursor.position().next_multiple_of(alignment).min(mapped.bytes().len());
-        let entries = place(file, records, data_start, mapped.bytes().len(), alignment)?;
-        Ok(Self { metadata, catalog: Catalog { files: vec![mapped], entries } })
+    fn whole(mapped: MappedFile, header: Header) -> Self {
+        let Header { metadata, entries } = header;
+        Self { metadata, catalog: Catalog { files: vec![mapped], entries } }
     }
 
     /// Every metadata entry.
@@ -113,6 +106,47 @@ impl TensorSource for Gguf {
     }
 }
 
+/// All that a file says before its data.
+struct Header {
+    metadata: BTreeMap<String, GgufValue>,
+    entries: BTreeMap<String, Entry>,
+}
+
+impl Header {
+    /// Reads and checks the header of a file that is to be number `file_idx`.
+    fn read(mapped: &MappedFile, file_idx: usize) -> Result<Self> {
+        let file = mapped.path();
+        let mut cursor = Cursor::new(file, mapped.bytes());
+        read_version(file, &mut cursor)?;
+        // The smallest tensor record has an empty name and no dimension, the smallest metadata
+        // entry an empty key and one byte.
+        let n_tensors = cursor.count("tensor count", 8 + 4 + 4 + 8, limits::FILE_TENSORS)?;
+        let n_metadata =
+            cursor.count("metadata count", 8 + 4 + 1, limits::GGUF_METADATA_ENTRIES)?;
+
+        let mut metadata = BTreeMap::new();
+        for idx in 0..n_metadata {
+            let key = cursor.name(&format!("metadata key {idx} of {n_metadata}"))?;
+            let value = cursor.value(key)?;
+            if metadata.insert(key.to_owned(), value).is_some() {
+                let field = format!("metadata key `{}`", shown(key));
+                return Err(TensorError::malformed(file, field, "one value", "a second one"));
+            }
+        }
+        let alignment = read_alignment(file, &metadata)?;
+
+        let mut records = Vec::new();
+        for idx in 0..n_tensors {
+            records.push(read_record(file, &mut cursor, idx, n_tensors)?);
+        }
+        // A file without tensors may end before the padding does.
+        let data_start = cursor.position().next_multiple_of(alignment).min(mapped.bytes().len());
+        let mut entries = place(file, records, data_start, mapped.bytes().len(), alignment)?;
+        entries.values_mut().for_each(|entry| entry.file_idx = file_idx);
+        Ok(Self { metadata, entries })
+    }
+}
+
 /// One tensor's record, its size already computed.
 struct Record {
     name: String,
@@ -134,6 +168,9 @@ fn read_version(file: &Path, cursor: &mut Cursor<'_>) -> Result<()> {
         _ => {
             let got = match version.swap_bytes() {
                 1..=3 => format!("{} in a big-endian file", version.swap_bytes()),
+                _ if version == 1 => {
+                    "1, whose counts have half as many bits; write the file anew".to_owned()
+                }
                 _ => version.to_string(),
             };
             Err(TensorError::malformed(file, "version", "2 or 3, little endian", got))
@@ -152,17 +189,6 @@ fn read_alignment(file: &Path, metadata: &BTreeMap<String, GgufValue>) -> Result
             let expected = "a u32 power of two from 8 to 65536";
             let got = other.as_i128().map_or(other.type_name().to_owned(), |n| n.to_string());
             Err(TensorError::malformed(file, field, expected, got))
-        }
-    }
-}
-
-fn refuse_split_files(file: &Path, metadata: &BTreeMap<String, GgufValue>) -> Result<()> {
-    match metadata.get("split.count").and_then(GgufValue::as_i128) {
-        None | Some(0 | 1) => Ok(()),
-        Some(n) => {
-            let expected = "a file that holds the whole model";
-            let got = format!("one of {n} parts; merge them into one file first");
-            Err(TensorError::malformed(file, "metadata key `split.count`", expected, got))
         }
     }
 }

@@ -3,11 +3,12 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
+use minijinja::value::{Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::budget::Budget;
 use super::clock;
+use super::jinja;
 use super::python::{JsonStyle, Text};
 
 /// Filters by name, with the name of the function that stands for each.
@@ -52,6 +53,7 @@ const FILTERS: &[(&str, &str)] = &[
     ("e", "|e"),
     ("safe", "|safe"),
     ("tojson", "|tojson"),
+    ("wordcount", "|wordcount"),
 ];
 
 /// Methods of Python's types, likewise.
@@ -86,6 +88,17 @@ const METHODS: &[(&str, &str)] = &[
     ("items", ".items"),
     ("get", ".get"),
     ("changed", ".changed"),
+    ("partition", ".partition"),
+    ("rpartition", ".rpartition"),
+    ("removeprefix", ".removeprefix"),
+    ("removesuffix", ".removesuffix"),
+    ("index", ".index"),
+    ("rsplit", ".rsplit"),
+    ("swapcase", ".swapcase"),
+    ("zfill", ".zfill"),
+    ("center", ".center"),
+    ("ljust", ".ljust"),
+    ("rjust", ".rjust"),
 ];
 
 /// What one call costs besides its arguments: calls are slower than steps, so they buy fewer.
@@ -162,7 +175,7 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Opti
     env.add_function("{}", move |args: Rest<Value>| -> Result<Value, Error> {
         let (pairs, _) = args.0.as_chunks::<2>();
         pairs.iter().try_for_each(|[key, _]| pay_deep(&b, key, 0))?;
-        Ok(pairs.iter().map(|[key, value]| (key.clone(), value.clone())).collect())
+        Ok(Value::from_pairs(pairs.iter().map(|[key, value]| (key.clone(), value.clone()))))
     });
     let b = shared();
     env.add_function(" in ", move |state: &mut State<'_, '_>, l: Value, r: Value| {
@@ -191,6 +204,13 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Opti
     env.add_filter("tojson", move |value: &Value, args: Rest<ValueOrKwargs>| {
         to_json(&b, value, &values(args))
     });
+    let b = shared();
+    env.add_function("dict", move |args: Rest<ValueOrKwargs>| -> Result<Value, Error> {
+        let args = values(args);
+        args.iter().try_for_each(|arg| pay_deep(&b, arg, 0))?;
+        jinja::dict(&args)
+    });
+    env.add_filter("wordcount", jinja::word_count);
     let b = shared();
     env.add_function("raise_exception", move |message: Value| -> Result<Value, Error> {
         let mut text = Text::new(&b);
@@ -227,6 +247,10 @@ fn apply(
     pay_for_call(budget, filter, &args)?;
     match filter {
         "string" => string(budget, &args),
+        "escape" | "e" => jinja::escape(&args),
+        "indent" => jinja::indent(&args),
+        "dictsort" => jinja::dictsort(state, &args),
+        "replace" if args.len() == 4 => jinja::replace(&args),
         "tojson" => to_json(budget, args.first().unwrap_or(&Value::UNDEFINED), &args[1..]),
         // The filter named in `map("name", ...)` pays like any other.
         "map" if args.get(1).is_some_and(|name| name.as_str().is_some()) => {
@@ -283,7 +307,8 @@ fn slice(budget: &Budget, object: &Value, bounds: [&Value; 3]) -> Result<Value, 
     }
     let items = object.try_iter()?.checked().collect::<Result<Vec<_>, _>>()?;
     let picked = picks(items.len(), start, stop, step);
-    Ok(Value::from(picked.map(|idx| items[idx].clone()).collect::<Vec<_>>()))
+    let picked: Vec<Value> = picked.map(|idx| items[idx].clone()).collect();
+    Ok(if object.is_tuple() { Tuple::from(picked).into() } else { Value::from(picked) })
 }
 
 /// The indices that a slice of `len` items takes, in order; `step` is not 0.
@@ -446,10 +471,12 @@ fn pay_for_call(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error
             Ok(())
         }
         "indent" => {
-            let lines = args.first().and_then(|v| v.as_str()).map_or(0, |s| s.lines().count());
+            let lines = args.first().and_then(|v| v.as_str()).map_or(0, |s| s.split('\n').count());
             let width = args.iter().skip(1).map(widest).max().unwrap_or(4).max(4);
             budget.make(bytes(0).saturating_add(lines.saturating_add(1).saturating_mul(width)))
         }
+        // A character becomes at most six.
+        "escape" | "e" => budget.make(bytes(0).saturating_mul(6)),
         "batch" | "slice" => budget.make(number(1).saturating_mul(size_of::<Value>())),
         "format" => {
             // Widths are written in the format itself; none needs more than four digits.
@@ -484,9 +511,9 @@ fn pay_for_call(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error
 fn widest(value: &Value) -> usize {
     match value.as_usize() {
         Some(n) => n,
-        None if value.is_kwargs() => {
-            value.get_attr("width").map_or(0, |v| v.as_usize().unwrap_or(0))
-        }
+        None if value.is_kwargs() => value
+            .get_attr("width")
+            .map_or(0, |width| if width.is_kwargs() { 0 } else { widest(&width) }),
         None => value.as_str().map_or(0, str::len),
     }
 }
@@ -528,12 +555,13 @@ fn string(budget: &Budget, args: &[Value]) -> Result<Value, Error> {
 
 /// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 fn to_json(budget: &Budget, value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let kwargs = match args.last() {
-        Some(last) if last.is_kwargs() => Kwargs::try_from(last.clone())?,
-        _ => Kwargs::from_iter(Vec::<(&str, Value)>::new()),
+    let (args, kwargs) = jinja::arguments(args)?;
+    let argument = |place: usize, name: &str| -> Result<Option<Value>, Error> {
+        let named: Option<Value> = kwargs.get(name)?;
+        Ok(args.get(place).cloned().or(named))
     };
-    let indent: Option<Value> = kwargs.get("indent")?;
-    let indent = indent.or_else(|| args.first().filter(|arg| !arg.is_kwargs()).cloned());
+    let is_set = |value: Option<Value>| value.is_some_and(|value| value.is_true());
+    let indent = argument(1, "indent")?;
     let indent = match indent.filter(|indent| !indent.is_none()) {
         None => None,
         Some(indent) => Some(match (indent.as_str(), indent.as_usize()) {
@@ -545,7 +573,7 @@ fn to_json(budget: &Budget, value: &Value, args: &[Value]) -> Result<Value, Erro
             }
         }),
     };
-    let separators: Option<Value> = kwargs.get("separators")?;
+    let separators = argument(2, "separators")?;
     let (item_separator, key_separator) = match separators.filter(|s| !s.is_none()) {
         Some(pair) => {
             let part = |idx| pair.get_item_by_index(idx).map(|part| part.to_string());
@@ -557,8 +585,8 @@ fn to_json(budget: &Budget, value: &Value, args: &[Value]) -> Result<Value, Erro
         indent,
         item_separator,
         key_separator,
-        ensure_ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
-        sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        ensure_ascii: is_set(argument(0, "ensure_ascii")?),
+        sort_keys: is_set(argument(3, "sort_keys")?),
     };
     kwargs.assert_all_used()?;
     let mut text = Text::new(budget);

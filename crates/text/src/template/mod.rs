@@ -10,6 +10,8 @@
 mod budget;
 mod clock;
 mod guard;
+mod jinja;
+mod message;
 mod program;
 mod python;
 
@@ -24,27 +26,7 @@ use crate::companions::Companions;
 use crate::error::{TextError, read_optional};
 use budget::Budget;
 
-/// One message of a conversation.
-///
-/// Fields beyond `role` and `content` (`name`, `tool_calls`, ...) reach the template as they are.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`, or what the template knows.
-    pub role: String,
-    /// What is said: usually a string; null and lists of parts are passed on.
-    #[serde(default)]
-    pub content: serde_json::Value,
-    /// Everything else, in the order given.
-    #[serde(flatten)]
-    pub extra: Map<String, serde_json::Value>,
-}
-
-impl Message {
-    /// A message of plain text.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into().into(), extra: Map::new() }
-    }
-}
+pub use message::Message;
 
 /// What a template is told besides the messages.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -310,7 +292,13 @@ impl ChatTemplate {
         let program = program::Program::compile(&text).map_err(|e| failed(&e))?;
         let mut env = Environment::new();
         env.set_fuel(Some(limits::TEMPLATE_FUEL));
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        env.set_unknown_method_callback(|state, value, method, args| {
+            let own = value.as_str().and_then(|text| jinja::text_method(text, method, args));
+            own.unwrap_or_else(|| {
+                minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+            })
+        });
+        jinja::install_tests(&mut env);
         guard::install(&mut env, &budget, options.now_unix_seconds);
         program.run(&env, self.context(messages, options)).map_err(|e| failed(&e))
     }
@@ -348,12 +336,8 @@ fn tokens_of(companions: &Companions) -> TemplateTokens {
 }
 
 fn message_value(message: &Message) -> Value {
-    let mut fields = vec![
-        ("role".to_owned(), Value::from(&message.role)),
-        ("content".to_owned(), value(&message.content)),
-    ];
-    fields.extend(message.extra.iter().map(|(k, v)| (k.clone(), value(v))));
-    Value::from_pairs(fields)
+    let fields = message::alias_reasoning(message.fields());
+    Value::from_pairs(fields.iter().map(|(k, v)| (*k, value(v))))
 }
 
 fn value(json: &serde_json::Value) -> Value {

@@ -44,6 +44,9 @@ const MAX_ELIFS: usize = 250;
 /// Refuses constant products so large that the compiler itself would fold them into memory, and
 /// expressions so long that walking their tree could need more stack than there is.
 pub(super) fn prepare(source: &str) -> Result<String, Error> {
+    // Jinja reads every end of a line as one.
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let source = source.as_str();
     let mut text = String::with_capacity(source.len());
     let mut copied = 0;
     let mut in_tag = Vec::new();

@@ -90,6 +90,7 @@ fn attend(what: &str, layers: Layers, n_rows: usize) -> Block {
                 scale: 1.0 / (head_dim as f32).sqrt(),
                 window: None,
                 softcap: None,
+                slopes: None,
                 sinks: None,
             };
             let mut at = 0;

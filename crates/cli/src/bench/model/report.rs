@@ -78,8 +78,9 @@ impl Facts {
 
 fn layer_weights(spec: &ArchSpec) -> usize {
     let layers = spec.layers.iter().map(|layer| {
-        let (gqa, mlp) = (layer.gqa(), layer.gated_mlp());
-        spec.hidden_size * (gqa.qkv_width() + gqa.q_width() + 3 * mlp.intermediate_size)
+        let gqa = layer.gqa();
+        let attention = spec.hidden_size * (gqa.qkv_width() + gqa.q_width());
+        attention + layer.mlp.n_weights(spec.hidden_size)
     });
     layers.sum()
 }

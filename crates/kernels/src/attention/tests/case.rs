@@ -16,6 +16,7 @@ pub(super) struct Case {
     pub(super) dtype: KvDtype,
     pub(super) window: Option<usize>,
     pub(super) softcap: Option<f32>,
+    pub(super) slopes: Option<Vec<f32>>,
     pub(super) sinks: Option<Vec<f32>>,
     /// Parents of the last tokens, which are a tree of drafts.
     pub(super) tree: Option<Vec<u32>>,
@@ -41,6 +42,7 @@ impl Case {
             dtype: KvDtype::F32,
             window: None,
             softcap: None,
+            slopes: None,
             sinks: None,
             tree: None,
             q: random.normals(n * n_heads * head_dim),
@@ -115,6 +117,7 @@ impl Case {
             scale: self.scale(),
             window: self.window,
             softcap: self.softcap,
+            slopes: self.slopes.as_deref(),
             sinks: self.sinks.as_deref(),
         }
     }
@@ -200,13 +203,15 @@ impl Case {
                 let at = |t: usize| (t * self.n_kv_heads + head / group) * dim;
                 let mine = (row * self.n_heads + head) * dim;
                 let q = &self.q[mine..mine + dim];
-                let score = |&t: &usize| {
+                let slope = self.slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[head]));
+                let score = |(i, &t): (usize, &usize)| {
                     let dot: f64 = q.iter().zip(&k[at(t)..]).map(|(&q, k)| f64::from(q) * k).sum();
-                    let score = dot * f64::from(self.scale());
+                    let back = (seen.len() - 1 - i) as f64;
+                    let score = dot * f64::from(self.scale()) - slope * back;
                     self.softcap
                         .map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
                 };
-                let scores: Vec<f64> = seen.iter().map(score).collect();
+                let scores: Vec<f64> = seen.iter().enumerate().map(score).collect();
                 let sink = self.sinks.as_ref().map(|sinks| f64::from(sinks[head]));
                 let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
                 let sum: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
@@ -234,8 +239,8 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} tokens, {}/{} heads of {}, blocks of {}, {}, window {:?}, softcap {:?}, sinks {:?}, \
-             tree {:?}",
+            "{} tokens, {}/{} heads of {}, blocks of {}, {}, window {:?}, softcap {:?}, slopes {:?}, \
+             sinks {:?}, tree {:?}",
             self.n_tokens(),
             self.n_heads,
             self.n_kv_heads,
@@ -244,6 +249,7 @@ impl fmt::Display for Case {
             self.dtype,
             self.window,
             self.softcap,
+            self.slopes,
             self.sinks,
             self.tree,
         )

@@ -1,4 +1,4 @@
-//! Everything at once: random shapes, types, windows, caps, sinks and trees.
+//! Everything at once: random shapes, types, windows, caps, slopes, sinks and trees.
 
 use super::case::Case;
 use super::tree::any_tree;
@@ -21,6 +21,9 @@ fn any_case(random: &mut Random) -> Case {
     case.dtype = KvDtype::ALL[random.below(KvDtype::ALL.len())];
     case.window = (random.below(2) == 0).then_some(window);
     case.softcap = (random.below(3) == 0).then_some(3.0);
+    // As in every model, scores fall with distance.
+    case.slopes = (random.below(3) == 0)
+        .then(|| random.normals(n_heads).iter().map(|slope| slope.abs()).collect());
     case.sinks = (random.below(2) == 0).then(|| random.normals(n_heads));
     case.tree = (n_drafts > 0).then(|| any_tree(random, n_drafts));
     case

@@ -14,7 +14,7 @@ const NON_LINEAR: [i8; 16] =
 const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// The entries of a table as signed weights are stored: with 128 added.
-const fn stored(table: [i8; 16]) -> [u8; 16] {
+pub(super) const fn stored(table: [i8; 16]) -> [u8; 16] {
     let mut out = [0; 16];
     let mut i = 0;
     while i < 16 {

@@ -15,7 +15,7 @@ fn at(line: usize, lane: usize, k: usize) -> usize {
 }
 
 /// Writes the quads of output `lane`, one to each line.
-fn place_quads(quads: &[u8], lines: &mut [u8], lane: usize) {
+pub(super) fn place_quads(quads: &[u8], lines: &mut [u8], lane: usize) {
     for (quad, line) in quads.as_chunks::<4>().0.iter().zip(lines.as_chunks_mut::<64>().0) {
         line.as_chunks_mut::<4>().0[lane] = *quad;
     }

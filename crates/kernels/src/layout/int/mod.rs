@@ -25,16 +25,21 @@
 //! | `Q4K` `Q5K` | GGUF `Q4_K` `Q5_K`; 6-bit scales widened to bytes | 1.028, 1.023 |
 //! | `Iq4Nl` `Mxfp4` `Iq4Xs` | GGUF `IQ4_NL` `MXFP4` `IQ4_XS` | 1, 1, 1.015 |
 //! | `Tq1` `Tq2` | GGUF `TQ1_0` `TQ2_0` | 1 |
+//! | `Iq3Xxs` `Iq3S` | GGUF `IQ3_XXS` `IQ3_S`, each weight by a code of its own | 1.41, 1.25 |
+//! | `Iq2` | GGUF `IQ2_S` `IQ2_XS` `IQ2_XXS`, the same | 1.29, 1.43, 1.61 |
+//! | `Iq1` | GGUF `IQ1_M` `IQ1_S`, the same | 1.89, 2.12 |
 //! | `Int4G32` `Int4G64` `Int4G128` | scale, zero point and nibbles per group: GPTQ, AWQ | 1 |
 //! | `Int8Row` | one f32 scale per output and its bytes | 1 |
 
 mod codebook;
+mod grid;
 mod k_quants;
 mod lines;
 mod plain;
 mod ternary;
 
 pub(crate) use codebook::{Iq4Nl, Iq4Xs, Mxfp4};
+pub(crate) use grid::{Iq1, Iq2, Iq3S, Iq3Xxs};
 pub(crate) use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 pub(crate) use plain::{Int4, Int8Row, Q4G32, Q4G32Min, Q5G32, Q5G32Min, Q8G32};
 pub(crate) use ternary::{Tq1, Tq2};

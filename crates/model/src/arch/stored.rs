@@ -1,0 +1,152 @@
+//! How the files of a family store its tensors: names, fusions, orders of rows.
+//!
+//! ```text
+//! No        q_proj [q, k]     k_proj [kv, k]    v_proj [kv, k]
+//! Stacked   | q head 0 .. q head n-1 | k head 0 .. | v head 0 .. |                      one tensor
+//! Grouped   | q heads of group 0 | k 0 | v 0 | q heads of group 1 | k 1 | v 1 | ..      one tensor
+//! ```
+//!
+//! A group is a KV head and the query heads that read it. Whatever is fused, transposed or in
+//! pairs here is put right while it is packed.
+
+/// A tensor's place in the model.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Part {
+    Embedding,
+    Positions,
+    EmbeddingNorm,
+    FinalNorm,
+    Head,
+    AttentionNorm,
+    Qkv,
+    Q,
+    K,
+    V,
+    O,
+    QNorm,
+    KNorm,
+    AttentionPostNorm,
+    MlpNorm,
+    GateUp,
+    Gate,
+    Up,
+    Down,
+    MlpPostNorm,
+}
+
+impl Part {
+    /// Whether each layer has one.
+    pub(crate) fn is_in_layer(self) -> bool {
+        !matches!(
+            self,
+            Self::Embedding | Self::Positions | Self::EmbeddingNorm | Self::FinalNorm | Self::Head
+        )
+    }
+}
+
+/// Whether q, k and v are one tensor, and in which order.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fused {
+    No,
+    Stacked,
+    Grouped,
+}
+
+/// How one kind of file stores the tensors of a family.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    /// Before the name of every tensor but the head.
+    pub(crate) prefix: &'static str,
+    /// Between the prefix and the number of a layer.
+    pub(crate) layers: &'static str,
+    /// Names that the family has of its own; where a part has several, files use any. A `*` stands for the number of a head, each of which
+    /// is then a tensor.
+    pub(crate) names: &'static [(Part, &'static str)],
+    /// The names of all others.
+    pub(crate) usual: fn(Part) -> &'static str,
+    /// Whether q, k and v are one tensor; where the file has them apart, that is read too.
+    pub(crate) qkv: Fused,
+    /// Whether gate and up are one tensor, the gate first.
+    pub(crate) is_gate_up_fused: bool,
+    /// Whether the rows of q and k that are rotated together are neighbours, instead of half a
+    /// rotated width apart.
+    pub(crate) is_in_pairs: bool,
+    /// Whether matrices of layers are `[in, out]`.
+    pub(crate) is_transposed: bool,
+    /// What is missing from the weights of norms.
+    pub(crate) norm_offset: f32,
+}
+
+impl Stored {
+    /// Hugging Face folders, as most families have them.
+    pub(crate) const HF: Self = Self {
+        prefix: "model.",
+        layers: "layers",
+        names: &[],
+        usual: hf_name,
+        qkv: Fused::No,
+        is_gate_up_fused: false,
+        is_in_pairs: false,
+        is_transposed: false,
+        norm_offset: 0.0,
+    };
+
+    /// GGUF files, as most families have them.
+    pub(crate) const GGUF: Self = Self { prefix: "", layers: "blk", usual: gguf_name, ..Self::HF };
+
+    /// The names of a part, without prefix and layer; at least one.
+    pub(crate) fn names(&self, part: Part) -> impl Iterator<Item = &'static str> {
+        let own = self.names.iter().filter(move |(named, _)| *named == part).map(|(_, name)| *name);
+        let usual = self.names.iter().all(|(named, _)| *named != part);
+        own.chain(usual.then(|| (self.usual)(part)))
+    }
+}
+
+fn hf_name(part: Part) -> &'static str {
+    match part {
+        Part::Embedding => "embed_tokens",
+        Part::Positions => "embed_positions",
+        Part::EmbeddingNorm => "embed_layernorm",
+        Part::FinalNorm => "norm",
+        Part::Head => "lm_head",
+        Part::AttentionNorm => "input_layernorm",
+        Part::Qkv => "self_attn.qkv_proj",
+        Part::Q => "self_attn.q_proj",
+        Part::K => "self_attn.k_proj",
+        Part::V => "self_attn.v_proj",
+        Part::O => "self_attn.o_proj",
+        Part::QNorm => "self_attn.q_norm",
+        Part::KNorm => "self_attn.k_norm",
+        Part::AttentionPostNorm => "post_self_attn_layernorm",
+        Part::MlpNorm => "post_attention_layernorm",
+        Part::GateUp => "mlp.gate_up_proj",
+        Part::Gate => "mlp.gate_proj",
+        Part::Up => "mlp.up_proj",
+        Part::Down => "mlp.down_proj",
+        Part::MlpPostNorm => "post_mlp_layernorm",
+    }
+}
+
+fn gguf_name(part: Part) -> &'static str {
+    match part {
+        Part::Embedding => "token_embd",
+        Part::Positions => "position_embd",
+        Part::EmbeddingNorm => "token_embd_norm",
+        Part::FinalNorm => "output_norm",
+        Part::Head => "output",
+        Part::AttentionNorm => "attn_norm",
+        Part::Qkv => "attn_qkv",
+        Part::Q => "attn_q",
+        Part::K => "attn_k",
+        Part::V => "attn_v",
+        Part::O => "attn_output",
+        Part::QNorm => "attn_q_norm",
+        Part::KNorm => "attn_k_norm",
+        Part::AttentionPostNorm => "post_attention_norm",
+        Part::MlpNorm => "ffn_norm",
+        Part::GateUp | Part::Up => "ffn_up",
+        Part::Gate => "ffn_gate",
+        Part::Down => "ffn_down",
+        Part::MlpPostNorm => "post_ffw_norm",
+    }
+}

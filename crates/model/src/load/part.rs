@@ -1,0 +1,262 @@
+//! One projection's rows, wherever and however a file stores them.
+//!
+//! ```text
+//! stored      |. . q q q q k k v v q q q q k k v v . .|      rows, or columns where transposed
+//!                  |first  |       |
+//!                  |- run -|       |
+//!                  |--- stride ----|
+//!
+//! in pairs    head: a0 b0 a1 b1 .. | rest      becomes      a0 a1 .. b0 b1 .. | rest
+//! ```
+//!
+//! Rows are picked as they are stored, so this works in every format; a transposed matrix is
+//! gathered by element, which only plain floats allow. Of a matrix that a quantized checkpoint spreads
+//! over several tensors, rows are picked when it is packed.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use pelton_quant::checkpoint::QuantizedTensor;
+use pelton_quant::packed_bytes;
+use pelton_tensor::TensorView;
+
+/// Which rows of a tensor make up a part, in the order of the decoder.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rows {
+    /// Rows of the part.
+    pub(super) n: usize,
+    /// Rows of the whole tensor.
+    pub(super) n_stored: usize,
+    /// Stored row where the first run begins.
+    pub(super) first: usize,
+    /// Rows that follow each other.
+    pub(super) run: usize,
+    /// Stored rows from one run to the next.
+    pub(super) stride: usize,
+    /// Rows of a head, and how many of them are stored as pairs.
+    pub(super) pairs: Option<[usize; 2]>,
+}
+
+impl Rows {
+    /// All rows as they are.
+    pub(super) fn all(n: usize) -> Self {
+        Self { n, n_stored: n, first: 0, run: n, stride: n, pairs: None }
+    }
+
+    /// The stored row of row `row`.
+    fn source(&self, row: usize) -> usize {
+        let row = match self.pairs {
+            None => row,
+            Some([head_dim, rotary_dim]) => {
+                let (head, i) = (row / head_dim, row % head_dim);
+                let half = rotary_dim / 2;
+                let within = match i {
+                    i if i < half => 2 * i,
+                    i if i < rotary_dim => 2 * (i - half) + 1,
+                    i => i,
+                };
+                head * head_dim + within
+            }
+        };
+        self.first + row / self.run * self.stride + row % self.run
+    }
+
+    /// The stored row of each row.
+    pub(super) fn sources(&self) -> impl Iterator<Item = usize> {
+        (0..self.n).map(|row| self.source(row))
+    }
+
+    /// Whether the rows follow each other in the file.
+    fn is_contiguous(&self) -> bool {
+        self.pairs.is_none() && self.run == self.n
+    }
+
+    /// The rows of `data`, each as long as the next.
+    pub(super) fn pick<'a>(&self, data: &'a [u8]) -> Cow<'a, [u8]> {
+        let row_bytes = data.len() / self.n_stored;
+        if self.is_contiguous() {
+            return Cow::Borrowed(&data[self.first * row_bytes..][..self.n * row_bytes]);
+        }
+        let mut out = Vec::with_capacity(self.n * row_bytes);
+        for row in 0..self.n {
+            out.extend_from_slice(&data[self.source(row) * row_bytes..][..row_bytes]);
+        }
+        Cow::Owned(out)
+    }
+
+    /// The columns of `data`, a matrix of elements, as rows.
+    fn pick_columns(&self, data: &[u8], element_bytes: usize) -> Vec<u8> {
+        let line_bytes = self.n_stored * element_bytes;
+        let mut out = Vec::with_capacity(data.len() / self.n_stored * self.n);
+        for row in 0..self.n {
+            let at = self.source(row) * element_bytes;
+            for line in data.chunks_exact(line_bytes) {
+                out.extend_from_slice(&line[at..at + element_bytes]);
+            }
+        }
+        out
+    }
+
+    /// These values in the order of the decoder.
+    pub(super) fn pick_values(&self, values: &[f32]) -> Vec<f32> {
+        (0..self.n).map(|row| values[self.source(row)]).collect()
+    }
+}
+
+/// What is done to a tensor's rows; nothing where they are taken as they are.
+impl fmt::Display for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { n, n_stored, first, run, stride, pairs } = *self;
+        if n != n_stored {
+            write!(f, " rows {n} from {first} by {run}/{stride}")?;
+        }
+        match pairs {
+            None => Ok(()),
+            Some([head_dim, rotary_dim]) if head_dim == rotary_dim => {
+                write!(f, " {} heads", n / head_dim)
+            }
+            Some([head_dim, rotary_dim]) => write!(f, " {} heads by {rotary_dim}", n / head_dim),
+        }
+    }
+}
+
+/// Some rows of a tensor, or their biases.
+pub(super) struct Part<'a> {
+    pub(super) view: TensorView<'a>,
+    /// `[n, k]`, or `[n]` for a bias.
+    pub(super) shape: Vec<usize>,
+    pub(super) rows: Rows,
+    pub(super) is_transposed: bool,
+    /// The matrix of these rows, where `view` is but the first of several tensors that make it.
+    pub(super) quantized: Option<QuantizedTensor<'a>>,
+}
+
+impl<'a> Part<'a> {
+    /// A tensor that is taken as it is.
+    pub(super) fn whole(view: TensorView<'a>) -> Self {
+        let n = view.shape[0];
+        let (shape, rows) = (view.shape.to_vec(), Rows::all(n));
+        Self { view, shape, rows, is_transposed: false, quantized: None }
+    }
+
+    /// The matrix of several tensors, where it is one.
+    pub(super) fn quantized(&self) -> Option<&QuantizedTensor<'a>> {
+        self.quantized.as_ref()
+    }
+
+    /// The order of its inputs, where that is not their own.
+    pub(super) fn order(&self) -> Option<&[u32]> {
+        self.quantized.as_ref().and_then(QuantizedTensor::order)
+    }
+
+    /// Whether this and `other` can become one matrix.
+    pub(super) fn stacks_on(&self, other: &Self) -> bool {
+        match (&self.quantized, &other.quantized) {
+            (None, None) => self.view.dtype == other.view.dtype,
+            (Some(own), Some(other)) => own.order() == other.order(),
+            _ => false,
+        }
+    }
+
+    /// Whether its product is added to that of an earlier part: another block of the same inputs'
+    /// matrix.
+    pub(super) fn adds(&self) -> bool {
+        let columns = self.quantized.as_ref().and_then(QuantizedTensor::columns);
+        columns.is_some_and(|columns| columns.start > 0)
+    }
+
+    /// The blocks of inputs that it is packed in, or the part itself.
+    pub(super) fn split(self) -> Vec<Self> {
+        let Self { view, shape, rows, is_transposed, quantized } = self;
+        let part = |shape, quantized| Self { view, shape, rows, is_transposed, quantized };
+        match quantized {
+            None => vec![part(shape, None)],
+            Some(matrix) => {
+                let blocks = matrix.split().into_iter();
+                blocks.map(|block| part(block.shape().to_vec(), Some(block))).collect()
+            }
+        }
+    }
+
+    /// Rows.
+    pub(super) fn n(&self) -> usize {
+        self.rows.n
+    }
+
+    /// Elements of a row.
+    pub(super) fn k(&self) -> usize {
+        self.shape.get(1).copied().unwrap_or(1)
+    }
+
+    /// Elements.
+    pub(super) fn n_elements(&self) -> usize {
+        self.n() * self.k()
+    }
+
+    /// Stored bytes of these rows.
+    pub(super) fn n_bytes(&self) -> usize {
+        self.stored().map(|(_, n_bytes)| n_bytes).sum()
+    }
+
+    /// Bytes of these rows once packed; none for a quantized matrix, whose layout its values decide.
+    pub(super) fn packed_bytes(&self) -> u64 {
+        match self.quantized {
+            Some(_) => 0,
+            None => packed_bytes(&self.with_data(&self.view.data[..self.n_bytes()])),
+        }
+    }
+
+    /// The bytes of its tensors as they lie in the file, and how many of them are of these rows.
+    pub(super) fn stored(&self) -> impl Iterator<Item = (&'a [u8], usize)> {
+        let own = self.quantized.as_ref().map_or(std::slice::from_ref(&self.view), |m| m.views());
+        let share = |data: &[u8]| match self.quantized {
+            Some(_) => data.len(),
+            None => data.len() / self.rows.n_stored * self.rows.n,
+        };
+        own.iter().map(move |view| (view.data, share(view.data)))
+    }
+
+    /// The bytes of these rows in the order of the decoder.
+    pub(super) fn ordered(&self) -> Cow<'a, [u8]> {
+        if self.is_transposed {
+            let element_bytes = self.view.data.len() / self.view.n_elements();
+            return Cow::Owned(self.rows.pick_columns(self.view.data, element_bytes));
+        }
+        self.rows.pick(self.view.data)
+    }
+
+    /// These rows with the bytes of [`ordered`](Self::ordered).
+    pub(super) fn with_data<'s>(&'s self, data: &'s [u8]) -> TensorView<'s> {
+        TensorView { data, shape: &self.shape, ..self.view }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::interleave;
+
+    #[test]
+    fn pairs_are_put_back_as_they_were() {
+        let rows: Vec<u8> = (0..24).collect();
+        let stored = interleave(&rows, 12, 2);
+        assert_eq!(&stored[..6], &[0, 1, 6, 7, 2, 3]);
+        let picked = Rows { pairs: Some([6, 6]), ..Rows::all(12) };
+        assert_eq!(*picked.pick(&stored), rows);
+        let partly = Rows { pairs: Some([6, 4]), ..Rows::all(6) };
+        assert_eq!(*partly.pick(&[0, 2, 1, 3, 4, 5]), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn runs_are_picked_from_rows_and_from_columns() {
+        // Two groups of two rows of q, one of k and one of v.
+        let rows = Rows { n: 4, n_stored: 8, first: 0, run: 2, stride: 4, pairs: None };
+        let data: Vec<u8> = (0..16).collect();
+        assert_eq!(*rows.pick(&data), [0, 1, 2, 3, 8, 9, 10, 11]);
+        let k = Rows { n: 2, first: 2, run: 1, ..rows };
+        assert_eq!(*k.pick(&data), [4, 5, 12, 13]);
+        assert_eq!(k.pick_columns(&data, 1), [2, 10, 6, 14]);
+        assert_eq!(k.to_string(), " rows 2 from 2 by 1/4");
+        assert_eq!(Rows::all(3).to_string(), "");
+    }
+}

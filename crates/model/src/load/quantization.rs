@@ -1,0 +1,76 @@
+//! What becomes of the matrices of a quantized checkpoint.
+
+use std::collections::BTreeMap;
+
+use pelton_quant::Compute;
+use pelton_quant::checkpoint::{QuantizedTensor, layout_of};
+
+use super::plan::{Part, Plan};
+use crate::error::ModelError;
+use crate::files::ModelFiles;
+use crate::inspect::TensorTotals;
+
+/// The quantized matrices of a plan.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct QuantizedTotals {
+    /// Matrices by the layout that they are packed in; bytes are packed ones.
+    pub(crate) layouts: BTreeMap<&'static str, TensorTotals>,
+    /// Elements of all tensors that they are stored in.
+    pub(crate) n_stored_elements: u64,
+    /// Bytes of these.
+    pub(crate) n_stored_bytes: u64,
+    /// Matrices whose inputs are put in another order.
+    pub(crate) n_reordered: usize,
+}
+
+/// The matrices of these parts, where they are quantized ones.
+pub(super) fn whole<'p, 'a>(parts: &'p [Part<'a>]) -> Option<Vec<&'p QuantizedTensor<'a>>> {
+    parts.iter().map(Part::quantized).collect()
+}
+
+/// Looks at every quantized matrix and chooses its layout, without packing any.
+///
+/// # Errors
+///
+/// As [`check`](super::check), and when a scale or zero point cannot be.
+pub(crate) fn quantized_totals(files: &ModelFiles) -> Result<QuantizedTotals, ModelError> {
+    totals(files, &Plan::new(files, &files.spec()?)?)
+}
+
+fn totals(files: &ModelFiles, plan: &Plan<'_>) -> Result<QuantizedTotals, ModelError> {
+    let mut all = QuantizedTotals::default();
+    for run in plan.matrices() {
+        let Some(matrices) = whole(run) else { continue };
+        let layout = layout_of(&matrices, Compute::Auto).map_err(|source| ModelError::Format {
+            file: files.tensors().origin().to_owned(),
+            source,
+        })?;
+        for matrix in matrices {
+            let [n, k] = matrix.shape();
+            let totals = all.layouts.entry(layout.name()).or_default();
+            // Of blocks or rows of one matrix, the last have the tensors.
+            let is_last = !matrix.views().is_empty();
+            totals.n_tensors += usize::from(is_last);
+            totals.n_elements += n as u64 * k as u64;
+            totals.n_bytes += n as u64 * layout.row_bytes(k) as u64;
+            let is_sorted = matrix.order().is_some() && matrix.columns().is_none();
+            all.n_reordered += usize::from(is_last && is_sorted);
+            for view in matrix.views() {
+                all.n_stored_elements += view.n_elements() as u64;
+                all.n_stored_bytes += view.data.len() as u64;
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Bytes that the weights will take.
+pub(super) fn packed_bytes(files: &ModelFiles, plan: &Plan<'_>) -> Result<u64, ModelError> {
+    let plain = plan.packed_bytes();
+    if files.scheme().is_none() {
+        return Ok(plain);
+    }
+    let quantized = totals(files, plan)?;
+    let packed: u64 = quantized.layouts.values().map(|totals| totals.n_bytes).sum();
+    Ok(plain.saturating_add(packed))
+}

@@ -1,0 +1,290 @@
+//! Quantized checkpoints: every method against weights and logits made by independent code.
+//!
+//! `checkpoints/make.py` says how the fixtures are made.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use common::{Golden, argmax, bits, run_chunks, run_whole};
+use pelton_kernels::{Cpu, Kernels};
+use pelton_model::{
+    Compute, KvDtype, LoadOptions, ModelFiles, PackedCache, export_gguf, inspect, load_cpu,
+};
+use pelton_quant::checkpoint::{METHODS, QuantizedTensor, pack_quantized};
+use pelton_tensor::{DType, TensorView, write_safetensors};
+
+/// Bound on the worst logit where both sides compute in f32.
+const F32_BOUND: f32 = 1e-4;
+/// Bound on the root of the mean square error over all logits, relative to that of the logits, where
+/// activations are int8 in groups of 32 or keys and values bf16.
+const AUTO_BOUND: f32 = 0.06;
+
+/// A fixture and what its `case.json` adds.
+struct Case {
+    golden: Golden,
+    layouts: Vec<String>,
+    checksums: BTreeMap<String, u32>,
+}
+
+fn cases() -> Vec<Case> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints");
+    let entries = std::fs::read_dir(root).expect("fixtures");
+    let mut folders: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.join("config.json").exists())
+        .collect();
+    folders.sort();
+    assert!(folders.len() >= 25, "{} fixtures", folders.len());
+    folders.iter().map(|folder| case(folder)).collect()
+}
+
+fn case(folder: &Path) -> Case {
+    let text = std::fs::read(folder.join("case.json")).expect("case.json");
+    let facts: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let layouts = facts["layouts"].as_array().expect("layouts").iter();
+    let checksums = facts["crc32"].as_object().expect("checksums").iter();
+    Case {
+        golden: common::open(folder),
+        layouts: layouts.map(|name| name.as_str().expect("a name").to_owned()).collect(),
+        checksums: checksums
+            .map(|(module, crc)| (module.clone(), crc.as_u64().expect("a checksum") as u32))
+            .collect(),
+    }
+}
+
+fn one(name: &str) -> Case {
+    case(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints").join(name))
+}
+
+/// The checksum of zip files.
+fn crc32(values: &[f32]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in values.iter().flat_map(|x| x.to_le_bytes()) {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = crc >> 1 ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 };
+        }
+    }
+    !crc
+}
+
+/// `[n, k]` of a module of the fixtures.
+fn shape_of(module: &str) -> [usize; 2] {
+    match module.rsplit('.').next().expect("a name") {
+        "q_proj" | "o_proj" => [64, 64],
+        "k_proj" | "v_proj" => [32, 64],
+        "gate_proj" | "up_proj" => [128, 64],
+        "down_proj" => [64, 128],
+        _ => panic!("{module}"),
+    }
+}
+
+fn find<'a>(files: &'a ModelFiles, module: &str) -> QuantizedTensor<'a> {
+    let scheme = files.scheme().expect("quantized");
+    let found = scheme.find(files.tensors(), module, shape_of(module)).expect(module);
+    found.unwrap_or_else(|| panic!("{module} is not quantized"))
+}
+
+#[test]
+fn every_matrix_dequantizes_to_the_bits_of_the_reference() {
+    for case in cases() {
+        let files = case.golden.files();
+        assert_eq!(case.checksums.len(), 7, "{}", case.golden.name);
+        for (module, crc) in &case.checksums {
+            let weights = find(&files, module).dequantize().expect(module);
+            assert_eq!(crc32(&weights), *crc, "{} {module}", case.golden.name);
+        }
+    }
+}
+
+#[test]
+fn every_packed_matrix_unpacks_to_what_its_method_specifies() {
+    let cpu = Cpu::with(Kernels::best(), 2);
+    for case in cases() {
+        let files = case.golden.files();
+        for module in case.checksums.keys() {
+            for compute in [Compute::Auto, Compute::F32] {
+                let matrix = find(&files, module);
+                let packed = pack_quantized(&cpu, &[&matrix], compute).expect(module);
+                let [n, k] = matrix.shape();
+                let weights = matrix.dequantize().expect(module);
+                let mut row = vec![0.0; k];
+                for r in 0..n {
+                    packed.unpack_row_f32(r, &mut row);
+                    for (j, got) in row.iter().enumerate() {
+                        let at = matrix.order().map_or(j, |order| order[j] as usize);
+                        let expected = weights[r * k + at];
+                        let label = || format!("{} {module} {r} {j}", case.golden.name);
+                        assert_eq!(*got, expected, "{}", label());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_fixture_computes_the_logits_and_greedy_tokens_of_the_reference() {
+    for Case { golden, .. } in cases() {
+        let mut decoder = golden.load(&golden.files(), Compute::F32);
+        let tokens = golden.tokens();
+        let rows = run_whole(&mut decoder, &tokens);
+        let error = golden.worst_error(&rows);
+        assert!(error < F32_BOUND, "{}: {error:e}", golden.name);
+        let chosen: Vec<_> = rows[golden.prompt.len() - 1..].iter().map(|r| argmax(r)).collect();
+        assert_eq!(chosen, golden.greedy, "{}", golden.name);
+
+        let mut decoder = golden.load(&golden.files(), Compute::Auto);
+        let error = golden.mean_error(&run_whole(&mut decoder, &tokens));
+        println!("{:20} {error:.2e}", golden.name);
+        assert!(error < AUTO_BOUND, "{}: {error:e}", golden.name);
+    }
+}
+
+#[test]
+fn blocks_of_inputs_are_together_the_whole_matrix() {
+    let cpu = Cpu::with(Kernels::best(), 1);
+    for (name, n_blocks) in [("fp8-block", [2, 3]), ("ct-fp8-block", [1, 2]), ("awq-g32", [1, 1])] {
+        let Case { golden, checksums, .. } = one(name);
+        let files = golden.files();
+        for module in checksums.keys() {
+            let whole = find(&files, module);
+            let [n, k] = whole.shape();
+            let mut weights = whole.dequantize().expect(module);
+            let blocks = whole.split();
+            assert_eq!(blocks.len(), n_blocks[k / 128], "{name} {module}");
+            for block in &blocks {
+                let packed = pack_quantized(&cpu, &[block], Compute::Auto).expect(module);
+                assert_eq!(block.shape(), [packed.n(), packed.k()]);
+                let mut row = vec![0.0; packed.k()];
+                for r in 0..n {
+                    packed.unpack_row_f32(r, &mut row);
+                    for (j, got) in row.iter().enumerate() {
+                        let at = block.order().map_or(j, |order| order[j] as usize);
+                        let expected = std::mem::replace(&mut weights[r * k + at], f32::NAN);
+                        assert_eq!(*got, expected, "{name} {module} {r} {at}");
+                    }
+                }
+            }
+            assert!(weights.iter().all(|weight| weight.is_nan()), "{name} {module}");
+        }
+    }
+}
+
+#[test]
+fn chunks_and_batches_change_no_bit_where_inputs_are_reordered() {
+    for name in ["gptq-4-act", "gptq-8-act", "ct-w4a16-act", "fp8-block", "ct-fp8-block"] {
+        let Case { golden, .. } = one(name);
+        let tokens = golden.tokens();
+        let mut decoder = golden.load(&golden.files(), Compute::Auto);
+        let whole = bits(&run_whole(&mut decoder, &tokens));
+        let mut chunks = vec![5, 7];
+        chunks.resize(2 + tokens.len() - 12, 1);
+        assert!(bits(&run_chunks(&mut decoder, &tokens, &chunks, &[2, 0, 1])) == whole, "{name}");
+    }
+}
+
+#[test]
+fn a_plain_matrix_among_quantized_ones_is_read_as_it_is() {
+    for name in ["fp8-block", "gptq-4-act", "awq-g32"] {
+        let Case { golden, .. } = one(name);
+        let module = "model.layers.0.self_attn.k_proj";
+        let file = golden.folder().join("model.safetensors");
+        let other = golden.folder().join("other.safetensors");
+        {
+            let files = golden.files();
+            let weights = find(&files, module).dequantize().expect(module);
+            let data: Vec<u8> = weights.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let weight = format!("{module}.weight");
+            let plain =
+                TensorView { name: &weight, dtype: DType::F32, shape: &[32, 64], data: &data };
+            let names = files.tensors().names();
+            let kept = names.into_iter().filter(|name| !name.starts_with(module));
+            let mut views: Vec<_> = kept.filter_map(|name| files.tensors().get(name)).collect();
+            views.push(plain);
+            write_safetensors(&other, &views, &BTreeMap::new()).expect("write");
+        }
+        std::fs::rename(other, file).expect("rename");
+        for (compute, bound) in [(Compute::F32, F32_BOUND), (Compute::Auto, AUTO_BOUND)] {
+            let mut decoder = golden.load(&golden.files(), compute);
+            let error = golden.mean_error(&run_whole(&mut decoder, &golden.tokens()));
+            assert!(error < bound, "{name} {compute:?}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn inspection_names_the_method_and_the_layouts() {
+    for Case { golden, layouts, .. } in cases() {
+        let facts = inspect(&golden.files(), KvDtype::Bf16).expect(&golden.name);
+        let quantization = facts.quantization.as_ref().expect("quantized");
+        let found: Vec<&str> = quantization.layouts.keys().copied().collect();
+        assert_eq!(found, layouts, "{}: {}", golden.name, quantization.method);
+        let n_matrices: usize = quantization.layouts.values().map(|t| t.n_tensors).sum();
+        assert_eq!(n_matrices, 7, "{}", golden.name);
+        // Embedding, head and seven matrices, and three norms.
+        let n_parameters = 2 * 64 * 64 + (2 * 64 + 2 * 32) * 64 + 3 * 64 * 128 + 3 * 64;
+        assert_eq!(facts.n_parameters, n_parameters, "{}", golden.name);
+        // Matrices become f32, or keep about their size.
+        match golden.name.as_str() {
+            "gptq-8-act" => assert!(facts.weight_bytes() > 2 * facts.n_bytes),
+            "awq-g64" | "bnb-nf4" | "fp8-block" => {
+                assert!(facts.weight_bytes() < facts.n_bytes / 4 * 5, "{}", golden.name);
+            }
+            _ => {}
+        }
+        assert_eq!(quantization.n_reordered > 0, golden.name.ends_with("-act"), "{}", golden.name);
+    }
+}
+
+#[test]
+fn every_method_has_a_fixture() {
+    let seen: Vec<String> = cases()
+        .iter()
+        .map(|case| {
+            let text = std::fs::read(case.golden.folder().join("config.json")).expect("config");
+            let config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+            config["quantization_config"]["quant_method"].as_str().expect("a name").to_owned()
+        })
+        .collect();
+    for name in METHODS.iter().flat_map(|method| method.names()) {
+        assert!(seen.iter().any(|other| other == name), "{name}");
+    }
+}
+
+#[test]
+fn a_cache_of_packed_weights_computes_the_same_bits_and_knows_the_scheme() {
+    let Case { golden, .. } = one("gptq-4-act");
+    let tokens = golden.tokens();
+    let run = |verified: bool| {
+        let cached = std::cell::Cell::new(false);
+        let progress = |p: pelton_model::LoadProgress| cached.set(cached.get() || p.is_cached);
+        let options = LoadOptions {
+            n_threads: Some(1),
+            packed_cache: Some(&PackedCache::Beside),
+            progress: Some(&progress),
+            ..Default::default()
+        };
+        let mut decoder = load_cpu(&golden.files(), &options).expect("loads");
+        assert_eq!(cached.get(), verified);
+        bits(&run_whole(&mut decoder, &tokens))
+    };
+    let packed = run(false);
+    assert!(run(true) == packed, "the cache computes something else");
+    // The same tensors with zero points of the other version are other weights.
+    let file = golden.folder().join("config.json");
+    let text = std::fs::read_to_string(&file).expect("config");
+    std::fs::write(&file, text.replace("\"gptq\",\n    \"bits", "\"gptq_v2\",\n    \"bits"))
+        .expect("config");
+    assert!(run(false) != packed, "the cache of the other version was used");
+}
+
+#[test]
+fn a_quantized_checkpoint_is_not_exported() {
+    let Case { golden, .. } = one("awq-g32");
+    let out = golden.folder().join("out.gguf");
+    let text = export_gguf(&golden.files(), "Q8_0", &out, None).expect_err("refused").to_string();
+    assert!(text.contains("AWQ"), "{text}");
+}

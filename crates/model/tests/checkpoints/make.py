@@ -1,0 +1,440 @@
+"""Makes the fixtures of quantized checkpoints: tiny random models, one per method and variant.
+
+    python crates/model/tests/checkpoints/make.py      (torch, transformers, numpy, safetensors,
+                                                        bitsandbytes, compressed-tensors)
+
+Each fixture is a folder as `golden/make.py` describes it, whose `case.json` also has
+
+    crc32      of the f32 bytes of every quantized matrix, dequantized, by module
+    layouts    kernel layouts that the matrices are packed in
+
+A matrix is dequantized here in numpy, from the definition of its method: codes, scales and zero
+points are made first, the reference weights are computed from them in f32, and only then are they
+packed as the method stores them. bitsandbytes makes its own tensors; they are decoded here from the
+stored bytes and compared with the library's own result. compressed-tensors packs the words of
+`pack-quantized`. The reference logits are those of the dequantized model in f32.
+"""
+
+import json
+import pathlib
+import shutil
+import zlib
+
+import bitsandbytes.functional as bnb
+import compressed_tensors
+import numpy as np
+import safetensors.torch
+import torch
+import transformers
+
+try:
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+except ImportError:
+    from compressed_tensors.compressors.quantized_compressors.pack_quantized import pack_to_int32
+
+HERE = pathlib.Path(__file__).parent
+N_PROMPT, N_GREEDY, VOCAB = 24, 12, 64
+HIDDEN, FFN = 64, 128
+
+MODEL = dict(
+    vocab_size=VOCAB,
+    hidden_size=HIDDEN,
+    intermediate_size=FFN,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=32,
+    max_position_embeddings=64,
+    rms_norm_eps=1e-5,
+    bos_token_id=0,
+    eos_token_id=1,
+    tie_word_embeddings=False,
+    rope_parameters=dict(rope_theta=10000.0, rope_type="default"),
+)
+F16, F32 = np.float16, np.float32
+
+
+def bf16(x):
+    """Rounded to bf16, as f32."""
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=F32)).bfloat16().float().numpy()
+
+
+class Maker:
+    """Random numbers of one fixture."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def codes(self, shape, most):
+        """Integers from 0 to `most`, the middle ones more likely."""
+        x = self.rng.normal((most + 1) / 2, (most + 1) / 4.5, shape)
+        return np.clip(np.rint(x), 0, most).astype(np.int64)
+
+    def scales(self, shape, k, spread, dtype=F16):
+        """Positive, so that weights have a variance of about 1 / k."""
+        x = self.rng.uniform(0.7, 1.4, shape) / spread / k**0.5
+        return bf16(x) if dtype == "bf16" else x.astype(dtype)
+
+
+def affine(codes, scales, zeros, groups):
+    """The definition: `scale * (code - zero)`, a group per input; rows are outputs."""
+    scale = scales.astype(F32)[:, groups]
+    return scale * (codes.astype(F32) - zeros.astype(F32)[:, groups])
+
+
+def words(bits, codes):
+    """Codes of the last axis as a stream of bits in words of 32, low ones first."""
+    stream = ((codes[..., None] >> np.arange(bits)) & 1).astype(np.uint8)
+    stream = stream.reshape(*codes.shape[:-1], -1)
+    return np.packbits(stream, axis=-1, bitorder="little").view(np.uint32).view(np.int32)
+
+
+def tensor(x):
+    return torch.from_numpy(np.ascontiguousarray(x))
+
+
+def gptq(maker, name, n, k, bits=4, group=32, act=False, sym=False, v2=False):
+    size = k if group == -1 else group
+    n_groups = -(-k // size)
+    groups = np.arange(k) // size
+    if act:
+        # The projections that read one input share its order; v is made to differ.
+        groups = np.random.default_rng(5 if "v_proj" in name else 4).permutation(groups)
+    most = 2**bits - 1
+    codes = maker.codes((n, k), most)
+    middle = (most + 1) // 2
+    zeros = maker.rng.integers(1, most + 2, (n, n_groups)) if bits > 2 else maker.codes((n, n_groups), 2) + 1
+    zeros = np.full((n, n_groups), middle) if sym else zeros
+    if v2:
+        zeros = np.minimum(zeros, most)
+    scales = maker.scales((n, n_groups), k, (most + 1) / 4)
+    stored = {
+        "qweight": tensor(words(bits, codes).T),
+        "qzeros": tensor(words(bits, (zeros if v2 else zeros - 1).T)),
+        "scales": tensor(scales.T),
+        "g_idx": tensor(groups.astype(np.int32)),
+    }
+    return affine(codes, scales, zeros, groups), stored
+
+
+def awq(maker, name, n, k, group=32):
+    groups = np.arange(k) // group
+    n_groups = -(-k // group)
+    codes, zeros = maker.codes((n, k), 15), maker.rng.integers(0, 16, (n, n_groups))
+    scales = maker.scales((n, n_groups), k, 4)
+
+    def pack(x):  # [rows, n] to [rows, n / 8]
+        x = x.reshape(x.shape[0], -1, 8)[:, :, [0, 2, 4, 6, 1, 3, 5, 7]]
+        return words(4, x.reshape(x.shape[0], -1))
+
+    stored = {"qweight": tensor(pack(codes.T)), "qzeros": tensor(pack(zeros.T)), "scales": tensor(scales.T)}
+    return affine(codes, scales, zeros, groups), stored
+
+
+def float8(codes, exponent_bits):
+    """What 8-bit floats stand for."""
+    mantissa_bits = 7 - exponent_bits
+    bias = 2 ** (exponent_bits - 1) - 1
+    exponent = (codes >> mantissa_bits) & (2**exponent_bits - 1)
+    mantissa = (codes & (2**mantissa_bits - 1)) / 2**mantissa_bits
+    magnitude = np.where(
+        exponent == 0, mantissa * 2.0 ** (1 - bias), (1 + mantissa) * 2.0 ** (exponent - bias)
+    )
+    return np.where(codes & 128, -magnitude, magnitude).astype(F32)
+
+
+def fp8(maker, name, n, k, sharing="tensor", exponent_bits=4, power=False, dtype=F32, suffix="weight_scale"):
+    kind = torch.float8_e4m3fn if exponent_bits == 4 else torch.float8_e5m2
+    weight = tensor(maker.rng.normal(0, 60, (n, k)).astype(F32)).clamp(-440, 440).to(kind)
+    rows, columns = {"tensor": (n, k), "row": (1, k)}.get(sharing, sharing)
+    shape = (-(-n // rows), -(-k // columns))
+    scales = maker.scales(shape, k, 60, dtype)
+    if power:
+        scales = (2.0 ** np.rint(np.log2(scales))).astype(F32)
+    each = np.repeat(np.repeat(scales, rows, 0)[:n], columns, 1)[:, :k].astype(F32)
+    reference = each * float8(weight.view(torch.uint8).numpy().astype(np.int64), exponent_bits)
+    stored_scales = tensor(scales).bfloat16() if dtype == "bf16" else tensor(scales)
+    if sharing == "tensor":
+        stored_scales = stored_scales.reshape(())
+    return reference, {"weight": weight, suffix: stored_scales}
+
+
+def bitsandbytes_4(maker, name, n, k, kind="nf4", nested=False, block=64):
+    weight = tensor(maker.rng.normal(0, 0.9 / k**0.5, (n, k)).astype(F32))
+    packed, state = bnb.quantize_4bit(
+        weight, blocksize=block, compress_statistics=nested, quant_type=kind
+    )
+    stored = {f"weight.{key}": value.contiguous() for key, value in state.as_dict(packed=True).items()}
+    about = json.loads(bytes(stored[f"weight.quant_state.bitsandbytes__{kind}"].tolist()))
+    absmax = stored["weight.absmax"].numpy()
+    if nested:
+        outer = np.repeat(stored["weight.nested_absmax"].numpy(), about["nested_blocksize"])
+        table = stored["weight.nested_quant_map"].numpy()
+        absmax = table[absmax] * outer[: len(absmax)] + F32(about["nested_offset"])
+    flat = packed.numpy().reshape(-1)
+    codes = np.stack([flat >> 4, flat & 15], -1).reshape(-1)
+    values = stored["weight.quant_map"].numpy()[codes]
+    reference = (np.repeat(absmax, about["blocksize"])[: n * k] * values).reshape(n, k)
+    if k % block == 0:  # On the CPU the library takes a wrong scale where blocks cross rows.
+        library = bnb.dequantize_4bit(packed, state).numpy()
+        worst = np.abs(library - reference).max() / np.abs(library).max()
+        assert worst < 2e-7, (kind, nested, worst)
+    return reference.astype(F32), {"weight": packed, **stored}
+
+
+def bitsandbytes_8(maker, name, n, k):
+    codes = maker.codes((n, k), 254).astype(np.int64) - 127
+    largest = maker.scales((n,), k, 0.5, F32)
+    reference = (largest / F32(127))[:, None] * codes.astype(F32)
+    stored = {
+        "weight": tensor(codes.astype(np.int8)),
+        "SCB": tensor(largest),
+        "weight_format": torch.tensor(0, dtype=torch.uint8),
+    }
+    return reference, stored
+
+
+def pack_padded(x, bits, packed_dim=1):
+    """Whole codes in each word, as earlier versions of the library packed them."""
+    x, per_word = x.numpy().astype(np.int64) + 2 ** (bits - 1), 32 // bits
+    x = x if packed_dim == 1 else x.T
+    x = np.pad(x, [(0, 0), (0, -x.shape[1] % per_word)]).reshape(x.shape[0], -1, per_word)
+    x = (x << (bits * np.arange(per_word))).sum(-1).astype(np.uint32).view(np.int32)
+    return tensor(x if packed_dim == 1 else x.T)
+
+
+def packed(maker, name, n, k, bits=4, group=32, sym=True, act=False, dtype="bf16", pack=pack_to_int32):
+    size = k if group == -1 else group
+    n_groups = -(-k // size)
+    groups = np.arange(k) // size
+    if act:
+        groups = np.random.default_rng(4).permutation(groups)
+    middle = 2 ** (bits - 1)
+    codes = maker.codes((n, k), 2 * middle - 1) - middle
+    zeros = np.zeros((n, n_groups), np.int64)
+    if not sym:
+        zeros = maker.codes((n, n_groups), 2 * middle - 1) - middle
+    scales = maker.scales((n, n_groups), k, middle / 2, dtype)
+    int8 = lambda x: tensor(x.astype(np.int8))
+    stored = {
+        "weight_packed": pack(int8(codes), bits),
+        "weight_shape": torch.tensor([n, k]),
+        "weight_scale": tensor(scales).bfloat16() if dtype == "bf16" else tensor(scales),
+    }
+    if not sym:
+        stored["weight_zero_point"] = pack(int8(zeros), bits, packed_dim=0).contiguous()
+    if act:
+        stored["weight_g_idx"] = tensor(groups.astype(np.int32))
+    return affine(codes, scales, zeros, groups), stored
+
+
+def int8(maker, name, n, k, sharing="row", sym=True):
+    rows = {"row": n, "tensor": 1}[sharing]
+    codes = maker.codes((n, k), 254) - 127
+    zeros = np.zeros((rows, 1), np.int64) if sym else maker.codes((rows, 1), 100) - 50
+    scales = maker.scales((rows, 1), k, 64, F32)
+    reference = scales * (codes.astype(F32) - zeros.astype(F32))
+    shape = (rows, 1) if sharing == "row" else (1,)
+    stored = {"weight": tensor(codes.astype(np.int8)), "weight_scale": tensor(scales.reshape(shape))}
+    if not sym:
+        stored["weight_zero_point"] = tensor(zeros.astype(np.int8).reshape(shape))
+    return reference, stored
+
+
+def bitnet(maker, name, n, k, divides=True):
+    codes = maker.rng.integers(0, 3, (n, k))
+    scale = F32(bf16(np.array([maker.rng.uniform(1.0, 1.3) * k**0.5]))[0])
+    scale = scale if divides else bf16(np.array([1 / scale]))[0]
+    factor = F32(1) / scale if divides else scale
+    bytes_ = sum((codes.reshape(4, n // 4, k)[i] << (2 * i)) for i in range(4)).astype(np.uint8)
+    stored = {"weight": tensor(bytes_), "weight_scale": tensor(np.array([scale])).bfloat16()}
+    return factor * (codes - 1).astype(F32), stored
+
+
+def compressed(format, weights, inputs=None):
+    group = dict(targets=["Linear"], weights=weights, input_activations=inputs, output_activations=None)
+    return dict(
+        quant_method="compressed-tensors",
+        format=format,
+        config_groups=dict(group_0=group),
+        ignore=["lm_head"],
+        quantization_status="compressed",
+    )
+
+
+def ct_int(bits, strategy, group=None, sym=True, actorder=None):
+    return dict(num_bits=bits, type="int", strategy=strategy, group_size=group, symmetric=sym, actorder=actorder)
+
+
+# name: (function, its arguments, quantization_config, layouts)
+G = dict(quant_method="gptq", checkpoint_format="gptq")
+BNB = dict(quant_method="bitsandbytes")
+NF4 = BNB | dict(load_in_4bit=True, load_in_8bit=False)
+CT_FP8 = dict(num_bits=8, type="float", symmetric=True)
+TOKEN = dict(num_bits=8, type="float", strategy="token", dynamic=True, symmetric=True)
+CASES = {
+    "gptq-4": (gptq, {}, G | dict(bits=4, group_size=32, desc_act=False, sym=False), ["int4-g32"]),
+    "gptq-4-act": (
+        gptq, dict(act=True), G | dict(bits=4, group_size=32, desc_act=True, sym=False), ["int4-g32"],
+    ),
+    "gptq-4-row": (
+        gptq, dict(group=-1, sym=True), G | dict(bits=4, group_size=-1, desc_act=False, sym=True),
+        ["int4-g128", "int4-g64"],
+    ),
+    "gptq-2": (
+        gptq, dict(bits=2, group=64), G | dict(bits=2, group_size=64, desc_act=False, sym=False), ["int4-g64"],
+    ),
+    "gptq-3-v2": (
+        gptq, dict(bits=3, v2=True),
+        G | dict(bits=3, group_size=32, desc_act=False, sym=False, checkpoint_format="gptq_v2"), ["int4-g32"],
+    ),
+    "gptq-8-sym": (
+        gptq, dict(bits=8, sym=True), G | dict(bits=8, group_size=32, desc_act=False, sym=True), ["q8"],
+    ),
+    "gptq-8-act": (
+        gptq, dict(bits=8, act=True, v2=True),
+        G | dict(bits=8, group_size=32, desc_act=True, sym=False, checkpoint_format="gptq_v2"), ["f32"],
+    ),
+    "awq-g32": (
+        awq, {}, dict(quant_method="awq", bits=4, group_size=32, version="gemm", zero_point=True), ["int4-g32"],
+    ),
+    "awq-g64": (
+        awq, dict(group=64), dict(quant_method="awq", w_bit=4, q_group_size=64, version="GEMM", zero_point=True),
+        ["int4-g64"],
+    ),
+    "fp8-tensor": (fp8, {}, dict(quant_method="fp8", activation_scheme="static"), ["fp8-e4m3"]),
+    "fp8-row": (
+        fp8, dict(sharing="row", dtype="bf16"), dict(quant_method="fbgemm_fp8", activation_scale_ub=1200.0),
+        ["fp8-e4m3"],
+    ),
+    "fp8-e5m2": (
+        fp8, dict(exponent_bits=5), dict(quant_method="fp8", activation_scheme="dynamic", fmt="e5m2"), ["fp8-e5m2"],
+    ),
+    "fp8-block": (
+        fp8, dict(sharing=(24, 48), suffix="weight_scale_inv"),
+        dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[24, 48]), ["fp8-e4m3"],
+    ),
+    "fp8-block-power": (
+        fp8, dict(sharing=(32, 32), suffix="weight_scale_inv", power=True),
+        dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[32, 32], scale_fmt="ue8m0"),
+        ["fp8-e4m3"],
+    ),
+    "bnb-nf4": (bitsandbytes_4, {}, NF4, ["nf4"]),
+    "bnb-nf4-nested": (bitsandbytes_4, dict(nested=True), NF4 | dict(bnb_4bit_use_double_quant=True), ["nf4"]),
+    "bnb-fp4": (bitsandbytes_4, dict(kind="fp4", block=128), NF4, ["fp4"]),
+    "bnb-int8": (bitsandbytes_8, {}, BNB | dict(load_in_8bit=True), ["int8-row"]),
+    "ct-w4a16": (packed, {}, compressed("pack-quantized", ct_int(4, "group", 32)), ["int4-g32"]),
+    "ct-w4a16-asym": (
+        packed, dict(sym=False, group=-1), compressed("pack-quantized", ct_int(4, "channel", sym=False)),
+        ["int4-g128", "int4-g64"],
+    ),
+    "ct-w4a16-act": (
+        packed, dict(act=True, dtype=F16),
+        compressed("pack-quantized", ct_int(4, "group", 32, actorder="group")), ["int4-g32"],
+    ),
+    "ct-w3a16": (
+        packed, dict(bits=3, sym=False), compressed("pack-quantized", ct_int(3, "group", 32, sym=False)), ["int4-g32"],
+    ),
+    "ct-w3a16-padded": (
+        packed, dict(bits=3, sym=False, pack=pack_padded),
+        compressed("pack-quantized", ct_int(3, "group", 32, sym=False)), ["int4-g32"],
+    ),
+    "ct-w6a16": (packed, dict(bits=6), compressed("pack-quantized", ct_int(6, "group", 32)), ["q8"]),
+    "ct-w8a16": (packed, dict(bits=8), compressed("pack-quantized", ct_int(8, "group", 32)), ["q8"]),
+    "ct-w8a8": (
+        int8, {},
+        compressed("int-quantized", ct_int(8, "channel"), dict(num_bits=8, type="int", strategy="token", dynamic=True)),
+        ["int8-row"],
+    ),
+    "ct-w8a8-asym": (
+        int8, dict(sharing="tensor", sym=False), compressed("int-quantized", ct_int(8, "tensor", sym=False)), ["f32"],
+    ),
+    "ct-fp8": (
+        fp8, dict(sharing="row"), compressed("float-quantized", CT_FP8 | dict(strategy="channel"), TOKEN), ["fp8-e4m3"],
+    ),
+    "ct-fp8-block": (
+        fp8, dict(sharing=(32, 64)),
+        compressed("naive-quantized", CT_FP8 | dict(strategy="block", block_structure=[32, 64]), TOKEN),
+        ["fp8-e4m3"],
+    ),
+    "bitnet": (bitnet, {}, dict(quant_method="bitnet", modules_to_not_convert=["lm_head"]), ["int8-row"]),
+    "bitnet-auto": (
+        bitnet, dict(divides=False),
+        dict(quant_method="bitnet", linear_class="autobitlinear", quantization_mode="offline"),
+        ["int4-g128", "int4-g64"],
+    ),
+}
+
+
+@torch.no_grad()
+def reference(model, seed):
+    tokens = torch.randint(2, VOCAB, (N_PROMPT,), generator=torch.Generator().manual_seed(seed))
+    prompt, margin = tokens.clone(), float("inf")
+    for _ in range(N_GREEDY):
+        logits = model(tokens[None], use_cache=False).logits[0]
+        best = logits[-1].topk(2).values
+        margin = min(margin, ((best[0] - best[1]) / logits[-1].abs().max()).item())
+        tokens = torch.cat([tokens, logits[-1].argmax()[None]])
+    return prompt, logits.float(), tokens[N_PROMPT:], margin
+
+
+def make(make_matrix, arguments, seed):
+    """A model with its stored tensors, checksums and what it computes."""
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(**MODEL, attn_implementation="eager")
+    model = transformers.LlamaForCausalLM(config).eval()
+    maker, stored, checksums = Maker(seed), {}, {}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("proj.weight"):
+                module = name.removesuffix(".weight")
+                weight, tensors = make_matrix(maker, name, *parameter.shape, **arguments)
+                assert weight.dtype == F32 and weight.shape == tuple(parameter.shape), name
+                parameter.copy_(tensor(weight))
+                stored |= {f"{module}.{suffix}": value.contiguous() for suffix, value in tensors.items()}
+                checksums[module] = zlib.crc32(np.ascontiguousarray(weight).tobytes())
+                continue
+            if "norm" in name:
+                parameter.uniform_(0.5, 1.5)
+            else:
+                parameter.normal_(0.0, 1.0 if "embed" in name else 0.9 / HIDDEN**0.5)
+            parameter.copy_(parameter.bfloat16().float())
+            stored[name] = parameter.bfloat16()
+    return stored, checksums, *reference(model, seed)
+
+
+def main():
+    torch.set_num_threads(1)
+    for name, (make_matrix, arguments, quantization, layouts) in CASES.items():
+        for seed in range(100, 400):
+            stored, checksums, prompt, logits, greedy, margin = make(make_matrix, arguments, seed)
+            if margin > 0.01:
+                break
+        else:
+            raise SystemExit(f"{name}: no seed without a near tie")
+        folder = HERE / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        config = transformers.LlamaConfig(**MODEL)
+        config.architectures = ["LlamaForCausalLM"]
+        text = json.loads(config.to_json_string()) | dict(quantization_config=quantization)
+        (folder / "config.json").write_text(json.dumps(text, indent=2) + "\n")
+        safetensors.torch.save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+        safetensors.torch.save_file(
+            dict(prompt=prompt.int(), logits=logits.contiguous(), greedy=greedy.int()),
+            folder / "reference.safetensors",
+        )
+        case = dict(seed=seed, max_context=None, layouts=layouts, crc32=checksums)
+        (folder / "case.json").write_text(json.dumps(case) + "\n")
+        print(f"{name}: seed {seed}, margin {margin:.4f}, largest logit {logits.abs().max():.2f}")
+    versions = dict(
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        compressed_tensors=compressed_tensors.__version__,
+        bitsandbytes=__import__("bitsandbytes").__version__,
+    )
+    (HERE / "versions.json").write_text(json.dumps(versions, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Makes GGUF files of the golden fixtures, as converters write those families.
+
+    python crates/model/tests/golden/make_gguf.py [name ..]
+
+Each file, `gguf/NAME.gguf`, holds the weights of the folder `NAME` under the names of the `gguf`
+package, in the orders and with the keys that readers of the format expect, and no tokenizer. What
+the format cannot say is folded into weights, so that the reference logits of the folder hold: the
+divisor of Gemma's scores into q.
+"""
+
+import json
+import pathlib
+import sys
+
+import gguf
+import safetensors.torch
+import torch
+
+HERE = pathlib.Path(__file__).parent
+
+# name: (architecture, orders of the tensors, keys beside the usual ones)
+CASES = {
+    "gemma": ("GEMMA", {"norms plus one"}, {}),
+    "gemma2": ("GEMMA2", {"norms plus one", "q by 24"}, {}),
+    "gemma3": (
+        "GEMMA3",
+        {"norms plus one", "q norm by 24"},
+        {
+            "attention.sliding_window_pattern": 2,
+            "rope.freq_base_swa": 100.0,
+            "rope.scaling.type": "linear",
+            "rope.scaling.factor": 8.0,
+        },
+    ),
+    "phi3": ("PHI3", set(), {"rope.dimension_count": 8}),
+    "phi4-longrope": (
+        "PHI3",
+        {"rope factors"},
+        {"rope.dimension_count": 4, "rope.scaling.original_context_length": 32},
+    ),
+    "glm4": ("GLM4", set(), {"rope.dimension_count": 8}),
+    "olmo": ("OLMO", {"pairs"}, {"attention.clamp_kqv": 1.5}),
+    "olmo2": ("OLMO2", set(), {}),
+    "granite": (
+        "GRANITE",
+        {"pairs"},
+        {
+            "embedding_scale": 3.0,
+            "logit_scale": 4.0,
+            "residual_scale": 0.4,
+            "attention.scale": 0.2,
+        },
+    ),
+    "minicpm": (
+        "MINICPM",
+        {"pairs"},
+        {"embedding_scale": 1.5, "residual_scale": 1.4 / 3**0.5, "logit_scale": 4.0},
+    ),
+    "cohere": ("COMMAND_R", set(), {"logit_scale": 0.0625}),
+    "cohere-qk-norm": ("COMMAND_R", set(), {"logit_scale": 0.0625}),
+    "cohere2": (
+        "COHERE2",
+        set(),
+        {"logit_scale": 0.0625, "attention.sliding_window_pattern": 2},
+    ),
+    "internlm2": ("INTERNLM2", {"split groups", "pairs"}, {}),
+    "stablelm": ("STABLELM", set(), {"rope.dimension_count": 4}),
+    "stablelm-parallel": ("STABLELM", {"heads together"}, {"rope.dimension_count": 4}),
+    "gpt2": ("GPT2", {"transposed"}, {}),
+    "gpt-neox": (
+        "GPTNEOX",
+        {"stack groups"},
+        {"rope.dimension_count": 4, "use_parallel_residual": True},
+    ),
+    "gpt-neox-sequential": (
+        "GPTNEOX",
+        {"stack groups"},
+        {"rope.dimension_count": 4, "use_parallel_residual": False},
+    ),
+    "bloom": ("BLOOM", {"stack groups"}, {}),
+    "falcon": ("FALCON", {"stack groups"}, {}),
+    "falcon-new": ("FALCON", {"stack groups"}, {}),
+    "starcoder2": ("STARCODER2", set(), {}),
+    "phi": ("PHI2", set(), {"rope.dimension_count": 4}),
+}
+
+def in_pairs(rows, n_heads):
+    """Halves of each head become pairs of neighbours."""
+    heads = rows.reshape(n_heads, 2, -1, *rows.shape[1:])
+    return heads.transpose(1, 2).reshape(rows.shape)
+
+
+def split_groups(fused, n_heads, n_kv_heads):
+    head_dim = fused.shape[0] // (n_heads + 2 * n_kv_heads)
+    groups = fused.reshape(n_kv_heads, n_heads // n_kv_heads + 2, head_dim, *fused.shape[1:])
+    parts = groups[:, :-2], groups[:, -2], groups[:, -1]
+    return [part.reshape(-1, *fused.shape[1:]) for part in parts]
+
+
+def convert(state, orders, n_heads, n_kv_heads):
+    """The tensors as converters order them."""
+    out = {}
+    for name, x in state.items():
+        layer, part = name.rsplit(".", 2)[0], name.rsplit(".", 2)[1]
+        kind = name.rsplit(".", 1)[1]
+        if "norms plus one" in orders and "norm" in name:
+            x = x.float() + 1.0
+        if "q by 24" in orders and part == "q_proj":
+            x = x.float() * (16 / 24) ** 0.5
+        if "q norm by 24" in orders and part == "q_norm":
+            x = x * (16 / 24) ** 0.5
+        if "transposed" in orders and x.dim() == 2 and ".h." in name:
+            x = x.T
+        if "split groups" in orders and part == "wqkv":
+            split = split_groups(x, n_heads, n_kv_heads)
+            prefix = layer.replace(".attention", ".self_attn")
+            for letter, y in zip("qkv", split):
+                n = n_heads if letter == "q" else n_kv_heads
+                y = y if letter == "v" else in_pairs(y, n)
+                out[f"{prefix}.{letter}_proj.{kind}"] = y
+            continue
+        if "stack groups" in orders and part == "query_key_value":
+            x = torch.cat(split_groups(x, n_heads, n_kv_heads))
+        if "pairs" in orders and part in ("q_proj", "k_proj"):
+            x = in_pairs(x, n_heads if part == "q_proj" else n_kv_heads)
+        out[name] = x
+    if "heads together" in orders:
+        for layer in range(3):
+            for letter, n in (("q", n_heads), ("k", n_kv_heads)):
+                stem = f"model.layers.{layer}.self_attn.{letter}_layernorm"
+                heads = [out.pop(f"{stem}.norms.{head}.weight") for head in range(n)]
+                out[f"{stem}.weight"] = torch.stack(heads)
+    return out
+
+
+def main():
+    (HERE / "gguf").mkdir(exist_ok=True)
+    for name in sys.argv[1:] or list(CASES):
+        arch, orders, keys = CASES[name]
+        config = json.loads((HERE / name / "config.json").read_text())
+
+        def field(*names, default=None):
+            found = (config[name] for name in names if config.get(name) is not None)
+            return next(found, default)
+
+        n_heads = field("num_attention_heads", "n_head")
+        n_kv_heads = field("num_key_value_heads", "num_kv_heads", default=n_heads)
+        if config.get("multi_query") and not config.get("new_decoder_architecture"):
+            n_kv_heads = 1
+        hidden = field("hidden_size", "n_embd")
+        n_layers = field("num_hidden_layers", "n_layer")
+        head_dim = field("head_dim", default=hidden // n_heads)
+        state = safetensors.torch.load_file(HERE / name / "model.safetensors")
+        state = convert(state, orders, n_heads, n_kv_heads)
+
+        kind = gguf.MODEL_ARCH[arch]
+        writer = gguf.GGUFWriter(HERE / "gguf" / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[kind])
+        ffn = field("intermediate_size", "n_inner", "ffn_hidden_size", default=4 * hidden)
+        writer.add_context_length(field("max_position_embeddings", "n_positions", default=2048))
+        writer.add_embedding_length(hidden)
+        writer.add_block_count(n_layers)
+        writer.add_feed_forward_length(ffn)
+        writer.add_head_count(n_heads)
+        writer.add_head_count_kv(n_kv_heads)
+        if head_dim != hidden // n_heads:
+            writer.add_key_length(head_dim)
+            writer.add_value_length(head_dim)
+        if "rms_norm_eps" in config:
+            writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        else:
+            writer.add_layer_norm_eps(1e-5)
+        if config.get("rope_parameters"):
+            rope = config["rope_parameters"]
+            writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+        for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+            if config.get(key):
+                writer.add_float32(f"{writer.arch}.{key}", config[key])
+        if config.get("sliding_window"):
+            writer.add_sliding_window(config["sliding_window"])
+        for key, value in keys.items():
+            add = {int: writer.add_uint32, float: writer.add_float32}
+            add |= {str: writer.add_string, bool: writer.add_bool}
+            add[type(value)](f"{writer.arch}.{key}", value)
+        if "rope factors" in orders:
+            rope = config["rope_parameters"]
+            for length in ("long", "short"):
+                factors = torch.tensor(rope[f"{length}_factor"]).numpy()
+                writer.add_tensor(f"rope_factors_{length}.weight", factors)
+
+        names = gguf.get_tensor_name_map(kind, n_layers)
+        for key, x in state.items():
+            stem, suffix = key.rsplit(".", 1)
+            gguf_name = names.get_name(stem) or names.get_name(stem.removeprefix("transformer."))
+            assert gguf_name, key
+            x = x.contiguous()
+            if x.dim() == 2 and x.dtype == torch.bfloat16 and "_norm" not in gguf_name:
+                bf16 = gguf.GGMLQuantizationType.BF16
+                bits = x.view(torch.uint8).numpy()
+                writer.add_tensor(f"{gguf_name}.{suffix}", bits, raw_dtype=bf16)
+            else:
+                writer.add_tensor(f"{gguf_name}.{suffix}", x.float().numpy())
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        print(name)
+
+
+if __name__ == "__main__":
+    main()

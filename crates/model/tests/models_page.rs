@@ -1,0 +1,205 @@
+//! `docs/models.md` says what the registries and the fixtures say.
+//!
+//! With `UPDATE_MODELS=1` in the environment the page is written anew.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use common::all;
+use pelton_model::{ARCHS, Arch};
+use pelton_quant::checkpoint::METHODS;
+use pelton_quant::{FORMATS, WeightFormat};
+
+const HEAD: &str = "\
+# Models
+
+What is read, and how each entry was verified. The tables are written from the registries and from the
+fixtures that lie beside the tests: `UPDATE_MODELS=1 cargo test -p pelton-model --test models_page`
+writes this page anew, and without the variable the same test fails where the page is not what they say.
+";
+
+const FAMILIES: &str = "
+## Families
+
+A golden fixture is a tiny model with random weights in the shape and with the quirks of its family.
+*Folder*: its logits in f32 are within 1e-4 of those of Hugging Face transformers (relative to the
+largest of a row), and its greedy tokens are the same. *GGUF file*: the same of a file with its weights
+under the names and in the orders of the `gguf` package, or of one written by `pelton convert`. *Quantized*: with all its projections quantized (eight bits by
+row, fp8 by block), it computes what it does with the weights that the codes stand for. *Converted*:
+`pelton convert` writes the folder as a GGUF file.
+
+| family | folder | GGUF name | GGUF file | quantized | converted |
+|---|---|---|---|---|---|
+";
+
+const FORMATS_HEAD: &str = "
+## Weight formats
+
+For every block format, 256 blocks are dequantized to the bits of the reference implementation, and
+64 more with scales that are infinite or no number (*hostile*) where its scales can be so. What is packed has
+the values of what is stored, to the bit; it is read by the kernels in the layout of the fourth column.
+
+| format | bits per weight | weights per block | packed as | bits per weight | verified |
+|---|---|---|---|---|---|
+";
+
+const METHODS_HEAD: &str = "
+## Quantized checkpoints
+
+Each fixture is a small Llama whose matrices were quantized by independent code; every weight has the bits
+that the definition of the method gives. [checkpoints.md](checkpoints.md) tells more.
+
+| `quant_method` | what of it | golden fixtures |
+|---|---|---|
+";
+
+/// Families that transformers does not have, with the one whose code is the reference: the same
+/// arithmetic under other names.
+const RELATIVES: &[(&str, &str)] =
+    &[("internlm2", "llama"), ("internlm3", "llama"), ("minicpm", "granite")];
+
+/// Families whose GGUF files say nothing that those of another do not.
+const SAME_FILES: &[(&str, &str)] = &[("SmolLM3ForCausalLM", "llama")];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn code(words: &[impl AsRef<str>]) -> String {
+    words.iter().map(|word| format!("`{}`", word.as_ref())).collect::<Vec<_>>().join(", ")
+}
+
+/// Golden fixtures by architecture: the name, and whether there is a GGUF file.
+fn fixtures() -> BTreeMap<String, Vec<(String, bool)>> {
+    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for golden in all() {
+        let architecture = golden.files().config().architecture.clone();
+        found.entry(architecture).or_default().push((golden.name.clone(), golden.gguf().is_some()));
+    }
+    found
+}
+
+fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> String {
+    let own: Vec<&(String, bool)> =
+        arch.names.iter().filter_map(|name| fixtures.get(*name)).flatten().collect();
+    let names: Vec<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
+    let mut folder =
+        if names.is_empty() { "no".to_owned() } else { format!("golden: {}", code(&names)) };
+    for (_, relative) in RELATIVES.iter().filter(|(name, _)| names.contains(name)) {
+        let _ = write!(folder, " (by the code of `{relative}`)");
+    }
+    let files: Vec<&str> =
+        own.iter().filter(|(_, has_file)| *has_file).map(|(name, _)| name.as_str()).collect();
+    let same = SAME_FILES.iter().find(|(name, _)| arch.names.contains(name));
+    let file = match (arch.gguf_names, files.as_slice(), same) {
+        ([], ..) => "not read".to_owned(),
+        (_, [_, ..], _) => format!("golden: {}", code(&files)),
+        (_, _, Some((_, other))) => format!("as `{other}`"),
+        _ if arch.is_exported => "converted: the logits of the folder".to_owned(),
+        _ => "no".to_owned(),
+    };
+    let word = |is_so| if is_so { "yes" } else { "no" };
+    let gguf_names =
+        if arch.gguf_names.is_empty() { "-".to_owned() } else { code(arch.gguf_names) };
+    let quantized = if arch.reads_quantized() { "yes" } else { "refused" };
+    let converted = word(arch.is_exported);
+    format!(
+        "| {} | {folder} | {gguf_names} | {file} | {quantized} | {converted} |\n",
+        code(arch.names)
+    )
+}
+
+fn format_line(format: &dyn WeightFormat) -> String {
+    /// Weights of a row that is whole in every layout.
+    const ROW: usize = 4096;
+    let bits = |n_bytes: usize, n: usize| (n_bytes * 8) as f64 / n as f64;
+    let stored = bits(format.block_bytes(), format.block_len());
+    let layout = format.layout();
+    let packed = bits(layout.row_bytes(ROW), ROW);
+    let has = |suffix: &str| {
+        root().join("crates/quant/tests/golden").join(format!("{}{suffix}", format.name())).exists()
+    };
+    let verified = match (format.block_len(), has(".bin"), has(".hostile.bin")) {
+        (1, ..) => "by definition",
+        (_, true, true) => "golden, hostile",
+        (_, true, false) => "golden",
+        _ => "no",
+    };
+    format!(
+        "| {} | {stored} | {} | `{}` | {packed} | {verified} |\n",
+        format.name(),
+        format.block_len(),
+        layout.name()
+    )
+}
+
+/// The fixtures of quantized checkpoints by method.
+fn checkpoints() -> BTreeMap<String, Vec<String>> {
+    let folder = root().join("crates/model/tests/checkpoints");
+    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).expect("fixtures") {
+        let path = entry.expect("entry").path();
+        let Ok(text) = std::fs::read(path.join("config.json")) else { continue };
+        let config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let method = config["quantization_config"]["quant_method"].as_str().expect("a name");
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        found.entry(method.to_owned()).or_default().push(name);
+    }
+    found.values_mut().for_each(|names| names.sort());
+    found
+}
+
+fn page() -> String {
+    let mut page = format!("{HEAD}{FAMILIES}");
+    let fixtures = fixtures();
+    ARCHS.iter().for_each(|arch| page += &family(arch, &fixtures));
+    page += FORMATS_HEAD;
+    FORMATS.iter().for_each(|format| page += &format_line(*format));
+    page += METHODS_HEAD;
+    let checkpoints = checkpoints();
+    for method in METHODS {
+        let names: Vec<&String> =
+            method.names().iter().filter_map(|name| checkpoints.get(*name)).flatten().collect();
+        let (methods, what) = (code(method.names()), method.supported());
+        let _ = writeln!(page, "| {methods} | {what} | {} |", code(&names));
+    }
+    page
+}
+
+#[test]
+fn the_page_says_what_the_registries_and_the_fixtures_say() {
+    let path = root().join("docs/models.md");
+    let page = page();
+    if std::env::var_os("UPDATE_MODELS").is_some() {
+        std::fs::write(&path, &page).expect("writable");
+    }
+    let written = std::fs::read_to_string(&path).expect("the page");
+    assert!(written == page, "docs/models.md is not up to date: UPDATE_MODELS=1 writes it anew");
+}
+
+#[test]
+fn nothing_that_is_read_is_unverified() {
+    let page = page();
+    let mut n_rows = 0;
+    for table in page.split("\n## ").skip(1) {
+        // Whether a family is converted is no question of trust.
+        let columns = if table.starts_with("Families") { 1..5 } else { 1..6 };
+        for row in table.lines().filter(|line| line.starts_with("| ")).skip(1) {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            for cell in &cells[columns.start..columns.end.min(cells.len())] {
+                assert!(!cell.is_empty() && *cell != "no", "{row}");
+            }
+            n_rows += 1;
+        }
+    }
+    assert_eq!(n_rows, ARCHS.len() + FORMATS.len() + METHODS.len());
+    for (name, _) in RELATIVES {
+        assert!(page.contains(&format!("`{name}`")), "{name} is no fixture");
+    }
+    for (name, _) in SAME_FILES {
+        assert!(page.contains(&format!("| `{name}` |")), "{name} is no family");
+    }
+}

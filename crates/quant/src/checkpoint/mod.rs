@@ -1,0 +1,176 @@
+//! Quantized checkpoints: methods that spread one matrix over several tensors.
+//!
+//! ```text
+//! quantization_config ── METHODS ──> Scheme ── find(module) ──> QuantizedTensor ── pack ──> PackedMatrix
+//!                                              shapes, types                      values
+//! ```
+//!
+//! A [`CheckpointMethod`] is one file: what its configuration says, which tensors make a matrix, and
+//! what their bits mean. What they all share, a code, a scale and a zero point per weight, is the
+//! specification in `matrix`; `layouts` chooses the smallest kernel layout that holds it exactly.
+//!
+//! **What is stored decides.** A module whose quantized tensors are there is quantized; one that has
+//! a plain `weight` is plain, as heads and embeddings usually are. Lists of modules that were left
+//! alone (`modules_to_not_convert`, `ignore`) are honoured: for these only a plain weight is looked
+//! for.
+//!
+//! **Only weights.** Several methods also round activations (to fp8 or int8, per token). That is part
+//! of their speed on other machines and not of the checkpoint: here activations are what the layout's
+//! product reads, f32, bf16, or int8 in groups of 32. [`Scheme::activations`] says what the method
+//! asked for.
+//!
+//! A new method is a new file and one line in [`METHODS`]; that line enrols it in the conformance
+//! tests, which want fixtures of it made by independent code.
+
+mod awq;
+mod bitnet;
+mod bitsandbytes;
+mod compressed;
+mod fp8;
+mod gptq;
+mod ignored;
+mod layouts;
+mod matrix;
+mod packing;
+mod plain_codes;
+mod setting;
+mod tables;
+mod tensors;
+
+use pelton_tensor::TensorSource;
+use serde_json::Value;
+
+pub use packing::{QuantizedTensor, layout_of, pack_quantized};
+
+use crate::{QuantError, Result};
+use ignored::Ignored;
+use packing::Found;
+use setting::Setting;
+use tensors::Tensors;
+
+/// One way to quantize a checkpoint.
+pub trait CheckpointMethod: Sync {
+    /// What `quant_method` calls it.
+    fn names(&self) -> &'static [&'static str];
+
+    /// What of it is read, for people.
+    fn supported(&self) -> &'static str;
+
+    /// Reads a `quantization_config` of this method.
+    ///
+    /// # Errors
+    ///
+    /// Names the field that is wrong or not supported.
+    fn scheme(&self, config: &Value) -> Result<Scheme>;
+}
+
+/// Every method. Conformance tests iterate over this table.
+pub static METHODS: &[&dyn CheckpointMethod] = &[
+    &gptq::Gptq,
+    &awq::Awq,
+    &fp8::Fp8,
+    &bitsandbytes::BitsAndBytes,
+    &compressed::CompressedTensors,
+    &bitnet::BitNet,
+];
+
+/// How the matrices of one checkpoint are quantized.
+#[derive(Debug)]
+pub struct Scheme {
+    ignored: Ignored,
+    kind: Box<dyn Kind>,
+}
+
+/// What a method's file makes of a configuration.
+trait Kind: std::fmt::Debug + Send + Sync {
+    /// Method, bits, groups: everything that changes what the stored bits mean.
+    fn words(&self) -> String;
+
+    /// How the method rounds activations.
+    fn activations(&self) -> Option<String> {
+        None
+    }
+
+    /// The matrix of a module; `None` where the module is not quantized.
+    fn find<'a>(&self, tensors: &Tensors<'a>, shape: [usize; 2]) -> Result<Option<Found<'a>>>;
+}
+
+impl Scheme {
+    /// Reads a `quantization_config`.
+    ///
+    /// # Errors
+    ///
+    /// Names the field that is wrong or not supported; an unknown method is answered with the known
+    /// ones.
+    pub fn parse(config: &Value) -> Result<Self> {
+        let root = Setting::new(ROOT, config);
+        root.members()?;
+        let field = root.get("quant_method");
+        let name = match field.text()? {
+            Some(name) => name.to_lowercase(),
+            None => return Err(field.error(format!("one of {}", known()))),
+        };
+        match METHODS.iter().find(|method| method.names().contains(&name.as_str())) {
+            Some(method) => method.scheme(config),
+            None => Err(field.error(format!("one of {}", known()))),
+        }
+    }
+
+    /// Method, bits and groups in a few words: two checkpoints that say the same here mean the same
+    /// with the same bits.
+    pub fn words(&self) -> String {
+        self.kind.words()
+    }
+
+    /// How the method rounds activations, where it does: here they are not rounded so.
+    pub fn activations(&self) -> Option<String> {
+        self.kind.activations()
+    }
+
+    /// The matrix `[n, k]` of the module called `module`, checked but not read; `None` where it is
+    /// not quantized.
+    ///
+    /// # Errors
+    ///
+    /// Names the tensor that is missing, or whose type or shape does not agree with the others.
+    pub fn find<'a>(
+        &self,
+        source: &'a dyn TensorSource,
+        module: &str,
+        shape: [usize; 2],
+    ) -> Result<Option<QuantizedTensor<'a>>> {
+        if self.ignored.names(module) {
+            return Ok(None);
+        }
+        let found = self.kind.find(&Tensors { source, module: module.to_owned() }, shape)?;
+        Ok(found.map(|found| QuantizedTensor {
+            words: self.words(),
+            shape,
+            columns: None,
+            rows: None,
+            found,
+        }))
+    }
+}
+
+/// Name of the object that all of this is about.
+const ROOT: &str = "quantization_config";
+
+/// Names of all methods, for messages.
+fn known() -> String {
+    METHODS.iter().flat_map(|method| method.names()).copied().collect::<Vec<_>>().join(", ")
+}
+
+/// `a * b / c` where that is whole and does not overflow: lengths of packed dimensions.
+fn packed_len(a: usize, b: usize, c: usize) -> Option<usize> {
+    a.checked_mul(b).filter(|bits| bits.is_multiple_of(c)).map(|bits| bits / c)
+}
+
+/// The error of a matrix whose shape the method cannot pack.
+fn unpackable(tensors: &Tensors<'_>, shape: [usize; 2], expected: &str) -> QuantError {
+    QuantError::Checkpoint {
+        tensor: tensors.module.clone(),
+        expected: expected.to_owned(),
+        got: format!("a matrix {shape:?}"),
+    }
+}

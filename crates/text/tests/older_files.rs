@@ -1,0 +1,202 @@
+//! Model folders without a `tokenizer.json`, and what hostile ones say.
+
+use std::path::{Path, PathBuf};
+
+use pelton_base::TokenId;
+use pelton_text::Tokenizer;
+use serde_json::{Value, json};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/vocab").join(name)
+}
+
+fn json_of(name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(fixture(name)).expect(name)).expect(name)
+}
+
+fn ids(value: &Value) -> Vec<TokenId> {
+    let list = value.as_array().expect("ids");
+    list.iter().map(|id| TokenId(id.as_u64().expect("an id") as u32)).collect()
+}
+
+/// A folder with these files.
+fn folder(files: &[(&str, Vec<u8>)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, bytes) in files {
+        std::fs::write(folder.path().join(name), bytes).expect("a file");
+    }
+    folder
+}
+
+fn load(files: &[(&str, Vec<u8>)]) -> Tokenizer {
+    Tokenizer::from_folder(folder(files).path()).expect("a tokenizer")
+}
+
+fn error_of(files: &[(&str, Vec<u8>)]) -> String {
+    Tokenizer::from_folder(folder(files).path()).map(|_| ()).expect_err("an error").to_string()
+}
+
+fn text_of(value: &Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+/// Checks the ids of a fixture's cases.
+fn check(tokenizer: &Tokenizer, name: &str) {
+    let texts: Vec<String> = serde_json::from_value(json_of("texts.json")).expect("texts");
+    for (text, case) in texts.iter().zip(json_of(name).as_array().expect("cases")) {
+        let got = tokenizer.encode(text, true).expect("ids");
+        assert_eq!(got, ids(&case[0]), "{text:?}");
+        assert_eq!(tokenizer.decode(&got, true), case[1].as_str().expect("a text"), "{text:?}");
+    }
+}
+
+#[test]
+fn a_sentencepiece_file_gives_the_ids_of_sentencepiece() {
+    let model = std::fs::read(fixture("bpe.model")).expect("the model");
+    let tokenizer = load(&[("tokenizer.model", model)]);
+    let mut wrong = Vec::new();
+    for case in json_of("bpe_model.cases.json").as_array().expect("cases") {
+        let text = case[0].as_str().expect("a text");
+        // SentencePiece itself looks for no control tokens in a text.
+        let options = pelton_text::EncodeOptions { add_special: false, parse_special: false };
+        let got = tokenizer.encode_with(text, options).expect("ids");
+        let decoded = tokenizer.decode(&got, true);
+        // SentencePiece drops spaces that the text itself spelled `▁`.
+        let is_back = text.contains('▁') || decoded == case[2].as_str().expect("a text");
+        if got != ids(&case[1]) || !is_back {
+            wrong.push(format!("{text:?}: {got:?} {decoded:?}, expected {case}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(TokenId(1)), Some(TokenId(2))));
+    assert_eq!(tokenizer.encode("a", true).expect("ids")[0], TokenId(1));
+}
+
+#[test]
+fn a_unigram_sentencepiece_file_gives_what_its_tokenizer_json_gives() {
+    let model = std::fs::read(fixture("unigram.model")).expect("the model");
+    check(&load(&[("tokenizer.model", model)]), "unigram.cases.json");
+}
+
+#[test]
+fn the_files_of_gpt_2_and_bert_give_what_their_tokenizer_json_gives() {
+    let bert = json_of("bert_cased.tokenizer.json");
+    let vocab = bert["model"]["vocab"].as_object().expect("a vocabulary");
+    let mut words: Vec<(&String, u64)> =
+        vocab.iter().map(|(word, id)| (word, id.as_u64().expect("an id"))).collect();
+    words.sort_by_key(|(_, id)| *id);
+    let lines: Vec<&str> = words.iter().map(|(word, _)| word.as_str()).collect();
+    let config = text_of(&json!({"do_lower_case": false}));
+    let files = [("vocab.txt", lines.join("\n").into_bytes()), ("tokenizer_config.json", config)];
+    check(&load(&files), "bert_cased.cases.json");
+
+    let file = json_of("roberta.tokenizer.json");
+    let merges = file["model"]["merges"].as_array().expect("merges").iter();
+    let merges: Vec<String> = merges
+        .map(|pair| format!("{} {}", pair[0].as_str().expect("a"), pair[1].as_str().expect("b")))
+        .collect();
+    let merges = format!("#version: 0.2\n{}\n", merges.join("\n")).into_bytes();
+    let added = json!({"added_tokens_decoder": {
+        "0": {"content": "<|endoftext|>", "special": true},
+        "1": {"content": "<|im_start|>", "special": true},
+        "2": {"content": "<|im_end|>", "special": true},
+        "900": {"content": "<keep>", "special": false},
+    }});
+    let files = [
+        ("vocab.json", text_of(&file["model"]["vocab"])),
+        ("merges.txt", merges),
+        ("tokenizer_config.json", text_of(&added)),
+    ];
+    let tokenizer = load(&files);
+    let texts: Vec<String> = serde_json::from_value(json_of("texts.json")).expect("texts");
+    let families = json_of("families.json");
+    for (text, case) in texts.iter().zip(families["gpt-2"].as_array().expect("cases")) {
+        assert_eq!(tokenizer.encode(text, true).expect("ids"), ids(case), "{text:?}");
+    }
+    let qwen = json!({"tokenizer_class": "Qwen2Tokenizer",
+        "added_tokens_decoder": added["added_tokens_decoder"]});
+    let files = [files[0].clone(), files[1].clone(), ("tokenizer_config.json", text_of(&qwen))];
+    let tokenizer = load(&files);
+    for (text, case) in texts.iter().zip(families["qwen2"].as_array().expect("cases")) {
+        assert_eq!(tokenizer.encode(text, true).expect("ids"), ids(case), "{text:?}");
+    }
+}
+
+/// A field of a protocol buffer that holds bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2, u8::try_from(bytes.len()).expect("short")], bytes].concat()
+}
+
+#[test]
+fn a_broken_sentencepiece_file_is_an_error_that_names_the_field() {
+    let piece = |fields: &[Vec<u8>]| field(1, &fields.concat());
+    let plain = piece(&[field(1, b"a")]);
+    let score = |score: f32| [&[2 << 3 | 5][..], &score.to_le_bytes()].concat();
+    let cases: [(&str, Vec<u8>); 15] = [
+        ("`pieces` is empty", Vec::new()),
+        ("`pieces` is empty", field(2, &[3 << 3, 2])),
+        ("in the middle", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f".to_vec()),
+        ("in the middle", b"\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01".to_vec()),
+        ("in the middle", plain[..plain.len() - 1].to_vec()),
+        ("in the middle", b"\x0b\x0c".to_vec()),
+        ("`pieces`[0] ends in the middle", field(1, b"\x0a\x09a")),
+        ("`pieces`[1] is not UTF-8", [plain.clone(), piece(&[field(1, b"\xff")])].concat()),
+        ("`pieces`[0] has no text", piece(&[score(1.0)])),
+        ("`pieces`[0] has the score NaN", piece(&[field(1, b"a"), score(f32::NAN)])),
+        ("`pieces`[0] is of kind 9", piece(&[field(1, b"a"), vec![3 << 3, 9]])),
+        ("`trainer_spec.model_type` is 3", [plain.clone(), field(2, &[3 << 3, 3])].concat()),
+        ("treat_whitespace_as_suffix", [plain.clone(), field(2, &[0xc0, 1, 1])].concat()),
+        ("`normalizer_spec` does not escape", [plain.clone(), field(3, &[5 << 3, 0])].concat()),
+        ("`denormalizer_spec`", [plain.clone(), field(5, &field(2, b"x"))].concat()),
+    ];
+    for (expected, bytes) in cases {
+        let error = error_of(&[("tokenizer.model", bytes)]);
+        assert!(error.contains(expected) && error.contains("tokenizer.model"), "{error}");
+    }
+    let table = [plain, field(3, &field(2, b"\x04\0\0\0\0\0\0\0"))].concat();
+    assert!(error_of(&[("tokenizer.model", table)]).contains("precompiled_charsmap"));
+    // Cut anywhere, the real file is an error or a smaller model, and never a panic.
+    let whole = std::fs::read(fixture("unigram.model")).expect("the model");
+    for n_bytes in (0..whole.len()).step_by(61) {
+        let folder = folder(&[("tokenizer.model", whole[..n_bytes].to_vec())]);
+        let _ = Tokenizer::from_folder(folder.path()).map(|t| t.encode("aﬁ b", true));
+    }
+}
+
+#[test]
+fn a_broken_pair_of_vocabulary_and_merges_is_an_error_that_names_the_file() {
+    let vocab = |text: &str| ("vocab.json", text.as_bytes().to_vec());
+    let merges = |text: &str| ("merges.txt", text.as_bytes().to_vec());
+    let config = |text: &str| ("tokenizer_config.json", text.as_bytes().to_vec());
+    let good = || vocab(r#"{"a": 0, "b": 1, "ab": 2}"#);
+    type Case = (&'static str, Vec<(&'static str, Vec<u8>)>);
+    let cases: Vec<Case> = vec![
+        ("vocab.json", vec![vocab("[1]"), merges("")]),
+        ("vocab.json", vec![vocab(r#"{"a": -1}"#), merges("")]),
+        ("`b` has the id 7", vec![vocab(r#"{"a": 0, "b": 7}"#), merges("")]),
+        ("has the id 0", vec![vocab(r#"{"a": 0, "b": 0}"#), merges("")]),
+        ("tokenizer.ggml.tokens", vec![vocab("{}"), merges("")]),
+        ("tokenizer.ggml.merges", vec![good(), merges("#version: 1\na z")]),
+        ("merges.txt", vec![good(), ("merges.txt", vec![0xff])]),
+        ("tokenizer_class", vec![good(), merges("a b"), config(r#"{"tokenizer_class": "X"}"#)]),
+        ("tokenizer_config.json", vec![good(), merges("a b"), config("{")]),
+        ("added_tokens.json", vec![good(), merges(""), ("added_tokens.json", b"[]".to_vec())]),
+        ("gap", vec![good(), merges(""), ("added_tokens.json", br#"{"<x>": 9}"#.to_vec())]),
+        (
+            "added_tokens_decoder",
+            vec![
+                good(),
+                merges(""),
+                config(r#"{"added_tokens_decoder": {"x": {"content": "c"}}}"#),
+            ],
+        ),
+        ("vocab.txt", vec![("vocab.txt", vec![0xff])]),
+        ("[UNK]", vec![("vocab.txt", b"a\nb".to_vec())]),
+        ("tekken.json", vec![("tekken.json", b"{}".to_vec())]),
+        ("tokenizer.json", vec![]),
+    ];
+    for (expected, files) in cases {
+        let error = error_of(&files);
+        assert!(error.replace('`', "").contains(&expected.replace('`', "")), "{expected}: {error}");
+    }
+}
