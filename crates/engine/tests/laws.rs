@@ -5,10 +5,11 @@
 use pelton_base::{
     FinishReason, Request, RequestId, SamplingParams, ServiceParams, Slo, TokenId, Usage,
 };
+use pelton_engine::spec::{DraftModel, Proposer};
 use pelton_engine::{
     Engine, EngineConfig, EngineMetrics, Execution, Executor, ExecutorError, KvCapacity, KvMemory,
     ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken, SchedulingConfig, SpecConfig,
-    SpecMethod, TokenStream,
+    SpecMethod, SpecStats, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
@@ -160,6 +161,15 @@ impl<E: Executor> Executor for Held<E> {
     }
 }
 
+/// The model as its own draft, with too little memory for everyone.
+fn drafter(files: &ModelFiles, compute: Compute, world: &World) -> Box<dyn Proposer> {
+    let backend = CpuBackend::new(Cpu::with(world.kernels, 1));
+    let options = LoadOptions { compute, ..LoadOptions::default() };
+    let decoder = load_model(files, &options, backend, Box::new(SoleRank)).expect("it loads");
+    let draft = DraftModel::new(decoder, 4, KvMemory::Blocks(100), VOCAB as usize);
+    Box::new(draft.expect("KV memory"))
+}
+
 /// The answers to `requests`, submitted one after the other's end or all at once.
 fn answers(
     files: &ModelFiles,
@@ -179,7 +189,11 @@ fn answers(
     };
     let inner = ModelExecutor::new(decoder, config).expect("KV memory");
     let (hold, leave) = channel();
-    let engine = Engine::spawn(Held { inner, leave }, world.config.clone());
+    let proposer = match world.config.spec.method {
+        SpecMethod::Draft => Some(drafter(files, compute, world)),
+        method => method.proposer(),
+    };
+    let engine = Engine::spawn_with(Held { inner, leave }, world.config.clone(), proposer);
     let submit = |request| engine.submit(request).expect("taken");
     let answers = if together {
         let streams: Vec<TokenStream> = requests.into_iter().map(submit).collect();
@@ -251,6 +265,13 @@ fn law_holds_for(fixture: &str) {
         let uncached = SchedulingConfig { prefix_cache: false, ..Default::default() };
         let uncached = EngineConfig { scheduling: uncached, ..Default::default() };
         together("without a cache", &World { config: uncached, ..plain.clone() });
+
+        let spec = SpecConfig { method: SpecMethod::Draft, max_drafts: 4, is_forced: true };
+        let drafting = EngineConfig { spec, ..Default::default() };
+        let metrics = together("drafted by itself", &World { config: drafting, ..plain.clone() });
+        let SpecStats { n_drafted, n_accepted, .. } = metrics.spec;
+        // It knows nothing of the penalties that two of the requests have.
+        assert!(n_accepted * 2 > n_drafted && n_drafted > 30, "{metrics:?}");
 
         for method in [SpecMethod::Ngram, SpecMethod::Suffix] {
             let spec = SpecConfig { method, max_drafts: 5, is_forced: true };

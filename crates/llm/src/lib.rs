@@ -19,6 +19,7 @@
 
 mod best;
 mod defaults;
+mod draft;
 mod error;
 mod event;
 mod generating;

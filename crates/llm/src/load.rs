@@ -53,6 +53,8 @@ pub struct LlmOptions {
     pub scheduling: Scheduling,
     /// Whether and how tokens are guessed, to be verified several at once.
     pub spec: SpecConfig,
+    /// The model that drafts, where `spec` says that one does; its vocabulary is the model's.
+    pub draft: Option<ModelRef>,
     /// Where packed weights are kept for the next start; by default nowhere.
     pub packed_cache: Option<PackedCache>,
     /// What clients call the model; by default [`ModelRef::display_name`].
@@ -74,6 +76,7 @@ impl Default for LlmOptions {
             block_size: BLOCK_TOKENS,
             scheduling: Scheduling::default(),
             spec: SpecConfig::default(),
+            draft: None,
             packed_cache: None,
             name: None,
         }
@@ -209,7 +212,14 @@ impl Llm {
                 sampled_vocab: Some(text.tokenizer.vocab_size()),
             },
         )?;
-        let engine = Engine::spawn(executor, options.engine(plan.context_tokens));
+        let mut open = |model: &ModelRef| {
+            let mut fetched =
+                |p: HubProgress<'_>| (*progress.borrow_mut())(LoadProgress::Download(p));
+            model.resolve(&mut fetched)?.open()
+        };
+        let context_tokens = plan.context_tokens;
+        let proposer = crate::draft::proposer(options, &text.tokenizer, context_tokens, &mut open)?;
+        let engine = Engine::spawn_with(executor, options.engine(context_tokens), proposer);
         let TextSide { tokenizer, template, sampling } = text;
         let share_prefixes = options.scheduling.share_prefixes;
         let parts = LlmParts { info, tokenizer, template, engine, eos, sampling, share_prefixes };

@@ -62,10 +62,13 @@ pub(crate) struct SchedulingArgs {
     #[arg(long, env = "PELTON_KV_MEMORY", value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) kv_memory: Option<u64>,
     /// Guess tokens and verify several at once, where that pays: from runs that occurred before
-    /// (`ngram`), or from the longest match in prompt, answer and prediction (`suffix`); the
-    /// answers are the same [default: off]
+    /// (`ngram`), from the longest match in what the session holds (`suffix`), or by a smaller model
+    /// (`draft`); the answers are the same [default: off]
     #[arg(long, env = "PELTON_SPEC", value_name = "METHOD", value_parser = choice::<SpecMethod>())]
     pub(crate) spec: Option<SpecMethod>,
+    /// The model that drafts under `--spec draft`; of the same vocabulary
+    #[arg(long, env = "PELTON_DRAFT_MODEL", value_name = "MODEL")]
+    pub(crate) draft_model: Option<String>,
     /// Most tokens guessed at once for one request [default: 8]
     #[arg(long, env = "PELTON_SPEC_MAX", value_name = "N")]
     pub(crate) spec_max: Option<NonZeroUsize>,
@@ -105,6 +108,10 @@ impl SchedulingArgs {
                 method: self.spec.unwrap_or(default.spec.method),
                 max_drafts: number(self.spec_max, default.spec.max_drafts),
                 ..default.spec
+            },
+            draft: match self.draft_model.as_deref() {
+                Some(draft) => Some(crate::model::reference(Some(draft))?),
+                None => default.draft,
             },
             scheduling,
             ..default

@@ -60,6 +60,7 @@ pub(crate) struct ConfigFile {
     pub(super) kv_memory: Option<u64>,
     #[serde(deserialize_with = "choice")]
     pub(super) spec: Option<SpecMethod>,
+    pub(super) draft_model: Option<String>,
     pub(super) spec_max: Option<NonZeroUsize>,
     pub(super) max_batch_tokens: Option<NonZeroUsize>,
     pub(super) max_running: Option<NonZeroUsize>,

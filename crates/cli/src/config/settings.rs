@@ -126,6 +126,7 @@ fn fill(args: &mut ServeArgs, file: ConfigFile) {
     fill(&mut scheduling.swap_memory, file.swap_memory);
     fill(&mut scheduling.kv_memory, file.kv_memory);
     fill(&mut scheduling.spec, file.spec);
+    fill(&mut scheduling.draft_model, file.draft_model);
     fill(&mut scheduling.spec_max, file.spec_max);
     fill(&mut scheduling.max_batch_tokens, file.max_batch_tokens);
     fill(&mut scheduling.max_running, file.max_running);

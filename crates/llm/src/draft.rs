@@ -1,0 +1,86 @@
+//! A smaller model that drafts for the one that is served.
+
+use std::path::Path;
+
+use pelton_base::TokenId;
+use pelton_engine::spec::{DraftModel, Proposer};
+use pelton_engine::{KvMemory, SpecMethod};
+use pelton_model::{LoadOptions, available_memory_bytes, load_cpu};
+use pelton_text::Tokenizer;
+
+use crate::error::LlmError;
+use crate::load::LlmOptions;
+use crate::memory::{KvSizing, UNKNOWN_MEMORY_BYTES};
+use crate::reference::ModelRef;
+
+/// Share of the available memory that its keys and values may take: an eighth.
+const KV_SHARE: u64 = 8;
+
+/// What drafts for a model with this tokenizer: what the method makes of itself, or the model that
+/// `options` name.
+///
+/// # Errors
+///
+/// Where the method needs a model and there is none, or the model has another vocabulary, or it
+/// cannot be loaded.
+pub(crate) fn proposer(
+    options: &LlmOptions,
+    target: &Tokenizer,
+    context_tokens: usize,
+    resolve: &mut dyn FnMut(&ModelRef) -> Result<pelton_model::ModelFiles, LlmError>,
+) -> Result<Option<Box<dyn Proposer>>, LlmError> {
+    let fail = |option, why: &str| Err(LlmError::Option { option, why: why.to_owned() });
+    let model = match (options.spec.method, &options.draft) {
+        (SpecMethod::Draft, Some(model)) => model,
+        (SpecMethod::Draft, None) => return fail("spec", "`draft` needs a model that drafts"),
+        (_, Some(_)) => return fail("draft_model", "it drafts only where `spec` is `draft`"),
+        (method, None) => return Ok(method.proposer()),
+    };
+    let files = resolve(model)?;
+    let tokenizer = match files.gguf() {
+        Some(gguf) => Tokenizer::from_gguf(gguf)?,
+        None => Tokenizer::from_folder(files.folder().unwrap_or(Path::new(".")))?,
+    };
+    check_vocabulary(target, &tokenizer)?;
+    let load = LoadOptions {
+        compute: options.compute,
+        n_threads: options.n_threads,
+        kv_dtype: options.kv_dtype,
+        packed_cache: options.packed_cache.as_ref(),
+        ..LoadOptions::default()
+    };
+    let decoder = load_cpu(&files, &load)?;
+    let block_size = options.block_size;
+    let sizing = KvSizing {
+        bytes_per_block: decoder.kv_bytes_per_block(block_size) as u64,
+        block_size,
+        context_tokens: context_tokens.min(decoder.spec().max_context),
+        n_running: options.max_running,
+        limit_bytes: Some(available_memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES) / KV_SHARE),
+        available_bytes: 0,
+    };
+    let Some(plan) = sizing.plan() else {
+        return fail("draft_model", "there is no memory for its keys and values");
+    };
+    let memory = KvMemory::Blocks(plan.n_blocks);
+    let draft = DraftModel::new(decoder, block_size, memory, target.vocab_size())?;
+    Ok(Some(Box::new(draft)))
+}
+
+/// Refuses a draft model whose tokens mean something else.
+fn check_vocabulary(target: &Tokenizer, draft: &Tokenizer) -> Result<(), LlmError> {
+    let (n_target, n_draft) = (target.vocab_size(), draft.vocab_size());
+    let other = (0..n_target.max(n_draft) as u32)
+        .map(TokenId)
+        .find(|&token| target.token_bytes(token) != draft.token_bytes(token));
+    match other {
+        None => Ok(()),
+        Some(token) => {
+            let why = format!(
+                "its vocabulary is another one: token {token} differs ({n_draft} tokens, the model \
+                 that is served has {n_target})"
+            );
+            Err(LlmError::Option { option: "draft_model", why })
+        }
+    }
+}
