@@ -192,6 +192,21 @@ impl Collector for Figures {
             ("num_requests_running", "Requests that hold blocks", metrics.n_running as f64),
             ("num_requests_waiting", "Requests that wait for blocks", metrics.n_waiting as f64),
             ("kv_cache_usage_ratio", "Blocks in use, as a share of all", usage),
+            (
+                "step_limit_tokens",
+                "Most tokens of a step, as the controller has it",
+                metrics.limits.batch_tokens as f64,
+            ),
+            (
+                "step_limit_requests",
+                "Most requests at once, as the controller has it",
+                metrics.limits.running as f64,
+            ),
+            (
+                "step_prediction_error_ratio",
+                "Mean error of the predicted time of a step",
+                metrics.cost_error_ppm as f64 * 1e-6,
+            ),
         ] {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
@@ -202,6 +217,14 @@ impl Collector for Figures {
             ("num_preemptions", "Times that a request gave way", metrics.n_preemptions),
             ("requests_submitted", "Requests that the engine took", metrics.n_submitted),
             ("requests_finished", "Requests that left the engine", metrics.n_finished),
+            ("swapped_out_blocks", "Blocks copied to the host", metrics.swapped_out_blocks),
+            ("swapped_in_blocks", "Blocks copied back", metrics.swapped_in_blocks),
+            ("copied_blocks", "Blocks copied before they were written to", metrics.copied_blocks),
+            ("step_limits_shrunk", "Times that the controller shrank a limit", metrics.n_shrunk),
+            ("step_limits_grown", "Times that it let one grow", metrics.n_grown),
+            ("spec_draft_tokens", "Tokens that were guessed", metrics.spec.n_drafted),
+            ("spec_accepted_tokens", "Those that were right", metrics.spec.n_accepted),
+            ("spec_failures", "Failures of the proposer", metrics.spec.n_failures),
             ("scheduler_steps", "Steps of the engine", metrics.n_steps),
             ("scheduler_failed_steps", "Steps that failed as a whole", metrics.n_failed_steps),
         ] {
@@ -213,9 +236,24 @@ impl Collector for Figures {
                 counter.metric_type(),
             )?)?;
         }
-        let seconds = ConstCounter::new(metrics.step_time.as_secs_f64());
-        let (name, help) = ("scheduler_step_seconds", "Time spent in steps of the engine");
-        seconds.encode(encoder.encode_descriptor(name, help, None, seconds.metric_type())?)
+        for (name, help, time) in [
+            ("scheduler_step_seconds", "Time spent in steps of the engine", metrics.step_time),
+            (
+                "scheduler_plan_seconds",
+                "The part of it that the scheduler took",
+                metrics.schedule_time,
+            ),
+            (
+                "scheduler_execute_seconds",
+                "The part of it that the model took",
+                metrics.execute_time,
+            ),
+        ] {
+            let seconds = ConstCounter::new(time.as_secs_f64());
+            let kind = seconds.metric_type();
+            seconds.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
+        }
+        Ok(())
     }
 }
 

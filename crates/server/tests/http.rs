@@ -33,7 +33,9 @@ async fn a_chat_is_answered_in_one_piece() {
     assert_eq!(logprobs[0]["bytes"], json!([104]));
     assert_eq!(logprobs[0]["top_logprobs"][1]["logprob"], -9999.0, "JSON has no infinity");
     let usage = json!({"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9,
-        "prompt_tokens_details": {"cached_tokens": 0}});
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details":
+            {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}});
     assert_eq!(body["usage"], usage);
     server.stop().await;
 }
