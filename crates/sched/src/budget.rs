@@ -29,8 +29,9 @@ impl Budget {
 
     /// Takes a chunk of `n_remaining` tokens that begin at `position`.
     ///
-    /// The first chunk of a step is a quarter of a block at least, however late everyone is: or else
-    /// prompts would starve beside a target that cannot be met.
+    /// The first chunk of a step is a token at least, and a quarter of a block where the decode rows
+    /// alone take longer than they should: or else prompts would starve beside a target that cannot be
+    /// met.
     pub(crate) fn take_chunk(
         &mut self,
         position: usize,
@@ -41,9 +42,12 @@ impl Budget {
         let n_tokens = match self.time_ns {
             None => most,
             Some(time_ns) => {
-                let quarter = (config.block_size / 4).max(1);
-                let least = if self.has_chunk { 0 } else { quarter.min(most) };
-                self.cost.tokens_within(time_ns, position, most).max(least)
+                let least = match (self.has_chunk, time_ns) {
+                    (true, _) => 0,
+                    (false, 0) => (config.block_size / 4).max(1),
+                    (false, _) => 1,
+                };
+                self.cost.tokens_within(time_ns, position, most).max(least.min(most))
             }
         };
         if n_tokens > 0 {
