@@ -30,7 +30,7 @@ serve full --concurrency 16 --max-context 1024 --kv-memory 28MiB
 serve full --concurrency 16 --max-context 1024 --kv-memory 28MiB --swap-memory 64MiB
 
 # Lengths with a long tail: requests join at every step, or in batches.
-tail_limits=(--max-running 16 --kv-memory 128MiB --max-context 1024)
+tail_limits=(--max-running 16 --kv-memory 64MiB --max-context 1024)
 serve long-tail "${tail_limits[@]}"
 serve long-tail "${tail_limits[@]}" --batching static --kv-allocation contiguous
 

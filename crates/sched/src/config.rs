@@ -91,7 +91,8 @@ pub enum KvAllocation {
     /// Block by block as it grows (Kwon et al., "PagedAttention", SOSP 2023).
     #[default]
     Paged,
-    /// All that it could ever need, at its admission: the baseline.
+    /// As much as the longest sequence, at its admission: the baseline ("Orca (Max)" in the paper on
+    /// PagedAttention).
     Contiguous,
 }
 

@@ -39,7 +39,8 @@ pub(crate) struct SchedulingArgs {
     /// When requests may join: at every step, or when all that ran have ended [default: continuous]
     #[arg(long, env = "PELTON_BATCHING", value_parser = choice::<Batching>())]
     pub(crate) batching: Option<Batching>,
-    /// Keys and values block by block, or at once what a request could ever need [default: paged]
+    /// Keys and values block by block, or at once what the longest request could need [default:
+    /// paged]
     #[arg(long, env = "PELTON_KV_ALLOCATION", value_name = "KIND",
         value_parser = choice::<KvAllocation>())]
     pub(crate) kv_allocation: Option<KvAllocation>,

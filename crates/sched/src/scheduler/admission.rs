@@ -137,9 +137,10 @@ impl Scheduler {
             (false, true) => self.config.recovery_blocks(),
         };
         let n_most = sequence.most_tokens(self.config.context_tokens());
+        let n_reserved = self.n_reserved(sequence);
         let sizes = Sizes {
-            n_reserved: self.n_reserved(sequence),
-            n_most_blocks: self.config.blocks_for(n_most),
+            n_reserved,
+            n_most_blocks: self.config.blocks_for(n_most.max(n_reserved)),
             n_spare,
         };
         let fork = match self.fork_of(sequence) {
@@ -182,7 +183,7 @@ impl Scheduler {
     fn n_reserved(&self, sequence: &Sequence) -> usize {
         match self.config.kv_allocation {
             KvAllocation::Paged => sequence.tokens.len(),
-            KvAllocation::Contiguous => sequence.most_tokens(self.config.context_tokens()),
+            KvAllocation::Contiguous => self.config.context_tokens(),
         }
     }
 
