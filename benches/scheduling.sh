@@ -36,4 +36,3 @@ serve long-tail "${tail_limits[@]}" --batching static --kv-allocation contiguous
 
 # Two tenants with equal weights.
 serve tenants --policy fair --max-running 8 --max-context 1024
-serve tenants --policy fcfs --max-running 8 --max-context 1024
