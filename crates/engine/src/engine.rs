@@ -282,10 +282,6 @@ impl<E: Executor> EngineLoop<E> {
     /// Counts a step that is about to be executed.
     fn count(&mut self, plan: &SchedulerOutput, started: Instant) {
         self.metrics.n_steps += 1;
-        self.metrics.n_preemptions += plan.preempted.len() as u64;
-        self.metrics.swapped_out_blocks += plan.swap_out.len() as u64;
-        self.metrics.swapped_in_blocks += plan.swap_in.len() as u64;
-        self.metrics.copied_blocks += plan.copies.len() as u64;
         let now = self.shared.clock.tick(started);
         for share in &plan.sequences {
             let Some(route) = self.routes.get_mut(&share.id) else { continue };
@@ -302,6 +298,11 @@ impl<E: Executor> EngineLoop<E> {
         self.metrics.n_running = self.scheduler.n_running();
         self.metrics.n_waiting = self.scheduler.n_waiting();
         self.metrics.n_free_blocks = self.scheduler.n_free_blocks();
+        let stats = self.scheduler.stats();
+        self.metrics.n_preemptions = stats.n_recomputed + stats.n_swapped;
+        self.metrics.swapped_out_blocks = stats.n_swapped_out_blocks;
+        self.metrics.swapped_in_blocks = stats.n_swapped_in_blocks;
+        self.metrics.copied_blocks = stats.n_copied_blocks;
         let (now, is_idle) = (self.shared.clock.now(), self.scheduler.is_idle());
         self.feedback.write(now, is_idle, &mut self.metrics);
     }

@@ -125,7 +125,8 @@ impl Kv {
         self.tree.find(sequence.namespace, &sequence.tokens[..n_matchable], &mut self.found)
     }
 
-    /// Blocks for a sequence, as many as possible shared; `None` when too few would be left. `found` is what [`find`](Self::find) just found.
+    /// Blocks for a sequence, as many as possible shared; `None` when too few would be left. `found`
+    /// is what [`find`](Self::find) just found.
     pub(crate) fn admit(
         &mut self,
         found: &RadixMatch,
@@ -173,8 +174,8 @@ impl Kv {
         Some(Admission { held, n_computed, n_shared })
     }
 
-    /// Blocks for another choice of `parent`, which has computed the first
-    /// `n_shared` tokens: full blocks are shared, the rest of the last is copied.
+    /// Blocks for another choice of `parent`, which has computed the first `n_shared` tokens: full
+    /// blocks are shared, the rest of the last is copied.
     pub(crate) fn fork(
         &mut self,
         parent: (&mut Held, &Sequence),
@@ -324,12 +325,6 @@ impl Kv {
 
     pub(crate) fn cache_stats(&self) -> RadixStats {
         self.tree.stats()
-    }
-
-    /// Forgets every prefix that nobody uses; how many blocks that frees.
-    pub(crate) fn forget_prefixes(&mut self) -> usize {
-        let pool = &mut self.pool;
-        self.tree.clear(&mut |block| pool.release(block))
     }
 
     /// Evicts until `n_blocks` are free, as far as possible.

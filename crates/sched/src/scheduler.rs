@@ -10,10 +10,10 @@ use crate::queue::{Queue, Spot};
 use crate::sequence::{Parked, Preempted, Running, Sequence, Standing, Waiting};
 use crate::tenants::Tenants;
 use crate::{
-    Outlook, Policy, RadixStats, Refusal, SchedulerConfig, SchedulerOutput, Signals, StepOutput,
-    StepUpdates, Tick, config, outlook,
+    KvAllocation, Outlook, Policy, PreemptionMode, RadixStats, Refusal, SchedulerConfig,
+    SchedulerOutput, Signals, StepOutput, StepUpdates, Tick, config, outlook,
 };
-use pelton_base::{FinishReason, Namespace, Request, RequestId, TokenId};
+use pelton_base::{Namespace, Request, RequestId, TokenId};
 use std::collections::HashMap;
 
 /// Decides which tokens run next and where their KV lives.
@@ -54,7 +54,7 @@ pub struct Generating<'a> {
     pub tokens: &'a [TokenId],
     /// How many of them are the prompt.
     pub n_prompt: usize,
-    /// Most drafts that are of use; more panic when they are planned.
+    /// Most drafts that are of use; more are dropped.
     pub most_drafts: usize,
     /// Guesses at the tokens that follow; empty after each step.
     pub drafts: &'a mut Vec<TokenId>,
@@ -205,30 +205,24 @@ impl Scheduler {
             let failed = step.failed.contains(&id);
             let update = running.absorb(sampled, failed, context, &mut updates.tokens);
             if update.as_ref().is_some_and(|update| update.finish.is_some()) {
-                let finish = update.as_ref().and_then(|update| update.finish);
-                self.tidy(idx, finish == Some(FinishReason::Error));
                 self.pace.ended();
                 self.complete(idx);
             } else {
-                self.tidy(idx, false);
+                self.tidy(idx);
                 idx += 1;
             }
             updates.sequences.extend(update);
         }
     }
 
-    /// After a step: rejected drafts lose their blocks, and what of the prompt is new is remembered.
-    fn tidy(&mut self, idx: usize, failed: bool) {
-        let running = &mut self.running[idx];
-        let n_tokens = running.sequence.tokens.len();
-        if self.config.kv_allocation == crate::KvAllocation::Paged {
-            self.kv.shrink(&mut running.held, n_tokens);
+    /// After a step of one that goes on: rejected drafts lose their blocks, and what of the prompt is
+    /// new is remembered.
+    fn tidy(&mut self, idx: usize) {
+        let Running { sequence, held, n_computed, .. } = &mut self.running[idx];
+        if self.config.kv_allocation == KvAllocation::Paged {
+            self.kv.shrink(held, sequence.tokens.len());
         }
-        let n_computed = running.n_computed.min(running.sequence.n_prompt);
-        if !failed {
-            let Running { sequence, held, .. } = running;
-            self.kv.remember(held, sequence, n_computed);
-        }
+        self.kv.remember(held, sequence, (*n_computed).min(sequence.n_prompt));
     }
 
     /// Every request that generates, in order of standing: drafts of what may follow can be added to
@@ -238,14 +232,13 @@ impl Scheduler {
         let rows =
             self.running.iter_mut().filter(|row| !row.is_catching_up() && !row.is_in_flight());
         rows.map(move |running| {
+            let most_drafts = running.sequence.most_drafts(context);
             let Running { sequence, drafts, .. } = running;
-            // One token at least comes of the step even when all of them are right.
-            let most = sequence.most_tokens(context).saturating_sub(sequence.tokens.len() + 1);
             Generating {
                 id: sequence.id,
                 tokens: &sequence.tokens,
                 n_prompt: sequence.n_prompt,
-                most_drafts: most,
+                most_drafts,
                 drafts,
             }
         })
@@ -344,11 +337,6 @@ impl Scheduler {
     /// Service of each tenant so far, in picoseconds of the machine at the measured prices.
     pub fn service_ps(&self) -> impl Iterator<Item = u64> {
         (0..self.config.tenants.len()).map(|tenant| self.tenants.served_ps(tenant))
-    }
-
-    /// Forgets every cached prefix that no running request uses; how many blocks that frees.
-    pub fn forget_prefixes(&mut self) -> usize {
-        self.kv.forget_prefixes()
     }
 
     /// Whether there is nothing to do.
@@ -454,9 +442,9 @@ impl Scheduler {
         let n_moves = 2 * self.config.blocks_for(n_computed) as u64;
         let swap_ns = n_moves.saturating_mul(cost.moved_block_ps) / 1000;
         match self.config.preemption {
-            crate::PreemptionMode::Recompute => false,
-            crate::PreemptionMode::Swap => true,
-            crate::PreemptionMode::ByCost => {
+            PreemptionMode::Recompute => false,
+            PreemptionMode::Swap => true,
+            PreemptionMode::ByCost => {
                 let chunk = self.config.max_chunk_tokens;
                 cost.is_known() && swap_ns < cost.prefill_ns(0, n_computed, chunk)
             }

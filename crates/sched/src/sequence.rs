@@ -71,6 +71,11 @@ impl Sequence {
         self.n_prompt.saturating_add(self.max_tokens).min(context)
     }
 
+    /// Most drafts that are of use: one token at least comes of a step even when all are right.
+    pub(crate) fn most_drafts(&self, context: usize) -> usize {
+        self.most_tokens(context).saturating_sub(self.tokens.len() + 1)
+    }
+
     pub(crate) fn n_generated(&self) -> usize {
         self.tokens.len() - self.n_prompt
     }

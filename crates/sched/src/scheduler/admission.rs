@@ -197,7 +197,10 @@ impl Scheduler {
         let Some(idx) = parent else { return Ok(None) };
         let parent = &self.running[idx];
         let n_prompt = sequence.n_prompt;
-        let is_same = parent.sequence.n_prompt == n_prompt
+        // Where nothing is cached each has a namespace of its own, which says nothing.
+        let is_apart = parent.sequence.namespace != sequence.namespace;
+        let is_same = !(self.config.prefix_cache && is_apart)
+            && parent.sequence.n_prompt == n_prompt
             && parent.sequence.tokens[..n_prompt] == sequence.tokens[..n_prompt];
         if !is_same {
             return Ok(None);

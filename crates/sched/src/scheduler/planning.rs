@@ -61,6 +61,7 @@ impl Scheduler {
     /// A block for each row that generates, oldest first. Where there is none, whoever stands last
     /// gives way; a row that stands last itself does.
     fn make_room_for_rows(&mut self, output: &mut SchedulerOutput) {
+        let context = self.config.context_tokens();
         let mut idx = 0;
         while idx < self.running.len() {
             let running = &mut self.running[idx];
@@ -71,6 +72,7 @@ impl Scheduler {
             let n_tokens = running.sequence.tokens.len();
             if self.kv.grow(&mut running.held, n_tokens) {
                 // Drafts take what is free, and nobody's place.
+                running.drafts.truncate(running.sequence.most_drafts(context));
                 let n_drafts = running.drafts.len();
                 if n_drafts > 0 && !self.kv.grow(&mut running.held, n_tokens + n_drafts) {
                     running.drafts.clear();
