@@ -33,7 +33,6 @@ pub(crate) struct Queue {
     by_age: BTreeMap<u64, Spot>,
     /// Tokens of the prompts and outputs that have to be computed.
     n_tokens: u64,
-    n_preempted: usize,
 }
 
 impl Queue {
@@ -46,7 +45,6 @@ impl Queue {
             by_id: HashMap::new(),
             by_age: BTreeMap::new(),
             n_tokens: 0,
-            n_preempted: 0,
         }
     }
 
@@ -55,7 +53,6 @@ impl Queue {
         let lane = if self.is_by_service { sequence.tenant } else { 0 };
         let spot = Spot { lane, standing: sequence.standing };
         self.n_tokens += sequence.tokens.len() as u64;
-        self.n_preempted += usize::from(parked.is_preempted());
         if !sequence.standing.is_promoted() {
             self.by_age.insert(sequence.standing.arrival, spot);
         }
@@ -71,7 +68,6 @@ impl Queue {
         self.by_id.remove(&sequence.id);
         self.by_age.remove(&spot.standing.arrival);
         self.n_tokens -= sequence.tokens.len() as u64;
-        self.n_preempted -= usize::from(parked.is_preempted());
         parked
     }
 
@@ -125,10 +121,6 @@ impl Queue {
 
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
-    }
-
-    pub(crate) fn n_preempted(&self) -> usize {
-        self.n_preempted
     }
 
     /// Tokens that have to be computed before all of them generate, cached ones included.

@@ -334,11 +334,6 @@ impl Scheduler {
         SchedulerStats { cache: self.kv.cache_stats(), ..self.stats }
     }
 
-    /// Service of each tenant so far, in picoseconds of the machine at the measured prices.
-    pub fn service_ps(&self) -> impl Iterator<Item = u64> {
-        (0..self.config.tenants.len()).map(|tenant| self.tenants.served_ps(tenant))
-    }
-
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.queue.len() == 0
@@ -354,19 +349,9 @@ impl Scheduler {
         self.queue.len()
     }
 
-    /// Those of the waiting that ran before and gave way.
-    pub fn n_preempted(&self) -> usize {
-        self.queue.n_preempted()
-    }
-
     /// Blocks that a request could have: free ones, and cached ones that nobody uses.
     pub fn n_free_blocks(&self) -> usize {
         self.kv.n_available()
-    }
-
-    /// Blocks that the prefix cache keeps, used ones included.
-    pub fn n_cached_blocks(&self) -> usize {
-        self.kv.n_cached()
     }
 
     /// Panics if anything contradicts anything else. Cost is linear in all that there is.

@@ -150,10 +150,6 @@ impl Parked {
         }
     }
 
-    pub(crate) fn is_preempted(&self) -> bool {
-        matches!(self, Self::Preempted(_))
-    }
-
     pub(crate) fn into_parts(self) -> (Sequence, Option<Host>) {
         match self {
             Self::Waiting(waiting) => (waiting.0, None),

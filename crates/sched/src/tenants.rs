@@ -28,8 +28,6 @@ struct Account {
     weight: u64,
     /// Virtual time: service over weight.
     counter: u64,
-    /// Service in picoseconds, whatever the weight.
-    served_ps: u64,
     n_waiting: usize,
     n_running: usize,
 }
@@ -99,18 +97,12 @@ impl Tenants {
     /// Charges `tenant` for a share of a step.
     pub(crate) fn charge(&mut self, tenant: usize, service_ps: u64) {
         let account = &mut self.accounts[tenant];
-        account.served_ps = account.served_ps.saturating_add(service_ps);
         account.counter = account.counter.saturating_add(service_ps / account.weight);
     }
 
     /// Service over weight, so far.
     pub(crate) fn counter(&self, tenant: usize) -> u64 {
         self.accounts[tenant].counter
-    }
-
-    /// Service so far, in picoseconds.
-    pub(crate) fn served_ps(&self, tenant: usize) -> u64 {
-        self.accounts[tenant].served_ps
     }
 
     /// Requests of each tenant that wait.
