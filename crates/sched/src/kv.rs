@@ -17,8 +17,9 @@
 //! **Architecture invariant:** copy on write. A sequence writes only where its table is the only
 //! holder: what it shares ends at a block's border, and a block shared in part is copied first.
 //!
-//! **Architecture invariant:** what a plan reads (blocks to copy from, host blocks to copy back) is
-//! held until the next plan is made, so nothing of the same plan can overwrite it.
+//! **Architecture invariant:** blocks that a plan copies from are held until it was carried out, so
+//! nothing of the same plan can overwrite them. Host blocks need no such care: whoever gives way does
+//! so before anyone is let in, so none is freed and taken in one plan.
 
 use crate::plan::HostBlockId;
 use crate::sequence::Sequence;
@@ -83,7 +84,6 @@ pub(crate) struct Kv {
     n_host: usize,
     /// What the current plan reads.
     read: Vec<BlockId>,
-    read_host: Vec<HostBlockId>,
     /// Blocks of the last match.
     found: Vec<BlockId>,
 }
@@ -104,7 +104,6 @@ impl Kv {
             host: (0..config.n_host_blocks).rev().map(HostBlockId).collect(),
             n_host: config.n_host_blocks as usize,
             read: Vec::new(),
-            read_host: Vec::new(),
             found: Vec::new(),
         }
     }
@@ -114,7 +113,6 @@ impl Kv {
         for block in self.read.drain(..) {
             self.pool.release(block);
         }
-        self.host.append(&mut self.read_host);
     }
 
     /// The longest cached prefix of a sequence. Its last token is never part of it: that one's logits
@@ -276,9 +274,9 @@ impl Kv {
         Some(Host { blocks, n_tokens: n_computed })
     }
 
-    /// Gives host blocks back once the current plan was carried out.
+    /// Gives host blocks back.
     pub(crate) fn drop_host(&mut self, host: Host) {
-        self.read_host.extend(host.blocks);
+        self.host.extend(host.blocks);
     }
 
     /// Lets go of a sequence's blocks; those of its first `n_computed` tokens that are full stay
@@ -351,7 +349,7 @@ impl Kv {
         assert_eq!(self.pool.n_references(), n_held, "a block is held by nobody, or twice");
         assert_eq!(self.tree.n_locks(), running.clone().count(), "a lock is lost");
         let n_swapped: usize = hosts.map(|host| host.blocks.len()).sum();
-        let n_host = self.host.len() + self.read_host.len() + n_swapped;
+        let n_host = self.host.len() + n_swapped;
         assert_eq!(n_host, self.n_host, "a host block is lost");
         for (held, n_computed) in running {
             for block in &held.table.blocks()[n_computed / self.block_size..] {

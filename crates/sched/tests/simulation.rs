@@ -240,7 +240,8 @@ fn live(workload: &Workload) -> Totals {
         }
 
         // Guesses: the truth, but for one token now and then.
-        for (&id, asked) in &asked {
+        for row in scheduler.generating() {
+            let asked = &asked[&row.id];
             let n_drafts = (random() % (workload.max_drafts + 1)) as usize;
             let rest = &asked.expected.0[asked.output.len().min(asked.expected.0.len())..];
             let mut drafts: Vec<TokenId> = rest.iter().copied().take(n_drafts).collect();
@@ -249,7 +250,8 @@ fn live(workload: &Workload) -> Totals {
                 let idx = random() as usize % n_drafts;
                 drafts[idx] = TokenId((random() % VOCAB) as u32);
             }
-            scheduler.draft(id, &drafts);
+            // More than are of use, now and then.
+            row.drafts.extend(drafts);
         }
 
         let signals = Signals { cost: workload.cost, ..Signals::default() };
@@ -261,6 +263,12 @@ fn live(workload: &Workload) -> Totals {
         for share in &plan.sequences {
             let n_known = share.tokens.len() - share.n_drafts;
             assert!((1..=config.max_chunk_tokens).contains(&n_known));
+            let end = share.first_position + share.tokens.len();
+            assert!(
+                end < config.context_tokens() + usize::from(share.samples),
+                "{} goes too far",
+                share.id
+            );
             assert!(!plan.preempted.contains(&share.id), "{} preempted and planned", share.id);
         }
         now += STEP_NS + workload.cost.step_ns(&plan.load);
