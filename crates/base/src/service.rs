@@ -45,7 +45,8 @@ pub struct ServiceParams {
     pub slo: Slo,
     /// Requests share cached prefixes within one namespace.
     pub namespace: Namespace,
-    /// Another choice of the same prompt that was submitted before: where it still runs, its KV of
-    /// the prompt is shared instead of computed.
+    /// A request that was submitted before and begins alike: another choice of the same prompt, or
+    /// one whose answer this prompt goes on from (a beam). Where it still runs, the KV of what both
+    /// have in common is shared instead of computed, the answer as far as it came included.
     pub fork_of: Option<RequestId>,
 }

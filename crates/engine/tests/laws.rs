@@ -7,9 +7,9 @@ use pelton_base::{
 };
 use pelton_engine::spec::{DraftModel, Proposer};
 use pelton_engine::{
-    Engine, EngineConfig, EngineMetrics, Execution, Executor, ExecutorError, KvCapacity, KvMemory,
-    ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken, SchedulingConfig, SpecConfig,
-    SpecMethod, SpecStats, TokenStream,
+    Engine, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, ExecutorError,
+    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken,
+    SchedulingConfig, SpecConfig, SpecMethod, SpecStats, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
@@ -17,7 +17,7 @@ use pelton_model::{
 };
 use pelton_sched::{PolicyKind, PreemptionMode, SchedulerOutput};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -124,7 +124,7 @@ fn collect(mut stream: TokenStream) -> Answer {
     panic!("the stream broke off without an end");
 }
 
-/// Holds the first step back until the sender is gone, so that all requests are there.
+/// Makes one step for each that is sent, and all that it likes when the sender is gone.
 struct Held<E> {
     inner: E,
     leave: Receiver<()>,
@@ -152,7 +152,7 @@ impl<E: Executor> Executor for Held<E> {
         plan: &SchedulerOutput,
         execution: &mut Execution,
     ) -> Result<(), ExecutorError> {
-        self.leave.recv().expect_err("nothing is ever sent");
+        let _ = self.leave.recv();
         self.inner.execute(plan, execution)
     }
 
@@ -170,14 +170,8 @@ fn drafter(files: &ModelFiles, compute: Compute, world: &World) -> Box<dyn Propo
     Box::new(draft.expect("KV memory"))
 }
 
-/// The answers to `requests`, submitted one after the other's end or all at once.
-fn answers(
-    files: &ModelFiles,
-    compute: Compute,
-    world: &World,
-    requests: Vec<NewRequest>,
-    together: bool,
-) -> (Vec<Answer>, EngineMetrics) {
+/// An engine that waits for leave to make its first step.
+fn start(files: &ModelFiles, compute: Compute, world: &World) -> (EngineHandle, Sender<()>) {
     let backend = CpuBackend::new(Cpu::with(world.kernels, world.n_threads));
     let options = LoadOptions { compute, ..LoadOptions::default() };
     let decoder = load_model(files, &options, backend, Box::new(SoleRank)).expect("it loads");
@@ -193,7 +187,27 @@ fn answers(
         SpecMethod::Draft => Some(drafter(files, compute, world)),
         method => method.proposer(),
     };
-    let engine = Engine::spawn_with(Held { inner, leave }, world.config.clone(), proposer);
+    (Engine::spawn_with(Held { inner, leave }, world.config.clone(), proposer), hold)
+}
+
+/// What an engine counted, once it has nothing more to do.
+fn stop(engine: EngineHandle) -> EngineMetrics {
+    engine.shutdown(true);
+    engine.join();
+    let metrics = engine.metrics();
+    assert_eq!(metrics.n_free_blocks, metrics.n_blocks, "no block is lost");
+    metrics
+}
+
+/// The answers to `requests`, submitted one after the other's end or all at once.
+fn answers(
+    files: &ModelFiles,
+    compute: Compute,
+    world: &World,
+    requests: Vec<NewRequest>,
+    together: bool,
+) -> (Vec<Answer>, EngineMetrics) {
+    let (engine, hold) = start(files, compute, world);
     let submit = |request| engine.submit(request).expect("taken");
     let answers = if together {
         let streams: Vec<TokenStream> = requests.into_iter().map(submit).collect();
@@ -203,11 +217,7 @@ fn answers(
         drop(hold);
         requests.into_iter().map(|request| collect(submit(request))).collect()
     };
-    engine.shutdown(true);
-    engine.join();
-    let metrics = engine.metrics();
-    assert_eq!(metrics.n_free_blocks, metrics.n_blocks, "no block is lost");
-    (answers, metrics)
+    (answers, stop(engine))
 }
 
 /// Chunks, swapping, a cache, drafts, and a policy that reorders.
@@ -340,6 +350,47 @@ fn what_is_cached_or_shared_answers_like_what_is_computed() {
         let (forked, metrics) = answers(&files, Compute::Auto, &plain, choices(fork), true);
         assert_eq!(forked, apart, "{format}");
         assert!(metrics.copied_blocks >= 2, "{metrics:?}");
+    }
+}
+
+/// A request that goes on from where another's answer is just now, as beams do.
+#[test]
+fn a_fork_of_an_answer_answers_like_one_that_computes_it_all() {
+    let (files, _folder) = open("qwen3", "Q8_0");
+    let request = |prompt, max_tokens, fork_of| NewRequest {
+        prompt,
+        max_tokens,
+        service: ServiceParams { fork_of, ..ServiceParams::default() },
+        ..requests().swap_remove(4)
+    };
+    let scheduling = SchedulingConfig { prefix_cache: false, ..Default::default() };
+    let uncached = EngineConfig { scheduling, ..Default::default() };
+    for config in [EngineConfig::default(), uncached] {
+        let world = World { config, ..World::plain() };
+        let (engine, step) = start(&files, Compute::Auto, &world);
+        let mut prompt: Vec<TokenId> = (1..20).map(TokenId).collect();
+        let mut parent = engine.submit(request(prompt.clone(), 60, None)).expect("taken");
+        for _ in 0..20 {
+            step.send(()).expect("it runs");
+            let event = parent.blocking_recv().expect("a token a step");
+            prompt.extend(event.tokens.iter().map(|sampled| sampled.token));
+        }
+        // One token of its own, three less than the other has, and all that it has.
+        let mut forks: Vec<Vec<TokenId>> = vec![prompt.clone(), prompt.clone(), prompt];
+        forks[0].push(TokenId(9));
+        forks[1].truncate(36);
+        let asked = forks.into_iter().map(|prompt| request(prompt, 30, Some(parent.id())));
+        let asked: Vec<NewRequest> = asked.collect();
+        let submitted: Vec<TokenStream> =
+            asked.iter().map(|fork| engine.submit(fork.clone()).expect("taken")).collect();
+        drop(step);
+        let forked: Vec<Answer> = submitted.into_iter().map(collect).collect();
+        collect(parent);
+        let metrics = stop(engine);
+        assert!(metrics.cached_prompt_tokens >= 38 + 35 + 38, "{metrics:?}");
+        assert!(metrics.copied_blocks >= 2, "{metrics:?}");
+        let (alone, _) = answers(&files, Compute::Auto, &World::plain(), asked, false);
+        assert_eq!(forked, alone);
     }
 }
 

@@ -172,7 +172,7 @@ impl Kv {
         Some(Admission { held, n_computed, n_shared })
     }
 
-    /// Blocks for another choice of `parent`, which has computed the first `n_shared` tokens: full
+    /// Blocks for one that begins like `parent`, which has computed the first `n_shared` tokens: full
     /// blocks are shared, the rest of the last is copied.
     pub(crate) fn fork(
         &mut self,

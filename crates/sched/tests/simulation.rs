@@ -87,8 +87,17 @@ struct Arriving {
     /// Whether it honours the stop token.
     stops: bool,
     service: ServiceParams,
-    /// Whether it is another choice of the request that arrived before it.
-    is_fork: bool,
+    /// Whether it begins like the request that arrived before it.
+    fork: Option<Fork>,
+}
+
+/// How a request begins like another.
+#[derive(Clone, Copy, Debug)]
+enum Fork {
+    /// Another choice of its prompt.
+    Choice,
+    /// Goes on from its answer, as far as it came: that many tokens less, then some of its own.
+    Answer { n_less: usize, n_own: usize },
 }
 
 struct Fake {
@@ -156,6 +165,7 @@ struct Totals {
     n_deferred: u64,
     n_promoted: u64,
     n_forked: u64,
+    n_from_answers: u64,
     n_accepted_drafts: u64,
     n_rejected_drafts: u64,
     n_cached_tokens: u64,
@@ -173,6 +183,7 @@ impl std::ops::AddAssign for Totals {
         self.n_deferred += other.n_deferred;
         self.n_promoted += other.n_promoted;
         self.n_forked += other.n_forked;
+        self.n_from_answers += other.n_from_answers;
         self.n_accepted_drafts += other.n_accepted_drafts;
         self.n_rejected_drafts += other.n_rejected_drafts;
         self.n_cached_tokens += other.n_cached_tokens;
@@ -214,14 +225,23 @@ fn live(workload: &Workload) -> Totals {
     while !arriving.is_empty() || !scheduler.is_idle() {
         assert!(step < 100_000, "a request never ends: {scheduler}");
         while arriving.last().is_some_and(|arriving| arriving.at <= step) {
-            let Arriving { n_prompt, max_tokens, stops, mut service, is_fork, .. } =
+            let Arriving { n_prompt, max_tokens, stops, mut service, fork, .. } =
                 arriving.pop().expect("checked");
             let n_prompt = n_prompt.clamp(1, config.context_tokens() - 1);
             // Prompts over two tokens, so that prefixes collide.
-            let mut prompt = (0..n_prompt).map(|_| TokenId((random() % 8 / 7) as u32)).collect();
-            if let (true, Some(other)) = (is_fork, &latest) {
+            let mut of_two = |n| (0..n).map(|_| TokenId((random() % 8 / 7) as u32)).collect();
+            let mut prompt: Vec<TokenId> = of_two(n_prompt);
+            if let (Some(fork), Some(other)) = (fork, &latest) {
                 service = ServiceParams { fork_of: Some(other.id), ..other.service };
                 prompt = other.prompt.clone();
+                let answer = asked.get(&other.id).map_or(&[][..], |asked| &asked.output);
+                if let (Fork::Answer { n_less, n_own }, [_, ..]) = (fork, answer) {
+                    prompt.extend(answer);
+                    prompt.truncate(prompt.len().saturating_sub(n_less).max(1));
+                    prompt.extend::<Vec<_>>(of_two(n_own));
+                    prompt.truncate(config.context_tokens() - 1);
+                    totals.n_from_answers += 1;
+                }
             }
             let request = Request {
                 id: RequestId(arriving.len() as u64),
@@ -386,6 +406,14 @@ fn service(mut below: impl FnMut(u64) -> u64) -> ServiceParams {
     }
 }
 
+fn fork(mut below: impl FnMut(u64) -> u64) -> Option<Fork> {
+    match below(8) {
+        0 => Some(Fork::Choice),
+        1 | 2 => Some(Fork::Answer { n_less: below(4) as usize, n_own: below(4) as usize }),
+        _ => None,
+    }
+}
+
 fn random_workload(seed: u64) -> Workload {
     let mut state = seed << 20;
     let mut below = |n: u64| {
@@ -410,7 +438,7 @@ fn random_workload(seed: u64) -> Workload {
                 max_tokens: 1 + below(30) as usize,
                 stops: below(2) == 1,
                 service: service(&mut below),
-                is_fork: below(4) == 0,
+                fork: fork(&mut below),
             })
             .collect(),
         fail_per_mille: [0, 0, 20][below(3) as usize],
@@ -435,6 +463,7 @@ fn in_four_thousand_random_lives_every_request_ends_with_its_own_answer() {
     assert!(sum.n_deferred > 500, "{sum:?}");
     assert!(sum.n_promoted > 1_000, "{sum:?}");
     assert!(sum.n_forked > 500, "{sum:?}");
+    assert!(sum.n_from_answers > 500, "{sum:?}");
     assert!(sum.n_accepted_drafts > 10_000, "{sum:?}");
     assert!(sum.n_rejected_drafts > 3_000, "{sum:?}");
     assert!(sum.n_cached_tokens > 5_000, "{sum:?}");
@@ -456,7 +485,7 @@ prop_compose! {
         (max_batch_tokens, max_chunk_tokens, max_running) in (1..16_usize, 1..8_usize, 1..5_usize),
         (config_seed, priced) in (any::<u32>(), any::<bool>()),
         requests in prop::collection::vec(
-            (0..20_u64, 1..20_usize, 1..20_usize, any::<bool>(), any::<u16>(), 0..4_u8), 1..8,
+            (0..20_u64, 1..20_usize, 1..20_usize, any::<bool>(), any::<u16>(), any::<u16>()), 1..8,
         ),
         (fail_per_mille, abort_per_mille) in (0..30_u64, 0..60_u64),
         (max_drafts, seed) in (0..4_u64, any::<u32>()),
@@ -480,7 +509,7 @@ prop_compose! {
                 .map(|(at, n_prompt, max_tokens, stops, seed, fork)| Arriving {
                     at, n_prompt, max_tokens, stops,
                     service: service(draw(u64::from(seed))),
-                    is_fork: fork == 0,
+                    fork: self::fork(draw(u64::from(fork))),
                 })
                 .collect(),
             fail_per_mille, abort_per_mille, max_drafts,

@@ -143,17 +143,18 @@ impl Scheduler {
             n_most_blocks: self.config.blocks_for(n_most.max(n_reserved)),
             n_spare,
         };
-        let fork = match self.fork_of(sequence) {
-            Ok(fork) => fork,
-            Err(Deferred) => return Verdict::Deferred,
-        };
+        let Ok(mut fork) = self.fork_of(sequence) else { return Verdict::Deferred };
+        let found = self.kv.find(sequence);
+        // Others may have cached more than it has in common with the one that it names.
+        let n_partial = found.partial.map_or(0, |(_, n_tokens)| n_tokens);
+        let n_cached = found.n_full * self.config.block_size + n_partial;
+        fork = fork.filter(|&(_, n_shared)| n_shared > n_cached);
         let mut namespace = sequence.namespace;
         let admission = if let Some((parent, n_shared)) = fork {
             let Running { sequence, held, .. } = &mut self.running[parent];
             namespace = sequence.namespace;
             self.kv.fork((held, sequence), n_shared, sizes, output)
         } else {
-            let found = self.kv.find(sequence);
             if self.is_being_computed(sequence, &found) {
                 return Verdict::Deferred;
             }
@@ -187,8 +188,8 @@ impl Scheduler {
         }
     }
 
-    /// The running choice whose prompt a fresh choice can go on from, as an index, and how many of
-    /// its tokens.
+    /// The running request that a fresh one can go on from, as an index, and how many of its tokens
+    /// they share: of its prompt, and of its answer as far as it came.
     fn fork_of(&self, sequence: &Sequence) -> Result<Option<(usize, usize)>, Deferred> {
         let Some(id) = sequence.fork_of.filter(|_| sequence.n_generated() == 0) else {
             return Ok(None);
@@ -196,20 +197,19 @@ impl Scheduler {
         let parent = self.running.iter().position(|running| running.sequence.id == id);
         let Some(idx) = parent else { return Ok(None) };
         let parent = &self.running[idx];
-        let n_prompt = sequence.n_prompt;
         // Where nothing is cached each has a namespace of its own, which says nothing.
-        let is_apart = parent.sequence.namespace != sequence.namespace;
-        let is_same = !(self.config.prefix_cache && is_apart)
-            && parent.sequence.n_prompt == n_prompt
-            && parent.sequence.tokens[..n_prompt] == sequence.tokens[..n_prompt];
-        if !is_same {
+        if self.config.prefix_cache && parent.sequence.namespace != sequence.namespace {
             return Ok(None);
         }
         // All but the last token, whose logits are what comes next.
-        match parent.n_computed >= n_prompt - 1 {
-            true => Ok((n_prompt > 1).then_some((idx, n_prompt - 1))),
-            false => Err(Deferred),
+        let wanted = &sequence.tokens[..sequence.tokens.len() - 1];
+        let pairs = wanted.iter().zip(&parent.sequence.tokens);
+        let n_common = pairs.take_while(|(ours, theirs)| ours == theirs).count();
+        if parent.is_catching_up() && parent.n_computed < n_common {
+            return Err(Deferred);
         }
+        let n_shared = n_common.min(parent.n_computed);
+        Ok((n_shared > 0).then_some((idx, n_shared)))
     }
 
     /// Whether a running sequence is about to compute the block that follows a match.
