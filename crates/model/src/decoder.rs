@@ -80,8 +80,8 @@ struct Buffers<B: Backend> {
     qkv: Vec<(usize, B::Buf)>,
     /// Output of attention, `[m, q_width]`, one per distinct width.
     attended: Vec<(usize, B::Buf)>,
-    /// The rows of the last layer's `attended` and `x` that go on.
-    kept_attended: B::Buf,
+    /// The rows of the last layer's `attended`, one per distinct width, and of its `x` that go on.
+    kept_attended: Vec<(usize, B::Buf)>,
     kept_x: B::Buf,
 }
 
@@ -120,7 +120,6 @@ impl<B: Backend> Decoder<B> {
                 backend.input_buffer(hidden, readers.chain([head]))
             }
         };
-        let last = spec.layers.last().expect("invariant: a model has layers");
         let buffers = Buffers {
             positions: Vec::new(),
             slots: Vec::new(),
@@ -131,7 +130,7 @@ impl<B: Backend> Decoder<B> {
             normed_delta: backend.buffer(hidden),
             qkv: per_width(&|gqa| gqa.qkv_width()),
             attended: per_width(&|gqa| gqa.q_width()),
-            kept_attended: backend.buffer(last.gqa().q_width()),
+            kept_attended: per_width(&|gqa| gqa.q_width()),
             kept_x: backend.buffer(hidden),
         };
         let ropes = spec.ropes.iter().map(|rope| rope.table(spec.max_context)).collect();
@@ -153,6 +152,27 @@ impl<B: Backend> Decoder<B> {
     /// the context, rows that are not covered, a block table that is too short), or another rank is
     /// gone.
     pub fn forward(&mut self, kv: &mut B::Kv, input: &ForwardInput<'_>, logits: &mut Vec<f32>) {
+        self.forward_through(self.spec.layers.len(), kv, input, logits);
+    }
+
+    /// Like [`forward`](Self::forward), but only through the first `n_layers` layers, and from there to
+    /// the last norm and the head: the logits of an early exit. Their KV is that of a whole pass.
+    ///
+    /// Elhoushi et al., "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding", ACL
+    /// 2024; any model can be left early, one that was trained for it is right more often.
+    ///
+    /// # Panics
+    ///
+    /// Like `forward`, and when there are not so many layers, or none are asked for.
+    pub fn forward_through(
+        &mut self,
+        n_layers: usize,
+        kv: &mut B::Kv,
+        input: &ForwardInput<'_>,
+        logits: &mut Vec<f32>,
+    ) {
+        let n_all = self.spec.layers.len();
+        assert!((1..=n_all).contains(&n_layers), "{n_layers} of {n_all} layers");
         self.place_rows(input, B::kv_block_size(kv));
         let Self { spec, weights, backend, buffers, .. } = self;
         let Buffers { positions, slots, position_rows, x, normed, delta, normed_delta, .. } =
@@ -181,8 +201,7 @@ impl<B: Backend> Decoder<B> {
         if let Some(norm) = &weights.layers[0].attention_norm {
             backend.norm(x, norm, normed);
         }
-        let n_layers = weights.layers.len();
-        for (layer, layer_weights) in weights.layers.iter().enumerate() {
+        for (layer, layer_weights) in weights.layers[..n_layers].iter().enumerate() {
             let LayerWeights { attention, mlp, .. } = layer_weights;
             let (gqa, wiring) = (spec.layers[layer].gqa(), spec.layers[layer].wiring);
             let op = AttentionOp { step, layer, gqa, weights: attention };
@@ -196,6 +215,7 @@ impl<B: Backend> Decoder<B> {
             let mut attended = of_width(attended, gqa.q_width());
             backend.paged_attention(&op, qkv, kv, attended);
             if is_last {
+                let kept_attended = of_width(kept_attended, gqa.q_width());
                 backend.gather_rows(attended, input.logits_rows, kept_attended);
                 backend.gather_rows(x, input.logits_rows, kept_x);
                 attended = kept_attended;
@@ -233,7 +253,7 @@ impl<B: Backend> Decoder<B> {
             if wiring.scale != 1.0 {
                 backend.scale(delta, wiring.scale);
             }
-            let next_norm = match weights.layers.get(layer + 1) {
+            let next_norm = match weights.layers[..n_layers].get(layer + 1) {
                 Some(next) => next.attention_norm.as_ref(),
                 None => Some(&weights.final_norm),
             };
@@ -309,6 +329,17 @@ impl<B: Backend> Decoder<B> {
     /// Copies one block of a cache over another, in all layers.
     pub fn copy_kv_block(&self, kv: &mut B::Kv, from: u32, to: u32) {
         self.backend.copy_kv_block(kv, from, to);
+    }
+
+    /// Copies the KV of the token at position `from` of a sequence to position `to`, in all layers: what
+    /// a path of a draft tree that was right needs.
+    pub fn copy_kv_position(&self, kv: &mut B::Kv, block_table: &[u32], from: usize, to: usize) {
+        let block_size = B::kv_block_size(kv);
+        let slot = |position: usize| {
+            let block = block_table[position / block_size] as usize;
+            u32::try_from(block * block_size + position % block_size).expect("slots have 32 bits")
+        };
+        self.backend.copy_kv_slot(kv, slot(from), slot(to));
     }
 
     /// Copies one block of a cache to a block of a swap store, in all layers.

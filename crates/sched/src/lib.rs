@@ -66,6 +66,7 @@ mod block_table;
 mod budget;
 mod config;
 mod cost;
+mod drafts;
 mod kv;
 mod outlook;
 mod pace;
@@ -84,10 +85,11 @@ pub use config::{
     TenantConfig, Tick,
 };
 pub use cost::{StepCost, StepLoad};
+pub use drafts::DraftTree;
 pub use outlook::Outlook;
 pub use pelton_base::Namespace;
 pub use plan::{
-    HostBlockId, ScheduledSequence, SchedulerOutput, SequenceUpdate, StepOutput, StepUpdates,
+    HostBlockId, Rows, ScheduledSequence, SchedulerOutput, SequenceUpdate, StepOutput, StepUpdates,
 };
 pub use policy::{Arrival, Policy, PolicyKind};
 pub use radix::{

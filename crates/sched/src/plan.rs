@@ -20,6 +20,8 @@ pub struct SchedulerOutput {
     pub sequences: Vec<ScheduledSequence>,
     /// The tokens to compute: those of all sequences, one after the other.
     pub tokens: Vec<TokenId>,
+    /// The parents of the rows of those sequences whose drafts branch, one after the other.
+    pub parents: Vec<u32>,
     /// The block tables of all sequences, one after the other.
     pub blocks: Vec<BlockId>,
     /// Blocks to copy to the host before anything else is done.
@@ -45,6 +47,12 @@ impl SchedulerOutput {
         &self.tokens[share.tokens.clone()]
     }
 
+    /// The rows of one of its sequences.
+    pub fn rows_of(&self, share: &ScheduledSequence) -> Rows<'_> {
+        let parents = Some(&self.parents[share.parents.clone()]);
+        Rows { tokens: self.tokens_of(share), parents: parents.filter(|rows| !rows.is_empty()) }
+    }
+
     /// The block table of one of its sequences; position `p` lives in block `p / block_size` of it.
     pub fn block_table_of(&self, share: &ScheduledSequence) -> &[BlockId] {
         &self.blocks[share.blocks.clone()]
@@ -56,9 +64,11 @@ impl SchedulerOutput {
     }
 
     pub(crate) fn clear(&mut self) {
-        let Self { sequences, tokens, blocks, swap_out, swap_in, copies, preempted, load } = self;
+        let Self { sequences, tokens, parents, blocks, swap_out, swap_in, copies, preempted, load } =
+            self;
         sequences.clear();
         tokens.clear();
+        parents.clear();
         blocks.clear();
         swap_out.clear();
         swap_in.clear();
@@ -75,6 +85,8 @@ pub struct ScheduledSequence {
     pub id: RequestId,
     /// Which tokens of the plan are its own, at least one.
     pub tokens: Range<usize>,
+    /// Which of the plan's parents are those of its rows; none where each follows the one before.
+    pub parents: Range<usize>,
     /// Position of the first of them; KV exists for every position before it.
     pub first_position: usize,
     /// Which blocks of the plan are its table.
@@ -88,11 +100,37 @@ pub struct ScheduledSequence {
     pub n_generated: usize,
 }
 
+/// The rows of one sequence in a plan: known tokens, then drafts.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// Their tokens.
+    pub tokens: &'a [TokenId],
+    /// Where drafts branch, which row each follows, [`Rows::ROOT`] being what was computed before;
+    /// `None` where each row follows the one before.
+    pub parents: Option<&'a [u32]>,
+}
+
+impl Rows<'_> {
+    /// In place of a parent, for a row that follows what was computed before.
+    pub const ROOT: u32 = u32::MAX;
+
+    /// The draft that follows `row`, the last known one or a draft, and is `token`.
+    pub fn draft_after(&self, row: usize, token: TokenId) -> Option<usize> {
+        let is_it = |next: &usize| match self.parents {
+            None => *next == row + 1,
+            Some(parents) => parents[*next] as usize == row,
+        };
+        (row + 1..self.tokens.len()).filter(is_it).find(|&next| self.tokens[next] == token)
+    }
+}
+
 /// What came of a plan.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct StepOutput {
     /// New tokens of every sequence whose share had `samples` set, in their order: the drafts that
-    /// were accepted, then one more. So there is one at least, and one more than drafts at most.
+    /// were accepted, a path from the root, then one more. So there is one at least, and one more than
+    /// the longest path at most. The KV of accepted drafts lies where tokens of an unbranched sequence
+    /// do, by then.
     ///
     /// An answer that does not match the plan (tokens for a share that did not sample, none for
     /// one that did) ends that request with [`FinishReason::Error`] and touches no other.

@@ -10,7 +10,7 @@ use crate::queue::{Queue, Spot};
 use crate::sequence::{Parked, Preempted, Running, Sequence, Standing, Waiting};
 use crate::tenants::Tenants;
 use crate::{
-    KvAllocation, Outlook, Policy, PreemptionMode, RadixStats, Refusal, SchedulerConfig,
+    DraftTree, KvAllocation, Outlook, Policy, PreemptionMode, RadixStats, Refusal, SchedulerConfig,
     SchedulerOutput, Signals, StepOutput, StepUpdates, Tick, config, outlook,
 };
 use pelton_base::{Namespace, Request, RequestId, TokenId};
@@ -57,7 +57,7 @@ pub struct Generating<'a> {
     /// Most drafts that are of use; more are dropped.
     pub most_drafts: usize,
     /// Guesses at the tokens that follow; empty after each step.
-    pub drafts: &'a mut Vec<TokenId>,
+    pub drafts: &'a mut DraftTree,
 }
 
 /// What happened since the scheduler was made, as sums.
@@ -246,14 +246,13 @@ impl Scheduler {
 
     /// Proposes tokens that may follow what one request has; how many were taken, which is none for
     /// requests that do not generate. See [`generating`](Self::generating).
-    pub fn draft(&mut self, id: RequestId, drafts: &[TokenId]) -> usize {
+    pub fn draft(&mut self, id: RequestId, drafts: &DraftTree) -> usize {
         let Some(generating) = self.generating().find(|generating| generating.id == id) else {
             return 0;
         };
-        let n_drafts = drafts.len().min(generating.most_drafts);
-        generating.drafts.clear();
-        generating.drafts.extend_from_slice(&drafts[..n_drafts]);
-        n_drafts
+        generating.drafts.clone_from(drafts);
+        generating.drafts.truncate(generating.most_drafts);
+        generating.drafts.len()
     }
 
     /// Tells whether a request could run if it were alone.

@@ -1,7 +1,7 @@
 //! The states of a request, as types: a transition consumes the old state and makes the new one.
 
 use crate::kv::{Held, Host};
-use crate::{ScheduledSequence, SchedulerOutput, SequenceUpdate, StepLoad, Tick};
+use crate::{DraftTree, Rows, ScheduledSequence, SchedulerOutput, SequenceUpdate, StepLoad, Tick};
 use pelton_base::{FinishReason, Namespace, RequestId, Slo, TokenId, Usage};
 
 /// Place in the order of service; the smaller goes first and is preempted last.
@@ -164,6 +164,8 @@ struct InFlight {
     /// Known tokens among those planned.
     n_known: usize,
     n_drafts: usize,
+    /// Drafts that can be right at once.
+    n_deep: usize,
     samples: bool,
 }
 
@@ -177,7 +179,7 @@ pub(crate) struct Running {
     /// Tokens it came with; while fewer are computed it is still catching up.
     n_at_admission: usize,
     /// Guesses at the tokens that follow, for the next plan.
-    pub(crate) drafts: Vec<TokenId>,
+    pub(crate) drafts: DraftTree,
     in_flight: Option<InFlight>,
 }
 
@@ -195,7 +197,14 @@ impl Running {
         sequence.tokens.reserve_exact(n_more);
         sequence.n_cached.get_or_insert(n_shared.min(sequence.n_prompt));
         let n_at_admission = sequence.tokens.len();
-        Self { sequence, held, n_computed, n_at_admission, drafts: Vec::new(), in_flight: None }
+        Self {
+            sequence,
+            held,
+            n_computed,
+            n_at_admission,
+            drafts: DraftTree::default(),
+            in_flight: None,
+        }
     }
 
     /// Adds its next `n_known` tokens and its drafts to a plan. The table must already hold blocks
@@ -205,17 +214,29 @@ impl Running {
         let end = self.n_computed + n_known;
         let samples = end == self.sequence.tokens.len();
         assert!(samples || self.drafts.is_empty(), "drafts follow the last known token");
-        let n_drafts = self.drafts.len();
-        self.in_flight = Some(InFlight { n_known, n_drafts, samples });
-        let SchedulerOutput { sequences, tokens, blocks, load, .. } = output;
-        let (first_token, first_block) = (tokens.len(), blocks.len());
+        let (n_drafts, n_deep) = (self.drafts.len(), self.drafts.depth());
+        self.in_flight = Some(InFlight { n_known, n_drafts, n_deep, samples });
+        let SchedulerOutput { sequences, tokens, parents, blocks, load, .. } = output;
+        let (first_token, first_block, first_parent) = (tokens.len(), blocks.len(), parents.len());
         tokens.extend_from_slice(&self.sequence.tokens[self.n_computed..end]);
-        tokens.append(&mut self.drafts);
+        tokens.extend_from_slice(self.drafts.tokens());
+        if !self.drafts.is_chain() {
+            // Rows of the share: what is known is a chain, and what has no parent follows its end.
+            let known = (0..n_known).map(|row| row.checked_sub(1));
+            let drafts = (0..n_drafts).map(|idx| match self.drafts.parent(idx) {
+                None => Some(n_known - 1),
+                Some(parent) => Some(n_known + parent),
+            });
+            let rows = known.chain(drafts);
+            parents.extend(rows.map(|row| row.map_or(Rows::ROOT, |row| row as u32)));
+        }
+        self.drafts.clear();
         blocks.extend_from_slice(self.held.table.blocks());
         load.add_rows(self.n_computed, n_known + n_drafts, self.n_samples(samples, n_drafts));
         sequences.push(ScheduledSequence {
             id: self.sequence.id,
             tokens: first_token..tokens.len(),
+            parents: first_parent..parents.len(),
             first_position: self.n_computed,
             blocks: first_block..blocks.len(),
             samples,
@@ -230,7 +251,7 @@ impl Running {
 
     /// What its share of the plan asks of the machine; nothing when it has none.
     pub(crate) fn load(&self) -> Option<StepLoad> {
-        let InFlight { n_known, n_drafts, samples } = self.in_flight?;
+        let InFlight { n_known, n_drafts, samples, .. } = self.in_flight?;
         let mut load = StepLoad::default();
         load.add_rows(self.n_computed, n_known + n_drafts, self.n_samples(samples, n_drafts));
         Some(load)
@@ -245,13 +266,13 @@ impl Running {
         context: usize,
         new_tokens: &mut Vec<TokenId>,
     ) -> Option<SequenceUpdate> {
-        let InFlight { n_known, n_drafts, samples } = self.in_flight.take()?;
+        let InFlight { n_known, n_drafts, n_deep, samples } = self.in_flight.take()?;
         let n_before = self.sequence.tokens.len();
         let n_sampled = sampled.len();
         let finish = match (samples, n_sampled) {
             _ if failed => Some(FinishReason::Error),
             // The last sampled token has no KV yet; the drafts before it were right.
-            (true, 1..) if n_sampled <= n_drafts + 1 => {
+            (true, 1..) if n_sampled <= n_deep + 1 => {
                 self.n_computed += n_known + n_sampled - 1;
                 self.sequence.n_accepted += n_sampled - 1;
                 self.sequence.n_rejected += n_drafts + 1 - n_sampled;

@@ -10,7 +10,7 @@
 //! add 1 prompt=3 max=2 [stop=9]       queue request 1: a prompt of 3 tokens, at most 2 to generate
 //!       [tokens=5,6,7]                these tokens instead of zeros
 //!       [priority=1] [ttft=100] [tpot=20] [tenant=1] [salt=1] [fork=1]
-//! draft 1 7,8                         guess what follows
+//! draft 1 7,8 [after=-,-]             guess what follows: a chain, or each after the one named
 //! step [1=9] [1=5,6] [fail=2]         schedule, compute, update; sampled tokens are 7 unless given
 //! sleep 100                           milliseconds in which nothing happens
 //! abort 1                             the client of request 1 went away
@@ -25,9 +25,9 @@ use pelton_base::{
     Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId, TokenId,
 };
 use pelton_sched::{
-    Batching, Eviction, KvAllocation, Outlook, PolicyKind, PreemptionMode, PriorityOrder,
-    Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost, StepOutput, StepUpdates,
-    TenantConfig, Tick,
+    Batching, DraftTree, Eviction, KvAllocation, Outlook, PolicyKind, PreemptionMode,
+    PriorityOrder, ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals,
+    StepCost, StepOutput, StepUpdates, TenantConfig, Tick,
 };
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -60,6 +60,20 @@ fn choice<T: Copy>(words: &[&str], key: &str, all: &[T], name: fn(T) -> &'static
 fn tokens(text: &str) -> Vec<TokenId> {
     let token = |word: &str| TokenId(word.parse().expect("a token"));
     text.split(',').map(token).collect()
+}
+
+/// `draft ID a,b,c [after=-,0,0]`: a chain, or each after the one that is named.
+fn drafts(words: &[&str]) -> DraftTree {
+    let mut tree = DraftTree::default();
+    match value(words, "after") {
+        None => tree.extend(tokens(words[2])),
+        Some(parents) => {
+            for (token, parent) in tokens(words[2]).into_iter().zip(parents.split(',')) {
+                tree.push(parent.parse().ok(), token);
+            }
+        }
+    }
+    tree
 }
 
 fn config(words: &[&str]) -> SchedulerConfig {
@@ -173,7 +187,7 @@ impl Story {
             }
             "add" => scheduler.add(request(&words)),
             "draft" => {
-                let n_taken = scheduler.draft(id(words[1]), &tokens(words[2]));
+                let n_taken = scheduler.draft(id(words[1]), &drafts(&words));
                 return format!("{n_taken} taken\n");
             }
             "abort" => {
@@ -241,6 +255,14 @@ fn step(
         write!(said, "{name} computes {}..{end} in blocks {blocks}", share.first_position).unwrap();
         if share.n_drafts > 0 {
             write!(said, ", {} of them drafts", share.n_drafts).unwrap();
+        }
+        if let Some(parents) = plan.rows_of(share).parents {
+            let parent = |&row: &u32| match row {
+                Rows::ROOT => "-".to_owned(),
+                row => row.to_string(),
+            };
+            let parents: Vec<String> = parents.iter().map(parent).collect();
+            write!(said, ", rows after {}", parents.join(" ")).unwrap();
         }
         if share.samples {
             write!(said, ", samples output {}", share.n_generated).unwrap();

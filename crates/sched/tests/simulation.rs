@@ -11,7 +11,7 @@ use pelton_base::{
     TokenId,
 };
 use pelton_sched::{
-    Batching, BlockId, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder,
+    Batching, BlockId, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, Rows,
     ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost, StepOutput,
     StepUpdates, TenantConfig, Tick,
 };
@@ -73,8 +73,9 @@ struct Workload {
     fail_per_mille: u64,
     /// Per mille of steps in which someone is aborted.
     abort_per_mille: u64,
-    /// Most drafts at once.
+    /// Most drafts at once, besides branches.
     max_drafts: u64,
+    branches: bool,
     seed: u64,
 }
 
@@ -130,6 +131,11 @@ impl Fake {
         }
     }
 
+    fn slot(&self, plan: &SchedulerOutput, share: &ScheduledSequence, position: usize) -> usize {
+        let BlockId(block) = plan.block_table_of(share)[position / self.block_size];
+        block as usize * self.block_size + position % self.block_size
+    }
+
     /// Computes a share; the hash of the sequence up to each of its tokens.
     fn compute(
         &mut self,
@@ -137,21 +143,46 @@ impl Fake {
         share: &ScheduledSequence,
         start: u64,
     ) -> Vec<u64> {
-        let slot = |position: usize| {
-            let BlockId(block) = plan.block_table_of(share)[position / self.block_size];
-            block as usize * self.block_size + position % self.block_size
-        };
-        let mut state = match share.first_position {
+        let before = match share.first_position {
             0 => start,
-            position => self.kv[slot(position - 1)],
+            position => self.kv[self.slot(plan, share, position - 1)],
         };
-        let mut states = Vec::new();
+        let parents = plan.rows_of(share).parents;
+        let mut states: Vec<u64> = Vec::new();
         for (i, &token) in plan.tokens_of(share).iter().enumerate() {
-            state = absorb(state, token);
-            self.kv[slot(share.first_position + i)] = state;
+            let parent = match parents.map(|parents| parents[i]) {
+                None => i.checked_sub(1),
+                Some(Rows::ROOT) => None,
+                Some(row) => Some(row as usize),
+            };
+            let state = absorb(parent.map_or(before, |row| states[row]), token);
+            let slot = self.slot(plan, share, share.first_position + i);
+            self.kv[slot] = state;
             states.push(state);
         }
         states
+    }
+
+    /// Verifies the drafts of a share: what follows the last known token. The KV of drafts that were
+    /// right moves to where it belongs.
+    fn verify(
+        &mut self,
+        plan: &SchedulerOutput,
+        share: &ScheduledSequence,
+        states: &[u64],
+    ) -> Vec<TokenId> {
+        let (rows, first) = (plan.rows_of(share), share.first_position);
+        let mut row = states.len() - share.n_drafts - 1;
+        let mut place = row + 1;
+        let mut sampled = vec![next_token(states[row])];
+        while let Some(next) = rows.draft_after(row, sampled[sampled.len() - 1]) {
+            let from = self.slot(plan, share, first + next);
+            let to = self.slot(plan, share, first + place);
+            self.kv[to] = self.kv[from];
+            (row, place) = (next, place + 1);
+            sampled.push(next_token(states[row]));
+        }
+        sampled
     }
 }
 
@@ -166,6 +197,7 @@ struct Totals {
     n_promoted: u64,
     n_forked: u64,
     n_from_answers: u64,
+    n_trees: u64,
     n_accepted_drafts: u64,
     n_rejected_drafts: u64,
     n_cached_tokens: u64,
@@ -184,6 +216,7 @@ impl std::ops::AddAssign for Totals {
         self.n_promoted += other.n_promoted;
         self.n_forked += other.n_forked;
         self.n_from_answers += other.n_from_answers;
+        self.n_trees += other.n_trees;
         self.n_accepted_drafts += other.n_accepted_drafts;
         self.n_rejected_drafts += other.n_rejected_drafts;
         self.n_cached_tokens += other.n_cached_tokens;
@@ -259,7 +292,7 @@ fn live(workload: &Workload) -> Totals {
             asked.insert(request.id, Asked { request, expected, output: Vec::new() });
         }
 
-        // Guesses: the truth, but for one token now and then.
+        // Guesses: the truth, but for one token now and then, and branches of anything.
         for row in scheduler.generating() {
             let asked = &asked[&row.id];
             let n_drafts = (random() % (workload.max_drafts + 1)) as usize;
@@ -271,7 +304,14 @@ fn live(workload: &Workload) -> Totals {
                 drafts[idx] = TokenId((random() % VOCAB) as u32);
             }
             // More than are of use, now and then.
-            row.drafts.extend(drafts);
+            let mut trunk = None;
+            for draft in drafts {
+                while workload.branches && random() % 3 == 0 {
+                    let any = random() as usize % (row.drafts.len() + 1);
+                    row.drafts.push(any.checked_sub(1), TokenId((random() % VOCAB) as u32));
+                }
+                trunk = Some(row.drafts.push(trunk, draft));
+            }
         }
 
         let signals = Signals { cost: workload.cost, ..Signals::default() };
@@ -312,20 +352,12 @@ fn live(workload: &Workload) -> Totals {
             let start = asked.get(&share.id).map_or(0, |asked| beginning(&asked.request));
             let states = fake.compute(&plan, share, start);
             if share.samples {
-                let n_known = states.len() - share.n_drafts;
-                let drafts = &plan.tokens_of(share)[n_known..];
-                for (i, state) in states[n_known - 1..].iter().enumerate() {
-                    let token = next_token(*state);
-                    answer.sampled.push((share.id, token));
-                    match drafts.get(i) {
-                        Some(&draft) if draft == token => totals.n_accepted_drafts += 1,
-                        Some(_) => {
-                            totals.n_rejected_drafts += 1;
-                            break;
-                        }
-                        None => {}
-                    }
-                }
+                let sampled = fake.verify(&plan, share, &states);
+                let n_accepted = sampled.len() - 1;
+                totals.n_trees += u64::from(plan.rows_of(share).parents.is_some());
+                totals.n_accepted_drafts += n_accepted as u64;
+                totals.n_rejected_drafts += (share.n_drafts - n_accepted) as u64;
+                answer.sampled.extend(sampled.into_iter().map(|token| (share.id, token)));
             }
         }
         scheduler.update(&answer, &mut updates);
@@ -444,6 +476,7 @@ fn random_workload(seed: u64) -> Workload {
         fail_per_mille: [0, 0, 20][below(3) as usize],
         abort_per_mille: [0, 0, 100][below(3) as usize],
         max_drafts: [0, 4][below(2) as usize],
+        branches: below(2) == 0,
         seed,
     }
 }
@@ -464,6 +497,7 @@ fn in_four_thousand_random_lives_every_request_ends_with_its_own_answer() {
     assert!(sum.n_promoted > 1_000, "{sum:?}");
     assert!(sum.n_forked > 500, "{sum:?}");
     assert!(sum.n_from_answers > 500, "{sum:?}");
+    assert!(sum.n_trees > 1_000, "{sum:?}");
     assert!(sum.n_accepted_drafts > 10_000, "{sum:?}");
     assert!(sum.n_rejected_drafts > 3_000, "{sum:?}");
     assert!(sum.n_cached_tokens > 5_000, "{sum:?}");
@@ -488,7 +522,7 @@ prop_compose! {
             (0..20_u64, 1..20_usize, 1..20_usize, any::<bool>(), any::<u16>(), any::<u16>()), 1..8,
         ),
         (fail_per_mille, abort_per_mille) in (0..30_u64, 0..60_u64),
-        (max_drafts, seed) in (0..4_u64, any::<u32>()),
+        (max_drafts, branches, seed) in (0..4_u64, any::<bool>(), any::<u32>()),
     ) -> Workload {
         let draw = |seed: u64| {
             let mut state = seed << 16;
@@ -512,7 +546,7 @@ prop_compose! {
                     fork: self::fork(draw(u64::from(fork))),
                 })
                 .collect(),
-            fail_per_mille, abort_per_mille, max_drafts,
+            fail_per_mille, abort_per_mille, max_drafts, branches,
             seed: u64::from(seed),
         }
     }

@@ -157,15 +157,15 @@ impl KvCache {
         &mut self.buffer.as_mut_slice_of::<T>()[layer * n..(layer + 1) * n]
     }
 
+    /// Everything that is stored, to be moved about.
+    pub(super) fn buffer_mut(&mut self) -> &mut [u8] {
+        self.buffer.bytes_mut()
+    }
+
     /// Everything that is stored.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> &[u8] {
         self.buffer.bytes()
     }
 
-    /// The same, to be written.
-    #[cfg(test)]
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        self.buffer.bytes_mut()
-    }
 }

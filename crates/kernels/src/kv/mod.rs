@@ -40,6 +40,7 @@ mod cache;
 mod convert;
 mod dtype;
 mod element;
+mod relocate;
 mod shape;
 mod store;
 #[cfg(test)]

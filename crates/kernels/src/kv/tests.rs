@@ -95,6 +95,35 @@ fn what_is_stored_is_found_in_its_slot_rounded_to_nearest_even() {
     }
 }
 
+/// A token that moved is in every byte what it would be had it been stored there, and nothing else has
+/// changed.
+#[test]
+fn a_token_that_moves_is_as_if_it_had_been_stored_there() {
+    let mut random = Random::new(41);
+    let cpu = &all_cpus()[0];
+    for (block_size, head_dim) in [(16, 8), (5, 24), (32, 16)] {
+        for dtype in KvDtype::ALL {
+            let data = random.normals(2 * 3 * head_dim);
+            let store = |kv: &mut KvCache, slots: &[u32]| {
+                for (layer, offset) in [(0, 0), (1, 3 * head_dim)] {
+                    let k = StridedRows { data: &data, stride: 0, offset };
+                    let v = StridedRows { data: &data, stride: 0, offset: 3 * head_dim - offset };
+                    cpu.store_kv(kv, layer, &StoreKv { k, v, slots });
+                }
+            };
+            let (size, last) = (block_size as u32, 7 * block_size as u32 - 1);
+            for (src, dst) in [(3, 1), (last, 2), (size, 0), (size + 1, 2 * size - 1), (2, 2)] {
+                let mut moved = KvCache::new(shape(block_size, head_dim, dtype));
+                let mut stored = KvCache::new(shape(block_size, head_dim, dtype));
+                store(&mut moved, &[src]);
+                moved.copy_slot(src, dst);
+                store(&mut stored, &[src, dst]);
+                assert!(moved.bytes() == stored.bytes(), "{dtype}, {src} to {dst}");
+            }
+        }
+    }
+}
+
 #[test]
 fn hostile_heads_are_stored_alike_everywhere_and_harm_no_other() {
     let hostile = hostile_floats();

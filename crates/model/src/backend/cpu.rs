@@ -295,6 +295,10 @@ impl Backend for CpuBackend {
         kv.copy_block(from, to);
     }
 
+    fn copy_kv_slot(&self, kv: &mut KvCache, from: u32, to: u32) {
+        kv.copy_slot(from, to);
+    }
+
     fn read_kv_block(&self, kv: &KvCache, block: u32, bytes: &mut [u8]) {
         kv.read_block(block, bytes);
     }

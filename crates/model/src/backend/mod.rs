@@ -248,6 +248,10 @@ pub trait Backend: Sized + Send {
     /// Copies one block over another in all layers.
     fn copy_kv_block(&self, kv: &mut Self::Kv, from: u32, to: u32);
 
+    /// Copies the KV of one token from slot to slot in all layers; a slot is `block * block_size +
+    /// offset`.
+    fn copy_kv_slot(&self, kv: &mut Self::Kv, from: u32, to: u32);
+
     /// Copies one block, all layers of it, to the host. `bytes`: [`Backend::kv_block_bytes`].
     fn read_kv_block(&self, kv: &Self::Kv, block: u32, bytes: &mut [u8]);
 
