@@ -26,8 +26,8 @@ use pelton_base::{
 };
 use pelton_sched::{
     Batching, DraftTree, Eviction, KvAllocation, Outlook, PolicyKind, PreemptionMode,
-    PriorityOrder, ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals,
-    StepCost, StepOutput, StepUpdates, TenantConfig, Tick,
+    PriorityOrder, Rows, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost,
+    StepOutput, StepUpdates, TenantConfig, Tick,
 };
 use std::fmt::Write as _;
 use std::time::Duration;
