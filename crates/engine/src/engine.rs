@@ -27,19 +27,19 @@ impl Engine {
     /// Panics if a limit of `config` or the executor's capacity is below its documented minimum,
     /// or if the system refuses a thread.
     pub fn spawn(executor: impl Executor, config: EngineConfig) -> EngineHandle {
-        let proposer = config.spec.method.proposer();
-        Self::spawn_with(executor, config, proposer)
+        let proposers = config.spec.method.proposers();
+        Self::spawn_with(executor, config, proposers)
     }
 
-    /// Starts an engine thread that owns `executor`, and `proposer` to draft for it.
+    /// Starts an engine thread that owns `executor`, and `proposers` to draft for it.
     ///
     /// # Panics
     ///
     /// As [`spawn`](Self::spawn).
     pub fn spawn_with(
-        executor: impl Executor,
+        mut executor: impl Executor,
         config: EngineConfig,
-        proposer: Option<Box<dyn Proposer>>,
+        proposers: Vec<Box<dyn Proposer>>,
     ) -> EngineHandle {
         let kv = executor.kv_capacity();
         let vocab_size = executor.vocab_size();
@@ -54,11 +54,15 @@ impl Engine {
         tracing::info!(?config, ?kv, "engine starts");
         let shared = Shared::new(config.max_waiting_requests, scheduler_config, metrics);
         let shared = Arc::new(shared);
+        let speculation = (!proposers.is_empty()).then(|| Speculation::new(proposers, config.spec));
+        if let Some(speculation) = &speculation {
+            executor.report_candidates(speculation.n_candidates());
+        }
         let mut engine = EngineLoop {
             executor,
             scheduler,
             feedback: Feedback::new(&config),
-            speculation: proposer.map(|proposer| Speculation::new(proposer, config.spec)),
+            speculation,
             routes: HashMap::new(),
             metrics,
             shared: Arc::clone(&shared),
@@ -210,9 +214,10 @@ impl<E: Executor> EngineLoop<E> {
         match outcome {
             Ok(()) => {
                 let now = self.shared.clock.tick(executed);
-                self.feedback.executed(now, &plan.load, executed - ready);
+                let took = (executed - ready).saturating_sub(execution.drafting);
+                self.feedback.executed(now, &plan.load, took);
                 if let Some(speculation) = &mut self.speculation {
-                    speculation.learn(plan, &execution.step);
+                    speculation.learn(plan, execution);
                     self.metrics.spec = speculation.stats();
                 }
             }

@@ -63,6 +63,14 @@ impl SubmitError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecutorError {
+    /// Drafts are to be made after a layer that the model does not have.
+    #[error("drafts cannot be made after layer {asked}: the model has {n_layers}")]
+    NoSuchExit {
+        /// The layer asked for.
+        asked: usize,
+        /// Layers of the model.
+        n_layers: usize,
+    },
     /// The model's forward pass failed.
     #[error("the forward pass failed")]
     Forward(#[source] Box<dyn std::error::Error + Send + Sync>),

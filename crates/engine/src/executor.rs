@@ -1,10 +1,11 @@
 //! The seam between the loop and whatever computes.
 
 use crate::ExecutorError;
-use pelton_base::{Request, RequestId};
+use pelton_base::{Request, RequestId, TokenId};
 use pelton_sampling::TokenLogprobs;
 use pelton_sched::{SchedulerOutput, StepOutput};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// How much KV an executor holds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,14 +25,23 @@ pub struct Execution {
     pub step: StepOutput,
     /// For requests that asked for them: one entry per sampled token, in the same order.
     pub logprobs: Vec<(RequestId, Vec<TokenLogprobs>)>,
+    /// The likeliest tokens after each row that samples, by the model alone, the likeliest first:
+    /// `n_candidates` for the last known token and for each draft of each share that samples, in order.
+    pub candidates: Vec<TokenId>,
+    /// How many each of these rows has; zero where nobody asked or the executor does not tell.
+    pub n_candidates: usize,
+    /// Time spent making drafts that came blank.
+    pub drafting: Duration,
 }
 
 impl Execution {
     /// Forgets the step and keeps the memory.
     pub fn clear(&mut self) {
-        let Self { step, logprobs } = self;
+        let Self { step, logprobs, candidates, n_candidates, drafting } = self;
         step.clear();
         logprobs.clear();
+        candidates.clear();
+        (*n_candidates, *drafting) = (0, Duration::ZERO);
     }
 }
 
@@ -48,6 +58,10 @@ pub trait Executor: Send + 'static {
     /// Most tokens that one sequence may have, prompt and output together; asked once, at the
     /// start. The engine's own limit may be lower.
     fn max_context_tokens(&self) -> usize;
+
+    /// Asks for the `n` likeliest tokens after each row that samples; once, at the start. Not every
+    /// executor tells them.
+    fn report_candidates(&mut self, _n: usize) {}
 
     /// Meets a request, before any plan mentions it.
     fn add(&mut self, request: &Request);
@@ -84,6 +98,10 @@ impl<E: Executor> Executor for Arc<Mutex<E>> {
 
     fn max_context_tokens(&self) -> usize {
         locked(self).max_context_tokens()
+    }
+
+    fn report_candidates(&mut self, n: usize) {
+        locked(self).report_candidates(n);
     }
 
     fn add(&mut self, request: &Request) {

@@ -1,11 +1,13 @@
 //! The executor over a real model: one forward pass per step, then one draw per sampling row.
 
+use crate::spec::BLANK;
 use crate::{Execution, Executor, ExecutorError, KvCapacity};
-use pelton_base::{Request, RequestId};
+use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, SwapStore};
-use pelton_sampling::{Sampler, SamplerState};
-use pelton_sched::SchedulerOutput;
+use pelton_sampling::{Likely, Sampler, SamplerState};
+use pelton_sched::{Rows, ScheduledSequence, SchedulerOutput};
 use std::collections::HashMap;
+use std::time::Instant;
 
 /// How much memory the KV cache takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,6 +31,8 @@ pub struct ModelExecutorConfig {
     /// turn into text. They then have no probability, in reports neither. `None`, zero or more than
     /// the model has: all are sampled.
     pub sampled_vocab: Option<usize>,
+    /// Layers after which drafts that come blank are made; `None` where none come.
+    pub exit_layers: Option<usize>,
 }
 
 /// Runs plans on a [`Decoder`].
@@ -41,12 +45,17 @@ pub struct ModelExecutor<B: Backend> {
     n_sampled: usize,
     sampler: Sampler,
     states: HashMap<RequestId, SamplerState>,
+    exit_layers: Option<usize>,
+    /// The likeliest tokens that are told of each row that samples.
+    n_candidates: usize,
     scratch: Scratch,
 }
 
 /// What a step needs, kept from step to step.
 #[derive(Default)]
 struct Scratch {
+    /// Those of the plan, with drafts in place of blanks.
+    tokens: Vec<TokenId>,
     /// The block tables of all sequences, one after the other.
     tables: Vec<u32>,
     /// Empty between steps, when there is nothing that they could borrow.
@@ -54,6 +63,9 @@ struct Scratch {
     logits_rows: Vec<usize>,
     /// `[logits_rows, vocab]`.
     logits: Vec<f32>,
+    /// Rows of one share whose drafts were right.
+    path: Vec<usize>,
+    likely: Likely,
 }
 
 impl<B: Backend> ModelExecutor<B> {
@@ -64,6 +76,7 @@ impl<B: Backend> ModelExecutor<B> {
     /// When not even one block fits, or the system refuses the memory.
     pub fn new(decoder: Decoder<B>, config: ModelExecutorConfig) -> Result<Self, ExecutorError> {
         let block_size = config.block_size.max(1);
+        let n_layers = decoder.spec().layers.len();
         let block_bytes = decoder.kv_bytes_per_block(block_size);
         // Slots are counted in 32 bits, and there is no use for more than that.
         let most = u32::MAX as usize / block_size;
@@ -72,6 +85,9 @@ impl<B: Backend> ModelExecutor<B> {
             KvMemory::Bytes(n_bytes) => (n_bytes / block_bytes.max(1), n_bytes),
         };
         let n_blocks = n_blocks.min(most);
+        if let Some(n) = config.exit_layers.filter(|n| !(1..=n_layers).contains(n)) {
+            return Err(ExecutorError::NoSuchExit { asked: n, n_layers });
+        }
         // A prompt token and an output token are the least that a request can be.
         if n_blocks * block_size < 2 {
             return Err(ExecutorError::KvTooSmall { n_bytes, block_bytes });
@@ -94,6 +110,8 @@ impl<B: Backend> ModelExecutor<B> {
             n_sampled,
             sampler: Sampler::new(),
             states: HashMap::new(),
+            exit_layers: config.exit_layers,
+            n_candidates: 0,
             scratch: Scratch::default(),
         })
     }
@@ -123,12 +141,10 @@ impl<B: Backend> ModelExecutor<B> {
         }
     }
 
-    /// One pass over the model: `scratch.logits` gets a row for each share that samples, in order.
+    /// One pass over the model: `scratch.logits` gets the rows of each share that samples, in order.
     fn forward(&mut self, plan: &SchedulerOutput) {
-        let Scratch { tables, sequences: kept, logits_rows, logits } = &mut self.scratch;
-        tables.clear();
-        tables.reserve(plan.blocks.capacity());
-        tables.extend(plan.blocks.iter().map(|block| block.0));
+        let Scratch { tokens, tables, sequences: kept, logits_rows, logits, .. } =
+            &mut self.scratch;
         logits_rows.clear();
         let samples = plan.sequences.iter().filter(|share| share.samples);
         // Of the last known token, and of each draft after it.
@@ -140,13 +156,106 @@ impl<B: Backend> ModelExecutor<B> {
             rows: share.tokens.clone(),
             first_position: share.first_position,
             block_table: &tables[share.blocks.clone()],
-            tree: None,
+            tree: plan.rows_of(share).parents,
         }));
-        let input = ForwardInput { tokens: &plan.tokens, sequences: &sequences, logits_rows };
+        let input = ForwardInput { tokens, sequences: &sequences, logits_rows };
         self.decoder.forward(&mut self.kv, &input, logits);
         *kept = emptied(sequences);
     }
+
+    /// Makes the drafts that came blank: a pass through the first layers for each place, over all
+    /// sequences that have a draft there.
+    fn draft_early(&mut self, plan: &SchedulerOutput, n_layers: usize) {
+        let Self { decoder, kv, scratch, states, sampler, n_sampled, .. } = self;
+        let Scratch { tokens, tables, logits_rows, logits, .. } = scratch;
+        let vocab_size = decoder.spec().vocab_size;
+        let is_blank = |share: &&ScheduledSequence| {
+            share.n_drafts > 0 && plan.tokens[share.tokens.end - 1] == BLANK
+        };
+        for place in 0.. {
+            let shares = plan.sequences.iter().filter(is_blank);
+            let shares: Vec<_> = shares.filter(|share| share.n_drafts > place).collect();
+            if shares.is_empty() {
+                return;
+            }
+            // The token before the blank: the last known one at first.
+            let row = |share: &ScheduledSequence| share.tokens.end - 1 - share.n_drafts + place;
+            let inputs: Vec<TokenId> = shares.iter().map(|share| tokens[row(share)]).collect();
+            let sequence = |(i, share): (usize, &&ScheduledSequence)| ForwardSequence {
+                rows: i..i + 1,
+                first_position: share.first_position + row(share) - share.tokens.start,
+                block_table: &tables[share.blocks.clone()],
+                tree: None,
+            };
+            let sequences: Vec<_> = shares.iter().enumerate().map(sequence).collect();
+            logits_rows.clear();
+            logits_rows.extend(0..shares.len());
+            let input = ForwardInput { tokens: &inputs, sequences: &sequences, logits_rows };
+            decoder.forward_through(n_layers, kv, &input, logits);
+            for (share, logits) in shares.iter().zip(logits.chunks_exact_mut(vocab_size)) {
+                let state = states.get_mut(&share.id).expect(ADDED);
+                let logits = &mut logits[..*n_sampled];
+                let draft = sampler.sample(state, logits, share.n_generated + place).token;
+                tokens[row(share) + 1] = draft;
+            }
+        }
+    }
+
+    /// Samples along the drafts of a share while each is what is sampled; `false` when there was
+    /// nothing to sample from.
+    ///
+    /// `logits`: a row for the last known token and for each draft.
+    fn verify(
+        &mut self,
+        share: &ScheduledSequence,
+        rows: Rows<'_>,
+        logits: &mut [f32],
+        execution: &mut Execution,
+    ) -> bool {
+        let vocab_size = self.decoder.spec().vocab_size;
+        let n_known = rows.tokens.len() - share.n_drafts;
+        let state = self.states.get_mut(&share.id).expect(ADDED);
+        let path = &mut self.scratch.path;
+        path.clear();
+        let mut row = n_known - 1;
+        loop {
+            let logits = &mut logits[(row + 1 - n_known) * vocab_size..][..self.n_sampled];
+            // Ends at the first finite one; a checkpoint with NaN in it has none.
+            if !logits.iter().any(|logit| logit.is_finite()) {
+                tracing::error!("no logit is a finite number: the weights seem to be damaged");
+                return false;
+            }
+            // What plain decoding would sample here; it goes on along the draft that is just that.
+            let sampled = self.sampler.sample(state, logits, share.n_generated + path.len());
+            state.accepted(sampled.token);
+            execution.step.sampled.push((share.id, sampled.token));
+            match (sampled.logprobs, execution.logprobs.last_mut()) {
+                (None, _) => {}
+                (Some(logprobs), Some((id, all))) if *id == share.id => all.push(logprobs),
+                (Some(logprobs), _) => execution.logprobs.push((share.id, vec![logprobs])),
+            }
+            match rows.draft_after(row, sampled.token) {
+                Some(next) => row = next,
+                None => return true,
+            }
+            path.push(row);
+        }
+    }
+
+    /// Moves the KV of the drafts that were right to where tokens of an unbranched sequence lie.
+    fn straighten(&mut self, share: &ScheduledSequence) {
+        let table = &self.scratch.tables[share.blocks.clone()];
+        let first = share.tokens.len() - share.n_drafts;
+        for (place, &row) in (first..).zip(&self.scratch.path) {
+            if place != row {
+                let (from, to) = (share.first_position + row, share.first_position + place);
+                self.decoder.copy_kv_position(&mut self.kv, table, from, to);
+            }
+        }
+    }
 }
+
+const ADDED: &str = "invariant: requests are added before plans";
 
 /// The memory of a vector for elements that borrow something else.
 fn emptied<'a>(mut sequences: Vec<ForwardSequence<'_>>) -> Vec<ForwardSequence<'a>> {
@@ -172,6 +281,10 @@ where
         self.decoder.spec().max_context
     }
 
+    fn report_candidates(&mut self, n: usize) {
+        self.n_candidates = n.min(self.n_sampled);
+    }
+
     fn add(&mut self, request: &Request) {
         let mut state = SamplerState::new(&request.sampling, &request.prompt, request.choice);
         let context = self.decoder.spec().max_context;
@@ -185,44 +298,44 @@ where
         execution: &mut Execution,
     ) -> Result<(), ExecutorError> {
         self.move_blocks(plan);
+        let Scratch { tokens, tables, .. } = &mut self.scratch;
+        tokens.clear();
+        tokens.extend_from_slice(&plan.tokens);
+        tables.clear();
+        tables.reserve(plan.blocks.capacity());
+        tables.extend(plan.blocks.iter().map(|block| block.0));
+        if let Some(n_layers) = self.exit_layers {
+            let started = Instant::now();
+            self.draft_early(plan, n_layers);
+            execution.drafting = started.elapsed();
+        }
         self.forward(plan);
         let vocab_size = self.decoder.spec().vocab_size;
-        let mut rows = self.scratch.logits.chunks_exact_mut(vocab_size);
+        let tokens = std::mem::take(&mut self.scratch.tokens);
+        let mut logits = std::mem::take(&mut self.scratch.logits);
+        let mut rest = &mut logits[..];
+        execution.n_candidates = self.n_candidates;
         for share in plan.sequences.iter().filter(|share| share.samples) {
-            let state =
-                self.states.get_mut(&share.id).expect("invariant: requests are added before plans");
-            let tokens = plan.tokens_of(share);
-            let drafts = &tokens[tokens.len() - share.n_drafts..];
-            // Its rows are taken whether they are looked at or not.
-            let rows = rows.by_ref().take(share.n_drafts + 1);
+            let (rows, others) = rest.split_at_mut((share.n_drafts + 1) * vocab_size);
+            rest = others;
+            if self.n_candidates > 0 {
+                for row in rows.chunks_exact(vocab_size) {
+                    let row = &row[..self.n_sampled];
+                    self.scratch.likely.tell(row, self.n_candidates, &mut execution.candidates);
+                }
+            }
             let n_before = (execution.step.sampled.len(), execution.logprobs.len());
-            let mut is_right = true;
-            for (i, row) in rows.enumerate() {
-                if !is_right {
-                    continue;
-                }
-                let logits = &mut row[..self.n_sampled];
-                // Ends at the first finite one; a checkpoint with NaN in it has none.
-                if !logits.iter().any(|logit| logit.is_finite()) {
-                    tracing::error!("no logit is a finite number: the weights seem to be damaged");
-                    execution.step.failed.push(share.id);
-                    execution.step.sampled.truncate(n_before.0);
-                    execution.logprobs.truncate(n_before.1);
-                    is_right = false;
-                    continue;
-                }
-                // What plain decoding would sample here; it goes on while the draft is just that.
-                let sampled = self.sampler.sample(state, logits, share.n_generated + i);
-                state.accepted(sampled.token);
-                execution.step.sampled.push((share.id, sampled.token));
-                match (sampled.logprobs, execution.logprobs.last_mut()) {
-                    (None, _) => {}
-                    (Some(logprobs), Some((id, all))) if *id == share.id => all.push(logprobs),
-                    (Some(logprobs), _) => execution.logprobs.push((share.id, vec![logprobs])),
-                }
-                is_right = drafts.get(i) == Some(&sampled.token);
+            let planned = plan.rows_of(share);
+            let planned = Rows { tokens: &tokens[share.tokens.clone()], ..planned };
+            if self.verify(share, planned, rows, execution) {
+                self.straighten(share);
+            } else {
+                execution.step.failed.push(share.id);
+                execution.step.sampled.truncate(n_before.0);
+                execution.logprobs.truncate(n_before.1);
             }
         }
+        (self.scratch.tokens, self.scratch.logits) = (tokens, logits);
         Ok(())
     }
 

@@ -91,6 +91,7 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
         memory: KvMemory::Blocks(N_BLOCKS),
         host_blocks: 0,
         sampled_vocab: None,
+        exit_layers: None,
     };
     let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
     let limits = EngineConfig::default();

@@ -5,7 +5,7 @@
 use pelton_base::{
     FinishReason, Request, RequestId, SamplingParams, ServiceParams, Slo, TokenId, Usage,
 };
-use pelton_engine::spec::{DraftModel, Proposer};
+use pelton_engine::spec::{DraftModel, Proposer, ProposerError, Row};
 use pelton_engine::{
     Engine, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, ExecutorError,
     KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken,
@@ -92,6 +92,8 @@ struct World {
     n_blocks: u32,
     n_host_blocks: u32,
     sampled_vocab: Option<usize>,
+    /// Whether drafts are trees.
+    branches: bool,
     config: EngineConfig,
 }
 
@@ -103,6 +105,7 @@ impl World {
             n_blocks: 400,
             n_host_blocks: 0,
             sampled_vocab: None,
+            branches: false,
             config: EngineConfig::default(),
         }
     }
@@ -180,14 +183,18 @@ fn start(files: &ModelFiles, compute: Compute, world: &World) -> (EngineHandle, 
         memory: KvMemory::Blocks(world.n_blocks),
         host_blocks: world.n_host_blocks,
         sampled_vocab: world.sampled_vocab,
+        exit_layers: world.config.spec.exit_layers,
     };
     let inner = ModelExecutor::new(decoder, config).expect("KV memory");
     let (hold, leave) = channel();
-    let proposer = match world.config.spec.method {
-        SpecMethod::Draft => Some(drafter(files, compute, world)),
-        method => method.proposer(),
-    };
-    (Engine::spawn_with(Held { inner, leave }, world.config.clone(), proposer), hold)
+    let mut proposers = world.config.spec.method.proposers();
+    if world.config.spec.method == SpecMethod::Draft {
+        proposers.push(drafter(files, compute, world));
+    }
+    if world.branches {
+        proposers = proposers.into_iter().map(|it| Box::new(Bushes(it)) as _).collect();
+    }
+    (Engine::spawn_with(Held { inner, leave }, world.config.clone(), proposers), hold)
 }
 
 /// What an engine counted, once it has nothing more to do.
@@ -197,6 +204,49 @@ fn stop(engine: EngineHandle) -> EngineMetrics {
     let metrics = engine.metrics();
     assert_eq!(metrics.n_free_blocks, metrics.n_blocks, "no block is lost");
     metrics
+}
+
+/// Beside each draft of another proposer, and before it, one that is probably wrong: what is right has
+/// to move.
+#[derive(Debug)]
+struct Bushes(Box<dyn Proposer>);
+
+impl Proposer for Bushes {
+    fn name(&self) -> &'static str {
+        "bushes"
+    }
+
+    fn add(&mut self, request: &Request) {
+        self.0.add(request);
+    }
+
+    fn look(&mut self, row: &Row<'_>, most: usize) -> (usize, usize) {
+        self.0.look(row, most)
+    }
+
+    fn propose(&mut self, rows: &mut [Row<'_>]) -> Result<(), ProposerError> {
+        self.0.propose(rows)?;
+        for row in rows {
+            let trunk = row.drafts.tokens().to_vec();
+            row.drafts.clear();
+            let mut parent = None;
+            for token in trunk {
+                let wrong = row.drafts.push(parent, TokenId((token.0 + 1) % VOCAB));
+                row.drafts.push(Some(wrong), token);
+                parent = Some(row.drafts.push(parent, token));
+            }
+            row.n_drafts = row.drafts.len();
+        }
+        Ok(())
+    }
+
+    fn branches(&self) -> bool {
+        true
+    }
+
+    fn finished(&mut self, id: RequestId) {
+        self.0.finished(id);
+    }
 }
 
 /// The answers to `requests`, submitted one after the other's end or all at once.
@@ -231,9 +281,16 @@ fn everything() -> EngineConfig {
             preemption: PreemptionMode::Swap,
             ..Default::default()
         },
-        spec: SpecConfig { method: SpecMethod::Suffix, max_drafts: 3, is_forced: true },
+        spec: SpecConfig { max_drafts: 3, ..forced(SpecMethod::Suffix).spec },
         ..Default::default()
     }
+}
+
+/// Drafts at every step, whatever they cost.
+fn forced(method: SpecMethod) -> EngineConfig {
+    let exit_layers = (method == SpecMethod::EarlyExit).then_some(1);
+    let spec = SpecConfig { method, max_drafts: 4, exit_layers, is_forced: true };
+    EngineConfig { spec, ..Default::default() }
 }
 
 fn law_holds_for(fixture: &str) {
@@ -276,17 +333,29 @@ fn law_holds_for(fixture: &str) {
         let uncached = EngineConfig { scheduling: uncached, ..Default::default() };
         together("without a cache", &World { config: uncached, ..plain.clone() });
 
-        let spec = SpecConfig { method: SpecMethod::Draft, max_drafts: 4, is_forced: true };
-        let drafting = EngineConfig { spec, ..Default::default() };
-        let metrics = together("drafted by itself", &World { config: drafting, ..plain.clone() });
+        let drafting = World { config: forced(SpecMethod::Draft), ..plain.clone() };
+        let metrics = together("drafted by itself", &drafting);
         let SpecStats { n_drafted, n_accepted, .. } = metrics.spec;
         // It knows nothing of the penalties that two of the requests have.
         assert!(n_accepted * 2 > n_drafted && n_drafted > 30, "{metrics:?}");
 
+        let metrics = together("drafted in trees", &World { branches: true, ..drafting });
+        let SpecStats { n_drafted, n_accepted, .. } = metrics.spec;
+        assert!(n_accepted * 6 > n_drafted && n_drafted > 90, "{metrics:?}");
+
+        let drafting = World { config: forced(SpecMethod::EarlyExit), ..plain.clone() };
+        let metrics = together("drafted by its first layer", &drafting);
+        assert!(metrics.spec.n_drafted > 30, "{metrics:?}");
+        // The whole model is right about itself, but for the penalties.
+        let mut whole = drafting.clone();
+        whole.config.spec.exit_layers = Some(2);
+        let metrics = together("drafted by all its layers", &whole);
+        let SpecStats { n_drafted, n_accepted, .. } = metrics.spec;
+        assert!(n_accepted * 2 > n_drafted && n_drafted > 30, "{metrics:?}");
+
         for method in [SpecMethod::Ngram, SpecMethod::Suffix] {
-            let spec = SpecConfig { method, max_drafts: 5, is_forced: true };
-            let drafting = EngineConfig { spec, ..Default::default() };
-            let metrics = together(method.name(), &World { config: drafting, ..plain.clone() });
+            let drafting = World { config: forced(method), ..plain.clone() };
+            let metrics = together(method.name(), &drafting);
             // A run of two tokens need not come again, a single one does.
             assert!(method == SpecMethod::Ngram || metrics.spec.n_drafted > 0, "{metrics:?}");
         }

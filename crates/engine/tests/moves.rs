@@ -31,6 +31,7 @@ impl World {
             memory: KvMemory::Blocks(12),
             host_blocks: 4,
             sampled_vocab: None,
+            exit_layers: None,
         };
         let mut executor = ModelExecutor::new(decoder, config).expect("memory");
         let kv = KvCapacity { n_blocks: 12, n_host_blocks: 4, block_size: BLOCK };
@@ -68,6 +69,7 @@ fn plan(id: u64, first_position: usize, tokens: &[TokenId], blocks: &[u32]) -> S
             first_position,
             blocks: 0..blocks.len(),
             samples: true,
+            parents: 0..0,
             n_drafts: 0,
             n_generated: (first_position + tokens.len()) - N_PROMPT,
         }],

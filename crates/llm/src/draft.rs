@@ -16,25 +16,36 @@ use crate::reference::ModelRef;
 /// Share of the available memory that its keys and values may take: an eighth.
 const KV_SHARE: u64 = 8;
 
-/// What drafts for a model with this tokenizer: what the method makes of itself, or the model that
+/// What drafts for a model with this tokenizer: what the method makes of itself, and the model that
 /// `options` name.
 ///
 /// # Errors
 ///
 /// Where the method needs a model and there is none, or the model has another vocabulary, or it
 /// cannot be loaded.
-pub(crate) fn proposer(
+pub(crate) fn proposers(
     options: &LlmOptions,
     target: &Tokenizer,
     context_tokens: usize,
     resolve: &mut dyn FnMut(&ModelRef) -> Result<pelton_model::ModelFiles, LlmError>,
-) -> Result<Option<Box<dyn Proposer>>, LlmError> {
+) -> Result<Vec<Box<dyn Proposer>>, LlmError> {
     let fail = |option, why: &str| Err(LlmError::Option { option, why: why.to_owned() });
-    let model = match (options.spec.method, &options.draft) {
-        (SpecMethod::Draft, Some(model)) => model,
+    let method = options.spec.method;
+    let mut proposers = method.proposers();
+    match (method, options.spec.exit_layers) {
+        (SpecMethod::EarlyExit, None) => {
+            return fail("spec", "`early-exit` needs the number of layers after which to draft");
+        }
+        (SpecMethod::EarlyExit, Some(_)) | (_, None) => {}
+        (_, Some(_)) => return fail("spec", "only `early-exit` drafts after some layers"),
+    }
+    let model = match (method, &options.draft) {
+        (SpecMethod::Draft | SpecMethod::Auto, Some(model)) => model,
         (SpecMethod::Draft, None) => return fail("spec", "`draft` needs a model that drafts"),
-        (_, Some(_)) => return fail("draft_model", "it drafts only where `spec` is `draft`"),
-        (method, None) => return Ok(method.proposer()),
+        (_, Some(_)) => {
+            return fail("draft_model", "it drafts only where `spec` is `draft` or `auto`");
+        }
+        (_, None) => return Ok(proposers),
     };
     let files = resolve(model)?;
     let tokenizer = match files.gguf() {
@@ -64,7 +75,8 @@ pub(crate) fn proposer(
     };
     let memory = KvMemory::Blocks(plan.n_blocks);
     let draft = DraftModel::new(decoder, block_size, memory, target.vocab_size())?;
-    Ok(Some(Box::new(draft)))
+    proposers.push(Box::new(draft));
+    Ok(proposers)
 }
 
 /// Refuses a draft model whose tokens mean something else.

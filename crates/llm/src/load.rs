@@ -210,6 +210,7 @@ impl Llm {
                 memory: KvMemory::Blocks(plan.n_blocks),
                 host_blocks,
                 sampled_vocab: Some(text.tokenizer.vocab_size()),
+                exit_layers: options.spec.exit_layers,
             },
         )?;
         let mut open = |model: &ModelRef| {
@@ -218,8 +219,9 @@ impl Llm {
             model.resolve(&mut fetched)?.open()
         };
         let context_tokens = plan.context_tokens;
-        let proposer = crate::draft::proposer(options, &text.tokenizer, context_tokens, &mut open)?;
-        let engine = Engine::spawn_with(executor, options.engine(context_tokens), proposer);
+        let proposers =
+            crate::draft::proposers(options, &text.tokenizer, context_tokens, &mut open)?;
+        let engine = Engine::spawn_with(executor, options.engine(context_tokens), proposers);
         let TextSide { tokenizer, template, sampling } = text;
         let share_prefixes = options.scheduling.share_prefixes;
         let parts = LlmParts { info, tokenizer, template, engine, eos, sampling, share_prefixes };

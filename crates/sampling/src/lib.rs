@@ -30,6 +30,7 @@
 //! al., ICLR 2020 (top-p); Nguyen et al., 2024 (min-p); Keskar et al., 2019 (repetition penalty).
 #![forbid(unsafe_code)]
 
+mod likely;
 mod logprobs;
 mod math;
 mod philox;
@@ -38,6 +39,7 @@ mod sampler;
 mod select;
 mod state;
 
+pub use likely::Likely;
 pub use logprobs::TokenLogprobs;
 pub use philox::{Philox, philox4x32_10};
 pub use processors::{LogitBias, LogitsProcessor, Penalties, RowContext};

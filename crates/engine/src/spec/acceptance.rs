@@ -1,11 +1,13 @@
 //! How likely drafts are right, as seen so far.
 //!
-//! For each place in a draft, the share of drafts that were accepted there among those whose places
-//! before it were. Old outcomes count less and less, and a few made-up ones stand in for those that a
-//! new sequence does not have yet.
+//! Of a chain, for each place, the share of drafts that were accepted there among those whose places
+//! before it were. Of a tree, for each draft in the order in which it was made, the share that was on the
+//! accepted path. Old outcomes count less and less, and a few made-up ones stand in for those that a new
+//! sequence does not have yet.
 
-/// Most places that are told apart; those beyond are like the last.
-pub const MOST_PLACES: usize = 16;
+/// Most places of a chain, and most drafts of a tree, that are told apart; those beyond are like the
+/// last.
+pub const MOST_PLACES: usize = 64;
 /// Each outcome weighs this much of the one after it.
 const FADING: f32 = 0.9;
 /// Weight of what is believed before anything was seen, in outcomes.
@@ -25,18 +27,27 @@ impl Default for Acceptance {
 }
 
 impl Acceptance {
-    /// Of `n_drafts` drafts the first `n_accepted` were right.
-    pub fn saw(&mut self, n_drafts: usize, n_accepted: usize) {
-        let n_judged = n_drafts.min(n_accepted + 1).min(MOST_PLACES);
-        for place in 0..n_judged {
-            let was_right = if place < n_accepted { 1.0 } else { 0.0 };
-            self.tried[place] = self.tried[place] * FADING + 1.0;
-            self.accepted[place] = self.accepted[place] * FADING + was_right;
+    /// Of a chain of `n_drafts` drafts the first `n_accepted` were right.
+    pub fn saw_chain(&mut self, n_drafts: usize, n_accepted: usize) {
+        for place in 0..n_drafts.min(n_accepted + 1).min(MOST_PLACES) {
+            self.judge(place, place < n_accepted);
         }
     }
 
-    /// Probability that the draft at `place` is right when those before it are; `prior` where nothing
-    /// was seen.
+    /// Of a tree of `n_drafts` drafts those that are `accepted` were right.
+    pub fn saw_tree(&mut self, n_drafts: usize, accepted: &[usize]) {
+        for place in 0..n_drafts.min(MOST_PLACES) {
+            self.judge(place, accepted.contains(&place));
+        }
+    }
+
+    fn judge(&mut self, place: usize, was_right: bool) {
+        self.tried[place] = self.tried[place] * FADING + 1.0;
+        self.accepted[place] = self.accepted[place] * FADING + f32::from(u8::from(was_right));
+    }
+
+    /// Probability that the draft at `place` is right, of a chain when those before it are; `prior`
+    /// where nothing was seen.
     pub fn at(&self, place: usize, prior: f32) -> f32 {
         let place = place.min(MOST_PLACES - 1);
         (self.accepted[place] + PRIOR_WEIGHT * prior) / (self.tried[place] + PRIOR_WEIGHT)
@@ -52,14 +63,25 @@ mod tests {
         let mut acceptance = Acceptance::default();
         assert_eq!(acceptance.at(0, 0.5), 0.5);
         for _ in 0..100 {
-            acceptance.saw(4, 2);
+            acceptance.saw_chain(4, 2);
         }
         assert!(acceptance.at(0, 0.5) > 0.9 && acceptance.at(1, 0.5) > 0.9);
         assert!(acceptance.at(2, 0.5) < 0.1);
         assert_eq!(acceptance.at(3, 0.5), 0.5, "never judged");
         for _ in 0..20 {
-            acceptance.saw(4, 4);
+            acceptance.saw_chain(4, 4);
         }
         assert!(acceptance.at(2, 0.5) > 0.8);
+    }
+
+    #[test]
+    fn drafts_of_a_tree_are_judged_one_by_one() {
+        let mut acceptance = Acceptance::default();
+        for _ in 0..100 {
+            acceptance.saw_tree(4, &[0, 3]);
+        }
+        assert!(acceptance.at(0, 0.5) > 0.9 && acceptance.at(3, 0.5) > 0.9);
+        assert!(acceptance.at(1, 0.5) < 0.1 && acceptance.at(2, 0.5) < 0.1);
+        acceptance.saw_tree(MOST_PLACES + 1, &[MOST_PLACES]);
     }
 }

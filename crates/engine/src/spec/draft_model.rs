@@ -201,7 +201,7 @@ where
             let mut next = Vec::new();
             for (share, draft) in shares.into_iter().zip(drafts) {
                 let row = &mut rows[share.row];
-                row.drafts.push(draft);
+                row.drafts.extend([draft]);
                 n_outputs[share.row] += 1;
                 if row.drafts.len() < row.n_drafts {
                     let first_position = share.first_position + share.tokens.len();

@@ -19,23 +19,23 @@ use pelton_sched::{StepCost, StepLoad};
 
 /// What may be verified for one sequence.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer {
+pub struct Offer<'a> {
     /// Position of the first draft: tokens that each attends to.
     pub position: usize,
-    /// Drafts at hand.
-    pub n_drafts: usize,
-    /// Probability that the draft at a place is right when those before it are, by place.
-    pub rates: [f32; super::acceptance::MOST_PLACES],
+    /// Probability of each draft, in the order in which they are made, that it and all that it follows
+    /// are right.
+    pub chances: &'a [f32],
+    /// Nanoseconds that making one takes.
+    pub draft_ns: f64,
 }
 
-/// Chooses how many drafts of each offer to verify beside `load`, and writes it to `lengths`; zero
-/// everywhere while nothing is priced. Making a draft takes `draft_ns`.
+/// Chooses how many drafts of each offer to verify beside `load`, a row for each of `n_rows`, and
+/// writes it to `lengths`; zero everywhere while nothing is priced.
 pub fn choose(
-    offers: &[Offer],
+    offers: &[Offer<'_>],
     load: &StepLoad,
     n_rows: usize,
     cost: &StepCost,
-    draft_ns: f64,
     lengths: &mut Vec<usize>,
 ) {
     lengths.clear();
@@ -46,25 +46,36 @@ pub fn choose(
     let mut expected = n_rows as f64;
     let mut time = cost.step_ns(load).max(1) as f64;
     // Of each sequence the next draft is the only one in question: the one after it is less likely.
-    let mut chances: Vec<f64> = offers.iter().map(|offer| chance(offer, 0, 1.0)).collect();
     loop {
-        let best = (0..offers.len())
-            .filter(|&i| lengths[i] < offers[i].n_drafts)
-            .map(|i| (chances[i] / (row_ns(cost, offers[i].position + lengths[i]) + draft_ns), i))
-            .max_by(|a, b| a.0.total_cmp(&b.0));
-        let Some((gain, i)) = best else { return };
+        let next = |i: usize| {
+            let chance = f64::from(*offers[i].chances.get(lengths[i])?);
+            let ns = row_ns(cost, offers[i].position + lengths[i]) + offers[i].draft_ns;
+            Some((chance / ns, chance, ns, i))
+        };
+        let best = (0..offers.len()).filter_map(next).max_by(|a, b| a.0.total_cmp(&b.0));
+        let Some((gain, chance, ns, i)) = best else { return };
         if gain <= expected / time {
             return;
         }
-        expected += chances[i];
-        time += row_ns(cost, offers[i].position + lengths[i]) + draft_ns;
+        expected += chance;
+        time += ns;
         lengths[i] += 1;
-        chances[i] = chance(&offers[i], lengths[i], chances[i]);
     }
 }
 
-fn chance(offer: &Offer, place: usize, before: f64) -> f64 {
-    before * f64::from(offer.rates[place.min(offer.rates.len() - 1)])
+/// Tokens per nanosecond that an offer would bring if its sequence were the only one of a step whose
+/// other rows take the rest of `load`: what offers for one sequence are compared by.
+pub fn worth(offer: &Offer<'_>, load: &StepLoad, n_rows: usize, cost: &StepCost) -> f64 {
+    let (mut expected, mut time) = (n_rows as f64, cost.step_ns(load).max(1) as f64);
+    for (i, &chance) in offer.chances.iter().enumerate() {
+        let ns = row_ns(cost, offer.position + i) + offer.draft_ns;
+        if f64::from(chance) / ns <= expected / time {
+            break;
+        }
+        expected += f64::from(chance);
+        time += ns;
+    }
+    expected / time
 }
 
 /// Nanoseconds of one more row at `position`.
@@ -79,17 +90,19 @@ fn row_ns(cost: &StepCost, position: usize) -> f64 {
 mod tests {
     use super::*;
 
-    fn offer(n_drafts: usize, rate: f32) -> Offer {
-        Offer { position: 100, n_drafts, rates: [rate; super::super::acceptance::MOST_PLACES] }
+    fn chain(n_drafts: i32, rate: f32) -> Vec<f32> {
+        (1..=n_drafts).map(|i| rate.powi(i)).collect()
     }
 
-    fn lengths(offers: &[Offer], cost: &StepCost) -> Vec<usize> {
+    fn lengths(chains: &[Vec<f32>], cost: &StepCost) -> Vec<usize> {
+        let offer = |chances| Offer { position: 100, chances, draft_ns: 0.0 };
+        let offers: Vec<Offer<'_>> = chains.iter().map(|chain| offer(&chain[..])).collect();
         let mut load = StepLoad::default();
-        for offer in offers {
+        for offer in &offers {
             load.add_rows(offer.position, 1, 1);
         }
         let mut lengths = Vec::new();
-        choose(offers, &load, offers.len(), cost, 0.0, &mut lengths);
+        choose(&offers, &load, offers.len(), cost, &mut lengths);
         lengths
     }
 
@@ -104,7 +117,7 @@ mod tests {
     #[test]
     fn the_choice_is_the_best_of_all_choices() {
         for rate in [0.05, 0.3, 0.5, 0.8, 0.95] {
-            let chosen = lengths(&[offer(10, rate)], &COST)[0];
+            let chosen = lengths(&[chain(10, rate)], &COST)[0];
             // Tokens per nanosecond of each length, by the formula for expected tokens.
             let speed = |k: usize| {
                 let expected: f64 = (0..=k).map(|i| f64::from(rate).powi(i as i32)).sum();
@@ -117,11 +130,11 @@ mod tests {
 
     #[test]
     fn a_full_batch_drafts_less_and_where_it_pays_most() {
-        let alone = lengths(&[offer(10, 0.7)], &COST)[0];
-        let crowd = lengths(&[offer(10, 0.7); 64], &COST);
+        let alone = lengths(&[chain(10, 0.7)], &COST)[0];
+        let crowd = lengths(&vec![chain(10, 0.7); 64], &COST);
         assert!(crowd.iter().all(|&n| n < alone), "{crowd:?} against {alone}");
-        let mixed = lengths(&[offer(10, 0.9), offer(10, 0.1)], &COST);
+        let mixed = lengths(&[chain(10, 0.9), chain(10, 0.1)], &COST);
         assert!(mixed[0] > mixed[1], "{mixed:?}");
-        assert_eq!(lengths(&[offer(10, 0.99)], &StepCost::default()), [0], "nothing is priced");
+        assert_eq!(lengths(&[chain(10, 0.99)], &StepCost::default()), [0], "nothing is priced");
     }
 }

@@ -4,10 +4,11 @@
 //!
 //! ```text
 //! generating rows ─▶ Proposer::look     how many drafts there could be, and how long the match is
-//!                 ─▶ lengths::choose    how many of them are worth their price
-//!                 ─▶ Proposer::propose  the drafts
+//!                 ─▶ lengths::choose    whose drafts, and how many, are worth their price
+//!                 ─▶ Proposer::propose  the drafts: a chain, or a tree
 //!                 ─▶ Scheduler          verifies them in the next plan, next to everything else
-//! sampled tokens  ─▶ Acceptance         which places of the drafts were right
+//! sampled tokens  ─▶ Acceptance         which of the drafts were right
+//! likely tokens   ─▶ Proposer::observe  what the model would have said after each draft
 //! ```
 //!
 //! **Exact.** A verified row samples each of its places with the processors, the parameters and the
@@ -24,18 +25,26 @@
 
 pub mod acceptance;
 mod draft_model;
+mod early_exit;
 pub mod lengths;
+mod method;
 mod ngram;
 mod session;
 mod speculation;
 pub mod suffix;
 
 pub use draft_model::DraftModel;
+pub use early_exit::EarlyExit;
+pub use method::{SpecConfig, SpecMethod};
 pub use ngram::Ngram;
 pub use session::Suffix;
-pub use speculation::{SpecConfig, SpecMethod, SpecStats, Speculation};
+pub use speculation::{SpecStats, Speculation};
 
 use pelton_base::{Request, RequestId, TokenId};
+use pelton_sched::{DraftTree, Rows};
+
+/// In place of a draft that the executor makes; no model has this token.
+pub const BLANK: TokenId = TokenId(u32::MAX);
 
 /// One request that generates, as a proposer sees it.
 #[derive(Debug)]
@@ -48,8 +57,32 @@ pub struct Row<'a> {
     pub n_prompt: usize,
     /// How many drafts are wanted.
     pub n_drafts: usize,
-    /// Where they go.
-    pub drafts: &'a mut Vec<TokenId>,
+    /// Where they go, the likeliest first.
+    pub drafts: &'a mut DraftTree,
+}
+
+/// What came of one request's share of a step.
+#[derive(Debug)]
+pub struct Seen<'a> {
+    /// Which.
+    pub id: RequestId,
+    /// The last known token, then the drafts.
+    pub rows: Rows<'a>,
+    /// The rows of drafts that were right, a path from row 0.
+    pub accepted: &'a [usize],
+    /// New tokens: one more than accepted drafts.
+    pub sampled: &'a [TokenId],
+    candidates: &'a [TokenId],
+    n_candidates: usize,
+}
+
+impl Seen<'_> {
+    /// The likeliest tokens after a row by the model alone, the likeliest first: as many as anybody
+    /// wants to see ([`Proposer::n_candidates`]), or none where the executor does not tell.
+    pub fn likely_after(&self, row: usize) -> &[TokenId] {
+        let end = (row + 1) * self.n_candidates;
+        self.candidates.get(end - self.n_candidates..end).unwrap_or(&[])
+    }
 }
 
 /// Guesses what follows.
@@ -72,6 +105,24 @@ pub trait Proposer: Send + std::fmt::Debug {
     ///
     /// Decoding goes on without drafts.
     fn propose(&mut self, rows: &mut [Row<'_>]) -> Result<(), ProposerError>;
+
+    /// Whether its drafts branch: each is then judged by itself, not by its place.
+    fn branches(&self) -> bool {
+        false
+    }
+
+    /// Whether its drafts are blank ([`BLANK`]): the executor fills them in when it verifies them.
+    fn is_late(&self) -> bool {
+        false
+    }
+
+    /// How many of the likeliest tokens it wants to see after each row.
+    fn n_candidates(&self) -> usize {
+        0
+    }
+
+    /// Sees what came of a share of a step, whoever made its drafts.
+    fn observe(&mut self, _seen: &Seen<'_>) {}
 
     /// Forgets a request.
     fn finished(&mut self, id: RequestId);
@@ -113,11 +164,11 @@ mod tests {
         most: usize,
     ) -> Vec<u32> {
         let tokens: Vec<TokenId> = tokens.iter().copied().map(TokenId).collect();
-        let mut drafts = Vec::new();
+        let mut drafts = DraftTree::default();
         let mut row = Row { id, tokens: &tokens, n_prompt, n_drafts: 0, drafts: &mut drafts };
         (row.n_drafts, _) = proposer.look(&row, most);
         proposer.propose(&mut [row]).expect("no failure");
-        drafts.iter().map(|token| token.0).collect()
+        drafts.tokens().iter().map(|token| token.0).collect()
     }
 
     /// What a fresh request with these tokens would be offered.

@@ -20,6 +20,7 @@ struct Session {
 #[derive(Debug, Default)]
 pub struct Suffix {
     sessions: HashMap<RequestId, Session>,
+    copied: Vec<TokenId>,
 }
 
 impl Session {
@@ -65,14 +66,13 @@ impl Proposer for Suffix {
             let Some(session) = self.sessions.get(&row.id) else { continue };
             if session.starts_prediction(row) {
                 let rest = &session.automaton.tokens()[1..session.n_before - 1];
-                row.drafts.extend(rest.iter().take(row.n_drafts));
+                row.drafts.extend(rest.iter().take(row.n_drafts).copied());
                 continue;
             }
-            session.automaton.propose(row.n_drafts, row.drafts);
+            self.copied.clear();
+            session.automaton.propose(row.n_drafts, &mut self.copied);
             // A copy does not go on beyond the prediction.
-            if let Some(end) = row.drafts.iter().position(|&token| token == BORDER) {
-                row.drafts.truncate(end);
-            }
+            row.drafts.extend(self.copied.iter().copied().take_while(|&token| token != BORDER));
         }
         Ok(())
     }

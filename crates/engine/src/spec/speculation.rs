@@ -1,14 +1,16 @@
 //! From rows that generate to drafts, and from outcomes to better guesses.
 
-use super::acceptance::{Acceptance, MOST_PLACES};
+use super::acceptance::Acceptance;
 use super::lengths::{self, Offer};
-use super::{Ngram, Proposer, Row, Suffix};
-use pelton_base::{Request, RequestId};
-use pelton_sched::{Generating, Scheduler, SchedulerOutput, StepCost, StepLoad, StepOutput};
+use super::{Proposer, Row, Seen, SpecConfig};
+use crate::Execution;
+use pelton_base::{Request, RequestId, TokenId};
+use pelton_sched::{Generating, Rows, Scheduler, SchedulerOutput, StepCost, StepLoad};
 use std::collections::HashMap;
-use std::time::Instant;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
-/// What is believed of a draft before anything was seen.
+/// What is believed of the first draft of a proposer before anything was seen.
 const PRIOR: f32 = 0.5;
 /// Matches of 1, 2 to 3, 4 to 7, ... tokens are judged apart.
 const N_SURE: usize = 6;
@@ -16,61 +18,8 @@ const N_SURE: usize = 6;
 const PROBE_AFTER: u32 = 64;
 /// Failures after which a proposer is let be.
 const MOST_FAILURES: u32 = 3;
-
-/// How drafts are made.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum SpecMethod {
-    /// Not at all.
-    #[default]
-    Off,
-    /// From runs of tokens that occurred before in the prompt or the answer.
-    Ngram,
-    /// From the longest match in prompt, answer and prediction.
-    Suffix,
-    /// By a smaller model.
-    Draft,
-}
-
-impl SpecMethod {
-    /// Every method.
-    pub const ALL: &[Self] = &[Self::Off, Self::Ngram, Self::Suffix, Self::Draft];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Ngram => "ngram",
-            Self::Suffix => "suffix",
-            Self::Draft => "draft",
-        }
-    }
-
-    /// The proposer of a method that needs nothing but what requests say.
-    pub fn proposer(self) -> Option<Box<dyn Proposer>> {
-        match self {
-            Self::Ngram => Some(Box::new(Ngram::default())),
-            Self::Suffix => Some(Box::new(Suffix::default())),
-            Self::Off | Self::Draft => None,
-        }
-    }
-}
-
-/// Whether and how an engine speculates.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct SpecConfig {
-    /// How drafts are made; [`SpecMethod::Draft`] needs a model besides.
-    pub method: SpecMethod,
-    /// Most drafts of one request in one step.
-    pub max_drafts: usize,
-    /// Whether every draft that can be made is verified, whatever it costs; for measurements.
-    pub is_forced: bool,
-}
-
-impl Default for SpecConfig {
-    fn default() -> Self {
-        Self { method: SpecMethod::Off, max_drafts: 8, is_forced: false }
-    }
-}
+/// Places that the figures tell apart.
+const COUNTED_PLACES: usize = 16;
 
 /// What speculation did, as sums.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -79,51 +28,122 @@ pub struct SpecStats {
     pub n_drafted: u64,
     /// Those that were right.
     pub n_accepted: u64,
-    /// Drafts verified, by place.
-    pub drafted_at: [u64; MOST_PLACES],
-    /// Those that were right, by place.
-    pub accepted_at: [u64; MOST_PLACES],
+    /// Drafts verified, by how many are before them on their path.
+    pub drafted_at: [u64; COUNTED_PLACES],
+    /// Those that were right, likewise.
+    pub accepted_at: [u64; COUNTED_PLACES],
     /// Steps of single sequences that had drafts.
     pub n_verified_rows: u64,
     /// Time spent making drafts, in nanoseconds.
     pub draft_ns: u64,
-    /// Failures of the proposer.
+    /// Failures of proposers.
     pub n_failures: u64,
 }
 
-/// One proposer, and what is known of how well it guesses.
+/// Proposers, and what is known of how well each guesses.
 #[derive(Debug)]
 pub struct Speculation {
-    proposer: Box<dyn Proposer>,
+    guessers: Vec<Guesser>,
     config: SpecConfig,
-    /// By how sure the proposer was, over all requests.
-    experience: [Acceptance; N_SURE],
-    sequences: HashMap<RequestId, Acceptance>,
-    /// How sure it was of the drafts that are being verified.
-    asked: HashMap<RequestId, usize>,
-    offers: Vec<Offer>,
+    /// Who drafted for whom in the plan that is being carried out.
+    asked: HashMap<RequestId, Asked>,
+    offers: Vec<Looked>,
+    /// Of all offers, one after the other.
+    chances: Vec<f32>,
     lengths: Vec<usize>,
-    /// Mean time of a draft, in nanoseconds.
-    draft_ns: f64,
     n_steps_without: u32,
-    n_failures_in_a_row: u32,
+    /// Drafts before each row, accepted rows and new tokens of one share.
+    depths: Vec<usize>,
+    accepted: Vec<usize>,
+    sampled: Vec<TokenId>,
     stats: SpecStats,
 }
 
+/// One proposer.
+#[derive(Debug)]
+struct Guesser {
+    proposer: Box<dyn Proposer>,
+    /// By how sure it was, over all requests.
+    experience: [Acceptance; N_SURE],
+    sequences: HashMap<RequestId, Acceptance>,
+    /// Mean time of a draft, in nanoseconds.
+    draft_ns: f64,
+    n_failures_in_a_row: u32,
+}
+
+/// Whose drafts are being verified.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    guesser: usize,
+    /// The class of how sure it was.
+    sure: usize,
+}
+
+/// The best offer for a row.
+#[derive(Debug)]
+struct Looked {
+    position: usize,
+    asked: Asked,
+    /// Which of all chances are its own.
+    chances: Range<usize>,
+    draft_ns: f64,
+}
+
+impl Guesser {
+    fn gave_up(&self) -> bool {
+        self.n_failures_in_a_row >= MOST_FAILURES
+    }
+
+    /// Probability of each of `n_drafts` drafts that it and all that it follows are right.
+    fn chances(&self, id: RequestId, sure: usize, n_drafts: usize, chances: &mut Vec<f32>) {
+        let own = self.sequences.get(&id).copied().unwrap_or_default();
+        let branches = self.proposer.branches();
+        let mut path = 1.0;
+        for place in 0..n_drafts {
+            // In a tree the later ones are there in case the earlier ones are wrong.
+            let prior = if branches { PRIOR / (place + 1) as f32 } else { PRIOR };
+            let rate = own.at(place, self.experience[sure].at(place, prior));
+            path *= rate;
+            chances.push(if branches { rate } else { path });
+        }
+    }
+
+    fn made(&mut self, n_drafts: usize, elapsed: Duration) {
+        if n_drafts > 0 {
+            let each = elapsed.as_nanos() as f64 / n_drafts as f64;
+            self.draft_ns += 0.1 * (each - self.draft_ns);
+        }
+    }
+}
+
+impl Looked {
+    fn offer<'a>(&self, chances: &'a [f32]) -> Offer<'a> {
+        let chances = &chances[self.chances.clone()];
+        Offer { position: self.position, chances, draft_ns: self.draft_ns }
+    }
+}
+
 impl Speculation {
-    /// Speculates with `proposer`.
-    pub fn new(proposer: Box<dyn Proposer>, config: SpecConfig) -> Self {
-        Self {
+    /// Speculates with whichever of the proposers promises most.
+    pub fn new(proposers: Vec<Box<dyn Proposer>>, config: SpecConfig) -> Self {
+        let guesser = |proposer| Guesser {
             proposer,
-            config,
             experience: Default::default(),
             sequences: HashMap::new(),
+            draft_ns: 0.0,
+            n_failures_in_a_row: 0,
+        };
+        Self {
+            guessers: proposers.into_iter().map(guesser).collect(),
+            config,
             asked: HashMap::new(),
             offers: Vec::new(),
+            chances: Vec::new(),
             lengths: Vec::new(),
-            draft_ns: 0.0,
             n_steps_without: 0,
-            n_failures_in_a_row: 0,
+            depths: Vec::new(),
+            accepted: Vec::new(),
+            sampled: Vec::new(),
             stats: SpecStats::default(),
         }
     }
@@ -133,90 +153,130 @@ impl Speculation {
         self.stats
     }
 
+    /// How many of the likeliest tokens after each row somebody wants to see.
+    pub fn n_candidates(&self) -> usize {
+        self.guessers.iter().map(|guesser| guesser.proposer.n_candidates()).max().unwrap_or(0)
+    }
+
     /// Meets a request.
     pub fn add(&mut self, request: &Request) {
-        self.sequences.insert(request.id, Acceptance::default());
-        self.proposer.add(request);
+        for guesser in &mut self.guessers {
+            guesser.sequences.insert(request.id, Acceptance::default());
+            guesser.proposer.add(request);
+        }
     }
 
     /// Forgets a request.
     pub fn finished(&mut self, id: RequestId) {
-        self.sequences.remove(&id);
         self.asked.remove(&id);
-        self.proposer.finished(id);
+        for guesser in &mut self.guessers {
+            guesser.sequences.remove(&id);
+            guesser.proposer.finished(id);
+        }
     }
 
     /// Gives drafts to those that generate, as far as they are worth it.
     pub fn draft(&mut self, scheduler: &mut Scheduler, cost: &StepCost) {
         self.asked.clear();
-        if self.n_failures_in_a_row >= MOST_FAILURES {
+        if self.guessers.iter().all(Guesser::gave_up) {
             return;
         }
         let mut generating: Vec<Generating<'_>> = scheduler.generating().collect();
         if generating.is_empty() {
             return;
         }
-        let load = self.look(&mut generating);
+        let load = self.look(&mut generating, cost);
         self.choose(&load, generating.len(), cost);
-        let wanted = generating.iter_mut().zip(&self.lengths).filter(|(_, n)| **n > 0);
-        let mut rows: Vec<Row<'_>> = wanted.map(|(row, &n_drafts)| as_row(row, n_drafts)).collect();
-        if rows.is_empty() {
-            return;
+        for idx in 0..self.guessers.len() {
+            let wanted = generating.iter_mut().zip(self.offers.iter().zip(&self.lengths));
+            let wanted = wanted.filter(|(_, (offer, n))| offer.asked.guesser == idx && **n > 0);
+            let (mut rows, mut asked) = (Vec::new(), Vec::new());
+            for (row, (offer, &n_drafts)) in wanted {
+                asked.push((row.id, offer.asked));
+                rows.push(as_row(row, n_drafts));
+            }
+            if !rows.is_empty() {
+                self.asked.extend(asked);
+                self.propose(idx, &mut rows);
+            }
         }
+    }
+
+    fn propose(&mut self, idx: usize, rows: &mut [Row<'_>]) {
+        let guesser = &mut self.guessers[idx];
         let started = Instant::now();
-        if let Err(error) = self.proposer.propose(&mut rows) {
+        if let Err(error) = guesser.proposer.propose(rows) {
             self.stats.n_failures += 1;
-            self.n_failures_in_a_row += 1;
-            let gives_up = self.n_failures_in_a_row == MOST_FAILURES;
+            guesser.n_failures_in_a_row += 1;
+            let gives_up = guesser.gave_up();
             tracing::warn!(%error, gives_up, "decoding goes on without drafts");
             rows.iter_mut().for_each(|row| row.drafts.clear());
             return;
         }
-        self.n_failures_in_a_row = 0;
-        let elapsed = started.elapsed().as_nanos() as u64;
+        guesser.n_failures_in_a_row = 0;
+        let elapsed = started.elapsed();
         let mut n_drafts = 0;
-        for row in &mut rows {
+        for row in rows {
             row.drafts.truncate(row.n_drafts);
             n_drafts += row.drafts.len();
         }
-        self.stats.draft_ns += elapsed;
-        if n_drafts > 0 {
-            let each = elapsed as f64 / n_drafts as f64;
-            self.draft_ns += 0.1 * (each - self.draft_ns);
-        }
+        self.stats.draft_ns += elapsed.as_nanos() as u64;
+        guesser.made(n_drafts, elapsed);
     }
 
-    /// Asks the proposer about every row; what the plain step would hold.
-    fn look(&mut self, generating: &mut [Generating<'_>]) -> StepLoad {
+    /// Asks every proposer about every row, and keeps the best offer for each; what the plain step
+    /// would hold.
+    fn look(&mut self, generating: &mut [Generating<'_>], cost: &StepCost) -> StepLoad {
         let mut load = StepLoad::default();
+        for row in &*generating {
+            load.add_rows(row.tokens.len() - 1, 1, 1);
+        }
+        let n_rows = generating.len();
         self.offers.clear();
+        self.chances.clear();
         for row in generating {
-            let position = row.tokens.len() - 1;
-            load.add_rows(position, 1, 1);
             let most = self.config.max_drafts.min(row.most_drafts);
-            let (n_drafts, n_matched) = self.proposer.look(&as_row(row, 0), most);
-            let sure = sure(n_matched);
-            let own = self.sequences.get(&row.id).copied().unwrap_or_default();
-            let rate = |place| own.at(place, self.experience[sure].at(place, PRIOR));
-            self.asked.insert(row.id, sure);
-            let rates = std::array::from_fn(rate);
-            self.offers.push(Offer { position: position + 1, n_drafts: n_drafts.min(most), rates });
+            let position = row.tokens.len();
+            let nobody = Asked { guesser: usize::MAX, sure: 0 };
+            let mut best = Looked { position, asked: nobody, chances: 0..0, draft_ns: 0.0 };
+            let mut most_worth = 0.0;
+            for (idx, guesser) in self.guessers.iter_mut().enumerate() {
+                let (n_drafts, n_matched) = guesser.proposer.look(&as_row(row, 0), most);
+                if n_drafts == 0 || guesser.gave_up() {
+                    continue;
+                }
+                let (sure, start) = (sure(n_matched), self.chances.len());
+                guesser.chances(row.id, sure, n_drafts.min(most), &mut self.chances);
+                let chances = start..self.chances.len();
+                let (asked, draft_ns) = (Asked { guesser: idx, sure }, guesser.draft_ns);
+                let looked = Looked { position, asked, chances, draft_ns };
+                let offer = looked.offer(&self.chances);
+                let worth = match cost.is_known() {
+                    true => lengths::worth(&offer, &load, n_rows, cost),
+                    false => offer.chances.iter().copied().map(f64::from).sum(),
+                };
+                if worth > most_worth {
+                    (best, most_worth) = (looked, worth);
+                }
+            }
+            self.offers.push(best);
         }
         load
     }
 
     fn choose(&mut self, load: &StepLoad, n_rows: usize, cost: &StepCost) {
-        let Self { offers, lengths, .. } = self;
+        let Self { offers, lengths, chances, .. } = self;
         if self.config.is_forced {
             lengths.clear();
-            lengths.extend(offers.iter().map(|offer| offer.n_drafts));
+            lengths.extend(offers.iter().map(|offer| offer.chances.len()));
             return;
         }
-        lengths::choose(offers, load, n_rows, cost, self.draft_ns, lengths);
+        let all: Vec<Offer<'_>> = offers.iter().map(|looked| looked.offer(chances)).collect();
+        lengths::choose(&all, load, n_rows, cost, lengths);
         let is_plain = lengths.iter().all(|&n| n == 0);
         self.n_steps_without = if is_plain { self.n_steps_without + 1 } else { 0 };
         let is_time = is_plain && cost.is_known() && self.n_steps_without >= PROBE_AFTER;
-        let any = offers.iter().position(|offer| offer.n_drafts > 0);
+        let any = all.iter().position(|offer| !offer.chances.is_empty());
         if let Some(i) = any.filter(|_| is_time) {
             lengths[i] = 1;
             self.n_steps_without = 0;
@@ -224,31 +284,87 @@ impl Speculation {
     }
 
     /// Learns from what came of a plan.
-    pub fn learn(&mut self, plan: &SchedulerOutput, step: &StepOutput) {
-        let mut sampled = step.sampled.iter().peekable();
+    pub fn learn(&mut self, plan: &SchedulerOutput, execution: &Execution) {
+        self.count_late_drafts(plan, execution.drafting);
+        let (mut sampled, mut candidates) =
+            (&execution.step.sampled[..], &execution.candidates[..]);
         for share in plan.sequences.iter().filter(|share| share.samples) {
-            let mut n_sampled = 0;
-            while sampled.next_if(|(id, _)| *id == share.id).is_some() {
-                n_sampled += 1;
-            }
-            if share.n_drafts == 0 || n_sampled == 0 {
-                continue;
-            }
-            let n_accepted = n_sampled - 1;
-            if let Some(own) = self.sequences.get_mut(&share.id) {
-                own.saw(share.n_drafts, n_accepted);
-            }
-            if let Some(&sure) = self.asked.get(&share.id) {
-                self.experience[sure].saw(share.n_drafts, n_accepted);
-            }
-            self.stats.n_verified_rows += 1;
-            self.stats.n_drafted += share.n_drafts as u64;
-            self.stats.n_accepted += n_accepted as u64;
-            for place in 0..share.n_drafts.min(MOST_PLACES) {
-                self.stats.drafted_at[place] += 1;
-                self.stats.accepted_at[place] += u64::from(place < n_accepted);
+            let n_sampled = sampled.iter().take_while(|(id, _)| *id == share.id).count();
+            let (own, rest) = sampled.split_at(n_sampled);
+            sampled = rest;
+            let n_likely = (share.n_drafts + 1) * execution.n_candidates;
+            let (likely, rest) = candidates.split_at(n_likely.min(candidates.len()));
+            candidates = rest;
+            let all = plan.rows_of(share);
+            let rows = Rows { tokens: &all.tokens[all.tokens.len() - 1 - share.n_drafts..], ..all };
+            self.sampled.clear();
+            self.sampled.extend(own.iter().map(|(_, token)| *token));
+            if n_sampled > 0 {
+                self.learn_of(share.id, rows, likely, execution.n_candidates);
             }
         }
+    }
+
+    /// Learns from one share; `self.sampled` are its new tokens.
+    fn learn_of(
+        &mut self,
+        id: RequestId,
+        rows: Rows<'_>,
+        candidates: &[TokenId],
+        n_candidates: usize,
+    ) {
+        let n_drafts = rows.tokens.len() - 1;
+        self.accepted.clear();
+        let mut row = 0;
+        for &token in &self.sampled[..self.sampled.len() - 1] {
+            // A late draft is known to be right by what was sampled after it, and is in a chain.
+            row = rows.draft_after(row, token).unwrap_or(row + 1);
+            self.accepted.push(row);
+        }
+        let accepted = &self.accepted[..];
+        if let (Some(asked), true) = (self.asked.get(&id), n_drafts > 0) {
+            let Guesser { proposer, experience, sequences, .. } = &mut self.guessers[asked.guesser];
+            let judges = [sequences.get_mut(&id), Some(&mut experience[asked.sure])];
+            for acceptance in judges.into_iter().flatten() {
+                match proposer.branches() {
+                    false => acceptance.saw_chain(n_drafts, accepted.len()),
+                    true => acceptance.saw_tree(n_drafts, accepted),
+                }
+            }
+            self.depths.clear();
+            self.depths.push(0);
+            for row in 1..=n_drafts {
+                let parent = rows.parents.map_or(row - 1, |parents| parents[row] as usize);
+                self.depths.push(self.depths[parent] + 1);
+            }
+            let stats = &mut self.stats;
+            stats.n_verified_rows += 1;
+            stats.n_drafted += n_drafts as u64;
+            stats.n_accepted += accepted.len() as u64;
+            for &depth in self.depths[1..].iter().filter(|depth| **depth <= COUNTED_PLACES) {
+                stats.drafted_at[depth - 1] += 1;
+            }
+            for place in 0..accepted.len().min(COUNTED_PLACES) {
+                stats.accepted_at[place] += 1;
+            }
+        }
+        let sampled = &self.sampled[..];
+        let seen = Seen { id, rows, accepted, sampled, candidates, n_candidates };
+        for guesser in &mut self.guessers {
+            guesser.proposer.observe(&seen);
+        }
+    }
+
+    /// The executor took `elapsed` to make the drafts that it makes itself.
+    fn count_late_drafts(&mut self, plan: &SchedulerOutput, elapsed: Duration) {
+        let Some(late) = self.guessers.iter().position(|guesser| guesser.proposer.is_late()) else {
+            return;
+        };
+        let is_late = |id| self.asked.get(id).is_some_and(|asked| asked.guesser == late);
+        let shares = plan.sequences.iter().filter(|share| is_late(&share.id));
+        let n_drafts = shares.map(|share| share.n_drafts).sum();
+        self.guessers[late].made(n_drafts, elapsed);
+        self.stats.draft_ns += elapsed.as_nanos() as u64;
     }
 }
 

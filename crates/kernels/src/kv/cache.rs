@@ -167,5 +167,4 @@ impl KvCache {
     pub(super) fn bytes(&self) -> &[u8] {
         self.buffer.bytes()
     }
-
 }

@@ -72,6 +72,7 @@ impl Subject {
                 memory: KvMemory::Blocks(n_blocks),
                 host_blocks: 0,
                 sampled_vocab: None,
+                exit_layers: None,
             },
         )?;
         let executor = Arc::new(Mutex::new(executor));
