@@ -3,11 +3,13 @@
 //! This crate holds words, not behaviour: nothing here computes. Every floor above may use it.
 #![forbid(unsafe_code)]
 
+mod constraint;
 pub mod limits;
 mod request;
 mod sampling;
 mod service;
 
+pub use constraint::{Constraint, Rule, RuleState, TokenSet};
 pub use request::{FinishReason, Request, RequestId, TokenId, Usage};
 pub use sampling::{ParamError, SamplingParams};
 pub use service::{Namespace, ServiceParams, Slo, TenantId};

@@ -1,6 +1,6 @@
 //! What is asked of the engine, and how an answer ends.
 
-use crate::{SamplingParams, ServiceParams};
+use crate::{Constraint, SamplingParams, ServiceParams};
 
 /// Index of one token in a model's vocabulary.
 #[derive(
@@ -57,6 +57,8 @@ pub struct Request {
     pub service: ServiceParams,
     /// A guess at the answer, for drafts; it changes how fast the answer comes and nothing else.
     pub prediction: Vec<TokenId>,
+    /// What the answer must look like.
+    pub constraint: Option<Constraint>,
 }
 
 /// Why an answer ended.

@@ -1,7 +1,7 @@
 //! What an engine is told at the start, and what it is asked.
 
 use crate::{ControllerConfig, KvCapacity, SpecConfig};
-use pelton_base::{SamplingParams, ServiceParams, Slo, TokenId, limits};
+use pelton_base::{Constraint, SamplingParams, ServiceParams, Slo, TokenId, limits};
 use pelton_sched::{
     Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, SchedulerConfig,
     StepCost, TenantConfig,
@@ -157,4 +157,6 @@ pub struct NewRequest {
     pub service: ServiceParams,
     /// A guess at the answer, for drafts; it changes how fast the answer comes and nothing else.
     pub prediction: Vec<TokenId>,
+    /// What the answer must look like.
+    pub constraint: Option<Constraint>,
 }

@@ -82,8 +82,16 @@ impl Shared {
         events: mpsc::UnboundedSender<TokenEvent>,
         at: Tick,
     ) -> Result<RequestId, SubmitError> {
-        let NewRequest { prompt, sampling, choice, max_tokens, stop_tokens, service, prediction } =
-            request;
+        let NewRequest {
+            prompt,
+            sampling,
+            choice,
+            max_tokens,
+            stop_tokens,
+            service,
+            prediction,
+            constraint,
+        } = request;
         let mut state = self.lock();
         if state.has_stopped || state.mail.shutdown.is_some() {
             return Err(SubmitError::Stopped);
@@ -99,8 +107,17 @@ impl Shared {
         state.outlook.add(prompt.len(), &service, &self.config);
         let id = RequestId(state.next_id);
         state.next_id += 1;
-        let request =
-            Request { id, prompt, sampling, choice, max_tokens, stop_tokens, service, prediction };
+        let request = Request {
+            id,
+            prompt,
+            sampling,
+            choice,
+            max_tokens,
+            stop_tokens,
+            service,
+            prediction,
+            constraint,
+        };
         state.mail.submissions.push(Submission { request, events, at });
         self.bell.notify_one();
         Ok(id)

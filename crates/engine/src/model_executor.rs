@@ -4,7 +4,7 @@ use crate::spec::BLANK;
 use crate::{Execution, Executor, ExecutorError, KvCapacity};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, SwapStore};
-use pelton_sampling::{Likely, Sampler, SamplerState};
+use pelton_sampling::{Likely, Masked, Sampler, SamplerState};
 use pelton_sched::{Rows, ScheduledSequence, SchedulerOutput};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -172,12 +172,15 @@ impl<B: Backend> ModelExecutor<B> {
         let is_blank = |share: &&ScheduledSequence| {
             share.n_drafts > 0 && plan.tokens[share.tokens.end - 1] == BLANK
         };
+        let shares = plan.sequences.iter().filter(is_blank);
+        let fork = |share: &'_ ScheduledSequence| states.get(&share.id).expect(ADDED).fork();
+        let mut all: Vec<_> = shares.map(|share| (share, fork(share))).collect();
         for place in 0.. {
-            let shares = plan.sequences.iter().filter(is_blank);
-            let shares: Vec<_> = shares.filter(|share| share.n_drafts > place).collect();
-            if shares.is_empty() {
+            all.retain(|(share, _)| share.n_drafts > place);
+            if all.is_empty() {
                 return;
             }
+            let shares: Vec<&ScheduledSequence> = all.iter().map(|(share, _)| *share).collect();
             // The token before the blank: the last known one at first.
             let row = |share: &ScheduledSequence| share.tokens.end - 1 - share.n_drafts + place;
             let inputs: Vec<TokenId> = shares.iter().map(|share| tokens[row(share)]).collect();
@@ -192,10 +195,11 @@ impl<B: Backend> ModelExecutor<B> {
             logits_rows.extend(0..shares.len());
             let input = ForwardInput { tokens: &inputs, sequences: &sequences, logits_rows };
             decoder.forward_through(n_layers, kv, &input, logits);
-            for (share, logits) in shares.iter().zip(logits.chunks_exact_mut(vocab_size)) {
-                let state = states.get_mut(&share.id).expect(ADDED);
+            for ((share, state), logits) in all.iter_mut().zip(logits.chunks_exact_mut(vocab_size))
+            {
                 let logits = &mut logits[..*n_sampled];
                 let draft = sampler.sample(state, logits, share.n_generated + place).token;
+                state.accepted(draft);
                 tokens[row(share) + 1] = draft;
             }
         }
@@ -227,6 +231,10 @@ impl<B: Backend> ModelExecutor<B> {
             }
             // What plain decoding would sample here; it goes on along the draft that is just that.
             let sampled = self.sampler.sample(state, logits, share.n_generated + path.len());
+            if logits.get(sampled.token.0 as usize) == Some(&f32::NEG_INFINITY) {
+                tracing::error!(id = %share.id, "the request's rule allows no token to come next");
+                return false;
+            }
             state.accepted(sampled.token);
             execution.step.sampled.push((share.id, sampled.token));
             match (sampled.logprobs, execution.logprobs.last_mut()) {
@@ -288,6 +296,9 @@ where
     fn add(&mut self, request: &Request) {
         let mut state = SamplerState::new(&request.sampling, &request.prompt, request.choice);
         let context = self.decoder.spec().max_context;
+        if let Some(constraint) = &request.constraint {
+            state.push_processor(Box::new(Masked::new(constraint.begin())));
+        }
         state.reserve(request.max_tokens.min(context).min(self.n_sampled));
         self.states.insert(request.id, state);
     }

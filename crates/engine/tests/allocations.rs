@@ -78,6 +78,7 @@ fn requests(sampling: &[SamplingParams], n: usize) -> Vec<Request> {
             stop_tokens: vec![TokenId(1000)],
             service: ServiceParams::default(),
             prediction: Vec::new(),
+            constraint: None,
         })
         .collect()
 }

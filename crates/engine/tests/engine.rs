@@ -21,6 +21,7 @@ fn request(prompt: &[u32], max_tokens: usize) -> NewRequest {
         stop_tokens: Vec::new(),
         service: ServiceParams::default(),
         prediction: Vec::new(),
+        constraint: None,
     }
 }
 
@@ -40,6 +41,7 @@ fn requests() -> Vec<NewRequest> {
             stop_tokens: if i % 5 == 0 { vec![TokenId(i)] } else { Vec::new() },
             service: ServiceParams::default(),
             prediction: Vec::new(),
+            constraint: None,
         })
         .collect()
 }

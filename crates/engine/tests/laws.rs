@@ -3,7 +3,8 @@
 //! instruction sets. Log probabilities are compared too, to the bit.
 
 use pelton_base::{
-    FinishReason, Request, RequestId, SamplingParams, ServiceParams, Slo, TokenId, Usage,
+    Constraint, FinishReason, Request, RequestId, Rule, RuleState, SamplingParams, ServiceParams,
+    Slo, TokenId, TokenSet, Usage,
 };
 use pelton_engine::spec::{DraftModel, Proposer, ProposerError, Row};
 use pelton_engine::{
@@ -17,6 +18,7 @@ use pelton_model::{
 };
 use pelton_sched::{PolicyKind, PreemptionMode, SchedulerOutput};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -51,7 +53,48 @@ fn open(fixture: &str, format: &str) -> (ModelFiles, TempDir) {
     (ModelFiles::open(&file).expect(fixture), folder)
 }
 
-/// Eight requests: greedy and sampled in every way, the fourth of more than one KV chunk.
+/// A rule that asks something else of every token: that its third is the place, and that it is another
+/// than the one before.
+#[derive(Clone, Debug, Default)]
+struct Comb {
+    place: u32,
+    last: Option<TokenId>,
+    /// Where it allows nothing any more.
+    end: Option<u32>,
+}
+
+impl Comb {
+    fn allows(&self, token: TokenId) -> bool {
+        self.end != Some(self.place) && token.0 % 3 == self.place % 3 && Some(token) != self.last
+    }
+}
+
+impl Rule for Comb {
+    fn begin(&self) -> Box<dyn RuleState> {
+        Box::new(self.clone())
+    }
+}
+
+impl RuleState for Comb {
+    fn allow(&mut self, allowed: &mut TokenSet) {
+        (0..VOCAB).map(TokenId).filter(|&token| self.allows(token)).for_each(|t| allowed.insert(t));
+    }
+
+    fn accept(&mut self, token: TokenId) -> bool {
+        let is_allowed = self.allows(token);
+        if is_allowed {
+            (self.place, self.last) = (self.place + 1, Some(token));
+        }
+        is_allowed
+    }
+
+    fn fork(&self) -> Box<dyn RuleState> {
+        self.begin()
+    }
+}
+
+/// Eight requests: greedy and sampled in every way, the fourth of more than one KV chunk, the third and
+/// the last under a rule.
 fn requests() -> Vec<NewRequest> {
     let plain = SamplingParams::default();
     let greedy = SamplingParams::greedy();
@@ -80,6 +123,7 @@ fn requests() -> Vec<NewRequest> {
             stop_tokens: Vec::new(),
             service: ServiceParams::default(),
             prediction: Vec::new(),
+            constraint: (i == 2 || i == 7).then(|| Constraint(Arc::new(Comb::default()))),
         })
         .collect()
 }
@@ -304,6 +348,10 @@ fn law_holds_for(fixture: &str) {
             requests().iter().map(|request| request.max_tokens).sum::<usize>(),
             "{fixture} {format}"
         );
+        for i in [2, 7] {
+            let (mut rule, tokens) = (Comb::default(), &alone[i].0);
+            assert!(tokens.iter().all(|sampled| rule.accept(sampled.token)), "{tokens:?}");
+        }
         let n_steps_alone = metrics.n_steps;
 
         let together = |what: &str, world: &World| {
@@ -422,6 +470,24 @@ fn what_is_cached_or_shared_answers_like_what_is_computed() {
     }
 }
 
+/// A rule under which an answer cannot go on ends it with an error, drafted or not, and nobody else's.
+#[test]
+fn a_rule_that_allows_nothing_ends_its_request_alone() {
+    let (files, _folder) = open("llama3", "BF16");
+    let (alone, _) = answers(&files, Compute::Auto, &World::plain(), requests(), false);
+    let mut asked = requests();
+    let end = Comb { end: Some(3), ..Comb::default() };
+    asked[2].constraint = Some(Constraint(Arc::new(end)));
+    for method in [SpecMethod::Off, SpecMethod::Suffix, SpecMethod::Draft, SpecMethod::EarlyExit] {
+        let world = World { config: forced(method), ..World::plain() };
+        let (mut ended, _) = answers(&files, Compute::Auto, &world, asked.clone(), true);
+        let (tokens, finish, _) = ended.remove(2);
+        assert_eq!(finish, FinishReason::Error, "{method:?}");
+        assert!(alone[2].0.starts_with(&tokens) && tokens.len() <= 3, "{tokens:?}");
+        assert_eq!((&ended[..2], &ended[2..]), (&alone[..2], &alone[3..]), "{method:?}");
+    }
+}
+
 /// A request that goes on from where another's answer is just now, as beams do.
 #[test]
 fn a_fork_of_an_answer_answers_like_one_that_computes_it_all() {
@@ -481,6 +547,7 @@ fn rows_of_padding_are_neither_sampled_nor_reported() {
             stop_tokens: Vec::new(),
             service: ServiceParams::default(),
             prediction: Vec::new(),
+            constraint: None,
         })
         .into();
     let run = |sampled_vocab| {

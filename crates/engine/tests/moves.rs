@@ -53,6 +53,7 @@ fn request(id: u64) -> Request {
         stop_tokens: Vec::new(),
         service: ServiceParams::default(),
         prediction: Vec::new(),
+        constraint: None,
     }
 }
 

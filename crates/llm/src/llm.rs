@@ -231,6 +231,7 @@ impl Llm {
                     stop_tokens: stop_tokens.clone(),
                     service: ServiceParams { fork_of: first, ..service },
                     prediction: Vec::new(),
+                    constraint: None,
                 })?;
                 first.get_or_insert(stream.id());
                 streams.push((stream, prompt.len()));

@@ -32,6 +32,7 @@
 
 mod likely;
 mod logprobs;
+mod masked;
 mod math;
 mod philox;
 mod processors;
@@ -41,6 +42,7 @@ mod state;
 
 pub use likely::Likely;
 pub use logprobs::TokenLogprobs;
+pub use masked::Masked;
 pub use philox::{Philox, philox4x32_10};
 pub use processors::{LogitBias, LogitsProcessor, Penalties, RowContext};
 pub use sampler::{Sampled, Sampler};

@@ -25,6 +25,9 @@ pub trait LogitsProcessor: Send {
 
     /// Whether the largest logit always stays the largest; greedy rows then skip it.
     fn preserves_argmax(&self) -> bool;
+
+    /// A copy that goes its own way, as drafts do.
+    fn fork(&self) -> Box<dyn LogitsProcessor>;
 }
 
 /// Adds to the logits of single tokens.
@@ -49,6 +52,10 @@ impl LogitsProcessor for LogitBias {
 
     fn preserves_argmax(&self) -> bool {
         self.0.is_empty()
+    }
+
+    fn fork(&self) -> Box<dyn LogitsProcessor> {
+        Box::new(self.clone())
     }
 }
 
@@ -107,6 +114,10 @@ impl LogitsProcessor for Penalties {
 
     fn preserves_argmax(&self) -> bool {
         self.repetition == 1.0 && self.presence == 0.0 && self.frequency == 0.0
+    }
+
+    fn fork(&self) -> Box<dyn LogitsProcessor> {
+        Box::new(self.clone())
     }
 }
 

@@ -61,6 +61,12 @@ impl SamplerState {
         }
     }
 
+    /// A copy that goes its own way, to draft with: it reports no log probabilities.
+    pub fn fork(&self) -> Self {
+        let processors = self.processors.iter().map(|processor| processor.fork()).collect();
+        Self { logprobs: None, processors, ..*self }
+    }
+
     /// Tells the processors which token the sequence went on with.
     pub fn accepted(&mut self, token: TokenId) {
         for processor in &mut self.processors {

@@ -168,6 +168,10 @@ fn bias_comes_before_penalties_and_other_processors_after_them() {
         fn apply(&mut self, _row: &RowContext, logits: &mut [f32]) {
             self.0.send(logits.to_vec()).expect("the test listens");
         }
+        fn fork(&self) -> Box<dyn LogitsProcessor> {
+            unreachable!("nobody drafts")
+        }
+
         fn preserves_argmax(&self) -> bool {
             false
         }
@@ -191,6 +195,10 @@ fn greedy_rows_skip_processors_that_keep_the_argmax() {
         fn apply(&mut self, _row: &RowContext, logits: &mut [f32]) {
             logits.iter_mut().for_each(|logit| *logit *= 0.5);
         }
+        fn fork(&self) -> Box<dyn LogitsProcessor> {
+            unreachable!("nobody drafts")
+        }
+
         fn preserves_argmax(&self) -> bool {
             true
         }

@@ -35,6 +35,7 @@ fn request(id: u64) -> Request {
             ..ServiceParams::default()
         },
         prediction: Vec::new(),
+        constraint: None,
     }
 }
 

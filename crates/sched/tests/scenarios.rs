@@ -139,6 +139,7 @@ fn request(words: &[&str]) -> Request {
         stop_tokens: value(words, "stop").map(tokens).unwrap_or_default(),
         service: service(words),
         prediction: Vec::new(),
+        constraint: None,
     }
 }
 

@@ -285,6 +285,7 @@ fn live(workload: &Workload) -> Totals {
                 stop_tokens: if stops { vec![STOP] } else { Vec::new() },
                 service,
                 prediction: Vec::new(),
+                constraint: None,
             };
             scheduler.add(request.clone());
             latest = Some(request.clone());

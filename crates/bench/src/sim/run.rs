@@ -99,6 +99,7 @@ impl<'a> Run<'a> {
             stop_tokens: Vec::new(),
             service,
             prediction: Vec::new(),
+            constraint: None,
         };
         self.scheduler.add_at(arrived, Tick(request.at_ns));
     }

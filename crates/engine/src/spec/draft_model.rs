@@ -9,7 +9,7 @@
 //! The drafts of a step are forgotten at the next: what was accepted is then among the known tokens,
 //! and what was rejected is overwritten. Each draft is drawn with the parameters and the random number
 //! that the target will use at its place, so two models that agree draw the same token at any
-//! temperature.
+//! temperature: also under penalties and rules, which see the drafts before it.
 //!
 //! Memory: KV blocks of its own. A row that finds none gets no drafts.
 
@@ -17,7 +17,7 @@ use super::{Proposer, ProposerError, Row};
 use crate::{ExecutorError, KvMemory};
 use pelton_base::{Request, RequestId, SamplingParams, TokenId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence};
-use pelton_sampling::{Sampler, SamplerState};
+use pelton_sampling::{Masked, Sampler, SamplerState};
 use std::collections::HashMap;
 
 /// Most tokens of one pass, so that a long prompt does not hold the step up for long.
@@ -40,7 +40,11 @@ struct Sequence {
     /// Tokens whose KV exists.
     computed: Vec<TokenId>,
     table: Vec<u32>,
+    /// Has seen the first so many output tokens.
     state: SamplerState,
+    n_seen: usize,
+    /// Has seen the drafts of this step besides.
+    drafting: Option<SamplerState>,
 }
 
 /// A row in one pass.
@@ -130,7 +134,10 @@ impl<B: Backend> DraftModel<B> {
             let sequence =
                 self.sequences.get_mut(&ids[share.row]).expect("invariant: just computed");
             let row = &mut logits[..self.n_sampled];
-            self.sampler.sample(&mut sequence.state, row, n_outputs[share.row]).token
+            let state = sequence.drafting.get_or_insert_with(|| sequence.state.fork());
+            let draft = self.sampler.sample(state, row, n_outputs[share.row]).token;
+            state.accepted(draft);
+            draft
         })
         .collect()
     }
@@ -143,6 +150,11 @@ impl<B: Backend> DraftModel<B> {
         for (i, row) in rows.iter().enumerate() {
             let n_most = row.tokens.len() + row.n_drafts;
             let Some(sequence) = self.sequences.get_mut(&row.id) else { continue };
+            sequence.drafting = None;
+            for &token in &row.tokens[row.n_prompt + sequence.n_seen..] {
+                sequence.state.accepted(token);
+                sequence.n_seen += 1;
+            }
             let n_blocks = n_most.div_ceil(self.block_size);
             if n_most > context || !Self::grow(&mut self.free, &mut sequence.table, n_blocks) {
                 continue;
@@ -172,17 +184,13 @@ where
     }
 
     fn add(&mut self, request: &Request) {
-        // Penalties and biases look at tokens that may still be rejected: the target's business.
-        let sampling = SamplingParams {
-            logit_bias: Vec::new(),
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logprobs: None,
-            ..request.sampling.clone()
-        };
-        let state = SamplerState::new(&sampling, &request.prompt, request.choice);
-        let sequence = Sequence { computed: Vec::new(), table: Vec::new(), state };
+        let sampling = SamplingParams { logprobs: None, ..request.sampling.clone() };
+        let mut state = SamplerState::new(&sampling, &request.prompt, request.choice);
+        if let Some(constraint) = &request.constraint {
+            state.push_processor(Box::new(Masked::new(constraint.begin())));
+        }
+        let (computed, table) = (Vec::new(), Vec::new());
+        let sequence = Sequence { computed, table, state, n_seen: 0, drafting: None };
         self.sequences.insert(request.id, sequence);
     }
 

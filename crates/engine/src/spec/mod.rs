@@ -29,6 +29,7 @@ mod early_exit;
 pub mod lengths;
 mod method;
 mod ngram;
+mod rules;
 mod session;
 mod speculation;
 pub mod suffix;
@@ -153,6 +154,7 @@ mod tests {
             stop_tokens: Vec::new(),
             service: ServiceParams::default(),
             prediction: Vec::new(),
+            constraint: None,
         }
     }
 

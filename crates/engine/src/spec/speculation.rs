@@ -2,6 +2,7 @@
 
 use super::acceptance::Acceptance;
 use super::lengths::{self, Offer};
+use super::rules::Rules;
 use super::{Proposer, Row, Seen, SpecConfig};
 use crate::Execution;
 use pelton_base::{Request, RequestId, TokenId};
@@ -45,6 +46,7 @@ pub struct SpecStats {
 pub struct Speculation {
     guessers: Vec<Guesser>,
     config: SpecConfig,
+    rules: Rules,
     /// Who drafted for whom in the plan that is being carried out.
     asked: HashMap<RequestId, Asked>,
     offers: Vec<Looked>,
@@ -136,6 +138,7 @@ impl Speculation {
         Self {
             guessers: proposers.into_iter().map(guesser).collect(),
             config,
+            rules: Rules::default(),
             asked: HashMap::new(),
             offers: Vec::new(),
             chances: Vec::new(),
@@ -160,6 +163,7 @@ impl Speculation {
 
     /// Meets a request.
     pub fn add(&mut self, request: &Request) {
+        self.rules.add(request);
         for guesser in &mut self.guessers {
             guesser.sequences.insert(request.id, Acceptance::default());
             guesser.proposer.add(request);
@@ -169,6 +173,7 @@ impl Speculation {
     /// Forgets a request.
     pub fn finished(&mut self, id: RequestId) {
         self.asked.remove(&id);
+        self.rules.finished(id);
         for guesser in &mut self.guessers {
             guesser.sequences.remove(&id);
             guesser.proposer.finished(id);
@@ -199,6 +204,9 @@ impl Speculation {
                 self.asked.extend(asked);
                 self.propose(idx, &mut rows);
             }
+        }
+        for row in generating.iter_mut().filter(|row| !row.drafts.is_empty()) {
+            self.rules.prune(row);
         }
     }
 

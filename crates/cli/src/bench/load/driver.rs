@@ -145,6 +145,7 @@ impl<'a> Driver<'a> {
             stop_tokens: Vec::new(),
             service: request.service(),
             prediction: Vec::new(),
+            constraint: None,
         });
         match submitted {
             Ok(stream) => Ok(Some(follow(stream, *request, self.started, self.default_slo))),

@@ -179,6 +179,7 @@ impl Subject {
             stop_tokens: Vec::new(),
             service: ServiceParams::default(),
             prediction: Vec::new(),
+            constraint: None,
         };
         Ok(self.engine.submit(request)?)
     }

@@ -1,0 +1,94 @@
+//! What an answer must look like: which tokens may come next, token by token.
+
+use crate::TokenId;
+use std::fmt::Debug;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A set of tokens of a vocabulary, a bit each.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TokenSet {
+    words: Vec<u64>,
+}
+
+impl TokenSet {
+    /// Forgets all tokens, and makes room for those below `n_tokens`.
+    pub fn clear(&mut self, n_tokens: usize) {
+        self.words.clear();
+        self.words.resize(n_tokens.div_ceil(64), 0);
+    }
+
+    /// Adds a token; one that there is no room for is not added.
+    pub fn insert(&mut self, token: TokenId) {
+        if let Some(word) = self.words.get_mut(token.0 as usize / 64) {
+            *word |= 1 << (token.0 % 64);
+        }
+    }
+
+    /// Whether a token is in it.
+    pub fn contains(&self, token: TokenId) -> bool {
+        self.words.get(token.0 as usize / 64).is_some_and(|word| word >> (token.0 % 64) & 1 == 1)
+    }
+
+    /// Its tokens as bits, 64 to a word, the lowest first: for whoever has them in that form.
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        &mut self.words
+    }
+}
+
+/// A rule that answers obey, such as a grammar; each answer begins it anew.
+pub trait Rule: Debug + Send + Sync {
+    /// The rule at the beginning of an answer.
+    fn begin(&self) -> Box<dyn RuleState>;
+}
+
+/// How far an answer has come in its rule.
+pub trait RuleState: Debug + Send {
+    /// Adds every token that may come next to `allowed`, which comes empty. Where none is added the
+    /// answer cannot go on, and ends with an error: a rule that is fulfilled allows a stop token.
+    fn allow(&mut self, allowed: &mut TokenSet);
+
+    /// Goes on with `token`; `false`, and nothing changed, when it may not come next.
+    fn accept(&mut self, token: TokenId) -> bool;
+
+    /// A copy that goes its own way.
+    fn fork(&self) -> Box<dyn RuleState>;
+}
+
+/// The rule of a request. Two constraints are equal when they are the same rule.
+#[derive(Clone, Debug)]
+pub struct Constraint(pub Arc<dyn Rule>);
+
+impl PartialEq for Constraint {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Deref for Constraint {
+    type Target = dyn Rule;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_holds_what_it_has_room_for() {
+        let mut set = TokenSet::default();
+        set.insert(TokenId(3));
+        assert!(!set.contains(TokenId(3)), "no room yet");
+        set.clear(65);
+        for token in [0, 63, 64, 200, u32::MAX] {
+            set.insert(TokenId(token));
+        }
+        let held: Vec<u32> = (0..300).filter(|&token| set.contains(TokenId(token))).collect();
+        assert_eq!(held, [0, 63, 64]);
+        set.clear(65);
+        assert!(!set.contains(TokenId(64)));
+    }
+}
