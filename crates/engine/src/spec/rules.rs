@@ -23,6 +23,14 @@ struct Ruled {
     n_accepted: usize,
 }
 
+/// A draft that is allowed.
+struct Kept {
+    /// The rule after it; a blank has none, so nothing that follows it is judged.
+    state: Option<Box<dyn RuleState>>,
+    /// Where it went.
+    idx: usize,
+}
+
 impl Rules {
     pub(super) fn add(&mut self, request: &Request) {
         if let Some(constraint) = &request.constraint {
@@ -42,14 +50,12 @@ impl Rules {
             state.accept(token);
             *n_accepted += 1;
         }
-        // Of each draft the state after it and where it went; a blank has no state, so nothing that
-        // follows it is judged.
-        let mut after: Vec<Option<(Option<Box<dyn RuleState>>, usize)>> = Vec::new();
+        let mut after: Vec<Option<Kept>> = Vec::new();
         self.kept.clear();
         for (idx, &token) in row.drafts.tokens().iter().enumerate() {
             let (before, parent) = match row.drafts.parent(idx).map(|parent| &after[parent]) {
                 None => (Some(&*state), None),
-                Some(Some((state, parent))) => (state.as_ref(), Some(*parent)),
+                Some(Some(Kept { state, idx })) => (state.as_ref(), Some(*idx)),
                 Some(None) => {
                     after.push(None);
                     continue;
@@ -57,7 +63,7 @@ impl Rules {
             };
             let mut state = before.filter(|_| token != BLANK).map(|state| state.fork());
             let is_allowed = state.as_mut().is_none_or(|state| state.accept(token));
-            after.push(is_allowed.then(|| (state, self.kept.push(parent, token))));
+            after.push(is_allowed.then(|| Kept { state, idx: self.kept.push(parent, token) }));
         }
         std::mem::swap(row.drafts, &mut self.kept);
     }
