@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use pelton_base::TokenId;
-use pelton_engine::spec::{DraftModel, Proposer};
-use pelton_engine::{KvMemory, SpecMethod};
+use pelton_engine::spec::{DraftModel, MOST_DRAFTS, Proposer};
+use pelton_engine::{KvMemory, SpecConfig, SpecMethod};
 use pelton_model::{LoadOptions, available_memory_bytes, load_cpu};
 use pelton_text::Tokenizer;
 
@@ -16,7 +16,15 @@ use crate::reference::ModelRef;
 /// Share of the available memory that its keys and values may take: an eighth.
 const KV_SHARE: u64 = 8;
 
-/// What drafts for a model with this tokenizer: what the method makes of itself, and the model that
+/// The model that is served.
+pub(crate) struct Target<'a> {
+    pub(crate) tokenizer: &'a Tokenizer,
+    /// Bytes of weights that a token of it reads.
+    pub(crate) weight_bytes: usize,
+    pub(crate) context_tokens: usize,
+}
+
+/// What drafts for a model: what the method makes of itself, and the model that
 /// `options` name.
 ///
 /// # Errors
@@ -25,12 +33,15 @@ const KV_SHARE: u64 = 8;
 /// cannot be loaded.
 pub(crate) fn proposers(
     options: &LlmOptions,
-    target: &Tokenizer,
-    context_tokens: usize,
+    target: &Target<'_>,
     resolve: &mut dyn FnMut(&ModelRef) -> Result<pelton_model::ModelFiles, LlmError>,
 ) -> Result<Vec<Box<dyn Proposer>>, LlmError> {
     let fail = |option, why: &str| Err(LlmError::Option { option, why: why.to_owned() });
-    let method = options.spec.method;
+    let SpecConfig { method, max_drafts, .. } = options.spec;
+    if !(1..=MOST_DRAFTS).contains(&max_drafts) {
+        let why = format!("{max_drafts} drafts at once, expected 1 to {MOST_DRAFTS}");
+        return fail("spec_max", &why);
+    }
     let mut proposers = method.proposers();
     match (method, options.spec.exit_layers) {
         (SpecMethod::EarlyExit, None) => {
@@ -52,7 +63,7 @@ pub(crate) fn proposers(
         Some(gguf) => Tokenizer::from_gguf(gguf)?,
         None => Tokenizer::from_folder(files.folder().unwrap_or(Path::new(".")))?,
     };
-    check_vocabulary(target, &tokenizer)?;
+    check_vocabulary(target.tokenizer, &tokenizer)?;
     let load = LoadOptions {
         compute: options.compute,
         n_threads: options.n_threads,
@@ -61,11 +72,15 @@ pub(crate) fn proposers(
         ..LoadOptions::default()
     };
     let decoder = load_cpu(&files, &load)?;
+    if decoder.weight_bytes() >= target.weight_bytes {
+        let (draft, target) = (decoder.weight_bytes(), target.weight_bytes);
+        tracing::warn!(draft, target, "the draft model is no smaller than the one it drafts for");
+    }
     let block_size = options.block_size;
     let sizing = KvSizing {
         bytes_per_block: decoder.kv_bytes_per_block(block_size) as u64,
         block_size,
-        context_tokens: context_tokens.min(decoder.spec().max_context),
+        context_tokens: target.context_tokens.min(decoder.spec().max_context),
         n_running: options.max_running,
         limit_bytes: Some(available_memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES) / KV_SHARE),
         available_bytes: 0,
@@ -74,7 +89,7 @@ pub(crate) fn proposers(
         return fail("draft_model", "there is no memory for its keys and values");
     };
     let memory = KvMemory::Blocks(plan.n_blocks);
-    let draft = DraftModel::new(decoder, block_size, memory, target.vocab_size())?;
+    let draft = DraftModel::new(decoder, block_size, memory, target.tokenizer.vocab_size())?;
     proposers.push(Box::new(draft));
     Ok(proposers)
 }

@@ -12,6 +12,7 @@ use pelton_model::{
 };
 use pelton_text::{ChatTemplate, Tokenizer};
 
+use crate::draft::Target;
 use crate::error::LlmError;
 use crate::hub::HubProgress;
 use crate::llm::{Llm, LlmInfo, LlmParts};
@@ -219,8 +220,12 @@ impl Llm {
             model.resolve(&mut fetched)?.open()
         };
         let context_tokens = plan.context_tokens;
-        let proposers =
-            crate::draft::proposers(options, &text.tokenizer, context_tokens, &mut open)?;
+        let target = Target {
+            tokenizer: &text.tokenizer,
+            weight_bytes: executor.decoder().weight_bytes(),
+            context_tokens,
+        };
+        let proposers = crate::draft::proposers(options, &target, &mut open)?;
         let engine = Engine::spawn_with(executor, options.engine(context_tokens), proposers);
         let TextSide { tokenizer, template, sampling } = text;
         let share_prefixes = options.scheduling.share_prefixes;

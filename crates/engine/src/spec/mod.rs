@@ -44,6 +44,9 @@ pub use speculation::{SpecStats, Speculation};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_sched::{DraftTree, Rows};
 
+/// Most drafts of one request in one step that can be asked for.
+pub const MOST_DRAFTS: usize = acceptance::MOST_PLACES;
+
 /// In place of a draft that the executor makes; no model has this token.
 pub const BLANK: TokenId = TokenId(u32::MAX);
 
