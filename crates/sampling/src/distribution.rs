@@ -11,7 +11,7 @@
 //! [`draw`](Distribution::draw) with the number that it would use gives the token that it would give,
 //! bit for bit.
 
-use crate::math::{BLOCK, block_sums, invert, invert_blocks};
+use crate::math::{block_sums, invert, invert_blocks};
 use pelton_base::TokenId;
 
 /// A view of the probabilities of one place.

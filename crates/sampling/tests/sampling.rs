@@ -4,9 +4,7 @@ mod common;
 
 use common::{oracle, random_logits};
 use pelton_base::{SamplingParams, TokenId};
-use pelton_sampling::{
-    KeptDistribution, LogitsProcessor, Philox, RowContext, Sampler, SamplerState,
-};
+use pelton_sampling::{KeptDistribution, LogitsProcessor, RowContext, Sampler, SamplerState};
 use proptest::prelude::*;
 
 fn sample(params: &SamplingParams, logits: &[f32], position: usize) -> u32 {

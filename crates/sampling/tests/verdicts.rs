@@ -1,6 +1,7 @@
 //! Single verdicts: the corners where the mathematics has nothing to divide by, and how often drafts
 //! are accepted.
 
+#[allow(dead_code)]
 mod common;
 #[allow(unreachable_pub, dead_code)]
 #[path = "../../testkit/src/statistics.rs"]
@@ -11,7 +12,7 @@ use pelton_base::{SamplingParams, TokenId};
 use pelton_sampling::verify::{
     Place, Proposal, SiblingScratch, Typical, Verdict, Verifier, draw_siblings, typical_lossy,
 };
-use pelton_sampling::{Distribution, KeptDistribution, Philox, Sampler, SamplerState};
+use pelton_sampling::{Distribution, KeptDistribution, Philox, Sampler, SamplerState, Stream};
 use proptest::prelude::*;
 use statistics::{combined, p_values_over_sets};
 
@@ -163,6 +164,56 @@ fn siblings_are_drawn_without_replacement_until_there_are_no_more() {
         siblings[0].0 as usize * 5 + siblings[1].0 as usize
     });
     assert!(combined(&p_values) > 0.01, "{p_values:?}");
+}
+
+/// Judges siblings that were drawn without replacement as if each had been drawn from all of `q`.
+fn judge_by_all_of(q: &[f64], place: &Place<'_>, siblings: &[TokenId]) -> TokenId {
+    let mut p: Vec<f64> = place.target.iter().map(|(_, p)| p).collect();
+    for (sibling, &token) in siblings.iter().enumerate() {
+        let u = place.rng.uniform_of(Stream::Accept, place.position, sibling as u32);
+        if u * q[token.0 as usize] < p[token.0 as usize] {
+            return token;
+        }
+        p.iter_mut().zip(q).for_each(|(p, q)| *p = (*p - q).max(0.0));
+        let total: f64 = p.iter().sum();
+        p.iter_mut().for_each(|p| *p /= total);
+    }
+    let mut rest = place.rng.uniform_of(Stream::Recovered, place.position, 0);
+    let is_reached = |p: &f64| {
+        rest -= p;
+        rest < 0.0
+    };
+    TokenId(p.iter().position(is_reached).expect("they sum to one") as u32)
+}
+
+#[test]
+fn repetitions_are_passed_over_and_elder_siblings_have_to_be_left_out_of_q() {
+    // The target rules out what the draft prefers, so that the second sibling matters.
+    let (p, q) = ([0.0, 0.4, 0.3, 0.3], [0.7, 0.2, 0.05, 0.05]);
+    let (target, draft) =
+        (plain(&p.map(|p: f64| p.ln() as f32)), plain(&q.map(|q: f64| q.ln() as f32)));
+    let (mut verifier, mut scratch) = (Verifier::new(), SiblingScratch::default());
+    let mut p_value = |is_replaced: bool, is_wrong: bool| {
+        combined(&p_values_over_sets(&p, 20, 500, |seed| {
+            let place = Place { target: view(&draft), rng: Philox::new(seed, 0), position: 0 };
+            let mut siblings = Vec::new();
+            if is_replaced {
+                let u = |sibling| place.rng.uniform_of(Stream::Draft, 0, sibling);
+                siblings.extend([0, 1].map(|sibling| place.target.draw(u(sibling))));
+            } else {
+                draw_siblings(&place, 2, &mut scratch, &mut siblings);
+            }
+            let place = Place { target: view(&target), ..place };
+            let token = match is_wrong {
+                true => judge_by_all_of(&q, &place, &siblings),
+                false => verifier.judge(&place, siblings, Proposal::Drawn(view(&draft))).token,
+            };
+            token.0 as usize
+        }))
+    };
+    assert!(p_value(false, false) > 0.01);
+    assert!(p_value(true, false) > 0.01, "drawn with replacement");
+    assert!(p_value(false, true) < 1e-9);
 }
 
 fn hostile_logits() -> impl Strategy<Value = Vec<f32>> {

@@ -389,45 +389,15 @@ fn draw_with_the_coin(
     siblings.push(place.target.draw(place.rng.uniform_of(Stream::Accept, place.position, 0)));
 }
 
-/// Judges siblings that were drawn without replacement as if each had been drawn from all of `q`.
-fn judge_as_if_replaced(
-    _: &mut Verifier,
-    place: &Place<'_>,
-    siblings: &[TokenId],
-    proposal: Proposal<'_>,
-) -> Verdict {
-    let Proposal::Drawn(draft) = proposal else { unreachable!("only drawn siblings are tried") };
-    let ids = || (0..VOCAB as u32).map(TokenId);
-    let q: Vec<f64> = ids().map(|id| draft.probability(id)).collect();
-    let mut p: Vec<f64> = ids().map(|id| place.target.probability(id)).collect();
-    for (sibling, &token) in siblings.iter().enumerate() {
-        let u = place.rng.uniform_of(Stream::Accept, place.position, sibling as u32);
-        if u * q[token.0 as usize] < p[token.0 as usize] {
-            return Verdict { token, accepted: Some(sibling) };
-        }
-        p.iter_mut().zip(&q).for_each(|(p, q)| *p = (*p - q).max(0.0));
-        let total: f64 = p.iter().sum();
-        p.iter_mut().for_each(|p| *p /= total);
-    }
-    let stream = if siblings.is_empty() { Stream::Token } else { Stream::Recovered };
-    let mut rest = place.rng.uniform_of(stream, place.position, 0);
-    let drawn = p.iter().position(|p| {
-        rest -= p;
-        rest < 0.0
-    });
-    Verdict { token: TokenId(drawn.unwrap_or(0) as u32), accepted: None }
-}
-
 #[test]
 fn wrong_verifiers_are_caught_by_the_same_statistic() {
     let temperature = &chains()[1];
-    let wrong: [(Draft, Draw, Judge); 6] = [
+    let wrong: [(Draft, Draw, Judge); 5] = [
         (Draft::OneHot, draw_siblings, judge_without_residual),
         (Draft::Near, draw_siblings, judge_without_residual),
         (Draft::KnownTree, draw_siblings, judge_without_residual),
         (Draft::DrawnTree, draw_siblings, judge_without_residual),
         (Draft::Near, draw_with_the_coin, judge),
-        (Draft::DrawnTree, draw_siblings, judge_as_if_replaced),
     ];
     for (i, (kind, draw, judge)) in wrong.into_iter().enumerate() {
         let p_values = Pair::new(temperature, kind).p_values(draw, judge);

@@ -60,8 +60,10 @@
 //! top-k next to nothing. `q` is copied likewise. Nothing is allocated once the scratch has grown to
 //! the vocabulary.
 //!
-//! **Dropped:** siblings drawn with replacement, which repeat each other; another `q` for each
-//! sibling, which nobody drafts. And [`typical_lossy`] is what its name says.
+//! **Dropped:** a rule of its own for siblings drawn with replacement. A repetition finds no share left
+//! of what was rejected and is passed over, and those that are no repetition have the distribution of
+//! draws without replacement; so they are right, and only wasteful. Another `q` for each sibling, which
+//! nobody drafts. And [`typical_lossy`] is what its name says.
 //!
 //! ```
 //! use pelton_base::{SamplingParams, TokenId};

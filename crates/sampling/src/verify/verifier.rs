@@ -25,7 +25,8 @@ impl Verifier {
     /// Decides the token of a place by rejection sampling, exactly.
     ///
     /// Any tokens may be siblings: one that the target rules out, that is beyond the vocabulary or
-    /// that was there before is rejected, and one that its own `q` rules out counts as known.
+    /// that was there before is rejected, and one that its own `q` rules out counts as known. A draft
+    /// model may have another vocabulary size.
     ///
     /// # Panics
     ///
