@@ -97,3 +97,24 @@ impl KeptDistribution {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::sum;
+
+    #[test]
+    fn a_draw_changes_blocks_exactly_where_the_sampler_does() {
+        let weights: Vec<f32> = (0..4000_u16).map(|i| 1.0 / (f32::from(i % 97) + 1.3)).collect();
+        let total: f64 = block_sums(&weights).sum();
+        let distribution = Distribution { ids: None, weights: &weights, total, n_vocab: 4000 };
+        let mut before = 0.0;
+        for (block, chunk) in weights.chunks(1024).enumerate().take(3) {
+            before += sum(chunk);
+            let u = before / total;
+            let last = (block as u32 + 1) * 1024 - 1;
+            assert_eq!(distribution.draw(u * (1.0 - 1e-14)), TokenId(last));
+            assert_eq!(distribution.draw(u * (1.0 + 1e-14)), TokenId(last + 1));
+        }
+    }
+}

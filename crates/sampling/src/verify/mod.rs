@@ -101,6 +101,12 @@
 //! al., "SpecInfer", ASPLOS 2024, and Yang et al., "Multi-Candidate Speculative Decoding", 2024 (more
 //! than one sibling); Jeon et al., "Recursive Speculative Decoding", 2024 (without replacement); Cai
 //! et al., "Medusa", ICML 2024 (typical acceptance).
+//!
+//! [`Stream`]: crate::Stream
+//! [`Stream::Draft`]: crate::Stream::Draft
+//! [`Stream::Accept`]: crate::Stream::Accept
+//! [`Stream::Recovered`]: crate::Stream::Recovered
+//! [`Stream::Token`]: crate::Stream::Token
 
 mod siblings;
 mod tree;
@@ -113,9 +119,6 @@ pub use tree::Tree;
 pub use typical::{Typical, typical_lossy};
 pub use verifier::Verifier;
 
-// For the links of the chapter.
-#[allow(unused_imports)]
-use crate::Stream;
 use crate::{Distribution, Philox};
 use pelton_base::TokenId;
 
