@@ -9,7 +9,7 @@
 //! processed logits
 //!     │  temperature == 0 ──▶ the largest, the lowest id among equals
 //!     ▼  weights exp((l - max) / temperature); top-k, top-p, min-p keep some of them
-//! one draw, from the generator at (seed, choice, position)
+//! one draw, from the generator at (seed, choice, position); or drafts are verified, see [`verify`]
 //! ```
 //!
 //! **Architecture invariant:** the same logits and the same key give the same token, bit for bit,
@@ -30,6 +30,7 @@
 //! al., ICLR 2020 (top-p); Nguyen et al., 2024 (min-p); Keskar et al., 2019 (repetition penalty).
 #![forbid(unsafe_code)]
 
+mod distribution;
 mod likely;
 mod logprobs;
 mod masked;
@@ -39,11 +40,13 @@ mod processors;
 mod sampler;
 mod select;
 mod state;
+pub mod verify;
 
+pub use distribution::{Distribution, KeptDistribution};
 pub use likely::Likely;
 pub use logprobs::TokenLogprobs;
 pub use masked::Masked;
-pub use philox::{Philox, philox4x32_10};
+pub use philox::{Philox, Stream, philox4x32_10};
 pub use processors::{LogitBias, LogitsProcessor, Penalties, RowContext};
 pub use sampler::{Sampled, Sampler};
 pub use state::SamplerState;

@@ -2,6 +2,11 @@
 //!
 //! Ten rounds of multiply and mix turn a 128-bit counter into 128 random bits under a 64-bit key.
 //!
+//! ```text
+//! key      seed, low | seed, high
+//! counter  position, low | position, high | choice | stream (8 bits), index in it (24 bits)
+//! ```
+//!
 //! Paper: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, §3.3.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -25,6 +30,20 @@ pub fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
+/// What a random number is for. Numbers of different streams have nothing to do with each other.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub enum Stream {
+    /// The token at a position, as plain decoding draws it.
+    Token = 0,
+    /// A guess of it; the index is its place among the guesses for this position.
+    Draft = 1,
+    /// Whether a guess is accepted; the index is that of the guess.
+    Accept = 2,
+    /// The token at a position whose guesses were all rejected.
+    Recovered = 3,
+}
+
 /// The random numbers of one sequence: key `seed`, counter `(position, choice)`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Philox {
@@ -40,8 +59,18 @@ impl Philox {
 
     /// The uniform number in `[0, 1)` for the output token at `position`; a multiple of 2⁻⁵³.
     pub fn uniform(&self, position: u64) -> f64 {
-        // The last word numbers independent streams; 0 is the draw of the token itself.
-        let counter = [position as u32, (position >> 32) as u32, self.choice, 0];
+        self.uniform_of(Stream::Token, position, 0)
+    }
+
+    /// The number of a stream at a position, one of those that the stream has there.
+    ///
+    /// # Panics
+    ///
+    /// If `index` is 2²⁴ or more.
+    pub fn uniform_of(&self, stream: Stream, position: u64, index: u32) -> f64 {
+        assert!(index < 1 << 24, "24 bits of the counter number the draws of a position");
+        let stream = stream as u32 | index << 8;
+        let counter = [position as u32, (position >> 32) as u32, self.choice, stream];
         let words = philox4x32_10(counter, [self.seed as u32, (self.seed >> 32) as u32]);
         let bits = (u64::from(words[0]) << 32 | u64::from(words[1])) >> 11;
         bits as f64 * (1.0 / (1_u64 << 53) as f64)
@@ -71,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn seed_choice_and_position_each_change_the_number() {
+    fn seed_choice_position_and_stream_each_change_the_number() {
         let numbers = [
             Philox::new(1, 0).uniform(0),
             Philox::new(2, 0).uniform(0),
@@ -79,6 +108,11 @@ mod tests {
             Philox::new(1, 1).uniform(0),
             Philox::new(1, 0).uniform(1),
             Philox::new(1, 0).uniform(1 << 32),
+            Philox::new(1, 0).uniform_of(Stream::Draft, 0, 0),
+            Philox::new(1, 0).uniform_of(Stream::Draft, 0, 1),
+            Philox::new(1, 0).uniform_of(Stream::Accept, 0, 0),
+            Philox::new(1, 0).uniform_of(Stream::Accept, 0, (1 << 24) - 1),
+            Philox::new(1, 0).uniform_of(Stream::Recovered, 0, 0),
         ];
         for (i, a) in numbers.iter().enumerate() {
             assert!((0.0..1.0).contains(a));

@@ -15,19 +15,18 @@
 //! reach it. So it reads the vocabulary three times (maximum; weights and their sum; candidates),
 //! four times when the distribution is flat. Top-k alone reads it once.
 //!
-//! The draw is inversion: `u` in `[0, 1)` times the sum of the weights is walked to.
+//! The draw is inversion: `u` in `[0, 1)` times the sum of the weights is walked to. Who wants to know
+//! what is drawn from, and draw otherwise, asks for the [`Distribution`]: the same weights.
 
 use crate::logprobs::RawRow;
-use crate::math::{argmax, exp_nonpositive, max, sum, tame};
-use crate::{RowContext, SamplerState, TokenLogprobs, select};
+use crate::math::{BLOCK, argmax, exp_nonpositive, invert, invert_blocks, max, sum, tame};
+use crate::{Distribution, RowContext, SamplerState, TokenLogprobs, select};
 use pelton_base::TokenId;
 
 /// Tokens that probably hold the probability that top-p drops.
 const LIKELY_CANDIDATES: usize = 256;
 /// Candidates for top-p that are sorted first.
 const FIRST_SORTED: usize = 32;
-/// Weights per partial sum of the whole vocabulary.
-const BLOCK: usize = 1024;
 
 /// A chosen token.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +42,8 @@ pub struct Sampled {
 pub struct Sampler {
     /// The raw row, when it is needed after the processors.
     raw: Vec<f32>,
+    /// What is reported of it, and of how many tokens; `None` when nothing is.
+    raw_row: Option<(RawRow, usize)>,
     /// Weights in id order.
     weights: Vec<f32>,
     /// Sums of `BLOCK` weights each.
@@ -51,6 +52,18 @@ pub struct Sampler {
     keys: Vec<u64>,
     /// Their weights.
     kept: Vec<f32>,
+    /// Their ids, when someone else draws from them.
+    ids: Vec<TokenId>,
+}
+
+/// What a row leaves to draw from, and where its weights lie.
+enum Left {
+    /// One token.
+    One(usize),
+    /// Every positive one of `weights`, which sum to this.
+    All(f64),
+    /// The largest, `kept`, which sum to this.
+    Few(f64),
 }
 
 impl Sampler {
@@ -74,10 +87,73 @@ impl Sampler {
         logits: &mut [f32],
         n_generated: usize,
     ) -> Sampled {
-        let raw_row = state.logprobs.map(|_| {
+        let id = match self.shape(state, logits, n_generated) {
+            Left::One(id) => id,
+            Left::All(total) => {
+                let target = state.rng.uniform(n_generated as u64) * total;
+                invert_blocks(&self.weights, self.block_sums.iter().copied(), target)
+            }
+            Left::Few(total) => {
+                let target = state.rng.uniform(n_generated as u64) * total;
+                select::id_of(self.keys[invert(&self.kept, target).0])
+            }
+        };
+        let token = TokenId(id as u32);
+        Sampled { token, logprobs: self.logprobs(token) }
+    }
+
+    /// What [`sample`](Self::sample) would draw from: one token when the request is greedy, and when
+    /// nothing is possible token 0.
+    ///
+    /// The processors change `logits` in place and are not told which token was chosen, as there.
+    ///
+    /// # Shapes
+    ///
+    /// `logits`: `[vocab]`; an empty row leaves token 0.
+    pub fn distribution(
+        &mut self,
+        state: &mut SamplerState,
+        logits: &mut [f32],
+        n_generated: usize,
+    ) -> Distribution<'_> {
+        let left = self.shape(state, logits, n_generated);
+        let n_vocab = logits.len();
+        self.ids.clear();
+        self.ids.reserve(self.kept.capacity());
+        let total = match left {
+            Left::All(total) => {
+                return Distribution { ids: None, weights: &self.weights, total, n_vocab };
+            }
+            Left::Few(total) => {
+                let keys = self.keys.iter().take(self.kept.len());
+                self.ids.extend(keys.map(|&key| TokenId(select::id_of(key) as u32)));
+                total
+            }
+            Left::One(id) => {
+                self.ids.push(TokenId(id as u32));
+                self.kept.clear();
+                self.kept.push(1.0);
+                1.0
+            }
+        };
+        Distribution { ids: Some(&self.ids), weights: &self.kept, total, n_vocab }
+    }
+
+    /// What the model thought of `token` at the row that was last sampled from or asked for its
+    /// distribution, if its request asks.
+    pub fn logprobs(&mut self, token: TokenId) -> Option<TokenLogprobs> {
+        let (row, n_top) = self.raw_row.as_ref()?;
+        let logit = self.raw.get(token.0 as usize).copied().unwrap_or(f32::NEG_INFINITY);
+        let top = row.top(&self.raw, *n_top, &mut self.keys);
+        Some(TokenLogprobs { token, logprob: row.logprob(logit), top })
+    }
+
+    /// Applies the processors and weighs what they leave.
+    fn shape(&mut self, state: &mut SamplerState, logits: &mut [f32], n_generated: usize) -> Left {
+        self.raw_row = state.logprobs.map(|n_top| {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
-            RawRow::new(logits, &mut self.weights)
+            (RawRow::new(logits, &mut self.weights), n_top)
         });
         let is_greedy = state.temperature == 0.0;
         let row = RowContext { n_generated };
@@ -86,38 +162,23 @@ impl Sampler {
                 processor.apply(&row, logits);
             }
         }
-        let id = if is_greedy {
-            argmax(logits)
-        } else {
-            let u = state.rng.uniform(n_generated as u64);
-            if state.top_k == 0 && state.top_p >= 1.0 {
-                self.draw_from_all(state, logits, u)
-            } else {
-                self.draw_from_few(state, logits, u)
-            }
-        };
-        let token = TokenId(id as u32);
-        let logprobs = raw_row.zip(state.logprobs).map(|(row, n_top)| TokenLogprobs {
-            token,
-            logprob: row.logprob(self.raw.get(id).copied().unwrap_or(f32::NEG_INFINITY)),
-            top: row.top(&self.raw, n_top, &mut self.keys),
-        });
-        Sampled { token, logprobs }
+        if is_greedy {
+            return Left::One(argmax(logits));
+        }
+        if state.top_k == 0 && state.top_p >= 1.0 {
+            let total = self.weigh_all(logits, state.temperature, state.min_p);
+            return if total > 0.0 { Left::All(total) } else { Left::One(0) };
+        }
+        self.keep_few(state, logits);
+        let total = total(&self.kept);
+        match self.keys.first() {
+            Some(_) if total > 0.0 => Left::Few(total),
+            first => Left::One(first.map_or(0, |&key| select::id_of(key))),
+        }
     }
 
-    /// Draws from every token whose weight is at least `min_p`.
-    fn draw_from_all(&mut self, state: &SamplerState, logits: &[f32], u: f64) -> usize {
-        let total = self.weigh_all(logits, state.temperature, state.min_p);
-        let (block, rest) = walk(self.block_sums.iter().copied(), u * total);
-        let start = block * BLOCK;
-        let in_block = &self.weights[start.min(self.weights.len())..];
-        let in_block = &in_block[..in_block.len().min(BLOCK)];
-        start + walk(in_block.iter().map(|&weight| f64::from(weight)), rest).0
-    }
-
-    /// Draws from the largest: at most `top_k`, then as many as reach `top_p`, then those above
-    /// `min_p`.
-    fn draw_from_few(&mut self, state: &SamplerState, logits: &[f32], u: f64) -> usize {
+    /// Keeps the largest: at most `top_k`, then as many as reach `top_p`, then those above `min_p`.
+    fn keep_few(&mut self, state: &SamplerState, logits: &[f32]) {
         // Room for as many as there can be, however few there are this time.
         let n_most = if state.top_k > 0 { state.top_k.min(logits.len()) } else { logits.len() };
         self.kept.clear();
@@ -151,9 +212,6 @@ impl Sampler {
             let n_kept = self.kept.partition_point(|&weight| weight >= state.min_p);
             self.kept.truncate(n_kept.max(1));
         }
-        let target = u * total(&self.kept);
-        let (idx, _) = walk(self.kept.iter().map(|&weight| f64::from(weight)), target);
-        self.keys.get(idx).map_or(0, |&key| select::id_of(key))
     }
 
     /// Sorts the candidates, largest first, until the weights of the sorted reach `target`; these
@@ -204,22 +262,4 @@ fn reach(weights: impl Iterator<Item = f32>, sum: &mut f64, target: f64) -> usiz
         }
     }
     n
-}
-
-/// Index of the weight in which `target` falls, and how far into it.
-///
-/// When rounding leaves `target` at or beyond the end, the last positive weight takes it; when
-/// there is no positive weight, the first.
-fn walk(weights: impl Iterator<Item = f64>, mut target: f64) -> (usize, f64) {
-    let mut last = (0, 0.0);
-    for (idx, weight) in weights.enumerate() {
-        if weight > 0.0 {
-            if target < weight {
-                return (idx, target);
-            }
-            last = (idx, weight);
-            target -= weight;
-        }
-    }
-    last
 }

@@ -53,6 +53,12 @@ impl SamplerState {
         self.processors.push(processor);
     }
 
+    /// The random numbers of this choice: what verifies its drafts, and who draws them, takes its own
+    /// [`Stream`](crate::Stream).
+    pub fn rng(&self) -> Philox {
+        self.rng
+    }
+
     /// Makes room for `n_tokens` more tokens, so that the next so many calls of
     /// [`accepted`](Self::accepted) allocate nothing.
     pub fn reserve(&mut self, n_tokens: usize) {

@@ -1,12 +1,13 @@
 //! A sampler that has seen one row of a vocabulary, and a request whose room is reserved, allocate
-//! nothing for the rows that follow, whatever these look like.
+//! nothing for the rows that follow, whatever these look like. Nor does who verifies drafts.
 
 #[path = "../../model/tests/counting/mod.rs"]
 mod counting;
 
 use counting::count;
 use pelton_base::{SamplingParams, TokenId};
-use pelton_sampling::{Sampler, SamplerState};
+use pelton_sampling::verify::{Place, Proposal, SiblingScratch, Verifier, draw_siblings};
+use pelton_sampling::{KeptDistribution, Sampler, SamplerState};
 
 const VOCAB: usize = 5000;
 const N_ROWS: usize = 100;
@@ -52,6 +53,47 @@ fn later_rows_of_any_shape_allocate_nothing() {
     }
 }
 
+/// Row 0 has all tokens possible, so that what is kept of it is as large as it gets.
+fn later_places_with_drafts_allocate_nothing() {
+    let plain = SamplingParams { top_p: 0.99, ..Default::default() };
+    for (name, params) in [
+        ("from all", SamplingParams::default()),
+        ("top-k", SamplingParams { top_k: 50, ..Default::default() }),
+        ("top-p", plain.clone()),
+    ] {
+        let (mut sampler, mut state) = (Sampler::new(), SamplerState::new(&params, &[], 0));
+        let (mut drafter, mut draft_state) = (Sampler::new(), SamplerState::new(&plain, &[], 0));
+        let (mut verifier, mut scratch) = (Verifier::new(), SiblingScratch::default());
+        let (mut kept, mut siblings) = (KeptDistribution::default(), Vec::new());
+        let (mut n_allocations, mut n_rejected) = (0, 0);
+        for i in (0..=N_ROWS).rev() {
+            let (mut logits, mut draft_logits) = (row(i), row(i));
+            draft_logits.rotate_left(i % 2);
+            count(&mut n_allocations, || {
+                let rng = state.rng();
+                let draft = drafter.distribution(&mut draft_state, &mut draft_logits, i);
+                let place = Place { target: draft, rng, position: i as u64 };
+                siblings.clear();
+                draw_siblings(&place, 4, &mut scratch, &mut siblings);
+                kept.keep(&draft);
+                let target = sampler.distribution(&mut state, &mut logits, i);
+                let place = Place { target, ..place };
+                let q = kept.get().expect("just kept");
+                let siblings = siblings.iter().copied();
+                let drawn = verifier.judge(&place, siblings.clone(), Proposal::Drawn(q));
+                let known = verifier.judge(&place, siblings, Proposal::Known);
+                n_rejected += usize::from(drawn.accepted != Some(0) && known.accepted != Some(0));
+            });
+            if n_rejected <= 1 || i + 10 > N_ROWS {
+                n_allocations = 0; // Until the scratch of both kinds was needed once.
+            }
+        }
+        assert!(n_rejected > 20, "{name}: {n_rejected} rejections");
+        assert_eq!(n_allocations, 0, "{name}: {n_allocations} allocations in {N_ROWS} places");
+    }
+}
+
 fn main() {
+    later_places_with_drafts_allocate_nothing();
     later_rows_of_any_shape_allocate_nothing();
 }

@@ -1,43 +1,15 @@
 //! The sampler against a naive oracle: what may be chosen, how often, and what never goes wrong.
 
-use pelton_base::{SamplingParams, TokenId};
-use pelton_sampling::{LogitsProcessor, Philox, RowContext, Sampler, SamplerState};
-use proptest::prelude::*;
+mod common;
 
-/// Uniform in [-scale, scale), from the generator under test with a key no test samples with.
-fn random_logits(n: usize, scale: f32, seed: u64) -> Vec<f32> {
-    let rng = Philox::new(seed, 99);
-    (0..n).map(|i| (rng.uniform(i as u64) as f32 * 2.0 - 1.0) * scale).collect()
-}
+use common::{oracle, random_logits};
+use pelton_base::{SamplingParams, TokenId};
+use pelton_sampling::{KeptDistribution, LogitsProcessor, RowContext, Sampler, SamplerState};
+use proptest::prelude::*;
 
 fn sample(params: &SamplingParams, logits: &[f32], position: usize) -> u32 {
     let mut state = SamplerState::new(params, &[], 0);
     Sampler::new().sample(&mut state, &mut logits.to_vec(), position).token.0
-}
-
-/// The probabilities that the parameters ask for: sorted, cut, renormalised, all in f64.
-fn oracle(params: &SamplingParams, logits: &[f32]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..logits.len()).collect();
-    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
-    let max = f64::from(logits[order[0]]);
-    let weight = |id: usize| ((f64::from(logits[id]) - max) / f64::from(params.temperature)).exp();
-    if params.top_k > 0 {
-        order.truncate(params.top_k as usize);
-    }
-    let total: f64 = order.iter().map(|&id| weight(id)).sum();
-    let mut sum = 0.0;
-    let n_kept = order.iter().position(|&id| {
-        sum += weight(id);
-        sum >= f64::from(params.top_p) * total
-    });
-    order.truncate(n_kept.map_or(order.len(), |idx| idx + 1));
-    order.retain(|&id| weight(id) >= f64::from(params.min_p));
-    let total: f64 = order.iter().map(|&id| weight(id)).sum();
-    let mut probabilities = vec![0.0; logits.len()];
-    for id in order {
-        probabilities[id] = weight(id) / total;
-    }
-    probabilities
 }
 
 fn variants() -> Vec<SamplingParams> {
@@ -227,7 +199,58 @@ fn a_used_sampler_gives_what_a_fresh_one_gives() {
     }
 }
 
+#[test]
+fn a_distribution_is_what_the_oracle_says_also_when_kept() {
+    let logits = random_logits(3000, 4.0, 8);
+    let mut kept = KeptDistribution::default();
+    assert!(kept.get().is_none());
+    for params in variants().into_iter().chain([SamplingParams::greedy()]) {
+        let (mut sampler, mut state) = (Sampler::new(), SamplerState::new(&params, &[], 0));
+        kept.keep(&sampler.distribution(&mut state, &mut logits.clone(), 0));
+        let distribution = kept.get().expect("just kept");
+        let mut sum = 0.0;
+        for (id, expected) in oracle(&params, &logits).into_iter().enumerate() {
+            let p = distribution.probability(TokenId(id as u32));
+            assert!((p - expected).abs() < 1e-6 * expected + 1e-12, "{id}: {p} of {expected}");
+            sum += p;
+        }
+        assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+        assert!((distribution.iter().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-9);
+        assert_eq!(distribution.probability(TokenId(3000)), 0.0);
+        assert_eq!(distribution.n_vocab(), 3000);
+    }
+}
+
 proptest! {
+    #[test]
+    fn a_draw_from_the_distribution_is_the_sample(
+        logits in prop_oneof![
+            prop::collection::vec(prop_oneof![9 => -9.0..9.0_f32, 1 => any::<f32>()], 0..40),
+            (1000..5000_usize, any::<u64>()).prop_map(|(n, seed)| random_logits(n, 6.0, seed)),
+        ],
+        (temperature, top_k, top_p, min_p) in (
+            prop_oneof![Just(0.0_f32), 0.01..5.0_f32],
+            0..50_u32,
+            prop_oneof![Just(1.0_f32), 0.05..=1.0_f32],
+            prop_oneof![Just(0.0_f32), 0.0..0.9_f32],
+        ),
+        seed in any::<u64>(),
+    ) {
+        let params = SamplingParams {
+            temperature, top_k, top_p, min_p, seed, logprobs: Some(3), ..Default::default()
+        };
+        let (mut sampler, mut state) = (Sampler::new(), SamplerState::new(&params, &[], 2));
+        for position in 0..8 {
+            let u = state.rng().uniform(position as u64);
+            let drawn =
+                sampler.distribution(&mut state, &mut logits.clone(), position).draw(u);
+            let logprobs = sampler.logprobs(drawn);
+            let sampled = sampler.sample(&mut state, &mut logits.clone(), position);
+            prop_assert_eq!(drawn, sampled.token);
+            prop_assert_eq!(logprobs, sampled.logprobs);
+        }
+    }
+
     #[test]
     fn only_tokens_that_the_oracle_keeps_are_drawn(
         n in 1..400_usize,

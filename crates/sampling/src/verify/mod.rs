@@ -1,0 +1,152 @@
+//! Verifying drafts: which guesses to accept, so that the tokens have the target's distribution.
+//!
+//! # The chapter
+//!
+//! A draft is a token that was guessed for a position; the target is the distribution that plain
+//! decoding would draw from there ([`Sampler::distribution`](crate::Sampler::distribution): after
+//! bias, penalties, masks, temperature and cuts). Drafts for one position, the siblings, are judged
+//! in order; under the one accepted stand the drafts for the next position, see [`Tree`].
+//!
+//! ```text
+//! p = target
+//! for each sibling x, drawn from q:
+//!     u < p(x) / q(x)      accepted: the sequence goes on with x, and so does the walk
+//!     else                 p = norm(max(p - q, 0)),  q = norm(q without x)
+//! none accepted:           a token from what p has become        "recovered"
+//! no siblings:             a token from p                        "bonus"
+//! ```
+//!
+//! A draft that was *known*, not drawn (a match in the prompt, a suffix tree, the most likely ones of
+//! a head), has a `q` that is one at `x`: accepted with `p(x)`, and rejected it leaves `p` without `x`.
+//! So several known siblings are accepted as often as their probabilities together say. Siblings that
+//! were drawn are drawn without replacement ([`draw_siblings`]), hence `q` without those before.
+//!
+//! **Exact.** Whatever `q` is, the token at each position has the target's distribution given those
+//! before it; so has the sequence. It is *not* the sequence that plain decoding would give for the
+//! same seed: which number decides depends on where drafts were. Sampling each place as plain decoding
+//! would and going on while that was guessed ("sample and match") keeps the tokens themselves, and
+//! accepts known drafts just as often. What is here pays for drawn ones: `sum min(p, q)` of them are
+//! accepted, which is the most that any rule can.
+//!
+//! **Randomness.** The proof needs numbers that the draft has not seen. A draft that was drawn with
+//! the numbers that judge it, or with those of plain decoding where a bonus is drawn, is accepted more
+//! or less often than `p(x) / q(x)` says, and the distribution is another. So each use has a
+//! [`Stream`] of its own, counted by (seed, choice, position, sibling):
+//!
+//! | stream | its number is for |
+//! |---|---|
+//! | [`Stream::Draft`] | drawing sibling `i`; whoever samples a draft model takes these and no others |
+//! | [`Stream::Accept`] | judging sibling `i` |
+//! | [`Stream::Recovered`] | the token when all siblings were rejected |
+//! | [`Stream::Token`] | the bonus, which is thus what plain decoding draws there |
+//!
+//! Nor may *whether* a sibling is drawn or dropped depend on what it is: how many siblings a place has
+//! is decided by what stands above them. Candidates that are ranked and cut are known ones.
+//!
+//! **Arithmetic.** Weights are the sampler's f32; whatever is computed from them is f64: with f32 the
+//! difference of two close distributions would be mostly rounding, and the sum of a residual over
+//! 150,000 tokens too. A residual is summed in the order of the target's weights, by blocks as in
+//! [`Distribution`]. Ratios are not formed: `u * q(x) < p(x)` has no zero to divide by, accepts no
+//! token that `p` rules out, and a rejected token has `p(x) <= q(x)` in the same bits that are then
+//! subtracted, so it is never recovered.
+//!
+//! **Architecture invariant:** no answer has probability zero in the target, whatever the drafts. When
+//! rounding leaves nothing of a residual (`p` and `q` agree to the last bits and a draft is rejected
+//! all the same), the step that emptied it is left out. When the target is one token (greedy, a mask
+//! that leaves one or none) this is matching.
+//!
+//! **Cost.** Accepting the first sibling reads one probability each. The first rejection copies `p` to
+//! 8 bytes per weight and each one walks them twice: a vocabulary of 150,000 is 1.2 MB, survivors of
+//! top-k next to nothing. `q` is copied likewise. Nothing is allocated once the scratch has grown to
+//! the vocabulary.
+//!
+//! **Dropped:** a rule of its own for siblings drawn with replacement. A repetition finds no share left
+//! of what was rejected and is passed over, and those that are no repetition have the distribution of
+//! draws without replacement; so they are right, and only wasteful. Another `q` for each sibling, which
+//! nobody drafts. And [`typical_lossy`] is what its name says.
+//!
+//! ```
+//! use pelton_base::{SamplingParams, TokenId};
+//! use pelton_sampling::verify::{Place, Proposal, Tree, Verifier};
+//! use pelton_sampling::{Sampler, SamplerState};
+//!
+//! // Two guesses for the first position, and one for the second under each of them.
+//! let tokens = [3, 1, 0, 2].map(TokenId);
+//! let tree = Tree::new(&tokens, &[None, None, Some(0), Some(1)]);
+//! // Logits after the known tokens, and after each draft.
+//! let mut rows = vec![[0.0_f32, 9.0, 0.0, 1.0]; 5];
+//!
+//! let (mut sampler, mut verifier) = (Sampler::new(), Verifier::new());
+//! let mut state = SamplerState::new(&SamplingParams::greedy(), &[], 0);
+//! let (mut node, mut output) = (None, Vec::new());
+//! loop {
+//!     let row = &mut rows[Tree::row_of(node)];
+//!     let (rng, position) = (state.rng(), output.len());
+//!     let target = sampler.distribution(&mut state, row, position);
+//!     let place = Place { target, rng, position: position as u64 };
+//!     let siblings = tree.children(node).map(|child| tokens[child as usize]);
+//!     let verdict = verifier.judge(&place, siblings, Proposal::Known);
+//!     state.accepted(verdict.token);
+//!     output.push(verdict.token);
+//!     match verdict.accepted {
+//!         Some(sibling) => node = tree.children(node).nth(sibling),
+//!         None => break,
+//!     }
+//! }
+//! assert_eq!(output, [TokenId(1), TokenId(1)], "the second sibling, and what follows it");
+//! ```
+//!
+//! Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023;
+//! Chen et al., "Accelerating Large Language Model Decoding with Speculative Sampling", 2023; Miao et
+//! al., "SpecInfer", ASPLOS 2024, and Yang et al., "Multi-Candidate Speculative Decoding", 2024 (more
+//! than one sibling); Jeon et al., "Recursive Speculative Decoding", 2024 (without replacement); Cai
+//! et al., "Medusa", ICML 2024 (typical acceptance).
+//!
+//! [`Stream`]: crate::Stream
+//! [`Stream::Draft`]: crate::Stream::Draft
+//! [`Stream::Accept`]: crate::Stream::Accept
+//! [`Stream::Recovered`]: crate::Stream::Recovered
+//! [`Stream::Token`]: crate::Stream::Token
+
+mod siblings;
+mod tree;
+mod typical;
+mod urn;
+mod verifier;
+
+pub use siblings::{SiblingScratch, draw_siblings};
+pub use tree::Tree;
+pub use typical::{Typical, typical_lossy};
+pub use verifier::Verifier;
+
+use crate::{Distribution, Philox};
+use pelton_base::TokenId;
+
+/// A position whose token is to be decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// What plain decoding would draw from there.
+    pub target: Distribution<'a>,
+    /// The numbers of the sequence, from [`SamplerState::rng`](crate::SamplerState::rng).
+    pub rng: Philox,
+    /// Output tokens before it.
+    pub position: u64,
+}
+
+/// Where the siblings of a place came from.
+#[derive(Clone, Copy, Debug)]
+pub enum Proposal<'a> {
+    /// They were there without chance, or by chance that has nothing to do with what `q` would be.
+    Known,
+    /// They were drawn from this, each among those that its elder siblings left.
+    Drawn(Distribution<'a>),
+}
+
+/// What was decided for a place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Verdict {
+    /// The token.
+    pub token: TokenId,
+    /// Which sibling it is; `None` for a recovered token and for a bonus.
+    pub accepted: Option<usize>,
+}
