@@ -193,7 +193,7 @@ impl<E: Executor> EngineLoop<E> {
         let Papers { plan, execution, updates } = papers;
         let signals = self.feedback.signals(now, self.scheduler.n_running());
         if let Some(speculation) = &mut self.speculation {
-            speculation.draft(&mut self.scheduler, &signals.cost);
+            speculation.draft(&mut self.scheduler, &signals.cost, self.executor.odds());
         }
         self.scheduler.schedule(now, &signals, plan);
         if is_nothing(plan) {

@@ -1,6 +1,7 @@
 //! The seam between the loop and whatever computes.
 
 use crate::ExecutorError;
+use crate::spec::Odds;
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_sampling::TokenLogprobs;
 use pelton_sched::{SchedulerOutput, StepOutput};
@@ -62,6 +63,12 @@ pub trait Executor: Send + 'static {
     /// Asks for the `n` likeliest tokens after each row that samples; once, at the start. Not every
     /// executor tells them.
     fn report_candidates(&mut self, _n: usize) {}
+
+    /// Where proposers say what they drew the drafts of the next plan from; `None` where drafts are
+    /// judged without it.
+    fn odds(&mut self) -> Option<&mut Odds> {
+        None
+    }
 
     /// Meets a request, before any plan mentions it.
     fn add(&mut self, request: &Request);

@@ -1,10 +1,11 @@
 //! The executor over a real model: one forward pass per step, then one draw per sampling row.
 
-use crate::spec::BLANK;
+use crate::spec::{BLANK, Odds, Verification};
 use crate::{Execution, Executor, ExecutorError, KvCapacity};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, SwapStore};
-use pelton_sampling::{Likely, Masked, Sampler, SamplerState};
+use pelton_sampling::verify::{Place, Proposal, Typical, Verifier, typical_lossy};
+use pelton_sampling::{Likely, Masked, Sampled, Sampler, SamplerState};
 use pelton_sched::{Rows, ScheduledSequence, SchedulerOutput};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -33,6 +34,8 @@ pub struct ModelExecutorConfig {
     pub sampled_vocab: Option<usize>,
     /// Layers after which drafts that come blank are made; `None` where none come.
     pub exit_layers: Option<usize>,
+    /// By what drafts are judged.
+    pub verification: Verification,
 }
 
 /// Runs plans on a [`Decoder`].
@@ -46,6 +49,9 @@ pub struct ModelExecutor<B: Backend> {
     sampler: Sampler,
     states: HashMap<RequestId, SamplerState>,
     exit_layers: Option<usize>,
+    verification: Verification,
+    verifier: Verifier,
+    odds: Odds,
     /// The likeliest tokens that are told of each row that samples.
     n_candidates: usize,
     scratch: Scratch,
@@ -111,6 +117,9 @@ impl<B: Backend> ModelExecutor<B> {
             sampler: Sampler::new(),
             states: HashMap::new(),
             exit_layers: config.exit_layers,
+            verification: config.verification,
+            verifier: Verifier::new(),
+            odds: Odds::default(),
             n_candidates: 0,
             scratch: Scratch::default(),
         })
@@ -166,7 +175,8 @@ impl<B: Backend> ModelExecutor<B> {
     /// Makes the drafts that came blank: a pass through the first layers for each place, over all
     /// sequences that have a draft there.
     fn draft_early(&mut self, plan: &SchedulerOutput, n_layers: usize) {
-        let Self { decoder, kv, scratch, states, sampler, n_sampled, .. } = self;
+        let Self { decoder, kv, scratch, states, sampler, n_sampled, verification, odds, .. } =
+            self;
         let Scratch { tokens, tables, logits_rows, logits, .. } = scratch;
         let vocab_size = decoder.spec().vocab_size;
         let is_blank = |share: &&ScheduledSequence| {
@@ -198,15 +208,19 @@ impl<B: Backend> ModelExecutor<B> {
             for ((share, state), logits) in all.iter_mut().zip(logits.chunks_exact_mut(vocab_size))
             {
                 let logits = &mut logits[..*n_sampled];
-                let draft = sampler.sample(state, logits, share.n_generated + place).token;
+                let position = share.n_generated + place;
+                let draft = match verification {
+                    Verification::Match => sampler.sample(state, logits, position).token,
+                    _ => odds.chain(share.id).draw(sampler, state, logits, position),
+                };
                 state.accepted(draft);
                 tokens[row(share) + 1] = draft;
             }
         }
     }
 
-    /// Samples along the drafts of a share while each is what is sampled; `false` when there was
-    /// nothing to sample from.
+    /// Samples along the drafts of a share while they are right; `false` when there was nothing to
+    /// sample from.
     ///
     /// `logits`: a row for the last known token and for each draft.
     fn verify(
@@ -229,8 +243,34 @@ impl<B: Backend> ModelExecutor<B> {
                 tracing::error!("no logit is a finite number: the weights seem to be damaged");
                 return false;
             }
-            // What plain decoding would sample here; it goes on along the draft that is just that.
-            let sampled = self.sampler.sample(state, logits, share.n_generated + path.len());
+            let position = share.n_generated + path.len();
+            let (sampled, next) = match self.verification {
+                // What plain decoding would sample here; it goes on along the draft that is just that.
+                Verification::Match => {
+                    let sampled = self.sampler.sample(state, logits, position);
+                    let next = rows.draft_after(row, sampled.token);
+                    (sampled, next)
+                }
+                judged_by => {
+                    let rng = state.rng();
+                    let target = self.sampler.distribution(state, logits, position);
+                    let place = Place { target, rng, position: position as u64 };
+                    let siblings = rows.drafts_after(row).map(|next| rows.tokens[next]);
+                    let drawn = self.odds.at(share.id, path.len());
+                    let verdict = match judged_by {
+                        Verification::Typical => {
+                            typical_lossy(&place, siblings, Typical::default())
+                        }
+                        _ => {
+                            let proposal = drawn.map_or(Proposal::Known, Proposal::Drawn);
+                            self.verifier.judge(&place, siblings, proposal)
+                        }
+                    };
+                    let next = verdict.accepted.and_then(|nth| rows.drafts_after(row).nth(nth));
+                    let token = verdict.token;
+                    (Sampled { token, logprobs: self.sampler.logprobs(token) }, next)
+                }
+            };
             if logits.get(sampled.token.0 as usize) == Some(&f32::NEG_INFINITY) {
                 tracing::error!(id = %share.id, "the request's rule allows no token to come next");
                 return false;
@@ -242,7 +282,7 @@ impl<B: Backend> ModelExecutor<B> {
                 (Some(logprobs), Some((id, all))) if *id == share.id => all.push(logprobs),
                 (Some(logprobs), _) => execution.logprobs.push((share.id, vec![logprobs])),
             }
-            match rows.draft_after(row, sampled.token) {
+            match next {
                 Some(next) => row = next,
                 None => return true,
             }
@@ -291,6 +331,10 @@ where
 
     fn report_candidates(&mut self, n: usize) {
         self.n_candidates = n.min(self.n_sampled);
+    }
+
+    fn odds(&mut self) -> Option<&mut Odds> {
+        (self.verification != Verification::Match).then_some(&mut self.odds)
     }
 
     fn add(&mut self, request: &Request) {
@@ -351,6 +395,7 @@ where
     }
 
     fn finished(&mut self, id: RequestId) {
+        self.odds.finished(id);
         self.states.remove(&id);
     }
 }

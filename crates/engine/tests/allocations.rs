@@ -93,6 +93,7 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
         host_blocks: 0,
         sampled_vocab: None,
         exit_layers: None,
+        verification: Default::default(),
     };
     let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
     let limits = EngineConfig::default();

@@ -6,7 +6,7 @@ use pelton_base::{
     Constraint, FinishReason, Request, RequestId, Rule, RuleState, SamplingParams, ServiceParams,
     Slo, TokenId, TokenSet, Usage,
 };
-use pelton_engine::spec::{DraftModel, Proposer, ProposerError, Row};
+use pelton_engine::spec::{DraftModel, Odds, Proposer, ProposerError, Row, Verification};
 use pelton_engine::{
     Engine, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, ExecutorError,
     KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken,
@@ -228,6 +228,7 @@ fn start(files: &ModelFiles, compute: Compute, world: &World) -> (EngineHandle, 
         host_blocks: world.n_host_blocks,
         sampled_vocab: world.sampled_vocab,
         exit_layers: world.config.spec.exit_layers,
+        verification: world.config.spec.verification,
     };
     let inner = ModelExecutor::new(decoder, config).expect("KV memory");
     let (hold, leave) = channel();
@@ -268,8 +269,12 @@ impl Proposer for Bushes {
         self.0.look(row, most)
     }
 
-    fn propose(&mut self, rows: &mut [Row<'_>]) -> Result<(), ProposerError> {
-        self.0.propose(rows)?;
+    fn propose(
+        &mut self,
+        rows: &mut [Row<'_>],
+        odds: Option<&mut Odds>,
+    ) -> Result<(), ProposerError> {
+        self.0.propose(rows, odds)?;
         for row in rows {
             let trunk = row.drafts.tokens().to_vec();
             row.drafts.clear();
@@ -333,7 +338,13 @@ fn everything() -> EngineConfig {
 /// Drafts at every step, whatever they cost.
 fn forced(method: SpecMethod) -> EngineConfig {
     let exit_layers = (method == SpecMethod::EarlyExit).then_some(1);
-    let spec = SpecConfig { method, max_drafts: 4, exit_layers, is_forced: true };
+    let spec = SpecConfig {
+        method,
+        max_drafts: 4,
+        exit_layers,
+        verification: Verification::Match,
+        is_forced: true,
+    };
     EngineConfig { spec, ..Default::default() }
 }
 

@@ -32,6 +32,7 @@ impl World {
             host_blocks: 4,
             sampled_vocab: None,
             exit_layers: None,
+            verification: Default::default(),
         };
         let mut executor = ModelExecutor::new(decoder, config).expect("memory");
         let kv = KvCapacity { n_blocks: 12, n_host_blocks: 4, block_size: BLOCK };

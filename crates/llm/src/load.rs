@@ -212,6 +212,7 @@ impl Llm {
                 host_blocks,
                 sampled_vocab: Some(text.tokenizer.vocab_size()),
                 exit_layers: options.spec.exit_layers,
+                verification: options.spec.verification,
             },
         )?;
         let mut open = |model: &ModelRef| {

@@ -114,13 +114,18 @@ impl Rows<'_> {
     /// In place of a parent, for a row that follows what was computed before.
     pub const ROOT: u32 = u32::MAX;
 
-    /// The draft that follows `row`, the last known one or a draft, and is `token`.
-    pub fn draft_after(&self, row: usize, token: TokenId) -> Option<usize> {
-        let is_it = |next: &usize| match self.parents {
+    /// The drafts that follow `row`, the last known one or a draft.
+    pub fn drafts_after(&self, row: usize) -> impl Iterator<Item = usize> {
+        let is_it = move |next: &usize| match self.parents {
             None => *next == row + 1,
             Some(parents) => parents[*next] as usize == row,
         };
-        (row + 1..self.tokens.len()).filter(is_it).find(|&next| self.tokens[next] == token)
+        (row + 1..self.tokens.len()).filter(is_it)
+    }
+
+    /// The one of them that is `token`.
+    pub fn draft_after(&self, row: usize, token: TokenId) -> Option<usize> {
+        self.drafts_after(row).find(|&next| self.tokens[next] == token)
     }
 }
 

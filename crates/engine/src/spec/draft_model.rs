@@ -9,11 +9,12 @@
 //! The drafts of a step are forgotten at the next: what was accepted is then among the known tokens,
 //! and what was rejected is overwritten. Each draft is drawn with the parameters and the random number
 //! that the target will use at its place, so two models that agree draw the same token at any
-//! temperature: also under penalties and rules, which see the drafts before it.
+//! temperature: also under penalties and rules, which see the drafts before it. Where drafts are judged
+//! by rejection sampling, the random numbers are others, and what was drawn from is kept.
 //!
 //! Memory: KV blocks of its own. A row that finds none gets no drafts.
 
-use super::{Proposer, ProposerError, Row};
+use super::{Odds, Proposer, ProposerError, Row};
 use crate::{ExecutorError, KvMemory};
 use pelton_base::{Request, RequestId, SamplingParams, TokenId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence};
@@ -127,7 +128,13 @@ impl<B: Backend> DraftModel<B> {
     }
 
     /// Draws a draft for each share from the row of logits that it got.
-    fn draw(&mut self, shares: &[Share], ids: &[RequestId], n_outputs: &[usize]) -> Vec<TokenId> {
+    fn draw(
+        &mut self,
+        shares: &[Share],
+        ids: &[RequestId],
+        n_outputs: &[usize],
+        mut odds: Option<&mut Odds>,
+    ) -> Vec<TokenId> {
         let vocab = self.decoder.spec().vocab_size;
         let rows = self.logits.chunks_exact_mut(vocab).zip(shares);
         rows.map(|(logits, share)| {
@@ -135,7 +142,14 @@ impl<B: Backend> DraftModel<B> {
                 self.sequences.get_mut(&ids[share.row]).expect("invariant: just computed");
             let row = &mut logits[..self.n_sampled];
             let state = sequence.drafting.get_or_insert_with(|| sequence.state.fork());
-            let draft = self.sampler.sample(state, row, n_outputs[share.row]).token;
+            let position = n_outputs[share.row];
+            let draft = match odds.as_deref_mut() {
+                None => self.sampler.sample(state, row, position).token,
+                Some(odds) => {
+                    let chain = odds.chain(ids[share.row]);
+                    chain.draw(&mut self.sampler, state, row, position)
+                }
+            };
             state.accepted(draft);
             draft
         })
@@ -198,14 +212,18 @@ where
         (most, 0)
     }
 
-    fn propose(&mut self, rows: &mut [Row<'_>]) -> Result<(), ProposerError> {
+    fn propose(
+        &mut self,
+        rows: &mut [Row<'_>],
+        mut odds: Option<&mut Odds>,
+    ) -> Result<(), ProposerError> {
         let ids: Vec<RequestId> = rows.iter().map(|row| row.id).collect();
         let mut n_outputs: Vec<usize> =
             rows.iter().map(|row| row.tokens.len() - row.n_prompt).collect();
         let mut shares = self.catch_up(rows, &ids);
         while !shares.is_empty() {
             self.forward(&shares, &ids);
-            let drafts = self.draw(&shares, &ids, &n_outputs);
+            let drafts = self.draw(&shares, &ids, &n_outputs, odds.as_deref_mut());
             let mut next = Vec::new();
             for (share, draft) in shares.into_iter().zip(drafts) {
                 let row = &mut rows[share.row];

@@ -13,7 +13,7 @@
 //! Where the paper keeps the hidden states of the first layers for verification, this computes them
 //! again: one forward pass is one kind of pass, and its first layers are the cheaper part of it.
 
-use super::{BLANK, Proposer, ProposerError, Row};
+use super::{BLANK, Odds, Proposer, ProposerError, Row};
 use pelton_base::{Request, RequestId};
 
 /// As many blanks as are wanted.
@@ -31,7 +31,11 @@ impl Proposer for EarlyExit {
         (most, 0)
     }
 
-    fn propose(&mut self, rows: &mut [Row<'_>]) -> Result<(), ProposerError> {
+    fn propose(
+        &mut self,
+        rows: &mut [Row<'_>],
+        _odds: Option<&mut Odds>,
+    ) -> Result<(), ProposerError> {
         for row in rows {
             row.drafts.extend(std::iter::repeat_n(BLANK, row.n_drafts));
         }

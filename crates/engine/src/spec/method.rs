@@ -50,6 +50,35 @@ impl SpecMethod {
     }
 }
 
+/// By what drafts are judged.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Verification {
+    /// Each place samples as plain decoding would, and goes on while the draft is what it sampled: the
+    /// same tokens as without drafts, at any temperature.
+    #[default]
+    Match,
+    /// Rejection sampling: the same distribution as without drafts, and for greedy requests the same
+    /// tokens; more drafts of a draft model are accepted.
+    Rejection,
+    /// Whatever the model finds likely enough is accepted: **lossy**, for those who trade the model's
+    /// distribution for speed.
+    Typical,
+}
+
+impl Verification {
+    /// Every way.
+    pub const ALL: &[Self] = &[Self::Match, Self::Rejection, Self::Typical];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Match => "match",
+            Self::Rejection => "rejection",
+            Self::Typical => "typical-lossy",
+        }
+    }
+}
+
 /// Whether and how an engine speculates.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SpecConfig {
@@ -59,12 +88,20 @@ pub struct SpecConfig {
     pub max_drafts: usize,
     /// Layers after which [`SpecMethod::EarlyExit`] drafts; it needs them, and nobody else does.
     pub exit_layers: Option<usize>,
+    /// By what drafts are judged.
+    pub verification: Verification,
     /// Whether every draft that can be made is verified, whatever it costs; for measurements.
     pub is_forced: bool,
 }
 
 impl Default for SpecConfig {
     fn default() -> Self {
-        Self { method: SpecMethod::Off, max_drafts: 8, exit_layers: None, is_forced: false }
+        Self {
+            method: SpecMethod::Off,
+            max_drafts: 8,
+            exit_layers: None,
+            verification: Verification::Match,
+            is_forced: false,
+        }
     }
 }

@@ -17,6 +17,11 @@
 //! any temperature, under any mask, and not only in distribution. For a draft that is a single
 //! sequence this accepts as often as rejection sampling does: `x` with probability `p(x)`.
 //!
+//! **Or exact in distribution.** A draft model's own distribution allows more: [`Verification::Rejection`]
+//! accepts `min(1, p / q)` and corrects what it rejects, so the answers have the distribution of plain
+//! decoding, though not its tokens for a seed; greedy answers are the same. [`Verification::Typical`]
+//! is lossy.
+//!
 //! **Priced.** Drafts cost rows, and rows cost time; see [`lengths`]. Where nothing pays nothing is
 //! drafted.
 //!
@@ -29,6 +34,7 @@ mod early_exit;
 pub mod lengths;
 mod method;
 mod ngram;
+mod odds;
 mod rules;
 mod session;
 mod speculation;
@@ -36,8 +42,9 @@ pub mod suffix;
 
 pub use draft_model::DraftModel;
 pub use early_exit::EarlyExit;
-pub use method::{SpecConfig, SpecMethod};
+pub use method::{SpecConfig, SpecMethod, Verification};
 pub use ngram::Ngram;
+pub use odds::{DrawnChain, Odds};
 pub use session::Suffix;
 pub use speculation::{SpecStats, Speculation};
 
@@ -105,10 +112,18 @@ pub trait Proposer: Send + std::fmt::Debug {
 
     /// Makes up to `n_drafts` drafts for each row; fewer is no failure.
     ///
+    /// With `odds` the drafts are judged by rejection sampling: whoever draws them at random draws
+    /// with [`Stream::Draft`](pelton_sampling::Stream) and says there what from. Drafts of which
+    /// nothing is said there count as known, which is always right for those that are not drawn.
+    ///
     /// # Errors
     ///
     /// Decoding goes on without drafts.
-    fn propose(&mut self, rows: &mut [Row<'_>]) -> Result<(), ProposerError>;
+    fn propose(
+        &mut self,
+        rows: &mut [Row<'_>],
+        odds: Option<&mut Odds>,
+    ) -> Result<(), ProposerError>;
 
     /// Whether its drafts branch: each is then judged by itself, not by its place.
     fn branches(&self) -> bool {
@@ -172,7 +187,7 @@ mod tests {
         let mut drafts = DraftTree::default();
         let mut row = Row { id, tokens: &tokens, n_prompt, n_drafts: 0, drafts: &mut drafts };
         (row.n_drafts, _) = proposer.look(&row, most);
-        proposer.propose(&mut [row]).expect("no failure");
+        proposer.propose(&mut [row], None).expect("no failure");
         drafts.tokens().iter().map(|token| token.0).collect()
     }
 

@@ -6,7 +6,7 @@
 //!
 //! Paper: Saxena, "Prompt lookup decoding", 2023.
 
-use super::{Proposer, ProposerError, Row};
+use super::{Odds, Proposer, ProposerError, Row};
 use pelton_base::{Request, RequestId, TokenId};
 use std::collections::HashMap;
 
@@ -74,7 +74,11 @@ impl Proposer for Ngram {
         index.look_up(row.tokens).map_or((0, 0), |(_, n_matched)| (most, n_matched))
     }
 
-    fn propose(&mut self, rows: &mut [Row<'_>]) -> Result<(), ProposerError> {
+    fn propose(
+        &mut self,
+        rows: &mut [Row<'_>],
+        _odds: Option<&mut Odds>,
+    ) -> Result<(), ProposerError> {
         for row in rows {
             let place = self.sequences.get(&row.id).and_then(|index| index.look_up(row.tokens));
             if let Some((place, _)) = place {

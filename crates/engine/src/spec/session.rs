@@ -2,7 +2,7 @@
 //! the client predicts.
 
 use super::suffix::SuffixAutomaton;
-use super::{Proposer, ProposerError, Row};
+use super::{Odds, Proposer, ProposerError, Row};
 use pelton_base::{Request, RequestId, TokenId};
 use std::collections::HashMap;
 
@@ -61,7 +61,11 @@ impl Proposer for Suffix {
         if n_matched == 0 { (0, 0) } else { (most, n_matched) }
     }
 
-    fn propose(&mut self, rows: &mut [Row<'_>]) -> Result<(), ProposerError> {
+    fn propose(
+        &mut self,
+        rows: &mut [Row<'_>],
+        _odds: Option<&mut Odds>,
+    ) -> Result<(), ProposerError> {
         for row in rows {
             let Some(session) = self.sessions.get(&row.id) else { continue };
             if session.starts_prediction(row) {

@@ -3,7 +3,7 @@
 use super::acceptance::Acceptance;
 use super::lengths::{self, Offer};
 use super::rules::Rules;
-use super::{Proposer, Row, Seen, SpecConfig};
+use super::{Odds, Proposer, Row, Seen, SpecConfig};
 use crate::Execution;
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_sched::{Generating, Rows, Scheduler, SchedulerOutput, StepCost, StepLoad};
@@ -181,7 +181,17 @@ impl Speculation {
     }
 
     /// Gives drafts to those that generate, as far as they are worth it.
-    pub fn draft(&mut self, scheduler: &mut Scheduler, cost: &StepCost) {
+    ///
+    /// `odds` are there where drafts are judged by them, see [`Proposer::propose`].
+    pub fn draft(
+        &mut self,
+        scheduler: &mut Scheduler,
+        cost: &StepCost,
+        mut odds: Option<&mut Odds>,
+    ) {
+        if let Some(odds) = odds.as_deref_mut() {
+            odds.forget();
+        }
         self.asked.clear();
         if self.guessers.iter().all(Guesser::gave_up) {
             return;
@@ -202,7 +212,7 @@ impl Speculation {
             }
             if !rows.is_empty() {
                 self.asked.extend(asked);
-                self.propose(idx, &mut rows);
+                self.propose(idx, &mut rows, odds.as_deref_mut());
             }
         }
         for row in generating.iter_mut().filter(|row| !row.drafts.is_empty()) {
@@ -210,10 +220,10 @@ impl Speculation {
         }
     }
 
-    fn propose(&mut self, idx: usize, rows: &mut [Row<'_>]) {
+    fn propose(&mut self, idx: usize, rows: &mut [Row<'_>], odds: Option<&mut Odds>) {
         let guesser = &mut self.guessers[idx];
         let started = Instant::now();
-        if let Err(error) = guesser.proposer.propose(rows) {
+        if let Err(error) = guesser.proposer.propose(rows, odds) {
             self.stats.n_failures += 1;
             guesser.n_failures_in_a_row += 1;
             let gives_up = guesser.gave_up();

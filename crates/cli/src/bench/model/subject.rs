@@ -73,6 +73,7 @@ impl Subject {
                 host_blocks: 0,
                 sampled_vocab: None,
                 exit_layers: None,
+                verification: Default::default(),
             },
         )?;
         let executor = Arc::new(Mutex::new(executor));
