@@ -14,7 +14,7 @@
 //! all cuts.
 //!
 //! Paper: Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding
-//! Heads", ICML 2024, §2.3.2.
+//! Heads", ICML 2024.
 
 use super::{Place, Verdict};
 use crate::Distribution;
@@ -31,7 +31,7 @@ pub struct Typical {
 }
 
 impl Default for Typical {
-    /// Those of the paper: 0.09 and its square root, 0.3.
+    /// Those that its authors use: 0.09 and its square root, 0.3.
     fn default() -> Self {
         Self { epsilon: 0.09, delta: 0.3 }
     }
