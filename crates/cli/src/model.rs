@@ -12,10 +12,17 @@ use crate::progress::Progress;
 /// The story-teller inside the binary, a GGUF file.
 static STORY: &[u8] = include_bytes!("../model/story-q8_0.gguf");
 
+/// A tenth of the story-teller, to draft for it.
+static STORY_DRAFT: &[u8] = include_bytes!("../model/story-draft-q8_0.gguf");
+
 /// What the story-teller is called.
 const STORY_NAME: &str = "story";
 
-/// Understands a model's name; nothing, or `embedded`, is the story-teller.
+/// What its draft model is called.
+const STORY_DRAFT_NAME: &str = "story-draft";
+
+/// Understands a model's name; nothing, or `embedded`, is the story-teller, `story-draft` the model
+/// that drafts for it.
 ///
 /// # Errors
 ///
@@ -23,6 +30,9 @@ const STORY_NAME: &str = "story";
 pub(crate) fn reference(name: Option<&str>) -> Result<ModelRef> {
     match name {
         None | Some("embedded") => Ok(ModelRef::Embedded { name: STORY_NAME, bytes: STORY }),
+        Some(STORY_DRAFT_NAME) => {
+            Ok(ModelRef::Embedded { name: STORY_DRAFT_NAME, bytes: STORY_DRAFT })
+        }
         Some(name) => Ok(ModelRef::parse(name)?),
     }
 }

@@ -1,0 +1,154 @@
+//! Speculation as a user meets it: the story-teller and the model that drafts for it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pelton_base::{FinishReason, SamplingParams, TokenId};
+use pelton_engine::spec::Verification;
+use pelton_llm::{
+    CompletionRequest, Generation, Llm, LlmError, LlmOptions, ModelRef, Prompt, SpecConfig,
+    SpecMethod,
+};
+use pelton_testkit::TinyModel;
+
+fn story(name: &str) -> ModelRef {
+    ModelRef::Path(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models").join(name))
+}
+
+/// Every draft that can be made is made, whatever it costs.
+fn forced(method: SpecMethod) -> SpecConfig {
+    let exit_layers = (method == SpecMethod::EarlyExit).then_some(3);
+    SpecConfig { method, exit_layers, is_forced: true, ..SpecConfig::default() }
+}
+
+fn options(spec: SpecConfig) -> LlmOptions {
+    let draft = (spec.method == SpecMethod::Draft).then(|| story("story-draft"));
+    LlmOptions {
+        max_running: 4,
+        n_threads: Some(1),
+        max_context: Some(200),
+        spec,
+        draft,
+        ..LlmOptions::default()
+    }
+}
+
+fn load(spec: SpecConfig) -> Arc<Llm> {
+    Llm::load(&story("story"), &options(spec), &mut |_| {}).expect("loads")
+}
+
+#[derive(Debug, PartialEq)]
+struct Told {
+    text: String,
+    tokens: Vec<TokenId>,
+    reason: FinishReason,
+}
+
+/// One answer, and how many drafts of it were right and wrong.
+fn tell(llm: &Llm, prompt: &str, generation: Generation) -> (Told, usize, usize) {
+    let prompts = vec![Prompt::Text(prompt.to_owned())];
+    let request = CompletionRequest { prompts, generation };
+    let mut generating = llm.complete(request).expect("accepted");
+    let (mut text, mut tokens) = (String::new(), Vec::new());
+    while let Some(event) = generating.blocking_next() {
+        text.push_str(&event.text);
+        tokens.extend(event.tokens.iter().map(|token| token.id));
+        if let Some(finish) = event.finish {
+            let usage = finish.usage;
+            let told = Told { text, tokens, reason: finish.reason };
+            let (right, wrong) =
+                (usage.accepted_prediction_tokens, usage.rejected_prediction_tokens);
+            return (told, right, wrong);
+        }
+    }
+    panic!("the answer broke off");
+}
+
+/// Answers that end in every way that there is, within a draft more often than not.
+fn endings() -> Vec<(&'static str, Generation)> {
+    let greedy = Generation { sampling: SamplingParams::greedy(), ..Generation::default() };
+    let warm = SamplingParams { temperature: 0.8, seed: 7, ..SamplingParams::default() };
+    let again = "The cat sat on the mat. The cat sat on the mat. The cat sat on the";
+    vec![
+        (again, Generation { max_tokens: Some(60), ..greedy.clone() }),
+        (again, Generation { max_tokens: Some(2), ..greedy.clone() }),
+        (again, Generation { max_tokens: Some(1), ..greedy.clone() }),
+        // A stop text that begins and ends within tokens.
+        (again, Generation { stop: vec!["at on t".to_owned()], ..greedy.clone() }),
+        (again, Generation { sampling: warm.clone(), max_tokens: Some(60), ..greedy.clone() }),
+        ("Once upon a time", Generation { max_tokens: Some(50), ..greedy.clone() }),
+        ("Once upon a time", Generation { sampling: warm, max_tokens: Some(50), ..greedy.clone() }),
+        // The end of the context.
+        (again, Generation { ignore_eos: true, ..greedy }),
+    ]
+}
+
+#[test]
+fn answers_end_as_they_do_without_drafts() {
+    let plain = load(forced(SpecMethod::Off));
+    let expected: Vec<Told> =
+        endings().into_iter().map(|(prompt, asked)| tell(&plain, prompt, asked).0).collect();
+    assert!(expected.iter().any(|told| told.reason == FinishReason::Stop), "{expected:?}");
+    assert!(expected[7].tokens.len() > 100, "to the end of the context");
+    for &method in SpecMethod::ALL.iter().filter(|method| **method != SpecMethod::Off) {
+        let llm = load(forced(method));
+        let mut drafts = (0, 0);
+        for ((prompt, asked), expected) in endings().into_iter().zip(&expected) {
+            let (told, right, wrong) = tell(&llm, prompt, asked);
+            assert_eq!(&told, expected, "{method:?}");
+            drafts = (drafts.0 + right, drafts.1 + wrong);
+        }
+        assert!(drafts.0 > 20, "{method:?}: {drafts:?} drafts were right and wrong");
+    }
+}
+
+#[test]
+fn rejection_sampling_gives_greedy_answers_as_they_are() {
+    let plain = load(forced(SpecMethod::Off));
+    for verification in [Verification::Rejection, Verification::Typical] {
+        let llm = load(SpecConfig { verification, ..forced(SpecMethod::Draft) });
+        for (prompt, asked) in endings() {
+            let (told, right, wrong) = tell(&llm, prompt, asked.clone());
+            if asked.sampling.temperature == 0.0 {
+                assert_eq!(told, tell(&plain, prompt, asked).0, "{verification:?}");
+            }
+            assert!(told.tokens.len() <= 200 && right + wrong < 2000);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_draft_is_refused_by_name() {
+    let folder = tempfile::tempdir().expect("temp");
+    let stranger = folder.path().join("stranger");
+    TinyModel::default().write_folder(&stranger);
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).expect("a folder");
+    let spec = forced(SpecMethod::Draft);
+    let draft = |path: &PathBuf| Some(ModelRef::Path(path.clone()));
+    let off = forced(SpecMethod::Off);
+    let exits = |exit_layers| SpecConfig { exit_layers, ..forced(SpecMethod::EarlyExit) };
+    let cases = [
+        (LlmOptions { draft: None, ..options(spec) }, "needs a model that drafts"),
+        (LlmOptions { draft: draft(&stranger), ..options(spec) }, "its vocabulary is another one"),
+        (LlmOptions { draft: draft(&empty), ..options(spec) }, "config.json"),
+        (LlmOptions { draft: draft(&stranger), ..options(off) }, "it drafts only where"),
+        (options(SpecConfig { max_drafts: 0, ..off }), "expected 1 to 64"),
+        (options(SpecConfig { max_drafts: 65, ..spec }), "expected 1 to 64"),
+        (options(exits(None)), "needs the number of layers"),
+        (options(exits(Some(0))), "the model has"),
+        (options(exits(Some(99))), "the model has"),
+        (options(SpecConfig { exit_layers: Some(1), ..off }), "only `early-exit`"),
+    ];
+    for (options, expected) in cases {
+        let loaded = Llm::load(&story("story"), &options, &mut |_| {});
+        let error: LlmError = loaded.err().unwrap_or_else(|| panic!("{expected}: it loads"));
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            text.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        assert!(text.contains(expected), "{text}, not: {expected}");
+    }
+}
