@@ -26,7 +26,7 @@ use pelton_tensor::{DType, TensorView};
 use serde_json::Value;
 
 use super::ignored::Ignored;
-use super::matrix::{Groups, Matrix, Meaning, Shared};
+use super::matrix::{Groups, Matrix, Meaning, Opened, Shared};
 use super::packing::Stored;
 use super::setting::{GroupSize, Setting};
 use super::tensors::{FLOATS, Tensors, group_indices, scales, stream_bits, stream_row, word};
@@ -82,7 +82,7 @@ impl CheckpointMethod for Gptq {
             desc_act: root.get("desc_act").flag(false)?,
             sym: root.get("sym").flag(true)?,
         };
-        let ignored = Ignored(root.get("modules_to_not_convert").texts()?);
+        let ignored = Ignored::read(&[root.get("modules_to_not_convert")])?;
         Ok(Scheme { ignored, kind: Box::new(kind) })
     }
 }
@@ -162,7 +162,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Stored<'a> for Parts<'a> {
-    fn open(&self) -> Result<Matrix<'a>> {
+    fn open(&self) -> Result<Opened<'a>> {
         let Config { bits, is_v1, .. } = self.config;
         let [n, _] = self.shape;
         // Both are stored a row per group; a matrix wants a row per output.
@@ -185,6 +185,6 @@ impl<'a> Stored<'a> for Parts<'a> {
             meaning: Meaning::Integer { most: ((1_u16 << bits) - 1) as u8 },
             scales: Shared { values, groups: groups.clone() },
             zeros: Shared { values: zeros, groups },
-        })
+        }.into())
     }
 }

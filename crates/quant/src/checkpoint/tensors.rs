@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use pelton_tensor::{DType, TensorSource, TensorView};
 
+use super::tables::e4m3;
 use crate::{QuantError, Result};
 
 /// Types that scales are stored in.
@@ -87,6 +88,7 @@ pub(super) fn scales(view: &TensorView<'_>) -> Result<Vec<f32>> {
         DType::F16 => pairs(view).map(|bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
         DType::Bf16 => pairs(view).map(|bytes| bf16::from_le_bytes(bytes).to_f32()).collect(),
         DType::F32 => words(view).map(f32::from_le_bytes).collect(),
+        DType::F8E4M3 => view.data.iter().map(|code| e4m3(*code)).collect(),
         _ => return Err(wrong_type(view, FLOATS)),
     };
     match values.iter().position(|scale| !scale.is_finite()) {
