@@ -104,7 +104,7 @@ fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> Stri
     let word = |is_so| if is_so { "yes" } else { "no" };
     let gguf_names =
         if arch.gguf_names.is_empty() { "-".to_owned() } else { code(arch.gguf_names) };
-    let quantized = if arch.reads_quantized() { "yes" } else { "refused" };
+    let quantized = if arch.reads_quantized() { "yes" } else { "GPTQ, bitsandbytes" };
     let converted = word(arch.is_exported);
     format!(
         "| {} | {folder} | {gguf_names} | {file} | {quantized} | {converted} |\n",

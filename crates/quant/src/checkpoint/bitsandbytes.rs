@@ -89,6 +89,10 @@ impl Kind for Config {
         (*self == Self::Int8).then(|| "int8 per token, outliers in 16 bits".to_owned())
     }
 
+    fn is_turned(&self) -> bool {
+        true
+    }
+
     fn find<'a>(&self, tensors: &Tensors<'a>, shape: [usize; 2]) -> Result<Option<Found<'a>>> {
         match self {
             Self::FourBits => four_bits(tensors, shape),

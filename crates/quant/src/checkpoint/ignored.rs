@@ -24,6 +24,11 @@ impl Ignored {
         Self(patterns)
     }
 
+    /// One more.
+    pub(super) fn add(&mut self, pattern: Pattern) {
+        self.0.push(pattern);
+    }
+
     /// Whether one of the names is that of the module, or a whole part of it: `lm_head`,
     /// `layers.0`, `mlp.gate` name modules; `gate` is not `gate_proj`. Of an expression (`re:...`),
     /// whether it matches.

@@ -22,6 +22,7 @@
 //! A new method is a new file and one line in [`METHODS`]; that line enrols it in the conformance
 //! tests, which want fixtures of it made by independent code.
 
+mod aqlm;
 mod awq;
 mod bitnet;
 mod bitsandbytes;
@@ -29,12 +30,15 @@ mod compressed;
 mod floats;
 mod fp8;
 mod gptq;
+mod hqq;
 mod ignored;
 mod layouts;
+mod marlin;
 mod matrix;
 mod packing;
 mod patterns;
 mod plain_codes;
+mod quip;
 mod setting;
 mod tables;
 mod tensors;
@@ -74,6 +78,10 @@ pub static METHODS: &[&dyn CheckpointMethod] = &[
     &bitsandbytes::BitsAndBytes,
     &compressed::CompressedTensors,
     &bitnet::BitNet,
+    &hqq::Hqq,
+    &aqlm::Aqlm,
+    &quip::Quip,
+    &marlin::Marlin,
 ];
 
 /// How the matrices of one checkpoint are quantized.
@@ -91,6 +99,12 @@ trait Kind: std::fmt::Debug + Send + Sync {
     /// How the method rounds activations.
     fn activations(&self) -> Option<String> {
         None
+    }
+
+    /// Whether matrices that a family stores transposed are stored `[n, k]` once quantized, as those of
+    /// all others.
+    fn is_turned(&self) -> bool {
+        false
     }
 
     /// The matrix of a module; `None` where the module is not quantized.
@@ -127,6 +141,12 @@ impl Scheme {
     /// How the method rounds activations, where it does: here they are not rounded so.
     pub fn activations(&self) -> Option<String> {
         self.kind.activations()
+    }
+
+    /// Whether quantized matrices of a family that stores its own transposed (GPT-2) are stored as
+    /// those of all others: methods that turn them before they quantize them write them so.
+    pub fn turns_transposed(&self) -> bool {
+        self.kind.is_turned()
     }
 
     /// The matrix `[n, k]` of the module called `module`, checked but not read; `None` where it is

@@ -137,7 +137,10 @@ impl Config {
         let strategy = match strategy.text()? {
             Some("tensor") => Strategy::Tensor,
             Some("channel") => Strategy::Channel,
-            Some("group" | "tensor_group") => Strategy::Group(weights.get("group_size").group_size()?),
+            Some("group") => Strategy::Group(weights.get("group_size").group_size()?),
+            Some("tensor_group") if is_fp4 => {
+                Strategy::Group(weights.get("group_size").group_size()?)
+            }
             None if weights.get("group_size").is_present() => {
                 Strategy::Group(weights.get("group_size").group_size()?)
             }
@@ -150,7 +153,8 @@ impl Config {
                 }
             }
             Some(_) => {
-                return Err(strategy.error("one of tensor, channel, group, tensor_group, block"));
+                let known = "one of tensor, channel, group, block, or tensor_group of fp4";
+                return Err(strategy.error(known));
             }
         };
         let group_size = weights.get("group_size");

@@ -20,7 +20,7 @@ use crate::checkpoint::gptq::sorted_by_group;
 use crate::checkpoint::matrix::{Groups, Matrix, Meaning, Opened, Shared};
 use crate::checkpoint::packing::{Found, Stored};
 use crate::checkpoint::tensors::{
-    FLOATS, Tensors, group_indices, scales, stream_bits, stream_row, word, wrong,
+    FLOATS, Tensors, group_indices, scales, stated_shape, stream_bits, stream_row, word, wrong,
 };
 
 impl Config {
@@ -80,14 +80,6 @@ impl Config {
                 n_groups: if is_shared { 1 } else { n_groups },
             }),
         })
-    }
-}
-
-/// The two numbers of a tensor that states a shape.
-pub(super) fn stated_shape(view: &TensorView<'_>) -> [i64; 2] {
-    match view.data.as_chunks::<8>().0 {
-        [n, k] => [i64::from_le_bytes(*n), i64::from_le_bytes(*k)],
-        _ => [0, 1].map(|i| i64::from(word(view.data, i).cast_signed())),
     }
 }
 

@@ -14,13 +14,12 @@ use half::{bf16, f16};
 use pelton_kernels::WeightLayout;
 use pelton_tensor::{DType, TensorView};
 
-use super::packed::stated_shape;
 use crate::Result;
 use crate::checkpoint::floats::Floats;
 use crate::checkpoint::matrix::{Matrix, Opened};
 use crate::checkpoint::packing::{Found, Stored};
 use crate::checkpoint::plain_codes::PlainCodes;
-use crate::checkpoint::tensors::{FLOATS, Tensors, wrong, wrong_type};
+use crate::checkpoint::tensors::{FLOATS, Tensors, stated_shape, wrong, wrong_type};
 use crate::checkpoint::unpackable;
 
 /// A matrix of which half the weights are stored, and where they are.
