@@ -382,8 +382,7 @@ fn no_damage_to_one_tensor_is_a_panic() {
         let scheme = whole.scheme().expect("quantized");
         let shape = shape_of(whole.config(), Q);
         let file = golden.folder().join("model.safetensors");
-        let tensors: Tensors =
-            read(&file).into_iter().filter(|(name, _)| is_of_q(name)).collect();
+        let tensors: Tensors = read(&file).into_iter().filter(|(name, _)| is_of_q(name)).collect();
         for name in tensors.keys() {
             for damage in damages(&tensors[name]) {
                 let mut tensors = tensors.clone();

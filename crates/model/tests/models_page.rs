@@ -144,7 +144,9 @@ fn checkpoints() -> BTreeMap<String, Vec<String>> {
         let path = entry.expect("entry").path();
         let Ok(text) = std::fs::read(path.join("config.json")) else { continue };
         let config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-        let method = config["quantization_config"]["quant_method"].as_str().expect("a name");
+        // QuIP# has its settings in a place of its own, and does not name itself.
+        let method = config["quantization_config"]["quant_method"].as_str();
+        let method = method.or(config.get("quip_params").map(|_| "quip")).expect("a name");
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         found.entry(method.to_owned()).or_default().push(name);
     }

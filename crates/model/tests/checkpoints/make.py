@@ -308,7 +308,7 @@ def e8p():
     """The 65536 vectors of the codebook E8P12."""
     entries = [x for x in itertools.product((1, 3, 5), repeat=8) if sum(np.square(x)) <= 40]
     # Of norm 12: where the three 1s are.
-    ones = "123 023 013 012 367 357 347 356 346 345 267 257 247 256 246 245 167 157 147 156 146 045 067 057 047 056 046 014 235"
+    ones = "123 023 013 012 367 357 347 356 346 345 267 257 247 256 246 245 167 157 147 156 146 045 067 057 047 056 046 014 237"
     ones_of = lambda text: [1 if str(i) in text else 3 for i in range(8)]
     entries = np.array(entries + [ones_of(text) for text in ones.split()]) / 2
     assert len(entries) == 256

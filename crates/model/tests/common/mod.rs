@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use pelton_base::TokenId;
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, HfConfig, LoadOptions, ModelFiles, SoleRank,
-    load,
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, HfConfig, LoadOptions, ModelFiles,
+    SoleRank, load,
 };
 use pelton_tensor::{Safetensors, TensorSource};
 

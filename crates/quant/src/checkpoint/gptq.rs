@@ -72,7 +72,8 @@ impl CheckpointMethod for Gptq {
         };
         let format = root.either("checkpoint_format", "format");
         let is_flagged = ["is_marlin_format", "use_marlin_format"].map(|name| root.get(name));
-        let is_flagged = is_flagged.iter().map(|flag| flag.flag(false)).collect::<Result<Vec<_>>>()?;
+        let is_flagged =
+            is_flagged.iter().map(|flag| flag.flag(false)).collect::<Result<Vec<_>>>()?;
         if is_flagged.contains(&true) || format.text()? == Some("marlin") {
             return Marlin.scheme(config);
         }
@@ -198,6 +199,7 @@ impl<'a> Stored<'a> for Parts<'a> {
             meaning: Meaning::Integer { most: ((1_u16 << bits) - 1) as u8 },
             scales: Shared { values, groups: groups.clone() },
             zeros: Shared { values: zeros, groups },
-        }.into())
+        }
+        .into())
     }
 }

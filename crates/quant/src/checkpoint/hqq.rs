@@ -164,7 +164,8 @@ impl Grid {
             let got = format!("{:?}", stated_shape(&view));
             return Err(wrong(&view, format!("{shape:?}"), got));
         }
-        let bits = match (tensors.get("nbits").map(|view| number(&view)).transpose()?, config.bits) {
+        let bits = match (tensors.get("nbits").map(|view| number(&view)).transpose()?, config.bits)
+        {
             // Ternary codes take two bits.
             (Some(x), _) if (1.5..1.6).contains(&x) => 2,
             (Some(x), _) => x as i64,

@@ -1,4 +1,4 @@
-//! What the stored bits of a quantized matrix mean: the specification that every method shares.
+//! What the stored bits of a quantized matrix mean: the specification that most methods share.
 //!
 //! ```text
 //! w[row][j] = scale[row][j] * (number(code[row][j]) - zero[row][j])      in f32, in this order

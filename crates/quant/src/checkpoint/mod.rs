@@ -6,13 +6,14 @@
 //! ```
 //!
 //! A [`CheckpointMethod`] is one file: what its configuration says, which tensors make a matrix, and
-//! what their bits mean. What they all share, a code, a scale and a zero point per weight, is the
-//! specification in `matrix`; `layouts` chooses the smallest kernel layout that holds it exactly.
+//! what their bits mean. What most share, a code, a scale and a zero point per weight, is the
+//! specification in `matrix`; methods whose codes stand for several weights compute rows of `floats`.
+//! `layouts` chooses the smallest kernel layout that holds either exactly.
 //!
 //! **What is stored decides.** A module whose quantized tensors are there is quantized; one that has
 //! a plain `weight` is plain, as heads and embeddings usually are. Lists of modules that were left
 //! alone (`modules_to_not_convert`, `ignore`) are honoured: for these only a plain weight is looked
-//! for.
+//! for. They may have regular expressions: `patterns`.
 //!
 //! **Only weights.** Several methods also round activations (to fp8 or int8, per token). That is part
 //! of their speed on other machines and not of the checkpoint: here activations are what the layout's

@@ -47,9 +47,8 @@ impl Pattern {
         if expression.len() > MOST_BYTES {
             return Err(field.error(format!("expressions of at most {MOST_BYTES} bytes")));
         }
-        let built = RegexBuilder::new(&format!("^(?:{expression})"))
-            .backtrack_limit(MOST_STEPS)
-            .build();
+        let built =
+            RegexBuilder::new(&format!("^(?:{expression})")).backtrack_limit(MOST_STEPS).build();
         match built {
             Ok(regex) => Ok(Self::Expression(Box::new(regex))),
             Err(_) => Err(field.error(format!("a regular expression, not `{expression}`"))),

@@ -193,6 +193,7 @@ impl<'a> Stored<'a> for Block<'a> {
                 groups: Groups::Blocks { rows: self.rows, columns: self.columns.len() },
             },
             zeros: Shared::all(0.0, shape),
-        }.into())
+        }
+        .into())
     }
 }

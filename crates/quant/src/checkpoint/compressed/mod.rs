@@ -98,14 +98,8 @@ impl CheckpointMethod for CompressedTensors {
 }
 
 /// Formats that are read.
-const FORMATS: &[&str] = &[
-    PACKED,
-    "int-quantized",
-    "float-quantized",
-    "naive-quantized",
-    NVFP4,
-    MXFP4,
-];
+const FORMATS: &[&str] =
+    &[PACKED, "int-quantized", "float-quantized", "naive-quantized", NVFP4, MXFP4];
 const PACKED: &str = "pack-quantized";
 const NVFP4: &str = "nvfp4-pack-quantized";
 const MXFP4: &str = "mxfp4-pack-quantized";
@@ -171,14 +165,7 @@ impl Config {
         } else {
             None
         };
-        Ok(Self {
-            format,
-            bits: n_bits,
-            is_float,
-            is_symmetric,
-            strategy,
-            activations,
-        })
+        Ok(Self { format, bits: n_bits, is_float, is_symmetric, strategy, activations })
     }
 
     /// Inputs that share a scale.

@@ -37,7 +37,11 @@ impl<'a> Sparse<'a> {
         let Some(kept) = tensors.get("compressed") else { return Ok(None) };
         let [n, k] = shape;
         if !k.is_multiple_of(8) {
-            return Err(unpackable(tensors, shape, "a matrix whose rows are whole bytes of a mask"));
+            return Err(unpackable(
+                tensors,
+                shape,
+                "a matrix whose rows are whole bytes of a mask",
+            ));
         }
         if kept.shape != [n, k / 2] {
             let got = format!("{:?}", kept.shape);

@@ -68,6 +68,8 @@ mod tests {
         assert_eq!(closeness(vec!["Linear", "re:.*q_proj"], q), Some(Closeness::Expression));
         assert_eq!(closeness(vec!["re:.*q_proj", q], q), Some(Closeness::Name));
         assert_eq!(closeness(vec!["re:.*k_proj", "q_proj", "lm_head"], q), None);
-        assert!(Closeness::Name < Closeness::Expression && Closeness::Expression < Closeness::Class);
+        assert!(
+            Closeness::Name < Closeness::Expression && Closeness::Expression < Closeness::Class
+        );
     }
 }

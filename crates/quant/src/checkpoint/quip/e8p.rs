@@ -24,11 +24,8 @@ const SLOT: [usize; DIM] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// Of the entries of norm 12, which weights are 3/2: the first is the highest of eight bits.
 const NORM_12: [u8; 29] = [
-    0b1000_1111, 0b0100_1111, 0b0010_1111, 0b0001_1111, 0b1110_1100, 0b1110_1010, 0b1110_0110,
-    0b1110_1001, 0b1110_0101, 0b1110_0011, 0b1101_1100, 0b1101_1010, 0b1101_0110, 0b1101_1001,
-    0b1101_0101, 0b1101_0011, 0b1011_1100, 0b1011_1010, 0b1011_0110, 0b1011_1001, 0b1011_0101,
-    0b0111_0011, 0b0111_1100, 0b0111_1010, 0b0111_0110, 0b0111_1001, 0b0111_0101, 0b0011_0111,
-    0b1100_1110,
+    0x8f, 0x4f, 0x2f, 0x1f, 0xec, 0xea, 0xe6, 0xe9, 0xe5, 0xe3, 0xdc, 0xda, 0xd6, 0xd9, 0xd5, 0xd3,
+    0xbc, 0xba, 0xb6, 0xb9, 0xb5, 0x73, 0x7c, 0x7a, 0x76, 0x79, 0x75, 0x37, 0xce,
 ];
 
 /// The 256 entries, in halves: odd numbers.

@@ -161,7 +161,11 @@ impl Config {
         let first_row = match fused {
             None => 0,
             Some(fused) => fused.first_row(n, n_all).ok_or_else(|| {
-                wrong(&sv, format!("the rows of {} and its neighbours", fused.own), n_all.to_string())
+                wrong(
+                    &sv,
+                    format!("the rows of {} and its neighbours", fused.own),
+                    n_all.to_string(),
+                )
             })?,
         };
         if !n_all.is_multiple_of(BLOCK[0]) || !k.is_multiple_of(BLOCK[1]) {
