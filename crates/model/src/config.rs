@@ -153,15 +153,47 @@ pub fn parse_config(bytes: &[u8]) -> Result<HfConfig, ConfigError> {
     })
 }
 
-/// How the matrices of a checkpoint with this `config.json` are quantized; `None` where they are not.
+/// How the matrices of a checkpoint with this `config.json` are quantized; `None` where it does not say.
 pub(crate) fn parse_scheme(bytes: &[u8]) -> Result<Option<Scheme>, ConfigError> {
     let value = parse_json(bytes)?;
     read_scheme(&Field::new("", Some(&value)))
 }
 
+/// The scheme of a file of its own beside `config.json`, as libraries wrote it before it had a place
+/// there; `method` where the file does not name one.
+pub(crate) fn parse_scheme_file(bytes: &[u8], method: &str) -> Result<Scheme, ConfigError> {
+    named_scheme(parse_json(bytes)?, method, "")
+}
+
+/// The object that holds the settings of a quantized checkpoint.
+const SCHEME: &str = "quantization_config";
+/// That of QuIP#, which names no method.
+const QUIP: &str = "quip_params";
+
 fn read_scheme(root: &Field<'_>) -> Result<Option<Scheme>, ConfigError> {
-    let Some(config) = root.get("quantization_config").value() else { return Ok(None) };
-    Scheme::parse(config).map(Some).map_err(ConfigError::from)
+    match (root.get(SCHEME).value(), root.get(QUIP).value()) {
+        (Some(config), _) => Scheme::parse(config).map(Some).map_err(ConfigError::from),
+        (None, Some(config)) => named_scheme(config.clone(), "quip", QUIP).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+/// The scheme of settings that may not name their method, and that the file has under `place`.
+fn named_scheme(mut config: Value, method: &str, place: &str) -> Result<Scheme, ConfigError> {
+    if let Some(fields) = config.as_object_mut() {
+        let name = fields.entry("quant_method").or_insert(Value::Null);
+        if name.is_null() {
+            *name = Value::from(method);
+        }
+    }
+    Scheme::parse(&config).map_err(|error| match ConfigError::from(error) {
+        ConfigError::Field { field, expected, found } => {
+            let within = field.strip_prefix(SCHEME).unwrap_or(&field);
+            let field = format!("{place}{within}").trim_start_matches('.').to_owned();
+            ConfigError::Field { field, expected, found }
+        }
+        other => other,
+    })
 }
 
 /// The config with the usual names for what the family spells in its own way, and with what it

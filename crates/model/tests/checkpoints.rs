@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::{Golden, argmax, bits, run_chunks, run_whole};
+use common::{Golden, argmax, bits, run_chunks, run_whole, shape_of};
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
     Compute, KvDtype, LoadOptions, ModelFiles, PackedCache, export_gguf, inspect, load_cpu,
@@ -70,20 +70,10 @@ fn crc32(values: &[f32]) -> u32 {
     !crc
 }
 
-/// `[n, k]` of a module of the fixtures.
-fn shape_of(module: &str) -> [usize; 2] {
-    match module.rsplit('.').next().expect("a name") {
-        "q_proj" | "o_proj" => [64, 64],
-        "k_proj" | "v_proj" => [32, 64],
-        "gate_proj" | "up_proj" => [128, 64],
-        "down_proj" => [64, 128],
-        _ => panic!("{module}"),
-    }
-}
-
 fn find<'a>(files: &'a ModelFiles, module: &str) -> QuantizedTensor<'a> {
     let scheme = files.scheme().expect("quantized");
-    let found = scheme.find(files.tensors(), module, shape_of(module)).expect(module);
+    let shape = shape_of(files.config(), module);
+    let found = scheme.find(files.tensors(), module, shape).expect(module);
     found.unwrap_or_else(|| panic!("{module} is not quantized"))
 }
 
@@ -217,7 +207,8 @@ fn a_plain_matrix_among_quantized_ones_is_read_as_it_is() {
 
 #[test]
 fn inspection_names_the_method_and_the_layouts() {
-    for Case { golden, layouts, .. } in cases() {
+    for Case { golden, layouts, checksums } in cases() {
+        let case_modules: Vec<String> = checksums.into_keys().collect();
         let facts = inspect(&golden.files(), KvDtype::Bf16).expect(&golden.name);
         let quantization = facts.quantization.as_ref().expect("quantized");
         let found: Vec<&str> = quantization.layouts.keys().copied().collect();
@@ -225,17 +216,53 @@ fn inspection_names_the_method_and_the_layouts() {
         let n_matrices: usize = quantization.layouts.values().map(|t| t.n_tensors).sum();
         assert_eq!(n_matrices, 7, "{}", golden.name);
         // Embedding, head and seven matrices, and three norms.
-        let n_parameters = 2 * 64 * 64 + (2 * 64 + 2 * 32) * 64 + 3 * 64 * 128 + 3 * 64;
+        let files = golden.files();
+        let matrix = |module: &String| shape_of(files.config(), module).iter().product::<usize>();
+        let n_matrices = case_modules.iter().map(matrix).sum::<usize>();
+        let hidden = files.config().hidden_size;
+        let n_parameters = (2 * 64 * hidden + n_matrices + 3 * hidden) as u64;
         assert_eq!(facts.n_parameters, n_parameters, "{}", golden.name);
         // Matrices become f32, or keep about their size.
         match golden.name.as_str() {
-            "gptq-8-act" => assert!(facts.weight_bytes() > 2 * facts.n_bytes),
-            "awq-g64" | "bnb-nf4" | "fp8-block" => {
+            "gptq-8-act" | "hqq-4" | "quip" => assert!(facts.weight_bytes() > 2 * facts.n_bytes),
+            "awq-g64" | "bnb-nf4" | "fp8-block" | "marlin" | "ct-mxfp4" | "hqq-4-round" => {
                 assert!(facts.weight_bytes() < facts.n_bytes / 4 * 5, "{}", golden.name);
             }
             _ => {}
         }
         assert_eq!(quantization.n_reordered > 0, golden.name.ends_with("-act"), "{}", golden.name);
+    }
+}
+
+#[test]
+fn a_scheme_beside_the_config_means_what_it_would_within_it() {
+    for (name, file, weights) in [
+        ("gptq-4", "quantize_config.json", "gptq_model-4bit-32g.safetensors"),
+        ("awq-g64", "quant_config.json", "model.safetensors"),
+        ("gptq-4-marlin", "quantize_config.json", "gptq_model-4bit--1g.safetensors"),
+    ] {
+        let Case { golden, .. } = one(name);
+        let tokens = golden.tokens();
+        let logits = |golden: &Golden| {
+            bits(&run_whole(&mut golden.load(&golden.files(), Compute::Auto), &tokens))
+        };
+        let expected = logits(&golden);
+        let path = golden.folder().join("config.json");
+        let text = std::fs::read(&path).expect("config");
+        let mut config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let fields = config.as_object_mut().expect("an object");
+        let mut scheme = fields.remove("quantization_config").expect("quantized");
+        scheme.as_object_mut().expect("an object").remove("quant_method");
+        std::fs::write(&path, config.to_string()).expect("config");
+        std::fs::write(golden.folder().join(file), scheme.to_string()).expect("scheme");
+        let stored = golden.folder().join("model.safetensors");
+        std::fs::rename(stored, golden.folder().join(weights)).expect("rename");
+        assert!(logits(&golden) == expected, "{name}");
+
+        scheme["group_size"] = serde_json::json!("wide");
+        std::fs::write(golden.folder().join(file), scheme.to_string()).expect("scheme");
+        let error = ModelFiles::open(golden.folder()).expect_err("refused").to_string();
+        assert!(error.contains(file) && error.contains("`group_size`"), "{error}");
     }
 }
 
@@ -246,7 +273,8 @@ fn every_method_has_a_fixture() {
         .map(|case| {
             let text = std::fs::read(case.golden.folder().join("config.json")).expect("config");
             let config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-            config["quantization_config"]["quant_method"].as_str().expect("a name").to_owned()
+            let name = config["quantization_config"]["quant_method"].as_str();
+            name.unwrap_or("a method that has another place").to_owned()
         })
         .collect();
     for name in METHODS.iter().flat_map(|method| method.names()) {

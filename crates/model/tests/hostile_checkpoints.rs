@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::Golden;
+use common::{Golden, shape_of};
 use pelton_model::{LoadOptions, ModelFiles, load_cpu};
 use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
 use serde_json::{Value, json};
@@ -185,6 +185,51 @@ fn tensors_at_odds_with_each_other_are_named() {
         ("ct-w4a16-act", bytes("weight_g_idx", 0, &[9, 0, 0, 0]), &["weight_g_idx", "0 to 1"]),
         ("ct-w8a8", gone("weight_scale"), &["q_proj.weight_scale", "missing"]),
         ("ct-w8a8", shaped("weight_scale", &[64, 2]), &["q_proj.weight_scale", "[64, 1]"]),
+        ("ct-nvfp4", gone("weight_global_scale"), &["q_proj.weight_global_scale", "missing"]),
+        ("ct-nvfp4", gone("weight_scale"), &["q_proj.weight_scale", "missing"]),
+        ("ct-nvfp4", shaped("weight_scale", &[64, 2]), &["q_proj.weight_scale", "[64, 4]"]),
+        ("ct-nvfp4", bytes("weight_scale", 3, &[0x7f]), &["weight_scale", "NaN at element 3"]),
+        ("ct-nvfp4", bytes("weight_global_scale", 0, &[0; 4]), &["global_scale", "divided"]),
+        ("ct-nvfp4", shaped("weight_global_scale", &[2]), &["weight_global_scale", "one number"]),
+        ("ct-nvfp4", shaped("weight_packed", &[64, 64]), &["q_proj.weight_packed", "[64, 32]"]),
+        ("ct-mxfp4", typed("weight_scale", DType::F8E4M3), &["q_proj.weight_scale", "U8"]),
+        ("ct-mxfp4", bytes("weight_scale", 1, &[0xff]), &["weight_scale", "NaN at element 1"]),
+        ("ct-sparse", bytes("bitmask", 2, &[0x17]), &["q_proj.bitmask", "two of each four"]),
+        ("ct-sparse", shaped("bitmask", &[64, 7]), &["q_proj.bitmask", "[64, 8]"]),
+        ("ct-sparse", shaped("compressed", &[64, 31]), &["q_proj.compressed", "[64, 32]"]),
+        ("ct-sparse", gone("bitmask"), &["q_proj.bitmask", "missing"]),
+        ("ct-sparse", gone("shape"), &["q_proj.shape", "missing"]),
+        ("ct-sparse", bytes("shape", 0, &[63]), &["q_proj.shape", "[64, 64]", "[63, 64]"]),
+        ("ct-sparse", typed("compressed", DType::F8E4M3), &["q_proj.compressed", "F16"]),
+        ("ct-sparse-fp8", gone("weight_scale"), &["q_proj.weight_scale", "missing"]),
+        ("hqq-4", gone("scale"), &["q_proj.scale", "missing"]),
+        ("hqq-4", gone("zero"), &["q_proj.zero", "missing"]),
+        ("hqq-4", shaped("scale", &[63, 1]), &["q_proj.scale", "[64, 1]"]),
+        ("hqq-4", bytes("scale", 2, inf_f16), &["q_proj.scale", "inf at element 1"]),
+        ("hqq-4", shaped("W_q", &[31, 64]), &["q_proj.W_q", "2048 bytes"]),
+        ("hqq-4", bytes("group_size", 0, &[0; 4]), &["q_proj.group_size", "divisor", "0"]),
+        ("hqq-4", bytes("group_size", 0, &[63, 0, 0, 0]), &["q_proj.group_size", "63"]),
+        ("hqq-4", bytes("nbits", 0, &[7, 0, 0, 0]), &["q_proj.nbits", "7"]),
+        ("hqq-4", bytes("axis", 0, &[2, 0, 0, 0]), &["q_proj.axis", "0 or 1", "2"]),
+        ("hqq-4", bytes("quant_zero", 0, &[1]), &["q_proj.quant_zero", "in full"]),
+        ("hqq-4", bytes("shape", 0, &[32]), &["q_proj.shape", "[64, 64]"]),
+        ("hqq-3", shaped("W_q", &[7, 63]), &["q_proj.W_q", "1792 bytes"]),
+        ("aqlm-2x8", gone("codebooks"), &["q_proj.codebooks", "missing"]),
+        ("aqlm-2x8", gone("scales"), &["q_proj.scales", "missing"]),
+        ("aqlm-2x8", shaped("codebooks", &[2, 255, 1, 8]), &["q_proj.codebooks", "256"]),
+        ("aqlm-2x8", shaped("scales", &[64]), &["q_proj.scales", "[64, 1, 1, 1]"]),
+        ("aqlm-2x8", typed("codes", DType::I16), &["q_proj.codes", "I8"]),
+        ("aqlm-1x9", bytes("codes", 2, &[0, 1]), &["q_proj.codes", "-256 to 255", "256 at"]),
+        ("quip", bytes("codebook_id", 0, &[18]), &["q_proj.codebook_id", "E8P12", "18"]),
+        ("quip", gone("codebook_id"), &["q_proj.codebook_id", "missing"]),
+        ("quip", gone("SU"), &["q_proj.SU", "missing"]),
+        ("quip", gone("SV"), &["q_proj.SV", "missing"]),
+        ("quip", shaped("SU", &[63]), &["q_proj.SU", "[64]"]),
+        ("quip", typed("Qidxs", DType::I16), &["q_proj.Qidxs", "I64"]),
+        ("quip", shaped("Qidxs", &[64, 3]), &["q_proj.Qidxs", "[64, 2]"]),
+        ("quip", bytes("Wscale", 0, nan_f32), &["q_proj.Wscale", "NaN"]),
+        ("marlin", gone("s"), &["q_proj.s", "missing"]),
+        ("marlin", shaped("B", &[4, 64]), &["q_proj.B", "[4, 128]"]),
         ("bitnet", bytes("weight_scale", 0, &[0, 0]), &["q_proj.weight_scale", "inf"]),
         ("bitnet", shaped("weight", &[16, 63]), &["q_proj.weight", "[16, 64]"]),
         ("bitnet", shaped("weight_scale", &[2]), &["q_proj.weight_scale", "[1]"]),
@@ -215,14 +260,14 @@ fn configured(name: &str, key: &str, value: Value) -> String {
 #[test]
 fn settings_that_are_not_supported_are_named_with_what_is() {
     let weights = |bits: u64, kind: &str, strategy: &str| json!({"g": {"weights": {"num_bits": bits, "type": kind, "strategy": strategy, "group_size": 32}}});
-    let mut two = weights(4, "int", "group");
-    two["h"] = json!({"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}});
+    let mut others = weights(4, "int", "group");
+    others["g"]["targets"] = json!(["re:.*mlp", "lm_head"]);
     for (name, key, value, expected) in [
         ("gptq-4", "", json!([1]), "an object"),
         ("gptq-4", "", json!({"bits": 4}), "quant_method"),
-        ("gptq-4", "quant_method", json!("aqlm"), "gptq, awq"),
-        ("gptq-4", "quant_method", json!("quip"), "bitsandbytes"),
-        ("gptq-4", "quant_method", json!("hqq"), "compressed-tensors"),
+        ("gptq-4", "quant_method", json!("eetq"), "gptq, awq"),
+        ("gptq-4", "quant_method", json!("torchao"), "found \"torchao\""),
+        ("gptq-4", "quant_method", json!("quanto"), "compressed-tensors"),
         ("gptq-4", "quant_method", json!(7), "quant_method"),
         ("gptq-4", "bits", json!(5), "2, 3, 4 or 8"),
         ("gptq-4", "bits", json!(4.5), "bits"),
@@ -233,10 +278,16 @@ fn settings_that_are_not_supported_are_named_with_what_is() {
         ("gptq-4", "group_size", Value::Null, "group_size"),
         ("gptq-4", "group_size", json!(16), "qzeros"),
         ("gptq-4", "desc_act", json!("yes"), "desc_act"),
-        ("gptq-4", "checkpoint_format", json!("marlin"), "gptq_v2"),
-        ("gptq-4", "is_marlin_format", json!(true), "is_marlin_format"),
+        ("gptq-4", "checkpoint_format", json!("gptq_v3"), "gptq_v2"),
+        ("gptq-4", "checkpoint_format", json!("marlin"), "sym"),
+        ("gptq-4", "is_marlin_format", json!(true), "sym"),
+        ("gptq-4", "is_marlin_format", json!("yes"), "is_marlin_format"),
+        ("gptq-4-row", "is_marlin_format", json!(true), "q_proj.weight"),
         ("gptq-4", "pack_dtype", json!("int16"), "int32"),
         ("gptq-4", "dynamic", json!({"+:.*": {"bits": 8}}), "dynamic"),
+        ("gptq-4", "dynamic", json!({"-:(": {}}), "regular expression"),
+        ("gptq-4", "dynamic", json!({"-:.*q_proj": {}}), "q_proj.weight"),
+        ("gptq-4", "modules_to_not_convert", json!(["re:.*q_proj$"]), "q_proj.weight"),
         ("gptq-4", "modules_to_not_convert", json!(["q_proj"]), "q_proj.weight"),
         ("gptq-4", "modules_to_not_convert", json!([3]), "modules_to_not_convert"),
         ("awq-g32", "bits", json!(8), "bits"),
@@ -249,15 +300,34 @@ fn settings_that_are_not_supported_are_named_with_what_is() {
         ("fp8-tensor", "modules_to_not_convert", json!(["self_attn.q_proj"]), "F8_E4M3"),
         ("bnb-nf4", "load_in_8bit", json!(true), "load_in_4bit"),
         ("bnb-nf4", "load_in_4bit", json!(false), "load_in_4bit"),
-        ("ct-w4a16", "format", json!("nvfp4-pack-quantized"), "pack-quantized, int-quantized"),
+        ("ct-w4a16", "format", json!("marlin-24"), "pack-quantized, int-quantized"),
+        ("ct-w4a16", "format", json!("nvfp4-pack-quantized"), "num_bits"),
+        ("ct-w4a16", "ignore", json!(["re:.*q_proj$"]), "q_proj.weight"),
+        ("ct-w4a16", "ignore", json!(["re:["]), "ignore"),
         ("ct-w4a16", "format", Value::Null, "format"),
         ("ct-w4a16", "format", json!("int-quantized"), "num_bits"),
-        ("ct-w4a16", "sparsity_config", json!({"format": "sparse-24-bitmask"}), "dense"),
+        ("ct-w4a16", "sparsity_config", json!({"format": "sparse-bitmask"}), "sparse-24-bitmask"),
         ("ct-w4a16", "config_groups", json!({}), "config_groups"),
-        ("ct-w4a16", "config_groups", two, "one scheme"),
+        ("ct-w4a16", "config_groups", others, "q_proj.weight"),
         ("ct-w4a16", "config_groups", weights(9, "int", "group"), "num_bits"),
         ("ct-w4a16", "config_groups", weights(4, "float", "group"), "num_bits"),
         ("ct-w4a16", "config_groups", weights(4, "int", "tensor_group"), "strategy"),
+        ("ct-nvfp4", "config_groups", weights(4, "float", "tensor_group"), "group_size"),
+        ("ct-mxfp4", "format", json!("nvfp4-pack-quantized"), "group_size"),
+        ("aqlm-2x8", "in_group_size", json!(0), "in_group_size"),
+        ("aqlm-2x8", "num_codebooks", json!(65), "num_codebooks"),
+        ("aqlm-2x8", "num_codebooks", json!(3), "q_proj.codes"),
+        ("aqlm-2x8", "nbits_per_codebook", json!(17), "nbits_per_codebook"),
+        ("aqlm-2x8", "nbits_per_codebook", json!(7), "q_proj.codebooks"),
+        ("aqlm-2x8", "in_group_size", json!(7), "vectors of 1 x 7"),
+        ("quip", "codebook", json!("D4"), "E8P12"),
+        ("quip", "codebook_version", json!(0), "codebook_version"),
+        ("quip", "lora_rank", json!(32), "lora_rank"),
+        ("marlin", "bits", json!(8), "bits"),
+        ("marlin", "group_size", json!(0), "group_size"),
+        ("marlin", "group_size", json!(64), "q_proj.s"),
+        ("marlin", "sym", json!(false), "sym"),
+        ("marlin", "desc_act", json!(true), "desc_act"),
         ("bitnet", "quantization_mode", json!("online"), "offline"),
         ("bitnet", "linear_class", json!("linear"), "autobitlinear"),
     ] {
@@ -293,6 +363,11 @@ fn damages(tensor: &Owned) -> Vec<Option<Owned>> {
     all
 }
 
+/// Whether a tensor is one of those that make the query projection.
+fn is_of_q(name: &str) -> bool {
+    name.starts_with(Q) || name.contains(".qkv_proj.")
+}
+
 #[test]
 fn no_damage_to_one_tensor_is_a_panic() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints");
@@ -305,9 +380,9 @@ fn no_damage_to_one_tensor_is_a_panic() {
         let golden = common::open(&path);
         let whole = golden.files();
         let scheme = whole.scheme().expect("quantized");
+        let shape = shape_of(whole.config(), Q);
         let file = golden.folder().join("model.safetensors");
-        let tensors: Tensors =
-            read(&file).into_iter().filter(|(name, _)| name.starts_with(Q)).collect();
+        let tensors: Tensors = read(&file).into_iter().filter(|(name, _)| is_of_q(name)).collect();
         for name in tensors.keys() {
             for damage in damages(&tensors[name]) {
                 let mut tensors = tensors.clone();
@@ -320,13 +395,14 @@ fn no_damage_to_one_tensor_is_a_panic() {
                 write(&file, &tensors);
                 let stored = Safetensors::open_file(&file).expect("a valid file");
                 let weights = scheme
-                    .find(&stored, Q, [64, 64])
+                    .find(&stored, Q, shape)
                     .and_then(|found| found.map(|matrix| matrix.dequantize()).transpose());
                 match weights {
-                    Ok(weights) => assert!(weights.is_none_or(|w| w.len() == 64 * 64)),
+                    Ok(weights) => assert!(weights.is_none_or(|w| w.len() == shape[0] * shape[1])),
                     Err(error) => {
                         n_refused += 1;
-                        assert!(error.to_string().contains("q_proj"), "{error}");
+                        let text = error.to_string();
+                        assert!(text.contains("q_proj") || text.contains("qkv_proj"), "{text}");
                     }
                 }
             }

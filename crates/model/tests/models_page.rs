@@ -104,7 +104,7 @@ fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> Stri
     let word = |is_so| if is_so { "yes" } else { "no" };
     let gguf_names =
         if arch.gguf_names.is_empty() { "-".to_owned() } else { code(arch.gguf_names) };
-    let quantized = if arch.reads_quantized() { "yes" } else { "refused" };
+    let quantized = if arch.reads_quantized() { "yes" } else { "GPTQ, bitsandbytes" };
     let converted = word(arch.is_exported);
     format!(
         "| {} | {folder} | {gguf_names} | {file} | {quantized} | {converted} |\n",
@@ -144,7 +144,9 @@ fn checkpoints() -> BTreeMap<String, Vec<String>> {
         let path = entry.expect("entry").path();
         let Ok(text) = std::fs::read(path.join("config.json")) else { continue };
         let config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-        let method = config["quantization_config"]["quant_method"].as_str().expect("a name");
+        // QuIP# has its settings in a place of its own, and does not name itself.
+        let method = config["quantization_config"]["quant_method"].as_str();
+        let method = method.or(config.get("quip_params").map(|_| "quip")).expect("a name");
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         found.entry(method.to_owned()).or_default().push(name);
     }

@@ -10,6 +10,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{Golden, all, bits, golden, run_whole};
+use half::f16;
 use pelton_model::{Compute, KvDtype, LoadOptions, inspect, load_cpu};
 use pelton_quant::dequantize_tensor;
 use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
@@ -100,6 +101,151 @@ fn blocks_config() -> Value {
     json!({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": BLOCK})
 }
 
+/// Codes of 4 bits as words, low ones first, from `code(word, nibble)`.
+fn words(n_words: usize, code: impl Fn(usize, usize) -> u32) -> Vec<u8> {
+    let word = |i: usize| (0..8).map(|nibble| code(i, nibble) << (4 * nibble)).sum::<u32>();
+    (0..n_words).flat_map(|i| word(i).to_le_bytes()).collect()
+}
+
+/// Inputs that share a scale of 4 bits.
+const GROUP: usize = 16;
+
+/// Weights in 4 bits with a scale (a number of f16) and a zero point per group of inputs.
+struct FourBits {
+    codes: Vec<u32>,
+    /// Of a group and an output: `[groups, n]`.
+    scales: Vec<f16>,
+    zeros: Vec<u32>,
+    stored: Vec<f32>,
+}
+
+impl FourBits {
+    fn new([n, k]: [usize; 2], weights: &[f32]) -> Self {
+        let n_groups = k.div_ceil(GROUP);
+        let (mut scales, mut zeros) = (vec![f16::ZERO; n_groups * n], vec![0; n_groups * n]);
+        let (mut codes, mut stored) = (vec![0; n * k], vec![0.0; n * k]);
+        for row in 0..n {
+            for g in 0..n_groups {
+                let of_group = row * k + g * GROUP..row * k + k.min((g + 1) * GROUP);
+                let all = &weights[of_group.clone()];
+                let low = all.iter().fold(0.0_f32, |m, x| m.min(*x));
+                let high = all.iter().fold(1e-4_f32, |m, x| m.max(*x));
+                let scale = f16::from_f32((high - low) / 15.0);
+                let zero = (-low / scale.to_f32()).round().clamp(1.0, 15.0);
+                (scales[g * n + row], zeros[g * n + row]) = (scale, zero as u32);
+                for at in of_group {
+                    let code = (weights[at] / scale.to_f32() + zero).round().clamp(0.0, 15.0);
+                    codes[at] = code as u32;
+                    stored[at] = scale.to_f32() * (code - zero);
+                }
+            }
+        }
+        Self { codes, scales, zeros, stored }
+    }
+
+    fn scales(&self, module: &str, n: usize) -> Owned {
+        let bytes = self.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        let shape = vec![self.scales.len() / n, n];
+        Owned(format!("{module}.scales"), DType::F16, shape, bytes)
+    }
+}
+
+/// GPTQ: words along the inputs, zero points less one.
+fn by_gptq(module: &str, [n, k]: [usize; 2], weights: &[f32]) -> (Vec<Owned>, Vec<f32>) {
+    let all = FourBits::new([n, k], weights);
+    let n_groups = k.div_ceil(GROUP);
+    let codes = words(k / 8 * n, |i, nibble| all.codes[i % n * k + i / n * 8 + nibble]);
+    let zeros = words(n_groups * n / 8, |i, nibble| all.zeros[i * 8 + nibble] - 1);
+    let tensors = vec![
+        Owned(format!("{module}.qweight"), DType::I32, vec![k / 8, n], codes),
+        Owned(format!("{module}.qzeros"), DType::I32, vec![n_groups, n / 8], zeros),
+        all.scales(module, n),
+    ];
+    (tensors, all.stored)
+}
+
+fn gptq_config() -> Value {
+    json!({"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": false})
+}
+
+/// AWQ: words along the outputs, in their order.
+fn by_awq(module: &str, [n, k]: [usize; 2], weights: &[f32]) -> (Vec<Owned>, Vec<f32>) {
+    const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+    let all = FourBits::new([n, k], weights);
+    let n_groups = k.div_ceil(GROUP);
+    let output = |i: usize, nibble: usize| i % (n / 8) * 8 + ORDER[nibble];
+    let codes = words(k * n / 8, |i, nibble| all.codes[output(i, nibble) * k + i / (n / 8)]);
+    let zeros = words(n_groups * n / 8, |i, nibble| all.zeros[i / (n / 8) * n + output(i, nibble)]);
+    let tensors = vec![
+        Owned(format!("{module}.qweight"), DType::I32, vec![k, n / 8], codes),
+        Owned(format!("{module}.qzeros"), DType::I32, vec![n_groups, n / 8], zeros),
+        all.scales(module, n),
+    ];
+    (tensors, all.stored)
+}
+
+fn awq_config() -> Value {
+    json!({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"})
+}
+
+/// A table of 4 bits, not that of any kernel.
+const TABLE: [f32; 16] =
+    [-1.0, -0.7, -0.5, -0.4, -0.3, -0.2, -0.1, 0.0, 0.08, 0.16, 0.25, 0.34, 0.45, 0.56, 0.72, 1.0];
+
+/// bitsandbytes: a scale per 64 weights of the matrix read row by row.
+fn by_tables(module: &str, [n, k]: [usize; 2], weights: &[f32]) -> (Vec<Owned>, Vec<f32>) {
+    let (mut absmax, mut codes, mut stored) = (Vec::new(), Vec::new(), Vec::new());
+    for block in weights.chunks(64) {
+        let largest = block.iter().fold(1e-6_f32, |m, x| m.max(x.abs()));
+        absmax.push(largest);
+        for x in block {
+            let distance = |code: &usize| (TABLE[*code] - x / largest).abs();
+            let nearest = |a: &usize, b: &usize| distance(a).total_cmp(&distance(b));
+            let code = (0..16).min_by(nearest).expect("some");
+            codes.push(code as u8);
+            stored.push(largest * TABLE[code]);
+        }
+    }
+    let bytes: Vec<u8> =
+        codes.chunks(2).map(|pair| pair[0] << 4 | pair.get(1).unwrap_or(&0)).collect();
+    let state = json!({"blocksize": 64, "shape": [n, k], "quant_type": "nf4"}).to_string();
+    let state_name = format!("{module}.weight.quant_state.bitsandbytes__nf4");
+    let tensors = vec![
+        Owned(format!("{module}.weight"), DType::U8, vec![bytes.len(), 1], bytes),
+        Owned(
+            format!("{module}.weight.absmax"),
+            DType::F32,
+            vec![absmax.len()],
+            f32_bytes(&absmax),
+        ),
+        Owned(format!("{module}.weight.quant_map"), DType::F32, vec![16], f32_bytes(&TABLE)),
+        Owned(state_name, DType::U8, vec![state.len()], state.into_bytes()),
+    ];
+    (tensors, stored)
+}
+
+fn tables_config() -> Value {
+    json!({"quant_method": "bitsandbytes", "load_in_4bit": true})
+}
+
+/// The columns of `[rows, columns]` as rows.
+fn turned(values: &[f32], columns: usize) -> Vec<f32> {
+    let lines = values.chunks_exact(columns);
+    (0..columns).flat_map(|j| lines.clone().map(move |line| line[j])).collect()
+}
+
+/// [`by_gptq`] of a matrix that the family stores transposed: turned first, as its library does.
+fn by_gptq_turned(module: &str, [k, n]: [usize; 2], weights: &[f32]) -> (Vec<Owned>, Vec<f32>) {
+    let (tensors, stored) = by_gptq(module, [n, k], &turned(weights, n));
+    (tensors, turned(&stored, k))
+}
+
+/// [`by_tables`] of a matrix that the family stores transposed.
+fn by_tables_turned(module: &str, [k, n]: [usize; 2], weights: &[f32]) -> (Vec<Owned>, Vec<f32>) {
+    let (tensors, stored) = by_tables(module, [n, k], &turned(weights, n));
+    (tensors, turned(&stored, k))
+}
+
 /// Whether it is the weight of a projection of a layer.
 fn is_projection(view: &TensorView<'_>) -> bool {
     let is_in_layer = view.name.split('.').any(|word| word.parse::<usize>().is_ok());
@@ -181,6 +327,32 @@ fn quantized_rows_of_every_family_compute_the_bits_of_their_floats() {
     for (quantized, plain, _) in twins(by_rows, rows_config) {
         let (got, expected) = (logits(&quantized, Compute::F32), logits(&plain, Compute::F32));
         assert!(bits(&got) == bits(&expected), "{}", plain.name);
+    }
+}
+
+#[test]
+fn the_usual_methods_of_four_bits_compute_the_bits_of_the_floats_of_every_family() {
+    let methods: [(Quantize, fn() -> Value); 3] =
+        [(by_gptq, gptq_config), (by_awq, awq_config), (by_tables, tables_config)];
+    for (quantize, config) in methods {
+        for (quantized, plain, n_modules) in twins(quantize, config) {
+            let (got, expected) = (logits(&quantized, Compute::F32), logits(&plain, Compute::F32));
+            let method = config()["quant_method"].clone();
+            assert!(bits(&got) == bits(&expected), "{method} {} {n_modules}", plain.name);
+        }
+    }
+}
+
+#[test]
+fn methods_that_turn_transposed_matrices_are_read_of_a_family_that_has_some() {
+    let methods: [(Quantize, fn() -> Value); 2] =
+        [(by_gptq_turned, gptq_config), (by_tables_turned, tables_config)];
+    for (quantize, config) in methods {
+        let (quantized, plain) = (golden("gpt2"), golden("gpt2"));
+        assert!(rewrite(&quantized, quantize, Some(config())) > 0);
+        rewrite(&plain, quantize, None);
+        let (got, expected) = (logits(&quantized, Compute::F32), logits(&plain, Compute::F32));
+        assert!(bits(&got) == bits(&expected), "{}", config());
     }
 }
 

@@ -23,11 +23,12 @@ fn every_method_is_registered_once_under_lower_case_names() {
 
 #[test]
 fn an_unknown_method_is_answered_with_every_known_one() {
-    let error = Scheme::parse(&json!({"quant_method": "aqlm"})).expect_err("unknown");
+    let error = Scheme::parse(&json!({"quant_method": "eetq"})).expect_err("unknown");
     let text = error.to_string();
     for name in METHODS.iter().flat_map(|method| method.names()) {
         assert!(text.contains(name), "{name} is not in: {text}");
     }
+    assert!(text.contains("eetq"), "{text}");
 }
 
 #[test]
@@ -55,6 +56,18 @@ fn settings_of_the_wrong_type_name_a_field_and_never_panic() {
         "pack_dtype",
         "backend",
         "fmt",
+        "quant_config",
+        "skip_modules",
+        "in_group_size",
+        "out_group_size",
+        "num_codebooks",
+        "nbits_per_codebook",
+        "linear_weights_not_to_quantize",
+        "codebook",
+        "codebook_version",
+        "lora_rank",
+        "resid_scale_override",
+        "is_marlin_format",
     ];
     let values = [
         json!(-7),
@@ -66,6 +79,9 @@ fn settings_of_the_wrong_type_name_a_field_and_never_panic() {
         json!({}),
         json!({"a": 1}),
         json!({"g": {"weights": []}}),
+        json!({"weight_quant_params": {"nbits": [], "axis": {}}}),
+        json!({"-:(": {}}),
+        json!(["re:("]),
         json!(true),
     ];
     for name in METHODS.iter().flat_map(|method| method.names()) {

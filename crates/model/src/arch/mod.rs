@@ -382,8 +382,8 @@ pub(crate) enum Preset {
 }
 
 impl Arch {
-    /// Whether matrices that a checkpoint's method quantized are read: not where the family stores
-    /// its matrices transposed, for methods differ in what they make of these.
+    /// Whether matrices that a checkpoint's method quantized are read, whatever the method. Where the
+    /// family stores its matrices transposed only those methods are that are known to turn them.
     pub fn reads_quantized(&self) -> bool {
         !self.hf.is_transposed
     }

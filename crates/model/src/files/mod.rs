@@ -10,7 +10,9 @@ use pelton_quant::checkpoint::Scheme;
 use pelton_tensor::{Gguf, GgufPartName, MappedFile, Safetensors, TensorSource};
 
 use crate::arch::{self, Arch, ArchSpec, Part};
-use crate::config::{HfConfig, generation_eos_tokens, parse_config, parse_scheme};
+use crate::config::{
+    HfConfig, generation_eos_tokens, parse_config, parse_scheme, parse_scheme_file,
+};
 use crate::error::ModelError;
 use names::Naming;
 
@@ -87,7 +89,10 @@ impl ModelFiles {
         let file = folder.join(CONFIG);
         let bytes = read_limited(&file)?;
         let mut config = parse_config(&bytes).map_err(ModelError::config(&file))?;
-        let scheme = parse_scheme(&bytes).map_err(ModelError::config(&file))?;
+        let scheme = match parse_scheme(&bytes).map_err(ModelError::config(&file))? {
+            Some(scheme) => Some(scheme),
+            None => scheme_beside(folder)?,
+        };
         let generation = folder.join("generation_config.json");
         if generation.exists() {
             let more = generation_eos_tokens(&read_limited(&generation)?, config.vocab_size);
@@ -182,6 +187,18 @@ impl std::fmt::Debug for ModelFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ModelFiles").field("kind", &self.kind).field("path", &self.path).finish()
     }
+}
+
+/// The scheme of a file beside `config.json`, which checkpoints have that are older than its place there.
+fn scheme_beside(folder: &Path) -> Result<Option<Scheme>, ModelError> {
+    for (name, method) in [("quantize_config.json", "gptq"), ("quant_config.json", "awq")] {
+        let file = folder.join(name);
+        if file.exists() {
+            let scheme = parse_scheme_file(&read_limited(&file)?, method);
+            return scheme.map(Some).map_err(ModelError::config(&file));
+        }
+    }
+    Ok(None)
 }
 
 /// The one `.gguf` file of a folder, of a split one the first part, or `None` where there are several

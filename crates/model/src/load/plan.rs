@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pelton_quant::checkpoint::QuantizedTensor;
+use pelton_quant::checkpoint::{QuantizedTensor, Scheme};
 use pelton_quant::{QuantError, for_dtype, packed_bytes, supported_names};
 use pelton_tensor::TensorView;
 
@@ -319,30 +319,39 @@ impl<'a> Lookup<'a, '_> {
         Ok(Part { shape, rows, ..Part::whole(view) })
     }
 
-    /// Some columns of a matrix `[in, out]`, which has to be of plain floats.
+    /// Some columns of a matrix `[in, out]` of plain floats, or rows of one that its method turned
+    /// before it quantized it.
     fn transposed(
         &self,
-        &Projection { name, rows }: &Projection,
+        projection: &Projection,
         layer: usize,
         k: usize,
     ) -> Result<Part<'a>, ModelError> {
-        if let (Some(scheme), Ok(Some(_)) | Err(_)) =
-            (self.files.scheme(), self.quantized(name, layer, [rows.n_stored, k]))
-        {
-            let source = QuantError::Checkpoint {
-                tensor: self.stem(name, layer),
-                expected: "plain floats: the family stores its matrices transposed, and quantized \
-                           ones are read only where they are not"
-                    .to_owned(),
-                got: scheme.words(),
-            };
-            return Err(ModelError::Format {
-                file: self.files.tensors().origin().to_owned(),
-                source,
-            });
+        let &Projection { name, rows } = projection;
+        if let Some(scheme) = self.files.scheme() {
+            let found = self.quantized(name, layer, [rows.n_stored, k]);
+            if scheme.turns_transposed() {
+                if found?.is_some() {
+                    return self.matrix(projection, layer, k);
+                }
+            } else if !matches!(found, Ok(None)) {
+                return Err(self.is_not_turned(name, layer, scheme));
+            }
         }
         let view = self.float(self.weight(name, layer, &[k, rows.n_stored])?)?;
         Ok(Part { shape: vec![rows.n, k], rows, is_transposed: true, ..Part::whole(view) })
+    }
+
+    /// The error of a quantized matrix that may be stored in either way.
+    fn is_not_turned(&self, name: Name, layer: usize, scheme: &Scheme) -> ModelError {
+        let source = QuantError::Checkpoint {
+            tensor: self.stem(name, layer),
+            expected: "plain floats: the family stores its matrices transposed, and of quantized \
+                       ones only those of GPTQ and bitsandbytes are known to be turned"
+                .to_owned(),
+            got: scheme.words(),
+        };
+        ModelError::Format { file: self.files.tensors().origin().to_owned(), source }
     }
 
     /// The matrix of a module that is quantized.

@@ -1,7 +1,9 @@
 """Makes the fixtures of quantized checkpoints: tiny random models, one per method and variant.
 
-    python crates/model/tests/checkpoints/make.py      (torch, transformers, numpy, safetensors,
-                                                        bitsandbytes, compressed-tensors)
+    python crates/model/tests/checkpoints/make.py [name ...]
+        (torch, transformers, numpy, safetensors, bitsandbytes, compressed-tensors, hqq, aqlm)
+
+Without names all of them.
 
 Each fixture is a folder as `golden/make.py` describes it, whose `case.json` also has
 
@@ -12,12 +14,17 @@ A matrix is dequantized here in numpy, from the definition of its method: codes,
 points are made first, the reference weights are computed from them in f32, and only then are they
 packed as the method stores them. bitsandbytes makes its own tensors; they are decoded here from the
 stored bytes and compared with the library's own result. compressed-tensors packs the words of
-`pack-quantized`. The reference logits are those of the dequantized model in f32.
+`pack-quantized` and the codes of 4-bit floats. hqq makes its own tensors, which are decoded here from
+codes, scales and zero points; what aqlm makes of the tensors here is compared. The codebook, the
+packing and the transforms of QuIP#, and the order of Marlin, restate what their authors published.
+The reference logits are those of the dequantized model in f32.
 """
 
+import itertools
 import json
 import pathlib
 import shutil
+import sys
 import zlib
 
 import bitsandbytes.functional as bnb
@@ -31,6 +38,10 @@ try:
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 except ImportError:
     from compressed_tensors.compressors.quantized_compressors.pack_quantized import pack_to_int32
+
+from aqlm.utils import _dequantize_weight, pack_int_data, unpack_int_data
+from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
+from hqq.core.quantize import BaseQuantizeConfig, HQQLinear, Quantizer
 
 HERE = pathlib.Path(__file__).parent
 N_PROMPT, N_GREEDY, VOCAB = 24, 12, 64
@@ -251,6 +262,213 @@ def bitnet(maker, name, n, k, divides=True):
     return factor * (codes - 1).astype(F32), stored
 
 
+def hqq(maker, name, n, k, bits=4, group=64, axis=1, **options):
+    linear = torch.nn.Linear(k, n, bias=False)
+    linear.weight.data = tensor(maker.rng.normal(0, 0.9 / k**0.5, (n, k)).astype(F32))
+    config = BaseQuantizeConfig(nbits=bits, group_size=group, axis=axis, view_as_float=options.get("as_float", False))
+    config["weight_quant_params"]["round_zero"] = options.get("round_zero", False)
+    config["weight_quant_params"]["optimize"] = not options.get("round_zero", False)
+    layer = HQQLinear(linear, config, compute_dtype=torch.float16, device="cpu")
+    stored = {key: value for key, value in layer.state_dict().items() if value is not None}
+    meta, codes = layer.meta, layer.W_q.data
+    if meta["view_as_float"]:
+        codes = codes.view(meta["unpack_view_dtype"])
+    codes = Quantizer.unpack[meta["packing"]](codes, dtype=torch.uint8)
+    rows = n if group is None else (n * k // group if axis == 1 else group)
+    codes = codes[:rows].numpy().astype(F32)
+    scale, zero = (meta[part].float().numpy() for part in ("scale", "zero"))
+    reference = (scale * (codes - zero)).reshape(n, k)
+    worst = np.abs(layer.dequantize().float().numpy() - reference).max() / np.abs(reference).max()
+    assert worst < 4e-3, worst  # The library computes in f16.
+    return reference, {key: value.data.contiguous() for key, value in stored.items()}
+
+
+def aqlm(maker, name, n, k, books=2, bits=8, vector=(1, 8)):
+    a, b = vector
+    codes = maker.rng.integers(0, 2**bits, (n // a, k // b, books))
+    codebooks = maker.rng.normal(0, 1 / books**0.5, (books, 2**bits, a, b)).astype(F16)
+    scales = maker.scales((n // a, 1, 1, 1), k, 1)
+    total = codebooks[0][codes[..., 0]].astype(F32)
+    for book in range(1, books):
+        total = total + codebooks[book][codes[..., book]].astype(F32)
+    reference = (total * scales.astype(F32)).swapaxes(1, 2).reshape(n, k)
+    stored = {
+        "codes": pack_int_data(tensor(codes), bits),
+        "codebooks": tensor(codebooks),
+        "scales": tensor(scales),
+    }
+    library = _dequantize_weight(
+        unpack_int_data(stored["codes"], bits), stored["codebooks"].float(), stored["scales"].float()
+    ).numpy()
+    assert np.abs(library - reference).max() < 1e-6
+    return reference, stored
+
+
+def e8p():
+    """The 65536 vectors of the codebook E8P12."""
+    entries = [x for x in itertools.product((1, 3, 5), repeat=8) if sum(np.square(x)) <= 40]
+    # Of norm 12: where the three 1s are.
+    ones = "123 023 013 012 367 357 347 356 346 345 267 257 247 256 246 245 167 157 147 156 146 045 067 057 047 056 046 014 237"
+    ones_of = lambda text: [1 if str(i) in text else 3 for i in range(8)]
+    entries = np.array(entries + [ones_of(text) for text in ones.split()]) / 2
+    assert len(entries) == 256
+    packed = entries[:, [0, 2, 4, 6, 1, 3, 5, 7]]
+    packed[:, 7] *= 1 - 2 * (packed.sum(1) % 2)
+    codes = np.arange(1 << 16)
+    signs = ((codes[:, None] >> np.arange(8)) & 1).astype(np.int64)
+    parity = signs.sum(1) % 2
+    signs[:, 0] ^= parity
+    slots = [0, 4, 1, 5, 2, 6, 3, 7]
+    values = packed[codes >> 8][:, slots] * (1 - 2 * signs[:, slots])
+    return values + np.where(parity, -0.25, 0.25)[:, None]
+
+
+def e8p_words(codes):
+    """Codes `[m, k / 8]` as words `[m, k / 32]`."""
+    m, n = codes.shape
+    pairs = codes.reshape(m // 2, 2, n // 2, 2).swapaxes(1, 2).astype(np.uint64)
+    words = np.zeros((m // 2, n // 2), np.uint64)
+    for i in range(4):
+        code = pairs[:, :, i % 2, i // 2]
+        words |= (code >> np.uint64(8)) << np.uint64(8 * i)
+        for j in range(8):
+            words |= ((code >> np.uint64(j)) & np.uint64(1)) << np.uint64(32 + 4 * j + i)
+    words = words.reshape(m // 16, 8, n // 8, 4).swapaxes(1, 2)
+    return words.reshape(m, n // 4).view(np.int64)
+
+
+def hadamard(n):
+    """Sylvester's times, where 12 or 20 divides the width, Paley's."""
+    order = next((order for order in (20, 12) if n % order == 0), 1)
+    factor = np.ones((order, order))
+    if order > 1:
+        squares = {x * x % (order - 1) for x in range(1, order - 1)}
+        factor[0, 1:] = -1
+        for i in range(1, order):
+            for j in range(1, order):
+                factor[i, j] = 1 if i == j else -1 if (j - i) % (order - 1) in squares else 1
+    rest = np.ones((1, 1))
+    while len(rest) * order < n:
+        rest = np.block([[rest, rest], [rest, -rest]])
+    assert len(rest) * order == n
+    return np.kron(factor, rest), np.kron(factor.T, rest)
+
+
+def quip_module(maker, n, k, books, sizes, rescale):
+    """Several projections of `sizes` outputs as one module."""
+    codes = maker.rng.integers(0, 1 << 16, (books, n, k // 8))
+    grid = e8p()[codes].reshape(books, n, k)
+    grid = grid[0] if books == 1 else grid[0] + grid[1] / 3.45
+    sign = lambda length: np.where(maker.rng.integers(0, 2, length), 1.0, -1.0)
+    su = (sign(k) * maker.rng.uniform(0.8, 1.2, k)).astype(F16)
+    sv = (sign(n) * maker.rng.uniform(0.5, 1.0, n) / k**0.5).astype(F16)
+    scale = F32(maker.rng.uniform(0.6, 0.9))
+    divisors = maker.rng.uniform(0.8, 1.2, k).astype(F16) if rescale else np.ones(k, F16)
+    factors = maker.rng.uniform(0.7, 1.4, len(sizes)).astype(F32) if len(sizes) > 1 else np.ones(1, F32)
+    left, right = hadamard(n)[0], hadamard(k)[1]
+    # As the library multiplies: activations by `right`, then by the codes, then by `left`.
+    transformed = left @ (grid @ right).astype(F32).astype(np.float64)
+    weights = transformed / np.sqrt(float(n) * float(k)) * su.astype(np.float64) * sv.astype(np.float64)[:, None]
+    weights = weights * np.float64(scale) * np.repeat(factors.astype(np.float64), sizes)[:, None]
+    weights = (weights / divisors.astype(np.float64)).astype(F32)
+    stored = {
+        "Qidxs": tensor(np.concatenate([e8p_words(book) for book in codes], -1)),
+        "SU": tensor(su),
+        "SV": tensor(sv),
+        "Wscale": torch.tensor(scale),
+        "codebook_id": torch.tensor({1: 7, 2: 17}[books]),
+    }
+    if rescale:
+        stored["scaleWH"] = tensor(divisors)
+    if len(sizes) > 1:
+        stored["fuse_scales"] = tensor(factors)
+    return np.split(weights, np.cumsum(sizes)[:-1]), stored
+
+
+FUSED = dict(q_proj="qkv_proj", k_proj="qkv_proj", v_proj="qkv_proj", up_proj="upgate_proj", gate_proj="upgate_proj")
+
+
+def quip(maker, name, n, k, books=1, fused=False, rescale=False):
+    own = name.split(".")[-2]
+    if not fused or own not in FUSED:
+        (weights,), stored = quip_module(maker, n, k, books, [n], rescale)
+        return weights, stored
+    # What is named first makes the module, and the others take theirs of it.
+    module, made = FUSED[own], maker.__dict__.setdefault("made", {})
+    order = dict(qkv_proj=["q_proj", "k_proj", "v_proj"], upgate_proj=["up_proj", "gate_proj"])[module]
+    if module in made:
+        return made[module][own], {}
+    sizes = [n] * len(order) if module == "upgate_proj" else [n, n // 2, n // 2]
+    weights, stored = quip_module(maker, sum(sizes), k, books, sizes, rescale)
+    made[module] = dict(zip(order, weights))
+    return made[module][own], {f"../{module}.{suffix}": value for suffix, value in stored.items()}
+
+
+def marlin(maker, name, n, k, group=32):
+    """The order of the Marlin kernel."""
+    size = k if group == -1 else group
+    groups, codes = np.arange(k) // size, maker.codes((n, k), 15)
+    scales = maker.scales((n, -(-k // size)), k, 4)
+    order = []
+    for thread in range(32):
+        rows = [2 * (thread % 4) + row for row in (0, 1, 8, 9)]
+        eight = [16 * row + thread // 4 + 8 * block for block in (0, 1) for row in rows]
+        order += [place + 256 * tile for tile in range(4) for place in eight]
+    order = np.array(order).reshape(-1, 8)[:, [0, 2, 4, 6, 1, 3, 5, 7]].ravel()
+    tiles = codes.T.reshape(k // 16, 16, n // 16, 16).swapaxes(1, 2).reshape(-1, 1024)
+    each = [i + 8 * j for i in range(8) for j in range(8)]
+    if size == k:
+        each = [2 * i + j for i in range(4) for j in (0, 1, 8, 9, 16, 17, 24, 25)]
+    stored = {
+        "B": tensor(words(4, tiles[:, order].reshape(k // 16, n * 16))),
+        "s": tensor(scales.T.reshape(-1, len(each))[:, each].reshape(-1, n)),
+        "workspace": torch.zeros(n // 128 * 16, dtype=torch.int32),
+    }
+    return affine(codes, scales, np.full(scales.shape, 8), groups), stored
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], F32)
+
+
+def fp4(maker, name, n, k, group=16, divisor=None):
+    codes = maker.rng.integers(0, 16, (n, k))
+    stored = {"weight_packed": pack_fp4_to_uint8(tensor(E2M1[codes]))}
+    if group == 16:
+        divisor = F32(divisor or maker.rng.uniform(300, 900))
+        scale = tensor(maker.scales((n, k // 16), k, 2.5, F32) * divisor).to(torch.float8_e4m3fn)
+        factors = float8(scale.view(torch.uint8).numpy().astype(np.int64), 4) / divisor
+        stored |= {"weight_scale": scale, "weight_global_scale": torch.tensor([divisor])}
+    else:
+        powers = maker.rng.integers(121, 125, (n, k // 32))
+        factors = (2.0 ** (powers - 127)).astype(F32)
+        stored["weight_scale"] = tensor(powers.astype(np.uint8))
+    return np.repeat(factors, group, 1) * E2M1[codes], stored
+
+
+def sparse(maker, name, n, k, is_fp8=False):
+    """Two of each four weights, and bits that say which."""
+    kept = np.argsort(maker.rng.random((n, k // 4, 4)), -1)[..., :2]
+    mask = np.zeros((n, k // 4, 4), bool)
+    np.put_along_axis(mask, kept, True, -1)
+    mask = mask.reshape(n, k)
+    if is_fp8:
+        weights, stored = fp8(maker, name, n, k, sharing="row", dtype="bf16")
+        dense = stored.pop("weight").view(torch.uint8)
+        compressed = dense[tensor(mask)].reshape(n, k // 2).view(torch.float8_e4m3fn)
+    else:
+        weights, stored = bf16(maker.rng.normal(0, 1.2 / k**0.5, (n, k))), {}
+        compressed = tensor(weights[mask].reshape(n, k // 2)).bfloat16()
+    stored["compressed"] = compressed
+    stored["bitmask"] = tensor(np.packbits(mask, -1, bitorder="little"))
+    stored["shape"] = torch.tensor([[n], [k]])
+    return np.where(mask, weights, F32(0)), stored
+
+
+def mixed(maker, name, n, k):
+    """Attention in 4 bits, the rest in 8."""
+    return packed(maker, name, n, k) if "self_attn" in name else int8(maker, name, n, k)
+
+
 def compressed(format, weights, inputs=None):
     group = dict(targets=["Linear"], weights=weights, input_activations=inputs, output_activations=None)
     return dict(
@@ -365,6 +583,70 @@ CASES = {
     ),
 }
 
+HQQ = lambda **weights: dict(quant_method="hqq", quant_config=dict(weight_quant_params=weights), skip_modules=["lm_head"])
+QUIP = dict(codebook="E8P12", codebook_version=1, codesz=8, idx_dtype="torch.int64", packsz=4, lora_rank=0)
+SPARSE = dict(format="sparse-24-bitmask", targets=["Linear"], ignore=["lm_head"], sparsity_structure="2:4")
+FP4 = dict(num_bits=4, type="float", symmetric=True)
+CASES |= {
+    "hqq-4": (hqq, {}, HQQ(nbits=4, group_size=64, axis=1), ["f32"]),
+    "hqq-4-round": (hqq, dict(round_zero=True), HQQ(nbits=4, group_size=64, axis=1), ["int4-g64"]),
+    "hqq-3": (hqq, dict(bits=3, axis=0), HQQ(nbits=3, group_size=64, axis=0), ["f32"]),
+    "hqq-2": (hqq, dict(bits=2, group=16, axis=0, as_float=True), HQQ(nbits=2, group_size=16, axis=0), ["f32"]),
+    "hqq-8": (hqq, dict(bits=8, group=None), HQQ(nbits=8, group_size=None, axis=1), ["f32"]),
+    "hqq-1": (hqq, dict(bits=1, group=32), HQQ(nbits=1, group_size=32, axis=1), ["f32"]),
+    "aqlm-2x8": (
+        aqlm, {}, dict(quant_method="aqlm", in_group_size=8, out_group_size=1, num_codebooks=2,
+                       nbits_per_codebook=8, linear_weights_not_to_quantize=["lm_head.weight"]), ["f32"],
+    ),
+    "aqlm-1x9": (
+        aqlm, dict(books=1, bits=9, vector=(2, 4)),
+        dict(quant_method="aqlm", in_group_size=4, out_group_size=2, num_codebooks=1, nbits_per_codebook=9), ["f32"],
+    ),
+    "quip": (quip, {}, dict(quant_method="quip", codebook="E8P12"), ["f32"]),
+    "quip-fused": (
+        quip, dict(fused=True, rescale=True), dict(quip_params=QUIP | dict(rescale_WH=True, resid_scale_override=-1)),
+        ["f32"], dict(hidden_size=192, intermediate_size=320, num_attention_heads=6, num_key_value_heads=3),
+    ),
+    "quip-4": (
+        quip, dict(books=2), dict(quant_method="quip", codebook="E8P12RVQ4B", resid_scale_override=-1.0), ["f32"],
+    ),
+    "marlin": (
+        marlin, {}, dict(quant_method="marlin", bits=4, group_size=32), ["int4-g32"], dict(num_key_value_heads=2),
+    ),
+    "gptq-4-marlin": (
+        marlin, dict(group=-1), G | dict(bits=4, group_size=-1, desc_act=False, sym=True, is_marlin_format=True),
+        ["int4-g128", "int4-g64"], dict(num_key_value_heads=2),
+    ),
+    "ct-nvfp4": (
+        fp4, {}, compressed("nvfp4-pack-quantized", FP4 | dict(strategy="tensor_group", group_size=16)), ["f32"],
+    ),
+    "ct-mxfp4": (
+        fp4, dict(group=32), compressed("mxfp4-pack-quantized", FP4 | dict(strategy="group", group_size=32)), ["mxfp4"],
+    ),
+    "ct-sparse": (
+        sparse, {}, dict(quant_method="compressed-tensors", format="dense", sparsity_config=SPARSE, ignore=["lm_head"]),
+        ["bf16"],
+    ),
+    "ct-sparse-fp8": (
+        sparse, dict(is_fp8=True),
+        compressed("float-quantized", CT_FP8 | dict(strategy="channel"), TOKEN) | dict(sparsity_config=SPARSE),
+        ["fp8-e4m3"],
+    ),
+    "ct-mixed": (
+        mixed, {},
+        compressed("mixed-precision", {}) | dict(
+            config_groups=dict(
+                group_0=dict(targets=["Linear"], weights=ct_int(8, "channel"), format="int-quantized"),
+                group_1=dict(
+                    targets=["re:.*self_attn.[qkvo]_proj$"], weights=ct_int(4, "group", 32), format="pack-quantized"
+                ),
+            ),
+            ignore=["re:.*lm_head"],
+        ),
+        ["int4-g32", "int8-row"],
+    ),
+}
+
 
 @torch.no_grad()
 def reference(model, seed):
@@ -378,10 +660,10 @@ def reference(model, seed):
     return prompt, logits.float(), tokens[N_PROMPT:], margin
 
 
-def make(make_matrix, arguments, seed):
+def make(make_matrix, arguments, seed, model):
     """A model with its stored tensors, checksums and what it computes."""
     torch.manual_seed(seed)
-    config = transformers.LlamaConfig(**MODEL, attn_implementation="eager")
+    config = transformers.LlamaConfig(**model, attn_implementation="eager")
     model = transformers.LlamaForCausalLM(config).eval()
     maker, stored, checksums = Maker(seed), {}, {}
     with torch.no_grad():
@@ -391,13 +673,17 @@ def make(make_matrix, arguments, seed):
                 weight, tensors = make_matrix(maker, name, *parameter.shape, **arguments)
                 assert weight.dtype == F32 and weight.shape == tuple(parameter.shape), name
                 parameter.copy_(tensor(weight))
-                stored |= {f"{module}.{suffix}": value.contiguous() for suffix, value in tensors.items()}
+                for suffix, value in tensors.items():
+                    stem = module
+                    if suffix.startswith("../"):  # Of a module beside this one.
+                        stem, suffix = module.rpartition(".")[0], suffix.removeprefix("../")
+                    stored[f"{stem}.{suffix}"] = value.contiguous()
                 checksums[module] = zlib.crc32(np.ascontiguousarray(weight).tobytes())
                 continue
             if "norm" in name:
                 parameter.uniform_(0.5, 1.5)
             else:
-                parameter.normal_(0.0, 1.0 if "embed" in name else 0.9 / HIDDEN**0.5)
+                parameter.normal_(0.0, 1.0 if "embed" in name else 0.9 / config.hidden_size**0.5)
             parameter.copy_(parameter.bfloat16().float())
             stored[name] = parameter.bfloat16()
     return stored, checksums, *reference(model, seed)
@@ -405,9 +691,12 @@ def make(make_matrix, arguments, seed):
 
 def main():
     torch.set_num_threads(1)
-    for name, (make_matrix, arguments, quantization, layouts) in CASES.items():
+    names = sys.argv[1:] or CASES
+    for name in names:
+        make_matrix, arguments, quantization, layouts, *other = CASES[name]
+        model = MODEL | (other[0] if other else {})
         for seed in range(100, 400):
-            stored, checksums, prompt, logits, greedy, margin = make(make_matrix, arguments, seed)
+            stored, checksums, prompt, logits, greedy, margin = make(make_matrix, arguments, seed, model)
             if margin > 0.01:
                 break
         else:
@@ -415,9 +704,11 @@ def main():
         folder = HERE / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        config = transformers.LlamaConfig(**MODEL)
+        config = transformers.LlamaConfig(**model)
         config.architectures = ["LlamaForCausalLM"]
-        text = json.loads(config.to_json_string()) | dict(quantization_config=quantization)
+        is_own = "quip_params" in quantization
+        quantization = quantization if is_own else dict(quantization_config=quantization)
+        text = json.loads(config.to_json_string()) | quantization
         (folder / "config.json").write_text(json.dumps(text, indent=2) + "\n")
         safetensors.torch.save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
         safetensors.torch.save_file(
@@ -432,6 +723,8 @@ def main():
         transformers=transformers.__version__,
         compressed_tensors=compressed_tensors.__version__,
         bitsandbytes=__import__("bitsandbytes").__version__,
+        hqq=__import__("hqq").__version__,
+        aqlm="1.1.7",
     )
     (HERE / "versions.json").write_text(json.dumps(versions, indent=2) + "\n")
 

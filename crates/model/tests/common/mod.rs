@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use pelton_base::TokenId;
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, LoadOptions, ModelFiles, SoleRank,
-    load,
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, HfConfig, LoadOptions, ModelFiles,
+    SoleRank, load,
 };
 use pelton_tensor::{Safetensors, TensorSource};
 
@@ -71,6 +71,21 @@ pub(crate) fn open(path: &Path) -> Golden {
         greedy: tokens("greedy"),
         logits: logits.chunks(width).map(<[f32]>::to_vec).collect(),
         folder,
+    }
+}
+
+/// `[n, k]` of a projection of a Llama.
+pub(crate) fn shape_of(config: &HfConfig, module: &str) -> [usize; 2] {
+    let (hidden, ffn) = (config.hidden_size, config.intermediate_size);
+    let width = |n_heads: usize| n_heads * config.head_dim;
+    let (q, kv) = (width(config.num_attention_heads), width(config.num_key_value_heads));
+    match module.rsplit('.').next().expect("a name") {
+        "q_proj" => [q, hidden],
+        "o_proj" => [hidden, q],
+        "k_proj" | "v_proj" => [kv, hidden],
+        "gate_proj" | "up_proj" => [ffn, hidden],
+        "down_proj" => [hidden, ffn],
+        _ => panic!("{module}"),
     }
 }
 

@@ -18,7 +18,7 @@ use pelton_tensor::{DType, TensorView};
 use serde_json::Value;
 
 use super::ignored::Ignored;
-use super::matrix::{Groups, Matrix, Meaning, Shared};
+use super::matrix::{Groups, Matrix, Meaning, Opened, Shared};
 use super::packing::Stored;
 use super::setting::{GroupSize, Setting};
 use super::tensors::{FLOATS, Tensors, scales, word};
@@ -63,7 +63,7 @@ impl CheckpointMethod for Awq {
             return Err(zero_point.error("true"));
         }
         let kind = Config { group_size: root.either("group_size", "q_group_size").group_size()? };
-        let ignored = Ignored(root.get("modules_to_not_convert").texts()?);
+        let ignored = Ignored::read(&[root.get("modules_to_not_convert")])?;
         Ok(Scheme { ignored, kind: Box::new(kind) })
     }
 }
@@ -108,7 +108,7 @@ fn code(data: &[u8], n: usize, row: usize, output: usize) -> u8 {
 }
 
 impl<'a> Stored<'a> for Parts<'a> {
-    fn open(&self) -> Result<Matrix<'a>> {
+    fn open(&self) -> Result<Opened<'a>> {
         let [n, k] = self.shape;
         let columns = self.config.group_size.of(k);
         let n_groups = k.div_ceil(columns);
@@ -128,6 +128,7 @@ impl<'a> Stored<'a> for Parts<'a> {
             meaning: Meaning::Integer { most: 15 },
             scales: Shared { values, groups: groups.clone() },
             zeros: Shared { values: zeros, groups },
-        })
+        }
+        .into())
     }
 }

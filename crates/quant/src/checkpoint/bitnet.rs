@@ -17,7 +17,7 @@ use pelton_tensor::{DType, TensorView};
 use serde_json::Value;
 
 use super::ignored::Ignored;
-use super::matrix::{Matrix, Meaning, Shared};
+use super::matrix::{Matrix, Meaning, Opened, Shared};
 use super::packing::Stored;
 use super::setting::Setting;
 use super::tensors::{FLOATS, Tensors, scales, wrong};
@@ -49,7 +49,7 @@ impl CheckpointMethod for BitNet {
         if mode.one_of(&["offline", "online"])? == "online" {
             return Err(mode.error("\"offline\": weights that are packed already"));
         }
-        let ignored = Ignored(root.get("modules_to_not_convert").texts()?);
+        let ignored = Ignored::read(&[root.get("modules_to_not_convert")])?;
         Ok(Scheme { ignored, kind: Box::new(Config { divides: class == "bitlinear" }) })
     }
 }
@@ -89,7 +89,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Stored<'a> for Parts<'a> {
-    fn open(&self) -> Result<Matrix<'a>> {
+    fn open(&self) -> Result<Opened<'a>> {
         let [n, k] = self.shape;
         let scale = scales(&self.scale)?[0];
         let scale = if self.divides { scale.recip() } else { scale };
@@ -107,6 +107,7 @@ impl<'a> Stored<'a> for Parts<'a> {
             meaning: Meaning::Integer { most: 3 },
             scales: Shared::all(scale, self.shape),
             zeros: Shared::all(1.0, self.shape),
-        })
+        }
+        .into())
     }
 }

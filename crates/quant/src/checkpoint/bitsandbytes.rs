@@ -27,7 +27,7 @@ use pelton_tensor::{DType, TensorView};
 use serde_json::Value;
 
 use super::ignored::Ignored;
-use super::matrix::{Groups, Matrix, Meaning, Shared};
+use super::matrix::{Groups, Matrix, Meaning, Opened, Shared};
 use super::packing::Stored;
 use super::plain_codes::{PlainCodes, Sharing};
 use super::setting::Setting;
@@ -72,9 +72,8 @@ impl CheckpointMethod for BitsAndBytes {
                 return Err(root.get("load_in_4bit").error(expected));
             }
         };
-        let mut ignored = root.get("llm_int8_skip_modules").texts()?;
-        ignored.extend(root.get("modules_to_not_convert").texts()?);
-        Ok(Scheme { ignored: Ignored(ignored), kind: Box::new(kind) })
+        let lists = ["llm_int8_skip_modules", "modules_to_not_convert"].map(|name| root.get(name));
+        Ok(Scheme { ignored: Ignored::read(&lists)?, kind: Box::new(kind) })
     }
 }
 
@@ -88,6 +87,10 @@ impl Kind for Config {
 
     fn activations(&self) -> Option<String> {
         (*self == Self::Int8).then(|| "int8 per token, outliers in 16 bits".to_owned())
+    }
+
+    fn is_turned(&self) -> bool {
+        true
     }
 
     fn find<'a>(&self, tensors: &Tensors<'a>, shape: [usize; 2]) -> Result<Option<Found<'a>>> {
@@ -206,7 +209,7 @@ struct FourBits<'a> {
 }
 
 impl<'a> Stored<'a> for FourBits<'a> {
-    fn open(&self) -> Result<Matrix<'a>> {
+    fn open(&self) -> Result<Opened<'a>> {
         let State { block, nested_block, nested_offset } = self.about;
         let values = match &self.nested {
             None => scales(&self.absmax)?,
@@ -238,6 +241,7 @@ impl<'a> Stored<'a> for FourBits<'a> {
             meaning: Meaning::Table(table),
             scales: Shared { values, groups: Groups::Flat { len: block } },
             zeros: Shared::all(0.0, self.shape),
-        })
+        }
+        .into())
     }
 }

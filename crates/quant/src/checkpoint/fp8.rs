@@ -50,9 +50,8 @@ impl CheckpointMethod for Fp8 {
             block: root.get("weight_block_size").pair(MOST_BLOCK)?,
             activations: root.get("activation_scheme").one_of(&["dynamic", "static"])?,
         };
-        let mut ignored = root.get("modules_to_not_convert").texts()?;
-        ignored.extend(root.get("ignored_layers").texts()?);
-        Ok(Scheme { ignored: Ignored(ignored), kind: Box::new(kind) })
+        let lists = ["modules_to_not_convert", "ignored_layers"].map(|name| root.get(name));
+        Ok(Scheme { ignored: Ignored::read(&lists)?, kind: Box::new(kind) })
     }
 }
 

@@ -13,6 +13,11 @@
 //! of version 2 (`gptq_v2`) as it is. A stored 15 of version 1 is the zero point 16, as the kernels
 //! that most people ran with these files have it; some reference code wraps it to 0.
 //!
+//! Modules that `dynamic` takes out (`-:` and a regular expression) are plain; other schemes for some
+//! modules are refused. A family that stores its matrices transposed (GPT-2) has them in the order
+//! above once they are quantized, and so has bitsandbytes. The order of the Marlin kernel is undone
+//! by `marlin`.
+//!
 //! With `desc_act` inputs were quantized in the order of their importance and `g_idx` is scattered.
 //! Its inputs are then packed sorted by group, which is exact: see
 //! [`QuantizedTensor::order`](super::QuantizedTensor::order).
@@ -26,8 +31,10 @@ use pelton_tensor::{DType, TensorView};
 use serde_json::Value;
 
 use super::ignored::Ignored;
-use super::matrix::{Groups, Matrix, Meaning, Shared};
+use super::marlin::Marlin;
+use super::matrix::{Groups, Matrix, Meaning, Opened, Shared};
 use super::packing::Stored;
+use super::patterns::Pattern;
 use super::setting::{GroupSize, Setting};
 use super::tensors::{FLOATS, Tensors, group_indices, scales, stream_bits, stream_row, word};
 use super::{CheckpointMethod, Found, Kind, ROOT, Scheme, packed_len, unpackable};
@@ -53,7 +60,7 @@ impl CheckpointMethod for Gptq {
     }
 
     fn supported(&self) -> &'static str {
-        "2, 3, 4, 8 bits, any group size, act-order, zero points of version 1 and 2"
+        "2, 3, 4, 8 bits, any group size, act-order, zero points of version 1 and 2, Marlin's order"
     }
 
     fn scheme(&self, config: &Value) -> Result<Scheme> {
@@ -63,18 +70,22 @@ impl CheckpointMethod for Gptq {
             Some(n @ (2 | 3 | 4 | 8)) => n as usize,
             _ => return Err(bits.error("2, 3, 4 or 8")),
         };
-        for field in ["is_marlin_format", "use_marlin_format"] {
-            let field = root.get(field);
-            if field.flag(false)? {
-                return Err(field.error("false: weights in the order of one kernel are not read"));
+        let format = root.either("checkpoint_format", "format");
+        let is_flagged = ["is_marlin_format", "use_marlin_format"].map(|name| root.get(name));
+        let is_flagged =
+            is_flagged.iter().map(|flag| flag.flag(false)).collect::<Result<Vec<_>>>()?;
+        if is_flagged.contains(&true) || format.text()? == Some("marlin") {
+            return Marlin.scheme(config);
+        }
+        let mut ignored = Ignored::read(&[root.get("modules_to_not_convert")])?;
+        let dynamic = root.get("dynamic");
+        for (pattern, field) in dynamic.members()? {
+            match pattern.strip_prefix("-:") {
+                Some(expression) => ignored.add(Pattern::expression(&field, expression)?),
+                None => return Err(dynamic.error("`-:` alone: one scheme for all modules")),
             }
         }
-        let dynamic = root.get("dynamic");
-        if !dynamic.members()?.is_empty() {
-            return Err(dynamic.error("nothing: one scheme for all modules"));
-        }
         root.get("pack_dtype").one_of(&["int32"])?;
-        let format = root.either("checkpoint_format", "format");
         let kind = Config {
             bits,
             group_size: root.get("group_size").group_size()?,
@@ -82,7 +93,6 @@ impl CheckpointMethod for Gptq {
             desc_act: root.get("desc_act").flag(false)?,
             sym: root.get("sym").flag(true)?,
         };
-        let ignored = Ignored(root.get("modules_to_not_convert").texts()?);
         Ok(Scheme { ignored, kind: Box::new(kind) })
     }
 }
@@ -97,6 +107,10 @@ impl Kind for Config {
             if self.is_v1 { 1 } else { 2 },
             if self.desc_act { ", act-order" } else { "" },
         )
+    }
+
+    fn is_turned(&self) -> bool {
+        true
     }
 
     fn find<'a>(&self, tensors: &Tensors<'a>, shape: [usize; 2]) -> Result<Option<Found<'a>>> {
@@ -162,7 +176,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Stored<'a> for Parts<'a> {
-    fn open(&self) -> Result<Matrix<'a>> {
+    fn open(&self) -> Result<Opened<'a>> {
         let Config { bits, is_v1, .. } = self.config;
         let [n, _] = self.shape;
         // Both are stored a row per group; a matrix wants a row per output.
@@ -185,6 +199,7 @@ impl<'a> Stored<'a> for Parts<'a> {
             meaning: Meaning::Integer { most: ((1_u16 << bits) - 1) as u8 },
             scales: Shared { values, groups: groups.clone() },
             zeros: Shared { values: zeros, groups },
-        })
+        }
+        .into())
     }
 }

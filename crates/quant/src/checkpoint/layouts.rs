@@ -10,22 +10,27 @@
 //! | `Fp8E4M3` `Fp8E5M2` | of that type | f32, one per row | none |
 //! | `Int8Row` | `code - zero` of 8 bits | f32, one per row | whole |
 //! | `Q8G32` | `code - zero` of 8 bits | f16, one per 32 | whole |
+//! | `Mxfp4` | of E2M1 | powers of two, one per 32 | none |
 //! | `Bf16` | any number of up to 8 bits | powers of two | whole |
 //! | `F32` | any | any | any |
+//!
+//! Matrices without a code per weight ([`Floats`]) are packed as bf16 or f16 where they say that all of
+//! their weights are such numbers, else as `F32`.
 //!
 //! Scales stored as bf16 or f32 count as f16 where every one of them is a number that f16 has too.
 
 use half::{bf16, f16};
 use pelton_kernels::WeightLayout;
 
-use super::matrix::{Matrix, Meaning, Shared};
-use super::tables::{FP4, NF4};
+use super::matrix::{Matrix, Meaning, Opened, Shared};
+use super::tables::{E2M1, FP4, NF4};
 
 /// Layouts that quantized matrices are packed in, smallest first.
 const CHOICES: &[WeightLayout] = &[
     WeightLayout::Tq2,
     WeightLayout::Int4G128,
     WeightLayout::Int4G64,
+    WeightLayout::Mxfp4,
     WeightLayout::Nf4,
     WeightLayout::Fp4,
     WeightLayout::Int4G32,
@@ -34,13 +39,54 @@ const CHOICES: &[WeightLayout] = &[
     WeightLayout::Int8Row,
     WeightLayout::Q8G32,
     WeightLayout::Bf16,
+    WeightLayout::F16,
     WeightLayout::F32,
 ];
 
 /// The smallest layout that holds all of these matrices, their inputs taken in `order`.
-pub(super) fn choose(matrices: &[Matrix<'_>], order: Option<&[u32]>) -> WeightLayout {
+pub(super) fn choose(matrices: &[Opened<'_>], order: Option<&[u32]>) -> WeightLayout {
     let holds = |layout: &WeightLayout| matrices.iter().all(|m| m.fits(*layout, order));
     CHOICES.iter().copied().find(holds).expect("invariant: F32 holds everything")
+}
+
+impl Opened<'_> {
+    fn fits(&self, layout: WeightLayout, order: Option<&[u32]>) -> bool {
+        match self {
+            Self::Codes(matrix) => matrix.fits(layout, order),
+            Self::Floats(floats) => floats.fits(layout),
+        }
+    }
+
+    /// Writes row `row`, its inputs in `order`, as a source row of `layout`, which fits.
+    pub(super) fn fill(
+        &self,
+        layout: WeightLayout,
+        order: Option<&[u32]>,
+        row: usize,
+        out: &mut [u8],
+    ) {
+        let element_bytes = match layout {
+            WeightLayout::F32 => size_of::<f32>(),
+            WeightLayout::Bf16 | WeightLayout::F16 => size_of::<u16>(),
+            _ => {
+                let Self::Codes(matrix) = self else {
+                    unreachable!("invariant: floats fit no layout of codes")
+                };
+                return matrix.fill(layout, order, row, out);
+            }
+        };
+        let mut weights = vec![0.0; out.len() / element_bytes];
+        self.dequantize(row, &mut weights);
+        let at = |j: usize| order.map_or(j, |order| order[j] as usize);
+        for (j, bytes) in out.chunks_exact_mut(element_bytes).enumerate() {
+            let weight = weights[at(j)];
+            match layout {
+                WeightLayout::F32 => bytes.copy_from_slice(&weight.to_le_bytes()),
+                WeightLayout::F16 => bytes.copy_from_slice(&f16::from_f32(weight).to_le_bytes()),
+                _ => bytes.copy_from_slice(&bf16::from_f32(weight).to_le_bytes()),
+            }
+        }
+    }
 }
 
 fn is_f16(x: f32) -> bool {
@@ -89,6 +135,12 @@ impl Matrix<'_> {
                     && per(len)
                     && half_scales()
             }
+            WeightLayout::Mxfp4 => {
+                self.meaning == Meaning::Table(E2M1)
+                    && per(len)
+                    && has_no_zero()
+                    && self.scales.values.iter().all(|scale| *scale > 0.0 && is_plain_power(*scale))
+            }
             WeightLayout::Nf4 => self.meaning == Meaning::Table(NF4) && per(len) && has_no_zero(),
             WeightLayout::Fp4 => self.meaning == Meaning::Table(FP4) && per(len) && has_no_zero(),
             WeightLayout::Fp8E4M3 => self.meaning == Meaning::E4M3 && per(k) && has_no_zero(),
@@ -105,34 +157,12 @@ impl Matrix<'_> {
         }
     }
 
-    /// Writes row `row`, its inputs in `order`, as a source row of `layout`, which fits.
-    pub(super) fn fill(
-        &self,
-        layout: WeightLayout,
-        order: Option<&[u32]>,
-        row: usize,
-        out: &mut [u8],
-    ) {
+    /// As [`Opened::fill`], for layouts of codes.
+    fn fill(&self, layout: WeightLayout, order: Option<&[u32]>, row: usize, out: &mut [u8]) {
         let k = self.shape[1];
         let at = |j: usize| order.map_or(j, |order| order[j] as usize);
         let len = layout.block_len();
         let block_bytes = if len > 1 { layout.row_bytes(len) } else { 0 };
-        if matches!(layout, WeightLayout::Bf16 | WeightLayout::F32) {
-            let mut weights = vec![0.0; k];
-            self.dequantize(row, &mut weights);
-            let ordered = (0..k).map(|j| weights[at(j)]);
-            if layout == WeightLayout::F32 {
-                out.as_chunks_mut()
-                    .0
-                    .iter_mut()
-                    .zip(ordered)
-                    .for_each(|(o, w)| *o = w.to_le_bytes());
-            } else {
-                let halves = out.as_chunks_mut().0.iter_mut().zip(ordered);
-                halves.for_each(|(o, w)| *o = bf16::from_f32(w).to_le_bytes());
-            }
-            return;
-        }
         let mut stored = vec![0; k];
         (self.codes)(row, &mut stored);
         let codes: Vec<u8> = (0..k).map(|j| stored[at(j)]).collect();
@@ -169,6 +199,16 @@ impl Matrix<'_> {
                     let pairs = codes[b * len..][..len].as_chunks::<2>().0;
                     block[4..].iter_mut().zip(pairs).for_each(|(o, [high, low])| {
                         *o = high << 4 | low;
+                    });
+                }
+            }
+            WeightLayout::Mxfp4 => {
+                for (b, block) in out.chunks_exact_mut(block_bytes).enumerate() {
+                    block[0] = (self.scale(row, at(b * len)).to_bits() >> 23) as u8;
+                    let (low, high) = codes[b * len..][..len].split_at(len / 2);
+                    let pairs = low.iter().zip(high);
+                    block[1..].iter_mut().zip(pairs).for_each(|(o, (low, high))| {
+                        *o = low | high << 4;
                     });
                 }
             }
@@ -233,7 +273,7 @@ mod tests {
     /// The layout chosen, after a look at every weight that comes out of it.
     fn packed(matrix: Matrix<'_>, order: Option<&[u32]>) -> WeightLayout {
         let [n, k] = matrix.shape;
-        let matrices = [matrix];
+        let matrices = [Opened::from(matrix)];
         let layout = choose(&matrices, order);
         let cpu = Cpu::with(Kernels::by_name("scalar").expect("always there"), 1);
         let fill = |row: usize, out: &mut [u8]| matrices[0].fill(layout, order, row, out);
@@ -294,6 +334,10 @@ mod tests {
             (matrix(128, Meaning::Table(NF4), odd, 0.0, Groups::Flat { len: 64 }), Nf4),
             (matrix(64, Meaning::Table(FP4), odd, 0.0, Groups::Flat { len: 128 }), Fp4),
             (matrix(96, Meaning::Table(FP4), odd, 0.0, Groups::Flat { len: 64 }), F32),
+            (matrix(96, Meaning::Table(E2M1), 0.5, 0.0, blocks(32)), Mxfp4),
+            (matrix(96, Meaning::Table(E2M1), 0.375, 0.0, blocks(32)), F32),
+            (matrix(96, Meaning::Table(E2M1), -0.5, 0.0, blocks(32)), F32),
+            (matrix(96, Meaning::Table(E2M1), 0.5, 0.0, blocks(16)), F32),
             (matrix(128, Meaning::Table([0.1; 16]), odd, 0.0, Groups::Flat { len: 64 }), F32),
         ] {
             let label = format!("{:?} {:?}", matrix.meaning, matrix.scales);

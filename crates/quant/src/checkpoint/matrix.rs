@@ -1,4 +1,4 @@
-//! What the stored bits of a quantized matrix mean: the specification that every method shares.
+//! What the stored bits of a quantized matrix mean: the specification that most methods share.
 //!
 //! ```text
 //! w[row][j] = scale[row][j] * (number(code[row][j]) - zero[row][j])      in f32, in this order
@@ -10,6 +10,7 @@
 //! is exact for whole zero points, and one rounding remains: that of the product, and only where the
 //! scale has more bits than a product of f32 holds.
 
+use crate::checkpoint::floats::Floats;
 use crate::checkpoint::tables::{e4m3, e5m2};
 
 /// Writes the codes of one row.
@@ -48,6 +49,8 @@ pub(super) enum Groups {
     Mapped { of: Vec<u32>, n: usize },
     /// One for each `len` weights of the matrix read row by row.
     Flat { len: usize },
+    /// One for each `n`th weight of the matrix read row by row.
+    Strided { n: usize },
 }
 
 impl Groups {
@@ -57,6 +60,7 @@ impl Groups {
             Self::Blocks { rows, columns } => row / rows * k.div_ceil(*columns) + j / columns,
             Self::Mapped { of, n } => row * n + of[j] as usize,
             Self::Flat { len } => (row * k + j) / len,
+            Self::Strided { n } => (row * k + j) % n,
         }
     }
 
@@ -87,6 +91,41 @@ impl Shared {
     pub(super) fn all(value: f32, [n, k]: [usize; 2]) -> Self {
         let groups = Groups::Blocks { rows: n.max(1), columns: k.max(1) };
         Self { values: vec![value], groups }
+    }
+}
+
+/// A matrix that was opened: a code per weight, or the weights themselves.
+///
+/// The second is what methods give whose codes stand for several weights at once, or for none of
+/// them until they are transformed.
+pub(super) enum Opened<'a> {
+    Codes(Matrix<'a>),
+    Floats(Floats<'a>),
+}
+
+impl<'a> From<Matrix<'a>> for Opened<'a> {
+    fn from(matrix: Matrix<'a>) -> Self {
+        Self::Codes(matrix)
+    }
+}
+
+impl<'a> From<Floats<'a>> for Opened<'a> {
+    fn from(floats: Floats<'a>) -> Self {
+        Self::Floats(floats)
+    }
+}
+
+impl Opened<'_> {
+    /// The weights of one row: the specification.
+    ///
+    /// # Panics
+    ///
+    /// When `out` is not as long as a row.
+    pub(super) fn dequantize(&self, row: usize, out: &mut [f32]) {
+        match self {
+            Self::Codes(matrix) => matrix.dequantize(row, out),
+            Self::Floats(floats) => floats.row(row, out),
+        }
     }
 }
 

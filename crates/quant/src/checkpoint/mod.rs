@@ -6,13 +6,14 @@
 //! ```
 //!
 //! A [`CheckpointMethod`] is one file: what its configuration says, which tensors make a matrix, and
-//! what their bits mean. What they all share, a code, a scale and a zero point per weight, is the
-//! specification in `matrix`; `layouts` chooses the smallest kernel layout that holds it exactly.
+//! what their bits mean. What most share, a code, a scale and a zero point per weight, is the
+//! specification in `matrix`; methods whose codes stand for several weights compute rows of `floats`.
+//! `layouts` chooses the smallest kernel layout that holds either exactly.
 //!
 //! **What is stored decides.** A module whose quantized tensors are there is quantized; one that has
 //! a plain `weight` is plain, as heads and embeddings usually are. Lists of modules that were left
 //! alone (`modules_to_not_convert`, `ignore`) are honoured: for these only a plain weight is looked
-//! for.
+//! for. They may have regular expressions: `patterns`.
 //!
 //! **Only weights.** Several methods also round activations (to fp8 or int8, per token). That is part
 //! of their speed on other machines and not of the checkpoint: here activations are what the layout's
@@ -22,17 +23,23 @@
 //! A new method is a new file and one line in [`METHODS`]; that line enrols it in the conformance
 //! tests, which want fixtures of it made by independent code.
 
+mod aqlm;
 mod awq;
 mod bitnet;
 mod bitsandbytes;
 mod compressed;
+mod floats;
 mod fp8;
 mod gptq;
+mod hqq;
 mod ignored;
 mod layouts;
+mod marlin;
 mod matrix;
 mod packing;
+mod patterns;
 mod plain_codes;
+mod quip;
 mod setting;
 mod tables;
 mod tensors;
@@ -72,6 +79,10 @@ pub static METHODS: &[&dyn CheckpointMethod] = &[
     &bitsandbytes::BitsAndBytes,
     &compressed::CompressedTensors,
     &bitnet::BitNet,
+    &hqq::Hqq,
+    &aqlm::Aqlm,
+    &quip::Quip,
+    &marlin::Marlin,
 ];
 
 /// How the matrices of one checkpoint are quantized.
@@ -89,6 +100,12 @@ trait Kind: std::fmt::Debug + Send + Sync {
     /// How the method rounds activations.
     fn activations(&self) -> Option<String> {
         None
+    }
+
+    /// Whether matrices that a family stores transposed are stored `[n, k]` once quantized, as those of
+    /// all others.
+    fn is_turned(&self) -> bool {
+        false
     }
 
     /// The matrix of a module; `None` where the module is not quantized.
@@ -125,6 +142,12 @@ impl Scheme {
     /// How the method rounds activations, where it does: here they are not rounded so.
     pub fn activations(&self) -> Option<String> {
         self.kind.activations()
+    }
+
+    /// Whether quantized matrices of a family that stores its own transposed (GPT-2) are stored as
+    /// those of all others: methods that turn them before they quantize them write them so.
+    pub fn turns_transposed(&self) -> bool {
+        self.kind.is_turned()
     }
 
     /// The matrix `[n, k]` of the module called `module`, checked but not read; `None` where it is

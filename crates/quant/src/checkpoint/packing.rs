@@ -7,13 +7,13 @@ use pelton_kernels::{Cpu, PackedMatrix, WeightLayout};
 use pelton_tensor::TensorView;
 
 use super::layouts::choose;
-use super::matrix::Matrix;
+use super::matrix::Opened;
 use crate::{Compute, Result};
 
 /// The tensors of one matrix, found and checked but not read.
 pub(super) trait Stored<'a>: Send + Sync {
     /// Reads scales and zero points.
-    fn open(&self) -> Result<Matrix<'a>>;
+    fn open(&self) -> Result<Opened<'a>>;
 
     /// Blocks of inputs that layouts hold where they do not hold the whole; `None` where they do.
     fn split(&self) -> Option<Vec<Piece<'a>>> {
@@ -185,7 +185,7 @@ pub fn layout_of(parts: &[&QuantizedTensor<'_>], compute: Compute) -> Result<Wei
     Ok(chosen(&matrices, parts.first().and_then(|part| part.packing_order()), compute))
 }
 
-fn chosen(matrices: &[Matrix<'_>], order: Option<&[u32]>, compute: Compute) -> WeightLayout {
+fn chosen(matrices: &[Opened<'_>], order: Option<&[u32]>, compute: Compute) -> WeightLayout {
     match compute {
         Compute::Auto => choose(matrices, order),
         Compute::F32 => WeightLayout::F32,

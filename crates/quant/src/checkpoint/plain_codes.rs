@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use pelton_tensor::{DType, TensorView};
 
-use super::matrix::{Groups, Matrix, Meaning, Shared};
+use super::matrix::{Groups, Matrix, Meaning, Opened, Shared};
 use super::packing::{Found, Piece, Stored};
 use super::tensors::{FLOATS, scales, wrong, wrong_type};
 use crate::Result;
@@ -71,10 +71,16 @@ pub(super) struct PlainCodes<'a> {
 impl<'a> PlainCodes<'a> {
     /// The matrix, its tensors checked against each other.
     pub(super) fn checked(self) -> Result<Found<'a>> {
-        let Self { shape, weight, scale, zero, sharing, .. } = &self;
+        let Self { shape, weight, .. } = &self;
         if weight.shape != shape {
             return Err(wrong(weight, format!("shape {shape:?}"), format!("{:?}", weight.shape)));
         }
+        self.with_scales()
+    }
+
+    /// As [`PlainCodes::checked`], whatever the shape of the codes.
+    pub(super) fn with_scales(self) -> Result<Found<'a>> {
+        let Self { shape, weight, scale, zero, sharing, .. } = &self;
         if meaning(weight.dtype).is_none() {
             return Err(wrong_type(weight, &[DType::F8E4M3, DType::F8E5M2, DType::I8]));
         }
@@ -104,15 +110,20 @@ fn meaning(dtype: DType) -> Option<Meaning> {
     }
 }
 
-impl<'a> Stored<'a> for PlainCodes<'a> {
-    fn open(&self) -> Result<Matrix<'a>> {
+impl<'a> PlainCodes<'a> {
+    /// The code of the number 0, and what a stored byte differs by from its code.
+    pub(super) fn flip(&self) -> u8 {
+        if self.weight.dtype == DType::I8 { 0x80 } else { 0 }
+    }
+
+    /// Scales, zero points and codes.
+    pub(super) fn matrix(&self) -> Result<Matrix<'a>> {
         let Self { shape, weight, scale, zero, sharing, divisor } = self;
         let groups = |view: &TensorView<'_>| {
             sharing.groups(view.shape, *shape).expect("invariant: shapes were checked")
         };
         let (data, k) = (weight.data, shape[1]);
-        let is_int = weight.dtype == DType::I8;
-        let flip = if is_int { 0x80 } else { 0 };
+        let flip = self.flip();
         let mut values = scales(scale)?;
         if *divisor != 1.0 {
             values.iter_mut().for_each(|scale| *scale /= divisor);
@@ -122,7 +133,7 @@ impl<'a> Stored<'a> for PlainCodes<'a> {
                 values: zero.data.iter().map(|z| f32::from(z.cast_signed()) + 128.0).collect(),
                 groups: groups(zero),
             },
-            None => Shared::all(if is_int { 128.0 } else { 0.0 }, *shape),
+            None => Shared::all(f32::from(flip), *shape),
         };
         Ok(Matrix {
             shape: *shape,
@@ -134,6 +145,12 @@ impl<'a> Stored<'a> for PlainCodes<'a> {
             scales: Shared { values, groups: groups(scale) },
             zeros,
         })
+    }
+}
+
+impl<'a> Stored<'a> for PlainCodes<'a> {
+    fn open(&self) -> Result<Opened<'a>> {
+        self.matrix().map(Opened::from)
     }
 
     fn split(&self) -> Option<Vec<Piece<'a>>> {
@@ -160,8 +177,8 @@ struct Block<'a> {
 }
 
 impl<'a> Stored<'a> for Block<'a> {
-    fn open(&self) -> Result<Matrix<'a>> {
-        let Matrix { shape: [n, k], codes: _, meaning, scales, .. } = self.whole.open()?;
+    fn open(&self) -> Result<Opened<'a>> {
+        let Matrix { shape: [n, k], codes: _, meaning, scales, .. } = self.whole.matrix()?;
         let (data, start) = (self.whole.weight.data, self.columns.start);
         let shape = [n, self.columns.len()];
         let of_rows = (0..n).step_by(self.rows).map(|row| scales.groups.index(k, row, start));
@@ -176,6 +193,7 @@ impl<'a> Stored<'a> for Block<'a> {
                 groups: Groups::Blocks { rows: self.rows, columns: self.columns.len() },
             },
             zeros: Shared::all(0.0, shape),
-        })
+        }
+        .into())
     }
 }

@@ -89,6 +89,17 @@ impl<'a> Setting<'a> {
         }
     }
 
+    /// A number above 0; `None` where absent, or where it is none, which means the same.
+    pub(super) fn positive(&self) -> Result<Option<f64>> {
+        match self.value {
+            None => Ok(None),
+            Some(value) => match value.as_f64() {
+                Some(x) => Ok(Some(x).filter(|x| *x > 0.0)),
+                None => Err(self.error("a number")),
+            },
+        }
+    }
+
     /// Inputs that share a scale: a number from 1 up, or all of a row where it is -1.
     pub(super) fn group_size(&self) -> Result<GroupSize> {
         match self.whole()? {
@@ -126,7 +137,7 @@ impl<'a> Setting<'a> {
 }
 
 /// Most inputs of a group: no row is longer.
-const MOST_GROUP: i64 = 1 << 20;
+pub(super) const MOST_GROUP: i64 = 1 << 20;
 
 /// How many inputs share a scale.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -18,6 +18,10 @@ pub(super) fn e5m2(code: u8) -> f32 {
     f16::from_bits(u16::from(code) << 8).to_f32()
 }
 
+/// Floats of 4 bits with 2 bits of exponent and 1 of mantissa (OCP "E2M1"), the sign highest.
+pub(super) const E2M1: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
 /// bitsandbytes' NF4: quantiles of the normal distribution.
 pub(super) const NF4: [f32; 16] = [
     -1.0,

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use pelton_tensor::{DType, TensorSource, TensorView};
 
+use super::tables::e4m3;
 use crate::{QuantError, Result};
 
 /// Types that scales are stored in.
@@ -87,6 +88,7 @@ pub(super) fn scales(view: &TensorView<'_>) -> Result<Vec<f32>> {
         DType::F16 => pairs(view).map(|bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
         DType::Bf16 => pairs(view).map(|bytes| bf16::from_le_bytes(bytes).to_f32()).collect(),
         DType::F32 => words(view).map(f32::from_le_bytes).collect(),
+        DType::F8E4M3 => view.data.iter().map(|code| e4m3(*code)).collect(),
         _ => return Err(wrong_type(view, FLOATS)),
     };
     match values.iter().position(|scale| !scale.is_finite()) {
@@ -112,6 +114,34 @@ pub(super) fn group_indices(view: &TensorView<'_>, n_groups: usize) -> Result<Ve
             })
         })
         .collect()
+}
+
+/// The two numbers of a tensor that states a shape.
+pub(super) fn stated_shape(view: &TensorView<'_>) -> [i64; 2] {
+    match view.data.as_chunks::<8>().0 {
+        [n, k] => [i64::from_le_bytes(*n), i64::from_le_bytes(*k)],
+        _ => [0, 1].map(|i| i64::from(word(view.data, i).cast_signed())),
+    }
+}
+
+/// The one number of a tensor that describes a matrix.
+///
+/// # Errors
+///
+/// When it has none or several, or is of another type than the usual ones, or not finite.
+pub(super) fn number(view: &TensorView<'_>) -> Result<f64> {
+    if view.n_elements() != 1 {
+        return Err(wrong(view, "one number", format!("shape {:?}", view.shape)));
+    }
+    let number = match view.dtype {
+        DType::U8 | DType::Bool => f64::from(view.data[0]),
+        DType::I8 => f64::from(view.data[0].cast_signed()),
+        DType::I32 => f64::from(word(view.data, 0).cast_signed()),
+        DType::I64 => i64::from_le_bytes(view.data.as_chunks().0[0]) as f64,
+        DType::F16 | DType::Bf16 | DType::F32 => return scales(view).map(|x| f64::from(x[0])),
+        _ => return Err(wrong_type(view, &[DType::U8, DType::I32, DType::I64, DType::F32])),
+    };
+    Ok(number)
 }
 
 fn pairs<'v>(view: &'v TensorView<'_>) -> impl Iterator<Item = [u8; 2]> + 'v {

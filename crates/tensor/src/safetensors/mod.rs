@@ -69,7 +69,8 @@ impl Safetensors {
     }
 
     /// Opens a model folder: `model.safetensors`, or the shards that
-    /// `model.safetensors.index.json` names.
+    /// `model.safetensors.index.json` names, or without either the only `.safetensors` file, which
+    /// early quantized checkpoints call after their method.
     ///
     /// # Errors
     ///
@@ -82,6 +83,9 @@ impl Safetensors {
         }
         let index_path = folder.join(INDEX_FILE);
         if !exists(&index_path)? {
+            if let Some(file) = only_file(folder)? {
+                return Self::open_file(&file);
+            }
             let expected = format!("`{SINGLE_FILE}` or `{INDEX_FILE}`");
             return Err(TensorError::malformed(folder, "weights", expected, "neither"));
         }
@@ -173,6 +177,20 @@ impl TensorSource for Safetensors {
     fn files(&self) -> &[MappedFile] {
         &self.catalog.files
     }
+}
+
+/// The one `.safetensors` file of a folder, or `None` where there are several or none.
+fn only_file(folder: &Path) -> Result<Option<PathBuf>> {
+    let io = |source| TensorError::io(folder, source);
+    let mut found = None;
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let is_weights = path.extension().is_some_and(|extension| extension == "safetensors");
+        if is_weights && found.replace(path).is_some() {
+            return Ok(None);
+        }
+    }
+    Ok(found)
 }
 
 /// Refuses everything but the plain name of a safetensors file beside the index.
