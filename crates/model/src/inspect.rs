@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use pelton_kernels::KvDtype;
+use pelton_quant::Compute;
 
 use crate::error::ModelError;
 use crate::files::{ModelFiles, ModelKind};
 use crate::kv::KvFootprint;
-use crate::load::{QuantizedTotals, quantized_totals};
+use crate::load::{QuantizedTotals, quantized_totals, weight_bytes};
 use crate::rope::RopeScaling;
 
 /// Block for which the price of a token is told: whole groups, so that no padding is in it.
@@ -26,6 +27,8 @@ pub struct Inspection {
     pub n_parameters: u64,
     /// Bytes of all tensors in the files.
     pub n_bytes: u64,
+    /// Bytes of all weights in memory, once packed.
+    pub weight_bytes: u64,
     /// Tensors by stored type.
     pub tensors: BTreeMap<String, TensorTotals>,
     /// How a quantized checkpoint is read; `None` for others.
@@ -90,21 +93,12 @@ pub struct Quantization {
     pub n_reordered: usize,
 }
 
-impl Inspection {
-    /// Bytes of the weights in memory: those in the files, but for quantized matrices those packed.
-    pub fn weight_bytes(&self) -> u64 {
-        let Some(quantization) = &self.quantization else { return self.n_bytes };
-        let packed: u64 = quantization.layouts.values().map(|totals| totals.n_bytes).sum();
-        self.n_bytes.saturating_sub(quantization.n_stored_bytes).saturating_add(packed)
-    }
-}
-
 /// Looks at a model's files; `kv_dtype` is what its keys and values are to be stored in.
 ///
 /// # Errors
 ///
-/// Names the field that the architecture cannot work with, or the tensor of a quantized checkpoint
-/// that is missing or at odds with its neighbours.
+/// Names the field that the architecture cannot work with, or the tensor that is missing, misshapen
+/// or at odds with its neighbours.
 pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, ModelError> {
     let spec = files.spec()?;
     let source = files.tensors();
@@ -137,6 +131,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         architecture: files.config().architecture.clone(),
         n_parameters,
         n_bytes: tensors.values().map(|t| t.n_bytes).sum(),
+        weight_bytes: weight_bytes(files, &spec, Compute::Auto)?,
         tensors,
         quantization,
         n_layers: spec.layers.len(),
