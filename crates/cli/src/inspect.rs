@@ -4,7 +4,7 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 
 use pelton_llm::BLOCK_TOKENS;
-use pelton_model::{Inspection, KvFootprint, ModelFiles};
+use pelton_model::{Ignored, Inspection, KvFootprint, ModelFiles};
 use serde::Serialize;
 
 use crate::args::InspectArgs;
@@ -159,6 +159,13 @@ impl Report {
         for (dtype, totals) in &model.tensors {
             let size = bytes(totals.n_bytes);
             rows.push(("tensors", format!("{} of type {dtype}, {size}", totals.n_tensors)));
+        }
+        if let Some(Ignored { wrapper, parts }) = &model.ignored {
+            rows.push(("text part of", wrapper.clone()));
+            for (part, totals) in parts {
+                let size = bytes(totals.n_bytes);
+                rows.push(("ignored", format!("{part}: {} tensors, {size}", totals.n_tensors)));
+            }
         }
         if let Some(quantization) = &model.quantization {
             rows.push(("quantized", quantization.method.clone()));

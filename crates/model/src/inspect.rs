@@ -31,6 +31,9 @@ pub struct Inspection {
     pub weight_bytes: u64,
     /// Tensors by stored type.
     pub tensors: BTreeMap<String, TensorTotals>,
+    /// What is not run of a model whose text's part this is; `None` where all is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignored: Option<Ignored>,
     /// How a quantized checkpoint is read; `None` for others.
     pub quantization: Option<Quantization>,
     /// Decoder layers.
@@ -76,6 +79,15 @@ pub struct TensorTotals {
     pub n_elements: u64,
     /// Bytes of all of them.
     pub n_bytes: u64,
+}
+
+/// What surrounds a text model in its files.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Ignored {
+    /// Name of the architecture that it is a part of.
+    pub wrapper: String,
+    /// The tensors of its other parts, by the beginning of their names.
+    pub parts: BTreeMap<String, TensorTotals>,
 }
 
 /// How a quantized checkpoint is read.
@@ -133,6 +145,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         n_bytes: tensors.values().map(|t| t.n_bytes).sum(),
         weight_bytes: weight_bytes(files, &spec, Compute::Auto)?,
         tensors,
+        ignored: files.config().wrapper.as_ref().map(|wrapper| ignored(files, wrapper)),
         quantization,
         n_layers: spec.layers.len(),
         hidden_size: spec.hidden_size,
@@ -160,4 +173,22 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         kv_dtype: kv_dtype.name(),
         kv_bytes_per_token: kv.block_bytes() / BLOCK_TOKENS,
     })
+}
+
+/// Tensors that do not belong to the text model.
+fn ignored(files: &ModelFiles, wrapper: &str) -> Ignored {
+    let (source, naming) = (files.tensors(), files.naming());
+    let mut parts: BTreeMap<String, TensorTotals> = BTreeMap::new();
+    for view in source.names().into_iter().filter_map(|name| source.get(name)) {
+        if naming.owns(view.name) {
+            continue;
+        }
+        let inner = view.name.strip_prefix("model.").unwrap_or(view.name);
+        let part = inner.split('.').next().unwrap_or(inner);
+        let totals = parts.entry(part.to_owned()).or_default();
+        totals.n_tensors += 1;
+        totals.n_elements += view.n_elements() as u64;
+        totals.n_bytes += view.data.len() as u64;
+    }
+    Ignored { wrapper: wrapper.to_owned(), parts }
 }
