@@ -72,7 +72,7 @@ fn every_lie_of_the_metadata_is_refused_by_its_key() {
         ("llama.attention.key_length", Some(n(15)), "even"),
         ("llama.attention.value_length", Some(n(8)), "the width of a head"),
         ("llama.rope.dimension_count", Some(n(8)), "the width of a head"),
-        ("llama.rope.dimension_count", Some(n(1 << 30)), "the width of a head"),
+        ("llama.rope.dimension_count", Some(n(1 << 30)), "found 1073741824"),
         ("llama.attention.layer_norm_rms_epsilon", None, "missing"),
         ("llama.attention.layer_norm_rms_epsilon", Some(x(-1.0)), "found -1"),
         ("llama.attention.layer_norm_rms_epsilon", Some(x(f32::INFINITY)), "inf"),

@@ -100,8 +100,10 @@ pub fn pack_bands(
 /// Bytes that a matrix `[n, k]` of this type takes once packed, the padding of its last panel
 /// included; `None` where the type has no format or a row is not whole blocks.
 pub fn packed_bytes(dtype: DType, [n, k]: [usize; 2], compute: Compute) -> Option<u64> {
-    let layout = layout_for(for_dtype(dtype)?, compute);
-    k.is_multiple_of(layout.block_len()).then(|| PackedMatrix::bytes_for(layout, [n, k]))
+    let format = for_dtype(dtype)?;
+    let layout = layout_for(format, compute);
+    let is_whole = k.is_multiple_of(format.block_len()) && k.is_multiple_of(layout.block_len());
+    is_whole.then(|| PackedMatrix::bytes_for(layout, [n, k]))
 }
 
 fn layout_for(format: &dyn WeightFormat, compute: Compute) -> WeightLayout {
