@@ -12,7 +12,7 @@ use clap::Parser;
 enum Task {
     /// Write a model folder as one GGUF file.
     ExportGguf(export::Args),
-    /// Write a GGUF file with random weights in the shape of a published model.
+    /// Write a GGUF file or a model folder with random weights in the shape of a published model.
     BenchModel(bench_model::Args),
 }
 

@@ -1,14 +1,15 @@
-//! `pelton inspect`: what a model is, without loading it.
+//! `pelton inspect`: what a model is, without loading it; with `--load`, what loading it takes.
 
 use std::io::Write;
 use std::num::NonZeroUsize;
 
 use pelton_llm::BLOCK_TOKENS;
-use pelton_model::{Inspection, KvFootprint, ModelFiles};
+use pelton_model::{Ignored, Inspection, KvFootprint, ModelFiles};
 use serde::Serialize;
 
 use crate::args::InspectArgs;
 use crate::failure::{Failure, Result};
+use crate::loaded::Loaded;
 use crate::model;
 use crate::stats::bytes;
 use crate::texts::Texts;
@@ -19,6 +20,9 @@ struct Report {
     #[serde(flatten)]
     model: Inspection,
     memory: Memory,
+    /// What loading took, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    load: Option<Loaded>,
     /// `None` where the files hold no usable tokenizer.
     tokenizer: Option<TokenizerReport>,
     /// Why there is no tokenizer.
@@ -58,7 +62,9 @@ struct TokenizerReport {
 pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
     let place = model::resolve(&model::reference(args.model().as_deref())?)?;
     let files = place.open()?;
-    let report = Report::new(&files, Texts::open(&place), args)?;
+    // Before vocabularies are read: what is measured is the load alone.
+    let load = args.load.then(|| Loaded::measure(&files)).transpose()?;
+    let report = Report { load, ..Report::new(&files, Texts::open(&place), args)? };
     let text = if args.json {
         let mut text = serde_json::to_string(&report)?;
         text.push('\n');
@@ -85,7 +91,7 @@ impl Memory {
             };
             n.map(|n| n as u64).ok_or_else(beyond)
         };
-        let weight_bytes = model.weight_bytes();
+        let weight_bytes = model.weight_bytes;
         let kv_bytes = bytes(footprint.pool_bytes())?;
         let swap_bytes = bytes(footprint.swap_bytes())?;
         Ok(Self {
@@ -111,6 +117,7 @@ impl Report {
             Ok(Texts { tokenizer, template }) => Self {
                 model,
                 memory,
+                load: None,
                 tokenizer: Some(TokenizerReport {
                     vocab_size: tokenizer.vocab_size(),
                     bos: tokenizer.bos().map(|token| token.0),
@@ -123,6 +130,7 @@ impl Report {
             Err(failure) => Self {
                 model,
                 memory,
+                load: None,
                 tokenizer: None,
                 tokenizer_error: failure.message().map(str::to_owned),
                 chat_templates: Vec::new(),
@@ -152,6 +160,13 @@ impl Report {
             let size = bytes(totals.n_bytes);
             rows.push(("tensors", format!("{} of type {dtype}, {size}", totals.n_tensors)));
         }
+        if let Some(Ignored { wrapper, parts }) = &model.ignored {
+            rows.push(("text part of", wrapper.clone()));
+            for (part, totals) in parts {
+                let size = bytes(totals.n_bytes);
+                rows.push(("ignored", format!("{part}: {} tensors, {size}", totals.n_tensors)));
+            }
+        }
         if let Some(quantization) = &model.quantization {
             rows.push(("quantized", quantization.method.clone()));
             for (layout, totals) in &quantization.layouts {
@@ -168,6 +183,9 @@ impl Report {
         }
         rows.push(("memory", self.memory_words()));
         rows.push(("kv pool", self.pool_words()));
+        if let Some(load) = &self.load {
+            rows.push(("loading", load.words()));
+        }
         rows.push(("tokenizer", self.tokenizer_words()));
         rows.push(("chat template", self.template_words()));
         rows.iter().map(|(name, value)| format!("{name:<15}{value}\n")).collect()

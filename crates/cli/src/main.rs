@@ -19,6 +19,7 @@ mod convert;
 mod failure;
 mod inspect;
 mod interrupt;
+mod loaded;
 mod logits;
 mod memory;
 mod mode;

@@ -1,4 +1,4 @@
-//! Peak memory of this process, as the kernel counts it.
+//! Peak memory and disk reads of this process, as the kernel counts them.
 
 /// Largest resident set so far, in bytes; `None` where `/proc` does not tell.
 pub(crate) fn peak_bytes() -> Option<u64> {
@@ -12,9 +12,25 @@ fn parse_peak(status: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// Bytes that the disk was asked for on behalf of this process; `None` where `/proc` does not tell.
+pub(crate) fn disk_read_bytes() -> Option<u64> {
+    parse_disk_reads(&std::fs::read_to_string("/proc/self/io").ok()?)
+}
+
+fn parse_disk_reads(io: &str) -> Option<u64> {
+    io.lines().find_map(|line| line.strip_prefix("read_bytes:"))?.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn disk_reads_are_not_those_from_the_cache() {
+        let io = "rchar: 3\nread_bytes: 4096\ncancelled_write_bytes: 0\n";
+        assert_eq!(parse_disk_reads(io), Some(4096));
+        assert_eq!(parse_disk_reads("rchar: 3\n"), None);
+    }
 
     #[test]
     fn the_high_water_mark_is_read_in_bytes() {

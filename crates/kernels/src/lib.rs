@@ -50,7 +50,7 @@ pub use ceilings::Ceilings;
 pub use cpu::Cpu;
 pub use dispatch::{Kernels, UnknownKernels};
 pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows, UnknownKvDtype};
-pub use layout::{LAYOUT_VERSION, PANEL, PackedMatrix, Storage, WeightLayout};
+pub use layout::{BAND_BYTES, LAYOUT_VERSION, PANEL, PackedMatrix, Rows, Storage, WeightLayout};
 pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
 pub use matmul::MatmulOutput;
 pub use quantize::{GROUP, QuantizedRows};

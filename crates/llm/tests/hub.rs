@@ -335,6 +335,63 @@ fn a_sharded_model_brings_every_shard_and_offline_misses_none() {
     assert!(error.contains("m-2.safetensors"), "{error}");
 }
 
+/// A model in three parts, as `.gguf` files of random bytes would be.
+fn split_model() -> (State, Vec<String>) {
+    let names: Vec<String> = (1..=3).map(|i| format!("q/m-Q8_0-{i:05}-of-00003.gguf")).collect();
+    let data = |i: usize| (0..30_000).map(|j| (i * 7 + j * 31 % 251) as u8).collect::<Vec<u8>>();
+    let files = names.iter().enumerate().map(|(i, name)| (name.clone(), data(i))).collect();
+    (State { files, ranges: true, ..State::default() }, names)
+}
+
+#[test]
+fn every_part_of_a_split_file_is_fetched_and_a_cut_one_goes_on() {
+    let cache = tempfile::tempdir().expect("temp");
+    let (state, names) = split_model();
+    let files = state.files.clone();
+    let hub = SmallHub::start(state);
+    // The second part stops early.
+    hub.state.lock().expect("not poisoned").cuts = vec![1 << 20, 12_000];
+    let first = download(&hub.client(cache.path())).expect("downloads");
+    assert!(first.ends_with(&names[0]), "{}", first.display());
+    let folder = first.parent().and_then(Path::parent).expect("a snapshot").to_owned();
+    for (name, data) in &files {
+        assert_eq!(&std::fs::read(folder.join(name)).expect(name), data, "{name}");
+    }
+    let gets: Vec<String> = hub
+        .log()
+        .iter()
+        .filter(|line| line.starts_with("GET") && line.contains("resolve"))
+        .map(|line| line.split(' ').nth(2).expect("range").to_owned())
+        .collect();
+    assert_eq!(gets, ["-", "-", "bytes=12000-", "-"]);
+    let offline = HubConfig { offline: true, ..hub.config(cache.path()) };
+    assert_eq!(download(&Hub::new(offline.clone())).expect("from the cache"), first);
+
+    std::fs::remove_file(folder.join(&names[1])).expect("removed");
+    let error = download(&Hub::new(offline)).expect_err("incomplete").to_string();
+    assert!(error.contains(&names[1]), "{error}");
+    // Its bytes are still there; only its name is asked for.
+    assert_eq!(download(&hub.client(cache.path())).expect("again"), first);
+    assert!(hub.log().iter().all(|line| line.starts_with("HEAD") || line.contains("/api/")));
+}
+
+#[test]
+fn a_split_file_with_a_damaged_or_missing_part_is_no_model() {
+    let cache = tempfile::tempdir().expect("temp");
+    let (mut state, names) = split_model();
+    state.files.remove(&names[2]);
+    let hub = SmallHub::start(state);
+    let error = download(&hub.client(cache.path())).expect_err("incomplete").to_string();
+    assert!(error.contains(&names[2]), "{error}");
+    assert!(hub.log().iter().all(|line| !line.contains("resolve")), "nothing was fetched");
+
+    let (mut state, _) = split_model();
+    state.swapped = Some(vec![9; 30_000]);
+    *hub.state.lock().expect("not poisoned") = state;
+    let error = download(&hub.client(cache.path())).expect_err("damaged");
+    assert!(matches!(error, HubError::Corrupt { what: "sha256", .. }), "{error}");
+}
+
 #[test]
 fn an_unknown_model_says_what_to_do_and_an_unreachable_hub_uses_the_cache() {
     let cache = tempfile::tempdir().expect("temp");

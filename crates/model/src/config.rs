@@ -11,12 +11,15 @@ use serde_json::{Map, Value};
 use crate::arch::{self, Act, Arch, Preset};
 use crate::fields::{ConfigError, Field, parse_json};
 use crate::rope::{RopeScaling, RopeSpec, Yarn};
+use crate::wrapper;
 
 /// The part of a checkpoint's configuration that architectures read, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HfConfig {
     /// `architectures[0]`, or `model_type` where that is missing.
     pub architecture: String,
+    /// `architectures[0]` of a model whose text's part this is.
+    pub wrapper: Option<String>,
     /// `hidden_size`, in elements.
     pub hidden_size: usize,
     /// `intermediate_size`, in elements.
@@ -137,10 +140,19 @@ pub fn parse_config(bytes: &[u8]) -> Result<HfConfig, ConfigError> {
     if !value.is_object() {
         return Err(ConfigError::NotJson("expected an object at the top".to_owned()));
     }
-    let architecture = read_architecture(&Field::new("", Some(&value)))?;
+    match wrapper::text_part(&value)? {
+        None => parse_text(&value, None),
+        Some((text, name)) => parse_text(&text, Some(name)).map_err(wrapper::in_text),
+    }
+}
+
+/// Reads the config of a text model.
+fn parse_text(value: &Value, wrapper: Option<String>) -> Result<HfConfig, ConfigError> {
+    let architecture = read_architecture(&Field::new("", Some(value)))?;
     let Some(arch) = arch::find(&architecture) else { return Err(arch::unknown(&architecture)) };
     let fields = usual_fields(arch, value.clone());
-    read_config(architecture, arch, &fields).map_err(|error| match error {
+    let config = read_config(architecture, arch, &fields);
+    config.map(|config| HfConfig { wrapper, ..config }).map_err(|error| match error {
         ConfigError::Field { field, expected, found } => {
             let own = arch.spellings.iter().find(|(usual, _)| *usual == field);
             let own = own.filter(|(usual, own)| {
@@ -156,6 +168,7 @@ pub fn parse_config(bytes: &[u8]) -> Result<HfConfig, ConfigError> {
 /// How the matrices of a checkpoint with this `config.json` are quantized; `None` where it does not say.
 pub(crate) fn parse_scheme(bytes: &[u8]) -> Result<Option<Scheme>, ConfigError> {
     let value = parse_json(bytes)?;
+    let value = wrapper::text_part(&value)?.map_or(value, |(text, _)| text);
     read_scheme(&Field::new("", Some(&value)))
 }
 
@@ -280,6 +293,7 @@ fn read_config(architecture: String, arch: &Arch, fields: &Value) -> Result<HfCo
         eos_tokens: read_tokens(&root.get("eos_token_id"), vocab_size)?,
         fields: fields.clone(),
         architecture,
+        wrapper: None,
     })
 }
 

@@ -388,6 +388,12 @@ impl<B: Backend> Decoder<B> {
         self.matrices().map(B::weight_bytes).sum()
     }
 
+    /// Bytes of all weights in memory: every matrix, the padding of its panels included, and every
+    /// vector.
+    pub fn memory_bytes(&self) -> u64 {
+        self.weights.n_bytes
+    }
+
     /// Every matrix that a token passes through, the head included.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &B::Weight> {
         let layers = self.weights.layers.iter().flat_map(|layer| -> [&Linear<B>; 4] {

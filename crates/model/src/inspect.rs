@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use pelton_kernels::KvDtype;
+use pelton_quant::Compute;
 
 use crate::error::ModelError;
 use crate::files::{ModelFiles, ModelKind};
 use crate::kv::KvFootprint;
-use crate::load::{QuantizedTotals, quantized_totals};
+use crate::load::{QuantizedTotals, quantized_totals, weight_bytes};
 use crate::rope::RopeScaling;
 
 /// Block for which the price of a token is told: whole groups, so that no padding is in it.
@@ -26,8 +27,13 @@ pub struct Inspection {
     pub n_parameters: u64,
     /// Bytes of all tensors in the files.
     pub n_bytes: u64,
+    /// Bytes of all weights in memory, once packed.
+    pub weight_bytes: u64,
     /// Tensors by stored type.
     pub tensors: BTreeMap<String, TensorTotals>,
+    /// What is not run of a model whose text's part this is; `None` where all is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignored: Option<Ignored>,
     /// How a quantized checkpoint is read; `None` for others.
     pub quantization: Option<Quantization>,
     /// Decoder layers.
@@ -75,6 +81,15 @@ pub struct TensorTotals {
     pub n_bytes: u64,
 }
 
+/// What surrounds a text model in its files.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Ignored {
+    /// Name of the architecture that it is a part of.
+    pub wrapper: String,
+    /// The tensors of its other parts, by the beginning of their names.
+    pub parts: BTreeMap<String, TensorTotals>,
+}
+
 /// How a quantized checkpoint is read.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Quantization {
@@ -90,21 +105,12 @@ pub struct Quantization {
     pub n_reordered: usize,
 }
 
-impl Inspection {
-    /// Bytes of the weights in memory: those in the files, but for quantized matrices those packed.
-    pub fn weight_bytes(&self) -> u64 {
-        let Some(quantization) = &self.quantization else { return self.n_bytes };
-        let packed: u64 = quantization.layouts.values().map(|totals| totals.n_bytes).sum();
-        self.n_bytes.saturating_sub(quantization.n_stored_bytes).saturating_add(packed)
-    }
-}
-
 /// Looks at a model's files; `kv_dtype` is what its keys and values are to be stored in.
 ///
 /// # Errors
 ///
-/// Names the field that the architecture cannot work with, or the tensor of a quantized checkpoint
-/// that is missing or at odds with its neighbours.
+/// Names the field that the architecture cannot work with, or the tensor that is missing, misshapen
+/// or at odds with its neighbours.
 pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, ModelError> {
     let spec = files.spec()?;
     let source = files.tensors();
@@ -137,7 +143,9 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         architecture: files.config().architecture.clone(),
         n_parameters,
         n_bytes: tensors.values().map(|t| t.n_bytes).sum(),
+        weight_bytes: weight_bytes(files, &spec, Compute::Auto)?,
         tensors,
+        ignored: files.config().wrapper.as_ref().map(|wrapper| ignored(files, wrapper)),
         quantization,
         n_layers: spec.layers.len(),
         hidden_size: spec.hidden_size,
@@ -165,4 +173,22 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         kv_dtype: kv_dtype.name(),
         kv_bytes_per_token: kv.block_bytes() / BLOCK_TOKENS,
     })
+}
+
+/// Tensors that do not belong to the text model.
+fn ignored(files: &ModelFiles, wrapper: &str) -> Ignored {
+    let (source, naming) = (files.tensors(), files.naming());
+    let mut parts: BTreeMap<String, TensorTotals> = BTreeMap::new();
+    for view in source.names().into_iter().filter_map(|name| source.get(name)) {
+        if naming.owns(view.name) {
+            continue;
+        }
+        let inner = view.name.strip_prefix("model.").unwrap_or(view.name);
+        let part = inner.split('.').next().unwrap_or(inner);
+        let totals = parts.entry(part.to_owned()).or_default();
+        totals.n_tensors += 1;
+        totals.n_elements += view.n_elements() as u64;
+        totals.n_bytes += view.data.len() as u64;
+    }
+    Ignored { wrapper: wrapper.to_owned(), parts }
 }

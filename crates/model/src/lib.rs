@@ -33,6 +33,7 @@ mod inspect;
 mod kv;
 mod load;
 pub mod rope;
+mod wrapper;
 
 pub use arch::{ARCHS, Arch, ArchSpec, LayerSpec};
 pub use backend::cpu::CpuBackend;
@@ -44,7 +45,7 @@ pub use error::ModelError;
 pub use export::{ExportOptions, ExportProgress, export, export_gguf, gguf_file_type};
 pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
-pub use inspect::{Inspection, Quantization, TensorTotals, inspect};
+pub use inspect::{Ignored, Inspection, Quantization, TensorTotals, inspect};
 pub use kv::{KvFootprint, SwapStore};
 pub use load::{
     LoadOptions, LoadProgress, PackedCache, available_memory_bytes, check, load, load_cpu,

@@ -64,6 +64,9 @@ const RELATIVES: &[(&str, &str)] =
 /// Families whose GGUF files say nothing that those of another do not.
 const SAME_FILES: &[(&str, &str)] = &[("SmolLM3ForCausalLM", "llama")];
 
+/// Families whose GGUF files bear the name of another, and are told apart by what they hold.
+const SHARED_NAMES: &[(&str, &str)] = &[("Olmo3ForCausalLM", "olmo2")];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -94,16 +97,20 @@ fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> Stri
     let files: Vec<&str> =
         own.iter().filter(|(_, has_file)| *has_file).map(|(name, _)| name.as_str()).collect();
     let same = SAME_FILES.iter().find(|(name, _)| arch.names.contains(name));
+    let shared = SHARED_NAMES.iter().find(|(name, _)| arch.names.contains(name));
     let file = match (arch.gguf_names, files.as_slice(), same) {
-        ([], ..) => "not read".to_owned(),
+        ([], ..) if shared.is_none() => "not read".to_owned(),
         (_, [_, ..], _) => format!("golden: {}", code(&files)),
         (_, _, Some((_, other))) => format!("as `{other}`"),
         _ if arch.is_exported => "converted: the logits of the folder".to_owned(),
         _ => "no".to_owned(),
     };
     let word = |is_so| if is_so { "yes" } else { "no" };
-    let gguf_names =
-        if arch.gguf_names.is_empty() { "-".to_owned() } else { code(arch.gguf_names) };
+    let gguf_names = match (arch.gguf_names, shared) {
+        ([], Some((_, other))) => code(&[*other]),
+        ([], None) => "-".to_owned(),
+        (names, _) => code(names),
+    };
     let quantized = if arch.reads_quantized() { "yes" } else { "GPTQ, bitsandbytes" };
     let converted = word(arch.is_exported);
     format!(

@@ -1,6 +1,8 @@
 //! From tensors in files to weights in memory, row by row.
 
-use pelton_kernels::{Cpu, PackedMatrix, WeightLayout};
+use std::ops::Range;
+
+use pelton_kernels::{Cpu, PackedMatrix, Rows, WeightLayout};
 use pelton_tensor::{DType, TensorView};
 
 use crate::{QuantError, Result, WeightFormat, for_dtype, supported_names};
@@ -29,6 +31,25 @@ pub enum Compute {
 ///
 /// When there is no part, or a view's data does not have the size of its shape.
 pub fn pack(cpu: &Cpu, parts: &[TensorView<'_>], compute: Compute) -> Result<PackedMatrix> {
+    pack_bands(cpu, parts, compute, &mut |_| {})
+}
+
+/// As [`pack`]; `done` hears of rows of the stacked matrix, in ascending order, that will not be
+/// read again.
+///
+/// # Errors
+///
+/// As [`pack`].
+///
+/// # Panics
+///
+/// As [`pack`].
+pub fn pack_bands(
+    cpu: &Cpu,
+    parts: &[TensorView<'_>],
+    compute: Compute,
+    done: &mut dyn FnMut(Range<usize>),
+) -> Result<PackedMatrix> {
     let first = parts.first().expect("at least one matrix to pack");
     let format = format_of(first)?;
     let [_, k] = matrix_shape(format, first)?;
@@ -52,35 +73,43 @@ pub fn pack(cpu: &Cpu, parts: &[TensorView<'_>], compute: Compute) -> Result<Pac
         stack.rows.push((n, part.data));
         n += part_n;
     }
-    let layout = match compute {
-        Compute::Auto => format.layout(),
-        Compute::F32 => WeightLayout::F32,
-    };
-    if let Some(rewrite) = format.rewrite().filter(|_| layout == format.layout()) {
-        let fill = |row: usize, out: &mut [u8]| rewrite(stack.row(row), out);
-        return Ok(PackedMatrix::pack_with(cpu, layout, n, k, &fill));
-    }
-    if layout != WeightLayout::F32 || format.dtype() == DType::F32 {
-        return Ok(PackedMatrix::pack(cpu, layout, n, k, &|row| stack.row(row)));
-    }
-    Ok(PackedMatrix::pack_with(cpu, layout, n, k, &|row, out| {
+    let layout = layout_for(format, compute);
+    let dequantize = |row: usize, out: &mut [u8]| {
         let mut weights = vec![0.0; k];
         format.dequantize(stack.row(row), &mut weights);
         for (bytes, weight) in out.as_chunks_mut().0.iter_mut().zip(weights) {
             *bytes = weight.to_le_bytes();
         }
-    }))
+    };
+    let stored = |row: usize| stack.row(row);
+    let rewrite = format.rewrite().filter(|_| layout == format.layout());
+    let rewritten = |row: usize, out: &mut [u8]| {
+        if let Some(rewrite) = rewrite {
+            rewrite(stack.row(row), out);
+        }
+    };
+    let is_as_stored = layout != WeightLayout::F32 || format.dtype() == DType::F32;
+    let rows = match rewrite {
+        Some(_) => Rows::Made(&rewritten),
+        None if is_as_stored => Rows::Stored(&stored),
+        None => Rows::Made(&dequantize),
+    };
+    Ok(PackedMatrix::pack_bands(cpu, layout, [n, k], rows, done))
 }
 
-/// Bytes that `view` takes once packed under [`Compute::Auto`], the padding of the last panel aside;
-/// as stored where its type has no format.
-pub fn packed_bytes(view: &TensorView<'_>) -> u64 {
-    let row_len = view.shape.last().copied().unwrap_or(1);
-    match for_dtype(view.dtype).map(WeightFormat::layout) {
-        Some(layout) if row_len > 0 && row_len.is_multiple_of(layout.block_len()) => {
-            (view.n_elements() / row_len) as u64 * layout.row_bytes(row_len) as u64
-        }
-        _ => view.data.len() as u64,
+/// Bytes that a matrix `[n, k]` of this type takes once packed, the padding of its last panel
+/// included; `None` where the type has no format or a row is not whole blocks.
+pub fn packed_bytes(dtype: DType, [n, k]: [usize; 2], compute: Compute) -> Option<u64> {
+    let format = for_dtype(dtype)?;
+    let layout = layout_for(format, compute);
+    let is_whole = k.is_multiple_of(format.block_len()) && k.is_multiple_of(layout.block_len());
+    is_whole.then(|| PackedMatrix::bytes_for(layout, [n, k]))
+}
+
+fn layout_for(format: &dyn WeightFormat, compute: Compute) -> WeightLayout {
+    match compute {
+        Compute::Auto => format.layout(),
+        Compute::F32 => WeightLayout::F32,
     }
 }
 

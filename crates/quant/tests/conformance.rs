@@ -171,16 +171,22 @@ fn stacked_parts_are_one_matrix() {
 #[test]
 fn the_bytes_foretold_are_those_that_packing_takes() {
     let cpu = cpu();
-    let [n, k] = [32, 512];
     for format in FORMATS {
-        let data = quantize(*format, &weights(n * k));
-        let view = TensorView { name: "w", dtype: format.dtype(), shape: &[n, k], data: &data };
-        let foretold = packed_bytes(&view);
-        let taken = pack(&cpu, &[view], Compute::Auto).expect("a sound matrix").n_bytes() as u64;
-        // Two layouts widen their scales.
-        let most = foretold + foretold * 3 / 100;
-        assert!((foretold..=most).contains(&taken), "{}: {foretold} {taken}", format.name());
+        for (n, k) in [(32, 512), (33, 256), (1, 768), (0, 256)] {
+            let data = quantize(*format, &weights(n * k));
+            for compute in [Compute::Auto, Compute::F32] {
+                let (dtype, shape) = (format.dtype(), &[n, k]);
+                let view = TensorView { name: "w", dtype, shape, data: &data };
+                let taken = pack(&cpu, &[view], compute).expect("a sound matrix").n_bytes() as u64;
+                let told = packed_bytes(dtype, [n, k], compute);
+                assert_eq!(told, Some(taken), "{} [{n}, {k}] {compute:?}", format.name());
+            }
+        }
+        let is_ragged = format.block_len() > 1;
+        let told = packed_bytes(format.dtype(), [4, 33], Compute::Auto);
+        assert_eq!(told.is_none(), is_ragged, "{}: rows of 33", format.name());
     }
+    assert_eq!(packed_bytes(DType::I32, [4, 32], Compute::Auto), None);
 }
 
 /// Formats without a search for scales: every writer of GGUF files stores the same bits.

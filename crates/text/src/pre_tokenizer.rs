@@ -41,6 +41,8 @@ enum Step {
     DigitRuns,
     /// Runs of punctuation.
     Punctuation,
+    /// Every mark of punctuation by itself.
+    SingleMarks,
     Regex(&'static str),
 }
 
@@ -51,6 +53,8 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const BAILING: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
 const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
+const KIMI_K2: &str = r"\p{Han}+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const EXAONE_MOE: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+";
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 /// Chinese characters with the kana.
@@ -73,7 +77,26 @@ const PLAIN: PreTokenizer = PreTokenizer {
 };
 
 static PRE_TOKENIZERS: &[PreTokenizer] = &[
-    PreTokenizer { names: &["default", "gpt-2", "gpt2", "phi-2", "jais", "exaone4"], ..PLAIN },
+    PreTokenizer {
+        names: &[
+            "default",
+            "gpt-2",
+            "gpt2",
+            "phi-2",
+            "jais",
+            "exaone4",
+            "jina-es",
+            "jina-de",
+            "jina-v2-es",
+            "jina-v2-de",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "trillion",
+            "granite-docling",
+        ],
+        ..PLAIN
+    },
     // The files of the GPT-NeoX vocabulary compose characters first.
     PreTokenizer { names: &["olmo", "mpt"], normalizes_nfc: true, ..PLAIN },
     PreTokenizer {
@@ -83,7 +106,7 @@ static PRE_TOKENIZERS: &[PreTokenizer] = &[
         ..PLAIN
     },
     PreTokenizer {
-        names: &["smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b"],
+        names: &["smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"],
         steps: &[Step::SingleDigits, Step::Gpt2],
         ..PLAIN
     },
@@ -112,9 +135,15 @@ static PRE_TOKENIZERS: &[PreTokenizer] = &[
         ..PLAIN
     },
     PreTokenizer {
-        names: &["qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"],
+        names: &["qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "kormo"],
         steps: &[Step::Regex(QWEN2)],
         normalizes_nfc: true,
+        ..PLAIN
+    },
+    // The same expression over characters as they come.
+    PreTokenizer {
+        names: &["hunyuan", "grok-2", "solar-open"],
+        steps: &[Step::Regex(QWEN2)],
         ..PLAIN
     },
     PreTokenizer {
@@ -159,7 +188,7 @@ static PRE_TOKENIZERS: &[PreTokenizer] = &[
         ..PLAIN
     },
     PreTokenizer {
-        names: &["deepseek-v3"],
+        names: &["deepseek-v3", "hunyuan-dense", "joyai-llm"],
         steps: &[Step::Regex(r"\p{N}{1,3}"), Step::Regex(HAN_KANA), Step::Regex(DEEPSEEK_V3)],
         ..PLAIN
     },
@@ -175,6 +204,31 @@ static PRE_TOKENIZERS: &[PreTokenizer] = &[
         ..PLAIN
     },
     PreTokenizer { names: &["seed-coder"], steps: &[Step::Regex(SEED_CODER)], ..PLAIN },
+    PreTokenizer { names: &["kimi-k2"], steps: &[Step::Regex(KIMI_K2)], ..PLAIN },
+    PreTokenizer {
+        names: &["superbpe"],
+        steps: &[Step::Regex(r"\p{N}+"), Step::Regex(r"(?=(\d{3})+(?!\d))")],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["chameleon"],
+        steps: &[
+            Step::Regex("<sentinel:[0-9]+>"),
+            Step::Regex("(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z"),
+            Step::Regex(r"([\t\n]|    |  )"),
+            Step::SingleDigits,
+            Step::SingleMarks,
+            Step::Gpt2,
+        ],
+        adds_bos: true,
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["tiny_aya", "cohere2moe"],
+        steps: &[Step::Regex(r"\d{1,3}(?=(?:\d{3})*\b)"), Step::Regex(GPT_4O)],
+        ..PLAIN
+    },
+    PreTokenizer { names: &["exaone-moe"], steps: &[Step::Regex(EXAONE_MOE)], ..PLAIN },
 ];
 
 pub(crate) fn by_name(name: &str) -> Option<&'static PreTokenizer> {
@@ -201,6 +255,7 @@ impl PreTokenizer {
                 Step::SingleDigits => Digits::new(true).into(),
                 Step::DigitRuns => Digits::new(false).into(),
                 Step::Punctuation => Punctuation::new(SplitDelimiterBehavior::Contiguous).into(),
+                Step::SingleMarks => Punctuation::new(SplitDelimiterBehavior::Isolated).into(),
                 Step::Regex(regex) => {
                     let pattern = SplitPattern::Regex((*regex).to_owned());
                     Split::new(pattern, SplitDelimiterBehavior::Isolated, false)?.into()

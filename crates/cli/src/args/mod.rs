@@ -205,6 +205,9 @@ pub(crate) struct InspectArgs {
     /// One JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
+    /// Load the weights too, and tell what that took: time, memory at its peak, bytes read
+    #[arg(long)]
+    pub(crate) load: bool,
     /// How keys and values are kept, for the memory that is told
     #[arg(
         long,

@@ -7,7 +7,7 @@ mod packed;
 mod storage;
 mod version;
 
-pub use packed::PackedMatrix;
+pub use packed::{BAND_BYTES, PackedMatrix, Rows};
 pub use storage::Storage;
 pub use version::LAYOUT_VERSION;
 

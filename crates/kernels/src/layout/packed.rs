@@ -8,10 +8,19 @@
 //! Nothing is lost, and nothing grows over its source rows but for the padding and the scales of two
 //! super-block layouts (2.8 and 2.3 %). Packing moves `2 * n_bytes` once per load, in parallel over panels.
 //!
+//! Panels are packed in bands of [`BAND_BYTES`], and whoever asked hears of each band when its rows
+//! have been read for the last time:
+//!
+//! ```text
+//! source   [ rows of band 0 ][ rows of band 1 ][ .. ]      a band that is done may be given back:
+//! packed   [ panels ........][ ...............][ .. ]      the source is never there as a whole
+//! ```
+//!
 //! Considered and not taken (reasoned, not measured): scales of a panel in a stream of their own
 //! (aligned 64-byte weight loads, but a second stream per panel for the prefetcher); 32-output
 //! panels (half the broadcasts, but AVX2 runs out of registers).
 
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use pelton_tensor::AlignedBuf;
@@ -23,6 +32,19 @@ use crate::cpu::Cpu;
 /// `with_row(scratch, row, place)` calls `place` with the bytes of source row `row`, which it may
 /// make in `scratch`.
 type WithRow<'a> = dyn Fn(&mut Vec<u8>, usize, &mut dyn FnMut(&[u8])) + Sync + 'a;
+
+/// Packed bytes between two reports of what has been packed: enough for every thread to find work,
+/// little beside any model that is short of memory.
+pub const BAND_BYTES: usize = 16 << 20;
+
+/// Where the rows of a matrix come from.
+#[derive(Clone, Copy)]
+pub enum Rows<'r, 'a> {
+    /// Row `i` lies somewhere, in the layout's source encoding.
+    Stored(&'r (dyn Fn(usize) -> &'a [u8] + Sync)),
+    /// Row `i` is made in a scratch row.
+    Made(&'r (dyn Fn(usize, &mut [u8]) + Sync)),
+}
 
 /// Most outputs and inputs: no real matrix comes near, and no size below it overflows.
 const MOST: usize = 1 << 31;
@@ -54,7 +76,7 @@ impl PackedMatrix {
         k: usize,
         rows: &(dyn Fn(usize) -> &'a [u8] + Sync),
     ) -> Self {
-        Self::pack_panels(cpu, layout, [n, k], &|_scratch, row, place| place(rows(row)))
+        Self::pack_bands(cpu, layout, [n, k], Rows::Stored(rows), &mut |_| {})
     }
 
     /// As [`pack`](Self::pack), but `fill(i, bytes)` writes source row `i` into a scratch row.
@@ -72,12 +94,45 @@ impl PackedMatrix {
         k: usize,
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Self {
+        Self::pack_bands(cpu, layout, [n, k], Rows::Made(fill), &mut |_| {})
+    }
+
+    /// As [`pack`](Self::pack) and [`pack_with`](Self::pack_with); `done` hears of rows, band after
+    /// band in ascending order, that will not be asked for again.
+    ///
+    /// # Panics
+    ///
+    /// As these.
+    pub fn pack_bands(
+        cpu: &Cpu,
+        layout: WeightLayout,
+        [n, k]: [usize; 2],
+        rows: Rows<'_, '_>,
+        done: &mut dyn FnMut(Range<usize>),
+    ) -> Self {
         let row_bytes = layout.row_bytes(k);
-        Self::pack_panels(cpu, layout, [n, k], &|scratch, row, place| {
-            scratch.resize(row_bytes, 0);
-            fill(row, scratch);
-            place(scratch);
-        })
+        match rows {
+            Rows::Stored(rows) => {
+                Self::pack_panels(cpu, layout, [n, k], &|_, row, place| place(rows(row)), done)
+            }
+            Rows::Made(fill) => {
+                let with_row = |scratch: &mut Vec<u8>, row, place: &mut dyn FnMut(&[u8])| {
+                    scratch.resize(row_bytes, 0);
+                    fill(row, scratch);
+                    place(scratch);
+                };
+                Self::pack_panels(cpu, layout, [n, k], &with_row, done)
+            }
+        }
+    }
+
+    /// Bytes of a matrix of this shape once packed, the padding of its last panel included.
+    ///
+    /// # Panics
+    ///
+    /// When `k` is not a whole number of the layout's blocks.
+    pub fn bytes_for(layout: WeightLayout, [n, k]: [usize; 2]) -> u64 {
+        n.div_ceil(PANEL) as u64 * layout.panel_bytes(k) as u64
     }
 
     fn pack_panels(
@@ -85,6 +140,7 @@ impl PackedMatrix {
         layout: WeightLayout,
         [n, k]: [usize; 2],
         with_row: &WithRow<'_>,
+        done: &mut dyn FnMut(Range<usize>),
     ) -> Self {
         assert!(n <= MOST && k <= MOST, "a matrix that fits in the address space: {n} x {k}");
         let panel_bytes = layout.panel_bytes(k);
@@ -94,21 +150,28 @@ impl PackedMatrix {
         if panel_bytes > 0 {
             // A refusal leaves the pages where they fall: slower on such a machine, never wrong.
             let _ = buf.interleave(&cpu.nodes);
-            let panels = Mutex::new(buf.bytes_mut().chunks_exact_mut(panel_bytes).enumerate());
-            cpu.team.run_on_whoever_comes(|_| {
-                let mut scratch = Vec::new();
-                loop {
-                    let next = panels.lock().unwrap_or_else(PoisonError::into_inner).next();
-                    let Some((panel_idx, panel)) = next else { break };
-                    for lane in 0..PANEL.min(n - panel_idx * PANEL) {
-                        let row_idx = panel_idx * PANEL + lane;
-                        with_row(&mut scratch, row_idx, &mut |row| {
-                            assert_eq!(row.len(), row_bytes, "bytes of row {row_idx}");
-                            layout.place_row(row, panel, lane);
-                        });
+            let band_panels = (BAND_BYTES / panel_bytes).max(1);
+            for (band_idx, band) in
+                buf.bytes_mut().chunks_mut(band_panels * panel_bytes).enumerate()
+            {
+                let first = band_idx * band_panels;
+                let panels = Mutex::new((first..).zip(band.chunks_exact_mut(panel_bytes)));
+                cpu.team.run_on_whoever_comes(|_| {
+                    let mut scratch = Vec::new();
+                    loop {
+                        let next = panels.lock().unwrap_or_else(PoisonError::into_inner).next();
+                        let Some((panel_idx, panel)) = next else { break };
+                        for lane in 0..PANEL.min(n - panel_idx * PANEL) {
+                            let row_idx = panel_idx * PANEL + lane;
+                            with_row(&mut scratch, row_idx, &mut |row| {
+                                assert_eq!(row.len(), row_bytes, "bytes of row {row_idx}");
+                                layout.place_row(row, panel, lane);
+                            });
+                        }
                     }
-                }
-            });
+                });
+                done(first * PANEL..n.min((first + band_panels) * PANEL));
+            }
         }
         Self { layout, n, k, panel_bytes, buf: buf.into() }
     }
@@ -276,6 +339,33 @@ mod tests {
             assert!(packed.n_bytes() >= n * source_bytes, "{layout:?} lost something");
             assert!(packed.n_bytes() * 100 <= n * source_bytes * 103, "{layout:?}");
         }
+    }
+
+    #[test]
+    fn every_band_is_told_once_in_order_and_only_when_its_rows_were_read() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        let cpu = Cpu::with(Kernels::best(), 2);
+        // 1.5 MiB per panel: bands of ten panels, the last one of three and a half.
+        let (n, k) = (16 * 23 + 8, 24 << 10);
+        let row = vec![0; WeightLayout::F32.row_bytes(k)];
+        let n_read = AtomicUsize::new(0);
+        let rows = |_| {
+            n_read.fetch_add(1, Ordering::Relaxed);
+            row.as_slice()
+        };
+        let mut told = Vec::new();
+        let packed = PackedMatrix::pack_bands(
+            &cpu,
+            WeightLayout::F32,
+            [n, k],
+            Rows::Stored(&rows),
+            &mut |band| {
+                assert_eq!(n_read.load(Ordering::Relaxed), band.end);
+                told.push(band);
+            },
+        );
+        assert_eq!(told, [0..160, 160..320, 320..n]);
+        assert_eq!(packed.n_bytes() as u64, PackedMatrix::bytes_for(WeightLayout::F32, [n, k]));
     }
 
     #[test]

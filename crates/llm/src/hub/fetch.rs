@@ -62,7 +62,8 @@ impl Hub {
 
     /// Makes sure that a model is in the cache and says where.
     ///
-    /// The answer is a snapshot folder, or a `.gguf` file inside one. When the hub cannot be reached
+    /// The answer is a snapshot folder, or a `.gguf` file inside one: of a split model the first part,
+    /// the others being beside it. When the hub cannot be reached
     /// but the cache holds the model, the cache answers and a warning is logged.
     ///
     /// # Errors
@@ -89,7 +90,14 @@ impl Hub {
         let files: Vec<String> = listing.siblings.into_iter().map(|s| s.rfilename).collect();
         let mut get = |file: &str| self.file(id, &cache, &listing.sha, file, progress);
         let path = match select(id, &files)? {
-            Wanted::Gguf(file) => get(&file)?,
+            Wanted::Gguf(parts) => {
+                if let Some(missing) = parts.iter().find(|part| !files.contains(part)) {
+                    let why = format!("{missing}, a part of the model, is not there");
+                    return Err(HubError::NoModel { id: id.to_string(), why });
+                }
+                let paths = parts.iter().map(|part| get(part)).collect::<Result<Vec<_>, _>>()?;
+                paths.into_iter().next().expect("invariant: a model has a file")
+            }
             Wanted::Folder { side_files, weights } => {
                 for file in &side_files {
                     get(file)?;
@@ -120,7 +128,10 @@ impl Hub {
         let commit = cache.commit(&id.revision).ok_or_else(|| offline("the snapshot"))?;
         let folder = cache.snapshot(&commit);
         match select(id, &cache.files(&commit))? {
-            Wanted::Gguf(file) => Ok(folder.join(file)),
+            Wanted::Gguf(parts) => match parts.iter().find(|part| !folder.join(part).exists()) {
+                Some(missing) => Err(offline(missing)),
+                None => Ok(folder.join(&parts[0])),
+            },
             Wanted::Folder { weights, .. } => {
                 if weights.ends_with(".json") {
                     let path = folder.join(&weights);

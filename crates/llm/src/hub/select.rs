@@ -1,4 +1,13 @@
 //! Which files of a repository are needed to run it.
+//!
+//! The parts of a split model, `NAME-00001-of-00003.gguf` and its neighbours, are one choice: whoever
+//! wishes for one of them, or for a part of their common name, gets all of them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use pelton_base::limits;
+use pelton_tensor::GgufPartName;
 
 use super::{HubError, HubId};
 
@@ -21,8 +30,8 @@ const GGUF_PREFERENCE: &[&str] = &["q8_0", "q4_0", "bf16", "f16", "f32"];
 /// The weights to fetch.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Wanted {
-    /// One `.gguf` file, which carries everything.
-    Gguf(String),
+    /// A `.gguf` model, which carries everything: one file, or all parts of a split one in order.
+    Gguf(Vec<String>),
     /// A Hugging Face folder.
     Folder {
         /// `config.json` and what else is there of the small files.
@@ -36,19 +45,22 @@ pub(crate) enum Wanted {
 pub(crate) fn select(id: &HubId, files: &[String]) -> Result<Wanted, HubError> {
     let no_model = |why: String| HubError::NoModel { id: id.to_string(), why };
     let has = |name: &str| files.iter().any(|file| file == name);
-    let ggufs: Vec<&String> =
-        files.iter().filter(|f| f.to_ascii_lowercase().ends_with(".gguf")).collect();
-    let listed = || ggufs.iter().map(|f| f.as_str()).collect::<Vec<_>>().join(", ");
+    let ggufs: BTreeSet<String> = (files.iter())
+        .filter(|file| file.to_ascii_lowercase().ends_with(".gguf"))
+        .map(|file| first_part(file))
+        .collect();
+    let listed = || ggufs.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let gguf = |first: &str| parts(first).map(Wanted::Gguf).map_err(no_model);
 
     if let Some(wish) = &id.gguf {
-        if let Some(exact) = ggufs.iter().find(|file| *file == &wish) {
-            return Ok(Wanted::Gguf((*exact).clone()));
+        if let Some(exact) = ggufs.get(&first_part(wish)) {
+            return gguf(exact);
         }
         let wish_lower = wish.to_ascii_lowercase();
         let matching: Vec<_> =
             ggufs.iter().filter(|f| f.to_ascii_lowercase().contains(&wish_lower)).collect();
         return match matching.as_slice() {
-            [one] => Ok(Wanted::Gguf((**one).clone())),
+            [one] => gguf(one),
             [] => Err(no_model(format!("no .gguf file matches `{wish}`; there are: {}", listed()))),
             _ => Err(no_model(format!(
                 "several .gguf files match `{wish}`; there are: {}",
@@ -65,18 +77,20 @@ pub(crate) fn select(id: &HubId, files: &[String]) -> Result<Wanted, HubError> {
             .collect();
         return Ok(Wanted::Folder { side_files, weights: weights.to_owned() });
     }
-    if let [one] = ggufs.as_slice() {
-        return Ok(Wanted::Gguf((*one).clone()));
+    if let (1, Some(one)) = (ggufs.len(), ggufs.first()) {
+        return gguf(one);
     }
     for format in GGUF_PREFERENCE {
-        let is_format = |file: &&&String| {
-            let name = file.to_ascii_lowercase();
-            name.strip_suffix(".gguf")
+        let is_format = |file: &&String| {
+            let part = GgufPartName::parse(Path::new(file));
+            let name = part.map_or_else(|| (*file).clone(), |part| format!("{}.gguf", part.stem));
+            name.to_ascii_lowercase()
+                .strip_suffix(".gguf")
                 .and_then(|stem| stem.strip_suffix(format))
                 .is_some_and(|rest| rest.ends_with(['-', '.', '_', '/']))
         };
         if let Some(file) = ggufs.iter().find(is_format) {
-            return Ok(Wanted::Gguf((*file).clone()));
+            return gguf(file);
         }
     }
     if ggufs.is_empty() {
@@ -85,6 +99,27 @@ pub(crate) fn select(id: &HubId, files: &[String]) -> Result<Wanted, HubError> {
         ));
     }
     Err(no_model(format!("choose a .gguf file with `{id}:NAME`; there are: {}", listed())))
+}
+
+/// The first part of the model that this file is a part of, or the file itself.
+fn first_part(file: &str) -> String {
+    match GgufPartName::parse(Path::new(file)) {
+        Some(part) => part.sibling(1).path().to_string_lossy().into_owned(),
+        None => file.to_owned(),
+    }
+}
+
+/// Every file of the model that begins with `first`.
+fn parts(first: &str) -> Result<Vec<String>, String> {
+    let Some(part) = GgufPartName::parse(Path::new(first)) else {
+        return Ok(vec![first.to_owned()]);
+    };
+    if part.count > limits::GGUF_PARTS {
+        let most = limits::GGUF_PARTS;
+        return Err(format!("{first} is one of {} parts, expected at most {most}", part.count));
+    }
+    let path = |number| part.sibling(number).path().to_string_lossy().into_owned();
+    Ok((1..=part.count).map(path).collect())
 }
 
 /// The shards that `model.safetensors.index.json` names, each once.
@@ -127,7 +162,7 @@ mod tests {
     #[test]
     fn a_gguf_file_is_chosen_by_wish_or_by_preference_and_never_by_luck() {
         let files = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-f16.gguf"];
-        let gguf = |name: &str| Wanted::Gguf(name.to_owned());
+        let gguf = |name: &str| Wanted::Gguf(vec![name.to_owned()]);
         assert_eq!(choose("a/b", &files).expect("preferred"), gguf("m-Q8_0.gguf"));
         assert_eq!(choose("a/b:q4_k_m", &files).expect("wished"), gguf("m-Q4_K_M.gguf"));
         let error = choose("a/b:q6_k", &files).expect_err("absent").to_string();
@@ -135,6 +170,27 @@ mod tests {
         assert!(choose("a/b:m-", &files).is_err(), "ambiguous");
         assert!(choose("a/b", &["x-iq1.gguf", "y-iq2.gguf"]).is_err(), "nothing preferred");
         assert!(choose("a/b", &["pytorch_model.bin"]).is_err(), "nothing to load");
+    }
+
+    #[test]
+    fn the_parts_of_a_split_file_are_one_choice() {
+        let all = |stem: &str, n: usize| -> Vec<String> {
+            (1..=n).map(|i| format!("{stem}-{i:05}-of-{n:05}.gguf")).collect()
+        };
+        let mut files = all("big/m-Q8_0", 3);
+        files.extend(all("m-Q4_K_M", 2));
+        let listed: Vec<&str> = files.iter().map(String::as_str).collect();
+        let (big, small) = (Wanted::Gguf(all("big/m-Q8_0", 3)), Wanted::Gguf(all("m-Q4_K_M", 2)));
+        assert_eq!(choose("a/b", &listed).expect("preferred"), big);
+        for wish in ["q4_k_m", "m-Q4_K_M-00002-of-00002.gguf", "m-Q4_K_M-00001-of-00002.gguf"] {
+            assert_eq!(choose(&format!("a/b:{wish}"), &listed).expect(wish), small, "{wish}");
+        }
+        let error = choose("a/b:q6_k", &listed).expect_err("absent").to_string();
+        assert!(error.contains("00001-of-00003") && !error.contains("00002"), "{error}");
+        // A part alone stands for the whole: what is missing is found out when it is fetched.
+        assert_eq!(choose("a/b", &listed[4..]).expect("the only model"), small);
+        let far = choose("a/b", &["m-00001-of-99999.gguf"]).expect_err("too many").to_string();
+        assert!(far.contains("99999") && far.contains("at most"), "{far}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::fields::ConfigError;
 pub(super) const ARCH: Arch = Arch {
     names: &["Exaone4ForCausalLM"],
     model_types: &["exaone4"],
+    gguf_names: &["exaone4"],
     defaults: &[("rms_norm_eps", Preset::Number(1e-5))],
     hf: olmo2::HF,
     spec,
@@ -18,9 +19,8 @@ pub(super) const ARCH: Arch = Arch {
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = olmo2::spec(cfg)?;
     let has_windows = matches!(cfg.sliding_window, Window::Tokens(_));
-    let listed = cfg.field("layer_types");
-    if has_windows && listed.value().is_none() {
-        return Err(listed.error("which layers have a window"));
+    if has_windows && cfg.sliding_layers.is_none() {
+        return Err(cfg.field("layer_types").error("which layers have a window"));
     }
     spec.set_windows(cfg, |_| false);
     for layer in &mut spec.layers {

@@ -1,16 +1,18 @@
 //! GLM-4 in its first form (GLM Team, 2024): Llama with a bias on q, k and v, a fused gate, and
 //! half of each head rotated, in pairs of neighbours.
 
-use super::{Arch, ArchSpec, Preset, Stored, llama};
+use super::{Arch, ArchSpec, Fused, Preset, Stored, llama};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
 pub(super) const ARCH: Arch = Arch {
     names: &["GlmForCausalLM"],
     model_types: &["glm"],
+    gguf_names: &["chatglm"],
     defaults: DEFAULTS,
     partial_rotary: true,
     hf: Stored { is_gate_up_fused: true, is_in_pairs: true, ..Stored::HF },
+    gguf: Stored { qkv: Fused::Stacked, is_gate_up_fused: true, is_in_pairs: true, ..Stored::GGUF },
     spec,
     ..Arch::PLAIN
 };

@@ -1,12 +1,13 @@
 //! StarCoder (Li et al., 2023): GPT-2 with one KV head, and matrices as they should be.
 
-use super::{Arch, ArchSpec, Preset, gpt2};
+use super::{Arch, ArchSpec, Fused, Preset, Stored, gpt2};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
 pub(super) const ARCH: Arch = Arch {
     names: &["GPTBigCodeForCausalLM"],
     model_types: &["gpt_bigcode"],
+    gguf_names: &["starcoder"],
     spellings: gpt2::SPELLINGS,
     defaults: &[
         ("tie_word_embeddings", Preset::Flag(true)),
@@ -16,6 +17,7 @@ pub(super) const ARCH: Arch = Arch {
         ("multi_query", Preset::Flag(true)),
     ],
     hf: gpt2::HF,
+    gguf: Stored { qkv: Fused::Stacked, ..Stored::GGUF },
     spec,
     ..Arch::PLAIN
 };

@@ -8,6 +8,7 @@ use crate::fields::ConfigError;
 pub(super) const ARCH: Arch = Arch {
     names: &["GPTJForCausalLM"],
     model_types: &["gptj"],
+    gguf_names: &["gptj"],
     spellings: gpt2::SPELLINGS,
     defaults: &[
         ("intermediate_size", Preset::TimesHidden(4)),
@@ -15,7 +16,9 @@ pub(super) const ARCH: Arch = Arch {
         ("rms_norm_eps", Preset::Number(1e-5)),
         ("rotary_dim", Preset::Number(64.0)),
     ],
+    partial_rotary: true,
     hf: HF,
+    gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
     spec,
     ..Arch::PLAIN
 };

@@ -8,6 +8,7 @@ use crate::fields::ConfigError;
 pub(super) const ARCH: Arch = Arch {
     names: &["NemotronForCausalLM"],
     model_types: &["nemotron"],
+    gguf_names: &["nemotron"],
     spellings: &[("rms_norm_eps", "norm_eps"), ("partial_rotary_factor", "rope_percent")],
     defaults: &[
         ("hidden_act", Preset::Text("relu2")),

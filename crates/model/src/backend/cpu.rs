@@ -251,8 +251,13 @@ impl Backend for CpuBackend {
     type Vector = Vec<f32>;
     type Kv = KvCache;
 
-    fn pack(&self, parts: &[TensorView<'_>], compute: Compute) -> Result<PackedMatrix, QuantError> {
-        pelton_quant::pack(&self.cpu, parts, compute)
+    fn pack(
+        &self,
+        parts: &[TensorView<'_>],
+        compute: Compute,
+        done: &mut dyn FnMut(Range<usize>),
+    ) -> Result<PackedMatrix, QuantError> {
+        pelton_quant::pack_bands(&self.cpu, parts, compute, done)
     }
 
     fn pack_quantized(

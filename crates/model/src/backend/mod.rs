@@ -197,12 +197,18 @@ pub trait Backend: Sized + Send {
     /// A paged KV cache.
     type Kv: Send;
 
-    /// Packs matrices of one type, stacked by rows.
+    /// Packs matrices of one type, stacked by rows; `done` hears of rows, in ascending order, that
+    /// will not be read again, so that a large matrix need not be there twice.
     ///
     /// # Errors
     ///
     /// When the type has no format, or a row is not a whole number of its blocks.
-    fn pack(&self, parts: &[TensorView<'_>], compute: Compute) -> Result<Self::Weight, QuantError>;
+    fn pack(
+        &self,
+        parts: &[TensorView<'_>],
+        compute: Compute,
+        done: &mut dyn FnMut(Range<usize>),
+    ) -> Result<Self::Weight, QuantError>;
 
     /// Stacks matrices of a quantized checkpoint by rows and packs them, inputs in the order of
     /// [`QuantizedTensor::order`].

@@ -46,12 +46,12 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         },
         None => Window::Off,
     };
-    // Mistral's files call themselves `llama`; a window is what tells them apart.
+    // These families' files call themselves as another's; a window is what tells them apart.
     let has_window = window != Window::Off;
-    let arch = if name == "llama" && has_window {
-        arch::find("mistral").expect("invariant: registered")
-    } else {
-        arch
+    let arch = match name {
+        "llama" if has_window => arch::find("mistral").expect("invariant: registered"),
+        "olmo2" if has_window => arch::find("olmo3").expect("invariant: registered"),
+        _ => arch,
     };
     let eps = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(get);
     let [rms_eps, layer_eps] = &eps;
@@ -67,6 +67,8 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         }
     }
 
+    let num_hidden_layers = get("block_count").count(limits::MODEL_LAYERS)?;
+    let sliding_layers = read_sliding_layers(&get(WINDOW_PATTERN), num_hidden_layers)?;
     let mut fields = own_fields(&get);
     fields.insert("hidden_size".to_owned(), Value::from(hidden_size));
     tell_by_tensors(gguf, naming, &heads, &mut fields);
@@ -92,9 +94,10 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
 
     Ok(HfConfig {
         architecture: arch.names[0].to_owned(),
+        wrapper: None,
         hidden_size,
         intermediate_size: get("feed_forward_length").count(limits::MODEL_WIDTH)?,
-        num_hidden_layers: get("block_count").count(limits::MODEL_LAYERS)?,
+        num_hidden_layers,
         num_attention_heads: heads.n_heads,
         num_key_value_heads: heads.n_kv_heads,
         head_dim: heads.head_dim,
@@ -105,7 +108,7 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         sliding_window: window,
         use_sliding_window: has_window,
         max_window_layers: 0,
-        sliding_layers: None,
+        sliding_layers,
         attention_bias: Some(has_bias(Part::Q) || has_bias(Part::Qkv)),
         mlp_bias: has_bias(Part::Up),
         tie_word_embeddings: gguf.get(&naming.weight(Part::Head, 0)).is_none(),
@@ -133,6 +136,7 @@ fn scalars(gguf: &Gguf) -> Value {
             GgufValue::Array(array) if array.len() > MOST_ELEMENTS => continue,
             GgufValue::Array(GgufArray::I32(list)) => Value::from(list.clone()),
             GgufValue::Array(GgufArray::U32(list)) => Value::from(list.clone()),
+            GgufValue::Array(GgufArray::Bool(list)) => Value::from(list.clone()),
             GgufValue::Array(array) => Value::String(format!("an array of {}", array.type_name())),
             GgufValue::U64(x) => Value::from(*x),
             other => match other.as_i128().and_then(|x| i64::try_from(x).ok()) {
@@ -159,6 +163,22 @@ fn read_vocab_size(gguf: &Gguf, key: &Field<'_>) -> Result<usize, ConfigError> {
     Ok(n_rows)
 }
 
+/// Which layers have a window, where the file lists them; a number is left to the family.
+fn read_sliding_layers(
+    pattern: &Field<'_>,
+    n_layers: usize,
+) -> Result<Option<Vec<bool>>, ConfigError> {
+    let Some(Value::Array(items)) = pattern.value() else { return Ok(None) };
+    let flags: Option<Vec<bool>> = items.iter().map(Value::as_bool).collect();
+    match flags.filter(|flags| flags.len() == n_layers) {
+        Some(flags) => Ok(Some(flags)),
+        None => Err(pattern.error(format!("true or false for each of the {n_layers} layers"))),
+    }
+}
+
+/// Every how many layers one has no window, or which layers have one.
+const WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
+
 /// Keys of what only some families have, and how `config.json` calls it.
 const OWN_FIELDS: &[(&str, &str)] = &[
     ("attn_logit_softcapping", "attn_logit_softcapping"),
@@ -171,13 +191,15 @@ const OWN_FIELDS: &[(&str, &str)] = &[
     ("logits_scaling", "logit_scale"),
     ("clip_qkv", "attention.clamp_kqv"),
     ("use_parallel_residual", "use_parallel_residual"),
-    ("sliding_window_pattern", "attention.sliding_window_pattern"),
+    ("sliding_window_pattern", WINDOW_PATTERN),
+    ("rotary_dim", "rope.dimension_count"),
     ("rope_local_base_freq", "rope.freq_base_swa"),
 ];
 
 fn own_fields<'a>(get: &dyn Fn(&str) -> Field<'a>) -> Map<String, Value> {
     let value = |(name, key): &(&str, &str)| {
-        get(key).value().map(|value| ((*name).to_owned(), value.clone()))
+        let value = get(key).value().filter(|value| *key != WINDOW_PATTERN || !value.is_array())?;
+        Some(((*name).to_owned(), value.clone()))
     };
     OWN_FIELDS.iter().filter_map(value).collect()
 }
@@ -194,6 +216,7 @@ fn tell_by_tensors(gguf: &Gguf, naming: Naming, heads: &Heads, fields: &mut Map<
     for name in ["use_qkv_bias", "use_bias", "bias"] {
         tell(name, Value::from(has_bias));
     }
+    tell("attention_out_bias", Value::from(has("attn_output.bias")));
     for name in ["qk_layernorm", "use_qk_norm"] {
         tell(name, Value::from(has("attn_q_norm.weight")));
     }

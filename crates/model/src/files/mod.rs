@@ -14,6 +14,7 @@ use crate::config::{
     HfConfig, generation_eos_tokens, parse_config, parse_scheme, parse_scheme_file,
 };
 use crate::error::ModelError;
+use crate::wrapper::PREFIXES;
 use names::Naming;
 
 /// What kind of files a model was found as.
@@ -175,11 +176,19 @@ impl ModelFiles {
             Weights::Gguf(_) => return Naming::of(&arch.gguf),
             Weights::Safetensors(st) => st,
         };
-        let naming = Naming::of(&arch.hf);
-        // Base models are saved without their head, and without the prefix.
-        let base = Naming { prefix: "", ..naming };
+        let own = Naming::of(&arch.hf);
         let has_table = |naming: &Naming| st.get(&naming.weight(Part::Embedding, 0)).is_some();
-        if !has_table(&naming) && has_table(&base) { base } else { naming }
+        if self.config.wrapper.is_some() {
+            let within = PREFIXES.iter().map(|&(outer, prefix)| Naming {
+                outer,
+                prefix: prefix.unwrap_or(own.prefix),
+                ..own
+            });
+            return within.clone().find(has_table).or(within.clone().next()).unwrap_or(own);
+        }
+        // Base models are saved without their head, and without the prefix.
+        let base = Naming { prefix: "", ..own };
+        if !has_table(&own) && has_table(&base) { base } else { own }
     }
 }
 

@@ -5,10 +5,20 @@
 //! every thread at work on one matrix at a time. Where a [`cache`] is asked for, the matrices of an
 //! earlier load take the place of packing.
 //!
-//! A stored tensor is given back to the system as soon as it is packed, so memory at its peak is
-//! that of the packed weights and one stored matrix, not of everything twice.
+//! Each stored byte is read once, and given back to the system as soon as it is packed:
+//!
+//! ```text
+//! stored   ....[ given back .........][ band ]................   mapped, 16 MiB of it in memory
+//! packed   [###########################      ]                   each matrix allocated once, filled
+//! ```
+//!
+//! so memory at its peak is that of the packed weights and a band, not of everything twice. Matrices
+//! that are not packed as they lie there are the exception: rows stored in pairs and transposed
+//! matrices are first copied in order, one matrix at a time, and the tensors of a quantized matrix
+//! stay until all of it is packed.
 
 mod cache;
+mod footprint;
 mod memory;
 mod part;
 mod plan;
@@ -16,6 +26,8 @@ mod quantization;
 
 pub use cache::PackedCache;
 pub use memory::available_memory_bytes;
+
+use std::borrow::Cow;
 
 use pelton_kernels::{Cpu, KvDtype};
 use pelton_quant::{Compute, QuantError, dequantize_tensor};
@@ -31,6 +43,7 @@ use crate::files::ModelFiles;
 use cache::{Cache, LoadKind};
 use plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
 
+pub(crate) use footprint::weight_bytes;
 pub(crate) use plan::interleave;
 pub(crate) use quantization::{QuantizedTotals, quantized_totals};
 
@@ -58,7 +71,7 @@ pub struct LoadOptions<'a> {
     /// Called with the device and the bytes of the stored weights before they are packed, once they
     /// are known to be complete; may set the device's tuning.
     pub tune: Option<&'a Tune>,
-    /// Called after each matrix.
+    /// Called after each band of a matrix.
     pub progress: Option<&'a dyn Fn(LoadProgress)>,
 }
 
@@ -85,6 +98,8 @@ pub(crate) struct Weights<B: Backend> {
     /// Absent where the embedding table is also the head.
     pub(crate) head: Option<B::Weight>,
     pub(crate) head_bias: Option<B::Vector>,
+    /// Of all of these.
+    pub(crate) n_bytes: u64,
 }
 
 /// Weights of one layer.
@@ -111,7 +126,7 @@ pub fn load_cpu(
     let mut cpu = Cpu::new(options.n_threads)?;
     if let Some(tune) = options.tune {
         let spec = served_spec(files, options.max_context)?;
-        tune(&mut cpu, Plan::new(files, &spec)?.n_bytes() as u64);
+        tune(&mut cpu, Plan::new(files, &spec)?.n_bytes());
     }
     load(files, options, CpuBackend::new(cpu), Box::new(SoleRank))
 }
@@ -129,7 +144,7 @@ pub fn load<B: Backend>(
 ) -> Result<Decoder<B>, ModelError> {
     let spec = served_spec(files, options.max_context)?;
     let plan = Plan::new(files, &spec)?;
-    check_memory(files, &plan, options)?;
+    check_memory(files, &plan, &spec, options)?;
     let load = LoadKind { compute: options.compute, rank: comm.rank(), n_ranks: comm.size() };
     let verified = |n_bytes, n_total_bytes| {
         if let Some(progress) = options.progress {
@@ -144,7 +159,8 @@ pub fn load<B: Backend>(
         files,
         cache,
         n_bytes: 0,
-        n_total_bytes: plan.n_bytes() as u64,
+        n_total_bytes: plan.n_bytes(),
+        n_packed_bytes: 0,
     };
     let weights = packer.weights(&plan, &spec)?;
     packer.cache.finish();
@@ -169,12 +185,10 @@ pub fn check(files: &ModelFiles) -> Result<(), ModelError> {
 fn check_memory(
     files: &ModelFiles,
     plan: &Plan<'_>,
+    spec: &ArchSpec,
     options: &LoadOptions<'_>,
 ) -> Result<(), ModelError> {
-    let needed_bytes = match options.compute {
-        Compute::F32 => plan.n_elements().saturating_mul(size_of::<f32>() as u64),
-        _ => quantization::packed_bytes(files, plan)?,
-    };
+    let needed_bytes = footprint::of_plan(files, plan, spec, options.compute)?;
     match options.memory_bytes.or_else(available_memory_bytes) {
         Some(available_bytes) if needed_bytes > available_bytes => {
             let file = files.tensors().origin().to_owned();
@@ -204,6 +218,7 @@ struct Packer<'a, B: Backend> {
     cache: Cache<B>,
     n_bytes: u64,
     n_total_bytes: u64,
+    n_packed_bytes: u64,
 }
 
 impl<B: Backend> Packer<'_, B> {
@@ -218,6 +233,8 @@ impl<B: Backend> Packer<'_, B> {
             final_norm: self.norm(&plan.final_norm, spec.norm, spec.norm_eps)?,
             head: plan.head.as_ref().map(|head| self.matrix(head)).transpose()?,
             head_bias: plan.head_bias.as_ref().map(|bias| self.vector(bias)).transpose()?,
+            // Evaluated last: fields are, in the order in which they stand here.
+            n_bytes: self.n_packed_bytes,
         })
     }
 
@@ -240,9 +257,7 @@ impl<B: Backend> Packer<'_, B> {
                 qkv: self.linear(&plan.qkv)?,
                 q_norm,
                 k_norm,
-                slopes: gqa
-                    .alibi
-                    .map(|factor| self.backend.vector(&alibi_slopes(gqa.n_heads, factor))),
+                slopes: gqa.alibi.map(|factor| self.put(&alibi_slopes(gqa.n_heads, factor))),
                 out: self.linear(&plan.out)?,
             },
             attention_post_norm: self.optional_norm(&plan.attention_post_norm, spec)?,
@@ -275,10 +290,10 @@ impl<B: Backend> Packer<'_, B> {
         let weight = self.vector(plan)?;
         let bias = match (kind, &plan.bias) {
             (NormKind::Rms, _) => None,
-            (NormKind::Layer { .. }, None) => Some(self.backend.vector(&vec![0.0; plan.rows.n])),
+            (NormKind::Layer { .. }, None) => Some(self.put(&vec![0.0; plan.rows.n])),
             (NormKind::Layer { .. }, Some(bias)) => {
                 let values = self.values(bias)?;
-                Some(self.backend.vector(&values))
+                Some(self.put(&values))
             }
         };
         Ok(Norm { weight, bias, eps })
@@ -294,17 +309,17 @@ impl<B: Backend> Packer<'_, B> {
             true => vec![1.0; plan.rows.n],
             false => plan.rows.pick_values(&stored).iter().map(|x| x + plan.offset).collect(),
         };
-        Ok(self.backend.vector(&values))
+        Ok(self.put(&values))
+    }
+
+    fn put(&mut self, values: &[f32]) -> B::Vector {
+        self.n_packed_bytes += size_of_val(values) as u64;
+        self.backend.vector(values)
     }
 
     fn values(&mut self, view: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
         let values = dequantize_tensor(view).map_err(|source| self.format_error(source))?;
-        if matches!(self.cache, Cache::Hit(_)) {
-            // All there is to report was reported when the cache was verified.
-            self.files.tensors().give_back(view.data);
-        } else {
-            self.advance(view.data, view.data.len());
-        }
+        self.advance(view.data, view.data.len());
         Ok(values)
     }
 
@@ -317,9 +332,9 @@ impl<B: Backend> Packer<'_, B> {
             let data = part.ordered();
             let values = dequantize_tensor(&part.with_data(&data));
             bias.extend(values.map_err(|source| self.format_error(source))?);
-            part.stored().for_each(|(data, _)| self.files.tensors().give_back(data));
+            part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
         }
-        let bias = (!bias.is_empty()).then(|| self.backend.vector(&bias));
+        let bias = (!bias.is_empty()).then(|| self.put(&bias));
         Ok(Linear { parts, orders, adds, bias, n: plan.n(), k: plan.k })
     }
 
@@ -330,25 +345,51 @@ impl<B: Backend> Packer<'_, B> {
 
     /// One matrix of parts of one type.
     fn pack(&mut self, parts: &[Part<'_>]) -> Result<B::Weight, ModelError> {
-        if let Some(weight) = self.cache.take(parts) {
-            return Ok(weight);
-        }
-        let compute = self.options.compute;
-        let packed = match quantization::whole(parts) {
-            Some(matrices) => self.backend.pack_quantized(&matrices, compute),
-            None => {
-                let data: Vec<_> = parts.iter().map(Part::ordered).collect();
-                let views: Vec<_> =
-                    parts.iter().zip(&data).map(|(p, data)| p.with_data(data)).collect();
-                self.backend.pack(&views, compute)
+        let packed = match (self.cache.take(parts), quantization::whole(parts)) {
+            (Some(weight), _) => weight,
+            (None, Some(matrices)) => {
+                let packed = self.backend.pack_quantized(&matrices, self.options.compute);
+                let packed = packed.map_err(|source| self.format_error(source))?;
+                for (data, n_bytes) in parts.iter().flat_map(Part::stored) {
+                    self.advance(data, n_bytes);
+                }
+                packed
             }
+            (None, None) => self.pack_rows(parts)?,
         };
-        let packed = packed.map_err(|source| self.format_error(source))?;
         self.cache.keep(self.backend, parts, &packed);
-        for (data, n_bytes) in parts.iter().flat_map(Part::stored) {
-            self.advance(data, n_bytes);
-        }
+        self.n_packed_bytes += B::weight_bytes(&packed) as u64;
         Ok(packed)
+    }
+
+    /// Packs the rows of parts and gives them back band by band.
+    fn pack_rows(&mut self, parts: &[Part<'_>]) -> Result<B::Weight, ModelError> {
+        let ordered: Vec<_> = parts.iter().map(Part::ordered).collect();
+        for (part, data) in parts.iter().zip(&ordered) {
+            if matches!(data, Cow::Owned(_)) {
+                // Read for the last time when it was copied: the parts of a tensor stand together.
+                part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
+            }
+        }
+        let views: Vec<_> =
+            parts.iter().zip(&ordered).map(|(part, data)| part.with_data(data)).collect();
+        let (backend, compute) = (self.backend, self.options.compute);
+        let packed = backend.pack(&views, compute, &mut |rows| {
+            let mut first = 0;
+            for (view, data) in views.iter().zip(&ordered) {
+                let n = view.shape[0];
+                let own = rows.start.clamp(first, first + n)..rows.end.clamp(first, first + n);
+                if let Cow::Borrowed(data) = data
+                    && !own.is_empty()
+                {
+                    let row_bytes = data.len() / n;
+                    let band = &data[(own.start - first) * row_bytes..][..own.len() * row_bytes];
+                    self.advance(band, band.len());
+                }
+                first += n;
+            }
+        });
+        packed.map_err(|source| self.format_error(source))
     }
 
     fn format_error(&self, source: QuantError) -> ModelError {
@@ -356,13 +397,16 @@ impl<B: Backend> Packer<'_, B> {
         ModelError::Format { file, source }
     }
 
-    /// Gives a stored tensor back and reports `n_bytes` of it as packed.
+    /// Gives stored bytes back and reports `n_bytes` of them as packed.
     fn advance(&mut self, stored: &[u8], n_bytes: usize) {
         self.files.tensors().give_back(stored);
+        if matches!(self.cache, Cache::Hit(_)) {
+            // All there is to report was reported when the cache was verified.
+            return;
+        }
         self.n_bytes += n_bytes as u64;
         if let Some(progress) = self.options.progress {
             let (n_bytes, n_total_bytes) = (self.n_bytes, self.n_total_bytes);
-            let n_bytes = n_bytes.min(n_total_bytes);
             progress(LoadProgress { n_bytes, n_total_bytes, is_cached: false });
         }
     }

@@ -17,7 +17,6 @@ use std::borrow::Cow;
 use std::fmt;
 
 use pelton_quant::checkpoint::QuantizedTensor;
-use pelton_quant::packed_bytes;
 use pelton_tensor::TensorView;
 
 /// Which rows of a tensor make up a part, in the order of the decoder.
@@ -188,22 +187,9 @@ impl<'a> Part<'a> {
         self.shape.get(1).copied().unwrap_or(1)
     }
 
-    /// Elements.
-    pub(super) fn n_elements(&self) -> usize {
-        self.n() * self.k()
-    }
-
     /// Stored bytes of these rows.
     pub(super) fn n_bytes(&self) -> usize {
         self.stored().map(|(_, n_bytes)| n_bytes).sum()
-    }
-
-    /// Bytes of these rows once packed; none for a quantized matrix, whose layout its values decide.
-    pub(super) fn packed_bytes(&self) -> u64 {
-        match self.quantized {
-            Some(_) => 0,
-            None => packed_bytes(&self.with_data(&self.view.data[..self.n_bytes()])),
-        }
     }
 
     /// The bytes of its tensors as they lie in the file, and how many of them are of these rows.

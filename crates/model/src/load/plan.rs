@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use pelton_quant::checkpoint::{QuantizedTensor, Scheme};
-use pelton_quant::{QuantError, for_dtype, packed_bytes, supported_names};
+use pelton_quant::{QuantError, for_dtype, supported_names};
 use pelton_tensor::TensorView;
 
 pub(super) use super::part::{Part, Rows};
@@ -72,16 +72,13 @@ impl<'a> LayerPlan<'a> {
     }
 
     fn norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
-        [
-            &self.attention_norm,
-            &self.q_norm,
-            &self.k_norm,
-            &self.attention_post_norm,
-            &self.mlp_norm,
-            &self.mlp_post_norm,
-        ]
-        .into_iter()
-        .flatten()
+        let norms =
+            [&self.attention_norm, &self.attention_post_norm, &self.mlp_norm, &self.mlp_post_norm];
+        norms.into_iter().flatten()
+    }
+
+    fn qk_norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
+        [&self.q_norm, &self.k_norm].into_iter().flatten()
     }
 }
 
@@ -155,32 +152,28 @@ impl<'a> Plan<'a> {
             .collect()
     }
 
-    /// Stored bytes of everything but biases of projections.
-    pub(super) fn n_bytes(&self) -> usize {
-        self.sum(&|part| part.n_bytes() as u64, &|view| view.data.len() as u64) as usize
+    /// Norms of the kind that the spec names.
+    pub(super) fn norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
+        let layers = self.layers.iter().flat_map(LayerPlan::norms);
+        layers.chain(&self.embedding_norm).chain([&self.final_norm])
     }
 
-    /// Bytes once packed of everything but biases of projections and quantized matrices.
-    pub(super) fn packed_bytes(&self) -> u64 {
-        self.sum(&Part::packed_bytes, &packed_bytes)
+    /// What is read as a norm's weight and has no bias.
+    pub(super) fn vectors(&self) -> impl Iterator<Item = &NormPlan<'a>> {
+        self.layers.iter().flat_map(LayerPlan::qk_norms).chain(&self.head_bias)
     }
 
-    /// Elements of everything but biases of projections.
-    pub(super) fn n_elements(&self) -> u64 {
-        self.sum(&|part| part.n_elements() as u64, &|view| view.n_elements() as u64)
+    /// Biases of projections.
+    pub(super) fn biases(&self) -> impl Iterator<Item = &Part<'a>> {
+        self.layers.iter().flat_map(LayerPlan::linears).flat_map(|linear| &linear.biases)
     }
 
-    fn sum(
-        &self,
-        of_part: &dyn Fn(&Part<'a>) -> u64,
-        of_view: &dyn Fn(&TensorView<'_>) -> u64,
-    ) -> u64 {
-        let matrices = self.matrices().into_iter().flatten().map(of_part).sum::<u64>();
-        let norms = (self.layers.iter().flat_map(LayerPlan::norms))
-            .chain(&self.embedding_norm)
-            .chain([&self.final_norm])
-            .chain(&self.head_bias);
-        matrices + norms.flat_map(NormPlan::views).map(of_view).sum::<u64>()
+    /// Stored bytes of everything that is read.
+    pub(super) fn n_bytes(&self) -> u64 {
+        let parts = self.matrices().into_iter().flatten().chain(self.biases());
+        let views = self.norms().chain(self.vectors()).flat_map(NormPlan::views);
+        parts.map(|part| part.n_bytes() as u64).sum::<u64>()
+            + views.map(|view| view.data.len() as u64).sum::<u64>()
     }
 }
 

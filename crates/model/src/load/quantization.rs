@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pelton_kernels::{PackedMatrix, WeightLayout};
 use pelton_quant::Compute;
 use pelton_quant::checkpoint::{QuantizedTensor, layout_of};
 
@@ -34,25 +35,19 @@ pub(super) fn whole<'p, 'a>(parts: &'p [Part<'a>]) -> Option<Vec<&'p QuantizedTe
 ///
 /// As [`check`](super::check), and when a scale or zero point cannot be.
 pub(crate) fn quantized_totals(files: &ModelFiles) -> Result<QuantizedTotals, ModelError> {
-    totals(files, &Plan::new(files, &files.spec()?)?)
-}
-
-fn totals(files: &ModelFiles, plan: &Plan<'_>) -> Result<QuantizedTotals, ModelError> {
+    let plan = Plan::new(files, &files.spec()?)?;
     let mut all = QuantizedTotals::default();
     for run in plan.matrices() {
         let Some(matrices) = whole(run) else { continue };
-        let layout = layout_of(&matrices, Compute::Auto).map_err(|source| ModelError::Format {
-            file: files.tensors().origin().to_owned(),
-            source,
-        })?;
+        let (layout, n_bytes) = layout(files, &matrices, Compute::Auto)?;
+        let totals = all.layouts.entry(layout.name()).or_default();
+        totals.n_bytes += n_bytes;
         for matrix in matrices {
             let [n, k] = matrix.shape();
-            let totals = all.layouts.entry(layout.name()).or_default();
             // Of blocks or rows of one matrix, the last have the tensors.
             let is_last = !matrix.views().is_empty();
             totals.n_tensors += usize::from(is_last);
             totals.n_elements += n as u64 * k as u64;
-            totals.n_bytes += n as u64 * layout.row_bytes(k) as u64;
             let is_sorted = matrix.order().is_some() && matrix.columns().is_none();
             all.n_reordered += usize::from(is_last && is_sorted);
             for view in matrix.views() {
@@ -64,13 +59,16 @@ fn totals(files: &ModelFiles, plan: &Plan<'_>) -> Result<QuantizedTotals, ModelE
     Ok(all)
 }
 
-/// Bytes that the weights will take.
-pub(super) fn packed_bytes(files: &ModelFiles, plan: &Plan<'_>) -> Result<u64, ModelError> {
-    let plain = plan.packed_bytes();
-    if files.scheme().is_none() {
-        return Ok(plain);
-    }
-    let quantized = totals(files, plan)?;
-    let packed: u64 = quantized.layouts.values().map(|totals| totals.n_bytes).sum();
-    Ok(plain.saturating_add(packed))
+/// In which layout these matrices, stacked, will be packed, and into how many bytes.
+pub(super) fn layout(
+    files: &ModelFiles,
+    matrices: &[&QuantizedTensor<'_>],
+    compute: Compute,
+) -> Result<(WeightLayout, u64), ModelError> {
+    let layout = layout_of(matrices, compute).map_err(|source| ModelError::Format {
+        file: files.tensors().origin().to_owned(),
+        source,
+    })?;
+    let (n, k) = (matrices.iter().map(|matrix| matrix.shape()[0]).sum(), matrices[0].shape()[1]);
+    Ok((layout, PackedMatrix::bytes_for(layout, [n, k])))
 }

@@ -82,6 +82,23 @@ CASES = {
     "falcon-new": ("FALCON", {"stack groups"}, {}),
     "starcoder2": ("STARCODER2", set(), {}),
     "phi": ("PHI2", set(), {"rope.dimension_count": 4}),
+    "olmo3": (
+        "OLMO2",
+        set(),
+        {
+            "attention.sliding_window_pattern": [True, False, True],
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 32,
+        },
+    ),
+    "exaone4": ("EXAONE4", set(), {"attention.sliding_window_pattern": [True, False, True]}),
+    "nemotron": ("NEMOTRON", {"norms plus one"}, {"rope.dimension_count": 4}),
+    "seed-oss": ("SEED_OSS", set(), {}),
+    "arcee": ("ARCEE", {"pairs"}, {}),
+    "glm": ("CHATGLM", set(), {"rope.dimension_count": 8}),
+    "gptj": ("GPTJ", set(), {"rope.dimension_count": 4}),
+    "gpt-bigcode": ("STARCODER", set(), {}),
 }
 
 def in_pairs(rows, n_heads):
@@ -103,7 +120,7 @@ def convert(state, orders, n_heads, n_kv_heads):
     for name, x in state.items():
         layer, part = name.rsplit(".", 2)[0], name.rsplit(".", 2)[1]
         kind = name.rsplit(".", 1)[1]
-        if "norms plus one" in orders and "norm" in name:
+        if "norms plus one" in orders and "norm" in name and kind == "weight":
             x = x.float() + 1.0
         if "q by 24" in orders and part == "q_proj":
             x = x.float() * (16 / 24) ** 0.5
@@ -179,7 +196,7 @@ def main():
             writer.add_sliding_window(config["sliding_window"])
         for key, value in keys.items():
             add = {int: writer.add_uint32, float: writer.add_float32}
-            add |= {str: writer.add_string, bool: writer.add_bool}
+            add |= {str: writer.add_string, bool: writer.add_bool, list: writer.add_array}
             add[type(value)](f"{writer.arch}.{key}", value)
         if "rope factors" in orders:
             rope = config["rope_parameters"]

@@ -2,19 +2,22 @@
 //!
 //! What the weights are does not change how fast they are read, so nothing needs to be downloaded.
 //! They are small enough for activations to stay finite, and the same for the same seed. The
-//! vocabulary is synthetic: every byte, then pairs and triples of bytes, each made by one merge.
+//! [`vocabulary`] is synthetic.
 
-use std::path::PathBuf;
+mod folder;
+mod vocabulary;
+
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use pelton_model::{ModelFiles, gguf_file_type};
 use pelton_quant::{WeightFormat, fitting, for_name, supported_names};
-use pelton_tensor::{DType, GgufArray, GgufValue, GgufWriter};
+use pelton_tensor::{DType, GgufValue, GgufWriter};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
-/// Writes a GGUF file with random weights in the shape of a published model.
+/// Writes a GGUF file, or a model folder, with random weights in the shape of a published model.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Whose shape to take.
@@ -24,7 +27,14 @@ pub(crate) struct Args {
     /// are stored as q8_0.
     #[arg(long, default_value = "q8_0")]
     format: String,
-    /// File to write.
+    /// Write a model folder with safetensors instead; f32, f16 and bf16 alone.
+    #[arg(long)]
+    safetensors: bool,
+    /// Files that the weights of a model folder are spread over.
+    #[arg(long, default_value_t = 1, requires = "safetensors",
+          value_parser = clap::value_parser!(u16).range(1..=999))]
+    shards: u16,
+    /// File or folder to write.
     out: PathBuf,
 }
 
@@ -92,40 +102,54 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let Some(wished) = for_name(&args.format) else {
         bail!("unknown format `{}`; known are {}", args.format, supported_names());
     };
+    if args.safetensors {
+        folder::write(&args.out, shape, wished.dtype(), usize::from(args.shards))?;
+    } else {
+        write_gguf(&args.out, shape, wished)?;
+    }
+    let written = ModelFiles::open(&args.out).context("reading the model back")?;
+    pelton_model::check(&written).context("reading the model back")?;
+    let n_bytes: usize = written.tensors().files().iter().map(|file| file.bytes().len()).sum();
+    println!("{}: {n_bytes} bytes", args.out.display());
+    crate::export::print_fallbacks(&written, wished);
+    Ok(())
+}
+
+fn write_gguf(out: &Path, shape: &Shape, wished: &'static dyn WeightFormat) -> anyhow::Result<()> {
     let stored_as = |dims: &[usize]| match dims {
         [_, k] => fitting(wished, *k).dtype(),
         _ => DType::F32,
     };
     let mut writer = GgufWriter::new();
     write_metadata(shape, wished, &mut writer);
-    write_vocabulary(shape, &mut writer);
+    vocabulary::write_gguf(shape.vocab, &mut writer);
     let tensors = tensors(shape);
     for (name, dims) in &tensors {
         writer.tensor(name, stored_as(dims), dims);
     }
-    let mut data = writer.create(&args.out)?;
+    let mut data = writer.create(out)?;
     let mut rng = SmallRng::seed_from_u64(1);
     let bar = crate::export::bar(tensors.len() as u64, "writing");
     let mut bytes = Vec::new();
     for (name, dims) in &tensors {
-        let n: usize = dims.iter().product();
-        if dims.len() == 2 {
-            fill(stored_as(dims), n, &mut rng, &mut bytes);
-        } else {
-            let value: f32 = if name.ends_with("bias") { 0.01 } else { 1.0 };
-            bytes.clear();
-            bytes.extend((0..n).flat_map(|_| value.to_le_bytes()));
-        }
+        values(name, dims, stored_as(dims), &mut rng, &mut bytes);
         data.tensor_data(&bytes)?;
         bar.inc(1);
     }
     data.finish()?;
     bar.finish_and_clear();
-    let written = ModelFiles::open(&args.out).context("reading the file back")?;
-    pelton_model::check(&written).context("reading the file back")?;
-    println!("{}: {} bytes", args.out.display(), std::fs::metadata(&args.out)?.len());
-    crate::export::print_fallbacks(&written, wished);
     Ok(())
+}
+
+/// The bytes of a tensor: random ones for a matrix, ones for a norm, small numbers for a bias.
+fn values(name: &str, dims: &[usize], dtype: DType, rng: &mut SmallRng, bytes: &mut Vec<u8>) {
+    let n = dims.iter().product();
+    if dims.len() == 2 {
+        return fill(dtype, n, rng, bytes);
+    }
+    let value: f32 = if name.ends_with("bias") { 0.01 } else { 1.0 };
+    bytes.clear();
+    bytes.extend((0..n).flat_map(|_| value.to_le_bytes()));
 }
 
 /// Random weights of a magnitude of about 0.02.
@@ -241,43 +265,6 @@ fn write_metadata(shape: &Shape, format: &dyn WeightFormat, writer: &mut GgufWri
     let key = format!("{}.attention.layer_norm_rms_epsilon", shape.arch);
     writer.metadata(key, GgufValue::F32(shape.eps));
     writer.metadata(format!("{}.rope.freq_base", shape.arch), GgufValue::F32(shape.rope_base));
-}
-
-/// The character that stands for a byte in byte-level vocabularies.
-fn byte_char(byte: u8) -> char {
-    let is_printable = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
-    if is_printable(byte) {
-        return char::from(byte);
-    }
-    let n_before = (0..byte).filter(|b| !is_printable(*b)).count() as u32;
-    char::from_u32(256 + n_before).expect("invariant: below U+0200")
-}
-
-fn write_vocabulary(shape: &Shape, writer: &mut GgufWriter) {
-    let bytes: Vec<String> = (0..=255).map(|byte| byte_char(byte).to_string()).collect();
-    let n_merges = shape.vocab - bytes.len() - 1;
-    let pairs = bytes.iter().flat_map(|a| bytes.iter().map(move |b| (a.clone(), b.clone())));
-    let triples =
-        pairs.clone().flat_map(|(a, b)| bytes.iter().map(move |c| (format!("{a}{b}"), c.clone())));
-    let merges: Vec<(String, String)> = pairs.chain(triples).take(n_merges).collect();
-    let end = "<|endoftext|>".to_owned();
-    let merged = merges.iter().map(|(a, b)| format!("{a}{b}"));
-    let tokens: Vec<Vec<u8>> =
-        bytes.iter().cloned().chain(merged).chain([end]).map(String::into_bytes).collect();
-    let mut kinds = vec![1; tokens.len()];
-    let end_id = tokens.len() - 1;
-    kinds[end_id] = 3;
-    let merges = merges.iter().map(|(a, b)| format!("{a} {b}").into_bytes()).collect();
-
-    let text = |x: &str| GgufValue::String(x.to_owned());
-    writer
-        .metadata("tokenizer.ggml.model", text("gpt2"))
-        .metadata("tokenizer.ggml.pre", text("gpt-2"))
-        .metadata("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::Strings(tokens)))
-        .metadata("tokenizer.ggml.token_type", GgufValue::Array(GgufArray::I32(kinds)))
-        .metadata("tokenizer.ggml.merges", GgufValue::Array(GgufArray::Strings(merges)))
-        .metadata("tokenizer.ggml.eos_token_id", GgufValue::U32(end_id as u32))
-        .metadata("tokenizer.ggml.add_bos_token", GgufValue::Bool(false));
 }
 
 #[cfg(test)]

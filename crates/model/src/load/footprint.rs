@@ -1,0 +1,65 @@
+//! What the weights will take in memory, told before any is packed.
+//!
+//! ```text
+//! matrix    panels of 16 rows, the last one padded, in the layout of its format
+//! vector    one f32 per element: weights and biases of norms, biases of projections, slopes
+//! ```
+//!
+//! The number is exact: [`Decoder::memory_bytes`](crate::Decoder::memory_bytes) counts the same while
+//! it packs. Bytes of the file would not do. Formats that name weights in groups (IQ1 to IQ3) are
+//! unnamed when they are packed and grow up to 2.1 times, Q8_K becomes f32, and rows that end in the
+//! middle of a panel are padded.
+
+use pelton_quant::{Compute, packed_bytes};
+
+use super::plan::{NormPlan, Plan};
+use super::quantization::{layout, whole};
+use crate::arch::{ArchSpec, NormKind};
+use crate::error::ModelError;
+use crate::files::ModelFiles;
+
+/// Bytes of all weights once packed for `compute`.
+///
+/// # Errors
+///
+/// As [`check`](super::check), and when a scale or zero point of a quantized matrix cannot be.
+pub(crate) fn weight_bytes(
+    files: &ModelFiles,
+    spec: &ArchSpec,
+    compute: Compute,
+) -> Result<u64, ModelError> {
+    of_plan(files, &Plan::new(files, spec)?, spec, compute)
+}
+
+/// [`weight_bytes`] of a plan.
+pub(super) fn of_plan(
+    files: &ModelFiles,
+    plan: &Plan<'_>,
+    spec: &ArchSpec,
+    compute: Compute,
+) -> Result<u64, ModelError> {
+    let mut n_bytes = 0_u64;
+    for run in plan.matrices() {
+        let shape = [run.iter().map(|part| part.n()).sum(), run[0].k()];
+        n_bytes = n_bytes.saturating_add(match whole(run) {
+            Some(matrices) => layout(files, &matrices, compute)?.1,
+            // A type without a format is refused when it is looked up, a ragged row when packed.
+            None => packed_bytes(run[0].view.dtype, shape, compute).unwrap_or(0),
+        });
+    }
+    Ok(n_bytes.saturating_add(size_of::<f32>() as u64 * n_vector_elements(plan, spec)))
+}
+
+/// Elements of all vectors, those included that a file leaves out: ones and zeros.
+fn n_vector_elements(plan: &Plan<'_>, spec: &ArchSpec) -> u64 {
+    let rows_of = |norm: &NormPlan<'_>| norm.rows.n as u64;
+    let per_norm = match spec.norm {
+        NormKind::Rms => 1,
+        NormKind::Layer { .. } => 2,
+    };
+    let norms = plan.norms().map(|norm| per_norm * rows_of(norm)).sum::<u64>();
+    let vectors = plan.vectors().map(rows_of).sum::<u64>();
+    let biases = plan.biases().map(|bias| bias.n() as u64).sum::<u64>();
+    let sloped = spec.layers.iter().map(|layer| layer.gqa()).filter(|gqa| gqa.alibi.is_some());
+    norms + vectors + biases + sloped.map(|gqa| gqa.n_heads as u64).sum::<u64>()
+}

@@ -1,0 +1,80 @@
+//! What `inspect` says the weights will take is what loading allocates, for every layout.
+
+mod common;
+
+use std::path::Path;
+
+use common::{all, open};
+use pelton_model::{Compute, KvDtype, LoadOptions, ModelError, ModelFiles, inspect, load_cpu};
+use pelton_quant::FORMATS;
+use pelton_testkit::TinyModel;
+
+/// Loads with exactly the memory foretold, and with a byte less.
+fn check(files: &ModelFiles, name: &str) {
+    let told = inspect(files, KvDtype::Bf16).expect(name).weight_bytes;
+    let load = |memory_bytes| {
+        let options = LoadOptions {
+            n_threads: Some(1),
+            memory_bytes: Some(memory_bytes),
+            ..LoadOptions::default()
+        };
+        load_cpu(files, &options)
+    };
+    assert_eq!(load(told).expect(name).memory_bytes(), told, "{name}");
+    let needed = match load(told - 1).expect_err("a byte too few") {
+        ModelError::Memory { needed_bytes, .. } => needed_bytes,
+        other => panic!("{name}: {other}"),
+    };
+    assert_eq!(needed, told, "{name}");
+}
+
+#[test]
+fn every_weight_format_takes_the_bytes_foretold() {
+    let folder = tempfile::tempdir().expect("temp");
+    // A vocabulary that does not fill its last panel.
+    let tiny = TinyModel {
+        hidden_size: 256,
+        intermediate_size: 256,
+        vocab_size: 301,
+        n_layers: 1,
+        ..TinyModel::default()
+    };
+    for format in FORMATS {
+        let path = folder.path().join(format!("{}.gguf", format.name()));
+        tiny.write_gguf(&path, format.dtype());
+        let files = ModelFiles::open(&path).expect("opens");
+        check(&files, format.name());
+        // What is named in groups is unnamed: the file says less than the memory.
+        let facts = inspect(&files, KvDtype::Bf16).expect("a model");
+        let grows = format.name().starts_with("IQ2") || format.name() == "Q8_K";
+        assert!(!grows || facts.weight_bytes > facts.n_bytes * 5 / 4, "{}", format.name());
+    }
+}
+
+#[test]
+fn every_family_takes_the_bytes_foretold() {
+    for golden in all() {
+        check(&golden.files(), &golden.name);
+        if let Some(path) = golden.gguf() {
+            check(&ModelFiles::open(&path).expect("opens"), &golden.name);
+        }
+        let told = golden.files();
+        let as_f32 = golden.load(&told, Compute::F32).memory_bytes();
+        assert!(as_f32 >= inspect(&told, KvDtype::Bf16).expect("a model").weight_bytes);
+    }
+}
+
+#[test]
+fn every_way_to_quantize_checkpoints_takes_the_bytes_foretold() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints");
+    let mut n_seen = 0;
+    for entry in std::fs::read_dir(folder).expect("fixtures") {
+        let path = entry.expect("entry").path();
+        if path.join("config.json").exists() {
+            let golden = open(&path);
+            check(&golden.files(), &golden.name);
+            n_seen += 1;
+        }
+    }
+    assert!(n_seen >= 20, "{n_seen} fixtures");
+}

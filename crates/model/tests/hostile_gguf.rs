@@ -1,0 +1,129 @@
+//! GGUF files whose metadata lies: each is answered with one line that names the key or the tensor.
+
+use std::path::{Path, PathBuf};
+
+use pelton_model::{ModelFiles, check};
+use pelton_tensor::{DType, Gguf, GgufArray, GgufValue, GgufWriter, TensorSource};
+use pelton_testkit::TinyModel;
+
+/// Writes a sound file anew with other metadata; `None` takes a key away.
+fn rewritten(folder: &Path, edits: &[(&str, Option<GgufValue>)]) -> PathBuf {
+    let (sound, path) = (folder.join("sound.gguf"), folder.join("edited.gguf"));
+    TinyModel { tokenizer: false, ..TinyModel::default() }.write_gguf(&sound, DType::F32);
+    let file = Gguf::open(&sound).expect("sound");
+    let mut writer = GgufWriter::new();
+    for (key, value) in file.metadata() {
+        if edits.iter().all(|(edited, _)| edited != key) {
+            writer.metadata(key, value.clone());
+        }
+    }
+    for (key, value) in edits {
+        if let Some(value) = value {
+            writer.metadata(*key, value.clone());
+        }
+    }
+    let views: Vec<_> = file.names().into_iter().filter_map(|name| file.get(name)).collect();
+    for view in &views {
+        writer.tensor(view.name, view.dtype, view.shape);
+    }
+    let mut data = writer.create(&path).expect("created");
+    for view in &views {
+        data.tensor_data(view.data).expect("written");
+    }
+    data.finish().expect("finished");
+    path
+}
+
+/// The answer to a file with these edits.
+fn answer(edits: &[(&str, Option<GgufValue>)]) -> Result<(), String> {
+    let folder = tempfile::tempdir().expect("temp");
+    let path = rewritten(folder.path(), edits);
+    ModelFiles::open(&path).and_then(|files| check(&files)).map_err(|error| error.to_string())
+}
+
+#[test]
+fn every_lie_of_the_metadata_is_refused_by_its_key() {
+    let (n, x) = (GgufValue::U32, GgufValue::F32);
+    let text = |text: &str| GgufValue::String(text.to_owned());
+    let flags = |flags: &[bool]| GgufValue::Array(GgufArray::Bool(flags.to_vec()));
+    let counts = |counts: &[u32]| GgufValue::Array(GgufArray::U32(counts.to_vec()));
+    let cases: Vec<(&str, Option<GgufValue>, &str)> = vec![
+        ("general.architecture", None, "the name of an architecture"),
+        ("general.architecture", Some(n(1)), "a text"),
+        ("general.architecture", Some(text("abacus")), "`abacus`"),
+        ("general.architecture", Some(text("qwen2")), "`qwen2.embedding_length`"),
+        ("llama.embedding_length", None, "missing"),
+        ("llama.embedding_length", Some(n(0)), "found 0"),
+        ("llama.embedding_length", Some(n(u32::MAX)), "found 4294967295"),
+        ("llama.embedding_length", Some(GgufValue::I64(-64)), "found -64"),
+        ("llama.embedding_length", Some(text("64")), "found \"64\""),
+        ("llama.embedding_length", Some(x(64.5)), "found 64.5"),
+        ("llama.embedding_length", Some(x(f32::NAN)), "NaN"),
+        ("llama.embedding_length", Some(counts(&[64])), "found [64]"),
+        ("llama.block_count", Some(n(0)), "found 0"),
+        ("llama.block_count", Some(n(u32::MAX)), "found 4294967295"),
+        ("llama.context_length", Some(n(0)), "found 0"),
+        ("llama.context_length", Some(GgufValue::U64(u64::MAX)), "18446744073709551615"),
+        ("llama.feed_forward_length", None, "missing"),
+        ("llama.feed_forward_length", Some(flags(&[true])), "found [true]"),
+        ("llama.attention.head_count", Some(n(0)), "found 0"),
+        ("llama.attention.head_count", Some(n(7)), "a divisor"),
+        ("llama.attention.head_count_kv", Some(n(3)), "a divisor"),
+        ("llama.attention.key_length", Some(n(15)), "even"),
+        ("llama.attention.value_length", Some(n(8)), "the width of a head"),
+        ("llama.rope.dimension_count", Some(n(8)), "the width of a head"),
+        ("llama.rope.dimension_count", Some(n(1 << 30)), "found 1073741824"),
+        ("llama.attention.layer_norm_rms_epsilon", None, "missing"),
+        ("llama.attention.layer_norm_rms_epsilon", Some(x(-1.0)), "found -1"),
+        ("llama.attention.layer_norm_rms_epsilon", Some(x(f32::INFINITY)), "inf"),
+        ("llama.rope.freq_base", Some(x(0.0)), "found 0"),
+        ("llama.rope.scaling.type", Some(text("spiral")), "one of none, linear, yarn"),
+        ("llama.rope.scaling.type", Some(text("yarn")), "`llama.rope.scaling.factor`"),
+        ("llama.rope.scaling.type", Some(text("longrope")), "`rope_factors_short.weight`"),
+        ("llama.rope.scale_linear", Some(x(0.0)), "found 0"),
+        ("llama.attention.sliding_window", Some(GgufValue::I32(-1)), "found -1"),
+        ("llama.attention.sliding_window_pattern", Some(flags(&[true])), "each of the 2 layers"),
+        ("llama.attention.sliding_window_pattern", Some(counts(&[1, 0])), "true or false"),
+        ("llama.attention.sliding_window_pattern", Some(flags(&[])), "each of the 2 layers"),
+        ("llama.vocab_size", Some(n(289)), "the rows of `token_embd.weight`"),
+        ("tokenizer.ggml.eos_token_id", Some(text("two")), "a token id"),
+    ];
+    for (key, value, expected) in cases {
+        let told = answer(&[(key, value.clone())]).err();
+        let told = told.unwrap_or_else(|| panic!("{key} = {value:?} was accepted"));
+        let is_named = told.contains(key) || expected.starts_with('`');
+        assert!(is_named && told.contains(expected), "{key} = {value:?}: {told}");
+        assert!(told.contains("edited.gguf") && !told.contains('\n'), "{told:?}");
+    }
+}
+
+#[test]
+fn metadata_that_the_tensors_contradict_names_the_tensor() {
+    let n = GgufValue::U32;
+    for (key, value, tensor) in [
+        ("llama.embedding_length", 128, "token_embd.weight"),
+        ("llama.block_count", 3, "blk.2."),
+        ("llama.feed_forward_length", 64, "blk.0.ffn_"),
+        ("llama.attention.head_count_kv", 4, "blk.0.attn_k.weight"),
+    ] {
+        let told = answer(&[(key, Some(n(value)))]).expect_err(key);
+        assert!(told.contains(tensor) && !told.contains('\n'), "{key}: {told}");
+    }
+}
+
+#[test]
+fn metadata_that_nobody_reads_harms_nobody() {
+    let long = GgufValue::Array(GgufArray::U8(vec![7; 1 << 20]));
+    for (key, value) in [
+        (
+            "llama.attention.sliding_window_pattern",
+            GgufValue::Array(GgufArray::Bool(vec![true, false])),
+        ),
+        ("llama.expert_count", GgufValue::U32(0)),
+        ("general.name", GgufValue::String("\u{1b}[2J".repeat(1000))),
+        ("something.else", long),
+        ("tokenizer.ggml.eos_token_id", GgufValue::U32(u32::MAX)),
+    ] {
+        answer(&[(key, Some(value))]).expect(key);
+    }
+}

@@ -1,0 +1,121 @@
+//! The same model as a folder with `config.json`, `tokenizer.json` and safetensors, in one file or
+//! sharded: tensors stay in their order, and a shard ends where it has its share of the bytes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{bail, ensure};
+use pelton_tensor::{DType, TensorView, write_safetensors};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use serde_json::{Map, Value, json};
+
+use super::{Shape, tensors, values, vocabulary};
+
+/// What a tensor is called in folders, by its name in GGUF files without the number of its layer.
+const NAMES: [(&str, &str); 11] = [
+    ("token_embd", "model.embed_tokens"),
+    ("output_norm", "model.norm"),
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+
+/// Writes the folder, which may be there but may hold no weights.
+pub(super) fn write(
+    out: &Path,
+    shape: &Shape,
+    dtype: DType,
+    n_shards: usize,
+) -> anyhow::Result<()> {
+    if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
+        bail!("safetensors hold f32, f16 and bf16, not {}", dtype.name());
+    }
+    fs::create_dir_all(out)?;
+    for name in ["model.safetensors", "model.safetensors.index.json"] {
+        ensure!(!out.join(name).exists(), "{}: there are weights already", out.display());
+    }
+    fs::write(out.join("config.json"), config(shape, dtype).to_string())?;
+    fs::write(out.join("tokenizer.json"), vocabulary::json(shape.vocab).to_string())?;
+
+    let dtype_of = |dims: &[usize]| if dims.len() == 2 { dtype } else { DType::F32 };
+    let n_bytes = |dims: &[usize]| {
+        let n = dims.iter().product();
+        dtype_of(dims).bytes_for(n).expect("invariant: whole blocks")
+    };
+    let all: Vec<_> = tensors(shape).into_iter().map(|(name, dims)| (hf(&name), dims)).collect();
+    let n_total: usize = all.iter().map(|(_, dims)| n_bytes(dims)).sum();
+    let mut rng = SmallRng::seed_from_u64(1);
+    let bar = crate::export::bar(all.len() as u64, "writing");
+    let (mut weight_map, mut n_written, mut rest) = (Map::new(), 0, all.as_slice());
+    for shard in 1..=n_shards {
+        let file = match n_shards {
+            1 => "model.safetensors".to_owned(),
+            _ => format!("model-{shard:05}-of-{n_shards:05}.safetensors"),
+        };
+        let mut stored = Vec::new();
+        while let [(name, dims), others @ ..] = rest
+            && (n_written < n_total / n_shards * shard || shard == n_shards)
+        {
+            let mut bytes = Vec::new();
+            values(name, dims, dtype_of(dims), &mut rng, &mut bytes);
+            n_written += bytes.len();
+            weight_map.insert(name.clone(), Value::from(file.clone()));
+            stored.push((name, dims, bytes));
+            rest = others;
+            bar.inc(1);
+        }
+        let views: Vec<TensorView<'_>> = (stored.iter())
+            .map(|(name, dims, data)| TensorView { name, dtype: dtype_of(dims), shape: dims, data })
+            .collect();
+        let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+        write_safetensors(&out.join(&file), &views, &metadata)?;
+    }
+    if n_shards > 1 {
+        let index = json!({"metadata": {"total_size": n_total}, "weight_map": weight_map});
+        fs::write(out.join("model.safetensors.index.json"), index.to_string())?;
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// The name in a folder.
+fn hf(gguf: &str) -> String {
+    let own = |name: &str| {
+        let (stem, kind) = name.rsplit_once('.').expect("invariant: a stem and a kind");
+        let (_, hf) = NAMES.iter().find(|(gguf, _)| *gguf == stem).expect("invariant: listed");
+        format!("{hf}.{kind}")
+    };
+    match gguf.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((layer, name)) => format!("model.layers.{layer}.{}", own(name)),
+        None => own(gguf),
+    }
+}
+
+fn config(shape: &Shape, dtype: DType) -> Value {
+    let (class, model_type) = match shape.arch {
+        "qwen2" => ("Qwen2ForCausalLM", "qwen2"),
+        _ => ("LlamaForCausalLM", "llama"),
+    };
+    let torch_dtype = match dtype {
+        DType::F32 => "float32",
+        DType::F16 => "float16",
+        _ => "bfloat16",
+    };
+    json!({
+        "architectures": [class], "model_type": model_type, "torch_dtype": torch_dtype,
+        "hidden_size": shape.hidden, "intermediate_size": shape.ffn,
+        "num_hidden_layers": shape.n_layers, "num_attention_heads": shape.n_heads,
+        "num_key_value_heads": shape.n_kv_heads, "head_dim": shape.head_dim,
+        "vocab_size": shape.vocab, "max_position_embeddings": shape.context,
+        "rope_theta": f64::from(shape.rope_base), "rms_norm_eps": f64::from(shape.eps),
+        "hidden_act": "silu", "tie_word_embeddings": true, "eos_token_id": shape.vocab - 1,
+    })
+}
