@@ -5,7 +5,7 @@ mod vectors;
 use pelton_base::TokenId;
 use pelton_kernels::Kernels;
 use pelton_model::ENCODERS;
-use pelton_model::embed::Pooling;
+use pelton_model::embed::{EmbedSpec, Pooling};
 use vectors::{Fixture, all, bits, fixture, worst_error};
 
 #[test]
@@ -73,6 +73,9 @@ fn a_token_changes_the_rows_before_it() {
 fn every_encoder_has_a_fixture() {
     let all = all();
     let has = |name: &&str| all.iter().any(|fixture| fixture.architecture() == **name);
+    for name in ["Gemma3TextModel", "Qwen2Model"] {
+        assert!(has(&name), "{name}");
+    }
     for arch in ENCODERS {
         assert!(arch.names.iter().any(|name| has(&name)), "{:?}", arch.names);
     }
@@ -84,4 +87,23 @@ fn an_encoder_saved_with_its_prefix_is_the_same() {
     let prefixed = Fixture::renamed("bert", "BertForMaskedLM", |name| format!("bert.{name}"));
     let text = plain.texts().remove(2);
     assert_eq!(bits(&plain.rows(&text)[3]), bits(&prefixed.rows(&text)[3]));
+}
+
+#[test]
+fn gguf_files_have_the_rows_and_the_pooling_of_the_folder() {
+    for (name, pooling) in
+        [("bert", Pooling::Cls), ("roberta", Pooling::Mean), ("nomic-bert", Pooling::Mean)]
+    {
+        let fixture = fixture(name);
+        let files = fixture.gguf().expect("a file");
+        let mut decoder = vectors::decoder(&files, Kernels::best(), 1);
+        assert!(EmbedSpec::is_declared(&files).expect("opens"));
+        assert_eq!(EmbedSpec::read(&files, decoder.spec()).expect(name).pooling, [pooling]);
+        for (text, rows) in fixture.texts().iter().zip(fixture.hidden()) {
+            for (got, expected) in vectors::rows(&mut decoder, text).iter().zip(&rows) {
+                let error = worst_error(got, expected);
+                assert!(error < 1e-4, "{name}: {error}");
+            }
+        }
+    }
 }

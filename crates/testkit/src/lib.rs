@@ -2,11 +2,13 @@
 //!
 //! A [`TinyModel`] is a few thousand seeded random weights in a real shape. It is written as a
 //! Hugging Face folder or as a GGUF file, with a byte-level tokenizer that every crate can read,
-//! and says nothing sensible, but always the same.
+//! and says nothing sensible, but always the same. A [`TinyEncoder`] is the same for vectors.
 #![forbid(unsafe_code)]
 
+mod encoder;
 mod model;
 mod tokenizer;
 
+pub use encoder::TinyEncoder;
 pub use model::TinyModel;
 pub use tokenizer::{byte_token, tokenizer_json};

@@ -52,6 +52,24 @@ CASES = {
     ),
     "distilbert": (t.DistilBertModel, t.DistilBertConfig, DISTIL),
     "modernbert": (t.ModernBertModel, t.ModernBertConfig, BASE | MODERN),
+    # Decoders that were made to see the whole text.
+    "embedding-gemma": (
+        t.Gemma3TextModel,
+        t.Gemma3TextConfig,
+        BASE
+        | dict(
+            num_key_value_heads=1,
+            head_dim=16,
+            sliding_window=16,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            use_bidirectional_attention=True,
+        ),
+    ),
+    "gte-qwen2": (
+        t.Qwen2Model,
+        t.Qwen2Config,
+        BASE | dict(num_key_value_heads=2, is_causal=False),
+    ),
     "nomic-bert": (t.NomicBertModel, t.NomicBertConfig, BASE | dict(pad_token_id=0)),
 }
 
@@ -106,8 +124,10 @@ def make_model(model_class, config, seed):
             if name.endswith("bias"):
                 parameter.normal_(0.0, 0.3)
             elif parameter.dim() == 1:
-                parameter.uniform_(0.5, 1.5)
-            elif "embedding" in name:
+                # Gemma stores norms minus one.
+                offset = 1.0 if "Gemma" in model_class.__name__ else 0.0
+                parameter.uniform_(0.5 - offset, 1.5 - offset)
+            elif "embed" in name:
                 parameter.normal_(0.0, 1.0)
             else:
                 parameter.normal_(0.0, 1.5 / parameter.shape[1] ** 0.5)
@@ -155,6 +175,9 @@ def main():
         }
         config.architectures = [model_class.__name__]
         written = json.loads(config.to_json_string())
+        if name == "embedding-gemma":
+            # As published: transformers halves it when it reads the config, and writes the half.
+            written["sliding_window"] = fields["sliding_window"]
         if name == "nomic-bert":
             written, state = to_published_nomic(written, state)
         folder = HERE / name

@@ -65,6 +65,12 @@ impl Fixture {
         ModelFiles::open(self.folder()).expect(&self.name)
     }
 
+    /// The file of the same model, where there is one.
+    pub(crate) fn gguf(&self) -> Option<ModelFiles> {
+        let path = root().join("gguf").join(format!("{}.gguf", self.name));
+        path.exists().then(|| ModelFiles::open(&path).expect(&self.name))
+    }
+
     pub(crate) fn architecture(&self) -> String {
         self.files().config().architecture.clone()
     }
