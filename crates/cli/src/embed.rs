@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::Arc;
 
 use pelton_base::limits;
-use pelton_llm::{EmbedInput, EmbedOptions, EmbedRequest, Embedder, Embeddings, ModelRef, cosine};
+use pelton_llm::{EmbedInput, EmbedOptions, EmbedRequest, Embedder, Embeddings, cosine};
 use serde_json::json;
 
 use crate::args::EmbedArgs;
@@ -25,7 +25,7 @@ pub(crate) fn embed(args: &EmbedArgs) -> Result<()> {
         normalise: args.vectors.normalize,
         ..EmbedOptions::default()
     };
-    let embedder = model::load_embedder(&ModelRef::parse(&args.model)?, &options)?;
+    let embedder = model::load_embedder(&model::reference(Some(&args.model))?, &options)?;
     let embeddings = embed_all(&embedder, &texts, args)?;
     let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
     let written = match args.json {

@@ -51,7 +51,8 @@ fn load(reference: &ModelRef, settings: &Settings) -> Result<Loaded> {
     let is_embedder = settings.embeddings || model::resolve(reference)?.is_embedding_model()?;
     if !is_embedder {
         if vectors.pooling.is_some() || vectors.normalize.is_some() {
-            let message = "`--pooling` and `--normalize` are for vectors, and this model is for text";
+            let message =
+                "`--pooling` and `--normalize` are for vectors, and this model is for text";
             return Err(Failure::new(message).hint("`--embeddings` serves its vectors"));
         }
         return Ok(Loaded::Text(model::load(reference, options)?));

@@ -64,10 +64,10 @@ pub(crate) struct EmbedArgs {
 pub(crate) struct VectorArgs {
     /// How the rows of a text become its vector: cls, max, mean, mean_sqrt_len_tokens, weightedmean
     /// or lasttoken [default: what the model's files say]
-    #[arg(long, value_name = "KIND", help_heading = "Embeddings")]
+    #[arg(long, env = "PELTON_POOLING", value_name = "KIND", help_heading = "Embeddings")]
     pub(crate) pooling: Option<Pooling>,
     /// Whether vectors get the length 1 [default: what the model's files say]
-    #[arg(long, value_name = "BOOL", help_heading = "Embeddings")]
+    #[arg(long, env = "PELTON_NORMALIZE", value_name = "BOOL", help_heading = "Embeddings")]
     pub(crate) normalize: Option<bool>,
 }
 

@@ -56,7 +56,7 @@ First steps:
   pelton run -m model.gguf \"Why?\"         a GGUF file
   pelton run -m Qwen/Qwen3-0.6B \"Why?\"    a model from the Hugging Face hub, downloaded once
   pelton serve -m model.gguf              an OpenAI-compatible server on http://127.0.0.1:8000
-  pelton embed ./my-encoder "a cat" "a dog" --similarity     vectors of texts
+  pelton embed ./my-encoder \"a cat\" \"a dog\" --similarity     vectors of texts
 
 Each command has its own help: pelton run --help";
 
