@@ -30,10 +30,11 @@ STEP_SECONDS = 300
 class Server:
     """A `pelton serve` on a port of the system's choice."""
 
-    def __init__(self, pelton, model=None):
+    def __init__(self, pelton, model=None, flags=()):
         self.log = tempfile.NamedTemporaryFile(mode="w+", suffix=".log")
         command = [pelton, "serve", "--port", "0", "--drain-timeout", str(STEP_SECONDS)]
         command += ["-m", model] if model else []
+        command += flags
         # A proxy of the environment has no business on the loopback interface.
         env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
         self.process = subprocess.Popen(
@@ -393,6 +394,28 @@ def a_client_that_goes_away_frees_its_request(server, client, model):
     assert generated < len(streams) * n * max_tokens, "the answers were computed to their end"
 
 
+def vectors_of_texts_are_the_same_in_both_formats(server, client, model):
+    refused(lambda: client.embeddings.create(model=model, input="a cat"), "model")
+    vectors = Server(*sys.argv[1:2], model=(sys.argv[2:] or [None])[0], flags=["--embeddings"])
+    try:
+        with vectors.client() as client:
+            texts = ["a cat", "the cat"]
+            ask = lambda **fields: client.embeddings.create(model=model, input=texts, **fields)
+            # The client asks for base64 by itself and reads it.
+            answer, floats = ask(), ask(encoding_format="float")
+            assert [item.index for item in answer.data] == [0, 1], answer.data
+            for packed, plain in zip(answer.data, floats.data):
+                far = max(abs(a - b) for a, b in zip(packed.embedding, plain.embedding))
+                assert far < 1e-6, far
+                assert abs(sum(x * x for x in plain.embedding) - 1.0) < 1e-4
+            assert answer.usage.total_tokens == answer.usage.prompt_tokens > 2, answer.usage
+            assert len(ask(dimensions=8).data[0].embedding) == 8
+            refused(lambda: ask(dimensions=0), "dimensions")
+            refused(lambda: client.completions.create(model=model, prompt="a"), "model")
+    finally:
+        vectors.kill()
+
+
 def sigterm_drains(server, client, model):
     """Nothing here waits for speed: a request that is half sent keeps the drain going."""
     body = json.dumps({"model": model, "prompt": PROMPT, "max_tokens": 2}).encode()
@@ -451,6 +474,7 @@ CHECKS = [
     errors_name_the_parameter,
     streams_side_by_side_equal_streams_alone,
     a_client_that_goes_away_frees_its_request,
+    vectors_of_texts_are_the_same_in_both_formats,
     # The last, because it ends the server.
     sigterm_drains,
 ]

@@ -10,6 +10,8 @@ pub const STOP_STRINGS: usize = 16;
 pub const STOP_STRING_BYTES: usize = 1024;
 /// Most prompts of one completion request.
 pub const PROMPTS: usize = 64;
+/// Most texts of one request for embeddings.
+pub const EMBED_INPUTS: usize = 2048;
 /// Most choices (`n`) of one request.
 pub const CHOICES: usize = 16;
 /// Longest salt of the prefix cache (`cache_salt`), in bytes.

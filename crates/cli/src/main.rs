@@ -1,4 +1,4 @@
-//! The one binary: `pelton run`, `pelton serve`, `pelton inspect`, `pelton convert`, `pelton bench`
+//! The one binary: `pelton run`, `pelton serve`, `pelton embed`, `pelton inspect`, `pelton convert`, `pelton bench`
 //! and their helpers.
 //!
 //! This is the roof of the house. It parses flags, builds the small configs of the crates below,
@@ -16,6 +16,7 @@ mod args;
 mod bench;
 mod config;
 mod convert;
+mod embed;
 mod failure;
 mod inspect;
 mod interrupt;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::serve(*args),
+        Command::Embed(args) => embed::embed(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Convert(args) => convert::convert(&args),
         Command::Logits(args) => logits::logits(&args),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pelton_llm::{Llm, LlmOptions, LoadProgress, LocalModel, ModelRef};
+use pelton_llm::{EmbedOptions, Embedder, Llm, LlmOptions, LoadProgress, LocalModel, ModelRef};
 use pelton_model::Compute;
 
 use crate::args::{ComputeArg, ModelArgs};
@@ -69,13 +69,25 @@ pub(crate) fn resolve(model: &ModelRef) -> Result<LocalModel> {
 /// Everything that can be wrong with a model, by file and field.
 pub(crate) fn load(model: &ModelRef, options: &LlmOptions) -> Result<Arc<Llm>> {
     let bar = Progress::new();
-    Ok(Llm::load(model, options, &mut |progress| match progress {
-        LoadProgress::Download(at) => {
-            bar.update(at.file, at.done_bytes, at.total_bytes);
-        }
+    Ok(Llm::load(model, options, &mut |progress| show(&bar, progress))?)
+}
+
+/// The same for a model whose vectors are wanted.
+///
+/// # Errors
+///
+/// As [`load`].
+pub(crate) fn load_embedder(model: &ModelRef, options: &EmbedOptions) -> Result<Arc<Embedder>> {
+    let bar = Progress::new();
+    Ok(Embedder::load(model, options, &mut |progress| show(&bar, progress))?)
+}
+
+fn show(bar: &Progress, progress: LoadProgress<'_>) {
+    match progress {
+        LoadProgress::Download(at) => bar.update(at.file, at.done_bytes, at.total_bytes),
         LoadProgress::Pack { done_bytes, total_bytes } => bar.loading(done_bytes, total_bytes),
         _ => {}
-    })?)
+    }
 }
 
 /// What the flags say about loading.

@@ -46,6 +46,40 @@ pub enum LlmError {
         /// What is missing or wrong.
         why: String,
     },
+    /// A model for vectors was asked for text.
+    #[error(
+        "{model} is an embedding model ({architecture}): it makes vectors of texts and generates none"
+    )]
+    NotGenerative {
+        /// The model.
+        model: String,
+        /// Its family.
+        architecture: String,
+    },
+    /// A text without a token, of which a vector was asked for.
+    #[error("input {index} is empty: expected at least one token")]
+    EmptyInput {
+        /// Which of the texts, from 0.
+        index: usize,
+    },
+    /// A text too long for a vector.
+    #[error(
+        "input {index} has {n_tokens} tokens or more, at most {limit} fit; `truncate` cuts it to that"
+    )]
+    InputTooLong {
+        /// Which of the texts, from 0.
+        index: usize,
+        /// Tokens of the text, as far as they were counted.
+        n_tokens: usize,
+        /// Most tokens of a text.
+        limit: usize,
+    },
+    /// A vector with an element that is no finite number.
+    #[error("the vector of input {index} is not finite: the weights overflow in this arithmetic")]
+    NotFinite {
+        /// Which of the texts, from 0.
+        index: usize,
+    },
     /// The tokenizer knows tokens that the model has no embedding for.
     #[error(
         "the tokenizer of {model} has {n_tokenizer} tokens, the embedding has {n_embedding} rows: \
@@ -193,6 +227,7 @@ impl LlmError {
     pub fn param(&self) -> Option<&'static str> {
         match self {
             Self::EmptyPrompt | Self::ContextLength { .. } => Some("prompt"),
+            Self::EmptyInput { .. } | Self::InputTooLong { .. } => Some("input"),
             Self::TokenOutOfRange { param, .. } => Some(param),
             Self::Param(error) => Some(error.param),
             Self::NoTemplate { .. } | Self::Template(_) => Some("messages"),

@@ -20,6 +20,7 @@
 mod best;
 mod defaults;
 mod draft;
+mod embed;
 mod error;
 mod event;
 mod generating;
@@ -35,12 +36,17 @@ mod stop;
 mod tuning;
 
 pub use best::BestOf;
+pub use embed::{
+    EmbedInfo, EmbedInput, EmbedMetrics, EmbedOptions, EmbedRequest, EmbedTicket, Embedder,
+    Embeddings, PreparedEmbed, cosine,
+};
 pub use error::{LlmError, Overload};
 pub use event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};
 pub use load::{BLOCK_TOKENS, LlmOptions, LoadProgress};
 pub use pelton_engine::{SpecConfig, SpecMethod};
+pub use pelton_model::embed::{Pooling, UnknownPooling};
 pub use reference::{LocalModel, ModelRef};
 pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};
 pub use scheduling::Scheduling;

@@ -114,6 +114,10 @@ impl Llm {
         let name = options.name.clone().unwrap_or_else(|| model.display_name());
         let local = model.resolve(&mut |p| progress(LoadProgress::Download(p)))?;
         let files = local.open()?;
+        if !files.spec()?.generates() {
+            let architecture = files.config().architecture.clone();
+            return Err(LlmError::NotGenerative { model: name, architecture });
+        }
         let text = TextSide::load(&files)?;
         // Before the weights are packed, which takes longest.
         let n_embedding = files.config().vocab_size;
@@ -272,6 +276,14 @@ impl LocalModel {
     }
 }
 
+/// The tokenizer of a model's files.
+pub(crate) fn tokenizer(files: &ModelFiles) -> Result<Tokenizer, LlmError> {
+    Ok(match files.gguf() {
+        Some(gguf) => Tokenizer::from_gguf(gguf)?,
+        None => Tokenizer::from_folder(files.folder().unwrap_or(Path::new(".")))?,
+    })
+}
+
 /// What concerns text: everything of a model but its weights.
 struct TextSide {
     tokenizer: Arc<Tokenizer>,
@@ -283,11 +295,11 @@ impl TextSide {
     fn load(files: &ModelFiles) -> Result<Self, LlmError> {
         let (tokenizer, template, sampling) = if let Some(gguf) = files.gguf() {
             let sampling = crate::defaults::recommended_by_gguf(gguf)?;
-            (Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf), sampling)
+            (tokenizer(files)?, ChatTemplate::from_gguf(gguf), sampling)
         } else {
             let folder = files.folder().unwrap_or(Path::new("."));
             let sampling = crate::defaults::recommended_sampling(folder)?;
-            (Tokenizer::from_folder(folder)?, ChatTemplate::from_folder(folder), sampling)
+            (tokenizer(files)?, ChatTemplate::from_folder(folder), sampling)
         };
         // A model whose template is beyond us can still continue texts.
         let template = match template {

@@ -1,4 +1,4 @@
-//! One decoder for every architecture: tokens in, logits out.
+//! One decoder for every architecture: tokens in, logits out, or what the head would read.
 //!
 //! ```text
 //! tokens [m] ── embed ──> x ── norm ──> h ── q·k·v, rope, store ── attention ── out ──> delta
@@ -11,7 +11,9 @@
 //!
 //! That is what most models do. What others do differently is in the spec: no norm before a mixer
 //! (it reads `x`), a norm of what it adds, both mixers beside each other (the second norm is taken
-//! before attention is added), learned positions or a norm at the start.
+//! before attention is added), learned positions, kinds of tokens or a norm at the start, norms of the
+//! sum in place of what is added, no norm at the end. Encoders are such models whose attention is not
+//! causal: their texts are computed whole, for what the last layer makes of them.
 //!
 //! A step holds any number of sequences with any number of rows each: prefill, a chunk of it, and
 //! decoding are one case. In the last layer only the rows whose logits are asked for go on after
@@ -24,7 +26,7 @@ use pelton_base::TokenId;
 use pelton_kernels::{KvDtype, KvShape};
 
 use crate::arch::{ArchSpec, Residual};
-use crate::backend::{AttentionOp, Backend, ForwardSequence, Head, Linear, Step};
+use crate::backend::{AttentionOp, Backend, ForwardSequence, Head, Linear, Norm, Step};
 use crate::comm::Communicator;
 use crate::kv::{KvFootprint, SwapStore};
 use crate::load::{LayerWeights, Weights};
@@ -61,6 +63,14 @@ pub struct ForwardInput<'a> {
     pub logits_rows: &'a [usize],
 }
 
+/// What a step is made for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Wanted {
+    Logits,
+    /// What the head would read.
+    Hidden,
+}
+
 /// Rows between operations, kept from step to step.
 #[derive(Debug)]
 struct Buffers<B: Backend> {
@@ -83,6 +93,20 @@ struct Buffers<B: Backend> {
     /// The rows of the last layer's `attended`, one per distinct width, and of its `x` that go on.
     kept_attended: Vec<(usize, B::Buf)>,
     kept_x: B::Buf,
+}
+
+/// `x = norm(x + delta)`; `delta` is scratch afterwards.
+fn add_and_norm<B: Backend>(
+    backend: &mut B,
+    x: &mut B::Buf,
+    delta: &mut B::Buf,
+    norm: Option<&Norm<B>>,
+) {
+    backend.add(x, delta);
+    if let Some(norm) = norm {
+        backend.norm(x, norm, delta);
+        std::mem::swap(x, delta);
+    }
 }
 
 /// The buffer of this width.
@@ -173,6 +197,36 @@ impl<B: Backend> Decoder<B> {
     ) {
         let n_all = self.spec.layers.len();
         assert!((1..=n_all).contains(&n_layers), "{n_layers} of {n_all} layers");
+        self.step(n_layers, kv, input, Wanted::Logits, logits);
+    }
+
+    /// Computes whole texts and writes what the last layer makes of the rows asked for, normed where
+    /// the model norms it: what the head would read.
+    ///
+    /// `kv` is [one that nothing outlives](Self::try_new_passing_kv): every layer stores its keys and
+    /// values where the layer before had its own. So each sequence begins at position 0.
+    ///
+    /// # Shapes
+    ///
+    /// `hidden` becomes `[logits_rows, hidden_size]`; its memory is reused.
+    ///
+    /// # Panics
+    ///
+    /// As [`forward`](Self::forward), and when a sequence does not begin at position 0.
+    pub fn hidden(&mut self, kv: &mut B::Kv, input: &ForwardInput<'_>, hidden: &mut Vec<f32>) {
+        let is_whole = |sequence: &ForwardSequence<'_>| sequence.first_position == 0;
+        assert!(input.sequences.iter().all(is_whole), "texts begin at position 0");
+        self.step(self.spec.layers.len(), kv, input, Wanted::Hidden, hidden);
+    }
+
+    fn step(
+        &mut self,
+        n_layers: usize,
+        kv: &mut B::Kv,
+        input: &ForwardInput<'_>,
+        wanted: Wanted,
+        logits: &mut Vec<f32>,
+    ) {
         self.place_rows(input, B::kv_block_size(kv));
         let Self { spec, weights, backend, buffers, .. } = self;
         let Buffers { positions, slots, position_rows, x, normed, delta, normed_delta, .. } =
@@ -194,6 +248,12 @@ impl<B: Backend> Decoder<B> {
             backend.embed(table, position_rows, delta);
             backend.add(x, delta);
         }
+        if let Some(table) = &weights.token_types {
+            position_rows.clear();
+            position_rows.resize(input.tokens.len(), TokenId(0));
+            backend.embed(table, position_rows, delta);
+            backend.add(x, delta);
+        }
         if let Some(norm) = &weights.embedding_norm {
             backend.norm(x, norm, delta);
             std::mem::swap(x, delta);
@@ -204,9 +264,11 @@ impl<B: Backend> Decoder<B> {
         for (layer, layer_weights) in weights.layers[..n_layers].iter().enumerate() {
             let LayerWeights { attention, mlp, .. } = layer_weights;
             let (gqa, wiring) = (spec.layers[layer].gqa(), spec.layers[layer].wiring);
-            let op = AttentionOp { step, layer, gqa, weights: attention };
+            let kv_layer = if wanted == Wanted::Hidden { 0 } else { layer };
+            let op = AttentionOp { step, layer: kv_layer, gqa, weights: attention };
             let qkv = of_width(qkv, gqa.qkv_width());
-            backend.qkv_rope_store(&op, if wiring.pre_norm { normed } else { x }, kv, qkv);
+            let has_norm = layer_weights.attention_norm.is_some();
+            backend.qkv_rope_store(&op, if has_norm { normed } else { x }, kv, qkv);
             let is_last = layer + 1 == n_layers;
             if is_last && input.logits_rows.is_empty() {
                 backend.end_step();
@@ -223,7 +285,9 @@ impl<B: Backend> Decoder<B> {
             }
             backend.linear(&attention.out, attended, delta);
             backend.all_reduce(comm, delta).expect("the other ranks are alive");
-            if let Some(norm) = &layer_weights.attention_post_norm {
+            let is_normed = wiring.residual == Residual::Normed;
+            let post_norm = layer_weights.attention_post_norm.as_ref();
+            if let Some(norm) = post_norm.filter(|_| !is_normed) {
                 backend.norm(delta, norm, normed_delta);
                 std::mem::swap(delta, normed_delta);
             }
@@ -237,6 +301,7 @@ impl<B: Backend> Decoder<B> {
             };
             match (mlp_norm, wiring.residual) {
                 (Some(norm), Residual::Sequential) => backend.add_norm(x, delta, norm, normed),
+                (_, Residual::Normed) => add_and_norm(backend, x, delta, post_norm),
                 (norm, _) => {
                     if let Some(norm) = norm {
                         backend.norm(x, norm, normed);
@@ -246,7 +311,8 @@ impl<B: Backend> Decoder<B> {
             }
             backend.mlp(mlp, if wiring.pre_norm { normed } else { x }, delta);
             backend.all_reduce(comm, delta).expect("the other ranks are alive");
-            if let Some(norm) = &layer_weights.mlp_post_norm {
+            let post_norm = layer_weights.mlp_post_norm.as_ref();
+            if let Some(norm) = post_norm.filter(|_| !is_normed) {
                 backend.norm(delta, norm, normed_delta);
                 std::mem::swap(delta, normed_delta);
             }
@@ -255,12 +321,21 @@ impl<B: Backend> Decoder<B> {
             }
             let next_norm = match weights.layers[..n_layers].get(layer + 1) {
                 Some(next) => next.attention_norm.as_ref(),
-                None => Some(&weights.final_norm),
+                None => weights.final_norm.as_ref(),
             };
+            // Who reads rows wants floats, whatever the head reads.
+            let is_read = is_last && wanted == Wanted::Hidden;
             match next_norm {
+                Some(norm) if is_read => backend.add_norm(x, delta, norm, normed_delta),
                 Some(norm) => backend.add_norm(x, delta, norm, normed),
+                None if is_normed => add_and_norm(backend, x, delta, post_norm),
                 None => backend.add(x, delta),
             }
+        }
+        if wanted == Wanted::Hidden {
+            let is_normed = weights.final_norm.is_some();
+            backend.read(if is_normed { normed_delta } else { x }, logits);
+            return backend.end_step();
         }
         let head = Head {
             weight: weights.head.as_ref().unwrap_or(&weights.embedding),
@@ -324,6 +399,17 @@ impl<B: Backend> Decoder<B> {
     /// When the memory is refused.
     pub fn try_new_kv(&self, n_blocks: usize, block_size: usize) -> std::io::Result<B::Kv> {
         self.backend.new_kv(&self.kv_shape(n_blocks, block_size))
+    }
+
+    /// A place for the keys and values of one layer of whole texts, in f32: what
+    /// [`hidden`](Self::hidden) needs.
+    ///
+    /// # Errors
+    ///
+    /// When the memory is refused.
+    pub fn try_new_passing_kv(&self, n_blocks: usize, block_size: usize) -> std::io::Result<B::Kv> {
+        let shape = self.kv_shape(n_blocks, block_size);
+        self.backend.new_kv(&KvShape { n_layers: 1, dtype: KvDtype::F32, ..shape })
     }
 
     /// Copies one block of a cache over another, in all layers.
@@ -401,7 +487,8 @@ impl<B: Backend> Decoder<B> {
             [&attention.qkv, &attention.out, up, down]
         });
         let head = self.weights.head.as_ref().unwrap_or(&self.weights.embedding);
-        layers.flat_map(|linear| &linear.parts).chain([head])
+        let head = self.spec.ends.head.then_some(head);
+        layers.flat_map(|linear| &linear.parts).chain(head)
     }
 
     fn kv_shape(&self, n_blocks: usize, block_size: usize) -> KvShape {

@@ -14,6 +14,7 @@
 //!   permuted or differently named tensors) and packs the weights for the kernels, or maps them as an
 //!   earlier load packed them ([`PackedCache`]).
 //! * [`Decoder`] runs any spec on any [`Backend`]; [`CpuBackend`] is the one here.
+//! * [`VectorModel`](embed::VectorModel) makes vectors of texts, where these are what a model is for.
 //! * [`export()`] writes a model as a GGUF file, which is how one is converted, quantized or embedded.
 //!
 //! **Architecture invariant:** quirks die at load time. Nothing after [`load_cpu`] knows the name of
@@ -25,6 +26,7 @@ pub mod backend;
 mod comm;
 mod config;
 mod decoder;
+pub mod embed;
 mod error;
 mod export;
 mod fields;
@@ -35,7 +37,7 @@ mod load;
 pub mod rope;
 mod wrapper;
 
-pub use arch::{ARCHS, Arch, ArchSpec, LayerSpec};
+pub use arch::{ARCHS, Arch, ArchSpec, ENCODERS, LayerSpec};
 pub use backend::cpu::CpuBackend;
 pub use backend::{Backend, ForwardSequence, PackedBytes, PackedForm};
 pub use comm::{CommError, Communicator, SoleRank};

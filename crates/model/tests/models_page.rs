@@ -3,15 +3,17 @@
 //! With `UPDATE_MODELS=1` in the environment the page is written anew.
 
 mod common;
+mod vectors;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use common::all;
-use pelton_model::{ARCHS, Arch};
+use pelton_model::{ARCHS, Arch, ENCODERS};
 use pelton_quant::checkpoint::METHODS;
 use pelton_quant::{FORMATS, WeightFormat};
+use vectors::Fixture;
 
 const HEAD: &str = "\
 # Models
@@ -33,6 +35,18 @@ row, fp8 by block), it computes what it does with the weights that the codes sta
 
 | family | folder | GGUF name | GGUF file | quantized | converted |
 |---|---|---|---|---|---|
+";
+
+const ENCODERS_HEAD: &str = "
+## Encoders
+
+Models of which vectors are wanted ([embeddings.md](embeddings.md)). *Folder*: every row of the last layer
+is within 1e-4 of that of Hugging Face transformers (relative to the largest of the row), and so are the
+vectors of every kind of pooling. *GGUF file*: the same rows from a file with the names of the `gguf`
+package. Beside these every family above makes vectors, from its last layer.
+
+| family | folder | GGUF name | GGUF file |
+|---|---|---|---|
 ";
 
 const FORMATS_HEAD: &str = "
@@ -119,6 +133,27 @@ fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> Stri
     )
 }
 
+fn encoder(arch: &Arch) -> String {
+    let own: Vec<Fixture> = vectors::all()
+        .into_iter()
+        .filter(|fixture| arch.names.contains(&fixture.architecture().as_str()))
+        .collect();
+    let golden = |names: &[&str], none: &str| match names {
+        [] => none.to_owned(),
+        names => format!("golden: {}", code(names)),
+    };
+    let folders: Vec<&str> = own.iter().map(|fixture| fixture.name.as_str()).collect();
+    let files = own.iter().filter(|fixture| fixture.gguf().is_some());
+    let files: Vec<&str> = files.map(|fixture| fixture.name.as_str()).collect();
+    let gguf_names = match (arch.gguf_names, files.as_slice()) {
+        ([], []) => "-".to_owned(),
+        ([], [_, ..]) => "that of BERT".to_owned(),
+        (names, _) => code(names),
+    };
+    let (folders, files) = (golden(&folders, "no"), golden(&files, "not read"));
+    format!("| {} | {folders} | {gguf_names} | {files} |\n", code(arch.names))
+}
+
 fn format_line(format: &dyn WeightFormat) -> String {
     /// Weights of a row that is whole in every layout.
     const ROW: usize = 4096;
@@ -165,6 +200,8 @@ fn page() -> String {
     let mut page = format!("{HEAD}{FAMILIES}");
     let fixtures = fixtures();
     ARCHS.iter().for_each(|arch| page += &family(arch, &fixtures));
+    page += ENCODERS_HEAD;
+    ENCODERS.iter().for_each(|arch| page += &encoder(arch));
     page += FORMATS_HEAD;
     FORMATS.iter().for_each(|format| page += &format_line(*format));
     page += METHODS_HEAD;
@@ -204,7 +241,7 @@ fn nothing_that_is_read_is_unverified() {
             n_rows += 1;
         }
     }
-    assert_eq!(n_rows, ARCHS.len() + FORMATS.len() + METHODS.len());
+    assert_eq!(n_rows, ARCHS.len() + ENCODERS.len() + FORMATS.len() + METHODS.len());
     for (name, _) in RELATIVES {
         assert!(page.contains(&format!("`{name}`")), "{name} is no fixture");
     }

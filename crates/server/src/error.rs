@@ -69,6 +69,11 @@ impl ApiError {
         error.code("model_not_found")
     }
 
+    /// A model that is served for something else.
+    pub(crate) fn wrong_model(message: String) -> Self {
+        Self::param("model", message).code("model_not_supported")
+    }
+
     pub(crate) fn no_route(path: &str) -> Self {
         let message = format!("there is nothing at {path}");
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
@@ -157,6 +162,9 @@ impl From<LlmError> for ApiError {
                 })
             }
             LlmError::Stopped => Self::draining(),
+            LlmError::InputTooLong { .. } => {
+                Self::param("input", message).code("context_length_exceeded")
+            }
             LlmError::ContextLength { .. }
             | LlmError::Text(pelton_text::TextError::TooManyTokens { .. }) => {
                 Self::param("prompt", message).code("context_length_exceeded")

@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - Every error, whatever its cause, is `{"error": {"message", "type", "param", "code"}}`.
+//! - A server has one model: for text, or for vectors of texts. Each refuses what is the other's.
 //! - A parameter that is known but not honoured, or not known at all, is refused by name.
 //! - When a client goes away its request is dropped, and the engine frees it within one step.
 //! - With API keys ([`Access`]) nobody gets in without one, and a key is a tenant.
@@ -25,6 +26,7 @@ mod patience;
 mod request_id;
 mod routes;
 mod serve;
+mod served;
 mod signals;
 mod state;
 mod wire;

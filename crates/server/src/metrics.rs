@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pelton_base::{FinishReason, TenantId, Usage};
-use pelton_llm::{Llm, Timings};
+use pelton_llm::{Embedder, Llm, Timings};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -24,6 +24,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+
+use crate::served::Served;
 
 /// Upper ends of the times to a first token, in seconds.
 const TTFT_SECONDS: [f64; 18] = [
@@ -71,7 +73,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(llm: Arc<Llm>, tenants: Vec<String>) -> Self {
+    pub(crate) fn new(served: Served, tenants: Vec<String>) -> Self {
         let times = Times::new_with_constructor;
         let mut metrics = Self {
             registry: Registry::with_prefix("pelton"),
@@ -84,14 +86,14 @@ impl Metrics {
             cache_queries: Family::default(),
             cache_hits: Family::default(),
         };
-        metrics.register(llm);
+        metrics.register(served);
         metrics
     }
 
-    fn register(&mut self, llm: Arc<Llm>) {
+    fn register(&mut self, served: Served) {
         let registry = &mut self.registry;
         let version = ("version", env!("CARGO_PKG_VERSION").to_owned());
-        let build = Info::new(vec![version, ("model_name", llm.info().name.clone())]);
+        let build = Info::new(vec![version, ("model_name", served.name().to_owned())]);
         registry.register("build", "What runs, and the model that it serves", build);
         for (name, help, times) in [
             (
@@ -120,7 +122,12 @@ impl Metrics {
         registry.register("prefix_cache_queries", help, self.cache_queries.clone());
         let help = "Tokens of prompts that were found in the prefix cache";
         registry.register("prefix_cache_hits", help, self.cache_hits.clone());
-        registry.register_collector(Box::new(Figures { llm }));
+        match served {
+            Served::Text(llm) => registry.register_collector(Box::new(Figures { llm })),
+            Served::Vectors(embedder) => {
+                registry.register_collector(Box::new(VectorFigures { embedder }));
+            }
+        }
     }
 
     fn of_tenant(&self, tenant: TenantId) -> OfTenant {
@@ -260,5 +267,42 @@ impl Collector for Figures {
 impl fmt::Debug for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Figures")
+    }
+}
+
+/// The counters of an embedding model at the moment that somebody asks.
+struct VectorFigures {
+    embedder: Arc<Embedder>,
+}
+
+impl Collector for VectorFigures {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let metrics = self.embedder.metrics();
+        let waiting = ConstGauge::new(metrics.n_waiting as f64);
+        let help = "Requests that are not answered yet";
+        let kind = waiting.metric_type();
+        waiting.encode(encoder.encode_descriptor("num_requests_waiting", help, None, kind)?)?;
+        let seconds = ConstCounter::new(metrics.step_time.as_secs_f64());
+        let (name, help) = ("embedding_step_seconds", "Time spent in steps of the model");
+        let kind = seconds.metric_type();
+        seconds.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
+        for (name, help, value) in [
+            ("requests_finished", "Requests that were answered", metrics.n_finished),
+            ("requests_aborted", "Requests whose client went away", metrics.n_aborted),
+            ("embedding_texts", "Texts of which vectors were made", metrics.n_texts),
+            ("prompt_tokens", "Tokens of these", metrics.n_tokens),
+            ("embedding_steps", "Steps of the model", metrics.n_steps),
+        ] {
+            let counter = ConstCounter::new(value);
+            let kind = counter.metric_type();
+            counter.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for VectorFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("VectorFigures")
     }
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pelton_base::limits;
-use pelton_llm::Llm;
+use pelton_llm::{Embedder, Llm};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::access::Access;
 use crate::connections::{self, FLUSH_TIMEOUT};
 use crate::routes::router;
+use crate::served::Served;
 use crate::signals::Signals;
 use crate::state::AppState;
 
@@ -88,12 +89,28 @@ impl Server {
     ///
     /// [`ServeError::Bind`] when the address is taken or does not exist.
     pub async fn bind(llm: Arc<Llm>, config: ServeConfig) -> Result<Self, ServeError> {
+        Self::bind_served(Served::Text(llm), config).await
+    }
+
+    /// The same for a model that makes vectors of texts.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::bind`].
+    pub async fn bind_embedder(
+        embedder: Arc<Embedder>,
+        config: ServeConfig,
+    ) -> Result<Self, ServeError> {
+        Self::bind_served(Served::Vectors(embedder), config).await
+    }
+
+    async fn bind_served(served: Served, config: ServeConfig) -> Result<Self, ServeError> {
         let bind_error =
             |source| ServeError::Bind { host: config.host.clone(), port: config.port, source };
         let listener =
             TcpListener::bind((config.host.as_str(), config.port)).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
-        Ok(Self { listener, address, state: AppState::new(llm, config) })
+        Ok(Self { listener, address, state: AppState::new(served, config) })
     }
 
     /// Where it listens.
@@ -121,7 +138,7 @@ impl Server {
         };
         let serving = connections::serve(listener, router(state.clone()), state.config(), closed);
         tokio::join!(serving, stopping);
-        state.llm().shutdown(false);
+        state.served().shutdown();
     }
 }
 
@@ -136,7 +153,7 @@ async fn drain(state: &AppState, signals: &mut Signals) {
             tracing::warn!("time is up: running requests are aborted");
         }
     }
-    state.llm().shutdown(false);
+    state.served().shutdown();
     // Their streams end with an error that clients can read.
     let _ = tokio::time::timeout(FLUSH_TIMEOUT, state.idle()).await;
 }

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::ServeConfig;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::served::Served;
 
 /// Shared by all handlers; cheap to clone.
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ pub(crate) struct AppState {
 
 #[derive(Debug)]
 struct Inner {
-    llm: Arc<Llm>,
+    served: Served,
     config: ServeConfig,
     metrics: Arc<Metrics>,
     created: u64,
@@ -36,11 +37,11 @@ pub(crate) struct Running {
 }
 
 impl AppState {
-    pub(crate) fn new(llm: Arc<Llm>, config: ServeConfig) -> Self {
+    pub(crate) fn new(served: Served, config: ServeConfig) -> Self {
         let tenants = config.access.names().map(str::to_owned).collect();
         let inner = Inner {
-            metrics: Arc::new(Metrics::new(Arc::clone(&llm), tenants)),
-            llm,
+            metrics: Arc::new(Metrics::new(served.clone(), tenants)),
+            served,
             config,
             created: crate::wire::unix_seconds(),
             is_draining: AtomicBool::new(false),
@@ -49,8 +50,13 @@ impl AppState {
         Self { inner: Arc::new(inner) }
     }
 
-    pub(crate) fn llm(&self) -> &Arc<Llm> {
-        &self.inner.llm
+    pub(crate) fn served(&self) -> &Served {
+        &self.inner.served
+    }
+
+    /// The model, if it generates text.
+    pub(crate) fn llm(&self) -> Result<&Arc<Llm>, ApiError> {
+        self.inner.served.llm()
     }
 
     pub(crate) fn config(&self) -> &ServeConfig {
@@ -92,7 +98,7 @@ impl AppState {
 
     /// The served model, or an error that names the one that was asked for.
     pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
-        let known = &self.inner.llm.info().name;
+        let known = self.inner.served.name();
         match asked {
             Some(asked) if asked != known => Err(ApiError::unknown_model(asked, known)),
             _ => Ok(()),

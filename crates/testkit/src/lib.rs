@@ -2,13 +2,16 @@
 //!
 //! A [`TinyModel`] is a few thousand seeded random weights in a real shape. It is written as a
 //! Hugging Face folder or as a GGUF file, with a byte-level tokenizer that every crate can read,
-//! and says nothing sensible, but always the same. [`statistics`] judges whether what came out of a
-//! random generator has the distribution that it should have.
+//! and says nothing sensible, but always the same. A [`TinyEncoder`] is the same for vectors.
+//! [`statistics`] judges whether what came out of a random generator has the distribution that it
+//! should have.
 #![forbid(unsafe_code)]
 
+mod encoder;
 mod model;
 pub mod statistics;
 mod tokenizer;
 
+pub use encoder::TinyEncoder;
 pub use model::TinyModel;
 pub use tokenizer::{byte_token, tokenizer_json};

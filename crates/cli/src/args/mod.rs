@@ -8,6 +8,7 @@ mod bench;
 mod bench_load;
 mod bench_sim;
 mod convert;
+mod embed;
 mod model;
 mod sampling;
 mod scheduling;
@@ -24,6 +25,7 @@ pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
 pub(crate) use bench_load::BenchLoadArgs;
 pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
 pub(crate) use convert::ConvertArgs;
+pub(crate) use embed::{EmbedArgs, VectorArgs};
 use model::kv_dtype_parser;
 pub(crate) use model::{ComputeArg, ModelArgs};
 pub(crate) use sampling::SamplingArgs;
@@ -54,6 +56,7 @@ First steps:
   pelton run -m model.gguf \"Why?\"         a GGUF file
   pelton run -m Qwen/Qwen3-0.6B \"Why?\"    a model from the Hugging Face hub, downloaded once
   pelton serve -m model.gguf              an OpenAI-compatible server on http://127.0.0.1:8000
+  pelton embed ./my-encoder \"a cat\" \"a dog\" --similarity     vectors of texts
 
 Each command has its own help: pelton run --help";
 
@@ -84,6 +87,7 @@ const SERVE_HELP_END: &str = "\
 Examples:
   pelton serve
   pelton serve -m ./my-model --host 0.0.0.0 --port 8080
+  pelton serve -m BAAI/bge-small-en-v1.5                 POST /v1/embeddings
   pelton serve --config serve.yaml                       tenants and API keys
   pelton serve --config serve.yaml --check-config        what that comes to
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
@@ -103,6 +107,9 @@ pub(crate) enum Command {
     /// Serve a model over an OpenAI-compatible HTTP interface
     #[command(after_help = SERVE_HELP_END)]
     Serve(Box<ServeArgs>),
+    /// Make vectors of texts, or tell how similar they are
+    #[command(after_help = embed::HELP_END)]
+    Embed(Box<EmbedArgs>),
     /// Tell what a model is: architecture, size, memory, tokenizer
     Inspect(InspectArgs),
     /// Write a model as a GGUF file: from a folder, in another format, in several parts

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{ModelArgs, SchedulingArgs};
+use super::{ModelArgs, SchedulingArgs, VectorArgs};
 use crate::config::Secret;
 
 /// Flags of `pelton serve`; what is absent comes from the file of `--config`, else it is built in.
@@ -47,6 +47,13 @@ pub(crate) struct ServeArgs {
         value_parser = secret
     )]
     pub(crate) api_key: Vec<Secret>,
+    /// Serve vectors of texts (POST /v1/embeddings) also of a model that could generate text; one
+    /// that is for vectors is served so without it
+    #[arg(long, env = "PELTON_EMBEDDINGS", help_heading = "Embeddings")]
+    pub(crate) embeddings: bool,
+    /// How vectors are made.
+    #[command(flatten)]
+    pub(crate) vectors: VectorArgs,
     /// How requests share the machine.
     #[command(flatten)]
     pub(crate) scheduling: SchedulingArgs,

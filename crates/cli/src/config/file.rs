@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pelton_base::{Slo, limits};
-use pelton_llm::SpecMethod;
+use pelton_llm::{Pooling, SpecMethod};
 use pelton_model::KvDtype;
 use pelton_sched::{
     Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, TenantConfig,
@@ -33,6 +33,10 @@ pub(crate) struct ConfigFile {
     pub(super) port: Option<u16>,
     pub(super) drain_timeout: Option<u64>,
     pub(super) served_name: Option<String>,
+    pub(super) embeddings: Option<bool>,
+    #[serde(deserialize_with = "choice")]
+    pub(super) pooling: Option<Pooling>,
+    pub(super) normalize: Option<bool>,
     #[serde(deserialize_with = "choice")]
     pub(super) policy: Option<PolicyKind>,
     #[serde(deserialize_with = "choice")]

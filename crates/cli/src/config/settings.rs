@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use pelton_llm::{LlmOptions, Scheduling};
+use pelton_llm::{LlmOptions, Pooling, Scheduling};
 use pelton_sched::TenantConfig;
 use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
 use serde::Serialize;
 
 use super::file::ConfigFile;
-use crate::args::ServeArgs;
+use crate::args::{ServeArgs, VectorArgs};
 use crate::failure::{Failure, Result};
 use crate::model;
 
@@ -22,6 +22,10 @@ pub(crate) struct Settings {
     pub(crate) options: LlmOptions,
     /// Where and to whom it is served.
     pub(crate) serve: ServeConfig,
+    /// Whether vectors are served, whatever the model is.
+    pub(crate) embeddings: bool,
+    /// How vectors are made, where the flags say.
+    pub(crate) vectors: VectorArgs,
 }
 
 impl Settings {
@@ -55,7 +59,8 @@ impl Settings {
             access,
             ..default
         };
-        Ok(Self { model: args.model.model, options, serve })
+        let (embeddings, vectors) = (args.embeddings, args.vectors);
+        Ok(Self { model: args.model.model, options, serve, embeddings, vectors })
     }
 
     /// The settings as YAML, with the number of API keys in their place.
@@ -103,6 +108,9 @@ fn fill(args: &mut ServeArgs, file: ConfigFile) {
             *place = value;
         }
     }
+    args.embeddings |= file.embeddings == Some(true);
+    fill(&mut args.vectors.pooling, file.pooling);
+    fill(&mut args.vectors.normalize, file.normalize);
     let ServeArgs { model, scheduling, host, port, drain_timeout, served_name, .. } = args;
     fill(&mut model.model, file.model);
     fill(&mut model.threads, file.threads);
@@ -145,6 +153,9 @@ struct View<'a> {
     threads: Option<usize>,
     kv_dtype: Option<&'static str>,
     max_context: Option<usize>,
+    embeddings: bool,
+    pooling: Option<&'static str>,
+    normalize: Option<bool>,
     policy: &'static str,
     priority_order: &'static str,
     ttft_target: Option<f64>,
@@ -180,7 +191,7 @@ struct TenantView<'a> {
 
 impl<'a> View<'a> {
     fn of(settings: &'a Settings) -> Self {
-        let Settings { model, options, serve } = settings;
+        let Settings { model, options, serve, embeddings, vectors } = settings;
         let Scheduling { policy, priority_order, max_wait, batching, kv_allocation, .. } =
             options.scheduling;
         let Scheduling { prefix_cache, share_prefixes, eviction, preemption, swap_bytes, .. } =
@@ -196,6 +207,9 @@ impl<'a> View<'a> {
             threads: options.n_threads,
             kv_dtype: options.kv_dtype.map(|dtype| dtype.name()),
             max_context: options.max_context,
+            embeddings: *embeddings,
+            pooling: vectors.pooling.map(Pooling::name),
+            normalize: vectors.normalize,
             policy: policy.name(),
             priority_order: priority_order.name(),
             ttft_target: ms(options.scheduling.slo.ttft),

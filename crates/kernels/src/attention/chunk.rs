@@ -55,8 +55,12 @@ pub(super) struct Chunk<'a, T> {
     pub(super) tree: Option<Tree<'a>>,
     /// First position of the chunk, a multiple of [`CHUNK`].
     pub(super) start: usize,
-    /// Most positions that a row sees.
+    /// Most positions that a row sees up to itself.
     pub(super) window: Option<usize>,
+    /// Most positions after itself that a row sees.
+    pub(super) ahead: usize,
+    /// The first position after the sequence.
+    pub(super) seq_end: usize,
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     /// Slopes of the heads of the group.
@@ -77,8 +81,9 @@ impl<'a, T: KvElement> Chunk<'a, T> {
     #[inline(always)]
     pub(super) fn visible(&self, flat: usize) -> (usize, usize) {
         let row = flat / self.group;
-        let end = self.tree.map_or(self.position + row + 1, |tree| tree.end(row));
-        let first = self.window.map_or(0, |window| end.saturating_sub(window));
+        let own_end = self.tree.map_or(self.position + row + 1, |tree| tree.end(row));
+        let first = self.window.map_or(0, |window| own_end.saturating_sub(window));
+        let end = own_end.saturating_add(self.ahead).min(self.seq_end);
         let high = end.saturating_sub(self.start).min(CHUNK);
         (first.saturating_sub(self.start).min(high), high)
     }

@@ -67,7 +67,8 @@ impl Cut {
                 }
                 let first_seen = input.window.map_or(0, |n| (first + 1).saturating_sub(n));
                 let first_chunk = first_seen / CHUNK;
-                let n_chunks = (last + 1).div_ceil(CHUNK).saturating_sub(first_chunk);
+                let end = input.seen_end(sequence, last + 1);
+                let n_chunks = end.div_ceil(CHUNK).saturating_sub(first_chunk);
                 self.blocks.push(RowBlock {
                     seq,
                     row,

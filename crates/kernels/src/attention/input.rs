@@ -53,8 +53,11 @@ pub struct AttentionInput<'a> {
     pub sequences: &'a [AttentionSeq<'a>],
     /// Factor of every score, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Most positions that a row sees, itself included; `None` for all.
+    /// Most positions that a row sees up to itself, itself included; `None` for all.
     pub window: Option<usize>,
+    /// Most positions after itself that a row sees, as far as its sequence goes: none in a decoder,
+    /// `usize::MAX` in an encoder. Neither with trees nor with slopes.
+    pub ahead: usize,
     /// `cap · tanh(score / cap)` after scaling.
     pub softcap: Option<f32>,
     /// One slope per query head: `slope · (key position - query position)` is added to each score
@@ -66,6 +69,12 @@ pub struct AttentionInput<'a> {
 }
 
 impl AttentionInput<'_> {
+    /// The first position that a row of `sequence` does not see, where those up to itself end at
+    /// `own_end`.
+    pub(super) fn seen_end(&self, sequence: &AttentionSeq<'_>, own_end: usize) -> usize {
+        own_end.saturating_add(self.ahead).min(sequence.first_position + sequence.rows.len())
+    }
+
     /// Asserts every promise that the kernels rely on.
     pub(super) fn check(&self, kv: &KvShape, n_out: usize) {
         let width = self.n_heads * kv.head_dim;
@@ -78,8 +87,10 @@ impl AttentionInput<'_> {
         if let Some(slopes) = self.slopes {
             assert_eq!(slopes.len(), self.n_heads, "invariant: one slope per query head");
         }
+        assert!(self.ahead == 0 || self.slopes.is_none(), "invariant: no slopes ahead of a row");
         let mut row = 0;
         for seq in self.sequences {
+            assert!(self.ahead == 0 || seq.tree.is_none(), "invariant: no row ahead in a tree");
             assert!(seq.rows.start >= row, "invariant: rows of sequences ascend, none shared");
             assert!(seq.rows.end >= seq.rows.start, "invariant: rows of a sequence ascend");
             row = seq.rows.end;

@@ -1,7 +1,7 @@
 //! Attention over pages.
 //!
 //! ```text
-//! for each row (position p) and head:     keys of positions  max(0, p + 1 - window) ..= p
+//! for each row (position p) and head:     keys of positions  max(0, p + 1 - window) ..= p + ahead
 //!   (M, Z, O) = (sink, 1, 0)              or (-inf, 0, 0) without sinks
 //!   for each chunk of 256 positions, ascending, fixed to multiples of 256:
 //!     s[t]  = softcap(scale · Σ_d q[d] k[t][d] + slope · (t - p))      fused, d ascending (score.rs)
@@ -27,6 +27,11 @@
 //! a row computes the key groups of its path by itself (at most 16 scores for each that it needs)
 //! and reads the values of its path one by one, a few hundredths of a step at usual sizes (64
 //! drafts, paths of 8, a thousand tokens before).
+//!
+//! **Encoders.** With `ahead` a row sees positions after itself as well, as far as its sequence goes
+//! (all rows of it are in the call, or before it in the cache). Nothing else changes: chunks still
+//! count from position 0 of the sequence, so a text has the same bits alone and in any batch. What a
+//! row sees depends on the length of its sequence, so a text must be whole when it is asked for.
 //!
 //! **Sinks.** A sink is a learned logit that takes weight and gives nothing. A row starts as if it
 //! had seen it, so it merges first, once per row, whatever the chunks; a row whose window shows

@@ -201,6 +201,8 @@ impl<T: KvElement> Step<'_, T> {
             }),
             start: (block.first_chunk + chunk) * CHUNK,
             window: self.input.window,
+            ahead: self.input.ahead,
+            seq_end: sequence.first_position + sequence.rows.len(),
             scale: self.input.scale,
             softcap: self.input.softcap,
             slopes: (self.input.slopes)

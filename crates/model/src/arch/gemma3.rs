@@ -28,10 +28,16 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     spec.set_windows(cfg, |layer| (layer + 1) % pattern != 0);
     spec.ropes.extend(cfg.local_rope.clone());
     let local = spec.ropes.len() - 1;
+    let sees_all = cfg.flag("use_bidirectional_attention", false)?;
     for layer in &mut spec.layers {
         let gqa = layer.gqa_mut();
         gqa.qk_norm = Some(QkNorm::HeadRms);
         gqa.rope = Some(if gqa.window.is_some() { local } else { 0 });
+        if sees_all {
+            // EmbeddingGemma: the field counts both sides.
+            gqa.is_causal = false;
+            gqa.window = gqa.window.map(|n| n / 2 + 1);
+        }
     }
     Ok(spec)
 }

@@ -1,6 +1,6 @@
 //! Llama (Touvron et al., 2023): the baseline from which other files start.
 
-use super::{Arch, ArchSpec, GatedMlp, Gqa, LayerSpec, Mixer, Mlp, NormKind, Stored, Wiring};
+use super::{Arch, ArchSpec, Ends, GatedMlp, Gqa, LayerSpec, Mixer, Mlp, NormKind, Stored, Wiring};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
@@ -30,6 +30,7 @@ pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
             scale: (cfg.head_dim as f32).sqrt().recip(),
             softcap: None,
             window: None,
+            is_causal: true,
         }),
         mlp: Mlp::Gated(GatedMlp {
             intermediate_size: cfg.intermediate_size,
@@ -53,6 +54,7 @@ pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
         head_bias: false,
         logit_softcap: cfg.final_logit_softcapping,
         tied_embeddings: cfg.tie_word_embeddings,
+        ends: Ends::DECODER,
         bos_token: cfg.bos_token,
         eos_tokens: cfg.eos_tokens.clone(),
     })

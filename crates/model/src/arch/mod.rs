@@ -11,6 +11,7 @@ mod arcee;
 mod bloom;
 mod cohere;
 mod cohere2;
+mod encoders;
 mod exaone4;
 mod falcon;
 mod gemma;
@@ -51,6 +52,7 @@ use crate::config::{HfConfig, Window};
 use crate::fields::ConfigError;
 use crate::rope::RopeSpec;
 
+pub use encoders::ENCODERS;
 pub(crate) use stored::{Fused, Part, Stored};
 
 /// What the decoder needs to know to build one model.
@@ -84,10 +86,35 @@ pub struct ArchSpec {
     pub head_bias: bool,
     /// Whether the output head shares the embedding table.
     pub tied_embeddings: bool,
+    /// What there is before the first layer and after the last.
+    pub ends: Ends,
     /// Token put before a text, if the model was trained with one.
     pub bos_token: Option<TokenId>,
     /// Tokens that end an answer.
     pub eos_tokens: Vec<TokenId>,
+}
+
+/// What there is before the first layer and after the last, where models differ from decoders.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ends {
+    /// Rows of a table of kinds of tokens, the first of which is added to every embedding; 0 where
+    /// there is none.
+    pub n_token_types: usize,
+    /// Whether the first layer norms what its attention reads, where others do.
+    pub first_norm: bool,
+    /// Whether there is a norm after the last layer.
+    pub final_norm: bool,
+    /// Whether there is a head, so that tokens can be generated.
+    pub head: bool,
+}
+
+impl Ends {
+    /// Those of decoders.
+    pub const DECODER: Self =
+        Self { n_token_types: 0, first_norm: true, final_norm: true, head: true };
+
+    /// Those of BERT, but for the number of kinds of tokens.
+    pub const BERT: Self = Self { final_norm: false, head: false, ..Self::DECODER };
 }
 
 /// A table of one learned vector per position.
@@ -129,6 +156,7 @@ pub struct LayerSpec {
 /// ```text
 /// sequential   x += post(attention(pre(x)));   x += post(mlp(pre(x)))
 /// parallel     x += post(attention(pre(x))) + post(mlp(pre(x)))
+/// normed       x = post(x + attention(x));         x = post(x + mlp(x))
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wiring {
@@ -151,6 +179,8 @@ pub enum Residual {
     ParallelOneNorm,
     /// It does not, and has a norm of its own.
     ParallelTwoNorms,
+    /// It does, and the norm after a mixer is that of the sum.
+    Normed,
 }
 
 impl Wiring {
@@ -163,6 +193,9 @@ impl Wiring {
 
     /// Norms after each mixer alone: OLMo 2.
     pub const POST: Self = Self { pre_norm: false, ..Self::SANDWICH };
+
+    /// Norms of the residual stream after each addition: BERT.
+    pub const NORMED: Self = Self { residual: Residual::Normed, ..Self::POST };
 }
 
 /// Sequence mixers. A new family of attention is a new variant.
@@ -199,8 +232,11 @@ pub struct Gqa {
     pub scale: f32,
     /// `tanh` soft cap on the scores, or `None`.
     pub softcap: Option<f32>,
-    /// Attention window in tokens, the token itself included, or `None` for full causal attention.
+    /// Attention window in tokens, the token itself included, or `None` for full attention.
     pub window: Option<usize>,
+    /// Whether a token sees only itself and what is before it; if not, a window is as wide after it
+    /// as before.
+    pub is_causal: bool,
 }
 
 /// Norms of q and k.
@@ -315,6 +351,11 @@ impl ArchSpec {
         for layer in &mut self.layers {
             layer.mlp = Mlp::Plain(PlainMlp { intermediate_size, act, bias });
         }
+    }
+
+    /// Whether tokens can be generated; if not, the model is for vectors of texts.
+    pub fn generates(&self) -> bool {
+        self.ends.head && self.layers.iter().all(|layer| layer.gqa().is_causal)
     }
 
     /// Longest context that the positions reach, in tokens; at least what is served by default.
@@ -443,14 +484,34 @@ pub static ARCHS: &[Arch] = &[
     starcoder2::ARCH,
 ];
 
-/// Finds the architecture that a `config.json` declares.
+/// Decoders and encoders.
+fn all() -> impl Iterator<Item = &'static Arch> {
+    ARCHS.iter().chain(ENCODERS)
+}
+
+fn find_whole(name: &str) -> Option<&'static Arch> {
+    all().find(|arch| arch.names.contains(&name) || arch.model_types.contains(&name))
+}
+
+/// The decoder of a model that was saved without its head: `Qwen3Model`.
+fn find_base(name: &str) -> Option<&'static Arch> {
+    let mut stems = ["TextModel", "Model"].into_iter().filter_map(|end| name.strip_suffix(end));
+    stems.find_map(|stem| find_whole(&format!("{stem}ForCausalLM")))
+}
+
+/// Finds the architecture that a `config.json` declares, with or without a head.
 pub fn find(name: &str) -> Option<&'static Arch> {
-    ARCHS.iter().find(|arch| arch.names.contains(&name) || arch.model_types.contains(&name))
+    find_whole(name).or_else(|| find_base(name))
+}
+
+/// Whether a `config.json` declares a model without its head.
+pub(crate) fn is_base(name: &str) -> bool {
+    find_whole(name).is_none() && find_base(name).is_some()
 }
 
 /// Finds the architecture that GGUF metadata declares.
 pub fn find_gguf(name: &str) -> Option<&'static Arch> {
-    ARCHS.iter().find(|arch| arch.gguf_names.contains(&name))
+    all().find(|arch| arch.gguf_names.contains(&name))
 }
 
 /// The error for a name that is in no entry, with all the names that are.
@@ -464,7 +525,7 @@ pub(crate) fn unknown_gguf(found: &str) -> ConfigError {
 }
 
 fn unknown_among(found: &str, names: fn(&Arch) -> &'static [&'static str]) -> ConfigError {
-    let mut known: Vec<&str> = ARCHS.iter().flat_map(names).copied().collect();
+    let mut known: Vec<&str> = all().flat_map(names).copied().collect();
     known.sort_unstable();
     known.dedup();
     // The name is a stranger's: as much of it as a line can bear.
@@ -479,7 +540,7 @@ mod tests {
 
     #[test]
     fn every_architecture_builds_a_well_formed_spec() {
-        for arch in ARCHS {
+        for arch in all() {
             let name = arch.names[0];
             let text = format!(
                 r#"{{"architectures": ["{name}"], "hidden_size": 64, "intermediate_size": 128,
@@ -498,7 +559,7 @@ mod tests {
 
     #[test]
     fn no_name_selects_two_entries() {
-        for arch in ARCHS {
+        for arch in all() {
             for name in arch.names.iter().chain(arch.model_types) {
                 assert!(std::ptr::eq(find(name).expect("registered"), arch), "{name} is ambiguous");
             }

@@ -15,10 +15,13 @@ pub(super) const ARCH: Arch = Arch {
 
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
+    // Said by models that were made to see the whole text, for vectors.
+    let is_causal = cfg.flag("is_causal", true)?;
     for layer in &mut spec.layers {
         let gqa = layer.gqa_mut();
         gqa.qkv_bias = true;
         gqa.out_bias = false;
+        gqa.is_causal = is_causal;
     }
     set_windows(&mut spec, cfg);
     Ok(spec)

@@ -14,6 +14,7 @@
 pub(crate) enum Part {
     Embedding,
     Positions,
+    TokenTypes,
     EmbeddingNorm,
     FinalNorm,
     Head,
@@ -39,7 +40,12 @@ impl Part {
     pub(crate) fn is_in_layer(self) -> bool {
         !matches!(
             self,
-            Self::Embedding | Self::Positions | Self::EmbeddingNorm | Self::FinalNorm | Self::Head
+            Self::Embedding
+                | Self::Positions
+                | Self::TokenTypes
+                | Self::EmbeddingNorm
+                | Self::FinalNorm
+                | Self::Head
         )
     }
 }
@@ -106,6 +112,7 @@ fn hf_name(part: Part) -> &'static str {
     match part {
         Part::Embedding => "embed_tokens",
         Part::Positions => "embed_positions",
+        Part::TokenTypes => "token_type_embeddings",
         Part::EmbeddingNorm => "embed_layernorm",
         Part::FinalNorm => "norm",
         Part::Head => "lm_head",
@@ -131,6 +138,7 @@ fn gguf_name(part: Part) -> &'static str {
     match part {
         Part::Embedding => "token_embd",
         Part::Positions => "position_embd",
+        Part::TokenTypes => "token_types",
         Part::EmbeddingNorm => "token_embd_norm",
         Part::FinalNorm => "output_norm",
         Part::Head => "output",

@@ -432,6 +432,10 @@ impl Backend for CpuBackend {
             sequences: op.step.sequences,
             scale: op.gqa.scale,
             window: op.gqa.window,
+            ahead: match op.gqa.is_causal {
+                true => 0,
+                false => op.gqa.window.map_or(usize::MAX, |n| n.saturating_sub(1)),
+            },
             softcap: op.gqa.softcap,
             slopes: op.weights.slopes.as_deref(),
             sinks: None,
@@ -465,6 +469,11 @@ impl Backend for CpuBackend {
         for (out, &row) in outs.zip(rows) {
             out.copy_from_slice(&x.floats()[row * width..][..width]);
         }
+    }
+
+    fn read(&self, x: &Activations, out: &mut Vec<f32>) {
+        out.clear();
+        out.extend_from_slice(x.floats());
     }
 
     fn head(&mut self, head: &Head<'_, Self>, x: &Activations, logits: &mut Vec<f32>) {

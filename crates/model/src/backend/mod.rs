@@ -310,7 +310,8 @@ pub trait Backend: Sized + Send {
         qkv: &mut Self::Buf,
     );
 
-    /// Causal attention of each row over its sequence's pages. `out`: `[m, q_width]`.
+    /// Attention of each row over its sequence's pages: to itself and what is before it, or to all of
+    /// its sequence, whose rows are then all stored. `out`: `[m, q_width]`.
     fn paged_attention(
         &mut self,
         op: &AttentionOp<'_, Self>,
@@ -327,6 +328,9 @@ pub trait Backend: Sized + Send {
 
     /// Copies the given rows, in their order.
     fn gather_rows(&mut self, x: &Self::Buf, rows: &[usize], out: &mut Self::Buf);
+
+    /// Rows in host memory. `out`: `[m, width]`.
+    fn read(&self, x: &Self::Buf, out: &mut Vec<f32>);
 
     /// Rows of logits in host memory. `logits`: `[rows, vocab]`.
     fn head(&mut self, head: &Head<'_, Self>, x: &Self::Buf, logits: &mut Vec<f32>);

@@ -220,6 +220,9 @@ fn tell_by_tensors(gguf: &Gguf, naming: Naming, heads: &Heads, fields: &mut Map<
     for name in ["qk_layernorm", "use_qk_norm"] {
         tell(name, Value::from(has("attn_q_norm.weight")));
     }
+    let token_types = gguf.get(&naming.weight(Part::TokenTypes, 0));
+    let n_token_types = token_types.and_then(|table| table.shape.first().copied()).unwrap_or(0);
+    tell("type_vocab_size", Value::from(n_token_types));
     tell("use_parallel_residual", Value::from(!has("ffn_norm.weight")));
     tell("multi_query", Value::from(heads.n_kv_heads == 1));
     tell("num_ln_in_parallel_attn", Value::from(if has_two_norms { 2 } else { 1 }));

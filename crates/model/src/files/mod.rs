@@ -14,6 +14,7 @@ use crate::config::{
     HfConfig, generation_eos_tokens, parse_config, parse_scheme, parse_scheme_file,
 };
 use crate::error::ModelError;
+use crate::fields::parse_json;
 use crate::wrapper::PREFIXES;
 use names::Naming;
 
@@ -166,7 +167,13 @@ impl ModelFiles {
     ///
     /// Names the field that this architecture cannot work with.
     pub fn spec(&self) -> Result<ArchSpec, ModelError> {
-        (self.arch().spec)(&self.config).map_err(ModelError::config(self.tensors().origin()))
+        let mut spec = (self.arch().spec)(&self.config)
+            .map_err(ModelError::config(self.tensors().origin()))?;
+        if arch::is_base(&self.config.architecture) {
+            // Nothing is looked for where the head would be.
+            (spec.ends.head, spec.tied_embeddings) = (false, true);
+        }
+        Ok(spec)
     }
 
     /// How tensors are called in these files.
@@ -223,6 +230,11 @@ fn only_gguf(folder: &Path) -> Result<Option<PathBuf>, ModelError> {
         }
     }
     Ok(found)
+}
+
+/// A small JSON file.
+pub(crate) fn read_json(file: &Path) -> Result<serde_json::Value, ModelError> {
+    parse_json(&read_limited(file)?).map_err(ModelError::config(file))
 }
 
 /// A small file; the size is looked at before anything is allocated.

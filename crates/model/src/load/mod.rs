@@ -92,9 +92,11 @@ pub(crate) struct Weights<B: Backend> {
     pub(crate) embedding: B::Weight,
     /// Learned positions.
     pub(crate) positions: Option<B::Weight>,
+    /// Kinds of tokens.
+    pub(crate) token_types: Option<B::Weight>,
     pub(crate) embedding_norm: Option<Norm<B>>,
     pub(crate) layers: Vec<LayerWeights<B>>,
-    pub(crate) final_norm: Norm<B>,
+    pub(crate) final_norm: Option<Norm<B>>,
     /// Absent where the embedding table is also the head.
     pub(crate) head: Option<B::Weight>,
     pub(crate) head_bias: Option<B::Vector>,
@@ -226,11 +228,12 @@ impl<B: Backend> Packer<'_, B> {
         Ok(Weights {
             embedding: self.matrix(&plan.embedding)?,
             positions: plan.positions.as_ref().map(|table| self.matrix(table)).transpose()?,
+            token_types: plan.token_types.as_ref().map(|table| self.matrix(table)).transpose()?,
             embedding_norm: self.optional_norm(&plan.embedding_norm, spec)?,
             layers: (plan.layers.iter().zip(&spec.layers))
                 .map(|(plan, layer)| self.layer(plan, layer, spec))
                 .collect::<Result<_, _>>()?,
-            final_norm: self.norm(&plan.final_norm, spec.norm, spec.norm_eps)?,
+            final_norm: self.optional_norm(&plan.final_norm, spec)?,
             head: plan.head.as_ref().map(|head| self.matrix(head)).transpose()?,
             head_bias: plan.head_bias.as_ref().map(|bias| self.vector(bias)).transpose()?,
             // Evaluated last: fields are, in the order in which they stand here.

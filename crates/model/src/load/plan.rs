@@ -18,9 +18,10 @@ use crate::files::names::Naming;
 pub(super) struct Plan<'a> {
     pub(super) embedding: Part<'a>,
     pub(super) positions: Option<Part<'a>>,
+    pub(super) token_types: Option<Part<'a>>,
     pub(super) embedding_norm: Option<NormPlan<'a>>,
     pub(super) layers: Vec<LayerPlan<'a>>,
-    pub(super) final_norm: NormPlan<'a>,
+    pub(super) final_norm: Option<NormPlan<'a>>,
     pub(super) head: Option<Part<'a>>,
     pub(super) head_bias: Option<NormPlan<'a>>,
 }
@@ -129,6 +130,10 @@ impl<'a> Plan<'a> {
         Ok(Self {
             embedding: table(Name::Embedding, vocab)?,
             positions: spec.positions.map(|p| table(Name::Positions, p.n_rows)).transpose()?,
+            token_types: match spec.ends.n_token_types {
+                0 => None,
+                n => Some(table(Name::TokenTypes, n)?),
+            },
             embedding_norm: lookup.optional_norm(spec.embedding_norm, Name::EmbeddingNorm, 0)?,
             layers: spec
                 .layers
@@ -136,7 +141,7 @@ impl<'a> Plan<'a> {
                 .enumerate()
                 .map(|(i, layer)| lookup.layer(i, layer))
                 .collect::<Result<_, _>>()?,
-            final_norm: lookup.norm(Name::FinalNorm, 0)?,
+            final_norm: lookup.optional_norm(spec.ends.final_norm, Name::FinalNorm, 0)?,
             head: (!spec.tied_embeddings).then(|| table(Name::Head, vocab)).transpose()?,
             head_bias: spec.head_bias.then(|| lookup.head_bias(vocab)).transpose()?,
         })
@@ -144,7 +149,8 @@ impl<'a> Plan<'a> {
 
     /// The parts of every matrix that is packed.
     pub(super) fn matrices(&self) -> Vec<&[Part<'a>]> {
-        let alone = [&self.embedding].into_iter().chain(&self.positions).chain(&self.head);
+        let alone = [&self.embedding].into_iter().chain(&self.positions).chain(&self.token_types);
+        let alone = alone.chain(&self.head);
         (self.layers.iter())
             .flat_map(LayerPlan::linears)
             .flat_map(LinearPlan::runs)
@@ -155,7 +161,7 @@ impl<'a> Plan<'a> {
     /// Norms of the kind that the spec names.
     pub(super) fn norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
         let layers = self.layers.iter().flat_map(LayerPlan::norms);
-        layers.chain(&self.embedding_norm).chain([&self.final_norm])
+        layers.chain(&self.embedding_norm).chain(&self.final_norm)
     }
 
     /// What is read as a norm's weight and has no bias.
@@ -196,6 +202,7 @@ impl<'a> Lookup<'a, '_> {
         let hidden = self.spec.hidden_size;
         let (gqa, wiring) = (spec.gqa(), spec.wiring);
         let norm = |is_there, name| self.optional_norm(is_there, name, layer);
+        let has_attention_norm = wiring.pre_norm && (layer > 0 || self.spec.ends.first_norm);
         let has_mlp_norm = wiring.pre_norm && wiring.residual != Residual::ParallelOneNorm;
         let all = |name, n| Projection { name, rows: Rows::all(n) };
         let ffn = spec.mlp.intermediate_size();
@@ -208,7 +215,7 @@ impl<'a> Lookup<'a, '_> {
         };
         let out = [all(Name::O, hidden)];
         Ok(LayerPlan {
-            attention_norm: norm(wiring.pre_norm, Name::AttentionNorm)?,
+            attention_norm: norm(has_attention_norm, Name::AttentionNorm)?,
             qkv: self.linear(layer, &self.qkv(layer, gqa), hidden, gqa.qkv_bias)?,
             q_norm: self.qk_norm(Name::QNorm, layer, gqa, gqa.n_heads)?,
             k_norm: self.qk_norm(Name::KNorm, layer, gqa, gqa.n_kv_heads)?,

@@ -3,6 +3,7 @@
 
 mod chat;
 mod completions;
+mod embeddings;
 mod health;
 mod metrics;
 mod models;
@@ -32,6 +33,7 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/v1/models/{*id}", get(models::one))
         .route("/v1/chat/completions", post(chat::handle))
         .route("/v1/completions", post(completions::handle))
+        .route("/v1/embeddings", post(embeddings::handle))
         .fallback(async |request: Request| ApiError::no_route(request.uri().path()))
         .method_not_allowed_fallback(async |request: Request| {
             ApiError::wrong_method(request.method().as_str(), request.uri().path())

@@ -26,7 +26,7 @@ pub(crate) struct Head {
 impl Head {
     /// The head of a new answer, whose name begins with `prefix`.
     pub(crate) fn new(app: &AppState, prefix: &str) -> Self {
-        let model = app.llm().info().name.clone();
+        let model = app.served().name().to_owned();
         Self { id: fresh_id(prefix), created: unix_seconds(), model }
     }
 }

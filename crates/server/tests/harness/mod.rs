@@ -68,19 +68,13 @@ impl Running {
         stream
     }
 
+    /// Asks without waiting for the answer.
+    pub fn raw_later(&self, request: String) -> JoinHandle<Answer> {
+        tokio::spawn(raw_to(self.address, request))
+    }
+
     pub async fn raw(&self, request: &str) -> Answer {
-        let mut stream = self.connect(request).await;
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).await.expect("answered");
-        let text = String::from_utf8(bytes).expect("UTF-8");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
-        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
-        let body = if head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
-            dechunk(body)
-        } else {
-            body.to_owned()
-        };
-        Answer { status, head: head.to_ascii_lowercase(), body }
+        raw_to(self.address, request.to_owned()).await
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -103,6 +97,23 @@ impl Running {
         self.signals.send();
         self.task.await.expect("stopped");
     }
+}
+
+/// Sends a request on a connection of its own and reads the answer.
+async fn raw_to(address: std::net::SocketAddr, request: String) -> Answer {
+    let mut stream = TcpStream::connect(address).await.expect("connected");
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.expect("answered");
+    let text = String::from_utf8(bytes).expect("UTF-8");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
+    let body = if head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+        dechunk(body)
+    } else {
+        body.to_owned()
+    };
+    Answer { status, head: head.to_ascii_lowercase(), body }
 }
 
 pub fn post_text(path: &str, body: &str) -> String {

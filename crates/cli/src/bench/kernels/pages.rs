@@ -88,6 +88,7 @@ fn attend(what: &str, layers: Layers, n_rows: usize) -> Block {
                 n_heads,
                 sequences: &[sequence],
                 scale: 1.0 / (head_dim as f32).sqrt(),
+                ahead: 0,
                 window: None,
                 softcap: None,
                 slopes: None,

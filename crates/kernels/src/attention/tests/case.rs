@@ -15,6 +15,7 @@ pub(super) struct Case {
     pub(super) block_size: usize,
     pub(super) dtype: KvDtype,
     pub(super) window: Option<usize>,
+    pub(super) ahead: usize,
     pub(super) softcap: Option<f32>,
     pub(super) slopes: Option<Vec<f32>>,
     pub(super) sinks: Option<Vec<f32>>,
@@ -41,6 +42,7 @@ impl Case {
             block_size: 16,
             dtype: KvDtype::F32,
             window: None,
+            ahead: 0,
             softcap: None,
             slopes: None,
             sinks: None,
@@ -116,6 +118,7 @@ impl Case {
             sequences,
             scale: self.scale(),
             window: self.window,
+            ahead: self.ahead,
             softcap: self.softcap,
             slopes: self.slopes.as_deref(),
             sinks: self.sinks.as_deref(),
@@ -185,7 +188,9 @@ impl Case {
             }
         }
         let hidden = self.window.map_or(0, |window| seen.len().saturating_sub(window));
-        seen.split_off(hidden)
+        let mut seen = seen.split_off(hidden);
+        seen.extend((row + 1..self.n_tokens()).take(self.ahead));
+        seen
     }
 
     /// The formula, in f64.
@@ -239,8 +244,8 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} tokens, {}/{} heads of {}, blocks of {}, {}, window {:?}, softcap {:?}, slopes {:?}, \
-             sinks {:?}, tree {:?}",
+            "{} tokens, {}/{} heads of {}, blocks of {}, {}, window {:?}, {} ahead, softcap {:?}, \
+             slopes {:?}, sinks {:?}, tree {:?}",
             self.n_tokens(),
             self.n_heads,
             self.n_kv_heads,
@@ -248,6 +253,7 @@ impl fmt::Display for Case {
             self.block_size,
             self.dtype,
             self.window,
+            self.ahead,
             self.softcap,
             self.slopes,
             self.sinks,

@@ -1,5 +1,6 @@
 //! Attention against the formula, and against itself in every other way of asking.
 
+mod ahead;
 mod case;
 mod random;
 mod sinks;

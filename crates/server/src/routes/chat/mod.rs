@@ -24,7 +24,7 @@ pub(crate) async fn handle(
     caller: Caller,
     body: JsonObject,
 ) -> Result<Response, ApiError> {
-    let llm = state.llm().clone();
+    let llm = state.llm()?.clone();
     let app = state.clone();
     let (generating, ask) = super::blocking(move || {
         let body = types::ChatBody::read(body.0)?;

@@ -25,7 +25,7 @@ pub(crate) async fn handle(
     caller: Caller,
     body: JsonObject,
 ) -> Result<Response, ApiError> {
-    let llm = state.llm().clone();
+    let llm = state.llm()?.clone();
     let app = state.clone();
     let (generating, ask, kept) = super::blocking(move || {
         let body = types::CompletionBody::read(body.0)?;

@@ -4,10 +4,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
+use crate::served::Served;
 use crate::state::AppState;
 
 /// The state of the server.
-#[derive(serde::Serialize)]
+#[derive(Default, serde::Serialize)]
 pub(crate) struct Health {
     status: &'static str,
     /// Requests that hold memory for their keys and values.
@@ -23,19 +24,23 @@ pub(crate) struct Health {
 
 /// Answers without asking the engine to stop for it.
 pub(crate) async fn handle(State(state): State<AppState>) -> (StatusCode, Json<Health>) {
-    let metrics = state.llm().metrics();
     let (code, status) = if state.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining")
     } else {
         (StatusCode::OK, "ok")
     };
-    let health = Health {
-        status,
-        running: metrics.n_running,
-        waiting: metrics.n_waiting,
-        free_blocks: metrics.n_free_blocks,
-        total_blocks: metrics.n_blocks,
-        generated_tokens: metrics.generated_tokens,
-    };
+    let mut health = Health { status, ..Health::default() };
+    match state.served() {
+        Served::Text(llm) => {
+            let metrics = llm.metrics();
+            health.running = metrics.n_running;
+            health.waiting = metrics.n_waiting;
+            health.free_blocks = metrics.n_free_blocks;
+            health.total_blocks = metrics.n_blocks;
+            health.generated_tokens = metrics.generated_tokens;
+        }
+        // Who waits is computed a few texts at a time; nobody holds memory.
+        Served::Vectors(embedder) => health.waiting = embedder.metrics().n_waiting,
+    }
     (code, Json(health))
 }

@@ -25,13 +25,13 @@ pub(crate) struct Models {
 }
 
 fn model(state: &AppState) -> Model {
-    let info = state.llm().info();
+    let served = state.served();
     Model {
-        id: info.name.clone(),
+        id: served.name().to_owned(),
         object: "model",
         created: state.created(),
         owned_by: "pelton",
-        max_model_len: info.context_tokens,
+        max_model_len: served.max_tokens(),
     }
 }
 

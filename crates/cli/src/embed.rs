@@ -1,0 +1,137 @@
+//! `pelton embed`: vectors of texts, or how similar the texts are.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::sync::Arc;
+
+use pelton_base::limits;
+use pelton_llm::{EmbedInput, EmbedOptions, EmbedRequest, Embedder, Embeddings, cosine};
+use serde_json::json;
+
+use crate::args::EmbedArgs;
+use crate::failure::{Failure, Result};
+use crate::model;
+
+/// Texts of one request: enough for steps to be full, little enough to be told soon.
+const TEXTS_PER_REQUEST: usize = 256;
+
+/// Runs the command.
+pub(crate) fn embed(args: &EmbedArgs) -> Result<()> {
+    let texts = gather(args)?;
+    let options = EmbedOptions {
+        compute: model::compute(args.compute),
+        n_threads: args.threads.map(Into::into),
+        max_tokens: args.max_tokens.map(Into::into),
+        pooling: args.vectors.pooling,
+        normalise: args.vectors.normalize,
+        ..EmbedOptions::default()
+    };
+    let embedder = model::load_embedder(&model::reference(Some(&args.model))?, &options)?;
+    let embeddings = embed_all(&embedder, &texts, args)?;
+    let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
+    let written = match args.json {
+        true => writeln!(stdout, "{}", whole(&embedder, &embeddings, args)),
+        false => lines(&mut stdout, &embeddings, args),
+    };
+    written.and_then(|()| stdout.flush()).map_err(|error| Failure::stdout(&error))
+}
+
+fn embed_all(embedder: &Arc<Embedder>, texts: &[String], args: &EmbedArgs) -> Result<Embeddings> {
+    let mut all = Embeddings { vectors: Vec::new(), n_tokens: Vec::new() };
+    for (i, chunk) in texts.chunks(TEXTS_PER_REQUEST).enumerate() {
+        let request = EmbedRequest {
+            inputs: chunk.iter().cloned().map(EmbedInput::Text).collect(),
+            dimensions: args.dimensions.map(Into::into),
+            prompt_name: args.prompt.clone(),
+            truncate: args.truncate,
+        };
+        let first = i * TEXTS_PER_REQUEST;
+        let more = embedder.embed(request).map_err(|error| {
+            let failure = Failure::from(error);
+            if first == 0 { failure } else { failure.at(&format!("texts from {first} on")) }
+        })?;
+        all.vectors.extend(more.vectors);
+        all.n_tokens.extend(more.n_tokens);
+    }
+    Ok(all)
+}
+
+/// The texts of the command line, of standard input and of the file, in this order.
+fn gather(args: &EmbedArgs) -> Result<Vec<String>> {
+    let mut texts = Vec::new();
+    for text in &args.texts {
+        match text.as_str() {
+            "-" => read_lines("standard input", std::io::stdin().lock(), &mut texts)?,
+            text => texts.push(text.to_owned()),
+        }
+    }
+    if let Some(path) = &args.file {
+        let name = path.display().to_string();
+        let file =
+            std::fs::File::open(path).map_err(|error| Failure::new(format!("{name}: {error}")))?;
+        read_lines(&name, BufReader::new(file), &mut texts)?;
+    }
+    match texts.is_empty() {
+        true => Err(Failure::new("no texts: expected at least one line")),
+        false => Ok(texts),
+    }
+}
+
+/// Lines without their ends, each of a limited length.
+fn read_lines(name: &str, mut input: impl BufRead, texts: &mut Vec<String>) -> Result<()> {
+    let most = limits::PROMPT_BYTES as u64;
+    for line in 1.. {
+        let mut bytes = Vec::new();
+        input
+            .by_ref()
+            .take(most + 2)
+            .read_until(b'\n', &mut bytes)
+            .map_err(|error| Failure::new(format!("{name}: {error}")))?;
+        if bytes.is_empty() {
+            break;
+        }
+        let text = String::from_utf8(bytes)
+            .map_err(|_| Failure::new(format!("{name}, line {line}: expected UTF-8")))?;
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        let text = text.strip_suffix('\r').unwrap_or(text);
+        if text.len() as u64 > most {
+            return Err(Failure::new(format!("{name}, line {line}: at most {most} bytes")));
+        }
+        texts.push(text.to_owned());
+    }
+    Ok(())
+}
+
+fn similarities(vectors: &[Vec<f32>]) -> Vec<Vec<f64>> {
+    let row = |a: &Vec<f32>| vectors.iter().map(|b| cosine(a, b)).collect();
+    vectors.iter().map(row).collect()
+}
+
+fn lines(out: &mut impl Write, embeddings: &Embeddings, args: &EmbedArgs) -> std::io::Result<()> {
+    if args.similarity {
+        for row in similarities(&embeddings.vectors) {
+            let cells: Vec<String> = row.iter().map(|x| format!("{x:7.4}")).collect();
+            writeln!(out, "{}", cells.join(" "))?;
+        }
+        return Ok(());
+    }
+    for vector in &embeddings.vectors {
+        let cells: Vec<String> = vector.iter().map(ToString::to_string).collect();
+        writeln!(out, "{}", cells.join(" "))?;
+    }
+    Ok(())
+}
+
+fn whole(embedder: &Embedder, embeddings: &Embeddings, args: &EmbedArgs) -> serde_json::Value {
+    let n_tokens: usize = embeddings.n_tokens.iter().sum();
+    let mut whole = json!({
+        "model": embedder.info(),
+        "n_tokens": embeddings.n_tokens,
+        "usage": { "prompt_tokens": n_tokens, "total_tokens": n_tokens },
+    });
+    if args.similarity {
+        whole["similarity"] = json!(similarities(&embeddings.vectors));
+    } else {
+        whole["embeddings"] = json!(embeddings.vectors);
+    }
+    whole
+}

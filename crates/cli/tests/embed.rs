@@ -1,0 +1,75 @@
+//! `pelton embed`, and what the other commands say to an embedding model.
+
+mod common;
+
+use common::{Outcome, pelton, pelton_with_input};
+use pelton_testkit::TinyEncoder;
+
+fn tiny() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    TinyEncoder::default().write_folder(folder.path());
+    folder
+}
+
+/// What a command printed, which did its work.
+fn printed(outcome: &Outcome) -> &str {
+    outcome.assert_answered();
+    &outcome.stdout
+}
+
+fn path(folder: &tempfile::TempDir) -> &str {
+    folder.path().to_str().expect("UTF-8")
+}
+
+#[test]
+fn a_line_of_numbers_is_printed_for_each_text() {
+    let folder = tiny();
+    let model = path(&folder);
+    let file = folder.path().join("lines.txt");
+    std::fs::write(&file, "cat\r\ndog\n").expect("written");
+    let file = file.to_str().expect("UTF-8");
+    let by_flags = pelton(&["embed", model, "cat", "dog"]);
+    let by_flags = printed(&by_flags);
+    let lines: Vec<&str> = by_flags.lines().collect();
+    assert_eq!(lines.len(), 2, "{by_flags}");
+    assert_eq!(lines[0].split(' ').count(), TinyEncoder::DIMENSIONS);
+    assert_eq!(printed(&pelton(&["embed", model, "--file", file])), by_flags);
+    let by_input = pelton_with_input(&["embed", model, "-"], b"cat\ndog");
+    assert_eq!(printed(&by_input), by_flags);
+    let short = pelton(&["embed", model, "cat", "--dimensions", "3"]);
+    assert_eq!(printed(&short).trim().split(' ').count(), 3);
+}
+
+#[test]
+fn similarities_are_a_matrix_and_json_is_one_object() {
+    let folder = tiny();
+    let model = path(&folder);
+    let matrix = pelton(&["embed", model, "cat", "dog", "--similarity"]);
+    let rows: Vec<Vec<f32>> = printed(&matrix)
+        .lines()
+        .map(|row| row.split_whitespace().map(|x| x.parse().expect("a number")).collect())
+        .collect();
+    assert_eq!((rows[0][0], rows[1][1], rows[0][1]), (1.0, 1.0, rows[1][0]));
+    let json = pelton(&["embed", model, "cat", "dog", "--json"]).json();
+    assert_eq!(json["model"]["architecture"], "BertModel");
+    assert_eq!(json["usage"]["total_tokens"], 10);
+    assert_eq!(json["embeddings"][1].as_array().expect("a vector").len(), TinyEncoder::DIMENSIONS);
+}
+
+#[test]
+fn bad_input_is_one_line() {
+    let folder = tiny();
+    let model = path(&folder);
+    let long = "a ".repeat(100);
+    pelton(&["embed", model]).assert_refused(&["TEXTS"]);
+    pelton(&["embed", model, "a", ""]).assert_refused(&["input 1 is empty"]);
+    pelton(&["embed", model, &long]).assert_refused(&["input 0", "64", "truncate"]);
+    pelton(&["embed", model, "a", "--dimensions", "99"])
+        .assert_refused(&["dimensions", "99 of 32"]);
+    pelton(&["embed", model, "a", "--pooling", "median"])
+        .assert_refused(&["--pooling", "lasttoken"]);
+    pelton(&["embed", model, "a", "--prompt", "poem"]).assert_refused(&["poem", "query"]);
+    pelton(&["embed", model, "--file", "missing.txt"]).assert_refused(&["missing.txt"]);
+    pelton_with_input(&["embed", model, "-"], b"a\n\xff\n").assert_refused(&["line 2", "UTF-8"]);
+    pelton(&["run", "-m", model, "abc"]).assert_refused(&["BertModel", "embedding model"]);
+}

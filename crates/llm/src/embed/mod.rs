@@ -1,0 +1,203 @@
+//! Texts in, vectors out: the face of embedding models.
+//!
+//! ```text
+//! EmbedRequest --prompt, tokenizer, limits--> token lists --queue--> VectorModel --> vectors
+//! ```
+//!
+//! One thread computes ([`queue`]); requests that come at the same time share its steps. Bits do not
+//! tell who shared: a text has the same vector alone and among others.
+
+mod input;
+mod load;
+mod queue;
+
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use pelton_base::{ParamError, TokenId};
+use pelton_model::embed::{EmbedSpec, normalise};
+use pelton_text::Tokenizer;
+
+use crate::error::LlmError;
+
+pub use load::EmbedOptions;
+use queue::Queue;
+pub use queue::{EmbedMetrics, EmbedTicket};
+
+/// A text, or its tokens.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum EmbedInput {
+    /// A text; a prompt is put before it, and the special tokens of the model around it.
+    Text(String),
+    /// Tokens as they are.
+    Tokens(Vec<TokenId>),
+}
+
+/// Texts of which vectors are wanted.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct EmbedRequest {
+    /// The texts.
+    pub inputs: Vec<EmbedInput>,
+    /// Elements of a vector, of those that it has the first; for models that were trained for it
+    /// (Kusupati et al., 2022, "Matryoshka").
+    pub dimensions: Option<usize>,
+    /// The prompt that is put before each text, by its name in the model's files; by default the one
+    /// that they name, if they do.
+    pub prompt_name: Option<String>,
+    /// Whether a text that is too long is cut, instead of being refused.
+    pub truncate: bool,
+}
+
+/// Vectors of texts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embeddings {
+    /// In the order of the texts, all of one length.
+    pub vectors: Vec<Vec<f32>>,
+    /// Tokens of each text, special ones included.
+    pub n_tokens: Vec<usize>,
+}
+
+/// What is known about a loaded embedding model.
+#[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
+pub struct EmbedInfo {
+    /// What clients call it.
+    pub name: String,
+    /// The family, as its checkpoint names it.
+    pub architecture: String,
+    /// Elements of a vector.
+    pub n_dimensions: usize,
+    /// Longest text, in tokens, special ones included.
+    pub max_tokens: usize,
+    /// How rows become a vector.
+    pub pooling: Vec<String>,
+    /// Whether vectors have the length 1.
+    pub is_normalised: bool,
+    /// Names of the prompts.
+    pub prompts: Vec<String>,
+    /// Tokens that the model has vectors for.
+    pub vocab_size: usize,
+    /// Bytes of weights read per step.
+    pub weight_bytes: u64,
+    /// Threads that compute.
+    pub n_threads: usize,
+}
+
+/// A request that was checked and is ready to be computed.
+#[derive(Debug)]
+pub struct PreparedEmbed {
+    texts: Vec<Vec<TokenId>>,
+    dimensions: Option<usize>,
+}
+
+/// A loaded embedding model; shared, and asked by any number of threads.
+#[derive(Debug)]
+pub struct Embedder {
+    info: EmbedInfo,
+    spec: EmbedSpec,
+    tokenizer: Arc<Tokenizer>,
+    queue: Queue,
+}
+
+impl Embedder {
+    /// What is known about the model.
+    pub fn info(&self) -> &EmbedInfo {
+        &self.info
+    }
+
+    /// Text to tokens and back.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// What waits, and what has been done so far.
+    pub fn metrics(&self) -> EmbedMetrics {
+        self.queue.metrics()
+    }
+
+    /// Turns texts into tokens on the calling thread, and checks everything.
+    ///
+    /// # Errors
+    ///
+    /// Names the parameter and, where it is one of several texts, its number: empty, too long, a token
+    /// out of range, an unknown prompt, more dimensions than there are.
+    pub fn prepare(&self, request: EmbedRequest) -> Result<PreparedEmbed, LlmError> {
+        let n_dimensions = self.info.n_dimensions;
+        if let Some(n) = request.dimensions.filter(|n| !(1..=n_dimensions).contains(n)) {
+            let (param, expected) = ("dimensions", "from 1 to the dimensions of the model");
+            let got = format!("{n} of {n_dimensions}");
+            return Err(ParamError { param, expected, got }.into());
+        }
+        let prompt = self.prompt(request.prompt_name.as_deref())?;
+        let texts = request
+            .inputs
+            .into_iter()
+            .enumerate()
+            .map(|(index, input)| self.tokens(index, input, prompt, request.truncate))
+            .collect::<Result<_, _>>()?;
+        Ok(PreparedEmbed { texts, dimensions: request.dimensions })
+    }
+
+    /// Puts a request into the queue; `reply` is called on the thread that computes, once, unless the
+    /// ticket is dropped before.
+    ///
+    /// # Errors
+    ///
+    /// When too many texts wait, or the model was shut down.
+    pub fn submit(
+        &self,
+        prepared: PreparedEmbed,
+        reply: impl FnOnce(Result<Embeddings, LlmError>) + Send + 'static,
+    ) -> Result<EmbedTicket, LlmError> {
+        let PreparedEmbed { texts, dimensions } = prepared;
+        let n_tokens = texts.iter().map(Vec::len).collect();
+        let is_normalised = self.spec.normalise;
+        let finish = move |vectors: Result<Vec<Vec<f32>>, LlmError>| {
+            let embeddings = vectors.and_then(|mut vectors| {
+                for (index, vector) in vectors.iter_mut().enumerate() {
+                    if let Some(n) = dimensions {
+                        vector.truncate(n);
+                        if is_normalised {
+                            normalise(vector);
+                        }
+                    }
+                    if vector.iter().any(|x| !x.is_finite()) {
+                        return Err(LlmError::NotFinite { index });
+                    }
+                }
+                Ok(Embeddings { vectors, n_tokens })
+            });
+            reply(embeddings);
+        };
+        self.queue.push(texts, Box::new(finish))
+    }
+
+    /// Vectors of texts; waits for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`prepare`](Self::prepare) and [`submit`](Self::submit), and [`LlmError::NotFinite`] for
+    /// weights that overflow.
+    pub fn embed(&self, request: EmbedRequest) -> Result<Embeddings, LlmError> {
+        let prepared = self.prepare(request)?;
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let _ticket = self.submit(prepared, move |embeddings| {
+            // Whoever waits is still there.
+            let _ = sender.send(embeddings);
+        })?;
+        receiver.recv().unwrap_or(Err(LlmError::Stopped))
+    }
+
+    /// Ends the thread after the step at hand; what waits is answered with [`LlmError::Stopped`].
+    pub fn shutdown(&self) {
+        self.queue.close();
+    }
+}
+
+/// Cosine of the angle between two vectors; 0 where one has no length.
+pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    };
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths == 0.0 { 0.0 } else { dot(a, b) / lengths }
+}

@@ -1,0 +1,294 @@
+//! The thread that computes vectors, and the requests that wait for it.
+//!
+//! ```text
+//! jobs    A: a1 a2 a3 ..      B: b1      C: c1 c2
+//! step    a1 b1 c1 a2 c2 a3 ..           one text of each in turn, as many as fit
+//! ```
+//!
+//! So a request with thousands of texts and one with a single text advance together, and a step is
+//! never longer than [`VectorModel::n_places`]. The first of the next step is the job after the first
+//! of this one, so a long text that did not fit beside others comes to have a step to itself.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pelton_base::{TokenId, limits};
+use pelton_model::CpuBackend;
+use pelton_model::embed::VectorModel;
+
+use crate::error::{LlmError, Overload};
+
+/// When to try again while too much waits.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+type Vectors = Vec<Vec<f32>>;
+type Reply = Box<dyn FnOnce(Result<Vectors, LlmError>) + Send>;
+
+/// What waits, and what has been done so far.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct EmbedMetrics {
+    /// Requests that are not answered yet.
+    pub n_waiting: usize,
+    /// Requests that were answered.
+    pub n_finished: u64,
+    /// Requests that were dropped before their end.
+    pub n_aborted: u64,
+    /// Texts that were computed.
+    pub n_texts: u64,
+    /// Tokens of these.
+    pub n_tokens: u64,
+    /// Steps.
+    pub n_steps: u64,
+    /// Time spent in steps.
+    pub step_time: Duration,
+}
+
+/// A request in the queue; dropping it takes the request out.
+#[derive(Debug)]
+#[must_use]
+pub struct EmbedTicket {
+    is_dropped: Arc<AtomicBool>,
+}
+
+impl Drop for EmbedTicket {
+    fn drop(&mut self) {
+        self.is_dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Job {
+    /// Texts that are not computed yet.
+    texts: VecDeque<Vec<TokenId>>,
+    /// Vectors of those before.
+    vectors: Vectors,
+    /// Texts of the step at hand.
+    n_taken: usize,
+    is_dropped: Arc<AtomicBool>,
+    reply: Reply,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    is_closed: bool,
+    metrics: EmbedMetrics,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What a panic left is answered as stopped, below.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The way to the thread; dropping it ends the thread.
+pub(super) struct Queue {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Queue {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no thread.
+    pub(super) fn spawn(model: VectorModel<CpuBackend>) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("pelton-embed".to_owned())
+            .spawn(move || Worker { shared: of_thread, model }.run())?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    pub(super) fn push(
+        &self,
+        texts: Vec<Vec<TokenId>>,
+        reply: Reply,
+    ) -> Result<EmbedTicket, LlmError> {
+        let mut state = self.shared.lock();
+        if state.is_closed {
+            return Err(LlmError::Stopped);
+        }
+        let n_waiting = state.jobs.len();
+        if n_waiting >= limits::MAILBOX_REQUESTS {
+            let why = format!("{n_waiting} requests are waiting already");
+            let overload = Overload::Queue;
+            return Err(LlmError::Refused { overload, why, retry_after: RETRY_AFTER });
+        }
+        let is_dropped = Arc::new(AtomicBool::new(false));
+        let ticket = EmbedTicket { is_dropped: Arc::clone(&is_dropped) };
+        let (texts, vectors) = (VecDeque::from(texts), Vec::new());
+        state.jobs.push_back(Job { texts, vectors, n_taken: 0, is_dropped, reply });
+        drop(state);
+        self.shared.bell.notify_one();
+        Ok(ticket)
+    }
+
+    pub(super) fn close(&self) {
+        self.shared.lock().is_closed = true;
+        self.shared.bell.notify_one();
+    }
+
+    pub(super) fn metrics(&self) -> EmbedMetrics {
+        let state = self.shared.lock();
+        EmbedMetrics { n_waiting: state.jobs.len(), ..state.metrics }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.close();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("metrics", &self.metrics()).finish_non_exhaustive()
+    }
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    model: VectorModel<CpuBackend>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        while let Some(texts) = self.next_step() {
+            let start = Instant::now();
+            let step: Vec<&[TokenId]> = texts.iter().map(Vec::as_slice).collect();
+            let n_tokens: usize = step.iter().map(|text| text.len()).sum();
+            let vectors = if step.is_empty() { Vec::new() } else { self.model.embed(&step) };
+            self.finish_step(vectors, n_tokens, start.elapsed());
+        }
+    }
+
+    /// Waits for work and takes the texts of a step; `None` once the queue is closed.
+    fn next_step(&self) -> Option<Vec<Vec<TokenId>>> {
+        let mut state = self.shared.lock();
+        while state.jobs.is_empty() && !state.is_closed {
+            state = self.shared.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.is_closed {
+            return None;
+        }
+        let n_before = state.jobs.len();
+        state.jobs.retain(|job| !job.is_dropped.load(Ordering::Relaxed));
+        state.metrics.n_aborted += (n_before - state.jobs.len()) as u64;
+        Some(take(&mut state.jobs, self.model.n_places()))
+    }
+
+    /// Gives vectors to the jobs whose texts they are, and answers those that are done.
+    fn finish_step(&self, vectors: Vectors, n_tokens: usize, time: Duration) {
+        let mut state = self.shared.lock();
+        let metrics = &mut state.metrics;
+        metrics.n_texts += vectors.len() as u64;
+        metrics.n_tokens += n_tokens as u64;
+        metrics.n_steps += u64::from(!vectors.is_empty());
+        metrics.step_time += time;
+        // They come job by job, each with its own texts in order.
+        let mut vectors = vectors.into_iter();
+        let mut done = Vec::new();
+        let n_jobs = state.jobs.len();
+        for _ in 0..n_jobs {
+            let Some(mut job) = state.jobs.pop_front() else { break };
+            let n_taken = std::mem::take(&mut job.n_taken);
+            job.vectors.extend(vectors.by_ref().take(n_taken));
+            match job.texts.is_empty() {
+                true => done.push(job),
+                false => state.jobs.push_back(job),
+            }
+        }
+        // Another begins the next step.
+        if state.jobs.len() > 1 {
+            state.jobs.rotate_left(1);
+        }
+        state.metrics.n_finished += done.len() as u64;
+        drop(state);
+        for job in done {
+            (job.reply)(Ok(job.vectors));
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// Also after a panic: nobody waits for a thread that is gone.
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.is_closed = true;
+        let jobs = std::mem::take(&mut state.jobs);
+        drop(state);
+        for job in jobs {
+            (job.reply)(Err(LlmError::Stopped));
+        }
+    }
+}
+
+/// Texts of the jobs in turn until one does not fit; told job by job.
+fn take(jobs: &mut VecDeque<Job>, n_places: usize) -> Vec<Vec<TokenId>> {
+    let mut n_free = n_places;
+    let mut is_more = true;
+    while is_more {
+        is_more = false;
+        for job in jobs.iter_mut() {
+            let Some(text) = job.texts.get(job.n_taken) else { continue };
+            let n = VectorModel::<CpuBackend>::places_of(text.len());
+            if n > n_free {
+                is_more = false;
+                break;
+            }
+            n_free -= n;
+            job.n_taken += 1;
+            is_more = true;
+        }
+    }
+    jobs.iter_mut().flat_map(|job| job.texts.drain(..job.n_taken)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(lengths: &[usize]) -> Job {
+        let texts = lengths.iter().map(|n| vec![TokenId(*n as u32); *n]).collect();
+        let is_dropped = Arc::new(AtomicBool::new(false));
+        Job { texts, vectors: Vec::new(), n_taken: 0, is_dropped, reply: Box::new(|_| {}) }
+    }
+
+    fn lengths(texts: &[Vec<TokenId>]) -> Vec<usize> {
+        texts.iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn jobs_take_turns_and_a_step_is_never_overfull() {
+        let mut jobs = VecDeque::from([job(&[1, 2, 3, 4, 5]), job(&[40]), job(&[6, 7])]);
+        // Places of 16 tokens: 1 + 3 + 1, then 1 + 1, then one more.
+        assert_eq!(lengths(&take(&mut jobs, 8)), [1, 2, 3, 40, 6, 7]);
+        assert_eq!(jobs[0].n_taken, 3);
+        assert_eq!(jobs[0].texts.len(), 2);
+    }
+
+    #[test]
+    fn a_text_that_does_not_fit_ends_the_step_and_is_not_overtaken() {
+        let mut jobs = VecDeque::from([job(&[16]), job(&[64]), job(&[1])]);
+        assert_eq!(lengths(&take(&mut jobs, 4)), [16]);
+        jobs.iter_mut().for_each(|job| job.n_taken = 0);
+        jobs.pop_front();
+        assert_eq!(lengths(&take(&mut jobs, 4)), [64]);
+    }
+}

@@ -1,0 +1,193 @@
+//! Fixtures of encoders, and vectors of decoders.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use pelton_base::TokenId;
+use pelton_kernels::{Cpu, Kernels};
+use pelton_model::embed::{EmbedSpec, Pooling, VectorModel};
+use pelton_model::{
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, LoadOptions, ModelFiles, SoleRank,
+    load,
+};
+use pelton_tensor::{Safetensors, TensorSource, TensorView, write_safetensors};
+
+/// A tiny checkpoint, and what the reference makes of texts.
+pub(crate) struct Fixture {
+    pub(crate) name: String,
+    folder: tempfile::TempDir,
+    reference: Safetensors,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/encoders")
+}
+
+/// Every fixture.
+pub(crate) fn all() -> Vec<Fixture> {
+    let entries = std::fs::read_dir(root()).expect("fixtures");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("entry"))
+        .filter(|entry| entry.path().join("config.json").exists())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    assert!(names.len() >= 6, "{names:?}");
+    names.iter().map(|name| fixture(name)).collect()
+}
+
+/// One fixture.
+pub(crate) fn fixture(name: &str) -> Fixture {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(root().join(name).join(file), folder.path().join(file)).expect("copy");
+    }
+    let reference = root().join(name).join("reference.safetensors");
+    let reference = Safetensors::open_file(&reference).expect("reference");
+    Fixture { name: name.to_owned(), folder, reference }
+}
+
+impl Fixture {
+    /// The fixture under another architecture and with other names of tensors.
+    pub(crate) fn renamed(name: &str, architecture: &str, rename: impl Fn(&str) -> String) -> Self {
+        let fixture = fixture(name);
+        fixture.edit_config("architectures", serde_json::json!([architecture]));
+        rename_tensors(&root().join(name), fixture.folder(), rename);
+        fixture
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn files(&self) -> ModelFiles {
+        ModelFiles::open(self.folder()).expect(&self.name)
+    }
+
+    /// The file of the same model, where there is one.
+    pub(crate) fn gguf(&self) -> Option<ModelFiles> {
+        let path = root().join("gguf").join(format!("{}.gguf", self.name));
+        path.exists().then(|| ModelFiles::open(&path).expect(&self.name))
+    }
+
+    pub(crate) fn architecture(&self) -> String {
+        self.files().config().architecture.clone()
+    }
+
+    /// Writes one field of `config.json`.
+    pub(crate) fn edit_config(&self, key: &str, value: serde_json::Value) {
+        let file = self.folder().join("config.json");
+        let text = std::fs::read(&file).expect("config");
+        let mut config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        config[key] = value;
+        std::fs::write(file, config.to_string()).expect("config");
+    }
+
+    pub(crate) fn texts(&self) -> Vec<Vec<TokenId>> {
+        let words = |name: &str| {
+            let words = self.reference.get(name).expect(name).data.as_chunks::<4>().0.to_vec();
+            words.into_iter().map(u32::from_le_bytes)
+        };
+        let mut tokens = words("tokens").map(TokenId);
+        words("lengths").map(|n| tokens.by_ref().take(n as usize).collect()).collect()
+    }
+
+    fn floats(&self, name: &str) -> Vec<Vec<f32>> {
+        let view = self.reference.get(name).expect(name);
+        let values: Vec<f32> =
+            view.data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        values.chunks(view.shape[1]).map(<[f32]>::to_vec).collect()
+    }
+
+    /// The pooled vectors of the reference.
+    pub(crate) fn pooled(&self, pooling: Pooling) -> Vec<Vec<f32>> {
+        self.floats(pooling.name())
+    }
+
+    /// The rows of the reference, by text.
+    pub(crate) fn hidden(&self) -> Vec<Vec<Vec<f32>>> {
+        let mut rows = self.floats("hidden").into_iter();
+        self.texts().iter().map(|text| rows.by_ref().take(text.len()).collect()).collect()
+    }
+
+    pub(crate) fn decoder(
+        &self,
+        kernels: &'static Kernels,
+        n_threads: usize,
+    ) -> Decoder<CpuBackend> {
+        decoder(&self.files(), kernels, n_threads)
+    }
+
+    /// A model with this pooling alone, whose vectors are not normalised.
+    pub(crate) fn model(
+        &self,
+        pooling: Pooling,
+        kernels: &'static Kernels,
+        n_threads: usize,
+    ) -> VectorModel<CpuBackend> {
+        let decoder = self.decoder(kernels, n_threads);
+        let spec = EmbedSpec::read(&self.files(), decoder.spec()).expect(&self.name);
+        assert_eq!(spec.pooling, [Pooling::Mean], "{}", self.name);
+        let spec = EmbedSpec { pooling: vec![pooling], normalise: false, ..spec };
+        VectorModel::new(decoder, spec, 40).expect("memory")
+    }
+
+    /// What the last layer makes of a text, every row.
+    pub(crate) fn rows(&self, text: &[TokenId]) -> Vec<Vec<f32>> {
+        rows(&mut self.decoder(Kernels::best(), 1), text)
+    }
+}
+
+/// The model of these files, in f32.
+pub(crate) fn decoder(
+    files: &ModelFiles,
+    kernels: &'static Kernels,
+    n_threads: usize,
+) -> Decoder<CpuBackend> {
+    let options = LoadOptions { compute: Compute::F32, ..Default::default() };
+    let backend = CpuBackend::new(Cpu::with(kernels, n_threads));
+    load(files, &options, backend, Box::new(SoleRank)).expect("loads")
+}
+
+/// What the last layer makes of a text, every row.
+pub(crate) fn rows(decoder: &mut Decoder<CpuBackend>, text: &[TokenId]) -> Vec<Vec<f32>> {
+    let blocks: Vec<u32> = (0..text.len().div_ceil(16) as u32).collect();
+    let mut kv = decoder.try_new_passing_kv(blocks.len(), 16).expect("memory");
+    let sequence = ForwardSequence {
+        rows: 0..text.len(),
+        first_position: 0,
+        block_table: &blocks,
+        tree: None,
+    };
+    let logits_rows: Vec<usize> = (0..text.len()).collect();
+    let sequences = std::slice::from_ref(&sequence);
+    let mut hidden = Vec::new();
+    let input = ForwardInput { tokens: text, sequences, logits_rows: &logits_rows };
+    decoder.hidden(&mut kv, &input, &mut hidden);
+    hidden.chunks(decoder.spec().hidden_size).map(<[f32]>::to_vec).collect()
+}
+
+/// Writes the tensors of one folder to another under other names; those named "" are left out.
+pub(crate) fn rename_tensors(from: &Path, to: &Path, rename: impl Fn(&str) -> String) {
+    let weights = Safetensors::open_folder(from).expect("weights");
+    let names: Vec<(String, String)> =
+        weights.names().iter().map(|name| (rename(name), (*name).to_owned())).collect();
+    let kept = || names.iter().filter(|(new, _)| !new.is_empty());
+    let views: Vec<TensorView<'_>> = kept()
+        .map(|(new, old)| TensorView { name: new, ..weights.get(old).expect("listed") })
+        .collect();
+    write_safetensors(&to.join("model.safetensors"), &views, &BTreeMap::new()).expect("written");
+}
+
+/// Largest difference, relative to the largest element expected.
+pub(crate) fn worst_error(got: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(got.len(), expected.len());
+    let scale = expected.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+    let difference = |(a, b): (&f32, &f32)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() };
+    got.iter().zip(expected).map(difference).fold(0.0, f32::max) / scale
+}
+
+pub(crate) fn bits(vector: &[f32]) -> Vec<u32> {
+    vector.iter().map(|x| x.to_bits()).collect()
+}

@@ -1,0 +1,43 @@
+//! `POST /v1/embeddings`.
+
+mod types;
+mod validate;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use tokio::sync::oneshot;
+
+use crate::error::ApiError;
+use crate::state::{AppState, Running};
+use crate::wire::JsonObject;
+
+/// Makes vectors of texts.
+///
+/// When the client goes away this future is dropped, and with its ticket the request.
+pub(crate) async fn handle(
+    State(state): State<AppState>,
+    _running: Running,
+    body: JsonObject,
+) -> Result<Response, ApiError> {
+    let embedder = state.served().embedder()?.clone();
+    let app = state.clone();
+    let (send, answer) = oneshot::channel();
+    let (ticket, format) = super::blocking(move || {
+        let body = types::EmbeddingsBody::read(body.0)?;
+        app.check_model(body.model.as_deref())?;
+        let (request, format) = validate::check(body)?;
+        let prepared = embedder.prepare(request)?;
+        let ticket = embedder.submit(prepared, move |embeddings| {
+            // Nobody may be left to hear it.
+            let _ = send.send(embeddings);
+        })?;
+        Ok((ticket, format))
+    })
+    .await?;
+    let embeddings = answer.await.map_err(|_| ApiError::draining())??;
+    drop(ticket);
+    let model = state.served().name().to_owned();
+    let answer = super::blocking(move || Ok(types::answer(model, embeddings, format))).await?;
+    Ok(Json(answer).into_response())
+}

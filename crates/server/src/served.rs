@@ -1,0 +1,63 @@
+//! What a server serves: a model that generates text, or one that makes vectors of it.
+
+use std::sync::Arc;
+
+use pelton_llm::{Embedder, Llm};
+
+use crate::error::ApiError;
+
+/// The one model of a server.
+#[derive(Clone, Debug)]
+pub(crate) enum Served {
+    Text(Arc<Llm>),
+    Vectors(Arc<Embedder>),
+}
+
+impl Served {
+    /// What clients call it.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Text(llm) => &llm.info().name,
+            Self::Vectors(embedder) => &embedder.info().name,
+        }
+    }
+
+    /// Most tokens of a sequence.
+    pub(crate) fn max_tokens(&self) -> usize {
+        match self {
+            Self::Text(llm) => llm.info().context_tokens,
+            Self::Vectors(embedder) => embedder.info().max_tokens,
+        }
+    }
+
+    /// The model, if it generates text.
+    pub(crate) fn llm(&self) -> Result<&Arc<Llm>, ApiError> {
+        match self {
+            Self::Text(llm) => Ok(llm),
+            Self::Vectors(_) => Err(ApiError::wrong_model(format!(
+                "`{}` is an embedding model: it generates no text; ask POST /v1/embeddings",
+                self.name()
+            ))),
+        }
+    }
+
+    /// The model, if it makes vectors.
+    pub(crate) fn embedder(&self) -> Result<&Arc<Embedder>, ApiError> {
+        match self {
+            Self::Vectors(embedder) => Ok(embedder),
+            Self::Text(_) => Err(ApiError::wrong_model(format!(
+                "`{}` is served for text and makes no vectors; `pelton serve --embeddings` serves \
+                 a model for these",
+                self.name()
+            ))),
+        }
+    }
+
+    /// Ends what computes; what runs is aborted.
+    pub(crate) fn shutdown(&self) {
+        match self {
+            Self::Text(llm) => llm.shutdown(false),
+            Self::Vectors(embedder) => embedder.shutdown(),
+        }
+    }
+}
