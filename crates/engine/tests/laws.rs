@@ -187,7 +187,7 @@ fn start(files: &ModelFiles, compute: Compute, world: &World) -> (EngineHandle, 
     };
     let inner = ModelExecutor::new(decoder, config).expect("KV memory");
     let (hold, leave) = channel();
-    let mut proposers = world.config.spec.method.proposers();
+    let mut proposers = world.config.spec.proposers();
     if world.config.spec.method == SpecMethod::Draft {
         proposers.push(drafter(files, compute, world));
     }

@@ -31,7 +31,7 @@ pub(crate) fn proposers(
 ) -> Result<Vec<Box<dyn Proposer>>, LlmError> {
     let fail = |option, why: &str| Err(LlmError::Option { option, why: why.to_owned() });
     let method = options.spec.method;
-    let mut proposers = method.proposers();
+    let mut proposers = options.spec.proposers();
     match (method, options.spec.exit_layers) {
         (SpecMethod::EarlyExit, None) => {
             return fail("spec", "`early-exit` needs the number of layers after which to draft");

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// What is believed of the first draft of a proposer before anything was seen.
 const PRIOR: f32 = 0.5;
+/// How many drafts of an investment are believed to be right before anything was seen.
+const PRIOR_OF_WHOLE: f32 = 1.0;
 /// Matches of 1, 2 to 3, 4 to 7, ... tokens are judged apart.
 const N_SURE: usize = 6;
 /// Steps without drafts after which one is tried, to see whether they pay by now.
@@ -52,6 +54,8 @@ pub struct Speculation {
     chances: Vec<f32>,
     lengths: Vec<usize>,
     n_steps_without: u32,
+    /// Steps for which what does not seem to pay is tried still.
+    n_probes: u32,
     /// Drafts before each row, accepted rows and new tokens of one share.
     depths: Vec<usize>,
     accepted: Vec<usize>,
@@ -87,6 +91,8 @@ struct Looked {
     /// Which of all chances are its own.
     chances: Range<usize>,
     draft_ns: f64,
+    /// Steps over which all of them pay, where they are made all or none.
+    invests_for: Option<u32>,
 }
 
 impl Guesser {
@@ -97,6 +103,11 @@ impl Guesser {
     /// Probability of each of `n_drafts` drafts that it and all that it follows are right.
     fn chances(&self, id: RequestId, sure: usize, n_drafts: usize, chances: &mut Vec<f32>) {
         let own = self.sequences.get(&id).copied().unwrap_or_default();
+        if self.proposer.invests_for().is_some() {
+            let n_right = own.at(0, self.experience[sure].at(0, PRIOR_OF_WHOLE));
+            chances.extend(std::iter::repeat_n(n_right / n_drafts as f32, n_drafts));
+            return;
+        }
         let branches = self.proposer.branches();
         let mut path = 1.0;
         for place in 0..n_drafts {
@@ -105,6 +116,19 @@ impl Guesser {
             let rate = own.at(place, self.experience[sure].at(place, prior));
             path *= rate;
             chances.push(if branches { rate } else { path });
+        }
+    }
+
+    /// Of its drafts those in the `accepted` rows were right.
+    fn learn(&mut self, id: RequestId, sure: usize, n_drafts: usize, accepted: &[usize]) {
+        let Self { proposer, experience, sequences, .. } = self;
+        let judges = [sequences.get_mut(&id), Some(&mut experience[sure])];
+        for acceptance in judges.into_iter().flatten() {
+            match (proposer.invests_for(), proposer.branches()) {
+                (Some(_), _) => acceptance.saw_whole(accepted.len()),
+                (None, true) => acceptance.saw_tree(n_drafts, accepted),
+                (None, false) => acceptance.saw_chain(n_drafts, accepted.len()),
+            }
         }
     }
 
@@ -119,7 +143,8 @@ impl Guesser {
 impl Looked {
     fn offer<'a>(&self, chances: &'a [f32]) -> Offer<'a> {
         let chances = &chances[self.chances.clone()];
-        Offer { position: self.position, chances, draft_ns: self.draft_ns }
+        let is_whole = self.invests_for.is_some();
+        Offer { position: self.position, chances, draft_ns: self.draft_ns, is_whole }
     }
 }
 
@@ -141,6 +166,7 @@ impl Speculation {
             chances: Vec::new(),
             lengths: Vec::new(),
             n_steps_without: 0,
+            n_probes: 0,
             depths: Vec::new(),
             accepted: Vec::new(),
             sampled: Vec::new(),
@@ -235,12 +261,15 @@ impl Speculation {
         self.offers.clear();
         self.chances.clear();
         for row in generating {
-            let most = self.config.max_drafts.min(row.most_drafts);
             let position = row.tokens.len();
             let nobody = Asked { guesser: usize::MAX, sure: 0 };
-            let mut best = Looked { position, asked: nobody, chances: 0..0, draft_ns: 0.0 };
+            let (draft_ns, invests_for) = (0.0, None);
+            let mut best =
+                Looked { position, asked: nobody, chances: 0..0, draft_ns, invests_for };
             let mut most_worth = 0.0;
             for (idx, guesser) in self.guessers.iter_mut().enumerate() {
+                let most = guesser.proposer.most_drafts(self.config.max_drafts);
+                let most = most.min(row.most_drafts);
                 let (n_drafts, n_matched) = guesser.proposer.look(&as_row(row, 0), most);
                 if n_drafts == 0 || guesser.gave_up() {
                     continue;
@@ -249,7 +278,8 @@ impl Speculation {
                 guesser.chances(row.id, sure, n_drafts.min(most), &mut self.chances);
                 let chances = start..self.chances.len();
                 let (asked, draft_ns) = (Asked { guesser: idx, sure }, guesser.draft_ns);
-                let looked = Looked { position, asked, chances, draft_ns };
+                let invests_for = guesser.proposer.invests_for();
+                let looked = Looked { position, asked, chances, draft_ns, invests_for };
                 let offer = looked.offer(&self.chances);
                 let worth = match cost.is_known() {
                     true => lengths::worth(&offer, &load, n_rows, cost),
@@ -275,11 +305,16 @@ impl Speculation {
         lengths::choose(&all, load, n_rows, cost, lengths);
         let is_plain = lengths.iter().all(|&n| n == 0);
         self.n_steps_without = if is_plain { self.n_steps_without + 1 } else { 0 };
-        let is_time = is_plain && cost.is_known() && self.n_steps_without >= PROBE_AFTER;
-        let any = all.iter().position(|offer| !offer.chances.is_empty());
-        if let Some(i) = any.filter(|_| is_time) {
-            lengths[i] = 1;
+        let any = offers.iter().position(|offer| !offer.chances.is_empty());
+        let Some(i) = any.filter(|_| is_plain && cost.is_known()) else { return };
+        let invests_for = offers[i].invests_for;
+        if self.n_steps_without >= PROBE_AFTER {
             self.n_steps_without = 0;
+            self.n_probes = invests_for.unwrap_or(1);
+        }
+        if self.n_probes > 0 {
+            self.n_probes -= 1;
+            lengths[i] = if invests_for.is_some() { offers[i].chances.len() } else { 1 };
         }
     }
 
@@ -323,14 +358,7 @@ impl Speculation {
         }
         let accepted = &self.accepted[..];
         if let (Some(asked), true) = (self.asked.get(&id), n_drafts > 0) {
-            let Guesser { proposer, experience, sequences, .. } = &mut self.guessers[asked.guesser];
-            let judges = [sequences.get_mut(&id), Some(&mut experience[asked.sure])];
-            for acceptance in judges.into_iter().flatten() {
-                match proposer.branches() {
-                    false => acceptance.saw_chain(n_drafts, accepted.len()),
-                    true => acceptance.saw_tree(n_drafts, accepted),
-                }
-            }
+            self.guessers[asked.guesser].learn(id, asked.sure, n_drafts, accepted);
             self.depths.clear();
             self.depths.push(0);
             for row in 1..=n_drafts {
