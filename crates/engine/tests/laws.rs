@@ -146,6 +146,10 @@ impl<E: Executor> Executor for Held<E> {
         self.inner.max_context_tokens()
     }
 
+    fn report_candidates(&mut self, n: usize) {
+        self.inner.report_candidates(n);
+    }
+
     fn add(&mut self, request: &Request) {
         self.inner.add(request);
     }
@@ -289,7 +293,7 @@ fn everything() -> EngineConfig {
 /// Drafts at every step, whatever they cost.
 fn forced(method: SpecMethod) -> EngineConfig {
     let exit_layers = (method == SpecMethod::EarlyExit).then_some(1);
-    let spec = SpecConfig { method, max_drafts: 4, exit_layers, is_forced: true };
+    let spec = SpecConfig { method, max_drafts: 4, exit_layers, recent_tokens: 0, is_forced: true };
     EngineConfig { spec, ..Default::default() }
 }
 
@@ -358,6 +362,13 @@ fn law_holds_for(fixture: &str) {
             let metrics = together(method.name(), &drafting);
             // A run of two tokens need not come again, a single one does.
             assert!(method == SpecMethod::Ngram || metrics.spec.n_drafted > 0, "{metrics:?}");
+        }
+
+        for method in [SpecMethod::Recycle, SpecMethod::Lookahead, SpecMethod::Auto] {
+            let mut drafting = World { config: forced(method), ..plain.clone() };
+            drafting.config.spec.recent_tokens = 64;
+            let metrics = together(method.name(), &drafting);
+            assert!(metrics.spec.n_drafted > 60, "{metrics:?}");
         }
 
         let all = World { n_threads: 2, config: everything(), ..swapped.clone() };

@@ -238,8 +238,11 @@ mod tests {
                 row = Some(next_row);
                 sampled.push(next(tree.tokens()[next_row].0));
             }
-            let likely: Vec<[u32; 1]> =
-                [last].into_iter().chain(tree.tokens().iter().map(|t| t.0)).map(|t| [next(t)]).collect();
+            let likely: Vec<[u32; 1]> = [last]
+                .into_iter()
+                .chain(tree.tokens().iter().map(|t| t.0))
+                .map(|t| [next(t)])
+                .collect();
             let likely: Vec<&[u32]> = likely.iter().map(|row| &row[..]).collect();
             see_for(&mut lookahead, asked.id, (&[last], &tree), &sampled, &likely);
             n_accepted.push(sampled.len() - 1);

@@ -148,8 +148,7 @@ mod tests {
 
     /// Drafts for `tokens`, the first of which is the prompt; then the request ends.
     fn asked(recent: &mut Recent, namespace: u64, tokens: &[u32], n: usize) -> Vec<u32> {
-        let service =
-            ServiceParams { namespace: Namespace(namespace), ..ServiceParams::default() };
+        let service = ServiceParams { namespace: Namespace(namespace), ..ServiceParams::default() };
         let asked = Request { service, ..request(&tokens[..1]) };
         recent.add(&asked);
         let tree = tree_for(recent, asked.id, tokens, n);

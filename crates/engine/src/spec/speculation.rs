@@ -264,8 +264,7 @@ impl Speculation {
             let position = row.tokens.len();
             let nobody = Asked { guesser: usize::MAX, sure: 0 };
             let (draft_ns, invests_for) = (0.0, None);
-            let mut best =
-                Looked { position, asked: nobody, chances: 0..0, draft_ns, invests_for };
+            let mut best = Looked { position, asked: nobody, chances: 0..0, draft_ns, invests_for };
             let mut most_worth = 0.0;
             for (idx, guesser) in self.guessers.iter_mut().enumerate() {
                 let most = guesser.proposer.most_drafts(self.config.max_drafts);
