@@ -368,7 +368,7 @@ fn law_holds_for(fixture: &str) {
             let mut drafting = World { config: forced(method), ..plain.clone() };
             drafting.config.spec.recent_tokens = 64;
             let metrics = together(method.name(), &drafting);
-            assert!(metrics.spec.n_drafted > 60, "{metrics:?}");
+            assert!(metrics.spec.n_drafted > 20, "{method:?}: {metrics:?}");
         }
 
         let all = World { n_threads: 2, config: everything(), ..swapped.clone() };
