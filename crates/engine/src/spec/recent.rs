@@ -162,6 +162,7 @@ mod tests {
         let mut recent = Recent::new(1000);
         assert!(asked(&mut recent, 7, &[0, 1, 2, 3, 4, 5, 6, 7], 8).is_empty());
         assert_eq!(asked(&mut recent, 7, &[9, 1, 2, 3, 4], 2), [5, 6]);
+        asked(&mut recent, 8, &[0, 20, 21, 22, 23, 24], 8);
         assert_eq!(asked(&mut recent, 7, &[9, 1, 2, 3, 4], 8), [5, 6, 7], "not beyond its end");
         assert!(asked(&mut recent, 8, &[9, 1, 2, 3, 4], 8).is_empty(), "another namespace");
         assert!(asked(&mut recent, 7, &[9, 0, 2, 3, 4], 8).is_empty(), "three are too few");

@@ -403,3 +403,58 @@ fn as_row<'a>(row: &'a mut Generating<'_>, n_drafts: usize) -> Row<'a> {
 fn sure(n_matched: usize) -> usize {
     (n_matched.max(1).ilog2() as usize).min(N_SURE - 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::request;
+    use super::super::{Lookahead, Recycle};
+    use super::*;
+    use pelton_sched::{SchedulerConfig, Signals, StepOutput, StepUpdates, Tick};
+
+    /// A row costs half of a step, which takes so long that making drafts takes no time.
+    const DEAR: StepCost = StepCost {
+        base_ps: 2_000_000_000_000,
+        token_ps: 1_000_000_000_000,
+        sample_ps: 0,
+        attended_ps: 0,
+        moved_block_ps: 0,
+    };
+
+    /// Drafts at each step, of a request that never comes a token further.
+    fn drafts_at_steps(proposer: Box<dyn Proposer>, cost: &StepCost, n_steps: usize) -> Vec<usize> {
+        let mut scheduler = Scheduler::new(SchedulerConfig::new(64, 4));
+        let mut speculation = Speculation::new(vec![proposer], SpecConfig::default());
+        let asked = request(&[1, 2]);
+        speculation.add(&asked);
+        let (id, mut plan, mut updates) =
+            (asked.id, SchedulerOutput::default(), StepUpdates::default());
+        scheduler.add(asked);
+        scheduler.schedule(Tick(0), &Signals::default(), &mut plan);
+        let sampled = vec![(id, TokenId(2))];
+        scheduler.update(&StepOutput { sampled, failed: Vec::new() }, &mut updates);
+        let step = |_| {
+            speculation.draft(&mut scheduler, cost);
+            let row = scheduler.generating().next().expect("it generates");
+            let n_drafts = row.drafts.len();
+            row.drafts.clear();
+            n_drafts
+        };
+        (0..n_steps).map(step).collect()
+    }
+
+    #[test]
+    fn an_investment_that_does_not_seem_to_pay_is_tried_for_some_steps_in_a_row() {
+        let drafts = drafts_at_steps(Box::new(Lookahead::default()), &DEAR, 200);
+        let drafting: Vec<usize> = (0..drafts.len()).filter(|&i| drafts[i] > 0).collect();
+        let first = PROBE_AFTER as usize - 1;
+        assert_eq!(drafting[..16], (first..first + 16).collect::<Vec<_>>());
+        assert!(drafting[16] > first + 16 && drafting.len() < 50, "{drafting:?}");
+        // All of the window, not only its first row.
+        assert!(drafts[first] > 1, "{drafts:?}");
+        let cheap = StepCost { token_ps: 1_000_000_000, ..DEAR };
+        let drafts = drafts_at_steps(Box::new(Lookahead::default()), &cheap, 10);
+        assert!(drafts.iter().all(|&n| n > 1), "{drafts:?}");
+        // Who knows nothing drafts nothing, not even to try.
+        assert_eq!(drafts_at_steps(Box::new(Recycle::default()), &DEAR, 200), [0; 200]);
+    }
+}
