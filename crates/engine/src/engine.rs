@@ -27,7 +27,7 @@ impl Engine {
     /// Panics if a limit of `config` or the executor's capacity is below its documented minimum,
     /// or if the system refuses a thread.
     pub fn spawn(executor: impl Executor, config: EngineConfig) -> EngineHandle {
-        let proposers = config.spec.method.proposers();
+        let proposers = config.spec.proposers();
         Self::spawn_with(executor, config, proposers)
     }
 

@@ -42,7 +42,7 @@ pub(crate) fn proposers(
         let why = format!("{max_drafts} drafts at once, expected 1 to {MOST_DRAFTS}");
         return fail("spec_max", &why);
     }
-    let mut proposers = method.proposers();
+    let mut proposers = options.spec.proposers();
     match (method, options.spec.exit_layers) {
         (SpecMethod::EarlyExit, None) => {
             return fail("spec", "`early-exit` needs the number of layers after which to draft");

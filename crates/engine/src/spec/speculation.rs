@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// What is believed of the first draft of a proposer before anything was seen.
 const PRIOR: f32 = 0.5;
+/// How many drafts of an investment are believed to be right before anything was seen.
+const PRIOR_OF_WHOLE: f32 = 1.0;
 /// Matches of 1, 2 to 3, 4 to 7, ... tokens are judged apart.
 const N_SURE: usize = 6;
 /// Steps without drafts after which one is tried, to see whether they pay by now.
@@ -54,6 +56,8 @@ pub struct Speculation {
     chances: Vec<f32>,
     lengths: Vec<usize>,
     n_steps_without: u32,
+    /// Steps for which what does not seem to pay is tried still.
+    n_probes: u32,
     /// Drafts before each row, accepted rows and new tokens of one share.
     depths: Vec<usize>,
     accepted: Vec<usize>,
@@ -89,6 +93,8 @@ struct Looked {
     /// Which of all chances are its own.
     chances: Range<usize>,
     draft_ns: f64,
+    /// Steps over which all of them pay, where they are made all or none.
+    invests_for: Option<u32>,
 }
 
 impl Guesser {
@@ -99,6 +105,11 @@ impl Guesser {
     /// Probability of each of `n_drafts` drafts that it and all that it follows are right.
     fn chances(&self, id: RequestId, sure: usize, n_drafts: usize, chances: &mut Vec<f32>) {
         let own = self.sequences.get(&id).copied().unwrap_or_default();
+        if self.proposer.invests_for().is_some() {
+            let n_right = own.at(0, self.experience[sure].at(0, PRIOR_OF_WHOLE));
+            chances.extend(std::iter::repeat_n(n_right / n_drafts as f32, n_drafts));
+            return;
+        }
         let branches = self.proposer.branches();
         let mut path = 1.0;
         for place in 0..n_drafts {
@@ -107,6 +118,19 @@ impl Guesser {
             let rate = own.at(place, self.experience[sure].at(place, prior));
             path *= rate;
             chances.push(if branches { rate } else { path });
+        }
+    }
+
+    /// Of its drafts those in the `accepted` rows were right.
+    fn learn(&mut self, id: RequestId, sure: usize, n_drafts: usize, accepted: &[usize]) {
+        let Self { proposer, experience, sequences, .. } = self;
+        let judges = [sequences.get_mut(&id), Some(&mut experience[sure])];
+        for acceptance in judges.into_iter().flatten() {
+            match (proposer.invests_for(), proposer.branches()) {
+                (Some(_), _) => acceptance.saw_whole(accepted.len()),
+                (None, true) => acceptance.saw_tree(n_drafts, accepted),
+                (None, false) => acceptance.saw_chain(n_drafts, accepted.len()),
+            }
         }
     }
 
@@ -121,7 +145,8 @@ impl Guesser {
 impl Looked {
     fn offer<'a>(&self, chances: &'a [f32]) -> Offer<'a> {
         let chances = &chances[self.chances.clone()];
-        Offer { position: self.position, chances, draft_ns: self.draft_ns }
+        let is_whole = self.invests_for.is_some();
+        Offer { position: self.position, chances, draft_ns: self.draft_ns, is_whole }
     }
 }
 
@@ -144,6 +169,7 @@ impl Speculation {
             chances: Vec::new(),
             lengths: Vec::new(),
             n_steps_without: 0,
+            n_probes: 0,
             depths: Vec::new(),
             accepted: Vec::new(),
             sampled: Vec::new(),
@@ -253,12 +279,14 @@ impl Speculation {
         self.offers.clear();
         self.chances.clear();
         for row in generating {
-            let most = self.config.max_drafts.min(row.most_drafts);
             let position = row.tokens.len();
             let nobody = Asked { guesser: usize::MAX, sure: 0 };
-            let mut best = Looked { position, asked: nobody, chances: 0..0, draft_ns: 0.0 };
+            let (draft_ns, invests_for) = (0.0, None);
+            let mut best = Looked { position, asked: nobody, chances: 0..0, draft_ns, invests_for };
             let mut most_worth = 0.0;
             for (idx, guesser) in self.guessers.iter_mut().enumerate() {
+                let most = guesser.proposer.most_drafts(self.config.max_drafts);
+                let most = most.min(row.most_drafts);
                 let (n_drafts, n_matched) = guesser.proposer.look(&as_row(row, 0), most);
                 if n_drafts == 0 || guesser.gave_up() {
                     continue;
@@ -267,7 +295,8 @@ impl Speculation {
                 guesser.chances(row.id, sure, n_drafts.min(most), &mut self.chances);
                 let chances = start..self.chances.len();
                 let (asked, draft_ns) = (Asked { guesser: idx, sure }, guesser.draft_ns);
-                let looked = Looked { position, asked, chances, draft_ns };
+                let invests_for = guesser.proposer.invests_for();
+                let looked = Looked { position, asked, chances, draft_ns, invests_for };
                 let offer = looked.offer(&self.chances);
                 let worth = match cost.is_known() {
                     true => lengths::worth(&offer, &load, n_rows, cost),
@@ -293,11 +322,16 @@ impl Speculation {
         lengths::choose(&all, load, n_rows, cost, lengths);
         let is_plain = lengths.iter().all(|&n| n == 0);
         self.n_steps_without = if is_plain { self.n_steps_without + 1 } else { 0 };
-        let is_time = is_plain && cost.is_known() && self.n_steps_without >= PROBE_AFTER;
-        let any = all.iter().position(|offer| !offer.chances.is_empty());
-        if let Some(i) = any.filter(|_| is_time) {
-            lengths[i] = 1;
+        let any = offers.iter().position(|offer| !offer.chances.is_empty());
+        let Some(i) = any.filter(|_| is_plain && cost.is_known()) else { return };
+        let invests_for = offers[i].invests_for;
+        if self.n_steps_without >= PROBE_AFTER {
             self.n_steps_without = 0;
+            self.n_probes = invests_for.unwrap_or(1);
+        }
+        if self.n_probes > 0 {
+            self.n_probes -= 1;
+            lengths[i] = if invests_for.is_some() { offers[i].chances.len() } else { 1 };
         }
     }
 
@@ -341,14 +375,7 @@ impl Speculation {
         }
         let accepted = &self.accepted[..];
         if let (Some(asked), true) = (self.asked.get(&id), n_drafts > 0) {
-            let Guesser { proposer, experience, sequences, .. } = &mut self.guessers[asked.guesser];
-            let judges = [sequences.get_mut(&id), Some(&mut experience[asked.sure])];
-            for acceptance in judges.into_iter().flatten() {
-                match proposer.branches() {
-                    false => acceptance.saw_chain(n_drafts, accepted.len()),
-                    true => acceptance.saw_tree(n_drafts, accepted),
-                }
-            }
+            self.guessers[asked.guesser].learn(id, asked.sure, n_drafts, accepted);
             self.depths.clear();
             self.depths.push(0);
             for row in 1..=n_drafts {
@@ -393,4 +420,59 @@ fn as_row<'a>(row: &'a mut Generating<'_>, n_drafts: usize) -> Row<'a> {
 /// The class of a match of this length.
 fn sure(n_matched: usize) -> usize {
     (n_matched.max(1).ilog2() as usize).min(N_SURE - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::request;
+    use super::super::{Lookahead, Recycle};
+    use super::*;
+    use pelton_sched::{SchedulerConfig, Signals, StepOutput, StepUpdates, Tick};
+
+    /// A row costs half of a step, which takes so long that making drafts takes no time.
+    const DEAR: StepCost = StepCost {
+        base_ps: 2_000_000_000_000,
+        token_ps: 1_000_000_000_000,
+        sample_ps: 0,
+        attended_ps: 0,
+        moved_block_ps: 0,
+    };
+
+    /// Drafts at each step, of a request that never comes a token further.
+    fn drafts_at_steps(proposer: Box<dyn Proposer>, cost: &StepCost, n_steps: usize) -> Vec<usize> {
+        let mut scheduler = Scheduler::new(SchedulerConfig::new(64, 4));
+        let mut speculation = Speculation::new(vec![proposer], SpecConfig::default());
+        let asked = request(&[1, 2]);
+        speculation.add(&asked);
+        let (id, mut plan, mut updates) =
+            (asked.id, SchedulerOutput::default(), StepUpdates::default());
+        scheduler.add(asked);
+        scheduler.schedule(Tick(0), &Signals::default(), &mut plan);
+        let sampled = vec![(id, TokenId(2))];
+        scheduler.update(&StepOutput { sampled, failed: Vec::new() }, &mut updates);
+        let step = |_| {
+            speculation.draft(&mut scheduler, cost, None);
+            let row = scheduler.generating().next().expect("it generates");
+            let n_drafts = row.drafts.len();
+            row.drafts.clear();
+            n_drafts
+        };
+        (0..n_steps).map(step).collect()
+    }
+
+    #[test]
+    fn an_investment_that_does_not_seem_to_pay_is_tried_for_some_steps_in_a_row() {
+        let drafts = drafts_at_steps(Box::new(Lookahead::default()), &DEAR, 200);
+        let drafting: Vec<usize> = (0..drafts.len()).filter(|&i| drafts[i] > 0).collect();
+        let first = PROBE_AFTER as usize - 1;
+        assert_eq!(drafting[..16], (first..first + 16).collect::<Vec<_>>());
+        assert!(drafting[16] > first + 16 && drafting.len() < 50, "{drafting:?}");
+        // All of the window, not only its first row.
+        assert!(drafts[first] > 1, "{drafts:?}");
+        let cheap = StepCost { token_ps: 1_000_000_000, ..DEAR };
+        let drafts = drafts_at_steps(Box::new(Lookahead::default()), &cheap, 10);
+        assert!(drafts.iter().all(|&n| n > 1), "{drafts:?}");
+        // Who knows nothing drafts nothing, not even to try.
+        assert_eq!(drafts_at_steps(Box::new(Recycle::default()), &DEAR, 200), [0; 200]);
+    }
 }
