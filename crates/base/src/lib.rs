@@ -10,4 +10,4 @@ mod service;
 
 pub use request::{FinishReason, Request, RequestId, TokenId, Usage};
 pub use sampling::{ParamError, SamplingParams};
-pub use service::{Namespace, ServiceParams, Slo, TenantId};
+pub use service::{Drafting, Namespace, ServiceParams, Slo, TenantId};
