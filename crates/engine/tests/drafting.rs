@@ -1,6 +1,7 @@
 //! What a request may say about drafts: that it wants none, few, or those of one proposer; and what
 //! it may predict. Every answer is that of plain decoding.
 
+#[allow(dead_code, reason = "other tests use the rest of it")]
 mod fake;
 
 use fake::FakeExecutor;

@@ -16,8 +16,8 @@ use crate::reference::ModelRef;
 /// Share of the available memory that its keys and values may take: an eighth.
 const KV_SHARE: u64 = 8;
 
-/// What drafts for a model with this tokenizer: what the method makes of itself, and the model that
-/// `options` name.
+/// What drafts for a model with this tokenizer: what the methods make of themselves, each once, and
+/// the model that `options` name.
 ///
 /// # Errors
 ///
@@ -30,22 +30,29 @@ pub(crate) fn proposers(
     resolve: &mut dyn FnMut(&ModelRef) -> Result<pelton_model::ModelFiles, LlmError>,
 ) -> Result<Vec<Box<dyn Proposer>>, LlmError> {
     let fail = |option, why: &str| Err(LlmError::Option { option, why: why.to_owned() });
-    let method = options.spec.method;
-    let mut proposers = method.proposers();
-    match (method, options.spec.exit_layers) {
-        (SpecMethod::EarlyExit, None) => {
+    let methods: Vec<SpecMethod> =
+        [options.spec.method].into_iter().chain(options.further_methods.iter().copied()).collect();
+    let mut proposers: Vec<Box<dyn Proposer>> = Vec::new();
+    for proposer in methods.iter().flat_map(|method| method.proposers()) {
+        if proposers.iter().all(|known| known.name() != proposer.name()) {
+            proposers.push(proposer);
+        }
+    }
+    let has = |method| methods.contains(&method);
+    match (has(SpecMethod::EarlyExit), options.spec.exit_layers) {
+        (true, None) => {
             return fail("spec", "`early-exit` needs the number of layers after which to draft");
         }
-        (SpecMethod::EarlyExit, Some(_)) | (_, None) => {}
-        (_, Some(_)) => return fail("spec", "only `early-exit` drafts after some layers"),
+        (true, Some(_)) | (_, None) => {}
+        (false, Some(_)) => return fail("spec", "only `early-exit` drafts after some layers"),
     }
-    let model = match (method, &options.draft) {
-        (SpecMethod::Draft | SpecMethod::Auto, Some(model)) => model,
-        (SpecMethod::Draft, None) => return fail("spec", "`draft` needs a model that drafts"),
-        (_, Some(_)) => {
-            return fail("draft_model", "it drafts only where `spec` is `draft` or `auto`");
+    let model = match &options.draft {
+        Some(model) if has(SpecMethod::Draft) || has(SpecMethod::Auto) => model,
+        Some(_) => return fail("draft_model", "it drafts only where `spec` is `draft` or `auto`"),
+        None if has(SpecMethod::Draft) => {
+            return fail("spec", "`draft` needs a model that drafts");
         }
-        (_, None) => return Ok(proposers),
+        None => return Ok(proposers),
     };
     let files = resolve(model)?;
     let tokenizer = match files.gguf() {

@@ -64,6 +64,24 @@ impl SpecStats {
         }
     }
 
+    /// What happened in both of two times.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let sum = |one: [u64; COUNTED_PLACES], other: [u64; COUNTED_PLACES]| {
+            std::array::from_fn(|place| one[place] + other[place])
+        };
+        Self {
+            n_drafted: self.n_drafted + other.n_drafted,
+            n_accepted: self.n_accepted + other.n_accepted,
+            drafted_at: sum(self.drafted_at, other.drafted_at),
+            accepted_at: sum(self.accepted_at, other.accepted_at),
+            n_verified_rows: self.n_verified_rows + other.n_verified_rows,
+            draft_ns: self.draft_ns + other.draft_ns,
+            saved_ns: self.saved_ns + other.saved_ns,
+            n_failures: self.n_failures + other.n_failures,
+        }
+    }
+
     /// Drafts took `elapsed` to make.
     pub(super) fn made(&mut self, elapsed: Duration) {
         let ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
@@ -158,5 +176,6 @@ mod tests {
         assert_eq!(stats.n_drafted, depths.len() as u64);
         assert_eq!(stats.accepted_at, [1; COUNTED_PLACES]);
         assert_eq!(stats.since(&stats), SpecStats::default());
+        assert_eq!(stats.and(&stats).since(&stats), stats);
     }
 }
