@@ -29,6 +29,9 @@ pub(super) struct Cell {
     pub(super) is_equal: Vec<bool>,
 }
 
+/// When one sequence got how many tokens, step by step.
+type Steps = Vec<(Instant, usize)>;
+
 /// What all requests of a cell came to, with one method.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Run {
@@ -136,7 +139,7 @@ impl<'a> Subject<'a> {
         group: &[(usize, &[TokenId])],
         drafting: Drafting,
         answers: &mut Vec<Vec<TokenId>>,
-    ) -> Result<Option<Vec<Vec<(Instant, usize)>>>> {
+    ) -> Result<Option<Vec<Steps>>> {
         let submit = |&(number, prompt): &(usize, &[TokenId])| {
             let submitted = self.engine.submit(NewRequest {
                 prompt: prompt.to_vec(),
@@ -175,7 +178,7 @@ impl<'a> Subject<'a> {
 
 /// Tokens, steps of sequences and seconds after the moment from which all generate; `times[i]` are
 /// the steps of sequence `i` with their tokens.
-fn counted(times: &[Vec<(Instant, usize)>]) -> (usize, usize, f64) {
+fn counted(times: &[Steps]) -> (usize, usize, f64) {
     let from = times.iter().filter_map(|times| times.first()).map(|(at, _)| *at).max();
     let to = times.iter().filter_map(|times| times.last()).map(|(at, _)| *at).max();
     let (Some(from), Some(to)) = (from, to) else { return (0, 0, 0.0) };
