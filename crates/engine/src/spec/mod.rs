@@ -41,6 +41,7 @@ mod recycle;
 mod rules;
 mod session;
 mod speculation;
+mod stats;
 pub mod suffix;
 
 pub use draft_model::DraftModel;
@@ -52,7 +53,8 @@ pub use odds::{DrawnChain, Odds};
 pub use recent::Recent;
 pub use recycle::Recycle;
 pub use session::Suffix;
-pub use speculation::{SpecStats, Speculation};
+pub use speculation::Speculation;
+pub use stats::{COUNTED_PLACES, SpecStats};
 
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_sched::{DraftTree, Rows};
@@ -113,7 +115,8 @@ pub trait Proposer: Send + std::fmt::Debug {
     fn add(&mut self, request: &Request);
 
     /// How many drafts it could make for a row, at most `most`, and how sure it is: the number of
-    /// tokens that its guess rests on, or zero where that says nothing. Sees every row at every step.
+    /// tokens that its guess rests on, or zero where that says nothing. Sees every row at every step,
+    /// but for those whose request does not want its drafts.
     fn look(&mut self, row: &Row<'_>, most: usize) -> (usize, usize);
 
     /// Makes up to `n_drafts` drafts for each row; fewer is no failure.

@@ -3,9 +3,10 @@
 use super::acceptance::Acceptance;
 use super::lengths::{self, Offer};
 use super::rules::Rules;
-use super::{Odds, Proposer, Row, Seen, SpecConfig};
+use super::stats::PlainStep;
+use super::{Odds, Proposer, Row, Seen, SpecConfig, SpecStats};
 use crate::Execution;
-use pelton_base::{Request, RequestId, TokenId};
+use pelton_base::{Drafting, Request, RequestId, TokenId};
 use pelton_sched::{Generating, Rows, Scheduler, SchedulerOutput, StepCost, StepLoad};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,36 +22,18 @@ const N_SURE: usize = 6;
 const PROBE_AFTER: u32 = 64;
 /// Failures after which a proposer is let be.
 const MOST_FAILURES: u32 = 3;
-/// Places that the figures tell apart.
-const COUNTED_PLACES: usize = 16;
-
-/// What speculation did, as sums.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct SpecStats {
-    /// Drafts verified.
-    pub n_drafted: u64,
-    /// Those that were right.
-    pub n_accepted: u64,
-    /// Drafts verified, by how many are before them on their path.
-    pub drafted_at: [u64; COUNTED_PLACES],
-    /// Those that were right, likewise.
-    pub accepted_at: [u64; COUNTED_PLACES],
-    /// Steps of single sequences that had drafts.
-    pub n_verified_rows: u64,
-    /// Time spent making drafts, in nanoseconds.
-    pub draft_ns: u64,
-    /// Failures of proposers.
-    pub n_failures: u64,
-}
-
 /// Proposers, and what is known of how well each guesses.
 #[derive(Debug)]
 pub struct Speculation {
     guessers: Vec<Guesser>,
     config: SpecConfig,
     rules: Rules,
+    /// Of requests that do not leave it to the engine.
+    bounds: HashMap<RequestId, Bounds>,
     /// Who drafted for whom in the plan that is being carried out.
     asked: HashMap<RequestId, Asked>,
+    /// What that plan would be without drafts.
+    plain: PlainStep,
     offers: Vec<Looked>,
     /// Of all offers, one after the other.
     chances: Vec<f32>,
@@ -75,6 +58,14 @@ struct Guesser {
     /// Mean time of a draft, in nanoseconds.
     draft_ns: f64,
     n_failures_in_a_row: u32,
+}
+
+/// How far the tokens of a request are guessed.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    most: usize,
+    /// The only one who may; `None` for all.
+    by: Option<usize>,
 }
 
 /// Whose drafts are being verified.
@@ -164,7 +155,9 @@ impl Speculation {
             guessers: proposers.into_iter().map(guesser).collect(),
             config,
             rules: Rules::default(),
+            bounds: HashMap::new(),
             asked: HashMap::new(),
+            plain: PlainStep::default(),
             offers: Vec::new(),
             chances: Vec::new(),
             lengths: Vec::new(),
@@ -190,6 +183,11 @@ impl Speculation {
     /// Meets a request.
     pub fn add(&mut self, request: &Request) {
         self.rules.add(request);
+        let drafting = request.service.drafting;
+        if drafting != Drafting::default() {
+            let bounds = self.bounds_of(drafting);
+            self.bounds.insert(request.id, bounds);
+        }
         for guesser in &mut self.guessers {
             guesser.sequences.insert(request.id, Acceptance::default());
             guesser.proposer.add(request);
@@ -200,10 +198,18 @@ impl Speculation {
     pub fn finished(&mut self, id: RequestId) {
         self.asked.remove(&id);
         self.rules.finished(id);
+        self.bounds.remove(&id);
         for guesser in &mut self.guessers {
             guesser.sequences.remove(&id);
             guesser.proposer.finished(id);
         }
+    }
+
+    fn bounds_of(&self, Drafting { most, by }: Drafting) -> Bounds {
+        let guesser = |name| self.guessers.iter().position(|known| known.proposer.name() == name);
+        // Nobody has the last index there is.
+        let by = by.map(|name| guesser(name).unwrap_or(usize::MAX));
+        Bounds { most: most.unwrap_or(usize::MAX), by }
     }
 
     /// Gives drafts to those that generate, as far as they are worth it.
@@ -227,6 +233,7 @@ impl Speculation {
             return;
         }
         let load = self.look(&mut generating, cost);
+        self.plain = PlainStep::new(&load, generating.len(), cost);
         self.choose(&load, generating.len(), cost);
         for idx in 0..self.guessers.len() {
             let wanted = generating.iter_mut().zip(self.offers.iter().zip(&self.lengths));
@@ -264,7 +271,7 @@ impl Speculation {
             row.drafts.truncate(row.n_drafts);
             n_drafts += row.drafts.len();
         }
-        self.stats.draft_ns += elapsed.as_nanos() as u64;
+        self.stats.made(elapsed);
         guesser.made(n_drafts, elapsed);
     }
 
@@ -279,13 +286,19 @@ impl Speculation {
         self.offers.clear();
         self.chances.clear();
         for row in generating {
+            let bounds = self.bounds.get(&row.id);
+            let Bounds { most: bound, by } =
+                *bounds.unwrap_or(&Bounds { most: usize::MAX, by: None });
             let position = row.tokens.len();
             let nobody = Asked { guesser: usize::MAX, sure: 0 };
             let (draft_ns, invests_for) = (0.0, None);
             let mut best = Looked { position, asked: nobody, chances: 0..0, draft_ns, invests_for };
             let mut most_worth = 0.0;
             for (idx, guesser) in self.guessers.iter_mut().enumerate() {
-                let most = guesser.proposer.most_drafts(self.config.max_drafts);
+                if bound == 0 || by.is_some_and(|only| only != idx) {
+                    continue;
+                }
+                let most = guesser.proposer.most_drafts(bound.min(self.config.max_drafts));
                 let most = most.min(row.most_drafts);
                 let (n_drafts, n_matched) = guesser.proposer.look(&as_row(row, 0), most);
                 if n_drafts == 0 || guesser.gave_up() {
@@ -352,15 +365,17 @@ impl Speculation {
             self.sampled.clear();
             self.sampled.extend(own.iter().map(|(_, token)| *token));
             if n_sampled > 0 {
-                self.learn_of(share.id, rows, likely, execution.n_candidates);
+                let position = share.first_position + all.tokens.len() - share.n_drafts;
+                self.learn_of((share.id, position), rows, likely, execution.n_candidates);
             }
         }
     }
 
-    /// Learns from one share; `self.sampled` are its new tokens.
+    /// Learns from one share, the first of whose drafts is at `position`; `self.sampled` are its new
+    /// tokens.
     fn learn_of(
         &mut self,
-        id: RequestId,
+        (id, position): (RequestId, usize),
         rows: Rows<'_>,
         candidates: &[TokenId],
         n_candidates: usize,
@@ -382,16 +397,9 @@ impl Speculation {
                 let parent = rows.parents.map_or(row - 1, |parents| parents[row] as usize);
                 self.depths.push(self.depths[parent] + 1);
             }
-            let stats = &mut self.stats;
-            stats.n_verified_rows += 1;
-            stats.n_drafted += n_drafts as u64;
-            stats.n_accepted += accepted.len() as u64;
-            for &depth in self.depths[1..].iter().filter(|depth| **depth <= COUNTED_PLACES) {
-                stats.drafted_at[depth - 1] += 1;
-            }
-            for place in 0..accepted.len().min(COUNTED_PLACES) {
-                stats.accepted_at[place] += 1;
-            }
+            // From here on as many as are before it among the drafts.
+            self.depths.iter_mut().for_each(|depth| *depth = depth.saturating_sub(1));
+            self.stats.verified(&self.depths[1..], accepted.len(), position, &self.plain);
         }
         let sampled = &self.sampled[..];
         let seen = Seen { id, rows, accepted, sampled, candidates, n_candidates };
@@ -409,7 +417,7 @@ impl Speculation {
         let shares = plan.sequences.iter().filter(|share| is_late(&share.id));
         let n_drafts = shares.map(|share| share.n_drafts).sum();
         self.guessers[late].made(n_drafts, elapsed);
-        self.stats.draft_ns += elapsed.as_nanos() as u64;
+        self.stats.made(elapsed);
     }
 }
 
