@@ -46,6 +46,7 @@ pub use event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};
 pub use load::{BLOCK_TOKENS, LlmOptions, LoadProgress};
+pub use pelton_engine::spec::Verification;
 pub use pelton_engine::{SpecConfig, SpecMethod, SpecStats};
 pub use pelton_model::embed::{Pooling, UnknownPooling};
 pub use reference::{LocalModel, ModelRef};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use pelton_llm::{LlmOptions, Scheduling};
+use pelton_llm::{LlmOptions, Scheduling, Verification};
 use pelton_sched::{
     Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, TenantConfig,
 };
@@ -150,10 +150,10 @@ macro_rules! choices {
         }
     )+};
 }
-choices!(PolicyKind, PriorityOrder, Batching, KvAllocation, Eviction, PreemptionMode);
+choices!(PolicyKind, PriorityOrder, Batching, KvAllocation, Eviction, PreemptionMode, Verification);
 
 /// Reads the name of a value; knows all of them, for the help.
-fn choice<T: Choice>() -> impl TypedValueParser<Value = T> {
+pub(super) fn choice<T: Choice>() -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(T::all().iter().map(|value| value.name()))
         .map(|name| T::named(&name).expect("invariant: only names of values are let through"))
 }

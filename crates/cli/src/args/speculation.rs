@@ -14,7 +14,9 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use clap::Args;
-use pelton_llm::{LlmOptions, SpecConfig, SpecMethod};
+use pelton_llm::{LlmOptions, SpecConfig, SpecMethod, Verification};
+
+use super::scheduling::choice;
 
 use crate::failure::{Failure, Result};
 
@@ -32,6 +34,16 @@ pub(crate) struct SpecArgs {
     /// Most tokens guessed at once for one request [default: 8]
     #[arg(long, env = "PELTON_SPEC_MAX", value_name = "N")]
     pub(crate) spec_max: Option<NonZeroUsize>,
+    /// A guess is right when plain decoding would say it (`match`), by rejection sampling
+    /// (`rejection`: the same distribution, not the same tokens), or when it is likely enough
+    /// (`typical-lossy`) [default: match]
+    #[arg(long, env = "PELTON_SPEC_VERIFY", value_name = "HOW",
+        value_parser = choice::<Verification>())]
+    pub(crate) spec_verify: Option<Verification>,
+    /// Tokens of recent answers that `suffix` and `auto` also look into, those of other requests of
+    /// the same tenant and salt among them [default: 0]
+    #[arg(long, env = "PELTON_SPEC_RECENT", value_name = "N")]
+    pub(crate) spec_recent: Option<usize>,
 }
 
 impl SpecArgs {
@@ -60,6 +72,8 @@ impl SpecArgs {
                     Some(choice) => choice.exit_layers,
                     None => default.spec.exit_layers,
                 },
+                verification: self.spec_verify.unwrap_or(default.spec.verification),
+                recent_tokens: self.spec_recent.unwrap_or(default.spec.recent_tokens),
                 ..default.spec
             },
             draft: match draft_model {
@@ -91,6 +105,8 @@ impl SpecArgs {
             self.spec = self.spec.take().or(file.spec);
         }
         self.spec_max = self.spec_max.or(file.spec_max);
+        self.spec_verify = self.spec_verify.or(file.spec_verify);
+        self.spec_recent = self.spec_recent.or(file.spec_recent);
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pelton_base::{Slo, limits};
-use pelton_llm::Pooling;
+use pelton_llm::{Pooling, Verification};
 use pelton_model::KvDtype;
 use pelton_sched::{
     Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, TenantConfig,
@@ -66,6 +66,9 @@ pub(crate) struct ConfigFile {
     pub(super) spec: Option<SpecChoice>,
     pub(super) draft_model: Option<String>,
     pub(super) spec_max: Option<NonZeroUsize>,
+    #[serde(deserialize_with = "choice")]
+    pub(super) spec_verify: Option<Verification>,
+    pub(super) spec_recent: Option<usize>,
     pub(super) max_batch_tokens: Option<NonZeroUsize>,
     pub(super) max_running: Option<NonZeroUsize>,
     pub(super) block_size: Option<NonZeroUsize>,

@@ -133,8 +133,13 @@ fn fill(args: &mut ServeArgs, file: ConfigFile) {
     fill(&mut scheduling.preemption, file.preemption);
     fill(&mut scheduling.swap_memory, file.swap_memory);
     fill(&mut scheduling.kv_memory, file.kv_memory);
-    let (spec, draft_model, spec_max) = (file.spec, file.draft_model, file.spec_max);
-    scheduling.spec.fill(SpecArgs { spec, draft_model, spec_max });
+    scheduling.spec.fill(SpecArgs {
+        spec: file.spec,
+        draft_model: file.draft_model,
+        spec_max: file.spec_max,
+        spec_verify: file.spec_verify,
+        spec_recent: file.spec_recent,
+    });
     fill(&mut scheduling.max_batch_tokens, file.max_batch_tokens);
     fill(&mut scheduling.max_running, file.max_running);
     fill(&mut scheduling.block_size, file.block_size);
@@ -171,6 +176,8 @@ struct View<'a> {
     spec: String,
     draft_model: Option<String>,
     spec_max: usize,
+    spec_verify: &'static str,
+    spec_recent: usize,
     max_batch_tokens: usize,
     max_running: usize,
     block_size: usize,
@@ -231,6 +238,8 @@ impl<'a> View<'a> {
             .to_string(),
             draft_model: options.draft.as_ref().map(|model| model.display_name()),
             spec_max: options.spec.max_drafts,
+            spec_verify: options.spec.verification.name(),
+            spec_recent: options.spec.recent_tokens,
             max_batch_tokens: options.max_batch_tokens,
             max_running: options.max_running,
             block_size: options.block_size,
