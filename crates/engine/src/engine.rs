@@ -37,7 +37,7 @@ impl Engine {
     ///
     /// As [`spawn`](Self::spawn).
     pub fn spawn_with(
-        mut executor: impl Executor,
+        executor: impl Executor,
         config: EngineConfig,
         proposers: Vec<Box<dyn Proposer>>,
     ) -> EngineHandle {
@@ -56,9 +56,6 @@ impl Engine {
         let shared = Arc::new(shared);
         let drafters = proposers.iter().map(|proposer| proposer.name()).collect();
         let speculation = (!proposers.is_empty()).then(|| Speculation::new(proposers, config.spec));
-        if let Some(speculation) = &speculation {
-            executor.report_candidates(speculation.n_candidates());
-        }
         let mut engine = EngineLoop {
             executor,
             scheduler,
@@ -196,6 +193,7 @@ impl<E: Executor> EngineLoop<E> {
         let signals = self.feedback.signals(now, self.scheduler.n_running());
         if let Some(speculation) = &mut self.speculation {
             speculation.draft(&mut self.scheduler, &signals.cost, self.executor.odds());
+            self.executor.report_candidates(speculation.n_candidates());
         }
         self.scheduler.schedule(now, &signals, plan);
         if is_nothing(plan) {

@@ -51,6 +51,7 @@ fn requests() -> Vec<NewRequest> {
             stop_tokens: Vec::new(),
             service: ServiceParams::default(),
             prediction: Vec::new(),
+            constraint: None,
         })
         .collect()
 }
@@ -68,6 +69,7 @@ fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
         host_blocks: 0,
         sampled_vocab: None,
         exit_layers: spec.exit_layers,
+        verification: Default::default(),
     };
     let executor = ModelExecutor::new(decoder, executor).expect("KV memory");
     let scheduling = SchedulingConfig { prefix_cache: world.prefix_cache, ..Default::default() };
@@ -100,7 +102,14 @@ fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
 /// Drafts at every step, whatever they cost.
 fn forced(method: SpecMethod) -> SpecConfig {
     let exit_layers = (method == SpecMethod::EarlyExit).then_some(2);
-    SpecConfig { method, max_drafts: 6, exit_layers, recent_tokens: 1000, is_forced: true }
+    SpecConfig {
+        method,
+        max_drafts: 6,
+        exit_layers,
+        recent_tokens: 1000,
+        is_forced: true,
+        ..SpecConfig::default()
+    }
 }
 
 /// What plain decoding says.

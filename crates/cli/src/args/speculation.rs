@@ -187,7 +187,7 @@ mod tests {
 
     fn args(spec: Option<&str>, draft_model: Option<&str>) -> SpecArgs {
         let spec = spec.map(|text| text.parse().expect(text));
-        SpecArgs { spec, draft_model: draft_model.map(str::to_owned), spec_max: None }
+        SpecArgs { spec, draft_model: draft_model.map(str::to_owned), ..SpecArgs::default() }
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub struct Speculation {
     /// Of all offers, one after the other.
     chances: Vec<f32>,
     lengths: Vec<usize>,
+    n_candidates: usize,
     n_steps_without: u32,
     /// Steps for which what does not seem to pay is tried still.
     n_probes: u32,
@@ -161,6 +162,7 @@ impl Speculation {
             offers: Vec::new(),
             chances: Vec::new(),
             lengths: Vec::new(),
+            n_candidates: 0,
             n_steps_without: 0,
             n_probes: 0,
             depths: Vec::new(),
@@ -175,9 +177,10 @@ impl Speculation {
         self.stats
     }
 
-    /// How many of the likeliest tokens after each row somebody wants to see.
+    /// How many of the likeliest tokens after each row somebody wants to see who may draft for one of
+    /// those that generate now.
     pub fn n_candidates(&self) -> usize {
-        self.guessers.iter().map(|guesser| guesser.proposer.n_candidates()).max().unwrap_or(0)
+        self.n_candidates
     }
 
     /// Meets a request.
@@ -225,6 +228,7 @@ impl Speculation {
             odds.forget();
         }
         self.asked.clear();
+        self.n_candidates = 0;
         if self.guessers.iter().all(Guesser::gave_up) {
             return;
         }
@@ -298,6 +302,7 @@ impl Speculation {
                 if bound == 0 || by.is_some_and(|only| only != idx) {
                     continue;
                 }
+                self.n_candidates = self.n_candidates.max(guesser.proposer.n_candidates());
                 let most = guesser.proposer.most_drafts(bound.min(self.config.max_drafts));
                 let most = most.min(row.most_drafts);
                 let (n_drafts, n_matched) = guesser.proposer.look(&as_row(row, 0), most);

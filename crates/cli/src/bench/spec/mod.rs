@@ -22,7 +22,7 @@ mod subject;
 use std::io::Write;
 
 use pelton_base::SamplingParams;
-use pelton_llm::{LlmOptions, SpecMethod};
+use pelton_llm::{LlmOptions, SpecConfig, SpecMethod};
 
 use crate::args::{BenchSpecArgs, SpecArgs};
 use crate::failure::{Failure, Result};
@@ -145,7 +145,7 @@ fn all_that_can_run(has_draft_model: bool) -> Vec<SpecMethod> {
         // How many layers is for the caller to say.
         SpecMethod::Off | SpecMethod::EarlyExit => false,
         SpecMethod::Draft => has_draft_model,
-        other => !other.proposers().is_empty(),
+        &method => !SpecConfig { method, ..SpecConfig::default() }.proposers().is_empty(),
     };
     SpecMethod::ALL.iter().copied().filter(can_run).collect()
 }

@@ -149,6 +149,7 @@ impl<'a> Subject<'a> {
                 stop_tokens: self.eos.to_vec(),
                 service: ServiceParams { drafting, ..ServiceParams::default() },
                 prediction: Vec::new(),
+                constraint: None,
             });
             Ok(submitted?)
         };
