@@ -13,6 +13,10 @@ use pelton_engine::{
 
 const N_TOKENS: usize = 20;
 
+fn proposers(method: SpecMethod) -> Vec<Box<dyn Proposer>> {
+    SpecConfig { method, ..SpecConfig::default() }.proposers()
+}
+
 /// An engine that verifies whatever can be guessed.
 fn engine(proposers: Vec<Box<dyn Proposer>>) -> EngineHandle {
     let spec = SpecConfig { max_drafts: 4, is_forced: true, ..SpecConfig::default() };
@@ -34,6 +38,7 @@ fn request() -> NewRequest {
         stop_tokens: Vec::new(),
         service: ServiceParams::default(),
         prediction: Vec::new(),
+        constraint: None,
     }
 }
 
@@ -95,7 +100,7 @@ fn a_request_chooses_who_drafts() {
         let drafting = Drafting { most: None, by: Some(by) };
         let (tokens, _, among_both) = answer(engine(both()), limited(drafting));
         assert_eq!(tokens, plain());
-        let (.., alone) = answer(engine(method.proposers()), request());
+        let (.., alone) = answer(engine(proposers(method)), request());
         let counts = |stats: SpecStats| (stats.n_drafted, stats.n_accepted, stats.drafted_at);
         assert_eq!(counts(among_both), counts(alone), "{by}");
     }
@@ -110,7 +115,7 @@ fn a_request_chooses_who_drafts() {
 #[test]
 fn methods_and_proposers_have_the_same_names() {
     for method in SpecMethod::ALL.iter().filter(|method| **method != SpecMethod::Auto) {
-        for proposer in method.proposers() {
+        for proposer in proposers(*method) {
             assert_eq!(proposer.name(), method.name());
         }
     }
@@ -123,7 +128,7 @@ fn a_right_prediction_is_accepted_and_a_wrong_one_changes_nothing() {
     asked.prompt = [1, 2, 3].map(TokenId).to_vec();
     let (expected, ..) = answer(engine(Vec::new()), asked.clone());
     asked.prediction = expected.clone();
-    let (tokens, usage, stats) = answer(engine(SpecMethod::Suffix.proposers()), asked.clone());
+    let (tokens, usage, stats) = answer(engine(proposers(SpecMethod::Suffix)), asked.clone());
     assert_eq!(tokens, expected);
     // The first token starts the prediction, and one of each step is no draft.
     let n_right = usage.accepted_prediction_tokens;
@@ -131,7 +136,7 @@ fn a_right_prediction_is_accepted_and_a_wrong_one_changes_nothing() {
     assert_eq!(stats.accepted_at[..4].iter().sum::<u64>(), n_right as u64);
 
     asked.prompt = request().prompt;
-    let (tokens, ..) = answer(engine(SpecMethod::Suffix.proposers()), asked.clone());
+    let (tokens, ..) = answer(engine(proposers(SpecMethod::Suffix)), asked.clone());
     assert_eq!(tokens, plain, "the prediction of another answer");
     asked.prediction = vec![TokenId(fake::VOCAB as u32)];
     let error = engine(Vec::new()).submit(asked).expect_err("no such token");
@@ -148,7 +153,7 @@ fn drafts_beyond_the_end_of_an_answer_are_not_part_of_it() {
     asked.stop_tokens = vec![expected[2]];
     let n_until_stop = 1 + expected.iter().position(|token| *token == expected[2]).expect("there");
     assert!((2..=3).contains(&n_until_stop), "{expected:?}");
-    let (tokens, usage, _) = answer(engine(SpecMethod::Suffix.proposers()), asked);
+    let (tokens, usage, _) = answer(engine(proposers(SpecMethod::Suffix)), asked);
     assert_eq!(tokens, expected[..n_until_stop]);
     assert_eq!(usage.accepted_prediction_tokens, n_until_stop - 1, "{usage:?}");
     assert_eq!(usage.rejected_prediction_tokens, 4 - (n_until_stop - 1), "{usage:?}");
