@@ -182,7 +182,7 @@ fn a_block_read_and_written_elsewhere_keeps_its_bits_and_leaves_the_others_their
     for (block_size, head_dim) in [(16, 64), (5, 20), (1, 3)] {
         for dtype in KvDtype::ALL {
             let mut kv = KvCache::new(shape(block_size, head_dim, dtype));
-            for byte in kv.bytes_mut() {
+            for byte in kv.buffer_mut() {
                 *byte = random.below(256) as u8;
             }
             let before = kv.bytes().to_vec();
