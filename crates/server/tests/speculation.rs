@@ -3,7 +3,7 @@
 mod harness;
 
 use harness::parrot::{CONTEXT, Gate, drafting_parrot, parrot};
-use harness::{Running, start};
+use harness::{Running, health_until, start};
 use pelton_base::Drafting;
 use pelton_llm::{SpecConfig, SpecMethod};
 use serde_json::{Value, json};
@@ -135,6 +135,8 @@ async fn metrics_tell_guesses_by_place() {
     // One token; four guesses and one token; then three guesses, after which there is one place left.
     let body = chat(json!({"prediction": prediction, "max_tokens": 10}));
     assert_eq!(counted(&server.chat(body).await.json()), (7, 0));
+    // The figures of the last step are published a moment after its tokens.
+    health_until(&server, |health| health["running"] == 0 && health["waiting"] == 0).await;
     let metrics = server.get("/metrics").await.body;
     let value = |series: &str| -> f64 {
         let line = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
