@@ -247,6 +247,12 @@ where
         Ok(())
     }
 
+    fn is_catching_up(&self, row: &Row<'_>) -> bool {
+        // In step, it lacks what was sampled last and the draft before it.
+        let n_computed = self.sequences.get(&row.id).map_or(0, |known| known.computed.len());
+        row.tokens.len() > n_computed + 2
+    }
+
     fn finished(&mut self, id: RequestId) {
         if let Some(sequence) = self.sequences.remove(&id) {
             self.free.extend(sequence.table);

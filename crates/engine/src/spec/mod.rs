@@ -157,6 +157,12 @@ pub trait Proposer: Send + std::fmt::Debug {
         false
     }
 
+    /// Whether its drafts for a row take longer this time than they will in the steps to come, because
+    /// it did not see the last ones.
+    fn is_catching_up(&self, _row: &Row<'_>) -> bool {
+        false
+    }
+
     /// How many of the likeliest tokens it wants to see after each row.
     fn n_candidates(&self) -> usize {
         0

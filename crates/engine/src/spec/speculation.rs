@@ -21,6 +21,8 @@ const PRIOR_OF_WHOLE: f32 = 1.0;
 const N_SURE: usize = 6;
 /// Steps without drafts after which one is tried, to see whether they pay by now.
 const PROBE_AFTER: u32 = 64;
+/// Steps in a row for which it is tried: whoever has fallen behind catches up in the first.
+const PROBES: u32 = 2;
 /// Failures after which a proposer is let be.
 const MOST_FAILURES: u32 = 3;
 /// Proposers, and what is known of how well each guesses.
@@ -291,6 +293,7 @@ impl Speculation {
 
     fn propose(&mut self, idx: usize, rows: &mut [Row<'_>], odds: Option<&mut Odds>) {
         let guesser = &mut self.guessers[idx];
+        let is_late = rows.iter().any(|row| guesser.proposer.is_catching_up(row));
         let started = Instant::now();
         if let Err(error) = guesser.proposer.propose(rows, odds) {
             self.stats.n_failures += 1;
@@ -308,7 +311,9 @@ impl Speculation {
             n_drafts += row.drafts.len();
         }
         self.stats.made(elapsed);
-        guesser.made(n_drafts, elapsed);
+        if !is_late {
+            guesser.made(n_drafts, elapsed);
+        }
     }
 
     /// Asks every proposer about every row, and keeps the best offer for each; what the plain step
@@ -377,7 +382,7 @@ impl Speculation {
         let invests_for = offers[i].invests_for;
         if self.n_steps_without >= PROBE_AFTER {
             self.n_steps_without = 0;
-            self.n_probes = invests_for.unwrap_or(1);
+            self.n_probes = invests_for.unwrap_or(PROBES);
         }
         if self.n_probes > 0 {
             self.n_probes -= 1;
