@@ -54,6 +54,6 @@ pub use layout::{LAYOUT_VERSION, PANEL, PackedMatrix, Storage, WeightLayout};
 pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
 pub use matmul::MatmulOutput;
 pub use quantize::{GROUP, QuantizedRows};
-pub use rows::{GatedAct, HeadLayout, RopeLayout};
+pub use rows::{GatedAct, HeadLayout, HeadSlices, RopeLayout};
 pub use team::{StayAwake, ThreadTeam, Topology, default_threads};
 pub use tuning::Tuning;

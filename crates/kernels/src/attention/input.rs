@@ -44,14 +44,14 @@ impl AttentionSeq<'_> {
 /// Queries of one layer, and what they may see.
 #[derive(Clone, Debug)]
 pub struct AttentionInput<'a> {
-    /// Queries `[m, n_heads * head_dim]`, already rotated; head `h` reads KV head
+    /// Queries `[m, n_heads * key_dim]`, already rotated; head `h` reads KV head
     /// `h / (n_heads / n_kv_heads)`.
     pub q: StridedRows<'a>,
     /// Query heads per row, a multiple of the KV heads.
     pub n_heads: usize,
     /// Sequences, by ascending rows that do not overlap.
     pub sequences: &'a [AttentionSeq<'a>],
-    /// Factor of every score, usually `1 / sqrt(head_dim)`.
+    /// Factor of every score, usually `1 / sqrt(key_dim)`.
     pub scale: f32,
     /// Most positions that a row sees, itself included; `None` for all.
     pub window: Option<usize>,
@@ -68,7 +68,7 @@ pub struct AttentionInput<'a> {
 impl AttentionInput<'_> {
     /// Asserts every promise that the kernels rely on.
     pub(super) fn check(&self, kv: &KvShape, n_out: usize) {
-        let width = self.n_heads * kv.head_dim;
+        let width = self.n_heads * kv.value_dim;
         assert!(width > 0, "invariant: rows have heads");
         assert_eq!(self.n_heads % kv.n_kv_heads, 0, "invariant: heads are whole groups");
         assert_eq!(n_out % width, 0, "invariant: whole rows of out");

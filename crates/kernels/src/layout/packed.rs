@@ -172,10 +172,6 @@ impl PackedMatrix {
         self.layout.needs_quantized_input()
     }
 
-    pub(crate) fn n_panels(&self) -> usize {
-        self.n.div_ceil(PANEL)
-    }
-
     pub(crate) fn panel_bytes(&self) -> usize {
         self.panel_bytes
     }

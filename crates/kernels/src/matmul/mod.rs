@@ -20,6 +20,9 @@
 //!   group (at most 2^19, so exact in f32), `sx` and `sw` the scales of activations and weights.
 //!   Where weights have a bias, `acc[n] = fma(sx * (sum x as f32), bias[n], acc[n])` follows.
 //!
+//! A product of heads ([`Cpu::matmul_heads`]) is one product per head, of its own inputs and weights;
+//! the heads of all rows are handed out to threads together.
+//!
 //! It does not mention rows, tiles or threads: the bits are the same for every M, on every
 //! instruction set, with any team. (Payload and sign of a NaN are not part of the promise, nor are
 //! bf16 numbers below 2^-126, which `vdpbf16ps` takes for zero.)
@@ -255,8 +258,47 @@ impl Cpu {
     ///
     /// When the shapes do not fit, or `x` is not held in the form that `w` reads.
     pub fn matmul(&self, w: &PackedMatrix, x: &Activations, y: MatmulOutput<'_>) {
+        let heads = ProductHeads { n_heads: 1, n: w.n(), m: x.n_rows(), stride: 0 };
+        self.product(w, x, &heads, y);
+    }
+
+    /// Computes `y[i, offset + h * head_stride ..][.. n] = x[h, i] W[h]ᵀ` for every head `h` and row
+    /// `i`.
+    ///
+    /// # Shapes
+    ///
+    /// `w`: `[n_heads * n, k]`, the rows of each head together, `n` a multiple of 16; `x`:
+    /// `[n_heads * m, k]`, likewise; `y`: `[m, stride]`.
+    ///
+    /// # Panics
+    ///
+    /// When the shapes do not fit, outputs of heads overlap, or `x` is not held in the form that `w`
+    /// reads.
+    pub fn matmul_heads(
+        &self,
+        w: &PackedMatrix,
+        n_heads: usize,
+        x: &Activations,
+        y: MatmulOutput<'_>,
+        head_stride: usize,
+    ) {
+        assert!(n_heads > 0, "a product of heads has heads");
+        assert_eq!([w.n() % n_heads, x.n_rows() % n_heads], [0, 0], "whole heads");
+        let (n, m) = (w.n() / n_heads, x.n_rows() / n_heads);
+        assert!(n % PANEL == 0 || n_heads == 1, "heads of {n} outputs in panels of {PANEL}");
+        assert!(n <= head_stride || n_heads == 1, "{n} outputs every {head_stride} columns");
+        self.product(w, x, &ProductHeads { n_heads, n, m, stride: head_stride }, y);
+    }
+
+    fn product(
+        &self,
+        w: &PackedMatrix,
+        x: &Activations,
+        heads: &ProductHeads,
+        y: MatmulOutput<'_>,
+    ) {
         assert_eq!(x.width(), w.k(), "width of the activations");
-        let (m, k) = (x.n_rows(), w.k());
+        let k = w.k();
         let floats = |data, block: &Block| {
             let start = block.rows.start * k;
             let rows: &[f32] = data;
@@ -268,7 +310,7 @@ impl Cpu {
         match self.kernels.form_for(w.layout()) {
             Form::Int8 => {
                 let (rows, kernel) = (x.int8_rows(), (table.int)(w.layout()));
-                self.for_each_block(w, m, k, y, |block, y| {
+                self.for_each_block(w, heads, k, y, |block, y| {
                     let rows = rows.starting_at(block.rows.start);
                     // SAFETY: see above.
                     unsafe { kernel(&block.tile(w, rows, y)) }
@@ -277,7 +319,7 @@ impl Cpu {
             Form::Bf16 => {
                 let rows = x.bf16_rows();
                 let kernel = table.bf16.as_ref().expect("invariant: the form has a kernel").tile;
-                self.for_each_block(w, m, k * 2, y, |block, y| {
+                self.for_each_block(w, heads, k * 2, y, |block, y| {
                     let data = &rows.data[block.rows.start * rows.stride..];
                     // SAFETY: see above.
                     unsafe { kernel(&block.tile(w, HalfRows { data, ..rows }, y)) }
@@ -286,7 +328,7 @@ impl Cpu {
             form => {
                 let data = if form == Form::F32 { x.floats() } else { x.rounded() };
                 let kernel = (table.float)(w.layout());
-                self.for_each_block(w, m, k * 4, y, |block, y| {
+                self.for_each_block(w, heads, k * 4, y, |block, y| {
                     // SAFETY: see above.
                     unsafe { kernel(&block.tile(w, floats(data, &block), y)) }
                 });
@@ -298,43 +340,53 @@ impl Cpu {
     fn for_each_block(
         &self,
         w: &PackedMatrix,
-        m: usize,
+        heads: &ProductHeads,
         row_bytes: usize,
         y: MatmulOutput<'_>,
         kernel: impl Fn(Block, Target) + Sync,
     ) {
-        if m == 0 || w.n() == 0 {
+        let &ProductHeads { n_heads, n, m, stride: head_stride } = heads;
+        if m == 0 || n == 0 {
             return;
         }
-        let end = y.offset.checked_add(w.n()).expect("columns that fit in memory");
+        let end = (n_heads - 1).checked_mul(head_stride).and_then(|last| {
+            let first = y.offset.checked_add(last)?;
+            first.checked_add(n)
+        });
+        let end = end.expect("columns that fit in memory");
         assert!(m == 1 || end <= y.stride, "columns {}..{end} of {}", y.offset, y.stride);
         let needed = (m - 1).checked_mul(y.stride).and_then(|start| start.checked_add(end));
         let needed = needed.expect("an output that fits in memory");
         assert!(y.data.len() >= needed, "{} of {needed} output elements", y.data.len());
-        let whole = Target { ptr: y.data.as_mut_ptr(), stride: y.stride, n_columns: w.n() };
+        let whole = Target { ptr: y.data.as_mut_ptr(), stride: y.stride, n_columns: n };
 
         let n_threads = self.team.n_threads();
         let Tuning { strip_panels, row_block_bytes, min_parallel_bytes } = self.tuning.clamped();
-        let n_strips = w.n_panels().div_ceil(strip_panels);
+        // Panels of one head.
+        let n_panels = n.div_ceil(PANEL);
+        let n_strips = n_panels.div_ceil(strip_panels);
         let most = (row_block_bytes / row_bytes.max(1)).max(ROW_BLOCK_UNIT);
         // A narrow matrix has too few strips for all threads: give them fewer rows each.
-        let wanted = most.min((m * n_strips).div_ceil(4 * n_threads).max(ROW_BLOCK_UNIT));
+        let wanted = most.min((m * n_strips * n_heads).div_ceil(4 * n_threads).max(ROW_BLOCK_UNIT));
         let rows_per_block = wanted.next_multiple_of(ROW_BLOCK_UNIT);
         let n_row_blocks = m.div_ceil(rows_per_block);
 
         let run = |idx: usize| {
+            let (head, idx) = (idx / (n_strips * n_row_blocks), idx % (n_strips * n_row_blocks));
             let (row_block, strip) = (idx / n_strips, idx % n_strips);
             let first_row = row_block * rows_per_block;
-            let panels = strip * strip_panels..((strip + 1) * strip_panels).min(w.n_panels());
+            let panels = strip * strip_panels..((strip + 1) * strip_panels).min(n_panels);
             let rows = first_row..(first_row + rows_per_block).min(m);
             let first_column = panels.start * PANEL;
+            let column = y.offset + head * head_stride + first_column;
             let whole = &whole;
             // SAFETY: the element exists: see `needed`.
-            let ptr = unsafe { whole.ptr.add(rows.start * whole.stride + y.offset + first_column) };
+            let ptr = unsafe { whole.ptr.add(rows.start * whole.stride + column) };
             let target = Target { ptr, n_columns: whole.n_columns - first_column, ..*whole };
-            kernel(Block { panels, rows }, target);
+            let panels = head * n_panels + panels.start..head * n_panels + panels.end;
+            kernel(Block { panels, rows: head * m + rows.start..head * m + rows.end }, target);
         };
-        let n_blocks = n_strips * n_row_blocks;
+        let n_blocks = n_heads * n_strips * n_row_blocks;
         if w.n_bytes().saturating_mul(m) < min_parallel_bytes {
             (0..n_blocks).for_each(run);
         } else {
@@ -343,7 +395,18 @@ impl Cpu {
     }
 }
 
-/// A block of a product: some panels by some rows.
+/// The heads of a product: one, unless each has inputs and weights of its own.
+struct ProductHeads {
+    n_heads: usize,
+    /// Outputs of a head.
+    n: usize,
+    /// Rows of a head.
+    m: usize,
+    /// Columns from the outputs of one head to those of the next.
+    stride: usize,
+}
+
+/// A block of a product: some panels by some rows of the inputs.
 struct Block {
     panels: Range<usize>,
     rows: Range<usize>,

@@ -18,6 +18,7 @@ mod act;
 mod argmax;
 mod elementwise;
 mod gated;
+mod heads;
 pub(crate) mod lanes;
 mod layer_norm;
 pub(crate) mod math;
@@ -32,6 +33,7 @@ use std::ops::Range;
 use crate::Cpu;
 
 pub use act::GatedAct;
+pub use heads::HeadSlices;
 pub use norm::HeadLayout;
 pub use rope::RopeLayout;
 
