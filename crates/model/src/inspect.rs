@@ -40,7 +40,7 @@ pub struct Inspection {
     pub n_heads: usize,
     /// Key/value heads of the first layer.
     pub n_kv_heads: usize,
-    /// Elements per head of the first layer.
+    /// Elements of a key per head of the first layer.
     pub head_dim: usize,
     /// Tokens in the vocabulary, padding included.
     pub vocab_size: usize,
@@ -128,8 +128,8 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         }
     };
     let first = &spec.layers[0];
-    let gqa = first.gqa();
-    let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.gqa().window).collect();
+    let heads = first.mixer.kv_heads();
+    let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.mixer.window()).collect();
     let kv = KvFootprint::new(&spec, kv_dtype, BLOCK_TOKENS);
     Ok(Inspection {
         kind: files.kind(),
@@ -142,9 +142,9 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         n_layers: spec.layers.len(),
         hidden_size: spec.hidden_size,
         intermediate_size: first.mlp.intermediate_size(),
-        n_heads: gqa.n_heads,
-        n_kv_heads: gqa.n_kv_heads,
-        head_dim: gqa.head_dim,
+        n_heads: first.mixer.n_heads(),
+        n_kv_heads: heads.n,
+        head_dim: heads.key_dim,
         vocab_size: spec.vocab_size,
         max_context: spec.max_context,
         window: windows.first().copied(),

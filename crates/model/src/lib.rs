@@ -34,7 +34,7 @@ mod kv;
 mod load;
 pub mod rope;
 
-pub use arch::{ARCHS, Arch, ArchSpec, LayerSpec};
+pub use arch::{ARCHS, Arch, ArchSpec, LayerSpec, Mixer};
 pub use backend::cpu::CpuBackend;
 pub use backend::{Backend, ForwardSequence, PackedBytes, PackedForm};
 pub use comm::{CommError, Communicator, SoleRank};

@@ -11,6 +11,7 @@ mod arcee;
 mod bloom;
 mod cohere;
 mod cohere2;
+mod deepseek;
 mod exaone4;
 mod falcon;
 mod gemma;
@@ -28,8 +29,10 @@ mod internlm2;
 mod internlm3;
 mod llama;
 mod minicpm;
+mod minicpm3;
 mod ministral;
 mod mistral;
+mod mla;
 mod nemotron;
 mod olmo;
 mod olmo2;
@@ -51,6 +54,7 @@ use crate::config::{HfConfig, Window};
 use crate::fields::ConfigError;
 use crate::rope::RopeSpec;
 
+pub use mla::Mla;
 pub(crate) use stored::{Fused, Part, Stored};
 
 /// What the decoder needs to know to build one model.
@@ -171,6 +175,21 @@ impl Wiring {
 pub enum Mixer {
     /// Grouped-query attention (Ainslie et al., 2023).
     Gqa(Gqa),
+    /// Latent attention (DeepSeek-AI, 2024).
+    Mla(Mla),
+}
+
+/// What of a token is kept for later ones, in each layer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KvHeads {
+    /// Key and value heads.
+    pub n: usize,
+    /// Elements of a key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// Whether a value is the beginning of its key.
+    pub values_in_keys: bool,
 }
 
 /// Grouped-query attention.
@@ -265,15 +284,84 @@ pub enum Act {
 }
 
 impl LayerSpec {
-    /// The layer's attention.
+    /// The layer's attention, in families of which all layers have grouped queries.
+    ///
+    /// # Panics
+    ///
+    /// When this one has another mixer.
     pub fn gqa(&self) -> &Gqa {
-        let Mixer::Gqa(gqa) = &self.mixer;
-        gqa
+        match &self.mixer {
+            Mixer::Gqa(gqa) => gqa,
+            Mixer::Mla(_) => panic!("invariant: a layer with grouped queries"),
+        }
     }
 
     pub(crate) fn gqa_mut(&mut self) -> &mut Gqa {
-        let Mixer::Gqa(gqa) = &mut self.mixer;
-        gqa
+        match &mut self.mixer {
+            Mixer::Gqa(gqa) => gqa,
+            Mixer::Mla(_) => panic!("invariant: a layer with grouped queries"),
+        }
+    }
+}
+
+impl Mixer {
+    /// Query heads.
+    pub fn n_heads(&self) -> usize {
+        match self {
+            Self::Gqa(gqa) => gqa.n_heads,
+            Self::Mla(mla) => mla.n_heads,
+        }
+    }
+
+    /// What of a token is kept for later ones.
+    pub fn kv_heads(&self) -> KvHeads {
+        match self {
+            Self::Gqa(gqa) => KvHeads {
+                n: gqa.n_kv_heads,
+                key_dim: gqa.head_dim,
+                value_dim: gqa.head_dim,
+                values_in_keys: false,
+            },
+            Self::Mla(mla) => KvHeads {
+                n: 1,
+                key_dim: mla.key_dim(),
+                value_dim: mla.kv_rank,
+                values_in_keys: true,
+            },
+        }
+    }
+
+    /// Attention window in tokens, or `None` for full causal attention.
+    pub fn window(&self) -> Option<usize> {
+        match self {
+            Self::Gqa(gqa) => gqa.window,
+            Self::Mla(_) => None,
+        }
+    }
+
+    /// Elements of a row of queries as attention takes it, with keys and values of the row where
+    /// these are beside them.
+    pub fn query_width(&self) -> usize {
+        match self {
+            Self::Gqa(gqa) => gqa.qkv_width(),
+            Self::Mla(mla) => mla.absorbed_width(),
+        }
+    }
+
+    /// Elements of a row that the output projection reads.
+    pub fn out_width(&self) -> usize {
+        match self {
+            Self::Gqa(gqa) => gqa.q_width(),
+            Self::Mla(mla) => mla.out_width(),
+        }
+    }
+
+    /// Elements of all matrices, in a model of this width.
+    pub fn n_weights(&self, hidden_size: usize) -> usize {
+        match self {
+            Self::Gqa(gqa) => hidden_size * (gqa.qkv_width() + gqa.q_width()),
+            Self::Mla(mla) => mla.n_weights(hidden_size),
+        }
     }
 }
 
@@ -409,6 +497,8 @@ pub static ARCHS: &[Arch] = &[
     bloom::ARCH,
     cohere::ARCH,
     cohere2::ARCH,
+    deepseek::V2,
+    deepseek::V3,
     exaone4::ARCH,
     falcon::ARCH,
     gemma::ARCH,
@@ -426,6 +516,7 @@ pub static ARCHS: &[Arch] = &[
     internlm3::ARCH,
     llama::ARCH,
     minicpm::ARCH,
+    minicpm3::ARCH,
     ministral::ARCH,
     mistral::ARCH,
     nemotron::ARCH,
@@ -484,14 +575,15 @@ mod tests {
             let text = format!(
                 r#"{{"architectures": ["{name}"], "hidden_size": 64, "intermediate_size": 128,
                     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-                    "head_dim": 16, "rotary_dim": 8, "vocab_size": 256, "max_position_embeddings": 128}}"#
+                    "head_dim": 16, "rotary_dim": 8, "kv_lora_rank": 16, "qk_rope_head_dim": 16,
+                    "qk_nope_head_dim": 8, "v_head_dim": 16, "vocab_size": 256, "max_position_embeddings": 128}}"#
             );
             let config = parse_config(text.as_bytes()).expect("well-formed");
             let spec = (arch.spec)(&config).expect(name);
             assert_eq!(spec.layers.len(), 2, "{name}");
             for layer in &spec.layers {
-                let gqa = layer.gqa();
-                assert_eq!(gqa.n_heads % gqa.n_kv_heads, 0, "{name}");
+                let n_kv_heads = layer.mixer.kv_heads().n;
+                assert_eq!(layer.mixer.n_heads() % n_kv_heads, 0, "{name}");
             }
         }
     }

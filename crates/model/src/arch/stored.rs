@@ -23,7 +23,19 @@ pub(crate) enum Part {
     K,
     V,
     O,
+    /// The latent that queries are made of.
+    QDown,
+    QUp,
+    /// The latent that keys and values are made of, and the rotated part of all keys.
+    KvDown,
+    /// Keys and values of each head, from the latent.
+    KvUp,
+    /// The same apart: keys, turned, and values.
+    KUp,
+    VUp,
+    /// Of q, or of the latent that it is made of.
     QNorm,
+    /// Of k, or of the latent that it is made of.
     KNorm,
     AttentionPostNorm,
     MlpNorm,
@@ -115,6 +127,12 @@ fn hf_name(part: Part) -> &'static str {
         Part::K => "self_attn.k_proj",
         Part::V => "self_attn.v_proj",
         Part::O => "self_attn.o_proj",
+        Part::QDown => "self_attn.q_a_proj",
+        Part::QUp => "self_attn.q_b_proj",
+        Part::KvDown => "self_attn.kv_a_proj_with_mqa",
+        Part::KvUp => "self_attn.kv_b_proj",
+        Part::KUp => "self_attn.k_b_proj",
+        Part::VUp => "self_attn.v_b_proj",
         Part::QNorm => "self_attn.q_norm",
         Part::KNorm => "self_attn.k_norm",
         Part::AttentionPostNorm => "post_self_attn_layernorm",
@@ -140,6 +158,12 @@ fn gguf_name(part: Part) -> &'static str {
         Part::K => "attn_k",
         Part::V => "attn_v",
         Part::O => "attn_output",
+        Part::QDown => "attn_q_a",
+        Part::QUp => "attn_q_b",
+        Part::KvDown => "attn_kv_a_mqa",
+        Part::KvUp => "attn_kv_b",
+        Part::KUp => "attn_k_b",
+        Part::VUp => "attn_v_b",
         Part::QNorm => "attn_q_norm",
         Part::KNorm => "attn_k_norm",
         Part::AttentionPostNorm => "post_attention_norm",

@@ -18,7 +18,10 @@ use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
 
-use super::{AttentionOp, Backend, Head, Linear, MlpWeights, Norm, PackedBytes, PackedForm, Step};
+use super::latent::{Device, Latent};
+use super::{
+    AttentionOp, Backend, Head, LatentOp, Linear, MlpWeights, Norm, PackedBytes, PackedForm, Step,
+};
 use crate::arch::{Act, Gqa, QkNorm};
 use crate::comm::{CommError, Communicator};
 use crate::decoder::Decoder;
@@ -33,6 +36,8 @@ pub struct CpuBackend {
     /// A perceptron's hidden layer before the activation.
     hidden: Vec<f32>,
     activated: Activations,
+    /// What latent attention needs between its operations.
+    latent: Latent,
     /// `[m, rotary_dim]` for each rotary embedding: cosines and sines of this step's positions.
     cos_sin: Vec<Vec<f32>>,
     /// Held during a step: one wake for all its operations.
@@ -41,7 +46,7 @@ pub struct CpuBackend {
 
 /// Scratch rows of a layer's input.
 #[derive(Debug)]
-struct Input {
+pub(super) struct Input {
     /// In the forms that a matrix reads.
     forms: Activations,
     /// Floats in the order that a matrix wants.
@@ -62,6 +67,7 @@ impl CpuBackend {
             },
             hidden: Vec::new(),
             activated: Activations::new(1, Forms::F32),
+            latent: Latent::new(),
             cos_sin: Vec::new(),
             awake: None,
         }
@@ -89,7 +95,7 @@ impl Decoder<CpuBackend> {
 }
 
 /// The forms of activations that these matrices read.
-fn read_by<'a>(cpu: &Cpu, weights: impl IntoIterator<Item = &'a PackedMatrix>) -> Forms {
+pub(super) fn read_by<'a>(cpu: &Cpu, weights: impl IntoIterator<Item = &'a PackedMatrix>) -> Forms {
     weights.into_iter().fold(Forms::default(), |forms, w| forms.read_by(cpu, w))
 }
 
@@ -166,7 +172,7 @@ fn multiply_reordered(
 }
 
 /// `y = x Wᵀ + b`, dense.
-fn multiply(
+pub(super) fn multiply(
     cpu: &Cpu,
     scratch: &mut Input,
     linear: &Linear<CpuBackend>,
@@ -398,14 +404,18 @@ impl Backend for CpuBackend {
             // k follows q: one call rotates the heads of both.
             let heads = HeadLayout { n_heads: q.n_heads + k.n_heads, ..q };
             let rotary_dim = cos_sin.len() / op.step.positions.len();
-            self.cpu.rope(qkv, &RopeLayout { heads, rotary_dim, interleaved: false }, cos_sin);
+            self.cpu.rope(
+                qkv,
+                &RopeLayout { heads, first: 0, rotary_dim, interleaved: false },
+                cos_sin,
+            );
         }
         let rows = |heads: HeadLayout| StridedRows {
             data: qkv,
             stride: heads.row_stride,
             offset: heads.offset,
         };
-        let store = StoreKv { k: rows(k), v: rows(v), slots: op.step.slots };
+        let store = StoreKv { k: rows(k), v: Some(rows(v)), slots: op.step.slots };
         self.cpu.store_kv(kv, op.layer, &store);
     }
 
@@ -428,6 +438,28 @@ impl Backend for CpuBackend {
             sinks: None,
         };
         self.cpu.paged_attention(kv, op.layer, &input, out.floats_mut(qkv.n_rows()));
+    }
+
+    fn latent_project_store(
+        &mut self,
+        op: &LatentOp<'_, Self>,
+        x: &Activations,
+        kv: &mut KvCache,
+        q: &mut Activations,
+    ) {
+        let cos_sin = &self.cos_sin[op.mla.rope];
+        let mut device = Device { cpu: &self.cpu, input: &mut self.input, cos_sin };
+        self.latent.project_store(&mut device, op, x, kv, q.floats_mut(x.n_rows()));
+    }
+
+    fn latent_attention(
+        &mut self,
+        op: &LatentOp<'_, Self>,
+        q: &Activations,
+        kv: &KvCache,
+        out: &mut Activations,
+    ) {
+        self.latent.attend(&self.cpu, op, q.floats(), kv, out.floats_mut(q.n_rows()));
     }
 
     fn linear(&mut self, linear: &Linear<Self>, x: &Activations, out: &mut Activations) {

@@ -12,6 +12,7 @@
 //! sequence's KV), in one order of summation. That is what makes results independent of the batch.
 
 pub mod cpu;
+mod latent;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
 
-use crate::arch::{Act, Gqa};
+use crate::arch::{Act, Gqa, Mla};
 use crate::comm::{CommError, Communicator};
 use crate::rope::RopeTable;
 
@@ -80,6 +81,63 @@ pub struct AttentionWeights<B: Backend> {
     pub slopes: Option<B::Vector>,
     /// `[hidden, q_width]`.
     pub out: Linear<B>,
+}
+
+/// Weights of one latent attention, shapes in its [`Mla`].
+#[derive(Debug)]
+pub struct LatentWeights<B: Backend> {
+    /// What queries are made of, or they themselves, the latent and the rotated key stacked:
+    /// `[down_width, hidden]`.
+    pub down: Linear<B>,
+    /// Norm of what queries are made of, `[q_rank]`; absent where they are projected at once.
+    pub q_norm: Option<Norm<B>>,
+    /// `[q_width, q_rank]`, likewise.
+    pub q_up: Option<Linear<B>>,
+    /// Norm of latents, `[kv_rank]`.
+    pub kv_norm: Norm<B>,
+    /// What takes the unrotated queries of a head to latents: `[n_heads * kv_rank, nope_dim]`.
+    pub k_up: B::Weight,
+    /// What takes the latents of a head to its values: `[n_heads * value_dim, kv_rank]`.
+    pub v_up: B::Weight,
+    /// `[hidden, out_width]`.
+    pub out: Linear<B>,
+}
+
+/// Weights of one sequence mixer.
+#[derive(Debug)]
+pub enum MixerWeights<B: Backend> {
+    /// Of grouped-query attention.
+    Gqa(AttentionWeights<B>),
+    /// Of latent attention.
+    Mla(LatentWeights<B>),
+}
+
+impl<B: Backend> MixerWeights<B> {
+    /// What reads the layer's input.
+    pub(crate) fn input(&self) -> &Linear<B> {
+        match self {
+            Self::Gqa(weights) => &weights.qkv,
+            Self::Mla(weights) => &weights.down,
+        }
+    }
+
+    /// What adds to the residual stream.
+    pub(crate) fn out(&self) -> &Linear<B> {
+        match self {
+            Self::Gqa(weights) => &weights.out,
+            Self::Mla(weights) => &weights.out,
+        }
+    }
+
+    /// Every matrix.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &B::Weight> {
+        let (q_up, by_head) = match self {
+            Self::Gqa(_) => (None, None),
+            Self::Mla(weights) => (weights.q_up.as_ref(), Some([&weights.k_up, &weights.v_up])),
+        };
+        let linears = [self.input(), self.out()].into_iter().chain(q_up);
+        linears.flat_map(|linear| &linear.parts).chain(by_head.into_iter().flatten())
+    }
 }
 
 /// Weights of one channel mixer.
@@ -146,6 +204,19 @@ pub struct AttentionOp<'a, B: Backend> {
     pub gqa: &'a Gqa,
     /// Weights.
     pub weights: &'a AttentionWeights<B>,
+}
+
+/// One layer's latent attention in one step.
+#[derive(Debug)]
+pub struct LatentOp<'a, B: Backend> {
+    /// The step.
+    pub step: Step<'a>,
+    /// Which layer of the KV cache.
+    pub layer: usize,
+    /// Shapes.
+    pub mla: &'a Mla,
+    /// Weights.
+    pub weights: &'a LatentWeights<B>,
 }
 
 /// A packed matrix as plain bytes.
@@ -305,6 +376,27 @@ pub trait Backend: Sized + Send {
         &mut self,
         op: &AttentionOp<'_, Self>,
         qkv: &Self::Buf,
+        kv: &Self::Kv,
+        out: &mut Self::Buf,
+    );
+
+    /// The projections of latent attention: stores the normed latent and the rotated key of each row
+    /// in its slot, and writes queries with the projections of keys absorbed. `x`: `[m, hidden]`, `q`:
+    /// `[m, absorbed_width]`.
+    fn latent_project_store(
+        &mut self,
+        op: &LatentOp<'_, Self>,
+        x: &Self::Buf,
+        kv: &mut Self::Kv,
+        q: &mut Self::Buf,
+    );
+
+    /// Causal attention of each row over the latents of its sequence, and the projections of values
+    /// of its sums. `out`: `[m, out_width]`.
+    fn latent_attention(
+        &mut self,
+        op: &LatentOp<'_, Self>,
+        q: &Self::Buf,
         kv: &Self::Kv,
         out: &mut Self::Buf,
     );

@@ -13,6 +13,7 @@ mod memory;
 mod part;
 mod plan;
 mod quantization;
+mod turned;
 
 pub use cache::PackedCache;
 pub use memory::available_memory_bytes;
@@ -21,15 +22,18 @@ use pelton_kernels::{Cpu, KvDtype};
 use pelton_quant::{Compute, QuantError, dequantize_tensor};
 use pelton_tensor::TensorView;
 
-use crate::arch::{ArchSpec, LayerSpec, Mlp, NormKind};
+use crate::arch::{ArchSpec, LayerSpec, Mixer, Mlp, NormKind};
 use crate::backend::cpu::CpuBackend;
-use crate::backend::{AttentionWeights, Backend, Linear, MlpWeights, Norm, TwoLayers};
+use crate::backend::{
+    AttentionWeights, Backend, LatentWeights, Linear, MixerWeights, MlpWeights, Norm, TwoLayers,
+};
 use crate::comm::{Communicator, SoleRank};
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use cache::{Cache, LoadKind};
 use plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
+use turned::Turned;
 
 pub(crate) use plan::interleave;
 pub(crate) use quantization::{QuantizedTotals, quantized_totals};
@@ -91,7 +95,7 @@ pub(crate) struct Weights<B: Backend> {
 #[derive(Debug)]
 pub(crate) struct LayerWeights<B: Backend> {
     pub(crate) attention_norm: Option<Norm<B>>,
-    pub(crate) attention: AttentionWeights<B>,
+    pub(crate) attention: MixerWeights<B>,
     pub(crate) attention_post_norm: Option<Norm<B>>,
     pub(crate) mlp_norm: Option<Norm<B>>,
     pub(crate) mlp: MlpWeights<B>,
@@ -227,16 +231,18 @@ impl<B: Backend> Packer<'_, B> {
         layer: &LayerSpec,
         spec: &ArchSpec,
     ) -> Result<LayerWeights<B>, ModelError> {
-        let gqa = layer.gqa();
+        let eps = match &layer.mixer {
+            Mixer::Gqa(_) => spec.norm_eps,
+            Mixer::Mla(mla) => mla.norm_eps,
+        };
         let mut qk_norm = |norm: &Option<NormPlan<'_>>| {
             // What kind it is stands in the spec of the attention.
             let norm = norm.as_ref();
-            norm.map(|norm| self.norm(norm, NormKind::Rms, spec.norm_eps)).transpose()
+            norm.map(|norm| self.norm(norm, NormKind::Rms, eps)).transpose()
         };
         let (q_norm, k_norm) = (qk_norm(&plan.q_norm)?, qk_norm(&plan.k_norm)?);
-        Ok(LayerWeights {
-            attention_norm: self.optional_norm(&plan.attention_norm, spec)?,
-            attention: AttentionWeights {
+        let attention = match (&layer.mixer, &plan.latent, k_norm) {
+            (Mixer::Gqa(gqa), None, k_norm) => MixerWeights::Gqa(AttentionWeights {
                 qkv: self.linear(&plan.qkv)?,
                 q_norm,
                 k_norm,
@@ -244,7 +250,21 @@ impl<B: Backend> Packer<'_, B> {
                     .alibi
                     .map(|factor| self.backend.vector(&alibi_slopes(gqa.n_heads, factor))),
                 out: self.linear(&plan.out)?,
-            },
+            }),
+            (Mixer::Mla(_), Some(latent), Some(kv_norm)) => MixerWeights::Mla(LatentWeights {
+                down: self.linear(&plan.qkv)?,
+                q_norm,
+                q_up: latent.q_up.as_ref().map(|q_up| self.linear(q_up)).transpose()?,
+                kv_norm,
+                k_up: self.matrix(&latent.k_up)?,
+                v_up: self.matrix(&latent.v_up)?,
+                out: self.linear(&plan.out)?,
+            }),
+            _ => unreachable!("invariant: latent attention has a plan of its latents"),
+        };
+        Ok(LayerWeights {
+            attention_norm: self.optional_norm(&plan.attention_norm, spec)?,
+            attention,
             attention_post_norm: self.optional_norm(&plan.attention_post_norm, spec)?,
             mlp_norm: self.optional_norm(&plan.mlp_norm, spec)?,
             mlp: {
@@ -335,6 +355,7 @@ impl<B: Backend> Packer<'_, B> {
         }
         let compute = self.options.compute;
         let packed = match quantization::whole(parts) {
+            _ if parts[0].turned.is_some() => self.pack_turned(&parts[0]),
             Some(matrices) => self.backend.pack_quantized(&matrices, compute),
             None => {
                 let data: Vec<_> = parts.iter().map(Part::ordered).collect();
@@ -349,6 +370,13 @@ impl<B: Backend> Packer<'_, B> {
             self.advance(data, n_bytes);
         }
         Ok(packed)
+    }
+
+    fn pack_turned(&self, part: &Part<'_>) -> Result<B::Weight, QuantError> {
+        let turned = part.turned.expect("invariant: the part is turned");
+        let data = turned.bytes(part)?;
+        let view = TensorView { dtype: Turned::dtype(part), ..part.with_data(&data) };
+        self.backend.pack(&[view], self.options.compute)
     }
 
     fn format_error(&self, source: QuantError) -> ModelError {

@@ -18,7 +18,9 @@ use std::fmt;
 
 use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::packed_bytes;
-use pelton_tensor::TensorView;
+use pelton_tensor::{DType, TensorView};
+
+use super::turned::Turned;
 
 /// Which rows of a tensor make up a part, in the order of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -127,6 +129,8 @@ pub(super) struct Part<'a> {
     pub(super) shape: Vec<usize>,
     pub(super) rows: Rows,
     pub(super) is_transposed: bool,
+    /// Which of its rows become columns.
+    pub(super) turned: Option<Turned>,
     /// The matrix of these rows, where `view` is but the first of several tensors that make it.
     pub(super) quantized: Option<QuantizedTensor<'a>>,
 }
@@ -136,7 +140,7 @@ impl<'a> Part<'a> {
     pub(super) fn whole(view: TensorView<'a>) -> Self {
         let n = view.shape[0];
         let (shape, rows) = (view.shape.to_vec(), Rows::all(n));
-        Self { view, shape, rows, is_transposed: false, quantized: None }
+        Self { view, shape, rows, is_transposed: false, turned: None, quantized: None }
     }
 
     /// The matrix of several tensors, where it is one.
@@ -152,6 +156,7 @@ impl<'a> Part<'a> {
     /// Whether this and `other` can become one matrix.
     pub(super) fn stacks_on(&self, other: &Self) -> bool {
         match (&self.quantized, &other.quantized) {
+            _ if self.turned.is_some() || other.turned.is_some() => false,
             (None, None) => self.view.dtype == other.view.dtype,
             (Some(own), Some(other)) => own.order() == other.order(),
             _ => false,
@@ -167,8 +172,8 @@ impl<'a> Part<'a> {
 
     /// The blocks of inputs that it is packed in, or the part itself.
     pub(super) fn split(self) -> Vec<Self> {
-        let Self { view, shape, rows, is_transposed, quantized } = self;
-        let part = |shape, quantized| Self { view, shape, rows, is_transposed, quantized };
+        let Self { view, shape, rows, is_transposed, turned, quantized } = self;
+        let part = |shape, quantized| Self { view, shape, rows, is_transposed, turned, quantized };
         match quantized {
             None => vec![part(shape, None)],
             Some(matrix) => {
@@ -202,6 +207,10 @@ impl<'a> Part<'a> {
     pub(super) fn packed_bytes(&self) -> u64 {
         match self.quantized {
             Some(_) => 0,
+            None if self.turned.is_some() => {
+                let element_bytes = if Turned::dtype(self) == DType::F32 { 4 } else { 2 };
+                self.n_elements() as u64 * element_bytes
+            }
             None => packed_bytes(&self.with_data(&self.view.data[..self.n_bytes()])),
         }
     }
@@ -211,6 +220,9 @@ impl<'a> Part<'a> {
         let own = self.quantized.as_ref().map_or(std::slice::from_ref(&self.view), |m| m.views());
         let share = |data: &[u8]| match self.quantized {
             Some(_) => data.len(),
+            None if self.turned.is_some() => {
+                self.turned.map_or(0, |turned| turned.share(data.len()))
+            }
             None => data.len() / self.rows.n_stored * self.rows.n,
         };
         own.iter().map(move |view| (view.data, share(view.data)))

@@ -7,8 +7,10 @@ use pelton_quant::{QuantError, for_dtype, packed_bytes, supported_names};
 use pelton_tensor::TensorView;
 
 pub(super) use super::part::{Part, Rows};
+use super::turned::Turned;
 use crate::arch::{
-    ArchSpec, Fused, Gqa, LayerSpec, Mlp, NormKind, Part as Name, QkNorm, Residual, Stored,
+    ArchSpec, Fused, Gqa, LayerSpec, Mixer, Mla, Mlp, NormKind, Part as Name, QkNorm, Residual,
+    Stored,
 };
 use crate::error::ModelError;
 use crate::files::ModelFiles;
@@ -28,7 +30,9 @@ pub(super) struct Plan<'a> {
 /// All tensors of a layer.
 pub(super) struct LayerPlan<'a> {
     pub(super) attention_norm: Option<NormPlan<'a>>,
+    /// q, k and v, or what they are made of.
     pub(super) qkv: LinearPlan<'a>,
+    pub(super) latent: Option<LatentPlan<'a>>,
     pub(super) q_norm: Option<NormPlan<'a>>,
     pub(super) k_norm: Option<NormPlan<'a>>,
     pub(super) out: LinearPlan<'a>,
@@ -38,6 +42,13 @@ pub(super) struct LayerPlan<'a> {
     pub(super) up: LinearPlan<'a>,
     pub(super) down: LinearPlan<'a>,
     pub(super) mlp_post_norm: Option<NormPlan<'a>>,
+}
+
+/// What latent attention has between its projections from and to the residual stream.
+pub(super) struct LatentPlan<'a> {
+    pub(super) q_up: Option<LinearPlan<'a>>,
+    pub(super) k_up: Part<'a>,
+    pub(super) v_up: Part<'a>,
 }
 
 /// A norm's weight and bias: vectors that stay in f32.
@@ -67,8 +78,14 @@ impl<'a> NormPlan<'a> {
 }
 
 impl<'a> LayerPlan<'a> {
-    fn linears(&self) -> [&LinearPlan<'a>; 4] {
-        [&self.qkv, &self.out, &self.up, &self.down]
+    fn linears(&self) -> impl Iterator<Item = &LinearPlan<'a>> {
+        let q_up = self.latent.as_ref().and_then(|latent| latent.q_up.as_ref());
+        [&self.qkv, &self.out, &self.up, &self.down].into_iter().chain(q_up)
+    }
+
+    /// Matrices of heads, each of which is packed by itself.
+    fn by_head(&self) -> impl Iterator<Item = &Part<'a>> {
+        self.latent.iter().flat_map(|latent| [&latent.k_up, &latent.v_up])
     }
 
     fn norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
@@ -103,10 +120,13 @@ impl<'a> LinearPlan<'a> {
 /// `blk.0.attn_q.weight q8_0 [64, 64] 4 heads + blk.0.attn_k.weight ...`.
 pub(super) fn recipe(parts: &[Part<'_>]) -> String {
     let mut text = String::new();
-    for Part { view, rows, is_transposed, quantized, .. } in parts {
+    for Part { view, rows, is_transposed, turned, quantized, .. } in parts {
         let separator = if text.is_empty() { "" } else { " + " };
         let _ = write!(text, "{separator}{} {} {:?}", view.name, view.dtype.name(), view.shape);
         let _ = write!(text, "{rows}{}", if *is_transposed { " transposed" } else { "" });
+        if let Some(turned) = turned {
+            let _ = write!(text, "{turned}");
+        }
         if let Some(matrix) = quantized {
             let _ = match (matrix.columns(), matrix.order()) {
                 (Some(columns), _) => write!(text, " ({}, inputs {columns:?})", matrix.words()),
@@ -151,6 +171,7 @@ impl<'a> Plan<'a> {
         (self.layers.iter())
             .flat_map(LayerPlan::linears)
             .flat_map(LinearPlan::runs)
+            .chain(self.layers.iter().flat_map(LayerPlan::by_head).map(std::slice::from_ref))
             .chain(alone.map(std::slice::from_ref))
             .collect()
     }
@@ -201,7 +222,7 @@ struct Projection {
 impl<'a> Lookup<'a, '_> {
     fn layer(&self, layer: usize, spec: &LayerSpec) -> Result<LayerPlan<'a>, ModelError> {
         let hidden = self.spec.hidden_size;
-        let (gqa, wiring) = (spec.gqa(), spec.wiring);
+        let wiring = spec.wiring;
         let norm = |is_there, name| self.optional_norm(is_there, name, layer);
         let has_mlp_norm = wiring.pre_norm && wiring.residual != Residual::ParallelOneNorm;
         let all = |name, n| Projection { name, rows: Rows::all(n) };
@@ -213,13 +234,32 @@ impl<'a> Lookup<'a, '_> {
             }
             Mlp::Gated(mlp) => (vec![all(Name::Gate, ffn), all(Name::Up, ffn)], mlp.bias),
         };
+        let (qkv, [qkv_bias, out_bias]) = match &spec.mixer {
+            Mixer::Gqa(gqa) => (self.qkv(layer, gqa), [gqa.qkv_bias, gqa.out_bias]),
+            Mixer::Mla(mla) => (self.latents(mla), [mla.bias; 2]),
+        };
+        let [q_norm, k_norm] = match &spec.mixer {
+            Mixer::Gqa(gqa) => [
+                self.qk_norm(Name::QNorm, layer, gqa, gqa.n_heads)?,
+                self.qk_norm(Name::KNorm, layer, gqa, gqa.n_kv_heads)?,
+            ],
+            Mixer::Mla(mla) => [
+                mla.q_rank.map(|n| self.latent_norm(Name::QNorm, layer, n)).transpose()?,
+                Some(self.latent_norm(Name::KNorm, layer, mla.kv_rank)?),
+            ],
+        };
+        let latent = match &spec.mixer {
+            Mixer::Gqa(_) => None,
+            Mixer::Mla(mla) => Some(self.latent(layer, mla)?),
+        };
         let out = [all(Name::O, hidden)];
         Ok(LayerPlan {
             attention_norm: norm(wiring.pre_norm, Name::AttentionNorm)?,
-            qkv: self.linear(layer, &self.qkv(layer, gqa), hidden, gqa.qkv_bias)?,
-            q_norm: self.qk_norm(Name::QNorm, layer, gqa, gqa.n_heads)?,
-            k_norm: self.qk_norm(Name::KNorm, layer, gqa, gqa.n_kv_heads)?,
-            out: self.linear(layer, &out, gqa.q_width(), gqa.out_bias)?,
+            qkv: self.linear(layer, &qkv, hidden, qkv_bias)?,
+            latent,
+            q_norm,
+            k_norm,
+            out: self.linear(layer, &out, spec.mixer.out_width(), out_bias)?,
             attention_post_norm: norm(wiring.post_norm, Name::AttentionPostNorm)?,
             mlp_norm: norm(has_mlp_norm, Name::MlpNorm)?,
             up: self.linear(layer, &up, hidden, mlp_bias)?,
@@ -256,6 +296,58 @@ impl<'a> Lookup<'a, '_> {
                 vec![alone(Name::Q, q, pairs), alone(Name::K, kv, pairs), alone(Name::V, kv, None)]
             }
         }
+    }
+
+    /// What latent attention projects from the residual stream.
+    fn latents(&self, mla: &Mla) -> Vec<Projection> {
+        let q = if mla.q_rank.is_some() { Name::QDown } else { Name::Q };
+        let all = |name, n| Projection { name, rows: Rows::all(n) };
+        vec![all(q, mla.q_down_width()), all(Name::KvDown, mla.key_dim())]
+    }
+
+    /// What latent attention has between its projections.
+    fn latent(&self, layer: usize, mla: &Mla) -> Result<LatentPlan<'a>, ModelError> {
+        let Mla { n_heads, kv_rank, nope_dim, value_dim, .. } = *mla;
+        let q_up = mla.q_rank.map(|rank| {
+            let up = Projection { name: Name::QUp, rows: Rows::all(mla.q_width()) };
+            self.linear(layer, &[up], rank, false)
+        });
+        let q_up = q_up.transpose()?;
+        if self.has(&self.stem(Name::KUp, layer)) {
+            let apart = |name, n, k| {
+                let view = self.weight(name, layer, &[n_heads, n, k])?;
+                let (shape, rows) = (vec![n_heads * n, k], Rows::all(n_heads * n));
+                Ok::<_, ModelError>(Part { shape, rows, ..Part::whole(view) })
+            };
+            let k_up = apart(Name::KUp, kv_rank, nope_dim)?;
+            return Ok(LatentPlan { q_up, k_up, v_up: apart(Name::VUp, value_dim, kv_rank)? });
+        }
+        let n_rows = nope_dim + value_dim;
+        let whole = Projection { name: Name::KvUp, rows: Rows::all(n_heads * n_rows) };
+        let values = Rows { n: n_heads * value_dim, first: nope_dim, run: value_dim, ..whole.rows };
+        let values = Projection { rows: Rows { stride: n_rows, ..values }, ..whole };
+        let k_up = self.matrix(&whole, layer, kv_rank)?;
+        let v_up = self.matrix(&values, layer, kv_rank)?;
+        Ok(LatentPlan {
+            q_up,
+            k_up: Part {
+                shape: vec![n_heads * kv_rank, nope_dim],
+                rows: Rows::all(n_heads * kv_rank),
+                turned: Some(Turned { n_heads, n_rows, n_taken: nope_dim }),
+                // The values have the tensors.
+                quantized: k_up.quantized.map(QuantizedTensor::without_views),
+                ..k_up
+            },
+            // A product of heads takes its inputs as they are.
+            v_up: Part { quantized: v_up.quantized.map(QuantizedTensor::in_own_order), ..v_up },
+        })
+    }
+
+    /// The norm of a latent.
+    fn latent_norm(&self, name: Name, layer: usize, n: usize) -> Result<NormPlan<'a>, ModelError> {
+        let view = self.weight(name, layer, &[n])?;
+        let offset = self.stored.norm_offset;
+        Ok(NormPlan { weights: vec![view], bias: None, rows: Rows::all(n), offset })
     }
 
     /// Rows of a head, and how many of them lie in pairs, where any do.
@@ -312,6 +404,7 @@ impl<'a> Lookup<'a, '_> {
                 shape,
                 rows,
                 is_transposed: false,
+                turned: None,
                 quantized: Some(quantized),
             });
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pelton_kernels::WeightLayout;
 use pelton_quant::Compute;
 use pelton_quant::checkpoint::{QuantizedTensor, layout_of};
 
@@ -41,12 +42,17 @@ fn totals(files: &ModelFiles, plan: &Plan<'_>) -> Result<QuantizedTotals, ModelE
     let mut all = QuantizedTotals::default();
     for run in plan.matrices() {
         let Some(matrices) = whole(run) else { continue };
-        let layout = layout_of(&matrices, Compute::Auto).map_err(|source| ModelError::Format {
+        let is_turned = run.iter().any(|part| part.turned.is_some());
+        let layout = match is_turned {
+            true => Ok(WeightLayout::F32),
+            false => layout_of(&matrices, Compute::Auto),
+        };
+        let layout = layout.map_err(|source| ModelError::Format {
             file: files.tensors().origin().to_owned(),
             source,
         })?;
-        for matrix in matrices {
-            let [n, k] = matrix.shape();
+        for (matrix, part) in matrices.into_iter().zip(run) {
+            let [n, k] = if is_turned { [part.n(), part.k()] } else { matrix.shape() };
             let totals = all.layouts.entry(layout.name()).or_default();
             // Of blocks or rows of one matrix, the last have the tensors.
             let is_last = !matrix.views().is_empty();
