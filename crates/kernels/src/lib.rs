@@ -52,8 +52,10 @@ pub use dispatch::{Kernels, UnknownKernels};
 pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows, UnknownKvDtype};
 pub use layout::{LAYOUT_VERSION, PANEL, PackedMatrix, Storage, WeightLayout};
 pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
-pub use matmul::MatmulOutput;
+pub use matmul::{MatmulGroup, MatmulGroups, MatmulOutput};
 pub use quantize::{GROUP, QuantizedRows};
-pub use rows::{GatedAct, HeadLayout, HeadSlices, RopeLayout};
+pub use rows::{
+    ExpertGroups, GatedAct, GroupRank, HeadLayout, HeadSlices, RopeLayout, Router, RouterScore,
+};
 pub use team::{StayAwake, ThreadTeam, Topology, default_threads};
 pub use tuning::Tuning;

@@ -43,7 +43,8 @@ pub struct HfConfig {
     pub use_sliding_window: bool,
     /// `max_window_layers`.
     pub max_window_layers: usize,
-    /// Which layers are `sliding_attention` in `layer_types`; one entry per layer.
+    /// Which layers are `sliding_attention` or `chunked_attention` in `layer_types`; one entry per
+    /// layer.
     pub sliding_layers: Option<Vec<bool>>,
     /// `attention_bias`.
     pub attention_bias: Option<bool>,
@@ -161,6 +162,10 @@ pub(crate) fn parse_scheme(bytes: &[u8]) -> Result<Option<Scheme>, ConfigError> 
 
 fn read_scheme(root: &Field<'_>) -> Result<Option<Scheme>, ConfigError> {
     let Some(config) = root.get("quantization_config").value() else { return Ok(None) };
+    // Only stacked experts are so stored, and they are known by their tensors.
+    if config.get("quant_method").and_then(Value::as_str) == Some("mxfp4") {
+        return Ok(None);
+    }
     Scheme::parse(config).map(Some).map_err(ConfigError::from)
 }
 
@@ -366,7 +371,7 @@ fn read_layer_types(field: &Field<'_>, n_layers: usize) -> Result<Option<Vec<boo
         .iter()
         .map(|item| match item.as_str() {
             Some("full_attention") => Ok(false),
-            Some("sliding_attention") => Ok(true),
+            Some("sliding_attention" | "chunked_attention") => Ok(true),
             _ => Err(expected()),
         })
         .collect::<Result<_, _>>()

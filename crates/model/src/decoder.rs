@@ -147,7 +147,7 @@ impl<B: Backend> Decoder<B> {
         };
         // What reads a norm of a layer: of two norms side by side, each writes the same buffer.
         let inputs: Vec<&Linear<B>> = (weights.layers.iter())
-            .flat_map(|layer| [layer.attention.input(), layer.mlp.linears()[0]])
+            .flat_map(|layer| [layer.attention.input()].into_iter().chain(layer.mlp.inputs()))
             .collect();
         // Who takes elements in another order takes them as floats.
         let normed = match inputs.iter().any(|linear| linear.is_reordered()) {
@@ -390,9 +390,17 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// Bytes of weights that one decoded token reads: everything but the rows of the embedding
-    /// table that are not looked up.
+    /// table that are not looked up, and the experts that are not chosen.
     pub fn weight_bytes(&self) -> usize {
-        self.matrices().map(B::weight_bytes).sum()
+        let layers = &self.weights.layers;
+        let mixers = layers.iter().flat_map(|layer| layer.attention.matrices());
+        let matrices = mixers.chain([self.head()]);
+        let perceptrons = layers.iter().map(|layer| layer.mlp.active_bytes()).sum::<usize>();
+        matrices.map(B::weight_bytes).sum::<usize>() + perceptrons
+    }
+
+    fn head(&self) -> &B::Weight {
+        self.weights.head.as_ref().unwrap_or(&self.weights.embedding)
     }
 
     /// Every matrix that a token passes through, the head included.
@@ -401,8 +409,7 @@ impl<B: Backend> Decoder<B> {
             let mlp = layer.mlp.linears().into_iter().flat_map(|linear| &linear.parts);
             layer.attention.matrices().chain(mlp)
         });
-        let head = self.weights.head.as_ref().unwrap_or(&self.weights.embedding);
-        layers.chain([head])
+        layers.chain([self.head()])
     }
 
     fn kv_shape(&self, n_blocks: usize, block_size: usize) -> KvShape {

@@ -31,6 +31,7 @@ use bytemuck::cast_slice;
 use half::{bf16, f16};
 
 use super::CHUNK;
+use super::input::first_seen;
 use super::merge::State;
 use super::score::{KeyGroup, add_slope, score, score_path};
 use super::softmax::softmax;
@@ -58,6 +59,8 @@ pub(super) struct Chunk<'a, T> {
     pub(super) start: usize,
     /// Most positions that a row sees.
     pub(super) window: Option<usize>,
+    /// Positions of a segment, of which a row sees its own alone.
+    pub(super) segment: Option<usize>,
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     /// Slopes of the heads of the item.
@@ -79,7 +82,7 @@ impl<'a, T: KvElement> Chunk<'a, T> {
     pub(super) fn visible(&self, flat: usize) -> (usize, usize) {
         let row = flat / self.group;
         let end = self.tree.map_or(self.position + row + 1, |tree| tree.end(row));
-        let first = self.window.map_or(0, |window| end.saturating_sub(window));
+        let first = first_seen(self.window, self.segment, end);
         let high = end.saturating_sub(self.start).min(CHUNK);
         (first.saturating_sub(self.start).min(high), high)
     }

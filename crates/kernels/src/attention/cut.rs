@@ -8,7 +8,7 @@
 //! ```
 
 use super::CHUNK;
-use super::input::AttentionInput;
+use super::input::{AttentionInput, first_seen};
 use super::tree::Tree;
 
 /// Most flat rows (rows x heads) of one item.
@@ -107,7 +107,7 @@ impl Cut {
                     };
                     (first, last) = (at(depths.iter().min()), at(depths.iter().max()));
                 }
-                let first_seen = input.window.map_or(0, |n| (first + 1).saturating_sub(n));
+                let first_seen = first_seen(input.window, input.segment, first + 1);
                 let first_chunk = first_seen / CHUNK;
                 let n_chunks = (last + 1).div_ceil(CHUNK).saturating_sub(first_chunk);
                 self.blocks.push(RowBlock {

@@ -55,6 +55,9 @@ pub struct AttentionInput<'a> {
     pub scale: f32,
     /// Most positions that a row sees, itself included; `None` for all.
     pub window: Option<usize>,
+    /// Positions are cut into segments of so many, and a row sees those of its own alone; `None`
+    /// for one segment.
+    pub segment: Option<usize>,
     /// `cap · tanh(score / cap)` after scaling.
     pub softcap: Option<f32>,
     /// One slope per query head: `slope · (key position - query position)` is added to each score
@@ -63,6 +66,14 @@ pub struct AttentionInput<'a> {
     /// One logit per query head that takes part in the softmax of each row like a position with
     /// the value zero, neither scaled nor capped. In every window.
     pub sinks: Option<&'a [f32]>,
+}
+
+/// First position that a row sees whose own is the one before `end`.
+#[inline(always)]
+pub(super) fn first_seen(window: Option<usize>, segment: Option<usize>, end: usize) -> usize {
+    let by_window = window.map_or(0, |window| end.saturating_sub(window));
+    let by_segment = segment.map_or(0, |n| end.saturating_sub(1) / n * n);
+    by_window.max(by_segment)
 }
 
 impl AttentionInput<'_> {
@@ -75,6 +86,7 @@ impl AttentionInput<'_> {
         if let Some(sinks) = self.sinks {
             assert_eq!(sinks.len(), self.n_heads, "invariant: one sink per query head");
         }
+        assert_ne!(self.segment, Some(0), "invariant: segments have positions");
         if let Some(slopes) = self.slopes {
             assert_eq!(slopes.len(), self.n_heads, "invariant: one slope per query head");
         }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! for each row (position p) and head:     keys of positions  max(0, p + 1 - window) ..= p
+//!                                         of its segment, where there are segments
 //!   (M, Z, O) = (sink, 1, 0)              or (-inf, 0, 0) without sinks
 //!   for each chunk of 256 positions, ascending, fixed to multiples of 256:
 //!     s[t]  = softcap(scale · Σ_d q[d] k[t][d] + slope · (t - p))      fused, d ascending (score.rs)

@@ -204,6 +204,7 @@ impl<T: KvElement> Step<'_, T> {
             }),
             start: (block.first_chunk + chunk) * CHUNK,
             window: self.input.window,
+            segment: self.input.segment,
             scale: self.input.scale,
             softcap: self.input.softcap,
             slopes: self.input.slopes.map(|slopes| &slopes[heads.first..heads.first + heads.n]),

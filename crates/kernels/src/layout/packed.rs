@@ -172,6 +172,10 @@ impl PackedMatrix {
         self.layout.needs_quantized_input()
     }
 
+    pub(crate) fn n_panels(&self) -> usize {
+        self.n.div_ceil(PANEL)
+    }
+
     pub(crate) fn panel_bytes(&self) -> usize {
         self.panel_bytes
     }

@@ -317,7 +317,7 @@ fn a_product_of_heads_is_the_product_of_each() {
     for layout in [WeightLayout::F32, WeightLayout::Bf16, WeightLayout::Q8G32, WeightLayout::Q4G32]
     {
         for (n_heads, n, k, m) in
-            [(1, 17, 32, 2), (3, 16, 64, 1), (5, 48, 96, 30), (8, 128, 128, 7)]
+            [(1, 32, 32, 2), (3, 16, 64, 1), (5, 48, 96, 30), (8, 128, 128, 7)]
         {
             let cpus = crate::rows::testing::all_cpus();
             let rows = source(layout, n_heads * n, k, false);

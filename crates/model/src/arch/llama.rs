@@ -30,6 +30,9 @@ pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
             scale: (cfg.head_dim as f32).sqrt().recip(),
             softcap: None,
             window: None,
+            segment: None,
+            has_sinks: false,
+            temperature: None,
         }),
         mlp: Mlp::Gated(GatedMlp {
             intermediate_size: cfg.intermediate_size,

@@ -22,26 +22,34 @@ mod glm4;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neox;
+mod gpt_oss;
 mod gptj;
 mod granite;
+mod granite_moe;
 mod helium;
 mod internlm2;
 mod internlm3;
 mod llama;
+mod llama4;
 mod minicpm;
 mod minicpm3;
 mod ministral;
 mod mistral;
+mod mixtral;
 mod mla;
+mod moe;
 mod nemotron;
 mod olmo;
 mod olmo2;
 mod olmo3;
+mod olmoe;
 mod opt;
 mod phi;
 mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_moe;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -55,7 +63,8 @@ use crate::fields::ConfigError;
 use crate::rope::RopeSpec;
 
 pub use mla::Mla;
-pub(crate) use stored::{Fused, Part, Stored};
+pub use moe::{ExpertGroups, GroupRank, Moe, Router, RouterScore, SharedExpert};
+pub(crate) use stored::{Experts, Fused, GateUp, Part, Stored};
 
 /// What the decoder needs to know to build one model.
 #[derive(Clone, Debug, PartialEq)]
@@ -220,6 +229,28 @@ pub struct Gqa {
     pub softcap: Option<f32>,
     /// Attention window in tokens, the token itself included, or `None` for full causal attention.
     pub window: Option<usize>,
+    /// Positions of a segment, beyond which attention does not see, or `None` for one segment.
+    pub segment: Option<usize>,
+    /// Whether each head has a learned logit without a value in its softmax.
+    pub has_sinks: bool,
+    /// Growth of queries with their position.
+    pub temperature: Option<Temperature>,
+}
+
+/// Queries at position `p` are multiplied by `1 + factor · ln(1 + floor((p + 1) / step))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// Factor of the logarithm.
+    pub factor: f32,
+    /// Positions over which queries are alike.
+    pub step: usize,
+}
+
+impl Temperature {
+    /// The factor of a query.
+    pub fn at(&self, position: usize) -> f32 {
+        1.0 + self.factor * (((position + 1) / self.step) as f32).ln_1p()
+    }
 }
 
 /// Norms of q and k.
@@ -227,6 +258,8 @@ pub struct Gqa {
 pub enum QkNorm {
     /// RMS of each head, one weight for all: Qwen3, Gemma 3.
     HeadRms,
+    /// RMS of each head without a weight: Llama 4.
+    HeadRmsBare,
     /// RMS over all heads together: OLMo 2.
     WholeRms,
     /// Layer norm without bias of each head, which has a weight of its own: Cohere, StableLM.
@@ -241,6 +274,8 @@ pub enum Mlp {
     Gated(GatedMlp),
     /// `down(act(up(x)))`.
     Plain(PlainMlp),
+    /// Several gated perceptrons, of which each row goes through some.
+    Moe(Moe),
 }
 
 /// A two-layer perceptron without a gate.
@@ -366,21 +401,30 @@ impl Mixer {
 }
 
 impl Mlp {
-    /// Width of the hidden layer, in elements.
+    /// Width of the hidden layer, or of an expert's, in elements.
     pub fn intermediate_size(&self) -> usize {
         match self {
             Self::Gated(mlp) => mlp.intermediate_size,
             Self::Plain(mlp) => mlp.intermediate_size,
+            Self::Moe(moe) => moe.expert.intermediate_size,
         }
     }
 
     /// Elements of all matrices, in a model of this width.
     pub fn n_weights(&self, hidden_size: usize) -> usize {
-        let n_matrices = match self {
-            Self::Gated(_) => 3,
-            Self::Plain(_) => 2,
-        };
-        n_matrices * hidden_size * self.intermediate_size()
+        match self {
+            Self::Gated(mlp) => 3 * hidden_size * mlp.intermediate_size,
+            Self::Plain(mlp) => 2 * hidden_size * mlp.intermediate_size,
+            Self::Moe(moe) => moe.n_weights(hidden_size),
+        }
+    }
+
+    /// Elements of the matrices that one row goes through, in a model of this width.
+    pub fn n_active_weights(&self, hidden_size: usize) -> usize {
+        match self {
+            Self::Gated(_) | Self::Plain(_) => self.n_weights(hidden_size),
+            Self::Moe(moe) => moe.n_active_weights(hidden_size),
+        }
     }
 }
 
@@ -509,25 +553,32 @@ pub static ARCHS: &[Arch] = &[
     gpt2::ARCH,
     gpt_bigcode::ARCH,
     gpt_neox::ARCH,
+    gpt_oss::ARCH,
     gptj::ARCH,
     granite::ARCH,
+    granite_moe::ARCH,
     helium::ARCH,
     internlm2::ARCH,
     internlm3::ARCH,
     llama::ARCH,
+    llama4::ARCH,
     minicpm::ARCH,
     minicpm3::ARCH,
     ministral::ARCH,
     mistral::ARCH,
+    mixtral::ARCH,
     nemotron::ARCH,
     olmo::ARCH,
     olmo2::ARCH,
     olmo3::ARCH,
+    olmoe::ARCH,
     opt::ARCH,
     phi::ARCH,
     phi3::ARCH,
     qwen2::ARCH,
+    qwen2_moe::ARCH,
     qwen3::ARCH,
+    qwen3_moe::ARCH,
     seed_oss::ARCH,
     smollm3::ARCH,
     stablelm::ARCH,

@@ -132,6 +132,7 @@ impl Latent {
             sequences: op.step.sequences,
             scale: mla.scale,
             window: None,
+            segment: None,
             softcap: None,
             slopes: None,
             sinks: None,

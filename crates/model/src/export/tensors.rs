@@ -236,6 +236,7 @@ fn list(files: &ModelFiles, spec: &ArchSpec) -> Vec<Named> {
         let (parts, bias): (&[Part], bool) = match &layer.mlp {
             Mlp::Gated(mlp) => (&[Part::Gate, Part::Up, Part::Down], mlp.bias),
             Mlp::Plain(mlp) => (&[Part::Up, Part::Down], mlp.bias),
+            Mlp::Moe(_) => unreachable!("invariant: no family with experts is exported"),
         };
         for part in parts {
             add(*part, i, bias, None);

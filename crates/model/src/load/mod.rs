@@ -22,17 +22,18 @@ use pelton_kernels::{Cpu, KvDtype};
 use pelton_quant::{Compute, QuantError, dequantize_tensor};
 use pelton_tensor::TensorView;
 
-use crate::arch::{ArchSpec, LayerSpec, Mixer, Mlp, NormKind};
+use crate::arch::{Act, ArchSpec, LayerSpec, Mixer, Mlp, Moe, NormKind};
 use crate::backend::cpu::CpuBackend;
 use crate::backend::{
-    AttentionWeights, Backend, LatentWeights, Linear, MixerWeights, MlpWeights, Norm, TwoLayers,
+    AttentionWeights, Backend, LatentWeights, Linear, MixerWeights, MlpWeights, MoeWeights, Norm,
+    SharedWeights, TwoLayers,
 };
 use crate::comm::{Communicator, SoleRank};
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use cache::{Cache, LoadKind};
-use plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
+use plan::{LayerPlan, LinearPlan, MlpPlan, MoePlan, NormPlan, Part, Plan, TwoPlan};
 use turned::Turned;
 
 pub(crate) use plan::interleave;
@@ -249,6 +250,7 @@ impl<B: Backend> Packer<'_, B> {
                 slopes: gqa
                     .alibi
                     .map(|factor| self.backend.vector(&alibi_slopes(gqa.n_heads, factor))),
+                sinks: plan.sinks.as_ref().map(|sinks| self.vector(sinks)).transpose()?,
                 out: self.linear(&plan.out)?,
             }),
             (Mixer::Mla(_), Some(latent), Some(kv_norm)) => MixerWeights::Mla(LatentWeights {
@@ -267,14 +269,47 @@ impl<B: Backend> Packer<'_, B> {
             attention,
             attention_post_norm: self.optional_norm(&plan.attention_post_norm, spec)?,
             mlp_norm: self.optional_norm(&plan.mlp_norm, spec)?,
-            mlp: {
-                let (up, down) = (self.linear(&plan.up)?, self.linear(&plan.down)?);
-                match &layer.mlp {
-                    Mlp::Gated(mlp) => MlpWeights::Gated(TwoLayers { up, down, act: mlp.act }),
-                    Mlp::Plain(mlp) => MlpWeights::Plain(TwoLayers { up, down, act: mlp.act }),
+            mlp: match (&layer.mlp, &plan.mlp) {
+                (Mlp::Gated(mlp), MlpPlan::Two(plan)) => {
+                    MlpWeights::Gated(self.two_layers(plan, mlp.act)?)
                 }
+                (Mlp::Plain(mlp), MlpPlan::Two(plan)) => {
+                    MlpWeights::Plain(self.two_layers(plan, mlp.act)?)
+                }
+                (Mlp::Moe(moe), MlpPlan::Moe(plan)) => {
+                    MlpWeights::Moe(Box::new(self.moe(plan, moe)?))
+                }
+                _ => unreachable!("invariant: the plan is of this spec"),
             },
             mlp_post_norm: self.optional_norm(&plan.mlp_post_norm, spec)?,
+        })
+    }
+
+    fn two_layers(&mut self, plan: &TwoPlan<'_>, act: Act) -> Result<TwoLayers<B>, ModelError> {
+        Ok(TwoLayers { up: self.linear(&plan.up)?, down: self.linear(&plan.down)?, act })
+    }
+
+    fn moe(&mut self, plan: &MoePlan<'_>, moe: &Moe) -> Result<MoeWeights<B>, ModelError> {
+        let shared = match (&plan.shared, &moe.shared) {
+            (Some(two), Some(shared)) => Some(SharedWeights {
+                mlp: self.two_layers(two, shared.mlp.act)?,
+                switch: (plan.switch.as_ref())
+                    .map(|switch| self.linear_in(switch, Compute::F32))
+                    .transpose()?,
+            }),
+            _ => None,
+        };
+        Ok(MoeWeights {
+            // A near tie that rounding decides another way is another expert, not another bit.
+            router: self.linear_in(&plan.router, Compute::F32)?,
+            correction: plan.correction.as_ref().map(|plan| self.vector(plan)).transpose()?,
+            routing: moe.router.clone(),
+            weighs_input: moe.weighs_input,
+            limit: moe.limit,
+            experts: (plan.experts.iter())
+                .map(|expert| self.two_layers(expert, moe.expert.act))
+                .collect::<Result<_, _>>()?,
+            shared,
         })
     }
 
@@ -329,7 +364,15 @@ impl<B: Backend> Packer<'_, B> {
     }
 
     fn linear(&mut self, plan: &LinearPlan<'_>) -> Result<Linear<B>, ModelError> {
-        let parts = plan.runs().map(|run| self.pack(run)).collect::<Result<_, _>>()?;
+        self.linear_in(plan, self.options.compute)
+    }
+
+    fn linear_in(
+        &mut self,
+        plan: &LinearPlan<'_>,
+        compute: Compute,
+    ) -> Result<Linear<B>, ModelError> {
+        let parts = plan.runs().map(|run| self.pack(run, compute)).collect::<Result<_, _>>()?;
         let orders = plan.runs().map(|run| run[0].order().map(Box::from)).collect();
         let adds = plan.runs().map(|run| run[0].adds()).collect();
         let mut bias = Vec::new();
@@ -345,15 +388,14 @@ impl<B: Backend> Packer<'_, B> {
 
     /// A matrix that stands alone: the embedding table or the head.
     fn matrix(&mut self, plan: &Part<'_>) -> Result<B::Weight, ModelError> {
-        self.pack(std::slice::from_ref(plan))
+        self.pack(std::slice::from_ref(plan), self.options.compute)
     }
 
     /// One matrix of parts of one type.
-    fn pack(&mut self, parts: &[Part<'_>]) -> Result<B::Weight, ModelError> {
+    fn pack(&mut self, parts: &[Part<'_>], compute: Compute) -> Result<B::Weight, ModelError> {
         if let Some(weight) = self.cache.take(parts) {
             return Ok(weight);
         }
-        let compute = self.options.compute;
         let packed = match quantization::whole(parts) {
             _ if parts[0].turned.is_some() => self.pack_turned(&parts[0]),
             Some(matrices) => self.backend.pack_quantized(&matrices, compute),

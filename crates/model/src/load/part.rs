@@ -133,6 +133,10 @@ pub(super) struct Part<'a> {
     pub(super) turned: Option<Turned>,
     /// The matrix of these rows, where `view` is but the first of several tensors that make it.
     pub(super) quantized: Option<QuantizedTensor<'a>>,
+    /// Which matrix of a tensor of several it is.
+    pub(super) slice: Option<usize>,
+    /// The factors of its blocks, where `view` holds but their codes.
+    pub(super) factors: Option<&'a [u8]>,
 }
 
 impl<'a> Part<'a> {
@@ -140,7 +144,16 @@ impl<'a> Part<'a> {
     pub(super) fn whole(view: TensorView<'a>) -> Self {
         let n = view.shape[0];
         let (shape, rows) = (view.shape.to_vec(), Rows::all(n));
-        Self { view, shape, rows, is_transposed: false, turned: None, quantized: None }
+        Self {
+            view,
+            shape,
+            rows,
+            is_transposed: false,
+            turned: None,
+            quantized: None,
+            slice: None,
+            factors: None,
+        }
     }
 
     /// The matrix of several tensors, where it is one.
@@ -172,8 +185,17 @@ impl<'a> Part<'a> {
 
     /// The blocks of inputs that it is packed in, or the part itself.
     pub(super) fn split(self) -> Vec<Self> {
-        let Self { view, shape, rows, is_transposed, turned, quantized } = self;
-        let part = |shape, quantized| Self { view, shape, rows, is_transposed, turned, quantized };
+        let Self { view, shape, rows, is_transposed, turned, quantized, slice, factors } = self;
+        let part = |shape, quantized| Self {
+            view,
+            shape,
+            rows,
+            is_transposed,
+            turned,
+            quantized,
+            slice,
+            factors,
+        };
         match quantized {
             None => vec![part(shape, None)],
             Some(matrix) => {
@@ -230,11 +252,27 @@ impl<'a> Part<'a> {
 
     /// The bytes of these rows in the order of the decoder.
     pub(super) fn ordered(&self) -> Cow<'a, [u8]> {
+        if let Some(factors) = self.factors {
+            return Cow::Owned(self.blocks(factors));
+        }
         if self.is_transposed {
             let element_bytes = self.view.data.len() / self.view.n_elements();
             return Cow::Owned(self.rows.pick_columns(self.view.data, element_bytes));
         }
         self.rows.pick(self.view.data)
+    }
+
+    /// The rows as blocks of MXFP4: a factor, then codes `j` and `j + 16` in byte `j`, where the file
+    /// has codes `2 j` and `2 j + 1`.
+    fn blocks(&self, factors: &[u8]) -> Vec<u8> {
+        let (factors, codes) = (self.rows.pick(factors), self.rows.pick(self.view.data));
+        let mut out = Vec::with_capacity(factors.len() + codes.len());
+        for (factor, codes) in factors.iter().zip(codes.as_chunks::<16>().0) {
+            let code = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 15;
+            out.push(*factor);
+            out.extend((0..16).map(|j| code(j) | code(j + 16) << 4));
+        }
+        out
     }
 
     /// These rows with the bytes of [`ordered`](Self::ordered).

@@ -1,10 +1,12 @@
 //! Every tensor that a spec asks for, looked up and checked before anything is packed.
 
+mod experts;
+
 use std::fmt::Write as _;
 
 use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{QuantError, for_dtype, packed_bytes, supported_names};
-use pelton_tensor::TensorView;
+use pelton_tensor::{DType, TensorView};
 
 pub(super) use super::part::{Part, Rows};
 use super::turned::Turned;
@@ -15,6 +17,7 @@ use crate::arch::{
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::files::names::Naming;
+pub(super) use experts::{MoePlan, TwoPlan};
 
 /// All tensors of a model.
 pub(super) struct Plan<'a> {
@@ -35,12 +38,11 @@ pub(super) struct LayerPlan<'a> {
     pub(super) latent: Option<LatentPlan<'a>>,
     pub(super) q_norm: Option<NormPlan<'a>>,
     pub(super) k_norm: Option<NormPlan<'a>>,
+    pub(super) sinks: Option<NormPlan<'a>>,
     pub(super) out: LinearPlan<'a>,
     pub(super) attention_post_norm: Option<NormPlan<'a>>,
     pub(super) mlp_norm: Option<NormPlan<'a>>,
-    /// Gate and up, or up alone.
-    pub(super) up: LinearPlan<'a>,
-    pub(super) down: LinearPlan<'a>,
+    pub(super) mlp: MlpPlan<'a>,
     pub(super) mlp_post_norm: Option<NormPlan<'a>>,
 }
 
@@ -49,6 +51,12 @@ pub(super) struct LatentPlan<'a> {
     pub(super) q_up: Option<LinearPlan<'a>>,
     pub(super) k_up: Part<'a>,
     pub(super) v_up: Part<'a>,
+}
+
+/// All tensors of a channel mixer.
+pub(super) enum MlpPlan<'a> {
+    Two(TwoPlan<'a>),
+    Moe(Box<MoePlan<'a>>),
 }
 
 /// A norm's weight and bias: vectors that stay in f32.
@@ -78,9 +86,14 @@ impl<'a> NormPlan<'a> {
 }
 
 impl<'a> LayerPlan<'a> {
-    fn linears(&self) -> impl Iterator<Item = &LinearPlan<'a>> {
-        let q_up = self.latent.as_ref().and_then(|latent| latent.q_up.as_ref());
-        [&self.qkv, &self.out, &self.up, &self.down].into_iter().chain(q_up)
+    fn linears(&self) -> Vec<&LinearPlan<'a>> {
+        let mut linears = vec![&self.qkv, &self.out];
+        linears.extend(self.latent.as_ref().and_then(|latent| latent.q_up.as_ref()));
+        match &self.mlp {
+            MlpPlan::Two(two) => linears.extend(two.linears()),
+            MlpPlan::Moe(moe) => linears.extend(moe.linears()),
+        }
+        linears
     }
 
     /// Matrices of heads, each of which is packed by itself.
@@ -88,14 +101,23 @@ impl<'a> LayerPlan<'a> {
         self.latent.iter().flat_map(|latent| [&latent.k_up, &latent.v_up])
     }
 
+    fn correction(&self) -> &Option<NormPlan<'a>> {
+        match &self.mlp {
+            MlpPlan::Moe(moe) => &moe.correction,
+            MlpPlan::Two(_) => &None,
+        }
+    }
+
     fn norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
         [
             &self.attention_norm,
             &self.q_norm,
             &self.k_norm,
+            &self.sinks,
             &self.attention_post_norm,
             &self.mlp_norm,
             &self.mlp_post_norm,
+            self.correction(),
         ]
         .into_iter()
         .flatten()
@@ -120,12 +142,15 @@ impl<'a> LinearPlan<'a> {
 /// `blk.0.attn_q.weight q8_0 [64, 64] 4 heads + blk.0.attn_k.weight ...`.
 pub(super) fn recipe(parts: &[Part<'_>]) -> String {
     let mut text = String::new();
-    for Part { view, rows, is_transposed, turned, quantized, .. } in parts {
+    for Part { view, rows, is_transposed, turned, quantized, slice, .. } in parts {
         let separator = if text.is_empty() { "" } else { " + " };
         let _ = write!(text, "{separator}{} {} {:?}", view.name, view.dtype.name(), view.shape);
         let _ = write!(text, "{rows}{}", if *is_transposed { " transposed" } else { "" });
         if let Some(turned) = turned {
             let _ = write!(text, "{turned}");
+        }
+        if let Some(slice) = slice {
+            let _ = write!(text, " of expert {slice}");
         }
         if let Some(matrix) = quantized {
             let _ = match (matrix.columns(), matrix.order()) {
@@ -141,7 +166,7 @@ pub(super) fn recipe(parts: &[Part<'_>]) -> String {
 impl<'a> Plan<'a> {
     pub(super) fn new(files: &'a ModelFiles, spec: &ArchSpec) -> Result<Self, ModelError> {
         let naming = files.naming();
-        let lookup = Lookup { files, naming, stored: naming.stored, spec };
+        let lookup = Lookup { files, naming, stored: naming.stored, spec, expert: None };
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
         let table = |name, n| {
             // Who looks up rows or picks tokens does not reorder inputs.
@@ -206,11 +231,14 @@ impl<'a> Plan<'a> {
 }
 
 /// Finds tensors by name and checks them.
+#[derive(Clone, Copy)]
 struct Lookup<'a, 's> {
     files: &'a ModelFiles,
     naming: Naming,
     stored: &'static Stored,
     spec: &'s ArchSpec,
+    /// Whose tensors are meant where a name has a `*` for an expert.
+    expert: Option<usize>,
 }
 
 /// One projection: its name and rows, and how they are stored.
@@ -227,12 +255,19 @@ impl<'a> Lookup<'a, '_> {
         let has_mlp_norm = wiring.pre_norm && wiring.residual != Residual::ParallelOneNorm;
         let all = |name, n| Projection { name, rows: Rows::all(n) };
         let ffn = spec.mlp.intermediate_size();
-        let (up, mlp_bias) = match &spec.mlp {
-            Mlp::Plain(mlp) => (vec![all(Name::Up, ffn)], mlp.bias),
+        let two = |up: Vec<Projection>, bias| {
+            Ok::<_, ModelError>(MlpPlan::Two(TwoPlan {
+                up: self.linear(layer, &up, hidden, bias)?,
+                down: self.linear(layer, &[all(Name::Down, hidden)], ffn, bias)?,
+            }))
+        };
+        let mlp = || match &spec.mlp {
+            Mlp::Plain(mlp) => two(vec![all(Name::Up, ffn)], mlp.bias),
             Mlp::Gated(mlp) if self.stored.is_gate_up_fused => {
-                (vec![all(Name::GateUp, 2 * ffn)], mlp.bias)
+                two(vec![all(Name::GateUp, 2 * ffn)], mlp.bias)
             }
-            Mlp::Gated(mlp) => (vec![all(Name::Gate, ffn), all(Name::Up, ffn)], mlp.bias),
+            Mlp::Gated(mlp) => two(vec![all(Name::Gate, ffn), all(Name::Up, ffn)], mlp.bias),
+            Mlp::Moe(moe) => Ok(MlpPlan::Moe(Box::new(self.moe(layer, moe)?))),
         };
         let (qkv, [qkv_bias, out_bias]) = match &spec.mixer {
             Mixer::Gqa(gqa) => (self.qkv(layer, gqa), [gqa.qkv_bias, gqa.out_bias]),
@@ -259,11 +294,16 @@ impl<'a> Lookup<'a, '_> {
             latent,
             q_norm,
             k_norm,
+            sinks: match &spec.mixer {
+                Mixer::Gqa(gqa) if gqa.has_sinks => {
+                    Some(self.vector(Name::Sinks, layer, gqa.n_heads)?)
+                }
+                _ => None,
+            },
             out: self.linear(layer, &out, spec.mixer.out_width(), out_bias)?,
             attention_post_norm: norm(wiring.post_norm, Name::AttentionPostNorm)?,
             mlp_norm: norm(has_mlp_norm, Name::MlpNorm)?,
-            up: self.linear(layer, &up, hidden, mlp_bias)?,
-            down: self.linear(layer, &[all(Name::Down, hidden)], ffn, mlp_bias)?,
+            mlp: mlp()?,
             mlp_post_norm: norm(wiring.post_norm, Name::MlpPostNorm)?,
         })
     }
@@ -406,6 +446,8 @@ impl<'a> Lookup<'a, '_> {
                 is_transposed: false,
                 turned: None,
                 quantized: Some(quantized),
+                slice: None,
+                factors: None,
             });
         }
         let view = self.weight(name, layer, &[rows.n_stored, k])?;
@@ -490,6 +532,7 @@ impl<'a> Lookup<'a, '_> {
         let stem = format!("{}.weight", self.stem(name, layer));
         let (weights, n) = match kind {
             QkNorm::HeadRms => (vec![self.find(&stem, &[dim])?], dim),
+            QkNorm::HeadRmsBare => (Vec::new(), dim),
             QkNorm::WholeRms => (vec![self.find(&stem, &[width])?], width),
             QkNorm::HeadLayer if stem.contains('*') => {
                 let of_head =
@@ -537,9 +580,20 @@ impl<'a> Lookup<'a, '_> {
 
     /// The first of a part's names that the checkpoint has.
     fn stem(&self, name: Name, layer: usize) -> String {
-        let mut stems = self.naming.stems(name, layer).peekable();
-        let usual = stems.peek().cloned().expect("invariant: every part has a name");
-        stems.find(|stem| self.has(stem)).unwrap_or(usual)
+        let stems = self.naming.stems(name, layer);
+        let mut stems = stems.map(|stem| match self.expert {
+            Some(expert) => stem.replace('*', &expert.to_string()),
+            None => stem,
+        });
+        let usual = stems.next().expect("invariant: every part has a name");
+        match stems.next() {
+            // Whether a quantized checkpoint has a name is not cheap to know.
+            None => usual,
+            Some(_) if self.has(&usual) => usual,
+            Some(other) => {
+                [other].into_iter().chain(stems).find(|stem| self.has(stem)).unwrap_or(usual)
+            }
+        }
     }
 
     /// Whether the checkpoint has a module of this name.
@@ -552,6 +606,16 @@ impl<'a> Lookup<'a, '_> {
     }
 
     fn find(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
+        self.find_as(name, shape, None)
+    }
+
+    /// A tensor of a type with a format, or of this one.
+    fn find_as(
+        &self,
+        name: &str,
+        shape: &[usize],
+        dtype: Option<DType>,
+    ) -> Result<TensorView<'a>, ModelError> {
         let file = || self.files.tensors().origin().to_owned();
         let Some(view) = self.files.tensors().get(name) else {
             return Err(ModelError::MissingTensor {
@@ -568,11 +632,11 @@ impl<'a> Lookup<'a, '_> {
                 found: view.shape.to_vec(),
             });
         }
-        if for_dtype(view.dtype).is_none() {
+        if dtype != Some(view.dtype) && (dtype.is_some() || for_dtype(view.dtype).is_none()) {
             let source = QuantError::Unsupported {
                 tensor: name.to_owned(),
                 dtype: view.dtype,
-                supported: supported_names(),
+                supported: dtype.map_or_else(supported_names, |dtype| dtype.name().to_owned()),
             };
             return Err(ModelError::Format { file: file(), source });
         }

@@ -89,6 +89,7 @@ fn attend(what: &str, layers: Layers, n_rows: usize) -> Block {
                 sequences: &[sequence],
                 scale: 1.0 / (head_dim as f32).sqrt(),
                 window: None,
+                segment: None,
                 softcap: None,
                 slopes: None,
                 sinks: None,

@@ -19,6 +19,7 @@ pub(super) struct Case {
     pub(super) block_size: usize,
     pub(super) dtype: KvDtype,
     pub(super) window: Option<usize>,
+    pub(super) segment: Option<usize>,
     pub(super) softcap: Option<f32>,
     pub(super) slopes: Option<Vec<f32>>,
     pub(super) sinks: Option<Vec<f32>>,
@@ -47,6 +48,7 @@ impl Case {
             block_size: 16,
             dtype: KvDtype::F32,
             window: None,
+            segment: None,
             softcap: None,
             slopes: None,
             sinks: None,
@@ -137,6 +139,7 @@ impl Case {
             sequences,
             scale: self.scale(),
             window: self.window,
+            segment: self.segment,
             softcap: self.softcap,
             slopes: self.slopes.as_deref(),
             sinks: self.sinks.as_deref(),
@@ -206,6 +209,8 @@ impl Case {
             }
         }
         let hidden = self.window.map_or(0, |window| seen.len().saturating_sub(window));
+        let before = self.segment.map_or(0, |n| (seen.len() - 1) / n * n);
+        let hidden = hidden.max(before);
         seen.split_off(hidden)
     }
 
@@ -267,7 +272,7 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} tokens, {}/{} heads of {} and {}{}, blocks of {}, {}, window {:?}, softcap {:?}, slopes {:?}, \
+            "{} tokens, {}/{} heads of {} and {}{}, blocks of {}, {}, window {:?}, segment {:?}, softcap {:?}, slopes {:?}, \
              sinks {:?}, tree {:?}",
             self.n_tokens(),
             self.n_heads,
@@ -278,6 +283,7 @@ impl fmt::Display for Case {
             self.block_size,
             self.dtype,
             self.window,
+            self.segment,
             self.softcap,
             self.slopes,
             self.sinks,
