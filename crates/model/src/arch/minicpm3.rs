@@ -7,7 +7,7 @@ use crate::fields::ConfigError;
 pub(super) const ARCH: Arch = Arch {
     names: &["MiniCPM3ForCausalLM"],
     model_types: &["minicpm3"],
-    spellings: deepseek::HEADS,
+    spellings: &[deepseek::HEAD_DIM],
     defaults: &[
         ("tie_word_embeddings", Preset::Flag(true)),
         ("rms_norm_eps", Preset::Number(1e-5)),

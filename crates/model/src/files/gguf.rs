@@ -27,16 +27,21 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
     let get = |key: &str| root.get(&format!("{name}.{key}"));
     let naming = Naming::of(&arch.gguf);
 
+    let is_latent = get("attention.kv_lora_rank").non_null().is_some();
     let hidden_size = get("embedding_length").count(limits::MODEL_WIDTH)?;
     let heads = HeadFields {
         hidden_size,
         n_heads: get("attention.head_count"),
         n_kv_heads: get("attention.head_count_kv"),
-        head_dim: get("attention.key_length"),
+        // As configs of latent attention have it: the width of what is rotated.
+        head_dim: get(if is_latent { "rope.dimension_count" } else { "attention.key_length" }),
         default_head_dim: None,
     }
     .read()?;
-    let rotary_dim = read_rotated_width(&get, heads.head_dim, arch.partial_rotary)?;
+    let rotary_dim = match is_latent {
+        true => heads.head_dim,
+        false => read_rotated_width(&get, heads.head_dim, arch.partial_rotary)?,
+    };
     let n_trained = get("context_length").count(limits::MODEL_CONTEXT)?;
     let vocab_size = read_vocab_size(gguf, &get("vocab_size"))?;
     let window = match get("attention.sliding_window").non_null() {
@@ -69,6 +74,10 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
 
     let mut fields = own_fields(&get);
     fields.insert("hidden_size".to_owned(), Value::from(hidden_size));
+    if is_latent {
+        tell_latent_widths(&get, heads.head_dim, &mut fields)?;
+    }
+    tell_experts(&get, &mut fields)?;
     tell_by_tensors(gguf, naming, &heads, &mut fields);
     let fields = usual_fields(arch, Value::Object(fields));
     let field = |name: &str| Field::new(name, fields.get(name));
@@ -106,7 +115,7 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         use_sliding_window: has_window,
         max_window_layers: 0,
         sliding_layers: None,
-        attention_bias: Some(has_bias(Part::Q) || has_bias(Part::Qkv)),
+        attention_bias: Some([Part::Q, Part::Qkv, Part::KvDown].into_iter().any(has_bias)),
         mlp_bias: has_bias(Part::Up),
         tie_word_embeddings: gguf.get(&naming.weight(Part::Head, 0)).is_none(),
         final_logit_softcapping: read_cap(&field("final_logit_softcapping"))?,
@@ -173,6 +182,17 @@ const OWN_FIELDS: &[(&str, &str)] = &[
     ("use_parallel_residual", "use_parallel_residual"),
     ("sliding_window_pattern", "attention.sliding_window_pattern"),
     ("rope_local_base_freq", "rope.freq_base_swa"),
+    ("q_lora_rank", "attention.q_lora_rank"),
+    ("kv_lora_rank", "attention.kv_lora_rank"),
+    ("first_k_dense_replace", "leading_dense_block_count"),
+    ("num_experts", "expert_count"),
+    ("num_experts_per_tok", "expert_used_count"),
+    ("moe_intermediate_size", "expert_feed_forward_length"),
+    ("n_shared_experts", "expert_shared_count"),
+    ("n_group", "expert_group_count"),
+    ("topk_group", "expert_group_used_count"),
+    ("norm_topk_prob", "expert_weights_norm"),
+    ("routed_scaling_factor", "expert_weights_scale"),
 ];
 
 fn own_fields<'a>(get: &dyn Fn(&str) -> Field<'a>) -> Map<String, Value> {
@@ -180,6 +200,55 @@ fn own_fields<'a>(get: &dyn Fn(&str) -> Field<'a>) -> Map<String, Value> {
         get(key).value().map(|value| ((*name).to_owned(), value.clone()))
     };
     OWN_FIELDS.iter().filter_map(value).collect()
+}
+
+/// Widths of the parts of a head in latent attention. Files that have a head's keys absorbed say in
+/// `key_length` and `value_length` what is cached, and in keys of their own how wide heads are; older
+/// ones say the latter under the usual names.
+fn tell_latent_widths<'a>(
+    get: &dyn Fn(&str) -> Field<'a>,
+    rope_dim: usize,
+    fields: &mut Map<String, Value>,
+) -> Result<(), ConfigError> {
+    let width = |own: &str, usual: &str| {
+        let own = get(own);
+        if own.non_null().is_some() { own } else { get(usual) }
+    };
+    let key = width("attention.key_length_mla", "attention.key_length");
+    let key_dim = key.count(limits::MODEL_WIDTH)?;
+    let Some(nope_dim) = key_dim.checked_sub(rope_dim).filter(|n| *n > 0) else {
+        return Err(key.error(format!("more than {rope_dim}, which is rotated")));
+    };
+    let value = width("attention.value_length_mla", "attention.value_length");
+    for (name, dim) in [
+        ("qk_rope_head_dim", rope_dim),
+        ("qk_nope_head_dim", nope_dim),
+        ("v_head_dim", value.count(limits::MODEL_WIDTH)?),
+    ] {
+        fields.insert(name.to_owned(), Value::from(dim));
+    }
+    Ok(())
+}
+
+/// What scores of experts are, which files say by number.
+fn tell_experts<'a>(
+    get: &dyn Fn(&str) -> Field<'a>,
+    fields: &mut Map<String, Value>,
+) -> Result<(), ConfigError> {
+    let field = get("expert_gating_func");
+    let Some(kind) = field.non_null() else { return Ok(()) };
+    let (scoring, method) = match kind.integer(0, 16)? {
+        0 | 1 if get("expert_group_count").non_null().is_some() => {
+            ("softmax", "group_limited_greedy")
+        }
+        0 | 1 => ("softmax", "greedy"),
+        2 => ("sigmoid", "noaux_tc"),
+        _ => return Err(kind.error("1 (softmax) or 2 (sigmoid)")),
+    };
+    for (name, text) in [("scoring_func", scoring), ("topk_method", method)] {
+        fields.insert(name.to_owned(), Value::from(text));
+    }
+    Ok(())
 }
 
 /// What `config.json` says and these files leave to the reader, who sees it by the tensors there are.
@@ -257,14 +326,21 @@ fn read_rope<'a>(
         Some("yarn") => {
             let factor = factor()?;
             let usual = 0.1 * factor.ln() + 1.0;
+            // In latent attention scores are multiplied, and not cosines and sines.
+            let is_latent = get("attention.kv_lora_rank").non_null().is_some();
+            let of_scores = optional("rope.scaling.yarn_log_multiplier", 0.0, 1e3)?;
             RopeScaling::Yarn(Yarn {
                 factor,
                 n_original,
                 // The key scales the usual factor instead of replacing it.
-                attention_factor: optional("rope.scaling.attn_factor", 0.0, 1e3)?
-                    .map(|weight| weight * usual),
+                attention_factor: match is_latent {
+                    true => Some(1.0),
+                    false => {
+                        optional("rope.scaling.attn_factor", 0.0, 1e3)?.map(|weight| weight * usual)
+                    }
+                },
                 mscale: None,
-                mscale_all_dim: None,
+                mscale_all_dim: of_scores.filter(|_| is_latent).map(|weight| weight * 10.0),
                 beta_fast: optional("rope.scaling.yarn_beta_fast", 1e-6, 1e6)?.unwrap_or(32.0),
                 beta_slow: optional("rope.scaling.yarn_beta_slow", 1e-6, 1e6)?.unwrap_or(1.0),
                 truncate: get("rope.scaling.yarn_truncate").flag(true)?,

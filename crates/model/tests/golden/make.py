@@ -324,6 +324,80 @@ CASES |= {
     ),
 }
 
+# Latent attention. Ranks and widths are in the order of the published models, and all different.
+LATENT = GATED | dict(
+    num_key_value_heads=4,
+    kv_lora_rank=64,
+    q_lora_rank=96,
+    qk_nope_head_dim=32,
+    qk_rope_head_dim=8,
+    v_head_dim=16,
+    pad_token_id=0,
+)
+DEEPSEEK = LATENT | dict(
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=32,
+    n_shared_experts=2,
+    first_k_dense_replace=1,
+)
+
+
+def latent_yarn(mscale, mscale_all_dim):
+    return rope(
+        rope_type="yarn",
+        factor=4.0,
+        original_max_position_embeddings=32,
+        beta_fast=16.0,
+        beta_slow=1.0,
+        mscale=mscale,
+        mscale_all_dim=mscale_all_dim,
+    )
+
+
+CASES |= {
+    "deepseek-v2-lite": family(
+        "DeepseekV2", DEEPSEEK, latent_yarn(0.707, 0.707), q_lora_rank=None, topk_method="greedy"
+    ),
+    "deepseek-v2": family(
+        "DeepseekV2",
+        DEEPSEEK,
+        PLAIN,
+        topk_method="group_limited_greedy",
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=3.0,
+    ),
+    "deepseek-v3": family(
+        "DeepseekV3", DEEPSEEK, latent_yarn(1.0, 1.0), n_group=4, topk_group=2, num_mtp_layers=0
+    ),
+    # Cosines and scores have factors of their own here.
+    "deepseek-v3-yarn": family(
+        "DeepseekV3", DEEPSEEK, latent_yarn(1.0, 0.4), n_group=4, topk_group=2, num_mtp_layers=0
+    )[:3]
+    + ("deepseek-v3", None),
+    "deepseek-v3-dense": family(
+        "DeepseekV3",
+        DEEPSEEK,
+        PLAIN,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=3,
+        rope_interleave=False,
+        attention_bias=True,
+        num_mtp_layers=0,
+    ),
+    "minicpm3": family(
+        "MiniCPM3",
+        LATENT,
+        PLAIN,
+        scale_emb=1.5,
+        scale_depth=1.4,
+        dim_model_base=8,
+        tie_word_embeddings=True,
+    ),
+}
+
 
 def to_internlm2(config, state):
     names = {
@@ -380,6 +454,9 @@ def make_model(model_class, config, seed):
     torch.manual_seed(seed)
     model = model_class(config).eval()
     with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.copy_(buffer.normal_(0.0, 0.1).bfloat16().float())
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0.0, 0.3)
@@ -403,6 +480,23 @@ def fix_length(model, config, max_context):
     inv_freq, scaling = ROPE_INIT_FUNCTIONS[rotary.rope_type](config, seq_len=length)
     rotary.rope_type, rotary.attention_scaling = "default", scaling
     rotary.inv_freq.copy_(inv_freq)
+
+
+def to_deepseek(config, state):
+    """Each expert with tensors of its own, as the published checkpoints have them."""
+    out = {}
+    for key, x in state.items():
+        stem, _, part = key.partition(".experts.")
+        for expert, matrix in enumerate(x if part else ()):
+            halves = matrix.chunk(2) if part == "gate_up_proj" else (matrix,)
+            for name, half in zip(("gate", "up") if len(halves) == 2 else ("down",), halves):
+                out[f"{stem}.experts.{expert}.{name}_proj.weight"] = half.contiguous()
+        if not part:
+            out[key] = x
+    return config, out
+
+
+REWRITTEN |= {"deepseek-v2-lite": to_deepseek, "deepseek-v3": to_deepseek}
 
 
 @torch.no_grad()

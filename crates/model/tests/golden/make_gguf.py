@@ -84,6 +84,65 @@ CASES = {
     "phi": ("PHI2", set(), {"rope.dimension_count": 4}),
 }
 
+# Latent attention: in older files keys and values of heads together, in newer ones apart.
+LATENT = {
+    "attention.kv_lora_rank": 64,
+    "rope.dimension_count": 8,
+    "leading_dense_block_count": 1,
+    "expert_count": 8,
+    "expert_used_count": 3,
+    "expert_shared_count": 2,
+    "expert_feed_forward_length": 32,
+    "expert_gating_func": 1,
+}
+ABSORBED = LATENT | {
+    "attention.q_lora_rank": 96,
+    "attention.key_length": 72,
+    "attention.value_length": 64,
+    "attention.key_length_mla": 40,
+    "attention.value_length_mla": 16,
+    "expert_group_count": 4,
+    "expert_group_used_count": 2,
+}
+YARN = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 32,
+    "rope.scaling.yarn_beta_fast": 16.0,
+    "rope.scaling.yarn_beta_slow": 1.0,
+}
+CASES |= {
+    "deepseek-v2-lite": (
+        "DEEPSEEK2",
+        {"stack experts"},
+        LATENT
+        | YARN
+        | {
+            "attention.key_length": 40,
+            "attention.value_length": 16,
+            "rope.scaling.yarn_log_multiplier": 0.0707,
+        },
+    ),
+    "deepseek-v2": (
+        "DEEPSEEK2",
+        {"stack experts", "split latents"},
+        ABSORBED | {"expert_weights_scale": 3.0},
+    ),
+    "deepseek-v3": (
+        "DEEPSEEK2",
+        {"stack experts", "split latents"},
+        ABSORBED
+        | YARN
+        | {
+            "expert_gating_func": 2,
+            "expert_weights_scale": 2.5,
+            "expert_weights_norm": True,
+            "rope.scaling.yarn_log_multiplier": 0.1,
+        },
+    ),
+}
+
+
 def in_pairs(rows, n_heads):
     """Halves of each head become pairs of neighbours."""
     heads = rows.reshape(n_heads, 2, -1, *rows.shape[1:])
@@ -124,6 +183,14 @@ def convert(state, orders, n_heads, n_kv_heads):
         if "pairs" in orders and part in ("q_proj", "k_proj"):
             x = in_pairs(x, n_heads if part == "q_proj" else n_kv_heads)
         out[name] = x
+    if "stack experts" in orders:
+        out = stack_experts(out)
+    if "split latents" in orders:
+        for name in [name for name in out if ".kv_b_proj." in name]:
+            heads = out.pop(name).unflatten(0, (n_heads, -1))
+            k, v = heads.split([32, 16], dim=1)
+            out[name.replace("kv_b", "k_b")] = k.transpose(1, 2)
+            out[name.replace("kv_b", "v_b")] = v
     if "heads together" in orders:
         for layer in range(3):
             for letter, n in (("q", n_heads), ("k", n_kv_heads)):
@@ -131,6 +198,23 @@ def convert(state, orders, n_heads, n_kv_heads):
                 heads = [out.pop(f"{stem}.norms.{head}.weight") for head in range(n)]
                 out[f"{stem}.weight"] = torch.stack(heads)
     return out
+
+
+def stack_experts(state):
+    """Gates, ups and downs of all experts of a layer, each as one tensor."""
+    out, apart = {}, {}
+    for name, x in state.items():
+        stem, _, part = name.partition(".experts.")
+        if part == "gate_up_proj":
+            gate, up = x.chunk(2, dim=1)
+            out |= {f"{stem}.experts.{y}_proj.weight": z for y, z in (("gate", gate), ("up", up))}
+        elif part == "down_proj":
+            out[f"{name}.weight"] = x
+        elif part:
+            apart.setdefault(f"{stem}.experts.{part.partition('.')[2]}", []).append(x)
+        else:
+            out[name.replace("correction_bias", "correction.bias")] = x
+    return out | {name: torch.stack(experts) for name, experts in apart.items()}
 
 
 def main():
@@ -162,7 +246,7 @@ def main():
         writer.add_feed_forward_length(ffn)
         writer.add_head_count(n_heads)
         writer.add_head_count_kv(n_kv_heads)
-        if head_dim != hidden // n_heads:
+        if head_dim != hidden // n_heads and arch != "DEEPSEEK2":
             writer.add_key_length(head_dim)
             writer.add_value_length(head_dim)
         if "rms_norm_eps" in config:
@@ -193,7 +277,7 @@ def main():
             gguf_name = names.get_name(stem) or names.get_name(stem.removeprefix("transformer."))
             assert gguf_name, key
             x = x.contiguous()
-            if x.dim() == 2 and x.dtype == torch.bfloat16 and "_norm" not in gguf_name:
+            if x.dim() in (2, 3) and x.dtype == torch.bfloat16 and "_norm" not in gguf_name:
                 bf16 = gguf.GGMLQuantizationType.BF16
                 bits = x.view(torch.uint8).numpy()
                 writer.add_tensor(f"{gguf_name}.{suffix}", bits, raw_dtype=bf16)
