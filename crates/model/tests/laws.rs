@@ -183,9 +183,19 @@ fn a_batch_of_eight_is_eight_batches_of_one() {
 #[test]
 fn every_instruction_set_and_thread_count_computes_the_same_bits() {
     let scalar = Kernels::by_name("scalar").expect("scalar");
-    for name in
-        ["llama3", "mistral", "qwen2", "qwen3", "gemma2", "stablelm-parallel", "bloom", "gpt-neox"]
-    {
+    for name in [
+        "llama3",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma2",
+        "stablelm-parallel",
+        "bloom",
+        "gpt-neox",
+        "qwen2-moe",
+        "gpt-oss-mxfp4",
+        "llama4",
+    ] {
         let golden = golden(name);
         let tokens = golden.tokens();
         for (format, compute) in FORMATS {

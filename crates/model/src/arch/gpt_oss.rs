@@ -9,13 +9,14 @@ pub(super) const ARCH: Arch = Arch {
     names: &["GptOssForCausalLM"],
     model_types: &["gpt_oss"],
     gguf_names: &["gpt-oss"],
-    spellings: &[("num_experts", "num_local_experts")],
     defaults: &[
         ("rms_norm_eps", Preset::Number(1e-5)),
         ("attention_bias", Preset::Flag(true)),
         ("num_experts_per_tok", Preset::Number(4.0)),
         ("swiglu_limit", Preset::Number(7.0)),
         ("sliding_window", Preset::Number(128.0)),
+        // GGUF files do not say so.
+        ("yarn_truncate", Preset::Flag(false)),
     ],
     hf: Stored {
         names: &[(Part::Router, "mlp.router"), (Part::ExpertDown, "mlp.experts.down_proj")],

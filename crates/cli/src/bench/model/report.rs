@@ -80,7 +80,7 @@ fn layer_weights(spec: &ArchSpec) -> usize {
     let layers = spec.layers.iter().map(|layer| {
         let gqa = layer.gqa();
         let attention = spec.hidden_size * (gqa.qkv_width() + gqa.q_width());
-        attention + layer.mlp.n_weights(spec.hidden_size)
+        attention + layer.mlp.n_active_weights(spec.hidden_size)
     });
     layers.sum()
 }
