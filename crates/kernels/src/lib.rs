@@ -54,6 +54,8 @@ pub use layout::{LAYOUT_VERSION, PANEL, PackedMatrix, Storage, WeightLayout};
 pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
 pub use matmul::{MatmulGroup, MatmulGroups, MatmulOutput};
 pub use quantize::{GROUP, QuantizedRows};
-pub use rows::{ExpertGroups, GatedAct, GroupRank, HeadLayout, RopeLayout, Router, RouterScore};
+pub use rows::{
+    Chosen, ExpertGroups, GatedAct, GroupRank, HeadLayout, RopeLayout, Router, RouterScore,
+};
 pub use team::{StayAwake, ThreadTeam, Topology, default_threads};
 pub use tuning::Tuning;

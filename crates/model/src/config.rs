@@ -251,7 +251,7 @@ fn read_config(architecture: String, arch: &Arch, fields: &Value) -> Result<HfCo
             None => DEFAULT_NORM_EPS as f32,
         },
         hidden_act: read_act(&root.get("hidden_act"))?,
-        sliding_window: read_window(&root.get("sliding_window"))?,
+        sliding_window: read_window(root)?,
         use_sliding_window: root.get("use_sliding_window").flag(false)?,
         max_window_layers: match root.get("max_window_layers").non_null() {
             Some(field) => field.integer(0, limits::MODEL_LAYERS)?,
@@ -366,8 +366,16 @@ pub(crate) fn read_act(field: &Field<'_>) -> Result<Act, ConfigError> {
     }
 }
 
-fn read_window(field: &Field<'_>) -> Result<Window, ConfigError> {
+fn read_window(root: &Field<'_>) -> Result<Window, ConfigError> {
+    let (field, is_used) = (&root.get("sliding_window"), root.get("use_sliding_window"));
     match field.non_null() {
+        // Configs of Qwen2-MoE write 0 where they use none.
+        Some(field) if is_used.value() == Some(&Value::Bool(false)) => {
+            match field.integer(0, limits::MODEL_CONTEXT)? {
+                0 => Ok(Window::Off),
+                n => Ok(Window::Tokens(n)),
+            }
+        }
         Some(field) => Ok(Window::Tokens(field.count(limits::MODEL_CONTEXT)?)),
         None if field.is_present() => Ok(Window::Off),
         None => Ok(Window::Absent),

@@ -44,6 +44,8 @@ fn a_spoilt_field_is_named() {
         ("qwen2-moe", "norm_topk_prob", json!(1)),
         ("granite-moe-shared", "shared_intermediate_size", json!(-2)),
         ("gpt-oss", "swiglu_limit", json!(0)),
+        ("gpt-oss", "swiglu_alpha", json!(1.5)),
+        ("olmoe", "clip_qkv", json!(2.0)),
         ("llama4", "attention_chunk_size", json!(0)),
         ("llama4", "floor_scale", json!(0)),
         ("llama4", "no_rope_layers", json!([1, 1])),

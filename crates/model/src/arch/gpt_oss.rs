@@ -32,6 +32,9 @@ pub(super) const ARCH: Arch = Arch {
     ..Arch::PLAIN
 };
 
+/// Factor in the sigmoid of the gates.
+const ALPHA: f64 = 1.702;
+
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     spec.set_windows(cfg, |layer| layer % 2 == 0);
@@ -39,8 +42,11 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     moe.router.score = RouterScore::SoftmaxOfChosen;
     moe.router_bias = true;
     moe.expert.bias = true;
-    // The sigmoid's factor is 1.702, whatever the config calls it.
+    // `x · sigmoid(1.702 x)`, whatever the config calls it.
     moe.expert.act = Act::QuickGelu;
+    if (cfg.number("swiglu_alpha", ALPHA, [0.0, 1e3])? - ALPHA as f32).abs() > 1e-6 {
+        return Err(cfg.field("swiglu_alpha").error(format!("{ALPHA}, all that is supported")));
+    }
     moe.limit = Some(cfg.number("swiglu_limit", 7.0, [1e-3, 1e6])?);
     spec.set_moe(&moe, |_| true);
     for layer in &mut spec.layers {

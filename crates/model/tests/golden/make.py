@@ -344,7 +344,7 @@ CASES |= {
     "mixtral": family("Mixtral", LOCAL_MOE, PLAIN, sliding_window=8),
     "qwen2-moe": family(
         "Qwen2Moe",
-        MOE,
+        {key: value for key, value in MOE.items() if key != "num_local_experts"},
         PLAIN,
         moe_intermediate_size=32,
         shared_expert_intermediate_size=96,
@@ -360,7 +360,7 @@ CASES |= {
         decoder_sparse_step=2,
         num_hidden_layers=4,
     ),
-    "olmoe": family("Olmoe", MOE, PLAIN, clip_qkv=1.5),
+    "olmoe": family("Olmoe", MOE, PLAIN),
     "granite-moe": family(
         "GraniteMoe",
         LOCAL_MOE,

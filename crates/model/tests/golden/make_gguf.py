@@ -89,7 +89,7 @@ CASES = {
         {"expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 96},
     ),
     "qwen3-moe": ("QWEN3MOE", {"experts"}, {"expert_feed_forward_length": 32}),
-    "olmoe": ("OLMOE", {"experts"}, {"attention.clamp_kqv": 1.5}),
+    "olmoe": ("OLMOE", {"experts"}, {}),
     "granite-moe": (
         "GRANITE_MOE",
         {"pairs", "split experts"},
