@@ -55,7 +55,8 @@ pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
 pub use matmul::{MatmulGroup, MatmulGroups, MatmulOutput};
 pub use quantize::{GROUP, QuantizedRows};
 pub use rows::{
-    ExpertGroups, GatedAct, GroupRank, HeadLayout, HeadSlices, RopeLayout, Router, RouterScore,
+    Chosen, ExpertGroups, GatedAct, GroupRank, HeadLayout, HeadSlices, RopeLayout, Router,
+    RouterScore,
 };
 pub use team::{StayAwake, ThreadTeam, Topology, default_threads};
 pub use tuning::Tuning;

@@ -140,6 +140,7 @@ pub fn parse_config(bytes: &[u8]) -> Result<HfConfig, ConfigError> {
     }
     let architecture = read_architecture(&Field::new("", Some(&value)))?;
     let Some(arch) = arch::find(&architecture) else { return Err(arch::unknown(&architecture)) };
+    let (value, is_inner) = text_fields(value);
     let fields = usual_fields(arch, value.clone());
     read_config(architecture, arch, &fields).map_err(|error| match error {
         ConfigError::Field { field, expected, found } => {
@@ -148,10 +149,27 @@ pub fn parse_config(bytes: &[u8]) -> Result<HfConfig, ConfigError> {
                 value.get(usual).is_none_or(Value::is_null) && value.get(own).is_some()
             });
             let field = own.map_or(field, |(_, own)| (*own).to_owned());
+            let field = if is_inner { format!("{TEXT_CONFIG}.{field}") } else { field };
             ConfigError::Field { field, expected, found }
         }
         other => other,
     })
+}
+
+/// What a config of a model that does more than write says about the part that writes.
+const TEXT_CONFIG: &str = "text_config";
+
+/// The config with the fields of its text model in place of its own, where that is a part of it.
+fn text_fields(mut value: Value) -> (Value, bool) {
+    let inner = match value.get_mut(TEXT_CONFIG).map(Value::take) {
+        Some(Value::Object(inner)) => inner,
+        _ => return (value, false),
+    };
+    if let Some(fields) = value.as_object_mut() {
+        let is_outer = |name: &str| ["architectures", "model_type"].contains(&name);
+        fields.extend(inner.into_iter().filter(|(name, _)| !is_outer(name)));
+    }
+    (value, true)
 }
 
 /// How the matrices of a checkpoint with this `config.json` are quantized; `None` where they are not.
@@ -233,7 +251,7 @@ fn read_config(architecture: String, arch: &Arch, fields: &Value) -> Result<HfCo
             None => DEFAULT_NORM_EPS as f32,
         },
         hidden_act: read_act(&root.get("hidden_act"))?,
-        sliding_window: read_window(&root.get("sliding_window"))?,
+        sliding_window: read_window(root)?,
         use_sliding_window: root.get("use_sliding_window").flag(false)?,
         max_window_layers: match root.get("max_window_layers").non_null() {
             Some(field) => field.integer(0, limits::MODEL_LAYERS)?,
@@ -348,8 +366,16 @@ pub(crate) fn read_act(field: &Field<'_>) -> Result<Act, ConfigError> {
     }
 }
 
-fn read_window(field: &Field<'_>) -> Result<Window, ConfigError> {
+fn read_window(root: &Field<'_>) -> Result<Window, ConfigError> {
+    let (field, is_used) = (&root.get("sliding_window"), root.get("use_sliding_window"));
     match field.non_null() {
+        // Configs of Qwen2-MoE write 0 where they use none.
+        Some(field) if is_used.value() == Some(&Value::Bool(false)) => {
+            match field.integer(0, limits::MODEL_CONTEXT)? {
+                0 => Ok(Window::Off),
+                n => Ok(Window::Tokens(n)),
+            }
+        }
         Some(field) => Ok(Window::Tokens(field.count(limits::MODEL_CONTEXT)?)),
         None if field.is_present() => Ok(Window::Off),
         None => Ok(Window::Absent),

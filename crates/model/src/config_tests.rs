@@ -247,7 +247,6 @@ fn a_spoilt_field_of_latent_attention_is_named_with_what_was_found() {
         ("rope_interleave", json!(2)),
         ("first_k_dense_replace", json!(-1)),
         ("moe_layer_freq", json!(0)),
-        ("n_routed_experts", json!(0)),
         ("num_experts_per_tok", json!(9)),
         ("n_shared_experts", json!(1 << 30)),
         ("n_shared_experts", json!(1 << 20)),

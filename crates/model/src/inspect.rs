@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use pelton_kernels::KvDtype;
 
+use crate::arch::Mlp;
 use crate::error::ModelError;
 use crate::files::{ModelFiles, ModelKind};
 use crate::kv::KvFootprint;
@@ -24,6 +25,8 @@ pub struct Inspection {
     pub architecture: String,
     /// Elements of all tensors in the files; of quantized matrices, their weights.
     pub n_parameters: u64,
+    /// Of these, what one token goes through: all but the experts that are not chosen.
+    pub n_active_parameters: u64,
     /// Bytes of all tensors in the files.
     pub n_bytes: u64,
     /// Tensors by stored type.
@@ -127,6 +130,11 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
             Some(Quantization { method, method_activations, layouts, n_stored_bytes, n_reordered })
         }
     };
+    let idle = spec.layers.iter().map(|layer| match &layer.mlp {
+        Mlp::Moe(moe) => moe.n_idle_parameters(spec.hidden_size) as u64,
+        Mlp::Gated(_) | Mlp::Plain(_) => 0,
+    });
+    let n_idle = idle.sum::<u64>();
     let first = &spec.layers[0];
     let heads = first.mixer.kv_heads();
     let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.mixer.window()).collect();
@@ -136,6 +144,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         path: files.path().display().to_string(),
         architecture: files.config().architecture.clone(),
         n_parameters,
+        n_active_parameters: n_parameters.saturating_sub(n_idle),
         n_bytes: tensors.values().map(|t| t.n_bytes).sum(),
         tensors,
         quantization,

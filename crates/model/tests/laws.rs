@@ -200,6 +200,9 @@ fn every_instruction_set_and_thread_count_computes_the_same_bits() {
         "bloom",
         "gpt-neox",
         "deepseek-v3",
+        "qwen2-moe",
+        "gpt-oss-mxfp4",
+        "llama4",
     ] {
         let golden = golden(name);
         let tokens = golden.tokens();

@@ -103,7 +103,8 @@ fn blocks_config() -> Value {
 /// Whether it is the weight of a projection of a layer.
 fn is_projection(view: &TensorView<'_>) -> bool {
     let is_in_layer = view.name.split('.').any(|word| word.parse::<usize>().is_ok());
-    is_in_layer && view.shape.len() == 2 && !view.name.contains("norm")
+    let is_weight = view.name.ends_with(".weight") && !view.name.contains("norm");
+    is_in_layer && is_weight && view.shape.len() == 2
 }
 
 /// Quantizes all projections of a folder, or stores what their codes stand for. Returns how many

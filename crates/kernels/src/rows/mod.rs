@@ -38,7 +38,7 @@ pub use act::GatedAct;
 pub use heads::HeadSlices;
 pub use norm::HeadLayout;
 pub use rope::RopeLayout;
-pub use route::{ExpertGroups, GroupRank, Router, RouterScore};
+pub use route::{Chosen, ExpertGroups, GroupRank, Router, RouterScore};
 
 /// Below this many elements an operation stays on the calling thread: about two microseconds of
 /// work, which is what waking the team costs.

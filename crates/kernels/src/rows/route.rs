@@ -61,6 +61,15 @@ pub struct ExpertGroups {
     pub rank: GroupRank,
 }
 
+/// Where a router writes its choice.
+#[derive(Debug)]
+pub struct Chosen<'a> {
+    /// `[m, top_k]`, in the order of choice.
+    pub experts: &'a mut [u32],
+    /// `[m, top_k]`.
+    pub weights: &'a mut [f32],
+}
+
 /// What ranks a group of experts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum GroupRank {
@@ -193,7 +202,7 @@ impl Cpu {
     /// # Shapes
     ///
     /// `logits`, `ranks` (scratch): `[m, n_experts]`; `correction`: `[n_experts]`, added to scores to
-    /// rank by; `experts`, `weights`: `[m, top_k]`.
+    /// rank by.
     ///
     /// # Panics
     ///
@@ -204,8 +213,7 @@ impl Cpu {
         logits: &mut [f32],
         correction: Option<&[f32]>,
         ranks: &mut [u32],
-        experts: &mut [u32],
-        weights: &mut [f32],
+        Chosen { experts, weights }: Chosen<'_>,
     ) {
         let (n, k) = (router.n_experts, router.top_k);
         assert!((1..=n).contains(&k), "invariant: {k} of {n} experts");
@@ -263,7 +271,8 @@ mod tests {
             let mut ranks = vec![0; logits.len()];
             let mut experts = vec![99; m * router.top_k];
             let mut weights = vec![9.0; m * router.top_k];
-            cpu.route(router, &mut logits, correction, &mut ranks, &mut experts, &mut weights);
+            let chosen = Chosen { experts: &mut experts, weights: &mut weights };
+            cpu.route(router, &mut logits, correction, &mut ranks, chosen);
             results.push((experts, bits(&weights)));
         }
         assert!(results.windows(2).all(|pair| pair[0] == pair[1]));

@@ -10,7 +10,6 @@ pub(super) const ARCH: Arch = Arch {
     names: &["GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"],
     model_types: &["granitemoe", "granitemoeshared"],
     gguf_names: &["granitemoe"],
-    spellings: &[("num_experts", "num_local_experts")],
     hf: Stored {
         names: &[
             (Part::Router, "block_sparse_moe.router.layer"),

@@ -2,10 +2,10 @@
 //! sigmoid; attention in segments where it is rotated, and over everything where it is not.
 
 use super::{
-    Act, Arch, ArchSpec, Experts, GateUp, GatedMlp, Mlp, Part, Preset, QkNorm, RouterScore,
+    Arch, ArchSpec, Experts, GateUp, GatedMlp, Mlp, Part, Preset, QkNorm, RouterScore,
     SharedExpert, Stored, Temperature, llama,
 };
-use crate::config::HfConfig;
+use crate::config::{HfConfig, Window};
 use crate::fields::{ConfigError, Field};
 use pelton_base::limits;
 
@@ -13,7 +13,6 @@ pub(super) const ARCH: Arch = Arch {
     names: &["Llama4ForCausalLM", "Llama4ForConditionalGeneration"],
     model_types: &["llama4_text", "llama4"],
     gguf_names: &["llama4"],
-    spellings: &[("num_experts", "num_local_experts")],
     defaults: &[
         ("rms_norm_eps", Preset::Number(1e-5)),
         ("num_experts_per_tok", Preset::Number(1.0)),
@@ -51,7 +50,6 @@ pub(super) const ARCH: Arch = Arch {
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     let mut moe = cfg.moe()?;
-    moe.expert = GatedMlp { intermediate_size: cfg.intermediate_size, act: Act::Silu, bias: false };
     moe.router.score = RouterScore::Sigmoid;
     moe.weighs_input = true;
     moe.shared = Some(SharedExpert { mlp: moe.expert.clone(), is_gated: false });
@@ -64,7 +62,11 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     spec.set_moe(&moe, |layer| has_experts[layer]);
 
     let is_rotated = rotated_layers(cfg)?;
-    let segment = cfg.field("attention_chunk_size").count(limits::MODEL_CONTEXT)?;
+    let segment = match cfg.sliding_window {
+        // As GGUF files call it.
+        Window::Tokens(n) => n,
+        _ => cfg.field("attention_chunk_size").count(limits::MODEL_CONTEXT)?,
+    };
     let qk_norm = cfg.flag("use_qk_norm", true)?.then_some(QkNorm::HeadRmsBare);
     let temperature = match cfg.flag("attn_temperature_tuning", true)? {
         true => Some(Temperature {

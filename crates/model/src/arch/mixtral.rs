@@ -9,7 +9,6 @@ pub(super) const ARCH: Arch = Arch {
     model_types: &["mixtral"],
     // Converters write these checkpoints as `llama`; a number of experts tells them apart.
     gguf_names: &["mixtral"],
-    spellings: &[("num_experts", "num_local_experts")],
     defaults: &[
         ("num_experts", Preset::Number(8.0)),
         ("num_experts_per_tok", Preset::Number(2.0)),

@@ -14,7 +14,7 @@ pub use pelton_kernels::{ExpertGroups, GroupRank, Router, RouterScore};
 
 use super::{ArchSpec, GatedMlp, Mlp};
 use crate::config::HfConfig;
-use crate::fields::ConfigError;
+use crate::fields::{ConfigError, Field};
 use pelton_base::limits;
 
 /// Most experts of a layer; the largest published models have 512.
@@ -59,6 +59,14 @@ impl Moe {
         self.of_experts(hidden_size, self.router.top_k)
     }
 
+    /// Parameters of the experts that a row does not go through, biases included.
+    pub fn n_idle_parameters(&self, hidden_size: usize) -> usize {
+        let (ffn, n_idle) =
+            (self.expert.intermediate_size, self.router.n_experts - self.router.top_k);
+        let biases = if self.expert.bias { 2 * ffn + hidden_size } else { 0 };
+        n_idle * (3 * hidden_size * ffn + biases)
+    }
+
     fn of_experts(&self, hidden_size: usize, n: usize) -> usize {
         let shared = self
             .shared
@@ -69,10 +77,12 @@ impl Moe {
 }
 
 impl HfConfig {
-    /// Experts as `num_experts`, `num_experts_per_tok` and `moe_intermediate_size` describe them; all
+    /// Experts as `num_experts` (or what families call it), `num_experts_per_tok` and `moe_intermediate_size` describe them; all
     /// else is plain: softmax over all, nothing shared.
     pub(crate) fn moe(&self) -> Result<Moe, ConfigError> {
-        let n_experts = self.field("num_experts").count(MOST_EXPERTS)?;
+        let said = ["num_local_experts", "n_routed_experts"].map(|name| self.field(name));
+        let said = said.iter().find_map(Field::non_null);
+        let n_experts = said.unwrap_or(&self.field("num_experts")).count(MOST_EXPERTS)?;
         let chosen = self.field("num_experts_per_tok");
         let top_k = chosen.count(MOST_EXPERTS)?;
         if top_k > n_experts {

@@ -21,11 +21,12 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     let moe = cfg.moe()?;
     spec.set_moe(&moe, |_| true);
-    let clip = cfg.cap("clip_qkv")?;
+    // It would bound what the norms give, and no published model has it.
+    if let Some(clip) = cfg.field("clip_qkv").non_null() {
+        return Err(clip.error("null, all that is supported"));
+    }
     for layer in &mut spec.layers {
-        let gqa = layer.gqa_mut();
-        gqa.qk_norm = Some(QkNorm::WholeRms);
-        gqa.clip = clip;
+        layer.gqa_mut().qk_norm = Some(QkNorm::WholeRms);
     }
     Ok(spec)
 }

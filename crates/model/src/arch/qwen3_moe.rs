@@ -8,7 +8,6 @@ pub(super) const ARCH: Arch = Arch {
     names: &["Qwen3MoeForCausalLM"],
     model_types: &["qwen3_moe"],
     gguf_names: &["qwen3moe"],
-    spellings: &[("num_experts", "num_local_experts")],
     defaults: qwen2_moe::DEFAULTS,
     hf: Stored::HF,
     spec,

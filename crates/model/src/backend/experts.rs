@@ -20,7 +20,7 @@
 //!
 //! Matrices that read their inputs in another order (act-order) are multiplied expert by expert.
 
-use pelton_kernels::{Activations, Forms, MatmulGroup, MatmulGroups};
+use pelton_kernels::{Activations, Chosen, Forms, MatmulGroup, MatmulGroups};
 
 use super::cpu::{CpuBackend, Input, kernel_act, multiply, read_by};
 use super::{Linear, MoeWeights};
@@ -233,7 +233,8 @@ impl CpuBackend {
         weights.resize(n_sorted, 0.0);
         multiply(&self.cpu, &mut self.input, &moe.router, x, logits);
         let correction = moe.correction.as_deref();
-        self.cpu.route(&moe.routing, logits, correction, ranks, chosen, weights);
+        let choice = Chosen { experts: chosen, weights };
+        self.cpu.route(&moe.routing, logits, correction, ranks, choice);
         sorted.sort(chosen, weights, n_experts, top_k);
         if moe.weighs_input {
             sorted.weights.fill(1.0);

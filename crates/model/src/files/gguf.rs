@@ -51,13 +51,16 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         },
         None => Window::Off,
     };
-    // Mistral's files call themselves `llama`; a window is what tells them apart.
+    // Files of Mistral and Mixtral call themselves `llama`; windows and experts tell them apart.
     let has_window = window != Window::Off;
-    let arch = if name == "llama" && has_window {
-        arch::find("mistral").expect("invariant: registered")
-    } else {
-        arch
+    let has_experts = get("expert_count").non_null().is_some_and(|n| n.integer(0, 0).is_err());
+    let relative = match name {
+        "llama" if has_experts => Some("mixtral"),
+        "llama" if has_window => Some("mistral"),
+        _ => None,
     };
+    let relative = relative.map(|name| arch::find(name).expect("invariant: registered"));
+    let arch = relative.unwrap_or(arch);
     let eps = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(get);
     let [rms_eps, layer_eps] = &eps;
     let eps = rms_eps.non_null().or(layer_eps.non_null()).unwrap_or(rms_eps);
@@ -76,8 +79,11 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
     fields.insert("hidden_size".to_owned(), Value::from(hidden_size));
     if is_latent {
         tell_latent_widths(&get, heads.head_dim, &mut fields)?;
+        tell_scores(&get, &mut fields)?;
     }
-    tell_experts(&get, &mut fields)?;
+    if has_experts {
+        tell_experts(gguf, name, &mut fields);
+    }
     tell_by_tensors(gguf, naming, &heads, &mut fields);
     let fields = usual_fields(arch, Value::Object(fields));
     let field = |name: &str| Field::new(name, fields.get(name));
@@ -119,7 +125,7 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         mlp_bias: has_bias(Part::Up),
         tie_word_embeddings: gguf.get(&naming.weight(Part::Head, 0)).is_none(),
         final_logit_softcapping: read_cap(&field("final_logit_softcapping"))?,
-        rope: read_rope(gguf, &get, rotary_dim, n_trained)?,
+        rope: read_rope(gguf, &get, rotary_dim, n_trained, field("yarn_truncate").flag(true)?)?,
         local_rope,
         fields: fields.clone(),
         bos_token: token("bos_token_id")?.first().copied(),
@@ -184,15 +190,21 @@ const OWN_FIELDS: &[(&str, &str)] = &[
     ("rope_local_base_freq", "rope.freq_base_swa"),
     ("q_lora_rank", "attention.q_lora_rank"),
     ("kv_lora_rank", "attention.kv_lora_rank"),
-    ("first_k_dense_replace", "leading_dense_block_count"),
     ("num_experts", "expert_count"),
     ("num_experts_per_tok", "expert_used_count"),
     ("moe_intermediate_size", "expert_feed_forward_length"),
+    ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+    ("shared_intermediate_size", "expert_shared_feed_forward_length"),
     ("n_shared_experts", "expert_shared_count"),
-    ("n_group", "expert_group_count"),
-    ("topk_group", "expert_group_used_count"),
     ("norm_topk_prob", "expert_weights_norm"),
     ("routed_scaling_factor", "expert_weights_scale"),
+    ("n_group", "expert_group_count"),
+    ("topk_group", "expert_group_used_count"),
+    ("first_k_dense_replace", "leading_dense_block_count"),
+    ("interleave_moe_layer_step", "interleave_moe_layer_step"),
+    ("expert_gating_func", "expert_gating_func"),
+    ("floor_scale", "attention.temperature_length"),
+    ("attn_scale", "attention.temperature_scale"),
 ];
 
 fn own_fields<'a>(get: &dyn Fn(&str) -> Field<'a>) -> Map<String, Value> {
@@ -230,8 +242,8 @@ fn tell_latent_widths<'a>(
     Ok(())
 }
 
-/// What scores of experts are, which files say by number.
-fn tell_experts<'a>(
+/// What scores of experts are, which files say by number, and how experts are ranked.
+fn tell_scores<'a>(
     get: &dyn Fn(&str) -> Field<'a>,
     fields: &mut Map<String, Value>,
 ) -> Result<(), ConfigError> {
@@ -273,6 +285,24 @@ fn tell_by_tensors(gguf: &Gguf, naming: Naming, heads: &Heads, fields: &mut Map<
     tell("new_decoder_architecture", Value::from(has_two_norms || shares_heads));
 }
 
+/// What files of mixtures leave to the reader.
+fn tell_experts(gguf: &Gguf, name: &str, fields: &mut Map<String, Value>) {
+    let has = |layer: usize, stem: &str| gguf.get(&format!("blk.{layer}.{stem}.weight")).is_some();
+    let layers = (0..limits::MODEL_LAYERS).take_while(|layer| has(*layer, "attn_norm"));
+    let dense: Vec<usize> = layers.filter(|layer| !has(*layer, "ffn_gate_inp")).collect();
+    let n_experts = fields.get("num_experts").and_then(Value::as_u64);
+    let mut tell = |name: &str, value: Value| {
+        fields.entry(name).or_insert(value);
+    };
+    tell("mlp_only_layers", Value::from(dense));
+    match name {
+        "qwen3moe" => tell("norm_topk_prob", Value::from(true)),
+        // Of its two models the larger one has none.
+        "llama4" => tell("use_qk_norm", Value::from(n_experts != Some(128))),
+        _ => {}
+    }
+}
+
 /// How much of a head is rotated.
 fn read_rotated_width<'a>(
     get: &dyn Fn(&str) -> Field<'a>,
@@ -296,6 +326,7 @@ fn read_rope<'a>(
     get: &dyn Fn(&str) -> Field<'a>,
     rotary_dim: usize,
     n_trained: usize,
+    truncates: bool,
 ) -> Result<RopeSpec, ConfigError> {
     let optional = |key: &str, min: f64, max: f64| match get(key).non_null() {
         Some(field) => field.number(min, max).map(Some),
@@ -343,7 +374,7 @@ fn read_rope<'a>(
                 mscale_all_dim: of_scores.filter(|_| is_latent).map(|weight| weight * 10.0),
                 beta_fast: optional("rope.scaling.yarn_beta_fast", 1e-6, 1e6)?.unwrap_or(32.0),
                 beta_slow: optional("rope.scaling.yarn_beta_slow", 1e-6, 1e6)?.unwrap_or(1.0),
-                truncate: get("rope.scaling.yarn_truncate").flag(true)?,
+                truncate: get("rope.scaling.yarn_truncate").flag(truncates)?,
             })
         }
         Some("longrope") => {

@@ -173,8 +173,9 @@ impl ModelFiles {
         let naming = Naming::of(&arch.hf);
         // Base models are saved without their head, and without the prefix.
         let base = Naming { prefix: "", ..naming };
+        let inner = Naming { outer: "language_model.", ..naming };
         let has_table = |naming: &Naming| st.get(&naming.weight(Part::Embedding, 0)).is_some();
-        if !has_table(&naming) && has_table(&base) { base } else { naming }
+        [naming, base, inner].into_iter().find(has_table).unwrap_or(naming)
     }
 }
 

@@ -5,6 +5,8 @@ use crate::arch::{Part, Stored};
 /// How a checkpoint spells its tensors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Naming {
+    /// Before everything: `language_model.` where the model is a part of a larger one.
+    pub(crate) outer: &'static str,
     /// Empty in base models that were saved without their head, the family's own elsewhere.
     pub(crate) prefix: &'static str,
     pub(crate) stored: &'static Stored,
@@ -13,17 +15,19 @@ pub(crate) struct Naming {
 impl Naming {
     /// The names that a family's files have by rule.
     pub(crate) fn of(stored: &'static Stored) -> Self {
-        Self { prefix: stored.prefix, stored }
+        Self { outer: "", prefix: stored.prefix, stored }
     }
 
     /// The names of a part without `.weight` or `.bias`, at least one; `layer` is ignored for parts
     /// outside of layers.
     pub(crate) fn stems(self, part: Part, layer: usize) -> impl Iterator<Item = String> {
-        let Self { prefix, stored } = self;
+        let Self { outer, prefix, stored } = self;
         stored.names(part).map(move |name| match part {
-            Part::Head => name.to_owned(),
-            part if part.is_in_layer() => format!("{prefix}{}.{layer}.{name}", stored.layers),
-            _ => format!("{prefix}{name}"),
+            Part::Head => format!("{outer}{name}"),
+            part if part.is_in_layer() => {
+                format!("{outer}{prefix}{}.{layer}.{name}", stored.layers)
+            }
+            _ => format!("{outer}{prefix}{name}"),
         })
     }
 

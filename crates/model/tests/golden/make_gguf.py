@@ -82,6 +82,60 @@ CASES = {
     "falcon-new": ("FALCON", {"stack groups"}, {}),
     "starcoder2": ("STARCODER2", set(), {}),
     "phi": ("PHI2", set(), {"rope.dimension_count": 4}),
+    "mixtral": ("LLAMA", {"pairs", "experts"}, {}),
+    "qwen2-moe": (
+        "QWEN2MOE",
+        {"experts"},
+        {"expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 96},
+    ),
+    "qwen3-moe": ("QWEN3MOE", {"experts"}, {"expert_feed_forward_length": 32}),
+    "olmoe": ("OLMOE", {"experts"}, {}),
+    "granite-moe": (
+        "GRANITE_MOE",
+        {"pairs", "split experts"},
+        {
+            "embedding_scale": 3.0,
+            "logit_scale": 4.0,
+            "residual_scale": 0.4,
+            "attention.scale": 0.2,
+        },
+    ),
+    "granite-moe-shared": (
+        "GRANITE_MOE",
+        {"pairs", "split experts"},
+        {"attention.scale": 0.3, "expert_shared_feed_forward_length": 32},
+    ),
+    "gpt-oss": (
+        "GPT_OSS",
+        {"interleaved experts"},
+        {
+            "expert_feed_forward_length": 64,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 32,
+        },
+    ),
+    "gpt-oss-mxfp4": (
+        "GPT_OSS",
+        {"interleaved experts"},
+        {
+            "expert_feed_forward_length": 32,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 32,
+        },
+    ),
+    "llama4-scout": (
+        "LLAMA4",
+        {"transposed experts"},
+        {
+            "expert_feed_forward_length": 32,
+            "interleave_moe_layer_step": 1,
+            "attention.sliding_window": 16,
+            "attention.temperature_length": 8,
+            "attention.temperature_scale": 0.5,
+        },
+    ),
 }
 
 # Latent attention: in older files keys and values of heads together, in newer ones apart.
@@ -114,7 +168,7 @@ YARN = {
 CASES |= {
     "deepseek-v2-lite": (
         "DEEPSEEK2",
-        {"stack experts"},
+        {"experts"},
         LATENT
         | YARN
         | {
@@ -125,12 +179,12 @@ CASES |= {
     ),
     "deepseek-v2": (
         "DEEPSEEK2",
-        {"stack experts", "split latents"},
+        {"experts", "split latents"},
         ABSORBED | {"expert_weights_scale": 3.0},
     ),
     "deepseek-v3": (
         "DEEPSEEK2",
-        {"stack experts", "split latents"},
+        {"experts", "split latents"},
         ABSORBED
         | YARN
         | {
@@ -154,6 +208,60 @@ def split_groups(fused, n_heads, n_kv_heads):
     groups = fused.reshape(n_kv_heads, n_heads // n_kv_heads + 2, head_dim, *fused.shape[1:])
     parts = groups[:, :-2], groups[:, -2], groups[:, -1]
     return [part.reshape(-1, *fused.shape[1:]) for part in parts]
+
+
+def mxfp4_blocks(codes, exponents):
+    """Codes `[.., 16]` with neighbours in a byte become codes half a block apart."""
+    halves = torch.stack([codes & 15, codes >> 4], -1).flatten(-2)
+    packed = halves[..., :16] | halves[..., 16:] << 4
+    return torch.cat([exponents[..., None], packed], -1).flatten(-2)
+
+
+def stack_experts(state, orders):
+    """One tensor for all experts of a projection, gate and up apart."""
+    out, apart = {}, {}
+    for name, x in state.items():
+        name = name.removeprefix("language_model.").replace("correction_bias", "correction.bias")
+        before, _, after = name.partition(".experts.")
+        if "experts" in orders and after:
+            apart.setdefault(f"{before}.experts.{after.partition('.')[2]}", []).append(x)
+        elif "split experts" in orders and "input_linear" in name:
+            # As converters call what they split.
+            stem = name.replace("input_linear.weight", "")
+            if "shared_mlp" in stem:
+                stem = stem.replace("shared_mlp", "mlp.shared_experts")
+                names = ("gate_proj", "up_proj")
+            else:
+                names = ("experts.w1", "experts.w3")
+            for half, y in zip(names, x.chunk(2, dim=-2)):
+                out[f"{stem}{half}.weight"] = y
+        elif "interleaved experts" in orders and after.endswith("_blocks"):
+            x = mxfp4_blocks(x, state[name.replace("_blocks", "_scales")])
+            split_interleaved(out, f"{before}.experts.{after.removesuffix('_blocks')}", x, "weight")
+        elif after.endswith("_scales"):
+            continue
+        elif "interleaved experts" in orders and after.endswith("_bias"):
+            split_interleaved(out, f"{before}.experts.{after.removesuffix('_bias')}", x, "bias")
+        elif "interleaved experts" in orders and after:
+            split_interleaved(out, f"{before}.experts.{after}", x.transpose(1, 2), "weight")
+        elif "transposed experts" in orders and after:
+            x = x.transpose(1, 2)
+            if after == "gate_up_proj":
+                for half, y in zip(("gate", "up"), x.chunk(2, dim=1)):
+                    out[f"{before}.experts.{half}_proj.weight"] = y
+            else:
+                out[f"{name}.weight"] = x
+        else:
+            out[name if name.endswith((".weight", ".bias")) else f"{name}.weight"] = x
+    return out | {name: torch.stack(list) for name, list in apart.items()}
+
+
+def split_interleaved(out, name, x, kind):
+    if "gate_up_proj" not in name:
+        out[f"{name}.{kind}"] = x
+        return
+    for i, half in enumerate(("gate", "up")):
+        out[f"{name.replace('gate_up', half)}.{kind}"] = x[:, i::2]
 
 
 def convert(state, orders, n_heads, n_kv_heads):
@@ -183,8 +291,6 @@ def convert(state, orders, n_heads, n_kv_heads):
         if "pairs" in orders and part in ("q_proj", "k_proj"):
             x = in_pairs(x, n_heads if part == "q_proj" else n_kv_heads)
         out[name] = x
-    if "stack experts" in orders:
-        out = stack_experts(out)
     if "split latents" in orders:
         for name in [name for name in out if ".kv_b_proj." in name]:
             heads = out.pop(name).unflatten(0, (n_heads, -1))
@@ -200,28 +306,12 @@ def convert(state, orders, n_heads, n_kv_heads):
     return out
 
 
-def stack_experts(state):
-    """Gates, ups and downs of all experts of a layer, each as one tensor."""
-    out, apart = {}, {}
-    for name, x in state.items():
-        stem, _, part = name.partition(".experts.")
-        if part == "gate_up_proj":
-            gate, up = x.chunk(2, dim=1)
-            out |= {f"{stem}.experts.{y}_proj.weight": z for y, z in (("gate", gate), ("up", up))}
-        elif part == "down_proj":
-            out[f"{name}.weight"] = x
-        elif part:
-            apart.setdefault(f"{stem}.experts.{part.partition('.')[2]}", []).append(x)
-        else:
-            out[name.replace("correction_bias", "correction.bias")] = x
-    return out | {name: torch.stack(experts) for name, experts in apart.items()}
-
-
 def main():
     (HERE / "gguf").mkdir(exist_ok=True)
     for name in sys.argv[1:] or list(CASES):
         arch, orders, keys = CASES[name]
         config = json.loads((HERE / name / "config.json").read_text())
+        config = config.get("text_config", config)
 
         def field(*names, default=None):
             found = (config[name] for name in names if config.get(name) is not None)
@@ -235,11 +325,13 @@ def main():
         n_layers = field("num_hidden_layers", "n_layer")
         head_dim = field("head_dim", default=hidden // n_heads)
         state = safetensors.torch.load_file(HERE / name / "model.safetensors")
+        if any("experts" in order for order in orders):
+            state = stack_experts(state, orders)
         state = convert(state, orders, n_heads, n_kv_heads)
 
         kind = gguf.MODEL_ARCH[arch]
         writer = gguf.GGUFWriter(HERE / "gguf" / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[kind])
-        ffn = field("intermediate_size", "n_inner", "ffn_hidden_size", default=4 * hidden)
+        ffn = field("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", default=4 * hidden)
         writer.add_context_length(field("max_position_embeddings", "n_positions", default=2048))
         writer.add_embedding_length(hidden)
         writer.add_block_count(n_layers)
@@ -261,6 +353,9 @@ def main():
                 writer.add_float32(f"{writer.arch}.{key}", config[key])
         if config.get("sliding_window"):
             writer.add_sliding_window(config["sliding_window"])
+        if field("num_local_experts", "num_experts"):
+            writer.add_expert_count(field("num_local_experts", "num_experts"))
+            writer.add_expert_used_count(config["num_experts_per_tok"])
         for key, value in keys.items():
             add = {int: writer.add_uint32, float: writer.add_float32}
             add |= {str: writer.add_string, bool: writer.add_bool}
@@ -272,12 +367,20 @@ def main():
                 writer.add_tensor(f"rope_factors_{length}.weight", factors)
 
         names = gguf.get_tensor_name_map(kind, n_layers)
+        # Perceptrons between mixtures are called what they are everywhere.
+        usual = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, n_layers)
         for key, x in state.items():
             stem, suffix = key.rsplit(".", 1)
             gguf_name = names.get_name(stem) or names.get_name(stem.removeprefix("transformer."))
+            gguf_name = gguf_name or usual.get_name(stem)
             assert gguf_name, key
             x = x.contiguous()
-            if x.dim() in (2, 3) and x.dtype == torch.bfloat16 and "_norm" not in gguf_name:
+            if x.dtype == torch.uint8:
+                mxfp4 = gguf.GGMLQuantizationType.MXFP4
+                writer.add_tensor(f"{gguf_name}.{suffix}", x.numpy(), raw_dtype=mxfp4)
+            elif "ffn_gate_inp" in gguf_name:
+                writer.add_tensor(f"{gguf_name}.{suffix}", x.squeeze().float().numpy())
+            elif x.dim() >= 2 and x.dtype == torch.bfloat16 and "_norm" not in gguf_name:
                 bf16 = gguf.GGMLQuantizationType.BF16
                 bits = x.view(torch.uint8).numpy()
                 writer.add_tensor(f"{gguf_name}.{suffix}", bits, raw_dtype=bf16)

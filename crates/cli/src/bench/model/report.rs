@@ -78,7 +78,7 @@ impl Facts {
 
 fn layer_weights(spec: &ArchSpec) -> usize {
     let layers = spec.layers.iter().map(|layer| {
-        layer.mixer.n_weights(spec.hidden_size) + layer.mlp.n_weights(spec.hidden_size)
+        layer.mixer.n_weights(spec.hidden_size) + layer.mlp.n_active_weights(spec.hidden_size)
     });
     layers.sum()
 }

@@ -155,11 +155,12 @@ impl<'a> Lookup<'a, '_> {
     /// The row whose product goes through a sigmoid: a matrix, or a vector.
     fn switch(&self, layer: usize) -> Result<LinearPlan<'a>, ModelError> {
         let hidden = self.spec.hidden_size;
-        let view = self.weight(Name::SharedSwitch, layer, &[1, hidden]);
-        let view = match view {
-            Err(ModelError::Shape { .. }) => self.weight(Name::SharedSwitch, layer, &[hidden])?,
-            view => view?,
-        };
+        let name = format!("{}.weight", self.stem(Name::SharedSwitch, layer));
+        if self.files.tensors().get(&name).is_none_or(|view| view.shape.len() != 1) {
+            let switch = Projection { name: Name::SharedSwitch, rows: Rows::all(1) };
+            return self.linear(layer, &[switch], hidden, false);
+        }
+        let view = self.find(&name, &[hidden])?;
         let part = Part { shape: vec![1, hidden], rows: Rows::all(1), ..Part::whole(view) };
         Ok(LinearPlan { parts: vec![part], biases: Vec::new(), k: hidden })
     }
@@ -245,12 +246,10 @@ impl<'a> Lookup<'a, '_> {
         let stem = self.stack_stem(name, layer);
         let tensors = self.files.tensors();
         let first_of = |names: [String; 2]| names.into_iter().find(|n| tensors.get(n).is_some());
-        let bias = match has_bias {
-            true => {
-                let name = first_of([format!("{stem}_bias"), format!("{stem}.bias")]);
-                Some(self.find(&name.unwrap_or(format!("{stem}.bias")), &[n_experts, n])?)
-            }
-            false => None,
+        let bias = || {
+            let names = [format!("{stem}_bias"), format!("{stem}.bias")];
+            let name = first_of(names.clone()).unwrap_or_else(|| names[1].clone());
+            has_bias.then(|| self.find(&name, &[n_experts, n])).transpose()
         };
         let blocks = format!("{stem}_blocks");
         if tensors.get(&blocks).is_some() {
@@ -268,15 +267,17 @@ impl<'a> Lookup<'a, '_> {
                 return Err(ModelError::Format { file, source });
             }
             let view = TensorView { dtype: DType::Mxfp4, ..view };
-            let (shape, factors) = ([n, k], Some(factors));
+            let (shape, factors, bias) = ([n, k], Some(factors), bias()?);
             return Ok(Some(Stack { view, factors, bias, shape, is_transposed: false }));
         }
-        let Some(name) = first_of([format!("{stem}.weight"), stem]) else { return Ok(None) };
+        let Some(name) = first_of([format!("{stem}.weight"), stem.clone()]) else {
+            return Ok(None);
+        };
         let is_transposed = self.stored.experts.is_transposed;
         let view = match is_transposed {
             false => self.find(&name, &[n_experts, n, k])?,
             true => self.float(self.find(&name, &[n_experts, k, n])?)?,
         };
-        Ok(Some(Stack { view, factors: None, bias, shape: [n, k], is_transposed }))
+        Ok(Some(Stack { view, factors: None, bias: bias()?, shape: [n, k], is_transposed }))
     }
 }
