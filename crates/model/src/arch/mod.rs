@@ -623,11 +623,13 @@ mod tests {
     fn every_architecture_builds_a_well_formed_spec() {
         for arch in ARCHS {
             let name = arch.names[0];
+            // A family without experts that refuses others of its name.
+            let n_experts = if name.starts_with("MiniCPM") { 0 } else { 4 };
             let text = format!(
                 r#"{{"architectures": ["{name}"], "hidden_size": 64, "intermediate_size": 128,
                     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
                     "head_dim": 16, "rotary_dim": 8, "kv_lora_rank": 16, "qk_rope_head_dim": 16,
-                    "qk_nope_head_dim": 8, "v_head_dim": 16, "num_experts": 4, "num_local_experts": 4,
+                    "qk_nope_head_dim": 8, "v_head_dim": 16, "num_experts": {n_experts}, "num_local_experts": 4,
                     "num_experts_per_tok": 1, "n_group": 2, "topk_group": 1, "vocab_size": 256, "max_position_embeddings": 128}}"#
             );
             let config = parse_config(text.as_bytes()).expect("well-formed");
