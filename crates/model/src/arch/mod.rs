@@ -18,6 +18,7 @@ mod gemma2;
 mod gemma3;
 mod glm;
 mod glm4;
+mod glm4_moe;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neox;
@@ -460,6 +461,7 @@ pub static ARCHS: &[Arch] = &[
     gemma3::ARCH,
     glm::ARCH,
     glm4::ARCH,
+    glm4_moe::ARCH,
     gpt2::ARCH,
     gpt_bigcode::ARCH,
     gpt_neox::ARCH,

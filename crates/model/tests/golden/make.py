@@ -375,6 +375,20 @@ CASES |= {
     ),
     "gpt-oss": family("GptOss", LOCAL_MOE, GPT_OSS),
     "gpt-oss-mxfp4": family("GptOss", LOCAL_MOE, GPT_OSS, intermediate_size=32),
+    "glm4-moe": family(
+        "Glm4Moe",
+        LOCAL_MOE,
+        PARTIAL,
+        head_dim=16,
+        moe_intermediate_size=32,
+        n_shared_experts=2,
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=1.5,
+        use_qk_norm=True,
+        attention_bias=True,
+        pad_token_id=0,
+    ),
     "llama4": family("Llama4", LLAMA4, PLAIN, use_qk_norm=False),
     "llama4-scout": family("Llama4", LLAMA4, SCOUT, PLAIN),
 }
@@ -523,6 +537,7 @@ REWRITTEN = {
     "qwen2-moe": QWEN,
     "qwen3-moe": QWEN,
     "olmoe": QWEN,
+    "glm4-moe": QWEN,
     "granite-moe": to_granite,
     "granite-moe-shared": to_granite,
     "gpt-oss-mxfp4": to_mxfp4,
@@ -539,6 +554,9 @@ def make_model(model_class, config, seed, in_mxfp4=False):
     torch.manual_seed(seed)
     model = model_class(config).eval()
     with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.copy_(buffer.normal_(0.0, 0.1).bfloat16().float())
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0.0, 0.3)
