@@ -19,6 +19,7 @@ mod gemma2;
 mod gemma3;
 mod glm;
 mod glm4;
+mod glm4_moe;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neox;
@@ -550,6 +551,7 @@ pub static ARCHS: &[Arch] = &[
     gemma3::ARCH,
     glm::ARCH,
     glm4::ARCH,
+    glm4_moe::ARCH,
     gpt2::ARCH,
     gpt_bigcode::ARCH,
     gpt_neox::ARCH,
@@ -624,13 +626,14 @@ mod tests {
         for arch in ARCHS {
             let name = arch.names[0];
             // A family without experts that refuses others of its name.
-            let n_experts = if name.starts_with("MiniCPM") { 0 } else { 4 };
+            let n_experts = if name.starts_with("MiniCPM") { 0 } else { 8 };
             let text = format!(
                 r#"{{"architectures": ["{name}"], "hidden_size": 64, "intermediate_size": 128,
                     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-                    "head_dim": 16, "rotary_dim": 8, "kv_lora_rank": 16, "qk_rope_head_dim": 16,
-                    "qk_nope_head_dim": 8, "v_head_dim": 16, "num_experts": {n_experts}, "num_local_experts": 4,
-                    "num_experts_per_tok": 1, "n_group": 2, "topk_group": 1, "vocab_size": 256, "max_position_embeddings": 128}}"#
+                    "head_dim": 16, "rotary_dim": 8, "vocab_size": 256, "max_position_embeddings": 128,
+                    "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8,
+                    "v_head_dim": 16, "num_experts": {n_experts}, "num_experts_per_tok": 2,
+                    "n_group": 2, "topk_group": 1}}"#
             );
             let config = parse_config(text.as_bytes()).expect("well-formed");
             let spec = (arch.spec)(&config).expect(name);

@@ -61,8 +61,10 @@ impl Formats {
         is_vector_kept: bool,
     ) -> Result<DType, ModelError> {
         let is_number = for_dtype(view.dtype).is_some();
-        // Norms of each head are several rows, and learned positions are added to every token.
+        // Norms of each head and biases of experts are several rows, and learned positions are added
+        // to every token.
         let is_small = view.shape.len() < 2
+            || gguf_name.ends_with(".bias")
             || gguf_name.contains("_norm.")
             || ["ffn_gate_inp.weight", "position_embd.weight"]
                 .iter()

@@ -417,7 +417,7 @@ impl<'a> Lookup<'a, '_> {
             }
             split.push(part.split());
             if has_bias {
-                let view = self.find(&self.bias(name, layer), &[rows.n_stored])?;
+                let view = self.float(self.find(&self.bias(name, layer), &[rows.n_stored])?)?;
                 plan.biases.push(Part { shape: vec![rows.n], rows, ..Part::whole(view) });
             }
         }
@@ -560,7 +560,7 @@ impl<'a> Lookup<'a, '_> {
         let source = QuantError::Unsupported {
             tensor: view.name.to_owned(),
             dtype: view.dtype,
-            supported: "F32, F16, BF16 for a transposed matrix".to_owned(),
+            supported: "F32, F16, BF16 for a bias or a transposed matrix".to_owned(),
         };
         Err(ModelError::Format { file: self.files.tensors().origin().to_owned(), source })
     }

@@ -249,7 +249,7 @@ impl<'a> Lookup<'a, '_> {
         let bias = || {
             let names = [format!("{stem}_bias"), format!("{stem}.bias")];
             let name = first_of(names.clone()).unwrap_or_else(|| names[1].clone());
-            has_bias.then(|| self.find(&name, &[n_experts, n])).transpose()
+            has_bias.then(|| self.float(self.find(&name, &[n_experts, n])?)).transpose()
         };
         let blocks = format!("{stem}_blocks");
         if tensors.get(&blocks).is_some() {
