@@ -64,7 +64,7 @@ fn load_with_kv(golden: &Golden, kv_dtype: KvDtype) -> Decoder<CpuBackend> {
 
 #[test]
 fn keys_and_values_of_every_type_obey_the_laws_and_cost_what_is_told() {
-    for name in ["mistral", "deepseek-v3"] {
+    for name in ["mistral", "deepseek-v3-dense"] {
         let golden = golden(name);
         let tokens = golden.tokens();
         let mut errors = Vec::new();
