@@ -534,11 +534,13 @@ mod tests {
     fn every_architecture_builds_a_well_formed_spec() {
         for arch in ARCHS {
             let name = arch.names[0];
+            // The fields of experts are in the way of a family that has them as another one.
+            let n_experts = if name.starts_with("MiniCPM") { 0 } else { 8 };
             let text = format!(
                 r#"{{"architectures": ["{name}"], "hidden_size": 64, "intermediate_size": 128,
                     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
                     "head_dim": 16, "rotary_dim": 8, "vocab_size": 256, "max_position_embeddings": 128,
-                    "num_experts": 8, "num_experts_per_tok": 2}}"#
+                    "num_experts": {n_experts}, "num_experts_per_tok": 2}}"#
             );
             let config = parse_config(text.as_bytes()).expect("well-formed");
             let spec = (arch.spec)(&config).expect(name);
