@@ -99,7 +99,7 @@ impl MatmulGroups {
     fn columns(&self, group: usize, n: usize, stride: usize) -> Range<usize> {
         let own = self.groups[group];
         let end = match self.groups.get(group + 1) {
-            Some(next) if next.y_row == own.y_row => next.offset,
+            Some(next) if next.y_row == own.y_row && own.n_rows > 0 => next.offset,
             _ => stride,
         };
         let columns = own.offset..own.offset.saturating_add(n);

@@ -20,7 +20,9 @@
 //!
 //! Matrices that read their inputs in another order (act-order) are multiplied expert by expert.
 
-use pelton_kernels::{Activations, Chosen, Forms, MatmulGroup, MatmulGroups};
+use std::ops::Range;
+
+use pelton_kernels::{Activations, Chosen, Cpu, Forms, MatmulGroup, MatmulGroups};
 
 use super::cpu::{CpuBackend, Input, kernel_act, multiply, read_by};
 use super::{Linear, MoeWeights};
@@ -133,7 +135,7 @@ impl Sorted {
     }
 
     /// The experts that have rows, and these.
-    fn experts(&self) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
+    fn experts(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let ranges = self.starts.windows(2).map(|pair| pair[0] as usize..pair[1] as usize);
         ranges.enumerate().filter(|(_, rows)| !rows.is_empty())
     }
@@ -141,7 +143,7 @@ impl Sorted {
 
 /// What the linears of the experts that have rows read.
 fn read_by_chosen<'a>(
-    cpu: &pelton_kernels::Cpu,
+    cpu: &Cpu,
     sorted: &Sorted,
     linear: &dyn Fn(usize) -> &'a Linear<CpuBackend>,
 ) -> Forms {
@@ -153,18 +155,25 @@ fn read_by_chosen<'a>(
     read_by(cpu, linears.flat_map(|linear| &linear.parts))
 }
 
+/// What is multiplied.
+struct Factor<'a> {
+    sorted: &'a Sorted,
+    /// The sorted rows, or one row that all experts read.
+    x: &'a Activations,
+    is_one_row: bool,
+}
+
 impl Products {
-    /// `y = x Wᵀ + b`, each sorted row by the matrix of its expert. `x`: the sorted rows, or one row
-    /// that all experts read.
+    /// `y = x Wᵀ + b`, each sorted row by the matrix of its expert.
     fn multiply<'a>(
         &mut self,
-        cpu: &pelton_kernels::Cpu,
+        cpu: &Cpu,
         input: &mut Input,
-        sorted: &Sorted,
         linear: &(dyn Fn(usize) -> &'a Linear<CpuBackend> + Sync),
-        (x, is_one_row): (&Activations, bool),
+        rows: &Factor<'_>,
         y: &mut [f32],
     ) {
+        let &Factor { sorted, x, is_one_row } = rows;
         let n = linear(0).n;
         if sorted.experts().any(|(expert, _)| linear(expert).is_reordered()) {
             for (expert, rows) in sorted.experts() {
@@ -248,9 +257,9 @@ impl CpuBackend {
             let factors = moe.weighs_input.then_some(&*sorted.factors);
             self.cpu.gather_rows(x.floats(), &sorted.sources, factors, gathered);
         }
-        let rows = if is_one_row { x } else { &*gathered };
+        let rows = Factor { sorted, x: if is_one_row { x } else { gathered }, is_one_row };
         gate_up.resize(n_sorted * up(0).n, 0.0);
-        products.multiply(&self.cpu, &mut self.input, sorted, &up, (rows, is_one_row), gate_up);
+        products.multiply(&self.cpu, &mut self.input, &up, &rows, gate_up);
 
         let down = |expert: usize| &moe.experts[expert].down;
         let ffn = down(0).k;
@@ -262,14 +271,8 @@ impl CpuBackend {
         let n_given = if moe.shared.is_some() { n_sorted + m } else { n_sorted };
         given.resize(n_given * hidden, 0.0);
         let (by_experts, by_all) = given.split_at_mut(n_sorted * hidden);
-        products.multiply(
-            &self.cpu,
-            &mut self.input,
-            sorted,
-            &down,
-            (activated, false),
-            by_experts,
-        );
+        let rows = Factor { sorted, x: activated, is_one_row: false };
+        products.multiply(&self.cpu, &mut self.input, &down, &rows, by_experts);
 
         if let Some(shared) = &moe.shared {
             self.perceptron(&shared.mlp, true, x, by_all);
