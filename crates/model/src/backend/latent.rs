@@ -110,7 +110,8 @@ impl Latent {
         cpu.copy_heads(trained, &from, out, &to);
         let from = slices(row_stride, 0, heads, mla.nope_dim);
         let output = MatmulOutput { data: out, stride, offset: 0 };
-        multiply_heads(cpu, &weights.k_up, trained, &from, &mut self.by_head, output, head_stride);
+        let x = (trained.as_slice(), &from);
+        multiply_heads(cpu, &weights.k_up, x, &mut self.by_head, output, head_stride);
     }
 
     /// Attention of the absorbed queries `q` over latents, and what the heads make of it.
@@ -141,8 +142,8 @@ impl Latent {
         cpu.paged_attention(kv, op.layer, &input, &mut self.attended);
         let from = slices(width, 0, [n_heads, mla.kv_rank], mla.kv_rank);
         let output = MatmulOutput { data: out, stride, offset: 0 };
-        let by_head = &mut self.by_head;
-        multiply_heads(cpu, &weights.v_up, &self.attended, &from, by_head, output, mla.value_dim);
+        let x = (self.attended.as_slice(), &from);
+        multiply_heads(cpu, &weights.v_up, x, &mut self.by_head, output, mla.value_dim);
     }
 }
 
@@ -156,12 +157,11 @@ fn slices(
     HeadSlices { row_stride, offset, n_heads, head_stride, width }
 }
 
-/// `y[i, h * head_stride ..] = x[i, h] W[h]ᵀ`.
+/// `y[i, h * head_stride ..] = x[i, h] W[h]ᵀ`, the heads of `x` being some stretches of its rows.
 fn multiply_heads(
     cpu: &Cpu,
     w: &PackedMatrix,
-    x: &[f32],
-    from: &HeadSlices,
+    (x, from): (&[f32], &HeadSlices),
     by_head: &mut Activations,
     y: MatmulOutput<'_>,
     head_stride: usize,
