@@ -13,13 +13,14 @@ fuzz_target!(|bytes: &[u8]| {
     match built {
         Ok(spec) => {
             assert!(!spec.layers.is_empty() && spec.hidden_size > 0 && spec.vocab_size > 0);
-            assert!(spec.norm_eps.is_finite() && spec.rope.theta.is_finite());
+            assert!(spec.norm_eps.is_finite());
+            assert!(spec.ropes.iter().all(|rope| rope.theta.is_finite()));
             for layer in &spec.layers {
                 let gqa = layer.gqa();
                 assert!(gqa.n_kv_heads > 0 && gqa.n_heads % gqa.n_kv_heads == 0);
                 assert!(gqa.head_dim > 0 && gqa.head_dim % 2 == 0);
                 // Overflow would panic here.
-                let _ = (gqa.qkv_width(), layer.gated_mlp().intermediate_size * 2);
+                let _ = (gqa.qkv_width(), layer.mlp.intermediate_size() * 2);
             }
         }
         Err(err) => {

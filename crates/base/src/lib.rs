@@ -12,4 +12,4 @@ mod service;
 pub use constraint::{Constraint, Rule, RuleState, TokenSet};
 pub use request::{FinishReason, Request, RequestId, TokenId, Usage};
 pub use sampling::{ParamError, SamplingParams};
-pub use service::{Namespace, ServiceParams, Slo, TenantId};
+pub use service::{Drafting, Namespace, ServiceParams, Slo, TenantId};

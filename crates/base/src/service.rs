@@ -34,6 +34,16 @@ impl Slo {
     }
 }
 
+/// How far tokens are guessed for a request; it changes how fast the answer comes and nothing else.
+/// The default leaves it to the engine.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Drafting {
+    /// Most tokens guessed at once, where that is less than the engine's; zero for none.
+    pub most: Option<usize>,
+    /// Name of the only one who may guess; `None` for whoever promises most.
+    pub by: Option<&'static str>,
+}
+
 /// What a request asks of the scheduler. The default asks for nothing.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ServiceParams {
@@ -49,4 +59,6 @@ pub struct ServiceParams {
     /// one whose answer this prompt goes on from (a beam). Where it still runs, the KV of what both
     /// have in common is shared instead of computed, the answer as far as it came included.
     pub fork_of: Option<RequestId>,
+    /// How far its tokens are guessed.
+    pub drafting: Drafting,
 }

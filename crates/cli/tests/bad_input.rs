@@ -9,7 +9,7 @@ use serde_json::json;
 
 #[test]
 fn wrong_flags_are_refused_by_name() {
-    let cases: [(&[&str], &[&str]); 11] = [
+    let cases: [(&[&str], &[&str]); 14] = [
         (&[], &["no command", "pelton run"]),
         (&["fly"], &["fly"]),
         (&["run", "--temperature", "hot", "x"], &["--temperature", "hot"]),
@@ -21,6 +21,12 @@ fn wrong_flags_are_refused_by_name() {
         (&["run", "--kv-dtype", "int4", "x"], &["--kv-dtype", "int4", "f32, bf16, f16, fp8, int8"]),
         (&["run", "Once", "upon"], &["upon", "quotes"]),
         (&["run", "--chat", "--raw", "x"], &["--chat", "--raw"]),
+        (&["run", "--spec", "magic", "x"], &["--spec", "`magic`", "auto", "draft:MODEL"]),
+        (&["run", "--spec", "early-exit", "x"], &["--spec", "early-exit:N"]),
+        (
+            &["serve", "--spec", "draft:a/a", "--draft-model", "b/b"],
+            &["--spec draft:a/a", "--draft-model b/b"],
+        ),
     ];
     for (args, parts) in cases {
         pelton(args).assert_refused(parts);

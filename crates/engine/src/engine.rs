@@ -27,7 +27,7 @@ impl Engine {
     /// Panics if a limit of `config` or the executor's capacity is below its documented minimum,
     /// or if the system refuses a thread.
     pub fn spawn(executor: impl Executor, config: EngineConfig) -> EngineHandle {
-        let proposers = config.spec.method.proposers();
+        let proposers = config.spec.proposers();
         Self::spawn_with(executor, config, proposers)
     }
 
@@ -37,7 +37,7 @@ impl Engine {
     ///
     /// As [`spawn`](Self::spawn).
     pub fn spawn_with(
-        mut executor: impl Executor,
+        executor: impl Executor,
         config: EngineConfig,
         proposers: Vec<Box<dyn Proposer>>,
     ) -> EngineHandle {
@@ -54,10 +54,8 @@ impl Engine {
         tracing::info!(?config, ?kv, "engine starts");
         let shared = Shared::new(config.max_waiting_requests, scheduler_config, metrics);
         let shared = Arc::new(shared);
+        let drafters = proposers.iter().map(|proposer| proposer.name()).collect();
         let speculation = (!proposers.is_empty()).then(|| Speculation::new(proposers, config.spec));
-        if let Some(speculation) = &speculation {
-            executor.report_candidates(speculation.n_candidates());
-        }
         let mut engine = EngineLoop {
             executor,
             scheduler,
@@ -71,7 +69,7 @@ impl Engine {
             .name("pelton-engine".to_owned())
             .spawn(move || engine.run_to_the_end())
             .expect("the system gives the engine a thread");
-        EngineHandle::new(shared, max_prompt_tokens, vocab_size, thread)
+        EngineHandle::new(shared, max_prompt_tokens, vocab_size, drafters, thread)
     }
 }
 
@@ -121,6 +119,7 @@ impl<E: Executor> EngineLoop<E> {
             }
             self.scheduler.check_integrity();
             self.measure();
+            self.sum_up();
         }
         let left = self.shared.stop(self.metrics);
         let routes =
@@ -194,6 +193,7 @@ impl<E: Executor> EngineLoop<E> {
         let signals = self.feedback.signals(now, self.scheduler.n_running());
         if let Some(speculation) = &mut self.speculation {
             speculation.draft(&mut self.scheduler, &signals.cost, self.executor.odds());
+            self.executor.report_candidates(speculation.n_candidates());
         }
         self.scheduler.schedule(now, &signals, plan);
         if is_nothing(plan) {
@@ -297,6 +297,21 @@ impl<E: Executor> EngineLoop<E> {
             let n_prompt_rows = route.n_prompt.saturating_sub(share.first_position);
             self.metrics.prompt_tokens += n_prompt_rows.min(share.tokens.len()) as u64;
         }
+    }
+
+    /// Says at the end what came of guessing, where anything was guessed.
+    fn sum_up(&self) {
+        let stats = self.metrics.spec;
+        let Some(tokens_per_step) = stats.tokens_per_step() else { return };
+        tracing::info!(
+            drafted = stats.n_drafted,
+            accepted = stats.n_accepted,
+            tokens_per_step,
+            draft_ms = stats.draft_ns / 1_000_000,
+            saved_ms = stats.saved_ns / 1_000_000,
+            failures = stats.n_failures,
+            "what was guessed"
+        );
     }
 
     fn measure(&mut self) {

@@ -38,6 +38,22 @@ pub enum SubmitError {
         /// Number of tokens of the model.
         vocab_size: usize,
     },
+    /// A token of the prediction that the model does not have.
+    #[error("token {token} of the prediction is not below {vocab_size}")]
+    UnknownPrediction {
+        /// The token.
+        token: TokenId,
+        /// Number of tokens of the model.
+        vocab_size: usize,
+    },
+    /// Drafts are wanted from somebody who is not here.
+    #[error("there are no drafts by `{asked}` here; there are by {}", listed(.available))]
+    NoSuchDrafter {
+        /// The name asked for.
+        asked: &'static str,
+        /// Those who are.
+        available: Vec<&'static str>,
+    },
     /// A sampling parameter out of range.
     #[error(transparent)]
     Invalid(#[from] ParamError),
@@ -47,6 +63,10 @@ pub enum SubmitError {
     /// The engine was shut down, or its executor panicked.
     #[error("the engine has stopped")]
     Stopped,
+}
+
+fn listed(names: &[&str]) -> String {
+    if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
 }
 
 impl SubmitError {

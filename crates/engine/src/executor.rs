@@ -60,8 +60,8 @@ pub trait Executor: Send + 'static {
     /// start. The engine's own limit may be lower.
     fn max_context_tokens(&self) -> usize;
 
-    /// Asks for the `n` likeliest tokens after each row that samples; once, at the start. Not every
-    /// executor tells them.
+    /// Asks for the `n` likeliest tokens after each row that samples, from the next plan on. Not
+    /// every executor tells them.
     fn report_candidates(&mut self, _n: usize) {}
 
     /// Where proposers say what they drew the drafts of the next plan from; `None` where drafts are

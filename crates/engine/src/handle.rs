@@ -2,6 +2,7 @@
 
 use crate::mailbox::{Shared, Shutdown};
 use crate::{EngineMetrics, NewRequest, SubmitError, TokenStream};
+use pelton_base::TokenId;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
@@ -20,6 +21,8 @@ struct Inner {
     /// Longest prompt that fits, in tokens.
     max_prompt_tokens: usize,
     vocab_size: usize,
+    /// Names of those who draft.
+    drafters: Vec<&'static str>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -28,10 +31,12 @@ impl EngineHandle {
         shared: Arc<Shared>,
         max_prompt_tokens: usize,
         vocab_size: usize,
+        drafters: Vec<&'static str>,
         thread: JoinHandle<()>,
     ) -> Self {
         let thread = Mutex::new(Some(thread));
-        Self { inner: Arc::new(Inner { shared, max_prompt_tokens, vocab_size, thread }) }
+        let inner = Inner { shared, max_prompt_tokens, vocab_size, drafters, thread };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Checks a request, judges whether it can be served in time, and leaves it in the mailbox. Never
@@ -59,6 +64,12 @@ impl EngineHandle {
         self.inner.max_prompt_tokens
     }
 
+    /// Names of those who draft, of which a request may choose one
+    /// ([`Drafting::by`](pelton_base::Drafting::by)).
+    pub fn drafters(&self) -> &[&'static str] {
+        &self.inner.drafters
+    }
+
     /// Asks the engine to end: at once with every stream `Aborted`, or, when `drain` is set, after
     /// finishing what it has taken. Either way nothing new is taken. Returns without waiting.
     pub fn shutdown(&self, drain: bool) {
@@ -77,7 +88,7 @@ impl EngineHandle {
     }
 
     fn check(&self, request: &NewRequest) -> Result<(), SubmitError> {
-        let Inner { max_prompt_tokens: limit, vocab_size, .. } = *self.inner;
+        let Inner { max_prompt_tokens: limit, vocab_size, ref drafters, .. } = *self.inner;
         request.sampling.validate()?;
         if request.prompt.is_empty() {
             return Err(SubmitError::EmptyPrompt);
@@ -89,7 +100,14 @@ impl EngineHandle {
         if n_prompt > limit {
             return Err(SubmitError::TooLong { n_prompt, limit });
         }
-        match request.prompt.iter().position(|token| token.0 as usize >= vocab_size) {
+        if let Some(asked) = request.service.drafting.by.filter(|name| !drafters.contains(name)) {
+            return Err(SubmitError::NoSuchDrafter { asked, available: drafters.clone() });
+        }
+        let is_unknown = |token: &&TokenId| token.0 as usize >= vocab_size;
+        if let Some(&token) = request.prediction.iter().find(is_unknown) {
+            return Err(SubmitError::UnknownPrediction { token, vocab_size });
+        }
+        match request.prompt.iter().position(|token| is_unknown(&token)) {
             Some(position) => {
                 let token = request.prompt[position];
                 Err(SubmitError::UnknownToken { token, position, vocab_size })

@@ -196,11 +196,12 @@ fn proposers(drafter: Drafter, likely: &[TokenId]) -> Vec<Box<dyn Proposer>> {
         let memory = KvMemory::Blocks(400);
         Box::new(DraftModel::new(decoder(fixture), 4, memory, VOCAB).expect("KV memory"))
     };
+    let of = |method| SpecConfig { method, ..SpecConfig::default() }.proposers();
     match drafter {
         Drafter::Other => vec![model("qwen3")],
         Drafter::Itself => vec![model("qwen2")],
-        Drafter::FirstLayer => SpecMethod::EarlyExit.proposers(),
-        Drafter::Prediction => SpecMethod::Suffix.proposers(),
+        Drafter::FirstLayer => of(SpecMethod::EarlyExit),
+        Drafter::Prediction => of(SpecMethod::Suffix),
         Drafter::Known => vec![Box::new(Known(likely.to_vec()))],
     }
 }
@@ -229,6 +230,7 @@ fn counts(
         max_drafts: 2,
         exit_layers,
         verification,
+        recent_tokens: 0,
         is_forced: true,
     };
     let config = EngineConfig {

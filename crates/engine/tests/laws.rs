@@ -190,6 +190,10 @@ impl<E: Executor> Executor for Held<E> {
         self.inner.max_context_tokens()
     }
 
+    fn report_candidates(&mut self, n: usize) {
+        self.inner.report_candidates(n);
+    }
+
     fn add(&mut self, request: &Request) {
         self.inner.add(request);
     }
@@ -232,7 +236,7 @@ fn start(files: &ModelFiles, compute: Compute, world: &World) -> (EngineHandle, 
     };
     let inner = ModelExecutor::new(decoder, config).expect("KV memory");
     let (hold, leave) = channel();
-    let mut proposers = world.config.spec.method.proposers();
+    let mut proposers = world.config.spec.proposers();
     if world.config.spec.method == SpecMethod::Draft {
         proposers.push(drafter(files, compute, world));
     }
@@ -342,6 +346,7 @@ fn forced(method: SpecMethod) -> EngineConfig {
         method,
         max_drafts: 4,
         exit_layers,
+        recent_tokens: 0,
         verification: Verification::Match,
         is_forced: true,
     };
@@ -417,6 +422,13 @@ fn law_holds_for(fixture: &str) {
             let metrics = together(method.name(), &drafting);
             // A run of two tokens need not come again, a single one does.
             assert!(method == SpecMethod::Ngram || metrics.spec.n_drafted > 0, "{metrics:?}");
+        }
+
+        for method in [SpecMethod::Recycle, SpecMethod::Lookahead, SpecMethod::Auto] {
+            let mut drafting = World { config: forced(method), ..plain.clone() };
+            drafting.config.spec.recent_tokens = 64;
+            let metrics = together(method.name(), &drafting);
+            assert!(metrics.spec.n_drafted > 20, "{method:?}: {metrics:?}");
         }
 
         let all = World { n_threads: 2, config: everything(), ..swapped.clone() };

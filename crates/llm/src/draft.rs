@@ -24,7 +24,7 @@ pub(crate) struct Target<'a> {
     pub(crate) context_tokens: usize,
 }
 
-/// What drafts for a model: what the method makes of itself, and the model that
+/// What drafts for a model: what the methods make of themselves, each once, and the model that
 /// `options` name.
 ///
 /// # Errors
@@ -42,21 +42,31 @@ pub(crate) fn proposers(
         let why = format!("{max_drafts} drafts at once, expected 1 to {MOST_DRAFTS}");
         return fail("spec_max", &why);
     }
-    let mut proposers = method.proposers();
-    match (method, options.spec.exit_layers) {
-        (SpecMethod::EarlyExit, None) => {
+    let methods: Vec<SpecMethod> =
+        [method].into_iter().chain(options.further_methods.iter().copied()).collect();
+    let mut proposers: Vec<Box<dyn Proposer>> = Vec::new();
+    for proposer in
+        methods.iter().flat_map(|&method| SpecConfig { method, ..options.spec }.proposers())
+    {
+        if proposers.iter().all(|known| known.name() != proposer.name()) {
+            proposers.push(proposer);
+        }
+    }
+    let has = |method| methods.contains(&method);
+    match (has(SpecMethod::EarlyExit), options.spec.exit_layers) {
+        (true, None) => {
             return fail("spec", "`early-exit` needs the number of layers after which to draft");
         }
-        (SpecMethod::EarlyExit, Some(_)) | (_, None) => {}
-        (_, Some(_)) => return fail("spec", "only `early-exit` drafts after some layers"),
+        (true, Some(_)) | (_, None) => {}
+        (false, Some(_)) => return fail("spec", "only `early-exit` drafts after some layers"),
     }
-    let model = match (method, &options.draft) {
-        (SpecMethod::Draft | SpecMethod::Auto, Some(model)) => model,
-        (SpecMethod::Draft, None) => return fail("spec", "`draft` needs a model that drafts"),
-        (_, Some(_)) => {
-            return fail("draft_model", "it drafts only where `spec` is `draft` or `auto`");
+    let model = match &options.draft {
+        Some(model) if has(SpecMethod::Draft) || has(SpecMethod::Auto) => model,
+        Some(_) => return fail("draft_model", "it drafts only where `spec` is `draft` or `auto`"),
+        None if has(SpecMethod::Draft) => {
+            return fail("spec", "`draft` needs a model that drafts");
         }
-        (_, None) => return Ok(proposers),
+        None => return Ok(proposers),
     };
     let files = resolve(model)?;
     let tokenizer = match files.gguf() {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pelton_base::{ParamError, TokenId};
-use pelton_engine::SubmitError;
+use pelton_engine::{SpecMethod, SubmitError};
 use pelton_model::ModelError;
 use pelton_sched::Refusal;
 use pelton_text::{TemplateError, TextError};
@@ -132,6 +132,14 @@ pub enum LlmError {
         /// Tokens that the model knows.
         vocab_size: usize,
     },
+    /// A way to guess tokens that the model was not loaded with.
+    #[error("`speculation.method`: `{asked}` was not loaded with this model; there is {available}")]
+    NoSuchDrafter {
+        /// Its name.
+        asked: &'static str,
+        /// Names of those that were, and of what needs no loading.
+        available: String,
+    },
     /// A parameter out of its range.
     #[error(transparent)]
     Param(#[from] ParamError),
@@ -217,6 +225,11 @@ impl From<SubmitError> for LlmError {
                 Refusal::PromptTooLong { n_prompt, limit }.into()
             }
             SubmitError::Invalid(error) => error.into(),
+            SubmitError::NoSuchDrafter { asked, available } => {
+                let everywhere = [SpecMethod::Off, SpecMethod::Auto].map(SpecMethod::name);
+                let all: Vec<&str> = everywhere.into_iter().chain(available).collect();
+                Self::NoSuchDrafter { asked, available: all.join(", ") }
+            }
             other => Self::Unacceptable { why: other.to_string() },
         }
     }
@@ -230,6 +243,7 @@ impl LlmError {
             Self::EmptyInput { .. } | Self::InputTooLong { .. } => Some("input"),
             Self::TokenOutOfRange { param, .. } => Some(param),
             Self::Param(error) => Some(error.param),
+            Self::NoSuchDrafter { .. } => Some("speculation.method"),
             Self::NoTemplate { .. } | Self::Template(_) => Some("messages"),
             _ => None,
         }

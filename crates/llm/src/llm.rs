@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pelton_base::{SamplingParams, ServiceParams, TokenId, limits};
 use pelton_engine::{EngineHandle, EngineMetrics, NewRequest};
-use pelton_text::{ChatTemplate, EncodeOptions, RenderOptions, Tokenizer};
+use pelton_text::{ChatTemplate, EncodeOptions, RenderOptions, TextError, Tokenizer};
 
 use crate::error::LlmError;
 use crate::generating::{Generating, Start};
@@ -189,6 +189,23 @@ impl Llm {
         Ok(self.parts.tokenizer.encode_at_most(text, options, limit)?)
     }
 
+    /// Tokens of what an answer may say; no more than an answer can have.
+    fn encode_prediction(&self, text: &str) -> Result<Vec<TokenId>, LlmError> {
+        let limit = self.parts.info.context_tokens;
+        let fail = |got: usize| {
+            let (param, expected) = ("prediction", "at most as many tokens as the context holds");
+            let got = format!("{got} where it holds {limit}");
+            Err(pelton_base::ParamError { param, expected, got }.into())
+        };
+        // It is text and nothing else: what looks like a special token is not one.
+        let options = EncodeOptions { add_special: false, parse_special: false };
+        match self.parts.tokenizer.encode_at_most(text, options, limit) {
+            Ok(tokens) if tokens.len() > limit => fail(tokens.len()),
+            Err(TextError::TooManyTokens { at_least, .. }) => fail(at_least),
+            other => Ok(other?),
+        }
+    }
+
     /// Checks the tokens and submits one engine request per answer.
     fn start(
         &self,
@@ -205,12 +222,18 @@ impl Llm {
         self.check_tokens("logit_bias", biased)?;
         self.check_tokens("stop_token_ids", &generation.stop_tokens)?;
 
+        let prediction = match &generation.prediction {
+            Some(text) => self.encode_prediction(text)?,
+            None => Vec::new(),
+        };
+
         let n_made = generation.n_made();
         let mut stop_tokens = generation.stop_tokens;
         if !generation.ignore_eos {
             stop_tokens.extend(self.parts.eos.iter().copied());
         }
-        let service = self.namespaces.params(&generation.service);
+        let drafting = generation.speculation.drafting();
+        let service = ServiceParams { drafting, ..self.namespaces.params(&generation.service) };
         let mut sampling = generation.sampling;
         if n_made > generation.n {
             // By which the best are told.
@@ -230,7 +253,7 @@ impl Llm {
                     max_tokens: generation.max_tokens.map_or(room, |most| most.min(room)),
                     stop_tokens: stop_tokens.clone(),
                     service: ServiceParams { fork_of: first, ..service },
-                    prediction: Vec::new(),
+                    prediction: prediction.clone(),
                     constraint: None,
                 })?;
                 first.get_or_insert(stream.id());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pelton_base::SamplingParams;
 use pelton_engine::{
-    Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig, SpecConfig,
+    Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig, SpecConfig, SpecMethod,
 };
 use pelton_model::{
     Compute, KvDtype, LoadOptions, ModelFiles, PackedCache, available_memory_bytes, load_cpu,
@@ -54,6 +54,9 @@ pub struct LlmOptions {
     pub scheduling: Scheduling,
     /// Whether and how tokens are guessed, to be verified several at once.
     pub spec: SpecConfig,
+    /// Methods besides that of `spec`, for requests that choose one by name; whoever chooses none gets
+    /// the drafts of whichever promises most.
+    pub further_methods: Vec<SpecMethod>,
     /// The model that drafts, where `spec` says that one does; its vocabulary is the model's.
     pub draft: Option<ModelRef>,
     /// Where packed weights are kept for the next start; by default nowhere.
@@ -77,6 +80,7 @@ impl Default for LlmOptions {
             block_size: BLOCK_TOKENS,
             scheduling: Scheduling::default(),
             spec: SpecConfig::default(),
+            further_methods: Vec::new(),
             draft: None,
             packed_cache: None,
             name: None,

@@ -4,6 +4,7 @@ use pelton_base::{ParamError, SamplingParams, TokenId, limits};
 use pelton_text::Message;
 
 use crate::service::Service;
+use crate::speculation::Speculation;
 
 /// How an answer is generated, apart from what is asked.
 ///
@@ -28,6 +29,12 @@ pub struct Generation {
     pub best_of: Option<u32>,
     /// What the answers ask of the scheduler.
     pub service: Service,
+    /// How far their tokens are guessed.
+    pub speculation: Speculation,
+    /// What the answers may well say, such as the file that is being edited: of use where the engine
+    /// guesses from it ([`SpecMethod::Suffix`](crate::SpecMethod::Suffix) or `Auto`), without effect on
+    /// what they do say.
+    pub prediction: Option<String>,
 }
 
 impl Default for Generation {
@@ -41,6 +48,8 @@ impl Default for Generation {
             n: 1,
             best_of: None,
             service: Service::default(),
+            speculation: Speculation::default(),
+            prediction: None,
         }
     }
 }
@@ -73,6 +82,7 @@ impl Generation {
             return fail("best_of", "from `n` to 16", &best_of);
         }
         self.service.validate()?;
+        self.speculation.validate()?;
         if self.stop.len() > limits::STOP_STRINGS {
             return fail("stop", "at most 16 texts", &self.stop.len());
         }

@@ -80,7 +80,7 @@ impl Namespaces {
             priority: service.priority,
             slo: service.slo,
             namespace: self.of(service.tenant, service.cache_salt.as_deref()),
-            fork_of: None,
+            ..ServiceParams::default()
         }
     }
 }

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pelton_base::{FinishReason, SamplingParams, TokenId};
-use pelton_engine::spec::Verification;
 use pelton_llm::{
     CompletionRequest, Generation, Llm, LlmError, LlmOptions, ModelRef, Prompt, SpecConfig,
-    SpecMethod,
+    SpecMethod, Verification,
 };
 use pelton_testkit::TinyModel;
 

@@ -379,7 +379,8 @@ impl HeadFields<'_> {
 }
 
 pub(crate) fn read_eps(field: &Field<'_>) -> Result<f32, ConfigError> {
-    Ok(field.number(1e-12, 1.0)? as f32)
+    // The f32 next to 1e-12, as GGUF files have it, is a little less.
+    Ok(field.number(9e-13, 1.0)? as f32)
 }
 
 pub(crate) fn read_act(field: &Field<'_>) -> Result<Act, ConfigError> {

@@ -274,9 +274,11 @@ impl Running {
             // The last sampled token has no KV yet; the drafts before it were right.
             (true, 1..) if n_sampled <= n_deep + 1 => {
                 self.n_computed += n_known + n_sampled - 1;
-                self.sequence.n_accepted += n_sampled - 1;
-                self.sequence.n_rejected += n_drafts + 1 - n_sampled;
                 let finish = self.sequence.append(sampled, context);
+                // Drafts may go on beyond the token that ends the answer.
+                let n_accepted = (n_sampled - 1).min(self.sequence.tokens.len() - n_before);
+                self.sequence.n_accepted += n_accepted;
+                self.sequence.n_rejected += n_drafts - n_accepted;
                 self.n_computed = self.n_computed.min(self.sequence.tokens.len());
                 finish
             }

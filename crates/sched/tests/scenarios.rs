@@ -125,6 +125,7 @@ fn service(words: &[&str]) -> ServiceParams {
         slo: Slo { ttft: milliseconds("ttft"), tpot: milliseconds("tpot") },
         namespace: Namespace(optional(words, "salt").unwrap_or(0) as u64),
         fork_of: value(words, "fork").map(id),
+        ..ServiceParams::default()
     }
 }
 

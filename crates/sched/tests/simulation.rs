@@ -435,7 +435,7 @@ fn service(mut below: impl FnMut(u64) -> u64) -> ServiceParams {
         priority: below(3) as i32 - 1,
         slo: Slo { ttft: target(below(20)), tpot: target(below(4)) },
         namespace: Namespace(below(8) / 7),
-        fork_of: None,
+        ..ServiceParams::default()
     }
 }
 

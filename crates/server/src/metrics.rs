@@ -13,11 +13,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pelton_base::{FinishReason, TenantId, Usage};
-use pelton_llm::{Embedder, Llm, Timings};
+use pelton_llm::{Embedder, Llm, SpecStats, Timings};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -214,6 +216,16 @@ impl Collector for Figures {
                 "Mean error of the predicted time of a step",
                 metrics.cost_error_ppm as f64 * 1e-6,
             ),
+            (
+                "spec_tokens_per_step",
+                "Mean new tokens of a sequence's step that verified guesses",
+                metrics.spec.tokens_per_step().unwrap_or(1.0),
+            ),
+            (
+                "spec_saved_seconds",
+                "Time of the machine that guessing is estimated to have saved so far",
+                metrics.spec.saved_ns as f64 * 1e-9,
+            ),
         ] {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
@@ -231,6 +243,11 @@ impl Collector for Figures {
             ("step_limits_grown", "Times that it let one grow", metrics.n_grown),
             ("spec_draft_tokens", "Tokens that were guessed", metrics.spec.n_drafted),
             ("spec_accepted_tokens", "Those that were right", metrics.spec.n_accepted),
+            (
+                "spec_verified_rows",
+                "Steps of single sequences that verified guesses",
+                metrics.spec.n_verified_rows,
+            ),
             ("spec_failures", "Failures of the proposer", metrics.spec.n_failures),
             ("scheduler_steps", "Steps of the engine", metrics.n_steps),
             ("scheduler_failed_steps", "Steps that failed as a whole", metrics.n_failed_steps),
@@ -255,13 +272,34 @@ impl Collector for Figures {
                 "The part of it that the model took",
                 metrics.execute_time,
             ),
+            (
+                "spec_draft_seconds",
+                "Time spent guessing",
+                Duration::from_nanos(metrics.spec.draft_ns),
+            ),
         ] {
             let seconds = ConstCounter::new(time.as_secs_f64());
             let kind = seconds.metric_type();
             seconds.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
         }
-        Ok(())
+        encode_places(&metrics.spec, &mut encoder)
     }
+}
+
+/// Guesses by their place: the first of a step is at position 1. Places that had none are left out.
+fn encode_places(stats: &SpecStats, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    for (name, help, counts) in [
+        ("spec_position_draft_tokens", "Tokens that were guessed, by place", &stats.drafted_at),
+        ("spec_position_accepted_tokens", "Those that were right, by place", &stats.accepted_at),
+    ] {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let drafted = (1_u32..).zip(stats.drafted_at).zip(counts);
+        for ((position, _), &count) in drafted.filter(|((_, n_drafted), _)| *n_drafted > 0) {
+            let labels = [("position", position)];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Figures {

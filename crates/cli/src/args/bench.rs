@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use super::ModelArgs;
 use super::bench_load::{BenchLoadArgs, LOAD_HELP_END};
 use super::bench_sim::{BenchSimArgs, SIM_HELP_END};
+use super::bench_spec::{BenchSpecArgs, SPEC_HELP_END};
 
 const KERNELS_HELP_END: &str = "\
 Examples:
@@ -45,6 +46,9 @@ pub(crate) enum BenchCommand {
     /// Serve a workload with the real engine and tell how it was served
     #[command(after_help = LOAD_HELP_END)]
     Load(Box<BenchLoadArgs>),
+    /// Compare ways to guess tokens with plain decoding, and tell which pays
+    #[command(after_help = SPEC_HELP_END)]
+    Spec(Box<BenchSpecArgs>),
 }
 
 /// Flags of `pelton bench kernels`.

@@ -7,12 +7,14 @@
 mod bench;
 mod bench_load;
 mod bench_sim;
+mod bench_spec;
 mod convert;
 mod embed;
 mod model;
 mod sampling;
 mod scheduling;
 mod serve;
+mod speculation;
 mod workload;
 
 use std::num::NonZeroUsize;
@@ -24,6 +26,7 @@ use pelton_model::KvDtype;
 pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
 pub(crate) use bench_load::BenchLoadArgs;
 pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
+pub(crate) use bench_spec::BenchSpecArgs;
 pub(crate) use convert::ConvertArgs;
 pub(crate) use embed::{EmbedArgs, VectorArgs};
 use model::kv_dtype_parser;
@@ -31,6 +34,7 @@ pub(crate) use model::{ComputeArg, ModelArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use scheduling::{Choice, SchedulingArgs};
 pub(crate) use serve::ServeArgs;
+pub(crate) use speculation::{SpecArgs, SpecChoice};
 pub(crate) use workload::WorkloadArgs;
 
 use crate::mode::Mode;
@@ -163,6 +167,9 @@ pub(crate) struct RunArgs {
     /// How tokens are chosen.
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    /// Whether and how tokens are guessed.
+    #[command(flatten, next_help_heading = "Speculation")]
+    pub(crate) spec: SpecArgs,
     /// One JSON object on stdout: tokens, text, finish_reason, usage, timings
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use pelton_llm::{LlmOptions, Scheduling, SpecConfig, SpecMethod};
+use pelton_llm::{LlmOptions, Scheduling, Verification};
 use pelton_sched::{
     Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, TenantConfig,
 };
 
+use super::SpecArgs;
 use crate::failure::Result;
 use crate::units::{parse_bytes, parse_milliseconds, parse_seconds};
 
@@ -62,17 +63,9 @@ pub(crate) struct SchedulingArgs {
     /// of what the machine has left]
     #[arg(long, env = "PELTON_KV_MEMORY", value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) kv_memory: Option<u64>,
-    /// Guess tokens and verify several at once, where that pays: from runs that occurred before
-    /// (`ngram`), from the longest match in what the session holds (`suffix`), or by a smaller model
-    /// (`draft`); the answers are the same [default: off]
-    #[arg(long, env = "PELTON_SPEC", value_name = "METHOD", value_parser = choice::<SpecMethod>())]
-    pub(crate) spec: Option<SpecMethod>,
-    /// The model that drafts under `--spec draft`; of the same vocabulary
-    #[arg(long, env = "PELTON_DRAFT_MODEL", value_name = "MODEL")]
-    pub(crate) draft_model: Option<String>,
-    /// Most tokens guessed at once for one request [default: 8]
-    #[arg(long, env = "PELTON_SPEC_MAX", value_name = "N")]
-    pub(crate) spec_max: Option<NonZeroUsize>,
+    /// Whether and how tokens are guessed.
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
     /// Most tokens computed in one step, over all requests [default: 512]
     #[arg(long, env = "PELTON_MAX_BATCH_TOKENS", value_name = "N")]
     pub(crate) max_batch_tokens: Option<NonZeroUsize>,
@@ -105,17 +98,8 @@ impl SchedulingArgs {
             max_batch_tokens: number(self.max_batch_tokens, default.max_batch_tokens),
             block_size: number(self.block_size, default.block_size),
             kv_bytes: self.kv_memory.or(default.kv_bytes),
-            spec: SpecConfig {
-                method: self.spec.unwrap_or(default.spec.method),
-                max_drafts: number(self.spec_max, default.spec.max_drafts),
-                ..default.spec
-            },
-            draft: match self.draft_model.as_deref() {
-                Some(draft) => Some(crate::model::reference(Some(draft))?),
-                None => default.draft,
-            },
             scheduling,
-            ..default
+            ..self.spec.apply(default)?
         })
     }
 
@@ -166,10 +150,10 @@ macro_rules! choices {
         }
     )+};
 }
-choices!(PolicyKind, PriorityOrder, Batching, KvAllocation, Eviction, PreemptionMode, SpecMethod);
+choices!(PolicyKind, PriorityOrder, Batching, KvAllocation, Eviction, PreemptionMode, Verification);
 
 /// Reads the name of a value; knows all of them, for the help.
-fn choice<T: Choice>() -> impl TypedValueParser<Value = T> {
+pub(super) fn choice<T: Choice>() -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(T::all().iter().map(|value| value.name()))
         .map(|name| T::named(&name).expect("invariant: only names of values are let through"))
 }

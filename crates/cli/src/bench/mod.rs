@@ -7,6 +7,7 @@ mod model;
 mod samples;
 mod served;
 mod sim;
+mod spec;
 mod tuned;
 
 use crate::args::BenchCommand;
@@ -19,5 +20,6 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Model(args) => model::measure(args),
         BenchCommand::Sim(args) => sim::simulate(args),
         BenchCommand::Load(args) => load::load(args),
+        BenchCommand::Spec(args) => spec::measure(args),
     }
 }

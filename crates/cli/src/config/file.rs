@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pelton_base::{Slo, limits};
-use pelton_llm::{Pooling, SpecMethod};
+use pelton_llm::{Pooling, Verification};
 use pelton_model::KvDtype;
 use pelton_sched::{
     Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, TenantConfig,
@@ -13,7 +13,7 @@ use pelton_sched::{
 use serde::de::{Deserialize, Deserializer, Error};
 
 use super::secret::{Secrets, Sources};
-use crate::args::{Choice, ComputeArg};
+use crate::args::{Choice, ComputeArg, SpecChoice};
 use crate::failure::{Failure, Result};
 use crate::units;
 
@@ -62,10 +62,13 @@ pub(crate) struct ConfigFile {
     pub(super) swap_memory: Option<u64>,
     #[serde(deserialize_with = "bytes")]
     pub(super) kv_memory: Option<u64>,
-    #[serde(deserialize_with = "choice")]
-    pub(super) spec: Option<SpecMethod>,
+    #[serde(deserialize_with = "spec")]
+    pub(super) spec: Option<SpecChoice>,
     pub(super) draft_model: Option<String>,
     pub(super) spec_max: Option<NonZeroUsize>,
+    #[serde(deserialize_with = "choice")]
+    pub(super) spec_verify: Option<Verification>,
+    pub(super) spec_recent: Option<usize>,
     pub(super) max_batch_tokens: Option<NonZeroUsize>,
     pub(super) max_running: Option<NonZeroUsize>,
     pub(super) block_size: Option<NonZeroUsize>,
@@ -167,6 +170,13 @@ fn choice<'de, D: Deserializer<'de>, T: Choice>(
         let names: Vec<&str> = T::all().iter().map(|value| value.name()).collect();
         D::Error::custom(format!("expected one of {}, got `{name}`", names.join(", ")))
     })
+}
+
+fn spec<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<SpecChoice>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    text.as_deref().map(str::parse).transpose().map_err(D::Error::custom)
 }
 
 fn milliseconds<'de, D: Deserializer<'de>>(

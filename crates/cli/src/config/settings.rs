@@ -9,7 +9,7 @@ use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
 use serde::Serialize;
 
 use super::file::ConfigFile;
-use crate::args::{ServeArgs, VectorArgs};
+use crate::args::{ServeArgs, SpecArgs, SpecChoice, VectorArgs};
 use crate::failure::{Failure, Result};
 use crate::model;
 
@@ -133,9 +133,13 @@ fn fill(args: &mut ServeArgs, file: ConfigFile) {
     fill(&mut scheduling.preemption, file.preemption);
     fill(&mut scheduling.swap_memory, file.swap_memory);
     fill(&mut scheduling.kv_memory, file.kv_memory);
-    fill(&mut scheduling.spec, file.spec);
-    fill(&mut scheduling.draft_model, file.draft_model);
-    fill(&mut scheduling.spec_max, file.spec_max);
+    scheduling.spec.fill(SpecArgs {
+        spec: file.spec,
+        draft_model: file.draft_model,
+        spec_max: file.spec_max,
+        spec_verify: file.spec_verify,
+        spec_recent: file.spec_recent,
+    });
     fill(&mut scheduling.max_batch_tokens, file.max_batch_tokens);
     fill(&mut scheduling.max_running, file.max_running);
     fill(&mut scheduling.block_size, file.block_size);
@@ -169,8 +173,11 @@ struct View<'a> {
     preemption: &'static str,
     swap_memory: u64,
     kv_memory: Option<u64>,
-    spec: &'static str,
+    spec: String,
+    draft_model: Option<String>,
     spec_max: usize,
+    spec_verify: &'static str,
+    spec_recent: usize,
     max_batch_tokens: usize,
     max_running: usize,
     block_size: usize,
@@ -223,8 +230,16 @@ impl<'a> View<'a> {
             preemption: preemption.name(),
             swap_memory: swap_bytes,
             kv_memory: options.kv_bytes,
-            spec: options.spec.method.name(),
+            spec: SpecChoice {
+                method: options.spec.method,
+                draft_model: None,
+                exit_layers: options.spec.exit_layers,
+            }
+            .to_string(),
+            draft_model: options.draft.as_ref().map(|model| model.display_name()),
             spec_max: options.spec.max_drafts,
+            spec_verify: options.spec.verification.name(),
+            spec_recent: options.spec.recent_tokens,
             max_batch_tokens: options.max_batch_tokens,
             max_running: options.max_running,
             block_size: options.block_size,
@@ -328,6 +343,17 @@ tenants:
     }
 
     #[test]
+    fn a_way_to_guess_is_written_in_a_file_as_in_a_flag() {
+        let all = settings("spec: early-exit:3\nspec_max: 5\n", &[]).expect("well formed");
+        assert_eq!((all.options.spec.exit_layers, all.options.spec.max_drafts), (Some(3), 5));
+        assert!(all.yaml().expect("printed").contains("spec: early-exit:3"));
+        let all = settings("spec: draft:a/small\n", &["--spec-max", "2"]).expect("well formed");
+        assert!(all.yaml().expect("printed").contains("draft_model: a/small"), "{:?}", all.yaml());
+        let all = settings("spec: draft:a/small\n", &["--spec", "off"]).expect("well formed");
+        assert!(all.options.draft.is_none() && all.options.spec.method.name() == "off");
+    }
+
+    #[test]
     fn an_entry_of_the_name_default_is_whoever_has_none() {
         let all = settings("tenants: [{name: a}, {name: default, weight: 9}]", &[]).expect("fine");
         let tenants = &all.options.scheduling.tenants;
@@ -351,6 +377,9 @@ tenants:
             ("tenants: [{name: a}, {name: a}]\n", &["`a`"]),
             ("tenants: [{name: a b}]\n", &["a b"]),
             ("preemption: swap\n", &["preemption"]),
+            ("port: 1\nspec: magic\n", &[":2:", "`magic`", "draft:MODEL", "early-exit:N"]),
+            ("spec: early-exit\n", &[":1:", "early-exit:N"]),
+            ("spec: draft:a/a\ndraft_model: b/b\n", &["draft:a/a", "b/b"]),
             ("api_keys: sk-secret\n", &[":1:", "api_keys"]),
             ("api_keys: [[sk-secret]]\n", &[":1:", "api_keys"]),
             ("api_keys: {sk-secret: 1}\n", &[":1:", "api_keys"]),

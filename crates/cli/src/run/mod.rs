@@ -54,7 +54,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         .build()
         .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
     // One conversation at a time needs the keys and values of one.
-    let mut options = pelton_llm::LlmOptions { max_running: 1, ..model::options(&args.model) };
+    let options = pelton_llm::LlmOptions { max_running: 1, ..model::options(&args.model) };
+    let mut options = args.spec.apply(options)?;
     options.scheduling.prefix_cache = !args.no_prefix_cache;
     let llm = model::load(&reference, &options)?;
     let mode = mode::choose(Situation {

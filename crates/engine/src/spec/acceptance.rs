@@ -2,7 +2,7 @@
 //!
 //! Of a chain, for each place, the share of drafts that were accepted there among those whose places
 //! before it were. Of a tree, for each draft in the order in which it was made, the share that was on the
-//! accepted path. Old outcomes count less and less, and a few made-up ones stand in for those that a new
+//! accepted path. Of an investment, the mean number of accepted drafts. Old outcomes count less and less, and a few made-up ones stand in for those that a new
 //! sequence does not have yet.
 
 /// Most places of a chain, and most drafts of a tree, that are told apart; those beyond are like the
@@ -34,20 +34,30 @@ impl Acceptance {
         }
     }
 
-    /// Of a tree of `n_drafts` drafts those that are `accepted` were right.
+    /// Of a tree of `n_drafts` drafts those whose rows are `accepted` were right. The first draft has row
+    /// 1, after that of the last known token.
     pub fn saw_tree(&mut self, n_drafts: usize, accepted: &[usize]) {
         for place in 0..n_drafts.min(MOST_PLACES) {
-            self.judge(place, accepted.contains(&place));
+            self.judge(place, accepted.contains(&(place + 1)));
         }
     }
 
+    /// Of drafts that are judged as a whole so many were right.
+    pub fn saw_whole(&mut self, n_accepted: usize) {
+        self.count(0, n_accepted as f32);
+    }
+
     fn judge(&mut self, place: usize, was_right: bool) {
+        self.count(place, f32::from(u8::from(was_right)));
+    }
+
+    fn count(&mut self, place: usize, n_accepted: f32) {
         self.tried[place] = self.tried[place] * FADING + 1.0;
-        self.accepted[place] = self.accepted[place] * FADING + f32::from(u8::from(was_right));
+        self.accepted[place] = self.accepted[place] * FADING + n_accepted;
     }
 
     /// Probability that the draft at `place` is right, of a chain when those before it are; `prior`
-    /// where nothing was seen.
+    /// where nothing was seen. Of an investment, at place 0, how many drafts are right.
     pub fn at(&self, place: usize, prior: f32) -> f32 {
         let place = place.min(MOST_PLACES - 1);
         (self.accepted[place] + PRIOR_WEIGHT * prior) / (self.tried[place] + PRIOR_WEIGHT)
@@ -78,10 +88,20 @@ mod tests {
     fn drafts_of_a_tree_are_judged_one_by_one() {
         let mut acceptance = Acceptance::default();
         for _ in 0..100 {
-            acceptance.saw_tree(4, &[0, 3]);
+            acceptance.saw_tree(4, &[1, 4]);
         }
         assert!(acceptance.at(0, 0.5) > 0.9 && acceptance.at(3, 0.5) > 0.9);
         assert!(acceptance.at(1, 0.5) < 0.1 && acceptance.at(2, 0.5) < 0.1);
-        acceptance.saw_tree(MOST_PLACES + 1, &[MOST_PLACES]);
+        acceptance.saw_tree(MOST_PLACES + 1, &[MOST_PLACES + 1]);
+    }
+
+    #[test]
+    fn of_an_investment_all_that_was_right_counts() {
+        let mut acceptance = Acceptance::default();
+        for i in 0..100 {
+            acceptance.saw_whole(1 + 2 * (i % 2));
+        }
+        let mean = acceptance.at(0, 0.0);
+        assert!((1.5..2.0).contains(&mean), "{mean} of 1 and 3, less the prior");
     }
 }

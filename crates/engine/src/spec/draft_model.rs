@@ -13,6 +13,14 @@
 //! by rejection sampling, the random numbers are others, and what was drawn from is kept.
 //!
 //! Memory: KV blocks of its own. A row that finds none gets no drafts.
+//!
+//! **A chain and nothing beside it.** The second likeliest token of each place costs no pass here and could
+//! be a leaf beside the chain. It was left out. Drafts of a tree are judged one by one in the order in which
+//! they are made, and how long the chain is changes from step to step: the draft at one place would be a
+//! link in one step and a leaf in the next, and the estimate a mixture of both, where a chain's is exact:
+//! each link is judged only if all before it were right, whatever the length. Time would be blurred as well:
+//! a leaf costs no pass and a link does. And above temperature zero the drawn token is no more likely to be
+//! replaced by the second likeliest than by others, because both models draw with the same random number.
 
 use super::{Odds, Proposer, ProposerError, Row};
 use crate::{ExecutorError, KvMemory};

@@ -9,7 +9,9 @@
 //! ```
 //!
 //! Taking the best ratio first and stopping where it no longer raises the average gives the largest
-//! `E / T` that there is, for any mix of sequences; no drafts at all is one of the answers.
+//! `E / T` that there is, for any mix of sequences; no drafts at all is one of the answers. Where drafts
+//! are an investment ([`Offer::is_whole`]) they are one draft in this, with the sum of their chances and of
+//! their costs.
 //!
 //! Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023
 //! (expected tokens); Liu et al., "Optimizing Speculative Decoding for Serving LLMs Using Goodput",
@@ -27,6 +29,36 @@ pub struct Offer<'a> {
     pub chances: &'a [f32],
     /// Nanoseconds that making one takes.
     pub draft_ns: f64,
+    /// Whether all are taken or none.
+    pub is_whole: bool,
+}
+
+/// What of an offer is taken next.
+struct Part {
+    n_drafts: usize,
+    chance: f64,
+    ns: f64,
+}
+
+impl Offer<'_> {
+    /// What comes after `n_taken` drafts.
+    fn part(&self, n_taken: usize, cost: &StepCost) -> Option<Part> {
+        let rest = &self.chances[n_taken..];
+        let n_drafts = if self.is_whole { rest.len() } else { rest.len().min(1) };
+        let taken = rest[..n_drafts].iter().zip(self.position + n_taken..);
+        let mut part = Part { n_drafts, chance: 0.0, ns: 0.0 };
+        for (&chance, position) in taken {
+            part.chance += f64::from(chance);
+            part.ns += row_ns(cost, position) + self.draft_ns;
+        }
+        (n_drafts > 0).then_some(part)
+    }
+}
+
+impl Part {
+    fn gain(&self) -> f64 {
+        self.chance / self.ns
+    }
 }
 
 /// Chooses how many drafts of each offer to verify beside `load`, a row for each of `n_rows`, and
@@ -48,18 +80,18 @@ pub fn choose(
     // Of each sequence the next draft is the only one in question: the one after it is less likely.
     loop {
         let next = |i: usize| {
-            let chance = f64::from(*offers[i].chances.get(lengths[i])?);
-            let ns = row_ns(cost, offers[i].position + lengths[i]) + offers[i].draft_ns;
-            Some((chance / ns, chance, ns, i))
+            let part = offers[i].part(lengths[i], cost)?;
+            Some((part, i))
         };
-        let best = (0..offers.len()).filter_map(next).max_by(|a, b| a.0.total_cmp(&b.0));
-        let Some((gain, chance, ns, i)) = best else { return };
-        if gain <= expected / time {
+        let parts = (0..offers.len()).filter_map(next);
+        let best = parts.max_by(|(a, _), (b, _)| a.gain().total_cmp(&b.gain()));
+        let Some((part, i)) = best else { return };
+        if part.gain() <= expected / time {
             return;
         }
-        expected += chance;
-        time += ns;
-        lengths[i] += 1;
+        expected += part.chance;
+        time += part.ns;
+        lengths[i] += part.n_drafts;
     }
 }
 
@@ -67,13 +99,14 @@ pub fn choose(
 /// other rows take the rest of `load`: what offers for one sequence are compared by.
 pub fn worth(offer: &Offer<'_>, load: &StepLoad, n_rows: usize, cost: &StepCost) -> f64 {
     let (mut expected, mut time) = (n_rows as f64, cost.step_ns(load).max(1) as f64);
-    for (i, &chance) in offer.chances.iter().enumerate() {
-        let ns = row_ns(cost, offer.position + i) + offer.draft_ns;
-        if f64::from(chance) / ns <= expected / time {
+    let mut n_taken = 0;
+    while let Some(part) = offer.part(n_taken, cost) {
+        if part.gain() <= expected / time {
             break;
         }
-        expected += f64::from(chance);
-        time += ns;
+        expected += part.chance;
+        time += part.ns;
+        n_taken += part.n_drafts;
     }
     expected / time
 }
@@ -95,7 +128,7 @@ mod tests {
     }
 
     fn lengths(chains: &[Vec<f32>], cost: &StepCost) -> Vec<usize> {
-        let offer = |chances| Offer { position: 100, chances, draft_ns: 0.0 };
+        let offer = |chances| Offer { position: 100, chances, draft_ns: 0.0, is_whole: false };
         let offers: Vec<Offer<'_>> = chains.iter().map(|chain| offer(&chain[..])).collect();
         let mut load = StepLoad::default();
         for offer in &offers {
@@ -136,5 +169,22 @@ mod tests {
         let mixed = lengths(&[chain(10, 0.9), chain(10, 0.1)], &COST);
         assert!(mixed[0] > mixed[1], "{mixed:?}");
         assert_eq!(lengths(&[chain(10, 0.99)], &StepCost::default()), [0], "nothing is priced");
+    }
+    #[test]
+    fn an_investment_is_made_as_a_whole_or_not_at_all() {
+        let mut load = StepLoad::default();
+        load.add_rows(100, 1, 1);
+        let lengths = |chances: &[f32]| {
+            let whole = Offer { position: 100, chances, draft_ns: 0.0, is_whole: true };
+            let mut lengths = Vec::new();
+            choose(&[whole], &load, 1, &COST, &mut lengths);
+            let alone = 1.0 / COST.step_ns(&load) as f64;
+            assert_eq!(lengths[0] > 0, worth(&whole, &load, 1, &COST) > alone);
+            lengths[0]
+        };
+        // Two tokens for the price of ten rows, which is less than that of a step; then one.
+        assert_eq!(lengths(&[0.2; 10]), 10);
+        assert_eq!(lengths(&[0.02; 10]), 0);
+        assert_eq!(lengths(&[&[0.0; 9][..], &[2.0]].concat()), 10, "the best may come last");
     }
 }

@@ -1,6 +1,6 @@
 //! The methods by name, and how an engine is told which to use.
 
-use super::{EarlyExit, Ngram, Proposer, Suffix};
+use super::{EarlyExit, Lookahead, Ngram, Proposer, Recent, Recycle, Suffix};
 
 /// How drafts are made.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -19,12 +19,24 @@ pub enum SpecMethod {
     Draft,
     /// By the first layers of the model itself.
     EarlyExit,
+    /// From the likeliest tokens after each token, as last seen.
+    Recycle,
+    /// From n-grams that the model guesses ahead.
+    Lookahead,
 }
 
 impl SpecMethod {
     /// Every method.
-    pub const ALL: &[Self] =
-        &[Self::Off, Self::Auto, Self::Ngram, Self::Suffix, Self::Draft, Self::EarlyExit];
+    pub const ALL: &[Self] = &[
+        Self::Off,
+        Self::Auto,
+        Self::Ngram,
+        Self::Suffix,
+        Self::Draft,
+        Self::EarlyExit,
+        Self::Recycle,
+        Self::Lookahead,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -35,17 +47,21 @@ impl SpecMethod {
             Self::Suffix => "suffix",
             Self::Draft => "draft",
             Self::EarlyExit => "early-exit",
+            Self::Recycle => "recycle",
+            Self::Lookahead => "lookahead",
         }
     }
 
-    /// The proposers of a method, but for models that draft.
-    pub fn proposers(self) -> Vec<Box<dyn Proposer>> {
+    /// The proposers of a method as it is by default, but for models that draft.
+    fn proposers(self) -> Vec<Box<dyn Proposer>> {
         match self {
             Self::Off | Self::Draft => Vec::new(),
-            Self::Auto => vec![Box::new(Suffix::default())],
+            Self::Auto => vec![Box::new(Suffix::default()), Box::new(Recycle::default())],
             Self::Ngram => vec![Box::new(Ngram::default())],
             Self::Suffix => vec![Box::new(Suffix::default())],
             Self::EarlyExit => vec![Box::new(EarlyExit)],
+            Self::Recycle => vec![Box::new(Recycle::default())],
+            Self::Lookahead => vec![Box::new(Lookahead::default())],
         }
     }
 }
@@ -84,14 +100,28 @@ impl Verification {
 pub struct SpecConfig {
     /// How drafts are made; [`SpecMethod::Draft`] needs a model besides.
     pub method: SpecMethod,
-    /// Most drafts of one request in one step.
+    /// Most drafts of one request in one step; [`SpecMethod::Lookahead`] takes several times as many.
     pub max_drafts: usize,
     /// Layers after which [`SpecMethod::EarlyExit`] drafts; it needs them, and nobody else does.
     pub exit_layers: Option<usize>,
     /// By what drafts are judged.
     pub verification: Verification,
+    /// Tokens of recent answers, those of other requests of the same namespace among them, that
+    /// [`SpecMethod::Suffix`] and [`SpecMethod::Auto`] also look into; zero for none.
+    pub recent_tokens: usize,
     /// Whether every draft that can be made is verified, whatever it costs; for measurements.
     pub is_forced: bool,
+}
+
+impl SpecConfig {
+    /// The proposers, but for models that draft.
+    pub fn proposers(&self) -> Vec<Box<dyn Proposer>> {
+        let mut proposers = self.method.proposers();
+        if self.recent_tokens > 0 && matches!(self.method, SpecMethod::Suffix | SpecMethod::Auto) {
+            proposers.push(Box::new(Recent::new(self.recent_tokens)));
+        }
+        proposers
+    }
 }
 
 impl Default for SpecConfig {
@@ -101,6 +131,7 @@ impl Default for SpecConfig {
             max_drafts: 8,
             exit_layers: None,
             verification: Verification::Match,
+            recent_tokens: 0,
             is_forced: false,
         }
     }

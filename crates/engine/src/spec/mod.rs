@@ -32,21 +32,29 @@ pub mod acceptance;
 mod draft_model;
 mod early_exit;
 pub mod lengths;
+mod lookahead;
 mod method;
 mod ngram;
 mod odds;
+mod recent;
+mod recycle;
 mod rules;
 mod session;
 mod speculation;
+mod stats;
 pub mod suffix;
 
 pub use draft_model::DraftModel;
 pub use early_exit::EarlyExit;
+pub use lookahead::Lookahead;
 pub use method::{SpecConfig, SpecMethod, Verification};
 pub use ngram::Ngram;
 pub use odds::{DrawnChain, Odds};
+pub use recent::Recent;
+pub use recycle::Recycle;
 pub use session::Suffix;
-pub use speculation::{SpecStats, Speculation};
+pub use speculation::Speculation;
+pub use stats::{COUNTED_PLACES, SpecStats};
 
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_sched::{DraftTree, Rows};
@@ -107,7 +115,8 @@ pub trait Proposer: Send + std::fmt::Debug {
     fn add(&mut self, request: &Request);
 
     /// How many drafts it could make for a row, at most `most`, and how sure it is: the number of
-    /// tokens that its guess rests on, or zero where that says nothing. Sees every row at every step.
+    /// tokens that its guess rests on, or zero where that says nothing. Sees every row at every step,
+    /// but for those whose request does not want its drafts.
     fn look(&mut self, row: &Row<'_>, most: usize) -> (usize, usize);
 
     /// Makes up to `n_drafts` drafts for each row; fewer is no failure.
@@ -128,6 +137,17 @@ pub trait Proposer: Send + std::fmt::Debug {
     /// Whether its drafts branch: each is then judged by itself, not by its place.
     fn branches(&self) -> bool {
         false
+    }
+
+    /// Most drafts that it makes for a row where a chain has at most `max_drafts`.
+    fn most_drafts(&self, max_drafts: usize) -> usize {
+        max_drafts
+    }
+
+    /// The steps over which its drafts pay, where they do not pay by themselves: they are then made
+    /// all or none, judged by what a step brings on average, and tried for so many steps in a row.
+    fn invests_for(&self) -> Option<u32> {
+        None
     }
 
     /// Whether its drafts are blank ([`BLANK`]): the executor fills them in when it verifies them.
@@ -160,7 +180,8 @@ pub struct ProposerError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pelton_base::{SamplingParams, ServiceParams};
+    use pelton_base::{Namespace, SamplingParams, ServiceParams};
+    use pelton_sampling::Likely;
 
     pub(super) fn request(prompt: &[u32]) -> Request {
         Request {
@@ -198,5 +219,92 @@ mod tests {
         let drafts = drafts_for(proposer, (asked.id, 1), tokens, most);
         proposer.finished(asked.id);
         drafts
+    }
+
+    fn asked_in(namespace: Namespace) -> Request {
+        let service = ServiceParams { namespace, ..ServiceParams::default() };
+        Request { service, ..request(&[0]) }
+    }
+
+    /// The tree that a fresh request with these tokens is offered.
+    pub(super) fn tree_of(
+        proposer: &mut impl Proposer,
+        namespace: Namespace,
+        tokens: &[u32],
+        n_drafts: usize,
+    ) -> DraftTree {
+        let asked = asked_in(namespace);
+        proposer.add(&asked);
+        let tree = tree_for(proposer, asked.id, tokens, n_drafts);
+        proposer.finished(asked.id);
+        tree
+    }
+
+    /// The tree that a known request with these tokens is offered.
+    pub(super) fn tree_for(
+        proposer: &mut impl Proposer,
+        id: RequestId,
+        tokens: &[u32],
+        n_drafts: usize,
+    ) -> DraftTree {
+        let tokens: Vec<TokenId> = tokens.iter().copied().map(TokenId).collect();
+        let mut drafts = DraftTree::default();
+        let mut row = Row { id, tokens: &tokens, n_prompt: 1, n_drafts, drafts: &mut drafts };
+        let (n_most, _) = proposer.look(&row, n_drafts);
+        row.n_drafts = n_most.min(n_drafts);
+        proposer.propose(&mut [row], None).expect("no failure");
+        drafts
+    }
+
+    /// Shows what came of a share of a request of its own: its last token, drafts, the new tokens and
+    /// the likeliest tokens after each row.
+    pub(super) fn see(
+        proposer: &mut impl Proposer,
+        namespace: Namespace,
+        share: (&[u32], &DraftTree),
+        sampled: &[u32],
+        likely: &[&[u32]],
+    ) {
+        let asked = asked_in(namespace);
+        proposer.add(&asked);
+        see_for(proposer, asked.id, share, sampled, likely);
+        proposer.finished(asked.id);
+    }
+
+    /// Likewise, of a known request.
+    pub(super) fn see_for(
+        proposer: &mut impl Proposer,
+        id: RequestId,
+        (last, drafts): (&[u32], &DraftTree),
+        sampled: &[u32],
+        likely: &[&[u32]],
+    ) {
+        let tokens = |ids: &[u32]| ids.iter().copied().map(TokenId).collect::<Vec<_>>();
+        let rows = [&tokens(last)[..], drafts.tokens()].concat();
+        let parent = |idx| drafts.parent(idx).map_or(0, |parent| parent as u32 + 1);
+        let parents: Vec<u32> =
+            [Rows::ROOT].into_iter().chain((0..drafts.len()).map(parent)).collect();
+        let rows = Rows { tokens: &rows, parents: Some(&parents) };
+        let sampled = tokens(sampled);
+        let (mut accepted, mut row) = (Vec::new(), 0);
+        for &token in &sampled[..sampled.len() - 1] {
+            row = rows.draft_after(row, token).expect("it was drafted");
+            accepted.push(row);
+        }
+        let candidates = tokens(&likely.concat());
+        let n_candidates = likely[0].len();
+        let accepted = &accepted[..];
+        let (sampled, candidates) = (&sampled[..], &candidates[..]);
+        proposer.observe(&Seen { id, rows, accepted, sampled, candidates, n_candidates });
+    }
+
+    /// What holds for every tree of every proposer.
+    pub(super) fn check(tree: &DraftTree, n_most: usize) {
+        assert!(tree.len() <= n_most, "{tree:?} has more than {n_most}");
+        let draft = |idx| (tree.parent(idx), tree.tokens()[idx]);
+        for idx in 0..tree.len() {
+            assert!(![BLANK, Likely::NONE].contains(&tree.tokens()[idx]), "{tree:?}");
+            assert!((0..idx).all(|other| draft(other) != draft(idx)), "{tree:?} says {idx} twice");
+        }
     }
 }

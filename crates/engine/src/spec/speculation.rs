@@ -3,9 +3,10 @@
 use super::acceptance::Acceptance;
 use super::lengths::{self, Offer};
 use super::rules::Rules;
-use super::{Odds, Proposer, Row, Seen, SpecConfig};
+use super::stats::PlainStep;
+use super::{Odds, Proposer, Row, Seen, SpecConfig, SpecStats};
 use crate::Execution;
-use pelton_base::{Request, RequestId, TokenId};
+use pelton_base::{Drafting, Request, RequestId, TokenId};
 use pelton_sched::{Generating, Rows, Scheduler, SchedulerOutput, StepCost, StepLoad};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,47 +14,34 @@ use std::time::{Duration, Instant};
 
 /// What is believed of the first draft of a proposer before anything was seen.
 const PRIOR: f32 = 0.5;
+/// How many drafts of an investment are believed to be right before anything was seen.
+const PRIOR_OF_WHOLE: f32 = 1.0;
 /// Matches of 1, 2 to 3, 4 to 7, ... tokens are judged apart.
 const N_SURE: usize = 6;
 /// Steps without drafts after which one is tried, to see whether they pay by now.
 const PROBE_AFTER: u32 = 64;
 /// Failures after which a proposer is let be.
 const MOST_FAILURES: u32 = 3;
-/// Places that the figures tell apart.
-const COUNTED_PLACES: usize = 16;
-
-/// What speculation did, as sums.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct SpecStats {
-    /// Drafts verified.
-    pub n_drafted: u64,
-    /// Those that were right.
-    pub n_accepted: u64,
-    /// Drafts verified, by how many are before them on their path.
-    pub drafted_at: [u64; COUNTED_PLACES],
-    /// Those that were right, likewise.
-    pub accepted_at: [u64; COUNTED_PLACES],
-    /// Steps of single sequences that had drafts.
-    pub n_verified_rows: u64,
-    /// Time spent making drafts, in nanoseconds.
-    pub draft_ns: u64,
-    /// Failures of proposers.
-    pub n_failures: u64,
-}
-
 /// Proposers, and what is known of how well each guesses.
 #[derive(Debug)]
 pub struct Speculation {
     guessers: Vec<Guesser>,
     config: SpecConfig,
     rules: Rules,
+    /// Of requests that do not leave it to the engine.
+    bounds: HashMap<RequestId, Bounds>,
     /// Who drafted for whom in the plan that is being carried out.
     asked: HashMap<RequestId, Asked>,
+    /// What that plan would be without drafts.
+    plain: PlainStep,
     offers: Vec<Looked>,
     /// Of all offers, one after the other.
     chances: Vec<f32>,
     lengths: Vec<usize>,
+    n_candidates: usize,
     n_steps_without: u32,
+    /// Steps for which what does not seem to pay is tried still.
+    n_probes: u32,
     /// Drafts before each row, accepted rows and new tokens of one share.
     depths: Vec<usize>,
     accepted: Vec<usize>,
@@ -73,6 +61,14 @@ struct Guesser {
     n_failures_in_a_row: u32,
 }
 
+/// How far the tokens of a request are guessed.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    most: usize,
+    /// The only one who may; `None` for all.
+    by: Option<usize>,
+}
+
 /// Whose drafts are being verified.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
@@ -89,6 +85,8 @@ struct Looked {
     /// Which of all chances are its own.
     chances: Range<usize>,
     draft_ns: f64,
+    /// Steps over which all of them pay, where they are made all or none.
+    invests_for: Option<u32>,
 }
 
 impl Guesser {
@@ -99,6 +97,11 @@ impl Guesser {
     /// Probability of each of `n_drafts` drafts that it and all that it follows are right.
     fn chances(&self, id: RequestId, sure: usize, n_drafts: usize, chances: &mut Vec<f32>) {
         let own = self.sequences.get(&id).copied().unwrap_or_default();
+        if self.proposer.invests_for().is_some() {
+            let n_right = own.at(0, self.experience[sure].at(0, PRIOR_OF_WHOLE));
+            chances.extend(std::iter::repeat_n(n_right / n_drafts as f32, n_drafts));
+            return;
+        }
         let branches = self.proposer.branches();
         let mut path = 1.0;
         for place in 0..n_drafts {
@@ -107,6 +110,19 @@ impl Guesser {
             let rate = own.at(place, self.experience[sure].at(place, prior));
             path *= rate;
             chances.push(if branches { rate } else { path });
+        }
+    }
+
+    /// Of its drafts those in the `accepted` rows were right.
+    fn learn(&mut self, id: RequestId, sure: usize, n_drafts: usize, accepted: &[usize]) {
+        let Self { proposer, experience, sequences, .. } = self;
+        let judges = [sequences.get_mut(&id), Some(&mut experience[sure])];
+        for acceptance in judges.into_iter().flatten() {
+            match (proposer.invests_for(), proposer.branches()) {
+                (Some(_), _) => acceptance.saw_whole(accepted.len()),
+                (None, true) => acceptance.saw_tree(n_drafts, accepted),
+                (None, false) => acceptance.saw_chain(n_drafts, accepted.len()),
+            }
         }
     }
 
@@ -121,7 +137,8 @@ impl Guesser {
 impl Looked {
     fn offer<'a>(&self, chances: &'a [f32]) -> Offer<'a> {
         let chances = &chances[self.chances.clone()];
-        Offer { position: self.position, chances, draft_ns: self.draft_ns }
+        let is_whole = self.invests_for.is_some();
+        Offer { position: self.position, chances, draft_ns: self.draft_ns, is_whole }
     }
 }
 
@@ -139,11 +156,15 @@ impl Speculation {
             guessers: proposers.into_iter().map(guesser).collect(),
             config,
             rules: Rules::default(),
+            bounds: HashMap::new(),
             asked: HashMap::new(),
+            plain: PlainStep::default(),
             offers: Vec::new(),
             chances: Vec::new(),
             lengths: Vec::new(),
+            n_candidates: 0,
             n_steps_without: 0,
+            n_probes: 0,
             depths: Vec::new(),
             accepted: Vec::new(),
             sampled: Vec::new(),
@@ -156,14 +177,20 @@ impl Speculation {
         self.stats
     }
 
-    /// How many of the likeliest tokens after each row somebody wants to see.
+    /// How many of the likeliest tokens after each row somebody wants to see who may draft for one of
+    /// those that generate now.
     pub fn n_candidates(&self) -> usize {
-        self.guessers.iter().map(|guesser| guesser.proposer.n_candidates()).max().unwrap_or(0)
+        self.n_candidates
     }
 
     /// Meets a request.
     pub fn add(&mut self, request: &Request) {
         self.rules.add(request);
+        let drafting = request.service.drafting;
+        if drafting != Drafting::default() {
+            let bounds = self.bounds_of(drafting);
+            self.bounds.insert(request.id, bounds);
+        }
         for guesser in &mut self.guessers {
             guesser.sequences.insert(request.id, Acceptance::default());
             guesser.proposer.add(request);
@@ -174,10 +201,18 @@ impl Speculation {
     pub fn finished(&mut self, id: RequestId) {
         self.asked.remove(&id);
         self.rules.finished(id);
+        self.bounds.remove(&id);
         for guesser in &mut self.guessers {
             guesser.sequences.remove(&id);
             guesser.proposer.finished(id);
         }
+    }
+
+    fn bounds_of(&self, Drafting { most, by }: Drafting) -> Bounds {
+        let guesser = |name| self.guessers.iter().position(|known| known.proposer.name() == name);
+        // Nobody has the last index there is.
+        let by = by.map(|name| guesser(name).unwrap_or(usize::MAX));
+        Bounds { most: most.unwrap_or(usize::MAX), by }
     }
 
     /// Gives drafts to those that generate, as far as they are worth it.
@@ -193,6 +228,7 @@ impl Speculation {
             odds.forget();
         }
         self.asked.clear();
+        self.n_candidates = 0;
         if self.guessers.iter().all(Guesser::gave_up) {
             return;
         }
@@ -201,6 +237,7 @@ impl Speculation {
             return;
         }
         let load = self.look(&mut generating, cost);
+        self.plain = PlainStep::new(&load, generating.len(), cost);
         self.choose(&load, generating.len(), cost);
         for idx in 0..self.guessers.len() {
             let wanted = generating.iter_mut().zip(self.offers.iter().zip(&self.lengths));
@@ -238,7 +275,7 @@ impl Speculation {
             row.drafts.truncate(row.n_drafts);
             n_drafts += row.drafts.len();
         }
-        self.stats.draft_ns += elapsed.as_nanos() as u64;
+        self.stats.made(elapsed);
         guesser.made(n_drafts, elapsed);
     }
 
@@ -253,12 +290,21 @@ impl Speculation {
         self.offers.clear();
         self.chances.clear();
         for row in generating {
-            let most = self.config.max_drafts.min(row.most_drafts);
+            let bounds = self.bounds.get(&row.id);
+            let Bounds { most: bound, by } =
+                *bounds.unwrap_or(&Bounds { most: usize::MAX, by: None });
             let position = row.tokens.len();
             let nobody = Asked { guesser: usize::MAX, sure: 0 };
-            let mut best = Looked { position, asked: nobody, chances: 0..0, draft_ns: 0.0 };
+            let (draft_ns, invests_for) = (0.0, None);
+            let mut best = Looked { position, asked: nobody, chances: 0..0, draft_ns, invests_for };
             let mut most_worth = 0.0;
             for (idx, guesser) in self.guessers.iter_mut().enumerate() {
+                if bound == 0 || by.is_some_and(|only| only != idx) {
+                    continue;
+                }
+                self.n_candidates = self.n_candidates.max(guesser.proposer.n_candidates());
+                let most = guesser.proposer.most_drafts(bound.min(self.config.max_drafts));
+                let most = most.min(row.most_drafts);
                 let (n_drafts, n_matched) = guesser.proposer.look(&as_row(row, 0), most);
                 if n_drafts == 0 || guesser.gave_up() {
                     continue;
@@ -267,7 +313,8 @@ impl Speculation {
                 guesser.chances(row.id, sure, n_drafts.min(most), &mut self.chances);
                 let chances = start..self.chances.len();
                 let (asked, draft_ns) = (Asked { guesser: idx, sure }, guesser.draft_ns);
-                let looked = Looked { position, asked, chances, draft_ns };
+                let invests_for = guesser.proposer.invests_for();
+                let looked = Looked { position, asked, chances, draft_ns, invests_for };
                 let offer = looked.offer(&self.chances);
                 let worth = match cost.is_known() {
                     true => lengths::worth(&offer, &load, n_rows, cost),
@@ -293,11 +340,16 @@ impl Speculation {
         lengths::choose(&all, load, n_rows, cost, lengths);
         let is_plain = lengths.iter().all(|&n| n == 0);
         self.n_steps_without = if is_plain { self.n_steps_without + 1 } else { 0 };
-        let is_time = is_plain && cost.is_known() && self.n_steps_without >= PROBE_AFTER;
-        let any = all.iter().position(|offer| !offer.chances.is_empty());
-        if let Some(i) = any.filter(|_| is_time) {
-            lengths[i] = 1;
+        let any = offers.iter().position(|offer| !offer.chances.is_empty());
+        let Some(i) = any.filter(|_| is_plain && cost.is_known()) else { return };
+        let invests_for = offers[i].invests_for;
+        if self.n_steps_without >= PROBE_AFTER {
             self.n_steps_without = 0;
+            self.n_probes = invests_for.unwrap_or(1);
+        }
+        if self.n_probes > 0 {
+            self.n_probes -= 1;
+            lengths[i] = if invests_for.is_some() { offers[i].chances.len() } else { 1 };
         }
     }
 
@@ -318,15 +370,17 @@ impl Speculation {
             self.sampled.clear();
             self.sampled.extend(own.iter().map(|(_, token)| *token));
             if n_sampled > 0 {
-                self.learn_of(share.id, rows, likely, execution.n_candidates);
+                let position = share.first_position + all.tokens.len() - share.n_drafts;
+                self.learn_of((share.id, position), rows, likely, execution.n_candidates);
             }
         }
     }
 
-    /// Learns from one share; `self.sampled` are its new tokens.
+    /// Learns from one share, the first of whose drafts is at `position`; `self.sampled` are its new
+    /// tokens.
     fn learn_of(
         &mut self,
-        id: RequestId,
+        (id, position): (RequestId, usize),
         rows: Rows<'_>,
         candidates: &[TokenId],
         n_candidates: usize,
@@ -341,30 +395,16 @@ impl Speculation {
         }
         let accepted = &self.accepted[..];
         if let (Some(asked), true) = (self.asked.get(&id), n_drafts > 0) {
-            let Guesser { proposer, experience, sequences, .. } = &mut self.guessers[asked.guesser];
-            let judges = [sequences.get_mut(&id), Some(&mut experience[asked.sure])];
-            for acceptance in judges.into_iter().flatten() {
-                match proposer.branches() {
-                    false => acceptance.saw_chain(n_drafts, accepted.len()),
-                    true => acceptance.saw_tree(n_drafts, accepted),
-                }
-            }
+            self.guessers[asked.guesser].learn(id, asked.sure, n_drafts, accepted);
             self.depths.clear();
             self.depths.push(0);
             for row in 1..=n_drafts {
                 let parent = rows.parents.map_or(row - 1, |parents| parents[row] as usize);
                 self.depths.push(self.depths[parent] + 1);
             }
-            let stats = &mut self.stats;
-            stats.n_verified_rows += 1;
-            stats.n_drafted += n_drafts as u64;
-            stats.n_accepted += accepted.len() as u64;
-            for &depth in self.depths[1..].iter().filter(|depth| **depth <= COUNTED_PLACES) {
-                stats.drafted_at[depth - 1] += 1;
-            }
-            for place in 0..accepted.len().min(COUNTED_PLACES) {
-                stats.accepted_at[place] += 1;
-            }
+            // From here on as many as are before it among the drafts.
+            self.depths.iter_mut().for_each(|depth| *depth = depth.saturating_sub(1));
+            self.stats.verified(&self.depths[1..], accepted.len(), position, &self.plain);
         }
         let sampled = &self.sampled[..];
         let seen = Seen { id, rows, accepted, sampled, candidates, n_candidates };
@@ -382,7 +422,7 @@ impl Speculation {
         let shares = plan.sequences.iter().filter(|share| is_late(&share.id));
         let n_drafts = shares.map(|share| share.n_drafts).sum();
         self.guessers[late].made(n_drafts, elapsed);
-        self.stats.draft_ns += elapsed.as_nanos() as u64;
+        self.stats.made(elapsed);
     }
 }
 
@@ -393,4 +433,59 @@ fn as_row<'a>(row: &'a mut Generating<'_>, n_drafts: usize) -> Row<'a> {
 /// The class of a match of this length.
 fn sure(n_matched: usize) -> usize {
     (n_matched.max(1).ilog2() as usize).min(N_SURE - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::request;
+    use super::super::{Lookahead, Recycle};
+    use super::*;
+    use pelton_sched::{SchedulerConfig, Signals, StepOutput, StepUpdates, Tick};
+
+    /// A row costs half of a step, which takes so long that making drafts takes no time.
+    const DEAR: StepCost = StepCost {
+        base_ps: 2_000_000_000_000,
+        token_ps: 1_000_000_000_000,
+        sample_ps: 0,
+        attended_ps: 0,
+        moved_block_ps: 0,
+    };
+
+    /// Drafts at each step, of a request that never comes a token further.
+    fn drafts_at_steps(proposer: Box<dyn Proposer>, cost: &StepCost, n_steps: usize) -> Vec<usize> {
+        let mut scheduler = Scheduler::new(SchedulerConfig::new(64, 4));
+        let mut speculation = Speculation::new(vec![proposer], SpecConfig::default());
+        let asked = request(&[1, 2]);
+        speculation.add(&asked);
+        let (id, mut plan, mut updates) =
+            (asked.id, SchedulerOutput::default(), StepUpdates::default());
+        scheduler.add(asked);
+        scheduler.schedule(Tick(0), &Signals::default(), &mut plan);
+        let sampled = vec![(id, TokenId(2))];
+        scheduler.update(&StepOutput { sampled, failed: Vec::new() }, &mut updates);
+        let step = |_| {
+            speculation.draft(&mut scheduler, cost, None);
+            let row = scheduler.generating().next().expect("it generates");
+            let n_drafts = row.drafts.len();
+            row.drafts.clear();
+            n_drafts
+        };
+        (0..n_steps).map(step).collect()
+    }
+
+    #[test]
+    fn an_investment_that_does_not_seem_to_pay_is_tried_for_some_steps_in_a_row() {
+        let drafts = drafts_at_steps(Box::new(Lookahead::default()), &DEAR, 200);
+        let drafting: Vec<usize> = (0..drafts.len()).filter(|&i| drafts[i] > 0).collect();
+        let first = PROBE_AFTER as usize - 1;
+        assert_eq!(drafting[..16], (first..first + 16).collect::<Vec<_>>());
+        assert!(drafting[16] > first + 16 && drafting.len() < 50, "{drafting:?}");
+        // All of the window, not only its first row.
+        assert!(drafts[first] > 1, "{drafts:?}");
+        let cheap = StepCost { token_ps: 1_000_000_000, ..DEAR };
+        let drafts = drafts_at_steps(Box::new(Lookahead::default()), &cheap, 10);
+        assert!(drafts.iter().all(|&n| n > 1), "{drafts:?}");
+        // Who knows nothing drafts nothing, not even to try.
+        assert_eq!(drafts_at_steps(Box::new(Recycle::default()), &DEAR, 200), [0; 200]);
+    }
 }

@@ -39,6 +39,8 @@ pub(crate) struct FakeExecutor {
     capacity: KvCapacity,
     kv: Vec<u64>,
     host: Vec<u64>,
+    /// Of the rows of the share at hand that are sampled, if it is sampled.
+    hashes: Vec<u64>,
     states: HashMap<RequestId, SamplerState>,
     sampler: Sampler,
     log: Log,
@@ -75,6 +77,7 @@ impl FakeExecutor {
             capacity: KvCapacity { n_blocks, n_host_blocks: 0, block_size },
             kv: vec![0; n_blocks as usize * block_size],
             host: Vec::new(),
+            hashes: Vec::new(),
             states: HashMap::new(),
             sampler: Sampler::new(),
             log: Log::default(),
@@ -113,7 +116,8 @@ impl FakeExecutor {
         }
     }
 
-    fn compute(&mut self, plan: &SchedulerOutput, share: &ScheduledSequence) -> u64 {
+    /// Leaves the hashes of the last known token and of each draft in `hashes`; drafts are a chain.
+    fn compute(&mut self, plan: &SchedulerOutput, share: &ScheduledSequence) {
         let block_table = plan.block_table_of(share);
         let block_size = self.capacity.block_size;
         let slot = |position: usize| {
@@ -126,8 +130,33 @@ impl FakeExecutor {
         for (i, token) in plan.tokens_of(share).iter().enumerate() {
             hash = (hash ^ u64::from(token.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
             self.kv[slot(share.first_position + i)] = hash;
+            if i == 0 || i + share.n_drafts < share.tokens.len() {
+                self.hashes.clear();
+            }
+            self.hashes.push(hash);
         }
-        hash
+    }
+
+    /// Samples along the drafts of a share while each is what is sampled.
+    fn verify(&mut self, share: &ScheduledSequence, drafts: &[TokenId], execution: &mut Execution) {
+        let state = self.states.get_mut(&share.id).expect("added before planned");
+        let mut all_logprobs = Vec::new();
+        for (place, &hash) in self.hashes.iter().enumerate() {
+            // No special token is ever sampled.
+            let rng = Philox::new(hash, 0);
+            let mut logits: Vec<f32> =
+                (0..VOCAB as u64 - 3).map(|id| rng.uniform(id) as f32 * 4.0).collect();
+            let sampled = self.sampler.sample(state, &mut logits, share.n_generated + place);
+            state.accepted(sampled.token);
+            execution.step.sampled.push((share.id, sampled.token));
+            all_logprobs.extend(sampled.logprobs);
+            if drafts.get(place) != Some(&sampled.token) {
+                break;
+            }
+        }
+        if !all_logprobs.is_empty() {
+            execution.logprobs.push((share.id, all_logprobs));
+        }
     }
 }
 
@@ -172,17 +201,9 @@ impl Executor for FakeExecutor {
                 execution.step.failed.push(share.id);
                 continue;
             }
-            let hash = self.compute(plan, share);
+            self.compute(plan, share);
             if share.samples {
-                // No special token is ever sampled.
-                let rng = Philox::new(hash, 0);
-                let mut logits: Vec<f32> =
-                    (0..VOCAB as u64 - 3).map(|id| rng.uniform(id) as f32 * 4.0).collect();
-                let state = self.states.get_mut(&share.id).expect("added before planned");
-                let sampled = self.sampler.sample(state, &mut logits, share.n_generated);
-                state.accepted(sampled.token);
-                execution.step.sampled.push((share.id, sampled.token));
-                execution.logprobs.extend(sampled.logprobs.map(|l| (share.id, vec![l])));
+                self.verify(share, &tokens[tokens.len() - share.n_drafts..], execution);
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! Token `n` of a greedy answer is token `n` of the prompt, again from its start after its end. With
 //! a temperature the answer begins at a place that depends on seed and choice. After one round a
 //! prompt that ends with `!` is answered with the end token. A prompt with `~` fails. Every third
-//! choice is the likeliest.
+//! choice is the likeliest. What is guessed is verified as by a model.
 // Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use pelton_base::{Request, RequestId, SamplingParams, TokenId};
 use pelton_engine::{
-    Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity,
+    Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity, SpecConfig,
 };
 use pelton_llm::{Llm, LlmInfo, LlmParts};
 use pelton_sampling::TokenLogprobs;
@@ -119,18 +119,28 @@ impl Executor for Parrot {
                 request.sampling.seed as usize % 1000 + request.choice as usize
             };
             let ends = prompt.last() == Some(&TokenId(b'!'.into()));
-            let token = if ends && share.n_generated == prompt.len() {
-                END
-            } else {
-                prompt[(share.n_generated + offset) % prompt.len()]
-            };
-            execution.step.sampled.push((share.id, token));
-            if let Some(n_top) = request.sampling.logprobs {
-                let logprob = -0.5 - (request.choice % 3) as f32 / 8.0;
-                let top = [(token, logprob), (TokenId(0), f32::NEG_INFINITY)];
-                let top = top.into_iter().take(n_top).collect();
-                let logprobs = TokenLogprobs { token, logprob, top };
-                execution.logprobs.push((share.id, vec![logprobs]));
+            let tokens = plan.tokens_of(share);
+            let drafts = &tokens[tokens.len() - share.n_drafts..];
+            let mut all_logprobs = Vec::new();
+            for n_said in share.n_generated.. {
+                let token = if ends && n_said == prompt.len() {
+                    END
+                } else {
+                    prompt[(n_said + offset) % prompt.len()]
+                };
+                execution.step.sampled.push((share.id, token));
+                if let Some(n_top) = request.sampling.logprobs {
+                    let logprob = -0.5 - (request.choice % 3) as f32 / 8.0;
+                    let top = [(token, logprob), (TokenId(0), f32::NEG_INFINITY)];
+                    let top = top.into_iter().take(n_top).collect();
+                    all_logprobs.push(TokenLogprobs { token, logprob, top });
+                }
+                if drafts.get(n_said - share.n_generated) != Some(&token) {
+                    break;
+                }
+            }
+            if !all_logprobs.is_empty() {
+                execution.logprobs.push((share.id, all_logprobs));
             }
         }
         Ok(())
@@ -173,12 +183,13 @@ pub fn byte_tokenizer() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_bytes(json.to_string().as_bytes()).expect("a tokenizer"))
 }
 
-fn engine(gate: &Gate, max_waiting_requests: usize) -> EngineHandle {
+fn engine(gate: &Gate, max_waiting_requests: usize, spec: SpecConfig) -> EngineHandle {
     let parrot = Parrot { requests: HashMap::new(), gate: gate.clone() };
     let config = EngineConfig {
         max_running_requests: 32,
         max_waiting_requests,
         max_context_tokens: CONTEXT,
+        spec,
         ..EngineConfig::default()
     };
     Engine::spawn(parrot, config)
@@ -186,6 +197,11 @@ fn engine(gate: &Gate, max_waiting_requests: usize) -> EngineHandle {
 
 /// The parrot behind a gate.
 pub fn gated_parrot(gate: &Gate, max_waiting_requests: usize) -> Arc<Llm> {
+    drafting_parrot(gate, max_waiting_requests, SpecConfig::default())
+}
+
+/// The parrot behind a gate, some of whose tokens are guessed.
+pub fn drafting_parrot(gate: &Gate, max_waiting_requests: usize, spec: SpecConfig) -> Arc<Llm> {
     let template = "{{ messages[-1].content }}";
     let template = ChatTemplate::from_text(template, "test", TemplateTokens::default());
     let info = LlmInfo {
@@ -202,7 +218,7 @@ pub fn gated_parrot(gate: &Gate, max_waiting_requests: usize) -> Arc<Llm> {
         info,
         tokenizer: byte_tokenizer(),
         template: Ok(template.expect("a template")),
-        engine: engine(gate, max_waiting_requests),
+        engine: engine(gate, max_waiting_requests, spec),
         eos: vec![END],
         sampling: Some(SamplingParams::greedy()),
         share_prefixes: false,

@@ -18,9 +18,14 @@ pub(super) const ARCH: Arch = Arch {
 pub(super) const DEFAULTS: &[(&str, Preset)] =
     &[("tie_word_embeddings", Preset::Flag(true)), ("head_dim", Preset::Number(256.0))];
 
-pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
-    let mut spec = llama::spec(cfg)?;
+fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     cfg.expect_flag("use_bidirectional_attention", false)?;
+    shared(cfg)
+}
+
+/// What later models share.
+pub(super) fn shared(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+    let mut spec = llama::spec(cfg)?;
     spec.embedding_scale = (cfg.hidden_size as f32).sqrt();
     // The first configs say "gelu" in `hidden_act` and mean the form with tanh, as all models of
     // this family were trained with.

@@ -33,6 +33,7 @@ pub(super) const HF: Stored = Stored {
 };
 
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+    cfg.expect_flag("use_bidirectional_attention", false)?;
     let mut spec = sandwich(cfg)?;
     spec.set_windows(cfg, |layer| layer % 2 == 0);
     Ok(spec)
@@ -40,7 +41,7 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
 
 /// What Gemma 3 shares.
 pub(super) fn sandwich(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
-    let mut spec = gemma::spec(cfg)?;
+    let mut spec = gemma::shared(cfg)?;
     let softcap = cfg.cap("attn_logit_softcapping")?;
     // Where the file does not say: the models of 27B divide by the width that a head would have if
     // all heads together were as wide as the model.

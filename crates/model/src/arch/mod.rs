@@ -687,9 +687,6 @@ mod tests {
         for arch in all() {
             let name = arch.names[0];
             // The fields of experts are in the way of a family that has them as another one.
->>=======
-            // The fields of experts are in the way of a family that has them as another one.
->>>>>>> theirs
             let n_experts = if name.starts_with("MiniCPM") { 0 } else { 8 };
             let text = format!(
                 r#"{{"architectures": ["{name}"], "hidden_size": 64, "intermediate_size": 128,

@@ -14,7 +14,7 @@
 //! | `Bf16` | any number of up to 8 bits | powers of two | whole |
 //! | `F32` | any | any | any |
 //!
-//! Matrices without a code per weight ([`Floats`]) are packed as bf16 or f16 where they say that all of
+//! Matrices without a code per weight (`floats`) are packed as bf16 or f16 where they say that all of
 //! their weights are such numbers, else as `F32`.
 //!
 //! Scales stored as bf16 or f32 count as f16 where every one of them is a number that f16 has too.

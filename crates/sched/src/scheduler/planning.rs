@@ -106,8 +106,9 @@ impl Scheduler {
         (!is_promoted, served, sequence.standing)
     }
 
-    /// Rows that already generate.
+    /// Rows that already generate. Drafts take what those of all others leave.
     fn plan_decode_rows(&mut self, budget: &mut Budget, output: &mut SchedulerOutput) {
+        let mut n_left = self.running.iter().filter(|running| !running.is_catching_up()).count();
         for running in &mut self.running {
             if running.is_catching_up() {
                 continue;
@@ -115,7 +116,8 @@ impl Scheduler {
             if budget.n_tokens == 0 {
                 return;
             }
-            running.drafts.truncate(budget.n_tokens - 1);
+            n_left -= 1;
+            running.drafts.truncate(budget.n_tokens.saturating_sub(1 + n_left));
             budget.n_tokens -= 1 + running.drafts.len();
             running.plan(1, output);
         }

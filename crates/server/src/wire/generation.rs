@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pelton_base::{Slo, TokenId, limits};
-use pelton_llm::Generation;
+use pelton_llm::{Generation, SpecMethod, Speculation};
 use serde_json::Value;
 
 use super::fields::wrong;
@@ -29,6 +29,7 @@ pub(crate) struct GenerationFields {
     priority: Option<i32>,
     slo: Slo,
     cache_salt: Option<String>,
+    speculation: Speculation,
 }
 
 impl GenerationFields {
@@ -51,6 +52,7 @@ impl GenerationFields {
             priority: fields.i32("priority")?,
             slo: slo(fields)?,
             cache_salt: fields.string("cache_salt")?,
+            speculation: speculation(fields)?,
         })
     }
 
@@ -108,6 +110,7 @@ pub(crate) fn generation(
     service.priority = sent.priority.unwrap_or(service.priority);
     service.slo = sent.slo;
     service.cache_salt = sent.cache_salt;
+    generation.speculation = sent.speculation;
     generation.validate().map_err(|error| ApiError::param(error.param, error.to_string()))?;
     Ok(generation)
 }
@@ -163,6 +166,27 @@ fn slo(fields: &mut Fields) -> Result<Slo, ApiError> {
     let slo = Slo { ttft: target("ttft_ms")?, tpot: target("tpot_ms")? };
     inner.finish()?;
     Ok(slo)
+}
+
+/// How far tokens are guessed.
+fn speculation(fields: &mut Fields) -> Result<Speculation, ApiError> {
+    let default = Speculation::default();
+    let Some(value) = fields.take("speculation") else { return Ok(default) };
+    let mut inner = Fields::nested("speculation", value)?;
+    let method = match inner.string("method")? {
+        None => default.method,
+        Some(name) => {
+            let named = SpecMethod::ALL.iter().copied().find(|method| method.name() == name);
+            named.ok_or_else(|| {
+                let names: Vec<&str> = SpecMethod::ALL.iter().map(|known| known.name()).collect();
+                let expected = format!("one of {}", names.join(", "));
+                wrong(&inner.path("method"), &expected, &Value::String(name))
+            })?
+        }
+    };
+    let max_drafts = inner.usize("max_drafts")?;
+    inner.finish()?;
+    Ok(Speculation { method, max_drafts })
 }
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {

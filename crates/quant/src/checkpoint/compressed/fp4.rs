@@ -8,8 +8,8 @@
 //! w[n][j] = (weight_scale / weight_global_scale) * code        the quotient in f32
 //! ```
 //!
-//! MXFP4 is a kernel layout. NVFP4 is none: its quotients are numbers of f32, so its weights are
-//! `f32` unless the divisor is a power of two, when all of them are numbers of bf16.
+//! MXFP4 is a kernel layout. NVFP4 is none: its quotients are numbers of f32, so its matrices become
+//! `f32`, eight times what is stored.
 //! `input_global_scale` belongs to kernels that round activations, which these do not.
 
 use pelton_tensor::{DType, TensorView};

@@ -185,12 +185,11 @@ mod tests {
                 })
                 .collect();
             let len = n / hadamard.order;
-            for j in 0..n {
-                for i in 0..n {
-                    let sylvester =
-                        if ((i % len) & (j % len)).count_ones() % 2 == 1 { -1.0 } else { 1.0 };
+            for (j, row) in rows.iter().enumerate() {
+                for (i, got) in row.iter().enumerate() {
+                    let is_odd = ((i % len) & (j % len)).count_ones() % 2 == 1;
                     let factor = hadamard.factor[i / len * hadamard.order + j / len];
-                    assert_eq!(rows[j][i], factor * sylvester, "{n} {i} {j}");
+                    assert_eq!(*got, if is_odd { -factor } else { factor }, "{n} {i} {j}");
                 }
             }
         }

@@ -9,7 +9,7 @@ use crate::wire::{
     Accept, Fields, GenerationFields, StreamOptions, UsageBody, check_unhonoured, stream_options,
 };
 
-use super::validate::message;
+use super::validate::{message, prediction};
 
 /// Parameters of this endpoint that are not honoured.
 const UNHONOURED: &[(&str, Accept)] = &[
@@ -19,7 +19,6 @@ const UNHONOURED: &[(&str, Accept)] = &[
     ("function_call", Accept::Only("\"none\"")),
     ("moderation", Accept::Nothing),
     ("parallel_tool_calls", Accept::Anything),
-    ("prediction", Accept::Nothing),
     ("prompt_cache_options", Accept::Anything),
     ("reasoning_effort", Accept::Nothing),
     ("reasoning", Accept::Nothing),
@@ -51,6 +50,7 @@ pub(crate) struct ChatBody {
     pub(crate) logprobs: bool,
     pub(crate) top_logprobs: Option<usize>,
     pub(crate) stream: Option<StreamOptions>,
+    pub(crate) prediction: Option<String>,
 }
 
 impl ChatBody {
@@ -74,6 +74,7 @@ impl ChatBody {
             logprobs: fields.bool("logprobs")?.unwrap_or(false),
             top_logprobs: fields.usize("top_logprobs")?,
             stream: stream_options(&mut fields)?,
+            prediction: prediction(&mut fields)?,
         };
         fields.finish()?;
         Ok(body)

@@ -32,9 +32,39 @@ pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest
         (false, _) => None,
         (true, n) => Some(n.unwrap_or(0)),
     };
+    let defaults = Generation { prediction: body.prediction, ..defaults };
     let generation = generation(body.generation, max_tokens, logprobs, defaults)?;
     let ask = Ask { stream: body.stream, logprobs: logprobs.is_some() };
     Ok((ChatRequest { messages: body.messages, generation }, ask))
+}
+
+/// Reads what the answer may well say, in one text; its parts follow each other without a break.
+pub(crate) fn prediction(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(value) = fields.take("prediction") else { return Ok(None) };
+    let mut inner = Fields::nested("prediction", value)?;
+    match inner.string("type")?.as_deref() {
+        Some("content") => {}
+        other => {
+            let got = other.map_or(Value::Null, |kind| Value::String(kind.to_owned()));
+            return Err(wrong(&inner.path("type"), "\"content\"", &got));
+        }
+    }
+    let path = inner.path("content");
+    let text = match inner.take("content") {
+        Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) => {
+            let parts = parts.into_iter().enumerate();
+            let texts: Result<Vec<String>, ApiError> =
+                parts.map(|(i, part)| text_part(&format!("{path}[{i}]"), part)).collect();
+            texts?.concat()
+        }
+        other => {
+            let got = other.unwrap_or_default();
+            return Err(wrong(&path, "a string or an array of parts", &got));
+        }
+    };
+    inner.finish()?;
+    Ok(Some(text))
 }
 
 /// Parts of a message that are not honoured.
@@ -173,7 +203,20 @@ mod tests {
             ("tools", with("tools", json!([{"type": "function"}]))),
             ("tool_choice", with("tool_choice", json!("required"))),
             ("response_format", with("response_format", json!({"type": "json_object"}))),
-            ("prediction", with("prediction", json!({"type": "content"}))),
+            ("prediction", with("prediction", json!("the answer"))),
+            ("prediction.type", with("prediction", json!({"content": "a"}))),
+            ("prediction.type", with("prediction", json!({"type": "text", "content": "a"}))),
+            ("prediction.content", with("prediction", json!({"type": "content"}))),
+            ("prediction.content", with("prediction", json!({"type": "content", "content": 1}))),
+            (
+                "prediction.content[1].type",
+                with(
+                    "prediction",
+                    json!({"type": "content", "content":
+                        [{"type": "text", "text": "a"}, {"type": "image_url"}]}),
+                ),
+            ),
+            ("prediction.x", with("prediction", json!({"type": "content", "content": "", "x": 1}))),
             ("modalities", with("modalities", json!(["text", "audio"]))),
             ("functions", with("functions", json!([1]))),
             ("reasoning_effort", with("reasoning_effort", json!("low"))),

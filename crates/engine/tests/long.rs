@@ -1,0 +1,169 @@
+//! Every way to draft says what plain decoding says, over thousands of tokens of a real model: alone
+//! and in batches, in chunks, with and without cached prefixes, and where KV blocks are so few that
+//! requests give way to one another. More than ten thousand tokens for each.
+
+use pelton_base::{FinishReason, SamplingParams, ServiceParams, TokenId};
+use pelton_engine::{
+    Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest,
+    SchedulingConfig, SpecConfig, SpecMethod,
+};
+use pelton_kernels::{Cpu, Kernels};
+use pelton_model::{CpuBackend, LoadOptions, ModelFiles, SoleRank, load};
+use std::path::Path;
+use std::sync::OnceLock;
+
+const BLOCK: usize = 16;
+const VOCAB: u32 = 4096;
+/// Requests of a run, and tokens of each answer.
+const N_REQUESTS: usize = 8;
+const N_TOKENS: usize = 320;
+/// KV blocks for all of them, and for less than half of them.
+const MANY: u32 = 200;
+const FEW: u32 = 80;
+
+/// How requests are served.
+#[derive(Clone, Copy, Debug)]
+struct World {
+    n_running: usize,
+    n_chunk: usize,
+    prefix_cache: bool,
+    n_blocks: u32,
+}
+
+/// All combinations are too many; each value meets each method.
+const WORLDS: [World; 4] = [
+    World { n_running: 1, n_chunk: 512, prefix_cache: true, n_blocks: MANY },
+    World { n_running: 8, n_chunk: 512, prefix_cache: false, n_blocks: MANY },
+    World { n_running: 8, n_chunk: 13, prefix_cache: true, n_blocks: FEW },
+    World { n_running: 8, n_chunk: 7, prefix_cache: false, n_blocks: FEW },
+];
+
+fn requests() -> Vec<NewRequest> {
+    (0..N_REQUESTS as u32)
+        .map(|i| NewRequest {
+            // All begin alike, so that there is a prefix to be shared.
+            prompt: (0..40)
+                .map(|j| TokenId(1 + (j * 131 + if j < 34 { 0 } else { i * 977 }) % (VOCAB - 1)))
+                .collect(),
+            sampling: SamplingParams::greedy(),
+            choice: 0,
+            max_tokens: N_TOKENS,
+            stop_tokens: Vec::new(),
+            service: ServiceParams::default(),
+            prediction: Vec::new(),
+            constraint: None,
+        })
+        .collect()
+}
+
+/// The answers, and what the engine counted.
+fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/story");
+    let files = ModelFiles::open(&folder).expect("the story-teller");
+    let backend = CpuBackend::new(Cpu::with(Kernels::best(), 1));
+    let options = LoadOptions::default();
+    let decoder = load(&files, &options, backend, Box::new(SoleRank)).expect("it loads");
+    let executor = ModelExecutorConfig {
+        block_size: BLOCK,
+        memory: KvMemory::Blocks(world.n_blocks),
+        host_blocks: 0,
+        sampled_vocab: None,
+        exit_layers: spec.exit_layers,
+        verification: Default::default(),
+    };
+    let executor = ModelExecutor::new(decoder, executor).expect("KV memory");
+    let scheduling = SchedulingConfig { prefix_cache: world.prefix_cache, ..Default::default() };
+    let config = EngineConfig {
+        max_running_requests: world.n_running,
+        max_chunk_tokens: world.n_chunk,
+        scheduling,
+        spec,
+        ..Default::default()
+    };
+    let engine = Engine::spawn(executor, config);
+    let streams: Vec<_> =
+        requests().into_iter().map(|request| engine.submit(request).expect("taken")).collect();
+    let mut answers = Vec::new();
+    for mut stream in streams {
+        let mut tokens = Vec::new();
+        while let Some(event) = stream.blocking_recv() {
+            tokens.extend(event.tokens.iter().map(|sampled| sampled.token));
+            assert!(matches!(event.finish, None | Some(FinishReason::Length)), "{event:?}");
+        }
+        answers.push(tokens);
+    }
+    engine.shutdown(true);
+    engine.join();
+    let metrics = engine.metrics();
+    assert_eq!(metrics.n_free_blocks, metrics.n_blocks, "no block is lost");
+    (answers, metrics)
+}
+
+/// Drafts at every step, whatever they cost.
+fn forced(method: SpecMethod) -> SpecConfig {
+    let exit_layers = (method == SpecMethod::EarlyExit).then_some(2);
+    SpecConfig {
+        method,
+        max_drafts: 6,
+        exit_layers,
+        recent_tokens: 1000,
+        is_forced: true,
+        ..SpecConfig::default()
+    }
+}
+
+/// What plain decoding says.
+static PLAIN: OnceLock<Vec<Vec<TokenId>>> = OnceLock::new();
+
+fn law_holds_for(method: SpecMethod) {
+    let plain = PLAIN.get_or_init(|| run(WORLDS[1], SpecConfig::default()).0);
+    assert!(plain.iter().all(|answer| answer.len() == N_TOKENS));
+    assert!(WORLDS.len() * N_REQUESTS * N_TOKENS >= 10_000);
+    for world in WORLDS {
+        let (answers, metrics) = run(world, forced(method));
+        for (i, (got, expected)) in answers.iter().zip(plain).enumerate() {
+            assert_eq!(got, expected, "{method:?}, request {i}, in {world:?}");
+        }
+        assert!(metrics.spec.n_accepted > 0, "{method:?} in {world:?}: {metrics:?}");
+        assert!(world.n_blocks == MANY || metrics.n_preemptions > 0, "{metrics:?}");
+        assert_eq!(world.prefix_cache, metrics.cached_prompt_tokens > 0, "{metrics:?}");
+    }
+}
+
+#[test]
+fn runs_that_came_before_change_no_token() {
+    law_holds_for(SpecMethod::Ngram);
+}
+
+#[test]
+fn long_matches_change_no_token() {
+    law_holds_for(SpecMethod::Suffix);
+}
+
+#[test]
+fn the_first_layers_change_no_token() {
+    law_holds_for(SpecMethod::EarlyExit);
+}
+
+#[test]
+fn recycled_tokens_change_no_token() {
+    law_holds_for(SpecMethod::Recycle);
+}
+
+#[test]
+fn guesses_ahead_change_no_token() {
+    law_holds_for(SpecMethod::Lookahead);
+}
+
+#[test]
+fn many_ways_at_once_change_no_token() {
+    law_holds_for(SpecMethod::Auto);
+}
+
+/// The answers of a small model to nonsense soon go round in circles.
+#[test]
+fn lookahead_learns_a_text_that_repeats_itself() {
+    let (answers, metrics) = run(WORLDS[0], forced(SpecMethod::Lookahead));
+    let n_tokens: usize = answers.iter().map(Vec::len).sum();
+    assert!(metrics.spec.n_accepted as usize * 8 > n_tokens, "{metrics:?}");
+}
