@@ -238,7 +238,11 @@ impl<E: Executor> EngineLoop<E> {
             let logprobs = logprobs.remove(&update.id).unwrap_or_default();
             self.hand_out(update, updates.tokens_of(update), logprobs, at);
         }
-        self.metrics.step_time += started.elapsed();
+        let elapsed = started.elapsed();
+        self.metrics.step_time += elapsed;
+        if let Some(speculation) = &mut self.speculation {
+            speculation.stepped(plan, execution.step.sampled.len(), elapsed);
+        }
     }
 
     fn hand_out(

@@ -23,7 +23,8 @@
 //! is lossy.
 //!
 //! **Priced.** Drafts cost rows, and rows cost time; see [`lengths`]. Where nothing pays nothing is
-//! drafted.
+//! drafted. Whether drafting pays at all is timed besides, see `trial.rs`: what prices leave out counts
+//! there.
 //!
 //! Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023;
 //! Chen et al., "Accelerating Large Language Model Decoding with Speculative Sampling", 2023.
@@ -43,6 +44,7 @@ mod session;
 mod speculation;
 mod stats;
 pub mod suffix;
+mod trial;
 
 pub use draft_model::DraftModel;
 pub use early_exit::EarlyExit;

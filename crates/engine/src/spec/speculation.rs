@@ -4,6 +4,7 @@ use super::acceptance::Acceptance;
 use super::lengths::{self, Offer};
 use super::rules::Rules;
 use super::stats::PlainStep;
+use super::trial::{Kind, Trials};
 use super::{Odds, Proposer, Row, Seen, SpecConfig, SpecStats};
 use crate::Execution;
 use pelton_base::{Drafting, Request, RequestId, TokenId};
@@ -39,6 +40,9 @@ pub struct Speculation {
     chances: Vec<f32>,
     lengths: Vec<usize>,
     n_candidates: usize,
+    /// Whether drafting pays at all, by the clock, and the kind of the step that is being made.
+    trials: Trials,
+    kind: Option<Kind>,
     n_steps_without: u32,
     /// Steps for which what does not seem to pay is tried still.
     n_probes: u32,
@@ -163,6 +167,8 @@ impl Speculation {
             chances: Vec::new(),
             lengths: Vec::new(),
             n_candidates: 0,
+            trials: Trials::default(),
+            kind: None,
             n_steps_without: 0,
             n_probes: 0,
             depths: Vec::new(),
@@ -228,12 +234,17 @@ impl Speculation {
             odds.forget();
         }
         self.asked.clear();
+        self.kind = None;
         self.n_candidates = 0;
         if self.guessers.iter().all(Guesser::gave_up) {
             return;
         }
         let mut generating: Vec<Generating<'_>> = scheduler.generating().collect();
         if generating.is_empty() {
+            return;
+        }
+        self.kind = self.kind_of(&generating);
+        if self.kind.is_some_and(|kind| !self.trials.allow(kind)) {
             return;
         }
         let load = self.look(&mut generating, cost);
@@ -254,6 +265,27 @@ impl Speculation {
         }
         for row in generating.iter_mut().filter(|row| !row.drafts.is_empty()) {
             self.rules.prune(row);
+        }
+    }
+
+    /// What a step is, where all of its requests may be drafted for, and by the same.
+    fn kind_of(&self, generating: &[Generating<'_>]) -> Option<Kind> {
+        let mut bounds = generating.iter().map(|row| self.bounds.get(&row.id));
+        let first = bounds.next()?.map(|bounds| (bounds.most, bounds.by));
+        let is_same = bounds.all(|other| other.map(|bounds| (bounds.most, bounds.by)) == first);
+        let by = match first {
+            None => None,
+            Some((0, _)) => return None,
+            Some((_, by)) => by,
+        };
+        (is_same && !self.config.is_forced).then(|| (by, generating.len().ilog2()))
+    }
+
+    /// The step of a plan took `elapsed` in all, drafting included, and brought so many tokens.
+    pub fn stepped(&mut self, plan: &SchedulerOutput, n_tokens: usize, elapsed: Duration) {
+        let decodes = plan.sequences.iter().all(|share| share.samples && share.n_generated > 0);
+        if let Some(kind) = self.kind.filter(|_| decodes) {
+            self.trials.stepped(kind, n_tokens, elapsed);
         }
     }
 

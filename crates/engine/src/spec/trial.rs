@@ -1,0 +1,167 @@
+//! Whether drafting pays at all, by the clock.
+//!
+//! Prices say what a row of a step costs, and [`lengths`](super::lengths) believes them. They leave out
+//! what drafting costs besides: looking for matches, telling the likeliest tokens, a draft model that
+//! catches up. So both ways are timed, drafting and not drafting, and the faster one is held:
+//!
+//! ```text
+//! drafting ─ 24 steps ─▶ plain ─ 8 steps ─▶ faster with drafts? ─ yes ─▶ drafting ─ 512 steps ─▶ plain ...
+//!                                             └─ no ─▶ plain ─ 256, 512, .. 8192 steps ─▶ drafting ...
+//! ```
+//!
+//! For as many rows as generate at once (by powers of two), and apart for requests that are bound to
+//! one method. What is lost where drafting does not pay is a trial of 24 steps in more and more steps.
+//! Only steps without a prompt's chunk count; what is long ago counts less and less.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Steps of a trial with drafts.
+const TRIAL: u32 = 24;
+/// Steps without drafts that a trial is compared with.
+const PLAIN: u32 = 8;
+/// Steps that drafting is held for once it has proved faster.
+const HOLD: u32 = 512;
+/// Steps until it is tried again when it has not: the first and the longest time.
+const WAIT: [u32; 2] = [256, 8192];
+/// What the figures of a block weigh when the next block of its kind begins.
+const FADING: f64 = 0.25;
+
+/// Tokens and time of steps of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    n_tokens: f64,
+    ns: f64,
+}
+
+impl Pace {
+    fn fade(&mut self) {
+        self.n_tokens *= FADING;
+        self.ns *= FADING;
+    }
+
+    fn is_faster(&self, other: &Self) -> bool {
+        self.n_tokens * other.ns > other.n_tokens * self.ns
+    }
+}
+
+/// What goes on, and for how many steps more.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    drafts: bool,
+    n_left: u32,
+    /// Steps until the next trial, should this one fail.
+    wait: u32,
+    drafting: Pace,
+    plain: Pace,
+}
+
+impl Default for Trial {
+    fn default() -> Self {
+        let (drafting, plain) = (Pace::default(), Pace::default());
+        Self { drafts: true, n_left: TRIAL, wait: WAIT[0], drafting, plain }
+    }
+}
+
+impl Trial {
+    fn stepped(&mut self, n_tokens: usize, elapsed: Duration) {
+        let pace = if self.drafts { &mut self.drafting } else { &mut self.plain };
+        pace.n_tokens += n_tokens as f64;
+        pace.ns += elapsed.as_nanos() as f64;
+        self.n_left -= 1;
+        if self.n_left == 0 {
+            self.turn();
+        }
+    }
+
+    /// A block of steps has ended.
+    fn turn(&mut self) {
+        if self.drafts {
+            self.drafts = false;
+            self.n_left = PLAIN;
+            self.plain.fade();
+            return;
+        }
+        // After a long time without drafts there is nothing new to compare.
+        let is_compared = self.drafting.ns > 0.0;
+        self.drafts = !is_compared || self.drafting.is_faster(&self.plain);
+        if !is_compared {
+            self.n_left = TRIAL;
+        } else if self.drafts {
+            self.drafting.fade();
+            (self.n_left, self.wait) = (HOLD, WAIT[0]);
+        } else {
+            self.drafting = Pace::default();
+            self.n_left = self.wait;
+            self.wait = (2 * self.wait).min(WAIT[1]);
+        }
+    }
+}
+
+/// Which requests a step held: whom they are bound to, if all to the same, and how many they are.
+pub(super) type Kind = (Option<usize>, u32);
+
+/// The trials of all kinds of steps.
+#[derive(Debug, Default)]
+pub(super) struct Trials(HashMap<Kind, Trial>);
+
+impl Trials {
+    /// Whether a step of this kind should draft.
+    pub(super) fn allow(&self, kind: Kind) -> bool {
+        self.0.get(&kind).is_none_or(|trial| trial.drafts)
+    }
+
+    /// A step of this kind brought so many tokens in this time.
+    pub(super) fn stepped(&mut self, kind: Kind, n_tokens: usize, elapsed: Duration) {
+        self.0.entry(kind).or_default().stepped(n_tokens, elapsed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Share of steps with drafts, and of time lost to it, when a drafting step brings so many tokens
+    /// in so much time and a plain one a token in a microsecond.
+    fn live(n_steps: u32, n_tokens: usize, ns: u64) -> (f64, f64) {
+        let (mut trials, kind) = (Trials::default(), (None, 0));
+        let (mut n_drafting, mut n_all, mut spent) = (0, 0, 0);
+        for _ in 0..n_steps {
+            let drafts = trials.allow(kind);
+            let (tokens, ns) = if drafts { (n_tokens, ns) } else { (1, 1000) };
+            trials.stepped(kind, tokens, Duration::from_nanos(ns));
+            n_drafting += u32::from(drafts);
+            n_all += tokens as u64;
+            spent += ns;
+        }
+        let plain = n_all as f64 * 1000.0;
+        (f64::from(n_drafting) / f64::from(n_steps), spent as f64 / plain - 1.0)
+    }
+
+    #[test]
+    fn what_pays_is_held_and_what_does_not_is_let_be() {
+        let (share, lost) = live(20_000, 2, 1500);
+        assert!(share > 0.97 && lost < -0.2, "{share}, {lost}");
+        let (share, lost) = live(20_000, 1, 1100);
+        assert!(share < 0.02 && lost < 0.002, "{share}, {lost}");
+        // Ten times as slow is soon found out too.
+        let (_, lost) = live(20_000, 1, 10_000);
+        assert!(lost < 0.1, "{lost}");
+    }
+
+    #[test]
+    fn what_pays_later_is_found_later() {
+        let (mut trials, kind) = (Trials::default(), (Some(1), 3));
+        let mut n_drafting = 0;
+        for i in 0..6000 {
+            let drafts = trials.allow(kind);
+            let pays = i > 2000;
+            let tokens = if drafts && pays { 3 } else { 1 };
+            let ns = if drafts { 1200 } else { 1000 };
+            trials.stepped(kind, tokens, Duration::from_nanos(ns));
+            n_drafting += u32::from(drafts && pays);
+        }
+        assert!(n_drafting > 1500, "{n_drafting}");
+        assert!(trials.allow((Some(1), 4)), "another kind is untried");
+    }
+}
