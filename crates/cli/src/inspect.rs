@@ -143,7 +143,7 @@ impl Report {
         let mut rows = vec![
             ("path", model.path.clone()),
             ("architecture", model.architecture.clone()),
-            ("parameters", format!("{} ({})", count(model.n_parameters), bytes(model.n_bytes))),
+            ("parameters", parameters(model)),
             ("layers", model.n_layers.to_string()),
             ("width", format!("{}, MLP {}", model.hidden_size, model.intermediate_size)),
             (
@@ -263,6 +263,16 @@ impl Report {
 
 fn template_names(template: &pelton_text::ChatTemplate) -> Vec<String> {
     template.sources().iter().map(|source| source.name.clone()).collect()
+}
+
+/// How many parameters there are, and how many of them a token goes through where that is fewer.
+fn parameters(model: &Inspection) -> String {
+    let (all, active) = (model.n_parameters, model.n_active_parameters);
+    let active = match active < all {
+        true => format!(", {} active", count(active)),
+        false => String::new(),
+    };
+    format!("{}{active} ({})", count(all), bytes(model.n_bytes))
 }
 
 fn head_words(is_tied: bool) -> &'static str {

@@ -52,8 +52,11 @@ pub use dispatch::{Kernels, UnknownKernels};
 pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows, UnknownKvDtype};
 pub use layout::{BAND_BYTES, LAYOUT_VERSION, PANEL, PackedMatrix, Rows, Storage, WeightLayout};
 pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
-pub use matmul::MatmulOutput;
+pub use matmul::{MatmulGroup, MatmulGroups, MatmulOutput};
 pub use quantize::{GROUP, QuantizedRows};
-pub use rows::{GatedAct, HeadLayout, RopeLayout};
+pub use rows::{
+    Chosen, ExpertGroups, GatedAct, GroupRank, HeadLayout, HeadSlices, RopeLayout, Router,
+    RouterScore,
+};
 pub use team::{StayAwake, ThreadTeam, Topology, default_threads};
 pub use tuning::Tuning;

@@ -46,7 +46,8 @@ pub struct HfConfig {
     pub use_sliding_window: bool,
     /// `max_window_layers`.
     pub max_window_layers: usize,
-    /// Which layers are `sliding_attention` in `layer_types`; one entry per layer.
+    /// Which layers are `sliding_attention` or `chunked_attention` in `layer_types`; one entry per
+    /// layer.
     pub sliding_layers: Option<Vec<bool>>,
     /// `attention_bias`.
     pub attention_bias: Option<bool>,
@@ -185,10 +186,16 @@ const QUIP: &str = "quip_params";
 
 fn read_scheme(root: &Field<'_>) -> Result<Option<Scheme>, ConfigError> {
     match (root.get(SCHEME).value(), root.get(QUIP).value()) {
+        // Only stacked experts are so stored, and they are known by their tensors.
+        (Some(config), _) if is_mxfp4(config) => Ok(None),
         (Some(config), _) => Scheme::parse(config).map(Some).map_err(ConfigError::from),
         (None, Some(config)) => named_scheme(config.clone(), "quip", QUIP).map(Some),
         (None, None) => Ok(None),
     }
+}
+
+fn is_mxfp4(config: &Value) -> bool {
+    config.get("quant_method").and_then(Value::as_str) == Some("mxfp4")
 }
 
 /// The scheme of settings that may not name their method, and that the file has under `place`.
@@ -273,7 +280,7 @@ fn read_config(architecture: String, arch: &Arch, fields: &Value) -> Result<HfCo
             None => DEFAULT_NORM_EPS as f32,
         },
         hidden_act: read_act(&root.get("hidden_act"))?,
-        sliding_window: read_window(&root.get("sliding_window"))?,
+        sliding_window: read_window(root)?,
         use_sliding_window: root.get("use_sliding_window").flag(false)?,
         max_window_layers: match root.get("max_window_layers").non_null() {
             Some(field) => field.integer(0, limits::MODEL_LAYERS)?,
@@ -390,8 +397,16 @@ pub(crate) fn read_act(field: &Field<'_>) -> Result<Act, ConfigError> {
     }
 }
 
-fn read_window(field: &Field<'_>) -> Result<Window, ConfigError> {
+fn read_window(root: &Field<'_>) -> Result<Window, ConfigError> {
+    let (field, is_used) = (&root.get("sliding_window"), root.get("use_sliding_window"));
     match field.non_null() {
+        // Configs of Qwen2-MoE write 0 where they use none.
+        Some(field) if is_used.value() == Some(&Value::Bool(false)) => {
+            match field.integer(0, limits::MODEL_CONTEXT)? {
+                0 => Ok(Window::Off),
+                n => Ok(Window::Tokens(n)),
+            }
+        }
         Some(field) => Ok(Window::Tokens(field.count(limits::MODEL_CONTEXT)?)),
         None if field.is_present() => Ok(Window::Off),
         None => Ok(Window::Absent),
@@ -413,7 +428,7 @@ fn read_layer_types(field: &Field<'_>, n_layers: usize) -> Result<Option<Vec<boo
         .iter()
         .map(|item| match item.as_str() {
             Some("full_attention") => Ok(false),
-            Some("sliding_attention") => Ok(true),
+            Some("sliding_attention" | "chunked_attention") => Ok(true),
             _ => Err(expected()),
         })
         .collect::<Result<_, _>>()

@@ -206,3 +206,65 @@ fn what_a_family_cannot_do_is_refused_by_the_name_that_its_files_use() {
         }
     }
 }
+
+/// DeepSeek V3 in small, with each field as it may be.
+fn latent() -> Value {
+    json!({
+        "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
+        "vocab_size": 256, "max_position_embeddings": 128, "q_lora_rank": 48, "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+        "first_k_dense_replace": 1, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, "n_shared_experts": 1, "n_group": 4, "topk_group": 2,
+    })
+}
+
+#[test]
+fn a_spoilt_field_of_latent_attention_is_named_with_what_was_found() {
+    let spec = |config: &Value| {
+        parse(config)
+            .and_then(|config| (arch::find("deepseek_v3").expect("registered").spec)(&config))
+    };
+    spec(&latent()).expect("valid");
+    for (field, value) in [
+        ("kv_lora_rank", json!(0)),
+        ("kv_lora_rank", json!(null)),
+        ("kv_lora_rank", json!(33)),
+        ("kv_lora_rank", json!(1_u64 << 40)),
+        ("kv_lora_rank", json!(1 << 20)),
+        ("q_lora_rank", json!(0)),
+        ("q_lora_rank", json!("none")),
+        ("qk_nope_head_dim", json!(0)),
+        ("qk_nope_head_dim", json!(1 << 20)),
+        ("qk_nope_head_dim", json!(-1)),
+        ("qk_rope_head_dim", json!(0)),
+        ("qk_rope_head_dim", json!(7)),
+        ("qk_rope_head_dim", json!(1 << 21)),
+        ("v_head_dim", json!(0)),
+        ("v_head_dim", json!(24)),
+        ("v_head_dim", json!(1 << 20)),
+        ("head_dim", json!(16)),
+        ("rope_interleave", json!(2)),
+        ("first_k_dense_replace", json!(-1)),
+        ("moe_layer_freq", json!(0)),
+        ("num_experts_per_tok", json!(9)),
+        ("n_shared_experts", json!(1 << 30)),
+        ("n_shared_experts", json!(1 << 20)),
+        ("n_group", json!(3)),
+        ("topk_group", json!(5)),
+        ("scoring_func", json!("argmax")),
+        ("topk_method", json!("best")),
+        ("routed_scaling_factor", json!(0)),
+    ] {
+        let mut config = latent();
+        config[field] = value.clone();
+        let text = spec(&config).expect_err(field).to_string();
+        assert!(text.contains(&format!("`{field}`")), "{value}: {text}");
+        assert!(!text.contains('\n'), "{text}");
+    }
+    let mut config = latent();
+    config["q_lora_rank"] = json!(null);
+    config["attention_bias"] = json!(true);
+    let text = spec(&config).expect_err("q itself has none").to_string();
+    assert!(text.contains("`attention_bias`"), "{text}");
+}

@@ -25,8 +25,10 @@
 use pelton_base::TokenId;
 use pelton_kernels::{KvDtype, KvShape};
 
-use crate::arch::{ArchSpec, Residual};
-use crate::backend::{AttentionOp, Backend, ForwardSequence, Head, Linear, Norm, Step};
+use crate::arch::{ArchSpec, Mixer, Residual};
+use crate::backend::{
+    AttentionOp, Backend, ForwardSequence, Head, LatentOp, Linear, MixerWeights, Norm, Step,
+};
 use crate::comm::Communicator;
 use crate::kv::{KvFootprint, SwapStore};
 use crate::load::{LayerWeights, Weights};
@@ -86,9 +88,9 @@ struct Buffers<B: Backend> {
     delta: B::Buf,
     /// That after a norm of its own, `[m, hidden]`.
     normed_delta: B::Buf,
-    /// `[m, qkv_width]`, one per distinct width.
+    /// Queries, keys and values, or queries alone; `[m, query_width]`, one per distinct width.
     qkv: Vec<(usize, B::Buf)>,
-    /// Output of attention, `[m, q_width]`, one per distinct width.
+    /// Output of attention, `[m, out_width]`, one per distinct width.
     attended: Vec<(usize, B::Buf)>,
     /// The rows of the last layer's `attended`, one per distinct width, and of its `x` that go on.
     kept_attended: Vec<(usize, B::Buf)>,
@@ -115,6 +117,42 @@ fn of_width<T>(buffers: &mut [(usize, T)], width: usize) -> &mut T {
     &mut found.expect("invariant: there is a buffer for every width of the spec").1
 }
 
+/// One layer's sequence mixer in one step.
+enum MixerOp<'a, B: Backend> {
+    Gqa(AttentionOp<'a, B>),
+    Mla(LatentOp<'a, B>),
+}
+
+impl<'a, B: Backend> MixerOp<'a, B> {
+    fn new(step: Step<'a>, layer: usize, mixer: &'a Mixer, weights: &'a MixerWeights<B>) -> Self {
+        match (mixer, weights) {
+            (Mixer::Gqa(gqa), MixerWeights::Gqa(weights)) => {
+                Self::Gqa(AttentionOp { step, layer, gqa, weights })
+            }
+            (Mixer::Mla(mla), MixerWeights::Mla(weights)) => {
+                Self::Mla(LatentOp { step, layer, mla, weights })
+            }
+            _ => unreachable!("invariant: weights are of the mixer that they were loaded for"),
+        }
+    }
+
+    /// Projects, and stores what later tokens see.
+    fn project_store(&self, backend: &mut B, x: &B::Buf, kv: &mut B::Kv, qkv: &mut B::Buf) {
+        match self {
+            Self::Gqa(op) => backend.qkv_rope_store(op, x, kv, qkv),
+            Self::Mla(op) => backend.latent_project_store(op, x, kv, qkv),
+        }
+    }
+
+    /// What the output projection reads.
+    fn attend(&self, backend: &mut B, qkv: &B::Buf, kv: &B::Kv, out: &mut B::Buf) {
+        match self {
+            Self::Gqa(op) => backend.paged_attention(op, qkv, kv, out),
+            Self::Mla(op) => backend.latent_attention(op, qkv, kv, out),
+        }
+    }
+}
+
 impl<B: Backend> Decoder<B> {
     pub(crate) fn new(
         spec: ArchSpec,
@@ -124,16 +162,16 @@ impl<B: Backend> Decoder<B> {
         kv_dtype: KvDtype,
     ) -> Self {
         let hidden = spec.hidden_size;
-        let per_width = |width: &dyn Fn(&crate::arch::Gqa) -> usize| {
+        let per_width = |width: &dyn Fn(&Mixer) -> usize| {
             let mut widths: Vec<usize> =
-                spec.layers.iter().map(|layer| width(layer.gqa())).collect();
+                spec.layers.iter().map(|layer| width(&layer.mixer)).collect();
             widths.sort_unstable();
             widths.dedup();
             widths.into_iter().map(|width| (width, backend.buffer(width))).collect()
         };
         // What reads a norm of a layer: of two norms side by side, each writes the same buffer.
         let inputs: Vec<&Linear<B>> = (weights.layers.iter())
-            .flat_map(|layer| [&layer.attention.qkv, layer.mlp.linears()[0]])
+            .flat_map(|layer| [layer.attention.input()].into_iter().chain(layer.mlp.inputs()))
             .collect();
         // Who takes elements in another order takes them as floats.
         let normed = match inputs.iter().any(|linear| linear.is_reordered()) {
@@ -152,9 +190,9 @@ impl<B: Backend> Decoder<B> {
             normed,
             delta: backend.buffer(hidden),
             normed_delta: backend.buffer(hidden),
-            qkv: per_width(&|gqa| gqa.qkv_width()),
-            attended: per_width(&|gqa| gqa.q_width()),
-            kept_attended: per_width(&|gqa| gqa.q_width()),
+            qkv: per_width(&Mixer::query_width),
+            attended: per_width(&Mixer::out_width),
+            kept_attended: per_width(&Mixer::out_width),
             kept_x: backend.buffer(hidden),
         };
         let ropes = spec.ropes.iter().map(|rope| rope.table(spec.max_context)).collect();
@@ -263,27 +301,27 @@ impl<B: Backend> Decoder<B> {
         }
         for (layer, layer_weights) in weights.layers[..n_layers].iter().enumerate() {
             let LayerWeights { attention, mlp, .. } = layer_weights;
-            let (gqa, wiring) = (spec.layers[layer].gqa(), spec.layers[layer].wiring);
+            let (mixer, wiring) = (&spec.layers[layer].mixer, spec.layers[layer].wiring);
             let kv_layer = if wanted == Wanted::Hidden { 0 } else { layer };
-            let op = AttentionOp { step, layer: kv_layer, gqa, weights: attention };
-            let qkv = of_width(qkv, gqa.qkv_width());
+            let op = MixerOp::new(step, kv_layer, mixer, attention);
+            let qkv = of_width(qkv, mixer.query_width());
             let has_norm = layer_weights.attention_norm.is_some();
-            backend.qkv_rope_store(&op, if has_norm { normed } else { x }, kv, qkv);
+            op.project_store(backend, if has_norm { normed } else { x }, kv, qkv);
             let is_last = layer + 1 == n_layers;
             if is_last && input.logits_rows.is_empty() {
                 backend.end_step();
                 return logits.clear();
             }
-            let mut attended = of_width(attended, gqa.q_width());
-            backend.paged_attention(&op, qkv, kv, attended);
+            let mut attended = of_width(attended, mixer.out_width());
+            op.attend(backend, qkv, kv, attended);
             if is_last {
-                let kept_attended = of_width(kept_attended, gqa.q_width());
+                let kept_attended = of_width(kept_attended, mixer.out_width());
                 backend.gather_rows(attended, input.logits_rows, kept_attended);
                 backend.gather_rows(x, input.logits_rows, kept_x);
                 attended = kept_attended;
                 std::mem::swap(&mut x, &mut kept_x);
             }
-            backend.linear(&attention.out, attended, delta);
+            backend.linear(attention.out(), attended, delta);
             backend.all_reduce(comm, delta).expect("the other ranks are alive");
             let is_normed = wiring.residual == Residual::Normed;
             let post_norm = layer_weights.attention_post_norm.as_ref();
@@ -469,9 +507,19 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// Bytes of weights that one decoded token reads: everything but the rows of the embedding
-    /// table that are not looked up.
+    /// table that are not looked up, and the experts that are not chosen.
     pub fn weight_bytes(&self) -> usize {
-        self.matrices().map(B::weight_bytes).sum()
+        let layers = &self.weights.layers;
+        let mixers = layers.iter().flat_map(|layer| layer.attention.matrices());
+        let matrices = mixers.chain(self.head());
+        let perceptrons = layers.iter().map(|layer| layer.mlp.active_bytes()).sum::<usize>();
+        matrices.map(B::weight_bytes).sum::<usize>() + perceptrons
+    }
+
+    /// The matrix of the head; encoders have none.
+    fn head(&self) -> Option<&B::Weight> {
+        let head = self.weights.head.as_ref().unwrap_or(&self.weights.embedding);
+        self.spec.ends.head.then_some(head)
     }
 
     /// Bytes of all weights in memory: every matrix, the padding of its panels included, and every
@@ -482,13 +530,11 @@ impl<B: Backend> Decoder<B> {
 
     /// Every matrix that a token passes through, the head included.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &B::Weight> {
-        let layers = self.weights.layers.iter().flat_map(|layer| -> [&Linear<B>; 4] {
-            let (attention, [up, down]) = (&layer.attention, layer.mlp.linears());
-            [&attention.qkv, &attention.out, up, down]
+        let layers = self.weights.layers.iter().flat_map(|layer| {
+            let mlp = layer.mlp.linears().into_iter().flat_map(|linear| &linear.parts);
+            layer.attention.matrices().chain(mlp)
         });
-        let head = self.weights.head.as_ref().unwrap_or(&self.weights.embedding);
-        let head = self.spec.ends.head.then_some(head);
-        layers.flat_map(|linear| &linear.parts).chain(head)
+        layers.chain(self.head())
     }
 
     fn kv_shape(&self, n_blocks: usize, block_size: usize) -> KvShape {

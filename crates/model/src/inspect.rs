@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use pelton_kernels::KvDtype;
 use pelton_quant::Compute;
 
+use crate::arch::Mlp;
 use crate::error::ModelError;
 use crate::files::{ModelFiles, ModelKind};
 use crate::kv::KvFootprint;
@@ -25,6 +26,8 @@ pub struct Inspection {
     pub architecture: String,
     /// Elements of all tensors in the files; of quantized matrices, their weights.
     pub n_parameters: u64,
+    /// Of these, what one token goes through: all but the experts that are not chosen.
+    pub n_active_parameters: u64,
     /// Bytes of all tensors in the files.
     pub n_bytes: u64,
     /// Bytes of all weights in memory, once packed.
@@ -46,7 +49,7 @@ pub struct Inspection {
     pub n_heads: usize,
     /// Key/value heads of the first layer.
     pub n_kv_heads: usize,
-    /// Elements per head of the first layer.
+    /// Elements of a key per head of the first layer.
     pub head_dim: usize,
     /// Tokens in the vocabulary, padding included.
     pub vocab_size: usize,
@@ -133,15 +136,21 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
             Some(Quantization { method, method_activations, layouts, n_stored_bytes, n_reordered })
         }
     };
+    let idle = spec.layers.iter().map(|layer| match &layer.mlp {
+        Mlp::Moe(moe) => moe.n_idle_parameters(spec.hidden_size) as u64,
+        Mlp::Gated(_) | Mlp::Plain(_) => 0,
+    });
+    let n_idle = idle.sum::<u64>();
     let first = &spec.layers[0];
-    let gqa = first.gqa();
-    let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.gqa().window).collect();
+    let heads = first.mixer.kv_heads();
+    let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.mixer.window()).collect();
     let kv = KvFootprint::new(&spec, kv_dtype, BLOCK_TOKENS);
     Ok(Inspection {
         kind: files.kind(),
         path: files.path().display().to_string(),
         architecture: files.config().architecture.clone(),
         n_parameters,
+        n_active_parameters: n_parameters.saturating_sub(n_idle),
         n_bytes: tensors.values().map(|t| t.n_bytes).sum(),
         weight_bytes: weight_bytes(files, &spec, Compute::Auto)?,
         tensors,
@@ -150,9 +159,9 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         n_layers: spec.layers.len(),
         hidden_size: spec.hidden_size,
         intermediate_size: first.mlp.intermediate_size(),
-        n_heads: gqa.n_heads,
-        n_kv_heads: gqa.n_kv_heads,
-        head_dim: gqa.head_dim,
+        n_heads: first.mixer.n_heads(),
+        n_kv_heads: heads.n,
+        head_dim: heads.key_dim,
         vocab_size: spec.vocab_size,
         max_context: spec.max_context,
         window: windows.first().copied(),

@@ -17,7 +17,7 @@
 use pelton_kernels::{KvDtype, KvShape};
 use pelton_tensor::AlignedBuf;
 
-use crate::arch::ArchSpec;
+use crate::arch::{ArchSpec, KvHeads};
 
 /// The sizes of a KV pool and of its swap store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,13 +31,15 @@ pub struct KvFootprint {
 impl KvFootprint {
     /// One block of `block_size` tokens of a model, and no store.
     pub fn new(spec: &ArchSpec, dtype: KvDtype, block_size: usize) -> Self {
-        let gqa = spec.layers[0].gqa();
+        let KvHeads { n, key_dim, value_dim, values_in_keys } = spec.layers[0].mixer.kv_heads();
         let shape = KvShape {
             n_layers: spec.layers.len(),
             n_blocks: 1,
             block_size,
-            n_kv_heads: gqa.n_kv_heads,
-            head_dim: gqa.head_dim,
+            n_kv_heads: n,
+            key_dim,
+            value_dim,
+            values_in_keys,
             dtype,
         };
         Self { shape, n_host_blocks: 0 }

@@ -37,7 +37,7 @@ mod load;
 pub mod rope;
 mod wrapper;
 
-pub use arch::{ARCHS, Arch, ArchSpec, ENCODERS, LayerSpec};
+pub use arch::{ARCHS, Arch, ArchSpec, ENCODERS, LayerSpec, Mixer};
 pub use backend::cpu::CpuBackend;
 pub use backend::{Backend, ForwardSequence, PackedBytes, PackedForm};
 pub use comm::{CommError, Communicator, SoleRank};

@@ -201,11 +201,14 @@ impl Yarn {
         plain.iter().enumerate().map(scale).collect()
     }
 
+    /// By how much the stretch of the context sharpens attention.
+    pub(crate) fn mscale(&self, weight: f64) -> f64 {
+        if self.factor <= 1.0 { 1.0 } else { 0.1 * weight * self.factor.ln() + 1.0 }
+    }
+
     /// Factor on cosine and sine.
     pub(crate) fn attention_factor(&self) -> f64 {
-        let mscale = |weight: f64| {
-            if self.factor <= 1.0 { 1.0 } else { 0.1 * weight * self.factor.ln() + 1.0 }
-        };
+        let mscale = |weight: f64| self.mscale(weight);
         let nonzero = |x: Option<f64>| x.filter(|x| *x != 0.0);
         match (self.attention_factor, nonzero(self.mscale), nonzero(self.mscale_all_dim)) {
             (Some(factor), ..) => factor,

@@ -26,6 +26,7 @@ const WRAPPERS: &[&str] = &[
     "Gemma3ForConditionalGeneration",
     "Idefics3ForConditionalGeneration",
     "InternVLForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
     "LlavaForConditionalGeneration",
     "LlavaNextForConditionalGeneration",
     "LlavaOnevisionForConditionalGeneration",

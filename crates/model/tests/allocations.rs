@@ -99,9 +99,21 @@ fn a_forward_pass_in_steady_state_allocates_nothing() {
     }
 }
 
-/// Norms after mixers, mixers beside each other, learned positions, slopes: each has its buffers.
+/// Norms after mixers, mixers beside each other, learned positions, slopes, experts: each has its
+/// buffers.
 fn what_families_do_differently_allocates_nothing() {
-    for name in ["gemma2", "olmo2", "stablelm-parallel", "gpt2", "bloom"] {
+    for name in [
+        "gemma2",
+        "olmo2",
+        "stablelm-parallel",
+        "gpt2",
+        "bloom",
+        "qwen2-moe",
+        "gpt-oss",
+        "llama4",
+        "deepseek-v2-lite",
+        "deepseek-v2",
+    ] {
         let golden = common::golden(name);
         let mut decoder = golden.load(&golden.files(), Compute::Auto);
         let n_allocations = ROWS.map(|m| decode(&mut decoder, m));

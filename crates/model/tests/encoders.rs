@@ -77,7 +77,7 @@ fn every_encoder_has_a_fixture() {
         assert!(has(&name), "{name}");
     }
     for arch in ENCODERS {
-        assert!(arch.names.iter().any(|name| has(&name)), "{:?}", arch.names);
+        assert!(arch.names.iter().any(has), "{:?}", arch.names);
     }
 }
 

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::path::Path;
 
 use common::{Golden, all, bits, golden, run_whole};
+use pelton_model::arch::Mlp;
 use pelton_model::{Compute, ExportOptions, ModelError, ModelFiles, export};
 use pelton_tensor::{DType, TensorSource};
 
@@ -53,6 +54,7 @@ fn a_file_of_any_family_is_split_and_requantized() {
             let view = eight_bits.tensors().get(name).expect("listed");
             // Norms of each head are a matrix, too, as are learned positions.
             let is_kept = name.contains("norm") || name.starts_with("position_embd");
+            let is_kept = is_kept || name.ends_with(".bias") || name.contains("ffn_gate_inp.");
             if is_kept || view.shape.len() == 1 {
                 assert_eq!(view.dtype, DType::F32, "{}: {name}", golden.name);
             }
@@ -60,7 +62,11 @@ fn a_file_of_any_family_is_split_and_requantized() {
         let mut decoder = golden.load(&eight_bits, Compute::F32);
         let error = golden.mean_error(&run_whole(&mut decoder, &golden.tokens()));
         println!("{:24} {error:.1e}", golden.name);
-        assert!(error < 0.06, "{}: {error:e}", golden.name);
+        // A near tie of a router that rounding decides another way is another expert.
+        let spec = files.spec().expect("a spec");
+        let has_experts = spec.layers.iter().any(|layer| matches!(layer.mlp, Mlp::Moe(_)));
+        let bound = if has_experts { 0.15 } else { 0.06 };
+        assert!(error < bound, "{}: {error:e}", golden.name);
         n_files += 1;
     }
     assert!(n_files >= 20, "{n_files} files");

@@ -44,13 +44,15 @@ fn chunked_prefill_is_the_whole_prefill() {
 
 #[test]
 fn pages_may_lie_anywhere() {
-    let golden = golden("mistral");
-    let tokens = golden.tokens();
-    let mut decoder = golden.load(&golden.files(), Compute::Auto);
-    let expected = bits(&run_whole(&mut decoder, &tokens));
-    for blocks in [[3, 2, 1, 0], [9, 4, 17, 6]] {
-        let rows = run_chunks(&mut decoder, &tokens, &[40, 23], &blocks);
-        assert!(bits(&rows) == expected, "{blocks:?}");
+    for name in ["mistral", "deepseek-v3"] {
+        let golden = golden(name);
+        let tokens = golden.tokens();
+        let mut decoder = golden.load(&golden.files(), Compute::Auto);
+        let expected = bits(&run_whole(&mut decoder, &tokens));
+        for blocks in [[3, 2, 1, 0], [9, 4, 17, 6]] {
+            let rows = run_chunks(&mut decoder, &tokens, &[40, 23], &blocks);
+            assert!(bits(&rows) == expected, "{blocks:?}");
+        }
     }
 }
 
@@ -62,60 +64,65 @@ fn load_with_kv(golden: &Golden, kv_dtype: KvDtype) -> Decoder<CpuBackend> {
 
 #[test]
 fn keys_and_values_of_every_type_obey_the_laws_and_cost_what_is_told() {
-    let golden = golden("mistral");
-    let tokens = golden.tokens();
-    let mut errors = Vec::new();
-    for kv_dtype in KvDtype::ALL {
-        let mut decoder = load_with_kv(&golden, kv_dtype);
-        let whole = run_whole(&mut decoder, &tokens);
-        for (chunks, blocks) in [(vec![1; 63], [0, 1, 2, 3]), (vec![31, 1, 31], [9, 4, 17, 6])] {
-            let rows = run_chunks(&mut decoder, &tokens, &chunks, &blocks);
-            assert!(bits(&rows) == bits(&whole), "{kv_dtype} {chunks:?}");
+    for name in ["mistral", "deepseek-v3-dense"] {
+        let golden = golden(name);
+        let tokens = golden.tokens();
+        let mut errors = Vec::new();
+        for kv_dtype in KvDtype::ALL {
+            let mut decoder = load_with_kv(&golden, kv_dtype);
+            let whole = run_whole(&mut decoder, &tokens);
+            for (chunks, blocks) in [(vec![1; 63], [0, 1, 2, 3]), (vec![31, 1, 31], [9, 4, 17, 6])]
+            {
+                let rows = run_chunks(&mut decoder, &tokens, &chunks, &blocks);
+                assert!(bits(&rows) == bits(&whole), "{kv_dtype} {chunks:?}");
+            }
+            errors.push(golden.mean_error(&whole));
+            let told = inspect(&golden.files(), kv_dtype).expect("inspects");
+            assert_eq!(told.kv_bytes_per_token * BLOCK, decoder.kv_bytes_per_block(BLOCK));
+            assert_eq!(decoder.new_kv(3, BLOCK).n_bytes(), 3 * decoder.kv_bytes_per_block(BLOCK));
         }
-        errors.push(golden.mean_error(&whole));
-        let told = inspect(&golden.files(), kv_dtype).expect("inspects");
-        assert_eq!(told.kv_bytes_per_token * BLOCK, decoder.kv_bytes_per_block(BLOCK));
-        assert_eq!(decoder.new_kv(3, BLOCK).n_bytes(), 3 * decoder.kv_bytes_per_block(BLOCK));
-    }
-    let limits = [0.02, 0.02, 0.02, 0.1, 0.03];
-    for ((error, limit), kv_dtype) in errors.iter().zip(limits).zip(KvDtype::ALL) {
-        assert!(*error < limit, "{kv_dtype}: {errors:?}");
+        let limits = [0.02, 0.02, 0.02, 0.1, 0.03];
+        for ((error, limit), kv_dtype) in errors.iter().zip(limits).zip(KvDtype::ALL) {
+            assert!(*error < limit, "{kv_dtype}: {errors:?}");
+        }
     }
 }
 
 #[test]
 fn a_tree_of_drafts_is_every_one_of_its_paths() {
-    let golden = golden("mistral");
-    let tokens = golden.tokens();
-    let (committed, drafts) = tokens.split_at(tokens.len() - 6);
-    const ROOT: u32 = ForwardSequence::ROOT;
-    // 0 -> 1 -> 4, 0 -> 2 -> 5, and 3 alone.
-    let tree = [ROOT, 0, 0, ROOT, 1, 2];
-    let paths: [&[usize]; 6] = [&[0], &[0, 1], &[0, 2], &[3], &[0, 1, 4], &[0, 2, 5]];
-    for kv_dtype in [KvDtype::Bf16, KvDtype::Int8] {
-        let mut decoder = load_with_kv(&golden, kv_dtype);
-        let mut kv = decoder.new_kv(4, BLOCK);
-        let mut logits = Vec::new();
-        let mut first_position = 0;
-        for (tokens, tree) in [(committed, None), (drafts, Some(&tree[..]))] {
-            let block_table = &[2, 0, 3, 1];
-            let rows = 0..tokens.len();
-            let sequence = ForwardSequence { rows, first_position, block_table, tree };
-            let rows: Vec<usize> = (0..tokens.len()).collect();
-            let input = ForwardInput { tokens, sequences: &[sequence], logits_rows: &rows };
-            decoder.forward(&mut kv, &input, &mut logits);
-            first_position += tokens.len();
-        }
-        let got: Vec<Vec<f32>> = logits.chunks(logits.len() / 6).map(<[f32]>::to_vec).collect();
-        for (path, got) in paths.iter().zip(&got) {
-            let path = path.iter().map(|&row| drafts[row]);
-            let chain: Vec<TokenId> = committed.iter().copied().chain(path.clone()).collect();
-            let expected = run_whole(&mut decoder, &chain).pop().expect("rows");
-            assert!(
-                bits(std::slice::from_ref(got)) == bits(&[expected]),
-                "{kv_dtype}: the path of {} drafts",
-                path.len()
-            );
+    for name in ["mistral", "deepseek-v3"] {
+        let golden = golden(name);
+        let tokens = golden.tokens();
+        let (committed, drafts) = tokens.split_at(tokens.len() - 6);
+        const ROOT: u32 = ForwardSequence::ROOT;
+        // 0 -> 1 -> 4, 0 -> 2 -> 5, and 3 alone.
+        let tree = [ROOT, 0, 0, ROOT, 1, 2];
+        let paths: [&[usize]; 6] = [&[0], &[0, 1], &[0, 2], &[3], &[0, 1, 4], &[0, 2, 5]];
+        for kv_dtype in [KvDtype::Bf16, KvDtype::Int8] {
+            let mut decoder = load_with_kv(&golden, kv_dtype);
+            let mut kv = decoder.new_kv(4, BLOCK);
+            let mut logits = Vec::new();
+            let mut first_position = 0;
+            for (tokens, tree) in [(committed, None), (drafts, Some(&tree[..]))] {
+                let block_table = &[2, 0, 3, 1];
+                let rows = 0..tokens.len();
+                let sequence = ForwardSequence { rows, first_position, block_table, tree };
+                let rows: Vec<usize> = (0..tokens.len()).collect();
+                let input = ForwardInput { tokens, sequences: &[sequence], logits_rows: &rows };
+                decoder.forward(&mut kv, &input, &mut logits);
+                first_position += tokens.len();
+            }
+            let got: Vec<Vec<f32>> = logits.chunks(logits.len() / 6).map(<[f32]>::to_vec).collect();
+            for (path, got) in paths.iter().zip(&got) {
+                let path = path.iter().map(|&row| drafts[row]);
+                let chain: Vec<TokenId> = committed.iter().copied().chain(path.clone()).collect();
+                let expected = run_whole(&mut decoder, &chain).pop().expect("rows");
+                assert!(
+                    bits(std::slice::from_ref(got)) == bits(&[expected]),
+                    "{kv_dtype}: the path of {} drafts",
+                    path.len()
+                );
+            }
         }
     }
 }
@@ -183,9 +190,20 @@ fn a_batch_of_eight_is_eight_batches_of_one() {
 #[test]
 fn every_instruction_set_and_thread_count_computes_the_same_bits() {
     let scalar = Kernels::by_name("scalar").expect("scalar");
-    for name in
-        ["llama3", "mistral", "qwen2", "qwen3", "gemma2", "stablelm-parallel", "bloom", "gpt-neox"]
-    {
+    for name in [
+        "llama3",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma2",
+        "stablelm-parallel",
+        "bloom",
+        "gpt-neox",
+        "deepseek-v3",
+        "qwen2-moe",
+        "gpt-oss-mxfp4",
+        "llama4",
+    ] {
         let golden = golden(name);
         let tokens = golden.tokens();
         for (format, compute) in FORMATS {
@@ -205,120 +223,153 @@ fn every_instruction_set_and_thread_count_computes_the_same_bits() {
 
 #[test]
 fn a_copied_block_reads_like_the_original() {
-    let golden = golden("qwen3");
-    let tokens = golden.tokens();
-    let mut decoder = golden.load(&golden.files(), Compute::Auto);
-    let expected = bits(&run_whole(&mut decoder, &tokens));
-    let mut kv = decoder.new_kv(8, BLOCK);
-    let mut logits = Vec::new();
-    let mut step = |decoder: &mut Decoder<CpuBackend>,
-                    kv: &mut _,
-                    range: std::ops::Range<usize>,
-                    blocks: &[u32]| {
-        let n = range.len();
-        let sequence = ForwardSequence {
-            rows: 0..n,
-            first_position: range.start,
-            block_table: blocks,
-            tree: None,
-        };
-        let input =
-            ForwardInput { tokens: &tokens[range], sequences: &[sequence], logits_rows: &[n - 1] };
-        decoder.forward(kv, &input, &mut logits);
-        logits.clone()
-    };
-    step(&mut decoder, &mut kv, 0..40, &[0, 1, 2]);
-    decoder.copy_kv_block(&mut kv, 2, 5);
-    let row = step(&mut decoder, &mut kv, 40..63, &[0, 1, 5, 6]);
-    assert!(bits(&[row])[0] == expected[62]);
-}
-
-#[test]
-fn a_block_swapped_out_and_in_elsewhere_reads_like_the_original() {
-    let golden = golden("qwen3");
-    let tokens = golden.tokens();
-    for kv_dtype in KvDtype::ALL {
-        let mut decoder = load_with_kv(&golden, kv_dtype);
+    for name in ["qwen3", "deepseek-v2"] {
+        let golden = golden(name);
+        let tokens = golden.tokens();
+        let mut decoder = golden.load(&golden.files(), Compute::Auto);
         let expected = bits(&run_whole(&mut decoder, &tokens));
-        let footprint = decoder.kv_footprint(8, BLOCK, 3);
         let mut kv = decoder.new_kv(8, BLOCK);
-        let mut store = SwapStore::try_new(&footprint).expect("memory");
         let mut logits = Vec::new();
         let mut step = |decoder: &mut Decoder<CpuBackend>,
                         kv: &mut _,
                         range: std::ops::Range<usize>,
-                        block_table: &[u32]| {
+                        blocks: &[u32]| {
             let n = range.len();
-            let (rows, first_position) = (0..n, range.start);
-            let sequence = ForwardSequence { rows, first_position, block_table, tree: None };
-            let (tokens, sequences) = (&tokens[range], &[sequence]);
-            let input = ForwardInput { tokens, sequences, logits_rows: &[n - 1] };
+            let sequence = ForwardSequence {
+                rows: 0..n,
+                first_position: range.start,
+                block_table: blocks,
+                tree: None,
+            };
+            let input = ForwardInput {
+                tokens: &tokens[range],
+                sequences: &[sequence],
+                logits_rows: &[n - 1],
+            };
             decoder.forward(kv, &input, &mut logits);
             logits.clone()
         };
         step(&mut decoder, &mut kv, 0..40, &[0, 1, 2]);
-        for (block, host_block) in [(2, 0), (0, 2)] {
-            decoder.swap_kv_out(&kv, block, &mut store, host_block);
+        decoder.copy_kv_block(&mut kv, 2, 5);
+        let row = step(&mut decoder, &mut kv, 40..63, &[0, 1, 5, 6]);
+        assert!(bits(&[row])[0] == expected[62]);
+    }
+}
+
+#[test]
+fn a_block_swapped_out_and_in_elsewhere_reads_like_the_original() {
+    for name in ["qwen3", "deepseek-v2"] {
+        let golden = golden(name);
+        let tokens = golden.tokens();
+        for kv_dtype in KvDtype::ALL {
+            let mut decoder = load_with_kv(&golden, kv_dtype);
+            let expected = bits(&run_whole(&mut decoder, &tokens));
+            let footprint = decoder.kv_footprint(8, BLOCK, 3);
+            let mut kv = decoder.new_kv(8, BLOCK);
+            let mut store = SwapStore::try_new(&footprint).expect("memory");
+            let mut logits = Vec::new();
+            let mut step = |decoder: &mut Decoder<CpuBackend>,
+                            kv: &mut _,
+                            range: std::ops::Range<usize>,
+                            block_table: &[u32]| {
+                let n = range.len();
+                let (rows, first_position) = (0..n, range.start);
+                let sequence = ForwardSequence { rows, first_position, block_table, tree: None };
+                let (tokens, sequences) = (&tokens[range], &[sequence]);
+                let input = ForwardInput { tokens, sequences, logits_rows: &[n - 1] };
+                decoder.forward(kv, &input, &mut logits);
+                logits.clone()
+            };
+            step(&mut decoder, &mut kv, 0..40, &[0, 1, 2]);
+            for (block, host_block) in [(2, 0), (0, 2)] {
+                decoder.swap_kv_out(&kv, block, &mut store, host_block);
+            }
+            // Whoever came meanwhile wrote over both.
+            step(&mut decoder, &mut kv, 7..40, &[2, 0, 3]);
+            for (host_block, block) in [(0, 5), (2, 4)] {
+                decoder.swap_kv_in(&mut kv, &store, host_block, block);
+            }
+            let row = step(&mut decoder, &mut kv, 40..63, &[4, 1, 5, 6]);
+            assert!(bits(&[row])[0] == expected[62], "{kv_dtype}");
         }
-        // Whoever came meanwhile wrote over both.
-        step(&mut decoder, &mut kv, 7..40, &[2, 0, 3]);
-        for (host_block, block) in [(0, 5), (2, 4)] {
-            decoder.swap_kv_in(&mut kv, &store, host_block, block);
-        }
-        let row = step(&mut decoder, &mut kv, 40..63, &[4, 1, 5, 6]);
-        assert!(bits(&[row])[0] == expected[62], "{kv_dtype}");
     }
 }
 
 #[test]
 fn keys_and_values_take_the_memory_that_was_predicted_to_the_byte() {
-    let golden = golden("qwen3");
-    for kv_dtype in KvDtype::ALL {
-        let decoder = load_with_kv(&golden, kv_dtype);
-        for (n_blocks, block_size, n_host_blocks) in
-            [(1, 1, 0), (3, 16, 1), (1000, 16, 77), (517, 5, 1000), (4096, 24, 3)]
-        {
-            let what = format!("{kv_dtype}, {n_blocks} of {block_size}, {n_host_blocks}");
-            let told = KvFootprint::new(decoder.spec(), kv_dtype, block_size)
-                .with_blocks(n_blocks)
-                .with_swap_bytes(
-                    (n_host_blocks * decoder.kv_bytes_per_block(block_size)) as u64 + 7,
+    for name in ["qwen3", "deepseek-v2"] {
+        let golden = golden(name);
+        for kv_dtype in KvDtype::ALL {
+            let decoder = load_with_kv(&golden, kv_dtype);
+            for (n_blocks, block_size, n_host_blocks) in
+                [(1, 1, 0), (3, 16, 1), (1000, 16, 77), (517, 5, 1000), (4096, 24, 3)]
+            {
+                let what = format!("{kv_dtype}, {n_blocks} of {block_size}, {n_host_blocks}");
+                let told = KvFootprint::new(decoder.spec(), kv_dtype, block_size)
+                    .with_blocks(n_blocks)
+                    .with_swap_bytes(
+                        (n_host_blocks * decoder.kv_bytes_per_block(block_size)) as u64 + 7,
+                    );
+                assert_eq!(
+                    told,
+                    decoder.kv_footprint(n_blocks, block_size, n_host_blocks),
+                    "{what}"
                 );
-            assert_eq!(told, decoder.kv_footprint(n_blocks, block_size, n_host_blocks), "{what}");
-            let kv = decoder.new_kv(n_blocks, block_size);
-            let store = SwapStore::try_new(&told).expect("memory");
-            assert_eq!(told.pool_bytes(), Some(kv.n_bytes()), "{what}");
-            assert_eq!(told.swap_bytes(), Some(store.n_bytes()), "{what}");
-            let n_mapped = kv.n_mapped_bytes() + store.n_mapped_bytes();
-            assert_eq!(told.mapped_bytes(), Some(n_mapped), "{what}");
+                let kv = decoder.new_kv(n_blocks, block_size);
+                let store = SwapStore::try_new(&told).expect("memory");
+                assert_eq!(told.pool_bytes(), Some(kv.n_bytes()), "{what}");
+                assert_eq!(told.swap_bytes(), Some(store.n_bytes()), "{what}");
+                let n_mapped = kv.n_mapped_bytes() + store.n_mapped_bytes();
+                assert_eq!(told.mapped_bytes(), Some(n_mapped), "{what}");
+            }
         }
     }
 }
 
 #[test]
 fn swapped_blocks_keep_every_bit_whatever_is_in_them() {
-    let golden = golden("qwen3");
-    for kv_dtype in KvDtype::ALL {
-        let decoder = load_with_kv(&golden, kv_dtype);
-        for block_size in [1, 5, 16, 24] {
-            let mut kv = decoder.new_kv(5, block_size);
-            let mut store =
-                SwapStore::try_new(&decoder.kv_footprint(5, block_size, 2)).expect("memory");
-            let n_bytes = decoder.kv_bytes_per_block(block_size);
-            // NaNs, infinities and subnormals among them.
-            let block = |seed: usize| -> Vec<u8> {
-                (0..n_bytes).map(|i| (((i * 31 + seed) * (i + 7 * seed + 1)) >> 3) as u8).collect()
-            };
-            (0..5).for_each(|i| kv.write_block(i, &block(i as usize)));
-            decoder.swap_kv_out(&kv, 3, &mut store, 1);
-            decoder.swap_kv_out(&kv, 1, &mut store, 0);
-            decoder.swap_kv_in(&mut kv, &store, 1, 0);
-            decoder.swap_kv_in(&mut kv, &store, 0, 3);
-            for (i, source) in [3, 1, 2, 1, 4].into_iter().enumerate() {
-                let mut bytes = vec![0; n_bytes];
-                kv.read_block(i as u32, &mut bytes);
-                assert!(bytes == block(source), "{kv_dtype}: block {i} of {block_size} tokens");
+    for name in ["qwen3", "deepseek-v2"] {
+        let golden = golden(name);
+        for kv_dtype in KvDtype::ALL {
+            let decoder = load_with_kv(&golden, kv_dtype);
+            for block_size in [1, 5, 16, 24] {
+                let mut kv = decoder.new_kv(5, block_size);
+                let mut store =
+                    SwapStore::try_new(&decoder.kv_footprint(5, block_size, 2)).expect("memory");
+                let n_bytes = decoder.kv_bytes_per_block(block_size);
+                // NaNs, infinities and subnormals among them.
+                let block = |seed: usize| -> Vec<u8> {
+                    (0..n_bytes)
+                        .map(|i| (((i * 31 + seed) * (i + 7 * seed + 1)) >> 3) as u8)
+                        .collect()
+                };
+                (0..5).for_each(|i| kv.write_block(i, &block(i as usize)));
+                decoder.swap_kv_out(&kv, 3, &mut store, 1);
+                decoder.swap_kv_out(&kv, 1, &mut store, 0);
+                decoder.swap_kv_in(&mut kv, &store, 1, 0);
+                decoder.swap_kv_in(&mut kv, &store, 0, 3);
+                for (i, source) in [3, 1, 2, 1, 4].into_iter().enumerate() {
+                    let mut bytes = vec![0; n_bytes];
+                    kv.read_block(i as u32, &mut bytes);
+                    assert!(bytes == block(source), "{kv_dtype}: block {i} of {block_size} tokens");
+                }
             }
         }
+    }
+}
+
+#[test]
+fn a_token_of_latent_attention_costs_its_latent_and_its_rotated_key() {
+    let golden = golden("deepseek-v3");
+    for (kv_dtype, bytes) in [
+        (KvDtype::F32, 4 * (64 + 8)),
+        (KvDtype::Bf16, 2 * (64 + 8)),
+        (KvDtype::F16, 2 * (64 + 8)),
+        (KvDtype::Fp8, 64 + 8),
+        (KvDtype::Int8, 64 + 8 + 4),
+    ] {
+        let told = inspect(&golden.files(), kv_dtype).expect("inspects");
+        assert_eq!(told.kv_bytes_per_token, 3 * bytes, "{kv_dtype}");
+        assert_eq!([told.n_heads, told.n_kv_heads, told.head_dim], [4, 1, 72]);
     }
 }

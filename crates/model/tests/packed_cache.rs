@@ -218,10 +218,16 @@ fn resident_kib(path: &Path) -> u64 {
 fn stored_weights_leave_memory_when_they_are_packed_or_cached() {
     let folder = temp();
     let path = folder.path().join("wide.gguf");
-    let wide = TinyModel { hidden_size: 256, intermediate_size: 1024, ..TinyModel::default() };
+    // Many layers, for a system may map two megabytes where one byte is read.
+    let wide = TinyModel {
+        n_layers: 8,
+        hidden_size: 256,
+        intermediate_size: 1024,
+        ..TinyModel::default()
+    };
     wide.write_gguf(&path, DType::F32);
     let stored_kib = std::fs::metadata(&path).expect("written").len() >> 10;
-    assert!(stored_kib > 4 << 10, "{stored_kib} KiB");
+    assert!(stored_kib > 16 << 10, "{stored_kib} KiB");
     let files = ModelFiles::open(&path).expect("opens");
     for cache in [None, BESIDE, BESIDE] {
         let options = LoadOptions { packed_cache: cache, ..Default::default() };

@@ -137,11 +137,14 @@ fn the_files_of_sentence_transformers_are_read() {
 
 #[test]
 fn damaged_files_are_named_with_the_field() {
+    /// Files by name, and what the error says.
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
+
     let pooling = format!("[{POOLING}]");
     let dense = r#"[{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]"#;
     let sizes =
         |n_in: usize| format!(r#"{{"in_features": {n_in}, "out_features": 8, "bias": false}}"#);
-    let cases: &[(&[(&str, &str)], &[&str])] = &[
+    let cases: &[Case<'_>] = &[
         (&[("modules.json", "{")], &["modules.json", "not valid JSON"]),
         (&[("modules.json", "{}")], &["modules.json", "a list"]),
         (&[("modules.json", "[7]")], &["modules.json", "[0].type"]),

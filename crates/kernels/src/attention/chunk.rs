@@ -1,12 +1,12 @@
 //! One chunk of 256 positions for the query rows of one item.
 //!
 //! ```text
-//! flat rows    row 0 head 0 | row 0 head 1 | .. | row 1 head 0 | ..       q: [n_flat][head_dim]
+//! flat rows    row 0 head 0 | row 0 head 1 | .. | row 1 head 0 | ..       q: [n_flat][key_dim]
 //! scores       |16 spare|256 positions of the chunk|16 spare|             one such line per flat row
 //!
 //! 1. scores    of every position that a row sees; its slope, if any          (score.rs)
 //! 2. softmax   per flat row, over its visible positions [low, high)         (softmax.rs)
-//! 3. values    weighted and added, positions ascending                      (weigh.rs)
+//! 3. values    weighted and added, positions ascending       (weigh.rs, weigh_keys.rs)
 //! ```
 //!
 //! The columns of a line are the positions that keys *count as*. Without a tree of drafts that is
@@ -22,8 +22,8 @@
 //! happens only when the block size is no multiple of 16. Groups ascend, so the padding lanes of a
 //! short block are overwritten by the next block; what stays outside `[low, high)` is masked.
 //!
-//! Per position and KV head: `2 · head_dim` elements loaded once per 16 flat rows, `4 · head_dim`
-//! operations per flat row; 6 loads for 8 fused operations in the inner loops (AVX-512). Operations
+//! Per position and KV head: a key and a value loaded once per 16 flat rows, two operations for each
+//! of their elements and flat row; 6 loads for 8 fused operations in the inner loops (AVX-512). Operations
 //! per loaded sixteen besides: none for f32, 1 for f16, 2 for bf16 and int8, 8 for fp8. int8 takes
 //! two products more per position and flat row, for its scales.
 
@@ -31,11 +31,13 @@ use bytemuck::cast_slice;
 use half::{bf16, f16};
 
 use super::CHUNK;
+use super::input::first_seen;
 use super::merge::State;
 use super::score::{KeyGroup, add_slope, score, score_path};
 use super::softmax::softmax;
 use super::tree::{Path, Tree};
 use super::weigh::{scale_weights, weigh_path, weigh_tile};
+use super::weigh_keys::{weigh_keys, weigh_path_keys};
 use crate::kv::{KvElement, KvShape};
 use crate::rows::lanes::{LANES, Simd};
 use crate::rows::shells;
@@ -45,9 +47,9 @@ pub(super) const SCORE_LINE: usize = LANES + CHUNK + LANES;
 
 /// One chunk of one item.
 pub(super) struct Chunk<'a, T> {
-    /// Queries `[n_flat, head_dim]`, flat rows being (row, head of the group).
+    /// Queries `[n_flat, key_dim]`, flat rows being (row, head of the item).
     pub(super) q: &'a [f32],
-    /// Heads that share the KV head.
+    /// Heads of the item, which share the KV head.
     pub(super) group: usize,
     /// Position of row 0; without a tree, row `i` is at `position + i`.
     pub(super) position: usize,
@@ -61,9 +63,11 @@ pub(super) struct Chunk<'a, T> {
     pub(super) ahead: usize,
     /// The first position after the sequence.
     pub(super) seq_end: usize,
+    /// Positions of a segment, of which a row sees its own alone.
+    pub(super) segment: Option<usize>,
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
-    /// Slopes of the heads of the group.
+    /// Slopes of the heads of the item.
     pub(super) slopes: Option<&'a [f32]>,
     /// The layer's pages.
     pub(super) pages: &'a [T],
@@ -74,7 +78,7 @@ pub(super) struct Chunk<'a, T> {
 
 impl<'a, T: KvElement> Chunk<'a, T> {
     pub(super) fn n_flat(&self) -> usize {
-        self.q.len() / self.shape.head_dim
+        self.q.len() / self.shape.key_dim
     }
 
     /// Columns that flat row `flat` sees; `low <= high`.
@@ -82,7 +86,7 @@ impl<'a, T: KvElement> Chunk<'a, T> {
     pub(super) fn visible(&self, flat: usize) -> (usize, usize) {
         let row = flat / self.group;
         let own_end = self.tree.map_or(self.position + row + 1, |tree| tree.end(row));
-        let first = self.window.map_or(0, |window| own_end.saturating_sub(window));
+        let first = first_seen(self.window, self.segment, own_end);
         let end = own_end.saturating_add(self.ahead).min(self.seq_end);
         let high = end.saturating_sub(self.start).min(CHUNK);
         (first.saturating_sub(self.start).min(high), high)
@@ -149,16 +153,18 @@ impl<'a, T: KvElement> Chunk<'a, T> {
     }
 }
 
-/// Computes the chunk into `out`; `scores` is scratch of `n_flat` lines.
+/// Computes the chunk into `out`; `scratch` is `n_flat` lines of scores and what values are turned
+/// in.
 #[inline(always)]
 fn chunk<S: Simd, T: KvElement>(
     s: S,
     chunk: &Chunk<'_, T>,
-    scores: &mut [f32],
+    scratch: &mut [f32],
     out: &mut State<'_>,
 ) {
     out.clear();
     let n_flat = chunk.n_flat();
+    let (scores, turned) = scratch.split_at_mut(n_flat * SCORE_LINE);
     // Columns that any row sees.
     let (mut low, mut high) = (CHUNK, 0);
     for flat in (0..n_flat).step_by(chunk.group) {
@@ -191,6 +197,15 @@ fn chunk<S: Simd, T: KvElement>(
     }
     if T::HAS_SCALES {
         scale_weights(chunk, scores);
+    }
+    if chunk.shape.values_in_keys {
+        weigh_keys(s, chunk, scores, turned, out.acc, low..high);
+        for row in 0..n_flat / chunk.group {
+            if let Some(path) = chunk.path(row) {
+                weigh_path_keys(s, chunk, scores, turned, &path, out.acc);
+            }
+        }
+        return;
     }
     let padded = chunk.shape.padded_dim();
     let mut flat = 0;

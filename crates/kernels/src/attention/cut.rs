@@ -1,17 +1,59 @@
 //! Rows of a call in blocks that are computed together.
 //!
 //! ```text
-//! sequence    |row|row|row|row|row|row|row|          blocks of 16 / group rows, at least one
+//! sequence    |row|row|row|row|row|row|row|          blocks of 16 / heads rows, at least one
 //!             |-- block --|-- block --|...|
+//! KV head     |head|head|head|head|head|head|        parts of up to 16 heads
 //! block       chunks first_chunk .. + n_chunks       what any of its rows sees
 //! ```
 
 use super::CHUNK;
-use super::input::AttentionInput;
+use super::input::{AttentionInput, first_seen};
 use super::tree::Tree;
 
-/// Flat rows (rows x heads of a group) of one item, unless the group alone has more.
+/// Most flat rows (rows x heads) of one item.
 const FLAT_ROWS: usize = 16;
+
+/// The heads of a call in parts of KV heads that are computed together.
+#[derive(Clone, Copy)]
+pub(super) struct HeadParts {
+    /// Query heads of a KV head.
+    group: usize,
+    /// Parts of a KV head.
+    n_parts: usize,
+    /// Query heads of a part; the last may have fewer.
+    pub(super) most: usize,
+    /// Parts of all KV heads.
+    pub(super) n: usize,
+}
+
+/// Heads of one item.
+#[derive(Clone, Copy)]
+pub(super) struct Heads {
+    pub(super) kv_head: usize,
+    /// First query head.
+    pub(super) first: usize,
+    /// Query heads.
+    pub(super) n: usize,
+}
+
+impl HeadParts {
+    pub(super) fn new(group: usize, n_kv_heads: usize) -> Self {
+        let n_parts = group.div_ceil(FLAT_ROWS);
+        let most = group.div_ceil(n_parts);
+        // Of 16 x 16 + 1 heads in even parts the last one would be empty.
+        let n_parts = group.div_ceil(most);
+        Self { group, n_parts, most, n: n_parts * n_kv_heads }
+    }
+
+    /// Part `idx`.
+    pub(super) fn part(&self, idx: usize) -> Heads {
+        let (kv_head, part) = (idx / self.n_parts, idx % self.n_parts);
+        let first = part * self.most;
+        let n = self.most.min(self.group - first);
+        Heads { kv_head, first: kv_head * self.group + first, n }
+    }
+}
 
 /// Consecutive rows of one sequence.
 pub(super) struct RowBlock {
@@ -24,7 +66,7 @@ pub(super) struct RowBlock {
     /// First chunk that any row sees.
     pub(super) first_chunk: usize,
     pub(super) n_chunks: usize,
-    /// Partials of all row blocks before, in (KV head, chunk) pairs.
+    /// Partials of all row blocks before, in (part of the heads, chunk) pairs.
     pub(super) first_partial: usize,
     /// Where the depths of the sequence's rows begin, if they are a tree.
     pub(super) first_depth: usize,
@@ -41,8 +83,8 @@ pub(super) struct Cut {
 
 impl Cut {
     /// Cuts the rows of all sequences.
-    pub(super) fn rows(&mut self, input: &AttentionInput<'_>, group: usize, n_kv_heads: usize) {
-        let per_block = (FLAT_ROWS / group).max(1);
+    pub(super) fn rows(&mut self, input: &AttentionInput<'_>, heads: &HeadParts) {
+        let per_block = FLAT_ROWS / heads.most;
         self.blocks.clear();
         self.depths.clear();
         self.n_partials = 0;
@@ -65,7 +107,7 @@ impl Cut {
                     };
                     (first, last) = (at(depths.iter().min()), at(depths.iter().max()));
                 }
-                let first_seen = input.window.map_or(0, |n| (first + 1).saturating_sub(n));
+                let first_seen = first_seen(input.window, input.segment, first + 1);
                 let first_chunk = first_seen / CHUNK;
                 let end = input.seen_end(sequence, last + 1);
                 let n_chunks = end.div_ceil(CHUNK).saturating_sub(first_chunk);
@@ -79,7 +121,7 @@ impl Cut {
                     first_partial: self.n_partials,
                     first_depth,
                 });
-                self.n_partials += n_chunks * n_kv_heads;
+                self.n_partials += n_chunks * heads.n;
                 row += n_rows;
             }
         }

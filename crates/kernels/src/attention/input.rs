@@ -44,20 +44,23 @@ impl AttentionSeq<'_> {
 /// Queries of one layer, and what they may see.
 #[derive(Clone, Debug)]
 pub struct AttentionInput<'a> {
-    /// Queries `[m, n_heads * head_dim]`, already rotated; head `h` reads KV head
+    /// Queries `[m, n_heads * key_dim]`, already rotated; head `h` reads KV head
     /// `h / (n_heads / n_kv_heads)`.
     pub q: StridedRows<'a>,
     /// Query heads per row, a multiple of the KV heads.
     pub n_heads: usize,
     /// Sequences, by ascending rows that do not overlap.
     pub sequences: &'a [AttentionSeq<'a>],
-    /// Factor of every score, usually `1 / sqrt(head_dim)`.
+    /// Factor of every score, usually `1 / sqrt(key_dim)`.
     pub scale: f32,
     /// Most positions that a row sees up to itself, itself included; `None` for all.
     pub window: Option<usize>,
     /// Most positions after itself that a row sees, as far as its sequence goes: none in a decoder,
-    /// `usize::MAX` in an encoder. Neither with trees nor with slopes.
+    /// `usize::MAX` in an encoder. Not with trees, slopes or segments.
     pub ahead: usize,
+    /// Positions are cut into segments of so many, and a row sees those of its own alone; `None`
+    /// for one segment.
+    pub segment: Option<usize>,
     /// `cap · tanh(score / cap)` after scaling.
     pub softcap: Option<f32>,
     /// One slope per query head: `slope · (key position - query position)` is added to each score
@@ -66,6 +69,14 @@ pub struct AttentionInput<'a> {
     /// One logit per query head that takes part in the softmax of each row like a position with
     /// the value zero, neither scaled nor capped. In every window.
     pub sinks: Option<&'a [f32]>,
+}
+
+/// First position that a row sees whose own is the one before `end`.
+#[inline(always)]
+pub(super) fn first_seen(window: Option<usize>, segment: Option<usize>, end: usize) -> usize {
+    let by_window = window.map_or(0, |window| end.saturating_sub(window));
+    let by_segment = segment.map_or(0, |n| end.saturating_sub(1) / n * n);
+    by_window.max(by_segment)
 }
 
 impl AttentionInput<'_> {
@@ -77,17 +88,19 @@ impl AttentionInput<'_> {
 
     /// Asserts every promise that the kernels rely on.
     pub(super) fn check(&self, kv: &KvShape, n_out: usize) {
-        let width = self.n_heads * kv.head_dim;
+        let width = self.n_heads * kv.value_dim;
         assert!(width > 0, "invariant: rows have heads");
         assert_eq!(self.n_heads % kv.n_kv_heads, 0, "invariant: heads are whole groups");
         assert_eq!(n_out % width, 0, "invariant: whole rows of out");
         if let Some(sinks) = self.sinks {
             assert_eq!(sinks.len(), self.n_heads, "invariant: one sink per query head");
         }
+        assert_ne!(self.segment, Some(0), "invariant: segments have positions");
         if let Some(slopes) = self.slopes {
             assert_eq!(slopes.len(), self.n_heads, "invariant: one slope per query head");
         }
         assert!(self.ahead == 0 || self.slopes.is_none(), "invariant: no slopes ahead of a row");
+        assert!(self.ahead == 0 || self.segment.is_none(), "invariant: no row ahead in a segment");
         let mut row = 0;
         for seq in self.sequences {
             assert!(self.ahead == 0 || seq.tree.is_none(), "invariant: no row ahead in a tree");

@@ -1,7 +1,7 @@
 //! Partial softmax sums, and how two of them become one.
 //!
 //! ```text
-//! State of n rows   max [n] | sum [n] | acc [n][padded head_dim]
+//! State of n rows   max [n] | sum [n] | acc [n][padded value_dim]
 //!
 //! merge(A, B):  m = max(A.max, B.max)   a = exp(A.max - m)   b = exp(B.max - m)
 //!               sum = fma(A.sum, a, B.sum · b)     acc[d] = fma(A.acc[d], a, B.acc[d] · b)
@@ -22,7 +22,7 @@ pub(super) struct State<'a> {
     pub(super) max: &'a mut [f32],
     /// Sum of `exp(score - max)`, `[n]`.
     pub(super) sum: &'a mut [f32],
-    /// Sum of `exp(score - max) · value`, `[n, padded head_dim]`.
+    /// Sum of `exp(score - max) · value`, `[n, padded value_dim]`.
     pub(super) acc: &'a mut [f32],
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! for each row (position p) and head:     keys of positions  max(0, p + 1 - window) ..= p + ahead
+//!                                         of its segment, where there are segments
 //!   (M, Z, O) = (sink, 1, 0)              or (-inf, 0, 0) without sinks
 //!   for each chunk of 256 positions, ascending, fixed to multiples of 256:
 //!     s[t]  = softcap(scale · Σ_d q[d] k[t][d] + slope · (t - p))      fused, d ascending (score.rs)
@@ -37,8 +38,12 @@
 //! had seen it, so it merges first, once per row, whatever the chunks; a row whose window shows
 //! no position gives zeros.
 //!
-//! **Work.** An item is (up to 16 query rows x heads of one group, KV head): the heads of a group
-//! share each loaded K and V, and so do the rows of a prompt. When there are fewer items than the
+//! **Values in keys.** Where a value is the beginning of its key (latent attention: one KV head for all
+//! heads, keys of 576 of which 512 are the value), keys alone are stored. Their groups are turned in
+//! scratch, and then all is as above, to the bit.
+//!
+//! **Work.** An item is up to 16 (query row, head) pairs of one KV head: the heads of a group share
+//! each loaded K and V, and so do the rows of a prompt; of a larger group an item has a part. When there are fewer items than the
 //! team can share evenly, items are cut by chunks as well, so that one long sequence uses every
 //! thread; a second, small wave merges. Both ways give the same bits.
 //!
@@ -47,8 +52,9 @@
 //! few items       (item, chunk) -> partial[item][chunk];   item -> merge ascending
 //! ```
 //!
-//! **Bytes and operations.** Decoding reads each position's key and value once per KV head, for
-//! `4 · head_dim · group` operations and `group` exponentials:
+//! **Bytes and operations.** Decoding reads each position's key and value once per KV head (and once
+//! more, from cache, for each further 16 heads of it), for `4 · head_dim · group` operations and
+//! `group` exponentials:
 //!
 //! ```text
 //!                    f32     bf16, f16    fp8     int8         d = head_dim
@@ -89,6 +95,7 @@ mod softmax;
 mod tests;
 mod tree;
 mod weigh;
+mod weigh_keys;
 
 use half::{bf16, f16};
 

@@ -1,7 +1,7 @@
 //! The public operation: cuts a step into items, hands them to the team, merges.
 //!
 //! ```text
-//! sequences -> row blocks (up to 16 flat rows each) x KV heads = items
+//! sequences -> row blocks x parts of the heads = items, of up to 16 flat rows each
 //!
 //! items >= 4 per thread:   tile = item               all its chunks in one go
 //! else:                    tile = (item, chunk)      -> partial[item][chunk]
@@ -16,10 +16,11 @@ use std::cell::{Cell, RefCell};
 use half::{bf16, f16};
 
 use super::chunk::{Chunk, SCORE_LINE};
-use super::cut::{Cut, RowBlock};
+use super::cut::{Cut, HeadParts, Heads, RowBlock};
 use super::input::AttentionInput;
 use super::merge::State;
 use super::tree::Tree;
+use super::weigh_keys::n_turned;
 use super::{CHUNK, Table};
 use crate::Cpu;
 use crate::kv::{KvCache, KvDtype, KvElement, KvShape};
@@ -37,7 +38,7 @@ struct Step<'a, T> {
     input: &'a AttentionInput<'a>,
     shape: &'a KvShape,
     pages: &'a [T],
-    group: usize,
+    heads: HeadParts,
     cut: &'a Cut,
     out: Parts<'a, f32>,
 }
@@ -73,7 +74,7 @@ impl Cpu {
     ///
     /// # Shapes
     ///
-    /// `input.q`: rows of `n_heads * head_dim`; `out`: `[m, n_heads * head_dim]`.
+    /// `input.q`: rows of `n_heads * key_dim`; `out`: `[m, n_heads * value_dim]`.
     ///
     /// # Panics
     ///
@@ -108,10 +109,10 @@ impl Cpu {
         out: &mut [f32],
     ) {
         let shape = kv.shape();
-        let group = input.n_heads / shape.n_kv_heads;
+        let heads = HeadParts::new(input.n_heads / shape.n_kv_heads, shape.n_kv_heads);
         let mut cut = CUT.take().unwrap_or_default();
-        cut.rows(input, group, shape.n_kv_heads);
-        let step = Step { cpu: self, input, shape, pages, group, cut: &cut, out: Parts::new(out) };
+        cut.rows(input, &heads);
+        let step = Step { cpu: self, input, shape, pages, heads, cut: &cut, out: Parts::new(out) };
         self.run_step(kernel, &step);
         CUT.set(Some(cut));
     }
@@ -121,10 +122,10 @@ impl Cpu {
         kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
         step: &Step<'_, T>,
     ) {
-        let Step { shape, group, cut: &Cut { ref blocks, n_partials, .. }, .. } = *step;
-        let n_items = blocks.len() * shape.n_kv_heads;
+        let Step { shape, heads, cut: &Cut { ref blocks, n_partials, .. }, .. } = *step;
+        let n_items = blocks.len() * heads.n;
         let n_threads = self.team.n_threads();
-        let n_flat = group * blocks.iter().map(|block| block.n_rows).max().unwrap_or(0);
+        let n_flat = heads.most * blocks.iter().map(|block| block.n_rows).max().unwrap_or(0);
         let per_partial = State::n_floats(n_flat, shape.padded_dim());
         if n_threads == 1
             || n_items >= ITEMS_PER_THREAD * n_threads
@@ -132,37 +133,39 @@ impl Cpu {
             || n_partials * per_partial > PARTIAL_FLOATS
         {
             self.team.for_each_tile(n_items, |item| {
-                let (block, kv_head) = step.item(item);
-                step.whole(kernel, block, kv_head);
+                let (block, heads) = step.item(item);
+                step.whole(kernel, block, step.heads.part(heads));
             });
             return;
         }
         with_floats(&PARTIALS, n_partials * per_partial, |memory| {
             let partials = Parts::new(memory);
             self.team.for_each_tile(n_partials, |tile| {
-                let (block, kv_head, chunk) = step.partial(tile);
+                let (block, heads, chunk) = step.partial(tile);
                 // SAFETY: each partial belongs to one tile.
                 let memory = unsafe { partials.part(tile * per_partial..(tile + 1) * per_partial) };
-                step.part(kernel, block, kv_head, chunk, memory);
+                step.part(kernel, block, step.heads.part(heads), chunk, memory);
             });
             self.team.for_each_tile(n_items, |item| {
-                let (block, kv_head) = step.item(item);
-                let first = block.first_partial + kv_head * block.n_chunks;
+                let (block, heads) = step.item(item);
+                let first = block.first_partial + heads * block.n_chunks;
                 let range = first * per_partial..(first + block.n_chunks) * per_partial;
                 // SAFETY: the partials of an item belong to one tile, and the tiles of the first
                 // wave are done with theirs.
-                step.merge(block, kv_head, unsafe { partials.part(range) }, per_partial);
+                let partials = unsafe { partials.part(range) };
+                step.merge(block, step.heads.part(heads), partials, per_partial);
             });
         });
     }
 }
 
 impl<T: KvElement> Step<'_, T> {
+    /// The row block and the part of the heads of an item.
     fn item(&self, item: usize) -> (&RowBlock, usize) {
-        (&self.cut.blocks[item / self.shape.n_kv_heads], item % self.shape.n_kv_heads)
+        (&self.cut.blocks[item / self.heads.n], item % self.heads.n)
     }
 
-    /// The row block, KV head and chunk (counted from the block's first) of a partial.
+    /// The row block, the part of the heads and the chunk (counted from the block's first) of a partial.
     fn partial(&self, partial: usize) -> (&RowBlock, usize, usize) {
         let blocks = &self.cut.blocks;
         let after = blocks.partition_point(|block| block.first_partial <= partial);
@@ -172,11 +175,11 @@ impl<T: KvElement> Step<'_, T> {
     }
 
     /// Copies the queries of an item side by side.
-    fn gather(&self, block: &RowBlock, kv_head: usize, q: &mut [f32]) {
-        let width = self.group * self.shape.head_dim;
-        for (row, q) in (block.row..).zip(q.chunks_exact_mut(width)) {
-            let all = self.input.q.row(row, self.input.n_heads * self.shape.head_dim);
-            q.copy_from_slice(&all[kv_head * width..(kv_head + 1) * width]);
+    fn gather(&self, block: &RowBlock, heads: Heads, q: &mut [f32]) {
+        let dim = self.shape.key_dim;
+        for (row, q) in (block.row..).zip(q.chunks_exact_mut(heads.n * dim)) {
+            let all = self.input.q.row(row, self.input.n_heads * dim);
+            q.copy_from_slice(&all[heads.first * dim..(heads.first + heads.n) * dim]);
         }
     }
 
@@ -184,14 +187,14 @@ impl<T: KvElement> Step<'_, T> {
     fn chunk<'a>(
         &'a self,
         block: &RowBlock,
-        kv_head: usize,
+        heads: Heads,
         chunk: usize,
         q: &'a [f32],
     ) -> Chunk<'a, T> {
         let sequence = &self.input.sequences[block.seq];
         Chunk {
             q,
-            group: self.group,
+            group: heads.n,
             position: block.position,
             tree: sequence.tree.map(|parents| Tree {
                 parents,
@@ -203,22 +206,22 @@ impl<T: KvElement> Step<'_, T> {
             window: self.input.window,
             ahead: self.input.ahead,
             seq_end: sequence.first_position + sequence.rows.len(),
+            segment: self.input.segment,
             scale: self.input.scale,
             softcap: self.input.softcap,
-            slopes: (self.input.slopes)
-                .map(|slopes| &slopes[kv_head * self.group..(kv_head + 1) * self.group]),
+            slopes: self.input.slopes.map(|slopes| &slopes[heads.first..heads.first + heads.n]),
             pages: self.pages,
             shape: self.shape,
             block_table: sequence.block_table,
-            kv_head,
+            kv_head: heads.kv_head,
         }
     }
 
     /// What chunks are merged into: nothing, or the sinks of the heads.
-    fn begin(&self, kv_head: usize, total: &mut State<'_>) {
+    fn begin(&self, heads: Heads, total: &mut State<'_>) {
         total.clear();
         if let Some(sinks) = self.input.sinks {
-            let sinks = &sinks[kv_head * self.group..(kv_head + 1) * self.group];
+            let sinks = &sinks[heads.first..heads.first + heads.n];
             for (max, &sink) in total.max.iter_mut().zip(sinks.iter().cycle()) {
                 *max = sink;
             }
@@ -231,11 +234,11 @@ impl<T: KvElement> Step<'_, T> {
         &self,
         kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
         block: &RowBlock,
-        kv_head: usize,
+        heads: Heads,
     ) {
-        let n_flat = block.n_rows * self.group;
-        let n_q = n_flat * self.shape.head_dim;
-        let n_scores = n_flat * SCORE_LINE;
+        let n_flat = block.n_rows * heads.n;
+        let n_q = n_flat * self.shape.key_dim;
+        let n_scores = n_flat * SCORE_LINE + n_turned(self.shape);
         let n_state = State::n_floats(n_flat, self.shape.padded_dim());
         with_floats(&SCRATCH, n_q + n_scores + 2 * n_state, |memory| {
             let (q, memory) = memory.split_at_mut(n_q);
@@ -243,17 +246,17 @@ impl<T: KvElement> Step<'_, T> {
             let (total, part) = memory.split_at_mut(n_state);
             let mut total = State::over(total, n_flat);
             let mut part = State::over(part, n_flat);
-            self.gather(block, kv_head, q);
-            self.begin(kv_head, &mut total);
+            self.gather(block, heads, q);
+            self.begin(heads, &mut total);
             for chunk in 0..block.n_chunks {
-                let chunk = self.chunk(block, kv_head, chunk, q);
+                let chunk = self.chunk(block, heads, chunk, q);
                 // SAFETY: the kernels of a `Cpu` are available on this machine.
                 unsafe {
                     kernel(&chunk, scores, &mut part);
                     (self.kernels().merge)(&mut total, &part);
                 }
             }
-            self.finish(block, kv_head, &total);
+            self.finish(block, heads, &total);
         });
     }
 
@@ -262,16 +265,17 @@ impl<T: KvElement> Step<'_, T> {
         &self,
         kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
         block: &RowBlock,
-        kv_head: usize,
+        heads: Heads,
         chunk: usize,
         memory: &mut [f32],
     ) {
-        let n_flat = block.n_rows * self.group;
-        let n_q = n_flat * self.shape.head_dim;
-        with_floats(&SCRATCH, n_q + n_flat * SCORE_LINE, |scratch| {
+        let n_flat = block.n_rows * heads.n;
+        let n_q = n_flat * self.shape.key_dim;
+        let n_scores = n_flat * SCORE_LINE + n_turned(self.shape);
+        with_floats(&SCRATCH, n_q + n_scores, |scratch| {
             let (q, scores) = scratch.split_at_mut(n_q);
-            self.gather(block, kv_head, q);
-            let chunk = self.chunk(block, kv_head, chunk, q);
+            self.gather(block, heads, q);
+            let chunk = self.chunk(block, heads, chunk, q);
             let mut state = self.state(n_flat, memory);
             // SAFETY: the kernels of a `Cpu` are available on this machine.
             unsafe { kernel(&chunk, scores, &mut state) };
@@ -279,18 +283,18 @@ impl<T: KvElement> Step<'_, T> {
     }
 
     /// Merges the partials of an item, ascending, into `out`.
-    fn merge(&self, block: &RowBlock, kv_head: usize, partials: &mut [f32], per_partial: usize) {
-        let n_flat = block.n_rows * self.group;
+    fn merge(&self, block: &RowBlock, heads: Heads, partials: &mut [f32], per_partial: usize) {
+        let n_flat = block.n_rows * heads.n;
         let n_state = State::n_floats(n_flat, self.shape.padded_dim());
         with_floats(&SCRATCH, n_state, |memory| {
             let mut total = State::over(memory, n_flat);
-            self.begin(kv_head, &mut total);
+            self.begin(heads, &mut total);
             for partial in partials.chunks_exact_mut(per_partial) {
                 let part = self.state(n_flat, partial);
                 // SAFETY: the kernels of a `Cpu` are available on this machine.
                 unsafe { (self.kernels().merge)(&mut total, &part) };
             }
-            self.finish(block, kv_head, &total);
+            self.finish(block, heads, &total);
         });
     }
 
@@ -299,12 +303,12 @@ impl<T: KvElement> Step<'_, T> {
         State::over(&mut memory[..State::n_floats(n_flat, self.shape.padded_dim())], n_flat)
     }
 
-    fn finish(&self, block: &RowBlock, kv_head: usize, total: &State<'_>) {
-        let dim = self.shape.head_dim;
+    fn finish(&self, block: &RowBlock, heads: Heads, total: &State<'_>) {
+        let dim = self.shape.value_dim;
         let accs = total.acc.chunks_exact(self.shape.padded_dim());
         for (flat, (acc, &sum)) in accs.zip(total.sum.iter()).enumerate() {
-            let row = block.row + flat / self.group;
-            let head = kv_head * self.group + flat % self.group;
+            let row = block.row + flat / heads.n;
+            let head = heads.first + flat % heads.n;
             let at = (row * self.input.n_heads + head) * dim;
             // SAFETY: a row and head belong to one item; the kernels of a `Cpu` are available.
             unsafe { (self.kernels().finish)(acc, sum, self.out.part(at..at + dim)) };

@@ -1,7 +1,7 @@
 //! Scores of query rows against key groups.
 //!
 //! ```text
-//! key group    [head_dim][16 tokens]     -> 16 scores per fused multiply-add and flat row
+//! key group    [key_dim][16 tokens]      -> 16 scores per fused multiply-add and flat row
 //!
 //! for 2 groups x 4 flat rows at a time:   acc[r][g] = fma(q[r][d], k[g][d], acc[r][g])   d ascends
 //!                                         score = acc · scale                     f32 .. fp8
@@ -22,7 +22,7 @@ use crate::rows::lanes::{LANES, Simd};
 /// Keys of up to sixteen tokens of one block.
 #[derive(Clone, Copy)]
 pub(super) struct KeyGroup<'a, T> {
-    /// `[head_dim][16]`.
+    /// `[key_dim][16]`.
     pub(super) keys: &'a [[T; LANES]],
     /// One scale per token, where the type has any.
     pub(super) scales: Option<&'a [f32; LANES]>,
@@ -130,7 +130,7 @@ fn score_tile<S: Simd, T: KvElement, const R: usize, const G: usize>(
     groups: [KeyGroup<'_, T>; G],
     columns: [usize; G],
 ) {
-    let dim = chunk.shape.head_dim;
+    let dim = chunk.shape.key_dim;
     let mut q: [&[f32]; R] = [&[]; R];
     for (r, q) in q.iter_mut().enumerate() {
         *q = &chunk.q[(flat + r) * dim..(flat + r + 1) * dim];

@@ -1,7 +1,7 @@
 //! Values, weighted and summed.
 //!
 //! ```text
-//! value        [token][head_dim]         -> 16 elements per fused multiply-add and flat row
+//! value        [token][value_dim]        -> 16 elements per fused multiply-add and flat row
 //!
 //! w[t] = e[t]                                                      f32 .. fp8
 //! w[t] = e[t] · value scale[t]                                          int8
@@ -16,7 +16,7 @@
 //!
 //! Tried and dropped: accumulators in registers over the whole chunk (pages are then read in
 //! 256-byte strips, which the prefetchers follow badly); scaling the values rather than the weights
-//! (`head_dim` products per position instead of one).
+//! (`value_dim` products per position instead of one).
 
 use std::ops::Range;
 
@@ -137,7 +137,7 @@ pub(super) fn scale_weights<T: KvElement>(chunk: &Chunk<'_, T>, scores: &mut [f3
 
 /// Adds the weighted `values` `[position][n_vectors]` to `acc` `[R, padded]`.
 #[inline(always)]
-fn weigh_values<S: Simd, T: KvElement, const R: usize>(
+pub(super) fn weigh_values<S: Simd, T: KvElement, const R: usize>(
     s: S,
     weights: [&[f32]; R],
     values: &[[T; LANES]],

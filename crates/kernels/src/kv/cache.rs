@@ -42,11 +42,15 @@ impl KvCache {
     ///
     /// # Panics
     ///
-    /// When `block_size`, `n_kv_heads` or `head_dim` is 0, or there are 2³² slots or more.
+    /// When `block_size`, `n_kv_heads`, `key_dim` or `value_dim` is 0, values are in keys that are
+    /// shorter, or there are 2³² slots or more.
     pub fn try_new(shape: KvShape) -> io::Result<Self> {
         assert!(shape.block_size > 0, "invariant: blocks hold tokens");
         assert!(shape.n_kv_heads > 0, "invariant: a layer has KV heads");
-        assert!(shape.head_dim > 0, "invariant: heads are not empty");
+        let KvShape { key_dim, value_dim, .. } = shape;
+        assert!(key_dim > 0 && value_dim > 0, "invariant: heads are not empty");
+        let is_inside = !shape.values_in_keys || value_dim <= key_dim;
+        assert!(is_inside, "invariant: values of {value_dim} are within keys of {key_dim}");
         let n_slots = shape.n_blocks.checked_mul(shape.block_size);
         assert!(
             n_slots.is_some_and(|n| u32::try_from(n).is_ok()),

@@ -3,13 +3,16 @@
 //! ```text
 //! buffer   [layer][block]               one block of one layer is contiguous:
 //! block    |K head 0|K head 1|..|V head 0|V head 1|..|           int8 only: |K scales|V scales|
-//! K head   [group of 16 tokens][head_dim][16]      lanes are tokens: q·k needs no horizontal sum
-//! V head   [token][head_dim, padded to 16]         lanes are elements: p·v needs none either
+//! K head   [group of 16 tokens][key_dim][16]       lanes are tokens: q·k needs no horizontal sum
+//! V head   [token][value_dim, padded to 16]        lanes are elements: p·v needs none either
 //! scales   [head][token, padded to 16]             f32: 16 of them are one key group's
 //! slot     block * block_size + place in the block
 //! ```
 //!
-//! What a token of one layer and KV head costs, in bytes, where `d` is `head_dim` in whole 16s:
+//! Where a value is the beginning of its key (latent attention), there are no V heads and no V scales:
+//! who reads turns what it needs.
+//!
+//! What a token of one layer and KV head costs, in bytes, where `d` is the size of both, in whole 16s:
 //!
 //! ```text
 //! f32    2 · 4 d            exact
@@ -17,10 +20,12 @@
 //! f16    2 · 2 d            11 bits, infinite from 65520 on
 //! fp8    2 · d              E4M3: 4 bits, at most 448 (larger ones stop there)
 //! int8   2 · (d + 4)        round(x / scale), scale = max|x| / 127 over the head of the token
+//!
+//! latent, 576 elements of which 512 are the value: 2304, 1152, 1152, 576, 580
 //! ```
 //!
-//! Writing a token moves `2 · n_kv_heads · head_dim` elements; its key is scattered over
-//! `head_dim` cache lines (16 tokens share them), its value is contiguous. Reading, which happens
+//! Writing a token moves `n_kv_heads · (key_dim + value_dim)` elements; its key is scattered over
+//! `key_dim` cache lines (16 tokens share them), its value is contiguous. Reading, which happens
 //! once per later token, is contiguous for both: that is the trade. int8 reads each head twice,
 //! first for its largest element.
 //!
@@ -30,8 +35,8 @@
 //! Every type is rounded to nearest, ties to even, subnormals kept; a NaN stays a NaN. An int8 head
 //! with an element that is not finite gets the scale NaN: whoever sees it becomes NaN.
 //!
-//! Tried and dropped: K as `[token][head_dim]` (a horizontal sum per token and head costs as much
-//! as the dot product at `head_dim` 64); fp8 by its bits and a product with 2¹²⁰ (its subnormals,
+//! Tried and dropped: K as `[token][key_dim]` (a horizontal sum per token and head costs as much
+//! as the dot product at `key_dim` 64); fp8 by its bits and a product with 2¹²⁰ (its subnormals,
 //! one element in eighty of a usual head, are then subnormal f32, which many processors multiply
 //! a hundred times slower; by way of f16 they are not); one scale per block (a token written later
 //! would round the earlier ones again, and with them their bits).

@@ -8,8 +8,9 @@
 //! becomes   known | a   c   .   .        one token copied: c over b
 //! ```
 //!
-//! A token of one layer and head is `head_dim` scattered elements of the keys, one run of the values
-//! and a scale of each where there are any. Bits are copied, nothing is computed.
+//! A token of one layer and head is `key_dim` scattered elements of the keys, one run of the values
+//! unless these are in the keys, and a scale of each where there are any. Bits are copied, nothing is
+//! computed.
 
 use std::ops::Range;
 
@@ -43,11 +44,14 @@ impl KvCache {
                 for (from, to) in from_keys.zip(to_keys.skip(to % LANES).step_by(LANES)) {
                     self.copy_elements(from..from + 1, to);
                 }
-                let values = shape.values(from_block, head, from..from + 1);
-                self.copy_elements(values, shape.values(to_block, head, to..to + 1).start);
+                if !shape.values_in_keys {
+                    let values = shape.values(from_block, head, from..from + 1);
+                    self.copy_elements(values, shape.values(to_block, head, to..to + 1).start);
+                }
                 if shape.dtype.has_scales() {
                     let scales = shape.key_scales(from_block, head, from..from + 1);
                     self.copy_elements(scales, shape.key_scales(to_block, head, to..to + 1).start);
+                    // Those of the keys once more, where these are the values.
                     let scales = shape.value_scales(from_block, head, from..from + 1);
                     let to = shape.value_scales(to_block, head, to..to + 1).start;
                     self.copy_elements(scales, to);

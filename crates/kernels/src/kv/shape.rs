@@ -16,8 +16,12 @@ pub struct KvShape {
     pub block_size: usize,
     /// Key and value heads per layer.
     pub n_kv_heads: usize,
-    /// Elements per head.
-    pub head_dim: usize,
+    /// Elements of a key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// Whether a value is the beginning of its key: then keys alone are stored.
+    pub values_in_keys: bool,
     /// Stored type.
     pub dtype: KvDtype,
 }
@@ -32,7 +36,8 @@ impl KvShape {
         // Keys and values are this many elements each, scales not more, and an element has at most
         // 4 bytes: where this product does not wrap around, no size of a block does.
         let whole = |n: usize| n.checked_next_multiple_of(LANES);
-        let sizes = [whole(self.block_size), whole(self.head_dim), Some(self.n_kv_heads), Some(16)];
+        let widest = whole(self.key_dim.max(self.value_dim));
+        let sizes = [whole(self.block_size), widest, Some(self.n_kv_heads), Some(16)];
         let most = sizes.into_iter().try_fold(self.n_layers, |product, n| product.checked_mul(n?));
         assert!(most.is_some(), "invariant: a KV block fits in the address space");
         self.n_layers * self.block_elements() * self.dtype.n_bytes()
@@ -48,9 +53,9 @@ impl KvShape {
         bytes.expect("invariant: the KV cache fits in the address space")
     }
 
-    /// Elements of a value in memory.
+    /// Elements of a value in whole vectors, as they lie in memory and are summed up.
     pub(crate) fn padded_dim(&self) -> usize {
-        self.head_dim.next_multiple_of(LANES)
+        self.value_dim.next_multiple_of(LANES)
     }
 
     /// Tokens of a block in whole key groups.
@@ -60,12 +65,17 @@ impl KvShape {
 
     /// Elements of the keys of one head of one block.
     fn key_elements(&self) -> usize {
-        self.padded_tokens() * self.head_dim
+        self.padded_tokens() * self.key_dim
     }
 
-    /// Elements of the values of one head of one block.
+    /// Elements of the values of one head of one block; none where they are in the keys.
     fn value_elements(&self) -> usize {
-        self.block_size * self.padded_dim()
+        if self.values_in_keys { 0 } else { self.block_size * self.padded_dim() }
+    }
+
+    /// Heads of keys and of values that are stored.
+    fn n_stored_heads(&self) -> usize {
+        if self.values_in_keys { self.n_kv_heads } else { 2 * self.n_kv_heads }
     }
 
     /// Elements that the scales of one head of one block take, for its keys or for its values.
@@ -78,17 +88,18 @@ impl KvShape {
 
     /// Elements of one block of one layer, its scales counted as the elements they displace.
     pub(crate) fn block_elements(&self) -> usize {
-        self.n_kv_heads * (self.key_elements() + self.value_elements() + 2 * self.scale_elements())
+        self.n_kv_heads * (self.key_elements() + self.value_elements())
+            + self.n_stored_heads() * self.scale_elements()
     }
 
     /// Keys of the group of 16 tokens that holds token `place` of a block of a layer.
     pub(crate) fn key_group(&self, block: usize, head: usize, place: usize) -> Range<usize> {
-        let group = place / LANES * LANES * self.head_dim;
+        let group = place / LANES * LANES * self.key_dim;
         let start = block * self.block_elements() + head * self.key_elements() + group;
-        start..start + LANES * self.head_dim
+        start..start + LANES * self.key_dim
     }
 
-    /// Values of the tokens `places` of a block of a layer.
+    /// Values of the tokens `places` of a block of a layer, where they are stored.
     pub(crate) fn values(&self, block: usize, head: usize, places: Range<usize>) -> Range<usize> {
         let start = block * self.block_elements()
             + self.n_kv_heads * self.key_elements()
@@ -108,14 +119,16 @@ impl KvShape {
         self.scales(block, head, places)
     }
 
-    /// Elements that hold the value scales of the tokens `places` of a block of a layer.
+    /// Elements that hold the value scales of the tokens `places` of a block of a layer: those of
+    /// the keys where these are the values.
     pub(crate) fn value_scales(
         &self,
         block: usize,
         head: usize,
         places: Range<usize>,
     ) -> Range<usize> {
-        self.scales(block, self.n_kv_heads + head, places)
+        let nth = if self.values_in_keys { head } else { self.n_kv_heads + head };
+        self.scales(block, nth, places)
     }
 
     fn scales(&self, block: usize, nth: usize, places: Range<usize>) -> Range<usize> {

@@ -42,10 +42,10 @@ impl<'a> StridedRows<'a> {
 /// New keys and values, and where they go.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreKv<'a> {
-    /// Keys `[m, n_kv_heads * head_dim]`, already rotated.
+    /// Keys `[m, n_kv_heads * key_dim]`, already rotated.
     pub k: StridedRows<'a>,
-    /// Values `[m, n_kv_heads * head_dim]`.
-    pub v: StridedRows<'a>,
+    /// Values `[m, n_kv_heads * value_dim]`; `None` where they are in the keys.
+    pub v: Option<StridedRows<'a>>,
     /// For each row `block * block_size + place in the block`.
     pub slots: &'a [u32],
 }
@@ -57,7 +57,8 @@ impl Cpu {
     ///
     /// # Panics
     ///
-    /// When a slot, row or layer does not exist.
+    /// When a slot, row or layer does not exist, or values are given to a cache that has them in its
+    /// keys, or none to another.
     pub fn store_kv(&self, kv: &mut KvCache, layer: usize, input: &StoreKv<'_>) {
         match kv.shape().dtype {
             KvDtype::F32 => self.store_as::<f32>(kv, layer, input),
@@ -74,35 +75,41 @@ impl Cpu {
         for &slot in input.slots {
             assert!((slot as usize) < n_slots, "invariant: slot {slot} of {n_slots}");
         }
-        let (dim, width) = (shape.head_dim, shape.n_kv_heads * shape.head_dim);
+        let is_stored = !shape.values_in_keys;
+        assert_eq!(input.v.is_some(), is_stored, "invariant: values are stored or in the keys");
+        let (key_dim, value_dim) = (shape.key_dim, shape.value_dim);
         let parts = Parts::new(kv.layer_mut::<T>(layer));
         // Cut by heads, not by rows: heads are disjoint whatever the slots say.
-        self.for_each_part(shape.n_kv_heads, 4 * input.slots.len() * dim, |heads| {
+        let n_elements = 2 * input.slots.len() * (key_dim + value_dim);
+        self.for_each_part(shape.n_kv_heads, n_elements, |heads| {
+            let put_scale = |at, scale: f32| {
+                if T::HAS_SCALES {
+                    // SAFETY: these are scales of a head, which belongs to one tile.
+                    let out = unsafe { parts.part(at) };
+                    out.copy_from_slice(cast_slice(&[scale]));
+                }
+            };
             for head in heads {
                 for (row, &slot) in input.slots.iter().enumerate() {
                     let (block, place) =
                         (slot as usize / shape.block_size, slot as usize % shape.block_size);
-                    let columns = head * dim..(head + 1) * dim;
-                    let key = &input.k.row(row, width)[columns.clone()];
-                    let value = &input.v.row(row, width)[columns];
-                    let (key_factor, key_scale) = T::factor_and_scale(self, key);
-                    let (value_factor, value_scale) = T::factor_and_scale(self, value);
-                    if T::HAS_SCALES {
-                        let places = place..place + 1;
-                        let key_at = shape.key_scales(block, head, places.clone());
-                        let value_at = shape.value_scales(block, head, places);
-                        for (at, scale) in [(key_at, key_scale), (value_at, value_scale)] {
-                            // SAFETY: these are scales of `head`, which belongs to one tile.
-                            let out = unsafe { parts.part(at) };
-                            out.copy_from_slice(cast_slice(&[scale]));
-                        }
+                    let places = place..place + 1;
+                    if let Some(v) = &input.v {
+                        let value = v.row(row, shape.n_kv_heads * value_dim);
+                        let value = &value[head * value_dim..(head + 1) * value_dim];
+                        let (factor, scale) = T::factor_and_scale(self, value);
+                        put_scale(shape.value_scales(block, head, places.clone()), scale);
+                        let values = shape.values(block, head, places.clone());
+                        // SAFETY: these are values of `head`, which belongs to one tile.
+                        let out = unsafe { parts.part(values) };
+                        T::convert(self, value, factor, &mut out[..value_dim]);
                     }
-                    let keys = shape.key_group(block, head, place);
-                    let values = shape.values(block, head, place..place + 1);
-                    // SAFETY: these are elements of `head`, which belongs to one tile, and the
-                    // two parts are its keys and its values.
-                    let (keys, out) = unsafe { (parts.part(keys), parts.part(values)) };
-                    T::convert(self, value, value_factor, &mut out[..dim]);
+                    let key = input.k.row(row, shape.n_kv_heads * key_dim);
+                    let key = &key[head * key_dim..(head + 1) * key_dim];
+                    let (key_factor, scale) = T::factor_and_scale(self, key);
+                    put_scale(shape.key_scales(block, head, places), scale);
+                    // SAFETY: these are keys of `head`, which belongs to one tile.
+                    let keys = unsafe { parts.part(shape.key_group(block, head, place)) };
                     // A group of 64 elements at a time, converted on the stack, then scattered.
                     for (first, key) in (0..).step_by(64).zip(key.chunks(64)) {
                         let mut converted = [T::zeroed(); 64];

@@ -147,10 +147,10 @@ impl PackedMatrix {
         let row_bytes = layout.row_bytes(k);
         let n_bytes = n.div_ceil(PANEL).checked_mul(panel_bytes);
         let mut buf = AlignedBuf::zeroed(n_bytes.expect("a matrix that fits in the address space"));
-        if panel_bytes > 0 {
+        if let Some(band_panels) = BAND_BYTES.checked_div(panel_bytes) {
             // A refusal leaves the pages where they fall: slower on such a machine, never wrong.
             let _ = buf.interleave(&cpu.nodes);
-            let band_panels = (BAND_BYTES / panel_bytes).max(1);
+            let band_panels = band_panels.max(1);
             for (band_idx, band) in
                 buf.bytes_mut().chunks_mut(band_panels * panel_bytes).enumerate()
             {

@@ -20,6 +20,9 @@
 //!   group (at most 2^19, so exact in f32), `sx` and `sw` the scales of activations and weights.
 //!   Where weights have a bias, `acc[n] = fma(sx * (sum x as f32), bias[n], acc[n])` follows.
 //!
+//! A product of heads ([`Cpu::matmul_heads`]) is one product per head, of its own inputs and weights;
+//! the heads of all rows are handed out to threads together.
+//!
 //! It does not mention rows, tiles or threads: the bits are the same for every M, on every
 //! instruction set, with any team. (Payload and sign of a NaN are not part of the promise, nor are
 //! bf16 numbers below 2^-126, which `vdpbf16ps` takes for zero.)
@@ -99,6 +102,8 @@ macro_rules! walk_tile {
 }
 
 mod float;
+mod groups;
+mod heads;
 mod int;
 #[cfg(test)]
 mod shape_tests;
@@ -107,6 +112,8 @@ mod tests;
 
 /// Rows per block are a multiple of this, which all register tiles divide.
 const ROW_BLOCK_UNIT: usize = 24;
+
+pub use groups::{MatmulGroup, MatmulGroups};
 
 /// Where a product goes: columns `offset..offset + n` of rows that are `stride` elements apart.
 #[derive(Debug)]
@@ -223,6 +230,29 @@ struct Target {
 unsafe impl Sync for Target {}
 
 impl Target {
+    /// Where a product of `m` rows with `w` writes.
+    ///
+    /// # Panics
+    ///
+    /// When `y` has not all these rows and columns.
+    fn new(w: &PackedMatrix, m: usize, y: &mut MatmulOutput<'_>) -> Self {
+        let end = y.offset.checked_add(w.n()).expect("columns that fit in memory");
+        assert!(m <= 1 || end <= y.stride, "columns {}..{end} of {}", y.offset, y.stride);
+        let needed = m.saturating_sub(1).checked_mul(y.stride);
+        let needed = needed.and_then(|start| start.checked_add(end));
+        let needed = needed.expect("an output that fits in memory");
+        assert!(y.data.len() >= needed, "{} of {needed} output elements", y.data.len());
+        let ptr = y.data.as_mut_ptr().wrapping_add(y.offset);
+        Self { ptr, stride: y.stride, n_columns: w.n() }
+    }
+
+    /// Where one of its blocks writes.
+    fn of_block(&self, block: &Block) -> Self {
+        let first_column = block.panels.start * PANEL;
+        let ptr = self.ptr.wrapping_add(block.rows.start * self.stride + first_column);
+        Self { ptr, n_columns: self.n_columns - first_column, ..*self }
+    }
+
     /// Writes the accumulators of one panel to one row.
     ///
     /// # Safety
@@ -254,96 +284,107 @@ impl Cpu {
     /// # Panics
     ///
     /// When the shapes do not fit, or `x` is not held in the form that `w` reads.
-    pub fn matmul(&self, w: &PackedMatrix, x: &Activations, y: MatmulOutput<'_>) {
+    pub fn matmul(&self, w: &PackedMatrix, x: &Activations, mut y: MatmulOutput<'_>) {
         assert_eq!(x.width(), w.k(), "width of the activations");
-        let (m, k) = (x.n_rows(), w.k());
-        let floats = |data, block: &Block| {
-            let start = block.rows.start * k;
-            let rows: &[f32] = data;
-            FloatRows { data: &rows[start..], stride: k }
-        };
-        let table = self.kernels.matmul;
-        // SAFETY of the kernels: `self.kernels` is supported by this CPU; `tile` keeps its
-        // invariants.
-        match self.kernels.form_for(w.layout()) {
-            Form::Int8 => {
-                let (rows, kernel) = (x.int8_rows(), (table.int)(w.layout()));
-                self.for_each_block(w, m, k, y, |block, y| {
-                    let rows = rows.starting_at(block.rows.start);
-                    // SAFETY: see above.
-                    unsafe { kernel(&block.tile(w, rows, y)) }
-                });
-            }
-            Form::Bf16 => {
-                let rows = x.bf16_rows();
-                let kernel = table.bf16.as_ref().expect("invariant: the form has a kernel").tile;
-                self.for_each_block(w, m, k * 2, y, |block, y| {
-                    let data = &rows.data[block.rows.start * rows.stride..];
-                    // SAFETY: see above.
-                    unsafe { kernel(&block.tile(w, HalfRows { data, ..rows }, y)) }
-                });
-            }
-            form => {
-                let data = if form == Form::F32 { x.floats() } else { x.rounded() };
-                let kernel = (table.float)(w.layout());
-                self.for_each_block(w, m, k * 4, y, |block, y| {
-                    // SAFETY: see above.
-                    unsafe { kernel(&block.tile(w, floats(data, &block), y)) }
-                });
-            }
-        }
-    }
-
-    /// Cuts a product into blocks and hands them to the team.
-    fn for_each_block(
-        &self,
-        w: &PackedMatrix,
-        m: usize,
-        row_bytes: usize,
-        y: MatmulOutput<'_>,
-        kernel: impl Fn(Block, Target) + Sync,
-    ) {
+        let m = x.n_rows();
         if m == 0 || w.n() == 0 {
             return;
         }
-        let end = y.offset.checked_add(w.n()).expect("columns that fit in memory");
-        assert!(m == 1 || end <= y.stride, "columns {}..{end} of {}", y.offset, y.stride);
-        let needed = (m - 1).checked_mul(y.stride).and_then(|start| start.checked_add(end));
-        let needed = needed.expect("an output that fits in memory");
-        assert!(y.data.len() >= needed, "{} of {needed} output elements", y.data.len());
-        let whole = Target { ptr: y.data.as_mut_ptr(), stride: y.stride, n_columns: w.n() };
-
-        let n_threads = self.team.n_threads();
-        let Tuning { strip_panels, row_block_bytes, min_parallel_bytes } = self.tuning.clamped();
-        let n_strips = w.n_panels().div_ceil(strip_panels);
-        let most = (row_block_bytes / row_bytes.max(1)).max(ROW_BLOCK_UNIT);
-        // A narrow matrix has too few strips for all threads: give them fewer rows each.
-        let wanted = most.min((m * n_strips).div_ceil(4 * n_threads).max(ROW_BLOCK_UNIT));
-        let rows_per_block = wanted.next_multiple_of(ROW_BLOCK_UNIT);
-        let n_row_blocks = m.div_ceil(rows_per_block);
-
-        let run = |idx: usize| {
-            let (row_block, strip) = (idx / n_strips, idx % n_strips);
-            let first_row = row_block * rows_per_block;
-            let panels = strip * strip_panels..((strip + 1) * strip_panels).min(w.n_panels());
-            let rows = first_row..(first_row + rows_per_block).min(m);
-            let first_column = panels.start * PANEL;
-            let whole = &whole;
-            // SAFETY: the element exists: see `needed`.
-            let ptr = unsafe { whole.ptr.add(rows.start * whole.stride + y.offset + first_column) };
-            let target = Target { ptr, n_columns: whole.n_columns - first_column, ..*whole };
-            kernel(Block { panels, rows }, target);
-        };
-        let n_blocks = n_strips * n_row_blocks;
+        let Tuning { strip_panels, min_parallel_bytes, .. } = self.tuning.clamped();
+        let cut = Cut::new(self, w, m, w.n_panels().div_ceil(strip_panels) * m);
+        let whole = Target::new(w, m, &mut y);
+        let run = |idx: usize| self.multiply_block(w, x, 0, cut.block(idx), &whole);
+        let n_blocks = cut.n_blocks();
         if w.n_bytes().saturating_mul(m) < min_parallel_bytes {
             (0..n_blocks).for_each(run);
         } else {
             self.team.for_each_tile(n_blocks, run);
         }
     }
+
+    /// Multiplies one block; its rows are counted from row `first_row` of `x`.
+    fn multiply_block(
+        &self,
+        w: &PackedMatrix,
+        x: &Activations,
+        first_row: usize,
+        block: Block,
+        whole: &Target,
+    ) {
+        let (table, k) = (self.kernels.matmul, w.k());
+        let y = whole.of_block(&block);
+        let row = first_row + block.rows.start;
+        // SAFETY of the kernels: `self.kernels` is supported by this CPU; `tile` keeps its
+        // invariants.
+        match self.kernels.form_for(w.layout()) {
+            Form::Int8 => {
+                let (rows, kernel) = (x.int8_rows().starting_at(row), (table.int)(w.layout()));
+                // SAFETY: see above.
+                unsafe { kernel(&block.tile(w, rows, y)) }
+            }
+            Form::Bf16 => {
+                let rows = x.bf16_rows();
+                let kernel = table.bf16.as_ref().expect("invariant: the form has a kernel").tile;
+                let data = &rows.data[row * rows.stride..];
+                // SAFETY: see above.
+                unsafe { kernel(&block.tile(w, HalfRows { data, ..rows }, y)) }
+            }
+            form => {
+                let data = if form == Form::F32 { x.floats() } else { x.rounded() };
+                let rows = FloatRows { data: &data[row * k..], stride: k };
+                // SAFETY: see above.
+                unsafe { (table.float)(w.layout())(&block.tile(w, rows, y)) }
+            }
+        }
+    }
 }
 
-/// A block of a product: some panels by some rows.
+/// How the rows and panels of a product are cut into blocks.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    n_panels: usize,
+    strip_panels: usize,
+    m: usize,
+    rows_per_block: usize,
+}
+
+impl Cut {
+    /// Cuts `m` rows; `n_row_strips` are the rows times the strips of everything that is handed out
+    /// together.
+    fn new(cpu: &Cpu, w: &PackedMatrix, m: usize, n_row_strips: usize) -> Self {
+        let Tuning { strip_panels, row_block_bytes, .. } = cpu.tuning.clamped();
+        let row_bytes = match cpu.kernels.form_for(w.layout()) {
+            Form::Int8 => w.k(),
+            Form::Bf16 => w.k() * 2,
+            Form::F32 | Form::Rounded => w.k() * 4,
+        };
+        let most = (row_block_bytes / row_bytes.max(1)).max(ROW_BLOCK_UNIT);
+        // A narrow matrix has too few strips for all threads: give them fewer rows each.
+        let per_thread = n_row_strips.div_ceil(4 * cpu.team.n_threads());
+        let wanted = most.min(per_thread.max(ROW_BLOCK_UNIT));
+        let rows_per_block = wanted.next_multiple_of(ROW_BLOCK_UNIT);
+        Self { n_panels: w.n_panels(), strip_panels, m, rows_per_block }
+    }
+
+    fn n_strips(&self) -> usize {
+        self.n_panels.div_ceil(self.strip_panels)
+    }
+
+    fn n_blocks(&self) -> usize {
+        self.n_strips() * self.m.div_ceil(self.rows_per_block)
+    }
+
+    fn block(&self, idx: usize) -> Block {
+        let (row_block, strip) = (idx / self.n_strips(), idx % self.n_strips());
+        let (row, panel) = (row_block * self.rows_per_block, strip * self.strip_panels);
+        Block {
+            panels: panel..(panel + self.strip_panels).min(self.n_panels),
+            rows: row..(row + self.rows_per_block).min(self.m),
+        }
+    }
+}
+
+/// A block of a product: some panels by some rows of the inputs.
 struct Block {
     panels: Range<usize>,
     rows: Range<usize>,

@@ -290,3 +290,52 @@ fn an_output_that_is_too_small_is_refused() {
     let x = input(&scalar(), &w, &[0.0; 8]);
     scalar().matmul(&w, &x, MatmulOutput { data: &mut [0.0; 31], stride: 16, offset: 0 });
 }
+
+/// Heads as one product, the heads of each row apart by `head_stride`.
+fn heads_product(cpu: &Cpu, w: &PackedMatrix, n_heads: usize, x: &[f32], apart: usize) -> Vec<u32> {
+    const MARK: f32 = -12345.0;
+    let (n, m) = (w.n() / n_heads, x.len() / w.k() / n_heads);
+    let (head_stride, offset) = (n + apart, 2);
+    let stride = n_heads * head_stride + 3;
+    let mut y = vec![MARK; m * stride];
+    let output = MatmulOutput { data: &mut y, stride, offset };
+    cpu.matmul_heads(w, n_heads, &input(cpu, w, x), output, head_stride);
+    let mut bits = Vec::with_capacity(n_heads * m * n);
+    for head in 0..n_heads {
+        for row in 0..m {
+            let columns = &mut y[row * stride + offset + head * head_stride..][..n];
+            bits.extend(columns.iter().map(|y| if y.is_nan() { u32::MAX } else { y.to_bits() }));
+            columns.fill(MARK);
+        }
+    }
+    assert!(y.iter().all(|&y| y == MARK), "wrote outside its columns");
+    bits
+}
+
+#[test]
+fn a_product_of_heads_is_the_product_of_each() {
+    for layout in [WeightLayout::F32, WeightLayout::Bf16, WeightLayout::Q8G32, WeightLayout::Q4G32]
+    {
+        for (n_heads, n, k, m) in
+            [(1, 32, 32, 2), (3, 16, 64, 1), (5, 48, 96, 30), (8, 128, 128, 7)]
+        {
+            let cpus = crate::rows::testing::all_cpus();
+            let rows = source(layout, n_heads * n, k, false);
+            let x = activations(n_heads * m, k);
+            let mut expected = Vec::new();
+            for head in 0..n_heads {
+                let own = |row: usize| rows[head * n + row].as_slice();
+                let w = PackedMatrix::pack(&cpus[0], layout, n, k, &own);
+                expected.extend(product(&cpus[0], &w, &x[head * m * k..(head + 1) * m * k]));
+            }
+            for cpu in &cpus {
+                let all = |row: usize| rows[row].as_slice();
+                let w = PackedMatrix::pack(cpu, layout, n_heads * n, k, &all);
+                for apart in [0, 64] {
+                    let got = heads_product(cpu, &w, n_heads, &x, apart);
+                    assert!(got == expected, "{} {layout:?} {n_heads} x {n}", cpu.kernels.name);
+                }
+            }
+        }
+    }
+}

@@ -17,12 +17,15 @@
 mod act;
 mod argmax;
 mod elementwise;
+mod experts;
 mod gated;
+mod heads;
 pub(crate) mod lanes;
 mod layer_norm;
 pub(crate) mod math;
 mod norm;
 mod rope;
+mod route;
 pub(crate) mod shared;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -32,8 +35,10 @@ use std::ops::Range;
 use crate::Cpu;
 
 pub use act::GatedAct;
+pub use heads::HeadSlices;
 pub use norm::HeadLayout;
 pub use rope::RopeLayout;
+pub use route::{Chosen, ExpertGroups, GroupRank, Router, RouterScore};
 
 /// Below this many elements an operation stays on the calling thread: about two microseconds of
 /// work, which is what waking the team costs.

@@ -3,8 +3,8 @@
 //! ```text
 //! row r of cos_sin   |cos 0 .. cos h-1|sin 0 .. sin h-1|      h = rotary_dim / 2
 //!
-//! half-split         |a0 a1 .. ah-1|b0 b1 .. bh-1|pass through|    one head, rotary_dim first
-//! interleaved        |a0 b0 a1 b1 ..             |pass through|
+//! half-split         |pass|a0 a1 .. ah-1|b0 b1 .. bh-1|pass|    one head, rotary_dim from `first` on
+//! interleaved        |pass|a0 b0 a1 b1 ..             |pass|
 //!
 //! a' = fma(a, cos, -(b · sin))        b' = fma(b, cos, a · sin)
 //! ```
@@ -30,7 +30,9 @@ use crate::Cpu;
 pub struct RopeLayout {
     /// Where the heads lie.
     pub heads: HeadLayout,
-    /// Leading elements of each head that are rotated; even, at most `head_dim`.
+    /// Element of each head with which rotation begins.
+    pub first: usize,
+    /// Elements of each head that are rotated; even, at most `head_dim - first`.
     pub rotary_dim: usize,
     /// Pairs are neighbours (2i, 2i + 1) rather than halves (i, i + rotary_dim / 2).
     pub interleaved: bool,
@@ -86,12 +88,13 @@ impl Cpu {
     ///
     /// # Panics
     ///
-    /// When the shapes disagree, or `rotary_dim` is odd or greater than `head_dim`.
+    /// When the shapes disagree, or the rotated elements are odd in number or not within a head.
     pub fn rope(&self, x: &mut [f32], layout: &RopeLayout, cos_sin: &[f32]) {
-        let RopeLayout { heads, rotary_dim, interleaved } = *layout;
+        let RopeLayout { heads, first, rotary_dim, interleaved } = *layout;
         let n_rows = heads.check(x.len());
         assert!(rotary_dim % 2 == 0, "invariant: rotary elements come in pairs");
-        assert!(rotary_dim <= heads.head_dim, "invariant: rotary elements are part of a head");
+        let is_inside = first.checked_add(rotary_dim).is_some_and(|end| end <= heads.head_dim);
+        assert!(is_inside, "invariant: rotary elements are part of a head");
         assert_eq!(cos_sin.len(), n_rows * rotary_dim, "invariant: one row of angles per row");
         let rows = self.kernels.rows;
         let kernel = if interleaved { rows.rope_pairs } else { rows.rope_halves };
@@ -100,7 +103,8 @@ impl Cpu {
             for row in rows {
                 let angles = &cos_sin[row * rotary_dim..(row + 1) * rotary_dim];
                 for head in 0..heads.n_heads {
-                    let start = row * heads.row_stride + heads.offset + head * heads.head_dim;
+                    let start =
+                        row * heads.row_stride + heads.offset + head * heads.head_dim + first;
                     // SAFETY: each row belongs to one tile, each head of it is taken once; the
                     // kernels of a `Cpu` are available on this machine.
                     unsafe { kernel(parts.part(start..start + rotary_dim), angles) };
@@ -128,19 +132,28 @@ mod tests {
     #[test]
     fn rotation_follows_the_formula_and_leaves_the_rest_alone() {
         let mut random = Random::new(21);
-        for (head_dim, rotary_dim) in [(8, 8), (10, 6), (64, 64), (80, 32), (128, 126), (4, 0)] {
+        for (head_dim, begin, rotary_dim) in [
+            (8, 0, 8),
+            (10, 0, 6),
+            (10, 3, 6),
+            (64, 0, 64),
+            (80, 0, 32),
+            (192, 128, 64),
+            (128, 2, 126),
+            (4, 0, 0),
+        ] {
             for interleaved in [false, true] {
                 let (m, n_heads, offset) = (3, 2, 5);
                 let row_stride = offset + n_heads * head_dim + 3;
                 let heads = HeadLayout { row_stride, offset, n_heads, head_dim };
-                let layout = RopeLayout { heads, rotary_dim, interleaved };
+                let layout = RopeLayout { heads, first: begin, rotary_dim, interleaved };
                 let x = random.normals(m * row_stride);
                 let half = rotary_dim / 2;
                 let table = angles(&mut random, m, half);
                 let mut expected = x.clone();
                 for row in 0..m {
                     for head in 0..n_heads {
-                        let at = row * row_stride + offset + head * head_dim;
+                        let at = row * row_stride + offset + head * head_dim + begin;
                         for i in 0..half {
                             let (i0, i1) =
                                 if interleaved { (2 * i, 2 * i + 1) } else { (i, i + half) };
@@ -157,9 +170,10 @@ mod tests {
                 cpus[0].rope(&mut first, &layout, &table);
                 for (i, (&got, &expected)) in first.iter().zip(&expected).enumerate() {
                     assert!((got - expected).abs() < 1e-6, "{layout:?} element {i}");
-                    let is_rotated = (i % row_stride)
-                        .checked_sub(offset)
-                        .is_some_and(|at| at < n_heads * head_dim && at % head_dim < rotary_dim);
+                    let rotated = begin..begin + rotary_dim;
+                    let is_rotated = (i % row_stride).checked_sub(offset).is_some_and(|at| {
+                        at < n_heads * head_dim && rotated.contains(&(at % head_dim))
+                    });
                     assert!(is_rotated || got == x[i], "{layout:?} touched element {i}");
                 }
                 for cpu in &cpus {
@@ -184,6 +198,7 @@ mod tests {
                     n_heads: 1,
                     head_dim: 2 * half,
                 },
+                first: 0,
                 rotary_dim: 2 * half,
                 interleaved,
             };
@@ -206,7 +221,7 @@ mod tests {
     fn a_large_batch_rotates_each_row_as_if_alone() {
         let mut random = Random::new(22);
         let heads = HeadLayout { row_stride: 512, offset: 0, n_heads: 8, head_dim: 64 };
-        let layout = RopeLayout { heads, rotary_dim: 64, interleaved: false };
+        let layout = RopeLayout { heads, first: 0, rotary_dim: 64, interleaved: false };
         let x = random.normals(100 * 512);
         let table = angles(&mut random, 100, 32);
         for cpu in all_cpus() {

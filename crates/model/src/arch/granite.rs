@@ -13,7 +13,7 @@ pub(super) const ARCH: Arch = Arch {
     ..Arch::PLAIN
 };
 
-fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     let multiplier = |name: &str| cfg.number(name, 1.0, [1e-6, 1e6]);
     spec.embedding_scale = multiplier("embedding_multiplier")?;

@@ -31,6 +31,9 @@ pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
             softcap: None,
             window: None,
             is_causal: true,
+            segment: None,
+            has_sinks: false,
+            temperature: None,
         }),
         mlp: Mlp::Gated(GatedMlp {
             intermediate_size: cfg.intermediate_size,

@@ -15,7 +15,7 @@ pub(super) const ARCH: Arch = Arch {
     ..Arch::PLAIN
 };
 
-fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let experts = cfg.field("num_experts");
     if experts.value().is_some_and(|n| n.as_u64() != Some(0)) {
         return Err(experts.error("0: the models with experts are another family"));

@@ -11,6 +11,7 @@ mod arcee;
 mod bloom;
 mod cohere;
 mod cohere2;
+mod deepseek;
 mod encoders;
 mod exaone4;
 mod falcon;
@@ -19,27 +20,38 @@ mod gemma2;
 mod gemma3;
 mod glm;
 mod glm4;
+mod glm4_moe;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neox;
+mod gpt_oss;
 mod gptj;
 mod granite;
+mod granite_moe;
 mod helium;
 mod internlm2;
 mod internlm3;
 mod llama;
+mod llama4;
 mod minicpm;
+mod minicpm3;
 mod ministral;
 mod mistral;
+mod mixtral;
+mod mla;
+mod moe;
 mod nemotron;
 mod olmo;
 mod olmo2;
 mod olmo3;
+mod olmoe;
 mod opt;
 mod phi;
 mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_moe;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -53,7 +65,9 @@ use crate::fields::ConfigError;
 use crate::rope::RopeSpec;
 
 pub use encoders::ENCODERS;
-pub(crate) use stored::{Fused, Part, Stored};
+pub use mla::Mla;
+pub use moe::{ExpertGroups, GroupRank, Moe, Router, RouterScore, SharedExpert};
+pub(crate) use stored::{Experts, Fused, GateUp, Part, Stored};
 
 /// What the decoder needs to know to build one model.
 #[derive(Clone, Debug, PartialEq)]
@@ -204,6 +218,21 @@ impl Wiring {
 pub enum Mixer {
     /// Grouped-query attention (Ainslie et al., 2023).
     Gqa(Gqa),
+    /// Latent attention (DeepSeek-AI, 2024).
+    Mla(Mla),
+}
+
+/// What of a token is kept for later ones, in each layer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KvHeads {
+    /// Key and value heads.
+    pub n: usize,
+    /// Elements of a key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// Whether a value is the beginning of its key.
+    pub values_in_keys: bool,
 }
 
 /// Grouped-query attention.
@@ -237,6 +266,28 @@ pub struct Gqa {
     /// Whether a token sees only itself and what is before it; if not, a window is as wide after it
     /// as before.
     pub is_causal: bool,
+    /// Positions of a segment, beyond which attention does not see, or `None` for one segment.
+    pub segment: Option<usize>,
+    /// Whether each head has a learned logit without a value in its softmax.
+    pub has_sinks: bool,
+    /// Growth of queries with their position.
+    pub temperature: Option<Temperature>,
+}
+
+/// Queries at position `p` are multiplied by `1 + factor · ln(1 + floor((p + 1) / step))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// Factor of the logarithm.
+    pub factor: f32,
+    /// Positions over which queries are alike.
+    pub step: usize,
+}
+
+impl Temperature {
+    /// The factor of a query.
+    pub fn at(&self, position: usize) -> f32 {
+        1.0 + self.factor * (((position + 1) / self.step) as f32).ln_1p()
+    }
 }
 
 /// Norms of q and k.
@@ -244,6 +295,8 @@ pub struct Gqa {
 pub enum QkNorm {
     /// RMS of each head, one weight for all: Qwen3, Gemma 3.
     HeadRms,
+    /// RMS of each head without a weight: Llama 4.
+    HeadRmsBare,
     /// RMS over all heads together: OLMo 2.
     WholeRms,
     /// Layer norm without bias of each head, which has a weight of its own: Cohere, StableLM.
@@ -258,6 +311,8 @@ pub enum Mlp {
     Gated(GatedMlp),
     /// `down(act(up(x)))`.
     Plain(PlainMlp),
+    /// Several gated perceptrons, of which each row goes through some.
+    Moe(Moe),
 }
 
 /// A two-layer perceptron without a gate.
@@ -301,34 +356,112 @@ pub enum Act {
 }
 
 impl LayerSpec {
-    /// The layer's attention.
+    /// The layer's attention, in families of which all layers have grouped queries.
+    ///
+    /// # Panics
+    ///
+    /// When this one has another mixer.
     pub fn gqa(&self) -> &Gqa {
-        let Mixer::Gqa(gqa) = &self.mixer;
-        gqa
+        match &self.mixer {
+            Mixer::Gqa(gqa) => gqa,
+            Mixer::Mla(_) => panic!("invariant: a layer with grouped queries"),
+        }
     }
 
     pub(crate) fn gqa_mut(&mut self) -> &mut Gqa {
-        let Mixer::Gqa(gqa) = &mut self.mixer;
-        gqa
+        match &mut self.mixer {
+            Mixer::Gqa(gqa) => gqa,
+            Mixer::Mla(_) => panic!("invariant: a layer with grouped queries"),
+        }
     }
 }
 
-impl Mlp {
-    /// Width of the hidden layer, in elements.
-    pub fn intermediate_size(&self) -> usize {
+impl Mixer {
+    /// Query heads.
+    pub fn n_heads(&self) -> usize {
         match self {
-            Self::Gated(mlp) => mlp.intermediate_size,
-            Self::Plain(mlp) => mlp.intermediate_size,
+            Self::Gqa(gqa) => gqa.n_heads,
+            Self::Mla(mla) => mla.n_heads,
+        }
+    }
+
+    /// What of a token is kept for later ones.
+    pub fn kv_heads(&self) -> KvHeads {
+        match self {
+            Self::Gqa(gqa) => KvHeads {
+                n: gqa.n_kv_heads,
+                key_dim: gqa.head_dim,
+                value_dim: gqa.head_dim,
+                values_in_keys: false,
+            },
+            Self::Mla(mla) => KvHeads {
+                n: 1,
+                key_dim: mla.key_dim(),
+                value_dim: mla.kv_rank,
+                values_in_keys: true,
+            },
+        }
+    }
+
+    /// Attention window in tokens, or `None` for full causal attention.
+    pub fn window(&self) -> Option<usize> {
+        match self {
+            Self::Gqa(gqa) => gqa.window,
+            Self::Mla(_) => None,
+        }
+    }
+
+    /// Elements of a row of queries as attention takes it, with keys and values of the row where
+    /// these are beside them.
+    pub fn query_width(&self) -> usize {
+        match self {
+            Self::Gqa(gqa) => gqa.qkv_width(),
+            Self::Mla(mla) => mla.absorbed_width(),
+        }
+    }
+
+    /// Elements of a row that the output projection reads.
+    pub fn out_width(&self) -> usize {
+        match self {
+            Self::Gqa(gqa) => gqa.q_width(),
+            Self::Mla(mla) => mla.out_width(),
         }
     }
 
     /// Elements of all matrices, in a model of this width.
     pub fn n_weights(&self, hidden_size: usize) -> usize {
-        let n_matrices = match self {
-            Self::Gated(_) => 3,
-            Self::Plain(_) => 2,
-        };
-        n_matrices * hidden_size * self.intermediate_size()
+        match self {
+            Self::Gqa(gqa) => hidden_size * (gqa.qkv_width() + gqa.q_width()),
+            Self::Mla(mla) => mla.n_weights(hidden_size),
+        }
+    }
+}
+
+impl Mlp {
+    /// Width of the hidden layer, or of an expert's, in elements.
+    pub fn intermediate_size(&self) -> usize {
+        match self {
+            Self::Gated(mlp) => mlp.intermediate_size,
+            Self::Plain(mlp) => mlp.intermediate_size,
+            Self::Moe(moe) => moe.expert.intermediate_size,
+        }
+    }
+
+    /// Elements of all matrices, in a model of this width.
+    pub fn n_weights(&self, hidden_size: usize) -> usize {
+        match self {
+            Self::Gated(mlp) => 3 * hidden_size * mlp.intermediate_size,
+            Self::Plain(mlp) => 2 * hidden_size * mlp.intermediate_size,
+            Self::Moe(moe) => moe.n_weights(hidden_size),
+        }
+    }
+
+    /// Elements of the matrices that one row goes through, in a model of this width.
+    pub fn n_active_weights(&self, hidden_size: usize) -> usize {
+        match self {
+            Self::Gated(_) | Self::Plain(_) => self.n_weights(hidden_size),
+            Self::Moe(moe) => moe.n_active_weights(hidden_size),
+        }
     }
 }
 
@@ -450,6 +583,8 @@ pub static ARCHS: &[Arch] = &[
     bloom::ARCH,
     cohere::ARCH,
     cohere2::ARCH,
+    deepseek::V2,
+    deepseek::V3,
     exaone4::ARCH,
     falcon::ARCH,
     gemma::ARCH,
@@ -457,27 +592,36 @@ pub static ARCHS: &[Arch] = &[
     gemma3::ARCH,
     glm::ARCH,
     glm4::ARCH,
+    glm4_moe::ARCH,
     gpt2::ARCH,
     gpt_bigcode::ARCH,
     gpt_neox::ARCH,
+    gpt_oss::ARCH,
     gptj::ARCH,
     granite::ARCH,
+    granite_moe::ARCH,
     helium::ARCH,
     internlm2::ARCH,
     internlm3::ARCH,
     llama::ARCH,
+    llama4::ARCH,
     minicpm::ARCH,
+    minicpm3::ARCH,
     ministral::ARCH,
     mistral::ARCH,
+    mixtral::ARCH,
     nemotron::ARCH,
     olmo::ARCH,
     olmo2::ARCH,
     olmo3::ARCH,
+    olmoe::ARCH,
     opt::ARCH,
     phi::ARCH,
     phi3::ARCH,
     qwen2::ARCH,
+    qwen2_moe::ARCH,
     qwen3::ARCH,
+    qwen3_moe::ARCH,
     seed_oss::ARCH,
     smollm3::ARCH,
     stablelm::ARCH,
@@ -542,17 +686,22 @@ mod tests {
     fn every_architecture_builds_a_well_formed_spec() {
         for arch in all() {
             let name = arch.names[0];
+            // The fields of experts are in the way of a family that has them as another one.
+            let n_experts = if name.starts_with("MiniCPM") { 0 } else { 8 };
             let text = format!(
                 r#"{{"architectures": ["{name}"], "hidden_size": 64, "intermediate_size": 128,
                     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-                    "head_dim": 16, "rotary_dim": 8, "vocab_size": 256, "max_position_embeddings": 128}}"#
+                    "head_dim": 16, "rotary_dim": 8, "vocab_size": 256, "max_position_embeddings": 128,
+                    "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8,
+                    "v_head_dim": 16, "num_experts": {n_experts}, "num_experts_per_tok": 2,
+                    "n_group": 2, "topk_group": 1}}"#
             );
             let config = parse_config(text.as_bytes()).expect("well-formed");
             let spec = (arch.spec)(&config).expect(name);
             assert_eq!(spec.layers.len(), 2, "{name}");
             for layer in &spec.layers {
-                let gqa = layer.gqa();
-                assert_eq!(gqa.n_heads % gqa.n_kv_heads, 0, "{name}");
+                let n_kv_heads = layer.mixer.kv_heads().n;
+                assert_eq!(layer.mixer.n_heads() % n_kv_heads, 0, "{name}");
             }
         }
     }

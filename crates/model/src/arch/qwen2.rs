@@ -13,7 +13,7 @@ pub(super) const ARCH: Arch = Arch {
     ..Arch::PLAIN
 };
 
-fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     // Said by models that were made to see the whole text, for vectors.
     let is_causal = cfg.flag("is_causal", true)?;

@@ -13,7 +13,7 @@ pub(super) const ARCH: Arch = Arch {
     ..Arch::PLAIN
 };
 
-fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     for layer in &mut spec.layers {
         let gqa = layer.gqa_mut();

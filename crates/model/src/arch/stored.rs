@@ -24,7 +24,20 @@ pub(crate) enum Part {
     K,
     V,
     O,
+    Sinks,
+    /// The latent that queries are made of.
+    QDown,
+    QUp,
+    /// The latent that keys and values are made of, and the rotated part of all keys.
+    KvDown,
+    /// Keys and values of each head, from the latent.
+    KvUp,
+    /// The same apart: keys, turned, and values.
+    KUp,
+    VUp,
+    /// Of q, or of the latent that it is made of.
     QNorm,
+    /// Of k, or of the latent that it is made of.
     KNorm,
     AttentionPostNorm,
     MlpNorm,
@@ -33,6 +46,18 @@ pub(crate) enum Part {
     Up,
     Down,
     MlpPostNorm,
+    Router,
+    RouterCorrection,
+    ExpertGateUp,
+    ExpertGate,
+    ExpertUp,
+    ExpertDown,
+    SharedGateUp,
+    SharedGate,
+    SharedUp,
+    SharedDown,
+    /// What the sigmoid is taken of.
+    SharedSwitch,
 }
 
 impl Part {
@@ -58,6 +83,32 @@ pub(crate) enum Fused {
     Grouped,
 }
 
+/// Whether gate and up are one tensor, and in which order.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum GateUp {
+    /// The gate first.
+    Stacked,
+    /// Rows of both by turns.
+    Interleaved,
+}
+
+/// How the experts of a layer are stored: those whose name has a `*` each in tensors of its own, the
+/// others in tensors `[n_experts, ..]`.
+///
+/// ```text
+/// apart      experts.0.gate_proj [ffn, k]   experts.0.up_proj [ffn, k]   experts.1.gate_proj ..
+/// stacked    | gate 0 | up 0 | gate 1 | up 1 | ..        [n_experts, 2 ffn, k]
+/// transposed | g u g u .. |  k lines for each expert     [n_experts, k, 2 ffn], here interleaved
+/// ```
+///
+/// Gate and up are one tensor where the file has one of that name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Experts {
+    pub(crate) gate_up: GateUp,
+    /// Whether stacked matrices are `[in, out]`.
+    pub(crate) is_transposed: bool,
+}
+
 /// How one kind of file stores the tensors of a family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
@@ -79,6 +130,8 @@ pub(crate) struct Stored {
     pub(crate) is_in_pairs: bool,
     /// Whether matrices of layers are `[in, out]`.
     pub(crate) is_transposed: bool,
+    /// How stacked experts lie.
+    pub(crate) experts: Experts,
     /// What is missing from the weights of norms.
     pub(crate) norm_offset: f32,
 }
@@ -94,6 +147,7 @@ impl Stored {
         is_gate_up_fused: false,
         is_in_pairs: false,
         is_transposed: false,
+        experts: Experts { gate_up: GateUp::Stacked, is_transposed: false },
         norm_offset: 0.0,
     };
 
@@ -122,6 +176,13 @@ fn hf_name(part: Part) -> &'static str {
         Part::K => "self_attn.k_proj",
         Part::V => "self_attn.v_proj",
         Part::O => "self_attn.o_proj",
+        Part::Sinks => "self_attn.sinks",
+        Part::QDown => "self_attn.q_a_proj",
+        Part::QUp => "self_attn.q_b_proj",
+        Part::KvDown => "self_attn.kv_a_proj_with_mqa",
+        Part::KvUp => "self_attn.kv_b_proj",
+        Part::KUp => "self_attn.k_b_proj",
+        Part::VUp => "self_attn.v_b_proj",
         Part::QNorm => "self_attn.q_norm",
         Part::KNorm => "self_attn.k_norm",
         Part::AttentionPostNorm => "post_self_attn_layernorm",
@@ -131,6 +192,17 @@ fn hf_name(part: Part) -> &'static str {
         Part::Up => "mlp.up_proj",
         Part::Down => "mlp.down_proj",
         Part::MlpPostNorm => "post_mlp_layernorm",
+        Part::Router => "mlp.gate",
+        Part::RouterCorrection => "mlp.gate.e_score_correction_bias",
+        Part::ExpertGateUp => "mlp.experts.gate_up_proj",
+        Part::ExpertGate => "mlp.experts.*.gate_proj",
+        Part::ExpertUp => "mlp.experts.*.up_proj",
+        Part::ExpertDown => "mlp.experts.*.down_proj",
+        Part::SharedGateUp => "mlp.shared_experts.gate_up_proj",
+        Part::SharedGate => "mlp.shared_experts.gate_proj",
+        Part::SharedUp => "mlp.shared_experts.up_proj",
+        Part::SharedDown => "mlp.shared_experts.down_proj",
+        Part::SharedSwitch => "mlp.shared_expert_gate",
     }
 }
 
@@ -148,6 +220,13 @@ fn gguf_name(part: Part) -> &'static str {
         Part::K => "attn_k",
         Part::V => "attn_v",
         Part::O => "attn_output",
+        Part::Sinks => "attn_sinks",
+        Part::QDown => "attn_q_a",
+        Part::QUp => "attn_q_b",
+        Part::KvDown => "attn_kv_a_mqa",
+        Part::KvUp => "attn_kv_b",
+        Part::KUp => "attn_k_b",
+        Part::VUp => "attn_v_b",
         Part::QNorm => "attn_q_norm",
         Part::KNorm => "attn_k_norm",
         Part::AttentionPostNorm => "post_attention_norm",
@@ -156,5 +235,16 @@ fn gguf_name(part: Part) -> &'static str {
         Part::Gate => "ffn_gate",
         Part::Down => "ffn_down",
         Part::MlpPostNorm => "post_ffw_norm",
+        Part::Router => "ffn_gate_inp",
+        Part::RouterCorrection => "exp_probs_b",
+        Part::ExpertGateUp => "ffn_gate_up_exps",
+        Part::ExpertGate => "ffn_gate_exps",
+        Part::ExpertUp => "ffn_up_exps",
+        Part::ExpertDown => "ffn_down_exps",
+        Part::SharedGateUp => "ffn_gate_up_shexp",
+        Part::SharedGate => "ffn_gate_shexp",
+        Part::SharedUp => "ffn_up_shexp",
+        Part::SharedDown => "ffn_down_shexp",
+        Part::SharedSwitch => "ffn_gate_inp_shexp",
     }
 }

@@ -18,7 +18,12 @@ use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
 
-use super::{AttentionOp, Backend, Head, Linear, MlpWeights, Norm, PackedBytes, PackedForm, Step};
+use super::experts::Experts;
+use super::latent::{Device, Latent};
+use super::{
+    AttentionOp, Backend, Head, LatentOp, Linear, MlpWeights, Norm, PackedBytes, PackedForm, Step,
+    TwoLayers,
+};
 use crate::arch::{Act, Gqa, QkNorm};
 use crate::comm::{CommError, Communicator};
 use crate::decoder::Decoder;
@@ -27,12 +32,15 @@ use crate::rope::RopeTable;
 /// Runs decoders on the CPU.
 #[derive(Debug)]
 pub struct CpuBackend {
-    cpu: Cpu,
+    pub(super) cpu: Cpu,
     /// A layer's input as its matrices read it, where its buffer has floats alone.
-    input: Input,
+    pub(super) input: Input,
     /// A perceptron's hidden layer before the activation.
     hidden: Vec<f32>,
     activated: Activations,
+    /// What latent attention needs between its operations.
+    latent: Latent,
+    pub(super) experts: Experts,
     /// `[m, rotary_dim]` for each rotary embedding: cosines and sines of this step's positions.
     cos_sin: Vec<Vec<f32>>,
     /// Held during a step: one wake for all its operations.
@@ -41,7 +49,7 @@ pub struct CpuBackend {
 
 /// Scratch rows of a layer's input.
 #[derive(Debug)]
-struct Input {
+pub(super) struct Input {
     /// In the forms that a matrix reads.
     forms: Activations,
     /// Floats in the order that a matrix wants.
@@ -62,9 +70,31 @@ impl CpuBackend {
             },
             hidden: Vec::new(),
             activated: Activations::new(1, Forms::F32),
+            latent: Latent::new(),
+            experts: Experts::new(),
             cos_sin: Vec::new(),
             awake: None,
         }
+    }
+
+    /// One perceptron of all rows. `out`: `[m, hidden]`.
+    pub(super) fn perceptron(
+        &mut self,
+        layers: &TwoLayers<Self>,
+        is_gated: bool,
+        x: &Activations,
+        out: &mut [f32],
+    ) {
+        self.hidden.resize(x.n_rows() * layers.up.n, 0.0);
+        multiply(&self.cpu, &mut self.input, &layers.up, x, &mut self.hidden);
+        self.activated.reset(layers.down.k, handed_to(&self.cpu, &layers.down));
+        let act = kernel_act(layers.act);
+        if is_gated {
+            self.cpu.gated_mul(act, &self.hidden, &mut self.activated);
+        } else {
+            self.cpu.activate(act, &self.hidden, &mut self.activated);
+        }
+        multiply(&self.cpu, &mut self.input, &layers.down, &self.activated, out);
     }
 
     /// The kernels and threads in use.
@@ -89,7 +119,7 @@ impl Decoder<CpuBackend> {
 }
 
 /// The forms of activations that these matrices read.
-fn read_by<'a>(cpu: &Cpu, weights: impl IntoIterator<Item = &'a PackedMatrix>) -> Forms {
+pub(super) fn read_by<'a>(cpu: &Cpu, weights: impl IntoIterator<Item = &'a PackedMatrix>) -> Forms {
     weights.into_iter().fold(Forms::default(), |forms, w| forms.read_by(cpu, w))
 }
 
@@ -166,7 +196,7 @@ fn multiply_reordered(
 }
 
 /// `y = x Wᵀ + b`, dense.
-fn multiply(
+pub(super) fn multiply(
     cpu: &Cpu,
     scratch: &mut Input,
     linear: &Linear<CpuBackend>,
@@ -204,7 +234,7 @@ fn head_layouts(gqa: &Gqa) -> [HeadLayout; 3] {
     ]
 }
 
-fn kernel_act(act: Act) -> GatedAct {
+pub(super) fn kernel_act(act: Act) -> GatedAct {
     match act {
         Act::Silu => GatedAct::Silu,
         Act::GeluTanh => GatedAct::GeluTanh,
@@ -395,7 +425,9 @@ impl Backend for CpuBackend {
         for (heads, norm) in [(q, &op.weights.q_norm), (k, &op.weights.k_norm)] {
             let (Some(norm), Some(kind)) = (norm, op.gqa.qk_norm) else { continue };
             match kind {
-                QkNorm::HeadRms => self.cpu.head_rms_norm(qkv, &heads, &norm.weight, norm.eps),
+                QkNorm::HeadRms | QkNorm::HeadRmsBare => {
+                    self.cpu.head_rms_norm(qkv, &heads, &norm.weight, norm.eps)
+                }
                 QkNorm::WholeRms => {
                     let whole = HeadLayout { n_heads: 1, head_dim: heads.width(), ..heads };
                     self.cpu.head_rms_norm(qkv, &whole, &norm.weight, norm.eps);
@@ -407,14 +439,25 @@ impl Backend for CpuBackend {
             // k follows q: one call rotates the heads of both.
             let heads = HeadLayout { n_heads: q.n_heads + k.n_heads, ..q };
             let rotary_dim = cos_sin.len() / op.step.positions.len();
-            self.cpu.rope(qkv, &RopeLayout { heads, rotary_dim, interleaved: false }, cos_sin);
+            self.cpu.rope(
+                qkv,
+                &RopeLayout { heads, first: 0, rotary_dim, interleaved: false },
+                cos_sin,
+            );
+        }
+        if let Some(temperature) = op.gqa.temperature {
+            let rows = qkv.chunks_exact_mut(op.gqa.qkv_width()).zip(op.step.positions);
+            for (row, position) in rows {
+                let factor = temperature.at(*position);
+                row[..op.gqa.q_width()].iter_mut().for_each(|q| *q *= factor);
+            }
         }
         let rows = |heads: HeadLayout| StridedRows {
             data: qkv,
             stride: heads.row_stride,
             offset: heads.offset,
         };
-        let store = StoreKv { k: rows(k), v: rows(v), slots: op.step.slots };
+        let store = StoreKv { k: rows(k), v: Some(rows(v)), slots: op.step.slots };
         self.cpu.store_kv(kv, op.layer, &store);
     }
 
@@ -436,11 +479,34 @@ impl Backend for CpuBackend {
                 true => 0,
                 false => op.gqa.window.map_or(usize::MAX, |n| n.saturating_sub(1)),
             },
+            segment: op.gqa.segment,
             softcap: op.gqa.softcap,
             slopes: op.weights.slopes.as_deref(),
-            sinks: None,
+            sinks: op.weights.sinks.as_deref(),
         };
         self.cpu.paged_attention(kv, op.layer, &input, out.floats_mut(qkv.n_rows()));
+    }
+
+    fn latent_project_store(
+        &mut self,
+        op: &LatentOp<'_, Self>,
+        x: &Activations,
+        kv: &mut KvCache,
+        q: &mut Activations,
+    ) {
+        let cos_sin = &self.cos_sin[op.mla.rope];
+        let mut device = Device { cpu: &self.cpu, input: &mut self.input, cos_sin };
+        self.latent.project_store(&mut device, op, x, kv, q.floats_mut(x.n_rows()));
+    }
+
+    fn latent_attention(
+        &mut self,
+        op: &LatentOp<'_, Self>,
+        q: &Activations,
+        kv: &KvCache,
+        out: &mut Activations,
+    ) {
+        self.latent.attend(&self.cpu, op, q.floats(), kv, out.floats_mut(q.n_rows()));
     }
 
     fn linear(&mut self, linear: &Linear<Self>, x: &Activations, out: &mut Activations) {
@@ -449,18 +515,12 @@ impl Backend for CpuBackend {
     }
 
     fn mlp(&mut self, mlp: &MlpWeights<Self>, x: &Activations, out: &mut Activations) {
-        let (MlpWeights::Gated(layers) | MlpWeights::Plain(layers)) = mlp;
-        let m = x.n_rows();
-        self.hidden.resize(m * layers.up.n, 0.0);
-        multiply(&self.cpu, &mut self.input, &layers.up, x, &mut self.hidden);
-        self.activated.reset(layers.down.k, handed_to(&self.cpu, &layers.down));
-        let act = kernel_act(layers.act);
+        let out = out.floats_mut(x.n_rows());
         match mlp {
-            MlpWeights::Gated(_) => self.cpu.gated_mul(act, &self.hidden, &mut self.activated),
-            MlpWeights::Plain(_) => self.cpu.activate(act, &self.hidden, &mut self.activated),
+            MlpWeights::Gated(layers) => self.perceptron(layers, true, x, out),
+            MlpWeights::Plain(layers) => self.perceptron(layers, false, x, out),
+            MlpWeights::Moe(moe) => self.mixture(moe, x, out),
         }
-        let out = out.floats_mut(m);
-        multiply(&self.cpu, &mut self.input, &layers.down, &self.activated, out);
     }
 
     fn gather_rows(&mut self, x: &Activations, rows: &[usize], out: &mut Activations) {

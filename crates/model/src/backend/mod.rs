@@ -12,6 +12,8 @@
 //! sequence's KV), in one order of summation. That is what makes results independent of the batch.
 
 pub mod cpu;
+mod experts;
+mod latent;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
 
-use crate::arch::{Act, Gqa};
+use crate::arch::{Act, Gqa, Mla, Router};
 use crate::comm::{CommError, Communicator};
 use crate::rope::RopeTable;
 
@@ -78,8 +80,67 @@ pub struct AttentionWeights<B: Backend> {
     pub k_norm: Option<Norm<B>>,
     /// Slope of each head's scores over distance, `[n_heads]`.
     pub slopes: Option<B::Vector>,
+    /// Logit of each head that has no value, `[n_heads]`.
+    pub sinks: Option<B::Vector>,
     /// `[hidden, q_width]`.
     pub out: Linear<B>,
+}
+
+/// Weights of one latent attention, shapes in its [`Mla`].
+#[derive(Debug)]
+pub struct LatentWeights<B: Backend> {
+    /// What queries are made of, or they themselves, the latent and the rotated key stacked:
+    /// `[down_width, hidden]`.
+    pub down: Linear<B>,
+    /// Norm of what queries are made of, `[q_rank]`; absent where they are projected at once.
+    pub q_norm: Option<Norm<B>>,
+    /// `[q_width, q_rank]`, likewise.
+    pub q_up: Option<Linear<B>>,
+    /// Norm of latents, `[kv_rank]`.
+    pub kv_norm: Norm<B>,
+    /// What takes the unrotated queries of a head to latents: `[n_heads * kv_rank, nope_dim]`.
+    pub k_up: B::Weight,
+    /// What takes the latents of a head to its values: `[n_heads * value_dim, kv_rank]`.
+    pub v_up: B::Weight,
+    /// `[hidden, out_width]`.
+    pub out: Linear<B>,
+}
+
+/// Weights of one sequence mixer.
+#[derive(Debug)]
+pub enum MixerWeights<B: Backend> {
+    /// Of grouped-query attention.
+    Gqa(AttentionWeights<B>),
+    /// Of latent attention.
+    Mla(LatentWeights<B>),
+}
+
+impl<B: Backend> MixerWeights<B> {
+    /// What reads the layer's input.
+    pub(crate) fn input(&self) -> &Linear<B> {
+        match self {
+            Self::Gqa(weights) => &weights.qkv,
+            Self::Mla(weights) => &weights.down,
+        }
+    }
+
+    /// What adds to the residual stream.
+    pub(crate) fn out(&self) -> &Linear<B> {
+        match self {
+            Self::Gqa(weights) => &weights.out,
+            Self::Mla(weights) => &weights.out,
+        }
+    }
+
+    /// Every matrix.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &B::Weight> {
+        let (q_up, by_head) = match self {
+            Self::Gqa(_) => (None, None),
+            Self::Mla(weights) => (weights.q_up.as_ref(), Some([&weights.k_up, &weights.v_up])),
+        };
+        let linears = [self.input(), self.out()].into_iter().chain(q_up);
+        linears.flat_map(|linear| &linear.parts).chain(by_head.into_iter().flatten())
+    }
 }
 
 /// Weights of one channel mixer.
@@ -89,6 +150,8 @@ pub enum MlpWeights<B: Backend> {
     Gated(TwoLayers<B>),
     /// `up` is `[ffn, hidden]`.
     Plain(TwoLayers<B>),
+    /// Experts, of which each row goes through some.
+    Moe(Box<MoeWeights<B>>),
 }
 
 /// Weights of one perceptron.
@@ -102,12 +165,80 @@ pub struct TwoLayers<B: Backend> {
     pub act: Act,
 }
 
+/// Weights of a mixture of experts.
+#[derive(Debug)]
+pub struct MoeWeights<B: Backend> {
+    /// `[n_experts, hidden]`, in f32 and as wide as any arithmetic here.
+    pub router: Linear<B>,
+    /// Added to scores to rank by, `[n_experts]`.
+    pub correction: Option<B::Vector>,
+    /// How experts are chosen.
+    pub routing: Router,
+    /// Whether a weight multiplies the expert's input instead of its output.
+    pub weighs_input: bool,
+    /// Bound of gates from above and of ups on both sides, to which one is added then.
+    pub limit: Option<f32>,
+    /// Of each expert; `up` is gate and up stacked: `[2 ffn, hidden]`.
+    pub experts: Vec<TwoLayers<B>>,
+    /// What every row goes through beside its experts.
+    pub shared: Option<SharedWeights<B>>,
+}
+
+/// Weights of what every row goes through beside its experts.
+#[derive(Debug)]
+pub struct SharedWeights<B: Backend> {
+    /// `up` is gate and up stacked.
+    pub mlp: TwoLayers<B>,
+    /// `[1, hidden]` in f32, whose sigmoid multiplies the output.
+    pub switch: Option<Linear<B>>,
+}
+
+impl<B: Backend> TwoLayers<B> {
+    fn linears(&self) -> [&Linear<B>; 2] {
+        [&self.up, &self.down]
+    }
+}
+
 impl<B: Backend> MlpWeights<B> {
     /// Every projection.
-    pub(crate) fn linears(&self) -> [&Linear<B>; 2] {
+    pub(crate) fn linears(&self) -> Vec<&Linear<B>> {
         match self {
-            Self::Gated(mlp) | Self::Plain(mlp) => [&mlp.up, &mlp.down],
+            Self::Gated(mlp) | Self::Plain(mlp) => mlp.linears().into(),
+            Self::Moe(moe) => {
+                let shared = moe.shared.iter().flat_map(|shared| shared.mlp.linears());
+                let experts = moe.experts.iter().flat_map(TwoLayers::linears);
+                moe.alone().into_iter().chain(shared).chain(experts).collect()
+            }
         }
+    }
+
+    /// The projections that read the layer's input.
+    pub(crate) fn inputs(&self) -> Vec<&Linear<B>> {
+        match self {
+            Self::Gated(mlp) | Self::Plain(mlp) => vec![&mlp.up],
+            Self::Moe(moe) => {
+                let shared = moe.shared.iter().map(|shared| &shared.mlp.up);
+                let experts = moe.experts.iter().map(|expert| &expert.up);
+                moe.alone().into_iter().chain(shared).chain(experts).collect()
+            }
+        }
+    }
+
+    /// Bytes of the matrices that one row goes through: of experts, as many as are chosen.
+    pub(crate) fn active_bytes(&self) -> usize {
+        let bytes = |linear: &Linear<B>| linear.parts.iter().map(B::weight_bytes).sum::<usize>();
+        let all = self.linears().into_iter().map(bytes).sum::<usize>();
+        let Self::Moe(moe) = self else { return all };
+        let experts = moe.experts.iter().flat_map(TwoLayers::linears).map(bytes).sum::<usize>();
+        all - experts + experts / moe.routing.n_experts * moe.routing.top_k
+    }
+}
+
+impl<B: Backend> MoeWeights<B> {
+    /// What is in no expert.
+    fn alone(&self) -> Vec<&Linear<B>> {
+        let switch = self.shared.iter().filter_map(|shared| shared.switch.as_ref());
+        [&self.router].into_iter().chain(switch).collect()
     }
 }
 
@@ -146,6 +277,19 @@ pub struct AttentionOp<'a, B: Backend> {
     pub gqa: &'a Gqa,
     /// Weights.
     pub weights: &'a AttentionWeights<B>,
+}
+
+/// One layer's latent attention in one step.
+#[derive(Debug)]
+pub struct LatentOp<'a, B: Backend> {
+    /// The step.
+    pub step: Step<'a>,
+    /// Which layer of the KV cache.
+    pub layer: usize,
+    /// Shapes.
+    pub mla: &'a Mla,
+    /// Weights.
+    pub weights: &'a LatentWeights<B>,
 }
 
 /// A packed matrix as plain bytes.
@@ -320,10 +464,32 @@ pub trait Backend: Sized + Send {
         out: &mut Self::Buf,
     );
 
+    /// The projections of latent attention: stores the normed latent and the rotated key of each row
+    /// in its slot, and writes queries with the projections of keys absorbed. `x`: `[m, hidden]`, `q`:
+    /// `[m, absorbed_width]`.
+    fn latent_project_store(
+        &mut self,
+        op: &LatentOp<'_, Self>,
+        x: &Self::Buf,
+        kv: &mut Self::Kv,
+        q: &mut Self::Buf,
+    );
+
+    /// Causal attention of each row over the latents of its sequence, and the projections of values
+    /// of its sums. `out`: `[m, out_width]`.
+    fn latent_attention(
+        &mut self,
+        op: &LatentOp<'_, Self>,
+        q: &Self::Buf,
+        kv: &Self::Kv,
+        out: &mut Self::Buf,
+    );
+
     /// `out = x Wᵀ + b`.
     fn linear(&mut self, linear: &Linear<Self>, x: &Self::Buf, out: &mut Self::Buf);
 
-    /// `out = down(act(gate(x)) * up(x))`, or `out = down(act(up(x)))`.
+    /// `out = down(act(gate(x)) * up(x))`, or `out = down(act(up(x)))`, or the weighted sum of that
+    /// over the experts of each row, in the order in which they were chosen, plus what is shared.
     fn mlp(&mut self, mlp: &MlpWeights<Self>, x: &Self::Buf, out: &mut Self::Buf);
 
     /// Copies the given rows, in their order.

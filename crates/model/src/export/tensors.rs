@@ -61,8 +61,10 @@ impl Formats {
         is_vector_kept: bool,
     ) -> Result<DType, ModelError> {
         let is_number = for_dtype(view.dtype).is_some();
-        // Norms of each head are several rows, and learned positions are added to every token.
+        // Norms of each head and biases of experts are several rows, and learned positions are added
+        // to every token.
         let is_small = view.shape.len() < 2
+            || gguf_name.ends_with(".bias")
             || gguf_name.contains("_norm.")
             || ["ffn_gate_inp.weight", "position_embd.weight"]
                 .iter()
@@ -236,6 +238,7 @@ fn list(files: &ModelFiles, spec: &ArchSpec) -> Vec<Named> {
         let (parts, bias): (&[Part], bool) = match &layer.mlp {
             Mlp::Gated(mlp) => (&[Part::Gate, Part::Up, Part::Down], mlp.bias),
             Mlp::Plain(mlp) => (&[Part::Up, Part::Down], mlp.bias),
+            Mlp::Moe(_) => unreachable!("invariant: no family with experts is exported"),
         };
         for part in parts {
             add(*part, i, bias, None);

@@ -27,16 +27,21 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
     let get = |key: &str| root.get(&format!("{name}.{key}"));
     let naming = Naming::of(&arch.gguf);
 
+    let is_latent = get("attention.kv_lora_rank").non_null().is_some();
     let hidden_size = get("embedding_length").count(limits::MODEL_WIDTH)?;
     let heads = HeadFields {
         hidden_size,
         n_heads: get("attention.head_count"),
         n_kv_heads: get("attention.head_count_kv"),
-        head_dim: get("attention.key_length"),
+        // As configs of latent attention have it: the width of what is rotated.
+        head_dim: get(if is_latent { "rope.dimension_count" } else { "attention.key_length" }),
         default_head_dim: None,
     }
     .read()?;
-    let rotary_dim = read_rotated_width(&get, heads.head_dim, arch.partial_rotary)?;
+    let rotary_dim = match is_latent {
+        true => heads.head_dim,
+        false => read_rotated_width(&get, heads.head_dim, arch.partial_rotary)?,
+    };
     let n_trained = get("context_length").count(limits::MODEL_CONTEXT)?;
     let vocab_size = read_vocab_size(gguf, &get("vocab_size"))?;
     let window = match get("attention.sliding_window").non_null() {
@@ -46,13 +51,17 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         },
         None => Window::Off,
     };
-    // These families' files call themselves as another's; a window is what tells them apart.
+    // These families' files call themselves as another's; windows and experts tell them apart.
     let has_window = window != Window::Off;
-    let arch = match name {
-        "llama" if has_window => arch::find("mistral").expect("invariant: registered"),
-        "olmo2" if has_window => arch::find("olmo3").expect("invariant: registered"),
-        _ => arch,
+    let has_experts = get("expert_count").non_null().is_some_and(|n| n.integer(0, 0).is_err());
+    let relative = match name {
+        "llama" if has_experts => Some("mixtral"),
+        "llama" if has_window => Some("mistral"),
+        "olmo2" if has_window => Some("olmo3"),
+        _ => None,
     };
+    let relative = relative.map(|name| arch::find(name).expect("invariant: registered"));
+    let arch = relative.unwrap_or(arch);
     let eps = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(get);
     let [rms_eps, layer_eps] = &eps;
     let eps = rms_eps.non_null().or(layer_eps.non_null()).unwrap_or(rms_eps);
@@ -71,6 +80,13 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
     let sliding_layers = read_sliding_layers(&get(WINDOW_PATTERN), num_hidden_layers)?;
     let mut fields = own_fields(&get);
     fields.insert("hidden_size".to_owned(), Value::from(hidden_size));
+    if is_latent {
+        tell_latent_widths(&get, heads.head_dim, &mut fields)?;
+        tell_scores(&get, &mut fields)?;
+    }
+    if has_experts {
+        tell_experts(gguf, name, &mut fields);
+    }
     tell_by_tensors(gguf, naming, &heads, &mut fields);
     let fields = usual_fields(arch, Value::Object(fields));
     let field = |name: &str| Field::new(name, fields.get(name));
@@ -109,11 +125,11 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         use_sliding_window: has_window,
         max_window_layers: 0,
         sliding_layers,
-        attention_bias: Some(has_bias(Part::Q) || has_bias(Part::Qkv)),
+        attention_bias: Some([Part::Q, Part::Qkv, Part::KvDown].into_iter().any(has_bias)),
         mlp_bias: has_bias(Part::Up),
         tie_word_embeddings: gguf.get(&naming.weight(Part::Head, 0)).is_none(),
         final_logit_softcapping: read_cap(&field("final_logit_softcapping"))?,
-        rope: read_rope(gguf, &get, rotary_dim, n_trained)?,
+        rope: read_rope(gguf, &get, rotary_dim, n_trained, field("yarn_truncate").flag(true)?)?,
         local_rope,
         fields: fields.clone(),
         bos_token: token("bos_token_id")?.first().copied(),
@@ -194,6 +210,23 @@ const OWN_FIELDS: &[(&str, &str)] = &[
     ("sliding_window_pattern", WINDOW_PATTERN),
     ("rotary_dim", "rope.dimension_count"),
     ("rope_local_base_freq", "rope.freq_base_swa"),
+    ("q_lora_rank", "attention.q_lora_rank"),
+    ("kv_lora_rank", "attention.kv_lora_rank"),
+    ("num_experts", "expert_count"),
+    ("num_experts_per_tok", "expert_used_count"),
+    ("moe_intermediate_size", "expert_feed_forward_length"),
+    ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+    ("shared_intermediate_size", "expert_shared_feed_forward_length"),
+    ("n_shared_experts", "expert_shared_count"),
+    ("norm_topk_prob", "expert_weights_norm"),
+    ("routed_scaling_factor", "expert_weights_scale"),
+    ("n_group", "expert_group_count"),
+    ("topk_group", "expert_group_used_count"),
+    ("first_k_dense_replace", "leading_dense_block_count"),
+    ("interleave_moe_layer_step", "interleave_moe_layer_step"),
+    ("expert_gating_func", "expert_gating_func"),
+    ("floor_scale", "attention.temperature_length"),
+    ("attn_scale", "attention.temperature_scale"),
 ];
 
 fn own_fields<'a>(get: &dyn Fn(&str) -> Field<'a>) -> Map<String, Value> {
@@ -202,6 +235,55 @@ fn own_fields<'a>(get: &dyn Fn(&str) -> Field<'a>) -> Map<String, Value> {
         Some(((*name).to_owned(), value.clone()))
     };
     OWN_FIELDS.iter().filter_map(value).collect()
+}
+
+/// Widths of the parts of a head in latent attention. Files that have a head's keys absorbed say in
+/// `key_length` and `value_length` what is cached, and in keys of their own how wide heads are; older
+/// ones say the latter under the usual names.
+fn tell_latent_widths<'a>(
+    get: &dyn Fn(&str) -> Field<'a>,
+    rope_dim: usize,
+    fields: &mut Map<String, Value>,
+) -> Result<(), ConfigError> {
+    let width = |own: &str, usual: &str| {
+        let own = get(own);
+        if own.non_null().is_some() { own } else { get(usual) }
+    };
+    let key = width("attention.key_length_mla", "attention.key_length");
+    let key_dim = key.count(limits::MODEL_WIDTH)?;
+    let Some(nope_dim) = key_dim.checked_sub(rope_dim).filter(|n| *n > 0) else {
+        return Err(key.error(format!("more than {rope_dim}, which is rotated")));
+    };
+    let value = width("attention.value_length_mla", "attention.value_length");
+    for (name, dim) in [
+        ("qk_rope_head_dim", rope_dim),
+        ("qk_nope_head_dim", nope_dim),
+        ("v_head_dim", value.count(limits::MODEL_WIDTH)?),
+    ] {
+        fields.insert(name.to_owned(), Value::from(dim));
+    }
+    Ok(())
+}
+
+/// What scores of experts are, which files say by number, and how experts are ranked.
+fn tell_scores<'a>(
+    get: &dyn Fn(&str) -> Field<'a>,
+    fields: &mut Map<String, Value>,
+) -> Result<(), ConfigError> {
+    let field = get("expert_gating_func");
+    let Some(kind) = field.non_null() else { return Ok(()) };
+    let (scoring, method) = match kind.integer(0, 16)? {
+        0 | 1 if get("expert_group_count").non_null().is_some() => {
+            ("softmax", "group_limited_greedy")
+        }
+        0 | 1 => ("softmax", "greedy"),
+        2 => ("sigmoid", "noaux_tc"),
+        _ => return Err(kind.error("1 (softmax) or 2 (sigmoid)")),
+    };
+    for (name, text) in [("scoring_func", scoring), ("topk_method", method)] {
+        fields.insert(name.to_owned(), Value::from(text));
+    }
+    Ok(())
 }
 
 /// What `config.json` says and these files leave to the reader, who sees it by the tensors there are.
@@ -230,6 +312,24 @@ fn tell_by_tensors(gguf: &Gguf, naming: Naming, heads: &Heads, fields: &mut Map<
     tell("new_decoder_architecture", Value::from(has_two_norms || shares_heads));
 }
 
+/// What files of mixtures leave to the reader.
+fn tell_experts(gguf: &Gguf, name: &str, fields: &mut Map<String, Value>) {
+    let has = |layer: usize, stem: &str| gguf.get(&format!("blk.{layer}.{stem}.weight")).is_some();
+    let layers = (0..limits::MODEL_LAYERS).take_while(|layer| has(*layer, "attn_norm"));
+    let dense: Vec<usize> = layers.filter(|layer| !has(*layer, "ffn_gate_inp")).collect();
+    let n_experts = fields.get("num_experts").and_then(Value::as_u64);
+    let mut tell = |name: &str, value: Value| {
+        fields.entry(name).or_insert(value);
+    };
+    tell("mlp_only_layers", Value::from(dense));
+    match name {
+        "qwen3moe" => tell("norm_topk_prob", Value::from(true)),
+        // Of its two models the larger one has none.
+        "llama4" => tell("use_qk_norm", Value::from(n_experts != Some(128))),
+        _ => {}
+    }
+}
+
 /// How much of a head is rotated.
 fn read_rotated_width<'a>(
     get: &dyn Fn(&str) -> Field<'a>,
@@ -253,6 +353,7 @@ fn read_rope<'a>(
     get: &dyn Fn(&str) -> Field<'a>,
     rotary_dim: usize,
     n_trained: usize,
+    truncates: bool,
 ) -> Result<RopeSpec, ConfigError> {
     let optional = |key: &str, min: f64, max: f64| match get(key).non_null() {
         Some(field) => field.number(min, max).map(Some),
@@ -283,17 +384,24 @@ fn read_rope<'a>(
         Some("yarn") => {
             let factor = factor()?;
             let usual = 0.1 * factor.ln() + 1.0;
+            // In latent attention scores are multiplied, and not cosines and sines.
+            let is_latent = get("attention.kv_lora_rank").non_null().is_some();
+            let of_scores = optional("rope.scaling.yarn_log_multiplier", 0.0, 1e3)?;
             RopeScaling::Yarn(Yarn {
                 factor,
                 n_original,
                 // The key scales the usual factor instead of replacing it.
-                attention_factor: optional("rope.scaling.attn_factor", 0.0, 1e3)?
-                    .map(|weight| weight * usual),
+                attention_factor: match is_latent {
+                    true => Some(1.0),
+                    false => {
+                        optional("rope.scaling.attn_factor", 0.0, 1e3)?.map(|weight| weight * usual)
+                    }
+                },
                 mscale: None,
-                mscale_all_dim: None,
+                mscale_all_dim: of_scores.filter(|_| is_latent).map(|weight| weight * 10.0),
                 beta_fast: optional("rope.scaling.yarn_beta_fast", 1e-6, 1e6)?.unwrap_or(32.0),
                 beta_slow: optional("rope.scaling.yarn_beta_slow", 1e-6, 1e6)?.unwrap_or(1.0),
-                truncate: get("rope.scaling.yarn_truncate").flag(true)?,
+                truncate: get("rope.scaling.yarn_truncate").flag(truncates)?,
             })
         }
         Some("longrope") => {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! matrix    panels of 16 rows, the last one padded, in the layout of its format
-//! vector    one f32 per element: weights and biases of norms, biases of projections, slopes
+//! vector    one f32 per element: weights and biases of norms, biases of projections, slopes, sinks,
+//!           corrections of routers
 //! ```
 //!
 //! The number is exact: [`Decoder::memory_bytes`](crate::Decoder::memory_bytes) counts the same while
@@ -12,9 +13,9 @@
 
 use pelton_quant::{Compute, packed_bytes};
 
-use super::plan::{NormPlan, Plan};
+use super::plan::{NormPlan, Part, Plan};
 use super::quantization::{layout, whole};
-use crate::arch::{ArchSpec, NormKind};
+use crate::arch::{ArchSpec, Mixer, NormKind};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 
@@ -39,15 +40,24 @@ pub(super) fn of_plan(
     compute: Compute,
 ) -> Result<u64, ModelError> {
     let mut n_bytes = 0_u64;
-    for run in plan.matrices() {
-        let shape = [run.iter().map(|part| part.n()).sum(), run[0].k()];
-        n_bytes = n_bytes.saturating_add(match whole(run) {
-            Some(matrices) => layout(files, &matrices, compute)?.1,
-            // A type without a format is refused when it is looked up, a ragged row when packed.
-            None => packed_bytes(run[0].view.dtype, shape, compute).unwrap_or(0),
-        });
+    for (run, compute) in plan.runs(compute) {
+        n_bytes = n_bytes.saturating_add(of_run(files, run, compute)?);
     }
     Ok(n_bytes.saturating_add(size_of::<f32>() as u64 * n_vector_elements(plan, spec)))
+}
+
+/// Bytes of the matrix that these parts become.
+pub(super) fn of_run(
+    files: &ModelFiles,
+    run: &[Part<'_>],
+    compute: Compute,
+) -> Result<u64, ModelError> {
+    let shape = [run.iter().map(Part::n).sum(), run[0].k()];
+    match whole(run) {
+        Some(matrices) if run[0].turned.is_none() => Ok(layout(files, &matrices, compute)?.1),
+        // A type without a format is refused when it is looked up, a ragged row when packed.
+        _ => Ok(packed_bytes(run[0].dtype(), shape, compute).unwrap_or(0)),
+    }
 }
 
 /// Elements of all vectors, those included that a file leaves out: ones and zeros.
@@ -60,6 +70,9 @@ fn n_vector_elements(plan: &Plan<'_>, spec: &ArchSpec) -> u64 {
     let norms = plan.norms().map(|norm| per_norm * rows_of(norm)).sum::<u64>();
     let vectors = plan.vectors().map(rows_of).sum::<u64>();
     let biases = plan.biases().map(|bias| bias.n() as u64).sum::<u64>();
-    let sloped = spec.layers.iter().map(|layer| layer.gqa()).filter(|gqa| gqa.alibi.is_some());
-    norms + vectors + biases + sloped.map(|gqa| gqa.n_heads as u64).sum::<u64>()
+    let slopes = spec.layers.iter().map(|layer| match &layer.mixer {
+        Mixer::Gqa(gqa) if gqa.alibi.is_some() => gqa.n_heads as u64,
+        Mixer::Gqa(_) | Mixer::Mla(_) => 0,
+    });
+    norms + vectors + biases + slopes.sum::<u64>()
 }

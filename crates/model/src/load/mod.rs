@@ -23,6 +23,7 @@ mod memory;
 mod part;
 mod plan;
 mod quantization;
+mod turned;
 
 pub use cache::PackedCache;
 pub use memory::available_memory_bytes;
@@ -33,15 +34,18 @@ use pelton_kernels::{Cpu, KvDtype};
 use pelton_quant::{Compute, QuantError, dequantize_tensor};
 use pelton_tensor::TensorView;
 
-use crate::arch::{ArchSpec, LayerSpec, Mlp, NormKind};
+use crate::arch::{Act, ArchSpec, LayerSpec, Mixer, Mlp, Moe, NormKind};
 use crate::backend::cpu::CpuBackend;
-use crate::backend::{AttentionWeights, Backend, Linear, MlpWeights, Norm, TwoLayers};
+use crate::backend::{
+    AttentionWeights, Backend, LatentWeights, Linear, MixerWeights, MlpWeights, MoeWeights, Norm,
+    SharedWeights, TwoLayers,
+};
 use crate::comm::{Communicator, SoleRank};
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use cache::{Cache, LoadKind};
-use plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
+use plan::{LayerPlan, LinearPlan, MlpPlan, MoePlan, NormPlan, Part, Plan, TwoPlan};
 
 pub(crate) use footprint::weight_bytes;
 pub(crate) use plan::interleave;
@@ -108,7 +112,7 @@ pub(crate) struct Weights<B: Backend> {
 #[derive(Debug)]
 pub(crate) struct LayerWeights<B: Backend> {
     pub(crate) attention_norm: Option<Norm<B>>,
-    pub(crate) attention: AttentionWeights<B>,
+    pub(crate) attention: MixerWeights<B>,
     pub(crate) attention_post_norm: Option<Norm<B>>,
     pub(crate) mlp_norm: Option<Norm<B>>,
     pub(crate) mlp: MlpWeights<B>,
@@ -247,32 +251,79 @@ impl<B: Backend> Packer<'_, B> {
         layer: &LayerSpec,
         spec: &ArchSpec,
     ) -> Result<LayerWeights<B>, ModelError> {
-        let gqa = layer.gqa();
+        let eps = match &layer.mixer {
+            Mixer::Gqa(_) => spec.norm_eps,
+            Mixer::Mla(mla) => mla.norm_eps,
+        };
         let mut qk_norm = |norm: &Option<NormPlan<'_>>| {
             // What kind it is stands in the spec of the attention.
             let norm = norm.as_ref();
-            norm.map(|norm| self.norm(norm, NormKind::Rms, spec.norm_eps)).transpose()
+            norm.map(|norm| self.norm(norm, NormKind::Rms, eps)).transpose()
         };
         let (q_norm, k_norm) = (qk_norm(&plan.q_norm)?, qk_norm(&plan.k_norm)?);
-        Ok(LayerWeights {
-            attention_norm: self.optional_norm(&plan.attention_norm, spec)?,
-            attention: AttentionWeights {
+        let attention = match (&layer.mixer, &plan.latent, k_norm) {
+            (Mixer::Gqa(gqa), None, k_norm) => MixerWeights::Gqa(AttentionWeights {
                 qkv: self.linear(&plan.qkv)?,
                 q_norm,
                 k_norm,
                 slopes: gqa.alibi.map(|factor| self.put(&alibi_slopes(gqa.n_heads, factor))),
+                sinks: plan.sinks.as_ref().map(|sinks| self.vector(sinks)).transpose()?,
                 out: self.linear(&plan.out)?,
-            },
+            }),
+            (Mixer::Mla(_), Some(latent), Some(kv_norm)) => MixerWeights::Mla(LatentWeights {
+                down: self.linear(&plan.qkv)?,
+                q_norm,
+                q_up: latent.q_up.as_ref().map(|q_up| self.linear(q_up)).transpose()?,
+                kv_norm,
+                k_up: self.matrix(&latent.k_up)?,
+                v_up: self.matrix(&latent.v_up)?,
+                out: self.linear(&plan.out)?,
+            }),
+            _ => unreachable!("invariant: latent attention has a plan of its latents"),
+        };
+        Ok(LayerWeights {
+            attention_norm: self.optional_norm(&plan.attention_norm, spec)?,
+            attention,
             attention_post_norm: self.optional_norm(&plan.attention_post_norm, spec)?,
             mlp_norm: self.optional_norm(&plan.mlp_norm, spec)?,
-            mlp: {
-                let (up, down) = (self.linear(&plan.up)?, self.linear(&plan.down)?);
-                match &layer.mlp {
-                    Mlp::Gated(mlp) => MlpWeights::Gated(TwoLayers { up, down, act: mlp.act }),
-                    Mlp::Plain(mlp) => MlpWeights::Plain(TwoLayers { up, down, act: mlp.act }),
+            mlp: match (&layer.mlp, &plan.mlp) {
+                (Mlp::Gated(mlp), MlpPlan::Two(plan)) => {
+                    MlpWeights::Gated(self.two_layers(plan, mlp.act)?)
                 }
+                (Mlp::Plain(mlp), MlpPlan::Two(plan)) => {
+                    MlpWeights::Plain(self.two_layers(plan, mlp.act)?)
+                }
+                (Mlp::Moe(moe), MlpPlan::Moe(plan)) => {
+                    MlpWeights::Moe(Box::new(self.moe(plan, moe)?))
+                }
+                _ => unreachable!("invariant: the plan is of this spec"),
             },
             mlp_post_norm: self.optional_norm(&plan.mlp_post_norm, spec)?,
+        })
+    }
+
+    fn two_layers(&mut self, plan: &TwoPlan<'_>, act: Act) -> Result<TwoLayers<B>, ModelError> {
+        Ok(TwoLayers { up: self.linear(&plan.up)?, down: self.linear(&plan.down)?, act })
+    }
+
+    fn moe(&mut self, plan: &MoePlan<'_>, moe: &Moe) -> Result<MoeWeights<B>, ModelError> {
+        let shared = match (&plan.shared, &moe.shared) {
+            (Some(two), Some(shared)) => Some(SharedWeights {
+                mlp: self.two_layers(two, shared.mlp.act)?,
+                switch: plan.switch.as_ref().map(|switch| self.linear(switch)).transpose()?,
+            }),
+            _ => None,
+        };
+        Ok(MoeWeights {
+            router: self.linear(&plan.router)?,
+            correction: plan.correction.as_ref().map(|plan| self.vector(plan)).transpose()?,
+            routing: moe.router.clone(),
+            weighs_input: moe.weighs_input,
+            limit: moe.limit,
+            experts: (plan.experts.iter())
+                .map(|expert| self.two_layers(expert, moe.expert.act))
+                .collect::<Result<_, _>>()?,
+            shared,
         })
     }
 
@@ -327,7 +378,8 @@ impl<B: Backend> Packer<'_, B> {
     }
 
     fn linear(&mut self, plan: &LinearPlan<'_>) -> Result<Linear<B>, ModelError> {
-        let parts = plan.runs().map(|run| self.pack(run)).collect::<Result<_, _>>()?;
+        let compute = plan.compute(self.options.compute);
+        let parts = plan.runs().map(|run| self.pack(run, compute)).collect::<Result<_, _>>()?;
         let orders = plan.runs().map(|run| run[0].order().map(Box::from)).collect();
         let adds = plan.runs().map(|run| run[0].adds()).collect();
         let mut bias = Vec::new();
@@ -343,22 +395,23 @@ impl<B: Backend> Packer<'_, B> {
 
     /// A matrix that stands alone: the embedding table or the head.
     fn matrix(&mut self, plan: &Part<'_>) -> Result<B::Weight, ModelError> {
-        self.pack(std::slice::from_ref(plan))
+        self.pack(std::slice::from_ref(plan), self.options.compute)
     }
 
     /// One matrix of parts of one type.
-    fn pack(&mut self, parts: &[Part<'_>]) -> Result<B::Weight, ModelError> {
+    fn pack(&mut self, parts: &[Part<'_>], compute: Compute) -> Result<B::Weight, ModelError> {
         let packed = match (self.cache.take(parts), quantization::whole(parts)) {
             (Some(weight), _) => weight,
+            (None, _) if parts[0].turned.is_some() => self.pack_turned(&parts[0], compute)?,
             (None, Some(matrices)) => {
-                let packed = self.backend.pack_quantized(&matrices, self.options.compute);
+                let packed = self.backend.pack_quantized(&matrices, compute);
                 let packed = packed.map_err(|source| self.format_error(source))?;
                 for (data, n_bytes) in parts.iter().flat_map(Part::stored) {
                     self.advance(data, n_bytes);
                 }
                 packed
             }
-            (None, None) => self.pack_rows(parts)?,
+            (None, None) => self.pack_rows(parts, compute)?,
         };
         self.cache.keep(self.backend, parts, &packed);
         self.n_packed_bytes += B::weight_bytes(&packed) as u64;
@@ -366,7 +419,7 @@ impl<B: Backend> Packer<'_, B> {
     }
 
     /// Packs the rows of parts and gives them back band by band.
-    fn pack_rows(&mut self, parts: &[Part<'_>]) -> Result<B::Weight, ModelError> {
+    fn pack_rows(&mut self, parts: &[Part<'_>], compute: Compute) -> Result<B::Weight, ModelError> {
         let ordered: Vec<_> = parts.iter().map(Part::ordered).collect();
         for (part, data) in parts.iter().zip(&ordered) {
             if matches!(data, Cow::Owned(_)) {
@@ -376,7 +429,7 @@ impl<B: Backend> Packer<'_, B> {
         }
         let views: Vec<_> =
             parts.iter().zip(&ordered).map(|(part, data)| part.with_data(data)).collect();
-        let (backend, compute) = (self.backend, self.options.compute);
+        let backend = self.backend;
         let packed = backend.pack(&views, compute, &mut |rows| {
             let mut first = 0;
             for (view, data) in views.iter().zip(&ordered) {
@@ -392,6 +445,16 @@ impl<B: Backend> Packer<'_, B> {
                 first += n;
             }
         });
+        packed.map_err(|source| self.format_error(source))
+    }
+
+    /// Packs rows that become columns and gives back what they were stored in.
+    fn pack_turned(&mut self, part: &Part<'_>, compute: Compute) -> Result<B::Weight, ModelError> {
+        let turned = part.turned.expect("invariant: the part is turned");
+        let data = turned.bytes(part).map_err(|source| self.format_error(source))?;
+        part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
+        let view = TensorView { dtype: part.dtype(), ..part.with_data(&data) };
+        let packed = self.backend.pack(&[view], compute, &mut |_| ());
         packed.map_err(|source| self.format_error(source))
     }
 

@@ -17,7 +17,9 @@ use std::borrow::Cow;
 use std::fmt;
 
 use pelton_quant::checkpoint::QuantizedTensor;
-use pelton_tensor::TensorView;
+use pelton_tensor::{DType, TensorView};
+
+use super::turned::Turned;
 
 /// Which rows of a tensor make up a part, in the order of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -126,8 +128,14 @@ pub(super) struct Part<'a> {
     pub(super) shape: Vec<usize>,
     pub(super) rows: Rows,
     pub(super) is_transposed: bool,
+    /// Which of its rows become columns.
+    pub(super) turned: Option<Turned>,
     /// The matrix of these rows, where `view` is but the first of several tensors that make it.
     pub(super) quantized: Option<QuantizedTensor<'a>>,
+    /// Which matrix of a tensor of several it is.
+    pub(super) slice: Option<usize>,
+    /// The factors of its blocks, where `view` holds but their codes.
+    pub(super) factors: Option<&'a [u8]>,
 }
 
 impl<'a> Part<'a> {
@@ -135,7 +143,16 @@ impl<'a> Part<'a> {
     pub(super) fn whole(view: TensorView<'a>) -> Self {
         let n = view.shape[0];
         let (shape, rows) = (view.shape.to_vec(), Rows::all(n));
-        Self { view, shape, rows, is_transposed: false, quantized: None }
+        Self {
+            view,
+            shape,
+            rows,
+            is_transposed: false,
+            turned: None,
+            quantized: None,
+            slice: None,
+            factors: None,
+        }
     }
 
     /// The matrix of several tensors, where it is one.
@@ -151,6 +168,7 @@ impl<'a> Part<'a> {
     /// Whether this and `other` can become one matrix.
     pub(super) fn stacks_on(&self, other: &Self) -> bool {
         match (&self.quantized, &other.quantized) {
+            _ if self.turned.is_some() || other.turned.is_some() => false,
             (None, None) => self.view.dtype == other.view.dtype,
             (Some(own), Some(other)) => own.order() == other.order(),
             _ => false,
@@ -166,8 +184,17 @@ impl<'a> Part<'a> {
 
     /// The blocks of inputs that it is packed in, or the part itself.
     pub(super) fn split(self) -> Vec<Self> {
-        let Self { view, shape, rows, is_transposed, quantized } = self;
-        let part = |shape, quantized| Self { view, shape, rows, is_transposed, quantized };
+        let Self { view, shape, rows, is_transposed, turned, quantized, slice, factors } = self;
+        let part = |shape, quantized| Self {
+            view,
+            shape,
+            rows,
+            is_transposed,
+            turned,
+            quantized,
+            slice,
+            factors,
+        };
         match quantized {
             None => vec![part(shape, None)],
             Some(matrix) => {
@@ -175,6 +202,11 @@ impl<'a> Part<'a> {
                 blocks.map(|block| part(block.shape().to_vec(), Some(block))).collect()
             }
         }
+    }
+
+    /// What its elements are when it is packed.
+    pub(super) fn dtype(&self) -> DType {
+        if self.turned.is_some() { Turned::dtype(self) } else { self.view.dtype }
     }
 
     /// Rows.
@@ -197,18 +229,38 @@ impl<'a> Part<'a> {
         let own = self.quantized.as_ref().map_or(std::slice::from_ref(&self.view), |m| m.views());
         let share = |data: &[u8]| match self.quantized {
             Some(_) => data.len(),
+            None if self.turned.is_some() => {
+                self.turned.map_or(0, |turned| turned.share(data.len()))
+            }
             None => data.len() / self.rows.n_stored * self.rows.n,
         };
-        own.iter().map(move |view| (view.data, share(view.data)))
+        let data = own.iter().map(|view| view.data).chain(self.factors);
+        data.map(move |data| (data, share(data)))
     }
 
     /// The bytes of these rows in the order of the decoder.
     pub(super) fn ordered(&self) -> Cow<'a, [u8]> {
+        if let Some(factors) = self.factors {
+            return Cow::Owned(self.blocks(factors));
+        }
         if self.is_transposed {
             let element_bytes = self.view.data.len() / self.view.n_elements();
             return Cow::Owned(self.rows.pick_columns(self.view.data, element_bytes));
         }
         self.rows.pick(self.view.data)
+    }
+
+    /// The rows as blocks of MXFP4: a factor, then codes `j` and `j + 16` in byte `j`, where the file
+    /// has codes `2 j` and `2 j + 1`.
+    fn blocks(&self, factors: &[u8]) -> Vec<u8> {
+        let (factors, codes) = (self.rows.pick(factors), self.rows.pick(self.view.data));
+        let mut out = Vec::with_capacity(factors.len() + codes.len());
+        for (factor, codes) in factors.iter().zip(codes.as_chunks::<16>().0) {
+            let code = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 15;
+            out.push(*factor);
+            out.extend((0..16).map(|j| code(j) | code(j + 16) << 4));
+        }
+        out
     }
 
     /// These rows with the bytes of [`ordered`](Self::ordered).

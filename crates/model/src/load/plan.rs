@@ -1,18 +1,23 @@
 //! Every tensor that a spec asks for, looked up and checked before anything is packed.
 
+mod experts;
+
 use std::fmt::Write as _;
 
 use pelton_quant::checkpoint::{QuantizedTensor, Scheme};
-use pelton_quant::{QuantError, for_dtype, supported_names};
-use pelton_tensor::TensorView;
+use pelton_quant::{Compute, QuantError, for_dtype, supported_names};
+use pelton_tensor::{DType, TensorView};
 
 pub(super) use super::part::{Part, Rows};
+use super::turned::Turned;
 use crate::arch::{
-    ArchSpec, Fused, Gqa, LayerSpec, Mlp, NormKind, Part as Name, QkNorm, Residual, Stored,
+    ArchSpec, Fused, Gqa, LayerSpec, Mixer, Mla, Mlp, NormKind, Part as Name, QkNorm, Residual,
+    Stored,
 };
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::files::names::Naming;
+pub(super) use experts::{MoePlan, TwoPlan};
 
 /// All tensors of a model.
 pub(super) struct Plan<'a> {
@@ -29,16 +34,30 @@ pub(super) struct Plan<'a> {
 /// All tensors of a layer.
 pub(super) struct LayerPlan<'a> {
     pub(super) attention_norm: Option<NormPlan<'a>>,
+    /// q, k and v, or what they are made of.
     pub(super) qkv: LinearPlan<'a>,
+    pub(super) latent: Option<LatentPlan<'a>>,
     pub(super) q_norm: Option<NormPlan<'a>>,
     pub(super) k_norm: Option<NormPlan<'a>>,
+    pub(super) sinks: Option<NormPlan<'a>>,
     pub(super) out: LinearPlan<'a>,
     pub(super) attention_post_norm: Option<NormPlan<'a>>,
     pub(super) mlp_norm: Option<NormPlan<'a>>,
-    /// Gate and up, or up alone.
-    pub(super) up: LinearPlan<'a>,
-    pub(super) down: LinearPlan<'a>,
+    pub(super) mlp: MlpPlan<'a>,
     pub(super) mlp_post_norm: Option<NormPlan<'a>>,
+}
+
+/// What latent attention has between its projections from and to the residual stream.
+pub(super) struct LatentPlan<'a> {
+    pub(super) q_up: Option<LinearPlan<'a>>,
+    pub(super) k_up: Part<'a>,
+    pub(super) v_up: Part<'a>,
+}
+
+/// All tensors of a channel mixer.
+pub(super) enum MlpPlan<'a> {
+    Two(TwoPlan<'a>),
+    Moe(Box<MoePlan<'a>>),
 }
 
 /// A norm's weight and bias: vectors that stay in f32.
@@ -58,6 +77,8 @@ pub(super) struct LinearPlan<'a> {
     /// As many as parts, or none.
     pub(super) biases: Vec<Part<'a>>,
     pub(super) k: usize,
+    /// Whether it is computed in f32 whatever the others are.
+    pub(super) is_exact: bool,
 }
 
 impl<'a> NormPlan<'a> {
@@ -68,8 +89,26 @@ impl<'a> NormPlan<'a> {
 }
 
 impl<'a> LayerPlan<'a> {
-    fn linears(&self) -> [&LinearPlan<'a>; 4] {
-        [&self.qkv, &self.out, &self.up, &self.down]
+    fn linears(&self) -> Vec<&LinearPlan<'a>> {
+        let mut linears = vec![&self.qkv, &self.out];
+        linears.extend(self.latent.as_ref().and_then(|latent| latent.q_up.as_ref()));
+        match &self.mlp {
+            MlpPlan::Two(two) => linears.extend(two.linears()),
+            MlpPlan::Moe(moe) => linears.extend(moe.linears()),
+        }
+        linears
+    }
+
+    /// Matrices of heads, each of which is packed by itself.
+    fn by_head(&self) -> impl Iterator<Item = &Part<'a>> {
+        self.latent.iter().flat_map(|latent| [&latent.k_up, &latent.v_up])
+    }
+
+    fn correction(&self) -> &Option<NormPlan<'a>> {
+        match &self.mlp {
+            MlpPlan::Moe(moe) => &moe.correction,
+            MlpPlan::Two(_) => &None,
+        }
     }
 
     fn norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
@@ -78,8 +117,9 @@ impl<'a> LayerPlan<'a> {
         norms.into_iter().flatten()
     }
 
-    fn qk_norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
-        [&self.q_norm, &self.k_norm].into_iter().flatten()
+    /// Vectors that are no norms of the kind that the spec names.
+    fn vectors(&self) -> impl Iterator<Item = &NormPlan<'a>> {
+        [&self.q_norm, &self.k_norm, &self.sinks, self.correction()].into_iter().flatten()
     }
 }
 
@@ -87,6 +127,11 @@ impl<'a> LinearPlan<'a> {
     /// Rows of all parts.
     pub(super) fn n(&self) -> usize {
         self.parts.iter().filter(|part| !part.adds()).map(Part::n).sum()
+    }
+
+    /// The arithmetic of its weights where that of the model is `asked`.
+    pub(super) fn compute(&self, asked: Compute) -> Compute {
+        if self.is_exact { Compute::F32 } else { asked }
     }
 
     /// Neighbours of one type and order of inputs, which become one matrix.
@@ -101,10 +146,16 @@ impl<'a> LinearPlan<'a> {
 /// `blk.0.attn_q.weight q8_0 [64, 64] 4 heads + blk.0.attn_k.weight ...`.
 pub(super) fn recipe(parts: &[Part<'_>]) -> String {
     let mut text = String::new();
-    for Part { view, rows, is_transposed, quantized, .. } in parts {
+    for Part { view, rows, is_transposed, turned, quantized, slice, .. } in parts {
         let separator = if text.is_empty() { "" } else { " + " };
         let _ = write!(text, "{separator}{} {} {:?}", view.name, view.dtype.name(), view.shape);
         let _ = write!(text, "{rows}{}", if *is_transposed { " transposed" } else { "" });
+        if let Some(turned) = turned {
+            let _ = write!(text, "{turned}");
+        }
+        if let Some(slice) = slice {
+            let _ = write!(text, " of expert {slice}");
+        }
         if let Some(matrix) = quantized {
             let _ = match (matrix.columns(), matrix.order()) {
                 (Some(columns), _) => write!(text, " ({}, inputs {columns:?})", matrix.words()),
@@ -119,7 +170,7 @@ pub(super) fn recipe(parts: &[Part<'_>]) -> String {
 impl<'a> Plan<'a> {
     pub(super) fn new(files: &'a ModelFiles, spec: &ArchSpec) -> Result<Self, ModelError> {
         let naming = files.naming();
-        let lookup = Lookup { files, naming, stored: naming.stored, spec };
+        let lookup = Lookup { files, naming, stored: naming.stored, spec, expert: None };
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
         let table = |name, n| {
             // Who looks up rows or picks tokens does not reorder inputs.
@@ -149,12 +200,19 @@ impl<'a> Plan<'a> {
 
     /// The parts of every matrix that is packed.
     pub(super) fn matrices(&self) -> Vec<&[Part<'a>]> {
+        self.runs(Compute::Auto).into_iter().map(|(run, _)| run).collect()
+    }
+
+    /// The parts of every matrix that is packed, and the arithmetic of its weights where that of the
+    /// model is `asked`.
+    pub(super) fn runs(&self, asked: Compute) -> Vec<(&[Part<'a>], Compute)> {
         let alone = [&self.embedding].into_iter().chain(&self.positions).chain(&self.token_types);
-        let alone = alone.chain(&self.head);
+        let by_head = self.layers.iter().flat_map(LayerPlan::by_head);
+        let alone = by_head.chain(alone).chain(&self.head);
         (self.layers.iter())
             .flat_map(LayerPlan::linears)
-            .flat_map(LinearPlan::runs)
-            .chain(alone.map(std::slice::from_ref))
+            .flat_map(|linear| linear.runs().map(move |run| (run, linear.compute(asked))))
+            .chain(alone.map(|part| (std::slice::from_ref(part), asked)))
             .collect()
     }
 
@@ -166,7 +224,7 @@ impl<'a> Plan<'a> {
 
     /// What is read as a norm's weight and has no bias.
     pub(super) fn vectors(&self) -> impl Iterator<Item = &NormPlan<'a>> {
-        self.layers.iter().flat_map(LayerPlan::qk_norms).chain(&self.head_bias)
+        self.layers.iter().flat_map(LayerPlan::vectors).chain(&self.head_bias)
     }
 
     /// Biases of projections.
@@ -184,11 +242,14 @@ impl<'a> Plan<'a> {
 }
 
 /// Finds tensors by name and checks them.
+#[derive(Clone, Copy)]
 struct Lookup<'a, 's> {
     files: &'a ModelFiles,
     naming: Naming,
     stored: &'static Stored,
     spec: &'s ArchSpec,
+    /// Whose tensors are meant where a name has a `*` for an expert.
+    expert: Option<usize>,
 }
 
 /// One projection: its name and rows, and how they are stored.
@@ -200,30 +261,61 @@ struct Projection {
 impl<'a> Lookup<'a, '_> {
     fn layer(&self, layer: usize, spec: &LayerSpec) -> Result<LayerPlan<'a>, ModelError> {
         let hidden = self.spec.hidden_size;
-        let (gqa, wiring) = (spec.gqa(), spec.wiring);
+        let wiring = spec.wiring;
         let norm = |is_there, name| self.optional_norm(is_there, name, layer);
         let has_attention_norm = wiring.pre_norm && (layer > 0 || self.spec.ends.first_norm);
         let has_mlp_norm = wiring.pre_norm && wiring.residual != Residual::ParallelOneNorm;
         let all = |name, n| Projection { name, rows: Rows::all(n) };
         let ffn = spec.mlp.intermediate_size();
-        let (up, mlp_bias) = match &spec.mlp {
-            Mlp::Plain(mlp) => (vec![all(Name::Up, ffn)], mlp.bias),
+        let two = |up: Vec<Projection>, bias| {
+            Ok::<_, ModelError>(MlpPlan::Two(TwoPlan {
+                up: self.linear(layer, &up, hidden, bias)?,
+                down: self.linear(layer, &[all(Name::Down, hidden)], ffn, bias)?,
+            }))
+        };
+        let mlp = || match &spec.mlp {
+            Mlp::Plain(mlp) => two(vec![all(Name::Up, ffn)], mlp.bias),
             Mlp::Gated(mlp) if self.stored.is_gate_up_fused => {
-                (vec![all(Name::GateUp, 2 * ffn)], mlp.bias)
+                two(vec![all(Name::GateUp, 2 * ffn)], mlp.bias)
             }
-            Mlp::Gated(mlp) => (vec![all(Name::Gate, ffn), all(Name::Up, ffn)], mlp.bias),
+            Mlp::Gated(mlp) => two(vec![all(Name::Gate, ffn), all(Name::Up, ffn)], mlp.bias),
+            Mlp::Moe(moe) => Ok(MlpPlan::Moe(Box::new(self.moe(layer, moe)?))),
+        };
+        let (qkv, [qkv_bias, out_bias]) = match &spec.mixer {
+            Mixer::Gqa(gqa) => (self.qkv(layer, gqa), [gqa.qkv_bias, gqa.out_bias]),
+            Mixer::Mla(mla) => (self.latents(mla), [mla.bias; 2]),
+        };
+        let [q_norm, k_norm] = match &spec.mixer {
+            Mixer::Gqa(gqa) => [
+                self.qk_norm(Name::QNorm, layer, gqa, gqa.n_heads)?,
+                self.qk_norm(Name::KNorm, layer, gqa, gqa.n_kv_heads)?,
+            ],
+            Mixer::Mla(mla) => [
+                mla.q_rank.map(|n| self.latent_norm(Name::QNorm, layer, n)).transpose()?,
+                Some(self.latent_norm(Name::KNorm, layer, mla.kv_rank)?),
+            ],
+        };
+        let latent = match &spec.mixer {
+            Mixer::Gqa(_) => None,
+            Mixer::Mla(mla) => Some(self.latent(layer, mla)?),
         };
         let out = [all(Name::O, hidden)];
         Ok(LayerPlan {
             attention_norm: norm(has_attention_norm, Name::AttentionNorm)?,
-            qkv: self.linear(layer, &self.qkv(layer, gqa), hidden, gqa.qkv_bias)?,
-            q_norm: self.qk_norm(Name::QNorm, layer, gqa, gqa.n_heads)?,
-            k_norm: self.qk_norm(Name::KNorm, layer, gqa, gqa.n_kv_heads)?,
-            out: self.linear(layer, &out, gqa.q_width(), gqa.out_bias)?,
+            qkv: self.linear(layer, &qkv, hidden, qkv_bias)?,
+            latent,
+            q_norm,
+            k_norm,
+            sinks: match &spec.mixer {
+                Mixer::Gqa(gqa) if gqa.has_sinks => {
+                    Some(self.vector(Name::Sinks, layer, gqa.n_heads)?)
+                }
+                _ => None,
+            },
+            out: self.linear(layer, &out, spec.mixer.out_width(), out_bias)?,
             attention_post_norm: norm(wiring.post_norm, Name::AttentionPostNorm)?,
             mlp_norm: norm(has_mlp_norm, Name::MlpNorm)?,
-            up: self.linear(layer, &up, hidden, mlp_bias)?,
-            down: self.linear(layer, &[all(Name::Down, hidden)], ffn, mlp_bias)?,
+            mlp: mlp()?,
             mlp_post_norm: norm(wiring.post_norm, Name::MlpPostNorm)?,
         })
     }
@@ -258,6 +350,58 @@ impl<'a> Lookup<'a, '_> {
         }
     }
 
+    /// What latent attention projects from the residual stream.
+    fn latents(&self, mla: &Mla) -> Vec<Projection> {
+        let q = if mla.q_rank.is_some() { Name::QDown } else { Name::Q };
+        let all = |name, n| Projection { name, rows: Rows::all(n) };
+        vec![all(q, mla.q_down_width()), all(Name::KvDown, mla.key_dim())]
+    }
+
+    /// What latent attention has between its projections.
+    fn latent(&self, layer: usize, mla: &Mla) -> Result<LatentPlan<'a>, ModelError> {
+        let Mla { n_heads, kv_rank, nope_dim, value_dim, .. } = *mla;
+        let q_up = mla.q_rank.map(|rank| {
+            let up = Projection { name: Name::QUp, rows: Rows::all(mla.q_width()) };
+            self.linear(layer, &[up], rank, false)
+        });
+        let q_up = q_up.transpose()?;
+        if self.has(&self.stem(Name::KUp, layer)) {
+            let apart = |name, n, k| {
+                let view = self.weight(name, layer, &[n_heads, n, k])?;
+                let (shape, rows) = (vec![n_heads * n, k], Rows::all(n_heads * n));
+                Ok::<_, ModelError>(Part { shape, rows, ..Part::whole(view) })
+            };
+            let k_up = apart(Name::KUp, kv_rank, nope_dim)?;
+            return Ok(LatentPlan { q_up, k_up, v_up: apart(Name::VUp, value_dim, kv_rank)? });
+        }
+        let n_rows = nope_dim + value_dim;
+        let whole = Projection { name: Name::KvUp, rows: Rows::all(n_heads * n_rows) };
+        let values = Rows { n: n_heads * value_dim, first: nope_dim, run: value_dim, ..whole.rows };
+        let values = Projection { rows: Rows { stride: n_rows, ..values }, ..whole };
+        let k_up = self.matrix(&whole, layer, kv_rank)?;
+        let v_up = self.matrix(&values, layer, kv_rank)?;
+        Ok(LatentPlan {
+            q_up,
+            k_up: Part {
+                shape: vec![n_heads * kv_rank, nope_dim],
+                rows: Rows::all(n_heads * kv_rank),
+                turned: Some(Turned { n_heads, n_rows, n_taken: nope_dim }),
+                // The values have the tensors.
+                quantized: k_up.quantized.map(QuantizedTensor::without_views),
+                ..k_up
+            },
+            // A product of heads takes its inputs as they are.
+            v_up: Part { quantized: v_up.quantized.map(QuantizedTensor::in_own_order), ..v_up },
+        })
+    }
+
+    /// The norm of a latent.
+    fn latent_norm(&self, name: Name, layer: usize, n: usize) -> Result<NormPlan<'a>, ModelError> {
+        let view = self.weight(name, layer, &[n])?;
+        let offset = self.stored.norm_offset;
+        Ok(NormPlan { weights: vec![view], bias: None, rows: Rows::all(n), offset })
+    }
+
     /// Rows of a head, and how many of them lie in pairs, where any do.
     fn pairs(&self, gqa: &Gqa) -> Option<[usize; 2]> {
         let rotary_dim = self.spec.ropes[gqa.rope?].rotary_dim;
@@ -271,7 +415,7 @@ impl<'a> Lookup<'a, '_> {
         k: usize,
         has_bias: bool,
     ) -> Result<LinearPlan<'a>, ModelError> {
-        let mut plan = LinearPlan { parts: Vec::new(), biases: Vec::new(), k };
+        let mut plan = LinearPlan { parts: Vec::new(), biases: Vec::new(), k, is_exact: false };
         let mut split = Vec::new();
         for (i, projection) in projections.iter().enumerate() {
             let &Projection { name, rows } = projection;
@@ -285,7 +429,7 @@ impl<'a> Lookup<'a, '_> {
             }
             split.push(part.split());
             if has_bias {
-                let view = self.find(&self.bias(name, layer), &[rows.n_stored])?;
+                let view = self.float(self.find(&self.bias(name, layer), &[rows.n_stored])?)?;
                 plan.biases.push(Part { shape: vec![rows.n], rows, ..Part::whole(view) });
             }
         }
@@ -312,7 +456,10 @@ impl<'a> Lookup<'a, '_> {
                 shape,
                 rows,
                 is_transposed: false,
+                turned: None,
                 quantized: Some(quantized),
+                slice: None,
+                factors: None,
             });
         }
         let view = self.weight(name, layer, &[rows.n_stored, k])?;
@@ -406,6 +553,7 @@ impl<'a> Lookup<'a, '_> {
         let stem = format!("{}.weight", self.stem(name, layer));
         let (weights, n) = match kind {
             QkNorm::HeadRms => (vec![self.find(&stem, &[dim])?], dim),
+            QkNorm::HeadRmsBare => (Vec::new(), dim),
             QkNorm::WholeRms => (vec![self.find(&stem, &[width])?], width),
             QkNorm::HeadLayer if stem.contains('*') => {
                 let of_head =
@@ -433,7 +581,7 @@ impl<'a> Lookup<'a, '_> {
         let source = QuantError::Unsupported {
             tensor: view.name.to_owned(),
             dtype: view.dtype,
-            supported: "F32, F16, BF16 for a transposed matrix".to_owned(),
+            supported: "F32, F16, BF16 for a bias or a transposed matrix".to_owned(),
         };
         Err(ModelError::Format { file: self.files.tensors().origin().to_owned(), source })
     }
@@ -453,9 +601,20 @@ impl<'a> Lookup<'a, '_> {
 
     /// The first of a part's names that the checkpoint has.
     fn stem(&self, name: Name, layer: usize) -> String {
-        let mut stems = self.naming.stems(name, layer).peekable();
-        let usual = stems.peek().cloned().expect("invariant: every part has a name");
-        stems.find(|stem| self.has(stem)).unwrap_or(usual)
+        let stems = self.naming.stems(name, layer);
+        let mut stems = stems.map(|stem| match self.expert {
+            Some(expert) => stem.replace('*', &expert.to_string()),
+            None => stem,
+        });
+        let usual = stems.next().expect("invariant: every part has a name");
+        match stems.next() {
+            // Whether a quantized checkpoint has a name is not cheap to know.
+            None => usual,
+            Some(_) if self.has(&usual) => usual,
+            Some(other) => {
+                [other].into_iter().chain(stems).find(|stem| self.has(stem)).unwrap_or(usual)
+            }
+        }
     }
 
     /// Whether the checkpoint has a module of this name.
@@ -468,6 +627,16 @@ impl<'a> Lookup<'a, '_> {
     }
 
     fn find(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
+        self.find_as(name, shape, None)
+    }
+
+    /// A tensor of a type with a format, or of this one.
+    fn find_as(
+        &self,
+        name: &str,
+        shape: &[usize],
+        dtype: Option<DType>,
+    ) -> Result<TensorView<'a>, ModelError> {
         let file = || self.files.tensors().origin().to_owned();
         let Some(view) = self.files.tensors().get(name) else {
             return Err(ModelError::MissingTensor {
@@ -484,11 +653,11 @@ impl<'a> Lookup<'a, '_> {
                 found: view.shape.to_vec(),
             });
         }
-        if for_dtype(view.dtype).is_none() {
+        if dtype != Some(view.dtype) && (dtype.is_some() || for_dtype(view.dtype).is_none()) {
             let source = QuantError::Unsupported {
                 tensor: name.to_owned(),
                 dtype: view.dtype,
-                supported: supported_names(),
+                supported: dtype.map_or_else(supported_names, |dtype| dtype.name().to_owned()),
             };
             return Err(ModelError::Format { file: file(), source });
         }

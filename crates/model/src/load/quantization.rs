@@ -6,6 +6,7 @@ use pelton_kernels::{PackedMatrix, WeightLayout};
 use pelton_quant::Compute;
 use pelton_quant::checkpoint::{QuantizedTensor, layout_of};
 
+use super::footprint::of_run;
 use super::plan::{Part, Plan};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
@@ -37,13 +38,17 @@ pub(super) fn whole<'p, 'a>(parts: &'p [Part<'a>]) -> Option<Vec<&'p QuantizedTe
 pub(crate) fn quantized_totals(files: &ModelFiles) -> Result<QuantizedTotals, ModelError> {
     let plan = Plan::new(files, &files.spec()?)?;
     let mut all = QuantizedTotals::default();
-    for run in plan.matrices() {
+    for (run, compute) in plan.runs(Compute::Auto) {
         let Some(matrices) = whole(run) else { continue };
-        let (layout, n_bytes) = layout(files, &matrices, Compute::Auto)?;
+        let is_turned = run[0].turned.is_some();
+        let (layout, n_bytes) = match is_turned {
+            true => (WeightLayout::F32, of_run(files, run, compute)?),
+            false => layout(files, &matrices, compute)?,
+        };
         let totals = all.layouts.entry(layout.name()).or_default();
         totals.n_bytes += n_bytes;
-        for matrix in matrices {
-            let [n, k] = matrix.shape();
+        for (matrix, part) in matrices.into_iter().zip(run) {
+            let [n, k] = if is_turned { [part.n(), part.k()] } else { matrix.shape() };
             // Of blocks or rows of one matrix, the last have the tensors.
             let is_last = !matrix.views().is_empty();
             totals.n_tensors += usize::from(is_last);

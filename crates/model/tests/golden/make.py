@@ -181,7 +181,8 @@ def family(name, *bases, **fields):
     """A case of its own weights; `fields` override the bases."""
     fields = {key: value for base in bases for key, value in base.items()} | fields
     model = f"{name}ForCausalLM" if hasattr(transformers, f"{name}ForCausalLM") else f"{name}LMHeadModel"
-    config = {"Gemma3": "Gemma3TextConfig"}.get(name, f"{name}Config")
+    config = {"Gemma3": "Gemma3TextConfig", "Llama4": "Llama4TextConfig"}
+    config = config.get(name, f"{name}Config")
     return getattr(transformers, model), getattr(transformers, config), Own(fields), None, None
 
 
@@ -307,6 +308,91 @@ CASES |= {
     "phi": family("Phi", GATED, PARTIAL),
 }
 
+# Experts: more than a row goes to, and few enough that some have no row in a step.
+MOE = GATED | dict(num_local_experts=8, num_experts=8, num_experts_per_tok=3)
+LOCAL_MOE = {key: value for key, value in MOE.items() if key != "num_experts"}
+GPT_OSS = dict(
+    head_dim=16,
+    sliding_window=8,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    rope_parameters=dict(
+        rope_type="yarn",
+        rope_theta=1e4,
+        factor=4.0,
+        beta_fast=32.0,
+        beta_slow=1.0,
+        truncate=False,
+        original_max_position_embeddings=32,
+    ),
+)
+LLAMA4 = LOCAL_MOE | dict(
+    head_dim=16,
+    num_experts_per_tok=1,
+    intermediate_size=32,
+    intermediate_size_mlp=64,
+    interleave_moe_layer_step=2,
+    num_hidden_layers=4,
+    attention_chunk_size=16,
+    no_rope_layers=[1, 1, 0, 1],
+    floor_scale=8,
+    attn_scale=0.5,
+    pad_token_id=0,
+)
+# What GGUF files cannot say is as it is in the published model.
+SCOUT = dict(interleave_moe_layer_step=1, no_rope_layers=None, use_qk_norm=True)
+CASES |= {
+    "mixtral": family("Mixtral", LOCAL_MOE, PLAIN, sliding_window=8),
+    "qwen2-moe": family(
+        "Qwen2Moe",
+        {key: value for key, value in MOE.items() if key != "num_local_experts"},
+        PLAIN,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=96,
+        mlp_only_layers=[1],
+    ),
+    "qwen3-moe": family(
+        "Qwen3Moe",
+        LOCAL_MOE,
+        PLAIN,
+        head_dim=16,
+        moe_intermediate_size=32,
+        norm_topk_prob=True,
+        decoder_sparse_step=2,
+        num_hidden_layers=4,
+    ),
+    "olmoe": family("Olmoe", MOE, PLAIN),
+    "granite-moe": family(
+        "GraniteMoe",
+        LOCAL_MOE,
+        PLAIN,
+        embedding_multiplier=3.0,
+        logits_scaling=4.0,
+        residual_multiplier=0.4,
+        attention_multiplier=0.2,
+    ),
+    "granite-moe-shared": family(
+        "GraniteMoeShared", LOCAL_MOE, PLAIN, shared_intermediate_size=32, attention_multiplier=0.3
+    ),
+    "gpt-oss": family("GptOss", LOCAL_MOE, GPT_OSS),
+    "gpt-oss-mxfp4": family("GptOss", LOCAL_MOE, GPT_OSS, intermediate_size=32),
+    "glm4-moe": family(
+        "Glm4Moe",
+        LOCAL_MOE,
+        PARTIAL,
+        head_dim=16,
+        moe_intermediate_size=32,
+        n_shared_experts=2,
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=1.5,
+        use_qk_norm=True,
+        attention_bias=True,
+        pad_token_id=0,
+    ),
+    "llama4": family("Llama4", LLAMA4, PLAIN, use_qk_norm=False),
+    "llama4-scout": family("Llama4", LLAMA4, SCOUT, PLAIN),
+}
+
 # Families whose reference is another family's code: InternLM 2 and 3 are Llama under other names
 # and fusions, MiniCPM is Granite with its multipliers said in another way.
 CASES |= {
@@ -320,6 +406,80 @@ CASES |= {
         residual_multiplier=1.4 / 3**0.5,
         logits_scaling=32 / 8,
         attention_multiplier=8**-0.5,
+        tie_word_embeddings=True,
+    ),
+}
+
+# Latent attention. Ranks and widths are in the order of the published models, and all different.
+LATENT = GATED | dict(
+    num_key_value_heads=4,
+    kv_lora_rank=64,
+    q_lora_rank=96,
+    qk_nope_head_dim=32,
+    qk_rope_head_dim=8,
+    v_head_dim=16,
+    pad_token_id=0,
+)
+DEEPSEEK = LATENT | dict(
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=32,
+    n_shared_experts=2,
+    first_k_dense_replace=1,
+)
+
+
+def latent_yarn(mscale, mscale_all_dim):
+    return rope(
+        rope_type="yarn",
+        factor=4.0,
+        original_max_position_embeddings=32,
+        beta_fast=16.0,
+        beta_slow=1.0,
+        mscale=mscale,
+        mscale_all_dim=mscale_all_dim,
+    )
+
+
+CASES |= {
+    "deepseek-v2-lite": family(
+        "DeepseekV2", DEEPSEEK, latent_yarn(0.707, 0.707), q_lora_rank=None, topk_method="greedy"
+    ),
+    "deepseek-v2": family(
+        "DeepseekV2",
+        DEEPSEEK,
+        PLAIN,
+        topk_method="group_limited_greedy",
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=3.0,
+    ),
+    "deepseek-v3": family(
+        "DeepseekV3", DEEPSEEK, latent_yarn(1.0, 1.0), n_group=4, topk_group=2, num_mtp_layers=0
+    ),
+    # Cosines and scores have factors of their own here.
+    "deepseek-v3-yarn": family(
+        "DeepseekV3", DEEPSEEK, latent_yarn(1.0, 0.4), n_group=4, topk_group=2, num_mtp_layers=0
+    )[:3]
+    + ("deepseek-v3", None),
+    "deepseek-v3-dense": family(
+        "DeepseekV3",
+        DEEPSEEK,
+        PLAIN,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=3,
+        rope_interleave=False,
+        attention_bias=True,
+        num_mtp_layers=0,
+    ),
+    "minicpm3": family(
+        "MiniCPM3",
+        LATENT,
+        PLAIN,
+        scale_emb=1.5,
+        scale_depth=1.4,
+        dim_model_base=8,
         tie_word_embeddings=True,
     ),
 }
@@ -367,7 +527,95 @@ def to_embed_out(config, state):
     return config, {key.replace("lm_head", "embed_out"): value for key, value in state.items()}
 
 
+def experts_apart(gate, up, down, block="mlp"):
+    """Each expert with tensors of its own, as the published checkpoints have them."""
+
+    def rewrite(config, state):
+        out = {}
+        for key, x in state.items():
+            stem, _, part = key.partition(".mlp.experts.")
+            if part == "gate_up_proj":
+                for expert, matrix in enumerate(x):
+                    for name, half in zip((gate, up), matrix.chunk(2)):
+                        out[f"{stem}.{block}.experts.{expert}.{name}.weight"] = half.contiguous()
+            elif part == "down_proj":
+                for expert, matrix in enumerate(x):
+                    out[f"{stem}.{block}.experts.{expert}.{down}.weight"] = matrix.contiguous()
+            else:
+                out[key.replace(".mlp.", f".{block}.")] = x
+        return config, out
+
+    return rewrite
+
+
+QWEN = experts_apart("gate_proj", "up_proj", "down_proj")
+
+
+def to_granite(config, state):
+    """As the published checkpoints call the stacks."""
+    names = {
+        "experts.gate_up_proj": "input_linear.weight",
+        "experts.down_proj": "output_linear.weight",
+        "router.weight": "router.layer.weight",
+    }
+    for old, new in names.items():
+        state = {key.replace(old, new): value for key, value in state.items()}
+    return config, state
+
+
+def to_nested(config, state):
+    """As the published checkpoints have text models: inside of one that also sees."""
+    outer = dict(architectures=["Llama4ForConditionalGeneration"], model_type="llama4")
+    state = {f"language_model.{key}": value for key, value in state.items()}
+    return outer | dict(text_config=config), state
+
+
+# Twice the values of the codes of MXFP4.
+DOUBLED = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12.0])
+
+
+def to_mxfp4(config, state):
+    """Experts as `[n_experts, k, n]` become codes and exponents of blocks."""
+    out = {}
+    for key, x in state.items():
+        if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            out[key] = x
+            continue
+        blocks = x.float().transpose(1, 2).unflatten(-1, (-1, 32))
+        exponents = mxfp4_exponents(blocks)
+        codes = (blocks / exponents.exp2() * 2)[..., None].eq(DOUBLED).float().argmax(-1)
+        pairs = codes.unflatten(-1, (16, 2)).to(torch.uint8)
+        out[f"{key}_blocks"] = (pairs[..., 0] | pairs[..., 1] << 4).contiguous()
+        out[f"{key}_scales"] = (exponents[..., 0] + 127).to(torch.uint8).contiguous()
+    config["quantization_config"] = dict(
+        quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn"]
+    )
+    return config, out
+
+
+def mxfp4_exponents(blocks):
+    """So that the largest of each block lies from 4 to 8 in its unit."""
+    return blocks.abs().amax(-1, keepdim=True).clamp_min(1e-30).log2().floor() - 2
+
+
+def round_to_mxfp4(x):
+    """`x [n_experts, k, n]` in blocks of 32 of k, each value one that a code has."""
+    blocks = x.transpose(1, 2).unflatten(-1, (-1, 32))
+    unit = mxfp4_exponents(blocks).exp2() / 2
+    nearest = (blocks / unit)[..., None].sub(DOUBLED).abs().argmin(-1)
+    return (DOUBLED[nearest] * unit).flatten(-2).transpose(1, 2)
+
+
 REWRITTEN = {
+    "mixtral": experts_apart("w1", "w3", "w2", "block_sparse_moe"),
+    "qwen2-moe": QWEN,
+    "qwen3-moe": QWEN,
+    "olmoe": QWEN,
+    "glm4-moe": QWEN,
+    "granite-moe": to_granite,
+    "granite-moe-shared": to_granite,
+    "gpt-oss-mxfp4": to_mxfp4,
+    "llama4-scout": to_nested,
     "internlm2": to_internlm2,
     "internlm3": to_internlm3,
     "minicpm": to_minicpm,
@@ -375,11 +623,14 @@ REWRITTEN = {
 }
 
 
-def make_model(model_class, config, seed):
+def make_model(model_class, config, seed, in_mxfp4=False):
     """A model with weights large enough that attention is not uniform, rounded to bf16."""
     torch.manual_seed(seed)
     model = model_class(config).eval()
     with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.copy_(buffer.normal_(0.0, 0.1).bfloat16().float())
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0.0, 0.3)
@@ -391,6 +642,8 @@ def make_model(model_class, config, seed):
             else:
                 parameter.normal_(0.0, 0.9 / parameter.shape[1] ** 0.5)
             parameter.copy_(parameter.bfloat16().float())
+            if in_mxfp4 and parameter.dim() == 3:
+                parameter.copy_(round_to_mxfp4(parameter))
     return model
 
 
@@ -403,6 +656,9 @@ def fix_length(model, config, max_context):
     inv_freq, scaling = ROPE_INIT_FUNCTIONS[rotary.rope_type](config, seq_len=length)
     rotary.rope_type, rotary.attention_scaling = "default", scaling
     rotary.inv_freq.copy_(inv_freq)
+
+
+REWRITTEN |= {name: QWEN for name in ("deepseek-v2-lite", "deepseek-v2", "deepseek-v3")}
 
 
 @torch.no_grad()
@@ -430,7 +686,12 @@ def main():
         attention = "sdpa" if name == "falcon-alibi" else "eager"
         config = config_class(**(BASE | fields), attn_implementation=attention)
         for seed in range(100, 400):
-            model = make_model(model_class, config, seeds[weights] if weights else seed)
+            model = make_model(
+                model_class,
+                config,
+                seeds[weights] if weights else seed,
+                in_mxfp4=name.endswith("mxfp4"),
+            )
             fix_length(model, config, max_context)
             prompt, logits, greedy, margin = reference(model, seed)
             if margin > 0.01:

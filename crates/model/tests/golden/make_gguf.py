@@ -99,7 +99,120 @@ CASES = {
     "glm": ("CHATGLM", set(), {"rope.dimension_count": 8}),
     "gptj": ("GPTJ", set(), {"rope.dimension_count": 4}),
     "gpt-bigcode": ("STARCODER", set(), {}),
+    "mixtral": ("LLAMA", {"pairs", "experts"}, {}),
+    "qwen2-moe": (
+        "QWEN2MOE",
+        {"experts"},
+        {"expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 96},
+    ),
+    "qwen3-moe": ("QWEN3MOE", {"experts"}, {"expert_feed_forward_length": 32}),
+    "olmoe": ("OLMOE", {"experts"}, {}),
+    "granite-moe": (
+        "GRANITE_MOE",
+        {"pairs", "split experts"},
+        {
+            "embedding_scale": 3.0,
+            "logit_scale": 4.0,
+            "residual_scale": 0.4,
+            "attention.scale": 0.2,
+        },
+    ),
+    "granite-moe-shared": (
+        "GRANITE_MOE",
+        {"pairs", "split experts"},
+        {"attention.scale": 0.3, "expert_shared_feed_forward_length": 32},
+    ),
+    "gpt-oss": (
+        "GPT_OSS",
+        {"interleaved experts"},
+        {
+            "expert_feed_forward_length": 64,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 32,
+        },
+    ),
+    "gpt-oss-mxfp4": (
+        "GPT_OSS",
+        {"interleaved experts"},
+        {
+            "expert_feed_forward_length": 32,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 32,
+        },
+    ),
+    "llama4-scout": (
+        "LLAMA4",
+        {"transposed experts"},
+        {
+            "expert_feed_forward_length": 32,
+            "interleave_moe_layer_step": 1,
+            "attention.sliding_window": 16,
+            "attention.temperature_length": 8,
+            "attention.temperature_scale": 0.5,
+        },
+    ),
 }
+
+# Latent attention: in older files keys and values of heads together, in newer ones apart.
+LATENT = {
+    "attention.kv_lora_rank": 64,
+    "rope.dimension_count": 8,
+    "leading_dense_block_count": 1,
+    "expert_count": 8,
+    "expert_used_count": 3,
+    "expert_shared_count": 2,
+    "expert_feed_forward_length": 32,
+    "expert_gating_func": 1,
+}
+ABSORBED = LATENT | {
+    "attention.q_lora_rank": 96,
+    "attention.key_length": 72,
+    "attention.value_length": 64,
+    "attention.key_length_mla": 40,
+    "attention.value_length_mla": 16,
+    "expert_group_count": 4,
+    "expert_group_used_count": 2,
+}
+YARN = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 32,
+    "rope.scaling.yarn_beta_fast": 16.0,
+    "rope.scaling.yarn_beta_slow": 1.0,
+}
+CASES |= {
+    "deepseek-v2-lite": (
+        "DEEPSEEK2",
+        {"experts"},
+        LATENT
+        | YARN
+        | {
+            "attention.key_length": 40,
+            "attention.value_length": 16,
+            "rope.scaling.yarn_log_multiplier": 0.0707,
+        },
+    ),
+    "deepseek-v2": (
+        "DEEPSEEK2",
+        {"experts", "split latents"},
+        ABSORBED | {"expert_weights_scale": 3.0},
+    ),
+    "deepseek-v3": (
+        "DEEPSEEK2",
+        {"experts", "split latents"},
+        ABSORBED
+        | YARN
+        | {
+            "expert_gating_func": 2,
+            "expert_weights_scale": 2.5,
+            "expert_weights_norm": True,
+            "rope.scaling.yarn_log_multiplier": 0.1,
+        },
+    ),
+}
+
 
 def in_pairs(rows, n_heads):
     """Halves of each head become pairs of neighbours."""
@@ -112,6 +225,60 @@ def split_groups(fused, n_heads, n_kv_heads):
     groups = fused.reshape(n_kv_heads, n_heads // n_kv_heads + 2, head_dim, *fused.shape[1:])
     parts = groups[:, :-2], groups[:, -2], groups[:, -1]
     return [part.reshape(-1, *fused.shape[1:]) for part in parts]
+
+
+def mxfp4_blocks(codes, exponents):
+    """Codes `[.., 16]` with neighbours in a byte become codes half a block apart."""
+    halves = torch.stack([codes & 15, codes >> 4], -1).flatten(-2)
+    packed = halves[..., :16] | halves[..., 16:] << 4
+    return torch.cat([exponents[..., None], packed], -1).flatten(-2)
+
+
+def stack_experts(state, orders):
+    """One tensor for all experts of a projection, gate and up apart."""
+    out, apart = {}, {}
+    for name, x in state.items():
+        name = name.removeprefix("language_model.").replace("correction_bias", "correction.bias")
+        before, _, after = name.partition(".experts.")
+        if "experts" in orders and after:
+            apart.setdefault(f"{before}.experts.{after.partition('.')[2]}", []).append(x)
+        elif "split experts" in orders and "input_linear" in name:
+            # As converters call what they split.
+            stem = name.replace("input_linear.weight", "")
+            if "shared_mlp" in stem:
+                stem = stem.replace("shared_mlp", "mlp.shared_experts")
+                names = ("gate_proj", "up_proj")
+            else:
+                names = ("experts.w1", "experts.w3")
+            for half, y in zip(names, x.chunk(2, dim=-2)):
+                out[f"{stem}{half}.weight"] = y
+        elif "interleaved experts" in orders and after.endswith("_blocks"):
+            x = mxfp4_blocks(x, state[name.replace("_blocks", "_scales")])
+            split_interleaved(out, f"{before}.experts.{after.removesuffix('_blocks')}", x, "weight")
+        elif after.endswith("_scales"):
+            continue
+        elif "interleaved experts" in orders and after.endswith("_bias"):
+            split_interleaved(out, f"{before}.experts.{after.removesuffix('_bias')}", x, "bias")
+        elif "interleaved experts" in orders and after:
+            split_interleaved(out, f"{before}.experts.{after}", x.transpose(1, 2), "weight")
+        elif "transposed experts" in orders and after:
+            x = x.transpose(1, 2)
+            if after == "gate_up_proj":
+                for half, y in zip(("gate", "up"), x.chunk(2, dim=1)):
+                    out[f"{before}.experts.{half}_proj.weight"] = y
+            else:
+                out[f"{name}.weight"] = x
+        else:
+            out[name if name.endswith((".weight", ".bias")) else f"{name}.weight"] = x
+    return out | {name: torch.stack(list) for name, list in apart.items()}
+
+
+def split_interleaved(out, name, x, kind):
+    if "gate_up_proj" not in name:
+        out[f"{name}.{kind}"] = x
+        return
+    for i, half in enumerate(("gate", "up")):
+        out[f"{name.replace('gate_up', half)}.{kind}"] = x[:, i::2]
 
 
 def convert(state, orders, n_heads, n_kv_heads):
@@ -141,6 +308,12 @@ def convert(state, orders, n_heads, n_kv_heads):
         if "pairs" in orders and part in ("q_proj", "k_proj"):
             x = in_pairs(x, n_heads if part == "q_proj" else n_kv_heads)
         out[name] = x
+    if "split latents" in orders:
+        for name in [name for name in out if ".kv_b_proj." in name]:
+            heads = out.pop(name).unflatten(0, (n_heads, -1))
+            k, v = heads.split([32, 16], dim=1)
+            out[name.replace("kv_b", "k_b")] = k.transpose(1, 2)
+            out[name.replace("kv_b", "v_b")] = v
     if "heads together" in orders:
         for layer in range(3):
             for letter, n in (("q", n_heads), ("k", n_kv_heads)):
@@ -155,6 +328,7 @@ def main():
     for name in sys.argv[1:] or list(CASES):
         arch, orders, keys = CASES[name]
         config = json.loads((HERE / name / "config.json").read_text())
+        config = config.get("text_config", config)
 
         def field(*names, default=None):
             found = (config[name] for name in names if config.get(name) is not None)
@@ -168,18 +342,20 @@ def main():
         n_layers = field("num_hidden_layers", "n_layer")
         head_dim = field("head_dim", default=hidden // n_heads)
         state = safetensors.torch.load_file(HERE / name / "model.safetensors")
+        if any("experts" in order for order in orders):
+            state = stack_experts(state, orders)
         state = convert(state, orders, n_heads, n_kv_heads)
 
         kind = gguf.MODEL_ARCH[arch]
         writer = gguf.GGUFWriter(HERE / "gguf" / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[kind])
-        ffn = field("intermediate_size", "n_inner", "ffn_hidden_size", default=4 * hidden)
+        ffn = field("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", default=4 * hidden)
         writer.add_context_length(field("max_position_embeddings", "n_positions", default=2048))
         writer.add_embedding_length(hidden)
         writer.add_block_count(n_layers)
         writer.add_feed_forward_length(ffn)
         writer.add_head_count(n_heads)
         writer.add_head_count_kv(n_kv_heads)
-        if head_dim != hidden // n_heads:
+        if head_dim != hidden // n_heads and arch != "DEEPSEEK2":
             writer.add_key_length(head_dim)
             writer.add_value_length(head_dim)
         if "rms_norm_eps" in config:
@@ -194,6 +370,9 @@ def main():
                 writer.add_float32(f"{writer.arch}.{key}", config[key])
         if config.get("sliding_window"):
             writer.add_sliding_window(config["sliding_window"])
+        if field("num_local_experts", "num_experts"):
+            writer.add_expert_count(field("num_local_experts", "num_experts"))
+            writer.add_expert_used_count(config["num_experts_per_tok"])
         for key, value in keys.items():
             add = {int: writer.add_uint32, float: writer.add_float32}
             add |= {str: writer.add_string, bool: writer.add_bool, list: writer.add_array}
@@ -205,12 +384,20 @@ def main():
                 writer.add_tensor(f"rope_factors_{length}.weight", factors)
 
         names = gguf.get_tensor_name_map(kind, n_layers)
+        # Perceptrons between mixtures are called what they are everywhere.
+        usual = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, n_layers)
         for key, x in state.items():
             stem, suffix = key.rsplit(".", 1)
             gguf_name = names.get_name(stem) or names.get_name(stem.removeprefix("transformer."))
+            gguf_name = gguf_name or usual.get_name(stem)
             assert gguf_name, key
             x = x.contiguous()
-            if x.dim() == 2 and x.dtype == torch.bfloat16 and "_norm" not in gguf_name:
+            if x.dtype == torch.uint8:
+                mxfp4 = gguf.GGMLQuantizationType.MXFP4
+                writer.add_tensor(f"{gguf_name}.{suffix}", x.numpy(), raw_dtype=mxfp4)
+            elif "ffn_gate_inp" in gguf_name:
+                writer.add_tensor(f"{gguf_name}.{suffix}", x.squeeze().float().numpy())
+            elif x.dim() >= 2 and x.dtype == torch.bfloat16 and "_norm" not in gguf_name:
                 bf16 = gguf.GGMLQuantizationType.BF16
                 bits = x.view(torch.uint8).numpy()
                 writer.add_tensor(f"{gguf_name}.{suffix}", bits, raw_dtype=bf16)

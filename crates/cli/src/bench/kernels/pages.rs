@@ -52,7 +52,7 @@ pub(super) fn store(sizes: &Sizes) -> Vec<Block> {
                 for n_rows in [1, layers.context] {
                     let slots: Vec<u32> = (0..n_rows as u32).collect();
                     let mut run = || {
-                        let input = StoreKv { k: rows, v: rows, slots: &slots };
+                        let input = StoreKv { k: rows, v: Some(rows), slots: &slots };
                         cpu.store_kv(&mut kv, at % layers.n_layers, &input);
                         at += 1;
                     };
@@ -90,6 +90,7 @@ fn attend(what: &str, layers: Layers, n_rows: usize) -> Block {
                 scale: 1.0 / (head_dim as f32).sqrt(),
                 ahead: 0,
                 window: None,
+                segment: None,
                 softcap: None,
                 slopes: None,
                 sinks: None,
@@ -138,7 +139,9 @@ impl Layers {
             n_blocks: self.context.div_ceil(BLOCK_TOKENS),
             block_size: BLOCK_TOKENS,
             n_kv_heads: self.n_kv_heads,
-            head_dim: self.head_dim,
+            key_dim: self.head_dim,
+            value_dim: self.head_dim,
+            values_in_keys: false,
             dtype: self.dtype,
         }
     }
@@ -151,7 +154,7 @@ impl Layers {
         let x = activations(slots.len() * self.width());
         let rows = StridedRows::dense(&x, self.width());
         for layer in 0..self.n_layers {
-            cpu.store_kv(&mut kv, layer, &StoreKv { k: rows, v: rows, slots: &slots });
+            cpu.store_kv(&mut kv, layer, &StoreKv { k: rows, v: Some(rows), slots: &slots });
         }
         kv
     }

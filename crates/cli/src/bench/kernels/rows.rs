@@ -102,7 +102,7 @@ pub(super) fn rope(sizes: &Sizes) -> Vec<Block> {
         let shape = format!("[M, {n_heads} x {head_dim}]");
         block(name, shape, rows, move |cpu, m| {
             let heads = HeadLayout { row_stride: width, offset: 0, n_heads, head_dim };
-            let layout = RopeLayout { heads, rotary_dim: head_dim, interleaved };
+            let layout = RopeLayout { heads, first: 0, rotary_dim: head_dim, interleaved };
             let mut x = activations(m * width);
             // One rotation for all: cosine 0.6, sine 0.8, so that lengths stay what they are.
             let half = head_dim / 2;

@@ -65,7 +65,7 @@ impl Facts {
             head_weights: spec.hidden_size * spec.vocab_size,
             layout: layouts.first().map_or(WeightLayout::F32, |(layout, _)| *layout),
             layouts: layouts.iter().map(|(layout, n_bytes)| (layout.name(), *n_bytes)).collect(),
-            windows: spec.layers.iter().map(|layer| layer.gqa().window).collect(),
+            windows: spec.layers.iter().map(|layer| layer.mixer.window()).collect(),
         }
     }
 
@@ -78,9 +78,7 @@ impl Facts {
 
 fn layer_weights(spec: &ArchSpec) -> usize {
     let layers = spec.layers.iter().map(|layer| {
-        let gqa = layer.gqa();
-        let attention = spec.hidden_size * (gqa.qkv_width() + gqa.q_width());
-        attention + layer.mlp.n_weights(spec.hidden_size)
+        layer.mixer.n_weights(spec.hidden_size) + layer.mlp.n_active_weights(spec.hidden_size)
     });
     layers.sum()
 }

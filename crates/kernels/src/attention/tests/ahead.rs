@@ -80,3 +80,11 @@ fn slopes_ahead_are_a_broken_invariant() {
     (case.ahead, case.slopes) = (1, Some(vec![0.5; 2]));
     case.run(&all_cpus()[0], 20, 1);
 }
+
+#[test]
+#[should_panic(expected = "invariant: no row ahead in a segment")]
+fn segments_ahead_are_a_broken_invariant() {
+    let mut case = Case::new(&mut Random::new(114), 20, (2, 2), 16);
+    (case.ahead, case.segment) = (1, Some(16));
+    case.run(&all_cpus()[0], 20, 1);
+}

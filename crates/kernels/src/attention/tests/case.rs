@@ -11,11 +11,16 @@ use crate::{AttentionInput, AttentionSeq, Cpu, KvCache, KvDtype, KvShape, StoreK
 pub(super) struct Case {
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,
+    /// Elements of a key.
     pub(super) head_dim: usize,
+    pub(super) value_dim: usize,
+    /// Whether values are the beginnings of the keys, and not stored.
+    pub(super) values_in_keys: bool,
     pub(super) block_size: usize,
     pub(super) dtype: KvDtype,
     pub(super) window: Option<usize>,
     pub(super) ahead: usize,
+    pub(super) segment: Option<usize>,
     pub(super) softcap: Option<f32>,
     pub(super) slopes: Option<Vec<f32>>,
     pub(super) sinks: Option<Vec<f32>>,
@@ -39,10 +44,13 @@ impl Case {
             n_heads,
             n_kv_heads,
             head_dim,
+            value_dim: head_dim,
+            values_in_keys: false,
             block_size: 16,
             dtype: KvDtype::F32,
             window: None,
             ahead: 0,
+            segment: None,
             softcap: None,
             slopes: None,
             sinks: None,
@@ -53,8 +61,20 @@ impl Case {
         }
     }
 
+    /// The same with values of `value_dim` elements, the beginnings of the keys; stored beside these,
+    /// or not.
+    pub(super) fn with_latent_values(mut self, value_dim: usize, values_in_keys: bool) -> Self {
+        let keys = self.k.chunks(self.head_dim);
+        self.v = keys.flat_map(|key| &key[..value_dim]).copied().collect();
+        Self { value_dim, values_in_keys, ..self }
+    }
+
     pub(super) fn width(&self) -> usize {
         self.n_heads * self.head_dim
+    }
+
+    pub(super) fn out_width(&self) -> usize {
+        self.n_heads * self.value_dim
     }
 
     pub(super) fn n_tokens(&self) -> usize {
@@ -75,7 +95,9 @@ impl Case {
             n_blocks,
             block_size: self.block_size,
             n_kv_heads: self.n_kv_heads,
-            head_dim: self.head_dim,
+            key_dim: self.head_dim,
+            value_dim: self.value_dim,
+            values_in_keys: self.values_in_keys,
             dtype: self.dtype,
         });
         let mut random = Random::new(seed);
@@ -94,16 +116,17 @@ impl Case {
         table: &[u32],
         tokens: std::ops::Range<usize>,
     ) {
-        let width = self.n_kv_heads * self.head_dim;
+        let (width, value_width) =
+            (self.n_kv_heads * self.head_dim, self.n_kv_heads * self.value_dim);
         let slots: Vec<u32> = tokens
             .clone()
             .map(|t| {
                 table[t / self.block_size] * self.block_size as u32 + (t % self.block_size) as u32
             })
             .collect();
-        let range = tokens.start * width..tokens.end * width;
-        let k = StridedRows::dense(&self.k[range.clone()], width);
-        let v = StridedRows::dense(&self.v[range], width);
+        let k = StridedRows::dense(&self.k[tokens.start * width..tokens.end * width], width);
+        let values = &self.v[tokens.start * value_width..tokens.end * value_width];
+        let v = (!self.values_in_keys).then(|| StridedRows::dense(values, value_width));
         cpu.store_kv(kv, 1, &StoreKv { k, v, slots: &slots });
     }
 
@@ -119,6 +142,7 @@ impl Case {
             scale: self.scale(),
             window: self.window,
             ahead: self.ahead,
+            segment: self.segment,
             softcap: self.softcap,
             slopes: self.slopes.as_deref(),
             sinks: self.sinks.as_deref(),
@@ -151,7 +175,7 @@ impl Case {
                 block_table: &table,
                 tree,
             }];
-            let mut rows = vec![f32::NAN; tokens.len() * width];
+            let mut rows = vec![f32::NAN; tokens.len() * self.out_width()];
             let q = &self.q[tokens.start * width..tokens.end * width];
             cpu.paged_attention(&kv, 1, &self.input(q, &sequences), &mut rows);
             out.extend(rows);
@@ -170,7 +194,7 @@ impl Case {
             block_table: &table,
             tree: None,
         }];
-        let mut out = vec![f32::NAN; n_rows * self.width()];
+        let mut out = vec![f32::NAN; n_rows * self.out_width()];
         let q = &self.q[(n - n_rows) * self.width()..];
         cpu.paged_attention(&kv, 1, &self.input(q, &sequences), &mut out);
         out
@@ -188,6 +212,8 @@ impl Case {
             }
         }
         let hidden = self.window.map_or(0, |window| seen.len().saturating_sub(window));
+        let before = self.segment.map_or(0, |n| (seen.len() - 1) / n * n);
+        let hidden = hidden.max(before);
         let mut seen = seen.split_off(hidden);
         seen.extend((row + 1..self.n_tokens()).take(self.ahead));
         seen
@@ -196,17 +222,24 @@ impl Case {
     /// The formula, in f64.
     pub(super) fn naive(&self) -> Vec<f64> {
         let (n, dim, group) = (self.n_tokens(), self.head_dim, self.n_heads / self.n_kv_heads);
-        let stored = |x: &[f32]| -> Vec<f64> {
+        let stored = |x: &[f32], dim| -> Vec<f64> {
             let heads = x.chunks(dim).flat_map(|head| rounded(self.dtype, head));
             heads.map(f64::from).collect()
         };
-        let (k, v) = (stored(&self.k), stored(&self.v));
-        let mut out = vec![0.0; n * self.width()];
+        let k = stored(&self.k, dim);
+        let v: Vec<f64> = match self.values_in_keys {
+            // As they are stored, which is with the rest of the key.
+            true => k.chunks(dim).flat_map(|key| &key[..self.value_dim]).copied().collect(),
+            false => stored(&self.v, self.value_dim),
+        };
+        let mut out = vec![0.0; n * self.out_width()];
         for row in 0..n {
             let seen = self.seen(row);
             for head in 0..self.n_heads {
-                let at = |t: usize| (t * self.n_kv_heads + head / group) * dim;
+                let kv_head = |t: usize| t * self.n_kv_heads + head / group;
+                let at = |t: usize| kv_head(t) * dim;
                 let mine = (row * self.n_heads + head) * dim;
+                let to = (row * self.n_heads + head) * self.value_dim;
                 let q = &self.q[mine..mine + dim];
                 let slope = self.slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[head]));
                 let score = |(i, &t): (usize, &usize)| {
@@ -222,8 +255,8 @@ impl Case {
                 let sum: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
                 for (&t, score) in seen.iter().zip(&scores) {
                     let weight = (score - max).exp() / sum;
-                    for i in 0..dim {
-                        out[mine + i] += weight * v[at(t) + i];
+                    for i in 0..self.value_dim {
+                        out[to + i] += weight * v[kv_head(t) * self.value_dim + i];
                     }
                 }
             }
@@ -244,16 +277,19 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} tokens, {}/{} heads of {}, blocks of {}, {}, window {:?}, {} ahead, softcap {:?}, \
-             slopes {:?}, sinks {:?}, tree {:?}",
+            "{} tokens, {}/{} heads of {} and {}{}, blocks of {}, {}, window {:?}, {} ahead, \
+             segment {:?}, softcap {:?}, slopes {:?}, sinks {:?}, tree {:?}",
             self.n_tokens(),
             self.n_heads,
             self.n_kv_heads,
             self.head_dim,
+            self.value_dim,
+            if self.values_in_keys { " within" } else { "" },
             self.block_size,
             self.dtype,
             self.window,
             self.ahead,
+            self.segment,
             self.softcap,
             self.slopes,
             self.sinks,

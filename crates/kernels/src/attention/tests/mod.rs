@@ -2,6 +2,7 @@
 
 mod ahead;
 mod case;
+mod latent;
 mod random;
 mod sinks;
 mod tree;
@@ -33,6 +34,21 @@ fn cases(random: &mut Random) -> Vec<Case> {
         case.softcap = Some(3.0);
         cases.push(case.clone());
         case.window = Some(270);
+        cases.push(case);
+    }
+    for (n, n_heads, dims, block_size) in [
+        (40, 1, (3, 1), 16),
+        (70, 3, (24, 17), 5),
+        (300, 20, (40, 32), 16),
+        (530, 33, (48, 32), 24),
+    ] {
+        let mut case = Case::new(random, n, (n_heads, 1), dims.0).with_latent_values(dims.1, true);
+        case.block_size = block_size;
+        cases.push(case.clone());
+        case.window = Some(37);
+        case.dtype = KvDtype::Bf16;
+        cases.push(case.clone());
+        case.dtype = KvDtype::Int8;
         cases.push(case);
     }
     cases

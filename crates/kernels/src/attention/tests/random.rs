@@ -20,6 +20,8 @@ fn any_case(random: &mut Random) -> Case {
     case.block_size = block_size;
     case.dtype = KvDtype::ALL[random.below(KvDtype::ALL.len())];
     case.window = (random.below(2) == 0).then_some(window);
+    let segment = [1, 7, 64, 300][random.below(4)];
+    case.segment = (random.below(3) == 0).then_some(segment);
     case.softcap = (random.below(3) == 0).then_some(3.0);
     // As in every model, scores fall with distance.
     case.slopes = (random.below(3) == 0)

@@ -162,4 +162,33 @@ impl Simd for Avx512 {
             _mm_cvtss_f32(one)
         }
     }
+
+    #[inline(always)]
+    fn transpose(self, x: &mut [__m512; LANES]) {
+        // In four quarters of a register each: pairs of lines, fours, then quarters of lines.
+        // SAFETY: `self` proves that this CPU has AVX-512; no memory is touched.
+        unsafe {
+            let mut fours = [_mm512_setzero_ps(); LANES];
+            for i in (0..LANES).step_by(4) {
+                let low =
+                    [_mm512_unpacklo_ps(x[i], x[i + 1]), _mm512_unpacklo_ps(x[i + 2], x[i + 3])];
+                let high =
+                    [_mm512_unpackhi_ps(x[i], x[i + 1]), _mm512_unpackhi_ps(x[i + 2], x[i + 3])];
+                fours[i] = _mm512_shuffle_ps::<0x44>(low[0], low[1]);
+                fours[i + 1] = _mm512_shuffle_ps::<0xee>(low[0], low[1]);
+                fours[i + 2] = _mm512_shuffle_ps::<0x44>(high[0], high[1]);
+                fours[i + 3] = _mm512_shuffle_ps::<0xee>(high[0], high[1]);
+            }
+            // Quarter `q` of `fours[4 i + j]` is lanes `4 i ..` of line `4 q + j`.
+            for j in 0..4 {
+                let (a, b, c, d) = (fours[j], fours[4 + j], fours[8 + j], fours[12 + j]);
+                let even = [_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0x88>(c, d)];
+                let odd = [_mm512_shuffle_f32x4::<0xdd>(a, b), _mm512_shuffle_f32x4::<0xdd>(c, d)];
+                x[j] = _mm512_shuffle_f32x4::<0x88>(even[0], even[1]);
+                x[8 + j] = _mm512_shuffle_f32x4::<0xdd>(even[0], even[1]);
+                x[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd[0], odd[1]);
+                x[12 + j] = _mm512_shuffle_f32x4::<0xdd>(odd[0], odd[1]);
+            }
+        }
+    }
 }

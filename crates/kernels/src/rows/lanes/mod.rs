@@ -85,6 +85,18 @@ pub(crate) trait Simd: Copy {
     /// The sum of the lanes, by halving.
     fn sum(self, x: Self::F) -> f32;
 
+    /// Lane `j` of vector `i` to lane `i` of vector `j`.
+    #[inline(always)]
+    fn transpose(self, x: &mut [Self::F; LANES]) {
+        let mut lines = [[0.0; LANES]; LANES];
+        for (x, line) in x.iter().zip(&mut lines) {
+            self.store(*x, line);
+        }
+        for (j, x) in x.iter_mut().enumerate() {
+            *x = self.load(&std::array::from_fn(|i| lines[i][j]));
+        }
+    }
+
     /// The largest lane, by halving with [`max`](Self::max); NaN lanes are passed over or not as
     /// the order has it.
     #[inline(always)]

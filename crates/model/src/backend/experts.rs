@@ -1,0 +1,290 @@
+//! A mixture of experts on the CPU: all rows of a step at once, grouped by expert.
+//!
+//! ```text
+//! x [m]  ── router ──> top_k experts of each row
+//! (row, slot) sorted by expert, of one expert by row:
+//!         | 0 0 0 | 3 | 5 5 5 5 5 5 | 6 6 | ..        [m top_k] rows, gathered from x
+//!           W0      W3   W5           W6              one run: gate·up, one run: down
+//! out[r] = Σ slots, ascending: weight · row of (r, slot)        and what is shared, in the last slot
+//! ```
+//!
+//! A single row is not gathered: every group reads it where it is. What the norm wrote in the form
+//! that the experts read is then used as it is.
+//!
+//! **Canonical order.** A row's slots are summed in the order in which its router chose them (the
+//! greatest first, of equals the lower index), what is shared last. The sorting decides only where a
+//! product is computed; see [`matmul_groups`](pelton_kernels::Cpu::matmul_groups).
+//!
+//! Bytes and operations: those of the grouped products, of `top_k` experts per row at one row and of
+//! all experts once a step has some `E / top_k` rows; everything else is a thousandth of them.
+//!
+//! Matrices that read their inputs in another order (act-order) are multiplied expert by expert.
+
+use std::ops::Range;
+
+use pelton_kernels::{Activations, Chosen, Cpu, Forms, MatmulGroup, MatmulGroups};
+
+use super::cpu::{CpuBackend, Input, kernel_act, multiply, read_by};
+use super::{Linear, MoeWeights};
+
+/// What is kept from step to step.
+#[derive(Debug)]
+pub(super) struct Experts {
+    /// `[m, n_experts]`.
+    logits: Vec<f32>,
+    ranks: Vec<u32>,
+    /// `[m, top_k]`.
+    chosen: Vec<u32>,
+    weights: Vec<f32>,
+    sorted: Sorted,
+    gathered: Activations,
+    /// Gate and up of the sorted rows.
+    hidden: Vec<f32>,
+    activated: Activations,
+    /// What the experts give, and then what is shared.
+    given: Vec<f32>,
+    products: Products,
+}
+
+/// Rows in the order of their experts.
+#[derive(Debug, Default)]
+struct Sorted {
+    /// First sorted row of each expert, and their number.
+    starts: Vec<u32>,
+    /// Row of the input of each sorted row.
+    sources: Vec<u32>,
+    /// The weight of each sorted row.
+    factors: Vec<f32>,
+    /// Sorted row of each slot of each row; one slot more for what is shared.
+    places: Vec<u32>,
+    /// The weight of each slot.
+    weights: Vec<f32>,
+}
+
+/// Products of sorted rows.
+#[derive(Debug)]
+struct Products {
+    groups: MatmulGroups,
+    /// Expert and part of each group.
+    matrices: Vec<(usize, usize)>,
+    /// The rows of one expert, where it is multiplied by itself.
+    rows: Activations,
+}
+
+impl Experts {
+    pub(super) fn new() -> Self {
+        let rows = || Activations::new(1, Forms::F32);
+        Self {
+            logits: Vec::new(),
+            ranks: Vec::new(),
+            chosen: Vec::new(),
+            weights: Vec::new(),
+            sorted: Sorted::default(),
+            gathered: rows(),
+            hidden: Vec::new(),
+            activated: rows(),
+            given: Vec::new(),
+            products: Products {
+                groups: MatmulGroups::default(),
+                matrices: Vec::new(),
+                rows: rows(),
+            },
+        }
+    }
+}
+
+impl Sorted {
+    /// Sorts the slots of all rows by expert, those of one expert by row.
+    fn sort(&mut self, chosen: &[u32], weights: &[f32], n_experts: usize, top_k: usize) {
+        self.starts.clear();
+        self.starts.resize(n_experts + 1, 0);
+        chosen.iter().for_each(|expert| self.starts[*expert as usize + 1] += 1);
+        for expert in 0..n_experts {
+            self.starts[expert + 1] += self.starts[expert];
+        }
+        self.sources.resize(chosen.len(), 0);
+        self.factors.resize(chosen.len(), 0.0);
+        self.places.clear();
+        self.weights.clear();
+        for (slot, expert) in chosen.iter().enumerate() {
+            // Afterwards each start is the end: the start of the next one.
+            let next = &mut self.starts[*expert as usize];
+            let place = *next as usize;
+            *next += 1;
+            self.sources[place] = (slot / top_k) as u32;
+            self.factors[place] = weights[slot];
+            self.places.push(place as u32);
+            self.weights.push(weights[slot]);
+        }
+        self.starts.rotate_right(1);
+        self.starts[0] = 0;
+    }
+
+    /// Inserts one more slot into each row: what is shared, whose rows follow the sorted ones.
+    fn add_shared(&mut self, top_k: usize, weights: &[f32]) {
+        let (m, n_sorted) = (weights.len(), self.sources.len());
+        self.places.resize(m * (top_k + 1), 0);
+        self.weights.resize(m * (top_k + 1), 0.0);
+        for row in (0..m).rev() {
+            let (from, to) = (row * top_k, row * (top_k + 1));
+            self.places.copy_within(from..from + top_k, to);
+            self.weights.copy_within(from..from + top_k, to);
+            self.places[to + top_k] = (n_sorted + row) as u32;
+            self.weights[to + top_k] = weights[row];
+        }
+    }
+
+    /// The experts that have rows, and these.
+    fn experts(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let ranges = self.starts.windows(2).map(|pair| pair[0] as usize..pair[1] as usize);
+        ranges.enumerate().filter(|(_, rows)| !rows.is_empty())
+    }
+}
+
+/// What the linears of the experts that have rows read.
+fn read_by_chosen<'a>(
+    cpu: &Cpu,
+    sorted: &Sorted,
+    linear: &dyn Fn(usize) -> &'a Linear<CpuBackend>,
+) -> Forms {
+    let mut linears = sorted.experts().map(|(expert, _)| linear(expert));
+    if linears.any(Linear::is_reordered) {
+        return Forms::F32;
+    }
+    let linears = sorted.experts().map(|(expert, _)| linear(expert));
+    read_by(cpu, linears.flat_map(|linear| &linear.parts))
+}
+
+/// What is multiplied.
+struct Factor<'a> {
+    sorted: &'a Sorted,
+    /// The sorted rows, or one row that all experts read.
+    x: &'a Activations,
+    is_one_row: bool,
+}
+
+impl Products {
+    /// `y = x Wᵀ + b`, each sorted row by the matrix of its expert.
+    fn multiply<'a>(
+        &mut self,
+        cpu: &Cpu,
+        input: &mut Input,
+        linear: &(dyn Fn(usize) -> &'a Linear<CpuBackend> + Sync),
+        rows: &Factor<'_>,
+        y: &mut [f32],
+    ) {
+        let &Factor { sorted, x, is_one_row } = rows;
+        let n = linear(0).n;
+        if sorted.experts().any(|(expert, _)| linear(expert).is_reordered()) {
+            for (expert, rows) in sorted.experts() {
+                let k = x.width();
+                let own = if is_one_row { 0..1 } else { rows.clone() };
+                self.rows.reset(k, Forms::F32);
+                let floats = &x.floats()[own.start * k..own.end * k];
+                self.rows.floats_mut(rows.len()).copy_from_slice(floats);
+                let y = &mut y[rows.start * n..rows.end * n];
+                multiply(cpu, input, linear(expert), &self.rows, y);
+            }
+            return;
+        }
+        let n_experts = sorted.starts.len() - 1;
+        let n_parts = (0..n_experts).map(|expert| linear(expert).parts.len());
+        let most = n_parts.sum();
+        self.groups.clear(most);
+        self.matrices.clear();
+        self.matrices.reserve(most);
+        for (expert, rows) in sorted.experts() {
+            let mut offset = 0;
+            for (part, matrix) in linear(expert).parts.iter().enumerate() {
+                let x_row = if is_one_row { 0 } else { rows.start };
+                let (y_row, n_rows) = (rows.start, rows.len());
+                self.groups.push(MatmulGroup { x_row, y_row, n_rows, offset });
+                self.matrices.push((expert, part));
+                offset += matrix.n();
+            }
+        }
+        let matrices = &self.matrices;
+        let matrix = |group: usize| {
+            let (expert, part) = matrices[group];
+            &linear(expert).parts[part]
+        };
+        cpu.matmul_groups(&mut self.groups, &matrix, x, y, n);
+        for (expert, rows) in sorted.experts() {
+            if let Some(bias) = &linear(expert).bias {
+                cpu.add_bias(&mut y[rows.start * n..rows.end * n], bias);
+            }
+        }
+    }
+}
+
+impl CpuBackend {
+    /// The experts of each row, weighted, and what is shared. `out`: `[m, hidden]`.
+    pub(super) fn mixture(&mut self, moe: &MoeWeights<Self>, x: &Activations, out: &mut [f32]) {
+        let (m, hidden) = (x.n_rows(), x.width());
+        let (n_experts, top_k) = (moe.routing.n_experts, moe.routing.top_k);
+        let n_sorted = m * top_k;
+        let mut scratch = std::mem::replace(&mut self.experts, Experts::new());
+        let Experts {
+            logits,
+            ranks,
+            chosen,
+            weights,
+            sorted,
+            gathered,
+            hidden: gate_up,
+            activated,
+            given,
+            products,
+        } = &mut scratch;
+        logits.resize(m * n_experts, 0.0);
+        ranks.resize(m * n_experts, 0);
+        chosen.resize(n_sorted, 0);
+        weights.resize(n_sorted, 0.0);
+        multiply(&self.cpu, &mut self.input, &moe.router, x, logits);
+        let correction = moe.correction.as_deref();
+        let choice = Chosen { experts: chosen, weights };
+        self.cpu.route(&moe.routing, logits, correction, ranks, choice);
+        sorted.sort(chosen, weights, n_experts, top_k);
+        if moe.weighs_input {
+            sorted.weights.fill(1.0);
+        }
+
+        let up = |expert: usize| &moe.experts[expert].up;
+        let forms = read_by_chosen(&self.cpu, sorted, &up);
+        let is_one_row = m == 1 && !moe.weighs_input && x.forms().include(forms);
+        if !is_one_row {
+            gathered.reset(hidden, forms);
+            let factors = moe.weighs_input.then_some(&*sorted.factors);
+            self.cpu.gather_rows(x.floats(), &sorted.sources, factors, gathered);
+        }
+        let rows = Factor { sorted, x: if is_one_row { x } else { gathered }, is_one_row };
+        gate_up.resize(n_sorted * up(0).n, 0.0);
+        products.multiply(&self.cpu, &mut self.input, &up, &rows, gate_up);
+
+        let down = |expert: usize| &moe.experts[expert].down;
+        let ffn = down(0).k;
+        if let Some(limit) = moe.limit {
+            self.cpu.limit_gate_up(gate_up, ffn, limit);
+        }
+        activated.reset(ffn, read_by_chosen(&self.cpu, sorted, &down));
+        self.cpu.gated_mul(kernel_act(moe.experts[0].act), gate_up, activated);
+        let n_given = if moe.shared.is_some() { n_sorted + m } else { n_sorted };
+        given.resize(n_given * hidden, 0.0);
+        let (by_experts, by_all) = given.split_at_mut(n_sorted * hidden);
+        let rows = Factor { sorted, x: activated, is_one_row: false };
+        products.multiply(&self.cpu, &mut self.input, &down, &rows, by_experts);
+
+        if let Some(shared) = &moe.shared {
+            self.perceptron(&shared.mlp, true, x, by_all);
+            logits.clear();
+            logits.resize(m, 1.0);
+            if let Some(switch) = &shared.switch {
+                multiply(&self.cpu, &mut self.input, switch, x, logits);
+                logits.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
+            }
+            sorted.add_shared(top_k, logits);
+        }
+        self.cpu.weighted_sum(given, &sorted.places, &sorted.weights, hidden, out);
+        self.experts = scratch;
+    }
+}

@@ -1,0 +1,172 @@
+//! Latent attention on the CPU: the steps around the attention over latents.
+//!
+//! ```text
+//! x ── down ──> projected [m, q_down | kv_rank | rope]             one product
+//!     latents normed, rotated, stored: kv_rank + rope elements per row
+//!     q:  norm, up ──> [m, heads x (nope | rope)]                  or projected itself
+//!         nope, head by head ── k_up[h] ──┐
+//!         rope, rotated ──────────────────┴─> [m, heads x (kv_rank | rope)]     absorbed queries
+//! attention over latents ──> [m, heads x kv_rank]
+//!     head by head ── v_up[h] ──> [m, heads x value]
+//! ```
+//!
+//! Each head's product is one over all rows of the step, and those of all heads are handed out to
+//! threads together. Its order is that of every product: the inputs of an output ascend, so no row
+//! knows how many others there are.
+//!
+//! Scratch holds `heads · (2 · kv_rank + rope + nope)` floats per row, more than the residual
+//! stream; a step's rows are bounded by its budget.
+
+use pelton_kernels::{
+    Activations, AttentionInput, Cpu, Forms, HeadLayout, HeadSlices, KvCache, MatmulOutput,
+    PackedMatrix, RopeLayout, StoreKv, StridedRows,
+};
+
+use super::cpu::{CpuBackend, Input, multiply, read_by};
+use super::{LatentOp, Norm};
+/// Scratch rows of latent attention.
+#[derive(Debug)]
+pub(super) struct Latent {
+    /// What is projected from the residual stream.
+    projected: Vec<f32>,
+    /// The latents of queries, where queries are made of any.
+    q_latents: Activations,
+    /// Queries as they were trained.
+    q: Vec<f32>,
+    /// Inputs of the products of heads.
+    by_head: Activations,
+    /// What attention makes of latents.
+    attended: Vec<f32>,
+}
+
+/// What a projection needs beside its weights.
+pub(super) struct Device<'a> {
+    pub(super) cpu: &'a Cpu,
+    pub(super) input: &'a mut Input,
+    /// `[m, rope_dim]`: cosines and sines.
+    pub(super) cos_sin: &'a [f32],
+}
+
+impl Latent {
+    pub(super) fn new() -> Self {
+        let empty = || Activations::new(1, Forms::F32);
+        Self {
+            projected: Vec::new(),
+            q_latents: empty(),
+            q: Vec::new(),
+            by_head: empty(),
+            attended: Vec::new(),
+        }
+    }
+
+    /// Projects `x`, stores latents and rotated keys, and writes the absorbed queries to `out`.
+    pub(super) fn project_store(
+        &mut self,
+        device: &mut Device<'_>,
+        op: &LatentOp<'_, CpuBackend>,
+        x: &Activations,
+        kv: &mut KvCache,
+        out: &mut [f32],
+    ) {
+        let LatentOp { mla, weights, .. } = *op;
+        let &mut Device { cpu, cos_sin, .. } = device;
+        let norm = |rows: &mut [f32], layout: &HeadLayout, norm: &Norm<CpuBackend>| {
+            cpu.head_rms_norm(rows, layout, &norm.weight, norm.eps);
+        };
+        let rotate = |rows: &mut [f32], heads, first| {
+            let (rotary_dim, interleaved) = (mla.rope_dim, mla.is_rope_in_pairs);
+            cpu.rope(rows, &RopeLayout { heads, first, rotary_dim, interleaved }, cos_sin);
+        };
+
+        let (m, width, latent_at) = (x.n_rows(), mla.down_width(), mla.q_down_width());
+        self.projected.resize(m * width, 0.0);
+        multiply(cpu, device.input, &weights.down, x, &mut self.projected);
+        let part =
+            |offset, head_dim| HeadLayout { row_stride: width, offset, n_heads: 1, head_dim };
+        norm(&mut self.projected, &part(latent_at, mla.kv_rank), &weights.kv_norm);
+        rotate(&mut self.projected, part(latent_at, mla.key_dim()), mla.kv_rank);
+        let k = StridedRows { data: &self.projected, stride: width, offset: latent_at };
+        cpu.store_kv(kv, op.layer, &StoreKv { k, v: None, slots: op.step.slots });
+
+        // Queries as they were trained, at the start of rows of `row_stride`.
+        let (trained, row_stride) = match (&weights.q_up, &weights.q_norm, mla.q_rank) {
+            (Some(q_up), Some(q_norm), Some(rank)) => {
+                norm(&mut self.projected, &part(0, rank), q_norm);
+                let from = slices(width, 0, [1, rank], rank);
+                self.q_latents.reset(rank, Forms::F32);
+                cpu.write_heads(&self.projected, &from, &mut self.q_latents);
+                self.q.resize(m * mla.q_width(), 0.0);
+                multiply(cpu, device.input, q_up, &self.q_latents, &mut self.q);
+                (&mut self.q, mla.q_width())
+            }
+            _ => (&mut self.projected, width),
+        };
+        let (n_heads, head_dim) = (mla.n_heads, mla.nope_dim + mla.rope_dim);
+        rotate(trained, HeadLayout { row_stride, offset: 0, n_heads, head_dim }, mla.nope_dim);
+        let heads = [n_heads, head_dim];
+        let from = slices(row_stride, mla.nope_dim, heads, mla.rope_dim);
+        let (stride, head_stride) = (mla.absorbed_width(), mla.key_dim());
+        let to = slices(stride, mla.kv_rank, [n_heads, head_stride], mla.rope_dim);
+        cpu.copy_heads(trained, &from, out, &to);
+        let from = slices(row_stride, 0, heads, mla.nope_dim);
+        let output = MatmulOutput { data: out, stride, offset: 0 };
+        let x = (trained.as_slice(), &from);
+        multiply_heads(cpu, &weights.k_up, x, &mut self.by_head, output, head_stride);
+    }
+
+    /// Attention of the absorbed queries `q` over latents, and what the heads make of it.
+    pub(super) fn attend(
+        &mut self,
+        cpu: &Cpu,
+        op: &LatentOp<'_, CpuBackend>,
+        q: &[f32],
+        kv: &KvCache,
+        out: &mut [f32],
+    ) {
+        let LatentOp { mla, weights, .. } = *op;
+        let (n_heads, stride) = (mla.n_heads, mla.out_width());
+        let width = n_heads * mla.kv_rank;
+        self.attended.resize(q.len() / mla.absorbed_width() * width, 0.0);
+        let input = AttentionInput {
+            q: StridedRows::dense(q, mla.absorbed_width()),
+            n_heads,
+            sequences: op.step.sequences,
+            scale: mla.scale,
+            window: None,
+            ahead: 0,
+            segment: None,
+            softcap: None,
+            slopes: None,
+            sinks: None,
+        };
+        cpu.paged_attention(kv, op.layer, &input, &mut self.attended);
+        let from = slices(width, 0, [n_heads, mla.kv_rank], mla.kv_rank);
+        let output = MatmulOutput { data: out, stride, offset: 0 };
+        let x = (self.attended.as_slice(), &from);
+        multiply_heads(cpu, &weights.v_up, x, &mut self.by_head, output, mla.value_dim);
+    }
+}
+
+/// Stretches of `width` elements of heads of `head_stride`, the first at `offset`.
+fn slices(
+    row_stride: usize,
+    offset: usize,
+    [n_heads, head_stride]: [usize; 2],
+    width: usize,
+) -> HeadSlices {
+    HeadSlices { row_stride, offset, n_heads, head_stride, width }
+}
+
+/// `y[i, h * head_stride ..] = x[i, h] W[h]ᵀ`, the heads of `x` being some stretches of its rows.
+fn multiply_heads(
+    cpu: &Cpu,
+    w: &PackedMatrix,
+    (x, from): (&[f32], &HeadSlices),
+    by_head: &mut Activations,
+    y: MatmulOutput<'_>,
+    head_stride: usize,
+) {
+    by_head.reset(from.width, read_by(cpu, [w]));
+    cpu.write_heads(x, from, by_head);
+    cpu.matmul_heads(w, from.n_heads, by_head, y, head_stride);
+}

@@ -1,0 +1,99 @@
+//! The keys' half of `kv_b_proj`, turned so that it can be absorbed into queries.
+//!
+//! ```text
+//! stored    head 0: | nope rows of k | value rows of v |  head 1: | k | v | ..      [.., kv_rank]
+//! wanted    head 0: | kv_rank rows, each a column of k |  head 1: | kT | ..          [.., nope]
+//! ```
+//!
+//! Turning takes elements one by one. Plain floats stay what they are; blocks lie along the other
+//! side, so that quantized matrices are dequantized, exactly, and packed as f32: 4 bytes for each of
+//! these weights, a few hundredths of a model's. The half of the values is rows of the matrix and keeps
+//! its format where it has no scales along its inputs (fp8 in blocks has; it is dequantized likewise).
+//! Files that store the keys turned already (`attn_k_b`) are packed as they are.
+
+use pelton_quant::{QuantError, dequantize_tensor};
+use pelton_tensor::DType;
+
+use super::part::Part;
+
+/// Which rows of each head are turned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Turned {
+    /// Heads.
+    pub(super) n_heads: usize,
+    /// Stored rows of a head.
+    pub(super) n_rows: usize,
+    /// Those of them that are turned, from the first on: elements of a turned row.
+    pub(super) n_taken: usize,
+}
+
+impl Turned {
+    /// Whether elements can be moved as they are stored.
+    fn is_plain(part: &Part<'_>) -> bool {
+        part.quantized.is_none() && matches!(part.view.dtype, DType::F32 | DType::F16 | DType::Bf16)
+    }
+
+    /// What the elements of a turned part are.
+    pub(super) fn dtype(part: &Part<'_>) -> DType {
+        if Self::is_plain(part) { part.view.dtype } else { DType::F32 }
+    }
+
+    /// Turned rows, as elements of [`dtype`](Self::dtype).
+    pub(super) fn bytes(self, part: &Part<'_>) -> Result<Vec<u8>, QuantError> {
+        if Self::is_plain(part) {
+            let element_bytes = part.view.data.len() / part.view.n_elements();
+            return Ok(self.turn(part.view.data, element_bytes));
+        }
+        let values = match &part.quantized {
+            Some(matrix) => matrix.dequantize()?,
+            None => dequantize_tensor(&part.view)?,
+        };
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Ok(self.turn(&bytes, size_of::<f32>()))
+    }
+
+    /// Stored bytes of `n_bytes` that are turned.
+    pub(super) fn share(self, n_bytes: usize) -> usize {
+        n_bytes / self.n_rows * self.n_taken
+    }
+
+    fn turn(self, data: &[u8], element_bytes: usize) -> Vec<u8> {
+        let Self { n_heads, n_rows, n_taken } = self;
+        let row_bytes = data.len() / (n_heads * n_rows);
+        let mut out = Vec::with_capacity(n_heads * n_taken * row_bytes);
+        for head in data.chunks_exact(n_rows * row_bytes) {
+            for column in (0..row_bytes).step_by(element_bytes) {
+                for row in head.chunks_exact(row_bytes).take(n_taken) {
+                    out.extend_from_slice(&row[column..column + element_bytes]);
+                }
+            }
+        }
+        out
+    }
+}
+
+/// What is done to a tensor, for the name of the packed matrix.
+impl std::fmt::Display for Turned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { n_heads, n_rows, n_taken } = self;
+        write!(f, " {n_heads} heads of {n_rows}, {n_taken} turned")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_of_each_head_are_turned_and_the_values_left_out() {
+        // Two heads of two rows of keys and one of values, three wide.
+        let turned = Turned { n_heads: 2, n_rows: 3, n_taken: 2 };
+        let data: Vec<u8> = (0..18).collect();
+        let expected = [0, 3, 1, 4, 2, 5, 9, 12, 10, 13, 11, 14];
+        assert_eq!(turned.turn(&data, 1), expected);
+        let wide: Vec<u8> = data.iter().flat_map(|&x| [x, x + 100]).collect();
+        let both: Vec<u8> = expected.iter().flat_map(|&x| [x, x + 100]).collect();
+        assert_eq!(turned.turn(&wide, 2), both);
+        assert_eq!(turned.share(18), 12);
+    }
+}
