@@ -110,6 +110,7 @@ impl PackedMatrix {
         rows: Rows<'_, '_>,
         done: &mut dyn FnMut(Range<usize>),
     ) -> Self {
+        assert!(n <= MOST && k <= MOST, "a matrix that fits in the address space: {n} x {k}");
         let row_bytes = layout.row_bytes(k);
         match rows {
             Rows::Stored(rows) => {
@@ -142,7 +143,6 @@ impl PackedMatrix {
         with_row: &WithRow<'_>,
         done: &mut dyn FnMut(Range<usize>),
     ) -> Self {
-        assert!(n <= MOST && k <= MOST, "a matrix that fits in the address space: {n} x {k}");
         let panel_bytes = layout.panel_bytes(k);
         let row_bytes = layout.row_bytes(k);
         let n_bytes = n.div_ceil(PANEL).checked_mul(panel_bytes);
