@@ -5,21 +5,22 @@
 //! catches up. So both ways are timed, drafting and not drafting, and the faster one is held:
 //!
 //! ```text
-//! drafting ─ 24 steps ─▶ plain ─ 8 steps ─▶ faster with drafts? ─ yes ─▶ drafting ─ 512 steps ─▶ plain ...
-//!                                             └─ no ─▶ plain ─ 256, 512, .. 8192 steps ─▶ drafting ...
+//! drafting ─ 32 steps ─▶ plain ─ 12 steps ─▶ faster with drafts? ─ yes ─▶ drafting ─ 512 steps ─▶ plain ...
+//!                                              └─ no ─▶ plain ─ 256, 512, .. 8192 steps ─▶ drafting ...
 //! ```
 //!
 //! For as many rows as generate at once (by powers of two), and apart for requests that are bound to
-//! one method. What is lost where drafting does not pay is a trial of 24 steps in more and more steps.
-//! Only steps without a prompt's chunk count; what is long ago counts less and less.
+//! one method. What is lost where drafting does not pay is a trial of 32 steps in more and more steps.
+//! Only steps without a prompt's chunk count; what is long ago counts less and less, and a step that took
+//! many times as long as usual (the machine was elsewhere) no more than three times.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 /// Steps of a trial with drafts.
-const TRIAL: u32 = 24;
+const TRIAL: u32 = 32;
 /// Steps without drafts that a trial is compared with.
-const PLAIN: u32 = 8;
+const PLAIN: u32 = 12;
 /// Steps that drafting is held for once it has proved faster.
 const HOLD: u32 = 512;
 /// Steps until it is tried again when it has not: the first and the longest time.
@@ -27,14 +28,31 @@ const WAIT: [u32; 2] = [256, 8192];
 /// What the figures of a block weigh when the next block of its kind begins.
 const FADING: f64 = 0.25;
 
+/// How many times the usual a step can count.
+const MOST_UNUSUAL: f64 = 3.0;
+
 /// Tokens and time of steps of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     n_tokens: f64,
     ns: f64,
+    /// Time of a step as of late.
+    usual_ns: f64,
 }
 
 impl Pace {
+    fn add(&mut self, n_tokens: usize, elapsed: Duration) {
+        let mut ns = elapsed.as_nanos() as f64;
+        if self.usual_ns > 0.0 {
+            ns = ns.min(MOST_UNUSUAL * self.usual_ns);
+            self.usual_ns += 0.1 * (ns - self.usual_ns);
+        } else {
+            self.usual_ns = ns;
+        }
+        self.n_tokens += n_tokens as f64;
+        self.ns += ns;
+    }
+
     fn fade(&mut self) {
         self.n_tokens *= FADING;
         self.ns *= FADING;
@@ -66,8 +84,7 @@ impl Default for Trial {
 impl Trial {
     fn stepped(&mut self, n_tokens: usize, elapsed: Duration) {
         let pace = if self.drafts { &mut self.drafting } else { &mut self.plain };
-        pace.n_tokens += n_tokens as f64;
-        pace.ns += elapsed.as_nanos() as f64;
+        pace.add(n_tokens, elapsed);
         self.n_left -= 1;
         if self.n_left == 0 {
             self.turn();
@@ -91,7 +108,7 @@ impl Trial {
             self.drafting.fade();
             (self.n_left, self.wait) = (HOLD, WAIT[0]);
         } else {
-            self.drafting = Pace::default();
+            self.drafting = Pace { n_tokens: 0.0, ns: 0.0, ..self.drafting };
             self.n_left = self.wait;
             self.wait = (2 * self.wait).min(WAIT[1]);
         }
@@ -146,7 +163,7 @@ mod tests {
         assert!(share < 0.02 && lost < 0.002, "{share}, {lost}");
         // Ten times as slow is soon found out too.
         let (_, lost) = live(20_000, 1, 10_000);
-        assert!(lost < 0.1, "{lost}");
+        assert!(lost < 0.15, "{lost}");
     }
 
     #[test]
