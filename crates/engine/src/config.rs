@@ -1,7 +1,9 @@
 //! What an engine is told at the start, and what it is asked.
 
 use crate::{ControllerConfig, KvCapacity, SpecConfig};
-use pelton_base::{Constraint, SamplingParams, ServiceParams, Slo, TokenId, limits};
+use pelton_base::{
+    Constraint, Request, RequestId, SamplingParams, ServiceParams, Slo, TokenId, limits,
+};
 use pelton_sched::{
     Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, SchedulerConfig,
     StepCost, TenantConfig,
@@ -159,4 +161,31 @@ pub struct NewRequest {
     pub prediction: Vec<TokenId>,
     /// What the answer must look like.
     pub constraint: Option<Constraint>,
+}
+
+impl NewRequest {
+    /// The same with a name.
+    pub(crate) fn named(self, id: RequestId) -> Request {
+        let Self {
+            prompt,
+            sampling,
+            choice,
+            max_tokens,
+            stop_tokens,
+            service,
+            prediction,
+            constraint,
+        } = self;
+        Request {
+            id,
+            prompt,
+            sampling,
+            choice,
+            max_tokens,
+            stop_tokens,
+            service,
+            prediction,
+            constraint,
+        }
+    }
 }

@@ -82,16 +82,6 @@ impl Shared {
         events: mpsc::UnboundedSender<TokenEvent>,
         at: Tick,
     ) -> Result<RequestId, SubmitError> {
-        let NewRequest {
-            prompt,
-            sampling,
-            choice,
-            max_tokens,
-            stop_tokens,
-            service,
-            prediction,
-            constraint,
-        } = request;
         let mut state = self.lock();
         if state.has_stopped || state.mail.shutdown.is_some() {
             return Err(SubmitError::Stopped);
@@ -100,24 +90,16 @@ impl Shared {
             state.n_refused += 1;
             return Err(SubmitError::Full { limit: self.max_waiting });
         }
-        if let Err(refusal) = state.outlook.judge(prompt.len(), &service, &self.config) {
+        if let Err(refusal) =
+            state.outlook.judge(request.prompt.len(), &request.service, &self.config)
+        {
             state.n_refused += 1;
             return Err(SubmitError::Refused(refusal));
         }
-        state.outlook.add(prompt.len(), &service, &self.config);
+        state.outlook.add(request.prompt.len(), &request.service, &self.config);
         let id = RequestId(state.next_id);
         state.next_id += 1;
-        let request = Request {
-            id,
-            prompt,
-            sampling,
-            choice,
-            max_tokens,
-            stop_tokens,
-            service,
-            prediction,
-            constraint,
-        };
+        let request = request.named(id);
         state.mail.submissions.push(Submission { request, events, at });
         self.bell.notify_one();
         Ok(id)

@@ -15,15 +15,17 @@ mod common;
 #[path = "../../testkit/src/statistics.rs"]
 mod statistics;
 
+#[path = "common/tree.rs"]
+mod tree;
+
 use common::{oracle, random_logits};
 use pelton_base::{SamplingParams, TokenId};
-use pelton_sampling::verify::{
-    Place, Proposal, SiblingScratch, Tree, Verdict, Verifier, draw_siblings,
-};
+use pelton_sampling::verify::{Place, Proposal, SiblingScratch, Verdict, Verifier, draw_siblings};
 use pelton_sampling::{
     KeptDistribution, LogitsProcessor, Philox, RowContext, Sampler, SamplerState, Stream,
 };
 use statistics::{at_least_so_many, combined, p_values_over_sets, uniformity};
+use tree::Tree;
 
 const VOCAB: usize = 8;
 const LENGTH: usize = 3;

@@ -1,7 +1,5 @@
 //! How a served workload is told, simulated or real: a headline and the report, or one JSON object.
 
-use std::io::Write;
-
 use pelton_bench::report::{Comparison, Grouping, Ledger, Report};
 use pelton_bench::trace::Trace;
 use serde::Serialize;
@@ -53,15 +51,7 @@ impl Served {
     /// A standard output that takes nothing, and the Ctrl-C.
     pub(super) fn print(mut self, as_json: bool, is_interrupted: bool) -> Result<()> {
         self.interrupted = is_interrupted;
-        let text = if as_json {
-            let json = serde_json::to_string(&self);
-            json.map_err(|error| Failure::internal(format!("cannot write JSON: {error}")))? + "\n"
-        } else {
-            self.render()
-        };
-        let mut stdout = std::io::stdout().lock();
-        let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-        written.map_err(|error| Failure::stdout(&error))?;
+        super::print(&self, Self::render, as_json)?;
         if is_interrupted { Err(Failure::interrupted()) } else { Ok(()) }
     }
 

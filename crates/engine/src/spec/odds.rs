@@ -5,7 +5,8 @@
 //! belong to the executor, which lends them to proposers while they draft.
 
 use pelton_base::{RequestId, TokenId};
-use pelton_sampling::{Distribution, KeptDistribution, Sampler, SamplerState, Stream};
+use pelton_sampling::verify::{Place, SiblingScratch, draw_siblings};
+use pelton_sampling::{Distribution, KeptDistribution, Sampler, SamplerState};
 use std::collections::HashMap;
 
 /// The distributions behind the drafts of one plan.
@@ -19,6 +20,8 @@ pub struct Odds {
 pub struct DrawnChain {
     kept: Vec<KeptDistribution>,
     n_drawn: usize,
+    drawn: Vec<TokenId>,
+    scratch: SiblingScratch,
 }
 
 impl Odds {
@@ -54,13 +57,16 @@ impl DrawnChain {
         logits: &mut [f32],
         position: usize,
     ) -> TokenId {
-        let u = state.rng().uniform_of(Stream::Draft, position as u64, 0);
-        let distribution = sampler.distribution(state, logits, position);
+        let rng = state.rng();
+        let target = sampler.distribution(state, logits, position);
         if self.n_drawn == self.kept.len() {
             self.kept.push(KeptDistribution::default());
         }
-        self.kept[self.n_drawn].keep(&distribution);
+        self.kept[self.n_drawn].keep(&target);
         self.n_drawn += 1;
-        distribution.draw(u)
+        self.drawn.clear();
+        let place = Place { target, rng, position: position as u64 };
+        draw_siblings(&place, 1, &mut self.scratch, &mut self.drawn);
+        self.drawn[0]
     }
 }

@@ -25,6 +25,7 @@ const PROBE_AFTER: u32 = 64;
 const PROBES: u32 = 2;
 /// Failures after which a proposer is let be.
 const MOST_FAILURES: u32 = 3;
+
 /// Proposers, and what is known of how well each guesses.
 #[derive(Debug)]
 pub struct Speculation {
@@ -68,11 +69,17 @@ struct Guesser {
 }
 
 /// How far the tokens of a request are guessed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Bounds {
     most: usize,
     /// The only one who may; `None` for all.
     by: Option<usize>,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { most: usize::MAX, by: None }
+    }
 }
 
 /// Whose drafts are being verified.
@@ -216,6 +223,10 @@ impl Speculation {
         }
     }
 
+    fn bounds_at(&self, id: RequestId) -> Bounds {
+        self.bounds.get(&id).copied().unwrap_or_default()
+    }
+
     fn bounds_of(&self, Drafting { most, by }: Drafting) -> Bounds {
         let guesser = |name| self.guessers.iter().position(|known| known.proposer.name() == name);
         // Nobody has the last index there is.
@@ -272,15 +283,11 @@ impl Speculation {
 
     /// What a step is, where all of its requests may be drafted for, and by the same.
     fn kind_of(&self, generating: &[Generating<'_>]) -> Option<Kind> {
-        let mut bounds = generating.iter().map(|row| self.bounds.get(&row.id));
-        let first = bounds.next()?.map(|bounds| (bounds.most, bounds.by));
-        let is_same = bounds.all(|other| other.map(|bounds| (bounds.most, bounds.by)) == first);
-        let by = match first {
-            None => None,
-            Some((0, _)) => return None,
-            Some((_, by)) => by,
-        };
-        (is_same && !self.config.is_forced).then(|| (by, generating.len().ilog2()))
+        let mut bounds = generating.iter().map(|row| self.bounds_at(row.id));
+        let first = bounds.next()?;
+        let is_timed =
+            first.most > 0 && bounds.all(|other| other == first) && !self.config.is_forced;
+        is_timed.then(|| (first.by, generating.len().ilog2()))
     }
 
     /// The step of a plan took `elapsed` in all, drafting included, and brought so many tokens.
@@ -293,7 +300,7 @@ impl Speculation {
 
     fn propose(&mut self, idx: usize, rows: &mut [Row<'_>], odds: Option<&mut Odds>) {
         let guesser = &mut self.guessers[idx];
-        let is_late = rows.iter().any(|row| guesser.proposer.is_catching_up(row));
+        let catches_up = rows.iter().any(|row| guesser.proposer.is_catching_up(row));
         let started = Instant::now();
         if let Err(error) = guesser.proposer.propose(rows, odds) {
             self.stats.n_failures += 1;
@@ -311,7 +318,7 @@ impl Speculation {
             n_drafts += row.drafts.len();
         }
         self.stats.made(elapsed);
-        if !is_late {
+        if !catches_up {
             guesser.made(n_drafts, elapsed);
         }
     }
@@ -327,9 +334,7 @@ impl Speculation {
         self.offers.clear();
         self.chances.clear();
         for row in generating {
-            let bounds = self.bounds.get(&row.id);
-            let Bounds { most: bound, by } =
-                *bounds.unwrap_or(&Bounds { most: usize::MAX, by: None });
+            let Bounds { most: bound, by } = self.bounds_at(row.id);
             let position = row.tokens.len();
             let nobody = Asked { guesser: usize::MAX, sure: 0 };
             let (draft_ns, invests_for) = (0.0, None);

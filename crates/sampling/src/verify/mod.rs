@@ -5,7 +5,7 @@
 //! A draft is a token that was guessed for a position; the target is the distribution that plain
 //! decoding would draw from there ([`Sampler::distribution`](crate::Sampler::distribution): after
 //! bias, penalties, masks, temperature and cuts). Drafts for one position, the siblings, are judged
-//! in order; under the one accepted stand the drafts for the next position, see [`Tree`].
+//! in order; under the one accepted stand the drafts for the next position: a tree.
 //!
 //! ```text
 //! p = target
@@ -67,33 +67,20 @@
 //!
 //! ```
 //! use pelton_base::{SamplingParams, TokenId};
-//! use pelton_sampling::verify::{Place, Proposal, Tree, Verifier};
+//! use pelton_sampling::verify::{Place, Proposal, Verdict, Verifier};
 //! use pelton_sampling::{Sampler, SamplerState};
 //!
-//! // Two guesses for the first position, and one for the second under each of them.
-//! let tokens = [3, 1, 0, 2].map(TokenId);
-//! let tree = Tree::new(&tokens, &[None, None, Some(0), Some(1)]);
-//! // Logits after the known tokens, and after each draft.
-//! let mut rows = vec![[0.0_f32, 9.0, 0.0, 1.0]; 5];
-//!
+//! // Two guesses for one position, and the logits after the known tokens.
+//! let (siblings, mut row) = ([3, 1].map(TokenId), [0.0, 9.0, 0.0, 1.0]);
 //! let (mut sampler, mut verifier) = (Sampler::new(), Verifier::new());
 //! let mut state = SamplerState::new(&SamplingParams::greedy(), &[], 0);
-//! let (mut node, mut output) = (None, Vec::new());
-//! loop {
-//!     let row = &mut rows[Tree::row_of(node)];
-//!     let (rng, position) = (state.rng(), output.len());
-//!     let target = sampler.distribution(&mut state, row, position);
-//!     let place = Place { target, rng, position: position as u64 };
-//!     let siblings = tree.children(node).map(|child| tokens[child as usize]);
-//!     let verdict = verifier.judge(&place, siblings, Proposal::Known);
-//!     state.accepted(verdict.token);
-//!     output.push(verdict.token);
-//!     match verdict.accepted {
-//!         Some(sibling) => node = tree.children(node).nth(sibling),
-//!         None => break,
-//!     }
-//! }
-//! assert_eq!(output, [TokenId(1), TokenId(1)], "the second sibling, and what follows it");
+//!
+//! let (rng, position) = (state.rng(), 0);
+//! let target = sampler.distribution(&mut state, &mut row, 0);
+//! let verdict = verifier.judge(&Place { target, rng, position }, siblings, Proposal::Known);
+//! // The second sibling is right: it is accepted, and its own drafts are judged next.
+//! assert_eq!(verdict, Verdict { token: TokenId(1), accepted: Some(1) });
+//! state.accepted(verdict.token);
 //! ```
 //!
 //! Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023;
@@ -109,13 +96,11 @@
 //! [`Stream::Token`]: crate::Stream::Token
 
 mod siblings;
-mod tree;
 mod typical;
 mod urn;
 mod verifier;
 
 pub use siblings::{SiblingScratch, draw_siblings};
-pub use tree::Tree;
 pub use typical::{Typical, typical_lossy};
 pub use verifier::Verifier;
 

@@ -23,8 +23,6 @@ mod plan;
 mod report;
 mod subject;
 
-use std::io::Write;
-
 use pelton_model::{LoadOptions, available_memory_bytes};
 
 use super::ceilings;
@@ -80,7 +78,7 @@ pub(crate) fn measure(args: &BenchModelArgs) -> Result<()> {
     let is_complete = measure_rounds(&plan, &mut subject, &mut samples, &mut bandwidths)?;
     let peaks = before.max(ceilings(&subject));
     let report = Report::new(&plan, facts, &peaks, &bandwidths, &samples);
-    print(&report, args.json)?;
+    super::print(&report, Report::render, args.json)?;
     if is_complete { Ok(()) } else { Err(Failure::interrupted()) }
 }
 
@@ -107,16 +105,4 @@ fn measure_rounds(
         }
     }
     Ok(true)
-}
-
-fn print(report: &Report, as_json: bool) -> Result<()> {
-    let text = if as_json {
-        let json = serde_json::to_string(report);
-        json.map_err(|error| Failure::internal(format!("cannot write JSON: {error}")))? + "\n"
-    } else {
-        report.render()
-    };
-    let mut stdout = std::io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    written.map_err(|error| Failure::stdout(&error))
 }

@@ -19,8 +19,6 @@ mod prompts;
 mod report;
 mod subject;
 
-use std::io::Write;
-
 use pelton_base::SamplingParams;
 use pelton_llm::{LlmOptions, SpecConfig, SpecMethod};
 
@@ -62,7 +60,7 @@ pub(crate) fn measure(args: &BenchSpecArgs) -> Result<()> {
     let (cost, spec_max) = (llm.metrics().cost, args.spec_max());
     let mut report = Report::new(llm.info(), &methods, &cells, (spec_max, &cost));
     report.interrupted = !is_complete;
-    print(&report, args.json)?;
+    super::print(&report, Report::render, args.json)?;
     match report.differing() {
         Some(message) => Err(Failure::internal(message)),
         None if is_complete => Ok(()),
@@ -148,16 +146,4 @@ fn all_that_can_run(has_draft_model: bool) -> Vec<SpecMethod> {
         &method => !SpecConfig { method, ..SpecConfig::default() }.proposers().is_empty(),
     };
     SpecMethod::ALL.iter().copied().filter(can_run).collect()
-}
-
-fn print(report: &Report, as_json: bool) -> Result<()> {
-    let text = if as_json {
-        let json = serde_json::to_string(report);
-        json.map_err(|error| Failure::internal(format!("cannot write JSON: {error}")))? + "\n"
-    } else {
-        report.render()
-    };
-    let mut stdout = std::io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    written.map_err(|error| Failure::stdout(&error))
 }

@@ -17,7 +17,7 @@ use pelton_base::TokenId;
 
 /// Drafts and what each follows, as plain slices in topological order.
 #[derive(Clone, Copy, Debug)]
-pub struct Tree<'a> {
+pub(crate) struct Tree<'a> {
     tokens: &'a [TokenId],
     parents: &'a [Option<u32>],
 }
@@ -28,7 +28,7 @@ impl<'a> Tree<'a> {
     /// # Panics
     ///
     /// If there are not as many parents as tokens, or one does not stand before its child.
-    pub fn new(tokens: &'a [TokenId], parents: &'a [Option<u32>]) -> Self {
+    pub(crate) fn new(tokens: &'a [TokenId], parents: &'a [Option<u32>]) -> Self {
         assert_eq!(tokens.len(), parents.len(), "a parent for each draft");
         let is_before = |(node, parent): (usize, &Option<u32>)| {
             parent.is_none_or(|parent| (parent as usize) < node)
@@ -38,7 +38,7 @@ impl<'a> Tree<'a> {
     }
 
     /// The row of the target's logits that follows a node.
-    pub fn row_of(node: Option<u32>) -> usize {
+    pub(crate) fn row_of(node: Option<u32>) -> usize {
         node.map_or(0, |node| node as usize + 1)
     }
 
@@ -47,12 +47,12 @@ impl<'a> Tree<'a> {
     /// # Panics
     ///
     /// If there is no such node.
-    pub fn token(&self, node: u32) -> TokenId {
+    pub(crate) fn token(&self, node: u32) -> TokenId {
         self.tokens[node as usize]
     }
 
     /// The nodes that follow a node, in order.
-    pub fn children(&self, node: Option<u32>) -> impl Iterator<Item = u32> + use<'a> {
+    pub(crate) fn children(&self, node: Option<u32>) -> impl Iterator<Item = u32> + use<'a> {
         let first = Self::row_of(node);
         let later = (first as u32..).zip(self.parents.get(first..).unwrap_or(&[]));
         later.filter(move |(_, parent)| **parent == node).map(|(child, _)| child)
