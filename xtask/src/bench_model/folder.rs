@@ -11,6 +11,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::{Map, Value, json};
 
+use super::grown::Grown;
 use super::{Shape, tensors, values, vocabulary};
 
 /// What a tensor is called in folders, by its name in GGUF files without the number of its layer.
@@ -28,13 +29,31 @@ const NAMES: [(&str, &str); 11] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 
+/// What weights are.
+pub(super) enum Weights<'a> {
+    /// Random ones in a shape.
+    Random(&'a Shape),
+    /// Those of a small model, and zeros.
+    Grown(&'a Grown),
+}
+
+impl Weights<'_> {
+    fn shape(&self) -> &Shape {
+        match self {
+            Self::Random(shape) => shape,
+            Self::Grown(grown) => &grown.shape,
+        }
+    }
+}
+
 /// Writes the folder, which may be there but may hold no weights.
 pub(super) fn write(
     out: &Path,
-    shape: &Shape,
+    weights: &Weights<'_>,
     dtype: DType,
     n_shards: usize,
 ) -> anyhow::Result<()> {
+    let shape = weights.shape();
     if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
         bail!("safetensors hold f32, f16 and bf16, not {}", dtype.name());
     }
@@ -42,15 +61,26 @@ pub(super) fn write(
     for name in ["model.safetensors", "model.safetensors.index.json"] {
         ensure!(!out.join(name).exists(), "{}: there are weights already", out.display());
     }
-    fs::write(out.join("config.json"), config(shape, dtype).to_string())?;
-    fs::write(out.join("tokenizer.json"), vocabulary::json(shape.vocab).to_string())?;
+    let mut config = config(shape, dtype);
+    match weights {
+        Weights::Grown(grown) => {
+            for (name, token) in grown.special_tokens() {
+                config[name] = token.clone();
+            }
+            grown.copy_text_files(out)?;
+        }
+        Weights::Random(_) => {
+            fs::write(out.join("tokenizer.json"), vocabulary::json(shape.vocab).to_string())?;
+        }
+    }
+    fs::write(out.join("config.json"), config.to_string())?;
 
     let dtype_of = |dims: &[usize]| if dims.len() == 2 { dtype } else { DType::F32 };
     let n_bytes = |dims: &[usize]| {
         let n = dims.iter().product();
         dtype_of(dims).bytes_for(n).expect("invariant: whole blocks")
     };
-    let all: Vec<_> = tensors(shape).into_iter().map(|(name, dims)| (hf(&name), dims)).collect();
+    let all = tensors(shape);
     let n_total: usize = all.iter().map(|(_, dims)| n_bytes(dims)).sum();
     let mut rng = SmallRng::seed_from_u64(1);
     let bar = crate::export::bar(all.len() as u64, "writing");
@@ -61,11 +91,18 @@ pub(super) fn write(
             _ => format!("model-{shard:05}-of-{n_shards:05}.safetensors"),
         };
         let mut stored = Vec::new();
-        while let [(name, dims), others @ ..] = rest
+        while let [(gguf, dims), others @ ..] = rest
             && (n_written < n_total / n_shards * shard || shard == n_shards)
         {
-            let mut bytes = Vec::new();
-            values(name, dims, dtype_of(dims), &mut rng, &mut bytes);
+            let name = hf(gguf);
+            let bytes = match weights {
+                Weights::Grown(grown) => grown.values(gguf, &name, dims, dtype_of(dims))?,
+                Weights::Random(_) => {
+                    let mut bytes = Vec::new();
+                    values(&name, dims, dtype_of(dims), &mut rng, &mut bytes);
+                    bytes
+                }
+            };
             n_written += bytes.len();
             weight_map.insert(name.clone(), Value::from(file.clone()));
             stored.push((name, dims, bytes));

@@ -5,6 +5,7 @@
 //! [`vocabulary`] is synthetic.
 
 mod folder;
+mod grown;
 mod vocabulary;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,9 @@ use pelton_quant::{WeightFormat, fitting, for_name, supported_names};
 use pelton_tensor::{DType, GgufValue, GgufWriter};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
+
+use folder::Weights;
+use grown::Grown;
 
 /// Writes a GGUF file, or a model folder, with random weights in the shape of a published model.
 #[derive(clap::Args, Debug)]
@@ -30,6 +34,10 @@ pub(crate) struct Args {
     /// Write a model folder with safetensors instead; f32, f16 and bf16 alone.
     #[arg(long)]
     safetensors: bool,
+    /// Folder of a small Llama whose weights to take, with zeros around them: the work of the shape,
+    /// the text of the small model. Writes a model folder.
+    #[arg(long, value_name = "FOLDER", requires = "safetensors")]
+    of: Option<PathBuf>,
     /// Files that the weights of a model folder are spread over.
     #[arg(long, default_value_t = 1, requires = "safetensors",
           value_parser = clap::value_parser!(u16).range(1..=999))]
@@ -43,12 +51,16 @@ enum ShapeName {
     /// Llama 3.2 1B.
     #[value(name = "llama-1b")]
     Llama1b,
+    /// A tenth of Llama 3.2 1B, but for the vocabulary.
+    #[value(name = "llama-100m")]
+    Llama100m,
     /// Qwen 2.5 0.5B.
     #[value(name = "qwen-0.5b")]
     Qwen05b,
 }
 
 /// Sizes in elements.
+#[derive(Clone, Copy)]
 struct Shape {
     arch: &'static str,
     n_layers: usize,
@@ -79,6 +91,9 @@ const LLAMA_1B: Shape = Shape {
     qkv_bias: false,
 };
 
+const LLAMA_100M: Shape =
+    Shape { n_layers: 10, hidden: 768, ffn: 3072, n_heads: 12, n_kv_heads: 4, ..LLAMA_1B };
+
 const QWEN_05B: Shape = Shape {
     arch: "qwen2",
     n_layers: 24,
@@ -97,13 +112,16 @@ const QWEN_05B: Shape = Shape {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let shape = match args.shape {
         ShapeName::Llama1b => &LLAMA_1B,
+        ShapeName::Llama100m => &LLAMA_100M,
         ShapeName::Qwen05b => &QWEN_05B,
     };
     let Some(wished) = for_name(&args.format) else {
         bail!("unknown format `{}`; known are {}", args.format, supported_names());
     };
     if args.safetensors {
-        folder::write(&args.out, shape, wished.dtype(), usize::from(args.shards))?;
+        let grown = args.of.as_ref().map(|folder| Grown::open(folder, shape)).transpose()?;
+        let weights = grown.as_ref().map_or(Weights::Random(shape), Weights::Grown);
+        folder::write(&args.out, &weights, wished.dtype(), usize::from(args.shards))?;
     } else {
         write_gguf(&args.out, shape, wished)?;
     }

@@ -18,9 +18,12 @@ One engine holds every method, and each request says which one guesses for it, s
 with the same weights in turn, once per round: plain, one method, the next, plain again. Told are
 medians, with the lowest and the highest ratio to the plain run of the same round. The tokens are
 compared too: where they are not those of plain decoding it says so and ends with code 1.
---prompts takes a text per line, or objects per line with `prompt` or `messages`. Speeds count from
-the moment at which every request of a batch has its first token. A method that learns over requests
-has read the same texts in the rounds before. Ctrl-C ends early with what was measured.";
+--prompts takes a text per line, or objects per line with `prompt` or `messages`, and perhaps `answer`:
+the model is then held to that answer, so that how often guesses are right depends on the task and not
+on the model, which takes its own time for each token; of the built-in texts those that repeat, edit
+and quote are answered so. `ruled` are the free texts under a rule that changes at every step. Speeds
+count from the moment at which every request of a batch has its first token. A method that learns
+over requests has read the same texts in the rounds before. Ctrl-C ends early with what was measured.";
 
 /// Flags of `pelton bench spec`.
 #[derive(Args, Debug)]
@@ -37,7 +40,8 @@ pub(crate) struct BenchSpecArgs {
     /// Most tokens guessed at once for one request
     #[arg(long, env = "PELTON_SPEC_MAX", value_name = "N", default_value = "8")]
     spec_max: NonZeroUsize,
-    /// Texts to go on from [default: a few that repeat themselves, edit code, quote, or run free]
+    /// Texts to go on from, a line each [default: a few that repeat themselves, edit code, quote,
+    /// or run free, with and without a rule]
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Option<PathBuf>,
     /// Requests answered at once

@@ -17,6 +17,7 @@
 mod advice;
 mod prompts;
 mod report;
+mod rule;
 mod subject;
 
 use pelton_base::SamplingParams;

@@ -188,7 +188,8 @@ fn outcome(
         cells.iter().map(|cell| (&cell.runs[idx][..], &cell.runs[0][..])).collect();
     let runs: Vec<Run> = pairs.iter().flat_map(|(own, _)| own.iter().cloned()).collect();
     let texts = || cells.iter().flat_map(|cell| &cell.text.all);
-    let n_prompt = texts().map(Vec::len).sum::<usize>() / texts().count().max(1);
+    let n_prompt =
+        texts().map(|question| question.prompt.len()).sum::<usize>() / texts().count().max(1);
     let evidence = Evidence {
         stats: &sum(&runs),
         n_row_steps: runs.iter().map(|run| run.n_all_row_steps).sum(),
@@ -229,7 +230,7 @@ fn sum(runs: &[Run]) -> SpecStats {
 
 #[cfg(test)]
 mod tests {
-    use super::super::prompts::Texts;
+    use super::super::prompts::{Question, Texts};
     use super::*;
     use pelton_base::TokenId;
 
@@ -252,11 +253,15 @@ mod tests {
         Run { answers, n_tokens, seconds, n_row_steps, n_all_row_steps, ..Run::default() }
     }
 
+    fn texts() -> Texts<Question> {
+        let question = Question { prompt: vec![TokenId(1)], rule: None, n_given: None };
+        Texts { kind: "given".to_owned(), all: vec![question] }
+    }
+
     const METHODS: [SpecMethod; 2] = [SpecMethod::Off, SpecMethod::Suffix];
 
     fn report(last: u32) -> Report {
-        let texts = Texts { kind: "given".to_owned(), all: vec![vec![TokenId(1)]] };
-        let mut cell = Cell::new(2, &texts, METHODS.len());
+        let mut cell = Cell::new(2, &texts(), METHODS.len());
         for (plain, own, token) in [(1.0, 0.5, 3), (2.0, 0.5, 3), (8.0, 4.0, last)] {
             cell.add(0, run(100, plain, 3), true);
             cell.add(1, run(100, own, token), true);
@@ -287,8 +292,7 @@ mod tests {
 
     #[test]
     fn nothing_measured_is_an_empty_table() {
-        let texts = Texts { kind: "given".to_owned(), all: vec![vec![TokenId(1)]] };
-        let cells = [Cell::new(1, &texts, METHODS.len())];
+        let cells = [Cell::new(1, &texts(), METHODS.len())];
         let report = Report::new(&info(), &METHODS, &cells, (8, &StepCost::default()));
         assert!(report.figures.is_empty() && report.advice[0].method.is_none());
     }

@@ -12,7 +12,7 @@ use pelton_base::{Drafting, FinishReason, SamplingParams, ServiceParams, TokenId
 use pelton_engine::{EngineHandle, NewRequest, SpecStats, TokenStream};
 use pelton_llm::{Llm, SpecMethod};
 
-use super::prompts::Texts;
+use super::prompts::{Question, Texts};
 use crate::failure::{Failure, Result};
 use crate::interrupt::StopFlag;
 
@@ -20,7 +20,7 @@ use crate::interrupt::StopFlag;
 #[derive(Debug)]
 pub(super) struct Cell {
     pub(super) batch: usize,
-    pub(super) text: Texts<Vec<TokenId>>,
+    pub(super) text: Texts<Question>,
     /// By method, then round.
     pub(super) runs: Vec<Vec<Run>>,
     /// The answers of the first run of plain decoding.
@@ -49,7 +49,7 @@ pub(super) struct Run {
 
 impl Cell {
     /// Nothing measured yet.
-    pub(super) fn new(batch: usize, text: &Texts<Vec<TokenId>>, n_methods: usize) -> Self {
+    pub(super) fn new(batch: usize, text: &Texts<Question>, n_methods: usize) -> Self {
         let runs = vec![Vec::new(); n_methods];
         let is_equal = vec![true; n_methods];
         Self { batch, text: text.clone(), runs, expected: None, is_equal }
@@ -68,9 +68,9 @@ impl Cell {
     }
 
     /// Requests in groups of the batch size: every text at least once.
-    fn groups(&self) -> impl Iterator<Item = Vec<(usize, &[TokenId])>> {
+    fn groups(&self) -> impl Iterator<Item = Vec<(usize, &Question)>> {
         let texts = &self.text.all;
-        let request = |i: usize| (i, &texts[i % texts.len()][..]);
+        let request = |i: usize| (i, &texts[i % texts.len()]);
         let n_groups = texts.len().div_ceil(self.batch);
         (0..n_groups).map(move |g| (g * self.batch..(g + 1) * self.batch).map(request).collect())
     }
@@ -136,20 +136,21 @@ impl<'a> Subject<'a> {
     /// Answers some requests at once: when each got how many tokens.
     fn answer(
         &self,
-        group: &[(usize, &[TokenId])],
+        group: &[(usize, &Question)],
         drafting: Drafting,
         answers: &mut Vec<Vec<TokenId>>,
     ) -> Result<Option<Vec<Steps>>> {
-        let submit = |&(number, prompt): &(usize, &[TokenId])| {
+        let submit = |&(number, question): &(usize, &Question)| {
+            let n_given = question.n_given.unwrap_or(self.max_tokens);
             let submitted = self.engine.submit(NewRequest {
-                prompt: prompt.to_vec(),
+                prompt: question.prompt.clone(),
                 sampling: SamplingParams { seed: number as u64, ..self.sampling.clone() },
                 choice: 0,
-                max_tokens: self.max_tokens,
+                max_tokens: self.max_tokens.min(n_given),
                 stop_tokens: self.eos.to_vec(),
                 service: ServiceParams { drafting, ..ServiceParams::default() },
                 prediction: Vec::new(),
-                constraint: None,
+                constraint: question.rule.clone(),
             });
             Ok(submitted?)
         };
@@ -194,7 +195,8 @@ mod tests {
     use super::*;
 
     fn cell(batch: usize, n_texts: u32) -> Cell {
-        let all = (0..n_texts).map(|id| vec![TokenId(id)]).collect();
+        let question = |id| Question { prompt: vec![TokenId(id)], rule: None, n_given: None };
+        let all = (0..n_texts).map(question).collect();
         Cell::new(batch, &Texts { kind: "given".to_owned(), all }, 2)
     }
 
@@ -202,8 +204,8 @@ mod tests {
     fn every_batch_is_full_and_every_text_is_asked() {
         let groups = |batch, n_texts| {
             let cell = cell(batch, n_texts);
-            let ids = |group: Vec<(usize, &[TokenId])>| {
-                group.iter().map(|(_, tokens)| tokens[0].0).collect::<Vec<u32>>()
+            let ids = |group: Vec<(usize, &Question)>| {
+                group.iter().map(|(_, question)| question.prompt[0].0).collect::<Vec<u32>>()
             };
             cell.groups().map(ids).collect::<Vec<_>>()
         };

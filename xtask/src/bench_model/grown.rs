@@ -1,0 +1,260 @@
+//! A small model in a larger shape: the bytes and the work of the shape, the text of the model.
+//!
+//! ```text
+//! matrix                           norm                                 layer beyond the model's own
+//! ┌───────┬─────┐
+//! │ model │  0  │   weight · √(hidden of the model / hidden), as zeros    all zeros: adds nothing to
+//! ├───────┼─────┤   lower the mean square, and eps by the ratio itself    the residual stream
+//! │   0   │  0  │
+//! └───────┴─────┘
+//! ```
+//!
+//! Random weights tell how fast a shape is; how often a draft model guesses right they cannot tell.
+//! A grown model says what the small one says, token for token but for rounding, at the price of the
+//! shape. So a pair that agrees as two trained models do can be had at any ratio of prices.
+//!
+//! Heads keep their KV head. A head that is `f` times as wide rotates pair `i` of the model as pair
+//! `f i`, which turns as fast, and multiplies queries by `√f` for the smaller scale of its scores.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use pelton_model::ModelFiles;
+use pelton_quant::for_dtype;
+use pelton_tensor::DType;
+use serde_json::Value;
+
+use super::Shape;
+
+/// Files of a model folder that say how texts become tokens and back.
+const TEXT_FILES: [&str; 4] =
+    ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"];
+
+/// A model, and the shape that it grows into.
+pub(super) struct Grown {
+    folder: PathBuf,
+    files: ModelFiles,
+    config: Value,
+    own: Sizes,
+    pub(super) shape: Shape,
+}
+
+/// What the model itself is.
+struct Sizes {
+    n_layers: usize,
+    hidden: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+}
+
+impl Grown {
+    /// Opens the `folder` of a Llama with tied embeddings that fits into `shape`.
+    pub(super) fn open(folder: &Path, shape: &Shape) -> anyhow::Result<Self> {
+        let path = folder.join("config.json");
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let config: Value = serde_json::from_str(&text)?;
+        let field = |name: &str| {
+            let value = config[name].as_f64();
+            value.with_context(|| format!("{}: `{name}` is missing", path.display()))
+        };
+        let size = |name: &str| field(name).map(|value| value as usize);
+        let is_llama = config["architectures"][0] == "LlamaForCausalLM";
+        ensure!(
+            is_llama && config["tie_word_embeddings"] == true && shape.arch == "llama",
+            "{}: only a Llama with tied embeddings grows, into a shape of Llama",
+            folder.display()
+        );
+        let own = Sizes {
+            n_layers: size("num_hidden_layers")?,
+            hidden: size("hidden_size")?,
+            n_heads: size("num_attention_heads")?,
+            n_kv_heads: size("num_key_value_heads")?,
+            head_dim: size("head_dim")?,
+        };
+        let ffn = size("intermediate_size")?;
+        let fits = own.n_layers <= shape.n_layers
+            && own.hidden <= shape.hidden
+            && ffn <= shape.ffn
+            && own.n_kv_heads <= shape.n_kv_heads
+            && own.n_heads / own.n_kv_heads <= shape.n_heads / shape.n_kv_heads
+            && shape.head_dim.is_multiple_of(own.head_dim);
+        ensure!(fits, "{}: the model does not fit into the shape", folder.display());
+        let shape = Shape {
+            vocab: size("vocab_size")?,
+            context: size("max_position_embeddings")?,
+            rope_base: field("rope_theta")? as f32,
+            eps: field("rms_norm_eps")? as f32 * own.hidden as f32 / shape.hidden as f32,
+            ..*shape
+        };
+        let files = ModelFiles::open(folder)?;
+        Ok(Self { folder: folder.to_owned(), files, config, own, shape })
+    }
+
+    /// The tokens that begin and end its texts, as its configuration tells them.
+    pub(super) fn special_tokens(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+        let of = |name| self.config.get(name).map(|token| (name, token));
+        ["bos_token_id", "eos_token_id"].into_iter().filter_map(of)
+    }
+
+    /// Copies what says how texts become tokens.
+    pub(super) fn copy_text_files(&self, out: &Path) -> anyhow::Result<()> {
+        for name in TEXT_FILES {
+            let path = self.folder.join(name);
+            if path.exists() {
+                std::fs::copy(&path, out.join(name)).with_context(|| path.display().to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of the tensor that is `gguf` in GGUF files and `hf` in folders.
+    pub(super) fn values(
+        &self,
+        gguf: &str,
+        hf: &str,
+        dims: &[usize],
+        dtype: DType,
+    ) -> anyhow::Result<Vec<u8>> {
+        let mut grown = vec![0.0_f32; dims.iter().product()];
+        let layer = gguf.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        let (layer, name) = match layer {
+            Some((layer, name)) => (layer.parse()?, name),
+            None => (0_usize, gguf),
+        };
+        if layer < self.own.n_layers {
+            let view = self.files.tensors().get(hf).with_context(|| format!("no tensor `{hf}`"))?;
+            let format = for_dtype(view.dtype).context("weights of an unknown type")?;
+            let mut own = vec![0.0; view.shape.iter().product()];
+            format.dequantize(view.data, &mut own);
+            let width = *view.shape.last().context("a tensor without dimensions")?;
+            let scale = self.scale(name, dims);
+            for (row, values) in own.chunks_exact(width).enumerate() {
+                for (column, value) in values.iter().enumerate() {
+                    let at = match dims {
+                        [_, n] => self.row(name, row) * n + self.column(name, column),
+                        _ => column,
+                    };
+                    grown[at] = value * scale;
+                }
+            }
+        }
+        let format = for_dtype(dtype).context("weights of an unknown type")?;
+        let mut bytes = vec![0; dtype.bytes_for(grown.len()).context("no whole blocks")?];
+        format.quantize(&grown, &mut bytes);
+        Ok(bytes)
+    }
+
+    fn scale(&self, name: &str, dims: &[usize]) -> f32 {
+        let ratio = match name {
+            "attn_q.weight" => self.shape.head_dim as f32 / self.own.head_dim as f32,
+            _ if dims.len() == 1 => self.own.hidden as f32 / self.shape.hidden as f32,
+            _ => 1.0,
+        };
+        ratio.sqrt()
+    }
+
+    /// Where a row of the model's matrix lies.
+    fn row(&self, name: &str, row: usize) -> usize {
+        let (head, dim) = (row / self.own.head_dim, row % self.own.head_dim);
+        match name {
+            "attn_q.weight" => self.head(head) * self.shape.head_dim + self.rotated(dim),
+            "attn_k.weight" => head * self.shape.head_dim + self.rotated(dim),
+            "attn_v.weight" => head * self.shape.head_dim + dim,
+            _ => row,
+        }
+    }
+
+    /// Likewise a column.
+    fn column(&self, name: &str, column: usize) -> usize {
+        let (head, dim) = (column / self.own.head_dim, column % self.own.head_dim);
+        match name {
+            "attn_output.weight" => self.head(head) * self.shape.head_dim + dim,
+            _ => column,
+        }
+    }
+
+    /// The head that reads the same KV head.
+    fn head(&self, head: usize) -> usize {
+        let per_kv = self.own.n_heads / self.own.n_kv_heads;
+        head / per_kv * (self.shape.n_heads / self.shape.n_kv_heads) + head % per_kv
+    }
+
+    /// The dimension that turns as fast, in the same half of the head.
+    fn rotated(&self, dim: usize) -> usize {
+        let (half, wider) = (self.own.head_dim / 2, self.shape.head_dim / self.own.head_dim);
+        dim / half * (self.shape.head_dim / 2) + dim % half * wider
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pelton_base::{SamplingParams, TokenId};
+    use pelton_llm::{CompletionRequest, Generation, Llm, LlmOptions, ModelRef, Prompt};
+    use pelton_model::Compute;
+
+    use super::super::LLAMA_1B;
+    use super::super::folder::{self, Weights};
+    use super::*;
+
+    /// Tokens of a greedy answer with their log probabilities.
+    fn answer(model: &Path) -> Vec<(TokenId, f32)> {
+        let options = LlmOptions {
+            compute: Compute::F32,
+            n_threads: Some(1),
+            max_running: 1,
+            ..LlmOptions::default()
+        };
+        let llm = Llm::load(&ModelRef::Path(model.to_owned()), &options, &mut |_| {});
+        let sampling = SamplingParams { logprobs: Some(0), ..SamplingParams::greedy() };
+        let generation = Generation {
+            sampling,
+            max_tokens: Some(24),
+            ignore_eos: true,
+            ..Generation::default()
+        };
+        let prompts = vec![Prompt::Text("The captain looked at the sea, and".to_owned())];
+        let mut generating =
+            llm.expect("loads").complete(CompletionRequest { prompts, generation }).expect("taken");
+        let mut tokens = Vec::new();
+        while let Some(event) = generating.blocking_next() {
+            tokens.extend(
+                event
+                    .tokens
+                    .iter()
+                    .map(|token| (token.id, token.logprob.as_ref().expect("asked for").logprob)),
+            );
+        }
+        tokens
+    }
+
+    #[test]
+    fn a_grown_model_says_what_the_small_one_says() {
+        let small = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/story-draft");
+        // More and wider heads, more heads to a KV head, more layers.
+        let shape =
+            Shape { n_layers: 4, hidden: 320, ffn: 448, n_heads: 9, n_kv_heads: 3, ..LLAMA_1B };
+        let grown = Grown::open(&small, &shape).expect("fits");
+        let out = tempfile::tempdir().expect("temporary folder");
+        folder::write(out.path(), &Weights::Grown(&grown), DType::F32, 1).expect("writes");
+        let (expected, got) = (answer(&small), answer(out.path()));
+        assert_eq!(expected.len(), 24);
+        for ((token, expected), (grown, got)) in expected.into_iter().zip(got) {
+            assert_eq!(token, grown);
+            assert!((expected - got).abs() < 1e-3, "{expected}, {got}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let small = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/story-draft");
+        for shape in [
+            Shape { n_layers: 2, ..LLAMA_1B },
+            Shape { head_dim: 48, ..LLAMA_1B },
+            Shape { n_heads: 8, ..LLAMA_1B },
+        ] {
+            assert!(Grown::open(&small, &shape).is_err());
+        }
+        assert!(Grown::open(&small, &super::super::QWEN_05B).is_err());
+    }
+}
