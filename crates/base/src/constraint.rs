@@ -40,6 +40,12 @@ impl TokenSet {
 pub trait Rule: Debug + Send + Sync {
     /// The rule at the beginning of an answer.
     fn begin(&self) -> Box<dyn RuleState>;
+
+    /// Whether drafts are made and cut by it too, so that none is verified that it forbids. Where they
+    /// are not, such drafts are rejected like any wrong one.
+    fn binds_drafts(&self) -> bool {
+        true
+    }
 }
 
 /// How far an answer has come in its rule.
@@ -58,6 +64,13 @@ pub trait RuleState: Debug + Send {
 /// The rule of a request. Two constraints are equal when they are the same rule.
 #[derive(Clone, Debug)]
 pub struct Constraint(pub Arc<dyn Rule>);
+
+impl Constraint {
+    /// The rule at the beginning of an answer for whoever drafts, if drafts are bound by it.
+    pub fn begin_for_drafts(&self) -> Option<Box<dyn RuleState>> {
+        self.binds_drafts().then(|| self.begin())
+    }
+}
 
 impl PartialEq for Constraint {
     fn eq(&self, other: &Self) -> bool {

@@ -61,6 +61,8 @@ struct Comb {
     last: Option<TokenId>,
     /// Where it allows nothing any more.
     end: Option<u32>,
+    /// Whether drafts are made without knowing it.
+    is_secret: bool,
 }
 
 impl Comb {
@@ -72,6 +74,10 @@ impl Comb {
 impl Rule for Comb {
     fn begin(&self) -> Box<dyn RuleState> {
         Box::new(self.clone())
+    }
+
+    fn binds_drafts(&self) -> bool {
+        !self.is_secret
     }
 }
 
@@ -94,7 +100,7 @@ impl RuleState for Comb {
 }
 
 /// Eight requests: greedy and sampled in every way, the fourth of more than one KV chunk, the third and
-/// the last under a rule.
+/// the last under a rule, of which drafts for the last know nothing.
 fn requests() -> Vec<NewRequest> {
     let plain = SamplingParams::default();
     let greedy = SamplingParams::greedy();
@@ -123,7 +129,8 @@ fn requests() -> Vec<NewRequest> {
             stop_tokens: Vec::new(),
             service: ServiceParams::default(),
             prediction: Vec::new(),
-            constraint: (i == 2 || i == 7).then(|| Constraint(Arc::new(Comb::default()))),
+            constraint: (i == 2 || i == 7)
+                .then(|| Constraint(Arc::new(Comb { is_secret: i == 7, ..Comb::default() }))),
         })
         .collect()
 }

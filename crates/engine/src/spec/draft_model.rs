@@ -24,7 +24,7 @@
 
 use super::{Odds, Proposer, ProposerError, Row};
 use crate::{ExecutorError, KvMemory};
-use pelton_base::{Request, RequestId, SamplingParams, TokenId};
+use pelton_base::{Constraint, Request, RequestId, SamplingParams, TokenId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence};
 use pelton_sampling::{Masked, Sampler, SamplerState};
 use std::collections::HashMap;
@@ -208,8 +208,8 @@ where
     fn add(&mut self, request: &Request) {
         let sampling = SamplingParams { logprobs: None, ..request.sampling.clone() };
         let mut state = SamplerState::new(&sampling, &request.prompt, request.choice);
-        if let Some(constraint) = &request.constraint {
-            state.push_processor(Box::new(Masked::new(constraint.begin())));
+        if let Some(rule) = request.constraint.as_ref().and_then(Constraint::begin_for_drafts) {
+            state.push_processor(Box::new(Masked::new(rule)));
         }
         let (computed, table) = (Vec::new(), Vec::new());
         let sequence = Sequence { computed, table, state, n_seen: 0, drafting: None };

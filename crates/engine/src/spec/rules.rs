@@ -5,7 +5,7 @@
 //! the rule of its own.
 
 use super::BLANK;
-use pelton_base::{Request, RequestId, RuleState};
+use pelton_base::{Constraint, Request, RequestId, RuleState};
 use pelton_sched::{DraftTree, Generating};
 use std::collections::HashMap;
 
@@ -33,8 +33,8 @@ struct Kept {
 
 impl Rules {
     pub(super) fn add(&mut self, request: &Request) {
-        if let Some(constraint) = &request.constraint {
-            let ruled = Ruled { state: constraint.begin(), n_accepted: 0 };
+        if let Some(state) = request.constraint.as_ref().and_then(Constraint::begin_for_drafts) {
+            let ruled = Ruled { state, n_accepted: 0 };
             self.ruled.insert(request.id, ruled);
         }
     }
@@ -73,7 +73,7 @@ impl Rules {
 mod tests {
     use super::super::tests::request;
     use super::*;
-    use pelton_base::{Constraint, Rule, TokenId, TokenSet};
+    use pelton_base::{Rule, TokenId, TokenSet};
     use std::sync::Arc;
 
     /// Each token is larger than the one before.

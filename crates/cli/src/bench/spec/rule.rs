@@ -6,8 +6,7 @@
 //! no more than writing it.
 //!
 //! [`script`] makes the answer a given one, which a model that was trained for the task would give; any
-//! model then takes its own time for it. It says yes to every draft: one that is wrong shall cost what
-//! it costs where no rule cuts it.
+//! model then takes its own time for it. Whoever drafts does not know it.
 
 use std::sync::Arc;
 
@@ -41,6 +40,10 @@ impl Rule for Script {
     fn begin(&self) -> Box<dyn RuleState> {
         Box::new(self.clone())
     }
+
+    fn binds_drafts(&self) -> bool {
+        false
+    }
 }
 
 impl RuleState for Script {
@@ -50,9 +53,10 @@ impl RuleState for Script {
         }
     }
 
-    fn accept(&mut self, _: TokenId) -> bool {
-        self.place += 1;
-        true
+    fn accept(&mut self, token: TokenId) -> bool {
+        let is_next = self.answer.get(self.place) == Some(&token);
+        self.place += usize::from(is_next);
+        is_next
     }
 
     fn fork(&self) -> Box<dyn RuleState> {
@@ -105,8 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn a_script_allows_its_next_token_alone_and_takes_any_draft() {
-        let mut state = script(&[7, 9].map(TokenId)).begin();
+    fn a_script_allows_its_next_token_alone() {
+        let rule = script(&[7, 9].map(TokenId));
+        assert!(!rule.binds_drafts());
+        let mut state = rule.begin();
         let allowed = |state: &mut dyn RuleState| -> Vec<u32> {
             let mut allowed = TokenSet::default();
             allowed.clear(20);
@@ -114,10 +120,11 @@ mod tests {
             (0..20).filter(|&id| allowed.contains(TokenId(id))).collect()
         };
         assert_eq!(allowed(&mut *state), [7]);
-        let mut guessed = state.fork();
-        assert!(guessed.accept(TokenId(3)), "a wrong draft is verified like any");
-        assert_eq!((allowed(&mut *guessed), allowed(&mut *state)), (vec![9], vec![7]));
-        assert!(guessed.accept(TokenId(9)));
-        assert!(allowed(&mut *guessed).is_empty());
+        assert!(!state.accept(TokenId(3)));
+        let mut later = state.fork();
+        assert!(later.accept(TokenId(7)));
+        assert_eq!((allowed(&mut *later), allowed(&mut *state)), (vec![9], vec![7]));
+        assert!(later.accept(TokenId(9)) && !later.accept(TokenId(9)));
+        assert!(allowed(&mut *later).is_empty());
     }
 }
