@@ -62,7 +62,8 @@ struct Guesser {
     proposer: Box<dyn Proposer>,
     /// By how sure it was, over all requests.
     experience: [Acceptance; N_SURE],
-    sequences: HashMap<RequestId, Acceptance>,
+    /// Likewise, of each request alone: a long match in it says nothing of a short one.
+    sequences: HashMap<RequestId, [Acceptance; N_SURE]>,
     /// Mean time of a draft, in nanoseconds.
     draft_ns: f64,
     n_failures_in_a_row: u32,
@@ -109,7 +110,7 @@ impl Guesser {
 
     /// Probability of each of `n_drafts` drafts that it and all that it follows are right.
     fn chances(&self, id: RequestId, sure: usize, n_drafts: usize, chances: &mut Vec<f32>) {
-        let own = self.sequences.get(&id).copied().unwrap_or_default();
+        let own = self.sequences.get(&id).map(|own| own[sure]).unwrap_or_default();
         if self.proposer.invests_for().is_some() {
             let n_right = own.at(0, self.experience[sure].at(0, PRIOR_OF_WHOLE));
             chances.extend(std::iter::repeat_n(n_right / n_drafts as f32, n_drafts));
@@ -129,7 +130,8 @@ impl Guesser {
     /// Of its drafts those in the `accepted` rows were right.
     fn learn(&mut self, id: RequestId, sure: usize, n_drafts: usize, accepted: &[usize]) {
         let Self { proposer, experience, sequences, .. } = self;
-        let judges = [sequences.get_mut(&id), Some(&mut experience[sure])];
+        let own = sequences.get_mut(&id).map(|own| &mut own[sure]);
+        let judges = [own, Some(&mut experience[sure])];
         for acceptance in judges.into_iter().flatten() {
             match (proposer.invests_for(), proposer.branches()) {
                 (Some(_), _) => acceptance.saw_whole(accepted.len()),
@@ -207,7 +209,7 @@ impl Speculation {
             self.bounds.insert(request.id, bounds);
         }
         for guesser in &mut self.guessers {
-            guesser.sequences.insert(request.id, Acceptance::default());
+            guesser.sequences.insert(request.id, Default::default());
             guesser.proposer.add(request);
         }
     }
@@ -513,6 +515,25 @@ mod tests {
             n_drafts
         };
         (0..n_steps).map(step).collect()
+    }
+
+    #[test]
+    fn what_short_matches_get_wrong_says_nothing_of_long_ones() {
+        let (suffix, id) = (Box::new(super::super::Suffix::default()), RequestId(1));
+        let mut speculation = Speculation::new(vec![suffix], SpecConfig::default());
+        let guesser = &mut speculation.guessers[0];
+        guesser.sequences.insert(id, Default::default());
+        for _ in 0..20 {
+            guesser.learn(id, 0, 3, &[]);
+            guesser.learn(id, 4, 3, &[1, 2, 3]);
+        }
+        let chances = |sure| {
+            let mut chances = Vec::new();
+            guesser.chances(id, sure, 3, &mut chances);
+            chances
+        };
+        assert!(chances(0)[0] < 0.1, "{:?}", chances(0));
+        assert!(chances(4)[2] > 0.7, "{:?}", chances(4));
     }
 
     #[test]
