@@ -554,7 +554,7 @@ fn an_answer_that_may_not_end_yet_is_the_same_in_every_world() {
             }
             metrics
         };
-        let metrics = together("preempted", &World { n_blocks: 70, ..plain.clone() });
+        let metrics = together("preempted", &World { n_blocks: 74, ..plain.clone() });
         assert!(metrics.n_preemptions > 0, "{metrics:?}");
         let all = World { n_blocks: 84, n_host_blocks: 400, config: everything(), ..plain.clone() };
         together("with everything at once", &all);
@@ -563,8 +563,9 @@ fn an_answer_that_may_not_end_yet_is_the_same_in_every_world() {
             world.config.spec.recent_tokens = 64;
             let metrics = together(method.name(), &world);
             assert!(*method == SpecMethod::Ngram || metrics.spec.n_drafted > 0, "{metrics:?}");
-            let branches = World { branches: true, ..world.clone() };
-            together(&format!("{} in trees", method.name()), &branches);
+            if [SpecMethod::Suffix, SpecMethod::Draft].contains(method) {
+                together("drafted in trees", &World { branches: true, ..world });
+            }
         }
         // The whole model masks its own drafts as it masks what it says.
         let mut itself = World { config: forced(SpecMethod::EarlyExit), ..plain.clone() };

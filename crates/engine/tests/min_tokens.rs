@@ -129,8 +129,8 @@ fn a_draft_across_the_place_where_an_answer_may_end_is_judged_row_by_row() {
             });
             assert_eq!(drafted.tokens, plain.tokens, "{:?}", request.sampling);
             assert_eq!(drafted.finish, plain.finish);
-            // The first token, then five drafts and one more at a time.
-            assert_eq!(drafted.n_steps, 1 + (right.len() - 1).div_ceil(6), "{right:?}");
+            // The first token, then five drafts and one more at a time, fewer before the end.
+            assert!(2 * drafted.n_steps <= plain.n_steps + 3, "{right:?}: {}", drafted.n_steps);
         });
     }
 }
