@@ -141,6 +141,10 @@ def a_completion_continues_text_and_tokens(server, client, model):
         model=model, prompt=[1, 2, 3], max_tokens=2, extra_body={"ignore_eos": True}
     )
     assert ids.usage.prompt_tokens == 3 and ids.usage.completion_tokens == 2
+    exact = client.completions.create(
+        model=model, prompt=PROMPT, max_tokens=20, stop=" ", extra_body={"min_tokens": 20}
+    )
+    assert exact.usage.completion_tokens == 20 and exact.choices[0].finish_reason == "length"
 
 
 def a_chat_is_answered(server, client, model):
@@ -321,7 +325,8 @@ def errors_name_the_parameter(server, client, model):
     refused(chat(reasoning_effort="low"), "reasoning_effort")
     refused(chat(store=True), "store")
     refused(chat(top_logprobs=2), "top_logprobs")
-    refused(chat(extra_body={"min_tokens": 3}), "min_tokens")
+    refused(chat(extra_body={"min_tokens": 3}), "min_tokens")  # max_tokens is 2.
+    refused(chat(extra_body={"min_tokens": -1}), "min_tokens")
     refused(chat(extra_body={"nonsense": 3}), "nonsense")
     refused(complete(suffix="x"), "suffix")
     refused(complete(prompt=""), "prompt")

@@ -5,8 +5,8 @@ use crate::{TokenId, limits};
 /// Everything that shapes the choice of the next token.
 ///
 /// The canonical order in which these apply: logit bias, repetition, presence and frequency
-/// penalties, temperature, top-k, top-p, min-p. `temperature == 0` means greedy: the largest logit
-/// after bias and penalties, the lowest id among equals.
+/// penalties, the mask of `min_tokens`, temperature, top-k, top-p, min-p. `temperature == 0` means
+/// greedy: the largest logit after bias, penalties and mask, the lowest id among equals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
     /// Divides the logits; zero means greedy.
@@ -25,6 +25,9 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Added to the logits of single tokens.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// Tokens that come before a stop token may: it has no probability until so many are there, and
+    /// no stop string ends an answer before. At most as many as may be generated at all.
+    pub min_tokens: usize,
     /// Seed of the counter-based generator; the same seed gives the same tokens.
     pub seed: u64,
     /// Whether, and with how many alternatives, log probabilities are reported.
@@ -43,6 +46,7 @@ impl Default for SamplingParams {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             logit_bias: Vec::new(),
+            min_tokens: 0,
             seed: 0,
             logprobs: None,
         }
@@ -125,6 +129,19 @@ impl SamplingParams {
         let n_logprobs = self.logprobs.unwrap_or(0);
         check(n_logprobs <= limits::TOP_LOGPROBS, "top_logprobs", "at most 20", &n_logprobs)
     }
+
+    /// Checks that an answer of at most `max_tokens` can have as many tokens as it must.
+    ///
+    /// # Errors
+    ///
+    /// Names `min_tokens`.
+    pub fn validate_length(&self, max_tokens: usize) -> Result<(), ParamError> {
+        if self.min_tokens <= max_tokens {
+            return Ok(());
+        }
+        let got = format!("{} where that is {max_tokens}", self.min_tokens);
+        Err(ParamError { param: "min_tokens", expected: "at most `max_tokens`", got })
+    }
 }
 
 #[cfg(test)]
@@ -150,5 +167,14 @@ mod tests {
             assert_eq!(params.validate().expect_err(param).param, param);
         }
         assert_eq!(SamplingParams::greedy().validate(), Ok(()));
+    }
+
+    #[test]
+    fn an_answer_cannot_have_to_be_longer_than_it_may() {
+        let params = SamplingParams { min_tokens: 8, ..Default::default() };
+        assert_eq!((params.validate_length(9), params.validate_length(8)), (Ok(()), Ok(())));
+        let error = params.validate_length(7).expect_err("too short");
+        assert_eq!(error.param, "min_tokens");
+        assert!(error.to_string().contains("got 8 where that is 7"), "{error}");
     }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 #[test]
 fn wrong_flags_are_refused_by_name() {
-    let cases: [(&[&str], &[&str]); 14] = [
+    let cases: [(&[&str], &[&str]); 16] = [
         (&[], &["no command", "pelton run"]),
         (&["fly"], &["fly"]),
         (&["run", "--temperature", "hot", "x"], &["--temperature", "hot"]),
@@ -18,6 +18,11 @@ fn wrong_flags_are_refused_by_name() {
         (&["run", "--top-p", "1.5", "x"], &["--top-p", "at most 1"]),
         (&["run", "--min-p", "2", "x"], &["--min-p", "from 0 to 1"]),
         (&["run", "--max-tokens", "0", "x"], &["--max-tokens"]),
+        (&["run", "--min-tokens", "-1", "x"], &["--min-tokens"]),
+        (
+            &["run", "--min-tokens", "5", "--max-tokens", "4", "x"],
+            &["`--min-tokens` must be at most `--max-tokens`, got 5 where that is 4"],
+        ),
         (&["run", "--kv-dtype", "int4", "x"], &["--kv-dtype", "int4", "f32, bf16, f16, fp8, int8"]),
         (&["run", "Once", "upon"], &["upon", "quotes"]),
         (&["run", "--chat", "--raw", "x"], &["--chat", "--raw"]),

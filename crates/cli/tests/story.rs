@@ -84,6 +84,8 @@ fn an_answer_ends_before_a_stop_text() {
     assert_eq!(stopped["finish_reason"], "stop");
     let before = text.split(&stop).next().expect("a part");
     assert_eq!(stopped["text"], before);
+    let goes_on = greedy(&["--ignore-eos", "--stop", &stop, "--min-tokens", "12"]);
+    assert_eq!((&goes_on["text"], &goes_on["finish_reason"]), (&text.into(), &"length".into()));
 }
 
 #[test]

@@ -96,6 +96,7 @@ impl EngineHandle {
         if request.max_tokens == 0 {
             return Err(SubmitError::NothingToGenerate);
         }
+        request.sampling.validate_length(request.max_tokens)?;
         let n_prompt = request.prompt.len();
         if n_prompt > limit {
             return Err(SubmitError::TooLong { n_prompt, limit });

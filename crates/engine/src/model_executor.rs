@@ -7,7 +7,7 @@ use crate::{Execution, Executor, ExecutorError, KvCapacity};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, SwapStore};
 use pelton_sampling::verify::Verifier;
-use pelton_sampling::{Likely, Masked, Sampler, SamplerState};
+use pelton_sampling::{Likely, Sampler, SamplerState};
 use pelton_sched::{Rows, SchedulerOutput};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -210,11 +210,8 @@ where
     }
 
     fn add(&mut self, request: &Request) {
-        let mut state = SamplerState::new(&request.sampling, &request.prompt, request.choice);
+        let mut state = SamplerState::of(request);
         let context = self.decoder.spec().max_context;
-        if let Some(constraint) = &request.constraint {
-            state.push_processor(Box::new(Masked::new(constraint.begin())));
-        }
         state.reserve(request.max_tokens.min(context).min(self.n_sampled));
         self.states.insert(request.id, state);
     }

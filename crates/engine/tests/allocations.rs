@@ -40,7 +40,7 @@ struct Phases {
 }
 
 /// Ways of choosing tokens; each has its own path through the sampler.
-fn samplings() -> [(&'static str, SamplingParams); 6] {
+fn samplings() -> [(&'static str, SamplingParams); 7] {
     let (plain, greedy) = (SamplingParams::default(), SamplingParams::greedy());
     [
         ("greedy", greedy.clone()),
@@ -58,7 +58,9 @@ fn samplings() -> [(&'static str, SamplingParams); 6] {
                 ..plain
             },
         ),
-        ("greedy with penalties", SamplingParams { repetition_penalty: 1.2, ..greedy }),
+        ("greedy with penalties", SamplingParams { repetition_penalty: 1.2, ..greedy.clone() }),
+        // Free of its mask from the middle on.
+        ("greedy with a least length", SamplingParams { min_tokens: N_STEPS / 2, ..greedy }),
     ]
 }
 

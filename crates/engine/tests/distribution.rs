@@ -15,7 +15,7 @@ use pelton_engine::{
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CpuBackend, Decoder, LoadOptions, ModelFiles, SoleRank, load};
 use pelton_model::{ForwardInput, ForwardSequence};
-use pelton_sampling::{Masked, Sampler, SamplerState};
+use pelton_sampling::{Masked, MinTokens, Sampler, SamplerState};
 use pelton_testkit::statistics::{combined, p_value};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -72,11 +72,16 @@ fn request(chain: &Chain, seed: u64) -> NewRequest {
         sampling: SamplingParams { seed, ..chain.sampling.clone() },
         choice: 0,
         max_tokens: N_TOKENS,
-        stop_tokens: Vec::new(),
+        stop_tokens: if chain.sampling.min_tokens > 0 { ends() } else { Vec::new() },
         service: ServiceParams::default(),
         prediction: Vec::new(),
         constraint: chain.is_ruled.then(|| Constraint(Arc::new(Turns(0)))),
     }
+}
+
+/// What ends an answer that may end.
+fn ends() -> Vec<TokenId> {
+    (0..VOCAB as u32).step_by(2).map(TokenId).collect()
 }
 
 struct Chain {
@@ -97,6 +102,8 @@ fn chains() -> Vec<Chain> {
             "penalties",
             SamplingParams { presence_penalty: 1.0, frequency_penalty: 0.5, ..plain.clone() },
         ),
+        // The last of its tokens is the first that may end it, so that all answers are as long.
+        chain("a least length", SamplingParams { min_tokens: N_TOKENS - 1, ..plain.clone() }),
         Chain { name: "a rule", sampling: plain, is_ruled: true },
     ]
 }
@@ -115,6 +122,8 @@ fn expected(chain: &Chain) -> BTreeMap<Vec<TokenId>, f64> {
             if let Some(rule) = &asked.constraint {
                 state.push_processor(Box::new(Masked::new(rule.begin())));
             }
+            let min_tokens = MinTokens::new(asked.sampling.min_tokens, asked.stop_tokens.clone());
+            state.push_processor(Box::new(min_tokens));
             path.iter().for_each(|&token| state.accepted(token));
             let tokens: Vec<TokenId> = asked.prompt.iter().chain(&path).copied().collect();
             let block_table: Vec<u32> = (0..8).collect();

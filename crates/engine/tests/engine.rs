@@ -325,6 +325,9 @@ fn what_can_never_run_is_refused_by_name() {
     let mut hot = request(&[1], 1);
     hot.sampling.temperature = f32::NAN;
     assert!(refused(hot).to_string().contains("temperature"));
+    let mut long = request(&[1], 4);
+    long.sampling.min_tokens = 5;
+    assert!(refused(long).to_string().contains("`min_tokens` must be at most `max_tokens`"));
     // The longest prompt that fits yields one token and ends at the context.
     let (tokens, reason, _) = collect(submit(&engine, request(&[1; 7], 99)));
     assert_eq!((tokens.len(), reason), (1, FinishReason::Length));

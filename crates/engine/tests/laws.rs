@@ -518,6 +518,103 @@ fn a_rule_that_allows_nothing_ends_its_request_alone() {
     }
 }
 
+/// The same requests where every other token would end the answer, and each has to have so many first;
+/// the sixth as many as it may have at all, the last none.
+fn bounded() -> Vec<NewRequest> {
+    let min_tokens = [1, 4, 7, 11, 5, 13, 8, 0];
+    let ends: Vec<TokenId> = (0..VOCAB).step_by(2).map(TokenId).collect();
+    let bounded = requests().into_iter().zip(min_tokens).map(|(request, min_tokens)| NewRequest {
+        sampling: SamplingParams { min_tokens, ..request.sampling },
+        stop_tokens: ends.clone(),
+        ..request
+    });
+    bounded.collect()
+}
+
+/// Where an answer may not end yet, what would end it is masked place by place: drafts are of four
+/// tokens, so those of most requests go across the place from which on it may.
+#[test]
+fn an_answer_that_may_not_end_yet_is_the_same_in_every_world() {
+    let is_end = |sampled: &SampledToken| sampled.token.0 % 2 == 0;
+    for format in ["BF16", "Q8_0"] {
+        let (files, _folder) = open("llama3", format);
+        let plain = World::plain();
+        let (alone, _) = answers(&files, Compute::Auto, &plain, bounded(), false);
+        for ((tokens, finish, _), asked) in alone.iter().zip(bounded()) {
+            let n_before = tokens.iter().position(is_end).unwrap_or(tokens.len());
+            assert!(n_before >= asked.sampling.min_tokens, "{tokens:?}");
+            let ended = (n_before + 1 == tokens.len(), *finish);
+            let cut = (n_before == asked.max_tokens, FinishReason::Length);
+            assert!(ended == (true, FinishReason::Stop) || cut.0 && *finish == cut.1, "{tokens:?}");
+        }
+        // The model's own log probabilities are told: what it would have said may be an end.
+        let all = || alone.iter().flat_map(|(tokens, ..)| tokens);
+        let likeliest = |sampled: &SampledToken| sampled.logprobs.as_ref().expect("asked").top[0].0;
+        let n_masked =
+            all().filter(|sampled| !is_end(sampled) && likeliest(sampled).0 % 2 == 0).count();
+        assert!(n_masked > 15, "{n_masked}");
+
+        let together = |what: &str, world: &World| {
+            let (answers, metrics) = answers(&files, Compute::Auto, world, bounded(), true);
+            for (i, (got, expected)) in answers.iter().zip(&alone).enumerate() {
+                assert_eq!(got, expected, "{format}: request {i}, {what}");
+            }
+            metrics
+        };
+        let metrics = together("preempted", &World { n_blocks: 74, ..plain.clone() });
+        assert!(metrics.n_preemptions > 0, "{metrics:?}");
+        let all = World { n_blocks: 84, n_host_blocks: 400, config: everything(), ..plain.clone() };
+        together("with everything at once", &all);
+        for method in SpecMethod::ALL.iter().filter(|method| **method != SpecMethod::Off) {
+            let mut world = World { config: forced(*method), ..plain.clone() };
+            world.config.spec.recent_tokens = 64;
+            let metrics = together(method.name(), &world);
+            assert!(*method == SpecMethod::Ngram || metrics.spec.n_drafted > 0, "{metrics:?}");
+            if [SpecMethod::Suffix, SpecMethod::Draft].contains(method) {
+                together("drafted in trees", &World { branches: true, ..world });
+            }
+        }
+        // The whole model masks its own drafts as it masks what it says.
+        let mut itself = World { config: forced(SpecMethod::EarlyExit), ..plain.clone() };
+        itself.config.spec.exit_layers = Some(2);
+        for world in [itself, World { config: forced(SpecMethod::Draft), ..plain.clone() }] {
+            let SpecStats { n_drafted, n_accepted, .. } = together("by itself", &world).spec;
+            assert!(n_accepted * 2 > n_drafted && n_drafted > 30, "{n_accepted} of {n_drafted}");
+        }
+
+        let twice = bounded().into_iter().chain(bounded()).collect();
+        let (again, metrics) = answers(&files, Compute::Auto, &plain, twice, false);
+        assert_eq!((&again[..8], &again[8..]), (&alone[..], &alone[..]), "{format}, cached");
+        assert!(metrics.cached_prompt_tokens > 0, "{metrics:?}");
+        let choices = |fork_of: Option<RequestId>| {
+            let service = ServiceParams { fork_of, ..ServiceParams::default() };
+            let request = bounded().swap_remove(4);
+            (0..3).map(move |choice| NewRequest { choice, service, ..request.clone() }).collect()
+        };
+        let (apart, _) = answers(&files, Compute::Auto, &plain, choices(None), false);
+        let fork = Some(RequestId(0));
+        let (forked, _) = answers(&files, Compute::Auto, &plain, choices(fork), true);
+        assert_eq!(forked, apart, "{format}, choices");
+    }
+}
+
+/// Where all tokens would end an answer that may not end, it ends with an error, and nobody else's.
+#[test]
+fn an_answer_that_can_neither_end_nor_go_on_ends_alone() {
+    let (files, _folder) = open("llama3", "BF16");
+    let (alone, _) = answers(&files, Compute::Auto, &World::plain(), requests(), false);
+    let mut asked = requests();
+    asked[1].stop_tokens = (0..VOCAB).map(TokenId).collect();
+    asked[1].sampling.min_tokens = 1;
+    for method in [SpecMethod::Off, SpecMethod::EarlyExit] {
+        let world = World { config: forced(method), ..World::plain() };
+        let (mut ended, _) = answers(&files, Compute::Auto, &world, asked.clone(), true);
+        let (tokens, finish, _) = ended.remove(1);
+        assert_eq!((tokens, finish), (Vec::new(), FinishReason::Error));
+        assert_eq!((&ended[..1], &ended[1..]), (&alone[..1], &alone[2..]), "{method:?}");
+    }
+}
+
 /// A request that goes on from where another's answer is just now, as beams do.
 #[test]
 fn a_fork_of_an_answer_answers_like_one_that_computes_it_all() {

@@ -13,7 +13,7 @@ use pelton_engine::{SampledToken, TokenEvent, TokenStream};
 use pelton_text::{Detokenizer, Tokenizer};
 
 use crate::event::{Event, EventToken, Finish, Logprob, Milestones, Timings, TopToken};
-use crate::stop::StopMatcher;
+use crate::stop::{StopMatcher, StopOutcome};
 
 /// The answers to one request while they grow.
 #[must_use = "dropping it aborts the request"]
@@ -22,6 +22,8 @@ pub struct Generating {
     /// End tokens of the model, whose text is never shown.
     eos: Vec<TokenId>,
     stop: Vec<String>,
+    /// Tokens of an answer before a stop string may end it.
+    min_tokens: usize,
     choices: Vec<Choice>,
     /// Choice that is asked first next time, so that none waits for the others.
     next_idx: usize,
@@ -38,6 +40,7 @@ pub(crate) struct Start {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) eos: Vec<TokenId>,
     pub(crate) stop: Vec<String>,
+    pub(crate) min_tokens: usize,
     /// One stream per answer, and the tokens of its prompt.
     pub(crate) streams: Vec<(TokenStream, usize)>,
     pub(crate) submitted: Instant,
@@ -52,6 +55,16 @@ struct Choice {
     detokenizer: Detokenizer,
     stop: StopMatcher,
     usage: Usage,
+}
+
+impl Choice {
+    /// Looks for stop strings that end in the text of the token that was counted last.
+    fn watch(&mut self, piece: &str, min_tokens: usize) -> StopOutcome {
+        if self.usage.completion_tokens > min_tokens {
+            return self.stop.push(piece);
+        }
+        StopOutcome { text: self.stop.push_early(piece), matched: None }
+    }
 }
 
 impl Generating {
@@ -70,6 +83,7 @@ impl Generating {
             tokenizer: start.tokenizer,
             eos: start.eos,
             stop: start.stop,
+            min_tokens: start.min_tokens,
             choices,
             next_idx: 0,
             submitted: start.submitted,
@@ -167,7 +181,8 @@ impl Generating {
                 if is_end {
                     continue;
                 }
-                let outcome = choice.stop.push(&choice.detokenizer.push(id));
+                let piece = choice.detokenizer.push(id);
+                let outcome = choice.watch(&piece, self.min_tokens);
                 event.text.push_str(&outcome.text);
                 if outcome.matched.is_some() {
                     stopped_by = outcome.matched;
@@ -176,7 +191,8 @@ impl Generating {
             }
         }
         if stopped_by.is_none() && ended.is_some() {
-            let outcome = choice.stop.push(&choice.detokenizer.flush());
+            let piece = choice.detokenizer.flush();
+            let outcome = choice.watch(&piece, self.min_tokens);
             event.text.push_str(&outcome.text);
             stopped_by = outcome.matched;
             if stopped_by.is_none() {

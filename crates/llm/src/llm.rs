@@ -217,6 +217,7 @@ impl Llm {
         }
         for prompt in &prompts {
             self.check_prompt(prompt)?;
+            self.check_length(prompt.len(), generation.sampling.min_tokens)?;
         }
         let biased = generation.sampling.logit_bias.iter().map(|(token, _)| token);
         self.check_tokens("logit_bias", biased)?;
@@ -239,6 +240,7 @@ impl Llm {
             // By which the best are told.
             sampling.logprobs.get_or_insert(0);
         }
+        let min_tokens = sampling.min_tokens;
         let submitted = Instant::now();
         let mut streams = Vec::with_capacity(prompts.len() * n_made as usize);
         for prompt in &prompts {
@@ -264,6 +266,7 @@ impl Llm {
             tokenizer: Arc::clone(&self.parts.tokenizer),
             eos: if generation.ignore_eos { Vec::new() } else { self.parts.eos.clone() },
             stop: generation.stop,
+            min_tokens,
             streams,
             submitted,
             prompt_tokens: prompts.iter().map(Vec::len).sum(),
@@ -282,6 +285,17 @@ impl Llm {
             }
             _ => self.check_tokens("prompt", prompt),
         }
+    }
+
+    /// An answer that must be longer than the context lets it be is refused rather than cut short.
+    fn check_length(&self, n_prompt: usize, min_tokens: usize) -> Result<(), LlmError> {
+        let room = self.parts.info.context_tokens - n_prompt;
+        if min_tokens <= room {
+            return Ok(());
+        }
+        let (param, expected) = ("min_tokens", "at most what the prompt leaves of the context");
+        let got = format!("{min_tokens} where it leaves {room}");
+        Err(pelton_base::ParamError { param, expected, got }.into())
     }
 
     fn check_tokens<'a>(

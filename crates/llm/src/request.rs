@@ -16,7 +16,8 @@ pub struct Generation {
     pub sampling: SamplingParams,
     /// Most tokens of each answer; `None` for as many as the context holds.
     pub max_tokens: Option<usize>,
-    /// Texts that end the answer and are not part of it.
+    /// Texts that end the answer and are not part of it. One that ends within the first
+    /// [`min_tokens`](SamplingParams::min_tokens) tokens is text like any other.
     pub stop: Vec<String>,
     /// Further tokens that end the answer; their text, if they have any, is part of it.
     pub stop_tokens: Vec<TokenId>,
@@ -72,6 +73,9 @@ impl Generation {
         };
         if self.max_tokens == Some(0) {
             return fail("max_tokens", "at least 1", &0);
+        }
+        if let Some(max_tokens) = self.max_tokens {
+            self.sampling.validate_length(max_tokens)?;
         }
         if !(1..=limits::CHOICES as u32).contains(&self.n) {
             return fail("n", "from 1 to 16", &self.n);
@@ -134,10 +138,12 @@ mod tests {
 
     #[test]
     fn ranges_are_checked_by_name() {
+        let sampling = SamplingParams { min_tokens: 4, ..SamplingParams::default() };
         let cases = [
             ("n", Generation { n: 0, ..Generation::default() }),
             ("n", Generation { n: 17, ..Generation::default() }),
             ("max_tokens", Generation { max_tokens: Some(0), ..Generation::default() }),
+            ("min_tokens", Generation { max_tokens: Some(3), sampling, ..Generation::default() }),
             ("stop", Generation { stop: vec![String::new()], ..Generation::default() }),
             ("stop", Generation { stop: vec!["a".into(); 17], ..Generation::default() }),
             ("stop", Generation { stop: vec!["a".repeat(1025)], ..Generation::default() }),

@@ -14,6 +14,10 @@
 //! This depends on the text alone, never on how it was cut into pieces, and it is what a reader
 //! that looks at one character after another would do.
 //!
+//! **Where an answer is too short to end** (`min_tokens`), a stop string is text like any other. What
+//! counts is where it *ends*: [`StopMatcher::push_early`] takes the text of such tokens, and a stop
+//! string that begins in it and ends further on is found and cut off whole. So it is in vLLM.
+//!
 //! Each stop string keeps the state of its Knuth-Morris-Pratt automaton: the length of its longest
 //! prefix that the text ends with. The longest of these lengths is what must be held. Cost is one
 //! amortised step per byte and stop string.
@@ -73,7 +77,12 @@ impl Needle {
         if self.bytes[self.n_matched] == byte {
             self.n_matched += 1;
         }
-        self.n_matched == self.bytes.len()
+        let is_whole = self.n_matched == self.bytes.len();
+        if is_whole {
+            // The next one may begin within this one.
+            self.n_matched = self.border[self.n_matched - 1];
+        }
+        is_whole
     }
 }
 
@@ -95,27 +104,51 @@ impl StopMatcher {
             return StopOutcome { text: String::new(), matched: None };
         }
         let n_before = self.held.len();
-        let mut text = std::mem::take(&mut self.held);
-        text.push_str(piece);
         for (i, byte) in piece.bytes().enumerate() {
-            let mut longest: Option<(usize, usize)> = None;
-            for (idx, needle) in self.needles.iter_mut().enumerate() {
-                if needle.bytes.is_empty() || !needle.advance(byte) {
-                    continue;
-                }
-                if longest.is_none_or(|(_, len)| needle.bytes.len() > len) {
-                    longest = Some((idx, needle.bytes.len()));
-                }
-            }
-            if let Some((idx, len)) = longest {
+            if let Some(idx) = self.advance(byte) {
                 self.is_done = true;
-                text.truncate(n_before + i + 1 - len);
+                let mut text = std::mem::take(&mut self.held);
+                text.push_str(piece);
+                text.truncate(n_before + i + 1 - self.needles[idx].bytes.len());
                 return StopOutcome { text, matched: Some(idx) };
             }
         }
+        StopOutcome { text: self.let_out(piece), matched: None }
+    }
+
+    /// Takes a piece of text in which no stop string ends the answer, because it is too short yet; lets
+    /// out what can no longer become one that does.
+    pub fn push_early(&mut self, piece: &str) -> String {
+        if self.is_done {
+            return String::new();
+        }
+        for byte in piece.bytes() {
+            self.advance(byte);
+        }
+        self.let_out(piece)
+    }
+
+    /// Takes one byte; the longest stop string that it completes, the first among equals.
+    fn advance(&mut self, byte: u8) -> Option<usize> {
+        let mut longest: Option<(usize, usize)> = None;
+        for (idx, needle) in self.needles.iter_mut().enumerate() {
+            if needle.bytes.is_empty() || !needle.advance(byte) {
+                continue;
+            }
+            if longest.is_none_or(|(_, len)| needle.bytes.len() > len) {
+                longest = Some((idx, needle.bytes.len()));
+            }
+        }
+        longest.map(|(idx, _)| idx)
+    }
+
+    /// What was held and this piece, less what is held now.
+    fn let_out(&mut self, piece: &str) -> String {
+        let mut text = std::mem::take(&mut self.held);
+        text.push_str(piece);
         let n_held = self.needles.iter().map(|n| n.n_matched).max().unwrap_or(0);
         self.held = text.split_off(text.len() - n_held);
-        StopOutcome { text, matched: None }
+        text
     }
 
     /// Gives back what is held when the text has ended without a match.
@@ -131,9 +164,10 @@ mod tests {
 
     use super::*;
 
-    /// The definition, on the whole text: the match that ends first, the longest among those.
-    fn naive(text: &str, stops: &[String]) -> (String, Option<usize>) {
-        for end in 1..=text.len() {
+    /// The definition, on the whole text: the match that ends first after `n_early` bytes, the longest
+    /// among those.
+    fn naive(text: &str, n_early: usize, stops: &[String]) -> (String, Option<usize>) {
+        for end in n_early + 1..=text.len() {
             let longest = stops
                 .iter()
                 .enumerate()
@@ -146,9 +180,14 @@ mod tests {
         (text.to_owned(), None)
     }
 
-    fn run(pieces: &[String], stops: &[String]) -> (String, Option<usize>) {
+    /// The first `n_early` pieces are too early to end at.
+    fn run(pieces: &[String], n_early: usize, stops: &[String]) -> (String, Option<usize>) {
         let mut matcher = StopMatcher::new(stops);
         let mut out = String::new();
+        let (early, pieces) = pieces.split_at(n_early);
+        for piece in early {
+            out.push_str(&matcher.push_early(piece));
+        }
         for piece in pieces {
             let step = matcher.push(piece);
             out.push_str(&step.text);
@@ -165,7 +204,19 @@ mod tests {
     fn a_stop_string_across_pieces_never_gets_out() {
         let stops = vec!["\n\nQ:".to_owned()];
         let pieces = ["sea.\n", "\n", "\nQ", ": why"].map(str::to_owned);
-        assert_eq!(run(&pieces, &stops), ("sea.\n".to_owned(), Some(0)));
+        assert_eq!(run(&pieces, 0, &stops), ("sea.\n".to_owned(), Some(0)));
+    }
+
+    #[test]
+    fn what_is_too_early_is_text_and_what_goes_on_from_it_is_not() {
+        let stops = vec!["aba".to_owned()];
+        let pieces = ["ab", "a", "b", "a!", "aba"].map(str::to_owned);
+        let run = |n_early| run(&pieces, n_early, &stops);
+        assert_eq!(run(0), (String::new(), Some(0)));
+        assert_eq!(run(1), (String::new(), Some(0)), "begun too early");
+        assert_eq!(run(2), ("ab".to_owned(), Some(0)), "begun in one that did not count");
+        assert_eq!(run(4), ("ababa!".to_owned(), Some(0)));
+        assert_eq!(run(5), ("ababa!aba".to_owned(), None));
     }
 
     #[test]
@@ -191,12 +242,16 @@ mod tests {
         fn any_cutting_into_pieces_gives_what_the_whole_text_gives(
             pieces in prop::collection::vec("[abé]{0,5}", 0..12),
             stops in prop::collection::vec("[abé]{0,5}", 0..4),
+            n_early in 0_usize..6,
         ) {
+            let n_early = n_early.min(pieces.len());
             let text: String = pieces.concat();
-            let (out, matched) = run(&pieces, &stops);
-            prop_assert_eq!((out.clone(), matched), naive(&text, &stops));
+            let (out, matched) = run(&pieces, n_early, &stops);
+            let early = pieces[..n_early].concat();
+            prop_assert_eq!((out.clone(), matched), naive(&text, early.len(), &stops));
             for stop in stops.iter().filter(|s| !s.is_empty()) {
-                prop_assert!(!out.contains(stop.as_str()), "{:?} got out", stop);
+                let late = out.match_indices(stop.as_str()).map(|(at, _)| at + stop.len());
+                prop_assert!(!late.into_iter().any(|end| end > early.len()), "{:?} got out", stop);
             }
         }
     }

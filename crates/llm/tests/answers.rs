@@ -80,6 +80,60 @@ fn text_held_back_for_a_stop_string_comes_out_at_the_end() {
 }
 
 #[test]
+fn nothing_ends_an_answer_that_is_too_short() {
+    let llm = parrot();
+    let at_least = |min_tokens, max_tokens, stop: &[&str]| {
+        let sampling = SamplingParams { min_tokens, ..SamplingParams::greedy() };
+        let stop = stop.iter().copied().map(str::to_owned).collect();
+        Generation { sampling, stop, ..greedy(max_tokens) }
+    };
+    let said = |generation| one(&llm, "abc!", generation);
+    let (stop, length) = (FinishReason::Stop, FinishReason::Length);
+    // The end token is one more than there must be at least.
+    for (min_tokens, text) in [(0, "abc!"), (4, "abc!"), (5, "abc!a"), (9, "abc!abc!a")] {
+        let expected = (text.to_owned(), stop, text.len() + 1);
+        assert_eq!(said(at_least(min_tokens, 50, &[])), expected, "at least {min_tokens}");
+    }
+    assert_eq!(said(at_least(7, 7, &[])), ("abc!abc".to_owned(), length, 7));
+    assert_eq!(said(at_least(9, 10, &["!a"])), ("abc!abc!a".to_owned(), stop, 10));
+    // One that begins too early and ends in time is cut off whole.
+    let on = |min_tokens| one(&llm, "abc?", at_least(min_tokens, 50, &["?a", "bc"]));
+    assert_eq!(on(8), ("abc?abc".to_owned(), stop, 9));
+    assert_eq!(on(5), ("abc?a".to_owned(), stop, 7));
+    // What a character lacks is known when all is over, and is the text of the last token.
+    let broken = |min_tokens| one(&llm, "ab€", at_least(min_tokens, 4, &["\u{fffd}"]));
+    assert_eq!(broken(4), ("ab\u{fffd}".to_owned(), length, 4));
+    assert_eq!(broken(3), ("ab".to_owned(), stop, 4));
+}
+
+#[test]
+fn choices_have_a_least_length_each_and_end_tokens_that_are_ignored_have_none() {
+    let llm = parrot();
+    let sampling = SamplingParams { min_tokens: 5, ..SamplingParams::greedy() };
+    let many = Generation { sampling, n: 2, best_of: Some(3), ..greedy(50) };
+    let answers = gather(llm.complete(completion("abc!", many.clone())).expect("accepted"));
+    let texts: Vec<&str> = answers.iter().map(|(text, _)| text.as_str()).collect();
+    assert_eq!(texts, ["abc!a"; 3]);
+    let on = Generation { ignore_eos: true, n: 1, best_of: None, max_tokens: Some(8), ..many };
+    assert_eq!(one(&llm, "abc!", on).1, FinishReason::Length);
+}
+
+#[test]
+fn a_least_length_beyond_the_context_is_refused_by_name() {
+    let llm = parrot();
+    for (prompt, min_tokens, is_taken) in
+        [("abc?", CONTEXT - 4, true), ("abc?", CONTEXT - 3, false), ("abc?x", CONTEXT - 4, false)]
+    {
+        let sampling = SamplingParams { min_tokens, ..SamplingParams::greedy() };
+        let generation = Generation { sampling, ..Generation::default() };
+        match llm.complete(completion(prompt, generation)) {
+            Ok(_) => assert!(is_taken, "{prompt}, {min_tokens}"),
+            Err(error) => assert_eq!((error.param(), is_taken), (Some("min_tokens"), false)),
+        }
+    }
+}
+
+#[test]
 fn characters_of_several_tokens_come_whole() {
     let llm = parrot();
     let mut generating = llm.complete(completion("añ€", greedy(6))).expect("accepted");

@@ -5,7 +5,8 @@
 //! ```text
 //! raw logits ──▶ log probabilities (if asked for)
 //!     │
-//!     ▼  processors: logit bias, then repetition, presence and frequency penalties, then any other
+//!     ▼  processors: logit bias, then repetition, presence and frequency penalties, then the mask of
+//!     │  `min_tokens`, then any other
 //! processed logits
 //!     │  temperature == 0 ──▶ the largest, the lowest id among equals
 //!     ▼  weights exp((l - max) / temperature); top-k, top-p, min-p keep some of them
@@ -35,6 +36,7 @@ mod likely;
 mod logprobs;
 mod masked;
 mod math;
+mod min_tokens;
 mod philox;
 mod processors;
 mod sampler;
@@ -46,6 +48,7 @@ pub use distribution::{Distribution, KeptDistribution};
 pub use likely::Likely;
 pub use logprobs::TokenLogprobs;
 pub use masked::Masked;
+pub use min_tokens::MinTokens;
 pub use philox::{Philox, Stream, philox4x32_10};
 pub use processors::{LogitBias, LogitsProcessor, Penalties, RowContext};
 pub use sampler::{Sampled, Sampler};

@@ -23,7 +23,8 @@ pub trait LogitsProcessor: Send {
     /// Makes room for what `n_tokens` more accepted tokens can teach it.
     fn reserve(&mut self, _n_tokens: usize) {}
 
-    /// Whether the largest logit always stays the largest; greedy rows then skip it.
+    /// Whether the largest logit stays the largest from here on, whatever is accepted; greedy rows then
+    /// skip it. Once true, it stays so.
     fn preserves_argmax(&self) -> bool;
 
     /// A copy that goes its own way, as drafts do.

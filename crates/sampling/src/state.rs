@@ -1,7 +1,7 @@
 //! What one request keeps between its tokens.
 
-use crate::{LogitBias, LogitsProcessor, Penalties, Philox};
-use pelton_base::{SamplingParams, TokenId};
+use crate::{LogitBias, LogitsProcessor, Masked, MinTokens, Penalties, Philox};
+use pelton_base::{Constraint, Request, RuleState, SamplingParams, TokenId};
 
 /// One request's parameters, its processors and what they have seen, and its random numbers.
 pub struct SamplerState {
@@ -16,7 +16,34 @@ pub struct SamplerState {
 }
 
 impl SamplerState {
-    /// Starts a request, or one choice of it. `params` are valid (see
+    /// Starts a request with all that shapes its tokens: its parameters, what may not end it yet, and
+    /// its rule.
+    pub fn of(request: &Request) -> Self {
+        Self::ruled(request, request.constraint.as_ref().map(|constraint| constraint.begin()))
+    }
+
+    /// Likewise for whoever drafts for the request: without log probabilities, and by its rule only
+    /// where that binds drafts.
+    pub fn of_drafts(request: &Request) -> Self {
+        let rule = request.constraint.as_ref().and_then(Constraint::begin_for_drafts);
+        Self { logprobs: None, ..Self::ruled(request, rule) }
+    }
+
+    fn ruled(request: &Request, rule: Option<Box<dyn RuleState>>) -> Self {
+        let Request { sampling, prompt, choice, stop_tokens, .. } = request;
+        let mut state = Self::new(sampling, prompt, *choice);
+        let min_tokens = MinTokens::new(sampling.min_tokens, stop_tokens.clone());
+        if !min_tokens.preserves_argmax() {
+            state.push_processor(Box::new(min_tokens));
+        }
+        if let Some(rule) = rule {
+            state.push_processor(Box::new(Masked::new(rule)));
+        }
+        state
+    }
+
+    /// Starts a sequence, or one choice of it, from its parameters alone; which tokens end it only a
+    /// request says, so `min_tokens` is for [`of`](Self::of). `params` are valid (see
     /// [`SamplingParams::validate`]); nonsense gives nonsense tokens but no panic.
     pub fn new(params: &SamplingParams, prompt: &[TokenId], choice: u32) -> Self {
         let mut processors: Vec<Box<dyn LogitsProcessor>> = Vec::new();

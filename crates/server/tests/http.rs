@@ -116,6 +116,50 @@ async fn stop_strings_end_an_answer_and_never_get_out() {
 }
 
 #[tokio::test]
+async fn an_answer_has_as_many_tokens_as_it_must_before_anything_ends_it() {
+    let server = start(parrot()).await;
+    // By itself it ends after a round, which is four tokens and the end token.
+    let said = async |body: Value| {
+        let body = server.chat(hello(body)).await.json();
+        let choice = &body["choices"][0];
+        let text = choice["message"]["content"].as_str().expect("text").to_owned();
+        let finish = choice["finish_reason"].as_str().expect("a reason").to_owned();
+        (text, finish, body["usage"]["completion_tokens"].as_u64().expect("a count"))
+    };
+    let (stop, length) = ("stop".to_owned(), "length".to_owned());
+    for (min_tokens, text, n_tokens) in [(0, "hey!", 5), (4, "hey!", 5), (6, "hey!he", 7)] {
+        let answer = said(json!({ "min_tokens": min_tokens })).await;
+        assert_eq!(answer, (text.to_owned(), stop.clone(), n_tokens), "at least {min_tokens}");
+    }
+    let exact = json!({"min_tokens": 7, "max_completion_tokens": 7});
+    assert_eq!(said(exact).await, ("hey!hey".to_owned(), length, 7));
+    let stopping = json!({"min_tokens": 6, "stop": ["ey!"]});
+    assert_eq!(said(stopping).await, ("hey!he".to_owned(), stop, 7));
+
+    // A stop string that ends too early is text, one that begins there and goes on is not.
+    let body = json!({"prompt": "hey?", "max_tokens": 20, "min_tokens": 6, "stop": "ey"});
+    assert_eq!(server.complete(body).await.json()["choices"][0]["text"], "hey?h");
+    let body = json!({"prompt": "ab!", "max_tokens": 9, "min_tokens": 5, "stream": true});
+    let chunks = server.complete(body).await.chunks();
+    let text: String =
+        chunks.iter().map(|c| c["choices"][0]["text"].as_str().expect("text")).collect();
+    assert_eq!(text, "ab!ab");
+
+    let named = (400, Some("min_tokens".to_owned()), None);
+    for body in [
+        json!({"prompt": "ab!", "max_tokens": 3, "min_tokens": 4}),
+        json!({"prompt": "ab!", "min_tokens": 17}),
+        json!({"prompt": "ab!", "min_tokens": -1}),
+        json!({"prompt": "ab!", "max_tokens": 9999, "min_tokens": CONTEXT - 2}),
+    ] {
+        assert_eq!(server.complete(body.clone()).await.error(), named, "{body}");
+    }
+    let room = json!({"min_tokens": CONTEXT - 3});
+    assert_eq!(server.chat(hello(room)).await.error(), named, "beyond the context");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn every_error_is_json_and_names_what_is_wrong() {
     let config = ServeConfig { max_body_bytes: 2000, ..ServeConfig::default() };
     let server = start_with(parrot(), config).await;

@@ -158,6 +158,9 @@ pub(crate) struct RunArgs {
     /// Most tokens to generate [default: 256 for a continuation, the rest of the context in chat]
     #[arg(short = 'n', long, value_name = "N", help_heading = "Generation")]
     max_tokens: Option<NonZeroUsize>,
+    /// Tokens to generate before the model or a `--stop` text may end the answer
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Generation")]
+    pub(crate) min_tokens: usize,
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", help_heading = "Generation")]
     pub(crate) stop: Vec<String>,

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let started = Instant::now();
     // What can be refused without a model is refused before one is loaded.
     args.sampling.check()?;
-    check_stops(&args.stop)?;
+    check_ends(args)?;
     let prompt = Prompt::gather(args.prompt.as_deref(), args.tokens())?;
     let is_interactive = prompt == Prompt::Interactive;
     if is_interactive && args.json {
@@ -189,8 +189,9 @@ fn generation(args: &RunArgs, llm: &Llm, mode: Mode) -> Result<Generation> {
         ..SamplingParams::default()
     });
     generation.sampling = args.sampling.over(sampling, args.sampling.seed())?;
-    generation.max_tokens =
-        args.max_tokens().or((mode == Mode::Raw).then_some(CONTINUATION_TOKENS));
+    generation.sampling.min_tokens = args.min_tokens;
+    let continuation = CONTINUATION_TOKENS.max(args.min_tokens);
+    generation.max_tokens = args.max_tokens().or((mode == Mode::Raw).then_some(continuation));
     generation.stop = args.stop.clone();
     generation.ignore_eos = args.ignore_eos;
     Ok(generation)
@@ -201,9 +202,14 @@ fn system_messages(system: Option<&str>) -> Vec<Message> {
     system.iter().map(|text| Message::new("system", *text)).collect()
 }
 
-fn check_stops(stops: &[String]) -> Result<()> {
-    let generation = Generation { stop: stops.to_vec(), ..Generation::default() };
+/// Checks the flags that say where an answer ends.
+fn check_ends(args: &RunArgs) -> Result<()> {
+    let sampling = SamplingParams { min_tokens: args.min_tokens, ..SamplingParams::default() };
+    let (max_tokens, stop) = (args.max_tokens(), args.stop.clone());
+    let generation = Generation { sampling, max_tokens, stop, ..Generation::default() };
     generation.validate().map_err(|error| {
-        Failure::new(format!("`--{}` must be {}, got {}", error.param, error.expected, error.got))
+        let flag = error.param.replace('_', "-");
+        let expected = error.expected.replace("max_tokens", "--max-tokens");
+        Failure::new(format!("`--{flag}` must be {expected}, got {}", error.got))
     })
 }

@@ -118,7 +118,10 @@ impl<B: Backend> ModelExecutor<B> {
                 }
             };
             if logits.get(sampled.token.0 as usize) == Some(&f32::NEG_INFINITY) {
-                tracing::error!(id = %share.id, "the request's rule allows no token to come next");
+                tracing::error!(
+                    id = %share.id,
+                    "no token may come next: the request's rule or its `min_tokens` forbids all"
+                );
                 return false;
             }
             state.accepted(sampled.token);

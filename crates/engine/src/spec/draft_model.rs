@@ -24,9 +24,9 @@
 
 use super::{Odds, Proposer, ProposerError, Row};
 use crate::{ExecutorError, KvMemory};
-use pelton_base::{Constraint, Request, RequestId, SamplingParams, TokenId};
+use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence};
-use pelton_sampling::{Masked, Sampler, SamplerState};
+use pelton_sampling::{Sampler, SamplerState};
 use std::collections::HashMap;
 
 /// Most tokens of one pass, so that a long prompt does not hold the step up for long.
@@ -206,11 +206,7 @@ where
     }
 
     fn add(&mut self, request: &Request) {
-        let sampling = SamplingParams { logprobs: None, ..request.sampling.clone() };
-        let mut state = SamplerState::new(&sampling, &request.prompt, request.choice);
-        if let Some(rule) = request.constraint.as_ref().and_then(Constraint::begin_for_drafts) {
-            state.push_processor(Box::new(Masked::new(rule)));
-        }
+        let state = SamplerState::of_drafts(request);
         let (computed, table) = (Vec::new(), Vec::new());
         let sequence = Sequence { computed, table, state, n_seen: 0, drafting: None };
         self.sequences.insert(request.id, sequence);

@@ -2,10 +2,11 @@
 //!
 //! A draft that the request's rule forbids can never be sampled, so it is cut, and with it all that
 //! follows it. Whether the rule allows a draft depends on the drafts before it, so each has a state of
-//! the rule of its own.
+//! the rule of its own. Whether the answer may end yet (`min_tokens`) depends on how many drafts are
+//! before it: no stop token is verified where the answer would be too short.
 
 use super::BLANK;
-use pelton_base::{Constraint, Request, RequestId, RuleState};
+use pelton_base::{Constraint, Request, RequestId, RuleState, TokenId};
 use pelton_sched::{DraftTree, Generating};
 use std::collections::HashMap;
 
@@ -18,24 +19,33 @@ pub(super) struct Rules {
 
 #[derive(Debug)]
 struct Ruled {
-    state: Box<dyn RuleState>,
+    /// Its rule so far, if it has one.
+    state: Option<Box<dyn RuleState>>,
     /// Output tokens that the state has accepted.
     n_accepted: usize,
+    /// What may not come before so many output tokens.
+    ends: Vec<TokenId>,
+    min_tokens: usize,
 }
 
 /// A draft that is allowed.
 struct Kept {
-    /// The rule after it; a blank has none, so nothing that follows it is judged.
+    /// The rule after it, if there is one; a blank has none, so nothing that follows it is judged by it.
     state: Option<Box<dyn RuleState>>,
+    /// Output tokens with it.
+    n_generated: usize,
     /// Where it went.
     idx: usize,
 }
 
 impl Rules {
     pub(super) fn add(&mut self, request: &Request) {
-        if let Some(state) = request.constraint.as_ref().and_then(Constraint::begin_for_drafts) {
-            let ruled = Ruled { state, n_accepted: 0 };
-            self.ruled.insert(request.id, ruled);
+        let Request { constraint, stop_tokens, sampling, .. } = request;
+        let min_tokens = if stop_tokens.is_empty() { 0 } else { sampling.min_tokens };
+        let state = constraint.as_ref().and_then(Constraint::begin_for_drafts);
+        if state.is_some() || min_tokens > 0 {
+            let ends = stop_tokens.clone();
+            self.ruled.insert(request.id, Ruled { state, n_accepted: 0, ends, min_tokens });
         }
     }
 
@@ -43,27 +53,40 @@ impl Rules {
         self.ruled.remove(&id);
     }
 
-    /// Cuts the drafts that the row's rule forbids.
+    /// Cuts the drafts that the row's rule forbids, and those that would end its answer too soon.
     pub(super) fn prune(&mut self, row: &mut Generating<'_>) {
-        let Some(Ruled { state, n_accepted }) = self.ruled.get_mut(&row.id) else { return };
+        let Some(ruled) = self.ruled.get_mut(&row.id) else { return };
+        let Ruled { state, n_accepted, ends, min_tokens } = ruled;
+        let n_generated = row.tokens.len() - row.n_prompt;
+        if state.is_none() && n_generated >= *min_tokens {
+            return;
+        }
         for &token in &row.tokens[row.n_prompt + *n_accepted..] {
-            state.accept(token);
+            if let Some(state) = state {
+                state.accept(token);
+            }
             *n_accepted += 1;
         }
         let mut after: Vec<Option<Kept>> = Vec::new();
         self.kept.clear();
         for (idx, &token) in row.drafts.tokens().iter().enumerate() {
-            let (before, parent) = match row.drafts.parent(idx).map(|parent| &after[parent]) {
-                None => (Some(&*state), None),
-                Some(Some(Kept { state, idx })) => (state.as_ref(), Some(*idx)),
+            let (before, n_before, parent) = match row.drafts.parent(idx).map(|at| &after[at]) {
+                None => (state.as_ref(), n_generated, None),
+                Some(Some(Kept { state, n_generated, idx })) => {
+                    (state.as_ref(), *n_generated, Some(*idx))
+                }
                 Some(None) => {
                     after.push(None);
                     continue;
                 }
             };
             let mut state = before.filter(|_| token != BLANK).map(|state| state.fork());
-            let is_allowed = state.as_mut().is_none_or(|state| state.accept(token));
-            after.push(is_allowed.then(|| Kept { state, idx: self.kept.push(parent, token) }));
+            let is_allowed = state.as_mut().is_none_or(|state| state.accept(token))
+                && (n_before >= *min_tokens || !ends.contains(&token));
+            after.push(is_allowed.then(|| {
+                let idx = self.kept.push(parent, token);
+                Kept { state, n_generated: n_before + 1, idx }
+            }));
         }
         std::mem::swap(row.drafts, &mut self.kept);
     }
@@ -128,5 +151,35 @@ mod tests {
         let before = drafts.clone();
         prune(&mut drafts);
         assert_eq!(drafts, before);
+    }
+
+    #[test]
+    fn what_would_end_an_answer_too_soon_is_cut_along_each_path() {
+        const END: u32 = 9;
+        let mut rules = Rules::default();
+        let mut asked = request(&[50]);
+        (asked.stop_tokens, asked.sampling.min_tokens) = (vec![TokenId(END)], 4);
+        rules.add(&asked);
+        let mut tree = DraftTree::default();
+        // Two tokens are there: a stop token may be the fifth, two drafts further on.
+        for (parent, token) in [(None, END), (Some(0), 1), (None, 2), (Some(2), 3), (Some(3), END)]
+        {
+            tree.push(parent, TokenId(token));
+        }
+        tree.push(Some(2), TokenId(END));
+        tree.push(Some(3), BLANK);
+        let prune = |rules: &mut Rules, n_generated: usize| {
+            let (tokens, mut drafts) = (vec![TokenId(1); 1 + n_generated], tree.clone());
+            let (id, most_drafts) = (asked.id, 99);
+            let drafting = &mut drafts;
+            let tokens = &tokens[..];
+            rules.prune(&mut Generating { id, tokens, n_prompt: 1, most_drafts, drafts: drafting });
+            drafts.tokens().iter().map(|token| token.0).collect::<Vec<_>>()
+        };
+        assert_eq!(prune(&mut rules, 2), [2, 3, END, BLANK.0]);
+        assert_eq!(prune(&mut rules, 3), [2, 3, END, END, BLANK.0]);
+        assert_eq!(prune(&mut rules, 4).len(), tree.len());
+        rules.finished(asked.id);
+        assert_eq!(prune(&mut rules, 0).len(), tree.len());
     }
 }

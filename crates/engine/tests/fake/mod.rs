@@ -174,7 +174,7 @@ impl Executor for FakeExecutor {
     }
 
     fn add(&mut self, request: &Request) {
-        let state = SamplerState::new(&request.sampling, &request.prompt, request.choice);
+        let state = SamplerState::of(request);
         self.states.insert(request.id, state);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Token `n` of a greedy answer is token `n` of the prompt, again from its start after its end. With
 //! a temperature the answer begins at a place that depends on seed and choice. After one round a
-//! prompt that ends with `!` is answered with the end token. A prompt with `~` fails. Every third
+//! prompt that ends with `!` is answered with the end token, or as soon after it as may be. A prompt with `~` fails. Every third
 //! choice is the likeliest. What is guessed is verified as by a model.
 // Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
@@ -123,7 +123,8 @@ impl Executor for Parrot {
             let drafts = &tokens[tokens.len() - share.n_drafts..];
             let mut all_logprobs = Vec::new();
             for n_said in share.n_generated.. {
-                let token = if ends && n_said == prompt.len() {
+                let n_least = prompt.len().max(request.sampling.min_tokens);
+                let token = if ends && n_said == n_least {
                     END
                 } else {
                     prompt[(n_said + offset) % prompt.len()]

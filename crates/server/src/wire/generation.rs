@@ -21,6 +21,7 @@ pub(crate) struct GenerationFields {
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
     logit_bias: Vec<(TokenId, f32)>,
+    min_tokens: Option<usize>,
     seed: Option<u64>,
     stop: Vec<String>,
     stop_tokens: Vec<TokenId>,
@@ -44,6 +45,7 @@ impl GenerationFields {
             presence_penalty: fields.f32("presence_penalty")?,
             frequency_penalty: fields.f32("frequency_penalty")?,
             logit_bias: logit_bias(fields)?,
+            min_tokens: fields.usize("min_tokens")?,
             seed: fields.bits64("seed")?,
             stop: stop(fields)?,
             stop_tokens: token_list(fields, "stop_token_ids")?,
@@ -98,6 +100,7 @@ pub(crate) fn generation(
     }
     sampling.logit_bias = sent.logit_bias;
     sampling.logprobs = logprobs;
+    sampling.min_tokens = sent.min_tokens.unwrap_or(sampling.min_tokens);
     if let Some(seed) = sent.seed {
         sampling.seed = seed;
     }
@@ -253,9 +256,10 @@ mod tests {
     fn what_is_sent_lies_over_the_defaults() {
         let generation = read(json!({
             "temperature": 0.5, "top_k": -1, "stop": "x", "seed": 7, "n": 2,
-            "logit_bias": {"3": -100}, "stop_token_ids": [1], "ignore_eos": true
+            "logit_bias": {"3": -100}, "stop_token_ids": [1], "ignore_eos": true, "min_tokens": 9
         }))
         .expect("valid");
+        assert_eq!(generation.sampling.min_tokens, 9);
         assert_eq!(generation.sampling.temperature, 0.5);
         assert_eq!((generation.sampling.seed, generation.n), (7, 2));
         assert_eq!(generation.sampling.logit_bias, [(TokenId(3), -100.0)]);
@@ -278,6 +282,9 @@ mod tests {
             ("logit_bias", json!({"1": 1000})),
             ("stop_token_ids", json!([-1])),
             ("seed", json!(0.5)),
+            ("min_tokens", json!(-1)),
+            ("min_tokens", json!(1.5)),
+            ("min_tokens", json!("3")),
             ("frequency_penalty", json!(3)),
             ("colour", json!("red")),
         ] {

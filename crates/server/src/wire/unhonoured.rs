@@ -61,7 +61,6 @@ const EVERYWHERE: &[(&str, Accept)] = &[
     ("store", Accept::Only("false")),
     ("use_beam_search", Accept::Only("false")),
     ("length_penalty", Accept::Only("1")),
-    ("min_tokens", Accept::Only("0")),
     ("include_stop_str_in_output", Accept::Only("false")),
     ("skip_special_tokens", Accept::Only("true")),
     ("spaces_between_special_tokens", Accept::Anything),
@@ -121,7 +120,7 @@ mod tests {
                 .and_then(|()| fields.finish())
         };
         let fine = json!({
-            "tools": [], "user": "me", "metadata": {"a": 1}, "store": false, "min_tokens": 0,
+            "tools": [], "user": "me", "metadata": {"a": 1}, "store": false, "mirostat": 0,
             "length_penalty": 1.0, "response_format": {"type": "text"}, "service_tier": "auto",
             "guided_json": null
         });
@@ -129,7 +128,7 @@ mod tests {
         for (name, value) in [
             ("tools", json!([1])),
             ("store", json!(true)),
-            ("min_tokens", json!(5)),
+            ("mirostat", json!(2)),
             ("response_format", json!({"type": "json_object"})),
             ("service_tier", json!("flex")),
             ("guided_json", json!({})),

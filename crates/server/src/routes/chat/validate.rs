@@ -181,6 +181,8 @@ mod tests {
     #[test]
     fn every_refusal_names_its_parameter() {
         let message = |message: Value| json!({ "messages": [message] });
+        let mut too_short = with("min_tokens", json!(6));
+        too_short["max_completion_tokens"] = json!(5);
         let cases = [
             ("messages", json!({})),
             ("messages", json!({"messages": []})),
@@ -224,6 +226,8 @@ mod tests {
             ("store", with("store", json!(true))),
             ("top_logprobs", with("top_logprobs", json!(3))),
             ("max_completion_tokens", with("max_completion_tokens", json!(0))),
+            ("min_tokens", with("min_tokens", json!("few"))),
+            ("min_tokens", too_short),
             ("max_tokens", with("max_tokens", json!(0))),
             ("max_tokens", with("max_tokens", json!("many"))),
             ("nonsense", with("nonsense", json!(1))),

@@ -108,6 +108,8 @@ mod tests {
             ("logprobs", json!({"prompt": "a", "logprobs": 21})),
             ("logprobs", json!({"prompt": "a", "logprobs": true})),
             ("max_tokens", json!({"prompt": "a", "max_tokens": 0})),
+            ("min_tokens", json!({"prompt": "a", "max_tokens": 3, "min_tokens": 4})),
+            ("min_tokens", json!({"prompt": "a", "min_tokens": DEFAULT_MAX_TOKENS + 1})),
             ("messages", json!({"prompt": "a", "messages": []})),
         ] {
             let error = run(body).expect_err(param);
