@@ -20,6 +20,9 @@ struct Report {
     #[serde(flatten)]
     model: Inspection,
     memory: Memory,
+    /// On which NUMA nodes the weights would lie and why, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    numa: Option<String>,
     /// What loading took, where it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<Loaded>,
@@ -113,10 +116,13 @@ impl Report {
     fn new(files: &ModelFiles, texts: Result<Texts>, args: &InspectArgs) -> Result<Self> {
         let model = pelton_model::inspect(files, args.kv_dtype)?;
         let memory = Memory::new(files, &model, args)?;
+        let nodes = pelton_llm::weight_nodes();
+        let numa = nodes.are_several().then(|| nodes.to_string());
         Ok(match texts {
             Ok(Texts { tokenizer, template }) => Self {
                 model,
                 memory,
+                numa,
                 load: None,
                 tokenizer: Some(TokenizerReport {
                     vocab_size: tokenizer.vocab_size(),
@@ -130,6 +136,7 @@ impl Report {
             Err(failure) => Self {
                 model,
                 memory,
+                numa,
                 load: None,
                 tokenizer: None,
                 tokenizer_error: failure.message().map(str::to_owned),
@@ -183,6 +190,7 @@ impl Report {
         }
         rows.push(("memory", self.memory_words()));
         rows.push(("kv pool", self.pool_words()));
+        rows.extend(self.numa.iter().map(|words| ("weights lie", words.clone())));
         if let Some(load) = &self.load {
             rows.push(("loading", load.words()));
         }

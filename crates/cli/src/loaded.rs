@@ -36,7 +36,10 @@ impl Loaded {
             source_bytes.set(at.n_bytes);
             bar.loading(at.n_bytes, at.n_total_bytes);
         };
-        let options = LoadOptions { progress: Some(&progress), ..LoadOptions::default() };
+        // As a model is loaded on this machine, but nothing is measured for it.
+        let tune = |cpu: &mut pelton_kernels::Cpu, _| pelton_llm::tune(cpu, 0);
+        let options =
+            LoadOptions { progress: Some(&progress), tune: Some(&tune), ..LoadOptions::default() };
         let (start, read_before) = (Instant::now(), memory::disk_read_bytes());
         let decoder = load_cpu(files, &options)?;
         let seconds = start.elapsed().as_secs_f64();

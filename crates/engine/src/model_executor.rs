@@ -1,16 +1,26 @@
 //! The executor over a real model: one forward pass per step, then one draw per sampling row.
+//!
+//! ```text
+//! rows asked for   [ logits of A | logits of D | token of B | token of C ]
+//!                    sampled from, told of       greedy, and nobody wants to know more
+//! ```
+//!
+//! A greedy request that nothing but the largest logit matters to gets no logits: the head tells the
+//! token. Its drafts are verified likewise. Tokens are the same both ways.
 
 mod drafts;
 
 use crate::spec::{Odds, Verification};
 use crate::{Execution, Executor, ExecutorError, KvCapacity};
 use pelton_base::{Request, RequestId, TokenId};
-use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, SwapStore};
+use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, GreedyRows, SwapStore};
 use pelton_sampling::verify::Verifier;
 use pelton_sampling::{Likely, Sampler, SamplerState};
-use pelton_sched::{Rows, SchedulerOutput};
+use pelton_sched::{Rows, ScheduledSequence, SchedulerOutput};
 use std::collections::HashMap;
 use std::time::Instant;
+
+use drafts::Answered;
 
 /// How much memory the KV cache takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -69,8 +79,10 @@ struct Scratch {
     /// Empty between steps, when there is nothing that they could borrow.
     sequences: Vec<ForwardSequence<'static>>,
     logits_rows: Vec<usize>,
-    /// `[logits_rows, vocab]`.
+    /// `[logits_rows, vocab]`, but of greedy rows.
     logits: Vec<f32>,
+    /// Of greedy rows.
+    likeliest: Vec<Option<TokenId>>,
     /// Rows of one share whose drafts were right.
     path: Vec<usize>,
     likely: Likely,
@@ -152,16 +164,25 @@ impl<B: Backend> ModelExecutor<B> {
         }
     }
 
-    /// One pass over the model: `scratch.logits` gets the rows of each share that samples, in order.
+    /// Whether the likeliest tokens are all that this share needs of its rows.
+    fn is_greedy(&self, share: &ScheduledSequence) -> bool {
+        self.n_candidates == 0 && self.states.get(&share.id).expect(ADDED).takes_largest()
+    }
+
+    /// One pass over the model: `scratch.logits` gets the rows of each share that samples, in order, but
+    /// for greedy shares; `scratch.likeliest` gets theirs.
     fn forward(&mut self, plan: &SchedulerOutput) {
-        let Scratch { tokens, tables, sequences: kept, logits_rows, logits, .. } =
-            &mut self.scratch;
-        logits_rows.clear();
-        let samples = plan.sequences.iter().filter(|share| share.samples);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let Scratch { tokens, tables, sequences: kept, logits_rows, logits, likeliest, .. } =
+            &mut scratch;
         // Of the last known token, and of each draft after it.
-        logits_rows.extend(
-            samples.flat_map(|share| share.tokens.end - 1 - share.n_drafts..share.tokens.end),
-        );
+        let rows =
+            |share: &ScheduledSequence| share.tokens.end - 1 - share.n_drafts..share.tokens.end;
+        let samples = || plan.sequences.iter().filter(|share| share.samples);
+        logits_rows.clear();
+        logits_rows.extend(samples().filter(|share| !self.is_greedy(share)).flat_map(rows));
+        let n_logits = logits_rows.len();
+        logits_rows.extend(samples().filter(|share| self.is_greedy(share)).flat_map(rows));
         let mut sequences = emptied(std::mem::take(kept));
         sequences.extend(plan.sequences.iter().map(|share| ForwardSequence {
             rows: share.tokens.clone(),
@@ -170,8 +191,12 @@ impl<B: Backend> ModelExecutor<B> {
             tree: plan.rows_of(share).parents,
         }));
         let input = ForwardInput { tokens, sequences: &sequences, logits_rows };
-        self.decoder.forward(&mut self.kv, &input, logits);
+        let n_rows = logits_rows.len() - n_logits;
+        let greedy = GreedyRows { n_rows, n_sampled: self.n_sampled, tokens: likeliest };
+        let n_layers = self.decoder.spec().layers.len();
+        self.decoder.forward_greedy(n_layers, &mut self.kv, &input, logits, greedy);
         *kept = emptied(sequences);
+        self.scratch = scratch;
     }
 }
 
@@ -237,17 +262,26 @@ where
         let vocab_size = self.decoder.spec().vocab_size;
         let tokens = std::mem::take(&mut self.scratch.tokens);
         let mut logits = std::mem::take(&mut self.scratch.logits);
-        let mut rest = &mut logits[..];
+        let likeliest = std::mem::take(&mut self.scratch.likeliest);
+        let (mut rest, mut greedy) = (&mut logits[..], &likeliest[..]);
         execution.n_candidates = self.n_candidates;
         for share in plan.sequences.iter().filter(|share| share.samples) {
-            let (rows, others) = rest.split_at_mut((share.n_drafts + 1) * vocab_size);
-            rest = others;
-            if self.n_candidates > 0 {
-                for row in rows.chunks_exact(vocab_size) {
-                    let row = &row[..self.n_sampled];
-                    self.scratch.likely.tell(row, self.n_candidates, &mut execution.candidates);
+            let n_rows = share.n_drafts + 1;
+            let rows = if self.is_greedy(share) {
+                let (rows, others) = greedy.split_at(n_rows);
+                greedy = others;
+                Answered::Tokens(rows)
+            } else {
+                let (rows, others) = rest.split_at_mut(n_rows * vocab_size);
+                rest = others;
+                if self.n_candidates > 0 {
+                    for row in rows.chunks_exact(vocab_size) {
+                        let row = &row[..self.n_sampled];
+                        self.scratch.likely.tell(row, self.n_candidates, &mut execution.candidates);
+                    }
                 }
-            }
+                Answered::Logits(rows)
+            };
             let n_before = (execution.step.sampled.len(), execution.logprobs.len());
             let planned = plan.rows_of(share);
             let planned = Rows { tokens: &tokens[share.tokens.clone()], ..planned };
@@ -260,6 +294,7 @@ where
             }
         }
         (self.scratch.tokens, self.scratch.logits) = (tokens, logits);
+        self.scratch.likeliest = likeliest;
         Ok(())
     }
 

@@ -469,6 +469,90 @@ fn qwen3_answers_alike_in_every_world() {
     law_holds_for(FIXTURES[3]);
 }
 
+/// Who wants no log probabilities: greedy ones are then told the likeliest token and get no logits, but
+/// where a penalty or a rule wants them; who samples beside them does.
+#[test]
+fn what_gets_no_logits_answers_like_what_does() {
+    let quiet = || -> Vec<NewRequest> {
+        let quiet = |request: NewRequest| NewRequest {
+            sampling: SamplingParams { logprobs: None, ..request.sampling },
+            ..request
+        };
+        requests().into_iter().map(quiet).collect()
+    };
+    let tokens = |answers: &[Answer]| -> Vec<Vec<TokenId>> {
+        let tokens = |(sampled, ..): &Answer| sampled.iter().map(|it| it.token).collect();
+        answers.iter().map(tokens).collect()
+    };
+    for (format, compute) in FORMATS {
+        let (files, _folder) = open("qwen2", format);
+        for sampled_vocab in [None, Some(100)] {
+            let plain = World { sampled_vocab, ..World::plain() };
+            let told = tokens(&answers(&files, compute, &plain, requests(), false).0);
+            let check = |what: &str, world: &World, together| {
+                let (answers, metrics) = answers(&files, compute, world, quiet(), together);
+                assert_eq!(tokens(&answers), told, "{format} {sampled_vocab:?}: {what}");
+                metrics
+            };
+            check("alone", &plain, false);
+            check("together", &plain, true);
+            check("on three threads", &World { n_threads: 3, ..plain.clone() }, true);
+            for method in [SpecMethod::Suffix, SpecMethod::Draft, SpecMethod::EarlyExit] {
+                let drafting = World { config: forced(method), ..plain.clone() };
+                check(method.name(), &drafting, true);
+                let metrics = check("in trees", &World { branches: true, ..drafting }, true);
+                let is_tree = method != SpecMethod::EarlyExit;
+                assert!(!is_tree || metrics.spec.n_drafted > 0, "{method:?}: {metrics:?}");
+            }
+            // Asks for the likeliest tokens of all rows.
+            check(
+                "recycling",
+                &World { config: forced(SpecMethod::Recycle), ..plain.clone() },
+                true,
+            );
+            for kernels in Kernels::available().skip(1) {
+                check(kernels.name, &World { kernels, ..plain.clone() }, true);
+            }
+            // Judged by chance, greedy answers are what they were.
+            for verification in [Verification::Rejection, Verification::Typical] {
+                let mut drafting = World { config: forced(SpecMethod::Draft), ..plain.clone() };
+                drafting.config.spec.verification = verification;
+                let (answers, _) = answers(&files, compute, &drafting, quiet(), true);
+                let got = tokens(&answers);
+                for i in [0, 3, 6, 7] {
+                    assert_eq!(got[i], told[i], "{format}: {verification:?}, request {i}");
+                }
+            }
+        }
+    }
+}
+
+/// Weights that are no numbers end every request with an error, whoever looks at the logits.
+#[test]
+fn damaged_weights_end_a_request_with_or_without_logits() {
+    let (_, folder) = open("llama3", "BF16");
+    let path = folder.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).expect("weights");
+    let n_header = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    bytes[8 + n_header..].fill(0xff);
+    std::fs::write(&path, bytes).expect("weights");
+    std::fs::remove_file(folder.path().join("model.gguf")).expect("ours");
+    let files = ModelFiles::open(folder.path()).expect("a model");
+    for method in [SpecMethod::Off, SpecMethod::Draft, SpecMethod::EarlyExit] {
+        let world = World { config: forced(method), ..World::plain() };
+        for logprobs in [None, Some(1)] {
+            let asked = requests().into_iter().map(|request| NewRequest {
+                sampling: SamplingParams { logprobs, ..request.sampling },
+                ..request
+            });
+            let (ended, _) = answers(&files, Compute::Auto, &world, asked.collect(), true);
+            for (tokens, finish, _) in ended {
+                assert_eq!((tokens.len(), finish), (0, FinishReason::Error), "{method:?}");
+            }
+        }
+    }
+}
+
 /// Requests of which each comes a second time, and choices of one prompt, which goes on with what
 /// the first computed.
 #[test]

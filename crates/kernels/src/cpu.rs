@@ -1,6 +1,7 @@
 //! `Cpu`: an instruction set and a thread team, everything an operation needs.
 
 use crate::dispatch::{Kernels, UnknownKernels};
+use crate::nodes::NodePolicy;
 use crate::team::{ThreadTeam, Topology, default_threads};
 use crate::tuning::Tuning;
 
@@ -13,9 +14,10 @@ pub struct Cpu {
     pub kernels: &'static Kernels,
     /// The threads that share each operation.
     pub team: ThreadTeam,
-    /// NUMA nodes that the threads may run on and that have memory for them; weights are dealt out
-    /// over these when there are several.
+    /// NUMA nodes that the threads may run on and that have memory for them.
     pub(crate) nodes: Vec<usize>,
+    /// How weights that are packed from now on are laid over the nodes, where there are several.
+    pub node_policy: NodePolicy,
     /// How products are cut and shared; changes no bit of them.
     pub tuning: Tuning,
 }
@@ -34,7 +36,7 @@ impl Cpu {
     /// The given kernels on `n_threads` threads (0 counts as 1).
     pub fn with(kernels: &'static Kernels, n_threads: usize) -> Self {
         let nodes = Topology::of_this_process().nodes().to_vec();
-        let tuning = Tuning::default();
-        Self { kernels, team: ThreadTeam::new(n_threads), nodes, tuning }
+        let (node_policy, tuning) = (NodePolicy::default(), Tuning::default());
+        Self { kernels, team: ThreadTeam::new(n_threads), nodes, node_policy, tuning }
     }
 }

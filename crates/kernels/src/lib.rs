@@ -13,8 +13,11 @@
 //!   per operation or once per [`StayAwake`] guard; [`Topology`] says on which cores they run.
 //! * [`Cpu`] is both together: everything an operation needs. All safe operations are its methods.
 //! * [`Tuning`] is how products are cut for one machine; [`Cpu::tune`] measures it.
+//! * [`NodePolicy`] is how packed weights lie on a machine of several NUMA nodes; [`Cpu::choose_nodes`]
+//!   measures it.
 //! * [`PackedMatrix`] is a weight matrix in kernel order; [`Activations`] are the rows it multiplies,
 //!   in the forms that its layout reads (floats, bf16, int8).
+//! * [`Cpu::matmul_largest`] is the product that ends a greedy step: where each row is [`Largest`].
 //! * [`KvCache`] holds keys and values in pages; [`Cpu::paged_attention`] reads them.
 //!
 //! # Equal bits
@@ -39,6 +42,7 @@ mod kv;
 mod layout;
 mod machine;
 mod matmul;
+mod nodes;
 mod quantize;
 mod rows;
 mod team;
@@ -52,7 +56,8 @@ pub use dispatch::{Kernels, UnknownKernels};
 pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows, UnknownKvDtype};
 pub use layout::{BAND_BYTES, LAYOUT_VERSION, PANEL, PackedMatrix, Rows, Storage, WeightLayout};
 pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
-pub use matmul::{MatmulGroup, MatmulGroups, MatmulOutput};
+pub use matmul::{Largest, LogitsOp, MatmulGroup, MatmulGroups, MatmulOutput};
+pub use nodes::{NodeChoice, NodePolicy};
 pub use quantize::{GROUP, QuantizedRows};
 pub use rows::{
     Chosen, ExpertGroups, GatedAct, GroupRank, HeadLayout, HeadSlices, RopeLayout, Router,

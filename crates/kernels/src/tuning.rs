@@ -85,7 +85,7 @@ const MIN_PARALLEL_BYTES: [f64; 2] = [16_384.0, 4_194_304.0];
 
 /// Share of the default's time that a candidate must stay below.
 const BETTER: f64 = 0.97;
-const LEAST_ROUNDS: usize = 5;
+pub(crate) const LEAST_ROUNDS: usize = 5;
 const MOST_ROUNDS: usize = 15;
 /// Readings of what takes microseconds.
 const SHORT_READINGS: usize = 64;
@@ -241,10 +241,10 @@ fn sharing_pays_from(run_seconds: f64, seconds_per_byte: f64, n_threads: usize) 
 }
 
 /// The time there is, and what has passed of it.
-struct Clock<'a> {
+pub(crate) struct Clock<'a> {
     /// Seconds since the start.
-    elapsed: &'a dyn Fn() -> f64,
-    end: Duration,
+    pub(crate) elapsed: &'a dyn Fn() -> f64,
+    pub(crate) end: Duration,
 }
 
 impl Clock<'_> {
@@ -254,11 +254,11 @@ impl Clock<'_> {
     }
 
     /// Whether there is time for something that takes so long.
-    fn has(&self, seconds: f64) -> bool {
+    pub(crate) fn has(&self, seconds: f64) -> bool {
         (self.elapsed)() + seconds < self.end.as_secs_f64()
     }
 
-    fn time(&self, f: &mut dyn FnMut()) -> f64 {
+    pub(crate) fn time(&self, f: &mut dyn FnMut()) -> f64 {
         let start = (self.elapsed)();
         f();
         (self.elapsed)() - start
@@ -274,14 +274,14 @@ impl Clock<'_> {
     }
 }
 
-fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
 /// Seconds of each of `C` candidates, round by round, as far as time allows; nothing when it does
 /// not allow enough rounds of `expected` seconds per candidate.
-fn rounds<const C: usize>(
+pub(crate) fn rounds<const C: usize>(
     clock: &Clock<'_>,
     mut expected: f64,
     run: &mut dyn FnMut(usize),
@@ -306,7 +306,7 @@ fn rounds<const C: usize>(
 }
 
 /// The candidate to use: the default unless another is certainly better.
-fn best_of<const C: usize>(rounds: &[[f64; C]], default: usize) -> usize {
+pub(crate) fn best_of<const C: usize>(rounds: &[[f64; C]], default: usize) -> usize {
     if rounds.len() < LEAST_ROUNDS {
         return default;
     }

@@ -5,7 +5,8 @@
 //!   (~/Library/Caches/pelton on macOS, %LOCALAPPDATA%\pelton on Windows)
 //! { "version": 1, "machines": [
 //!     { "cpu": "AMD EPYC ...", "kernels": "avx512", "threads": 2,
-//!       "strip_panels": 4, "row_block_bytes": 262144, "min_parallel_bytes": 131072 }, ... ] }
+//!       "strip_panels": 4, "row_block_bytes": 262144, "min_parallel_bytes": 131072,
+//!       "nodes": { "n_nodes": 2, "policy": "interleave", "speeds": [4.02e10, 7.1e10] } }, ... ] }
 //!
 //! weights       in the file     not in the file
 //! >= 64 MiB     used            measured for at most a second, remembered
@@ -17,15 +18,20 @@
 //! too large counts as missing and is written anew. Two processes that write at once may lose one
 //! entry, which is measured again.
 //!
-//! `PELTON_TUNING=off` neither reads nor measures: the defaults of the kernels.
+//! Where a process may use several NUMA nodes, how weights lie on them is remembered with the rest, see
+//! [`WeightNodes`]; it is measured first and within the same second.
+//!
+//! `PELTON_TUNING=off` neither reads nor measures: the defaults of the kernels, and of `PELTON_NUMA`.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pelton_kernels::{Cpu, Tuning, cpu_model};
+use pelton_kernels::{Cpu, Kernels, NodeChoice, Topology, Tuning, cpu_model, default_threads};
 use pelton_tensor::PendingFile;
 use serde::{Deserialize, Serialize};
+
+use crate::nodes::{Asked, KnownNodes, WeightNodes};
 
 /// Raised when kernels change so much that what was measured with the old ones misleads.
 const VERSION: u32 = 1;
@@ -33,6 +39,8 @@ const VERSION: u32 = 1;
 const LEAST_WEIGHT_BYTES: u64 = 64 << 20;
 /// Most time that measuring takes.
 const BUDGET: Duration = Duration::from_secs(1);
+/// How much of it goes into NUMA nodes, where there are several.
+const NODES_BUDGET: Duration = Duration::from_millis(300);
 /// Most bytes of a file that is read, and machines of one that is written (the oldest go first).
 const MOST_BYTES: u64 = 1 << 20;
 const MOST_MACHINES: usize = 256;
@@ -42,16 +50,89 @@ const MOST_MACHINES: usize = 256;
 ///
 /// Changes no bit of any result. Nothing that goes wrong here is more than a line in the log.
 pub fn tune(cpu: &mut Cpu, weight_bytes: u64) {
-    let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    if var("PELTON_TUNING").is_some_and(|value| value == "off") {
-        return;
+    let asked = asked_nodes();
+    let mut device = Device { left: BUDGET, cpu };
+    if !is_tuning_on() {
+        let (nodes, _) = WeightNodes::decide(device.n_nodes(), asked, None, &mut || None);
+        return device.use_nodes(&nodes);
     }
-    let path = cache_folder(&|name| var(name).map(PathBuf::from)).map(|f| f.join("tuning.json"));
-    let threads = cpu.team.n_threads();
-    let machine = Machine { cpu: cpu_model(), kernels: cpu.kernels.name.to_owned(), threads };
+    let machine = Machine::this(device.cpu.kernels, device.cpu.team.n_threads());
     let is_large = weight_bytes >= LEAST_WEIGHT_BYTES;
-    let known = known_or_measured(path.as_deref(), machine, is_large, &mut || cpu.tune(BUDGET));
-    cpu.tuning = known.unwrap_or_default();
+    let known = known_or_measured(file().as_deref(), machine, is_large, asked, &mut device);
+    device.cpu.tuning = known.unwrap_or_default();
+}
+
+/// On which NUMA nodes weights would lie if a model were loaded with the default threads now, as far as
+/// that is known without measuring.
+pub fn weight_nodes() -> WeightNodes {
+    let n_nodes = Topology::of_this_process().nodes().len();
+    // Who computes refuses what kernels are not there.
+    let kernels = Kernels::get().unwrap_or_else(|_| Kernels::best());
+    let machine = Machine::this(kernels, default_threads());
+    let known = file().filter(|_| n_nodes > 1 && is_tuning_on()).map(|path| Known::read(&path));
+    let known = known.and_then(|mut known| known.of(&machine).and_then(|entry| entry.nodes));
+    WeightNodes::decide(n_nodes, asked_nodes(), known, &mut || None).0
+}
+
+/// The variable, where it is there and not empty.
+fn var(name: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn is_tuning_on() -> bool {
+    var("PELTON_TUNING").is_none_or(|value| value != "off")
+}
+
+fn asked_nodes() -> Asked {
+    let value = var("PELTON_NUMA");
+    Asked::parse(value.as_deref()).unwrap_or_else(|| {
+        tracing::warn!(?value, "PELTON_NUMA is auto: expected local, interleave or auto");
+        Asked::Auto
+    })
+}
+
+/// Where tunings are remembered.
+fn file() -> Option<PathBuf> {
+    let folder = cache_folder(&|name| var(name).map(PathBuf::from));
+    folder.map(|folder| folder.join("tuning.json"))
+}
+
+/// What can be measured, and takes on what comes of it.
+trait Measured {
+    fn n_nodes(&self) -> usize;
+    fn choose_nodes(&mut self) -> Option<NodeChoice>;
+    fn use_nodes(&mut self, nodes: &WeightNodes);
+    fn tune(&mut self) -> Tuning;
+}
+
+/// The device, and the time that is left for it.
+struct Device<'a> {
+    cpu: &'a mut Cpu,
+    left: Duration,
+}
+
+impl Measured for Device<'_> {
+    fn n_nodes(&self) -> usize {
+        self.cpu.n_nodes()
+    }
+
+    fn choose_nodes(&mut self) -> Option<NodeChoice> {
+        let start = Instant::now();
+        let choice = self.cpu.choose_nodes(NODES_BUDGET);
+        self.left = self.left.saturating_sub(start.elapsed());
+        choice
+    }
+
+    fn use_nodes(&mut self, nodes: &WeightNodes) {
+        self.cpu.node_policy = nodes.policy;
+        if nodes.are_several() {
+            tracing::info!(weights = %nodes, "NUMA nodes");
+        }
+    }
+
+    fn tune(&mut self) -> Tuning {
+        self.cpu.tune(self.left)
+    }
 }
 
 /// The folder for what can be made again; `None` where there is no such place.
@@ -76,6 +157,12 @@ struct Machine {
     threads: usize,
 }
 
+impl Machine {
+    fn this(kernels: &Kernels, threads: usize) -> Self {
+        Self { cpu: cpu_model(), kernels: kernels.name.to_owned(), threads }
+    }
+}
+
 /// One machine and its tuning.
 #[derive(Debug, Deserialize, Serialize)]
 struct Entry {
@@ -83,6 +170,9 @@ struct Entry {
     machine: Machine,
     #[serde(flatten, with = "TuningFields")]
     tuning: Tuning,
+    /// Where there are several, and an entry of a version that measured them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nodes: Option<KnownNodes>,
 }
 
 /// The names of [`Tuning`] in JSON.
@@ -101,29 +191,49 @@ struct Known {
     machines: Vec<Entry>,
 }
 
-/// What the file says about `machine`; else, for a large model, what `measure` says, and the file
-/// says so from then on.
+/// What the file says about `machine`; else, for a large model, what measuring says, and the file
+/// says so from then on. The nodes are taken on before anything is tuned on them.
 fn known_or_measured(
     path: Option<&Path>,
     machine: Machine,
     is_large: bool,
-    measure: &mut dyn FnMut() -> Tuning,
+    asked: Asked,
+    device: &mut dyn Measured,
 ) -> Option<Tuning> {
     let mut known = path.map_or_else(Known::nothing, Known::read);
-    if let Some(entry) = known.machines.iter().find(|entry| entry.machine == machine) {
-        let tuning = entry.tuning.clamped();
-        tracing::debug!(?tuning, "the tuning of this machine is known");
-        return Some(tuning);
-    }
-    if !is_large {
-        return None;
-    }
+    let entry = known.of(&machine);
     let start = Instant::now();
-    let tuning = measure();
-    let Tuning { strip_panels, row_block_bytes, min_parallel_bytes } = tuning;
-    let ms = start.elapsed().as_millis() as u64;
-    tracing::info!(ms, strip_panels, row_block_bytes, min_parallel_bytes, "tuned to this machine");
-    known.machines.push(Entry { machine, tuning });
+    let known_nodes = entry.as_ref().and_then(|entry| entry.nodes);
+    let n_nodes = device.n_nodes();
+    let mut measure = || if is_large { device.choose_nodes() } else { None };
+    let (nodes, measured_nodes) = WeightNodes::decide(n_nodes, asked, known_nodes, &mut measure);
+    device.use_nodes(&nodes);
+    let tuning = match entry {
+        Some(entry) => {
+            let tuning = entry.tuning.clamped();
+            tracing::debug!(?tuning, "the tuning of this machine is known");
+            if measured_nodes.is_none() {
+                return Some(tuning);
+            }
+            entry.nodes = measured_nodes;
+            tuning
+        }
+        None if !is_large => return None,
+        None => {
+            let tuning = device.tune();
+            let Tuning { strip_panels, row_block_bytes, min_parallel_bytes } = tuning;
+            let ms = start.elapsed().as_millis() as u64;
+            tracing::info!(
+                ms,
+                strip_panels,
+                row_block_bytes,
+                min_parallel_bytes,
+                "tuned to this machine"
+            );
+            known.machines.push(Entry { machine, tuning, nodes: measured_nodes });
+            tuning
+        }
+    };
     if let Some(path) = path
         && let Err(error) = known.write(path)
     {
@@ -135,6 +245,10 @@ fn known_or_measured(
 impl Known {
     fn nothing() -> Self {
         Self { version: VERSION, machines: Vec::new() }
+    }
+
+    fn of(&mut self, machine: &Machine) -> Option<&mut Entry> {
+        self.machines.iter_mut().find(|entry| entry.machine == *machine)
     }
 
     /// What a file holds; nothing when it is not there or not as it should be.
@@ -177,6 +291,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pelton_kernels::NodePolicy;
 
     const MEASURED: Tuning =
         Tuning { strip_panels: 2, row_block_bytes: 64 << 10, min_parallel_bytes: 32 << 10 };
@@ -185,14 +300,73 @@ mod tests {
         Machine { cpu: cpu.to_owned(), kernels: "avx2".to_owned(), threads: 4 }
     }
 
+    /// A machine of so many nodes, and what was done to it.
+    #[derive(Default)]
+    struct Fake {
+        n_nodes: usize,
+        is_tuned: bool,
+        are_nodes_measured: bool,
+        policy: NodePolicy,
+    }
+
+    impl Measured for Fake {
+        fn n_nodes(&self) -> usize {
+            self.n_nodes
+        }
+
+        fn choose_nodes(&mut self) -> Option<NodeChoice> {
+            assert!(!self.is_tuned, "weights must lie somewhere before they are read");
+            self.are_nodes_measured = true;
+            Some(NodeChoice { policy: NodePolicy::Local, speeds: Some([2e10, 1e10]) })
+        }
+
+        fn use_nodes(&mut self, nodes: &WeightNodes) {
+            assert!(!self.is_tuned);
+            self.policy = nodes.policy;
+        }
+
+        fn tune(&mut self) -> Tuning {
+            self.is_tuned = true;
+            MEASURED
+        }
+    }
+
     /// The answer for a large model, and whether it was measured.
     fn ask(path: &Path, machine: Machine) -> (Tuning, bool) {
-        let mut is_measured = false;
-        let answer = known_or_measured(Some(path), machine, true, &mut || {
-            is_measured = true;
-            MEASURED
-        });
-        (answer.expect("a large model always has one"), is_measured)
+        let mut fake = Fake { n_nodes: 1, ..Fake::default() };
+        let answer = known_or_measured(Some(path), machine, true, Asked::Auto, &mut fake);
+        assert!(!fake.are_nodes_measured);
+        (answer.expect("a large model always has one"), fake.is_tuned)
+    }
+
+    #[test]
+    fn nodes_are_measured_once_where_there_are_several_and_remembered_beside_the_tuning() {
+        let folder = tempfile::tempdir().expect("temp");
+        let path = folder.path().join("tuning.json");
+        // Tuned, and nodes measured, in a start with so many nodes; and how weights lay in it.
+        let start = |n_nodes, is_large, asked| {
+            let mut fake = Fake { n_nodes, ..Fake::default() };
+            known_or_measured(Some(&path), machine("a"), is_large, asked, &mut fake);
+            (fake.is_tuned, fake.are_nodes_measured, fake.policy)
+        };
+        let (local, spread) = (NodePolicy::Local, NodePolicy::Interleave);
+        assert_eq!(start(2, false, Asked::Auto), (false, false, spread));
+        assert_eq!(start(1, true, Asked::Auto), (true, false, spread));
+        // The machine is known, its nodes are not.
+        assert_eq!(start(2, false, Asked::Auto), (false, false, spread));
+        assert_eq!(start(2, true, Asked::Policy(spread)), (false, false, spread));
+        assert_eq!(start(2, true, Asked::Auto), (false, true, local));
+        for is_large in [true, false] {
+            assert_eq!(start(2, is_large, Asked::Auto), (false, false, local));
+            assert_eq!(start(2, is_large, Asked::Policy(spread)), (false, false, spread));
+            assert_eq!(start(1, is_large, Asked::Auto), (false, false, spread));
+        }
+        assert_eq!(Known::read(&path).machines.len(), 1, "one machine, one entry");
+        // Another number of them is measured anew, and everything at the first start.
+        assert_eq!(start(4, true, Asked::Auto), (false, true, local));
+        std::fs::remove_file(&path).expect("ours");
+        assert_eq!(start(2, true, Asked::Auto), (true, true, local));
+        assert_eq!(start(2, true, Asked::Auto), (false, false, local));
     }
 
     #[test]
@@ -220,7 +394,10 @@ mod tests {
         let path = folder.path().join("tuning.json");
         let small = || {
             let path = Some(path.as_path());
-            known_or_measured(path, machine("a"), false, &mut || panic!("measured"))
+            let mut fake = Fake { n_nodes: 1, ..Fake::default() };
+            let known = known_or_measured(path, machine("a"), false, Asked::Auto, &mut fake);
+            assert!(!fake.is_tuned);
+            known
         };
         assert_eq!(small(), None);
         assert!(!path.exists());
@@ -281,7 +458,8 @@ mod tests {
                 assert_eq!(ask(&path, machine("a")), (MEASURED, true));
             }
         }
-        let nowhere = known_or_measured(None, machine("a"), true, &mut || MEASURED);
+        let fake = &mut Fake::default();
+        let nowhere = known_or_measured(None, machine("a"), true, Asked::Auto, fake);
         assert_eq!(nowhere, Some(MEASURED));
     }
 
@@ -293,6 +471,7 @@ mod tests {
         known.machines.extend((0..MOST_MACHINES + 9).map(|threads| Entry {
             machine: Machine { threads, ..machine("a") },
             tuning: MEASURED,
+            nodes: None,
         }));
         known.write(&path).expect("written");
         let machines = Known::read(&path).machines;

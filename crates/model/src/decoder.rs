@@ -6,7 +6,7 @@
 //!                         |             h <── norm ── x += delta <───────────────────────┘
 //!                         |             └── perceptron ──> delta ──┐
 //!                         └──────────────── x += delta <───────────┘           per layer
-//! h of the rows asked for ── head ──> logits [n, vocab]
+//! h of the rows asked for ── head ──> logits [n, vocab], or the likeliest token of each
 //! ```
 //!
 //! That is what most models do. What others do differently is in the spec: no norm before a mixer
@@ -27,7 +27,8 @@ use pelton_kernels::{KvDtype, KvShape};
 
 use crate::arch::{ArchSpec, Mixer, Residual};
 use crate::backend::{
-    AttentionOp, Backend, ForwardSequence, Head, LatentOp, Linear, MixerWeights, Norm, Step,
+    AttentionOp, Backend, ForwardSequence, GreedyRows, Head, LatentOp, Linear, MixerWeights, Norm,
+    Step,
 };
 use crate::comm::Communicator;
 use crate::kv::{KvFootprint, SwapStore};
@@ -66,9 +67,9 @@ pub struct ForwardInput<'a> {
 }
 
 /// What a step is made for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Wanted {
-    Logits,
+enum Wanted<'a> {
+    /// But for these rows.
+    Logits(GreedyRows<'a>),
     /// What the head would read.
     Hidden,
 }
@@ -233,9 +234,34 @@ impl<B: Backend> Decoder<B> {
         input: &ForwardInput<'_>,
         logits: &mut Vec<f32>,
     ) {
-        let n_all = self.spec.layers.len();
+        let none = GreedyRows { n_rows: 0, n_sampled: 0, tokens: &mut Vec::new() };
+        self.forward_greedy(n_layers, kv, input, logits, none);
+    }
+
+    /// Like [`forward_through`](Self::forward_through), but the last rows asked for want no logits: of
+    /// these only the likeliest token is told, and none of their logits ever lies in memory. It is the
+    /// token of the logits that [`forward`](Self::forward) would write.
+    ///
+    /// # Shapes
+    ///
+    /// `logits` becomes `[logits_rows - greedy.n_rows, vocab_size]`; its memory is reused.
+    ///
+    /// # Panics
+    ///
+    /// Like `forward_through`, and when there are not so many rows.
+    pub fn forward_greedy(
+        &mut self,
+        n_layers: usize,
+        kv: &mut B::Kv,
+        input: &ForwardInput<'_>,
+        logits: &mut Vec<f32>,
+        greedy: GreedyRows<'_>,
+    ) {
+        let (n_all, n_rows) = (self.spec.layers.len(), input.logits_rows.len());
         assert!((1..=n_all).contains(&n_layers), "{n_layers} of {n_all} layers");
-        self.step(n_layers, kv, input, Wanted::Logits, logits);
+        assert!(greedy.n_rows <= n_rows, "{} of {n_rows} rows", greedy.n_rows);
+        greedy.tokens.clear();
+        self.step(n_layers, kv, input, Wanted::Logits(greedy), logits);
     }
 
     /// Computes whole texts and writes what the last layer makes of the rows asked for, normed where
@@ -262,7 +288,7 @@ impl<B: Backend> Decoder<B> {
         n_layers: usize,
         kv: &mut B::Kv,
         input: &ForwardInput<'_>,
-        wanted: Wanted,
+        wanted: Wanted<'_>,
         logits: &mut Vec<f32>,
     ) {
         self.place_rows(input, B::kv_block_size(kv));
@@ -272,6 +298,7 @@ impl<B: Backend> Decoder<B> {
         let Buffers { qkv, attended, kept_attended, kept_x, .. } = buffers;
         let (mut x, mut kept_x) = (x, kept_x);
         let comm = &*self.comm.0;
+        let is_hidden = matches!(wanted, Wanted::Hidden);
         let step = Step { positions, slots, sequences: input.sequences };
 
         if input.tokens.is_empty() {
@@ -302,7 +329,7 @@ impl<B: Backend> Decoder<B> {
         for (layer, layer_weights) in weights.layers[..n_layers].iter().enumerate() {
             let LayerWeights { attention, mlp, .. } = layer_weights;
             let (mixer, wiring) = (&spec.layers[layer].mixer, spec.layers[layer].wiring);
-            let kv_layer = if wanted == Wanted::Hidden { 0 } else { layer };
+            let kv_layer = if is_hidden { 0 } else { layer };
             let op = MixerOp::new(step, kv_layer, mixer, attention);
             let qkv = of_width(qkv, mixer.query_width());
             let has_norm = layer_weights.attention_norm.is_some();
@@ -362,7 +389,7 @@ impl<B: Backend> Decoder<B> {
                 None => weights.final_norm.as_ref(),
             };
             // Who reads rows wants floats, whatever the head reads.
-            let is_read = is_last && wanted == Wanted::Hidden;
+            let is_read = is_last && is_hidden;
             match next_norm {
                 Some(norm) if is_read => backend.add_norm(x, delta, norm, normed_delta),
                 Some(norm) => backend.add_norm(x, delta, norm, normed),
@@ -370,18 +397,18 @@ impl<B: Backend> Decoder<B> {
                 None => backend.add(x, delta),
             }
         }
-        if wanted == Wanted::Hidden {
+        let Wanted::Logits(greedy) = wanted else {
             let is_normed = weights.final_norm.is_some();
             backend.read(if is_normed { normed_delta } else { x }, logits);
             return backend.end_step();
-        }
+        };
         let head = Head {
             weight: weights.head.as_ref().unwrap_or(&weights.embedding),
             bias: weights.head_bias.as_ref(),
             scale: spec.logit_scale,
             softcap: spec.logit_softcap,
         };
-        backend.head(&head, normed, logits);
+        backend.head(&head, normed, logits, greedy);
         backend.end_step();
     }
 

@@ -12,8 +12,8 @@ use counting::count;
 use pelton_base::TokenId;
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, LoadOptions, ModelFiles, SoleRank,
-    load,
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, GreedyRows, LoadOptions,
+    ModelFiles, SoleRank, load,
 };
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
@@ -53,7 +53,8 @@ fn decode(decoder: &mut Decoder<CpuBackend>, m: usize) -> u64 {
         })
         .collect();
     let mut kv = decoder.new_kv(m * N_BLOCKS, BLOCK);
-    let mut logits = Vec::new();
+    let (mut logits, mut likeliest) = (Vec::new(), Vec::new());
+    let (n_layers, n_sampled) = (decoder.spec().layers.len(), decoder.spec().vocab_size);
     let mut n_allocations = 0;
     for step in 0..N_WARM_UP + N_STEPS {
         for sequence in &mut sequences {
@@ -63,7 +64,12 @@ fn decode(decoder: &mut Decoder<CpuBackend>, m: usize) -> u64 {
             n_allocations = 0;
         }
         let input = ForwardInput { tokens: &tokens, sequences: &sequences, logits_rows: &rows };
+        // As many rows want logits as want none, or one more.
+        let greedy = GreedyRows { n_rows: m / 2, n_sampled, tokens: &mut likeliest };
         count(&mut n_allocations, || decoder.forward(&mut kv, &input, &mut logits));
+        count(&mut n_allocations, || {
+            decoder.forward_greedy(n_layers, &mut kv, &input, &mut logits, greedy);
+        });
     }
     n_allocations
 }

@@ -6,8 +6,8 @@ use common::{BLOCK, Golden, all, bits, golden, run_chunks, run_whole};
 use pelton_base::TokenId;
 use pelton_kernels::Kernels;
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, KvDtype, KvFootprint, LoadOptions,
-    ModelFiles, SwapStore, export_gguf, inspect, load_cpu,
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, GreedyRows, KvDtype, KvFootprint,
+    LoadOptions, ModelFiles, SwapStore, export_gguf, inspect, load_cpu,
 };
 
 const FORMATS: [(&str, Compute); 4] = [
@@ -164,6 +164,58 @@ fn run_batch(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f
     let input = ForwardInput { tokens: &batch, sequences: &sequences, logits_rows: &last_rows };
     decoder.forward(&mut kv, &input, &mut logits);
     logits.chunks(logits.len() / n_sequences).map(<[f32]>::to_vec).collect()
+}
+
+/// The first of the largest, in a row without infinities.
+fn first_largest(row: &[f32]) -> Option<TokenId> {
+    let mut best: Option<usize> = None;
+    for (i, logit) in row.iter().enumerate() {
+        if logit.is_finite() && best.is_none_or(|best| *logit > row[best]) {
+            best = Some(i);
+        }
+    }
+    best.map(|best| TokenId(best as u32))
+}
+
+/// Caps, factors and biases of the head among them.
+#[test]
+fn greedy_rows_are_told_the_likeliest_of_the_logits_that_they_do_not_get() {
+    for golden in all() {
+        for (format, compute) in [("F32", Compute::F32), ("Q8_0", Compute::Auto)] {
+            let (tokens, files) = (golden.tokens(), exported(&golden, format));
+            let mut decoder = golden.load_on(&files, compute, Kernels::best(), 2);
+            let expected = run_whole(&mut decoder, &tokens);
+            let (n, vocab) = (tokens.len(), decoder.spec().vocab_size);
+            let n_layers = decoder.spec().layers.len();
+            let sequence = ForwardSequence {
+                rows: 0..n,
+                first_position: 0,
+                block_table: &[0, 1, 2, 3],
+                tree: None,
+            };
+            // Backwards: rows are told in the order in which they are asked for.
+            let rows: Vec<usize> = (0..n).rev().collect();
+            let input =
+                ForwardInput { tokens: &tokens, sequences: &[sequence], logits_rows: &rows };
+            let (mut logits, mut likeliest) = (Vec::new(), Vec::new());
+            for (n_rows, n_sampled) in
+                [(0, vocab), (1, vocab), (n / 2, vocab / 3), (n, usize::MAX), (n, 0)]
+            {
+                let mut kv = decoder.new_kv(4, BLOCK);
+                let greedy = GreedyRows { n_rows, n_sampled, tokens: &mut likeliest };
+                decoder.forward_greedy(n_layers, &mut kv, &input, &mut logits, greedy);
+                let what = format!("{} {format}, {n_rows} of {n} rows", golden.name);
+                let (whole, rest) = rows.split_at(n - n_rows);
+                let got: Vec<Vec<f32>> = logits.chunks(vocab).map(<[f32]>::to_vec).collect();
+                let expected_rows: Vec<Vec<f32>> =
+                    whole.iter().map(|row| expected[*row].clone()).collect();
+                assert!(bits(&got) == bits(&expected_rows), "{what}");
+                let largest = |row: &usize| first_largest(&expected[*row][..n_sampled.min(vocab)]);
+                let expected_tokens: Vec<Option<TokenId>> = rest.iter().map(largest).collect();
+                assert_eq!(likeliest, expected_tokens, "{what}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -23,8 +23,9 @@ pub trait LogitsProcessor: Send {
     /// Makes room for what `n_tokens` more accepted tokens can teach it.
     fn reserve(&mut self, _n_tokens: usize) {}
 
-    /// Whether the largest logit stays the largest from here on, whatever is accepted; greedy rows then
-    /// skip it. Once true, it stays so.
+    /// Whether the largest logit stays the largest, now and whatever is accepted later; greedy rows
+    /// then skip it, and may never have logits (see
+    /// [`SamplerState::takes_largest`](crate::SamplerState::takes_largest)). Once true, it stays so.
     fn preserves_argmax(&self) -> bool;
 
     /// A copy that goes its own way, as drafts do.

@@ -86,6 +86,18 @@ impl SamplerState {
         self.rng
     }
 
+    /// Whether all that it needs to know of a row of logits is where it is largest: it is greedy, nothing
+    /// changes which logit that is, and no log probabilities are reported.
+    ///
+    /// Who computes the row may then tell the token instead: of the largest logit, the lowest id among
+    /// equals, NaN counting as minus infinity and plus infinity as the largest finite number.
+    pub fn takes_largest(&self) -> bool {
+        let mut processors = self.processors.iter();
+        self.temperature == 0.0
+            && self.logprobs.is_none()
+            && processors.all(|processor| processor.preserves_argmax())
+    }
+
     /// Makes room for `n_tokens` more tokens, so that the next so many calls of
     /// [`accepted`](Self::accepted) allocate nothing.
     pub fn reserve(&mut self, n_tokens: usize) {

@@ -52,6 +52,32 @@ fn tokens_come_as_often_as_their_probability_says() {
 }
 
 #[test]
+fn only_where_it_is_largest_matters_to_a_greedy_request_that_asks_for_nothing_else() {
+    let greedy = SamplingParams::greedy();
+    let takes_largest =
+        |params: SamplingParams| SamplerState::new(&params, &[TokenId(1)], 0).takes_largest();
+    assert!(takes_largest(SamplingParams { top_k: 5, top_p: 0.5, min_p: 0.5, ..greedy.clone() }));
+    for params in [
+        SamplingParams { temperature: 0.1, ..greedy.clone() },
+        SamplingParams { logprobs: Some(0), ..greedy.clone() },
+        SamplingParams { repetition_penalty: 1.1, ..greedy.clone() },
+        SamplingParams { presence_penalty: 0.1, ..greedy.clone() },
+        SamplingParams { frequency_penalty: -0.1, ..greedy.clone() },
+        SamplingParams { logit_bias: vec![(TokenId(3), 0.0)], ..greedy.clone() },
+    ] {
+        assert!(!takes_largest(params.clone()), "{params:?}");
+    }
+    let mut state = SamplerState::new(&greedy, &[], 0);
+    state.push_processor(Box::new(pelton_sampling::Penalties::new(1.0, 0.0, 0.0, &[])));
+    assert!(state.takes_largest());
+    state.push_processor(Box::new(pelton_sampling::LogitBias::new(vec![(TokenId(0), 1.0)])));
+    assert!(!state.takes_largest());
+    // What drafts for it reports nothing.
+    let told = SamplingParams { logprobs: Some(2), ..greedy };
+    assert!(SamplerState::new(&told, &[], 0).fork().takes_largest());
+}
+
+#[test]
 fn a_large_vocabulary_gives_golden_tokens() {
     let logits = random_logits(150_000, 8.0, 5);
     let tokens: Vec<Vec<u32>> = variants()

@@ -81,7 +81,8 @@ Where MODEL may point:
   nothing      the story-teller inside the binary
 
 The first start with a large model measures this machine for up to a second and remembers how to cut
-products in ~/.cache/pelton/tuning.json; PELTON_TUNING=off refuses. Answers stay the same to the bit.
+products in ~/.cache/pelton/tuning.json; PELTON_TUNING=off refuses. With several NUMA nodes it measures
+how weights lie best on them; PELTON_NUMA=local|interleave decides. Answers stay the same to the bit.
 
 A prompt from standard input loses one newline at its very end, which is the shell's.
 Text goes to stdout, statistics to stderr. Exit codes: 0 done, 2 bad input, 1 other failure,
@@ -98,7 +99,8 @@ Examples:
        -d '{\"model\": \"story\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
 The first start with a large model measures this machine for up to a second and remembers how to cut
-products in ~/.cache/pelton/tuning.json; PELTON_TUNING=off refuses. Answers stay the same to the bit.
+products in ~/.cache/pelton/tuning.json; PELTON_TUNING=off refuses. With several NUMA nodes it measures
+how weights lie best on them; PELTON_NUMA=local|interleave decides. Answers stay the same to the bit.
 
 SIGTERM or Ctrl-C finishes the running requests and leaves; a second one leaves at once.";
 

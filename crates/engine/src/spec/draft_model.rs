@@ -25,7 +25,7 @@
 use super::{Odds, Proposer, ProposerError, Row};
 use crate::{ExecutorError, KvMemory};
 use pelton_base::{Request, RequestId, TokenId};
-use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence};
+use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, GreedyRows};
 use pelton_sampling::{Sampler, SamplerState};
 use std::collections::HashMap;
 
@@ -42,6 +42,8 @@ pub struct DraftModel<B: Backend> {
     sequences: HashMap<RequestId, Sequence>,
     sampler: Sampler,
     logits: Vec<f32>,
+    /// In place of logits, where all rows of a pass are greedy.
+    likeliest: Vec<Option<TokenId>>,
     n_sampled: usize,
 }
 
@@ -97,6 +99,7 @@ impl<B: Backend> DraftModel<B> {
             sequences: HashMap::new(),
             sampler: Sampler::new(),
             logits: Vec::new(),
+            likeliest: Vec::new(),
             n_sampled,
         })
     }
@@ -109,8 +112,8 @@ impl<B: Backend> DraftModel<B> {
         true
     }
 
-    /// One pass over the model; a row of logits per share whose last token is wanted.
-    fn forward(&mut self, shares: &[Share], ids: &[RequestId]) {
+    /// One pass over the model; for the last token of each share a row of logits, or the likeliest token.
+    fn forward(&mut self, shares: &[Share], ids: &[RequestId], is_greedy: bool) {
         let tokens: Vec<TokenId> =
             shares.iter().flat_map(|share| share.tokens.iter().copied()).collect();
         let (mut sequences, mut last_rows, mut first) = (Vec::new(), Vec::new(), 0);
@@ -127,7 +130,10 @@ impl<B: Backend> DraftModel<B> {
         }
         let input =
             ForwardInput { tokens: &tokens, sequences: &sequences, logits_rows: &last_rows };
-        self.decoder.forward(&mut self.kv, &input, &mut self.logits);
+        let n_rows = if is_greedy { shares.len() } else { 0 };
+        let greedy = GreedyRows { n_rows, n_sampled: self.n_sampled, tokens: &mut self.likeliest };
+        let n_layers = self.decoder.spec().layers.len();
+        self.decoder.forward_greedy(n_layers, &mut self.kv, &input, &mut self.logits, greedy);
         for share in shares {
             let sequence = self.sequences.get_mut(&ids[share.row]).expect("invariant: just used");
             sequence.computed.truncate(share.first_position);
@@ -135,7 +141,13 @@ impl<B: Backend> DraftModel<B> {
         }
     }
 
-    /// Draws a draft for each share from the row of logits that it got.
+    /// Whether the drafts of these shares are the likeliest tokens, and nobody asks for more.
+    fn is_greedy(&self, shares: &[Share], ids: &[RequestId], odds: Option<&Odds>) -> bool {
+        let mut sequences = shares.iter().filter_map(|share| self.sequences.get(&ids[share.row]));
+        odds.is_none() && sequences.all(|sequence| sequence.state.takes_largest())
+    }
+
+    /// Draws a draft for each share from what it got of the pass.
     fn draw(
         &mut self,
         shares: &[Share],
@@ -144,24 +156,28 @@ impl<B: Backend> DraftModel<B> {
         mut odds: Option<&mut Odds>,
     ) -> Vec<TokenId> {
         let vocab = self.decoder.spec().vocab_size;
-        let rows = self.logits.chunks_exact_mut(vocab).zip(shares);
-        rows.map(|(logits, share)| {
+        let is_greedy = self.logits.is_empty();
+        let draw = |(i, share): (usize, &Share)| {
             let sequence =
                 self.sequences.get_mut(&ids[share.row]).expect("invariant: just computed");
-            let row = &mut logits[..self.n_sampled];
             let state = sequence.drafting.get_or_insert_with(|| sequence.state.fork());
-            let position = n_outputs[share.row];
-            let draft = match odds.as_deref_mut() {
-                None => self.sampler.sample(state, row, position).token,
-                Some(odds) => {
-                    let chain = odds.chain(ids[share.row]);
-                    chain.draw(&mut self.sampler, state, row, position)
+            let draft = if is_greedy {
+                self.likeliest[i].unwrap_or(TokenId(0))
+            } else {
+                let row = &mut self.logits[i * vocab..][..self.n_sampled];
+                let position = n_outputs[share.row];
+                match odds.as_deref_mut() {
+                    None => self.sampler.sample(state, row, position).token,
+                    Some(odds) => {
+                        let chain = odds.chain(ids[share.row]);
+                        chain.draw(&mut self.sampler, state, row, position)
+                    }
                 }
             };
             state.accepted(draft);
             draft
-        })
-        .collect()
+        };
+        shares.iter().enumerate().map(draw).collect()
     }
 
     /// Computes what rows know and the draft model does not, all but the last chunk of each; the last
@@ -186,7 +202,7 @@ impl<B: Backend> DraftModel<B> {
             let mut first_position = n_valid;
             while row.tokens.len() - first_position > CHUNK {
                 let tokens = row.tokens[first_position..][..CHUNK].to_vec();
-                self.forward(&[Share { row: i, tokens, first_position }], ids);
+                self.forward(&[Share { row: i, tokens, first_position }], ids, true);
                 first_position += CHUNK;
             }
             let tokens = row.tokens[first_position..].to_vec();
@@ -226,7 +242,8 @@ where
             rows.iter().map(|row| row.tokens.len() - row.n_prompt).collect();
         let mut shares = self.catch_up(rows, &ids);
         while !shares.is_empty() {
-            self.forward(&shares, &ids);
+            let is_greedy = self.is_greedy(&shares, &ids, odds.as_deref());
+            self.forward(&shares, &ids, is_greedy);
             let drafts = self.draw(&shares, &ids, &n_outputs, odds.as_deref_mut());
             let mut next = Vec::new();
             for (share, draft) in shares.into_iter().zip(drafts) {

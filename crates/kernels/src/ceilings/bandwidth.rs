@@ -16,6 +16,7 @@ use std::time::Instant;
 use pelton_tensor::AlignedBuf;
 
 use crate::cpu::Cpu;
+use crate::rows::shared::Parts;
 
 /// Bytes that a thread takes at a time.
 const CHUNK: usize = 1 << 20;
@@ -80,27 +81,42 @@ impl Cpu {
     pub fn measure_read_bandwidth(&self, n_bytes: usize, seconds: f64) -> f64 {
         let n_bytes = n_bytes.max(16 << 20).next_multiple_of(CHUNK);
         let mut buf = AlignedBuf::zeroed(n_bytes);
-        // As weights lie; a refusal leaves the pages where they fall.
-        let _ = buf.interleave(&self.nodes);
-        buf.bytes_mut().fill(1);
-        let words: &[u64] = buf.as_slice_of();
-        let chunks: Vec<&[u64]> = words.chunks(CHUNK / 8).collect();
+        // As weights lie.
+        self.place(&mut buf);
+        self.write_everywhere(&mut buf);
         let start = Instant::now();
         let mut best = 0.0_f64;
         let mut n_passes = 0;
         while n_passes < 2 || start.elapsed().as_secs_f64() < seconds {
             let pass = Instant::now();
-            let sum = AtomicU64::new(0);
-            self.team.for_each_tile(chunks.len(), |chunk| {
-                // SAFETY: `self.kernels` is supported by this CPU.
-                let chunk_sum = unsafe { (self.kernels.ceilings.sum)(chunks[chunk]) };
-                sum.fetch_add(chunk_sum, Ordering::Relaxed);
-            });
-            black_box(sum.into_inner());
+            self.read_through(buf.as_slice_of());
             best = best.max(n_bytes as f64 / pass.elapsed().as_secs_f64());
             n_passes += 1;
         }
         best
+    }
+
+    /// Writes every page of `buf`, chunks on whichever threads of the team come first.
+    pub(crate) fn write_everywhere(&self, buf: &mut AlignedBuf) {
+        let bytes = buf.bytes_mut();
+        let n_bytes = bytes.len();
+        let parts = Parts::new(bytes);
+        self.team.for_each_tile(n_bytes.div_ceil(CHUNK), |chunk| {
+            // SAFETY: chunks are disjoint.
+            unsafe { parts.part(chunk * CHUNK..n_bytes.min((chunk + 1) * CHUNK)) }.fill(1);
+        });
+    }
+
+    /// Reads all words once, with the whole team.
+    pub(crate) fn read_through(&self, words: &[u64]) {
+        let sum = AtomicU64::new(0);
+        self.team.for_each_tile(words.len().div_ceil(CHUNK / 8), |chunk| {
+            let first = chunk * (CHUNK / 8);
+            let words = &words[first..words.len().min(first + CHUNK / 8)];
+            // SAFETY: `self.kernels` is supported by this CPU.
+            sum.fetch_add(unsafe { (self.kernels.ceilings.sum)(words) }, Ordering::Relaxed);
+        });
+        black_box(sum.into_inner());
     }
 }
 

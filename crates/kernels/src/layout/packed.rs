@@ -148,8 +148,7 @@ impl PackedMatrix {
         let n_bytes = n.div_ceil(PANEL).checked_mul(panel_bytes);
         let mut buf = AlignedBuf::zeroed(n_bytes.expect("a matrix that fits in the address space"));
         if let Some(band_panels) = BAND_BYTES.checked_div(panel_bytes) {
-            // A refusal leaves the pages where they fall: slower on such a machine, never wrong.
-            let _ = buf.interleave(&cpu.nodes);
+            cpu.place(&mut buf);
             let band_panels = band_panels.max(1);
             for (band_idx, band) in
                 buf.bytes_mut().chunks_mut(band_panels * panel_bytes).enumerate()

@@ -21,7 +21,8 @@
 //!   Where weights have a bias, `acc[n] = fma(sx * (sum x as f32), bias[n], acc[n])` follows.
 //!
 //! A product of heads ([`Cpu::matmul_heads`]) is one product per head, of its own inputs and weights;
-//! the heads of all rows are handed out to threads together.
+//! the heads of all rows are handed out to threads together. Where a row is largest
+//! ([`Cpu::matmul_largest`]) is told without the row being written.
 //!
 //! It does not mention rows, tiles or threads: the bits are the same for every M, on every
 //! instruction set, with any team. (Payload and sign of a NaN are not part of the promise, nor are
@@ -105,6 +106,7 @@ mod float;
 mod groups;
 mod heads;
 mod int;
+mod largest;
 #[cfg(test)]
 mod shape_tests;
 #[cfg(test)]
@@ -114,6 +116,7 @@ mod tests;
 const ROW_BLOCK_UNIT: usize = 24;
 
 pub use groups::{MatmulGroup, MatmulGroups};
+pub use largest::{Largest, LogitsOp};
 
 /// Where a product goes: columns `offset..offset + n` of rows that are `stride` elements apart.
 #[derive(Debug)]
@@ -311,9 +314,20 @@ impl Cpu {
         block: Block,
         whole: &Target,
     ) {
-        let (table, k) = (self.kernels.matmul, w.k());
         let y = whole.of_block(&block);
-        let row = first_row + block.rows.start;
+        self.multiply_tile(w, x, first_row + block.rows.start, block, y);
+    }
+
+    /// Multiplies a block whose first row is `row` of `x`, and whose first output is that of `y`.
+    fn multiply_tile(
+        &self,
+        w: &PackedMatrix,
+        x: &Activations,
+        row: usize,
+        block: Block,
+        y: Target,
+    ) {
+        let (table, k) = (self.kernels.matmul, w.k());
         // SAFETY of the kernels: `self.kernels` is supported by this CPU; `tile` keeps its
         // invariants.
         match self.kernels.form_for(w.layout()) {

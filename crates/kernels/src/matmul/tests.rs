@@ -39,7 +39,7 @@ fn half_offsets(layout: WeightLayout) -> &'static [usize] {
 }
 
 /// Source rows of a layout: well behaved, or with every byte pattern a file may hold.
-fn source(layout: WeightLayout, n: usize, k: usize, hostile: bool) -> Vec<Vec<u8>> {
+pub(super) fn source(layout: WeightLayout, n: usize, k: usize, hostile: bool) -> Vec<Vec<u8>> {
     let mut rng = Rng(n as u32 * 31 + k as u32);
     let row_bytes = layout.row_bytes(k);
     let block_bytes = layout.row_bytes(layout.block_len());
@@ -94,7 +94,7 @@ fn source(layout: WeightLayout, n: usize, k: usize, hostile: bool) -> Vec<Vec<u8
         .collect()
 }
 
-fn activations(m: usize, k: usize) -> Vec<f32> {
+pub(super) fn activations(m: usize, k: usize) -> Vec<f32> {
     let mut rng = Rng(5);
     (0..m * k).map(|i| rng.float() * (1 + i % 5) as f32).collect()
 }
@@ -111,7 +111,7 @@ pub(super) fn pack(
 }
 
 /// Rows in the form that `w` reads.
-fn input(cpu: &Cpu, w: &PackedMatrix, x: &[f32]) -> Activations {
+pub(super) fn input(cpu: &Cpu, w: &PackedMatrix, x: &[f32]) -> Activations {
     let mut rows = Activations::new(w.k(), Forms::default().read_by(cpu, w));
     cpu.write_rows(x, &mut rows);
     rows

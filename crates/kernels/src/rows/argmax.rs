@@ -18,8 +18,9 @@ use crate::Cpu;
 /// Elements looked at together, in both passes.
 const STRIP: usize = 4 * LANES;
 
+/// The largest element; minus infinity where there is no number.
 #[inline(always)]
-fn argmax<S: Simd>(s: S, x: &[f32]) -> usize {
+fn largest<S: Simd>(s: S, x: &[f32]) -> f32 {
     let (strips, tail) = x.as_chunks::<STRIP>();
     let mut acc = [s.splat(f32::NEG_INFINITY); 4];
     for strip in strips {
@@ -34,12 +35,20 @@ fn argmax<S: Simd>(s: S, x: &[f32]) -> usize {
             largest = x;
         }
     }
+    largest
+}
+
+#[inline(always)]
+fn argmax<S: Simd>(s: S, x: &[f32]) -> usize {
+    let largest = largest(s, x);
+    let (strips, _) = x.as_chunks::<STRIP>();
     // Without an early exit within a strip, so that the comparison is a vector one.
     let holds = |strip: &[f32; STRIP]| strip.iter().fold(false, |any, &x| any | (x == largest));
     let first = strips.iter().position(holds).unwrap_or(strips.len()) * STRIP;
     x[first..].iter().position(|&x| x == largest).map_or(0, |i| first + i)
 }
 
+shells! { pub(super) mod largest_shells = largest(x: &[f32]) -> f32 }
 shells! { pub(super) mod argmax_shells = argmax(x: &[f32]) -> usize }
 
 impl Cpu {

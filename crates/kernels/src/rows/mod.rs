@@ -57,8 +57,8 @@ pub(crate) struct Table {
     add_inverse_rms: unsafe fn(&mut [f32], &[f32], f32) -> f32,
     scale_by: unsafe fn(&[f32], f32, &[f32], &mut [f32]),
     head_rms_norm: unsafe fn(&mut [f32], &[f32], f32),
-    add: unsafe fn(&mut [f32], &[f32]),
-    scale: unsafe fn(&mut [f32], f32),
+    pub(crate) add: unsafe fn(&mut [f32], &[f32]),
+    pub(crate) scale: unsafe fn(&mut [f32], f32),
     clamp: unsafe fn(&mut [f32], f32),
     moments: unsafe fn(&[f32], f32) -> [f32; 2],
     normalize: layer_norm::Normalize,
@@ -70,6 +70,7 @@ pub(crate) struct Table {
     rope_halves: unsafe fn(&mut [f32], &[f32]),
     rope_pairs: unsafe fn(&mut [f32], &[f32]),
     argmax: unsafe fn(&[f32]) -> usize,
+    pub(crate) largest: unsafe fn(&[f32]) -> f32,
     pub(crate) round_to_bf16: unsafe fn(&[f32], &mut [f32]),
 }
 
@@ -106,6 +107,7 @@ macro_rules! table {
             rope_halves: rope::halves_shells::$shell,
             rope_pairs: rope::pairs_shells::$shell,
             argmax: argmax::argmax_shells::$shell,
+            largest: argmax::largest_shells::$shell,
             round_to_bf16: elementwise::round_to_bf16_shells::$shell,
         };
     };

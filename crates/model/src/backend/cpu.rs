@@ -11,8 +11,8 @@ use std::sync::Arc;
 use pelton_base::TokenId;
 use pelton_kernels::{
     Activations, AttentionInput, Cpu, Forms, GatedAct, HeadLayout, KvCache, KvShape,
-    LAYOUT_VERSION, MatmulOutput, PackedMatrix, RopeLayout, StayAwake, Storage, StoreKv,
-    StridedRows, WeightLayout,
+    LAYOUT_VERSION, Largest, LogitsOp, MatmulOutput, PackedMatrix, RopeLayout, StayAwake, Storage,
+    StoreKv, StridedRows, WeightLayout,
 };
 use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
@@ -21,8 +21,8 @@ use pelton_tensor::{MappedFile, TensorView};
 use super::experts::Experts;
 use super::latent::{Device, Latent};
 use super::{
-    AttentionOp, Backend, Head, LatentOp, Linear, MlpWeights, Norm, PackedBytes, PackedForm, Step,
-    TwoLayers,
+    AttentionOp, Backend, GreedyRows, Head, LatentOp, Linear, MlpWeights, Norm, PackedBytes,
+    PackedForm, Step, TwoLayers,
 };
 use crate::arch::{Act, Gqa, QkNorm};
 use crate::comm::{CommError, Communicator};
@@ -43,6 +43,8 @@ pub struct CpuBackend {
     pub(super) experts: Experts,
     /// `[m, rotary_dim]` for each rotary embedding: cosines and sines of this step's positions.
     cos_sin: Vec<Vec<f32>>,
+    /// Of the rows of a step that want no logits.
+    largest: Vec<Largest>,
     /// Held during a step: one wake for all its operations.
     awake: Option<StayAwake>,
 }
@@ -73,6 +75,7 @@ impl CpuBackend {
             latent: Latent::new(),
             experts: Experts::new(),
             cos_sin: Vec::new(),
+            largest: Vec::new(),
             awake: None,
         }
     }
@@ -536,23 +539,24 @@ impl Backend for CpuBackend {
         out.extend_from_slice(x.floats());
     }
 
-    fn head(&mut self, head: &Head<'_, Self>, x: &Activations, logits: &mut Vec<f32>) {
-        let weight = head.weight;
-        logits.resize(x.n_rows() * weight.n(), 0.0);
+    fn head(
+        &mut self,
+        head: &Head<'_, Self>,
+        x: &Activations,
+        logits: &mut Vec<f32>,
+        greedy: GreedyRows<'_>,
+    ) {
+        let Head { weight, bias, scale, softcap } = *head;
+        let GreedyRows { n_rows, n_sampled, tokens } = greedy;
+        logits.resize((x.n_rows() - n_rows) * weight.n(), 0.0);
+        self.largest.resize_with(n_rows, Largest::default);
         let x = in_forms(&self.cpu, std::slice::from_ref(weight), x, &mut self.input.forms);
-        let output = MatmulOutput { data: logits, stride: weight.n(), offset: 0 };
-        self.cpu.matmul(weight, x, output);
-        if let Some(bias) = head.bias {
-            self.cpu.add_bias(logits, bias);
-        }
-        if head.scale != 1.0 {
-            self.cpu.scale(logits, head.scale);
-        }
-        if let Some(cap) = head.softcap {
-            for logit in logits {
-                *logit = cap * (*logit / cap).tanh();
-            }
-        }
+        let bias = bias.map(Vec::as_slice);
+        let op = LogitsOp { weight, bias, scale, softcap, n_sampled };
+        self.cpu.matmul_largest(&op, x, logits, &mut self.largest);
+        tokens.clear();
+        let token = |largest: &Largest| largest.index().map(|index| TokenId(index as u32));
+        tokens.extend(self.largest.iter().map(token));
     }
 
     fn all_reduce(

@@ -255,6 +255,18 @@ pub struct Head<'a, B: Backend> {
     pub softcap: Option<f32>,
 }
 
+/// Rows of a step that want no logits but the likeliest token: that of the largest one, where plus
+/// infinity counts as the largest finite number and a NaN as none, the lowest id among equals.
+#[derive(Debug)]
+pub struct GreedyRows<'a> {
+    /// The last so many of the rows whose logits are asked for.
+    pub n_rows: usize,
+    /// Only tokens below this are looked at.
+    pub n_sampled: usize,
+    /// Becomes `[n_rows]`: `None` where none of the logits looked at is a finite number.
+    pub tokens: &'a mut Vec<Option<TokenId>>,
+}
+
 /// What all layers of one step share.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
@@ -498,8 +510,15 @@ pub trait Backend: Sized + Send {
     /// Rows in host memory. `out`: `[m, width]`.
     fn read(&self, x: &Self::Buf, out: &mut Vec<f32>);
 
-    /// Rows of logits in host memory. `logits`: `[rows, vocab]`.
-    fn head(&mut self, head: &Head<'_, Self>, x: &Self::Buf, logits: &mut Vec<f32>);
+    /// In host memory, the logits of the first rows of `x`, `[rows, vocab]`, and of the others the
+    /// likeliest tokens.
+    fn head(
+        &mut self,
+        head: &Head<'_, Self>,
+        x: &Self::Buf,
+        logits: &mut Vec<f32>,
+        greedy: GreedyRows<'_>,
+    );
 
     /// Sums a buffer over all ranks.
     ///

@@ -8,10 +8,11 @@
 //! A machine with two sockets has two sets of memory channels. Weights packed by one socket's
 //! threads lie on its channels, and decoding waits for these while the other channels idle.
 //! Interleaving makes every thread read from all of them: half the reads cross the link between the
-//! sockets, and all the channels work.
+//! sockets, and all the channels work. Whether that pays is measured by whoever packs weights.
 //!
-//! Not done: binding each panel to the node of the thread that will read it (tiles go to whichever
-//! thread is free, so there is no such thread), and a copy per node (twice the memory).
+//! Not done: binding each panel to the node of the thread that will read it, and a copy per node, read
+//! by the threads beside it. Tiles go to whichever thread is free, so no panel has a thread, nor a
+//! node; and copies take the memory of the weights once more per node.
 
 use std::fmt;
 use std::io;

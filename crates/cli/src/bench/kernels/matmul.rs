@@ -4,7 +4,7 @@
 //! `2 · m · n · k`. Activations are brought into the form that the layout reads
 //! beforehand, as a model does once for several products.
 
-use pelton_kernels::{Activations, Forms, MatmulOutput, PackedMatrix, WeightLayout};
+use pelton_kernels::{Activations, Cpu, Forms, MatmulOutput, PackedMatrix, WeightLayout};
 
 use super::block::{Block, Call, Calls, Cost, Multiplier, Sizes, activations};
 
@@ -25,7 +25,7 @@ pub(super) fn blocks(sizes: &Sizes) -> Vec<Block> {
 }
 
 /// What the kernels of a layout multiply with.
-fn multiplier(layout: WeightLayout) -> Multiplier {
+pub(super) fn multiplier(layout: WeightLayout) -> Multiplier {
     match layout {
         layout if layout.needs_quantized_input() => Multiplier::Int8,
         WeightLayout::Bf16 => Multiplier::Bf16,
@@ -36,11 +36,8 @@ fn multiplier(layout: WeightLayout) -> Multiplier {
 fn calls(layout: WeightLayout, [n, k]: [usize; 2], sizes: &Sizes) -> Box<Calls> {
     let (rows, n_bytes) = (sizes.matmul_rows, sizes.beyond_caches_bytes);
     Box::new(move |cpu, visit| {
-        let row = weight_row(layout.row_bytes(k));
-        let pack = || PackedMatrix::pack(cpu, layout, n, k, &|_| &row);
-        let mut matrices = vec![pack()];
+        let matrices = matrices(cpu, layout, [n, k], n_bytes);
         let each = matrices[0].n_bytes();
-        matrices.extend((1..n_bytes.div_ceil(each)).map(|_| pack()));
         let mut at = 0;
         for &m in rows {
             let mut x = Activations::new(k, Forms::default().read_by(cpu, &matrices[0]));
@@ -57,6 +54,20 @@ fn calls(layout: WeightLayout, [n, k]: [usize; 2], sizes: &Sizes) -> Box<Calls> 
         }
         std::ops::ControlFlow::Continue(())
     })
+}
+
+/// At least one matrix `[n, k]`, and as many as take so many bytes together.
+pub(super) fn matrices(
+    cpu: &Cpu,
+    layout: WeightLayout,
+    [n, k]: [usize; 2],
+    n_bytes: usize,
+) -> Vec<PackedMatrix> {
+    let row = weight_row(layout.row_bytes(k));
+    let pack = || PackedMatrix::pack(cpu, layout, n, k, &|_| &row);
+    let first = pack();
+    let n_more = n_bytes.div_ceil(first.n_bytes()).saturating_sub(1);
+    [first].into_iter().chain((0..n_more).map(|_| pack())).collect()
 }
 
 /// Bytes that make sense in every layout: read as a weight or as a scale of 8, 16 or 32 bits, none

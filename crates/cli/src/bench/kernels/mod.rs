@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! OPERATIONS ── blocks(sizes) ──► Block: one operation, variant and shape     (matmul.rs, rows.rs,
-//!                                   │                                          pages.rs, team.rs)
+//!                                   │                                 head.rs, pages.rs, team.rs)
 //!      ceilings ─ block ─ ceilings ─ block ─ ceilings ...                     (run.rs)
 //!                   └─ calls: M = 1, 2, 5 ..  each timed in rounds            (timing.rs)
 //!                        └─ row = median time, bytes, operations,
@@ -18,6 +18,7 @@
 //! layers of a model.
 
 mod block;
+mod head;
 mod matmul;
 mod pages;
 mod report;
@@ -53,6 +54,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "gated", blocks: rows::gated },
     Operation { name: "rope", blocks: rows::rope },
     Operation { name: "argmax", blocks: rows::argmax },
+    Operation { name: "head", blocks: head::blocks },
     Operation { name: "attention", blocks: pages::attention },
     Operation { name: "kv_store", blocks: pages::store },
     Operation { name: "team", blocks: team::blocks },
