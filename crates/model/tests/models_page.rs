@@ -79,7 +79,11 @@ const RELATIVES: &[(&str, &str)] =
 const SAME_FILES: &[(&str, &str)] = &[("SmolLM3ForCausalLM", "llama")];
 
 /// Families whose GGUF files bear the name of another, and are told apart by what they hold.
-const SHARED_NAMES: &[(&str, &str)] = &[("Olmo3ForCausalLM", "olmo2")];
+const SHARED_NAMES: &[(&str, &str)] = &[
+    ("DeepseekV3ForCausalLM", "deepseek2"),
+    ("InternLM3ForCausalLM", "llama"),
+    ("Olmo3ForCausalLM", "olmo2"),
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -116,7 +120,7 @@ fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> Stri
         ([], ..) if shared.is_none() => "not read".to_owned(),
         (_, [_, ..], _) => format!("golden: {}", code(&files)),
         (_, _, Some((_, other))) => format!("as `{other}`"),
-        _ if arch.is_exported => "converted: the logits of the folder".to_owned(),
+        _ if arch.is_exported() => "converted: the logits of the folder".to_owned(),
         _ => "no".to_owned(),
     };
     let word = |is_so| if is_so { "yes" } else { "no" };
@@ -126,7 +130,7 @@ fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> Stri
         (names, _) => code(names),
     };
     let quantized = if arch.reads_quantized() { "yes" } else { "GPTQ, bitsandbytes" };
-    let converted = word(arch.is_exported);
+    let converted = word(arch.is_exported());
     format!(
         "| {} | {folder} | {gguf_names} | {file} | {quantized} | {converted} |\n",
         code(arch.names)

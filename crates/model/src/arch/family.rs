@@ -24,8 +24,8 @@ pub struct Arch {
     pub(crate) hf: Stored,
     /// How GGUF files store the tensors.
     pub(crate) gguf: Stored,
-    /// Whether models of this family are written as GGUF files, too.
-    pub is_exported: bool,
+    /// What GGUF files that are written of this family call it; `None` where none are.
+    pub(crate) written_as: Option<&'static str>,
     /// Builds the spec.
     ///
     /// # Errors
@@ -51,6 +51,11 @@ impl Arch {
         !self.hf.is_transposed
     }
 
+    /// Whether models of this family are written as GGUF files, too.
+    pub fn is_exported(&self) -> bool {
+        self.written_as.is_some()
+    }
+
     /// The entry of a family without quirks; the other entries are variants of it.
     pub(crate) const PLAIN: Self = Self {
         names: &[],
@@ -61,7 +66,7 @@ impl Arch {
         partial_rotary: false,
         hf: Stored::HF,
         gguf: Stored::GGUF,
-        is_exported: false,
+        written_as: None,
         spec: llama::spec,
     };
 }

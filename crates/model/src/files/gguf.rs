@@ -1,7 +1,9 @@
 //! GGUF metadata, read into the same [`HfConfig`] as a `config.json`.
 
+use std::collections::BTreeMap;
+
 use pelton_base::limits;
-use pelton_tensor::{Gguf, GgufArray, GgufValue, TensorSource};
+use pelton_tensor::{GgufArray, GgufValue, TensorSource};
 use serde_json::{Map, Value};
 
 use super::names::Naming;
@@ -16,8 +18,13 @@ use crate::rope::{RopeScaling, RopeSpec, Yarn};
 /// Longest metadata array that is looked at here, in elements; vocabularies are not.
 const MOST_ELEMENTS: usize = 4096;
 
-pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
-    let metadata = scalars(gguf);
+/// The config that these keys and tensors amount to; of the latter it looks at names and shapes, and at
+/// the data of rotary divisors.
+pub(crate) fn read_config(
+    metadata: &BTreeMap<String, GgufValue>,
+    tensors: &dyn TensorSource,
+) -> Result<HfConfig, ConfigError> {
+    let metadata = scalars(metadata);
     let root = Field::new("", Some(&metadata));
     let name_field = root.get("general.architecture");
     let Some(name) = name_field.text()? else {
@@ -43,7 +50,7 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         false => read_rotated_width(&get, heads.head_dim, arch.partial_rotary)?,
     };
     let n_trained = get("context_length").count(limits::MODEL_CONTEXT)?;
-    let vocab_size = read_vocab_size(gguf, &get("vocab_size"))?;
+    let vocab_size = read_vocab_size(tensors, &get("vocab_size"))?;
     let window = match get("attention.sliding_window").non_null() {
         Some(field) => match field.integer(0, limits::MODEL_CONTEXT)? {
             0 => Window::Off,
@@ -65,7 +72,7 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
     let eps = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(get);
     let [rms_eps, layer_eps] = &eps;
     let eps = rms_eps.non_null().or(layer_eps.non_null()).unwrap_or(rms_eps);
-    let has_bias = |part| gguf.get(&naming.bias(part, 0)).is_some();
+    let has_bias = |part| tensors.get(&naming.bias(part, 0)).is_some();
     let token = |key: &str| read_tokens(&root.get(&format!("tokenizer.ggml.{key}")), vocab_size);
     let mut eos_tokens = Vec::new();
     for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
@@ -76,7 +83,7 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         }
     }
 
-    let num_hidden_layers = get("block_count").count(limits::MODEL_LAYERS)?;
+    let num_hidden_layers = read_n_layers(&get)?;
     let sliding_layers = read_sliding_layers(&get(WINDOW_PATTERN), num_hidden_layers)?;
     let mut fields = own_fields(&get);
     fields.insert("hidden_size".to_owned(), Value::from(hidden_size));
@@ -85,9 +92,12 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         tell_scores(&get, &mut fields)?;
     }
     if has_experts {
-        tell_experts(gguf, name, &mut fields);
+        tell_experts(tensors, name, num_hidden_layers, &mut fields);
     }
-    tell_by_tensors(gguf, naming, &heads, &mut fields);
+    if name.starts_with("minicpm") {
+        tell_scales(&mut fields);
+    }
+    tell_by_tensors(tensors, naming, &heads, &mut fields);
     let fields = usual_fields(arch, Value::Object(fields));
     let field = |name: &str| Field::new(name, fields.get(name));
     let window = match (window, field("sliding_window").non_null()) {
@@ -127,9 +137,9 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
         sliding_layers,
         attention_bias: Some([Part::Q, Part::Qkv, Part::KvDown].into_iter().any(has_bias)),
         mlp_bias: has_bias(Part::Up),
-        tie_word_embeddings: gguf.get(&naming.weight(Part::Head, 0)).is_none(),
+        tie_word_embeddings: tensors.get(&naming.weight(Part::Head, 0)).is_none(),
         final_logit_softcapping: read_cap(&field("final_logit_softcapping"))?,
-        rope: read_rope(gguf, &get, rotary_dim, n_trained, field("yarn_truncate").flag(true)?)?,
+        rope: read_rope(tensors, &get, rotary_dim, n_trained, field("yarn_truncate").flag(true)?)?,
         local_rope,
         fields: fields.clone(),
         bos_token: token("bos_token_id")?.first().copied(),
@@ -138,14 +148,14 @@ pub(super) fn read_config(gguf: &Gguf) -> Result<HfConfig, ConfigError> {
 }
 
 /// Every short metadata value as JSON, so that fields of both kinds of file are read alike.
-fn scalars(gguf: &Gguf) -> Value {
+fn scalars(metadata: &BTreeMap<String, GgufValue>) -> Value {
     let float = |x: f64| {
         serde_json::Number::from_f64(x).map_or_else(|| Value::from(x.to_string()), Value::Number)
     };
     let mut map = Map::new();
-    for (key, value) in gguf.metadata() {
+    for (key, value) in metadata {
         let value = match value {
-            GgufValue::F32(x) => float(f64::from(*x)),
+            GgufValue::F32(x) => float(decimal(*x)),
             GgufValue::F64(x) => float(*x),
             GgufValue::Bool(x) => Value::Bool(*x),
             GgufValue::String(text) => Value::String(text.clone()),
@@ -165,10 +175,16 @@ fn scalars(gguf: &Gguf) -> Value {
     Value::Object(map)
 }
 
+/// The number that was meant by one stored in f32: the shortest that becomes it, as configs have it.
+pub(crate) fn decimal(x: f32) -> f64 {
+    let meant = x.to_string().parse().unwrap_or(f64::from(x));
+    if meant as f32 == x { meant } else { f64::from(x) }
+}
+
 /// The rows of the embedding table; a key that says otherwise is a damaged file.
-fn read_vocab_size(gguf: &Gguf, key: &Field<'_>) -> Result<usize, ConfigError> {
+fn read_vocab_size(tensors: &dyn TensorSource, key: &Field<'_>) -> Result<usize, ConfigError> {
     let name = Naming::of(&Stored::GGUF).weight(Part::Embedding, 0);
-    let Some(table) = gguf.get(&name) else {
+    let Some(table) = tensors.get(&name) else {
         return Err(Field::new(name, None).error("the embedding table"));
     };
     let n_rows = Value::from(table.shape.first().copied().unwrap_or(0));
@@ -177,6 +193,15 @@ fn read_vocab_size(gguf: &Gguf, key: &Field<'_>) -> Result<usize, ConfigError> {
         return Err(key.error(format!("{n_rows}, the rows of `{name}`")));
     }
     Ok(n_rows)
+}
+
+/// Layers but for those that guess further tokens, which come last and are left alone.
+fn read_n_layers<'a>(get: &dyn Fn(&str) -> Field<'a>) -> Result<usize, ConfigError> {
+    let n_layers = get("block_count").count(limits::MODEL_LAYERS)?;
+    match get("nextn_predict_layers").non_null() {
+        Some(field) => Ok(n_layers - field.integer(0, n_layers - 1)?),
+        None => Ok(n_layers),
+    }
 }
 
 /// Which layers have a window, where the file lists them; a number is left to the family.
@@ -255,14 +280,21 @@ fn tell_latent_widths<'a>(
         return Err(key.error(format!("more than {rope_dim}, which is rotated")));
     };
     let value = width("attention.value_length_mla", "attention.value_length");
-    for (name, dim) in [
-        ("qk_rope_head_dim", rope_dim),
-        ("qk_nope_head_dim", nope_dim),
-        ("v_head_dim", value.count(limits::MODEL_WIDTH)?),
-    ] {
+    for (name, dim) in [("qk_rope_head_dim", rope_dim), ("qk_nope_head_dim", nope_dim)] {
         fields.insert(name.to_owned(), Value::from(dim));
     }
+    // Files of MiniCPM3 leave it out, as its configs do.
+    if let Some(value) = value.non_null() {
+        fields.insert("v_head_dim".to_owned(), Value::from(value.count(limits::MODEL_WIDTH)?));
+    }
     Ok(())
+}
+
+/// The scales of MiniCPM's published models, which its files do not say, or only newer ones.
+fn tell_scales(fields: &mut Map<String, Value>) {
+    for (name, scale) in [("scale_emb", 12.0), ("scale_depth", 1.4), ("dim_model_base", 256.0)] {
+        fields.entry(name).or_insert(Value::from(scale));
+    }
 }
 
 /// What scores of experts are, which files say by number, and how experts are ranked.
@@ -287,10 +319,15 @@ fn tell_scores<'a>(
 }
 
 /// What `config.json` says and these files leave to the reader, who sees it by the tensors there are.
-fn tell_by_tensors(gguf: &Gguf, naming: Naming, heads: &Heads, fields: &mut Map<String, Value>) {
-    let has = |stem: &str| gguf.get(&format!("blk.0.{stem}")).is_some();
+fn tell_by_tensors(
+    tensors: &dyn TensorSource,
+    naming: Naming,
+    heads: &Heads,
+    fields: &mut Map<String, Value>,
+) {
+    let has = |stem: &str| tensors.get(&format!("blk.0.{stem}")).is_some();
     let has_bias =
-        [Part::Q, Part::Qkv].iter().any(|part| gguf.get(&naming.bias(*part, 0)).is_some());
+        [Part::Q, Part::Qkv].iter().any(|part| tensors.get(&naming.bias(*part, 0)).is_some());
     let has_two_norms = has("attn_norm_2.weight");
     let mut tell = |name: &str, value: Value| {
         fields.entry(name).or_insert(value);
@@ -302,7 +339,7 @@ fn tell_by_tensors(gguf: &Gguf, naming: Naming, heads: &Heads, fields: &mut Map<
     for name in ["qk_layernorm", "use_qk_norm"] {
         tell(name, Value::from(has("attn_q_norm.weight")));
     }
-    let token_types = gguf.get(&naming.weight(Part::TokenTypes, 0));
+    let token_types = tensors.get(&naming.weight(Part::TokenTypes, 0));
     let n_token_types = token_types.and_then(|table| table.shape.first().copied()).unwrap_or(0);
     tell("type_vocab_size", Value::from(n_token_types));
     tell("use_parallel_residual", Value::from(!has("ffn_norm.weight")));
@@ -313,9 +350,15 @@ fn tell_by_tensors(gguf: &Gguf, naming: Naming, heads: &Heads, fields: &mut Map<
 }
 
 /// What files of mixtures leave to the reader.
-fn tell_experts(gguf: &Gguf, name: &str, fields: &mut Map<String, Value>) {
-    let has = |layer: usize, stem: &str| gguf.get(&format!("blk.{layer}.{stem}.weight")).is_some();
-    let layers = (0..limits::MODEL_LAYERS).take_while(|layer| has(*layer, "attn_norm"));
+fn tell_experts(
+    tensors: &dyn TensorSource,
+    name: &str,
+    n_layers: usize,
+    fields: &mut Map<String, Value>,
+) {
+    let has =
+        |layer: usize, stem: &str| tensors.get(&format!("blk.{layer}.{stem}.weight")).is_some();
+    let layers = (0..n_layers).take_while(|layer| has(*layer, "attn_norm"));
     let dense: Vec<usize> = layers.filter(|layer| !has(*layer, "ffn_gate_inp")).collect();
     let n_experts = fields.get("num_experts").and_then(Value::as_u64);
     let mut tell = |name: &str, value: Value| {
@@ -349,7 +392,7 @@ fn read_rotated_width<'a>(
 }
 
 fn read_rope<'a>(
-    gguf: &Gguf,
+    tensors: &dyn TensorSource,
     get: &dyn Fn(&str) -> Field<'a>,
     rotary_dim: usize,
     n_trained: usize,
@@ -370,15 +413,17 @@ fn read_rope<'a>(
     let kind = get("rope.scaling.type");
     let factor = || read_factor(&get("rope.scaling.factor"));
     // Files of Phi-3 carry the divisors and do not say what they are for.
-    let has_both = gguf.get("rope_factors_long.weight").is_some();
+    let has_both = tensors.get("rope_factors_long.weight").is_some();
     let scaling = match kind.text()?.or(has_both.then_some("longrope")) {
-        None | Some("none" | "") => match read_divisors(gguf, "rope_freqs.weight", rotary_dim)? {
-            Some(divisors) => RopeScaling::Divisors(divisors),
-            None => match get("rope.scale_linear").non_null() {
-                Some(field) => RopeScaling::Linear { factor: read_factor(field)? },
-                None => RopeScaling::Default,
-            },
-        },
+        None | Some("none" | "") => {
+            match read_divisors(tensors, "rope_freqs.weight", rotary_dim)? {
+                Some(divisors) => RopeScaling::Divisors(divisors),
+                None => match get("rope.scale_linear").non_null() {
+                    Some(field) => RopeScaling::Linear { factor: read_factor(field)? },
+                    None => RopeScaling::Default,
+                },
+            }
+        }
         Some("linear") => RopeScaling::Linear { factor: factor()? },
         Some("dynamic") => RopeScaling::Dynamic { factor: factor()? },
         Some("yarn") => {
@@ -406,7 +451,7 @@ fn read_rope<'a>(
         }
         Some("longrope") => {
             let divisors = |name: &str| {
-                read_divisors(gguf, name, rotary_dim)?.ok_or_else(|| {
+                read_divisors(tensors, name, rotary_dim)?.ok_or_else(|| {
                     Field::new(name, None).error(format!("a tensor of {} numbers", rotary_dim / 2))
                 })
             };
@@ -428,11 +473,11 @@ fn read_rope<'a>(
 
 /// A tensor with one finite positive divisor per rotated pair.
 fn read_divisors(
-    gguf: &Gguf,
+    tensors: &dyn TensorSource,
     name: &str,
     rotary_dim: usize,
 ) -> Result<Option<Vec<f32>>, ConfigError> {
-    let Some(view) = gguf.get(name) else { return Ok(None) };
+    let Some(view) = tensors.get(name) else { return Ok(None) };
     let error = |found: String| ConfigError::Field {
         field: name.to_owned(),
         expected: format!("a tensor of {} positive f32", rotary_dim / 2),

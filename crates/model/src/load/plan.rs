@@ -13,75 +13,75 @@ use pelton_quant::Compute;
 use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_tensor::TensorView;
 
-pub(super) use super::part::{Part, Rows};
+pub(crate) use super::part::{Part, Rows};
 use super::turned::Turned;
 use crate::arch::{ArchSpec, Part as Name};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-pub(super) use experts::{MoePlan, TwoPlan};
+pub(crate) use experts::{MoePlan, TwoPlan};
 use linear::Projection;
 use lookup::Lookup;
 
 /// All tensors of a model.
-pub(super) struct Plan<'a> {
-    pub(super) embedding: Part<'a>,
-    pub(super) positions: Option<Part<'a>>,
-    pub(super) token_types: Option<Part<'a>>,
-    pub(super) embedding_norm: Option<NormPlan<'a>>,
-    pub(super) layers: Vec<LayerPlan<'a>>,
-    pub(super) final_norm: Option<NormPlan<'a>>,
-    pub(super) head: Option<Part<'a>>,
-    pub(super) head_bias: Option<NormPlan<'a>>,
+pub(crate) struct Plan<'a> {
+    pub(crate) embedding: Part<'a>,
+    pub(crate) positions: Option<Part<'a>>,
+    pub(crate) token_types: Option<Part<'a>>,
+    pub(crate) embedding_norm: Option<NormPlan<'a>>,
+    pub(crate) layers: Vec<LayerPlan<'a>>,
+    pub(crate) final_norm: Option<NormPlan<'a>>,
+    pub(crate) head: Option<Part<'a>>,
+    pub(crate) head_bias: Option<NormPlan<'a>>,
 }
 
 /// All tensors of a layer.
-pub(super) struct LayerPlan<'a> {
-    pub(super) attention_norm: Option<NormPlan<'a>>,
+pub(crate) struct LayerPlan<'a> {
+    pub(crate) attention_norm: Option<NormPlan<'a>>,
     /// q, k and v, or what they are made of.
-    pub(super) qkv: LinearPlan<'a>,
-    pub(super) latent: Option<LatentPlan<'a>>,
-    pub(super) q_norm: Option<NormPlan<'a>>,
-    pub(super) k_norm: Option<NormPlan<'a>>,
-    pub(super) sinks: Option<NormPlan<'a>>,
-    pub(super) out: LinearPlan<'a>,
-    pub(super) attention_post_norm: Option<NormPlan<'a>>,
-    pub(super) mlp_norm: Option<NormPlan<'a>>,
-    pub(super) mlp: MlpPlan<'a>,
-    pub(super) mlp_post_norm: Option<NormPlan<'a>>,
+    pub(crate) qkv: LinearPlan<'a>,
+    pub(crate) latent: Option<LatentPlan<'a>>,
+    pub(crate) q_norm: Option<NormPlan<'a>>,
+    pub(crate) k_norm: Option<NormPlan<'a>>,
+    pub(crate) sinks: Option<NormPlan<'a>>,
+    pub(crate) out: LinearPlan<'a>,
+    pub(crate) attention_post_norm: Option<NormPlan<'a>>,
+    pub(crate) mlp_norm: Option<NormPlan<'a>>,
+    pub(crate) mlp: MlpPlan<'a>,
+    pub(crate) mlp_post_norm: Option<NormPlan<'a>>,
 }
 
 /// What latent attention has between its projections from and to the residual stream.
-pub(super) struct LatentPlan<'a> {
-    pub(super) q_up: Option<LinearPlan<'a>>,
-    pub(super) k_up: Part<'a>,
-    pub(super) v_up: Part<'a>,
+pub(crate) struct LatentPlan<'a> {
+    pub(crate) q_up: Option<LinearPlan<'a>>,
+    pub(crate) k_up: Part<'a>,
+    pub(crate) v_up: Part<'a>,
 }
 
 /// All tensors of a channel mixer.
-pub(super) enum MlpPlan<'a> {
+pub(crate) enum MlpPlan<'a> {
     Two(TwoPlan<'a>),
     Moe(Box<MoePlan<'a>>),
 }
 
 /// A norm's weight and bias: vectors that stay in f32.
-pub(super) struct NormPlan<'a> {
+pub(crate) struct NormPlan<'a> {
     /// Of all heads, one after the other, where each has a tensor of its own; none without weight.
-    pub(super) weights: Vec<TensorView<'a>>,
-    pub(super) bias: Option<TensorView<'a>>,
+    pub(crate) weights: Vec<TensorView<'a>>,
+    pub(crate) bias: Option<TensorView<'a>>,
     /// Which elements, in the order of the decoder.
-    pub(super) rows: Rows,
+    pub(crate) rows: Rows,
     /// Added to each weight.
-    pub(super) offset: f32,
+    pub(crate) offset: f32,
 }
 
 /// Matrices stacked by rows, with their biases.
-pub(super) struct LinearPlan<'a> {
-    pub(super) parts: Vec<Part<'a>>,
+pub(crate) struct LinearPlan<'a> {
+    pub(crate) parts: Vec<Part<'a>>,
     /// As many as parts, or none.
-    pub(super) biases: Vec<Part<'a>>,
-    pub(super) k: usize,
+    pub(crate) biases: Vec<Part<'a>>,
+    pub(crate) k: usize,
     /// Whether it is computed in f32 whatever the others are.
-    pub(super) is_exact: bool,
+    pub(crate) is_exact: bool,
 }
 
 impl<'a> NormPlan<'a> {
@@ -171,7 +171,7 @@ pub(super) fn recipe(parts: &[Part<'_>]) -> String {
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(files: &'a ModelFiles, spec: &ArchSpec) -> Result<Self, ModelError> {
+    pub(crate) fn new(files: &'a ModelFiles, spec: &ArchSpec) -> Result<Self, ModelError> {
         let naming = files.naming();
         let lookup = Lookup { files, naming, stored: naming.stored, spec, expert: None };
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
@@ -242,16 +242,4 @@ impl<'a> Plan<'a> {
         parts.map(|part| part.n_bytes() as u64).sum::<u64>()
             + views.map(|view| view.data.len() as u64).sum::<u64>()
     }
-}
-/// The inverse of what loading does: rows of each head to pairs, as GGUF files of some families store
-/// them.
-pub(crate) fn interleave(data: &[u8], n_rows: usize, n_heads: usize) -> Vec<u8> {
-    let (row_bytes, head_dim) = (data.len() / n_rows, n_rows / n_heads);
-    let mut out = Vec::with_capacity(data.len());
-    for row in 0..n_rows {
-        let (head, i) = (row / head_dim, row % head_dim);
-        let source = head * head_dim + i / 2 + head_dim / 2 * (i % 2);
-        out.extend_from_slice(&data[source * row_bytes..][..row_bytes]);
-    }
-    out
 }

@@ -1,12 +1,19 @@
-//! The keys of an architecture, and its rotary divisors.
+//! The keys of an architecture, and its rotary divisors: what a reader makes the spec of again.
+//!
+//! Whether it does is not left to trust: see [`read_back`](super::read_back).
+
+mod attention;
+mod experts;
+mod rope;
+
+pub(super) use rope::divisor_tensors;
 
 use pelton_quant::WeightFormat;
-use pelton_tensor::{GgufValue, GgufWriter};
+use pelton_tensor::GgufValue;
 
-use crate::arch::ArchSpec;
-use crate::error::ModelError;
+use crate::arch::{ArchSpec, Mlp};
 use crate::files::ModelFiles;
-use crate::rope::{RopeScaling, RopeSpec};
+use crate::files::gguf::decimal;
 
 /// Numbers that readers use to tell what most of a file is stored as.
 const FILE_TYPES: &[(&str, u32)] = &[
@@ -43,108 +50,88 @@ pub fn gguf_file_type(format: &dyn WeightFormat) -> Option<u32> {
     FILE_TYPES.iter().find(|(name, _)| *name == format.name()).map(|(_, number)| *number)
 }
 
-pub(super) fn write(
-    files: &ModelFiles,
-    spec: &ArchSpec,
-    format: &dyn WeightFormat,
-    writer: &mut GgufWriter,
-) -> Result<(), ModelError> {
-    let declared = files.arch().gguf_names[0];
-    // Mistral's files call themselves `llama`, as every reader expects.
-    let arch = if declared == "mistral" { "llama" } else { declared };
-    let first = &spec.layers[0];
-    let gqa = first.gqa();
-    if spec.layers.iter().any(|layer| layer != first) {
-        return Err(ModelError::Export("layers that differ from each other".to_owned()));
+/// Keys and their values, in the order of the file.
+pub(super) struct Keys {
+    arch: &'static str,
+    pub(super) list: Vec<(String, GgufValue)>,
+}
+
+impl Keys {
+    fn general(&mut self, key: &str, value: GgufValue) {
+        self.list.push((format!("general.{key}"), value));
     }
 
-    let text = |x: &str| GgufValue::String(x.to_owned());
-    writer.metadata("general.architecture", text(arch));
+    /// A key of the architecture.
+    fn own(&mut self, key: &str, value: GgufValue) {
+        self.list.push((format!("{}.{key}", self.arch), value));
+    }
+
+    fn count(&mut self, key: &str, n: usize) {
+        self.own(key, GgufValue::U32(n as u32));
+    }
+
+    fn float(&mut self, key: &str, x: f32) {
+        self.own(key, GgufValue::F32(x));
+    }
+
+    /// A number as f32, as readers expect, unless another would be read then.
+    fn number(&mut self, key: &str, x: f64) {
+        let is_meant = decimal(x as f32) == x;
+        self.own(key, if is_meant { GgufValue::F32(x as f32) } else { GgufValue::F64(x) });
+    }
+
+    fn flag(&mut self, key: &str, flag: bool) {
+        self.own(key, GgufValue::Bool(flag));
+    }
+
+    fn text(&mut self, key: &str, text: &str) {
+        self.own(key, GgufValue::String(text.to_owned()));
+    }
+}
+
+/// All keys but those of the tokenizer.
+///
+/// # Panics
+///
+/// When the family is not written.
+pub(super) fn keys(files: &ModelFiles, spec: &ArchSpec, format: &dyn WeightFormat) -> Keys {
+    let arch = files.arch().written_as.expect("invariant: a family that is written");
+    let mut keys = Keys { arch, list: Vec::new() };
+    keys.general("architecture", GgufValue::String(arch.to_owned()));
     if let Some(name) = files.path().file_name() {
-        writer.metadata("general.name", text(&name.to_string_lossy()));
+        keys.general("name", GgufValue::String(name.to_string_lossy().into_owned()));
     }
     if let Some(file_type) = gguf_file_type(format) {
-        writer.metadata("general.file_type", GgufValue::U32(file_type));
+        keys.general("file_type", GgufValue::U32(file_type));
     }
-    writer.metadata("general.quantization_version", GgufValue::U32(2));
+    keys.general("quantization_version", GgufValue::U32(2));
 
-    let counts = [
-        ("vocab_size", spec.vocab_size),
-        ("context_length", spec.max_context),
-        ("embedding_length", spec.hidden_size),
-        ("block_count", spec.layers.len()),
-        ("feed_forward_length", first.mlp.intermediate_size()),
-        ("rope.dimension_count", gqa.head_dim),
-        ("attention.head_count", gqa.n_heads),
-        ("attention.head_count_kv", gqa.n_kv_heads),
-        ("attention.key_length", gqa.head_dim),
-        ("attention.value_length", gqa.head_dim),
-    ];
-    let mut key = |key: &str, value: GgufValue| {
-        writer.metadata(format!("{arch}.{key}"), value);
-    };
-    for (name, n) in counts {
-        key(name, GgufValue::U32(n as u32));
-    }
-    if let Some(window) = gqa.window {
-        key("attention.sliding_window", GgufValue::U32(window as u32));
-    }
-    key("attention.layer_norm_rms_epsilon", GgufValue::F32(spec.norm_eps));
-    let Some(rope) = spec.ropes.first() else { return Ok(()) };
-    key("rope.freq_base", number(rope.theta));
-
-    let mut scaling = |kind: &str, factor: f64| {
-        key("rope.scaling.type", text(kind));
-        key("rope.scaling.factor", number(factor));
-    };
-    match &rope.scaling {
-        RopeScaling::Linear { factor } => scaling("linear", *factor),
-        RopeScaling::Dynamic { factor } => scaling("dynamic", *factor),
-        RopeScaling::Yarn(yarn) => {
-            scaling("yarn", yarn.factor);
-            key("rope.scaling.original_context_length", GgufValue::U32(yarn.n_original as u32));
-            key("rope.scaling.yarn_beta_fast", number(yarn.beta_fast));
-            key("rope.scaling.yarn_beta_slow", number(yarn.beta_slow));
-            key("rope.scaling.yarn_truncate", GgufValue::Bool(yarn.truncate));
-            let usual = 0.1 * yarn.factor.ln() + 1.0;
-            if yarn.attention_factor() != usual {
-                key("rope.scaling.attn_factor", GgufValue::F64(yarn.attention_factor() / usual));
-            }
-        }
-        RopeScaling::LongRope { factor, n_original, attention_factor, .. } => {
-            scaling("longrope", *factor);
-            key("rope.scaling.original_context_length", GgufValue::U32(*n_original as u32));
-            if let Some(factor) = attention_factor {
-                key("rope.scaling.attn_factor", number(*factor));
-            }
-        }
-        RopeScaling::Default | RopeScaling::Llama3 { .. } | RopeScaling::Divisors(_) => {}
-    }
-    Ok(())
+    let dense = spec.layers.iter().map(|layer| &layer.mlp).find(|mlp| !matches!(mlp, Mlp::Moe(_)));
+    // Configs of Llama 4 say it by a name of its own, and by the usual one the width of experts.
+    let config = files.config();
+    let unused = || config.width("intermediate_size_mlp").unwrap_or(config.intermediate_size);
+    let ffn = dense.map_or_else(unused, Mlp::intermediate_size);
+    keys.count("vocab_size", spec.vocab_size);
+    keys.count("context_length", spec.max_context);
+    keys.count("embedding_length", spec.hidden_size);
+    keys.count("block_count", spec.layers.len());
+    keys.count("feed_forward_length", ffn);
+    let is_kv_up_split = files.arch().gguf.is_kv_up_split;
+    attention::write(spec, is_kv_up_split, &mut keys);
+    keys.float("attention.layer_norm_rms_epsilon", spec.norm_eps);
+    experts::write(spec, is_kv_up_split, &mut keys);
+    multipliers(spec, &mut keys);
+    rope::write(spec, &mut keys);
+    keys
 }
 
-/// A number as f32, as readers expect, unless that would change it.
-fn number(x: f64) -> GgufValue {
-    if f64::from(x as f32) == x { GgufValue::F32(x as f32) } else { GgufValue::F64(x) }
-}
-
-/// Tensors of divisors that the scaling needs.
-pub(super) fn divisor_tensors(rope: Option<&RopeSpec>) -> Vec<(&'static str, Vec<f32>)> {
-    let Some(rope) = rope else { return Vec::new() };
-    match &rope.scaling {
-        RopeScaling::Divisors(divisors) => vec![("rope_freqs.weight", divisors.clone())],
-        RopeScaling::LongRope { short_factors, long_factors, .. } => vec![
-            ("rope_factors_short.weight", short_factors.clone()),
-            ("rope_factors_long.weight", long_factors.clone()),
-        ],
-        RopeScaling::Llama3 { .. } => {
-            let plain = rope.frequencies(rope.theta);
-            let scaled = rope.table(rope.n_trained).inv_freq;
-            let divisors =
-                plain.iter().zip(&scaled).map(|(plain, scaled)| divisor(*plain, *scaled));
-            vec![("rope_freqs.weight", divisors.collect())]
-        }
-        _ => Vec::new(),
+/// Factors of embeddings, of what layers add and of logits, where a model has any.
+fn multipliers(spec: &ArchSpec, keys: &mut Keys) {
+    let residual = spec.layers[0].wiring.scale;
+    if [spec.embedding_scale, residual, spec.logit_scale] != [1.0; 3] {
+        keys.float("embedding_scale", spec.embedding_scale);
+        keys.float("residual_scale", residual);
+        keys.float("logit_scale", divisor(1.0, spec.logit_scale));
     }
 }
 
