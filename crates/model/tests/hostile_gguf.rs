@@ -151,3 +151,16 @@ fn scales_that_a_file_of_minicpm_leaves_out_are_those_of_the_published_models() 
         }
     }
 }
+
+#[test]
+fn what_a_fuzzer_starts_from_is_sound() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/gguf_model");
+    let mut n_seeds = 0;
+    for entry in std::fs::read_dir(seeds).expect("seeds") {
+        let path = entry.expect("entry").path();
+        let opened = ModelFiles::open(&path).and_then(|files| check(&files));
+        opened.unwrap_or_else(|error| panic!("{error}"));
+        n_seeds += 1;
+    }
+    assert!(n_seeds >= 6, "{n_seeds} seeds");
+}

@@ -31,7 +31,9 @@ A golden fixture is a tiny model with random weights in the shape and with the q
 largest of a row), and its greedy tokens are the same. *GGUF file*: the same of a file with its weights
 under the names and in the orders of the `gguf` package, or of one written by `pelton convert`. *Quantized*: with all its projections quantized (eight bits by
 row, fp8 by block), it computes what it does with the weights that the codes stand for. *Converted*:
-`pelton convert` writes the folder as a GGUF file.
+`pelton convert` writes the folder as a GGUF file, which has the logits of the folder, to the bit where its
+weights are stored as they were or in f32, and, where there is a file of the `gguf` package beside it, the
+same names, keys and bytes. What a config says and files of the family cannot say is refused by name.
 
 | family | folder | GGUF name | GGUF file | quantized | converted |
 |---|---|---|---|---|---|

@@ -50,10 +50,7 @@ pub(crate) const NOT_SAID: &[(&str, &str)] = &[
 /// The fixtures that are written as GGUF files.
 pub(crate) fn all_exported() -> Vec<Golden> {
     let mut all = all();
-    all.retain(|golden| {
-        let is_said = NOT_SAID.iter().all(|(name, _)| *name != golden.name);
-        is_said && golden.files().arch().is_exported()
-    });
+    all.retain(Golden::is_exported);
     assert!(all.len() >= 26, "{} fixtures", all.len());
     all
 }
@@ -138,6 +135,12 @@ pub(crate) fn shape_of(config: &HfConfig, module: &str) -> [usize; 2] {
 impl Golden {
     pub(crate) fn files(&self) -> ModelFiles {
         ModelFiles::open(self.folder.path()).expect(&self.name)
+    }
+
+    /// Whether it is written as a GGUF file.
+    pub(crate) fn is_exported(&self) -> bool {
+        let is_said = NOT_SAID.iter().all(|(name, _)| *name != self.name);
+        is_said && self.files().arch().is_exported()
     }
 
     /// The file of the same model, where there is one.
