@@ -1,5 +1,8 @@
 //! GGUF metadata, read into the same [`HfConfig`] as a `config.json`.
 
+mod rope;
+mod told;
+
 use std::collections::BTreeMap;
 
 use pelton_base::limits;
@@ -9,11 +12,13 @@ use serde_json::{Map, Value};
 use super::names::Naming;
 use crate::arch::{self, Part, Stored};
 use crate::config::{
-    HeadFields, Heads, HfConfig, Window, read_act, read_cap, read_eps, read_factor, read_theta,
-    read_tokens, usual_fields,
+    HeadFields, HfConfig, Window, read_act, read_cap, read_eps, read_theta, read_tokens,
+    usual_fields,
 };
 use crate::fields::{ConfigError, Field};
-use crate::rope::{RopeScaling, RopeSpec, Yarn};
+use crate::rope::{RopeScaling, RopeSpec};
+use rope::{read_rope, read_rotated_width};
+use told::{tell_by_tensors, tell_experts, tell_latent_widths, tell_scales, tell_scores};
 
 /// Longest metadata array that is looked at here, in elements; vocabularies are not.
 const MOST_ELEMENTS: usize = 4096;
@@ -260,236 +265,4 @@ fn own_fields<'a>(get: &dyn Fn(&str) -> Field<'a>) -> Map<String, Value> {
         Some(((*name).to_owned(), value.clone()))
     };
     OWN_FIELDS.iter().filter_map(value).collect()
-}
-
-/// Widths of the parts of a head in latent attention. Files that have a head's keys absorbed say in
-/// `key_length` and `value_length` what is cached, and in keys of their own how wide heads are; older
-/// ones say the latter under the usual names.
-fn tell_latent_widths<'a>(
-    get: &dyn Fn(&str) -> Field<'a>,
-    rope_dim: usize,
-    fields: &mut Map<String, Value>,
-) -> Result<(), ConfigError> {
-    let width = |own: &str, usual: &str| {
-        let own = get(own);
-        if own.non_null().is_some() { own } else { get(usual) }
-    };
-    let key = width("attention.key_length_mla", "attention.key_length");
-    let key_dim = key.count(limits::MODEL_WIDTH)?;
-    let Some(nope_dim) = key_dim.checked_sub(rope_dim).filter(|n| *n > 0) else {
-        return Err(key.error(format!("more than {rope_dim}, which is rotated")));
-    };
-    let value = width("attention.value_length_mla", "attention.value_length");
-    for (name, dim) in [("qk_rope_head_dim", rope_dim), ("qk_nope_head_dim", nope_dim)] {
-        fields.insert(name.to_owned(), Value::from(dim));
-    }
-    // Files of MiniCPM3 leave it out, as its configs do.
-    if let Some(value) = value.non_null() {
-        fields.insert("v_head_dim".to_owned(), Value::from(value.count(limits::MODEL_WIDTH)?));
-    }
-    Ok(())
-}
-
-/// The scales of MiniCPM's published models, which its files do not say, or only newer ones.
-fn tell_scales(fields: &mut Map<String, Value>) {
-    for (name, scale) in [("scale_emb", 12.0), ("scale_depth", 1.4), ("dim_model_base", 256.0)] {
-        fields.entry(name).or_insert(Value::from(scale));
-    }
-}
-
-/// What scores of experts are, which files say by number, and how experts are ranked.
-fn tell_scores<'a>(
-    get: &dyn Fn(&str) -> Field<'a>,
-    fields: &mut Map<String, Value>,
-) -> Result<(), ConfigError> {
-    let field = get("expert_gating_func");
-    let Some(kind) = field.non_null() else { return Ok(()) };
-    let (scoring, method) = match kind.integer(0, 16)? {
-        0 | 1 if get("expert_group_count").non_null().is_some() => {
-            ("softmax", "group_limited_greedy")
-        }
-        0 | 1 => ("softmax", "greedy"),
-        2 => ("sigmoid", "noaux_tc"),
-        _ => return Err(kind.error("1 (softmax) or 2 (sigmoid)")),
-    };
-    for (name, text) in [("scoring_func", scoring), ("topk_method", method)] {
-        fields.insert(name.to_owned(), Value::from(text));
-    }
-    Ok(())
-}
-
-/// What `config.json` says and these files leave to the reader, who sees it by the tensors there are.
-fn tell_by_tensors(
-    tensors: &dyn TensorSource,
-    naming: Naming,
-    heads: &Heads,
-    fields: &mut Map<String, Value>,
-) {
-    let has = |stem: &str| tensors.get(&format!("blk.0.{stem}")).is_some();
-    let has_bias =
-        [Part::Q, Part::Qkv].iter().any(|part| tensors.get(&naming.bias(*part, 0)).is_some());
-    let has_two_norms = has("attn_norm_2.weight");
-    let mut tell = |name: &str, value: Value| {
-        fields.entry(name).or_insert(value);
-    };
-    for name in ["use_qkv_bias", "use_bias", "bias"] {
-        tell(name, Value::from(has_bias));
-    }
-    tell("attention_out_bias", Value::from(has("attn_output.bias")));
-    for name in ["qk_layernorm", "use_qk_norm"] {
-        tell(name, Value::from(has("attn_q_norm.weight")));
-    }
-    let token_types = tensors.get(&naming.weight(Part::TokenTypes, 0));
-    let n_token_types = token_types.and_then(|table| table.shape.first().copied()).unwrap_or(0);
-    tell("type_vocab_size", Value::from(n_token_types));
-    tell("use_parallel_residual", Value::from(!has("ffn_norm.weight")));
-    tell("multi_query", Value::from(heads.n_kv_heads == 1));
-    tell("num_ln_in_parallel_attn", Value::from(if has_two_norms { 2 } else { 1 }));
-    let shares_heads = heads.n_kv_heads > 1 && heads.n_kv_heads < heads.n_heads;
-    tell("new_decoder_architecture", Value::from(has_two_norms || shares_heads));
-}
-
-/// What files of mixtures leave to the reader.
-fn tell_experts(
-    tensors: &dyn TensorSource,
-    name: &str,
-    n_layers: usize,
-    fields: &mut Map<String, Value>,
-) {
-    let has =
-        |layer: usize, stem: &str| tensors.get(&format!("blk.{layer}.{stem}.weight")).is_some();
-    let layers = (0..n_layers).take_while(|layer| has(*layer, "attn_norm"));
-    let dense: Vec<usize> = layers.filter(|layer| !has(*layer, "ffn_gate_inp")).collect();
-    let n_experts = fields.get("num_experts").and_then(Value::as_u64);
-    let mut tell = |name: &str, value: Value| {
-        fields.entry(name).or_insert(value);
-    };
-    tell("mlp_only_layers", Value::from(dense));
-    match name {
-        "qwen3moe" => tell("norm_topk_prob", Value::from(true)),
-        // Of its two models the larger one has none.
-        "llama4" => tell("use_qk_norm", Value::from(n_experts != Some(128))),
-        _ => {}
-    }
-}
-
-/// How much of a head is rotated.
-fn read_rotated_width<'a>(
-    get: &dyn Fn(&str) -> Field<'a>,
-    head_dim: usize,
-    may_be_partial: bool,
-) -> Result<usize, ConfigError> {
-    let value_width = get("attention.value_length");
-    let rotated = get("rope.dimension_count");
-    for (field, may_be_less) in [(&value_width, false), (&rotated, may_be_partial)] {
-        let Some(field) = field.non_null() else { continue };
-        let n = field.count(limits::MODEL_WIDTH)?;
-        if n > head_dim || (n != head_dim && !may_be_less) || !n.is_multiple_of(2) {
-            return Err(field.error(format!("the width of a head, {head_dim}")));
-        }
-    }
-    rotated.non_null().map_or(Ok(head_dim), |field| field.count(limits::MODEL_WIDTH))
-}
-
-fn read_rope<'a>(
-    tensors: &dyn TensorSource,
-    get: &dyn Fn(&str) -> Field<'a>,
-    rotary_dim: usize,
-    n_trained: usize,
-    truncates: bool,
-) -> Result<RopeSpec, ConfigError> {
-    let optional = |key: &str, min: f64, max: f64| match get(key).non_null() {
-        Some(field) => field.number(min, max).map(Some),
-        None => Ok(None),
-    };
-    let theta = match get("rope.freq_base").non_null() {
-        Some(field) => read_theta(field)?,
-        None => 10_000.0,
-    };
-    let n_original = match get("rope.scaling.original_context_length").non_null() {
-        Some(field) => field.count(limits::MODEL_CONTEXT)?,
-        None => n_trained,
-    };
-    let kind = get("rope.scaling.type");
-    let factor = || read_factor(&get("rope.scaling.factor"));
-    // Files of Phi-3 carry the divisors and do not say what they are for.
-    let has_both = tensors.get("rope_factors_long.weight").is_some();
-    let scaling = match kind.text()?.or(has_both.then_some("longrope")) {
-        None | Some("none" | "") => {
-            match read_divisors(tensors, "rope_freqs.weight", rotary_dim)? {
-                Some(divisors) => RopeScaling::Divisors(divisors),
-                None => match get("rope.scale_linear").non_null() {
-                    Some(field) => RopeScaling::Linear { factor: read_factor(field)? },
-                    None => RopeScaling::Default,
-                },
-            }
-        }
-        Some("linear") => RopeScaling::Linear { factor: factor()? },
-        Some("dynamic") => RopeScaling::Dynamic { factor: factor()? },
-        Some("yarn") => {
-            let factor = factor()?;
-            let usual = 0.1 * factor.ln() + 1.0;
-            // In latent attention scores are multiplied, and not cosines and sines.
-            let is_latent = get("attention.kv_lora_rank").non_null().is_some();
-            let of_scores = optional("rope.scaling.yarn_log_multiplier", 0.0, 1e3)?;
-            RopeScaling::Yarn(Yarn {
-                factor,
-                n_original,
-                // The key scales the usual factor instead of replacing it.
-                attention_factor: match is_latent {
-                    true => Some(1.0),
-                    false => {
-                        optional("rope.scaling.attn_factor", 0.0, 1e3)?.map(|weight| weight * usual)
-                    }
-                },
-                mscale: None,
-                mscale_all_dim: of_scores.filter(|_| is_latent).map(|weight| weight * 10.0),
-                beta_fast: optional("rope.scaling.yarn_beta_fast", 1e-6, 1e6)?.unwrap_or(32.0),
-                beta_slow: optional("rope.scaling.yarn_beta_slow", 1e-6, 1e6)?.unwrap_or(1.0),
-                truncate: get("rope.scaling.yarn_truncate").flag(truncates)?,
-            })
-        }
-        Some("longrope") => {
-            let divisors = |name: &str| {
-                read_divisors(tensors, name, rotary_dim)?.ok_or_else(|| {
-                    Field::new(name, None).error(format!("a tensor of {} numbers", rotary_dim / 2))
-                })
-            };
-            RopeScaling::LongRope {
-                factor: match get("rope.scaling.factor").non_null() {
-                    Some(field) => read_factor(field)?,
-                    None => (n_trained as f64 / n_original as f64).max(1.0),
-                },
-                n_original,
-                attention_factor: optional("rope.scaling.attn_factor", 0.0, 1e3)?,
-                short_factors: divisors("rope_factors_short.weight")?,
-                long_factors: divisors("rope_factors_long.weight")?,
-            }
-        }
-        Some(_) => return Err(kind.error("one of none, linear, yarn, longrope, dynamic")),
-    };
-    Ok(RopeSpec { rotary_dim, theta, n_trained, scaling })
-}
-
-/// A tensor with one finite positive divisor per rotated pair.
-fn read_divisors(
-    tensors: &dyn TensorSource,
-    name: &str,
-    rotary_dim: usize,
-) -> Result<Option<Vec<f32>>, ConfigError> {
-    let Some(view) = tensors.get(name) else { return Ok(None) };
-    let error = |found: String| ConfigError::Field {
-        field: name.to_owned(),
-        expected: format!("a tensor of {} positive f32", rotary_dim / 2),
-        found,
-    };
-    if view.dtype != pelton_tensor::DType::F32 || view.n_elements() != rotary_dim / 2 {
-        return Err(error(format!("{} {:?}", view.dtype, view.shape)));
-    }
-    let divisors: Vec<f32> =
-        view.data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-    match divisors.iter().find(|x| !(1e-6..=1e6).contains(*x)) {
-        Some(bad) => Err(error(bad.to_string())),
-        None => Ok(Some(divisors)),
-    }
 }
