@@ -1,5 +1,6 @@
 //! From a model's name to a running engine.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -123,18 +124,10 @@ impl Llm {
             return Err(LlmError::NotGenerative { model: name, architecture });
         }
         let text = TextSide::load(&files)?;
-        // Before the weights are packed, which takes longest.
-        let n_embedding = files.config().vocab_size;
-        if text.tokenizer.vocab_size() > n_embedding {
-            let n_tokenizer = text.tokenizer.vocab_size();
-            return Err(LlmError::VocabMismatch { model: name, n_tokenizer, n_embedding });
-        }
+        check_vocabulary(&name, &text.tokenizer, &files)?;
 
-        let progress = std::cell::RefCell::new(progress);
-        let packed = |p: pelton_model::LoadProgress| {
-            let (done_bytes, total_bytes) = (p.n_bytes, p.n_total_bytes);
-            (*progress.borrow_mut())(LoadProgress::Pack { done_bytes, total_bytes });
-        };
+        let progress = RefCell::new(progress);
+        let packed = packing(&progress);
         let decoder = load_cpu(
             &files,
             &LoadOptions {
@@ -286,6 +279,31 @@ pub(crate) fn tokenizer(files: &ModelFiles) -> Result<Tokenizer, LlmError> {
         Some(gguf) => Tokenizer::from_gguf(gguf)?,
         None => Tokenizer::from_folder(files.folder().unwrap_or(Path::new(".")))?,
     })
+}
+
+/// Refuses a tokenizer with more tokens than the model; asked before the weights are packed, which takes
+/// longest.
+pub(crate) fn check_vocabulary(
+    model: &str,
+    tokenizer: &Tokenizer,
+    files: &ModelFiles,
+) -> Result<(), LlmError> {
+    let (n_tokenizer, n_embedding) = (tokenizer.vocab_size(), files.config().vocab_size);
+    if n_tokenizer > n_embedding {
+        return Err(LlmError::VocabMismatch { model: model.to_owned(), n_tokenizer, n_embedding });
+    }
+    Ok(())
+}
+
+/// Who is told of downloads and of weights that are packed.
+type Teller<'a, 'p> = RefCell<&'a mut (dyn FnMut(LoadProgress<'_>) + 'p)>;
+
+/// Tells of weights that are packed.
+pub(crate) fn packing(teller: &Teller<'_, '_>) -> impl Fn(pelton_model::LoadProgress) {
+    move |p| {
+        let (done_bytes, total_bytes) = (p.n_bytes, p.n_total_bytes);
+        (*teller.borrow_mut())(LoadProgress::Pack { done_bytes, total_bytes });
+    }
 }
 
 /// What concerns text: everything of a model but its weights.

@@ -5,7 +5,7 @@ mod common;
 use std::cell::Cell;
 use std::path::Path;
 
-use common::{Golden, all, bits, golden, run_whole};
+use common::{Golden, NOT_SAID, all, all_exported, bits, golden, run_whole};
 use pelton_model::arch::Mlp;
 use pelton_model::{Compute, ExportOptions, ModelError, ModelFiles, export};
 use pelton_tensor::{DType, TensorSource};
@@ -22,7 +22,7 @@ fn logits(golden: &Golden, files: &ModelFiles) -> Vec<Vec<u32>> {
 
 #[test]
 fn a_model_exported_as_stored_has_the_logits_of_its_folder() {
-    for golden in all().into_iter().filter(|golden| golden.files().arch().is_exported) {
+    for golden in all_exported() {
         let expected = logits(&golden, &golden.files());
         let temp = tempfile::tempdir().expect("temp");
         let as_stored = ExportOptions::default();
@@ -35,6 +35,77 @@ fn a_model_exported_as_stored_has_the_logits_of_its_folder() {
         let joined = exported(&parts, &as_stored, &temp.path().join("joined.gguf"));
         let (joined, whole) = (joined.gguf().expect("GGUF"), whole.gguf().expect("GGUF"));
         assert_eq!(joined.metadata(), whole.metadata(), "{}", golden.name);
+    }
+}
+
+#[test]
+fn a_model_exported_as_stored_has_the_tensors_of_a_file_of_its_family() {
+    let (mut n_files, mut differing) = (0, Vec::new());
+    for golden in all_exported() {
+        // An older file, with keys and values of heads together.
+        let Some(path) = golden.gguf().filter(|_| golden.name != "deepseek-v2-lite") else {
+            continue;
+        };
+        let temp = tempfile::tempdir().expect("temp");
+        let as_stored = ExportOptions::default();
+        let own = exported(&golden.files(), &as_stored, &temp.path().join("own.gguf"));
+        let other = ModelFiles::open(&path).expect("sound");
+        let (own, other) = (own.gguf().expect("GGUF"), other.gguf().expect("GGUF"));
+        assert_eq!(own.names(), other.names(), "{}", golden.name);
+        for name in own.names() {
+            let (a, b) = (own.get(name).expect("listed"), other.get(name).expect("listed"));
+            // Biases of experts are rows, and vectors all the same.
+            let is_bias = name.ends_with(".bias") && a.dtype == DType::F32;
+            if a.shape != b.shape || (!is_bias && (a.dtype, a.data) != (b.dtype, b.data)) {
+                differing.push(format!("{}: {name}", golden.name));
+            }
+        }
+        for (key, value) in other.metadata() {
+            let is_counted = key.ends_with("nextn_predict_layers") || key.ends_with("block_count");
+            let found = own.metadata().get(key);
+            if !is_counted && !key.starts_with("general.") && found != Some(value) {
+                differing.push(format!("{}: {key}: {found:?}, not {value:?}", golden.name));
+            }
+        }
+        n_files += 1;
+    }
+    assert!(differing.is_empty(), "{differing:#?}");
+    assert!(n_files >= 12, "{n_files} files");
+}
+
+#[test]
+fn what_files_of_a_family_cannot_say_is_refused_and_nothing_is_written() {
+    for (name, expected) in NOT_SAID {
+        let golden = golden(name);
+        let temp = tempfile::tempdir().expect("temp");
+        let out = temp.path().join("out.gguf");
+        let error = export(&golden.files(), &ExportOptions::default(), &out);
+        let told = error.expect_err(name).to_string();
+        assert!(told.contains(expected) && !out.exists(), "{name}: {told}");
+    }
+    // What no checkpoint has, but a config can say.
+    for (name, field, value, expected) in [
+        ("gpt-oss", "swiglu_limit", "5.0", "a perceptron in layer 0"),
+        ("deepseek-v3", "rope_interleave", "false", "attention in layer 0"),
+        ("mixtral", "norm_topk_prob", "false", ""),
+    ] {
+        let golden = golden(name);
+        let config = golden.folder().join("config.json");
+        let text = std::fs::read_to_string(&config).expect("a config");
+        let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        json[field] = serde_json::from_str(value).expect("JSON");
+        std::fs::write(&config, json.to_string()).expect("written");
+        let out = golden.folder().join("out.gguf");
+        let exported = ModelFiles::open(golden.folder())
+            .and_then(|files| export(&files, &ExportOptions::default(), &out));
+        match exported {
+            Ok(_) => assert_eq!(expected, "", "{name}: {field} = {value}"),
+            Err(error) => {
+                let told = error.to_string();
+                assert!(!expected.is_empty() && told.contains(expected), "{name}: {told}");
+            }
+        }
+        assert_eq!(out.exists(), expected.is_empty(), "{name}");
     }
 }
 

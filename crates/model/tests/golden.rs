@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{Golden, all, argmax, bits, golden, run_chunks, run_whole};
+use common::{Golden, all, all_exported, argmax, bits, golden, run_chunks, run_whole};
+use pelton_model::arch::{LayerSpec, Mixer, Mlp};
 use pelton_model::{ARCHS, Arch, Compute, ModelFiles, export_gguf};
 use pelton_tensor::DType;
 
@@ -29,11 +30,17 @@ const BOUNDS: &[(&str, Compute, f32)] = &[
     ("Q4_0", Compute::Auto, 0.35),
 ];
 
-/// The fixtures of families that are written as GGUF files.
-fn all_exported() -> Vec<Golden> {
-    let all: Vec<Golden> = all().into_iter().filter(|g| g.files().arch().is_exported).collect();
-    assert!(all.len() >= 12, "{} fixtures", all.len());
-    all
+/// The same for mixtures, where a near tie of a router that rounding decides another way is another
+/// expert, and for latent attention, whose fixtures have weights ten times as large as others: half as
+/// much again and at least this, but where nothing is rounded.
+const UNSTEADY_BOUND: f32 = 0.12;
+
+fn is_unsteady(golden: &Golden) -> bool {
+    let spec = golden.files().spec().expect("a spec");
+    let is_unsteady = |layer: &LayerSpec| {
+        matches!(layer.mlp, Mlp::Moe(_)) || matches!(layer.mixer, Mixer::Mla(_))
+    };
+    spec.layers.iter().any(is_unsteady)
 }
 
 fn exported(golden: &Golden, format: &str) -> ModelFiles {
@@ -102,6 +109,9 @@ fn every_format_stays_within_its_stated_bound() {
             let mut decoder = golden.load(&exported(&golden, format), compute);
             let error = golden.mean_error(&run_whole(&mut decoder, &golden.tokens()));
             println!("{:24} {format} {compute:?}: {error:.2e}", golden.name);
+            let is_rounded = bound > F32_BOUND;
+            let is_loose = is_rounded && is_unsteady(&golden);
+            let bound = if is_loose { (1.5 * bound).max(UNSTEADY_BOUND) } else { bound };
             assert!(error < bound, "{} {format} {compute:?}: {error:e}", golden.name);
         }
     }
@@ -142,7 +152,7 @@ fn gguf_files_of_every_family_match_the_reference_of_their_folder() {
     // The others are written here, and read again by the test above; SmolLM 3's files say nothing
     // that those of Llama do not.
     let is_seen = |arch: &Arch| arch.names.iter().any(|name| seen.iter().any(|s| s == name));
-    for arch in ARCHS.iter().filter(|arch| !arch.is_exported && !arch.gguf_names.is_empty()) {
+    for arch in ARCHS.iter().filter(|arch| !arch.is_exported() && !arch.gguf_names.is_empty()) {
         assert!(is_seen(arch) || arch.names == ["SmolLM3ForCausalLM"], "{:?}", arch.names);
     }
 }

@@ -1,44 +1,29 @@
 //! GGUF files whose metadata lies: each is answered with one line that names the key or the tensor.
 
-use std::path::{Path, PathBuf};
+mod common;
 
+use std::path::Path;
+
+use common::{golden, rewrite};
 use pelton_model::{ModelFiles, check};
-use pelton_tensor::{DType, Gguf, GgufArray, GgufValue, GgufWriter, TensorSource};
+use pelton_tensor::{DType, GgufArray, GgufValue};
 use pelton_testkit::TinyModel;
-
-/// Writes a sound file anew with other metadata; `None` takes a key away.
-fn rewritten(folder: &Path, edits: &[(&str, Option<GgufValue>)]) -> PathBuf {
-    let (sound, path) = (folder.join("sound.gguf"), folder.join("edited.gguf"));
-    TinyModel { tokenizer: false, ..TinyModel::default() }.write_gguf(&sound, DType::F32);
-    let file = Gguf::open(&sound).expect("sound");
-    let mut writer = GgufWriter::new();
-    for (key, value) in file.metadata() {
-        if edits.iter().all(|(edited, _)| edited != key) {
-            writer.metadata(key, value.clone());
-        }
-    }
-    for (key, value) in edits {
-        if let Some(value) = value {
-            writer.metadata(*key, value.clone());
-        }
-    }
-    let views: Vec<_> = file.names().into_iter().filter_map(|name| file.get(name)).collect();
-    for view in &views {
-        writer.tensor(view.name, view.dtype, view.shape);
-    }
-    let mut data = writer.create(&path).expect("created");
-    for view in &views {
-        data.tensor_data(view.data).expect("written");
-    }
-    data.finish().expect("finished");
-    path
-}
 
 /// The answer to a file with these edits.
 fn answer(edits: &[(&str, Option<GgufValue>)]) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("temp");
-    let path = rewritten(folder.path(), edits);
-    ModelFiles::open(&path).and_then(|files| check(&files)).map_err(|error| error.to_string())
+    let sound = folder.path().join("sound.gguf");
+    TinyModel { tokenizer: false, ..TinyModel::default() }.write_gguf(&sound, DType::F32);
+    opened(&sound, edits).map(|_| ())
+}
+
+/// A file with these edits, opened and checked.
+fn opened(sound: &Path, edits: &[(&str, Option<GgufValue>)]) -> Result<ModelFiles, String> {
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("edited.gguf");
+    rewrite(sound, &path, edits);
+    let opened = ModelFiles::open(&path).and_then(|files| check(&files).map(|()| files));
+    opened.map_err(|error| error.to_string())
 }
 
 #[test]
@@ -126,4 +111,56 @@ fn metadata_that_nobody_reads_harms_nobody() {
     ] {
         answer(&[(key, Some(value))]).expect(key);
     }
+}
+
+#[test]
+fn the_lies_of_other_families_are_refused_by_their_keys() {
+    let n = |n| Some(GgufValue::U32(n));
+    for (name, key, value, expected) in [
+        ("glm4-moe", "glm4moe.expert_gating_func", n(1), "2 (sigmoid)"),
+        ("glm4-moe", "glm4moe.nextn_predict_layers", n(4), "from 0 to 3"),
+        ("glm4-moe", "glm4moe.nextn_predict_layers", n(0), "`blk.3.attn_q_norm.weight`"),
+        ("glm4-moe", "glm4moe.expert_group_count", n(3), "a divisor of the 8 experts"),
+        ("glm4-moe", "glm4moe.expert_shared_count", n(3), "`blk.1.ffn_gate_shexp.weight`"),
+        ("glm4-moe", "glm4moe.leading_dense_block_count", n(0), "`blk.0.ffn_gate_inp.weight`"),
+        ("minicpm3", "minicpm3.attention.key_length", n(8), "more than 8"),
+        ("minicpm3", "minicpm3.attention.key_length", None, "it is missing"),
+        ("minicpm3", "minicpm3.attention.value_length", None, "a multiple of 16"),
+        ("minicpm3", "minicpm3.attention.kv_lora_rank", n(u32::MAX), "found 4294967295"),
+    ] {
+        let sound = golden(name).gguf().expect("a file");
+        let told = opened(&sound, &[(key, value.clone())]).expect_err(key);
+        assert!(told.contains(expected) && !told.contains('\n'), "{key} = {value:?}: {told}");
+    }
+}
+
+#[test]
+fn scales_that_a_file_of_minicpm_leaves_out_are_those_of_the_published_models() {
+    for (name, n_layers) in [("minicpm", 3.0_f32), ("minicpm3", 3.0)] {
+        let sound = golden(name).gguf().expect("a file");
+        let keys = ["embedding_scale", "residual_scale", "logit_scale"];
+        let keys = keys.map(|key| format!("{name}.{key}"));
+        let edits = keys.each_ref().map(|key| (key.as_str(), None));
+        let spec = opened(&sound, &edits).expect(name).spec().expect(name);
+        let hidden = spec.hidden_size as f32;
+        let found = [spec.embedding_scale, spec.layers[0].wiring.scale, spec.logit_scale];
+        for (found, expected) in
+            found.into_iter().zip([12.0, 1.4 / n_layers.sqrt(), 256.0 / hidden])
+        {
+            assert!((found - expected).abs() < 1e-5 * expected, "{name}: {found}, not {expected}");
+        }
+    }
+}
+
+#[test]
+fn what_a_fuzzer_starts_from_is_sound() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/gguf_model");
+    let mut n_seeds = 0;
+    for entry in std::fs::read_dir(seeds).expect("seeds") {
+        let path = entry.expect("entry").path();
+        let opened = ModelFiles::open(&path).and_then(|files| check(&files));
+        opened.unwrap_or_else(|error| panic!("{error}"));
+        n_seeds += 1;
+    }
+    assert!(n_seeds >= 6, "{n_seeds} seeds");
 }

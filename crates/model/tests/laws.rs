@@ -17,10 +17,9 @@ const FORMATS: [(&str, Compute); 4] = [
     ("Q4_0", Compute::Auto),
 ];
 
-/// The fixture stored as `format`; in families that are not written as GGUF files, the folder, which
-/// is bf16.
+/// The fixture stored as `format`; those that are not written as GGUF files, the folder, which is bf16.
 fn exported(golden: &Golden, format: &str) -> ModelFiles {
-    if !golden.files().arch().is_exported {
+    if !golden.is_exported() {
         return golden.files();
     }
     let path = golden.folder().join(format!("{format}.gguf"));

@@ -31,7 +31,9 @@ A golden fixture is a tiny model with random weights in the shape and with the q
 largest of a row), and its greedy tokens are the same. *GGUF file*: the same of a file with its weights
 under the names and in the orders of the `gguf` package, or of one written by `pelton convert`. *Quantized*: with all its projections quantized (eight bits by
 row, fp8 by block), it computes what it does with the weights that the codes stand for. *Converted*:
-`pelton convert` writes the folder as a GGUF file.
+`pelton convert` writes the folder as a GGUF file, which has the logits of the folder, to the bit where its
+weights are stored as they were or in f32, and, where there is a file of the `gguf` package beside it, the
+same names, keys and bytes. What a config says and files of the family cannot say is refused by name.
 
 | family | folder | GGUF name | GGUF file | quantized | converted |
 |---|---|---|---|---|---|
@@ -79,7 +81,11 @@ const RELATIVES: &[(&str, &str)] =
 const SAME_FILES: &[(&str, &str)] = &[("SmolLM3ForCausalLM", "llama")];
 
 /// Families whose GGUF files bear the name of another, and are told apart by what they hold.
-const SHARED_NAMES: &[(&str, &str)] = &[("Olmo3ForCausalLM", "olmo2")];
+const SHARED_NAMES: &[(&str, &str)] = &[
+    ("DeepseekV3ForCausalLM", "deepseek2"),
+    ("InternLM3ForCausalLM", "llama"),
+    ("Olmo3ForCausalLM", "olmo2"),
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -116,7 +122,7 @@ fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> Stri
         ([], ..) if shared.is_none() => "not read".to_owned(),
         (_, [_, ..], _) => format!("golden: {}", code(&files)),
         (_, _, Some((_, other))) => format!("as `{other}`"),
-        _ if arch.is_exported => "converted: the logits of the folder".to_owned(),
+        _ if arch.is_exported() => "converted: the logits of the folder".to_owned(),
         _ => "no".to_owned(),
     };
     let word = |is_so| if is_so { "yes" } else { "no" };
@@ -126,7 +132,7 @@ fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> Stri
         (names, _) => code(names),
     };
     let quantized = if arch.reads_quantized() { "yes" } else { "GPTQ, bitsandbytes" };
-    let converted = word(arch.is_exported);
+    let converted = word(arch.is_exported());
     format!(
         "| {} | {folder} | {gguf_names} | {file} | {quantized} | {converted} |\n",
         code(arch.names)

@@ -9,7 +9,7 @@ use pelton_model::{Compute, LoadOptions, ModelError, ModelFiles, PackedCache, lo
 use super::queue::Queue;
 use super::{EmbedInfo, Embedder};
 use crate::error::LlmError;
-use crate::load::{LoadProgress, tokenizer};
+use crate::load::{LoadProgress, check_vocabulary, packing, tokenizer};
 use crate::reference::{LocalModel, ModelRef};
 
 /// Longest text unless somebody asks for more, in tokens: longer ones take gigabytes of rows.
@@ -61,18 +61,11 @@ impl Embedder {
         let local = model.resolve(&mut |p| progress(LoadProgress::Download(p)))?;
         let files = local.open()?;
         let tokenizer = Arc::new(tokenizer(&files)?);
-        let n_embedding = files.config().vocab_size;
-        if tokenizer.vocab_size() > n_embedding {
-            let n_tokenizer = tokenizer.vocab_size();
-            return Err(LlmError::VocabMismatch { model: name, n_tokenizer, n_embedding });
-        }
+        check_vocabulary(&name, &tokenizer, &files)?;
         let (spec, max_tokens) = spec(&files, options)?;
 
         let progress = RefCell::new(progress);
-        let packed = |p: pelton_model::LoadProgress| {
-            let (done_bytes, total_bytes) = (p.n_bytes, p.n_total_bytes);
-            (*progress.borrow_mut())(LoadProgress::Pack { done_bytes, total_bytes });
-        };
+        let packed = packing(&progress);
         let decoder = load_cpu(
             &files,
             &LoadOptions {

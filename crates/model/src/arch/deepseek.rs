@@ -28,6 +28,7 @@ pub(super) const V2: Arch = Arch {
     defaults: &[("topk_method", Preset::Text("greedy")), ("scoring_func", Preset::Text("softmax"))],
     hf: HF,
     gguf: GGUF,
+    written_as: Some("deepseek2"),
     spec,
     ..Arch::PLAIN
 };
@@ -53,7 +54,7 @@ pub(super) const HF: Stored = Stored {
     ..Stored::HF
 };
 
-const GGUF: Stored = Stored {
+pub(super) const GGUF: Stored = Stored {
     names: &[(Part::QNorm, "attn_q_a_norm"), (Part::KNorm, "attn_kv_a_norm")],
     ..Stored::GGUF
 };

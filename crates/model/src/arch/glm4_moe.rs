@@ -2,7 +2,8 @@
 //! rotated. The layer that guesses a second token is left alone.
 
 use super::{
-    Arch, ArchSpec, GatedMlp, GroupRank, Preset, QkNorm, RouterScore, SharedExpert, llama,
+    Arch, ArchSpec, GatedMlp, GroupRank, Part, Preset, QkNorm, RouterScore, SharedExpert, Stored,
+    llama,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
@@ -11,6 +12,7 @@ use pelton_base::limits;
 pub(super) const ARCH: Arch = Arch {
     names: &["Glm4MoeForCausalLM"],
     model_types: &["glm4_moe"],
+    gguf_names: &["glm4moe"],
     defaults: &[
         ("partial_rotary_factor", Preset::Number(0.5)),
         ("rms_norm_eps", Preset::Number(1e-5)),
@@ -20,6 +22,8 @@ pub(super) const ARCH: Arch = Arch {
         ("routed_scaling_factor", Preset::Number(1.0)),
     ],
     partial_rotary: true,
+    gguf: Stored { names: &[(Part::MlpNorm, "post_attention_norm")], ..Stored::GGUF },
+    written_as: Some("glm4moe"),
     spec,
     ..Arch::PLAIN
 };
@@ -32,6 +36,10 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
         (gqa.out_bias, gqa.qk_norm) = (false, has_norm.then_some(QkNorm::HeadRms));
     }
     let mut moe = cfg.moe()?;
+    let scores = cfg.field("expert_gating_func");
+    if scores.non_null().is_some_and(|kind| !matches!(kind.integer(0, 16), Ok(0 | 2))) {
+        return Err(scores.error("2 (sigmoid)"));
+    }
     moe.router.score = RouterScore::Sigmoid;
     moe.router.scale = cfg.number("routed_scaling_factor", 1.0, [1e-6, 1e6])?;
     moe.router.groups = cfg.expert_groups(&moe, GroupRank::TwoBest)?;

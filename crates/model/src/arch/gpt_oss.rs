@@ -28,6 +28,7 @@ pub(super) const ARCH: Arch = Arch {
         names: &[(Part::MlpNorm, "post_attention_norm"), (Part::MlpNorm, "ffn_norm")],
         ..Stored::GGUF
     },
+    written_as: Some("gpt-oss"),
     spec,
     ..Arch::PLAIN
 };

@@ -9,7 +9,7 @@ pub(super) const ARCH: Arch = Arch {
     model_types: &["llama"],
     gguf_names: &["llama"],
     gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
-    is_exported: true,
+    written_as: Some("llama"),
     spec,
     ..Arch::PLAIN
 };

@@ -43,6 +43,7 @@ pub(super) const ARCH: Arch = Arch {
         ..Stored::HF
     },
     gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
+    written_as: Some("llama4"),
     spec,
     ..Arch::PLAIN
 };

@@ -10,7 +10,7 @@ pub(super) const ARCH: Arch = Arch {
     // Converters write these checkpoints as `llama`; some name them.
     gguf_names: &["mistral"],
     gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
-    is_exported: true,
+    written_as: Some("llama"),
     spec,
     ..Arch::PLAIN
 };

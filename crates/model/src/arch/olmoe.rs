@@ -13,6 +13,7 @@ pub(super) const ARCH: Arch = Arch {
         ("num_experts", Preset::Number(64.0)),
         ("num_experts_per_tok", Preset::Number(8.0)),
     ],
+    written_as: Some("olmoe"),
     spec,
     ..Arch::PLAIN
 };

@@ -8,7 +8,7 @@ pub(super) const ARCH: Arch = Arch {
     names: &["Qwen2ForCausalLM"],
     model_types: &["qwen2"],
     gguf_names: &["qwen2"],
-    is_exported: true,
+    written_as: Some("qwen2"),
     spec,
     ..Arch::PLAIN
 };

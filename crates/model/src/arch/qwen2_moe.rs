@@ -19,6 +19,7 @@ pub(super) const ARCH: Arch = Arch {
         ],
         ..Stored::HF
     },
+    written_as: Some("qwen2moe"),
     spec,
     ..Arch::PLAIN
 };

@@ -8,7 +8,7 @@ pub(super) const ARCH: Arch = Arch {
     names: &["Qwen3ForCausalLM"],
     model_types: &["qwen3"],
     gguf_names: &["qwen3"],
-    is_exported: true,
+    written_as: Some("qwen3"),
     spec,
     ..Arch::PLAIN
 };

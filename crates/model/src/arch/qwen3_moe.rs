@@ -10,6 +10,7 @@ pub(super) const ARCH: Arch = Arch {
     gguf_names: &["qwen3moe"],
     defaults: qwen2_moe::DEFAULTS,
     hf: Stored::HF,
+    written_as: Some("qwen3moe"),
     spec,
     ..Arch::PLAIN
 };

@@ -130,6 +130,9 @@ pub(crate) struct Stored {
     pub(crate) is_in_pairs: bool,
     /// Whether matrices of layers are `[in, out]`.
     pub(crate) is_transposed: bool,
+    /// Whether latent attention has keys, turned, and values of heads in two tensors; where a file has
+    /// them the other way, that is read too.
+    pub(crate) is_kv_up_split: bool,
     /// How stacked experts lie.
     pub(crate) experts: Experts,
     /// What is missing from the weights of norms.
@@ -147,12 +150,14 @@ impl Stored {
         is_gate_up_fused: false,
         is_in_pairs: false,
         is_transposed: false,
+        is_kv_up_split: false,
         experts: Experts { gate_up: GateUp::Stacked, is_transposed: false },
         norm_offset: 0.0,
     };
 
     /// GGUF files, as most families have them.
-    pub(crate) const GGUF: Self = Self { prefix: "", layers: "blk", usual: gguf_name, ..Self::HF };
+    pub(crate) const GGUF: Self =
+        Self { prefix: "", layers: "blk", usual: gguf_name, is_kv_up_split: true, ..Self::HF };
 
     /// The names of a part, without prefix and layer; at least one.
     pub(crate) fn names(&self, part: Part) -> impl Iterator<Item = &'static str> {

@@ -2,13 +2,13 @@
 //! in a program.
 //!
 //! ```text
-//! folder   tensors under GGUF names, rows in the family's order; metadata from the spec,
+//! folder   tensors under GGUF names, rows in the family's order (folder); metadata from the spec,
 //!          tokenizer.json as arrays                                          (metadata, tokenizer)
 //! GGUF     tensors and metadata as they are, but for what the formats change            (carried)
 //!   │
 //!   ▼
-//! items    name, shape and type of every tensor to be                                   (tensors)
-//!   │
+//! items    name, shape and type of every tensor to be                             (item, tensors)
+//!   │      of a folder: read back, which has to give the folder's spec                (read_back)
 //!   ▼
 //! parts    one file, or several of a given size; each has its name only when all are whole
 //! ```
@@ -17,8 +17,12 @@
 //! are small and every token depends on them. The memory of an export is that of one tensor.
 
 mod carried;
+mod folder;
+mod item;
 mod metadata;
 mod parts;
+mod quantize;
+mod read_back;
 mod sampling;
 mod tensors;
 mod tokenizer;
@@ -35,7 +39,8 @@ use serde_json::Value;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::load::check;
-use tensors::{Formats, Item};
+use item::Item;
+use tensors::Formats;
 
 /// How a model is exported.
 #[derive(Default)]
@@ -97,8 +102,8 @@ pub fn export_gguf(
 ///
 /// When a format is unknown or does not apply, a file is in the way, the model is damaged, is a
 /// folder of a family that is not [written](crate::arch::Arch::is_exported) as GGUF, has
-/// something that GGUF cannot say (layers with different windows, a tokenizer that is not
-/// byte-level, a type without a number), or a file cannot be written.
+/// something that GGUF files of the family cannot say (experts in layers of one's own choice, a
+/// tokenizer that is not byte-level, a type without a number), or a file cannot be written.
 pub fn export(
     files: &ModelFiles,
     options: &ExportOptions<'_>,
@@ -115,7 +120,7 @@ pub fn export(
         let expected = "expected weights that are not quantized yet";
         return Err(ModelError::Export(format!("{expected}, found {}", scheme.words())));
     }
-    if files.gguf().is_none() && !files.arch().is_exported {
+    if files.gguf().is_none() && !files.arch().is_exported() {
         let name = &files.config().architecture;
         return Err(ModelError::Export(format!("{name}: not a family that is written as GGUF")));
     }
@@ -134,8 +139,12 @@ pub fn export(
             items
         }
         None => {
-            let items = tensors::of_folder(files, &spec, &formats)?;
-            metadata::write(files, &spec, tensors::prevailing(&items), &mut writer)?;
+            let items = folder::of_folder(files, &spec, &formats)?;
+            let keys = metadata::keys(files, &spec, tensors::prevailing(&items));
+            read_back::check(&spec, &keys, &items)?;
+            for (key, value) in keys.list {
+                writer.metadata(key, value);
+            }
             if let Some(folder) = files.folder() {
                 tokenizer::write(folder, &spec, &mut writer)?;
                 for (key, value) in sampling::recommended(folder)? {

@@ -12,7 +12,10 @@ use crate::error::ModelError;
 use crate::files::ModelFiles;
 
 /// Which items go to which file, in order: as many as `max_bytes` hold, at least one.
-pub(super) fn cut(items: &[Item], max_bytes: Option<u64>) -> Result<Vec<Range<usize>>, ModelError> {
+pub(super) fn cut(
+    items: &[Item<'_>],
+    max_bytes: Option<u64>,
+) -> Result<Vec<Range<usize>>, ModelError> {
     let sizes: Vec<u64> = items.iter().map(Item::n_bytes).collect();
     let parts = cut_sizes(&sizes, max_bytes.unwrap_or(u64::MAX));
     if parts.len() > limits::GGUF_PARTS {
@@ -51,7 +54,7 @@ pub(super) fn paths(out: &Path, n_parts: usize) -> Vec<PathBuf> {
 /// Writes all parts; `false` when it was stopped, and then nothing is there.
 pub(super) fn write(
     files: &ModelFiles,
-    items: &[Item],
+    items: &[Item<'_>],
     parts: &[Range<usize>],
     paths: &[PathBuf],
     mut header: GgufWriter,

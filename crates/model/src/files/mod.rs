@@ -1,6 +1,6 @@
 //! What lies at a path: a Hugging Face folder, a GGUF file, or the bytes in the binary.
 
-mod gguf;
+pub(crate) mod gguf;
 pub(crate) mod names;
 
 use std::path::{Path, PathBuf};
@@ -109,7 +109,7 @@ impl ModelFiles {
     }
 
     fn from_gguf(kind: ModelKind, path: &Path, file: Gguf) -> Result<Self, ModelError> {
-        let config = gguf::read_config(&file).map_err(ModelError::config(path))?;
+        let config = gguf::read_config(file.metadata(), &file).map_err(ModelError::config(path))?;
         let weights = Weights::Gguf(file);
         Ok(Self { kind, path: path.to_owned(), config, scheme: None, weights })
     }

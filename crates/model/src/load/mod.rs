@@ -45,10 +45,10 @@ use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use cache::{Cache, LoadKind};
-use plan::{LayerPlan, LinearPlan, MlpPlan, MoePlan, NormPlan, Part, Plan, TwoPlan};
 
 pub(crate) use footprint::weight_bytes;
-pub(crate) use plan::interleave;
+pub(crate) use part::{Rows, in_pairs};
+pub(crate) use plan::{LayerPlan, LinearPlan, MlpPlan, MoePlan, NormPlan, Part, Plan, TwoPlan};
 pub(crate) use quantization::{QuantizedTotals, quantized_totals};
 
 /// Tunes a device for so many bytes of weights.

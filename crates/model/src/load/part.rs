@@ -23,24 +23,24 @@ use super::turned::Turned;
 
 /// Which rows of a tensor make up a part, in the order of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     /// Rows of the part.
-    pub(super) n: usize,
+    pub(crate) n: usize,
     /// Rows of the whole tensor.
-    pub(super) n_stored: usize,
+    pub(crate) n_stored: usize,
     /// Stored row where the first run begins.
-    pub(super) first: usize,
+    pub(crate) first: usize,
     /// Rows that follow each other.
-    pub(super) run: usize,
+    pub(crate) run: usize,
     /// Stored rows from one run to the next.
-    pub(super) stride: usize,
+    pub(crate) stride: usize,
     /// Rows of a head, and how many of them are stored as pairs.
-    pub(super) pairs: Option<[usize; 2]>,
+    pub(crate) pairs: Option<[usize; 2]>,
 }
 
 impl Rows {
     /// All rows as they are.
-    pub(super) fn all(n: usize) -> Self {
+    pub(crate) fn all(n: usize) -> Self {
         Self { n, n_stored: n, first: 0, run: n, stride: n, pairs: None }
     }
 
@@ -99,9 +99,21 @@ impl Rows {
     }
 
     /// These values in the order of the decoder.
-    pub(super) fn pick_values(&self, values: &[f32]) -> Vec<f32> {
+    pub(crate) fn pick_values(&self, values: &[f32]) -> Vec<f32> {
         (0..self.n).map(|row| values[self.source(row)]).collect()
     }
+}
+
+/// The inverse for rows in pairs: the rows of each head as they are stored where the first `rotary_dim` lie
+/// in pairs.
+pub(crate) fn in_pairs(data: &[u8], n_rows: usize, pairs: [usize; 2]) -> Vec<u8> {
+    let row_bytes = data.len() / n_rows;
+    let mut out = vec![0; data.len()];
+    let stored = Rows { pairs: Some(pairs), ..Rows::all(n_rows) };
+    for (row, source) in data.chunks_exact(row_bytes).zip(stored.sources()) {
+        out[source * row_bytes..][..row_bytes].copy_from_slice(row);
+    }
+    out
 }
 
 /// What is done to a tensor's rows; nothing where they are taken as they are.
@@ -122,25 +134,25 @@ impl fmt::Display for Rows {
 }
 
 /// Some rows of a tensor, or their biases.
-pub(super) struct Part<'a> {
-    pub(super) view: TensorView<'a>,
+pub(crate) struct Part<'a> {
+    pub(crate) view: TensorView<'a>,
     /// `[n, k]`, or `[n]` for a bias.
-    pub(super) shape: Vec<usize>,
-    pub(super) rows: Rows,
-    pub(super) is_transposed: bool,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) rows: Rows,
+    pub(crate) is_transposed: bool,
     /// Which of its rows become columns.
-    pub(super) turned: Option<Turned>,
+    pub(crate) turned: Option<Turned>,
     /// The matrix of these rows, where `view` is but the first of several tensors that make it.
-    pub(super) quantized: Option<QuantizedTensor<'a>>,
+    pub(crate) quantized: Option<QuantizedTensor<'a>>,
     /// Which matrix of a tensor of several it is.
-    pub(super) slice: Option<usize>,
+    pub(crate) slice: Option<usize>,
     /// The factors of its blocks, where `view` holds but their codes.
-    pub(super) factors: Option<&'a [u8]>,
+    pub(crate) factors: Option<&'a [u8]>,
 }
 
 impl<'a> Part<'a> {
     /// A tensor that is taken as it is.
-    pub(super) fn whole(view: TensorView<'a>) -> Self {
+    pub(crate) fn whole(view: TensorView<'a>) -> Self {
         let n = view.shape[0];
         let (shape, rows) = (view.shape.to_vec(), Rows::all(n));
         Self {
@@ -205,12 +217,12 @@ impl<'a> Part<'a> {
     }
 
     /// What its elements are when it is packed.
-    pub(super) fn dtype(&self) -> DType {
+    pub(crate) fn dtype(&self) -> DType {
         if self.turned.is_some() { Turned::dtype(self) } else { self.view.dtype }
     }
 
     /// Rows.
-    pub(super) fn n(&self) -> usize {
+    pub(crate) fn n(&self) -> usize {
         self.rows.n
     }
 
@@ -225,7 +237,7 @@ impl<'a> Part<'a> {
     }
 
     /// The bytes of its tensors as they lie in the file, and how many of them are of these rows.
-    pub(super) fn stored(&self) -> impl Iterator<Item = (&'a [u8], usize)> {
+    pub(crate) fn stored(&self) -> impl Iterator<Item = (&'a [u8], usize)> {
         let own = self.quantized.as_ref().map_or(std::slice::from_ref(&self.view), |m| m.views());
         let share = |data: &[u8]| match self.quantized {
             Some(_) => data.len(),
@@ -239,7 +251,7 @@ impl<'a> Part<'a> {
     }
 
     /// The bytes of these rows in the order of the decoder.
-    pub(super) fn ordered(&self) -> Cow<'a, [u8]> {
+    pub(crate) fn ordered(&self) -> Cow<'a, [u8]> {
         if let Some(factors) = self.factors {
             return Cow::Owned(self.blocks(factors));
         }
@@ -264,7 +276,7 @@ impl<'a> Part<'a> {
     }
 
     /// These rows with the bytes of [`ordered`](Self::ordered).
-    pub(super) fn with_data<'s>(&'s self, data: &'s [u8]) -> TensorView<'s> {
+    pub(crate) fn with_data<'s>(&'s self, data: &'s [u8]) -> TensorView<'s> {
         TensorView { data, shape: &self.shape, ..self.view }
     }
 }
@@ -272,17 +284,17 @@ impl<'a> Part<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::interleave;
 
     #[test]
     fn pairs_are_put_back_as_they_were() {
         let rows: Vec<u8> = (0..24).collect();
-        let stored = interleave(&rows, 12, 2);
+        let stored = in_pairs(&rows, 12, [6, 6]);
         assert_eq!(&stored[..6], &[0, 1, 6, 7, 2, 3]);
         let picked = Rows { pairs: Some([6, 6]), ..Rows::all(12) };
         assert_eq!(*picked.pick(&stored), rows);
         let partly = Rows { pairs: Some([6, 4]), ..Rows::all(6) };
         assert_eq!(*partly.pick(&[0, 2, 1, 3, 4, 5]), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(in_pairs(&[0, 1, 2, 3, 4, 5], 6, [6, 4]), [0, 2, 1, 3, 4, 5]);
     }
 
     #[test]

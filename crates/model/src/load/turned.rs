@@ -18,13 +18,13 @@ use super::part::Part;
 
 /// Which rows of each head are turned.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Turned {
+pub(crate) struct Turned {
     /// Heads.
-    pub(super) n_heads: usize,
+    pub(crate) n_heads: usize,
     /// Stored rows of a head.
-    pub(super) n_rows: usize,
+    pub(crate) n_rows: usize,
     /// Those of them that are turned, from the first on: elements of a turned row.
-    pub(super) n_taken: usize,
+    pub(crate) n_taken: usize,
 }
 
 impl Turned {
@@ -39,7 +39,7 @@ impl Turned {
     }
 
     /// Turned rows, as elements of [`dtype`](Self::dtype).
-    pub(super) fn bytes(self, part: &Part<'_>) -> Result<Vec<u8>, QuantError> {
+    pub(crate) fn bytes(self, part: &Part<'_>) -> Result<Vec<u8>, QuantError> {
         if Self::is_plain(part) {
             let element_bytes = part.view.data.len() / part.view.n_elements();
             return Ok(self.turn(part.view.data, element_bytes));

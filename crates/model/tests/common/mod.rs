@@ -9,7 +9,7 @@ use pelton_model::{
     Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, HfConfig, LoadOptions, ModelFiles,
     SoleRank, load,
 };
-use pelton_tensor::{Safetensors, TensorSource};
+use pelton_tensor::{Gguf, GgufValue, GgufWriter, Safetensors, TensorSource};
 
 /// A tiny checkpoint and what the reference implementation makes of it.
 pub(crate) struct Golden {
@@ -35,6 +35,24 @@ pub(crate) fn all() -> Vec<Golden> {
     folders.sort();
     assert!(folders.len() >= 12, "{} fixtures", folders.len());
     folders.iter().map(|folder| open(folder)).collect()
+}
+
+/// Fixtures of families that are written as GGUF files with something that these cannot say, and what.
+pub(crate) const NOT_SAID: &[(&str, &str)] = &[
+    // Rotated by halves.
+    ("deepseek-v3-dense", "attention in layer 0"),
+    // A factor of cosines and sines beside that of the scores.
+    ("deepseek-v3-yarn", "rotary embeddings"),
+    // Queries and keys without a norm, which readers tell by 128 experts.
+    ("llama4", "attention in layer 0"),
+];
+
+/// The fixtures that are written as GGUF files.
+pub(crate) fn all_exported() -> Vec<Golden> {
+    let mut all = all();
+    all.retain(Golden::is_exported);
+    assert!(all.len() >= 26, "{} fixtures", all.len());
+    all
 }
 
 /// One fixture.
@@ -74,6 +92,31 @@ pub(crate) fn open(path: &Path) -> Golden {
     }
 }
 
+/// Writes a GGUF file anew with other metadata; `None` takes a key away.
+pub(crate) fn rewrite(sound: &Path, path: &Path, edits: &[(&str, Option<GgufValue>)]) {
+    let file = Gguf::open(sound).expect("sound");
+    let mut writer = GgufWriter::new();
+    for (key, value) in file.metadata() {
+        if edits.iter().all(|(edited, _)| edited != key) {
+            writer.metadata(key, value.clone());
+        }
+    }
+    for (key, value) in edits {
+        if let Some(value) = value {
+            writer.metadata(*key, value.clone());
+        }
+    }
+    let views: Vec<_> = file.names().into_iter().filter_map(|name| file.get(name)).collect();
+    for view in &views {
+        writer.tensor(view.name, view.dtype, view.shape);
+    }
+    let mut data = writer.create(path).expect("created");
+    for view in &views {
+        data.tensor_data(view.data).expect("written");
+    }
+    data.finish().expect("finished");
+}
+
 /// `[n, k]` of a projection of a Llama.
 pub(crate) fn shape_of(config: &HfConfig, module: &str) -> [usize; 2] {
     let (hidden, ffn) = (config.hidden_size, config.intermediate_size);
@@ -92,6 +135,12 @@ pub(crate) fn shape_of(config: &HfConfig, module: &str) -> [usize; 2] {
 impl Golden {
     pub(crate) fn files(&self) -> ModelFiles {
         ModelFiles::open(self.folder.path()).expect(&self.name)
+    }
+
+    /// Whether it is written as a GGUF file.
+    pub(crate) fn is_exported(&self) -> bool {
+        let is_said = NOT_SAID.iter().all(|(name, _)| *name != self.name);
+        is_said && self.files().arch().is_exported()
     }
 
     /// The file of the same model, where there is one.

@@ -155,6 +155,45 @@ CASES = {
     ),
 }
 
+CASES |= {
+    "internlm3": ("LLAMA", {"pairs"}, {}),
+    "glm4-moe": (
+        "GLM4_MOE",
+        {"experts"},
+        {
+            "rope.dimension_count": 8,
+            "leading_dense_block_count": 1,
+            "expert_count": 8,
+            "expert_used_count": 3,
+            "expert_shared_count": 2,
+            "expert_feed_forward_length": 32,
+            "expert_group_count": 4,
+            "expert_group_used_count": 2,
+            "expert_gating_func": 2,
+            "expert_weights_scale": 1.5,
+            "expert_weights_norm": True,
+            # The layer that guesses a further token is counted, and left alone.
+            "nextn_predict_layers": 1,
+            "block_count": 4,
+        },
+    ),
+    # Files do not say the scales of the published model; these are another one's.
+    "minicpm3": (
+        "MINICPM3",
+        set(),
+        {
+            "attention.q_lora_rank": 96,
+            "attention.kv_lora_rank": 64,
+            "attention.key_length": 40,
+            "attention.value_length": 16,
+            "rope.dimension_count": 8,
+            "embedding_scale": 1.5,
+            "residual_scale": 1.4 / 3**0.5,
+            "logit_scale": 4.0,
+        },
+    ),
+}
+
 # Latent attention: in older files keys and values of heads together, in newer ones apart.
 LATENT = {
     "attention.kv_lora_rank": 64,
@@ -167,6 +206,7 @@ LATENT = {
     "expert_gating_func": 1,
 }
 ABSORBED = LATENT | {
+    "attention.head_count_kv": 1,
     "attention.q_lora_rank": 96,
     "attention.key_length": 72,
     "attention.value_length": 64,
@@ -351,11 +391,11 @@ def main():
         ffn = field("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", default=4 * hidden)
         writer.add_context_length(field("max_position_embeddings", "n_positions", default=2048))
         writer.add_embedding_length(hidden)
-        writer.add_block_count(n_layers)
+        writer.add_block_count(keys.pop("block_count", n_layers))
         writer.add_feed_forward_length(ffn)
         writer.add_head_count(n_heads)
-        writer.add_head_count_kv(n_kv_heads)
-        if head_dim != hidden // n_heads and arch != "DEEPSEEK2":
+        writer.add_head_count_kv(keys.pop("attention.head_count_kv", n_kv_heads))
+        if head_dim != hidden // n_heads and arch not in ("DEEPSEEK2", "MINICPM3"):
             writer.add_key_length(head_dim)
             writer.add_value_length(head_dim)
         if "rms_norm_eps" in config:

@@ -18,19 +18,19 @@ use crate::arch::{GateUp, GatedMlp, Moe};
 use crate::error::ModelError;
 
 /// Two layers of one perceptron.
-pub(in crate::load) struct TwoPlan<'a> {
+pub(crate) struct TwoPlan<'a> {
     /// Gate and up, or up alone.
-    pub(in crate::load) up: LinearPlan<'a>,
-    pub(in crate::load) down: LinearPlan<'a>,
+    pub(crate) up: LinearPlan<'a>,
+    pub(crate) down: LinearPlan<'a>,
 }
 
 /// All tensors of a mixture of experts.
-pub(in crate::load) struct MoePlan<'a> {
-    pub(in crate::load) router: LinearPlan<'a>,
-    pub(in crate::load) correction: Option<NormPlan<'a>>,
-    pub(in crate::load) experts: Vec<TwoPlan<'a>>,
-    pub(in crate::load) shared: Option<TwoPlan<'a>>,
-    pub(in crate::load) switch: Option<LinearPlan<'a>>,
+pub(crate) struct MoePlan<'a> {
+    pub(crate) router: LinearPlan<'a>,
+    pub(crate) correction: Option<NormPlan<'a>>,
+    pub(crate) experts: Vec<TwoPlan<'a>>,
+    pub(crate) shared: Option<TwoPlan<'a>>,
+    pub(crate) switch: Option<LinearPlan<'a>>,
 }
 
 impl<'a> TwoPlan<'a> {

@@ -1,0 +1,82 @@
+//! One decoder layer: what it is made of, and how its parts are wired.
+
+use super::{Gqa, Mixer, Mlp};
+
+/// One decoder layer: a sequence mixer and a channel mixer on a residual stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerSpec {
+    /// Mixes information across positions.
+    pub mixer: Mixer,
+    /// Mixes information across channels.
+    pub mlp: Mlp,
+    /// How the two read from the residual stream and add to it.
+    pub wiring: Wiring,
+}
+
+/// How mixers read from the residual stream `x` and add to it.
+///
+/// ```text
+/// sequential   x += post(attention(pre(x)));   x += post(mlp(pre(x)))
+/// parallel     x += post(attention(pre(x))) + post(mlp(pre(x)))
+/// normed       x = post(x + attention(x));         x = post(x + mlp(x))
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wiring {
+    /// Whether a mixer's input is normed.
+    pub pre_norm: bool,
+    /// Whether a mixer's output is normed before it is added.
+    pub post_norm: bool,
+    /// Whether one mixer sees what the other added.
+    pub residual: Residual,
+    /// Factor of what a mixer adds.
+    pub scale: f32,
+}
+
+/// Whether the channel mixer sees what the sequence mixer added.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Residual {
+    /// It does.
+    Sequential,
+    /// It does not, and reads the norm that attention reads.
+    ParallelOneNorm,
+    /// It does not, and has a norm of its own.
+    ParallelTwoNorms,
+    /// It does, and the norm after a mixer is that of the sum.
+    Normed,
+}
+
+impl Wiring {
+    /// A norm before each mixer, one after the other: Llama and most others.
+    pub const PRE: Self =
+        Self { pre_norm: true, post_norm: false, residual: Residual::Sequential, scale: 1.0 };
+
+    /// Norms before and after each mixer: Gemma 2, GLM-4.
+    pub const SANDWICH: Self = Self { post_norm: true, ..Self::PRE };
+
+    /// Norms after each mixer alone: OLMo 2.
+    pub const POST: Self = Self { pre_norm: false, ..Self::SANDWICH };
+
+    /// Norms of the residual stream after each addition: BERT.
+    pub const NORMED: Self = Self { residual: Residual::Normed, ..Self::POST };
+}
+
+impl LayerSpec {
+    /// The layer's attention, in families of which all layers have grouped queries.
+    ///
+    /// # Panics
+    ///
+    /// When this one has another mixer.
+    pub fn gqa(&self) -> &Gqa {
+        match &self.mixer {
+            Mixer::Gqa(gqa) => gqa,
+            Mixer::Mla(_) => panic!("invariant: a layer with grouped queries"),
+        }
+    }
+
+    pub(crate) fn gqa_mut(&mut self) -> &mut Gqa {
+        match &mut self.mixer {
+            Mixer::Gqa(gqa) => gqa,
+            Mixer::Mla(_) => panic!("invariant: a layer with grouped queries"),
+        }
+    }
+}

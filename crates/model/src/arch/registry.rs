@@ -1,0 +1,152 @@
+//! The names that checkpoints declare, and the entry that each selects.
+
+use super::{
+    Arch, ENCODERS, arcee, bloom, cohere, cohere2, deepseek, exaone4, falcon, gemma, gemma2,
+    gemma3, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_moe,
+    helium, internlm2, internlm3, llama, llama4, minicpm, minicpm3, ministral, mistral, mixtral,
+    nemotron, olmo, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe,
+    seed_oss, smollm3, stablelm, starcoder2,
+};
+use crate::fields::ConfigError;
+
+/// Every supported architecture. Conformance tests iterate over this table.
+pub static ARCHS: &[Arch] = &[
+    arcee::ARCH,
+    bloom::ARCH,
+    cohere::ARCH,
+    cohere2::ARCH,
+    deepseek::V2,
+    deepseek::V3,
+    exaone4::ARCH,
+    falcon::ARCH,
+    gemma::ARCH,
+    gemma2::ARCH,
+    gemma3::ARCH,
+    glm::ARCH,
+    glm4::ARCH,
+    glm4_moe::ARCH,
+    gpt2::ARCH,
+    gpt_bigcode::ARCH,
+    gpt_neox::ARCH,
+    gpt_oss::ARCH,
+    gptj::ARCH,
+    granite::ARCH,
+    granite_moe::ARCH,
+    helium::ARCH,
+    internlm2::ARCH,
+    internlm3::ARCH,
+    llama::ARCH,
+    llama4::ARCH,
+    minicpm::ARCH,
+    minicpm3::ARCH,
+    ministral::ARCH,
+    mistral::ARCH,
+    mixtral::ARCH,
+    nemotron::ARCH,
+    olmo::ARCH,
+    olmo2::ARCH,
+    olmo3::ARCH,
+    olmoe::ARCH,
+    opt::ARCH,
+    phi::ARCH,
+    phi3::ARCH,
+    qwen2::ARCH,
+    qwen2_moe::ARCH,
+    qwen3::ARCH,
+    qwen3_moe::ARCH,
+    seed_oss::ARCH,
+    smollm3::ARCH,
+    stablelm::ARCH,
+    starcoder2::ARCH,
+];
+
+/// Decoders and encoders.
+fn all() -> impl Iterator<Item = &'static Arch> {
+    ARCHS.iter().chain(ENCODERS)
+}
+
+fn find_whole(name: &str) -> Option<&'static Arch> {
+    all().find(|arch| arch.names.contains(&name) || arch.model_types.contains(&name))
+}
+
+/// The decoder of a model that was saved without its head: `Qwen3Model`.
+fn find_base(name: &str) -> Option<&'static Arch> {
+    let mut stems = ["TextModel", "Model"].into_iter().filter_map(|end| name.strip_suffix(end));
+    stems.find_map(|stem| find_whole(&format!("{stem}ForCausalLM")))
+}
+
+/// Finds the architecture that a `config.json` declares, with or without a head.
+pub fn find(name: &str) -> Option<&'static Arch> {
+    find_whole(name).or_else(|| find_base(name))
+}
+
+/// Whether a `config.json` declares a model without its head.
+pub(crate) fn is_base(name: &str) -> bool {
+    find_whole(name).is_none() && find_base(name).is_some()
+}
+
+/// Finds the architecture that GGUF metadata declares.
+pub fn find_gguf(name: &str) -> Option<&'static Arch> {
+    all().find(|arch| arch.gguf_names.contains(&name))
+}
+
+/// The error for a name that is in no entry, with all the names that are.
+pub(crate) fn unknown(found: &str) -> ConfigError {
+    unknown_among(found, |arch| arch.names)
+}
+
+/// [`unknown`] for GGUF files, which have their own names.
+pub(crate) fn unknown_gguf(found: &str) -> ConfigError {
+    unknown_among(found, |arch| arch.gguf_names)
+}
+
+fn unknown_among(found: &str, names: fn(&Arch) -> &'static [&'static str]) -> ConfigError {
+    let mut known: Vec<&str> = all().flat_map(names).copied().collect();
+    known.sort_unstable();
+    known.dedup();
+    // The name is a stranger's: as much of it as a line can bear.
+    let found = found.chars().take(80).flat_map(char::escape_debug).collect();
+    ConfigError::UnknownArchitecture { found, known: known.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse_config;
+
+    #[test]
+    fn every_architecture_builds_a_well_formed_spec() {
+        for arch in all() {
+            let name = arch.names[0];
+            // The fields of experts are in the way of a family that has them as another one.
+            let n_experts = if name.starts_with("MiniCPM") { 0 } else { 8 };
+            let text = format!(
+                r#"{{"architectures": ["{name}"], "hidden_size": 64, "intermediate_size": 128,
+                    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+                    "head_dim": 16, "rotary_dim": 8, "vocab_size": 256, "max_position_embeddings": 128,
+                    "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8,
+                    "v_head_dim": 16, "num_experts": {n_experts}, "num_experts_per_tok": 2,
+                    "n_group": 2, "topk_group": 1}}"#
+            );
+            let config = parse_config(text.as_bytes()).expect("well-formed");
+            let spec = (arch.spec)(&config).expect(name);
+            assert_eq!(spec.layers.len(), 2, "{name}");
+            for layer in &spec.layers {
+                let n_kv_heads = layer.mixer.kv_heads().n;
+                assert_eq!(layer.mixer.n_heads() % n_kv_heads, 0, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_name_selects_two_entries() {
+        for arch in all() {
+            for name in arch.names.iter().chain(arch.model_types) {
+                assert!(std::ptr::eq(find(name).expect("registered"), arch), "{name} is ambiguous");
+            }
+            for name in arch.gguf_names {
+                assert!(std::ptr::eq(find_gguf(name).expect("registered"), arch), "{name}");
+            }
+        }
+    }
+}

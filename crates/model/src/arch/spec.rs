@@ -1,0 +1,125 @@
+//! What the decoder needs to know to build one model.
+
+use pelton_base::TokenId;
+
+use super::{LayerSpec, Mlp, PlainMlp};
+use crate::config::{HfConfig, Window};
+use crate::rope::RopeSpec;
+
+/// What the decoder needs to know to build one model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArchSpec {
+    /// Width of the residual stream, in elements.
+    pub hidden_size: usize,
+    /// Rows of the embedding table and length of a row of logits, in tokens.
+    pub vocab_size: usize,
+    /// Longest sequence served, in tokens.
+    pub max_context: usize,
+    /// What norms do, those of q and k excepted.
+    pub norm: NormKind,
+    /// Added to the mean square or variance in every norm.
+    pub norm_eps: f32,
+    /// Rotary embeddings that layers choose from; none in models with other positions.
+    pub ropes: Vec<RopeSpec>,
+    /// Learned embeddings of positions, added to those of tokens.
+    pub positions: Option<LearnedPositions>,
+    /// Factor of the embeddings of tokens.
+    pub embedding_scale: f32,
+    /// Whether embeddings are normed before the first layer.
+    pub embedding_norm: bool,
+    /// One entry per decoder layer, so that mixed stacks need no special case.
+    pub layers: Vec<LayerSpec>,
+    /// Factor of the logits, before the cap.
+    pub logit_scale: f32,
+    /// `tanh` soft cap on the logits, or `None`.
+    pub logit_softcap: Option<f32>,
+    /// Whether the output head carries a bias.
+    pub head_bias: bool,
+    /// Whether the output head shares the embedding table.
+    pub tied_embeddings: bool,
+    /// What there is before the first layer and after the last.
+    pub ends: Ends,
+    /// Token put before a text, if the model was trained with one.
+    pub bos_token: Option<TokenId>,
+    /// Tokens that end an answer.
+    pub eos_tokens: Vec<TokenId>,
+}
+
+/// What there is before the first layer and after the last, where models differ from decoders.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ends {
+    /// Rows of a table of kinds of tokens, the first of which is added to every embedding; 0 where
+    /// there is none.
+    pub n_token_types: usize,
+    /// Whether the first layer norms what its attention reads, where others do.
+    pub first_norm: bool,
+    /// Whether there is a norm after the last layer.
+    pub final_norm: bool,
+    /// Whether there is a head, so that tokens can be generated.
+    pub head: bool,
+}
+
+impl Ends {
+    /// Those of decoders.
+    pub const DECODER: Self =
+        Self { n_token_types: 0, first_norm: true, final_norm: true, head: true };
+
+    /// Those of BERT, but for the number of kinds of tokens.
+    pub const BERT: Self = Self { final_norm: false, head: false, ..Self::DECODER };
+}
+
+/// A table of one learned vector per position.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LearnedPositions {
+    /// Rows of the table.
+    pub n_rows: usize,
+    /// Row of position 0.
+    pub first_row: usize,
+}
+
+/// What a norm does to a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NormKind {
+    /// Divides by the root of the mean square (Zhang and Sennrich, 2019); has a weight.
+    Rms,
+    /// Takes off the mean and divides by the standard deviation (Ba et al., 2016).
+    Layer {
+        /// Whether there is a weight.
+        weight: bool,
+        /// Whether there is a bias.
+        bias: bool,
+    },
+}
+
+impl ArchSpec {
+    /// Windows in the layers that the config lists, or in those that the family has them in.
+    pub(crate) fn set_windows(&mut self, cfg: &HfConfig, is_usual: impl Fn(usize) -> bool) {
+        for (i, layer) in self.layers.iter_mut().enumerate() {
+            let has_window =
+                cfg.sliding_layers.as_ref().map_or_else(|| is_usual(i), |list| list[i]);
+            layer.gqa_mut().window = match cfg.sliding_window {
+                Window::Tokens(n) if has_window => Some(n),
+                _ => None,
+            };
+        }
+    }
+
+    /// Perceptrons without a gate in all layers.
+    pub(crate) fn set_plain_mlp(&mut self, cfg: &HfConfig, bias: bool) {
+        let (intermediate_size, act) = (cfg.intermediate_size, cfg.hidden_act);
+        for layer in &mut self.layers {
+            layer.mlp = Mlp::Plain(PlainMlp { intermediate_size, act, bias });
+        }
+    }
+
+    /// Whether tokens can be generated; if not, the model is for vectors of texts.
+    pub fn generates(&self) -> bool {
+        self.ends.head && self.layers.iter().all(|layer| layer.gqa().is_causal)
+    }
+
+    /// Longest context that the positions reach, in tokens; at least what is served by default.
+    pub fn longest_context(&self) -> usize {
+        let ropes = self.ropes.iter().map(RopeSpec::longest_context);
+        ropes.fold(self.max_context, usize::max)
+    }
+}

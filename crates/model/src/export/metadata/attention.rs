@@ -1,0 +1,73 @@
+//! Keys of attention.
+//!
+//! Of latent attention there are two spellings. Files with `attn_k_b` and `attn_v_b` call the cache what
+//! it then is, one head of keys that hold their values, and say in keys of their own how wide heads are;
+//! those with `attn_kv_b` say the latter under the usual names.
+
+use pelton_tensor::{GgufArray, GgufValue};
+
+use super::Keys;
+use crate::arch::{ArchSpec, Gqa, Mixer, Mla};
+use crate::rope::RopeScaling;
+
+pub(super) fn write(spec: &ArchSpec, is_kv_up_split: bool, keys: &mut Keys) {
+    let mixer = &spec.layers[0].mixer;
+    keys.count("attention.head_count", mixer.n_heads());
+    match mixer {
+        Mixer::Gqa(gqa) => grouped(spec, gqa, keys),
+        Mixer::Mla(mla) => latent(spec, mla, is_kv_up_split, keys),
+    }
+}
+
+fn grouped(spec: &ArchSpec, gqa: &Gqa, keys: &mut Keys) {
+    keys.count("attention.head_count_kv", gqa.n_kv_heads);
+    keys.count("attention.key_length", gqa.head_dim);
+    keys.count("attention.value_length", gqa.head_dim);
+    keys.count("rope.dimension_count", spec.ropes.first().map_or(gqa.head_dim, |r| r.rotary_dim));
+    if gqa.scale != (gqa.head_dim as f32).sqrt().recip() {
+        keys.float("attention.scale", gqa.scale);
+    }
+    let all = || {
+        spec.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Gqa(gqa) => Some(gqa),
+            Mixer::Mla(_) => None,
+        })
+    };
+    let has_window = |gqa: &Gqa| gqa.window.or(gqa.segment).is_some();
+    if let Some(window) = all().find_map(|gqa| gqa.window.or(gqa.segment)) {
+        keys.count("attention.sliding_window", window);
+        if !all().all(has_window) {
+            let pattern = GgufArray::Bool(all().map(has_window).collect());
+            keys.own("attention.sliding_window_pattern", GgufValue::Array(pattern));
+        }
+    }
+    if let Some(temperature) = all().find_map(|gqa| gqa.temperature) {
+        keys.count("attention.temperature_length", temperature.step);
+        keys.float("attention.temperature_scale", temperature.factor);
+    }
+}
+
+fn latent(spec: &ArchSpec, mla: &Mla, is_kv_up_split: bool, keys: &mut Keys) {
+    let (key, value) = (mla.nope_dim + mla.rope_dim, mla.value_dim);
+    if let Some(rank) = mla.q_rank {
+        keys.count("attention.q_lora_rank", rank);
+    }
+    keys.count("attention.kv_lora_rank", mla.kv_rank);
+    keys.count("rope.dimension_count", mla.rope_dim);
+    keys.count("attention.head_count_kv", if is_kv_up_split { 1 } else { mla.n_heads });
+    if is_kv_up_split {
+        keys.count("attention.key_length", mla.key_dim());
+        keys.count("attention.value_length", mla.kv_rank);
+        keys.count("attention.key_length_mla", key);
+        keys.count("attention.value_length_mla", value);
+    } else {
+        keys.count("attention.key_length", key);
+        keys.count("attention.value_length", value);
+    }
+    let scaling = spec.ropes.first().map(|rope| &rope.scaling);
+    if let Some(RopeScaling::Yarn(yarn)) = scaling
+        && let Some(weight) = yarn.mscale_all_dim
+    {
+        keys.float("rope.scaling.yarn_log_multiplier", (0.1 * weight) as f32);
+    }
+}

@@ -1,0 +1,145 @@
+//! The keys of an architecture, and its rotary divisors: what a reader makes the spec of again.
+//!
+//! Whether it does is not left to trust: see [`read_back`](super::read_back).
+
+mod attention;
+mod experts;
+mod rope;
+
+pub(super) use rope::divisor_tensors;
+
+use pelton_quant::WeightFormat;
+use pelton_tensor::GgufValue;
+
+use crate::arch::{ArchSpec, Mlp};
+use crate::files::ModelFiles;
+use crate::files::gguf::decimal;
+
+/// Numbers that readers use to tell what most of a file is stored as.
+const FILE_TYPES: &[(&str, u32)] = &[
+    ("F32", 0),
+    ("F16", 1),
+    ("Q4_0", 2),
+    ("Q4_1", 3),
+    ("Q8_0", 7),
+    ("Q5_0", 8),
+    ("Q5_1", 9),
+    ("Q2_K", 10),
+    ("Q3_K", 11),
+    ("Q4_K", 14),
+    ("Q5_K", 16),
+    ("Q6_K", 18),
+    ("IQ2_XXS", 19),
+    ("IQ2_XS", 20),
+    ("IQ3_XXS", 23),
+    ("IQ1_S", 24),
+    ("IQ4_NL", 25),
+    ("IQ3_S", 26),
+    ("IQ2_S", 28),
+    ("IQ4_XS", 30),
+    ("IQ1_M", 31),
+    ("BF16", 32),
+    ("TQ1_0", 36),
+    ("TQ2_0", 37),
+    ("MXFP4", 38),
+];
+
+/// The number that stands in `general.file_type` of a file whose matrices are stored as `format`;
+/// other engines refuse a file that does not say. `None` where no number exists.
+pub fn gguf_file_type(format: &dyn WeightFormat) -> Option<u32> {
+    FILE_TYPES.iter().find(|(name, _)| *name == format.name()).map(|(_, number)| *number)
+}
+
+/// Keys and their values, in the order of the file.
+pub(super) struct Keys {
+    arch: &'static str,
+    pub(super) list: Vec<(String, GgufValue)>,
+}
+
+impl Keys {
+    fn general(&mut self, key: &str, value: GgufValue) {
+        self.list.push((format!("general.{key}"), value));
+    }
+
+    /// A key of the architecture.
+    fn own(&mut self, key: &str, value: GgufValue) {
+        self.list.push((format!("{}.{key}", self.arch), value));
+    }
+
+    fn count(&mut self, key: &str, n: usize) {
+        self.own(key, GgufValue::U32(n as u32));
+    }
+
+    fn float(&mut self, key: &str, x: f32) {
+        self.own(key, GgufValue::F32(x));
+    }
+
+    /// A number as f32, as readers expect, unless another would be read then.
+    fn number(&mut self, key: &str, x: f64) {
+        let is_meant = decimal(x as f32) == x;
+        self.own(key, if is_meant { GgufValue::F32(x as f32) } else { GgufValue::F64(x) });
+    }
+
+    fn flag(&mut self, key: &str, flag: bool) {
+        self.own(key, GgufValue::Bool(flag));
+    }
+
+    fn text(&mut self, key: &str, text: &str) {
+        self.own(key, GgufValue::String(text.to_owned()));
+    }
+}
+
+/// All keys but those of the tokenizer.
+///
+/// # Panics
+///
+/// When the family is not written.
+pub(super) fn keys(files: &ModelFiles, spec: &ArchSpec, format: &dyn WeightFormat) -> Keys {
+    let arch = files.arch().written_as.expect("invariant: a family that is written");
+    let mut keys = Keys { arch, list: Vec::new() };
+    keys.general("architecture", GgufValue::String(arch.to_owned()));
+    if let Some(name) = files.path().file_name() {
+        keys.general("name", GgufValue::String(name.to_string_lossy().into_owned()));
+    }
+    if let Some(file_type) = gguf_file_type(format) {
+        keys.general("file_type", GgufValue::U32(file_type));
+    }
+    keys.general("quantization_version", GgufValue::U32(2));
+
+    let dense = spec.layers.iter().map(|layer| &layer.mlp).find(|mlp| !matches!(mlp, Mlp::Moe(_)));
+    // Configs of Llama 4 say it by a name of its own, and by the usual one the width of experts.
+    let config = files.config();
+    let unused = || config.width("intermediate_size_mlp").unwrap_or(config.intermediate_size);
+    let ffn = dense.map_or_else(unused, Mlp::intermediate_size);
+    keys.count("vocab_size", spec.vocab_size);
+    keys.count("context_length", spec.max_context);
+    keys.count("embedding_length", spec.hidden_size);
+    keys.count("block_count", spec.layers.len());
+    keys.count("feed_forward_length", ffn);
+    let is_kv_up_split = files.arch().gguf.is_kv_up_split;
+    attention::write(spec, is_kv_up_split, &mut keys);
+    keys.float("attention.layer_norm_rms_epsilon", spec.norm_eps);
+    experts::write(spec, is_kv_up_split, &mut keys);
+    multipliers(spec, &mut keys);
+    rope::write(spec, &mut keys);
+    keys
+}
+
+/// Factors of embeddings, of what layers add and of logits, where a model has any.
+fn multipliers(spec: &ArchSpec, keys: &mut Keys) {
+    let residual = spec.layers[0].wiring.scale;
+    if [spec.embedding_scale, residual, spec.logit_scale] != [1.0; 3] {
+        keys.float("embedding_scale", spec.embedding_scale);
+        keys.float("residual_scale", residual);
+        keys.float("logit_scale", divisor(1.0, spec.logit_scale));
+    }
+}
+
+/// The number by which `plain` becomes `scaled` once rounded; the nearest one where none does, which
+/// is then a last bit off.
+fn divisor(plain: f64, scaled: f32) -> f32 {
+    let nearest = (plain / f64::from(scaled)) as f32;
+    let around = [nearest, nearest.next_up(), nearest.next_down()];
+    let gives_it = |by: &f32| (plain / f64::from(*by)) as f32 == scaled;
+    around.into_iter().find(gives_it).unwrap_or(nearest)
+}

@@ -1,0 +1,129 @@
+//! Rotary embeddings: keys of their scaling, and tensors of divisors.
+
+use pelton_base::limits;
+use pelton_tensor::TensorSource;
+
+use crate::config::{read_factor, read_theta};
+use crate::fields::{ConfigError, Field};
+use crate::rope::{RopeScaling, RopeSpec, Yarn};
+
+/// How much of a head is rotated.
+pub(super) fn read_rotated_width<'a>(
+    get: &dyn Fn(&str) -> Field<'a>,
+    head_dim: usize,
+    may_be_partial: bool,
+) -> Result<usize, ConfigError> {
+    let value_width = get("attention.value_length");
+    let rotated = get("rope.dimension_count");
+    for (field, may_be_less) in [(&value_width, false), (&rotated, may_be_partial)] {
+        let Some(field) = field.non_null() else { continue };
+        let n = field.count(limits::MODEL_WIDTH)?;
+        if n > head_dim || (n != head_dim && !may_be_less) || !n.is_multiple_of(2) {
+            return Err(field.error(format!("the width of a head, {head_dim}")));
+        }
+    }
+    rotated.non_null().map_or(Ok(head_dim), |field| field.count(limits::MODEL_WIDTH))
+}
+
+pub(super) fn read_rope<'a>(
+    tensors: &dyn TensorSource,
+    get: &dyn Fn(&str) -> Field<'a>,
+    rotary_dim: usize,
+    n_trained: usize,
+    truncates: bool,
+) -> Result<RopeSpec, ConfigError> {
+    let optional = |key: &str, min: f64, max: f64| match get(key).non_null() {
+        Some(field) => field.number(min, max).map(Some),
+        None => Ok(None),
+    };
+    let theta = match get("rope.freq_base").non_null() {
+        Some(field) => read_theta(field)?,
+        None => 10_000.0,
+    };
+    let n_original = match get("rope.scaling.original_context_length").non_null() {
+        Some(field) => field.count(limits::MODEL_CONTEXT)?,
+        None => n_trained,
+    };
+    let kind = get("rope.scaling.type");
+    let factor = || read_factor(&get("rope.scaling.factor"));
+    // Files of Phi-3 carry the divisors and do not say what they are for.
+    let has_both = tensors.get("rope_factors_long.weight").is_some();
+    let scaling = match kind.text()?.or(has_both.then_some("longrope")) {
+        None | Some("none" | "") => {
+            match read_divisors(tensors, "rope_freqs.weight", rotary_dim)? {
+                Some(divisors) => RopeScaling::Divisors(divisors),
+                None => match get("rope.scale_linear").non_null() {
+                    Some(field) => RopeScaling::Linear { factor: read_factor(field)? },
+                    None => RopeScaling::Default,
+                },
+            }
+        }
+        Some("linear") => RopeScaling::Linear { factor: factor()? },
+        Some("dynamic") => RopeScaling::Dynamic { factor: factor()? },
+        Some("yarn") => {
+            let factor = factor()?;
+            let usual = 0.1 * factor.ln() + 1.0;
+            // In latent attention scores are multiplied, and not cosines and sines.
+            let is_latent = get("attention.kv_lora_rank").non_null().is_some();
+            let of_scores = optional("rope.scaling.yarn_log_multiplier", 0.0, 1e3)?;
+            RopeScaling::Yarn(Yarn {
+                factor,
+                n_original,
+                // The key scales the usual factor instead of replacing it.
+                attention_factor: match is_latent {
+                    true => Some(1.0),
+                    false => {
+                        optional("rope.scaling.attn_factor", 0.0, 1e3)?.map(|weight| weight * usual)
+                    }
+                },
+                mscale: None,
+                mscale_all_dim: of_scores.filter(|_| is_latent).map(|weight| weight * 10.0),
+                beta_fast: optional("rope.scaling.yarn_beta_fast", 1e-6, 1e6)?.unwrap_or(32.0),
+                beta_slow: optional("rope.scaling.yarn_beta_slow", 1e-6, 1e6)?.unwrap_or(1.0),
+                truncate: get("rope.scaling.yarn_truncate").flag(truncates)?,
+            })
+        }
+        Some("longrope") => {
+            let divisors = |name: &str| {
+                read_divisors(tensors, name, rotary_dim)?.ok_or_else(|| {
+                    Field::new(name, None).error(format!("a tensor of {} numbers", rotary_dim / 2))
+                })
+            };
+            RopeScaling::LongRope {
+                factor: match get("rope.scaling.factor").non_null() {
+                    Some(field) => read_factor(field)?,
+                    None => (n_trained as f64 / n_original as f64).max(1.0),
+                },
+                n_original,
+                attention_factor: optional("rope.scaling.attn_factor", 0.0, 1e3)?,
+                short_factors: divisors("rope_factors_short.weight")?,
+                long_factors: divisors("rope_factors_long.weight")?,
+            }
+        }
+        Some(_) => return Err(kind.error("one of none, linear, yarn, longrope, dynamic")),
+    };
+    Ok(RopeSpec { rotary_dim, theta, n_trained, scaling })
+}
+
+/// A tensor with one finite positive divisor per rotated pair.
+fn read_divisors(
+    tensors: &dyn TensorSource,
+    name: &str,
+    rotary_dim: usize,
+) -> Result<Option<Vec<f32>>, ConfigError> {
+    let Some(view) = tensors.get(name) else { return Ok(None) };
+    let error = |found: String| ConfigError::Field {
+        field: name.to_owned(),
+        expected: format!("a tensor of {} positive f32", rotary_dim / 2),
+        found,
+    };
+    if view.dtype != pelton_tensor::DType::F32 || view.n_elements() != rotary_dim / 2 {
+        return Err(error(format!("{} {:?}", view.dtype, view.shape)));
+    }
+    let divisors: Vec<f32> =
+        view.data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    match divisors.iter().find(|x| !(1e-6..=1e6).contains(*x)) {
+        Some(bad) => Err(error(bad.to_string())),
+        None => Ok(Some(divisors)),
+    }
+}

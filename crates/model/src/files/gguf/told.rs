@@ -1,0 +1,122 @@
+//! What `config.json` says and GGUF files leave to the reader: told by the tensors that there are, by other
+//! keys, or by what the published models have.
+
+use pelton_base::limits;
+use pelton_tensor::TensorSource;
+use serde_json::{Map, Value};
+
+use crate::arch::Part;
+use crate::config::Heads;
+use crate::fields::{ConfigError, Field};
+use crate::files::names::Naming;
+
+/// Widths of the parts of a head in latent attention. Files that have a head's keys absorbed say in
+/// `key_length` and `value_length` what is cached, and in keys of their own how wide heads are; older
+/// ones say the latter under the usual names.
+pub(super) fn tell_latent_widths<'a>(
+    get: &dyn Fn(&str) -> Field<'a>,
+    rope_dim: usize,
+    fields: &mut Map<String, Value>,
+) -> Result<(), ConfigError> {
+    let width = |own: &str, usual: &str| {
+        let own = get(own);
+        if own.non_null().is_some() { own } else { get(usual) }
+    };
+    let key = width("attention.key_length_mla", "attention.key_length");
+    let key_dim = key.count(limits::MODEL_WIDTH)?;
+    let Some(nope_dim) = key_dim.checked_sub(rope_dim).filter(|n| *n > 0) else {
+        return Err(key.error(format!("more than {rope_dim}, which is rotated")));
+    };
+    let value = width("attention.value_length_mla", "attention.value_length");
+    for (name, dim) in [("qk_rope_head_dim", rope_dim), ("qk_nope_head_dim", nope_dim)] {
+        fields.insert(name.to_owned(), Value::from(dim));
+    }
+    // Files of MiniCPM3 leave it out, as its configs do.
+    if let Some(value) = value.non_null() {
+        fields.insert("v_head_dim".to_owned(), Value::from(value.count(limits::MODEL_WIDTH)?));
+    }
+    Ok(())
+}
+
+/// The scales of MiniCPM's published models, which its files do not say, or only newer ones.
+pub(super) fn tell_scales(fields: &mut Map<String, Value>) {
+    for (name, scale) in [("scale_emb", 12.0), ("scale_depth", 1.4), ("dim_model_base", 256.0)] {
+        fields.entry(name).or_insert(Value::from(scale));
+    }
+}
+
+/// What scores of experts are, which files say by number, and how experts are ranked.
+pub(super) fn tell_scores<'a>(
+    get: &dyn Fn(&str) -> Field<'a>,
+    fields: &mut Map<String, Value>,
+) -> Result<(), ConfigError> {
+    let field = get("expert_gating_func");
+    let Some(kind) = field.non_null() else { return Ok(()) };
+    let (scoring, method) = match kind.integer(0, 16)? {
+        0 | 1 if get("expert_group_count").non_null().is_some() => {
+            ("softmax", "group_limited_greedy")
+        }
+        0 | 1 => ("softmax", "greedy"),
+        2 => ("sigmoid", "noaux_tc"),
+        _ => return Err(kind.error("1 (softmax) or 2 (sigmoid)")),
+    };
+    for (name, text) in [("scoring_func", scoring), ("topk_method", method)] {
+        fields.insert(name.to_owned(), Value::from(text));
+    }
+    Ok(())
+}
+
+/// What `config.json` says and these files leave to the reader, who sees it by the tensors there are.
+pub(super) fn tell_by_tensors(
+    tensors: &dyn TensorSource,
+    naming: Naming,
+    heads: &Heads,
+    fields: &mut Map<String, Value>,
+) {
+    let has = |stem: &str| tensors.get(&format!("blk.0.{stem}")).is_some();
+    let has_bias =
+        [Part::Q, Part::Qkv].iter().any(|part| tensors.get(&naming.bias(*part, 0)).is_some());
+    let has_two_norms = has("attn_norm_2.weight");
+    let mut tell = |name: &str, value: Value| {
+        fields.entry(name).or_insert(value);
+    };
+    for name in ["use_qkv_bias", "use_bias", "bias"] {
+        tell(name, Value::from(has_bias));
+    }
+    tell("attention_out_bias", Value::from(has("attn_output.bias")));
+    for name in ["qk_layernorm", "use_qk_norm"] {
+        tell(name, Value::from(has("attn_q_norm.weight")));
+    }
+    let token_types = tensors.get(&naming.weight(Part::TokenTypes, 0));
+    let n_token_types = token_types.and_then(|table| table.shape.first().copied()).unwrap_or(0);
+    tell("type_vocab_size", Value::from(n_token_types));
+    tell("use_parallel_residual", Value::from(!has("ffn_norm.weight")));
+    tell("multi_query", Value::from(heads.n_kv_heads == 1));
+    tell("num_ln_in_parallel_attn", Value::from(if has_two_norms { 2 } else { 1 }));
+    let shares_heads = heads.n_kv_heads > 1 && heads.n_kv_heads < heads.n_heads;
+    tell("new_decoder_architecture", Value::from(has_two_norms || shares_heads));
+}
+
+/// What files of mixtures leave to the reader.
+pub(super) fn tell_experts(
+    tensors: &dyn TensorSource,
+    name: &str,
+    n_layers: usize,
+    fields: &mut Map<String, Value>,
+) {
+    let has =
+        |layer: usize, stem: &str| tensors.get(&format!("blk.{layer}.{stem}.weight")).is_some();
+    let layers = (0..n_layers).take_while(|layer| has(*layer, "attn_norm"));
+    let dense: Vec<usize> = layers.filter(|layer| !has(*layer, "ffn_gate_inp")).collect();
+    let n_experts = fields.get("num_experts").and_then(Value::as_u64);
+    let mut tell = |name: &str, value: Value| {
+        fields.entry(name).or_insert(value);
+    };
+    tell("mlp_only_layers", Value::from(dense));
+    match name {
+        "qwen3moe" => tell("norm_topk_prob", Value::from(true)),
+        // Of its two models the larger one has none.
+        "llama4" => tell("use_qk_norm", Value::from(n_experts != Some(128))),
+        _ => {}
+    }
+}

@@ -1,0 +1,114 @@
+//! Tensors by name: each is checked for shape and type where it is found.
+
+use pelton_quant::{QuantError, for_dtype, supported_names};
+use pelton_tensor::{DType, TensorView};
+
+use crate::arch::{ArchSpec, Part as Name, Stored};
+use crate::error::ModelError;
+use crate::files::ModelFiles;
+use crate::files::names::Naming;
+
+/// Finds tensors by name and checks them.
+#[derive(Clone, Copy)]
+pub(super) struct Lookup<'a, 's> {
+    pub(super) files: &'a ModelFiles,
+    pub(super) naming: Naming,
+    pub(super) stored: &'static Stored,
+    pub(super) spec: &'s ArchSpec,
+    /// Whose tensors are meant where a name has a `*` for an expert.
+    pub(super) expert: Option<usize>,
+}
+
+impl<'a> Lookup<'a, '_> {
+    pub(super) fn weight(
+        &self,
+        name: Name,
+        layer: usize,
+        shape: &[usize],
+    ) -> Result<TensorView<'a>, ModelError> {
+        self.find(&format!("{}.weight", self.stem(name, layer)), shape)
+    }
+
+    pub(super) fn bias(&self, name: Name, layer: usize) -> String {
+        format!("{}.bias", self.stem(name, layer))
+    }
+
+    /// The first of a part's names that the checkpoint has.
+    pub(super) fn stem(&self, name: Name, layer: usize) -> String {
+        let stems = self.naming.stems(name, layer);
+        let mut stems = stems.map(|stem| match self.expert {
+            Some(expert) => stem.replace('*', &expert.to_string()),
+            None => stem,
+        });
+        let usual = stems.next().expect("invariant: every part has a name");
+        match stems.next() {
+            // Whether a quantized checkpoint has a name is not cheap to know.
+            None => usual,
+            Some(_) if self.has(&usual) => usual,
+            Some(other) => {
+                [other].into_iter().chain(stems).find(|stem| self.has(stem)).unwrap_or(usual)
+            }
+        }
+    }
+
+    /// Whether the checkpoint has a module of this name.
+    pub(super) fn has(&self, stem: &str) -> bool {
+        let module = format!("{}.", stem.replace('*', "0"));
+        let tensors = self.files.tensors();
+        tensors.get(&format!("{module}weight")).is_some()
+            || (self.files.scheme().is_some()
+                && tensors.names().iter().any(|name| name.starts_with(&module)))
+    }
+
+    pub(super) fn find(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
+        self.find_as(name, shape, None)
+    }
+
+    /// A tensor of a type with a format, or of this one.
+    pub(super) fn find_as(
+        &self,
+        name: &str,
+        shape: &[usize],
+        dtype: Option<DType>,
+    ) -> Result<TensorView<'a>, ModelError> {
+        let file = || self.files.tensors().origin().to_owned();
+        let Some(view) = self.files.tensors().get(name) else {
+            return Err(ModelError::MissingTensor {
+                file: file(),
+                tensor: name.to_owned(),
+                shape: shape.to_vec(),
+            });
+        };
+        if view.shape != shape {
+            return Err(ModelError::Shape {
+                file: file(),
+                tensor: name.to_owned(),
+                expected: shape.to_vec(),
+                found: view.shape.to_vec(),
+            });
+        }
+        if dtype != Some(view.dtype) && (dtype.is_some() || for_dtype(view.dtype).is_none()) {
+            let source = QuantError::Unsupported {
+                tensor: name.to_owned(),
+                dtype: view.dtype,
+                supported: dtype.map_or_else(supported_names, |dtype| dtype.name().to_owned()),
+            };
+            return Err(ModelError::Format { file: file(), source });
+        }
+        Ok(view)
+    }
+
+    /// Refuses a type whose elements cannot be taken one by one.
+    pub(super) fn float(&self, view: TensorView<'a>) -> Result<TensorView<'a>, ModelError> {
+        let n_elements = view.n_elements().max(1);
+        if view.data.len().is_multiple_of(n_elements) && view.data.len() / n_elements >= 2 {
+            return Ok(view);
+        }
+        let source = QuantError::Unsupported {
+            tensor: view.name.to_owned(),
+            dtype: view.dtype,
+            supported: "F32, F16, BF16 for a bias or a transposed matrix".to_owned(),
+        };
+        Err(ModelError::Format { file: self.files.tensors().origin().to_owned(), source })
+    }
+}
