@@ -252,6 +252,7 @@ impl<'a> Stored<'a> for Parts<'a> {
             meaning: Meaning::Integer { most: ((1_u16 << grid.bits) - 1) as u8 },
             scales: shared(&self.scale)?,
             zeros: shared(&self.zero)?,
+            divisor: 1.0,
         }
         .into())
     }
