@@ -605,7 +605,7 @@ CASES = {
     "bitnet-auto": (
         bitnet, dict(divides=False),
         dict(quant_method="bitnet", linear_class="autobitlinear", quantization_mode="offline"),
-        ["int4-g128", "int4-g64"],
+        ["affine2-g64"],
     ),
 }
 
