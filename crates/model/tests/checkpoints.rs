@@ -224,8 +224,9 @@ fn inspection_names_the_method_and_the_layouts() {
         assert_eq!(facts.n_parameters, n_parameters, "{}", golden.name);
         // Matrices become f32, or keep about their size.
         match golden.name.as_str() {
-            "gptq-8-act" | "hqq-4" | "quip" => assert!(facts.weight_bytes > 2 * facts.n_bytes),
-            "awq-g64" | "bnb-nf4" | "fp8-block" | "marlin" | "ct-mxfp4" | "hqq-4-round" => {
+            "hqq-3" | "quip" => assert!(facts.weight_bytes > 2 * facts.n_bytes),
+            "awq-g64" | "bnb-nf4" | "fp8-block" | "marlin" | "ct-mxfp4" | "ct-nvfp4"
+            | "gptq-8-act" | "hqq-4" | "hqq-4-round" | "hqq-4-bf16" | "hqq-4-f32" | "hqq-2-row" => {
                 assert!(facts.weight_bytes < facts.n_bytes / 4 * 5, "{}", golden.name);
             }
             _ => {}

@@ -54,6 +54,27 @@ pub enum WeightLayout {
     /// As [`Int4G32`](Self::Int4G32) with one scale per 128 weights: scale, zero point, 4 times 16
     /// bytes.
     Int4G128,
+    /// 2-bit integers with an f16 scale and an f16 zero point per 16 weights.
+    ///
+    /// Rows of this and the next seven are blocks of the scales, the zero points and the codes of
+    /// groups of 32 weights. Of 2 bits: 8 bytes, of which byte `k` has the weights `k`, `k + 8`, `k +
+    /// 16` and `k + 24`, the first lowest. Of 4 bits: 16 bytes, the first 16 weights low. Of 8 bits:
+    /// 32 bytes.
+    Affine2G16,
+    /// As [`Affine2G16`](Self::Affine2G16) with one scale and zero point per 64 weights.
+    Affine2G64,
+    /// 4-bit integers with an f16 scale and an f16 zero point per 16 weights.
+    Affine4G16,
+    /// As [`Affine4G16`](Self::Affine4G16) per 32 weights.
+    Affine4G32,
+    /// As [`Affine4G16`](Self::Affine4G16) per 64 weights.
+    Affine4G64,
+    /// 8-bit integers with an f16 scale and an f16 zero point per 32 weights.
+    Affine8G32,
+    /// 4-bit integers with an f32 scale and an f32 zero point per 32 weights.
+    Affine4G32Wide,
+    /// 8-bit integers with an f32 scale and an f32 zero point per 32 weights.
+    Affine8G32Wide,
     /// 5-bit integers (zero 16) with one f16 scale per 32 weights; GGUF `Q5_0` rows.
     Q5G32,
     /// 5-bit integers with an f16 scale and minimum per 32 weights; GGUF `Q5_1` rows.
@@ -74,6 +95,11 @@ pub enum WeightLayout {
     Iq4Xs,
     /// 4-bit floats with one power of two per 32 weights; GGUF `MXFP4` rows.
     Mxfp4,
+    /// 4-bit floats with an 8-bit float (E4M3) as scale per 16 weights, divided by a number per output.
+    ///
+    /// Rows are an f32 divisor and blocks of two scales and 16 bytes of nibbles, the first 16 weights
+    /// low.
+    Nvfp4,
     /// Ternary weights, five to a byte; GGUF `TQ1_0` rows.
     Tq1,
     /// Ternary weights, four to a byte; GGUF `TQ2_0` rows.
@@ -100,8 +126,9 @@ pub enum WeightLayout {
 macro_rules! with_int_layout {
     ($layout:expr, $name:ident => $body:expr, else $other:expr) => {
         with_int_layout!(@match $layout, $name => $body, else $other,
-            Q8G32 Int8Row Q4G32 Q4G32Min Q5G32 Q5G32Min Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs Mxfp4 Tq1 Tq2
-            Iq1 Iq2 Iq3Xxs Iq3S;
+            Q8G32 Int8Row Q4G32 Q4G32Min Q5G32 Q5G32Min Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs Mxfp4 Nvfp4 Tq1
+            Tq2 Iq1 Iq2 Iq3Xxs Iq3S Affine2G16 Affine2G64 Affine4G16 Affine4G32 Affine4G64 Affine8G32
+            Affine4G32Wide Affine8G32Wide;
             Int4G32 = 1, Int4G64 = 2, Int4G128 = 4)
     };
     (@match $layout:expr, $name:ident => $body:expr, else $other:expr,
@@ -163,6 +190,14 @@ impl WeightLayout {
         Self::Int4G32,
         Self::Int4G64,
         Self::Int4G128,
+        Self::Affine2G16,
+        Self::Affine2G64,
+        Self::Affine4G16,
+        Self::Affine4G32,
+        Self::Affine4G64,
+        Self::Affine8G32,
+        Self::Affine4G32Wide,
+        Self::Affine8G32Wide,
         Self::Q5G32,
         Self::Q5G32Min,
         Self::Q2K,
@@ -173,6 +208,7 @@ impl WeightLayout {
         Self::Iq4Nl,
         Self::Iq4Xs,
         Self::Mxfp4,
+        Self::Nvfp4,
         Self::Tq1,
         Self::Tq2,
         Self::Iq1,
@@ -198,6 +234,14 @@ impl WeightLayout {
             Self::Int4G32 => "int4-g32",
             Self::Int4G64 => "int4-g64",
             Self::Int4G128 => "int4-g128",
+            Self::Affine2G16 => "affine2-g16",
+            Self::Affine2G64 => "affine2-g64",
+            Self::Affine4G16 => "affine4-g16",
+            Self::Affine4G32 => "affine4-g32",
+            Self::Affine4G64 => "affine4-g64",
+            Self::Affine8G32 => "affine8-g32",
+            Self::Affine4G32Wide => "affine4-g32-f32",
+            Self::Affine8G32Wide => "affine8-g32-f32",
             Self::Q5G32 => "q5",
             Self::Q5G32Min => "q5-min",
             Self::Q2K => "q2k",
@@ -208,6 +252,7 @@ impl WeightLayout {
             Self::Iq4Nl => "iq4nl",
             Self::Iq4Xs => "iq4xs",
             Self::Mxfp4 => "mxfp4",
+            Self::Nvfp4 => "nvfp4",
             Self::Tq1 => "tq1",
             Self::Tq2 => "tq2",
             Self::Iq1 => "iq1",

@@ -254,6 +254,7 @@ mod tests {
 
     use super::*;
     use crate::Kernels;
+    use crate::rows::lanes::fp8_to_f32;
 
     /// Weight `i` of a row, straight from the source bytes as the layouts name them. The block
     /// formats of GGUF files are compared with their own decoders in `pelton-quant`.
@@ -264,6 +265,22 @@ mod tests {
             let byte = row[base + 3 + i % group / 32 * 16 + i % 16];
             let nibble = if i % 32 < 16 { byte & 15 } else { byte >> 4 };
             f16_at(base) * (f32::from(nibble) - f32::from(row[base + 2]))
+        };
+        let f32_at = |at: usize| -> f32 { bytemuck::pod_read_unaligned(&row[at..at + 4]) };
+        let affine = |bits: usize, share: usize, number_bytes: usize| {
+            let (len, n_scales) = (share.max(32), (32 / share).max(1));
+            let head = 2 * n_scales * number_bytes;
+            let base = i / len * (head + len * bits / 8);
+            let number = |index: usize| match number_bytes {
+                2 => f16_at(base + index * 2),
+                _ => f32_at(base + index * 4),
+            };
+            // Every 32, 16 or 8 weights further the bits above.
+            let apart = bits * 4;
+            let byte = row[base + head + i % len / 32 * apart + i % apart];
+            let code = byte >> (i % 32 / apart * bits) & (0xff >> (8 - bits));
+            let half = if n_scales == 2 { i % 32 / 16 } else { 0 };
+            number(half) * (f32::from(code) - number(n_scales + half))
         };
         Some(match layout {
             WeightLayout::F32 => bytemuck::pod_read_unaligned(&row[i * 4..i * 4 + 4]),
@@ -286,6 +303,22 @@ mod tests {
             WeightLayout::Int4G32 => int4(32),
             WeightLayout::Int4G64 => int4(64),
             WeightLayout::Int4G128 => int4(128),
+            WeightLayout::Affine2G16 => affine(2, 16, 2),
+            WeightLayout::Affine2G64 => affine(2, 64, 2),
+            WeightLayout::Affine4G16 => affine(4, 16, 2),
+            WeightLayout::Affine4G32 => affine(4, 32, 2),
+            WeightLayout::Affine4G64 => affine(4, 64, 2),
+            WeightLayout::Affine8G32 => affine(8, 32, 2),
+            WeightLayout::Affine4G32Wide => affine(4, 32, 4),
+            WeightLayout::Affine8G32Wide => affine(8, 32, 4),
+            WeightLayout::Nvfp4 => {
+                let block = &row[4 + i / 32 * 18..];
+                let byte = block[2 + i % 16];
+                let nibble = if i % 32 < 16 { byte & 15 } else { byte >> 4 };
+                let float = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(nibble & 7)];
+                let scale = fp8_to_f32(block[i % 32 / 16]) / f32_at(0);
+                if nibble < 8 { scale * float } else { scale * -float }
+            }
             _ => return None,
         })
     }

@@ -38,6 +38,23 @@ fn half_offsets(layout: WeightLayout) -> &'static [usize] {
     }
 }
 
+/// Scales of a block of an affine layout, and bytes of one.
+struct Affine {
+    n_scales: usize,
+    number_bytes: usize,
+}
+
+fn affine(layout: WeightLayout) -> Option<Affine> {
+    use WeightLayout::*;
+    let (n_scales, number_bytes) = match layout {
+        Affine2G16 | Affine4G16 => (2, 2),
+        Affine2G64 | Affine4G32 | Affine4G64 | Affine8G32 => (1, 2),
+        Affine4G32Wide | Affine8G32Wide => (1, 4),
+        _ => return None,
+    };
+    Some(Affine { n_scales, number_bytes })
+}
+
 /// Source rows of a layout: well behaved, or with every byte pattern a file may hold.
 pub(super) fn source(layout: WeightLayout, n: usize, k: usize, hostile: bool) -> Vec<Vec<u8>> {
     let mut rng = Rng(n as u32 * 31 + k as u32);
@@ -75,6 +92,27 @@ pub(super) fn source(layout: WeightLayout, n: usize, k: usize, hostile: bool) ->
                 WeightLayout::Nf4 | WeightLayout::Fp4 => {
                     for block in row.chunks_mut(block_bytes) {
                         block[..4].copy_from_slice(&rng.float().to_le_bytes());
+                    }
+                }
+                WeightLayout::Nvfp4 => {
+                    row[..4].copy_from_slice(&(rng.float() * 100.0).to_le_bytes());
+                    for block in row[4..].chunks_mut(18) {
+                        // Without the two that are no numbers.
+                        block[..2].iter_mut().for_each(|scale| *scale &= 0xbf);
+                    }
+                }
+                layout if affine(layout).is_some() => {
+                    let Affine { n_scales, number_bytes, .. } = affine(layout).expect("is one");
+                    for block in row.chunks_mut(block_bytes) {
+                        let numbers = block.chunks_exact_mut(number_bytes).take(2 * n_scales);
+                        for (i, bytes) in numbers.enumerate() {
+                            let number = rng.float() * if i < n_scales { 0.01 } else { 16.0 };
+                            match number_bytes {
+                                4 => bytes.copy_from_slice(&number.to_le_bytes()),
+                                _ => bytes
+                                    .copy_from_slice(&half::f16::from_f32(number).to_le_bytes()),
+                            }
+                        }
                     }
                 }
                 WeightLayout::Mxfp4 => {

@@ -128,6 +128,7 @@ impl<'a> Stored<'a> for Parts<'a> {
             meaning: Meaning::Integer { most: 15 },
             scales: Shared { values, groups: groups.clone() },
             zeros: Shared { values: zeros, groups },
+            divisor: 1.0,
         }
         .into())
     }

@@ -107,6 +107,7 @@ impl<'a> Stored<'a> for Parts<'a> {
             meaning: Meaning::Integer { most: 3 },
             scales: Shared::all(scale, self.shape),
             zeros: Shared::all(1.0, self.shape),
+            divisor: 1.0,
         }
         .into())
     }

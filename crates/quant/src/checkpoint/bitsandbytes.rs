@@ -241,6 +241,7 @@ impl<'a> Stored<'a> for FourBits<'a> {
             meaning: Meaning::Table(table),
             scales: Shared { values, groups: Groups::Flat { len: block } },
             zeros: Shared::all(0.0, self.shape),
+            divisor: 1.0,
         }
         .into())
     }

@@ -199,6 +199,7 @@ impl<'a> Stored<'a> for Parts<'a> {
             meaning: Meaning::Integer { most: ((1_u16 << bits) - 1) as u8 },
             scales: Shared { values, groups: groups.clone() },
             zeros: Shared { values: zeros, groups },
+            divisor: 1.0,
         }
         .into())
     }

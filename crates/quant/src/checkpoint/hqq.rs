@@ -12,9 +12,10 @@
 //! w = scale * (code - zero)
 //! ```
 //!
-//! Zero points are what the method optimizes: as numbers of f16 they fit no layout of integers, and the
-//! matrix becomes `f32`. Where they were rounded (`round_zero`) it is packed as integers. The bytes may
-//! be called floats (`view_as_float`), which changes their type and nothing else. Scales that are
+//! Zero points are what the method optimizes, seldom whole: along the inputs (axis 1) the affine layouts
+//! keep them beside the scales, as they are. Where they were rounded (`round_zero`) the layouts of GPTQ are
+//! smaller. Along the outputs (axis 0) neighbours in a row share no scale, which no layout has, and the
+//! matrix becomes `f32`. The bytes may be called floats (`view_as_float`), which changes their type and nothing else. Scales that are
 //! quantized themselves are not read: the library cannot write them to safetensors.
 //!
 //! # Source
@@ -252,6 +253,7 @@ impl<'a> Stored<'a> for Parts<'a> {
             meaning: Meaning::Integer { most: ((1_u16 << grid.bits) - 1) as u8 },
             scales: shared(&self.scale)?,
             zeros: shared(&self.zero)?,
+            divisor: 1.0,
         }
         .into())
     }

@@ -6,11 +6,16 @@
 //! |---|---|---|---|
 //! | `Tq2` | 0 to 3 | f16, one per 256 inputs | 1 |
 //! | `Int4G128` `Int4G64` `Int4G32` | 0 to 15 | f16, one per 128, 64, 32 | whole, 0 to 16 |
+//! | `Affine2G16` `Affine2G64` | 0 to 3 | f16, one per 16, 64 | f16, as scales |
+//! | `Affine4G16` `Affine4G32` `Affine4G64` | 0 to 15 | f16, one per 16, 32, 64 | f16, as scales |
+//! | `Affine4G32Wide` | 0 to 15 | f32, one per 32 | f32, as scales |
+//! | `Affine8G32` `Affine8G32Wide` | 0 to 255 | f16, f32, one per 32 | f16, f32, as scales |
 //! | `Nf4` `Fp4` | of that table | f32, one per 64 | none |
 //! | `Fp8E4M3` `Fp8E5M2` | of that type | f32, one per row | none |
 //! | `Int8Row` | `code - zero` of 8 bits | f32, one per row | whole |
 //! | `Q8G32` | `code - zero` of 8 bits | f16, one per 32 | whole |
 //! | `Mxfp4` | of E2M1 | powers of two, one per 32 | none |
+//! | `Nvfp4` | of E2M1 | E4M3, one per 16, by a divisor per row | none |
 //! | `Bf16` | any number of up to 8 bits | powers of two | whole |
 //! | `F32` | any | any | any |
 //!
@@ -23,21 +28,33 @@ use half::{bf16, f16};
 use pelton_kernels::WeightLayout;
 
 use super::matrix::{Matrix, Meaning, Opened, Shared};
-use super::tables::{E2M1, FP4, NF4};
+use super::tables::{E2M1, FP4, NF4, e4m3_code};
+
+/// Inputs that share a scale of NVFP4.
+const NVFP4_SHARE: usize = 16;
 
 /// Layouts that quantized matrices are packed in, smallest first.
 const CHOICES: &[WeightLayout] = &[
     WeightLayout::Tq2,
+    WeightLayout::Affine2G64,
+    WeightLayout::Affine2G16,
     WeightLayout::Int4G128,
-    WeightLayout::Int4G64,
     WeightLayout::Mxfp4,
+    WeightLayout::Int4G64,
+    WeightLayout::Affine4G64,
     WeightLayout::Nf4,
     WeightLayout::Fp4,
+    WeightLayout::Nvfp4,
     WeightLayout::Int4G32,
+    WeightLayout::Affine4G32,
+    WeightLayout::Affine4G16,
+    WeightLayout::Affine4G32Wide,
     WeightLayout::Fp8E4M3,
     WeightLayout::Fp8E5M2,
     WeightLayout::Int8Row,
     WeightLayout::Q8G32,
+    WeightLayout::Affine8G32,
+    WeightLayout::Affine8G32Wide,
     WeightLayout::Bf16,
     WeightLayout::F16,
     WeightLayout::F32,
@@ -89,7 +106,7 @@ impl Opened<'_> {
     }
 }
 
-fn is_f16(x: f32) -> bool {
+pub(super) fn is_f16(x: f32) -> bool {
     f16::from_f32(x).to_f32().to_bits() == x.to_bits()
 }
 
@@ -113,7 +130,9 @@ impl Matrix<'_> {
         }
         let uniform = |shared: &Shared, len| shared.groups.are_uniform(k, len, order);
         let per = |len| uniform(&self.scales, len) && uniform(&self.zeros, len);
-        let half_scales = || self.scales.values.iter().all(|scale| is_f16(*scale));
+        let is_divided = self.divisor != 1.0;
+        let half_scales = || !is_divided && self.scales.values.iter().all(|scale| is_f16(*scale));
+        let powers = || !is_divided && self.scales.values.iter().all(|x| is_plain_power(*x));
         let most = match self.meaning {
             Meaning::Integer { most } => Some(f32::from(most)),
             _ => None,
@@ -139,7 +158,14 @@ impl Matrix<'_> {
                 self.meaning == Meaning::Table(E2M1)
                     && per(len)
                     && has_no_zero()
-                    && self.scales.values.iter().all(|scale| *scale > 0.0 && is_plain_power(*scale))
+                    && powers()
+                    && self.scales.values.iter().all(|scale| *scale > 0.0)
+            }
+            WeightLayout::Nvfp4 => {
+                self.meaning == Meaning::Table(E2M1)
+                    && uniform(&self.scales, NVFP4_SHARE)
+                    && has_no_zero()
+                    && self.scales.values.iter().all(|scale| e4m3_code(*scale).is_some())
             }
             WeightLayout::Nf4 => self.meaning == Meaning::Table(NF4) && per(len) && has_no_zero(),
             WeightLayout::Fp4 => self.meaning == Meaning::Table(FP4) && per(len) && has_no_zero(),
@@ -149,11 +175,10 @@ impl Matrix<'_> {
             WeightLayout::Q8G32 => signed_bytes() && uniform(&self.scales, len) && half_scales(),
             WeightLayout::Bf16 => {
                 let is_short = !matches!(self.meaning, Meaning::Table(_));
-                is_short
-                    && self.scales.values.iter().all(|scale| is_plain_power(*scale))
-                    && whole_within(&self.zeros, 0.0..=256.0)
+                is_short && powers() && whole_within(&self.zeros, 0.0..=256.0)
             }
-            _ => layout == WeightLayout::F32,
+            WeightLayout::F32 => true,
+            _ => self.fits_affine(layout, order),
         }
     }
 
@@ -212,6 +237,21 @@ impl Matrix<'_> {
                     });
                 }
             }
+            WeightLayout::Nvfp4 => {
+                let (divisor, blocks) = out.split_at_mut(4);
+                divisor.copy_from_slice(&self.divisor.to_le_bytes());
+                for (b, block) in blocks.chunks_exact_mut(2 + len / 2).enumerate() {
+                    for half in 0..2 {
+                        let scale = self.stored_scale(row, at(b * len + half * NVFP4_SHARE));
+                        block[half] = e4m3_code(scale).expect("invariant: the layout fits");
+                    }
+                    let (low, high) = codes[b * len..][..len].split_at(len / 2);
+                    let pairs = low.iter().zip(high);
+                    block[2..].iter_mut().zip(pairs).for_each(|(o, (low, high))| {
+                        *o = low | high << 4;
+                    });
+                }
+            }
             WeightLayout::Fp8E4M3 | WeightLayout::Fp8E5M2 | WeightLayout::Int8Row => {
                 let scale = if k == 0 { 0.0 } else { self.scale(row, 0) };
                 out[..4].copy_from_slice(&scale.to_le_bytes());
@@ -226,7 +266,7 @@ impl Matrix<'_> {
                     block[2..].iter_mut().enumerate().for_each(|(i, o)| *o = signed(b * len + i));
                 }
             }
-            _ => unreachable!("invariant: {layout:?} is not among the choices"),
+            _ => self.fill_affine(layout, order, (row, &codes), out),
         }
     }
 }
@@ -267,7 +307,12 @@ mod tests {
             meaning,
             scales: Shared { values, groups },
             zeros: Shared::all(zero, [n, k]),
+            divisor: 1.0,
         }
+    }
+
+    fn divided(matrix: Matrix<'static>, divisor: f32) -> Matrix<'static> {
+        Matrix { divisor, ..matrix }
     }
 
     /// The layout chosen, after a look at every weight that comes out of it.
@@ -305,26 +350,41 @@ mod tests {
         for (matrix, expected) in [
             (matrix(512, int(2), 0.5, 1.0, whole.clone()), Tq2),
             (matrix(512, int(3), 0.5, 1.0, blocks(256)), Tq2),
-            (matrix(512, int(2), 0.5, 1.0, blocks(128)), Int4G128),
-            (matrix(128, int(2), 0.5, 1.0, whole.clone()), Int4G128),
-            (matrix(512, int(2), odd, 1.0, whole), Int8Row),
+            (matrix(512, int(2), 0.5, 1.0, blocks(128)), Affine2G64),
+            (matrix(512, int(3), 0.5, 1.0, blocks(32)), Affine2G16),
+            (matrix(128, int(2), 0.5, 1.0, whole.clone()), Affine2G64),
+            (matrix(512, int(2), odd, 1.0, whole), Affine4G32Wide),
             (matrix(256, int(15), 0.5, 8.0, blocks(256)), Int4G128),
             (matrix(256, int(15), 0.5, 16.0, blocks(64)), Int4G64),
             (matrix(96, int(15), 0.5, 0.0, blocks(96)), Int4G32),
             (matrix(64, int(7), 0.5, 3.0, blocks(32)), Int4G32),
-            // A zero point that is not whole, a scale that is not f16, groups that are too short.
-            (matrix(64, int(15), 0.5, 7.5, blocks(32)), F32),
-            (matrix(64, int(15), odd, 8.0, blocks(32)), F32),
-            (matrix(64, int(15), odd, 8.0, blocks(64)), Int8Row),
-            (matrix(64, int(15), 0.5, 8.0, blocks(16)), Bf16),
-            (matrix(64, int(15), 0.375, 8.0, blocks(16)), F32),
+            // A zero point that is not whole, or negative, or beyond the codes.
+            (matrix(64, int(15), 0.5, 7.5, blocks(32)), Affine4G32),
+            (matrix(64, int(15), 0.5, -3.25, blocks(64)), Affine4G64),
+            (matrix(64, int(15), -0.5, 1e-4_f32, blocks(64)), Affine4G32Wide),
+            (matrix(256, int(7), 0.5, 17.0, blocks(128)), Affine4G64),
+            (matrix(64, int(3), 0.5, 1.25, blocks(16)), Affine2G16),
+            (matrix(128, int(1), 0.5, 0.5, blocks(128)), Affine2G64),
+            (matrix(64, int(255), 0.5, 127.25, blocks(32)), Affine8G32),
+            (matrix(64, int(31), odd, 12.25, blocks(32)), Affine8G32Wide),
+            (matrix(64, int(255), 0.5, 127.25, blocks(16)), F32),
+            // A scale that is not f16, groups that are too short, or no whole block.
+            (matrix(64, int(15), odd, 8.0, blocks(32)), Affine4G32Wide),
+            (matrix(64, int(15), odd, 8.0, blocks(64)), Affine4G32Wide),
+            (matrix(64, int(15), 0.5, 8.0, blocks(16)), Affine4G16),
+            (matrix(64, int(15), 0.375, 8.0, blocks(16)), Affine4G16),
+            (matrix(64, int(15), odd, 8.0, blocks(16)), F32),
+            (matrix(64, int(15), 0.5, 8.0, blocks(8)), Bf16),
+            (matrix(48, int(15), 0.375, 8.0, blocks(16)), F32),
+            // Zero points whose product with a scale is infinite.
+            (matrix(64, int(15), 1e30, 1e10, blocks(32)), F32),
             (matrix(70, int(15), 0.375, 8.0, blocks(70)), F32),
             // The last group is short.
             (matrix(96, int(15), 0.375, 8.0, blocks(64)), Int4G32),
             (matrix(64, int(255), 0.375, 128.0, blocks(32)), Q8G32),
             (matrix(64, int(255), 0.375, 128.0, blocks(64)), Int8Row),
-            (matrix(64, int(255), 0.375, 127.0, blocks(64)), F32),
-            (matrix(64, int(255), 0.5, 256.0, blocks(64)), Bf16),
+            (matrix(64, int(255), 0.375, 127.0, blocks(64)), Affine8G32),
+            (matrix(64, int(255), 0.5, 256.0, blocks(64)), Affine8G32),
             (matrix(64, int(63), 0.375, 32.0, blocks(32)), Q8G32),
             (matrix(65, Meaning::E4M3, odd, 0.0, blocks(65)), Fp8E4M3),
             (matrix(65, Meaning::E5M2, odd, 0.0, blocks(65)), Fp8E5M2),
@@ -335,9 +395,17 @@ mod tests {
             (matrix(64, Meaning::Table(FP4), odd, 0.0, Groups::Flat { len: 128 }), Fp4),
             (matrix(96, Meaning::Table(FP4), odd, 0.0, Groups::Flat { len: 64 }), F32),
             (matrix(96, Meaning::Table(E2M1), 0.5, 0.0, blocks(32)), Mxfp4),
-            (matrix(96, Meaning::Table(E2M1), 0.375, 0.0, blocks(32)), F32),
-            (matrix(96, Meaning::Table(E2M1), -0.5, 0.0, blocks(32)), F32),
-            (matrix(96, Meaning::Table(E2M1), 0.5, 0.0, blocks(16)), F32),
+            (matrix(96, Meaning::Table(E2M1), 0.375, 0.0, blocks(32)), Nvfp4),
+            (matrix(96, Meaning::Table(E2M1), -0.5, 0.0, blocks(32)), Nvfp4),
+            (matrix(96, Meaning::Table(E2M1), 0.5, 0.0, blocks(16)), Nvfp4),
+            (matrix(48, Meaning::Table(E2M1), 0.5, 0.0, blocks(16)), F32),
+            (matrix(96, Meaning::Table(E2M1), 0.5, 0.0, blocks(8)), F32),
+            (matrix(96, Meaning::Table(E2M1), odd, 0.0, blocks(16)), F32),
+            (divided(matrix(96, Meaning::Table(E2M1), 0.375, 0.0, blocks(16)), 0.7), Nvfp4),
+            // What is divided by something else than 1 is no power of two, and no number of f16.
+            (divided(matrix(96, Meaning::Table(E2M1), 0.5, 0.0, blocks(32)), 0.7), Nvfp4),
+            (divided(matrix(64, int(15), 0.5, 7.5, blocks(32)), 0.7), F32),
+            (divided(matrix(64, int(15), 0.5, 8.0, blocks(32)), 0.7), F32),
             (matrix(128, Meaning::Table([0.1; 16]), odd, 0.0, Groups::Flat { len: 64 }), F32),
         ] {
             let label = format!("{:?} {:?}", matrix.meaning, matrix.scales);
@@ -352,7 +420,7 @@ mod tests {
         let scattered = mapped((0..64).map(|j| j % 2).collect());
         let int4 = |groups| matrix(64, Meaning::Integer { most: 15 }, 0.375, 8.0, groups);
         assert_eq!(packed(int4(scattered.clone()), Some(&order)), WeightLayout::Int4G32);
-        assert_eq!(packed(int4(scattered), None), WeightLayout::F32);
+        assert_eq!(packed(int4(scattered), None), WeightLayout::F32, "in their own order");
         let uneven = mapped((0..64).map(|j| u32::from(j > 30)).collect());
         assert_eq!(packed(int4(uneven), None), WeightLayout::F32);
     }

@@ -156,6 +156,7 @@ impl<'a> Stored<'a> for Parts<'a> {
             meaning: Meaning::Integer { most: 15 },
             scales: Shared { values, groups: Groups::Blocks { rows: 1, columns } },
             zeros: Shared::all(8.0, self.shape),
+            divisor: 1.0,
         }
         .into())
     }

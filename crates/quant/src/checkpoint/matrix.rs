@@ -4,6 +4,9 @@
 //! w[row][j] = scale[row][j] * (number(code[row][j]) - zero[row][j])      in f32, in this order
 //! ```
 //!
+//! where a scale of NVFP4 is what is stored by the divisor of its matrix, and of the others what is
+//! stored.
+//!
 //! Methods differ in where codes, scales and zero points lie in their tensors, in what a code stands
 //! for, and in which weights share a scale. The first is a function of the method ([`Matrix::codes`]),
 //! the second a [`Meaning`], the third a [`Groups`]. Every number is widened exactly, `number - zero`
@@ -136,10 +139,17 @@ pub(super) struct Matrix<'a> {
     pub(super) meaning: Meaning,
     pub(super) scales: Shared,
     pub(super) zeros: Shared,
+    /// What scales are divided by: 1 but for NVFP4.
+    pub(super) divisor: f32,
 }
 
 impl Matrix<'_> {
     pub(super) fn scale(&self, row: usize, j: usize) -> f32 {
+        self.stored_scale(row, j) / self.divisor
+    }
+
+    /// The scale before it is divided.
+    pub(super) fn stored_scale(&self, row: usize, j: usize) -> f32 {
         self.scales.values[self.scales.groups.index(self.shape[1], row, j)]
     }
 

@@ -23,6 +23,7 @@
 //! A new method is a new file and one line in [`METHODS`]; that line enrols it in the conformance
 //! tests, which want fixtures of it made by independent code.
 
+mod affine;
 mod aqlm;
 mod awq;
 mod bitnet;

@@ -144,6 +144,7 @@ impl<'a> PlainCodes<'a> {
             meaning: meaning(weight.dtype).expect("invariant: the type was checked"),
             scales: Shared { values, groups: groups(scale) },
             zeros,
+            divisor: 1.0,
         })
     }
 }
@@ -193,6 +194,7 @@ impl<'a> Stored<'a> for Block<'a> {
                 groups: Groups::Blocks { rows: self.rows, columns: self.columns.len() },
             },
             zeros: Shared::all(0.0, shape),
+            divisor: 1.0,
         }
         .into())
     }

@@ -13,6 +13,17 @@ pub(super) fn e4m3(code: u8) -> f32 {
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
+/// The code of a number that [`e4m3`] gives; `None` for others, and NaN.
+pub(super) fn e4m3_code(x: f32) -> Option<u8> {
+    let size = x.abs();
+    let code = match size < 2_f32.powi(-6) {
+        true => (size * 512.0) as u32,
+        false => (size.to_bits() >> 20).wrapping_sub(120 << 3),
+    };
+    let code = u8::try_from(code).ok()? | if x.is_sign_negative() { 0x80 } else { 0 };
+    (e4m3(code).to_bits() == x.to_bits()).then_some(code)
+}
+
 /// An 8-bit float with 5 bits of exponent: the upper half of a number in half precision.
 pub(super) fn e5m2(code: u8) -> f32 {
     f16::from_bits(u16::from(code) << 8).to_f32()
@@ -61,3 +72,22 @@ pub(super) const FP4: [f32; 16] = [
     -0.166_666_67,
     -0.25,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_8_bits_has_its_code_and_no_other_number_has_one() {
+        for code in (0..=u8::MAX).filter(|code| code & 0x7f != 0x7f) {
+            let number = e4m3(code);
+            assert_eq!(e4m3_code(number), Some(code), "{number}");
+            for bits in [number.to_bits() + 1, number.to_bits() | 1 << 19] {
+                assert_eq!(e4m3_code(f32::from_bits(bits)), None, "beside {number}");
+            }
+        }
+        for other in [f32::NAN, f32::INFINITY, 480.0, 449.0, 1e-4, f32::MIN_POSITIVE, 256.0 * 2.0] {
+            assert_eq!(e4m3_code(other), None, "{other}");
+        }
+    }
+}

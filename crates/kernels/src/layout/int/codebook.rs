@@ -2,9 +2,10 @@
 
 use super::lines::{HALVES, half_at, nibble_quad, place_half, place_nibbles, read_nibbles};
 use super::plain::source_nibbles;
-use super::{Block, Bytes, Group, IntLayout, Range};
+use super::{Block, Bytes, Group, HALF, IntLayout, Range};
 use crate::layout::PANEL;
 use crate::quantize::GROUP;
+use crate::rows::lanes::fp8_to_f32;
 
 /// The values of GGUF `IQ4_NL` and `IQ4_XS`.
 const NON_LINEAR: [i8; 16] =
@@ -186,5 +187,59 @@ unsafe impl IntLayout for Mxfp4 {
     unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, pair: usize) -> [S::B; 2] {
         // SAFETY: the lines follow the head.
         unsafe { entries(s, &const { stored(TWICE_E2M1) }, block, PANEL, pair) }
+    }
+}
+
+/// `2 x 16 E4M3 scales | 4 lines of nibbles`, one f32 divisor per output at the head of the panel: NVFP4.
+///
+/// A weight is `scale / divisor * float`, rounded after each. The product sums with the scales as they
+/// are and divides once, at the end.
+pub(crate) struct Nvfp4;
+
+impl Nvfp4 {
+    /// Bytes of the scales.
+    const HEAD: usize = 2 * PANEL;
+}
+
+// SAFETY: the head and 4 lines are the whole block.
+unsafe impl IntLayout for Nvfp4 {
+    const LEN: usize = GROUP;
+    const SOURCE_BYTES: usize = 18;
+    const BLOCK_BYTES: usize = Self::HEAD + 256;
+    const RANGE: Range = Range::Signed;
+    const SPLIT: bool = true;
+    const ROW_SCALE: bool = true;
+    const ROW_DIVIDES: bool = true;
+
+    fn place(source: &[u8], block: &mut [u8], lane: usize) {
+        block[lane] = source[0];
+        block[PANEL + lane] = source[1];
+        place_nibbles(&source_nibbles(&source[2..]), &mut block[Self::HEAD..], lane);
+    }
+
+    fn read(block: &[u8], lane: usize, _group: usize) -> Group {
+        let q = read_entries(&TWICE_E2M1, &block[Self::HEAD..], lane);
+        let scale = [block[lane], block[PANEL + lane]].map(|scale| fp8_to_f32(scale) * 0.5);
+        Group { q, scale, bias: [0.0; 2] }
+    }
+
+    fn unpack(block: &[u8], lane: usize, group: usize, divisor: f32) -> [f32; GROUP] {
+        let group = Self::read(block, lane, group);
+        std::array::from_fn(|i| {
+            let scale = group.scale[i / HALF] * 2.0 / divisor;
+            scale * (f32::from(group.q[i]) * 0.5)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Bytes>(s: S, _: &[S::F; 2], block: Block, _: usize, half: usize) -> S::F {
+        // SAFETY: a row of the head of the block.
+        s.mul(s.load_fp8(unsafe { block.at(half * PANEL) }), s.splat(0.5))
+    }
+
+    #[inline(always)]
+    unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, pair: usize) -> [S::B; 2] {
+        // SAFETY: the lines follow the head.
+        unsafe { entries(s, &const { stored(TWICE_E2M1) }, block, Self::HEAD, pair) }
     }
 }

@@ -17,8 +17,8 @@
 //! a plain load instead of a dozen operations per group.
 
 use super::lines::{
-    HALVES, bit_quad, half_at, pair_quad, place_bits, place_half, place_nibbles, place_pairs,
-    read_bits, read_nibbles, read_pairs,
+    HALVES, bit_quad, half_at, pair_quad, pair_quads, place_bits, place_half, place_nibbles,
+    place_pairs, read_bits, read_nibbles, read_pairs,
 };
 use super::plain::{five_bit_quads, nibble_quads};
 use super::{Block, Bytes, Group, HALF, IntLayout, Range};
@@ -126,12 +126,7 @@ unsafe impl IntLayout for Q2K {
     unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2] {
         let lines = Self::HEAD + group * Self::GROUP_BYTES + 2 * PANEL;
         // SAFETY: the 2 lines of the group.
-        unsafe {
-            [
-                pair_quad(s, block, [lines, 0], 2 * pair),
-                pair_quad(s, block, [lines, 0], 2 * pair + 1),
-            ]
-        }
+        unsafe { pair_quads(s, block, lines, pair) }
     }
 }
 

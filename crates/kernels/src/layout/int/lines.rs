@@ -111,6 +111,24 @@ pub(super) unsafe fn pair_quad<S: Bytes>(
     shifted(s, line, quad / 2 * 2, up, 3)
 }
 
+/// Two quads, from 2 lines of bit pairs at `offset`.
+///
+/// # Safety
+///
+/// The 2 lines are inside the block.
+#[inline(always)]
+pub(super) unsafe fn pair_quads<S: Bytes>(
+    s: S,
+    block: Block,
+    offset: usize,
+    pair: usize,
+) -> [S::B; 2] {
+    // SAFETY: the caller vouches for the lines.
+    unsafe {
+        [pair_quad(s, block, [offset, 0], 2 * pair), pair_quad(s, block, [offset, 0], 2 * pair + 1)]
+    }
+}
+
 /// Quad `quad` (of 8), from a line of bits at `offset`, moved up by `up` bits.
 ///
 /// # Safety

@@ -1,7 +1,7 @@
 //! Integer layouts: blocks of small integers with scales, sixteen outputs side by side.
 //!
 //! ```text
-//! panel  = [f32 scale of each output, where ROW_SCALE] block block block ...
+//! panel  = [f32 scale or divisor of each output, where ROW_SCALE] block block block ...
 //! block  = head | group 0 | group 1 | ...            LEN inputs of 16 outputs
 //! group  = [scales of the group] | integers          32 inputs of 16 outputs
 //!
@@ -29,8 +29,11 @@
 //! | `Iq2` | GGUF `IQ2_S` `IQ2_XS` `IQ2_XXS`, the same | 1.29, 1.43, 1.61 |
 //! | `Iq1` | GGUF `IQ1_M` `IQ1_S`, the same | 1.89, 2.12 |
 //! | `Int4G32` `Int4G64` `Int4G128` | scale, zero point and nibbles per group: GPTQ, AWQ | 1 |
+//! | `Affine*` | scale, zero point and codes per group: HQQ (see the table in its file) | 1 |
+//! | `Nvfp4` | a divisor per output, an E4M3 scale per 16 and nibbles: NVFP4 | 1 |
 //! | `Int8Row` | one f32 scale per output and its bytes | 1 |
 
+mod affine;
 mod codebook;
 mod grid;
 mod k_quants;
@@ -38,7 +41,11 @@ mod lines;
 mod plain;
 mod ternary;
 
-pub(crate) use codebook::{Iq4Nl, Iq4Xs, Mxfp4};
+pub(crate) use affine::{
+    Affine2G16, Affine2G64, Affine4G16, Affine4G32, Affine4G32Wide, Affine4G64, Affine8G32,
+    Affine8G32Wide,
+};
+pub(crate) use codebook::{Iq4Nl, Iq4Xs, Mxfp4, Nvfp4};
 pub(crate) use grid::{Iq1, Iq2, Iq3S, Iq3Xxs};
 pub(crate) use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 pub(crate) use plain::{Int4, Int8Row, Q4G32, Q4G32Min, Q5G32, Q5G32Min, Q8G32};
@@ -91,12 +98,27 @@ pub(crate) unsafe trait IntLayout {
     const BIAS: bool = false;
     /// Whether each output has one f32 scale: at the head of the source row and of the panel.
     const ROW_SCALE: bool = false;
+    /// Whether that number is what scales are divided by, and not what they are multiplied with.
+    const ROW_DIVIDES: bool = false;
 
     /// Writes the source block of output `lane` to its places in a packed block of zeros.
     fn place(source: &[u8], block: &mut [u8], lane: usize);
 
     /// Group `group` of output `lane`: the specification.
     fn read(block: &[u8], lane: usize, group: usize) -> Group;
+
+    /// The weights of group `group` of output `lane`, whose scale is `row_scale` where there is one.
+    ///
+    /// Other than by [`read`](Self::read) only where a format defines its weights in another order
+    /// of roundings than a product takes them in.
+    fn unpack(block: &[u8], lane: usize, group: usize, row_scale: f32) -> [f32; GROUP] {
+        let group = Self::read(block, lane, group);
+        std::array::from_fn(|i| {
+            let weight = group.scale[i / HALF] * f32::from(group.q[i]);
+            let weight = if Self::BIAS { weight + group.bias[i / HALF] } else { weight };
+            if Self::ROW_SCALE { row_scale * weight } else { weight }
+        })
+    }
 
     /// What all groups of a block share; handed back to `scale` and `bias`.
     ///
@@ -186,12 +208,7 @@ pub(crate) fn unpack_lane<L: IntLayout>(panel: &[u8], lane: usize, out: &mut [f3
     let (row_scale, blocks) = split_panel::<L>(panel, lane);
     for (block, out) in blocks.chunks(L::BLOCK_BYTES).zip(out.chunks_mut(L::LEN)) {
         for (group_idx, out) in out.chunks_mut(GROUP).enumerate() {
-            let group = L::read(block, lane, group_idx);
-            for (i, out) in out.iter_mut().enumerate() {
-                let weight = group.scale[i / HALF] * f32::from(group.q[i]);
-                let weight = if L::BIAS { weight + group.bias[i / HALF] } else { weight };
-                *out = if L::ROW_SCALE { row_scale * weight } else { weight };
-            }
+            out.copy_from_slice(&L::unpack(block, lane, group_idx, row_scale));
         }
     }
 }

@@ -62,7 +62,7 @@ unsafe impl IntLayout for Q8G32 {
 ///
 /// They are inside the block.
 #[inline(always)]
-unsafe fn byte_quads<S: Bytes>(s: S, block: Block, offset: usize) -> [S::B; 2] {
+pub(super) unsafe fn byte_quads<S: Bytes>(s: S, block: Block, offset: usize) -> [S::B; 2] {
     // SAFETY: the caller vouches for 128 bytes.
     unsafe { [s.bytes(block.at(offset)), s.bytes(block.at(offset + 64))] }
 }

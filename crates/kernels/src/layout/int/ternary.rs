@@ -8,7 +8,7 @@
 //!       upper byte of three times that give trit n
 //! ```
 
-use super::lines::{HALVES, half_at, pair_quad, place_half, place_pairs, read_pairs};
+use super::lines::{HALVES, half_at, pair_quads, place_half, place_pairs, read_pairs};
 use super::{Block, Bytes, Group, IntLayout, Range};
 use crate::quantize::GROUP;
 
@@ -56,14 +56,8 @@ unsafe impl IntLayout for Tq2 {
 
     #[inline(always)]
     unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2] {
-        let lines = HALVES + group * 128;
         // SAFETY: the 2 lines of the group.
-        unsafe {
-            [
-                pair_quad(s, block, [lines, 0], 2 * pair),
-                pair_quad(s, block, [lines, 0], 2 * pair + 1),
-            ]
-        }
+        unsafe { pair_quads(s, block, HALVES + group * 128, pair) }
     }
 }
 

@@ -8,7 +8,7 @@
 //!         for each of MR rows: isum += w · x quads                       exact, in 32 bits
 //!     acc[MR] = fma(isum as f32, sx * sw, acc)
 //!     acc[MR] = fma(sx * sum(x), bias, acc)                              where the layout has biases
-//! y = acc, times the scale of the output where ROW_SCALE
+//! y = acc, times the scale of the output where ROW_SCALE, or by it where ROW_DIVIDES
 //! ```
 //!
 //! The loop is written once, over a layout ([`IntLayout`]), an instruction set ([`Bytes`]) and a way
@@ -171,7 +171,11 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
         for (mr, acc) in acc.into_iter().enumerate() {
             let mut values = [0.0; PANEL];
             let scales = Block::new(start);
-            let acc = if L::ROW_SCALE { s.mul(acc, s.floats(scales.at(0))) } else { acc };
+            let acc = match (L::ROW_SCALE, L::ROW_DIVIDES) {
+                (false, _) => acc,
+                (true, false) => s.mul(acc, s.floats(scales.at(0))),
+                (true, true) => s.div(acc, s.floats(scales.at(0))),
+            };
             s.store(acc, &mut values);
             tile.y.store(row + mr, panel, &values);
         }

@@ -15,7 +15,11 @@ pub(in crate::matmul) fn kernel<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
             for (lane, out) in out.iter_mut().enumerate() {
                 let (row_scale, blocks) = split_panel::<L>(panel, lane);
                 let acc = output::<L>(blocks, lane, x);
-                *out = if L::ROW_SCALE { acc * row_scale } else { acc };
+                *out = match (L::ROW_SCALE, L::ROW_DIVIDES) {
+                    (false, _) => acc,
+                    (true, false) => acc * row_scale,
+                    (true, true) => acc / row_scale,
+                };
             }
             // SAFETY: `row` and `panel_idx` are inside the tile.
             unsafe { tile.y.store(row, panel_idx, &out) };

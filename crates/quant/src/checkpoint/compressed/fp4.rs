@@ -8,8 +8,8 @@
 //! w[n][j] = (weight_scale / weight_global_scale) * code        the quotient in f32
 //! ```
 //!
-//! MXFP4 is a kernel layout. NVFP4 is none: its quotients are numbers of f32, so its matrices become
-//! `f32`, eight times what is stored.
+//! Both are kernel layouts: that of NVFP4 keeps scales and divisor apart, and a product is divided once,
+//! as a whole.
 //! `input_global_scale` belongs to kernels that round activations, which these do not.
 
 use pelton_tensor::{DType, TensorView};
@@ -69,18 +69,22 @@ struct Fp4<'a> {
 
 impl<'a> Stored<'a> for Fp4<'a> {
     fn open(&self) -> Result<Opened<'a>> {
-        let mut values = match self.scale.dtype {
+        let values = match self.scale.dtype {
             DType::U8 => powers(&self.scale)?,
             _ => scales(&self.scale)?,
         };
-        if let Some(view) = &self.divisor {
-            let divisor = scales(view)?[0];
-            values.iter_mut().for_each(|scale| *scale /= divisor);
-            if let Some(bad) = values.iter().find(|scale| !scale.is_finite()) {
-                let got = format!("{divisor}, which makes a scale {bad}");
-                return Err(wrong(view, "a number that scales can be divided by", got));
+        let divisor = match &self.divisor {
+            None => 1.0,
+            Some(view) => {
+                let divisor = scales(view)?[0];
+                let quotients = values.iter().map(|scale| scale / divisor);
+                if let Some(bad) = quotients.into_iter().find(|scale| !scale.is_finite()) {
+                    let got = format!("{divisor}, which makes a scale {bad}");
+                    return Err(wrong(view, "a number that scales can be divided by", got));
+                }
+                divisor
             }
-        }
+        };
         let (data, row_bytes) = (self.packed.data, self.shape[1] / 2);
         let groups = Groups::Blocks { rows: 1, columns: self.group };
         Ok(Matrix {
@@ -94,6 +98,7 @@ impl<'a> Stored<'a> for Fp4<'a> {
             meaning: Meaning::Table(E2M1),
             scales: Shared { values, groups },
             zeros: Shared::all(0.0, self.shape),
+            divisor,
         }
         .into())
     }

@@ -165,6 +165,7 @@ impl<'a> Stored<'a> for Packed<'a> {
             meaning: Meaning::Integer { most: ((1_u16 << words.bits) - 1) as u8 },
             scales: grouped(scales(&self.scale)?),
             zeros,
+            divisor: 1.0,
         }
         .into())
     }

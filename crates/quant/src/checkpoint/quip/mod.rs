@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! Qidxs        i64 [n, k / 32]    codes of E8P12, 16 bits for eight weights (`e8p`); of E8P12RVQ4B twice as
-//!                                 many columns, the second half a finer matrix
+//!                                 many columns, the second half a finer matrix; of E8P12RVQ3B half as many
+//!                                 again, bytes of the finer codebook E81B (`e81b`)
 //! SU, SV       f16 [k], [n]       signs and scales of inputs and outputs
 //! Wscale       []                 a scale of all
-//! codebook_id  i64 []             7: E8P12, 17: E8P12RVQ4B
+//! codebook_id  i64 []             7: E8P12, 17: E8P12RVQ4B, 18: E8P12RVQ3B
 //! scaleWH      [k]                optional: what inputs are divided by
 //! fuse_scales  [2] or [3]         of `qkv_proj` (q, k, v) and `upgate_proj` (up, gate), which hold several
 //!                                 projections, a factor of each
 //!
-//! G            the vectors of Qidxs, or first + second / 3.45         [n, k]
+//! G            the vectors of Qidxs, or first + finer / 3.45, or of 3 bits / 2.04    [n, k]
 //! T            H(n) G H(k)^T                                          unscaled, see `hadamard`
 //! w[r][j] = T[r][j] / sqrt(n k) * SU[j] * SV[r] * Wscale * fuse_scales (/ scaleWH[j])    in f64, from
 //!           left to right, then rounded to f32
@@ -18,17 +19,18 @@
 //!
 //! Along the rows the transform is rounded to f32: exactly where there is one codebook, whose numbers are
 //! multiples of 1/4. The matrix is computed as a whole, when its first row is asked for, and packed
-//! as `f32`: sixteen times what is stored. The checkpoint is read and runs; a kernel that transforms the
+//! as `f32`: sixteen times what is stored in 2 bits. The checkpoint is read and runs; a kernel that transforms the
 //! activations and looks codes up would be the way to run it fast.
 //!
-//! What the authors publish has its settings under `quip_params` in `config.json`. The codebook of 3 bits
-//! and other people's packings are refused.
+//! What the authors publish has its settings under `quip_params` in `config.json`. Other people's
+//! packings are refused.
 //!
 //! # Paper
 //!
 //! Tseng et al., *QuIP#: Even Better LLM Quantization with Hadamard Incoherence and Lattice
 //! Codebooks*, 2024.
 
+mod e81b;
 mod e8p;
 mod hadamard;
 
@@ -47,6 +49,7 @@ use super::tensors::{FLOATS, Tensors, number, scales, wrong};
 use super::{CheckpointMethod, Kind, ROOT, Scheme, unpackable};
 use crate::Result;
 use e8p::{BLOCK, Codebook, Codes, DIM};
+use e81b::Finer;
 use hadamard::Hadamard;
 
 /// The method.
@@ -55,15 +58,37 @@ pub(super) struct Quip;
 /// What a configuration says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Config {
-    /// What the second matrix is divided by.
+    /// What the finer matrix is divided by, where that is not what its codebook says.
+    finer: Option<f64>,
+}
+
+/// What a module's vectors are the sum of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Books {
+    name: &'static str,
+    /// `codebook_id`.
+    id: f64,
+    /// Of the way its codes are packed.
+    version: i64,
+    /// Weights of a row that 64 bits of its codes stand for, and those of the finer matrix.
+    word: usize,
+    finer_word: Option<usize>,
+    /// What the finer matrix is divided by.
     finer: f64,
 }
 
-/// A codebook: its number and how many matrices of codes it has.
-const CODEBOOKS: &[(f64, usize)] = &[(7.0, 1), (17.0, 2)];
-
-/// What the second matrix of E8P12RVQ4B is divided by, where the configuration does not say.
-const FINER: f64 = 3.45;
+const BOOKS: &[Books] = &[
+    Books { name: "E8P12", id: 7.0, version: 1, word: 32, finer_word: None, finer: 1.0 },
+    Books { name: "E8P12RVQ4B", id: 17.0, version: 1, word: 32, finer_word: Some(32), finer: 3.45 },
+    Books {
+        name: "E8P12RVQ3B",
+        id: 18.0,
+        version: 0,
+        word: 32,
+        finer_word: Some(e81b::WORD),
+        finer: 2.04,
+    },
+];
 
 impl CheckpointMethod for Quip {
     fn names(&self) -> &'static [&'static str] {
@@ -71,22 +96,26 @@ impl CheckpointMethod for Quip {
     }
 
     fn supported(&self) -> &'static str {
-        "QuIP# with the codebooks E8P12 and E8P12RVQ4B"
+        "QuIP# with the codebooks E8P12, E8P12RVQ3B and E8P12RVQ4B"
     }
 
     fn scheme(&self, config: &Value) -> Result<Scheme> {
         let root = Setting::new(ROOT, config);
-        root.get("codebook").one_of(&["E8P12", "E8P12RVQ4B"])?;
+        let names: Vec<&str> = BOOKS.iter().map(|books| books.name).collect();
+        let name = root.get("codebook").one_of(&names)?;
+        let expected = BOOKS.iter().find(|books| books.name == name).map(|books| books.version);
         let version = root.get("codebook_version");
-        if !matches!(version.whole()?, None | Some(1)) {
-            return Err(version.error("1"));
+        if let Some(expected) = expected
+            && version.whole()?.is_some_and(|version| version != expected)
+        {
+            return Err(version.error(format!("{expected} of {name}")));
         }
         let rank = root.get("lora_rank");
         if !matches!(rank.whole()?, None | Some(0)) {
             return Err(rank.error("0: no correction of low rank"));
         }
         let finer = root.get("resid_scale_override");
-        let kind = Config { finer: finer.positive()?.unwrap_or(FINER) };
+        let kind = Config { finer: finer.positive()? };
         let ignored = Ignored::read(&[root.get("modules_to_not_convert")])?;
         Ok(Scheme { ignored, kind: Box::new(kind) })
     }
@@ -122,8 +151,8 @@ impl Fused {
 impl Kind for Config {
     fn words(&self) -> String {
         match self.finer {
-            FINER => "QuIP#, lattice codebook E8P12".to_owned(),
-            finer => format!("QuIP#, lattice codebook E8P12, residue by {finer}"),
+            None => "QuIP#, lattice codebook E8P12".to_owned(),
+            Some(finer) => format!("QuIP#, lattice codebook E8P12, residue by {finer}"),
         }
     }
 
@@ -174,11 +203,13 @@ impl Config {
         let id = tensors.get("codebook_id");
         let Some(id) = id else { return Err(tensors.missing("codebook_id", "[]")) };
         let which = number(&id)?;
-        let Some((_, n_books)) = CODEBOOKS.iter().find(|(own, _)| *own == which) else {
-            let expected = "7 (E8P12) or 17 (E8P12RVQ4B)";
+        let Some(books) = BOOKS.iter().find(|books| books.id == which) else {
+            let known = BOOKS.iter().map(|books| format!("{} ({})", books.id, books.name));
+            let expected = known.collect::<Vec<_>>().join(" or ");
             return Err(wrong(&id, expected, which.to_string()));
         };
-        let qidxs = tensors.need("Qidxs", &[DType::I64], &[n_all, k / 32 * n_books])?;
+        let n_words = k / books.word + books.finer_word.map_or(0, |word| k / word);
+        let qidxs = tensors.need("Qidxs", &[DType::I64], &[n_all, n_words])?;
         let su = signs("SU", k)?;
         let transforms = [n_all, k].map(Hadamard::new);
         let [Some(_), Some(_)] = &transforms else {
@@ -205,8 +236,8 @@ impl Config {
             n_all,
             k,
             first_row,
-            finer: self.finer,
-            n_books: *n_books,
+            finer: self.finer.unwrap_or(books.finer),
+            books,
             qidxs,
             su,
             sv,
@@ -226,7 +257,7 @@ struct Parts<'a> {
     /// The first row of the matrix that is meant.
     first_row: usize,
     finer: f64,
-    n_books: usize,
+    books: &'static Books,
     qidxs: TensorView<'a>,
     su: TensorView<'a>,
     sv: TensorView<'a>,
@@ -280,18 +311,18 @@ impl Parts<'_> {
         let mut weights = vec![0.0_f32; n_all * k];
         let mut line = vec![0.0_f64; k];
         let book = Codebook::new();
-        // Matrices of codes lie side by side: row by row, first all of one.
-        let halves = self.halves();
+        let bytes = Finer::new();
+        let (first, second) = self.codes();
         for (row, out) in weights.chunks_exact_mut(k).enumerate() {
             for (vector, line) in line.chunks_exact_mut(DIM).enumerate() {
-                let first = book.vector(Codes::new(&halves[0], k).code(row, vector));
-                line.iter_mut().zip(first).for_each(|(line, x)| *line = f64::from(x));
-                if let Some(second) = halves.get(1) {
-                    let finer = book.vector(Codes::new(second, k).code(row, vector));
-                    line.iter_mut()
-                        .zip(finer)
-                        .for_each(|(line, x)| *line += f64::from(x) / self.finer);
-                }
+                let coarse = book.vector(Codes::new(&first, k).code(row, vector));
+                line.iter_mut().zip(coarse).for_each(|(line, x)| *line = f64::from(x));
+                let finer = match self.books.finer_word {
+                    None => continue,
+                    Some(e81b::WORD) => bytes.vector(second[row * (k / DIM) + vector]),
+                    Some(_) => book.vector(Codes::new(&second, k).code(row, vector)),
+                };
+                line.iter_mut().zip(finer).for_each(|(line, x)| *line += f64::from(x) / self.finer);
             }
             of_inputs.apply(&mut line);
             out.iter_mut().zip(&line).for_each(|(out, x)| *out = *x as f32);
@@ -313,15 +344,16 @@ impl Parts<'_> {
         weights
     }
 
-    /// The words of each matrix of codes, which lie side by side in each row.
-    fn halves(&self) -> Vec<Vec<u8>> {
-        let row_bytes = self.qidxs.data.len() / self.n_all.max(1);
-        let own_bytes = row_bytes / self.n_books;
-        (0..self.n_books)
-            .map(|book| {
-                let rows = self.qidxs.data.chunks_exact(row_bytes.max(1));
-                rows.flat_map(|row| &row[book * own_bytes..][..own_bytes]).copied().collect()
-            })
-            .collect()
+    /// The words of both matrices of codes, which lie side by side in each row; the second may be
+    /// empty.
+    fn codes(&self) -> (Vec<u8>, Vec<u8>) {
+        let rows = self.qidxs.data.chunks_exact((self.qidxs.data.len() / self.n_all.max(1)).max(1));
+        let rows = rows.map(|row| row.split_at(self.k / self.books.word * size_of::<u64>()));
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        for (coarse, finer) in rows {
+            first.extend_from_slice(coarse);
+            second.extend_from_slice(finer);
+        }
+        (first, second)
     }
 }
