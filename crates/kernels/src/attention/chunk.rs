@@ -140,7 +140,7 @@ impl<'a, T: KvElement> Chunk<'a, T> {
     /// Bytes from the keys of `group` to what is read for its tokens next: their values, or what
     /// is coming where these are in the keys.
     #[inline(always)]
-    pub(super) fn from_keys(&self, group: &KeyGroup<'_, T>) -> usize {
+    pub(super) fn after_keys(&self, group: &KeyGroup<'_, T>) -> usize {
         let keys = group.keys.as_ptr().cast();
         if self.shape.values_in_keys {
             return self.to_coming(keys, group.first.max(self.start));

@@ -38,6 +38,15 @@ pub(super) struct KeyGroup<'a, T> {
     pub(super) next: usize,
 }
 
+/// A key group, where in a line its scores go, and what is read for its tokens next.
+#[derive(Clone, Copy)]
+struct Placed<'a, T> {
+    group: KeyGroup<'a, T>,
+    column: usize,
+    /// Bytes from its keys to what is read next.
+    next: usize,
+}
+
 /// Scores of all flat rows for the groups that hold `positions`, which count where they lie.
 #[inline(always)]
 pub(super) fn score<S: Simd, T: KvElement>(
@@ -63,12 +72,12 @@ fn score_groups<S: Simd, T: KvElement, const G: usize>(
 ) {
     let mut position = positions.start;
     while position < positions.end {
-        let first = chunk.key_group(position);
+        let first = place(chunk, position);
         let (mut groups, mut n) = ([first; G], 1);
-        position = first.next;
+        position = first.group.next;
         while n < G && position < positions.end {
-            groups[n] = chunk.key_group(position);
-            position = groups[n].next;
+            groups[n] = place(chunk, position);
+            position = groups[n].group.next;
             n += 1;
         }
         if n == G {
@@ -79,6 +88,14 @@ fn score_groups<S: Simd, T: KvElement, const G: usize>(
             }
         }
     }
+}
+
+/// The key group that holds `position`, which counts where it lies.
+#[inline(always)]
+fn place<'a, T: KvElement>(chunk: &Chunk<'a, T>, position: usize) -> Placed<'a, T> {
+    let group = chunk.key_group(position);
+    // A group's first token is at most 15 before the chunk, and never after its last position.
+    Placed { group, column: group.first + LANES - chunk.start, next: chunk.after_keys(&group) }
 }
 
 /// Scores of the flat rows of a row for its path.
@@ -98,10 +115,11 @@ pub(super) fn score_path<S: Simd, T: KvElement>(
     let (mut nodes, mut column) = (path.rows(), LANES + path.columns.start);
     while let Some(&first) = nodes.first() {
         let group = chunk.key_group(position(first));
+        let placed = Placed { group, column: 0, next: 0 };
         let (here, rest) =
             nodes.split_at(nodes.partition_point(|&node| position(node) < group.next));
         for flat in flats.clone() {
-            score_tile::<S, T, 1, 1>(s, chunk, flat, scores, [group], [0], [0]);
+            score_tile::<S, T, 1, 1>(s, chunk, flat, scores, [placed]);
             let line = &mut scores[flat * SCORE_LINE..(flat + 1) * SCORE_LINE];
             for (i, &node) in here.iter().enumerate() {
                 line[column + i] = line[position(node) - group.first];
@@ -127,22 +145,16 @@ fn score_rows<S: Simd, T: KvElement, const G: usize>(
     s: S,
     chunk: &Chunk<'_, T>,
     scores: &mut [f32],
-    groups: [KeyGroup<'_, T>; G],
+    groups: [Placed<'_, T>; G],
 ) {
-    // A group's first token is at most 15 before the chunk, and never after its last position.
-    let (mut columns, mut after) = ([0; G], [0; G]);
-    for g in 0..G {
-        columns[g] = groups[g].first + LANES - chunk.start;
-        after[g] = chunk.from_keys(&groups[g]);
-    }
     let n_flat = chunk.n_flat();
     let per_tile = rows_per_tile(n_flat);
     for flat in (0..n_flat).step_by(per_tile) {
         match per_tile.min(n_flat - flat) {
-            1 => score_tile::<S, T, 1, G>(s, chunk, flat, scores, groups, after, columns),
-            2 => score_tile::<S, T, 2, G>(s, chunk, flat, scores, groups, after, columns),
-            3 => score_tile::<S, T, 3, G>(s, chunk, flat, scores, groups, after, columns),
-            _ => score_tile::<S, T, 4, G>(s, chunk, flat, scores, groups, after, columns),
+            1 => score_tile::<S, T, 1, G>(s, chunk, flat, scores, groups),
+            2 => score_tile::<S, T, 2, G>(s, chunk, flat, scores, groups),
+            3 => score_tile::<S, T, 3, G>(s, chunk, flat, scores, groups),
+            _ => score_tile::<S, T, 4, G>(s, chunk, flat, scores, groups),
         }
     }
 }
@@ -153,32 +165,30 @@ pub(super) fn rows_per_tile(n: usize) -> usize {
     n.div_ceil(n.div_ceil(4))
 }
 
-/// Scores of `R` flat rows for `G` groups; `after` so many bytes the lines lie that are read next.
+/// Scores of `R` flat rows for `G` groups.
 #[inline(always)]
 fn score_tile<S: Simd, T: KvElement, const R: usize, const G: usize>(
     s: S,
     chunk: &Chunk<'_, T>,
     flat: usize,
     scores: &mut [f32],
-    groups: [KeyGroup<'_, T>; G],
-    after: [usize; G],
-    columns: [usize; G],
+    groups: [Placed<'_, T>; G],
 ) {
     let dim = chunk.shape.key_dim;
     let mut q: [&[f32]; R] = [&[]; R];
     for (r, q) in q.iter_mut().enumerate() {
         *q = &chunk.q[(flat + r) * dim..(flat + r + 1) * dim];
     }
-    for group in &groups {
+    for Placed { group, .. } in &groups {
         assert_eq!(group.keys.len(), dim, "invariant: a key group has one line per dimension");
     }
     let mut acc = [[s.splat(0.0); G]; R];
     for d in 0..dim {
         let mut k = [s.splat(0.0); G];
         for g in 0..G {
-            let key = &groups[g].keys[d];
+            let key = &groups[g].group.keys[d];
             k[g] = T::load(s, key);
-            s.prefetch(key.as_ptr().cast::<u8>().wrapping_add(after[g]));
+            s.prefetch(key.as_ptr().cast::<u8>().wrapping_add(groups[g].next));
         }
         for r in 0..R {
             let q = s.splat(q[r][d]);
@@ -191,12 +201,12 @@ fn score_tile<S: Simd, T: KvElement, const R: usize, const G: usize>(
     for r in 0..R {
         let line = &mut scores[(flat + r) * SCORE_LINE..(flat + r + 1) * SCORE_LINE];
         for g in 0..G {
-            let dot = match groups[g].scales {
+            let dot = match groups[g].group.scales {
                 Some(scales) => s.mul(acc[r][g], s.load(scales)),
                 None => acc[r][g],
             };
             let score = s.mul(dot, scale);
-            let lanes = line[columns[g]..].first_chunk_mut();
+            let lanes = line[groups[g].column..].first_chunk_mut();
             s.store(score, lanes.expect("invariant: a line has room for every group"));
         }
     }

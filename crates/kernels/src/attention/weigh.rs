@@ -126,8 +126,8 @@ fn weigh_strip<S: Simd, T: KvElement, const R: usize, const V: usize>(
         for (r, weights) in weights.iter_mut().enumerate() {
             *weights = &scores[r * SCORE_LINE + column..][..next - position];
         }
-        let after = chunk.to_coming(values.as_ptr().cast(), position);
-        add_values(s, weights, values, after, &mut sums, first, n_vectors);
+        let next = chunk.to_coming(values.as_ptr().cast(), position);
+        add_values(s, weights, &Strip { values, n_vectors, first, next }, &mut sums);
         position = next;
     }
     store_sums(s, &sums, acc, first, n_vectors);
@@ -192,14 +192,14 @@ pub(super) fn weigh_values<S: Simd, T: KvElement, const R: usize>(
     if S::IS_WIDE || R == 1 {
         while first + 4 <= n_vectors {
             let mut sums = load_sums::<S, R, 4>(s, acc, first, n_vectors);
-            add_values(s, weights, values, 0, &mut sums, first, n_vectors);
+            add_values(s, weights, &Strip { values, n_vectors, first, next: 0 }, &mut sums);
             store_sums(s, &sums, acc, first, n_vectors);
             first += 4;
         }
     }
     while first < n_vectors {
         let mut sums = load_sums::<S, R, 1>(s, acc, first, n_vectors);
-        add_values(s, weights, values, 0, &mut sums, first, n_vectors);
+        add_values(s, weights, &Strip { values, n_vectors, first, next: 0 }, &mut sums);
         store_sums(s, &sums, acc, first, n_vectors);
         first += 1;
     }
@@ -240,25 +240,32 @@ fn store_sums<S: Simd, const R: usize, const V: usize>(
     }
 }
 
-/// Adds sixteen times `V` elements of the weighted `values`; `after` bytes from each lies what is
-/// read later.
+/// Some elements of consecutive values.
+struct Strip<'a, T> {
+    /// `[position][n_vectors]`.
+    values: &'a [[T; LANES]],
+    n_vectors: usize,
+    /// First sixteen of them.
+    first: usize,
+    /// Bytes from each to what is read next for its position.
+    next: usize,
+}
+
+/// Adds sixteen times `V` weighted elements.
 #[inline(always)]
 fn add_values<S: Simd, T: KvElement, const R: usize, const V: usize>(
     s: S,
     weights: [&[f32]; R],
-    values: &[[T; LANES]],
-    after: usize,
+    strip: &Strip<'_, T>,
     sums: &mut [[S::F; V]; R],
-    first: usize,
-    n_vectors: usize,
 ) {
-    for t in 0..weights[0].len() {
-        let line = &values[t * n_vectors + first..][..V];
+    for (t, line) in strip.values.chunks_exact(strip.n_vectors).enumerate() {
+        let line = &line[strip.first..strip.first + V];
         let mut value = [s.splat(0.0); V];
         for v in 0..V {
             value[v] = T::load(s, &line[v]);
             if (v * size_of::<[T; LANES]>()).is_multiple_of(LINE) {
-                s.prefetch(line[v].as_ptr().cast::<u8>().wrapping_add(after));
+                s.prefetch(line[v].as_ptr().cast::<u8>().wrapping_add(strip.next));
             }
         }
         for r in 0..R {
