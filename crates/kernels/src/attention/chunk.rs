@@ -23,17 +23,19 @@
 //! short block are overwritten by the next block; what stays outside `[low, high)` is masked.
 //!
 //! Per position and KV head: a key and a value loaded once per 16 flat rows, two operations for each
-//! of their elements and flat row; 6 loads for 8 fused operations in the inner loops (AVX-512). Operations
-//! per loaded sixteen besides: none for f32, 1 for f16, 2 for bf16 and int8, 8 for fp8. int8 takes
-//! two products more per position and flat row, for its scales.
+//! of their elements and flat row; 8 loads for 16 fused operations in the inner loops (AVX-512), and
+//! 1 to 4 lines asked for (`coming.rs`). Operations per loaded sixteen besides: none for f32, 1 for
+//! f16 and bf16 (2 in AVX2), 2 for int8, 8 for fp8. int8 takes two products more per position and
+//! flat row, for its scales.
 
 use bytemuck::cast_slice;
 use half::{bf16, f16};
 
 use super::CHUNK;
+use super::coming::Coming;
 use super::input::first_seen;
 use super::merge::State;
-use super::score::{KeyGroup, add_slope, score, score_path};
+use super::score::{KeyGroup, add_slope, rows_per_tile, score, score_path};
 use super::softmax::softmax;
 use super::tree::{Path, Tree};
 use super::weigh::{scale_weights, weigh_path, weigh_tile};
@@ -74,6 +76,8 @@ pub(super) struct Chunk<'a, T> {
     pub(super) shape: &'a KvShape,
     pub(super) block_table: &'a [u32],
     pub(super) kv_head: usize,
+    /// What this thread reads next, if anything.
+    pub(super) coming: Option<Coming<'a>>,
 }
 
 impl<'a, T: KvElement> Chunk<'a, T> {
@@ -131,6 +135,35 @@ impl<'a, T: KvElement> Chunk<'a, T> {
             first: position - (place - first),
             next: position - place + (first + LANES).min(shape.block_size),
         }
+    }
+
+    /// Bytes from the keys of `group` to what is read for its tokens next: their values, or what
+    /// is coming where these are in the keys.
+    #[inline(always)]
+    pub(super) fn after_keys(&self, group: &KeyGroup<'_, T>) -> usize {
+        let keys = group.keys.as_ptr().cast();
+        if self.shape.values_in_keys {
+            return self.to_coming(keys, group.first.max(self.start));
+        }
+        let (block, place) = self.place(group.first);
+        self.bytes_from(keys, self.shape.values(block, self.kv_head, place..place).start)
+    }
+
+    /// Bytes from `address`, which is read for `position`, to what is coming for its column; 0
+    /// where nothing is.
+    #[inline(always)]
+    pub(super) fn to_coming(&self, address: *const u8, position: usize) -> usize {
+        let Some(coming) = &self.coming else { return 0 };
+        match coming.key(self.shape, position - self.start) {
+            Some(element) => self.bytes_from(address, element),
+            None => 0,
+        }
+    }
+
+    /// Bytes from `address` to an element of the pages, modulo the size of the address space.
+    #[inline(always)]
+    fn bytes_from(&self, address: *const u8, element: usize) -> usize {
+        self.pages.as_ptr().wrapping_add(element).addr().wrapping_sub(address.addr())
     }
 
     /// The values at the positions of the cache from `position` to the end of its block or to
@@ -208,20 +241,17 @@ fn chunk<S: Simd, T: KvElement>(
         return;
     }
     let padded = chunk.shape.padded_dim();
-    let mut flat = 0;
-    while flat + 4 <= n_flat {
-        let acc = &mut out.acc[flat * padded..(flat + 4) * padded];
-        weigh_tile::<S, T, 4>(s, chunk, flat, &scores[flat * SCORE_LINE..], acc);
-        flat += 4;
-    }
-    if flat + 2 <= n_flat {
-        let acc = &mut out.acc[flat * padded..(flat + 2) * padded];
-        weigh_tile::<S, T, 2>(s, chunk, flat, &scores[flat * SCORE_LINE..], acc);
-        flat += 2;
-    }
-    if flat < n_flat {
-        let acc = &mut out.acc[flat * padded..(flat + 1) * padded];
-        weigh_tile::<S, T, 1>(s, chunk, flat, &scores[flat * SCORE_LINE..], acc);
+    let per_tile = rows_per_tile(n_flat);
+    for flat in (0..n_flat).step_by(per_tile) {
+        let n_rows = per_tile.min(n_flat - flat);
+        let acc = &mut out.acc[flat * padded..(flat + n_rows) * padded];
+        let scores = &scores[flat * SCORE_LINE..];
+        match n_rows {
+            1 => weigh_tile::<S, T, 1>(s, chunk, flat, scores, acc),
+            2 => weigh_tile::<S, T, 2>(s, chunk, flat, scores, acc),
+            3 => weigh_tile::<S, T, 3>(s, chunk, flat, scores, acc),
+            _ => weigh_tile::<S, T, 4>(s, chunk, flat, scores, acc),
+        }
     }
     for row in 0..n_flat / chunk.group {
         if let Some(path) = chunk.path(row) {

@@ -16,6 +16,7 @@ use std::cell::{Cell, RefCell};
 use half::{bf16, f16};
 
 use super::chunk::{Chunk, SCORE_LINE};
+use super::coming::Coming;
 use super::cut::{Cut, HeadParts, Heads, RowBlock};
 use super::input::AttentionInput;
 use super::merge::State;
@@ -134,7 +135,9 @@ impl Cpu {
         {
             self.team.for_each_tile(n_items, |item| {
                 let (block, heads) = step.item(item);
-                step.whole(kernel, block, step.heads.part(heads));
+                // Threads take turns, as a rule.
+                let coming = step.first_of(item + n_threads);
+                step.whole(kernel, block, step.heads.part(heads), coming);
             });
             return;
         }
@@ -142,6 +145,11 @@ impl Cpu {
             let partials = Parts::new(memory);
             self.team.for_each_tile(n_partials, |tile| {
                 let (block, heads, chunk) = step.partial(tile);
+                let coming = (tile + n_threads < n_partials).then(|| {
+                    let (block, heads, chunk) = step.partial(tile + n_threads);
+                    step.coming(block, step.heads.part(heads), chunk)
+                });
+                let chunk = step.chunk(block, step.heads.part(heads), chunk, coming, &[]);
                 // SAFETY: each partial belongs to one tile.
                 let memory = unsafe { partials.part(tile * per_partial..(tile + 1) * per_partial) };
                 step.part(kernel, block, step.heads.part(heads), chunk, memory);
@@ -183,12 +191,33 @@ impl<T: KvElement> Step<'_, T> {
         }
     }
 
+    /// Where the keys of chunk `chunk` (counted from the block's first) are.
+    fn coming(&self, block: &RowBlock, heads: Heads, chunk: usize) -> Coming<'_> {
+        let sequence = &self.input.sequences[block.seq];
+        Coming {
+            block_table: sequence.block_table,
+            kv_head: heads.kv_head,
+            start: (block.first_chunk + chunk) * CHUNK,
+            end: sequence.first_position + sequence.rows.len(),
+        }
+    }
+
+    /// The first chunk of an item, or nothing after the last.
+    fn first_of(&self, item: usize) -> Option<Coming<'_>> {
+        if item >= self.cut.blocks.len() * self.heads.n {
+            return None;
+        }
+        let (block, heads) = self.item(item);
+        Some(self.coming(block, self.heads.part(heads), 0))
+    }
+
     /// Chunk `chunk` (counted from the block's first) of an item.
     fn chunk<'a>(
         &'a self,
         block: &RowBlock,
         heads: Heads,
         chunk: usize,
+        coming: Option<Coming<'a>>,
         q: &'a [f32],
     ) -> Chunk<'a, T> {
         let sequence = &self.input.sequences[block.seq];
@@ -214,6 +243,7 @@ impl<T: KvElement> Step<'_, T> {
             shape: self.shape,
             block_table: sequence.block_table,
             kv_head: heads.kv_head,
+            coming,
         }
     }
 
@@ -235,6 +265,7 @@ impl<T: KvElement> Step<'_, T> {
         kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
         block: &RowBlock,
         heads: Heads,
+        coming: Option<Coming<'_>>,
     ) {
         let n_flat = block.n_rows * heads.n;
         let n_q = n_flat * self.shape.key_dim;
@@ -249,7 +280,10 @@ impl<T: KvElement> Step<'_, T> {
             self.gather(block, heads, q);
             self.begin(heads, &mut total);
             for chunk in 0..block.n_chunks {
-                let chunk = self.chunk(block, heads, chunk, q);
+                let is_last = chunk + 1 == block.n_chunks;
+                let coming =
+                    if is_last { coming } else { Some(self.coming(block, heads, chunk + 1)) };
+                let chunk = self.chunk(block, heads, chunk, coming, q);
                 // SAFETY: the kernels of a `Cpu` are available on this machine.
                 unsafe {
                     kernel(&chunk, scores, &mut part);
@@ -266,7 +300,7 @@ impl<T: KvElement> Step<'_, T> {
         kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
         block: &RowBlock,
         heads: Heads,
-        chunk: usize,
+        chunk: Chunk<'_, T>,
         memory: &mut [f32],
     ) {
         let n_flat = block.n_rows * heads.n;
@@ -275,7 +309,7 @@ impl<T: KvElement> Step<'_, T> {
         with_floats(&SCRATCH, n_q + n_scores, |scratch| {
             let (q, scores) = scratch.split_at_mut(n_q);
             self.gather(block, heads, q);
-            let chunk = self.chunk(block, heads, chunk, q);
+            let chunk = Chunk { q, ..chunk };
             let mut state = self.state(n_flat, memory);
             // SAFETY: the kernels of a `Cpu` are available on this machine.
             unsafe { kernel(&chunk, scores, &mut state) };

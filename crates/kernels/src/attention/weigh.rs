@@ -6,7 +6,7 @@
 //! w[t] = e[t]                                                      f32 .. fp8
 //! w[t] = e[t] · value scale[t]                                          int8
 //!
-//! for 4 flat rows x 64 elements at a time, over the positions of one block:
+//! for 4 flat rows x 64 elements at a time, over the positions of the chunk:
 //!         acc[r][d] = fma(w[r][t], v[t][d], acc[r][d])             t ascends
 //! ```
 //!
@@ -14,9 +14,14 @@
 //! all four see together and the others row by row, so that no row touches a value it may not see.
 //! Paths of a draft tree follow, one value at a time.
 //!
-//! Tried and dropped: accumulators in registers over the whole chunk (pages are then read in
-//! 256-byte strips, which the prefetchers follow badly); scaling the values rather than the weights
-//! (`value_dim` products per position instead of one).
+//! The sums stay in registers over the whole chunk. Wider values are then read in strips of 64
+//! elements, which the prefetchers of the hardware follow badly; but they are in the cache already
+//! (`coming.rs`).
+//!
+//! Tried and dropped: sums that are loaded and stored once per block (a tenth slower from the cache,
+//! and so are sums that a call within the loop makes spill: what it needs to know of the next block
+//! is computed without closures and inlined); scaling the values rather than the weights (`value_dim`
+//! products per position instead of one).
 
 use std::ops::Range;
 
@@ -25,6 +30,9 @@ use super::chunk::{Chunk, SCORE_LINE};
 use super::tree::Path;
 use crate::kv::KvElement;
 use crate::rows::lanes::{LANES, Simd};
+
+/// Bytes of a line of memory.
+const LINE: usize = 64;
 
 /// Adds the weighted values of the dense columns to `acc` `[R, padded]` of `R` flat rows;
 /// `scores` begins at `flat`.
@@ -74,7 +82,41 @@ fn weigh<S: Simd, T: KvElement, const R: usize>(
     acc: &mut [f32],
     visible: Range<usize>,
 ) {
-    let padded = chunk.shape.padded_dim();
+    if visible.is_empty() {
+        return;
+    }
+    let n_vectors = chunk.shape.padded_dim() / LANES;
+    let mut first = 0;
+    if S::IS_WIDE || R == 1 {
+        while first + 4 <= n_vectors {
+            weigh_strip::<S, T, R, 4>(s, chunk, scores, acc, visible.clone(), first);
+            first += 4;
+        }
+    }
+    if S::IS_WIDE || R < 4 {
+        while first + 2 <= n_vectors {
+            weigh_strip::<S, T, R, 2>(s, chunk, scores, acc, visible.clone(), first);
+            first += 2;
+        }
+    }
+    while first < n_vectors {
+        weigh_strip::<S, T, R, 1>(s, chunk, scores, acc, visible.clone(), first);
+        first += 1;
+    }
+}
+
+/// Sixteen times `V` elements of `R` rows over `visible`.
+#[inline(always)]
+fn weigh_strip<S: Simd, T: KvElement, const R: usize, const V: usize>(
+    s: S,
+    chunk: &Chunk<'_, T>,
+    scores: &[f32],
+    acc: &mut [f32],
+    visible: Range<usize>,
+    first: usize,
+) {
+    let n_vectors = chunk.shape.padded_dim() / LANES;
+    let mut sums = load_sums::<S, R, V>(s, acc, first, n_vectors);
     let end = chunk.start + visible.end;
     let mut position = chunk.start + visible.start;
     while position < end {
@@ -84,9 +126,11 @@ fn weigh<S: Simd, T: KvElement, const R: usize>(
         for (r, weights) in weights.iter_mut().enumerate() {
             *weights = &scores[r * SCORE_LINE + column..][..next - position];
         }
-        weigh_values(s, weights, values, acc, padded / LANES);
+        let next = chunk.to_coming(values.as_ptr().cast(), position);
+        add_values(s, weights, &Strip { values, n_vectors, first, next }, &mut sums);
         position = next;
     }
+    store_sums(s, &sums, acc, first, n_vectors);
 }
 
 /// Adds the weighted values of a row's path, position by position, to `acc` of all rows.
@@ -145,51 +189,90 @@ pub(super) fn weigh_values<S: Simd, T: KvElement, const R: usize>(
     n_vectors: usize,
 ) {
     let mut first = 0;
-    if S::IS_WIDE || R < 4 {
+    if S::IS_WIDE || R == 1 {
         while first + 4 <= n_vectors {
-            weigh_vectors::<S, T, R, 4>(s, weights, values, acc, first, n_vectors);
+            let mut sums = load_sums::<S, R, 4>(s, acc, first, n_vectors);
+            add_values(s, weights, &Strip { values, n_vectors, first, next: 0 }, &mut sums);
+            store_sums(s, &sums, acc, first, n_vectors);
             first += 4;
         }
     }
     while first < n_vectors {
-        weigh_vectors::<S, T, R, 1>(s, weights, values, acc, first, n_vectors);
+        let mut sums = load_sums::<S, R, 1>(s, acc, first, n_vectors);
+        add_values(s, weights, &Strip { values, n_vectors, first, next: 0 }, &mut sums);
+        store_sums(s, &sums, acc, first, n_vectors);
         first += 1;
     }
 }
 
-/// Sixteen times `V` elements of `R` rows over the positions of `weights`.
+/// Sixteen times `V` elements of `R` rows.
 #[inline(always)]
-fn weigh_vectors<S: Simd, T: KvElement, const R: usize, const V: usize>(
+fn load_sums<S: Simd, const R: usize, const V: usize>(
     s: S,
-    weights: [&[f32]; R],
-    values: &[[T; LANES]],
-    acc: &mut [f32],
+    acc: &[f32],
     first: usize,
     n_vectors: usize,
-) {
-    let acc = acc.as_chunks_mut::<LANES>().0;
+) -> [[S::F; V]; R] {
+    let acc = acc.as_chunks::<LANES>().0;
     let mut sums = [[s.splat(0.0); V]; R];
     for r in 0..R {
         for v in 0..V {
             sums[r][v] = s.load(&acc[r * n_vectors + first + v]);
         }
     }
-    for (t, line) in values.chunks_exact(n_vectors).enumerate() {
-        let line = &line[first..first + V];
+    sums
+}
+
+/// Puts them back.
+#[inline(always)]
+fn store_sums<S: Simd, const R: usize, const V: usize>(
+    s: S,
+    sums: &[[S::F; V]; R],
+    acc: &mut [f32],
+    first: usize,
+    n_vectors: usize,
+) {
+    let acc = acc.as_chunks_mut::<LANES>().0;
+    for r in 0..R {
+        for v in 0..V {
+            s.store(sums[r][v], &mut acc[r * n_vectors + first + v]);
+        }
+    }
+}
+
+/// Some elements of consecutive values.
+struct Strip<'a, T> {
+    /// `[position][n_vectors]`.
+    values: &'a [[T; LANES]],
+    n_vectors: usize,
+    /// First sixteen of them.
+    first: usize,
+    /// Bytes from each to what is read next for its position.
+    next: usize,
+}
+
+/// Adds sixteen times `V` weighted elements.
+#[inline(always)]
+fn add_values<S: Simd, T: KvElement, const R: usize, const V: usize>(
+    s: S,
+    weights: [&[f32]; R],
+    strip: &Strip<'_, T>,
+    sums: &mut [[S::F; V]; R],
+) {
+    for (t, line) in strip.values.chunks_exact(strip.n_vectors).enumerate() {
+        let line = &line[strip.first..strip.first + V];
         let mut value = [s.splat(0.0); V];
         for v in 0..V {
             value[v] = T::load(s, &line[v]);
+            if (v * size_of::<[T; LANES]>()).is_multiple_of(LINE) {
+                s.prefetch(line[v].as_ptr().cast::<u8>().wrapping_add(strip.next));
+            }
         }
         for r in 0..R {
             let weight = s.splat(weights[r][t]);
             for v in 0..V {
                 sums[r][v] = s.fma(weight, value[v], sums[r][v]);
             }
-        }
-    }
-    for r in 0..R {
-        for v in 0..V {
-            s.store(sums[r][v], &mut acc[r * n_vectors + first + v]);
         }
     }
 }

@@ -54,31 +54,37 @@ impl KvShape {
     }
 
     /// Elements of a value in whole vectors, as they lie in memory and are summed up.
+    #[inline(always)]
     pub(crate) fn padded_dim(&self) -> usize {
         self.value_dim.next_multiple_of(LANES)
     }
 
     /// Tokens of a block in whole key groups.
+    #[inline(always)]
     fn padded_tokens(&self) -> usize {
         self.block_size.next_multiple_of(LANES)
     }
 
     /// Elements of the keys of one head of one block.
+    #[inline(always)]
     fn key_elements(&self) -> usize {
         self.padded_tokens() * self.key_dim
     }
 
     /// Elements of the values of one head of one block; none where they are in the keys.
+    #[inline(always)]
     fn value_elements(&self) -> usize {
         if self.values_in_keys { 0 } else { self.block_size * self.padded_dim() }
     }
 
     /// Heads of keys and of values that are stored.
+    #[inline(always)]
     fn n_stored_heads(&self) -> usize {
         if self.values_in_keys { self.n_kv_heads } else { 2 * self.n_kv_heads }
     }
 
     /// Elements that the scales of one head of one block take, for its keys or for its values.
+    #[inline(always)]
     fn scale_elements(&self) -> usize {
         match self.dtype.has_scales() {
             true => self.padded_tokens() * size_of::<f32>() / self.dtype.n_bytes(),
@@ -87,12 +93,14 @@ impl KvShape {
     }
 
     /// Elements of one block of one layer, its scales counted as the elements they displace.
+    #[inline(always)]
     pub(crate) fn block_elements(&self) -> usize {
         self.n_kv_heads * (self.key_elements() + self.value_elements())
             + self.n_stored_heads() * self.scale_elements()
     }
 
     /// Keys of the group of 16 tokens that holds token `place` of a block of a layer.
+    #[inline(always)]
     pub(crate) fn key_group(&self, block: usize, head: usize, place: usize) -> Range<usize> {
         let group = place / LANES * LANES * self.key_dim;
         let start = block * self.block_elements() + head * self.key_elements() + group;
@@ -100,6 +108,7 @@ impl KvShape {
     }
 
     /// Values of the tokens `places` of a block of a layer, where they are stored.
+    #[inline(always)]
     pub(crate) fn values(&self, block: usize, head: usize, places: Range<usize>) -> Range<usize> {
         let start = block * self.block_elements()
             + self.n_kv_heads * self.key_elements()
@@ -110,6 +119,7 @@ impl KvShape {
     /// Elements that hold the key scales of the tokens `places` of a block of a layer.
     ///
     /// They begin at a multiple of four bytes, as all that lies before them is whole 16s.
+    #[inline(always)]
     pub(crate) fn key_scales(
         &self,
         block: usize,
@@ -121,6 +131,7 @@ impl KvShape {
 
     /// Elements that hold the value scales of the tokens `places` of a block of a layer: those of
     /// the keys where these are the values.
+    #[inline(always)]
     pub(crate) fn value_scales(
         &self,
         block: usize,
@@ -131,6 +142,7 @@ impl KvShape {
         self.scales(block, nth, places)
     }
 
+    #[inline(always)]
     fn scales(&self, block: usize, nth: usize, places: Range<usize>) -> Range<usize> {
         let n_elements = size_of::<f32>() / self.dtype.n_bytes();
         let start = block * self.block_elements()

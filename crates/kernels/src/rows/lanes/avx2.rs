@@ -260,6 +260,12 @@ impl Simd for Avx2 {
         }
     }
 
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        // SAFETY: a prefetch may name any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+
     pairwise! {
         fn add(a, b) => _mm256_add_ps;
         fn sub(a, b) => _mm256_sub_ps;
@@ -279,6 +285,18 @@ impl Simd for Avx2 {
             let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             let one = _mm_add_ss(two, _mm_shuffle_ps::<1>(two, two));
+            _mm_cvtss_f32(one)
+        }
+    }
+
+    #[inline(always)]
+    fn largest(self, x: Pair) -> f32 {
+        // SAFETY: `self` proves that this CPU has AVX2; no memory is touched.
+        unsafe {
+            let eight = _mm256_max_ps(x.1, x.0);
+            let four = _mm_max_ps(_mm256_extractf128_ps::<1>(eight), _mm256_castps256_ps128(eight));
+            let two = _mm_max_ps(_mm_movehl_ps(four, four), four);
+            let one = _mm_max_ss(_mm_shuffle_ps::<1>(two, two), two);
             _mm_cvtss_f32(one)
         }
     }

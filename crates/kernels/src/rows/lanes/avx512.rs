@@ -22,6 +22,18 @@ impl Avx512 {
     }
 }
 
+/// Where the halves of sixteen floats come from that are sixteen bf16 and, from 16 on, zeros: one
+/// permutation instead of a widening and a shift, which both take the ports of shuffles.
+const UPPER_HALVES: [u16; 2 * LANES] = {
+    let mut from = [LANES as u16; 2 * LANES];
+    let mut lane = 0;
+    while lane < LANES {
+        from[2 * lane + 1] = lane as u16;
+        lane += 1;
+    }
+    from
+};
+
 macro_rules! lanewise {
     ($(fn $name:ident($($arg:ident),+) => $intrinsic:ident;)+) => {$(
         #[inline(always)]
@@ -52,8 +64,9 @@ impl Simd for Avx512 {
     fn load_bf16(self, x: &[u16; LANES]) -> __m512 {
         // SAFETY: `self` proves that this CPU has AVX-512; the load is the 16 halves of `x`.
         unsafe {
-            let halves = _mm256_loadu_si256(x.as_ptr().cast());
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+            let halves = _mm512_zextsi256_si512(_mm256_loadu_si256(x.as_ptr().cast()));
+            let from = _mm512_loadu_si512(UPPER_HALVES.as_ptr().cast());
+            _mm512_castsi512_ps(_mm512_permutexvar_epi16(from, halves))
         }
     }
 
@@ -140,6 +153,12 @@ impl Simd for Avx512 {
         }
     }
 
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        // SAFETY: a prefetch may name any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+
     lanewise! {
         fn add(a, b) => _mm512_add_ps;
         fn sub(a, b) => _mm512_sub_ps;
@@ -159,6 +178,18 @@ impl Simd for Avx512 {
             let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             let one = _mm_add_ss(two, _mm_shuffle_ps::<1>(two, two));
+            _mm_cvtss_f32(one)
+        }
+    }
+
+    #[inline(always)]
+    fn largest(self, x: __m512) -> f32 {
+        // SAFETY: `self` proves that this CPU has AVX-512; no memory is touched.
+        unsafe {
+            let eight = _mm256_max_ps(_mm512_extractf32x8_ps::<1>(x), _mm512_castps512_ps256(x));
+            let four = _mm_max_ps(_mm256_extractf128_ps::<1>(eight), _mm256_castps256_ps128(eight));
+            let two = _mm_max_ps(_mm_movehl_ps(four, four), four);
+            let one = _mm_max_ss(_mm_shuffle_ps::<1>(two, two), two);
             _mm_cvtss_f32(one)
         }
     }
