@@ -241,13 +241,14 @@ impl Matrix<'_> {
                 let (divisor, blocks) = out.split_at_mut(4);
                 divisor.copy_from_slice(&self.divisor.to_le_bytes());
                 for (b, block) in blocks.chunks_exact_mut(2 + len / 2).enumerate() {
-                    for half in 0..2 {
+                    let (scales, nibbles) = block.split_at_mut(2);
+                    for (half, code) in scales.iter_mut().enumerate() {
                         let scale = self.stored_scale(row, at(b * len + half * NVFP4_SHARE));
-                        block[half] = e4m3_code(scale).expect("invariant: the layout fits");
+                        *code = e4m3_code(scale).expect("invariant: the layout fits");
                     }
                     let (low, high) = codes[b * len..][..len].split_at(len / 2);
                     let pairs = low.iter().zip(high);
-                    block[2..].iter_mut().zip(pairs).for_each(|(o, (low, high))| {
+                    nibbles.iter_mut().zip(pairs).for_each(|(o, (low, high))| {
                         *o = low | high << 4;
                     });
                 }
