@@ -619,7 +619,7 @@ fn bounded() -> Vec<NewRequest> {
 /// tokens, so those of most requests go across the place from which on it may.
 #[test]
 fn an_answer_that_may_not_end_yet_is_the_same_in_every_world() {
-    let is_end = |sampled: &SampledToken| sampled.token.0 % 2 == 0;
+    let is_end = |sampled: &SampledToken| sampled.token.0.is_multiple_of(2);
     for format in ["BF16", "Q8_0"] {
         let (files, _folder) = open("llama3", format);
         let plain = World::plain();
