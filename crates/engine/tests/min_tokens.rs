@@ -23,7 +23,7 @@ const ID: RequestId = RequestId(1);
 const MOST: usize = 16;
 
 fn is_end(token: TokenId) -> bool {
-    token.0 % 2 == 0
+    token.0.is_multiple_of(2)
 }
 
 fn request(sampling: SamplingParams, min_tokens: usize) -> Request {
