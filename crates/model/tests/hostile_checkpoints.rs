@@ -416,8 +416,8 @@ fn no_damage_to_one_tensor_is_a_panic() {
 
 #[test]
 fn weights_that_grow_when_packed_are_measured_packed() {
-    // Eight bits with odd zero points become f32.
-    let golden = fixture("gptq-8-act");
+    // Scales along the outputs are those of no layout: the weights become f32.
+    let golden = fixture("hqq-3");
     let files = golden.files();
     let n_bytes: usize = files.tensors().files().iter().map(|file| file.bytes().len()).sum();
     let load = |memory_bytes: usize| {
@@ -426,5 +426,5 @@ fn weights_that_grow_when_packed_are_measured_packed() {
     };
     let text = load(2 * n_bytes).expect_err("too large").to_string();
     assert!(text.contains("memory"), "{text}");
-    load(4 * n_bytes).expect("fits");
+    load(6 * n_bytes).expect("fits");
 }
