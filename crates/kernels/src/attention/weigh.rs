@@ -126,8 +126,8 @@ fn weigh_strip<S: Simd, T: KvElement, const R: usize, const V: usize>(
         for (r, weights) in weights.iter_mut().enumerate() {
             *weights = &scores[r * SCORE_LINE + column..][..next - position];
         }
-        let next = chunk.to_coming(values.as_ptr().cast(), position);
-        add_values(s, weights, &Strip { values, n_vectors, first, next }, &mut sums);
+        let to_coming = chunk.to_coming(values.as_ptr().cast(), position);
+        add_values(s, weights, &Strip { values, n_vectors, first, to_coming }, &mut sums);
         position = next;
     }
     store_sums(s, &sums, acc, first, n_vectors);
@@ -192,14 +192,14 @@ pub(super) fn weigh_values<S: Simd, T: KvElement, const R: usize>(
     if S::IS_WIDE || R == 1 {
         while first + 4 <= n_vectors {
             let mut sums = load_sums::<S, R, 4>(s, acc, first, n_vectors);
-            add_values(s, weights, &Strip { values, n_vectors, first, next: 0 }, &mut sums);
+            add_values(s, weights, &Strip { values, n_vectors, first, to_coming: 0 }, &mut sums);
             store_sums(s, &sums, acc, first, n_vectors);
             first += 4;
         }
     }
     while first < n_vectors {
         let mut sums = load_sums::<S, R, 1>(s, acc, first, n_vectors);
-        add_values(s, weights, &Strip { values, n_vectors, first, next: 0 }, &mut sums);
+        add_values(s, weights, &Strip { values, n_vectors, first, to_coming: 0 }, &mut sums);
         store_sums(s, &sums, acc, first, n_vectors);
         first += 1;
     }
@@ -248,7 +248,7 @@ struct Strip<'a, T> {
     /// First sixteen of them.
     first: usize,
     /// Bytes from each to what is read next for its position.
-    next: usize,
+    to_coming: usize,
 }
 
 /// Adds sixteen times `V` weighted elements.
@@ -265,7 +265,7 @@ fn add_values<S: Simd, T: KvElement, const R: usize, const V: usize>(
         for v in 0..V {
             value[v] = T::load(s, &line[v]);
             if (v * size_of::<[T; LANES]>()).is_multiple_of(LINE) {
-                s.prefetch(line[v].as_ptr().cast::<u8>().wrapping_add(strip.next));
+                s.prefetch(line[v].as_ptr().cast::<u8>().wrapping_add(strip.to_coming));
             }
         }
         for r in 0..R {
