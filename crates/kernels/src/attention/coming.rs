@@ -21,8 +21,8 @@
 //! elements, 4 heads per KV head): 17 instead of 10 GB/s, which is half of what the memory gives two.
 //!
 //! Tried and dropped: asking for the first-level cache (9 % slower than the second: its misses in
-//! flight are few); each line once (two or four steps of the loop share a line; asking again is free
-//! while there are sixteen multiply-adds beside it, and finding out is not).
+//! flight are few); each line of keys once, where two or four steps of the loop share one (no faster:
+//! asking again is free while there are sixteen multiply-adds beside it).
 
 use super::CHUNK;
 use crate::kv::KvShape;

@@ -18,10 +18,11 @@
 //! elements, which the prefetchers of the hardware follow badly; but they are in the cache already
 //! (`coming.rs`).
 //!
-//! Tried and dropped: sums that are loaded and stored once per block (a tenth slower from the cache,
-//! and so are sums that a call within the loop makes spill: what it needs to know of the next block
-//! is computed without closures and inlined); scaling the values rather than the weights (`value_dim`
-//! products per position instead of one).
+//! A call between two blocks would make them spill, so what is to be known of the next block is
+//! computed without closures, and inlined.
+//!
+//! Tried and dropped: sums that are loaded and stored once per block; scaling the values rather than
+//! the weights (`value_dim` products per position instead of one).
 
 use std::ops::Range;
 
