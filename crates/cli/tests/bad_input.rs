@@ -18,7 +18,7 @@ fn wrong_flags_are_refused_by_name() {
         (&["run", "--top-p", "1.5", "x"], &["--top-p", "at most 1"]),
         (&["run", "--min-p", "2", "x"], &["--min-p", "from 0 to 1"]),
         (&["run", "--max-tokens", "0", "x"], &["--max-tokens"]),
-        (&["run", "--min-tokens", "-1", "x"], &["--min-tokens"]),
+        (&["run", "--min-tokens", "few", "x"], &["--min-tokens"]),
         (
             &["run", "--min-tokens", "5", "--max-tokens", "4", "x"],
             &["`--min-tokens` must be at most `--max-tokens`, got 5 where that is 4"],

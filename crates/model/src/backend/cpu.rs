@@ -549,12 +549,15 @@ impl Backend for CpuBackend {
         let Head { weight, bias, scale, softcap } = *head;
         let GreedyRows { n_rows, n_sampled, tokens } = greedy;
         logits.resize((x.n_rows() - n_rows) * weight.n(), 0.0);
+        // Room for all rows: those that are wanted whole now may be greedy in the next step.
+        self.largest.reserve(x.n_rows().saturating_sub(self.largest.len()));
         self.largest.resize_with(n_rows, Largest::default);
         let x = in_forms(&self.cpu, std::slice::from_ref(weight), x, &mut self.input.forms);
         let bias = bias.map(Vec::as_slice);
         let op = LogitsOp { weight, bias, scale, softcap, n_sampled };
         self.cpu.matmul_largest(&op, x, logits, &mut self.largest);
         tokens.clear();
+        tokens.reserve(self.largest.capacity());
         let token = |largest: &Largest| largest.index().map(|index| TokenId(index as u32));
         tokens.extend(self.largest.iter().map(token));
     }
