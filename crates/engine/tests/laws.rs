@@ -500,9 +500,11 @@ fn what_gets_no_logits_answers_like_what_does() {
             for method in [SpecMethod::Suffix, SpecMethod::Draft, SpecMethod::EarlyExit] {
                 let drafting = World { config: forced(method), ..plain.clone() };
                 check(method.name(), &drafting, true);
-                let metrics = check("in trees", &World { branches: true, ..drafting }, true);
-                let is_tree = method != SpecMethod::EarlyExit;
-                assert!(!is_tree || metrics.spec.n_drafted > 0, "{method:?}: {metrics:?}");
+                // The executor makes drafts of early exits later: nothing can branch off them here.
+                if method != SpecMethod::EarlyExit {
+                    let metrics = check("in trees", &World { branches: true, ..drafting }, true);
+                    assert!(metrics.spec.n_drafted > 0, "{method:?}: {metrics:?}");
+                }
             }
             // Asks for the likeliest tokens of all rows.
             check(
