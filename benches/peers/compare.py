@@ -10,7 +10,9 @@
 
 The engines take turns, so that other programs on the machine disturb all of them alike, and only
 one runs at a time. Each runs as it comes: with its own defaults, but for the number of threads.
-What an engine cannot do is told with its own words in the place of a figure.
+With `--openvino-ir FOLDER` OpenVINO runs a second time, on the same weights in its own format and
+with the settings that suit it best. What an engine cannot do is told with its own words in the
+place of a figure.
 """
 
 import argparse
@@ -32,7 +34,10 @@ PARTS = {
     "pelton": ["all"],
     "llama.cpp": ["all"],
     "openvino": ["pipeline", "continuous batching"],
+    "openvino-ir": ["pipeline", "continuous batching"],
 }
+# What OpenVINO is given beside its own format: activations are quantized in groups of 128, not 32.
+OPENVINO_BEST = {"PERFORMANCE_HINT": "LATENCY", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 128}
 
 
 def main():
@@ -40,10 +45,7 @@ def main():
     if args.worker:
         run_worker(args)
         return
-    engines = args.engines.split(",")
-    for engine in engines:
-        if engine not in PARTS:
-            sys.exit(f"error: --engines: `{engine}` is none of {', '.join(PARTS)}")
+    engines = chosen_engines(args)
     if not Path(args.model).is_file():
         sys.exit(f"error: {args.model}: no such file; `cargo xtask bench-model` writes one")
     rounds = []
@@ -69,7 +71,10 @@ def parse_args():
     parser.add_argument(
         "--threads", type=positive, default=len(os.sched_getaffinity(0)), help="[default: all]"
     )
-    parser.add_argument("--engines", default=",".join(PARTS), help="[default: all]")
+    parser.add_argument("--engines", help="[default: all that have a model]")
+    parser.add_argument(
+        "--openvino-ir", metavar="FOLDER", help="converted model, for the engine openvino-ir"
+    )
     parser.add_argument("--pelton", default=str(PELTON), help="binary [default: target/release]")
     parser.add_argument("--timeout", type=positive, default=1800, help="seconds per process")
     parser.add_argument("--json", metavar="FILE", help="write everything there as JSON")
@@ -90,6 +95,22 @@ def positive(text):
 def batches(text):
     """The batch sizes, 1 always among them."""
     return sorted({1, *(positive(item) for item in text.split(","))})
+
+
+def chosen_engines(args):
+    """Those that are to run, in their order; ends the program where one of them cannot."""
+    if args.openvino_ir and not (Path(args.openvino_ir) / "openvino_model.xml").is_file():
+        sys.exit(f"error: --openvino-ir: {args.openvino_ir}: no openvino_model.xml in there")
+    able = [engine for engine in PARTS if engine != "openvino-ir" or args.openvino_ir]
+    engines = args.engines.split(",") if args.engines else able
+    for engine in engines:
+        if engine not in PARTS:
+            sys.exit(f"error: --engines: `{engine}` is none of {', '.join(PARTS)}")
+        if engine not in able:
+            sys.exit(f"error: --engines: `{engine}` needs --openvino-ir FOLDER")
+    if args.openvino_ir and "openvino-ir" not in engines:
+        sys.exit("error: --openvino-ir: --engines leaves `openvino-ir` out")
+    return engines
 
 
 def figure_names(args):
@@ -127,6 +148,8 @@ def run_process(engine, part, args):
     command = [sys.executable, __file__, args.model, "--worker", engine, part]
     command += ["--prompt", str(args.prompt), "--generate", str(args.generate)]
     command += ["--batch", ",".join(map(str, args.batch)), "--threads", str(args.threads)]
+    if args.openvino_ir:
+        command += ["--openvino-ir", args.openvino_ir]
     return last_json(command, args.timeout)
 
 
@@ -175,6 +198,8 @@ def run_worker(args):
             ("llama.cpp", "all"): llama_cpp_worker,
             ("openvino", "pipeline"): openvino_pipeline_worker,
             ("openvino", "continuous batching"): openvino_batching_worker,
+            ("openvino-ir", "pipeline"): openvino_pipeline_worker,
+            ("openvino-ir", "continuous batching"): openvino_batching_worker,
         }
         answer = workers[engine, part](args)
     except Exception as error:  # Whatever it is, it is the peer's answer.
@@ -280,6 +305,22 @@ def llama_cpp_worker(args):
     return {"version": f"llama-cpp-python {lib.__version__}", "figures": figures}
 
 
+def openvino_model(args):
+    """What the engine of this process loads: a path, and the properties of the CPU device."""
+    threads = {"INFERENCE_NUM_THREADS": args.threads}
+    if args.worker[0] == "openvino-ir":
+        return args.openvino_ir, threads | OPENVINO_BEST
+    return args.model, threads
+
+
+def openvino_version(lib, args):
+    version = f"openvino-genai {lib.__version__}"
+    if args.worker[0] == "openvino-ir":
+        settings = ", ".join(f"{name} {value}" for name, value in OPENVINO_BEST.items())
+        version += f" on `{Path(args.openvino_ir).resolve().name}` ({settings})"
+    return version
+
+
 def openvino_config(lib, n_tokens):
     config = lib.GenerationConfig()
     config.max_new_tokens = config.min_new_tokens = n_tokens
@@ -300,7 +341,8 @@ def openvino_pipeline_worker(args):
     import openvino_genai as lib
 
     prompts = openvino_prompts()
-    pipeline = lib.LLMPipeline(args.model, "CPU", INFERENCE_NUM_THREADS=args.threads)
+    path, properties = openvino_model(args)
+    pipeline = lib.LLMPipeline(path, "CPU", **properties)
 
     def generate(n_prompt, n_tokens):
         answer = pipeline.generate(prompts(n_prompt), openvino_config(lib, n_tokens))
@@ -319,7 +361,7 @@ def openvino_pipeline_worker(args):
         return 1e3 / metrics.get_tpot().mean
 
     figures = {f"prefill {args.prompt}": attempt(prefill), "decode batch 1": attempt(decode)}
-    return {"version": f"openvino-genai {lib.__version__}", "figures": figures}
+    return {"version": openvino_version(lib, args), "figures": figures}
 
 
 def openvino_batching_worker(args):
@@ -330,9 +372,8 @@ def openvino_batching_worker(args):
     scheduler.max_num_batched_tokens = max(512, *args.batch)
     scheduler.max_num_seqs = max(args.batch)
     scheduler.enable_prefix_caching = False
-    pipeline = lib.ContinuousBatchingPipeline(
-        args.model, scheduler, "CPU", {"INFERENCE_NUM_THREADS": args.threads}
-    )
+    path, properties = openvino_model(args)
+    pipeline = lib.ContinuousBatchingPipeline(path, scheduler, "CPU", properties)
     ids = iter(range(1 << 30))
 
     def decode(n, n_steps):
@@ -364,7 +405,7 @@ def openvino_batching_worker(args):
         if n > 1:
             attempt(lambda: decode(n, 2))
             figures[f"decode batch {n}"] = attempt(lambda: decode(n, args.generate))
-    return {"version": f"openvino-genai {lib.__version__}", "figures": figures}
+    return {"version": openvino_version(lib, args), "figures": figures}
 
 
 def attempt(measure_it):
