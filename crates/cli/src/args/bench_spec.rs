@@ -15,7 +15,7 @@ Examples:
   pelton bench spec -m model.gguf --prompts mine.jsonl --temperature 0.7 --json > figures.json
 
 One engine holds every method, and each request says which one guesses for it, so all are measured
-with the same weights in turn, once per round: plain, one method, the next, plain again. Told are
+with the same weights in turn, once per round, and each round begins with another one. Told are
 medians, with the lowest and the highest ratio to the plain run of the same round. The tokens are
 compared too: where they are not those of plain decoding it says so and ends with code 1.
 --prompts takes a text per line, or objects per line with `prompt` or `messages`, and perhaps `answer`:

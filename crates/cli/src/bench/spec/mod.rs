@@ -8,7 +8,8 @@
 //! tokens equal?   medians and ratios within a round   advice by the measured and the priced speed-up
 //! ```
 //!
-//! What disturbs one run disturbs its neighbours alike, so ratios are formed within a round.
+//! What disturbs one run disturbs its neighbours alike, so ratios are formed within a round; and each
+//! round begins with another method, so that none always follows the same one.
 //!
 //! Tried and dropped: an engine per method (the weights as often in memory, and teams of threads that
 //! are pinned to the same cores); answers that go on beyond the model's own end (they repeat
@@ -80,7 +81,9 @@ fn measure_rounds(
     let bar = progress::steps((n_rounds + 1) * cells.len() * methods.len());
     for round in 0..=n_rounds {
         for cell in &mut *cells {
-            for (idx, &method) in methods.iter().enumerate() {
+            for turn in 0..methods.len() {
+                let idx = (turn + round) % methods.len();
+                let method = methods[idx];
                 let kind = &cell.text.kind;
                 bar.set_message(format!(
                     "round {round}, {} x {kind}, {}",
