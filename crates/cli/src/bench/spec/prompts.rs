@@ -2,7 +2,7 @@
 //!
 //! The built-in ones are what guessing lives on and what it does not: a list that repeats itself, code
 //! that is to be written again with a change, questions whose answer stands in the text, a story that
-//! nobody has told before, and that story under a [rule](super::rule) that changes at every step. Of
+//! nobody has told before, and that story under a [`rule`] that changes at every step. Of
 //! the first three the answer is given too, and the model is held to it: whether guesses are right then
 //! depends on the task, not on what a small or random model makes of it.
 
