@@ -192,6 +192,9 @@ impl<B: Backend> ModelExecutor<B> {
         }));
         let input = ForwardInput { tokens, sequences: &sequences, logits_rows };
         let n_rows = logits_rows.len() - n_logits;
+        // Any row may be greedy in the next step.
+        likeliest.clear();
+        likeliest.reserve(logits_rows.len());
         let greedy = GreedyRows { n_rows, n_sampled: self.n_sampled, tokens: likeliest };
         let n_layers = self.decoder.spec().layers.len();
         self.decoder.forward_greedy(n_layers, &mut self.kv, &input, logits, greedy);

@@ -557,7 +557,6 @@ impl Backend for CpuBackend {
         let op = LogitsOp { weight, bias, scale, softcap, n_sampled };
         self.cpu.matmul_largest(&op, x, logits, &mut self.largest);
         tokens.clear();
-        tokens.reserve(self.largest.capacity());
         let token = |largest: &Largest| largest.index().map(|index| TokenId(index as u32));
         tokens.extend(self.largest.iter().map(token));
     }
