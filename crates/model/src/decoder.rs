@@ -26,12 +26,10 @@ use pelton_base::TokenId;
 use pelton_kernels::{KvDtype, KvShape};
 
 use crate::arch::{ArchSpec, Mixer, Residual};
-use crate::backend::{
-    AttentionOp, Backend, ForwardSequence, GreedyRows, Head, LatentOp, Linear, MixerWeights, Norm,
-    Step,
-};
+use crate::backend::{AttentionOp, Backend, ForwardSequence, GreedyRows, Head, LatentOp, Step};
 use crate::comm::Communicator;
 use crate::kv::{KvFootprint, SwapStore};
+use crate::layer::{Linear, MixerWeights, Norm};
 use crate::load::{LayerWeights, Weights};
 use crate::rope::RopeTable;
 

@@ -33,6 +33,7 @@ mod fields;
 mod files;
 mod inspect;
 mod kv;
+pub mod layer;
 mod load;
 pub mod rope;
 mod wrapper;

@@ -20,13 +20,11 @@ use pelton_tensor::{MappedFile, TensorView};
 
 use super::experts::Experts;
 use super::latent::{Device, Latent};
-use super::{
-    AttentionOp, Backend, GreedyRows, Head, LatentOp, Linear, MlpWeights, Norm, PackedBytes,
-    PackedForm, Step, TwoLayers,
-};
+use super::{AttentionOp, Backend, GreedyRows, Head, LatentOp, PackedBytes, PackedForm, Step};
 use crate::arch::{Act, Gqa, QkNorm};
 use crate::comm::{CommError, Communicator};
 use crate::decoder::Decoder;
+use crate::layer::{Linear, MlpWeights, Norm, TwoLayers};
 use crate::rope::RopeTable;
 
 /// Runs decoders on the CPU.

@@ -25,7 +25,7 @@ use std::ops::Range;
 use pelton_kernels::{Activations, Chosen, Cpu, Forms, MatmulGroup, MatmulGroups};
 
 use super::cpu::{CpuBackend, Input, kernel_act, multiply, read_by};
-use super::{Linear, MoeWeights};
+use crate::layer::{Linear, MoeWeights};
 
 /// What is kept from step to step.
 #[derive(Debug)]

@@ -22,8 +22,10 @@ use pelton_kernels::{
     PackedMatrix, RopeLayout, StoreKv, StridedRows,
 };
 
+use super::LatentOp;
 use super::cpu::{CpuBackend, Input, multiply, read_by};
-use super::{LatentOp, Norm};
+use crate::layer::Norm;
+
 /// Scratch rows of latent attention.
 #[derive(Debug)]
 pub(super) struct Latent {

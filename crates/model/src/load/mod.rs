@@ -35,15 +35,16 @@ use pelton_quant::{Compute, QuantError, dequantize_tensor};
 use pelton_tensor::TensorView;
 
 use crate::arch::{Act, ArchSpec, LayerSpec, Mixer, Mlp, Moe, NormKind};
+use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
-use crate::backend::{
-    AttentionWeights, Backend, LatentWeights, Linear, MixerWeights, MlpWeights, MoeWeights, Norm,
-    SharedWeights, TwoLayers,
-};
 use crate::comm::{Communicator, SoleRank};
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
+use crate::layer::{
+    AttentionWeights, LatentWeights, Linear, MixerWeights, MlpWeights, MoeWeights, Norm,
+    SharedWeights, TwoLayers,
+};
 use cache::{Cache, LoadKind};
 
 pub(crate) use footprint::weight_bytes;

@@ -1,0 +1,9 @@
+//! The layers of a loaded model: packed weights, whatever device holds them.
+
+mod linear;
+mod mixer;
+mod mlp;
+
+pub use linear::{Linear, Norm};
+pub use mixer::{AttentionWeights, LatentWeights, MixerWeights};
+pub use mlp::{MlpWeights, MoeWeights, SharedWeights, TwoLayers};
