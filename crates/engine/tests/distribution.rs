@@ -13,7 +13,7 @@ use pelton_engine::{
     SpecMethod,
 };
 use pelton_kernels::{Cpu, Kernels};
-use pelton_model::{CpuBackend, Decoder, LoadOptions, ModelFiles, SoleRank, load};
+use pelton_model::{CpuBackend, Decoder, LoadOptions, ModelFiles, load};
 use pelton_model::{ForwardInput, ForwardSequence};
 use pelton_sampling::{Masked, MinTokens, Sampler, SamplerState};
 use pelton_testkit::statistics::{combined, p_value};
@@ -35,7 +35,7 @@ fn decoder(fixture: &str) -> Decoder<CpuBackend> {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden");
     let files = ModelFiles::open(&golden.join(fixture)).expect(fixture);
     let backend = CpuBackend::new(Cpu::with(Kernels::best(), 1));
-    load(&files, &LoadOptions::default(), backend, Box::new(SoleRank)).expect(fixture)
+    load(&files, backend, &LoadOptions::default()).expect(fixture)
 }
 
 /// Odd tokens and even ones take turns.

@@ -13,9 +13,7 @@ use pelton_engine::{
     SchedulingConfig, SpecConfig, SpecMethod, SpecStats, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
-use pelton_model::{
-    Compute, CpuBackend, LoadOptions, ModelFiles, SoleRank, export_gguf, load as load_model,
-};
+use pelton_model::{Compute, CpuBackend, LoadOptions, ModelFiles, export_gguf, load as load_model};
 use pelton_sched::{PolicyKind, PreemptionMode, SchedulerOutput};
 use std::path::Path;
 use std::sync::Arc;
@@ -223,7 +221,7 @@ impl<E: Executor> Executor for Held<E> {
 fn drafter(files: &ModelFiles, compute: Compute, world: &World) -> Box<dyn Proposer> {
     let backend = CpuBackend::new(Cpu::with(world.kernels, 1));
     let options = LoadOptions { compute, ..LoadOptions::default() };
-    let decoder = load_model(files, &options, backend, Box::new(SoleRank)).expect("it loads");
+    let decoder = load_model(files, backend, &options).expect("it loads");
     let draft = DraftModel::new(decoder, 4, KvMemory::Blocks(100), VOCAB as usize);
     Box::new(draft.expect("KV memory"))
 }
@@ -232,7 +230,7 @@ fn drafter(files: &ModelFiles, compute: Compute, world: &World) -> Box<dyn Propo
 fn start(files: &ModelFiles, compute: Compute, world: &World) -> (EngineHandle, Sender<()>) {
     let backend = CpuBackend::new(Cpu::with(world.kernels, world.n_threads));
     let options = LoadOptions { compute, ..LoadOptions::default() };
-    let decoder = load_model(files, &options, backend, Box::new(SoleRank)).expect("it loads");
+    let decoder = load_model(files, backend, &options).expect("it loads");
     let config = ModelExecutorConfig {
         block_size: 4,
         memory: KvMemory::Blocks(world.n_blocks),

@@ -8,7 +8,7 @@ use pelton_engine::{
     SchedulingConfig, SpecConfig, SpecMethod,
 };
 use pelton_kernels::{Cpu, Kernels};
-use pelton_model::{CpuBackend, LoadOptions, ModelFiles, SoleRank, load};
+use pelton_model::{CpuBackend, LoadOptions, ModelFiles, load};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -62,7 +62,7 @@ fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
     let files = ModelFiles::open(&folder).expect("the story-teller");
     let backend = CpuBackend::new(Cpu::with(Kernels::best(), 1));
     let options = LoadOptions::default();
-    let decoder = load(&files, &options, backend, Box::new(SoleRank)).expect("it loads");
+    let decoder = load(&files, backend, &options).expect("it loads");
     let executor = ModelExecutorConfig {
         block_size: BLOCK,
         memory: KvMemory::Blocks(world.n_blocks),

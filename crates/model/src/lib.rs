@@ -10,14 +10,14 @@
 //! * [`ModelFiles`] opens what lies at a path, a Hugging Face folder or a GGUF file, and trusts
 //!   none of it: [`parse_config`] and the GGUF reader check every number before anything uses it.
 //! * [`arch`] turns a config into an [`ArchSpec`]. A family is one small file of data.
-//! * [`load_cpu`] looks up every tensor the spec asks for, undoes the quirks of the file (stacked,
+//! * [`load()`] looks up every tensor the spec asks for, undoes the quirks of the file (stacked,
 //!   permuted or differently named tensors) and packs the weights for the kernels, or maps them as an
 //!   earlier load packed them ([`PackedCache`]).
 //! * [`Decoder`] runs any spec on any [`Backend`]; [`CpuBackend`] is the one here.
 //! * [`VectorModel`](embed::VectorModel) makes vectors of texts, where these are what a model is for.
 //! * [`export()`] writes a model as a GGUF file, which is how one is converted, quantized or embedded.
 //!
-//! **Architecture invariant:** quirks die at load time. Nothing after [`load_cpu`] knows the name of
+//! **Architecture invariant:** quirks die at load time. Nothing after [`load()`] knows the name of
 //! an architecture, a file format or a weight format.
 #![forbid(unsafe_code)]
 
@@ -52,6 +52,7 @@ pub use inspect::{Ignored, Inspection, Quantization, TensorTotals, inspect};
 pub use kv::{KvFootprint, SwapStore};
 pub use load::{
     LoadOptions, LoadProgress, PackedCache, available_memory_bytes, check, load, load_cpu,
+    stored_bytes,
 };
 pub use pelton_kernels::{KvDtype, KvShape, UnknownKvDtype};
 pub use pelton_quant::Compute;

@@ -13,7 +13,7 @@ use pelton_base::TokenId;
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
     Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, GreedyRows, LoadOptions,
-    ModelFiles, SoleRank, load,
+    ModelFiles, load,
 };
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
@@ -79,7 +79,7 @@ fn check(label: &str, files: &ModelFiles, compute: Compute) {
         for (n_threads, n_allowed) in [(1, 0), (2, N_FOR_WORKER)] {
             let backend = CpuBackend::new(Cpu::with(kernels, n_threads));
             let options = LoadOptions { compute, ..LoadOptions::default() };
-            let mut decoder = load(files, &options, backend, Box::new(SoleRank)).expect("it loads");
+            let mut decoder = load(files, backend, &options).expect("it loads");
             let n_allocations = ROWS.map(|m| decode(&mut decoder, m));
             assert!(
                 n_allocations.iter().sum::<u64>() <= n_allowed,

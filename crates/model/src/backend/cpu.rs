@@ -24,6 +24,7 @@ use super::{AttentionOp, Backend, GreedyRows, Head, LatentOp, PackedBytes, Packe
 use crate::arch::{Act, Gqa, QkNorm};
 use crate::comm::{CommError, Communicator};
 use crate::decoder::Decoder;
+use crate::error::ModelError;
 use crate::layer::{Linear, MlpWeights, Norm, TwoLayers};
 use crate::rope::RopeTable;
 
@@ -59,6 +60,16 @@ pub(super) struct Input {
 }
 
 impl CpuBackend {
+    /// A backend on the kernels of this machine, or those that `PELTON_KERNELS` names, and on
+    /// `n_threads` threads, by default one per usable core.
+    ///
+    /// # Errors
+    ///
+    /// When `PELTON_KERNELS` names kernels that this machine cannot run.
+    pub fn with_threads(n_threads: Option<usize>) -> Result<Self, ModelError> {
+        Ok(Self::new(Cpu::new(n_threads)?))
+    }
+
     /// A backend on the given kernels and threads.
     pub fn new(cpu: Cpu) -> Self {
         Self {

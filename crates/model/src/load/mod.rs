@@ -120,35 +120,45 @@ pub(crate) struct LayerWeights<B: Backend> {
     pub(crate) mlp_post_norm: Option<Norm<B>>,
 }
 
-/// Loads a model for the CPU.
+/// Loads a model for the CPU: [`load`] onto a [`CpuBackend`] of `options.n_threads` threads.
 ///
 /// # Errors
 ///
-/// Names the tensor that is missing, misshapen or of an unknown type, with the shape expected; the
-/// context that is too long; or the memory that is missing.
+/// As [`load`], and when the environment asks for kernels that this machine cannot run.
 pub fn load_cpu(
     files: &ModelFiles,
     options: &LoadOptions<'_>,
 ) -> Result<Decoder<CpuBackend>, ModelError> {
     let mut cpu = Cpu::new(options.n_threads)?;
     if let Some(tune) = options.tune {
-        let spec = served_spec(files, options.max_context)?;
-        tune(&mut cpu, Plan::new(files, &spec)?.n_bytes());
+        tune(&mut cpu, stored_bytes(files, options.max_context)?);
     }
-    load(files, options, CpuBackend::new(cpu), Box::new(SoleRank))
+    load(files, CpuBackend::new(cpu), options)
 }
 
-/// Loads a model onto any backend.
+/// Bytes of the stored weights that [`load`] reads, once every tensor is known to be there.
+///
+/// A device may be tuned by this number before the model is loaded onto it.
 ///
 /// # Errors
 ///
-/// As [`load_cpu`].
+/// As [`load`], but for the memory.
+pub fn stored_bytes(files: &ModelFiles, max_context: Option<usize>) -> Result<u64, ModelError> {
+    Ok(Plan::new(files, &served_spec(files, max_context)?)?.n_bytes())
+}
+
+/// Loads a model onto a device.
+///
+/// # Errors
+///
+/// Names the tensor that is missing, misshapen or of an unknown type, with the shape expected; the
+/// context that is too long; or the memory that is missing.
 pub fn load<B: Backend>(
     files: &ModelFiles,
+    device: B,
     options: &LoadOptions<'_>,
-    backend: B,
-    comm: Box<dyn Communicator>,
 ) -> Result<Decoder<B>, ModelError> {
+    let comm = Box::new(SoleRank);
     let spec = served_spec(files, options.max_context)?;
     let plan = Plan::new(files, &spec)?;
     check_memory(files, &plan, &spec, options)?;
@@ -159,9 +169,9 @@ pub fn load<B: Backend>(
         }
     };
     let cache =
-        Cache::open(options.packed_cache, files, &backend, &load, &plan.matrices(), &verified);
+        Cache::open(options.packed_cache, files, &device, &load, &plan.matrices(), &verified);
     let mut packer = Packer {
-        backend: &backend,
+        backend: &device,
         options,
         files,
         cache,
@@ -175,7 +185,7 @@ pub fn load<B: Backend>(
         Compute::F32 => KvDtype::F32,
         _ => KvDtype::Bf16,
     });
-    Ok(Decoder::new(spec, weights, backend, comm, kv_dtype))
+    Ok(Decoder::new(spec, weights, device, comm, kv_dtype))
 }
 
 /// Checks that every tensor the configuration asks for is there, in a shape and type that can be
@@ -183,7 +193,7 @@ pub fn load<B: Backend>(
 ///
 /// # Errors
 ///
-/// As [`load_cpu`].
+/// As [`load`], but for the context and the memory.
 pub fn check(files: &ModelFiles) -> Result<(), ModelError> {
     Plan::new(files, &files.spec()?).map(|_| ())
 }

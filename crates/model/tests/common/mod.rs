@@ -7,7 +7,7 @@ use pelton_base::TokenId;
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
     Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, HfConfig, LoadOptions, ModelFiles,
-    SoleRank, load,
+    load,
 };
 use pelton_tensor::{Gguf, GgufValue, GgufWriter, Safetensors, TensorSource};
 
@@ -172,7 +172,7 @@ impl Golden {
     ) -> Decoder<CpuBackend> {
         let options = LoadOptions { compute, max_context: self.max_context, ..Default::default() };
         let backend = CpuBackend::new(Cpu::with(kernels, n_threads));
-        load(files, &options, backend, Box::new(SoleRank)).expect(&self.name)
+        load(files, backend, &options).expect(&self.name)
     }
 
     /// Largest difference to the reference over all rows, relative to the row's largest logit.

@@ -8,8 +8,7 @@ use pelton_base::TokenId;
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::embed::{EmbedSpec, Pooling, VectorModel};
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, LoadOptions, ModelFiles, SoleRank,
-    load,
+    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, LoadOptions, ModelFiles, load,
 };
 use pelton_tensor::{Safetensors, TensorSource, TensorView, write_safetensors};
 
@@ -147,7 +146,7 @@ pub(crate) fn decoder(
 ) -> Decoder<CpuBackend> {
     let options = LoadOptions { compute: Compute::F32, ..Default::default() };
     let backend = CpuBackend::new(Cpu::with(kernels, n_threads));
-    load(files, &options, backend, Box::new(SoleRank)).expect("loads")
+    load(files, backend, &options).expect("loads")
 }
 
 /// What the last layer makes of a text, every row.
