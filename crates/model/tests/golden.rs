@@ -6,6 +6,7 @@ mod common;
 
 use common::{Golden, all, all_exported, argmax, bits, golden, run_chunks, run_whole};
 use pelton_model::arch::{LayerSpec, Mixer, Mlp};
+use pelton_model::embed::{EmbedSpec, Pooling};
 use pelton_model::{ARCHS, Arch, Compute, ModelFiles, export_gguf};
 use pelton_tensor::DType;
 
@@ -61,6 +62,17 @@ fn every_fixture_matches_the_reference_in_f32() {
         }
     }
     assert!(far.is_empty(), "{far:#?}");
+}
+
+#[test]
+fn every_fixture_generates_tokens_and_is_no_model_for_vectors() {
+    for golden in all() {
+        let files = golden.files();
+        assert!(files.spec().expect("a spec").generates(), "{}", golden.name);
+        assert!(!EmbedSpec::is_declared(&files).expect("read"), "{}", golden.name);
+        let spec = files.spec().expect("a spec");
+        assert_eq!(EmbedSpec::read(&files, &spec).expect("read").pooling, [Pooling::LastToken]);
+    }
 }
 
 #[test]

@@ -128,6 +128,14 @@ impl Mixer {
         }
     }
 
+    /// Whether a token sees only itself and the tokens before it.
+    pub fn is_causal(&self) -> bool {
+        match self {
+            Self::Gqa(gqa) => gqa.is_causal,
+            Self::Mla(_) => true,
+        }
+    }
+
     /// Elements of a row of queries as attention takes it, with keys and values of the row where
     /// these are beside them.
     pub fn query_width(&self) -> usize {

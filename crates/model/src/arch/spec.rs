@@ -114,7 +114,7 @@ impl ArchSpec {
 
     /// Whether tokens can be generated; if not, the model is for vectors of texts.
     pub fn generates(&self) -> bool {
-        self.ends.head && self.layers.iter().all(|layer| layer.gqa().is_causal)
+        self.ends.head && self.layers.iter().all(|layer| layer.mixer.is_causal())
     }
 
     /// Longest context that the positions reach, in tokens; at least what is served by default.
