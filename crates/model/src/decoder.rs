@@ -172,11 +172,11 @@ impl<B: Backend> Decoder<B> {
         let inputs: Vec<&Linear<B>> = (weights.layers.iter())
             .flat_map(|layer| [layer.attention.input()].into_iter().chain(layer.mlp.inputs()))
             .collect();
-        // Who takes elements in another order takes them as floats.
+        // Reordered inputs are read as f32, because quantized groups cannot be permuted.
         let normed = match inputs.iter().any(|linear| linear.is_reordered()) {
             true => backend.buffer(hidden),
             false => {
-                let readers = inputs.iter().flat_map(|linear| &linear.parts);
+                let readers = inputs.iter().flat_map(|linear| linear.weights());
                 let head = weights.head.as_ref().unwrap_or(&weights.embedding);
                 backend.input_buffer(hidden, readers.chain([head]))
             }
@@ -556,7 +556,7 @@ impl<B: Backend> Decoder<B> {
     /// Every matrix that a token passes through, the head included.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &B::Weight> {
         let layers = self.weights.layers.iter().flat_map(|layer| {
-            let mlp = layer.mlp.linears().into_iter().flat_map(|linear| &linear.parts);
+            let mlp = layer.mlp.linears().into_iter().flat_map(Linear::weights);
             layer.attention.matrices().chain(mlp)
         });
         layers.chain(self.head())

@@ -25,7 +25,7 @@ use crate::arch::{Act, Gqa, QkNorm};
 use crate::comm::{CommError, Communicator};
 use crate::decoder::Decoder;
 use crate::error::ModelError;
-use crate::layer::{Linear, MlpWeights, Norm, TwoLayers};
+use crate::layer::{Linear, MlpWeights, Norm, Piece, TwoLayers};
 use crate::rope::RopeTable;
 
 /// Runs decoders on the CPU.
@@ -135,14 +135,13 @@ pub(super) fn read_by<'a>(cpu: &Cpu, weights: impl IntoIterator<Item = &'a Packe
     weights.into_iter().fold(Forms::default(), |forms, w| forms.read_by(cpu, w))
 }
 
-/// `x` if it is held in the forms that `weights` read, else `scratch` with its floats in these.
+/// `x` if it is held in these forms, else `scratch` with its floats in these forms.
 fn in_forms<'a>(
     cpu: &Cpu,
-    weights: &[PackedMatrix],
+    forms: Forms,
     x: &'a Activations,
     scratch: &'a mut Activations,
 ) -> &'a Activations {
-    let forms = read_by(cpu, weights);
     if x.forms().include(forms) {
         return x;
     }
@@ -151,9 +150,10 @@ fn in_forms<'a>(
     scratch
 }
 
-/// The forms of activations that a layer is handed: floats where it takes them in another order.
+/// The forms in which a projection is given its input: reordered inputs are read as f32, because
+/// quantized groups cannot be permuted.
 fn handed_to(cpu: &Cpu, linear: &Linear<CpuBackend>) -> Forms {
-    if linear.is_reordered() { Forms::F32 } else { read_by(cpu, &linear.parts) }
+    if linear.is_reordered() { Forms::F32 } else { read_by(cpu, linear.weights()) }
 }
 
 /// The elements `order` of the rows of `x`, in the forms that `weight` reads.
@@ -173,8 +173,8 @@ fn in_order<'a>(
     &scratch.forms
 }
 
-/// `y = x Wᵀ` where parts have other inputs than the layer; products of the same rows are added in
-/// the order of the parts.
+/// `y = x Wᵀ` where pieces read the inputs in orders of their own; products of the same rows are
+/// added in the order of the pieces.
 fn multiply_reordered(
     cpu: &Cpu,
     scratch: &mut Input,
@@ -182,26 +182,21 @@ fn multiply_reordered(
     x: &Activations,
     y: &mut [f32],
 ) {
-    let (mut offset, mut end) = (0, 0);
     let mut sum = std::mem::take(&mut scratch.sum);
-    for ((part, order), adds) in linear.parts.iter().zip(&linear.orders).zip(&linear.adds) {
-        if !adds {
-            offset = end;
-        }
-        end = offset + part.n();
+    for Piece { weight, first_row, order, adds } in &linear.pieces {
+        let (offset, n) = (*first_row, weight.n());
         let input = match order {
-            Some(order) => in_order(cpu, part, order, x, scratch),
-            None => in_forms(cpu, std::slice::from_ref(part), x, &mut scratch.forms),
+            Some(order) => in_order(cpu, weight, order, x, scratch),
+            None => in_forms(cpu, read_by(cpu, [weight]), x, &mut scratch.forms),
         };
         if *adds {
-            sum.resize(input.n_rows() * part.n(), 0.0);
-            let output = MatmulOutput { data: &mut sum, stride: part.n(), offset: 0 };
-            cpu.matmul(part, input, output);
-            for (y, sum) in y.chunks_exact_mut(linear.n).zip(sum.chunks_exact(part.n())) {
-                y[offset..end].iter_mut().zip(sum).for_each(|(y, sum)| *y += sum);
+            sum.resize(input.n_rows() * n, 0.0);
+            cpu.matmul(weight, input, MatmulOutput { data: &mut sum, stride: n, offset: 0 });
+            for (y, sum) in y.chunks_exact_mut(linear.n).zip(sum.chunks_exact(n)) {
+                y[offset..offset + n].iter_mut().zip(sum).for_each(|(y, sum)| *y += sum);
             }
         } else {
-            cpu.matmul(part, input, MatmulOutput { data: y, stride: linear.n, offset });
+            cpu.matmul(weight, input, MatmulOutput { data: y, stride: linear.n, offset });
         }
     }
     scratch.sum = sum;
@@ -219,11 +214,10 @@ pub(super) fn multiply(
     if linear.is_reordered() {
         multiply_reordered(cpu, scratch, linear, x, y);
     } else {
-        let x = in_forms(cpu, &linear.parts, x, &mut scratch.forms);
-        let mut offset = 0;
-        for part in &linear.parts {
-            cpu.matmul(part, x, MatmulOutput { data: y, stride: linear.n, offset });
-            offset += part.n();
+        let x = in_forms(cpu, read_by(cpu, linear.weights()), x, &mut scratch.forms);
+        for Piece { weight, first_row, .. } in &linear.pieces {
+            let output = MatmulOutput { data: y, stride: linear.n, offset: *first_row };
+            cpu.matmul(weight, x, output);
         }
     }
     if let Some(bias) = &linear.bias {
@@ -561,7 +555,7 @@ impl Backend for CpuBackend {
         // Room for all rows: those that are wanted whole now may be greedy in the next step.
         self.largest.reserve(x.n_rows().saturating_sub(self.largest.len()));
         self.largest.resize_with(n_rows, Largest::default);
-        let x = in_forms(&self.cpu, std::slice::from_ref(weight), x, &mut self.input.forms);
+        let x = in_forms(&self.cpu, read_by(&self.cpu, [weight]), x, &mut self.input.forms);
         let bias = bias.map(Vec::as_slice);
         let op = LogitsOp { weight, bias, scale, softcap, n_sampled };
         self.cpu.matmul_largest(&op, x, logits, &mut self.largest);

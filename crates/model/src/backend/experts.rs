@@ -65,7 +65,7 @@ struct Sorted {
 #[derive(Debug)]
 struct Products {
     groups: MatmulGroups,
-    /// Expert and part of each group.
+    /// Expert and piece of each group.
     matrices: Vec<(usize, usize)>,
     /// The rows of one expert, where it is multiplied by itself.
     rows: Activations,
@@ -152,7 +152,7 @@ fn read_by_chosen<'a>(
         return Forms::F32;
     }
     let linears = sorted.experts().map(|(expert, _)| linear(expert));
-    read_by(cpu, linears.flat_map(|linear| &linear.parts))
+    read_by(cpu, linears.flat_map(Linear::weights))
 }
 
 /// What is multiplied.
@@ -188,25 +188,22 @@ impl Products {
             return;
         }
         let n_experts = sorted.starts.len() - 1;
-        let n_parts = (0..n_experts).map(|expert| linear(expert).parts.len());
-        let most = n_parts.sum();
+        let most = (0..n_experts).map(|expert| linear(expert).pieces.len()).sum();
         self.groups.clear(most);
         self.matrices.clear();
         self.matrices.reserve(most);
         for (expert, rows) in sorted.experts() {
-            let mut offset = 0;
-            for (part, matrix) in linear(expert).parts.iter().enumerate() {
+            for (idx, piece) in linear(expert).pieces.iter().enumerate() {
                 let x_row = if is_one_row { 0 } else { rows.start };
-                let (y_row, n_rows) = (rows.start, rows.len());
+                let (y_row, n_rows, offset) = (rows.start, rows.len(), piece.first_row);
                 self.groups.push(MatmulGroup { x_row, y_row, n_rows, offset });
-                self.matrices.push((expert, part));
-                offset += matrix.n();
+                self.matrices.push((expert, idx));
             }
         }
         let matrices = &self.matrices;
         let matrix = |group: usize| {
-            let (expert, part) = matrices[group];
-            &linear(expert).parts[part]
+            let (expert, piece) = matrices[group];
+            &linear(expert).pieces[piece].weight
         };
         cpu.matmul_groups(&mut self.groups, &matrix, x, y, n);
         for (expert, rows) in sorted.experts() {

@@ -1,19 +1,17 @@
 //! Projections and norms as packed weights.
 
+use std::ops::Range;
+
 use crate::backend::Backend;
 
 /// Matrix of the shape `[n, k]` with an optional bias; computes `x Wᵀ + b`.
 #[derive(Debug)]
 pub struct Linear<B: Backend> {
-    /// Packed matrices whose rows follow each other: one, unless stacked projections are stored
-    /// in different formats, or in blocks of inputs.
-    pub parts: Vec<B::Weight>,
-    /// For each part its inputs where these are not those of the layer: input `j` of the part is
-    /// input `order[j]` of the layer.
-    pub orders: Vec<Option<Box<[u32]>>>,
-    /// For each part whether its product is added to that of the part before: other inputs of the
-    /// same rows.
-    pub adds: Vec<bool>,
+    /// The packed matrices that it consists of: one, unless stacked projections are stored in
+    /// different formats, or one projection in blocks of inputs.
+    pub pieces: Vec<Piece<B>>,
+    /// Which rows of the model's matrix these are.
+    pub shard: Shard,
     /// `[n]`.
     pub bias: Option<B::Vector>,
     /// Outputs.
@@ -22,10 +20,46 @@ pub struct Linear<B: Backend> {
     pub k: usize,
 }
 
+/// One packed matrix of a projection.
+#[derive(Debug)]
+pub struct Piece<B: Backend> {
+    /// The matrix.
+    pub weight: B::Weight,
+    /// The first output of the projection that it computes; its other outputs follow.
+    pub first_row: usize,
+    /// Input `j` of the piece is input `order[j]` of the projection; `None` where the inputs are
+    /// those of the projection, in their order.
+    pub order: Option<Box<[u32]>>,
+    /// Whether its product is added to what earlier pieces computed for the same outputs, from
+    /// other inputs.
+    pub adds: bool,
+}
+
+/// Which rows of a matrix of the model one process holds.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Shard {
+    /// The rows held.
+    pub rows: Range<usize>,
+    /// Rows of the whole matrix.
+    pub n_rows: usize,
+}
+
+impl Shard {
+    /// All rows of a matrix of `n_rows`.
+    pub fn whole(n_rows: usize) -> Self {
+        Self { rows: 0..n_rows, n_rows }
+    }
+}
+
 impl<B: Backend> Linear<B> {
-    /// Whether some part has not the inputs of the layer in their order.
+    /// The packed matrices.
+    pub fn weights(&self) -> impl Iterator<Item = &B::Weight> {
+        self.pieces.iter().map(|piece| &piece.weight)
+    }
+
+    /// Whether some piece reads the inputs in another order than the projection has them.
     pub fn is_reordered(&self) -> bool {
-        self.orders.iter().any(Option::is_some)
+        self.pieces.iter().any(|piece| piece.order.is_some())
     }
 }
 

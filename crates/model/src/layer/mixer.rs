@@ -73,6 +73,6 @@ impl<B: Backend> MixerWeights<B> {
             Self::Mla(weights) => (weights.q_up.as_ref(), Some([&weights.k_up, &weights.v_up])),
         };
         let linears = [self.input(), self.out()].into_iter().chain(q_up);
-        linears.flat_map(|linear| &linear.parts).chain(by_head.into_iter().flatten())
+        linears.flat_map(Linear::weights).chain(by_head.into_iter().flatten())
     }
 }

@@ -87,7 +87,7 @@ impl<B: Backend> MlpWeights<B> {
 
     /// Bytes of the matrices that one row goes through: of experts, as many as are chosen.
     pub(crate) fn active_bytes(&self) -> usize {
-        let bytes = |linear: &Linear<B>| linear.parts.iter().map(B::weight_bytes).sum::<usize>();
+        let bytes = |linear: &Linear<B>| linear.weights().map(B::weight_bytes).sum::<usize>();
         let all = self.linears().into_iter().map(bytes).sum::<usize>();
         let Self::Moe(moe) = self else { return all };
         let experts = moe.experts.iter().flat_map(TwoLayers::linears).map(bytes).sum::<usize>();

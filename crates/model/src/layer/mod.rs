@@ -4,6 +4,6 @@ mod linear;
 mod mixer;
 mod mlp;
 
-pub use linear::{Linear, Norm};
+pub use linear::{Linear, Norm, Piece, Shard};
 pub use mixer::{AttentionWeights, LatentWeights, MixerWeights};
 pub use mlp::{MlpWeights, MoeWeights, SharedWeights, TwoLayers};

@@ -42,8 +42,8 @@ use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layer::{
-    AttentionWeights, LatentWeights, Linear, MixerWeights, MlpWeights, MoeWeights, Norm,
-    SharedWeights, TwoLayers,
+    AttentionWeights, LatentWeights, Linear, MixerWeights, MlpWeights, MoeWeights, Norm, Piece,
+    Shard, SharedWeights, TwoLayers,
 };
 use cache::{Cache, LoadKind};
 
@@ -390,9 +390,16 @@ impl<B: Backend> Packer<'_, B> {
 
     fn linear(&mut self, plan: &LinearPlan<'_>) -> Result<Linear<B>, ModelError> {
         let compute = plan.compute(self.options.compute);
-        let parts = plan.runs().map(|run| self.pack(run, compute)).collect::<Result<_, _>>()?;
-        let orders = plan.runs().map(|run| run[0].order().map(Box::from)).collect();
-        let adds = plan.runs().map(|run| run[0].adds()).collect();
+        let (mut pieces, mut first_row, mut n) = (Vec::new(), 0, 0);
+        for run in plan.runs() {
+            let (order, adds) = (run[0].order().map(Box::from), run[0].adds());
+            if !adds {
+                first_row = n;
+                n += run.iter().map(Part::n).sum::<usize>();
+            }
+            let weight = self.pack(run, compute)?;
+            pieces.push(Piece { weight, first_row, order, adds });
+        }
         let mut bias = Vec::new();
         for part in &plan.biases {
             let data = part.ordered();
@@ -401,7 +408,7 @@ impl<B: Backend> Packer<'_, B> {
             part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
         }
         let bias = (!bias.is_empty()).then(|| self.put(&bias));
-        Ok(Linear { parts, orders, adds, bias, n: plan.n(), k: plan.k })
+        Ok(Linear { pieces, shard: Shard::whole(n), bias, n, k: plan.k })
     }
 
     /// A matrix that stands alone: the embedding table or the head.

@@ -127,11 +127,6 @@ impl<'a> LayerPlan<'a> {
 }
 
 impl<'a> LinearPlan<'a> {
-    /// Rows of all parts.
-    pub(super) fn n(&self) -> usize {
-        self.parts.iter().filter(|part| !part.adds()).map(Part::n).sum()
-    }
-
     /// The arithmetic of its weights where that of the model is `asked`.
     pub(super) fn compute(&self, asked: Compute) -> Compute {
         if self.is_exact { Compute::F32 } else { asked }
