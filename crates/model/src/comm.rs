@@ -1,47 +1,23 @@
-//! Communication between the ranks of one model.
+//! The ranks of one model: workers that compute it together.
 //!
-//! A decoder split over several workers keeps, on each, a part of the heads and of the hidden
-//! layer, and sums partial results after each half of a block. The decoder calls [`Communicator`]
-//! at exactly those two places; with one rank that is [`SoleRank`], which does nothing.
+//! A model split over ranks keeps some outputs of each matrix on each rank and gathers them, byte by
+//! byte. Nothing is summed across ranks, because a sum of partial results would depend on how many
+//! ranks there are, and law 6 (same request, same tokens) forbids that.
+//!
+//! Weights are not split yet, so [`load`](crate::load()) refuses a communicator of more than one
+//! rank. The operations that move bytes (gather, broadcast) join [`Communicator`] together with the
+//! first code that calls them.
 
-/// A failed exchange between ranks.
-#[derive(Debug, thiserror::Error)]
-#[error("rank {rank} failed: {what}")]
-pub struct CommError {
-    /// The rank that failed.
-    pub rank: usize,
-    /// What happened.
-    pub what: String,
-}
-
-/// Collective operations over the ranks of one model.
+/// This worker's place among the ranks of one model.
 pub trait Communicator: Send {
     /// This worker's number, below [`size`](Self::size).
     fn rank(&self) -> usize;
 
-    /// How many workers there are.
+    /// Number of workers, at least one.
     fn size(&self) -> usize;
-
-    /// Replaces `x` on every rank by the sum over ranks, added in ascending order of rank.
-    ///
-    /// # Errors
-    ///
-    /// When another rank is gone.
-    fn all_reduce(&self, x: &mut [f32]) -> Result<(), CommError>;
-
-    /// Fills `out` with every rank's `x`, in ascending order of rank.
-    ///
-    /// # Shapes
-    ///
-    /// `x`: `[n]` on every rank; `out`: `[size * n]`.
-    ///
-    /// # Errors
-    ///
-    /// When another rank is gone.
-    fn all_gather(&self, x: &[f32], out: &mut [f32]) -> Result<(), CommError>;
 }
 
-/// The only worker there is.
+/// A model on one worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SoleRank;
 
@@ -52,14 +28,5 @@ impl Communicator for SoleRank {
 
     fn size(&self) -> usize {
         1
-    }
-
-    fn all_reduce(&self, _x: &mut [f32]) -> Result<(), CommError> {
-        Ok(())
-    }
-
-    fn all_gather(&self, x: &[f32], out: &mut [f32]) -> Result<(), CommError> {
-        out.copy_from_slice(x);
-        Ok(())
     }
 }

@@ -27,7 +27,6 @@ use pelton_kernels::{KvDtype, KvShape};
 
 use crate::arch::{ArchSpec, Mixer, Residual};
 use crate::backend::{AttentionOp, Backend, ForwardSequence, GreedyRows, Head, LatentOp, Step};
-use crate::comm::Communicator;
 use crate::kv::{KvFootprint, SwapStore};
 use crate::layer::{Linear, MixerWeights, Norm};
 use crate::load::{LayerWeights, Weights};
@@ -40,17 +39,8 @@ pub struct Decoder<B: Backend> {
     kv_dtype: KvDtype,
     ropes: Vec<RopeTable>,
     weights: Weights<B>,
-    comm: Comm,
     backend: B,
     buffers: Buffers<B>,
-}
-
-struct Comm(Box<dyn Communicator>);
-
-impl std::fmt::Debug for Comm {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "rank {} of {}", self.0.rank(), self.0.size())
-    }
 }
 
 /// One step: tokens of any sequences, and the rows whose logits are wanted.
@@ -157,7 +147,6 @@ impl<B: Backend> Decoder<B> {
         spec: ArchSpec,
         weights: Weights<B>,
         backend: B,
-        comm: Box<dyn Communicator>,
         kv_dtype: KvDtype,
     ) -> Self {
         let hidden = spec.hidden_size;
@@ -195,7 +184,7 @@ impl<B: Backend> Decoder<B> {
             kept_x: backend.buffer(hidden),
         };
         let ropes = spec.ropes.iter().map(|rope| rope.table(spec.max_context)).collect();
-        Self { spec, kv_dtype, ropes, weights, comm: Comm(comm), backend, buffers }
+        Self { spec, kv_dtype, ropes, weights, backend, buffers }
     }
 
     /// Computes the step and writes the logits of the rows asked for.
@@ -210,8 +199,7 @@ impl<B: Backend> Decoder<B> {
     /// # Panics
     ///
     /// When the input breaks its contract (a token outside of the vocabulary, a position outside of
-    /// the context, rows that are not covered, a block table that is too short), or another rank is
-    /// gone.
+    /// the context, rows that are not covered, a block table that is too short).
     pub fn forward(&mut self, kv: &mut B::Kv, input: &ForwardInput<'_>, logits: &mut Vec<f32>) {
         self.forward_through(self.spec.layers.len(), kv, input, logits);
     }
@@ -295,7 +283,6 @@ impl<B: Backend> Decoder<B> {
             buffers;
         let Buffers { qkv, attended, kept_attended, kept_x, .. } = buffers;
         let (mut x, mut kept_x) = (x, kept_x);
-        let comm = &*self.comm.0;
         let is_hidden = matches!(wanted, Wanted::Hidden);
         let step = Step { positions, slots, sequences: input.sequences };
 
@@ -347,7 +334,6 @@ impl<B: Backend> Decoder<B> {
                 std::mem::swap(&mut x, &mut kept_x);
             }
             backend.linear(attention.out(), attended, delta);
-            backend.all_reduce(comm, delta).expect("the other ranks are alive");
             let is_normed = wiring.residual == Residual::Normed;
             let post_norm = layer_weights.attention_post_norm.as_ref();
             if let Some(norm) = post_norm.filter(|_| !is_normed) {
@@ -373,7 +359,6 @@ impl<B: Backend> Decoder<B> {
                 }
             }
             backend.mlp(mlp, if wiring.pre_norm { normed } else { x }, delta);
-            backend.all_reduce(comm, delta).expect("the other ranks are alive");
             let post_norm = layer_weights.mlp_post_norm.as_ref();
             if let Some(norm) = post_norm.filter(|_| !is_normed) {
                 backend.norm(delta, norm, normed_delta);

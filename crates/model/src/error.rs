@@ -79,6 +79,12 @@ pub enum ModelError {
         /// Most tokens possible.
         most: usize,
     },
+    /// A model on more than one rank.
+    #[error("{n_ranks} ranks: a model runs on one rank, because weights are not split yet")]
+    Ranks {
+        /// Size of the communicator.
+        n_ranks: usize,
+    },
     /// The weights are larger than the memory there is.
     #[error(
         "{}: the weights need {:.1} GiB of memory, expected at most the {:.1} GiB available",

@@ -41,7 +41,7 @@ mod wrapper;
 pub use arch::{ARCHS, Arch, ArchSpec, ENCODERS, LayerSpec, Mixer};
 pub use backend::cpu::CpuBackend;
 pub use backend::{Backend, ForwardSequence, GreedyRows, PackedBytes, PackedForm};
-pub use comm::{CommError, Communicator, SoleRank};
+pub use comm::{Communicator, SoleRank};
 pub use config::{HfConfig, Window, parse_config};
 pub use decoder::{Decoder, ForwardInput};
 pub use error::ModelError;

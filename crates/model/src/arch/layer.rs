@@ -61,18 +61,8 @@ impl Wiring {
 }
 
 impl LayerSpec {
-    /// The layer's attention, in families of which all layers have grouped queries.
-    ///
-    /// # Panics
-    ///
-    /// When this one has another mixer.
-    pub fn gqa(&self) -> &Gqa {
-        match &self.mixer {
-            Mixer::Gqa(gqa) => gqa,
-            Mixer::Mla(_) => panic!("invariant: a layer with grouped queries"),
-        }
-    }
-
+    /// The attention to edit while a family builds its spec; a family that calls this has grouped
+    /// queries in every layer.
     pub(crate) fn gqa_mut(&mut self) -> &mut Gqa {
         match &mut self.mixer {
             Mixer::Gqa(gqa) => gqa,

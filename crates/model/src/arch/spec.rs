@@ -112,9 +112,14 @@ impl ArchSpec {
         }
     }
 
+    /// Whether a token sees only itself and the tokens before it, in every layer.
+    pub fn is_causal(&self) -> bool {
+        self.layers.iter().all(|layer| layer.mixer.is_causal())
+    }
+
     /// Whether tokens can be generated; if not, the model is for vectors of texts.
     pub fn generates(&self) -> bool {
-        self.ends.head && self.layers.iter().all(|layer| layer.mixer.is_causal())
+        self.ends.head && self.is_causal()
     }
 
     /// Longest context that the positions reach, in tokens; at least what is served by default.

@@ -22,7 +22,7 @@ use super::experts::Experts;
 use super::latent::{Device, Latent};
 use super::{AttentionOp, Backend, GreedyRows, Head, LatentOp, PackedBytes, PackedForm, Step};
 use crate::arch::{Act, Gqa, QkNorm};
-use crate::comm::{CommError, Communicator};
+use crate::comm::SoleRank;
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::layer::{Linear, MlpWeights, Norm, Piece, TwoLayers};
@@ -286,6 +286,11 @@ impl Backend for CpuBackend {
     type Weight = PackedMatrix;
     type Vector = Vec<f32>;
     type Kv = KvCache;
+    type Comm = SoleRank;
+
+    fn comm(&self) -> &SoleRank {
+        &SoleRank
+    }
 
     fn pack(
         &self,
@@ -562,14 +567,5 @@ impl Backend for CpuBackend {
         tokens.clear();
         let token = |largest: &Largest| largest.index().map(|index| TokenId(index as u32));
         tokens.extend(self.largest.iter().map(token));
-    }
-
-    fn all_reduce(
-        &mut self,
-        comm: &dyn Communicator,
-        x: &mut Activations,
-    ) -> Result<(), CommError> {
-        let n_rows = x.n_rows();
-        comm.all_reduce(x.floats_mut(n_rows))
     }
 }

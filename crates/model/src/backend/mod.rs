@@ -25,7 +25,7 @@ use pelton_quant::{Compute, QuantError};
 use pelton_tensor::{MappedFile, TensorView};
 
 use crate::arch::{Gqa, Mla};
-use crate::comm::{CommError, Communicator};
+use crate::comm::Communicator;
 use crate::layer::{AttentionWeights, LatentWeights, Linear, MlpWeights, Norm};
 use crate::rope::RopeTable;
 
@@ -142,6 +142,11 @@ pub trait Backend: Sized + Send {
     type Vector: Send + std::fmt::Debug;
     /// A paged KV cache.
     type Kv: Send;
+    /// Its way to the other ranks of a model.
+    type Comm: Communicator;
+
+    /// The place of this device among the ranks of the model that it runs.
+    fn comm(&self) -> &Self::Comm;
 
     /// Packs matrices of one type, stacked by rows; `done` hears of rows, in ascending order, that
     /// will not be read again, so that a large matrix need not be there twice.
@@ -309,11 +314,4 @@ pub trait Backend: Sized + Send {
         logits: &mut Vec<f32>,
         greedy: GreedyRows<'_>,
     );
-
-    /// Sums a buffer over all ranks.
-    ///
-    /// # Errors
-    ///
-    /// When another rank is gone.
-    fn all_reduce(&mut self, comm: &dyn Communicator, x: &mut Self::Buf) -> Result<(), CommError>;
 }

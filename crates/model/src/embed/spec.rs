@@ -68,10 +68,9 @@ impl EmbedSpec {
     ///
     /// Names the file and the field that is wrong.
     pub fn read(files: &ModelFiles, spec: &ArchSpec) -> Result<Self, ModelError> {
-        let is_encoder = !spec.layers.iter().all(|layer| layer.mixer.is_causal());
         let pooling = match gguf_pooling(files)? {
             Some(pooling) => pooling,
-            None if is_encoder => Pooling::Mean,
+            None if !spec.is_causal() => Pooling::Mean,
             None => Pooling::LastToken,
         };
         let mut read = Self {

@@ -37,7 +37,7 @@ use pelton_tensor::TensorView;
 use crate::arch::{Act, ArchSpec, LayerSpec, Mixer, Mlp, Moe, NormKind};
 use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
-use crate::comm::{Communicator, SoleRank};
+use crate::comm::Communicator;
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
@@ -152,13 +152,17 @@ pub fn stored_bytes(files: &ModelFiles, max_context: Option<usize>) -> Result<u6
 /// # Errors
 ///
 /// Names the tensor that is missing, misshapen or of an unknown type, with the shape expected; the
-/// context that is too long; or the memory that is missing.
+/// context that is too long; the memory that is missing; or that the device is one of several ranks,
+/// because weights are not split yet.
 pub fn load<B: Backend>(
     files: &ModelFiles,
     device: B,
     options: &LoadOptions<'_>,
 ) -> Result<Decoder<B>, ModelError> {
-    let comm = Box::new(SoleRank);
+    let comm = device.comm();
+    if comm.size() > 1 {
+        return Err(ModelError::Ranks { n_ranks: comm.size() });
+    }
     let spec = served_spec(files, options.max_context)?;
     let plan = Plan::new(files, &spec)?;
     check_memory(files, &plan, &spec, options)?;
@@ -185,7 +189,7 @@ pub fn load<B: Backend>(
         Compute::F32 => KvDtype::F32,
         _ => KvDtype::Bf16,
     });
-    Ok(Decoder::new(spec, weights, device, comm, kv_dtype))
+    Ok(Decoder::new(spec, weights, device, kv_dtype))
 }
 
 /// Checks that every tensor the configuration asks for is there, in a shape and type that can be
