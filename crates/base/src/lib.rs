@@ -4,12 +4,14 @@
 #![forbid(unsafe_code)]
 
 mod constraint;
+mod layer;
 pub mod limits;
 mod request;
 mod sampling;
 mod service;
 
 pub use constraint::{Constraint, Rule, RuleState, TokenSet};
+pub use layer::{Act, ExpertGroups, GroupRank, Router, RouterScore};
 pub use request::{FinishReason, Request, RequestId, TokenId, Usage};
 pub use sampling::{ParamError, SamplingParams};
 pub use service::{Drafting, Namespace, ServiceParams, Slo, TenantId};

@@ -53,15 +53,12 @@ pub use attention::{AttentionInput, AttentionSeq};
 pub use ceilings::Ceilings;
 pub use cpu::Cpu;
 pub use dispatch::{Kernels, UnknownKernels};
-pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows, UnknownKvDtype};
+pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows};
 pub use layout::{BAND_BYTES, LAYOUT_VERSION, PANEL, PackedMatrix, Rows, Storage, WeightLayout};
 pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
 pub use matmul::{Largest, LogitsOp, MatmulGroup, MatmulGroups, MatmulOutput};
 pub use nodes::{NodeChoice, NodePolicy};
 pub use quantize::{GROUP, QuantizedRows};
-pub use rows::{
-    Chosen, ExpertGroups, GatedAct, GroupRank, HeadLayout, HeadSlices, RopeLayout, Router,
-    RouterScore,
-};
+pub use rows::{Chosen, HeadLayout, HeadSlices, RopeLayout};
 pub use team::{StayAwake, ThreadTeam, Topology, default_threads};
 pub use tuning::Tuning;

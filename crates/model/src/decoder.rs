@@ -143,12 +143,7 @@ impl<'a, B: Backend> MixerOp<'a, B> {
 }
 
 impl<B: Backend> Decoder<B> {
-    pub(crate) fn new(
-        spec: ArchSpec,
-        weights: Weights<B>,
-        backend: B,
-        kv_dtype: KvDtype,
-    ) -> Self {
+    pub(crate) fn new(spec: ArchSpec, weights: Weights<B>, backend: B, kv_dtype: KvDtype) -> Self {
         let hidden = spec.hidden_size;
         let per_width = |width: &dyn Fn(&Mixer) -> usize| {
             let mut widths: Vec<usize> =

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use pelton_kernels::KvDtype;
 use pelton_quant::Compute;
+use pelton_tensor::KvDtype;
 
 use crate::arch::Mlp;
 use crate::error::ModelError;

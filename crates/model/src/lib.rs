@@ -54,6 +54,6 @@ pub use load::{
     LoadOptions, LoadProgress, PackedCache, available_memory_bytes, check, load, load_cpu,
     stored_bytes,
 };
-pub use pelton_kernels::{KvDtype, KvShape, UnknownKvDtype};
 pub use pelton_quant::Compute;
 pub use pelton_quant::checkpoint::Scheme;
+pub use pelton_tensor::{KvDtype, UnknownKvDtype};

@@ -148,7 +148,8 @@ fn a_token_reads_the_experts_that_are_chosen() {
     let golden = golden("mixtral");
     let decoder = golden.load(&golden.files(), Compute::F32);
     let spec = decoder.spec();
-    let attention = |i: usize| spec.layers[i].mixer.query_width() + spec.layers[i].mixer.out_width();
+    let attention =
+        |i: usize| spec.layers[i].mixer.query_width() + spec.layers[i].mixer.out_width();
     let n_weights: usize =
         (0..3).map(|i| 32 * attention(i) + spec.layers[i].mlp.n_active_weights(32)).sum::<usize>()
             + 32 * spec.vocab_size;

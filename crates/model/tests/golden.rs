@@ -170,17 +170,6 @@ fn gguf_files_of_every_family_match_the_reference_of_their_folder() {
 }
 
 #[test]
-fn every_fixture_generates_and_makes_vectors_of_its_last_token() {
-    for golden in all() {
-        let files = golden.files();
-        let spec = files.spec().expect(&golden.name);
-        assert!(spec.generates(), "{}", golden.name);
-        let embed = EmbedSpec::read(&files, &spec).expect(&golden.name);
-        assert_eq!(embed.pooling, [Pooling::LastToken], "{}", golden.name);
-    }
-}
-
-#[test]
 fn every_architecture_has_a_fixture() {
     let seen: Vec<String> =
         all().iter().map(|golden| golden.files().config().architecture.clone()).collect();

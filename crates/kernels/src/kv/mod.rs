@@ -43,7 +43,6 @@
 
 mod cache;
 mod convert;
-mod dtype;
 mod element;
 mod relocate;
 mod shape;
@@ -56,7 +55,7 @@ pub(crate) use convert::SCALAR;
 pub(crate) use convert::Table;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use convert::{AVX2, AVX512};
-pub use dtype::{KvDtype, UnknownKvDtype};
 pub(crate) use element::KvElement;
+pub use pelton_tensor::KvDtype;
 pub use shape::KvShape;
 pub use store::{StoreKv, StridedRows};

@@ -22,35 +22,13 @@
 //! Hendrycks and Gimpel, *Gaussian Error Linear Units*, 2016; the polynomial is 7.1.26 of Abramowitz
 //! and Stegun, *Handbook of Mathematical Functions*, 1964; So et al., *Primer*, 2021 (squared).
 
+use pelton_base::Act;
+
 use super::lanes::{LANES, Simd};
 use super::math::{exp, times_sigmoid};
 use super::shells;
 use crate::Cpu;
 use crate::activations::Activations;
-
-/// Activation of a gate, or of the hidden layer itself where there is no gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GatedAct {
-    /// `x / (1 + e⁻ˣ)`, also called swish: Llama, Mistral, Qwen.
-    Silu,
-    /// The tanh form of GELU: Gemma, GPT-2.
-    GeluTanh,
-    /// GELU by the error function: GPT-NeoX, Falcon.
-    Gelu,
-    /// GELU by a sigmoid of `1.702 x`.
-    QuickGelu,
-    /// `max(x, 0)`: OPT.
-    Relu,
-    /// The square of `max(x, 0)`.
-    ReluSquared,
-}
-
-impl GatedAct {
-    /// Every activation, in the order of the kernel tables.
-    pub const ALL: [Self; 6] =
-        [Self::Silu, Self::GeluTanh, Self::Gelu, Self::QuickGelu, Self::Relu, Self::ReluSquared];
-}
 
 #[inline(always)]
 pub(super) fn silu<S: Simd>(s: S, x: S::F) -> S::F {
@@ -139,7 +117,7 @@ impl Cpu {
     /// # Panics
     ///
     /// When `x` is not whole rows.
-    pub fn activate(&self, act: GatedAct, x: &[f32], out: &mut Activations) {
+    pub fn activate(&self, act: Act, x: &[f32], out: &mut Activations) {
         let width = out.width();
         assert!(x.len().is_multiple_of(width), "invariant: whole rows of x");
         let kernel = self.kernels.rows.plain[act as usize];
@@ -168,7 +146,7 @@ mod tests {
     use crate::activations::Forms;
     use crate::rows::testing::{Random, all_cpus, bits, hostile_floats};
 
-    fn run(cpu: &Cpu, act: GatedAct, x: &[f32], width: usize) -> Vec<f32> {
+    fn run(cpu: &Cpu, act: Act, x: &[f32], width: usize) -> Vec<f32> {
         let mut out = Activations::new(width, Forms::F32);
         cpu.activate(act, x, &mut out);
         out.floats().to_vec()
@@ -191,7 +169,7 @@ mod tests {
         for i in -900..900 {
             let x = i as f32 * 0.01;
             let exact = f64::from(x) * phi(f64::from(x));
-            let got = f64::from(run(cpu, GatedAct::Gelu, &[x], 1)[0]);
+            let got = f64::from(run(cpu, Act::Gelu, &[x], 1)[0]);
             let bound = 2e-7 * (0.1 + f64::from(x).abs());
             assert!((got - exact).abs() < bound, "{x}: {got} is not {exact}");
         }
@@ -200,15 +178,15 @@ mod tests {
     #[test]
     fn the_ends_of_every_activation_are_what_they_should_be() {
         let cpu = &all_cpus()[0];
-        for act in GatedAct::ALL {
+        for act in Act::ALL {
             let ends = run(cpu, act, &[f32::INFINITY, 1e30, 0.0, -1e4, f32::NAN], 5);
             assert_eq!(ends[0], f32::INFINITY, "{act:?}");
             assert!(ends[1] >= 1e30, "{act:?}");
             assert!(ends[2] == 0.0 && ends[3] == 0.0, "{act:?}: {ends:?}");
             assert!(ends[4].is_nan(), "{act:?}");
         }
-        assert_eq!(run(cpu, GatedAct::ReluSquared, &[3.0, -3.0], 2), [9.0, 0.0]);
-        let quick = run(cpu, GatedAct::QuickGelu, &[1.0], 1)[0];
+        assert_eq!(run(cpu, Act::ReluSquared, &[3.0, -3.0], 2), [9.0, 0.0]);
+        let quick = run(cpu, Act::QuickGelu, &[1.0], 1)[0];
         assert!((f64::from(quick) - 1.0 / (1.0 + (-1.702_f64).exp())).abs() < 1e-6);
     }
 
@@ -228,7 +206,7 @@ mod tests {
                 gate_up.resize(gate_up.len() + width, 1.0);
             }
             let cpus = all_cpus();
-            for act in GatedAct::ALL {
+            for act in Act::ALL {
                 let mut gated = Activations::new(width, Forms::F32);
                 cpus[0].gated_mul(act, &gate_up, &mut gated);
                 for cpu in &cpus {

@@ -11,7 +11,9 @@
 //! 12 bytes and about 20 operations (one exponential, one division) per element of `out`. Big rows
 //! are cut by columns too, so that a single decoding row of 14,336 is shared by the team.
 
-use super::act::{GatedAct, gelu, gelu_tanh, quick_gelu, relu, relu_squared, silu};
+use pelton_base::Act;
+
+use super::act::{gelu, gelu_tanh, quick_gelu, relu, relu_squared, silu};
 use super::lanes::{LANES, Simd};
 use super::shells;
 use crate::Cpu;
@@ -56,7 +58,7 @@ impl Cpu {
     /// # Panics
     ///
     /// When `gate_up` is not whole rows.
-    pub fn gated_mul(&self, act: GatedAct, gate_up: &[f32], out: &mut Activations) {
+    pub fn gated_mul(&self, act: Act, gate_up: &[f32], out: &mut Activations) {
         let ffn = out.width();
         assert!(gate_up.len().is_multiple_of(2 * ffn), "invariant: a gate and an up per output");
         let kernel = self.kernels.rows.gated[act as usize];
@@ -93,11 +95,11 @@ mod tests {
             let g = i as f32 * 0.05;
             let x = f64::from(g);
             let mut rows = Activations::new(1, Forms::F32);
-            cpu.gated_mul(GatedAct::Silu, &[g, 1.5], &mut rows);
+            cpu.gated_mul(Act::Silu, &[g, 1.5], &mut rows);
             let out = [rows.floats()[0]];
             let silu = x / (1.0 + (-x).exp()) * 1.5;
             assert!((f64::from(out[0]) - silu).abs() <= 1e-6 * (1e-3 + silu.abs()), "silu {g}");
-            cpu.gated_mul(GatedAct::GeluTanh, &[g, 1.5], &mut rows);
+            cpu.gated_mul(Act::GeluTanh, &[g, 1.5], &mut rows);
             let out = [rows.floats()[0]];
             let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             let gelu = 0.5 * x * (1.0 + u.tanh()) * 1.5;
@@ -115,7 +117,7 @@ mod tests {
             for (x, &bad) in gate_up.iter_mut().step_by(5).zip(&hostile) {
                 *x = bad;
             }
-            for act in GatedAct::ALL {
+            for act in Act::ALL {
                 let run = |cpu: &Cpu| {
                     let mut out = Activations::new(ffn, Forms::F32);
                     cpu.gated_mul(act, &gate_up, &mut out);

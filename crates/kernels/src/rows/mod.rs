@@ -32,13 +32,14 @@ pub(crate) mod testing;
 
 use std::ops::Range;
 
+use pelton_base::Act;
+
 use crate::Cpu;
 
-pub use act::GatedAct;
 pub use heads::HeadSlices;
 pub use norm::HeadLayout;
 pub use rope::RopeLayout;
-pub use route::{Chosen, ExpertGroups, GroupRank, Router, RouterScore};
+pub use route::Chosen;
 
 /// Below this many elements an operation stays on the calling thread: about two microseconds of
 /// work, which is what waking the team costs.
@@ -63,10 +64,10 @@ pub(crate) struct Table {
     moments: unsafe fn(&[f32], f32) -> [f32; 2],
     normalize: layer_norm::Normalize,
     head_layer_norm: unsafe fn(&mut [f32], usize, &[f32], f32),
-    /// By [`GatedAct`].
-    gated: [gated::Kernel; GatedAct::ALL.len()],
-    /// By [`GatedAct`].
-    plain: [act::Kernel; GatedAct::ALL.len()],
+    /// By [`Act`].
+    gated: [gated::Kernel; Act::ALL.len()],
+    /// By [`Act`].
+    plain: [act::Kernel; Act::ALL.len()],
     rope_halves: unsafe fn(&mut [f32], &[f32]),
     rope_pairs: unsafe fn(&mut [f32], &[f32]),
     argmax: unsafe fn(&[f32]) -> usize,

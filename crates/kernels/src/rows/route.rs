@@ -18,48 +18,10 @@
 //! `E` exponentials and `top_k E` comparisons per row: about 2 microseconds for 8 of 128, against the
 //! megabytes that the experts read. Rows are shared by the team.
 
+use pelton_base::{ExpertGroups, GroupRank, Router, RouterScore};
+
 use super::shared::Parts;
 use crate::Cpu;
-
-/// How a router chooses.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Router {
-    /// Experts.
-    pub n_experts: usize,
-    /// Experts that a row goes to; 1 to `n_experts`.
-    pub top_k: usize,
-    /// What a logit becomes.
-    pub score: RouterScore,
-    /// Groups of experts of which only some are chosen from; `n_experts` is a multiple of them.
-    pub groups: Option<ExpertGroups>,
-    /// Whether weights are divided by their sum.
-    pub renormalized: bool,
-    /// Factor of the weights.
-    pub scale: f32,
-}
-
-/// What a logit becomes, to rank experts by and to weigh them with.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum RouterScore {
-    /// Its softmax over all experts.
-    Softmax,
-    /// Its softmax over the chosen experts.
-    SoftmaxOfChosen,
-    /// Its sigmoid.
-    Sigmoid,
-}
-
-/// Neighbouring experts in groups of one size.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct ExpertGroups {
-    /// Groups.
-    pub n_groups: usize,
-    /// Groups that are chosen from; together they have at least `top_k` experts.
-    pub top_groups: usize,
-    /// What ranks a group.
-    pub rank: GroupRank,
-}
 
 /// Where a router writes its choice.
 #[derive(Debug)]
@@ -68,15 +30,6 @@ pub struct Chosen<'a> {
     pub experts: &'a mut [u32],
     /// `[m, top_k]`.
     pub weights: &'a mut [f32],
-}
-
-/// What ranks a group of experts.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum GroupRank {
-    /// Its best expert.
-    Best,
-    /// The sum of its two best.
-    TwoBest,
 }
 
 /// The rank of what is no longer to be chosen; below that of any float.
@@ -114,85 +67,81 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-impl Router {
-    /// Whether experts rank by scores, not by logits.
-    fn ranks_by_score(&self, has_correction: bool) -> bool {
-        has_correction || self.groups.is_some_and(|groups| groups.rank == GroupRank::TwoBest)
-    }
-
-    /// One row: `logits` become scores; `ranks` is scratch of the same length.
-    fn route(
-        &self,
-        logits: &mut [f32],
-        correction: Option<&[f32]>,
-        ranks: &mut [u32],
-        experts: &mut [u32],
-        weights: &mut [f32],
-    ) {
-        let by_score = self.ranks_by_score(correction.is_some());
-        if !by_score {
-            ranks.iter_mut().zip(&*logits).for_each(|(r, x)| *r = rank(*x));
-        }
-        match self.score {
-            RouterScore::Softmax => softmax(logits),
-            RouterScore::Sigmoid => logits.iter_mut().for_each(|x| *x = sigmoid(*x)),
-            RouterScore::SoftmaxOfChosen => {}
-        }
-        let scores = &*logits;
-        let corrected = |i: usize| scores[i] + correction.map_or(0.0, |correction| correction[i]);
-        if by_score {
-            ranks.iter_mut().enumerate().for_each(|(i, r)| *r = rank(corrected(i)));
-        }
-        if let Some(groups) = self.groups {
-            groups.strike_out(ranks, &corrected);
-        }
-        for (expert, weight) in experts.iter_mut().zip(&mut *weights) {
-            let chosen = best(ranks);
-            ranks[chosen] = TAKEN;
-            (*expert, *weight) = (chosen as u32, scores[chosen]);
-        }
-        if self.score == RouterScore::SoftmaxOfChosen {
-            softmax(weights);
-        }
-        if self.renormalized {
-            let sum: f32 = weights.iter().sum();
-            // Sigmoids may all be 0.
-            weights.iter_mut().for_each(|weight| *weight /= sum + 1e-20);
-        }
-        weights.iter_mut().for_each(|weight| *weight *= self.scale);
-    }
+/// Whether experts rank by scores, not by logits.
+fn ranks_by_score(router: &Router, has_correction: bool) -> bool {
+    has_correction || router.groups.is_some_and(|groups| groups.rank == GroupRank::TwoBest)
 }
 
-impl ExpertGroups {
-    /// Strikes out the experts of all but the best groups.
-    fn strike_out(&self, ranks: &mut [u32], score: &dyn Fn(usize) -> f32) {
-        let size = ranks.len() / self.n_groups;
-        // A group's rank, by its two best experts; of equal groups the first is kept.
-        let rank_of = |ranks: &[u32], group: usize| {
-            let own = &ranks[group * size..(group + 1) * size];
-            let first = best(own);
-            if self.rank == GroupRank::Best || size == 1 {
-                return own[first];
-            }
-            let before = own[..first].iter().max();
-            let after = own[first + 1..].iter().max();
-            let second = before.max(after).copied().unwrap_or(TAKEN);
-            let second = (0..size).find(|i| *i != first && own[*i] == second).unwrap_or(first);
-            rank(score(group * size + first) + score(group * size + second))
-        };
-        // Groups go one by one, the last of the worst first, so that no list of them is needed.
-        for _ in self.top_groups..self.n_groups {
-            let mut worst: Option<(usize, u32)> = None;
-            for group in 0..self.n_groups {
-                let is_gone = ranks[group * size] == TAKEN;
-                let rank = if is_gone { continue } else { rank_of(ranks, group) };
-                if worst.is_none_or(|(_, lowest)| rank <= lowest) {
-                    worst = Some((group, rank));
-                }
-            }
-            let Some((group, _)) = worst else { return };
-            ranks[group * size..(group + 1) * size].fill(TAKEN);
+/// One row: `logits` become scores; `ranks` is scratch of the same length.
+fn route_row(
+    router: &Router,
+    logits: &mut [f32],
+    correction: Option<&[f32]>,
+    ranks: &mut [u32],
+    experts: &mut [u32],
+    weights: &mut [f32],
+) {
+    let by_score = ranks_by_score(router, correction.is_some());
+    if !by_score {
+        ranks.iter_mut().zip(&*logits).for_each(|(r, x)| *r = rank(*x));
+    }
+    match router.score {
+        RouterScore::Softmax => softmax(logits),
+        RouterScore::Sigmoid => logits.iter_mut().for_each(|x| *x = sigmoid(*x)),
+        RouterScore::SoftmaxOfChosen => {}
+    }
+    let scores = &*logits;
+    let corrected = |i: usize| scores[i] + correction.map_or(0.0, |correction| correction[i]);
+    if by_score {
+        ranks.iter_mut().enumerate().for_each(|(i, r)| *r = rank(corrected(i)));
+    }
+    if let Some(groups) = router.groups {
+        strike_out(&groups, ranks, &corrected);
+    }
+    for (expert, weight) in experts.iter_mut().zip(&mut *weights) {
+        let chosen = best(ranks);
+        ranks[chosen] = TAKEN;
+        (*expert, *weight) = (chosen as u32, scores[chosen]);
+    }
+    if router.score == RouterScore::SoftmaxOfChosen {
+        softmax(weights);
+    }
+    if router.renormalized {
+        let sum: f32 = weights.iter().sum();
+        // Sigmoids may all be 0.
+        weights.iter_mut().for_each(|weight| *weight /= sum + 1e-20);
+    }
+    weights.iter_mut().for_each(|weight| *weight *= router.scale);
+}
+
+/// Strikes out the experts of all but the best groups.
+fn strike_out(all: &ExpertGroups, ranks: &mut [u32], score: &dyn Fn(usize) -> f32) {
+    let size = ranks.len() / all.n_groups;
+    // A group's rank, by its two best experts; of equal groups the first is kept.
+    let rank_of = |ranks: &[u32], group: usize| {
+        let own = &ranks[group * size..(group + 1) * size];
+        let first = best(own);
+        if all.rank == GroupRank::Best || size == 1 {
+            return own[first];
         }
+        let before = own[..first].iter().max();
+        let after = own[first + 1..].iter().max();
+        let second = before.max(after).copied().unwrap_or(TAKEN);
+        let second = (0..size).find(|i| *i != first && own[*i] == second).unwrap_or(first);
+        rank(score(group * size + first) + score(group * size + second))
+    };
+    // Groups go one by one, the last of the worst first, so that no list of them is needed.
+    for _ in all.top_groups..all.n_groups {
+        let mut worst: Option<(usize, u32)> = None;
+        for group in 0..all.n_groups {
+            let is_gone = ranks[group * size] == TAKEN;
+            let rank = if is_gone { continue } else { rank_of(ranks, group) };
+            if worst.is_none_or(|(_, lowest)| rank <= lowest) {
+                worst = Some((group, rank));
+            }
+        }
+        let Some((group, _)) = worst else { return };
+        ranks[group * size..(group + 1) * size].fill(TAKEN);
     }
 }
 
@@ -243,7 +192,7 @@ impl Cpu {
                         weights.part(chosen),
                     )
                 };
-                router.route(logits, correction, ranks, experts, weights);
+                route_row(router, logits, correction, ranks, experts, weights);
             }
         });
     }

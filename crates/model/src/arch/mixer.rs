@@ -120,14 +120,6 @@ impl Mixer {
         }
     }
 
-    /// Whether a token sees only itself and the tokens before it.
-    pub fn is_causal(&self) -> bool {
-        match self {
-            Self::Gqa(gqa) => gqa.is_causal,
-            Self::Mla(_) => true,
-        }
-    }
-
     /// Attention window in tokens, or `None` for full causal attention.
     pub fn window(&self) -> Option<usize> {
         match self {

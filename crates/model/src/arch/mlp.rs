@@ -1,5 +1,7 @@
 //! Channel mixers: kinds of perceptrons, as data.
 
+pub use pelton_base::Act;
+
 use super::Moe;
 
 /// Channel mixers.
@@ -34,24 +36,6 @@ pub struct GatedMlp {
     pub act: Act,
     /// Whether the three projections carry a bias.
     pub bias: bool,
-}
-
-/// Activation functions.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Act {
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// `tanh` approximation of GELU.
-    GeluTanh,
-    /// GELU by the error function.
-    Gelu,
-    /// `x * sigmoid(1.702 x)`.
-    QuickGelu,
-    /// `max(x, 0)`.
-    Relu,
-    /// `max(x, 0)` squared.
-    ReluSquared,
 }
 
 impl Mlp {

@@ -10,7 +10,7 @@
 //! What routers do differently is in [`Router`]; how files store experts in
 //! [`Experts`](super::stored::Experts).
 
-pub use pelton_kernels::{ExpertGroups, GroupRank, Router, RouterScore};
+pub use pelton_base::{ExpertGroups, GroupRank, Router, RouterScore};
 
 use super::{ArchSpec, GatedMlp, Mlp};
 use crate::config::HfConfig;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use pelton_base::TokenId;
 use pelton_kernels::{
-    Activations, AttentionInput, Cpu, Forms, GatedAct, HeadLayout, KvCache, KvShape,
-    LAYOUT_VERSION, Largest, LogitsOp, MatmulOutput, PackedMatrix, RopeLayout, StayAwake, Storage,
-    StoreKv, StridedRows, WeightLayout,
+    Activations, AttentionInput, Cpu, Forms, HeadLayout, KvCache, KvShape, LAYOUT_VERSION, Largest,
+    LogitsOp, MatmulOutput, PackedMatrix, RopeLayout, StayAwake, Storage, StoreKv, StridedRows,
+    WeightLayout,
 };
 use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
@@ -21,7 +21,7 @@ use pelton_tensor::{MappedFile, TensorView};
 use super::experts::Experts;
 use super::latent::{Device, Latent};
 use super::{AttentionOp, Backend, GreedyRows, Head, LatentOp, PackedBytes, PackedForm, Step};
-use crate::arch::{Act, Gqa, QkNorm};
+use crate::arch::{Gqa, QkNorm};
 use crate::comm::SoleRank;
 use crate::decoder::Decoder;
 use crate::error::ModelError;
@@ -100,7 +100,7 @@ impl CpuBackend {
         self.hidden.resize(x.n_rows() * layers.up.n, 0.0);
         multiply(&self.cpu, &mut self.input, &layers.up, x, &mut self.hidden);
         self.activated.reset(layers.down.k, handed_to(&self.cpu, &layers.down));
-        let act = kernel_act(layers.act);
+        let act = layers.act;
         if is_gated {
             self.cpu.gated_mul(act, &self.hidden, &mut self.activated);
         } else {
@@ -238,17 +238,6 @@ fn head_layouts(gqa: &Gqa) -> [HeadLayout; 3] {
         layout(gqa.q_width(), gqa.n_kv_heads),
         layout(gqa.q_width() + gqa.kv_width(), gqa.n_kv_heads),
     ]
-}
-
-pub(super) fn kernel_act(act: Act) -> GatedAct {
-    match act {
-        Act::Silu => GatedAct::Silu,
-        Act::GeluTanh => GatedAct::GeluTanh,
-        Act::Gelu => GatedAct::Gelu,
-        Act::QuickGelu => GatedAct::QuickGelu,
-        Act::Relu => GatedAct::Relu,
-        Act::ReluSquared => GatedAct::ReluSquared,
-    }
 }
 
 impl PackedForm<PackedMatrix> for CpuBackend {

@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use pelton_kernels::{Activations, Chosen, Cpu, Forms, MatmulGroup, MatmulGroups};
 
-use super::cpu::{CpuBackend, Input, kernel_act, multiply, read_by};
+use super::cpu::{CpuBackend, Input, multiply, read_by};
 use crate::layer::{Linear, MoeWeights};
 
 /// What is kept from step to step.
@@ -264,7 +264,7 @@ impl CpuBackend {
             self.cpu.limit_gate_up(gate_up, ffn, limit);
         }
         activated.reset(ffn, read_by_chosen(&self.cpu, sorted, &down));
-        self.cpu.gated_mul(kernel_act(moe.experts[0].act), gate_up, activated);
+        self.cpu.gated_mul(moe.experts[0].act, gate_up, activated);
         let n_given = if moe.shared.is_some() { n_sorted + m } else { n_sorted };
         given.resize(n_given * hidden, 0.0);
         let (by_experts, by_all) = given.split_at_mut(n_sorted * hidden);

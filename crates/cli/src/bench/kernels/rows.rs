@@ -13,7 +13,8 @@
 use std::hint::black_box;
 use std::ops::ControlFlow;
 
-use pelton_kernels::{Activations, Cpu, Forms, GatedAct, HeadLayout, RopeLayout};
+use pelton_base::Act;
+use pelton_kernels::{Activations, Cpu, Forms, HeadLayout, RopeLayout};
 
 use super::block::{Block, Call, Cost, Multiplier, Sizes, activations};
 
@@ -83,7 +84,7 @@ pub(super) fn rms_norm(sizes: &Sizes) -> Vec<Block> {
 /// The middle of a feed-forward block, with each activation.
 pub(super) fn gated(sizes: &Sizes) -> Vec<Block> {
     let (rows, ffn) = (sizes.rows, sizes.ffn);
-    let of_act = |(name, act): (&str, GatedAct)| {
+    let of_act = |(name, act): (&str, Act)| {
         block(name, format!("[M, {ffn}]"), rows, move |cpu, m| {
             let gate_up = activations(m * 2 * ffn);
             let mut out = Activations::new(ffn, Forms::INT8);
@@ -91,7 +92,7 @@ pub(super) fn gated(sizes: &Sizes) -> Vec<Block> {
             Work { n_bytes: m * ffn * 37 / 4, n_ops: m * ffn * 24, run }
         })
     };
-    [("silu", GatedAct::Silu), ("gelu_tanh", GatedAct::GeluTanh)].map(of_act).into()
+    [("silu", Act::Silu), ("gelu_tanh", Act::GeluTanh)].map(of_act).into()
 }
 
 /// Rotation of all query heads, with each pairing.

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum KvDtype {
     /// 4 bytes per element, exact.
     F32,
@@ -44,7 +43,7 @@ impl KvDtype {
     }
 
     /// Whether each token and head has a scale.
-    pub(crate) fn has_scales(self) -> bool {
+    pub fn has_scales(self) -> bool {
         self == Self::Int8
     }
 }
