@@ -18,22 +18,22 @@ use vectors::Fixture;
 const HEAD: &str = "\
 # Models
 
-What is read, and how each entry was verified. The tables are written from the registries and from the
-fixtures that lie beside the tests: `UPDATE_MODELS=1 cargo test -p pelton-model --test models_page`
-writes this page anew, and without the variable the same test fails where the page is not what they say.
+The model families and weight formats that Pelton reads, and how each was verified. The tables are generated
+from the registries and the test fixtures: `UPDATE_MODELS=1 cargo test -p pelton-model --test models_page`
+writes this page, and without the variable the same test fails if the page is out of date.
 ";
 
 const FAMILIES: &str = "
 ## Families
 
 A golden fixture is a tiny model with random weights in the shape and with the quirks of its family.
-*Folder*: its logits in f32 are within 1e-4 of those of Hugging Face transformers (relative to the
-largest of a row), and its greedy tokens are the same. *GGUF file*: the same of a file with its weights
-under the names and in the orders of the `gguf` package, or of one written by `pelton convert`. *Quantized*: with all its projections quantized (eight bits by
-row, fp8 by block), it computes what it does with the weights that the codes stand for. *Converted*:
-`pelton convert` writes the folder as a GGUF file, which has the logits of the folder, to the bit where its
-weights are stored as they were or in f32, and, where there is a file of the `gguf` package beside it, the
-same names, keys and bytes. What a config says and files of the family cannot say is refused by name.
+*Folder*: its logits in f32 are within 1e-4 of those of Hugging Face transformers (relative to the largest
+logit of a row), and its greedy tokens are the same. *GGUF file*: the same holds for a file with the names and
+the tensor order of the `gguf` package, or for one written by `pelton convert`. *Quantized*: with all
+projections quantized (eight bits by row, fp8 by block), the model computes the same as with the dequantized
+weights. *Converted*: `pelton convert` writes the folder as a GGUF file with the same logits, bit for bit if
+weights are kept as stored or written in f32; where a file of the `gguf` package exists, names, keys and bytes
+are equal to it. Config values that GGUF files of the family cannot express are refused by name.
 
 | family | folder | GGUF name | GGUF file | quantized | converted |
 |---|---|---|---|---|---|
@@ -42,10 +42,10 @@ same names, keys and bytes. What a config says and files of the family cannot sa
 const ENCODERS_HEAD: &str = "
 ## Encoders
 
-Models of which vectors are wanted ([embeddings.md](embeddings.md)). *Folder*: every row of the last layer
-is within 1e-4 of that of Hugging Face transformers (relative to the largest of the row), and so are the
+Models that compute embeddings ([embeddings.md](embeddings.md)). *Folder*: every row of the last layer is
+within 1e-4 of that of Hugging Face transformers (relative to the largest element of the row), and so are the
 vectors of every kind of pooling. *GGUF file*: the same rows from a file with the names of the `gguf`
-package. Beside these every family above makes vectors, from its last layer.
+package. Every family above also computes embeddings, from its last layer.
 
 | family | folder | GGUF name | GGUF file |
 |---|---|---|---|
@@ -54,9 +54,9 @@ package. Beside these every family above makes vectors, from its last layer.
 const FORMATS_HEAD: &str = "
 ## Weight formats
 
-For every block format, 256 blocks are dequantized to the bits of the reference implementation, and
-64 more with scales that are infinite or no number (*hostile*) where its scales can be so. What is packed has
-the values of what is stored, to the bit; it is read by the kernels in the layout of the fourth column.
+For every block format, the tests dequantize 256 blocks to the bits of the reference implementation, and 64
+blocks with infinite or NaN scales (*hostile*) if the format can store them. Packed weights have exactly the
+stored values; the fourth column is the layout that the kernels read.
 
 | format | bits per weight | weights per block | packed as | bits per weight | verified |
 |---|---|---|---|---|---|
@@ -66,9 +66,9 @@ const METHODS_HEAD: &str = "
 ## Quantized checkpoints
 
 Each fixture is a small Llama whose matrices were quantized by independent code; every weight has the bits
-that the definition of the method gives. [checkpoints.md](checkpoints.md) tells more.
+that the definition of the method gives. [checkpoints.md](checkpoints.md) has the details.
 
-| `quant_method` | what of it | golden fixtures |
+| `quant_method` | supported | golden fixtures |
 |---|---|---|
 ";
 
