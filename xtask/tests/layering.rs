@@ -18,6 +18,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("pelton-tensor", 10),
     ("pelton-text", 11),
     ("pelton-kernels", 20),
+    ("pelton-sim", 20),
     ("pelton-quant", 30),
     ("pelton-comm", 30),
     ("pelton-kvstore", 30),

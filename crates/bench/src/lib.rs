@@ -1,28 +1,30 @@
-//! How requests are served over hours: workloads, a simulator, and one report for it and reality.
-//!
-//! # The chapter
+//! Measurements of the real thing on this machine.
 //!
 //! ```text
-//!  trace  (file, or generator + seed)          who asks when, how much, sharing what with whom
-//!    │
-//!    ├─▶ sim    real scheduler, fake executor, virtual clock: a million requests in a minute
-//!    └─▶ engine real everything (driven by whoever has one), a few hundred requests
-//!           │
-//!           ▼
-//!  ledger: one record per request  ─▶  report: percentiles, goodput, shares; as table and as JSON
+//! kernels   one operation at a time           ─▶ share of the machine's ceilings
+//! model     prefill, decode, verification     ─▶ tokens per second, shares of the ceilings
+//! spec      drafting beside plain decoding    ─▶ speed-up per batch size, advice
+//! load      a workload against the engine     ─▶ the ledger that the simulator fills too
 //! ```
 //!
-//! The simulator is only as true as its prices ([`sim::Prices`]); what it is for is comparing
-//! policies on the same arrivals, over lengths of time and loads that nobody waits for in reality.
-//! Whatever the report calls by one name is counted alike on both sides.
+//! Each module takes a small configuration and something that is loaded already, and returns a
+//! report that renders itself as a table or serializes as JSON. Flags, progress bars and Ctrl-C
+//! belong to the caller, which follows a measurement through a [`Watch`].
 //!
-//! **Architecture invariant:** nothing here reads the clock, and nothing computes with a model. The
-//! same trace, options and prices give the same report on every run.
+//! **Architecture invariant:** nothing here prints, reads flags or listens to signals.
 #![forbid(unsafe_code)]
 
-mod random;
-pub mod report;
-pub mod sim;
-pub mod trace;
+mod ceilings;
+mod error;
+pub mod kernels;
+pub mod load;
+pub mod model;
+mod samples;
+pub mod spec;
+mod table;
+mod tuned;
+mod watch;
 
-pub use random::Random;
+pub use error::{BenchError, Result};
+pub use table::bytes;
+pub use watch::{Progress, Watch};

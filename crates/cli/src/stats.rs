@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use pelton_base::{FinishReason, Usage};
+pub(crate) use pelton_bench::bytes;
 use pelton_llm::Timings;
 use serde::Serialize;
 
@@ -152,21 +153,6 @@ pub(crate) fn bytes_per_token(weights: u64, kv_bytes_per_position: u64, usage: U
     weights + kv_bytes_per_position * positions as u64
 }
 
-/// Bytes with a binary unit, such as `11.9 MiB`.
-pub(crate) fn bytes(n: u64) -> String {
-    if n < 1024 {
-        return format!("{n} B");
-    }
-    let mut value = n as f64 / 1024.0;
-    for unit in ["KiB", "MiB", "GiB"] {
-        if value < 1024.0 {
-            return format!("{value:.1} {unit}");
-        }
-        value /= 1024.0;
-    }
-    format!("{value:.1} TiB")
-}
-
 fn finish_words(finish: FinishReason) -> &'static str {
     match finish {
         FinishReason::Stop => "ended by itself",
@@ -254,12 +240,5 @@ mod tests {
     fn a_token_reads_the_weights_and_the_context_before_it() {
         let usage = Usage { prompt_tokens: 100, completion_tokens: 50, ..Usage::default() };
         assert_eq!(bytes_per_token(1000, 2, usage), 1000 + 2 * 125);
-    }
-
-    #[test]
-    fn byte_counts_carry_binary_units() {
-        assert_eq!(bytes(512), "512 B");
-        assert_eq!(bytes(1536), "1.5 KiB");
-        assert_eq!(bytes(3 << 30), "3.0 GiB");
     }
 }

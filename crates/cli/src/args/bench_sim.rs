@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 use pelton_base::Slo;
-use pelton_bench::sim::Prices;
-use pelton_bench::trace::Tenants;
 use pelton_sched::{
     Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, SchedulerConfig,
 };
+use pelton_sim::Prices;
+use pelton_sim::trace::Tenants;
 
 use super::workload::{WorkloadArgs, named};
 use crate::failure::{Failure, Result};

@@ -35,7 +35,6 @@ pub(crate) use sampling::SamplingArgs;
 pub(crate) use scheduling::{Choice, SchedulingArgs};
 pub(crate) use serve::ServeArgs;
 pub(crate) use speculation::{SpecArgs, SpecChoice};
-pub(crate) use workload::WorkloadArgs;
 
 use crate::mode::Mode;
 

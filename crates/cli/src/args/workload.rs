@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use pelton_base::limits;
-use pelton_bench::trace::{Tenants, Trace, TraceFile, Workload, WorkloadKind, save};
 use pelton_sched::TenantConfig;
+use pelton_sim::report::Grouping;
+use pelton_sim::trace::{Tenants, Trace, TraceFile, Workload, WorkloadKind, save};
 
 use crate::failure::{Failure, Result};
 
-/// From how many tokens on a prompt is told as long, before scaling.
+/// Fewest tokens of a prompt that the report calls long, before scaling.
 const LONG_PROMPT_TOKENS: f64 = 1024.0;
 
 /// Which requests come, and when.
@@ -118,9 +119,10 @@ impl WorkloadArgs {
         self.seed
     }
 
-    /// From how many tokens on a prompt is told as long.
-    pub(crate) fn long_prompt_tokens(&self) -> u32 {
-        (LONG_PROMPT_TOKENS * self.scale).max(2.0) as u32
+    /// How the report groups the requests of a trace.
+    pub(crate) fn grouping<'a>(&self, trace: &'a Trace) -> Grouping<'a> {
+        let long_prompt_tokens = (LONG_PROMPT_TOKENS * self.scale).max(2.0) as u32;
+        Grouping { tenants: trace.tenants(), long_prompt_tokens }
     }
 
     /// What is served, in words.

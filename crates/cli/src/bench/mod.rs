@@ -1,17 +1,15 @@
-//! `pelton bench`: how fast this machine is, and how much of that is used.
+//! `pelton bench`: flags to configurations, measurements to tables or JSON.
 
-mod ceilings;
 mod kernels;
 mod load;
 mod model;
-mod samples;
-mod served;
 mod sim;
 mod spec;
-mod tuned;
 
 use std::io::Write;
 
+use indicatif::ProgressBar;
+use pelton_bench::{BenchError, Progress};
 use serde::Serialize;
 
 use crate::args::BenchCommand;
@@ -28,19 +26,37 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<()> {
     }
 }
 
-/// Prints what was measured: as one JSON object, or as it renders itself.
+/// A failed measurement as a failure of the program.
+fn failure(error: BenchError) -> Failure {
+    match error {
+        BenchError::Invalid { message, hint: Some(hint) } => Failure::new(message).hint(hint),
+        BenchError::Failed(message) => Failure::internal(message),
+        BenchError::Output(error) => Failure::stdout(&error),
+        error => Failure::from(error),
+    }
+}
+
+/// Shows each step of a measurement on a bar.
+fn show(bar: &ProgressBar, at: Progress<'_>) {
+    bar.set_length(at.n_steps as u64);
+    bar.set_position(at.n_done as u64);
+    bar.set_message(at.label.to_owned());
+}
+
+/// Prints a report: as one JSON object, or as it renders itself.
 ///
 /// # Errors
 ///
-/// A standard output that takes nothing.
-fn print<R: Serialize>(report: &R, render: fn(&R) -> String, as_json: bool) -> Result<()> {
-    let text = if as_json {
-        let json = serde_json::to_string(report);
-        json.map_err(|error| Failure::internal(format!("cannot write JSON: {error}")))? + "\n"
-    } else {
-        render(report)
-    };
+/// A closed or full standard output; after a Ctrl-C, also that the report is incomplete.
+fn print<R: Serialize>(
+    report: &R,
+    render: fn(&R) -> String,
+    as_json: bool,
+    is_interrupted: bool,
+) -> Result<()> {
+    let text = if as_json { serde_json::to_string(report)? + "\n" } else { render(report) };
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    written.map_err(|error| Failure::stdout(&error))
+    written.map_err(|error| Failure::stdout(&error))?;
+    if is_interrupted { Err(Failure::interrupted()) } else { Ok(()) }
 }

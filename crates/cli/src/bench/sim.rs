@@ -1,19 +1,18 @@
-//! `pelton bench sim`: the scheduler with a fake model and a virtual clock; see [`pelton_bench`].
+//! `pelton bench sim`: the scheduler with a fake model and a virtual clock; see [`pelton_sim`].
 
 use std::ops::ControlFlow;
 
 use indicatif::ProgressBar;
-use pelton_bench::report::Ledger;
-use pelton_bench::sim::{Prices, SimConfig, SimError, SimProgress, simulate as run};
-use pelton_bench::trace::Trace;
+use pelton_sim::report::{Ledger, Served};
+use pelton_sim::trace::Trace;
+use pelton_sim::{Prices, SimConfig, SimError, SimProgress, simulate as run};
 
-use super::served::Served;
 use crate::args::{BenchSimArgs, SimVariant};
 use crate::failure::{Failure, Result};
 use crate::interrupt::StopFlag;
 use crate::progress;
 
-/// Requests where nobody says how many.
+/// Requests that are simulated when no flag says how many.
 const DEFAULT_REQUESTS: u64 = 10_000;
 
 /// Runs the command.
@@ -22,13 +21,13 @@ const DEFAULT_REQUESTS: u64 = 10_000;
 ///
 /// A trace or prices that are wrong, flags that contradict each other, a scheduler that gets stuck,
 /// Ctrl-C.
-pub(crate) fn simulate(args: &BenchSimArgs) -> Result<()> {
+pub(super) fn simulate(args: &BenchSimArgs) -> Result<()> {
     let stop = StopFlag::listen()?;
     let prices = args.prices()?;
     let cost = prices.cost()?;
     let trace = args.workload.trace(DEFAULT_REQUESTS)?;
     let variants = args.variants(trace.tenants())?;
-    let mut served = Served::new(&args.workload, &trace, describe(&prices, &variants[0]));
+    let mut served = Served::new(args.workload.describe(&trace), describe(&prices, &variants[0]));
     for SimVariant { name, scheduler } in variants {
         let config = SimConfig {
             noise: args.noise,
@@ -41,12 +40,13 @@ pub(crate) fn simulate(args: &BenchSimArgs) -> Result<()> {
         bar.set_message(format!("requests, {name}"));
         let ledger = serve(args, &config, &trace, &bar, &stop);
         bar.finish_and_clear();
-        served.add(name, &ledger?, &args.workload, &trace);
+        served.add(name, &ledger?, args.workload.grouping(&trace));
         if stop.is_set() {
             break;
         }
     }
-    served.print(args.json, stop.is_set())
+    served.interrupted = stop.is_set();
+    super::print(&served, Served::render, args.json, served.interrupted)
 }
 
 /// One simulation, until its end or until Ctrl-C.

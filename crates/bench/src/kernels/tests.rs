@@ -1,0 +1,116 @@
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use pelton_kernels::{Kernels, WeightLayout};
+use serde_json::Value;
+
+use super::*;
+use report::tests::CEILINGS;
+
+/// Measures everything at the quick sizes.
+fn measured() -> Value {
+    let cpu = Cpu::with(Kernels::best(), 2);
+    let bench =
+        run::Bench { cpu: &cpu, seconds: 0.001, beyond_caches_bytes: 0, is_stopped: &|| false };
+    let mut report = Report::new(Machine::this(&cpu), vec![CEILINGS]);
+    for named in all_blocks(&Sizes::quick()) {
+        bench.measure(&named, &mut report);
+    }
+    serde_json::to_value(&report).expect("serializes")
+}
+
+/// The values of one field over all rows.
+fn values(report: &Value, field: &str) -> BTreeSet<String> {
+    let rows = report["rows"].as_array().expect("rows");
+    rows.iter().map(|row| row[field].as_str().expect("a text").to_owned()).collect()
+}
+
+#[test]
+fn every_operation_and_layout_has_rows_of_finite_positive_numbers() {
+    let report = measured();
+    let expected: BTreeSet<String> = OPERATIONS.iter().map(|op| op.name.to_owned()).collect();
+    assert_eq!(values(&report, "operation"), expected);
+    let rows = report["rows"].as_array().expect("rows");
+    let products: Vec<&Value> = rows.iter().filter(|row| row["operation"] == "matmul").collect();
+    for layout in WeightLayout::ALL {
+        for m in Sizes::quick().matmul_rows {
+            let is_it = |row: &&&Value| row["variant"] == layout.name() && row["rows"] == *m;
+            assert_eq!(products.iter().filter(is_it).count(), 1, "{} at {m} rows", layout.name());
+        }
+    }
+    for row in rows {
+        let is_positive = |field: &str| row[field].as_f64().is_some_and(|x| x > 0.0);
+        assert!(is_positive("time_s") && is_positive("rounds"), "{row}");
+        assert!(row["spread_percent"].as_f64().is_some_and(|x| x >= 0.0), "{row}");
+        // The barrier moves nothing and computes nothing; storing keys and values only moves.
+        let has_bytes = row["operation"] != "team";
+        let has_ops = has_bytes && row["operation"] != "kv_store";
+        for (field, is_told) in [
+            ("bytes_per_s", has_bytes),
+            ("memory_percent", has_bytes),
+            ("percent", has_bytes),
+            ("ops_per_s", has_ops),
+            ("arithmetic_percent", has_ops),
+        ] {
+            assert_eq!(is_positive(field), is_told, "{field} in {row}");
+            assert_eq!(row[field].is_null(), !is_told, "{field} in {row}");
+        }
+    }
+    let n_blocks = all_blocks(&Sizes::quick()).len();
+    let readings = report["readings"].as_array().expect("readings");
+    assert_eq!(readings.len(), n_blocks + 1, "before the first block and after each");
+}
+
+#[test]
+fn a_stop_keeps_the_calls_that_were_complete() {
+    let is_stopped = Rc::new(Cell::new(false));
+    let press = Rc::clone(&is_stopped);
+    let block = Block {
+        variant: String::new(),
+        shape: String::new(),
+        multiplier: block::Multiplier::F32,
+        calls: Box::new(move |_, visit| {
+            for n_rows in 1..=3 {
+                // Ctrl-C comes between the first call and the second.
+                press.set(n_rows == 2);
+                let cost = block::Cost { n_rows, n_bytes: 8, n_ops: 8 };
+                visit(block::Call { cost, run: &mut || {} })?;
+            }
+            ControlFlow::Continue(())
+        }),
+    };
+    let cpu = Cpu::with(Kernels::best(), 1);
+    let is_stopped = || is_stopped.get();
+    let bench =
+        run::Bench { cpu: &cpu, seconds: 0.001, beyond_caches_bytes: 0, is_stopped: &is_stopped };
+    let one = Ceilings { n_threads: 1, ..CEILINGS };
+    let mut report = Report::new(Machine::this(&cpu), vec![one]);
+    bench.measure(&Named { operation: "nothing", block }, &mut report);
+    let report = serde_json::to_value(&report).expect("serializes");
+    let rows: Vec<&Value> = report["rows"].as_array().expect("rows").iter().collect();
+    assert_eq!(rows.iter().map(|row| &row["rows"]).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn a_filter_keeps_the_lines_that_hold_all_its_words() {
+    let labels = |filter: &str| -> Vec<String> {
+        let blocks = filtered(all_blocks(&Sizes::full()), filter).expect("something is left");
+        blocks.iter().map(Named::label).collect()
+    };
+    assert_eq!(labels(" MATMUL q8 8192,").len(), 1);
+    assert!(labels("decode").iter().all(|label| label.starts_with("attention decode")));
+    assert_eq!(labels("").len(), all_blocks(&Sizes::full()).len());
+}
+
+#[test]
+fn a_filter_that_leaves_nothing_tells_what_there_is() {
+    let error = filtered(all_blocks(&Sizes::full()), "matmul q99").err().expect("nothing left");
+    let line = error.to_string();
+    assert!(line.contains("`--filter matmul q99`"), "{line}");
+    for operation in OPERATIONS {
+        assert!(line.contains(operation.name), "{} is missing in {line}", operation.name);
+    }
+    assert_eq!(line.matches("matmul bf16").count(), 1, "{line}");
+}

@@ -1,0 +1,318 @@
+//! The model under measurement: once behind the real engine, once reached directly.
+//!
+//! ```text
+//! prefill, decode     submit ──> engine thread ──> scheduler, forward, greedy sampler ──> events
+//! context, verify     forward on one long sequence with a KV cache of its own
+//! ```
+//!
+//! Both are the same decoder on the same threads: the engine has the executor behind a lock, which
+//! it takes once per step.
+//!
+//! The long sequence is computed once. Measuring a step at position `p` computes the tokens from
+//! `p` on again, which stores the very bits that are there already (a row's result depends on
+//! nothing else), so every round finds the cache as the first one did. Prompts for the engine are
+//! new ones each time: nothing may find their keys and values in a cache of prefixes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pelton_base::{FinishReason, SamplingParams, ServiceParams, TokenId};
+use pelton_engine::{
+    Engine, EngineConfig, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest,
+    TokenEvent, TokenStream,
+};
+use pelton_model::{Backend, CpuBackend, Decoder, ForwardInput, ForwardSequence};
+
+use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Needs, Plan, SHORT_TOKENS, STEP_TOKENS, Variant};
+use crate::{BenchError, Result};
+
+/// Verifications per round.
+const VERIFICATIONS: usize = 8;
+
+/// A loaded model, ready to be measured.
+pub(super) struct Subject<'a> {
+    executor: Arc<Mutex<ModelExecutor<CpuBackend>>>,
+    engine: EngineHandle,
+    /// The long sequence, and where its keys and values are.
+    sequence: Vec<TokenId>,
+    kv: <CpuBackend as Backend>::Kv,
+    block_table: Vec<u32>,
+    logits: Vec<f32>,
+    prompts: RandomTokens,
+    plan: Plan,
+    is_stopped: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Subject<'a> {
+    /// Starts an engine, takes the memory of the long sequence, and computes everything once.
+    ///
+    /// `None` when the caller stopped first.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses the memory, or the engine fails.
+    pub(super) fn new(
+        decoder: Decoder<CpuBackend>,
+        plan: &Plan,
+        needs: Needs,
+        is_stopped: &'a dyn Fn() -> bool,
+    ) -> Result<Option<Self>> {
+        let mut prompts = RandomTokens::new(decoder.spec().vocab_size);
+        let kv = decoder.try_new_kv(needs.n_sequence_blocks, BLOCK_TOKENS).map_err(|error| {
+            BenchError::invalid_with_hint(
+                format!("no memory for the keys and values of a context: {error}"),
+                "lower `--context` or `--prompt`",
+            )
+        })?;
+        let n_blocks = u32::try_from(needs.n_engine_blocks).map_err(|_| {
+            BenchError::invalid("`--batch` is too large: blocks are counted in 32 bits")
+        })?;
+        let executor = ModelExecutor::new(
+            decoder,
+            ModelExecutorConfig {
+                block_size: BLOCK_TOKENS,
+                memory: KvMemory::Blocks(n_blocks),
+                host_blocks: 0,
+                sampled_vocab: None,
+                exit_layers: None,
+                verification: Default::default(),
+            },
+        )?;
+        let executor = Arc::new(Mutex::new(executor));
+        let n_sequences = plan.most_sequences();
+        let config = EngineConfig {
+            max_batch_tokens: STEP_TOKENS.max(n_sequences),
+            max_chunk_tokens: STEP_TOKENS,
+            max_running_requests: n_sequences,
+            max_waiting_requests: n_sequences,
+            ..EngineConfig::default()
+        };
+        let engine = Engine::spawn(Arc::clone(&executor), config);
+        let mut subject = Self {
+            executor,
+            engine,
+            sequence: prompts.take(plan.sequence_tokens()),
+            kv,
+            block_table: (0..needs.n_sequence_blocks as u32).collect(),
+            logits: Vec::new(),
+            prompts,
+            plan: plan.clone(),
+            is_stopped,
+        };
+        let is_ready = subject.fill() && subject.warm_up()?;
+        Ok(is_ready.then_some(subject))
+    }
+
+    /// Seconds of one step of this kind; `None` when the caller stopped first.
+    ///
+    /// # Errors
+    ///
+    /// When the engine fails.
+    pub(super) fn measure(&mut self, variant: Variant) -> Result<Option<f64>> {
+        if (self.is_stopped)() {
+            return Ok(None);
+        }
+        match variant {
+            Variant::Prefill { n_tokens } => self.prefill(n_tokens),
+            Variant::Decode { batch } => self.decode(batch, self.plan.generated_tokens(batch)),
+            Variant::Context { n_tokens } => {
+                let steps = (n_tokens..n_tokens + CONTEXT_STEPS).map(|position| (position, 1));
+                Ok(Some(self.forward_all(steps)))
+            }
+            Variant::Verify { n_rows } => {
+                Ok(Some(self.forward_all([(self.plan.prompt, n_rows); VERIFICATIONS])))
+            }
+        }
+    }
+
+    /// Lets `look` see the decoder.
+    pub(super) fn with_decoder<T>(&self, look: impl FnOnce(&Decoder<CpuBackend>) -> T) -> T {
+        look(self.executor().decoder())
+    }
+
+    /// Computes the long sequence; `false` when the caller stopped first.
+    fn fill(&mut self) -> bool {
+        for first in (0..self.sequence.len()).step_by(STEP_TOKENS) {
+            if (self.is_stopped)() {
+                return false;
+            }
+            self.forward(first, STEP_TOKENS.min(self.sequence.len() - first), false);
+        }
+        true
+    }
+
+    /// Lets every buffer of the engine grow to its size; `false` when the caller stopped first.
+    fn warm_up(&mut self) -> Result<bool> {
+        const N_TOKENS: usize = 4;
+        Ok(self.prefill(self.plan.prompt)?.is_some()
+            && self.decode(self.plan.most_sequences(), N_TOKENS)?.is_some())
+    }
+
+    /// Seconds from the start of a prompt's first step to its first token.
+    fn prefill(&mut self, n_tokens: usize) -> Result<Option<f64>> {
+        let stream = self.submit(n_tokens, 1)?;
+        let Some(events) = self.receive(stream)? else { return Ok(None) };
+        let first = events.first().ok_or_else(engine_failed)?;
+        let started = first.started_at.ok_or_else(engine_failed)?;
+        Ok(Some((first.at - started).as_secs_f64()))
+    }
+
+    /// Seconds of one step in which all of `batch` sequences generate.
+    fn decode(&mut self, batch: usize, n_tokens: usize) -> Result<Option<f64>> {
+        let executor = Arc::clone(&self.executor);
+        let streams = {
+            // The engine waits until all of them are there.
+            let _lock = executor.lock().unwrap_or_else(PoisonError::into_inner);
+            (0..batch).map(|_| self.submit(SHORT_TOKENS, n_tokens)).collect::<Result<Vec<_>>>()?
+        };
+        let mut times: Vec<Vec<Instant>> = Vec::with_capacity(batch);
+        for stream in streams {
+            let Some(events) = self.receive(stream)? else { return Ok(None) };
+            times.push(events.iter().map(|event| event.at).collect());
+        }
+        Ok(Some(full_step(&times, self.plan.generate).ok_or_else(engine_failed)?))
+    }
+
+    fn submit(&mut self, n_prompt: usize, max_tokens: usize) -> Result<TokenStream> {
+        let request = NewRequest {
+            prompt: self.prompts.take(n_prompt),
+            sampling: SamplingParams::greedy(),
+            choice: 0,
+            max_tokens,
+            stop_tokens: Vec::new(),
+            service: ServiceParams::default(),
+            prediction: Vec::new(),
+            constraint: None,
+        };
+        Ok(self.engine.submit(request)?)
+    }
+
+    /// All events of a request that bring tokens; `None` when the caller stopped first.
+    fn receive(&self, mut stream: TokenStream) -> Result<Option<Vec<TokenEvent>>> {
+        let mut events = Vec::new();
+        while let Some(event) = stream.blocking_recv() {
+            if (self.is_stopped)() {
+                return Ok(None);
+            }
+            if event.finish.is_some_and(|reason| reason != FinishReason::Length) {
+                return Err(engine_failed());
+            }
+            if !event.tokens.is_empty() {
+                events.push(event);
+            }
+        }
+        Ok(Some(events))
+    }
+
+    /// Mean seconds of forward passes, each of some rows from a position on; the first is computed
+    /// once before the clock starts, because the step before it had other rows.
+    fn forward_all(&mut self, steps: impl IntoIterator<Item = (usize, usize)>) -> f64 {
+        let mut steps = steps.into_iter().peekable();
+        if let Some(&(first, n_rows)) = steps.peek() {
+            self.forward(first, n_rows, true);
+        }
+        let (mut total, mut n_steps) = (Duration::ZERO, 0_u32);
+        for (first, n_rows) in steps {
+            total += self.forward(first, n_rows, true);
+            n_steps += 1;
+        }
+        total.as_secs_f64() / f64::from(n_steps.max(1))
+    }
+
+    /// Computes `n_rows` tokens of the long sequence from position `first` on.
+    fn forward(&mut self, first: usize, n_rows: usize, with_logits: bool) -> Duration {
+        let rows: Vec<usize> = if with_logits { (0..n_rows).collect() } else { Vec::new() };
+        let sequence = ForwardSequence {
+            rows: 0..n_rows,
+            first_position: first,
+            block_table: &self.block_table,
+            tree: None,
+        };
+        let input = ForwardInput {
+            tokens: &self.sequence[first..first + n_rows],
+            sequences: &[sequence],
+            logits_rows: &rows,
+        };
+        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        let decoder = executor.decoder_mut();
+        let started = Instant::now();
+        decoder.forward(&mut self.kv, &input, &mut self.logits);
+        started.elapsed()
+    }
+
+    fn executor(&self) -> MutexGuard<'_, ModelExecutor<CpuBackend>> {
+        self.executor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn engine_failed() -> BenchError {
+    BenchError::failed("the engine failed while generating")
+}
+
+/// Seconds of one of the steps in which every sequence got a token, over at most `most_steps` of
+/// them; `times[i]` are the moments of the tokens of sequence `i`.
+///
+/// `None` when there was no such step.
+fn full_step(times: &[Vec<Instant>], most_steps: usize) -> Option<f64> {
+    // From the first token of the last one to start ...
+    let last = times.iter().max_by_key(|times| times.first())?;
+    let start = *last.first()?;
+    // ... for as long as all of them go on.
+    let n_together = |times: &Vec<Instant>| times.iter().filter(|at| **at > start).count();
+    let n_steps = times.iter().map(n_together).min()?.min(most_steps);
+    let end = *last.iter().filter(|at| **at > start).nth(n_steps.checked_sub(1)?)?;
+    Some((end - start).as_secs_f64() / n_steps as f64)
+}
+
+/// Tokens below a vocabulary, the same for the same process after process.
+#[derive(Clone, Debug)]
+struct RandomTokens {
+    state: u64,
+    vocab_size: u64,
+}
+
+impl RandomTokens {
+    fn new(vocab_size: usize) -> Self {
+        Self { state: 0, vocab_size: vocab_size as u64 }
+    }
+
+    /// The next `n`; the generator is splitmix64 (Steele, Lea and Flood, 2014).
+    fn take(&mut self, n: usize) -> Vec<TokenId> {
+        let mut next = || {
+            self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut x = self.state;
+            x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            TokenId(((x ^ (x >> 31)) % self.vocab_size) as u32)
+        };
+        (0..n).map(|_| next()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_steps_in_which_all_generate_are_counted() {
+        let zero = Instant::now();
+        let at = |ms: &[u64]| ms.iter().map(|ms| zero + Duration::from_millis(*ms)).collect();
+        // The second starts two tokens later, the first ends one token earlier.
+        let times: Vec<Vec<Instant>> = vec![at(&[1, 2, 10, 30, 50]), at(&[10, 30, 50, 51])];
+        let seconds = full_step(&times, 100).expect("two steps together");
+        assert!((seconds - 0.020).abs() < 1e-9, "{seconds}");
+        assert_eq!(full_step(&[at(&[1, 2]), at(&[2, 3])], 100), None);
+        assert_eq!(full_step(&[at(&[1, 2]), Vec::new()], 100), None);
+        let one = full_step(&[at(&[1, 5, 100])], 1).expect("one step");
+        assert!((one - 0.004).abs() < 1e-9, "{one}");
+    }
+
+    #[test]
+    fn tokens_are_below_the_vocabulary_and_never_the_same_prompt_twice() {
+        let mut random = RandomTokens::new(300);
+        let (a, b) = (random.take(64), random.take(64));
+        assert!(a.iter().chain(&b).all(|token| token.0 < 300));
+        assert_ne!(a, b);
+        assert_eq!(a, RandomTokens::new(300).take(64));
+    }
+}

@@ -1,0 +1,67 @@
+//! `pelton bench load`; see [`pelton_bench::load`].
+
+use pelton_bench::bytes;
+use pelton_bench::load::{Config, Pace, drive};
+use pelton_llm::{LlmInfo, LlmOptions};
+use pelton_sim::report::Served;
+use pelton_sim::trace::Trace;
+
+use crate::args::BenchLoadArgs;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupts;
+use crate::{model, progress};
+
+/// Requests that are served when no flag says how many.
+const DEFAULT_REQUESTS: u64 = 64;
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// A model that cannot be loaded, a trace that is wrong, an engine that stops, Ctrl-C.
+pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
+    let workload = &args.workload;
+    let trace = workload.trace(DEFAULT_REQUESTS)?;
+    let reference = model::reference(args.model.model.as_deref())?;
+    let options = options(args, &trace)?;
+    let config = Config {
+        n_requests: workload.n_requests(&trace),
+        pace: args.concurrency().map_or(Pace::Clock, Pace::Concurrency),
+        default_slo: options.scheduling.slo,
+    };
+    let llm = model::load(&reference, &options)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
+    let bar = progress::steps(usize::try_from(config.n_requests).unwrap_or(0));
+    let run = runtime.block_on(async {
+        let mut interrupts = Interrupts::listen()?;
+        eprintln!("serving {}", workload.describe(&trace));
+        let progress = |at: pelton_bench::Progress<'_>| super::show(&bar, at);
+        let run = drive(&llm, &trace, &config, interrupts.next(), &progress);
+        run.await.map_err(super::failure)
+    })?;
+    bar.finish_and_clear();
+    let mut served = Served::new(workload.describe(&trace), describe(llm.info()));
+    served.add(llm.info().name.clone(), &run.ledger, workload.grouping(&trace));
+    served.interrupted = run.is_interrupted;
+    super::print(&served, Served::render, args.json, run.is_interrupted)
+}
+
+/// The serving engine in words.
+fn describe(info: &LlmInfo) -> String {
+    format!(
+        "{}, {} threads, contexts of {} tokens, {} of keys and values",
+        info.name,
+        info.n_threads,
+        info.context_tokens,
+        bytes(info.kv_bytes)
+    )
+}
+
+/// How the model is loaded and its requests are scheduled.
+fn options(args: &BenchLoadArgs, trace: &Trace) -> Result<LlmOptions> {
+    let tenants = args.workload.tenants(trace.tenants())?;
+    args.scheduling.apply(model::options(&args.model), tenants, false)
+}

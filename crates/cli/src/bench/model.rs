@@ -1,0 +1,53 @@
+//! `pelton bench model`; see [`pelton_bench::model`].
+
+use pelton_bench::Watch;
+use pelton_bench::model::{Config, Loaded, Plan, Report};
+use pelton_model::LoadOptions;
+
+use crate::args::BenchModelArgs;
+use crate::failure::{Failure, Result};
+use crate::interrupt::StopFlag;
+use crate::model;
+use crate::progress::Progress;
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// A model that cannot be loaded, flags that ask for more than model or memory hold, Ctrl-C.
+pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
+    let reference = model::reference(args.model.model.as_deref())?;
+    let files = model::resolve(&reference)?.open()?;
+    let max_context = args.model.max_context().unwrap_or(files.spec()?.max_context);
+    let config = Config {
+        prompt: args.prompt(),
+        generate: args.generate(),
+        batches: args.batches(),
+        verify: args.verify(),
+        contexts: args.contexts(),
+        rounds: args.rounds(),
+    };
+    // Everything that can be refused without the weights is refused before they are loaded.
+    let plan = Plan::new(&config, max_context).map_err(super::failure)?;
+    let progress = Progress::new();
+    let options = LoadOptions {
+        compute: model::compute(args.model.compute),
+        n_threads: args.model.threads(),
+        kv_dtype: args.model.kv_dtype,
+        max_context: args.model.max_context(),
+        tune: Some(&pelton_llm::tune),
+        progress: Some(&|at| progress.loading(at.n_bytes, at.n_total_bytes)),
+        ..LoadOptions::default()
+    };
+    let loaded = Loaded {
+        name: reference.display_name(),
+        architecture: files.config().architecture.clone(),
+        decoder: pelton_model::load_cpu(&files, &options)?,
+    };
+    progress.clear();
+    let stop = StopFlag::listen()?;
+    let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| eprintln!("{}", at.label) };
+    let report = pelton_bench::model::measure(loaded, &plan, watch).map_err(super::failure)?;
+    let report = report.ok_or_else(Failure::interrupted)?;
+    super::print(&report, Report::render, args.json, report.interrupted)
+}

@@ -1,0 +1,182 @@
+//! The report on a run: the same for the simulator and for the real engine.
+//!
+//! ```text
+//! arrival      first step      first token                        last token
+//!    ├── queue ────┤                │                                  │
+//!    ├── TTFT ──────────────────────┤── TPOT = this / (tokens - 1) ────┤
+//!    ├── end to end ───────────────────────────────────────────────────┤
+//! ```
+//!
+//! *Goodput* counts the requests that came to their end and met their latency targets, against all
+//! that were offered: who is refused or late is not served well, however fast the rest is. A request
+//! without targets needs only to end.
+
+mod compare;
+mod distribution;
+mod ledger;
+mod render;
+mod served;
+
+pub use compare::Comparison;
+pub use distribution::{Distribution, percentile};
+pub use ledger::{Ledger, RefusalRecord, RequestRecord, Totals};
+pub use served::Served;
+
+use crate::trace::Tenants;
+use pelton_base::TenantId;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Requests that came.
+    pub offered: u64,
+    /// Requests that were taken and did not come to an end: interrupted, never forgotten.
+    pub unfinished: u64,
+    /// Requests that ended with an error.
+    pub failed: u64,
+    /// Requests that were not taken, by reason.
+    pub refused: BTreeMap<&'static str, u64>,
+    /// From the start to the last end, in seconds.
+    pub duration_s: f64,
+    /// Share of that time in which a step ran.
+    pub busy_share: f64,
+    /// Prompt tokens served per second, cached ones included.
+    pub prompt_tokens_per_s: f64,
+    /// Sums over all steps.
+    pub totals: Totals,
+    /// All requests.
+    pub all: Group,
+    /// Requests with short prompts and with long ones, where there are both.
+    pub classes: Vec<Group>,
+    /// Requests of each tenant, where there are several.
+    pub tenants: Vec<Group>,
+}
+
+/// What some of the requests came to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Group {
+    /// Which.
+    pub name: String,
+    /// Requests that ended, without those that failed.
+    pub finished: usize,
+    /// Requests that were not taken.
+    pub refused: usize,
+    /// Time until the first step.
+    pub queue_ms: Option<Distribution>,
+    /// Time to the first token.
+    pub ttft_ms: Option<Distribution>,
+    /// Time per token after the first.
+    pub tpot_ms: Option<Distribution>,
+    /// Time from arrival to the last token.
+    pub end_to_end_ms: Option<Distribution>,
+    /// Tokens of answers per second.
+    pub output_tokens_per_s: f64,
+    /// Share of prompt tokens that were found in the cache.
+    pub cached_share: f64,
+    /// Requests per second that met their targets.
+    pub goodput_per_s: f64,
+    /// Their share of those that were offered, refused ones included.
+    pub goodput_share: f64,
+    /// Share of the service that was given until the last arrival.
+    pub service_share: Option<f64>,
+}
+
+/// How requests are told apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Grouping<'a> {
+    /// Names of the tenants.
+    pub tenants: &'a Tenants,
+    /// From how many tokens on a prompt is long.
+    pub long_prompt_tokens: u32,
+}
+
+impl Report {
+    /// Sums a run up.
+    pub fn new(ledger: &Ledger, grouping: Grouping<'_>) -> Self {
+        let Ledger { n_offered, records, refusals, duration_s, totals, service } = ledger;
+        let duration_s = duration_s.max(1e-9);
+        let mut refused = BTreeMap::new();
+        for refusal in refusals {
+            *refused.entry(refusal.reason).or_insert(0) += 1;
+        }
+        let all = Group::new("all", ledger, |_, _| true);
+        let is_long = |n_prompt: u32| n_prompt >= grouping.long_prompt_tokens;
+        let mut classes = vec![
+            Group::new("short", ledger, |_, n_prompt| !is_long(n_prompt)),
+            Group::new("long", ledger, |_, n_prompt| is_long(n_prompt)),
+        ];
+        let service_sum: f64 = service.iter().sum();
+        let names = grouping.tenants.names().iter().zip(0..);
+        let mut tenants: Vec<Group> = names
+            .map(|(name, number)| {
+                let group = Group::new(name, ledger, |tenant, _| tenant == TenantId(number));
+                let service = service.get(number as usize).filter(|_| service_sum > 0.0);
+                Group { service_share: service.map(|own| own / service_sum), ..group }
+            })
+            .collect();
+        for groups in [&mut classes, &mut tenants] {
+            groups.retain(|group| group.finished + group.refused > 0);
+            // One that holds everything says nothing new.
+            if groups.len() == 1 {
+                groups.clear();
+            }
+        }
+        let n_ended = (records.len() + refusals.len()) as u64;
+        let n_prompt: u64 = complete(records).map(|record| u64::from(record.n_prompt)).sum();
+        Self {
+            offered: *n_offered,
+            unfinished: n_offered.saturating_sub(n_ended),
+            failed: records.iter().filter(|record| !record.is_complete).count() as u64,
+            refused,
+            duration_s,
+            busy_share: totals.busy_s / duration_s,
+            prompt_tokens_per_s: n_prompt as f64 / duration_s,
+            totals: totals.clone(),
+            all,
+            classes,
+            tenants,
+        }
+    }
+}
+
+impl Group {
+    /// Sums up the requests of which `holds` is true, given tenant and prompt length.
+    fn new(name: &str, ledger: &Ledger, holds: impl Fn(TenantId, u32) -> bool) -> Self {
+        let records: Vec<&RequestRecord> = complete(&ledger.records)
+            .filter(|record| holds(record.tenant, record.n_prompt))
+            .collect();
+        let refusals = ledger.refusals.iter().filter(|r| holds(r.tenant, r.n_prompt));
+        let failed = ledger.records.iter().filter(|r| !r.is_complete);
+        let n_failed = failed.filter(|r| holds(r.tenant, r.n_prompt)).count();
+        let times = |time: fn(&RequestRecord) -> Option<u64>| {
+            Distribution::new(records.iter().filter_map(|record| time(record)).collect())
+        };
+        let sum = |count: fn(&RequestRecord) -> u32| -> f64 {
+            records.iter().map(|record| f64::from(count(record))).sum()
+        };
+        let duration_s = ledger.duration_s.max(1e-9);
+        let n_good = records.iter().filter(|record| record.is_good).count() as f64;
+        let refused = refusals.count();
+        let n_ended = records.len() + refused + n_failed;
+        Self {
+            name: name.to_owned(),
+            finished: records.len(),
+            refused,
+            queue_ms: times(|record| Some(record.queue_ns())),
+            ttft_ms: times(|record| Some(record.ttft_ns())),
+            tpot_ms: times(RequestRecord::tpot_ns),
+            end_to_end_ms: times(|record| Some(record.end_to_end_ns())),
+            output_tokens_per_s: sum(|record| record.n_output) / duration_s,
+            cached_share: sum(|record| record.n_cached) / sum(|record| record.n_prompt).max(1.0),
+            goodput_per_s: n_good / duration_s,
+            goodput_share: n_good / (n_ended as f64).max(1.0),
+            service_share: None,
+        }
+    }
+}
+
+fn complete(records: &[RequestRecord]) -> impl Iterator<Item = &RequestRecord> {
+    records.iter().filter(|record| record.is_complete)
+}

@@ -1,0 +1,41 @@
+//! The report of a served trace under a headline, simulated or real.
+
+use super::{Comparison, Grouping, Ledger, Report};
+use serde::Serialize;
+
+/// What was served, by which server, and how: as text, or as one JSON object.
+#[derive(Clone, Debug, Serialize)]
+pub struct Served {
+    /// The requests, in words.
+    workload: String,
+    /// The machine that served them, in words.
+    server: String,
+    #[serde(flatten)]
+    comparison: Comparison,
+    /// Whether the runs ended before their requests did.
+    pub interrupted: bool,
+}
+
+impl Served {
+    /// A report without runs.
+    pub fn new(workload: String, server: String) -> Self {
+        Self { workload, server, comparison: Comparison::default(), interrupted: false }
+    }
+
+    /// Adds a run.
+    pub fn add(&mut self, name: String, ledger: &Ledger, grouping: Grouping<'_>) {
+        self.comparison.add(name, Report::new(ledger, grouping));
+    }
+
+    /// The headline, and the report of the only run or the comparison of several.
+    pub fn render(&self) -> String {
+        let Self { workload, server, comparison, interrupted } = self;
+        let body = match &comparison.variants[..] {
+            [only] => only.report.render(),
+            _ => comparison.render(),
+        };
+        let note =
+            if *interrupted { "\nInterrupted: this is what there was until then.\n" } else { "" };
+        format!("{:<14}{workload}\n{:<14}{server}\n{body}{note}", "workload", "served by")
+    }
+}
