@@ -83,7 +83,7 @@ pub(super) fn write(
     let all = tensors(shape);
     let n_total: usize = all.iter().map(|(_, dims)| n_bytes(dims)).sum();
     let mut rng = SmallRng::seed_from_u64(1);
-    let bar = crate::export::bar(all.len() as u64, "writing");
+    let bar = super::bar(all.len());
     let (mut weight_map, mut n_written, mut rest) = (Map::new(), 0, all.as_slice());
     for shard in 1..=n_shards {
         let file = match n_shards {

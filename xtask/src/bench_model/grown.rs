@@ -18,10 +18,8 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
-use pelton_model::ModelFiles;
-use pelton_quant::for_dtype;
-use pelton_tensor::DType;
+use anyhow::{Context, bail, ensure};
+use pelton_tensor::{DType, Safetensors, TensorSource, TensorView};
 use serde_json::Value;
 
 use super::Shape;
@@ -33,7 +31,7 @@ const TEXT_FILES: [&str; 4] =
 /// A model, and the shape that it grows into.
 pub(super) struct Grown {
     folder: PathBuf,
-    files: ModelFiles,
+    tensors: Safetensors,
     config: Value,
     own: Sizes,
     pub(super) shape: Shape,
@@ -87,8 +85,8 @@ impl Grown {
             eps: field("rms_norm_eps")? as f32 * own.hidden as f32 / shape.hidden as f32,
             ..*shape
         };
-        let files = ModelFiles::open(folder)?;
-        Ok(Self { folder: folder.to_owned(), files, config, own, shape })
+        let tensors = Safetensors::open_folder(folder)?;
+        Ok(Self { folder: folder.to_owned(), tensors, config, own, shape })
     }
 
     /// The tokens that begin and end its texts, as its configuration tells them.
@@ -123,10 +121,8 @@ impl Grown {
             None => (0_usize, gguf),
         };
         if layer < self.own.n_layers {
-            let view = self.files.tensors().get(hf).with_context(|| format!("no tensor `{hf}`"))?;
-            let format = for_dtype(view.dtype).context("weights of an unknown type")?;
-            let mut own = vec![0.0; view.shape.iter().product()];
-            format.dequantize(view.data, &mut own);
+            let view = self.tensors.get(hf).with_context(|| format!("no tensor `{hf}`"))?;
+            let own = floats(&view)?;
             let width = *view.shape.last().context("a tensor without dimensions")?;
             let scale = self.scale(name, dims);
             for (row, values) in own.chunks_exact(width).enumerate() {
@@ -139,10 +135,7 @@ impl Grown {
                 }
             }
         }
-        let format = for_dtype(dtype).context("weights of an unknown type")?;
-        let mut bytes = vec![0; dtype.bytes_for(grown.len()).context("no whole blocks")?];
-        format.quantize(&grown, &mut bytes);
-        Ok(bytes)
+        stored(&grown, dtype)
     }
 
     fn scale(&self, name: &str, dims: &[usize]) -> f32 {
@@ -185,6 +178,35 @@ impl Grown {
         let (half, wider) = (self.own.head_dim / 2, self.shape.head_dim / self.own.head_dim);
         dim / half * (self.shape.head_dim / 2) + dim % half * wider
     }
+}
+
+/// The elements of a tensor that is stored as f32 or bf16.
+fn floats(view: &TensorView<'_>) -> anyhow::Result<Vec<f32>> {
+    let bits: Vec<u32> = match view.dtype {
+        DType::F32 => {
+            let words = view.data.as_chunks::<4>().0;
+            words.iter().map(|&word| u32::from_le_bytes(word)).collect()
+        }
+        DType::Bf16 => {
+            let words = view.data.as_chunks::<2>().0;
+            words.iter().map(|&word| u32::from(u16::from_le_bytes(word)) << 16).collect()
+        }
+        other => bail!("`{}` is stored as {other}; expected F32 or BF16", view.name),
+    };
+    Ok(bits.into_iter().map(f32::from_bits).collect())
+}
+
+/// Finite floats as the bytes of f32, or of bf16 rounded to nearest, ties to even.
+fn stored(floats: &[f32], dtype: DType) -> anyhow::Result<Vec<u8>> {
+    let bf16 = |x: f32| {
+        let bits = x.to_bits();
+        ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) as u16
+    };
+    Ok(match dtype {
+        DType::F32 => floats.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        DType::Bf16 => floats.iter().flat_map(|x| bf16(*x).to_le_bytes()).collect(),
+        other => bail!("grown weights are stored as F32 or BF16, not {other}"),
+    })
 }
 
 #[cfg(test)]
@@ -243,6 +265,22 @@ mod tests {
             assert_eq!(token, grown);
             assert!((expected - got).abs() < 1e-3, "{expected}, {got}");
         }
+    }
+
+    #[test]
+    fn stored_floats_are_those_of_the_weight_formats() {
+        let floats: Vec<f32> = (0..512).map(|i| (i as f32 - 255.5) * 1.7e-3).collect();
+        for dtype in [DType::F32, DType::Bf16] {
+            let format = pelton_quant::for_dtype(dtype).expect("known");
+            let mut expected = vec![0; dtype.bytes_for(floats.len()).expect("whole")];
+            format.quantize(&floats, &mut expected);
+            assert_eq!(stored(&floats, dtype).expect("stored"), expected);
+            let mut read = vec![0.0; floats.len()];
+            format.dequantize(&expected, &mut read);
+            let view = TensorView { name: "x", dtype, shape: &[512], data: &expected };
+            assert_eq!(super::floats(&view).expect("floats"), read);
+        }
+        assert!(stored(&floats, DType::Q8_0).is_err());
     }
 
     #[test]

@@ -10,10 +10,9 @@ mod vocabulary;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
-use pelton_model::{ModelFiles, gguf_file_type};
-use pelton_quant::{WeightFormat, fitting, for_name, supported_names};
+use indicatif::{ProgressBar, ProgressStyle};
 use pelton_tensor::{DType, GgufValue, GgufWriter};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
@@ -115,42 +114,78 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ShapeName::Llama100m => &LLAMA_100M,
         ShapeName::Qwen05b => &QWEN_05B,
     };
-    let Some(wished) = for_name(&args.format) else {
-        bail!("unknown format `{}`; known are {}", args.format, supported_names());
-    };
+    let wished = format_of_name(&args.format)?;
     if args.safetensors {
         let grown = args.of.as_ref().map(|folder| Grown::open(folder, shape)).transpose()?;
         let weights = grown.as_ref().map_or(Weights::Random(shape), Weights::Grown);
-        folder::write(&args.out, &weights, wished.dtype(), usize::from(args.shards))?;
+        folder::write(&args.out, &weights, wished, usize::from(args.shards))?;
     } else {
         write_gguf(&args.out, shape, wished)?;
+        print_fallbacks(shape, wished);
     }
-    let written = ModelFiles::open(&args.out).context("reading the model back")?;
-    pelton_model::check(&written).context("reading the model back")?;
-    let n_bytes: usize = written.tensors().files().iter().map(|file| file.bytes().len()).sum();
-    println!("{}: {n_bytes} bytes", args.out.display());
-    crate::export::print_fallbacks(&written, wished);
+    println!("{} is written", args.out.display());
     Ok(())
 }
 
-fn write_gguf(out: &Path, shape: &Shape, wished: &'static dyn WeightFormat) -> anyhow::Result<()> {
-    let stored_as = |dims: &[usize]| match dims {
-        [_, k] => fitting(wished, *k).dtype(),
-        _ => DType::F32,
-    };
+/// The type that users call `name`, in any case.
+fn format_of_name(name: &str) -> anyhow::Result<DType> {
+    let mut known = formats();
+    known.find(|dtype| dtype.name().eq_ignore_ascii_case(name)).with_context(|| {
+        let names: Vec<&str> = formats().map(DType::name).collect();
+        format!("unknown format `{name}`; known are {}", names.join(", "))
+    })
+}
+
+/// Every type that [`fill`] can write.
+fn formats() -> impl Iterator<Item = DType> {
+    let plain = [DType::F32, DType::F16, DType::Bf16];
+    plain.into_iter().chain(PARAMETERS.iter().map(|(dtype, _)| *dtype))
+}
+
+/// The type that a tensor is stored as: `wished`, or `Q8_0`, or `F32`, as its rows are whole blocks.
+fn stored_as(wished: DType, dims: &[usize]) -> DType {
+    let [_, row_len] = dims else { return DType::F32 };
+    let fits = |dtype: &DType| row_len.is_multiple_of(dtype.block_len());
+    [wished, DType::Q8_0].into_iter().find(fits).unwrap_or(DType::F32)
+}
+
+/// Says how many matrices are not stored as `wished`, if any.
+fn print_fallbacks(shape: &Shape, wished: DType) {
+    let tensors = tensors(shape);
+    let matrices = || tensors.iter().filter(|(_, dims)| dims.len() == 2);
+    for dtype in [DType::Q8_0, DType::F32] {
+        let n_stored = matrices().filter(|(_, dims)| stored_as(wished, dims) == dtype).count();
+        if n_stored > 0 && dtype != wished {
+            println!(
+                "{n_stored} of {} matrices fell back to {dtype}: their rows are no whole blocks of {}",
+                matrices().count(),
+                wished.block_len()
+            );
+        }
+    }
+}
+
+/// A bar that counts `n` tensors.
+fn bar(n: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("writing [{bar:40}] {pos}/{len} ({eta})");
+    let style = style.expect("invariant: the template is valid").progress_chars("=> ");
+    ProgressBar::new(n as u64).with_style(style)
+}
+
+fn write_gguf(out: &Path, shape: &Shape, wished: DType) -> anyhow::Result<()> {
     let mut writer = GgufWriter::new();
-    write_metadata(shape, wished, &mut writer);
+    write_metadata(shape, &mut writer);
     vocabulary::write_gguf(shape.vocab, &mut writer);
     let tensors = tensors(shape);
     for (name, dims) in &tensors {
-        writer.tensor(name, stored_as(dims), dims);
+        writer.tensor(name, stored_as(wished, dims), dims);
     }
     let mut data = writer.create(out)?;
     let mut rng = SmallRng::seed_from_u64(1);
-    let bar = crate::export::bar(tensors.len() as u64, "writing");
+    let bar = bar(tensors.len());
     let mut bytes = Vec::new();
     for (name, dims) in &tensors {
-        values(name, dims, stored_as(dims), &mut rng, &mut bytes);
+        values(name, dims, stored_as(wished, dims), &mut rng, &mut bytes);
         data.tensor_data(&bytes)?;
         bar.inc(1);
     }
@@ -264,11 +299,8 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
     all
 }
 
-fn write_metadata(shape: &Shape, format: &dyn WeightFormat, writer: &mut GgufWriter) {
+fn write_metadata(shape: &Shape, writer: &mut GgufWriter) {
     writer.metadata("general.architecture", GgufValue::String(shape.arch.to_owned()));
-    if let Some(file_type) = gguf_file_type(format) {
-        writer.metadata("general.file_type", GgufValue::U32(file_type));
-    }
     for (key, n) in [
         ("context_length", shape.context),
         ("embedding_length", shape.hidden),
@@ -287,9 +319,22 @@ fn write_metadata(shape: &Shape, format: &dyn WeightFormat, writer: &mut GgufWri
 
 #[cfg(test)]
 mod tests {
-    use pelton_quant::FORMATS;
+    use pelton_model::ModelFiles;
+    use pelton_quant::{FORMATS, fitting};
 
     use super::*;
+
+    /// A shape that is written in a moment, and whose rows are whole blocks of every format.
+    const TINY: Shape = Shape {
+        n_layers: 2,
+        hidden: 256,
+        ffn: 512,
+        n_heads: 4,
+        n_kv_heads: 2,
+        vocab: 300,
+        context: 64,
+        ..QWEN_05B
+    };
 
     #[test]
     fn random_weights_of_every_format_are_finite_and_about_as_large() {
@@ -303,6 +348,34 @@ mod tests {
             let rms = (weights.iter().map(|w| w * w).sum::<f32>() / n).sqrt();
             assert!((0.01..0.04).contains(&rms), "{}: {rms}", format.name());
             assert!(mean.abs() < 0.2 * rms, "{}: mean {mean}, rms {rms}", format.name());
+        }
+    }
+
+    #[test]
+    fn the_real_loader_accepts_a_file_of_every_format() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for format in FORMATS {
+            let wished = format_of_name(format.name()).expect("known");
+            assert_eq!(wished, format.dtype());
+            assert_eq!(stored_as(wished, &[1, 48]), fitting(*format, 48).dtype());
+            let path = folder.path().join(format!("{}.gguf", format.name()));
+            write_gguf(&path, &TINY, wished).expect("writes");
+            let files = ModelFiles::open(&path).expect(format.name());
+            pelton_model::check(&files).expect(format.name());
+        }
+        let error = format_of_name("q9").expect_err("unknown").to_string();
+        assert!(error.contains("q9") && error.contains("Q8_0"), "{error}");
+    }
+
+    #[test]
+    fn the_real_loader_accepts_a_sharded_folder() {
+        for (dtype, n_shards) in [(DType::F16, 1), (DType::Bf16, 3)] {
+            let out = tempfile::tempdir().expect("temporary folder");
+            let weights = Weights::Random(&TINY);
+            folder::write(out.path(), &weights, dtype, n_shards).expect("writes");
+            let files = ModelFiles::open(out.path()).expect("opens");
+            pelton_model::check(&files).expect("complete");
+            assert_eq!(files.tensors().files().len(), n_shards);
         }
     }
 }
