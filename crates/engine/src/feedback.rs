@@ -29,14 +29,14 @@ pub(crate) struct Feedback {
 
 impl Feedback {
     pub(crate) fn new(config: &EngineConfig) -> Self {
-        let EngineConfig { max_batch_tokens, max_running_requests, slo, controller, .. } = *config;
-        let most = Limits { batch_tokens: max_batch_tokens, running: max_running_requests };
+        let EngineConfig { ref choices, controller, .. } = *config;
+        let most = Limits { batch_tokens: choices.max_batch_tokens, running: choices.max_running };
         // Two slices in each interval of the controller.
         let slice = (controller.interval / 2).max(Duration::from_millis(1));
         Self {
             fit: CostFit::new(config.cost),
             charts: Charts::new(slice),
-            controller: Controller::new(slo, most, controller),
+            controller: Controller::new(choices.slo, most, controller),
             n_shrunk: 0,
             n_grown: 0,
             read_at: None,

@@ -12,8 +12,8 @@ mod counting;
 use counting::count;
 use pelton_base::{Request, RequestId, SamplingParams, ServiceParams, Slo, TokenId};
 use pelton_engine::{
-    Charts, Controller, ControllerConfig, CostFit, EngineConfig, Execution, Executor, KvMemory,
-    Limits, ModelExecutor, ModelExecutorConfig,
+    Charts, Controller, ControllerConfig, CostFit, Execution, Executor, KvMemory, Limits,
+    ModelExecutor, ModelExecutorConfig,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{Compute, CpuBackend, LoadOptions, ModelFiles, load};
@@ -98,12 +98,8 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
         verification: Default::default(),
     };
     let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
-    let limits = EngineConfig::default();
     let mut scheduler = Scheduler::new(SchedulerConfig {
-        max_batch_tokens: limits.max_batch_tokens,
-        max_running: limits.max_running_requests,
         max_context: executor.max_context_tokens(),
-        max_chunk_tokens: limits.max_chunk_tokens,
         ..SchedulerConfig::new(executor.kv_capacity().n_blocks, BLOCK)
     });
     let n_running = requests.len() - 1;

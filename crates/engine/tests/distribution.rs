@@ -16,6 +16,7 @@ use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CpuBackend, Decoder, LoadOptions, ModelFiles, load};
 use pelton_model::{ForwardInput, ForwardSequence};
 use pelton_sampling::{Masked, MinTokens, Sampler, SamplerState};
+use pelton_sched::Choices;
 use pelton_testkit::statistics::{combined, p_value};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -220,7 +221,7 @@ fn counts(
     chain: &Chain,
     drafter: Drafter,
     likely: &[TokenId],
-    max_running_requests: usize,
+    max_running: usize,
     seeds: std::ops::Range<u64>,
 ) -> (BTreeMap<Vec<TokenId>, u64>, u64, u64) {
     let exit_layers = (drafter == Drafter::FirstLayer).then_some(1);
@@ -244,7 +245,7 @@ fn counts(
     };
     let config = EngineConfig {
         spec,
-        max_running_requests,
+        choices: Choices { max_running, ..Choices::default() },
         max_waiting_requests: N_REQUESTS as usize,
         ..EngineConfig::default()
     };

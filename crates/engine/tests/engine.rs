@@ -6,9 +6,9 @@ use fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB};
 use pelton_base::{FinishReason, SamplingParams, ServiceParams, TenantId, TokenId, Usage};
 use pelton_engine::{
     Engine, EngineConfig, EngineHandle, EngineMetrics, Latencies, Limits, NewRequest, SampledToken,
-    SchedulingConfig, SubmitError, TokenStream,
+    SubmitError, TokenStream,
 };
-use pelton_sched::{PreemptionMode, Refusal, TenantConfig};
+use pelton_sched::{Choices, PreemptionMode, Refusal, TenantConfig};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -62,6 +62,14 @@ fn collect(mut stream: TokenStream) -> Answer {
     panic!("the stream broke off without an end");
 }
 
+fn with(choices: Choices) -> EngineConfig {
+    EngineConfig { choices, ..EngineConfig::default() }
+}
+
+fn running_at_once(max_running: usize) -> EngineConfig {
+    with(Choices { max_running, ..Choices::default() })
+}
+
 fn submit(engine: &EngineHandle, request: NewRequest) -> TokenStream {
     engine.submit(request).expect("the engine takes it")
 }
@@ -108,7 +116,11 @@ fn a_batch_answers_like_each_of_its_requests_alone() {
 #[test]
 fn a_chunked_prompt_answers_like_a_whole_one() {
     for (max_batch_tokens, max_chunk_tokens) in [(1, 1), (3, 2), (16, 5)] {
-        let config = EngineConfig { max_batch_tokens, max_chunk_tokens, ..Default::default() };
+        let config = with(Choices {
+            max_batch_tokens,
+            max_chunk_tokens: Some(max_chunk_tokens),
+            ..Choices::default()
+        });
         assert_eq!(together(FakeExecutor::new(1000, 4), config).0, alone());
     }
 }
@@ -123,9 +135,8 @@ fn a_preempted_request_answers_like_one_that_was_not() {
 
 #[test]
 fn a_request_that_was_swapped_answers_like_one_that_was_not() {
-    let scheduling =
-        SchedulingConfig { preemption: PreemptionMode::Swap, ..SchedulingConfig::default() };
-    let config = EngineConfig { max_context_tokens: 64, scheduling, ..Default::default() };
+    let choices = Choices { preemption: PreemptionMode::Swap, ..Choices::default() };
+    let config = EngineConfig { max_context_tokens: 64, choices, ..Default::default() };
     let (answers, metrics) = together(FakeExecutor::new(22, 3).with_host_blocks(40), config);
     assert!(metrics.n_preemptions > 10, "{metrics:?}");
     assert_eq!(answers, alone());
@@ -193,8 +204,7 @@ fn a_request_dropped_in_the_mailbox_is_never_computed() {
 #[test]
 fn a_failed_step_ends_exactly_the_requests_in_it() {
     let (executor, gate) = FakeExecutor::new(64, 4).gated();
-    let engine =
-        Engine::spawn(executor, EngineConfig { max_running_requests: 3, ..Default::default() });
+    let engine = Engine::spawn(executor, running_at_once(3));
     // The first is alone at the gate; the others then enter one step together.
     let first = submit(&engine, request(&[1], 1));
     gate.wait();
@@ -229,8 +239,7 @@ fn a_failing_request_leaves_its_neighbours_as_they_would_be_alone() {
 #[test]
 fn a_panic_ends_every_stream_and_stops_the_engine() {
     let (executor, gate) = FakeExecutor::new(64, 4).gated();
-    let engine =
-        Engine::spawn(executor, EngineConfig { max_running_requests: 2, ..Default::default() });
+    let engine = Engine::spawn(executor, running_at_once(2));
     let running = submit(&engine, request(&[1], 9));
     gate.wait();
     let panicking = submit(&engine, request(&[PANICS.0], 9));
@@ -289,8 +298,7 @@ fn the_last_handle_to_go_lets_the_streams_finish() {
 #[test]
 fn a_full_engine_refuses_and_takes_again_when_someone_leaves() {
     let (executor, gate) = FakeExecutor::new(64, 4).gated();
-    let config =
-        EngineConfig { max_running_requests: 1, max_waiting_requests: 2, ..Default::default() };
+    let config = EngineConfig { max_waiting_requests: 2, ..running_at_once(1) };
     let engine = Engine::spawn(executor, config);
     let running = submit(&engine, request(&[1], 2));
     gate.wait();
@@ -375,8 +383,7 @@ fn a_tenant_with_too_many_waiting_is_refused_at_once_and_the_others_are_not() {
         ..TenantConfig::default()
     };
     let tenants = vec![tenant("free", 2), tenant("paid", 9)];
-    let scheduling = SchedulingConfig { tenants, ..SchedulingConfig::default() };
-    let config = EngineConfig { max_running_requests: 1, scheduling, ..Default::default() };
+    let config = with(Choices { tenants, max_running: 1, ..Choices::default() });
     let engine = Engine::spawn(executor, config);
     let of = |tenant| {
         let mut request = request(&[1, 2], 2);
@@ -402,7 +409,7 @@ fn a_tenant_with_too_many_waiting_is_refused_at_once_and_the_others_are_not() {
 
 #[test]
 fn every_token_and_every_step_is_charted() {
-    let config = EngineConfig { max_running_requests: 3, ..Default::default() };
+    let config = running_at_once(3);
     let (answers, metrics) = together(FakeExecutor::new(1000, 4), config);
     let Latencies { ttft, tpot, queue, step } = metrics.latencies;
     let n_tokens: usize = answers.iter().map(|(tokens, ..)| tokens.len()).sum();

@@ -9,12 +9,12 @@ use pelton_base::{
 use pelton_engine::spec::{DraftModel, Odds, Proposer, ProposerError, Row, Verification};
 use pelton_engine::{
     Engine, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, ExecutorError,
-    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken,
-    SchedulingConfig, SpecConfig, SpecMethod, SpecStats, TokenStream,
+    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken, SpecConfig,
+    SpecMethod, SpecStats, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{Compute, CpuBackend, LoadOptions, ModelFiles, export_gguf, load as load_model};
-use pelton_sched::{PolicyKind, PreemptionMode, SchedulerOutput};
+use pelton_sched::{Choices, PolicyKind, PreemptionMode, SchedulerOutput};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -331,17 +331,20 @@ fn answers(
 /// Chunks, swapping, a cache, drafts, and a policy that reorders.
 fn everything() -> EngineConfig {
     EngineConfig {
-        max_batch_tokens: 37,
-        max_chunk_tokens: 29,
-        slo: Slo { ttft: None, tpot: Some(Duration::from_millis(1)) },
-        scheduling: SchedulingConfig {
+        choices: Choices {
+            slo: Slo { ttft: None, tpot: Some(Duration::from_millis(1)) },
             policy: PolicyKind::Sla,
             preemption: PreemptionMode::Swap,
-            ..Default::default()
+            ..chunked()
         },
         spec: SpecConfig { max_drafts: 3, ..forced(SpecMethod::Suffix).spec },
         ..Default::default()
     }
+}
+
+/// Small steps, and chunks smaller still.
+fn chunked() -> Choices {
+    Choices { max_batch_tokens: 37, max_chunk_tokens: Some(29), ..Choices::default() }
 }
 
 /// Drafts at every step, whatever they cost.
@@ -385,21 +388,20 @@ fn law_holds_for(fixture: &str) {
         let metrics = together("in a batch of eight", &plain);
         assert!(metrics.n_steps * 4 < n_steps_alone, "they share steps: {metrics:?}");
 
-        let chunks =
-            EngineConfig { max_batch_tokens: 37, max_chunk_tokens: 29, ..Default::default() };
+        let chunks = EngineConfig { choices: chunked(), ..Default::default() };
         together("in chunks", &World { config: chunks, ..plain.clone() });
 
         let metrics = together("preempted", &World { n_blocks: 84, ..plain.clone() });
         assert!(metrics.n_preemptions > 0, "{metrics:?}");
 
-        let swap = SchedulingConfig { preemption: PreemptionMode::Swap, ..Default::default() };
-        let swap = EngineConfig { scheduling: swap, ..Default::default() };
+        let choices = Choices { preemption: PreemptionMode::Swap, ..Choices::default() };
+        let swap = EngineConfig { choices, ..Default::default() };
         let swapped = World { n_blocks: 84, n_host_blocks: 400, config: swap, ..plain.clone() };
         let metrics = together("swapped out", &swapped);
         assert!(metrics.swapped_in_blocks > 0, "{metrics:?}");
 
-        let uncached = SchedulingConfig { prefix_cache: false, ..Default::default() };
-        let uncached = EngineConfig { scheduling: uncached, ..Default::default() };
+        let choices = Choices { prefix_cache: false, ..Choices::default() };
+        let uncached = EngineConfig { choices, ..Default::default() };
         together("without a cache", &World { config: uncached, ..plain.clone() });
 
         let drafting = World { config: forced(SpecMethod::Draft), ..plain.clone() };
@@ -709,8 +711,8 @@ fn a_fork_of_an_answer_answers_like_one_that_computes_it_all() {
         service: ServiceParams { fork_of, ..ServiceParams::default() },
         ..requests().swap_remove(4)
     };
-    let scheduling = SchedulingConfig { prefix_cache: false, ..Default::default() };
-    let uncached = EngineConfig { scheduling, ..Default::default() };
+    let choices = Choices { prefix_cache: false, ..Choices::default() };
+    let uncached = EngineConfig { choices, ..Default::default() };
     for config in [EngineConfig::default(), uncached] {
         let world = World { config, ..World::plain() };
         let (engine, step) = start(&files, Compute::Auto, &world);

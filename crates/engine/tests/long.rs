@@ -5,10 +5,11 @@
 use pelton_base::{FinishReason, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
     Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest,
-    SchedulingConfig, SpecConfig, SpecMethod,
+    SpecConfig, SpecMethod,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CpuBackend, LoadOptions, ModelFiles, load};
+use pelton_sched::Choices;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -72,11 +73,13 @@ fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
         verification: Default::default(),
     };
     let executor = ModelExecutor::new(decoder, executor).expect("KV memory");
-    let scheduling = SchedulingConfig { prefix_cache: world.prefix_cache, ..Default::default() };
     let config = EngineConfig {
-        max_running_requests: world.n_running,
-        max_chunk_tokens: world.n_chunk,
-        scheduling,
+        choices: Choices {
+            max_running: world.n_running,
+            max_chunk_tokens: Some(world.n_chunk),
+            prefix_cache: world.prefix_cache,
+            ..Choices::default()
+        },
         spec,
         ..Default::default()
     };

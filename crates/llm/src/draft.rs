@@ -91,7 +91,7 @@ pub(crate) fn proposers(
         bytes_per_block: decoder.kv_bytes_per_block(block_size) as u64,
         block_size,
         context_tokens: target.context_tokens.min(decoder.spec().max_context),
-        n_running: options.max_running,
+        n_running: options.choices.max_running,
         limit_bytes: Some(available_memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES) / KV_SHARE),
         available_bytes: 0,
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pelton_base::{ParamError, TokenId};
 use pelton_engine::{SpecMethod, SubmitError};
 use pelton_model::ModelError;
-use pelton_sched::Refusal;
+use pelton_sched::{ChoiceError, Refusal};
 use pelton_text::{TemplateError, TextError};
 
 use crate::hub::HubError;
@@ -232,6 +232,12 @@ impl From<SubmitError> for LlmError {
             }
             other => Self::Unacceptable { why: other.to_string() },
         }
+    }
+}
+
+impl From<ChoiceError> for LlmError {
+    fn from(ChoiceError { option, why }: ChoiceError) -> Self {
+        Self::Option { option, why }
     }
 }
 

@@ -54,7 +54,6 @@ pub use pelton_kernels::NodePolicy;
 pub use pelton_model::embed::{Pooling, UnknownPooling};
 pub use reference::{LocalModel, ModelRef};
 pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};
-pub use scheduling::Scheduling;
 pub use service::Service;
 pub use speculation::Speculation;
 pub use stop::{StopMatcher, StopOutcome};

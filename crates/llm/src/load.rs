@@ -11,6 +11,7 @@ use pelton_engine::{
 use pelton_model::{
     Compute, KvDtype, LoadOptions, ModelFiles, PackedCache, available_memory_bytes, load_cpu,
 };
+use pelton_sched::Choices;
 use pelton_text::{ChatTemplate, Tokenizer};
 
 use crate::draft::Target;
@@ -19,7 +20,6 @@ use crate::hub::HubProgress;
 use crate::llm::{Llm, LlmInfo, LlmParts};
 use crate::memory::{KvSizing, UNKNOWN_MEMORY_BYTES};
 use crate::reference::{LocalModel, ModelRef};
-use crate::scheduling::Scheduling;
 
 /// Tokens of one KV block.
 pub const BLOCK_TOKENS: usize = 16;
@@ -29,7 +29,7 @@ const MOST_BLOCK_TOKENS: usize = 4096;
 /// How a model is loaded and run.
 ///
 /// The defaults suit a server for a few dozen users; a program that asks one question at a time
-/// sets `max_running` to one and saves memory.
+/// sets `choices.max_running` to one and saves memory.
 #[derive(Clone, Debug)]
 pub struct LlmOptions {
     /// Arithmetic of the weights.
@@ -40,19 +40,19 @@ pub struct LlmOptions {
     pub kv_dtype: Option<KvDtype>,
     /// Most tokens of one sequence; by default what the model declares, or what memory holds.
     pub max_context: Option<usize>,
-    /// Most tokens computed in one step, over all requests.
-    pub max_batch_tokens: usize,
-    /// Most requests computed at once.
-    pub max_running: usize,
-    /// Most requests waiting; beyond it they are turned away.
+    /// How requests share the machine.
+    pub choices: Choices,
+    /// Most requests waiting; further ones are refused.
     pub max_waiting: usize,
+    /// Host memory for the KV of preempted requests, in bytes; zero for none.
+    pub swap_bytes: u64,
+    /// Whether tenants share cached prefixes with one another.
+    pub share_prefixes: bool,
     /// Bytes for keys and values; by default what all requests can use, at most half of the memory
     /// that is available.
     pub kv_bytes: Option<u64>,
     /// Tokens of one KV block: large ones are found faster, small ones share and waste less.
     pub block_size: usize,
-    /// Who goes first, and what becomes of the keys and values of the others.
-    pub scheduling: Scheduling,
     /// Whether and how tokens are guessed, to be verified several at once.
     pub spec: SpecConfig,
     /// Methods besides that of `spec`, for requests that choose one by name; whoever chooses none gets
@@ -74,13 +74,13 @@ impl Default for LlmOptions {
             n_threads: None,
             kv_dtype: None,
             max_context: None,
-            max_batch_tokens: engine.max_batch_tokens,
-            max_running: engine.max_running_requests,
+            choices: engine.choices,
             max_waiting: engine.max_waiting_requests,
+            swap_bytes: 0,
+            share_prefixes: false,
             kv_bytes: None,
             block_size: BLOCK_TOKENS,
-            scheduling: Scheduling::default(),
-            spec: SpecConfig::default(),
+            spec: engine.spec,
             further_methods: Vec::new(),
             draft: None,
             packed_cache: None,
@@ -148,7 +148,7 @@ impl Llm {
             bytes_per_block,
             block_size,
             context_tokens: options.max_context.unwrap_or(spec.max_context),
-            n_running: options.max_running,
+            n_running: options.choices.max_running,
             limit_bytes: options.kv_bytes,
             available_bytes: available_memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES),
         };
@@ -203,7 +203,7 @@ impl Llm {
             threads = info.n_threads,
             "model loaded"
         );
-        let n_host = options.scheduling.swap_bytes / bytes_per_block.max(1);
+        let n_host = options.swap_bytes / bytes_per_block.max(1);
         let host_blocks = u32::try_from(n_host).unwrap_or(u32::MAX);
         let executor = ModelExecutor::new(
             decoder,
@@ -230,7 +230,7 @@ impl Llm {
         let proposers = crate::draft::proposers(options, &target, &mut open)?;
         let engine = Engine::spawn_with(executor, options.engine(context_tokens), proposers);
         let TextSide { tokenizer, template, sampling } = text;
-        let share_prefixes = options.scheduling.share_prefixes;
+        let share_prefixes = options.share_prefixes;
         let parts = LlmParts { info, tokenizer, template, engine, eos, sampling, share_prefixes };
         Self::from_parts(parts).map(Arc::new)
     }
@@ -243,14 +243,12 @@ impl LlmOptions {
             _ => Ok(()),
         };
         positive("n_threads", self.n_threads)?;
-        positive("max_batch_tokens", Some(self.max_batch_tokens))?;
-        positive("max_running", Some(self.max_running))?;
         positive("max_waiting", Some(self.max_waiting))?;
         if !(1..=MOST_BLOCK_TOKENS).contains(&self.block_size) {
             let why = format!("expected from 1 to {MOST_BLOCK_TOKENS}, got {}", self.block_size);
             return Err(LlmError::Option { option: "block_size", why });
         }
-        self.scheduling.check()?;
+        self.check_scheduling()?;
         if self.max_context.is_some_and(|n| n < 2) {
             let why = "expected at least 2: a token to read and one to write".to_owned();
             return Err(LlmError::Option { option: "max_context", why });

@@ -7,6 +7,7 @@ use pelton_base::{FinishReason, SamplingParams, TokenId};
 use pelton_llm::{
     CompletionRequest, Generation, Llm, LlmError, LlmOptions, LoadProgress, ModelRef, Prompt,
 };
+use pelton_sched::Choices;
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
 
@@ -45,8 +46,12 @@ impl Home {
 }
 
 /// Few requests at once, so that the memory for keys and values stays small.
+fn with(choices: Choices) -> LlmOptions {
+    LlmOptions { choices, ..LlmOptions::default() }
+}
+
 fn small() -> LlmOptions {
-    LlmOptions { max_running: 4, ..LlmOptions::default() }
+    with(Choices { max_running: 4, ..Choices::default() })
 }
 
 /// The ids of one answer of up to `max_tokens` tokens.
@@ -146,9 +151,9 @@ fn the_context_can_be_shortened_and_what_does_not_fit_is_refused_by_name() {
         ("max_context", LlmOptions { max_context: Some(1), ..small() }),
         ("block_size", LlmOptions { block_size: 0, ..small() }),
         ("block_size", LlmOptions { block_size: 1 << 40, ..small() }),
-        ("max_running", LlmOptions { max_running: 0, ..small() }),
+        ("max_running", with(Choices { max_running: 0, ..Choices::default() })),
         ("max_waiting", LlmOptions { max_waiting: 0, ..small() }),
-        ("max_batch_tokens", LlmOptions { max_batch_tokens: 0, ..small() }),
+        ("max_batch_tokens", with(Choices { max_batch_tokens: 0, ..Choices::default() })),
     ] {
         assert_eq!(option_at_fault(home.load(options).expect_err(option)), option);
     }

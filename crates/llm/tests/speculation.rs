@@ -8,6 +8,7 @@ use pelton_llm::{
     CompletionRequest, Generation, Llm, LlmError, LlmOptions, ModelRef, Prompt, SpecConfig,
     SpecMethod, Verification,
 };
+use pelton_sched::Choices;
 use pelton_testkit::TinyModel;
 
 fn story(name: &str) -> ModelRef {
@@ -23,7 +24,7 @@ fn forced(method: SpecMethod) -> SpecConfig {
 fn options(spec: SpecConfig) -> LlmOptions {
     let draft = (spec.method == SpecMethod::Draft).then(|| story("story-draft"));
     LlmOptions {
-        max_running: 4,
+        choices: Choices { max_running: 4, ..Choices::default() },
         n_threads: Some(1),
         max_context: Some(200),
         spec,

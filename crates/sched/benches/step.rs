@@ -5,8 +5,8 @@
 
 use pelton_base::{Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId, TokenId};
 use pelton_sched::{
-    PolicyKind, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost, StepOutput,
-    StepUpdates, TenantConfig, Tick,
+    Choices, PolicyKind, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost,
+    StepOutput, StepUpdates, TenantConfig, Tick,
 };
 use std::time::{Duration, Instant};
 
@@ -39,16 +39,24 @@ fn request(id: u64) -> Request {
     }
 }
 
+fn tenant(number: usize) -> TenantConfig {
+    TenantConfig { name: format!("tenant-{number}"), ..TenantConfig::default() }
+}
+
 fn main() {
     println!("{N_RUNNING} running, {N_WAITING} waiting; microseconds per step");
     println!("{:>10} {:>10} {:>10} {:>10}", "policy", "median", "p99", "worst");
     for &policy in PolicyKind::ALL {
         let mut scheduler = Scheduler::new(SchedulerConfig {
-            max_running: N_RUNNING,
-            max_batch_tokens: 2048,
-            policy,
-            max_wait: Duration::from_secs(1 << 30),
-            tenants: vec![TenantConfig::default(); 8],
+            choices: Choices {
+                max_running: N_RUNNING,
+                max_batch_tokens: 2048,
+                max_chunk_tokens: Some(512),
+                policy,
+                max_wait: Duration::from_secs(1 << 30),
+                tenants: (0..8).map(tenant).collect(),
+                ..Choices::default()
+            },
             ..SchedulerConfig::new(40_000, 16)
         });
         for id in 0..N_RUNNING as u64 + N_WAITING {

@@ -38,7 +38,7 @@ impl Budget {
         n_remaining: usize,
         config: &SchedulerConfig,
     ) -> usize {
-        let most = n_remaining.min(self.n_tokens).min(config.max_chunk_tokens);
+        let most = n_remaining.min(self.n_tokens).min(config.choices.chunk_tokens());
         let n_tokens = match self.time_ns {
             None => most,
             Some(time_ns) => {

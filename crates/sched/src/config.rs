@@ -1,11 +1,11 @@
-//! What the scheduler is told: its limits once, time and prices each step.
+//! What a scheduler is made of: its sizes and choices once, time and prices each step.
 
 use crate::outlook::terms;
-use crate::{Arrival, Eviction, PolicyKind, StepCost};
-use pelton_base::{ServiceParams, Slo};
+use crate::{Arrival, Choices, PriorityOrder, StepCost};
+use pelton_base::ServiceParams;
 use std::time::Duration;
 
-/// The limits and choices of one scheduler.
+/// The sizes and choices of one scheduler.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SchedulerConfig {
     /// KV blocks of the pool; at least one.
@@ -14,142 +14,21 @@ pub struct SchedulerConfig {
     pub n_host_blocks: u32,
     /// Tokens per block; at least one.
     pub block_size: usize,
-    /// Most tokens of one step, over all sequences; at least one.
-    pub max_batch_tokens: usize,
-    /// Most sequences running at once; at least one.
-    pub max_running: usize,
     /// Most tokens of one sequence, prompt and output together; at least two.
     pub max_context: usize,
-    /// Most tokens that one sequence gets in one step; at least one.
-    pub max_chunk_tokens: usize,
-    /// Who goes first.
-    pub policy: PolicyKind,
-    /// Which end of the scale of priorities goes first.
-    pub priority_order: PriorityOrder,
-    /// Whoever waited this long goes before everyone who waited less, whatever the policy says.
-    pub max_wait: Duration,
-    /// When requests may join.
-    pub batching: Batching,
-    /// How much KV a sequence takes.
-    pub kv_allocation: KvAllocation,
-    /// Whether prefixes are shared between requests.
-    pub prefix_cache: bool,
-    /// What the prefix cache forgets first.
-    pub eviction: Eviction,
-    /// What becomes of the KV of a request that must give way.
-    pub preemption: PreemptionMode,
-    /// Targets of requests that state none and whose tenant has none. They steer; nobody is refused
-    /// for their sake.
-    pub slo: Slo,
-    /// Whose requests these are; the first is whoever has no entry. Never empty.
-    pub tenants: Vec<TenantConfig>,
+    /// How requests share these blocks.
+    pub choices: Choices,
 }
-
-/// What is fixed for one tenant.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct TenantConfig {
-    /// What people and metrics call it.
-    pub name: String,
-    /// Its share under [`PolicyKind::Fair`], next to the others' weights; at least one.
-    pub weight: u32,
-    /// Most of its requests that may wait.
-    pub max_waiting: usize,
-    /// Targets of requests that state none.
-    pub slo: Slo,
-}
-
-impl Default for TenantConfig {
-    fn default() -> Self {
-        let name = "default".to_owned();
-        Self { name, weight: 1, max_waiting: usize::MAX, slo: Slo::default() }
-    }
-}
-
-/// Which priorities go first.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum PriorityOrder {
-    /// The lower number, as in vLLM.
-    #[default]
-    LowFirst,
-    /// The higher number, as in SGLang.
-    HighFirst,
-}
-
-/// When requests may join those that run.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Batching {
-    /// At every step (Yu et al., "Orca", OSDI 2022).
-    #[default]
-    Continuous,
-    /// Only when all that ran have ended: the baseline.
-    Static,
-}
-
-/// How much KV a sequence takes.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum KvAllocation {
-    /// Block by block as it grows (Kwon et al., "PagedAttention", SOSP 2023).
-    #[default]
-    Paged,
-    /// As much as the longest sequence, at its admission: the baseline ("Orca (Max)" in the paper on
-    /// PagedAttention).
-    Contiguous,
-}
-
-/// What becomes of the KV of a request that must give way.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum PreemptionMode {
-    /// Whichever of the two the measured prices call cheaper.
-    #[default]
-    ByCost,
-    /// It is forgotten and computed anew.
-    Recompute,
-    /// It is copied to the host and back, as long as there is room.
-    Swap,
-}
-
-/// Gives an option of the command line its names.
-macro_rules! named {
-    ($type:ident, $($variant:ident = $name:literal),+) => {
-        impl $type {
-            /// Every value.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            /// Its name on the command line.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),+ }
-            }
-        }
-    };
-}
-pub(crate) use named;
-
-named!(PriorityOrder, LowFirst = "low-first", HighFirst = "high-first");
-named!(Batching, Continuous = "continuous", Static = "static");
-named!(KvAllocation, Paged = "paged", Contiguous = "contiguous");
-named!(PreemptionMode, ByCost = "by-cost", Recompute = "recompute", Swap = "swap");
 
 impl SchedulerConfig {
-    /// First come, first served, over this pool; everything else as a server would have it.
+    /// Default choices over this pool, without a swap store.
     pub fn new(n_blocks: u32, block_size: usize) -> Self {
         Self {
             n_blocks,
             n_host_blocks: 0,
             block_size,
-            max_batch_tokens: 512,
-            max_running: 64,
             max_context: usize::MAX,
-            max_chunk_tokens: 512,
-            policy: PolicyKind::Fcfs,
-            priority_order: PriorityOrder::default(),
-            max_wait: Duration::from_secs(60),
-            batching: Batching::default(),
-            kv_allocation: KvAllocation::default(),
-            prefix_cache: true,
-            eviction: Eviction::default(),
-            preemption: PreemptionMode::default(),
-            slo: Slo::default(),
-            tenants: vec![TenantConfig::default()],
+            choices: Choices::default(),
         }
     }
 
@@ -157,15 +36,15 @@ impl SchedulerConfig {
     pub(crate) fn rank(&self, at: Tick, service: &ServiceParams, prefill_ns: u64) -> i64 {
         let (_, terms) = terms(service, self);
         let priority = i64::from(service.priority);
-        self.policy.policy().rank(&Arrival {
+        self.choices.policy.policy().rank(&Arrival {
             at,
-            priority: match self.priority_order {
+            priority: match self.choices.priority_order {
                 PriorityOrder::LowFirst => priority,
                 PriorityOrder::HighFirst => -priority,
             },
-            slo: service.slo.or(terms.slo).or(self.slo),
+            slo: service.slo.or(terms.slo).or(self.choices.slo),
             prefill_ns,
-            max_wait_ns: nanoseconds(self.max_wait),
+            max_wait_ns: nanoseconds(self.choices.max_wait),
         })
     }
 
@@ -191,16 +70,14 @@ impl SchedulerConfig {
         (4 * self.watermark_blocks()).min(self.n_blocks as usize)
     }
 
-    /// Panics if a limit makes progress impossible.
+    /// Panics if a size or a choice is out of its range.
     pub(crate) fn check(&self) {
         assert!(self.n_blocks > 0, "n_blocks must be at least 1");
         assert!(self.block_size > 0, "block_size must be at least 1");
-        assert!(self.max_batch_tokens > 0, "max_batch_tokens must be at least 1");
-        assert!(self.max_running > 0, "max_running must be at least 1");
-        assert!(self.max_chunk_tokens > 0, "max_chunk_tokens must be at least 1");
         assert!(self.context_tokens() > 1, "a context holds a prompt token and an output token");
-        assert!(!self.tenants.is_empty(), "there is at least the tenant without a name");
-        assert!(self.tenants.iter().all(|tenant| tenant.weight > 0), "weights are at least 1");
+        if let Err(error) = self.choices.check() {
+            panic!("{error}");
+        }
     }
 }
 

@@ -93,12 +93,12 @@ impl Kv {
         let tree = RadixTree::new(RadixConfig {
             block_size: config.block_size,
             n_blocks: config.n_blocks as usize,
-            eviction: config.eviction,
+            eviction: config.choices.eviction,
             recompute: RecomputeCost::default(),
         });
         Self {
             block_size: config.block_size,
-            caches: config.prefix_cache,
+            caches: config.choices.prefix_cache,
             pool: BlockPool::new(config.n_blocks),
             tree,
             host: (0..config.n_host_blocks).rev().map(HostBlockId).collect(),

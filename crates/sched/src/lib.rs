@@ -64,6 +64,7 @@
 mod block_pool;
 mod block_table;
 mod budget;
+mod choices;
 mod config;
 mod cost;
 mod drafts;
@@ -80,10 +81,10 @@ mod tenants;
 
 pub use block_pool::{BlockId, BlockPool};
 pub use block_table::BlockTable;
-pub use config::{
-    Batching, KvAllocation, PreemptionMode, PriorityOrder, Refusal, SchedulerConfig, Signals,
-    TenantConfig, Tick,
+pub use choices::{
+    Batching, ChoiceError, Choices, KvAllocation, PreemptionMode, PriorityOrder, TenantConfig,
 };
+pub use config::{Refusal, SchedulerConfig, Signals, Tick};
 pub use cost::{StepCost, StepLoad};
 pub use drafts::DraftTree;
 pub use outlook::Outlook;

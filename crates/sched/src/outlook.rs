@@ -58,7 +58,7 @@ impl Outlook {
             let product = u128::from(ns) * u128::from(self.stretch.max(ONE)) / u128::from(ONE);
             u64::try_from(product).unwrap_or(u64::MAX)
         };
-        let own = self.cost.prefill_ns(0, n_prompt, config.max_chunk_tokens);
+        let own = self.cost.prefill_ns(0, n_prompt, config.choices.chunk_tokens());
         let rank = self.rank(own, service, config);
         let n_urgent = self.urgent.partition_point(|urgent| urgent.0 <= rank);
         let n_before = match n_urgent < self.urgent.len() {
@@ -125,9 +125,9 @@ impl Outlook {
     pub fn add(&mut self, n_prompt: usize, service: &ServiceParams, config: &SchedulerConfig) {
         let (tenant, _) = terms(service, config);
         let n_prompt = if service.fork_of.is_some() { 1 } else { n_prompt };
-        let own = self.cost.prefill_ns(0, n_prompt, config.max_chunk_tokens);
+        let own = self.cost.prefill_ns(0, n_prompt, config.choices.chunk_tokens());
         self.backlog_ns = self.backlog_ns.saturating_add(own);
-        if config.policy.policy().is_by_rank() {
+        if config.choices.policy.policy().is_by_rank() {
             let rank = self.rank(own, service, config);
             let idx = self.urgent.partition_point(|urgent| urgent.0 <= rank);
             if idx < self.urgent.len() || self.urgent.len() < MOST_URGENT {
@@ -151,6 +151,6 @@ pub(crate) fn terms<'a>(
     config: &'a SchedulerConfig,
 ) -> (usize, &'a TenantConfig) {
     let idx = service.tenant.0 as usize;
-    let idx = if idx < config.tenants.len() { idx } else { 0 };
-    (idx, &config.tenants[idx])
+    let idx = if idx < config.choices.tenants.len() { idx } else { 0 };
+    (idx, &config.choices.tenants[idx])
 }

@@ -91,15 +91,15 @@ impl Scheduler {
     /// Panics if a limit of `config` is below the minimum that its field documents.
     pub fn new(config: SchedulerConfig) -> Self {
         config.check();
-        let policy = config.policy.policy();
-        let queue = Queue::new(policy, config.tenants.len());
+        let policy = config.choices.policy.policy();
+        let queue = Queue::new(policy, config.choices.tenants.len());
         Self {
             policy,
             kv: Kv::new(&config),
             running: Vec::new(),
             cursors: vec![None; queue.n_lanes()],
             queue,
-            tenants: Tenants::new(&config.tenants),
+            tenants: Tenants::new(&config.choices.tenants),
             pace: Pace::default(),
             sampled: Vec::new(),
             is_recovering: false,
@@ -131,16 +131,16 @@ impl Scheduler {
         assert!(!self.is_live(request.id), "{} is here already", request.id);
         let Request { id, prompt, max_tokens, stop_tokens, service, .. } = request;
         let (tenant, terms) = terms(&service, &self.config);
-        let slo = service.slo.or(terms.slo).or(self.config.slo);
+        let slo = service.slo.or(terms.slo).or(self.config.choices.slo);
         if let Some(target) = slo.ttft.map(config::nanoseconds) {
             // The last arrivals count most.
             let before = self.recent_ttft_ns.map_or(target, |ns| ns.saturating_add(ns / 4));
             self.recent_ttft_ns = Some(before.min(target));
         }
         let prefill_ns =
-            self.signals.cost.prefill_ns(0, prompt.len(), self.config.max_chunk_tokens);
+            self.signals.cost.prefill_ns(0, prompt.len(), self.config.choices.chunk_tokens());
         let rank = self.config.rank(at, &service, prefill_ns);
-        let namespace = match self.config.prefix_cache {
+        let namespace = match self.config.choices.prefix_cache {
             true => service.namespace,
             // A namespace of its own: it finds again what it left itself, and nobody else does.
             false => Namespace(self.next_arrival),
@@ -219,7 +219,7 @@ impl Scheduler {
     /// new is remembered.
     fn tidy(&mut self, idx: usize) {
         let Running { sequence, held, n_computed, .. } = &mut self.running[idx];
-        if self.config.kv_allocation == KvAllocation::Paged {
+        if self.config.choices.kv_allocation == KvAllocation::Paged {
             self.kv.shrink(held, sequence.tokens.len());
         }
         self.kv.remember(held, sequence, (*n_computed).min(sequence.n_prompt));
@@ -278,7 +278,7 @@ impl Scheduler {
     /// Tells newcomers what to expect; `outlook` keeps its memory.
     pub fn outlook(&self, outlook: &mut Outlook) {
         let cost = self.signals.cost;
-        let chunk = self.config.max_chunk_tokens;
+        let chunk = self.config.choices.chunk_tokens();
         let catching_up = self.running.iter().filter(|running| running.is_catching_up());
         let running_ns: u64 = catching_up
             .map(|running| cost.prefill_ns(running.n_computed, running.n_remaining(), chunk))
@@ -309,7 +309,7 @@ impl Scheduler {
 
     /// The prompts that are computed next, with their ranks.
     fn tell_urgent(&self, urgent: &mut Vec<(i64, u64)>) {
-        let (cost, chunk) = (&self.signals.cost, self.config.max_chunk_tokens);
+        let (cost, chunk) = (&self.signals.cost, self.config.choices.chunk_tokens());
         let catching_up = self.running.iter().filter(|running| running.is_catching_up());
         let running = catching_up.map(|running| {
             let left_ns = cost.prefill_ns(running.n_computed, running.n_remaining(), chunk);
@@ -380,7 +380,7 @@ impl Scheduler {
 
     /// Most requests that may run now.
     fn max_running(&self) -> usize {
-        self.config.max_running.min(self.signals.max_running).max(1)
+        self.config.choices.max_running.min(self.signals.max_running).max(1)
     }
 
     fn is_live(&self, id: RequestId) -> bool {
@@ -400,7 +400,7 @@ impl Scheduler {
     fn complete(&mut self, idx: usize) {
         let Running { sequence, held, n_computed, .. } = self.running.remove(idx);
         self.tenants.runs_no_more(sequence.tenant);
-        self.kv.release(held, &sequence, n_computed, self.config.prefix_cache);
+        self.kv.release(held, &sequence, n_computed, self.config.choices.prefix_cache);
     }
 
     /// Makes one that runs give its blocks up; it will run again.
@@ -425,11 +425,11 @@ impl Scheduler {
         let cost = &self.signals.cost;
         let n_moves = 2 * self.config.blocks_for(n_computed) as u64;
         let swap_ns = n_moves.saturating_mul(cost.moved_block_ps) / 1000;
-        match self.config.preemption {
+        match self.config.choices.preemption {
             PreemptionMode::Recompute => false,
             PreemptionMode::Swap => true,
             PreemptionMode::ByCost => {
-                let chunk = self.config.max_chunk_tokens;
+                let chunk = self.config.choices.chunk_tokens();
                 cost.is_known() && swap_ns < cost.prefill_ns(0, n_computed, chunk)
             }
         }

@@ -25,7 +25,7 @@ use pelton_base::{
     Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId, TokenId,
 };
 use pelton_sched::{
-    Batching, DraftTree, Eviction, KvAllocation, Outlook, PolicyKind, PreemptionMode,
+    Batching, Choices, DraftTree, Eviction, KvAllocation, Outlook, PolicyKind, PreemptionMode,
     PriorityOrder, Rows, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost,
     StepOutput, StepUpdates, TenantConfig, Tick,
 };
@@ -84,12 +84,10 @@ fn config(words: &[&str]) -> SchedulerConfig {
         max_waiting: optional(words, "queue").unwrap_or(usize::MAX),
         ..TenantConfig::default()
     };
-    SchedulerConfig {
+    let choices = Choices {
         max_batch_tokens: number(words, "batch"),
-        max_chunk_tokens: number(words, "chunk"),
+        max_chunk_tokens: Some(number(words, "chunk")),
         max_running: number(words, "running"),
-        max_context: number(words, "context"),
-        n_host_blocks: optional(words, "host").unwrap_or(0) as u32,
         policy: choice(words, "policy", PolicyKind::ALL, PolicyKind::name).unwrap_or_default(),
         priority_order: choice(words, "order", PriorityOrder::ALL, PriorityOrder::name)
             .unwrap_or_default(),
@@ -102,6 +100,12 @@ fn config(words: &[&str]) -> SchedulerConfig {
         preemption: choice(words, "preemption", PreemptionMode::ALL, PreemptionMode::name)
             .unwrap_or_default(),
         tenants: weights.enumerate().map(tenant).collect(),
+        ..Choices::default()
+    };
+    SchedulerConfig {
+        max_context: number(words, "context"),
+        n_host_blocks: optional(words, "host").unwrap_or(0) as u32,
+        choices,
         ..SchedulerConfig::new(number(words, "blocks") as u32, number(words, "block"))
     }
 }

@@ -11,9 +11,9 @@ use pelton_base::{
     TokenId,
 };
 use pelton_sched::{
-    Batching, BlockId, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, Rows,
-    ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost, StepOutput,
-    StepUpdates, TenantConfig, Tick,
+    Batching, BlockId, Choices, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder,
+    Rows, ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost,
+    StepOutput, StepUpdates, TenantConfig, Tick,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -319,11 +319,11 @@ fn live(workload: &Workload) -> Totals {
         scheduler.schedule(Tick(now), &signals, &mut plan);
         scheduler.check_integrity();
         assert_eq!(plan.is_empty(), scheduler.is_idle(), "work left, nothing planned: {scheduler}");
-        assert!(plan.tokens.len() <= config.max_batch_tokens);
-        assert!(plan.sequences.len() <= config.max_running);
+        assert!(plan.tokens.len() <= config.choices.max_batch_tokens);
+        assert!(plan.sequences.len() <= config.choices.max_running);
         for share in &plan.sequences {
             let n_known = share.tokens.len() - share.n_drafts;
-            assert!((1..=config.max_chunk_tokens).contains(&n_known));
+            assert!((1..=config.choices.chunk_tokens()).contains(&n_known));
             let end = share.first_position + share.tokens.len();
             assert!(
                 end < config.context_tokens() + usize::from(share.samples),
@@ -400,8 +400,8 @@ fn live(workload: &Workload) -> Totals {
 /// Every choice that a scheduler offers, drawn from `below(n) < n`.
 fn choices(mut below: impl FnMut(u64) -> u64, limits: SchedulerConfig) -> SchedulerConfig {
     let mut of = |n: usize| below(n as u64) as usize;
-    SchedulerConfig {
-        n_host_blocks: [0, 3, 40][of(3)],
+    let n_host_blocks = [0, 3, 40][of(3)];
+    let choices = Choices {
         policy: PolicyKind::ALL[of(PolicyKind::ALL.len())],
         priority_order: PriorityOrder::ALL[of(2)],
         max_wait: Duration::from_nanos([10, 100, 100_000][of(3)] * STEP_NS),
@@ -411,10 +411,15 @@ fn choices(mut below: impl FnMut(u64) -> u64, limits: SchedulerConfig) -> Schedu
         eviction: Eviction::ALL[of(2)],
         preemption: PreemptionMode::ALL[of(3)],
         tenants: (0..=of(3))
-            .map(|i| TenantConfig { weight: 1 + i as u32, ..TenantConfig::default() })
+            .map(|i| TenantConfig {
+                name: format!("t{i}"),
+                weight: 1 + i as u32,
+                ..TenantConfig::default()
+            })
             .collect(),
-        ..limits
-    }
+        ..limits.choices
+    };
+    SchedulerConfig { n_host_blocks, choices, ..limits }
 }
 
 fn prices(is_known: bool) -> StepCost {
@@ -454,11 +459,14 @@ fn random_workload(seed: u64) -> Workload {
         mix(state) % n
     };
     let n_requests = 1 + below(24) as usize;
+    // Drawn in this order, so that a seed means the same workload as ever.
+    let max_batch_tokens = 1 + below(40) as usize;
+    let max_running = 1 + below(10) as usize;
+    let max_context = 2 + below(80) as usize;
+    let max_chunk_tokens = Some(1 + below(20) as usize);
     let limits = SchedulerConfig {
-        max_batch_tokens: 1 + below(40) as usize,
-        max_running: 1 + below(10) as usize,
-        max_context: 2 + below(80) as usize,
-        max_chunk_tokens: 1 + below(20) as usize,
+        max_context,
+        choices: Choices { max_batch_tokens, max_running, max_chunk_tokens, ..Choices::default() },
         ..SchedulerConfig::new(2 + below(16) as u32, 1 + below(5) as usize)
     };
     Workload {
@@ -533,7 +541,13 @@ prop_compose! {
             }
         };
         let limits = SchedulerConfig {
-            max_batch_tokens, max_running, max_context, max_chunk_tokens,
+            max_context,
+            choices: Choices {
+                max_batch_tokens,
+                max_running,
+                max_chunk_tokens: Some(max_chunk_tokens),
+                ..Choices::default()
+            },
             ..SchedulerConfig::new(n_blocks, block_size)
         };
         Workload {

@@ -61,7 +61,7 @@ impl<'a> Run<'a> {
             plan: SchedulerOutput::default(),
             answer: StepOutput::default(),
             updates: StepUpdates::default(),
-            service: vec![StepLoad::default(); config.scheduler.tenants.len()],
+            service: vec![StepLoad::default(); config.scheduler.choices.tenants.len()],
             busy_ns: 0,
             n_recomputed: 0,
             n_back: (0, 0),
@@ -117,12 +117,12 @@ impl<'a> Run<'a> {
     }
 
     fn default_slo(&self, request: &TraceRequest) -> Slo {
-        let tenants = &self.config.scheduler.tenants;
-        tenants
-            .get(request.tenant.0 as usize)
-            .unwrap_or(&tenants[0])
-            .slo
-            .or(self.config.scheduler.slo)
+        let tenants = &self.config.scheduler.choices.tenants;
+        tenants.get(request.tenant.0 as usize).unwrap_or(&tenants[0]).slo.or(self
+            .config
+            .scheduler
+            .choices
+            .slo)
     }
 
     /// One turn of the wheel; `is_loaded` tells that more requests are to come.

@@ -5,7 +5,7 @@
 mod counting;
 
 use counting::count;
-use pelton_sched::{SchedulerConfig, StepCost};
+use pelton_sched::{Choices, SchedulerConfig, StepCost};
 use pelton_sim::trace::TraceRequest;
 use pelton_sim::{SimConfig, SimProgress, simulate};
 use std::ops::ControlFlow;
@@ -13,7 +13,10 @@ use std::ops::ControlFlow;
 /// Allocations of eight requests with answers of this length, and their steps.
 fn allocations(n_output: usize) -> (u64, u64) {
     let cost = StepCost { base_ps: 1_000_000, ..StepCost::default() };
-    let scheduler = SchedulerConfig { prefix_cache: false, ..SchedulerConfig::new(2_000, 16) };
+    let scheduler = SchedulerConfig {
+        choices: Choices { prefix_cache: false, ..Choices::default() },
+        ..SchedulerConfig::new(2_000, 16)
+    };
     let config = SimConfig { check: false, ..SimConfig::new(scheduler, cost) };
     let requests = (0..8).map(|i| Ok(TraceRequest::new(i, 40, n_output)));
     let mut watch = |_: SimProgress| ControlFlow::Continue(());

@@ -3,8 +3,8 @@
 
 use pelton_base::{Slo, TenantId};
 use pelton_sched::{
-    Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, SchedulerConfig,
-    StepCost, TenantConfig,
+    Batching, Choices, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder,
+    SchedulerConfig, StepCost, TenantConfig,
 };
 use pelton_sim::Random;
 use pelton_sim::report::{Grouping, Ledger, Report};
@@ -22,6 +22,10 @@ const COST: StepCost = StepCost {
     attended_ps: 1_000,
     moved_block_ps: 50_000,
 };
+
+fn scheduler(n_blocks: u32, block_size: usize, choices: Choices) -> SchedulerConfig {
+    SchedulerConfig { choices, ..SchedulerConfig::new(n_blocks, block_size) }
+}
 
 fn config(scheduler: SchedulerConfig) -> SimConfig {
     SimConfig { check: true, ..SimConfig::new(scheduler, COST) }
@@ -76,7 +80,7 @@ fn three_requests_take_the_time_that_a_hand_computes() {
 fn one_server_with_equal_work_queues_as_long_as_theory_says() {
     // M/D/1: the mean wait is load x service / (2 (1 - load)). One token in, one out, alone.
     const SERVICE_NS: f64 = 1_000.0 + 100.0 + 10.0 + 1.0;
-    let scheduler = SchedulerConfig { max_running: 1, ..SchedulerConfig::new(8, 16) };
+    let scheduler = scheduler(8, 16, Choices { max_running: 1, ..Choices::default() });
     let config = SimConfig { check: false, ..config(scheduler) };
     for load in [0.4, 0.7] {
         let mut random = Random::new(11, 0);
@@ -114,11 +118,12 @@ fn the_same_trace_gives_the_same_ledger_and_noise_has_a_seed() {
 
 #[test]
 fn a_small_pool_preempts_and_what_is_lost_is_counted() {
-    let scheduler = SchedulerConfig {
+    let choices = Choices {
         preemption: PreemptionMode::Recompute,
         prefix_cache: false,
-        ..SchedulerConfig::new(12, 4)
+        ..Choices::default()
     };
+    let scheduler = scheduler(12, 4, choices);
     let requests: Vec<_> = (0..6).map(|i| TraceRequest::new(i, 8, 24)).collect();
     let ledger = serve(&config(scheduler), &requests);
     assert_eq!(ledger.records.len(), 6);
@@ -136,8 +141,8 @@ fn a_small_pool_preempts_and_what_is_lost_is_counted() {
 fn who_cannot_be_served_in_time_is_refused_and_counted_against_goodput() {
     let slo = Slo { ttft: Some(Duration::from_micros(10)), tpot: None };
     let tenant = TenantConfig { slo, ..TenantConfig::default() };
-    let scheduler =
-        SchedulerConfig { tenants: vec![tenant], max_running: 1, ..SchedulerConfig::new(100, 16) };
+    let choices = Choices { tenants: vec![tenant], max_running: 1, ..Choices::default() };
+    let scheduler = scheduler(100, 16, choices);
     // The first takes 7 us; of those that come meanwhile not all can begin within ten.
     let mut requests = vec![TraceRequest::new(0, 50, 1)];
     requests.extend((0..5).map(|i| TraceRequest::new(100 + i, 30, 1)));
@@ -163,11 +168,9 @@ fn a_tenant_with_too_many_waiting_is_refused_and_the_other_is_not() {
         max_waiting,
         ..TenantConfig::default()
     };
-    let scheduler = SchedulerConfig {
-        tenants: vec![named("default", 2), named("free", usize::MAX)],
-        max_running: 1,
-        ..SchedulerConfig::new(100, 16)
-    };
+    let tenants = vec![named("default", 2), named("free", usize::MAX)];
+    let choices = Choices { tenants, max_running: 1, ..Choices::default() };
+    let scheduler = scheduler(100, 16, choices);
     let of = |at_ns, tenant| TraceRequest {
         tenant: TenantId(tenant),
         ..TraceRequest::new(at_ns, 100, 10)
@@ -192,8 +195,8 @@ fn service_until_the_last_arrival_is_shared_out() {
         .iter()
         .map(|name| TenantConfig { name: (*name).to_owned(), ..TenantConfig::default() })
         .collect();
-    let ledger =
-        serve(&config(SchedulerConfig { tenants, ..SchedulerConfig::new(4_000, 16) }), &requests);
+    let choices = Choices { tenants, ..Choices::default() };
+    let ledger = serve(&config(scheduler(4_000, 16, choices)), &requests);
     // So cheap are these steps that everyone gets what it asks for: ten to one.
     let [default, many, few] = ledger.service[..] else { panic!("three tenants") };
     assert_eq!(default, 0.0);
@@ -239,12 +242,10 @@ fn any_config() -> impl Strategy<Value = SchedulerConfig> {
                 max_waiting,
                 slo: Slo { ttft: target, tpot: target },
             };
-            SchedulerConfig {
-                n_host_blocks,
+            let choices = Choices {
                 max_batch_tokens: batch,
                 max_running,
-                max_context,
-                max_chunk_tokens: chunk,
+                max_chunk_tokens: Some(chunk),
                 policy,
                 priority_order,
                 max_wait: Duration::from_micros(max_wait),
@@ -254,7 +255,12 @@ fn any_config() -> impl Strategy<Value = SchedulerConfig> {
                 eviction,
                 preemption,
                 tenants: vec![tenant("default", 1, 100), tenant("b", 3, 5)],
-                ..SchedulerConfig::new(n_blocks, block_size)
+                ..Choices::default()
+            };
+            SchedulerConfig {
+                n_host_blocks,
+                max_context,
+                ..scheduler(n_blocks, block_size, choices)
             }
         },
     )

@@ -221,12 +221,9 @@ mod tests {
 
     /// Tokens of a greedy answer with their log probabilities.
     fn answer(model: &Path) -> Vec<(TokenId, f32)> {
-        let options = LlmOptions {
-            compute: Compute::F32,
-            n_threads: Some(1),
-            max_running: 1,
-            ..LlmOptions::default()
-        };
+        let mut options =
+            LlmOptions { compute: Compute::F32, n_threads: Some(1), ..LlmOptions::default() };
+        options.choices.max_running = 1;
         let llm = Llm::load(&ModelRef::Path(model.to_owned()), &options, &mut |_| {});
         let sampling = SamplingParams { logprobs: Some(0), ..SamplingParams::greedy() };
         let generation = Generation {

@@ -22,6 +22,7 @@ use pelton_engine::{
     TokenEvent, TokenStream,
 };
 use pelton_model::{Backend, CpuBackend, Decoder, ForwardInput, ForwardSequence};
+use pelton_sched::Choices;
 
 use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Needs, Plan, SHORT_TOKENS, STEP_TOKENS, Variant};
 use crate::{BenchError, Result};
@@ -81,9 +82,12 @@ impl<'a> Subject<'a> {
         let executor = Arc::new(Mutex::new(executor));
         let n_sequences = plan.most_sequences();
         let config = EngineConfig {
-            max_batch_tokens: STEP_TOKENS.max(n_sequences),
-            max_chunk_tokens: STEP_TOKENS,
-            max_running_requests: n_sequences,
+            choices: Choices {
+                max_batch_tokens: STEP_TOKENS.max(n_sequences),
+                max_chunk_tokens: Some(STEP_TOKENS),
+                max_running: n_sequences,
+                ..Choices::default()
+            },
             max_waiting_requests: n_sequences,
             ..EngineConfig::default()
         };

@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use pelton_base::Slo;
 use pelton_sched::{
-    Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, SchedulerConfig,
+    Batching, Choices, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder,
+    SchedulerConfig,
 };
 use pelton_sim::Prices;
 use pelton_sim::trace::Tenants;
@@ -188,22 +189,24 @@ impl BenchSimArgs {
         let base = self.scheduler(tenants)?;
         let caches: &[bool] = if self.no_prefix_cache { &[false] } else { &self.prefix_cache };
         let mut variants = vec![SimVariant { name: String::new(), scheduler: base }];
-        cross(&mut variants, &self.policy, PolicyKind::name, |config, x| config.policy = x);
-        cross(&mut variants, &self.batching, Batching::name, |config, x| config.batching = x);
+        cross(&mut variants, &self.policy, PolicyKind::name, |config, x| config.choices.policy = x);
+        cross(&mut variants, &self.batching, Batching::name, |config, x| {
+            config.choices.batching = x
+        });
         cross(&mut variants, &self.kv_allocation, KvAllocation::name, |config, x| {
-            config.kv_allocation = x;
+            config.choices.kv_allocation = x;
         });
         cross(&mut variants, &self.preemption, PreemptionMode::name, |config, x| {
-            config.preemption = x;
+            config.choices.preemption = x;
         });
         cross(&mut variants, &self.cache_eviction, Eviction::name, |config, x| {
-            config.eviction = x;
+            config.choices.eviction = x;
         });
         let cache = |on| if on { "cache" } else { "no cache" };
-        cross(&mut variants, caches, cache, |config, x| config.prefix_cache = x);
+        cross(&mut variants, caches, cache, |config, x| config.choices.prefix_cache = x);
         for variant in &mut variants {
             if variant.name.is_empty() {
-                variant.name = variant.scheduler.policy.name().to_owned();
+                variant.name = variant.scheduler.choices.policy.name().to_owned();
             }
         }
         Ok(variants)
@@ -242,13 +245,16 @@ impl BenchSimArgs {
         let configs = self.workload.tenants(tenants)?;
         let config = SchedulerConfig {
             n_host_blocks: self.host_blocks,
-            max_batch_tokens: self.max_batch_tokens.get(),
-            max_running: self.max_running.get(),
             max_context: self.max_context.map_or(usize::MAX, NonZeroUsize::get),
-            max_chunk_tokens: self.max_chunk_tokens.get(),
-            priority_order: self.priority_order,
-            slo: Slo { ttft: self.ttft_target, tpot: self.tpot_target },
-            tenants: configs,
+            choices: Choices {
+                max_batch_tokens: self.max_batch_tokens.get(),
+                max_running: self.max_running.get(),
+                max_chunk_tokens: Some(self.max_chunk_tokens.get()),
+                priority_order: self.priority_order,
+                slo: Slo { ttft: self.ttft_target, tpot: self.tpot_target },
+                tenants: configs,
+                ..Choices::default()
+            },
             ..SchedulerConfig::new(self.blocks.get(), self.block_size.get())
         };
         if config.context_tokens() < 2 {

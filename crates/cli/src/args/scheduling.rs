@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use pelton_llm::{LlmOptions, Scheduling, Verification};
+use pelton_llm::{LlmOptions, Verification};
 use pelton_sched::{
-    Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, TenantConfig,
+    Batching, Choices, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder,
+    TenantConfig,
 };
 
 use super::SpecArgs;
@@ -89,38 +90,37 @@ impl SchedulingArgs {
         tenants: Vec<TenantConfig>,
         share_prefixes: bool,
     ) -> Result<LlmOptions> {
-        let scheduling = self.scheduling(tenants, share_prefixes);
-        scheduling.check()?;
-        let number =
-            |given: Option<NonZeroUsize>, default| given.map_or(default, NonZeroUsize::get);
-        Ok(LlmOptions {
-            max_running: number(self.max_running, default.max_running),
-            max_batch_tokens: number(self.max_batch_tokens, default.max_batch_tokens),
-            block_size: number(self.block_size, default.block_size),
+        let options = LlmOptions {
+            block_size: self.block_size.map_or(default.block_size, NonZeroUsize::get),
             kv_bytes: self.kv_memory.or(default.kv_bytes),
-            scheduling,
+            swap_bytes: self.swap_memory.unwrap_or(default.swap_bytes),
+            share_prefixes,
+            choices: self.choices(tenants),
             ..self.spec.apply(default)?
-        })
+        };
+        options.check_scheduling()?;
+        Ok(options)
     }
 
     /// The scheduler's choices for these tenants.
-    fn scheduling(&self, tenants: Vec<TenantConfig>, share_prefixes: bool) -> Scheduling {
-        let mut scheduling = Scheduling { tenants, share_prefixes, ..Scheduling::default() };
+    fn choices(&self, tenants: Vec<TenantConfig>) -> Choices {
+        let mut choices = Choices { tenants, ..Choices::default() };
         fn set<T: Copy>(place: &mut T, value: Option<T>) {
             *place = value.unwrap_or(*place);
         }
-        set(&mut scheduling.policy, self.policy);
-        set(&mut scheduling.priority_order, self.priority_order);
-        set(&mut scheduling.max_wait, self.max_wait);
-        set(&mut scheduling.batching, self.batching);
-        set(&mut scheduling.kv_allocation, self.kv_allocation);
-        set(&mut scheduling.eviction, self.cache_eviction);
-        set(&mut scheduling.preemption, self.preemption);
-        set(&mut scheduling.swap_bytes, self.swap_memory);
-        scheduling.slo.ttft = self.ttft_target;
-        scheduling.slo.tpot = self.tpot_target;
-        scheduling.prefix_cache = !self.no_prefix_cache;
-        scheduling
+        set(&mut choices.policy, self.policy);
+        set(&mut choices.priority_order, self.priority_order);
+        set(&mut choices.max_wait, self.max_wait);
+        set(&mut choices.batching, self.batching);
+        set(&mut choices.kv_allocation, self.kv_allocation);
+        set(&mut choices.eviction, self.cache_eviction);
+        set(&mut choices.preemption, self.preemption);
+        set(&mut choices.max_running, self.max_running.map(NonZeroUsize::get));
+        set(&mut choices.max_batch_tokens, self.max_batch_tokens.map(NonZeroUsize::get));
+        choices.slo.ttft = self.ttft_target;
+        choices.slo.tpot = self.tpot_target;
+        choices.prefix_cache = !self.no_prefix_cache;
+        choices
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
     let config = Config {
         n_requests: workload.n_requests(&trace),
         pace: args.concurrency().map_or(Pace::Clock, Pace::Concurrency),
-        default_slo: options.scheduling.slo,
+        default_slo: options.choices.slo,
     };
     let llm = model::load(&reference, &options)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

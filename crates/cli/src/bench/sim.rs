@@ -73,10 +73,11 @@ fn serve(
 fn describe(prices: &Prices, variant: &SimVariant) -> String {
     let Prices { base_ms, token_ms, sample_ms, attended_ms, moved_block_ms } = prices;
     let config = &variant.scheduler;
+    let choices = &config.choices;
     format!(
         "a simulated step of {base_ms} ms + {token_ms} per token + {sample_ms} per sample + \
          {attended_ms} per pair + {moved_block_ms} per block; {} blocks of {} tokens, at most {} \
          requests and {} tokens at once",
-        config.n_blocks, config.block_size, config.max_running, config.max_batch_tokens
+        config.n_blocks, config.block_size, choices.max_running, choices.max_batch_tokens
     )
 }

@@ -71,9 +71,8 @@ fn options(args: &BenchSpecArgs) -> Result<LlmOptions> {
     if methods.is_empty() {
         methods = all_that_can_run(args.draft_model.is_some());
     }
-    let max_running = args.batches().last().copied().unwrap_or(1);
-    let mut options =
-        args_of_all.apply(LlmOptions { max_running, ..model::options(&args.model) })?;
+    let mut options = args_of_all.apply(model::options(&args.model))?;
+    options.choices.max_running = args.batches().last().copied().unwrap_or(1);
     options.spec.method = SpecMethod::Off;
     options.spec.max_drafts = args.spec_max();
     options.spec.exit_layers = exit_layers;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use pelton_llm::{LlmOptions, Pooling, Scheduling};
-use pelton_sched::TenantConfig;
+use pelton_llm::{LlmOptions, Pooling};
+use pelton_sched::{Choices, TenantConfig};
 use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
 use serde::Serialize;
 
@@ -199,12 +199,12 @@ struct TenantView<'a> {
 impl<'a> View<'a> {
     fn of(settings: &'a Settings) -> Self {
         let Settings { model, options, serve, embeddings, vectors } = settings;
-        let Scheduling { policy, priority_order, max_wait, batching, kv_allocation, .. } =
-            options.scheduling;
-        let Scheduling { prefix_cache, share_prefixes, eviction, preemption, swap_bytes, .. } =
-            options.scheduling;
+        let Choices { policy, priority_order, max_wait, batching, kv_allocation, .. } =
+            options.choices;
+        let Choices { prefix_cache, eviction, preemption, .. } = options.choices;
+        let LlmOptions { share_prefixes, swap_bytes, .. } = *options;
         let ms = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1000.0);
-        let tenants = options.scheduling.tenants.iter().zip(serve.access.tenants());
+        let tenants = options.choices.tenants.iter().zip(serve.access.tenants());
         Self {
             model: model.as_deref().unwrap_or("embedded"),
             served_name: options.name.as_deref(),
@@ -219,8 +219,8 @@ impl<'a> View<'a> {
             normalize: vectors.normalize,
             policy: policy.name(),
             priority_order: priority_order.name(),
-            ttft_target: ms(options.scheduling.slo.ttft),
-            tpot_target: ms(options.scheduling.slo.tpot),
+            ttft_target: ms(options.choices.slo.ttft),
+            tpot_target: ms(options.choices.slo.tpot),
             max_wait: max_wait.as_secs_f64(),
             batching: batching.name(),
             kv_allocation: kv_allocation.name(),
@@ -240,8 +240,8 @@ impl<'a> View<'a> {
             spec_max: options.spec.max_drafts,
             spec_verify: options.spec.verification.name(),
             spec_recent: options.spec.recent_tokens,
-            max_batch_tokens: options.max_batch_tokens,
-            max_running: options.max_running,
+            max_batch_tokens: options.choices.max_batch_tokens,
+            max_running: options.choices.max_running,
             block_size: options.block_size,
             tenants: tenants
                 .map(|(config, tenant)| TenantView {
@@ -308,15 +308,15 @@ tenants:
     #[test]
     fn a_file_says_what_flags_say_and_flags_win() {
         let all = settings(WHOLE, &["--port", "0", "--policy", "sla"]).expect("well formed");
-        let scheduling = &all.options.scheduling;
+        let scheduling = &all.options.choices;
         assert_eq!((all.serve.port, scheduling.policy.name()), (0, "sla"));
         assert_eq!(scheduling.priority_order.name(), "high-first");
         assert_eq!(scheduling.slo.ttft, Some(Duration::from_millis(250)));
         assert_eq!(scheduling.max_wait, Duration::from_millis(1500));
-        assert_eq!((scheduling.swap_bytes, all.options.max_batch_tokens), (2 << 30, 256));
-        assert!(!scheduling.prefix_cache && scheduling.share_prefixes);
+        assert_eq!((all.options.swap_bytes, all.options.choices.max_batch_tokens), (2 << 30, 256));
+        assert!(!scheduling.prefix_cache && all.options.share_prefixes);
         let plain = settings("swap_memory: 1048576\nthreads: null\n", &[]).expect("well formed");
-        assert_eq!(plain.options.scheduling.swap_bytes, 1 << 20);
+        assert_eq!(plain.options.swap_bytes, 1 << 20);
         let names: Vec<&str> = scheduling.tenants.iter().map(|t| t.name.as_str()).collect();
         assert_eq!(names, ["default", "red", "blue"]);
         let red = &scheduling.tenants[1];
@@ -356,7 +356,7 @@ tenants:
     #[test]
     fn an_entry_of_the_name_default_is_whoever_has_none() {
         let all = settings("tenants: [{name: a}, {name: default, weight: 9}]", &[]).expect("fine");
-        let tenants = &all.options.scheduling.tenants;
+        let tenants = &all.options.choices.tenants;
         assert_eq!((tenants[0].weight, tenants[1].name.as_str()), (9, "a"));
         assert_eq!(tenants.len(), 2);
     }

@@ -54,9 +54,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         .build()
         .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
     // One conversation at a time needs the keys and values of one.
-    let options = pelton_llm::LlmOptions { max_running: 1, ..model::options(&args.model) };
-    let mut options = args.spec.apply(options)?;
-    options.scheduling.prefix_cache = !args.no_prefix_cache;
+    let mut options = args.spec.apply(model::options(&args.model))?;
+    options.choices.max_running = 1;
+    options.choices.prefix_cache = !args.no_prefix_cache;
     let llm = model::load(&reference, &options)?;
     let mode = mode::choose(Situation {
         asked: args.asked_mode(),

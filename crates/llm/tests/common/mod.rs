@@ -16,7 +16,7 @@ use pelton_engine::{
 };
 use pelton_llm::{Llm, LlmInfo, LlmParts};
 use pelton_sampling::TokenLogprobs;
-use pelton_sched::SchedulerOutput;
+use pelton_sched::{Choices, SchedulerOutput};
 use pelton_text::{ChatTemplate, TemplateTokens, Tokenizer};
 
 /// The end token.
@@ -187,7 +187,7 @@ pub fn byte_tokenizer() -> Arc<Tokenizer> {
 fn engine(gate: &Gate, max_waiting_requests: usize, spec: SpecConfig) -> EngineHandle {
     let parrot = Parrot { requests: HashMap::new(), gate: gate.clone() };
     let config = EngineConfig {
-        max_running_requests: 32,
+        choices: Choices { max_running: 32, ..Choices::default() },
         max_waiting_requests,
         max_context_tokens: CONTEXT,
         spec,

@@ -13,9 +13,9 @@
 //! | [`sla`](PolicyKind::Sla) | least laxity: deadline of the first token less the work until then |
 //! | [`fair`](PolicyKind::Fair) | the tenant that had the least service for its weight |
 //!
-//! **Architecture invariant:** whatever the policy, whoever waited longer than
-//! [`max_wait`](crate::SchedulerConfig::max_wait) goes before all who did not, in order of arrival,
-//! and is never preempted for one who came later. So every request ends.
+//! **Architecture invariant:** under every policy a request that waited longer than
+//! [`max_wait`](crate::Choices::max_wait) starts before all that waited less, in order of arrival,
+//! and is never preempted for a later one. So every request ends.
 
 mod fair;
 mod fcfs;
@@ -24,7 +24,7 @@ mod priority;
 mod sla;
 
 use crate::Tick;
-use crate::config::named;
+use crate::choices::named;
 use pelton_base::Slo;
 
 /// What is known of a request when it arrives.

@@ -35,7 +35,7 @@ impl Scheduler {
     /// Under a policy where the urgent take places: makes those that are less urgent than the first
     /// in the queue give way until it finds room.
     pub(super) fn clear_places(&mut self, output: &mut SchedulerOutput) {
-        if !self.policy.takes_places() || self.config.batching == Batching::Static {
+        if !self.policy.takes_places() || self.config.choices.batching == Batching::Static {
             return;
         }
         self.cursors.fill(None);
@@ -182,7 +182,7 @@ impl Scheduler {
 
     /// Tokens for which a sequence takes blocks at its admission.
     fn n_reserved(&self, sequence: &Sequence) -> usize {
-        match self.config.kv_allocation {
+        match self.config.choices.kv_allocation {
             KvAllocation::Paged => sequence.tokens.len(),
             KvAllocation::Contiguous => self.config.context_tokens(),
         }
@@ -198,7 +198,7 @@ impl Scheduler {
         let Some(idx) = parent else { return Ok(None) };
         let parent = &self.running[idx];
         // Where nothing is cached each has a namespace of its own, which says nothing.
-        if self.config.prefix_cache && parent.sequence.namespace != sequence.namespace {
+        if self.config.choices.prefix_cache && parent.sequence.namespace != sequence.namespace {
             return Ok(None);
         }
         // All but the last token, whose logits are what comes next.
@@ -218,7 +218,7 @@ impl Scheduler {
         let Some(wanted) = sequence.tokens[..sequence.tokens.len() - 1].get(..end) else {
             return false;
         };
-        self.config.prefix_cache
+        self.config.choices.prefix_cache
             && self.running.iter().any(|running| {
                 let other = &running.sequence;
                 running.is_catching_up()

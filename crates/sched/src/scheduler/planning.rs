@@ -24,14 +24,14 @@ impl Scheduler {
         let was_empty = self.running.is_empty();
         self.clear_places(output);
         self.make_room_for_rows(output);
-        let n_most = self.config.max_batch_tokens.min(signals.max_batch_tokens).max(1);
+        let n_most = self.config.choices.max_batch_tokens.min(signals.max_batch_tokens).max(1);
         let mut budget = Budget::new(n_most, signals.cost);
         self.plan_decode_rows(&mut budget, output);
         let n_rows = output.sequences.len();
         if let Some(allowance_ns) = self.allowance_ns() {
             budget.allow(allowance_ns, &output.load);
         }
-        match (self.config.batching, was_empty) {
+        match (self.config.choices.batching, was_empty) {
             (Batching::Continuous, _) => self.plan_prompts(&mut budget, true, output),
             (Batching::Static, false) => self.plan_prompts(&mut budget, false, output),
             (Batching::Static, true) => {
@@ -47,7 +47,7 @@ impl Scheduler {
         self.now = now;
         self.signals = *signals;
         self.kv.end_plan();
-        let max_wait_ns = nanoseconds(self.config.max_wait);
+        let max_wait_ns = nanoseconds(self.config.choices.max_wait);
         if let Some(long_ago) = now.0.checked_sub(max_wait_ns) {
             self.stats.n_promoted += self.queue.promote(Tick(long_ago)) as u64;
         }
