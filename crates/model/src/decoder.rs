@@ -28,7 +28,7 @@ use pelton_kernels::{KvDtype, KvShape};
 use crate::arch::{ArchSpec, Mixer, Residual};
 use crate::backend::{AttentionOp, Backend, ForwardSequence, GreedyRows, Head, LatentOp, Step};
 use crate::kv::{KvFootprint, SwapStore};
-use crate::layer::{Linear, MixerWeights, Norm};
+use crate::layer::{Linear, MixerWeights, Module, Norm};
 use crate::load::{LayerWeights, Weights};
 use crate::rope::RopeTable;
 
@@ -113,15 +113,14 @@ enum MixerOp<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> MixerOp<'a, B> {
-    fn new(step: Step<'a>, layer: usize, mixer: &'a Mixer, weights: &'a MixerWeights<B>) -> Self {
-        match (mixer, weights) {
-            (Mixer::Gqa(gqa), MixerWeights::Gqa(weights)) => {
+    fn new(step: Step<'a>, layer: usize, mixer: &'a MixerWeights<B>) -> Self {
+        match mixer {
+            Mixer::Gqa(Module { spec: gqa, weights }) => {
                 Self::Gqa(AttentionOp { step, layer, gqa, weights })
             }
-            (Mixer::Mla(mla), MixerWeights::Mla(weights)) => {
+            Mixer::Mla(Module { spec: mla, weights }) => {
                 Self::Mla(LatentOp { step, layer, mla, weights })
             }
-            _ => unreachable!("invariant: weights are of the mixer that they were loaded for"),
         }
     }
 
@@ -154,7 +153,7 @@ impl<B: Backend> Decoder<B> {
         };
         // What reads a norm of a layer: of two norms side by side, each writes the same buffer.
         let inputs: Vec<&Linear<B>> = (weights.layers.iter())
-            .flat_map(|layer| [layer.attention.input()].into_iter().chain(layer.mlp.inputs()))
+            .flat_map(|layer| layer.attention.inputs().into_iter().chain(layer.mlp.inputs()))
             .collect();
         // Reordered inputs are read as f32, because quantized groups cannot be permuted.
         let normed = match inputs.iter().any(|linear| linear.is_reordered()) {
@@ -310,7 +309,7 @@ impl<B: Backend> Decoder<B> {
             let LayerWeights { attention, mlp, .. } = layer_weights;
             let (mixer, wiring) = (&spec.layers[layer].mixer, spec.layers[layer].wiring);
             let kv_layer = if is_hidden { 0 } else { layer };
-            let op = MixerOp::new(step, kv_layer, mixer, attention);
+            let op = MixerOp::new(step, kv_layer, attention);
             let qkv = of_width(qkv, mixer.query_width());
             let has_norm = layer_weights.attention_norm.is_some();
             op.project_store(backend, if has_norm { normed } else { x }, kv, qkv);
@@ -535,10 +534,10 @@ impl<B: Backend> Decoder<B> {
 
     /// Every matrix that a token passes through, the head included.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &B::Weight> {
-        let layers = self.weights.layers.iter().flat_map(|layer| {
-            let mlp = layer.mlp.linears().into_iter().flat_map(Linear::weights);
-            layer.attention.matrices().chain(mlp)
-        });
+        let layers =
+            self.weights.layers.iter().flat_map(|layer| {
+                layer.attention.matrices().into_iter().chain(layer.mlp.matrices())
+            });
         layers.chain(self.head())
     }
 

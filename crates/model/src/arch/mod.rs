@@ -44,10 +44,7 @@ mod minicpm;
 mod minicpm3;
 mod ministral;
 mod mistral;
-mod mixer;
 mod mixtral;
-mod mla;
-mod mlp;
 mod moe;
 mod nemotron;
 mod olmo;
@@ -69,14 +66,14 @@ mod stablelm;
 mod starcoder2;
 mod stored;
 
+pub use crate::layer::{
+    Act, ExpertGroups, GatedMlp, Gqa, GroupRank, KvHeads, Mixer, Mla, Mlp, Moe, PlainMlp, QkNorm,
+    Router, RouterScore, SharedExpert, Temperature,
+};
 pub use encoders::ENCODERS;
 pub use family::Arch;
 pub(crate) use family::Preset;
 pub use layer::{LayerSpec, Residual, Wiring};
-pub use mixer::{Gqa, KvHeads, Mixer, QkNorm, Temperature};
-pub use mla::Mla;
-pub use mlp::{Act, GatedMlp, Mlp, PlainMlp};
-pub use moe::{ExpertGroups, GroupRank, Moe, Router, RouterScore, SharedExpert};
 pub use registry::{ARCHS, find, find_gguf};
 pub(crate) use registry::{is_base, unknown, unknown_gguf};
 pub use spec::{ArchSpec, Ends, LearnedPositions, NormKind};

@@ -21,7 +21,7 @@ use pelton_tensor::{MappedFile, TensorView};
 use super::experts::Experts;
 use super::latent::{Device, Latent};
 use super::{AttentionOp, Backend, GreedyRows, Head, LatentOp, PackedBytes, PackedForm, Step};
-use crate::arch::{Gqa, QkNorm};
+use crate::arch::{Act, Gqa, Mlp, QkNorm};
 use crate::comm::SoleRank;
 use crate::decoder::Decoder;
 use crate::error::ModelError;
@@ -93,6 +93,7 @@ impl CpuBackend {
     pub(super) fn perceptron(
         &mut self,
         layers: &TwoLayers<Self>,
+        act: Act,
         is_gated: bool,
         x: &Activations,
         out: &mut [f32],
@@ -100,7 +101,6 @@ impl CpuBackend {
         self.hidden.resize(x.n_rows() * layers.up.n, 0.0);
         multiply(&self.cpu, &mut self.input, &layers.up, x, &mut self.hidden);
         self.activated.reset(layers.down.k, handed_to(&self.cpu, &layers.down));
-        let act = layers.act;
         if is_gated {
             self.cpu.gated_mul(act, &self.hidden, &mut self.activated);
         } else {
@@ -517,9 +517,9 @@ impl Backend for CpuBackend {
     fn mlp(&mut self, mlp: &MlpWeights<Self>, x: &Activations, out: &mut Activations) {
         let out = out.floats_mut(x.n_rows());
         match mlp {
-            MlpWeights::Gated(layers) => self.perceptron(layers, true, x, out),
-            MlpWeights::Plain(layers) => self.perceptron(layers, false, x, out),
-            MlpWeights::Moe(moe) => self.mixture(moe, x, out),
+            Mlp::Gated(mlp) => self.perceptron(&mlp.weights, mlp.spec.act, true, x, out),
+            Mlp::Plain(mlp) => self.perceptron(&mlp.weights, mlp.spec.act, false, x, out),
+            Mlp::Moe(moe) => self.mixture(moe, x, out),
         }
     }
 

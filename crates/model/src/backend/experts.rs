@@ -25,7 +25,7 @@ use std::ops::Range;
 use pelton_kernels::{Activations, Chosen, Cpu, Forms, MatmulGroup, MatmulGroups};
 
 use super::cpu::{CpuBackend, Input, multiply, read_by};
-use crate::layer::{Linear, MoeWeights};
+use crate::layer::{Linear, Module, Moe, MoeWeights};
 
 /// What is kept from step to step.
 #[derive(Debug)]
@@ -216,9 +216,15 @@ impl Products {
 
 impl CpuBackend {
     /// The experts of each row, weighted, and what is shared. `out`: `[m, hidden]`.
-    pub(super) fn mixture(&mut self, moe: &MoeWeights<Self>, x: &Activations, out: &mut [f32]) {
+    pub(super) fn mixture(
+        &mut self,
+        moe: &Module<Moe, MoeWeights<Self>>,
+        x: &Activations,
+        out: &mut [f32],
+    ) {
+        let Module { spec, weights: moe } = moe;
         let (m, hidden) = (x.n_rows(), x.width());
-        let (n_experts, top_k) = (moe.routing.n_experts, moe.routing.top_k);
+        let (n_experts, top_k) = (spec.router.n_experts, spec.router.top_k);
         let n_sorted = m * top_k;
         let mut scratch = std::mem::replace(&mut self.experts, Experts::new());
         let Experts {
@@ -240,18 +246,18 @@ impl CpuBackend {
         multiply(&self.cpu, &mut self.input, &moe.router, x, logits);
         let correction = moe.correction.as_deref();
         let choice = Chosen { experts: chosen, weights };
-        self.cpu.route(&moe.routing, logits, correction, ranks, choice);
+        self.cpu.route(&spec.router, logits, correction, ranks, choice);
         sorted.sort(chosen, weights, n_experts, top_k);
-        if moe.weighs_input {
+        if spec.weighs_input {
             sorted.weights.fill(1.0);
         }
 
         let up = |expert: usize| &moe.experts[expert].up;
         let forms = read_by_chosen(&self.cpu, sorted, &up);
-        let is_one_row = m == 1 && !moe.weighs_input && x.forms().include(forms);
+        let is_one_row = m == 1 && !spec.weighs_input && x.forms().include(forms);
         if !is_one_row {
             gathered.reset(hidden, forms);
-            let factors = moe.weighs_input.then_some(&*sorted.factors);
+            let factors = spec.weighs_input.then_some(&*sorted.factors);
             self.cpu.gather_rows(x.floats(), &sorted.sources, factors, gathered);
         }
         let rows = Factor { sorted, x: if is_one_row { x } else { gathered }, is_one_row };
@@ -260,19 +266,19 @@ impl CpuBackend {
 
         let down = |expert: usize| &moe.experts[expert].down;
         let ffn = down(0).k;
-        if let Some(limit) = moe.limit {
+        if let Some(limit) = spec.limit {
             self.cpu.limit_gate_up(gate_up, ffn, limit);
         }
         activated.reset(ffn, read_by_chosen(&self.cpu, sorted, &down));
-        self.cpu.gated_mul(moe.experts[0].act, gate_up, activated);
+        self.cpu.gated_mul(spec.expert.act, gate_up, activated);
         let n_given = if moe.shared.is_some() { n_sorted + m } else { n_sorted };
         given.resize(n_given * hidden, 0.0);
         let (by_experts, by_all) = given.split_at_mut(n_sorted * hidden);
         let rows = Factor { sorted, x: activated, is_one_row: false };
         products.multiply(&self.cpu, &mut self.input, &down, &rows, by_experts);
 
-        if let Some(shared) = &moe.shared {
-            self.perceptron(&shared.mlp, true, x, by_all);
+        if let Some(Module { spec: own, weights: shared }) = &moe.shared {
+            self.perceptron(&shared.mlp, own.mlp.act, true, x, by_all);
             logits.clear();
             logits.resize(m, 1.0);
             if let Some(switch) = &shared.switch {

@@ -24,7 +24,7 @@ use pelton_kernels::{
 
 use super::LatentOp;
 use super::cpu::{CpuBackend, Input, multiply, read_by};
-use crate::layer::Norm;
+use crate::layer::{MixerKind, Norm};
 
 /// Scratch rows of latent attention.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use pelton_tensor::{MappedFile, TensorView};
 
 use crate::arch::{Gqa, Mla};
 use crate::comm::Communicator;
-use crate::layer::{AttentionWeights, LatentWeights, Linear, MlpWeights, Norm};
+use crate::layer::{GqaWeights, Linear, MlaWeights, MlpWeights, Norm};
 use crate::rope::RopeTable;
 
 /// One sequence's rows in a step, and the pages that hold it.
@@ -78,7 +78,7 @@ pub struct AttentionOp<'a, B: Backend> {
     /// Shapes.
     pub gqa: &'a Gqa,
     /// Weights.
-    pub weights: &'a AttentionWeights<B>,
+    pub weights: &'a GqaWeights<B>,
 }
 
 /// One layer's latent attention in one step.
@@ -91,7 +91,7 @@ pub struct LatentOp<'a, B: Backend> {
     /// Shapes.
     pub mla: &'a Mla,
     /// Weights.
-    pub weights: &'a LatentWeights<B>,
+    pub weights: &'a MlaWeights<B>,
 }
 
 /// A packed matrix as plain bytes.

@@ -17,14 +17,14 @@ use pelton_tensor::DType;
 use super::item::{Item, Source};
 use super::metadata;
 use super::tensors::Formats;
-use crate::arch::{ArchSpec, LayerSpec, Mixer, Mla, Mlp, Part as Name};
+use crate::arch::{ArchSpec, Part as Name};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::files::names::Naming;
-use crate::load::{LayerPlan, LinearPlan, MlpPlan, MoePlan, NormPlan, Part, Plan, Rows};
+use crate::load::{LayerPlan, LinearPlan, NormPlan, Part, Plan, Rows};
 
 /// A projection, and its bias where it has one.
-type Biased<'a> = (Part<'a>, Option<Part<'a>>);
+pub(crate) type Biased<'a> = (Part<'a>, Option<Part<'a>>);
 
 /// Every tensor that the model of a folder needs, in the order of the file.
 pub(super) fn of_folder<'a>(
@@ -44,8 +44,8 @@ pub(super) fn of_folder<'a>(
     list.table(Name::Positions, plan.positions)?;
     list.table(Name::TokenTypes, plan.token_types)?;
     list.norm(Name::EmbeddingNorm, 0, plan.embedding_norm, None);
-    for (i, (plan, layer)) in plan.layers.into_iter().zip(&spec.layers).enumerate() {
-        list.layer(i, plan, layer, spec)?;
+    for (i, layer) in plan.layers.into_iter().enumerate() {
+        list.layer(i, layer)?;
     }
     list.norm(Name::FinalNorm, 0, plan.final_norm, None);
     list.table(Name::Head, plan.head)?;
@@ -57,137 +57,41 @@ pub(super) fn of_folder<'a>(
 
 impl<'a> Source<'a> {
     /// A vector as it is.
-    fn plain(weights: Vec<pelton_tensor::TensorView<'a>>, rows: Rows) -> Self {
+    pub(crate) fn plain(weights: Vec<pelton_tensor::TensorView<'a>>, rows: Rows) -> Self {
         Self::Vector { weights, rows, pairs: None, offset: 0.0 }
     }
 }
 
-/// The items so far.
-struct Listing<'a, 'f> {
-    naming: Naming,
+/// The tensors listed so far.
+pub(crate) struct Listing<'a, 'f> {
+    /// How the file calls tensors.
+    pub(crate) naming: Naming,
     formats: &'f Formats,
     items: Vec<Item<'a>>,
 }
 
 impl<'a> Listing<'a, '_> {
-    fn layer(
-        &mut self,
-        i: usize,
-        plan: LayerPlan<'a>,
-        layer: &LayerSpec,
-        spec: &ArchSpec,
-    ) -> Result<(), ModelError> {
+    fn layer(&mut self, i: usize, plan: LayerPlan<'a>) -> Result<(), ModelError> {
         self.norm(Name::AttentionNorm, i, plan.attention_norm, None);
-        let (names, pairs): (&[Name], _) = match &layer.mixer {
-            Mixer::Gqa(gqa) => {
-                let rope = gqa.rope.filter(|_| self.naming.stored.is_in_pairs);
-                let pairs = rope.map(|rope| [gqa.head_dim, spec.ropes[rope].rotary_dim]);
-                (&[Name::Q, Name::K, Name::V], pairs)
-            }
-            Mixer::Mla(mla) if mla.q_rank.is_some() => (&[Name::QDown, Name::KvDown], None),
-            Mixer::Mla(_) => (&[Name::Q, Name::KvDown], None),
-        };
-        for (name, (part, bias)) in names.iter().zip(biased(plan.qkv)) {
-            let pairs = pairs.filter(|_| matches!(name, Name::Q | Name::K));
-            self.projection(*name, i, (part, bias), pairs)?;
-        }
-        if let (Mixer::Mla(mla), Some(latent)) = (&layer.mixer, plan.latent) {
-            for projection in latent.q_up.map(biased).into_iter().flatten() {
-                self.projection(Name::QUp, i, projection, None)?;
-            }
-            self.heads(i, mla, latent.k_up, latent.v_up)?;
-        }
-        self.only(Name::O, i, plan.out)?;
-        if let Some(NormPlan { weights, rows, .. }) = plan.sinks {
-            self.vector(self.naming.weight(Name::Sinks, i), Source::plain(weights, rows));
-        }
-        self.norm(Name::QNorm, i, plan.q_norm, pairs);
-        self.norm(Name::KNorm, i, plan.k_norm, pairs);
+        plan.attention.list(i, self)?;
         self.norm(Name::AttentionPostNorm, i, plan.attention_post_norm, None);
         self.norm(Name::MlpNorm, i, plan.mlp_norm, None);
-        match plan.mlp {
-            MlpPlan::Two(two) if matches!(layer.mlp, Mlp::Plain(_)) => {
-                self.only(Name::Up, i, two.up)?;
-                self.only(Name::Down, i, two.down)?;
-            }
-            MlpPlan::Two(two) => {
-                let [gate, up] = gate_and_up(two.up);
-                self.projection(Name::Gate, i, gate, None)?;
-                self.projection(Name::Up, i, up, None)?;
-                self.only(Name::Down, i, two.down)?;
-            }
-            MlpPlan::Moe(moe) => self.moe(i, *moe)?,
-        }
+        plan.mlp.list(i, self)?;
         self.norm(Name::MlpPostNorm, i, plan.mlp_post_norm, None);
         Ok(())
     }
 
-    /// Keys and values of the heads of latent attention.
-    fn heads(
-        &mut self,
-        layer: usize,
-        mla: &Mla,
-        k_up: Part<'a>,
-        v_up: Part<'a>,
-    ) -> Result<(), ModelError> {
-        let Mla { n_heads, kv_rank, nope_dim, value_dim, .. } = *mla;
-        if !self.naming.stored.is_kv_up_split {
-            return self.projection(Name::KvUp, layer, (Part::whole(k_up.view), None), None);
-        }
-        let mut stack = |name, part, shape: [usize; 2]| {
-            let shape = vec![n_heads, shape[0], shape[1]];
-            self.matrix(self.naming.weight(name, layer), vec![part], shape, None)
-        };
-        stack(Name::KUp, k_up, [kv_rank, nope_dim])?;
-        stack(Name::VUp, v_up, [value_dim, kv_rank])
-    }
-
-    fn moe(&mut self, layer: usize, plan: MoePlan<'a>) -> Result<(), ModelError> {
-        self.only(Name::Router, layer, plan.router)?;
-        if let Some(NormPlan { weights, rows, .. }) = plan.correction {
-            let name = self.naming.bias(Name::RouterCorrection, layer);
-            self.vector(name, Source::plain(weights, rows));
-        }
-        let names = [Name::ExpertGate, Name::ExpertUp, Name::ExpertDown];
-        let mut stacks = names.map(|_| (Vec::new(), Vec::new()));
-        for expert in plan.experts {
-            let [gate, up] = gate_and_up(expert.up);
-            let down = biased(expert.down);
-            for ((parts, biases), (part, bias)) in
-                stacks.iter_mut().zip([gate, up].into_iter().chain(down))
-            {
-                parts.push(part);
-                biases.extend(bias);
-            }
-        }
-        for (name, (parts, biases)) in names.into_iter().zip(stacks) {
-            let shape = [&[parts.len()], parts[0].shape.as_slice()].concat();
-            self.matrix(self.naming.weight(name, layer), parts, shape, None)?;
-            if let Some(bias) = biases.first() {
-                let shape = vec![biases.len(), bias.n()];
-                self.matrix(self.naming.bias(name, layer), biases, shape, None)?;
-            }
-        }
-        if let Some(shared) = plan.shared {
-            let [gate, up] = gate_and_up(shared.up);
-            self.projection(Name::SharedGate, layer, gate, None)?;
-            self.projection(Name::SharedUp, layer, up, None)?;
-            self.only(Name::SharedDown, layer, shared.down)?;
-        }
-        for (part, _) in plan.switch.map(biased).into_iter().flatten() {
-            // One row, which files have as a vector.
-            let (name, k) = (self.naming.weight(Name::SharedSwitch, layer), part.shape[1]);
-            self.matrix(name, vec![part], vec![k], None)?;
-        }
-        Ok(())
-    }
-
     /// A projection that stands alone.
-    fn only(&mut self, name: Name, layer: usize, plan: LinearPlan<'a>) -> Result<(), ModelError> {
+    pub(crate) fn only(
+        &mut self,
+        name: Name,
+        layer: usize,
+        plan: LinearPlan<'a>,
+    ) -> Result<(), ModelError> {
         biased(plan).try_for_each(|projection| self.projection(name, layer, projection, None))
     }
 
-    fn projection(
+    pub(crate) fn projection(
         &mut self,
         name: Name,
         layer: usize,
@@ -205,7 +109,7 @@ impl<'a> Listing<'a, '_> {
         part.map_or(Ok(()), |part| self.projection(name, 0, (part, None), None))
     }
 
-    fn matrix(
+    pub(crate) fn matrix(
         &mut self,
         gguf_name: String,
         parts: Vec<Part<'a>>,
@@ -222,7 +126,7 @@ impl<'a> Listing<'a, '_> {
         Ok(())
     }
 
-    fn norm(
+    pub(crate) fn norm(
         &mut self,
         name: Name,
         layer: usize,
@@ -240,20 +144,20 @@ impl<'a> Listing<'a, '_> {
         }
     }
 
-    fn vector(&mut self, gguf_name: String, source: Source<'a>) {
+    pub(crate) fn vector(&mut self, gguf_name: String, source: Source<'a>) {
         let Source::Vector { rows, .. } = &source else { return };
         self.items.push(Item { gguf_name, dtype: DType::F32, shape: vec![rows.n], source });
     }
 }
 
 /// Each projection with its bias.
-fn biased<'a>(plan: LinearPlan<'a>) -> impl Iterator<Item = Biased<'a>> {
+pub(crate) fn biased<'a>(plan: LinearPlan<'a>) -> impl Iterator<Item = Biased<'a>> {
     let mut biases = plan.biases.into_iter();
     plan.parts.into_iter().map(move |part| (part, biases.next()))
 }
 
 /// Gate and up, which may be one projection.
-fn gate_and_up(mut plan: LinearPlan<'_>) -> [Biased<'_>; 2] {
+pub(crate) fn gate_and_up(mut plan: LinearPlan<'_>) -> [Biased<'_>; 2] {
     if plan.parts.len() == 1 {
         plan.parts = plan.parts.iter().flat_map(halves).collect();
         plan.biases = plan.biases.iter().flat_map(halves).collect();

@@ -11,7 +11,7 @@ use crate::files::ModelFiles;
 use crate::load::{Part, Rows, in_pairs};
 
 /// One tensor to be written.
-pub(super) struct Item<'a> {
+pub(crate) struct Item<'a> {
     pub(super) gguf_name: String,
     pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
@@ -19,7 +19,7 @@ pub(super) struct Item<'a> {
 }
 
 /// What an item is made of.
-pub(super) enum Source<'a> {
+pub(crate) enum Source<'a> {
     /// A tensor as it is.
     Stored(TensorView<'a>),
     /// The rows of all parts, one after the other.

@@ -39,7 +39,9 @@ use serde_json::Value;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::load::check;
+pub(crate) use folder::{Listing, biased, gate_and_up};
 use item::Item;
+pub(crate) use item::Source;
 use tensors::Formats;
 
 /// How a model is exported.

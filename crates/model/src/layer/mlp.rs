@@ -1,104 +1,208 @@
-//! Packed weights of channel mixers.
+//! Perceptrons, with a gate (Shazeer, 2020) and without.
 
-use super::Linear;
-use crate::arch::{Act, Router};
+pub use pelton_base::Act;
+
+use super::kind::Stages;
+use super::{Found, Kind, Linear, MlpKind, Packed, PlannedTensors};
+use crate::arch::Part as Name;
 use crate::backend::Backend;
+use crate::error::ModelError;
+use crate::export::{Listing, gate_and_up};
+use crate::load::{LinearPlan, Lookup, Packer, Projection, Rows};
 
-/// Weights of one channel mixer.
-#[derive(Debug)]
-pub enum MlpWeights<B: Backend> {
-    /// `up` is gate and up stacked: `[2 ffn, hidden]`.
-    Gated(TwoLayers<B>),
-    /// `up` is `[ffn, hidden]`.
-    Plain(TwoLayers<B>),
-    /// Experts, of which each row goes through some.
-    Moe(Box<MoeWeights<B>>),
+/// A two-layer perceptron without a gate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlainMlp {
+    /// Width of the hidden layer, in elements.
+    pub intermediate_size: usize,
+    /// Activation of the hidden layer.
+    pub act: Act,
+    /// Whether both projections carry a bias.
+    pub bias: bool,
 }
 
-/// Weights of one perceptron.
+/// A gated two-layer perceptron (Shazeer, 2020).
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatedMlp {
+    /// Width of the hidden layer, in elements.
+    pub intermediate_size: usize,
+    /// Activation of the gate.
+    pub act: Act,
+    /// Whether the three projections carry a bias.
+    pub bias: bool,
+}
+
+/// Packed weights of one perceptron.
 #[derive(Debug)]
 pub struct TwoLayers<B: Backend> {
-    /// What reads the layer's input.
+    /// Gate and up stacked, `[2 ffn, hidden]`; `[ffn, hidden]` where there is no gate.
     pub up: Linear<B>,
     /// `[hidden, ffn]`.
     pub down: Linear<B>,
-    /// Activation of the gate, or of the hidden layer where there is no gate.
-    pub act: Act,
-}
-
-/// Weights of a mixture of experts.
-#[derive(Debug)]
-pub struct MoeWeights<B: Backend> {
-    /// `[n_experts, hidden]`, in f32 and as wide as any arithmetic here.
-    pub router: Linear<B>,
-    /// Added to scores to rank by, `[n_experts]`.
-    pub correction: Option<B::Vector>,
-    /// How experts are chosen.
-    pub routing: Router,
-    /// Whether a weight multiplies the expert's input instead of its output.
-    pub weighs_input: bool,
-    /// Bound of gates from above and of ups on both sides, to which one is added then.
-    pub limit: Option<f32>,
-    /// Of each expert; `up` is gate and up stacked: `[2 ffn, hidden]`.
-    pub experts: Vec<TwoLayers<B>>,
-    /// What every row goes through beside its experts.
-    pub shared: Option<SharedWeights<B>>,
-}
-
-/// Weights of what every row goes through beside its experts.
-#[derive(Debug)]
-pub struct SharedWeights<B: Backend> {
-    /// `up` is gate and up stacked.
-    pub mlp: TwoLayers<B>,
-    /// `[1, hidden]` in f32, whose sigmoid multiplies the output.
-    pub switch: Option<Linear<B>>,
 }
 
 impl<B: Backend> TwoLayers<B> {
-    fn linears(&self) -> [&Linear<B>; 2] {
+    pub(super) fn linears(&self) -> [&Linear<B>; 2] {
         [&self.up, &self.down]
     }
-}
 
-impl<B: Backend> MlpWeights<B> {
-    /// Every projection.
-    pub(crate) fn linears(&self) -> Vec<&Linear<B>> {
-        match self {
-            Self::Gated(mlp) | Self::Plain(mlp) => mlp.linears().into(),
-            Self::Moe(moe) => {
-                let shared = moe.shared.iter().flat_map(|shared| shared.mlp.linears());
-                let experts = moe.experts.iter().flat_map(TwoLayers::linears);
-                moe.alone().into_iter().chain(shared).chain(experts).collect()
-            }
-        }
-    }
-
-    /// The projections that read the layer's input.
-    pub(crate) fn inputs(&self) -> Vec<&Linear<B>> {
-        match self {
-            Self::Gated(mlp) | Self::Plain(mlp) => vec![&mlp.up],
-            Self::Moe(moe) => {
-                let shared = moe.shared.iter().map(|shared| &shared.mlp.up);
-                let experts = moe.experts.iter().map(|expert| &expert.up);
-                moe.alone().into_iter().chain(shared).chain(experts).collect()
-            }
-        }
-    }
-
-    /// Bytes of the matrices that one row goes through: of experts, as many as are chosen.
-    pub(crate) fn active_bytes(&self) -> usize {
-        let bytes = |linear: &Linear<B>| linear.weights().map(B::weight_bytes).sum::<usize>();
-        let all = self.linears().into_iter().map(bytes).sum::<usize>();
-        let Self::Moe(moe) = self else { return all };
-        let experts = moe.experts.iter().flat_map(TwoLayers::linears).map(bytes).sum::<usize>();
-        all - experts + experts / moe.routing.n_experts * moe.routing.top_k
+    pub(super) fn n_bytes(&self) -> usize {
+        self.linears().into_iter().flat_map(Linear::weights).map(B::weight_bytes).sum()
     }
 }
 
-impl<B: Backend> MoeWeights<B> {
-    /// What is in no expert.
-    fn alone(&self) -> Vec<&Linear<B>> {
-        let switch = self.shared.iter().filter_map(|shared| shared.switch.as_ref());
-        [&self.router].into_iter().chain(switch).collect()
+impl<B: Backend> Packed<B> for TwoLayers<B> {
+    fn matrices(&self) -> Vec<&B::Weight> {
+        self.linears().into_iter().flat_map(Linear::weights).collect()
+    }
+
+    fn inputs(&self) -> Vec<&Linear<B>> {
+        vec![&self.up]
+    }
+}
+
+/// Tensors of one perceptron.
+pub struct TwoPlan<'a> {
+    /// Gate and up, or up alone.
+    pub(crate) up: LinearPlan<'a>,
+    pub(crate) down: LinearPlan<'a>,
+}
+
+impl<'a> TwoPlan<'a> {
+    pub(super) fn linears(&self) -> [&LinearPlan<'a>; 2] {
+        [&self.up, &self.down]
+    }
+
+    pub(super) fn pack<B: Backend>(
+        &self,
+        packer: &mut Packer<'_, B>,
+    ) -> Result<TwoLayers<B>, ModelError> {
+        Ok(TwoLayers { up: packer.linear(&self.up)?, down: packer.linear(&self.down)? })
+    }
+
+    /// The tensors of layer `layer`: `up` one after the other, and `Part::Down`.
+    fn find(
+        lookup: &Lookup<'a, '_>,
+        layer: usize,
+        up: &[Projection],
+        intermediate_size: usize,
+        bias: bool,
+    ) -> Result<Self, ModelError> {
+        let hidden = lookup.spec.hidden_size;
+        let down = Projection { name: Name::Down, rows: Rows::all(hidden) };
+        Ok(Self {
+            up: lookup.linear(layer, up, hidden, bias)?,
+            down: lookup.linear(layer, &[down], intermediate_size, bias)?,
+        })
+    }
+}
+
+impl<'a> Found<'a> for TwoPlan<'a> {
+    fn tensors(&self) -> PlannedTensors<'_, 'a> {
+        PlannedTensors { linears: self.linears().into(), ..Default::default() }
+    }
+}
+
+impl Kind for GatedMlp {
+    type Plan<'a> = TwoPlan<'a>;
+    type Weights<B: Backend> = TwoLayers<B>;
+
+    fn n_weights(&self, hidden_size: usize) -> usize {
+        3 * hidden_size * self.intermediate_size
+    }
+}
+
+impl Kind for PlainMlp {
+    type Plan<'a> = TwoPlan<'a>;
+    type Weights<B: Backend> = TwoLayers<B>;
+
+    fn n_weights(&self, hidden_size: usize) -> usize {
+        2 * hidden_size * self.intermediate_size
+    }
+}
+
+impl MlpKind for GatedMlp {
+    fn intermediate_size(&self) -> usize {
+        self.intermediate_size
+    }
+
+    fn n_active_weights(&self, hidden_size: usize) -> usize {
+        self.n_weights(hidden_size)
+    }
+
+    fn active_bytes<B: Backend>(&self, weights: &TwoLayers<B>) -> usize {
+        weights.n_bytes()
+    }
+}
+
+impl Stages for GatedMlp {
+    fn plan<'a>(&self, lookup: &Lookup<'a, '_>, layer: usize) -> Result<TwoPlan<'a>, ModelError> {
+        let (ffn, bias) = (self.intermediate_size, self.bias);
+        let all = |name, n| Projection { name, rows: Rows::all(n) };
+        let up = match lookup.stored.is_gate_up_fused {
+            true => vec![all(Name::GateUp, 2 * ffn)],
+            false => vec![all(Name::Gate, ffn), all(Name::Up, ffn)],
+        };
+        TwoPlan::find(lookup, layer, &up, ffn, bias)
+    }
+
+    fn list<'a>(
+        &self,
+        plan: TwoPlan<'a>,
+        layer: usize,
+        list: &mut Listing<'a, '_>,
+    ) -> Result<(), ModelError> {
+        let [gate, up] = gate_and_up(plan.up);
+        list.projection(Name::Gate, layer, gate, None)?;
+        list.projection(Name::Up, layer, up, None)?;
+        list.only(Name::Down, layer, plan.down)
+    }
+
+    fn pack<B: Backend>(
+        &self,
+        plan: &TwoPlan<'_>,
+        packer: &mut Packer<'_, B>,
+    ) -> Result<TwoLayers<B>, ModelError> {
+        plan.pack(packer)
+    }
+}
+
+impl MlpKind for PlainMlp {
+    fn intermediate_size(&self) -> usize {
+        self.intermediate_size
+    }
+
+    fn n_active_weights(&self, hidden_size: usize) -> usize {
+        self.n_weights(hidden_size)
+    }
+
+    fn active_bytes<B: Backend>(&self, weights: &TwoLayers<B>) -> usize {
+        weights.n_bytes()
+    }
+}
+
+impl Stages for PlainMlp {
+    fn plan<'a>(&self, lookup: &Lookup<'a, '_>, layer: usize) -> Result<TwoPlan<'a>, ModelError> {
+        let (ffn, bias) = (self.intermediate_size, self.bias);
+        let up = Projection { name: Name::Up, rows: Rows::all(ffn) };
+        TwoPlan::find(lookup, layer, &[up], ffn, bias)
+    }
+
+    fn list<'a>(
+        &self,
+        plan: TwoPlan<'a>,
+        layer: usize,
+        list: &mut Listing<'a, '_>,
+    ) -> Result<(), ModelError> {
+        list.only(Name::Up, layer, plan.up)?;
+        list.only(Name::Down, layer, plan.down)
+    }
+
+    fn pack<B: Backend>(
+        &self,
+        plan: &TwoPlan<'_>,
+        packer: &mut Packer<'_, B>,
+    ) -> Result<TwoLayers<B>, ModelError> {
+        plan.pack(packer)
     }
 }

@@ -1,9 +1,257 @@
-//! The layers of a loaded model: packed weights, whatever device holds them.
+//! The layers of a model in the three phases of their life, and the registry of their kinds.
+//!
+//! ```text
+//! phase      Mixer::Gqa holds                  made by
+//! Spec       Gqa                               an architecture, from a config
+//! Planned    Gqa, and the tensors found        Mixer::plan
+//! Loaded     Gqa, and the packed weights       Mixer::pack
+//! ```
+//!
+//! A kind of mixer is one file here: its shape, the tensors that it asks for, how they are packed
+//! and how they are named when they are written. The spec travels with what is made for it, so
+//! that no code has to match two enums against each other.
+//!
+//! To add a kind, create its file and add its line to `kinds!` below; a device implements its
+//! operations.
 
+mod gqa;
+mod kind;
 mod linear;
-mod mixer;
+mod mla;
 mod mlp;
+mod moe;
 
+use std::marker::PhantomData;
+
+use crate::backend::Backend;
+use crate::error::ModelError;
+use crate::export::Listing;
+use crate::load::{Lookup, Packer};
+
+pub use gqa::{Gqa, GqaWeights, QkNorm, Temperature};
+use kind::Stages;
+pub use kind::{Found, Kind, KvHeads, MixerKind, MlpKind, Packed, PlannedTensors};
 pub use linear::{Linear, Norm, Piece, Shard};
-pub use mixer::{AttentionWeights, LatentWeights, MixerWeights};
-pub use mlp::{MlpWeights, MoeWeights, SharedWeights, TwoLayers};
+pub use mla::{Mla, MlaWeights};
+pub(crate) use mlp::TwoPlan;
+pub use mlp::{Act, GatedMlp, PlainMlp, TwoLayers};
+pub use moe::{
+    ExpertGroups, GroupRank, Moe, MoeWeights, Router, RouterScore, SharedExpert, SharedWeights,
+};
+
+/// A phase of the life of a layer.
+pub trait Phase {
+    /// What this phase has of a kind of mixer.
+    type Of<K: Kind>;
+}
+
+/// Described by a config: a kind's spec.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spec;
+
+/// Found in a model's files: a spec and its tensors.
+#[derive(Debug)]
+pub struct Planned<'a>(PhantomData<&'a ()>);
+
+/// Packed for a device: a spec and its weights.
+#[derive(Debug)]
+pub struct Loaded<B>(PhantomData<B>);
+
+impl Phase for Spec {
+    type Of<K: Kind> = K;
+}
+
+impl<'a> Phase for Planned<'a> {
+    type Of<K: Kind> = Module<K, K::Plan<'a>>;
+}
+
+impl<B: Backend> Phase for Loaded<B> {
+    type Of<K: Kind> = Module<K, K::Weights<B>>;
+}
+
+/// A spec and the weights that were found or packed for it.
+#[derive(Debug)]
+pub struct Module<K, W> {
+    /// The shape.
+    pub spec: K,
+    /// The weights.
+    pub weights: W,
+}
+
+/// Makes an enum with a variant for each kind, a macro that evaluates an expression for the kind
+/// at hand, and the steps from phase to phase.
+macro_rules! kinds {
+    (
+        $d:tt $each:ident
+        $(#[$enum_doc:meta])* $enum:ident { $($(#[$doc:meta])* $variant:ident($kind:ident),)+ }
+    ) => {
+        $(#[$enum_doc])*
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub enum $enum<P: Phase = Spec> {
+            $($(#[$doc])* $variant(P::Of<$kind>),)+
+        }
+
+        /// The value of an expression for whatever kind it is.
+        macro_rules! $each {
+            ($d value:expr, $d kind:pat => $d body:expr) => {
+                match $d value { $($enum::$variant($d kind) => $d body,)+ }
+            };
+        }
+
+        impl $enum {
+            /// Looks up the tensors of layer `layer`.
+            pub(crate) fn plan<'a>(
+                &self,
+                lookup: &Lookup<'a, '_>,
+                layer: usize,
+            ) -> Result<$enum<Planned<'a>>, ModelError> {
+                Ok(match self {
+                    $(Self::$variant(spec) => {
+                        let weights = spec.plan(lookup, layer)?;
+                        $enum::$variant(Module { spec: spec.clone(), weights })
+                    })+
+                })
+            }
+
+            /// Elements of all matrices, in a model of this width.
+            pub fn n_weights(&self, hidden_size: usize) -> usize {
+                $each!(self, spec => spec.n_weights(hidden_size))
+            }
+        }
+
+        impl<'a> $enum<Planned<'a>> {
+            /// Packs the tensors for a device.
+            pub(crate) fn pack<B: Backend>(
+                &self,
+                packer: &mut Packer<'_, B>,
+            ) -> Result<$enum<Loaded<B>>, ModelError> {
+                Ok(match self {
+                    $(Self::$variant(Module { spec, weights }) => {
+                        let weights = spec.pack(weights, packer)?;
+                        $enum::$variant(Module { spec: spec.clone(), weights })
+                    })+
+                })
+            }
+
+            /// Everything that packing reads.
+            pub(crate) fn tensors<'p>(&'p self) -> PlannedTensors<'p, 'a> {
+                $each!(self, module => module.weights.tensors())
+            }
+
+            /// Lists the tensors of layer `layer` under the names of a GGUF file.
+            pub(crate) fn list(
+                self,
+                layer: usize,
+                list: &mut Listing<'a, '_>,
+            ) -> Result<(), ModelError> {
+                $each!(self, module => module.spec.list(module.weights, layer, list))
+            }
+        }
+
+        impl<B: Backend> $enum<Loaded<B>> {
+            /// Every matrix.
+            pub(crate) fn matrices(&self) -> Vec<&B::Weight> {
+                $each!(self, module => module.weights.matrices())
+            }
+
+            /// The projections that read the layer's input.
+            pub(crate) fn inputs(&self) -> Vec<&Linear<B>> {
+                $each!(self, module => module.weights.inputs())
+            }
+        }
+    };
+}
+
+kinds! {
+    $ each_mixer
+    /// Sequence mixers: what carries information from one position to another.
+    Mixer {
+        /// Grouped-query attention (Ainslie et al., 2023).
+        Gqa(Gqa),
+        /// Latent attention (DeepSeek-AI, 2024).
+        Mla(Mla),
+    }
+}
+
+kinds! {
+    $ each_mlp
+    /// Channel mixers: what changes each position by itself.
+    Mlp {
+        /// `down(act(gate(x)) * up(x))`.
+        Gated(GatedMlp),
+        /// `down(act(up(x)))`.
+        Plain(PlainMlp),
+        /// Several gated perceptrons, of which each row goes through some.
+        Moe(Moe),
+    }
+}
+
+/// A sequence mixer with its packed weights.
+pub type MixerWeights<B> = Mixer<Loaded<B>>;
+
+/// A channel mixer with its packed weights.
+pub type MlpWeights<B> = Mlp<Loaded<B>>;
+
+impl Mixer {
+    /// Query heads.
+    pub fn n_heads(&self) -> usize {
+        each_mixer!(self, mixer => mixer.n_heads())
+    }
+
+    /// What is kept of a token for later ones.
+    pub fn kv_heads(&self) -> KvHeads {
+        each_mixer!(self, mixer => mixer.kv_heads())
+    }
+
+    /// Attention window in tokens, or `None` for full attention.
+    pub fn window(&self) -> Option<usize> {
+        each_mixer!(self, mixer => mixer.window())
+    }
+
+    /// Whether a token sees only itself and the tokens before it.
+    pub fn is_causal(&self) -> bool {
+        each_mixer!(self, mixer => mixer.is_causal())
+    }
+
+    /// Elements of a row of queries as attention reads it, with the row's keys and values where
+    /// they lie beside them.
+    pub fn query_width(&self) -> usize {
+        each_mixer!(self, mixer => mixer.query_width())
+    }
+
+    /// Elements of a row that the output projection reads.
+    pub fn out_width(&self) -> usize {
+        each_mixer!(self, mixer => mixer.out_width())
+    }
+}
+
+impl<B: Backend> Mixer<Loaded<B>> {
+    /// The projection that adds to the residual stream.
+    pub(crate) fn out(&self) -> &Linear<B> {
+        each_mixer!(self, mixer => out_of::<_, B>(mixer))
+    }
+}
+
+fn out_of<K: MixerKind, B: Backend>(mixer: &Module<K, K::Weights<B>>) -> &Linear<B> {
+    K::out(&mixer.weights)
+}
+
+impl Mlp {
+    /// Width of the hidden layer, or of an expert's, in elements.
+    pub fn intermediate_size(&self) -> usize {
+        each_mlp!(self, mlp => mlp.intermediate_size())
+    }
+
+    /// Elements of the matrices that one row goes through, in a model of this width.
+    pub fn n_active_weights(&self, hidden_size: usize) -> usize {
+        each_mlp!(self, mlp => mlp.n_active_weights(hidden_size))
+    }
+}
+
+impl<B: Backend> Mlp<Loaded<B>> {
+    /// Bytes of the matrices that one row goes through.
+    pub(crate) fn active_bytes(&self) -> usize {
+        each_mlp!(self, mlp => mlp.spec.active_bytes(&mlp.weights))
+    }
+}

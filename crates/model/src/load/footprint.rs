@@ -15,7 +15,7 @@ use pelton_quant::{Compute, packed_bytes};
 
 use super::plan::{NormPlan, Part, Plan};
 use super::quantization::{layout, whole};
-use crate::arch::{ArchSpec, Mixer, NormKind};
+use crate::arch::{ArchSpec, NormKind};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 
@@ -70,9 +70,5 @@ fn n_vector_elements(plan: &Plan<'_>, spec: &ArchSpec) -> u64 {
     let norms = plan.norms().map(|norm| per_norm * rows_of(norm)).sum::<u64>();
     let vectors = plan.vectors().map(rows_of).sum::<u64>();
     let biases = plan.biases().map(|bias| bias.n() as u64).sum::<u64>();
-    let slopes = spec.layers.iter().map(|layer| match &layer.mixer {
-        Mixer::Gqa(gqa) if gqa.alibi.is_some() => gqa.n_heads as u64,
-        Mixer::Gqa(_) | Mixer::Mla(_) => 0,
-    });
-    norms + vectors + biases + slopes.sum::<u64>()
+    norms + vectors + biases + plan.n_made() as u64
 }

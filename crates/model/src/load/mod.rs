@@ -20,6 +20,7 @@
 mod cache;
 mod footprint;
 mod memory;
+mod packer;
 mod part;
 mod plan;
 mod quantization;
@@ -28,29 +29,25 @@ mod turned;
 pub use cache::PackedCache;
 pub use memory::available_memory_bytes;
 
-use std::borrow::Cow;
-
 use pelton_kernels::{Cpu, KvDtype};
-use pelton_quant::{Compute, QuantError, dequantize_tensor};
-use pelton_tensor::TensorView;
+use pelton_quant::Compute;
 
-use crate::arch::{Act, ArchSpec, LayerSpec, Mixer, Mlp, Moe, NormKind};
+use crate::arch::ArchSpec;
 use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::comm::Communicator;
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-use crate::layer::{
-    AttentionWeights, LatentWeights, Linear, MixerWeights, MlpWeights, MoeWeights, Norm, Piece,
-    Shard, SharedWeights, TwoLayers,
-};
+use crate::layer::{MixerWeights, MlpWeights, Norm};
 use cache::{Cache, LoadKind};
 
 pub(crate) use footprint::weight_bytes;
+pub(crate) use packer::Packer;
 pub(crate) use part::{Rows, in_pairs};
-pub(crate) use plan::{LayerPlan, LinearPlan, MlpPlan, MoePlan, NormPlan, Part, Plan, TwoPlan};
+pub(crate) use plan::{LayerPlan, LinearPlan, Lookup, NormPlan, Part, Plan, Projection};
 pub(crate) use quantization::{QuantizedTotals, quantized_totals};
+pub(crate) use turned::Turned;
 
 /// Tunes a device for so many bytes of weights.
 type Tune = dyn Fn(&mut Cpu, u64);
@@ -178,12 +175,13 @@ pub fn load<B: Backend>(
         backend: &device,
         options,
         files,
+        spec: &spec,
         cache,
         n_bytes: 0,
         n_total_bytes: plan.n_bytes(),
         n_packed_bytes: 0,
     };
-    let weights = packer.weights(&plan, &spec)?;
+    let weights = packer.weights(&plan)?;
     packer.cache.finish();
     let kv_dtype = options.kv_dtype.unwrap_or(match options.compute {
         Compute::F32 => KvDtype::F32,
@@ -230,282 +228,4 @@ fn served_spec(files: &ModelFiles, max_context: Option<usize>) -> Result<ArchSpe
         spec.max_context = asked;
     }
     Ok(spec)
-}
-
-struct Packer<'a, B: Backend> {
-    backend: &'a B,
-    options: &'a LoadOptions<'a>,
-    files: &'a ModelFiles,
-    cache: Cache<B>,
-    n_bytes: u64,
-    n_total_bytes: u64,
-    n_packed_bytes: u64,
-}
-
-impl<B: Backend> Packer<'_, B> {
-    fn weights(&mut self, plan: &Plan<'_>, spec: &ArchSpec) -> Result<Weights<B>, ModelError> {
-        Ok(Weights {
-            embedding: self.matrix(&plan.embedding)?,
-            positions: plan.positions.as_ref().map(|table| self.matrix(table)).transpose()?,
-            token_types: plan.token_types.as_ref().map(|table| self.matrix(table)).transpose()?,
-            embedding_norm: self.optional_norm(&plan.embedding_norm, spec)?,
-            layers: (plan.layers.iter().zip(&spec.layers))
-                .map(|(plan, layer)| self.layer(plan, layer, spec))
-                .collect::<Result<_, _>>()?,
-            final_norm: self.optional_norm(&plan.final_norm, spec)?,
-            head: plan.head.as_ref().map(|head| self.matrix(head)).transpose()?,
-            head_bias: plan.head_bias.as_ref().map(|bias| self.vector(bias)).transpose()?,
-            // Evaluated last: fields are, in the order in which they stand here.
-            n_bytes: self.n_packed_bytes,
-        })
-    }
-
-    fn layer(
-        &mut self,
-        plan: &LayerPlan<'_>,
-        layer: &LayerSpec,
-        spec: &ArchSpec,
-    ) -> Result<LayerWeights<B>, ModelError> {
-        let eps = match &layer.mixer {
-            Mixer::Gqa(_) => spec.norm_eps,
-            Mixer::Mla(mla) => mla.norm_eps,
-        };
-        let mut qk_norm = |norm: &Option<NormPlan<'_>>| {
-            // What kind it is stands in the spec of the attention.
-            let norm = norm.as_ref();
-            norm.map(|norm| self.norm(norm, NormKind::Rms, eps)).transpose()
-        };
-        let (q_norm, k_norm) = (qk_norm(&plan.q_norm)?, qk_norm(&plan.k_norm)?);
-        let attention = match (&layer.mixer, &plan.latent, k_norm) {
-            (Mixer::Gqa(gqa), None, k_norm) => MixerWeights::Gqa(AttentionWeights {
-                qkv: self.linear(&plan.qkv)?,
-                q_norm,
-                k_norm,
-                slopes: gqa.alibi.map(|factor| self.put(&alibi_slopes(gqa.n_heads, factor))),
-                sinks: plan.sinks.as_ref().map(|sinks| self.vector(sinks)).transpose()?,
-                out: self.linear(&plan.out)?,
-            }),
-            (Mixer::Mla(_), Some(latent), Some(kv_norm)) => MixerWeights::Mla(LatentWeights {
-                down: self.linear(&plan.qkv)?,
-                q_norm,
-                q_up: latent.q_up.as_ref().map(|q_up| self.linear(q_up)).transpose()?,
-                kv_norm,
-                k_up: self.matrix(&latent.k_up)?,
-                v_up: self.matrix(&latent.v_up)?,
-                out: self.linear(&plan.out)?,
-            }),
-            _ => unreachable!("invariant: latent attention has a plan of its latents"),
-        };
-        Ok(LayerWeights {
-            attention_norm: self.optional_norm(&plan.attention_norm, spec)?,
-            attention,
-            attention_post_norm: self.optional_norm(&plan.attention_post_norm, spec)?,
-            mlp_norm: self.optional_norm(&plan.mlp_norm, spec)?,
-            mlp: match (&layer.mlp, &plan.mlp) {
-                (Mlp::Gated(mlp), MlpPlan::Two(plan)) => {
-                    MlpWeights::Gated(self.two_layers(plan, mlp.act)?)
-                }
-                (Mlp::Plain(mlp), MlpPlan::Two(plan)) => {
-                    MlpWeights::Plain(self.two_layers(plan, mlp.act)?)
-                }
-                (Mlp::Moe(moe), MlpPlan::Moe(plan)) => {
-                    MlpWeights::Moe(Box::new(self.moe(plan, moe)?))
-                }
-                _ => unreachable!("invariant: the plan is of this spec"),
-            },
-            mlp_post_norm: self.optional_norm(&plan.mlp_post_norm, spec)?,
-        })
-    }
-
-    fn two_layers(&mut self, plan: &TwoPlan<'_>, act: Act) -> Result<TwoLayers<B>, ModelError> {
-        Ok(TwoLayers { up: self.linear(&plan.up)?, down: self.linear(&plan.down)?, act })
-    }
-
-    fn moe(&mut self, plan: &MoePlan<'_>, moe: &Moe) -> Result<MoeWeights<B>, ModelError> {
-        let shared = match (&plan.shared, &moe.shared) {
-            (Some(two), Some(shared)) => Some(SharedWeights {
-                mlp: self.two_layers(two, shared.mlp.act)?,
-                switch: plan.switch.as_ref().map(|switch| self.linear(switch)).transpose()?,
-            }),
-            _ => None,
-        };
-        Ok(MoeWeights {
-            router: self.linear(&plan.router)?,
-            correction: plan.correction.as_ref().map(|plan| self.vector(plan)).transpose()?,
-            routing: moe.router.clone(),
-            weighs_input: moe.weighs_input,
-            limit: moe.limit,
-            experts: (plan.experts.iter())
-                .map(|expert| self.two_layers(expert, moe.expert.act))
-                .collect::<Result<_, _>>()?,
-            shared,
-        })
-    }
-
-    fn optional_norm(
-        &mut self,
-        plan: &Option<NormPlan<'_>>,
-        spec: &ArchSpec,
-    ) -> Result<Option<Norm<B>>, ModelError> {
-        plan.as_ref().map(|plan| self.norm(plan, spec.norm, spec.norm_eps)).transpose()
-    }
-
-    fn norm(
-        &mut self,
-        plan: &NormPlan<'_>,
-        kind: NormKind,
-        eps: f32,
-    ) -> Result<Norm<B>, ModelError> {
-        let weight = self.vector(plan)?;
-        let bias = match (kind, &plan.bias) {
-            (NormKind::Rms, _) => None,
-            (NormKind::Layer { .. }, None) => Some(self.put(&vec![0.0; plan.rows.n])),
-            (NormKind::Layer { .. }, Some(bias)) => {
-                let values = self.values(bias)?;
-                Some(self.put(&values))
-            }
-        };
-        Ok(Norm { weight, bias, eps })
-    }
-
-    /// A norm's weight, or another vector; ones where there is none.
-    fn vector(&mut self, plan: &NormPlan<'_>) -> Result<B::Vector, ModelError> {
-        let mut stored = Vec::new();
-        for view in &plan.weights {
-            stored.extend(self.values(view)?);
-        }
-        let values = match stored.is_empty() {
-            true => vec![1.0; plan.rows.n],
-            false => plan.rows.pick_values(&stored).iter().map(|x| x + plan.offset).collect(),
-        };
-        Ok(self.put(&values))
-    }
-
-    fn put(&mut self, values: &[f32]) -> B::Vector {
-        self.n_packed_bytes += size_of_val(values) as u64;
-        self.backend.vector(values)
-    }
-
-    fn values(&mut self, view: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
-        let values = dequantize_tensor(view).map_err(|source| self.format_error(source))?;
-        self.advance(view.data, view.data.len());
-        Ok(values)
-    }
-
-    fn linear(&mut self, plan: &LinearPlan<'_>) -> Result<Linear<B>, ModelError> {
-        let compute = plan.compute(self.options.compute);
-        let (mut pieces, mut first_row, mut n) = (Vec::new(), 0, 0);
-        for run in plan.runs() {
-            let (order, adds) = (run[0].order().map(Box::from), run[0].adds());
-            if !adds {
-                first_row = n;
-                n += run.iter().map(Part::n).sum::<usize>();
-            }
-            let weight = self.pack(run, compute)?;
-            pieces.push(Piece { weight, first_row, order, adds });
-        }
-        let mut bias = Vec::new();
-        for part in &plan.biases {
-            let data = part.ordered();
-            let values = dequantize_tensor(&part.with_data(&data));
-            bias.extend(values.map_err(|source| self.format_error(source))?);
-            part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
-        }
-        let bias = (!bias.is_empty()).then(|| self.put(&bias));
-        Ok(Linear { pieces, shard: Shard::whole(n), bias, n, k: plan.k })
-    }
-
-    /// A matrix that stands alone: the embedding table or the head.
-    fn matrix(&mut self, plan: &Part<'_>) -> Result<B::Weight, ModelError> {
-        self.pack(std::slice::from_ref(plan), self.options.compute)
-    }
-
-    /// One matrix of parts of one type.
-    fn pack(&mut self, parts: &[Part<'_>], compute: Compute) -> Result<B::Weight, ModelError> {
-        let packed = match (self.cache.take(parts), quantization::whole(parts)) {
-            (Some(weight), _) => weight,
-            (None, _) if parts[0].turned.is_some() => self.pack_turned(&parts[0], compute)?,
-            (None, Some(matrices)) => {
-                let packed = self.backend.pack_quantized(&matrices, compute);
-                let packed = packed.map_err(|source| self.format_error(source))?;
-                for (data, n_bytes) in parts.iter().flat_map(Part::stored) {
-                    self.advance(data, n_bytes);
-                }
-                packed
-            }
-            (None, None) => self.pack_rows(parts, compute)?,
-        };
-        self.cache.keep(self.backend, parts, &packed);
-        self.n_packed_bytes += B::weight_bytes(&packed) as u64;
-        Ok(packed)
-    }
-
-    /// Packs the rows of parts and gives them back band by band.
-    fn pack_rows(&mut self, parts: &[Part<'_>], compute: Compute) -> Result<B::Weight, ModelError> {
-        let ordered: Vec<_> = parts.iter().map(Part::ordered).collect();
-        for (part, data) in parts.iter().zip(&ordered) {
-            if matches!(data, Cow::Owned(_)) {
-                // Read for the last time when it was copied: the parts of a tensor stand together.
-                part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
-            }
-        }
-        let views: Vec<_> =
-            parts.iter().zip(&ordered).map(|(part, data)| part.with_data(data)).collect();
-        let backend = self.backend;
-        let packed = backend.pack(&views, compute, &mut |rows| {
-            let mut first = 0;
-            for (view, data) in views.iter().zip(&ordered) {
-                let n = view.shape[0];
-                let own = rows.start.clamp(first, first + n)..rows.end.clamp(first, first + n);
-                if let Cow::Borrowed(data) = data
-                    && !own.is_empty()
-                {
-                    let row_bytes = data.len() / n;
-                    let band = &data[(own.start - first) * row_bytes..][..own.len() * row_bytes];
-                    self.advance(band, band.len());
-                }
-                first += n;
-            }
-        });
-        packed.map_err(|source| self.format_error(source))
-    }
-
-    /// Packs rows that become columns and gives back what they were stored in.
-    fn pack_turned(&mut self, part: &Part<'_>, compute: Compute) -> Result<B::Weight, ModelError> {
-        let turned = part.turned.expect("invariant: the part is turned");
-        let data = turned.bytes(part).map_err(|source| self.format_error(source))?;
-        part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
-        let view = TensorView { dtype: part.dtype(), ..part.with_data(&data) };
-        let packed = self.backend.pack(&[view], compute, &mut |_| ());
-        packed.map_err(|source| self.format_error(source))
-    }
-
-    fn format_error(&self, source: QuantError) -> ModelError {
-        let file = self.files.tensors().origin().to_owned();
-        ModelError::Format { file, source }
-    }
-
-    /// Gives stored bytes back and reports `n_bytes` of them as packed.
-    fn advance(&mut self, stored: &[u8], n_bytes: usize) {
-        self.files.tensors().give_back(stored);
-        if matches!(self.cache, Cache::Hit(_)) {
-            // All there is to report was reported when the cache was verified.
-            return;
-        }
-        self.n_bytes += n_bytes as u64;
-        if let Some(progress) = self.options.progress {
-            let (n_bytes, n_total_bytes) = (self.n_bytes, self.n_total_bytes);
-            progress(LoadProgress { n_bytes, n_total_bytes, is_cached: false });
-        }
-    }
-}
-
-/// How fast the scores of each head fall (Press et al., 2022): powers of `2^(-8 / n)` for a power of
-/// two `n`; what is left of other numbers takes every second slope of twice as many heads.
-fn alibi_slopes(n_heads: usize, factor: f32) -> Vec<f32> {
-    let n_first = if n_heads.is_power_of_two() { n_heads } else { n_heads.next_power_of_two() / 2 };
-    let slope = |exponent: usize, n: usize| (-8.0 * exponent as f64 / n as f64).exp2() as f32;
-    let first = (1..=n_first).map(|i| slope(i, n_first));
-    let rest = (0..n_heads - n_first).map(|i| slope(2 * i + 1, 2 * n_first));
-    first.chain(rest).map(|slope| slope * factor).collect()
 }

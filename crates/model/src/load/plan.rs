@@ -1,7 +1,6 @@
 //! Every tensor that a spec asks for, looked up and checked before anything is packed.
 
 mod experts;
-mod latent;
 mod layer;
 mod linear;
 mod lookup;
@@ -14,13 +13,12 @@ use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_tensor::TensorView;
 
 pub(crate) use super::part::{Part, Rows};
-use super::turned::Turned;
-use crate::arch::{ArchSpec, Part as Name};
+use crate::arch::{ArchSpec, Mixer, Mlp, Part as Name};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-pub(crate) use experts::{MoePlan, TwoPlan};
-use linear::Projection;
-use lookup::Lookup;
+use crate::layer::{Planned, PlannedTensors};
+pub(crate) use linear::Projection;
+pub(crate) use lookup::Lookup;
 
 /// All tensors of a model.
 pub(crate) struct Plan<'a> {
@@ -37,30 +35,11 @@ pub(crate) struct Plan<'a> {
 /// All tensors of a layer.
 pub(crate) struct LayerPlan<'a> {
     pub(crate) attention_norm: Option<NormPlan<'a>>,
-    /// q, k and v, or what they are made of.
-    pub(crate) qkv: LinearPlan<'a>,
-    pub(crate) latent: Option<LatentPlan<'a>>,
-    pub(crate) q_norm: Option<NormPlan<'a>>,
-    pub(crate) k_norm: Option<NormPlan<'a>>,
-    pub(crate) sinks: Option<NormPlan<'a>>,
-    pub(crate) out: LinearPlan<'a>,
+    pub(crate) attention: Mixer<Planned<'a>>,
     pub(crate) attention_post_norm: Option<NormPlan<'a>>,
     pub(crate) mlp_norm: Option<NormPlan<'a>>,
-    pub(crate) mlp: MlpPlan<'a>,
+    pub(crate) mlp: Mlp<Planned<'a>>,
     pub(crate) mlp_post_norm: Option<NormPlan<'a>>,
-}
-
-/// What latent attention has between its projections from and to the residual stream.
-pub(crate) struct LatentPlan<'a> {
-    pub(crate) q_up: Option<LinearPlan<'a>>,
-    pub(crate) k_up: Part<'a>,
-    pub(crate) v_up: Part<'a>,
-}
-
-/// All tensors of a channel mixer.
-pub(crate) enum MlpPlan<'a> {
-    Two(TwoPlan<'a>),
-    Moe(Box<MoePlan<'a>>),
 }
 
 /// A norm's weight and bias: vectors that stay in f32.
@@ -92,37 +71,15 @@ impl<'a> NormPlan<'a> {
 }
 
 impl<'a> LayerPlan<'a> {
-    fn linears(&self) -> Vec<&LinearPlan<'a>> {
-        let mut linears = vec![&self.qkv, &self.out];
-        linears.extend(self.latent.as_ref().and_then(|latent| latent.q_up.as_ref()));
-        match &self.mlp {
-            MlpPlan::Two(two) => linears.extend(two.linears()),
-            MlpPlan::Moe(moe) => linears.extend(moe.linears()),
-        }
-        linears
-    }
-
-    /// Matrices of heads, each of which is packed by itself.
-    fn by_head(&self) -> impl Iterator<Item = &Part<'a>> {
-        self.latent.iter().flat_map(|latent| [&latent.k_up, &latent.v_up])
-    }
-
-    fn correction(&self) -> &Option<NormPlan<'a>> {
-        match &self.mlp {
-            MlpPlan::Moe(moe) => &moe.correction,
-            MlpPlan::Two(_) => &None,
-        }
+    /// The tensors of both mixers.
+    fn mixers(&self) -> [PlannedTensors<'_, 'a>; 2] {
+        [self.attention.tensors(), self.mlp.tensors()]
     }
 
     fn norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
         let norms =
             [&self.attention_norm, &self.attention_post_norm, &self.mlp_norm, &self.mlp_post_norm];
         norms.into_iter().flatten()
-    }
-
-    /// Vectors that are no norms of the kind that the spec names.
-    fn vectors(&self) -> impl Iterator<Item = &NormPlan<'a>> {
-        [&self.q_norm, &self.k_norm, &self.sinks, self.correction()].into_iter().flatten()
     }
 }
 
@@ -205,13 +162,17 @@ impl<'a> Plan<'a> {
     /// model is `asked`.
     pub(super) fn runs(&self, asked: Compute) -> Vec<(&[Part<'a>], Compute)> {
         let alone = [&self.embedding].into_iter().chain(&self.positions).chain(&self.token_types);
-        let by_head = self.layers.iter().flat_map(LayerPlan::by_head);
+        let by_head = self.mixers().flat_map(|mixer| mixer.by_head);
         let alone = by_head.chain(alone).chain(&self.head);
-        (self.layers.iter())
-            .flat_map(LayerPlan::linears)
+        (self.mixers().flat_map(|mixer| mixer.linears))
             .flat_map(|linear| linear.runs().map(move |run| (run, linear.compute(asked))))
             .chain(alone.map(|part| (std::slice::from_ref(part), asked)))
             .collect()
+    }
+
+    /// The tensors of the mixers of all layers.
+    fn mixers(&self) -> impl Iterator<Item = PlannedTensors<'_, 'a>> {
+        self.layers.iter().flat_map(LayerPlan::mixers)
     }
 
     /// Norms of the kind that the spec names.
@@ -220,14 +181,19 @@ impl<'a> Plan<'a> {
         layers.chain(&self.embedding_norm).chain(&self.final_norm)
     }
 
-    /// What is read as a norm's weight and has no bias.
+    /// Vectors that are read like a norm's weight and have no bias.
     pub(super) fn vectors(&self) -> impl Iterator<Item = &NormPlan<'a>> {
-        self.layers.iter().flat_map(LayerPlan::vectors).chain(&self.head_bias)
+        self.mixers().flat_map(|mixer| mixer.vectors).chain(&self.head_bias)
+    }
+
+    /// Elements of vectors that are in no file.
+    pub(super) fn n_made(&self) -> usize {
+        self.mixers().map(|mixer| mixer.n_made).sum()
     }
 
     /// Biases of projections.
     pub(super) fn biases(&self) -> impl Iterator<Item = &Part<'a>> {
-        self.layers.iter().flat_map(LayerPlan::linears).flat_map(|linear| &linear.biases)
+        self.mixers().flat_map(|mixer| mixer.linears).flat_map(|linear| &linear.biases)
     }
 
     /// Stored bytes of everything that is read.

@@ -13,38 +13,10 @@
 use pelton_quant::QuantError;
 use pelton_tensor::{DType, TensorView};
 
-use super::{LinearPlan, Lookup, Name, NormPlan, Part, Projection, Rows};
-use crate::arch::{GateUp, GatedMlp, Moe};
+use super::{LinearPlan, Lookup, Name, Part, Projection, Rows};
+use crate::arch::{GateUp, GatedMlp};
 use crate::error::ModelError;
-
-/// Two layers of one perceptron.
-pub(crate) struct TwoPlan<'a> {
-    /// Gate and up, or up alone.
-    pub(crate) up: LinearPlan<'a>,
-    pub(crate) down: LinearPlan<'a>,
-}
-
-/// All tensors of a mixture of experts.
-pub(crate) struct MoePlan<'a> {
-    pub(crate) router: LinearPlan<'a>,
-    pub(crate) correction: Option<NormPlan<'a>>,
-    pub(crate) experts: Vec<TwoPlan<'a>>,
-    pub(crate) shared: Option<TwoPlan<'a>>,
-    pub(crate) switch: Option<LinearPlan<'a>>,
-}
-
-impl<'a> TwoPlan<'a> {
-    pub(super) fn linears(&self) -> [&LinearPlan<'a>; 2] {
-        [&self.up, &self.down]
-    }
-}
-
-impl<'a> MoePlan<'a> {
-    pub(super) fn linears(&self) -> impl Iterator<Item = &LinearPlan<'a>> {
-        let perceptrons = self.experts.iter().chain(&self.shared).flat_map(TwoPlan::linears);
-        [&self.router].into_iter().chain(&self.switch).chain(perceptrons)
-    }
-}
+use crate::layer::TwoPlan;
 
 /// One tensor with a matrix of each expert.
 struct Stack<'a> {
@@ -102,7 +74,7 @@ impl<'a> Stack<'a> {
 
 impl<'a> LinearPlan<'a> {
     /// This, computed in f32 whatever the others are.
-    fn exact(self) -> Self {
+    pub(crate) fn exact(self) -> Self {
         Self { is_exact: true, ..self }
     }
 
@@ -115,67 +87,15 @@ impl<'a> LinearPlan<'a> {
 }
 
 impl<'a> Lookup<'a, '_> {
-    pub(super) fn moe(&self, layer: usize, moe: &Moe) -> Result<MoePlan<'a>, ModelError> {
-        let (hidden, n_experts) = (self.spec.hidden_size, moe.router.n_experts);
-        let router = Projection { name: Name::Router, rows: Rows::all(n_experts) };
-        let shared = moe.shared.as_ref();
-        let switch = shared.filter(|shared| shared.is_gated);
-        Ok(MoePlan {
-            // A near tie that rounding decides another way is another expert, not another bit.
-            router: self.linear(layer, &[router], hidden, moe.router_bias)?.exact(),
-            correction: (moe.has_correction)
-                .then(|| self.vector(Name::RouterCorrection, layer, n_experts))
-                .transpose()?,
-            experts: self.experts(layer, moe)?,
-            shared: shared.map(|shared| self.shared(layer, &shared.mlp)).transpose()?,
-            switch: switch.map(|_| self.switch(layer)).transpose()?,
-        })
-    }
-
-    /// A vector that stays in f32, whose name may lack its last word.
-    pub(super) fn vector(
+    /// The tensors of each of `n` experts.
+    pub(crate) fn experts(
         &self,
-        name: Name,
         layer: usize,
         n: usize,
-    ) -> Result<NormPlan<'a>, ModelError> {
-        let stem = self.stem(name, layer);
-        let names = [stem.clone(), format!("{stem}.weight"), format!("{stem}.bias")];
-        let known = names.iter().find(|name| self.files.tensors().get(name).is_some());
-        let view = self.find(known.unwrap_or(&names[0]), &[n])?;
-        Ok(NormPlan { weights: vec![view], bias: None, rows: Rows::all(n), offset: 0.0 })
-    }
-
-    fn shared(&self, layer: usize, mlp: &GatedMlp) -> Result<TwoPlan<'a>, ModelError> {
-        let (hidden, ffn) = (self.spec.hidden_size, mlp.intermediate_size);
-        let whole = |name, n| Projection { name, rows: Rows::all(n) };
-        let up = match self.has(&self.stem(Name::SharedGateUp, layer)) {
-            true => vec![whole(Name::SharedGateUp, 2 * ffn)],
-            false => vec![whole(Name::SharedGate, ffn), whole(Name::SharedUp, ffn)],
-        };
-        Ok(TwoPlan {
-            up: self.linear(layer, &up, hidden, mlp.bias)?,
-            down: self.linear(layer, &[whole(Name::SharedDown, hidden)], ffn, mlp.bias)?,
-        })
-    }
-
-    /// The row whose product goes through a sigmoid: a matrix, or a vector.
-    fn switch(&self, layer: usize) -> Result<LinearPlan<'a>, ModelError> {
+        expert: &GatedMlp,
+    ) -> Result<Vec<TwoPlan<'a>>, ModelError> {
         let hidden = self.spec.hidden_size;
-        let name = format!("{}.weight", self.stem(Name::SharedSwitch, layer));
-        if self.files.tensors().get(&name).is_none_or(|view| view.shape.len() != 1) {
-            let switch = Projection { name: Name::SharedSwitch, rows: Rows::all(1) };
-            return self.linear(layer, &[switch], hidden, false).map(LinearPlan::exact);
-        }
-        let view = self.find(&name, &[hidden])?;
-        let part = Part { shape: vec![1, hidden], rows: Rows::all(1), ..Part::whole(view) };
-        Ok(LinearPlan { parts: vec![part], biases: Vec::new(), k: hidden, is_exact: true })
-    }
-
-    fn experts(&self, layer: usize, moe: &Moe) -> Result<Vec<TwoPlan<'a>>, ModelError> {
-        let (hidden, GatedMlp { intermediate_size: ffn, bias, .. }) =
-            (self.spec.hidden_size, moe.expert.clone());
-        let n = moe.router.n_experts;
+        let &GatedMlp { intermediate_size: ffn, bias, .. } = expert;
         let stack = |name, rows, k| self.stack(layer, name, [n, rows, k], bias);
         if let Some(gate_up) = stack(Name::ExpertGateUp, 2 * ffn, hidden)? {
             let down = self.needed_stack(layer, Name::ExpertDown, [n, hidden, ffn], bias)?;

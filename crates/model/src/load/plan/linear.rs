@@ -8,13 +8,13 @@ use crate::arch::Part as Name;
 use crate::error::ModelError;
 
 /// One projection: its name and rows, and how they are stored.
-pub(super) struct Projection {
-    pub(super) name: Name,
-    pub(super) rows: Rows,
+pub(crate) struct Projection {
+    pub(crate) name: Name,
+    pub(crate) rows: Rows,
 }
 
 impl<'a> Lookup<'a, '_> {
-    pub(super) fn linear(
+    pub(crate) fn linear(
         &self,
         layer: usize,
         projections: &[Projection],
@@ -44,7 +44,7 @@ impl<'a> Lookup<'a, '_> {
     }
 
     /// Some rows of a matrix of one tensor, or of several where the checkpoint is quantized.
-    pub(super) fn matrix(
+    pub(crate) fn matrix(
         &self,
         &Projection { name, rows }: &Projection,
         layer: usize,

@@ -10,17 +10,17 @@ use crate::files::names::Naming;
 
 /// Finds tensors by name and checks them.
 #[derive(Clone, Copy)]
-pub(super) struct Lookup<'a, 's> {
-    pub(super) files: &'a ModelFiles,
-    pub(super) naming: Naming,
-    pub(super) stored: &'static Stored,
-    pub(super) spec: &'s ArchSpec,
+pub(crate) struct Lookup<'a, 's> {
+    pub(crate) files: &'a ModelFiles,
+    pub(crate) naming: Naming,
+    pub(crate) stored: &'static Stored,
+    pub(crate) spec: &'s ArchSpec,
     /// Whose tensors are meant where a name has a `*` for an expert.
-    pub(super) expert: Option<usize>,
+    pub(crate) expert: Option<usize>,
 }
 
 impl<'a> Lookup<'a, '_> {
-    pub(super) fn weight(
+    pub(crate) fn weight(
         &self,
         name: Name,
         layer: usize,
@@ -29,12 +29,12 @@ impl<'a> Lookup<'a, '_> {
         self.find(&format!("{}.weight", self.stem(name, layer)), shape)
     }
 
-    pub(super) fn bias(&self, name: Name, layer: usize) -> String {
+    pub(crate) fn bias(&self, name: Name, layer: usize) -> String {
         format!("{}.bias", self.stem(name, layer))
     }
 
     /// The first of a part's names that the checkpoint has.
-    pub(super) fn stem(&self, name: Name, layer: usize) -> String {
+    pub(crate) fn stem(&self, name: Name, layer: usize) -> String {
         let stems = self.naming.stems(name, layer);
         let mut stems = stems.map(|stem| match self.expert {
             Some(expert) => stem.replace('*', &expert.to_string()),
@@ -52,7 +52,7 @@ impl<'a> Lookup<'a, '_> {
     }
 
     /// Whether the checkpoint has a module of this name.
-    pub(super) fn has(&self, stem: &str) -> bool {
+    pub(crate) fn has(&self, stem: &str) -> bool {
         let module = format!("{}.", stem.replace('*', "0"));
         let tensors = self.files.tensors();
         tensors.get(&format!("{module}weight")).is_some()
@@ -60,12 +60,12 @@ impl<'a> Lookup<'a, '_> {
                 && tensors.names().iter().any(|name| name.starts_with(&module)))
     }
 
-    pub(super) fn find(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
+    pub(crate) fn find(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
         self.find_as(name, shape, None)
     }
 
     /// A tensor of a type with a format, or of this one.
-    pub(super) fn find_as(
+    pub(crate) fn find_as(
         &self,
         name: &str,
         shape: &[usize],
@@ -99,7 +99,7 @@ impl<'a> Lookup<'a, '_> {
     }
 
     /// Refuses a type whose elements cannot be taken one by one.
-    pub(super) fn float(&self, view: TensorView<'a>) -> Result<TensorView<'a>, ModelError> {
+    pub(crate) fn float(&self, view: TensorView<'a>) -> Result<TensorView<'a>, ModelError> {
         let n_elements = view.n_elements().max(1);
         if view.data.len().is_multiple_of(n_elements) && view.data.len() / n_elements >= 2 {
             return Ok(view);

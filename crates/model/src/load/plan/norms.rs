@@ -1,7 +1,7 @@
 //! Vectors that stay in f32: norms, and the bias of the head.
 
 use super::{Lookup, Name, NormPlan, Rows};
-use crate::arch::{Gqa, NormKind, QkNorm};
+use crate::arch::NormKind;
 use crate::error::ModelError;
 
 impl<'a> Lookup<'a, '_> {
@@ -30,30 +30,30 @@ impl<'a> Lookup<'a, '_> {
         is_there.then(|| self.norm(name, layer)).transpose()
     }
 
-    /// The norm of `n_heads` heads of q or k.
-    pub(super) fn qk_norm(
+    /// A norm of `n` elements that has a weight and no bias, such as that of a latent.
+    pub(crate) fn weight_norm(
         &self,
         name: Name,
         layer: usize,
-        gqa: &Gqa,
-        n_heads: usize,
-    ) -> Result<Option<NormPlan<'a>>, ModelError> {
-        let Some(kind) = gqa.qk_norm else { return Ok(None) };
-        let (dim, width) = (gqa.head_dim, n_heads * gqa.head_dim);
-        let stem = format!("{}.weight", self.stem(name, layer));
-        let (weights, n) = match kind {
-            QkNorm::HeadRms => (vec![self.find(&stem, &[dim])?], dim),
-            QkNorm::HeadRmsBare => (Vec::new(), dim),
-            QkNorm::WholeRms => (vec![self.find(&stem, &[width])?], width),
-            QkNorm::HeadLayer if stem.contains('*') => {
-                let of_head =
-                    |head: usize| self.find(&stem.replace('*', &head.to_string()), &[dim]);
-                ((0..n_heads).map(of_head).collect::<Result<_, _>>()?, width)
-            }
-            QkNorm::HeadLayer => (vec![self.find(&stem, &[n_heads, dim])?], width),
-        };
-        let rows = Rows { pairs: self.pairs(gqa), ..Rows::all(n) };
-        Ok(Some(NormPlan { weights, bias: None, rows, offset: self.stored.norm_offset }))
+        n: usize,
+    ) -> Result<NormPlan<'a>, ModelError> {
+        let weights = vec![self.weight(name, layer, &[n])?];
+        let offset = self.stored.norm_offset;
+        Ok(NormPlan { weights, bias: None, rows: Rows::all(n), offset })
+    }
+
+    /// A vector that stays in f32, whose name may lack its last word.
+    pub(crate) fn vector(
+        &self,
+        name: Name,
+        layer: usize,
+        n: usize,
+    ) -> Result<NormPlan<'a>, ModelError> {
+        let stem = self.stem(name, layer);
+        let names = [stem.clone(), format!("{stem}.weight"), format!("{stem}.bias")];
+        let known = names.iter().find(|name| self.files.tensors().get(name).is_some());
+        let view = self.find(known.unwrap_or(&names[0]), &[n])?;
+        Ok(NormPlan { weights: vec![view], bias: None, rows: Rows::all(n), offset: 0.0 })
     }
 
     pub(super) fn head_bias(&self, vocab: usize) -> Result<NormPlan<'a>, ModelError> {

@@ -1,0 +1,325 @@
+//! Grouped-query attention (Ainslie et al., 2023).
+
+use super::kind::Stages;
+use super::{Found, Kind, KvHeads, Linear, MixerKind, Norm, Packed, PlannedTensors};
+use crate::arch::{Fused, NormKind, Part as Name};
+use crate::backend::Backend;
+use crate::error::ModelError;
+use crate::export::{Listing, Source, biased};
+use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Projection, Rows};
+
+/// Grouped-query attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gqa {
+    /// Query heads; a multiple of `n_kv_heads`.
+    pub n_heads: usize,
+    /// Key/value heads.
+    pub n_kv_heads: usize,
+    /// Elements per head; even.
+    pub head_dim: usize,
+    /// Whether the q, k and v projections carry a bias.
+    pub qkv_bias: bool,
+    /// Whether the output projection carries a bias.
+    pub out_bias: bool,
+    /// Norm of q and k before RoPE.
+    pub qk_norm: Option<QkNorm>,
+    /// Bound on the absolute value of q, k and v as they are projected.
+    pub clip: Option<f32>,
+    /// Which of the spec's rotary embeddings rotates q and k, or `None` where none does.
+    pub rope: Option<usize>,
+    /// Factor of the slope of each head by which scores fall with distance (ALiBi), or `None` where
+    /// they do not.
+    pub alibi: Option<f32>,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// `tanh` soft cap on the scores, or `None`.
+    pub softcap: Option<f32>,
+    /// Attention window in tokens, the token itself included, or `None` for full attention.
+    pub window: Option<usize>,
+    /// Whether a token sees only itself and what is before it; if not, a window is as wide after it
+    /// as before.
+    pub is_causal: bool,
+    /// Positions of a segment, beyond which attention does not see, or `None` for one segment.
+    pub segment: Option<usize>,
+    /// Whether each head has a learned logit without a value in its softmax.
+    pub has_sinks: bool,
+    /// Growth of queries with their position.
+    pub temperature: Option<Temperature>,
+}
+
+/// Queries at position `p` are multiplied by `1 + factor · ln(1 + floor((p + 1) / step))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// Factor of the logarithm.
+    pub factor: f32,
+    /// Positions over which queries are alike.
+    pub step: usize,
+}
+
+impl Temperature {
+    /// The factor of a query.
+    pub fn at(&self, position: usize) -> f32 {
+        1.0 + self.factor * (((position + 1) / self.step) as f32).ln_1p()
+    }
+}
+
+/// Norms of q and k.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum QkNorm {
+    /// RMS of each head, one weight for all: Qwen3, Gemma 3.
+    HeadRms,
+    /// RMS of each head without a weight: Llama 4.
+    HeadRmsBare,
+    /// RMS over all heads together: OLMo 2.
+    WholeRms,
+    /// Layer norm without bias of each head, which has a weight of its own: Cohere, StableLM.
+    HeadLayer,
+}
+
+impl Gqa {
+    /// Width of all query heads together, in elements.
+    pub fn q_width(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Width of all key heads together, in elements.
+    pub fn kv_width(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+
+    /// Width of q, k and v stacked, in elements.
+    pub fn qkv_width(&self) -> usize {
+        self.q_width() + 2 * self.kv_width()
+    }
+}
+
+/// Packed weights of grouped-query attention.
+#[derive(Debug)]
+pub struct GqaWeights<B: Backend> {
+    /// q, k and v stacked: `[q_width + 2 kv_width, hidden]`.
+    pub qkv: Linear<B>,
+    /// Norm of q, as the [`Gqa`] says: the weight of a head, or of all heads.
+    pub q_norm: Option<Norm<B>>,
+    /// Norm of k, likewise.
+    pub k_norm: Option<Norm<B>>,
+    /// Slope of each head's scores over distance, `[n_heads]`.
+    pub slopes: Option<B::Vector>,
+    /// Logit of each head that has no value, `[n_heads]`.
+    pub sinks: Option<B::Vector>,
+    /// `[hidden, q_width]`.
+    pub out: Linear<B>,
+}
+
+/// Tensors of grouped-query attention.
+pub struct GqaPlan<'a> {
+    qkv: LinearPlan<'a>,
+    q_norm: Option<NormPlan<'a>>,
+    k_norm: Option<NormPlan<'a>>,
+    slopes: Option<Vec<f32>>,
+    sinks: Option<NormPlan<'a>>,
+    out: LinearPlan<'a>,
+    /// Rows of a head, and how many of them lie in pairs where a file has them in pairs.
+    pairs: Option<[usize; 2]>,
+}
+
+impl Kind for Gqa {
+    type Plan<'a> = GqaPlan<'a>;
+    type Weights<B: Backend> = GqaWeights<B>;
+
+    fn n_weights(&self, hidden_size: usize) -> usize {
+        hidden_size * (self.qkv_width() + self.q_width())
+    }
+}
+
+impl MixerKind for Gqa {
+    fn n_heads(&self) -> usize {
+        self.n_heads
+    }
+
+    fn kv_heads(&self) -> KvHeads {
+        KvHeads {
+            n: self.n_kv_heads,
+            key_dim: self.head_dim,
+            value_dim: self.head_dim,
+            values_in_keys: false,
+        }
+    }
+
+    fn window(&self) -> Option<usize> {
+        self.window
+    }
+
+    fn is_causal(&self) -> bool {
+        self.is_causal
+    }
+
+    fn query_width(&self) -> usize {
+        self.qkv_width()
+    }
+
+    fn out_width(&self) -> usize {
+        self.q_width()
+    }
+
+    fn out<B: Backend>(weights: &GqaWeights<B>) -> &Linear<B> {
+        &weights.out
+    }
+}
+
+impl<'a> Found<'a> for GqaPlan<'a> {
+    fn tensors(&self) -> PlannedTensors<'_, 'a> {
+        let GqaPlan { qkv, q_norm, k_norm, slopes, sinks, out, .. } = self;
+        PlannedTensors {
+            linears: vec![qkv, out],
+            by_head: Vec::new(),
+            vectors: [q_norm, k_norm, sinks].into_iter().flatten().collect(),
+            n_made: slopes.as_ref().map_or(0, Vec::len),
+        }
+    }
+}
+
+impl<B: Backend> Packed<B> for GqaWeights<B> {
+    fn matrices(&self) -> Vec<&B::Weight> {
+        [&self.qkv, &self.out].into_iter().flat_map(Linear::weights).collect()
+    }
+
+    fn inputs(&self) -> Vec<&Linear<B>> {
+        vec![&self.qkv]
+    }
+}
+
+impl Stages for Gqa {
+    fn plan<'a>(&self, lookup: &Lookup<'a, '_>, layer: usize) -> Result<GqaPlan<'a>, ModelError> {
+        let hidden = lookup.spec.hidden_size;
+        let pairs = self.rope.map(|rope| [self.head_dim, lookup.spec.ropes[rope].rotary_dim]);
+        let stored_pairs = pairs.filter(|_| lookup.stored.is_in_pairs);
+        let norm = |name, n_heads| self.plan_norm(lookup, layer, name, n_heads, stored_pairs);
+        let out = Projection { name: Name::O, rows: Rows::all(hidden) };
+        let qkv = self.projections(lookup, layer, stored_pairs);
+        Ok(GqaPlan {
+            qkv: lookup.linear(layer, &qkv, hidden, self.qkv_bias)?,
+            q_norm: norm(Name::QNorm, self.n_heads)?,
+            k_norm: norm(Name::KNorm, self.n_kv_heads)?,
+            slopes: self.alibi.map(|factor| alibi_slopes(self.n_heads, factor)),
+            sinks: (self.has_sinks)
+                .then(|| lookup.vector(Name::Sinks, layer, self.n_heads))
+                .transpose()?,
+            out: lookup.linear(layer, &[out], self.q_width(), self.out_bias)?,
+            pairs,
+        })
+    }
+
+    fn pack<B: Backend>(
+        &self,
+        plan: &GqaPlan<'_>,
+        packer: &mut Packer<'_, B>,
+    ) -> Result<GqaWeights<B>, ModelError> {
+        let eps = packer.spec.norm_eps;
+        let mut norm = |norm: &Option<NormPlan<'_>>| {
+            // `qk_norm` says what kind of norm it is.
+            norm.as_ref().map(|norm| packer.norm(norm, NormKind::Rms, eps)).transpose()
+        };
+        Ok(GqaWeights {
+            q_norm: norm(&plan.q_norm)?,
+            k_norm: norm(&plan.k_norm)?,
+            qkv: packer.linear(&plan.qkv)?,
+            slopes: plan.slopes.as_ref().map(|slopes| packer.put(slopes)),
+            sinks: plan.sinks.as_ref().map(|sinks| packer.vector(sinks)).transpose()?,
+            out: packer.linear(&plan.out)?,
+        })
+    }
+
+    fn list<'a>(
+        &self,
+        plan: GqaPlan<'a>,
+        layer: usize,
+        list: &mut Listing<'a, '_>,
+    ) -> Result<(), ModelError> {
+        let pairs = plan.pairs.filter(|_| list.naming.stored.is_in_pairs);
+        for (name, projection) in [Name::Q, Name::K, Name::V].into_iter().zip(biased(plan.qkv)) {
+            let pairs = pairs.filter(|_| name != Name::V);
+            list.projection(name, layer, projection, pairs)?;
+        }
+        list.only(Name::O, layer, plan.out)?;
+        if let Some(NormPlan { weights, rows, .. }) = plan.sinks {
+            let name = list.naming.weight(Name::Sinks, layer);
+            list.vector(name, Source::plain(weights, rows));
+        }
+        list.norm(Name::QNorm, layer, plan.q_norm, pairs);
+        list.norm(Name::KNorm, layer, plan.k_norm, pairs);
+        Ok(())
+    }
+}
+
+impl Gqa {
+    /// q, k and v, each from the tensor that holds it.
+    fn projections(
+        &self,
+        lookup: &Lookup<'_, '_>,
+        layer: usize,
+        pairs: Option<[usize; 2]>,
+    ) -> Vec<Projection> {
+        let (q, kv, dim) = (self.q_width(), self.kv_width(), self.head_dim);
+        let is_apart = || lookup.naming.stems(Name::Q, layer).any(|stem| lookup.has(&stem));
+        let (fused, group) = (q + 2 * kv, self.n_heads / self.n_kv_heads * dim);
+        let of_stack = |n, first, pairs| Projection {
+            name: Name::Qkv,
+            rows: Rows { n, n_stored: fused, first, run: n, stride: n, pairs },
+        };
+        let of_groups = |n, first, run, pairs| Projection {
+            name: Name::Qkv,
+            rows: Rows { n, n_stored: fused, first, run, stride: group + 2 * dim, pairs },
+        };
+        let alone = |name, n, pairs| Projection { name, rows: Rows { pairs, ..Rows::all(n) } };
+        match lookup.stored.qkv {
+            Fused::Stacked if !is_apart() => {
+                vec![of_stack(q, 0, pairs), of_stack(kv, q, pairs), of_stack(kv, q + kv, None)]
+            }
+            Fused::Grouped if !is_apart() => vec![
+                of_groups(q, 0, group, pairs),
+                of_groups(kv, group, dim, pairs),
+                of_groups(kv, group + dim, dim, None),
+            ],
+            _ => {
+                vec![alone(Name::Q, q, pairs), alone(Name::K, kv, pairs), alone(Name::V, kv, None)]
+            }
+        }
+    }
+
+    /// The norm of `n_heads` heads of q or k.
+    fn plan_norm<'a>(
+        &self,
+        lookup: &Lookup<'a, '_>,
+        layer: usize,
+        name: Name,
+        n_heads: usize,
+        pairs: Option<[usize; 2]>,
+    ) -> Result<Option<NormPlan<'a>>, ModelError> {
+        let Some(kind) = self.qk_norm else { return Ok(None) };
+        let (dim, width) = (self.head_dim, n_heads * self.head_dim);
+        let stem = format!("{}.weight", lookup.stem(name, layer));
+        let (weights, n) = match kind {
+            QkNorm::HeadRms => (vec![lookup.find(&stem, &[dim])?], dim),
+            QkNorm::HeadRmsBare => (Vec::new(), dim),
+            QkNorm::WholeRms => (vec![lookup.find(&stem, &[width])?], width),
+            QkNorm::HeadLayer if stem.contains('*') => {
+                let of_head =
+                    |head: usize| lookup.find(&stem.replace('*', &head.to_string()), &[dim]);
+                ((0..n_heads).map(of_head).collect::<Result<_, _>>()?, width)
+            }
+            QkNorm::HeadLayer => (vec![lookup.find(&stem, &[n_heads, dim])?], width),
+        };
+        let rows = Rows { pairs, ..Rows::all(n) };
+        Ok(Some(NormPlan { weights, bias: None, rows, offset: lookup.stored.norm_offset }))
+    }
+}
+
+/// How fast the scores of each head fall (Press et al., 2022): powers of `2^(-8 / n)` for a power of
+/// two `n`; the heads beyond it take every second slope of twice as many heads.
+fn alibi_slopes(n_heads: usize, factor: f32) -> Vec<f32> {
+    let n_first = if n_heads.is_power_of_two() { n_heads } else { n_heads.next_power_of_two() / 2 };
+    let slope = |exponent: usize, n: usize| (-8.0 * exponent as f64 / n as f64).exp2() as f32;
+    let first = (1..=n_first).map(|i| slope(i, n_first));
+    let rest = (0..n_heads - n_first).map(|i| slope(2 * i + 1, 2 * n_first));
+    first.chain(rest).map(|slope| slope * factor).collect()
+}

@@ -1,0 +1,305 @@
+//! Mixtures of experts (Shazeer et al., 2017).
+//!
+//! ```text
+//! x ── router ──> top_k experts and weights
+//! x ── expert e ──> down(act(gate) · up)        for each chosen expert
+//! x ── shared ──> down(act(gate) · up)          for every row, some times a sigmoid
+//! out = Σ weight · expert + shared
+//! ```
+//!
+//! What routers do differently is in [`Router`]; how files store experts in
+//! [`Experts`](crate::arch::Experts).
+
+pub use pelton_base::{ExpertGroups, GroupRank, Router, RouterScore};
+
+use super::kind::Stages;
+use super::mlp::{GatedMlp, TwoLayers, TwoPlan};
+use super::{Found, Kind, Linear, MlpKind, Module, Packed, PlannedTensors};
+use crate::arch::Part as Name;
+use crate::backend::Backend;
+use crate::error::ModelError;
+use crate::export::{Listing, Source, biased, gate_and_up};
+use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Part, Projection, Rows};
+
+/// Experts behind a router.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moe {
+    /// How experts are chosen.
+    pub router: Router,
+    /// Whether the router carries a bias.
+    pub router_bias: bool,
+    /// Whether a correction is added to the scores that experts are ranked by
+    /// (`e_score_correction_bias`).
+    pub has_correction: bool,
+    /// Whether a weight multiplies the expert's input instead of its output.
+    pub weighs_input: bool,
+    /// One expert.
+    pub expert: GatedMlp,
+    /// Upper bound of gates, and bound of the magnitude of ups, to which 1 is added afterwards.
+    pub limit: Option<f32>,
+    /// The perceptron that every row goes through beside its experts.
+    pub shared: Option<SharedExpert>,
+}
+
+/// A perceptron that every row goes through.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedExpert {
+    /// The perceptron; several shared experts are one as wide as all of them.
+    pub mlp: GatedMlp,
+    /// Whether its output is multiplied by the sigmoid of one more projection.
+    pub is_gated: bool,
+}
+
+impl Moe {
+    /// Parameters of the experts that a row does not go through, biases included.
+    pub fn n_idle_parameters(&self, hidden_size: usize) -> usize {
+        let (ffn, n_idle) =
+            (self.expert.intermediate_size, self.router.n_experts - self.router.top_k);
+        let biases = if self.expert.bias { 2 * ffn + hidden_size } else { 0 };
+        n_idle * (3 * hidden_size * ffn + biases)
+    }
+
+    fn of_experts(&self, hidden_size: usize, n: usize) -> usize {
+        let shared = self
+            .shared
+            .as_ref()
+            .map_or(0, |shared| 3 * shared.mlp.intermediate_size + usize::from(shared.is_gated));
+        hidden_size * (self.router.n_experts + 3 * n * self.expert.intermediate_size + shared)
+    }
+}
+
+/// Packed weights of a mixture of experts.
+#[derive(Debug)]
+pub struct MoeWeights<B: Backend> {
+    /// `[n_experts, hidden]`, in f32 whatever the other weights are.
+    pub router: Linear<B>,
+    /// Added to the scores that experts are ranked by, `[n_experts]`.
+    pub correction: Option<B::Vector>,
+    /// One for each expert.
+    pub experts: Vec<TwoLayers<B>>,
+    /// The perceptron that every row goes through beside its experts.
+    pub shared: Option<Module<SharedExpert, SharedWeights<B>>>,
+}
+
+/// Packed weights that every row goes through beside its experts.
+#[derive(Debug)]
+pub struct SharedWeights<B: Backend> {
+    /// The perceptron.
+    pub mlp: TwoLayers<B>,
+    /// `[1, hidden]` in f32; the sigmoid of its product multiplies the output.
+    pub switch: Option<Linear<B>>,
+}
+
+/// Tensors of a mixture of experts.
+pub struct MoePlan<'a> {
+    router: LinearPlan<'a>,
+    correction: Option<NormPlan<'a>>,
+    experts: Vec<TwoPlan<'a>>,
+    shared: Option<Module<SharedExpert, SharedPlan<'a>>>,
+}
+
+/// Tensors that every row goes through beside its experts.
+struct SharedPlan<'a> {
+    mlp: TwoPlan<'a>,
+    switch: Option<LinearPlan<'a>>,
+}
+
+impl Kind for Moe {
+    type Plan<'a> = MoePlan<'a>;
+    type Weights<B: Backend> = MoeWeights<B>;
+
+    fn n_weights(&self, hidden_size: usize) -> usize {
+        self.of_experts(hidden_size, self.router.n_experts)
+    }
+}
+
+impl MlpKind for Moe {
+    fn intermediate_size(&self) -> usize {
+        self.expert.intermediate_size
+    }
+
+    fn n_active_weights(&self, hidden_size: usize) -> usize {
+        self.of_experts(hidden_size, self.router.top_k)
+    }
+
+    fn active_bytes<B: Backend>(&self, weights: &MoeWeights<B>) -> usize {
+        let experts = weights.experts.iter().map(TwoLayers::n_bytes).sum::<usize>();
+        let all = weights.matrices().into_iter().map(B::weight_bytes).sum::<usize>();
+        all - experts + experts / self.router.n_experts * self.router.top_k
+    }
+}
+
+impl<'a> Found<'a> for MoePlan<'a> {
+    fn tensors(&self) -> PlannedTensors<'_, 'a> {
+        let shared = self.shared.as_ref().map(|shared| &shared.weights);
+        let switch = shared.and_then(|shared| shared.switch.as_ref());
+        let perceptrons = self.experts.iter().chain(shared.map(|shared| &shared.mlp));
+        let perceptrons = perceptrons.flat_map(TwoPlan::linears);
+        let linears = [&self.router].into_iter().chain(switch).chain(perceptrons);
+        PlannedTensors {
+            linears: linears.collect(),
+            vectors: self.correction.iter().collect(),
+            ..Default::default()
+        }
+    }
+}
+
+impl<B: Backend> MoeWeights<B> {
+    /// The projections that are in no expert.
+    fn alone(&self) -> impl Iterator<Item = &Linear<B>> {
+        let switch = self.shared.iter().filter_map(|shared| shared.weights.switch.as_ref());
+        [&self.router].into_iter().chain(switch)
+    }
+
+    /// The perceptron that every row goes through, and those of the experts.
+    fn perceptrons(&self) -> impl Iterator<Item = &TwoLayers<B>> {
+        self.shared.iter().map(|shared| &shared.weights.mlp).chain(&self.experts)
+    }
+}
+
+impl<B: Backend> Packed<B> for MoeWeights<B> {
+    fn matrices(&self) -> Vec<&B::Weight> {
+        let perceptrons = self.perceptrons().flat_map(TwoLayers::linears);
+        self.alone().chain(perceptrons).flat_map(Linear::weights).collect()
+    }
+
+    fn inputs(&self) -> Vec<&Linear<B>> {
+        self.alone().chain(self.perceptrons().map(|mlp| &mlp.up)).collect()
+    }
+}
+
+impl Stages for Moe {
+    fn plan<'a>(&self, lookup: &Lookup<'a, '_>, layer: usize) -> Result<MoePlan<'a>, ModelError> {
+        let (hidden, n_experts) = (lookup.spec.hidden_size, self.router.n_experts);
+        let router = Projection { name: Name::Router, rows: Rows::all(n_experts) };
+        Ok(MoePlan {
+            // A near tie that rounding decides another way is another expert, not another bit.
+            router: lookup.linear(layer, &[router], hidden, self.router_bias)?.exact(),
+            correction: (self.has_correction)
+                .then(|| lookup.vector(Name::RouterCorrection, layer, n_experts))
+                .transpose()?,
+            experts: lookup.experts(layer, n_experts, &self.expert)?,
+            shared: match &self.shared {
+                None => None,
+                Some(spec) => {
+                    let weights = spec.plan(lookup, layer)?;
+                    Some(Module { spec: spec.clone(), weights })
+                }
+            },
+        })
+    }
+
+    fn pack<B: Backend>(
+        &self,
+        plan: &MoePlan<'_>,
+        packer: &mut Packer<'_, B>,
+    ) -> Result<MoeWeights<B>, ModelError> {
+        let shared = match &plan.shared {
+            None => None,
+            Some(Module { spec, weights: SharedPlan { mlp, switch } }) => {
+                let mlp = mlp.pack(packer)?;
+                let switch = switch.as_ref().map(|switch| packer.linear(switch)).transpose()?;
+                Some(Module { spec: spec.clone(), weights: SharedWeights { mlp, switch } })
+            }
+        };
+        Ok(MoeWeights {
+            router: packer.linear(&plan.router)?,
+            correction: plan.correction.as_ref().map(|plan| packer.vector(plan)).transpose()?,
+            experts: (plan.experts.iter())
+                .map(|expert| expert.pack(packer))
+                .collect::<Result<_, _>>()?,
+            shared,
+        })
+    }
+
+    fn list<'a>(
+        &self,
+        plan: MoePlan<'a>,
+        layer: usize,
+        list: &mut Listing<'a, '_>,
+    ) -> Result<(), ModelError> {
+        list.only(Name::Router, layer, plan.router)?;
+        if let Some(NormPlan { weights, rows, .. }) = plan.correction {
+            let name = list.naming.bias(Name::RouterCorrection, layer);
+            list.vector(name, Source::plain(weights, rows));
+        }
+        list_experts(plan.experts, layer, list)?;
+        let Some(Module { weights: SharedPlan { mlp, switch }, .. }) = plan.shared else {
+            return Ok(());
+        };
+        let [gate, up] = gate_and_up(mlp.up);
+        list.projection(Name::SharedGate, layer, gate, None)?;
+        list.projection(Name::SharedUp, layer, up, None)?;
+        list.only(Name::SharedDown, layer, mlp.down)?;
+        for (part, _) in switch.map(biased).into_iter().flatten() {
+            // One row, which files have as a vector.
+            let (name, k) = (list.naming.weight(Name::SharedSwitch, layer), part.shape[1]);
+            list.matrix(name, vec![part], vec![k], None)?;
+        }
+        Ok(())
+    }
+}
+
+impl SharedExpert {
+    fn plan<'a>(
+        &self,
+        lookup: &Lookup<'a, '_>,
+        layer: usize,
+    ) -> Result<SharedPlan<'a>, ModelError> {
+        let &GatedMlp { intermediate_size: ffn, bias, .. } = &self.mlp;
+        let hidden = lookup.spec.hidden_size;
+        let whole = |name, n| Projection { name, rows: Rows::all(n) };
+        let up = match lookup.has(&lookup.stem(Name::SharedGateUp, layer)) {
+            true => vec![whole(Name::SharedGateUp, 2 * ffn)],
+            false => vec![whole(Name::SharedGate, ffn), whole(Name::SharedUp, ffn)],
+        };
+        let mlp = TwoPlan {
+            up: lookup.linear(layer, &up, hidden, bias)?,
+            down: lookup.linear(layer, &[whole(Name::SharedDown, hidden)], ffn, bias)?,
+        };
+        let switch = self.is_gated.then(|| plan_switch(lookup, layer)).transpose()?;
+        Ok(SharedPlan { mlp, switch })
+    }
+}
+
+/// The row whose product goes through a sigmoid: a matrix, or a vector.
+fn plan_switch<'a>(lookup: &Lookup<'a, '_>, layer: usize) -> Result<LinearPlan<'a>, ModelError> {
+    let hidden = lookup.spec.hidden_size;
+    let name = format!("{}.weight", lookup.stem(Name::SharedSwitch, layer));
+    if lookup.files.tensors().get(&name).is_none_or(|view| view.shape.len() != 1) {
+        let switch = Projection { name: Name::SharedSwitch, rows: Rows::all(1) };
+        return lookup.linear(layer, &[switch], hidden, false).map(LinearPlan::exact);
+    }
+    let view = lookup.find(&name, &[hidden])?;
+    let part = Part { shape: vec![1, hidden], rows: Rows::all(1), ..Part::whole(view) };
+    Ok(LinearPlan { parts: vec![part], biases: Vec::new(), k: hidden, is_exact: true })
+}
+
+/// Lists the experts as tensors `[n_experts, ..]`.
+fn list_experts<'a>(
+    experts: Vec<TwoPlan<'a>>,
+    layer: usize,
+    list: &mut Listing<'a, '_>,
+) -> Result<(), ModelError> {
+    let names = [Name::ExpertGate, Name::ExpertUp, Name::ExpertDown];
+    let mut stacks = names.map(|_| (Vec::new(), Vec::new()));
+    for expert in experts {
+        let [gate, up] = gate_and_up(expert.up);
+        let down = biased(expert.down);
+        for ((parts, biases), (part, bias)) in
+            stacks.iter_mut().zip([gate, up].into_iter().chain(down))
+        {
+            parts.push(part);
+            biases.extend(bias);
+        }
+    }
+    for (name, (parts, biases)) in names.into_iter().zip(stacks) {
+        let shape = [&[parts.len()], parts[0].shape.as_slice()].concat();
+        list.matrix(list.naming.weight(name, layer), parts, shape, None)?;
+        if let Some(bias) = biases.first() {
+            let shape = vec![biases.len(), bias.n()];
+            list.matrix(list.naming.bias(name, layer), biases, shape, None)?;
+        }
+    }
+    Ok(())
+}

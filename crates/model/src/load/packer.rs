@@ -1,0 +1,220 @@
+//! From a plan to packed weights.
+
+use std::borrow::Cow;
+
+use pelton_quant::{Compute, QuantError, dequantize_tensor};
+use pelton_tensor::TensorView;
+
+use super::cache::Cache;
+use super::plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
+use super::{LayerWeights, LoadOptions, LoadProgress, Weights, quantization};
+use crate::arch::{ArchSpec, NormKind};
+use crate::backend::Backend;
+use crate::error::ModelError;
+use crate::files::ModelFiles;
+use crate::layer::{Linear, Norm, Piece, Shard};
+
+/// Packs what was planned.
+pub(crate) struct Packer<'a, B: Backend> {
+    pub(super) backend: &'a B,
+    pub(super) options: &'a LoadOptions<'a>,
+    pub(super) files: &'a ModelFiles,
+    pub(crate) spec: &'a ArchSpec,
+    pub(super) cache: Cache<B>,
+    /// Stored bytes packed so far.
+    pub(super) n_bytes: u64,
+    /// The same of the whole model.
+    pub(super) n_total_bytes: u64,
+    /// Bytes of what was packed.
+    pub(super) n_packed_bytes: u64,
+}
+
+impl<B: Backend> Packer<'_, B> {
+    /// Packs all weights of a model.
+    pub(super) fn weights(&mut self, plan: &Plan<'_>) -> Result<Weights<B>, ModelError> {
+        Ok(Weights {
+            embedding: self.matrix(&plan.embedding)?,
+            positions: plan.positions.as_ref().map(|table| self.matrix(table)).transpose()?,
+            token_types: plan.token_types.as_ref().map(|table| self.matrix(table)).transpose()?,
+            embedding_norm: self.optional_norm(&plan.embedding_norm)?,
+            layers: plan.layers.iter().map(|plan| self.layer(plan)).collect::<Result<_, _>>()?,
+            final_norm: self.optional_norm(&plan.final_norm)?,
+            head: plan.head.as_ref().map(|head| self.matrix(head)).transpose()?,
+            head_bias: plan.head_bias.as_ref().map(|bias| self.vector(bias)).transpose()?,
+            // Evaluated last: fields are, in the order in which they stand here.
+            n_bytes: self.n_packed_bytes,
+        })
+    }
+
+    fn layer(&mut self, plan: &LayerPlan<'_>) -> Result<LayerWeights<B>, ModelError> {
+        let attention = plan.attention.pack(self)?;
+        Ok(LayerWeights {
+            attention_norm: self.optional_norm(&plan.attention_norm)?,
+            attention,
+            attention_post_norm: self.optional_norm(&plan.attention_post_norm)?,
+            mlp_norm: self.optional_norm(&plan.mlp_norm)?,
+            mlp: plan.mlp.pack(self)?,
+            mlp_post_norm: self.optional_norm(&plan.mlp_post_norm)?,
+        })
+    }
+
+    fn optional_norm(
+        &mut self,
+        plan: &Option<NormPlan<'_>>,
+    ) -> Result<Option<Norm<B>>, ModelError> {
+        let (kind, eps) = (self.spec.norm, self.spec.norm_eps);
+        plan.as_ref().map(|plan| self.norm(plan, kind, eps)).transpose()
+    }
+
+    /// A norm, with the bias that its kind has.
+    pub(crate) fn norm(
+        &mut self,
+        plan: &NormPlan<'_>,
+        kind: NormKind,
+        eps: f32,
+    ) -> Result<Norm<B>, ModelError> {
+        let weight = self.vector(plan)?;
+        let bias = match (kind, &plan.bias) {
+            (NormKind::Rms, _) => None,
+            (NormKind::Layer { .. }, None) => Some(self.put(&vec![0.0; plan.rows.n])),
+            (NormKind::Layer { .. }, Some(bias)) => {
+                let values = self.values(bias)?;
+                Some(self.put(&values))
+            }
+        };
+        Ok(Norm { weight, bias, eps })
+    }
+
+    /// A norm's weight, or another vector; ones where there is none.
+    pub(crate) fn vector(&mut self, plan: &NormPlan<'_>) -> Result<B::Vector, ModelError> {
+        let mut stored = Vec::new();
+        for view in &plan.weights {
+            stored.extend(self.values(view)?);
+        }
+        let values = match stored.is_empty() {
+            true => vec![1.0; plan.rows.n],
+            false => plan.rows.pick_values(&stored).iter().map(|x| x + plan.offset).collect(),
+        };
+        Ok(self.put(&values))
+    }
+
+    /// Puts a vector on the device.
+    pub(crate) fn put(&mut self, values: &[f32]) -> B::Vector {
+        self.n_packed_bytes += size_of_val(values) as u64;
+        self.backend.vector(values)
+    }
+
+    fn values(&mut self, view: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
+        let values = dequantize_tensor(view).map_err(|source| self.format_error(source))?;
+        self.advance(view.data, view.data.len());
+        Ok(values)
+    }
+
+    /// A projection.
+    pub(crate) fn linear(&mut self, plan: &LinearPlan<'_>) -> Result<Linear<B>, ModelError> {
+        let compute = plan.compute(self.options.compute);
+        let (mut pieces, mut first_row, mut n) = (Vec::new(), 0, 0);
+        for run in plan.runs() {
+            let (order, adds) = (run[0].order().map(Box::from), run[0].adds());
+            if !adds {
+                first_row = n;
+                n += run.iter().map(Part::n).sum::<usize>();
+            }
+            let weight = self.pack(run, compute)?;
+            pieces.push(Piece { weight, first_row, order, adds });
+        }
+        let mut bias = Vec::new();
+        for part in &plan.biases {
+            let data = part.ordered();
+            let values = dequantize_tensor(&part.with_data(&data));
+            bias.extend(values.map_err(|source| self.format_error(source))?);
+            part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
+        }
+        let bias = (!bias.is_empty()).then(|| self.put(&bias));
+        Ok(Linear { pieces, shard: Shard::whole(n), bias, n, k: plan.k })
+    }
+
+    /// A matrix that stands alone: the embedding table or the head.
+    pub(crate) fn matrix(&mut self, plan: &Part<'_>) -> Result<B::Weight, ModelError> {
+        self.pack(std::slice::from_ref(plan), self.options.compute)
+    }
+
+    /// One matrix of parts of one type.
+    fn pack(&mut self, parts: &[Part<'_>], compute: Compute) -> Result<B::Weight, ModelError> {
+        let packed = match (self.cache.take(parts), quantization::whole(parts)) {
+            (Some(weight), _) => weight,
+            (None, _) if parts[0].turned.is_some() => self.pack_turned(&parts[0], compute)?,
+            (None, Some(matrices)) => {
+                let packed = self.backend.pack_quantized(&matrices, compute);
+                let packed = packed.map_err(|source| self.format_error(source))?;
+                for (data, n_bytes) in parts.iter().flat_map(Part::stored) {
+                    self.advance(data, n_bytes);
+                }
+                packed
+            }
+            (None, None) => self.pack_rows(parts, compute)?,
+        };
+        self.cache.keep(self.backend, parts, &packed);
+        self.n_packed_bytes += B::weight_bytes(&packed) as u64;
+        Ok(packed)
+    }
+
+    /// Packs the rows of parts and gives them back band by band.
+    fn pack_rows(&mut self, parts: &[Part<'_>], compute: Compute) -> Result<B::Weight, ModelError> {
+        let ordered: Vec<_> = parts.iter().map(Part::ordered).collect();
+        for (part, data) in parts.iter().zip(&ordered) {
+            if matches!(data, Cow::Owned(_)) {
+                // Read for the last time when it was copied: the parts of a tensor stand together.
+                part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
+            }
+        }
+        let views: Vec<_> =
+            parts.iter().zip(&ordered).map(|(part, data)| part.with_data(data)).collect();
+        let backend = self.backend;
+        let packed = backend.pack(&views, compute, &mut |rows| {
+            let mut first = 0;
+            for (view, data) in views.iter().zip(&ordered) {
+                let n = view.shape[0];
+                let own = rows.start.clamp(first, first + n)..rows.end.clamp(first, first + n);
+                if let Cow::Borrowed(data) = data
+                    && !own.is_empty()
+                {
+                    let row_bytes = data.len() / n;
+                    let band = &data[(own.start - first) * row_bytes..][..own.len() * row_bytes];
+                    self.advance(band, band.len());
+                }
+                first += n;
+            }
+        });
+        packed.map_err(|source| self.format_error(source))
+    }
+
+    /// Packs rows that become columns and gives back what they were stored in.
+    fn pack_turned(&mut self, part: &Part<'_>, compute: Compute) -> Result<B::Weight, ModelError> {
+        let turned = part.turned.expect("invariant: the part is turned");
+        let data = turned.bytes(part).map_err(|source| self.format_error(source))?;
+        part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
+        let view = TensorView { dtype: part.dtype(), ..part.with_data(&data) };
+        let packed = self.backend.pack(&[view], compute, &mut |_| ());
+        packed.map_err(|source| self.format_error(source))
+    }
+
+    fn format_error(&self, source: QuantError) -> ModelError {
+        let file = self.files.tensors().origin().to_owned();
+        ModelError::Format { file, source }
+    }
+
+    /// Gives stored bytes back and reports `n_bytes` of them as packed.
+    fn advance(&mut self, stored: &[u8], n_bytes: usize) {
+        self.files.tensors().give_back(stored);
+        if matches!(self.cache, Cache::Hit(_)) {
+            // All there is to report was reported when the cache was verified.
+            return;
+        }
+        self.n_bytes += n_bytes as u64;
+        if let Some(progress) = self.options.progress {
+            let (n_bytes, n_total_bytes) = (self.n_bytes, self.n_total_bytes);
+            progress(LoadProgress { n_bytes, n_total_bytes, is_cached: false });
+        }
+    }
+}
