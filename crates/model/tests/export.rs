@@ -5,10 +5,11 @@ mod common;
 use std::cell::Cell;
 use std::path::Path;
 
-use common::{Golden, NOT_SAID, all, all_exported, bits, golden, run_whole};
+use common::{Golden, all, all_exported, bits, golden, run_whole};
 use pelton_model::arch::Mlp;
 use pelton_model::{Compute, ExportOptions, ModelError, ModelFiles, export};
 use pelton_tensor::{DType, TensorSource};
+use pelton_testkit::golden::NOT_IN_GGUF;
 
 fn exported(files: &ModelFiles, options: &ExportOptions<'_>, out: &Path) -> ModelFiles {
     let options = ExportOptions { overwrite: true, ..*options };
@@ -75,7 +76,7 @@ fn a_model_exported_as_stored_has_the_tensors_of_a_file_of_its_family() {
 
 #[test]
 fn what_files_of_a_family_cannot_say_is_refused_and_nothing_is_written() {
-    for (name, expected) in NOT_SAID {
+    for (name, expected) in NOT_IN_GGUF {
         let golden = golden(name);
         let temp = tempfile::tempdir().expect("temp");
         let out = temp.path().join("out.gguf");

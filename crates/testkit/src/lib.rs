@@ -4,10 +4,11 @@
 //! Hugging Face folder or as a GGUF file, with a byte-level tokenizer that every crate can read,
 //! and says nothing sensible, but always the same. A [`TinyEncoder`] is the same for vectors.
 //! [`statistics`] judges whether what came out of a random generator has the distribution that it
-//! should have.
+//! should have. [`golden`] reads the golden checkpoints of `crates/model/tests`.
 #![forbid(unsafe_code)]
 
 mod encoder;
+pub mod golden;
 mod model;
 pub mod statistics;
 mod tokenizer;

@@ -7,9 +7,9 @@ pub(crate) const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_en
 /// The merges; each makes one more token.
 pub(crate) const MERGES: [(&str, &str); 1] = [("t", "h")];
 
-/// The character that stands for a byte in byte-level vocabularies: printable bytes for themselves,
-/// the others from U+0100 on.
-fn byte_char(byte: u8) -> char {
+/// The character that stands for a byte in byte-level vocabularies: a printable byte stands for
+/// itself, every other one is a character from U+0100 on.
+pub(crate) fn byte_char(byte: u8) -> char {
     let is_printable = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
     if is_printable(byte) {
         return char::from(byte);
@@ -33,9 +33,18 @@ pub(crate) fn texts() -> Vec<String> {
 
 /// A `tokenizer.json` with one token per byte, a merge of `t` and `h`, and chat special tokens.
 pub fn tokenizer_json() -> Value {
+    byte_level_json(texts().into_iter(), &SPECIAL, &MERGES)
+}
+
+/// A byte-level `tokenizer.json` of these tokens, the first of which are special.
+pub(crate) fn byte_level_json(
+    texts: impl Iterator<Item = String>,
+    special: &[&str],
+    merges: &[(&str, &str)],
+) -> Value {
     let vocab: serde_json::Map<String, Value> =
-        texts().into_iter().zip(0..).map(|(text, id): (String, u32)| (text, json!(id))).collect();
-    let added: Vec<Value> = SPECIAL
+        texts.zip(0..).map(|(text, id): (String, u32)| (text, json!(id))).collect();
+    let added: Vec<Value> = special
         .iter()
         .enumerate()
         .map(|(id, text)| {
@@ -45,7 +54,7 @@ pub fn tokenizer_json() -> Value {
             })
         })
         .collect();
-    let merges: Vec<Value> = MERGES.iter().map(|(a, b)| json!([a, b])).collect();
+    let merges: Vec<Value> = merges.iter().map(|(a, b)| json!([a, b])).collect();
     json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
         "normalizer": null,

@@ -1,6 +1,8 @@
 //! Runs the real binary, cut off from the network and from the user's environment.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod server;
+
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 

@@ -10,6 +10,7 @@ use pelton_model::{
     load,
 };
 use pelton_tensor::{Gguf, GgufValue, GgufWriter, Safetensors, TensorSource};
+use pelton_testkit::golden::NOT_IN_GGUF;
 
 /// A tiny checkpoint and what the reference implementation makes of it.
 pub(crate) struct Golden {
@@ -36,16 +37,6 @@ pub(crate) fn all() -> Vec<Golden> {
     assert!(folders.len() >= 12, "{} fixtures", folders.len());
     folders.iter().map(|folder| open(folder)).collect()
 }
-
-/// Fixtures of families that are written as GGUF files with something that these cannot say, and what.
-pub(crate) const NOT_SAID: &[(&str, &str)] = &[
-    // Rotated by halves.
-    ("deepseek-v3-dense", "attention in layer 0"),
-    // A factor of cosines and sines beside that of the scores.
-    ("deepseek-v3-yarn", "rotary embeddings"),
-    // Queries and keys without a norm, which readers tell by 128 experts.
-    ("llama4", "attention in layer 0"),
-];
 
 /// The fixtures that are written as GGUF files.
 pub(crate) fn all_exported() -> Vec<Golden> {
@@ -139,7 +130,7 @@ impl Golden {
 
     /// Whether it is written as a GGUF file.
     pub(crate) fn is_exported(&self) -> bool {
-        let is_said = NOT_SAID.iter().all(|(name, _)| *name != self.name);
+        let is_said = NOT_IN_GGUF.iter().all(|(name, _)| *name != self.name);
         is_said && self.files().arch().is_exported()
     }
 

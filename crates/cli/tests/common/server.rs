@@ -1,0 +1,65 @@
+//! `pelton serve` as a child process on a free port, and requests to it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr, Stdio};
+
+use serde_json::Value;
+
+use super::command;
+
+/// A running server; it is killed when this is dropped.
+pub(crate) struct Server {
+    child: Child,
+    /// Kept open, so that the server can write to it.
+    _stderr: BufReader<ChildStderr>,
+    address: String,
+}
+
+impl Server {
+    /// Starts a server with these flags and waits until it listens.
+    pub(crate) fn start(flags: &[&str]) -> Result<Self, String> {
+        let mut child = command(&[&["serve", "--port", "0"], flags].concat())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
+        let mut line = String::new();
+        stderr.read_line(&mut line).expect("stderr is UTF-8");
+        let Some(address) = line.trim_end().strip_prefix("listening on http://") else {
+            stderr.read_to_string(&mut line).expect("stderr is UTF-8");
+            let status = child.wait().expect("the binary ends");
+            return Err(format!("{status}: {}", line.trim_end()));
+        };
+        let address = address.trim_end_matches('/').to_owned();
+        Ok(Self { child, _stderr: stderr, address })
+    }
+
+    /// Posts a JSON body and returns the JSON answer; an answer that is not 200 is an error.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
+        let body = body.to_string();
+        let (address, n) = (&self.address, body.len());
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {n}\r\n\r\n{body}"
+        );
+        let mut connection = TcpStream::connect(address).map_err(|error| error.to_string())?;
+        connection.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).map_err(|error| error.to_string())?;
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or("no answer")?;
+        if !head.starts_with("HTTP/1.1 200") {
+            return Err(answer);
+        }
+        serde_json::from_str(body).map_err(|error| format!("{error} in: {body}"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

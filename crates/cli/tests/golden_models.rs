@@ -1,0 +1,291 @@
+//! Every golden checkpoint and GGUF file through the real binary.
+//!
+//! `run` repeats the greedy tokens of the reference implementation, `logits` its logits, `serve`
+//! answers a completion or a request for vectors, `convert` writes a file that continues with the
+//! same tokens. A model that fails does not end a test: the message lists all that failed.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::server::Server;
+use common::{Outcome, pelton, pelton_with_input};
+use pelton_base::TokenId;
+use pelton_model::{ARCHS, Arch, ENCODERS, ModelFiles};
+use pelton_testkit::golden::{
+    Checkpoint, GoldenDecoder, GoldenEncoder, NOT_IN_GGUF, decoders, encoders,
+};
+use serde_json::{Value, json};
+
+/// Largest difference to the reference, relative to the largest element of the same row.
+const BOUND: f64 = 1e-4;
+/// Arithmetic of the reference, in the same order on every machine.
+const EXACT: [&str; 4] = ["--compute", "f32", "--threads", "1"];
+
+type Check = Result<(), String>;
+
+/// A golden model on disk, as a folder or as a GGUF file.
+struct Model<'a, G> {
+    golden: &'a G,
+    path: &'a Path,
+    files: ModelFiles,
+}
+
+impl<G> Model<'_, G> {
+    fn path(&self) -> &str {
+        self.path.to_str().expect("a path of this test is UTF-8")
+    }
+}
+
+/// Checks each model as a folder and, where there is one, as a GGUF file; lists those that fail.
+fn each<G>(all: &[G], checkpoint: fn(&G) -> &Checkpoint, check: impl Fn(&Model<'_, G>) -> Check) {
+    let mut failed = Vec::new();
+    for golden in all {
+        let name = checkpoint(golden).name();
+        let temp = tempfile::tempdir().expect("a folder");
+        let (folder, file) = (temp.path().join("model"), temp.path().join("model.gguf"));
+        checkpoint(golden).write_folder(&folder);
+        let has_file = checkpoint(golden).write_gguf(&file);
+        for path in [Some(folder), has_file.then_some(file)].into_iter().flatten() {
+            let files = ModelFiles::open(&path).expect(name);
+            if let Err(error) = check(&Model { golden, path: &path, files }) {
+                let kind = if path.is_dir() { "folder" } else { "GGUF file" };
+                failed.push(format!("{kind} {name}: {error}"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+fn each_decoder(check: impl Fn(&Model<'_, GoldenDecoder>) -> Check) {
+    each(&decoders(), |golden| &golden.checkpoint, check);
+}
+
+fn each_encoder(check: impl Fn(&Model<'_, GoldenEncoder>) -> Check) {
+    each(&encoders(), |golden| &golden.checkpoint, check);
+}
+
+/// What a command printed, which must have succeeded.
+fn printed(outcome: Outcome) -> Result<String, String> {
+    match outcome.code {
+        Some(0) => Ok(outcome.stdout),
+        code => Err(format!("exit code {code:?}: {}", outcome.stderr.trim_end())),
+    }
+}
+
+fn parsed(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("{error} in: {text}"))
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Check {
+    if got == expected { Ok(()) } else { Err(format!("{what}: {got:?}, expected {expected:?}")) }
+}
+
+/// Whether two rows differ by less than [`BOUND`].
+fn near(what: &str, got: &[f64], expected: &[f64], scale: f64) -> Check {
+    equal(&format!("elements of {what}"), got.len(), expected.len())?;
+    let worst = got.iter().zip(expected).map(|(a, b)| (a - b).abs() / scale).fold(0.0, f64::max);
+    // The comparison is false for NaN.
+    if worst < BOUND { Ok(()) } else { Err(format!("{what}: off by {worst:e}")) }
+}
+
+fn scale(row: &[f32]) -> f64 {
+    f64::from(row.iter().fold(0.0_f32, |most, x| most.max(x.abs())))
+}
+
+fn ids(tokens: &[TokenId]) -> String {
+    let ids: Vec<String> = tokens.iter().map(ToString::to_string).collect();
+    ids.join(",")
+}
+
+/// The flag for the context that the reference served.
+fn context(golden: &GoldenDecoder) -> Vec<String> {
+    let flag = |n: usize| vec!["--max-context".to_owned(), n.to_string()];
+    golden.max_context.map(flag).unwrap_or_default()
+}
+
+/// The command with these flags and those that every comparison needs.
+fn exactly(args: &[&str], golden: &GoldenDecoder) -> Outcome {
+    let context = context(golden);
+    let context: Vec<&str> = context.iter().map(String::as_str).collect();
+    pelton(&[args, &EXACT, &context].concat())
+}
+
+/// Whether `run` continues the prompt with the tokens of the reference.
+fn runs(golden: &GoldenDecoder, path: &str) -> Check {
+    let (prompt, n) = (ids(&golden.prompt), golden.greedy.len().to_string());
+    let args = ["run", "-m", path, "--tokens", &prompt, "--max-tokens", &n, "--ignore-eos"];
+    let greedy = ["--temperature", "0", "--json"];
+    let answer = parsed(&printed(exactly(&[&args[..], &greedy].concat(), golden))?)?;
+    equal("tokens", &answer["tokens"], &json!(golden.greedy))
+}
+
+#[test]
+fn nothing_registered_is_missing() {
+    let (decoders, encoders) = (decoders(), encoders());
+    let checkpoints = (decoders.iter().map(|golden| &golden.checkpoint))
+        .chain(encoders.iter().map(|golden| &golden.checkpoint));
+    let (mut folders, mut files) = (Vec::new(), Vec::new());
+    let temp = tempfile::tempdir().expect("a folder");
+    for checkpoint in checkpoints {
+        let architecture = |path: &Path| {
+            let files = ModelFiles::open(path).expect("a golden model");
+            files.config().architecture.clone()
+        };
+        let path = temp.path().join(checkpoint.name());
+        checkpoint.write_folder(&path);
+        folders.push(architecture(&path));
+        files.extend(checkpoint.gguf().map(|path| architecture(&path)));
+    }
+    let has = |list: &[String], arch: &Arch| arch.names.iter().any(|n| list.iter().any(|s| s == n));
+    for arch in ARCHS.iter().chain(ENCODERS) {
+        assert!(has(&folders, arch), "no folder of {:?}", arch.names);
+        // `convert` writes the files of the families that it knows, and reads them back.
+        let is_written = arch.is_exported() || arch.gguf_names.is_empty();
+        // A GGUF file of SmolLM 3 holds nothing that a file of Llama does not.
+        let is_like_another = arch.names == ["SmolLM3ForCausalLM"];
+        assert!(has(&files, arch) || is_written || is_like_another, "no file of {:?}", arch.names);
+    }
+}
+
+#[test]
+fn run_continues_with_the_greedy_tokens_of_the_reference() {
+    each_decoder(|model| runs(model.golden, model.path()));
+}
+
+#[test]
+fn logits_are_those_of_the_reference() {
+    each_decoder(|model| {
+        let tokens = ids(&model.golden.tokens());
+        let args = ["logits", "-m", model.path(), "--tokens", &tokens, "--all", "--top", "4"];
+        let text = printed(exactly(&args, model.golden))?;
+        equal("lines", text.lines().count(), model.golden.logits.len())?;
+        for (line, row) in text.lines().zip(&model.golden.logits) {
+            let line = parsed(line)?;
+            let top: Vec<(usize, f64)> =
+                serde_json::from_value(line["top"].clone()).map_err(|error| error.to_string())?;
+            let mut largest = row.clone();
+            largest.sort_by(|a, b| b.total_cmp(a));
+            let largest: Vec<f64> = largest[..top.len()].iter().map(|x| f64::from(*x)).collect();
+            let what = format!("row {}", line["position"]);
+            let got: Vec<f64> = top.iter().map(|(_, logit)| *logit).collect();
+            near(&format!("{what}, largest"), &got, &largest, scale(row))?;
+            let same: Vec<f64> = top.iter().map(|(id, _)| f64::from(row[*id])).collect();
+            near(&format!("{what}, by id"), &got, &same, scale(row))?;
+            let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / row.len() as f64;
+            let got = line["mean"].as_f64().ok_or("no mean")?;
+            near(&format!("{what}, mean"), &[got], &[mean], scale(row))?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn serve_completes_with_the_greedy_tokens_of_the_reference() {
+    each_decoder(|model| {
+        let golden = model.golden;
+        let context = context(golden);
+        let flags: Vec<&str> = context.iter().map(String::as_str).collect();
+        let server = Server::start(&[&["-m", model.path()], &EXACT[..], &flags].concat())?;
+        let answer = server.post(
+            "/v1/completions",
+            &json!({
+                "prompt": golden.prompt, "max_tokens": golden.greedy.len(), "temperature": 0,
+                "ignore_eos": true,
+            }),
+        )?;
+        let bytes: Vec<u8> = golden.greedy.iter().map(|token| token.0 as u8).collect();
+        let expected = String::from_utf8_lossy(&bytes);
+        equal("text", &answer["choices"][0]["text"], &json!(expected))?;
+        equal("usage", &answer["usage"]["prompt_tokens"], &json!(golden.prompt.len()))
+    });
+}
+
+#[test]
+fn serve_makes_the_vectors_of_the_reference() {
+    each_encoder(|model| {
+        let golden = model.golden;
+        let as_rows = ["--pooling", "mean", "--normalize", "false", "--embeddings"];
+        let server = Server::start(&[&["-m", model.path()], &EXACT[..], &as_rows].concat())?;
+        let answer = server.post("/v1/embeddings", &json!({ "input": golden.texts }))?;
+        for (i, expected) in golden.means.iter().enumerate() {
+            let vector = answer["data"][i]["embedding"].clone();
+            let vector: Vec<f64> = serde_json::from_value(vector).map_err(|e| e.to_string())?;
+            let widened: Vec<f64> = expected.iter().map(|x| f64::from(*x)).collect();
+            near(&format!("vector {i}"), &vector, &widened, scale(expected))?;
+        }
+        equal("vectors", answer["data"].as_array().map(Vec::len), Some(golden.means.len()))
+    });
+}
+
+/// Whether `inspect` and `tokenize` understand the model.
+fn is_understood<G>(model: &Model<'_, G>) -> Check {
+    let report = parsed(&printed(pelton(&["inspect", model.path(), "--json"]))?)?;
+    equal("architecture", &report["architecture"], &json!(model.files.config().architecture))?;
+    equal("layers", &report["n_layers"], &json!(model.files.config().num_hidden_layers))?;
+    equal("tokenizer", &report["tokenizer"]["vocab_size"], &report["vocab_size"])?;
+
+    let line = "\"A cat, 2 dogs\\n\"\n";
+    let encoded = printed(pelton_with_input(&["tokenize", "-m", model.path()], line.as_bytes()))?;
+    // A token per byte.
+    equal("token ids", parsed(&encoded)?, json!(b"A cat, 2 dogs\n"))?;
+    let args = ["tokenize", "-m", model.path(), "--decode"];
+    equal("text", printed(pelton_with_input(&args, encoded.as_bytes()))?, line.to_owned())
+}
+
+#[test]
+fn inspect_and_tokenize_understand_decoders() {
+    each_decoder(is_understood);
+}
+
+#[test]
+fn inspect_and_tokenize_understand_encoders() {
+    each_encoder(is_understood);
+}
+
+/// Whether `convert` writes the model; a folder of a family that it does not write is refused.
+fn is_written(golden: &GoldenDecoder, files: &ModelFiles) -> Result<(), &'static str> {
+    if files.gguf().is_some() {
+        return Ok(());
+    }
+    match NOT_IN_GGUF.iter().find(|(name, _)| *name == golden.checkpoint.name()) {
+        Some((_, part)) => Err(part),
+        None if files.arch().is_exported() => Ok(()),
+        None => Err("not a family that is written as GGUF"),
+    }
+}
+
+fn output_of(path: &Path) -> PathBuf {
+    path.with_file_name("written.gguf")
+}
+
+#[test]
+fn convert_writes_a_file_that_continues_with_the_same_tokens() {
+    each_decoder(|model| {
+        let output = output_of(model.path);
+        let output = output.to_str().expect("UTF-8");
+        let outcome = pelton(&["convert", model.path(), output, "--force"]);
+        match is_written(model.golden, &model.files) {
+            Ok(()) => {
+                printed(outcome)?;
+                runs(model.golden, output)
+            }
+            Err(why) => {
+                equal("exit code", outcome.code, Some(2))?;
+                equal("output", Path::new(output).exists(), false)?;
+                let is_named = outcome.stderr.contains(why);
+                if is_named { Ok(()) } else { Err(format!("no `{why}` in: {}", outcome.stderr)) }
+            }
+        }
+    });
+}
+
+#[test]
+fn an_encoder_does_not_generate() {
+    each_encoder(|model| {
+        let outcome = pelton(&["run", "-m", model.path(), "--tokens", "1,2"]);
+        equal("exit code", outcome.code, Some(2))?;
+        let is_named = outcome.stderr.contains("embedding model");
+        if is_named { Ok(()) } else { Err(outcome.stderr) }
+    });
+}

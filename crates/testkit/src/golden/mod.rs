@@ -1,0 +1,157 @@
+//! Golden checkpoints: tiny models of every family, and what the reference implementation computes
+//! with them.
+//!
+//! The files are in `crates/model/tests`: `golden` holds decoders, `encoders` holds encoders, and
+//! `make.py` in either folder describes how they are made. A checkpoint has a folder, and a GGUF
+//! file beside it where a converter of another project writes its family. None has a tokenizer;
+//! [`Checkpoint::write_folder`] and [`Checkpoint::write_gguf`] add one with one token per byte, so
+//! that every command of the binary accepts the model.
+
+mod checkpoint;
+mod tokens;
+
+use std::path::{Path, PathBuf};
+
+use pelton_base::TokenId;
+use pelton_tensor::{Safetensors, TensorSource};
+
+pub use checkpoint::Checkpoint;
+
+/// Decoders that cannot be written as GGUF although their family can, and the part of the model
+/// that the error names: the format has no key for it.
+pub const NOT_IN_GGUF: &[(&str, &str)] = &[
+    // Rotates halves of a head instead of neighbours.
+    ("deepseek-v3-dense", "attention in layer 0"),
+    // Scales cosines and sines beside the scores.
+    ("deepseek-v3-yarn", "rotary embeddings"),
+    // Lacks the norms of queries and keys that readers expect with 128 experts.
+    ("llama4", "attention in layer 0"),
+];
+
+/// A decoder, and its reference logits.
+#[derive(Debug)]
+pub struct GoldenDecoder {
+    /// The model's files.
+    pub checkpoint: Checkpoint,
+    /// Context that the reference served, in tokens; `None` for all of the model's.
+    pub max_context: Option<usize>,
+    /// The prompt.
+    pub prompt: Vec<TokenId>,
+    /// Greedy continuation of the prompt.
+    pub greedy: Vec<TokenId>,
+    /// One row per token of prompt and continuation, without the last token.
+    pub logits: Vec<Vec<f32>>,
+}
+
+/// An encoder, and its reference vectors.
+#[derive(Debug)]
+pub struct GoldenEncoder {
+    /// The model's files.
+    pub checkpoint: Checkpoint,
+    /// The tokens of each text.
+    pub texts: Vec<Vec<TokenId>>,
+    /// The mean of each text's rows of the last layer.
+    pub means: Vec<Vec<f32>>,
+}
+
+/// Every decoder, by name.
+///
+/// # Panics
+///
+/// When a file is missing or malformed: this is for tests.
+pub fn decoders() -> Vec<GoldenDecoder> {
+    all("golden").map(GoldenDecoder::read).collect()
+}
+
+/// Every encoder, by name.
+///
+/// # Panics
+///
+/// When a file is missing or malformed: this is for tests.
+pub fn encoders() -> Vec<GoldenEncoder> {
+    all("encoders").map(GoldenEncoder::read).collect()
+}
+
+/// The checkpoints of one folder.
+fn all(kind: &str) -> impl Iterator<Item = Checkpoint> {
+    let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests").join(kind);
+    let entries = std::fs::read_dir(&root).expect("the folder of golden checkpoints");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("a folder entry").path())
+        .filter(|path| path.join("config.json").exists())
+        .map(|path| path.file_name().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names.into_iter().map(move |name| Checkpoint::new(&root, name))
+}
+
+impl GoldenDecoder {
+    fn read(checkpoint: Checkpoint) -> Self {
+        let case = std::fs::read(checkpoint.file("case.json")).expect("case.json");
+        let case: serde_json::Value = serde_json::from_slice(&case).expect("case.json is JSON");
+        let reference = reference(&checkpoint);
+        Self {
+            max_context: case["max_context"].as_u64().map(|n| n as usize),
+            prompt: tokens(&reference, "prompt"),
+            greedy: tokens(&reference, "greedy"),
+            logits: rows(&reference, "logits"),
+            checkpoint,
+        }
+    }
+
+    /// Prompt and continuation without the last token: the input of all reference rows.
+    pub fn tokens(&self) -> Vec<TokenId> {
+        let n = self.greedy.len() - 1;
+        self.prompt.iter().chain(&self.greedy[..n]).copied().collect()
+    }
+}
+
+impl GoldenEncoder {
+    fn read(checkpoint: Checkpoint) -> Self {
+        let reference = reference(&checkpoint);
+        let mut all = tokens(&reference, "tokens").into_iter();
+        let lengths = words(&reference, "lengths").map(u32::from_le_bytes);
+        Self {
+            texts: lengths.map(|n| all.by_ref().take(n as usize).collect()).collect(),
+            means: rows(&reference, "mean"),
+            checkpoint,
+        }
+    }
+}
+
+fn reference(checkpoint: &Checkpoint) -> Safetensors {
+    Safetensors::open_file(&checkpoint.file("reference.safetensors")).expect("a reference")
+}
+
+/// The 32-bit elements of a tensor.
+fn words(file: &Safetensors, name: &str) -> impl Iterator<Item = [u8; 4]> {
+    file.get(name).expect(name).data.as_chunks::<4>().0.to_vec().into_iter()
+}
+
+fn tokens(file: &Safetensors, name: &str) -> Vec<TokenId> {
+    words(file, name).map(|word| TokenId(u32::from_le_bytes(word))).collect()
+}
+
+fn rows(file: &Safetensors, name: &str) -> Vec<Vec<f32>> {
+    let values: Vec<f32> = words(file, name).map(f32::from_le_bytes).collect();
+    values.chunks(file.get(name).expect(name).shape[1]).map(<[f32]>::to_vec).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reference_has_a_row_per_token() {
+        let decoders = decoders();
+        assert!(decoders.len() >= 67, "{} decoders", decoders.len());
+        for golden in &decoders {
+            assert_eq!(golden.logits.len(), golden.tokens().len(), "{}", golden.checkpoint.name());
+        }
+        let encoders = encoders();
+        assert!(encoders.len() >= 8, "{} encoders", encoders.len());
+        for golden in &encoders {
+            assert_eq!(golden.means.len(), golden.texts.len(), "{}", golden.checkpoint.name());
+        }
+    }
+}
