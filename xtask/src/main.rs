@@ -1,7 +1,7 @@
 //! Development tasks.
 //!
-//! They link `tensor` and nothing above it, so that a fresh checkout has them in seconds. Tests read
-//! what they write with the real loader.
+//! They link `tensor` and nothing above it, so that a fresh checkout has them in seconds. Tests
+//! read what they write with the real loader.
 #![forbid(unsafe_code)]
 
 mod bench_model;

@@ -1,4 +1,4 @@
-//! `docs/dependencies.md` names every dependency of the workspace, once, and where it is used.
+//! `docs/dependencies.md` names every dependency of the workspace once, with its users.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Crates of others, and the crates of ours that use each; ` (tests)` marks a development one.
+/// Third-party crates, and the crates of the workspace that use each.
 fn used() -> BTreeMap<String, Vec<String>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -70,7 +70,7 @@ fn every_dependency_has_one_line_that_names_its_users() {
         }
     }
     for (name, _) in documented.iter().filter(|(name, _)| !used.contains_key(name)) {
-        wrong.push(format!("`{name}`: has a line but nobody uses it"));
+        wrong.push(format!("`{name}`: has a line, but no crate uses it"));
     }
     assert!(wrong.is_empty(), "docs/dependencies.md:\n{}", wrong.join("\n"));
 }

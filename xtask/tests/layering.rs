@@ -1,6 +1,6 @@
 //! The plan of the house, checked: dependencies only point down, and `unsafe` stays in two rooms.
 //!
-//! The floors stand here as a table. A new crate needs a line in it; a dependency on the same floor
+//! The table below lists the floors. A new crate needs a line in it; a dependency on the same floor
 //! or above fails the test with the names of both crates.
 
 use std::path::PathBuf;
@@ -33,11 +33,11 @@ const FLOORS: &[(&str, u32)] = &[
     ("pelton-server", 70),
     ("pelton-bench", 70),
     ("pelton-cli", 80),
-    // Beside the house: a tool that nobody depends on.
+    // Beside the house: a tool that no crate depends on.
     ("xtask", 100),
 ];
 
-/// Helpers for tests: anyone may use them, but only in tests.
+/// Helpers for tests: every crate may use them, but only in tests.
 const TESTKIT: &str = "pelton-testkit";
 
 /// One edge between two crates of the workspace.
@@ -52,7 +52,7 @@ fn floor_of(name: &str) -> Option<u32> {
     FLOORS.iter().find(|(known, _)| *known == name).map(|(_, floor)| *floor)
 }
 
-/// Tells every edge that breaks the plan, in words.
+/// Every edge that breaks the plan, in words.
 fn violations(edges: &[Edge]) -> Vec<String> {
     let mut found = Vec::new();
     let testkit_floor = edges
@@ -120,7 +120,7 @@ fn edges(metadata: &Value) -> Vec<Edge> {
 #[test]
 fn dependencies_only_point_down() {
     let edges = edges(&metadata());
-    assert!(edges.len() > 20, "cargo metadata told of only {} edges", edges.len());
+    assert!(edges.len() > 20, "cargo metadata has only {} edges", edges.len());
     let found = violations(&edges);
     assert!(found.is_empty(), "the plan of the house is broken:\n  {}", found.join("\n  "));
 }

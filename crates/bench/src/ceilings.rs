@@ -1,8 +1,8 @@
-//! What the machine can do at most, measured by the process that is judged by it.
+//! The limits of the machine, measured by the same process as the figures compared with them.
 //!
-//! A machine that is shared changes from minute to minute: the read bandwidth is measured in each
-//! round of the figures, and a share has both from the same round. Arithmetic peaks hardly move; they
-//! are measured before and after, and the higher ones count.
+//! A shared machine changes from minute to minute. So the read bandwidth is measured in each round,
+//! and a share uses speed and bandwidth of the same round. Arithmetic peaks hardly change; they are
+//! measured before and after, and the higher value counts.
 
 use pelton_kernels::{Ceilings, Cpu, WeightLayout};
 
@@ -20,8 +20,8 @@ pub(crate) fn read_bandwidth(cpu: &Cpu) -> f64 {
     cpu.measure_read_bandwidth(BYTES, SECONDS)
 }
 
-/// The arithmetic that products with this layout are compared with, and its peak in operations per
-/// second. 16-bit weights may be multiplied as pairs or as floats: the faster one counts.
+/// Name and peak, in operations per second, of the arithmetic that products of this layout are
+/// compared with. 16-bit weights may be multiplied as pairs or as floats: the faster one counts.
 pub(crate) fn multiplier(layout: WeightLayout, ceilings: &Ceilings) -> (&'static str, f64) {
     if layout.needs_quantized_input() {
         return ("int8", ceilings.int8);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A figure's rounds, summed up; they are finite and at least one.
+/// The rounds of a figure, at least one and all finite, with their median and range.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Summary {
     /// The one in the middle, or the mean of the two in the middle.
@@ -11,12 +11,12 @@ pub(crate) struct Summary {
     pub(crate) lowest: f64,
     /// The highest.
     pub(crate) highest: f64,
-    /// All, in the order in which they were measured.
+    /// All rounds, in the order in which they were measured.
     pub(crate) rounds: Vec<f64>,
 }
 
 impl Summary {
-    /// Sums up; `None` when nothing was measured.
+    /// The summary of some rounds; `None` if there are none.
     pub(crate) fn new(rounds: Vec<f64>) -> Option<Self> {
         let mut sorted = rounds.clone();
         sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! The tuning that figures were measured with.
+//! The tuning of the kernels in reports.
 
 use std::fmt;
 

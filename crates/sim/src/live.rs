@@ -1,33 +1,34 @@
 //! Requests that were taken and have not ended, by id.
 //!
-//! Ids count upwards, so the requests at hand lie in a window that moves along:
+//! Ids count upwards, so live requests lie in a moving window:
 //!
 //! ```text
 //! ids      ... 14  15 [ 16  17   -  19   -  21 ]
 //!                       └ first               └ the next is 22
 //! ```
 //!
-//! A look-up is an index, and nothing is hashed. The window is as wide as the oldest request lives
-//! long, which is as long as the queue and what runs, unless the scheduler starves someone.
+//! A look-up is an index without hashing. The window spans all ids since the oldest live request,
+//! which is about the length of the queue plus the running requests, unless the scheduler starves
+//! one.
 
 use crate::report::RequestRecord;
 use crate::trace::{Text, TraceRequest};
 use pelton_base::{FinishReason, RequestId, Slo, TokenId, Usage};
 use std::collections::VecDeque;
 
-/// One request at hand.
+/// One live request.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) request: TraceRequest,
     /// Its place in the trace.
     pub(super) number: u64,
-    /// What it answers: a text, from a place on.
+    /// Its answer: a text, from a place on.
     answer: (Text, usize),
     /// Targets by which it is judged.
     slo: Slo,
     started_ns: Option<u64>,
     first_ns: Option<u64>,
-    /// Tokens that were computed once.
+    /// Tokens that have been computed at least once.
     n_computed: usize,
     gave_way: bool,
 }
@@ -53,7 +54,8 @@ impl Live {
         text.token(place + n_generated, vocab)
     }
 
-    /// Notes a share of a step that begins now; tells how many of its tokens were computed before.
+    /// Notes a share of a step that begins now; returns how many of its tokens were computed
+    /// before.
     pub(super) fn start(&mut self, now_ns: u64, first_position: usize, n_tokens: usize) -> usize {
         self.started_ns.get_or_insert(now_ns);
         let end = first_position + n_tokens;
@@ -62,12 +64,12 @@ impl Live {
         n_again
     }
 
-    /// Notes that it gave its place up.
+    /// Notes that it was preempted.
     pub(super) fn give_way(&mut self) {
         self.gave_way = true;
     }
 
-    /// Whether it gave its place up since it was last asked.
+    /// Whether it was preempted since the last call.
     pub(super) fn comes_back(&mut self) -> bool {
         std::mem::take(&mut self.gave_way)
     }
@@ -77,7 +79,7 @@ impl Live {
         self.first_ns.get_or_insert(now_ns);
     }
 
-    /// What becomes of it when it ends now.
+    /// Its record, if it ends now.
     pub(super) fn end(self, now_ns: u64, finish: FinishReason, usage: Usage) -> RequestRecord {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let record = RequestRecord {
@@ -96,7 +98,7 @@ impl Live {
     }
 }
 
-/// All requests at hand.
+/// All live requests.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     first: u64,
@@ -105,29 +107,29 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Takes a request in and names it.
+    /// Adds a request and returns its id.
     pub(super) fn insert(&mut self, live: Live) -> RequestId {
         self.entries.push_back(Some(live));
         self.n_live += 1;
         RequestId(self.first + self.entries.len() as u64 - 1)
     }
 
-    /// The request of this name.
+    /// The request with this id.
     ///
     /// # Panics
     ///
-    /// Panics if it is not at hand: the scheduler told of a request that nobody asked for.
+    /// Panics if it is not live: the scheduler reported an unknown request.
     pub(super) fn get(&mut self, id: RequestId) -> &mut Live {
         let idx = id.0.checked_sub(self.first);
         let entry = idx.and_then(|idx| self.entries.get_mut(idx as usize));
         entry.and_then(Option::as_mut).unwrap_or_else(|| panic!("{id} is not at hand"))
     }
 
-    /// Lets a request go.
+    /// Removes a request.
     ///
     /// # Panics
     ///
-    /// Panics if it is not at hand.
+    /// Panics if it is not live.
     pub(super) fn remove(&mut self, id: RequestId) -> Live {
         self.get(id);
         let live = self.entries[(id.0 - self.first) as usize].take();
@@ -139,7 +141,7 @@ impl Window {
         live.expect("invariant: just looked up")
     }
 
-    /// How many are at hand.
+    /// Number of live requests.
     pub(super) fn len(&self) -> usize {
         self.n_live
     }

@@ -1,4 +1,4 @@
-//! What steps cost in the simulated world, in milliseconds, as people write it down.
+//! Prices of simulated steps, in milliseconds.
 //!
 //! The defaults are those of a model of half a billion weights in 8 bits (Q8_0) on two threads of a
 //! processor: its weights are read in 18 ms, and a token takes 1.3 ms of arithmetic.
@@ -39,7 +39,7 @@ impl Default for Prices {
     }
 }
 
-/// What is wrong with a price.
+/// A price that cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("`{name}` must be {expected}, got {got}")]
 pub struct PriceError {

@@ -59,7 +59,8 @@ impl Random {
         -mean * (1.0 - self.uniform()).ln()
     }
 
-    /// Normal with mean 0 and deviation 1 (Box and Muller, 1958; the second of the pair is dropped).
+    /// Normal with mean 0 and deviation 1 (Box and Muller, 1958; the second of the pair is
+    /// dropped).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()

@@ -1,4 +1,4 @@
-//! A simulation at work: one turn of the wheel, and what is written down about it.
+//! A running simulation: one step of it, and its entries in the ledger.
 
 use crate::live::{Live, Window};
 use crate::random::Random;
@@ -11,14 +11,14 @@ use pelton_sched::{
     StepUpdates, Tick,
 };
 
-/// Tokens of the vocabulary: enough that prompts are equal only where they are meant to be.
+/// Tokens of the vocabulary: enough that only prompts with the same prefixes are equal.
 const VOCAB: u32 = 1 << 20;
-/// Most steps without an end while somebody runs.
+/// Most steps in a row in which no request ends, while some run.
 const PATIENCE_STEPS: u64 = 1_000_000;
-/// Most plans in a row that hold nothing while somebody waits.
+/// Most empty plans in a row while requests wait.
 const PATIENCE_EMPTY: u32 = 1_000;
 
-/// A simulation at work.
+/// A running simulation.
 pub(super) struct Run<'a> {
     config: &'a SimConfig,
     signals: Signals,
@@ -32,11 +32,11 @@ pub(super) struct Run<'a> {
     plan: SchedulerOutput,
     answer: StepOutput,
     updates: StepUpdates,
-    /// What each tenant had computed until the last arrival.
+    /// Computed tokens of each tenant until the last arrival.
     service: Vec<StepLoad>,
     busy_ns: u64,
     n_recomputed: u64,
-    /// Preempted requests that came back to less than they had, and to all of it.
+    /// Preempted requests that lost some computed tokens, and those that lost none.
     n_back: (u64, u64),
     /// Blocks out and in.
     n_swapped: (u64, u64),
@@ -125,7 +125,7 @@ impl<'a> Run<'a> {
             .slo)
     }
 
-    /// One turn of the wheel; `is_loaded` tells that more requests are to come.
+    /// One step; `is_loaded` says that more requests will arrive.
     pub(super) fn step(&mut self, is_loaded: bool) -> Result<(), SimError> {
         self.scheduler.schedule(Tick(self.now_ns), &self.signals, &mut self.plan);
         self.ledger.totals.steps += 1;
@@ -148,7 +148,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Answers every share that samples, and notes what was computed for whom.
+    /// Gives every share that samples its token, and notes the computed tokens of each tenant.
     fn execute(&mut self, is_loaded: bool) {
         self.answer.clear();
         for &id in &self.plan.preempted {
@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Lets the time pass that the step takes.
+    /// Advances the clock by the time of the step.
     fn pass_time(&mut self) {
         let mut step_ns = self.config.cost.step_ns(&self.plan.load);
         if self.config.noise > 0.0 {
@@ -195,7 +195,7 @@ impl<'a> Run<'a> {
         self.n_swapped.1 += self.plan.swap_in.len() as u64;
     }
 
-    /// Writes down who got its first token, and who ended.
+    /// Notes first tokens and ends in the ledger.
     fn hand_out(&mut self) {
         for update in &self.updates.sequences {
             if !update.new_tokens.is_empty() {
@@ -209,7 +209,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Panics unless the scheduler is whole and plans the tokens that it was given.
+    /// Panics unless the scheduler is consistent and plans the right tokens.
     fn check(&mut self) {
         self.scheduler.check_integrity();
         for share in &self.plan.sequences {
@@ -222,7 +222,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The ledger, with its sums.
+    /// The ledger with its sums.
     pub(super) fn close(mut self) -> Ledger {
         let StepCost { token_ps, sample_ps, attended_ps, .. } = self.config.cost;
         let price = |load: &StepLoad| {

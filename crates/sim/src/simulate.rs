@@ -3,24 +3,23 @@
 //! ```text
 //! now = 0
 //! loop {
-//!     take in who has arrived by now          outlook.judge, as the engine asks it; or refuse
-//!     nobody there: now = next arrival
+//!     take in requests that have arrived      outlook.judge, as the engine asks it; or refuse
+//!     no request: now = next arrival
 //!     schedule(now) ─▶ plan
 //!     now += price of the plan's load         base + tokens + samples + attended + moved
 //!     every share that samples gets a token   a function of the request and its place
-//!     update ─▶ who has news, who ended       written into the ledger
+//!     update ─▶ new tokens, ended requests    written into the ledger
 //! }
 //! ```
 //!
-//! Who arrives while a step runs is seen when it is over, as in the engine. The scheduler is told the
-//! true prices, which the engine has to estimate. An answer is as long as the trace says: the limit of
-//! the request ends it, no token does. Steps allocate nothing; arrivals do (their prompt), and the
-//! ledger grows by a record for each end.
+//! A request that arrives during a step is seen after it, as in the engine. The scheduler gets the
+//! true prices, which the engine has to estimate. The limit of a request ends its answer, never a
+//! token, so an answer is as long as the trace says. Steps allocate nothing; arrivals do (their
+//! prompt), and the ledger grows by a record for each end.
 //!
-//! **Liveness.** Every request that is taken must end. A run in which nobody ends for a million
-//! steps, or nothing is planned though somebody waits, is an error with the scheduler's own words
-//! about its state. With [`SimConfig::check`] its integrity is checked in every step as well, and
-//! every token of every plan is compared with what it must be.
+//! **Liveness.** Every request that is taken must end. If no request ends for a million steps, or if
+//! plans stay empty although requests wait, the run is an error with the state of the scheduler. With
+//! [`SimConfig::check`] every step also checks the scheduler's integrity and each planned token.
 
 use crate::report::Ledger;
 use crate::run::Run;
@@ -28,21 +27,21 @@ use crate::trace::{TraceError, TraceRequest};
 use pelton_sched::{SchedulerConfig, StepCost};
 use std::ops::ControlFlow;
 
-/// How many steps pass between two looks at who watches.
+/// Steps between two calls of `watch`.
 const WATCH_STEPS: u64 = 1_024;
 
-/// What is simulated.
+/// Settings of a simulation.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
     /// Limits and choices of the scheduler; its tenants are numbered as those of the trace.
     pub scheduler: SchedulerConfig,
-    /// What steps cost.
+    /// Prices of steps.
     pub cost: StepCost,
     /// Deviation of a step's time, relative to it; zero for none.
     pub noise: f64,
     /// Seed of the noise.
     pub seed: u64,
-    /// Whether requests are refused that would come too late, or whose tenant has too many waiting.
+    /// Whether to refuse requests that would be late, or whose tenant has too many waiting.
     pub admission: bool,
     /// Whether everything is checked in every step, which takes many times as long.
     pub check: bool,
@@ -62,26 +61,26 @@ impl SimConfig {
     }
 }
 
-/// Why a simulation ends early.
+/// The reason why a simulation ends early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
     /// The trace is wrong.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The scheduler does not get anyone to the end.
+    /// The scheduler brings no request to its end.
     #[error("the scheduler is stuck after {at_ms} ms and {n_steps} steps: {state}")]
     Stuck {
         /// Simulated time.
         at_ms: u64,
         /// Steps until then.
         n_steps: u64,
-        /// What the scheduler says of itself.
+        /// The state of the scheduler in its own words.
         state: String,
     },
 }
 
-/// How far a simulation is.
+/// Progress of a simulation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SimProgress {
     /// Requests that ended or were refused.
@@ -90,8 +89,8 @@ pub struct SimProgress {
     pub now_ns: u64,
 }
 
-/// Serves all requests of a trace. `watch` is asked now and then whether to go on; a simulation that
-/// it breaks off has requests that neither ended nor were refused.
+/// Serves all requests of a trace. `watch` is asked now and then whether to go on; a simulation
+/// that it breaks off has requests that neither ended nor were refused.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What people and programs read of a run.
+//! The report of a run, for people and for programs.
 
 use pelton_base::TenantId;
 use pelton_sim::report::{Comparison, Grouping, Ledger, RefusalRecord, Report, RequestRecord};

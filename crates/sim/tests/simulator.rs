@@ -1,5 +1,5 @@
-//! The simulator against hand and theory: exact times, a queue with a known mean, and the promise
-//! that whoever is taken ends.
+//! The simulator compared with hand-computed times and with queueing theory, and the promise that
+//! every request that is taken ends.
 
 use pelton_base::{Slo, TenantId};
 use pelton_sched::{
@@ -287,7 +287,7 @@ fn any_requests() -> impl Strategy<Value = Vec<TraceRequest>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Everyone who is taken ends, whatever the limits and choices; everyone else is refused.
+    /// Every request ends or is refused, whatever the limits and choices.
     #[test]
     fn every_request_ends(scheduler in any_config(), requests in any_requests(), admission: bool) {
         let context = scheduler.context_tokens();

@@ -1,4 +1,4 @@
-//! What the generators promise: rates, lengths, shares, and the same trace for the same seed.
+//! Promises of the generators: rates, lengths, shares, and the same trace for the same seed.
 
 use pelton_base::TenantId;
 use pelton_sim::trace::{

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::grown::Grown;
 use super::{Shape, tensors, values, vocabulary};
 
-/// What a tensor is called in folders, by its name in GGUF files without the number of its layer.
+/// Names of tensors in GGUF files, without the number of the layer, and in folders.
 const NAMES: [(&str, &str); 11] = [
     ("token_embd", "model.embed_tokens"),
     ("output_norm", "model.norm"),
@@ -29,11 +29,11 @@ const NAMES: [(&str, &str); 11] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 
-/// What weights are.
+/// The origin of the weights.
 pub(super) enum Weights<'a> {
-    /// Random ones in a shape.
+    /// Random weights in a shape.
     Random(&'a Shape),
-    /// Those of a small model, and zeros.
+    /// The weights of a small model, padded with zeros.
     Grown(&'a Grown),
 }
 
@@ -46,7 +46,7 @@ impl Weights<'_> {
     }
 }
 
-/// Writes the folder, which may be there but may hold no weights.
+/// Writes the folder. It may exist, but must not hold weights.
 pub(super) fn write(
     out: &Path,
     weights: &Weights<'_>,
@@ -61,20 +61,7 @@ pub(super) fn write(
     for name in ["model.safetensors", "model.safetensors.index.json"] {
         ensure!(!out.join(name).exists(), "{}: there are weights already", out.display());
     }
-    let mut config = config(shape, dtype);
-    match weights {
-        Weights::Grown(grown) => {
-            for (name, token) in grown.special_tokens() {
-                config[name] = token.clone();
-            }
-            grown.copy_text_files(out)?;
-        }
-        Weights::Random(_) => {
-            fs::write(out.join("tokenizer.json"), vocabulary::json(shape.vocab).to_string())?;
-        }
-    }
-    fs::write(out.join("config.json"), config.to_string())?;
-
+    write_text_files(out, weights, dtype)?;
     let dtype_of = |dims: &[usize]| if dims.len() == 2 { dtype } else { DType::F32 };
     let n_bytes = |dims: &[usize]| {
         let n = dims.iter().product();
@@ -120,6 +107,25 @@ pub(super) fn write(
         fs::write(out.join("model.safetensors.index.json"), index.to_string())?;
     }
     bar.finish_and_clear();
+    Ok(())
+}
+
+/// Writes the configuration and the tokenizer.
+fn write_text_files(out: &Path, weights: &Weights<'_>, dtype: DType) -> anyhow::Result<()> {
+    let shape = weights.shape();
+    let mut config = config(shape, dtype);
+    match weights {
+        Weights::Grown(grown) => {
+            for (name, token) in grown.special_tokens() {
+                config[name] = token.clone();
+            }
+            grown.copy_text_files(out)?;
+        }
+        Weights::Random(_) => {
+            fs::write(out.join("tokenizer.json"), vocabulary::json(shape.vocab).to_string())?;
+        }
+    }
+    fs::write(out.join("config.json"), config.to_string())?;
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! A small model in a larger shape: the bytes and the work of the shape, the text of the model.
+//! A small model in a larger shape: the cost of the shape with the text of the model.
 //!
 //! ```text
 //! matrix                           norm                                 layer beyond the model's own
@@ -9,9 +9,9 @@
 //! └───────┴─────┘
 //! ```
 //!
-//! Random weights tell how fast a shape is; how often a draft model guesses right they cannot tell.
-//! A grown model says what the small one says, token for token but for rounding, at the price of the
-//! shape. So a pair that agrees as two trained models do can be had at any ratio of prices.
+//! Random weights show the speed of a shape, but not how often a draft model is right. A grown
+//! model generates the tokens of the small one, up to rounding, at the cost of the shape. So two
+//! trained models that agree can be measured at any ratio of costs.
 //!
 //! Heads keep their KV head. A head that is `f` times as wide rotates pair `i` of the model as pair
 //! `f i`, which turns as fast, and multiplies queries by `√f` for the smaller scale of its scores.
@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use super::Shape;
 
-/// Files of a model folder that say how texts become tokens and back.
+/// Files of a model folder that define its tokenizer, template and defaults.
 const TEXT_FILES: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"];
 
@@ -37,7 +37,7 @@ pub(super) struct Grown {
     pub(super) shape: Shape,
 }
 
-/// What the model itself is.
+/// Sizes of the model itself.
 struct Sizes {
     n_layers: usize,
     hidden: usize,
@@ -89,13 +89,13 @@ impl Grown {
         Ok(Self { folder: folder.to_owned(), tensors, config, own, shape })
     }
 
-    /// The tokens that begin and end its texts, as its configuration tells them.
+    /// The tokens that begin and end its texts, from its configuration.
     pub(super) fn special_tokens(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         let of = |name| self.config.get(name).map(|token| (name, token));
         ["bos_token_id", "eos_token_id"].into_iter().filter_map(of)
     }
 
-    /// Copies what says how texts become tokens.
+    /// Copies the files in [`TEXT_FILES`].
     pub(super) fn copy_text_files(&self, out: &Path) -> anyhow::Result<()> {
         for name in TEXT_FILES {
             let path = self.folder.join(name);
@@ -147,7 +147,7 @@ impl Grown {
         ratio.sqrt()
     }
 
-    /// Where a row of the model's matrix lies.
+    /// The row in the grown matrix for a row of the model's matrix.
     fn row(&self, name: &str, row: usize) -> usize {
         let (head, dim) = (row / self.own.head_dim, row % self.own.head_dim);
         match name {
@@ -158,7 +158,7 @@ impl Grown {
         }
     }
 
-    /// Likewise a column.
+    /// The column in the grown matrix for a column of the model's matrix.
     fn column(&self, name: &str, column: usize) -> usize {
         let (head, dim) = (column / self.own.head_dim, column % self.own.head_dim);
         match name {
@@ -167,7 +167,7 @@ impl Grown {
         }
     }
 
-    /// The head that reads the same KV head.
+    /// The head in the shape that reads the same KV head.
     fn head(&self, head: usize) -> usize {
         let per_kv = self.own.n_heads / self.own.n_kv_heads;
         head / per_kv * (self.shape.n_heads / self.shape.n_kv_heads) + head % per_kv

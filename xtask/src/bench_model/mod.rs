@@ -1,8 +1,8 @@
 //! `bench-model`: random weights in the shape of a published model, for measuring speed.
 //!
-//! What the weights are does not change how fast they are read, so nothing needs to be downloaded.
-//! They are small enough for activations to stay finite, and the same for the same seed. The
-//! [`vocabulary`] is synthetic.
+//! Speed depends on the shape and not on the values of weights, so nothing needs to be downloaded.
+//! The weights are small enough for activations to stay finite, and every run writes the same ones.
+//! The [`vocabulary`] is synthetic.
 
 mod folder;
 mod grown;
@@ -23,18 +23,18 @@ use grown::Grown;
 /// Writes a GGUF file, or a model folder, with random weights in the shape of a published model.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Whose shape to take.
+    /// The published model whose shape to take.
     #[arg(long, value_enum)]
     shape: ShapeName,
-    /// How matrices are stored: any weight format, such as q4_k. Rows that are no whole blocks of it
-    /// are stored as q8_0.
+    /// How matrices are stored: any weight format, such as q4_k. Rows that are no whole blocks of
+    /// it are stored as q8_0.
     #[arg(long, default_value = "q8_0")]
     format: String,
-    /// Write a model folder with safetensors instead; f32, f16 and bf16 alone.
+    /// Write a model folder with safetensors instead; only f32, f16 and bf16.
     #[arg(long)]
     safetensors: bool,
-    /// Folder of a small Llama whose weights to take, with zeros around them: the work of the shape,
-    /// the text of the small model. Writes a model folder.
+    /// Folder of a small Llama. Its weights are padded with zeros to the shape, so that the result
+    /// writes the text of the small model at the cost of the shape. Writes a model folder.
     #[arg(long, value_name = "FOLDER", requires = "safetensors")]
     of: Option<PathBuf>,
     /// Files that the weights of a model folder are spread over.
@@ -142,7 +142,8 @@ fn formats() -> impl Iterator<Item = DType> {
     plain.into_iter().chain(PARAMETERS.iter().map(|(dtype, _)| *dtype))
 }
 
-/// The type that a tensor is stored as: `wished`, or `Q8_0`, or `F32`, as its rows are whole blocks.
+/// The type that a tensor is stored as: `wished`, or `Q8_0`, or `F32`, as its rows are whole
+/// blocks.
 fn stored_as(wished: DType, dims: &[usize]) -> DType {
     let [_, row_len] = dims else { return DType::F32 };
     let fits = |dtype: &DType| row_len.is_multiple_of(dtype.block_len());
@@ -236,7 +237,7 @@ fn fill(dtype: DType, n: usize, rng: &mut SmallRng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// What is not random in a block: where its parameters lie, and which bytes they are.
+/// The parts of a block that are not random: offset and bytes of each parameter.
 type Parameters = &'static [(usize, &'static [u8])];
 
 /// Scales in half precision, and minima that bring the mean to about zero.

@@ -1,5 +1,5 @@
-//! A synthetic vocabulary: every byte, then pairs and triples of bytes, each made by one merge, then
-//! the token that ends a text.
+//! A synthetic vocabulary: every byte, then pairs and triples of bytes, each made by one merge,
+//! then the token that ends a text.
 
 use pelton_tensor::{GgufArray, GgufValue, GgufWriter};
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! What a measurement is made of: blocks, their calls, and the sizes they have.
+//! The parts of a measurement: blocks, their calls, and their sizes.
 
 use std::ops::ControlFlow;
 
@@ -6,13 +6,13 @@ use pelton_kernels::{Cpu, beyond_caches_bytes};
 
 /// One operation in one variant and shape: set up once, called with several numbers of rows.
 pub(super) struct Block {
-    /// Layout, element type or flavour; empty where there is but one.
+    /// Layout, element type or flavour; empty if there is only one.
     pub(super) variant: String,
-    /// Shape, or what else there is to say.
+    /// Shape of the operands in words.
     pub(super) shape: String,
-    /// What its operations are done with.
+    /// The arithmetic that its operations use.
     pub(super) multiplier: Multiplier,
-    /// Sets up, and shows each call to the visitor until that has seen enough.
+    /// Sets up, and passes each call to the visitor until the visitor breaks.
     pub(super) calls: Box<Calls>,
 }
 
@@ -24,20 +24,20 @@ pub(super) type Visitor<'a> = dyn FnMut(Call<'_>) -> ControlFlow<()> + 'a;
 
 /// One call that can be repeated at will.
 pub(super) struct Call<'a> {
-    /// What it has to do.
+    /// The work of the call.
     pub(super) cost: Cost,
-    /// Does it once.
+    /// Carries the call out once.
     pub(super) run: &'a mut dyn FnMut(),
 }
 
-/// What a call has to do, however it is done.
+/// The work of a call, independent of how a kernel does it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     /// Rows (M).
     pub(super) n_rows: usize,
-    /// Bytes that it must move; 0 when that is not what it is about.
+    /// Bytes that it must move; 0 if bytes do not describe the call.
     pub(super) n_bytes: usize,
-    /// Operations that it must do; 0 when that is not what it is about.
+    /// Operations that it must do; 0 if operations do not describe the call.
     pub(super) n_ops: usize,
 }
 
@@ -110,7 +110,7 @@ impl Sizes {
     }
 }
 
-/// Numbers that look like activations: of both signs, none of them extreme.
+/// Numbers like activations: of both signs, none of them extreme.
 pub(super) fn activations(n: usize) -> Vec<f32> {
     (0..n).map(|i| (i as f32 * 0.1).sin()).collect()
 }

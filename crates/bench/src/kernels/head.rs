@@ -1,12 +1,13 @@
-//! The end of a greedy step: the head and the largest logit of each row, in one operation and in two.
+//! The end of a greedy step: the head and the largest logit of each row, in one operation and in
+//! two.
 //!
 //! ```text
 //! fused   the weights, read once                              tiles of logits stay with their thread
 //! apart   the weights, 4 bytes per logit out, 6 back in       a product, then the argmax of each row
 //! ```
 //!
-//! Operations are `2 · m · n · k` and a comparison per logit, or one and a half where the second pass
-//! ends in the middle.
+//! Operations are `2 · m · n · k` and one comparison per logit; `apart` has one and a half, since
+//! its second pass ends in the middle.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -16,9 +17,9 @@ use pelton_kernels::{Activations, Forms, Largest, LogitsOp, MatmulOutput, Weight
 use super::block::{Block, Call, Calls, Cost, Sizes, activations};
 use super::matmul::{matrices, multiplier};
 
-/// Layouts that heads have.
+/// Layouts of output heads.
 const LAYOUTS: [WeightLayout; 3] = [WeightLayout::Q8G32, WeightLayout::Q6K, WeightLayout::Bf16];
-/// Most rows: prompts ask for one each.
+/// Most rows; a prompt needs the logits of one row only.
 const MOST_ROWS: usize = 64;
 
 /// Both ways with each layout.

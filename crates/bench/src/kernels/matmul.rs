@@ -1,8 +1,8 @@
 //! Products with every weight layout.
 //!
 //! Bytes are those of the weights, read once; activations and results are in cache. Operations are
-//! `2 · m · n · k`. Activations are brought into the form that the layout reads
-//! beforehand, as a model does once for several products.
+//! `2 · m · n · k`. Activations are quantized or rounded for the layout beforehand, as a model does
+//! once for several products.
 
 use pelton_kernels::{Activations, Cpu, Forms, MatmulOutput, PackedMatrix, WeightLayout};
 
@@ -24,7 +24,7 @@ pub(super) fn blocks(sizes: &Sizes) -> Vec<Block> {
     blocks
 }
 
-/// What the kernels of a layout multiply with.
+/// The arithmetic of a layout's kernels.
 pub(super) fn multiplier(layout: WeightLayout) -> Multiplier {
     match layout {
         layout if layout.needs_quantized_input() => Multiplier::Int8,
@@ -56,7 +56,7 @@ fn calls(layout: WeightLayout, [n, k]: [usize; 2], sizes: &Sizes) -> Box<Calls> 
     })
 }
 
-/// At least one matrix `[n, k]`, and as many as take so many bytes together.
+/// Matrices `[n, k]` of at least `n_bytes` together, and at least one.
 pub(super) fn matrices(
     cpu: &Cpu,
     layout: WeightLayout,
@@ -70,8 +70,8 @@ pub(super) fn matrices(
     [first].into_iter().chain((0..n_more).map(|_| pack())).collect()
 }
 
-/// Bytes that make sense in every layout: read as a weight or as a scale of 8, 16 or 32 bits, none
-/// is subnormal, infinite or no number, which some processors compute more slowly.
+/// Bytes that suit every layout: read as a weight or as a scale of 8, 16 or 32 bits, none is
+/// subnormal, infinite or NaN, which some processors compute more slowly.
 fn weight_row(n_bytes: usize) -> Vec<u8> {
     (0..n_bytes).map(|i| 0x20 + (i * 7 % 27) as u8).collect()
 }

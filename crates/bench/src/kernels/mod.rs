@@ -9,12 +9,12 @@
 //!                                 shares of the larger of the ceilings around (report.rs)
 //! ```
 //!
-//! Bytes and operations of a call are those that the head of each kernel's file states: the bytes
-//! that must come in or go out at least once, whatever the tiles, and two operations per
-//! multiply-add. So a share of 100 % is the end of the road and not of an implementation.
+//! The file of each kernel states the bytes and operations of a call: the bytes that must be read
+//! or written at least once, whatever the tiles, and two operations per multiply-add. So 100 % is
+//! the limit of the machine, which no implementation can exceed.
 //!
 //! Matrices and pages are larger than the caches together, as the weights and the keys of a model
-//! are, and each call takes the next one; activations stay where they are, as they do between the
+//! are, and each call takes the next one; activations stay in the cache, as they do between the
 //! layers of a model.
 
 mod block;

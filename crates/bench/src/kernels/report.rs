@@ -1,4 +1,4 @@
-//! What was measured, as JSON and as a table.
+//! The report as JSON and as a table.
 //!
 //! ```text
 //! memory share      bytes per second / read bandwidth
@@ -21,24 +21,24 @@ use crate::tuned::Tuned;
 #[derive(Debug, Serialize)]
 pub struct Report {
     machine: Machine,
-    /// Measured at the start, one for each number of threads; the last is the team's.
+    /// Ceilings at the start, one entry per number of threads; the last is the team's.
     ceilings: Vec<Reading>,
-    /// What was measured, in order.
+    /// One row per measured call, in order.
     pub(super) rows: Vec<Row>,
     /// The ceilings of the team each time they were measured.
     readings: Vec<Reading>,
-    /// Whether Ctrl-C came before the end.
+    /// Whether the caller stopped before the end.
     pub interrupted: bool,
 }
 
-/// Where it was measured.
+/// The machine and settings of the measurement.
 #[derive(Debug, Serialize)]
 pub(super) struct Machine {
     cpu: String,
     kernels: &'static str,
     threads: usize,
     tuning: Tuned,
-    /// Bytes; `None` where the system does not tell.
+    /// Bytes; `None` if the system does not say.
     last_level_cache_bytes: Option<usize>,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Sets a timing against the ceilings around it.
+    /// Compares a timing with the ceilings measured around it.
     pub(super) fn new(named: &Named, cost: Cost, timing: Timing, ceilings: &Ceilings) -> Self {
         let peak = match named.block.multiplier {
             Multiplier::Int8 => ceilings.int8,
@@ -203,7 +203,7 @@ impl Report {
         out
     }
 
-    /// How steady the machine was.
+    /// The range of the ceilings over the run, which shows how steady the machine was.
     pub(super) fn render_end(&self) -> String {
         let range = |ceiling: fn(&Ceilings) -> f64| {
             let values = self.readings.iter().map(|Reading(ceilings)| ceiling(ceilings));

@@ -8,7 +8,7 @@ use super::Named;
 use super::report::{Report, Row};
 use super::timing::Timing;
 
-/// How everything is measured.
+/// Settings that all blocks share.
 pub(super) struct Bench<'a> {
     /// The kernels and the team.
     pub(super) cpu: &'a Cpu,
@@ -21,11 +21,11 @@ pub(super) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures the calls of a block and adds their rows to the report; when stopped, those that
-    /// were complete.
+    /// Measures the calls of a block and adds their rows to the report; a stop keeps the rows of
+    /// the calls that were complete.
     pub(super) fn measure(&self, named: &Named, report: &mut Report) {
         let mut timed = Vec::new();
-        // A break says no more than that there are fewer rows.
+        // After a break there are fewer rows, and nothing else to do.
         let _ = (named.block.calls)(self.cpu, &mut |call| match Timing::of(
             call.run,
             self.seconds,

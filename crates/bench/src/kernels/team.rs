@@ -1,4 +1,4 @@
-//! What it costs to wake the team and to wait for it, with nothing to do in between.
+//! The cost of waking all threads and waiting for them, with no work in between.
 //!
 //! Each operation pays this once or twice; it has neither bytes nor operations, only a time.
 

@@ -1,4 +1,4 @@
-//! How long one call takes: the median of rounds, and how far they lie apart.
+//! The time of one call: the median of rounds, and how far they lie apart.
 //!
 //! ```text
 //! warm up, and double the calls of a round until it is long enough for the clock
@@ -8,8 +8,8 @@
 //!          1/4          3/4                         lies between the quarters, over M
 //! ```
 //!
-//! The median and not the best round: this is what a model will see. The ceilings that it is
-//! compared with are best passes, so noise makes shares smaller and never larger.
+//! The median represents what a model will see; the best round would not. The ceilings are best
+//! passes, so noise makes shares smaller and never larger.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// Times `run` for about `seconds`; `None` when it was stopped before.
+    /// Times `run` for about `seconds`; `None` if it was stopped before.
     pub(super) fn of(
         run: &mut dyn FnMut(),
         seconds: f64,

@@ -1,4 +1,4 @@
-//! Submits requests at their time or as others end, and follows each to its end.
+//! Submits requests at their time or as earlier ones end, and follows each to its end.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use tokio::task::JoinSet;
 
 use crate::{BenchError, Progress, Result};
 
-/// When the next request comes.
+/// The arrival of the next request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Pace {
-    /// When the trace says.
+    /// At the time of the trace.
     Clock,
-    /// As soon as fewer than this many are under way.
+    /// As soon as fewer than this many requests are under way.
     Concurrency(usize),
 }
 
@@ -32,7 +32,7 @@ pub struct Config {
     pub default_slo: Slo,
 }
 
-/// What came of a trace.
+/// The outcome of a trace.
 #[derive(Debug)]
 pub struct Run {
     /// The record of each request, and sums over all steps.
@@ -142,7 +142,8 @@ impl<'a> Driver<'a> {
         since(self.started, at)
     }
 
-    /// Hands a request to the engine; what follows it to its end, or `None` when it is refused.
+    /// Submits a request; returns the future that follows it to its end, or `None` if it is
+    /// refused.
     fn submit(
         &mut self,
         request: &TraceRequest,
@@ -245,7 +246,7 @@ fn since(started: Instant, at: Instant) -> u64 {
     u64::try_from(at.saturating_duration_since(started).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A refusal in a word or two, as the simulator has them.
+/// A refusal in the simulator's words.
 fn reason(refusal: &SubmitError) -> &'static str {
     match refusal {
         SubmitError::Full { .. } => "queue full",

@@ -1,4 +1,4 @@
-//! The speed of one model, as its users get it, next to the machine's limits.
+//! The speed of one model through the real engine, next to the machine's limits.
 //!
 //! ```text
 //! load, compute everything once; ceilings
@@ -11,13 +11,12 @@
 //! ceilings again; medians
 //! ```
 //!
-//! A machine that others use is slower in one minute than in the next. So everything is measured
-//! once per round instead of five times in a row, and ratios are formed within a round: what
-//! disturbs one figure disturbs its neighbour alike.
+//! A shared machine is slower in one minute than in the next. So each round measures everything
+//! once, and ratios are formed within a round: a disturbance then affects both of their figures.
 //!
-//! Tried and dropped: an engine and a decoder of their own (the weights twice in memory, and two
-//! teams of threads that are pinned to the same cores); a fresh prefill before every long context
-//! (it takes most of the time and changes no bit of what the steps read).
+//! Tried and dropped: a second decoder beside the engine (the weights twice in memory, and two
+//! teams of threads pinned to the same cores); a fresh prefill before every long context (it takes
+//! most of the time and does not change the KV that the steps read).
 
 mod plan;
 mod report;
@@ -31,7 +30,7 @@ use report::Facts;
 pub use report::Report;
 use subject::Subject;
 
-/// A model that is loaded, and what it is called.
+/// A loaded model and its names.
 #[derive(Debug)]
 pub struct Loaded {
     /// Name of the model for the report.

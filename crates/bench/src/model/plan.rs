@@ -1,9 +1,10 @@
-//! What is measured, checked against what the model and the machine hold.
+//! The list of measurements, checked against the context of the model and the memory of the
+//! machine.
 
 use crate::bytes;
 use crate::{BenchError, Result};
 
-/// Tokens of the prompts of sequences that are generated from almost nothing.
+/// Tokens of the short prompts that decoding is measured from.
 pub(super) const SHORT_TOKENS: usize = 8;
 /// Decoding steps per round at each context.
 pub(super) const CONTEXT_STEPS: usize = 16;
@@ -14,7 +15,7 @@ pub(super) const BLOCK_TOKENS: usize = 16;
 /// Contexts measured when the configuration names none, in tokens.
 const DEFAULT_CONTEXTS: [usize; 2] = [128, 4096];
 
-/// What is asked for, in the words of the flags of `pelton bench model`.
+/// The settings of `pelton bench model`, named as its flags.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Config {
     /// Tokens of a prompt; also the context of verification.
@@ -65,7 +66,7 @@ pub struct Plan {
     pub(super) generate: usize,
     /// How often everything is measured.
     pub(super) rounds: usize,
-    /// What is measured, in this order; what others are compared with comes before them.
+    /// The measurements of a round, in this order; baselines come first.
     pub(super) variants: Vec<Variant>,
 }
 
@@ -130,8 +131,8 @@ impl Plan {
         Err(BenchError::invalid_with_hint(message, hint))
     }
 
-    /// Tokens that each of `batch` sequences generates: so many that all are running together for
-    /// the steps asked for, although their prompts take several steps.
+    /// Tokens that each of `batch` sequences generates: enough that all run together for
+    /// `generate` steps, although their prompts take several steps.
     pub(super) fn generated_tokens(&self, batch: usize) -> usize {
         let n_prompt_steps = batch.saturating_mul(SHORT_TOKENS).div_ceil(STEP_TOKENS);
         self.generate.saturating_add(n_prompt_steps).saturating_add(3)
@@ -156,7 +157,7 @@ impl Plan {
         self.variants.iter().map(end).max().unwrap_or(0)
     }
 
-    /// The KV blocks of it all.
+    /// The KV blocks that the plan needs.
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ impl Plan {
         let per_sequence = self.generated_tokens(batch).saturating_add(SHORT_TOKENS);
         let n_decode = per_sequence.div_ceil(BLOCK_TOKENS).saturating_mul(batch);
         let n_engine = n_decode.max((self.prompt + 1).div_ceil(BLOCK_TOKENS));
-        // What the scheduler keeps free for those that run already, and a little.
+        // The scheduler keeps some blocks free for running requests.
         let n_engine_blocks = n_engine.saturating_add(n_engine / 50).saturating_add(2);
         let n_sequence_blocks = self.sequence_tokens().div_ceil(BLOCK_TOKENS);
         let engine_bytes = n_engine_blocks
@@ -198,7 +199,7 @@ impl Plan {
     }
 }
 
-/// Everything that is asked for, each once, baselines before the variants compared with them.
+/// Every variant that the settings ask for, each once, baselines first.
 fn variants(config: &Config, max_context: usize) -> Vec<Variant> {
     let mut contexts = config.contexts.clone();
     if contexts.is_empty() {
@@ -221,7 +222,7 @@ fn variants(config: &Config, max_context: usize) -> Vec<Variant> {
 }
 
 impl Variant {
-    /// What the figure is called.
+    /// The name of the figure.
     pub(super) fn name(self) -> String {
         match self {
             Self::Prefill { n_tokens } => format!("prefill {n_tokens}"),
@@ -241,7 +242,7 @@ impl Variant {
         }
     }
 
-    /// What this one is compared with.
+    /// The variant that this one is compared with.
     pub(super) fn baseline(self) -> Option<Self> {
         match self {
             Self::Decode { .. } => Some(Self::Decode { batch: 1 }),

@@ -1,4 +1,4 @@
-//! Figures as a table and as JSON, with the shares of what the machine can do.
+//! Figures as a table and as JSON, with their shares of the machine's limits.
 //!
 //! ```text
 //! bytes of a step       weights once, and the keys and values of every sequence's context
@@ -7,8 +7,8 @@
 //! arithmetic            operations / seconds / measured peak of the multiplier of most weights
 //! ```
 //!
-//! The operations are those of the matrix products; attention's are left out. A prompt has no share
-//! of the bandwidth: it does hundreds of operations with each weight it reads.
+//! Operations are those of the matrix products, without attention. A prompt has no share of the
+//! bandwidth: it does hundreds of operations with each weight that it reads.
 
 use pelton_kernels::{Ceilings, WeightLayout};
 use pelton_model::{ArchSpec, CpuBackend, Decoder};
@@ -20,7 +20,7 @@ use crate::samples::Summary;
 use crate::table::{Align, INTERRUPTED, bytes, table};
 use crate::tuned::Tuned;
 
-/// What is known about the model and the device without measuring.
+/// Facts about the model and the device that need no measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Facts {
     model: String,
@@ -29,7 +29,7 @@ pub(super) struct Facts {
     threads: usize,
     tuning: Tuned,
     kv_dtype: String,
-    /// Read by every step.
+    /// Weights that every step reads.
     weight_bytes: usize,
     /// Keys and values of one position in one layer.
     kv_bytes_per_layer: usize,
@@ -96,7 +96,7 @@ pub(super) struct Figure {
     ratio: Option<Summary>,
     /// Keys and values read by a step.
     kv_bytes: Option<usize>,
-    /// All that is read by a step.
+    /// Weights, keys and values read by a step.
     bytes: Option<usize>,
     bandwidth_percent: Option<f64>,
     operations_per_token: f64,
@@ -126,7 +126,7 @@ impl Figure {
         });
         let kv_bytes = match variant {
             Variant::Prefill { .. } => None,
-            // In the middle of what is generated.
+            // The context in the middle of the generated tokens.
             Variant::Decode { batch } => {
                 Some(batch * facts.kv_bytes(SHORT_TOKENS + 1 + plan.generate / 2))
             }
@@ -181,7 +181,7 @@ impl Figure {
 pub struct Report {
     #[serde(flatten)]
     facts: Facts,
-    /// Of the rounds, in bytes per second; absent before the first.
+    /// Read bandwidth of the rounds, in bytes per second; absent before the first.
     read_bandwidth: Option<Summary>,
     /// Name and peak, in operations per second, of the arithmetic that most weights are multiplied
     /// with.

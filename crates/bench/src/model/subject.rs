@@ -5,13 +5,13 @@
 //! context, verify     forward on one long sequence with a KV cache of its own
 //! ```
 //!
-//! Both are the same decoder on the same threads: the engine has the executor behind a lock, which
-//! it takes once per step.
+//! Both use the same decoder and threads: the engine shares the executor behind a lock, which it
+//! takes once per step.
 //!
-//! The long sequence is computed once. Measuring a step at position `p` computes the tokens from
-//! `p` on again, which stores the very bits that are there already (a row's result depends on
-//! nothing else), so every round finds the cache as the first one did. Prompts for the engine are
-//! new ones each time: nothing may find their keys and values in a cache of prefixes.
+//! The long sequence is computed once. A measured step at position `p` computes the tokens from `p`
+//! on again. This stores equal bits (the result of a row depends on nothing else), so every round
+//! finds the same cache. The engine gets new prompts each time, so that none is in the prefix
+//! cache.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -145,7 +145,8 @@ impl<'a> Subject<'a> {
         true
     }
 
-    /// Lets every buffer of the engine grow to its size; `false` when the caller stopped first.
+    /// Runs each kind of step once, so that every buffer has its size; `false` when the caller
+    /// stopped first.
     fn warm_up(&mut self) -> Result<bool> {
         const N_TOKENS: usize = 4;
         Ok(self.prefill(self.plan.prompt)?.is_some()
@@ -165,7 +166,7 @@ impl<'a> Subject<'a> {
     fn decode(&mut self, batch: usize, n_tokens: usize) -> Result<Option<f64>> {
         let executor = Arc::clone(&self.executor);
         let streams = {
-            // The engine waits until all of them are there.
+            // The engine cannot begin before all requests are submitted.
             let _lock = executor.lock().unwrap_or_else(PoisonError::into_inner);
             (0..batch).map(|_| self.submit(SHORT_TOKENS, n_tokens)).collect::<Result<Vec<_>>>()?
         };
@@ -191,7 +192,7 @@ impl<'a> Subject<'a> {
         Ok(self.engine.submit(request)?)
     }
 
-    /// All events of a request that bring tokens; `None` when the caller stopped first.
+    /// All events of a request that have tokens; `None` when the caller stopped first.
     fn receive(&self, mut stream: TokenStream) -> Result<Option<Vec<TokenEvent>>> {
         let mut events = Vec::new();
         while let Some(event) = stream.blocking_recv() {
@@ -268,7 +269,7 @@ fn full_step(times: &[Vec<Instant>], most_steps: usize) -> Option<f64> {
     Some((end - start).as_secs_f64() / n_steps as f64)
 }
 
-/// Tokens below a vocabulary, the same for the same process after process.
+/// Random token ids of a vocabulary; every process draws the same sequence.
 #[derive(Clone, Debug)]
 struct RandomTokens {
     state: u64,

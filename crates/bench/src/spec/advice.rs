@@ -1,5 +1,5 @@
-//! Which method to use for a batch size, and how far to guess: by what was measured, and by what the
-//! engine's prices say of it.
+//! The best method and draft length for a batch size, from measured speeds and from the engine's
+//! prices of steps.
 //!
 //! ```text
 //! p(i)   share of the drafts at place i that were right, with all before them
@@ -24,7 +24,7 @@ use crate::samples::Summary;
 /// Least measured gain that is worth a flag.
 const LEAST_GAIN: f64 = 1.02;
 
-/// What was seen of one method at one batch size.
+/// Statistics of one method at one batch size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence<'a> {
     pub(super) stats: &'a SpecStats,
@@ -70,11 +70,11 @@ pub(super) struct Outcome {
     pub(super) method: &'static str,
     /// Speed over that of plain decoding in the same round.
     pub(super) ratio: Summary,
-    /// The length of drafts that the prices speak for, and what they expect of it.
+    /// The draft length with the highest speed-up by the prices, and that speed-up.
     pub(super) best_length: Option<(usize, f64)>,
 }
 
-/// What to do at one batch size.
+/// The recommendation for one batch size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Advice {
     pub(super) batch: usize,
@@ -83,7 +83,7 @@ pub(super) struct Advice {
     pub(super) max_drafts: Option<usize>,
     /// By the prices.
     pub(super) expected: Option<f64>,
-    /// The best that was measured, whether or not it is advised.
+    /// The best measured speed-up, advised or not.
     pub(super) measured: Option<f64>,
     pub(super) text: String,
 }

@@ -8,12 +8,12 @@
 //! tokens equal?   medians and ratios within a round   advice by the measured and the priced speed-up
 //! ```
 //!
-//! What disturbs one run disturbs its neighbours alike, so ratios are formed within a round; and each
-//! round begins with another method, so that none always follows the same one.
+//! Ratios are formed within a round, because a disturbance of the machine affects neighbouring runs
+//! alike. Each round begins with another method, so that none always follows the same one.
 //!
-//! Tried and dropped: an engine per method (the weights as often in memory, and teams of threads that
-//! are pinned to the same cores); answers that go on beyond the model's own end (they repeat
-//! themselves, which flatters whoever guesses from repetitions).
+//! Tried and dropped: an engine per method (the weights as often in memory, and teams of threads
+//! that are pinned to the same cores); answers that go on beyond the model's own end (they repeat
+//! themselves, which flatters methods that draft from repetitions).
 
 mod advice;
 mod prompts;
@@ -29,7 +29,7 @@ pub use prompts::{Ask, Texts, gather};
 pub use report::Report;
 use subject::{Cell, Subject};
 
-/// What is compared, and how.
+/// The methods to compare, and the settings of the comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Methods to compare with plain decoding; the model is loaded with each of them.

@@ -1,10 +1,10 @@
 //! Texts to go on from: built-in ones by their kind, or those of a file.
 //!
-//! The built-in ones are what guessing lives on and what it does not: a list that repeats itself, code
-//! that is to be written again with a change, questions whose answer stands in the text, a story that
-//! nobody has told before, and that story under a [`rule`] that changes at every step. Of
-//! the first three the answer is given too, and the model is held to it: whether guesses are right then
-//! depends on the task, not on what a small or random model makes of it.
+//! Built-in texts cover easy and hard cases of drafting: a list that repeats itself, code to be
+//! written again with a change, questions whose answer stands in the text, a new story, and the
+//! story under a [`rule`] that changes at every step. The first three have a given answer, and the
+//! model is held to it. Whether drafts are right then depends on the task and not on the abilities
+//! of the model.
 
 use std::path::Path;
 
@@ -88,31 +88,31 @@ pub struct Texts<T> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Question {
     pub(super) prompt: Vec<TokenId>,
-    /// What the answer obeys.
+    /// Constraint of the answer.
     pub(super) rule: Option<Constraint>,
     /// Its tokens, where it is given.
     pub(super) n_given: Option<usize>,
 }
 
-/// What is asked, and what is known of the answer.
+/// A prompt, and the origin of its answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     about: About,
     answer: Answer,
 }
 
-/// Where an answer comes from.
+/// The origin of an answer.
 #[derive(Clone, Debug, PartialEq)]
 enum Answer {
     /// The model.
     Own,
     /// The model under the rule that changes at every step.
     Ruled,
-    /// It is this one.
+    /// This text; the model is held to it.
     Given(String),
 }
 
-/// What is asked.
+/// A prompt in one of its forms.
 #[derive(Clone, Debug, PartialEq)]
 enum About {
     /// A text that is a message where the model can chat, and is continued otherwise.

@@ -1,4 +1,4 @@
-//! What was measured, as a table and as JSON, with advice at its end.
+//! The figures as a table and as JSON, with advice at the end.
 
 use pelton_engine::SpecStats;
 use pelton_llm::{LlmInfo, SpecMethod};

@@ -1,12 +1,12 @@
-//! Rules that answers are held to.
+//! Rules that constrain answers.
 //!
-//! [`turns`] changes at every step, as a grammar does: at place `n` of the answer a token may come next
-//! unless its id leaves `n` mod 4 over when divided by 4. No grammar says so little; but the mask is
-//! another one at each step, cuts what the model would say and what is guessed in its place, and costs
-//! no more than writing it.
+//! [`turns`] changes at every step, as a grammar does: at place `n` of the answer a token may come
+//! next unless its id leaves `n` mod 4 over when divided by 4. A real grammar says more. But this
+//! mask changes at each step, forbids some of the model's own tokens and of the drafts, and costs
+//! only the time to write it.
 //!
-//! [`script`] makes the answer a given one, which a model that was trained for the task would give; any
-//! model then takes its own time for it. Whoever drafts does not know it.
+//! [`script`] makes the answer a given one, which a model that was trained for the task would give;
+//! any model then takes its own time for it. The drafting method does not know the answer.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One engine, asked the same again and again with a different method each time.
+//! One engine that answers the same requests with a different drafting method each time.
 //!
 //! ```text
 //! request 1  ├ prompt ┤t────t──t──t────t┤
@@ -28,20 +28,20 @@ pub(super) struct Cell {
     pub(super) is_equal: Vec<bool>,
 }
 
-/// When one sequence got how many tokens, step by step.
+/// The moment and the number of tokens of each step of one sequence.
 type Steps = Vec<(Instant, usize)>;
 
-/// What all requests of a cell came to, with one method.
+/// The outcome of all requests of a cell with one method.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Run {
-    /// Of each request in order.
+    /// Tokens of each answer, in the order of the requests.
     pub(super) answers: Vec<Vec<TokenId>>,
     /// Tokens while all generated.
     pub(super) n_tokens: usize,
     pub(super) seconds: f64,
     /// Steps of single sequences meanwhile.
     pub(super) n_row_steps: usize,
-    /// Of the whole run.
+    /// Steps of single sequences in the whole run.
     pub(super) n_all_row_steps: usize,
     pub(super) stats: SpecStats,
 }
@@ -75,7 +75,7 @@ impl Cell {
     }
 }
 
-/// Asks an engine.
+/// Sends requests to an engine.
 pub(super) struct Subject<'a> {
     engine: &'a EngineHandle,
     eos: &'a [TokenId],

@@ -83,7 +83,7 @@ fn options(args: &BenchSpecArgs) -> Result<LlmOptions> {
 /// Every method that needs nothing, `draft` where there is a model, and the choice among them.
 fn all_that_can_run(has_draft_model: bool) -> Vec<SpecMethod> {
     let can_run = |method: &SpecMethod| match method {
-        // How many layers is for the caller to say.
+        // The number of layers has no default.
         SpecMethod::Off | SpecMethod::EarlyExit => false,
         SpecMethod::Draft => has_draft_model,
         &method => !SpecConfig { method, ..SpecConfig::default() }.proposers().is_empty(),

@@ -7,16 +7,16 @@ use serde::Serialize;
 /// Runs of the same trace, each under its own name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The first is what the others are compared with.
+    /// The runs; later ones are compared with the first.
     pub variants: Vec<Variant>,
 }
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Variant {
-    /// What distinguishes it.
+    /// Its distinguishing settings.
     pub name: String,
-    /// What it came to.
+    /// Its figures.
     pub report: Report,
 }
 

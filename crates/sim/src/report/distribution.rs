@@ -12,7 +12,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 /// exceed. So each is a latency that some request had, and nothing is interpolated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Distribution {
-    /// How many.
+    /// Number of values.
     pub n: usize,
     /// Arithmetic mean.
     pub mean: f64,
@@ -24,7 +24,7 @@ pub struct Distribution {
     pub p99: f64,
     /// The longest.
     pub max: f64,
-    /// How many lie between the quarters of each tenfold, from the shortest to the longest.
+    /// Bars for the number of values in each quarter of a decade, from the shortest to the longest.
     #[serde(skip)]
     pub sparkline: String,
 }

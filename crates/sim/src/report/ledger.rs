@@ -1,13 +1,13 @@
-//! What is written down while requests are served: one record each, and a few sums.
+//! The ledger of a run: one record per request, and a few sums.
 //!
-//! A record takes 64 bytes; a million of them are the price of exact percentiles.
+//! A record takes 64 bytes; keeping all of them makes percentiles exact.
 
 use pelton_base::{Slo, TenantId};
 
-/// What became of a request that was taken.
+/// The outcome of a request that was taken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RequestRecord {
-    /// Whose it was.
+    /// Its tenant.
     pub tenant: TenantId,
     /// Tokens of its prompt.
     pub n_prompt: u32,
@@ -15,13 +15,13 @@ pub struct RequestRecord {
     pub n_output: u32,
     /// Tokens of its prompt that were found in the cache.
     pub n_cached: u32,
-    /// When it came, in nanoseconds from the start, as all of these.
+    /// Arrival in nanoseconds from the start, as the other times.
     pub arrived_ns: u64,
-    /// When the first step with a share of it began.
+    /// Begin of the first step with tokens of it.
     pub started_ns: u64,
-    /// When its first token was there.
+    /// Time of its first token.
     pub first_ns: u64,
-    /// When its last token was there.
+    /// Time of its last token.
     pub ended_ns: u64,
     /// Whether it came to its end without an error, with one token at least.
     pub is_complete: bool,
@@ -66,15 +66,15 @@ impl RequestRecord {
 /// A request that was not taken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RefusalRecord {
-    /// Whose it was.
+    /// Its tenant.
     pub tenant: TenantId,
     /// Tokens of its prompt.
     pub n_prompt: u32,
-    /// Why, in a word or two.
+    /// The reason, in a word or two.
     pub reason: &'static str,
 }
 
-/// Sums over all steps. What nobody counted is `None`.
+/// Sums over all steps. A figure that was not counted is `None`.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Totals {
     /// Steps.
@@ -83,13 +83,13 @@ pub struct Totals {
     pub busy_s: f64,
     /// Tokens computed.
     pub computed_tokens: u64,
-    /// Tokens among them that had been computed before, and were lost.
+    /// Computed tokens that had been computed before and were lost.
     pub recomputed_tokens: Option<u64>,
-    /// Times that a request gave its place up.
+    /// Times that a request was preempted.
     pub preemptions: u64,
-    /// Times among them that it came back to less than it had computed, and computed the rest anew.
+    /// Preemptions after which a request had to compute some of its tokens again.
     pub recomputed_preemptions: Option<u64>,
-    /// Times among them that it came back to all that it had computed, from the host or the cache.
+    /// Preemptions after which the host or the cache still had all computed tokens.
     pub restored_preemptions: Option<u64>,
     /// KV blocks copied to the host.
     pub swapped_out_blocks: Option<u64>,
@@ -101,20 +101,20 @@ pub struct Totals {
     pub mean_kv_share: Option<f64>,
 }
 
-/// All that is known of a run.
+/// Records and sums of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     /// Requests that came, taken or not.
     pub n_offered: u64,
-    /// Those that were taken and ended, in order of their ends.
+    /// Requests that were taken and ended, in order of their ends.
     pub records: Vec<RequestRecord>,
-    /// Those that were not taken.
+    /// Requests that were not taken.
     pub refusals: Vec<RefusalRecord>,
     /// From the start to the last end, in seconds.
     pub duration_s: f64,
     /// Sums over all steps.
     pub totals: Totals,
-    /// What each tenant got until the last arrival, in whatever unit; empty where it is not known.
+    /// Service of each tenant until the last arrival, in any unit; empty if it is not known.
     pub service: Vec<f64>,
 }
 

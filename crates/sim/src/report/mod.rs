@@ -7,9 +7,9 @@
 //!    ├── end to end ───────────────────────────────────────────────────┤
 //! ```
 //!
-//! *Goodput* counts the requests that came to their end and met their latency targets, against all
-//! that were offered: who is refused or late is not served well, however fast the rest is. A request
-//! without targets needs only to end.
+//! *Goodput* counts the requests that ended and met their latency targets, out of all that were
+//! offered. Refused and late requests lower it, however fast the rest is. A request without targets
+//! only needs to end.
 
 mod compare;
 mod distribution;
@@ -27,7 +27,7 @@ use pelton_base::TenantId;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a run came to.
+/// Figures of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Requests that came.
@@ -54,10 +54,10 @@ pub struct Report {
     pub tenants: Vec<Group>,
 }
 
-/// What some of the requests came to.
+/// Figures of some of the requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Group {
-    /// Which.
+    /// Name of the group.
     pub name: String,
     /// Requests that ended, without those that failed.
     pub finished: usize,
@@ -83,12 +83,12 @@ pub struct Group {
     pub service_share: Option<f64>,
 }
 
-/// How requests are told apart.
+/// How requests are divided into groups.
 #[derive(Clone, Copy, Debug)]
 pub struct Grouping<'a> {
     /// Names of the tenants.
     pub tenants: &'a Tenants,
-    /// From how many tokens on a prompt is long.
+    /// Fewest tokens of a long prompt.
     pub long_prompt_tokens: u32,
 }
 
@@ -118,7 +118,7 @@ impl Report {
             .collect();
         for groups in [&mut classes, &mut tenants] {
             groups.retain(|group| group.finished + group.refused > 0);
-            // One that holds everything says nothing new.
+            // A single group repeats the figures of all requests.
             if groups.len() == 1 {
                 groups.clear();
             }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Most bytes of one line.
 const LINE_BYTES: usize = 4096;
 
-/// What is wrong with a trace.
+/// Why a trace cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -18,10 +18,10 @@ pub enum TraceError {
     Io {
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A line says what cannot be.
+    /// A line has a wrong field.
     #[error("{}, line {line}: {source}", path.display())]
     Line {
         /// Which file.

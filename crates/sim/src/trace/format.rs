@@ -11,13 +11,13 @@
 //! |---|---|---|
 //! | `at_ms` | arrival, from the start; never before the line above | 0 to 10¹², six decimals at most |
 //! | `prompt_tokens`, `output_tokens` | lengths | 1 to 2²⁷ |
-//! | `tenant` | whose it is; without it `default` | 1 to 64 letters, digits, `-`, `_`, `.`; 256 names |
-//! | `priority` | how urgent | 32 bits, signed |
+//! | `tenant` | the sender; `default` without it | 1 to 64 letters, digits, `-`, `_`, `.`; 256 names |
+//! | `priority` | urgency | 32 bits, signed |
 //! | `ttft_ms`, `tpot_ms` | latency targets | above 0, to 10¹², six decimals at most |
-//! | `prefix` | what the prompt begins with; up to four, in order | `ID:TOKENS`, together the prompt at most |
+//! | `prefix` | beginning of the prompt; up to four, in order | `ID:TOKENS`, together the prompt at most |
 //!
-//! What follows a `#` is a comment, and empty lines are nothing. Times are decimal and exact to the
-//! nanosecond: what is written is read back as it was.
+//! A `#` begins a comment; empty lines are skipped. Times are decimal and exact to the nanosecond,
+//! so a written trace is read back unchanged.
 
 use super::{Prefix, Tenants, TraceRequest};
 use pelton_base::{TenantId, limits};
@@ -31,15 +31,15 @@ const MOST_MS: u64 = 1_000_000_000_000;
 const TIME: &str = "milliseconds from 0 to 1000000000000 with at most six decimals";
 const TOKENS: &str = "a number of tokens from 1 to 134217728";
 
-/// What is wrong with a line.
+/// A wrong field of a line.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("`{field}` must be {expected}, got `{got}`")]
 pub struct FieldError {
     /// The field.
     pub field: &'static str,
-    /// What it may be.
+    /// The values that are allowed.
     pub expected: &'static str,
-    /// What it was, cut to a length that can be told.
+    /// The value found, cut to a printable length.
     pub got: String,
 }
 

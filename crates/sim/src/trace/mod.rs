@@ -1,7 +1,7 @@
-//! Who asks when, how much, and sharing what with whom: traces from files and from generators.
+//! Requests over time, with their lengths, tenants and shared prefixes: from files and generators.
 //!
-//! A trace is an iterator that can be started again and again, and that holds one request at a time:
-//! a million of them take no more memory than ten.
+//! A trace is an iterator that can be started again and again, and that holds one request at a
+//! time: a million of them take no more memory than ten.
 
 mod file;
 mod format;
@@ -26,7 +26,7 @@ pub enum Trace {
 }
 
 impl Trace {
-    /// Who asks.
+    /// The tenants of the requests.
     pub fn tenants(&self) -> &Tenants {
         match self {
             Self::File(file) => &file.tenants,
@@ -34,7 +34,7 @@ impl Trace {
         }
     }
 
-    /// How many there are.
+    /// Number of requests.
     pub fn n_requests(&self) -> u64 {
         match self {
             Self::File(file) => file.n_requests,

@@ -1,4 +1,4 @@
-//! One line of a trace: when a request comes, how long it is, and what its prompt shares.
+//! One request of a trace: its arrival, its lengths, and the shared part of its prompt.
 //!
 //! ```text
 //! prompt + answer   [ prefix 7: 64 tokens | prefix 12: 30 tokens | its own ............ ]
@@ -6,11 +6,11 @@
 //! token             text(7)[0..64]          text(12)[0..30]        text(own)[0..]
 //! ```
 //!
-//! A *text* is an endless row of tokens, each a function of the text's number and its place. Prompts
-//! that name the same prefixes begin with the same tokens. What is left of the prompt is a text that
-//! nobody else has. The answer goes on where the prompt ends, in the same text: so where prefixes
-//! fill the whole prompt, a later one that names more tokens of the last of them repeats the answer
-//! as well, as the next question of a conversation does.
+//! A *text* is an endless row of tokens, each a function of the text's number and its place.
+//! Prompts that name the same prefixes begin with the same tokens. The rest of the prompt is a text
+//! of its own. The answer continues the text where the prompt ends. So if prefixes fill the whole
+//! prompt, a later prompt that names more tokens of the last prefix repeats the answer as well, as
+//! the next question of a conversation does.
 
 use crate::random::mix;
 use pelton_base::{ServiceParams, Slo, TenantId, TokenId};
@@ -27,7 +27,7 @@ pub struct Prefix {
     pub n_tokens: usize,
 }
 
-/// What a prompt begins with: at most [`MOST_PREFIXES`], one after the other.
+/// The shared beginning of a prompt: at most [`MOST_PREFIXES`], one after the other.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Prefixes {
     list: [Prefix; MOST_PREFIXES],
@@ -49,19 +49,19 @@ impl Prefixes {
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TraceRequest {
-    /// When it comes, in nanoseconds from the start.
+    /// Arrival, in nanoseconds from the start.
     pub at_ns: u64,
     /// Tokens of its prompt; at least one.
     pub n_prompt: usize,
     /// Tokens of its answer; at least one.
     pub n_output: usize,
-    /// Whose it is, as an index into [`Tenants`](super::Tenants).
+    /// The sender, as an index into [`Tenants`](super::Tenants).
     pub tenant: TenantId,
-    /// How urgent.
+    /// Urgency.
     pub priority: i32,
     /// Its latency targets.
     pub slo: Slo,
-    /// What its prompt begins with; no longer than the prompt.
+    /// Prefixes of its prompt; together no longer than the prompt.
     pub prefixes: Prefixes,
 }
 
@@ -71,7 +71,7 @@ impl TraceRequest {
         Self { at_ns, n_prompt, n_output, ..Self::default() }
     }
 
-    /// Puts a prefix behind those at hand; `None` when the prompt has no room for it, or there are
+    /// Appends a prefix; `None` if the prompt has no room for it, or if there are
     /// [`MOST_PREFIXES`].
     #[must_use]
     pub fn with_prefix(mut self, prefix: Prefix) -> Option<Self> {
@@ -82,7 +82,7 @@ impl TraceRequest {
         Some(self)
     }
 
-    /// What it asks of the scheduler.
+    /// Its tenant, priority and targets as the scheduler takes them.
     pub fn service(&self) -> ServiceParams {
         let Self { tenant, priority, slo, .. } = *self;
         ServiceParams { tenant, priority, slo, ..ServiceParams::default() }
@@ -105,7 +105,7 @@ impl TraceRequest {
         prompt
     }
 
-    /// The token at a position of prompt or answer; what [`prompt`](Self::prompt) has there.
+    /// The token at a position of prompt or answer, equal to that of [`prompt`](Self::prompt).
     pub(crate) fn token(&self, number: u64, position: usize, vocab: u32) -> TokenId {
         let mut first = 0;
         for prefix in self.prefixes.as_slice() {
@@ -123,7 +123,7 @@ impl TraceRequest {
         }
     }
 
-    /// Where the prompt ends: the text that the answer goes on with, and the first place of it.
+    /// The text that the answer continues, and the place in it where the prompt ends.
     pub(crate) fn answer(&self, number: u64) -> (Text, usize) {
         let n_shared = self.prefixes.n_tokens();
         match self.prefixes.as_slice().last() {

@@ -5,7 +5,7 @@ use pelton_base::TenantId;
 /// Most tenants of one trace.
 pub const MOST_TENANTS: usize = 256;
 
-/// The tenants of a trace; the first is whoever names none.
+/// The tenants of a trace; the first one sends the requests that name none.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Tenants(Vec<String>);
 
@@ -27,7 +27,7 @@ impl Tenants {
         known.map(|idx| TenantId(idx as u32))
     }
 
-    /// The name of a tenant; whoever is not in the list is the first.
+    /// The name of a tenant; unknown numbers give the first name.
     pub fn name(&self, tenant: TenantId) -> &str {
         self.0.get(tenant.0 as usize).unwrap_or(&self.0[0])
     }

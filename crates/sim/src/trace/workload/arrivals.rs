@@ -1,4 +1,4 @@
-//! When requests come: a Poisson process, steady or modulated.
+//! Arrival times: a Poisson process, steady or modulated.
 //!
 //! ```text
 //! steady    | |   |  | |    |   |  |     |  | |      gaps are exponential, mean 1 / rate
@@ -48,7 +48,7 @@ impl Arrivals {
             });
             let next_s = self.now_s + self.random.exponential(1.0 / (self.rate * factor));
             match &mut self.burst {
-                // The gap has no memory, so it may be drawn anew where the phase ends.
+                // Exponential gaps have no memory, so a new phase draws a new one.
                 Some(burst) if next_s >= burst.until_s => {
                     self.now_s = burst.until_s;
                     burst.is_on = !burst.is_on;

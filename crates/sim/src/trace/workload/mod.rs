@@ -10,9 +10,9 @@
 //! | `tenants` | Poisson, beyond capacity | as `poisson`; tenant `many` asks ten times as often as `few` | around 48 |
 //! | `overload` | Poisson, far beyond capacity | as `poisson`; one in five is urgent | around 48 |
 //!
-//! The rates fit a model of half a billion weights on two threads of a processor, which is what the
-//! simulator's prices are by default. `mixed` and `overload` state latency targets; what has none
-//! takes those of its tenant, if there are any.
+//! The rates fit a model of half a billion weights on two threads of a processor, like the
+//! simulator's default prices. `mixed` and `overload` state latency targets; requests without
+//! targets take those of their tenant, if there are any.
 
 mod arrivals;
 mod shape;
@@ -67,7 +67,7 @@ impl WorkloadKind {
         }
     }
 
-    /// Requests per second, unless somebody says otherwise.
+    /// Requests per second by default.
     pub fn default_rate(self) -> f64 {
         match self {
             Self::Poisson => 2.0,
@@ -132,7 +132,7 @@ impl Workload {
         Ok(Self { scale, ..self })
     }
 
-    /// What it is called.
+    /// Its kind.
     pub fn kind(&self) -> WorkloadKind {
         self.kind
     }
@@ -142,7 +142,7 @@ impl Workload {
         self.rate
     }
 
-    /// What lengths are multiplied by.
+    /// The factor of all lengths.
     pub fn scale(&self) -> f64 {
         self.scale
     }
@@ -152,7 +152,7 @@ impl Workload {
         self.n_requests
     }
 
-    /// Who asks.
+    /// The tenants of the requests.
     pub fn tenants(&self) -> &Tenants {
         &self.tenants
     }

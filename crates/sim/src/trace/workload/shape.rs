@@ -1,4 +1,4 @@
-//! How long requests are, whose they are, and what they share: one rule per kind of workload.
+//! Lengths, tenants and shared prefixes of requests: one rule per kind of workload.
 
 use super::WorkloadKind;
 use crate::random::Random;
@@ -12,7 +12,7 @@ pub(super) const TENANTS: [&str; 2] = ["many", "few"];
 /// System prompts that conversations begin with, and tokens of each.
 const N_SYSTEMS: u64 = 8;
 const SYSTEM_TOKENS: f64 = 512.0;
-/// Conversations that go on at the same time, and most questions of each.
+/// Conversations at the same time, and most questions of each.
 const N_CHATS: usize = 64;
 const MOST_QUESTIONS: u64 = 5;
 
