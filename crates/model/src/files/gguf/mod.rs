@@ -5,14 +5,14 @@ mod told;
 
 use std::collections::BTreeMap;
 
-use pelton_base::limits;
+use pelton_base::{TokenId, limits};
 use pelton_tensor::{GgufArray, GgufValue, TensorSource};
 use serde_json::{Map, Value};
 
 use super::names::Naming;
-use crate::arch::{self, Part, Stored};
+use crate::arch::{self, Arch, Part, Stored};
 use crate::config::{
-    HeadFields, HfConfig, Window, read_act, read_cap, read_eps, read_theta, read_tokens,
+    HeadFields, Heads, HfConfig, Window, read_act, read_cap, read_eps, read_theta, read_tokens,
     usual_fields,
 };
 use crate::fields::{ConfigError, Field};
@@ -23,8 +23,32 @@ use told::{tell_by_tensors, tell_experts, tell_latent_widths, tell_scales, tell_
 /// Longest metadata array that is looked at here, in elements; vocabularies are not.
 const MOST_ELEMENTS: usize = 4096;
 
-/// The config that these keys and tensors amount to; of the latter it looks at names and shapes, and at
-/// the data of rotary divisors.
+/// A file's keys and tensors, and the family that the file names.
+struct Source<'a> {
+    root: Field<'a>,
+    /// The name of the family, with which its keys begin.
+    name: &'a str,
+    naming: Naming,
+    tensors: &'a dyn TensorSource,
+}
+
+impl<'a> Source<'a> {
+    /// A key of the family.
+    fn get(&self, key: &str) -> Field<'a> {
+        self.root.get(&format!("{}.{key}", self.name))
+    }
+
+    fn is_latent(&self) -> bool {
+        self.get("attention.kv_lora_rank").non_null().is_some()
+    }
+
+    fn has_experts(&self) -> bool {
+        self.get("expert_count").non_null().is_some_and(|n| n.integer(0, 0).is_err())
+    }
+}
+
+/// Reads these keys and tensors as a config. Of the tensors it looks at names and shapes, and at the
+/// data of rotary divisors.
 pub(crate) fn read_config(
     metadata: &BTreeMap<String, GgufValue>,
     tensors: &dyn TensorSource,
@@ -35,93 +59,35 @@ pub(crate) fn read_config(
     let Some(name) = name_field.text()? else {
         return Err(name_field.error("the name of an architecture"));
     };
-    let arch = arch::find_gguf(name).ok_or_else(|| arch::unknown_gguf(name))?;
-    let get = |key: &str| root.get(&format!("{name}.{key}"));
-    let naming = Naming::of(&arch.gguf);
+    let named = arch::find_gguf(name).ok_or_else(|| arch::unknown_gguf(name))?;
+    let naming = Naming::of(&named.gguf);
+    let source = Source { root, name, naming, tensors };
+    let get = |key: &str| source.get(key);
 
-    let is_latent = get("attention.kv_lora_rank").non_null().is_some();
     let hidden_size = get("embedding_length").count(limits::MODEL_WIDTH)?;
-    let heads = HeadFields {
-        hidden_size,
-        n_heads: get("attention.head_count"),
-        n_kv_heads: get("attention.head_count_kv"),
-        // As configs of latent attention have it: the width of what is rotated.
-        head_dim: get(if is_latent { "rope.dimension_count" } else { "attention.key_length" }),
-        default_head_dim: None,
-    }
-    .read()?;
-    let rotary_dim = match is_latent {
-        true => heads.head_dim,
-        false => read_rotated_width(&get, heads.head_dim, arch.partial_rotary)?,
-    };
+    let (heads, rotary_dim) = read_heads(&source, hidden_size, named.partial_rotary)?;
     let n_trained = get("context_length").count(limits::MODEL_CONTEXT)?;
     let vocab_size = read_vocab_size(tensors, &get("vocab_size"))?;
-    let window = match get("attention.sliding_window").non_null() {
-        Some(field) => match field.integer(0, limits::MODEL_CONTEXT)? {
-            0 => Window::Off,
-            n => Window::Tokens(n),
-        },
-        None => Window::Off,
-    };
-    // These families' files call themselves as another's; windows and experts tell them apart.
-    let has_window = window != Window::Off;
-    let has_experts = get("expert_count").non_null().is_some_and(|n| n.integer(0, 0).is_err());
-    let relative = match name {
-        "llama" if has_experts => Some("mixtral"),
-        "llama" if has_window => Some("mistral"),
-        "olmo2" if has_window => Some("olmo3"),
-        _ => None,
-    };
-    let relative = relative.map(|name| arch::find(name).expect("invariant: registered"));
-    let arch = relative.unwrap_or(arch);
+    let window = read_window(&get("attention.sliding_window"))?;
+    let has_window = matches!(window, Window::Tokens(_));
+    let arch = relative(name, source.has_experts(), has_window).unwrap_or(named);
     let eps = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(get);
     let [rms_eps, layer_eps] = &eps;
     let eps = rms_eps.non_null().or(layer_eps.non_null()).unwrap_or(rms_eps);
-    let has_bias = |part| tensors.get(&naming.bias(part, 0)).is_some();
-    let token = |key: &str| read_tokens(&root.get(&format!("tokenizer.ggml.{key}")), vocab_size);
-    let mut eos_tokens = Vec::new();
-    for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
-        for id in token(key)? {
-            if !eos_tokens.contains(&id) {
-                eos_tokens.push(id);
-            }
-        }
-    }
-
+    let eos_tokens = read_eos_tokens(&source, vocab_size)?;
     let num_hidden_layers = read_n_layers(&get)?;
     let sliding_layers = read_sliding_layers(&get(WINDOW_PATTERN), num_hidden_layers)?;
-    let mut fields = own_fields(&get);
-    fields.insert("hidden_size".to_owned(), Value::from(hidden_size));
-    if is_latent {
-        tell_latent_widths(&get, heads.head_dim, &mut fields)?;
-        tell_scores(&get, &mut fields)?;
-    }
-    if has_experts {
-        tell_experts(tensors, name, num_hidden_layers, &mut fields);
-    }
-    if name.starts_with("minicpm") {
-        tell_scales(&mut fields);
-    }
-    tell_by_tensors(tensors, naming, &heads, &mut fields);
+    let fields = told_fields(&source, hidden_size, &heads, num_hidden_layers)?;
     let fields = usual_fields(arch, Value::Object(fields));
     let field = |name: &str| Field::new(name, fields.get(name));
     let window = match (window, field("sliding_window").non_null()) {
-        // Whether the file does not say, or says that there is none.
-        (Window::Off, Some(usual)) if get("attention.sliding_window").non_null().is_none() => {
-            Window::Tokens(usual.count(limits::MODEL_CONTEXT)?)
-        }
+        // The file leaves it to the family: a window of 0 would say that there is none.
+        (Window::Absent, Some(usual)) => Window::Tokens(usual.count(limits::MODEL_CONTEXT)?),
+        (Window::Absent, None) => Window::Off,
         (window, _) => window,
     };
-    let local_theta = field("rope_local_base_freq");
-    let local_rope = match local_theta.non_null() {
-        Some(theta) => Some(RopeSpec {
-            rotary_dim,
-            theta: read_theta(theta)?,
-            n_trained,
-            scaling: RopeScaling::Default,
-        }),
-        None => None,
-    };
+    let local_rope = read_local_rope(&field("rope_local_base_freq"), rotary_dim, n_trained)?;
+    let has_bias = |part| tensors.get(&naming.bias(part, 0)).is_some();
 
     Ok(HfConfig {
         architecture: arch.names[0].to_owned(),
@@ -147,9 +113,110 @@ pub(crate) fn read_config(
         rope: read_rope(tensors, &get, rotary_dim, n_trained, field("yarn_truncate").flag(true)?)?,
         local_rope,
         fields: fields.clone(),
-        bos_token: token("bos_token_id")?.first().copied(),
+        bos_token: read_token_key(&source, "bos_token_id", vocab_size)?.first().copied(),
         eos_tokens,
     })
+}
+
+/// The heads, and how many elements of each are rotated.
+fn read_heads(
+    source: &Source<'_>,
+    hidden_size: usize,
+    may_be_partial: bool,
+) -> Result<(Heads, usize), ConfigError> {
+    let get = |key: &str| source.get(key);
+    let is_latent = source.is_latent();
+    let heads = HeadFields {
+        hidden_size,
+        n_heads: get("attention.head_count"),
+        n_kv_heads: get("attention.head_count_kv"),
+        // Configs of latent attention call the rotated width so.
+        head_dim: get(if is_latent { "rope.dimension_count" } else { "attention.key_length" }),
+        default_head_dim: None,
+    }
+    .read()?;
+    let rotary_dim = match is_latent {
+        true => heads.head_dim,
+        false => read_rotated_width(&get, heads.head_dim, may_be_partial)?,
+    };
+    Ok((heads, rotary_dim))
+}
+
+/// The window that a file declares; 0 stands for none.
+fn read_window(field: &Field<'_>) -> Result<Window, ConfigError> {
+    let Some(field) = field.non_null() else { return Ok(Window::Absent) };
+    match field.integer(0, limits::MODEL_CONTEXT)? {
+        0 => Ok(Window::Off),
+        n => Ok(Window::Tokens(n)),
+    }
+}
+
+/// The family whose files bear another family's name; windows and experts tell the two apart.
+fn relative(name: &str, has_experts: bool, has_window: bool) -> Option<&'static Arch> {
+    let relative = match name {
+        "llama" if has_experts => "mixtral",
+        "llama" if has_window => "mistral",
+        "olmo2" if has_window => "olmo3",
+        _ => return None,
+    };
+    Some(arch::find(relative).expect("invariant: registered"))
+}
+
+/// The tokens of a key of the tokenizer.
+fn read_token_key(
+    source: &Source<'_>,
+    key: &str,
+    vocab_size: usize,
+) -> Result<Vec<TokenId>, ConfigError> {
+    read_tokens(&source.root.get(&format!("tokenizer.ggml.{key}")), vocab_size)
+}
+
+/// Tokens that end an answer, a message or a text, each once.
+fn read_eos_tokens(source: &Source<'_>, vocab_size: usize) -> Result<Vec<TokenId>, ConfigError> {
+    let mut tokens = Vec::new();
+    for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
+        for id in read_token_key(source, key, vocab_size)? {
+            if !tokens.contains(&id) {
+                tokens.push(id);
+            }
+        }
+    }
+    Ok(tokens)
+}
+
+/// The fields that only some families have, as a `config.json` would say them.
+fn told_fields(
+    source: &Source<'_>,
+    hidden_size: usize,
+    heads: &Heads,
+    n_layers: usize,
+) -> Result<Map<String, Value>, ConfigError> {
+    let get = |key: &str| source.get(key);
+    let mut fields = own_fields(&get);
+    fields.insert("hidden_size".to_owned(), Value::from(hidden_size));
+    if source.is_latent() {
+        tell_latent_widths(&get, heads.head_dim, &mut fields)?;
+        tell_scores(&get, &mut fields)?;
+    }
+    if source.has_experts() {
+        tell_experts(source.tensors, source.name, n_layers, &mut fields);
+    }
+    if source.name.starts_with("minicpm") {
+        tell_scales(&mut fields);
+    }
+    tell_by_tensors(source.tensors, source.naming, heads, &mut fields);
+    Ok(fields)
+}
+
+/// The rotation of layers with a window, where it has a base of its own.
+fn read_local_rope(
+    theta: &Field<'_>,
+    rotary_dim: usize,
+    n_trained: usize,
+) -> Result<Option<RopeSpec>, ConfigError> {
+    let Some(theta) = theta.non_null() else { return Ok(None) };
+    let theta = read_theta(theta)?;
+    Ok(Some(RopeSpec { rotary_dim, theta, n_trained, scaling: RopeScaling::Default }))
 }
 
 /// Every short metadata value as JSON, so that fields of both kinds of file are read alike.

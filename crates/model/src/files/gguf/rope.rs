@@ -25,6 +25,18 @@ pub(super) fn read_rotated_width<'a>(
     rotated.non_null().map_or(Ok(head_dim), |field| field.count(limits::MODEL_WIDTH))
 }
 
+/// The keys and tensors of a rotary embedding.
+struct RopeKeys<'k, 'a> {
+    tensors: &'k dyn TensorSource,
+    get: &'k dyn Fn(&str) -> Field<'a>,
+    rotary_dim: usize,
+    n_trained: usize,
+    /// The context before it was stretched.
+    n_original: usize,
+}
+
+/// The rotation that a file describes; `truncates` is what the family does with YaRN where the file
+/// does not say.
 pub(super) fn read_rope<'a>(
     tensors: &dyn TensorSource,
     get: &dyn Fn(&str) -> Field<'a>,
@@ -32,10 +44,6 @@ pub(super) fn read_rope<'a>(
     n_trained: usize,
     truncates: bool,
 ) -> Result<RopeSpec, ConfigError> {
-    let optional = |key: &str, min: f64, max: f64| match get(key).non_null() {
-        Some(field) => field.number(min, max).map(Some),
-        None => Ok(None),
-    };
     let theta = match get("rope.freq_base").non_null() {
         Some(field) => read_theta(field)?,
         None => 10_000.0,
@@ -44,65 +52,83 @@ pub(super) fn read_rope<'a>(
         Some(field) => field.count(limits::MODEL_CONTEXT)?,
         None => n_trained,
     };
-    let kind = get("rope.scaling.type");
-    let factor = || read_factor(&get("rope.scaling.factor"));
-    // Files of Phi-3 carry the divisors and do not say what they are for.
-    let has_both = tensors.get("rope_factors_long.weight").is_some();
-    let scaling = match kind.text()?.or(has_both.then_some("longrope")) {
-        None | Some("none" | "") => {
-            match read_divisors(tensors, "rope_freqs.weight", rotary_dim)? {
-                Some(divisors) => RopeScaling::Divisors(divisors),
-                None => match get("rope.scale_linear").non_null() {
-                    Some(field) => RopeScaling::Linear { factor: read_factor(field)? },
-                    None => RopeScaling::Default,
-                },
+    let keys = RopeKeys { tensors, get, rotary_dim, n_trained, n_original };
+    Ok(RopeSpec { rotary_dim, theta, n_trained, scaling: keys.scaling(truncates)? })
+}
+
+impl RopeKeys<'_, '_> {
+    fn scaling(&self, truncates: bool) -> Result<RopeScaling, ConfigError> {
+        let kind = (self.get)("rope.scaling.type");
+        // Files of Phi-3 carry the divisors and do not say what they are for.
+        let has_both = self.tensors.get("rope_factors_long.weight").is_some();
+        match kind.text()?.or(has_both.then_some("longrope")) {
+            None | Some("none" | "") => {
+                match read_divisors(self.tensors, "rope_freqs.weight", self.rotary_dim)? {
+                    Some(divisors) => Ok(RopeScaling::Divisors(divisors)),
+                    None => match (self.get)("rope.scale_linear").non_null() {
+                        Some(field) => Ok(RopeScaling::Linear { factor: read_factor(field)? }),
+                        None => Ok(RopeScaling::Default),
+                    },
+                }
             }
+            Some("linear") => Ok(RopeScaling::Linear { factor: self.factor()? }),
+            Some("dynamic") => Ok(RopeScaling::Dynamic { factor: self.factor()? }),
+            Some("yarn") => Ok(RopeScaling::Yarn(self.yarn(truncates)?)),
+            Some("longrope") => self.longrope(),
+            Some(_) => Err(kind.error("one of none, linear, yarn, longrope, dynamic")),
         }
-        Some("linear") => RopeScaling::Linear { factor: factor()? },
-        Some("dynamic") => RopeScaling::Dynamic { factor: factor()? },
-        Some("yarn") => {
-            let factor = factor()?;
-            let usual = 0.1 * factor.ln() + 1.0;
-            // In latent attention scores are multiplied, and not cosines and sines.
-            let is_latent = get("attention.kv_lora_rank").non_null().is_some();
-            let of_scores = optional("rope.scaling.yarn_log_multiplier", 0.0, 1e3)?;
-            RopeScaling::Yarn(Yarn {
-                factor,
-                n_original,
-                // The key scales the usual factor instead of replacing it.
-                attention_factor: match is_latent {
-                    true => Some(1.0),
-                    false => {
-                        optional("rope.scaling.attn_factor", 0.0, 1e3)?.map(|weight| weight * usual)
-                    }
-                },
-                mscale: None,
-                mscale_all_dim: of_scores.filter(|_| is_latent).map(|weight| weight * 10.0),
-                beta_fast: optional("rope.scaling.yarn_beta_fast", 1e-6, 1e6)?.unwrap_or(32.0),
-                beta_slow: optional("rope.scaling.yarn_beta_slow", 1e-6, 1e6)?.unwrap_or(1.0),
-                truncate: get("rope.scaling.yarn_truncate").flag(truncates)?,
+    }
+
+    fn factor(&self) -> Result<f64, ConfigError> {
+        read_factor(&(self.get)("rope.scaling.factor"))
+    }
+
+    fn optional(&self, key: &str, min: f64, max: f64) -> Result<Option<f64>, ConfigError> {
+        (self.get)(key).non_null().map(|field| field.number(min, max)).transpose()
+    }
+
+    fn yarn(&self, truncates: bool) -> Result<Yarn, ConfigError> {
+        let factor = self.factor()?;
+        let usual = 0.1 * factor.ln() + 1.0;
+        // In latent attention scores are multiplied, and not cosines and sines.
+        let is_latent = (self.get)("attention.kv_lora_rank").non_null().is_some();
+        let of_scores = self.optional("rope.scaling.yarn_log_multiplier", 0.0, 1e3)?;
+        // The key scales the usual factor instead of replacing it.
+        let own = || self.optional("rope.scaling.attn_factor", 0.0, 1e3);
+        let beta = |name: &str| self.optional(&format!("rope.scaling.yarn_beta_{name}"), 1e-6, 1e6);
+        Ok(Yarn {
+            factor,
+            n_original: self.n_original,
+            attention_factor: match is_latent {
+                true => Some(1.0),
+                false => own()?.map(|weight| weight * usual),
+            },
+            mscale: None,
+            mscale_all_dim: of_scores.filter(|_| is_latent).map(|weight| weight * 10.0),
+            beta_fast: beta("fast")?.unwrap_or(32.0),
+            beta_slow: beta("slow")?.unwrap_or(1.0),
+            truncate: (self.get)("rope.scaling.yarn_truncate").flag(truncates)?,
+        })
+    }
+
+    fn longrope(&self) -> Result<RopeScaling, ConfigError> {
+        let divisors = |name: &str| {
+            read_divisors(self.tensors, name, self.rotary_dim)?.ok_or_else(|| {
+                let expected = format!("a tensor of {} numbers", self.rotary_dim / 2);
+                Field::new(name, None).error(expected)
             })
-        }
-        Some("longrope") => {
-            let divisors = |name: &str| {
-                read_divisors(tensors, name, rotary_dim)?.ok_or_else(|| {
-                    Field::new(name, None).error(format!("a tensor of {} numbers", rotary_dim / 2))
-                })
-            };
-            RopeScaling::LongRope {
-                factor: match get("rope.scaling.factor").non_null() {
-                    Some(field) => read_factor(field)?,
-                    None => (n_trained as f64 / n_original as f64).max(1.0),
-                },
-                n_original,
-                attention_factor: optional("rope.scaling.attn_factor", 0.0, 1e3)?,
-                short_factors: divisors("rope_factors_short.weight")?,
-                long_factors: divisors("rope_factors_long.weight")?,
-            }
-        }
-        Some(_) => return Err(kind.error("one of none, linear, yarn, longrope, dynamic")),
-    };
-    Ok(RopeSpec { rotary_dim, theta, n_trained, scaling })
+        };
+        Ok(RopeScaling::LongRope {
+            factor: match (self.get)("rope.scaling.factor").non_null() {
+                Some(field) => read_factor(field)?,
+                None => (self.n_trained as f64 / self.n_original as f64).max(1.0),
+            },
+            n_original: self.n_original,
+            attention_factor: self.optional("rope.scaling.attn_factor", 0.0, 1e3)?,
+            short_factors: divisors("rope_factors_short.weight")?,
+            long_factors: divisors("rope_factors_long.weight")?,
+        })
+    }
 }
 
 /// A tensor with one finite positive divisor per rotated pair.

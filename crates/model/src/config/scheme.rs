@@ -1,0 +1,59 @@
+//! How the matrices of a checkpoint are quantized, as its configuration says it.
+
+use pelton_quant::checkpoint::Scheme;
+use serde_json::Value;
+
+use crate::fields::{ConfigError, Field, parse_json};
+use crate::wrapper;
+
+/// How the matrices of a checkpoint with this `config.json` are quantized; `None` where it does
+/// not say.
+pub(crate) fn parse_scheme(bytes: &[u8]) -> Result<Option<Scheme>, ConfigError> {
+    let value = parse_json(bytes)?;
+    let value = wrapper::text_part(&value)?.map_or(value, |(text, _)| text);
+    read_scheme(&Field::new("", Some(&value)))
+}
+
+/// The scheme of a file of its own beside `config.json`, as libraries wrote it before it had a place
+/// there; `method` where the file does not name one.
+pub(crate) fn parse_scheme_file(bytes: &[u8], method: &str) -> Result<Scheme, ConfigError> {
+    named_scheme(parse_json(bytes)?, method, "")
+}
+
+/// The object that holds the settings of a quantized checkpoint.
+const SCHEME: &str = "quantization_config";
+/// That of QuIP#, which names no method.
+const QUIP: &str = "quip_params";
+
+/// The scheme of a `config.json`; `None` where it has none.
+pub(super) fn read_scheme(root: &Field<'_>) -> Result<Option<Scheme>, ConfigError> {
+    match (root.get(SCHEME).value(), root.get(QUIP).value()) {
+        // Only stacked experts are so stored, and they are known by their tensors.
+        (Some(config), _) if is_mxfp4(config) => Ok(None),
+        (Some(config), _) => Scheme::parse(config).map(Some).map_err(ConfigError::from),
+        (None, Some(config)) => named_scheme(config.clone(), "quip", QUIP).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+fn is_mxfp4(config: &Value) -> bool {
+    config.get("quant_method").and_then(Value::as_str) == Some("mxfp4")
+}
+
+/// The scheme of settings that may not name their method, and that the file has under `place`.
+fn named_scheme(mut config: Value, method: &str, place: &str) -> Result<Scheme, ConfigError> {
+    if let Some(fields) = config.as_object_mut() {
+        let name = fields.entry("quant_method").or_insert(Value::Null);
+        if name.is_null() {
+            *name = Value::from(method);
+        }
+    }
+    Scheme::parse(&config).map_err(|error| match ConfigError::from(error) {
+        ConfigError::Field { field, expected, found } => {
+            let within = field.strip_prefix(SCHEME).unwrap_or(&field);
+            let field = format!("{place}{within}").trim_start_matches('.').to_owned();
+            ConfigError::Field { field, expected, found }
+        }
+        other => other,
+    })
+}

@@ -1,0 +1,104 @@
+//! Values of a config that stand by themselves: norms, activations, windows, tokens.
+
+use pelton_base::{TokenId, limits};
+use serde_json::Value;
+
+use super::Window;
+use crate::arch::Act;
+use crate::fields::{ConfigError, Field, parse_json};
+
+pub(crate) fn read_cap(field: &Field<'_>) -> Result<Option<f32>, ConfigError> {
+    field.non_null().map(|field| Ok(field.number(1e-3, 1e6)? as f32)).transpose()
+}
+
+pub(crate) fn read_eps(field: &Field<'_>) -> Result<f32, ConfigError> {
+    // The f32 next to 1e-12, as GGUF files have it, is a little less.
+    Ok(field.number(9e-13, 1.0)? as f32)
+}
+
+pub(crate) fn read_act(field: &Field<'_>) -> Result<Act, ConfigError> {
+    match field.text()? {
+        None | Some("silu" | "swish") => Ok(Act::Silu),
+        Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Act::GeluTanh),
+        Some("gelu" | "gelu_python") => Ok(Act::Gelu),
+        Some("quick_gelu") => Ok(Act::QuickGelu),
+        Some("relu") => Ok(Act::Relu),
+        Some("relu2") => Ok(Act::ReluSquared),
+        Some(_) => Err(field.error(
+            "one of \"silu\", \"gelu\", \"gelu_pytorch_tanh\", \"quick_gelu\", \"relu\", \"relu2\"",
+        )),
+    }
+}
+
+pub(super) fn read_window(root: &Field<'_>) -> Result<Window, ConfigError> {
+    let (field, is_used) = (&root.get("sliding_window"), root.get("use_sliding_window"));
+    match field.non_null() {
+        // Configs of Qwen2-MoE write 0 where they use none.
+        Some(field) if is_used.value() == Some(&Value::Bool(false)) => {
+            match field.integer(0, limits::MODEL_CONTEXT)? {
+                0 => Ok(Window::Off),
+                n => Ok(Window::Tokens(n)),
+            }
+        }
+        Some(field) => Ok(Window::Tokens(field.count(limits::MODEL_CONTEXT)?)),
+        None if field.is_present() => Ok(Window::Off),
+        None => Ok(Window::Absent),
+    }
+}
+
+pub(super) fn read_layer_types(
+    field: &Field<'_>,
+    n_layers: usize,
+) -> Result<Option<Vec<bool>>, ConfigError> {
+    let expected = || {
+        field.error(format!(
+            "one of \"full_attention\" and \"sliding_attention\" for each of the {n_layers} layers"
+        ))
+    };
+    let items = match field.value() {
+        None => return Ok(None),
+        Some(Value::Array(items)) if items.len() == n_layers => items,
+        Some(_) => return Err(expected()),
+    };
+    items
+        .iter()
+        .map(|item| match item.as_str() {
+            Some("full_attention") => Ok(false),
+            Some("sliding_attention" | "chunked_attention") => Ok(true),
+            _ => Err(expected()),
+        })
+        .collect::<Result<_, _>>()
+        .map(Some)
+}
+
+/// A token id, a list of them, or nothing. Ids outside of the vocabulary are dropped: published
+/// configs of models with a cut vocabulary carry them, and they can never be generated.
+pub(crate) fn read_tokens(
+    field: &Field<'_>,
+    vocab_size: usize,
+) -> Result<Vec<TokenId>, ConfigError> {
+    const MOST_TOKENS: usize = 256;
+    let expected = "a token id or a list of up to 256 token ids";
+    let items = match field.value() {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(items)) if items.len() <= MOST_TOKENS => items.as_slice(),
+        Some(value @ Value::Number(_)) => std::slice::from_ref(value),
+        Some(_) => return Err(field.error(expected)),
+    };
+    let mut tokens = Vec::with_capacity(items.len());
+    for item in items {
+        // Some configs write -1 for "none".
+        let id = item.as_i64().ok_or_else(|| field.error(expected))?;
+        if (0..vocab_size as i64).contains(&id) {
+            tokens.push(TokenId(id as u32));
+        }
+    }
+    Ok(tokens)
+}
+
+/// The end-of-text tokens of a `generation_config.json`; an unreadable one has none.
+pub(crate) fn generation_eos_tokens(bytes: &[u8], vocab_size: usize) -> Vec<TokenId> {
+    let Ok(value) = parse_json(bytes) else { return Vec::new() };
+    let root = Field::new("", Some(&value));
+    read_tokens(&root.get("eos_token_id"), vocab_size).unwrap_or_default()
+}
