@@ -11,8 +11,8 @@ use std::sync::Arc;
 use pelton_base::TokenId;
 use pelton_kernels::{
     Activations, AttentionInput, Cpu, Forms, HeadLayout, KvCache, KvShape, LAYOUT_VERSION, Largest,
-    LogitsOp, MatmulOutput, PackedMatrix, RopeLayout, StayAwake, Storage, StoreKv, StridedRows,
-    WeightLayout,
+    LogitsOp, MatmulOutput, PANEL, PackedMatrix, RopeLayout, StayAwake, Storage, StoreKv,
+    StridedRows, WeightLayout,
 };
 use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
@@ -275,6 +275,8 @@ impl Backend for CpuBackend {
     type Weight = PackedMatrix;
     type Vector = Vec<f32>;
     type Kv = KvCache;
+
+    const HEAD_ROWS: usize = PANEL;
     type Comm = SoleRank;
 
     fn comm(&self) -> &SoleRank {

@@ -37,6 +37,8 @@ pub(super) struct Latent {
     q: Vec<f32>,
     /// Inputs of the products of heads.
     by_head: Activations,
+    /// Outputs of heads that were padded.
+    padded: Vec<f32>,
     /// What attention makes of latents.
     attended: Vec<f32>,
 }
@@ -57,6 +59,7 @@ impl Latent {
             q_latents: empty(),
             q: Vec::new(),
             by_head: empty(),
+            padded: Vec::new(),
             attended: Vec::new(),
         }
     }
@@ -113,7 +116,8 @@ impl Latent {
         let from = slices(row_stride, 0, heads, mla.nope_dim);
         let output = MatmulOutput { data: out, stride, offset: 0 };
         let x = (trained.as_slice(), &from);
-        multiply_heads(cpu, &weights.k_up, x, &mut self.by_head, output, head_stride);
+        let scratch = (&mut self.by_head, &mut self.padded);
+        multiply_heads(cpu, &weights.k_up, x, scratch, output, [mla.kv_rank, head_stride]);
     }
 
     /// Attention of the absorbed queries `q` over latents, and what the heads make of it.
@@ -145,7 +149,8 @@ impl Latent {
         let from = slices(width, 0, [n_heads, mla.kv_rank], mla.kv_rank);
         let output = MatmulOutput { data: out, stride, offset: 0 };
         let x = (self.attended.as_slice(), &from);
-        multiply_heads(cpu, &weights.v_up, x, &mut self.by_head, output, mla.value_dim);
+        let scratch = (&mut self.by_head, &mut self.padded);
+        multiply_heads(cpu, &weights.v_up, x, scratch, output, [mla.value_dim; 2]);
     }
 }
 
@@ -159,16 +164,28 @@ fn slices(
     HeadSlices { row_stride, offset, n_heads, head_stride, width }
 }
 
-/// `y[i, h * head_stride ..] = x[i, h] W[h]ᵀ`, the heads of `x` being some stretches of its rows.
+/// `y[i, h * head_stride ..][.. n] = x[i, h] W[h]ᵀ`, the heads of `x` being some stretches of its
+/// rows; what a head of `w` has beyond its first `n` rows is padding.
 fn multiply_heads(
     cpu: &Cpu,
     w: &PackedMatrix,
     (x, from): (&[f32], &HeadSlices),
-    by_head: &mut Activations,
+    (by_head, padded): (&mut Activations, &mut Vec<f32>),
     y: MatmulOutput<'_>,
-    head_stride: usize,
+    [n, head_stride]: [usize; 2],
 ) {
     by_head.reset(from.width, read_by(cpu, [w]));
     cpu.write_heads(x, from, by_head);
-    cpu.matmul_heads(w, from.n_heads, by_head, y, head_stride);
+    let n_heads = from.n_heads;
+    let n_packed = w.n() / n_heads;
+    if n_packed == n {
+        return cpu.matmul_heads(w, n_heads, by_head, y, head_stride);
+    }
+    let width = n_heads * n_packed;
+    padded.resize(by_head.n_rows() / n_heads * width, 0.0);
+    let output = MatmulOutput { data: padded, stride: width, offset: 0 };
+    cpu.matmul_heads(w, n_heads, by_head, output, n_packed);
+    let from = slices(width, 0, [n_heads, n_packed], n);
+    let to = slices(y.stride, y.offset, [n_heads, head_stride], n);
+    cpu.copy_heads(padded, &from, y.data, &to);
 }

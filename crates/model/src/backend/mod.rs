@@ -142,6 +142,9 @@ pub trait Backend: Sized + Send {
     type Vector: Send + std::fmt::Debug;
     /// A paged KV cache.
     type Kv: Send;
+
+    /// The rows of each head of a matrix of heads come in multiples of this; loading pads them.
+    const HEAD_ROWS: usize;
     /// Its way to the other ranks of a model.
     type Comm: Communicator;
 

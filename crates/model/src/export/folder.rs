@@ -172,7 +172,7 @@ fn halves<'a>(part: &Part<'a>) -> [Part<'a>; 2] {
     [0, n].map(|first| {
         let mut shape = part.shape.clone();
         shape[0] = n;
-        let rows = Rows { n, n_stored: 2 * n, first, run: n, stride: n, pairs: None };
+        let rows = Rows { n, first, run: n, filled: n, stride: n, ..Rows::all(2 * n) };
         let Part { view, is_transposed, turned, slice, factors, .. } = *part;
         Part { view, shape, rows, is_transposed, turned, quantized: None, slice, factors }
     })

@@ -264,11 +264,19 @@ impl Gqa {
         let (fused, group) = (q + 2 * kv, self.n_heads / self.n_kv_heads * dim);
         let of_stack = |n, first, pairs| Projection {
             name: Name::Qkv,
-            rows: Rows { n, n_stored: fused, first, run: n, stride: n, pairs },
+            rows: Rows { n, first, run: n, filled: n, stride: n, pairs, ..Rows::all(fused) },
         };
         let of_groups = |n, first, run, pairs| Projection {
             name: Name::Qkv,
-            rows: Rows { n, n_stored: fused, first, run, stride: group + 2 * dim, pairs },
+            rows: Rows {
+                n,
+                first,
+                run,
+                filled: run,
+                stride: group + 2 * dim,
+                pairs,
+                ..Rows::all(fused)
+            },
         };
         let alone = |name, n, pairs| Projection { name, rows: Rows { pairs, ..Rows::all(n) } };
         match lookup.stored.qkv {

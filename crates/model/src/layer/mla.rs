@@ -36,9 +36,6 @@ use crate::rope::RopeScaling;
 /// Added to the mean square of latents, whatever other norms add.
 const LATENT_NORM_EPS: f32 = 1e-6;
 
-/// Outputs of one head are whole panels of weights.
-const PANEL: usize = pelton_kernels::PANEL;
-
 /// Multi-head latent attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mla {
@@ -46,13 +43,13 @@ pub struct Mla {
     pub n_heads: usize,
     /// Elements of the latent that queries are made of, or `None` where they are projected at once.
     pub q_rank: Option<usize>,
-    /// Elements of the latent that keys and values are made of; a multiple of 16.
+    /// Elements of the latent that keys and values are made of.
     pub kv_rank: usize,
     /// Elements of a head's key that come from the latent.
     pub nope_dim: usize,
     /// Elements of a key that are rotated, the same for all heads; even.
     pub rope_dim: usize,
-    /// Elements of a head's value; a multiple of 16.
+    /// Elements of a head's value.
     pub value_dim: usize,
     /// Whether the projections from and to the residual stream carry a bias.
     pub bias: bool,
@@ -95,13 +92,6 @@ impl Mla {
     /// Latent attention as a config describes it, over the first rotary embedding.
     pub(crate) fn read(cfg: &HfConfig, is_rope_in_pairs: bool) -> Result<Self, ConfigError> {
         let width = |name: &str| cfg.field(name).count(limits::MODEL_WIDTH);
-        let in_panels = |name: &str| {
-            let n = width(name)?;
-            match n.is_multiple_of(PANEL) {
-                true => Ok(n),
-                false => Err(cfg.field(name).error(format!("a multiple of {PANEL}"))),
-            }
-        };
         let rope_field = cfg.field("qk_rope_head_dim");
         let rope_dim = rope_field.count(limits::MODEL_WIDTH)?;
         if !rope_dim.is_multiple_of(2) {
@@ -120,17 +110,17 @@ impl Mla {
         let nope_dim = width("qk_nope_head_dim")?;
         let value_field = cfg.field("v_head_dim");
         let value_dim = match value_field.non_null() {
-            Some(_) => in_panels("v_head_dim")?,
-            // As configs of MiniCPM3 leave it out.
+            Some(field) => field.count(limits::MODEL_WIDTH)?,
+            // Configs of MiniCPM3 leave it out.
             None => cfg.hidden_size / cfg.num_attention_heads,
         };
-        if !value_dim.is_multiple_of(PANEL) || value_dim == 0 {
-            return Err(value_field.error(format!("a multiple of {PANEL}")));
+        if value_dim == 0 {
+            return Err(value_field.error("a width of at least 1"));
         }
         let mla = Self {
             n_heads: cfg.num_attention_heads,
             q_rank: q_rank.non_null().map(|field| field.count(limits::MODEL_WIDTH)).transpose()?,
-            kv_rank: in_panels("kv_lora_rank")?,
+            kv_rank: width("kv_lora_rank")?,
             nope_dim,
             rope_dim,
             value_dim,
@@ -169,9 +159,10 @@ pub struct MlaWeights<B: Backend> {
     pub q_up: Option<Linear<B>>,
     /// Norm of latents, `[kv_rank]`.
     pub kv_norm: Norm<B>,
-    /// Takes the unrotated queries of a head to latents: `[n_heads * kv_rank, nope_dim]`.
+    /// Takes the unrotated queries of a head to latents: `[n_heads * kv_rank, nope_dim]`, each head
+    /// padded to a multiple of [`Backend::HEAD_ROWS`] rows.
     pub k_up: B::Weight,
-    /// Takes the latents of a head to its values: `[n_heads * value_dim, kv_rank]`.
+    /// Takes the latents of a head to its values: `[n_heads * value_dim, kv_rank]`, padded likewise.
     pub v_up: B::Weight,
     /// `[hidden, out_width]`.
     pub out: Linear<B>,
@@ -324,11 +315,12 @@ impl Mla {
         layer: usize,
     ) -> Result<[Part<'a>; 2], ModelError> {
         let Mla { n_heads, kv_rank, nope_dim, value_dim, .. } = *self;
+        let multiple = lookup.head_rows;
         if lookup.has(&lookup.stem(Name::KUp, layer)) {
             let apart = |name, n, k| {
                 let view = lookup.weight(name, layer, &[n_heads, n, k])?;
-                let (shape, rows) = (vec![n_heads * n, k], Rows::all(n_heads * n));
-                Ok::<_, ModelError>(Part { shape, rows, ..Part::whole(view) })
+                let rows = Rows::all(n_heads * n).padded(n, multiple);
+                Ok::<_, ModelError>(Part { shape: vec![rows.n, k], rows, ..Part::whole(view) })
             };
             return Ok([
                 apart(Name::KUp, kv_rank, nope_dim)?,
@@ -337,14 +329,22 @@ impl Mla {
         }
         let n_rows = nope_dim + value_dim;
         let whole = Projection { name: Name::KvUp, rows: Rows::all(n_heads * n_rows) };
-        let values = Rows { n: n_heads * value_dim, first: nope_dim, run: value_dim, ..whole.rows };
-        let values = Projection { rows: Rows { stride: n_rows, ..values }, ..whole };
+        let values = Rows {
+            n: n_heads * value_dim,
+            first: nope_dim,
+            run: value_dim,
+            filled: value_dim,
+            stride: n_rows,
+            ..whole.rows
+        };
+        let values = Projection { rows: values.padded(value_dim, multiple), ..whole };
         let k_up = lookup.matrix(&whole, layer, kv_rank)?;
         let v_up = lookup.matrix(&values, layer, kv_rank)?;
+        let n_padding = kv_rank.next_multiple_of(multiple) - kv_rank;
         let k_up = Part {
-            shape: vec![n_heads * kv_rank, nope_dim],
-            rows: Rows::all(n_heads * kv_rank),
-            turned: Some(Turned { n_heads, n_rows, n_taken: nope_dim }),
+            shape: vec![n_heads * (kv_rank + n_padding), nope_dim],
+            rows: Rows::all(n_heads * (kv_rank + n_padding)),
+            turned: Some(Turned { n_heads, n_rows, n_taken: nope_dim, n_padding }),
             // The part of the values has the tensors.
             quantized: k_up.quantized.map(QuantizedTensor::without_views),
             ..k_up

@@ -16,10 +16,12 @@ use pelton_quant::{Compute, packed_bytes};
 use super::plan::{NormPlan, Part, Plan};
 use super::quantization::{layout, whole};
 use crate::arch::{ArchSpec, NormKind};
+use crate::backend::Backend as _;
+use crate::backend::cpu::CpuBackend;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 
-/// Bytes of all weights once packed for `compute`.
+/// Bytes of all weights once packed for the CPU and `compute`.
 ///
 /// # Errors
 ///
@@ -29,7 +31,7 @@ pub(crate) fn weight_bytes(
     spec: &ArchSpec,
     compute: Compute,
 ) -> Result<u64, ModelError> {
-    of_plan(files, &Plan::new(files, spec)?, spec, compute)
+    of_plan(files, &Plan::padded(files, spec, CpuBackend::HEAD_ROWS)?, spec, compute)
 }
 
 /// [`weight_bytes`] of a plan.

@@ -161,7 +161,7 @@ pub fn load<B: Backend>(
         return Err(ModelError::Ranks { n_ranks: comm.size() });
     }
     let spec = served_spec(files, options.max_context)?;
-    let plan = Plan::new(files, &spec)?;
+    let plan = Plan::padded(files, &spec, B::HEAD_ROWS)?;
     check_memory(files, &plan, &spec, options)?;
     let load = LoadKind { compute: options.compute, rank: comm.rank(), n_ranks: comm.size() };
     let verified = |n_bytes, n_total_bytes| {

@@ -7,7 +7,12 @@
 //!                  |--- stride ----|
 //!
 //! in pairs    head: a0 b0 a1 b1 .. | rest      becomes      a0 a1 .. b0 b1 .. | rest
+//!
+//! padded      | v v v | v v v |                becomes      | v v v v' | v v v v' |
 //! ```
+//!
+//! A device may want the rows of each head in multiples of some number. Runs are then padded with
+//! their last row, which every format can repeat; the device drops what padding gives.
 //!
 //! Rows are picked as they are stored, so this works in every format; a transposed matrix is
 //! gathered by element, which only plain floats allow. Of a matrix that a quantized checkpoint spreads
@@ -30,8 +35,10 @@ pub(crate) struct Rows {
     pub(crate) n_stored: usize,
     /// Stored row where the first run begins.
     pub(crate) first: usize,
-    /// Rows that follow each other.
+    /// Rows that follow each other, padding included.
     pub(crate) run: usize,
+    /// Rows of a run that are stored; the rest of the run is padding.
+    pub(crate) filled: usize,
     /// Stored rows from one run to the next.
     pub(crate) stride: usize,
     /// Rows of a head, and how many of them are stored as pairs.
@@ -41,7 +48,23 @@ pub(crate) struct Rows {
 impl Rows {
     /// All rows as they are.
     pub(crate) fn all(n: usize) -> Self {
-        Self { n, n_stored: n, first: 0, run: n, stride: n, pairs: None }
+        Self { n, n_stored: n, first: 0, run: n, filled: n, stride: n, pairs: None }
+    }
+
+    /// These rows, which are heads of `head` rows each, with each head padded to a multiple of
+    /// `multiple` rows.
+    pub(crate) fn padded(self, head: usize, multiple: usize) -> Self {
+        let run = head.next_multiple_of(multiple);
+        if run == head {
+            return self;
+        }
+        let stride = if self.run == head { self.stride } else { head };
+        Self { n: self.n / head * run, run, filled: head, stride, ..self }
+    }
+
+    /// Rows that are not padding.
+    pub(super) fn n_filled(&self) -> usize {
+        self.n / self.run * self.filled
     }
 
     /// The stored row of row `row`.
@@ -59,7 +82,7 @@ impl Rows {
                 head * head_dim + within
             }
         };
-        self.first + row / self.run * self.stride + row % self.run
+        self.first + row / self.run * self.stride + (row % self.run).min(self.filled - 1)
     }
 
     /// The stored row of each row.
@@ -69,7 +92,7 @@ impl Rows {
 
     /// Whether the rows follow each other in the file.
     fn is_contiguous(&self) -> bool {
-        self.pairs.is_none() && self.run == self.n
+        self.pairs.is_none() && self.run == self.n && self.filled == self.run
     }
 
     /// The rows of `data`, each as long as the next.
@@ -119,9 +142,12 @@ pub(crate) fn in_pairs(data: &[u8], n_rows: usize, pairs: [usize; 2]) -> Vec<u8>
 /// What is done to a tensor's rows; nothing where they are taken as they are.
 impl fmt::Display for Rows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { n, n_stored, first, run, stride, pairs } = *self;
+        let Self { n, n_stored, first, run, filled, stride, pairs } = *self;
         if n != n_stored {
             write!(f, " rows {n} from {first} by {run}/{stride}")?;
+        }
+        if filled != run {
+            write!(f, " padded from {filled}")?;
         }
         match pairs {
             None => Ok(()),
@@ -244,7 +270,7 @@ impl<'a> Part<'a> {
             None if self.turned.is_some() => {
                 self.turned.map_or(0, |turned| turned.share(data.len()))
             }
-            None => data.len() / self.rows.n_stored * self.rows.n,
+            None => data.len() / self.rows.n_stored * self.rows.n_filled(),
         };
         let data = own.iter().map(|view| view.data).chain(self.factors);
         data.map(move |data| (data, share(data)))
@@ -300,13 +326,27 @@ mod tests {
     #[test]
     fn runs_are_picked_from_rows_and_from_columns() {
         // Two groups of two rows of q, one of k and one of v.
-        let rows = Rows { n: 4, n_stored: 8, first: 0, run: 2, stride: 4, pairs: None };
+        let rows = Rows { n: 4, n_stored: 8, run: 2, filled: 2, stride: 4, ..Rows::all(8) };
         let data: Vec<u8> = (0..16).collect();
         assert_eq!(*rows.pick(&data), [0, 1, 2, 3, 8, 9, 10, 11]);
-        let k = Rows { n: 2, first: 2, run: 1, ..rows };
+        let k = Rows { n: 2, first: 2, run: 1, filled: 1, ..rows };
         assert_eq!(*k.pick(&data), [4, 5, 12, 13]);
         assert_eq!(k.pick_columns(&data, 1), [2, 10, 6, 14]);
         assert_eq!(k.to_string(), " rows 2 from 2 by 1/4");
         assert_eq!(Rows::all(3).to_string(), "");
+    }
+
+    #[test]
+    fn heads_are_padded_with_their_last_row_wherever_they_lie() {
+        // Two heads of three rows, one after the other, and apart by five rows.
+        let together = Rows::all(6).padded(3, 4);
+        assert_eq!(*together.pick(&[0, 1, 2, 3, 4, 5]), [0, 1, 2, 2, 3, 4, 5, 5]);
+        let apart = Rows { n: 6, run: 3, filled: 3, stride: 5, first: 2, ..Rows::all(10) };
+        let apart = apart.padded(3, 4);
+        let data: Vec<u8> = (0..10).collect();
+        assert_eq!(*apart.pick(&data), [2, 3, 4, 4, 7, 8, 9, 9]);
+        assert_eq!((apart.n, apart.n_filled()), (8, 6));
+        assert_eq!(apart.to_string(), " rows 8 from 2 by 4/5 padded from 3");
+        assert_eq!(Rows::all(8).padded(4, 4), Rows::all(8));
     }
 }

@@ -123,12 +123,24 @@ pub(super) fn recipe(parts: &[Part<'_>]) -> String {
 }
 
 impl<'a> Plan<'a> {
+    /// Looks up the tensors as they are stored.
     pub(crate) fn new(files: &'a ModelFiles, spec: &ArchSpec) -> Result<Self, ModelError> {
+        Self::padded(files, spec, 1)
+    }
+
+    /// Looks up the tensors, for a device that wants the rows of each head of a matrix of heads in
+    /// multiples of `head_rows`.
+    pub(super) fn padded(
+        files: &'a ModelFiles,
+        spec: &ArchSpec,
+        head_rows: usize,
+    ) -> Result<Self, ModelError> {
         let naming = files.naming();
-        let lookup = Lookup { files, naming, stored: naming.stored, spec, expert: None };
+        let stored = naming.stored;
+        let lookup = Lookup { files, naming, stored, spec, expert: None, head_rows };
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
         let table = |name, n| {
-            // Who looks up rows or picks tokens does not reorder inputs.
+            // Looking up a row and picking a token read inputs in their own order.
             let mut part = lookup.matrix(&Projection { name, rows: Rows::all(n) }, 0, hidden)?;
             part.quantized = part.quantized.map(QuantizedTensor::in_own_order);
             Ok::<_, ModelError>(part)

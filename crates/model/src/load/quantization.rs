@@ -8,6 +8,8 @@ use pelton_quant::checkpoint::{QuantizedTensor, layout_of};
 
 use super::footprint::of_run;
 use super::plan::{Part, Plan};
+use crate::backend::Backend as _;
+use crate::backend::cpu::CpuBackend;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::inspect::TensorTotals;
@@ -36,7 +38,7 @@ pub(super) fn whole<'p, 'a>(parts: &'p [Part<'a>]) -> Option<Vec<&'p QuantizedTe
 ///
 /// As [`check`](super::check), and when a scale or zero point cannot be.
 pub(crate) fn quantized_totals(files: &ModelFiles) -> Result<QuantizedTotals, ModelError> {
-    let plan = Plan::new(files, &files.spec()?)?;
+    let plan = Plan::padded(files, &files.spec()?, CpuBackend::HEAD_ROWS)?;
     let mut all = QuantizedTotals::default();
     for (run, compute) in plan.runs(Compute::Auto) {
         let Some(matrices) = whole(run) else { continue };

@@ -25,6 +25,8 @@ pub(crate) struct Turned {
     pub(crate) n_rows: usize,
     /// Those of them that are turned, from the first on: elements of a turned row.
     pub(crate) n_taken: usize,
+    /// Rows of zeros after the turned rows of each head, where a device wants them.
+    pub(crate) n_padding: usize,
 }
 
 impl Turned {
@@ -58,15 +60,17 @@ impl Turned {
     }
 
     fn turn(self, data: &[u8], element_bytes: usize) -> Vec<u8> {
-        let Self { n_heads, n_rows, n_taken } = self;
+        let Self { n_heads, n_rows, n_taken, n_padding } = self;
         let row_bytes = data.len() / (n_heads * n_rows);
-        let mut out = Vec::with_capacity(n_heads * n_taken * row_bytes);
+        let padding_bytes = n_padding * n_taken * element_bytes;
+        let mut out = Vec::with_capacity(n_heads * (n_taken * row_bytes + padding_bytes));
         for head in data.chunks_exact(n_rows * row_bytes) {
             for column in (0..row_bytes).step_by(element_bytes) {
                 for row in head.chunks_exact(row_bytes).take(n_taken) {
                     out.extend_from_slice(&row[column..column + element_bytes]);
                 }
             }
+            out.resize(out.len() + padding_bytes, 0);
         }
         out
     }
@@ -75,8 +79,12 @@ impl Turned {
 /// What is done to a tensor, for the name of the packed matrix.
 impl std::fmt::Display for Turned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { n_heads, n_rows, n_taken } = self;
-        write!(f, " {n_heads} heads of {n_rows}, {n_taken} turned")
+        let Self { n_heads, n_rows, n_taken, n_padding } = self;
+        write!(f, " {n_heads} heads of {n_rows}, {n_taken} turned")?;
+        match n_padding {
+            0 => Ok(()),
+            n => write!(f, " and {n} added"),
+        }
     }
 }
 
@@ -87,7 +95,7 @@ mod tests {
     #[test]
     fn the_keys_of_each_head_are_turned_and_the_values_left_out() {
         // Two heads of two rows of keys and one of values, three wide.
-        let turned = Turned { n_heads: 2, n_rows: 3, n_taken: 2 };
+        let turned = Turned { n_heads: 2, n_rows: 3, n_taken: 2, n_padding: 0 };
         let data: Vec<u8> = (0..18).collect();
         let expected = [0, 3, 1, 4, 2, 5, 9, 12, 10, 13, 11, 14];
         assert_eq!(turned.turn(&data, 1), expected);
@@ -95,5 +103,9 @@ mod tests {
         let both: Vec<u8> = expected.iter().flat_map(|&x| [x, x + 100]).collect();
         assert_eq!(turned.turn(&wide, 2), both);
         assert_eq!(turned.share(18), 12);
+        let padded = Turned { n_padding: 1, ..turned };
+        let expected = [0, 3, 1, 4, 2, 5, 0, 0, 9, 12, 10, 13, 11, 14, 0, 0];
+        assert_eq!(padded.turn(&data, 1), expected);
+        assert_eq!(padded.share(18), 12);
     }
 }

@@ -101,11 +101,11 @@ impl<'a> Lookup<'a, '_> {
             let down = self.needed_stack(layer, Name::ExpertDown, [n, hidden, ffn], bias)?;
             let rows = |first, run, stride| Rows {
                 n: ffn,
-                n_stored: 2 * ffn,
                 first,
                 run,
+                filled: run,
                 stride,
-                pairs: None,
+                ..Rows::all(2 * ffn)
             };
             let gate_and_up = match self.stored.experts.gate_up {
                 GateUp::Stacked => [rows(0, ffn, ffn), rows(ffn, ffn, ffn)],

@@ -15,8 +15,10 @@ pub(crate) struct Lookup<'a, 's> {
     pub(crate) naming: Naming,
     pub(crate) stored: &'static Stored,
     pub(crate) spec: &'s ArchSpec,
-    /// Whose tensors are meant where a name has a `*` for an expert.
+    /// The expert whose tensors are meant where a name has a `*`.
     pub(crate) expert: Option<usize>,
+    /// The rows of each head of a matrix of heads are padded to a multiple of this.
+    pub(crate) head_rows: usize,
 }
 
 impl<'a> Lookup<'a, '_> {
