@@ -2,7 +2,7 @@
 //!
 //! Both `config.json` and GGUF metadata come down to named values of loose type. A [`Field`] is one
 //! of them; its methods take the range that makes sense and otherwise answer with a [`ConfigError`]
-//! that says the name, what was found and what was expected.
+//! that gives the name, the value found and the value expected.
 
 use pelton_quant::QuantError;
 use serde_json::Value;
@@ -27,9 +27,9 @@ pub enum ConfigError {
     Field {
         /// The field as the file spells it, with dots between levels.
         field: String,
-        /// What it should be.
+        /// The value that it should have.
         expected: String,
-        /// What it is.
+        /// The value that it has.
         found: String,
     },
     /// An architecture that is not in [`ARCHS`](crate::ARCHS).
@@ -163,8 +163,8 @@ fn shorten(text: &str) -> String {
     }
 }
 
-/// Parses JSON as Python writes it: bare `NaN`, `Infinity` and `-Infinity` become texts, so that the
-/// field that holds one can be named, instead of a line and column.
+/// Parses JSON as Python writes it: bare `NaN`, `Infinity` and `-Infinity` become texts, so that
+/// the field that holds one can be named, instead of a line and column.
 pub(crate) fn parse_json(bytes: &[u8]) -> Result<Value, ConfigError> {
     let not_json = |e: &dyn std::fmt::Display| ConfigError::NotJson(e.to_string());
     let error = match serde_json::from_slice(bytes) {

@@ -13,8 +13,9 @@
 //!
 //! Without an image such a model is its text model, and as that it is loaded: the config is that of
 //! the text with what stands around it, the tensors have a longer prefix, the rest is ignored and
-//! [`inspect`](crate::inspect()) says so. Only wrappers are known of which this holds; PaliGemma, which
-//! looks at its prompt in both directions, and Mllama, which has layers of its own for images, are not.
+//! [`inspect`](crate::inspect()) says so. The list holds only wrappers for which this is true. It
+//! lacks PaliGemma, which attends to its prompt in both directions, and Mllama, which has layers of
+//! its own for images.
 
 use serde_json::{Map, Value, json};
 
@@ -35,7 +36,7 @@ const WRAPPERS: &[&str] = &[
     "VipLlavaForConditionalGeneration",
 ];
 
-/// What is taken from around the text's part where that does not say.
+/// Fields that are taken from the outer config where the text's part lacks them.
 const OUTER_FIELDS: [&str; 4] =
     ["tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config"];
 
@@ -71,7 +72,7 @@ pub(crate) fn text_part(config: &Value) -> Result<Option<(Value, String)>, Confi
     Ok(Some((Value::Object(fields), name.to_owned())))
 }
 
-/// Fills in what these configs leave out because it is the default of the library that wrote them.
+/// Fills in the fields that these configs leave out because they equal the library's defaults.
 fn leave_in(fields: &mut Map<String, Value>) {
     let usual = match fields.get("model_type").and_then(Value::as_str) {
         Some("llama") => json!({

@@ -1,5 +1,5 @@
-//! Command R (Cohere, 2024): layer norms without bias, both mixers beside each other, a scale on the
-//! logits, rotation in pairs of neighbours, and in the large model normed q and k.
+//! Command R (Cohere, 2024): layer norms without bias, both mixers beside each other, a scale on
+//! the logits, rotation in pairs of neighbours, and in the large model normed q and k.
 
 use super::{Arch, ArchSpec, NormKind, Preset, QkNorm, Residual, Stored, llama};
 use crate::config::HfConfig;

@@ -1,5 +1,5 @@
-//! DeepSeek V2, V2 Lite, V3 and R1 (DeepSeek-AI, 2024), and Kimi K2, which is V3 with other numbers:
-//! latent attention, and after some dense layers mixtures of experts.
+//! DeepSeek V2, V2 Lite, V3 and R1 (DeepSeek-AI, 2024), and Kimi K2, which is V3 with other
+//! numbers: latent attention, and after some dense layers mixtures of experts.
 //!
 //! ```text
 //!            scores     ranked by             groups ranked by      weights
@@ -8,7 +8,7 @@
 //! V3         sigmoid    score + correction    two best experts      score / sum · factor
 //! ```
 //!
-//! What only V3 has, modules that predict further tokens, is not loaded.
+//! The modules of V3 that predict further tokens are not loaded.
 
 use pelton_base::limits;
 
@@ -46,7 +46,7 @@ pub(super) const V3: Arch = Arch {
     ..V2
 };
 
-/// What rotary embeddings are read with.
+/// The field that holds the rotated width.
 pub(super) const HEAD_DIM: (&str, &str) = ("head_dim", "qk_rope_head_dim");
 
 pub(super) const HF: Stored = Stored {

@@ -1,6 +1,6 @@
-//! Falcon (Almazrouei et al., 2023): layer norms, no gate, q, k and v fused by groups; one KV head and
-//! one norm for both mixers in the 7B model, several and two in the later ones, and in the 1B model
-//! heads of their own, mixers one after the other and scores that fall with distance.
+//! Falcon (Almazrouei et al., 2023): layer norms, no gate, q, k and v fused by groups; one KV head
+//! and one norm for both mixers in the 7B model, several and two in the later ones, and in the 1B
+//! model heads of their own, mixers one after the other and scores that fall with distance.
 //!
 //! These last are exact here; the reference rounds slope times position to bf16.
 

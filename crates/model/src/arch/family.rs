@@ -1,4 +1,4 @@
-//! What is known of a family: the names of its checkpoints, how these are stored, and its spec.
+//! A family of models: the names of its checkpoints, how they are stored, and its spec.
 
 use super::{ArchSpec, Stored, llama};
 use crate::config::HfConfig;
@@ -24,7 +24,7 @@ pub struct Arch {
     pub(crate) hf: Stored,
     /// How GGUF files store the tensors.
     pub(crate) gguf: Stored,
-    /// What GGUF files that are written of this family call it; `None` where none are.
+    /// The family's name in the GGUF files that Pelton writes; `None` where it writes none.
     pub(crate) written_as: Option<&'static str>,
     /// Builds the spec.
     ///
@@ -34,24 +34,24 @@ pub struct Arch {
     pub spec: fn(&HfConfig) -> Result<ArchSpec, ConfigError>,
 }
 
-/// What a field is where the config does not say.
+/// The value of a field that a config leaves out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Preset {
     Text(&'static str),
     Number(f64),
     Flag(bool),
-    /// So many times `hidden_size`.
+    /// This multiple of `hidden_size`.
     TimesHidden(u64),
 }
 
 impl Arch {
-    /// Whether matrices that a checkpoint's method quantized are read, whatever the method. Where the
-    /// family stores its matrices transposed only those methods are that are known to turn them.
+    /// Whether checkpoints of every quantization method are read. Families that store their
+    /// matrices transposed are read only with the methods that are known to transpose them back.
     pub fn reads_quantized(&self) -> bool {
         !self.hf.is_transposed
     }
 
-    /// Whether models of this family are written as GGUF files, too.
+    /// Whether models of this family can be written as GGUF files.
     pub fn is_exported(&self) -> bool {
         self.written_as.is_some()
     }

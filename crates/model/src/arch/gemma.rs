@@ -23,7 +23,7 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     shared(cfg)
 }
 
-/// What later models share.
+/// The parts that later Gemma models share.
 pub(super) fn shared(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     spec.embedding_scale = (cfg.hidden_size as f32).sqrt();

@@ -39,7 +39,7 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     Ok(spec)
 }
 
-/// What Gemma 3 shares.
+/// The parts that Gemma 3 shares.
 pub(super) fn sandwich(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = gemma::shared(cfg)?;
     let softcap = cfg.cap("attn_logit_softcapping")?;

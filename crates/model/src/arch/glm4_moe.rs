@@ -1,5 +1,5 @@
-//! GLM-4.5 and 4.6 (Z.ai, 2025): the experts of DeepSeek V3 behind ordinary attention, half of each head
-//! rotated. The layer that guesses a second token is left alone.
+//! GLM-4.5 and 4.6 (Z.ai, 2025): the experts of DeepSeek V3 behind ordinary attention, half of each
+//! head rotated. The layer that guesses a second token is left alone.
 
 use super::{
     Arch, ArchSpec, GatedMlp, GroupRank, Part, Preset, QkNorm, RouterScore, SharedExpert, Stored,

@@ -1,5 +1,5 @@
-//! GPT-2 (Radford et al., 2019): layer norms, learned positions, biases everywhere, no gate, matrices
-//! stored transposed.
+//! GPT-2 (Radford et al., 2019): layer norms, learned positions, biases everywhere, no gate,
+//! matrices stored transposed.
 
 use super::{Arch, ArchSpec, Fused, LearnedPositions, NormKind, Part, Preset, Stored, llama};
 use crate::config::HfConfig;

@@ -1,5 +1,5 @@
-//! GPT-OSS (OpenAI, 2025): windows in every second layer, sinks in every head, and experts with bounded
-//! gates, in four bits.
+//! GPT-OSS (OpenAI, 2025): windows in every second layer, sinks in every head, and experts with
+//! bounded gates, in four bits.
 
 use super::{Act, Arch, ArchSpec, Experts, GateUp, Part, Preset, RouterScore, Stored, llama};
 use crate::config::HfConfig;

@@ -1,5 +1,6 @@
-//! Llama 4, text models (Meta, 2025): experts in every so many layers, each weighing its input by a
-//! sigmoid; attention in segments where it is rotated, and over everything where it is not.
+//! Llama 4, text models (Meta, 2025): experts at a fixed interval of layers, each weighing its
+//! input by a sigmoid; attention in segments where it is rotated, and over everything where it is
+//! not.
 
 use super::{
     Arch, ArchSpec, Experts, GateUp, GatedMlp, Mlp, Part, Preset, QkNorm, RouterScore,
@@ -88,7 +89,7 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     Ok(spec)
 }
 
-/// The layers with experts: those listed, or every so many.
+/// The layers with experts: those in `moe_layers`, or every `interleave_moe_layer_step`-th.
 fn expert_layers(cfg: &HfConfig) -> Result<Vec<bool>, ConfigError> {
     let n_layers = cfg.num_hidden_layers;
     let list = cfg.field("moe_layers");

@@ -1,5 +1,5 @@
-//! MiniCPM3 (Hu et al., 2024): MiniCPM's scales on latent attention, rotated by halves. GGUF files keep
-//! keys and values of heads together.
+//! MiniCPM3 (Hu et al., 2024): MiniCPM's scales on latent attention, rotated by halves. GGUF files
+//! keep keys and values of heads together.
 
 use super::{Arch, ArchSpec, Mixer, Mla, Preset, Stored, deepseek, minicpm};
 use crate::config::HfConfig;

@@ -7,7 +7,7 @@ use crate::fields::ConfigError;
 pub(super) const ARCH: Arch = Arch {
     names: &["MixtralForCausalLM"],
     model_types: &["mixtral"],
-    // Converters write these checkpoints as `llama`; a number of experts tells them apart.
+    // Converters write these checkpoints as `llama`; the number of experts gives them away.
     gguf_names: &["mixtral"],
     defaults: &[
         ("num_experts", Preset::Number(8.0)),

@@ -10,8 +10,8 @@ use crate::fields::{ConfigError, Field};
 const MOST_EXPERTS: usize = 1 << 14;
 
 impl HfConfig {
-    /// Experts as `num_experts` (or what families call it), `num_experts_per_tok` and `moe_intermediate_size` describe them; all
-    /// else is plain: softmax over all, nothing shared.
+    /// Experts as `num_experts` (or the family's name for it), `num_experts_per_tok` and
+    /// `moe_intermediate_size` describe them, with a softmax over all experts and no shared expert.
     pub(crate) fn moe(&self) -> Result<Moe, ConfigError> {
         let said = ["num_local_experts", "n_routed_experts"].map(|name| self.field(name));
         let said = said.iter().find_map(Field::non_null);

@@ -1,5 +1,5 @@
-//! Nemotron-4 and Minitron (NVIDIA, 2024): layer norms stored minus one, half of each head rotated, a
-//! squared ReLU and no gate.
+//! Nemotron-4 and Minitron (NVIDIA, 2024): layer norms stored minus one, half of each head rotated,
+//! a squared ReLU and no gate.
 
 use super::{Arch, ArchSpec, NormKind, Preset, Stored, llama};
 use crate::config::HfConfig;

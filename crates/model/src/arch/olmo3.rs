@@ -1,5 +1,5 @@
-//! OLMo 3 (OLMo Team, 2025): OLMo 2 with a window in three of four layers, which keep the plain
-//! rotation where the others stretch it.
+//! OLMo 3 (OLMo Team, 2025): OLMo 2 with a window in three of four layers; layers with a
+//! window keep the plain rotation, layers without one stretch it.
 
 use super::{Arch, ArchSpec, Preset, olmo2};
 use crate::config::HfConfig;

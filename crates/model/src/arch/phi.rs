@@ -1,5 +1,5 @@
-//! Phi-1, 1.5 and 2 (Li et al., 2023): mixers beside each other behind one layer norm, a part of each
-//! head rotated, biases everywhere, on the head too.
+//! Phi-1, 1.5 and 2 (Li et al., 2023): mixers beside each other behind one layer norm, a part of
+//! each head rotated, biases everywhere, on the head too.
 
 use super::{Arch, ArchSpec, Fused, NormKind, Part, Preset, Residual, Stored, llama};
 use crate::config::HfConfig;

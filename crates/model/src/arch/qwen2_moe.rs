@@ -38,7 +38,7 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     Ok(spec)
 }
 
-/// The layers with experts: every so many, and not those that are listed.
+/// The layers with experts: every `decoder_sparse_step`-th, except those in `mlp_only_layers`.
 pub(super) fn sparse_layers(cfg: &HfConfig) -> Result<Vec<bool>, ConfigError> {
     let step = cfg.field("decoder_sparse_step").count(limits::MODEL_LAYERS)?;
     let n_layers = cfg.num_hidden_layers;

@@ -1,4 +1,4 @@
-//! What the decoder needs to know to build one model.
+//! The specification of a model, from which the decoder builds it.
 
 use pelton_base::TokenId;
 
@@ -6,7 +6,7 @@ use super::{LayerSpec, Mlp, PlainMlp};
 use crate::config::{HfConfig, Window};
 use crate::rope::RopeSpec;
 
-/// What the decoder needs to know to build one model.
+/// The specification of a model, from which the decoder builds it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArchSpec {
     /// Width of the residual stream, in elements.
@@ -15,7 +15,7 @@ pub struct ArchSpec {
     pub vocab_size: usize,
     /// Longest sequence served, in tokens.
     pub max_context: usize,
-    /// What norms do, those of q and k excepted.
+    /// Kind of all norms but those of q and k.
     pub norm: NormKind,
     /// Added to the mean square or variance in every norm.
     pub norm_eps: f32,
@@ -37,7 +37,7 @@ pub struct ArchSpec {
     pub head_bias: bool,
     /// Whether the output head shares the embedding table.
     pub tied_embeddings: bool,
-    /// What there is before the first layer and after the last.
+    /// The parts before the first layer and after the last.
     pub ends: Ends,
     /// Token put before a text, if the model was trained with one.
     pub bos_token: Option<TokenId>,
@@ -45,13 +45,13 @@ pub struct ArchSpec {
     pub eos_tokens: Vec<TokenId>,
 }
 
-/// What there is before the first layer and after the last, where models differ from decoders.
+/// The parts before the first layer and after the last, in which encoders differ from decoders.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ends {
-    /// Rows of a table of kinds of tokens, the first of which is added to every embedding; 0 where
-    /// there is none.
+    /// Rows of the table of token types; its first row is added to every embedding. 0 where there
+    /// is no such table.
     pub n_token_types: usize,
-    /// Whether the first layer norms what its attention reads, where others do.
+    /// Whether the first layer norms the input of its attention, in models whose other layers do.
     pub first_norm: bool,
     /// Whether there is a norm after the last layer.
     pub final_norm: bool,
@@ -60,11 +60,11 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Those of decoders.
+    /// The ends of decoders.
     pub const DECODER: Self =
         Self { n_token_types: 0, first_norm: true, final_norm: true, head: true };
 
-    /// Those of BERT, but for the number of kinds of tokens.
+    /// The ends of BERT, except for the number of token types.
     pub const BERT: Self = Self { final_norm: false, head: false, ..Self::DECODER };
 }
 
@@ -77,7 +77,7 @@ pub struct LearnedPositions {
     pub first_row: usize,
 }
 
-/// What a norm does to a row.
+/// The kind of a norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NormKind {
     /// Divides by the root of the mean square (Zhang and Sennrich, 2019); has a weight.

@@ -1,5 +1,5 @@
-//! StableLM (Stability AI, 2023-2024): Llama with layer norms, a quarter of each head rotated, and in
-//! the 12B model mixers beside each other and a norm for each head of q and k.
+//! StableLM (Stability AI, 2023-2024): Llama with layer norms, a quarter of each head rotated, and
+//! in the 12B model mixers beside each other and a norm for each head of q and k.
 
 use super::{Arch, ArchSpec, NormKind, Part, Preset, QkNorm, Residual, Stored, llama};
 use crate::config::HfConfig;

@@ -35,9 +35,9 @@ pub(crate) enum Part {
     /// The same apart: keys, turned, and values.
     KUp,
     VUp,
-    /// Of q, or of the latent that it is made of.
+    /// The norm of q, or of the latent that q is made of.
     QNorm,
-    /// Of k, or of the latent that it is made of.
+    /// The norm of k, or of the latent that k is made of.
     KNorm,
     AttentionPostNorm,
     MlpNorm,
@@ -56,7 +56,7 @@ pub(crate) enum Part {
     SharedGate,
     SharedUp,
     SharedDown,
-    /// What the sigmoid is taken of.
+    /// The projection whose sigmoid multiplies the output of the shared experts.
     SharedSwitch,
 }
 
@@ -88,12 +88,12 @@ pub(crate) enum Fused {
 pub(crate) enum GateUp {
     /// The gate first.
     Stacked,
-    /// Rows of both by turns.
+    /// A row of the gate and a row of up by turns.
     Interleaved,
 }
 
-/// How the experts of a layer are stored: those whose name has a `*` each in tensors of its own, the
-/// others in tensors `[n_experts, ..]`.
+/// How the experts of a layer are stored: each in tensors of its own where the name has a `*`, else
+/// all together in tensors `[n_experts, ..]`.
 ///
 /// ```text
 /// apart      experts.0.gate_proj [ffn, k]   experts.0.up_proj [ffn, k]   experts.1.gate_proj ..
@@ -112,16 +112,16 @@ pub(crate) struct Experts {
 /// How one kind of file stores the tensors of a family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
-    /// Before the name of every tensor but the head.
+    /// Stands before the name of every tensor except the head.
     pub(crate) prefix: &'static str,
-    /// Between the prefix and the number of a layer.
+    /// Stands between the prefix and the number of a layer.
     pub(crate) layers: &'static str,
-    /// Names that the family has of its own; where a part has several, files use any. A `*` stands for the number of a head, each of which
-    /// is then a tensor.
+    /// Names that only this family uses; where a part has several, a file may use any of them. A
+    /// `*` stands for the number of a head or expert, each of which is then a tensor of its own.
     pub(crate) names: &'static [(Part, &'static str)],
-    /// The names of all others.
+    /// The names of all parts that are not in `names`.
     pub(crate) usual: fn(Part) -> &'static str,
-    /// Whether q, k and v are one tensor; where the file has them apart, that is read too.
+    /// Whether q, k and v are one tensor; a file that stores them apart is read, too.
     pub(crate) qkv: Fused,
     /// Whether gate and up are one tensor, the gate first.
     pub(crate) is_gate_up_fused: bool,
@@ -130,12 +130,12 @@ pub(crate) struct Stored {
     pub(crate) is_in_pairs: bool,
     /// Whether matrices of layers are `[in, out]`.
     pub(crate) is_transposed: bool,
-    /// Whether latent attention has keys, turned, and values of heads in two tensors; where a file has
-    /// them the other way, that is read too.
+    /// Whether latent attention stores the projections of keys (transposed) and of values in two
+    /// tensors; a file that stores them in one tensor is read, too.
     pub(crate) is_kv_up_split: bool,
     /// How stacked experts lie.
     pub(crate) experts: Experts,
-    /// What is missing from the weights of norms.
+    /// Added to the stored weights of norms, in families that store them minus one.
     pub(crate) norm_offset: f32,
 }
 

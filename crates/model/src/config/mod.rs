@@ -59,7 +59,7 @@ pub struct HfConfig {
     pub use_sliding_window: bool,
     /// `max_window_layers`.
     pub max_window_layers: usize,
-    /// Which layers are `sliding_attention` or `chunked_attention` in `layer_types`; one entry per
+    /// Layers that are `sliding_attention` or `chunked_attention` in `layer_types`; one entry per
     /// layer.
     pub sliding_layers: Option<Vec<bool>>,
     /// `attention_bias`.
@@ -72,7 +72,7 @@ pub struct HfConfig {
     pub final_logit_softcapping: Option<f32>,
     /// `rope_theta` with `rope_scaling` or `rope_parameters`.
     pub rope: RopeSpec,
-    /// Rotation of layers with a window, where the config tells it apart from that of the others.
+    /// Rotation of layers with a window, where it differs from that of layers without one.
     pub local_rope: Option<RopeSpec>,
     /// `bos_token_id`.
     pub bos_token: Option<TokenId>,
@@ -120,7 +120,7 @@ impl HfConfig {
     }
 }
 
-/// What a config says about its attention window.
+/// The attention window that a config declares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Window {
     /// Nothing: the family's default holds.

@@ -13,7 +13,7 @@ pub(super) struct RopeFields {
     pub(super) n_trained: usize,
 }
 
-/// How `rope_parameters` tells the layers with a window from the others.
+/// Keys of `rope_parameters` for layers without and with a window.
 const GLOBAL: &str = "full_attention";
 const LOCAL: &str = "sliding_attention";
 
@@ -119,7 +119,7 @@ impl ScalingFields<'_, '_> {
             .into_iter()
             .find(|field| field.non_null().is_some());
         let Some(kind) = kind else {
-            // `rope_parameters` may hold `rope_theta` alone; an old `rope_scaling` must name its kind.
+            // `rope_parameters` may hold `rope_theta` alone; `rope_scaling` must name its kind.
             let kind = table.get("rope_type");
             return if table.get("factor").is_present() {
                 Err(kind.error("the kind of scaling"))

@@ -14,15 +14,15 @@ pub(crate) fn parse_scheme(bytes: &[u8]) -> Result<Option<Scheme>, ConfigError> 
     read_scheme(&Field::new("", Some(&value)))
 }
 
-/// The scheme of a file of its own beside `config.json`, as libraries wrote it before it had a place
-/// there; `method` where the file does not name one.
+/// The scheme of a file beside `config.json`, where older libraries wrote it; `method` is the
+/// method of a file that does not name one.
 pub(crate) fn parse_scheme_file(bytes: &[u8], method: &str) -> Result<Scheme, ConfigError> {
     named_scheme(parse_json(bytes)?, method, "")
 }
 
 /// The object that holds the settings of a quantized checkpoint.
 const SCHEME: &str = "quantization_config";
-/// That of QuIP#, which names no method.
+/// The same object in checkpoints of QuIP#, which names no method.
 const QUIP: &str = "quip_params";
 
 /// The scheme of a `config.json`; `None` where it has none.

@@ -1,7 +1,7 @@
 //! The tensors of a folder under the names and in the orders of a GGUF file.
 //!
-//! They are listed from the plan by which the model is loaded, where everything that checkpoints fuse,
-//! transpose or put in pairs is named already:
+//! They are listed from the plan by which the model is loaded. The plan names the parts of
+//! everything that checkpoints fuse, transpose or put in pairs:
 //!
 //! ```text
 //! of a folder                                     of a file
@@ -117,7 +117,7 @@ impl<'a> Listing<'a, '_> {
         pairs: Option<[usize; 2]>,
     ) -> Result<(), ModelError> {
         let first = parts[0].dtype();
-        // What is of several types is exact in f32.
+        // A matrix of several types is exact in f32.
         let is_uniform = parts.iter().all(|part| part.dtype() == first);
         let stored = if is_uniform { first } else { DType::F32 };
         let dtype = self.formats.stored_as(&gguf_name, stored, &shape, false)?;

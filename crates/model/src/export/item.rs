@@ -18,7 +18,7 @@ pub(crate) struct Item<'a> {
     pub(super) source: Source<'a>,
 }
 
-/// What an item is made of.
+/// The source of an item's bytes.
 pub(crate) enum Source<'a> {
     /// A tensor as it is.
     Stored(TensorView<'a>),
@@ -33,7 +33,7 @@ pub(crate) enum Source<'a> {
         weights: Vec<TensorView<'a>>,
         rows: Rows,
         pairs: Option<[usize; 2]>,
-        /// What readers of the file do not add.
+        /// Added to each value, because readers of the file do not add it.
         offset: f32,
     },
     Made(Vec<u8>),

@@ -66,7 +66,7 @@ pub struct ExportOptions<'a> {
     pub stop: Option<&'a dyn Fn() -> bool>,
 }
 
-/// How far an export has come.
+/// Progress of an export.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExportProgress {
     /// Tensors written.

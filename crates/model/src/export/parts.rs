@@ -11,7 +11,7 @@ use super::{ExportOptions, ExportProgress, Item};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 
-/// Which items go to which file, in order: as many as `max_bytes` hold, at least one.
+/// The items of each file, in order: as many as `max_bytes` hold, at least one.
 pub(super) fn cut(
     items: &[Item<'_>],
     max_bytes: Option<u64>,
@@ -41,7 +41,7 @@ fn cut_sizes(sizes: &[u64], max_bytes: u64) -> Vec<Range<usize>> {
     parts
 }
 
-/// What the files are called: `out` itself, or `out` with numbers.
+/// The names of the files: `out` itself, or `out` with numbers.
 pub(super) fn paths(out: &Path, n_parts: usize) -> Vec<PathBuf> {
     if n_parts == 1 {
         return vec![out.to_owned()];

@@ -1,10 +1,10 @@
 //! Whether a file to be would be read as the model that it is made from.
 //!
-//! Configs can say what GGUF files of a family have no key for, and readers then take for granted what
-//! most models have: such a file would load, and compute something else. So the keys and the names and
-//! shapes of the tensors are read as a file's are, before anything is written, and the spec that comes
-//! of them has to be that of the model. Tokens that end an answer are no part of that: files have room
-//! for three.
+//! A config can have fields for which GGUF files of its family have no key. A reader would assume
+//! the usual value: the file would load, and compute something else. Therefore the keys and the
+//! names and shapes of the tensors are read back before anything is written, and must give the spec
+//! of the model. Tokens that end an answer are not compared, because files have room for only
+//! three.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::rope::RopeSpec;
 /// Largest difference of a frequency: divisors in f32 may be a last bit off.
 const ROPE_TOLERANCE: f32 = 1e-6;
 
-/// The tensors of a file to be; the data only of those that are made.
+/// The tensors of the file to be; only those that are computed have data.
 struct Planned<'i, 'a>(BTreeMap<&'i str, &'i Item<'a>>);
 
 impl TensorSource for Planned<'_, '_> {
@@ -67,7 +67,7 @@ pub(super) fn check(spec: &ArchSpec, keys: &Keys, items: &[Item<'_>]) -> Result<
     }
 }
 
-/// What of two models differs.
+/// The first part in which two models differ.
 fn difference(spec: &ArchSpec, read: &ArchSpec) -> Option<String> {
     // Models saved without their head are read with the one that is their table.
     let ends = |spec: &ArchSpec| Ends { head: true, ..spec.ends };

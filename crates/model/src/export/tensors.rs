@@ -8,7 +8,7 @@ use crate::arch::{Part, Stored};
 use crate::error::ModelError;
 use crate::files::names::Naming;
 
-/// What matrices become; `None` leaves them as they are.
+/// The formats of matrices; `None` leaves them as they are stored.
 pub(super) struct Formats {
     pub(super) matrices: Option<&'static dyn WeightFormat>,
     pub(super) embedding: Option<&'static dyn WeightFormat>,
@@ -27,8 +27,8 @@ impl Formats {
         }
     }
 
-    /// What a tensor of type `stored` becomes; `is_vector_kept` where vectors that nobody asked to
-    /// change stay.
+    /// The type that a tensor of type `stored` becomes; `is_vector_kept` where vectors that nobody
+    /// asked to change stay.
     pub(super) fn stored_as(
         &self,
         gguf_name: &str,
@@ -37,8 +37,8 @@ impl Formats {
         is_vector_kept: bool,
     ) -> Result<DType, ModelError> {
         let is_number = for_dtype(stored).is_some();
-        // Norms of each head and biases of experts are several rows, and learned positions are added
-        // to every token.
+        // Norms of each head and biases of experts are several rows, and learned positions are
+        // added to every token.
         let is_small = shape.len() < 2
             || gguf_name.ends_with(".bias")
             || gguf_name.contains("_norm.")

@@ -75,7 +75,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// What GGUF calls the way this tokenizer splits text.
+/// GGUF's name for the way in which this tokenizer splits text.
 fn pre_tokenizer(json: &Value) -> Option<&'static str> {
     if json["model"]["type"].as_str() != Some("BPE") {
         return None;

@@ -1,4 +1,4 @@
-//! What lies at a path: a Hugging Face folder, a GGUF file, or the bytes in the binary.
+//! The files of a model: a Hugging Face folder, a GGUF file, or the bytes in the binary.
 
 pub(crate) mod gguf;
 pub(crate) mod names;
@@ -18,7 +18,7 @@ use crate::fields::parse_json;
 use crate::wrapper::PREFIXES;
 use names::Naming;
 
-/// What kind of files a model was found as.
+/// The kind of files that a model consists of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -48,8 +48,8 @@ enum Weights {
 const CONFIG: &str = "config.json";
 
 impl ModelFiles {
-    /// Opens a model folder, a `.gguf` file (or any part of a split one), or a folder that holds one
-    /// such model and no `config.json`.
+    /// Opens a model folder, a `.gguf` file (or any part of a split one), or a folder that holds
+    /// one such model and no `config.json`.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl ModelFiles {
         Ok(Self { kind, path: path.to_owned(), config, scheme: None, weights })
     }
 
-    /// What kind of files these are.
+    /// The kind of these files.
     pub fn kind(&self) -> ModelKind {
         self.kind
     }
@@ -161,7 +161,7 @@ impl ModelFiles {
             .expect("invariant: a config is only accepted with a known architecture")
     }
 
-    /// What the decoder will build.
+    /// The specification of the model.
     ///
     /// # Errors
     ///
@@ -205,7 +205,7 @@ impl std::fmt::Debug for ModelFiles {
     }
 }
 
-/// The scheme of a file beside `config.json`, which checkpoints have that are older than its place there.
+/// The quantization scheme in a file beside `config.json`, where older checkpoints keep it.
 fn scheme_beside(folder: &Path) -> Result<Option<Scheme>, ModelError> {
     for (name, method) in [("quantize_config.json", "gptq"), ("quant_config.json", "awq")] {
         let file = folder.join(name);
@@ -217,8 +217,8 @@ fn scheme_beside(folder: &Path) -> Result<Option<Scheme>, ModelError> {
     Ok(None)
 }
 
-/// The one `.gguf` file of a folder, of a split one the first part, or `None` where there are several
-/// or none.
+/// The only `.gguf` file of a folder (of a split file its first part), or `None` where there are
+/// several or none.
 fn only_gguf(folder: &Path) -> Result<Option<PathBuf>, ModelError> {
     let mut found = None;
     for entry in std::fs::read_dir(folder).map_err(ModelError::io(folder))? {

@@ -1,4 +1,4 @@
-//! What a tensor is called in each kind of checkpoint.
+//! The names of tensors in each kind of checkpoint.
 
 use crate::arch::{Part, Stored};
 

@@ -25,7 +25,7 @@ pub struct Gqa {
     pub qk_norm: Option<QkNorm>,
     /// Bound on the absolute value of q, k and v as they are projected.
     pub clip: Option<f32>,
-    /// Which of the spec's rotary embeddings rotates q and k, or `None` where none does.
+    /// Index of the spec's rotary embedding that rotates q and k, or `None` where none does.
     pub rope: Option<usize>,
     /// Factor of the slope of each head by which scores fall with distance (ALiBi), or `None` where
     /// they do not.
@@ -36,8 +36,8 @@ pub struct Gqa {
     pub softcap: Option<f32>,
     /// Attention window in tokens, the token itself included, or `None` for full attention.
     pub window: Option<usize>,
-    /// Whether a token sees only itself and what is before it; if not, a window is as wide after it
-    /// as before.
+    /// Whether a token sees only itself and the tokens before it; if not, a window reaches as far
+    /// after the token as before it.
     pub is_causal: bool,
     /// Positions of a segment, beyond which attention does not see, or `None` for one segment.
     pub segment: Option<usize>,
@@ -322,8 +322,8 @@ impl Gqa {
     }
 }
 
-/// How fast the scores of each head fall (Press et al., 2022): powers of `2^(-8 / n)` for a power of
-/// two `n`; the heads beyond it take every second slope of twice as many heads.
+/// How fast the scores of each head fall (Press et al., 2022): powers of `2^(-8 / n)` for a power
+/// of two `n`; the heads beyond it take every second slope of twice as many heads.
 fn alibi_slopes(n_heads: usize, factor: f32) -> Vec<f32> {
     let n_first = if n_heads.is_power_of_two() { n_heads } else { n_heads.next_power_of_two() / 2 };
     let slope = |exponent: usize, n: usize| (-8.0 * exponent as f64 / n as f64).exp2() as f32;

@@ -1,4 +1,4 @@
-//! What a kind of mixer has to say of itself.
+//! The traits of a kind of mixer.
 
 use std::fmt::Debug;
 
@@ -25,7 +25,7 @@ pub trait MixerKind: Kind {
     /// Query heads.
     fn n_heads(&self) -> usize;
 
-    /// What is kept of a token for later ones.
+    /// The keys and values of a token that are kept for later tokens.
     fn kv_heads(&self) -> KvHeads;
 
     /// Attention window in tokens, or `None` for full attention.
@@ -72,7 +72,7 @@ pub trait Packed<B: Backend> {
     fn inputs(&self) -> Vec<&Linear<B>>;
 }
 
-/// What is kept of a token for later ones, in each layer.
+/// The keys and values of a token that are kept for later tokens, in each layer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct KvHeads {
     /// Key and value heads.

@@ -10,7 +10,7 @@ pub struct Linear<B: Backend> {
     /// The packed matrices that it consists of: one, unless stacked projections are stored in
     /// different formats, or one projection in blocks of inputs.
     pub pieces: Vec<Piece<B>>,
-    /// Which rows of the model's matrix these are.
+    /// The rows of the model's matrix that this process holds.
     pub shard: Shard,
     /// `[n]`.
     pub bias: Option<B::Vector>,
@@ -35,7 +35,7 @@ pub struct Piece<B: Backend> {
     pub adds: bool,
 }
 
-/// Which rows of a matrix of the model one process holds.
+/// The rows of a matrix of the model that one process holds.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Shard {
     /// The rows held.

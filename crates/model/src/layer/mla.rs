@@ -53,9 +53,10 @@ pub struct Mla {
     pub value_dim: usize,
     /// Whether the projections from and to the residual stream carry a bias.
     pub bias: bool,
-    /// Which of the spec's rotary embeddings rotates.
+    /// Index of the spec's rotary embedding that rotates.
     pub rope: usize,
-    /// Whether elements that are rotated together are neighbours, instead of half of `rope_dim` apart.
+    /// Whether elements that are rotated together are neighbours, instead of half of `rope_dim`
+    /// apart.
     pub is_rope_in_pairs: bool,
     /// Factor of the scores.
     pub scale: f32,
@@ -162,7 +163,8 @@ pub struct MlaWeights<B: Backend> {
     /// Takes the unrotated queries of a head to latents: `[n_heads * kv_rank, nope_dim]`, each head
     /// padded to a multiple of [`Backend::HEAD_ROWS`] rows.
     pub k_up: B::Weight,
-    /// Takes the latents of a head to its values: `[n_heads * value_dim, kv_rank]`, padded likewise.
+    /// Takes the latents of a head to its values: `[n_heads * value_dim, kv_rank]`, padded
+    /// likewise.
     pub v_up: B::Weight,
     /// `[hidden, out_width]`.
     pub out: Linear<B>,
@@ -307,8 +309,8 @@ impl Stages for Mla {
 impl Mla {
     /// The projections of keys and of values, head by head.
     ///
-    /// They come from one matrix, or, where converters have put them apart, from two `[n_heads, ..]`
-    /// of which that of the keys is turned already.
+    /// They come from one matrix, or, where a converter has put them apart, from two
+    /// `[n_heads, ..]`; the one of the keys is then turned already.
     fn plan_heads<'a>(
         &self,
         lookup: &Lookup<'a, '_>,
@@ -374,8 +376,8 @@ impl Mla {
     }
 }
 
-/// Factor of the scores under YaRN: where a model sets `mscale_all_dim`, the square of the factor that
-/// other models apply to queries and to keys.
+/// Factor of the scores under YaRN: where a model sets `mscale_all_dim`, the square of the factor
+/// that other models apply to queries and to keys.
 fn yarn_scale(scaling: &RopeScaling) -> f32 {
     match scaling {
         RopeScaling::Yarn(yarn) => match yarn.mscale_all_dim {

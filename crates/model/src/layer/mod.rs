@@ -41,7 +41,7 @@ pub use moe::{
 
 /// A phase of the life of a layer.
 pub trait Phase {
-    /// What this phase has of a kind of mixer.
+    /// A kind of mixer in this phase.
     type Of<K: Kind>;
 }
 
@@ -199,7 +199,7 @@ impl Mixer {
         each_mixer!(self, mixer => mixer.n_heads())
     }
 
-    /// What is kept of a token for later ones.
+    /// The keys and values of a token that are kept for later tokens.
     pub fn kv_heads(&self) -> KvHeads {
         each_mixer!(self, mixer => mixer.kv_heads())
     }

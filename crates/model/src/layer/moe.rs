@@ -3,12 +3,11 @@
 //! ```text
 //! x ── router ──> top_k experts and weights
 //! x ── expert e ──> down(act(gate) · up)        for each chosen expert
-//! x ── shared ──> down(act(gate) · up)          for every row, some times a sigmoid
+//! x ── shared ──> down(act(gate) · up)          for every row, sometimes times a sigmoid
 //! out = Σ weight · expert + shared
 //! ```
 //!
-//! What routers do differently is in [`Router`]; how files store experts in
-//! [`Experts`](crate::arch::Experts).
+//! [`Router`] has what routers do differently; `arch::Experts` has how files store experts.
 
 pub use pelton_base::{ExpertGroups, GroupRank, Router, RouterScore};
 

@@ -1,4 +1,4 @@
-//! What the weights will take in memory, told before any is packed.
+//! The memory that the weights will take, computed before any of them is packed.
 //!
 //! ```text
 //! matrix    panels of 16 rows, the last one padded, in the layout of its format
@@ -6,10 +6,10 @@
 //!           corrections of routers
 //! ```
 //!
-//! The number is exact: [`Decoder::memory_bytes`](crate::Decoder::memory_bytes) counts the same while
-//! it packs. Bytes of the file would not do. Formats that name weights in groups (IQ1 to IQ3) are
-//! unnamed when they are packed and grow up to 2.1 times, Q8_K becomes f32, and rows that end in the
-//! middle of a panel are padded.
+//! The number is exact: [`Decoder::memory_bytes`](crate::Decoder::memory_bytes) counts the same
+//! while it packs. Bytes of the file would not do. Formats that name weights in groups (IQ1 to IQ3)
+//! are unnamed when they are packed and grow up to 2.1 times, Q8_K becomes f32, and rows that end
+//! in the middle of a panel are padded.
 
 use pelton_quant::{Compute, packed_bytes};
 

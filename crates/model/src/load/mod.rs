@@ -12,10 +12,10 @@
 //! packed   [###########################      ]                   each matrix allocated once, filled
 //! ```
 //!
-//! so memory at its peak is that of the packed weights and a band, not of everything twice. Matrices
-//! that are not packed as they lie there are the exception: rows stored in pairs and transposed
-//! matrices are first copied in order, one matrix at a time, and the tensors of a quantized matrix
-//! stay until all of it is packed.
+//! so memory at its peak is that of the packed weights and a band, not of everything twice.
+//! Matrices that are not packed as they lie there are the exception: rows stored in pairs and
+//! transposed matrices are first copied in order, one matrix at a time, and the tensors of a
+//! quantized matrix stay until all of it is packed.
 
 mod cache;
 mod footprint;
@@ -77,7 +77,7 @@ pub struct LoadOptions<'a> {
     pub progress: Option<&'a dyn Fn(LoadProgress)>,
 }
 
-/// How far loading has come.
+/// Progress of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadProgress {
     /// Stored bytes packed so far, or packed bytes verified.
@@ -102,7 +102,7 @@ pub(crate) struct Weights<B: Backend> {
     /// Absent where the embedding table is also the head.
     pub(crate) head: Option<B::Weight>,
     pub(crate) head_bias: Option<B::Vector>,
-    /// Of all of these.
+    /// Bytes of all of these.
     pub(crate) n_bytes: u64,
 }
 
@@ -149,8 +149,8 @@ pub fn stored_bytes(files: &ModelFiles, max_context: Option<usize>) -> Result<u6
 /// # Errors
 ///
 /// Names the tensor that is missing, misshapen or of an unknown type, with the shape expected; the
-/// context that is too long; the memory that is missing; or that the device is one of several ranks,
-/// because weights are not split yet.
+/// context that is too long; the memory that is missing; or that the device is one of several
+/// ranks, because weights are not split yet.
 pub fn load<B: Backend>(
     files: &ModelFiles,
     device: B,

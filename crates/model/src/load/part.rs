@@ -15,8 +15,8 @@
 //! their last row, which every format can repeat; the device drops what padding gives.
 //!
 //! Rows are picked as they are stored, so this works in every format; a transposed matrix is
-//! gathered by element, which only plain floats allow. Of a matrix that a quantized checkpoint spreads
-//! over several tensors, rows are picked when it is packed.
+//! gathered by element, which only plain floats allow. Of a matrix that a quantized checkpoint
+//! spreads over several tensors, rows are picked when it is packed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,7 +26,7 @@ use pelton_tensor::{DType, TensorView};
 
 use super::turned::Turned;
 
-/// Which rows of a tensor make up a part, in the order of the decoder.
+/// The rows of a tensor that make up a part, in the order of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rows {
     /// Rows of the part.
@@ -127,8 +127,8 @@ impl Rows {
     }
 }
 
-/// The inverse for rows in pairs: the rows of each head as they are stored where the first `rotary_dim` lie
-/// in pairs.
+/// Puts the rows of each head in the order of files that store the first `rotary_dim` of them in
+/// pairs.
 pub(crate) fn in_pairs(data: &[u8], n_rows: usize, pairs: [usize; 2]) -> Vec<u8> {
     let row_bytes = data.len() / n_rows;
     let mut out = vec![0; data.len()];
@@ -139,7 +139,7 @@ pub(crate) fn in_pairs(data: &[u8], n_rows: usize, pairs: [usize; 2]) -> Vec<u8>
     out
 }
 
-/// What is done to a tensor's rows; nothing where they are taken as they are.
+/// Describes how rows are picked; empty where all rows are taken as they are.
 impl fmt::Display for Rows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { n, n_stored, first, run, filled, stride, pairs } = *self;
@@ -166,13 +166,13 @@ pub(crate) struct Part<'a> {
     pub(crate) shape: Vec<usize>,
     pub(crate) rows: Rows,
     pub(crate) is_transposed: bool,
-    /// Which of its rows become columns.
+    /// The rows that become columns.
     pub(crate) turned: Option<Turned>,
-    /// The matrix of these rows, where `view` is but the first of several tensors that make it.
+    /// The matrix of these rows, where several tensors make it; `view` is then the first of them.
     pub(crate) quantized: Option<QuantizedTensor<'a>>,
-    /// Which matrix of a tensor of several it is.
+    /// The number of the expert, where the tensor holds the matrices of several experts.
     pub(crate) slice: Option<usize>,
-    /// The factors of its blocks, where `view` holds but their codes.
+    /// The factors of its blocks, where `view` holds only their codes.
     pub(crate) factors: Option<&'a [u8]>,
 }
 
@@ -242,7 +242,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// What its elements are when it is packed.
+    /// Type of its elements when it is packed.
     pub(crate) fn dtype(&self) -> DType {
         if self.turned.is_some() { Turned::dtype(self) } else { self.view.dtype }
     }
@@ -288,8 +288,8 @@ impl<'a> Part<'a> {
         self.rows.pick(self.view.data)
     }
 
-    /// The rows as blocks of MXFP4: a factor, then codes `j` and `j + 16` in byte `j`, where the file
-    /// has codes `2 j` and `2 j + 1`.
+    /// The rows as blocks of MXFP4: a factor, then codes `j` and `j + 16` in byte `j`, where the
+    /// file has codes `2 j` and `2 j + 1`.
     fn blocks(&self, factors: &[u8]) -> Vec<u8> {
         let (factors, codes) = (self.rows.pick(factors), self.rows.pick(self.view.data));
         let mut out = Vec::with_capacity(factors.len() + codes.len());

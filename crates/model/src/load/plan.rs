@@ -44,10 +44,10 @@ pub(crate) struct LayerPlan<'a> {
 
 /// A norm's weight and bias: vectors that stay in f32.
 pub(crate) struct NormPlan<'a> {
-    /// Of all heads, one after the other, where each has a tensor of its own; none without weight.
+    /// The stored weights: one tensor, or one for each head; empty where the norm has no weight.
     pub(crate) weights: Vec<TensorView<'a>>,
     pub(crate) bias: Option<TensorView<'a>>,
-    /// Which elements, in the order of the decoder.
+    /// The elements to take, in the order of the decoder.
     pub(crate) rows: Rows,
     /// Added to each weight.
     pub(crate) offset: f32,
@@ -59,7 +59,7 @@ pub(crate) struct LinearPlan<'a> {
     /// As many as parts, or none.
     pub(crate) biases: Vec<Part<'a>>,
     pub(crate) k: usize,
-    /// Whether it is computed in f32 whatever the others are.
+    /// Whether it is computed in f32 whatever the arithmetic of the model is.
     pub(crate) is_exact: bool,
 }
 
@@ -95,7 +95,7 @@ impl<'a> LinearPlan<'a> {
     }
 }
 
-/// What a matrix is made of and how: the name of it in a cache of packed weights.
+/// The name of a packed matrix in a cache: the tensors that it is made of, and how.
 ///
 /// Two recipes are equal only if packing would read the same tensors in the same way:
 /// `blk.0.attn_q.weight q8_0 [64, 64] 4 heads + blk.0.attn_k.weight ...`.
@@ -170,8 +170,8 @@ impl<'a> Plan<'a> {
         self.runs(Compute::Auto).into_iter().map(|(run, _)| run).collect()
     }
 
-    /// The parts of every matrix that is packed, and the arithmetic of its weights where that of the
-    /// model is `asked`.
+    /// The parts of every matrix that is packed, and the arithmetic of its weights where that of
+    /// the model is `asked`.
     pub(super) fn runs(&self, asked: Compute) -> Vec<(&[Part<'a>], Compute)> {
         let alone = [&self.embedding].into_iter().chain(&self.positions).chain(&self.token_types);
         let by_head = self.mixers().flat_map(|mixer| mixer.by_head);

@@ -1,4 +1,4 @@
-//! What becomes of the matrices of a quantized checkpoint.
+//! The layouts that the matrices of a quantized checkpoint are packed in.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ pub(crate) fn quantized_totals(files: &ModelFiles) -> Result<QuantizedTotals, Mo
         totals.n_bytes += n_bytes;
         for (matrix, part) in matrices.into_iter().zip(run) {
             let [n, k] = if is_turned { [part.n(), part.k()] } else { matrix.shape() };
-            // Of blocks or rows of one matrix, the last have the tensors.
+            // Where a matrix is split into blocks or rows, its last part lists the tensors.
             let is_last = !matrix.views().is_empty();
             totals.n_tensors += usize::from(is_last);
             totals.n_elements += n as u64 * k as u64;

@@ -6,24 +6,25 @@
 //! ```
 //!
 //! Turning takes elements one by one. Plain floats stay what they are; blocks lie along the other
-//! side, so that quantized matrices are dequantized, exactly, and packed as f32: 4 bytes for each of
-//! these weights, a few hundredths of a model's. The half of the values is rows of the matrix and keeps
-//! its format where it has no scales along its inputs (fp8 in blocks has; it is dequantized likewise).
-//! Files that store the keys turned already (`attn_k_b`) are packed as they are.
+//! side, so that quantized matrices are dequantized, exactly, and packed as f32: 4 bytes for each
+//! of these weights, a few hundredths of a model's. The half of the values is rows of the matrix
+//! and keeps its format, unless that has scales along its inputs (fp8 in blocks), which is
+//! dequantized likewise. Files that store the keys turned already (`attn_k_b`) are packed as they
+//! are.
 
 use pelton_quant::{QuantError, dequantize_tensor};
 use pelton_tensor::DType;
 
 use super::part::Part;
 
-/// Which rows of each head are turned.
+/// The rows of each head that are turned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Turned {
     /// Heads.
     pub(crate) n_heads: usize,
     /// Stored rows of a head.
     pub(crate) n_rows: usize,
-    /// Those of them that are turned, from the first on: elements of a turned row.
+    /// The first rows of each head, which are turned; as many as a turned row has elements.
     pub(crate) n_taken: usize,
     /// Rows of zeros after the turned rows of each head, where a device wants them.
     pub(crate) n_padding: usize,
@@ -35,7 +36,7 @@ impl Turned {
         part.quantized.is_none() && matches!(part.view.dtype, DType::F32 | DType::F16 | DType::Bf16)
     }
 
-    /// What the elements of a turned part are.
+    /// Type of the elements of a turned part.
     pub(super) fn dtype(part: &Part<'_>) -> DType {
         if Self::is_plain(part) { part.view.dtype } else { DType::F32 }
     }
@@ -76,7 +77,7 @@ impl Turned {
     }
 }
 
-/// What is done to a tensor, for the name of the packed matrix.
+/// Names the change in the recipe of the packed matrix.
 impl std::fmt::Display for Turned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { n_heads, n_rows, n_taken, n_padding } = self;

@@ -8,7 +8,7 @@ use crate::fields::ConfigError;
 pub(super) const ARCH: Arch = Arch {
     names: &["BertModel", "BertForMaskedLM"],
     model_types: &["bert"],
-    // Those of RoBERTa call themselves so too: their tables begin with the position that is used first.
+    // Files of RoBERTa bear the same name: their tables begin with the position that is used first.
     gguf_names: &["bert"],
     spellings: &[("rms_norm_eps", "layer_norm_eps")],
     defaults: DEFAULTS,

@@ -1,8 +1,8 @@
 //! Encoders: models in which a token sees the whole text, and of which vectors are wanted.
 //!
-//! They are data like decoders and run by the same code. What tells them apart is said in their spec:
-//! attention that is not causal, norms after each addition (`Wiring::NORMED`), a table of kinds of
-//! tokens, no head ([`Ends`](super::Ends)).
+//! They are data like decoders and run by the same code. Their specs differ from those of decoders:
+//! attention that is not causal, norms after each addition (`Wiring::NORMED`), a table of token
+//! types, no head ([`Ends`](super::Ends)).
 
 mod bert;
 mod distilbert;
@@ -18,11 +18,11 @@ use crate::fields::ConfigError;
 pub static ENCODERS: &[Arch] =
     &[bert::ARCH, distilbert::ARCH, modernbert::ARCH, nomic_bert::ARCH, roberta::ARCH];
 
-/// Most kinds of tokens that a table may have.
+/// Most rows that a table of token types may have.
 const MOST_TOKEN_TYPES: usize = 1 << 16;
 
-/// What BERT and its relatives share: layer norms after each addition, an embedding norm, biases, and
-/// no rotation.
+/// The spec that BERT and its relatives share: layer norms after each addition, an embedding norm,
+/// biases, and no rotation.
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     cfg.expect_flag("is_decoder", false)?;
     let mut spec = llama::spec(cfg)?;

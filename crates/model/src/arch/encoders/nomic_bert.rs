@@ -1,5 +1,5 @@
-//! Nomic BERT (Nussbaum et al., 2024): BERT with rotated q and k in place of positions, a gate in the
-//! perceptron, and biases in norms alone. Its configs spell fields as GPT-2 does, or as BERT.
+//! Nomic BERT (Nussbaum et al., 2024): BERT with rotated q and k in place of positions, a gate in
+//! the perceptron, and biases in norms alone. Its configs spell fields as GPT-2 does, or as BERT.
 
 use crate::arch::{Arch, ArchSpec, Fused, GatedMlp, Mlp, Part, Preset, Stored};
 use crate::config::HfConfig;

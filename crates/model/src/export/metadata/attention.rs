@@ -1,8 +1,8 @@
 //! Keys of attention.
 //!
-//! Of latent attention there are two spellings. Files with `attn_k_b` and `attn_v_b` call the cache what
-//! it then is, one head of keys that hold their values, and say in keys of their own how wide heads are;
-//! those with `attn_kv_b` say the latter under the usual names.
+//! Latent attention has two spellings. Files with `attn_k_b` and `attn_v_b` describe the cache (one
+//! head of keys that hold their values) under the usual names and the widths of heads under names
+//! of their own; files with `attn_kv_b` describe the widths of heads under the usual names.
 
 use pelton_tensor::{GgufArray, GgufValue};
 

@@ -3,7 +3,7 @@
 use super::Keys;
 use crate::arch::{ArchSpec, Mixer, Mlp, Moe, Router, RouterScore};
 
-/// What the scores of experts are, as files number it.
+/// Numbers by which files name the function of experts' scores.
 const SOFTMAX: usize = 1;
 const SIGMOID: usize = 2;
 
@@ -45,7 +45,8 @@ pub(super) fn write(spec: &ArchSpec, is_kv_up_split: bool, keys: &mut Keys) {
         keys.count("expert_group_count", groups.n_groups);
         keys.count("expert_group_used_count", groups.top_groups);
     }
-    // Either the first layers are dense, or all but every so many, which files of Llama 4 always say.
+    // Either the first layers are dense, or all but those at a fixed interval; files of Llama 4
+    // always give the interval.
     let has_late_dense = spec.layers[n_dense..].iter().any(|l| !matches!(l.mlp, Mlp::Moe(_)));
     match has_late_dense || *weighs_input {
         false => keys.count("leading_dense_block_count", n_dense),

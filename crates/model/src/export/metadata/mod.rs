@@ -135,8 +135,8 @@ fn multipliers(spec: &ArchSpec, keys: &mut Keys) {
     }
 }
 
-/// The number by which `plain` becomes `scaled` once rounded; the nearest one where none does, which
-/// is then a last bit off.
+/// The number by which `plain` becomes `scaled` once rounded; the nearest one where none does,
+/// which is then a last bit off.
 fn divisor(plain: f64, scaled: f32) -> f32 {
     let nearest = (plain / f64::from(scaled)) as f32;
     let around = [nearest, nearest.next_up(), nearest.next_down()];

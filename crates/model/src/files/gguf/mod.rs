@@ -47,8 +47,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Reads these keys and tensors as a config. Of the tensors it looks at names and shapes, and at the
-/// data of rotary divisors.
+/// Reads these keys and tensors as a config. Of the tensors it looks at names and shapes, and at
+/// the data of rotary divisors.
 pub(crate) fn read_config(
     metadata: &BTreeMap<String, GgufValue>,
     tensors: &dyn TensorSource,
@@ -247,7 +247,7 @@ fn scalars(metadata: &BTreeMap<String, GgufValue>) -> Value {
     Value::Object(map)
 }
 
-/// The number that was meant by one stored in f32: the shortest that becomes it, as configs have it.
+/// The number that a config would hold for one stored in f32: the shortest that rounds to it.
 pub(crate) fn decimal(x: f32) -> f64 {
     let meant = x.to_string().parse().unwrap_or(f64::from(x));
     if meant as f32 == x { meant } else { f64::from(x) }
@@ -276,7 +276,7 @@ fn read_n_layers<'a>(get: &dyn Fn(&str) -> Field<'a>) -> Result<usize, ConfigErr
     }
 }
 
-/// Which layers have a window, where the file lists them; a number is left to the family.
+/// The layers with a window, where the file lists them; a single number is left to the family.
 fn read_sliding_layers(
     pattern: &Field<'_>,
     n_layers: usize,

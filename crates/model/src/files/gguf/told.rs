@@ -1,5 +1,5 @@
-//! What `config.json` says and GGUF files leave to the reader: told by the tensors that there are, by other
-//! keys, or by what the published models have.
+//! Fields of `config.json` that GGUF files leave out: they follow from the tensors of a file, from
+//! other keys, or from the published models.
 
 use pelton_base::limits;
 use pelton_tensor::TensorSource;
@@ -11,8 +11,8 @@ use crate::fields::{ConfigError, Field};
 use crate::files::names::Naming;
 
 /// Widths of the parts of a head in latent attention. Files that have a head's keys absorbed say in
-/// `key_length` and `value_length` what is cached, and in keys of their own how wide heads are; older
-/// ones say the latter under the usual names.
+/// `key_length` and `value_length` what is cached, and in keys of their own how wide heads are;
+/// older ones say the latter under the usual names.
 pub(super) fn tell_latent_widths<'a>(
     get: &dyn Fn(&str) -> Field<'a>,
     rope_dim: usize,
@@ -45,7 +45,7 @@ pub(super) fn tell_scales(fields: &mut Map<String, Value>) {
     }
 }
 
-/// What scores of experts are, which files say by number, and how experts are ranked.
+/// The function of experts' scores, which files give by number, and how experts are ranked.
 pub(super) fn tell_scores<'a>(
     get: &dyn Fn(&str) -> Field<'a>,
     fields: &mut Map<String, Value>,
@@ -66,7 +66,7 @@ pub(super) fn tell_scores<'a>(
     Ok(())
 }
 
-/// What `config.json` says and these files leave to the reader, who sees it by the tensors there are.
+/// Fields that follow from the tensors of a file.
 pub(super) fn tell_by_tensors(
     tensors: &dyn TensorSource,
     naming: Naming,
@@ -97,7 +97,7 @@ pub(super) fn tell_by_tensors(
     tell("new_decoder_architecture", Value::from(has_two_norms || shares_heads));
 }
 
-/// What files of mixtures leave to the reader.
+/// Fields of mixtures of experts that follow from the tensors of a file.
 pub(super) fn tell_experts(
     tensors: &dyn TensorSource,
     name: &str,
@@ -115,7 +115,7 @@ pub(super) fn tell_experts(
     tell("mlp_only_layers", Value::from(dense));
     match name {
         "qwen3moe" => tell("norm_topk_prob", Value::from(true)),
-        // Of its two models the larger one has none.
+        // The larger of the two models has no norm of q and k.
         "llama4" => tell("use_qk_norm", Value::from(n_experts != Some(128))),
         _ => {}
     }

@@ -21,7 +21,7 @@ const SUMMED: usize = 80;
 /// Bytes of the fields.
 const HEAD_BYTES: usize = SUMMED + 8;
 
-/// What the head says.
+/// The fields of the head.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Head {
     pub(super) identity: Identity,

@@ -27,18 +27,18 @@ const N_SAMPLES: usize = 64;
 /// Bytes of one of them.
 const SAMPLE_BYTES: usize = 4096;
 
-/// What a load asks of the weights, beyond the source.
+/// The options of a load that packed weights depend on.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::load) struct LoadKind {
     /// Arithmetic of the weights.
     pub(in crate::load) compute: Compute,
-    /// Which part of the weights.
+    /// The rank that loads.
     pub(in crate::load) rank: usize,
-    /// Of how many.
+    /// Number of ranks.
     pub(in crate::load) n_ranks: usize,
 }
 
-/// What must be equal for packed weights to be the same.
+/// Packed weights can be used again only where all of this is equal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Identity {
     /// Version of the packed layouts.

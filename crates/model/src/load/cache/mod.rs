@@ -15,13 +15,13 @@
 //! ...       table    one entry per matrix, at the end, so that a writer need not know it before
 //! ```
 //!
-//! Norms and biases are not in it: they are kilobytes and come from the model's own files, which are
-//! opened anyway.
+//! Norms and biases are not in it: they are kilobytes and come from the model's own files, which
+//! are opened anyway.
 //!
 //! # What is believed
 //!
-//! Nothing. A file is used if *all* of this holds, and is otherwise ignored with a warning that says
-//! why, and replaced:
+//! Nothing. A file is used if *all* of this holds, and is otherwise ignored with a warning that
+//! says why, and replaced:
 //!
 //! | is it ... | by |
 //! |---|---|
@@ -32,8 +32,9 @@
 //! | of this model | the fingerprint of the source, see [`identity`] |
 //! | complete | for every matrix of the plan its recipe (names, types, shapes, order of rows) and size |
 //!
-//! Checksums find accidents, not attackers: who can write the cache can choose the weights, just as
-//! who can write the model can. No file, damaged or forged, can do more than that.
+//! Checksums find accidents, not attackers: a person who can write the cache can choose the
+//! weights, just as a person who can write the model can. No damaged or forged file can do more
+//! than that.
 //!
 //! The file is written under no name and put in place when it is on the disk, see
 //! [`PendingFile`]. A folder that cannot be written to or a full disk is
@@ -122,7 +123,7 @@ fn suffixed(path: &Path, suffix: &str) -> PathBuf {
 
 /// The cache of one load.
 pub(super) enum Cache<B: Backend> {
-    /// Nobody asked for one, or there can be none.
+    /// No cache was asked for, or this model and device cannot have one.
     Off,
     /// Matrices by recipe, mapped and verified.
     Hit(BTreeMap<String, B::Weight>),
@@ -133,7 +134,7 @@ pub(super) enum Cache<B: Backend> {
 impl<B: Backend> Cache<B> {
     /// Opens the cache of a model and verifies it, or begins a new one.
     ///
-    /// `progress` is told how many of how many bytes have been verified.
+    /// `progress` is called with the bytes verified so far and the bytes of all.
     pub(super) fn open(
         asked: Option<&PackedCache>,
         files: &ModelFiles,

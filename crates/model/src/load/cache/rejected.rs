@@ -3,7 +3,7 @@
 /// A cache that is not believed. The message stands after the file's name.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Rejected {
-    /// There is none, or no folder for one, which whoever writes will say.
+    /// There is no such file, or no folder for it; writing the cache reports a missing folder.
     #[error("there is none")]
     Missing,
     /// The system does not give it.
@@ -14,9 +14,9 @@ pub(super) enum Rejected {
     Malformed {
         /// The field.
         field: &'static str,
-        /// What it must hold.
+        /// The value that it must hold.
         expected: String,
-        /// What it holds.
+        /// The value that it holds.
         got: String,
     },
     /// It is in order, but made from or for something else.
@@ -27,7 +27,7 @@ pub(super) enum Rejected {
     Matrix {
         /// The recipe.
         recipe: String,
-        /// What is wrong with it.
+        /// Why it is refused.
         why: &'static str,
     },
 }

@@ -1,7 +1,8 @@
 //! The tensors of a mixture of experts.
 //!
 //! An expert of a stacked tensor is a stretch of its bytes, taken where it lies: nothing is copied
-//! before it is packed. In the files of GPT-OSS a stack is two tensors, codes and factors of blocks:
+//! before it is packed. In the files of GPT-OSS a stack is two tensors, codes and factors of
+//! blocks:
 //!
 //! ```text
 //! _blocks [n_experts, n, k / 32, 16] u8     nibbles of byte j: code[2 j], code[2 j + 1]
@@ -73,7 +74,7 @@ impl<'a> Stack<'a> {
 }
 
 impl<'a> LinearPlan<'a> {
-    /// This, computed in f32 whatever the others are.
+    /// The same projection, computed in f32 whatever the arithmetic of the model is.
     pub(crate) fn exact(self) -> Self {
         Self { is_exact: true, ..self }
     }
@@ -157,7 +158,7 @@ impl<'a> Lookup<'a, '_> {
         })
     }
 
-    /// What a stack is called, whatever an expert of its own would be.
+    /// The name of the tensor that holds all experts.
     fn stack_stem(&self, name: Name, layer: usize) -> String {
         self.stem(name, layer).replace(".*", "")
     }
