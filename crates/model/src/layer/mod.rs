@@ -30,7 +30,8 @@ use crate::load::{Lookup, Packer};
 
 pub use gqa::{Gqa, GqaWeights, QkNorm, Temperature};
 use kind::Stages;
-pub use kind::{Found, Kind, KvHeads, MixerKind, MlpKind, Packed, PlannedTensors};
+pub(crate) use kind::{Found, PlannedTensors};
+pub use kind::{Kind, KvHeads, MixerKind, MlpKind, Packed};
 pub use linear::{Linear, Norm, Piece, Shard};
 pub use mla::{Mla, MlaWeights};
 pub(crate) use mlp::TwoPlan;
