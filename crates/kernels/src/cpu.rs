@@ -1,4 +1,4 @@
-//! `Cpu`: an instruction set and a thread team, everything an operation needs.
+//! `Cpu`: an instruction set and a thread team, which every operation needs.
 
 use crate::dispatch::{Kernels, UnknownKernels};
 use crate::nodes::NodePolicy;
@@ -16,9 +16,9 @@ pub struct Cpu {
     pub team: ThreadTeam,
     /// NUMA nodes that the threads may run on and that have memory for them.
     pub(crate) nodes: Vec<usize>,
-    /// How weights that are packed from now on are laid over the nodes, where there are several.
+    /// Placement on several NUMA nodes of weights that are packed from now on.
     pub node_policy: NodePolicy,
-    /// How products are cut and shared; changes no bit of them.
+    /// How products are cut into blocks and shared by the team; changes no result.
     pub tuning: Tuning,
 }
 

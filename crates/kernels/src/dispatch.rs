@@ -10,14 +10,15 @@
 //!
 //! A module that adds an operation adds a field to its own `Table`, not here.
 //!
-//! `avx2` promises the target features `avx2,fma,f16c`; `avxvnni` promises these and `avxvnni`,
-//! `avx512` these and
-//! `avx512f,avx512bw,avx512vl,avx512dq,avx512vnni`. No kernel may use more than its entry promises.
+//! `avx2` promises the target features `avx2,fma,f16c`; `avxvnni` adds `avxvnni` to them, and
+//! `avx512` adds `avx512f,avx512bw,avx512vl,avx512dq,avx512vnni`. No kernel may use more than its
+//! entry promises.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-use crate::{attention, ceilings, matmul, quantize, rows};
+use crate::ceilings;
+use crate::ops::{attention, matmul, quantize, rows};
 
 /// One implementation of every kernel, chosen once at start-up.
 #[derive(Debug)]
@@ -146,7 +147,8 @@ impl Kernels {
             .clone()
     }
 
-    /// Whether bf16 products are computed from pairs of bf16, or from floats: the same numbers.
+    /// Whether bf16 products are computed from pairs of bf16 and not from floats; the results are
+    /// the same.
     pub fn uses_bf16_dot(&self) -> bool {
         self.matmul.bf16.as_ref().is_some_and(|kernel| (kernel.is_used)())
     }

@@ -13,12 +13,26 @@
 //!   per operation or once per [`StayAwake`] guard; [`Topology`] says on which cores they run.
 //! * [`Cpu`] is both together: everything an operation needs. All safe operations are its methods.
 //! * [`Tuning`] is how products are cut for one machine; [`Cpu::tune`] measures it.
-//! * [`NodePolicy`] is how packed weights lie on a machine of several NUMA nodes; [`Cpu::choose_nodes`]
-//!   measures it.
-//! * [`PackedMatrix`] is a weight matrix in kernel order; [`Activations`] are the rows it multiplies,
-//!   in the forms that its layout reads (floats, bf16, int8).
-//! * [`Cpu::matmul_largest`] is the product that ends a greedy step: where each row is [`Largest`].
+//! * [`NodePolicy`] is how packed weights lie on a machine of several NUMA nodes;
+//!   [`Cpu::choose_nodes`] measures it.
+//! * [`PackedMatrix`] is a weight matrix in kernel order; [`Activations`] are the rows it
+//!   multiplies, in the forms that its layout reads (floats, bf16, int8).
+//! * [`Cpu::matmul_largest`] is the product that ends a greedy step: the index of the [`Largest`]
+//!   output of each row.
 //! * [`KvCache`] holds keys and values in pages; [`Cpu::paged_attention`] reads them.
+//!
+//! # The folders
+//!
+//! ```text
+//! ops       products, attention, KV cache, work on rows: the methods of `Cpu`
+//! layout    how weights lie in memory: one table of layouts, packing, reading
+//! team      the threads of an operation and the cores that they run on
+//! simd      sixteen lanes on every instruction set, packed bytes, the exponential
+//! ```
+//!
+//! A folder uses only folders below its own (`tests/folders.rs`). Beside them stand the machine
+//! (`dispatch`, `cpu`, `machine`) and the measurements that fit the crate to it (`tuning`, `nodes`,
+//! `ceilings`).
 //!
 //! # Equal bits
 //!
@@ -30,35 +44,36 @@
 //! (the table is private and filtered by [`Kernels::available`]); that is what makes calling the
 //! `#[target_feature]` functions behind it sound.
 //!
-//! **Architecture invariant:** no error type for data. Shapes are the caller's promise and are
-//! asserted; what comes from files was checked before it got here.
+//! **Architecture invariant:** there is no error type for data. Shapes are the caller's promise and
+//! are asserted; numbers from files are checked before they reach this crate.
 
-mod activations;
-mod attention;
 mod ceilings;
 mod cpu;
 mod dispatch;
-mod kv;
 mod layout;
 mod machine;
-mod matmul;
 mod nodes;
-mod quantize;
-mod rows;
+mod ops;
+mod simd;
 mod team;
+#[cfg(test)]
+mod testing;
 mod tuning;
 
-pub use activations::{Activations, Forms};
-pub use attention::{AttentionInput, AttentionSeq};
 pub use ceilings::Ceilings;
 pub use cpu::Cpu;
 pub use dispatch::{Kernels, UnknownKernels};
-pub use kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows};
-pub use layout::{BAND_BYTES, LAYOUT_VERSION, PANEL, PackedMatrix, Rows, Storage, WeightLayout};
+pub use layout::codes;
+pub use layout::{
+    BAND_BYTES, GROUP, LAYOUT_VERSION, PANEL, PackedMatrix, Rows, Storage, WeightLayout,
+};
 pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
-pub use matmul::{Largest, LogitsOp, MatmulGroup, MatmulGroups, MatmulOutput};
 pub use nodes::{NodeChoice, NodePolicy};
-pub use quantize::{GROUP, QuantizedRows};
-pub use rows::{Chosen, HeadLayout, HeadSlices, RopeLayout};
+pub use ops::activations::{Activations, Forms};
+pub use ops::attention::{AttentionInput, AttentionSeq};
+pub use ops::kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows};
+pub use ops::matmul::{Largest, LogitsOp, MatmulGroup, MatmulGroups, MatmulOutput};
+pub use ops::quantize::QuantizedRows;
+pub use ops::rows::{Chosen, HeadLayout, HeadSlices, RopeLayout};
 pub use team::{StayAwake, ThreadTeam, Topology, default_threads};
 pub use tuning::Tuning;

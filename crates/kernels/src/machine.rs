@@ -1,32 +1,32 @@
-//! Which machine this is: the processor's name, and how large its caches are.
+//! Facts about the machine: the processor's name and the size of its caches.
 //!
 //! ```text
 //! /proc/cpuinfo                             first processor      -> name, vendor, family ...
 //! /sys/devices/system/cpu/cpu*/cache/*      highest level        -> size, once per set of sharers
 //! ```
 //!
-//! Where the system does not tell (other systems, other processors, odd containers), the answers are
-//! `"unknown"` and `None`; nothing depends on them but figures and what is remembered about a
-//! machine.
+//! Where the system gives no answer (other systems, other processors, odd containers), the results
+//! are `"unknown"` and `None`. Only printed figures and the tuning file of a machine depend on
+//! them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Least memory that counts as beyond the caches: hosts do not always tell their guests the truth.
+/// Least memory that counts as beyond the caches: hosts may report smaller caches to their guests.
 const LEAST_BEYOND: usize = 256 << 20;
-/// Most memory that is asked for, however large the caches are.
+/// Most memory that a measurement uses, however large the caches are.
 const MOST_BEYOND: usize = 2 << 30;
 
-/// The processor, in words that tell one model and stepping from another: for example
+/// Name of the processor with its model and stepping, for example
 /// `"AMD EPYC 9654 96-Core Processor (AuthenticAMD family 25 model 17 stepping 1)"`.
 ///
-/// `"unknown"` where `/proc/cpuinfo` does not exist or says none of it.
+/// `"unknown"` where `/proc/cpuinfo` does not exist or has none of these fields.
 pub fn cpu_model() -> String {
     parse_cpu_model(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
 }
 
 fn parse_cpu_model(cpuinfo: &str) -> String {
-    // Processors are separated by an empty line; the first speaks for all.
+    // Processors are separated by an empty line; the first one stands for all.
     let field = |name: &str| {
         let lines = cpuinfo.lines().take_while(|line| !line.trim().is_empty());
         let mut fields = lines.filter_map(|line| line.split_once(':'));
@@ -49,20 +49,20 @@ fn parse_cpu_model(cpuinfo: &str) -> String {
 }
 
 /// Bytes of the last level of cache, of all processors together; `None` where the system does not
-/// tell.
+/// say.
 pub fn last_level_cache_bytes() -> Option<usize> {
     cache_bytes_in(Path::new("/sys/devices/system/cpu"))
 }
 
-/// Memory that a measurement must go through so that the caches play no part in it: four times the
-/// last level, at least 256 MiB and at most 2 GiB.
+/// Bytes that a measurement must read so that the caches play no part in it: four times the last
+/// level, at least 256 MiB and at most 2 GiB.
 pub fn beyond_caches_bytes() -> usize {
     let cache = last_level_cache_bytes().unwrap_or(0);
     cache.saturating_mul(4).clamp(LEAST_BEYOND, MOST_BEYOND)
 }
 
 fn cache_bytes_in(processors: &Path) -> Option<usize> {
-    // Level, its sharers (one entry per cache, not per processor), bytes.
+    // (level, sharers, bytes): the sharers make it one entry per cache and not per processor.
     let mut caches: BTreeSet<(u32, String, usize)> = BTreeSet::new();
     for processor in std::fs::read_dir(processors).ok()?.flatten() {
         let Ok(indices) = std::fs::read_dir(processor.path().join("cache")) else { continue };

@@ -1,4 +1,4 @@
-//! On which NUMA nodes weights come to lie, decided by reading them.
+//! Placement of packed weights on NUMA nodes, decided by measuring reads.
 //!
 //! ```text
 //! local        pages where the team first writes them, as the packer does
@@ -9,19 +9,18 @@
 //! local is chosen where it is clearly the faster one: 3 % in the middle round, three rounds of four
 //! ```
 //!
-//! Interleaving is what a team that covers a machine of two sockets wants: all channels work for all
-//! threads. It is wrong where the team lives on one of the nodes, because it is small and the system keeps
-//! it together: then half of all reads cross the link for nothing. Which of the two it is depends on the
-//! machine, on the number of threads and on who else is there, so it is measured and not guessed. With one
-//! node there is nothing to choose and nothing is measured.
+//! Interleaving suits a team that covers a machine of two sockets: all memory channels serve all
+//! threads. It is wrong for a small team that the system keeps on one node: then half of all reads
+//! cross the link for nothing. The better policy depends on the machine, on the number of threads
+//! and on other programs, so it is measured. With one node there is nothing to measure.
 //!
-//! The local buffer is written by the team and not by one thread: that is how packed weights come to
-//! lie, and a choice between two things of which the loader can do only one would be worth nothing.
+//! The team writes the local buffer, not one thread, because the packer writes weights in the same
+//! way: the measured placement is the one that loading produces.
 //!
-//! Not done: a copy per node, each read by the threads beside it. Tiles go to whichever thread is free, so no
-//! part of a matrix belongs to a node; a thread would have to ask at every tile where it is, and floating
-//! teams change that within a pass. It costs the memory of the weights once more per node as well. Nor are
-//! mapped weights (a packed cache) placed: their pages belong to the system's cache of the file.
+//! Not done: a copy per node that the threads of that node read. Tiles go to any free thread, so no
+//! part of a matrix belongs to a node; a thread would have to find its node at every tile, and a
+//! floating thread moves within a pass. Each copy costs the memory of all weights, too. Mapped
+//! weights (a packed cache) are not placed: their pages belong to the system's cache of the file.
 
 use std::time::{Duration, Instant};
 
@@ -34,27 +33,28 @@ use crate::tuning::{Clock, LEAST_ROUNDS, best_of, median, rounds};
 /// Most bytes of each buffer.
 const MOST_BYTES: usize = 512 << 20;
 
-/// How the pages of packed weights are laid over NUMA nodes, where there are several; changes no bit.
+/// How the pages of packed weights are distributed over several NUMA nodes; changes no result.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum NodePolicy {
-    /// Each where it is first written.
+    /// Each page lies on the node of the thread that first writes it.
     Local,
-    /// Dealt out over the nodes in turn.
+    /// Pages are dealt out over the nodes in turn.
     #[default]
     Interleave,
 }
 
-/// A policy, and how fast the team read with each.
+/// A policy, and how fast the team reads under each policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeChoice {
-    /// The better one; interleaving where nothing was clearly better, or there was no time.
+    /// The faster policy; interleaving where neither was clearly faster, or there was no time.
     pub policy: NodePolicy,
-    /// Bytes per second as first written, and interleaved; `None` where there was no time.
+    /// Bytes per second with local and with interleaved pages; `None` where there was no time.
     pub speeds: Option<[f64; 2]>,
 }
 
 impl NodeChoice {
-    /// What rounds of seconds say, of passes through `n_bytes`: local, then interleaved.
+    /// The choice that follows from `rounds`: seconds of a pass through `n_bytes` of local, then of
+    /// interleaved pages.
     fn of(rounds: &[[f64; 2]], n_bytes: usize) -> Self {
         const POLICIES: [NodePolicy; 2] = [NodePolicy::Local, NodePolicy::Interleave];
         if rounds.len() < LEAST_ROUNDS {
@@ -70,16 +70,17 @@ impl NodeChoice {
 }
 
 impl Cpu {
-    /// NUMA nodes on which this process has both CPUs and memory; zero where the system does not tell.
+    /// Number of NUMA nodes on which this process has both CPUs and memory; zero where the system
+    /// does not say.
     pub fn n_nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Measures for at most `budget` which policy suits the machine's nodes, and uses it from now on;
-    /// `None` where there are not several.
+    /// Measures for at most `budget` which policy is faster on this machine, and uses it from now
+    /// on; `None`, without a measurement, where there are fewer than two nodes.
     ///
-    /// Takes memory of half the size that counts as [beyond the caches](beyond_caches_bytes) for each
-    /// policy meanwhile, at most 512 MiB.
+    /// While it measures, it takes half of [`beyond_caches_bytes`] of memory for each policy, at
+    /// most 512 MiB.
     pub fn choose_nodes(&mut self, budget: Duration) -> Option<NodeChoice> {
         if self.nodes.len() < 2 {
             return None;
@@ -100,7 +101,7 @@ impl Cpu {
         let mut write = |i: usize| {
             bufs[i] = AlignedBuf::zeroed(n_bytes);
             if i == 1 {
-                // Where that is refused both are the same, and so are their times.
+                // Where the system refuses, both buffers are alike, and so are their times.
                 let _ = bufs[i].interleave(&self.nodes);
             }
             self.write_everywhere(&mut bufs[i]);
@@ -118,7 +119,7 @@ impl Cpu {
         NodeChoice::of(&rounds, n_bytes)
     }
 
-    /// Lays the pages of `buf`, which was not written yet, over the nodes as the policy says.
+    /// Distributes the pages of `buf`, which has not been written to yet, as the policy says.
     pub(crate) fn place(&self, buf: &mut AlignedBuf) {
         if self.node_policy == NodePolicy::Interleave {
             // A refusal leaves the pages where they fall: slower on such a machine, never wrong.
@@ -136,7 +137,7 @@ mod tests {
     fn local_pages_are_chosen_only_where_they_are_clearly_faster() {
         const GIB: usize = 1 << 30;
         let of = |local: f64, interleaved: f64| NodeChoice::of(&[[local, interleaved]; 9], GIB);
-        // Two sockets, a team on both: one socket's channels serve everybody, or both do.
+        // Two sockets, a team on both: the channels of one socket serve all threads, or of both.
         let choice = of(0.05, 0.03);
         assert_eq!(choice.policy, NodePolicy::Interleave);
         assert_eq!(choice.speeds, Some([GIB as f64 / 0.05, GIB as f64 / 0.03]));
@@ -154,7 +155,7 @@ mod tests {
         for n_rounds in 0..LEAST_ROUNDS {
             assert_eq!(NodeChoice::of(&vec![[0.1, 1.0]; n_rounds], 1), default);
         }
-        // Somebody else was there in two rounds of five.
+        // Another program disturbed two rounds of five.
         let rounds = [[1.0, 3.0], [1.0, 3.0], [1.0, 1.0], [1.01, 1.0], [1.0, 1.0]];
         let choice = NodeChoice::of(&rounds, 8);
         assert_eq!((choice.policy, choice.speeds), (NodePolicy::Interleave, Some([8.0, 8.0])));

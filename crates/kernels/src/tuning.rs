@@ -1,4 +1,4 @@
-//! `Tuning`: how products are cut and when they are shared, chosen for a machine by measuring it.
+//! `Tuning`: how products are cut into blocks and when the team shares them, measured per machine.
 //!
 //! ```text
 //! tune(budget)                                         until
@@ -7,29 +7,28 @@
 //!   M = 128 products with one matrix                   1       row_block_bytes  of 64K .. 512K
 //! ```
 //!
-//! None of it can change a bit: the canonical order of a product mentions neither tiles nor threads
-//! (see [`matmul`](crate::matmul)), so a tuning may come from anywhere, be old, or be nonsense
-//! (values are clamped), and costs time at worst.
+//! A tuning cannot change a bit of a result: the canonical order of a product mentions neither
+//! tiles nor threads (see [`matmul`](crate::ops::matmul)). So a tuning may come from anywhere, be
+//! old, or be nonsense (values are clamped); at worst it costs time.
 //!
 //! # What is measured
 //!
 //! Products of 8-bit weights, `[2048, 4096]`: narrow enough that strips which are too wide for many
 //! threads show. The working set is three times the last-level cache or 48 MiB, whichever is less.
-//! The thread use of a shape class is one number: below [`Tuning::min_parallel_bytes`] a product
-//! runs on its caller, from there on with the whole team. A product of `b` bytes takes `b / rate` on
-//! one thread and at best `b / (rate * t) + cost` on `t`, so sharing begins to pay at `cost * rate *
-//! t / (t - 1)`; the nearest power of two is taken, so that small differences between two readings
-//! are none between two tunings.
+//! One number decides about threads: below [`Tuning::min_parallel_bytes`] a product runs on its
+//! caller, from there on with the whole team. A product of `b` bytes takes `b / rate` on one thread
+//! and at best `b / (rate * t) + cost` on `t`, so sharing begins to pay at `cost * rate * t / (t -
+//! 1)`; the nearest power of two is taken, so that small differences between two readings give the
+//! same tuning.
 //!
-//! Candidates take turns, round by round, each round beginning with another one, and are compared
-//! within their round: what disturbs the machine disturbs neighbours alike. A candidate replaces the
+//! Candidates take turns, each round begins with another one, and they are compared within their
+//! round, because a disturbance hits neighbouring measurements alike. A candidate replaces the
 //! default only when it is more than 3 % faster in the median round and faster in three rounds of
-//! four, of at least five. The clock is asked before each measurement whether there is time for
-//! another, of the length that is expected from the shorter ones before it; when there is not, what
-//! is known by then is the answer.
+//! four, of at least five. Before each measurement the clock says whether there is time for it, by
+//! the length of the shorter ones before; when there is not, the best value so far is the answer.
 //!
-//! Fixed when the kernels are compiled, and therefore not tuned: prefetch distances and the sizes of
-//! register tiles. They are part of each kernel, and every value would be another copy of all.
+//! Prefetch distances and register tiles are not tuned: they are fixed when a kernel is compiled,
+//! and every value would be another copy of all kernels.
 //!
 //! Considered and not taken (reasoned, not measured): a number of threads between one and all (the
 //! rest would have to be woken for the next product again); a tuning per layout (dozens of layouts,
@@ -39,24 +38,23 @@ use std::time::{Duration, Instant};
 
 use pelton_tensor::AlignedBuf;
 
-use crate::activations::{Activations, Forms};
 use crate::cpu::Cpu;
 use crate::layout::{PANEL, PackedMatrix, WeightLayout};
 use crate::machine::last_level_cache_bytes;
-use crate::matmul::MatmulOutput;
+use crate::ops::activations::{Activations, Forms};
+use crate::ops::matmul::MatmulOutput;
 
-/// How products are cut into blocks and when threads share them.
+/// How products are cut into blocks, and when the team shares them.
 ///
-/// Any values give the same bits; they only decide about time.
+/// Any values give the same results; they only change the time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Tuning {
     /// Panels of 16 outputs per strip, the width of a block; 1 to 64.
     pub strip_panels: usize,
     /// Activation bytes that a block of rows may take, so that it stays in a core's second-level
-    /// cache; at most 64 MiB. The rows are at least one unit of register tiles, however few bytes
-    /// this allows.
+    /// cache; at most 64 MiB. A block has at least the rows of one register tile.
     pub row_block_bytes: usize,
-    /// Weight bytes times rows below which waking the team costs more than it gives; at most 8 MiB.
+    /// Weight bytes times rows below which waking the team costs more than it saves; at most 8 MiB.
     pub min_parallel_bytes: usize,
 }
 
@@ -67,7 +65,7 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// The nearest values that make sense.
+    /// The nearest values within the limits of each field.
     #[must_use]
     pub fn clamped(self) -> Self {
         Self {
@@ -80,14 +78,14 @@ impl Tuning {
 
 const STRIP_PANELS: [usize; 4] = [1, 2, 4, 8];
 const ROW_BLOCK_BYTES: [usize; 4] = [64 << 10, 128 << 10, 256 << 10, 512 << 10];
-/// What a measured [`Tuning::min_parallel_bytes`] can be.
+/// Least and largest measured [`Tuning::min_parallel_bytes`].
 const MIN_PARALLEL_BYTES: [f64; 2] = [16_384.0, 4_194_304.0];
 
-/// Share of the default's time that a candidate must stay below.
+/// Share of the default's time below which a candidate replaces it.
 const BETTER: f64 = 0.97;
 pub(crate) const LEAST_ROUNDS: usize = 5;
 const MOST_ROUNDS: usize = 15;
-/// Readings of what takes microseconds.
+/// Readings of operations that take microseconds.
 const SHORT_READINGS: usize = 64;
 
 const LAYOUT: WeightLayout = WeightLayout::Q8G32;
@@ -99,15 +97,15 @@ const N_IN_CACHE: usize = 32;
 /// Rows of the products that choose blocks of rows.
 const M: usize = 128;
 const MOST_WORKING_SET: usize = 48 << 20;
-/// How much slower memory may be than cache, for what to expect.
+/// How much slower memory may be than cache, for the expected time of a pass.
 const MEMORY_SLOWDOWN: f64 = 4.0;
 
 impl Cpu {
     /// Measures for at most `budget` which [`Tuning`] suits this machine, and uses it from now on.
     ///
-    /// Takes up to 48 MiB of memory meanwhile. What there was no time to measure has its default
-    /// value; with no budget at all, everything. A single measurement is some milliseconds long, and
-    /// only a machine that stops in the middle of one can exceed the budget.
+    /// Takes up to 48 MiB of memory meanwhile. A value that there was no time to measure is the
+    /// default one; without a budget that is every value. A single measurement takes some
+    /// milliseconds, and only a machine that stops during one can exceed the budget.
     pub fn tune(&mut self, budget: Duration) -> Tuning {
         let start = Instant::now();
         self.tune_until(&Clock { elapsed: &|| start.elapsed().as_secs_f64(), end: budget });
@@ -142,13 +140,13 @@ impl Cpu {
         self.tune_among(clock, candidates, expected, &matrices[..1], M);
     }
 
-    /// Chooses from what size on products are shared; the seconds per byte of an M = 1 product of
-    /// one thread in cache, or `None` when there was no time.
+    /// Chooses the size from which products are shared, and returns the seconds per byte of an M =
+    /// 1 product in cache on one thread, or `None` when there was no time.
     fn tune_sharing(&mut self, clock: &Clock<'_>, panel: &PackedMatrix) -> Option<f64> {
         let small = matrix(panel, N_IN_CACHE);
         let mut product = Product::new(self, &small, 1);
         let default = self.tuning;
-        // The largest bound there is: this product does not reach it.
+        // The largest bound, so that this product stays on its caller.
         self.tuning = Tuning { min_parallel_bytes: usize::MAX, ..default }.clamped();
         let alone = clock.median(SHORT_READINGS, &mut || product.run(self, &small));
         self.tuning = default;
@@ -185,7 +183,7 @@ impl Cpu {
             self.tuning = tuning;
             matrices.iter().for_each(|w| product.run(self, w));
         };
-        // The first pass warms up and tells how long one takes.
+        // The first pass warms up and measures the expected time.
         if clock.has(expected) {
             expected = clock.time(&mut || pass(candidates[default]));
             let rounds = rounds::<C>(clock, expected, &mut |i| pass(candidates[i]));
@@ -214,14 +212,14 @@ impl Product {
     }
 }
 
-/// One panel of weights without a meaning; their scales are ordinary numbers.
+/// One panel of arbitrary weights, whose scales are ordinary numbers.
 fn panel(cpu: &Cpu) -> PackedMatrix {
     let row = vec![0x3c; LAYOUT.row_bytes(K)];
     PackedMatrix::pack(cpu, LAYOUT, PANEL, K, &|_| &row)
 }
 
-/// A matrix of `n` outputs, a multiple of [`PANEL`], that is this panel again and again: copying is
-/// much faster than packing.
+/// A matrix of `n` outputs, a multiple of [`PANEL`], made of copies of one panel: copying is much
+/// faster than packing.
 fn matrix(panel: &PackedMatrix, n: usize) -> PackedMatrix {
     let mut buf = AlignedBuf::zeroed(n / PANEL * panel.n_bytes());
     for copy in buf.bytes_mut().chunks_exact_mut(panel.n_bytes()) {
@@ -240,7 +238,7 @@ fn sharing_pays_from(run_seconds: f64, seconds_per_byte: f64, n_threads: usize) 
     n_bytes.max(least).min(most).log2().round().exp2() as usize
 }
 
-/// The time there is, and what has passed of it.
+/// A budget of time and a clock that measures it.
 pub(crate) struct Clock<'a> {
     /// Seconds since the start.
     pub(crate) elapsed: &'a dyn Fn() -> f64,
@@ -248,12 +246,12 @@ pub(crate) struct Clock<'a> {
 }
 
 impl Clock<'_> {
-    /// The same clock, over after this share of its time.
+    /// The same clock with this share of the budget.
     fn share(&self, share: f64) -> Self {
         Self { elapsed: self.elapsed, end: self.end.mul_f64(share) }
     }
 
-    /// Whether there is time for something that takes so long.
+    /// Whether there is time for a measurement of `seconds`.
     pub(crate) fn has(&self, seconds: f64) -> bool {
         (self.elapsed)() + seconds < self.end.as_secs_f64()
     }
@@ -279,8 +277,8 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// Seconds of each of `C` candidates, round by round, as far as time allows; nothing when it does
-/// not allow enough rounds of `expected` seconds per candidate.
+/// Seconds of each of `C` candidates, round by round, as many rounds as time allows; none when it
+/// does not allow [`LEAST_ROUNDS`] at `expected` seconds per candidate.
 pub(crate) fn rounds<const C: usize>(
     clock: &Clock<'_>,
     mut expected: f64,
@@ -305,7 +303,7 @@ pub(crate) fn rounds<const C: usize>(
     rounds
 }
 
-/// The candidate to use: the default unless another is certainly better.
+/// Index of the best candidate: the default unless another one is clearly faster.
 pub(crate) fn best_of<const C: usize>(rounds: &[[f64; C]], default: usize) -> usize {
     if rounds.len() < LEAST_ROUNDS {
         return default;
@@ -329,8 +327,8 @@ mod tests {
     use super::*;
     use crate::Kernels;
 
-    /// Rounds on a clock that only the candidates move: each takes its seconds, and what `noise`
-    /// makes of them in the n-th measurement.
+    /// Rounds on a clock that only the candidates move: the n-th measurement takes the seconds of
+    /// its candidate times `noise(n)`.
     fn fake_rounds(
         seconds: [f64; 3],
         end: u64,
@@ -371,7 +369,7 @@ mod tests {
         // Nor are three.
         let rounds = [[0.5, 1.0], [0.5, 1.0], [0.5, 1.0], [1.01, 1.0], [1.0, 1.0]];
         assert_eq!(best_of(&rounds, 1), 1);
-        // A clock that stands still tells nothing.
+        // A clock that stands still proves nothing.
         assert_eq!(best_of(&[[0.0, 0.0]; 5], 1), 1);
     }
 

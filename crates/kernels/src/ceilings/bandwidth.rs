@@ -1,4 +1,4 @@
-//! How fast this machine reads memory: the ceiling that decoding is measured against.
+//! Read bandwidth of this machine: the ceiling of decoding.
 //!
 //! ```text
 //! buffer of n_bytes, written once (so that every page exists)
@@ -6,8 +6,8 @@
 //! bytes per second = the best pass
 //! ```
 //!
-//! The best pass, not the mean: a ceiling is what the machine can do, and other programs only take
-//! away from it. The buffer must be several times the last-level cache.
+//! The best pass counts and not the mean, because other programs can only slow a pass down. The
+//! buffer must be several times the last-level cache.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use std::time::Instant;
 use pelton_tensor::AlignedBuf;
 
 use crate::cpu::Cpu;
-use crate::rows::shared::Parts;
+use crate::team::Parts;
 
 /// Bytes that a thread takes at a time.
 const CHUNK: usize = 1 << 20;
@@ -72,8 +72,8 @@ fn sum_lanes(words: &[u64]) -> u64 {
 impl Cpu {
     /// Measures the speed of streaming reads by all threads of the team.
     ///
-    /// Allocates `n_bytes` (at least 16 MiB; take several times the last-level cache) and reads
-    /// them again and again for about `seconds`, at least twice.
+    /// Allocates `n_bytes` (at least 16 MiB; several times the last-level cache is enough) and
+    /// reads all of them repeatedly for about `seconds`, at least twice.
     ///
     /// # Units
     ///
@@ -81,7 +81,7 @@ impl Cpu {
     pub fn measure_read_bandwidth(&self, n_bytes: usize, seconds: f64) -> f64 {
         let n_bytes = n_bytes.max(16 << 20).next_multiple_of(CHUNK);
         let mut buf = AlignedBuf::zeroed(n_bytes);
-        // As weights lie.
+        // Placed on the NUMA nodes as packed weights are.
         self.place(&mut buf);
         self.write_everywhere(&mut buf);
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! What this machine can do at best: the ceilings that every measured speed is a share of.
+//! Ceilings of this machine: the highest speeds that it reaches, to compare measured speeds with.
 //!
 //! ```text
 //! read bandwidth   all threads stream through memory                          (bandwidth.rs)
@@ -7,10 +7,10 @@
 //! a ceiling = the best of many passes: other programs only take away from it
 //! ```
 //!
-//! They are measured with the team and the instruction set in use, in the same process and as near
-//! in time as can be to what is compared with them: clocks and neighbours change within seconds.
-//! An operation has two shares, of the bandwidth by its bytes and of a multiplier by its
-//! operations; the larger of the two says what bounds it.
+//! They are measured with the team and the instruction set in use, in the same process and close in
+//! time to the operation that is compared with them, because clock rates and the load of other
+//! programs change within seconds. An operation has two shares: of the bandwidth by its bytes and
+//! of a multiplier by its operations; the larger one names its limit.
 //!
 //! A multiply-add counts as two operations, as everywhere in this crate.
 
@@ -113,7 +113,7 @@ fn thread_counts(n_threads: usize) -> Vec<usize> {
 impl Cpu {
     /// Measures every ceiling on all threads of the team, for about `seconds` in all.
     ///
-    /// Half of the time goes to the reads, which go through `n_bytes` of memory (at least 16 MiB;
+    /// Half of the time goes to reading `n_bytes` of memory (at least 16 MiB;
     /// [`beyond_caches_bytes`](crate::beyond_caches_bytes) is enough), the rest to the multipliers.
     pub fn measure_ceilings(&self, n_bytes: usize, seconds: f64) -> Ceilings {
         let share = seconds / 6.0;

@@ -1,4 +1,4 @@
-//! How fast this machine multiplies: loops that live in registers.
+//! Multiplication rates of this machine, from loops that stay in registers.
 //!
 //! ```text
 //! n_steps times:  for each of 12 or 16 accumulators:   acc = acc + a · b
@@ -39,14 +39,14 @@ pub(super) fn int8_scalar(n_steps: usize) -> u64 {
     for _ in 0..n_steps {
         let (a, b) = black_box((&a, &b));
         let products = a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b));
-        // Wrapping, because a check for overflow in each step would be what is measured.
+        // Wrapping, because the loop would otherwise measure its checks for overflow.
         let sum = products.fold(0_i32, i32::wrapping_add);
         black_box(sum);
     }
     (n_steps * 2 * SCALAR_ELEMENTS) as u64
 }
 
-/// Separate multiplications and additions: without an instruction set there is no fused one.
+/// Separate multiplications and additions, because plain code has no fused instruction.
 pub(super) fn f32_scalar(n_steps: usize) -> u64 {
     let (a, b) = (black_box(0.5_f32), black_box(0.25_f32));
     let mut acc = [0.0_f32; 32];

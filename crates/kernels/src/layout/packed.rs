@@ -5,15 +5,16 @@
 //! lanes of a register, so no kernel ever adds across lanes. The drawings of the layouts stand in
 //! [`float`](super::float) and [`int`](super::int).
 //!
-//! Nothing is lost, and nothing grows over its source rows but for the padding and the scales of two
-//! super-block layouts (2.8 and 2.3 %). Packing moves `2 * n_bytes` once per load, in parallel over panels.
+//! Nothing is lost, and nothing grows over its source rows but for the padding and the scales of
+//! two super-block layouts (2.8 and 2.3 %). Packing moves `2 * n_bytes` once per load, in parallel
+//! over panels.
 //!
-//! Panels are packed in bands of [`BAND_BYTES`], and whoever asked hears of each band when its rows
+//! Panels are packed in bands of [`BAND_BYTES`], and a callback reports each band when its rows
 //! have been read for the last time:
 //!
 //! ```text
-//! source   [ rows of band 0 ][ rows of band 1 ][ .. ]      a band that is done may be given back:
-//! packed   [ panels ........][ ...............][ .. ]      the source is never there as a whole
+//! source   [ rows of band 0 ][ rows of band 1 ][ .. ]      a finished band may be given back, so the
+//! packed   [ panels ........][ ...............][ .. ]      source is never in memory as a whole
 //! ```
 //!
 //! Considered and not taken (reasoned, not measured): scales of a panel in a stream of their own
@@ -30,23 +31,24 @@ use super::{PANEL, WeightLayout};
 use crate::cpu::Cpu;
 
 /// `with_row(scratch, row, place)` calls `place` with the bytes of source row `row`, which it may
-/// make in `scratch`.
+/// compute in `scratch`.
 type WithRow<'a> = dyn Fn(&mut Vec<u8>, usize, &mut dyn FnMut(&[u8])) + Sync + 'a;
 
-/// Packed bytes between two reports of what has been packed: enough for every thread to find work,
-/// little beside any model that is short of memory.
+/// Packed bytes between two reports of progress: enough work for every thread, and little beside
+/// any model that is short of memory.
 pub const BAND_BYTES: usize = 16 << 20;
 
-/// Where the rows of a matrix come from.
+/// Source of the rows of a matrix.
 #[derive(Clone, Copy)]
 pub enum Rows<'r, 'a> {
-    /// Row `i` lies somewhere, in the layout's source encoding.
+    /// Returns row `i`, in the layout's source encoding.
     Stored(&'r (dyn Fn(usize) -> &'a [u8] + Sync)),
-    /// Row `i` is made in a scratch row.
+    /// Writes row `i`, in the layout's source encoding, to a scratch row.
     Made(&'r (dyn Fn(usize, &mut [u8]) + Sync)),
 }
 
-/// Most outputs and inputs: no real matrix comes near, and no size below it overflows.
+/// Most outputs and inputs of a matrix: more than any real matrix has, and no size below it
+/// overflows.
 const MOST: usize = 1 << 31;
 
 /// A weight matrix `W [n, k]` packed for the kernels; see the drawing at the head of the file.
@@ -63,12 +65,13 @@ impl PackedMatrix {
     /// Packs `n` rows of `k` weights, in parallel over panels.
     ///
     /// `rows(i)` gives the bytes of source row `i` in the layout's source encoding: little-endian
-    /// elements for the float layouts, blocks as [`WeightLayout`] names them for the quantized ones.
+    /// elements for the float layouts, blocks as [`WeightLayout`] names them for the quantized
+    /// ones.
     ///
     /// # Panics
     ///
-    /// When a row has not [`WeightLayout::row_bytes`] bytes, `k` is not a whole number of the
-    /// layout's blocks, or the matrix is larger than any machine.
+    /// When a row does not have [`WeightLayout::row_bytes`] bytes, `k` is not a whole number of the
+    /// layout's blocks, or the matrix is larger than the address space.
     pub fn pack<'a>(
         cpu: &Cpu,
         layout: WeightLayout,
@@ -81,12 +84,12 @@ impl PackedMatrix {
 
     /// As [`pack`](Self::pack), but `fill(i, bytes)` writes source row `i` into a scratch row.
     ///
-    /// For rows that are made on the fly, such as dequantized ones.
+    /// For rows that are computed on the fly, such as dequantized ones.
     ///
     /// # Panics
     ///
-    /// When `k` is not a whole number of the layout's blocks, or the matrix is larger than any
-    /// machine.
+    /// When `k` is not a whole number of the layout's blocks, or the matrix is larger than the
+    /// address space.
     pub fn pack_with(
         cpu: &Cpu,
         layout: WeightLayout,
@@ -97,12 +100,12 @@ impl PackedMatrix {
         Self::pack_bands(cpu, layout, [n, k], Rows::Made(fill), &mut |_| {})
     }
 
-    /// As [`pack`](Self::pack) and [`pack_with`](Self::pack_with); `done` hears of rows, band after
-    /// band in ascending order, that will not be asked for again.
+    /// As [`pack`](Self::pack) and [`pack_with`](Self::pack_with); `done` is called after each
+    /// band, ascending, with the rows that will not be read again.
     ///
     /// # Panics
     ///
-    /// As these.
+    /// As [`pack`](Self::pack).
     pub fn pack_bands(
         cpu: &Cpu,
         layout: WeightLayout,
@@ -175,8 +178,9 @@ impl PackedMatrix {
         Self { layout, n, k, panel_bytes, buf: buf.into() }
     }
 
-    /// A matrix that was packed before: `storage` holds its
-    /// [`storage_bytes`](Self::storage_bytes). `None` when no matrix of this shape has that many.
+    /// A matrix that was packed before, from `storage` with its
+    /// [`storage_bytes`](Self::storage_bytes). `None` when a matrix of this shape has another
+    /// number of bytes.
     pub fn from_storage(
         layout: WeightLayout,
         n: usize,
@@ -224,7 +228,7 @@ impl PackedMatrix {
         self.k
     }
 
-    /// Size in bytes, padding included: what one M = 1 product reads.
+    /// Size in bytes, padding included; a product with one row reads all of them.
     pub fn n_bytes(&self) -> usize {
         self.buf.n_bytes()
     }
@@ -254,7 +258,7 @@ mod tests {
 
     use super::*;
     use crate::Kernels;
-    use crate::rows::lanes::fp8_to_f32;
+    use crate::layout::codes::e4m3;
 
     /// Weight `i` of a row, straight from the source bytes as the layouts name them. The block
     /// formats of GGUF files are compared with their own decoders in `pelton-quant`.
@@ -316,7 +320,7 @@ mod tests {
                 let byte = block[2 + i % 16];
                 let nibble = if i % 32 < 16 { byte & 15 } else { byte >> 4 };
                 let float = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(nibble & 7)];
-                let scale = fp8_to_f32(block[i % 32 / 16]) / f32_at(0);
+                let scale = e4m3(block[i % 32 / 16]) / f32_at(0);
                 if nibble < 8 { scale * float } else { scale * -float }
             }
             _ => return None,

@@ -6,9 +6,9 @@
 //!                   ^ address a multiple of 64         cache is the only copy
 //! ```
 //!
-//! A mapped matrix is never written to and keeps its file mapped, also when the file's name is gone.
-//! Its pages are the system's ordinary 4 KiB ones, where an owned buffer asks for 2 MiB; that is the
-//! price of having no copy.
+//! A mapped matrix is never written to and keeps its file mapped, also when the file's name is
+//! gone. Its pages are the system's ordinary 4 KiB ones, where an owned buffer asks for 2 MiB; that
+//! is the price of having no copy.
 
 use std::ops::Range;
 use std::sync::Arc;

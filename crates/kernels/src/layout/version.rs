@@ -1,9 +1,9 @@
-//! The number of the packed layouts, for whoever keeps packed bytes beyond the life of a process.
+//! Version number of the packed layouts, for files that keep packed bytes between processes.
 
 /// Version of all layouts together: **raise it whenever packing gives other bytes than before.**
 ///
-/// Packed weights that were kept under another number are packed again. A new layout that leaves
-/// the others as they are needs no new number, only a line in the test below.
+/// Packed weights that were kept under another version are packed again. A new layout that leaves
+/// the existing layouts unchanged needs no new version, only a line in the test below.
 pub const LAYOUT_VERSION: u32 = 1;
 
 #[cfg(test)]

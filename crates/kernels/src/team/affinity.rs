@@ -1,4 +1,4 @@
-//! Asking which CPUs a thread may run on, and telling it to stay on one.
+//! The CPUs that a thread may run on, and pinning a thread to one of them.
 
 /// CPUs in the affinity mask of the calling thread, ascending; empty when the system does not say.
 #[cfg(target_os = "linux")]
@@ -18,7 +18,7 @@ pub(super) fn allowed_cpus() -> Vec<usize> {
     Vec::new()
 }
 
-/// Pins the calling thread to CPU `id`; without effect where that is refused.
+/// Pins the calling thread to CPU `id`; without effect where the system refuses.
 #[cfg(target_os = "linux")]
 pub(super) fn pin_to(id: usize) {
     // SAFETY: an all-zero `cpu_set_t` is a valid empty set, and `id` came from a set of this type.

@@ -30,12 +30,13 @@ impl Job {
     }
 }
 
-/// The job of the current run. Its accesses are ordered by the doors, so it needs no lock of its
-/// own, at which all workers would queue in every run.
+/// The job of the current run.
+///
+/// The doors order all accesses to it, so it has no lock at which workers would queue in every run.
 pub(super) struct JobSlot(UnsafeCell<Option<Job>>);
 
-// SAFETY: written only by the caller while the doors are closed and nobody is inside, read only by
-// workers inside, as the methods demand; and a `Job` points to a closure that is `Sync`.
+// SAFETY: only the caller writes, while the doors are closed and no worker is inside; only workers
+// inside read, as the methods demand; and a `Job` points to a closure that is `Sync`.
 unsafe impl Sync for JobSlot {}
 // SAFETY: as above; nothing in it belongs to a thread.
 unsafe impl Send for JobSlot {}
@@ -45,13 +46,13 @@ impl JobSlot {
         Self(UnsafeCell::new(None))
     }
 
-    /// Puts down the job of the next run, or takes that of the last away.
+    /// Publishes the job of the next run, or removes that of the last one (`None`).
     ///
     /// # Safety
     ///
-    /// The doors are closed, nobody is inside, and this is the only caller.
+    /// The doors are closed, no worker is inside, and this is the only caller.
     pub(super) unsafe fn set(&self, job: Option<Job>) {
-        // SAFETY: nobody else reads or writes it, as promised.
+        // SAFETY: no other thread reads or writes it, as promised.
         unsafe { *self.0.get() = job }
     }
 
@@ -61,7 +62,7 @@ impl JobSlot {
     ///
     /// The calling thread has entered the doors and not left them.
     pub(super) unsafe fn get(&self) -> Option<Job> {
-        // SAFETY: nobody writes it while somebody is inside, as promised.
+        // SAFETY: no thread writes it while a worker is inside, as promised.
         unsafe { *self.0.get() }
     }
 }

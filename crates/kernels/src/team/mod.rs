@@ -11,9 +11,9 @@
 //! the spin yields the core after its first part.
 //!
 //! Work is handed out in tiles from an atomic counter ([`ThreadTeam::for_each_tile`]), so one slow
-//! core does not hold up the rest; and when the tiles are gone the caller closes the doors and waits
-//! only for workers that came in. A worker whose core is busy with another program, and which was
-//! therefore never scheduled, is not waited for.
+//! core does not hold up the rest; and when the tiles are gone the caller closes the doors and
+//! waits only for workers that came in. A worker whose core is busy with another program, and which
+//! was therefore never scheduled, is not waited for.
 //!
 //! # Which thread runs where
 //!
@@ -24,15 +24,16 @@
 //! ```
 //!
 //! A team that covers the machine is pinned: there is no idle core to move to, and a worker that
-//! stays keeps its caches. A smaller team floats, because the core it would be pinned to may be busy
-//! with another program while others are idle; that holds for a team of the performance cores of a
-//! hybrid machine too, whose scheduler knows these cores and also who else is on them.
+//! stays keeps its caches. A smaller team floats, because the core it would be pinned to may be
+//! busy with another program while others are idle. The same holds for a team of the performance
+//! cores of a hybrid machine: the system's scheduler knows these cores and the other programs on
+//! them.
 //!
-//! The caller is never pinned. Its thread is not ours: a mask outlives the team unless each run pays
-//! two system calls to set and restore it, is inherited by all threads that the caller starts later
-//! (which would all crowd on one core, and make [`default_threads`] answer 1 there), and callers may
-//! change from run to run. Pinned workers leave the first core free, and that is where an idle core
-//! draws a floating caller.
+//! The caller is never pinned, because its thread does not belong to the team. An affinity mask
+//! outlives the team unless each run pays two system calls to set and restore it; all threads that
+//! the caller starts later inherit it (they would crowd on one core, and [`default_threads`] would
+//! return 1 there); and callers may change from run to run. Pinned workers leave the first core
+//! free, and the system moves a floating caller to that idle core.
 //!
 //! # The files
 //!
@@ -48,6 +49,7 @@ mod affinity;
 mod cpu_list;
 mod doors;
 mod job;
+mod parts;
 mod quota;
 mod rest;
 mod topology;
@@ -64,6 +66,7 @@ use doors::Doors;
 use job::{Job, JobSlot};
 use rest::{Parking, Rest};
 
+pub(crate) use parts::Parts;
 pub use rest::StayAwake;
 pub use topology::Topology;
 
@@ -78,16 +81,16 @@ pub struct ThreadTeam {
     running: Mutex<()>,
 }
 
-/// What the caller and the workers have in common.
+/// State shared by the caller and the workers.
 struct Shared {
     doors: Doors,
-    /// Put down by the caller before the doors open; read by workers that entered.
+    /// Written by the caller before the doors open; read by workers that entered.
     job: JobSlot,
     /// Whether waiting threads may park.
     rest: Rest,
-    /// Where the caller of the current run sleeps, to be woken by the last worker inside.
+    /// The place where the caller of the current run sleeps until the last worker inside wakes it.
     caller: Parking,
-    /// `parking[t]` is where worker `t + 1` sleeps.
+    /// `parking[t]` is the place where worker `t + 1` sleeps.
     parking: Vec<Parking>,
     /// First panic of the current run.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -100,10 +103,10 @@ impl std::fmt::Debug for ThreadTeam {
 }
 
 impl ThreadTeam {
-    /// Starts a team of `n_threads` (0 counts as 1, at most 1024), the caller of
-    /// [`run`](Self::run) being one of them.
+    /// Starts a team of `n_threads` (0 counts as 1, at most 1024); the caller of
+    /// [`run`](Self::run) counts as one of them.
     ///
-    /// If the system refuses a thread the team is as large as it allows.
+    /// If the system refuses to start a thread, the team has the threads started so far.
     pub fn new(n_threads: usize) -> Self {
         Self::behind(Doors::new(), n_threads)
     }
@@ -145,49 +148,51 @@ impl ThreadTeam {
 
     /// Runs `f(t)` once on each thread `t` of the team and returns when all have finished.
     ///
-    /// The caller is thread 0. A second caller waits until the first is served.
+    /// The caller is thread 0. A second caller waits until the run of the first one has ended.
     ///
     /// # Panics
     ///
     /// Panics with the payload of the first panic of `f`, after all threads have finished; the
-    /// team stays usable. On more than one thread it also panics when called from inside `f`, which
-    /// would wait for itself.
+    /// team stays usable. A team of more than one thread also panics when `f` itself starts a run,
+    /// because that run would wait for its own end.
     pub fn run<F: Fn(usize) + Sync>(&self, f: F) {
-        self.open(f, true);
+        self.open(&f, true);
     }
 
-    /// Runs `f(0)` on the caller and `f(t)` at most once on each other thread `t` that is free to
-    /// come before the caller's own `f(0)` has returned.
+    /// Runs `f(0)` on the caller, and `f(t)` at most once on each other thread `t` that becomes
+    /// free before the caller's own `f(0)` has returned.
     ///
-    /// `f` must therefore do all the work on whichever threads it runs, for example by taking tiles
-    /// from a counter until none is left.
+    /// `f` must therefore complete all the work on any subset of the threads, for example by taking
+    /// tiles from a counter until none is left.
     ///
     /// # Panics
     ///
     /// As [`run`](Self::run).
     pub fn run_on_whoever_comes<F: Fn(usize) + Sync>(&self, f: F) {
-        self.open(f, false);
+        self.open(&f, false);
     }
 
-    /// Keeps idle workers, and a caller that waits for them, from parking for as long as any such
-    /// guard lives: they spin, and yield now and then, until the next run.
+    /// Keeps idle workers, and a caller that waits for them, from parking while the returned guard
+    /// lives: they spin, and yield now and then, until the next run.
     ///
-    /// To be held over work of many short runs, such as one forward pass: workers that sleep are
-    /// woken by its first run and by no other. Costs two atomic additions, and the team's cores while
-    /// it lives. A guard that is leaked costs them until the team is dropped, and nothing else.
+    /// Hold it over many short runs, such as one forward pass: only the first run has to wake
+    /// sleeping workers. It costs two atomic additions, and it occupies the team's cores while it
+    /// lives. A leaked guard occupies them until the team is dropped, and does no other harm.
     pub fn stay_awake(&self) -> StayAwake {
         self.shared.rest.stay_awake()
     }
 
-    /// One run; `everybody` waits for workers that have not entered yet.
-    fn open<F: Fn(usize) + Sync>(&self, f: F, everybody: bool) {
+    /// One run; with `everybody` it also waits for workers that have not entered yet.
+    ///
+    /// Not generic, so that it is compiled once and not for every operation.
+    fn open(&self, f: &(dyn Fn(usize) + Sync), everybody: bool) {
         if self.workers.is_empty() {
             return f(0);
         }
         let shared = &*self.shared;
         let _inside = Inside::enter(shared);
         let running = lock(&self.running);
-        // SAFETY: we hold `running`, and the run before closed the doors and saw everybody leave.
+        // SAFETY: we hold `running`, and the run before closed the doors and saw all workers leave.
         unsafe { shared.job.set(Some(Job::new(&f))) };
         shared.doors.open();
         shared.parking.iter().for_each(|worker| shared.rest.wake(worker));
@@ -200,7 +205,7 @@ impl ThreadTeam {
         shared.doors.close();
         // Every worker inside must be done with `f` before this frame may unwind or return.
         shared.rest.wait_until(&shared.caller, || shared.doors.look().is_empty());
-        // SAFETY: we still hold `running`, the doors are closed, and all who entered have left.
+        // SAFETY: we still hold `running`, the doors are closed, and all workers have left.
         unsafe { shared.job.set(None) };
         let theirs = lock(&shared.panic).take();
         drop(running);
@@ -212,10 +217,9 @@ impl ThreadTeam {
         }
     }
 
-    /// Calls `f(tile)` once for each tile in `0..n_tiles`, handed out in order to whichever thread
-    /// is free.
+    /// Calls `f(tile)` once for each tile in `0..n_tiles`; a free thread takes the next tile.
     ///
-    /// With one tile or none the team is not woken.
+    /// With one tile or none the caller does the work alone.
     ///
     /// # Panics
     ///
@@ -242,18 +246,18 @@ impl Drop for ThreadTeam {
         self.shared.doors.stop();
         self.shared.parking.iter().for_each(|worker| self.shared.rest.wake(worker));
         for worker in self.workers.drain(..) {
-            // A worker catches the panics of its jobs, so it cannot have one of its own to tell.
+            // A worker catches the panics of its jobs and cannot panic outside of them.
             let _ = worker.join();
         }
     }
 }
 
 thread_local! {
-    /// The team whose job this thread is at, by address; null between jobs.
+    /// Address of the team whose job this thread runs; null between jobs.
     static AT_WORK: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Marks this thread as being at a team's job, until dropped.
+/// Marks this thread as running a job of a team, until dropped.
 struct Inside {
     /// A job of one team may run another team.
     outer: *const Shared,
@@ -273,7 +277,7 @@ impl Drop for Inside {
     }
 }
 
-/// Life of worker `thread`.
+/// Loop of worker `thread`, until the team ends.
 fn work(shared: &Shared, thread: usize) {
     let mut seen = 0;
     let _inside = Inside::enter(shared);
@@ -282,7 +286,7 @@ fn work(shared: &Shared, thread: usize) {
             let doors = shared.doors.look();
             doors.epoch() != seen || doors.is_stopped()
         });
-        // Enter, unless the doors have closed meanwhile; then this run went on without us.
+        // Where the doors have closed meanwhile, the run went on without this worker.
         match shared.doors.enter() {
             Ok(doors) => seen = doors.epoch(),
             Err(doors) if doors.is_stopped() => return,
@@ -305,15 +309,15 @@ fn work(shared: &Shared, thread: usize) {
     }
 }
 
-/// Locks, ignoring poison: no lock of this module is held while foreign code runs, except
-/// `running`, which guards nothing.
+/// Locks and ignores poison: no lock of this module is held while foreign code runs, except
+/// `running`, which protects no data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Threads to use when nobody says: one per physical core this process may run on, efficiency cores
-/// not counted where there are faster ones, or fewer when the container's CPU quota pays for fewer;
-/// at least 1.
+/// Default number of threads: one per physical core that this process may run on, without the
+/// efficiency cores where there are faster ones; fewer when the container's CPU quota pays for
+/// fewer; at least 1.
 pub fn default_threads() -> usize {
     Topology::of_this_process().default_threads()
 }

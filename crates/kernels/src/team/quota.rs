@@ -1,4 +1,4 @@
-//! How many cores the container pays for.
+//! The number of cores that the container's CPU quota pays for.
 //!
 //! ```text
 //! sys/fs/cgroup/cpu.max                   "150000 100000": microseconds of CPU per microseconds (v2)
@@ -6,13 +6,13 @@
 //!                   cpu.cfs_period_us     the same in two files; a quota of -1 is none (v1)
 //! ```
 //!
-//! Rounded up: half a core is one thread, one core and a half are two. A team with more threads
-//! than that spends the period's time early and then stands still until the next.
+//! The number is rounded up: half a core is one thread, one core and a half are two. A team with
+//! more threads uses up the quota of a period early and then stands still until the next period.
 
 use std::fs;
 use std::path::Path;
 
-/// Whole cores paid for under `root`, at least 1; `None` = no quota.
+/// Whole cores that the quota in the files under `root` pays for, at least 1; `None` without quota.
 pub(super) fn whole_cores(root: &Path) -> Option<usize> {
     let cgroup = root.join("sys/fs/cgroup");
     let read = |path: &str| fs::read_to_string(cgroup.join(path)).ok();

@@ -3,14 +3,14 @@
 //! ```text
 //! 400 pauses (about 10 us) | 40 yields | announce, look once more, park until woken
 //!            ^_________________________|
-//!              while anybody wants the team to stay awake
+//!              while a guard keeps the team awake
 //! ```
 //!
 //! Between two operations of one forward pass the caller works alone, at times for longer than the
 //! spin lasts; then each worker parks and is woken by a system call, operation after operation. A
 //! guard ([`ThreadTeam::stay_awake`](super::ThreadTeam::stay_awake)) around the forward leaves one
-//! wake per forward. It yields between its spins, so that where there are more threads than free
-//! cores the thread that everybody waits for gets its turn.
+//! wake per forward. Threads yield between their spins, so that with more threads than free cores
+//! the thread that all of them wait for gets its turn.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,7 @@ const N_YIELDS: u32 = 40;
 pub(super) struct Rest {
     /// Guards that live.
     n_guards: Arc<AtomicUsize>,
-    /// Rounds of spins and yields that ended without what was waited for.
+    /// Rounds of spins and yields after which the awaited condition was still false.
     #[cfg(test)]
     pub(super) n_rounds: AtomicUsize,
     /// Threads woken from parking.
@@ -50,14 +50,14 @@ impl Drop for StayAwake {
     }
 }
 
-/// Where one thread sleeps.
+/// The place where one thread sleeps.
 #[derive(Default)]
 pub(super) struct Parking {
     /// Set while the thread is about to park or parked.
     is_parked: AtomicBool,
     /// The thread that parked here last.
     thread: Mutex<Option<Thread>>,
-    /// Set when nothing but being woken can keep the thread from sleeping.
+    /// Set once only a wake can keep the thread from sleeping.
     #[cfg(test)]
     pub(super) is_asleep: AtomicBool,
 }
@@ -70,7 +70,7 @@ impl Rest {
         StayAwake { n_guards: Arc::clone(&self.n_guards) }
     }
 
-    /// Waits until `done`, in the end at `parking`.
+    /// Waits until `done` returns true: spins, yields, and then parks at `parking`.
     pub(super) fn wait_until(&self, parking: &Parking, done: impl Fn() -> bool) {
         loop {
             for turn in 0..N_SPINS + N_YIELDS {
@@ -101,14 +101,14 @@ impl Rest {
         parking.is_parked.store(false, Ordering::SeqCst);
     }
 
-    /// Wakes the thread at `parking`, if one is there. Call it after what the thread waits for has
-    /// come true.
+    /// Wakes the thread at `parking`, if one is there. To be called after the condition that the
+    /// thread waits for has become true.
     pub(super) fn wake(&self, parking: &Parking) {
         if !parking.is_parked.load(Ordering::SeqCst) {
             return;
         }
-        // The thread may have left since, and another may have come: that one is woken for
-        // nothing, which its loop allows for.
+        // The thread may have left since, and another one may have come; that one is woken in vain,
+        // which its loop allows for.
         if let Some(thread) = &*lock(&parking.thread) {
             #[cfg(test)]
             self.n_unparks.fetch_add(1, Ordering::Relaxed);

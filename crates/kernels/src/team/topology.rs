@@ -1,4 +1,5 @@
-//! Which logical CPUs are one core, which cores are fast, and whose memory is near.
+//! The machine as a team sees it: which logical CPUs share a core, which cores are fast, and which
+//! NUMA nodes have memory.
 //!
 //! ```text
 //! sys/devices/system/cpu/cpu<i>/topology/thread_siblings_list   logical CPUs of one core, "0,64"
@@ -20,14 +21,14 @@
 //! ```
 //!
 //! Inside each group the system's numbers ascend. Two threads on one core share its vector units,
-//! and one of them saturates these in prefill and the core's share of memory bandwidth in decode;
-//! so a team has by default one thread per core. An efficiency core takes longer over its last tile
-//! than a performance core would, and the rest waits: so where there are performance cores, only
-//! these are counted.
+//! and one thread saturates them in prefill and the core's share of memory bandwidth in decode; so
+//! a team has one thread per core by default. An efficiency core takes longer for its last tile
+//! than a performance core, and all other threads wait for it; so only performance cores count
+//! where there are any.
 //!
 //! **Nothing here is trusted.** In a container any of these files may be missing, empty or about
-//! other CPUs. A CPU about which nothing sensible is said is a core of its own and a fast one; the
-//! affinity mask decides which CPUs there are at all.
+//! other CPUs. A CPU without sensible information counts as a fast core of its own; the affinity
+//! mask decides which CPUs exist at all.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,14 +38,14 @@ use super::affinity::allowed_cpus;
 use super::cpu_list::CpuList;
 use super::{MAX_THREADS, quota};
 
-/// The logical CPUs that this process may use, and how they hang together.
+/// The logical CPUs that this process may use, their cores and their NUMA nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// In the order in which a team takes them.
     cpus: Vec<LogicalCpu>,
     /// Nodes that have allowed CPUs and allowed memory, ascending.
     nodes: Vec<usize>,
-    /// Whole cores paid for.
+    /// Whole cores that the container's CPU quota pays for.
     quota: Option<usize>,
 }
 
@@ -58,24 +59,24 @@ struct LogicalCpu {
     id: usize,
 }
 
-/// What makes two logical CPUs one core.
+/// Identity of a core: logical CPUs with the same value share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Core {
-    /// The first of the siblings.
+    /// Smallest number among the siblings.
     Siblings(usize),
-    /// Package, and core in the package.
+    /// Number of the package, and of the core in the package.
     Numbered(usize, usize),
-    /// Nothing is known: this CPU alone.
+    /// A CPU about which nothing is known, alone on its core.
     Alone(usize),
 }
 
 impl Topology {
-    /// What this process sees of the machine, with the affinity mask of the calling thread.
+    /// Topology of the CPUs in the affinity mask of the calling thread.
     pub fn of_this_process() -> Self {
         Self::read(Path::new("/"), &allowed_cpus())
     }
 
-    /// Reads the files under `root` about the CPUs `allowed`.
+    /// Topology of the CPUs `allowed`, from the files under `root`.
     pub(super) fn read(root: &Path, allowed: &[usize]) -> Self {
         let system = root.join("sys/devices/system");
         let mut cores: Vec<(Core, usize)> =
@@ -92,19 +93,20 @@ impl Topology {
         Self { cpus, nodes: nodes(root, &system, allowed), quota: quota::whole_cores(root) }
     }
 
-    /// Allowed logical CPUs by the system's numbers, in the order in which a team takes them; empty
-    /// where the system does not tell which are allowed.
+    /// Numbers of the allowed logical CPUs, in the order in which a team takes them; empty where
+    /// the system does not say which are allowed.
     pub fn cpus(&self) -> impl ExactSizeIterator<Item = usize> {
         self.cpus.iter().map(|cpu| cpu.id)
     }
 
-    /// Physical cores with an allowed CPU; the first so many [`cpus`](Self::cpus) are one of each.
+    /// Number of physical cores with an allowed CPU; the first `n_cores` of [`cpus`](Self::cpus)
+    /// are on different cores.
     pub fn n_cores(&self) -> usize {
         self.cpus.iter().filter(|cpu| cpu.sibling == 0).count()
     }
 
-    /// Physical cores that a team has by default: those that are not efficiency cores, or all where
-    /// there are only such.
+    /// Number of physical cores that are not efficiency cores, or of all cores where there are only
+    /// efficiency cores.
     pub fn n_performance_cores(&self) -> usize {
         let fast = self.cpus.iter().filter(|cpu| cpu.sibling == 0 && !cpu.is_efficient);
         match fast.count() {
@@ -113,15 +115,15 @@ impl Topology {
         }
     }
 
-    /// NUMA nodes on which this process has both CPUs and memory, ascending; what
-    /// [`AlignedBuf::interleave`](pelton_tensor::AlignedBuf::interleave) takes. Empty where the
-    /// system does not tell.
+    /// NUMA nodes on which this process has both CPUs and memory, ascending, as
+    /// [`AlignedBuf::interleave`](pelton_tensor::AlignedBuf::interleave) takes them. Empty where
+    /// the system does not say.
     pub fn nodes(&self) -> &[usize] {
         &self.nodes
     }
 
-    /// Threads to use when nobody says: one per performance core, or fewer when the container's CPU
-    /// quota pays for fewer; at least 1.
+    /// Default number of threads: one per performance core, or fewer when the container's CPU quota
+    /// pays for fewer; at least 1.
     pub fn default_threads(&self) -> usize {
         let n_cores = match self.n_performance_cores() {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -151,9 +153,9 @@ fn core_of(system: &Path, id: usize) -> Core {
     }
 }
 
-/// Tells which CPUs are efficiency cores: on hybrid Intel those outside the list of performance
-/// cores, elsewhere those of at most half the capacity of the largest (so that the middle cores of
-/// a telephone count as fast).
+/// Function that says whether a CPU is an efficiency core: on hybrid Intel a CPU outside the list
+/// of performance cores, elsewhere a CPU of at most half the largest capacity (so that the middle
+/// cores of a telephone count as fast).
 fn efficient(root: &Path, allowed: &[usize]) -> impl Fn(usize) -> bool {
     let performance = CpuList::read(&root.join("sys/devices/cpu_core/cpus"));
     let capacity = |id: usize| {

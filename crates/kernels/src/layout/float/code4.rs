@@ -1,5 +1,5 @@
-//! Nibbles that name one of sixteen floats, with one f32 scale per 64 weights: bitsandbytes' NF4 and
-//! FP4.
+//! Nibbles that name one of sixteen floats, with one f32 scale per 64 weights: bitsandbytes' NF4
+//! and FP4.
 //!
 //! A weight is the rounded product of its float and its scale, as the library dequantizes it. The
 //! eight nibbles of a 32-bit word are eight consecutive inputs of one output.
@@ -10,7 +10,8 @@
 
 use super::FloatLayout;
 use crate::layout::PANEL;
-use crate::layout::bytes::{Block, Bytes};
+use crate::layout::codes::{FP4, NF4};
+use crate::simd::bytes::{Block, Bytes};
 
 /// Weights that share a scale.
 const LEN: usize = 64;
@@ -20,46 +21,6 @@ const SOURCE_BYTES: usize = 4 + LEN / 2;
 const HEAD: usize = PANEL * 4;
 /// Bytes of a packed block.
 const BLOCK_BYTES: usize = HEAD + LEN / 8 * 64;
-
-/// Quantiles of the normal distribution.
-const NF4: [f32; 16] = [
-    -1.0,
-    -0.696_192_8,
-    -0.525_073_05,
-    -0.394_917_5,
-    -0.284_441_38,
-    -0.184_773_43,
-    -0.091_050_036,
-    0.0,
-    0.079_580_3,
-    0.160_930_2,
-    0.246_112_3,
-    0.337_915_24,
-    0.440_709_83,
-    0.562_617,
-    0.722_956_84,
-    1.0,
-];
-
-/// A float of 2 bits of exponent and 1 of mantissa, scaled to 1.
-const FP4: [f32; 16] = [
-    0.0,
-    0.005_208_333_4,
-    0.666_666_7,
-    1.0,
-    0.333_333_34,
-    0.5,
-    0.166_666_67,
-    0.25,
-    -0.0,
-    -0.005_208_333_4,
-    -0.666_666_7,
-    -1.0,
-    -0.333_333_34,
-    -0.5,
-    -0.166_666_67,
-    -0.25,
-];
 
 fn place(row: &[u8], panel: &mut [u8], lane: usize) {
     for (source, block) in row.chunks(SOURCE_BYTES).zip(panel.chunks_mut(BLOCK_BYTES)) {

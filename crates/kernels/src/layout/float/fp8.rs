@@ -3,13 +3,10 @@
 //! E4M3 is the form without infinities (OCP "FN"): 0x7f and 0xff are NaN. E5M2 is the upper half of
 //! an IEEE half-precision number. Both widen exactly.
 
-use half::f16;
-
 use super::FloatLayout;
 use super::plain::place_elements;
-use crate::layout::PANEL;
-use crate::layout::bytes::{Block, Bytes};
-use crate::rows::lanes::fp8_to_f32;
+use crate::layout::{PANEL, codes};
+use crate::simd::bytes::{Block, Bytes};
 
 /// Bytes of the scales at the head of a panel.
 const HEAD: usize = PANEL * 4;
@@ -83,9 +80,9 @@ macro_rules! fp8 {
 
 fp8! {
     /// 4 bits of exponent, 3 of mantissa.
-    Fp8E4M3, byte => fp8_to_f32(byte), s from => s.load_fp8(from)
+    Fp8E4M3, byte => codes::e4m3(byte), s from => s.load_fp8(from)
 }
 fp8! {
     /// 5 bits of exponent, 2 of mantissa.
-    Fp8E5M2, byte => f16::from_bits(u16::from(byte) << 8).to_f32(), s from => e5m2(s, from)
+    Fp8E5M2, byte => codes::e5m2(byte), s from => e5m2(s, from)
 }

@@ -11,15 +11,11 @@
 //!
 //! Nothing grows but by the padding; the packed bytes are those of the source rows.
 
-mod code4;
-mod fp8;
-mod plain;
+pub(crate) mod code4;
+pub(crate) mod fp8;
+pub(crate) mod plain;
 
-pub(crate) use code4::{Fp4, Nf4};
-pub(crate) use fp8::{Fp8E4M3, Fp8E5M2};
-pub(crate) use plain::{Bf16, F16, F32};
-
-use super::bytes::{Block, Bytes};
+use crate::simd::bytes::{Block, Bytes};
 
 /// One way to lay floats in memory.
 ///

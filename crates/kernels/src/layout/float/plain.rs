@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::FloatLayout;
 use crate::layout::PANEL;
-use crate::layout::bytes::{Block, Bytes};
+use crate::simd::bytes::{Block, Bytes};
 
 /// `[k]` elements of `N` bytes to `[k][PANEL]`.
 pub(super) fn place_elements<const N: usize>(row: &[u8], panel: &mut [u8], lane: usize) {

@@ -14,17 +14,17 @@
 //! ```
 //!
 //! Scale and zero point are kept as they are stored, and a weight is unpacked as it is defined: the
-//! difference, then the product. The product of the matrix takes it apart, `scale * code + bias` with
-//! `bias = -(scale * zero)`, because `Σ x code` is then exact in integers. Where both are numbers of
-//! f16 the bias is exact (11 bits times 11), else it is rounded once, to f32: by at most 2⁻²⁴ of
-//! `scale * zero`, where libraries round `code - zero` itself to 11 or 8 bits.
+//! difference, then the product. The product of the matrix takes it apart, `scale * code + bias`
+//! with `bias = -(scale * zero)`, because `Σ x code` is then exact in integers. Where both are
+//! numbers of f16 the bias is exact (11 bits times 11), else it is rounded once, to f32: by at most
+//! 2⁻²⁴ of `scale * zero`, where libraries round `code - zero` itself to 11 or 8 bits.
 //!
 //! Bytes are stored as signed ones, 128 less than the code, so their zero point is as well.
 //!
-//! Considered and not taken: bf16 numbers (a kernel more for each; those of real scales and zero points,
-//! 8 bits long and above 2⁻¹⁷, are numbers of f16 too); minima in place of zero points (the rounded
-//! product would be stored, and the zero point lost); zero points of nibbles alone (HQQ fits them to
-//! the weights and not to a grid).
+//! Considered and not taken: bf16 numbers (a kernel more for each; those of real scales and zero
+//! points, 8 bits long and above 2⁻¹⁷, are numbers of f16 too); minima in place of zero points (the
+//! rounded product would be stored, and the zero point lost); zero points of nibbles alone (HQQ
+//! fits them to the weights and not to a grid).
 
 use std::marker::PhantomData;
 
@@ -34,8 +34,8 @@ use super::lines::{
 };
 use super::plain::{byte_quads, nibble_quads, source_nibbles};
 use super::{Block, Bytes, Group, HALF, IntLayout, Range};
+use crate::layout::GROUP;
 use crate::layout::PANEL;
-use crate::quantize::GROUP;
 
 /// How scales and zero points are stored.
 pub(crate) trait Number {
@@ -87,8 +87,8 @@ impl Number for Single {
     }
 }
 
-/// Codes of `BITS` bits, `SHARE` of which have a scale and a zero point of the kind `N`; see the drawing
-/// at the head of the file.
+/// Codes of `BITS` bits, `SHARE` of which have a scale and a zero point of the kind `N`; see the
+/// drawing at the head of the file.
 pub(crate) struct Affine<N, const BITS: usize, const SHARE: usize>(PhantomData<N>);
 
 pub(crate) type Affine2G16 = Affine<Half, 2, 16>;

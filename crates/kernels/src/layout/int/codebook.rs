@@ -3,16 +3,9 @@
 use super::lines::{HALVES, half_at, nibble_quad, place_half, place_nibbles, read_nibbles};
 use super::plain::source_nibbles;
 use super::{Block, Bytes, Group, HALF, IntLayout, Range};
+use crate::layout::GROUP;
 use crate::layout::PANEL;
-use crate::quantize::GROUP;
-use crate::rows::lanes::fp8_to_f32;
-
-/// The values of GGUF `IQ4_NL` and `IQ4_XS`.
-const NON_LINEAR: [i8; 16] =
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-
-/// Twice the values of a 4-bit float with 2 bits of exponent and 1 of mantissa.
-const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+use crate::layout::codes::{IQ4, TWICE_E2M1, e4m3};
 
 /// The entries of a table as signed weights are stored: with 128 added.
 pub(super) const fn stored(table: [i8; 16]) -> [u8; 16] {
@@ -68,7 +61,7 @@ unsafe impl IntLayout for Iq4Nl {
     }
 
     fn read(block: &[u8], lane: usize, _group: usize) -> Group {
-        let q = read_entries(&NON_LINEAR, &block[HALVES..], lane);
+        let q = read_entries(&IQ4, &block[HALVES..], lane);
         Group { q, scale: [half_at(block, 0, lane); 2], bias: [0.0; 2] }
     }
 
@@ -81,7 +74,7 @@ unsafe impl IntLayout for Iq4Nl {
     #[inline(always)]
     unsafe fn weights<S: Bytes>(s: S, block: Block, _group: usize, pair: usize) -> [S::B; 2] {
         // SAFETY: the lines follow the head.
-        unsafe { entries(s, &const { stored(NON_LINEAR) }, block, HALVES, pair) }
+        unsafe { entries(s, &const { stored(IQ4) }, block, HALVES, pair) }
     }
 }
 
@@ -116,7 +109,7 @@ unsafe impl IntLayout for Iq4Xs {
         let d = half_at(block, 0, lane);
         let group = &block[HALVES + group * Self::GROUP_BYTES..];
         let scale = d * f32::from(group[lane].cast_signed());
-        let q = read_entries(&NON_LINEAR, &group[PANEL..], lane);
+        let q = read_entries(&IQ4, &group[PANEL..], lane);
         Group { q, scale: [scale; 2], bias: [0.0; 2] }
     }
 
@@ -136,7 +129,7 @@ unsafe impl IntLayout for Iq4Xs {
     unsafe fn weights<S: Bytes>(s: S, block: Block, group: usize, pair: usize) -> [S::B; 2] {
         let lines = HALVES + group * Self::GROUP_BYTES + PANEL;
         // SAFETY: the lines of the group.
-        unsafe { entries(s, &const { stored(NON_LINEAR) }, block, lines, pair) }
+        unsafe { entries(s, &const { stored(IQ4) }, block, lines, pair) }
     }
 }
 
@@ -190,10 +183,11 @@ unsafe impl IntLayout for Mxfp4 {
     }
 }
 
-/// `2 x 16 E4M3 scales | 4 lines of nibbles`, one f32 divisor per output at the head of the panel: NVFP4.
+/// `2 x 16 E4M3 scales | 4 lines of nibbles`, one f32 divisor per output at the head of the panel:
+/// NVFP4.
 ///
-/// A weight is `scale / divisor * float`, rounded after each. The product sums with the scales as they
-/// are and divides once, at the end.
+/// A weight is `scale / divisor * float`, rounded after each. The product sums with the scales as
+/// they are and divides once, at the end.
 pub(crate) struct Nvfp4;
 
 impl Nvfp4 {
@@ -219,7 +213,7 @@ unsafe impl IntLayout for Nvfp4 {
 
     fn read(block: &[u8], lane: usize, _group: usize) -> Group {
         let q = read_entries(&TWICE_E2M1, &block[Self::HEAD..], lane);
-        let scale = [block[lane], block[PANEL + lane]].map(|scale| fp8_to_f32(scale) * 0.5);
+        let scale = [block[lane], block[PANEL + lane]].map(|scale| e4m3(scale) * 0.5);
         Group { q, scale, bias: [0.0; 2] }
     }
 

@@ -8,16 +8,17 @@
 //!
 //! weight = ((d * UNIT) * (2 s + 1)) * TABLE[code]
 //! ```
-//! These hold the formats whose files name whole groups of 4 or 8 weights by their number in a grid:
-//! GGUF `IQ1_S` and `IQ1_M` ([`Iq1`]), `IQ2_XXS`, `IQ2_XS` and `IQ2_S` ([`Iq2`]), `IQ3_XXS` and
-//! `IQ3_S`. A grid of up to 2,048 points of 8 bytes is a gather per group and no arithmetic, and
-//! sixteen outputs want sixteen of them, so whoever packs looks the weights up once and writes their
+//! These hold the formats whose files name whole groups of 4 or 8 weights by their number in a
+//! grid: GGUF `IQ1_S` and `IQ1_M` ([`Iq1`]), `IQ2_XXS`, `IQ2_XS` and `IQ2_S` ([`Iq2`]), `IQ3_XXS`
+//! and `IQ3_S`. A grid of up to 2,048 points of 8 bytes is a gather per group and no arithmetic,
+//! and sixteen outputs need sixteen gathers, so packing looks the weights up once and writes their
 //! codes. That costs memory, unlike all other layouts: see the table of the parent.
 //!
-//! A source block is what one output has of a packed one: `f16 d | 8 x (scales | 16 or 8 + 4 bytes)`.
+//! A source block is the part of one output in a packed block: `f16 d | 8 x (scales | 16 or 8 + 4
+//! bytes)`.
 //!
-//! Every product is exact: 11 bits of `d`, 5 of the scale, 6 of the value. Tables have no zero but
-//! in codes that no format has.
+//! Every product is exact: 11 bits of `d`, 5 of the scale, 6 of the value. Zeros in a table belong
+//! to codes that no weight has.
 //!
 //! Considered and not taken: 2.625 bits for the six values of `Iq2` and `Iq1` (two codes in base 6
 //! want a division or a second lookup per byte); trits with a bias for `IQ1_S`, 1.94 bits (`IQ1_M`
@@ -32,15 +33,16 @@ use super::lines::{
 };
 use super::{Block, Bytes, Group, HALF, IntLayout, Range};
 use crate::layout::PANEL;
+use crate::layout::codes;
 
 /// Groups of a block.
 const N_GROUPS: usize = 8;
 
-/// What tells one of these layouts from another.
+/// Parameters of one of these layouts.
 pub(crate) trait Levels {
     /// Bits of a code, 3 or 4.
     const BITS: usize;
-    /// What each code stands for.
+    /// Value of each code.
     const TABLE: [i8; 16];
     /// A power of two that all weights have as a factor.
     const UNIT: f32;
@@ -48,25 +50,12 @@ pub(crate) trait Levels {
     const SPLIT: bool;
 }
 
-/// Eight values, four and their negatives, for codes of 3 bits.
-const fn eight(values: [i8; 4]) -> [i8; 16] {
-    let mut table = [0; 16];
-    let mut i = 0;
-    while i < 4 {
-        table[i] = values[i];
-        table[i + 4] = -values[i];
-        i += 1;
-    }
-    table
-}
-
-/// Sixteen values, eight and their negatives.
-const fn sixteen(values: [i8; 8]) -> [i8; 16] {
+/// A table of eight values for codes of 3 bits, which reach no further.
+const fn padded(values: [i8; 8]) -> [i8; 16] {
     let mut table = [0; 16];
     let mut i = 0;
     while i < 8 {
         table[i] = values[i];
-        table[i + 8] = -values[i];
         i += 1;
     }
     table
@@ -184,19 +173,19 @@ macro_rules! levels {
 
 levels! {
     /// GGUF `IQ1_S` and `IQ1_M`: -1, 0 or 1, and an eighth more or less, in eighths.
-    Iq1: Iq1Levels, 3 bits, unit 0.125, split true, eight([1, 7, 9, 0])
+    Iq1: Iq1Levels, 3 bits, unit 0.125, split true, padded(codes::IQ1)
 }
 levels! {
     /// GGUF `IQ2_XXS`, `IQ2_XS` and `IQ2_S`.
-    Iq2: Iq2Levels, 3 bits, unit 0.125, split true, eight([8, 25, 43, 0])
+    Iq2: Iq2Levels, 3 bits, unit 0.125, split true, padded(codes::IQ2)
 }
 levels! {
     /// GGUF `IQ3_XXS`.
-    Iq3Xxs: Iq3XxsLevels, 4 bits, unit 0.25, split false, sixteen([4, 12, 20, 28, 36, 44, 52, 62])
+    Iq3Xxs: Iq3XxsLevels, 4 bits, unit 0.25, split false, codes::IQ3_XXS
 }
 levels! {
     /// GGUF `IQ3_S`.
-    Iq3S: Iq3SLevels, 4 bits, unit 1.0, split false, sixteen([1, 3, 5, 7, 9, 11, 13, 15])
+    Iq3S: Iq3SLevels, 4 bits, unit 1.0, split false, codes::IQ3_S
 }
 
-const _: () = assert!(HALF * 2 == crate::quantize::GROUP);
+const _: () = assert!(HALF * 2 == crate::layout::GROUP);

@@ -22,8 +22,8 @@ use super::lines::{
 };
 use super::plain::{five_bit_quads, nibble_quads};
 use super::{Block, Bytes, Group, HALF, IntLayout, Range};
+use crate::layout::GROUP;
 use crate::layout::PANEL;
-use crate::quantize::GROUP;
 
 /// Inputs per super-block.
 const LEN: usize = 256;

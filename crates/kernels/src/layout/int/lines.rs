@@ -1,4 +1,4 @@
-//! Where the bits of a group lie in its lines, for placing, reading and loading.
+//! Positions of the bits of a group in its lines, for placing, reading and loading.
 //!
 //! The three views of one drawing (see the parent): `place_*` writes the integers of one output,
 //! `read_*` reads them back one by one, `*_quad` loads a quad of all sixteen outputs.
@@ -6,8 +6,8 @@
 use half::f16;
 
 use super::{Block, Bytes};
+use crate::layout::GROUP;
 use crate::layout::PANEL;
-use crate::quantize::GROUP;
 
 /// Byte of a line that belongs to input `k` (of its quad) of output `lane`.
 fn at(line: usize, lane: usize, k: usize) -> usize {

@@ -33,27 +33,16 @@
 //! | `Nvfp4` | a divisor per output, an E4M3 scale per 16 and nibbles: NVFP4 | 1 |
 //! | `Int8Row` | one f32 scale per output and its bytes | 1 |
 
-mod affine;
-mod codebook;
-mod grid;
-mod k_quants;
+pub(crate) mod affine;
+pub(crate) mod codebook;
+pub(crate) mod grid;
+pub(crate) mod k_quants;
 mod lines;
-mod plain;
-mod ternary;
+pub(crate) mod plain;
+pub(crate) mod ternary;
 
-pub(crate) use affine::{
-    Affine2G16, Affine2G64, Affine4G16, Affine4G32, Affine4G32Wide, Affine4G64, Affine8G32,
-    Affine8G32Wide,
-};
-pub(crate) use codebook::{Iq4Nl, Iq4Xs, Mxfp4, Nvfp4};
-pub(crate) use grid::{Iq1, Iq2, Iq3S, Iq3Xxs};
-pub(crate) use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
-pub(crate) use plain::{Int4, Int8Row, Q4G32, Q4G32Min, Q5G32, Q5G32Min, Q8G32};
-pub(crate) use ternary::{Tq1, Tq2};
-
-use super::PANEL;
-pub(crate) use super::bytes::{Block, Bytes};
-use crate::quantize::GROUP;
+use super::{GROUP, PANEL};
+pub(crate) use crate::simd::bytes::{Block, Bytes};
 
 /// Inputs that share a scale where a layout is `SPLIT`.
 pub(crate) const HALF: usize = GROUP / 2;
@@ -61,9 +50,9 @@ pub(crate) const HALF: usize = GROUP / 2;
 /// How the integers of a layout relate to zero.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Range {
-    /// Stored from zero up to at most 63; `zero` stands for zero.
+    /// Stored as 0 to at most 63, where the stored number `zero` means 0.
     Unsigned { zero: i32 },
-    /// Eight bits with a sign, stored with 128 added: the unsigned side that `vpdpbusd` wants.
+    /// Eight bits with a sign, stored with 128 added, because `vpdpbusd` takes one unsigned side.
     Signed,
 }
 
@@ -71,7 +60,7 @@ pub(crate) enum Range {
 /// `scale[i / 16] * q[i] + bias[i / 16]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
-    /// Integers, the zero taken off.
+    /// Integers after the zero is subtracted.
     pub(crate) q: [i8; GROUP],
     pub(crate) scale: [f32; 2],
     pub(crate) bias: [f32; 2],
@@ -90,7 +79,7 @@ pub(crate) unsafe trait IntLayout {
     const SOURCE_BYTES: usize;
     /// Bytes of a packed block of sixteen outputs.
     const BLOCK_BYTES: usize;
-    /// What the integers are.
+    /// Range of the stored integers.
     const RANGE: Range;
     /// Whether scales and biases belong to 16 inputs each.
     const SPLIT: bool = false;
@@ -98,7 +87,7 @@ pub(crate) unsafe trait IntLayout {
     const BIAS: bool = false;
     /// Whether each output has one f32 scale: at the head of the source row and of the panel.
     const ROW_SCALE: bool = false;
-    /// Whether that number is what scales are divided by, and not what they are multiplied with.
+    /// Whether the scale of an output divides its weights instead of multiplying them.
     const ROW_DIVIDES: bool = false;
 
     /// Writes the source block of output `lane` to its places in a packed block of zeros.
@@ -107,10 +96,10 @@ pub(crate) unsafe trait IntLayout {
     /// Group `group` of output `lane`: the specification.
     fn read(block: &[u8], lane: usize, group: usize) -> Group;
 
-    /// The weights of group `group` of output `lane`, whose scale is `row_scale` where there is one.
+    /// The weights of group `group` of output `lane`, whose scale is `row_scale` where there is
+    /// one.
     ///
-    /// Other than by [`read`](Self::read) only where a format defines its weights in another order
-    /// of roundings than a product takes them in.
+    /// A layout overrides it only where its format rounds in another order than a product does.
     fn unpack(block: &[u8], lane: usize, group: usize, row_scale: f32) -> [f32; GROUP] {
         let group = Self::read(block, lane, group);
         std::array::from_fn(|i| {
@@ -120,7 +109,7 @@ pub(crate) unsafe trait IntLayout {
         })
     }
 
-    /// What all groups of a block share; handed back to `scale` and `bias`.
+    /// Numbers that all groups of a block share; `scale` and `bias` take them.
     ///
     /// # Safety
     ///

@@ -5,8 +5,8 @@ use super::lines::{
     read_bits, read_bytes, read_nibbles,
 };
 use super::{Block, Bytes, Group, IntLayout, Range};
+use crate::layout::GROUP;
 use crate::layout::PANEL;
-use crate::quantize::GROUP;
 
 /// Nibbles as most 4-bit formats store a group: low ones first.
 pub(super) fn source_nibbles(source: &[u8]) -> [u8; GROUP] {

@@ -10,7 +10,7 @@
 
 use super::lines::{HALVES, half_at, pair_quads, place_half, place_pairs, read_pairs};
 use super::{Block, Bytes, Group, IntLayout, Range};
-use crate::quantize::GROUP;
+use crate::layout::GROUP;
 
 /// Powers of three: what makes each trit of a byte the first.
 const POWERS: [u8; 5] = [1, 3, 9, 27, 81];

@@ -1,0 +1,400 @@
+//! `Activations`: the input of a layer, in every form that its matrices read.
+//!
+//! ```text
+//! F32      [m, width] f32                       float matrices but bf16
+//! Int8     values, scales, sums                 quantized matrices             (quantize.rs)
+//! Bf16     [m, stride] bf16                     bf16 matrices, where vdpbf16ps pays
+//! Rounded  [m, width] f32, rounded to bf16      bf16 matrices elsewhere: the same products
+//! ```
+//!
+//! An operation that produces a layer's input (a norm, an activation) makes up to [`COLUMNS`]
+//! floats at a time in the first-level cache and writes all forms from there: activations are
+//! quantized once for all projections that read them, and floats that no matrix reads are never
+//! stored.
+
+use std::ops::Range;
+
+use crate::cpu::Cpu;
+use crate::dispatch::Kernels;
+use crate::layout::GROUP;
+use crate::layout::{PackedMatrix, WeightLayout};
+use crate::ops::quantize::{IntRows, QuantizedRows, RowOut};
+use crate::team::Parts;
+
+/// Floats that are made before they are written in their forms: 4 KiB, a whole number of groups.
+const COLUMNS: usize = 1024;
+
+/// One way to hold activations; see the drawing at the head of the file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Form {
+    F32,
+    Int8,
+    Bf16,
+    Rounded,
+}
+
+/// The forms that a set of rows is held in.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Forms {
+    f32: bool,
+    int8: bool,
+    bf16: bool,
+    rounded: bool,
+}
+
+impl Forms {
+    /// Floats alone.
+    pub const F32: Self = Self { f32: true, int8: false, bf16: false, rounded: false };
+
+    /// Int8 alone.
+    pub const INT8: Self = Self { f32: false, int8: true, bf16: false, rounded: false };
+
+    /// These forms and the one that a product with `w` reads.
+    #[must_use]
+    pub fn read_by(mut self, cpu: &Cpu, w: &PackedMatrix) -> Self {
+        match cpu.kernels.form_for(w.layout()) {
+            Form::F32 => self.f32 = true,
+            Form::Int8 => self.int8 = true,
+            Form::Bf16 => self.bf16 = true,
+            Form::Rounded => self.rounded = true,
+        }
+        self
+    }
+
+    /// Whether every form of `other` is among these.
+    pub fn include(self, other: Self) -> bool {
+        (self.f32 || !other.f32)
+            && (self.int8 || !other.int8)
+            && (self.bf16 || !other.bf16)
+            && (self.rounded || !other.rounded)
+    }
+}
+
+impl Kernels {
+    /// The form of activations that a product with weights of this layout reads.
+    pub(crate) fn form_for(&self, layout: WeightLayout) -> Form {
+        match layout {
+            WeightLayout::Bf16 if self.uses_bf16_dot() => Form::Bf16,
+            WeightLayout::Bf16 => Form::Rounded,
+            layout if layout.needs_quantized_input() => Form::Int8,
+            _ => Form::F32,
+        }
+    }
+}
+
+/// Rows of activations; memory is reused from call to call.
+#[derive(Clone, Debug)]
+pub struct Activations {
+    n_rows: usize,
+    width: usize,
+    forms: Forms,
+    floats: Vec<f32>,
+    int8: QuantizedRows,
+    bf16: Vec<u16>,
+    rounded: Vec<f32>,
+}
+
+impl Activations {
+    /// An empty set of rows of `width` elements, to be held in `forms`.
+    ///
+    /// # Panics
+    ///
+    /// When `width` is 0, or not a multiple of 32 and one of the forms is int8.
+    pub fn new(width: usize, forms: Forms) -> Self {
+        assert!(width > 0, "invariant: rows are not empty");
+        let is_grouped = width.is_multiple_of(GROUP);
+        assert!(!forms.int8 || is_grouped, "a width of {width} is not a multiple of {GROUP}");
+        Self {
+            n_rows: 0,
+            width,
+            forms,
+            floats: Vec::new(),
+            int8: QuantizedRows::new(),
+            bf16: Vec::new(),
+            rounded: Vec::new(),
+        }
+    }
+
+    /// Makes this an empty set of rows of another width, in other forms, in the same memory.
+    ///
+    /// # Panics
+    ///
+    /// As [`new`](Self::new).
+    pub fn reset(&mut self, width: usize, forms: Forms) {
+        if (self.width, self.forms) != (width, forms) {
+            let empty = Self::new(width, forms);
+            self.bf16.clear();
+            (self.n_rows, self.width, self.forms) = (0, empty.width, empty.forms);
+        }
+    }
+
+    /// Rows held.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Elements per row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The forms held.
+    pub fn forms(&self) -> Forms {
+        self.forms
+    }
+
+    /// The rows as floats, `[m, width]`.
+    ///
+    /// # Panics
+    ///
+    /// When floats are not among the forms held.
+    pub fn floats(&self) -> &[f32] {
+        assert!(self.forms.f32, "invariant: these rows are held as floats");
+        &self.floats
+    }
+
+    /// The rows as floats, to be written by the caller; `n_rows` of them.
+    ///
+    /// # Panics
+    ///
+    /// When floats are not the only form held, or `n_rows` rows do not fit in memory.
+    pub fn floats_mut(&mut self, n_rows: usize) -> &mut [f32] {
+        assert_eq!(self.forms, Forms::F32, "invariant: these rows are held as floats alone");
+        let n_floats = n_rows.checked_mul(self.width).expect("rows that fit in memory");
+        // The number of rows is set after the memory exists: the kernels rely on it, also after a
+        // panic.
+        self.floats.resize(n_floats, 0.0);
+        self.n_rows = n_rows;
+        &mut self.floats
+    }
+
+    /// The int8 rows.
+    ///
+    /// # Panics
+    ///
+    /// When int8 is not among the forms held.
+    pub fn int8(&self) -> &QuantizedRows {
+        assert!(self.forms.int8, "invariant: these rows are held as int8");
+        &self.int8
+    }
+
+    pub(crate) fn int8_rows(&self) -> IntRows<'_> {
+        self.int8().view()
+    }
+
+    pub(crate) fn bf16_rows(&self) -> HalfRows<'_> {
+        assert!(self.forms.bf16, "invariant: these rows are held as bf16");
+        HalfRows { data: &self.bf16, stride: bf16_stride(self.width) }
+    }
+
+    pub(crate) fn rounded(&self) -> &[f32] {
+        assert!(self.forms.rounded, "invariant: these rows are held as rounded floats");
+        &self.rounded
+    }
+
+    /// Makes room for `n_rows` and hands out the places to write them.
+    pub(crate) fn writer<'a>(&'a mut self, cpu: &'a Cpu, n_rows: usize) -> Writer<'a> {
+        let (width, forms) = (self.width, self.forms);
+        let resized = |rows: &'a mut Vec<f32>, is_held: bool| {
+            is_held.then(|| {
+                rows.resize(n_rows * width, 0.0);
+                Parts::new(rows.as_mut_slice())
+            })
+        };
+        let writer = Writer {
+            kernels: cpu.kernels,
+            width,
+            floats: resized(&mut self.floats, forms.f32),
+            rounded: resized(&mut self.rounded, forms.rounded),
+            int8: forms.int8.then(|| self.int8.parts(n_rows, width)),
+            bf16: forms.bf16.then(|| {
+                self.bf16.resize(n_rows * bf16_stride(width), 0);
+                Parts::new(self.bf16.as_mut_slice())
+            }),
+        };
+        // Last, as in `floats_mut`.
+        self.n_rows = n_rows;
+        writer
+    }
+}
+
+/// Borrowed bf16 rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HalfRows<'a> {
+    pub(crate) data: &'a [u16],
+    /// Elements from one row to the next: even, and the last of an odd width is followed by a 0.
+    pub(crate) stride: usize,
+}
+
+/// Elements from one bf16 row to the next: an odd number of cache lines, so that the rows of a tile
+/// do not share cache sets when the width is a power of two.
+fn bf16_stride(width: usize) -> usize {
+    ((width * 2).div_ceil(64) | 1) * 32
+}
+
+/// Places for rows of activations, shared by the tiles of one operation.
+pub(crate) struct Writer<'a> {
+    kernels: &'static Kernels,
+    width: usize,
+    floats: Option<Parts<'a, f32>>,
+    rounded: Option<Parts<'a, f32>>,
+    int8: Option<IntParts<'a>>,
+    bf16: Option<Parts<'a, u16>>,
+}
+
+/// Places for int8 rows.
+pub(crate) struct IntParts<'a> {
+    pub(crate) values: Parts<'a, i8>,
+    pub(crate) stride: usize,
+    pub(crate) scales: Parts<'a, f32>,
+    pub(crate) sums: Parts<'a, [i32; 2]>,
+}
+
+impl Writer<'_> {
+    /// Calls `make` with stretches of the columns of row `row`, in order, and writes what it makes.
+    ///
+    /// # Safety
+    ///
+    /// No other thread writes this row at the same time.
+    pub(crate) unsafe fn row(&self, row: usize, mut make: impl FnMut(Range<usize>, &mut [f32])) {
+        for first in (0..self.width).step_by(COLUMNS) {
+            let columns = first..self.width.min(first + COLUMNS);
+            // SAFETY: the caller vouches for the row.
+            unsafe { self.columns(row, columns.clone(), |out| make(columns, out)) };
+        }
+    }
+
+    /// Calls `make` for the given columns of row `row` and writes what it makes.
+    ///
+    /// # Panics
+    ///
+    /// When there are more than [`COLUMNS`], or they do not begin and end at whole groups.
+    ///
+    /// # Safety
+    ///
+    /// No other thread writes these columns of this row at the same time.
+    pub(crate) unsafe fn columns(
+        &self,
+        row: usize,
+        columns: Range<usize>,
+        make: impl FnOnce(&mut [f32]),
+    ) {
+        assert!(columns.end <= self.width, "invariant: columns of the row");
+        let mut scratch = [0.0; COLUMNS];
+        let at = row * self.width + columns.start..row * self.width + columns.end;
+        let made: &mut [f32] = match &self.floats {
+            // SAFETY: the caller vouches for these columns, here and below.
+            Some(floats) => unsafe { floats.part(at.clone()) },
+            None => &mut scratch[..columns.len()],
+        };
+        make(made);
+        let made: &[f32] = made;
+        if let Some(int8) = &self.int8 {
+            let (first, last) = (columns.start / GROUP, columns.end / GROUP);
+            assert_eq!([first * GROUP, last * GROUP], [columns.start, columns.end], "whole groups");
+            let groups = row * (self.width / GROUP) + first..row * (self.width / GROUP) + last;
+            let values = row * int8.stride + columns.start..row * int8.stride + columns.end;
+            // SAFETY: as above; `self.kernels` is supported by this CPU.
+            unsafe {
+                let out = RowOut {
+                    values: int8.values.part(values),
+                    scales: int8.scales.part(groups.clone()),
+                    sums: int8.sums.part(groups),
+                };
+                (self.kernels.quantize.row)(made, out);
+            }
+        }
+        if let Some(bf16) = &self.bf16 {
+            let start = row * bf16_stride(self.width);
+            // SAFETY: as above.
+            unsafe {
+                let out = bf16.part(start + columns.start..start + columns.end);
+                (self.kernels.attention.kv.to_bf16)(made, out);
+            }
+        }
+        if let Some(rounded) = &self.rounded {
+            // SAFETY: as above.
+            unsafe { (self.kernels.rows.round_to_bf16)(made, rounded.part(at)) };
+        }
+    }
+}
+
+impl Cpu {
+    /// Writes rows of floats in the forms of `out`.
+    ///
+    /// # Shapes
+    ///
+    /// `x`: `[m, out.width()]`.
+    ///
+    /// # Panics
+    ///
+    /// When `x` is not whole rows.
+    pub fn write_rows(&self, x: &[f32], out: &mut Activations) {
+        let width = out.width();
+        assert!(x.len().is_multiple_of(width), "{} elements are not rows of {width}", x.len());
+        let n_rows = x.len() / width;
+        let writer = out.writer(self, n_rows);
+        self.for_each_part(n_rows, width, |rows| {
+            for row in rows {
+                let x = &x[row * width..(row + 1) * width];
+                // SAFETY: each row belongs to one tile.
+                unsafe { writer.row(row, |columns, out| out.copy_from_slice(&x[columns])) };
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, all_cpus, bits};
+
+    #[test]
+    fn every_form_is_made_from_the_same_floats_whatever_else_is_held() {
+        let all = Forms { f32: true, int8: true, bf16: true, rounded: true };
+        for (m, width) in [(1, 32), (3, 1056), (40, 2048)] {
+            let x = Random::new(3).normals(m * width);
+            for cpu in all_cpus() {
+                let mut together = Activations::new(width, all);
+                cpu.write_rows(&x, &mut together);
+                assert_eq!(bits(together.floats()), bits(&x));
+                let rounded: Vec<f32> =
+                    x.iter().map(|&x| half::bf16::from_f32(x).to_f32()).collect();
+                assert_eq!(bits(together.rounded()), bits(&rounded));
+                let halves = together.bf16_rows();
+                for (row, rounded) in rounded.chunks(width).enumerate() {
+                    for (i, rounded) in rounded.iter().enumerate() {
+                        let half = halves.data[row * halves.stride + i];
+                        assert_eq!(u32::from(half) << 16, rounded.to_bits());
+                    }
+                }
+                let mut alone = Activations::new(width, Forms::INT8);
+                cpu.write_rows(&x, &mut alone);
+                let (mut a, mut b) = (vec![0.0; width], vec![0.0; width]);
+                for row in 0..m {
+                    together.int8().dequantize_row(row, &mut a);
+                    alone.int8().dequantize_row(row, &mut b);
+                    assert_eq!(bits(&a), bits(&b), "row {row} of {m} x {width}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_no_memory_holds_are_refused_and_leave_the_number_of_rows() {
+        let mut rows = Activations::new(1 << 62, Forms::F32);
+        // The second wraps around to no float at all, the third is more than a vector may hold.
+        for n_rows in [usize::MAX, 4, 1] {
+            let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                rows.floats_mut(n_rows);
+            }));
+            assert!(refused.is_err() && rows.n_rows() == 0, "{n_rows} rows");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "multiple of 32")]
+    fn rows_that_are_not_whole_groups_cannot_be_int8() {
+        let _ = Activations::new(33, Forms::INT8);
+    }
+}

@@ -1,0 +1,289 @@
+//! One chunk of 256 positions for the query rows of one item.
+//!
+//! ```text
+//! flat rows    row 0 head 0 | row 0 head 1 | .. | row 1 head 0 | ..       q: [n_flat][key_dim]
+//! scores       |16 spare|256 positions of the chunk|16 spare|             one such line per flat row
+//!
+//! 1. scores    of every position that a row sees; its slope, if any          (score.rs)
+//! 2. softmax   per flat row, over its visible positions [low, high)         (softmax.rs)
+//! 3. values    weighted and added, positions ascending       (weigh.rs, weigh_keys.rs)
+//! ```
+//!
+//! The columns of a line are the positions that keys *count as*. Without a tree of drafts these are
+//! their positions in the cache. With a tree, the same holds below the sequence's first row
+//! (`dense` columns); above, each row has the keys of its own path there.
+//!
+//! ```text
+//! column    0 ............... dense ........ high
+//!           shared by all rows | the row's path         both in the same line and order
+//! ```
+//!
+//! The spare ends take the lanes of a group that begins before the chunk or ends after it, which
+//! happens only when the block size is no multiple of 16. Groups ascend, so the padding lanes of a
+//! short block are overwritten by the next block; what stays outside `[low, high)` is masked.
+//!
+//! Per position and KV head: a key and a value loaded once per 16 flat rows, two operations for
+//! each of their elements and flat row; 8 loads for 16 fused operations in the inner loops
+//! (AVX-512), and 1 to 4 prefetches (`coming.rs`). Further operations per sixteen loaded elements:
+//! none for f32, 1 for f16 and bf16 (2 in AVX2), 2 for int8, 8 for fp8. int8 takes two more
+//! products per position and flat row, for its scales.
+//!
+//! The steps are functions of their own ([`Simd::apart`]) where several places use them or where
+//! they do not depend on the element type, so that each is compiled once.
+
+use bytemuck::cast_slice;
+use half::{bf16, f16};
+
+use super::CHUNK;
+use super::coming::Coming;
+use super::input::first_seen;
+use super::merge::State;
+use super::score::{KeyGroup, add_slope, rows_per_tile, score, score_path};
+use super::softmax::Softmax;
+use super::tree::{Path, Tree};
+use super::weigh::{scale_weights, weigh_path, weigh_tile};
+use super::weigh_keys::{weigh_keys, weigh_path_keys};
+use crate::ops::kv::{KvElement, KvShape};
+use crate::simd::shells;
+use crate::simd::{LANES, Simd};
+
+/// Floats of one line of scores.
+pub(super) const SCORE_LINE: usize = LANES + CHUNK + LANES;
+
+/// One chunk of one item.
+pub(super) struct Chunk<'a, T> {
+    /// Queries `[n_flat, key_dim]`, flat rows being (row, head of the item).
+    pub(super) q: &'a [f32],
+    /// Heads of the item, which share the KV head.
+    pub(super) group: usize,
+    /// Position of row 0; without a tree, row `i` is at `position + i`.
+    pub(super) position: usize,
+    /// The tree that the rows belong to.
+    pub(super) tree: Option<Tree<'a>>,
+    /// First position of the chunk, a multiple of [`CHUNK`].
+    pub(super) start: usize,
+    /// Most positions that a row sees up to itself.
+    pub(super) window: Option<usize>,
+    /// Most positions after itself that a row sees.
+    pub(super) ahead: usize,
+    /// The first position after the sequence.
+    pub(super) seq_end: usize,
+    /// Length of a segment; a row sees only positions of its own segment.
+    pub(super) segment: Option<usize>,
+    pub(super) scale: f32,
+    pub(super) softcap: Option<f32>,
+    /// Slopes of the heads of the item.
+    pub(super) slopes: Option<&'a [f32]>,
+    /// The layer's pages.
+    pub(super) pages: &'a [T],
+    pub(super) shape: &'a KvShape,
+    pub(super) block_table: &'a [u32],
+    pub(super) kv_head: usize,
+    /// The keys that this thread reads next, if there are any.
+    pub(super) coming: Option<Coming<'a>>,
+}
+
+impl<'a, T: KvElement> Chunk<'a, T> {
+    pub(super) fn n_flat(&self) -> usize {
+        self.q.len() / self.shape.key_dim
+    }
+
+    /// Columns that flat row `flat` sees; `low <= high`.
+    #[inline(always)]
+    pub(super) fn visible(&self, flat: usize) -> (usize, usize) {
+        let row = flat / self.group;
+        let own_end = self.tree.map_or(self.position + row + 1, |tree| tree.end(row));
+        let first = first_seen(self.window, self.segment, own_end);
+        let end = own_end.saturating_add(self.ahead).min(self.seq_end);
+        let high = end.saturating_sub(self.start).min(CHUNK);
+        (first.saturating_sub(self.start).min(high), high)
+    }
+
+    /// The columns from the first to the last that any row sees; none where `low >= high`.
+    fn seen(&self) -> (usize, usize) {
+        let (mut low, mut high) = (CHUNK, 0);
+        for flat in (0..self.n_flat()).step_by(self.group) {
+            let (row_low, row_high) = self.visible(flat);
+            if row_low < row_high {
+                low = low.min(row_low);
+                high = high.max(row_high);
+            }
+        }
+        (low, high)
+    }
+
+    /// Number of leading columns whose keys lie at the positions that they count as.
+    #[inline(always)]
+    pub(super) fn dense(&self) -> usize {
+        self.tree.map_or(CHUNK, |tree| tree.first_position.saturating_sub(self.start).min(CHUNK))
+    }
+
+    /// The path of `row` in this chunk, if there is any of it.
+    pub(super) fn path(&self, row: usize) -> Option<Path> {
+        let tree = self.tree?;
+        let (low, high) = self.visible(row * self.group);
+        let low = low.max(self.dense());
+        (low < high).then(|| tree.path(row, self.start, low..high))
+    }
+
+    /// Block of the cache that holds `position`, and its place in there.
+    #[inline(always)]
+    fn place(&self, position: usize) -> (usize, usize) {
+        let block_size = self.shape.block_size;
+        (self.block_table[position / block_size] as usize, position % block_size)
+    }
+
+    /// The key group that holds the key at `position` of the cache.
+    #[inline(always)]
+    pub(super) fn key_group(&self, position: usize) -> KeyGroup<'a, T> {
+        let shape = self.shape;
+        let (block, place) = self.place(position);
+        let first = place / LANES * LANES;
+        let keys = &self.pages[shape.key_group(block, self.kv_head, place)];
+        let scales = T::HAS_SCALES.then(|| {
+            let scales = shape.key_scales(block, self.kv_head, first..first + LANES);
+            let scales = cast_slice(&self.pages[scales]).first_chunk();
+            scales.expect("invariant: scales are padded to whole groups")
+        });
+        KeyGroup {
+            keys: keys.as_chunks().0,
+            scales,
+            first: position - (place - first),
+            next: position - place + (first + LANES).min(shape.block_size),
+        }
+    }
+
+    /// Bytes from the keys of `group` to the next data read for its tokens: their values, or the
+    /// coming keys where values are in the keys.
+    #[inline(always)]
+    pub(super) fn after_keys(&self, group: &KeyGroup<'_, T>) -> usize {
+        let keys = group.keys.as_ptr().cast();
+        if self.shape.values_in_keys {
+            return self.to_coming(keys, group.first.max(self.start));
+        }
+        let (block, place) = self.place(group.first);
+        self.bytes_from(keys, self.shape.values(block, self.kv_head, place..place).start)
+    }
+
+    /// Bytes from `address`, which is read for `position`, to the coming keys of its column; 0
+    /// where there are none.
+    #[inline(always)]
+    pub(super) fn to_coming(&self, address: *const u8, position: usize) -> usize {
+        let Some(coming) = &self.coming else { return 0 };
+        match coming.key(self.shape, position - self.start) {
+            Some(element) => self.bytes_from(address, element),
+            None => 0,
+        }
+    }
+
+    /// Bytes from `address` to an element of the pages, modulo the size of the address space.
+    #[inline(always)]
+    fn bytes_from(&self, address: *const u8, element: usize) -> usize {
+        self.pages.as_ptr().wrapping_add(element).addr().wrapping_sub(address.addr())
+    }
+
+    /// The values at the positions of the cache from `position` to the end of its block or to
+    /// `end`, and the first position after them.
+    #[inline(always)]
+    pub(super) fn values(&self, position: usize, end: usize) -> (&'a [[T; LANES]], usize) {
+        let (block, place) = self.place(position);
+        let n = (self.shape.block_size - place).min(end - position);
+        let values = &self.pages[self.shape.values(block, self.kv_head, place..place + n)];
+        (values.as_chunks().0, position + n)
+    }
+
+    /// The scales of [`values`](Self::values), and the first position after them.
+    #[inline(always)]
+    pub(super) fn value_scales(&self, position: usize, end: usize) -> (&'a [f32], usize) {
+        let (block, place) = self.place(position);
+        let n = (self.shape.block_size - place).min(end - position);
+        let scales = self.shape.value_scales(block, self.kv_head, place..place + n);
+        (cast_slice(&self.pages[scales]), position + n)
+    }
+}
+
+/// Computes the chunk into `out`; `scratch` holds `n_flat` lines of scores, then the memory that
+/// values are transposed in.
+#[inline(always)]
+fn chunk<S: Simd, T: KvElement>(
+    s: S,
+    chunk: &Chunk<'_, T>,
+    scratch: &mut [f32],
+    out: &mut State<'_>,
+) {
+    out.clear();
+    let n_flat = chunk.n_flat();
+    let (scores, turned) = scratch.split_at_mut(n_flat * SCORE_LINE);
+    let (low, high) = chunk.seen();
+    if low >= high {
+        return;
+    }
+    let dense = chunk.dense();
+    score(s, chunk, scores, chunk.start + low..chunk.start + high.min(dense));
+    for row in 0..n_flat / chunk.group {
+        if let Some(path) = chunk.path(row) {
+            score_path(s, chunk, scores, &path);
+        }
+    }
+    for flat in 0..n_flat {
+        let line = &mut scores[flat * SCORE_LINE..(flat + 1) * SCORE_LINE];
+        let (low, high) = chunk.visible(flat);
+        if let Some(slopes) = chunk.slopes {
+            let row = flat / chunk.group;
+            let end = chunk.tree.map_or(chunk.position + row + 1, |tree| tree.end(row));
+            let distance = (end - 1) as f32 - chunk.start as f32;
+            add_slope(slopes[flat % chunk.group], distance, &mut line[LANES..], low..high);
+        }
+        let softmax = Softmax { softcap: chunk.softcap, line, low, high };
+        (out.max[flat], out.sum[flat]) = s.apart(softmax);
+    }
+    if T::HAS_SCALES {
+        scale_weights(chunk, scores);
+    }
+    if chunk.shape.values_in_keys {
+        weigh_keys(s, chunk, scores, turned, out.acc, low..high);
+        for row in 0..n_flat / chunk.group {
+            if let Some(path) = chunk.path(row) {
+                weigh_path_keys(s, chunk, scores, turned, &path, out.acc);
+            }
+        }
+        return;
+    }
+    let padded = chunk.shape.padded_dim();
+    let per_tile = rows_per_tile(n_flat);
+    for flat in (0..n_flat).step_by(per_tile) {
+        let n_rows = per_tile.min(n_flat - flat);
+        let acc = &mut out.acc[flat * padded..(flat + n_rows) * padded];
+        let scores = &scores[flat * SCORE_LINE..];
+        match n_rows {
+            1 => weigh_tile::<S, T, 1>(s, chunk, flat, scores, acc),
+            2 => weigh_tile::<S, T, 2>(s, chunk, flat, scores, acc),
+            3 => weigh_tile::<S, T, 3>(s, chunk, flat, scores, acc),
+            _ => weigh_tile::<S, T, 4>(s, chunk, flat, scores, acc),
+        }
+    }
+    for row in 0..n_flat / chunk.group {
+        if let Some(path) = chunk.path(row) {
+            weigh_path(s, chunk, scores, &path, out.acc);
+        }
+    }
+}
+
+/// Writes the shells of [`chunk`] for one element type.
+macro_rules! chunk_shells {
+    ($generic:ident, $shells:ident, $type:ty) => {
+        #[inline(always)]
+        fn $generic<S: Simd>(s: S, c: &Chunk<'_, $type>, scores: &mut [f32], out: &mut State<'_>) {
+            chunk(s, c, scores, out);
+        }
+        shells! {
+            pub(super) mod $shells =
+                $generic(c: &Chunk<'_, $type>, scores: &mut [f32], out: &mut State<'_>)
+        }
+    };
+}
+chunk_shells!(chunk_f32, f32_shells, f32);
+chunk_shells!(chunk_bf16, bf16_shells, bf16);
+chunk_shells!(chunk_f16, f16_shells, f16);
+chunk_shells!(chunk_fp8, fp8_shells, u8);
+chunk_shells!(chunk_int8, int8_shells, i8);

@@ -1,0 +1,154 @@
+//! Attention over pages.
+//!
+//! ```text
+//! for each row (position p) and head:     keys of positions  max(0, p + 1 - window) ..= p + ahead
+//!                                         of its segment, where there are segments
+//!   (M, Z, O) = (sink, 1, 0)              or (-inf, 0, 0) without sinks
+//!   for each chunk of 256 positions, ascending, fixed to multiples of 256:
+//!     s[t]  = softcap(scale · Σ_d q[d] k[t][d] + slope · (t - p))      fused, d ascending (score.rs)
+//!     m     = max s                 e[t] = exp(s[t] - m)                           (softmax.rs)
+//!     z     = Σ e[t]                                    position t in lane t % 16, then halving
+//!     o[d]  = Σ e[t] v[t][d]                            fused, t ascending           (weigh.rs)
+//!     merge (m, z, o) into (M, Z, O)                                                 (merge.rs)
+//!   out = O / Z
+//! ```
+//!
+//! int8 keys and values have a scale per token: `scale · (Σ_d q[d] k[t][d] · key scale[t])`, the
+//! inner product first, and `(e[t] · value scale[t]) v[t][d]`.
+//!
+//! **Canonical order.** A chunk is computed on its own, by the positions of its keys alone, and
+//! chunks merge in ascending order. The bits do not depend on the other rows of a call, on how a
+//! prompt was cut, on where its pages lie, on the number of threads, or on which thread computed
+//! which chunk.
+//!
+//! **Trees.** Rows may be a tree of drafts, verified at once. The order above is then by the
+//! position that a key *counts as* for the row: `first_position + depth` for the tokens of its
+//! path, never where the key lies in the cache. So a row of a tree has the bits of the last row of
+//! a chain of its path: same chunks, same lanes, same terms, and no term of another branch, not
+//! even a zero. A window counts such positions too. The price: below `first_position` none; above,
+//! a row computes the key groups of its path by itself (at most 16 scores for each that it needs)
+//! and reads the values of its path one by one, a few hundredths of a step at usual sizes (64
+//! drafts, paths of 8, a thousand tokens before).
+//!
+//! **Encoders.** With `ahead` a row sees positions after itself as well, to the end of its sequence
+//! (all rows of the sequence are in the call, or before it in the cache). Nothing else changes:
+//! chunks still count from position 0 of the sequence, so a text has the same bits alone and in any
+//! batch. The visible positions depend on the length of the sequence, so a text must be computed
+//! whole.
+//!
+//! **Sinks.** A sink is a learned logit that takes weight and gives nothing. A row starts as if it
+//! had seen it, so it merges first, once per row, whatever the chunks; a row whose window shows
+//! no position gives zeros.
+//!
+//! **Values in keys.** Where a value is the beginning of its key (latent attention: one KV head for
+//! all heads, keys of 576 of which 512 are the value), only keys are stored. Their groups are
+//! transposed in scratch, and then everything is as above, to the bit.
+//!
+//! **Work.** An item is up to 16 (query row, head) pairs of one KV head: the heads of a group share
+//! each loaded K and V, and so do the rows of a prompt; larger groups are several items. When there
+//! are fewer items than the team can share evenly, items are cut by chunks as well, so that one
+//! long sequence uses every thread; a second, small wave merges. Both ways give the same bits.
+//!
+//! ```text
+//! many items      item -> all its chunks, merged as they come
+//! few items       (item, chunk) -> partial[item][chunk];   item -> merge ascending
+//! ```
+//!
+//! **Bytes and operations.** Decoding reads each position's key and value once per KV head (and
+//! once more, from cache, for each further 16 heads of it), for `4 · head_dim · group` operations
+//! and `group` exponentials:
+//!
+//! ```text
+//!                    f32     bf16, f16    fp8     int8         d = head_dim
+//! bytes               8 d       4 d        2 d     2 d + 8      per position and KV head
+//! head_dim 64         512       256        128     136
+//! head_dim 128       1024       512        256     264
+//! to widen 16           0      1             8       2          operations, per 4 flat rows (AVX-512)
+//! ```
+//!
+//! A group of four heads does eight multiply-adds of sixteen lanes per line of bf16: the peak of
+//! one Zen 4 core needs 29 GB/s, about the bandwidth that it has. So arithmetic and reads must
+//! overlap: the lines of the values are prefetched while keys are multiplied, and the lines of the
+//! next keys while values are (`coming.rs`).
+//!
+//! A prompt of `m` rows does `m` times the operations on `m · group / 16` times the bytes, most of
+//! them from cache.
+//!
+//! **Numbers out of range.** A NaN score makes its own row NaN, and no other row. A row with no
+//! visible key (a window of 0) gives zeros, and so does a row whose scores are all `-inf`.
+//!
+//! Tried and dropped: a running maximum across chunks (one pass less, but the bits then depend on
+//! the cut); scores of masked positions as `-inf` in the value sum (0 · inf of a later row's value
+//! is NaN: masked positions are not touched at all); trees as a mask over cache positions (the
+//! masked ones shift the lanes and chunks of those behind, and with them the bits).
+//!
+//! # Paper
+//!
+//! Milakov and Gimelshein, *Online normalizer calculation for softmax*, 2018; Dao et al.,
+//! *FlashAttention*, 2022, and *Flash-Decoding*, 2023 (the cut by chunks; ours is fixed); Kwon et
+//! al., *PagedAttention*, 2023; Miao et al., *SpecInfer*, 2023 (trees); Xiao et al., *Efficient
+//! Streaming Language Models with Attention Sinks*, 2023 (ours are learned logits); Press, Smith
+//! and Lewis, *Train Short, Test Long*, 2022 (slopes).
+
+mod chunk;
+mod coming;
+mod cut;
+mod input;
+mod merge;
+mod run;
+mod score;
+mod softmax;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod weigh;
+mod weigh_keys;
+
+use half::{bf16, f16};
+
+use crate::ops::kv;
+
+pub use input::{AttentionInput, AttentionSeq};
+
+/// Positions per chunk: part of the canonical order, not a tuning knob.
+const CHUNK: usize = 256;
+
+/// The attention kernels of one instruction set.
+#[derive(Debug)]
+pub(crate) struct Table {
+    chunk_f32: unsafe fn(&chunk::Chunk<'_, f32>, &mut [f32], &mut merge::State<'_>),
+    chunk_bf16: unsafe fn(&chunk::Chunk<'_, bf16>, &mut [f32], &mut merge::State<'_>),
+    chunk_f16: unsafe fn(&chunk::Chunk<'_, f16>, &mut [f32], &mut merge::State<'_>),
+    chunk_fp8: unsafe fn(&chunk::Chunk<'_, u8>, &mut [f32], &mut merge::State<'_>),
+    chunk_int8: unsafe fn(&chunk::Chunk<'_, i8>, &mut [f32], &mut merge::State<'_>),
+    merge: unsafe fn(&mut merge::State<'_>, &merge::State<'_>),
+    finish: unsafe fn(&[f32], f32, &mut [f32]),
+    pub(crate) kv: &'static kv::Table,
+}
+
+macro_rules! table {
+    ($(#[$meta:meta])* $name:ident, $shell:ident) => {
+        $(#[$meta])*
+        pub(crate) static $name: Table = Table {
+            chunk_f32: chunk::f32_shells::$shell,
+            chunk_bf16: chunk::bf16_shells::$shell,
+            chunk_f16: chunk::f16_shells::$shell,
+            chunk_fp8: chunk::fp8_shells::$shell,
+            chunk_int8: chunk::int8_shells::$shell,
+            merge: merge::merge_shells::$shell,
+            finish: merge::finish_shells::$shell,
+            kv: &kv::$name,
+        };
+    };
+}
+table!(SCALAR, scalar);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVX2,
+    avx2
+);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVX512,
+    avx512
+);

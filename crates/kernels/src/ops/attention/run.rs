@@ -1,0 +1,356 @@
+//! The public operation: cuts a step into items, hands them to the team, merges.
+//!
+//! ```text
+//! sequences -> row blocks x parts of the heads = items, of up to 16 flat rows each
+//!
+//! items >= 4 per thread:   tile = item               all its chunks in one go
+//! else:                    tile = (item, chunk)      -> partial[item][chunk]
+//!                          tile = item               merges its partials, ascending
+//! ```
+//!
+//! Scratch belongs to the threads and grows to the largest step seen; a step in steady state
+//! allocates nothing.
+
+use std::cell::{Cell, RefCell};
+
+use half::{bf16, f16};
+
+use super::chunk::{Chunk, SCORE_LINE};
+use super::coming::Coming;
+use super::cut::{Cut, HeadParts, Heads, RowBlock};
+use super::input::AttentionInput;
+use super::merge::State;
+use super::tree::Tree;
+use super::weigh_keys::n_turned;
+use super::{CHUNK, Table};
+use crate::Cpu;
+use crate::ops::kv::{KvCache, KvDtype, KvElement, KvShape};
+use crate::team::Parts;
+
+/// Items per thread from which on they are not cut by chunks.
+const ITEMS_PER_THREAD: usize = 4;
+
+/// Most floats of partial results (16 MiB); a step that needs more is not cut by chunks.
+const PARTIAL_FLOATS: usize = 4 << 20;
+
+/// Everything the tiles of one call share.
+struct Step<'a, T> {
+    cpu: &'a Cpu,
+    input: &'a AttentionInput<'a>,
+    shape: &'a KvShape,
+    pages: &'a [T],
+    heads: HeadParts,
+    cut: &'a Cut,
+    out: Parts<'a, f32>,
+}
+
+thread_local! {
+    /// Queries, score lines and states of the item at hand.
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// Partial results of a call, owned by its calling thread.
+    static PARTIALS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// The cut of a call, owned by its calling thread.
+    static CUT: Cell<Option<Cut>> = const { Cell::new(None) };
+}
+
+/// Calls `f` with `n` floats of this thread's memory, whose contents are arbitrary.
+fn with_floats<R>(
+    memory: &'static std::thread::LocalKey<RefCell<Vec<f32>>>,
+    n: usize,
+    f: impl FnOnce(&mut [f32]) -> R,
+) -> R {
+    memory.with_borrow_mut(|memory| {
+        if memory.len() < n {
+            memory.resize(n, 0.0);
+        }
+        f(&mut memory[..n])
+    })
+}
+
+impl Cpu {
+    /// Softmax attention of new rows over the pages of their sequences.
+    ///
+    /// The keys and values of the new rows are already stored. Rows of `out` that belong to no
+    /// sequence are left as they are; a row that sees no position gets zeros.
+    ///
+    /// # Shapes
+    ///
+    /// `input.q`: rows of `n_heads * key_dim`; `out`: `[m, n_heads * value_dim]`.
+    ///
+    /// # Panics
+    ///
+    /// When shapes disagree, a block table is too short for its sequence or names a block that
+    /// does not exist, or rows of sequences overlap.
+    pub fn paged_attention(
+        &self,
+        kv: &KvCache,
+        layer: usize,
+        input: &AttentionInput<'_>,
+        out: &mut [f32],
+    ) {
+        input.check(kv.shape(), out.len());
+        let kernels = self.kernels.attention;
+        match kv.shape().dtype {
+            KvDtype::F32 => self.attend(kernels.chunk_f32, kv, kv.layer(layer), input, out),
+            KvDtype::Bf16 => {
+                self.attend(kernels.chunk_bf16, kv, kv.layer::<bf16>(layer), input, out)
+            }
+            KvDtype::F16 => self.attend(kernels.chunk_f16, kv, kv.layer::<f16>(layer), input, out),
+            KvDtype::Fp8 => self.attend(kernels.chunk_fp8, kv, kv.layer(layer), input, out),
+            KvDtype::Int8 => self.attend(kernels.chunk_int8, kv, kv.layer(layer), input, out),
+        }
+    }
+
+    fn attend<T: KvElement>(
+        &self,
+        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
+        kv: &KvCache,
+        pages: &[T],
+        input: &AttentionInput<'_>,
+        out: &mut [f32],
+    ) {
+        let shape = kv.shape();
+        let heads = HeadParts::new(input.n_heads / shape.n_kv_heads, shape.n_kv_heads);
+        let mut cut = CUT.take().unwrap_or_default();
+        cut.rows(input, &heads);
+        let step = Step { cpu: self, input, shape, pages, heads, cut: &cut, out: Parts::new(out) };
+        self.run_step(kernel, &step);
+        CUT.set(Some(cut));
+    }
+
+    fn run_step<T: KvElement>(
+        &self,
+        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
+        step: &Step<'_, T>,
+    ) {
+        let Step { shape, heads, cut: &Cut { ref blocks, n_partials, .. }, .. } = *step;
+        let n_items = blocks.len() * heads.n;
+        let n_threads = self.team.n_threads();
+        let n_flat = heads.most * blocks.iter().map(|block| block.n_rows).max().unwrap_or(0);
+        let per_partial = State::n_floats(n_flat, shape.padded_dim());
+        if n_threads == 1
+            || n_items >= ITEMS_PER_THREAD * n_threads
+            || n_partials <= n_items
+            || n_partials * per_partial > PARTIAL_FLOATS
+        {
+            self.team.for_each_tile(n_items, |item| {
+                let (block, heads) = step.item(item);
+                // Threads take turns, as a rule.
+                let coming = step.first_of(item + n_threads);
+                step.whole(kernel, block, step.heads.part(heads), coming);
+            });
+            return;
+        }
+        with_floats(&PARTIALS, n_partials * per_partial, |memory| {
+            let partials = Parts::new(memory);
+            self.team.for_each_tile(n_partials, |tile| {
+                let (block, heads, chunk) = step.partial(tile);
+                let coming = (tile + n_threads < n_partials).then(|| {
+                    let (block, heads, chunk) = step.partial(tile + n_threads);
+                    step.coming(block, step.heads.part(heads), chunk)
+                });
+                let chunk = step.chunk(block, step.heads.part(heads), chunk, coming, &[]);
+                // SAFETY: each partial belongs to one tile.
+                let memory = unsafe { partials.part(tile * per_partial..(tile + 1) * per_partial) };
+                step.part(kernel, block, step.heads.part(heads), chunk, memory);
+            });
+            self.team.for_each_tile(n_items, |item| {
+                let (block, heads) = step.item(item);
+                let first = block.first_partial + heads * block.n_chunks;
+                let range = first * per_partial..(first + block.n_chunks) * per_partial;
+                // SAFETY: the partials of an item belong to one tile, and the tiles of the first
+                // wave are done with theirs.
+                let partials = unsafe { partials.part(range) };
+                step.merge(block, step.heads.part(heads), partials, per_partial);
+            });
+        });
+    }
+}
+
+impl<T: KvElement> Step<'_, T> {
+    /// The row block and the part of the heads of an item.
+    fn item(&self, item: usize) -> (&RowBlock, usize) {
+        (&self.cut.blocks[item / self.heads.n], item % self.heads.n)
+    }
+
+    /// The row block, the part of the heads and the chunk (counted from the block's first) of a
+    /// partial result.
+    fn partial(&self, partial: usize) -> (&RowBlock, usize, usize) {
+        let blocks = &self.cut.blocks;
+        let after = blocks.partition_point(|block| block.first_partial <= partial);
+        let block = &blocks[after - 1];
+        let within = partial - block.first_partial;
+        (block, within / block.n_chunks, within % block.n_chunks)
+    }
+
+    /// Copies the queries of an item side by side.
+    fn gather(&self, block: &RowBlock, heads: Heads, q: &mut [f32]) {
+        let dim = self.shape.key_dim;
+        for (row, q) in (block.row..).zip(q.chunks_exact_mut(heads.n * dim)) {
+            let all = self.input.q.row(row, self.input.n_heads * dim);
+            q.copy_from_slice(&all[heads.first * dim..(heads.first + heads.n) * dim]);
+        }
+    }
+
+    /// The keys of chunk `chunk` (counted from the block's first), to be prefetched.
+    fn coming(&self, block: &RowBlock, heads: Heads, chunk: usize) -> Coming<'_> {
+        let sequence = &self.input.sequences[block.seq];
+        Coming {
+            block_table: sequence.block_table,
+            kv_head: heads.kv_head,
+            start: (block.first_chunk + chunk) * CHUNK,
+            end: sequence.first_position + sequence.rows.len(),
+        }
+    }
+
+    /// The first chunk of an item, or nothing after the last.
+    fn first_of(&self, item: usize) -> Option<Coming<'_>> {
+        if item >= self.cut.blocks.len() * self.heads.n {
+            return None;
+        }
+        let (block, heads) = self.item(item);
+        Some(self.coming(block, self.heads.part(heads), 0))
+    }
+
+    /// Chunk `chunk` (counted from the block's first) of an item.
+    fn chunk<'a>(
+        &'a self,
+        block: &RowBlock,
+        heads: Heads,
+        chunk: usize,
+        coming: Option<Coming<'a>>,
+        q: &'a [f32],
+    ) -> Chunk<'a, T> {
+        let sequence = &self.input.sequences[block.seq];
+        Chunk {
+            q,
+            group: heads.n,
+            position: block.position,
+            tree: sequence.tree.map(|parents| Tree {
+                parents,
+                depths: &self.cut.depths[block.first_depth..][..parents.len()],
+                first_position: sequence.first_position,
+                row: block.row - sequence.rows.start,
+            }),
+            start: (block.first_chunk + chunk) * CHUNK,
+            window: self.input.window,
+            ahead: self.input.ahead,
+            seq_end: sequence.first_position + sequence.rows.len(),
+            segment: self.input.segment,
+            scale: self.input.scale,
+            softcap: self.input.softcap,
+            slopes: self.input.slopes.map(|slopes| &slopes[heads.first..heads.first + heads.n]),
+            pages: self.pages,
+            shape: self.shape,
+            block_table: sequence.block_table,
+            kv_head: heads.kv_head,
+            coming,
+        }
+    }
+
+    /// Sets `total` to the state that chunks merge into: empty, or the sinks of the heads.
+    fn begin(&self, heads: Heads, total: &mut State<'_>) {
+        total.clear();
+        if let Some(sinks) = self.input.sinks {
+            let sinks = &sinks[heads.first..heads.first + heads.n];
+            for (max, &sink) in total.max.iter_mut().zip(sinks.iter().cycle()) {
+                *max = sink;
+            }
+            total.sum.fill(1.0);
+        }
+    }
+
+    /// All chunks of an item, merged as they come, into `out`.
+    fn whole(
+        &self,
+        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
+        block: &RowBlock,
+        heads: Heads,
+        coming: Option<Coming<'_>>,
+    ) {
+        let n_flat = block.n_rows * heads.n;
+        let n_q = n_flat * self.shape.key_dim;
+        let n_scores = n_flat * SCORE_LINE + n_turned(self.shape);
+        let n_state = State::n_floats(n_flat, self.shape.padded_dim());
+        with_floats(&SCRATCH, n_q + n_scores + 2 * n_state, |memory| {
+            let (q, memory) = memory.split_at_mut(n_q);
+            let (scores, memory) = memory.split_at_mut(n_scores);
+            let (total, part) = memory.split_at_mut(n_state);
+            let mut total = State::over(total, n_flat);
+            let mut part = State::over(part, n_flat);
+            self.gather(block, heads, q);
+            self.begin(heads, &mut total);
+            for chunk in 0..block.n_chunks {
+                let is_last = chunk + 1 == block.n_chunks;
+                let coming =
+                    if is_last { coming } else { Some(self.coming(block, heads, chunk + 1)) };
+                let chunk = self.chunk(block, heads, chunk, coming, q);
+                // SAFETY: the kernels of a `Cpu` are available on this machine.
+                unsafe {
+                    kernel(&chunk, scores, &mut part);
+                    (self.kernels().merge)(&mut total, &part);
+                }
+            }
+            self.finish(block, heads, &total);
+        });
+    }
+
+    /// One chunk of an item, into `memory`.
+    fn part(
+        &self,
+        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
+        block: &RowBlock,
+        heads: Heads,
+        chunk: Chunk<'_, T>,
+        memory: &mut [f32],
+    ) {
+        let n_flat = block.n_rows * heads.n;
+        let n_q = n_flat * self.shape.key_dim;
+        let n_scores = n_flat * SCORE_LINE + n_turned(self.shape);
+        with_floats(&SCRATCH, n_q + n_scores, |scratch| {
+            let (q, scores) = scratch.split_at_mut(n_q);
+            self.gather(block, heads, q);
+            let chunk = Chunk { q, ..chunk };
+            let mut state = self.state(n_flat, memory);
+            // SAFETY: the kernels of a `Cpu` are available on this machine.
+            unsafe { kernel(&chunk, scores, &mut state) };
+        });
+    }
+
+    /// Merges the partials of an item, ascending, into `out`.
+    fn merge(&self, block: &RowBlock, heads: Heads, partials: &mut [f32], per_partial: usize) {
+        let n_flat = block.n_rows * heads.n;
+        let n_state = State::n_floats(n_flat, self.shape.padded_dim());
+        with_floats(&SCRATCH, n_state, |memory| {
+            let mut total = State::over(memory, n_flat);
+            self.begin(heads, &mut total);
+            for partial in partials.chunks_exact_mut(per_partial) {
+                let part = self.state(n_flat, partial);
+                // SAFETY: the kernels of a `Cpu` are available on this machine.
+                unsafe { (self.kernels().merge)(&mut total, &part) };
+            }
+            self.finish(block, heads, &total);
+        });
+    }
+
+    /// The state of `n_flat` rows at the start of `memory`, which may be longer.
+    fn state<'a>(&self, n_flat: usize, memory: &'a mut [f32]) -> State<'a> {
+        State::over(&mut memory[..State::n_floats(n_flat, self.shape.padded_dim())], n_flat)
+    }
+
+    fn finish(&self, block: &RowBlock, heads: Heads, total: &State<'_>) {
+        let dim = self.shape.value_dim;
+        let accs = total.acc.chunks_exact(self.shape.padded_dim());
+        for (flat, (acc, &sum)) in accs.zip(total.sum.iter()).enumerate() {
+            let row = block.row + flat / heads.n;
+            let head = heads.first + flat % heads.n;
+            let at = (row * self.input.n_heads + head) * dim;
+            // SAFETY: a row and head belong to one item; the kernels of a `Cpu` are available.
+            unsafe { (self.kernels().finish)(acc, sum, self.out.part(at..at + dim)) };
+        }
+    }
+
+    fn kernels(&self) -> &'static Table {
+        self.cpu.kernels.attention
+    }
+}

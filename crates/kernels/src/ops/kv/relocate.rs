@@ -1,0 +1,67 @@
+//! Moving single tokens, for the accepted path of a draft tree.
+//!
+//! A tree's rows lie in the order in which they were drafted. The rows of the accepted path move to
+//! the slots of an unbranched sequence; at most as many rows move as the path is long.
+//!
+//! ```text
+//! slots     known | a   b   c   d        tree: a -> c, a -> b -> d;  right: a, c
+//! becomes   known | a   c   .   .        one token copied: c over b
+//! ```
+//!
+//! A token of one layer and head is `key_dim` scattered elements of the keys, one run of values
+//! (unless these are in the keys), and their scales where the type has scales. Bits are copied,
+//! nothing is computed.
+
+use std::ops::Range;
+
+use super::KvCache;
+use crate::simd::LANES;
+
+impl KvCache {
+    /// Copies keys and values of the token in slot `src` to slot `dst`, in every layer.
+    ///
+    /// A slot is `block * block_size + place`.
+    ///
+    /// # Panics
+    ///
+    /// When either slot does not exist.
+    pub fn copy_slot(&mut self, src: u32, dst: u32) {
+        let shape = *self.shape();
+        let n_slots = shape.n_blocks * shape.block_size;
+        let place = |slot: u32| {
+            let slot = slot as usize;
+            assert!(slot < n_slots, "invariant: slot {slot} of {n_slots}");
+            (slot / shape.block_size, slot % shape.block_size)
+        };
+        let ((from_block, from), (to_block, to)) = (place(src), place(dst));
+        for layer in 0..shape.n_layers {
+            let first = layer * shape.n_blocks;
+            let (from_block, to_block) = (first + from_block, first + to_block);
+            for head in 0..shape.n_kv_heads {
+                let from_keys = shape.key_group(from_block, head, from);
+                let to_keys = shape.key_group(to_block, head, to);
+                let from_keys = from_keys.skip(from % LANES).step_by(LANES);
+                for (from, to) in from_keys.zip(to_keys.skip(to % LANES).step_by(LANES)) {
+                    self.copy_elements(from..from + 1, to);
+                }
+                if !shape.values_in_keys {
+                    let values = shape.values(from_block, head, from..from + 1);
+                    self.copy_elements(values, shape.values(to_block, head, to..to + 1).start);
+                }
+                if shape.dtype.has_scales() {
+                    let scales = shape.key_scales(from_block, head, from..from + 1);
+                    self.copy_elements(scales, shape.key_scales(to_block, head, to..to + 1).start);
+                    // Where values are in the keys, these are the key scales once more.
+                    let scales = shape.value_scales(from_block, head, from..from + 1);
+                    let to = shape.value_scales(to_block, head, to..to + 1).start;
+                    self.copy_elements(scales, to);
+                }
+            }
+        }
+    }
+
+    fn copy_elements(&mut self, from: Range<usize>, to: usize) {
+        let n = self.shape().dtype.n_bytes();
+        self.buffer_mut().copy_within(from.start * n..from.end * n, to * n);
+    }
+}

@@ -1,0 +1,110 @@
+//! Float weights: widened to single precision in registers, one accumulator per output.
+//!
+//! ```text
+//! for k in steps of 2:
+//!     w[NR][2] = the layout's two inputs of 16 outputs
+//!     for each of the two, for each of MR rows: acc[row][NR] = fma(broadcast x[k], w, acc)
+//! y = acc, times the scale of the output where ROW_SCALE
+//! ```
+//!
+//! The loop is written once, over a layout ([`FloatLayout`]) and an instruction set ([`Bytes`]);
+//! `shells.rs` compiles it for the target features of each table entry. bf16 has a second kernel
+//! for CPUs that multiply pairs of bf16 fast (`bf16.rs`), with the same bits.
+//!
+//! Registers on AVX-512 at MR = 8, NR = 2: 16 accumulators, 4 weights, a broadcast. On AVX2 at
+//! MR = 6, NR = 1: 12 accumulators, 2 weights, a broadcast of 16. At M = 1 four panels make four
+//! (eight) chains of multiply-adds, 128 bytes of bf16 per 4 cycles of latency, above the speed of
+//! memory; each panel is then a stream of its own, and is prefetched because hardware stops at page
+//! ends.
+//!
+//! Tried and dropped: 12 rows on AVX-512 (as a rule they are a power of two apart and fill all ways
+//! of one cache set: 62 instead of 95 % of the multiplier at M = 64).
+
+#[cfg(target_arch = "x86_64")]
+mod bf16;
+mod reference;
+#[cfg(target_arch = "x86_64")]
+mod shells;
+
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(super) use bf16::is_supported as has_bf16;
+#[cfg(target_arch = "x86_64")]
+pub(super) use bf16::{pays as bf16_pays, tile as bf16};
+pub(super) use reference::kernel as scalar;
+#[cfg(target_arch = "x86_64")]
+pub(super) use shells::{avx2, avx512};
+
+use super::{FloatRows, Tile};
+use crate::layout::PANEL;
+use crate::layout::float::FloatLayout;
+use crate::simd::bytes::{Block, Bytes};
+
+/// The kernel of one layout on one instruction set.
+pub(super) type Kernel = unsafe fn(&Tile<'_, FloatRows<'_>>);
+
+/// Bytes ahead of the loads that each panel is prefetched while few rows share it.
+const PREFETCH: usize = 1024;
+
+/// `MR` rows by `NR` panels, from row `row` and panel `panel` of the tile.
+///
+/// # Safety
+///
+/// The rows and panels are inside the tile; see its invariants.
+#[inline(always)]
+unsafe fn micro<S: Bytes, L: FloatLayout, const MR: usize, const NR: usize>(
+    s: S,
+    tile: &Tile<'_, FloatRows<'_>>,
+    row: usize,
+    panel: usize,
+) {
+    let mut acc = [[s.splat(0.0); NR]; MR];
+    // SAFETY: the caller vouches that the rows and panels are inside the tile.
+    unsafe {
+        let w = tile.w.as_ptr().add(panel * tile.panel_bytes);
+        let x = tile.x.data.as_ptr().add(row * tile.x.stride);
+        let mut panels = [Block::new(w); NR];
+        for (nr, panel) in panels.iter_mut().enumerate() {
+            *panel = Block::new(w.add(nr * tile.panel_bytes));
+        }
+        for pair in 0..tile.k / 2 {
+            let mut weights = [[s.splat(0.0); 2]; NR];
+            for (weights, panel) in weights.iter_mut().zip(panels) {
+                *weights = L::pair(s, panel, pair);
+                if MR <= 2 {
+                    for line in 0..L::PAIR_BYTES.div_ceil(64) {
+                        panel.prefetch(pair * L::PAIR_BYTES + line * 64 + PREFETCH);
+                    }
+                }
+            }
+            for k in if L::SECOND_FIRST { [1, 0] } else { [0, 1] } {
+                for (mr, acc) in acc.iter_mut().enumerate() {
+                    let x = s.splat(*x.add(mr * tile.x.stride + pair * 2 + k));
+                    for (acc, weights) in acc.iter_mut().zip(&weights) {
+                        *acc = s.fma(x, weights[k], *acc);
+                    }
+                }
+            }
+        }
+        if L::LEN == 1 && tile.k % 2 == 1 {
+            for (nr, panel) in panels.into_iter().enumerate() {
+                let weights = L::last(s, panel, tile.k / 2);
+                for (mr, acc) in acc.iter_mut().enumerate() {
+                    if L::SECOND_FIRST {
+                        // The zero that pads the pair: it makes -0 a 0.
+                        acc[nr] = s.fma(s.splat(0.0), s.splat(0.0), acc[nr]);
+                    }
+                    let x = s.splat(*x.add(mr * tile.x.stride + tile.k - 1));
+                    acc[nr] = s.fma(x, weights, acc[nr]);
+                }
+            }
+        }
+        for (mr, acc) in acc.iter().enumerate() {
+            for (nr, acc) in acc.iter().enumerate() {
+                let mut values = [0.0; PANEL];
+                let acc = if L::ROW_SCALE { s.mul(*acc, s.floats(panels[nr].at(0))) } else { *acc };
+                s.store(acc, &mut values);
+                tile.y.store(row + mr, panel + nr, &values);
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Quantized weights: integer dot products of groups of 32, one accumulator per output.
+//!
+//! ```text
+//! for each block of the panels, for each group of 32 inputs (or half of it, where SPLIT):
+//!     isum[MR] = -zero * sum(x)
+//!     for each of 4 (2) pairs of quads:
+//!         w[2] = the layout's 64 bytes, twice      unpacked once for all MR rows
+//!         for each of MR rows: isum += w · x quads                       exact, in 32 bits
+//!     acc[MR] = fma(isum as f32, sx * sw, acc)
+//!     acc[MR] = fma(sx * sum(x), bias, acc)                              where the layout has biases
+//! y = acc, times the scale of the output where ROW_SCALE, or by it where ROW_DIVIDES
+//! ```
+//!
+//! The loop is written once, over a layout ([`IntLayout`]), an instruction set ([`Bytes`]) and a
+//! way to multiply ([`Dot`]); `shells.rs` compiles it for the target features of each table entry.
+//!
+//! No partial sum leaves 32 bits: `32 * 255 * 127 < 2^21`, and every isum is exact in f32.
+//!
+//! Per group, panel and row: 8 dot products and 3 float operations (conversion, product of the
+//! scales, fused multiply-add), so 80 % of the multiplier is the limit of the 32-wide layouts
+//! without bias; biases cost one more, halves double them.
+//!
+//! Registers on AVX-512 at MR = 8: 8 accumulators, 8 integer sums, 2 weights, a broadcast: nothing
+//! rests on the stack, and each panel is one sequential stream that can be prefetched across the
+//! ends of panels. Few rows read the weights from memory and compute at the same time: without the
+//! prefetch one waits for the other (Q4G32 at M = 8: 444 instead of 600 GOP/s).
+//!
+//! Tried and dropped (GOP/s of two threads on Zen 4, weights in cache, peak 940): two panels at a
+//! time with 8 rows (Q8G32 650, Q4K 557, against 690 and 588) or 6 rows (620, 600), their float
+//! accumulators on the stack; 12 rows by one panel (650, 576); 12 rows by two panels; four quads of
+//! weights in registers at a time (Q8G32 412, everything spilled); prefetching at M = 1 and 2
+//! alone.
+//!
+//! Considered and not taken: broadcasting `x + 128` as the unsigned side (needs the sums of the
+//! weights in the file); activation scales per row instead of per 32 (saves the product
+//! of the scales, and with it much of the accuracy of activations with outliers).
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod reference;
+#[cfg(target_arch = "x86_64")]
+mod shells;
+
+pub(super) use reference::kernel as scalar;
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(super) use shells::avxvnni_by_avx512;
+#[cfg(target_arch = "x86_64")]
+pub(super) use shells::{avx2, avx512, avxvnni};
+
+use super::Tile;
+use crate::layout::GROUP;
+use crate::layout::PANEL;
+use crate::layout::int::{Block, Bytes, IntLayout, Range};
+use crate::ops::quantize::IntRows;
+
+/// The kernel of one layout on one instruction set.
+pub(super) type Kernel = unsafe fn(&Tile<'_, IntRows<'_>>);
+
+/// Bytes ahead of the loads that each panel is prefetched.
+const PREFETCH: usize = 4096;
+
+/// One way to multiply 4 bytes of 16 outputs with 4 activations.
+pub(crate) trait Dot<S: Bytes>: Copy {
+    /// Sixteen `i32`.
+    type I: Copy;
+    /// Offset that signed weights still contain after [`signed`](Self::signed).
+    const OFFSET: i32;
+
+    /// All sums equal to `x`.
+    fn splat(self, s: S, x: i32) -> Self::I;
+    /// The sums as floats.
+    fn to_float(self, s: S, x: Self::I) -> S::F;
+    /// Signed bytes, stored with 128 added, in the form that [`dot`](Self::dot) reads.
+    fn signed(self, s: S, w: S::B) -> S::B;
+    /// `sum + Σ w x` over two quads; `w` is unsigned and at most 63, or, where `SIGNED`, a result
+    /// of [`signed`](Self::signed).
+    fn dot<const SIGNED: bool>(self, s: S, sum: Self::I, w: &[S::B; 2], x: &[i8; 8]) -> Self::I;
+}
+
+/// The sum of the activations of a group, or of half of it where scales belong to halves.
+#[inline(always)]
+fn sum_of<L: IntLayout>(sums: [i32; 2], half: usize) -> i32 {
+    if L::SPLIT { sums[half] } else { sums[0] + sums[1] }
+}
+
+/// `MR` rows by one panel, from row `row` of the tile.
+///
+/// # Safety
+///
+/// The rows and the panel are inside the tile; see its invariants.
+#[inline(always)]
+unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
+    (s, d): (S, D),
+    tile: &Tile<'_, IntRows<'_>>,
+    row: usize,
+    panel: usize,
+) {
+    let n_groups = tile.k / GROUP;
+    let groups_per_block = L::LEN / GROUP;
+    let group_bytes = L::BLOCK_BYTES / groups_per_block;
+    let is_signed = matches!(L::RANGE, Range::Signed);
+    let zero = match L::RANGE {
+        Range::Signed => D::OFFSET,
+        Range::Unsigned { zero } => zero,
+    };
+    let mut acc = [s.splat(0.0); MR];
+    // SAFETY: the caller vouches for the rows and the panel; blocks lie within their panel.
+    unsafe {
+        let x = tile.x.values.as_ptr().add(row * tile.x.stride);
+        let scales = tile.x.scales.as_ptr().add(row * n_groups);
+        let sums = tile.x.sums.as_ptr().add(row * n_groups);
+        let start = tile.w.as_ptr().add(panel * tile.panel_bytes);
+        let blocks = start.add(if L::ROW_SCALE { PANEL * 4 } else { 0 });
+        for block_idx in 0..tile.k / L::LEN {
+            let block = Block::new(blocks.add(block_idx * L::BLOCK_BYTES));
+            let head = L::head(s, block);
+            for in_block in 0..groups_per_block {
+                let group = block_idx * groups_per_block + in_block;
+                for line in 0..group_bytes.div_ceil(64) {
+                    block.prefetch(in_block * group_bytes + line * 64 + PREFETCH);
+                }
+                let mut isum = [d.splat(s, 0); MR];
+                macro_rules! pair {
+                    ($pair:literal) => {
+                        if $pair == 0 || (L::SPLIT && $pair == 2) {
+                            for (mr, isum) in isum.iter_mut().enumerate() {
+                                let sum = sum_of::<L>(*sums.add(mr * n_groups + group), $pair / 2);
+                                *isum = d.splat(s, -zero * sum);
+                            }
+                        }
+                        let mut w = L::weights(s, block, in_block, $pair);
+                        if is_signed {
+                            w = [d.signed(s, w[0]), d.signed(s, w[1])];
+                        }
+                        for (mr, isum) in isum.iter_mut().enumerate() {
+                            let at = mr * tile.x.stride + group * GROUP + $pair * 8;
+                            let x = &*x.add(at).cast::<[i8; 8]>();
+                            *isum = if is_signed {
+                                d.dot::<true>(s, *isum, &w, x)
+                            } else {
+                                d.dot::<false>(s, *isum, &w, x)
+                            };
+                        }
+                        if $pair == 3 || (L::SPLIT && $pair == 1) {
+                            let sw = L::scale(s, &head, block, in_block, $pair / 2);
+                            let bias = if L::BIAS {
+                                L::bias(s, &head, block, in_block, $pair / 2)
+                            } else {
+                                s.splat(0.0)
+                            };
+                            for (mr, (acc, isum)) in acc.iter_mut().zip(&isum).enumerate() {
+                                let sx = *scales.add(mr * n_groups + group);
+                                let scale = s.mul(s.splat(sx), sw);
+                                *acc = s.fma(d.to_float(s, *isum), scale, *acc);
+                                if L::BIAS {
+                                    let sums = *sums.add(mr * n_groups + group);
+                                    let sum = sx * sum_of::<L>(sums, $pair / 2) as f32;
+                                    *acc = s.fma(s.splat(sum), bias, *acc);
+                                }
+                            }
+                        }
+                    };
+                }
+                // Unrolled by hand: if the compiler keeps a loop, the sums rest on the stack.
+                pair!(0);
+                pair!(1);
+                pair!(2);
+                pair!(3);
+            }
+        }
+        for (mr, acc) in acc.into_iter().enumerate() {
+            let mut values = [0.0; PANEL];
+            let scales = Block::new(start);
+            let acc = match (L::ROW_SCALE, L::ROW_DIVIDES) {
+                (false, _) => acc,
+                (true, false) => s.mul(acc, s.floats(scales.at(0))),
+                (true, true) => s.div(acc, s.floats(scales.at(0))),
+            };
+            s.store(acc, &mut values);
+            tile.y.store(row + mr, panel, &values);
+        }
+    }
+}
