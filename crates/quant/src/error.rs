@@ -1,19 +1,23 @@
-//! What can be wrong with a tensor that is to become weights.
+//! Errors of tensors and settings that cannot become weights.
 
 use pelton_tensor::DType;
 
-/// A tensor that cannot become weights; every message names it.
+/// A tensor or a setting that cannot become weights; every message names it. The caller adds the
+/// file.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantError {
-    /// The element type is known but nothing here computes with it.
-    #[error("tensor `{tensor}`: weights of type {dtype} are not supported; supported: {supported}")]
+    /// The element type has no weight format.
+    #[error(
+        "tensor `{tensor}`: weights of type {dtype} are not supported; convert the checkpoint to one \
+         of {supported}"
+    )]
     Unsupported {
         /// The tensor.
         tensor: String,
         /// Its type.
         dtype: DType,
-        /// Every type that is.
+        /// Names of all supported types.
         supported: String,
     },
     /// The shape is not one that weights of this format can have.
@@ -23,9 +27,9 @@ pub enum QuantError {
         tensor: String,
         /// Its type.
         dtype: DType,
-        /// What the shape must be.
+        /// Description of a shape that fits.
         expected: String,
-        /// What it is.
+        /// Shape of the tensor.
         got: Vec<usize>,
     },
     /// Two tensors that are to be stacked have different types.
@@ -42,14 +46,15 @@ pub enum QuantError {
         /// The type of this one.
         got: DType,
     },
-    /// One of the tensors of a quantized matrix is not what its method or its neighbours ask for.
+    /// A tensor of a quantized matrix is missing, or does not agree with its method or with the
+    /// other tensors of the matrix.
     #[error("tensor `{tensor}`: expected {expected}, got {got}")]
     Checkpoint {
         /// The tensor.
         tensor: String,
-        /// What it must be.
+        /// Description of a tensor that fits.
         expected: String,
-        /// What it is.
+        /// Description of the tensor found.
         got: String,
     },
     /// A field of `quantization_config` that is missing, out of range or not supported.
@@ -57,9 +62,9 @@ pub enum QuantError {
     Setting {
         /// The field, with dots between levels.
         field: String,
-        /// What it should be.
+        /// Description of the values that are supported.
         expected: String,
-        /// What it is.
+        /// The value found, shortened.
         found: String,
     },
 }

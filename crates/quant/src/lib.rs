@@ -1,11 +1,10 @@
-//! Weight formats: how weights are stored, what the stored bits mean, and how they reach a kernel.
+//! Weight formats: how weights are stored, what the stored bits mean, and how they are packed.
 //!
 //! **Formats are many, kernels are few.** A [`WeightFormat`] is one file under `formats/`: a scalar
-//! quantizer and a scalar dequantizer, of which the dequantizer is the specification. [`pack`]
-//! brings stored rows into one of the few layouts that kernels read, and changes no value on the
-//! way: what a packed row unpacks to has the same bits as what the format dequantizes to. Packed
-//! weights take what stored ones do, but for seven formats of 1.5 to 3.5 bits, which grow: see
-//! `formats/lattice`.
+//! quantizer and a scalar dequantizer, and the dequantizer is the specification. [`pack`] writes
+//! stored rows in one of the few layouts that kernels read, and changes no value: a packed row
+//! unpacks to the bits that its format dequantizes to. Packed weights take as many bytes as stored
+//! ones, except for seven formats of 1.5 to 3.5 bits, which grow: see `formats/lattice`.
 //!
 //! A new format is a new file and one line in [`FORMATS`]; that line enrols it in every test.
 //!

@@ -11,10 +11,10 @@ use crate::{QuantError, Result, WeightFormat, for_dtype, supported_names};
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Compute {
-    /// Each format in its own layout: the fast one.
+    /// Each format in its own layout, for speed.
     #[default]
     Auto,
-    /// Everything dequantized to single precision: the exact one, for comparisons.
+    /// All weights dequantized to single precision, for exact comparisons.
     F32,
 }
 
@@ -34,7 +34,7 @@ pub fn pack(cpu: &Cpu, parts: &[TensorView<'_>], compute: Compute) -> Result<Pac
     pack_bands(cpu, parts, compute, &mut |_| {})
 }
 
-/// As [`pack`]; `done` hears of rows of the stacked matrix, in ascending order, that will not be
+/// As [`pack`]; `done` is called with the rows of the stacked matrix, ascending, that will not be
 /// read again.
 ///
 /// # Errors
@@ -130,7 +130,7 @@ pub fn dequantize_tensor(view: &TensorView<'_>) -> Result<Vec<f32>> {
     Ok(out)
 }
 
-/// The bytes of `view` stored as `format`; unchanged when that is what it is already.
+/// The bytes of `view` stored as `format`; unchanged when it has that format already.
 ///
 /// # Errors
 ///

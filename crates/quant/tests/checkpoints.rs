@@ -1,4 +1,4 @@
-//! What every checkpoint method must do; a line in the registry enrols a method here.
+//! Requirements on every checkpoint method; a line in the registry enrols a method here.
 
 use pelton_quant::QuantError;
 use pelton_quant::checkpoint::{METHODS, Scheme};

@@ -1,4 +1,4 @@
-//! What every weight format must do; a line in the registry enrols a format here.
+//! Requirements on every weight format; a line in the registry enrols a format here.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What stored bytes mean, against digests of the reference dequantizers; see `golden/make.py`.
+//! Meaning of stored bytes, against digests of the reference dequantizers; see `golden/make.py`.
 
 use std::path::Path;
 

@@ -85,7 +85,7 @@ const FLOATS: [f32; 15] =
 #[test]
 fn searching_for_scales_beats_plain_rounding_on_gaussian_rows() {
     let row = gaussian(256 * 64);
-    // What the error is at most, as a part of that of plain rounding.
+    // Largest error, as a part of that of plain rounding.
     let cases = [
         (DType::Q6K, 16, Plain::Signed(&SIXTY_FOUR), 0.94),
         (DType::Q5K, 32, Plain::Affine(31.0), 0.94),

@@ -4,8 +4,8 @@
 //! block = scales | zero points | codes of 32 inputs | ...     f16 or f32; codes of 2, 4 or 8 bits
 //! ```
 //!
-//! What is stored is what the method stores, so nothing is rounded. The product of such a layout takes
-//! `scale * zero` for itself; a matrix in which that is infinite has none.
+//! Scales and zero points are kept as the method stores them, so nothing is rounded. The product of
+//! such a layout computes `scale * zero`; a matrix in which that is infinite does not fit.
 
 use half::f16;
 use pelton_kernels::WeightLayout;
@@ -13,7 +13,8 @@ use pelton_kernels::WeightLayout;
 use super::layouts::is_f16;
 use super::matrix::{Matrix, Meaning};
 
-/// Bits of a code, inputs that share a scale, and whether scales and zero points are numbers of f16.
+/// Bits of a code, inputs that share a scale, and whether scales and zero points are numbers of
+/// f16.
 struct Kind {
     bits: usize,
     share: usize,
@@ -36,7 +37,7 @@ impl Kind {
         Some(Self { bits, share, is_half })
     }
 
-    /// Writes a number to the front of `out`, which it takes off.
+    /// Writes a number to the front of `out`, and moves `out` behind it.
     fn put(&self, number: f32, out: &mut &mut [u8]) {
         let n_bytes = if self.is_half { size_of::<f16>() } else { size_of::<f32>() };
         let (front, rest) = std::mem::take(out).split_at_mut(n_bytes);
@@ -76,7 +77,8 @@ impl Matrix<'_> {
             })
     }
 
-    /// Writes the codes of row `row`, whose inputs come in `order`, as a source row of an affine layout.
+    /// Writes the codes of row `row`, whose inputs come in `order`, as a source row of an affine
+    /// layout.
     ///
     /// # Panics
     ///

@@ -8,13 +8,14 @@
 //! w[r a + i][s b + j] = scales[r] * (codebooks[0][codes[r][s][0]][i][j] + codebooks[1][..] + ...)
 //! ```
 //!
-//! The usual ones are 1x16 (one codebook of 16 bits, vectors of 1 by 8: two bits a weight) and 2x8. The
-//! sum is taken in f32, codebooks ascending; libraries take it in f16. A weight has no code of its
-//! own, so the matrix becomes `f32`.
+//! The usual ones are 1x16 (one codebook of 16 bits, vectors of 1 by 8: two bits a weight) and 2x8.
+//! The sum is taken in f32, codebooks ascending; libraries take it in f16. A weight has no code of
+//! its own, so the matrix becomes `f32`.
 //!
 //! # Paper
 //!
-//! Egiazarian et al., *Extreme Compression of Large Language Models via Additive Quantization*, 2024.
+//! Egiazarian et al., *Extreme Compression of Large Language Models via Additive Quantization*,
+//! 2024.
 
 use pelton_kernels::WeightLayout;
 use pelton_tensor::{DType, TensorView};
@@ -38,7 +39,7 @@ const MOST_BITS: i64 = 16;
 /// The method.
 pub(super) struct Aqlm;
 
-/// What a configuration says.
+/// Settings of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Config {
     /// Outputs and inputs of a vector.
@@ -58,7 +59,7 @@ impl CheckpointMethod for Aqlm {
 
     fn scheme(&self, config: &Value) -> Result<Scheme> {
         let root = Setting::new(ROOT, config);
-        // What is left out is what the library has.
+        // The defaults are those of the library.
         let count = |name: &str, default: i64, most: i64| {
             let field = root.get(name);
             match field.whole()?.unwrap_or(default) {

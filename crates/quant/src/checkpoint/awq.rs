@@ -7,12 +7,13 @@
 //! w[n][j] = scales[j / group_size][n] * (code - zero)
 //! ```
 //!
-//! What was done to make the weights easier to round, scaling each input by its activations, is folded
-//! into the norms before them and needs nothing here.
+//! The method scales each input by its activations to make the weights easier to round. That factor
+//! is folded into the norms before the weights and needs nothing here.
 //!
 //! # Paper
 //!
-//! Lin et al., *AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration*, 2023.
+//! Lin et al., *AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration*,
+//! 2023.
 
 use pelton_tensor::{DType, TensorView};
 use serde_json::Value;
@@ -31,7 +32,7 @@ const NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// The method.
 pub(super) struct Awq;
 
-/// What a configuration says.
+/// Settings of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Config {
     group_size: GroupSize,
@@ -56,7 +57,7 @@ impl CheckpointMethod for Awq {
         root.either("version", "format").one_of(&["gemm"])?;
         let backend = root.get("backend");
         if backend.text()? == Some("llm-awq") {
-            return Err(backend.error("weights in the order of AutoAWQ"));
+            return Err(backend.error("`autoawq`: weights in the order of AutoAWQ"));
         }
         let zero_point = root.get("zero_point");
         if !zero_point.flag(true)? {
@@ -112,7 +113,7 @@ impl<'a> Stored<'a> for Parts<'a> {
         let [n, k] = self.shape;
         let columns = self.config.group_size.of(k);
         let n_groups = k.div_ceil(columns);
-        // Both are stored a row per group; a matrix wants a row per output.
+        // Both are stored with a row per group; a matrix needs a row per output.
         let by_group = scales(&self.scales)?;
         let per_group = (0..n).flat_map(|row| (0..n_groups).map(move |g| (row, g)));
         let values = per_group.clone().map(|(row, g)| by_group[g * n + row]).collect();

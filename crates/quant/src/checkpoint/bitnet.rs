@@ -6,8 +6,8 @@
 //! w[n][j] = scale * (code - 1)
 //! ```
 //!
-//! Reciprocals are rounded to f32 once, and are seldom numbers that f16 has: such matrices are packed
-//! as int8 rows, others as 2-bit ternary blocks of 256 inputs or as 4-bit blocks of fewer.
+//! Reciprocals are rounded to f32 once, and are seldom numbers that f16 has: such matrices are
+//! packed as int8 rows, others as 2-bit ternary blocks of 256 inputs or as 4-bit blocks of fewer.
 //!
 //! # Paper
 //!
@@ -27,7 +27,7 @@ use crate::Result;
 /// The method.
 pub(super) struct BitNet;
 
-/// What a configuration says.
+/// Settings of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Config {
     divides: bool,
@@ -47,7 +47,7 @@ impl CheckpointMethod for BitNet {
         let class = root.get("linear_class").one_of(&["bitlinear", "autobitlinear"])?;
         let mode = root.get("quantization_mode");
         if mode.one_of(&["offline", "online"])? == "online" {
-            return Err(mode.error("\"offline\": weights that are packed already"));
+            return Err(mode.error("\"offline\", because weights are not packed while loading"));
         }
         let ignored = Ignored::read(&[root.get("modules_to_not_convert")])?;
         Ok(Scheme { ignored, kind: Box::new(Config { divides: class == "bitlinear" }) })

@@ -15,9 +15,9 @@
 //! ```
 //!
 //! The library rounds the product once more, to the type it computes in; here it stays f32. With
-//! int8 it multiplies by 1/127 where this divides by 127: the two differ in the last bit of the scale.
-//! LLM.int8 computes columns of large activations in 16 bits; here all of them are int8 in groups of
-//! 32, which is what that is for.
+//! int8 it multiplies by 1/127 where this divides by 127: the two differ in the last bit of the
+//! scale. LLM.int8 computes columns of large activations in 16 bits; here all of them are int8 in
+//! groups of 32, which is what that is for.
 //!
 //! # Papers
 //!
@@ -43,7 +43,7 @@ const MOST_BLOCK: i64 = 1 << 16;
 /// The method.
 pub(super) struct BitsAndBytes;
 
-/// What a configuration says.
+/// Settings of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Config {
     FourBits,
@@ -68,7 +68,7 @@ impl CheckpointMethod for BitsAndBytes {
             (true, false) => Config::FourBits,
             (false, true) => Config::Int8,
             _ => {
-                let expected = "true, or `load_in_8bit` true, and not both";
+                let expected = "exactly one of `load_in_4bit` and `load_in_8bit` to be true";
                 return Err(root.get("load_in_4bit").error(expected));
             }
         };
@@ -107,7 +107,7 @@ fn int8<'a>(tensors: &Tensors<'a>, shape: [usize; 2]) -> Result<Option<Found<'a>
     };
     let order = tensors.get("weight_format");
     if let Some(order) = order.filter(|order| order.data.iter().any(|byte| *byte != 0)) {
-        return Err(wrong(&order, "0, rows in their own order", "the order of some kernel"));
+        return Err(wrong(&order, "0 (rows in their own order)", "the order of a GPU kernel"));
     }
     let scale = tensors.need("SCB", &[DType::F32], &[shape[0]])?;
     let sharing = Sharing::TensorOrRow;
@@ -153,7 +153,7 @@ fn four_bits<'a>(tensors: &Tensors<'a>, shape: [usize; 2]) -> Result<Option<Foun
     Ok(Some(Found { order: None, views, stored: Box::new(stored) }))
 }
 
-/// What the JSON beside a matrix says.
+/// Contents of the JSON beside a matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct State {
     block: usize,
@@ -173,7 +173,10 @@ impl State {
         let block = |name: &str| match whole(name) {
             None => Ok(None),
             Some(Some(n @ 1..=MOST_BLOCK)) => Ok(Some(n as usize)),
-            Some(_) => Err(error("a number of weights per scale", format!("{name} out of range"))),
+            Some(_) => {
+                let expected = format!("`{name}` from 1 to {MOST_BLOCK} weights per scale");
+                Err(error(&expected, "another value".to_owned()))
+            }
         };
         let found: Option<Vec<u64>> = value
             .get("shape")

@@ -5,9 +5,9 @@
 //! kind            the type that holds each of these exactly: bf16, f16 or f32
 //! ```
 //!
-//! A vector of AQLM is eight weights, a block of QuIP# is none before two transforms, and what a
-//! sparse checkpoint keeps are floats with their places. Such a matrix is packed as the floats that
-//! it stands for: nothing is lost, and a weight takes 2 or 4 bytes.
+//! A vector of AQLM is eight weights, a block of QuIP# becomes weights by two transforms, and a
+//! sparse checkpoint keeps floats with their places. Such a matrix is packed as floats: nothing is
+//! lost, and a weight takes 2 or 4 bytes.
 
 use pelton_kernels::WeightLayout;
 

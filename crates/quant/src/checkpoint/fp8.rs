@@ -9,7 +9,8 @@
 //!
 //! The layouts of fp8 have one scale per output, so that a matrix with blocks along its inputs is
 //! packed as one matrix per column of blocks, whose products are added. Where that cannot be, in
-//! tables of embeddings, it is dequantized: to bf16 where all scales are powers of two, else to f32.
+//! tables of embeddings, it is dequantized: to bf16 where all scales are powers of two, else to
+//! f32.
 
 use pelton_tensor::DType;
 use serde_json::Value;
@@ -27,7 +28,7 @@ const MOST_BLOCK: usize = 1 << 16;
 /// The method.
 pub(super) struct Fp8;
 
-/// What a configuration says.
+/// Settings of a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 struct Config {
     block: Option<[usize; 2]>,
@@ -79,8 +80,8 @@ impl Kind for Config {
             (Some(_), Some(second)) => {
                 return Err(wrong(
                     &second,
-                    format!("one tensor of scales, {name}"),
-                    "a second one",
+                    format!("only `{name}` as the tensor of scales"),
+                    "a second tensor of scales",
                 ));
             }
             (None, None) => return Err(tensors.missing(name, "of its scales")),

@@ -9,14 +9,14 @@
 //! w[n][j] = scales[g][n] * (code - zero[g][n])
 //! ```
 //!
-//! `checkpoint_format` says what a zero point is: files of version 1 (`gptq`) store it less one, those
-//! of version 2 (`gptq_v2`) as it is. A stored 15 of version 1 is the zero point 16, as the kernels
-//! that most people ran with these files have it; some reference code wraps it to 0.
+//! `checkpoint_format` says what a zero point is: files of version 1 (`gptq`) store it less one,
+//! those of version 2 (`gptq_v2`) as it is. A stored 15 of version 1 is the zero point 16, as the
+//! kernels that most people ran with these files have it; some reference code wraps it to 0.
 //!
-//! Modules that `dynamic` takes out (`-:` and a regular expression) are plain; other schemes for some
-//! modules are refused. A family that stores its matrices transposed (GPT-2) has them in the order
-//! above once they are quantized, and so has bitsandbytes. The order of the Marlin kernel is undone
-//! by `marlin`.
+//! Modules that `dynamic` takes out (`-:` and a regular expression) are plain; other schemes for
+//! some modules are refused. A family that stores its matrices transposed (GPT-2) has them in the
+//! order above once they are quantized, and so has bitsandbytes. The order of the Marlin kernel is
+//! undone by `marlin`.
 //!
 //! With `desc_act` inputs were quantized in the order of their importance and `g_idx` is scattered.
 //! Its inputs are then packed sorted by group, which is exact: see
@@ -43,7 +43,7 @@ use crate::Result;
 /// The method.
 pub(super) struct Gptq;
 
-/// What a configuration says.
+/// Settings of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Config {
     bits: usize,
@@ -82,7 +82,10 @@ impl CheckpointMethod for Gptq {
         for (pattern, field) in dynamic.members()? {
             match pattern.strip_prefix("-:") {
                 Some(expression) => ignored.add(Pattern::expression(&field, expression)?),
-                None => return Err(dynamic.error("`-:` alone: one scheme for all modules")),
+                None => {
+                    let expected = "only entries with `-:`, because all modules need one scheme";
+                    return Err(dynamic.error(expected));
+                }
             }
         }
         root.get("pack_dtype").one_of(&["int32"])?;
@@ -179,7 +182,7 @@ impl<'a> Stored<'a> for Parts<'a> {
     fn open(&self) -> Result<Opened<'a>> {
         let Config { bits, is_v1, .. } = self.config;
         let [n, _] = self.shape;
-        // Both are stored a row per group; a matrix wants a row per output.
+        // Both are stored with a row per group; a matrix needs a row per output.
         let by_group = scales(&self.scales)?;
         let per_group = (0..n).flat_map(|row| (0..self.n_groups).map(move |g| (row, g)));
         let values = per_group.clone().map(|(row, g)| by_group[g * n + row]).collect();

@@ -12,11 +12,12 @@
 //! w = scale * (code - zero)
 //! ```
 //!
-//! Zero points are what the method optimizes, seldom whole: along the inputs (axis 1) the affine layouts
-//! keep them beside the scales, as they are. Where they were rounded (`round_zero`) the layouts of GPTQ are
-//! smaller. Along the outputs (axis 0) neighbours in a row share no scale, which no layout has, and the
-//! matrix becomes `f32`. The bytes may be called floats (`view_as_float`), which changes their type and nothing else. Scales that are
-//! quantized themselves are not read: the library cannot write them to safetensors.
+//! Zero points are what the method optimizes, seldom whole: along the inputs (axis 1) the affine
+//! layouts keep them beside the scales, as they are. Where they were rounded (`round_zero`) the
+//! layouts of GPTQ are smaller. Along the outputs (axis 0) neighbours in a row share no scale,
+//! which no layout has, and the matrix becomes `f32`. The bytes may be called floats
+//! (`view_as_float`), which changes their type and nothing else. Scales that are quantized
+//! themselves are not read: the library cannot write them to safetensors.
 //!
 //! # Source
 //!
@@ -36,7 +37,7 @@ use crate::Result;
 /// The method.
 pub(super) struct Hqq;
 
-/// What a configuration says where the tensors do not.
+/// Settings for matrices whose tensors do not state them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Config {
     bits: Option<i64>,
@@ -81,7 +82,7 @@ impl Kind for Config {
             if let Some(view) = tensors.get(flag)
                 && number(&view)? != 0.0
             {
-                return Err(wrong(&view, "0: scales and zero points in full", "1"));
+                return Err(wrong(&view, "0: scales and zero points that are not quantized", "1"));
             }
         }
         let grid = Grid::read(self, tensors, shape)?;
@@ -110,7 +111,7 @@ impl Kind for Config {
     }
 }
 
-/// Small tensors that describe a matrix, not all of which are looked at.
+/// Small tensors that describe a matrix; some of them are not read.
 const ABOUT: &[&str] = &[
     "nbits",
     "group_size",
@@ -133,7 +134,7 @@ const ABOUT: &[&str] = &[
 /// How codes lie in `W_q`.
 #[derive(Clone, Copy, Debug)]
 struct Grid {
-    /// Of a code as stored: 8, 4, 3, 2 or 1.
+    /// Bits of a stored code: 8, 4, 3, 2 or 1.
     bits: usize,
     rows: usize,
     columns: usize,

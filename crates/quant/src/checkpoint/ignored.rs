@@ -19,12 +19,12 @@ impl Ignored {
         Ok(Self(lists.concat()))
     }
 
-    /// These patterns.
+    /// A list of these patterns.
     pub(super) fn of(patterns: Vec<Pattern>) -> Self {
         Self(patterns)
     }
 
-    /// One more.
+    /// Adds a pattern.
     pub(super) fn add(&mut self, pattern: Pattern) {
         self.0.push(pattern);
     }

@@ -19,16 +19,16 @@
 //! | `Bf16` | any number of up to 8 bits | powers of two | whole |
 //! | `F32` | any | any | any |
 //!
-//! Matrices without a code per weight (`floats`) are packed as bf16 or f16 where they say that all of
-//! their weights are such numbers, else as `F32`.
+//! Matrices without a code per weight (`floats`) are packed as bf16 or f16 where they say that all
+//! of their weights are such numbers, else as `F32`.
 //!
 //! Scales stored as bf16 or f32 count as f16 where every one of them is a number that f16 has too.
 
 use half::{bf16, f16};
 use pelton_kernels::WeightLayout;
+use pelton_kernels::codes::{E2M1, FP4, NF4, e4m3_code};
 
 use super::matrix::{Matrix, Meaning, Opened, Shared};
-use super::tables::{E2M1, FP4, NF4, e4m3_code};
 
 /// Inputs that share a scale of NVFP4.
 const NVFP4_SHARE: usize = 16;
@@ -103,6 +103,14 @@ impl Opened<'_> {
                 _ => bytes.copy_from_slice(&bf16::from_f32(weight).to_le_bytes()),
             }
         }
+    }
+}
+
+/// Writes 4-bit codes, 32 to 16 bytes: the first 16 codes are the low nibbles.
+fn put_nibbles(codes: &[u8], out: &mut [u8]) {
+    for (group, bytes) in codes.chunks_exact(32).zip(out.chunks_exact_mut(16)) {
+        let pairs = group[..16].iter().zip(&group[16..]);
+        bytes.iter_mut().zip(pairs).for_each(|(o, (low, high))| *o = low | high << 4);
     }
 }
 
@@ -194,12 +202,13 @@ impl Matrix<'_> {
         let half_scale = |j: usize| f16::from_f32(self.scale(row, at(j))).to_le_bytes();
         // As a byte with a sign.
         let signed = |j: usize| (i32::from(codes[j]) - self.zero(row, at(j)) as i32) as u8;
+        let of_block = |b: usize| &codes[b * len..][..len];
         match layout {
             WeightLayout::Tq2 => {
                 for (b, block) in out.chunks_exact_mut(block_bytes).enumerate() {
                     let (bits, scale) = block.split_at_mut(len / 4);
                     bits.fill(0);
-                    for (i, code) in codes[b * len..][..len].iter().enumerate() {
+                    for (i, code) in of_block(b).iter().enumerate() {
                         bits[i / 128 * 32 + i % 32] |= code << (i % 128 / 32 * 2);
                     }
                     scale.copy_from_slice(&half_scale(b * len));
@@ -209,19 +218,13 @@ impl Matrix<'_> {
                 for (b, block) in out.chunks_exact_mut(block_bytes).enumerate() {
                     block[..2].copy_from_slice(&half_scale(b * len));
                     block[2] = self.zero(row, at(b * len)) as u8;
-                    let groups = codes[b * len..][..len].chunks_exact(32);
-                    for (group, bytes) in groups.zip(block[3..].chunks_exact_mut(16)) {
-                        let pairs = group[..16].iter().zip(&group[16..]);
-                        bytes.iter_mut().zip(pairs).for_each(|(o, (low, high))| {
-                            *o = low | high << 4;
-                        });
-                    }
+                    put_nibbles(of_block(b), &mut block[3..]);
                 }
             }
             WeightLayout::Nf4 | WeightLayout::Fp4 => {
                 for (b, block) in out.chunks_exact_mut(block_bytes).enumerate() {
                     block[..4].copy_from_slice(&self.scale(row, b * len).to_le_bytes());
-                    let pairs = codes[b * len..][..len].as_chunks::<2>().0;
+                    let pairs = of_block(b).as_chunks::<2>().0;
                     block[4..].iter_mut().zip(pairs).for_each(|(o, [high, low])| {
                         *o = high << 4 | low;
                     });
@@ -230,29 +233,10 @@ impl Matrix<'_> {
             WeightLayout::Mxfp4 => {
                 for (b, block) in out.chunks_exact_mut(block_bytes).enumerate() {
                     block[0] = (self.scale(row, at(b * len)).to_bits() >> 23) as u8;
-                    let (low, high) = codes[b * len..][..len].split_at(len / 2);
-                    let pairs = low.iter().zip(high);
-                    block[1..].iter_mut().zip(pairs).for_each(|(o, (low, high))| {
-                        *o = low | high << 4;
-                    });
+                    put_nibbles(of_block(b), &mut block[1..]);
                 }
             }
-            WeightLayout::Nvfp4 => {
-                let (divisor, blocks) = out.split_at_mut(4);
-                divisor.copy_from_slice(&self.divisor.to_le_bytes());
-                for (b, block) in blocks.chunks_exact_mut(2 + len / 2).enumerate() {
-                    let (scales, nibbles) = block.split_at_mut(2);
-                    for (half, code) in scales.iter_mut().enumerate() {
-                        let scale = self.stored_scale(row, at(b * len + half * NVFP4_SHARE));
-                        *code = e4m3_code(scale).expect("invariant: the layout fits");
-                    }
-                    let (low, high) = codes[b * len..][..len].split_at(len / 2);
-                    let pairs = low.iter().zip(high);
-                    nibbles.iter_mut().zip(pairs).for_each(|(o, (low, high))| {
-                        *o = low | high << 4;
-                    });
-                }
-            }
+            WeightLayout::Nvfp4 => self.fill_nvfp4(order, (row, &codes), out),
             WeightLayout::Fp8E4M3 | WeightLayout::Fp8E5M2 | WeightLayout::Int8Row => {
                 let scale = if k == 0 { 0.0 } else { self.scale(row, 0) };
                 out[..4].copy_from_slice(&scale.to_le_bytes());
@@ -268,6 +252,22 @@ impl Matrix<'_> {
                 }
             }
             _ => self.fill_affine(layout, order, (row, &codes), out),
+        }
+    }
+
+    /// As [`fill`](Self::fill) for NVFP4, whose codes come in `order`.
+    fn fill_nvfp4(&self, order: Option<&[u32]>, (row, codes): (usize, &[u8]), out: &mut [u8]) {
+        let len = WeightLayout::Nvfp4.block_len();
+        let at = |j: usize| order.map_or(j, |order| order[j] as usize);
+        let (divisor, blocks) = out.split_at_mut(4);
+        divisor.copy_from_slice(&self.divisor.to_le_bytes());
+        for (b, block) in blocks.chunks_exact_mut(2 + len / 2).enumerate() {
+            let (scales, nibbles) = block.split_at_mut(2);
+            for (half, code) in scales.iter_mut().enumerate() {
+                let scale = self.stored_scale(row, at(b * len + half * NVFP4_SHARE));
+                *code = e4m3_code(scale).expect("invariant: the layout fits");
+            }
+            put_nibbles(&codes[b * len..][..len], nibbles);
         }
     }
 }
@@ -403,7 +403,7 @@ mod tests {
             (matrix(96, Meaning::Table(E2M1), 0.5, 0.0, blocks(8)), F32),
             (matrix(96, Meaning::Table(E2M1), odd, 0.0, blocks(16)), F32),
             (divided(matrix(96, Meaning::Table(E2M1), 0.375, 0.0, blocks(16)), 0.7), Nvfp4),
-            // What is divided by something else than 1 is no power of two, and no number of f16.
+            // Scales divided by another number than 1 are no powers of two and no numbers of f16.
             (divided(matrix(96, Meaning::Table(E2M1), 0.5, 0.0, blocks(32)), 0.7), Nvfp4),
             (divided(matrix(64, int(15), 0.5, 7.5, blocks(32)), 0.7), F32),
             (divided(matrix(64, int(15), 0.5, 8.0, blocks(32)), 0.7), F32),

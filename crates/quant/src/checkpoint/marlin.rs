@@ -39,7 +39,7 @@ const WORD_CODES: usize = 8;
 /// The method.
 pub(super) struct Marlin;
 
-/// What a configuration says.
+/// Settings of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Config {
     group_size: GroupSize,
@@ -63,7 +63,7 @@ impl CheckpointMethod for Marlin {
         for (name, expected) in [("sym", true), ("desc_act", false)] {
             let field = root.get(name);
             if field.flag(expected)? != expected {
-                return Err(field.error(format!("{expected} in the order of Marlin")));
+                return Err(field.error(format!("{expected}, the only value that Marlin stores")));
             }
         }
         let kind = Config { group_size: root.get("group_size").group_size()? };
@@ -88,7 +88,7 @@ impl Kind for Config {
         let columns = self.group_size.of(k);
         let words = tensors.need("B", &[DType::I32], &[k / TILE[0], n * TILE[0] / WORD_CODES])?;
         let scale = tensors.need("s", FLOATS, &[k.div_ceil(columns), n])?;
-        // What the kernel writes to.
+        // Scratch memory of the GPU kernel.
         let workspace = tensors.get("workspace");
         let views = [Some(words), Some(scale), workspace].into_iter().flatten().collect();
         let stored = Parts { shape, columns, words, scale };

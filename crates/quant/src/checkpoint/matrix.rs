@@ -1,28 +1,29 @@
-//! What the stored bits of a quantized matrix mean: the specification that most methods share.
+//! Meaning of the stored bits of a quantized matrix: the specification that most methods share.
 //!
 //! ```text
 //! w[row][j] = scale[row][j] * (number(code[row][j]) - zero[row][j])      in f32, in this order
 //! ```
 //!
-//! where a scale of NVFP4 is what is stored by the divisor of its matrix, and of the others what is
-//! stored.
+//! where a scale of NVFP4 is the stored one divided by the divisor of its matrix, and of every
+//! other method the stored one.
 //!
-//! Methods differ in where codes, scales and zero points lie in their tensors, in what a code stands
-//! for, and in which weights share a scale. The first is a function of the method ([`Matrix::codes`]),
-//! the second a [`Meaning`], the third a [`Groups`]. Every number is widened exactly, `number - zero`
-//! is exact for whole zero points, and one rounding remains: that of the product, and only where the
-//! scale has more bits than a product of f32 holds.
+//! Methods differ in the places of codes, scales and zero points in their tensors, in the meaning
+//! of a code, and in the weights that share a scale. The first is a function of the method
+//! ([`Matrix::codes`]), the second a [`Meaning`], the third a [`Groups`]. Every number is widened
+//! exactly, `number - zero` is exact for whole zero points, and one rounding remains: that of the
+//! product, and only where the scale has more bits than a product of f32 holds.
+
+use pelton_kernels::codes::{e4m3, e5m2};
 
 use crate::checkpoint::floats::Floats;
-use crate::checkpoint::tables::{e4m3, e5m2};
 
 /// Writes the codes of one row.
 type RowCodes<'a> = dyn Fn(usize, &mut [u8]) + Send + Sync + 'a;
 
-/// What a code stands for.
+/// Meaning of a code.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Meaning {
-    /// Itself, a whole number from 0 to `most`.
+    /// The code itself, a whole number from 0 to `most`.
     Integer { most: u8 },
     /// An 8-bit float with 4 bits of exponent and no infinities.
     E4M3,
@@ -99,8 +100,8 @@ impl Shared {
 
 /// A matrix that was opened: a code per weight, or the weights themselves.
 ///
-/// The second is what methods give whose codes stand for several weights at once, or for none of
-/// them until they are transformed.
+/// Methods whose codes stand for several weights at once, or whose weights are transformed after
+/// decoding, give the weights themselves.
 pub(super) enum Opened<'a> {
     Codes(Matrix<'a>),
     Floats(Floats<'a>),
@@ -139,7 +140,7 @@ pub(super) struct Matrix<'a> {
     pub(super) meaning: Meaning,
     pub(super) scales: Shared,
     pub(super) zeros: Shared,
-    /// What scales are divided by: 1 but for NVFP4.
+    /// Divisor of all scales: 1 except for NVFP4.
     pub(super) divisor: f32,
 }
 

@@ -5,23 +5,23 @@
 //!                                              shapes, types                      values
 //! ```
 //!
-//! A [`CheckpointMethod`] is one file: what its configuration says, which tensors make a matrix, and
-//! what their bits mean. What most share, a code, a scale and a zero point per weight, is the
-//! specification in `matrix`; methods whose codes stand for several weights compute rows of `floats`.
-//! `layouts` chooses the smallest kernel layout that holds either exactly.
+//! A [`CheckpointMethod`] is one file: its settings, the tensors of a matrix, and the meaning of
+//! their bits. Most methods have a code, a scale and a zero point per weight, which is the
+//! specification in `matrix`; methods whose codes stand for several weights compute rows of
+//! `floats`. `layouts` chooses the smallest kernel layout that holds either exactly.
 //!
-//! **What is stored decides.** A module whose quantized tensors are there is quantized; one that has
-//! a plain `weight` is plain, as heads and embeddings usually are. Lists of modules that were left
-//! alone (`modules_to_not_convert`, `ignore`) are honoured: for these only a plain weight is looked
-//! for. They may have regular expressions: `patterns`.
+//! **The stored tensors decide.** A module with quantized tensors is quantized; a module with a
+//! plain `weight` is plain, as heads and embeddings usually are. Lists of modules that were left
+//! alone (`modules_to_not_convert`, `ignore`) are honoured: only a plain weight is looked for
+//! there. Lists may have regular expressions: `patterns`.
 //!
-//! **Only weights.** Several methods also round activations (to fp8 or int8, per token). That is part
-//! of their speed on other machines and not of the checkpoint: here activations are what the layout's
-//! product reads, f32, bf16, or int8 in groups of 32. [`Scheme::activations`] says what the method
-//! asked for.
+//! **Only weights.** Several methods also round activations (to fp8 or int8, per token). That is
+//! part of their speed on other machines and not of the checkpoint: here a product reads
+//! activations as f32, bf16, or int8 in groups of 32, as its layout needs. [`Scheme::activations`]
+//! describes the rounding that the method asked for.
 //!
 //! A new method is a new file and one line in [`METHODS`]; that line enrols it in the conformance
-//! tests, which want fixtures of it made by independent code.
+//! tests, which need fixtures made by independent code.
 
 mod affine;
 mod aqlm;
@@ -42,7 +42,6 @@ mod patterns;
 mod plain_codes;
 mod quip;
 mod setting;
-mod tables;
 mod tensors;
 
 use pelton_tensor::TensorSource;
@@ -58,10 +57,10 @@ use tensors::Tensors;
 
 /// One way to quantize a checkpoint.
 pub trait CheckpointMethod: Sync {
-    /// What `quant_method` calls it.
+    /// Values of `quant_method` that name it.
     fn names(&self) -> &'static [&'static str];
 
-    /// What of it is read, for people.
+    /// Supported variants of the method, as text for users.
     fn supported(&self) -> &'static str;
 
     /// Reads a `quantization_config` of this method.
@@ -93,7 +92,7 @@ pub struct Scheme {
     kind: Box<dyn Kind>,
 }
 
-/// What a method's file makes of a configuration.
+/// A configuration as its method's file reads it.
 trait Kind: std::fmt::Debug + Send + Sync {
     /// Method, bits, groups: everything that changes what the stored bits mean.
     fn words(&self) -> String;
@@ -103,8 +102,8 @@ trait Kind: std::fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether matrices that a family stores transposed are stored `[n, k]` once quantized, as those of
-    /// all others.
+    /// Whether matrices that a family stores transposed are stored `[n, k]` once quantized, as in
+    /// all other families.
     fn is_turned(&self) -> bool {
         false
     }
@@ -118,8 +117,8 @@ impl Scheme {
     ///
     /// # Errors
     ///
-    /// Names the field that is wrong or not supported; an unknown method is answered with the known
-    /// ones.
+    /// Names the field that is wrong or not supported; for an unknown method the error lists the
+    /// known ones.
     pub fn parse(config: &Value) -> Result<Self> {
         let root = Setting::new(ROOT, config);
         root.members()?;
@@ -134,19 +133,19 @@ impl Scheme {
         }
     }
 
-    /// Method, bits and groups in a few words: two checkpoints that say the same here mean the same
-    /// with the same bits.
+    /// Method, bits and groups in a few words: in two checkpoints with the same words, the same
+    /// bits mean the same weights.
     pub fn words(&self) -> String {
         self.kind.words()
     }
 
-    /// How the method rounds activations, where it does: here they are not rounded so.
+    /// How the method rounds activations, if it does; Pelton does not round them so.
     pub fn activations(&self) -> Option<String> {
         self.kind.activations()
     }
 
-    /// Whether quantized matrices of a family that stores its own transposed (GPT-2) are stored as
-    /// those of all others: methods that turn them before they quantize them write them so.
+    /// Whether quantized matrices of a family that stores plain ones transposed (GPT-2) are stored
+    /// `[n, k]`, because the method transposes them before it quantizes.
     pub fn turns_transposed(&self) -> bool {
         self.kind.is_turned()
     }
@@ -156,7 +155,8 @@ impl Scheme {
     ///
     /// # Errors
     ///
-    /// Names the tensor that is missing, or whose type or shape does not agree with the others.
+    /// Names the tensor that is missing, or whose type or shape does not agree with the other
+    /// tensors of the matrix.
     pub fn find<'a>(
         &self,
         source: &'a dyn TensorSource,
@@ -177,7 +177,7 @@ impl Scheme {
     }
 }
 
-/// Name of the object that all of this is about.
+/// Name of the object in `config.json` that describes the quantization.
 const ROOT: &str = "quantization_config";
 
 /// Names of all methods, for messages.

@@ -15,7 +15,8 @@ pub(super) trait Stored<'a>: Send + Sync {
     /// Reads scales and zero points.
     fn open(&self) -> Result<Opened<'a>>;
 
-    /// Blocks of inputs that layouts hold where they do not hold the whole; `None` where they do.
+    /// Blocks of inputs to pack one by one, where no layout holds the whole matrix; `None` where
+    /// one does.
     fn split(&self) -> Option<Vec<Piece<'a>>> {
         None
     }
@@ -24,7 +25,7 @@ pub(super) trait Stored<'a>: Send + Sync {
 /// A block of inputs of a matrix.
 pub(super) type Piece<'a> = (Range<usize>, Box<dyn Stored<'a> + 'a>);
 
-/// What a method finds of one matrix.
+/// One matrix as its method finds it.
 pub(super) struct Found<'a> {
     /// See [`QuantizedTensor::order`].
     pub(super) order: Option<Vec<u32>>,
@@ -35,20 +36,20 @@ pub(super) struct Found<'a> {
 
 /// A matrix `[n, k]` that a quantized checkpoint spreads over several tensors.
 ///
-/// Their shapes and types agree with each other and with the matrix; their values are looked at when
-/// it is packed.
+/// Shapes and types of the tensors agree with each other and with the matrix; their values are
+/// checked when the matrix is packed.
 pub struct QuantizedTensor<'a> {
     pub(super) words: String,
     pub(super) shape: [usize; 2],
-    /// Of a larger matrix, where this is a block of its inputs.
+    /// Inputs of the larger matrix that this is a block of, if it is one.
     pub(super) columns: Option<Range<usize>>,
-    /// Rows of what is stored, where these are some of it.
+    /// Stored rows that are the rows of this matrix, where it has only some of them.
     pub(super) rows: Option<Arc<[u32]>>,
     pub(super) found: Found<'a>,
 }
 
 impl<'a> QuantizedTensor<'a> {
-    /// What its scheme says of itself: [`Scheme::words`](super::Scheme::words).
+    /// Description of its scheme: [`Scheme::words`](super::Scheme::words).
     pub fn words(&self) -> &str {
         &self.words
     }
@@ -62,30 +63,31 @@ impl<'a> QuantizedTensor<'a> {
     /// of the packed matrix is `order[j]`.
     ///
     /// Groups that share a scale are scattered over a row where GPTQ quantized the inputs in the
-    /// order of their importance; the layouts want them side by side. Who multiplies must take its
-    /// activations in this order too.
+    /// order of their importance, and layouts need a group side by side. A product must read its
+    /// activations in the same order.
     pub fn order(&self) -> Option<&[u32]> {
         self.found.order.as_deref()
     }
 
-    /// The order in which its own inputs are packed.
+    /// Order of its inputs within the packed matrix.
     fn packing_order(&self) -> Option<&[u32]> {
         self.order().filter(|_| self.columns.is_none())
     }
 
-    /// The same matrix with its inputs in their own order, for uses that cannot reorder theirs.
+    /// The same matrix with its inputs in their stored order, for products that cannot reorder
+    /// their activations.
     #[must_use]
     pub fn in_own_order(mut self) -> Self {
         self.found.order = None;
         self
     }
 
-    /// These rows of it, in this order, as a matrix: a projection that is stored in one tensor with
-    /// others.
+    /// Some rows of it, in this order, as a matrix: one of several projections that are stored in
+    /// one tensor.
     ///
     /// # Panics
     ///
-    /// When it has no such row.
+    /// When the matrix does not have one of the rows.
     #[must_use]
     pub fn pick_rows(mut self, rows: impl IntoIterator<Item = u32>) -> Self {
         let n = self.shape[0];
@@ -104,7 +106,8 @@ impl<'a> QuantizedTensor<'a> {
         self.rows.as_ref().map_or(row, |rows| rows[row] as usize)
     }
 
-    /// The same matrix without the list of its tensors, which is kept by another matrix of them.
+    /// The same matrix without the list of its tensors, which another matrix of these tensors
+    /// keeps.
     #[must_use]
     pub fn without_views(mut self) -> Self {
         self.found.views.clear();
@@ -118,10 +121,10 @@ impl<'a> QuantizedTensor<'a> {
 
     /// Blocks of inputs `[n, k_i]` that together are this matrix, or the matrix itself.
     ///
-    /// Layouts of fp8 have one scale per output: a matrix whose scale changes along its inputs is
-    /// held exactly by one of them per block, and its product is the sum of theirs. The
-    /// [`order`](Self::order) of a block is where its inputs are in a row. The last block has the
-    /// tensors of all.
+    /// Layouts of fp8 have one scale per output. A matrix whose scale changes along its inputs is
+    /// packed as one matrix per block, and its product is the sum of their products. The
+    /// [`order`](Self::order) of a block names its inputs in a row. The last block has the tensors
+    /// of all blocks.
     #[must_use]
     pub fn split(self) -> Vec<Self> {
         let Some(pieces) = self.found.stored.split() else { return vec![self] };
@@ -140,7 +143,7 @@ impl<'a> QuantizedTensor<'a> {
         pieces.into_iter().enumerate().map(piece).collect()
     }
 
-    /// The tensors that it is made of, the codes first.
+    /// The tensors of the matrix, the codes first.
     pub fn views(&self) -> &[TensorView<'a>] {
         &self.found.views
     }
@@ -150,11 +153,11 @@ impl<'a> QuantizedTensor<'a> {
         self.found.views.iter().map(|view| view.data.len()).sum()
     }
 
-    /// All weights, row-major, the inputs in their own order.
+    /// All weights, row-major, the inputs in their stored order.
     ///
     /// # Errors
     ///
-    /// Names the tensor whose values cannot be.
+    /// Names a tensor with impossible values, such as a scale that is not finite.
     pub fn dequantize(&self) -> Result<Vec<f32>> {
         let matrix = self.found.stored.open()?;
         let [n, k] = self.shape;
@@ -199,7 +202,7 @@ fn chosen(matrices: &[Opened<'_>], order: Option<&[u32]>, compute: Compute) -> W
 ///
 /// # Errors
 ///
-/// Names the tensor whose values cannot be: a scale that is not finite, say.
+/// Names a tensor with impossible values, such as a scale that is not finite.
 ///
 /// # Panics
 ///

@@ -9,7 +9,7 @@ use fancy_regex::{Regex, RegexBuilder};
 use super::setting::Setting;
 use crate::Result;
 
-/// What a regular expression begins with.
+/// Prefix of a regular expression.
 const PREFIX: &str = "re:";
 /// Longest expression, in bytes.
 const MOST_BYTES: usize = 1 << 12;
@@ -21,7 +21,7 @@ const MOST_STEPS: usize = 100_000;
 pub(super) enum Pattern {
     /// A name, or a part of one.
     Name(String),
-    /// What a name begins with.
+    /// A regular expression for the beginning of a name.
     Expression(Box<Regex>),
 }
 
@@ -51,7 +51,9 @@ impl Pattern {
             RegexBuilder::new(&format!("^(?:{expression})")).backtrack_limit(MOST_STEPS).build();
         match built {
             Ok(regex) => Ok(Self::Expression(Box::new(regex))),
-            Err(_) => Err(field.error(format!("a regular expression, not `{expression}`"))),
+            Err(_) => {
+                Err(field.error(format!("a valid regular expression in place of `{expression}`")))
+            }
         }
     }
 

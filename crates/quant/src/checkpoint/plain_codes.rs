@@ -21,9 +21,9 @@ use crate::Result;
 /// Which weights share a scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Sharing {
-    /// All of them, or all of an output: the shape of the scales tells.
+    /// All weights, or all weights of an output, depending on the shape of the scales.
     TensorOrRow,
-    /// So many outputs by so many inputs.
+    /// Blocks of this number of outputs by this number of inputs.
     Blocks([usize; 2]),
 }
 
@@ -61,10 +61,10 @@ pub(super) struct PlainCodes<'a> {
     pub(super) shape: [usize; 2],
     pub(super) weight: TensorView<'a>,
     pub(super) scale: TensorView<'a>,
-    /// Of the type I8, in the shape of the scales.
+    /// Zero points of type I8, in the shape of the scales.
     pub(super) zero: Option<TensorView<'a>>,
     pub(super) sharing: Sharing,
-    /// What scales are divided by.
+    /// Divisor of all scales.
     pub(super) divisor: f32,
 }
 
@@ -78,7 +78,7 @@ impl<'a> PlainCodes<'a> {
         self.with_scales()
     }
 
-    /// As [`PlainCodes::checked`], whatever the shape of the codes.
+    /// As [`PlainCodes::checked`], for codes of any shape.
     pub(super) fn with_scales(self) -> Result<Found<'a>> {
         let Self { shape, weight, scale, zero, sharing, .. } = &self;
         if meaning(weight.dtype).is_none() {
@@ -100,7 +100,7 @@ impl<'a> PlainCodes<'a> {
     }
 }
 
-/// What bytes of a type stand for, those of I8 with 128 added.
+/// Meaning of the codes of a type, where bytes of I8 have 128 added.
 fn meaning(dtype: DType) -> Option<Meaning> {
     match dtype {
         DType::F8E4M3 => Some(Meaning::E4M3),
@@ -111,7 +111,7 @@ fn meaning(dtype: DType) -> Option<Meaning> {
 }
 
 impl<'a> PlainCodes<'a> {
-    /// The code of the number 0, and what a stored byte differs by from its code.
+    /// Code of the number 0, which is also the bits by which a stored byte differs from its code.
     pub(super) fn flip(&self) -> u8 {
         if self.weight.dtype == DType::I8 { 0x80 } else { 0 }
     }

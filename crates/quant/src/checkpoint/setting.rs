@@ -1,4 +1,4 @@
-//! Fields of `quantization_config`, read with suspicion.
+//! Fields of `quantization_config`, checked as they are read.
 
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// The text if it is one of `known`, the first of them where absent.
+    /// The text if it is one of `known`; the first of `known` where the field is absent.
     pub(super) fn one_of<'k>(&self, known: &[&'k str]) -> Result<&'k str> {
         let Some(text) = self.text()? else { return Ok(known[0]) };
         let found = known.iter().copied().find(|word| word.eq_ignore_ascii_case(text));
@@ -89,7 +89,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// A number above 0; `None` where absent, or where it is none, which means the same.
+    /// A number above 0; `None` where the field is absent or not above 0, which means the same.
     pub(super) fn positive(&self) -> Result<Option<f64>> {
         match self.value {
             None => Ok(None),
@@ -100,7 +100,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// Inputs that share a scale: a number from 1 up, or all of a row where it is -1.
+    /// Inputs that share a scale: a number from 1 up, or a whole row where it is -1.
     pub(super) fn group_size(&self) -> Result<GroupSize> {
         match self.whole()? {
             Some(-1) => Ok(GroupSize::Row),
@@ -142,9 +142,9 @@ pub(super) const MOST_GROUP: i64 = 1 << 20;
 /// How many inputs share a scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum GroupSize {
-    /// All of a row.
+    /// All inputs of a row share one scale.
     Row,
-    /// So many.
+    /// This number of inputs share one scale.
     Inputs(usize),
 }
 

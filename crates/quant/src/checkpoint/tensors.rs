@@ -1,9 +1,9 @@
-//! The tensors of one matrix, looked up by the end of their names and checked before use.
+//! The tensors of one matrix, looked up by the suffix of their names and checked before use.
 
 use half::{bf16, f16};
+use pelton_kernels::codes::e4m3;
 use pelton_tensor::{DType, TensorSource, TensorView};
 
-use super::tables::e4m3;
 use crate::{QuantError, Result};
 
 /// Types that scales are stored in.
@@ -82,7 +82,7 @@ pub(super) fn wrong_type(view: &TensorView<'_>, dtypes: &[DType]) -> QuantError 
 ///
 /// # Errors
 ///
-/// When one is not finite: no weight could be computed with it.
+/// When a scale is not finite, because no weight can be computed with it.
 pub(super) fn scales(view: &TensorView<'_>) -> Result<Vec<f32>> {
     let values: Vec<f32> = match view.dtype {
         DType::F16 => pairs(view).map(|bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
@@ -128,7 +128,8 @@ pub(super) fn stated_shape(view: &TensorView<'_>) -> [i64; 2] {
 ///
 /// # Errors
 ///
-/// When it has none or several, or is of another type than the usual ones, or not finite.
+/// When the tensor does not have exactly one number, has an unusual type, or the number is not
+/// finite.
 pub(super) fn number(view: &TensorView<'_>) -> Result<f64> {
     if view.n_elements() != 1 {
         return Err(wrong(view, "one number", format!("shape {:?}", view.shape)));
@@ -156,7 +157,7 @@ fn words<'v>(view: &'v TensorView<'_>) -> impl Iterator<Item = [u8; 4]> + 'v {
 ///
 /// # Panics
 ///
-/// When there are fewer.
+/// When there are fewer words.
 pub(super) fn word(data: &[u8], index: usize) -> u32 {
     u32::from_le_bytes(data.as_chunks().0[index])
 }

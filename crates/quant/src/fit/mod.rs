@@ -13,18 +13,19 @@
 //! ```
 //! * [`affine`]: `w = scale * q - min`, `q` from 0: Q2_K, Q4_K, Q5_K.
 //! * [`signed`]: `w = scale * v`, `v` of a [`Grid`] of both signs: Q3_K, Q6_K, IQ4_NL, IQ4_XS.
-//! * [`odd`]: `w = scale * v` with odd multiples for scales and `v` rounded in groups: IQ1, IQ2, IQ3.
+//! * [`odd`]: `w = scale * v` with odd multiples for scales and `v` rounded in groups: IQ1, IQ2,
+//!   IQ3.
 //! * [`step`]: parameters of sub-blocks are stored as integers themselves, times one half-precision
 //!   step per block.
 //!
-//! **What the error weighs.** `u = rms + |w|`: large weights move the output more, yet the many
-//! small ones must not be rounded away. Against `u = 1`, Gaussian rows err 1 % more
-//! (RMSE) with four bits or more, 2 % with two.
+//! **Weights of the error.** `u = rms + |w|`: large weights move the output more, yet the many
+//! small ones must not be rounded away. Compared with `u = 1`, Gaussian rows err 1 % more (RMSE)
+//! with four bits or more, 2 % with two.
 //!
-//! **What a search may not do.** Least squares would leave one outlier among small weights far
-//! outside the range. A candidate is taken only if its range reaches every weight to within about a
-//! step, and its step is not much wider than that of plain rounding; that is what makes the error
-//! of each single weight bounded. On Gaussian rows this costs nothing.
+//! **Limit of a search.** Least squares would leave one outlier among small weights far outside the
+//! range. A candidate is taken only if its range reaches every weight to within about a step, and
+//! its step is not much wider than that of plain rounding; so the error of each single weight is
+//! bounded. On Gaussian rows this costs nothing.
 //!
 //! Sums run in 8 striped lanes, so that they are quick without intrinsics and the same everywhere.
 
@@ -58,7 +59,7 @@ pub(crate) fn nearest(x: f32, low: f32, high: f32) -> f32 {
     (x + SHIFT) - SHIFT
 }
 
-/// How much the error of each weight counts.
+/// Factor of the squared error of each weight.
 fn importance<const N: usize>(weights: &[f32; N]) -> [f32; N] {
     let [energy] = sum(weights, weights, |a, b| [a * b]);
     let rms = (energy / N as f32).sqrt();

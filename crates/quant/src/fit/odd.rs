@@ -8,8 +8,8 @@
 //! scale the nearest odd multiple or one of its neighbours, whichever errs least once weights are
 //! rounded again.
 //!
-//! The rounding is a table look-up and not a search among all points: a point is nearest to what
-//! weights would be rounded to one by one, and not to the weights. On Gaussian rows that costs some
+//! The rounding is a table look-up and not a search among all points: each weight is first rounded
+//! alone, and the point nearest to the rounded weights is taken. On Gaussian rows that costs some
 //! hundredths of the error, and saves a factor of hundreds in time.
 
 use half::f16;

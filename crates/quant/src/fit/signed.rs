@@ -15,8 +15,8 @@ use super::{HUGE, TINY, importance, nearest, step_for, sum};
 /// Starts on either side of plain rounding.
 const N_STARTS: i32 = 9;
 
-/// A scale is at most this much larger than that of plain rounding. Weights whose extreme is of the
-/// other sign than the rest want it much larger.
+/// Largest ratio of a scale to that of plain rounding. The best scale is much larger than plain
+/// rounding's where the extreme weight has another sign than all other weights.
 const WIDEST: f32 = 1.5;
 
 /// The values that a format can store, before the scale.
@@ -32,7 +32,7 @@ pub(crate) trait Grid {
     /// The value nearest to `x`.
     fn nearest(x: f32) -> f32;
 
-    /// The number that stands for a value in files.
+    /// Code of a value in files.
     fn code(value: f32) -> u8;
 }
 
@@ -64,8 +64,9 @@ pub(crate) struct SignedBlock<const N: usize, const S: usize> {
 
 /// Bound on the error of a weight, as a part of the largest magnitude in the block.
 ///
-/// A weight is within the largest distance of two values, at a scale of at most [`WIDEST`]. Rounding
-/// that scale to an integer moves it by half a unit, and taking a neighbour by a whole one.
+/// A weight is within the largest distance of two values, at a scale of at most [`WIDEST`].
+/// Rounding that scale to an integer moves it by half a unit, and taking a neighbour by a whole
+/// one.
 pub(crate) fn signed_error<G: Grid>(scale_limit: f32) -> f32 {
     WIDEST * (G::STEP / -G::LOWEST + 1.5 / scale_limit) + 4.0 / 2048.0
 }

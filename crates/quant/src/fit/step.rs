@@ -2,13 +2,13 @@
 
 use half::f16;
 
-/// `x` in half precision; what is too large for it becomes the largest finite value.
+/// `x` in half precision; a number that is too large becomes the largest finite value.
 pub(crate) fn saturating_half(x: f32) -> f16 {
     f16::from_f32(x.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
 }
 
-/// The step in which parameters of magnitude up to `extreme` are stored as integers up to `n_steps`;
-/// the step has the sign of `extreme / n_steps`.
+/// The step in which parameters of magnitude up to `extreme` are stored as integers up to
+/// `n_steps`; the step has the sign of `extreme / n_steps`.
 ///
 /// Near the smallest half-precision number the rounded step can be so much too small that `n_steps`
 /// of it do not reach; then it is the next larger one.

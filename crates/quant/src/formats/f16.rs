@@ -1,6 +1,6 @@
-//! `F16`: IEEE half precision, little endian; rounded to nearest, ties to even. Magnitudes above 65,504
-//! become infinite, and below 2^-14 the spacing is constant, so the relative bound holds for weights
-//! of ordinary size only.
+//! `F16`: IEEE half precision, little endian; rounded to nearest, ties to even. Magnitudes above
+//! 65,504 become infinite, and below 2^-14 the spacing is constant, so the relative bound holds for
+//! weights of ordinary size only.
 
 use half::f16;
 use pelton_kernels::WeightLayout;

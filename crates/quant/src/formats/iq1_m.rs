@@ -1,5 +1,5 @@
-//! `IQ1_M`: blocks of 256 weights in 32 points of 8 out of 2,048, a scale per 16, a shift per 8; 1.75
-//! bits per weight.
+//! `IQ1_M`: blocks of 256 weights in 32 points of 8 out of 2,048, a scale per 16, a shift per 8;
+//! 1.75 bits per weight.
 //!
 //! ```text
 //! byte 0..32     lower 8 bits of point j

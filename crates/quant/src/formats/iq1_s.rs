@@ -1,5 +1,5 @@
-//! `IQ1_S`: blocks of 256 weights in 32 points of 8 out of 2,048, a scale and a shift per 32; 1.5625
-//! bits per weight.
+//! `IQ1_S`: blocks of 256 weights in 32 points of 8 out of 2,048, a scale and a shift per 32;
+//! 1.5625 bits per weight.
 //!
 //! ```text
 //! byte 0..2      d     f16

@@ -1,12 +1,10 @@
 //! The sixteen values of `IQ4_NL` and `IQ4_XS`.
 
+pub(super) use pelton_kernels::codes::IQ4 as TABLE;
+
 use crate::fit::Grid;
 
-/// What the codes stand for; ascending.
-pub(super) const TABLE: [i8; 16] =
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-
-/// The same as a grid.
+/// The values as a grid.
 pub(super) struct Table;
 
 impl Grid for Table {

@@ -1,5 +1,5 @@
-//! `IQ4_XS`: blocks of 256 weights in 8 sub-blocks of 32, each with its own scale of 6 bits, with the
-//! values of `IQ4_NL`; 4.25 bits per weight.
+//! `IQ4_XS`: blocks of 256 weights in 8 sub-blocks of 32, each with its own scale of 6 bits, with
+//! the values of `IQ4_NL`; 4.25 bits per weight.
 //!
 //! ```text
 //! byte 0..2      d        f16

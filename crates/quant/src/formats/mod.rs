@@ -40,38 +40,40 @@ use pelton_tensor::DType;
 ///
 /// Rows are independent of each other and a whole number of blocks long.
 pub trait WeightFormat: Sync {
-    /// How the elements are stored in files.
+    /// Element type in files.
     fn dtype(&self) -> DType;
 
-    /// The kernel layout that holds these weights without losing a bit: one whose source rows are
-    /// this format's own bytes, or what [`rewrite`](Self::rewrite) makes of them, or
-    /// [`WeightLayout::F32`], for which rows are dequantized.
+    /// The kernel layout that holds these weights without losing a bit.
+    ///
+    /// Its source rows are this format's own bytes, or [`rewrite`](Self::rewrite) makes them;
+    /// for [`WeightLayout::F32`] rows are dequantized.
     fn layout(&self) -> WeightLayout;
 
-    /// How stored blocks become source rows of the layout, where they are not already.
+    /// Function that turns stored blocks into source rows of the layout, where the two differ.
     fn rewrite(&self) -> Option<Rewrite> {
         None
     }
 
-    /// Stores `row` in `out`; finite weights only.
+    /// Quantizes `row`, finite weights only, to `out`.
     ///
     /// # Panics
     ///
-    /// When `row` is not a whole number of blocks, or `out` not as long as these blocks.
+    /// When `row` is not a whole number of blocks, or `out` has another length than these blocks.
     fn quantize(&self, row: &[f32], out: &mut [u8]);
 
-    /// What the stored `blocks` mean: the specification of the format.
+    /// Writes the weights of the stored `blocks` to `out`: the specification of the format.
     ///
     /// # Panics
     ///
-    /// When `out` is not a whole number of blocks, or `blocks` not as long as these blocks.
+    /// When `out` is not a whole number of blocks, or `blocks` has another length than these
+    /// blocks.
     fn dequantize(&self, blocks: &[u8], out: &mut [f32]);
 
     /// Bound on the quantization error of one weight, as a part of the largest magnitude in its
     /// block.
     fn relative_error(&self) -> f32;
 
-    /// The name that users know.
+    /// Name for users.
     fn name(&self) -> &'static str {
         self.dtype().name()
     }
@@ -120,20 +122,20 @@ pub static FORMATS: &[&dyn WeightFormat] = &[
     &q8_k::Q8K,
 ];
 
-/// The format that stores elements as `dtype`, or `None` when there is none yet.
+/// The format that stores elements as `dtype`, or `None` when there is none.
 pub fn for_dtype(dtype: DType) -> Option<&'static dyn WeightFormat> {
     FORMATS.iter().copied().find(|format| format.dtype() == dtype)
 }
 
-/// What rows of `row_len` weights are stored as when `wished` is asked for: `wished` when they are
-/// whole blocks of it, else `Q8_0`, else `F32`.
+/// Format for rows of `row_len` weights: `wished` when they are whole blocks of it, else `Q8_0`,
+/// else `F32`.
 pub fn fitting(wished: &'static dyn WeightFormat, row_len: usize) -> &'static dyn WeightFormat {
     let choices: [&'static dyn WeightFormat; 2] = [wished, &q8_0::Q8_0];
     let fits = |format: &&dyn WeightFormat| row_len.is_multiple_of(format.block_len());
     choices.into_iter().find(fits).unwrap_or(&f32::F32)
 }
 
-/// The format that users call `name`, in any case.
+/// The format with this name, in upper or lower case.
 pub fn for_name(name: &str) -> Option<&'static dyn WeightFormat> {
     FORMATS.iter().copied().find(|format| format.name().eq_ignore_ascii_case(name))
 }
@@ -143,7 +145,7 @@ pub fn supported_names() -> String {
     FORMATS.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// Panics unless `n_bytes` is what `n_weights` take.
+/// Panics unless `n_weights` take `n_bytes`.
 fn check_sizes(dtype: DType, n_weights: usize, n_bytes: usize) {
     assert_eq!(dtype.bytes_for(n_weights), Some(n_bytes), "bytes of {n_weights} {dtype} weights");
 }

@@ -16,15 +16,13 @@
 
 use bytemuck::{Pod, Zeroable};
 use pelton_kernels::WeightLayout;
+use pelton_kernels::codes::TWICE_E2M1;
 use pelton_tensor::DType;
 
 use super::{WeightFormat, check_sizes};
 
 /// Weights per block.
 const BLOCK_LEN: usize = 32;
-
-/// Twice the value of each code.
-const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// The format.
 pub(super) struct Mxfp4;
@@ -50,9 +48,10 @@ fn half_factor(e: u8) -> f32 {
 
 /// The code nearest to `x`, twice a value; the smaller magnitude among equals.
 fn nearest(x: f32) -> u8 {
-    let magnitude =
-        DOUBLED[..8].windows(2).filter(|pair| x.abs() > 0.5 * f32::from(pair[0] + pair[1])).count()
-            as u8;
+    let magnitude = TWICE_E2M1[..8]
+        .windows(2)
+        .filter(|pair| x.abs() > 0.5 * f32::from(pair[0] + pair[1]))
+        .count() as u8;
     if x < 0.0 && magnitude > 0 { magnitude + 8 } else { magnitude }
 }
 
@@ -63,7 +62,7 @@ fn round(weights: &[f32; BLOCK_LEN], e: u8) -> ([u8; BLOCK_LEN], f64) {
     let scaled = weights.map(|w| f64::from(w) / factor);
     let codes = scaled.map(|x| nearest(x as f32));
     let errors =
-        scaled.iter().zip(codes).map(|(x, code)| x - f64::from(DOUBLED[usize::from(code)]));
+        scaled.iter().zip(codes).map(|(x, code)| x - f64::from(TWICE_E2M1[usize::from(code)]));
     (codes, errors.map(|error| error * error).sum())
 }
 
@@ -105,8 +104,8 @@ impl WeightFormat for Mxfp4 {
             let factor = half_factor(block.e);
             let (low, high) = weights.split_at_mut(BLOCK_LEN / 2);
             for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block.codes) {
-                *low = factor * f32::from(DOUBLED[usize::from(byte & 15)]);
-                *high = factor * f32::from(DOUBLED[usize::from(byte >> 4)]);
+                *low = factor * f32::from(TWICE_E2M1[usize::from(byte & 15)]);
+                *high = factor * f32::from(TWICE_E2M1[usize::from(byte >> 4)]);
             }
         }
     }

@@ -8,9 +8,9 @@
 //! byte 16..144   byte 32 g + i: low nibble q[2 g][i], high nibble q[2 g + 1][i]
 //! w[j][i] = (d * scale[j]) * q[j][i] - (d_min * min[j])
 //! ```
-//! The products are exact: 11 bits of a half, 6 of a scale and 4 of a weight fit in 24. The difference
-//! is rounded once, so that neither the order of the products nor a fused operation changes a bit;
-//! that holds for all formats with scales of scales.
+//! The products are exact: 11 bits of a half, 6 of a scale and 4 of a weight fit in 24. The
+//! difference is rounded once, so that neither the order of the products nor a fused operation
+//! changes a bit; that holds for all formats with scales of scales.
 
 use bytemuck::{Pod, Zeroable};
 use half::f16;

@@ -62,7 +62,8 @@ impl WeightFormat for Q5_0 {
     }
 
     fn relative_error(&self) -> f32 {
-        // A weight of the other sign than the extreme one is clipped to 15/16 of it: one whole step.
+        // A weight of the other sign than the extreme one is clipped to 15/16 of it: one whole
+        // step.
         1.0 / 16.0 + 1.0 / 2048.0
     }
 }

@@ -1,4 +1,5 @@
-//! `Q5_1`: blocks of 32 weights, a half-precision scale and minimum and 5 bits per weight; 6 in all.
+//! `Q5_1`: blocks of 32 weights, a half-precision scale and minimum and 5 bits per weight; 6 in
+//! all.
 //!
 //! ```text
 //! byte 0..2     d     f16, (largest - smallest) / 31

@@ -40,7 +40,8 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() == 210 && align_of::<Block>() == 1);
 
-/// Where the bits of weight `i` lie: byte and shift of the low nibble, byte and shift of the high pair.
+/// Where the bits of weight `i` lie: byte and shift of the low nibble, byte and shift of the high
+/// pair.
 fn place(i: usize) -> [usize; 4] {
     let (half, i) = (i / 128, i % 128);
     [64 * half + i % 64, i / 64 * 4, 32 * half + i % 32, i / 32 * 2]

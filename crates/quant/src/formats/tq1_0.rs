@@ -10,8 +10,8 @@
 //! w[i] = d * (q[i] - 1)
 //! ```
 //! The digits of `x = 81 q0 + 27 q1 + 9 q2 + 3 q3 + q4 < 243` are stored as the fraction `x / 243`
-//! in 256ths, rounded up. Then digit `n` is the integer part of three times what `3^n` leaves of the
-//! fraction: `(byte * 3^n mod 256) * 3 / 256`, without a division.
+//! in 256ths, rounded up. Then digit `n` is the integer part of three times what `3^n` leaves of
+//! the fraction: `(byte * 3^n mod 256) * 3 / 256`, without a division.
 
 use bytemuck::{Pod, Zeroable};
 use half::f16;

@@ -8,17 +8,17 @@
 //! w[n][j] = (weight_scale / weight_global_scale) * code        the quotient in f32
 //! ```
 //!
-//! Both are kernel layouts: that of NVFP4 keeps scales and divisor apart, and a product is divided once,
-//! as a whole.
-//! `input_global_scale` belongs to kernels that round activations, which these do not.
+//! Both are kernel layouts: that of NVFP4 keeps scales and divisor apart, and a product is divided
+//! once, as a whole. `input_global_scale` belongs to kernels that round activations, which these do
+//! not.
 
+use pelton_kernels::codes::E2M1;
 use pelton_tensor::{DType, TensorView};
 
 use super::Config;
 use crate::Result;
 use crate::checkpoint::matrix::{Groups, Matrix, Meaning, Opened, Shared};
 use crate::checkpoint::packing::{Found, Stored};
-use crate::checkpoint::tables::E2M1;
 use crate::checkpoint::tensors::{FLOATS, Tensors, scales, wrong};
 use crate::checkpoint::unpackable;
 

@@ -1,5 +1,5 @@
-//! compressed-tensors: integers of up to 8 bits in words, int8 and fp8 as they are, 4-bit floats, and
-//! matrices of which half the weights are zero.
+//! compressed-tensors: integers of up to 8 bits in words, int8 and fp8 as they are, 4-bit floats,
+//! and matrices of which half the weights are zero.
 //!
 //! ```text
 //! config_groups ── targets ──> Config ── format ──> packed   integers in words
@@ -8,12 +8,13 @@
 //! sparsity_config ───────────────────────────────> sparse   two of four weights, of floats or bytes
 //! ```
 //!
-//! Each of these is a file beside this one; `int-quantized`, `float-quantized` and `naive-quantized` are a
-//! `weight` of bytes in its own shape, which other methods have too (`plain_codes`). Modules may
-//! have different schemes, each a group with the modules that it is for (`targets`).
+//! Each of these is a file beside this one; `int-quantized`, `float-quantized` and
+//! `naive-quantized` are a `weight` of bytes in its own shape, which other methods have too
+//! (`plain_codes`). Modules may have different schemes, each a group with the modules that it is
+//! for (`targets`).
 //!
-//! Scales of activations (`input_scale` and the like) belong to kernels that round activations, which
-//! these do not.
+//! Scales of activations (`input_scale` and the like) belong to kernels that round activations,
+//! which these do not.
 
 mod fp4;
 mod packed;
@@ -41,14 +42,14 @@ const SPARSE: &str = "sparse-24-bitmask";
 /// The method.
 pub(super) struct CompressedTensors;
 
-/// What a configuration says.
+/// Settings of a checkpoint.
 #[derive(Debug)]
 struct Schemes {
     kinds: Vec<(Targets, Config)>,
     is_sparse: bool,
 }
 
-/// What a group of a configuration says of weights.
+/// Settings of the weights of one group of modules.
 #[derive(Clone, Debug, PartialEq)]
 struct Config {
     format: &'static str,
@@ -116,16 +117,18 @@ impl Config {
         let n_bits = match bits.whole()? {
             Some(4) if is_fp4 => 4,
             Some(n @ 2..=8) if !is_fp4 && (n == 8 || format == PACKED) => n as usize,
-            _ => return Err(bits.error("8, or 2 to 8 where weights are packed, or 4 of fp4")),
+            _ => return Err(bits.error("8; 2 to 8 for pack-quantized weights; 4 for 4-bit floats")),
         };
         let is_float = weights.get("type").one_of(&["int", "float"])? == "float";
         if is_fp4 != (is_float && n_bits == 4) || (is_float && format == PACKED) {
-            return Err(bits.error("8 bits that are not packed, for floats, or 4 of fp4"));
+            return Err(bits.error(
+                "for floats: 8 bits that are not packed, or 4 in a format of 4-bit floats",
+            ));
         }
         let symmetric = weights.get("symmetric");
         let is_symmetric = symmetric.flag(true)?;
         if is_fp4 && !is_symmetric {
-            return Err(symmetric.error("true, for floats of 4 bits"));
+            return Err(symmetric.error("true for 4-bit floats"));
         }
         let strategy = weights.get("strategy");
         let strategy = match strategy.text()? {
@@ -147,14 +150,16 @@ impl Config {
                 }
             }
             Some(_) => {
-                let known = "one of tensor, channel, group, block, or tensor_group of fp4";
+                let known = "one of tensor, channel, group, block; tensor_group for 4-bit floats";
                 return Err(strategy.error(known));
             }
         };
         let group_size = weights.get("group_size");
         let needed = if format == NVFP4 { NV_GROUP } else { MX_GROUP };
         if is_fp4 && strategy != Strategy::Group(GroupSize::Inputs(needed)) {
-            return Err(group_size.error(format!("{needed}, in groups, for {format}")));
+            return Err(
+                group_size.error(format!("{needed} with a strategy of groups, for {format}"))
+            );
         }
         let inputs = group.get("input_activations");
         let activations = if inputs.is_present() {
@@ -197,7 +202,11 @@ impl Config {
                 PACKED => self.packed(tensors, shape).map(Some),
                 NVFP4 => self.fp4(tensors, shape, NV_GROUP).map(Some),
                 MXFP4 => self.fp4(tensors, shape, MX_GROUP).map(Some),
-                _ => Err(wrong(&packed, format!("a `weight` of {}", self.format), "it packed")),
+                _ => {
+                    let expected =
+                        format!("a plain `weight`, because the format is {}", self.format);
+                    Err(wrong(&packed, expected, "packed weights"))
+                }
             };
         }
         let Some(weight) = tensors.get("weight").filter(|view| self.has_codes(view.dtype)) else {
@@ -226,7 +235,9 @@ impl Config {
         };
         let zero = tensors.get("weight_zero_point").filter(|_| !self.is_float);
         if zero.is_none() && !self.is_symmetric && !self.is_float {
-            return Err(tensors.missing("weight_zero_point", "for weights that have some"));
+            return Err(
+                tensors.missing("weight_zero_point", "of the scales, for asymmetric weights")
+            );
         }
         let sharing = match self.strategy {
             Strategy::Tensor | Strategy::Channel => Sharing::TensorOrRow,
@@ -253,7 +264,7 @@ impl Kind for Schemes {
         let close = |(targets, kind): &'_ (Targets, Config)| {
             targets.closeness(&tensors.module).map(|closeness| (closeness, kind.clone()))
         };
-        // Of equally close ones the first.
+        // Among equally close groups the first one counts.
         let own = self.kinds.iter().filter_map(close).min_by_key(|(closeness, _)| *closeness);
         let own = own.map(|(_, kind)| kind);
         let sparse = if self.is_sparse { Sparse::find(tensors, shape)? } else { None };

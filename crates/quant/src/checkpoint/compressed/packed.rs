@@ -53,7 +53,8 @@ impl Config {
             Some(_) => tensors.find("weight_zero_point", &[DType::I8], &scale_shape)?,
             None if self.is_symmetric => None,
             None => {
-                return Err(tensors.missing("weight_zero_point", "for weights that have some"));
+                let shape = format!("{scale_shape:?}, for asymmetric weights");
+                return Err(tensors.missing("weight_zero_point", &shape));
             }
         };
         let g_idx = tensors.find("weight_g_idx", &[DType::I32], &[k])?;

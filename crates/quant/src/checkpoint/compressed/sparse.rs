@@ -6,9 +6,9 @@
 //! shape       i64 [2, 1]       n, k
 //! ```
 //!
-//! Of floats the matrix is these floats, and zeros: packed as bf16, f16 or f32, so it takes twice what is
-//! kept. Of fp8 and int8 it is a quantized matrix with scales beside it, packed as one that is dense.
-//! No kernel here skips zeros.
+//! A matrix of floats is packed as bf16, f16 or f32 with its zeros, so it takes twice the bytes
+//! that are stored. A matrix of fp8 or int8 has scales beside it and is packed as a dense quantized
+//! matrix. No kernel here skips zeros.
 
 use half::{bf16, f16};
 use pelton_kernels::WeightLayout;
@@ -22,7 +22,7 @@ use crate::checkpoint::plain_codes::PlainCodes;
 use crate::checkpoint::tensors::{FLOATS, Tensors, stated_shape, wrong, wrong_type};
 use crate::checkpoint::unpackable;
 
-/// A matrix of which half the weights are stored, and where they are.
+/// A matrix with half of its weights stored, and the mask of their places.
 #[derive(Clone)]
 pub(super) struct Sparse<'a> {
     shape: [usize; 2],
@@ -56,17 +56,17 @@ impl<'a> Sparse<'a> {
         Ok(Some(Self { shape, kept, mask, stated }))
     }
 
-    /// The type of what is kept.
+    /// Type of the kept weights.
     pub(super) fn dtype(&self) -> DType {
         self.kept.dtype
     }
 
-    /// What is kept.
+    /// The kept weights.
     pub(super) fn kept(&self) -> TensorView<'a> {
         self.kept
     }
 
-    /// The matrix of floats that this is.
+    /// This as a matrix of floats.
     pub(super) fn floats(self) -> Result<Found<'a>> {
         if !FLOATS.contains(&self.kept.dtype) {
             return Err(wrong_type(&self.kept, FLOATS));
@@ -75,7 +75,7 @@ impl<'a> Sparse<'a> {
         Ok(Found { order: None, views, stored: Box::new(self) })
     }
 
-    /// The matrix of codes that this is with these scales, whose `weight` is `compressed`.
+    /// This as a matrix of codes with the scales of `scaled`, whose `weight` is `compressed`.
     pub(super) fn codes(self, scaled: PlainCodes<'a>) -> Result<Found<'a>> {
         let mut found = scaled.clone().with_scales()?;
         found.views.extend([self.mask, self.stated]);
@@ -96,7 +96,7 @@ impl<'a> Sparse<'a> {
     }
 }
 
-/// Writes what is kept of a row of `k` to the places that the mask says, others are left alone.
+/// Writes the kept weights of a row of `k` to their places by the mask, and no other weight.
 fn scatter<const N: usize>(
     kept: &[u8],
     mask: &[u8],

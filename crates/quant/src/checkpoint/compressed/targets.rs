@@ -1,8 +1,8 @@
-//! Which group of a configuration is that of a module.
+//! Matching modules with the groups of a configuration.
 //!
 //! A group lists the modules that it is for: by name, by regular expression (`re:...`), or by the
-//! name of their class (`Linear`). What a module's class is, no checkpoint says; every matrix that is
-//! asked for is a linear layer, so the name of a class is taken to be that of all of them. Where
+//! name of their class (`Linear`). What a module's class is, no checkpoint says; every matrix that
+//! is asked for is a linear layer, so the name of a class is taken to be that of all of them. Where
 //! several groups are for a module, names go before expressions, and these before classes, as the
 //! library has it.
 
@@ -14,7 +14,7 @@ use crate::checkpoint::setting::Setting;
 #[derive(Clone, Debug)]
 pub(super) struct Targets(Vec<Pattern>);
 
-/// How closely a group is meant for a module: the closest first.
+/// How closely a group matches a module, the closest first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Closeness {
     Name,
@@ -32,7 +32,7 @@ impl Targets {
         Pattern::all(field).map(Self)
     }
 
-    /// How closely these are meant for a module; `None` where they are not.
+    /// How closely these targets match a module; `None` where they do not.
     pub(super) fn closeness(&self, module: &str) -> Option<Closeness> {
         let of_one = |pattern: &Pattern| match pattern {
             Pattern::Name(name) if name == module => Some(Closeness::Name),

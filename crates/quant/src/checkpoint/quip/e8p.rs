@@ -9,8 +9,8 @@
 //!          once more where the entry's sum is odd.
 //! ```
 //!
-//! Every weight is a multiple of 1/4 and at most 11/4 in magnitude. Codes lie in words of 64 bits as a GPU
-//! wants them: see [`Codes`].
+//! Every weight is a multiple of 1/4 and at most 11/4 in magnitude. Codes lie in words of 64 bits
+//! as a GPU wants them: see [`Codes`].
 //!
 //! # Paper
 //!
@@ -19,10 +19,10 @@
 
 /// Weights of a vector.
 pub(super) const DIM: usize = 8;
-/// Where the sign of each weight is.
+/// Bit of the sign of each weight.
 const SLOT: [usize; DIM] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Of the entries of norm 12, which weights are 3/2: the first is the highest of eight bits.
+/// Weights that are 3/2 in each entry of norm 12; the first weight is the highest of eight bits.
 const NORM_12: [u8; 29] = [
     0x8f, 0x4f, 0x2f, 0x1f, 0xec, 0xea, 0xe6, 0xe9, 0xe5, 0xe3, 0xdc, 0xda, 0xd6, 0xd9, 0xd5, 0xd3,
     0xbc, 0xba, 0xb6, 0xb9, 0xb5, 0x73, 0x7c, 0x7a, 0x76, 0x79, 0x75, 0x37, 0xce,

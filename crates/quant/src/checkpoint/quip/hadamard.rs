@@ -8,15 +8,15 @@
 //! f = 52, 116, 124, 156, 172      Williamson: four circulant matrices A, B, C, D in the pattern below
 //! ```
 //!
-//! `Q[i][j]` is 1 where `j - i` is a square modulo the prime, -1 where it is not, 0 on the diagonal;
-//! `C` is `Q` with a border of ones. The order of the list decides: of a width that several divide the
-//! first is taken, and what is left must be a power of two. Products are sums and differences in f64
-//! without a factor: exact for what they are used for.
+//! `Q[i][j]` is 1 where `j - i` is a square modulo the prime, -1 where it is not, 0 on the
+//! diagonal; `C` is `Q` with a border of ones. The order of the list decides: of a width that
+//! several divide the first is taken, and what is left must be a power of two. Products are sums
+//! and differences in f64 without a factor: exact for what they are used for.
 //!
 //! # Sources
 //!
-//! Paley, *On orthogonal matrices*, 1933; Williamson, *Hadamard's determinant theorem and the sum of
-//! four squares*, 1944. Which of several equivalent matrices is meant follows N. J. A. Sloane's
+//! Paley, *On orthogonal matrices*, 1933; Williamson, *Hadamard's determinant theorem and the sum
+//! of four squares*, 1944. Which of several equivalent matrices is meant follows N. J. A. Sloane's
 //! library of Hadamard matrices.
 
 /// Orders of factors in the order in which they are tried.

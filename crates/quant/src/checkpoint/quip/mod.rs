@@ -17,12 +17,13 @@
 //!           left to right, then rounded to f32
 //! ```
 //!
-//! Along the rows the transform is rounded to f32: exactly where there is one codebook, whose numbers are
-//! multiples of 1/4. The matrix is computed as a whole, when its first row is asked for, and packed
-//! as `f32`: sixteen times what is stored in 2 bits. The checkpoint is read and runs; a kernel that transforms the
-//! activations and looks codes up would be the way to run it fast.
+//! Along the rows the transform is rounded to f32: exactly where there is one codebook, whose
+//! numbers are multiples of 1/4. The matrix is computed as a whole, when its first row is asked
+//! for, and packed as `f32`: sixteen times what is stored in 2 bits. The checkpoint is read and
+//! runs; a kernel that transforms the activations and looks codes up would be the way to run it
+//! fast.
 //!
-//! What the authors publish has its settings under `quip_params` in `config.json`. Other people's
+//! Checkpoints of the authors have their settings under `quip_params` in `config.json`. Other
 //! packings are refused.
 //!
 //! # Paper
@@ -55,25 +56,25 @@ use hadamard::Hadamard;
 /// The method.
 pub(super) struct Quip;
 
-/// What a configuration says.
+/// Settings of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Config {
-    /// What the finer matrix is divided by, where that is not what its codebook says.
+    /// Divisor of the finer matrix, where it is not that of its codebook.
     finer: Option<f64>,
 }
 
-/// What a module's vectors are the sum of.
+/// The codebooks whose vectors add up to those of a module.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Books {
     name: &'static str,
     /// `codebook_id`.
     id: f64,
-    /// Of the way its codes are packed.
+    /// Version of the packing of its codes.
     version: i64,
     /// Weights of a row that 64 bits of its codes stand for, and those of the finer matrix.
     word: usize,
     finer_word: Option<usize>,
-    /// What the finer matrix is divided by.
+    /// Divisor of the finer matrix.
     finer: f64,
 }
 
@@ -89,6 +90,23 @@ const BOOKS: &[Books] = &[
         finer: 2.04,
     },
 ];
+
+impl Books {
+    /// The codebooks of a module, and the tensor that names them.
+    fn of<'a>(tensors: &Tensors<'a>) -> Result<(TensorView<'a>, &'static Self)> {
+        let id = tensors.get("codebook_id");
+        let Some(id) = id else { return Err(tensors.missing("codebook_id", "[]")) };
+        let which = number(&id)?;
+        match BOOKS.iter().find(|books| books.id == which) {
+            Some(books) => Ok((id, books)),
+            None => {
+                let known = BOOKS.iter().map(|books| format!("{} ({})", books.id, books.name));
+                let expected = known.collect::<Vec<_>>().join(" or ");
+                Err(wrong(&id, expected, which.to_string()))
+            }
+        }
+    }
+}
 
 impl CheckpointMethod for Quip {
     fn names(&self) -> &'static [&'static str] {
@@ -112,7 +130,7 @@ impl CheckpointMethod for Quip {
         }
         let rank = root.get("lora_rank");
         if !matches!(rank.whole()?, None | Some(0)) {
-            return Err(rank.error("0: no correction of low rank"));
+            return Err(rank.error("0, because low-rank corrections are not supported"));
         }
         let finer = root.get("resid_scale_override");
         let kind = Config { finer: finer.positive()? };
@@ -192,7 +210,7 @@ impl Config {
             Some(fused) => fused.first_row(n, n_all).ok_or_else(|| {
                 wrong(
                     &sv,
-                    format!("the rows of {} and its neighbours", fused.own),
+                    format!("the rows of {} and of the projections beside it", fused.own),
                     n_all.to_string(),
                 )
             })?,
@@ -200,14 +218,7 @@ impl Config {
         if !n_all.is_multiple_of(BLOCK[0]) || !k.is_multiple_of(BLOCK[1]) {
             return Err(unpackable(tensors, [n_all, k], "a matrix in blocks of 16 x 64"));
         }
-        let id = tensors.get("codebook_id");
-        let Some(id) = id else { return Err(tensors.missing("codebook_id", "[]")) };
-        let which = number(&id)?;
-        let Some(books) = BOOKS.iter().find(|books| books.id == which) else {
-            let known = BOOKS.iter().map(|books| format!("{} ({})", books.id, books.name));
-            let expected = known.collect::<Vec<_>>().join(" or ");
-            return Err(wrong(&id, expected, which.to_string()));
-        };
+        let (id, books) = Books::of(tensors)?;
         let n_words = k / books.word + books.finer_word.map_or(0, |word| k / word);
         let qidxs = tensors.need("Qidxs", &[DType::I64], &[n_all, n_words])?;
         let su = signs("SU", k)?;
@@ -223,7 +234,7 @@ impl Config {
             None => None,
             Some(fused) => tensors.find("fuse_scales", FLOATS, &[fused.n_factors])?,
         };
-        // Of a module that holds several, each is listed with some of the tensors.
+        // Where a module holds several projections, each lists some of the tensors.
         let rest = [Some(sv), Some(id), scale, divisors, factors].into_iter().flatten();
         let views: Vec<TensorView<'a>> = match fused {
             None => [qidxs, su].into_iter().chain(rest).collect(),
@@ -291,7 +302,7 @@ impl<'a> Stored<'a> for Parts<'a> {
         if let (Some(view), Some(values)) = (&self.divisors, &scales.divisors)
             && let Some(i) = values.iter().position(|x| *x == 0.0)
         {
-            return Err(wrong(view, "numbers to divide by", format!("0 at element {i}")));
+            return Err(wrong(view, "divisors other than 0", format!("0 at element {i}")));
         }
         let weights: OnceLock<Vec<f32>> = OnceLock::new();
         let (k, first_row) = (self.k, self.first_row);

@@ -1,12 +1,12 @@
-//! What the levels and signs of a lattice stand for.
+//! Values of the levels and signs of a lattice.
 
-use pelton_kernels::WeightLayout;
+use pelton_kernels::{WeightLayout, codes};
 
-/// What levels and signs stand for.
+/// Values of levels and signs.
 pub(in crate::formats) struct Levels {
     /// The layout that holds their codes.
     pub(super) layout: WeightLayout,
-    /// What all weights have as a factor.
+    /// Factor of all weights.
     pub(super) unit: f32,
     /// Bits of a code.
     pub(super) n_bits: usize,
@@ -39,26 +39,26 @@ pub(in crate::formats) static IQ1: Levels = Levels {
     unit: 0.125,
     n_bits: 3,
     codes: [&[5, 0, 2], &[6, 4, 1]],
-    values: &[1, 7, 9, 0, -1, -7, -9, 0],
+    values: &codes::IQ1,
 };
 pub(in crate::formats) static IQ2: Levels = Levels {
     layout: WeightLayout::Iq2,
     unit: 0.125,
     n_bits: 3,
     codes: [&[0, 1, 2], &[4, 5, 6]],
-    values: &[8, 25, 43, 0, -8, -25, -43, 0],
+    values: &codes::IQ2,
 };
 pub(in crate::formats) static IQ3_XXS: Levels = Levels {
     layout: WeightLayout::Iq3Xxs,
     unit: 0.25,
     n_bits: 4,
     codes: [&[0, 1, 2, 3, 4, 5, 6, 7], &[8, 9, 10, 11, 12, 13, 14, 15]],
-    values: &[4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62],
+    values: &codes::IQ3_XXS,
 };
 pub(in crate::formats) static IQ3_S: Levels = Levels {
     layout: WeightLayout::Iq3S,
     unit: 1.0,
     n_bits: 4,
     codes: [&[0, 1, 2, 3, 4, 5, 6, 7], &[8, 9, 10, 11, 12, 13, 14, 15]],
-    values: &[1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15],
+    values: &codes::IQ3_S,
 };

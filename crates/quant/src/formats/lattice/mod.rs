@@ -1,4 +1,4 @@
-//! What `IQ1_*`, `IQ2_*` and `IQ3_*` share: weights in groups that are points of a lattice.
+//! Common code of `IQ1_*`, `IQ2_*` and `IQ3_*`, whose groups of weights are points of a lattice.
 //!
 //! ```text
 //! block       d | scales, 2 s + 1 per 16 or 32 weights | indices of points | signs
@@ -6,14 +6,14 @@
 //! level       with its sign one of 6 or 16 values
 //! w[i] = ((d * unit) * (2 s + 1)) * value(level[i], sign[i])
 //! ```
-//! A file of each format says how it stores the numbers of a block ([`Parts`]), and which [`Levels`]
-//! and [`Lattice`] it means; everything else is here. Every product is exact: 11 bits of `d`, 5 of
-//! `2 s + 1`, at most 6 of the value.
+//! A file of each format says how it stores the numbers of a block ([`Parts`]), and which
+//! [`Levels`] and [`Lattice`] it means; everything else is here. Every product is exact: 11 bits of
+//! `d`, 5 of `2 s + 1`, at most 6 of the value.
 //!
-//! No kernel looks points up while it multiplies (sixteen outputs would gather from as many places).
-//! Packing does, once, and writes a code of 3 or 4 bits per weight: nothing is lost, but in memory
-//! these formats take 3.31 (`IQ1_*`, `IQ2_*`) and 4.31 (`IQ3_*`) bits per weight, which is 1.25 (`IQ3_S`)
-//! to 2.1 times (`IQ1_S`) what the file takes.
+//! No kernel looks points up while it multiplies (sixteen outputs would gather from as many
+//! places). Packing does, once, and writes a code of 3 or 4 bits per weight: nothing is lost, but
+//! in memory these formats take 3.31 (`IQ1_*`, `IQ2_*`) and 4.31 (`IQ3_*`) bits per weight, which
+//! is 1.25 (`IQ3_S`) to 2.1 times (`IQ1_S`) what the file takes.
 
 mod levels;
 mod points;
@@ -47,26 +47,26 @@ pub(super) struct Parts {
     pub(super) signs: [u8; BLOCK_LEN / 8],
 }
 
-/// What signs a block can hold.
+/// Signs that a block can hold.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum Signs {
-    /// Any.
+    /// Any signs.
     Free,
-    /// Of each 8 weights an even number is negative.
+    /// An even number of negative weights in each 8.
     Even,
-    /// The same for so many weights; it says to which side of a level the value is.
+    /// One sign for this number of weights; it says on which side of a level the value lies.
     Shared(usize),
 }
 
 /// A format whose blocks are points of a lattice.
 pub(super) trait LatticeFormat: Sync {
-    /// How it is stored in files.
+    /// Its type in files.
     const DTYPE: DType;
-    /// What its levels stand for.
+    /// Values of its levels.
     const LEVELS: &'static Levels;
-    /// Its points.
+    /// The points that it has.
     const LATTICE: &'static Lattice;
-    /// Its signs.
+    /// The signs that it can hold.
     const SIGNS: Signs;
     /// Weights that share a scale, 16 or 32.
     const SCALE_LEN: usize;
@@ -117,14 +117,14 @@ impl<F: LatticeFormat> WeightFormat for F {
     }
 
     fn relative_error(&self) -> f32 {
-        // No weight is rounded for itself: the nearest point may leave one of eight at the other end
-        // of the range, or with the other sign.
+        // No weight is rounded for itself: the nearest point may leave one of eight at the other
+        // end of the range, or with the other sign.
         2.0
     }
 }
 
 impl Parts {
-    /// A block with this `d`, everything else to be set.
+    /// A block with this `d`; all other numbers are still 0.
     pub(super) fn new(d: f16) -> Self {
         Self { d, s: [0; 16], levels: [0; BLOCK_LEN], signs: [0; BLOCK_LEN / 8] }
     }

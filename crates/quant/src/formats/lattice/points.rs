@@ -1,7 +1,7 @@
 //! Points by index, and the index of the point that is nearest to any combination of levels.
 //!
-//! Both tables are made when they are first asked for: the points (4 to 16 KiB) by whoever reads such a
-//! format, the neighbours (13 KiB, some hundredths of a second) by whoever writes one.
+//! Both tables are made when they are first used: the points (4 to 16 KiB) when such a format is
+//! read, the neighbours (13 KiB, some hundredths of a second) when it is written.
 
 use std::sync::OnceLock;
 

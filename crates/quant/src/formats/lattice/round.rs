@@ -66,7 +66,7 @@ fn round<F: LatticeFormat>(scaled: &[f32], levels: &mut [u8], signs: &mut [u8]) 
     }
 }
 
-/// The points nearest to what each weight of `x` would be rounded to alone.
+/// The points nearest to the levels that each weight of `x` alone rounds to.
 fn snap<F: LatticeFormat>(x: &[f32], signs: u8, levels: &mut [u8]) {
     let n_dims = F::LATTICE.n_dims;
     for (i, (level, x)) in levels.iter_mut().zip(x).enumerate() {

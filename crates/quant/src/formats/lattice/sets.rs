@@ -1,8 +1,8 @@
-//! Which points the lattices have: the constants of the formats.
+//! The points that exist in each lattice: constants of the formats.
 //!
 //! A point of `n` coordinates in `0..base` has the number `c[0] + c[1] base + c[2] base^2 ..`, and
-//! bit `i % 64` of word `i / 64` says whether the point of number `i` is one of the set. Files name a
-//! point by how many of the set have smaller numbers.
+//! bit `i % 64` of word `i / 64` says whether the point of number `i` is one of the set. Files name
+//! a point by the number of points of the set with smaller numbers.
 //!
 //! Bases and coordinates: 3 and 8 for `IQ1`, which both formats share, and `IQ2_*`; 8 and 4 for
 //! `IQ3_*`.
