@@ -1,6 +1,6 @@
 //! Quantized checkpoints: every method against weights and logits made by independent code.
 //!
-//! `checkpoints/make.py` says how the fixtures are made.
+//! `checkpoints/make.py` describes how the fixtures are made.
 
 mod common;
 
@@ -14,6 +14,7 @@ use pelton_model::{
 };
 use pelton_quant::checkpoint::{METHODS, QuantizedTensor, pack_quantized};
 use pelton_tensor::{DType, TensorView, write_safetensors};
+use pelton_testkit::golden::crc32;
 
 /// Bound on the worst logit where both sides compute in f32.
 const F32_BOUND: f32 = 1e-4;
@@ -58,16 +59,10 @@ fn one(name: &str) -> Case {
     case(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints").join(name))
 }
 
-/// The checksum of zip files.
-fn crc32(values: &[f32]) -> u32 {
-    let mut crc = u32::MAX;
-    for byte in values.iter().flat_map(|x| x.to_le_bytes()) {
-        crc ^= u32::from(byte);
-        for _ in 0..8 {
-            crc = crc >> 1 ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 };
-        }
-    }
-    !crc
+/// CRC-32 of the bytes of these weights.
+fn checksum(weights: &[f32]) -> u32 {
+    let bytes: Vec<u8> = weights.iter().flat_map(|x| x.to_le_bytes()).collect();
+    crc32(&bytes)
 }
 
 fn find<'a>(files: &'a ModelFiles, module: &str) -> QuantizedTensor<'a> {
@@ -84,7 +79,7 @@ fn every_matrix_dequantizes_to_the_bits_of_the_reference() {
         assert_eq!(case.checksums.len(), 7, "{}", case.golden.name);
         for (module, crc) in &case.checksums {
             let weights = find(&files, module).dequantize().expect(module);
-            assert_eq!(crc32(&weights), *crc, "{} {module}", case.golden.name);
+            assert_eq!(checksum(&weights), *crc, "{} {module}", case.golden.name);
         }
     }
 }

@@ -128,7 +128,8 @@ fn the_lies_of_other_families_are_refused_by_their_keys() {
         ("minicpm3", "minicpm3.attention.value_length", None, "expected shape"),
         ("minicpm3", "minicpm3.attention.kv_lora_rank", n(u32::MAX), "found 4294967295"),
     ] {
-        let sound = golden(name).gguf().expect("a file");
+        let golden = golden(name);
+        let sound = golden.gguf().expect("a file");
         let told = opened(&sound, &[(key, value.clone())]).expect_err(key);
         assert!(told.contains(expected) && !told.contains('\n'), "{key} = {value:?}: {told}");
     }
@@ -137,7 +138,8 @@ fn the_lies_of_other_families_are_refused_by_their_keys() {
 #[test]
 fn scales_that_a_file_of_minicpm_leaves_out_are_those_of_the_published_models() {
     for (name, n_layers) in [("minicpm", 3.0_f32), ("minicpm3", 3.0)] {
-        let sound = golden(name).gguf().expect("a file");
+        let golden = golden(name);
+        let sound = golden.gguf().expect("a file");
         let keys = ["embedding_scale", "residual_scale", "logit_scale"];
         let keys = keys.map(|key| format!("{name}.{key}"));
         let edits = keys.each_ref().map(|key| (key.as_str(), None));

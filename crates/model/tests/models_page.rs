@@ -100,7 +100,7 @@ fn fixtures() -> BTreeMap<String, Vec<(String, bool)>> {
     let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for golden in all() {
         let architecture = golden.files().config().architecture.clone();
-        found.entry(architecture).or_default().push((golden.name.clone(), golden.gguf().is_some()));
+        found.entry(architecture).or_default().push((golden.name.clone(), golden.has_gguf()));
     }
     found
 }
@@ -149,7 +149,7 @@ fn encoder(arch: &Arch) -> String {
         names => format!("golden: {}", code(names)),
     };
     let folders: Vec<&str> = own.iter().map(|fixture| fixture.name.as_str()).collect();
-    let files = own.iter().filter(|fixture| fixture.gguf().is_some());
+    let files = own.iter().filter(|fixture| fixture.has_gguf());
     let files: Vec<&str> = files.map(|fixture| fixture.name.as_str()).collect();
     let gguf_names = match (arch.gguf_names, files.as_slice()) {
         ([], []) => "-".to_owned(),

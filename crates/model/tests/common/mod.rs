@@ -9,33 +9,28 @@ use pelton_model::{
     Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, HfConfig, LoadOptions, ModelFiles,
     load,
 };
-use pelton_tensor::{Gguf, GgufValue, GgufWriter, Safetensors, TensorSource};
-use pelton_testkit::golden::NOT_IN_GGUF;
+use pelton_tensor::{Gguf, GgufValue, GgufWriter, TensorSource};
+use pelton_testkit::golden::{Checkpoint, GoldenDecoder, NOT_IN_GGUF, decoder_at, decoders};
 
-/// A tiny checkpoint and what the reference implementation makes of it.
+/// A tiny checkpoint, and what the reference implementation computes with it.
 pub(crate) struct Golden {
     pub(crate) name: String,
     pub(crate) max_context: Option<usize>,
     pub(crate) prompt: Vec<TokenId>,
     /// Greedy continuation of the prompt.
     pub(crate) greedy: Vec<TokenId>,
-    /// One row per token of prompt and continuation, but for the last token.
+    /// One row per token of prompt and continuation, without the last token.
     pub(crate) logits: Vec<Vec<f32>>,
+    checkpoint: Checkpoint,
     /// A complete model folder.
-    folder: tempfile::TempDir,
+    folder: PathBuf,
+    /// Holds the folder, and the GGUF file once it was asked for.
+    temp: tempfile::TempDir,
 }
 
 /// Every fixture.
 pub(crate) fn all() -> Vec<Golden> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let mut folders: Vec<PathBuf> = std::fs::read_dir(root)
-        .expect("fixtures")
-        .map(|entry| entry.expect("entry").path())
-        .filter(|path| path.is_dir() && path.join("config.json").exists())
-        .collect();
-    folders.sort();
-    assert!(folders.len() >= 12, "{} fixtures", folders.len());
-    folders.iter().map(|folder| open(folder)).collect()
+    decoders().into_iter().map(Golden::new).collect()
 }
 
 /// The fixtures that are written as GGUF files.
@@ -53,34 +48,7 @@ pub(crate) fn golden(name: &str) -> Golden {
 
 /// The fixture of this folder.
 pub(crate) fn open(path: &Path) -> Golden {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let weights = match std::fs::read_to_string(path.join("weights.txt")) {
-        Ok(other) => path.with_file_name(other.trim()),
-        Err(_) => path.to_owned(),
-    };
-    let copy = |from: PathBuf, name| std::fs::copy(from, folder.path().join(name)).expect("copy");
-    copy(path.join("config.json"), "config.json");
-    copy(weights.join("model.safetensors"), "model.safetensors");
-
-    let case = std::fs::read(path.join("case.json")).expect("case.json");
-    let case: serde_json::Value = serde_json::from_slice(&case).expect("JSON");
-    let reference = Safetensors::open_file(&path.join("reference.safetensors")).expect("reference");
-    let words = |name: &str| -> Vec<[u8; 4]> {
-        reference.get(name).expect(name).data.as_chunks::<4>().0.to_vec()
-    };
-    let tokens = |name| -> Vec<TokenId> {
-        words(name).into_iter().map(|w| TokenId(u32::from_le_bytes(w))).collect()
-    };
-    let logits: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
-    let width = reference.get("logits").expect("logits").shape[1];
-    Golden {
-        name: path.file_name().expect("name").to_string_lossy().into_owned(),
-        max_context: case["max_context"].as_u64().map(|n| n as usize),
-        prompt: tokens("prompt"),
-        greedy: tokens("greedy"),
-        logits: logits.chunks(width).map(<[f32]>::to_vec).collect(),
-        folder,
-    }
+    Golden::new(decoder_at(path))
 }
 
 /// Writes a GGUF file anew with other metadata; `None` takes a key away.
@@ -124,8 +92,17 @@ pub(crate) fn shape_of(config: &HfConfig, module: &str) -> [usize; 2] {
 }
 
 impl Golden {
+    fn new(golden: GoldenDecoder) -> Self {
+        let temp = tempfile::tempdir().expect("temporary folder");
+        let GoldenDecoder { checkpoint, max_context, prompt, greedy, logits } = golden;
+        let folder = temp.path().join("model");
+        checkpoint.write_bare_folder(&folder);
+        let name = checkpoint.name().to_owned();
+        Self { name, max_context, prompt, greedy, logits, checkpoint, folder, temp }
+    }
+
     pub(crate) fn files(&self) -> ModelFiles {
-        ModelFiles::open(self.folder.path()).expect(&self.name)
+        ModelFiles::open(&self.folder).expect(&self.name)
     }
 
     /// Whether it is written as a GGUF file.
@@ -134,14 +111,22 @@ impl Golden {
         is_said && self.files().arch().is_exported()
     }
 
-    /// The file of the same model, where there is one.
+    /// Whether there is a GGUF file of the same model.
+    pub(crate) fn has_gguf(&self) -> bool {
+        self.checkpoint.has_gguf()
+    }
+
+    /// The GGUF file of the same model, where there is one.
     pub(crate) fn gguf(&self) -> Option<PathBuf> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf");
-        Some(root.join(format!("{}.gguf", self.name))).filter(|path| path.exists())
+        self.has_gguf().then(|| {
+            let path = self.temp.path().join(format!("{}.gguf", self.name));
+            self.checkpoint.write_bare_gguf(&path);
+            path
+        })
     }
 
     pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
     /// Prompt and continuation without the last token: the input of all reference rows.

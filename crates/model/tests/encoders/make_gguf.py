@@ -1,20 +1,22 @@
 """Makes GGUF files of the encoder fixtures, as converters write them.
 
-    python crates/model/tests/encoders/make_gguf.py
+    python crates/model/tests/encoders/make_gguf.py        (numpy, gguf)
 
-Each file, `gguf/NAME.gguf`, holds the weights of the folder `NAME` under the names of the `gguf`
-package and no tokenizer. Files of RoBERTa call themselves `bert`, and their table of positions begins
-with the one that a text uses first.
+Each file holds the weights of the folder `NAME` under the names of the `gguf` package and no
+tokenizer; its recipe is kept as `gguf/NAME.json`, see `gguf_recipes.py`. Files of RoBERTa call
+themselves `bert`, and their table of positions begins with the first one that a text uses.
 """
 
 import json
 import pathlib
+import sys
 
 import gguf
-import safetensors.torch
-import torch
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from gguf_recipes import Checkpoint, Recipe
 
 # name: (architecture, kind of pooling, positions that no text uses)
 CASES = {
@@ -28,9 +30,10 @@ def main():
     (HERE / "gguf").mkdir(exist_ok=True)
     for name, (arch, pooling, n_skipped) in CASES.items():
         config = json.loads((HERE / name / "config.json").read_text())
-        state = safetensors.torch.load_file(HERE / name / "model.safetensors")
+        checkpoint = Checkpoint(HERE / name)
         kind = getattr(gguf.MODEL_ARCH, arch)
-        writer = gguf.GGUFWriter(HERE / "gguf" / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[kind])
+        recipe = Recipe(checkpoint, gguf.MODEL_ARCH_NAMES[kind])
+        writer = recipe.writer
         field = lambda *names: next(config[x] for x in names if x in config)
         n_layers = field("num_hidden_layers", "n_layer")
         writer.add_context_length(field("max_position_embeddings", "n_positions") - n_skipped)
@@ -45,24 +48,15 @@ def main():
         if "rotary_emb_base" in config:
             writer.add_rope_freq_base(config["rotary_emb_base"])
         names = gguf.get_tensor_name_map(kind, n_layers)
-        for key, x in state.items():
+        for key, x in checkpoint.state.items():
             stem, suffix = key.rsplit(".", 1)
             gguf_name = names.get_name(stem)
             assert gguf_name, key
             if "position_embeddings" in key:
                 x = x[n_skipped:]
-            x = x.contiguous()
-            if x.dim() == 2:
-                bf16 = gguf.GGMLQuantizationType.BF16
-                bits = x.view(torch.uint8).numpy()
-                writer.add_tensor(f"{gguf_name}.{suffix}", bits, raw_dtype=bf16)
-            else:
-                writer.add_tensor(f"{gguf_name}.{suffix}", x.float().numpy())
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        print(name)
+            recipe.tensor(f"{gguf_name}.{suffix}", x, wide=x.ndim != 2)
+        written = recipe.save(HERE / "gguf" / f"{name}.json")
+        print(f"{name}: {len(written)} bytes")
 
 
 if __name__ == "__main__":

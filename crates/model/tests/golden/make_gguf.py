@@ -1,11 +1,11 @@
 """Makes GGUF files of the golden fixtures, as converters write those families.
 
-    python crates/model/tests/golden/make_gguf.py [name ..]
+    python crates/model/tests/golden/make_gguf.py [name ..]        (numpy, gguf)
 
-Each file, `gguf/NAME.gguf`, holds the weights of the folder `NAME` under the names of the `gguf`
-package, in the orders and with the keys that readers of the format expect, and no tokenizer. What
-the format cannot say is folded into weights, so that the reference logits of the folder hold: the
-divisor of Gemma's scores into q.
+Each file holds the weights of the folder `NAME` under the names of the `gguf` package, in the orders
+and with the keys that readers of the format expect, and no tokenizer. Its recipe is kept as
+`gguf/NAME.json`, see `gguf_recipes.py`. The divisor of Gemma's scores has no key in the format, so
+it is folded into the weights of q, and the reference logits of the folder hold.
 """
 
 import json
@@ -13,10 +13,12 @@ import pathlib
 import sys
 
 import gguf
-import safetensors.torch
-import torch
+import numpy as np
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from gguf_recipes import Checkpoint, Recipe
 
 # name: (architecture, orders of the tensors, keys beside the usual ones)
 CASES = {
@@ -257,7 +259,7 @@ CASES |= {
 def in_pairs(rows, n_heads):
     """Halves of each head become pairs of neighbours."""
     heads = rows.reshape(n_heads, 2, -1, *rows.shape[1:])
-    return heads.transpose(1, 2).reshape(rows.shape)
+    return heads.swapaxes(1, 2).reshape(rows.shape)
 
 
 def split_groups(fused, n_heads, n_kv_heads):
@@ -265,13 +267,6 @@ def split_groups(fused, n_heads, n_kv_heads):
     groups = fused.reshape(n_kv_heads, n_heads // n_kv_heads + 2, head_dim, *fused.shape[1:])
     parts = groups[:, :-2], groups[:, -2], groups[:, -1]
     return [part.reshape(-1, *fused.shape[1:]) for part in parts]
-
-
-def mxfp4_blocks(codes, exponents):
-    """Codes `[.., 16]` with neighbours in a byte become codes half a block apart."""
-    halves = torch.stack([codes & 15, codes >> 4], -1).flatten(-2)
-    packed = halves[..., :16] | halves[..., 16:] << 4
-    return torch.cat([exponents[..., None], packed], -1).flatten(-2)
 
 
 def stack_experts(state, orders):
@@ -290,27 +285,28 @@ def stack_experts(state, orders):
                 names = ("gate_proj", "up_proj")
             else:
                 names = ("experts.w1", "experts.w3")
-            for half, y in zip(names, x.chunk(2, dim=-2)):
+            for half, y in zip(names, np.split(x, 2, axis=-2)):
                 out[f"{stem}{half}.weight"] = y
         elif "interleaved experts" in orders and after.endswith("_blocks"):
-            x = mxfp4_blocks(x, state[name.replace("_blocks", "_scales")])
+            exponents = state[name.replace("_blocks", "_scales")][..., None]
+            x = np.concatenate([exponents, x], -1)
             split_interleaved(out, f"{before}.experts.{after.removesuffix('_blocks')}", x, "weight")
         elif after.endswith("_scales"):
             continue
         elif "interleaved experts" in orders and after.endswith("_bias"):
             split_interleaved(out, f"{before}.experts.{after.removesuffix('_bias')}", x, "bias")
         elif "interleaved experts" in orders and after:
-            split_interleaved(out, f"{before}.experts.{after}", x.transpose(1, 2), "weight")
+            split_interleaved(out, f"{before}.experts.{after}", x.swapaxes(1, 2), "weight")
         elif "transposed experts" in orders and after:
-            x = x.transpose(1, 2)
+            x = x.swapaxes(1, 2)
             if after == "gate_up_proj":
-                for half, y in zip(("gate", "up"), x.chunk(2, dim=1)):
+                for half, y in zip(("gate", "up"), np.split(x, 2, axis=1)):
                     out[f"{before}.experts.{half}_proj.weight"] = y
             else:
                 out[f"{name}.weight"] = x
         else:
             out[name if name.endswith((".weight", ".bias")) else f"{name}.weight"] = x
-    return out | {name: torch.stack(list) for name, list in apart.items()}
+    return out | {name: np.stack(list) for name, list in apart.items()}
 
 
 def split_interleaved(out, name, x, kind):
@@ -327,13 +323,7 @@ def convert(state, orders, n_heads, n_kv_heads):
     for name, x in state.items():
         layer, part = name.rsplit(".", 2)[0], name.rsplit(".", 2)[1]
         kind = name.rsplit(".", 1)[1]
-        if "norms plus one" in orders and "norm" in name and kind == "weight":
-            x = x.float() + 1.0
-        if "q by 24" in orders and part == "q_proj":
-            x = x.float() * (16 / 24) ** 0.5
-        if "q norm by 24" in orders and part == "q_norm":
-            x = x * (16 / 24) ** 0.5
-        if "transposed" in orders and x.dim() == 2 and ".h." in name:
+        if "transposed" in orders and x.ndim == 2 and ".h." in name:
             x = x.T
         if "split groups" in orders and part == "wqkv":
             split = split_groups(x, n_heads, n_kv_heads)
@@ -344,23 +334,35 @@ def convert(state, orders, n_heads, n_kv_heads):
                 out[f"{prefix}.{letter}_proj.{kind}"] = y
             continue
         if "stack groups" in orders and part == "query_key_value":
-            x = torch.cat(split_groups(x, n_heads, n_kv_heads))
+            x = np.concatenate(split_groups(x, n_heads, n_kv_heads))
         if "pairs" in orders and part in ("q_proj", "k_proj"):
             x = in_pairs(x, n_heads if part == "q_proj" else n_kv_heads)
         out[name] = x
     if "split latents" in orders:
         for name in [name for name in out if ".kv_b_proj." in name]:
-            heads = out.pop(name).unflatten(0, (n_heads, -1))
-            k, v = heads.split([32, 16], dim=1)
-            out[name.replace("kv_b", "k_b")] = k.transpose(1, 2)
+            heads = out.pop(name)
+            heads = heads.reshape(n_heads, -1, *heads.shape[1:])
+            k, v = np.split(heads, [32], axis=1)
+            out[name.replace("kv_b", "k_b")] = k.swapaxes(1, 2)
             out[name.replace("kv_b", "v_b")] = v
     if "heads together" in orders:
         for layer in range(3):
             for letter, n in (("q", n_heads), ("k", n_kv_heads)):
                 stem = f"model.layers.{layer}.self_attn.{letter}_layernorm"
                 heads = [out.pop(f"{stem}.norms.{head}.weight") for head in range(n)]
-                out[f"{stem}.weight"] = torch.stack(heads)
+                out[f"{stem}.weight"] = np.stack(heads)
     return out
+
+
+def folded(name, orders):
+    """What is done to the elements of a tensor, besides their order."""
+    part, kind = name.split(".")[-2:]
+    then = []
+    if "norms plus one" in orders and "norm" in name and kind == "weight":
+        then.append(["add", 1.0])
+    if "q by 24" in orders and part == "q_proj" or "q norm by 24" in orders and part == "q_norm":
+        then.append(["multiply", (16 / 24) ** 0.5])
+    return then
 
 
 def main():
@@ -381,13 +383,15 @@ def main():
         hidden = field("hidden_size", "n_embd")
         n_layers = field("num_hidden_layers", "n_layer")
         head_dim = field("head_dim", default=hidden // n_heads)
-        state = safetensors.torch.load_file(HERE / name / "model.safetensors")
+        checkpoint = Checkpoint(HERE / name)
+        state = checkpoint.state
         if any("experts" in order for order in orders):
             state = stack_experts(state, orders)
         state = convert(state, orders, n_heads, n_kv_heads)
 
         kind = gguf.MODEL_ARCH[arch]
-        writer = gguf.GGUFWriter(HERE / "gguf" / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[kind])
+        recipe = Recipe(checkpoint, gguf.MODEL_ARCH_NAMES[kind])
+        writer = recipe.writer
         ffn = field("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", default=4 * hidden)
         writer.add_context_length(field("max_position_embeddings", "n_positions", default=2048))
         writer.add_embedding_length(hidden)
@@ -420,8 +424,7 @@ def main():
         if "rope factors" in orders:
             rope = config["rope_parameters"]
             for length in ("long", "short"):
-                factors = torch.tensor(rope[f"{length}_factor"]).numpy()
-                writer.add_tensor(f"rope_factors_{length}.weight", factors)
+                recipe.values(f"rope_factors_{length}.weight", rope[f"{length}_factor"])
 
         names = gguf.get_tensor_name_map(kind, n_layers)
         # Perceptrons between mixtures are called what they are everywhere.
@@ -431,23 +434,15 @@ def main():
             gguf_name = names.get_name(stem) or names.get_name(stem.removeprefix("transformer."))
             gguf_name = gguf_name or usual.get_name(stem)
             assert gguf_name, key
-            x = x.contiguous()
-            if x.dtype == torch.uint8:
-                mxfp4 = gguf.GGMLQuantizationType.MXFP4
-                writer.add_tensor(f"{gguf_name}.{suffix}", x.numpy(), raw_dtype=mxfp4)
-            elif "ffn_gate_inp" in gguf_name:
-                writer.add_tensor(f"{gguf_name}.{suffix}", x.squeeze().float().numpy())
-            elif x.dim() >= 2 and x.dtype == torch.bfloat16 and "_norm" not in gguf_name:
-                bf16 = gguf.GGMLQuantizationType.BF16
-                bits = x.view(torch.uint8).numpy()
-                writer.add_tensor(f"{gguf_name}.{suffix}", bits, raw_dtype=bf16)
-            else:
-                writer.add_tensor(f"{gguf_name}.{suffix}", x.float().numpy())
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        print(name)
+            if checkpoint.dtype(x) == "U8":
+                recipe.mxfp4(f"{gguf_name}.{suffix}", x[..., 1:], x[..., 0])
+                continue
+            is_router = "ffn_gate_inp" in gguf_name
+            x = x.squeeze() if is_router else x
+            wide = is_router or x.ndim < 2 or "_norm" in gguf_name
+            recipe.tensor(f"{gguf_name}.{suffix}", x, folded(key, orders), wide)
+        written = recipe.save(HERE / "gguf" / f"{name}.json")
+        print(f"{name}: {len(written)} bytes")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,16 @@ use pelton_model::{
     Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, LoadOptions, ModelFiles, load,
 };
 use pelton_tensor::{Safetensors, TensorSource, TensorView, write_safetensors};
+use pelton_testkit::golden::{Checkpoint, encoders};
 
-/// A tiny checkpoint, and what the reference makes of texts.
+/// A tiny checkpoint, and what the reference implementation computes with texts.
 pub(crate) struct Fixture {
     pub(crate) name: String,
-    folder: tempfile::TempDir,
+    checkpoint: Checkpoint,
+    /// A complete model folder.
+    folder: PathBuf,
+    /// Holds the folder, and the GGUF file once it was asked for.
+    temp: tempfile::TempDir,
     reference: Safetensors,
 }
 
@@ -25,29 +30,25 @@ fn root() -> PathBuf {
 
 /// Every fixture.
 pub(crate) fn all() -> Vec<Fixture> {
-    let entries = std::fs::read_dir(root()).expect("fixtures");
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.expect("entry"))
-        .filter(|entry| entry.path().join("config.json").exists())
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort();
-    assert!(names.len() >= 6, "{names:?}");
-    names.iter().map(|name| fixture(name)).collect()
+    encoders().into_iter().map(|golden| Fixture::new(golden.checkpoint)).collect()
 }
 
 /// One fixture.
 pub(crate) fn fixture(name: &str) -> Fixture {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    for file in ["config.json", "model.safetensors"] {
-        std::fs::copy(root().join(name).join(file), folder.path().join(file)).expect("copy");
-    }
-    let reference = root().join(name).join("reference.safetensors");
-    let reference = Safetensors::open_file(&reference).expect("reference");
-    Fixture { name: name.to_owned(), folder, reference }
+    Fixture::new(Checkpoint::at(&root().join(name)))
 }
 
 impl Fixture {
+    fn new(checkpoint: Checkpoint) -> Self {
+        let temp = tempfile::tempdir().expect("temporary folder");
+        let folder = temp.path().join("model");
+        checkpoint.write_bare_folder(&folder);
+        let name = checkpoint.name().to_owned();
+        let reference = root().join(&name).join("reference.safetensors");
+        let reference = Safetensors::open_file(&reference).expect("reference");
+        Self { name, checkpoint, folder, temp, reference }
+    }
+
     /// The fixture under another architecture and with other names of tensors.
     pub(crate) fn renamed(name: &str, architecture: &str, rename: impl Fn(&str) -> String) -> Self {
         let fixture = fixture(name);
@@ -57,17 +58,23 @@ impl Fixture {
     }
 
     pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
     pub(crate) fn files(&self) -> ModelFiles {
         ModelFiles::open(self.folder()).expect(&self.name)
     }
 
-    /// The file of the same model, where there is one.
-    pub(crate) fn gguf(&self) -> Option<ModelFiles> {
-        let path = root().join("gguf").join(format!("{}.gguf", self.name));
-        path.exists().then(|| ModelFiles::open(&path).expect(&self.name))
+    /// Whether there is a GGUF file of the same model.
+    pub(crate) fn has_gguf(&self) -> bool {
+        self.checkpoint.has_gguf()
+    }
+
+    /// The GGUF file of the same model, which must have one.
+    pub(crate) fn gguf(&self) -> ModelFiles {
+        let path = self.temp.path().join(format!("{}.gguf", self.name));
+        self.checkpoint.write_bare_gguf(&path);
+        ModelFiles::open(&path).expect(&self.name)
     }
 
     pub(crate) fn architecture(&self) -> String {

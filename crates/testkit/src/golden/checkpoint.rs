@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use pelton_tensor::{Gguf, GgufWriter, TensorSource};
+use pelton_tensor::Safetensors;
 
+use super::recipe::Recipe;
 use super::tokens::{add_to_gguf, tokenizer_json};
 
 /// The files of one golden checkpoint.
@@ -15,8 +16,14 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    pub(super) fn new(root: &Path, name: String) -> Self {
-        Self { name, root: root.to_owned() }
+    /// The checkpoint of a folder.
+    ///
+    /// # Panics
+    ///
+    /// When the path has no name.
+    pub fn at(folder: &Path) -> Self {
+        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        Self { name, root: folder.with_file_name("") }
     }
 
     /// Name of the folder.
@@ -29,10 +36,14 @@ impl Checkpoint {
         self.root.join(&self.name).join(name)
     }
 
-    /// The GGUF file of the same model, where there is one.
-    pub fn gguf(&self) -> Option<PathBuf> {
-        let path = self.root.join("gguf").join(format!("{}.gguf", self.name));
-        path.exists().then_some(path)
+    /// The recipe of the GGUF file.
+    fn recipe(&self) -> PathBuf {
+        self.root.join("gguf").join(format!("{}.json", self.name))
+    }
+
+    /// Whether there is a GGUF file of the same model.
+    pub fn has_gguf(&self) -> bool {
+        self.recipe().exists()
     }
 
     /// Where the weights are: `weights.txt` names another folder that has the same ones.
@@ -44,44 +55,50 @@ impl Checkpoint {
         folder.join("model.safetensors")
     }
 
-    /// Writes the model as a folder, with a tokenizer.
+    /// Writes the model as a folder, without a tokenizer.
     ///
     /// # Panics
     ///
     /// When a file cannot be read or written: this is for tests.
-    pub fn write_folder(&self, folder: &Path) {
+    pub fn write_bare_folder(&self, folder: &Path) {
         std::fs::create_dir_all(folder).expect("a folder for the model");
         let copy = |from: &Path, name: &str| {
             std::fs::copy(from, folder.join(name)).expect("copied");
         };
         copy(&self.file("config.json"), "config.json");
         copy(&self.weights(), "model.safetensors");
-        std::fs::write(folder.join("tokenizer.json"), tokenizer_json().to_string())
-            .expect("tokenizer.json");
     }
 
-    /// Writes the GGUF file of the model, with a tokenizer; `false` where there is none.
+    /// Writes the model as a folder, with a tokenizer.
     ///
     /// # Panics
     ///
     /// When a file cannot be read or written: this is for tests.
-    pub fn write_gguf(&self, path: &Path) -> bool {
-        let Some(bare) = self.gguf() else { return false };
-        let bare = Gguf::open(&bare).expect("a golden GGUF file");
-        let mut writer = GgufWriter::new();
-        for (key, value) in bare.metadata() {
-            writer.metadata(key, value.clone());
-        }
-        add_to_gguf(&mut writer);
-        let views: Vec<_> = bare.names().into_iter().filter_map(|name| bare.get(name)).collect();
-        for view in &views {
-            writer.tensor(view.name, view.dtype, view.shape);
-        }
-        let mut data = writer.create(path).expect("a file for the model");
-        for view in &views {
-            data.tensor_data(view.data).expect("tensor data");
-        }
-        data.finish().expect("the model");
-        true
+    pub fn write_folder(&self, folder: &Path) {
+        self.write_bare_folder(folder);
+        std::fs::write(folder.join("tokenizer.json"), tokenizer_json().to_string())
+            .expect("tokenizer.json");
+    }
+
+    /// Writes the GGUF file of the model as the `gguf` package does, to the byte.
+    ///
+    /// # Panics
+    ///
+    /// When there is none, or a file cannot be read or written: this is for tests.
+    pub fn write_bare_gguf(&self, path: &Path) {
+        Recipe::read(&self.recipe()).write(&self.tensors(), path);
+    }
+
+    /// Writes the GGUF file of the model, with a tokenizer.
+    ///
+    /// # Panics
+    ///
+    /// When there is none, or a file cannot be read or written: this is for tests.
+    pub fn write_gguf(&self, path: &Path) {
+        Recipe::read(&self.recipe()).write_with(&self.tensors(), path, add_to_gguf);
+    }
+
+    fn tensors(&self) -> Safetensors {
+        Safetensors::open_file(&self.weights()).expect("weights")
     }
 }

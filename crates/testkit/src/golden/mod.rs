@@ -2,12 +2,13 @@
 //! with them.
 //!
 //! The files are in `crates/model/tests`: `golden` holds decoders, `encoders` holds encoders, and
-//! `make.py` in either folder describes how they are made. A checkpoint has a folder, and a GGUF
-//! file beside it where a converter of another project writes its family. None has a tokenizer;
-//! [`Checkpoint::write_folder`] and [`Checkpoint::write_gguf`] add one with one token per byte, so
-//! that every command of the binary accepts the model.
+//! `make.py` in either folder describes how they are made. A checkpoint has a folder, and the recipe
+//! of a GGUF file where the `gguf` package knows its family: the weights are stored once. None has
+//! a tokenizer; [`Checkpoint::write_folder`] and [`Checkpoint::write_gguf`] add one with one token
+//! per byte, so that every command of the binary accepts the model.
 
 mod checkpoint;
+mod recipe;
 mod tokens;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use pelton_base::TokenId;
 use pelton_tensor::{Safetensors, TensorSource};
 
 pub use checkpoint::Checkpoint;
+pub use recipe::crc32;
 
 /// Decoders that cannot be written as GGUF although their family can, and the part of the model
 /// that the error names: the format has no key for it.
@@ -63,6 +65,15 @@ pub fn decoders() -> Vec<GoldenDecoder> {
     all("golden").map(GoldenDecoder::read).collect()
 }
 
+/// The decoder of this folder, which is made as the golden ones are.
+///
+/// # Panics
+///
+/// When a file is missing or malformed: this is for tests.
+pub fn decoder_at(folder: &Path) -> GoldenDecoder {
+    GoldenDecoder::read(Checkpoint::at(folder))
+}
+
 /// Every encoder, by name.
 ///
 /// # Panics
@@ -76,13 +87,12 @@ pub fn encoders() -> Vec<GoldenEncoder> {
 fn all(kind: &str) -> impl Iterator<Item = Checkpoint> {
     let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests").join(kind);
     let entries = std::fs::read_dir(&root).expect("the folder of golden checkpoints");
-    let mut names: Vec<String> = entries
+    let mut folders: Vec<PathBuf> = entries
         .map(|entry| entry.expect("a folder entry").path())
         .filter(|path| path.join("config.json").exists())
-        .map(|path| path.file_name().expect("a name").to_string_lossy().into_owned())
         .collect();
-    names.sort();
-    names.into_iter().map(move |name| Checkpoint::new(&root, name))
+    folders.sort();
+    folders.into_iter().map(|folder| Checkpoint::at(&folder))
 }
 
 impl GoldenDecoder {
