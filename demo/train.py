@@ -1,6 +1,6 @@
 """Step 2 of the recipe: train one model on the token streams that `prepare.py` wrote.
 
-    python train.py --model story --data build --out ../models/story
+    python train.py --model story --data build --out build/story
 
 Llama architecture in plain PyTorch; the checkpoint is a Hugging Face folder with bf16 safetensors.
 Matrices are trained with Muon (orthogonalised momentum, Jordan et al. 2024), embeddings and norms

@@ -1,4 +1,4 @@
-//! Speculation as a user meets it: the story-teller and the model that drafts for it.
+//! Speculation through the library: the embedded story-teller and the draft model beside it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use pelton_sched::Choices;
 use pelton_testkit::TinyModel;
 
 fn story(name: &str) -> ModelRef {
-    ModelRef::Path(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models").join(name))
+    let file = format!("../cli/model/{name}-q8_0.gguf");
+    ModelRef::Path(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file))
 }
 
 /// Every draft that can be made is made, whatever it costs.

@@ -214,10 +214,24 @@ mod tests {
     use pelton_base::{SamplingParams, TokenId};
     use pelton_llm::{CompletionRequest, Generation, Llm, LlmOptions, ModelRef, Prompt};
     use pelton_model::Compute;
+    use pelton_testkit::TinyModel;
+    use tempfile::TempDir;
 
     use super::super::LLAMA_1B;
     use super::super::folder::{self, Weights};
     use super::*;
+
+    /// A model of 2 layers with 4 heads of 16, 2 of them for keys and values.
+    fn small() -> TempDir {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        TinyModel::default().write_folder(folder.path());
+        let path = folder.path().join("config.json");
+        let text = std::fs::read_to_string(&path).expect("config");
+        let mut config: Value = serde_json::from_str(&text).expect("JSON");
+        config["head_dim"] = 16.into();
+        std::fs::write(path, config.to_string()).expect("config");
+        folder
+    }
 
     /// Tokens of a greedy answer with their log probabilities.
     fn answer(model: &Path) -> Vec<(TokenId, f32)> {
@@ -249,14 +263,14 @@ mod tests {
 
     #[test]
     fn a_grown_model_says_what_the_small_one_says() {
-        let small = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/story-draft");
+        let small = small();
         // More and wider heads, more heads to a KV head, more layers.
         let shape =
             Shape { n_layers: 4, hidden: 320, ffn: 448, n_heads: 9, n_kv_heads: 3, ..LLAMA_1B };
-        let grown = Grown::open(&small, &shape).expect("fits");
+        let grown = Grown::open(small.path(), &shape).expect("fits");
         let out = tempfile::tempdir().expect("temporary folder");
         folder::write(out.path(), &Weights::Grown(&grown), DType::F32, 1).expect("writes");
-        let (expected, got) = (answer(&small), answer(out.path()));
+        let (expected, got) = (answer(small.path()), answer(out.path()));
         assert_eq!(expected.len(), 24);
         for ((token, expected), (grown, got)) in expected.into_iter().zip(got) {
             assert_eq!(token, grown);
@@ -282,14 +296,14 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let small = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/story-draft");
+        let small = small();
         for shape in [
-            Shape { n_layers: 2, ..LLAMA_1B },
-            Shape { head_dim: 48, ..LLAMA_1B },
+            Shape { n_layers: 1, ..LLAMA_1B },
+            Shape { head_dim: 40, ..LLAMA_1B },
             Shape { n_heads: 8, ..LLAMA_1B },
         ] {
-            assert!(Grown::open(&small, &shape).is_err());
+            assert!(Grown::open(small.path(), &shape).is_err());
         }
-        assert!(Grown::open(&small, &super::super::QWEN_05B).is_err());
+        assert!(Grown::open(small.path(), &super::super::QWEN_05B).is_err());
     }
 }
