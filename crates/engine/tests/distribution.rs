@@ -17,9 +17,9 @@ use pelton_model::{CpuBackend, Decoder, LoadOptions, ModelFiles, load};
 use pelton_model::{ForwardInput, ForwardSequence};
 use pelton_sampling::{Masked, MinTokens, Sampler, SamplerState};
 use pelton_sched::Choices;
+use pelton_testkit::golden::decoder_named;
 use pelton_testkit::statistics::{combined, p_value};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 const VOCAB: usize = 256;
@@ -33,8 +33,9 @@ const N_SETS: u64 = 2;
 const LEAST_P: f64 = 1e-4;
 
 fn decoder(fixture: &str) -> Decoder<CpuBackend> {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden");
-    let files = ModelFiles::open(&golden.join(fixture)).expect(fixture);
+    let folder = tempfile::tempdir().expect("a folder");
+    decoder_named(fixture).checkpoint.write_bare_folder(folder.path());
+    let files = ModelFiles::open(folder.path()).expect(fixture);
     let backend = CpuBackend::new(Cpu::with(Kernels::best(), 1));
     load(&files, backend, &LoadOptions::default()).expect(fixture)
 }

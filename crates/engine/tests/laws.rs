@@ -15,7 +15,7 @@ use pelton_engine::{
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{Compute, CpuBackend, LoadOptions, ModelFiles, export_gguf, load as load_model};
 use pelton_sched::{Choices, PolicyKind, PreemptionMode, SchedulerOutput};
-use std::path::Path;
+use pelton_testkit::golden::decoder_named;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -33,15 +33,9 @@ const VOCAB: u32 = 256;
 
 /// The fixture as a GGUF file of each format, with room for sequences of several KV chunks.
 fn open(fixture: &str, format: &str) -> (ModelFiles, TempDir) {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden");
     let folder = tempfile::tempdir().expect("a folder");
-    let weights = match std::fs::read_to_string(golden.join(fixture).join("weights.txt")) {
-        Ok(other) => golden.join(other.trim()),
-        Err(_) => golden.join(fixture),
-    };
-    std::fs::copy(weights.join("model.safetensors"), folder.path().join("model.safetensors"))
-        .expect("weights");
-    let config = std::fs::read_to_string(golden.join(fixture).join("config.json")).expect("config");
+    decoder_named(fixture).checkpoint.write_bare_folder(folder.path());
+    let config = std::fs::read_to_string(folder.path().join("config.json")).expect("config");
     let (short, long) = ("\"max_position_embeddings\": 128", "\"max_position_embeddings\": 512");
     assert!(config.contains(short));
     std::fs::write(folder.path().join("config.json"), config.replace(short, long)).expect("config");

@@ -101,7 +101,7 @@ fn a_forward_pass_in_steady_state_allocates_nothing() {
     // Inputs in another order, and in blocks.
     for name in ["gptq-4-act", "fp8-block"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints").join(name);
-        check(name, &ModelFiles::open(&folder).expect(name), Compute::Auto);
+        check(name, &common::open(&folder).files(), Compute::Auto);
     }
 }
 

@@ -22,6 +22,8 @@ import zlib
 import gguf
 import numpy as np
 
+from share import weights
+
 # Elements of one tensor are numbered from a multiple of this.
 APART = 1 << 32
 SIZES = {"BF16": np.uint16, "F32": np.uint32, "U8": np.uint8}
@@ -31,7 +33,7 @@ class Checkpoint:
     """The tensors of `model.safetensors` as arrays of element numbers, so that orders can be told."""
 
     def __init__(self, folder):
-        bytes = (folder / "model.safetensors").read_bytes()
+        bytes = weights(folder)
         n = struct.unpack("<Q", bytes[:8])[0]
         header = json.loads(bytes[8 : 8 + n])
         header.pop("__metadata__", None)

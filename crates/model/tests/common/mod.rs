@@ -10,7 +10,9 @@ use pelton_model::{
     load,
 };
 use pelton_tensor::{Gguf, GgufValue, GgufWriter, TensorSource};
-use pelton_testkit::golden::{Checkpoint, GoldenDecoder, NOT_IN_GGUF, decoder_at, decoders};
+use pelton_testkit::golden::{
+    Checkpoint, GoldenDecoder, NOT_IN_GGUF, decoder_at, decoder_named, decoders,
+};
 
 /// A tiny checkpoint, and what the reference implementation computes with it.
 pub(crate) struct Golden {
@@ -43,7 +45,7 @@ pub(crate) fn all_exported() -> Vec<Golden> {
 
 /// One fixture.
 pub(crate) fn golden(name: &str) -> Golden {
-    open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name))
+    Golden::new(decoder_named(name))
 }
 
 /// The fixture of this folder.

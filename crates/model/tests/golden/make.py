@@ -2,13 +2,13 @@
 
     python crates/model/tests/golden/make.py [name ..]
 
-Without names every fixture is made anew, with names these alone.
+Without names every fixture is made anew, with names these alone. Run `share.py --whole` before, since
+fixtures share bytes, and `share.py` and `make_gguf.py` afterwards.
 
 Each fixture is a folder:
 
     config.json            as transformers writes it (plus the fields named in `CASES`)
-    model.safetensors      bf16 weights; a variant that only changes the config has `weights.txt`
-                           instead, which names the folder whose weights it uses
+    model.safetensors      bf16 weights; `share.py` stores them in parts
     reference.safetensors  `prompt` i32 [48]; `logits` f32 [48 + 15, 256], row i predicts token i + 1;
                            `greedy` i32 [16]
     case.json              `max_context` for scalings that depend on the length served
@@ -707,7 +707,8 @@ def main():
         fresh.dtype = "bfloat16"
         written = fresh.to_json_string()
         if weights:
-            (folder / "weights.txt").write_text(weights + "\n")
+            # A variant that only changes the config.
+            shutil.copy(HERE / weights / "model.safetensors", folder)
         else:
             tied = config.tie_word_embeddings
             state = {

@@ -53,7 +53,7 @@ impl Fixture {
     pub(crate) fn renamed(name: &str, architecture: &str, rename: impl Fn(&str) -> String) -> Self {
         let fixture = fixture(name);
         fixture.edit_config("architectures", serde_json::json!([architecture]));
-        rename_tensors(&root().join(name), fixture.folder(), rename);
+        rename_tensors(self::fixture(name).folder(), fixture.folder(), rename);
         fixture
     }
 

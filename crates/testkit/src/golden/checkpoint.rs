@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use pelton_tensor::Safetensors;
+use pelton_tensor::{MappedFile, Safetensors};
 
+use super::parts::Parts;
 use super::recipe::Recipe;
 use super::tokens::{add_to_gguf, tokenizer_json};
 
@@ -46,13 +47,13 @@ impl Checkpoint {
         self.recipe().exists()
     }
 
-    /// Where the weights are: `weights.txt` names another folder that has the same ones.
-    fn weights(&self) -> PathBuf {
-        let folder = match std::fs::read_to_string(self.file("weights.txt")) {
-            Ok(other) => self.root.join(other.trim()),
-            Err(_) => self.root.join(&self.name),
-        };
-        folder.join("model.safetensors")
+    /// The bytes of `model.safetensors`.
+    fn weights(&self) -> Vec<u8> {
+        match std::fs::read(self.file("model.safetensors")) {
+            Ok(whole) => whole,
+            // `weights.json` names files from the folder of all kinds.
+            Err(_) => Parts::read(&self.file("weights.json")).join(&self.root.join("..")),
+        }
     }
 
     /// Writes the model as a folder, without a tokenizer.
@@ -62,11 +63,8 @@ impl Checkpoint {
     /// When a file cannot be read or written: this is for tests.
     pub fn write_bare_folder(&self, folder: &Path) {
         std::fs::create_dir_all(folder).expect("a folder for the model");
-        let copy = |from: &Path, name: &str| {
-            std::fs::copy(from, folder.join(name)).expect("copied");
-        };
-        copy(&self.file("config.json"), "config.json");
-        copy(&self.weights(), "model.safetensors");
+        std::fs::copy(self.file("config.json"), folder.join("config.json")).expect("config.json");
+        std::fs::write(folder.join("model.safetensors"), self.weights()).expect("weights");
     }
 
     /// Writes the model as a folder, with a tokenizer.
@@ -99,6 +97,7 @@ impl Checkpoint {
     }
 
     fn tensors(&self) -> Safetensors {
-        Safetensors::open_file(&self.weights()).expect("weights")
+        let name = self.file("model.safetensors");
+        Safetensors::from_mapped(MappedFile::from_vec(name, self.weights())).expect("weights")
     }
 }

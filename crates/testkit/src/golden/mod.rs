@@ -2,12 +2,13 @@
 //! with them.
 //!
 //! The files are in `crates/model/tests`: `golden` holds decoders, `encoders` holds encoders, and
-//! `make.py` in either folder describes how they are made. A checkpoint has a folder, and the recipe
-//! of a GGUF file where the `gguf` package knows its family: the weights are stored once. None has
-//! a tokenizer; [`Checkpoint::write_folder`] and [`Checkpoint::write_gguf`] add one with one token
+//! `make.py` in either folder describes how they are made. No bytes are stored twice: weights that
+//! several checkpoints have are put together from parts, and GGUF files are written by recipes. None
+//! has a tokenizer; [`Checkpoint::write_folder`] and [`Checkpoint::write_gguf`] add one with one token
 //! per byte, so that every command of the binary accepts the model.
 
 mod checkpoint;
+mod parts;
 mod recipe;
 mod tokens;
 
@@ -65,6 +66,15 @@ pub fn decoders() -> Vec<GoldenDecoder> {
     all("golden").map(GoldenDecoder::read).collect()
 }
 
+/// The decoder of this name.
+///
+/// # Panics
+///
+/// When there is none, or a file is malformed: this is for tests.
+pub fn decoder_named(name: &str) -> GoldenDecoder {
+    decoder_at(&root("golden").join(name))
+}
+
 /// The decoder of this folder, which is made as the golden ones are.
 ///
 /// # Panics
@@ -83,10 +93,14 @@ pub fn encoders() -> Vec<GoldenEncoder> {
     all("encoders").map(GoldenEncoder::read).collect()
 }
 
-/// The checkpoints of one folder.
+/// The folder of one kind.
+fn root(kind: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests").join(kind)
+}
+
+/// The checkpoints of one kind.
 fn all(kind: &str) -> impl Iterator<Item = Checkpoint> {
-    let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests").join(kind);
-    let entries = std::fs::read_dir(&root).expect("the folder of golden checkpoints");
+    let entries = std::fs::read_dir(root(kind)).expect("the folder of golden checkpoints");
     let mut folders: Vec<PathBuf> = entries
         .map(|entry| entry.expect("a folder entry").path())
         .filter(|path| path.join("config.json").exists())

@@ -36,13 +36,18 @@ struct Tensor {
 #[serde(untagged)]
 enum Origin {
     /// Blocks of MXFP4 from codes and exponents.
-    Mxfp4 { from: Elements, exponents: Elements },
+    Mxfp4 {
+        from: Elements,
+        exponents: Elements,
+    },
     Elements {
         from: Elements,
         #[serde(default)]
         then: Vec<(Operation, f64)>,
     },
-    Values { values: Vec<f64> },
+    Values {
+        values: Vec<f64>,
+    },
 }
 
 /// Elements of the checkpoint in some order.
@@ -165,13 +170,7 @@ impl Elements {
 }
 
 /// Copies elements of `width` bytes in the order of nested loops.
-fn gather(
-    data: &[u8],
-    width: usize,
-    first: usize,
-    loops: &[(usize, i64)],
-    out: &mut Vec<u8>,
-) {
+fn gather(data: &[u8], width: usize, first: usize, loops: &[(usize, i64)], out: &mut Vec<u8>) {
     match loops {
         [] => out.extend(&data[first * width..][..width]),
         [(n, 1)] => out.extend(&data[first * width..][..n * width]),
@@ -213,14 +212,24 @@ fn metadata(kind: &str, value: &Value) -> GgufValue {
     }
 }
 
+/// CRC-32 of every byte.
+const CRC32: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut crc, mut bit) = (byte as u32, 0);
+        while bit < 8 {
+            crc = crc >> 1 ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
 /// CRC-32 as zlib computes it.
 pub fn crc32(bytes: &[u8]) -> u32 {
-    let mut crc = u32::MAX;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = crc >> 1 ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 };
-        }
-    }
-    !crc
+    let next = |crc: u32, byte: &u8| crc >> 8 ^ CRC32[usize::from(crc as u8 ^ byte)];
+    !bytes.iter().fold(u32::MAX, next)
 }
