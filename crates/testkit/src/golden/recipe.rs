@@ -56,10 +56,12 @@ enum Origin {
 enum Elements {
     /// All of a tensor, in its own order.
     Whole(String),
-    /// Parts one after the other: tensor, first element, and loops of `(count, stride)`, outermost
-    /// first.
-    Parts(Vec<(String, usize, Vec<(usize, i64)>)>),
+    /// Parts one after the other: tensor, first element, and loops, outermost first.
+    Parts(Vec<(String, usize, Vec<Loop>)>),
 }
+
+/// Number of rounds, and elements from one to the next.
+type Loop = (usize, i64);
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -170,7 +172,7 @@ impl Elements {
 }
 
 /// Copies elements of `width` bytes in the order of nested loops.
-fn gather(data: &[u8], width: usize, first: usize, loops: &[(usize, i64)], out: &mut Vec<u8>) {
+fn gather(data: &[u8], width: usize, first: usize, loops: &[Loop], out: &mut Vec<u8>) {
     match loops {
         [] => out.extend(&data[first * width..][..width]),
         [(n, 1)] => out.extend(&data[first * width..][..n * width]),
