@@ -178,4 +178,18 @@ mod tests {
             assert_eq!(golden.means.len(), golden.texts.len(), "{}", golden.checkpoint.name());
         }
     }
+    #[test]
+    fn stored_parts_and_recipes_give_the_original_bytes() {
+        let temp = tempfile::tempdir().expect("a folder");
+        let mut n_files = 0;
+        for checkpoint in ["golden", "encoders", "checkpoints"].into_iter().flat_map(all) {
+            // Both compare the bytes with a checksum of the original file.
+            checkpoint.write_bare_folder(&temp.path().join(checkpoint.name()));
+            if checkpoint.has_gguf() {
+                checkpoint.write_bare_gguf(&temp.path().join("model.gguf"));
+                n_files += 1;
+            }
+        }
+        assert!(n_files >= 50, "{n_files} GGUF files");
+    }
 }
