@@ -59,8 +59,8 @@ fn requests() -> Vec<NewRequest> {
 
 /// The answers, and what the engine counted.
 fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/model/story-q8_0.gguf");
-    let files = ModelFiles::open(&file).expect("the story-teller");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/model/story-draft-q8_0.gguf");
+    let files = ModelFiles::open(&file).expect("the draft model of the story-teller");
     let backend = CpuBackend::new(Cpu::with(Kernels::best(), 1));
     let options = LoadOptions::default();
     let decoder = load(&files, backend, &options).expect("it loads");
