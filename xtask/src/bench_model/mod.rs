@@ -361,8 +361,8 @@ mod tests {
             assert_eq!(stored_as(wished, &[1, 48]), fitting(*format, 48).dtype());
             let path = folder.path().join(format!("{}.gguf", format.name()));
             write_gguf(&path, &TINY, wished).expect("writes");
-            let files = ModelFiles::open(&path).expect(format.name());
-            pelton_model::check(&files).expect(format.name());
+            let files = ModelFiles::open(&path).expect("a file that opens");
+            pelton_model::check(&files).expect("a sound model");
         }
         let error = format_of_name("q9").expect_err("unknown").to_string();
         assert!(error.contains("q9") && error.contains("Q8_0"), "{error}");
