@@ -1,5 +1,7 @@
 //! `Cpu`: an instruction set and a thread team, which every operation needs.
 
+use std::sync::Arc;
+
 use crate::dispatch::{Kernels, UnknownKernels};
 use crate::nodes::NodePolicy;
 use crate::team::{ThreadTeam, Topology, default_threads};
@@ -7,13 +9,14 @@ use crate::tuning::Tuning;
 
 /// The device of this crate: which kernels to run and the threads to run them on.
 ///
-/// The operations are methods, each in the file of its kernel.
-#[derive(Debug)]
+/// The operations are methods, each in the file of its kernel. A clone shares the team and has a
+/// tuning of its own; see [`ThreadTeam::turn`] for several users of one team.
+#[derive(Clone, Debug)]
 pub struct Cpu {
     /// The instruction set in use.
     pub kernels: &'static Kernels,
     /// The threads that share each operation.
-    pub team: ThreadTeam,
+    pub team: Arc<ThreadTeam>,
     /// NUMA nodes that the threads may run on and that have memory for them.
     pub(crate) nodes: Vec<usize>,
     /// Placement on several NUMA nodes of weights that are packed from now on.
@@ -37,6 +40,7 @@ impl Cpu {
     pub fn with(kernels: &'static Kernels, n_threads: usize) -> Self {
         let nodes = Topology::of_this_process().nodes().to_vec();
         let (node_policy, tuning) = (NodePolicy::default(), Tuning::default());
-        Self { kernels, team: ThreadTeam::new(n_threads), nodes, node_policy, tuning }
+        let team = Arc::new(ThreadTeam::new(n_threads));
+        Self { kernels, team, nodes, node_policy, tuning }
     }
 }

@@ -283,7 +283,7 @@ impl<B: Backend> Decoder<B> {
         if input.tokens.is_empty() {
             return logits.clear();
         }
-        backend.begin_step(&step, &self.ropes);
+        let _turn = backend.begin_step(&step, &self.ropes);
         backend.embed(&weights.embedding, input.tokens, x);
         if spec.embedding_scale != 1.0 {
             backend.scale(x, spec.embedding_scale);
@@ -315,7 +315,6 @@ impl<B: Backend> Decoder<B> {
             op.project_store(backend, if has_norm { normed } else { x }, kv, qkv);
             let is_last = layer + 1 == n_layers;
             if is_last && input.logits_rows.is_empty() {
-                backend.end_step();
                 return logits.clear();
             }
             let mut attended = of_width(attended, mixer.out_width());
@@ -377,7 +376,7 @@ impl<B: Backend> Decoder<B> {
         let Wanted::Logits(greedy) = wanted else {
             let is_normed = weights.final_norm.is_some();
             backend.read(if is_normed { normed_delta } else { x }, logits);
-            return backend.end_step();
+            return;
         };
         let head = Head {
             weight: weights.head.as_ref().unwrap_or(&weights.embedding),
@@ -386,7 +385,6 @@ impl<B: Backend> Decoder<B> {
             softcap: spec.logit_softcap,
         };
         backend.head(&head, normed, logits, greedy);
-        backend.end_step();
     }
 
     /// Position and KV slot of every row; checks the input's contract on the way.

@@ -37,8 +37,9 @@
 //!
 //! # The files
 //!
-//! [`doors`] is the protocol of a run, [`rest`] how threads wait, [`job`] the closure between the
-//! threads, [`topology`] (on [`cpu_list`], [`quota`] and [`affinity`]) what the machine is.
+//! [`doors`] is the protocol of a run, [`turns`] the order of several users, [`rest`] how threads
+//! wait, [`job`] the closure between the threads, [`topology`] (on [`cpu_list`], [`quota`] and
+//! [`affinity`]) what the machine is.
 //!
 //! Tried and dropped: waiting for every worker in every run (with one of two cores taken by another
 //! program, decoding a small model on two threads was several times slower than on one); condition
@@ -53,6 +54,7 @@ mod parts;
 mod quota;
 mod rest;
 mod topology;
+mod turns;
 
 use std::any::Any;
 use std::cell::Cell;
@@ -65,10 +67,12 @@ use affinity::pin_to;
 use doors::Doors;
 use job::{Job, JobSlot};
 use rest::{Parking, Rest};
+use turns::Turns;
 
 pub(crate) use parts::Parts;
 pub use rest::StayAwake;
 pub use topology::Topology;
+pub use turns::Turn;
 
 /// Most threads a team may have.
 const MAX_THREADS: usize = 1024;
@@ -88,6 +92,8 @@ struct Shared {
     job: JobSlot,
     /// Whether waiting threads may park.
     rest: Rest,
+    /// Order in which users compute.
+    turns: Turns,
     /// The place where the caller of the current run sleeps until the last worker inside wakes it.
     caller: Parking,
     /// `parking[t]` is the place where worker `t + 1` sleeps.
@@ -117,6 +123,7 @@ impl ThreadTeam {
             doors,
             job: JobSlot::new(),
             rest: Rest::default(),
+            turns: Turns::default(),
             caller: Parking::default(),
             parking: (1..n_threads).map(|_| Parking::default()).collect(),
             panic: Mutex::new(None),
@@ -180,6 +187,22 @@ impl ThreadTeam {
     /// lives. A leaked guard occupies them until the team is dropped, and does no other harm.
     pub fn stay_awake(&self) -> StayAwake {
         self.shared.rest.stay_awake()
+    }
+
+    /// Waits until it is this thread's turn to use the team, and keeps other users, and sleep, away
+    /// until the guard is dropped.
+    ///
+    /// A decoder holds a turn for one forward pass; where several models share a team, their passes
+    /// alternate in the order in which they ask. Runs without a turn are not held up, and wait only
+    /// for single runs. No user may wait during a turn for another user of the same team.
+    ///
+    /// Allocates nothing.
+    ///
+    /// # Panics
+    ///
+    /// When this thread has a turn with this team already: it would wait for itself.
+    pub fn turn(&self) -> Turn {
+        Turn::take(&self.shared)
     }
 
     /// One run; with `everybody` it also waits for workers that have not entered yet.

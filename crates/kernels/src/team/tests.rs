@@ -264,3 +264,58 @@ fn runs_of_everybody_and_of_some_follow_each_other_from_several_callers() {
     });
     assert_eq!((n_all.into_inner(), n_tiles.into_inner()), (3 * 200 * 4, 3 * 200 * 7));
 }
+
+#[test]
+fn turns_exclude_each_other_and_come_in_the_order_in_which_they_are_asked_for() {
+    let team = ThreadTeam::new(2);
+    let order = Mutex::new(Vec::new());
+    let first = team.turn();
+    std::thread::scope(|scope| {
+        for user in 0..4 {
+            let (team, order) = (&team, &order);
+            scope.spawn(move || {
+                let _turn = team.turn();
+                order.lock().expect("no panic").push(user);
+                let n_before = order.lock().expect("no panic").len();
+                team.run(|_| {});
+                assert_eq!(order.lock().expect("no panic").len(), n_before, "nobody else came");
+            });
+            wait_for("the user waits", || team.shared.turns.n_waiting() == user + 1);
+        }
+        assert!(order.lock().expect("no panic").is_empty(), "the first turn has not ended");
+        drop(first);
+    });
+    assert_eq!(order.into_inner().expect("no panic"), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_turn_keeps_the_team_awake_and_ends_with_a_panic() {
+    let team = ThreadTeam::new(2);
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let _turn = team.turn();
+        team.run(|_| {});
+        wait_rounds(&team, 3);
+        assert_eq!(n_asleep(&team), 0);
+        std::panic::panic_any("a pass that fails");
+    }));
+    assert_eq!(result.expect_err("it panics").downcast_ref(), Some(&"a pass that fails"));
+    wait_for("the worker parks", || n_asleep(&team) == 1);
+    drop(team.turn());
+}
+
+#[test]
+#[should_panic(expected = "one turn with a team at a time")]
+fn a_thread_that_would_wait_for_its_own_turn_panics() {
+    let team = ThreadTeam::new(1);
+    let _turn = team.turn();
+    let _second = team.turn();
+}
+
+#[test]
+fn a_run_without_a_turn_does_not_wait_for_one() {
+    let team = ThreadTeam::new(2);
+    let _turn = team.turn();
+    std::thread::scope(|scope| {
+        scope.spawn(|| team.run(|_| {})).join().expect("it ran");
+    });
+}

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use pelton_base::TokenId;
 use pelton_kernels::{
     Activations, AttentionInput, Cpu, Forms, HeadLayout, KvCache, KvShape, LAYOUT_VERSION, Largest,
-    LogitsOp, MatmulOutput, PANEL, PackedMatrix, RopeLayout, StayAwake, Storage, StoreKv,
-    StridedRows, WeightLayout,
+    LogitsOp, MatmulOutput, PANEL, PackedMatrix, RopeLayout, Storage, StoreKv, StridedRows, Turn,
+    WeightLayout,
 };
 use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{Compute, QuantError};
@@ -44,8 +44,6 @@ pub struct CpuBackend {
     cos_sin: Vec<Vec<f32>>,
     /// Of the rows of a step that want no logits.
     largest: Vec<Largest>,
-    /// Held during a step: one wake for all its operations.
-    awake: Option<StayAwake>,
 }
 
 /// Scratch rows of a layer's input.
@@ -85,7 +83,6 @@ impl CpuBackend {
             experts: Experts::new(),
             cos_sin: Vec::new(),
             largest: Vec::new(),
-            awake: None,
         }
     }
 
@@ -275,9 +272,11 @@ impl Backend for CpuBackend {
     type Weight = PackedMatrix;
     type Vector = Vec<f32>;
     type Kv = KvCache;
+    type Comm = SoleRank;
+    /// One wake for all operations of a step, and no other user of the team between them.
+    type Turn = Turn;
 
     const HEAD_ROWS: usize = PANEL;
-    type Comm = SoleRank;
 
     fn comm(&self) -> &SoleRank {
         &SoleRank
@@ -352,8 +351,8 @@ impl Backend for CpuBackend {
         weight.n_bytes()
     }
 
-    fn begin_step(&mut self, step: &Step<'_>, ropes: &[RopeTable]) {
-        self.awake = Some(self.cpu.team.stay_awake());
+    fn begin_step(&mut self, step: &Step<'_>, ropes: &[RopeTable]) -> Turn {
+        let turn = self.cpu.team.turn();
         self.cos_sin.resize_with(ropes.len(), Vec::new);
         for (rope, cos_sin) in ropes.iter().zip(&mut self.cos_sin) {
             let width = 2 * rope.inv_freq.len();
@@ -362,10 +361,7 @@ impl Backend for CpuBackend {
                 rope.fill(position, row);
             }
         }
-    }
-
-    fn end_step(&mut self) {
-        self.awake = None;
+        turn
     }
 
     fn embed(&mut self, table: &PackedMatrix, tokens: &[TokenId], out: &mut Activations) {

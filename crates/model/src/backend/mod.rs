@@ -147,6 +147,8 @@ pub trait Backend: Sized + Send {
     const HEAD_ROWS: usize;
     /// Its way to the other ranks of a model.
     type Comm: Communicator;
+    /// What a step holds until its end, such as threads that are kept awake.
+    type Turn;
 
     /// The place of this device among the ranks of the model that it runs.
     fn comm(&self) -> &Self::Comm;
@@ -227,11 +229,11 @@ pub trait Backend: Sized + Send {
     fn weight_bytes(weight: &Self::Weight) -> usize;
 
     /// Prepares what all layers share: the rotations of this step's positions, by each of the
-    /// tables that layers choose from; wakes whoever computes.
-    fn begin_step(&mut self, step: &Step<'_>, ropes: &[RopeTable]);
-
-    /// Lets go of what a step holds, such as threads that were kept awake.
-    fn end_step(&mut self);
+    /// tables that layers choose from. Waits for the device where it computes for another model.
+    ///
+    /// The decoder drops the turn when the step ends, by a panic too.
+    #[must_use = "the step ends when the turn is dropped"]
+    fn begin_step(&mut self, step: &Step<'_>, ropes: &[RopeTable]) -> Self::Turn;
 
     /// Rows of the embedding table. `out`: `[m, hidden]`.
     fn embed(&mut self, table: &Self::Weight, tokens: &[TokenId], out: &mut Self::Buf);
