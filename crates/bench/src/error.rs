@@ -1,7 +1,7 @@
 //! Why something cannot be measured.
 
 use pelton_engine::{ExecutorError, SubmitError};
-use pelton_kernels::UnknownKernels;
+use pelton_llm::LlmError;
 use pelton_sim::trace::TraceError;
 use pelton_text::{TemplateError, TextError};
 
@@ -27,9 +27,9 @@ pub enum BenchError {
     /// The table cannot be written.
     #[error("cannot write the table: {0}")]
     Output(#[source] std::io::Error),
-    /// `PELTON_KERNELS` names kernels that this machine lacks.
+    /// The runtime cannot be started.
     #[error(transparent)]
-    Kernels(#[from] UnknownKernels),
+    Runtime(#[from] LlmError),
     /// The memory of the engine cannot be had.
     #[error(transparent)]
     Executor(#[from] ExecutorError),

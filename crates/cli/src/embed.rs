@@ -1,4 +1,4 @@
-//! `pelton embed`: vectors of texts, or how similar the texts are.
+//! `pelton embed`: vectors of texts, or the similarities of the texts.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::args::EmbedArgs;
 use crate::failure::{Failure, Result};
 use crate::model;
 
-/// Texts of one request: enough for steps to be full, little enough to be told soon.
+/// Texts of one request: enough to fill steps, few enough to report errors early.
 const TEXTS_PER_REQUEST: usize = 256;
 
 /// Runs the command.
@@ -19,13 +19,14 @@ pub(crate) fn embed(args: &EmbedArgs) -> Result<()> {
     let texts = gather(args)?;
     let options = EmbedOptions {
         compute: model::compute(args.compute),
-        n_threads: args.threads.map(Into::into),
         max_tokens: args.max_tokens.map(Into::into),
         pooling: args.vectors.pooling,
         normalise: args.vectors.normalize,
         ..EmbedOptions::default()
     };
-    let embedder = model::load_embedder(&model::reference(Some(&args.model))?, &options)?;
+    let reference = model::reference(Some(&args.model))?;
+    let runtime = model::runtime(args.threads.map(Into::into))?;
+    let embedder = model::load_embedder(&runtime, &reference, &options)?;
     let embeddings = embed_all(&embedder, &texts, args)?;
     let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
     let written = match args.json {

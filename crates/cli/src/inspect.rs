@@ -1,9 +1,9 @@
-//! `pelton inspect`: what a model is, without loading it; with `--load`, what loading it takes.
+//! `pelton inspect`: facts about a model without loading it; with `--load`, the cost of loading it.
 
 use std::io::Write;
 use std::num::NonZeroUsize;
 
-use pelton_llm::BLOCK_TOKENS;
+use pelton_llm::{BLOCK_TOKENS, RuntimeOptions};
 use pelton_model::{Ignored, Inspection, KvFootprint, ModelFiles};
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::model;
 use crate::stats::bytes;
 use crate::texts::Texts;
 
-/// Everything that is told.
+/// The printed report.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -23,12 +23,12 @@ struct Report {
     /// On which NUMA nodes the weights would lie and why, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     numa: Option<String>,
-    /// What loading took, where it was asked for.
+    /// Measured cost of loading, with `--load`.
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<Loaded>,
     /// `None` where the files hold no usable tokenizer.
     tokenizer: Option<TokenizerReport>,
-    /// Why there is no tokenizer.
+    /// The reason why there is no tokenizer.
     #[serde(skip_serializing_if = "Option::is_none")]
     tokenizer_error: Option<String>,
     /// Names of the chat templates; empty without any.
@@ -49,7 +49,7 @@ struct Memory {
     /// Blocks of the swap store, and its bytes.
     swap_blocks: usize,
     swap_bytes: u64,
-    /// Address space of pool and store; what of it is alignment is never touched.
+    /// Address space of pool and store, with alignment, which is never touched.
     kv_mapped_bytes: u64,
     total_bytes: u64,
 }
@@ -65,7 +65,7 @@ struct TokenizerReport {
 pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
     let place = model::resolve(&model::reference(args.model().as_deref())?)?;
     let files = place.open()?;
-    // Before vocabularies are read: what is measured is the load alone.
+    // Measured before vocabularies are read, so that only the load is measured.
     let load = args.load.then(|| Loaded::measure(&files)).transpose()?;
     let report = Report { load, ..Report::new(&files, Texts::open(&place), args)? };
     let text = if args.json {
@@ -89,7 +89,7 @@ impl Memory {
             .with_swap_bytes(u64::from(args.swap_mib) << 20);
         let bytes = |n: Option<usize>| {
             let beyond = || {
-                Failure::new("no machine has memory for the keys and values of so much context")
+                Failure::new("the keys and values of this context exceed any address space")
                     .hint("lower `--context` or `--requests`")
             };
             n.map(|n| n as u64).ok_or_else(beyond)
@@ -116,7 +116,7 @@ impl Report {
     fn new(files: &ModelFiles, texts: Result<Texts>, args: &InspectArgs) -> Result<Self> {
         let model = pelton_model::inspect(files, args.kv_dtype)?;
         let memory = Memory::new(files, &model, args)?;
-        let nodes = pelton_llm::weight_nodes();
+        let nodes = RuntimeOptions::from_env(None).weight_nodes();
         let numa = nodes.are_several().then(|| nodes.to_string());
         Ok(match texts {
             Ok(Texts { tokenizer, template }) => Self {
@@ -132,7 +132,7 @@ impl Report {
                 tokenizer_error: None,
                 chat_templates: template.iter().flat_map(template_names).collect(),
             },
-            // Weights without a tokenizer are still worth a look.
+            // Weights without a tokenizer can be inspected too.
             Err(failure) => Self {
                 model,
                 memory,
@@ -273,7 +273,7 @@ fn template_names(template: &pelton_text::ChatTemplate) -> Vec<String> {
     template.sources().iter().map(|source| source.name.clone()).collect()
 }
 
-/// How many parameters there are, and how many of them a token goes through where that is fewer.
+/// Number of parameters, and the number that one token uses where that is smaller.
 fn parameters(model: &Inspection) -> String {
     let (all, active) = (model.n_parameters, model.n_active_parameters);
     let active = match active < all {

@@ -1,11 +1,12 @@
-//! What loading took, measured: `pelton inspect --load`.
+//! The measured cost of loading a model: `pelton inspect --load`.
 //!
 //! Peak memory is that of the process, so a load is measured by a process that does nothing else.
-//! Read from the disk is what the system had to fetch: nothing where the files are in its cache.
+//! Bytes read from the disk are zero where the files are in the system's cache.
 
 use std::time::Instant;
 
-use pelton_model::{LoadOptions, ModelFiles, load_cpu};
+use pelton_llm::{Runtime, RuntimeOptions};
+use pelton_model::{LoadOptions, ModelFiles};
 use serde::Serialize;
 
 use crate::failure::Result;
@@ -28,7 +29,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Loads the weights and lets them go.
+    /// Loads the weights, measures, and drops them.
     pub(crate) fn measure(files: &ModelFiles) -> Result<Self> {
         let bar = Progress::new();
         let source_bytes = std::cell::Cell::new(0);
@@ -36,12 +37,12 @@ impl Loaded {
             source_bytes.set(at.n_bytes);
             bar.loading(at.n_bytes, at.n_total_bytes);
         };
-        // As a model is loaded on this machine, but nothing is measured for it.
-        let tune = |cpu: &mut pelton_kernels::Cpu, _| pelton_llm::tune(cpu, 0);
-        let options =
-            LoadOptions { progress: Some(&progress), tune: Some(&tune), ..LoadOptions::default() };
+        // Tuned as remembered: measuring the machine would count as loading.
+        let options = RuntimeOptions { measures: false, ..RuntimeOptions::from_env(None) };
+        let runtime = Runtime::new(options)?;
+        let options = LoadOptions { progress: Some(&progress), ..LoadOptions::default() };
         let (start, read_before) = (Instant::now(), memory::disk_read_bytes());
-        let decoder = load_cpu(files, &options)?;
+        let decoder = runtime.load(files, &options)?;
         let seconds = start.elapsed().as_secs_f64();
         Ok(Self {
             weight_bytes: decoder.memory_bytes(),

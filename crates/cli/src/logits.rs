@@ -1,4 +1,4 @@
-//! `pelton logits`: what the model computes, before anything is chosen.
+//! `pelton logits`: the logits of a model, before any token is chosen.
 //!
 //! The decoder runs here without engine and scheduler, so that another implementation can be
 //! compared with the arithmetic alone.
@@ -6,13 +6,12 @@
 use std::io::Write;
 
 use pelton_base::TokenId;
-use pelton_model::{ForwardInput, ForwardSequence, LoadOptions};
+use pelton_model::{ForwardInput, ForwardSequence};
 use serde::Serialize;
 
 use crate::args::LogitsArgs;
 use crate::failure::{Failure, Result};
 use crate::model;
-use crate::progress::Progress;
 
 /// Rows computed at once: bounds the memory of the logits, changes no bit of them.
 const CHUNK_TOKENS: usize = 64;
@@ -46,20 +45,8 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
             "`--tokens` has {n} ids: expected at most the context of {context} tokens"
         )));
     }
-    let progress = Progress::new();
-    let packed_cache = args.model.packed_cache();
-    let options = LoadOptions {
-        compute: model::compute(args.model.compute),
-        n_threads: args.model.threads(),
-        kv_dtype: args.model.kv_dtype,
-        max_context: args.model.max_context(),
-        packed_cache: packed_cache.as_ref(),
-        progress: Some(&|at| progress.loading(at.n_bytes, at.n_total_bytes)),
-        ..LoadOptions::default()
-    };
-    let mut decoder = pelton_model::load_cpu(&files, &options)?;
-    progress.clear();
-
+    let runtime = model::runtime(args.model.threads())?;
+    let mut decoder = model::load_decoder(&runtime, &files, &args.model)?;
     let n_blocks = tokens.len().div_ceil(BLOCK_TOKENS);
     let mut kv = decoder
         .try_new_kv(n_blocks, BLOCK_TOKENS)

@@ -1,6 +1,6 @@
 //! Peak memory and disk reads of this process, as the kernel counts them.
 
-/// Largest resident set so far, in bytes; `None` where `/proc` does not tell.
+/// Largest resident set so far, in bytes; `None` where `/proc` does not say.
 pub(crate) fn peak_bytes() -> Option<u64> {
     parse_peak(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
@@ -12,7 +12,7 @@ fn parse_peak(status: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Bytes that the disk was asked for on behalf of this process; `None` where `/proc` does not tell.
+/// Bytes read from the disk for this process; `None` where `/proc` does not say.
 pub(crate) fn disk_read_bytes() -> Option<u64> {
     parse_disk_reads(&std::fs::read_to_string("/proc/self/io").ok()?)
 }

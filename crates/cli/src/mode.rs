@@ -1,12 +1,12 @@
 //! Chat or plain continuation: one rule, in one place.
 
-/// What happens to the prompt before it is tokenized.
+/// Treatment of the prompt before it is tokenized.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
     /// The prompt is a user's message, laid out by the model's chat template.
     Chat,
-    /// The prompt is continued as it stands.
+    /// The prompt is continued as it is.
     Raw,
 }
 
@@ -19,12 +19,12 @@ impl std::fmt::Display for Mode {
     }
 }
 
-/// What the rule looks at.
+/// The inputs of the rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Situation {
     /// The mode that a flag asks for.
     pub(crate) asked: Option<Mode>,
-    /// Whether a person sits at the other end and keeps asking.
+    /// Whether a person types prompts in a conversation.
     pub(crate) is_interactive: bool,
     /// Whether this is the story-teller inside the binary.
     pub(crate) is_embedded: bool,

@@ -1,9 +1,12 @@
-//! Which model is meant, and loading it with a progress bar.
+//! Finding a model, and loading it on the runtime of the process with a progress bar.
 
 use std::sync::Arc;
 
-use pelton_llm::{EmbedOptions, Embedder, Llm, LlmOptions, LoadProgress, LocalModel, ModelRef};
-use pelton_model::Compute;
+use pelton_llm::{
+    EmbedOptions, Embedder, Llm, LlmOptions, LoadProgress, LocalModel, ModelRef, Runtime,
+    RuntimeOptions,
+};
+use pelton_model::{Compute, CpuBackend, Decoder, LoadOptions, ModelFiles};
 
 use crate::args::{ComputeArg, ModelArgs};
 use crate::failure::Result;
@@ -21,8 +24,8 @@ const STORY_NAME: &str = "story";
 /// What its draft model is called.
 const STORY_DRAFT_NAME: &str = "story-draft";
 
-/// Understands a model's name; nothing, or `embedded`, is the story-teller, `story-draft` the model
-/// that drafts for it.
+/// Reads a model's name; no name, or `embedded`, is the story-teller, and `story-draft` is the
+/// model that drafts for it.
 ///
 /// # Errors
 ///
@@ -42,7 +45,7 @@ pub(crate) fn is_embedded(model: &ModelRef) -> bool {
     matches!(model, ModelRef::Embedded { .. })
 }
 
-/// The crates' word for `--compute`, or for its absence.
+/// The value of `--compute`, or its default.
 pub(crate) fn compute(arg: Option<ComputeArg>) -> Compute {
     match arg {
         None | Some(ComputeArg::Auto) => Compute::Auto,
@@ -62,24 +65,60 @@ pub(crate) fn resolve(model: &ModelRef) -> Result<LocalModel> {
     })?)
 }
 
+/// The one runtime of the process, as `--threads` and the environment ask for it.
+///
+/// # Errors
+///
+/// When `PELTON_KERNELS` names kernels that this machine cannot run.
+pub(crate) fn runtime(threads: Option<usize>) -> Result<Runtime> {
+    Ok(Runtime::new(RuntimeOptions::from_env(threads))?)
+}
+
 /// Downloads (where needed) and loads a model, with a bar if it takes a while.
 ///
 /// # Errors
 ///
 /// Everything that can be wrong with a model, by file and field.
-pub(crate) fn load(model: &ModelRef, options: &LlmOptions) -> Result<Arc<Llm>> {
+pub(crate) fn load(runtime: &Runtime, model: &ModelRef, options: &LlmOptions) -> Result<Arc<Llm>> {
     let bar = Progress::new();
-    Ok(Llm::load(model, options, &mut |progress| show(&bar, progress))?)
+    Ok(Llm::load(runtime, model, options, &mut |progress| show(&bar, progress))?)
 }
 
-/// The same for a model whose vectors are wanted.
+/// Loads a model for vectors, likewise.
 ///
 /// # Errors
 ///
 /// As [`load`].
-pub(crate) fn load_embedder(model: &ModelRef, options: &EmbedOptions) -> Result<Arc<Embedder>> {
+pub(crate) fn load_embedder(
+    runtime: &Runtime,
+    model: &ModelRef,
+    options: &EmbedOptions,
+) -> Result<Arc<Embedder>> {
     let bar = Progress::new();
-    Ok(Embedder::load(model, options, &mut |progress| show(&bar, progress))?)
+    Ok(Embedder::load(runtime, model, options, &mut |progress| show(&bar, progress))?)
+}
+
+/// Loads the weights of open files without an engine, with a bar if it takes a while.
+///
+/// # Errors
+///
+/// A tensor that is missing or misshapen, or too little memory.
+pub(crate) fn load_decoder(
+    runtime: &Runtime,
+    files: &ModelFiles,
+    args: &ModelArgs,
+) -> Result<Decoder<CpuBackend>> {
+    let bar = Progress::new();
+    let packed_cache = args.packed_cache();
+    let options = LoadOptions {
+        compute: compute(args.compute),
+        kv_dtype: args.kv_dtype,
+        max_context: args.max_context(),
+        packed_cache: packed_cache.as_ref(),
+        progress: Some(&|at| bar.loading(at.n_bytes, at.n_total_bytes)),
+        ..LoadOptions::default()
+    };
+    Ok(runtime.load(files, &options)?)
 }
 
 fn show(bar: &Progress, progress: LoadProgress<'_>) {
@@ -94,7 +133,6 @@ fn show(bar: &Progress, progress: LoadProgress<'_>) {
 pub(crate) fn options(args: &ModelArgs) -> LlmOptions {
     LlmOptions {
         compute: compute(args.compute),
-        n_threads: args.threads(),
         kv_dtype: args.kv_dtype,
         max_context: args.max_context(),
         packed_cache: args.packed_cache(),

@@ -1,4 +1,4 @@
-//! Progress bars on stderr, for whatever takes longer than a moment.
+//! Progress bars on stderr, for work that takes longer than a moment.
 //!
 //! A bar appears only on a terminal, and only once the work has taken [`PATIENCE`]: short work
 //! leaves no trace.
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How long work may take in silence.
+/// Time that work may take before its bar appears.
 const PATIENCE: Duration = Duration::from_millis(400);
 
 /// One bar that follows one task after the other.
@@ -31,7 +31,7 @@ impl Progress {
         Self { state: RefCell::new(state) }
     }
 
-    /// Tells how many bytes of `task` are done; a new task takes the place of the old one.
+    /// Shows how many bytes of `task` are done; a new task replaces the old one.
     pub(crate) fn update(&self, task: &str, done_bytes: u64, total_bytes: Option<u64>) {
         let mut state = self.state.borrow_mut();
         if state.task != task {
@@ -47,7 +47,7 @@ impl Progress {
         }
     }
 
-    /// Tells how many bytes of a model have been loaded.
+    /// Shows how many bytes of a model are loaded.
     pub(crate) fn loading(&self, done_bytes: u64, total_bytes: u64) {
         self.update("loading", done_bytes, Some(total_bytes));
     }

@@ -1,4 +1,4 @@
-//! Where the prompt comes from: the command line, token ids, standard input, or a person.
+//! Sources of the prompt: the command line, token ids, standard input, or a person.
 
 use std::io::{IsTerminal, Read};
 
@@ -6,7 +6,7 @@ use pelton_base::{TokenId, limits};
 
 use crate::failure::{Failure, Result};
 
-/// What is to be continued or answered.
+/// A prompt to be continued or answered.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Prompt {
     /// Text, not empty.
@@ -57,7 +57,7 @@ fn read_text(input: impl Read) -> Result<String> {
         .take(limits::PROMPT_BYTES as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| Failure::new(format!("cannot read standard input: {error}")))?;
-    // The length is judged first: a cut in the middle of a character is not bad UTF-8.
+    // The length is checked first, because a cut within a character is not invalid UTF-8.
     check_length(bytes.len())?;
     let mut text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

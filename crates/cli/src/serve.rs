@@ -48,6 +48,7 @@ enum Loaded {
 /// Loads the model for what its files say that it is for, or for what the flags say.
 fn load(reference: &ModelRef, settings: &Settings) -> Result<Loaded> {
     let (options, vectors) = (&settings.options, &settings.vectors);
+    let runtime = model::runtime(settings.threads)?;
     let is_embedder = settings.embeddings || model::resolve(reference)?.is_embedding_model()?;
     if !is_embedder {
         if vectors.pooling.is_some() || vectors.normalize.is_some() {
@@ -55,16 +56,15 @@ fn load(reference: &ModelRef, settings: &Settings) -> Result<Loaded> {
                 "`--pooling` and `--normalize` are for vectors, and this model is for text";
             return Err(Failure::new(message).hint("`--embeddings` serves its vectors"));
         }
-        return Ok(Loaded::Text(model::load(reference, options)?));
+        return Ok(Loaded::Text(model::load(&runtime, reference, options)?));
     }
     let options = EmbedOptions {
         compute: options.compute,
-        n_threads: options.n_threads,
         max_tokens: options.max_context,
         pooling: vectors.pooling,
         normalise: vectors.normalize,
         packed_cache: options.packed_cache.clone(),
         name: options.name.clone(),
     };
-    Ok(Loaded::Vectors(model::load_embedder(reference, &options)?))
+    Ok(Loaded::Vectors(model::load_embedder(&runtime, reference, &options)?))
 }

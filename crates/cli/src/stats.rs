@@ -1,4 +1,4 @@
-//! What one answer cost: timings, rates, memory, and the share of the memory bandwidth used.
+//! Cost of one answer: timings, rates, memory, and the used share of the memory bandwidth.
 //!
 //! Decoding one token reads every weight once, and the keys and values of everything before it.
 //! So bytes read per token times tokens per second, over the bandwidth of the machine, says how
@@ -17,19 +17,19 @@ use crate::mode::Mode;
 /// Measured facts about one answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Stats {
-    /// How the prompt was laid out.
+    /// Treatment of the prompt.
     pub(crate) mode: Mode,
     /// Name of the model.
     pub(crate) model: String,
     /// Seed of the sampler; `None` for greedy decoding, where it plays no part.
     pub(crate) seed: Option<u64>,
-    /// Why the answer ended.
+    /// The reason why the answer ended.
     pub(crate) finish: FinishReason,
     /// Tokens in and out.
     pub(crate) usage: Usage,
     /// From the start of the program's work to a ready model.
     pub(crate) load: Duration,
-    /// From submission on.
+    /// Times since submission.
     pub(crate) timings: Timings,
     /// Largest resident set, in bytes.
     pub(crate) peak_memory_bytes: Option<u64>,
@@ -69,7 +69,7 @@ impl Stats {
         Some(100.0 * bytes_per_s / bandwidth)
     }
 
-    /// The figures as a JSON object; what was not measured is `null`.
+    /// The figures as a JSON object; figures that were not measured are `null`.
     pub(crate) fn timings(&self) -> TimingsJson {
         TimingsJson {
             load_s: self.load.as_secs_f64(),
@@ -131,7 +131,7 @@ impl Stats {
             write(&mut out, format_args!("  memory      {peak} at peak\n"));
         }
         if let Some(bandwidth) = self.bandwidth {
-            // Bandwidths are told in powers of ten, as memory makers do.
+            // Bandwidths are given in powers of ten, as memory makers do.
             let gb_per_s = bandwidth / 1e9;
             write(&mut out, format_args!("  bandwidth   {gb_per_s:.1} GB/s measured"));
             if let (Some(percent), Some(per_token)) =

@@ -17,7 +17,7 @@ pub(crate) struct Texts {
 }
 
 impl Texts {
-    /// Reads them from wherever a model is; a folder may hold only the tokenizer's files.
+    /// Reads them from a model's files; a folder may hold only the tokenizer's files.
     ///
     /// # Errors
     ///

@@ -30,7 +30,7 @@ pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
         let output = match output {
             Ok(output) => output,
             Err(failure) => {
-                // The lines before the bad one have been answered.
+                // The lines before the bad line have been answered.
                 stdout.flush().map_err(|error| Failure::stdout(&error))?;
                 return Err(failure);
             }
@@ -42,7 +42,7 @@ pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
 
 /// The next line without its end, or `None` after the last one.
 fn read_line(input: &mut impl BufRead) -> Result<Option<String>> {
-    // A JSON string can need six bytes for one of the text.
+    // A JSON string can need six bytes for one byte of the text.
     const MOST: u64 = 6 * limits::PROMPT_BYTES as u64;
     let mut bytes = Vec::new();
     input.take(MOST + 1).read_until(b'\n', &mut bytes)?;
@@ -62,7 +62,7 @@ fn read_line(input: &mut impl BufRead) -> Result<Option<String>> {
     Ok(Some(line))
 }
 
-/// One line of `--chat`: what is named here, and any other argument of the template.
+/// One line of `--chat`: these fields, and any other argument of the template.
 #[derive(Debug, serde::Deserialize)]
 struct ChatLine {
     messages: Vec<Message>,

@@ -1,12 +1,12 @@
-//! `best_of`: more answers are made than are wanted, and the likeliest are kept.
+//! `best_of`: generates more answers than were asked for and keeps the likeliest.
 //!
 //! ```text
 //!   prompt 0                    prompt 1                  n = 2, best_of = 4
 //!   -0.9  -0.2  -0.5  -1.1      -0.1  -0.7  -0.3  -0.3    mean log probability of a token
-//!          1st   2nd             1st         2nd          equals go by their number
+//!          1st   2nd             1st         2nd          ties: the lower number
 //! ```
 //!
-//! The mean and not the sum, which would prefer whatever ends soon.
+//! Answers are ranked by the mean and not by the sum, because a sum prefers short answers.
 
 use crate::event::Event;
 
@@ -15,14 +15,14 @@ use crate::event::Event;
 pub struct BestOf {
     /// Answers kept per prompt.
     n: usize,
-    /// Answers made per prompt.
+    /// Answers generated per prompt.
     best_of: usize,
     /// Per answer: the log probabilities of its tokens summed, and how many there are.
     sums: Vec<(f64, usize)>,
 }
 
 impl BestOf {
-    /// Nothing heard yet of `best_of` answers to each of `n_prompts` prompts, of which `n` are kept.
+    /// An empty ranking of `best_of` answers to each of `n_prompts` prompts, of which `n` are kept.
     ///
     /// # Panics
     ///
@@ -32,7 +32,7 @@ impl BestOf {
         Self { n, best_of, sums: vec![(0.0, 0); n_prompts * best_of] }
     }
 
-    /// Counts the tokens of an event; those without a log probability count for nothing.
+    /// Counts the tokens of an event; tokens without a log probability are left out.
     pub fn add(&mut self, event: &Event) {
         let (sum, n_tokens) = &mut self.sums[event.choice];
         for logprob in event.tokens.iter().filter_map(|token| token.logprob.as_ref()) {
@@ -50,7 +50,7 @@ impl BestOf {
         let mut kept = Vec::new();
         for first in (0..self.sums.len()).step_by(self.best_of) {
             let mut ranked: Vec<usize> = (first..first + self.best_of).collect();
-            // A stable sort, so that equals stay in order.
+            // A stable sort keeps answers of equal rank in order.
             ranked.sort_by(|&a, &b| mean(b).total_cmp(&mean(a)));
             kept.extend_from_slice(&ranked[..self.n]);
         }

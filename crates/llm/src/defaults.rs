@@ -1,7 +1,7 @@
-//! What the model's authors recommend: `generation_config.json`, or the `general.sampling.*` keys
-//! of a GGUF file.
+//! Sampling that the model's authors recommend: in `generation_config.json`, or in the
+//! `general.sampling.*` keys of a GGUF file.
 //!
-//! Its end tokens are read with the rest of the checkpoint; here is how tokens are chosen.
+//! The end tokens of `generation_config.json` are read with the rest of the checkpoint.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use pelton_tensor::{Gguf, TensorError, TensorSource};
 
 use crate::LlmError;
 
-/// What a model says, each field if it says it.
+/// Recommendations of a model; a missing field recommends nothing.
 #[derive(Default, PartialEq, serde::Deserialize)]
 struct Recommended {
     do_sample: Option<bool>,
@@ -38,7 +38,7 @@ pub(crate) fn recommended_by_gguf(gguf: &Gguf) -> Result<Option<SamplingParams>,
     recommended.sampling().map_err(|why| bad(format!("general.sampling: {why}")))
 }
 
-/// Reads `generation_config.json` of a folder; `None` when there is none, or none that says a word
+/// Reads `generation_config.json` of a folder; `None` where the file is missing or says nothing
 /// about sampling.
 pub(crate) fn recommended_sampling(folder: &Path) -> Result<Option<SamplingParams>, LlmError> {
     let path = folder.join("generation_config.json");
@@ -64,8 +64,7 @@ fn parse(text: &[u8]) -> Result<Option<SamplingParams>, String> {
 }
 
 impl Recommended {
-    /// The parameters, with plain sampling where nothing is said; `None` when nothing is said at
-    /// all.
+    /// The parameters, with plain sampling where a field is missing; `None` where all are missing.
     fn sampling(self) -> Result<Option<SamplingParams>, String> {
         if self == Self::default() {
             return Ok(None);

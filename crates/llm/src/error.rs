@@ -1,4 +1,4 @@
-//! What can go wrong between a text and its tokens.
+//! Errors of loading a model and of running a request.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,17 +18,20 @@ pub enum LlmError {
     /// The name of a model is no folder, no file and no hub id.
     #[error("no model `{name}`: {why}")]
     UnknownModel {
-        /// What was given.
+        /// The name as it was given.
         name: String,
-        /// What was looked for.
+        /// The forms that were tried.
         why: String,
     },
-    /// The hub did not give the model.
+    /// The model cannot be downloaded from the hub.
     #[error(transparent)]
     Hub(#[from] HubError),
     /// The checkpoint cannot be loaded.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// `PELTON_KERNELS` names kernels that this machine cannot run.
+    #[error(transparent)]
+    Kernels(#[from] pelton_kernels::UnknownKernels),
     /// The engine cannot be started.
     #[error(transparent)]
     Engine(#[from] pelton_engine::ExecutorError),
@@ -38,17 +41,18 @@ pub enum LlmError {
     /// The chat template does not accept these messages.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// A model was asked to chat that has no usable chat template.
+    /// A request for a chat to a model without a usable chat template.
     #[error("{model} cannot chat: {why}; use a plain completion")]
     NoTemplate {
         /// The model.
         model: String,
-        /// What is missing or wrong.
+        /// The reason.
         why: String,
     },
-    /// A model for vectors was asked for text.
+    /// A request for text to a model that only makes vectors.
     #[error(
-        "{model} is an embedding model ({architecture}): it makes vectors of texts and generates none"
+        "{model} is an embedding model ({architecture}): it makes vectors of texts and cannot generate \
+         text"
     )]
     NotGenerative {
         /// The model.
@@ -56,31 +60,31 @@ pub enum LlmError {
         /// Its family.
         architecture: String,
     },
-    /// A text without a token, of which a vector was asked for.
+    /// A text for a vector has no token.
     #[error("input {index} is empty: expected at least one token")]
     EmptyInput {
-        /// Which of the texts, from 0.
+        /// Number of the text, from 0.
         index: usize,
     },
-    /// A text too long for a vector.
+    /// A text for a vector is too long.
     #[error(
         "input {index} has {n_tokens} tokens or more, at most {limit} fit; `truncate` cuts it to that"
     )]
     InputTooLong {
-        /// Which of the texts, from 0.
+        /// Number of the text, from 0.
         index: usize,
         /// Tokens of the text, as far as they were counted.
         n_tokens: usize,
         /// Most tokens of a text.
         limit: usize,
     },
-    /// A vector with an element that is no finite number.
-    #[error("the vector of input {index} is not finite: the weights overflow in this arithmetic")]
+    /// A vector has an element that is not a finite number.
+    #[error("the vector of input {index} is not finite: the model overflows; try `--compute f32`")]
     NotFinite {
-        /// Which of the texts, from 0.
+        /// Number of the text, from 0.
         index: usize,
     },
-    /// The tokenizer knows tokens that the model has no embedding for.
+    /// The tokenizer has more tokens than the model has rows in its embedding.
     #[error(
         "the tokenizer of {model} has {n_tokenizer} tokens, the embedding has {n_embedding} rows: \
          expected at most as many tokens as rows"
@@ -98,7 +102,7 @@ pub enum LlmError {
     Option {
         /// The option.
         option: &'static str,
-        /// What is wrong and what was expected.
+        /// The fault and the expected value.
         why: String,
     },
     /// `generation_config.json` cannot be read or has a value out of range.
@@ -106,13 +110,13 @@ pub enum LlmError {
     GenerationConfig {
         /// The file.
         path: PathBuf,
-        /// The field and what was expected.
+        /// The field and its expected value.
         why: String,
     },
-    /// A prompt without a token.
+    /// The prompt has no token.
     #[error("the prompt is empty: expected at least one token")]
     EmptyPrompt,
-    /// A prompt that leaves no room for an answer.
+    /// The prompt leaves no room for an answer.
     #[error("the prompt has {n_prompt} tokens; at most {limit} fit into the context of {context}")]
     ContextLength {
         /// Tokens of the prompt.
@@ -125,66 +129,66 @@ pub enum LlmError {
     /// A token id beyond the vocabulary.
     #[error("`{param}`: token {token} is not below the vocabulary size {vocab_size}")]
     TokenOutOfRange {
-        /// Where it stands.
+        /// The parameter that holds it.
         param: &'static str,
         /// The token.
         token: TokenId,
         /// Tokens that the model knows.
         vocab_size: usize,
     },
-    /// A way to guess tokens that the model was not loaded with.
+    /// A drafting method that was not loaded with the model.
     #[error("`speculation.method`: `{asked}` was not loaded with this model; there is {available}")]
     NoSuchDrafter {
         /// Its name.
         asked: &'static str,
-        /// Names of those that were, and of what needs no loading.
+        /// Names of the methods that can be chosen.
         available: String,
     },
-    /// A parameter out of its range.
+    /// A parameter is out of its range.
     #[error(transparent)]
     Param(#[from] ParamError),
-    /// The engine does not take the request now, and may take it later.
+    /// The engine refuses the request now and may accept it later.
     #[error("{why}; try again in {} s", whole_seconds(*.retry_after))]
     Refused {
-        /// What there is too much of.
+        /// The limit that is reached.
         overload: Overload,
         /// The figures, in words.
         why: String,
-        /// When it may be taken.
+        /// Time after which the request may be accepted.
         retry_after: Duration,
     },
-    /// The engine accepts nothing any more.
+    /// The engine is stopping and accepts no request.
     #[error("the engine is stopping and accepts no more requests")]
     Stopped,
-    /// The engine never takes the request.
+    /// The engine can never accept the request.
     #[error("the engine does not accept the request: {why}")]
     Unacceptable {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// What there is too much of when a request is not taken now.
+/// The limit that refuses a request for now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Overload {
-    /// Requests that wait, whoever sent them.
+    /// Waiting requests of all tenants together.
     Queue,
     /// Waiting requests of one tenant.
     TenantQueue,
-    /// Work ahead of the request for its first token to come within its target.
+    /// The expected time to the first token, which exceeds the request's target.
     Deadline,
 }
 
-/// Seconds, rounded up, and never none: "try again now" would be an invitation to a storm.
+/// Seconds, rounded up and at least one, so that clients do not all retry at once.
 pub(crate) fn whole_seconds(wait: Duration) -> u64 {
     (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
-/// When to try again after an engine with too many waiting requests, which says nothing about it.
+/// Time after which to retry where the engine does not estimate it.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Why the scheduler does not take a request, in the words of this crate.
+/// Translates refusals of the scheduler.
 impl From<Refusal> for LlmError {
     fn from(refusal: Refusal) -> Self {
         let why = refusal.to_string();
@@ -195,7 +199,7 @@ impl From<Refusal> for LlmError {
                 Self::Param(ParamError { param, expected, got })
             }
             Refusal::PromptTooLong { n_prompt, limit } => {
-                // One token at least must come out.
+                // An answer has at least one token.
                 Self::ContextLength { n_prompt, limit, context: limit + 1 }
             }
             Refusal::TenantQueueFull { retry_after, .. } => {
@@ -209,7 +213,7 @@ impl From<Refusal> for LlmError {
     }
 }
 
-/// Why the engine does not take a request; the one place that knows all of its reasons.
+/// Translates refusals of the engine; the one place that knows all of its reasons.
 impl From<SubmitError> for LlmError {
     fn from(error: SubmitError) -> Self {
         match error {
@@ -255,8 +259,8 @@ impl LlmError {
         }
     }
 
-    /// When the same request may be taken, in whole seconds; `None` where it never will, or where
-    /// nobody knows.
+    /// Whole seconds after which the same request may be accepted; `None` where it never will be,
+    /// or where the time is unknown.
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match self {
             Self::Refused { retry_after, .. } => Some(whole_seconds(*retry_after)),

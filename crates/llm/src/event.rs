@@ -1,4 +1,4 @@
-//! What comes out while an answer grows.
+//! Events of a growing answer.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use pelton_base::{FinishReason, TokenId, Usage};
 /// The next piece of one answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Which answer: `prompt index * n + choice`.
+    /// Number of the answer: `prompt index * n + choice`.
     pub choice: usize,
     /// Text that is certain now; may be empty while a character or stop string is incomplete.
     pub text: String,
-    /// The tokens of this step, also those whose text is still held back.
+    /// The tokens of this step, including tokens whose text is still held back.
     pub tokens: Vec<EventToken>,
     /// Set on the last event of an answer.
     pub finish: Option<Finish>,
@@ -22,11 +22,11 @@ pub struct Event {
 pub struct EventToken {
     /// The token.
     pub id: TokenId,
-    /// What it says; for control tokens their name.
+    /// Its text, or its name if it is a control token.
     pub bytes: Vec<u8>,
-    /// Whether it is a control token, which says nothing in the text.
+    /// Whether it is a control token, which has no text.
     pub is_special: bool,
-    /// Its log probability and the alternatives, when asked for.
+    /// Its log probability and the alternatives, if the request asks for them.
     pub logprob: Option<Logprob>,
 }
 
@@ -44,44 +44,47 @@ pub struct Logprob {
 pub struct TopToken {
     /// The token.
     pub id: TokenId,
-    /// What it says.
+    /// Its text.
     pub bytes: Vec<u8>,
     /// Natural logarithm of its probability.
     pub logprob: f32,
 }
 
-/// How an answer ended.
+/// The end of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
-    /// Why.
+    /// The reason.
     pub reason: FinishReason,
-    /// The stop string that was found, if it was one.
+    /// The stop string that ended the answer, if one did.
     pub stop: Option<String>,
     /// Tokens of this answer.
     pub usage: Usage,
 }
 
-/// Where the time of a request went.
+/// Times of a request.
 ///
-/// Over several answers these are the times of the whole: the first token of any, the last of all.
+/// A request with several answers has the times of the whole: the first token of any answer, and
+/// the last token of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Timings {
-    /// From submission to the first step that computed any of it, in seconds: waiting for others.
+    /// From submission to the first step that computed a part of it, in seconds: the time in the
+    /// queue.
     pub queue_seconds: Option<f64>,
-    /// From submission to the first token, in seconds; waiting and reading the prompt.
+    /// From submission to the first token, in seconds: the time in the queue and of the prompt.
     pub ttft_seconds: Option<f64>,
     /// From submission to the last token so far, in seconds.
     pub total_seconds: f64,
-    /// Tokens read per second, from the end of waiting to the first token; `None` before it.
+    /// Prompt tokens per second, from the first step to the first token; `None` before the first
+    /// token.
     pub prompt_tokens_per_second: Option<f64>,
-    /// Tokens generated per second after the first; `None` before the second.
+    /// Tokens generated per second after the first token; `None` before the second token.
     pub generation_tokens_per_second: Option<f64>,
 }
 
-/// Times since submission; `None` for what has not happened.
+/// Times since submission; `None` for events that have not happened yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Milestones {
-    /// The first step that computed any of the request began.
+    /// Begin of the first step that computed a part of the request.
     pub(crate) started: Option<Duration>,
     pub(crate) first_token: Option<Duration>,
     pub(crate) last_token: Option<Duration>,

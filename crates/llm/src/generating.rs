@@ -1,4 +1,4 @@
-//! An answer in the making: token streams in, events out.
+//! A growing answer: token streams in, events out.
 //!
 //! Each answer is one stream of the engine with its own detokenizer and stop matcher. Dropping a
 //! [`Generating`] drops the streams, and the engine frees each within one step.
@@ -25,7 +25,7 @@ pub struct Generating {
     /// Tokens of an answer before a stop string may end it.
     min_tokens: usize,
     choices: Vec<Choice>,
-    /// Choice that is asked first next time, so that none waits for the others.
+    /// Choice that is asked first next time, so that no choice waits for all others.
     next_idx: usize,
     submitted: Instant,
     at: Milestones,
@@ -35,7 +35,7 @@ pub struct Generating {
     per_prompt: usize,
 }
 
-/// What [`Generating`] is built from.
+/// The parts that a [`Generating`] is built from.
 pub(crate) struct Start {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) eos: Vec<TokenId>,
@@ -45,7 +45,7 @@ pub(crate) struct Start {
     pub(crate) streams: Vec<(TokenStream, usize)>,
     pub(crate) submitted: Instant,
     pub(crate) prompt_tokens: usize,
-    /// Answers to each prompt, at least one; they lie side by side.
+    /// Answers to each prompt, at least one; the answers to one prompt lie side by side.
     pub(crate) per_prompt: usize,
 }
 
@@ -58,7 +58,7 @@ struct Choice {
 }
 
 impl Choice {
-    /// Looks for stop strings that end in the text of the token that was counted last.
+    /// Finds stop strings that end in the text of the token that was counted last.
     fn watch(&mut self, piece: &str, min_tokens: usize) -> StopOutcome {
         if self.usage.completion_tokens > min_tokens {
             return self.stop.push(piece);
@@ -105,7 +105,7 @@ impl Generating {
         block_on(self.next())
     }
 
-    /// Asks every answer for its next event, each in its turn.
+    /// Asks the answers for their next event in turn.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         let n_choices = self.choices.len();
         let mut is_any_open = false;
@@ -113,7 +113,7 @@ impl Generating {
             let idx = (self.next_idx + offset) % n_choices;
             let Some(stream) = &mut self.choices[idx].stream else { continue };
             is_any_open = true;
-            // Receiving keeps nothing in its future, so a new one each time loses no token.
+            // The future of a receive holds no token, so a new one each time loses none.
             let Poll::Ready(received) = pin!(stream.recv()).poll(cx) else { continue };
             self.next_idx = idx + 1;
             let event = self.accept(idx, received);
@@ -129,8 +129,8 @@ impl Generating {
 
     /// Tokens of all prompts, each counted once, and of all answers so far.
     ///
-    /// What was found in a cache is told of the first answer to each prompt: the others share its
-    /// prompt, and would count it again.
+    /// Cached tokens are counted for the first answer to each prompt only: further answers share
+    /// its prompt and would count them again.
     pub fn usage(&self) -> Usage {
         let firsts = self.choices.iter().step_by(self.per_prompt);
         Usage {
@@ -146,17 +146,17 @@ impl Generating {
         self.choices.iter().map(|choice| of(&choice.usage)).sum()
     }
 
-    /// Where the time has gone so far.
+    /// Times of the request so far.
     pub fn timings(&self) -> Timings {
         Timings::new(self.usage(), self.choices.len(), self.at)
     }
 
-    /// Turns what the engine sent for one answer into its next event.
+    /// Turns an event of the engine for one answer into the event for the caller.
     fn accept(&mut self, idx: usize, received: Option<TokenEvent>) -> Event {
         let choice = &mut self.choices[idx];
         let mut event = Event { choice: idx, text: String::new(), tokens: vec![], finish: None };
         let mut stopped_by = None;
-        // A stream that ends without a reason belongs to an engine that is gone.
+        // A stream ends without a reason when the engine has ended.
         let mut ended = Some(FinishReason::Aborted);
         if let Some(received) = received {
             let since = |at: Instant| at.saturating_duration_since(self.submitted);
@@ -169,7 +169,7 @@ impl Generating {
             }
             ended = received.finish;
             let is_stop = ended == Some(FinishReason::Stop);
-            // The tokens of the answer are counted here: a stop string may end it within a step.
+            // Tokens are counted here, because a stop string may end the answer within a step.
             let completion_tokens = choice.usage.completion_tokens;
             choice.usage = Usage { completion_tokens, ..received.usage };
             let n_tokens = received.tokens.len();
@@ -201,7 +201,7 @@ impl Generating {
         }
         let reason = if stopped_by.is_some() { Some(FinishReason::Stop) } else { ended };
         if let Some(reason) = reason {
-            // The engine hears of a stop string by the stream being dropped.
+            // Dropping the stream tells the engine that a stop string ended the answer.
             choice.stream = None;
             let stop = stopped_by.map(|idx| self.stop[idx].clone());
             event.finish = Some(Finish { reason, stop, usage: choice.usage });

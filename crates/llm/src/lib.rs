@@ -1,7 +1,8 @@
 //! The library face: messages in, events out.
 //!
 //! ```text
-//!   ModelRef --resolve--> files --load--> Llm
+//!   RuntimeOptions --new--> Runtime (thread team, tuning)
+//!   ModelRef --resolve--> files --load on a Runtime--> Llm
 //!   ChatRequest --template--> text --tokenizer--> tokens --EngineHandle--> token streams
 //!   token streams --Detokenizer--> text --StopMatcher--> Event, Event, ... Finish
 //! ```
@@ -10,8 +11,8 @@
 //! [`Generating`], whose drop aborts the request. Nothing here needs an async runtime: events can
 //! be awaited or waited for.
 //!
-//! [`Llm::load`] takes a [`ModelRef`]: a folder, a `.gguf` file, a repository on a [`hub`], or bytes
-//! that are part of the program.
+//! [`Llm::load`] takes the [`Runtime`] of the process and a [`ModelRef`]: a folder, a `.gguf` file,
+//! a repository on a [`hub`], or bytes that are part of the program.
 //!
 //! **Architecture invariant:** this crate knows text, tokens and streams; it knows neither HTTP nor
 //! how a step is computed.
@@ -28,14 +29,15 @@ pub mod hub;
 mod llm;
 mod load;
 mod memory;
-mod nodes;
+mod options;
 mod reference;
 mod request;
+mod runtime;
 mod scheduling;
 mod service;
+mod source;
 mod speculation;
 mod stop;
-mod tuning;
 
 pub use best::BestOf;
 pub use embed::{
@@ -46,15 +48,15 @@ pub use error::{LlmError, Overload};
 pub use event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};
-pub use load::{BLOCK_TOKENS, LlmOptions, LoadProgress};
-pub use nodes::WeightNodes;
+pub use options::{BLOCK_TOKENS, LlmOptions};
 pub use pelton_engine::spec::Verification;
-pub use pelton_engine::{SpecConfig, SpecMethod, SpecStats};
+pub use pelton_engine::{EngineMetrics, SpecConfig, SpecMethod, SpecStats};
 pub use pelton_kernels::NodePolicy;
 pub use pelton_model::embed::{Pooling, UnknownPooling};
 pub use reference::{LocalModel, ModelRef};
 pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};
+pub use runtime::{Runtime, RuntimeOptions, WeightNodes};
 pub use service::Service;
+pub use source::LoadProgress;
 pub use speculation::Speculation;
 pub use stop::{StopMatcher, StopOutcome};
-pub use tuning::{tune, weight_nodes};

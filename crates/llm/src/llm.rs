@@ -11,15 +11,16 @@ use crate::error::LlmError;
 use crate::generating::{Generating, Start};
 use crate::request::{ChatRequest, CompletionRequest, Generation, Prompt};
 use crate::service::Namespaces;
+use crate::source::check_vocabulary;
 
-/// What an [`Llm`] consists of.
+/// The parts of an [`Llm`].
 #[derive(Debug)]
 pub struct LlmParts {
-    /// What is known about the model.
+    /// Facts about the model.
     pub info: LlmInfo,
     /// Text to tokens and back.
     pub tokenizer: Arc<Tokenizer>,
-    /// Messages to text, or why there is no such thing.
+    /// The chat template, or the reason why there is none.
     pub template: Result<ChatTemplate, String>,
     /// The running engine.
     pub engine: EngineHandle,
@@ -31,14 +32,14 @@ pub struct LlmParts {
     pub share_prefixes: bool,
 }
 
-/// What is known about a loaded model.
+/// Facts about a loaded model.
 #[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
 pub struct LlmInfo {
-    /// What clients call it.
+    /// Its name for clients.
     pub name: String,
-    /// The family, as its checkpoint names it.
+    /// Its family, as the checkpoint names it.
     pub architecture: String,
-    /// Tokens that the model gives logits for.
+    /// Tokens for which the model computes logits.
     pub vocab_size: usize,
     /// Most tokens of one sequence, prompt and answer together.
     pub context_tokens: usize,
@@ -66,16 +67,12 @@ impl Llm {
     ///
     /// [`LlmError::VocabMismatch`] when the tokenizer has tokens that the model lacks.
     pub fn from_parts(parts: LlmParts) -> Result<Self, LlmError> {
-        let (n_tokenizer, n_embedding) = (parts.tokenizer.vocab_size(), parts.info.vocab_size);
-        if n_tokenizer > n_embedding {
-            let model = parts.info.name.clone();
-            return Err(LlmError::VocabMismatch { model, n_tokenizer, n_embedding });
-        }
+        check_vocabulary(&parts.info.name, &parts.tokenizer, parts.info.vocab_size)?;
         let namespaces = Namespaces::new(parts.share_prefixes);
         Ok(Self { parts, namespaces })
     }
 
-    /// What is known about the model.
+    /// Facts about the model.
     pub fn info(&self) -> &LlmInfo {
         &self.parts.info
     }
@@ -100,30 +97,30 @@ impl Llm {
         &self.parts.eos
     }
 
-    /// Requests waiting and running, and what has been done so far.
+    /// Waiting and running requests, and totals since the start.
     pub fn metrics(&self) -> EngineMetrics {
         self.parts.engine.metrics()
     }
 
-    /// The engine, for whoever has tokens instead of text.
+    /// The engine, for callers that have tokens instead of text.
     pub fn engine(&self) -> &EngineHandle {
         &self.parts.engine
     }
 
-    /// Stops the engine; with `drain` the requests at hand are finished first.
+    /// Stops the engine; with `drain` it finishes the accepted requests first.
     ///
     /// Returns at once; streams end when their answers do.
     pub fn shutdown(&self, drain: bool) {
         self.parts.engine.shutdown(drain);
     }
 
-    /// Sampling that the model's authors recommend; `None` when they say nothing about it, which is
-    /// not the same as recommending plain sampling.
+    /// Sampling that the model's authors recommend; `None` where they recommend nothing, which
+    /// differs from recommending plain sampling.
     pub fn recommended_sampling(&self) -> Option<&SamplingParams> {
         self.parts.sampling.as_ref()
     }
 
-    /// What the model's authors recommend, else plain sampling, with a seed of its own.
+    /// The recommended sampling, else plain sampling, with a fresh seed.
     pub fn default_generation(&self) -> Generation {
         let sampling = self.parts.sampling.clone().unwrap_or_default();
         let sampling = SamplingParams { seed: fresh_seed(), ..sampling };
@@ -183,13 +180,13 @@ impl Llm {
         self.start(prompts, request.generation)
     }
 
-    /// Tokens of a prompt; megabytes that cannot fit are refused without encoding them all.
+    /// Tokens of a prompt; a text that is far too long is refused without encoding all of it.
     fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<TokenId>, LlmError> {
         let limit = self.parts.info.context_tokens.saturating_sub(1);
         Ok(self.parts.tokenizer.encode_at_most(text, options, limit)?)
     }
 
-    /// Tokens of what an answer may say; no more than an answer can have.
+    /// Tokens of a predicted answer; at most as many as an answer can have.
     fn encode_prediction(&self, text: &str) -> Result<Vec<TokenId>, LlmError> {
         let limit = self.parts.info.context_tokens;
         let fail = |got: usize| {
@@ -197,7 +194,7 @@ impl Llm {
             let got = format!("{got} where it holds {limit}");
             Err(pelton_base::ParamError { param, expected, got }.into())
         };
-        // It is text and nothing else: what looks like a special token is not one.
+        // A prediction is plain text, so the names of special tokens in it are text too.
         let options = EncodeOptions { add_special: false, parse_special: false };
         match self.parts.tokenizer.encode_at_most(text, options, limit) {
             Ok(tokens) if tokens.len() > limit => fail(tokens.len()),
@@ -237,7 +234,7 @@ impl Llm {
         let service = ServiceParams { drafting, ..self.namespaces.params(&generation.service) };
         let mut sampling = generation.sampling;
         if n_made > generation.n {
-            // By which the best are told.
+            // Log probabilities rank the choices of `best_of`.
             sampling.logprobs.get_or_insert(0);
         }
         let min_tokens = sampling.min_tokens;
@@ -247,7 +244,7 @@ impl Llm {
             let room = self.parts.info.context_tokens - prompt.len();
             let mut first = None;
             for choice in 0..n_made {
-                // An early return drops the streams at hand, which aborts them.
+                // An early return drops the streams that exist, which aborts their requests.
                 let stream = self.parts.engine.submit(NewRequest {
                     prompt: prompt.clone(),
                     sampling: sampling.clone(),
@@ -276,7 +273,7 @@ impl Llm {
 
     fn check_prompt(&self, prompt: &[TokenId]) -> Result<(), LlmError> {
         let context = self.parts.info.context_tokens;
-        // One token at least must come out.
+        // An answer has at least one token.
         let limit = context.saturating_sub(1);
         match prompt.len() {
             0 => Err(LlmError::EmptyPrompt),
@@ -287,13 +284,13 @@ impl Llm {
         }
     }
 
-    /// An answer that must be longer than the context lets it be is refused rather than cut short.
+    /// Refuses an answer whose least length does not fit into the context.
     fn check_length(&self, n_prompt: usize, min_tokens: usize) -> Result<(), LlmError> {
         let room = self.parts.info.context_tokens - n_prompt;
         if min_tokens <= room {
             return Ok(());
         }
-        let (param, expected) = ("min_tokens", "at most what the prompt leaves of the context");
+        let (param, expected) = ("min_tokens", "at most the tokens that the prompt leaves free");
         let got = format!("{min_tokens} where it leaves {room}");
         Err(pelton_base::ParamError { param, expected, got }.into())
     }
@@ -314,6 +311,6 @@ impl Llm {
 /// A seed that differs from call to call.
 fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    // The keys of the standard hasher are random; hashing nothing shows them.
+    // The keys of the standard hasher are random, so the hash of nothing is random too.
     RandomState::new().hash_one(())
 }

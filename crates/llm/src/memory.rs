@@ -2,13 +2,13 @@
 
 use pelton_model::KvFootprint;
 
-/// Share of the available memory that keys and values may take when nobody said: one half.
+/// Share of the available memory for keys and values where no limit is given: one half.
 const KV_SHARE: u64 = 2;
 
-/// What a machine that does not tell its memory is assumed to have.
+/// Memory that is assumed where the machine does not tell it.
 pub(crate) const UNKNOWN_MEMORY_BYTES: u64 = 4 << 30;
 
-/// What decides the size of the KV pool.
+/// Everything that decides the size of the KV pool.
 pub(crate) struct KvSizing {
     /// Bytes of one block over all layers.
     pub(crate) bytes_per_block: u64,
@@ -18,18 +18,29 @@ pub(crate) struct KvSizing {
     pub(crate) context_tokens: usize,
     /// Most sequences running at once.
     pub(crate) n_running: usize,
-    /// Most bytes, when the user said.
+    /// Most bytes, where the user gives a limit.
     pub(crate) limit_bytes: Option<u64>,
     /// Bytes that the machine can still give.
     pub(crate) available_bytes: u64,
 }
 
-/// The size of the KV pool, and what fits into it.
+/// The size of the KV pool, and the context that fits into it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct KvPlan {
     pub(crate) n_blocks: u32,
-    /// The context, cut to what the pool holds.
+    /// Bytes of one block over all layers.
+    pub(crate) bytes_per_block: u64,
+    /// Tokens of one block.
+    pub(crate) block_size: usize,
+    /// The context, cut to the tokens that the pool holds.
     pub(crate) context_tokens: usize,
+}
+
+impl KvPlan {
+    /// Bytes of the pool.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.bytes_per_block * u64::from(self.n_blocks)
+    }
 }
 
 impl KvSizing {
@@ -44,7 +55,9 @@ impl KvSizing {
         let n_blocks = u32::try_from(n_affordable.min(n_useful as u64)).unwrap_or(u32::MAX);
         let n_tokens = (n_blocks as usize).saturating_mul(self.block_size);
         let context_tokens = self.context_tokens.min(n_tokens);
-        (context_tokens >= 2).then_some(KvPlan { n_blocks, context_tokens })
+        let Self { bytes_per_block, block_size, .. } = *self;
+        let plan = KvPlan { n_blocks, bytes_per_block, block_size, context_tokens };
+        (context_tokens >= 2).then_some(plan)
     }
 }
 
@@ -63,18 +76,22 @@ mod tests {
         }
     }
 
+    fn plan(n_blocks: u32, context_tokens: usize) -> KvPlan {
+        KvPlan { n_blocks, bytes_per_block: 1000, block_size: 16, context_tokens }
+    }
+
     #[test]
     fn the_pool_is_never_larger_than_all_sequences_can_use() {
-        let plan = sizing().plan().expect("fits");
-        assert_eq!(plan, KvPlan { n_blocks: 4 * 64 + 1, context_tokens: 1024 });
+        let found = sizing().plan().expect("fits");
+        assert_eq!(found, plan(4 * 64 + 1, 1024));
     }
 
     #[test]
     fn little_memory_cuts_the_pool_and_then_the_context() {
-        let plan = KvSizing { available_bytes: 200_000, ..sizing() }.plan().expect("fits");
-        assert_eq!(plan, KvPlan { n_blocks: 100, context_tokens: 1024 });
-        let plan = KvSizing { limit_bytes: Some(10_000), ..sizing() }.plan().expect("fits");
-        assert_eq!(plan, KvPlan { n_blocks: 10, context_tokens: 160 });
+        let found = KvSizing { available_bytes: 200_000, ..sizing() }.plan().expect("fits");
+        assert_eq!(found, plan(100, 1024));
+        let found = KvSizing { limit_bytes: Some(10_000), ..sizing() }.plan().expect("fits");
+        assert_eq!(found, plan(10, 160));
         assert_eq!(KvSizing { limit_bytes: Some(999), ..sizing() }.plan(), None);
     }
 }

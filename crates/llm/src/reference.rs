@@ -1,6 +1,8 @@
-//! Which model is meant, and where its files are.
+//! Names of models, and where their files are.
 
 use std::path::{Path, PathBuf};
+
+use pelton_model::ModelFiles;
 
 use crate::LlmError;
 use crate::hub::{Hub, HubConfig, HubId, HubProgress};
@@ -14,7 +16,7 @@ pub enum ModelRef {
     Hub(HubId),
     /// A GGUF file that is part of the program.
     Embedded {
-        /// What it is called.
+        /// Its name.
         name: &'static str,
         /// Its bytes.
         bytes: &'static [u8],
@@ -31,8 +33,8 @@ pub enum LocalModel {
 }
 
 impl ModelRef {
-    /// Reads a model's name as people type it: what exists as a path is a path, what looks like
-    /// `org/name[@revision][:file.gguf]` is on the hub.
+    /// Reads a model's name as a user types it: an existing path, else a model on the hub in the
+    /// form `org/name[@revision][:file.gguf]`.
     ///
     /// # Errors
     ///
@@ -57,7 +59,7 @@ impl ModelRef {
         })
     }
 
-    /// What the model is called: by clients of the server, in logs and in errors.
+    /// The name of the model for clients of the server, in logs and in errors.
     pub fn display_name(&self) -> String {
         match self {
             Self::Path(path) => {
@@ -93,6 +95,20 @@ impl ModelRef {
                 why: "no such file or folder".to_owned(),
             }),
         }
+    }
+}
+
+impl LocalModel {
+    /// Opens the model's files without loading the weights.
+    ///
+    /// # Errors
+    ///
+    /// Names the file and the field or tensor that is wrong.
+    pub fn open(&self) -> Result<ModelFiles, LlmError> {
+        Ok(match self {
+            Self::Path(path) => ModelFiles::open(path)?,
+            Self::Embedded(bytes) => ModelFiles::embedded(bytes)?,
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! What can be asked for.
+//! Requests for answers.
 
 use pelton_base::{ParamError, SamplingParams, TokenId, limits};
 use pelton_text::Message;
@@ -6,18 +6,18 @@ use pelton_text::Message;
 use crate::service::Service;
 use crate::speculation::Speculation;
 
-/// How an answer is generated, apart from what is asked.
+/// How an answer is generated, apart from the prompt.
 ///
-/// Start from [`Llm::default_generation`](crate::Llm::default_generation), which knows what the
-/// model's authors recommend, and change what the user changed.
+/// Start from [`Llm::default_generation`](crate::Llm::default_generation), which holds the
+/// recommended sampling, and change the fields that the user changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// Most tokens of each answer; `None` for as many as the context holds.
     pub max_tokens: Option<usize>,
-    /// Texts that end the answer and are not part of it. One that ends within the first
-    /// [`min_tokens`](SamplingParams::min_tokens) tokens is text like any other.
+    /// Texts that end the answer and are not part of it. A match that ends within the first
+    /// [`min_tokens`](SamplingParams::min_tokens) tokens is ordinary text.
     pub stop: Vec<String>,
     /// Further tokens that end the answer; their text, if they have any, is part of it.
     pub stop_tokens: Vec<TokenId>,
@@ -25,16 +25,16 @@ pub struct Generation {
     pub ignore_eos: bool,
     /// Answers per prompt; each has its own random numbers.
     pub n: u32,
-    /// Answers to make per prompt, of which [`BestOf`](crate::BestOf) keeps `n`; `None` for `n`.
-    /// Their tokens always carry log probabilities.
+    /// Answers generated per prompt, of which [`BestOf`](crate::BestOf) keeps `n`; `None` for `n`.
+    /// Tokens of such answers always carry log probabilities.
     pub best_of: Option<u32>,
-    /// What the answers ask of the scheduler.
+    /// Tenant, urgency and latency targets, for the scheduler.
     pub service: Service,
-    /// How far their tokens are guessed.
+    /// How tokens of the answers are drafted.
     pub speculation: Speculation,
-    /// What the answers may well say, such as the file that is being edited: of use where the engine
-    /// guesses from it ([`SpecMethod::Suffix`](crate::SpecMethod::Suffix) or `Auto`), without effect on
-    /// what they do say.
+    /// Text that the answers are likely to repeat, such as the file that is being edited. The
+    /// engine drafts from it ([`SpecMethod::Suffix`](crate::SpecMethod::Suffix) or `Auto`); it
+    /// changes no token of any answer.
     pub prediction: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Default for Generation {
 }
 
 impl Generation {
-    /// Answers that are made per prompt.
+    /// Answers generated per prompt.
     pub fn n_made(&self) -> u32 {
         self.best_of.unwrap_or(self.n)
     }
@@ -110,16 +110,16 @@ impl Generation {
 pub struct ChatRequest {
     /// The conversation so far.
     pub messages: Vec<Message>,
-    /// How to answer.
+    /// How the answer is generated.
     pub generation: Generation,
 }
 
 /// Texts to continue.
 #[derive(Clone, Debug)]
 pub struct CompletionRequest {
-    /// The texts; each is continued on its own.
+    /// The texts; each is continued separately.
     pub prompts: Vec<Prompt>,
-    /// How to continue.
+    /// How the continuations are generated.
     pub generation: Generation,
 }
 
@@ -128,7 +128,7 @@ pub struct CompletionRequest {
 pub enum Prompt {
     /// Encoded with the special tokens that the tokenizer adds.
     Text(String),
-    /// Taken as they are.
+    /// Tokens, used as they are.
     Tokens(Vec<TokenId>),
 }
 

@@ -4,7 +4,7 @@ use pelton_engine::EngineConfig;
 use pelton_sched::PreemptionMode;
 
 use crate::error::LlmError;
-use crate::load::LlmOptions;
+use crate::options::LlmOptions;
 
 impl LlmOptions {
     /// Refuses scheduling choices that are out of range or contradict each other.

@@ -1,32 +1,32 @@
-//! Whose an answer is, how urgent, and with whom its prompt is shared.
+//! The tenant of a request, its urgency, and the requests that may share its cached prompt.
 //!
 //! ```text
 //!   tenant, cache_salt --keyed hash--> namespace      prefixes are shared within one
 //!
-//!   no tenant, no salt                 namespace 0    everybody who says nothing
+//!   no tenant, no salt                 namespace 0    shared by all such requests
 //!   tenant, no salt                    its own        one tenant does not see another's prompts
-//!   any tenant, a salt                 its own        a tenant may part its users the same way
+//!   any tenant, a salt                 its own        a tenant can separate its users by salts
 //! ```
 //!
-//! Who shares a prefix can be told by how soon the first token comes, so sharing is a question of
-//! trust. The hash is SipHash with keys that the process draws at its start: nobody outside can
-//! make two salts meet.
+//! A cached prefix makes the first token come sooner, and a client can measure that. Prefixes are
+//! therefore shared only within one namespace. The hash is SipHash with keys that the process draws
+//! at its start, so a client cannot construct a salt that meets another client's namespace.
 
 use std::hash::{BuildHasher, RandomState};
 
 use pelton_base::{Namespace, ParamError, ServiceParams, Slo, TenantId, limits};
 
-/// What an answer asks of the scheduler. The default asks for nothing.
+/// Tenant, urgency and latency targets of a request. The default sets none of them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Service {
-    /// Whose it is: an index into [`Scheduling::tenants`](crate::Scheduling::tenants).
+    /// The tenant: an index into [`Choices::tenants`](pelton_sched::Choices::tenants).
     pub tenant: TenantId,
-    /// How urgent; [`Scheduling::priority_order`](crate::Scheduling::priority_order) says whether
+    /// Priority; [`Choices::priority_order`](pelton_sched::Choices::priority_order) says whether
     /// low or high goes first.
     pub priority: i32,
-    /// Latency targets; where there are none, those of the tenant count, then those of the engine.
+    /// Latency targets; a missing target is that of the tenant, else that of the engine.
     pub slo: Slo,
-    /// Cached prefixes are shared only with requests of the same salt.
+    /// Salt of the cache: prefixes are shared only with requests of the same salt.
     pub cache_salt: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Service {
 #[derive(Clone, Debug)]
 pub(crate) struct Namespaces {
     keys: RandomState,
-    /// Whether tenants share what their salts do not part.
+    /// Whether requests of different tenants share prefixes where their salts are equal.
     share_prefixes: bool,
 }
 
@@ -73,7 +73,7 @@ impl Namespaces {
         }
     }
 
-    /// What the scheduler is told about an answer.
+    /// The parameters of one answer for the scheduler.
     pub(crate) fn params(&self, service: &Service) -> ServiceParams {
         ServiceParams {
             tenant: service.tenant,
@@ -107,7 +107,7 @@ mod tests {
         ];
         let distinct: std::collections::HashSet<Namespace> = all.into_iter().collect();
         assert_eq!(distinct.len(), all.len());
-        // Whoever knows the names and not the keys cannot tell the namespace.
+        // The namespace cannot be computed from the names without the keys.
         assert_ne!(Namespaces::new(false).of(TenantId(1), Some("a")), of(1, Some("a")));
     }
 

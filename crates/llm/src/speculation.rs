@@ -1,16 +1,16 @@
-//! How far the tokens of an answer are guessed.
+//! How the tokens of an answer are drafted.
 
 use pelton_base::{Drafting, ParamError};
 use pelton_engine::SpecMethod;
 
-/// What an answer says about speculation. The default leaves it to the engine; nothing here changes
-/// a token of any answer.
+/// Speculation of one request. The default leaves it to the engine; no choice changes a token of
+/// any answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Speculation {
-    /// Who guesses: [`SpecMethod::Off`] nobody, [`SpecMethod::Auto`] whoever promises most, any other
-    /// that one alone, which the engine must have.
+    /// Method that drafts: [`SpecMethod::Off`] for none, [`SpecMethod::Auto`] for the method that
+    /// is expected to save most, else the named method alone, which must be loaded.
     pub method: SpecMethod,
-    /// Most tokens guessed at once, where that is less than the engine's.
+    /// Most tokens drafted at once, where that is less than the engine's limit.
     pub max_drafts: Option<usize>,
 }
 
@@ -21,7 +21,7 @@ impl Default for Speculation {
 }
 
 impl Speculation {
-    /// Refuses what contradicts itself.
+    /// Refuses a number of drafts together with [`SpecMethod::Off`].
     pub(crate) fn validate(&self) -> Result<(), ParamError> {
         match (self.method, self.max_drafts) {
             (SpecMethod::Off, Some(n @ 1..)) => Err(ParamError {
@@ -33,7 +33,7 @@ impl Speculation {
         }
     }
 
-    /// The same, as the engine takes it.
+    /// The same choice in the words of the engine.
     pub(crate) fn drafting(&self) -> Drafting {
         match self.method {
             SpecMethod::Off => Drafting { most: Some(0), by: None },

@@ -1,34 +1,33 @@
 //! Stop strings, found while the text is still arriving.
 //!
 //! The text of an answer comes in pieces whose borders have nothing to do with the stop strings, so
-//! a piece may end in the middle of one. [`StopMatcher`] lets out every byte that cannot be part of
-//! a stop string any more and keeps the rest back:
+//! a piece may end in the middle of one. [`StopMatcher`] releases every byte that can no longer be
+//! part of a stop string and holds the rest back:
 //!
 //! ```text
 //!   stop = "\n\nQ:"        text so far   "...the sea.\n\n"
-//!                                         ~~~~~~~~~~~~    let out
+//!                                         ~~~~~~~~~~~~    released
 //!                                                     ~~~~ held: a prefix of the stop string
 //! ```
 //!
-//! **Which match counts.** The one that *ends* first, and among those that end together the longest.
-//! This depends on the text alone, never on how it was cut into pieces, and it is what a reader
-//! that looks at one character after another would do.
+//! **Which match counts.** The match that *ends* first, and the longest of several matches that end
+//! together. This depends on the text alone, never on how it was cut into pieces.
 //!
-//! **Where an answer is too short to end** (`min_tokens`), a stop string is text like any other. What
-//! counts is where it *ends*: [`StopMatcher::push_early`] takes the text of such tokens, and a stop
-//! string that begins in it and ends further on is found and cut off whole. So it is in vLLM.
+//! **Where an answer is too short to end** (`min_tokens`), a stop string is ordinary text. The
+//! *end* of a match decides: [`StopMatcher::push_early`] takes the text of such tokens, and a stop
+//! string that begins in it and ends later is found and cut off whole, as in vLLM.
 //!
 //! Each stop string keeps the state of its Knuth-Morris-Pratt automaton: the length of its longest
 //! prefix that the text ends with. The longest of these lengths is what must be held. Cost is one
 //! amortised step per byte and stop string.
 //!
-//! No text is ever cut inside a character: a held piece starts with the first byte of a stop string,
-//! which is the first byte of a character.
+//! No text is ever cut inside a character: a held piece starts with the first byte of a stop
+//! string, which is the first byte of a character.
 
-/// What [`StopMatcher::push`] found.
+/// Result of [`StopMatcher::push`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StopOutcome {
-    /// Text that can be let out now.
+    /// Text that can be released now.
     pub text: String,
     /// Index of the stop string that ended the text, if one did.
     pub matched: Option<usize>,
@@ -79,7 +78,7 @@ impl Needle {
         }
         let is_whole = self.n_matched == self.bytes.len();
         if is_whole {
-            // The next one may begin within this one.
+            // The next match may begin within this one.
             self.n_matched = self.border[self.n_matched - 1];
         }
         is_whole
@@ -96,9 +95,9 @@ impl StopMatcher {
         }
     }
 
-    /// Takes the next piece of text and lets out what can no longer become a stop string.
+    /// Takes the next piece of text and releases the part that can no longer become a stop string.
     ///
-    /// After a match everything that follows is swallowed.
+    /// After a match all further text is dropped.
     pub fn push(&mut self, piece: &str) -> StopOutcome {
         if self.is_done {
             return StopOutcome { text: String::new(), matched: None };
@@ -116,8 +115,8 @@ impl StopMatcher {
         StopOutcome { text: self.let_out(piece), matched: None }
     }
 
-    /// Takes a piece of text in which no stop string ends the answer, because it is too short yet; lets
-    /// out what can no longer become one that does.
+    /// Takes a piece of text in which no stop string ends the answer, because the answer is too
+    /// short; releases the part that can no longer become a later match.
     pub fn push_early(&mut self, piece: &str) -> String {
         if self.is_done {
             return String::new();
@@ -128,7 +127,7 @@ impl StopMatcher {
         self.let_out(piece)
     }
 
-    /// Takes one byte; the longest stop string that it completes, the first among equals.
+    /// Takes one byte; returns the longest stop string that it completes, the first of equal ones.
     fn advance(&mut self, byte: u8) -> Option<usize> {
         let mut longest: Option<(usize, usize)> = None;
         for (idx, needle) in self.needles.iter_mut().enumerate() {
@@ -142,7 +141,7 @@ impl StopMatcher {
         longest.map(|(idx, _)| idx)
     }
 
-    /// What was held and this piece, less what is held now.
+    /// The held text and this piece, without the text that is held from now on.
     fn let_out(&mut self, piece: &str) -> String {
         let mut text = std::mem::take(&mut self.held);
         text.push_str(piece);
@@ -151,7 +150,7 @@ impl StopMatcher {
         text
     }
 
-    /// Gives back what is held when the text has ended without a match.
+    /// Releases the held text after the end of the text.
     pub fn finish(&mut self) -> String {
         self.is_done = true;
         std::mem::take(&mut self.held)
@@ -164,8 +163,8 @@ mod tests {
 
     use super::*;
 
-    /// The definition, on the whole text: the match that ends first after `n_early` bytes, the longest
-    /// among those.
+    /// The definition, on the whole text: the match that ends first after `n_early` bytes, the
+    /// longest among those.
     fn naive(text: &str, n_early: usize, stops: &[String]) -> (String, Option<usize>) {
         for end in n_early + 1..=text.len() {
             let longest = stops

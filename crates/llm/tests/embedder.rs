@@ -1,7 +1,10 @@
 //! Texts in, vectors out, from a folder of sentence-transformers.
 
+mod common;
+
 use std::sync::{Arc, mpsc};
 
+use common::one_thread;
 use pelton_base::TokenId;
 use pelton_llm::{
     EmbedInput, EmbedOptions, EmbedRequest, Embedder, Embeddings, Llm, LlmError, LlmOptions,
@@ -11,7 +14,7 @@ use pelton_testkit::{TinyEncoder, TinyModel};
 
 fn open(folder: &tempfile::TempDir, options: EmbedOptions) -> Result<Arc<Embedder>, LlmError> {
     let model = ModelRef::parse(folder.path().to_str().expect("UTF-8")).expect("a folder");
-    Embedder::load(&model, &EmbedOptions { n_threads: Some(1), ..options }, &mut |_| {})
+    Embedder::load(&one_thread(), &model, &options, &mut |_| {})
 }
 
 fn tiny(encoder: &TinyEncoder) -> (tempfile::TempDir, Arc<Embedder>) {
@@ -156,7 +159,8 @@ fn each_kind_of_model_is_told_and_a_decoder_makes_vectors_too() {
     assert!(is_one(&encoder) && !is_one(&decoder));
 
     let model = ModelRef::parse(encoder.path().to_str().expect("UTF-8")).expect("a folder");
-    let error = Llm::load(&model, &LlmOptions::default(), &mut |_| {}).expect_err("no decoder");
+    let error = Llm::load(&one_thread(), &model, &LlmOptions::default(), &mut |_| {})
+        .expect_err("no decoder");
     let text = error.to_string();
     assert!(text.contains("BertModel") && text.contains("embedding model"), "{text}");
 

@@ -1,8 +1,11 @@
 //! Loading whole models: tiny, random, and the same every time.
 
+mod common;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use common::one_thread;
 use pelton_base::{FinishReason, SamplingParams, TokenId};
 use pelton_llm::{
     CompletionRequest, Generation, Llm, LlmError, LlmOptions, LoadProgress, ModelRef, Prompt,
@@ -40,8 +43,7 @@ impl Home {
     }
 
     fn load(&self, options: LlmOptions) -> Result<Arc<Llm>, LlmError> {
-        let options = LlmOptions { n_threads: Some(1), ..options };
-        Llm::load(&ModelRef::Path(self.path.clone()), &options, &mut |_| {})
+        Llm::load(&one_thread(), &ModelRef::Path(self.path.clone()), &options, &mut |_| {})
     }
 }
 
@@ -82,8 +84,8 @@ fn option_at_fault(error: LlmError) -> &'static str {
 fn a_folder_is_loaded_with_its_name_tokenizer_template_and_end_tokens() {
     let home = Home::folder(&TinyModel::default());
     let (mut last, mut total) = (0, 0);
-    let options = LlmOptions { n_threads: Some(1), ..small() };
-    let llm = Llm::load(&ModelRef::Path(home.path.clone()), &options, &mut |progress| {
+    let model = ModelRef::Path(home.path.clone());
+    let llm = Llm::load(&one_thread(), &model, &small(), &mut |progress| {
         if let LoadProgress::Pack { done_bytes, total_bytes } = progress {
             assert!(done_bytes >= last, "progress goes back");
             (last, total) = (done_bytes, total_bytes);

@@ -1,8 +1,11 @@
 //! Speculation through the library: the embedded story-teller and the draft model beside it.
 
+mod common;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use common::one_thread;
 use pelton_base::{FinishReason, SamplingParams, TokenId};
 use pelton_llm::{
     CompletionRequest, Generation, Llm, LlmError, LlmOptions, ModelRef, Prompt, SpecConfig,
@@ -26,7 +29,6 @@ fn options(spec: SpecConfig) -> LlmOptions {
     let draft = (spec.method == SpecMethod::Draft).then(|| story("story-draft"));
     LlmOptions {
         choices: Choices { max_running: 4, ..Choices::default() },
-        n_threads: Some(1),
         max_context: Some(200),
         spec,
         draft,
@@ -35,7 +37,7 @@ fn options(spec: SpecConfig) -> LlmOptions {
 }
 
 fn load(spec: SpecConfig) -> Arc<Llm> {
-    Llm::load(&story("story"), &options(spec), &mut |_| {}).expect("loads")
+    Llm::load(&one_thread(), &story("story"), &options(spec), &mut |_| {}).expect("loads")
 }
 
 #[derive(Debug, PartialEq)]
@@ -142,7 +144,7 @@ fn what_cannot_draft_is_refused_by_name() {
         (options(SpecConfig { exit_layers: Some(1), ..off }), "only `early-exit`"),
     ];
     for (options, expected) in cases {
-        let loaded = Llm::load(&story("story"), &options, &mut |_| {});
+        let loaded = Llm::load(&one_thread(), &story("story"), &options, &mut |_| {});
         let error: LlmError = loaded.err().unwrap_or_else(|| panic!("{expected}: it loads"));
         let mut text = error.to_string();
         let mut source = std::error::Error::source(&error);

@@ -212,7 +212,9 @@ fn stored(floats: &[f32], dtype: DType) -> anyhow::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use pelton_base::{SamplingParams, TokenId};
-    use pelton_llm::{CompletionRequest, Generation, Llm, LlmOptions, ModelRef, Prompt};
+    use pelton_llm::{
+        CompletionRequest, Generation, Llm, LlmOptions, ModelRef, Prompt, Runtime, RuntimeOptions,
+    };
     use pelton_model::Compute;
     use pelton_testkit::TinyModel;
     use tempfile::TempDir;
@@ -235,10 +237,11 @@ mod tests {
 
     /// Tokens of a greedy answer with their log probabilities.
     fn answer(model: &Path) -> Vec<(TokenId, f32)> {
-        let mut options =
-            LlmOptions { compute: Compute::F32, n_threads: Some(1), ..LlmOptions::default() };
+        let mut options = LlmOptions { compute: Compute::F32, ..LlmOptions::default() };
         options.choices.max_running = 1;
-        let llm = Llm::load(&ModelRef::Path(model.to_owned()), &options, &mut |_| {});
+        let runtime = RuntimeOptions { n_threads: Some(1), ..RuntimeOptions::default() };
+        let runtime = Runtime::new(runtime).expect("one thread");
+        let llm = Llm::load(&runtime, &ModelRef::Path(model.to_owned()), &options, &mut |_| {});
         let sampling = SamplingParams { logprobs: Some(0), ..SamplingParams::greedy() };
         let generation = Generation {
             sampling,

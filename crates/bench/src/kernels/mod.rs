@@ -29,7 +29,8 @@ mod timing;
 
 use std::io::Write;
 
-use pelton_kernels::{Ceilings, Cpu};
+use pelton_kernels::Ceilings;
+use pelton_llm::{Runtime, RuntimeOptions};
 
 use crate::{BenchError, Progress, Result, Watch};
 use block::{Block, Sizes};
@@ -92,9 +93,9 @@ impl Named {
 pub fn measure(config: &Config, watch: Watch<'_>, out: &mut dyn Write) -> Result<Report> {
     let sizes = if config.is_quick { Sizes::quick() } else { Sizes::full() };
     let blocks = filtered(all_blocks(&sizes), &config.filter)?;
-    let mut cpu = Cpu::new(config.n_threads)?;
-    // A model that is larger than the caches is tuned alike.
-    pelton_llm::tune(&mut cpu, if config.is_quick { 0 } else { sizes.beyond_caches_bytes as u64 });
+    // Tuned as for a model that is larger than the caches.
+    let model_bytes = if config.is_quick { 0 } else { sizes.beyond_caches_bytes as u64 };
+    let cpu = Runtime::new(RuntimeOptions::from_env(config.n_threads))?.cpu(model_bytes);
     let progress =
         |n_done, label: &str| (watch.progress)(Progress { n_done, n_steps: blocks.len(), label });
     progress(0, "the machine");

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use pelton_kernels::{Kernels, WeightLayout};
+use pelton_kernels::{Cpu, Kernels, WeightLayout};
 use serde_json::Value;
 
 use super::*;

@@ -29,7 +29,7 @@ pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
         pace: args.concurrency().map_or(Pace::Clock, Pace::Concurrency),
         default_slo: options.choices.slo,
     };
-    let llm = model::load(&reference, &options)?;
+    let llm = model::load(&model::runtime(args.model.threads())?, &reference, &options)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -2,13 +2,11 @@
 
 use pelton_bench::Watch;
 use pelton_bench::model::{Config, Loaded, Plan, Report};
-use pelton_model::LoadOptions;
 
 use crate::args::BenchModelArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt::StopFlag;
 use crate::model;
-use crate::progress::Progress;
 
 /// Runs the command.
 ///
@@ -29,22 +27,12 @@ pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
     };
     // Everything that can be refused without the weights is refused before they are loaded.
     let plan = Plan::new(&config, max_context).map_err(super::failure)?;
-    let progress = Progress::new();
-    let options = LoadOptions {
-        compute: model::compute(args.model.compute),
-        n_threads: args.model.threads(),
-        kv_dtype: args.model.kv_dtype,
-        max_context: args.model.max_context(),
-        tune: Some(&pelton_llm::tune),
-        progress: Some(&|at| progress.loading(at.n_bytes, at.n_total_bytes)),
-        ..LoadOptions::default()
-    };
+    let runtime = model::runtime(args.model.threads())?;
     let loaded = Loaded {
         name: reference.display_name(),
         architecture: files.config().architecture.clone(),
-        decoder: pelton_model::load_cpu(&files, &options)?,
+        decoder: model::load_decoder(&runtime, &files, &args.model)?,
     };
-    progress.clear();
     let stop = StopFlag::listen()?;
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| eprintln!("{}", at.label) };
     let report = pelton_bench::model::measure(loaded, &plan, watch).map_err(super::failure)?;

@@ -33,7 +33,7 @@ pub(super) fn measure(args: &BenchSpecArgs) -> Result<()> {
         sampling,
         is_chat: !model::is_embedded(&reference),
     };
-    let llm = model::load(&reference, &options)?;
+    let llm = model::load(&model::runtime(args.model.threads())?, &reference, &options)?;
 
     let stop = StopFlag::listen()?;
     eprintln!("comparing {}, {} rounds", config.names().join(", "), config.rounds);

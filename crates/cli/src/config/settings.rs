@@ -18,6 +18,8 @@ use crate::model;
 pub(crate) struct Settings {
     /// The model's name; `None` for the one inside the binary.
     pub(crate) model: Option<String>,
+    /// Threads that compute; `None` for one per usable core.
+    pub(crate) threads: Option<usize>,
     /// How it is loaded and run.
     pub(crate) options: LlmOptions,
     /// Where and to whom it is served.
@@ -60,7 +62,8 @@ impl Settings {
             ..default
         };
         let (embeddings, vectors) = (args.embeddings, args.vectors);
-        Ok(Self { model: args.model.model, options, serve, embeddings, vectors })
+        let threads = args.model.threads();
+        Ok(Self { model: args.model.model, threads, options, serve, embeddings, vectors })
     }
 
     /// The settings as YAML, with the number of API keys in their place.
@@ -198,7 +201,7 @@ struct TenantView<'a> {
 
 impl<'a> View<'a> {
     fn of(settings: &'a Settings) -> Self {
-        let Settings { model, options, serve, embeddings, vectors } = settings;
+        let Settings { model, threads, options, serve, embeddings, vectors } = settings;
         let Choices { policy, priority_order, max_wait, batching, kv_allocation, .. } =
             options.choices;
         let Choices { prefix_cache, eviction, preemption, .. } = options.choices;
@@ -211,7 +214,7 @@ impl<'a> View<'a> {
             host: &serve.host,
             port: serve.port,
             drain_timeout: serve.drain_timeout.as_secs(),
-            threads: options.n_threads,
+            threads: *threads,
             kv_dtype: options.kv_dtype.map(|dtype| dtype.name()),
             max_context: options.max_context,
             embeddings: *embeddings,

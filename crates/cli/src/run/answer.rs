@@ -1,4 +1,4 @@
-//! Receiving one answer: text to where it is wanted, Ctrl-C in between.
+//! Receives one answer and writes its text, until its end or Ctrl-C.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use pelton_llm::{Generating, Timings};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
 
-/// One answer, as far as it came.
+/// One answer, whole or interrupted.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// Its text, without stop strings.
@@ -17,14 +17,14 @@ pub(crate) struct Answer {
     pub(crate) tokens: Vec<TokenId>,
     /// Tokens in and out.
     pub(crate) usage: Usage,
-    /// Where the time went.
+    /// Times of the answer.
     pub(crate) timings: Timings,
-    /// How it ended.
+    /// Its end.
     pub(crate) ending: Ending,
     finish: Option<FinishReason>,
 }
 
-/// How an answer ended, as far as the exit code is concerned.
+/// End of an answer, as the exit code distinguishes it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ending {
     /// The model or a limit ended it.
@@ -36,7 +36,7 @@ pub(crate) enum Ending {
 }
 
 impl Answer {
-    /// Why it ended.
+    /// The reason why it ended.
     pub(crate) fn finish(&self) -> FinishReason {
         self.finish.unwrap_or(match self.ending {
             Ending::Failed => FinishReason::Error,
@@ -45,10 +45,10 @@ impl Answer {
     }
 }
 
-/// Where text goes while it arrives.
+/// Destination of the text while it arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sink {
-    /// Straight to the reader.
+    /// Standard output.
     Stdout,
     /// Nowhere; the whole is printed later.
     Silent,
@@ -66,7 +66,7 @@ impl Sink {
             .map_err(|error| Failure::stdout(&error))
     }
 
-    /// Ends the last line, if the answer did not.
+    /// Ends the last line where the answer does not.
     pub(crate) fn finish_line(self, answer: &Answer) -> Result<()> {
         if answer.text.ends_with('\n') { Ok(()) } else { self.write("\n") }
     }

@@ -15,12 +15,12 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
 use crate::mode::Mode;
 
-/// Talks until the person leaves.
+/// Runs a conversation until the person leaves.
 ///
 /// # Errors
 ///
-/// When the terminal cannot be used; what goes wrong with one message is told, and the
-/// conversation goes on.
+/// When the terminal cannot be used. A failure of one message is printed, and the conversation goes
+/// on.
 pub(super) fn converse(
     session: &Session<'_>,
     runtime: &Runtime,
@@ -72,7 +72,7 @@ pub(super) fn converse(
     Ok(())
 }
 
-/// What has been said so far.
+/// The conversation so far.
 struct Conversation<'a> {
     session: &'a Session<'a>,
     system: Option<String>,
@@ -120,7 +120,7 @@ impl<'a> Conversation<'a> {
         eprintln!("(statistics are {})", if self.shows_stats { "on" } else { "off" });
     }
 
-    /// Says something and prints the answer; what is refused leaves the conversation as it was.
+    /// Sends a message and prints the answer; a refused message leaves the conversation unchanged.
     async fn say(&mut self, text: &str, interrupts: &mut Interrupts) -> Result<()> {
         let generating = match self.session.mode {
             Mode::Raw => self.session.complete(pelton_llm::Prompt::Text(text.to_owned()))?,
@@ -144,7 +144,7 @@ impl<'a> Conversation<'a> {
             return Err(Failure::internal("the engine failed while generating"));
         }
         if self.session.mode == Mode::Chat {
-            // An interrupted answer stays as far as it came: the person has read it.
+            // The part of an interrupted answer stays, because the person has read it.
             self.turns.push(Message::new("user", text));
             self.turns.push(Message::new("assistant", answer.text));
         }
@@ -152,7 +152,7 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// Where lines are remembered: `PELTON_HISTORY` (empty: nowhere), else the user's state folder.
+/// File of the history: `PELTON_HISTORY` (empty for none), else a file in the user's state folder.
 fn history_file() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("PELTON_HISTORY") {
         return (!path.is_empty()).then(|| path.into());

@@ -1,11 +1,11 @@
-//! What a line in the interactive chat asks for.
+//! Commands of the interactive chat.
 
-/// One line, understood.
+/// One parsed line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Line<'a> {
     /// Nothing but blanks.
     Empty,
-    /// Something to say to the model.
+    /// A message to the model.
     Say(&'a str),
     /// `/help`.
     Help,
@@ -21,7 +21,7 @@ pub(crate) enum Line<'a> {
     Unknown(&'a str),
 }
 
-/// What `/help` prints.
+/// Text of `/help`.
 pub(crate) const HELP: &str = "  /help           this list
   /clear          forget the conversation so far
   /system TEXT    start again under these instructions (none: without)
@@ -32,7 +32,7 @@ pub(crate) const HELP: &str = "  /help           this list
 ";
 
 impl<'a> Line<'a> {
-    /// Understands one line; commands start with a slash, `//` escapes it.
+    /// Parses one line; commands start with a slash, and `//` escapes it.
     pub(crate) fn parse(line: &'a str) -> Self {
         let line = line.trim();
         if line.is_empty() {

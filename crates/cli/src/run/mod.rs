@@ -30,6 +30,7 @@ const TOP_P: f32 = 0.95;
 /// Everything that answers need, gathered once.
 struct Session<'a> {
     args: &'a RunArgs,
+    machine: pelton_llm::Runtime,
     llm: std::sync::Arc<Llm>,
     mode: Mode,
     generation: Generation,
@@ -39,7 +40,7 @@ struct Session<'a> {
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let started = Instant::now();
-    // What can be refused without a model is refused before one is loaded.
+    // Flags that can be refused without a model are refused before one is loaded.
     args.sampling.check()?;
     check_ends(args)?;
     let prompt = Prompt::gather(args.prompt.as_deref(), args.tokens())?;
@@ -53,11 +54,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         .enable_all()
         .build()
         .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
-    // One conversation at a time needs the keys and values of one.
+    // One conversation at a time needs the keys and values of one request.
     let mut options = args.spec.apply(model::options(&args.model))?;
     options.choices.max_running = 1;
     options.choices.prefix_cache = !args.no_prefix_cache;
-    let llm = model::load(&reference, &options)?;
+    let machine = model::runtime(args.model.threads())?;
+    let llm = model::load(&machine, &reference, &options)?;
     let mode = mode::choose(Situation {
         asked: args.asked_mode(),
         is_interactive,
@@ -72,7 +74,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         eprintln!("note: the prompt is continued as plain text: {why}");
     }
     let generation = generation(args, &llm, mode)?;
-    let session = Session { args, llm, mode, generation, load: started.elapsed() };
+    let session = Session { args, machine, llm, mode, generation, load: started.elapsed() };
     // From here on Ctrl-C stops an answer instead of the process.
     let mut interrupts = {
         let _guard = runtime.enter();
@@ -149,17 +151,16 @@ impl Session<'_> {
                 info.kv_bytes_per_token,
                 answer.usage,
             )),
-            bandwidth: self.args.bandwidth.then(|| self.bandwidth()).flatten(),
+            bandwidth: self.args.bandwidth.then(|| self.bandwidth()),
         }
     }
 
     /// Measures the memory with the threads that computed, in bytes per second.
-    fn bandwidth(&self) -> Option<f64> {
+    fn bandwidth(&self) -> f64 {
         /// Far beyond any cache of this decade's processors, in bytes.
         const BYTES: usize = 256 << 20;
         const SECONDS: f64 = 0.5;
-        let cpu = pelton_kernels::Cpu::new(self.args.model.threads()).ok()?;
-        Some(cpu.measure_read_bandwidth(BYTES, SECONDS))
+        self.machine.cpu(0).measure_read_bandwidth(BYTES, SECONDS)
     }
 
     fn print_json(&self, answer: &Answer) -> Result<()> {
@@ -179,7 +180,7 @@ impl Session<'_> {
     }
 }
 
-/// Lays the flags over what the model recommends.
+/// Overrides the recommended sampling by the flags.
 fn generation(args: &RunArgs, llm: &Llm, mode: Mode) -> Result<Generation> {
     let mut generation = llm.default_generation();
     // Where the model recommends nothing: plain sampling rambles, so stay a little below it.
@@ -202,7 +203,7 @@ fn system_messages(system: Option<&str>) -> Vec<Message> {
     system.iter().map(|text| Message::new("system", *text)).collect()
 }
 
-/// Checks the flags that say where an answer ends.
+/// Checks the flags that end an answer.
 fn check_ends(args: &RunArgs) -> Result<()> {
     let sampling = SamplingParams { min_tokens: args.min_tokens, ..SamplingParams::default() };
     let (max_tokens, stop) = (args.max_tokens(), args.stop.clone());

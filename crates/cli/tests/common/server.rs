@@ -36,6 +36,11 @@ impl Server {
         Ok(Self { child, _stderr: stderr, address })
     }
 
+    /// Id of the server's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Posts a JSON body and returns the JSON answer; an answer that is not 200 is an error.
     pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
         let body = body.to_string();

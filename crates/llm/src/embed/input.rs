@@ -1,4 +1,4 @@
-//! From a text to the tokens that are computed.
+//! From a text to the tokens that the model computes.
 
 use pelton_base::{ParamError, TokenId};
 use pelton_text::{EncodeOptions, TextError};
@@ -6,11 +6,11 @@ use pelton_text::{EncodeOptions, TextError};
 use super::{EmbedInput, Embedder};
 use crate::error::LlmError;
 
-/// Bytes per token of a beginning that is surely long enough to be cut.
+/// Bytes per token of a prefix that surely has enough tokens.
 const BYTES_PER_TOKEN: usize = 32;
 
 impl Embedder {
-    /// The prompt of this name, or the default one.
+    /// The prompt of this name, or the default prompt.
     pub(super) fn prompt(&self, name: Option<&str>) -> Result<&str, LlmError> {
         match name.or(self.spec.default_prompt.as_deref()) {
             None => Ok(""),
@@ -68,7 +68,7 @@ impl Embedder {
         }
     }
 
-    /// Tokens of a text; megabytes that cannot fit are refused without encoding them all.
+    /// Tokens of a text; a text that is far too long is refused without encoding all of it.
     fn encode(&self, index: usize, text: &str, limit: usize) -> Result<Vec<TokenId>, LlmError> {
         let options = EncodeOptions { add_special: true, parse_special: true };
         match self.tokenizer.encode_at_most(text, options, limit) {
@@ -79,7 +79,7 @@ impl Embedder {
         }
     }
 
-    /// The first tokens of a text and the special ones that end every text, `limit` together.
+    /// The first tokens of a text and the special tokens that end every text, together `limit`.
     fn cut(&self, text: &str, limit: usize) -> Result<Vec<TokenId>, LlmError> {
         let encode = |text: &str, add_special| {
             self.tokenizer.encode_with(text, EncodeOptions { add_special, parse_special: true })
@@ -96,7 +96,7 @@ impl Embedder {
         if whole.len() <= limit {
             return Ok(whole);
         }
-        // What stands after the text is what is left of the whole without it.
+        // The special tokens after the text are the tokens of the whole that follow its own.
         let n_around = whole.len().saturating_sub(inner.len());
         let n_before = (0..=n_around).find(|&n| whole[n..].starts_with(&inner)).unwrap_or(n_around);
         let after = &whole[(n_before + inner.len()).min(whole.len())..];

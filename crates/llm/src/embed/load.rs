@@ -1,27 +1,25 @@
 //! From a model's name to a thread that makes vectors.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use pelton_model::embed::{EmbedSpec, Pooling, VectorModel};
-use pelton_model::{Compute, LoadOptions, ModelError, ModelFiles, PackedCache, load_cpu};
+use pelton_model::{Compute, LoadOptions, ModelError, ModelFiles, PackedCache};
 
 use super::queue::Queue;
 use super::{EmbedInfo, Embedder};
 use crate::error::LlmError;
-use crate::load::{LoadProgress, check_vocabulary, packing, tokenizer};
 use crate::reference::{LocalModel, ModelRef};
+use crate::runtime::Runtime;
+use crate::source::{LoadProgress, Reporter, Source};
 
-/// Longest text unless somebody asks for more, in tokens: longer ones take gigabytes of rows.
+/// Longest text where the options name no other, in tokens: longer texts take gigabytes of rows.
 const MAX_TOKENS: usize = 8192;
 
-/// How an embedding model is loaded; what is `None` is as the model's files say.
+/// How an embedding model is loaded; a field that is `None` follows the model's files.
 #[derive(Clone, Debug, Default)]
 pub struct EmbedOptions {
     /// Arithmetic of the weights.
     pub compute: Compute,
-    /// Threads that compute; by default one per usable core.
-    pub n_threads: Option<usize>,
     /// Longest text, in tokens; by default what the model declares, at most 8,192.
     pub max_tokens: Option<usize>,
     /// How rows become a vector.
@@ -30,12 +28,12 @@ pub struct EmbedOptions {
     pub normalise: Option<bool>,
     /// Where packed weights are kept for the next start; by default nowhere.
     pub packed_cache: Option<PackedCache>,
-    /// What clients call the model; by default [`ModelRef::display_name`].
+    /// Name of the model for clients; by default [`ModelRef::display_name`].
     pub name: Option<String>,
 }
 
 impl LocalModel {
-    /// Whether the model's files say that vectors are what it is for.
+    /// Whether the model's files say that it is a model for vectors.
     ///
     /// # Errors
     ///
@@ -46,41 +44,36 @@ impl LocalModel {
 }
 
 impl Embedder {
-    /// Finds, downloads if need be, and loads a model for vectors: an encoder, or any decoder, whose
-    /// last layer is then what counts.
+    /// Finds, downloads if need be, and loads a model for vectors on `runtime`: an encoder, or any
+    /// decoder, whose last layer then gives the vectors.
     ///
     /// # Errors
     ///
     /// [`LlmError`] names the file, field, tensor or option that is wrong.
     pub fn load(
+        runtime: &Runtime,
         model: &ModelRef,
         options: &EmbedOptions,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Arc<Self>, LlmError> {
-        let name = options.name.clone().unwrap_or_else(|| model.display_name());
-        let local = model.resolve(&mut |p| progress(LoadProgress::Download(p)))?;
-        let files = local.open()?;
-        let tokenizer = Arc::new(tokenizer(&files)?);
-        check_vocabulary(&name, &tokenizer, &files)?;
-        let (spec, max_tokens) = spec(&files, options)?;
-
-        let progress = RefCell::new(progress);
-        let packed = packing(&progress);
-        let decoder = load_cpu(
-            &files,
-            &LoadOptions {
-                compute: options.compute,
-                n_threads: options.n_threads,
-                packed_cache: options.packed_cache.as_ref(),
-                tune: Some(&crate::tuning::tune),
-                progress: Some(&packed),
-                ..LoadOptions::default()
-            },
-        )?;
-        let io = |source| ModelError::Io { file: files.path().to_owned(), source };
+        let reporter = Reporter::new(progress);
+        let source = Source::open(model, options.name.as_deref(), &reporter)?;
+        let tokenizer = source.tokenizer()?;
+        let (spec, max_tokens) = spec(&source.files, options)?;
+        let load = LoadOptions {
+            compute: options.compute,
+            packed_cache: options.packed_cache.as_ref(),
+            progress: Some(&|progress| reporter.pack(progress)),
+            ..LoadOptions::default()
+        };
+        let decoder = runtime.load(&source.files, &load)?;
+        let io = |source_error| ModelError::Io {
+            file: source.files.path().to_owned(),
+            source: source_error,
+        };
         let info = EmbedInfo {
-            name,
-            architecture: files.config().architecture.clone(),
+            name: source.name.clone(),
+            architecture: source.files.config().architecture.clone(),
             n_dimensions: spec.n_dimensions(decoder.spec().hidden_size),
             max_tokens,
             pooling: spec.pooling.iter().map(ToString::to_string).collect(),
@@ -88,17 +81,9 @@ impl Embedder {
             prompts: spec.prompts.keys().cloned().collect(),
             vocab_size: decoder.spec().vocab_size,
             weight_bytes: decoder.weight_bytes() as u64,
-            n_threads: decoder.backend().cpu().team.n_threads(),
+            n_threads: runtime.n_threads(),
         };
-        tracing::info!(
-            model = info.name,
-            architecture = info.architecture,
-            dimensions = info.n_dimensions,
-            max_tokens,
-            pooling = info.pooling.join(" + "),
-            threads = info.n_threads,
-            "embedding model loaded"
-        );
+        info.log();
         let vectors = VectorModel::new(decoder, spec, max_tokens).map_err(io)?;
         let spec = vectors.spec().clone();
         let queue = Queue::spawn(vectors).map_err(io)?;
@@ -106,13 +91,28 @@ impl Embedder {
     }
 }
 
-/// What is done after the last layer, and the longest text, with what the options say otherwise.
+impl EmbedInfo {
+    fn log(&self) {
+        tracing::info!(
+            model = self.name,
+            architecture = self.architecture,
+            dimensions = self.n_dimensions,
+            max_tokens = self.max_tokens,
+            pooling = self.pooling.join(" + "),
+            threads = self.n_threads,
+            "embedding model loaded"
+        );
+    }
+}
+
+/// The steps after the last layer and the longest text: as the files say, unless the options do.
 fn spec(files: &ModelFiles, options: &EmbedOptions) -> Result<(EmbedSpec, usize), LlmError> {
     let model = files.spec()?;
     let mut spec = EmbedSpec::read(files, &model)?;
     if let Some(pooling) = options.pooling {
         if !spec.dense.is_empty() && spec.pooling.len() != 1 {
-            let why = "the layers after pooling are for the model's own pooling".to_owned();
+            let why = "the model's dense layers take the vectors of its own pooling; leave it out";
+            let why = why.to_owned();
             return Err(LlmError::Option { option: "pooling", why });
         }
         spec.pooling = vec![pooling];

@@ -4,8 +4,8 @@
 //! EmbedRequest --prompt, tokenizer, limits--> token lists --queue--> VectorModel --> vectors
 //! ```
 //!
-//! One thread computes ([`queue`]); requests that come at the same time share its steps. Bits do not
-//! tell who shared: a text has the same vector alone and among others.
+//! One thread computes ([`queue`]); requests that come at the same time share its steps. A text has
+//! the same vector alone and together with others, to the bit.
 
 mod input;
 mod load;
@@ -27,22 +27,22 @@ pub use queue::{EmbedMetrics, EmbedTicket};
 /// A text, or its tokens.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum EmbedInput {
-    /// A text; a prompt is put before it, and the special tokens of the model around it.
+    /// A text; the prompt is put before it, and the special tokens of the model around it.
     Text(String),
-    /// Tokens as they are.
+    /// Tokens, used as they are.
     Tokens(Vec<TokenId>),
 }
 
-/// Texts of which vectors are wanted.
+/// A request for vectors of texts.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct EmbedRequest {
     /// The texts.
     pub inputs: Vec<EmbedInput>,
-    /// Elements of a vector, of those that it has the first; for models that were trained for it
-    /// (Kusupati et al., 2022, "Matryoshka").
+    /// Number of elements to keep of each vector, from the first; for models that were trained for
+    /// it (Kusupati et al., 2022, "Matryoshka").
     pub dimensions: Option<usize>,
-    /// The prompt that is put before each text, by its name in the model's files; by default the one
-    /// that they name, if they do.
+    /// Name of the prompt that is put before each text; by default the default prompt of the
+    /// model's files, if they have one.
     pub prompt_name: Option<String>,
     /// Whether a text that is too long is cut, instead of being refused.
     pub truncate: bool,
@@ -51,30 +51,30 @@ pub struct EmbedRequest {
 /// Vectors of texts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embeddings {
-    /// In the order of the texts, all of one length.
+    /// One vector per text, in order, all of one length.
     pub vectors: Vec<Vec<f32>>,
-    /// Tokens of each text, special ones included.
+    /// Tokens of each text, special tokens included.
     pub n_tokens: Vec<usize>,
 }
 
-/// What is known about a loaded embedding model.
+/// Facts about a loaded embedding model.
 #[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
 pub struct EmbedInfo {
-    /// What clients call it.
+    /// Its name for clients.
     pub name: String,
-    /// The family, as its checkpoint names it.
+    /// Its family, as the checkpoint names it.
     pub architecture: String,
     /// Elements of a vector.
     pub n_dimensions: usize,
-    /// Longest text, in tokens, special ones included.
+    /// Longest text, in tokens, special tokens included.
     pub max_tokens: usize,
-    /// How rows become a vector.
+    /// How rows become a vector: one or several kinds of pooling.
     pub pooling: Vec<String>,
     /// Whether vectors have the length 1.
     pub is_normalised: bool,
     /// Names of the prompts.
     pub prompts: Vec<String>,
-    /// Tokens that the model has vectors for.
+    /// Rows of the model's embedding.
     pub vocab_size: usize,
     /// Bytes of weights read per step.
     pub weight_bytes: u64,
@@ -82,14 +82,14 @@ pub struct EmbedInfo {
     pub n_threads: usize,
 }
 
-/// A request that was checked and is ready to be computed.
+/// A request that is checked and ready to be computed.
 #[derive(Debug)]
 pub struct PreparedEmbed {
     texts: Vec<Vec<TokenId>>,
     dimensions: Option<usize>,
 }
 
-/// A loaded embedding model; shared, and asked by any number of threads.
+/// A loaded embedding model, for use by any number of threads.
 #[derive(Debug)]
 pub struct Embedder {
     info: EmbedInfo,
@@ -99,7 +99,7 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    /// What is known about the model.
+    /// Facts about the model.
     pub fn info(&self) -> &EmbedInfo {
         &self.info
     }
@@ -109,7 +109,7 @@ impl Embedder {
         &self.tokenizer
     }
 
-    /// What waits, and what has been done so far.
+    /// Waiting requests, and totals since the start.
     pub fn metrics(&self) -> EmbedMetrics {
         self.queue.metrics()
     }
@@ -118,8 +118,8 @@ impl Embedder {
     ///
     /// # Errors
     ///
-    /// Names the parameter and, where it is one of several texts, its number: empty, too long, a token
-    /// out of range, an unknown prompt, more dimensions than there are.
+    /// Names the parameter and, where it is one of several texts, its number: empty, too long, a
+    /// token out of range, an unknown prompt, more dimensions than there are.
     pub fn prepare(&self, request: EmbedRequest) -> Result<PreparedEmbed, LlmError> {
         let n_dimensions = self.info.n_dimensions;
         if let Some(n) = request.dimensions.filter(|n| !(1..=n_dimensions).contains(n)) {
@@ -137,8 +137,8 @@ impl Embedder {
         Ok(PreparedEmbed { texts, dimensions: request.dimensions })
     }
 
-    /// Puts a request into the queue; `reply` is called on the thread that computes, once, unless the
-    /// ticket is dropped before.
+    /// Puts a request into the queue; `reply` is called on the thread that computes, once, unless
+    /// the ticket is dropped before.
     ///
     /// # Errors
     ///
@@ -181,19 +181,20 @@ impl Embedder {
         let prepared = self.prepare(request)?;
         let (sender, receiver) = mpsc::sync_channel(1);
         let _ticket = self.submit(prepared, move |embeddings| {
-            // Whoever waits is still there.
+            // The receiver below outlives this call.
             let _ = sender.send(embeddings);
         })?;
         receiver.recv().unwrap_or(Err(LlmError::Stopped))
     }
 
-    /// Ends the thread after the step at hand; what waits is answered with [`LlmError::Stopped`].
+    /// Ends the thread after the current step; waiting requests are answered with
+    /// [`LlmError::Stopped`].
     pub fn shutdown(&self) {
         self.queue.close();
     }
 }
 
-/// Cosine of the angle between two vectors; 0 where one has no length.
+/// Cosine of the angle between two vectors; 0 where one of them is zero.
 pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| -> f64 {
         a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()

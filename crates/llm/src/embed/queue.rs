@@ -5,9 +5,9 @@
 //! step    a1 b1 c1 a2 c2 a3 ..           one text of each in turn, as many as fit
 //! ```
 //!
-//! So a request with thousands of texts and one with a single text advance together, and a step is
-//! never longer than [`VectorModel::n_places`]. The first of the next step is the job after the first
-//! of this one, so a long text that did not fit beside others comes to have a step to itself.
+//! A request with thousands of texts and a request with a single text advance together, and a step
+//! is never longer than [`VectorModel::n_places`]. Each step begins with another job, so a long
+//! text that did not fit beside others gets a step of its own in time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,18 +16,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pelton_base::{TokenId, limits};
-use pelton_model::CpuBackend;
 use pelton_model::embed::VectorModel;
 
 use crate::error::{LlmError, Overload};
+use crate::runtime::Device;
 
-/// When to try again while too much waits.
+/// Time after which to retry where too many requests wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 type Vectors = Vec<Vec<f32>>;
 type Reply = Box<dyn FnOnce(Result<Vectors, LlmError>) + Send>;
 
-/// What waits, and what has been done so far.
+/// Waiting requests, and totals since the start.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct EmbedMetrics {
     /// Requests that are not answered yet.
@@ -38,15 +38,15 @@ pub struct EmbedMetrics {
     pub n_aborted: u64,
     /// Texts that were computed.
     pub n_texts: u64,
-    /// Tokens of these.
+    /// Tokens of these texts.
     pub n_tokens: u64,
-    /// Steps.
+    /// Steps that were computed.
     pub n_steps: u64,
     /// Time spent in steps.
     pub step_time: Duration,
 }
 
-/// A request in the queue; dropping it takes the request out.
+/// A request in the queue; dropping the ticket removes the request.
 #[derive(Debug)]
 #[must_use]
 pub struct EmbedTicket {
@@ -62,9 +62,9 @@ impl Drop for EmbedTicket {
 struct Job {
     /// Texts that are not computed yet.
     texts: VecDeque<Vec<TokenId>>,
-    /// Vectors of those before.
+    /// Vectors of the texts before them.
     vectors: Vectors,
-    /// Texts of the step at hand.
+    /// Texts in the current step.
     n_taken: usize,
     is_dropped: Arc<AtomicBool>,
     reply: Reply,
@@ -85,12 +85,12 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // What a panic left is answered as stopped, below.
+        // After a panic the worker's drop answers all requests as stopped.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The way to the thread; dropping it ends the thread.
+/// The sender's side of the queue; dropping it ends the thread.
 pub(super) struct Queue {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -102,7 +102,7 @@ impl Queue {
     /// # Errors
     ///
     /// When the system gives no thread.
-    pub(super) fn spawn(model: VectorModel<CpuBackend>) -> std::io::Result<Self> {
+    pub(super) fn spawn(model: VectorModel<Device>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -150,7 +150,7 @@ impl Drop for Queue {
     fn drop(&mut self) {
         self.close();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // A panic of the thread has been reported by the panic hook.
             let _ = thread.join();
         }
     }
@@ -164,7 +164,7 @@ impl std::fmt::Debug for Queue {
 
 struct Worker {
     shared: Arc<Shared>,
-    model: VectorModel<CpuBackend>,
+    model: VectorModel<Device>,
 }
 
 impl Worker {
@@ -193,7 +193,7 @@ impl Worker {
         Some(take(&mut state.jobs, self.model.n_places()))
     }
 
-    /// Gives vectors to the jobs whose texts they are, and answers those that are done.
+    /// Hands the vectors to their jobs, and answers the jobs that are complete.
     fn finish_step(&self, vectors: Vectors, n_tokens: usize, time: Duration) {
         let mut state = self.shared.lock();
         let metrics = &mut state.metrics;
@@ -201,7 +201,7 @@ impl Worker {
         metrics.n_tokens += n_tokens as u64;
         metrics.n_steps += u64::from(!vectors.is_empty());
         metrics.step_time += time;
-        // They come job by job, each with its own texts in order.
+        // Vectors are ordered by job, and within a job by text.
         let mut vectors = vectors.into_iter();
         let mut done = Vec::new();
         let n_jobs = state.jobs.len();
@@ -214,7 +214,7 @@ impl Worker {
                 false => state.jobs.push_back(job),
             }
         }
-        // Another begins the next step.
+        // Another job begins the next step.
         if state.jobs.len() > 1 {
             state.jobs.rotate_left(1);
         }
@@ -227,7 +227,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Also after a panic: nobody waits for a thread that is gone.
+    /// Answers all waiting requests, after a panic too.
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.is_closed = true;
@@ -239,7 +239,7 @@ impl Drop for Worker {
     }
 }
 
-/// Texts of the jobs in turn until one does not fit; told job by job.
+/// Takes texts of the jobs in turn until one does not fit; returns them job by job.
 fn take(jobs: &mut VecDeque<Job>, n_places: usize) -> Vec<Vec<TokenId>> {
     let mut n_free = n_places;
     let mut is_more = true;
@@ -247,7 +247,7 @@ fn take(jobs: &mut VecDeque<Job>, n_places: usize) -> Vec<Vec<TokenId>> {
         is_more = false;
         for job in jobs.iter_mut() {
             let Some(text) = job.texts.get(job.n_taken) else { continue };
-            let n = VectorModel::<CpuBackend>::places_of(text.len());
+            let n = VectorModel::<Device>::places_of(text.len());
             if n > n_free {
                 is_more = false;
                 break;

@@ -1,4 +1,5 @@
-//! One file on its way into the cache: what was announced, what has arrived, whether they agree.
+//! One file on its way into the cache: its announced size and hash, and the bytes that have
+//! arrived.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -8,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::{HubError, HubId};
 
-/// What the hub announced about one file.
+/// The hub's announcement of one file.
 pub(crate) struct Announced {
     pub(crate) etag: String,
     pub(crate) size: Option<u64>,
@@ -48,14 +49,14 @@ impl Job<'_> {
     }
 }
 
-/// What has been written to the partial file, and its hash.
+/// The bytes of the partial file so far, and their hash.
 pub(crate) struct Arrived {
     pub(crate) n_bytes: u64,
     pub(crate) hash: Sha256,
 }
 
 impl Arrived {
-    /// Hashes what an earlier attempt left, and leaves the file at its end.
+    /// Hashes the bytes of an earlier attempt, and leaves the file at its end.
     pub(crate) fn read(out: &mut File) -> std::io::Result<Self> {
         let mut arrived = Self { n_bytes: 0, hash: Sha256::new() };
         let mut chunk = vec![0; 1 << 20];
@@ -69,7 +70,7 @@ impl Arrived {
         }
     }
 
-    /// Forgets everything.
+    /// Empties the partial file.
     pub(crate) fn restart(out: &mut File) -> std::io::Result<Self> {
         out.set_len(0)?;
         out.rewind()?;

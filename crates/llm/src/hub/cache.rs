@@ -52,7 +52,7 @@ impl RepoCache {
             return Ok(pointer);
         }
         create_parent(&pointer)?;
-        // A link whose blob is gone exists without existing.
+        // A link to a missing blob is there, though `exists` says that it is not.
         let _ = std::fs::remove_file(&pointer);
         let up = "../".repeat(2 + file.matches('/').count());
         let target = PathBuf::from(format!("{up}blobs/{etag}"));

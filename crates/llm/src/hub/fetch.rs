@@ -16,17 +16,17 @@ use super::{HubConfig, HubError, HubId};
 
 /// Largest answer that lists a repository's files, in bytes.
 const LISTING_BYTES: u64 = 64 << 20;
-/// Most redirects within the hub, as after a repository was renamed.
+/// Most redirects within the hub, which follow after a repository was renamed.
 const REDIRECTS: usize = 5;
 
-/// What a download reports while it runs.
+/// Progress of a download.
 #[derive(Clone, Copy, Debug)]
 pub struct HubProgress<'a> {
     /// The file being fetched.
     pub file: &'a str,
-    /// Bytes of it that are here.
+    /// Bytes that have arrived.
     pub done_bytes: u64,
-    /// Its size in bytes, where the hub tells it.
+    /// Its size in bytes, where the hub announces it.
     pub total_bytes: Option<u64>,
 }
 
@@ -34,9 +34,9 @@ pub struct HubProgress<'a> {
 #[derive(Debug)]
 pub struct Hub {
     config: HubConfig,
-    /// Follows no redirects: what is asked of the endpoint itself.
+    /// Follows no redirects; for requests to the endpoint itself.
     direct: Agent,
-    /// Follows redirects to where the bytes are.
+    /// Follows redirects to the storage of the bytes.
     follow: Agent,
 }
 
@@ -53,18 +53,18 @@ struct Sibling {
 }
 
 impl Hub {
-    /// A client; nothing is sent yet.
+    /// A client; sends nothing yet.
     pub fn new(config: HubConfig) -> Self {
         let (direct, follow) =
             (http::agent(&config.endpoint, 0), http::agent(&config.endpoint, 10));
         Self { config, direct, follow }
     }
 
-    /// Makes sure that a model is in the cache and says where.
+    /// Makes sure that a model is in the cache, and returns its path.
     ///
-    /// The answer is a snapshot folder, or a `.gguf` file inside one: of a split model the first part,
-    /// the others being beside it. When the hub cannot be reached
-    /// but the cache holds the model, the cache answers and a warning is logged.
+    /// The path is a snapshot folder, or a `.gguf` file inside one: the first part of a split
+    /// model, whose further parts lie beside it. Where the hub cannot be reached and the cache
+    /// holds the model, the cached model is used and a warning is logged.
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl Hub {
     }
 
     fn request<T>(&self, mut request: ureq::RequestBuilder<T>) -> ureq::RequestBuilder<T> {
-        // Sizes and tags of what is stored, not of a compressed copy.
+        // Sizes and tags must be those of the stored file and not of a compressed copy.
         request = request.header("accept-encoding", "identity");
         match &self.config.token {
             Some(token) => request.header("authorization", format!("Bearer {token}")),
@@ -179,7 +179,7 @@ impl Hub {
         Ok(listing)
     }
 
-    /// Asks for the tag and size of a file.
+    /// Asks the hub for the tag and size of a file.
     fn announced(&self, url: &str) -> Result<Announced, HubError> {
         let protocol = |why: String| HubError::Protocol { url: url.to_owned(), why };
         let mut at = url.to_owned();
@@ -191,7 +191,7 @@ impl Hub {
             let (status, headers) = (response.status().as_u16(), response.headers());
             let linked = http::header(headers, "x-linked-etag");
             let location = http::header(headers, "location");
-            // A relative redirect stays on the hub; an absolute one leads to the bytes.
+            // A relative redirect stays on the hub; an absolute redirect leads to the bytes.
             if let Some(path) = location.filter(|l| l.starts_with('/') && !l.starts_with("//"))
                 && (300..400).contains(&status)
             {
@@ -247,7 +247,7 @@ impl Hub {
         cache.link(commit, file, &announced.etag)
     }
 
-    /// Brings one blob into the cache, going on from what an earlier attempt left.
+    /// Downloads one blob into the cache, from where an earlier attempt stopped.
     fn fetch_blob(
         &self,
         job: &Job<'_>,
@@ -263,7 +263,7 @@ impl Hub {
             .truncate(false)
             .open(&partial)
             .map_err(io())?;
-        // Another process may be fetching the same blob; its work is ours when it is done.
+        // Another process may be downloading the same blob; its result is used here too.
         out.lock().map_err(io())?;
         if job.blob.is_file() {
             return Ok(());
@@ -282,7 +282,7 @@ impl Hub {
             })?;
         }
         if let Err(error) = job.verify(arrived) {
-            // What is wrong must not be continued next time.
+            // A wrong partial file must not be continued by the next attempt.
             let _ = std::fs::remove_file(&partial);
             return Err(error);
         }
@@ -290,7 +290,7 @@ impl Hub {
         std::fs::rename(&partial, job.blob).map_err(HubError::io(job.blob))
     }
 
-    /// One attempt: asks for the rest of the file and appends what comes.
+    /// One attempt: asks for the rest of the file and appends the bytes that come.
     fn stream(
         &self,
         job: &Job<'_>,
@@ -298,46 +298,66 @@ impl Hub {
         arrived: &mut Arrived,
         progress: &mut dyn FnMut(HubProgress<'_>),
     ) -> Result<(), Failure> {
-        let io = |error| Failure::Fatal(HubError::io(job.blob)(error));
-        let protocol = |why| Failure::Fatal(HubError::Protocol { url: job.url.to_owned(), why });
         let mut request = self.request(self.follow.get(job.url));
         if arrived.n_bytes > 0 {
             request = request.header("range", format!("bytes={}-", arrived.n_bytes));
         }
+        let io = |error| Failure::Fatal(HubError::io(job.blob)(error));
         let sent = request.call();
         if let Ok(response) = &sent
             && response.status() == 416
             && arrived.n_bytes > 0
         {
             *arrived = Arrived::restart(out).map_err(io)?;
-            return Err(Failure::Transient {
-                why: "the rest cannot be had".to_owned(),
-                wait: None,
-            });
+            let why = "the server does not send the rest of the file".to_owned();
+            return Err(Failure::Transient { why, wait: None });
         }
         let mut response = http::check(job.url, self.config.token.is_some(), sent)?;
         match response.status().as_u16() {
             200 => *arrived = Arrived::restart(out).map_err(io)?,
-            206 => {
-                let range = http::header(response.headers(), "content-range");
-                let (start, total) = range
-                    .and_then(http::content_range)
-                    .ok_or_else(|| protocol(format!("status 206 with Content-Range {range:?}")))?;
-                let is_our_size = match (total, job.announced.size) {
-                    (Some(total), Some(size)) => total == size,
-                    _ => true,
-                };
-                if start != arrived.n_bytes || !is_our_size {
-                    let why = format!(
-                        "asked for bytes {}- of {:?}, the answer is {range:?}",
-                        arrived.n_bytes, job.announced.size
-                    );
-                    return Err(protocol(why));
-                }
-            }
-            status => return Err(protocol(format!("unexpected status {status}"))),
+            206 => job.check_range(response.headers(), arrived)?,
+            status => return Err(job.protocol(format!("unexpected status {status}"))),
         }
-        let mut body = response.body_mut().as_reader();
+        job.append(&mut response.body_mut().as_reader(), out, arrived, progress)
+    }
+}
+
+impl Job<'_> {
+    fn protocol(&self, why: String) -> Failure {
+        Failure::Fatal(HubError::Protocol { url: self.url.to_owned(), why })
+    }
+
+    /// Checks that a partial answer goes on where the file ends, and that it is of the same file.
+    fn check_range(
+        &self,
+        headers: &ureq::http::HeaderMap,
+        arrived: &Arrived,
+    ) -> Result<(), Failure> {
+        let range = http::header(headers, "content-range");
+        let (start, total) = range
+            .and_then(http::content_range)
+            .ok_or_else(|| self.protocol(format!("status 206 with Content-Range {range:?}")))?;
+        let is_our_size = match (total, self.announced.size) {
+            (Some(total), Some(size)) => total == size,
+            _ => true,
+        };
+        if start == arrived.n_bytes && is_our_size {
+            return Ok(());
+        }
+        Err(self.protocol(format!(
+            "asked for bytes {}- of {:?}, the answer is {range:?}",
+            arrived.n_bytes, self.announced.size
+        )))
+    }
+
+    /// Appends a body to the file, at most the announced size and a chunk.
+    fn append(
+        &self,
+        body: &mut dyn Read,
+        out: &mut File,
+        arrived: &mut Arrived,
+        progress: &mut dyn FnMut(HubProgress<'_>),
+    ) -> Result<(), Failure> {
         let mut chunk = vec![0; 256 << 10];
         loop {
             let n = match body.read(&mut chunk) {
@@ -348,20 +368,21 @@ impl Hub {
                     return Err(Failure::Transient { why: error.to_string(), wait: None });
                 }
             };
-            out.write_all(&chunk[..n]).map_err(io)?;
+            out.write_all(&chunk[..n])
+                .map_err(|error| Failure::Fatal(HubError::io(self.blob)(error)))?;
             arrived.hash.update(&chunk[..n]);
             arrived.n_bytes += n as u64;
-            if job.announced.size.is_some_and(|size| arrived.n_bytes > size) {
-                // `verify` names both sizes; more bytes would not make it better.
+            if self.announced.size.is_some_and(|size| arrived.n_bytes > size) {
+                // `verify` reports both sizes, so reading on is useless.
                 return Ok(());
             }
             progress(HubProgress {
-                file: job.file,
+                file: self.file,
                 done_bytes: arrived.n_bytes,
-                total_bytes: job.announced.size,
+                total_bytes: self.announced.size,
             });
         }
-        match job.announced.size {
+        match self.announced.size {
             Some(size) if arrived.n_bytes < size => Err(Failure::Transient {
                 why: format!("the stream ended at {} of {size} bytes", arrived.n_bytes),
                 wait: None,

@@ -1,4 +1,4 @@
-//! The few HTTP requests that the hub needs: an agent, retries, and what a `HEAD` says.
+//! The few HTTP requests that the hub needs: an agent, retries, and the headers of a `HEAD`.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::{HubConfig, HubError};
 /// Longest wait between two attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// What went wrong in one attempt.
+/// Failure of one attempt.
 pub(crate) enum Failure {
-    /// Trying again may help; the server may have said when.
+    /// Another attempt may succeed; the server may have said when.
     Transient { why: String, wait: Option<Duration> },
-    /// Trying again will not help.
+    /// Another attempt would fail too.
     Fatal(HubError),
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn agent(endpoint: &str, max_redirects: u32) -> Agent {
         .timeout_per_read(Some(Duration::from_secs(60)));
     let host = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
     if ["127.0.0.1", "localhost", "[::1]"].iter().any(|local| host.starts_with(local)) {
-        // A proxy cannot reach what only this machine can.
+        // A proxy cannot reach a server on this machine.
         builder = builder.proxy(None);
     }
     if let Some(certificates) = extra_roots() {
@@ -43,7 +43,7 @@ pub(crate) fn agent(endpoint: &str, max_redirects: u32) -> Agent {
     builder.build().new_agent()
 }
 
-/// The certificates of `SSL_CERT_FILE`, for networks that bring their own.
+/// The certificates of `SSL_CERT_FILE`, for networks with certificates of their own.
 fn extra_roots() -> Option<Vec<ureq::tls::Certificate<'static>>> {
     let pem = std::fs::read(std::env::var_os("SSL_CERT_FILE")?).ok()?;
     let certificates: Vec<_> = ureq::tls::parse_pem(&pem)
@@ -55,9 +55,9 @@ fn extra_roots() -> Option<Vec<ureq::tls::Certificate<'static>>> {
     (!certificates.is_empty()).then_some(certificates)
 }
 
-/// Runs `attempt` until it succeeds, fails for good, or the attempts are used up.
+/// Runs `attempt` until it succeeds, fails for good, or no attempts are left.
 ///
-/// `attempt` says with its flag whether it made progress; progress starts the count again.
+/// The flag of `attempt` says whether it made progress; progress starts the count again.
 pub(crate) fn with_retries<T>(
     config: &HubConfig,
     url: &str,
@@ -86,7 +86,7 @@ pub(crate) fn with_retries<T>(
     }
 }
 
-/// Sends a failed send or an error status to the right kind of failure.
+/// Turns a failed send or an error status into the right kind of failure.
 pub(crate) fn check(
     url: &str,
     has_token: bool,
@@ -139,7 +139,7 @@ pub(crate) fn plain_etag(text: &str) -> &str {
     text.strip_prefix("W/").unwrap_or(text).trim_matches('"')
 }
 
-/// Percent-encodes what may not stand in the path of an address.
+/// Percent-encodes the characters that a path of an address may not contain.
 pub(crate) fn encode_path(path: &str) -> String {
     use std::fmt::Write as _;
     let mut out = String::with_capacity(path.len());

@@ -1,8 +1,8 @@
-//! How a model on the hub is named.
+//! Names of models on the hub.
 
 use super::HubError;
 
-/// `org/name[@revision][:file.gguf]`: a repository, which state of it, and which file.
+/// `org/name[@revision][:file.gguf]`: a repository, its revision, and one of its files.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct HubId {
     /// `org/name`.

@@ -9,14 +9,14 @@
 //!       snapshots/<commit>/config.json -> ../../blobs/<etag>
 //! ```
 //!
-//! One request asks the hub for the commit and the list of files; then each wanted file is asked for
-//! its tag and size (`HEAD`) and fetched in one stream. What has arrived is kept: a second attempt,
-//! in this process or another, asks with `Range` for the rest and checks that the answer really
-//! starts there. The sizes must agree, and files kept in large-file storage must have the SHA-256
-//! that their linked tag names; only then does a blob get its final name.
+//! One request asks the hub for the commit and the list of files. For each wanted file, one request
+//! asks for its tag and size (`HEAD`), and one stream fetches it. Bytes that have arrived are kept:
+//! a second attempt, in this process or another, asks with `Range` for the rest and checks that the
+//! answer starts there. The sizes must agree, and files kept in large-file storage must have the
+//! SHA-256 that their linked tag names; only then does a blob get its final name.
 //!
 //! Environment: `HF_ENDPOINT`, `HF_TOKEN` (or the token file in `HF_HOME`), `HF_HOME`,
-//! `HF_HUB_CACHE`, `HF_HUB_OFFLINE`. Everything the hub says is hostile: file names and tags
+//! `HF_HUB_CACHE`, `HF_HUB_OFFLINE`. Answers of the hub are hostile input: file names and tags
 //! become paths only after a check.
 
 mod blob;
@@ -37,7 +37,7 @@ pub use id::HubId;
 pub struct HubConfig {
     /// Base address, without a slash at the end.
     pub endpoint: String,
-    /// Sent as a bearer token to the endpoint, and to no one it redirects to.
+    /// Bearer token, sent to the endpoint and never to a redirect's target.
     pub token: Option<String>,
     /// The folder that holds `models--org--name` folders.
     pub cache: PathBuf,
@@ -86,44 +86,44 @@ impl HubConfig {
     }
 }
 
-/// Why a model could not be had from the hub.
+/// Reason why a model cannot be downloaded from the hub.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubError {
     /// The text does not name a repository.
     #[error("`{id}` is not a hub model: {why}")]
     BadId {
-        /// What was given.
+        /// The text as it was given.
         id: String,
-        /// What was expected.
+        /// The expected form.
         why: &'static str,
     },
-    /// The hub has no such repository, revision or file, or does not show it to us.
+    /// The hub has no such repository, revision or file, or refuses access to it.
     #[error("{url}: {status}; {hint}")]
     Refused {
-        /// The address asked for.
+        /// The address of the request.
         url: String,
         /// The HTTP status.
         status: u16,
-        /// What to do about it.
+        /// The fix.
         hint: &'static str,
     },
-    /// The network or the server failed, more than once.
+    /// The network or the server failed in every attempt.
     #[error("{url}: {why} (after {n_attempts} attempts)")]
     Network {
-        /// The address asked for.
+        /// The address of the request.
         url: String,
-        /// What happened last.
+        /// The last failure.
         why: String,
-        /// How often it was tried.
+        /// Number of attempts.
         n_attempts: u32,
     },
     /// The server's answer makes no sense.
     #[error("{url}: {why}")]
     Protocol {
-        /// The address asked for.
+        /// The address of the request.
         url: String,
-        /// What is wrong with the answer.
+        /// The fault of the answer.
         why: String,
     },
     /// A file arrived whole but is not the file that the hub announced.
@@ -135,9 +135,9 @@ pub enum HubError {
         file: String,
         /// `size` or `sha256`.
         what: &'static str,
-        /// What arrived.
+        /// Its value in the file that arrived.
         got: String,
-        /// What was announced.
+        /// Its value in the announcement.
         expected: String,
     },
     /// The model is not in the cache and the network may not be used.
@@ -147,15 +147,15 @@ pub enum HubError {
         id: String,
         /// The cache folder.
         cache: PathBuf,
-        /// The first thing that is not there.
+        /// The first file that is missing.
         missing: String,
     },
-    /// The repository holds nothing that can be loaded, or several things to choose from.
+    /// The repository holds no model that can be loaded, or several to choose from.
     #[error("{id}: {why}")]
     NoModel {
         /// The repository.
         id: String,
-        /// What was looked for and what is there.
+        /// The files that were expected and the files that exist.
         why: String,
     },
     /// The cache folder could not be read or written.

@@ -1,7 +1,7 @@
-//! Which files of a repository are needed to run it.
+//! The choice of a repository's files that are needed to run its model.
 //!
-//! The parts of a split model, `NAME-00001-of-00003.gguf` and its neighbours, are one choice: whoever
-//! wishes for one of them, or for a part of their common name, gets all of them.
+//! The parts of a split model, `NAME-00001-of-00003.gguf` and its neighbours, are one choice: the
+//! name of one part, or a piece of their common name, selects all of them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use pelton_tensor::GgufPartName;
 
 use super::{HubError, HubId};
 
-/// Small files that are fetched whenever the repository has them.
+/// Small files that are fetched where the repository has them.
 const SIDE_FILES: &[&str] = &[
     "generation_config.json",
     "tokenizer.json",
@@ -24,17 +24,18 @@ const SIDE_FILES: &[&str] = &[
     "chat_template.json",
 ];
 
-/// Formats of `.gguf` files from the most to the least wanted, when nobody chose one.
+/// Formats of `.gguf` files in order of preference, where the id names no file.
 const GGUF_PREFERENCE: &[&str] = &["q8_0", "q4_0", "bf16", "f16", "f32"];
 
 /// The weights to fetch.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Wanted {
-    /// A `.gguf` model, which carries everything: one file, or all parts of a split one in order.
+    /// A `.gguf` model, which needs no other file: one file, or all parts of a split model in
+    /// order.
     Gguf(Vec<String>),
     /// A Hugging Face folder.
     Folder {
-        /// `config.json` and what else is there of the small files.
+        /// `config.json` and the other small files that exist.
         side_files: Vec<String>,
         /// `model.safetensors`, or the index that names the shards.
         weights: String,

@@ -1,9 +1,10 @@
 //! A model that needs no arithmetic: the parrot, which answers with its prompt over and over.
 //!
-//! Token `n` of a greedy answer is token `n` of the prompt, again from its start after its end. With
-//! a temperature the answer begins at a place that depends on seed and choice. After one round a
-//! prompt that ends with `!` is answered with the end token, or as soon after it as may be. A prompt with `~` fails. Every third
-//! choice is the likeliest. What is guessed is verified as by a model.
+//! Token `n` of a greedy answer is token `n` of the prompt, again from its start after its end.
+//! With a temperature the answer begins at a place that depends on seed and choice. After one round
+//! a prompt that ends with `!` is answered with the end token, or as soon after it as may be. A
+//! prompt with `~` fails. Every third choice is the likeliest. What is guessed is verified as by a
+//! model.
 // Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
@@ -14,7 +15,7 @@ use pelton_base::{Request, RequestId, SamplingParams, TokenId};
 use pelton_engine::{
     Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity, SpecConfig,
 };
-use pelton_llm::{Llm, LlmInfo, LlmParts};
+use pelton_llm::{Llm, LlmInfo, LlmParts, Runtime, RuntimeOptions};
 use pelton_sampling::TokenLogprobs;
 use pelton_sched::{Choices, SchedulerOutput};
 use pelton_text::{ChatTemplate, TemplateTokens, Tokenizer};
@@ -194,6 +195,12 @@ fn engine(gate: &Gate, max_waiting_requests: usize, spec: SpecConfig) -> EngineH
         ..EngineConfig::default()
     };
     Engine::spawn(parrot, config)
+}
+
+/// A runtime of one thread, which reads and writes no file.
+pub fn one_thread() -> Runtime {
+    Runtime::new(RuntimeOptions { n_threads: Some(1), ..RuntimeOptions::default() })
+        .expect("kernels of this machine")
 }
 
 /// The parrot behind a gate.

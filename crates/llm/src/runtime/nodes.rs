@@ -7,8 +7,8 @@
 //! auto, unset      -             as remembered           measured for a large model, else interleaved
 //! ```
 //!
-//! What is remembered is about so many nodes: a process that may use another number of them measures
-//! anew. What is asked for is followed and not remembered.
+//! A remembered measurement holds for the number of nodes that it was made on; a process that may
+//! use another number of nodes measures again. An explicit request is followed and not remembered.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,33 +16,22 @@ use std::fmt;
 use pelton_kernels::{NodeChoice, NodePolicy};
 use serde::{Deserialize, Serialize};
 
-/// What `PELTON_NUMA` asks for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Asked {
-    /// What was measured.
-    Auto,
-    /// This, whatever was measured.
-    Policy(NodePolicy),
-}
-
-impl Asked {
-    /// What the variable says; `None` when that is not known.
-    pub(crate) fn parse(value: Option<&OsStr>) -> Option<Self> {
-        match value.map(|value| value.to_string_lossy()).as_deref() {
-            None | Some("" | "auto") => Some(Self::Auto),
-            Some("local") => Some(Self::Policy(NodePolicy::Local)),
-            Some("interleave") => Some(Self::Policy(NodePolicy::Interleave)),
-            Some(_) => None,
-        }
+/// Reads the value of `PELTON_NUMA`: a policy, or none for `auto`; `None` for an unknown word.
+pub(super) fn parse_policy(value: Option<&OsStr>) -> Option<Option<NodePolicy>> {
+    match value.map(OsStr::to_string_lossy).as_deref() {
+        None | Some("" | "auto") => Some(None),
+        Some("local") => Some(Some(NodePolicy::Local)),
+        Some("interleave") => Some(Some(NodePolicy::Interleave)),
+        Some(_) => None,
     }
 }
 
-/// What the file of tunings says about the nodes of a machine.
+/// The measurement of a machine's nodes, as the tuning file keeps it.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub(crate) struct KnownNodes {
+pub(super) struct KnownNodes {
     n_nodes: usize,
     policy: Policy,
-    /// Bytes per second as first written, and interleaved; none where there was no time to measure.
+    /// Bytes per second of weights as first written, and interleaved; absent where time ran out.
     speeds: Option<[f64; 2]>,
 }
 
@@ -55,8 +44,8 @@ enum Policy {
 }
 
 impl KnownNodes {
-    /// What was measured on so many nodes.
-    pub(crate) fn new(n_nodes: usize, choice: NodeChoice) -> Self {
+    /// A measurement on `n_nodes` nodes.
+    pub(super) fn new(n_nodes: usize, choice: NodeChoice) -> Self {
         let policy = match choice.policy {
             NodePolicy::Local => Policy::Local,
             NodePolicy::Interleave => Policy::Interleave,
@@ -71,7 +60,7 @@ impl KnownNodes {
 pub struct WeightNodes {
     /// Nodes on which this process has both CPUs and memory.
     pub n_nodes: usize,
-    /// What is done where these are several.
+    /// The placement where there are several nodes.
     pub policy: NodePolicy,
     why: Why,
 }
@@ -85,13 +74,14 @@ enum Why {
 }
 
 impl WeightNodes {
-    /// What to do on so many nodes: what is asked for, else what is `known`, else what is measured now.
+    /// The placement on `n_nodes` nodes: the one that is `asked` for, else the `known` one, else
+    /// the one that is measured now.
     ///
-    /// `measure` is called at most once, and not where there is nothing to choose; the second answer is
-    /// what to remember of it.
-    pub(crate) fn decide(
+    /// `measure` is called at most once, and not where there is nothing to choose; the second value
+    /// is the measurement to remember.
+    pub(super) fn decide(
         n_nodes: usize,
-        asked: Asked,
+        asked: Option<NodePolicy>,
         known: Option<KnownNodes>,
         measure: &mut dyn FnMut() -> Option<NodeChoice>,
     ) -> (Self, Option<KnownNodes>) {
@@ -99,7 +89,7 @@ impl WeightNodes {
         if n_nodes < 2 {
             return (decided(NodePolicy::default(), Why::OneNode), None);
         }
-        if let Asked::Policy(policy) = asked {
+        if let Some(policy) = asked {
             return (decided(policy, Why::Asked), None);
         }
         let known = known.filter(|known| known.n_nodes == n_nodes);
@@ -159,7 +149,7 @@ mod tests {
     /// What is decided, in words, whether it was measured, and what is remembered of it.
     fn decide(
         n_nodes: usize,
-        asked: Asked,
+        asked: Option<NodePolicy>,
         known: Option<KnownNodes>,
         measured: Option<NodeChoice>,
     ) -> (String, bool, Option<KnownNodes>) {
@@ -175,7 +165,7 @@ mod tests {
     #[test]
     fn one_node_leaves_nothing_to_choose_or_to_measure() {
         let known = Some(KnownNodes::new(2, LOCAL));
-        for asked in [Asked::Auto, Asked::Policy(NodePolicy::Local)] {
+        for asked in [None, Some(NodePolicy::Local)] {
             for n_nodes in [0, 1] {
                 let decided = decide(n_nodes, asked, known, Some(LOCAL));
                 assert_eq!(decided, ("1 node".to_owned(), false, None));
@@ -190,20 +180,20 @@ mod tests {
             (LOCAL, "as first written on 2 nodes: 40.2 GB/s, interleaved 31.0"),
             (NO_TIME, "interleaved over 2 nodes: not measured"),
         ] {
-            let first = decide(2, Asked::Auto, None, Some(measured));
+            let first = decide(2, None, None, Some(measured));
             let remembered = KnownNodes::new(2, measured);
             assert_eq!(first, (words.to_owned(), true, Some(remembered)));
-            let again = decide(2, Asked::Auto, Some(remembered), Some(NO_TIME));
+            let again = decide(2, None, Some(remembered), Some(NO_TIME));
             assert_eq!(again, (words.to_owned(), false, None));
             // As JSON, and back.
             let json = serde_json::to_string(&remembered).expect("it can be written");
             assert_eq!(serde_json::from_str::<KnownNodes>(&json).expect(&json), remembered);
             // With more nodes than there were it is another machine.
-            assert!(decide(4, Asked::Auto, Some(remembered), Some(measured)).1);
+            assert!(decide(4, None, Some(remembered), Some(measured)).1);
         }
         // A small model measures nothing.
         let words = "interleaved over 2 nodes: not measured".to_owned();
-        assert_eq!(decide(2, Asked::Auto, None, None), (words, true, None));
+        assert_eq!(decide(2, None, None, None), (words, true, None));
     }
 
     #[test]
@@ -213,7 +203,7 @@ mod tests {
             (NodePolicy::Interleave, "interleaved over 8 nodes: PELTON_NUMA asks for it"),
         ] {
             for known in [None, Some(KnownNodes::new(8, LOCAL)), Some(KnownNodes::new(8, SPREAD))] {
-                let decided = decide(8, Asked::Policy(policy), known, Some(SPREAD));
+                let decided = decide(8, Some(policy), known, Some(SPREAD));
                 assert_eq!(decided, (words.to_owned(), false, None));
             }
         }
@@ -221,13 +211,13 @@ mod tests {
 
     #[test]
     fn the_variable_knows_three_words() {
-        let parse = |value: &str| Asked::parse(Some(OsStr::new(value)));
+        let parse = |value: &str| parse_policy(Some(OsStr::new(value)));
         for auto in ["auto", ""] {
-            assert_eq!(parse(auto), Some(Asked::Auto));
+            assert_eq!(parse(auto), Some(None));
         }
-        assert_eq!(Asked::parse(None), Some(Asked::Auto));
-        assert_eq!(parse("local"), Some(Asked::Policy(NodePolicy::Local)));
-        assert_eq!(parse("interleave"), Some(Asked::Policy(NodePolicy::Interleave)));
+        assert_eq!(parse_policy(None), Some(None));
+        assert_eq!(parse("local"), Some(Some(NodePolicy::Local)));
+        assert_eq!(parse("interleave"), Some(Some(NodePolicy::Interleave)));
         for unknown in ["Local", "interleaved", "1"] {
             assert_eq!(parse(unknown), None);
         }

@@ -1,0 +1,98 @@
+//! How a model is loaded and run: the limits, and the parts that choose.
+
+use pelton_engine::{EngineConfig, SpecConfig, SpecMethod};
+use pelton_model::{Compute, KvDtype, PackedCache};
+use pelton_sched::Choices;
+
+use crate::error::LlmError;
+use crate::reference::ModelRef;
+
+/// Tokens of one KV block.
+pub const BLOCK_TOKENS: usize = 16;
+/// Most tokens of one KV block: longer blocks are longer than most requests.
+const MOST_BLOCK_TOKENS: usize = 4096;
+
+/// How a model is loaded and run; threads and tuning belong to the [`Runtime`](crate::Runtime).
+///
+/// The defaults suit a server for a few dozen users; a program that asks one question at a time
+/// sets `choices.max_running` to one and saves memory.
+#[derive(Clone, Debug)]
+pub struct LlmOptions {
+    /// Arithmetic of the weights.
+    pub compute: Compute,
+    /// How keys and values are stored; by default bf16, or f32 with [`Compute::F32`].
+    pub kv_dtype: Option<KvDtype>,
+    /// Most tokens of one sequence; by default what the model declares, or what memory holds.
+    pub max_context: Option<usize>,
+    /// How requests share the machine.
+    pub choices: Choices,
+    /// Most requests waiting; further requests are refused.
+    pub max_waiting: usize,
+    /// Host memory for the KV of preempted requests, in bytes; zero for none.
+    pub swap_bytes: u64,
+    /// Whether tenants share cached prefixes with one another.
+    pub share_prefixes: bool,
+    /// Bytes for keys and values; by default as many as all requests can use, and at most half of
+    /// the available memory.
+    pub kv_bytes: Option<u64>,
+    /// Tokens of one KV block: large blocks are found faster, small blocks share and waste less.
+    pub block_size: usize,
+    /// Speculation: whether and how tokens are drafted, to be verified several at once.
+    pub spec: SpecConfig,
+    /// Methods besides that of `spec`. A request may choose one by name; other requests get the
+    /// drafts of the method that is expected to save most.
+    pub further_methods: Vec<SpecMethod>,
+    /// The model that drafts, for methods of `spec` that use one; it must have the vocabulary of
+    /// the served model.
+    pub draft: Option<ModelRef>,
+    /// Where packed weights are kept for the next start; by default nowhere.
+    pub packed_cache: Option<PackedCache>,
+    /// Name of the model for clients; by default [`ModelRef::display_name`].
+    pub name: Option<String>,
+}
+
+impl Default for LlmOptions {
+    fn default() -> Self {
+        let engine = EngineConfig::default();
+        Self {
+            compute: Compute::default(),
+            kv_dtype: None,
+            max_context: None,
+            choices: engine.choices,
+            max_waiting: engine.max_waiting_requests,
+            swap_bytes: 0,
+            share_prefixes: false,
+            kv_bytes: None,
+            block_size: BLOCK_TOKENS,
+            spec: engine.spec,
+            further_methods: Vec::new(),
+            draft: None,
+            packed_cache: None,
+            name: None,
+        }
+    }
+}
+
+impl LlmOptions {
+    /// Refuses options that are out of range or contradict each other, before any file is opened.
+    ///
+    /// # Errors
+    ///
+    /// [`LlmError::Option`] names the first option that is wrong.
+    pub(crate) fn check(&self) -> Result<(), LlmError> {
+        let fail = |option, why: String| Err(LlmError::Option { option, why });
+        if self.max_waiting == 0 {
+            return fail("max_waiting", "expected at least 1, got 0".to_owned());
+        }
+        if !(1..=MOST_BLOCK_TOKENS).contains(&self.block_size) {
+            let why = format!("expected from 1 to {MOST_BLOCK_TOKENS}, got {}", self.block_size);
+            return fail("block_size", why);
+        }
+        self.check_scheduling()?;
+        if self.max_context.is_some_and(|n| n < 2) {
+            let why = "expected at least 2: a token to read and one to write";
+            return fail("max_context", why.to_owned());
+        }
+        Ok(())
+    }
+}
