@@ -1,4 +1,4 @@
-//! What each token says, in bytes.
+//! The bytes of each token.
 
 use pelton_base::TokenId;
 
@@ -7,7 +7,7 @@ use pelton_base::TokenId;
 /// ```text
 ///   ends:   [ 2,      2,  5, .. ]        end of token i in `bytes`; it starts where i - 1 ended
 ///   bytes:  [ a b  |    | c d e | .. ]
-///   known:  [ yes    no   yes  .. ]      an id in a gap of the vocabulary says nothing at all
+///   known:  [ yes    no   yes  .. ]      an id in a gap of the vocabulary has no bytes
 /// ```
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ByteTable {

@@ -8,9 +8,10 @@
 //!   child of node i by byte c:  i ^ offset(i) ^ c, if the label there is c
 //!   value of node i:            the unit at i ^ offset(i), a place in the replacements
 //! ```
-//! All numbers are little-endian. Kanda, Morita, Fuketa, "Compressed double-array tries", KAIS 2017.
-//! The walk of every text stays inside the array because [`CharsMap::parse`] has walked every path
-//! there is; readers that trust the table (the `tokenizers` crate does) are safe after it, too.
+//! All numbers are little-endian. Kanda, Morita, Fuketa, "Compressed double-array tries", KAIS
+//! 2017. The walk of every text stays inside the array because [`CharsMap::parse`] has walked every
+//! path there is; readers that trust the table (the `tokenizers` crate does) are safe after it,
+//! too.
 
 /// A table that has been walked through once.
 #[derive(Clone, Debug)]
@@ -24,7 +25,7 @@ impl CharsMap {
     ///
     /// # Errors
     ///
-    /// Says what is wrong with it: sizes, places outside the array, text that is not UTF-8.
+    /// Names the fault: sizes, places outside the array, text that is not UTF-8.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let (size, rest) = bytes.split_first_chunk::<4>().ok_or("has fewer than 4 bytes")?;
         let n_bytes = u32::from_le_bytes(*size) as usize;
@@ -46,7 +47,7 @@ impl CharsMap {
         let mut at = 0;
         while at < text.len() {
             match self.longest(&text.as_bytes()[at..]) {
-                // A table may cut a character apart; such a match is none.
+                // A table may split a character; such a match is ignored.
                 Some((n_bytes, replacement)) if text.is_char_boundary(at + n_bytes) => {
                     out.push_str(replacement);
                     at += n_bytes;
@@ -83,7 +84,7 @@ impl CharsMap {
         Some(&text[..text.find('\0')?])
     }
 
-    /// Where the children of a node and its value are counted from.
+    /// Base of the places of a node's children and of its value.
     fn base(&self, node: usize) -> Option<usize> {
         Some(node ^ offset(*self.units.get(node)?))
     }
@@ -95,11 +96,11 @@ impl CharsMap {
         while let Some(node) = open.pop() {
             let unit = self.units[node];
             let base = node ^ offset(unit);
-            // All 256 places below a node, whatever byte a text asks for.
+            // All 256 places below a node, because a text may contain any byte.
             if base | 255 >= self.units.len() {
                 return Err(format!("has a node {node} whose children lie outside"));
             }
-            // The root says nothing about a value; no text is empty.
+            // The root has no value, because no text is empty.
             if node != 0 && has_value(unit) && self.replacement(base).is_none() {
                 return Err(format!("has a node {node} whose replacement does not exist"));
             }

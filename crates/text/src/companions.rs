@@ -1,4 +1,4 @@
-//! `tokenizer_config.json` and `special_tokens_map.json`: what `tokenizer.json` does not say.
+//! `tokenizer_config.json` and `special_tokens_map.json`, which complete a `tokenizer.json`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Tokens to text, as they come.
+//! Tokens to text, incrementally.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// For tokens that begin a text; `skip_special` leaves control tokens out of it.
+    /// For tokens that begin a text; `skip_special` leaves control tokens out.
     ///
     /// Vocabularies that put a space before every text lose that one space again.
     pub fn new(tokenizer: &Arc<Tokenizer>, skip_special: bool) -> Self {
@@ -42,7 +42,7 @@ impl Detokenizer {
 
     /// Adds one token and returns the text that is now certain; often nothing.
     ///
-    /// A token outside the vocabulary says nothing.
+    /// A token outside the vocabulary has no text.
     pub fn push(&mut self, token: TokenId) -> String {
         if self.skip_special && self.tokenizer.is_special(token) {
             return String::new();
@@ -52,7 +52,7 @@ impl Detokenizer {
         take_certain(&mut self.held)
     }
 
-    /// Ends the text: what was held back becomes one `U+FFFD`, or nothing if nothing was.
+    /// Ends the text: held bytes become one `U+FFFD`; without held bytes the result is empty.
     pub fn flush(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.held).into_owned();
         self.held.clear();
@@ -65,7 +65,7 @@ impl Detokenizer {
     }
 }
 
-/// Takes everything but an incomplete character at the end; what can never be one is replaced.
+/// Takes everything but an incomplete character at the end; invalid bytes are replaced.
 fn take_certain(held: &mut Vec<u8>) -> String {
     let mut text = String::with_capacity(held.len());
     let mut rest = held.as_slice();

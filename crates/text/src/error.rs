@@ -1,4 +1,4 @@
-//! What can be wrong with a tokenizer.
+//! Errors of tokenizers.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ pub enum TextError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// A file or text is larger than its limit.
@@ -24,15 +24,15 @@ pub enum TextError {
         /// Most bytes allowed.
         limit: u64,
     },
-    /// A file is not what it claims to be.
+    /// A file has malformed content.
     #[error("{origin}: {reason}")]
     Malformed {
         /// The file.
         origin: String,
-        /// Field and expectation.
+        /// The field and its expected content.
         reason: String,
     },
-    /// A file is well formed but asks for something that is not built.
+    /// A file is well formed but needs a feature that is not supported.
     #[error("{origin}: {field} `{found}` is not supported; known are {known}")]
     Unsupported {
         /// The file.
@@ -50,7 +50,7 @@ pub enum TextError {
         /// The reader's error, which names the file and the key.
         source: Box<pelton_tensor::TensorError>,
     },
-    /// A text has more tokens than were asked for.
+    /// A text has more tokens than its limit.
     #[error("the prompt has more than {at_least} tokens; at most {limit} fit into the context")]
     TooManyTokens {
         /// Tokens counted before giving up.
@@ -61,7 +61,7 @@ pub enum TextError {
     /// Text could not be encoded.
     #[error("cannot encode the text: {reason}")]
     Encode {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -77,7 +77,7 @@ pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, TextError
     use std::io::Read;
 
     let read_error = |source| TextError::Read { path: path.to_owned(), source };
-    // Asked before opening: opening a named pipe would wait for a writer.
+    // The kind is checked before opening, because opening a named pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(read_error)?.is_file() {
         let what = "expected a regular file";
         return Err(read_error(std::io::Error::new(std::io::ErrorKind::InvalidInput, what)));
@@ -89,7 +89,7 @@ pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, TextError
     if n_bytes > limit {
         return Err(too_large(n_bytes));
     }
-    // The size may lie (a growing file, a device), so the reading itself is limited too.
+    // The size may be wrong (a growing file, a device), so the reading itself is limited too.
     let mut bytes = Vec::new();
     file.take(limit + 1).read_to_end(&mut bytes).map_err(read_error)?;
     if bytes.len() as u64 > limit { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }

@@ -50,7 +50,7 @@ impl GgufVocab {
                 }),
             })
             .collect::<Result<_, _>>()?;
-        // Without merges every text would fall apart into bytes, and the model would answer nonsense.
+        // Without merges every text would become single bytes, and the model would answer nonsense.
         if matches!(model, Some("gpt2" | "gemma4"))
             && !gguf.metadata().contains_key("tokenizer.ggml.merges")
         {

@@ -8,8 +8,8 @@
 //!   t5        character table           at whitespace, ▁ in front   unigram      pieces, else <unk>
 //!   bert      cleaned, lower case       at spaces and punctuation   WordPiece    words, else [UNK]
 //! ```
-//! Special tokens at the ends are not the crate's business here: the metadata decides about them,
-//! and [`crate::Tokenizer`] adds them.
+//! The crate adds no special tokens at the ends here: the metadata decides about them, and
+//! [`crate::Tokenizer`] adds them.
 
 use std::sync::OnceLock;
 
@@ -37,7 +37,7 @@ use crate::sentencepiece::SPACE;
 use crate::token_decoder::TokenDecoder;
 use crate::tokenizer::Encoder;
 
-/// Longest word that WordPiece looks at, in characters; a longer one is unknown.
+/// Longest word that WordPiece splits, in characters; a longer word is unknown.
 const MAX_WORD_CHARS: usize = 100;
 
 /// GPT-2's family: BPE over bytes.
@@ -141,7 +141,7 @@ pub(crate) fn unigram(vocab: &GgufVocab) -> Result<Family, TextError> {
             Metaspace::new(SPACE, scheme, false).into()
         };
         if !has_prefix && !keeps_spaces {
-            // Words without a space in front: it must be seen where it is.
+            // Words have no space in front, so the space must be kept where it is.
             let runs = ReplacePattern::Regex(" {2,}".to_owned());
             steps.extend([Strip::new(true, true).into(), Replace::new(runs, " ")?.into()]);
         }
@@ -193,7 +193,7 @@ pub(crate) fn word_piece(vocab: &GgufVocab) -> Result<Family, TextError> {
     })
 }
 
-/// Tokens and ids, spelled as the family does.
+/// Tokens and ids, in the spelling of the family.
 fn pieces(vocab: &GgufVocab) -> Vocab {
     let mut pieces = Vocab::default();
     for (id, token) in (0u32..).zip(&vocab.tokens) {
@@ -206,7 +206,7 @@ fn pieces(vocab: &GgufVocab) -> Vocab {
     pieces
 }
 
-/// Adds the tokens that stand in a text as they are written.
+/// Adds the tokens that occur in a text as they are written.
 fn finish(
     vocab: &GgufVocab,
     built: tokenizers::Result<tokenizers::Tokenizer>,

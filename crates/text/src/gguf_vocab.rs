@@ -11,7 +11,7 @@ use crate::sentencepiece::{SPACE, SentencePiece};
 use crate::token_decoder::TokenDecoder;
 use crate::tokenizer::{Encoder, Tokenizer};
 
-/// What a token of a GGUF vocabulary is for (`tokenizer.ggml.token_type`).
+/// Kind of a token in a GGUF vocabulary (`tokenizer.ggml.token_type`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum TokenKind {
@@ -70,7 +70,7 @@ pub struct GgufVocab {
     pub eot: Option<u32>,
     /// Stands for text that has no token.
     pub unknown: Option<u32>,
-    /// Begins a text of a `bert` vocabulary (`[CLS]`), where `bos` does not say.
+    /// Begins a text of a `bert` vocabulary (`[CLS]`), where `bos` is absent.
     pub class: Option<u32>,
     /// Ends a text of a `bert` vocabulary (`[SEP]`).
     pub separator: Option<u32>,
@@ -82,8 +82,8 @@ pub struct GgufVocab {
     pub add_separator: Option<bool>,
     /// Whether a space is put before every text.
     pub add_space_prefix: Option<bool>,
-    /// Whether spaces at the ends of a text go, and runs of them become one; `t5` does unless told
-    /// otherwise, `llama` does not.
+    /// Whether spaces at the ends of a text are removed, and runs of spaces become one; where the
+    /// file does not say, `t5` does so and `llama` does not.
     pub remove_extra_whitespaces: Option<bool>,
     /// SentencePiece's table of character replacements; empty when there is none.
     pub precompiled_charsmap: Vec<u8>,
@@ -93,18 +93,18 @@ pub struct GgufVocab {
     pub strip_accents: Option<bool>,
 }
 
-/// How the tokens of a family are spelled, and what it does when the file does not say.
+/// Spelling of the tokens of a family, and its defaults where the file does not say.
 pub(crate) struct Family {
     pub(crate) encoder: Encoder,
     pub(crate) adds_bos: bool,
     pub(crate) adds_eos: bool,
     pub(crate) strips_leading_space: bool,
-    /// The decoder that says what a token says, where this file does not.
+    /// The decoder that gives the text of a token, where this file has none.
     pub(crate) decoder: Option<TokenDecoder>,
 }
 
 impl GgufVocab {
-    /// What token `id` is for.
+    /// Kind of token `id`.
     pub fn kind(&self, id: u32) -> TokenKind {
         self.kinds.get(id as usize).copied().unwrap_or(TokenKind::Normal)
     }

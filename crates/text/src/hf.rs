@@ -21,7 +21,7 @@ use crate::tokenizer::{Encoder, Tokenizer};
 #[derive(Debug)]
 pub(crate) struct HfEncoder {
     pub(crate) inner: tokenizers::Tokenizer,
-    /// The same, blind to special tokens in the text; made when first asked for.
+    /// The same encoder without recognition of special tokens in the text; made at its first use.
     pub(crate) plain: OnceLock<Box<tokenizers::Tokenizer>>,
 }
 
@@ -49,10 +49,10 @@ impl HfEncoder {
     }
 }
 
-/// Takes the spelling of its special tokens from a unigram model.
+/// Removes the spelling of its special tokens from a unigram model.
 ///
 /// Their own pieces score zero, better than all text, so the model would find `</s>` in a text
-/// even where special tokens are not looked for. A piece without characters matches nothing.
+/// even where special tokens are not recognized. A piece without characters matches nothing.
 fn hide_special_pieces(tokenizer: &mut tokenizers::Tokenizer) {
     let ModelWrapper::Unigram(model) = tokenizer.get_model() else { return };
     let added = tokenizer.get_added_tokens_decoder();
@@ -91,7 +91,7 @@ pub(crate) fn build(
     let decoder = TokenDecoder::new(outline.decoder.as_ref(), origin)?;
 
     let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(json), origin)?;
-    // A prompt is neither cut nor padded, whatever the file was saved with.
+    // A prompt is neither cut nor padded, even if the file asks for it.
     inner
         .with_truncation(None)
         .map_err(|error| TextError::malformed(origin, error))?
@@ -131,7 +131,7 @@ pub(crate) fn build(
         eos: named("eos_token").map(TokenId),
         eot: named("eot_token").map(TokenId),
         // As in transformers 5, the file's own post-processor decides; `add_bos_token` and
-        // `add_eos_token` of `tokenizer_config.json` are not looked at.
+        // `add_eos_token` of `tokenizer_config.json` are ignored.
         prepend_bos: None,
         append_eos: None,
         strips_leading_space: decoder.strips_leading_space,
@@ -141,7 +141,7 @@ pub(crate) fn build(
     })
 }
 
-/// The parts of `tokenizer.json` that are looked at before the file is trusted to the crate.
+/// The parts of `tokenizer.json` that are checked before the crate reads the file.
 #[derive(Deserialize)]
 #[serde(expecting = "expected a JSON object with `model`")]
 struct Outline<'j> {
@@ -172,7 +172,7 @@ struct ModelOutline<'j> {
 #[serde(untagged)]
 enum VocabOutline<'j> {
     Map(#[serde(borrow)] HashMap<Cow<'j, str>, u64>),
-    /// Pieces with scores (Unigram), which are not looked at here.
+    /// Pieces with scores (Unigram), which are not checked here.
     Other(serde::de::IgnoredAny),
 }
 
@@ -190,8 +190,7 @@ enum MergeOutline<'j> {
 }
 
 impl Outline<'_> {
-    /// Refuses what would make the `tokenizers` crate panic, or eat the memory, instead of
-    /// answering.
+    /// Refuses content that would make the `tokenizers` crate panic or exhaust the memory.
     fn check(&self, origin: &str) -> Result<(), TextError> {
         if let Some(kind) = self.model.kind.as_deref().filter(|kind| !MODELS.contains(kind)) {
             return Err(TextError::Unsupported {
@@ -255,8 +254,8 @@ impl Outline<'_> {
 
 /// Kinds of models that the crate knows.
 const MODELS: &[&str] = &["BPE", "Unigram", "WordLevel", "WordPiece"];
-/// How much longer the replacements of a normalizer may make a text; those in use make three bytes
-/// of one (`▁` for a space).
+/// Largest factor by which the replacements of a normalizer may lengthen a text; models in use make
+/// three bytes of one (`▁` for a space).
 const MAX_GROWTH: usize = 64;
 
 /// A token that a template of the post-processor names and does not define; the crate panics on it
@@ -275,7 +274,7 @@ fn unlisted_token(processor: &Value, depth: usize) -> Option<String> {
         .or_else(|| steps.into_iter().flatten().find_map(|step| unlisted_token(step, depth + 1)))
 }
 
-/// At most how much longer the replacements of a normalizer make a text, as a factor.
+/// Largest factor by which the replacements of a normalizer lengthen a text.
 fn growth(normalizer: &Value, depth: usize) -> usize {
     let len = |pointer| normalizer.pointer(pointer).and_then(Value::as_str).map(str::len);
     match normalizer.get("type").and_then(Value::as_str) {
@@ -295,13 +294,13 @@ fn growth(normalizer: &Value, depth: usize) -> usize {
                 _ => content.saturating_add(1),
             }
         }
-        // Added once, whatever the text.
+        // Added once to every text.
         Some("Prepend") if len("/prepend").unwrap_or(0) > 1024 => usize::MAX,
         _ => 1,
     }
 }
 
-/// What is wrong with the table of a `Precompiled` step; the crate walks it without looking.
+/// Checks the table of a `Precompiled` step, which the crate walks without checks.
 fn wrong_charsmap(normalizer: &Value, depth: usize) -> Option<String> {
     if let Some(table) = normalizer.get("precompiled_charsmap").and_then(Value::as_str) {
         return match charsmap::from_base64(table) {
@@ -313,7 +312,7 @@ fn wrong_charsmap(normalizer: &Value, depth: usize) -> Option<String> {
     steps.into_iter().flatten().find_map(|step| wrong_charsmap(step, depth + 1))
 }
 
-/// The last line of defence: a panic inside the crate becomes an error of this one file.
+/// Last resort: turns a panic inside the crate into an error that names the file.
 fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>, origin: &str) -> Result<T, TextError> {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(Ok(value)) => Ok(value),

@@ -4,10 +4,10 @@
 //!   messages --ChatTemplate--> text --Tokenizer--> tokens --Detokenizer--> text, as it grows
 //! ```
 //!
-//! A [`Tokenizer`] comes from a Hugging Face `tokenizer.json`, from the files that models had before
-//! there was one, or from a GGUF vocabulary alone. It keeps one table with the bytes of every token;
-//! the [`Detokenizer`], stop strings and log probabilities all read that table, so they cannot
-//! disagree about what a token says.
+//! A [`Tokenizer`] comes from a Hugging Face `tokenizer.json`, from the files that models had
+//! before there was one, or from a GGUF vocabulary alone. It keeps one table with the bytes of
+//! every token; the [`Detokenizer`], stop strings and log probabilities all read that table, so
+//! they cannot disagree about the text of a token.
 //!
 //! Every file read here is hostile: sizes are checked before memory is taken, an error names the
 //! file, and a chat template runs under limits of steps, bytes and work.

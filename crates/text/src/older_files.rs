@@ -5,8 +5,8 @@
 //!   vocab.json + merges.txt       byte-level BPE: GPT-2, RoBERTa, Qwen2
 //!   vocab.txt                     WordPiece: BERT
 //! ```
-//! What these files do not say stands in `tokenizer_config.json` and `added_tokens.json`: tokens
-//! beyond the vocabulary, which of them are special, whether texts get a BOS. All three become a
+//! `tokenizer_config.json` and `added_tokens.json` complete these files: tokens beyond the
+//! vocabulary, whether they are special, and whether texts get a BOS. All three kinds become a
 //! [`GgufVocab`], so they are read, checked and encoded as a GGUF file is.
 
 use std::collections::HashMap;
@@ -138,7 +138,7 @@ fn word_piece(folder: &Path) -> Result<GgufVocab, TextError> {
     };
     for line in text.lines() {
         let is_special = standard.contains(&line) || special.contains(&Some(line));
-        // As GGUF writes them: words after the sign of a space, continuations bare.
+        // As in GGUF: a word follows the sign of a space, a continuation does not.
         let token = match line.strip_prefix("##") {
             _ if is_special => line.to_owned(),
             Some(rest) => rest.to_owned(),
@@ -176,7 +176,7 @@ fn add_tokens(
         let special = token.get("special").and_then(Value::as_bool).unwrap_or(false);
         added.push((id as usize, content.to_owned(), special));
     }
-    // Of two entries for one id the later file's wins.
+    // The entry of the later file wins where two entries have one id.
     added.sort_by_key(|(id, ..)| *id);
     if vocab.kinds.is_empty() {
         vocab.kinds = vec![TokenKind::Normal; vocab.tokens.len()];

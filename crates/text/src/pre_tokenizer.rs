@@ -66,7 +66,7 @@ const CASED: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿ
 const DEEPSEEK_LLM_MARKS: &str =
     r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+";
 
-/// What most rules have in common.
+/// Common parts of most rules.
 const PLAIN: PreTokenizer = PreTokenizer {
     names: &[],
     steps: &[Step::Gpt2],

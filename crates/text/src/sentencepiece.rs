@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Ranked merges as in `tokenizer.json` cannot express this rule exactly: a rank belongs to a pair,
-//! a score to the joined piece, and two pairs that give the same piece (`aa`+`a`, `a`+`aa`) tie here.
-//! So the queue is our own. Kudo & Richardson, "SentencePiece", EMNLP 2018.
+//! a score to the joined piece, and two pairs that give the same piece (`aa`+`a`, `a`+`aa`) tie
+//! here. So the queue is our own. Kudo & Richardson, "SentencePiece", EMNLP 2018.
 
 use std::borrow::Cow;
 use std::collections::{BinaryHeap, HashMap};
@@ -46,7 +46,7 @@ impl SentencePiece {
     ///
     /// # Errors
     ///
-    /// Says what is wrong with the table of character replacements.
+    /// Names the fault of the table of character replacements.
     pub(crate) fn new(vocab: &GgufVocab) -> Result<Self, String> {
         let mut pieces = HashMap::new();
         let mut bytes = [None; 256];

@@ -70,7 +70,7 @@ pub(crate) fn read(bytes: &[u8], origin: &str) -> Result<GgufVocab, TextError> {
     Ok(vocab)
 }
 
-/// What to do about a file that is beyond this reader.
+/// Advice for a file that this reader does not support.
 const UNSUPPORTED: &str = "is not supported; load the model with `transformers` and save it, which \
                            writes a `tokenizer.json`";
 

@@ -1,4 +1,4 @@
-//! What the decoder of a `tokenizer.json` makes of one token.
+//! The decoder of a `tokenizer.json`, applied to one token.
 //!
 //! ```text
 //!   bytes(token)        the token anywhere but at the start of a text
@@ -128,7 +128,7 @@ impl TokenDecoder {
         Ok(())
     }
 
-    /// What the token says.
+    /// The bytes of the token.
     pub(crate) fn bytes_of(&self, token: &str) -> Vec<u8> {
         if let Some(word_piece) = &self.word_piece {
             return word_piece.text_of(token).into_bytes();
@@ -138,7 +138,7 @@ impl TokenDecoder {
         }
         let mut text = Cow::Borrowed(token);
         for (from, to) in &self.replacements {
-            // No token in use comes near; a file made to explode does.
+            // No token in use is nearly so long; a malicious file may contain one.
             if !from.is_empty() && text.len() <= MAX_TOKEN_BYTES && text.contains(from.as_str()) {
                 text = Cow::Owned(text.replace(from.as_str(), to));
             }
@@ -146,13 +146,14 @@ impl TokenDecoder {
         if self.byte_level { byte_level_bytes(&text) } else { text.into_owned().into_bytes() }
     }
 
-    /// What an added token says: it stands in the text as it is written, outside the byte-level
+    /// The bytes of an added token: it occurs in a text as it is written, outside the byte-level
     /// alphabet.
     pub(crate) fn bytes_of_added(&self, token: &str) -> Vec<u8> {
         if self.byte_level { token.as_bytes().to_vec() } else { self.bytes_of(token) }
     }
 
-    /// What the token says at the start of a text, where that is not `bytes` without one space.
+    /// The bytes of the token at the start of a text, where they differ from `bytes` without one
+    /// space.
     pub(crate) fn at_start(&self, token: &str, bytes: &[u8]) -> Option<Vec<u8>> {
         let first = match &self.word_piece {
             Some(word_piece) => word_piece.clean(token).into_bytes(),
@@ -177,7 +178,7 @@ impl WordPiece {
         }
     }
 
-    /// Takes away the spaces before punctuation that splitting had put there; in English, mostly.
+    /// Removes the spaces before punctuation that splitting adds, mostly in English.
     fn clean(&self, token: &str) -> String {
         const CLEANED: [(&str, &str); 11] = [
             (" .", "."),

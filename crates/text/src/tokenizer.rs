@@ -1,4 +1,4 @@
-//! One tokenizer, wherever it came from.
+//! The tokenizer, whatever kind of file it comes from.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,14 +19,14 @@ use crate::sentencepiece::SentencePiece;
 pub struct Tokenizer {
     pub(crate) encoder: Encoder,
     pub(crate) table: ByteTable,
-    /// What a token says at the start of a text, where that is not `table` without one space.
+    /// Bytes of tokens at the start of a text, where they differ from `table` without one space.
     pub(crate) at_start: HashMap<u32, Vec<u8>>,
     pub(crate) is_special: Vec<bool>,
     pub(crate) ids: HashMap<String, u32>,
     pub(crate) bos: Option<TokenId>,
     pub(crate) eos: Option<TokenId>,
     pub(crate) eot: Option<TokenId>,
-    /// What the vocabulary's metadata says about BOS; `None` leaves it to the encoder.
+    /// Whether texts begin with BOS by the vocabulary's metadata; `None` leaves it to the encoder.
     pub(crate) prepend_bos: Option<bool>,
     pub(crate) append_eos: Option<bool>,
     pub(crate) strips_leading_space: bool,
@@ -38,7 +38,7 @@ pub(crate) enum Encoder {
     SentencePiece(Box<SentencePiece>),
 }
 
-/// How chat formats spell the end of a turn.
+/// Spellings of the end of a turn in chat formats.
 const END_OF_TURN: &[&str] = &[
     "<|im_end|>",
     "<|eot_id|>",
@@ -157,7 +157,7 @@ impl Tokenizer {
             });
         }
         let EncodeOptions { add_special, parse_special } = options;
-        // Where metadata decides about BOS, the encoder's own rule is not asked.
+        // Where metadata decides about BOS, the encoder's own rule is ignored.
         let decided = self.prepend_bos.is_some();
         let mut ids = match &self.encoder {
             Encoder::Hf(encoder) => encoder.encode(text, add_special && !decided, parse_special)?,
@@ -195,7 +195,7 @@ impl Tokenizer {
         while n_bytes < text.len() {
             let beginning = &text[..text.floor_char_boundary(n_bytes)];
             let n_tokens = self.encode_with(beginning, options)?.len();
-            // The cut changes a few tokens at the end; this much more leaves no doubt.
+            // The cut changes a few tokens at the end; this margin makes the result certain.
             if n_tokens > limit.saturating_add(limit / 4).saturating_add(64) {
                 return Err(TextError::TooManyTokens { at_least: n_tokens - 64, limit });
             }
@@ -206,8 +206,8 @@ impl Tokenizer {
 
     /// The text of `tokens`: all bytes joined, invalid UTF-8 replaced by `U+FFFD`.
     ///
-    /// Ids outside the vocabulary say nothing. The space that some vocabularies put before every
-    /// text is taken away again.
+    /// Ids outside the vocabulary have no text. The space that some vocabularies put before every
+    /// text is removed again.
     pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> String {
         let mut bytes = Vec::new();
         let mut at_start = self.strips_leading_space;
@@ -219,8 +219,8 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// What a token says in its place; `at_start` says whether that is the start of the text, and
-    /// is no longer true once a token has said something.
+    /// The bytes of a token in its place; `at_start` is true at the start of the text, and becomes
+    /// false after the first token that has bytes.
     pub(crate) fn bytes_after(&self, at_start: &mut bool, token: TokenId) -> &[u8] {
         let bytes = self.token_bytes(token).unwrap_or_default();
         if !*at_start || bytes.is_empty() {
@@ -238,7 +238,7 @@ impl Tokenizer {
         self.table.len()
     }
 
-    /// What a token says, as bytes that need not be UTF-8; `None` for an id that is no token.
+    /// The bytes of a token, which need not be UTF-8; `None` for an id that is no token.
     ///
     /// A leading space is part of the token here, whatever its place in the text.
     pub fn token_bytes(&self, token: TokenId) -> Option<&[u8]> {

@@ -1,4 +1,4 @@
-//! What one rendering may still touch.
+//! The work that one rendering may still do.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,5 @@
 //! The operators, filters, methods and functions of templates, which pay before they work.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use minijinja::value::{Rest, Tuple, ValueKind, ValueOrKwargs};
@@ -8,114 +7,23 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::budget::Budget;
 use super::clock;
+use super::cost::{pay_deep, pay_for_call, shallow_bytes};
 use super::jinja;
+use super::names::{COMPARISONS, FILTERS, METHODS};
 use super::python::{JsonStyle, Text};
 
-/// Filters by name, with the name of the function that stands for each.
-const FILTERS: &[(&str, &str)] = &[
-    ("upper", "|upper"),
-    ("lower", "|lower"),
-    ("title", "|title"),
-    ("capitalize", "|capitalize"),
-    ("replace", "|replace"),
-    ("length", "|length"),
-    ("count", "|count"),
-    ("dictsort", "|dictsort"),
-    ("items", "|items"),
-    ("reverse", "|reverse"),
-    ("trim", "|trim"),
-    ("join", "|join"),
-    ("split", "|split"),
-    ("lines", "|lines"),
-    ("first", "|first"),
-    ("last", "|last"),
-    ("min", "|min"),
-    ("max", "|max"),
-    ("sort", "|sort"),
-    ("list", "|list"),
-    ("string", "|string"),
-    ("batch", "|batch"),
-    ("slice", "|slice"),
-    ("sum", "|sum"),
-    ("indent", "|indent"),
-    ("select", "|select"),
-    ("reject", "|reject"),
-    ("selectattr", "|selectattr"),
-    ("rejectattr", "|rejectattr"),
-    ("map", "|map"),
-    ("groupby", "|groupby"),
-    ("unique", "|unique"),
-    ("chain", "|chain"),
-    ("zip", "|zip"),
-    ("pprint", "|pprint"),
-    ("format", "|format"),
-    ("escape", "|escape"),
-    ("e", "|e"),
-    ("safe", "|safe"),
-    ("tojson", "|tojson"),
-    ("wordcount", "|wordcount"),
-];
-
-/// Methods of Python's types, likewise.
-const METHODS: &[(&str, &str)] = &[
-    ("upper", ".upper"),
-    ("lower", ".lower"),
-    ("islower", ".islower"),
-    ("isupper", ".isupper"),
-    ("isspace", ".isspace"),
-    ("isdigit", ".isdigit"),
-    ("isnumeric", ".isnumeric"),
-    ("isalnum", ".isalnum"),
-    ("isalpha", ".isalpha"),
-    ("isascii", ".isascii"),
-    ("strip", ".strip"),
-    ("lstrip", ".lstrip"),
-    ("rstrip", ".rstrip"),
-    ("replace", ".replace"),
-    ("title", ".title"),
-    ("split", ".split"),
-    ("splitlines", ".splitlines"),
-    ("capitalize", ".capitalize"),
-    ("count", ".count"),
-    ("find", ".find"),
-    ("rfind", ".rfind"),
-    ("format", ".format"),
-    ("startswith", ".startswith"),
-    ("endswith", ".endswith"),
-    ("join", ".join"),
-    ("keys", ".keys"),
-    ("values", ".values"),
-    ("items", ".items"),
-    ("get", ".get"),
-    ("changed", ".changed"),
-    ("partition", ".partition"),
-    ("rpartition", ".rpartition"),
-    ("removeprefix", ".removeprefix"),
-    ("removesuffix", ".removesuffix"),
-    ("index", ".index"),
-    ("rsplit", ".rsplit"),
-    ("swapcase", ".swapcase"),
-    ("zfill", ".zfill"),
-    ("center", ".center"),
-    ("ljust", ".ljust"),
-    ("rjust", ".rjust"),
-];
-
-/// What one call costs besides its arguments: calls are slower than steps, so they buy fewer.
-const CALL_BYTES: usize = 512;
-
-pub(super) fn filter_name(filter: &str) -> Option<&'static str> {
-    FILTERS.iter().find(|(name, _)| *name == filter).map(|(_, function)| *function)
-}
-
-pub(super) fn method_name(method: &str) -> Option<&'static str> {
-    METHODS.iter().find(|(name, _)| *name == method).map(|(_, function)| *function)
-}
-
-/// Gives the environment everything that a rewritten program calls.
+/// Adds everything that a rewritten program calls to the environment.
 pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Option<i64>) {
-    let shared = || Arc::clone(budget);
-    let b = shared();
+    install_output(env, budget);
+    install_operators(env, budget);
+    install_access(env, budget);
+    install_calls(env, budget);
+    install_functions(env, budget, now);
+}
+
+/// The formatter, which all output passes.
+fn install_output(env: &mut Environment<'_>, budget: &Arc<Budget>) {
+    let b = Arc::clone(budget);
     env.set_formatter(move |out, _state, value| {
         let failed = |_| Error::new(ErrorKind::WriteFailure, "the output cannot be written");
         if let Some(text) = value.as_str() {
@@ -128,6 +36,11 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Opti
         b.write(text.len())?;
         out.write_str(&text).map_err(failed)
     });
+}
+
+/// Arithmetic and comparisons.
+fn install_operators(env: &mut Environment<'_>, budget: &Arc<Budget>) {
+    let shared = || Arc::clone(budget);
     let b = shared();
     env.add_function("+", move |l: &Value, r: &Value| add(&b, l, r));
     let b = shared();
@@ -155,6 +68,11 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Opti
             Ok(holds(l.partial_cmp(r)))
         });
     }
+}
+
+/// Operands of tests and loops, subscripts, dictionaries and `in`.
+fn install_access(env: &mut Environment<'_>, budget: &Arc<Budget>) {
+    let shared = || Arc::clone(budget);
     let b = shared();
     env.add_function(" deep", move |value: Value| -> Result<Value, Error> {
         pay_deep(&b, &value, 0)?;
@@ -183,6 +101,11 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Opti
         pay_deep(&b, &r, 0)?;
         state.perform_test("in", &[l, r])
     });
+}
+
+/// Filters and methods.
+fn install_calls(env: &mut Environment<'_>, budget: &Arc<Budget>) {
+    let shared = || Arc::clone(budget);
     for (filter, function) in FILTERS {
         let b = shared();
         env.add_function(*function, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
@@ -200,6 +123,11 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Opti
             object.call_method(state, method, args)
         });
     }
+}
+
+/// Functions that templates name themselves, and filters that the engine lacks or does otherwise.
+fn install_functions(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Option<i64>) {
+    let shared = || Arc::clone(budget);
     let b = shared();
     env.add_filter("tojson", move |value: &Value, args: Rest<ValueOrKwargs>| {
         to_json(&b, value, &values(args))
@@ -217,7 +145,7 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Opti
         text.str(&message)?;
         Err(b.raise(text.finish()))
     });
-    // Prints everything there is, unpaid.
+    // It would print every variable without paying.
     env.add_function("debug", || -> Result<Value, Error> {
         Err(Error::new(ErrorKind::UnknownFunction, "debug is not available"))
     });
@@ -226,18 +154,7 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Opti
     });
 }
 
-/// Whether an outcome satisfies a comparison; there is none between a text and a number.
-type Holds = fn(Option<Ordering>) -> bool;
-
-/// The comparisons, and which outcomes satisfy each.
-const COMPARISONS: &[(&str, Holds)] = &[
-    ("<", |order| order.is_some_and(Ordering::is_lt)),
-    ("<=", |order| order.is_some_and(Ordering::is_le)),
-    (">", |order| order.is_some_and(Ordering::is_gt)),
-    (">=", |order| order.is_some_and(Ordering::is_ge)),
-];
-
-/// Applies a filter that has been asked for by name.
+/// Applies a filter by its name.
 fn apply(
     budget: &Budget,
     state: &mut State<'_, '_>,
@@ -435,116 +352,6 @@ fn wrong(symbol: &str, l: &Value, r: &Value) -> Error {
     };
     let reason = format!("`{symbol}` cannot be applied to {} and {}", kind(l), kind(r));
     Error::new(ErrorKind::InvalidOperation, reason)
-}
-
-/// Pays for the arguments of a filter or method, and for a result that may outgrow them.
-fn pay_for_call(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error> {
-    budget.work(CALL_BYTES)?;
-    args.iter().try_for_each(|arg| budget.work(shallow_bytes(arg)))?;
-    let bytes = |idx: usize| args.get(idx).and_then(|v| v.as_str()).map_or(0, str::len);
-    let number = |idx: usize| args.get(idx).and_then(Value::as_usize).unwrap_or(0);
-    match name {
-        "replace" => {
-            // At most one replacement per character, and one at the end for an empty pattern.
-            let n_found = bytes(0) / bytes(1).max(1) + 1;
-            budget.make(bytes(0).saturating_add(n_found.saturating_mul(bytes(2))))
-        }
-        "join" | "sum" => {
-            // As a method the separator comes first, as a filter it comes second.
-            let is_method = args.first().is_some_and(|v| v.as_str().is_some()) && args.len() == 2;
-            let (list, separator) = if is_method { (1, 0) } else { (0, 1) };
-            let mut total = 0usize;
-            if let Some(items) = args.get(list).filter(|v| v.as_str().is_none()) {
-                for item in items.try_iter()?.checked() {
-                    let item = item?;
-                    if item.as_str().is_none() {
-                        pay_deep(budget, &item, 0)?;
-                    }
-                    total = total.saturating_add(shallow_bytes(&item) + bytes(separator));
-                    budget.make(total.min(shallow_bytes(&item) + 16))?;
-                    budget.make_check(total)?;
-                }
-            } else {
-                total = bytes(list).saturating_mul(4 + bytes(separator));
-                budget.make(total)?;
-            }
-            Ok(())
-        }
-        "indent" => {
-            let lines = args.first().and_then(|v| v.as_str()).map_or(0, |s| s.split('\n').count());
-            let width = args.iter().skip(1).map(widest).max().unwrap_or(4).max(4);
-            budget.make(bytes(0).saturating_add(lines.saturating_add(1).saturating_mul(width)))
-        }
-        // A character becomes at most six.
-        "escape" | "e" => budget.make(bytes(0).saturating_mul(6)),
-        "batch" | "slice" => budget.make(number(1).saturating_mul(size_of::<Value>())),
-        "format" => {
-            // Widths are written in the format itself; none needs more than four digits.
-            let format = args.first().and_then(|v| v.as_str()).unwrap_or_default();
-            let mut digits = 0;
-            for c in format.chars() {
-                digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
-                if digits > 4 || c == '*' {
-                    let reason = "a format asks for too wide a field";
-                    return Err(Error::new(ErrorKind::InvalidOperation, reason));
-                }
-            }
-            args.iter().try_for_each(|arg| pay_deep(budget, arg, 0))?;
-            let n_fields = format.matches(['%', '{']).count();
-            let widest = args.iter().map(shallow_bytes).max().unwrap_or(0).saturating_add(9999);
-            budget.make(format.len().saturating_add(n_fields.saturating_mul(widest)))
-        }
-        "sort" | "unique" | "min" | "max" | "groupby" | "dictsort" | "pprint" | "count" => {
-            args.iter().try_for_each(|arg| pay_deep(budget, arg, 0))
-        }
-        "get" | "changed" => args.iter().skip(1).try_for_each(|arg| pay_deep(budget, arg, 0)),
-        "select" | "reject" | "selectattr" | "rejectattr" => {
-            // Each item is compared with the operand of the test.
-            let n_items = args.first().and_then(Value::len).unwrap_or(1);
-            let mut operands = (0..n_items).flat_map(|_| args.iter().skip(2));
-            operands.try_for_each(|arg| pay_deep(budget, arg, 0))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn widest(value: &Value) -> usize {
-    match value.as_usize() {
-        Some(n) => n,
-        None if value.is_kwargs() => value
-            .get_attr("width")
-            .map_or(0, |width| if width.is_kwargs() { 0 } else { widest(&width) }),
-        None => value.as_str().map_or(0, str::len),
-    }
-}
-
-fn shallow_bytes(value: &Value) -> usize {
-    match value.as_str() {
-        Some(text) => text.len() + 1,
-        None => value.len().unwrap_or(0).saturating_mul(size_of::<Value>()).saturating_add(1),
-    }
-}
-
-/// Pays for a walk over everything in `value`, as a comparison does.
-fn pay_deep(budget: &Budget, value: &Value, depth: usize) -> Result<(), Error> {
-    budget.work(shallow_bytes(value) + 64)?;
-    if depth > 100 {
-        return Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deeply"));
-    }
-    match value.kind() {
-        ValueKind::Seq | ValueKind::Iterable => {
-            for item in value.try_iter()?.checked() {
-                pay_deep(budget, &item?, depth + 1)?;
-            }
-        }
-        ValueKind::Map => {
-            for key in value.try_iter()?.checked() {
-                pay_deep(budget, &value.get_item(&key?)?, depth + 1)?;
-            }
-        }
-        _ => {}
-    }
-    Ok(())
 }
 
 fn string(budget: &Budget, args: &[Value]) -> Result<Value, Error> {

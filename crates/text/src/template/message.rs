@@ -9,13 +9,13 @@ use serde_json::{Map, Value as Json};
 /// Fields beyond `role` and `content` (`name`, `tool_calls`, ...) reach the template as they are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`, or what the template knows.
+    /// The speaker: `system`, `user`, `assistant`, `tool`, or another role of the template.
     pub role: String,
-    /// What is said: usually a string; null and lists of parts are passed on.
+    /// The content: usually a string; null and lists of parts are passed on.
     pub content: Json,
-    /// Everything else, in the order given. Where a message does not begin with `role` and
-    /// `content`, these keys stand here, too, with null for a value, and mark their places; a
-    /// message without `content` has only the mark of its `role`.
+    /// All other fields, in the order given. Where a message does not begin with `role` and
+    /// `content`, these keys are here too, with null for a value, and mark their places; a message
+    /// without `content` has only the mark of its `role`.
     pub extra: Map<String, Json>,
 }
 
@@ -42,11 +42,11 @@ impl Message {
     }
 }
 
-/// Names that what a model thought is passed under, the first that is set wins.
+/// Fields that hold the reasoning of a model; the first one that is set wins.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// Gives the thoughts of a message the names that templates look for: as in `transformers`, they are
-/// found under `reasoning_content` and `thinking`, whichever of [`REASONING`] the message has.
+/// Copies the reasoning of a message to the names that templates read: as in `transformers`, to
+/// `reasoning_content` and `thinking`, from the field of [`REASONING`] that the message has.
 pub(super) fn alias_reasoning(mut fields: Vec<(&str, Json)>) -> Vec<(&str, Json)> {
     let find = |name: &str| fields.iter().find(|(key, value)| *key == name && !value.is_null());
     let Some((_, thoughts)) = REASONING.iter().find_map(|name| find(name)).cloned() else {

@@ -3,15 +3,17 @@
 //! A template is a Jinja program that came with the model, and hostile like every other file. It
 //! runs under three limits: steps ([`limits::TEMPLATE_FUEL`]), bytes of output and of any one text
 //! ([`limits::TEMPLATE_OUTPUT_BYTES`]), and bytes touched in total
-//! ([`limits::TEMPLATE_WORK_BYTES`]). Steps alone would not do: forty times `x + x` is forty steps
-//! and a terabyte. So the compiled program is rewritten (`program`) until everything that can
-//! copy text goes through functions of ours (`guard`) that pay for it first.
+//! ([`limits::TEMPLATE_WORK_BYTES`]). Steps alone are not enough: forty times `x + x` is forty
+//! steps and a terabyte. So the compiled program is rewritten (`program`) until everything that can
+//! copy text goes through functions of this module (`guard`) that pay for it first.
 
 mod budget;
 mod clock;
+mod cost;
 mod guard;
 mod jinja;
 mod message;
+mod names;
 mod program;
 mod python;
 
@@ -28,7 +30,7 @@ use budget::Budget;
 
 pub use message::Message;
 
-/// What a template is told besides the messages.
+/// Arguments of a template besides the messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RenderOptions {
     /// Ends the prompt with the opening of the assistant's turn.
@@ -73,14 +75,14 @@ pub enum TemplateError {
         /// Most bytes allowed.
         limit: usize,
     },
-    /// The template is not valid Jinja, or uses what is not built.
+    /// The template is not valid Jinja, or uses a feature that is not supported.
     #[error("{origin}: chat template: {}{reason}", at_line(*line))]
     Syntax {
         /// The file.
         origin: String,
         /// The line, from 1; zero when unknown.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// The template refuses these messages by `raise_exception`.
@@ -96,7 +98,7 @@ pub enum TemplateError {
         origin: String,
         /// The limit.
         limit: u64,
-        /// What it counts.
+        /// Its unit.
         unit: &'static str,
     },
     /// The template failed while it ran.
@@ -106,15 +108,15 @@ pub enum TemplateError {
         origin: String,
         /// The line, from 1; zero when unknown.
         line: usize,
-        /// What went wrong.
+        /// The failure.
         reason: String,
     },
-    /// A variant was asked for that the file does not hold.
+    /// The file has no variant of this name.
     #[error("no chat template is named `{name}`; there are {known}")]
     NoSuchTemplate {
-        /// The name asked for.
+        /// The name of the variant.
         name: String,
-        /// The names there are.
+        /// The names of the existing variants.
         known: String,
     },
 }
@@ -317,7 +319,7 @@ impl ChatTemplate {
     }
 }
 
-/// A folder whose template cannot be had: a file is wrong, or the template in it is.
+/// Reason why a folder has no usable template: a file is malformed, or the template in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {

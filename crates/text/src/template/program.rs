@@ -1,4 +1,4 @@
-//! A template compiled, and rewritten so that everything expensive asks first.
+//! A compiled template, rewritten so that every expensive operation pays before it runs.
 //!
 //! ```text
 //!   EmitRaw "text"     ->  LoadConst "text"; Emit            all output meets the formatter
@@ -22,7 +22,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use pelton_base::limits;
 
-use super::guard;
+use super::names;
 
 /// Compiled template, ready to run once or more.
 pub(super) struct Program<'s> {
@@ -36,8 +36,8 @@ const MAX_LINKS: usize = 1000;
 /// Most `elif` in one template: each is a level of the tree below the one before.
 const MAX_ELIFS: usize = 250;
 
-/// Makes a template one that the compiler knows: `{% generation %}`, which marks the assistant's
-/// words for training and changes nothing in the text, becomes `{% if true %}`.
+/// Rewrites `{% generation %}`, which the compiler does not know, to `{% if true %}`: it marks the
+/// assistant's words for training and changes nothing in the text.
 ///
 /// # Errors
 ///
@@ -108,8 +108,8 @@ fn is_block_tag(source: &str, at: usize) -> bool {
     source[..at].trim_end().trim_end_matches(['-', '+']).ends_with("{%")
 }
 
-/// The compiler folds constants without any limit of its own worth having, so a tag whose integers
-/// could repeat something into more than the output limit is refused.
+/// Refuses a tag whose integers could repeat something into more than the output limit, because the
+/// compiler folds constants without a useful limit of its own.
 fn check_constants(tag: &[Constant], source_bytes: usize) -> Result<(), Error> {
     if !tag.iter().any(|token| matches!(token, Constant::Times)) {
         return Ok(());
@@ -193,7 +193,7 @@ fn rewrite<'s>(old: &Instructions<'s>) -> Instructions<'s> {
     new
 }
 
-/// What stands for an instruction; jump targets are still the old ones.
+/// Replacement of an instruction; jump targets are still the old ones.
 fn guarded<'s>(instruction: &Instruction<'s>) -> Vec<Instruction<'s>> {
     let call = |name, n_args| Instruction::CallFunction(name, n_args);
     vec![match instruction {
@@ -215,11 +215,11 @@ fn guarded<'s>(instruction: &Instruction<'s>) -> Vec<Instruction<'s>> {
         Instruction::Slice => call("[:]", Some(4)),
         // A literal of more pairs is more than any stack of arguments; it stays as it is.
         Instruction::BuildMap(n) if *n < 1 << 14 => call("{}", Some(2 * *n as u16)),
-        Instruction::ApplyFilter(name, n_args, _) if guard::filter_name(name).is_some() => {
-            call(guard::filter_name(name).unwrap_or_default(), *n_args)
+        Instruction::ApplyFilter(name, n_args, _) if names::filter_name(name).is_some() => {
+            call(names::filter_name(name).unwrap_or_default(), *n_args)
         }
-        Instruction::CallMethod(name, n_args) if guard::method_name(name).is_some() => {
-            call(guard::method_name(name).unwrap_or_default(), *n_args)
+        Instruction::CallMethod(name, n_args) if names::method_name(name).is_some() => {
+            call(names::method_name(name).unwrap_or_default(), *n_args)
         }
         // The operand of a test is on top; a test without one looks at nothing deep.
         Instruction::PerformTest(_, n_args, _) if *n_args != Some(1) => {
