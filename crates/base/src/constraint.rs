@@ -1,24 +1,24 @@
-//! What an answer must look like: which tokens may come next, token by token.
+//! Rules that an answer obeys: the tokens that may come next, token by token.
 
 use crate::TokenId;
 use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A set of tokens of a vocabulary, a bit each.
+/// A set of tokens of a vocabulary, one bit per token.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TokenSet {
     words: Vec<u64>,
 }
 
 impl TokenSet {
-    /// Forgets all tokens, and makes room for those below `n_tokens`.
+    /// Removes all tokens, and makes room for the tokens below `n_tokens`.
     pub fn clear(&mut self, n_tokens: usize) {
         self.words.clear();
         self.words.resize(n_tokens.div_ceil(64), 0);
     }
 
-    /// Adds a token; one that there is no room for is not added.
+    /// Adds a token; a token for which there is no room is ignored.
     pub fn insert(&mut self, token: TokenId) {
         if let Some(word) = self.words.get_mut(token.0 as usize / 64) {
             *word |= 1 << (token.0 % 64);
@@ -30,7 +30,7 @@ impl TokenSet {
         self.words.get(token.0 as usize / 64).is_some_and(|word| word >> (token.0 % 64) & 1 == 1)
     }
 
-    /// Its tokens as bits, 64 to a word, the lowest first: for whoever has them in that form.
+    /// Its tokens as bits, 64 to a word, the lowest first, for rules that compute bit masks.
     pub fn words_mut(&mut self) -> &mut [u64] {
         &mut self.words
     }
@@ -41,8 +41,8 @@ pub trait Rule: Debug + Send + Sync {
     /// The rule at the beginning of an answer.
     fn begin(&self) -> Box<dyn RuleState>;
 
-    /// Whether drafts are made and cut by it too, so that none is verified that it forbids. Where they
-    /// are not, such drafts are rejected like any wrong one.
+    /// Whether drafts obey the rule too, so that no forbidden draft is verified. Where they do not,
+    /// a forbidden draft is rejected like any wrong draft.
     fn binds_drafts(&self) -> bool {
         true
     }
@@ -50,14 +50,15 @@ pub trait Rule: Debug + Send + Sync {
 
 /// How far an answer has come in its rule.
 pub trait RuleState: Debug + Send {
-    /// Adds every token that may come next to `allowed`, which comes empty. Where none is added the
-    /// answer cannot go on, and ends with an error: a rule that is fulfilled allows a stop token.
+    /// Adds every token that may come next to `allowed`, which is empty. An answer for which no
+    /// token is added cannot go on and ends with an error; a rule that is fulfilled allows a stop
+    /// token.
     fn allow(&mut self, allowed: &mut TokenSet);
 
-    /// Goes on with `token`; `false`, and nothing changed, when it may not come next.
+    /// Advances by `token`; returns `false` and changes nothing where it may not come next.
     fn accept(&mut self, token: TokenId) -> bool;
 
-    /// A copy that goes its own way.
+    /// A copy that advances independently.
     fn fork(&self) -> Box<dyn RuleState>;
 }
 
@@ -66,7 +67,7 @@ pub trait RuleState: Debug + Send {
 pub struct Constraint(pub Arc<dyn Rule>);
 
 impl Constraint {
-    /// The rule at the beginning of an answer for whoever drafts, if drafts are bound by it.
+    /// The rule at the beginning of an answer for proposers, if drafts obey it.
     pub fn begin_for_drafts(&self) -> Option<Box<dyn RuleState>> {
         self.binds_drafts().then(|| self.begin())
     }

@@ -1,4 +1,4 @@
-//! The shared nouns: what a token, a request and a finish reason are, and every limit with its unit.
+//! The shared nouns: token, request, finish reason, and every limit with its unit.
 //!
 //! This crate holds words, not behaviour: nothing here computes. Every floor above may use it.
 #![forbid(unsafe_code)]

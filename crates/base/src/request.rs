@@ -1,4 +1,4 @@
-//! What is asked of the engine, and how an answer ends.
+//! A request to the engine, and the end of its answer.
 
 use crate::{Constraint, SamplingParams, ServiceParams};
 
@@ -47,21 +47,21 @@ pub struct Request {
     pub prompt: Vec<TokenId>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
-    /// Which of `n` choices this is; part of the sampling key, so that choices differ.
+    /// Number of this choice among `n`; part of the sampling key, so that choices differ.
     pub choice: u32,
     /// Most tokens to generate; at least one.
     pub max_tokens: usize,
     /// Tokens that end the answer; the token itself is part of the output.
     pub stop_tokens: Vec<TokenId>,
-    /// What it asks of the scheduler.
+    /// Tenant, urgency and latency targets, for the scheduler.
     pub service: ServiceParams,
-    /// A guess at the answer, for drafts; it changes how fast the answer comes and nothing else.
+    /// A guess at the answer, to draft from; it changes the speed of the answer and no token.
     pub prediction: Vec<TokenId>,
-    /// What the answer must look like.
+    /// The rule that the answer obeys.
     pub constraint: Option<Constraint>,
 }
 
-/// Why an answer ended.
+/// The reason why an answer ended.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -87,6 +87,6 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Drafted tokens that became part of the answer.
     pub accepted_prediction_tokens: usize,
-    /// Drafted tokens that did not.
+    /// Drafted tokens that were rejected.
     pub rejected_prediction_tokens: usize,
 }

@@ -1,12 +1,12 @@
-//! How the next token is chosen, as asked for by the user and already checked.
+//! The choice of the next token, with the parameters of a request.
 
 use crate::{TokenId, limits};
 
 /// Everything that shapes the choice of the next token.
 ///
-/// The canonical order in which these apply: logit bias, repetition, presence and frequency
+/// The canonical order in which they apply: logit bias, repetition, presence and frequency
 /// penalties, the mask of `min_tokens`, temperature, top-k, top-p, min-p. `temperature == 0` means
-/// greedy: the largest logit after bias, penalties and mask, the lowest id among equals.
+/// greedy: the largest logit after bias, penalties and mask, the lowest id of equal logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
     /// Divides the logits; zero means greedy.
@@ -17,7 +17,8 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Drops tokens less likely than `min_p` times the most likely one; in `[0, 1]`.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 is off.
+    /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 is
+    /// off.
     pub repetition_penalty: f32,
     /// Subtracted from the logits of tokens seen in the output; 0 is off.
     pub presence_penalty: f32,
@@ -25,8 +26,8 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Added to the logits of single tokens.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Tokens that come before a stop token may: it has no probability until so many are there, and
-    /// no stop string ends an answer before. At most as many as may be generated at all.
+    /// Least tokens of an answer: until then stop tokens have no probability and no stop string
+    /// ends the answer. At most the number of tokens that may be generated.
     pub min_tokens: usize,
     /// Seed of the counter-based generator; the same seed gives the same tokens.
     pub seed: u64,
@@ -57,11 +58,11 @@ impl Default for SamplingParams {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("`{param}` must be {expected}, got {got}")]
 pub struct ParamError {
-    /// The field as clients spell it.
+    /// The name of the field for clients.
     pub param: &'static str,
-    /// What it may be.
+    /// Its permitted values.
     pub expected: &'static str,
-    /// What it was.
+    /// Its value.
     pub got: String,
 }
 
@@ -80,7 +81,7 @@ impl SamplingParams {
     ///
     /// # Errors
     ///
-    /// Names the first field that is out of range; NaN and infinities always are.
+    /// Names the first field that is out of range; NaN and infinities are out of every range.
     pub fn validate(&self) -> Result<(), ParamError> {
         let check = |ok: bool, param, expected, got: &dyn std::fmt::Display| {
             if ok { Ok(()) } else { Err(ParamError { param, expected, got: got.to_string() }) }
@@ -130,7 +131,7 @@ impl SamplingParams {
         check(n_logprobs <= limits::TOP_LOGPROBS, "top_logprobs", "at most 20", &n_logprobs)
     }
 
-    /// Checks that an answer of at most `max_tokens` can have as many tokens as it must.
+    /// Checks that `min_tokens` is at most `max_tokens`.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! What a request may ask of the scheduler: whose it is, how urgent, and with whom it shares.
+//! Parameters of a request for the scheduler: tenant, urgency, latency targets and sharing.
 
 use crate::RequestId;
 use std::time::Duration;
 
-/// Index of a tenant in the engine's table of tenants; zero is whoever is not in it.
+/// Index of a tenant in the engine's table of tenants; zero is for clients that are not in it.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct TenantId(pub u32);
 
@@ -13,8 +13,8 @@ impl std::fmt::Display for TenantId {
     }
 }
 
-/// Keeps apart prefixes whose tokens are equal but whose KV must not be shared (tenants, salts) or
-/// is not equal (adapters, images).
+/// Separates prefixes whose tokens are equal but whose KV must not be shared (tenants, salts) or
+/// differs (adapters, images).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Namespace(pub u64);
 
@@ -28,37 +28,38 @@ pub struct Slo {
 }
 
 impl Slo {
-    /// These targets, with those of `default` where there are none.
+    /// These targets, with the targets of `default` in place of missing ones.
     pub fn or(self, default: Self) -> Self {
         Self { ttft: self.ttft.or(default.ttft), tpot: self.tpot.or(default.tpot) }
     }
 }
 
-/// How far tokens are guessed for a request; it changes how fast the answer comes and nothing else.
-/// The default leaves it to the engine.
+/// How tokens of a request are drafted; it changes the speed of the answer and no token. The
+/// default leaves it to the engine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Drafting {
-    /// Most tokens guessed at once, where that is less than the engine's; zero for none.
+    /// Most tokens drafted at once, where that is less than the engine's limit; zero for none.
     pub most: Option<usize>,
-    /// Name of the only one who may guess; `None` for whoever promises most.
+    /// Name of the only proposer that drafts; `None` for the proposer that is expected to save
+    /// most.
     pub by: Option<&'static str>,
 }
 
-/// What a request asks of the scheduler. The default asks for nothing.
+/// Parameters of a request for the scheduler. The default sets none of them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ServiceParams {
-    /// Whose it is.
+    /// The tenant.
     pub tenant: TenantId,
-    /// How urgent; the scheduler's configuration says whether low or high goes first.
+    /// Priority; the scheduler's configuration says whether low or high goes first.
     pub priority: i32,
     /// Latency targets.
     pub slo: Slo,
     /// Requests share cached prefixes within one namespace.
     pub namespace: Namespace,
-    /// A request that was submitted before and begins alike: another choice of the same prompt, or
-    /// one whose answer this prompt goes on from (a beam). Where it still runs, the KV of what both
-    /// have in common is shared instead of computed, the answer as far as it came included.
+    /// An earlier request that begins with the same tokens: another choice of the same prompt, or a
+    /// request whose answer this prompt continues (a beam). While that request still runs, the KV
+    /// of the common tokens is shared instead of computed, tokens of its answer included.
     pub fork_of: Option<RequestId>,
-    /// How far its tokens are guessed.
+    /// How its tokens are drafted.
     pub drafting: Drafting,
 }

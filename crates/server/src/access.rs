@@ -1,13 +1,13 @@
-//! Who may ask, and as whom.
+//! Access: who may send requests, and for which tenant.
 //!
 //! ```text
 //!   keys are set      Authorization: Bearer KEY   -> the key's tenant; /health needs none
 //!   no keys are set   X-Pelton-Tenant: NAME       -> that tenant; without it, the first
 //! ```
 //!
-//! A key is kept as its SHA-256 and nothing else, so neither a log nor a core dump tells it. The
-//! digest of what a client sends is compared with every key to its last byte, so the time taken
-//! says nothing about how near a guess was.
+//! Only the SHA-256 of a key is kept, so neither a log nor a core dump reveals the key. The digest
+//! of a client's key is compared with every known digest to its last byte, so the time of a request
+//! does not reveal how close a wrong key is.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -25,23 +25,23 @@ use sha2::{Digest, Sha256};
 use crate::error::{ApiError, Refused};
 use crate::state::AppState;
 
-/// Names the tenant where there are no keys.
+/// Header that names the tenant where there are no keys.
 const TENANT_HEADER: HeaderName = HeaderName::from_static("x-pelton-tenant");
-/// What anybody may ask: whoever looks after the process has no key.
+/// Paths that need no key, because process monitors have none.
 const OPEN_PATH: &str = "/health";
 
-/// A secret that lets its holder in; only its digest is kept.
+/// A secret that grants access; only its digest is kept.
 #[derive(Clone, Eq, Hash, PartialEq)]
 pub struct ApiKey {
     digest: [u8; 32],
 }
 
 impl ApiKey {
-    /// Takes a key as clients will send it.
+    /// Reads a key in the form in which clients send it.
     ///
     /// # Errors
     ///
-    /// [`AccessError::BadKey`] when no client could send it, or it is too long.
+    /// [`AccessError::BadKey`] for a key that no client can send, or that is too long.
     pub fn new(text: &str) -> Result<Self, AccessError> {
         let is_sendable = (1..=limits::API_KEY_BYTES).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -52,7 +52,7 @@ impl ApiKey {
         Self { digest: Sha256::digest(bytes).into() }
     }
 
-    /// Whether they are the same, in a time that does not depend on where they differ.
+    /// Whether two keys are equal, in a time that does not depend on where they differ.
     fn is(&self, other: &Self) -> bool {
         let differences = self.digest.iter().zip(&other.digest).map(|(a, b)| a ^ b);
         black_box(differences.fold(0, |all, one| all | one)) == 0
@@ -65,48 +65,48 @@ impl std::fmt::Debug for ApiKey {
     }
 }
 
-/// What the server knows about a tenant.
+/// A tenant of the server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Tenant {
-    /// What people and metrics call it.
+    /// Its name in metrics and for users.
     pub name: String,
     /// Priority of its requests that state none.
     pub priority: i32,
-    /// Keys of which each lets in.
+    /// Keys, each of which grants access.
     pub keys: Vec<ApiKey>,
 }
 
-/// Who may ask; by default everybody, as one tenant.
+/// Tenants and their keys; by default one tenant, without keys.
 #[derive(Clone, Debug)]
 pub struct Access {
     tenants: Vec<Tenant>,
 }
 
-/// Why tenants and keys do not fit together. No message holds a key.
+/// Tenants and keys that contradict each other. No message holds a key.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// A key that no client could send.
-    #[error("an API key is 1 to 512 visible ASCII letters, without blanks")]
+    /// A key that no client can send.
+    #[error("an API key must have 1 to 512 visible ASCII characters and no spaces")]
     BadKey,
-    /// A key that would be two tenants.
+    /// A key that belongs to two tenants.
     #[error("`{first}` and `{second}` have an API key in common")]
     SharedKey {
-        /// One of them.
+        /// The first tenant.
         first: String,
-        /// The other.
+        /// The second tenant.
         second: String,
     },
-    /// A tenant that nobody could be.
-    #[error("`{tenant}` has no API key, and others have: nobody could be `{tenant}`")]
+    /// A tenant without a key, where other tenants have keys.
+    #[error("`{tenant}` has no API key, so no client could be `{tenant}`; add a key to it")]
     NoKey {
         /// Its name.
         tenant: String,
     },
-    /// More keys than are looked through for each request.
+    /// Too many keys to compare for each request.
     #[error("{n_keys} API keys; expected at most 65536")]
     TooManyKeys {
-        /// How many there are.
+        /// Their number.
         n_keys: usize,
     },
 }
@@ -119,8 +119,9 @@ impl Default for Access {
 }
 
 impl Access {
-    /// Lets these tenants in, which stand in the order of
-    /// [`Scheduling::tenants`](pelton_llm::Scheduling::tenants): the first is whoever has no entry.
+    /// Admits these tenants, in the order of the tenants of
+    /// [`LlmOptions::choices`](pelton_llm::LlmOptions::choices): the first entry is for clients
+    /// without a tenant of their own.
     ///
     /// # Errors
     ///
@@ -168,7 +169,7 @@ impl Access {
         self.tenants.iter().any(|tenant| !tenant.keys.is_empty())
     }
 
-    /// Whose a request is.
+    /// The tenant of a request.
     fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
         if path == OPEN_PATH {
             return Ok(self.as_tenant(0));
@@ -220,7 +221,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"Bearer ") && !token.is_empty()).then_some(token)
 }
 
-/// Whose a request is.
+/// The tenant of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Caller {
     pub(crate) tenant: TenantId,
@@ -228,7 +229,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Lays what is fixed for the tenant over the model's defaults.
+    /// Overrides the defaults of a request by the settings of its tenant.
     pub(crate) fn over(self, mut defaults: Generation) -> Generation {
         defaults.service.tenant = self.tenant;
         defaults.service.priority = self.priority;
@@ -244,7 +245,7 @@ impl FromRequestParts<AppState> for Caller {
     }
 }
 
-/// Lets in whoever may, says whose the request is, and counts who was turned away.
+/// Admits requests, attaches their tenant, and counts refused ones.
 pub(crate) async fn layer(
     State(app): State<AppState>,
     mut request: Request,

@@ -1,4 +1,4 @@
-//! An answer in the making, whose course is counted.
+//! A growing answer whose outcome is counted.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::access::Caller;
 use crate::metrics::Metrics;
 use crate::state::AppState;
 
-/// What [`Generating`] is, and a line in the metrics for how it went.
+/// A [`Generating`] whose outcome is counted in the metrics.
 ///
 /// Dropping it before its end aborts the request; its open answers then count as aborted.
 #[derive(Debug)]

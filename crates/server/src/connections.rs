@@ -1,13 +1,13 @@
 //! Accepting connections, and the limits of each.
 //!
 //! ```text
-//!   how many at once         max_connections; others wait in the system's queue
-//!   head of a request        head_timeout, which idle connections are subject to as well
+//!   connections at once      max_connections; further ones wait in the system's queue
+//!   head of a request        head_timeout, for idle connections too
 //!   body of a request        body_timeout and max_body_bytes (see `wire::body`)
-//!   answer                   write_timeout per write: a client must take what it asked for
+//!   answer                   write_timeout per write: a client must read its answer
 //! ```
 //!
-//! Whoever exceeds one loses the connection, and with it what was being computed for it.
+//! A client that exceeds a limit loses its connection, and its requests are aborted.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -23,9 +23,9 @@ use tokio::task::JoinSet;
 use crate::ServeConfig;
 use crate::patience::Patient;
 
-/// Longest time that connections get to send what is written when everything has ended.
+/// Longest time for connections to send their last bytes when the server ends.
 pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Wait after the system has refused to accept, as when it is out of file descriptors.
+/// Wait after the system refused to accept a connection, for lack of file descriptors for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves connections until `closed`; then lets answers be sent to their end, and ends.
@@ -39,7 +39,7 @@ pub(crate) async fn serve(
     builder.timer(TokioTimer::new()).header_read_timeout(config.head_timeout);
     let service = TowerToHyperService::new(app);
     let graceful = GracefulShutdown::new();
-    // Aborts what is left when it is dropped.
+    // Dropping the set aborts the connections that are left.
     let mut connections = JoinSet::new();
     let mut closed = pin!(closed);
     loop {
@@ -48,7 +48,7 @@ pub(crate) async fn serve(
             Some(_) = connections.join_next() => continue,
             stream = accept(&listener), if connections.len() < config.max_connections => stream,
         };
-        // Pieces of a stream are small and must not wait for one another.
+        // Chunks of a stream are small and must be sent at once.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection keeps its delay");
         }
@@ -64,13 +64,13 @@ pub(crate) async fn serve(
     let _ = tokio::time::timeout(FLUSH_TIMEOUT, graceful.shutdown()).await;
 }
 
-/// The next connection. What can go wrong here passes, so there is no error.
+/// The next connection. Failures to accept are temporary, so it tries again instead of failing.
 async fn accept(listener: &TcpListener) -> TcpStream {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
-            // The client's doing; the next one may be better.
+            // This client closed its connection; the next client may not.
             Err(error)
                 if matches!(
                     error.kind(),

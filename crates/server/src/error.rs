@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use pelton_llm::{LlmError, Overload};
 
-/// Seconds after which a client that was turned away may try again, where nobody knows better.
+/// Seconds after which a refused client may try again, where no better estimate is known.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// An answer `{"error": {"message", "type", "param", "code"}}`.
@@ -13,15 +13,15 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) body: ErrorBody,
-    /// Seconds after which the same request may be taken.
+    /// Seconds after which the same request may be accepted.
     retry_after: Option<u64>,
 }
 
-/// Why a request was turned away; goes with the response to whoever counts.
+/// Reason of a refusal, attached to the response for the metrics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refused(pub(crate) &'static str);
 
-/// What stands inside `error`.
+/// The object inside `error`.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub(crate) struct ErrorBody {
     pub(crate) message: String,
@@ -48,14 +48,14 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// A parameter with a value that is not accepted.
+    /// A parameter whose value is not accepted.
     pub(crate) fn param(param: impl Into<String>, message: impl Into<String>) -> Self {
         let mut error = Self::malformed(message);
         error.body.param = Some(param.into());
         error
     }
 
-    /// A parameter that other servers know and this one does not honour.
+    /// A parameter that other servers know and this server does not honour.
     pub(crate) fn unsupported(param: impl Into<String>) -> Self {
         let param = param.into();
         let message = format!("`{param}` is not supported by this server yet; leave it out");
@@ -69,7 +69,7 @@ impl ApiError {
         error.code("model_not_found")
     }
 
-    /// A model that is served for something else.
+    /// A model that is served for another kind of request.
     pub(crate) fn wrong_model(message: String) -> Self {
         Self::param("model", message).code("model_not_supported")
     }
@@ -110,7 +110,7 @@ impl ApiError {
             .code("missing_api_key")
     }
 
-    /// A key that nobody has.
+    /// A key that belongs to no tenant.
     pub(crate) fn wrong_key() -> Self {
         let message = "the API key is not known to this server";
         Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message)

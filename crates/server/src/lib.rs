@@ -6,10 +6,11 @@
 //! ```
 //!
 //! - Every error, whatever its cause, is `{"error": {"message", "type", "param", "code"}}`.
-//! - A server has one model: for text, or for vectors of texts. Each refuses what is the other's.
+//! - A server has one model: for text, or for vectors of texts. Each refuses requests for the
+//!   other.
 //! - A parameter that is known but not honoured, or not known at all, is refused by name.
 //! - When a client goes away its request is dropped, and the engine frees it within one step.
-//! - With API keys ([`Access`]) nobody gets in without one, and a key is a tenant.
+//! - With API keys ([`Access`]) every request needs a key, and the key decides the tenant.
 //! - [`Server`] ends gently: after the first [`Signals`] nothing new is let in (503) and what is
 //!   running is finished; a second one, or the time limit, aborts it.
 //!

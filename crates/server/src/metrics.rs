@@ -1,7 +1,7 @@
-//! What is counted, for `GET /metrics`.
+//! Counters for `GET /metrics`.
 //!
 //! ```text
-//!   the engine's own counters     read when somebody asks (`Figures`)
+//!   the engine's own counters     read for each request (`Figures`)
 //!   per tenant                    times of answers, how they ended, cached tokens, refusals
 //! ```
 //!
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pelton_base::{FinishReason, TenantId, Usage};
-use pelton_llm::{Embedder, Llm, SpecStats, Timings};
+use pelton_llm::{Embedder, EngineMetrics, Llm, SpecStats, Timings};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -96,33 +96,29 @@ impl Metrics {
         let registry = &mut self.registry;
         let version = ("version", env!("CARGO_PKG_VERSION").to_owned());
         let build = Info::new(vec![version, ("model_name", served.name().to_owned())]);
-        registry.register("build", "What runs, and the model that it serves", build);
+        registry.register("build", "Version of this server, and name of its model", build);
         for (name, help, times) in [
-            (
-                "time_to_first_token_seconds",
-                "From a request to its first token, waiting and reading the prompt",
-                &self.ttft,
-            ),
+            ("time_to_first_token_seconds", "Time from a request to its first token", &self.ttft),
             (
                 "time_per_output_token_seconds",
-                "Between two tokens of an answer, on average over it",
+                "Mean time between two tokens of an answer",
                 &self.tpot,
             ),
             (
                 "e2e_request_latency_seconds",
-                "From a request to the last token of its last answer",
+                "Time from a request to the last token of its last answer",
                 &self.e2e,
             ),
         ] {
             registry.register(name, help, times.clone());
         }
-        let help = "Answers that ended, and why";
+        let help = "Answers that ended, by reason";
         registry.register("request_success", help, self.ended.clone());
-        let help = "Requests that were turned away, and why";
+        let help = "Requests that were refused, by reason";
         registry.register("requests_refused", help, self.refused.clone());
-        let help = "Tokens of prompts that were looked up in the prefix cache";
+        let help = "Prompt tokens that were looked up in the prefix cache";
         registry.register("prefix_cache_queries", help, self.cache_queries.clone());
-        let help = "Tokens of prompts that were found in the prefix cache";
+        let help = "Prompt tokens that were found in the prefix cache";
         registry.register("prefix_cache_hits", help, self.cache_hits.clone());
         match served {
             Served::Text(llm) => registry.register_collector(Box::new(Figures { llm })),
@@ -165,7 +161,7 @@ impl Metrics {
             self.ttft.get_or_create(&labels).observe(seconds);
         }
         if let Some(rate) = timings.generation_tokens_per_second {
-            // The rate is that of all answers together, the time that of each.
+            // The rate is of all answers together, the time of each answer.
             self.tpot.get_or_create(&labels).observe(n_choices as f64 / rate);
         }
         self.e2e.get_or_create(&labels).observe(timings.total_seconds);
@@ -173,7 +169,7 @@ impl Metrics {
         self.cache_hits.get_or_create(&labels).inc_by(usage.cached_tokens as u64);
     }
 
-    /// A request was turned away.
+    /// A request was refused.
     pub(crate) fn refused(&self, tenant: TenantId, reason: &'static str) {
         let labels = OfRefusal { tenant: self.name(tenant), reason };
         self.refused.get_or_create(&labels).inc();
@@ -187,7 +183,7 @@ impl Metrics {
     }
 }
 
-/// The engine's counters at the moment that somebody asks.
+/// The engine's counters at the moment of a request for metrics.
 struct Figures {
     llm: Arc<Llm>,
 }
@@ -195,102 +191,129 @@ struct Figures {
 impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let metrics = self.llm.metrics();
-        let n_used = metrics.n_blocks.saturating_sub(metrics.n_free_blocks);
-        let usage = n_used as f64 / metrics.n_blocks.max(1) as f64;
-        for (name, help, value) in [
-            ("num_requests_running", "Requests that hold blocks", metrics.n_running as f64),
-            ("num_requests_waiting", "Requests that wait for blocks", metrics.n_waiting as f64),
-            ("kv_cache_usage_ratio", "Blocks in use, as a share of all", usage),
-            (
-                "step_limit_tokens",
-                "Most tokens of a step, as the controller has it",
-                metrics.limits.batch_tokens as f64,
-            ),
-            (
-                "step_limit_requests",
-                "Most requests at once, as the controller has it",
-                metrics.limits.running as f64,
-            ),
-            (
-                "step_prediction_error_ratio",
-                "Mean error of the predicted time of a step",
-                metrics.cost_error_ppm as f64 * 1e-6,
-            ),
-            (
-                "spec_tokens_per_step",
-                "Mean new tokens of a sequence's step that verified guesses",
-                metrics.spec.tokens_per_step().unwrap_or(1.0),
-            ),
-            (
-                "spec_saved_seconds",
-                "Time of the machine that guessing is estimated to have saved so far",
-                metrics.spec.saved_ns as f64 * 1e-9,
-            ),
-        ] {
-            let gauge = ConstGauge::new(value);
-            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
-        }
-        for (name, help, value) in [
-            ("prompt_tokens", "Tokens of prompts that were computed", metrics.prompt_tokens),
-            ("generation_tokens", "Tokens that were generated", metrics.generated_tokens),
-            ("num_preemptions", "Times that a request gave way", metrics.n_preemptions),
-            ("requests_submitted", "Requests that the engine took", metrics.n_submitted),
-            ("requests_finished", "Requests that left the engine", metrics.n_finished),
-            ("swapped_out_blocks", "Blocks copied to the host", metrics.swapped_out_blocks),
-            ("swapped_in_blocks", "Blocks copied back", metrics.swapped_in_blocks),
-            ("copied_blocks", "Blocks copied before they were written to", metrics.copied_blocks),
-            ("step_limits_shrunk", "Times that the controller shrank a limit", metrics.n_shrunk),
-            ("step_limits_grown", "Times that it let one grow", metrics.n_grown),
-            ("spec_draft_tokens", "Tokens that were guessed", metrics.spec.n_drafted),
-            ("spec_accepted_tokens", "Those that were right", metrics.spec.n_accepted),
-            (
-                "spec_verified_rows",
-                "Steps of single sequences that verified guesses",
-                metrics.spec.n_verified_rows,
-            ),
-            ("spec_failures", "Failures of the proposer", metrics.spec.n_failures),
-            ("scheduler_steps", "Steps of the engine", metrics.n_steps),
-            ("scheduler_failed_steps", "Steps that failed as a whole", metrics.n_failed_steps),
-        ] {
-            let counter = ConstCounter::new(value);
-            counter.encode(encoder.encode_descriptor(
-                name,
-                help,
-                None,
-                counter.metric_type(),
-            )?)?;
-        }
-        for (name, help, time) in [
-            ("scheduler_step_seconds", "Time spent in steps of the engine", metrics.step_time),
-            (
-                "scheduler_plan_seconds",
-                "The part of it that the scheduler took",
-                metrics.schedule_time,
-            ),
-            (
-                "scheduler_execute_seconds",
-                "The part of it that the model took",
-                metrics.execute_time,
-            ),
-            (
-                "spec_draft_seconds",
-                "Time spent guessing",
-                Duration::from_nanos(metrics.spec.draft_ns),
-            ),
-        ] {
-            let seconds = ConstCounter::new(time.as_secs_f64());
-            let kind = seconds.metric_type();
-            seconds.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
-        }
+        encode_gauges(&metrics, &mut encoder)?;
+        encode_counts(&metrics, &mut encoder)?;
+        encode_times(&metrics, &mut encoder)?;
         encode_places(&metrics.spec, &mut encoder)
     }
 }
 
-/// Guesses by their place: the first of a step is at position 1. Places that had none are left out.
+/// Figures of this moment.
+fn encode_gauges(
+    metrics: &EngineMetrics,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let n_used = metrics.n_blocks.saturating_sub(metrics.n_free_blocks);
+    let usage = n_used as f64 / metrics.n_blocks.max(1) as f64;
+    for (name, help, value) in [
+        ("num_requests_running", "Requests that hold KV blocks", metrics.n_running as f64),
+        ("num_requests_waiting", "Requests that wait for KV blocks", metrics.n_waiting as f64),
+        ("kv_cache_usage_ratio", "Share of the KV blocks that is in use", usage),
+        (
+            "step_limit_tokens",
+            "Most tokens of a step, as the controller sets it",
+            metrics.limits.batch_tokens as f64,
+        ),
+        (
+            "step_limit_requests",
+            "Most requests at once, as the controller sets it",
+            metrics.limits.running as f64,
+        ),
+        (
+            "step_prediction_error_ratio",
+            "Mean relative error of the predicted time of a step",
+            metrics.cost_error_ppm as f64 * 1e-6,
+        ),
+        (
+            "spec_tokens_per_step",
+            "Mean new tokens of a step of one sequence that verified drafts",
+            metrics.spec.tokens_per_step().unwrap_or(1.0),
+        ),
+        (
+            "spec_saved_seconds",
+            "Estimated time that drafting has saved",
+            metrics.spec.saved_ns as f64 * 1e-9,
+        ),
+    ] {
+        let gauge = ConstGauge::new(value);
+        gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+    }
+    Ok(())
+}
+
+/// Counts since the start.
+fn encode_counts(
+    metrics: &EngineMetrics,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    for (name, help, value) in [
+        ("prompt_tokens", "Prompt tokens that were computed", metrics.prompt_tokens),
+        ("generation_tokens", "Tokens that were generated", metrics.generated_tokens),
+        ("num_preemptions", "Times that a request was preempted", metrics.n_preemptions),
+        ("requests_submitted", "Requests that the engine accepted", metrics.n_submitted),
+        ("requests_finished", "Requests that left the engine", metrics.n_finished),
+        ("swapped_out_blocks", "KV blocks copied to the host", metrics.swapped_out_blocks),
+        ("swapped_in_blocks", "KV blocks copied back from the host", metrics.swapped_in_blocks),
+        ("copied_blocks", "Shared KV blocks copied before a write", metrics.copied_blocks),
+        ("step_limits_shrunk", "Times that the controller lowered a limit", metrics.n_shrunk),
+        ("step_limits_grown", "Times that the controller raised a limit", metrics.n_grown),
+        ("spec_draft_tokens", "Tokens that were drafted", metrics.spec.n_drafted),
+        ("spec_accepted_tokens", "Drafted tokens that were accepted", metrics.spec.n_accepted),
+        (
+            "spec_verified_rows",
+            "Steps of single sequences that verified drafts",
+            metrics.spec.n_verified_rows,
+        ),
+        ("spec_failures", "Failures of proposers", metrics.spec.n_failures),
+        ("scheduler_steps", "Steps of the engine", metrics.n_steps),
+        ("scheduler_failed_steps", "Steps that failed as a whole", metrics.n_failed_steps),
+    ] {
+        let counter = ConstCounter::new(value);
+        counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+    }
+    Ok(())
+}
+
+/// Times since the start, in seconds.
+fn encode_times(
+    metrics: &EngineMetrics,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    for (name, help, time) in [
+        ("scheduler_step_seconds", "Time spent in steps of the engine", metrics.step_time),
+        (
+            "scheduler_plan_seconds",
+            "Time of the scheduler in steps of the engine",
+            metrics.schedule_time,
+        ),
+        (
+            "scheduler_execute_seconds",
+            "Time of the model in steps of the engine",
+            metrics.execute_time,
+        ),
+        (
+            "spec_draft_seconds",
+            "Time spent on drafting",
+            Duration::from_nanos(metrics.spec.draft_ns),
+        ),
+    ] {
+        let seconds = ConstCounter::new(time.as_secs_f64());
+        let kind = seconds.metric_type();
+        seconds.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
+    }
+    Ok(())
+}
+
+/// Drafts by position: the first draft of a step is at position 1. Positions without drafts are left
+/// out.
 fn encode_places(stats: &SpecStats, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
     for (name, help, counts) in [
-        ("spec_position_draft_tokens", "Tokens that were guessed, by place", &stats.drafted_at),
-        ("spec_position_accepted_tokens", "Those that were right, by place", &stats.accepted_at),
+        ("spec_position_draft_tokens", "Drafted tokens, by position", &stats.drafted_at),
+        (
+            "spec_position_accepted_tokens",
+            "Accepted drafted tokens, by position",
+            &stats.accepted_at,
+        ),
     ] {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         let drafted = (1_u32..).zip(stats.drafted_at).zip(counts);
@@ -308,7 +331,7 @@ impl fmt::Debug for Figures {
     }
 }
 
-/// The counters of an embedding model at the moment that somebody asks.
+/// The counters of an embedding model at the moment of a request for metrics.
 struct VectorFigures {
     embedder: Arc<Embedder>,
 }
@@ -327,8 +350,8 @@ impl Collector for VectorFigures {
         for (name, help, value) in [
             ("requests_finished", "Requests that were answered", metrics.n_finished),
             ("requests_aborted", "Requests whose client went away", metrics.n_aborted),
-            ("embedding_texts", "Texts of which vectors were made", metrics.n_texts),
-            ("prompt_tokens", "Tokens of these", metrics.n_tokens),
+            ("embedding_texts", "Texts whose vectors were computed", metrics.n_texts),
+            ("prompt_tokens", "Tokens of texts whose vectors were computed", metrics.n_tokens),
             ("embedding_steps", "Steps of the model", metrics.n_steps),
         ] {
             let counter = ConstCounter::new(value);

@@ -1,4 +1,4 @@
-//! A connection whose other end must take what is written to it.
+//! A connection whose client must read its answer in time.
 //!
 //! An answer is written as fast as the client reads. A client that stops reading would keep its
 //! request, and the tokens computed for it, for ever; so a write that waits too long is an error.
@@ -16,7 +16,7 @@ use tokio::time::Sleep;
 pub(crate) struct Patient<T> {
     inner: T,
     patience: Duration,
-    /// While a write waits: until when.
+    /// End of the patience while a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -25,7 +25,7 @@ impl<T> Patient<T> {
         Self { inner, patience, deadline: None }
     }
 
-    /// Passes on what a write has come to, unless it has waited too long.
+    /// Passes on the result of a write, or fails a write that has waited too long.
     fn limit<R>(
         &mut self,
         cx: &mut Context<'_>,

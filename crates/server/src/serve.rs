@@ -23,7 +23,7 @@ pub struct ServeConfig {
     pub host: String,
     /// Port to listen on; zero lets the system choose.
     pub port: u16,
-    /// Most connections at once; others wait until one ends.
+    /// Most connections at once; further ones wait until one ends.
     pub max_connections: usize,
     /// Largest body of a request, in bytes.
     pub max_body_bytes: usize,
@@ -31,13 +31,13 @@ pub struct ServeConfig {
     pub head_timeout: Duration,
     /// Longest time for the body of a request to arrive after its head.
     pub body_timeout: Duration,
-    /// Longest time that a client may read nothing of an answer that is there for it.
+    /// Longest time for which a client may leave its answer unread.
     pub write_timeout: Duration,
-    /// Silence after which a stream gets a comment, so that nobody takes it for dead.
+    /// Silence after which a stream gets a comment line, so that proxies keep it open.
     pub keep_alive: Duration,
-    /// Longest time that running requests are waited for after the first signal.
+    /// Longest time that running requests may take after the first signal.
     pub drain_timeout: Duration,
-    /// Who may ask, and as whom.
+    /// Tenants and API keys.
     pub access: Access,
 }
 
@@ -92,7 +92,7 @@ impl Server {
         Self::bind_served(Served::Text(llm), config).await
     }
 
-    /// The same for a model that makes vectors of texts.
+    /// Takes the address for a model that makes vectors of texts.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Server {
         Ok(Self { listener, address, state: AppState::new(served, config) })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -142,7 +142,7 @@ impl Server {
     }
 }
 
-/// Waits for running requests, and aborts them when there is no more time.
+/// Waits for running requests, and aborts them when the time is up.
 async fn drain(state: &AppState, signals: &mut Signals) {
     state.start_draining();
     tracing::info!("draining: no new requests, running ones are finished");

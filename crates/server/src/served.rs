@@ -1,4 +1,4 @@
-//! What a server serves: a model that generates text, or one that makes vectors of it.
+//! The model of a server: one that generates text, or one that makes vectors of texts.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) enum Served {
 }
 
 impl Served {
-    /// What clients call it.
+    /// Its name for clients.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Text(llm) => &llm.info().name,
@@ -53,7 +53,7 @@ impl Served {
         }
     }
 
-    /// Ends what computes; what runs is aborted.
+    /// Stops the engine or the embedder and aborts running requests.
     pub(crate) fn shutdown(&self) {
         match self {
             Self::Text(llm) => llm.shutdown(false),

@@ -1,8 +1,8 @@
-//! When to stop: signals of the system, or of a test.
+//! Signals to stop, from the system or from a test.
 
 use tokio::sync::mpsc;
 
-/// Requests to stop: the first asks gently, the second insists.
+/// Signals to stop: the first drains, the second aborts.
 #[derive(Debug)]
 pub struct Signals {
     receiver: mpsc::Receiver<()>,
@@ -15,7 +15,7 @@ pub struct SignalSender {
 }
 
 impl Signals {
-    /// Signals that are sent by hand.
+    /// Signals that the caller sends.
     pub fn manual() -> (SignalSender, Self) {
         let (sender, receiver) = mpsc::channel(4);
         (SignalSender { sender }, Self { receiver })
@@ -25,7 +25,7 @@ impl Signals {
     ///
     /// # Errors
     ///
-    /// The system's, when handlers cannot be installed.
+    /// When the system refuses to install the handlers.
     ///
     /// # Panics
     ///
@@ -58,7 +58,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Waits for the next request to stop; for ever when none can come.
+    /// Waits for the next signal; for ever where none can come.
     pub(crate) async fn next(&mut self) {
         if self.receiver.recv().await.is_none() {
             std::future::pending::<()>().await;
@@ -67,9 +67,9 @@ impl Signals {
 }
 
 impl SignalSender {
-    /// Asks once more.
+    /// Sends one more signal.
     pub fn send(&self) {
-        // A full channel has more requests than anyone will read.
+        // A full channel holds more signals than the server reads.
         let _ = self.sender.try_send(());
     }
 }

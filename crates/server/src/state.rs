@@ -1,4 +1,4 @@
-//! What all handlers share: the model, the limits, and who is still running.
+//! State that all handlers share: the model, the limits, and the number of running requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,27 +76,27 @@ impl AppState {
         self.inner.is_draining.load(Ordering::SeqCst)
     }
 
-    /// Counts a request in, unless the server is going away.
+    /// Counts a new request, unless the server is draining.
     fn enter(&self) -> Result<Running, ApiError> {
         self.inner.n_running.send_modify(|n| *n += 1);
         let running = Running { inner: Arc::clone(&self.inner) };
-        // Counted first, so that a drain that starts now sees it or is seen by it.
+        // Counting first ensures that a drain that starts now sees this request or is seen by it.
         if self.is_draining() { Err(ApiError::draining()) } else { Ok(running) }
     }
 
-    /// From now on nothing new is let in.
+    /// Refuses new requests from now on.
     pub(crate) fn start_draining(&self) {
         self.inner.is_draining.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until nothing is running.
+    /// Waits until no request runs.
     pub(crate) async fn idle(&self) {
         let mut n_running = self.inner.n_running.subscribe();
         // The sender is alive as long as `self` is.
         let _ = n_running.wait_for(|n| *n == 0).await;
     }
 
-    /// The served model, or an error that names the one that was asked for.
+    /// The served model, or an error that names the model of the request.
     pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         let known = self.inner.served.name();
         match asked {
@@ -107,7 +107,7 @@ impl AppState {
 }
 
 /// A handler that takes a `Running` before the body is counted from the head of its request on, so
-/// a request that has begun to arrive is still let in.
+/// a request that has begun to arrive is still accepted.
 impl FromRequestParts<AppState> for Running {
     type Rejection = ApiError;
 

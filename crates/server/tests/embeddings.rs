@@ -4,7 +4,7 @@ mod harness;
 
 use std::sync::Arc;
 
-use harness::parrot::parrot;
+use harness::parrot::{one_thread, parrot};
 use harness::{Running, post_text, start};
 use pelton_llm::{EmbedOptions, Embedder, ModelRef};
 use pelton_server::{ServeConfig, Server, Signals};
@@ -16,8 +16,9 @@ async fn start_embedder(config: ServeConfig) -> (tempfile::TempDir, Running) {
     TinyEncoder::default().write_folder(folder.path());
     let model = ModelRef::parse(folder.path().to_str().expect("UTF-8")).expect("a folder");
     let name = Some("tiny".to_owned());
-    let options = EmbedOptions { n_threads: Some(1), name, ..EmbedOptions::default() };
-    let embedder: Arc<Embedder> = Embedder::load(&model, &options, &mut |_| {}).expect("loads");
+    let options = EmbedOptions { name, ..EmbedOptions::default() };
+    let embedder: Arc<Embedder> =
+        Embedder::load(&one_thread(), &model, &options, &mut |_| {}).expect("loads");
     let config = ServeConfig { port: 0, ..config };
     let server = Server::bind_embedder(embedder, config).await.expect("a free port");
     let address = server.address();

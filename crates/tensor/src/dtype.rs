@@ -1,8 +1,7 @@
-//! Element types: how many elements make a block, how many bytes a block takes, and what the type
-//! is called in the files that hold it.
+//! Element types: the elements and bytes of a block, and the names of the type in files.
 //!
-//! A type that is known here can be named, measured and skipped; whether it can be *computed with*
-//! is decided by the crate of weight formats.
+//! A type that is known here can be named, measured and skipped; the crate of weight formats
+//! decides whether it can be *computed with*.
 
 use std::fmt;
 
@@ -52,7 +51,7 @@ pub enum DType {
     Mxfp4,
 }
 
-/// What is known about one type.
+/// Facts about one type.
 struct Row {
     dtype: DType,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! What can be wrong with a checkpoint file.
+//! Errors of checkpoint files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,19 @@ pub enum TensorError {
     Io {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A field holds something other than what it must hold.
+    /// A field does not hold the expected content.
     #[error("{}: {field}: expected {expected}, got {got}", file.display())]
     Malformed {
         /// The file.
         file: PathBuf,
         /// The field, with the tensor or key it belongs to.
         field: String,
-        /// What it must hold.
+        /// The expected content.
         expected: String,
-        /// What it holds.
+        /// The content.
         got: String,
     },
     /// A tensor has an element type that is not known.
@@ -49,9 +49,9 @@ pub enum TensorError {
     MissingPart {
         /// The file that is missing.
         file: PathBuf,
-        /// Which part it is, from 1.
+        /// Number of the part, from 1.
         number: usize,
-        /// How many there are.
+        /// Number of parts.
         count: usize,
     },
     /// The index of a sharded checkpoint names a file that is not there.

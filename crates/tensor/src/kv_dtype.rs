@@ -19,7 +19,7 @@ pub enum KvDtype {
 }
 
 impl KvDtype {
-    /// All of them, the most exact first.
+    /// All types, the most exact first.
     pub const ALL: [Self; 5] = [Self::F32, Self::Bf16, Self::F16, Self::Fp8, Self::Int8];
 
     /// Bytes per element, scales not counted.
@@ -66,7 +66,7 @@ impl FromStr for KvDtype {
 /// A name that is no [`KvDtype`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownKvDtype {
-    /// What was given.
+    /// The name as it was given.
     pub name: String,
 }
 

@@ -1,13 +1,13 @@
-//! What an array is: dtypes, shapes, aligned buffers, memory maps, safetensors and GGUF readers and
-//! writers; no arithmetic.
+//! Arrays: dtypes, shapes, aligned buffers, memory maps, safetensors and GGUF readers and writers;
+//! no arithmetic.
 //!
-//! A checkpoint is a [`TensorSource`]: names that lead to [`TensorView`]s, which borrow the bytes of
-//! a mapped file. Nothing is copied and nothing is converted here.
+//! A checkpoint is a [`TensorSource`]: names that lead to [`TensorView`]s, which borrow the bytes
+//! of a mapped file. Nothing is copied and nothing is converted here.
 //!
 //! **Every file is hostile.** A length is compared with the bytes that are really there before it
 //! is used for anything; sums and products are checked; memory grows with the file's real size and
-//! never with a number that the file claims. The answer to nonsense is a [`TensorError`] that names
-//! the file and the field.
+//! never with a number that the file claims. Malformed files are refused with a [`TensorError`]
+//! that names the file and the field.
 
 mod aligned;
 mod dtype;

@@ -14,7 +14,7 @@ use crate::{Result, TensorError};
 pub struct MappedFile {
     path: PathBuf,
     bytes: Bytes,
-    /// Of the file that was mapped, not of what lies at the path by now.
+    /// Time of the mapped file, even if another file is at the path by now.
     modified: Option<SystemTime>,
 }
 
@@ -35,7 +35,7 @@ impl MappedFile {
     /// When the file cannot be opened, is not a regular file, or cannot be mapped.
     pub fn open(path: &Path) -> Result<Self> {
         let fail = |source| TensorError::io(path, source);
-        // Asked before opening: opening a named pipe would wait for a writer.
+        // The kind is checked before opening, because opening a named pipe would wait for a writer.
         let kind = std::fs::metadata(path).map_err(fail)?;
         if !kind.is_file() {
             let what = if kind.is_dir() { "is a folder, not a file" } else { "is not a file" };
@@ -48,7 +48,7 @@ impl MappedFile {
             return Ok(Self { path, bytes: Bytes::Static(&[]), modified });
         }
         // SAFETY: the map is private to this value, read-only, and only ever seen as `&[u8]` that
-        // cannot outlive it; that nobody writes to the file meanwhile is the documented condition.
+        // cannot outlive it; the documented condition is that the file is not changed meanwhile.
         let map = unsafe { Mmap::map(&file) };
         let map = map.map_err(|source| TensorError::io(&path, source))?;
         Ok(Self { path, bytes: Bytes::Mapped(map), modified })
@@ -86,8 +86,8 @@ impl MappedFile {
     /// Gives the memory behind `part` back to the system, if `part` lies in this file and the file
     /// is mapped; the next read brings the bytes back, from the system's cache or from the disk.
     ///
-    /// What has been read of a mapped file counts as memory of this process until then. Whole pages
-    /// are given back, so the ends of `part` may take a neighbour's bytes along.
+    /// Until then, the bytes that were read count as memory of this process. Whole pages are given
+    /// back, so bytes next to `part` may be given back too.
     pub fn give_back(&self, part: &[u8]) {
         let Bytes::Mapped(map) = &self.bytes else { return };
         let (whole, part) = (map.as_ptr_range(), part.as_ptr_range());
@@ -98,12 +98,13 @@ impl MappedFile {
         {
             let offset = part.start as usize - whole.start as usize;
             let n_bytes = part.end as usize - part.start as usize;
-            // SAFETY: the range lies in the map, which is shared and read-only: there are no private
-            // changes to lose, and a page that is read again holds the same bytes of the file.
+            // SAFETY: the range lies in the map, which is shared and read-only: there are no
+            // private changes to lose, and a page that is read again holds the same bytes of the
+            // file.
             let advised = unsafe {
                 map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, n_bytes)
             };
-            // Advice only: refused, the pages stay until the map goes.
+            // The call is advice: if it is refused, the pages stay until the map is dropped.
             let _ = advised;
         }
     }

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! create    a file without a name in the target's folder (Linux, most file systems)
-//! write     whoever dies here, by an error, Ctrl-C or a power cut, leaves nothing behind
+//! write     an error, Ctrl-C or a power cut here leaves nothing behind
 //! publish   fsync, then a temporary name, then a rename over the target
 //! ```
 //!
-//! Whoever opens the target sees the old file or the new one, never a part of one; whoever has the
-//! old one mapped keeps it. Where a file system has no files without names (NFS, some overlays), the
-//! file has its temporary name from the start; it is removed when the value is dropped, but stays
-//! when the process is killed.
+//! Readers of the target see the whole old file or the whole new file; a process that has the old
+//! file mapped keeps it. On a file system without nameless files (NFS, some overlays) the file has
+//! its temporary name from the start; it is removed when the value is dropped, and stays when the
+//! process is killed.
 //!
 //! Considered and not taken: `tempfile`, whose named files outlive a Ctrl-C and whose unnamed ones
 //! cannot be given a name; a name in the system's temporary folder, which a rename cannot leave.
@@ -37,8 +37,8 @@ impl PendingFile {
     pub fn create(target: &Path) -> io::Result<Self> {
         match open_unnamed(folder_of(target)) {
             Ok(file) => Ok(Self::new(file, target, temporary_name(target), false)),
-            // The error of a kernel or a file system that cannot is not always the same one; where
-            // the folder is at fault, the second try says so too.
+            // Kernels and file systems without nameless files report different errors, so every
+            // error leads to the second way; it reports a fault of the folder too.
             Err(_) => Self::create_named(target),
         }
     }
@@ -57,7 +57,7 @@ impl PendingFile {
     ///
     /// # Errors
     ///
-    /// The system's own; then the target is what it was, and the new file is gone.
+    /// The system's own; the target is then unchanged, and the new file is removed.
     pub fn publish(mut self) -> io::Result<()> {
         self.file.sync_all()?;
         if !self.is_named {
@@ -89,7 +89,7 @@ impl Seek for PendingFile {
 impl Drop for PendingFile {
     fn drop(&mut self) {
         if self.is_named {
-            // Nobody is left to be told.
+            // A drop cannot report its error.
             let _ = std::fs::remove_file(&self.temporary);
         }
     }
@@ -177,7 +177,7 @@ mod tests {
             std::fs::write(&target, "old").expect("written");
             let mut pending = create(&target).expect("begins");
             pending.write_all(b"half").expect("written");
-            // What has no name needs nobody to remove it, not even after a kill.
+            // The system removes a nameless file by itself, even after a kill.
             assert_eq!(names(folder.path()).len(), 1 + usize::from(pending.is_named));
             drop(pending);
             assert_eq!(std::fs::read_to_string(&target).expect("there"), "old");

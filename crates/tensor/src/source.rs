@@ -59,7 +59,7 @@ pub(crate) struct Entry {
     pub(crate) range: Range<usize>,
 }
 
-/// Tensors of one or several files by name; what both kinds of checkpoint boil down to.
+/// Tensors of one or several files by name; the common form of both kinds of checkpoint.
 ///
 /// **Invariant:** every entry's range lies inside its file and has the size that its type and shape
 /// ask for.

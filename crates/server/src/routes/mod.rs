@@ -1,5 +1,5 @@
-//! One folder per endpoint: `types` (what is read and written), `validate` (which names the bad
-//! parameter), `convert` (to and from the library's words), and the handler.
+//! One folder per endpoint: `types` (its JSON), `validate` (checks, which name the bad parameter),
+//! `convert` (to and from the types of the library), and the handler.
 
 mod chat;
 mod completions;
@@ -44,7 +44,7 @@ pub(crate) fn router(state: AppState) -> Router {
         .with_state(state)
 }
 
-/// Turns a panic into an answer; what it was about is on the standard error already.
+/// Turns a panic into an answer; the panic hook has written its message to standard error.
 async fn catch_panic(request: Request, next: Next) -> Response {
     let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     answered.unwrap_or_else(|_| {
@@ -53,7 +53,7 @@ async fn catch_panic(request: Request, next: Next) -> Response {
     })
 }
 
-/// Runs what may take milliseconds (templates, tokenizing) away from the threads that serve.
+/// Runs work that may take milliseconds (templates, tokenizing) on a thread of its own.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {

@@ -1,4 +1,4 @@
-//! What the answers of all generating endpoints have in common.
+//! Common parts of the answers of all generating endpoints.
 
 use pelton_base::FinishReason;
 
@@ -6,7 +6,7 @@ use super::{StreamOptions, fresh_id, unix_seconds};
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// How an answer is to be written.
+/// Format of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     /// `None` for an answer in one piece.
@@ -15,7 +15,7 @@ pub(crate) struct Ask {
     pub(crate) logprobs: bool,
 }
 
-/// What every piece of an answer begins with.
+/// Fields that every piece of an answer begins with.
 pub(crate) struct Head {
     pub(crate) id: String,
     /// Seconds since 1970.
@@ -24,14 +24,14 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// The head of a new answer, whose name begins with `prefix`.
+    /// The head of a new answer, whose id begins with `prefix`.
     pub(crate) fn new(app: &AppState, prefix: &str) -> Self {
         let model = app.served().name().to_owned();
         Self { id: fresh_id(prefix), created: unix_seconds(), model }
     }
 }
 
-/// How clients read the end of an answer; an answer that failed has none.
+/// The finish reason for clients; an answer that failed has none.
 pub(crate) fn finish_reason(reason: FinishReason) -> Result<&'static str, ApiError> {
     match reason {
         FinishReason::Stop => Ok("stop"),

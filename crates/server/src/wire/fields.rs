@@ -1,4 +1,4 @@
-//! Reading fields one by one, so that an error can name the one that is wrong.
+//! Reading fields one by one, so that an error can name the field that is wrong.
 
 use serde_json::{Map, Value};
 
@@ -6,8 +6,8 @@ use crate::error::ApiError;
 
 /// The fields of an object that have not been read yet.
 ///
-/// `null` is the same as absence. What is left at the end is unknown, and
-/// [`finish`](Self::finish) refuses it by name.
+/// `null` is the same as absence. Fields that are left at the end are unknown, and
+/// [`finish`](Self::finish) refuses them by name.
 #[derive(Debug)]
 pub(crate) struct Fields {
     map: Map<String, Value>,
@@ -86,7 +86,7 @@ impl Fields {
         }
     }
 
-    /// Refuses what nobody has read.
+    /// Refuses fields that were not read.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
         match self.map.into_iter().find(|(_, value)| !value.is_null()) {
             None => Ok(()),

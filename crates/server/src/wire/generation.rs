@@ -10,7 +10,7 @@ use super::fields::wrong;
 use super::{Accept, Fields, check_unhonoured};
 use crate::error::ApiError;
 
-/// Shaping parameters as they were sent; `None` leaves the model's default.
+/// Shaping parameters of a request; `None` keeps the model's default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GenerationFields {
     temperature: Option<f32>,
@@ -34,7 +34,7 @@ pub(crate) struct GenerationFields {
 }
 
 impl GenerationFields {
-    /// Takes the shaping parameters out of `fields`.
+    /// Reads the shaping parameters from `fields`.
     pub(crate) fn read(fields: &mut Fields) -> Result<Self, ApiError> {
         Ok(Self {
             temperature: fields.f32("temperature")?,
@@ -64,7 +64,7 @@ impl GenerationFields {
     }
 }
 
-/// Lays what was sent over the model's defaults.
+/// Overrides the model's defaults by the parameters of the request.
 ///
 /// # Errors
 ///
@@ -118,7 +118,7 @@ pub(crate) fn generation(
     Ok(generation)
 }
 
-/// What a stream carries besides the text.
+/// Options of a stream.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct StreamOptions {
     pub(crate) include_usage: bool,
@@ -157,7 +157,7 @@ fn slo(fields: &mut Fields) -> Result<Slo, ApiError> {
         let Some(value) = inner.take(name) else { return Ok(None) };
         let ms = value.as_f64().filter(|ms| *ms > 0.0 && *ms <= limits::SLO_MS);
         let target = ms.map(|ms| Duration::from_secs_f64(ms / 1000.0));
-        // Less than a nanosecond is nothing.
+        // A target below a nanosecond counts as zero.
         match target.filter(|target| !target.is_zero()) {
             Some(target) => Ok(Some(target)),
             None => {
@@ -171,7 +171,7 @@ fn slo(fields: &mut Fields) -> Result<Slo, ApiError> {
     Ok(slo)
 }
 
-/// How far tokens are guessed.
+/// Reads how tokens are drafted.
 fn speculation(fields: &mut Fields) -> Result<Speculation, ApiError> {
     let default = Speculation::default();
     let Some(value) = fields.take("speculation") else { return Ok(default) };

@@ -1,4 +1,4 @@
-//! What all endpoints read and write in the same way.
+//! Readers and writers that all endpoints share.
 
 mod answer;
 mod body;
@@ -27,7 +27,7 @@ pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// A name that no other answer of this server has.
+/// An id that is unique among the answers of this server.
 pub(crate) fn fresh_id(prefix: &str) -> String {
     use std::hash::{BuildHasher, RandomState};
     static N_IDS: AtomicU64 = AtomicU64::new(0);
@@ -35,7 +35,7 @@ pub(crate) fn fresh_id(prefix: &str) -> String {
     format!("{prefix}{:016x}{n:08x}", RandomState::new().hash_one(n))
 }
 
-/// A token's bytes as text; what is not UTF-8 is replaced.
+/// A token's bytes as text; invalid UTF-8 is replaced.
 pub(crate) fn token_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

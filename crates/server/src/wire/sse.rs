@@ -19,7 +19,7 @@ pub(crate) trait StreamState: Send + 'static {
     fn start(&mut self, out: &mut Chunks);
     /// Chunks for one event.
     fn event(&mut self, event: Event, out: &mut Chunks);
-    /// Chunks after the last event, also after a failure.
+    /// Chunks after the last event, after a failure too.
     fn end(&mut self, usage: Usage, out: &mut Chunks);
 }
 
@@ -48,7 +48,7 @@ struct Stream<S> {
     answering: Answering,
     chunks: Chunks,
     is_done: bool,
-    /// Held until the client has gone or everything is sent.
+    /// Counts as running until the client has gone or everything is sent.
     _running: Running,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn sse(
     let events = futures_util::stream::unfold(stream, Stream::next);
     let keep_alive = KeepAlive::new().interval(app.config().keep_alive).text("keep-alive");
     let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
-    // Proxies that gather answers before passing them on would undo the stream.
+    // Asks proxies not to buffer the answer, which would delay the stream.
     response.headers_mut().insert("x-accel-buffering", axum::http::HeaderValue::from_static("no"));
     response
 }

@@ -1,23 +1,23 @@
 //! Parameters that clients know and this server does not honour.
 //!
-//! Silence would be a lie: a client that asks for JSON and gets prose has been deceived. So each is
-//! refused by name, unless its value asks for nothing.
+//! A client that asks for JSON and silently gets prose would be misled. Each such parameter is
+//! therefore refused by name, unless its value changes nothing.
 
 use serde_json::Value;
 
 use super::Fields;
 use crate::error::ApiError;
 
-/// Which values of a parameter ask for nothing.
+/// Values of a parameter that change nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Accept {
     /// Every value: a label or a hint that changes no token.
     Anything,
-    /// None.
+    /// No value.
     Nothing,
-    /// This one.
+    /// This value.
     Only(&'static str),
-    /// One of these, written as JSON.
+    /// One of these values, written as JSON.
     OneOf(&'static [&'static str]),
     /// `[]`, `{}` or `""`.
     Empty,
@@ -49,7 +49,7 @@ fn is_same_number(a: &Value, b: &Value) -> bool {
     matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if a == b)
 }
 
-/// Parameters that every generating endpoint may be sent.
+/// Parameters that clients may send to every generating endpoint.
 const EVERYWHERE: &[(&str, Accept)] = &[
     ("user", Accept::Anything),
     ("metadata", Accept::Anything),
@@ -87,11 +87,11 @@ const EVERYWHERE: &[(&str, Accept)] = &[
     ("mirostat", Accept::Only("0")),
 ];
 
-/// Takes the parameters that are not honoured out of `fields`.
+/// Removes the parameters that are not honoured from `fields`.
 ///
 /// # Errors
 ///
-/// Names the first whose value asks for something.
+/// Names the first parameter whose value would change something.
 pub(crate) fn check_unhonoured(
     fields: &mut Fields,
     table: &[(&str, Accept)],

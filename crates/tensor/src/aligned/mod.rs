@@ -14,12 +14,13 @@
 //! touched, so they are addresses and not memory; the advice covers the buffer alone, so that its
 //! last part takes small pages rather than a huge one, and a buffer costs what it says.
 //!
-//! `PELTON_HUGE_PAGES=off` asks for small pages instead, also where the system gives huge ones to
-//! everybody; any other value and none mean on. It is read once.
+//! `PELTON_HUGE_PAGES=off` asks for small pages instead, even where the system gives huge pages to
+//! every process; any other value and none mean on. It is read once.
 //!
-//! **Whoever writes first owns the page.** Reserving touches nothing: a page comes into being when
-//! it is first written, by default on the NUMA node of the thread that writes. Where all threads
-//! read all weights that is chance, so [`AlignedBuf::interleave`] deals the pages out instead.
+//! **The first write places a page.** Reserving touches nothing: a page comes into being when it is
+//! first written, by default on the NUMA node of the writing thread. That node is a matter of
+//! chance where all threads read all weights, so [`AlignedBuf::interleave`] spreads the pages
+//! instead.
 //!
 //! Tried and dropped: the allocator of the standard library (`alloc_zeroed` keeps freed memory, and
 //! an alignment above a page makes it write the zeros itself); explicit huge pages (`MAP_HUGETLB`
@@ -47,14 +48,14 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Whether large buffers ask for huge pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum HugePages {
-    /// Asked for.
+    /// Large buffers ask for huge pages.
     On,
-    /// Refused, also where the system would give them unasked.
+    /// Huge pages are refused, even where the system gives them unasked.
     Off,
 }
 
 impl HugePages {
-    /// What `PELTON_HUGE_PAGES` says.
+    /// Reads `PELTON_HUGE_PAGES`.
     fn get() -> Self {
         static ASKED: OnceLock<HugePages> = OnceLock::new();
         *ASKED.get_or_init(|| Self::parse(std::env::var_os("PELTON_HUGE_PAGES").as_deref()))
@@ -91,7 +92,7 @@ impl AlignedBuf {
         }
     }
 
-    /// Reserves `n_bytes` zeroed bytes, or says why the system refuses them.
+    /// Reserves `n_bytes` zeroed bytes, or returns the system's error.
     ///
     /// No page is touched: each comes into being when it is first written.
     ///
@@ -126,8 +127,8 @@ impl AlignedBuf {
         Ok(Self { map: Some(map), range: start..start + n_bytes })
     }
 
-    /// Deals the buffer's pages out over NUMA `nodes` in turn, so that all memory controllers serve
-    /// every thread; says what came of it.
+    /// Spreads the buffer's pages over NUMA `nodes` in turn, so that all memory controllers serve
+    /// every thread; returns the resulting placement.
     ///
     /// Call it before the first write: pages that exist stay where they are. With fewer than two
     /// nodes, or an empty buffer, nothing is done. A refusal does no harm: each page then comes to
@@ -151,7 +152,7 @@ impl AlignedBuf {
         self.range.len()
     }
 
-    /// Bytes of address space that it takes, gap and rest included.
+    /// Bytes of address space that the buffer takes, gap and rest included.
     pub fn n_mapped_bytes(&self) -> usize {
         self.map.as_ref().map_or(0, |map| map.len())
     }

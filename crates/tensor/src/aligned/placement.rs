@@ -1,4 +1,4 @@
-//! On which NUMA nodes a buffer's pages lie.
+//! The NUMA nodes of a buffer's pages.
 //!
 //! ```text
 //! first touch    page p on the node of the thread that first wrote it
@@ -8,29 +8,30 @@
 //! A machine with two sockets has two sets of memory channels. Weights packed by one socket's
 //! threads lie on its channels, and decoding waits for these while the other channels idle.
 //! Interleaving makes every thread read from all of them: half the reads cross the link between the
-//! sockets, and all the channels work. Whether that pays is measured by whoever packs weights.
+//! sockets, and all the channels work. The packer of weights measures whether
+//! that pays.
 //!
-//! Not done: binding each panel to the node of the thread that will read it, and a copy per node, read
-//! by the threads beside it. Tiles go to whichever thread is free, so no panel has a thread, nor a
-//! node; and copies take the memory of the weights once more per node.
+//! Not done: binding each panel to the node of the thread that will read it, and a copy per node,
+//! read by the threads beside it. Tiles go to whichever thread is free, so no panel has a thread,
+//! nor a node; and copies take the memory of the weights once more per node.
 
 use std::fmt;
 use std::io;
 
-/// On which nodes the pages of a buffer come to lie; printed, `"interleaved over 2 nodes"`.
+/// Placement of a buffer's pages on nodes; displayed as `interleaved over 2 nodes`, for example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
     /// There is one node to choose from (or nothing to place).
     #[default]
     OneNode,
-    /// Dealt out over so many nodes.
+    /// The pages are spread over several nodes.
     Interleaved {
-        /// Two or more.
+        /// Number of nodes, two or more.
         n_nodes: usize,
     },
-    /// The system refused to deal them out; each page lies where it was first written.
+    /// The system refused to spread the pages; each page lies where it was first written.
     Refused {
-        /// Nodes that were asked for.
+        /// Number of nodes in the request.
         n_nodes: usize,
         /// The system's reason.
         reason: io::ErrorKind,
@@ -49,7 +50,7 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Deals the pages of `bytes`, which start on a page, out over `nodes`.
+/// Spreads the pages of `bytes`, which start on a page, over `nodes`.
 pub(super) fn interleave(bytes: &mut [u8], nodes: &[usize]) -> Placement {
     let n_nodes = nodes.len();
     if n_nodes < 2 || bytes.is_empty() {
@@ -72,7 +73,7 @@ pub(super) fn bind(bytes: &mut [u8], nodes: &[usize]) -> io::Result<()> {
         *word |= 1 << (node % 64);
     }
     // SAFETY: the range is borrowed for writing and policies do not change contents; the mask has
-    // the `MAX_NODES` bits told (the kernel counts one less than it is told).
+    // `MAX_NODES` bits that the call names (the kernel reads one bit less than the number says).
     let result = unsafe {
         libc::syscall(
             libc::SYS_mbind,

@@ -16,7 +16,7 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the front of `bytes`; what lies beyond the limit on headers is out of reach.
+    /// Starts at the front of `bytes`; bytes beyond the limit on headers cannot be read.
     pub(crate) fn new(file: &'a Path, bytes: &'a [u8]) -> Self {
         Self { file, bytes: &bytes[..bytes.len().min(limits::GGUF_HEADER_BYTES)], at: 0 }
     }
@@ -148,7 +148,7 @@ impl<'a> Cursor<'a> {
 
     fn string_bytes(&mut self, field: &str) -> Result<&'a [u8]> {
         let n_bytes = self.u64(field)?;
-        // What does not fit an address does not fit the file either.
+        // A length that does not fit an address does not fit the file either.
         self.take(usize::try_from(n_bytes).unwrap_or(usize::MAX), field)
     }
 

@@ -49,7 +49,7 @@ pub struct Gguf {
 impl Gguf {
     /// Maps and checks the file at `path`, and the other parts beside it if it is one of several.
     ///
-    /// The metadata is that of the first part, wherever `path` points.
+    /// The metadata comes from the first part, whichever part `path` names.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl TensorSource for Gguf {
     }
 }
 
-/// All that a file says before its data.
+/// The content of a file before its data.
 struct Header {
     metadata: BTreeMap<String, GgufValue>,
     entries: BTreeMap<String, Entry>,

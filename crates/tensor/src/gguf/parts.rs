@@ -5,13 +5,13 @@
 //! NAME-00002-of-00003.gguf                    split.no 1   split.count 3   split.tensors.count n
 //! NAME-00003-of-00003.gguf                    split.no 2   split.count 3   split.tensors.count n
 //! ```
-//! Numbers count from 1 in names and from 0 in keys. Each part is a sound file of its own. Whichever
-//! is opened, the others are looked for beside it, under the same name with another number.
+//! Numbers count from 1 in names and from 0 in keys. Each part is a valid file of its own. Opening
+//! any part opens all parts: they are expected beside it, under the same name with other numbers.
 //!
-//! A part belongs to the others if it says the same of the whole as they do, and repeats no tensor;
-//! where it has metadata besides, as some writers give to every part, that must be the first's. Parts
-//! of two models that agree in all of this differ in their tensors' names or shapes, which whoever
-//! asks for tensors finds out.
+//! Parts belong together if their counts agree and no tensor occurs twice. Some writers repeat
+//! metadata in every part; it must equal the metadata of the first part. Parts of two models that
+//! agree in all of this differ in the names or shapes of their tensors, which loading the model
+//! then reports.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,19 +27,19 @@ const NUMBER_KEY: &str = "split.no";
 const COUNT_KEY: &str = "split.count";
 const TENSORS_KEY: &str = "split.tensors.count";
 
-/// What the name of a part says: `NAME-00002-of-00003.gguf`.
+/// The name of a part, taken apart: `NAME-00002-of-00003.gguf`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GgufPartName {
     /// Folder and name up to the numbers.
     pub stem: String,
-    /// Which part, from 1.
+    /// Number of the part, from 1.
     pub number: usize,
-    /// How many parts.
+    /// Number of parts.
     pub count: usize,
 }
 
 impl GgufPartName {
-    /// Reads a name; `None` where it is not that of a part.
+    /// Reads a name; `None` where it is not the name of a part.
     pub fn parse(path: &Path) -> Option<Self> {
         let numbers = path.to_str()?.strip_suffix(".gguf")?;
         let (rest, count) = numbers.rsplit_once("-of-")?;
@@ -64,14 +64,14 @@ impl GgufPartName {
     }
 }
 
-/// What a file says of the whole that it is a part of.
+/// The keys of a file that describe the split.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     /// From 0.
     number: usize,
     count: usize,
     n_tensors: Option<usize>,
-    /// `None` where the file is not called as a part is.
+    /// `None` where the file's name is not the name of a part.
     name: Option<GgufPartName>,
 }
 
@@ -104,7 +104,7 @@ impl Part {
         malformed(file, COUNT_KEY, "a file that holds the whole model".to_owned(), got)
     }
 
-    /// Checks that this part, called `file`, is what `first` says of it.
+    /// Checks this part, in the file `file`, against the keys of the first part.
     fn check(&self, file: &Path, number: usize, first: &Part) -> Result<()> {
         if self.count != first.count {
             let expected = format!("{} as in the other parts", first.count);
@@ -123,7 +123,7 @@ impl Part {
     }
 }
 
-/// All parts of the model of which `mapped` is one.
+/// All parts of the model that `mapped` is a part of.
 pub(super) fn open_all(part: Part, mapped: MappedFile, header: Header) -> Result<Gguf> {
     let opened = mapped.path().to_owned();
     let Some(name) = part.name.clone() else {

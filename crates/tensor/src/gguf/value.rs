@@ -1,4 +1,4 @@
-//! What a GGUF metadata key can hold.
+//! Values of GGUF metadata.
 
 /// One metadata value.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,7 @@ use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgufArray, GgufValue, MAGIC, MAX_D
 use crate::error::shown;
 use crate::{DType, Result, TensorError};
 
-/// The header of a GGUF file to be: metadata, and every tensor's name, type and shape.
+/// The header of a new GGUF file: metadata, and every tensor's name, type and shape.
 ///
 /// Nothing is written until [`GgufWriter::create`] or [`GgufWriter::start`]; the data then follows
 /// tensor by tensor, so that a file of any size needs the memory of one tensor.
@@ -119,7 +119,7 @@ impl GgufWriter {
     }
 }
 
-/// A GGUF file whose header is written and whose data is coming.
+/// A GGUF file whose header is written and whose data follows.
 #[derive(Debug)]
 #[must_use = "the file is complete only after `finish`"]
 pub struct GgufData<W: Write> {

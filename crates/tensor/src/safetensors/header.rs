@@ -1,8 +1,8 @@
 //! The header of one safetensors file.
 //!
 //! Read here rather than with the format's own crate, whose reader keeps the last of two tensors
-//! with the same name and does not say which tensor has the wrong size. What it checks is checked
-//! here too: the tensors must cover the data without gap or overlap, to the last byte.
+//! with the same name and does not say which tensor has the wrong size. Its checks are made here
+//! too: the tensors must cover the data without gap or overlap, to the last byte.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::{DType, Result, TensorError};
 /// Bytes of the length that opens the file.
 const LENGTH_BYTES: usize = 8;
 
-/// What the header says, checked against the file.
+/// The content of a header, checked against the file.
 pub(super) struct Header {
     /// `__metadata__`.
     pub(super) metadata: BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! From the library's events to what clients read.
+//! From events of the library to JSON for clients.
 
 use pelton_base::Usage;
 use pelton_llm::{Event, EventToken, LlmError};
@@ -12,7 +12,7 @@ use crate::wire::{
     Chunks, FINGERPRINT, Head, StreamOptions, StreamState, finish_reason, finite, token_text,
 };
 
-/// An error in the words of this endpoint: the prompt is `messages`.
+/// An error with the parameter name of this endpoint: the prompt is `messages`.
 pub(crate) fn error(error: LlmError) -> ApiError {
     let mut error = ApiError::from(error);
     if error.body.param.as_deref() == Some("prompt") {
@@ -36,7 +36,7 @@ fn logprobs(tokens: Vec<EventToken>) -> Vec<TokenLogprob> {
             top_logprobs: top.collect(),
         })
     };
-    // Control tokens say nothing in the text, so they say nothing here.
+    // Control tokens have no text, so they have no log probabilities here.
     tokens.into_iter().filter(|token| !token.is_special).filter_map(entry).collect()
 }
 

@@ -1,4 +1,4 @@
-//! What is read and written.
+//! JSON of `POST /v1/chat/completions`: requests, answers and chunks.
 
 use pelton_text::Message;
 use serde::Serialize;
@@ -54,7 +54,7 @@ pub(crate) struct ChatBody {
 }
 
 impl ChatBody {
-    /// Reads every field, and refuses what is unknown or not honoured.
+    /// Reads every field, and refuses unknown parameters and parameters that are not honoured.
     pub(crate) fn read(map: Map<String, Value>) -> Result<Self, ApiError> {
         let mut fields = Fields::new(map);
         check_unhonoured(&mut fields, UNHONOURED)?;
@@ -117,7 +117,7 @@ pub(crate) struct ChatChunk<'a> {
     pub(crate) model: &'a str,
     pub(crate) system_fingerprint: &'static str,
     pub(crate) choices: Vec<ChunkChoice>,
-    /// Absent unless asked for; then `null` in all but the last chunk.
+    /// Absent unless the request asks for it; then `null` in all but the last chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Option<UsageBody>>,
 }

@@ -1,4 +1,4 @@
-//! From a request that was sent to one that can be run.
+//! From the JSON of a request to a request that can be run.
 
 use pelton_llm::{ChatRequest, Generation};
 use pelton_text::Message;
@@ -38,7 +38,7 @@ pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest
     Ok((ChatRequest { messages: body.messages, generation }, ask))
 }
 
-/// Reads what the answer may well say, in one text; its parts follow each other without a break.
+/// Reads the predicted answer as one text; its parts are joined without a break.
 pub(crate) fn prediction(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     let Some(value) = fields.take("prediction") else { return Ok(None) };
     let mut inner = Fields::nested("prediction", value)?;

@@ -1,4 +1,4 @@
-//! From the library's events to what clients read.
+//! From events of the library to JSON for clients.
 
 use pelton_base::Usage;
 use pelton_llm::{BestOf, Event, EventToken};
@@ -23,7 +23,7 @@ fn answer(head: &Head, choices: Vec<Choice>, usage: Option<Option<Usage>>) -> Co
     }
 }
 
-/// Turns events into choices, and remembers how far the text of each has come.
+/// Turns events into choices, and counts the characters of each choice so far.
 pub(crate) struct Pieces {
     /// Characters of the tokens so far, per choice.
     n_chars: Vec<usize>,
@@ -45,14 +45,14 @@ impl Pieces {
 
 fn logprobs(tokens: Vec<EventToken>, n_chars: &mut usize) -> Logprobs {
     let mut out = Logprobs::default();
-    // Control tokens say nothing in the text, so they say nothing here.
+    // Control tokens have no text, so they have no log probabilities here.
     for token in tokens.into_iter().filter(|token| !token.is_special) {
         let Some(logprob) = token.logprob else { continue };
         let text = token_text(&token.bytes);
         let mut top = Map::new();
         top.insert(text.clone(), Value::from(finite(logprob.logprob)));
         for entry in logprob.top {
-            // Tokens that are no whole characters may look alike; the more likely one stays.
+            // Tokens that are parts of characters may look alike; the likeliest of them stays.
             top.entry(token_text(&entry.bytes)).or_insert(Value::from(finite(entry.logprob)));
         }
         out.text_offset.push(*n_chars);
@@ -68,7 +68,7 @@ fn logprobs(tokens: Vec<EventToken>, n_chars: &mut usize) -> Logprobs {
 pub(crate) struct Gatherer {
     pieces: Pieces,
     choices: Vec<Choice>,
-    /// Where more answers are made than are wanted.
+    /// Ranking of the answers, where more answers are generated than returned.
     best: Option<BestOf>,
 }
 

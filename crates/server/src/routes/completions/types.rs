@@ -1,4 +1,4 @@
-//! What is read and written.
+//! JSON of `POST /v1/completions`: requests, answers and chunks.
 
 use pelton_llm::Prompt;
 use serde::Serialize;
@@ -33,7 +33,7 @@ pub(crate) struct CompletionBody {
 }
 
 impl CompletionBody {
-    /// Reads every field, and refuses what is unknown or not honoured.
+    /// Reads every field, and refuses unknown parameters and parameters that are not honoured.
     pub(crate) fn read(map: Map<String, Value>) -> Result<Self, ApiError> {
         let mut fields = Fields::new(map);
         check_unhonoured(&mut fields, UNHONOURED)?;
@@ -65,7 +65,7 @@ pub(crate) struct CompletionAnswer<'a> {
     pub(crate) model: &'a str,
     pub(crate) system_fingerprint: &'static str,
     pub(crate) choices: Vec<Choice>,
-    /// Absent unless asked for in a stream; then `null` in all but the last chunk.
+    /// Absent in a stream unless the request asks for it; then `null` in all but the last chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Option<UsageBody>>,
 }
@@ -85,6 +85,6 @@ pub(crate) struct Logprobs {
     pub(crate) token_logprobs: Vec<f32>,
     /// From tokens to their log probabilities; the chosen token is always among them.
     pub(crate) top_logprobs: Vec<Map<String, Value>>,
-    /// Where each token begins in the text, in characters.
+    /// Offset of each token in the text, in characters.
     pub(crate) text_offset: Vec<usize>,
 }

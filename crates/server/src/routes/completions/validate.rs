@@ -1,4 +1,4 @@
-//! From a request that was sent to one that can be run.
+//! From the JSON of a request to a request that can be run.
 
 use pelton_base::limits;
 use pelton_llm::{CompletionRequest, Generation, Prompt};
@@ -8,7 +8,7 @@ use super::types::CompletionBody;
 use crate::error::ApiError;
 use crate::wire::{Ask, generation, token, wrong};
 
-/// Tokens of an answer when the client does not say: what this endpoint has always given.
+/// Default for `max_tokens`, as other servers of this endpoint have it.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
 /// Checks every range.
@@ -17,7 +17,7 @@ pub(crate) fn check(
     defaults: Generation,
 ) -> Result<(CompletionRequest, Ask), ApiError> {
     if body.stream.is_some() && body.best_of.is_some_and(|best_of| best_of > body.n) {
-        // Which are the best is known when all have ended.
+        // The best answers are known only when all have ended.
         let message = "`best_of` above `n` cannot be streamed";
         return Err(ApiError::param("best_of", message));
     }
@@ -31,7 +31,7 @@ pub(crate) fn check(
     Ok((CompletionRequest { prompts: body.prompts, generation }, ask))
 }
 
-/// Answers to keep and to make per prompt, where these are not the same.
+/// Answers to keep and to generate per prompt, where the numbers differ.
 pub(crate) fn kept(generation: &Generation) -> Option<(usize, usize)> {
     let (n, n_made) = (generation.n as usize, generation.n_made() as usize);
     (n < n_made).then_some((n, n_made))

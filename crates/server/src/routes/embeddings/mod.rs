@@ -29,7 +29,7 @@ pub(crate) async fn handle(
         let (request, format) = validate::check(body)?;
         let prepared = embedder.prepare(request)?;
         let ticket = embedder.submit(prepared, move |embeddings| {
-            // Nobody may be left to hear it.
+            // The client may have gone, and then the answer is dropped.
             let _ = send.send(embeddings);
         })?;
         Ok((ticket, format))

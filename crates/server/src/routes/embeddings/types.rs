@@ -1,4 +1,4 @@
-//! What is read and written.
+//! JSON of `POST /v1/embeddings`: requests and answers.
 
 use pelton_llm::{EmbedInput, Embeddings};
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub(crate) struct EmbeddingsBody {
 }
 
 impl EmbeddingsBody {
-    /// Reads every field, and refuses what is unknown or not honoured.
+    /// Reads every field, and refuses unknown parameters and parameters that are not honoured.
     pub(crate) fn read(map: Map<String, Value>) -> Result<Self, ApiError> {
         let mut fields = Fields::new(map);
         check_unhonoured(&mut fields, UNHONOURED)?;
@@ -44,7 +44,7 @@ impl EmbeddingsBody {
     }
 }
 
-/// How vectors are written.
+/// Format of the vectors in an answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum VectorFormat {
     /// As arrays of numbers.

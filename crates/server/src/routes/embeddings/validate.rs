@@ -1,4 +1,4 @@
-//! From a request that was sent to one that can be run.
+//! From the JSON of a request to a request that can be run.
 
 use pelton_base::limits;
 use pelton_llm::{EmbedInput, EmbedRequest};
@@ -8,7 +8,7 @@ use super::types::{EmbeddingsBody, VectorFormat};
 use crate::error::ApiError;
 use crate::wire::{token, wrong};
 
-/// Checks what the model need not be asked for.
+/// Checks everything that does not depend on the model.
 pub(crate) fn check(body: EmbeddingsBody) -> Result<(EmbedRequest, VectorFormat), ApiError> {
     let format = match body.encoding_format.as_deref() {
         None | Some("float") => VectorFormat::Float,

@@ -39,7 +39,7 @@ pub(crate) async fn handle(State(state): State<AppState>) -> (StatusCode, Json<H
             health.total_blocks = metrics.n_blocks;
             health.generated_tokens = metrics.generated_tokens;
         }
-        // Who waits is computed a few texts at a time; nobody holds memory.
+        // Waiting requests for vectors hold no KV memory.
         Served::Vectors(embedder) => health.waiting = embedder.metrics().n_waiting,
     }
     (code, Json(health))

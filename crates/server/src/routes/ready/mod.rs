@@ -1,6 +1,6 @@
 //! `GET /ready`: 200 while requests are accepted, 503 while the server drains.
 //!
-//! A server listens only when its model is loaded, so before that there is nobody to answer.
+//! A server listens only after its model is loaded; before that, connections are refused.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,7 +14,7 @@ pub(crate) struct Ready {
     status: &'static str,
 }
 
-/// Says whether a request would be let in.
+/// Answers whether a new request would be accepted.
 pub(crate) async fn handle(State(state): State<AppState>) -> Result<Json<Ready>, ApiError> {
     if state.is_draining() {
         Err(ApiError::draining())

@@ -2,7 +2,7 @@
 
 use axum::Json;
 
-/// Which Pelton this is.
+/// Name and version of this server.
 #[derive(serde::Serialize)]
 pub(crate) struct Version {
     version: &'static str,
