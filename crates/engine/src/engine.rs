@@ -4,7 +4,8 @@ use crate::feedback::Feedback;
 use crate::mailbox::{Mail, Shared, Shutdown, Submission};
 use crate::spec::{Proposer, Speculation};
 use crate::{
-    EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, SampledToken, TokenEvent,
+    Drafting, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, Panicked,
+    SampledToken, TokenEvent,
 };
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
@@ -24,8 +25,9 @@ impl Engine {
     ///
     /// # Panics
     ///
-    /// Panics if a limit of `config` or the executor's capacity is below its documented minimum,
-    /// or if the system refuses a thread.
+    /// Panics if a limit of `config` or the executor's capacity is below its documented minimum, if
+    /// a proposer hands out blank drafts that the executor does not fill, or if the system refuses a
+    /// thread.
     pub fn spawn(executor: impl Executor, config: EngineConfig) -> EngineHandle {
         let proposers = config.spec.proposers();
         Self::spawn_with(executor, config, proposers)
@@ -37,10 +39,13 @@ impl Engine {
     ///
     /// As [`spawn`](Self::spawn).
     pub fn spawn_with(
-        executor: impl Executor,
+        mut executor: impl Executor,
         config: EngineConfig,
         proposers: Vec<Box<dyn Proposer>>,
     ) -> EngineHandle {
+        let fills_blanks = executor.drafting().is_some_and(|drafting| drafting.fills_blanks());
+        let hands_out_blanks = proposers.iter().any(|proposer| proposer.abilities().is_late);
+        assert!(fills_blanks || !hands_out_blanks, "the executor does not fill blank drafts");
         let kv = executor.kv_capacity();
         let vocab_size = executor.vocab_size();
         let scheduler_config = config.scheduler(kv, executor.max_context_tokens());
@@ -131,7 +136,8 @@ impl<E: Executor> EngineLoop<E> {
         let at = Instant::now();
         for (events, usage, started_at) in routes.chain(unread) {
             let finish = Some(reason);
-            send(&events, TokenEvent { tokens: Vec::new(), finish, usage, started_at, at });
+            let (tokens, panicked) = (Vec::new(), None);
+            send(&events, TokenEvent { tokens, finish, panicked, usage, started_at, at });
         }
     }
 
@@ -155,27 +161,8 @@ impl<E: Executor> EngineLoop<E> {
     }
 
     fn take_in(&mut self, mail: Mail) {
-        for Submission { request, events, at } in mail.submissions {
-            self.metrics.n_submitted += 1;
-            let n_prompt = request.prompt.len();
-            let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
-            self.executor.add(&request);
-            self.routes.insert(
-                request.id,
-                Route {
-                    events,
-                    n_prompt,
-                    usage,
-                    submitted_at: at,
-                    token_at: None,
-                    started_at: None,
-                },
-            );
-            tracing::debug!(id = %request.id, n_prompt, "request taken");
-            if let Some(speculation) = &mut self.speculation {
-                speculation.add(&request);
-            }
-            self.scheduler.add_at(request, at);
+        for submission in mail.submissions {
+            self.admit(submission);
         }
         for id in mail.aborts {
             if self.scheduler.abort(id) {
@@ -185,6 +172,29 @@ impl<E: Executor> EngineLoop<E> {
         }
     }
 
+    /// Introduces a request to every part of the engine.
+    fn admit(&mut self, Submission { request, events, at }: Submission) {
+        self.metrics.n_submitted += 1;
+        let n_prompt = request.prompt.len();
+        let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
+        if let Err(panicked) = self.executor.add(&request) {
+            self.metrics.n_panicked += 1;
+            self.metrics.n_finished += 1;
+            let (tokens, finish, panicked) =
+                (Vec::new(), Some(FinishReason::Error), Some(panicked));
+            let (started_at, at) = (None, Instant::now());
+            return send(&events, TokenEvent { tokens, finish, panicked, usage, started_at, at });
+        }
+        let (submitted_at, token_at, started_at) = (at, None, None);
+        let route = Route { events, n_prompt, usage, submitted_at, token_at, started_at };
+        self.routes.insert(request.id, route);
+        tracing::debug!(id = %request.id, n_prompt, "request taken");
+        if let Some(speculation) = &mut self.speculation {
+            speculation.add(&request);
+        }
+        self.scheduler.add_at(request, at);
+    }
+
     /// One turn of the wheel.
     fn step(&mut self, papers: &mut Papers) {
         let started = Instant::now();
@@ -192,8 +202,12 @@ impl<E: Executor> EngineLoop<E> {
         let Papers { plan, execution, updates } = papers;
         let signals = self.feedback.signals(now, self.scheduler.n_running());
         if let Some(speculation) = &mut self.speculation {
-            speculation.draft(&mut self.scheduler, &signals.cost, self.executor.odds());
-            self.executor.report_candidates(speculation.n_candidates());
+            let mut drafting = self.executor.drafting();
+            let odds = drafting.as_deref_mut().and_then(Drafting::odds);
+            speculation.draft(&mut self.scheduler, &signals.cost, odds);
+            if let Some(drafting) = drafting {
+                drafting.report_candidates(speculation.n_candidates());
+            }
         }
         self.scheduler.schedule(now, &signals, plan);
         if is_nothing(plan) {
@@ -203,12 +217,13 @@ impl<E: Executor> EngineLoop<E> {
         let span = tracing::trace_span!("step", tick = now.0, n_tokens = plan.tokens.len());
         let _guard = span.enter();
         self.count(plan, started);
-        // Also before the step, so that whoever submits meanwhile sees who still waits.
-        self.measure();
-        self.shared.publish(&self.metrics, &self.scheduler);
         execution.clear();
         let ready = Instant::now();
-        let outcome = self.executor.execute(plan, execution);
+        self.executor.launch(plan);
+        // A request that is submitted during the step is judged by what waits beside it.
+        self.measure();
+        self.shared.publish(&self.metrics, &self.scheduler);
+        let outcome = self.executor.collect(plan, execution);
         let executed = Instant::now();
         self.metrics.execute_time += executed - ready;
         match outcome {
@@ -234,9 +249,13 @@ impl<E: Executor> EngineLoop<E> {
         self.scheduler.update(&execution.step, updates);
         let at = Instant::now();
         self.metrics.schedule_time += at - executed;
+        self.metrics.n_panicked += execution.panics.len() as u64;
         for update in &updates.sequences {
             let logprobs = logprobs.remove(&update.id).unwrap_or_default();
-            self.hand_out(update, updates.tokens_of(update), logprobs, at);
+            let panicked = execution.panics.iter().find(|(id, _)| *id == update.id);
+            let panicked = panicked.map(|(_, panicked)| panicked.clone());
+            let tokens = sampled_tokens(updates.tokens_of(update), logprobs);
+            self.hand_out(update, tokens, panicked, at);
         }
         let elapsed = started.elapsed();
         self.metrics.step_time += elapsed;
@@ -248,29 +267,24 @@ impl<E: Executor> EngineLoop<E> {
     fn hand_out(
         &mut self,
         update: &SequenceUpdate,
-        new_tokens: &[TokenId],
-        logprobs: Vec<TokenLogprobs>,
+        tokens: Vec<SampledToken>,
+        panicked: Option<Panicked>,
         at: Instant,
     ) {
         let SequenceUpdate { id, finish, usage, .. } = *update;
-        self.metrics.generated_tokens += new_tokens.len() as u64;
-        let mut logprobs = logprobs.into_iter();
-        let tokens = new_tokens
-            .iter()
-            .map(|&token| SampledToken { token, logprobs: logprobs.next() })
-            .collect();
+        self.metrics.generated_tokens += tokens.len() as u64;
         let route = self.routes.get_mut(&id).expect("invariant: live requests have a route");
         route.usage = usage;
-        if !new_tokens.is_empty() {
+        if !tokens.is_empty() {
             let (now, charts) = (self.shared.clock.tick(at), &mut self.feedback.charts);
-            let n = u32::try_from(new_tokens.len()).unwrap_or(u32::MAX);
+            let n = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
             match route.token_at.replace(now) {
                 None => charts.ttft.record(now.0, now.0 - route.submitted_at.0, 1),
                 Some(last) => charts.tpot.record(now.0, (now.0 - last.0) / u64::from(n), n),
             }
         }
         let started_at = route.started_at;
-        send(&route.events, TokenEvent { tokens, finish, usage, started_at, at });
+        send(&route.events, TokenEvent { tokens, finish, panicked, usage, started_at, at });
         if finish.is_some() {
             self.forget(id);
         }
@@ -330,6 +344,13 @@ impl<E: Executor> EngineLoop<E> {
         let (now, is_idle) = (self.shared.clock.now(), self.scheduler.is_idle());
         self.feedback.write(now, is_idle, &mut self.metrics);
     }
+}
+
+/// Puts tokens and their log probabilities together; those that were not asked for are absent.
+fn sampled_tokens(tokens: &[TokenId], logprobs: Vec<TokenLogprobs>) -> Vec<SampledToken> {
+    let mut logprobs = logprobs.into_iter();
+    let with_logprobs = |&token| SampledToken { token, logprobs: logprobs.next() };
+    tokens.iter().map(with_logprobs).collect()
 }
 
 /// Whether a plan asks for nothing at all: neither rows nor blocks that move.

@@ -1,11 +1,10 @@
-//! The seam between the loop and whatever computes.
+//! The seam between the loop and the device that computes.
 
-use crate::ExecutorError;
 use crate::spec::Odds;
+use crate::{ExecutorError, Panicked};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_sampling::TokenLogprobs;
 use pelton_sched::{SchedulerOutput, StepOutput};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How much KV an executor holds.
@@ -19,27 +18,31 @@ pub struct KvCapacity {
     pub block_size: usize,
 }
 
-/// What a step brought: tokens for the scheduler, and what is reported along with them.
+/// The outcome of a step: tokens for the scheduler, and what is reported along with them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Execution {
     /// Tokens and failures.
     pub step: StepOutput,
+    /// The panics behind some of the failures.
+    pub panics: Vec<(RequestId, Panicked)>,
     /// For requests that asked for them: one entry per sampled token, in the same order.
     pub logprobs: Vec<(RequestId, Vec<TokenLogprobs>)>,
     /// The likeliest tokens after each row that samples, by the model alone, the likeliest first:
-    /// `n_candidates` for the last known token and for each draft of each share that samples, in order.
+    /// `n_candidates` for the last known token and for each draft of each share that samples, in
+    /// order. See [`Drafting::report_candidates`].
     pub candidates: Vec<TokenId>,
-    /// How many each of these rows has; zero where nobody asked or the executor does not tell.
+    /// Candidates per row; zero where none were asked for or the executor does not report them.
     pub n_candidates: usize,
-    /// Time spent making drafts that came blank.
+    /// Time that the executor spent making drafts that came blank.
     pub drafting: Duration,
 }
 
 impl Execution {
     /// Forgets the step and keeps the memory.
     pub fn clear(&mut self) {
-        let Self { step, logprobs, candidates, n_candidates, drafting } = self;
+        let Self { step, panics, logprobs, candidates, n_candidates, drafting } = self;
         step.clear();
+        panics.clear();
         logprobs.clear();
         candidates.clear();
         (*n_candidates, *drafting) = (0, Duration::ZERO);
@@ -48,7 +51,11 @@ impl Execution {
 
 /// Computes plans. Lives on the engine thread, which is the only one to call it.
 ///
-/// The calls for one request are `add`, any number of `execute` with shares of it, `finished`.
+/// The calls for one request are `add`, any number of steps with shares of it, `finished`. A step is
+/// one `launch` and one `collect`; no other method is called between the two.
+///
+/// No method has a default: an ability that an executor lacks is one that it says it lacks, and an
+/// executor that wraps another cannot lose one by accident.
 pub trait Executor: Send + 'static {
     /// How much KV there is; asked once, at the start.
     fn kv_capacity(&self) -> KvCapacity;
@@ -60,29 +67,32 @@ pub trait Executor: Send + 'static {
     /// start. The engine's own limit may be lower.
     fn max_context_tokens(&self) -> usize;
 
-    /// Asks for the `n` likeliest tokens after each row that samples, from the next plan on. Not
-    /// every executor tells them.
-    fn report_candidates(&mut self, _n: usize) {}
-
-    /// Where proposers say what they drew the drafts of the next plan from; `None` where drafts are
-    /// judged without it.
-    fn odds(&mut self) -> Option<&mut Odds> {
-        None
-    }
+    /// What it offers to proposers; `None` where it verifies drafts and does no more for them.
+    fn drafting(&mut self) -> Option<&mut dyn Drafting>;
 
     /// Meets a request, before any plan mentions it.
-    fn add(&mut self, request: &Request);
+    ///
+    /// # Errors
+    ///
+    /// When the request's own code panicked, such as its rule. The executor then knows nothing of the
+    /// request, which ends with the error; neither a plan nor `finished` mentions it.
+    fn add(&mut self, request: &Request) -> Result<(), Panicked>;
 
-    /// Moves the blocks that `plan` names (out to the host, then in from it, then copies), computes
-    /// every share and samples where the share says so, into `execution`, which
-    /// comes empty.
+    /// Begins a plan: moves and copies the blocks that it names, and starts to compute its shares.
+    ///
+    /// A device returns at once and computes while the loop does other work; the CPU may leave the
+    /// computation to [`collect`](Self::collect).
+    fn launch(&mut self, plan: &SchedulerOutput);
+
+    /// Waits for the plan that was launched last, which is `plan`, and fills `execution`, which comes
+    /// empty: the sampled tokens of every share that samples.
     ///
     /// # Errors
     ///
     /// An error fails every request of the plan, whatever `execution` says; to fail some, name them
-    /// in [`StepOutput::failed`] instead. Either way the blocks are moved (others may own them), and
-    /// the executor is called again.
-    fn execute(
+    /// in [`StepOutput::failed`] instead. Either way the blocks are moved, because other requests
+    /// may own them now, and the executor is called again.
+    fn collect(
         &mut self,
         plan: &SchedulerOutput,
         execution: &mut Execution,
@@ -92,43 +102,16 @@ pub trait Executor: Send + 'static {
     fn finished(&mut self, id: RequestId);
 }
 
-/// An executor that its owner can still reach while an engine has it, for instance to measure the
-/// model beneath. Every call takes the lock, so the engine waits while the owner holds it.
-impl<E: Executor> Executor for Arc<Mutex<E>> {
-    fn kv_capacity(&self) -> KvCapacity {
-        locked(self).kv_capacity()
-    }
+/// What an executor does for proposers beyond verifying their drafts.
+pub trait Drafting {
+    /// Asks for the `n` likeliest tokens after each row that samples, from the next plan on; zero
+    /// for none. An executor that knows fewer reports fewer ([`Execution::n_candidates`]).
+    fn report_candidates(&mut self, n: usize);
 
-    fn vocab_size(&self) -> usize {
-        locked(self).vocab_size()
-    }
+    /// Where proposers record the distributions that they drew the drafts of the next plan from;
+    /// `None` where drafts are judged without them.
+    fn odds(&mut self) -> Option<&mut Odds>;
 
-    fn max_context_tokens(&self) -> usize {
-        locked(self).max_context_tokens()
-    }
-
-    fn report_candidates(&mut self, n: usize) {
-        locked(self).report_candidates(n);
-    }
-
-    fn add(&mut self, request: &Request) {
-        locked(self).add(request);
-    }
-
-    fn execute(
-        &mut self,
-        plan: &SchedulerOutput,
-        execution: &mut Execution,
-    ) -> Result<(), ExecutorError> {
-        locked(self).execute(plan, execution)
-    }
-
-    fn finished(&mut self, id: RequestId) {
-        locked(self).finished(id);
-    }
-}
-
-/// A panic under the lock ends the engine by itself; the lock need not say it again.
-fn locked<E>(executor: &Mutex<E>) -> MutexGuard<'_, E> {
-    executor.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether it makes the drafts that come blank ([`BLANK`](crate::spec::BLANK)).
+    fn fills_blanks(&self) -> bool;
 }

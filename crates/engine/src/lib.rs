@@ -6,7 +6,7 @@
 //!   any thread                      engine thread                        any thread
 //!   EngineHandle::submit ─▶ mailbox ─▶ drain                              TokenStream::recv
 //!                            (bounded)  Scheduler::schedule ─▶ plan            ▲
-//!                                       Executor::execute   ─▶ step            │ one channel
+//!                                       Executor::launch, collect ─▶ step      │ one channel
 //!                                       Scheduler::update   ─▶ updates ────────┘ per request
 //! ```
 //!
@@ -31,10 +31,9 @@
 //! engine left at its last step: one that cannot be served in time is refused at once, with the time
 //! after which it may be, and never becomes load.
 //!
-//! Speculative decoding enters between `execute` and `update`: a proposer drafts, the executor
-//! verifies, and a step hands several tokens to one request. The loop and the scheduler already
-//! take several ([`StepOutput::sampled`](pelton_sched::StepOutput::sampled)); the trait itself comes
-//! with its first implementation.
+//! **Speculative decoding** ([`spec`]) adds drafts to the requests that generate before a step is
+//! planned. The executor verifies them, so a step can bring several tokens to one request
+//! ([`StepOutput::sampled`](pelton_sched::StepOutput::sampled)).
 //!
 //! **A step that only decodes allocates nothing** from `schedule` to `update`: plan, outcome and
 //! updates are refilled, and whatever a request can come to need (token list, block table, tokens
@@ -54,6 +53,7 @@ mod engine;
 mod error;
 mod executor;
 mod feedback;
+mod guard;
 mod handle;
 mod mailbox;
 mod metrics;
@@ -67,7 +67,8 @@ pub use controller::{Controller, ControllerConfig, Decision, Limits, Reason};
 pub use cost::CostFit;
 pub use engine::Engine;
 pub use error::{ExecutorError, SubmitError};
-pub use executor::{Execution, Executor, KvCapacity};
+pub use executor::{Drafting, Execution, Executor, KvCapacity};
+pub use guard::{Panicked, guard};
 pub use handle::EngineHandle;
 pub use metrics::EngineMetrics;
 pub use model_executor::{KvMemory, ModelExecutor, ModelExecutorConfig};

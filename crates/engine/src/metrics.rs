@@ -13,6 +13,8 @@ pub struct EngineMetrics {
     pub n_steps: u64,
     /// Steps that failed as a whole.
     pub n_failed_steps: u64,
+    /// Requests that ended with an error because their own code panicked.
+    pub n_panicked: u64,
     /// Prompt tokens computed; computing one anew after a preemption counts again.
     pub prompt_tokens: u64,
     /// Tokens handed to streams.

@@ -11,7 +11,7 @@
 mod drafts;
 
 use crate::spec::{Odds, Verification};
-use crate::{Execution, Executor, ExecutorError, KvCapacity};
+use crate::{Drafting, Execution, Executor, ExecutorError, KvCapacity, Panicked, guard};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, GreedyRows, SwapStore};
 use pelton_sampling::verify::Verifier;
@@ -67,9 +67,11 @@ pub struct ModelExecutor<B: Backend> {
     /// The likeliest tokens that are told of each row that samples.
     n_candidates: usize,
     scratch: Scratch,
+    /// Panics in the code of requests of this step.
+    panics: Vec<(RequestId, Panicked)>,
 }
 
-/// What a step needs, kept from step to step.
+/// Memory of a step, kept from step to step.
 #[derive(Default)]
 struct Scratch {
     /// Those of the plan, with drafts in place of blanks.
@@ -78,6 +80,8 @@ struct Scratch {
     tables: Vec<u32>,
     /// Empty between steps, when there is nothing that they could borrow.
     sequences: Vec<ForwardSequence<'static>>,
+    /// Of each share, whether it is sampled by its likeliest tokens alone.
+    is_greedy: Vec<bool>,
     logits_rows: Vec<usize>,
     /// `[logits_rows, vocab]`, but of greedy rows.
     logits: Vec<f32>,
@@ -136,6 +140,7 @@ impl<B: Backend> ModelExecutor<B> {
             odds: Odds::default(),
             n_candidates: 0,
             scratch: Scratch::default(),
+            panics: Vec::new(),
         })
     }
 
@@ -164,25 +169,46 @@ impl<B: Backend> ModelExecutor<B> {
         }
     }
 
-    /// Whether the likeliest tokens are all that this share needs of its rows.
-    fn is_greedy(&self, share: &ScheduledSequence) -> bool {
-        self.n_candidates == 0 && self.states.get(&share.id).expect(ADDED).takes_largest()
+    /// Notes of each share whether the likeliest tokens are all that it needs of its rows.
+    fn sort_shares(&mut self, plan: &SchedulerOutput) {
+        let Self { states, scratch, panics, n_candidates, .. } = self;
+        scratch.is_greedy.clear();
+        for share in &plan.sequences {
+            let state = states.get(&share.id).expect(ADDED);
+            let is_greedy = || share.samples && *n_candidates == 0 && state.takes_largest();
+            let is_greedy = guard(SAMPLING, is_greedy).unwrap_or_else(|panicked| {
+                panics.push((share.id, panicked));
+                true
+            });
+            scratch.is_greedy.push(is_greedy);
+        }
     }
 
     /// One pass over the model: `scratch.logits` gets the rows of each share that samples, in order, but
     /// for greedy shares; `scratch.likeliest` gets theirs.
     fn forward(&mut self, plan: &SchedulerOutput) {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let Scratch { tokens, tables, sequences: kept, logits_rows, logits, likeliest, .. } =
-            &mut scratch;
-        // Of the last known token, and of each draft after it.
-        let rows =
-            |share: &ScheduledSequence| share.tokens.end - 1 - share.n_drafts..share.tokens.end;
-        let samples = || plan.sequences.iter().filter(|share| share.samples);
+        let Scratch {
+            tokens,
+            tables,
+            sequences: kept,
+            is_greedy,
+            logits_rows,
+            logits,
+            likeliest,
+            ..
+        } = &mut scratch;
+        let shares = || plan.sequences.iter().zip(&*is_greedy);
+        // Rows of the last known token and of each draft after it.
+        let rows_of = |wants_greedy: bool| {
+            let these = shares()
+                .filter(move |(share, is_greedy)| share.samples && **is_greedy == wants_greedy);
+            these.flat_map(|(share, _)| share.tokens.end - 1 - share.n_drafts..share.tokens.end)
+        };
         logits_rows.clear();
-        logits_rows.extend(samples().filter(|share| !self.is_greedy(share)).flat_map(rows));
+        logits_rows.extend(rows_of(false));
         let n_logits = logits_rows.len();
-        logits_rows.extend(samples().filter(|share| self.is_greedy(share)).flat_map(rows));
+        logits_rows.extend(rows_of(true));
         let mut sequences = emptied(std::mem::take(kept));
         sequences.extend(plan.sequences.iter().map(|share| ForwardSequence {
             rows: share.tokens.clone(),
@@ -201,8 +227,73 @@ impl<B: Backend> ModelExecutor<B> {
         *kept = emptied(sequences);
         self.scratch = scratch;
     }
+
+    /// Samples from the rows of each share that samples, and reports the tokens.
+    fn answer(&mut self, plan: &SchedulerOutput, execution: &mut Execution) {
+        let vocab_size = self.decoder.spec().vocab_size;
+        let tokens = std::mem::take(&mut self.scratch.tokens);
+        let mut logits = std::mem::take(&mut self.scratch.logits);
+        let likeliest = std::mem::take(&mut self.scratch.likeliest);
+        let (mut rest, mut greedy) = (&mut logits[..], &likeliest[..]);
+        execution.n_candidates = self.n_candidates;
+        let is_greedy = std::mem::take(&mut self.scratch.is_greedy);
+        let shares = plan.sequences.iter().zip(&is_greedy);
+        for (share, is_greedy) in shares.filter(|(share, _)| share.samples) {
+            let n_rows = share.n_drafts + 1;
+            let rows = if *is_greedy {
+                let (rows, others) = greedy.split_at(n_rows);
+                greedy = others;
+                Answered::Tokens(rows)
+            } else {
+                let (rows, others) = rest.split_at_mut(n_rows * vocab_size);
+                rest = others;
+                if self.n_candidates > 0 {
+                    for row in rows.chunks_exact(vocab_size) {
+                        let row = &row[..self.n_sampled];
+                        self.scratch.likely.tell(row, self.n_candidates, &mut execution.candidates);
+                    }
+                }
+                Answered::Logits(rows)
+            };
+            let planned = plan.rows_of(share);
+            let planned = Rows { tokens: &tokens[share.tokens.clone()], ..planned };
+            self.answer_share(share, planned, rows, execution);
+        }
+        (self.scratch.tokens, self.scratch.logits) = (tokens, logits);
+        (self.scratch.likeliest, self.scratch.is_greedy) = (likeliest, is_greedy);
+        execution.panics.append(&mut self.panics);
+    }
+
+    /// Samples for one share, which fails alone when there is nothing to sample from or when its own
+    /// code panics.
+    fn answer_share(
+        &mut self,
+        share: &ScheduledSequence,
+        planned: Rows<'_>,
+        rows: Answered<'_>,
+        execution: &mut Execution,
+    ) {
+        let n_before = (execution.step.sampled.len(), execution.logprobs.len());
+        let has_panicked = self.panics.iter().any(|(id, _)| *id == share.id);
+        // A panic leaves the request's own state half changed, which is dropped when the request ends;
+        // scratch, which is filled anew for each row; and `execution`, which is cut back.
+        let verify = || !has_panicked && self.verify(share, planned, rows, execution);
+        let is_verified = guard(SAMPLING, verify).unwrap_or_else(|panicked| {
+            self.panics.push((share.id, panicked));
+            false
+        });
+        if is_verified {
+            self.straighten(share);
+        } else {
+            execution.step.failed.push(share.id);
+            execution.step.sampled.truncate(n_before.0);
+            execution.logprobs.truncate(n_before.1);
+        }
+    }
 }
 
+/// The part of a request's work that is guarded here, for errors.
+const SAMPLING: &str = "sampling (a rule or a logits processor of the request)";
 const ADDED: &str = "invariant: requests are added before plans";
 
 /// The memory of a vector for elements that borrow something else.
@@ -229,6 +320,55 @@ where
         self.decoder.spec().max_context
     }
 
+    fn drafting(&mut self) -> Option<&mut dyn Drafting> {
+        Some(self)
+    }
+
+    fn add(&mut self, request: &Request) -> Result<(), Panicked> {
+        let n_most = request.max_tokens.min(self.decoder.spec().max_context).min(self.n_sampled);
+        // A panic drops the state that was being made and touches nothing else.
+        let state = guard(SAMPLING, || {
+            let mut state = SamplerState::of(request);
+            state.reserve(n_most);
+            state
+        })?;
+        self.states.insert(request.id, state);
+        Ok(())
+    }
+
+    fn launch(&mut self, plan: &SchedulerOutput) {
+        self.move_blocks(plan);
+        let Scratch { tokens, tables, .. } = &mut self.scratch;
+        tokens.clear();
+        tokens.extend_from_slice(&plan.tokens);
+        tables.clear();
+        tables.reserve(plan.blocks.capacity());
+        tables.extend(plan.blocks.iter().map(|block| block.0));
+    }
+
+    fn collect(
+        &mut self,
+        plan: &SchedulerOutput,
+        execution: &mut Execution,
+    ) -> Result<(), ExecutorError> {
+        if let Some(n_layers) = self.exit_layers {
+            let started = Instant::now();
+            self.draft_early(plan, n_layers);
+            execution.drafting = started.elapsed();
+        }
+        self.sort_shares(plan);
+        self.forward(plan);
+        self.answer(plan, execution);
+        Ok(())
+    }
+
+    fn finished(&mut self, id: RequestId) {
+        self.odds.finished(id);
+        self.states.remove(&id);
+    }
+}
+
+impl<B: Backend> Drafting for ModelExecutor<B> {
     fn report_candidates(&mut self, n: usize) {
         self.n_candidates = n.min(self.n_sampled);
     }
@@ -237,73 +377,8 @@ where
         (self.verification != Verification::Match).then_some(&mut self.odds)
     }
 
-    fn add(&mut self, request: &Request) {
-        let mut state = SamplerState::of(request);
-        let context = self.decoder.spec().max_context;
-        state.reserve(request.max_tokens.min(context).min(self.n_sampled));
-        self.states.insert(request.id, state);
-    }
-
-    fn execute(
-        &mut self,
-        plan: &SchedulerOutput,
-        execution: &mut Execution,
-    ) -> Result<(), ExecutorError> {
-        self.move_blocks(plan);
-        let Scratch { tokens, tables, .. } = &mut self.scratch;
-        tokens.clear();
-        tokens.extend_from_slice(&plan.tokens);
-        tables.clear();
-        tables.reserve(plan.blocks.capacity());
-        tables.extend(plan.blocks.iter().map(|block| block.0));
-        if let Some(n_layers) = self.exit_layers {
-            let started = Instant::now();
-            self.draft_early(plan, n_layers);
-            execution.drafting = started.elapsed();
-        }
-        self.forward(plan);
-        let vocab_size = self.decoder.spec().vocab_size;
-        let tokens = std::mem::take(&mut self.scratch.tokens);
-        let mut logits = std::mem::take(&mut self.scratch.logits);
-        let likeliest = std::mem::take(&mut self.scratch.likeliest);
-        let (mut rest, mut greedy) = (&mut logits[..], &likeliest[..]);
-        execution.n_candidates = self.n_candidates;
-        for share in plan.sequences.iter().filter(|share| share.samples) {
-            let n_rows = share.n_drafts + 1;
-            let rows = if self.is_greedy(share) {
-                let (rows, others) = greedy.split_at(n_rows);
-                greedy = others;
-                Answered::Tokens(rows)
-            } else {
-                let (rows, others) = rest.split_at_mut(n_rows * vocab_size);
-                rest = others;
-                if self.n_candidates > 0 {
-                    for row in rows.chunks_exact(vocab_size) {
-                        let row = &row[..self.n_sampled];
-                        self.scratch.likely.tell(row, self.n_candidates, &mut execution.candidates);
-                    }
-                }
-                Answered::Logits(rows)
-            };
-            let n_before = (execution.step.sampled.len(), execution.logprobs.len());
-            let planned = plan.rows_of(share);
-            let planned = Rows { tokens: &tokens[share.tokens.clone()], ..planned };
-            if self.verify(share, planned, rows, execution) {
-                self.straighten(share);
-            } else {
-                execution.step.failed.push(share.id);
-                execution.step.sampled.truncate(n_before.0);
-                execution.logprobs.truncate(n_before.1);
-            }
-        }
-        (self.scratch.tokens, self.scratch.logits) = (tokens, logits);
-        self.scratch.likeliest = likeliest;
-        Ok(())
-    }
-
-    fn finished(&mut self, id: RequestId) {
-        self.odds.finished(id);
-        self.states.remove(&id);
+    fn fills_blanks(&self) -> bool {
+        self.exit_layers.is_some()
     }
 }
 
@@ -315,3 +390,6 @@ impl<B: Backend> std::fmt::Debug for ModelExecutor<B> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! One request's tokens on their way out.
 
+use crate::Panicked;
 use crate::mailbox::Shared;
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
@@ -23,6 +24,8 @@ pub struct TokenEvent {
     pub tokens: Vec<SampledToken>,
     /// Why the answer ended; present in the last event only.
     pub finish: Option<FinishReason>,
+    /// The panic that ended the answer, where one did; `finish` is then [`FinishReason::Error`].
+    pub panicked: Option<Panicked>,
     /// Tokens counted so far.
     pub usage: Usage,
     /// When the first step with a share of this request began; `None` when there was none. Before it

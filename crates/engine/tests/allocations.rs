@@ -104,7 +104,7 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
     });
     let n_running = requests.len() - 1;
     for request in requests {
-        executor.add(&request);
+        executor.add(&request).expect("no rule panics");
         scheduler.add(request);
     }
     let (mut plan, mut execution) = (SchedulerOutput::default(), Execution::default());
@@ -118,7 +118,8 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
         count(&mut phases.schedule, || scheduler.schedule(now, &Signals::default(), &mut plan));
         count(&mut phases.execute, || {
             execution.clear();
-            executor.execute(&plan, &mut execution).expect("it computes");
+            executor.launch(&plan);
+            executor.collect(&plan, &mut execution).expect("it computes");
         });
         count(&mut phases.update, || scheduler.update(&execution.step, &mut updates));
         assert_eq!(updates.tokens.len(), n_running, "everyone who runs gets a token");

@@ -7,7 +7,9 @@
 use pelton_base::{
     Constraint, RequestId, Rule, RuleState, SamplingParams, ServiceParams, TokenId, TokenSet,
 };
-use pelton_engine::spec::{DraftModel, Odds, Proposer, ProposerError, Row, Verification};
+use pelton_engine::spec::{
+    Abilities, DraftModel, Odds, Proposer, ProposerError, Row, Seen, Verification,
+};
 use pelton_engine::{
     Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, SpecConfig,
     SpecMethod,
@@ -186,9 +188,15 @@ impl Proposer for Known {
         Ok(())
     }
 
-    fn branches(&self) -> bool {
-        true
+    fn abilities(&self) -> Abilities {
+        Abilities { branches: true, ..Abilities::default() }
     }
+
+    fn is_catching_up(&self, _row: &Row<'_>) -> bool {
+        false
+    }
+
+    fn observe(&mut self, _seen: &Seen<'_>) {}
 
     fn finished(&mut self, _id: RequestId) {}
 }

@@ -9,7 +9,6 @@ use pelton_engine::{
     SubmitError, TokenStream,
 };
 use pelton_sched::{Choices, PreemptionMode, Refusal, TenantConfig};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn request(prompt: &[u32], max_tokens: usize) -> NewRequest {
@@ -140,24 +139,6 @@ fn a_request_that_was_swapped_answers_like_one_that_was_not() {
     let (answers, metrics) = together(FakeExecutor::new(22, 3).with_host_blocks(40), config);
     assert!(metrics.n_preemptions > 10, "{metrics:?}");
     assert_eq!(answers, alone());
-}
-
-#[test]
-fn an_executor_that_its_owner_shares_answers_alike_and_waits_while_the_owner_holds_it() {
-    let executor = FakeExecutor::new(1000, 4);
-    let log = executor.log();
-    let executor = Arc::new(Mutex::new(executor));
-    let engine = Engine::spawn(Arc::clone(&executor), EngineConfig::default());
-    let streams: Vec<TokenStream> = {
-        let _held = executor.lock().unwrap();
-        let streams = requests().into_iter().map(|request| submit(&engine, request)).collect();
-        assert_eq!(engine.metrics().n_steps, 0);
-        streams
-    };
-    let answers: Vec<Answer> = streams.into_iter().map(collect).collect();
-    assert_eq!(answers, alone());
-    end(&engine);
-    assert_eq!(log.finished.lock().unwrap().len(), answers.len());
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn generate(files: &ModelFiles, request: Request, draft: impl Fn(usize, &mut Dra
     };
     let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
     let mut scheduler = Scheduler::new(SchedulerConfig::new(64, 4));
-    executor.add(&request);
+    executor.add(&request).expect("no rule panics");
     scheduler.add(request);
     let (mut plan, mut execution) = (SchedulerOutput::default(), Execution::default());
     let (mut updates, mut tokens) = (StepUpdates::default(), Vec::new());
@@ -77,7 +77,8 @@ fn generate(files: &ModelFiles, request: Request, draft: impl Fn(usize, &mut Dra
         }
         scheduler.schedule(Tick(n_steps as u64), &Signals::default(), &mut plan);
         execution.clear();
-        executor.execute(&plan, &mut execution).expect("it computes");
+        executor.launch(&plan);
+        executor.collect(&plan, &mut execution).expect("it computes");
         scheduler.update(&execution.step, &mut updates);
         let update = &updates.sequences[0];
         // The step knows no end; what it said after it is not part of the answer.

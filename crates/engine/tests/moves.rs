@@ -38,7 +38,7 @@ impl World {
         let kv = KvCapacity { n_blocks: 12, n_host_blocks: 4, block_size: BLOCK };
         assert_eq!(executor.kv_capacity(), kv);
         for id in 0..2 {
-            executor.add(&request(id));
+            executor.add(&request(id)).expect("no rule panics");
         }
         executor
     }
@@ -83,7 +83,8 @@ fn plan(id: u64, first_position: usize, tokens: &[TokenId], blocks: &[u32]) -> S
 
 fn run(executor: &mut impl Executor, plan: &SchedulerOutput) -> Execution {
     let mut execution = Execution::default();
-    let outcome: Result<(), ExecutorError> = executor.execute(plan, &mut execution);
+    executor.launch(plan);
+    let outcome: Result<(), ExecutorError> = executor.collect(plan, &mut execution);
     outcome.expect("it computes");
     assert_eq!(execution.step.sampled.len(), plan.sequences.len());
     execution

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pelton_base::{ParamError, TokenId};
-use pelton_engine::{SpecMethod, SubmitError};
+use pelton_engine::{Panicked, SpecMethod, SubmitError};
 use pelton_model::ModelError;
 use pelton_sched::{ChoiceError, Refusal};
 use pelton_text::{TemplateError, TextError};
@@ -160,6 +160,9 @@ pub enum LlmError {
     /// The engine is stopping and accepts no request.
     #[error("the engine is stopping and accepts no more requests")]
     Stopped,
+    /// The template or the tokenizer panicked on this request.
+    #[error(transparent)]
+    Panicked(#[from] Panicked),
     /// The engine can never accept the request.
     #[error("the engine does not accept the request: {why}")]
     Unacceptable {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pelton_base::{FinishReason, TokenId, Usage};
+use pelton_engine::Panicked;
 
 /// The next piece of one answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +58,8 @@ pub struct Finish {
     pub reason: FinishReason,
     /// The stop string that ended the answer, if one did.
     pub stop: Option<String>,
+    /// The panic that ended the answer, if one did; `reason` is then [`FinishReason::Error`].
+    pub panicked: Option<Panicked>,
     /// Tokens of this answer.
     pub usage: Usage,
 }

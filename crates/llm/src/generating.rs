@@ -12,6 +12,7 @@ use pelton_base::{FinishReason, TokenId, Usage};
 use pelton_engine::{SampledToken, TokenEvent, TokenStream};
 use pelton_text::{Detokenizer, Tokenizer};
 
+use crate::border::{DETOKENIZER, guard};
 use crate::event::{Event, EventToken, Finish, Logprob, Milestones, Timings, TopToken};
 use crate::stop::{StopMatcher, StopOutcome};
 
@@ -116,8 +117,7 @@ impl Generating {
             // The future of a receive holds no token, so a new one each time loses none.
             let Poll::Ready(received) = pin!(stream.recv()).poll(cx) else { continue };
             self.next_idx = idx + 1;
-            let event = self.accept(idx, received);
-            return Poll::Ready(Some(event));
+            return Poll::Ready(Some(self.accept_guarded(idx, received)));
         }
         if is_any_open { Poll::Pending } else { Poll::Ready(None) }
     }
@@ -151,11 +151,26 @@ impl Generating {
         Timings::new(self.usage(), self.choices.len(), self.at)
     }
 
+    /// As [`accept`](Self::accept); a panic ends the answer with an error.
+    fn accept_guarded(&mut self, idx: usize, received: Option<TokenEvent>) -> Event {
+        // A panic may leave the answer's detokenizer and stop strings half changed. They are not used
+        // again, because an answer without a stream gets no further event.
+        let accepted = guard(DETOKENIZER, || self.accept(idx, received));
+        accepted.unwrap_or_else(|panicked| {
+            let choice = &mut self.choices[idx];
+            choice.stream = None;
+            let (reason, stop) = (FinishReason::Error, None);
+            let finish = Finish { reason, stop, panicked: Some(panicked), usage: choice.usage };
+            let (text, tokens) = (String::new(), Vec::new());
+            Event { choice: idx, text, tokens, finish: Some(finish) }
+        })
+    }
+
     /// Turns an event of the engine for one answer into the event for the caller.
     fn accept(&mut self, idx: usize, received: Option<TokenEvent>) -> Event {
         let choice = &mut self.choices[idx];
         let mut event = Event { choice: idx, text: String::new(), tokens: vec![], finish: None };
-        let mut stopped_by = None;
+        let (mut stopped_by, mut panicked) = (None, None);
         // A stream ends without a reason when the engine has ended.
         let mut ended = Some(FinishReason::Aborted);
         if let Some(received) = received {
@@ -167,7 +182,7 @@ impl Generating {
                 self.at.first_token.get_or_insert(at);
                 self.at.last_token = Some(at);
             }
-            ended = received.finish;
+            (ended, panicked) = (received.finish, received.panicked);
             let is_stop = ended == Some(FinishReason::Stop);
             // Tokens are counted here, because a stop string may end the answer within a step.
             let completion_tokens = choice.usage.completion_tokens;
@@ -204,7 +219,7 @@ impl Generating {
             // Dropping the stream tells the engine that a stop string ended the answer.
             choice.stream = None;
             let stop = stopped_by.map(|idx| self.stop[idx].clone());
-            event.finish = Some(Finish { reason, stop, usage: choice.usage });
+            event.finish = Some(Finish { reason, stop, panicked, usage: choice.usage });
         }
         event
     }

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod best;
+mod border;
 mod defaults;
 mod draft;
 mod embed;
@@ -50,7 +51,7 @@ pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};
 pub use options::{BLOCK_TOKENS, LlmOptions};
 pub use pelton_engine::spec::Verification;
-pub use pelton_engine::{EngineMetrics, SpecConfig, SpecMethod, SpecStats};
+pub use pelton_engine::{EngineMetrics, Panicked, SpecConfig, SpecMethod, SpecStats};
 pub use pelton_kernels::NodePolicy;
 pub use pelton_model::embed::{Pooling, UnknownPooling};
 pub use reference::{LocalModel, ModelRef};
@@ -60,3 +61,10 @@ pub use service::Service;
 pub use source::LoadProgress;
 pub use speculation::Speculation;
 pub use stop::{StopMatcher, StopOutcome};
+
+// The parrot of the tests beside this crate, for the tests inside it.
+#[cfg(test)]
+extern crate self as pelton_llm;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;

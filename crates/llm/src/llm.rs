@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pelton_base::{SamplingParams, ServiceParams, TokenId, limits};
-use pelton_engine::{EngineHandle, EngineMetrics, NewRequest};
+use pelton_engine::{EngineHandle, EngineMetrics, NewRequest, Panicked};
 use pelton_text::{ChatTemplate, EncodeOptions, RenderOptions, TextError, Tokenizer};
 
+use crate::border::{TEMPLATE, TOKENIZER, guard};
 use crate::error::LlmError;
 use crate::generating::{Generating, Start};
 use crate::request::{ChatRequest, CompletionRequest, Generation, Prompt};
@@ -142,7 +143,7 @@ impl Llm {
         })?;
         request.generation.validate()?;
         let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-        let text = template.render(&request.messages, &options)?;
+        let text = guard(TEMPLATE, || template.render(&request.messages, &options))??;
         // The template writes the special tokens itself.
         let encode = EncodeOptions { add_special: false, parse_special: true };
         let tokens = self.encode(&text, encode)?;
@@ -183,7 +184,16 @@ impl Llm {
     /// Tokens of a prompt; a text that is far too long is refused without encoding all of it.
     fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<TokenId>, LlmError> {
         let limit = self.parts.info.context_tokens.saturating_sub(1);
-        Ok(self.parts.tokenizer.encode_at_most(text, options, limit)?)
+        Ok(self.encode_at_most(text, options, limit)??)
+    }
+
+    fn encode_at_most(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        limit: usize,
+    ) -> Result<Result<Vec<TokenId>, TextError>, Panicked> {
+        guard(TOKENIZER, || self.parts.tokenizer.encode_at_most(text, options, limit))
     }
 
     /// Tokens of a predicted answer; at most as many as an answer can have.
@@ -196,7 +206,7 @@ impl Llm {
         };
         // A prediction is plain text, so the names of special tokens in it are text too.
         let options = EncodeOptions { add_special: false, parse_special: false };
-        match self.parts.tokenizer.encode_at_most(text, options, limit) {
+        match self.encode_at_most(text, options, limit)? {
             Ok(tokens) if tokens.len() > limit => fail(tokens.len()),
             Err(TextError::TooManyTokens { at_least, .. }) => fail(at_least),
             other => Ok(other?),

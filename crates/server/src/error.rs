@@ -3,7 +3,8 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use pelton_llm::{LlmError, Overload};
+use pelton_base::FinishReason;
+use pelton_llm::{Finish, LlmError, Overload};
 
 /// Seconds after which a refused client may try again, where no better estimate is known.
 const RETRY_AFTER_SECONDS: u64 = 1;
@@ -130,9 +131,10 @@ impl ApiError {
     }
 
     /// An answer that ended without being finished.
-    pub(crate) fn unfinished(reason: pelton_base::FinishReason) -> Self {
-        match reason {
-            pelton_base::FinishReason::Aborted => Self::draining(),
+    pub(crate) fn unfinished(finish: &Finish) -> Self {
+        match (finish.reason, &finish.panicked) {
+            (FinishReason::Aborted, _) => Self::draining(),
+            (_, Some(panicked)) => Self::internal(panicked.to_string()),
             _ => Self::internal("computing the answer failed"),
         }
     }
@@ -229,6 +231,18 @@ mod tests {
             assert_eq!(response.headers()[header::RETRY_AFTER], "5");
             let refused = response.extensions().get::<Refused>().expect("it is counted");
             assert_eq!(refused.0, code);
+        }
+    }
+
+    #[test]
+    fn an_answer_that_panicked_says_so() {
+        let (part, message) = ("the detokenizer", "index out of bounds".to_owned());
+        let panicked = Some(pelton_llm::Panicked { part, message });
+        let (reason, stop, usage) = (FinishReason::Error, None, Default::default());
+        let error = ApiError::unfinished(&Finish { reason, stop, panicked, usage });
+        assert_eq!((error.status.as_u16(), error.body.kind), (500, "server_error"));
+        for word in ["bug in Pelton", "the detokenizer", "index out of bounds"] {
+            assert!(error.body.message.contains(word), "{}", error.body.message);
         }
     }
 

@@ -267,6 +267,7 @@ fn encode_counts(
         ("spec_failures", "Failures of proposers", metrics.spec.n_failures),
         ("scheduler_steps", "Steps of the engine", metrics.n_steps),
         ("scheduler_failed_steps", "Steps that failed as a whole", metrics.n_failed_steps),
+        ("requests_panicked", "Requests ended by a panic of their own code", metrics.n_panicked),
     ] {
         let counter = ConstCounter::new(value);
         counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;

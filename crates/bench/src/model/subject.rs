@@ -5,8 +5,8 @@
 //! context, verify     forward on one long sequence with a KV cache of its own
 //! ```
 //!
-//! Both use the same decoder and threads: the engine shares the executor behind a lock, which it
-//! takes once per step.
+//! Both use the same decoder and threads: the engine shares the executor behind a lock ([`Shared`]),
+//! which it takes for each call.
 //!
 //! The long sequence is computed once. A measured step at position `p` computes the tokens from `p`
 //! on again. This stores equal bits (the result of a row depends on nothing else), so every round
@@ -16,13 +16,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pelton_base::{FinishReason, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
-    Engine, EngineConfig, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest,
-    TokenEvent, TokenStream,
+    Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity,
+    KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, Panicked, TokenEvent, TokenStream,
 };
 use pelton_model::{Backend, CpuBackend, Decoder, ForwardInput, ForwardSequence};
-use pelton_sched::Choices;
+use pelton_sched::{Choices, SchedulerOutput};
 
 use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Needs, Plan, SHORT_TOKENS, STEP_TOKENS, Variant};
 use crate::{BenchError, Result};
@@ -32,7 +32,7 @@ const VERIFICATIONS: usize = 8;
 
 /// A loaded model, ready to be measured.
 pub(super) struct Subject<'a> {
-    executor: Arc<Mutex<ModelExecutor<CpuBackend>>>,
+    executor: Shared,
     engine: EngineHandle,
     /// The long sequence, and where its keys and values are.
     sequence: Vec<TokenId>,
@@ -79,7 +79,7 @@ impl<'a> Subject<'a> {
                 verification: Default::default(),
             },
         )?;
-        let executor = Arc::new(Mutex::new(executor));
+        let executor = Shared(Arc::new(Mutex::new(executor)));
         let n_sequences = plan.most_sequences();
         let config = EngineConfig {
             choices: Choices {
@@ -91,7 +91,7 @@ impl<'a> Subject<'a> {
             max_waiting_requests: n_sequences,
             ..EngineConfig::default()
         };
-        let engine = Engine::spawn(Arc::clone(&executor), config);
+        let engine = Engine::spawn(executor.clone(), config);
         let mut subject = Self {
             executor,
             engine,
@@ -131,7 +131,7 @@ impl<'a> Subject<'a> {
 
     /// Lets `look` see the decoder.
     pub(super) fn with_decoder<T>(&self, look: impl FnOnce(&Decoder<CpuBackend>) -> T) -> T {
-        look(self.executor().decoder())
+        look(self.executor.lock().decoder())
     }
 
     /// Computes the long sequence; `false` when the caller stopped first.
@@ -164,10 +164,10 @@ impl<'a> Subject<'a> {
 
     /// Seconds of one step in which all of `batch` sequences generate.
     fn decode(&mut self, batch: usize, n_tokens: usize) -> Result<Option<f64>> {
-        let executor = Arc::clone(&self.executor);
+        let executor = self.executor.clone();
         let streams = {
             // The engine cannot begin before all requests are submitted.
-            let _lock = executor.lock().unwrap_or_else(PoisonError::into_inner);
+            let _lock = executor.lock();
             (0..batch).map(|_| self.submit(SHORT_TOKENS, n_tokens)).collect::<Result<Vec<_>>>()?
         };
         let mut times: Vec<Vec<Instant>> = Vec::with_capacity(batch);
@@ -238,15 +238,62 @@ impl<'a> Subject<'a> {
             sequences: &[sequence],
             logits_rows: &rows,
         };
-        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut executor = self.executor.lock();
         let decoder = executor.decoder_mut();
         let started = Instant::now();
         decoder.forward(&mut self.kv, &input, &mut self.logits);
         started.elapsed()
     }
+}
 
-    fn executor(&self) -> MutexGuard<'_, ModelExecutor<CpuBackend>> {
-        self.executor.lock().unwrap_or_else(PoisonError::into_inner)
+/// The executor of the engine, which the benchmark reaches too: the engine waits while the benchmark
+/// holds the lock.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<ModelExecutor<CpuBackend>>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, ModelExecutor<CpuBackend>> {
+        // A panic under the lock has ended the engine already.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Executor for Shared {
+    fn kv_capacity(&self) -> KvCapacity {
+        self.lock().kv_capacity()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.lock().vocab_size()
+    }
+
+    fn max_context_tokens(&self) -> usize {
+        self.lock().max_context_tokens()
+    }
+
+    /// Nothing is drafted here.
+    fn drafting(&mut self) -> Option<&mut dyn Drafting> {
+        None
+    }
+
+    fn add(&mut self, request: &Request) -> std::result::Result<(), Panicked> {
+        self.lock().add(request)
+    }
+
+    fn launch(&mut self, plan: &SchedulerOutput) {
+        self.lock().launch(plan);
+    }
+
+    fn collect(
+        &mut self,
+        plan: &SchedulerOutput,
+        execution: &mut Execution,
+    ) -> std::result::Result<(), ExecutorError> {
+        self.lock().collect(plan, execution)
+    }
+
+    fn finished(&mut self, id: RequestId) {
+        self.lock().finished(id);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use pelton_base::{FinishReason, TokenId, Usage};
-use pelton_llm::{Generating, Timings};
+use pelton_llm::{Generating, Panicked, Timings};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
@@ -21,6 +21,8 @@ pub(crate) struct Answer {
     pub(crate) timings: Timings,
     /// Its end.
     pub(crate) ending: Ending,
+    /// The panic that ended it, if one did.
+    pub(crate) panicked: Option<Panicked>,
     finish: Option<FinishReason>,
 }
 
@@ -36,6 +38,14 @@ pub(crate) enum Ending {
 }
 
 impl Answer {
+    /// The error of an answer that failed.
+    pub(crate) fn failure(&self) -> Failure {
+        Failure::internal(match &self.panicked {
+            Some(panicked) => panicked.to_string(),
+            None => "the engine failed while generating".to_owned(),
+        })
+    }
+
     /// The reason why it ended.
     pub(crate) fn finish(&self) -> FinishReason {
         self.finish.unwrap_or(match self.ending {
@@ -111,6 +121,7 @@ pub(crate) async fn receive(
         tokens,
         timings: generating.timings(),
         ending,
-        finish: finish.map(|finish| finish.reason),
+        finish: finish.as_ref().map(|finish| finish.reason),
+        panicked: finish.and_then(|finish| finish.panicked),
     })
 }

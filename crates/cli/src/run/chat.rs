@@ -141,7 +141,7 @@ impl<'a> Conversation<'a> {
             eprint!("{}", self.session.stats(&answer).render_line());
         }
         if answer.ending == Ending::Failed {
-            return Err(Failure::internal("the engine failed while generating"));
+            return Err(answer.failure());
         }
         if self.session.mode == Mode::Chat {
             // The part of an interrupted answer stays, because the person has read it.

@@ -113,7 +113,7 @@ impl Session<'_> {
         }
         match answer.ending {
             Ending::Interrupted => Err(Failure::interrupted()),
-            Ending::Failed => Err(Failure::internal("the engine failed while generating")),
+            Ending::Failed => Err(answer.failure()),
             Ending::Complete => Ok(()),
         }
     }

@@ -8,13 +8,13 @@
 //! straighten    KV of that path ─▶ the slots of an unbranched sequence
 //! ```
 
-use super::{ADDED, ModelExecutor, Scratch};
-use crate::Execution;
+use super::{ADDED, ModelExecutor, SAMPLING, Scratch};
 use crate::spec::{BLANK, Verification};
+use crate::{Execution, guard};
 use pelton_base::TokenId;
 use pelton_model::{Backend, ForwardInput, ForwardSequence, GreedyRows};
-use pelton_sampling::Sampled;
 use pelton_sampling::verify::{Place, Proposal, Typical, typical_lossy};
+use pelton_sampling::{Sampled, SamplerState};
 use pelton_sched::{Rows, ScheduledSequence, SchedulerOutput};
 
 /// What the log says where there is nothing to sample from.
@@ -28,57 +28,113 @@ pub(super) enum Answered<'a> {
     Tokens(&'a [Option<TokenId>]),
 }
 
+/// A share whose drafts came blank, while they are made.
+struct Early<'a> {
+    share: &'a ScheduledSequence,
+    /// Has seen the drafts of this step.
+    state: SamplerState,
+    /// Whether the likeliest tokens are its drafts.
+    is_greedy: bool,
+    has_panicked: bool,
+}
+
+impl Early<'_> {
+    /// Index in the plan of the token before the blank at `place`: at first the last known token.
+    fn row(&self, place: usize) -> usize {
+        self.share.tokens.end - 1 - self.share.n_drafts + place
+    }
+}
+
 impl<B: Backend> ModelExecutor<B> {
     /// Makes the drafts that came blank: a pass through the first layers for each place, over all
     /// sequences that have a draft there.
     pub(super) fn draft_early(&mut self, plan: &SchedulerOutput, n_layers: usize) {
-        let Self { decoder, kv, scratch, states, sampler, n_sampled, verification, odds, .. } =
-            self;
-        let Scratch { tokens, tables, logits_rows, logits, likeliest, .. } = scratch;
-        let (vocab_size, n_sampled) = (decoder.spec().vocab_size, *n_sampled);
+        let mut shares = self.blank_shares(plan);
+        for place in 0.. {
+            shares.retain(|early| !early.has_panicked && early.share.n_drafts > place);
+            if shares.is_empty() {
+                return;
+            }
+            let is_greedy = shares.iter().all(|early| early.is_greedy);
+            self.early_pass(n_layers, place, &shares, is_greedy);
+            for (i, early) in shares.iter_mut().enumerate() {
+                self.draw_early(i, early, place, is_greedy);
+            }
+        }
+    }
+
+    /// The shares whose drafts came blank. Each blank becomes token 0, so that a share that panics has
+    /// tokens nevertheless.
+    fn blank_shares<'a>(&mut self, plan: &'a SchedulerOutput) -> Vec<Early<'a>> {
+        let mut shares = Vec::new();
         let is_blank = |share: &&ScheduledSequence| {
             share.n_drafts > 0 && plan.tokens[share.tokens.end - 1] == BLANK
         };
-        let shares = plan.sequences.iter().filter(is_blank);
-        let fork = |share: &'_ ScheduledSequence| states.get(&share.id).expect(ADDED).fork();
-        let mut all: Vec<_> = shares.map(|share| (share, fork(share))).collect();
-        for place in 0.. {
-            all.retain(|(share, _)| share.n_drafts > place);
-            if all.is_empty() {
-                return;
+        for share in plan.sequences.iter().filter(is_blank) {
+            let blanks = share.tokens.end - share.n_drafts..share.tokens.end;
+            self.scratch.tokens[blanks].fill(TokenId(0));
+            let state = self.states.get(&share.id).expect(ADDED);
+            let matches = self.verification == Verification::Match;
+            // A panic drops the copy and changes nothing else.
+            let fork = guard(SAMPLING, || (state.fork(), matches && state.takes_largest()));
+            match fork {
+                Ok((state, is_greedy)) => {
+                    shares.push(Early { share, state, is_greedy, has_panicked: false });
+                }
+                Err(panicked) => self.panics.push((share.id, panicked)),
             }
-            let shares: Vec<&ScheduledSequence> = all.iter().map(|(share, _)| *share).collect();
-            // The token before the blank: the last known one at first.
-            let row = |share: &ScheduledSequence| share.tokens.end - 1 - share.n_drafts + place;
-            let inputs: Vec<TokenId> = shares.iter().map(|share| tokens[row(share)]).collect();
-            let sequence = |(i, share): (usize, &&ScheduledSequence)| ForwardSequence {
-                rows: i..i + 1,
-                first_position: share.first_position + row(share) - share.tokens.start,
-                block_table: &tables[share.blocks.clone()],
-                tree: None,
+        }
+        shares
+    }
+
+    /// A pass of the first layers over the tokens before the blanks at `place`.
+    fn early_pass(&mut self, n_layers: usize, place: usize, shares: &[Early<'_>], is_greedy: bool) {
+        let Self { decoder, kv, scratch, n_sampled, .. } = self;
+        let Scratch { tokens, tables, logits_rows, logits, likeliest, .. } = scratch;
+        let inputs: Vec<TokenId> = shares.iter().map(|early| tokens[early.row(place)]).collect();
+        let sequence = |(i, early): (usize, &Early<'_>)| ForwardSequence {
+            rows: i..i + 1,
+            first_position: early.share.first_position + early.row(place)
+                - early.share.tokens.start,
+            block_table: &tables[early.share.blocks.clone()],
+            tree: None,
+        };
+        let sequences: Vec<_> = shares.iter().enumerate().map(sequence).collect();
+        logits_rows.clear();
+        logits_rows.extend(0..shares.len());
+        let input = ForwardInput { tokens: &inputs, sequences: &sequences, logits_rows };
+        let n_rows = if is_greedy { shares.len() } else { 0 };
+        let greedy = GreedyRows { n_rows, n_sampled: *n_sampled, tokens: likeliest };
+        decoder.forward_greedy(n_layers, kv, &input, logits, greedy);
+    }
+
+    /// Draws the draft at `place` of the `i`-th share of a pass.
+    fn draw_early(&mut self, i: usize, early: &mut Early<'_>, place: usize, is_greedy: bool) {
+        let vocab_size = self.decoder.spec().vocab_size;
+        let Self { scratch, sampler, n_sampled, verification, odds, .. } = self;
+        let Scratch { tokens, logits, likeliest, .. } = scratch;
+        let (row, share) = (early.row(place), early.share);
+        let state = &mut early.state;
+        let position = share.n_generated + place;
+        // A panic ends the request, and with it its state and its odds; scratch is filled anew.
+        let drawn = guard(SAMPLING, || {
+            let draft = if is_greedy {
+                likeliest[i].unwrap_or(TokenId(0))
+            } else {
+                let logits = &mut logits[i * vocab_size..][..*n_sampled];
+                match verification {
+                    Verification::Match => sampler.sample(state, logits, position).token,
+                    _ => odds.chain(share.id).draw(sampler, state, logits, position),
+                }
             };
-            let sequences: Vec<_> = shares.iter().enumerate().map(sequence).collect();
-            logits_rows.clear();
-            logits_rows.extend(0..shares.len());
-            let input = ForwardInput { tokens: &inputs, sequences: &sequences, logits_rows };
-            let is_greedy = *verification == Verification::Match
-                && all.iter().all(|(_, state)| state.takes_largest());
-            let n_rows = if is_greedy { all.len() } else { 0 };
-            let greedy = GreedyRows { n_rows, n_sampled, tokens: likeliest };
-            decoder.forward_greedy(n_layers, kv, &input, logits, greedy);
-            for (i, (share, state)) in all.iter_mut().enumerate() {
-                let position = share.n_generated + place;
-                let draft = if is_greedy {
-                    likeliest[i].unwrap_or(TokenId(0))
-                } else {
-                    let logits = &mut logits[i * vocab_size..][..n_sampled];
-                    match verification {
-                        Verification::Match => sampler.sample(state, logits, position).token,
-                        _ => odds.chain(share.id).draw(sampler, state, logits, position),
-                    }
-                };
-                state.accepted(draft);
-                tokens[row(share) + 1] = draft;
+            state.accepted(draft);
+            draft
+        });
+        match drawn {
+            Ok(draft) => tokens[row + 1] = draft,
+            Err(panicked) => {
+                early.has_panicked = true;
+                self.panics.push((share.id, panicked));
             }
         }
     }

@@ -22,7 +22,7 @@
 //! a leaf costs no pass and a link does. And above temperature zero the drawn token is no more likely to be
 //! replaced by the second likeliest than by others, because both models draw with the same random number.
 
-use super::{Odds, Proposer, ProposerError, Row};
+use super::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use crate::{ExecutorError, KvMemory};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, GreedyRows};
@@ -221,6 +221,10 @@ where
         "draft"
     }
 
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
+
     fn add(&mut self, request: &Request) {
         let state = SamplerState::of_drafts(request);
         let (computed, table) = (Vec::new(), Vec::new());
@@ -265,6 +269,8 @@ where
         let n_computed = self.sequences.get(&row.id).map_or(0, |known| known.computed.len());
         row.tokens.len() > n_computed + 2
     }
+
+    fn observe(&mut self, _seen: &Seen<'_>) {}
 
     fn finished(&mut self, id: RequestId) {
         if let Some(sequence) = self.sequences.remove(&id) {

@@ -13,7 +13,7 @@
 //! Where the paper keeps the hidden states of the first layers for verification, this computes them
 //! again: one forward pass is one kind of pass, and its first layers are the cheaper part of it.
 
-use super::{BLANK, Odds, Proposer, ProposerError, Row};
+use super::{Abilities, BLANK, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_base::{Request, RequestId};
 
 /// As many blanks as are wanted.
@@ -23,6 +23,10 @@ pub struct EarlyExit;
 impl Proposer for EarlyExit {
     fn name(&self) -> &'static str {
         "early-exit"
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities { is_late: true, ..Abilities::default() }
     }
 
     fn add(&mut self, _request: &Request) {}
@@ -42,9 +46,11 @@ impl Proposer for EarlyExit {
         Ok(())
     }
 
-    fn is_late(&self) -> bool {
-        true
+    fn is_catching_up(&self, _row: &Row<'_>) -> bool {
+        false
     }
+
+    fn observe(&mut self, _seen: &Seen<'_>) {}
 
     fn finished(&mut self, _id: RequestId) {}
 }

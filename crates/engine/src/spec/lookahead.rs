@@ -35,7 +35,7 @@
 //! grow levels, this moves with what was accepted, and begins with whole columns. N-grams of the prompt
 //! are left to [`Suffix`](super::Suffix), which finds longer ones.
 
-use super::{Odds, Proposer, ProposerError, Row, Seen};
+use super::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_sampling::Likely;
 use pelton_sched::DraftTree;
@@ -163,6 +163,17 @@ impl Proposer for Lookahead {
         "lookahead"
     }
 
+    fn abilities(&self) -> Abilities {
+        let (invests_for, n_candidates) = (Some(INVESTED_STEPS), 1);
+        Abilities {
+            branches: true,
+            rows_per_place: ROWS_PER_DRAFT,
+            invests_for,
+            n_candidates,
+            ..Abilities::default()
+        }
+    }
+
     fn add(&mut self, request: &Request) {
         self.sequences.insert(request.id, Guesses::default());
     }
@@ -190,26 +201,14 @@ impl Proposer for Lookahead {
         Ok(())
     }
 
-    fn branches(&self) -> bool {
-        true
-    }
-
-    fn most_drafts(&self, max_drafts: usize) -> usize {
-        max_drafts.saturating_mul(ROWS_PER_DRAFT)
-    }
-
-    fn invests_for(&self) -> Option<u32> {
-        Some(INVESTED_STEPS)
-    }
-
-    fn n_candidates(&self) -> usize {
-        1
-    }
-
     fn observe(&mut self, seen: &Seen<'_>) {
         if let Some(guesses) = self.sequences.get_mut(&seen.id) {
             guesses.refine(seen);
         }
+    }
+
+    fn is_catching_up(&self, _row: &Row<'_>) -> bool {
+        false
     }
 
     fn finished(&mut self, id: RequestId) {

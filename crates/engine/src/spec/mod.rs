@@ -32,6 +32,7 @@
 pub mod acceptance;
 mod draft_model;
 mod early_exit;
+mod guesser;
 pub mod lengths;
 mod lookahead;
 mod method;
@@ -99,10 +100,38 @@ pub struct Seen<'a> {
 
 impl Seen<'_> {
     /// The likeliest tokens after a row by the model alone, the likeliest first: as many as anybody
-    /// wants to see ([`Proposer::n_candidates`]), or none where the executor does not tell.
+    /// wants to see ([`Abilities::n_candidates`]), or none where the executor does not tell.
     pub fn likely_after(&self, row: usize) -> &[TokenId] {
         let end = (row + 1) * self.n_candidates;
         self.candidates.get(end - self.n_candidates..end).unwrap_or(&[])
+    }
+}
+
+/// How the drafts of a proposer are to be read. The default is a chain of tokens that pays by itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Abilities {
+    /// Whether its drafts branch: each is then judged by itself, not by its place.
+    pub branches: bool,
+    /// Drafts that it makes for a row in place of each draft of a chain.
+    pub rows_per_place: usize,
+    /// The steps over which its drafts pay, where they do not pay by themselves: they are then made
+    /// all or none, judged by the mean outcome of a step, and tried for this many steps in a row.
+    pub invests_for: Option<u32>,
+    /// Whether its drafts are blank ([`BLANK`]): the executor fills them in when it verifies them.
+    pub is_late: bool,
+    /// Likeliest tokens that it wants to see after each row.
+    pub n_candidates: usize,
+}
+
+impl Default for Abilities {
+    fn default() -> Self {
+        Self {
+            branches: false,
+            rows_per_place: 1,
+            invests_for: None,
+            is_late: false,
+            n_candidates: 0,
+        }
     }
 }
 
@@ -112,6 +141,9 @@ impl Seen<'_> {
 pub trait Proposer: Send + std::fmt::Debug {
     /// Its name in flags and reports.
     fn name(&self) -> &'static str;
+
+    /// How its drafts are to be read; asked once, at the start.
+    fn abilities(&self) -> Abilities;
 
     /// Meets a request.
     fn add(&mut self, request: &Request);
@@ -136,40 +168,12 @@ pub trait Proposer: Send + std::fmt::Debug {
         odds: Option<&mut Odds>,
     ) -> Result<(), ProposerError>;
 
-    /// Whether its drafts branch: each is then judged by itself, not by its place.
-    fn branches(&self) -> bool {
-        false
-    }
-
-    /// Most drafts that it makes for a row where a chain has at most `max_drafts`.
-    fn most_drafts(&self, max_drafts: usize) -> usize {
-        max_drafts
-    }
-
-    /// The steps over which its drafts pay, where they do not pay by themselves: they are then made
-    /// all or none, judged by what a step brings on average, and tried for so many steps in a row.
-    fn invests_for(&self) -> Option<u32> {
-        None
-    }
-
-    /// Whether its drafts are blank ([`BLANK`]): the executor fills them in when it verifies them.
-    fn is_late(&self) -> bool {
-        false
-    }
-
     /// Whether its drafts for a row take longer this time than they will in the steps to come, because
     /// it did not see the last ones.
-    fn is_catching_up(&self, _row: &Row<'_>) -> bool {
-        false
-    }
+    fn is_catching_up(&self, row: &Row<'_>) -> bool;
 
-    /// How many of the likeliest tokens it wants to see after each row.
-    fn n_candidates(&self) -> usize {
-        0
-    }
-
-    /// Sees what came of a share of a step, whoever made its drafts.
-    fn observe(&mut self, _seen: &Seen<'_>) {}
+    /// Sees the outcome of a share of a step, by whichever proposer its drafts were made.
+    fn observe(&mut self, seen: &Seen<'_>);
 
     /// Forgets a request.
     fn finished(&mut self, id: RequestId);

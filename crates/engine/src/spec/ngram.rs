@@ -6,7 +6,7 @@
 //!
 //! Paper: Saxena, "Prompt lookup decoding", 2023.
 
-use super::{Odds, Proposer, ProposerError, Row};
+use super::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_base::{Request, RequestId, TokenId};
 use std::collections::HashMap;
 
@@ -64,6 +64,10 @@ impl Proposer for Ngram {
         "ngram"
     }
 
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
+
     fn add(&mut self, request: &Request) {
         self.sequences.insert(request.id, Index::default());
     }
@@ -90,6 +94,12 @@ impl Proposer for Ngram {
         }
         Ok(())
     }
+
+    fn is_catching_up(&self, _row: &Row<'_>) -> bool {
+        false
+    }
+
+    fn observe(&mut self, _seen: &Seen<'_>) {}
 
     fn finished(&mut self, id: RequestId) {
         self.sequences.remove(&id);

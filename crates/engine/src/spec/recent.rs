@@ -20,7 +20,7 @@
 //!
 //! Paper: Oliaro et al., "SuffixDecoding", 2024, whose global tree this stands for.
 
-use super::{Odds, Proposer, ProposerError, Row};
+use super::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_base::{Namespace, Request, RequestId, TokenId};
 use std::collections::HashMap;
 
@@ -105,6 +105,10 @@ impl Proposer for Recent {
         "recent"
     }
 
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
+
     fn add(&mut self, request: &Request) {
         let namespace = request.service.namespace;
         self.sessions.insert(request.id, Session { namespace, answer: Vec::new() });
@@ -128,6 +132,12 @@ impl Proposer for Recent {
         }
         Ok(())
     }
+
+    fn is_catching_up(&self, _row: &Row<'_>) -> bool {
+        false
+    }
+
+    fn observe(&mut self, _seen: &Seen<'_>) {}
 
     fn finished(&mut self, id: RequestId) {
         let Some(Session { namespace, answer }) = self.sessions.remove(&id) else { return };

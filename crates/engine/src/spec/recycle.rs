@@ -27,7 +27,7 @@
 //! Paper: Luo et al., "Turning Trash into Treasure: Accelerating Inference of LLMs with Token Recycling",
 //! 2024. Where the paper has one tree for all steps, laid out beforehand, this grows it from `q`.
 
-use super::{BLANK, Odds, Proposer, ProposerError, Row, Seen};
+use super::{Abilities, BLANK, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_base::{Namespace, Request, RequestId, TokenId};
 use pelton_sampling::Likely;
 use pelton_sched::DraftTree;
@@ -157,6 +157,10 @@ impl Proposer for Recycle {
         "recycle"
     }
 
+    fn abilities(&self) -> Abilities {
+        Abilities { branches: true, n_candidates: K, ..Abilities::default() }
+    }
+
     fn add(&mut self, request: &Request) {
         self.namespaces.insert(request.id, request.service.namespace);
     }
@@ -182,14 +186,6 @@ impl Proposer for Recycle {
         Ok(())
     }
 
-    fn branches(&self) -> bool {
-        true
-    }
-
-    fn n_candidates(&self) -> usize {
-        K
-    }
-
     fn observe(&mut self, seen: &Seen<'_>) {
         let Some(&namespace) = self.namespaces.get(&seen.id) else { return };
         let tokens = seen.rows.tokens;
@@ -204,6 +200,10 @@ impl Proposer for Recycle {
         for row in (0..tokens.len()).chain(path()).filter(|&row| tokens[row] != BLANK) {
             self.learn((namespace, tokens[row]), seen.likely_after(row));
         }
+    }
+
+    fn is_catching_up(&self, _row: &Row<'_>) -> bool {
+        false
     }
 
     fn finished(&mut self, id: RequestId) {

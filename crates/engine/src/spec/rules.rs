@@ -6,9 +6,13 @@
 //! before it: no stop token is verified where the answer would be too short.
 
 use super::BLANK;
-use pelton_base::{Constraint, Request, RequestId, RuleState, TokenId};
+use crate::guard;
+use pelton_base::{Request, RequestId, RuleState, TokenId};
 use pelton_sched::{DraftTree, Generating};
 use std::collections::HashMap;
+
+/// The part of a request's work that is guarded here, for errors.
+const RULE: &str = "the rule of a request, while its drafts were cut";
 
 /// The rules of the requests that have any.
 #[derive(Debug, Default)]
@@ -39,14 +43,19 @@ struct Kept {
 }
 
 impl Rules {
-    pub(super) fn add(&mut self, request: &Request) {
+    /// Meets a request; `false` when its rule panics, so that its drafts are not cut by the rule.
+    pub(super) fn add(&mut self, request: &Request) -> bool {
         let Request { constraint, stop_tokens, sampling, .. } = request;
         let min_tokens = if stop_tokens.is_empty() { 0 } else { sampling.min_tokens };
-        let state = constraint.as_ref().and_then(Constraint::begin_for_drafts);
+        // A panic drops the state that was being made and touches nothing else.
+        let begun = constraint.as_ref().map(|rule| guard(RULE, || rule.begin_for_drafts()));
+        let is_sound = !matches!(begun, Some(Err(_)));
+        let state = begun.and_then(Result::ok).flatten();
         if state.is_some() || min_tokens > 0 {
             let ends = stop_tokens.clone();
             self.ruled.insert(request.id, Ruled { state, n_accepted: 0, ends, min_tokens });
         }
+        is_sound
     }
 
     pub(super) fn finished(&mut self, id: RequestId) {
@@ -54,7 +63,19 @@ impl Rules {
     }
 
     /// Cuts the drafts that the row's rule forbids, and those that would end its answer too soon.
-    pub(super) fn prune(&mut self, row: &mut Generating<'_>) {
+    ///
+    /// `false` when the rule panics. The row then has no drafts, and the rule's state is dropped: later
+    /// drafts of the request are not cut, and verification rejects those that the rule forbids.
+    pub(super) fn prune(&mut self, row: &mut Generating<'_>) -> bool {
+        let is_sound = guard(RULE, || self.cut(row)).is_ok();
+        if !is_sound {
+            self.ruled.remove(&row.id);
+            row.drafts.clear();
+        }
+        is_sound
+    }
+
+    fn cut(&mut self, row: &mut Generating<'_>) {
         let Some(ruled) = self.ruled.get_mut(&row.id) else { return };
         let Ruled { state, n_accepted, ends, min_tokens } = ruled;
         let n_generated = row.tokens.len() - row.n_prompt;
@@ -96,7 +117,7 @@ impl Rules {
 mod tests {
     use super::super::tests::request;
     use super::*;
-    use pelton_base::{Rule, TokenId, TokenSet};
+    use pelton_base::{Constraint, Rule, TokenId, TokenSet};
     use std::sync::Arc;
 
     /// Each token is larger than the one before.

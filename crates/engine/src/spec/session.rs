@@ -2,7 +2,7 @@
 //! the client predicts.
 
 use super::suffix::SuffixAutomaton;
-use super::{Odds, Proposer, ProposerError, Row};
+use super::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_base::{Request, RequestId, TokenId};
 use std::collections::HashMap;
 
@@ -35,6 +35,10 @@ impl Session {
 impl Proposer for Suffix {
     fn name(&self) -> &'static str {
         "suffix"
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
     }
 
     fn add(&mut self, request: &Request) {
@@ -80,6 +84,12 @@ impl Proposer for Suffix {
         }
         Ok(())
     }
+
+    fn is_catching_up(&self, _row: &Row<'_>) -> bool {
+        false
+    }
+
+    fn observe(&mut self, _seen: &Seen<'_>) {}
 
     fn finished(&mut self, id: RequestId) {
         self.sessions.remove(&id);

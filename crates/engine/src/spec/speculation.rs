@@ -1,30 +1,23 @@
-//! From rows that generate to drafts, and from outcomes to better guesses.
+//! Drafts for the rows that generate: whose, how many, and whether at all.
 
-use super::acceptance::Acceptance;
+mod learning;
+
+use super::guesser::Guesser;
 use super::lengths::{self, Offer};
 use super::rules::Rules;
 use super::stats::PlainStep;
 use super::trial::{Kind, Trials};
-use super::{Odds, Proposer, Row, Seen, SpecConfig, SpecStats};
-use crate::Execution;
+use super::{Odds, Proposer, Row, SpecConfig, SpecStats};
 use pelton_base::{Drafting, Request, RequestId, TokenId};
-use pelton_sched::{Generating, Rows, Scheduler, SchedulerOutput, StepCost, StepLoad};
+use pelton_sched::{Generating, Scheduler, SchedulerOutput, StepCost, StepLoad};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// What is believed of the first draft of a proposer before anything was seen.
-const PRIOR: f32 = 0.5;
-/// How many drafts of an investment are believed to be right before anything was seen.
-const PRIOR_OF_WHOLE: f32 = 1.0;
-/// Matches of 1, 2 to 3, 4 to 7, ... tokens are judged apart.
-const N_SURE: usize = 6;
 /// Steps without drafts after which one is tried, to see whether they pay by now.
 const PROBE_AFTER: u32 = 64;
-/// Steps in a row for which it is tried: whoever has fallen behind catches up in the first.
+/// Steps in a row for which drafts are tried: a proposer that fell behind catches up in the first.
 const PROBES: u32 = 2;
-/// Failures after which a proposer is let be.
-const MOST_FAILURES: u32 = 3;
 
 /// Proposers, and what is known of how well each guesses.
 #[derive(Debug)]
@@ -32,22 +25,23 @@ pub struct Speculation {
     guessers: Vec<Guesser>,
     config: SpecConfig,
     rules: Rules,
-    /// Of requests that do not leave it to the engine.
+    /// Of the requests that limit their drafts.
     bounds: HashMap<RequestId, Bounds>,
-    /// Who drafted for whom in the plan that is being carried out.
+    /// The proposer behind each request's drafts in the plan that is being carried out.
     asked: HashMap<RequestId, Asked>,
-    /// What that plan would be without drafts.
+    /// That plan without its drafts.
     plain: PlainStep,
     offers: Vec<Looked>,
-    /// Of all offers, one after the other.
+    /// Chances of all offers, one offer after the other.
     chances: Vec<f32>,
     lengths: Vec<usize>,
     n_candidates: usize,
-    /// Whether drafting pays at all, by the clock, and the kind of the step that is being made.
+    /// Whether drafting pays at all, by the clock.
     trials: Trials,
+    /// Kind of the step that is being made.
     kind: Option<Kind>,
     n_steps_without: u32,
-    /// Steps for which what does not seem to pay is tried still.
+    /// Steps left in which drafts are tried although they do not seem to pay.
     n_probes: u32,
     /// Drafts before each row, accepted rows and new tokens of one share.
     depths: Vec<usize>,
@@ -56,24 +50,11 @@ pub struct Speculation {
     stats: SpecStats,
 }
 
-/// One proposer.
-#[derive(Debug)]
-struct Guesser {
-    proposer: Box<dyn Proposer>,
-    /// By how sure it was, over all requests.
-    experience: [Acceptance; N_SURE],
-    /// Likewise, of each request alone: a long match in it says nothing of a short one.
-    sequences: HashMap<RequestId, [Acceptance; N_SURE]>,
-    /// Mean time of a draft, in nanoseconds.
-    draft_ns: f64,
-    n_failures_in_a_row: u32,
-}
-
-/// How far the tokens of a request are guessed.
+/// Limits on the drafts of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Bounds {
     most: usize,
-    /// The only one who may; `None` for all.
+    /// The only guesser that may draft, by its index; `None` for all.
     by: Option<usize>,
 }
 
@@ -83,12 +64,16 @@ impl Default for Bounds {
     }
 }
 
-/// Whose drafts are being verified.
+/// The guesser whose drafts are being verified.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     guesser: usize,
-    /// The class of how sure it was.
+    /// The class of the match that the drafts rest on.
     sure: usize,
+}
+
+impl Asked {
+    const NONE: Self = Self { guesser: usize::MAX, sure: 0 };
 }
 
 /// The best offer for a row.
@@ -96,57 +81,11 @@ struct Asked {
 struct Looked {
     position: usize,
     asked: Asked,
-    /// Which of all chances are its own.
+    /// Its range of all chances.
     chances: Range<usize>,
     draft_ns: f64,
-    /// Steps over which all of them pay, where they are made all or none.
+    /// Steps over which its drafts pay, where all of them are made or none.
     invests_for: Option<u32>,
-}
-
-impl Guesser {
-    fn gave_up(&self) -> bool {
-        self.n_failures_in_a_row >= MOST_FAILURES
-    }
-
-    /// Probability of each of `n_drafts` drafts that it and all that it follows are right.
-    fn chances(&self, id: RequestId, sure: usize, n_drafts: usize, chances: &mut Vec<f32>) {
-        let own = self.sequences.get(&id).map(|own| own[sure]).unwrap_or_default();
-        if self.proposer.invests_for().is_some() {
-            let n_right = own.at(0, self.experience[sure].at(0, PRIOR_OF_WHOLE));
-            chances.extend(std::iter::repeat_n(n_right / n_drafts as f32, n_drafts));
-            return;
-        }
-        let branches = self.proposer.branches();
-        let mut path = 1.0;
-        for place in 0..n_drafts {
-            // In a tree the later ones are there in case the earlier ones are wrong.
-            let prior = if branches { PRIOR / (place + 1) as f32 } else { PRIOR };
-            let rate = own.at(place, self.experience[sure].at(place, prior));
-            path *= rate;
-            chances.push(if branches { rate } else { path });
-        }
-    }
-
-    /// Of its drafts those in the `accepted` rows were right.
-    fn learn(&mut self, id: RequestId, sure: usize, n_drafts: usize, accepted: &[usize]) {
-        let Self { proposer, experience, sequences, .. } = self;
-        let own = sequences.get_mut(&id).map(|own| &mut own[sure]);
-        let judges = [own, Some(&mut experience[sure])];
-        for acceptance in judges.into_iter().flatten() {
-            match (proposer.invests_for(), proposer.branches()) {
-                (Some(_), _) => acceptance.saw_whole(accepted.len()),
-                (None, true) => acceptance.saw_tree(n_drafts, accepted),
-                (None, false) => acceptance.saw_chain(n_drafts, accepted.len()),
-            }
-        }
-    }
-
-    fn made(&mut self, n_drafts: usize, elapsed: Duration) {
-        if n_drafts > 0 {
-            let each = elapsed.as_nanos() as f64 / n_drafts as f64;
-            self.draft_ns += 0.1 * (each - self.draft_ns);
-        }
-    }
 }
 
 impl Looked {
@@ -158,17 +97,10 @@ impl Looked {
 }
 
 impl Speculation {
-    /// Speculates with whichever of the proposers promises most.
+    /// Speculation by these proposers.
     pub fn new(proposers: Vec<Box<dyn Proposer>>, config: SpecConfig) -> Self {
-        let guesser = |proposer| Guesser {
-            proposer,
-            experience: Default::default(),
-            sequences: HashMap::new(),
-            draft_ns: 0.0,
-            n_failures_in_a_row: 0,
-        };
         Self {
-            guessers: proposers.into_iter().map(guesser).collect(),
+            guessers: proposers.into_iter().map(Guesser::new).collect(),
             config,
             rules: Rules::default(),
             bounds: HashMap::new(),
@@ -189,28 +121,27 @@ impl Speculation {
         }
     }
 
-    /// What happened so far.
+    /// Sums over all steps so far.
     pub fn stats(&self) -> SpecStats {
         self.stats
     }
 
-    /// How many of the likeliest tokens after each row somebody wants to see who may draft for one of
-    /// those that generate now.
+    /// Likeliest tokens after each row that the proposers of the current rows want to see: the most
+    /// that any of them asks for.
     pub fn n_candidates(&self) -> usize {
         self.n_candidates
     }
 
     /// Meets a request.
     pub fn add(&mut self, request: &Request) {
-        self.rules.add(request);
+        self.stats.n_failures += u64::from(!self.rules.add(request));
         let drafting = request.service.drafting;
         if drafting != Drafting::default() {
             let bounds = self.bounds_of(drafting);
             self.bounds.insert(request.id, bounds);
         }
         for guesser in &mut self.guessers {
-            guesser.sequences.insert(request.id, Default::default());
-            guesser.proposer.add(request);
+            self.stats.n_failures += u64::from(!guesser.add(request));
         }
     }
 
@@ -220,8 +151,7 @@ impl Speculation {
         self.rules.finished(id);
         self.bounds.remove(&id);
         for guesser in &mut self.guessers {
-            guesser.sequences.remove(&id);
-            guesser.proposer.finished(id);
+            self.stats.n_failures += u64::from(!guesser.finished(id));
         }
     }
 
@@ -230,15 +160,15 @@ impl Speculation {
     }
 
     fn bounds_of(&self, Drafting { most, by }: Drafting) -> Bounds {
-        let guesser = |name| self.guessers.iter().position(|known| known.proposer.name() == name);
-        // Nobody has the last index there is.
+        let guesser = |name| self.guessers.iter().position(|known| known.name() == name);
+        // No guesser has the last index there is.
         let by = by.map(|name| guesser(name).unwrap_or(usize::MAX));
         Bounds { most: most.unwrap_or(usize::MAX), by }
     }
 
-    /// Gives drafts to those that generate, as far as they are worth it.
+    /// Gives drafts to the requests that generate, as far as drafts are worth their price.
     ///
-    /// `odds` are there where drafts are judged by them, see [`Proposer::propose`].
+    /// `odds` is present where drafts are judged by it, see [`Proposer::propose`].
     pub fn draft(
         &mut self,
         scheduler: &mut Scheduler,
@@ -251,7 +181,7 @@ impl Speculation {
         self.asked.clear();
         self.kind = None;
         self.n_candidates = 0;
-        if self.guessers.iter().all(Guesser::gave_up) {
+        if self.guessers.iter().all(Guesser::has_given_up) {
             return;
         }
         let mut generating: Vec<Generating<'_>> = scheduler.generating().collect();
@@ -266,24 +196,14 @@ impl Speculation {
         self.plain = PlainStep::new(&load, generating.len(), cost);
         self.choose(&load, generating.len(), cost);
         for idx in 0..self.guessers.len() {
-            let wanted = generating.iter_mut().zip(self.offers.iter().zip(&self.lengths));
-            let wanted = wanted.filter(|(_, (offer, n))| offer.asked.guesser == idx && **n > 0);
-            let (mut rows, mut asked) = (Vec::new(), Vec::new());
-            for (row, (offer, &n_drafts)) in wanted {
-                asked.push((row.id, offer.asked));
-                rows.push(as_row(row, n_drafts));
-            }
-            if !rows.is_empty() {
-                self.asked.extend(asked);
-                self.propose(idx, &mut rows, odds.as_deref_mut());
-            }
+            self.propose(idx, &mut generating, odds.as_deref_mut());
         }
         for row in generating.iter_mut().filter(|row| !row.drafts.is_empty()) {
-            self.rules.prune(row);
+            self.stats.n_failures += u64::from(!self.rules.prune(row));
         }
     }
 
-    /// What a step is, where all of its requests may be drafted for, and by the same.
+    /// The kind of a step, where its requests may all be drafted for, and by the same proposers.
     fn kind_of(&self, generating: &[Generating<'_>]) -> Option<Kind> {
         let mut bounds = generating.iter().map(|row| self.bounds_at(row.id));
         let first = bounds.next()?;
@@ -292,7 +212,8 @@ impl Speculation {
         is_timed.then(|| (first.by, generating.len().ilog2()))
     }
 
-    /// The step of a plan took `elapsed` in all, drafting included, and brought so many tokens.
+    /// Learns that the step of a plan took `elapsed` in all, drafting included, and brought
+    /// `n_tokens` tokens.
     pub fn stepped(&mut self, plan: &SchedulerOutput, n_tokens: usize, elapsed: Duration) {
         let decodes = plan.sequences.iter().all(|share| share.samples && share.n_generated > 0);
         if let Some(kind) = self.kind.filter(|_| decodes) {
@@ -300,33 +221,27 @@ impl Speculation {
         }
     }
 
-    fn propose(&mut self, idx: usize, rows: &mut [Row<'_>], odds: Option<&mut Odds>) {
-        let guesser = &mut self.guessers[idx];
-        let catches_up = rows.iter().any(|row| guesser.proposer.is_catching_up(row));
-        let started = Instant::now();
-        if let Err(error) = guesser.proposer.propose(rows, odds) {
-            self.stats.n_failures += 1;
-            guesser.n_failures_in_a_row += 1;
-            let gives_up = guesser.gave_up();
-            tracing::warn!(%error, gives_up, "decoding goes on without drafts");
-            rows.iter_mut().for_each(|row| row.drafts.clear());
+    /// Lets one guesser draft for the rows whose best offer is its own.
+    fn propose(&mut self, idx: usize, generating: &mut [Generating<'_>], odds: Option<&mut Odds>) {
+        let wanted = generating.iter_mut().zip(self.offers.iter().zip(&self.lengths));
+        let wanted = wanted.filter(|(_, (offer, n))| offer.asked.guesser == idx && **n > 0);
+        let mut rows = Vec::new();
+        for (row, (offer, &n_drafts)) in wanted {
+            self.asked.insert(row.id, offer.asked);
+            rows.push(as_row(row, n_drafts));
+        }
+        if rows.is_empty() {
             return;
         }
-        guesser.n_failures_in_a_row = 0;
-        let elapsed = started.elapsed();
-        let mut n_drafts = 0;
-        for row in rows {
-            row.drafts.truncate(row.n_drafts);
-            n_drafts += row.drafts.len();
-        }
-        self.stats.made(elapsed);
-        if !catches_up {
-            guesser.made(n_drafts, elapsed);
+        let made = self.guessers[idx].propose(&mut rows, odds);
+        match made.has_failed {
+            true => self.stats.n_failures += 1,
+            false => self.stats.made(made.elapsed),
         }
     }
 
-    /// Asks every proposer about every row, and keeps the best offer for each; what the plain step
-    /// would hold.
+    /// Asks every proposer about every row and keeps the best offer for each. Returns the load of the
+    /// plain step.
     fn look(&mut self, generating: &mut [Generating<'_>], cost: &StepCost) -> StepLoad {
         let mut load = StepLoad::default();
         for row in &*generating {
@@ -336,29 +251,12 @@ impl Speculation {
         self.offers.clear();
         self.chances.clear();
         for row in generating {
-            let Bounds { most: bound, by } = self.bounds_at(row.id);
-            let position = row.tokens.len();
-            let nobody = Asked { guesser: usize::MAX, sure: 0 };
-            let (draft_ns, invests_for) = (0.0, None);
-            let mut best = Looked { position, asked: nobody, chances: 0..0, draft_ns, invests_for };
+            let (position, draft_ns, invests_for) = (row.tokens.len(), 0.0, None);
+            let asked = Asked::NONE;
+            let mut best = Looked { position, asked, chances: 0..0, draft_ns, invests_for };
             let mut most_worth = 0.0;
-            for (idx, guesser) in self.guessers.iter_mut().enumerate() {
-                if bound == 0 || by.is_some_and(|only| only != idx) {
-                    continue;
-                }
-                self.n_candidates = self.n_candidates.max(guesser.proposer.n_candidates());
-                let most = guesser.proposer.most_drafts(bound.min(self.config.max_drafts));
-                let most = most.min(row.most_drafts);
-                let (n_drafts, n_matched) = guesser.proposer.look(&as_row(row, 0), most);
-                if n_drafts == 0 || guesser.gave_up() {
-                    continue;
-                }
-                let (sure, start) = (sure(n_matched), self.chances.len());
-                guesser.chances(row.id, sure, n_drafts.min(most), &mut self.chances);
-                let chances = start..self.chances.len();
-                let (asked, draft_ns) = (Asked { guesser: idx, sure }, guesser.draft_ns);
-                let invests_for = guesser.proposer.invests_for();
-                let looked = Looked { position, asked, chances, draft_ns, invests_for };
+            for idx in 0..self.guessers.len() {
+                let Some(looked) = self.ask(idx, row) else { continue };
                 let offer = looked.offer(&self.chances);
                 let worth = match cost.is_known() {
                     true => lengths::worth(&offer, &load, n_rows, cost),
@@ -373,6 +271,36 @@ impl Speculation {
         load
     }
 
+    /// The offer of one guesser for a row, if it may and can make one.
+    fn ask(&mut self, idx: usize, row: &mut Generating<'_>) -> Option<Looked> {
+        let Bounds { most: bound, by } = self.bounds_at(row.id);
+        if bound == 0 || by.is_some_and(|only| only != idx) {
+            return None;
+        }
+        let guesser = &mut self.guessers[idx];
+        let abilities = guesser.abilities();
+        self.n_candidates = self.n_candidates.max(abilities.n_candidates);
+        let places = bound.min(self.config.max_drafts);
+        let most = places.saturating_mul(abilities.rows_per_place).min(row.most_drafts);
+        let Some((n_drafts, sure)) = guesser.look(&as_row(row, 0), most) else {
+            self.stats.n_failures += 1;
+            return None;
+        };
+        if n_drafts == 0 || guesser.has_given_up() {
+            return None;
+        }
+        let start = self.chances.len();
+        guesser.chances(row.id, sure, n_drafts.min(most), &mut self.chances);
+        Some(Looked {
+            position: row.tokens.len(),
+            asked: Asked { guesser: idx, sure },
+            chances: start..self.chances.len(),
+            draft_ns: guesser.draft_ns(),
+            invests_for: abilities.invests_for,
+        })
+    }
+
+    /// Chooses how many drafts of each offer to make; now and then some that do not seem to pay.
     fn choose(&mut self, load: &StepLoad, n_rows: usize, cost: &StepCost) {
         let Self { offers, lengths, chances, .. } = self;
         if self.config.is_forced {
@@ -396,87 +324,10 @@ impl Speculation {
             lengths[i] = if invests_for.is_some() { offers[i].chances.len() } else { 1 };
         }
     }
-
-    /// Learns from what came of a plan.
-    pub fn learn(&mut self, plan: &SchedulerOutput, execution: &Execution) {
-        self.count_late_drafts(plan, execution.drafting);
-        let (mut sampled, mut candidates) =
-            (&execution.step.sampled[..], &execution.candidates[..]);
-        for share in plan.sequences.iter().filter(|share| share.samples) {
-            let n_sampled = sampled.iter().take_while(|(id, _)| *id == share.id).count();
-            let (own, rest) = sampled.split_at(n_sampled);
-            sampled = rest;
-            let n_likely = (share.n_drafts + 1) * execution.n_candidates;
-            let (likely, rest) = candidates.split_at(n_likely.min(candidates.len()));
-            candidates = rest;
-            let all = plan.rows_of(share);
-            let rows = Rows { tokens: &all.tokens[all.tokens.len() - 1 - share.n_drafts..], ..all };
-            self.sampled.clear();
-            self.sampled.extend(own.iter().map(|(_, token)| *token));
-            if n_sampled > 0 {
-                let position = share.first_position + all.tokens.len() - share.n_drafts;
-                self.learn_of((share.id, position), rows, likely, execution.n_candidates);
-            }
-        }
-    }
-
-    /// Learns from one share, the first of whose drafts is at `position`; `self.sampled` are its new
-    /// tokens.
-    fn learn_of(
-        &mut self,
-        (id, position): (RequestId, usize),
-        rows: Rows<'_>,
-        candidates: &[TokenId],
-        n_candidates: usize,
-    ) {
-        let n_drafts = rows.tokens.len() - 1;
-        self.accepted.clear();
-        let mut row = 0;
-        for &token in &self.sampled[..self.sampled.len() - 1] {
-            // A late draft is known to be right by what was sampled after it, and is in a chain.
-            row = rows.draft_after(row, token).unwrap_or(row + 1);
-            self.accepted.push(row);
-        }
-        let accepted = &self.accepted[..];
-        if let (Some(asked), true) = (self.asked.get(&id), n_drafts > 0) {
-            self.guessers[asked.guesser].learn(id, asked.sure, n_drafts, accepted);
-            self.depths.clear();
-            self.depths.push(0);
-            for row in 1..=n_drafts {
-                let parent = rows.parents.map_or(row - 1, |parents| parents[row] as usize);
-                self.depths.push(self.depths[parent] + 1);
-            }
-            // From here on as many as are before it among the drafts.
-            self.depths.iter_mut().for_each(|depth| *depth = depth.saturating_sub(1));
-            self.stats.verified(&self.depths[1..], accepted.len(), position, &self.plain);
-        }
-        let sampled = &self.sampled[..];
-        let seen = Seen { id, rows, accepted, sampled, candidates, n_candidates };
-        for guesser in &mut self.guessers {
-            guesser.proposer.observe(&seen);
-        }
-    }
-
-    /// The executor took `elapsed` to make the drafts that it makes itself.
-    fn count_late_drafts(&mut self, plan: &SchedulerOutput, elapsed: Duration) {
-        let Some(late) = self.guessers.iter().position(|guesser| guesser.proposer.is_late()) else {
-            return;
-        };
-        let is_late = |id| self.asked.get(id).is_some_and(|asked| asked.guesser == late);
-        let shares = plan.sequences.iter().filter(|share| is_late(&share.id));
-        let n_drafts = shares.map(|share| share.n_drafts).sum();
-        self.guessers[late].made(n_drafts, elapsed);
-        self.stats.made(elapsed);
-    }
 }
 
 fn as_row<'a>(row: &'a mut Generating<'_>, n_drafts: usize) -> Row<'a> {
     Row { id: row.id, tokens: row.tokens, n_prompt: row.n_prompt, n_drafts, drafts: row.drafts }
-}
-
-/// The class of a match of this length.
-fn sure(n_matched: usize) -> usize {
-    (n_matched.max(1).ilog2() as usize).min(N_SURE - 1)
 }
 
 #[cfg(test)]
@@ -515,25 +366,6 @@ mod tests {
             n_drafts
         };
         (0..n_steps).map(step).collect()
-    }
-
-    #[test]
-    fn what_short_matches_get_wrong_says_nothing_of_long_ones() {
-        let (suffix, id) = (Box::new(super::super::Suffix::default()), RequestId(1));
-        let mut speculation = Speculation::new(vec![suffix], SpecConfig::default());
-        let guesser = &mut speculation.guessers[0];
-        guesser.sequences.insert(id, Default::default());
-        for _ in 0..20 {
-            guesser.learn(id, 0, 3, &[]);
-            guesser.learn(id, 4, 3, &[1, 2, 3]);
-        }
-        let chances = |sure| {
-            let mut chances = Vec::new();
-            guesser.chances(id, sure, 3, &mut chances);
-            chances
-        };
-        assert!(chances(0)[0] < 0.1, "{:?}", chances(0));
-        assert!(chances(4)[2] > 0.7, "{:?}", chances(4));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! plans say. Sampling is the real one.
 
 use pelton_base::{Request, RequestId, TokenId};
-use pelton_engine::{Execution, Executor, ExecutorError, KvCapacity};
+use pelton_engine::{Drafting, Execution, Executor, ExecutorError, KvCapacity, Panicked};
 use pelton_sampling::{Philox, Sampler, SamplerState};
 use pelton_sched::{ScheduledSequence, SchedulerOutput};
 use std::collections::HashMap;
@@ -173,12 +173,19 @@ impl Executor for FakeExecutor {
         1 << 20
     }
 
-    fn add(&mut self, request: &Request) {
-        let state = SamplerState::of(request);
-        self.states.insert(request.id, state);
+    fn drafting(&mut self) -> Option<&mut dyn Drafting> {
+        None
     }
 
-    fn execute(
+    fn add(&mut self, request: &Request) -> Result<(), Panicked> {
+        let state = SamplerState::of(request);
+        self.states.insert(request.id, state);
+        Ok(())
+    }
+
+    fn launch(&mut self, _plan: &SchedulerOutput) {}
+
+    fn collect(
         &mut self,
         plan: &SchedulerOutput,
         execution: &mut Execution,

@@ -13,7 +13,8 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use pelton_base::{Request, RequestId, SamplingParams, TokenId};
 use pelton_engine::{
-    Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity, SpecConfig,
+    Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity,
+    Panicked, SpecConfig,
 };
 use pelton_llm::{Llm, LlmInfo, LlmParts, Runtime, RuntimeOptions};
 use pelton_sampling::TokenLogprobs;
@@ -96,12 +97,19 @@ impl Executor for Parrot {
         CONTEXT
     }
 
-    fn add(&mut self, request: &Request) {
-        self.gate.heard.lock().expect("not poisoned").push(request.clone());
-        self.requests.insert(request.id, request.clone());
+    fn drafting(&mut self) -> Option<&mut dyn Drafting> {
+        None
     }
 
-    fn execute(
+    fn add(&mut self, request: &Request) -> Result<(), Panicked> {
+        self.gate.heard.lock().expect("not poisoned").push(request.clone());
+        self.requests.insert(request.id, request.clone());
+        Ok(())
+    }
+
+    fn launch(&mut self, _plan: &SchedulerOutput) {}
+
+    fn collect(
         &mut self,
         plan: &SchedulerOutput,
         execution: &mut Execution,

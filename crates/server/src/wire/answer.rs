@@ -1,6 +1,7 @@
 //! Common parts of the answers of all generating endpoints.
 
 use pelton_base::FinishReason;
+use pelton_llm::Finish;
 
 use super::{StreamOptions, fresh_id, unix_seconds};
 use crate::error::ApiError;
@@ -32,10 +33,10 @@ impl Head {
 }
 
 /// The finish reason for clients; an answer that failed has none.
-pub(crate) fn finish_reason(reason: FinishReason) -> Result<&'static str, ApiError> {
-    match reason {
+pub(crate) fn finish_reason(finish: &Finish) -> Result<&'static str, ApiError> {
+    match finish.reason {
         FinishReason::Stop => Ok("stop"),
         FinishReason::Length => Ok("length"),
-        other => Err(ApiError::unfinished(other)),
+        _ => Err(ApiError::unfinished(finish)),
     }
 }

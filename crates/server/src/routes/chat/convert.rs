@@ -66,7 +66,7 @@ impl Gatherer {
             choice.logprobs.extend(logprobs(event.tokens));
         }
         if let Some(finish) = event.finish {
-            choice.finish_reason = finish_reason(finish.reason)?;
+            choice.finish_reason = finish_reason(&finish)?;
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl StreamState for ChunkMaker {
             out.push(&self.chunk(vec![choice], None));
         }
         let Some(finish) = event.finish else { return };
-        match finish_reason(finish.reason) {
+        match finish_reason(&finish) {
             Ok(reason) => {
                 let delta = Delta::default();
                 let finish_reason = Some(reason);

@@ -36,7 +36,7 @@ impl Pieces {
     }
 
     fn choice(&mut self, event: Event) -> Result<Choice, ApiError> {
-        let finish_reason = event.finish.map(|finish| finish_reason(finish.reason)).transpose()?;
+        let finish_reason = event.finish.as_ref().map(finish_reason).transpose()?;
         let n_chars = &mut self.n_chars[event.choice];
         let logprobs = self.with_logprobs.then(|| logprobs(event.tokens, n_chars));
         Ok(Choice { index: event.choice, text: event.text, logprobs, finish_reason })

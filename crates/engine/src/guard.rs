@@ -1,0 +1,37 @@
+//! The border around one request: a panic inside becomes an error of that request alone.
+//!
+//! Rules, logits processors, proposers, detokenizers and chat templates run code that a request
+//! chooses. A bug in them must not end the answers of other requests, so each call into them goes
+//! through [`guard`]. The code around the call drops what the panic may have left half changed.
+
+#[cfg(panic = "abort")]
+compile_error!("a panic must unwind: the engine ends the request that caused it and goes on");
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A panic that was caught at the border of one request.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("this is a bug in Pelton: {part} panicked: {message}")]
+pub struct Panicked {
+    /// The part of the request's work that panicked.
+    pub part: &'static str,
+    /// The message of the panic.
+    pub message: String,
+}
+
+/// Calls `work`; a panic in it is logged and comes back as an error that names `part`.
+///
+/// The caller makes sure that nothing which `work` may have left half changed is used again.
+///
+/// # Errors
+///
+/// When `work` panics.
+pub fn guard<T>(part: &'static str, work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let panicked = Panicked { part, message: text.unwrap_or("no message").to_owned() };
+        tracing::error!(part, message = panicked.message, "caught a panic");
+        panicked
+    })
+}
