@@ -210,7 +210,8 @@ impl<E: Executor> EngineLoop<E> {
             }
         }
         self.scheduler.schedule(now, &signals, plan);
-        if is_nothing(plan) {
+        // Without shares there may still be transfers to wait for.
+        if plan.is_empty() && plan.copies.is_empty() && self.scheduler.n_transfers() == 0 {
             return;
         }
         self.metrics.schedule_time += started.elapsed();
@@ -230,7 +231,10 @@ impl<E: Executor> EngineLoop<E> {
             Ok(()) => {
                 let now = self.shared.clock.tick(executed);
                 let took = (executed - ready).saturating_sub(execution.drafting);
-                self.feedback.executed(now, &plan.load, took);
+                // Waiting for a transfer says nothing of what computing costs.
+                if !plan.is_empty() {
+                    self.feedback.executed(now, &plan.load, took);
+                }
                 if let Some(speculation) = &mut self.speculation {
                     speculation.learn(plan, execution);
                     self.metrics.spec = speculation.stats();
@@ -240,8 +244,7 @@ impl<E: Executor> EngineLoop<E> {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::error!(%error, source, "a step failed, and the requests in it");
                 self.metrics.n_failed_steps += 1;
-                execution.clear();
-                execution.step.failed.extend(plan.sequences.iter().map(|share| share.id));
+                execution.fail(plan);
             }
         }
         let mut logprobs: HashMap<RequestId, Vec<TokenLogprobs>> =
@@ -351,12 +354,6 @@ fn sampled_tokens(tokens: &[TokenId], logprobs: Vec<TokenLogprobs>) -> Vec<Sampl
     let mut logprobs = logprobs.into_iter();
     let with_logprobs = |&token| SampledToken { token, logprobs: logprobs.next() };
     tokens.iter().map(with_logprobs).collect()
-}
-
-/// Whether a plan asks for nothing at all: neither rows nor blocks that move.
-fn is_nothing(plan: &SchedulerOutput) -> bool {
-    let SchedulerOutput { swap_out, swap_in, copies, .. } = plan;
-    plan.is_empty() && swap_out.is_empty() && swap_in.is_empty() && copies.is_empty()
 }
 
 /// Sends an event to whoever still listens; a dropped stream aborts its request by mail.

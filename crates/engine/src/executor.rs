@@ -38,6 +38,14 @@ pub struct Execution {
 }
 
 impl Execution {
+    /// Makes every request of `plan` fail. Transfers that are over stay over.
+    pub(crate) fn fail(&mut self, plan: &SchedulerOutput) {
+        let transferred = std::mem::take(&mut self.step.transferred);
+        self.clear();
+        self.step.transferred = transferred;
+        self.step.failed.extend(plan.sequences.iter().map(|share| share.id));
+    }
+
     /// Forgets the step and keeps the memory.
     pub fn clear(&mut self) {
         let Self { step, panics, logprobs, candidates, n_candidates, drafting } = self;
@@ -78,20 +86,23 @@ pub trait Executor: Send + 'static {
     /// request, which ends with the error; neither a plan nor `finished` mentions it.
     fn add(&mut self, request: &Request) -> Result<(), Panicked>;
 
-    /// Begins a plan: moves and copies the blocks that it names, and starts to compute its shares.
+    /// Begins a plan: copies the blocks that it names, starts its transfers, and starts to compute its
+    /// shares. Transfers may go on while later plans are computed.
     ///
     /// A device returns at once and computes while the loop does other work; the CPU may leave the
     /// computation to [`collect`](Self::collect).
     fn launch(&mut self, plan: &SchedulerOutput);
 
     /// Waits for the plan that was launched last, which is `plan`, and fills `execution`, which comes
-    /// empty: the sampled tokens of every share that samples.
+    /// empty: the sampled tokens of every share that samples, and the transfers that are over by now,
+    /// each once ([`StepOutput::transferred`]). Where the plan has no shares and transfers are under
+    /// way, it waits for one of them.
     ///
     /// # Errors
     ///
-    /// An error fails every request of the plan, whatever `execution` says; to fail some, name them
-    /// in [`StepOutput::failed`] instead. Either way the blocks are moved, because other requests
-    /// may own them now, and the executor is called again.
+    /// An error fails every request of the plan, whatever tokens `execution` has; to fail some, name
+    /// them in [`StepOutput::failed`] instead. Either way the transfers that `execution` reports count,
+    /// the others go on, and the executor is called again.
     fn collect(
         &mut self,
         plan: &SchedulerOutput,

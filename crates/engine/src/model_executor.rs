@@ -16,7 +16,7 @@ use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, GreedyRows, SwapStore};
 use pelton_sampling::verify::Verifier;
 use pelton_sampling::{Likely, Sampler, SamplerState};
-use pelton_sched::{Rows, ScheduledSequence, SchedulerOutput};
+use pelton_sched::{Direction, Rows, ScheduledSequence, SchedulerOutput, TransferId};
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -67,6 +67,8 @@ pub struct ModelExecutor<B: Backend> {
     /// The likeliest tokens that are told of each row that samples.
     n_candidates: usize,
     scratch: Scratch,
+    /// Transfers that are over and not reported yet.
+    transferred: Vec<TransferId>,
     /// Panics in the code of requests of this step.
     panics: Vec<(RequestId, Panicked)>,
 }
@@ -140,6 +142,7 @@ impl<B: Backend> ModelExecutor<B> {
             odds: Odds::default(),
             n_candidates: 0,
             scratch: Scratch::default(),
+            transferred: Vec::new(),
             panics: Vec::new(),
         })
     }
@@ -154,15 +157,18 @@ impl<B: Backend> ModelExecutor<B> {
         &mut self.decoder
     }
 
-    /// Moves blocks as the plan says: whoever goes out makes room for whoever comes in, and a copy may
-    /// be of one that just came.
+    /// Carries out the plan's transfers and copies. The CPU copies at once, so the same step reports the
+    /// transfers; copies come last and may be of blocks that just came in.
     fn move_blocks(&mut self, plan: &SchedulerOutput) {
-        let Self { decoder, kv, store, .. } = self;
-        for &(block, host_block) in &plan.swap_out {
-            decoder.swap_kv_out(kv, block.0, store, host_block.0);
-        }
-        for &(host_block, block) in &plan.swap_in {
-            decoder.swap_kv_in(kv, store, host_block.0, block.0);
+        let Self { decoder, kv, store, transferred, .. } = self;
+        for transfer in &plan.transfers {
+            for &(block, host) in plan.moved_by(transfer) {
+                match transfer.direction {
+                    Direction::Out => decoder.swap_kv_out(kv, block.0, store, host.0),
+                    Direction::In => decoder.swap_kv_in(kv, store, host.0, block.0),
+                }
+            }
+            transferred.push(transfer.id);
         }
         for &(from, to) in &plan.copies {
             decoder.copy_kv_block(kv, from.0, to.0);
@@ -351,6 +357,10 @@ where
         plan: &SchedulerOutput,
         execution: &mut Execution,
     ) -> Result<(), ExecutorError> {
+        execution.step.transferred.append(&mut self.transferred);
+        if plan.is_empty() {
+            return Ok(());
+        }
         if let Some(n_layers) = self.exit_layers {
             let started = Instant::now();
             self.draft_early(plan, n_layers);

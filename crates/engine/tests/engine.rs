@@ -142,6 +142,44 @@ fn a_request_that_was_swapped_answers_like_one_that_was_not() {
 }
 
 #[test]
+fn transfers_that_take_many_steps_change_no_answer() {
+    let choices = Choices { preemption: PreemptionMode::Swap, ..Choices::default() };
+    let config = EngineConfig { max_context_tokens: 64, choices, ..Default::default() };
+    for n_steps in [1, 4, 9] {
+        let executor = FakeExecutor::new(22, 3).with_host_blocks(40).with_slow_transfers(n_steps);
+        let log = executor.log();
+        let (answers, metrics) = together(executor, config.clone());
+        assert!(metrics.swapped_in_blocks > 10, "{metrics:?}");
+        assert_eq!(answers, alone(), "{n_steps} steps");
+        let plans = log.plans.lock().unwrap();
+        let waits = plans.iter().filter(|plan| plan.is_empty()).count();
+        assert!(waits < plans.len() / 4, "{waits} of {} plans only wait", plans.len());
+    }
+}
+
+#[test]
+fn a_failed_step_loses_no_transfer() {
+    let choices = Choices { preemption: PreemptionMode::Swap, ..Choices::default() };
+    let config = EngineConfig { max_context_tokens: 64, choices, ..Default::default() };
+    for n_steps in [0, 2] {
+        let executor = FakeExecutor::new(22, 3).with_host_blocks(40).with_slow_transfers(n_steps);
+        let (executor, gate) = executor.gated();
+        let engine = Engine::spawn(executor, config.clone());
+        let mut requests = requests();
+        for request in requests.iter_mut().skip(2).step_by(4) {
+            request.prompt.push(FAILS_STEP);
+        }
+        let streams: Vec<TokenStream> = requests.into_iter().map(|r| submit(&engine, r)).collect();
+        drop(gate);
+        for stream in streams {
+            collect(stream);
+        }
+        let metrics = end(&engine);
+        assert!(metrics.n_failed_steps > 2 && metrics.swapped_out_blocks > 0, "{metrics:?}");
+    }
+}
+
+#[test]
 fn dropping_a_stream_aborts_its_request_within_one_step_and_frees_its_blocks() {
     let (executor, gate) = FakeExecutor::new(16, 4).gated();
     let log = executor.log();

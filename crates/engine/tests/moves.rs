@@ -5,7 +5,10 @@ use pelton_base::{Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{Execution, Executor, ExecutorError, KvMemory, ModelExecutor};
 use pelton_engine::{KvCapacity, ModelExecutorConfig};
 use pelton_model::{CpuBackend, KvDtype, LoadOptions, ModelFiles, load_cpu};
-use pelton_sched::{BlockId, HostBlockId, ScheduledSequence, SchedulerOutput};
+use pelton_sched::Direction::{In, Out};
+use pelton_sched::{
+    BlockId, Direction, HostBlockId, ScheduledSequence, SchedulerOutput, Transfer, TransferId,
+};
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
 
@@ -81,12 +84,22 @@ fn plan(id: u64, first_position: usize, tokens: &[TokenId], blocks: &[u32]) -> S
     }
 }
 
+/// Adds a transfer to a plan.
+fn transfer(plan: &mut SchedulerOutput, direction: Direction, pairs: &[(u32, u32)]) {
+    let first = plan.moved.len();
+    plan.moved.extend(pairs.iter().map(|&(block, host)| (BlockId(block), HostBlockId(host))));
+    let (id, moved) = (TransferId(plan.transfers.len() as u64), first..plan.moved.len());
+    plan.transfers.push(Transfer { id, direction, moved });
+}
+
 fn run(executor: &mut impl Executor, plan: &SchedulerOutput) -> Execution {
     let mut execution = Execution::default();
     executor.launch(plan);
     let outcome: Result<(), ExecutorError> = executor.collect(plan, &mut execution);
     outcome.expect("it computes");
     assert_eq!(execution.step.sampled.len(), plan.sequences.len());
+    let started: Vec<_> = plan.transfers.iter().map(|transfer| transfer.id).collect();
+    assert_eq!(std::mem::take(&mut execution.step.transferred), started, "at once");
     execution
 }
 
@@ -120,20 +133,15 @@ fn worlds() -> Vec<World> {
         .into()
 }
 
-const fn host(idx: u32) -> HostBlockId {
-    HostBlockId(idx)
-}
-
 #[test]
 fn a_sequence_that_was_swapped_out_goes_on_elsewhere_with_the_same_bits() {
     for w in worlds() {
         let expected = world(&w, &[], |_| {}, &[0, 1, 2]);
         // Request 1 gets all its blocks, in the very plan that takes them away.
         let mut other = plan(1, 0, &prompt(1), &[2, 0, 1]);
-        other.swap_out = vec![(BlockId(0), host(3)), (BlockId(1), host(0)), (BlockId(2), host(2))];
+        transfer(&mut other, Out, &[(0, 3), (1, 0), (2, 2)]);
         let back = |next: &mut SchedulerOutput| {
-            next.swap_in =
-                vec![(host(3), BlockId(9)), (host(0), BlockId(4)), (host(2), BlockId(11))];
+            transfer(next, In, &[(9, 3), (4, 0), (11, 2)]);
         };
         let got = world(&w, std::slice::from_ref(&other), back, &[9, 4, 11]);
         assert_eq!(got, expected, "{}", w.kv_dtype);
@@ -147,11 +155,11 @@ fn blocks_go_out_before_others_come_in_and_copies_are_of_what_came() {
     for w in worlds() {
         let expected = world(&w, &[], |_| {}, &[0, 1, 2]);
         let mut out = plan(1, 0, &prompt(1), &[2, 5, 6]);
-        out.swap_out = vec![(BlockId(2), host(1))];
+        transfer(&mut out, Out, &[(2, 1)]);
         // Block 2 changes hands in one plan, and host block 1 too: request 1 goes, request 0 comes.
         let exchange = |next: &mut SchedulerOutput| {
-            next.swap_out = vec![(BlockId(2), host(0))];
-            next.swap_in = vec![(host(1), BlockId(2))];
+            transfer(next, Out, &[(2, 0)]);
+            transfer(next, In, &[(2, 1)]);
             next.copies = vec![(BlockId(2), BlockId(7)), (BlockId(0), BlockId(8))];
         };
         let got = world(&w, std::slice::from_ref(&out), exchange, &[8, 1, 7]);
@@ -184,18 +192,18 @@ fn whoever_goes_out_in_the_plan_that_takes_its_block_loses_nothing() {
             })
             .collect();
         // Request 1 is outside; 0 goes out, and 1 comes in to where 0 was.
-        let outside = b.into_iter().zip([0, 1, 2].map(host)).collect();
-        let only = SchedulerOutput { swap_out: outside, ..SchedulerOutput::default() };
+        let mut only = SchedulerOutput::default();
+        transfer(&mut only, Out, &[(3, 0), (4, 1), (5, 2)]);
         run(&mut executor, &only);
         next[1].blocks = a.to_vec();
-        next[1].swap_out = vec![(BlockId(2), host(3))];
-        next[1].swap_in = [0, 1, 2].map(host).into_iter().zip(a).collect();
+        transfer(&mut next[1], Out, &[(2, 3)]);
+        transfer(&mut next[1], In, &[(0, 0), (1, 1), (2, 2)]);
         // The other two blocks of 0 are kept beside it.
         let kept = vec![(BlockId(0), BlockId(8)), (BlockId(1), BlockId(9))];
         run(&mut executor, &SchedulerOutput { copies: kept, ..SchedulerOutput::default() });
         assert_eq!(run(&mut executor, &next[1]), expected[1], "{}", w.kv_dtype);
         next[0].blocks = [8, 9, 10].map(BlockId).to_vec();
-        next[0].swap_in = vec![(host(3), BlockId(10))];
+        transfer(&mut next[0], In, &[(10, 3)]);
         assert_eq!(run(&mut executor, &next[0]), expected[0], "{}", w.kv_dtype);
     }
 }
@@ -204,8 +212,9 @@ fn whoever_goes_out_in_the_plan_that_takes_its_block_loses_nothing() {
 fn a_plan_without_rows_moves_its_blocks_all_the_same() {
     let w = &worlds()[0];
     let expected = world(w, &[], |_| {}, &[0, 1, 2]);
-    let only = SchedulerOutput { swap_out: vec![(BlockId(1), host(1))], ..Default::default() };
-    let back = |next: &mut SchedulerOutput| next.swap_in = vec![(host(1), BlockId(3))];
+    let mut only = SchedulerOutput::default();
+    transfer(&mut only, Out, &[(1, 1)]);
+    let back = |next: &mut SchedulerOutput| transfer(next, In, &[(3, 1)]);
     let other = plan(1, 0, &prompt(1), &[1, 5, 6]);
     assert_eq!(world(w, &[only, other], back, &[0, 3, 2]), expected);
 }

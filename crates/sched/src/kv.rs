@@ -1,31 +1,31 @@
 //! Where KV lives: the pool, the prefix cache over it, and the swap store beside it.
 //!
 //! ```text
-//! admit    the cached prefix is shared, a cached part of the next block copied, what the host has
-//!          copied back, and blocks for all other tokens taken
-//! grow     more blocks at the end
-//! remember full blocks of the prompt go to the cache as they are computed
-//! shrink   blocks of rejected drafts go back
-//! swap_out what was computed is copied to the host
-//! release  full blocks go to the cache, unpinned; all blocks lose this holder
+//! admit    shares the cached prefix, copies a cached part of the next block, and takes blocks for all
+//!          other tokens
+//! grow     takes more blocks at the end
+//! remember offers full blocks of the prompt to the cache as they are computed
+//! shrink   gives back the blocks of rejected drafts
+//! swap_out starts to copy computed KV to the host; the transfer holds the blocks until it is over
+//! swap_in  starts to copy KV from the host to the blocks of an admitted sequence
+//! release  leaves full blocks to the cache, unpinned, and gives up all blocks
 //! ```
 //!
-//! A block has one book-keeper, the pool: a table and the cache are holders alike. Whatever a table
-//! shares with the cache is on the path that its lock pins, so an unpinned block of the cache has no
-//! other holder, and evicting it frees it.
+//! The pool alone counts the holders of a block; tables and the cache are holders alike. All blocks
+//! that a table shares with the cache are on the path that its lock pins, so an unpinned block of the
+//! cache has no other holder, and evicting it frees it.
 //!
 //! **Architecture invariant:** copy on write. A sequence writes only where its table is the only
-//! holder: what it shares ends at a block's border, and a block shared in part is copied first.
+//! holder: the shared part ends at a block's border, and a block shared in part is copied first.
 //!
-//! **Architecture invariant:** blocks that a plan copies from are held until it was carried out, so
-//! nothing of the same plan can overwrite them. Host blocks need no such care: whoever gives way does
-//! so before anyone is let in, so none is freed and taken in one plan.
+//! **Architecture invariant:** the blocks that a plan copies from are held until the plan is carried
+//! out, and both ends of a transfer until it is reported, so nothing can overwrite them meanwhile.
 
-use crate::plan::HostBlockId;
 use crate::sequence::Sequence;
+use crate::transfers::{Transfers, UnderWay};
 use crate::{
-    BlockId, BlockPool, BlockTable, PrefixLock, RadixConfig, RadixMatch, RadixStats, RadixTree,
-    RecomputeCost, SchedulerConfig, SchedulerOutput,
+    BlockId, BlockPool, BlockTable, Direction, HostBlockId, PrefixLock, RadixConfig, RadixMatch,
+    RadixStats, RadixTree, RecomputeCost, SchedulerConfig, SchedulerOutput, Transfer, TransferId,
 };
 use pelton_base::TokenId;
 
@@ -34,13 +34,13 @@ use pelton_base::TokenId;
 #[must_use = "what is dropped instead of released leaks its blocks"]
 pub(crate) struct Held {
     pub(crate) table: BlockTable,
-    /// Taken out only while it moves.
+    /// `None` only while the lock is exchanged for another.
     lock: Option<PrefixLock>,
-    /// Leading blocks that the cache was offered.
+    /// Leading blocks that were offered to the cache.
     n_offered: usize,
 }
 
-const LOCKED: &str = "invariant: whoever holds blocks holds a lock";
+const LOCKED: &str = "invariant: a table comes with a lock";
 
 /// A sequence's KV in the swap store.
 #[derive(Debug)]
@@ -49,16 +49,18 @@ pub(crate) struct Host {
     blocks: Vec<HostBlockId>,
     /// Leading tokens whose KV it is.
     pub(crate) n_tokens: usize,
+    /// The transfer that fills the blocks.
+    transfer: TransferId,
 }
 
-/// What a sequence takes at its admission.
+/// The memory that a sequence takes at its admission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     /// Tokens for which it takes blocks.
     pub(crate) n_reserved: usize,
     /// Blocks that its table can come to hold.
     pub(crate) n_most_blocks: usize,
-    /// Blocks that must be left for others.
+    /// Blocks that must stay free.
     pub(crate) n_spare: usize,
 }
 
@@ -66,10 +68,12 @@ pub(crate) struct Sizes {
 #[derive(Debug)]
 pub(crate) struct Admission {
     pub(crate) held: Held,
-    /// Leading tokens that have KV.
+    /// Leading tokens that have KV, once it has come from the host.
     pub(crate) n_computed: usize,
-    /// Those of them that others computed.
+    /// Leading tokens whose KV was computed by other sequences.
     pub(crate) n_shared: usize,
+    /// Whether the KV behind the shared tokens has to come from the host first.
+    pub(crate) loads: bool,
 }
 
 /// The KV of all sequences, as ids.
@@ -82,7 +86,8 @@ pub(crate) struct Kv {
     /// Free blocks of the swap store; the last is handed out first.
     host: Vec<HostBlockId>,
     n_host: usize,
-    /// What the current plan reads.
+    transfers: Transfers,
+    /// Blocks that the current plan copies from.
     read: Vec<BlockId>,
     /// Blocks of the last match.
     found: Vec<BlockId>,
@@ -103,20 +108,21 @@ impl Kv {
             tree,
             host: (0..config.n_host_blocks).rev().map(HostBlockId).collect(),
             n_host: config.n_host_blocks as usize,
+            transfers: Transfers::default(),
             read: Vec::new(),
             found: Vec::new(),
         }
     }
 
-    /// The last plan was carried out: what it read may be overwritten.
+    /// Ends the last plan: the blocks that it read may be overwritten from now on.
     pub(crate) fn end_plan(&mut self) {
         for block in self.read.drain(..) {
             self.pool.release(block);
         }
     }
 
-    /// The longest cached prefix of a sequence. Its last token is never part of it: that one's logits
-    /// are what comes next.
+    /// The longest cached prefix of a sequence, without its last token, which has to be computed for
+    /// the logits after it.
     pub(crate) fn find(&mut self, sequence: &Sequence) -> RadixMatch {
         self.found.clear();
         let n_matchable = sequence.tokens.len() - 1;
@@ -124,7 +130,7 @@ impl Kv {
     }
 
     /// Blocks for a sequence, as many as possible shared; `None` when too few would be left. `found`
-    /// is what [`find`](Self::find) just found.
+    /// is the last answer of [`find`](Self::find).
     pub(crate) fn admit(
         &mut self,
         found: &RadixMatch,
@@ -139,7 +145,7 @@ impl Kv {
             return None;
         }
         let lock = self.tree.lock(found);
-        // Held before anything is evicted, so that its content outlives the plan.
+        // Held before anything is evicted, so that its content is there until the plan is carried out.
         let from_host = host.filter(|host| host.n_tokens > n_full * self.block_size);
         let partial = found.partial.filter(|_| from_host.is_none());
         if let Some((block, _)) = partial {
@@ -149,7 +155,7 @@ impl Kv {
         self.make_free(n_own);
         let mut copied = partial;
         if let (true, Some((block, _))) = (self.pool.n_free() < n_own, partial) {
-            // The very last block: it is needed more than its content.
+            // The very last block is needed for writing; its content is computed anew.
             self.pool.release(block);
             copied = None;
         }
@@ -163,13 +169,10 @@ impl Kv {
             n_shared += n_tokens;
         }
         if let Some(host) = from_host {
-            let wanted = n_full..host.n_tokens.div_ceil(self.block_size);
-            let pairs = wanted.map(|idx| (host.blocks[idx], table.blocks()[idx]));
-            output.swap_in.extend(pairs);
             n_computed = host.n_tokens;
         }
         let held = Held { table, lock: Some(lock), n_offered: n_full };
-        Some(Admission { held, n_computed, n_shared })
+        Some(Admission { held, n_computed, n_shared, loads: from_host.is_some() })
     }
 
     /// Blocks for one that begins like `parent`, which has computed the first `n_shared` tokens: full
@@ -184,7 +187,8 @@ impl Kv {
         let (n_full, n_part) = (n_shared / self.block_size, n_shared % self.block_size);
         let n_own = sizes.n_reserved.div_ceil(self.block_size) - n_full;
         let (held, sequence) = parent;
-        // In the cache, so that both pin what they share; nobody else finds it in a namespace of one.
+        // The shared blocks go to the cache, so that both sequences pin them. Without a prefix cache
+        // the namespace is the parent's own, and no other request finds them.
         self.offer(held, sequence, n_full);
         self.found.clear();
         let prefix = &sequence.tokens[..n_full * self.block_size];
@@ -204,13 +208,12 @@ impl Kv {
             output.copies.push((block, table.blocks()[n_full]));
         }
         let held = Held { table, lock: Some(lock), n_offered: n_full };
-        Some(Admission { held, n_computed: n_shared, n_shared })
+        Some(Admission { held, n_computed: n_shared, n_shared, loads: false })
     }
 
     /// Blocks for `n_tokens` tokens in all; `false`, and nothing changed, when there are not enough.
     pub(crate) fn grow(&mut self, held: &mut Held, n_tokens: usize) -> bool {
-        let n_needed = n_tokens.div_ceil(self.block_size);
-        let n_missing = n_needed.saturating_sub(held.table.blocks().len());
+        let n_missing = self.n_missing(held, n_tokens);
         if n_missing > self.n_available() {
             return false;
         }
@@ -224,7 +227,7 @@ impl Kv {
         held.table.truncate(&mut self.pool, n_tokens.div_ceil(self.block_size));
     }
 
-    /// Offers the full blocks of the first `n_computed` tokens to the cache, so that others find
+    /// Offers the full blocks of the first `n_computed` tokens to the cache, where other requests find
     /// them while this sequence still runs.
     pub(crate) fn remember(&mut self, held: &mut Held, sequence: &Sequence, n_computed: usize) {
         if self.caches {
@@ -248,7 +251,7 @@ impl Kv {
         let lock = slot.take().expect(LOCKED);
         *slot = Some(self.tree.extend(sequence.namespace, lock, tokens, blocks, keep));
         if *n_offered + n_kept < n_full {
-            // Somebody else's blocks hold the same: two copies would be one too many.
+            // The cache has other blocks with the same content: they replace those of the table.
             self.found.clear();
             self.tree.find(sequence.namespace, tokens, &mut self.found);
             for (idx, &block) in self.found.iter().enumerate() {
@@ -260,27 +263,97 @@ impl Kv {
         *n_offered = n_full;
     }
 
-    /// Copies what was computed to the host; `None` when there is nothing, or no room for it.
+    /// Starts to copy the KV of the first `n_computed` tokens to the host. The transfer takes `held`,
+    /// which comes back when there is nothing to copy or no room for it.
     pub(crate) fn swap_out(
         &mut self,
-        held: &Held,
+        mut held: Held,
+        sequence: &Sequence,
         n_computed: usize,
         output: &mut SchedulerOutput,
-    ) -> Option<Host> {
+    ) -> Result<Host, Held> {
         let n_blocks = n_computed.div_ceil(self.block_size);
-        let split = self.host.len().checked_sub(n_blocks).filter(|_| n_blocks > 0)?;
+        let split = self.host.len().checked_sub(n_blocks).filter(|_| n_blocks > 0);
+        let Some(split) = split else { return Err(held) };
         let blocks = self.host.split_off(split);
-        output.swap_out.extend(held.table.blocks().iter().copied().zip(blocks.iter().copied()));
-        Some(Host { blocks, n_tokens: n_computed })
+        self.offer(&mut held, sequence, n_computed / self.block_size);
+        held.table.truncate(&mut self.pool, n_blocks);
+        let pairs = held.table.blocks().iter().copied().zip(blocks.iter().copied());
+        let first = output.moved.len();
+        output.moved.extend(pairs);
+        let id = self.transfers.begin(Some(held), Vec::new());
+        let moved = first..output.moved.len();
+        output.transfers.push(Transfer { id, direction: Direction::Out, moved });
+        Ok(Host { blocks, n_tokens: n_computed, transfer: id })
     }
 
-    /// Gives host blocks back.
+    /// Starts to copy KV from the host to the blocks behind those that `held` shares. The transfer
+    /// takes the host blocks.
+    pub(crate) fn swap_in(
+        &mut self,
+        held: &Held,
+        host: Host,
+        output: &mut SchedulerOutput,
+    ) -> TransferId {
+        let wanted = held.n_offered..host.n_tokens.div_ceil(self.block_size);
+        let pairs = wanted.map(|idx| (held.table.blocks()[idx], host.blocks[idx]));
+        let first = output.moved.len();
+        output.moved.extend(pairs);
+        let id = self.transfers.begin(None, host.blocks);
+        let moved = first..output.moved.len();
+        output.transfers.push(Transfer { id, direction: Direction::In, moved });
+        id
+    }
+
+    /// Takes back the memory of a transfer that is over.
+    pub(crate) fn end_transfer(&mut self, id: TransferId) {
+        let UnderWay { held, host, .. } = self.transfers.end(id);
+        if let Some(held) = held {
+            self.let_go(held);
+        }
+        self.host.extend(host);
+    }
+
+    /// Whether the KV on the host is still being copied there.
+    pub(crate) fn is_arriving(&self, host: &Host) -> bool {
+        self.transfers.is_under_way(host.transfer)
+    }
+
+    /// Gives host blocks back, at once or when the transfer that fills them is over.
     pub(crate) fn drop_host(&mut self, host: Host) {
-        self.host.extend(host.blocks);
+        match self.transfers.get_mut(host.transfer) {
+            Some(transfer) => transfer.host.extend(host.blocks),
+            None => self.host.extend(host.blocks),
+        }
     }
 
-    /// Lets go of a sequence's blocks; those of its first `n_computed` tokens that are full stay
-    /// cached, when `keeps` says so, until their memory is needed.
+    /// Gives the blocks of a sequence back when the transfer that fills them is over.
+    pub(crate) fn abandon(&mut self, held: Held, id: TransferId) {
+        let transfer = self.transfers.get_mut(id).expect("invariant: a loading sequence waits");
+        transfer.held = Some(held);
+    }
+
+    pub(crate) fn is_under_way(&self, id: TransferId) -> bool {
+        self.transfers.is_under_way(id)
+    }
+
+    /// Transfers under way.
+    pub(crate) fn n_transfers(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// Blocks that come back when transfers are over, at most: some may be pinned by other sequences.
+    pub(crate) fn n_leaving(&self) -> usize {
+        self.transfers.held().map(|held| held.table.blocks().len()).sum()
+    }
+
+    /// Blocks that a sequence lacks to hold `n_tokens` tokens.
+    pub(crate) fn n_missing(&self, held: &Held, n_tokens: usize) -> usize {
+        n_tokens.div_ceil(self.block_size).saturating_sub(held.table.blocks().len())
+    }
+
+    /// Gives up a sequence's blocks. With `keeps`, the full blocks of its first `n_computed` tokens stay
+    /// cached until their memory is needed.
     pub(crate) fn release(
         &mut self,
         mut held: Held,
@@ -291,6 +364,10 @@ impl Kv {
         if keeps {
             self.offer(&mut held, sequence, n_computed / self.block_size);
         }
+        self.let_go(held);
+    }
+
+    fn let_go(&mut self, held: Held) {
         self.tree.unlock(held.lock.expect(LOCKED));
         held.table.release(&mut self.pool);
     }
@@ -300,7 +377,7 @@ impl Kv {
         self.n_free_with(self.tree.n_evictable())
     }
 
-    /// Blocks that are free once the cache has given up `n_evictable`; what the plan reads is not.
+    /// Blocks that are free once the cache has evicted `n_evictable`, without those that the plan reads.
     fn n_free_with(&self, n_evictable: usize) -> usize {
         self.pool.n_free() + n_evictable.saturating_sub(self.read.len())
     }
@@ -336,7 +413,7 @@ impl Kv {
         }
     }
 
-    /// Panics if a block or a lock is lost, or if someone could write where others read.
+    /// Panics if a block or a lock is lost, or if a sequence could write where another reads.
     pub(crate) fn check_integrity<'a>(
         &self,
         running: impl Iterator<Item = (&'a Held, usize)> + Clone,
@@ -344,12 +421,13 @@ impl Kv {
     ) {
         self.pool.check_integrity();
         self.tree.check_integrity();
-        let n_in_tables: usize = running.clone().map(|(held, _)| held.table.blocks().len()).sum();
+        let placed = running.clone().map(|(held, _)| held).chain(self.transfers.held());
+        let n_in_tables: usize = placed.clone().map(|held| held.table.blocks().len()).sum();
         let n_held = n_in_tables + self.tree.n_blocks() + self.read.len();
-        assert_eq!(self.pool.n_references(), n_held, "a block is held by nobody, or twice");
-        assert_eq!(self.tree.n_locks(), running.clone().count(), "a lock is lost");
+        assert_eq!(self.pool.n_references(), n_held, "a block is held without a holder, or twice");
+        assert_eq!(self.tree.n_locks(), placed.count(), "a lock is lost");
         let n_swapped: usize = hosts.map(|host| host.blocks.len()).sum();
-        let n_host = self.host.len() + n_swapped;
+        let n_host = self.host.len() + n_swapped + self.transfers.n_host_blocks();
         assert_eq!(n_host, self.n_host, "a host block is lost");
         for (held, n_computed) in running {
             for block in &held.table.blocks()[n_computed / self.block_size..] {

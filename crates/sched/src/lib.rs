@@ -3,22 +3,22 @@
 //! # The chapter
 //!
 //! The scheduler is a state machine without I/O. The engine feeds it requests, asks for a plan,
-//! lets an executor carry the plan out, and reports what came of it:
+//! lets an executor carry the plan out, and reports the outcome:
 //!
 //! ```text
 //! add(request) ──▶ Waiting ──admit──▶ Running ──finish──▶ Completed
-//!                                      │   ▲
-//!                              preempt ▼   │ admit again, from what is cached or swapped out
-//!                                    Preempted
+//!                                      │   ▲ ▲
+//!                              preempt ▼   │ └── KV is there ── Loading
+//!                                    Preempted ── admit ─────────┘   where KV comes from the host
 //!
 //! loop { schedule(now, signals) ─▶ plan;  execute(plan) ─▶ step;  update(step) ─▶ updates }
 //! ```
 //!
 //! **Tokens catch up; there are no phases.** Each running sequence has `n_computed` tokens whose
 //! KV exists, chasing the `n_tokens` it holds (prompt, output and, for one step, drafts alike). A
-//! step hands out one budget: first to sequences that already generate (decode rows), then to those
-//! still catching up (prefill chunks), then to newly admitted ones. A chunk that reaches the last
-//! known token *samples*, which makes the sequence longer, and the chase goes on.
+//! step hands out one budget: first to sequences that already generate (decode rows), then to
+//! sequences that still catch up (prefill chunks), then to newly admitted ones. A chunk that reaches
+//! the last known token *samples*, which makes the sequence longer, and the chase goes on.
 //!
 //! ```text
 //! tokens   [ p p p p p p p p | o o o | d d ]   p prompt, o output, d drafts
@@ -27,31 +27,36 @@
 //! blocks   [ 7       | 2       | 9    ]        block table, block_size tokens each
 //! ```
 //!
-//! **The budget** is counted in tokens, and in time: where somebody who generates has a target for
-//! the time per token, the chunks beside are as large as the measured prices allow
-//! ([`StepCost`]). **Who goes first** is a [`Policy`]'s to say, at the arrival; whether one should be
-//! taken at all, the [`Outlook`]'s.
+//! **The budget** is counted in tokens and in time: where a generating request has a target for the
+//! time per token, the chunks beside it are as large as the measured prices allow ([`StepCost`]). A
+//! [`Policy`] ranks each request at its arrival. The [`Outlook`] tells whether a request should be
+//! taken at all.
 //!
 //! **Memory.** A sequence is admitted only when blocks for *all* its known tokens can be had, with a
-//! watermark to spare, and it takes them at once: a prompt never runs dry half way. What is cached of
-//! its prefix it shares; what another is computing right now it waits for. Only decode rows ask for
-//! more. When none are left, whoever stands last gives all its blocks back: they stay in the cache,
-//! where their tail is forgotten first and only as far as it is needed, or are copied to the host,
-//! whichever is cheaper. The first in standing never gives way, so it always finishes; whoever waited
-//! too long becomes first; so everyone finishes.
+//! watermark to spare, and it takes them at once: a prompt never runs dry half way. It shares the
+//! cached part of its prefix, and waits for a part that another sequence is computing right now. Only
+//! decode rows ask for more blocks. When none are left, the request that stands last gives all its
+//! blocks back: they stay in the cache, where its tail is evicted first and only as far as memory is
+//! needed, or are copied to the host, whichever is cheaper. The request that stands first never gives
+//! way, so it always finishes; a request that waited too long becomes first; so every request
+//! finishes.
+//!
+//! **KV moves while other requests run.** A copy to the host or back is a [`Transfer`] that a plan
+//! starts and a later outcome reports as over. Until then its blocks belong to it: a sequence whose
+//! KV comes in is `Loading` and gets no tokens, and blocks whose KV goes out are not handed out.
 //!
 //! Plan, step and updates belong to the caller, who passes them in again each time; a sequence gets
 //! its token list and block table at admission, as long as they can become. So a step of sequences
-//! that go on decoding allocates nothing, on a new block neither.
+//! that go on decoding allocates nothing, not even when one begins a new block.
 //!
-//! | part | what it knows |
+//! | part | its knowledge |
 //! |---|---|
 //! | [`Scheduler`] | the states, and the plan of a step |
-//! | [`Policy`] | who goes first |
-//! | queue, tenants | who waits, and what each tenant was served |
-//! | kv | pool, tables, prefix cache, swap store |
-//! | [`RadixTree`] | which blocks hold which prefix |
-//! | [`StepCost`], [`Outlook`] | what things cost, and what newcomers can expect |
+//! | [`Policy`] | the order of requests |
+//! | queue, tenants | the waiting requests, and the service that each tenant had |
+//! | kv, transfers | pool, tables, prefix cache, swap store, KV under way |
+//! | [`RadixTree`] | the blocks of each cached prefix |
+//! | [`StepCost`], [`Outlook`] | the price of a step, and the prospects of a new request |
 //!
 //! **Architecture invariant:** no I/O, no clock, no float, no tensor, no thread, no error type.
 //! Exhaustion is an answer, a broken invariant is a panic. The same calls give the same plans.
@@ -78,6 +83,7 @@ mod radix;
 mod scheduler;
 mod sequence;
 mod tenants;
+mod transfers;
 
 pub use block_pool::{BlockId, BlockPool};
 pub use block_table::BlockTable;
@@ -90,7 +96,8 @@ pub use drafts::DraftTree;
 pub use outlook::Outlook;
 pub use pelton_base::Namespace;
 pub use plan::{
-    HostBlockId, Rows, ScheduledSequence, SchedulerOutput, SequenceUpdate, StepOutput, StepUpdates,
+    Direction, HostBlockId, Rows, ScheduledSequence, SchedulerOutput, SequenceUpdate, StepOutput,
+    StepUpdates, Transfer, TransferId,
 };
 pub use policy::{Arrival, Policy, PolicyKind};
 pub use radix::{

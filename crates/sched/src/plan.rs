@@ -1,7 +1,7 @@
-//! What crosses the border of the scheduler each step: the plan out, the outcome in, the news out.
+//! The three values that cross the border of the scheduler each step: plan, outcome and news.
 //!
-//! All three are flat, a few vectors however many sequences there are, and are refilled step after
-//! step by whoever owns them:
+//! Each is a few flat vectors, however many sequences there are. The caller owns all three and passes
+//! them in again at every step, so that their memory is kept:
 //!
 //! ```text
 //! sequences  [ req-4      | req-7        | req-9 ]
@@ -18,22 +18,23 @@ use std::ops::Range;
 pub struct SchedulerOutput {
     /// Decode rows first, then prefill chunks.
     pub sequences: Vec<ScheduledSequence>,
-    /// The tokens to compute: those of all sequences, one after the other.
+    /// The tokens to compute, one sequence after the other.
     pub tokens: Vec<TokenId>,
     /// The parents of the rows of those sequences whose drafts branch, one after the other.
     pub parents: Vec<u32>,
     /// The block tables of all sequences, one after the other.
     pub blocks: Vec<BlockId>,
-    /// Blocks to copy to the host before anything else is done.
-    pub swap_out: Vec<(BlockId, HostBlockId)>,
-    /// Blocks to copy back from the host after that.
-    pub swap_in: Vec<(HostBlockId, BlockId)>,
-    /// Blocks to copy after that, from the first to the second, so that a sequence can write where
-    /// others read.
+    /// Copies between device and host to start. They depend neither on each other nor on the rest of
+    /// the plan, and may take many steps: [`StepOutput::transferred`] reports each when it is over.
+    pub transfers: Vec<Transfer>,
+    /// The blocks of all transfers, one transfer after the other: on the device, and on the host.
+    pub moved: Vec<(BlockId, HostBlockId)>,
+    /// Blocks to copy before the plan is computed, from the first to the second, so that a sequence
+    /// can write where other sequences read.
     pub copies: Vec<(BlockId, BlockId)>,
     /// Requests that gave up their blocks to make this plan possible.
     pub preempted: Vec<RequestId>,
-    /// What the plan asks of the machine.
+    /// The work that the plan asks of the machine.
     pub load: StepLoad,
 }
 
@@ -41,7 +42,51 @@ pub struct SchedulerOutput {
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct HostBlockId(pub u32);
 
+/// Names one transfer of KV; never reused by a scheduler.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct TransferId(pub u64);
+
+impl std::fmt::Display for TransferId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "transfer {}", self.0)
+    }
+}
+
+/// The way that KV takes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Direction {
+    /// From the device to the host.
+    Out,
+    /// From the host to the device.
+    In,
+}
+
+/// KV of one sequence to copy between the device and the host.
+///
+/// Nothing else writes its blocks, on either end, until it is reported; nothing reads those that it
+/// writes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Transfer {
+    /// The ticket under which its end is reported.
+    pub id: TransferId,
+    /// The end that it reads from and the end that it writes to.
+    pub direction: Direction,
+    /// Its range of the plan's moved blocks.
+    pub moved: Range<usize>,
+}
+
 impl SchedulerOutput {
+    /// The blocks of one of its transfers: on the device, and on the host.
+    pub fn moved_by(&self, transfer: &Transfer) -> &[(BlockId, HostBlockId)] {
+        &self.moved[transfer.moved.clone()]
+    }
+
+    /// Number of blocks that its transfers copy in one direction.
+    pub fn n_moved(&self, direction: Direction) -> usize {
+        let transfers = self.transfers.iter().filter(|transfer| transfer.direction == direction);
+        transfers.map(|transfer| transfer.moved.len()).sum()
+    }
+
     /// The tokens of one of its sequences.
     pub fn tokens_of(&self, share: &ScheduledSequence) -> &[TokenId] {
         &self.tokens[share.tokens.clone()]
@@ -64,14 +109,14 @@ impl SchedulerOutput {
     }
 
     pub(crate) fn clear(&mut self) {
-        let Self { sequences, tokens, parents, blocks, swap_out, swap_in, copies, preempted, load } =
+        let Self { sequences, tokens, parents, blocks, transfers, moved, copies, preempted, load } =
             self;
         sequences.clear();
         tokens.clear();
         parents.clear();
         blocks.clear();
-        swap_out.clear();
-        swap_in.clear();
+        transfers.clear();
+        moved.clear();
         copies.clear();
         preempted.clear();
         *load = StepLoad::default();
@@ -81,15 +126,15 @@ impl SchedulerOutput {
 /// One sequence's share of a step.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ScheduledSequence {
-    /// Whose tokens these are.
+    /// The request that the tokens belong to.
     pub id: RequestId,
-    /// Which tokens of the plan are its own, at least one.
+    /// Its range of the plan's tokens; never empty.
     pub tokens: Range<usize>,
-    /// Which of the plan's parents are those of its rows; none where each follows the one before.
+    /// Its range of the plan's parents; empty where each row follows the one before.
     pub parents: Range<usize>,
     /// Position of the first of them; KV exists for every position before it.
     pub first_position: usize,
-    /// Which blocks of the plan are its table.
+    /// Its block table: a range of the plan's blocks.
     pub blocks: Range<usize>,
     /// Whether the last known token is among `tokens`, so that logits are sampled: those of it and
     /// of every draft after it.
@@ -105,13 +150,13 @@ pub struct ScheduledSequence {
 pub struct Rows<'a> {
     /// Their tokens.
     pub tokens: &'a [TokenId],
-    /// Where drafts branch, which row each follows, [`Rows::ROOT`] being what was computed before;
-    /// `None` where each row follows the one before.
+    /// Where drafts branch: the row that each row follows, or [`Rows::ROOT`] for the tokens that were
+    /// computed before. `None` where each row follows the one before.
     pub parents: Option<&'a [u32]>,
 }
 
 impl Rows<'_> {
-    /// In place of a parent, for a row that follows what was computed before.
+    /// The parent of a row that follows the tokens that were computed before.
     pub const ROOT: u32 = u32::MAX;
 
     /// The drafts that follow `row`, the last known one or a draft.
@@ -123,42 +168,45 @@ impl Rows<'_> {
         (row + 1..self.tokens.len()).filter(is_it)
     }
 
-    /// The one of them that is `token`.
+    /// The draft after `row` that is `token`.
     pub fn draft_after(&self, row: usize, token: TokenId) -> Option<usize> {
         self.drafts_after(row).find(|&next| self.tokens[next] == token)
     }
 }
 
-/// What came of a plan.
+/// The outcome of a plan.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct StepOutput {
-    /// New tokens of every sequence whose share had `samples` set, in their order: the drafts that
-    /// were accepted, a path from the root, then one more. So there is one at least, and one more than
-    /// the longest path at most. The KV of accepted drafts lies where tokens of an unbranched sequence
-    /// do, by then.
+    /// New tokens of every sequence whose share had `samples` set, in their order: the accepted
+    /// drafts, which are a path from the root, then one more token. So there is at least one, and at
+    /// most one more than the longest path has drafts. The executor has moved the KV of accepted
+    /// drafts to where the tokens of an unbranched sequence lie.
     ///
     /// An answer that does not match the plan (tokens for a share that did not sample, none for
     /// one that did) ends that request with [`FinishReason::Error`] and touches no other.
     pub sampled: Vec<(RequestId, TokenId)>,
     /// Requests of this plan that could not be computed; each ends with [`FinishReason::Error`].
     pub failed: Vec<RequestId>,
+    /// Transfers of this plan and of earlier ones that are over since the last outcome.
+    pub transferred: Vec<TransferId>,
 }
 
 impl StepOutput {
     /// Forgets the step and keeps the memory.
     pub fn clear(&mut self) {
-        let Self { sampled, failed } = self;
+        let Self { sampled, failed, transferred } = self;
         sampled.clear();
         failed.clear();
+        transferred.clear();
     }
 }
 
-/// What a step brought, to each sequence that has news.
+/// The news of each sequence that has any after a step.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct StepUpdates {
     /// In order of arrival.
     pub sequences: Vec<SequenceUpdate>,
-    /// The tokens to hand on: those of all sequences, one after the other.
+    /// The new tokens of all sequences, one sequence after the other.
     pub tokens: Vec<TokenId>,
 }
 
@@ -178,12 +226,12 @@ impl StepUpdates {
 /// News of one sequence after a step.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SequenceUpdate {
-    /// Whose news this is.
+    /// The request that the news is about.
     pub id: RequestId,
-    /// Which tokens of the updates are its own, the stop token included; those sampled beyond the
-    /// end are cut off.
+    /// Its range of the new tokens, the stop token included; tokens sampled beyond the end are cut
+    /// off.
     pub new_tokens: Range<usize>,
-    /// Why the sequence ended, if it did. Its blocks are free again.
+    /// The reason for which the sequence ended, if it did. Its blocks are free again.
     pub finish: Option<FinishReason>,
     /// Tokens counted so far.
     pub usage: Usage,

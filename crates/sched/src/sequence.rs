@@ -1,7 +1,13 @@
 //! The states of a request, as types: a transition consumes the old state and makes the new one.
+//!
+//! ```text
+//! Waiting ──▶ Running ──▶ completed       Preempted ──▶ Loading ──▶ Running
+//! ```
 
 use crate::kv::{Held, Host};
-use crate::{DraftTree, Rows, ScheduledSequence, SchedulerOutput, SequenceUpdate, StepLoad, Tick};
+use crate::{
+    DraftTree, Rows, ScheduledSequence, SchedulerOutput, SequenceUpdate, StepLoad, Tick, TransferId,
+};
 use pelton_base::{FinishReason, Namespace, RequestId, Slo, TokenId, Usage};
 
 /// Place in the order of service; the smaller goes first and is preempted last.
@@ -14,16 +20,16 @@ pub(crate) struct Standing {
 
 impl Standing {
     pub(crate) fn new(rank: i64, arrival: u64) -> Self {
-        // The least rank is kept for those who waited too long.
+        // The least rank is kept for requests that waited too long.
         Self { rank: rank.max(i64::MIN + 1), arrival }
     }
 
-    /// What the policy said.
+    /// The rank that the policy gave.
     pub(crate) fn rank(self) -> i64 {
         self.rank
     }
 
-    /// Ahead of everyone who is not promoted.
+    /// The same request ahead of every request that is not promoted.
     pub(crate) fn promoted(self) -> Self {
         Self { rank: i64::MIN, ..self }
     }
@@ -32,14 +38,14 @@ impl Standing {
         self.rank == i64::MIN
     }
 
-    /// Whether this one is so much ahead that it may take the other's place: arrival alone does not
-    /// count.
+    /// Whether this request may take the place of the other: its rank is better. An earlier arrival
+    /// alone does not count.
     pub(crate) fn outranks(self, other: Self) -> bool {
         self.rank < other.rank
     }
 }
 
-/// What a request keeps through all its states.
+/// The part of a request that stays through all its states.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) id: RequestId,
@@ -48,7 +54,7 @@ pub(crate) struct Sequence {
     /// Index in the table of tenants.
     pub(crate) tenant: usize,
     pub(crate) namespace: Namespace,
-    /// Its own targets, or those of its tenant.
+    /// Its own latency targets, or those of its tenant.
     pub(crate) slo: Slo,
     pub(crate) fork_of: Option<RequestId>,
     /// Prompt, then output.
@@ -58,8 +64,9 @@ pub(crate) struct Sequence {
     pub(crate) stop_tokens: Vec<TokenId>,
     /// Prompt tokens found in the cache at the first admission; `None` before it.
     pub(crate) n_cached: Option<usize>,
-    /// Drafts that were right, and that were not.
+    /// Drafts that were accepted.
     pub(crate) n_accepted: usize,
+    /// Drafts that were rejected.
     pub(crate) n_rejected: usize,
     /// When the first plan after its first token was made.
     pub(crate) first_token_at: Option<Tick>,
@@ -71,7 +78,7 @@ impl Sequence {
         self.n_prompt.saturating_add(self.max_tokens).min(context)
     }
 
-    /// Most drafts that are of use: one token at least comes of a step even when all are right.
+    /// Most drafts that are of use: a step brings one more token than accepted drafts.
     pub(crate) fn most_drafts(&self, context: usize) -> usize {
         self.most_tokens(context).saturating_sub(self.tokens.len() + 1)
     }
@@ -113,7 +120,7 @@ impl Sequence {
 #[derive(Debug)]
 pub(crate) struct Waiting(pub(crate) Sequence);
 
-/// Ran, and gave its blocks up; what was not copied to the host will be computed anew.
+/// Ran, and gave its blocks up. KV that was not copied to the host will be computed anew.
 #[derive(Debug)]
 pub(crate) struct Preempted {
     pub(crate) sequence: Sequence,
@@ -158,13 +165,21 @@ impl Parked {
     }
 }
 
-/// What a plan asked of a sequence and `update` has not answered yet.
+/// Holds blocks whose KV is on its way from the host; it is not computed until the KV is there.
+#[derive(Debug)]
+pub(crate) struct Loading {
+    /// The sequence as it will run.
+    pub(crate) running: Running,
+    pub(crate) transfer: TransferId,
+}
+
+/// A sequence's share of the plan that `update` has not answered yet.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     /// Known tokens among those planned.
     n_known: usize,
     n_drafts: usize,
-    /// Drafts that can be right at once.
+    /// Longest path of its drafts.
     n_deep: usize,
     samples: bool,
 }
@@ -176,7 +191,7 @@ pub(crate) struct Running {
     pub(crate) held: Held,
     /// Tokens whose KV exists.
     pub(crate) n_computed: usize,
-    /// Tokens it came with; while fewer are computed it is still catching up.
+    /// Tokens that it had at its admission; while fewer are computed it is catching up.
     n_at_admission: usize,
     /// Guesses at the tokens that follow, for the next plan.
     pub(crate) drafts: DraftTree,
@@ -184,8 +199,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a sequence whose first `n_computed` tokens have KV already, `n_shared` of them because
-    /// others computed them.
+    /// Starts a sequence whose first `n_computed` tokens have KV; other sequences computed that of the
+    /// first `n_shared`.
     pub(crate) fn new(
         mut sequence: Sequence,
         held: Held,
@@ -221,7 +236,7 @@ impl Running {
         tokens.extend_from_slice(&self.sequence.tokens[self.n_computed..end]);
         tokens.extend_from_slice(self.drafts.tokens());
         if !self.drafts.is_chain() {
-            // Rows of the share: what is known is a chain, and what has no parent follows its end.
+            // The known tokens are a chain; drafts without a parent follow its end.
             let known = (0..n_known).map(|row| row.checked_sub(1));
             let drafts = (0..n_drafts).map(|idx| match self.drafts.parent(idx) {
                 None => Some(n_known - 1),
@@ -249,7 +264,7 @@ impl Running {
         if samples { n_drafts + 1 } else { 0 }
     }
 
-    /// What its share of the plan asks of the machine; nothing when it has none.
+    /// The work that its share of the plan asks of the machine; `None` when it has no share.
     pub(crate) fn load(&self) -> Option<StepLoad> {
         let InFlight { n_known, n_drafts, samples, .. } = self.in_flight?;
         let mut load = StepLoad::default();
@@ -257,8 +272,8 @@ impl Running {
         Some(load)
     }
 
-    /// Takes in what came of its share of the step, and adds what is new to `new_tokens`; `None`
-    /// when it had no share or no news.
+    /// Takes in the outcome of its share of the step and adds its new tokens to `new_tokens`; `None`
+    /// when it had no share or there is no news.
     pub(crate) fn absorb(
         &mut self,
         sampled: impl ExactSizeIterator<Item = TokenId>,
@@ -303,7 +318,7 @@ impl Running {
         self.sequence.tokens.len() - self.n_computed
     }
 
-    /// Whether it still computes the tokens it was admitted with.
+    /// Whether it still computes the tokens that it was admitted with.
     pub(crate) fn is_catching_up(&self) -> bool {
         self.n_computed < self.n_at_admission
     }

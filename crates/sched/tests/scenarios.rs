@@ -11,7 +11,8 @@
 //!       [tokens=5,6,7]                these tokens instead of zeros
 //!       [priority=1] [ttft=100] [tpot=20] [tenant=1] [salt=1] [fork=1]
 //! draft 1 7,8 [after=-,-]             guess what follows: a chain, or each after the one named
-//! step [1=9] [1=5,6] [fail=2]         schedule, compute, update; sampled tokens are 7 unless given
+//! step [1=9] [1=5,6] [fail=2] [hold=0,3]   schedule, compute, update; sampled tokens are 7 unless
+//!                                     given; transfers that are not held are over with the step
 //! sleep 100                           milliseconds in which nothing happens
 //! abort 1                             the client of request 1 went away
 //! admits prompt=99 max=1              could such a request ever run?
@@ -25,9 +26,9 @@ use pelton_base::{
     Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId, TokenId,
 };
 use pelton_sched::{
-    Batching, Choices, DraftTree, Eviction, KvAllocation, Outlook, PolicyKind, PreemptionMode,
-    PriorityOrder, Rows, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost,
-    StepOutput, StepUpdates, TenantConfig, Tick,
+    Batching, Choices, Direction, DraftTree, Eviction, KvAllocation, Outlook, PolicyKind,
+    PreemptionMode, PriorityOrder, Rows, Scheduler, SchedulerConfig, SchedulerOutput, Signals,
+    StepCost, StepOutput, StepUpdates, TenantConfig, Tick, TransferId,
 };
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -169,6 +170,8 @@ fn runs(numbers: impl Iterator<Item = u32>) -> String {
 #[derive(Default)]
 struct Story {
     scheduler: Option<Scheduler>,
+    /// Transfers under way.
+    transfers: Vec<TransferId>,
     signals: Signals,
     now: u64,
 }
@@ -178,6 +181,7 @@ impl Story {
         let words: Vec<&str> = command.split_whitespace().collect();
         if words[0] == "config" {
             self.scheduler = Some(Scheduler::new(config(&words)));
+            self.transfers.clear();
         }
         let scheduler = self.scheduler.as_mut().expect("`config` comes first");
         let mut said = String::new();
@@ -217,7 +221,9 @@ impl Story {
                 };
             }
             "step" => {
-                let load = step(scheduler, Tick(self.now), &self.signals, &words, &mut said);
+                let now = Tick(self.now);
+                let transfers = &mut self.transfers;
+                let load = step((scheduler, transfers), now, &self.signals, &words, &mut said);
                 let priced = self.signals.cost.step_ns(&load);
                 self.now += if priced > 0 { priced } else { 1_000_000 };
             }
@@ -230,7 +236,7 @@ impl Story {
 }
 
 fn step(
-    scheduler: &mut Scheduler,
+    (scheduler, transfers): (&mut Scheduler, &mut Vec<TransferId>),
     now: Tick,
     signals: &Signals,
     words: &[&str],
@@ -246,11 +252,16 @@ fn step(
     for id in &plan.preempted {
         writeln!(said, "{} is preempted", id.0).unwrap();
     }
-    for (from, to) in &plan.swap_out {
-        writeln!(said, "block {} goes to the host as {}", from.0, to.0).unwrap();
-    }
-    for (from, to) in &plan.swap_in {
-        writeln!(said, "host block {} comes back as {}", from.0, to.0).unwrap();
+    for transfer in &plan.transfers {
+        let moved = plan.moved_by(transfer);
+        let blocks = runs(moved.iter().map(|(block, _)| block.0));
+        let hosts = runs(moved.iter().map(|(_, host)| host.0));
+        match transfer.direction {
+            Direction::Out => writeln!(said, "{}: blocks {blocks} to host {hosts}", transfer.id),
+            Direction::In => writeln!(said, "{}: host {hosts} to blocks {blocks}", transfer.id),
+        }
+        .unwrap();
+        transfers.push(transfer.id);
     }
     for (from, to) in &plan.copies {
         writeln!(said, "block {} is copied to {}", from.0, to.0).unwrap();
@@ -276,6 +287,12 @@ fn step(
             answer.sampled.extend(sampled.into_iter().map(|token| (share.id, token)));
         }
         writeln!(said).unwrap();
+    }
+    let held = value(words, "hold").unwrap_or_default();
+    let is_held = |id: &TransferId| held.split(',').any(|word| word == id.0.to_string());
+    answer.transferred.extend(transfers.extract_if(.., |id| !is_held(id)));
+    for id in &answer.transferred {
+        writeln!(said, "{id} is over").unwrap();
     }
     let mut updates = StepUpdates::default();
     scheduler.update(&answer, &mut updates);

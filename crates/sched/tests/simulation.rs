@@ -11,9 +11,9 @@ use pelton_base::{
     TokenId,
 };
 use pelton_sched::{
-    Batching, BlockId, Choices, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder,
-    Rows, ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost,
-    StepOutput, StepUpdates, TenantConfig, Tick,
+    Batching, BlockId, Choices, Direction, Eviction, HostBlockId, KvAllocation, PolicyKind,
+    PreemptionMode, PriorityOrder, Rows, ScheduledSequence, Scheduler, SchedulerConfig,
+    SchedulerOutput, Signals, StepCost, StepOutput, StepUpdates, TenantConfig, Tick, TransferId,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -76,6 +76,8 @@ struct Workload {
     /// Most drafts at once, besides branches.
     max_drafts: u64,
     branches: bool,
+    /// Most steps that a transfer goes on after the one that starts it.
+    max_delay: u64,
     seed: u64,
 }
 
@@ -101,6 +103,19 @@ enum Fork {
     Answer { n_less: usize, n_own: usize },
 }
 
+/// Content of a slot while a transfer writes to it.
+const SPOILT: u64 = u64::MAX;
+
+/// A transfer under way.
+#[derive(Debug)]
+struct Moving {
+    id: TransferId,
+    direction: Direction,
+    moved: Vec<(BlockId, HostBlockId)>,
+    /// Step at whose end it is over.
+    until: u64,
+}
+
 struct Fake {
     kv: Vec<u64>,
     host: Vec<u64>,
@@ -113,21 +128,33 @@ impl Fake {
         first..first + self.block_size
     }
 
-    /// Carries out what a plan does to KV before it computes.
-    fn move_blocks(&mut self, plan: &SchedulerOutput) {
-        for &(block, host) in &plan.swap_out {
-            let content = self.kv[self.slots(block.0)].to_vec();
-            let slots = self.slots(host.0);
-            self.host[slots].copy_from_slice(&content);
-        }
-        for &(host, block) in &plan.swap_in {
-            let content = self.host[self.slots(host.0)].to_vec();
-            let slots = self.slots(block.0);
-            self.kv[slots].copy_from_slice(&content);
-        }
+    /// Copies blocks, as the plan asks before it is computed.
+    fn copy_blocks(&mut self, plan: &SchedulerOutput) {
         for &(from, to) in &plan.copies {
             let (from, to) = (self.slots(from.0), self.slots(to.0));
             self.kv.copy_within(from, to.start);
+        }
+    }
+
+    /// Starts a transfer. One that comes in spoils its blocks until it is over, as one does that is
+    /// half written.
+    fn start(&mut self, moving: &Moving) {
+        if moving.direction == Direction::In {
+            for &(block, _) in &moving.moved {
+                let slots = self.slots(block.0);
+                self.kv[slots].fill(SPOILT);
+            }
+        }
+    }
+
+    /// Ends a transfer. It copies now, so a block that was handed out too early shows.
+    fn end(&mut self, moving: &Moving) {
+        for &(block, host) in &moving.moved {
+            let (kv, store) = (self.slots(block.0), self.slots(host.0));
+            match moving.direction {
+                Direction::Out => self.host[store].copy_from_slice(&self.kv[kv]),
+                Direction::In => self.kv[kv].copy_from_slice(&self.host[store]),
+            }
         }
     }
 
@@ -192,6 +219,8 @@ struct Totals {
     n_recomputed: u64,
     n_swapped: u64,
     n_swapped_in: u64,
+    /// Steps without a share because every request waited for a transfer.
+    n_stalled: u64,
     n_copied: u64,
     n_deferred: u64,
     n_promoted: u64,
@@ -211,6 +240,7 @@ impl std::ops::AddAssign for Totals {
         self.n_recomputed += other.n_recomputed;
         self.n_swapped += other.n_swapped;
         self.n_swapped_in += other.n_swapped_in;
+        self.n_stalled += other.n_stalled;
         self.n_copied += other.n_copied;
         self.n_deferred += other.n_deferred;
         self.n_promoted += other.n_promoted;
@@ -253,6 +283,7 @@ fn live(workload: &Workload) -> Totals {
     let mut latest: Option<Request> = None;
     let mut totals = Totals::default();
     let (mut step, mut now) = (0, 0);
+    let mut moving: Vec<Moving> = Vec::new();
     // All are used again and again, so what a step leaves in them must not matter to the next.
     let (mut plan, mut updates) = (SchedulerOutput::default(), StepUpdates::default());
     while !arriving.is_empty() || !scheduler.is_idle() {
@@ -318,7 +349,11 @@ fn live(workload: &Workload) -> Totals {
         let signals = Signals { cost: workload.cost, ..Signals::default() };
         scheduler.schedule(Tick(now), &signals, &mut plan);
         scheduler.check_integrity();
-        assert_eq!(plan.is_empty(), scheduler.is_idle(), "work left, nothing planned: {scheduler}");
+        let waits = scheduler.n_transfers() > 0;
+        assert!(
+            !plan.is_empty() || scheduler.is_idle() || waits,
+            "work left, nothing planned: {scheduler}"
+        );
         assert!(plan.tokens.len() <= config.choices.max_batch_tokens);
         assert!(plan.sequences.len() <= config.choices.max_running);
         for share in &plan.sequences {
@@ -333,7 +368,16 @@ fn live(workload: &Workload) -> Totals {
             assert!(!plan.preempted.contains(&share.id), "{} preempted and planned", share.id);
         }
         now += STEP_NS + workload.cost.step_ns(&plan.load);
-        fake.move_blocks(&plan);
+        for transfer in &plan.transfers {
+            let (id, direction) = (transfer.id, transfer.direction);
+            let moved = plan.moved_by(transfer).to_vec();
+            let until = step + random() % (workload.max_delay + 1);
+            let new = Moving { id, direction, moved, until };
+            fake.start(&new);
+            moving.push(new);
+        }
+        fake.copy_blocks(&plan);
+        totals.n_stalled += u64::from(plan.is_empty() && waits);
 
         // Someone may leave at any time, also while the step is being computed.
         if random() % 1000 < workload.abort_per_mille && !asked.is_empty() {
@@ -360,6 +404,10 @@ fn live(workload: &Workload) -> Totals {
                 totals.n_rejected_drafts += (share.n_drafts - n_accepted) as u64;
                 answer.sampled.extend(sampled.into_iter().map(|token| (share.id, token)));
             }
+        }
+        for over in moving.extract_if(.., |moving| moving.until <= step) {
+            fake.end(&over);
+            answer.transferred.push(over.id);
         }
         scheduler.update(&answer, &mut updates);
         for update in &updates.sequences {
@@ -486,6 +534,7 @@ fn random_workload(seed: u64) -> Workload {
         abort_per_mille: [0, 0, 100][below(3) as usize],
         max_drafts: [0, 4][below(2) as usize],
         branches: below(2) == 0,
+        max_delay: [0, 0, 1, 7][below(4) as usize],
         seed,
     }
 }
@@ -501,6 +550,7 @@ fn in_four_thousand_random_lives_every_request_ends_with_its_own_answer() {
     assert!(sum.n_recomputed > 1_000, "{sum:?}");
     assert!(sum.n_swapped > 200, "{sum:?}");
     assert!(sum.n_swapped_in > 500, "{sum:?}");
+    assert!(sum.n_stalled > 100, "{sum:?}");
     assert!(sum.n_copied > 1_000, "{sum:?}");
     assert!(sum.n_deferred > 500, "{sum:?}");
     assert!(sum.n_promoted > 1_000, "{sum:?}");
@@ -531,7 +581,8 @@ prop_compose! {
             (0..20_u64, 1..20_usize, 1..20_usize, any::<bool>(), any::<u16>(), any::<u16>()), 1..8,
         ),
         (fail_per_mille, abort_per_mille) in (0..30_u64, 0..60_u64),
-        (max_drafts, branches, seed) in (0..4_u64, any::<bool>(), any::<u32>()),
+        (max_drafts, branches, max_delay) in (0..4_u64, any::<bool>(), 0..5_u64),
+        seed in any::<u32>(),
     ) -> Workload {
         let draw = |seed: u64| {
             let mut state = seed << 16;
@@ -561,7 +612,7 @@ prop_compose! {
                     fork: self::fork(draw(u64::from(fork))),
                 })
                 .collect(),
-            fail_per_mille, abort_per_mille, max_drafts, branches,
+            fail_per_mille, abort_per_mille, max_drafts, branches, max_delay,
             seed: u64::from(seed),
         }
     }

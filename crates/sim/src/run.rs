@@ -7,8 +7,8 @@ use crate::simulate::{SimConfig, SimError};
 use crate::trace::TraceRequest;
 use pelton_base::{Request, SamplingParams, Slo};
 use pelton_sched::{
-    Outlook, Refusal, Scheduler, SchedulerOutput, Signals, StepCost, StepLoad, StepOutput,
-    StepUpdates, Tick,
+    Direction, Outlook, Refusal, Scheduler, SchedulerOutput, Signals, StepCost, StepLoad,
+    StepOutput, StepUpdates, Tick,
 };
 
 /// Tokens of the vocabulary: enough that only prompts with the same prefixes are equal.
@@ -154,6 +154,8 @@ impl<'a> Run<'a> {
         for &id in &self.plan.preempted {
             self.live.get(id).give_way();
         }
+        // The simulated machine copies within the step.
+        self.answer.transferred.extend(self.plan.transfers.iter().map(|transfer| transfer.id));
         for share in &self.plan.sequences {
             let live = self.live.get(share.id);
             let n_tokens = share.tokens.len();
@@ -191,8 +193,8 @@ impl<'a> Run<'a> {
         let totals = &mut self.ledger.totals;
         totals.computed_tokens += self.plan.tokens.len() as u64;
         totals.preemptions += self.plan.preempted.len() as u64;
-        self.n_swapped.0 += self.plan.swap_out.len() as u64;
-        self.n_swapped.1 += self.plan.swap_in.len() as u64;
+        self.n_swapped.0 += self.plan.n_moved(Direction::Out) as u64;
+        self.n_swapped.1 += self.plan.n_moved(Direction::In) as u64;
     }
 
     /// Notes first tokens and ends in the ledger.

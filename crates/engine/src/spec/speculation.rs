@@ -357,7 +357,7 @@ mod tests {
         scheduler.add(asked);
         scheduler.schedule(Tick(0), &Signals::default(), &mut plan);
         let sampled = vec![(id, TokenId(2))];
-        scheduler.update(&StepOutput { sampled, failed: Vec::new() }, &mut updates);
+        scheduler.update(&StepOutput { sampled, ..StepOutput::default() }, &mut updates);
         let step = |_| {
             speculation.draft(&mut scheduler, cost, None);
             let row = scheduler.generating().next().expect("it generates");

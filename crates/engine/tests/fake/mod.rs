@@ -2,13 +2,14 @@
 //!
 //! The hash of each position is kept in a fake KV memory and read back through the block table, so
 //! wrong blocks, skipped tokens and stale memory change the answer. Blocks are swapped and copied as
-//! plans say. Sampling is the real one.
+//! plans say; transfers may take several steps. Sampling is the real one.
 
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_engine::{Drafting, Execution, Executor, ExecutorError, KvCapacity, Panicked};
 use pelton_sampling::{Philox, Sampler, SamplerState};
-use pelton_sched::{ScheduledSequence, SchedulerOutput};
+use pelton_sched::{BlockId, Direction, HostBlockId, ScheduledSequence, SchedulerOutput, Transfer};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
@@ -39,12 +40,23 @@ pub(crate) struct FakeExecutor {
     capacity: KvCapacity,
     kv: Vec<u64>,
     host: Vec<u64>,
+    moving: Vec<Moving>,
+    /// Most steps that a transfer goes on after the one that starts it.
+    transfer_steps: usize,
     /// Of the rows of the share at hand that are sampled, if it is sampled.
     hashes: Vec<u64>,
     states: HashMap<RequestId, SamplerState>,
     sampler: Sampler,
     log: Log,
     gate: Option<Gate>,
+}
+
+/// A transfer under way.
+struct Moving {
+    transfer: Transfer,
+    moved: Vec<(BlockId, HostBlockId)>,
+    /// Steps until it is over.
+    n_left: usize,
 }
 
 /// Lets a test decide when a step goes on: each step announces itself and waits for leave.
@@ -77,6 +89,8 @@ impl FakeExecutor {
             capacity: KvCapacity { n_blocks, n_host_blocks: 0, block_size },
             kv: vec![0; n_blocks as usize * block_size],
             host: Vec::new(),
+            moving: Vec::new(),
+            transfer_steps: 0,
             hashes: Vec::new(),
             states: HashMap::new(),
             sampler: Sampler::new(),
@@ -102,18 +116,54 @@ impl FakeExecutor {
         (self, GateKeeper { arrived: keeper_arrived, leave: keeper_leave })
     }
 
-    fn move_blocks(&mut self, plan: &SchedulerOutput) {
+    /// Lets each transfer go on for up to `n_steps` steps after the one that starts it.
+    pub(crate) fn with_slow_transfers(mut self, n_steps: usize) -> Self {
+        self.transfer_steps = n_steps;
+        self
+    }
+
+    fn slots(&self, block: u32) -> Range<usize> {
         let n = self.capacity.block_size;
-        let slots = |block: u32| block as usize * n..(block as usize + 1) * n;
-        for &(block, host_block) in &plan.swap_out {
-            self.host[slots(host_block.0)].copy_from_slice(&self.kv[slots(block.0)]);
-        }
-        for &(host_block, block) in &plan.swap_in {
-            self.kv[slots(block.0)].copy_from_slice(&self.host[slots(host_block.0)]);
-        }
+        block as usize * n..(block as usize + 1) * n
+    }
+
+    /// Copies blocks and starts transfers. Blocks that KV comes in to are spoilt until it is there.
+    fn move_blocks(&mut self, plan: &SchedulerOutput) {
         for &(from, to) in &plan.copies {
-            self.kv.copy_within(slots(from.0), slots(to.0).start);
+            let (from, to) = (self.slots(from.0), self.slots(to.0));
+            self.kv.copy_within(from, to.start);
         }
+        for transfer in &plan.transfers {
+            let moved = plan.moved_by(transfer).to_vec();
+            if transfer.direction == Direction::In {
+                for (block, _) in &moved {
+                    let slots = self.slots(block.0);
+                    self.kv[slots].fill(u64::MAX);
+                }
+            }
+            let n_left = transfer.id.0 as usize % (self.transfer_steps + 1);
+            self.moving.push(Moving { transfer: transfer.clone(), moved, n_left });
+        }
+    }
+
+    /// Ends the transfers whose time has come; the oldest in any case when there is nothing else to do.
+    fn end_transfers(&mut self, plan: &SchedulerOutput, execution: &mut Execution) {
+        let mut moving = std::mem::take(&mut self.moving);
+        if plan.is_empty() && moving.iter().all(|moving| moving.n_left > 0) {
+            moving.iter_mut().take(1).for_each(|moving| moving.n_left = 0);
+        }
+        for Moving { transfer, moved, .. } in moving.extract_if(.., |moving| moving.n_left == 0) {
+            for (block, host) in moved {
+                let (kv, store) = (self.slots(block.0), self.slots(host.0));
+                match transfer.direction {
+                    Direction::Out => self.host[store].copy_from_slice(&self.kv[kv]),
+                    Direction::In => self.kv[kv].copy_from_slice(&self.host[store]),
+                }
+            }
+            execution.step.transferred.push(transfer.id);
+        }
+        moving.iter_mut().for_each(|moving| moving.n_left -= 1);
+        self.moving = moving;
     }
 
     /// Leaves the hashes of the last known token and of each draft in `hashes`; drafts are a chain.
@@ -183,7 +233,9 @@ impl Executor for FakeExecutor {
         Ok(())
     }
 
-    fn launch(&mut self, _plan: &SchedulerOutput) {}
+    fn launch(&mut self, plan: &SchedulerOutput) {
+        self.move_blocks(plan);
+    }
 
     fn collect(
         &mut self,
@@ -197,7 +249,7 @@ impl Executor for FakeExecutor {
                 self.gate = None;
             }
         }
-        self.move_blocks(plan);
+        self.end_transfers(plan, execution);
         for share in &plan.sequences {
             let tokens = plan.tokens_of(share);
             assert!(!tokens.contains(&PANICS), "as the test asked");

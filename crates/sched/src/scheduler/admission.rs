@@ -1,39 +1,43 @@
-//! Who is let in.
+//! Admission: which waiting request gets blocks next.
 //!
 //! A sequence is admitted when blocks for all its known tokens can be had, with a watermark to spare
-//! for those that grow, and takes them at once: a prompt never runs dry half way. In order: nobody
-//! overtakes one that finds no room. But one whose next block another is computing right now is held
-//! back until it is there, and others may pass.
+//! for sequences that grow, and takes them at once: a prompt never runs dry half way. Requests are
+//! admitted in order: none overtakes a request that finds no room. Two kinds are held back and may be
+//! overtaken: a request whose next block another is computing right now, and a request whose KV is
+//! still on its way to the host.
 
 use super::Scheduler;
 use crate::kv::{Admission, Sizes};
 use crate::queue::Spot;
-use crate::sequence::{Running, Sequence, Standing};
+use crate::sequence::{Loading, Running, Sequence, Standing};
 use crate::{Batching, KvAllocation, RadixMatch, SchedulerOutput};
 
-/// Most candidates that are held back in one step before it is let be: a bound on the time of a plan.
+/// Most candidates that are held back in one step, which bounds the time of a plan.
 const MOST_DEFERRED: usize = 8;
 
-/// Letting requests in, while one plan is made.
+/// The state of admission while one plan is made.
 #[derive(Debug)]
 pub(super) struct Door {
     is_open: bool,
-    /// Only who outranks those that were just preempted passes.
+    /// Only requests that outrank those that were just preempted are admitted.
     bar: Option<Standing>,
     n_deferred: usize,
 }
 
-/// What became of a candidate.
+/// The outcome of a candidate.
 enum Verdict {
+    /// It runs, at this index.
     Admitted(usize),
-    /// Another computes what it needs.
+    /// It holds blocks, and runs when its KV has come from the host.
+    Loads,
+    /// It is held back, and other candidates may pass.
     Deferred,
     NoRoom,
 }
 
 impl Scheduler {
-    /// Under a policy where the urgent take places: makes those that are less urgent than the first
-    /// in the queue give way until it finds room.
+    /// Under a policy where urgent requests take places: preempts less urgent requests until the first
+    /// in the queue finds room, or will find it when transfers are over.
     pub(super) fn clear_places(&mut self, output: &mut SchedulerOutput) {
         if !self.policy.takes_places() || self.config.choices.batching == Batching::Static {
             return;
@@ -48,40 +52,41 @@ impl Scheduler {
             let sequence = self.queue.at(spot).sequence();
             let n_full = self.kv.find(sequence).n_full;
             let n_needed = self.config.blocks_for(self.n_reserved(sequence)) - n_full;
-            let has_place = self.running.len() < self.max_running();
             let n_spare = self.config.watermark_blocks();
-            if has_place && self.kv.n_available() >= n_needed + n_spare {
+            let n_blocks = self.kv.n_available() + self.kv.n_leaving();
+            if self.n_free_places() > 0 && n_blocks >= n_needed + n_spare {
                 return;
             }
             self.preempt(victim, output);
         }
     }
 
-    /// Begins to let requests in, or does not.
+    /// Begins admission, where `admits` allows it.
     pub(super) fn open_door(&mut self, admits: bool, output: &SchedulerOutput) -> Door {
         self.cursors.fill(None);
-        // Whoever was just preempted must not take the blocks back from those it made room for.
+        // A request that was just preempted must not take its blocks back.
         let outranked = output.preempted.iter().filter_map(|&id| self.queue.find(id));
         let bar = outranked.map(|spot| spot.standing).min();
         Door { is_open: admits, bar, n_deferred: 0 }
     }
 
-    /// Who is let in next, if anybody is.
+    /// The next request to admit, if any.
     pub(super) fn candidate(&mut self, door: &Door) -> Option<Spot> {
-        if !door.is_open || self.running.len() >= self.max_running() {
+        if !door.is_open || self.n_free_places() == 0 {
             return None;
         }
         let spot = self.next_candidate()?;
         door.bar.is_none_or(|bar| spot.standing.outranks(bar)).then_some(spot)
     }
 
-    /// Whether one that waits gets its tokens before one that runs.
+    /// Whether a waiting request gets its tokens before a running one.
     pub(super) fn goes_before(&self, spot: Spot, idx: usize) -> bool {
         let waiting = self.queue.at(spot).sequence();
         self.precedence(waiting) < self.precedence(&self.running[idx].sequence)
     }
 
-    /// Lets one in, as an index among those that run; closes the door when there is no room.
+    /// Admits a request and returns its index if it runs at once; closes the door when there is no
+    /// room.
     pub(super) fn let_in(
         &mut self,
         spot: Spot,
@@ -90,6 +95,7 @@ impl Scheduler {
     ) -> Option<usize> {
         match self.try_admit(spot, output) {
             Verdict::Admitted(idx) => return Some(idx),
+            Verdict::Loads => {}
             Verdict::Deferred => {
                 self.stats.n_deferrals += 1;
                 self.cursors[spot.lane] = Some(spot.standing);
@@ -101,7 +107,7 @@ impl Scheduler {
         None
     }
 
-    /// Lets in as many as find room, whether or not their tokens fit into this step.
+    /// Admits as many requests as find room, whether or not their tokens fit into this step.
     pub(super) fn admit_batch(&mut self, output: &mut SchedulerOutput) {
         let mut door = self.open_door(true, output);
         while let Some(spot) = self.candidate(&door) {
@@ -109,7 +115,7 @@ impl Scheduler {
         }
     }
 
-    /// The first in the queue, or of its first few the one with the longest cached prefix.
+    /// The first request in the queue, or of its first few the one with the longest cached prefix.
     fn next_candidate(&mut self) -> Option<Spot> {
         let first = self.queue.next(&self.cursors, &self.tenants)?;
         let n_window = self.policy.window();
@@ -131,7 +137,10 @@ impl Scheduler {
     fn try_admit(&mut self, spot: Spot, output: &mut SchedulerOutput) -> Verdict {
         let parked = self.queue.at(spot);
         let sequence = parked.sequence();
-        let n_spare = match (self.running.is_empty(), self.is_recovering) {
+        if parked.host().is_some_and(|host| self.kv.is_arriving(host)) {
+            return Verdict::Deferred;
+        }
+        let n_spare = match (self.n_running() == 0, self.is_recovering) {
             (true, _) => 0,
             (false, false) => self.config.watermark_blocks(),
             (false, true) => self.config.recovery_blocks(),
@@ -145,7 +154,7 @@ impl Scheduler {
         };
         let Ok(mut fork) = self.fork_of(sequence) else { return Verdict::Deferred };
         let found = self.kv.find(sequence);
-        // Others may have cached more than it has in common with the one that it names.
+        // The cache may hold a longer prefix than it shares with the request that it names.
         let n_partial = found.partial.map_or(0, |(_, n_tokens)| n_tokens);
         let n_cached = found.n_full * self.config.block_size + n_partial;
         fork = fork.filter(|&(_, n_shared)| n_shared > n_cached);
@@ -160,13 +169,18 @@ impl Scheduler {
             }
             self.kv.admit(&found, parked.host(), sizes, output)
         };
-        let Some(Admission { held, n_computed, n_shared }) = admission else {
+        let Some(Admission { held, n_computed, n_shared, loads }) = admission else {
             return Verdict::NoRoom;
         };
         let (mut sequence, host) = self.queue.take(spot).into_parts();
-        if let Some(host) = host {
-            self.kv.drop_host(host);
-        }
+        let transfer = match host {
+            Some(host) if loads => Some(self.kv.swap_in(&held, host, output)),
+            Some(host) => {
+                self.kv.drop_host(host);
+                None
+            }
+            None => None,
+        };
         sequence.namespace = namespace;
         self.stats.n_forked += u64::from(fork.is_some());
         self.tenants.waits_no_more(sequence.tenant);
@@ -174,10 +188,13 @@ impl Scheduler {
         self.is_recovering = false;
         let context = self.config.context_tokens();
         let running = Running::new(sequence, held, n_computed, n_shared, context);
-        let standing = running.sequence.standing;
-        let idx = self.running.partition_point(|other| other.sequence.standing < standing);
-        self.running.insert(idx, running);
-        Verdict::Admitted(idx)
+        match transfer {
+            None => Verdict::Admitted(self.run(running)),
+            Some(transfer) => {
+                self.loading.push(Loading { running, transfer });
+                Verdict::Loads
+            }
+        }
     }
 
     /// Tokens for which a sequence takes blocks at its admission.
@@ -188,8 +205,8 @@ impl Scheduler {
         }
     }
 
-    /// The running request that a fresh one can go on from, as an index, and how many of its tokens
-    /// they share: of its prompt, and of its answer as far as it came.
+    /// The running request that a new one can go on from, as an index, and the number of tokens that
+    /// they share: of its prompt, and of its answer so far.
     fn fork_of(&self, sequence: &Sequence) -> Result<Option<(usize, usize)>, Deferred> {
         let Some(id) = sequence.fork_of.filter(|_| sequence.n_generated() == 0) else {
             return Ok(None);
@@ -197,11 +214,11 @@ impl Scheduler {
         let parent = self.running.iter().position(|running| running.sequence.id == id);
         let Some(idx) = parent else { return Ok(None) };
         let parent = &self.running[idx];
-        // Where nothing is cached each has a namespace of its own, which says nothing.
+        // Without a prefix cache each request has a namespace of its own.
         if self.config.choices.prefix_cache && parent.sequence.namespace != sequence.namespace {
             return Ok(None);
         }
-        // All but the last token, whose logits are what comes next.
+        // All but the last token, which has to be computed for the logits after it.
         let wanted = &sequence.tokens[..sequence.tokens.len() - 1];
         let pairs = wanted.iter().zip(&parent.sequence.tokens);
         let n_common = pairs.take_while(|(ours, theirs)| ours == theirs).count();
@@ -231,5 +248,5 @@ impl Scheduler {
     }
 }
 
-/// Another computes what is needed.
+/// Another request is computing the tokens that are needed.
 struct Deferred;

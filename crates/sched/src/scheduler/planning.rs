@@ -1,15 +1,15 @@
-//! The plan of a step: decode rows, then prefill chunks, then newcomers.
+//! The plan of a step: decode rows, then prefill chunks, then newly admitted requests.
 
 use super::Scheduler;
 use crate::budget::Budget;
 use crate::config::nanoseconds;
-use crate::sequence::{Sequence, Standing};
+use crate::sequence::{Running, Sequence, Standing};
 use crate::tenants::Tariff;
-use crate::{Batching, SchedulerOutput, Signals, StepLoad, Tick};
+use crate::{Batching, Direction, SchedulerOutput, Signals, StepLoad, Tick};
 
 impl Scheduler {
-    /// Replaces `output` by the plan of the next step, which is empty only when the scheduler is
-    /// idle.
+    /// Replaces `output` by the plan of the next step. It has no shares only when the scheduler is
+    /// idle, or when every request waits for a transfer.
     ///
     /// # Panics
     ///
@@ -21,7 +21,7 @@ impl Scheduler {
         self.begin(now, signals);
         output.clear();
 
-        let was_empty = self.running.is_empty();
+        let was_empty = self.n_running() == 0;
         self.clear_places(output);
         self.make_room_for_rows(output);
         let n_most = self.config.choices.max_batch_tokens.min(signals.max_batch_tokens).max(1);
@@ -58,47 +58,60 @@ impl Scheduler {
         }
     }
 
-    /// A block for each row that generates, oldest first. Where there is none, whoever stands last
-    /// gives way; a row that stands last itself does.
+    /// Takes a block for each row that generates and needs one, in order of standing. Where none is
+    /// left, the request that stands last is preempted, be it the row itself. A row whose block is on
+    /// its way out with a transfer waits, and has no share of this plan.
     fn make_room_for_rows(&mut self, output: &mut SchedulerOutput) {
-        let context = self.config.context_tokens();
+        let mut n_awaited = 0;
         let mut idx = 0;
         while idx < self.running.len() {
-            let running = &mut self.running[idx];
-            if running.is_catching_up() {
+            if self.running[idx].is_catching_up() || self.grow_row(idx) {
                 idx += 1;
                 continue;
             }
-            let n_tokens = running.sequence.tokens.len();
-            if self.kv.grow(&mut running.held, n_tokens) {
-                // Drafts take what is free, and nobody's place.
-                running.drafts.truncate(running.sequence.most_drafts(context));
-                let n_drafts = running.drafts.len();
-                if n_drafts > 0 && !self.kv.grow(&mut running.held, n_tokens + n_drafts) {
-                    running.drafts.clear();
-                }
+            let Running { sequence, held, .. } = &self.running[idx];
+            let n_missing = self.kv.n_missing(held, sequence.tokens.len());
+            let is_alone = self.running.len() == 1;
+            if n_awaited + n_missing <= self.kv.n_leaving() || is_alone && self.n_transfers() > 0 {
+                n_awaited += n_missing;
                 idx += 1;
                 continue;
             }
-            assert!(self.running.len() > 1, "the first in standing fits alone");
+            assert!(!is_alone, "the first in standing fits alone");
             let victim = self.last_in_standing();
             self.preempt(victim, output);
             self.is_recovering = true;
-            // Those before the victim have their blocks; the row that asked may have moved.
+            // Rows before the victim have their blocks; the row that asked may have moved.
             if victim < idx {
                 idx -= 1;
             }
         }
     }
 
-    /// Whoever gives way next.
-    pub(super) fn last_in_standing(&self) -> usize {
-        let key = |&idx: &usize| self.precedence(&self.running[idx].sequence);
-        (0..self.running.len()).max_by_key(key).expect("invariant: somebody runs")
+    /// Takes the blocks that a row needs for its tokens, and for its drafts where blocks are free.
+    fn grow_row(&mut self, idx: usize) -> bool {
+        let context = self.config.context_tokens();
+        let running = &mut self.running[idx];
+        let n_tokens = running.sequence.tokens.len();
+        if !self.kv.grow(&mut running.held, n_tokens) {
+            return false;
+        }
+        running.drafts.truncate(running.sequence.most_drafts(context));
+        let n_drafts = running.drafts.len();
+        if n_drafts > 0 && !self.kv.grow(&mut running.held, n_tokens + n_drafts) {
+            running.drafts.clear();
+        }
+        true
     }
 
-    /// The order of service, smaller first: those that waited too long, then by what the tenant was
-    /// served where the policy says so, then by standing.
+    /// The running request that is preempted next, as an index.
+    pub(super) fn last_in_standing(&self) -> usize {
+        let key = |&idx: &usize| self.precedence(&self.running[idx].sequence);
+        (0..self.running.len()).max_by_key(key).expect("invariant: a request runs")
+    }
+
+    /// The order of service, smaller first: requests that waited too long, then by the service of the
+    /// tenant where the policy says so, then by standing.
     pub(super) fn precedence(&self, sequence: &Sequence) -> (bool, u64, Standing) {
         let is_promoted = sequence.standing.is_promoted();
         let counts = self.policy.is_by_service() && !is_promoted;
@@ -106,11 +119,17 @@ impl Scheduler {
         (!is_promoted, served, sequence.standing)
     }
 
-    /// Rows that already generate. Drafts take what those of all others leave.
+    /// Plans the rows that generate and have a block for their token. Drafts take the part of the
+    /// budget that the known tokens of all rows leave.
     fn plan_decode_rows(&mut self, budget: &mut Budget, output: &mut SchedulerOutput) {
-        let mut n_left = self.running.iter().filter(|running| !running.is_catching_up()).count();
+        let kv = &self.kv;
+        let decodes = |running: &Running| {
+            let n_tokens = running.sequence.tokens.len();
+            !running.is_catching_up() && kv.n_missing(&running.held, n_tokens) == 0
+        };
+        let mut n_left = self.running.iter().filter(|running| decodes(running)).count();
         for running in &mut self.running {
-            if running.is_catching_up() {
+            if !decodes(running) {
                 continue;
             }
             if budget.n_tokens == 0 {
@@ -125,15 +144,15 @@ impl Scheduler {
 
     /// The time that this step may take.
     ///
-    /// By the strictest target of those that generate: each is to have its next token when its average
-    /// says so. Whoever is ahead lends up to one target, whoever is behind leaves a quarter of one.
-    /// And by the targets of those that may arrive meanwhile: a quarter of the time in which they want
-    /// their first token, but long enough that the weights are not read for a few tokens only.
+    /// Each generating request with a target for the time per token is due its next token when its
+    /// average says so. A request that is ahead lends up to one target, a request that is behind leaves
+    /// a quarter of one. Requests that may arrive meanwhile leave a quarter of their target for the
+    /// first token, but long enough that the weights are not read for a few tokens only.
     fn allowance_ns(&self) -> Option<u64> {
         let rows = self.running.iter().filter(|running| !running.is_catching_up());
         let by_row = rows.filter_map(|running| {
             let sequence = &running.sequence;
-            // A sixteenth is kept for what was not foreseen.
+            // A sixteenth is kept for time that no price accounts for.
             let target = nanoseconds(sequence.slo.tpot?);
             let target = target - target / 16;
             let n_generated = sequence.n_generated() as u64;
@@ -144,8 +163,8 @@ impl Scheduler {
         by_row.chain(self.recent_ttft_ns.map(|target| (target / 4).max(least))).min()
     }
 
-    /// Chunks of prompts, in one order: those that run and have not caught up, whose blocks exist
-    /// since their admission, and those that wait, where they may be admitted.
+    /// Plans chunks of prompts, in one order of service: of running requests that have not caught up,
+    /// and of waiting ones, where they may be admitted.
     fn plan_prompts(&mut self, budget: &mut Budget, admits: bool, output: &mut SchedulerOutput) {
         let mut door = self.open_door(admits, output);
         while !budget.is_spent() {
@@ -170,11 +189,11 @@ impl Scheduler {
         }
     }
 
-    /// Adds up what the plan asks of the machine, and charges the tenants for it.
+    /// Adds up the work that the plan asks of the machine, and charges the tenants for it.
     fn finish(&mut self, n_rows: usize, output: &mut SchedulerOutput) {
-        output.load.n_moved_blocks = (output.swap_out.len() + output.swap_in.len()) as u64;
-        self.stats.n_swapped_out_blocks += output.swap_out.len() as u64;
-        self.stats.n_swapped_in_blocks += output.swap_in.len() as u64;
+        output.load.n_moved_blocks = output.moved.len() as u64;
+        self.stats.n_swapped_out_blocks += output.n_moved(Direction::Out) as u64;
+        self.stats.n_swapped_in_blocks += output.n_moved(Direction::In) as u64;
         self.stats.n_copied_blocks += output.copies.len() as u64;
 
         let cost = &self.signals.cost;
@@ -193,7 +212,7 @@ impl Scheduler {
         let prompt_ns = if prompts.n_tokens > 0 { cost.step_ns(&prompts) } else { 0 };
         self.pace.planned(prompt_ns, self.queue.len() > 0);
         // Room for tables as long as they can become, so that later plans of the same sequences fit.
-        let tables = self.running.iter().map(|running| running.held.table.capacity());
+        let tables = self.placed().map(|running| running.held.table.capacity());
         output.blocks.reserve(tables.sum::<usize>().saturating_sub(output.blocks.len()));
     }
 }

@@ -1,0 +1,82 @@
+//! The whole state at a glance: checked, and as one line of text.
+
+use super::Scheduler;
+use crate::sequence::{Parked, Running, Sequence};
+use std::collections::HashSet;
+use std::fmt;
+
+impl Scheduler {
+    /// Panics if any two parts of the state contradict each other. Time is linear in its size.
+    pub fn check_integrity(&self) {
+        self.queue.check_integrity();
+        let held = self.placed().map(|running| (&running.held, running.n_computed));
+        self.kv.check_integrity(held, self.queue.iter().filter_map(Parked::host));
+        assert_eq!(self.tenants.n_live(), (self.queue.len(), self.n_running()));
+        let mut standings = self.running.iter().map(|running| running.sequence.standing);
+        assert!(standings.by_ref().is_sorted(), "running requests are out of order");
+        let mut names = HashSet::new();
+        let placed = self.placed().map(|running| &running.sequence);
+        for sequence in placed.chain(self.queue.iter().map(Parked::sequence)) {
+            let id = sequence.id;
+            assert!(names.insert(id), "{id} is in two states");
+            assert!(sequence.tokens.len() <= self.config.context_tokens(), "{id}: the context");
+            assert!(sequence.tokens.len() >= sequence.n_prompt, "{id} lost a part of its prompt");
+        }
+        for Running { sequence, held, n_computed, .. } in self.placed() {
+            let Sequence { id, tokens, .. } = sequence;
+            assert!(*n_computed <= tokens.len(), "{id} computed tokens it does not have");
+            let n_blocks = held.table.blocks().len();
+            let n_needed = self.config.blocks_for(*n_computed);
+            assert!(n_blocks >= n_needed, "{id} has {n_blocks} blocks, needs {n_needed}");
+        }
+        for loading in &self.loading {
+            let id = loading.running.sequence.id;
+            assert!(self.kv.is_under_way(loading.transfer), "{id} waits for a transfer in vain");
+            assert!(!loading.running.is_in_flight(), "{id} is computed without its KV");
+        }
+    }
+}
+
+/// One line for logs and text tables: the requests of each state, with `computed/known` tokens, and
+/// free blocks. Of waiting requests, `p` marks those to be computed anew, `s` those with KV on the
+/// host, and `o` those whose KV is on its way there.
+impl fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "running")?;
+        for running in &self.running {
+            write_placed(f, running)?;
+        }
+        if !self.loading.is_empty() {
+            write!(f, " | loading")?;
+        }
+        for loading in &self.loading {
+            write_placed(f, &loading.running)?;
+        }
+        write!(f, " | waiting")?;
+        for parked in self.queue.iter() {
+            let sign = match (parked, parked.host()) {
+                (Parked::Waiting(_), _) => "",
+                (Parked::Preempted(_), None) => "p",
+                (Parked::Preempted(_), Some(host)) if self.kv.is_arriving(host) => "o",
+                (Parked::Preempted(_), Some(_)) => "s",
+            };
+            write!(f, " {}{sign}", parked.sequence().id.0)?;
+        }
+        write!(f, " | free {}", self.kv.n_free())?;
+        if self.kv.n_leaving() > 0 {
+            write!(f, " + {} leaving", self.kv.n_leaving())?;
+        }
+        if self.kv.n_cached() > 0 {
+            write!(f, " + {} cached", self.kv.n_cached())?;
+        }
+        if self.config.n_host_blocks > 0 {
+            write!(f, " | host {}", self.kv.n_free_host())?;
+        }
+        Ok(())
+    }
+}
+
+fn write_placed(f: &mut fmt::Formatter<'_>, running: &Running) -> fmt::Result {
+    let Running { sequence, n_computed, .. } = running;
+    write!(f, " {}({n_computed}/{})", sequence.id.0, sequence.tokens.len())
+}

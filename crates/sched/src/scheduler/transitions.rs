@@ -1,0 +1,87 @@
+//! The ways out of the running state and back: an end, a preemption, KV that has come in.
+
+use super::Scheduler;
+use crate::queue::Spot;
+use crate::sequence::{Loading, Parked, Preempted, Running};
+use crate::{PreemptionMode, SchedulerOutput, TransferId};
+
+impl Scheduler {
+    /// Removes a request from the queue for good.
+    pub(super) fn unpark(&mut self, spot: Spot) {
+        let (sequence, host) = self.queue.take(spot).into_parts();
+        self.tenants.waits_no_more(sequence.tenant);
+        if let Some(host) = host {
+            self.kv.drop_host(host);
+        }
+    }
+
+    /// Ends a running request. Nothing of it is left but its cached prefix.
+    pub(super) fn complete(&mut self, idx: usize) {
+        let Running { sequence, held, n_computed, .. } = self.running.remove(idx);
+        self.tenants.runs_no_more(sequence.tenant);
+        self.kv.release(held, &sequence, n_computed, self.config.choices.prefix_cache);
+    }
+
+    /// Ends a loading request. Its blocks are free when the transfer that fills them is over.
+    pub(super) fn abandon(&mut self, idx: usize) {
+        let Loading { running, transfer } = self.loading.remove(idx);
+        self.tenants.runs_no_more(running.sequence.tenant);
+        self.kv.abandon(running.held, transfer);
+    }
+
+    /// Ends a transfer: its memory is free, and the sequence that waited for it runs.
+    pub(super) fn arrive(&mut self, id: TransferId) {
+        self.kv.end_transfer(id);
+        let loaded = self.loading.iter().position(|loading| loading.transfer == id);
+        if let Some(idx) = loaded {
+            let Loading { running, .. } = self.loading.remove(idx);
+            self.run(running);
+        }
+    }
+
+    /// Puts a sequence among the running ones, in order of standing; its index there.
+    pub(super) fn run(&mut self, running: Running) -> usize {
+        let standing = running.sequence.standing;
+        let idx = self.running.partition_point(|other| other.sequence.standing < standing);
+        self.running.insert(idx, running);
+        idx
+    }
+
+    /// Takes the blocks of a running sequence, which will run again later.
+    pub(super) fn preempt(&mut self, idx: usize, output: &mut SchedulerOutput) {
+        let Running { sequence, held, n_computed, .. } = self.running.remove(idx);
+        let swapped = match self.is_swap_cheaper(n_computed) {
+            true => self.kv.swap_out(held, &sequence, n_computed, output),
+            false => Err(held),
+        };
+        let host = match swapped {
+            Ok(host) => {
+                self.stats.n_swapped += 1;
+                Some(host)
+            }
+            Err(held) => {
+                self.stats.n_recomputed += 1;
+                self.kv.release(held, &sequence, n_computed, true);
+                None
+            }
+        };
+        output.preempted.push(sequence.id);
+        self.tenants.runs_no_more(sequence.tenant);
+        self.tenants.waits(sequence.tenant);
+        self.queue.push(Parked::Preempted(Preempted { sequence, host }));
+    }
+
+    fn is_swap_cheaper(&self, n_computed: usize) -> bool {
+        let cost = &self.signals.cost;
+        let n_moves = 2 * self.config.blocks_for(n_computed) as u64;
+        let swap_ns = n_moves.saturating_mul(cost.moved_block_ps) / 1000;
+        match self.config.choices.preemption {
+            PreemptionMode::Recompute => false,
+            PreemptionMode::Swap => true,
+            PreemptionMode::ByCost => {
+                let chunk = self.config.choices.chunk_tokens();
+                cost.is_known() && swap_ns < cost.prefill_ns(0, n_computed, chunk)
+            }
+        }
+    }
+}
