@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! slices  [ 1 s ][ 1 s ][ 1 s ] ... [ now ]       a ring of 32; each is a histogram
-//!                       └── looked back ──┘       summed when somebody asks
+//!                       └── looked back ──┘       summed when asked
 //! bucket  8 per doubling, from 1 µs to 19 hours   so a quantile is right to 6 %
 //! ```
 //!
-//! A sample is one increment in the present slice and one in the histogram since the start, which is
-//! what Prometheus scrapes. Memory is fixed (about 140 KiB for all charts) and a sample allocates
-//! nothing. Quantiles are looked up by whoever decides, some times a second, over as much of the past
-//! as the decision is about: what came before the last change says nothing about it.
+//! A sample is one increment in the present slice and one in the histogram since the start, which
+//! is what Prometheus scrapes. Memory is fixed (about 140 KiB for all charts) and a sample
+//! allocates nothing. Quantiles are looked up by whoever decides, some times a second, over as much
+//! of the past as the decision is about: what came before the last change says nothing about it.
 //!
 //! **Architecture invariant:** no clock. Moments are nanoseconds since whatever start the caller
 //! counts from, so a simulator can drive the charts.
@@ -63,7 +63,8 @@ impl Chart {
         self.total.add(value_ns, n);
     }
 
-    /// What was measured in the slices that began at `since_ns` or later, as far as the ring reaches.
+    /// What was measured in the slices that began at `since_ns` or later, as far as the ring
+    /// reaches.
     pub fn quantiles(&self, since_ns: u64) -> Quantiles {
         let first = since_ns.div_ceil(self.slice_ns);
         let oldest = (self.present + 1).saturating_sub(N_SLICES as u64);
@@ -229,8 +230,8 @@ impl Histogram {
         self.sum_ns = self.sum_ns.saturating_add(value_ns.saturating_mul(u64::from(n)));
     }
 
-    /// Upper bound in seconds and number of samples that are not above it, the bounds ascending; the
-    /// last is infinite and counts all.
+    /// Upper bound in seconds and number of samples that are not above it, the bounds ascending;
+    /// the last is infinite and counts all.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let finite = Self::BOUNDS_US.iter().map(|&bound| bound as f64 / 1e6);
         finite.chain([f64::INFINITY]).zip(&self.counts).scan(0, |sum, (bound, count)| {

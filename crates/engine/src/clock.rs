@@ -15,7 +15,7 @@ impl Clock {
         Self { started: Instant::now() }
     }
 
-    /// The moment of an instant; the start for those before it.
+    /// The tick of an instant; zero for an instant before the start.
     pub(crate) fn tick(&self, at: Instant) -> Tick {
         let since = at.saturating_duration_since(self.started);
         Tick(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))

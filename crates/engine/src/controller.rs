@@ -11,22 +11,22 @@
 //! grow                + 1/32 of the most, at most a tenth: requests up to their most, then tokens
 //! ```
 //!
-//! A long prefill chunk is what makes the tokens beside it late, so the tokens of a step are the
+//! A long prefill chunk makes the tokens beside it late, so the tokens of a step are the
 //! first thing to go, and the number of requests the last. Shrinking is proportional and at once,
 //! growing takes small steps and two readings that agree: the way of AIMD, with the factor measured
 //! instead of fixed. A step of growth is smaller than the band, so a limit that fits is left alone.
 //!
 //! Each reading covers the time since the last move alone, and at least one interval: what happened
-//! under other limits is no news. Where nobody decodes for a whole interval, the limits double until
-//! they are full.
+//! under other limits does not count. Where no request decodes for a whole interval, the limits
+//! double until they are full.
 //!
 //! Without a target for TPOT the limits are full: larger steps serve every other target better.
 //!
-//! **Architecture invariant:** a function of the charts and the time alone. There is no clock in it,
-//! so a simulator drives it as an engine does.
+//! **Architecture invariant:** a function of the charts and the time alone. There is no clock in
+//! it, so a simulator drives it as an engine does.
 //!
-//! Paper: Chiu and Jain, "Analysis of the increase and decrease algorithms for congestion avoidance",
-//! 1989 (AIMD).
+//! Paper: Chiu and Jain, "Analysis of the increase and decrease algorithms for congestion
+//! avoidance", 1989 (AIMD).
 
 use crate::charts::{Charts, ChartsSnapshot, nanoseconds};
 use pelton_base::Slo;
@@ -45,11 +45,11 @@ const LEAST_SAMPLES: u64 = 20;
 /// Readings that must agree before anything grows.
 const PATIENCE: u32 = 2;
 
-/// What the controller may move, and how often.
+/// The limits within which the controller moves, and how often.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ControllerConfig {
-    /// The fewest tokens of a step that it goes down to. Every running request still gets its token:
-    /// with more of those, the limit is theirs plus one.
+    /// The fewest tokens of a step that it goes down to. Every running request still gets its
+    /// token: with more of those, the limit is theirs plus one.
     pub min_batch_tokens: usize,
     /// The fewest requests running at once that it goes down to; at least one.
     pub min_running: usize,
@@ -63,7 +63,7 @@ impl Default for ControllerConfig {
     }
 }
 
-/// What bounds a step.
+/// The limits of a step.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Limits {
     /// Most tokens of a step.
@@ -77,11 +77,11 @@ pub struct Limits {
 pub enum Reason {
     /// Tokens come too late.
     TpotLate,
-    /// First tokens come too late, and the others have time.
+    /// First tokens come too late, and further tokens have time.
     TtftLate,
     /// Tokens have much more time than they take.
     Roomy,
-    /// Nobody decodes.
+    /// No request decodes.
     Idle,
 }
 
@@ -106,7 +106,7 @@ pub struct Decision {
     pub before: Limits,
     /// To where.
     pub after: Limits,
-    /// What was read.
+    /// The latencies that were read.
     pub read: ChartsSnapshot,
 }
 
@@ -141,8 +141,8 @@ impl Controller {
         Limits { batch_tokens: batch_tokens.max(self.least_tokens(n_running)), running }
     }
 
-    /// Looks at the charts, if it is time, and tells what it changed. `n_running` requests run now.
-    /// The slices of the charts must not be longer than half of the interval.
+    /// Looks at the charts, if it is time, and returns the change it made. `n_running` requests run
+    /// now. The slices of the charts must not be longer than half of the interval.
     pub fn look(&mut self, now_ns: u64, charts: &Charts, n_running: usize) -> Option<Decision> {
         let target = self.tpot_ns?;
         let interval = nanoseconds(self.config.interval);
@@ -153,7 +153,7 @@ impl Controller {
         let n_intervals = (now_ns - looked_ns) / interval.max(1);
         let read = charts.snapshot(self.moved_ns);
         let late_first = self.ttft_ns.is_some_and(|most| read.ttft.p95_ns > most);
-        // Nobody decoded lately, whatever was before.
+        // No request decoded lately.
         let reason = if charts.tpot.quantiles(now_ns - interval).n == 0 {
             Some(Reason::Idle)
         } else if read.tpot.n < LEAST_SAMPLES {
@@ -208,8 +208,8 @@ impl Controller {
         if self.limits.batch_tokens > least_tokens {
             self.limits.batch_tokens = shrunk(self.limits.batch_tokens).max(least_tokens);
         } else {
-            // A limit that nobody reaches bounds nothing; one that is not kept yet needs time, as who
-            // runs goes on to the end.
+            // A limit that nobody reaches bounds nothing; one that is not kept yet needs time, as
+            // who runs goes on to the end.
             let least = self.config.min_running.clamp(1, self.most.running);
             if n_running <= self.limits.running {
                 self.limits.running = shrunk(n_running.max(least)).max(least);
@@ -227,7 +227,7 @@ impl Controller {
         }
     }
 
-    /// Whoever decodes gets a token in every step, and a prompt at least one beside them.
+    /// Every decoding request gets a token in every step, and a prompt at least one beside them.
     fn least_tokens(&self, n_running: usize) -> usize {
         self.config.min_batch_tokens.max(n_running + 1).min(self.most.batch_tokens)
     }

@@ -1,4 +1,4 @@
-//! What steps cost on this machine: five prices, fitted to the steps that were measured.
+//! The price of a step on this machine: five figures, fitted to the steps that were measured.
 //!
 //! ```text
 //! time = base + tokens · t + samples · s + attended · a + moved · m          (`StepCost`)
@@ -12,22 +12,24 @@
 //! This is recursive least squares over relative errors, so that a step of one millisecond says as
 //! much as one of a second. Three things make it fit for a server:
 //!
-//! * **Directional forgetting.** Only what a step speaks about is forgotten fast (`μ`), the rest
-//!   slowly (`λ`). After an hour of decoding alone the price of a prompt is still what it was.
-//! * **A ridge towards the prior's proportions.** Steps that decode one request each cannot tell a
-//!   step from its token. What the data leave open keeps the proportions of the prior, whose scale
-//!   `s` is itself fitted: one measured step is enough for sane prices of all parts.
-//! * **Clipped residuals.** A step in which the thread lost its core says little about the next. What
-//!   is further off than three mean errors (more, where the prediction itself is unsure by the usual
-//!   `zᵀ A⁻¹ z`) counts as if it were that far. Four of them in a row on the same side are no
+//! * **Directional forgetting.** Only the direction that a step measures is forgotten fast (`μ`),
+//!   the rest slowly (`λ`). After an hour of decoding alone the price of a prompt is still the
+//!   same.
+//! * **A ridge towards the prior's proportions.** Steps that decode one request each cannot
+//!   separate the price of a step from that of its token. Prices that the data leave open keep the
+//!   proportions of the prior, whose scale `s` is itself fitted: one measured step is enough for
+//!   sane prices of all parts.
+//! * **Clipped residuals.** A step in which the thread lost its core says little about the next.
+//!   What is further off than three mean errors (more, where the prediction itself is unsure by the
+//!   usual `zᵀ A⁻¹ z`) counts as if it were that far. Four of them in a row on the same side are no
 //!   accident: the machine changed its pace, and all prices with it.
 //!
 //! A step costs about 600 multiplications and no allocation.
 //!
-//! Tried and dropped: plain exponential forgetting (after a thousand decode steps the matrix had one
-//! direction left, and a prompt was worth whatever the ridge said); the ridge in picoseconds (prices
-//! differ by a million, so it was either nothing or everything); absolute errors (a single prompt
-//! outweighed a thousand decode steps).
+//! Tried and dropped: plain exponential forgetting (after a thousand decode steps the matrix had
+//! one direction left, and a prompt was worth whatever the ridge said); the ridge in picoseconds
+//! (prices differ by a million, so it was either nothing or everything); absolute errors (a single
+//! prompt outweighed a thousand decode steps).
 //!
 //! Paper: Cao and Schwartz, "A directional forgetting algorithm based on the decomposition of the
 //! information matrix", Automatica 2000.
@@ -39,13 +41,13 @@ const N: usize = 5;
 type Vector = [f64; N];
 type Matrix = [Vector; N];
 
-/// What is kept of the direction that a step speaks about: its last fifty steps, as it were.
+/// Memory of the direction that a step measures: about its last fifty steps.
 const KEPT_ALONG: f64 = 0.98;
-/// What is kept of everything: two thousand steps.
+/// Memory of all directions: about two thousand steps.
 const KEPT: f64 = 0.9995;
 /// Weight of the prior: as much as one step of which a tenth is the part in question.
 const RIDGE: f64 = 0.01;
-/// Residuals beyond so many mean errors are clipped.
+/// Mean errors beyond which a residual is clipped.
 const CLIP: f64 = 3.0;
 /// So many clipped residuals in a row, all on one side, are a change of pace.
 const CHANGE: i32 = 4;
@@ -56,7 +58,7 @@ const ERROR_BOUNDS: (f64, f64) = (0.02, 0.5);
 /// How fast the mean errors follow.
 const ERROR_PACE: f64 = 1.0 / 32.0;
 
-/// Prices of a machine that nobody measured: a token costs a seventh of reading all weights, its row
+/// Prices before any step was measured: a token costs a seventh of reading all weights, its row
 /// of the head a third of it, a pair of tokens a ten-thousandth, moving a block a tenth. Only the
 /// proportions matter.
 const USUAL: StepCost = StepCost {

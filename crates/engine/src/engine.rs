@@ -26,8 +26,8 @@ impl Engine {
     /// # Panics
     ///
     /// Panics if a limit of `config` or the executor's capacity is below its documented minimum, if
-    /// a proposer hands out blank drafts that the executor does not fill, or if the system refuses a
-    /// thread.
+    /// a proposer hands out blank drafts that the executor does not fill, or if the system refuses
+    /// a thread.
     pub fn spawn(executor: impl Executor, config: EngineConfig) -> EngineHandle {
         let proposers = config.spec.proposers();
         Self::spawn_with(executor, config, proposers)
@@ -78,15 +78,15 @@ impl Engine {
     }
 }
 
-/// The way back for one request's tokens.
+/// The way back to the client of one request.
 struct Route {
     events: mpsc::UnboundedSender<TokenEvent>,
     n_prompt: usize,
     usage: Usage,
     submitted_at: Tick,
-    /// When it last got a token.
+    /// Time of its last token.
     token_at: Option<Tick>,
-    /// When the first step with a share of it began.
+    /// Start of the first step with a share of it.
     started_at: Option<Instant>,
 }
 
@@ -100,7 +100,7 @@ struct EngineLoop<E> {
     shared: Arc<Shared>,
 }
 
-/// What passes between the parts of a step, kept from step to step.
+/// Plan, outcome and news of a step, whose memory is kept from step to step.
 #[derive(Default)]
 struct Papers {
     plan: SchedulerOutput,
@@ -195,7 +195,7 @@ impl<E: Executor> EngineLoop<E> {
         self.scheduler.add_at(request, at);
     }
 
-    /// One turn of the wheel.
+    /// Plans a step, carries it out and hands out its tokens.
     fn step(&mut self, papers: &mut Papers) {
         let started = Instant::now();
         let now = self.shared.clock.tick(started);
@@ -221,7 +221,7 @@ impl<E: Executor> EngineLoop<E> {
         execution.clear();
         let ready = Instant::now();
         self.executor.launch(plan);
-        // A request that is submitted during the step is judged by what waits beside it.
+        // Requests that are submitted during the step are judged by the current state.
         self.measure();
         self.shared.publish(&self.metrics, &self.scheduler);
         let outcome = self.executor.collect(plan, execution);
@@ -231,7 +231,7 @@ impl<E: Executor> EngineLoop<E> {
             Ok(()) => {
                 let now = self.shared.clock.tick(executed);
                 let took = (executed - ready).saturating_sub(execution.drafting);
-                // Waiting for a transfer says nothing of what computing costs.
+                // Waiting for a transfer does not show the price of computing.
                 if !plan.is_empty() {
                     self.feedback.executed(now, &plan.load, took);
                 }
@@ -301,6 +301,7 @@ impl<E: Executor> EngineLoop<E> {
         self.executor.finished(id);
         if let Some(speculation) = &mut self.speculation {
             speculation.finished(id);
+            self.metrics.spec = speculation.stats();
         }
         self.metrics.n_finished += 1;
     }
@@ -320,7 +321,7 @@ impl<E: Executor> EngineLoop<E> {
         }
     }
 
-    /// Says at the end what came of guessing, where anything was guessed.
+    /// Logs the outcome of speculation at the end, if any draft was verified.
     fn sum_up(&self) {
         let stats = self.metrics.spec;
         let Some(tokens_per_step) = stats.tokens_per_step() else { return };
@@ -331,7 +332,7 @@ impl<E: Executor> EngineLoop<E> {
             draft_ms = stats.draft_ns / 1_000_000,
             saved_ms = stats.saved_ns / 1_000_000,
             failures = stats.n_failures,
-            "what was guessed"
+            "speculation in total"
         );
     }
 
@@ -349,14 +350,15 @@ impl<E: Executor> EngineLoop<E> {
     }
 }
 
-/// Puts tokens and their log probabilities together; those that were not asked for are absent.
+/// Pairs tokens with their log probabilities, which are absent where the request did not ask.
 fn sampled_tokens(tokens: &[TokenId], logprobs: Vec<TokenLogprobs>) -> Vec<SampledToken> {
     let mut logprobs = logprobs.into_iter();
     let with_logprobs = |&token| SampledToken { token, logprobs: logprobs.next() };
     tokens.iter().map(with_logprobs).collect()
 }
 
-/// Sends an event to whoever still listens; a dropped stream aborts its request by mail.
+/// Sends an event. A stream that was dropped has aborted its request by mail, so an error is no
+/// news.
 fn send(events: &mpsc::UnboundedSender<TokenEvent>, event: TokenEvent) {
     let _ = events.send(event);
 }

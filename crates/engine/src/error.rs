@@ -1,10 +1,10 @@
-//! Why a submission is refused, and why a step failed.
+//! The reasons for which a submission is refused and a step fails.
 
 use pelton_base::{ParamError, TokenId};
 use pelton_sched::Refusal;
 use std::time::Duration;
 
-/// Why a request was not taken.
+/// The reason for which a request was not taken.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
@@ -46,12 +46,12 @@ pub enum SubmitError {
         /// Number of tokens of the model.
         vocab_size: usize,
     },
-    /// Drafts are wanted from somebody who is not here.
-    #[error("there are no drafts by `{asked}` here; there are by {}", listed(.available))]
+    /// The request asks for drafts by a proposer that the engine does not have.
+    #[error("no proposer `{asked}`; this engine has {}", listed(.available))]
     NoSuchDrafter {
         /// The name asked for.
         asked: &'static str,
-        /// Those who are.
+        /// Names of the proposers that it has.
         available: Vec<&'static str>,
     },
     /// A sampling parameter out of range.
@@ -66,7 +66,7 @@ pub enum SubmitError {
 }
 
 fn listed(names: &[&str]) -> String {
-    if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 impl SubmitError {
@@ -79,7 +79,7 @@ impl SubmitError {
     }
 }
 
-/// Why an executor could not be made, or a step not be computed.
+/// The reason for which an executor could not be made or a step not be computed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecutorError {
@@ -109,7 +109,7 @@ pub enum ExecutorError {
         n_blocks: usize,
         /// Memory of one block, in bytes.
         block_bytes: usize,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }

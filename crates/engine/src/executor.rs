@@ -18,7 +18,7 @@ pub struct KvCapacity {
     pub block_size: usize,
 }
 
-/// The outcome of a step: tokens for the scheduler, and what is reported along with them.
+/// The outcome of a step: tokens for the scheduler, and reports along with them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Execution {
     /// Tokens and failures.
@@ -59,8 +59,8 @@ impl Execution {
 
 /// Computes plans. Lives on the engine thread, which is the only one to call it.
 ///
-/// The calls for one request are `add`, any number of steps with shares of it, `finished`. A step is
-/// one `launch` and one `collect`; no other method is called between the two.
+/// The calls for one request are `add`, any number of steps with shares of it, `finished`. A step
+/// is one `launch` and one `collect`; no other method is called between the two.
 ///
 /// No method has a default: an ability that an executor lacks is one that it says it lacks, and an
 /// executor that wraps another cannot lose one by accident.
@@ -75,34 +75,34 @@ pub trait Executor: Send + 'static {
     /// start. The engine's own limit may be lower.
     fn max_context_tokens(&self) -> usize;
 
-    /// What it offers to proposers; `None` where it verifies drafts and does no more for them.
+    /// Its services to proposers; `None` where it verifies drafts and does no more for them.
     fn drafting(&mut self) -> Option<&mut dyn Drafting>;
 
     /// Meets a request, before any plan mentions it.
     ///
     /// # Errors
     ///
-    /// When the request's own code panicked, such as its rule. The executor then knows nothing of the
-    /// request, which ends with the error; neither a plan nor `finished` mentions it.
+    /// When the request's own code panicked, such as its rule. The executor then knows nothing of
+    /// the request, which ends with the error; neither a plan nor `finished` mentions it.
     fn add(&mut self, request: &Request) -> Result<(), Panicked>;
 
-    /// Begins a plan: copies the blocks that it names, starts its transfers, and starts to compute its
-    /// shares. Transfers may go on while later plans are computed.
+    /// Begins a plan: copies the blocks that it names, starts its transfers, and starts to compute
+    /// its shares. Transfers may go on while later plans are computed.
     ///
     /// A device returns at once and computes while the loop does other work; the CPU may leave the
     /// computation to [`collect`](Self::collect).
     fn launch(&mut self, plan: &SchedulerOutput);
 
-    /// Waits for the plan that was launched last, which is `plan`, and fills `execution`, which comes
-    /// empty: the sampled tokens of every share that samples, and the transfers that are over by now,
-    /// each once ([`StepOutput::transferred`]). Where the plan has no shares and transfers are under
-    /// way, it waits for one of them.
+    /// Waits for the plan that was launched last, which is `plan`, and fills `execution`, which
+    /// comes empty: the sampled tokens of every share that samples, and the transfers that are over
+    /// by now, each once ([`StepOutput::transferred`]). Where the plan has no shares and transfers
+    /// are under way, it waits for one of them.
     ///
     /// # Errors
     ///
-    /// An error fails every request of the plan, whatever tokens `execution` has; to fail some, name
-    /// them in [`StepOutput::failed`] instead. Either way the transfers that `execution` reports count,
-    /// the others go on, and the executor is called again.
+    /// An error fails every request of the plan, whatever tokens `execution` has; to fail some,
+    /// name them in [`StepOutput::failed`] instead. Either way the transfers that `execution`
+    /// reports count, the other transfers go on, and the executor is called again.
     fn collect(
         &mut self,
         plan: &SchedulerOutput,
@@ -113,7 +113,7 @@ pub trait Executor: Send + 'static {
     fn finished(&mut self, id: RequestId);
 }
 
-/// What an executor does for proposers beyond verifying their drafts.
+/// The services of an executor to proposers, beyond verifying their drafts.
 pub trait Drafting {
     /// Asks for the `n` likeliest tokens after each row that samples, from the next plan on; zero
     /// for none. An executor that knows fewer reports fewer ([`Execution::n_candidates`]).

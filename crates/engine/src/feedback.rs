@@ -1,4 +1,5 @@
-//! What the loop learns from its own steps, and what it tells the scheduler of it.
+//! Prices, latencies and limits that the loop learns from its own steps and passes to the
+//! scheduler.
 //!
 //! ```text
 //! step  ── load, time ──▶ CostFit ──── prices ────▶┐
@@ -43,7 +44,7 @@ impl Feedback {
         }
     }
 
-    /// What the scheduler should know of the world, with `n_running` requests running.
+    /// The prices and limits of the next step, with `n_running` requests running.
     pub(crate) fn signals(&mut self, now: Tick, n_running: usize) -> Signals {
         if let Some(decision) = self.controller.look(now.0, &self.charts, n_running) {
             self.tell(&decision, n_running);

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 /// A handle to a running engine; clones share it.
 ///
-/// When the last clone is dropped the engine finishes what it has taken and then ends.
+/// When the last clone is dropped the engine finishes the requests at hand and then ends.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     inner: Arc<Inner>,
@@ -21,7 +21,7 @@ struct Inner {
     /// Longest prompt that fits, in tokens.
     max_prompt_tokens: usize,
     vocab_size: usize,
-    /// Names of those who draft.
+    /// Names of the proposers.
     drafters: Vec<&'static str>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -39,12 +39,12 @@ impl EngineHandle {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Checks a request, judges whether it can be served in time, and leaves it in the mailbox. Never
-    /// waits for the engine.
+    /// Checks a request, judges whether it can be served in time, and leaves it in the mailbox.
+    /// Never waits for the engine.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with the request, or that the engine is full, too slow for its target, or
+    /// When the request is invalid, or the engine is full, too slow for the request's target, or
     /// has stopped.
     pub fn submit(&self, request: NewRequest) -> Result<TokenStream, SubmitError> {
         let at = self.inner.shared.clock.now();
@@ -64,25 +64,25 @@ impl EngineHandle {
         self.inner.max_prompt_tokens
     }
 
-    /// Names of those who draft, of which a request may choose one
+    /// Names of the proposers, of which a request may choose one
     /// ([`Drafting::by`](pelton_base::Drafting::by)).
     pub fn drafters(&self) -> &[&'static str] {
         &self.inner.drafters
     }
 
     /// Asks the engine to end: at once with every stream `Aborted`, or, when `drain` is set, after
-    /// finishing what it has taken. Either way nothing new is taken. Returns without waiting.
+    /// finishing the requests at hand. Either way no new request is taken. Returns without waiting.
     pub fn shutdown(&self, drain: bool) {
         self.inner.shared.shut_down(if drain { Shutdown::Drain } else { Shutdown::Abort });
     }
 
     /// Blocks until the engine thread has ended; ask for a [`shutdown`](Self::shutdown) first.
     ///
-    /// Only the first caller waits; others return at once.
+    /// Only the first caller waits; later calls return at once.
     pub fn join(&self) {
         let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // The thread catches its own panics; what they meant was told to the streams.
+            // The thread catches its own panics and has ended every stream.
             let _ = thread.join();
         }
     }

@@ -1,7 +1,7 @@
-//! The only thing that the engine thread shares with others: a letter box.
+//! The mailbox: the only state that the engine thread shares with other threads.
 //!
 //! Aborts and the wish to stop are never refused and need no place in the queue, so a full
-//! mailbox cannot keep a request alive that nobody wants.
+//! mailbox cannot keep an unwanted request alive.
 
 use crate::clock::Clock;
 use crate::{EngineMetrics, NewRequest, SubmitError, TokenEvent};
@@ -10,25 +10,25 @@ use pelton_sched::{Outlook, Scheduler, SchedulerConfig, Tick};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
-/// A request and the way back to whoever sent it.
+/// A request and the way back to its client.
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) request: Request,
     pub(crate) events: mpsc::UnboundedSender<TokenEvent>,
-    /// When.
+    /// Time of arrival.
     pub(crate) at: Tick,
 }
 
 /// How the engine should end.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Shutdown {
-    /// Take nothing new, finish what was taken.
+    /// Take no new request, and finish the ones at hand.
     Drain,
-    /// End everything now.
+    /// End every request now.
     Abort,
 }
 
-/// What was in the mailbox.
+/// The content of the mailbox.
 #[derive(Debug, Default)]
 pub(crate) struct Mail {
     pub(crate) submissions: Vec<Submission>,
@@ -51,7 +51,7 @@ struct State {
     next_id: u64,
     /// As of the last step.
     metrics: EngineMetrics,
-    /// What newcomers have to expect, those in `mail` counted.
+    /// Prospects of a new request, with those in `mail` counted.
     outlook: Outlook,
     n_refused: u64,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     bell: Condvar,
     max_waiting: usize,
     pub(crate) clock: Clock,
-    /// Newcomers are judged by it.
+    /// New requests are judged by it.
     config: SchedulerConfig,
 }
 
@@ -130,12 +130,12 @@ impl Shared {
         }
         let shutdown = state.mail.shutdown;
         let mail = std::mem::replace(&mut state.mail, Mail { shutdown, ..Mail::default() });
-        // They wait in the scheduler from now on; the next figures say how many are left.
+        // They wait in the scheduler from now on, until the next publication counts them there.
         state.metrics.n_waiting += mail.submissions.len();
         mail
     }
 
-    /// Lets others see how things stand.
+    /// Publishes metrics and outlook.
     pub(crate) fn publish(&self, metrics: &EngineMetrics, scheduler: &Scheduler) {
         self.put(&mut self.lock(), metrics, scheduler);
     }
@@ -148,7 +148,7 @@ impl Shared {
         }
     }
 
-    /// Closes the mailbox for good; what was still in it comes back.
+    /// Closes the mailbox for good and returns its content.
     pub(crate) fn stop(&self, metrics: EngineMetrics) -> Mail {
         let mut state = self.lock();
         state.has_stopped = true;

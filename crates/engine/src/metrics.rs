@@ -1,4 +1,4 @@
-//! What the loop counts, always.
+//! The counters of the loop.
 
 use crate::{ChartsSnapshot, Latencies, Limits, SpecStats};
 use pelton_sched::StepCost;
@@ -27,7 +27,7 @@ pub struct EngineMetrics {
     pub execute_time: Duration,
     /// Requests taken.
     pub n_submitted: u64,
-    /// Requests ended, for whatever reason.
+    /// Requests ended, for any reason.
     pub n_finished: u64,
     /// Requests that were not taken because of their tenant or their target
     /// ([`SubmitError::Refused`](crate::SubmitError::Refused)), or because too many wait.
@@ -38,7 +38,7 @@ pub struct EngineMetrics {
     pub swapped_out_blocks: u64,
     /// KV blocks copied back.
     pub swapped_in_blocks: u64,
-    /// KV blocks copied so that a request can write where others read.
+    /// KV blocks copied so that a request can write where other requests read.
     pub copied_blocks: u64,
     /// Prompt tokens of ended requests whose KV was found in the cache.
     pub cached_prompt_tokens: u64,
@@ -46,9 +46,9 @@ pub struct EngineMetrics {
     pub n_shrunk: u64,
     /// Times that it let one grow.
     pub n_grown: u64,
-    /// Gauge: what the controller allows a step.
+    /// Gauge: the limits of a step, as the controller has them.
     pub limits: Limits,
-    /// Gauge: what the parts of a step cost; all zero while unknown.
+    /// Gauge: prices of a step; all zero while unknown.
     pub cost: StepCost,
     /// Gauge: mean error of the predicted time of a step, in millionths of the measured one.
     pub cost_error_ppm: u64,
@@ -56,13 +56,13 @@ pub struct EngineMetrics {
     pub recent: ChartsSnapshot,
     /// Latencies since the start, for an exporter.
     pub latencies: Latencies,
-    /// What speculation did.
+    /// Counts of speculation.
     pub spec: SpecStats,
     /// Gauge: requests that hold blocks.
     pub n_running: usize,
     /// Gauge: requests that wait for blocks, in the mailbox or the scheduler.
     pub n_waiting: usize,
-    /// Gauge: blocks that nobody holds.
+    /// Gauge: blocks that a request could have.
     pub n_free_blocks: usize,
     /// Blocks of the pool.
     pub n_blocks: usize,

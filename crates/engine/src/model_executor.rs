@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! rows asked for   [ logits of A | logits of D | token of B | token of C ]
-//!                    sampled from, told of       greedy, and nobody wants to know more
+//!                    sampled from, reported       greedy, and nothing more is asked
 //! ```
 //!
-//! A greedy request that nothing but the largest logit matters to gets no logits: the head tells the
+//! A greedy request for which only the largest logit matters gets no logits: the head returns the
 //! token. Its drafts are verified likewise. Tokens are the same both ways.
 
 mod drafts;
@@ -31,12 +31,12 @@ pub enum KvMemory {
     Bytes(usize),
 }
 
-/// The KV memory of one [`ModelExecutor`], and what it may sample.
+/// The KV memory of one [`ModelExecutor`], and the tokens that it may sample.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ModelExecutorConfig {
     /// Tokens per block; at least one.
     pub block_size: usize,
-    /// How much of it.
+    /// Size of the KV cache.
     pub memory: KvMemory,
     /// Blocks of the swap store, in memory of the host; zero for none.
     pub host_blocks: u32,
@@ -46,7 +46,7 @@ pub struct ModelExecutorConfig {
     pub sampled_vocab: Option<usize>,
     /// Layers after which drafts that come blank are made; `None` where none come.
     pub exit_layers: Option<usize>,
-    /// By what drafts are judged.
+    /// The way in which drafts are judged.
     pub verification: Verification,
 }
 
@@ -64,7 +64,7 @@ pub struct ModelExecutor<B: Backend> {
     verification: Verification,
     verifier: Verifier,
     odds: Odds,
-    /// The likeliest tokens that are told of each row that samples.
+    /// Likeliest tokens to report of each row that samples.
     n_candidates: usize,
     scratch: Scratch,
     /// Transfers that are over and not reported yet.
@@ -76,7 +76,7 @@ pub struct ModelExecutor<B: Backend> {
 /// Memory of a step, kept from step to step.
 #[derive(Default)]
 struct Scratch {
-    /// Those of the plan, with drafts in place of blanks.
+    /// The tokens of the plan, with drafts in place of blanks.
     tokens: Vec<TokenId>,
     /// The block tables of all sequences, one after the other.
     tables: Vec<u32>,
@@ -157,8 +157,8 @@ impl<B: Backend> ModelExecutor<B> {
         &mut self.decoder
     }
 
-    /// Carries out the plan's transfers and copies. The CPU copies at once, so the same step reports the
-    /// transfers; copies come last and may be of blocks that just came in.
+    /// Carries out the plan's transfers and copies. The CPU copies at once, so the same step
+    /// reports the transfers; copies come last and may be of blocks that just came in.
     fn move_blocks(&mut self, plan: &SchedulerOutput) {
         let Self { decoder, kv, store, transferred, .. } = self;
         for transfer in &plan.transfers {
@@ -190,8 +190,8 @@ impl<B: Backend> ModelExecutor<B> {
         }
     }
 
-    /// One pass over the model: `scratch.logits` gets the rows of each share that samples, in order, but
-    /// for greedy shares; `scratch.likeliest` gets theirs.
+    /// One pass over the model: `scratch.logits` gets the rows of each share that samples, in
+    /// order, but for greedy shares; `scratch.likeliest` gets theirs.
     fn forward(&mut self, plan: &SchedulerOutput) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let Scratch {
@@ -270,8 +270,8 @@ impl<B: Backend> ModelExecutor<B> {
         execution.panics.append(&mut self.panics);
     }
 
-    /// Samples for one share, which fails alone when there is nothing to sample from or when its own
-    /// code panics.
+    /// Samples for one share, which fails alone when there is nothing to sample from or when its
+    /// own code panics.
     fn answer_share(
         &mut self,
         share: &ScheduledSequence,
@@ -281,8 +281,8 @@ impl<B: Backend> ModelExecutor<B> {
     ) {
         let n_before = (execution.step.sampled.len(), execution.logprobs.len());
         let has_panicked = self.panics.iter().any(|(id, _)| *id == share.id);
-        // A panic leaves the request's own state half changed, which is dropped when the request ends;
-        // scratch, which is filled anew for each row; and `execution`, which is cut back.
+        // A panic leaves the request's own state half changed, which is dropped when the request
+        // ends; scratch, which is filled anew for each row; and `execution`, which is cut back.
         let verify = || !has_panicked && self.verify(share, planned, rows, execution);
         let is_verified = guard(SAMPLING, verify).unwrap_or_else(|panicked| {
             self.panics.push((share.id, panicked));

@@ -13,25 +13,25 @@ use tokio::sync::mpsc;
 pub struct SampledToken {
     /// The token.
     pub token: TokenId,
-    /// What the model thought of it, if the request asked.
+    /// Its log probability under the model, if the request asked.
     pub logprobs: Option<TokenLogprobs>,
 }
 
-/// What one step brought to one request.
+/// The news of one request after one step.
 #[derive(Clone, Debug)]
 pub struct TokenEvent {
     /// New tokens, in order; empty only in an event that ends the answer.
     pub tokens: Vec<SampledToken>,
-    /// Why the answer ended; present in the last event only.
+    /// The reason for which the answer ended; present in the last event only.
     pub finish: Option<FinishReason>,
     /// The panic that ended the answer, where one did; `finish` is then [`FinishReason::Error`].
     pub panicked: Option<Panicked>,
     /// Tokens counted so far.
     pub usage: Usage,
-    /// When the first step with a share of this request began; `None` when there was none. Before it
+    /// Start of the first step with a share of this request; `None` when there was none. Before it
     /// the request was waiting.
     pub started_at: Option<Instant>,
-    /// When the step that brought it was over.
+    /// End of the step that brought it.
     pub at: Instant,
 }
 

@@ -1,15 +1,15 @@
-//! What a token is drawn from: the probabilities that remain after all processors and cuts.
+//! The distribution that a token is drawn from: the probabilities after all processors and cuts.
 //!
 //! Weights as the sampler has them, not normalised, f32: of the whole vocabulary in id order, or of
-//! those tokens that survived top-k and top-p, largest first. The probability of a token is
+//! the tokens that survived top-k and top-p, largest first. The probability of a token is
 //! `weight * (1 / total)` in f64, where the total is
 //!
 //! - of a whole vocabulary: sums of 1024 weights in 8 lanes each, the sums added in id order;
 //! - of survivors: added largest first.
 //!
 //! These are the sums by which [`Sampler::sample`](crate::Sampler::sample) draws, so
-//! [`draw`](Distribution::draw) with the number that it would use gives the token that it would give,
-//! bit for bit.
+//! [`draw`](Distribution::draw) with the number that it would use gives the token that it would
+//! give, bit for bit.
 
 use crate::math::{block_sums, invert, invert_blocks};
 use pelton_base::TokenId;
@@ -31,8 +31,8 @@ impl<'a> Distribution<'a> {
         self.n_vocab
     }
 
-    /// The tokens that are not ruled out for good, and their probabilities, some of which may be zero;
-    /// each token once.
+    /// The tokens that are not ruled out for good, and their probabilities, some of which may be
+    /// zero; each token once.
     pub fn iter(&self) -> impl Iterator<Item = (TokenId, f64)> + use<'a> {
         let Self { ids, weights, total, .. } = *self;
         weights.iter().enumerate().map(move |(idx, &weight)| {
@@ -63,7 +63,8 @@ impl<'a> Distribution<'a> {
     }
 }
 
-/// A distribution that is kept, as the one that a draft was drawn from has to be until it is verified.
+/// A distribution that is kept, as the one that a draft was drawn from has to be until it is
+/// verified.
 ///
 /// Takes 4 bytes per token of the vocabulary, or 8 for each survivor.
 #[derive(Clone, Debug, Default)]
@@ -76,7 +77,7 @@ pub struct KeptDistribution {
 }
 
 impl KeptDistribution {
-    /// Keeps a copy; takes the place of what was kept before, and its memory.
+    /// Keeps a copy, in the memory of the distribution that was kept before.
     pub fn keep(&mut self, distribution: &Distribution<'_>) {
         self.is_sparse = distribution.ids.is_some();
         self.ids.clear();
@@ -87,7 +88,7 @@ impl KeptDistribution {
         self.n_vocab = distribution.n_vocab;
     }
 
-    /// What is kept; `None` before anything was.
+    /// The distribution that is kept; `None` before the first.
     pub fn get(&self) -> Option<Distribution<'_>> {
         (!self.weights.is_empty()).then_some(Distribution {
             ids: self.is_sparse.then_some(&self.ids[..]),

@@ -16,8 +16,8 @@
 //! **Architecture invariant:** the same logits and the same key give the same token, bit for bit,
 //! on every machine. Sums have a fixed order, the exponential is our own and made of plain
 //! multiplications and additions, ties go to the lower id, and the generator has no state: it is a
-//! function of (seed, choice, position), so it does not matter who shares the batch or how often a
-//! request was preempted.
+//! function of (seed, choice, position), so it does not matter which requests share the batch or
+//! how often a request was preempted.
 //!
 //! **Architecture invariant:** no logits can make it panic. NaN counts as minus infinity, plus
 //! infinity as the largest finite number, and when nothing is possible (every logit is minus

@@ -1,4 +1,4 @@
-//! The likeliest tokens of a row, without drawing one: what drafts are made of.
+//! The likeliest tokens of a row, from which drafts are made.
 
 use crate::select;
 use pelton_base::TokenId;

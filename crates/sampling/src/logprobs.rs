@@ -1,4 +1,4 @@
-//! What the model itself thought of a token, before anything was done to its logits.
+//! Log probabilities of the model itself, before any processor changed its logits.
 
 use crate::math::{exp_nonpositive, max, sum, tame};
 use crate::select;

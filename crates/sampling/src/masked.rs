@@ -1,4 +1,4 @@
-//! A rule as a processor: what may not come next becomes impossible.
+//! A rule as a processor: tokens that may not come next become impossible.
 
 use crate::{LogitsProcessor, RowContext};
 use pelton_base::{RuleState, TokenId, TokenSet};
@@ -29,9 +29,11 @@ impl LogitsProcessor for Masked {
     }
 
     fn accepted(&mut self, token: TokenId) {
-        // One that may not come was chosen where none may: whoever chose it sees that by its logit.
+        // A forbidden token is chosen only where the rule allows none; its logit shows that.
         self.state.accept(token);
     }
+
+    fn reserve(&mut self, _n_tokens: usize) {}
 
     fn preserves_argmax(&self) -> bool {
         false

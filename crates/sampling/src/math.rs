@@ -41,8 +41,8 @@ pub(crate) fn exp_nonpositive(x: f32) -> f32 {
 
 /// The natural logarithm of a positive normal number, within some units in the last place.
 ///
-/// `x = 2^n m` with `m` between √½ and √2; with `s = (m - 1) / (m + 1)`, `ln m` is
-/// `2 (s + s³/3 + s⁵/5 + ...)`, whose term in `s²³` is below 2⁻⁵⁸. A subnormal number counts as 2⁻¹⁰²².
+/// `x = 2^n m` with `m` between √½ and √2; with `s = (m - 1) / (m + 1)`, `ln m` is `2 (s + s³/3 +
+/// s⁵/5 + ...)`, whose term in `s²³` is below 2⁻⁵⁸. A subnormal number counts as 2⁻¹⁰²².
 pub(crate) fn ln_positive(x: f64) -> f64 {
     const MANTISSA: u64 = (1 << 52) - 1;
     let bits = x.max(f64::MIN_POSITIVE).to_bits();

@@ -1,22 +1,22 @@
-//! The least length of an answer as a processor: before it is reached, what would end it is impossible.
+//! The least length of an answer as a processor: stop tokens are impossible until it is reached.
 //!
 //! ```text
 //! min_tokens = 3     tokens before this one    0   1   2   3   4
 //!                    stop tokens               -inf         as the model says
 //! ```
 //!
-//! **The mask is a function of the position**, not of what this processor was told: a row of a draft
-//! stands as many places further on as there are drafts before it, in a tree along its own path, and
-//! each is masked as plain decoding masks that place. Hence verification needs to know nothing of it.
+//! **The mask is a function of the position**, not of the tokens that were accepted: the row of a
+//! draft stands as many places further on as there are drafts before it on its path, and is masked
+//! as plain decoding masks that place. So verification needs no knowledge of it.
 //!
-//! What it is told is counted for [`preserves_argmax`](LogitsProcessor::preserves_argmax) alone, which
-//! is asked before there is a row: `false` until as many tokens were accepted as there must be, then
-//! `true`, and greedy rows are free of it. Whoever asks once for all rows of a draft is answered for the
-//! first, and what is free there is free further on.
+//! Accepted tokens are counted for [`preserves_argmax`](LogitsProcessor::preserves_argmax) alone,
+//! which is asked before there is a row: `false` until `min_tokens` tokens were accepted, then
+//! `true`, and greedy rows skip the processor. The answer is for the first row of a draft; where
+//! that skips the processor, later rows do too.
 //!
-//! It goes after bias and penalties, so that neither can bring back what it rules out. Where it leaves
-//! nothing, because every token that is possible would end the answer, every logit is minus infinity, as
-//! where a [`Masked`](crate::Masked) rule allows nothing.
+//! It comes after bias and penalties, so that neither can bring a stop token back. Where every
+//! possible token would end the answer, every logit is minus infinity, as where a
+//! [`Masked`](crate::Masked) rule allows no token.
 
 use crate::{LogitsProcessor, RowContext};
 use pelton_base::TokenId;
@@ -51,6 +51,8 @@ impl LogitsProcessor for MinTokens {
     fn accepted(&mut self, _token: TokenId) {
         self.n_accepted += 1;
     }
+
+    fn reserve(&mut self, _n_tokens: usize) {}
 
     fn preserves_argmax(&self) -> bool {
         self.n_accepted >= self.min_tokens || self.ends.is_empty()

@@ -30,7 +30,7 @@ pub fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// What a random number is for. Numbers of different streams have nothing to do with each other.
+/// The use of a random number. Numbers of different streams are independent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Stream {

@@ -1,15 +1,15 @@
-//! What may reshape a row of logits before a token is chosen from it.
+//! Processors, which reshape a row of logits before a token is chosen from it.
 
 use pelton_base::TokenId;
 
-/// Where in its sequence a row stands.
+/// The place of a row in its sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct RowContext {
     /// Output tokens before this one.
     pub n_generated: usize,
 }
 
-/// Reshapes logits. A grammar mask, a penalty, a bias: all of them are this.
+/// Reshapes logits: a grammar mask, a penalty or a bias.
 ///
 /// Processors see logits as the model made them, NaN and infinities included, and apply in the
 /// order in which [`SamplerState`](crate::SamplerState) holds them. Ids beyond the row are ignored.
@@ -17,18 +17,19 @@ pub trait LogitsProcessor: Send {
     /// Changes `logits`, shape `[vocab]`, in place.
     fn apply(&mut self, row: &RowContext, logits: &mut [f32]);
 
-    /// Learns which token followed.
-    fn accepted(&mut self, _token: TokenId) {}
+    /// Learns which token the sequence went on with.
+    fn accepted(&mut self, token: TokenId);
 
-    /// Makes room for what `n_tokens` more accepted tokens can teach it.
-    fn reserve(&mut self, _n_tokens: usize) {}
+    /// Allocates the memory that `n_tokens` more accepted tokens can need.
+    fn reserve(&mut self, n_tokens: usize);
 
     /// Whether the largest logit stays the largest, now and whatever is accepted later; greedy rows
     /// then skip it, and may never have logits (see
-    /// [`SamplerState::takes_largest`](crate::SamplerState::takes_largest)). Once true, it stays so.
+    /// [`SamplerState::takes_largest`](crate::SamplerState::takes_largest)). Once true, it stays
+    /// so.
     fn preserves_argmax(&self) -> bool;
 
-    /// A copy that goes its own way, as drafts do.
+    /// A copy that continues on its own, to draft with.
     fn fork(&self) -> Box<dyn LogitsProcessor>;
 }
 
@@ -51,6 +52,10 @@ impl LogitsProcessor for LogitBias {
             }
         }
     }
+
+    fn accepted(&mut self, _token: TokenId) {}
+
+    fn reserve(&mut self, _n_tokens: usize) {}
 
     fn preserves_argmax(&self) -> bool {
         self.0.is_empty()
@@ -75,7 +80,7 @@ pub struct Penalties {
 }
 
 impl Penalties {
-    /// Starts from what the prompt shows.
+    /// Starts from the tokens of the prompt.
     ///
     /// `repetition` divides positive and multiplies negative logits; 1 is off. `presence` is
     /// subtracted once and `frequency` once per occurrence; 0 is off.

@@ -1,6 +1,6 @@
 //! One token out of one row of logits.
 //!
-//! Three ways, chosen by what the request asks for:
+//! Three ways, chosen by the parameters of the request:
 //!
 //! - **greedy**: one pass for the maximum;
 //! - **whole vocabulary** (no top-k, no top-p): weights in id order, one draw. A min-p cut only
@@ -11,12 +11,12 @@
 //! Top-p does not know beforehand how many it needs, but whom it cannot need: tokens below
 //! `(1 - top_p) / n` of the total have less than `1 - top_p` of it together, when there are `n` of
 //! them. It tries with `n = 256` and, when the rest does not reach `top_p`, with the whole
-//! vocabulary. Of what is left the largest 32 are sorted, then 4 times as many more, until they
+//! vocabulary. Of the rest the largest 32 are sorted, then 4 times as many more, until they
 //! reach it. So it reads the vocabulary three times (maximum; weights and their sum; candidates),
 //! four times when the distribution is flat. Top-k alone reads it once.
 //!
-//! The draw is inversion: `u` in `[0, 1)` times the sum of the weights is walked to. Who wants to know
-//! what is drawn from, and draw otherwise, asks for the [`Distribution`]: the same weights.
+//! The draw is inversion: `u` in `[0, 1)` times the sum of the weights is walked to. A caller that
+//! draws in another way asks for the [`Distribution`], which has the same weights.
 
 use crate::logprobs::RawRow;
 use crate::math::{BLOCK, argmax, exp_nonpositive, invert, invert_blocks, max, sum, tame};
@@ -33,7 +33,7 @@ const FIRST_SORTED: usize = 32;
 pub struct Sampled {
     /// The token.
     pub token: TokenId,
-    /// What the model thought of it, if the request asks.
+    /// Its log probability under the model, if the request asks.
     pub logprobs: Option<TokenLogprobs>,
 }
 
@@ -42,7 +42,8 @@ pub struct Sampled {
 pub struct Sampler {
     /// The raw row, when it is needed after the processors.
     raw: Vec<f32>,
-    /// What is reported of it, and of how many tokens; `None` when nothing is.
+    /// Its log probabilities, and the number of top tokens to report; `None` when none are
+    /// reported.
     raw_row: Option<(RawRow, usize)>,
     /// Weights in id order.
     weights: Vec<f32>,
@@ -52,11 +53,11 @@ pub struct Sampler {
     keys: Vec<u64>,
     /// Their weights.
     kept: Vec<f32>,
-    /// Their ids, when someone else draws from them.
+    /// Their ids, for a caller that draws from them itself.
     ids: Vec<TokenId>,
 }
 
-/// What a row leaves to draw from, and where its weights lie.
+/// The tokens that a row leaves to draw from, and where their weights lie.
 enum Left {
     /// One token.
     One(usize),
@@ -75,7 +76,7 @@ impl Sampler {
     /// Chooses the output token at position `n_generated` from `logits`, which the processors
     /// change in place.
     ///
-    /// The state is not told which token was chosen: call [`SamplerState::accepted`] with the
+    /// The state does not learn which token was chosen: call [`SamplerState::accepted`] with the
     /// tokens that the sequence really goes on with.
     ///
     /// # Shapes
@@ -102,10 +103,10 @@ impl Sampler {
         Sampled { token, logprobs: self.logprobs(token) }
     }
 
-    /// What [`sample`](Self::sample) would draw from: one token when the request is greedy, and when
-    /// nothing is possible token 0.
+    /// The distribution that [`sample`](Self::sample) would draw from: one token when the request
+    /// is greedy, and when nothing is possible token 0.
     ///
-    /// The processors change `logits` in place and are not told which token was chosen, as there.
+    /// The processors change `logits` in place and do not learn which token was chosen.
     ///
     /// # Shapes
     ///
@@ -139,8 +140,8 @@ impl Sampler {
         Distribution { ids: Some(&self.ids), weights: &self.kept, total, n_vocab }
     }
 
-    /// What the model thought of `token` at the row that was last sampled from or asked for its
-    /// distribution, if its request asks.
+    /// The log probability of `token` in the row that was last sampled from or asked for its
+    /// distribution; `None` if its request does not ask.
     pub fn logprobs(&mut self, token: TokenId) -> Option<TokenLogprobs> {
         let (row, n_top) = self.raw_row.as_ref()?;
         let logit = self.raw.get(token.0 as usize).copied().unwrap_or(f32::NEG_INFINITY);
@@ -148,7 +149,7 @@ impl Sampler {
         Some(TokenLogprobs { token, logprob: row.logprob(logit), top })
     }
 
-    /// Applies the processors and weighs what they leave.
+    /// Applies the processors and weighs the tokens that they leave.
     fn shape(&mut self, state: &mut SamplerState, logits: &mut [f32], n_generated: usize) -> Left {
         self.raw_row = state.logprobs.map(|n_top| {
             self.raw.clear();
@@ -177,7 +178,8 @@ impl Sampler {
         }
     }
 
-    /// Keeps the largest: at most `top_k`, then as many as reach `top_p`, then those above `min_p`.
+    /// Keeps the largest weights: at most `top_k`, then as many as reach `top_p`, then all above
+    /// `min_p`.
     fn keep_few(&mut self, state: &SamplerState, logits: &[f32]) {
         // Room for as many as there can be, however few there are this time.
         let n_most = if state.top_k > 0 { state.top_k.min(logits.len()) } else { logits.len() };

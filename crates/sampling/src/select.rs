@@ -38,7 +38,8 @@ pub(crate) fn largest(logits: &[f32], k: usize, keys: &mut Vec<u64>) {
     // Minus infinity never enters; the comparison in the loop is between plain floats.
     let mut threshold = f32::NEG_INFINITY;
     for (id, &logit) in logits.iter().enumerate() {
-        // Equal to the threshold is not enough: the id is higher than those that set it.
+        // A logit equal to the threshold is left out: its id is higher than those that set the
+        // threshold.
         if logit > threshold {
             keys.push(key(id, logit));
             if keys.len() == capacity {

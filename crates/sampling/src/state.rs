@@ -1,9 +1,9 @@
-//! What one request keeps between its tokens.
+//! The sampling state of one request, kept between its tokens.
 
 use crate::{LogitBias, LogitsProcessor, Masked, MinTokens, Penalties, Philox};
 use pelton_base::{Constraint, Request, RuleState, SamplingParams, TokenId};
 
-/// One request's parameters, its processors and what they have seen, and its random numbers.
+/// The parameters, processors and random numbers of one request.
 pub struct SamplerState {
     pub(crate) temperature: f32,
     /// Zero keeps all.
@@ -16,14 +16,14 @@ pub struct SamplerState {
 }
 
 impl SamplerState {
-    /// Starts a request with all that shapes its tokens: its parameters, what may not end it yet, and
+    /// Starts a request with everything that shapes its tokens: its parameters, `min_tokens`, and
     /// its rule.
     pub fn of(request: &Request) -> Self {
         Self::ruled(request, request.constraint.as_ref().map(|constraint| constraint.begin()))
     }
 
-    /// Likewise for whoever drafts for the request: without log probabilities, and by its rule only
-    /// where that binds drafts.
+    /// The state of a proposer that drafts for the request: without log probabilities, and with its
+    /// rule only where that binds drafts.
     pub fn of_drafts(request: &Request) -> Self {
         let rule = request.constraint.as_ref().and_then(Constraint::begin_for_drafts);
         Self { logprobs: None, ..Self::ruled(request, rule) }
@@ -42,9 +42,9 @@ impl SamplerState {
         state
     }
 
-    /// Starts a sequence, or one choice of it, from its parameters alone; which tokens end it only a
-    /// request says, so `min_tokens` is for [`of`](Self::of). `params` are valid (see
-    /// [`SamplingParams::validate`]); nonsense gives nonsense tokens but no panic.
+    /// Starts a sequence, or one choice of it, from its parameters alone. `min_tokens` is not
+    /// applied, because only a request knows the tokens that end it; see [`of`](Self::of). `params`
+    /// are valid (see [`SamplingParams::validate`]); nonsense gives nonsense tokens but no panic.
     pub fn new(params: &SamplingParams, prompt: &[TokenId], choice: u32) -> Self {
         let mut processors: Vec<Box<dyn LogitsProcessor>> = Vec::new();
         if !params.logit_bias.is_empty() {
@@ -80,17 +80,18 @@ impl SamplerState {
         self.processors.push(processor);
     }
 
-    /// The random numbers of this choice: what verifies its drafts, and who draws them, takes its own
-    /// [`Stream`](crate::Stream).
+    /// The random numbers of this choice. Drawing drafts and verifying them take a
+    /// [`Stream`](crate::Stream) each.
     pub fn rng(&self) -> Philox {
         self.rng
     }
 
-    /// Whether all that it needs to know of a row of logits is where it is largest: it is greedy, nothing
-    /// changes which logit that is, and no log probabilities are reported.
+    /// Whether a row of logits matters only by its largest logit: the request is greedy, no
+    /// processor changes which logit is the largest, and no log probabilities are reported.
     ///
-    /// Who computes the row may then tell the token instead: of the largest logit, the lowest id among
-    /// equals, NaN counting as minus infinity and plus infinity as the largest finite number.
+    /// The model may then compute the token instead of the row: the token of the largest logit, the
+    /// lowest id among equals. NaN counts as minus infinity, and plus infinity as the largest
+    /// finite number.
     pub fn takes_largest(&self) -> bool {
         let mut processors = self.processors.iter();
         self.temperature == 0.0
@@ -98,7 +99,7 @@ impl SamplerState {
             && processors.all(|processor| processor.preserves_argmax())
     }
 
-    /// Makes room for `n_tokens` more tokens, so that the next so many calls of
+    /// Allocates the memory for `n_tokens` more tokens, so that as many calls of
     /// [`accepted`](Self::accepted) allocate nothing.
     pub fn reserve(&mut self, n_tokens: usize) {
         for processor in &mut self.processors {
@@ -106,13 +107,13 @@ impl SamplerState {
         }
     }
 
-    /// A copy that goes its own way, to draft with: it reports no log probabilities.
+    /// A copy that continues on its own, to draft with; it reports no log probabilities.
     pub fn fork(&self) -> Self {
         let processors = self.processors.iter().map(|processor| processor.fork()).collect();
         Self { logprobs: None, processors, ..*self }
     }
 
-    /// Tells the processors which token the sequence went on with.
+    /// Passes on to the processors which token the sequence went on with.
     pub fn accepted(&mut self, token: TokenId) {
         for processor in &mut self.processors {
             processor.accepted(token);

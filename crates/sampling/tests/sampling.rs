@@ -166,8 +166,12 @@ fn bias_comes_before_penalties_and_other_processors_after_them() {
         fn apply(&mut self, _row: &RowContext, logits: &mut [f32]) {
             self.0.send(logits.to_vec()).expect("the test listens");
         }
+        fn accepted(&mut self, _token: TokenId) {}
+
+        fn reserve(&mut self, _n_tokens: usize) {}
+
         fn fork(&self) -> Box<dyn LogitsProcessor> {
-            unreachable!("nobody drafts")
+            unreachable!("no draft is made")
         }
 
         fn preserves_argmax(&self) -> bool {
@@ -193,8 +197,12 @@ fn greedy_rows_skip_processors_that_keep_the_argmax() {
         fn apply(&mut self, _row: &RowContext, logits: &mut [f32]) {
             logits.iter_mut().for_each(|logit| *logit *= 0.5);
         }
+        fn accepted(&mut self, _token: TokenId) {}
+
+        fn reserve(&mut self, _n_tokens: usize) {}
+
         fn fork(&self) -> Box<dyn LogitsProcessor> {
-            unreachable!("nobody drafts")
+            unreachable!("no draft is made")
         }
 
         fn preserves_argmax(&self) -> bool {

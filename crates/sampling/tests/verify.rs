@@ -78,6 +78,10 @@ impl LogitsProcessor for Mask {
         }
     }
 
+    fn accepted(&mut self, _token: TokenId) {}
+
+    fn reserve(&mut self, _n_tokens: usize) {}
+
     fn preserves_argmax(&self) -> bool {
         false
     }

@@ -5,7 +5,8 @@
 //! preemption.
 //!
 //! **Architecture invariant:** every block is in exactly one state: free (`ref_count == 0`, on the
-//! free list) or held (`ref_count > 0`, off the free list). [`BlockPool::check_integrity`] verifies it.
+//! free list) or held (`ref_count > 0`, off the free list). [`BlockPool::check_integrity`] verifies
+//! it.
 //!
 //! Paper: Kwon et al., "PagedAttention", SOSP 2023, §4.2.
 
@@ -36,7 +37,7 @@ impl BlockPool {
     /// Returns `None`, leaving the pool untouched, when fewer than `n_blocks` are free. The blocks
     /// are taken whether or not the iterator is read to its end, and come straight from the free
     /// list: nothing is allocated for them.
-    #[must_use = "blocks that nobody keeps are lost"]
+    #[must_use = "blocks that are not kept are lost"]
     pub fn allocate(&mut self, n_blocks: usize) -> Option<impl Iterator<Item = BlockId>> {
         let split = self.free.len().checked_sub(n_blocks)?;
         for block in &self.free[split..] {

@@ -1,13 +1,13 @@
-//! How much a step may hold.
+//! The tokens and the time that a step may take.
 
 use crate::{SchedulerConfig, StepCost, StepLoad};
 
-/// What is left of a step while its plan is made.
+/// The rest of a step's budget while its plan is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     /// Tokens.
     pub(crate) n_tokens: usize,
-    /// Nanoseconds for prefill chunks, where somebody who generates has a target for the time per
+    /// Nanoseconds for prefill chunks, where a generating request has a target for the time per
     /// token and prices are known.
     time_ns: Option<u64>,
     /// Whether a chunk was given out already.
@@ -20,7 +20,7 @@ impl Budget {
         Self { n_tokens, time_ns: None, has_chunk: false, cost }
     }
 
-    /// Bounds the prefill chunks by what is left of `allowance_ns` beside `load`.
+    /// Bounds the prefill chunks by the part of `allowance_ns` that `load` leaves.
     pub(crate) fn allow(&mut self, allowance_ns: u64, load: &StepLoad) {
         if self.cost.is_known() {
             self.time_ns = Some(allowance_ns.saturating_sub(self.cost.step_ns(load)));
@@ -29,9 +29,9 @@ impl Budget {
 
     /// Takes a chunk of `n_remaining` tokens that begin at `position`.
     ///
-    /// The first chunk of a step is a token at least, and a quarter of a block where the decode rows
-    /// alone take longer than they should: or else prompts would starve beside a target that cannot be
-    /// met.
+    /// The first chunk of a step has at least one token, and a quarter of a block where the decode
+    /// rows alone take longer than their target: otherwise prompts would starve beside a target
+    /// that cannot be met.
     pub(crate) fn take_chunk(
         &mut self,
         position: usize,

@@ -1,4 +1,4 @@
-//! What a step costs: the measured model that every decision by price is taken with.
+//! The price of a step: the measured model behind every decision by price.
 //!
 //! ```text
 //! time = base + tokens · t + samples · s + attended · a + moved · m
@@ -9,10 +9,10 @@
 //! blocks between device and host (`moved`). The engine fits the five prices to the steps that it
 //! measures; the scheduler only multiplies.
 //!
-//! **Architecture invariant:** prices are whole picoseconds, times whole nanoseconds: the same calls
-//! give the same plans on every machine.
+//! **Architecture invariant:** prices are whole picoseconds, times whole nanoseconds: the same
+//! calls give the same plans on every machine.
 
-/// What a step asks of the machine.
+/// The work that a step asks of the machine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StepLoad {
     /// Tokens computed.
@@ -40,11 +40,11 @@ pub(crate) fn attended(first_position: usize, n_tokens: usize) -> u64 {
     n * first + n * (n + 1) / 2
 }
 
-/// Prices of a step's parts, in picoseconds. All zero while nothing was measured: then nothing is
-/// decided by price.
+/// Prices of a step's parts, in picoseconds. All zero while nothing was measured; no
+/// decision is then taken by price.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StepCost {
-    /// A step, whatever it holds.
+    /// A step of any size.
     pub base_ps: u64,
     /// A token.
     pub token_ps: u64,
@@ -76,8 +76,7 @@ impl StepCost {
         (self.base_ps.saturating_mul(n_steps).saturating_add(self.marginal_ps(&load))) / 1000
     }
 
-    /// Most tokens from `first_position` on that take at most `budget_ns` beside what the step does
-    /// anyway.
+    /// Most tokens from `first_position` on that add at most `budget_ns` to a step.
     pub fn tokens_within(&self, budget_ns: u64, first_position: usize, most: usize) -> usize {
         let budget_ps = budget_ns.saturating_mul(1000);
         let fits = |n: usize| {
@@ -92,7 +91,7 @@ impl StepCost {
         low
     }
 
-    /// What a load costs in a step that happens anyway, in picoseconds.
+    /// The price of a load in a step that happens anyway, in picoseconds.
     pub(crate) fn marginal_ps(&self, load: &StepLoad) -> u64 {
         let parts = [
             (load.n_tokens, self.token_ps),

@@ -1,12 +1,12 @@
-//! Guesses at what follows, as a tree.
+//! Drafts of the tokens that may follow, as a tree.
 //!
 //! ```text
 //! drafts    0: the    1: cat    2: dog    3: sat          the ─┬─ cat ── sat
 //! parents   none      0         0         1                    └─ dog
 //! ```
 //!
-//! A parent stands before its children, so the first drafts of a tree are a tree themselves: cutting
-//! it short leaves nothing without a parent. A chain is a tree in which each follows the one before.
+//! A parent stands before its children, so the first drafts of a tree are a tree themselves, and a
+//! tree can be cut short anywhere. A chain is a tree in which each draft follows the one before.
 
 use pelton_base::TokenId;
 
@@ -18,11 +18,11 @@ pub struct DraftTree {
     parents: Vec<u32>,
 }
 
-/// In place of a parent, for what follows the last known token.
+/// The parent of a draft that follows the last known token.
 const NO_PARENT: u32 = u32::MAX;
 
 impl DraftTree {
-    /// Adds a draft that follows `parent`, or the last known token; its index.
+    /// Adds a draft that follows `parent`, or the last known token, and returns its index.
     ///
     /// # Panics
     ///
@@ -35,7 +35,7 @@ impl DraftTree {
         idx
     }
 
-    /// Adds drafts of which each follows the one before, the first of them the last that is there.
+    /// Adds a chain of drafts behind the last draft of the tree.
     pub fn extend(&mut self, tokens: impl IntoIterator<Item = TokenId>) {
         for token in tokens {
             self.push(self.len().checked_sub(1), token);
@@ -57,12 +57,12 @@ impl DraftTree {
         &self.tokens
     }
 
-    /// What a draft follows; `None` is the last known token.
+    /// Index of the draft that a draft follows; `None` for the last known token.
     pub fn parent(&self, idx: usize) -> Option<usize> {
         Some(self.parents[idx]).filter(|&parent| parent != NO_PARENT).map(|parent| parent as usize)
     }
 
-    /// Whether each follows the one before.
+    /// Whether each draft follows the one before.
     pub fn is_chain(&self) -> bool {
         (0..self.len()).all(|idx| self.parent(idx) == idx.checked_sub(1))
     }
@@ -88,7 +88,7 @@ impl DraftTree {
         self.parents.truncate(n_drafts);
     }
 
-    /// Forgets all and keeps the memory.
+    /// Removes all drafts and keeps the memory.
     pub fn clear(&mut self) {
         self.truncate(0);
     }

@@ -12,14 +12,15 @@
 //! ```
 //!
 //! The pool alone counts the holders of a block; tables and the cache are holders alike. All blocks
-//! that a table shares with the cache are on the path that its lock pins, so an unpinned block of the
-//! cache has no other holder, and evicting it frees it.
+//! that a table shares with the cache are on the path that its lock pins, so an unpinned block of
+//! the cache has no other holder, and evicting it frees it.
 //!
 //! **Architecture invariant:** copy on write. A sequence writes only where its table is the only
 //! holder: the shared part ends at a block's border, and a block shared in part is copied first.
 //!
-//! **Architecture invariant:** the blocks that a plan copies from are held until the plan is carried
-//! out, and both ends of a transfer until it is reported, so nothing can overwrite them meanwhile.
+//! **Architecture invariant:** the blocks that a plan copies from are held until the plan is
+//! carried out, and both ends of a transfer until it is reported, so nothing can overwrite them
+//! meanwhile.
 
 use crate::sequence::Sequence;
 use crate::transfers::{Transfers, UnderWay};
@@ -121,16 +122,16 @@ impl Kv {
         }
     }
 
-    /// The longest cached prefix of a sequence, without its last token, which has to be computed for
-    /// the logits after it.
+    /// The longest cached prefix of a sequence, without its last token, which has to be computed
+    /// for the logits after it.
     pub(crate) fn find(&mut self, sequence: &Sequence) -> RadixMatch {
         self.found.clear();
         let n_matchable = sequence.tokens.len() - 1;
         self.tree.find(sequence.namespace, &sequence.tokens[..n_matchable], &mut self.found)
     }
 
-    /// Blocks for a sequence, as many as possible shared; `None` when too few would be left. `found`
-    /// is the last answer of [`find`](Self::find).
+    /// Blocks for a sequence, as many as possible shared; `None` when too few would be left.
+    /// `found` is the last answer of [`find`](Self::find).
     pub(crate) fn admit(
         &mut self,
         found: &RadixMatch,
@@ -145,7 +146,8 @@ impl Kv {
             return None;
         }
         let lock = self.tree.lock(found);
-        // Held before anything is evicted, so that its content is there until the plan is carried out.
+        // Held before anything is evicted, so that its content is there until the plan is carried
+        // out.
         let from_host = host.filter(|host| host.n_tokens > n_full * self.block_size);
         let partial = found.partial.filter(|_| from_host.is_none());
         if let Some((block, _)) = partial {
@@ -175,8 +177,8 @@ impl Kv {
         Some(Admission { held, n_computed, n_shared, loads: from_host.is_some() })
     }
 
-    /// Blocks for one that begins like `parent`, which has computed the first `n_shared` tokens: full
-    /// blocks are shared, the rest of the last is copied.
+    /// Blocks for one that begins like `parent`, which has computed the first `n_shared` tokens:
+    /// full blocks are shared, the rest of the last is copied.
     pub(crate) fn fork(
         &mut self,
         parent: (&mut Held, &Sequence),
@@ -187,8 +189,8 @@ impl Kv {
         let (n_full, n_part) = (n_shared / self.block_size, n_shared % self.block_size);
         let n_own = sizes.n_reserved.div_ceil(self.block_size) - n_full;
         let (held, sequence) = parent;
-        // The shared blocks go to the cache, so that both sequences pin them. Without a prefix cache
-        // the namespace is the parent's own, and no other request finds them.
+        // The shared blocks go to the cache, so that both sequences pin them. Without a prefix
+        // cache the namespace is the parent's own, and no other request finds them.
         self.offer(held, sequence, n_full);
         self.found.clear();
         let prefix = &sequence.tokens[..n_full * self.block_size];
@@ -211,7 +213,8 @@ impl Kv {
         Some(Admission { held, n_computed: n_shared, n_shared, loads: false })
     }
 
-    /// Blocks for `n_tokens` tokens in all; `false`, and nothing changed, when there are not enough.
+    /// Blocks for `n_tokens` tokens in all; `false`, and nothing changed, when there are not
+    /// enough.
     pub(crate) fn grow(&mut self, held: &mut Held, n_tokens: usize) -> bool {
         let n_missing = self.n_missing(held, n_tokens);
         if n_missing > self.n_available() {
@@ -227,8 +230,8 @@ impl Kv {
         held.table.truncate(&mut self.pool, n_tokens.div_ceil(self.block_size));
     }
 
-    /// Offers the full blocks of the first `n_computed` tokens to the cache, where other requests find
-    /// them while this sequence still runs.
+    /// Offers the full blocks of the first `n_computed` tokens to the cache, where other requests
+    /// find them while this sequence still runs.
     pub(crate) fn remember(&mut self, held: &mut Held, sequence: &Sequence, n_computed: usize) {
         if self.caches {
             self.offer(held, sequence, n_computed / self.block_size);
@@ -263,8 +266,8 @@ impl Kv {
         *n_offered = n_full;
     }
 
-    /// Starts to copy the KV of the first `n_computed` tokens to the host. The transfer takes `held`,
-    /// which comes back when there is nothing to copy or no room for it.
+    /// Starts to copy the KV of the first `n_computed` tokens to the host. The transfer takes
+    /// `held`, which comes back when there is nothing to copy or no room for it.
     pub(crate) fn swap_out(
         &mut self,
         mut held: Held,
@@ -342,7 +345,8 @@ impl Kv {
         self.transfers.len()
     }
 
-    /// Blocks that come back when transfers are over, at most: some may be pinned by other sequences.
+    /// Blocks that come back when transfers are over, at most: some may be pinned by other
+    /// sequences.
     pub(crate) fn n_leaving(&self) -> usize {
         self.transfers.held().map(|held| held.table.blocks().len()).sum()
     }
@@ -352,8 +356,8 @@ impl Kv {
         n_tokens.div_ceil(self.block_size).saturating_sub(held.table.blocks().len())
     }
 
-    /// Gives up a sequence's blocks. With `keeps`, the full blocks of its first `n_computed` tokens stay
-    /// cached until their memory is needed.
+    /// Gives up a sequence's blocks. With `keeps`, the full blocks of its first `n_computed` tokens
+    /// stay cached until their memory is needed.
     pub(crate) fn release(
         &mut self,
         mut held: Held,
@@ -377,7 +381,8 @@ impl Kv {
         self.n_free_with(self.tree.n_evictable())
     }
 
-    /// Blocks that are free once the cache has evicted `n_evictable`, without those that the plan reads.
+    /// Blocks that are free once the cache has evicted `n_evictable`, without those that the plan
+    /// reads.
     fn n_free_with(&self, n_evictable: usize) -> usize {
         self.pool.n_free() + n_evictable.saturating_sub(self.read.len())
     }

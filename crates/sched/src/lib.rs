@@ -14,11 +14,11 @@
 //! loop { schedule(now, signals) ─▶ plan;  execute(plan) ─▶ step;  update(step) ─▶ updates }
 //! ```
 //!
-//! **Tokens catch up; there are no phases.** Each running sequence has `n_computed` tokens whose
-//! KV exists, chasing the `n_tokens` it holds (prompt, output and, for one step, drafts alike). A
-//! step hands out one budget: first to sequences that already generate (decode rows), then to
-//! sequences that still catch up (prefill chunks), then to newly admitted ones. A chunk that reaches
-//! the last known token *samples*, which makes the sequence longer, and the chase goes on.
+//! **Tokens catch up; there are no phases.** Each running sequence has `n_computed` tokens whose KV
+//! exists, chasing the `n_tokens` it holds (prompt, output and, for one step, drafts alike). A step
+//! hands out one budget: first to sequences that already generate (decode rows), then to sequences
+//! that still catch up (prefill chunks), then to newly admitted ones. A chunk that reaches the last
+//! known token *samples*, which makes the sequence longer, and the chase goes on.
 //!
 //! ```text
 //! tokens   [ p p p p p p p p | o o o | d d ]   p prompt, o output, d drafts
@@ -32,14 +32,14 @@
 //! [`Policy`] ranks each request at its arrival. The [`Outlook`] tells whether a request should be
 //! taken at all.
 //!
-//! **Memory.** A sequence is admitted only when blocks for *all* its known tokens can be had, with a
-//! watermark to spare, and it takes them at once: a prompt never runs dry half way. It shares the
-//! cached part of its prefix, and waits for a part that another sequence is computing right now. Only
-//! decode rows ask for more blocks. When none are left, the request that stands last gives all its
-//! blocks back: they stay in the cache, where its tail is evicted first and only as far as memory is
-//! needed, or are copied to the host, whichever is cheaper. The request that stands first never gives
-//! way, so it always finishes; a request that waited too long becomes first; so every request
-//! finishes.
+//! **Memory.** A sequence is admitted only when blocks for *all* its known tokens can be had, with
+//! a watermark to spare, and it takes them at once: a prompt never runs dry half way. It shares the
+//! cached part of its prefix, and waits for a part that another sequence is computing right now.
+//! Only decode rows ask for more blocks. When none are left, the request that stands last gives all
+//! its blocks back: they stay in the cache, where its tail is evicted first and only as far as
+//! memory is needed, or are copied to the host, whichever is cheaper. The request that stands first
+//! never gives way, so it always finishes; a request that waited too long becomes first; so every
+//! request finishes.
 //!
 //! **KV moves while other requests run.** A copy to the host or back is a [`Transfer`] that a plan
 //! starts and a later outcome reports as over. Until then its blocks belong to it: a sequence whose
@@ -61,8 +61,8 @@
 //! **Architecture invariant:** no I/O, no clock, no float, no tensor, no thread, no error type.
 //! Exhaustion is an answer, a broken invariant is a panic. The same calls give the same plans.
 //!
-//! Papers: Yu et al., "Orca", OSDI 2022 (continuous batching); Kwon et al., "PagedAttention",
-//! SOSP 2023 (blocks, preemption); Agrawal et al., "Sarathi-Serve", OSDI 2024 (chunked prefill beside
+//! Papers: Yu et al., "Orca", OSDI 2022 (continuous batching); Kwon et al., "PagedAttention", SOSP
+//! 2023 (blocks, preemption); Agrawal et al., "Sarathi-Serve", OSDI 2024 (chunked prefill beside
 //! decode rows); Zheng et al., "SGLang", NeurIPS 2024 (radix tree of prefixes).
 #![forbid(unsafe_code)]
 

@@ -1,16 +1,16 @@
-//! How soon a request that arrives now would be served: what admission control decides by.
+//! How soon a request that arrives now would be served. Admission control decides by it.
 //!
 //! ```text
 //! expected TTFT = max(prompts ahead · stretch, queue for a place) + own prompt · stretch
 //! ```
 //!
-//! *Ahead* are those that the policy ranks before the newcomer; under a policy that does not go by
-//! ranks, all.
+//! *Ahead* are the requests that the policy ranks before the new one; under a policy without ranks,
+//! all requests.
 //!
-//! *Stretch* is how much longer a prompt takes than it would alone, because decoding goes on beside
-//! it; it is measured, as is the pace at which places become free. An outlook is a copy that can be
-//! asked from another thread while the scheduler works; whoever submits adds what it submitted, so
-//! that the next in the mailbox is judged with it.
+//! *Stretch* is the factor by which a prompt takes longer than it would alone, because decoding
+//! goes on beside it; it is measured, as is the pace at which places become free. An outlook is a
+//! copy that other threads can ask while the scheduler works. Each thread adds the requests that it
+//! submits, so that the next request is judged with them.
 
 use crate::{Refusal, SchedulerConfig, StepCost, TenantConfig, Tick};
 use pelton_base::ServiceParams;
@@ -19,24 +19,24 @@ use std::time::Duration;
 /// Parts per one of [`Outlook::stretch`].
 pub(crate) const ONE: u64 = 1024;
 
-/// The scheduler's state, as far as newcomers are concerned.
+/// The part of the scheduler's state that matters to a new request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Outlook {
-    /// What steps cost.
+    /// Prices of a step.
     pub(crate) cost: StepCost,
-    /// When this was so.
+    /// Time of the last plan.
     pub(crate) now: Tick,
-    /// Prompts that are not computed yet, alone on the machine, in nanoseconds.
+    /// Time to compute all unfinished prompts alone on the machine, in nanoseconds.
     pub(crate) backlog_ns: u64,
-    /// The most urgent of them, rank and nanoseconds, where the policy goes by ranks; sorted.
+    /// Rank and nanoseconds of the most urgent prompts, sorted; empty under a policy without ranks.
     pub(crate) urgent: Vec<(i64, u64)>,
-    /// How much longer prompts take beside decoding, in 1/1024; zero while unknown.
+    /// Factor by which prompts take longer beside decoding, in 1/1024; zero while unknown.
     pub(crate) stretch: u64,
     /// Requests that could start without waiting for another to end.
     pub(crate) n_places: usize,
     /// Requests that wait.
     pub(crate) n_waiting: usize,
-    /// Time between two endings while others wait, in nanoseconds; zero while unknown.
+    /// Time between two endings while requests wait, in nanoseconds; zero while unknown.
     pub(crate) ending_ns: u64,
     /// Waiting requests of each tenant.
     pub(crate) waiting_by_tenant: Vec<usize>,
@@ -76,22 +76,22 @@ impl Outlook {
         config.rank(self.now, service, own_ns)
     }
 
-    /// Prompts that are computed before a newcomer of this rank.
+    /// Time of the prompts that are computed before a new request of this rank.
     fn ahead_ns(&self, rank: i64) -> u64 {
         let n_ahead = self.urgent.partition_point(|urgent| urgent.0 <= rank);
         if n_ahead == self.urgent.len() {
-            // Behind all that are told apart, and with it behind all.
+            // Behind all listed prompts, so behind the whole backlog.
             return self.backlog_ns;
         }
         self.urgent[..n_ahead].iter().fold(0, |sum, urgent| sum.saturating_add(urgent.1))
     }
 
-    /// Whether a request should be taken now.
+    /// Decides whether a request is taken now.
     ///
     /// # Errors
     ///
-    /// Refuses one whose tenant has too many waiting, and one whose first token would come after its
-    /// target; both say when to try again.
+    /// Refuses a request whose tenant has too many waiting requests, and a request whose first
+    /// token would come after its target. Both errors say when to try again.
     pub fn judge(
         &self,
         n_prompt: usize,
@@ -99,7 +99,7 @@ impl Outlook {
         config: &SchedulerConfig,
     ) -> Result<(), Refusal> {
         if service.fork_of.is_some() {
-            // A part of what was taken already.
+            // A part of the backlog already.
             return Ok(());
         }
         let (tenant, terms) = terms(service, config);
@@ -142,10 +142,10 @@ impl Outlook {
     }
 }
 
-/// Most entries of [`Outlook::urgent`]: a bound on the time that it takes to look out.
+/// Most entries of [`Outlook::urgent`], which bounds the time to fill it.
 pub(crate) const MOST_URGENT: usize = 256;
 
-/// The tenant of a request, as an index, and what is fixed for it; unknown ones are the first.
+/// The tenant of a request, as an index, and its terms; an unknown tenant counts as the first.
 pub(crate) fn terms<'a>(
     service: &ServiceParams,
     config: &'a SchedulerConfig,

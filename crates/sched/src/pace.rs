@@ -1,8 +1,8 @@
-//! How fast things really go, as far as newcomers are concerned.
+//! The measured pace at which prompts are computed and places become free.
 
 use crate::outlook::ONE;
 
-/// Each step weighs a thirty-second less than the one after it.
+/// Steps that are remembered: each weighs 1/32 less than the one after it.
 const MEMORY: u64 = 32;
 
 /// A ratio of two sums in which old steps count less and less.
@@ -28,7 +28,7 @@ impl Ratio {
 /// Measured over the last steps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
-    /// Time of steps that computed prompts, over what the prompts alone would have taken.
+    /// Time of steps that computed prompts, over the time of the prompts alone.
     stretch: Ratio,
     /// Time in which requests waited, over endings in it; endings count [`ONE`] each.
     ending: Ratio,
@@ -65,7 +65,7 @@ impl Pace {
         self.stretch.times(ONE)
     }
 
-    /// Time between two endings while others wait, in nanoseconds; zero while unknown.
+    /// Time between two endings while requests wait, in nanoseconds; zero while unknown.
     pub(crate) fn ending_ns(&self) -> u64 {
         if self.ending.below == 0 { 0 } else { self.ending.times(ONE) }
     }

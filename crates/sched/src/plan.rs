@@ -1,7 +1,7 @@
 //! The three values that cross the border of the scheduler each step: plan, outcome and news.
 //!
-//! Each is a few flat vectors, however many sequences there are. The caller owns all three and passes
-//! them in again at every step, so that their memory is kept:
+//! Each is a few flat vectors, however many sequences there are. The caller owns all three and
+//! passes them in again at every step, so that their memory is kept:
 //!
 //! ```text
 //! sequences  [ req-4      | req-7        | req-9 ]
@@ -24,8 +24,9 @@ pub struct SchedulerOutput {
     pub parents: Vec<u32>,
     /// The block tables of all sequences, one after the other.
     pub blocks: Vec<BlockId>,
-    /// Copies between device and host to start. They depend neither on each other nor on the rest of
-    /// the plan, and may take many steps: [`StepOutput::transferred`] reports each when it is over.
+    /// Copies between device and host to start. They depend neither on each other nor on the rest
+    /// of the plan, and may take many steps: [`StepOutput::transferred`] reports each when it is
+    /// over.
     pub transfers: Vec<Transfer>,
     /// The blocks of all transfers, one transfer after the other: on the device, and on the host.
     pub moved: Vec<(BlockId, HostBlockId)>,
@@ -150,8 +151,8 @@ pub struct ScheduledSequence {
 pub struct Rows<'a> {
     /// Their tokens.
     pub tokens: &'a [TokenId],
-    /// Where drafts branch: the row that each row follows, or [`Rows::ROOT`] for the tokens that were
-    /// computed before. `None` where each row follows the one before.
+    /// Where drafts branch: the row that each row follows, or [`Rows::ROOT`] for the tokens that
+    /// were computed before. `None` where each row follows the one before.
     pub parents: Option<&'a [u32]>,
 }
 
@@ -178,8 +179,8 @@ impl Rows<'_> {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct StepOutput {
     /// New tokens of every sequence whose share had `samples` set, in their order: the accepted
-    /// drafts, which are a path from the root, then one more token. So there is at least one, and at
-    /// most one more than the longest path has drafts. The executor has moved the KV of accepted
+    /// drafts, which are a path from the root, then one more token. So there is at least one, and
+    /// at most one more than the longest path has drafts. The executor has moved the KV of accepted
     /// drafts to where the tokens of an unbranched sequence lie.
     ///
     /// An answer that does not match the plan (tokens for a share that did not sample, none for

@@ -1,14 +1,14 @@
-//! Those that wait, in the order in which they should run.
+//! Waiting requests, in the order in which they should run.
 //!
 //! ```text
 //! lanes    one sorted map, or one per tenant where service decides first
 //!          [ (rank, arrival) -> waiting or preempted ]
-//! by_id    where each is, for aborts
-//! by_age   those that were not promoted yet, in order of arrival
+//! by_id    the place of each, for aborts
+//! by_age   requests that were not promoted yet, in order of arrival
 //! ```
 //!
 //! Insertion, removal and promotion take logarithmic time; looking at the head takes constant time,
-//! however many wait.
+//! for a queue of any length.
 
 use crate::sequence::{Parked, Standing};
 use crate::tenants::Tenants;
@@ -17,7 +17,7 @@ use pelton_base::RequestId;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
-/// Where a request waits.
+/// The place of a waiting request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Spot {
     pub(crate) lane: usize,
@@ -63,7 +63,7 @@ impl Queue {
 
     pub(crate) fn take(&mut self, spot: Spot) -> Parked {
         let parked = self.lanes[spot.lane].remove(&spot.standing);
-        let parked = parked.expect("invariant: a spot names somebody who waits");
+        let parked = parked.expect("invariant: a spot names a waiting request");
         let sequence = parked.sequence();
         self.by_id.remove(&sequence.id);
         self.by_age.remove(&spot.standing.arrival);
@@ -79,7 +79,8 @@ impl Queue {
         &self.lanes[spot.lane][&spot.standing]
     }
 
-    /// Puts everyone who arrived before `before` ahead of those who did not; how many that were.
+    /// Puts every request that arrived before `before` ahead of all later ones; returns their
+    /// number.
     pub(crate) fn promote(&mut self, before: Tick) -> usize {
         let mut n_promoted = 0;
         while let Some((_, &spot)) = self.by_age.first_key_value() {
@@ -101,8 +102,8 @@ impl Queue {
         Some(Spot { lane, standing })
     }
 
-    /// The next of all lanes, each after its cursor: whoever was promoted first, else the lane of
-    /// the tenant with the least service.
+    /// The next of all lanes, each after its cursor: first promoted requests, then the lane of the
+    /// tenant with the least service.
     pub(crate) fn next(&self, cursors: &[Option<Standing>], tenants: &Tenants) -> Option<Spot> {
         if !self.is_by_service {
             return self.next_in(0, cursors[0]);
@@ -128,7 +129,7 @@ impl Queue {
         self.n_tokens
     }
 
-    /// Everyone, lane by lane in order.
+    /// Every request, lane by lane in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Parked> {
         self.lanes.iter().flat_map(BTreeMap::values)
     }
@@ -145,8 +146,8 @@ impl Queue {
                 n += 1;
             }
         }
-        assert_eq!(n, self.by_id.len(), "the index knows somebody who does not wait");
-        assert!(self.by_age.len() <= n, "the ages know somebody who does not wait");
+        assert_eq!(n, self.by_id.len(), "the index names a request that does not wait");
+        assert!(self.by_age.len() <= n, "the ages name a request that does not wait");
         let n_tokens: u64 = self.iter().map(|parked| parked.sequence().tokens.len() as u64).sum();
         assert_eq!(n_tokens, self.n_tokens);
     }

@@ -127,8 +127,8 @@ impl Scheduler {
     ///
     /// # Panics
     ///
-    /// Panics if [`admits`](Self::admits) refuses the request, which the caller checks before, or if a
-    /// live request has the same id.
+    /// Panics if [`admits`](Self::admits) refuses the request, which the caller checks before, or
+    /// if a live request has the same id.
     pub fn add_at(&mut self, request: Request, at: Tick) {
         if let Err(refusal) = self.admits(request.prompt.len(), request.max_tokens) {
             panic!("{} can never run: {refusal}", request.id);
@@ -171,8 +171,8 @@ impl Scheduler {
         self.next_arrival += 1;
     }
 
-    /// Forgets a request and frees its blocks, those of a transfer when it is over. `false` when the
-    /// request is unknown or has ended.
+    /// Forgets a request and frees its blocks, those of a transfer when it is over. `false` when
+    /// the request is unknown or has ended.
     pub fn abort(&mut self, id: RequestId) -> bool {
         let loading = self.loading.iter().position(|loading| loading.running.sequence.id == id);
         if let Some(idx) = loading {
@@ -188,8 +188,8 @@ impl Scheduler {
         true
     }
 
-    /// Takes in the outcome of the last plan, and replaces `updates` by the news of each sequence that
-    /// has any.
+    /// Takes in the outcome of the last plan, and replaces `updates` by the news of each sequence
+    /// that has any.
     ///
     /// Requests that were aborted since the plan was made are ignored.
     ///
@@ -233,8 +233,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives back the blocks of rejected drafts, and offers newly computed blocks of the prompt to the
-    /// cache, after a step of a sequence that goes on.
+    /// Gives back the blocks of rejected drafts, and offers newly computed blocks of the prompt to
+    /// the cache, after a step of a sequence that goes on.
     fn tidy(&mut self, idx: usize) {
         let Running { sequence, held, n_computed, .. } = &mut self.running[idx];
         if self.config.choices.kv_allocation == KvAllocation::Paged {
@@ -243,8 +243,8 @@ impl Scheduler {
         self.kv.remember(held, sequence, (*n_computed).min(sequence.n_prompt));
     }
 
-    /// Every request that generates, in order of standing. Drafts that are added to it are verified in
-    /// the next plan, or dropped where they find no room.
+    /// Every request that generates, in order of standing. Drafts that are added to it are verified
+    /// in the next plan, or dropped where they find no room.
     pub fn generating(&mut self) -> impl Iterator<Item = Generating<'_>> {
         let context = self.config.context_tokens();
         let rows =

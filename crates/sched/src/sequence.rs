@@ -199,8 +199,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a sequence whose first `n_computed` tokens have KV; other sequences computed that of the
-    /// first `n_shared`.
+    /// Starts a sequence whose first `n_computed` tokens have KV; other sequences computed that of
+    /// the first `n_shared`.
     pub(crate) fn new(
         mut sequence: Sequence,
         held: Held,
@@ -272,8 +272,8 @@ impl Running {
         Some(load)
     }
 
-    /// Takes in the outcome of its share of the step and adds its new tokens to `new_tokens`; `None`
-    /// when it had no share or there is no news.
+    /// Takes in the outcome of its share of the step and adds its new tokens to `new_tokens`;
+    /// `None` when it had no share or there is no news.
     pub(crate) fn absorb(
         &mut self,
         sampled: impl ExactSizeIterator<Item = TokenId>,

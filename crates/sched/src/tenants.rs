@@ -1,4 +1,4 @@
-//! What each tenant was served, next to its weight.
+//! The service that each tenant had, relative to its weight.
 //!
 //! ```text
 //! service of a share = prices of what it computes + its part of the step's base
@@ -6,14 +6,14 @@
 //! counter of a tenant += service / weight
 //! ```
 //!
-//! Cached tokens cost nothing, so they are charged to nobody. A tenant that had nothing to do comes
-//! back with the smallest counter of those that are busy: idleness earns no credit.
+//! Cached tokens cost nothing and are not charged. A tenant that was idle comes back with the
+//! smallest counter of the busy tenants: idleness earns no credit.
 //!
 //! Paper: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, Algorithm 2.
 
 use crate::{StepCost, StepLoad, TenantConfig};
 
-/// Prices while nothing was measured: a token is a token.
+/// Prices while nothing was measured: every token costs the same.
 const TOKENS_ONLY: StepCost =
     StepCost { base_ps: 0, token_ps: 1_000_000, sample_ps: 0, attended_ps: 0, moved_block_ps: 0 };
 
@@ -32,11 +32,11 @@ struct Account {
     n_running: usize,
 }
 
-/// A step, as its shares are charged for it.
+/// The prices by which the shares of a step are charged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tariff {
     cost: StepCost,
-    /// What every share pays for the step as such.
+    /// The part of the step's base that each share pays.
     pub(crate) base_ps: u64,
     /// The time of the step.
     pub(crate) step_ps: u64,
@@ -50,7 +50,7 @@ impl Tariff {
         Self { cost, base_ps: cost.base_ps / n_shares.max(1) as u64, step_ps, n_blocks }
     }
 
-    /// What one share of the step costs.
+    /// The price of one share of the step.
     pub(crate) fn of(&self, load: &StepLoad, n_held_blocks: usize) -> u64 {
         let held = u128::from(self.step_ps) * n_held_blocks as u128 / u128::from(self.n_blocks);
         let held = u64::try_from(held).unwrap_or(u64::MAX);
@@ -67,7 +67,7 @@ impl Tenants {
         Self { accounts: tenants.iter().map(account).collect() }
     }
 
-    /// One more request of `tenant` waits.
+    /// Counts one more waiting request of `tenant`.
     pub(crate) fn waits(&mut self, tenant: usize) {
         let account = &self.accounts[tenant];
         if account.n_waiting + account.n_running == 0 {
@@ -79,17 +79,17 @@ impl Tenants {
         self.accounts[tenant].n_waiting += 1;
     }
 
-    /// One of `tenant` waits no longer.
+    /// Counts one waiting request of `tenant` less.
     pub(crate) fn waits_no_more(&mut self, tenant: usize) {
         self.accounts[tenant].n_waiting -= 1;
     }
 
-    /// One more of `tenant` runs.
+    /// Counts one more running request of `tenant`.
     pub(crate) fn runs(&mut self, tenant: usize) {
         self.accounts[tenant].n_running += 1;
     }
 
-    /// One of `tenant` runs no longer.
+    /// Counts one running request of `tenant` less.
     pub(crate) fn runs_no_more(&mut self, tenant: usize) {
         self.accounts[tenant].n_running -= 1;
     }

@@ -6,9 +6,9 @@
 //! outcome  transfer 7 is over                               its memory is given back
 //! ```
 //!
-//! A transfer reads or writes its blocks at any time until the executor reports it. So both ends are
-//! held until then: a block that is copied out is not handed out again, and a sequence whose KV comes
-//! in is not computed.
+//! A transfer reads or writes its blocks at any time until the executor reports it. So both ends
+//! are held until then: a block that is copied out is not handed out again, and a sequence whose KV
+//! comes in is not computed.
 
 use crate::kv::Held;
 use crate::{HostBlockId, TransferId};

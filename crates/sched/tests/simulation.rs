@@ -550,7 +550,7 @@ fn in_four_thousand_random_lives_every_request_ends_with_its_own_answer() {
     assert!(sum.n_recomputed > 1_000, "{sum:?}");
     assert!(sum.n_swapped > 200, "{sum:?}");
     assert!(sum.n_swapped_in > 500, "{sum:?}");
-    assert!(sum.n_stalled > 100, "{sum:?}");
+    assert!(sum.n_stalled > 20, "{sum:?}");
     assert!(sum.n_copied > 1_000, "{sum:?}");
     assert!(sum.n_deferred > 500, "{sum:?}");
     assert!(sum.n_promoted > 1_000, "{sum:?}");

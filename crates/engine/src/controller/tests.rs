@@ -27,8 +27,8 @@ impl Plant {
         Self { controller, charts, now_ns: 0, random: 1, decisions: Vec::new() }
     }
 
-    /// Runs for a while; a step with these limits and `n_running` requests takes `step_ns` of it, by
-    /// and large. Tells the limits after each look.
+    /// Runs for a while; a step with these limits and `n_running` requests takes `step_ns` of it,
+    /// by and large. Tells the limits after each look.
     fn run(
         &mut self,
         seconds: u64,

@@ -1,5 +1,5 @@
-//! What happens to drafts within a step: those that came blank are made, all are judged, and the KV of
-//! those that were right is moved to where it belongs.
+//! Drafts within a step: blank ones are made, all are judged, and the KV of the accepted ones is
+//! moved to where it belongs.
 //!
 //! ```text
 //! draft_early   blanks ─ first layers, place by place ─▶ tokens          before the pass
@@ -17,10 +17,10 @@ use pelton_sampling::verify::{Place, Proposal, Typical, typical_lossy};
 use pelton_sampling::{Sampled, SamplerState};
 use pelton_sched::{Rows, ScheduledSequence, SchedulerOutput};
 
-/// What the log says where there is nothing to sample from.
+/// The log line where there is nothing to sample from.
 const DAMAGED: &str = "no logit is a finite number: the weights seem to be damaged";
 
-/// What the model said after the last known token of a share and after each draft.
+/// The model's output after the last known token of a share and after each draft.
 pub(super) enum Answered<'a> {
     /// `[rows, vocab]`.
     Logits(&'a mut [f32]),
@@ -63,8 +63,8 @@ impl<B: Backend> ModelExecutor<B> {
         }
     }
 
-    /// The shares whose drafts came blank. Each blank becomes token 0, so that a share that panics has
-    /// tokens nevertheless.
+    /// The shares whose drafts came blank. Each blank becomes token 0, so that a share that panics
+    /// has tokens nevertheless.
     fn blank_shares<'a>(&mut self, plan: &'a SchedulerOutput) -> Vec<Early<'a>> {
         let mut shares = Vec::new();
         let is_blank = |share: &&ScheduledSequence| {
@@ -154,7 +154,7 @@ impl<B: Backend> ModelExecutor<B> {
         loop {
             let nth = row + 1 - n_known;
             let (sampled, next) = match &mut answered {
-                // However drafts are judged: where one token is possible that is matching.
+                // Where one token is possible, every way of judging drafts is matching.
                 Answered::Tokens(tokens) => match tokens[nth] {
                     Some(token) => {
                         (Sampled { token, logprobs: None }, rows.draft_after(row, token))
@@ -206,7 +206,8 @@ impl<B: Backend> ModelExecutor<B> {
         let n_right = self.scratch.path.len();
         let position = share.n_generated + n_right;
         let (sampled, next) = match self.verification {
-            // What plain decoding would sample here; it goes on along the draft that is just that.
+            // Samples as plain decoding would here, and goes on along the draft that equals the
+            // sample.
             Verification::Match => {
                 let sampled = self.sampler.sample(state, logits, position);
                 let next = rows.draft_after(row, sampled.token);

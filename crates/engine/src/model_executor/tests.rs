@@ -34,6 +34,8 @@ impl LogitsProcessor for Faulty {
         self.n_seen += 1;
     }
 
+    fn reserve(&mut self, _n_tokens: usize) {}
+
     fn preserves_argmax(&self) -> bool {
         self.check("preserves_argmax");
         false
@@ -58,11 +60,14 @@ fn request(i: u64) -> Request {
     }
 }
 
+/// The tokens of an answer, and its end.
+type Answer = (Vec<TokenId>, Option<FinishReason>);
+
 /// Tokens and end of three requests that share each step, and the panics of their steps.
 fn answers(
     mut executor: ModelExecutor<CpuBackend>,
     faulty: Option<Faulty>,
-) -> (Vec<(Vec<TokenId>, Option<FinishReason>)>, Vec<(RequestId, Panicked)>) {
+) -> (Vec<Answer>, Vec<(RequestId, Panicked)>) {
     let mut scheduler = Scheduler::new(SchedulerConfig::new(32, 4));
     for i in 0..3 {
         executor.add(&request(i)).expect("nothing panics yet");

@@ -1,16 +1,15 @@
 //! How likely drafts are right, as seen so far.
 //!
-//! Of a chain, for each place, the share of drafts that were accepted there among those whose places
-//! before it were. Of a tree, for each draft in the order in which it was made, the share that was on the
-//! accepted path. Of an investment, the mean number of accepted drafts. Old outcomes count less and less, and a few made-up ones stand in for those that a new
-//! sequence does not have yet.
+//! For a chain: at each place, the share of accepted drafts among the drafts whose predecessors
+//! were all accepted. For a tree: for each draft in the order in which it was made, the share that
+//! was on the accepted path. For an investment: the mean number of accepted drafts. Old outcomes
+//! count less and less, and a new sequence starts with a few assumed outcomes.
 
-/// Most places of a chain, and most drafts of a tree, that are told apart; those beyond are like the
-/// last.
+/// Places of a chain, and drafts of a tree, that are counted apart; later ones count as the last.
 pub const MOST_PLACES: usize = 64;
 /// Each outcome weighs this much of the one after it.
 const FADING: f32 = 0.9;
-/// Weight of what is believed before anything was seen, in outcomes.
+/// Weight of the assumed outcomes of a new sequence, in outcomes.
 const PRIOR_WEIGHT: f32 = 2.0;
 
 /// Outcomes of drafts by their place.
@@ -27,22 +26,22 @@ impl Default for Acceptance {
 }
 
 impl Acceptance {
-    /// Of a chain of `n_drafts` drafts the first `n_accepted` were right.
+    /// Counts a chain of `n_drafts` drafts of which the first `n_accepted` were right.
     pub fn saw_chain(&mut self, n_drafts: usize, n_accepted: usize) {
         for place in 0..n_drafts.min(n_accepted + 1).min(MOST_PLACES) {
             self.judge(place, place < n_accepted);
         }
     }
 
-    /// Of a tree of `n_drafts` drafts those whose rows are `accepted` were right. The first draft has row
-    /// 1, after that of the last known token.
+    /// Counts a tree of `n_drafts` drafts of which those in the rows `accepted` were right. The
+    /// first draft has row 1, after that of the last known token.
     pub fn saw_tree(&mut self, n_drafts: usize, accepted: &[usize]) {
         for place in 0..n_drafts.min(MOST_PLACES) {
             self.judge(place, accepted.contains(&(place + 1)));
         }
     }
 
-    /// Of drafts that are judged as a whole so many were right.
+    /// Counts drafts that are judged as a whole, of which `n_accepted` were right.
     pub fn saw_whole(&mut self, n_accepted: usize) {
         self.count(0, n_accepted as f32);
     }
@@ -56,8 +55,9 @@ impl Acceptance {
         self.accepted[place] = self.accepted[place] * FADING + n_accepted;
     }
 
-    /// Probability that the draft at `place` is right, of a chain when those before it are; `prior`
-    /// where nothing was seen. Of an investment, at place 0, how many drafts are right.
+    /// Probability that the draft at `place` is right, in a chain given that the drafts before it
+    /// are; `prior` before the first outcome. For an investment, at place 0, the number of right
+    /// drafts.
     pub fn at(&self, place: usize, prior: f32) -> f32 {
         let place = place.min(MOST_PLACES - 1);
         (self.accepted[place] + PRIOR_WEIGHT * prior) / (self.tried[place] + PRIOR_WEIGHT)

@@ -1,26 +1,28 @@
 //! Drafts by a smaller model of the same vocabulary.
 //!
 //! ```text
-//! known    [ t t t t t t | t t ]     what the target has: its KV exists here for the first part
+//! known    [ t t t t t t | t t ]     tokens of the target; KV exists here for the first part
 //! catch up             └─────┘       one pass over all rows: KV of the rest, logits of the last
 //! draft 1, 2, ... k                  a pass each over the rows that want more
 //! ```
 //!
-//! The drafts of a step are forgotten at the next: what was accepted is then among the known tokens,
-//! and what was rejected is overwritten. Each draft is drawn with the parameters and the random number
-//! that the target will use at its place, so two models that agree draw the same token at any
-//! temperature: also under penalties and rules, which see the drafts before it. Where drafts are judged
-//! by rejection sampling, the random numbers are others, and what was drawn from is kept.
+//! The drafts of a step are dropped at the next: accepted ones are then among the known tokens, and
+//! the KV of rejected ones is overwritten. Each draft is drawn with the parameters and the random
+//! number that the target will use at its place, so two models that agree draw the same token at
+//! any temperature: also under penalties and rules, which see the drafts before it. Where drafts
+//! are judged by rejection sampling, other random numbers are used, and the distribution of each
+//! draft is kept.
 //!
 //! Memory: KV blocks of its own. A row that finds none gets no drafts.
 //!
-//! **A chain and nothing beside it.** The second likeliest token of each place costs no pass here and could
-//! be a leaf beside the chain. It was left out. Drafts of a tree are judged one by one in the order in which
-//! they are made, and how long the chain is changes from step to step: the draft at one place would be a
-//! link in one step and a leaf in the next, and the estimate a mixture of both, where a chain's is exact:
-//! each link is judged only if all before it were right, whatever the length. Time would be blurred as well:
-//! a leaf costs no pass and a link does. And above temperature zero the drawn token is no more likely to be
-//! replaced by the second likeliest than by others, because both models draw with the same random number.
+//! **A chain and nothing beside it.** The second likeliest token of each place costs no pass here
+//! and could be a leaf beside the chain. It was left out. Drafts of a tree are judged one by one in
+//! the order in which they are made, and how long the chain is changes from step to step: the draft
+//! at one place would be a link in one step and a leaf in the next, and the estimate a mixture of
+//! both, where a chain's is exact: each link is judged only if all before it were right, whatever
+//! the length. Time would be blurred as well: a leaf costs no pass and a link does. And above
+//! temperature zero the drawn token is no more likely to be replaced by the second likeliest than
+//! by any other, because both models draw with the same random number.
 
 use super::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use crate::{ExecutorError, KvMemory};
@@ -51,7 +53,7 @@ struct Sequence {
     /// Tokens whose KV exists.
     computed: Vec<TokenId>,
     table: Vec<u32>,
-    /// Has seen the first so many output tokens.
+    /// Has seen the first `n_seen` output tokens.
     state: SamplerState,
     n_seen: usize,
     /// Has seen the drafts of this step besides.
@@ -112,7 +114,8 @@ impl<B: Backend> DraftModel<B> {
         true
     }
 
-    /// One pass over the model; for the last token of each share a row of logits, or the likeliest token.
+    /// One pass over the model; for the last token of each share a row of logits, or the likeliest
+    /// token.
     fn forward(&mut self, shares: &[Share], ids: &[RequestId], is_greedy: bool) {
         let tokens: Vec<TokenId> =
             shares.iter().flat_map(|share| share.tokens.iter().copied()).collect();
@@ -141,13 +144,13 @@ impl<B: Backend> DraftModel<B> {
         }
     }
 
-    /// Whether the drafts of these shares are the likeliest tokens, and nobody asks for more.
+    /// Whether the likeliest tokens alone are the drafts of these shares.
     fn is_greedy(&self, shares: &[Share], ids: &[RequestId], odds: Option<&Odds>) -> bool {
         let mut sequences = shares.iter().filter_map(|share| self.sequences.get(&ids[share.row]));
         odds.is_none() && sequences.all(|sequence| sequence.state.takes_largest())
     }
 
-    /// Draws a draft for each share from what it got of the pass.
+    /// Draws a draft for each share from its row of the pass.
     fn draw(
         &mut self,
         shares: &[Share],
@@ -180,8 +183,8 @@ impl<B: Backend> DraftModel<B> {
         shares.iter().enumerate().map(draw).collect()
     }
 
-    /// Computes what rows know and the draft model does not, all but the last chunk of each; the last
-    /// chunk comes back, to be computed together.
+    /// Computes the known tokens that the draft model lacks, all but the last chunk of each row.
+    /// The last chunks come back, to be computed together.
     fn catch_up(&mut self, rows: &[Row<'_>], ids: &[RequestId]) -> Vec<Share> {
         let context = self.decoder.spec().max_context;
         let mut shares = Vec::new();
@@ -265,7 +268,7 @@ where
     }
 
     fn is_catching_up(&self, row: &Row<'_>) -> bool {
-        // In step, it lacks what was sampled last and the draft before it.
+        // Normally it lacks the token that was sampled last and the draft before it.
         let n_computed = self.sequences.get(&row.id).map_or(0, |known| known.computed.len());
         row.tokens.len() > n_computed + 2
     }

@@ -5,13 +5,14 @@
 //! verify     all layers over the last known token and all drafts
 //! ```
 //!
-//! A draft costs `n / n_layers` of a step and the head, and no memory: its KV lies where verification
-//! writes the same bits again. So it can only be made where the KV is: this proposer hands out
-//! [`BLANK`]s, and the executor, which knows `n`, fills them in before it verifies them.
+//! A draft costs `n / n_layers` of a step and the head, and no memory: its KV lies where
+//! verification writes the same bits again. So it can only be made where the KV is: this proposer
+//! hands out [`BLANK`]s, and the executor, which knows `n`, fills them in before it verifies them.
 //!
-//! Elhoushi et al., "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding", ACL 2024.
-//! Where the paper keeps the hidden states of the first layers for verification, this computes them
-//! again: one forward pass is one kind of pass, and its first layers are the cheaper part of it.
+//! Elhoushi et al., "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding", ACL
+//! 2024. Where the paper keeps the hidden states of the first layers for verification, this
+//! computes them again: one forward pass is one kind of pass, and its first layers are the cheaper
+//! part of it.
 
 use super::{Abilities, BLANK, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_base::{Request, RequestId};

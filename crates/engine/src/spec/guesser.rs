@@ -16,7 +16,7 @@ const N_SURE: usize = 6;
 /// Failures in a row after which a proposer is no longer asked.
 const MOST_FAILURES: u32 = 3;
 
-/// A proposer, and what is known of how well it guesses.
+/// A proposer and its record.
 ///
 /// Proposers are shared by all requests, so one that panics is never called again: its state may be
 /// half changed. Drafting goes on without it, and tokens stay the same.
@@ -99,8 +99,8 @@ impl Guesser {
         self.has_panicked || self.call(|proposer| proposer.finished(id)).is_some()
     }
 
-    /// Drafts that it could make for a row, at most `most`, and the class of the match they rest on;
-    /// `None` when the proposer panics.
+    /// Drafts that it could make for a row, at most `most`, and the class of the match they rest
+    /// on; `None` when the proposer panics.
     pub(super) fn look(&mut self, row: &Row<'_>, most: usize) -> Option<(usize, usize)> {
         if self.has_panicked {
             return Some((0, 0));

@@ -4,28 +4,28 @@
 //! E = expected tokens of the step       at first one per row that generates
 //! T = predicted time of the step        at first that of the plain step
 //! draft by draft, the likeliest first:  p = probability that it and all before it are right
-//!                                       c = what one more row costs
+//!                                       c = price of one more row
 //!     take it while p / c > E / T       then E += p, T += c
 //! ```
 //!
 //! Taking the best ratio first and stopping where it no longer raises the average gives the largest
-//! `E / T` that there is, for any mix of sequences; no drafts at all is one of the answers. Where drafts
-//! are an investment ([`Offer::is_whole`]) they are one draft in this, with the sum of their chances and of
-//! their costs.
+//! `E / T` that there is, for any mix of sequences; no drafts at all is one of the answers. Where
+//! drafts are an investment ([`Offer::is_whole`]) they are one draft in this, with the sum of their
+//! chances and of their costs.
 //!
 //! Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023
 //! (expected tokens); Liu et al., "Optimizing Speculative Decoding for Serving LLMs Using Goodput",
-//! 2024 (length by load). Where those choose one length for all, this chooses per sequence.
+//! 2024 (length by load). The papers choose one length for all sequences, this one for each.
 
 use pelton_sched::{StepCost, StepLoad};
 
-/// What may be verified for one sequence.
+/// The drafts that may be verified for one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'a> {
     /// Position of the first draft: tokens that each attends to.
     pub position: usize,
-    /// Probability of each draft, in the order in which they are made, that it and all that it follows
-    /// are right.
+    /// Probability of each draft, in the order in which they are made, that it and all that it
+    /// follows are right.
     pub chances: &'a [f32],
     /// Nanoseconds that making one takes.
     pub draft_ns: f64,
@@ -33,7 +33,7 @@ pub struct Offer<'a> {
     pub is_whole: bool,
 }
 
-/// What of an offer is taken next.
+/// The part of an offer that is taken next.
 struct Part {
     n_drafts: usize,
     chance: f64,
@@ -41,7 +41,7 @@ struct Part {
 }
 
 impl Offer<'_> {
-    /// What comes after `n_taken` drafts.
+    /// The part after `n_taken` drafts.
     fn part(&self, n_taken: usize, cost: &StepCost) -> Option<Part> {
         let rest = &self.chances[n_taken..];
         let n_drafts = if self.is_whole { rest.len() } else { rest.len().min(1) };
@@ -95,8 +95,8 @@ pub fn choose(
     }
 }
 
-/// Tokens per nanosecond that an offer would bring if its sequence were the only one of a step whose
-/// other rows take the rest of `load`: what offers for one sequence are compared by.
+/// Tokens per nanosecond that an offer would bring if its sequence were the only one of a step
+/// whose other rows take the rest of `load`. Offers for one sequence are compared by it.
 pub fn worth(offer: &Offer<'_>, load: &StepLoad, n_rows: usize, cost: &StepCost) -> f64 {
     let (mut expected, mut time) = (n_rows as f64, cost.step_ns(load).max(1) as f64);
     let mut n_taken = 0;

@@ -1,5 +1,5 @@
-//! Lookahead decoding: the model guesses several places ahead, refines its guesses step by step, and
-//! what comes out of that is tried.
+//! Lookahead decoding: the model guesses several places ahead, refines its guesses step by step,
+//! and what comes out of that is tried.
 //!
 //! ```text
 //! window    3 columns (W), 3 levels (N - 1)        in the tree of drafts, after the last token t
@@ -13,27 +13,29 @@
 //! drafts    n-grams that begin with t ; the window
 //! ```
 //!
-//! The window is Jacobi iteration: each column is a trajectory of guesses at the same text, each guess
-//! made with the older guesses before it in view. What a column sees is the trunk up to it and its own
-//! levels, which is a tree, so window and n-grams are branches of one tree and verified in one pass;
-//! where they agree they share rows. Where more than one token was accepted, the columns whose places
-//! are past are dropped. New columns begin as runs of the text itself: any tokens do, and these are
-//! text. A window row that is what is sampled is accepted like any draft; none is there for that.
+//! The window is Jacobi iteration: each column is a trajectory of guesses at the same text, each
+//! guess made with the older guesses before it in view. What a column sees is the trunk up to it
+//! and its own levels, which is a tree, so window and n-grams are branches of one tree and verified
+//! in one pass; where they agree they share rows. Where more than one token was accepted, the
+//! columns whose places are past are dropped. New columns begin as runs of the text itself: any
+//! tokens do, and these are text. A window row that is what is sampled is accepted like any draft;
+//! none is there for that.
 //!
 //! **Costs** `W (N - 1)` rows for the window and up to as many for n-grams at every step, more than
 //! [`SpecConfig::max_drafts`](super::SpecConfig) of other methods, so that is multiplied by
 //! [`ROWS_PER_DRAFT`]. It pays where rows are nearly free: one request on a device with compute to
-//! spare. And a pass over the vocabulary for each row that is verified, to tell the likeliest token.
+//! spare. And a pass over the vocabulary for each row that is verified, to tell the likeliest
+//! token.
 //!
-//! **Priced as a whole.** A window row is hardly ever right, so draft by draft it would never be worth
-//! its price, and without it there is nothing to verify later. So all rows are taken or none, by the mean
-//! number of accepted drafts against the price of all rows: plain decoding against lookahead, in tokens
-//! per second ([`Proposer::invests_for`]).
+//! **Priced as a whole.** A window row is hardly ever right, so draft by draft it would never be
+//! worth its price, and without it there is nothing to verify later. So all rows are taken or none,
+//! by the mean number of accepted drafts against the price of all rows: plain decoding against
+//! lookahead, in tokens per second ([`Proposer::invests_for`]).
 //!
-//! Paper: Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding", ICML
-//! 2024. Where the paper's window moves by one place a step and begins with single random tokens that
-//! grow levels, this moves with what was accepted, and begins with whole columns. N-grams of the prompt
-//! are left to [`Suffix`](super::Suffix), which finds longer ones.
+//! Paper: Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding",
+//! ICML 2024. Where the paper's window moves by one place a step and begins with single random
+//! tokens that grow levels, this moves with what was accepted, and begins with whole columns.
+//! N-grams of the prompt are left to [`Suffix`](super::Suffix), which finds longer ones.
 
 use super::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_base::{Request, RequestId, TokenId};
@@ -49,7 +51,8 @@ const MOST_COLUMNS: usize = 15;
 const MOST_GRAMS: usize = 8;
 /// Rows for each draft that other methods may make.
 const ROWS_PER_DRAFT: usize = 4;
-/// Steps to fill the pool with n-grams that went through all levels, and some to see what they bring.
+/// Steps to fill the pool with n-grams that went through all levels, and some to see what they
+/// bring.
 const INVESTED_STEPS: u32 = 16;
 
 type Run = [TokenId; LEVELS];
@@ -63,9 +66,9 @@ pub struct Lookahead {
 /// Of one sequence.
 #[derive(Debug, Default)]
 struct Guesses {
-    /// What followed each token, the latest first.
+    /// The n-grams that followed each token, the latest first.
     pool: HashMap<TokenId, Vec<Run>>,
-    /// The first begins after so many tokens, each other one place after the one before it.
+    /// Tokens before the first column; each later column begins one place further on.
     columns: VecDeque<Run>,
     n_before: usize,
     /// How many columns there shall be.
@@ -117,12 +120,12 @@ impl Guesses {
         }
     }
 
-    /// Each column that was computed moves a place on, by what the model says after it.
+    /// Moves each computed column one place on, by the model's likeliest token after it.
     fn refine(&mut self, seen: &Seen<'_>) {
         let rows = std::mem::take(&mut self.rows);
         let mut n_refined = 0;
         for (column, &row) in self.columns.iter_mut().zip(&rows) {
-            // Fewer rows than were drafted may have been computed, or those of somebody else.
+            // Fewer rows than were drafted may have been computed, or rows of another proposer.
             let is_it = seen.rows.tokens.get(row) == column.last();
             let Some(&next) = seen.likely_after(row).first().filter(|_| is_it) else { break };
             if next == Likely::NONE {
@@ -146,7 +149,7 @@ fn child(tree: &DraftTree, parent: Option<usize>, token: TokenId) -> Option<usiz
     (0..tree.len()).find(|&idx| tree.tokens()[idx] == token && tree.parent(idx) == parent)
 }
 
-/// Puts an n-gram before all others; the last of too many goes.
+/// Puts an n-gram first; where there are too many the last one goes.
 fn remember(grams: &mut Vec<Run>, gram: Run) {
     let place = grams.iter().position(|known| *known == gram);
     match place {
@@ -296,7 +299,7 @@ mod tests {
             for said in said {
                 let mut tree = tree_for(&mut lookahead, asked.id, &tokens, n);
                 check(&tree, n);
-                // Somebody may cut it short; a five is no token.
+                // The scheduler may cut it short; a five is no token.
                 tree.truncate(said[0] as usize * 6);
                 let likely: Vec<[u32; 1]> =
                     said[..=tree.len()].iter().map(|&t| [if t == 5 { Likely::NONE.0 } else { t }]).collect();

@@ -1,15 +1,15 @@
-//! The methods by name, and how an engine is told which to use.
+//! The methods of drafting by name, and the configuration that chooses one.
 
 use super::{EarlyExit, Lookahead, Ngram, Proposer, Recent, Recycle, Suffix};
 
 /// How drafts are made.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum SpecMethod {
-    /// Not at all.
+    /// No drafts.
     #[default]
     Off,
-    /// By whichever promises most for a row: all that need nothing but what requests say, and the
-    /// draft model where there is one.
+    /// By the proposer that promises most for each row: all that need only the text of requests,
+    /// and the draft model where there is one.
     Auto,
     /// From runs of tokens that occurred before in the prompt or the answer.
     Ngram,
@@ -52,7 +52,7 @@ impl SpecMethod {
         }
     }
 
-    /// The proposers of a method as it is by default, but for models that draft.
+    /// The proposers of a method with its defaults, without a draft model.
     fn proposers(self) -> Vec<Box<dyn Proposer>> {
         match self {
             Self::Off | Self::Draft => Vec::new(),
@@ -66,17 +66,17 @@ impl SpecMethod {
     }
 }
 
-/// By what drafts are judged.
+/// The way in which drafts are judged.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Verification {
-    /// Each place samples as plain decoding would, and goes on while the draft is what it sampled: the
-    /// same tokens as without drafts, at any temperature.
+    /// Each place samples as plain decoding would, and goes on while the draft equals the sample:
+    /// the same tokens as without drafts, at any temperature.
     #[default]
     Match,
-    /// Rejection sampling: the same distribution as without drafts, and for greedy requests the same
-    /// tokens; more drafts of a draft model are accepted.
+    /// Rejection sampling: the same distribution as without drafts, and for greedy requests the
+    /// same tokens; more drafts of a draft model are accepted.
     Rejection,
-    /// Whatever the model finds likely enough is accepted: **lossy**, for those who trade the model's
+    /// Every draft that the model finds likely enough is accepted: **lossy**, trades the model's
     /// distribution for speed.
     Typical,
 }
@@ -100,21 +100,22 @@ impl Verification {
 pub struct SpecConfig {
     /// How drafts are made; [`SpecMethod::Draft`] needs a model besides.
     pub method: SpecMethod,
-    /// Most drafts of one request in one step; [`SpecMethod::Lookahead`] takes several times as many.
+    /// Most drafts of one request in one step; [`SpecMethod::Lookahead`] takes several times as
+    /// many.
     pub max_drafts: usize,
-    /// Layers after which [`SpecMethod::EarlyExit`] drafts; it needs them, and nobody else does.
+    /// Layers after which [`SpecMethod::EarlyExit`] drafts; the only method that needs this.
     pub exit_layers: Option<usize>,
-    /// By what drafts are judged.
+    /// The way in which drafts are judged.
     pub verification: Verification,
-    /// Tokens of recent answers, those of other requests of the same namespace among them, that
-    /// [`SpecMethod::Suffix`] and [`SpecMethod::Auto`] also look into; zero for none.
+    /// Tokens of recent answers to requests of the same namespace that [`SpecMethod::Suffix`] and
+    /// [`SpecMethod::Auto`] also search; zero for none.
     pub recent_tokens: usize,
-    /// Whether every draft that can be made is verified, whatever it costs; for measurements.
+    /// Whether every draft that can be made is verified at any price; for measurements.
     pub is_forced: bool,
 }
 
 impl SpecConfig {
-    /// The proposers, but for models that draft.
+    /// The proposers, without a draft model.
     pub fn proposers(&self) -> Vec<Box<dyn Proposer>> {
         let mut proposers = self.method.proposers();
         if self.recent_tokens > 0 && matches!(self.method, SpecMethod::Suffix | SpecMethod::Auto) {

@@ -8,26 +8,26 @@
 //!                 ─▶ Proposer::propose  the drafts: a chain, or a tree
 //!                 ─▶ Scheduler          verifies them in the next plan, next to everything else
 //! sampled tokens  ─▶ Acceptance         which of the drafts were right
-//! likely tokens   ─▶ Proposer::observe  what the model would have said after each draft
+//! likely tokens   ─▶ Proposer::observe  the model's likeliest tokens after each draft
 //! ```
 //!
 //! **Exact.** A verified row samples each of its places with the processors, the parameters and the
-//! random number that plain decoding would use there, and goes on while the draft is what it sampled:
-//! *sample and match*. So the answer is that of plain decoding token for token, with any proposer, at
-//! any temperature, under any mask, and not only in distribution. For a draft that is a single
-//! sequence this accepts as often as rejection sampling does: `x` with probability `p(x)`.
+//! random number that plain decoding would use there, and goes on while the draft equals the
+//! sample: *sample and match*. So the answer is that of plain decoding token for token, with any
+//! proposer, at any temperature, under any mask, and not only in distribution. For a draft that is
+//! a single sequence this accepts as often as rejection sampling does: `x` with probability `p(x)`.
 //!
-//! **Or exact in distribution.** A draft model's own distribution allows more: [`Verification::Rejection`]
-//! accepts `min(1, p / q)` and corrects what it rejects, so the answers have the distribution of plain
-//! decoding, though not its tokens for a seed; greedy answers are the same. [`Verification::Typical`]
-//! is lossy.
+//! **Or exact in distribution.** A draft model's own distribution allows more:
+//! [`Verification::Rejection`] accepts with probability `min(1, p / q)` and corrects after a
+//! rejection, so the answers have the distribution of plain decoding, though not its tokens for a
+//! seed; greedy answers are the same. [`Verification::Typical`] is lossy.
 //!
 //! **Priced.** Drafts cost rows, and rows cost time; see [`lengths`]. Where nothing pays nothing is
-//! drafted. Whether drafting pays at all is timed besides, see `trial.rs`: what prices leave out counts
-//! there.
+//! drafted. Whether drafting pays at all is timed besides, see `trial.rs`: costs that prices leave
+//! out count there.
 //!
-//! Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023;
-//! Chen et al., "Accelerating Large Language Model Decoding with Speculative Sampling", 2023.
+//! Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML
+//! 2023; Chen et al., "Accelerating Large Language Model Decoding with Speculative Sampling", 2023.
 
 pub mod acceptance;
 mod draft_model;
@@ -65,28 +65,28 @@ use pelton_sched::{DraftTree, Rows};
 /// Most drafts of one request in one step that can be asked for.
 pub const MOST_DRAFTS: usize = acceptance::MOST_PLACES;
 
-/// In place of a draft that the executor makes; no model has this token.
+/// Stands for a draft that the executor makes; no model has this token.
 pub const BLANK: TokenId = TokenId(u32::MAX);
 
 /// One request that generates, as a proposer sees it.
 #[derive(Debug)]
 pub struct Row<'a> {
-    /// Which.
+    /// The request.
     pub id: RequestId,
     /// Prompt, then output.
     pub tokens: &'a [TokenId],
-    /// How many of them are the prompt.
+    /// Number of tokens of the prompt.
     pub n_prompt: usize,
-    /// How many drafts are wanted.
+    /// Number of drafts that are wanted.
     pub n_drafts: usize,
-    /// Where they go, the likeliest first.
+    /// Takes the drafts, the likeliest first.
     pub drafts: &'a mut DraftTree,
 }
 
-/// What came of one request's share of a step.
+/// The outcome of one request's share of a step.
 #[derive(Debug)]
 pub struct Seen<'a> {
-    /// Which.
+    /// The request.
     pub id: RequestId,
     /// The last known token, then the drafts.
     pub rows: Rows<'a>,
@@ -99,15 +99,16 @@ pub struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// The likeliest tokens after a row by the model alone, the likeliest first: as many as anybody
-    /// wants to see ([`Abilities::n_candidates`]), or none where the executor does not tell.
+    /// The likeliest tokens after a row by the model alone, the likeliest first: as many as any
+    /// proposer asks for ([`Abilities::n_candidates`]), or none where the executor reports none.
     pub fn likely_after(&self, row: usize) -> &[TokenId] {
         let end = (row + 1) * self.n_candidates;
         self.candidates.get(end - self.n_candidates..end).unwrap_or(&[])
     }
 }
 
-/// How the drafts of a proposer are to be read. The default is a chain of tokens that pays by itself.
+/// How the drafts of a proposer are to be read. The default is a chain of tokens that pays by
+/// itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Abilities {
     /// Whether its drafts branch: each is then judged by itself, not by its place.
@@ -135,7 +136,7 @@ impl Default for Abilities {
     }
 }
 
-/// Guesses what follows.
+/// Makes drafts: guesses at the tokens that follow.
 ///
 /// The calls for one request are `add`, any number of `look` and `propose`, `finished`.
 pub trait Proposer: Send + std::fmt::Debug {
@@ -148,16 +149,16 @@ pub trait Proposer: Send + std::fmt::Debug {
     /// Meets a request.
     fn add(&mut self, request: &Request);
 
-    /// How many drafts it could make for a row, at most `most`, and how sure it is: the number of
-    /// tokens that its guess rests on, or zero where that says nothing. Sees every row at every step,
-    /// but for those whose request does not want its drafts.
+    /// The number of drafts that it could make for a row, at most `most`, and the number of tokens
+    /// that its guess rests on, zero where that is no measure. Sees every row at every step, except
+    /// rows of requests that do not want its drafts.
     fn look(&mut self, row: &Row<'_>, most: usize) -> (usize, usize);
 
     /// Makes up to `n_drafts` drafts for each row; fewer is no failure.
     ///
-    /// With `odds` the drafts are judged by rejection sampling: whoever draws them at random draws
-    /// with [`Stream::Draft`](pelton_sampling::Stream) and says there what from. Drafts of which
-    /// nothing is said there count as known, which is always right for those that are not drawn.
+    /// With `odds` the drafts are judged by rejection sampling. A proposer that draws at random
+    /// draws with [`Stream::Draft`](pelton_sampling::Stream) and records the distribution there.
+    /// Drafts without a record count as known, which is right for drafts that were not drawn.
     ///
     /// # Errors
     ///
@@ -168,24 +169,24 @@ pub trait Proposer: Send + std::fmt::Debug {
         odds: Option<&mut Odds>,
     ) -> Result<(), ProposerError>;
 
-    /// Whether its drafts for a row take longer this time than they will in the steps to come, because
-    /// it did not see the last ones.
+    /// Whether its drafts for a row take longer this time than they will in the steps to come,
+    /// because it did not see the last ones.
     fn is_catching_up(&self, row: &Row<'_>) -> bool;
 
-    /// Sees the outcome of a share of a step, by whichever proposer its drafts were made.
+    /// Sees the outcome of a share of a step, also where another proposer made its drafts.
     fn observe(&mut self, seen: &Seen<'_>);
 
     /// Forgets a request.
     fn finished(&mut self, id: RequestId);
 }
 
-/// Why a proposer has nothing to say.
+/// The reason for which a proposer made no drafts.
 #[derive(Debug, thiserror::Error)]
 #[error("the `{proposer}` proposer failed: {why}")]
 pub struct ProposerError {
     /// Its name.
     pub proposer: &'static str,
-    /// What went wrong.
+    /// The error, in words.
     pub why: String,
 }
 
@@ -268,8 +269,8 @@ mod tests {
         drafts
     }
 
-    /// Shows what came of a share of a request of its own: its last token, drafts, the new tokens and
-    /// the likeliest tokens after each row.
+    /// Shows what came of a share of a request of its own: its last token, drafts, the new tokens
+    /// and the likeliest tokens after each row.
     pub(super) fn see(
         proposer: &mut impl Proposer,
         namespace: Namespace,

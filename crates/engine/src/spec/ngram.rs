@@ -1,4 +1,4 @@
-//! Drafts from the prompt: what followed the last few tokens when they occurred before.
+//! Drafts from the text so far: the tokens that followed the last few tokens at an earlier place.
 //!
 //! Of every sequence, each run of [`LENGTHS`] tokens is remembered with the place after it; the
 //! longest of those that end the sequence now says where to copy from. Cheaper than the
@@ -17,7 +17,7 @@ const LONGEST: usize = LENGTHS[0];
 /// A run of at most [`LONGEST`] tokens, filled up with a token that there is not.
 type Gram = [u32; LONGEST];
 
-/// What is known of one sequence.
+/// The index of one sequence.
 #[derive(Debug, Default)]
 struct Index {
     /// Runs that end before the last token, with the place after their last occurrence.
@@ -37,7 +37,7 @@ impl Index {
         }
     }
 
-    /// Where what follows the end is to be copied from, and the length of the match.
+    /// The place to copy the next tokens from, and the length of the match.
     fn look_up(&self, tokens: &[TokenId]) -> Option<(usize, usize)> {
         let lengths = LENGTHS.into_iter().filter(|&n| n <= tokens.len());
         let mut found = lengths.map(|n| (self.after.get(&gram(&tokens[tokens.len() - n..])), n));
@@ -86,7 +86,7 @@ impl Proposer for Ngram {
         for row in rows {
             let place = self.sequences.get(&row.id).and_then(|index| index.look_up(row.tokens));
             if let Some((place, _)) = place {
-                // What reaches the end goes on with itself.
+                // A copy that reaches the end goes on with itself.
                 let period = row.tokens.len() - place;
                 let copied = (0..row.n_drafts).map(|i| row.tokens[place + i % period]);
                 row.drafts.extend(copied);

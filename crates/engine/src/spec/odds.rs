@@ -1,4 +1,4 @@
-//! What drafts were drawn from, for whoever judges them by it.
+//! The distributions that drafts were drawn from, for verification.
 //!
 //! Matching needs the drafts alone. Rejection sampling needs the distribution that each was drawn
 //! from as well: as many weights as the vocabulary has tokens, or as survived top-k and top-p. They
@@ -25,17 +25,18 @@ pub struct DrawnChain {
 }
 
 impl Odds {
-    /// Forgets what earlier drafts were drawn from, and keeps the memory.
+    /// Forgets the distributions of earlier drafts, and keeps the memory.
     pub fn forget(&mut self) {
         self.chains.values_mut().for_each(|chain| chain.n_drawn = 0);
     }
 
-    /// Where the distributions of a request's drafts go, in their order.
+    /// The chain that takes the distributions of a request's drafts, in their order.
     pub fn chain(&mut self, id: RequestId) -> &mut DrawnChain {
         self.chains.entry(id).or_default()
     }
 
-    /// What the draft at `place` of a request was drawn from; `None` when it was not drawn.
+    /// The distribution that the draft at `place` of a request was drawn from; `None` when it was
+    /// not drawn.
     pub fn at(&self, id: RequestId, place: usize) -> Option<Distribution<'_>> {
         let chain = self.chains.get(&id).filter(|chain| place < chain.n_drawn)?;
         chain.kept[place].get()
@@ -48,8 +49,8 @@ impl Odds {
 }
 
 impl DrawnChain {
-    /// Draws the next draft from a row of logits, with the numbers that are kept for drafts, and keeps
-    /// what it was drawn from.
+    /// Draws the next draft from a row of logits, with the numbers that are kept for drafts, and
+    /// keeps the distribution.
     pub fn draw(
         &mut self,
         sampler: &mut Sampler,

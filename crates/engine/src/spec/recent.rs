@@ -1,4 +1,4 @@
-//! Drafts from answers that were given lately: for those who ask for much the same again and again.
+//! Drafts from recent answers, for clients that ask for much the same again and again.
 //!
 //! ```text
 //! text     [ answer | border | answer | border | ... ]
@@ -6,17 +6,18 @@
 //! row        ... t t t t      looked up, then compared backwards: how long the match is
 //! ```
 //!
-//! What was asked is not kept, only what was answered: prompts are long, and where one comes again the
-//! [session](super::Suffix) holds it already. Never across namespaces, whose names are part of every key,
-//! and a copy ends at a border; within one, what one request was told shows in how fast the next gets it,
-//! as with cached prefixes. So it is off unless asked for ([`SpecConfig`](super::SpecConfig)).
+//! Answers are kept, prompts are not: prompts are long, and where one comes again the
+//! [session](super::Suffix) holds it already. Never across namespaces, whose names are part of
+//! every key, and a copy ends at a border; within one, an answer shows in how fast the next request
+//! gets the same text, as with cached prefixes. So it is off unless asked for
+//! ([`SpecConfig`](super::SpecConfig)).
 //!
-//! Bounded: text and index are kept twice, and when the younger is half of what is allowed it becomes the
+//! Bounded: text and index are kept twice, and when the younger is half of the limit it becomes the
 //! older, which goes. Per token 4 bytes of text, 32 of index and the map's slack.
 //!
-//! A [suffix automaton](super::suffix) over all answers was considered: it finds matches that are shorter
-//! or older, for several times the memory, and each session would need a place in it that splits of
-//! states move. What the last step of an answer brought is not seen, and so not kept.
+//! A [suffix automaton](super::suffix) over all answers was considered: it finds matches that are
+//! shorter or older, for several times the memory, and each session would need a place in it that
+//! splits of states move. The tokens of an answer's last step are not seen, and so not kept.
 //!
 //! Paper: Oliaro et al., "SuffixDecoding", 2024, whose global tree this stands for.
 
@@ -26,7 +27,7 @@ use std::collections::HashMap;
 
 /// Tokens that must match.
 const RUN: usize = 4;
-/// Longer matches are not told apart.
+/// Length up to which matches are compared.
 const MOST_MATCHED: usize = 64;
 /// A token that no model has: it keeps answers apart.
 const BORDER: TokenId = TokenId(u32::MAX);
@@ -66,7 +67,7 @@ impl Answers {
         }
     }
 
-    /// What followed the end of `tokens`, and how long the match is.
+    /// The tokens that followed the end of `tokens` before, and the length of the match.
     fn look_up(&self, namespace: Namespace, tokens: &[TokenId]) -> Option<(&[TokenId], usize)> {
         let run = &tokens[tokens.len().checked_sub(RUN)?..];
         let place = *self.after.get(&key(namespace, run))? as usize;

@@ -1,7 +1,7 @@
-//! Drafts from what the model did not say: the likeliest tokens after each token, as last seen.
+//! Drafts from unused candidates: the likeliest tokens after each token, as last seen.
 //!
 //! ```text
-//! verified row         the   ─▶ cat 0.4, dog 0.2, ...     told anyway, and thrown away otherwise
+//! verified row         the   ─▶ cat 0.4, dog 0.2, ...     known anyway, and thrown away otherwise
 //! matrix row of `the`        ◀─ [cat dog old ...]         K followers, the likeliest first
 //!
 //! drafts after `the`   cat ─┬─ sat      by rank, the best first: a path of ranks r1, r2, ... is right
@@ -9,23 +9,25 @@
 //!                                       next sibling and its first child, take the best, ...
 //! ```
 //!
-//! So the first `n` drafts are the best `n`, whatever `n` will be, and parents come before children.
-//! `q` is counted: how often what followed stood at each rank of the row of what it followed.
+//! So the first `n` drafts are the best `n`, whatever `n` will be, and parents come before
+//! children. `q` is counted: how often what followed stood at each rank of the row of what it
+//! followed.
 //!
-//! Rows of rejected drafts are learned from as well; where a token stands in several rows of a step the
-//! accepted one counts, because what is before it is what was said.
+//! Rows of rejected drafts are learned from as well; where a token stands in several rows of a step
+//! the accepted one counts, because what is before it is what was said.
 //!
-//! **Costs.** Of compute a row per draft, as ever, and for every row of every request a pass over the
-//! vocabulary that tells the [`K`] likeliest (`pelton_sampling::Likely`), whether drafts are made or
-//! not. Of memory 48 bytes and the map's slack for each of at most [`MOST_ROWS`] rows.
+//! **Costs.** Of compute a row per draft, as ever, and for every row of every request a pass over
+//! the vocabulary that finds the [`K`] likeliest (`pelton_sampling::Likely`), whether drafts are
+//! made or not. Of memory 48 bytes and the map's slack for each of at most [`MOST_ROWS`] rows.
 //!
-//! **Whose.** The matrix is that of all requests of a namespace, as cached prefixes are: what one was
-//! told shows in how fast the next gets it. Namespaces may be as many as requests, so rows are forgotten
-//! by age and not by namespace: a row lives in the younger of two maps, and when that is half full it
-//! becomes the older, whose rows go.
+//! **Shared.** All requests of a namespace share the matrix, as they share cached prefixes: an
+//! answer shows in how fast the next request gets the same text. Namespaces may be as many as
+//! requests, so rows are forgotten by age and not by namespace: a row lives in the younger of two
+//! maps, and when that is half full it becomes the older, whose rows go.
 //!
-//! Paper: Luo et al., "Turning Trash into Treasure: Accelerating Inference of LLMs with Token Recycling",
-//! 2024. Where the paper has one tree for all steps, laid out beforehand, this grows it from `q`.
+//! Paper: Luo et al., "Turning Trash into Treasure: Accelerating Inference of LLMs with Token
+//! Recycling", 2024. Where the paper has one tree for all steps, laid out beforehand, this grows it
+//! from `q`.
 
 use super::{Abilities, BLANK, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_base::{Namespace, Request, RequestId, TokenId};
@@ -37,7 +39,7 @@ use std::collections::{BinaryHeap, HashMap};
 const K: usize = 8;
 /// Rows of the matrix, over all namespaces.
 const MOST_ROWS: usize = 1 << 18;
-/// What `q` is before anything was seen.
+/// `q` before the first outcome.
 const PRIOR: [f32; K] = [0.4, 0.12, 0.06, 0.04, 0.03, 0.02, 0.015, 0.01];
 /// Weight of that, in outcomes.
 const PRIOR_WEIGHT: f32 = 20.0;
@@ -72,7 +74,7 @@ struct Ranks {
 struct Candidate {
     /// Probability that it and all that it follows are right.
     chance: f32,
-    /// Probability of what it follows.
+    /// Probability of the token that it follows.
     parent_chance: f32,
     parent: Option<usize>,
     followers: Followers,
@@ -93,7 +95,7 @@ impl Default for Recycle {
 }
 
 impl Ranks {
-    /// What followed stood at this rank, or at none.
+    /// Counts that the next token stood at this rank, or at none.
     fn saw(&mut self, rank: Option<usize>) {
         self.n_seen = self.n_seen * FADING + 1.0;
         for (i, hits) in self.hits.iter_mut().enumerate() {
@@ -189,7 +191,7 @@ impl Proposer for Recycle {
     fn observe(&mut self, seen: &Seen<'_>) {
         let Some(&namespace) = self.namespaces.get(&seen.id) else { return };
         let tokens = seen.rows.tokens;
-        // Those of which it is known what followed.
+        // Rows whose next token is known.
         let path = || [0].into_iter().chain(seen.accepted.iter().copied());
         for (row, next) in path().zip(seen.sampled) {
             if let Some(followers) = self.followers((namespace, tokens[row])) {

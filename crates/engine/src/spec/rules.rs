@@ -1,9 +1,9 @@
-//! Drafts under a rule: what may not come next is not worth verifying.
+//! Drafts under a rule: a token that may not come next is not worth verifying.
 //!
 //! A draft that the request's rule forbids can never be sampled, so it is cut, and with it all that
-//! follows it. Whether the rule allows a draft depends on the drafts before it, so each has a state of
-//! the rule of its own. Whether the answer may end yet (`min_tokens`) depends on how many drafts are
-//! before it: no stop token is verified where the answer would be too short.
+//! follows it. Whether the rule allows a draft depends on the drafts before it, so each has a state
+//! of the rule of its own. Whether the answer may end yet (`min_tokens`) depends on how many drafts
+//! are before it: no stop token is verified where the answer would be too short.
 
 use super::BLANK;
 use crate::guard;
@@ -27,18 +27,19 @@ struct Ruled {
     state: Option<Box<dyn RuleState>>,
     /// Output tokens that the state has accepted.
     n_accepted: usize,
-    /// What may not come before so many output tokens.
+    /// Tokens that may not come before `min_tokens` output tokens.
     ends: Vec<TokenId>,
     min_tokens: usize,
 }
 
 /// A draft that is allowed.
 struct Kept {
-    /// The rule after it, if there is one; a blank has none, so nothing that follows it is judged by it.
+    /// The rule after it, if there is one; a blank has none, so nothing that follows it is judged
+    /// by it.
     state: Option<Box<dyn RuleState>>,
     /// Output tokens with it.
     n_generated: usize,
-    /// Where it went.
+    /// Its index in the tree of allowed drafts.
     idx: usize,
 }
 
@@ -64,8 +65,9 @@ impl Rules {
 
     /// Cuts the drafts that the row's rule forbids, and those that would end its answer too soon.
     ///
-    /// `false` when the rule panics. The row then has no drafts, and the rule's state is dropped: later
-    /// drafts of the request are not cut, and verification rejects those that the rule forbids.
+    /// `false` when the rule panics. The row then has no drafts, and the rule's state is dropped:
+    /// later drafts of the request are not cut, and verification rejects those that the rule
+    /// forbids.
     pub(super) fn prune(&mut self, row: &mut Generating<'_>) -> bool {
         let is_sound = guard(RULE, || self.cut(row)).is_ok();
         if !is_sound {

@@ -1,5 +1,5 @@
-//! Drafts from the session: its own [suffix automaton](super::suffix) per sequence, and the text that
-//! the client predicts.
+//! Drafts from the session: its own [suffix automaton](super::suffix) per sequence, and the text
+//! that the client predicts.
 
 use super::suffix::SuffixAutomaton;
 use super::{Abilities, Odds, Proposer, ProposerError, Row, Seen};

@@ -19,7 +19,7 @@ const PROBE_AFTER: u32 = 64;
 /// Steps in a row for which drafts are tried: a proposer that fell behind catches up in the first.
 const PROBES: u32 = 2;
 
-/// Proposers, and what is known of how well each guesses.
+/// The proposers, and the record of each.
 #[derive(Debug)]
 pub struct Speculation {
     guessers: Vec<Guesser>,
@@ -216,6 +216,7 @@ impl Speculation {
     /// `n_tokens` tokens.
     pub fn stepped(&mut self, plan: &SchedulerOutput, n_tokens: usize, elapsed: Duration) {
         let decodes = plan.sequences.iter().all(|share| share.samples && share.n_generated > 0);
+        let decodes = decodes && !plan.is_empty();
         if let Some(kind) = self.kind.filter(|_| decodes) {
             self.trials.stepped(kind, n_tokens, elapsed);
         }
@@ -240,8 +241,8 @@ impl Speculation {
         }
     }
 
-    /// Asks every proposer about every row and keeps the best offer for each. Returns the load of the
-    /// plain step.
+    /// Asks every proposer about every row and keeps the best offer for each. Returns the load of
+    /// the plain step.
     fn look(&mut self, generating: &mut [Generating<'_>], cost: &StepCost) -> StepLoad {
         let mut load = StepLoad::default();
         for row in &*generating {
@@ -380,7 +381,7 @@ mod tests {
         let cheap = StepCost { token_ps: 1_000_000_000, ..DEAR };
         let drafts = drafts_at_steps(Box::new(Lookahead::default()), &cheap, 10);
         assert!(drafts.iter().all(|&n| n > 1), "{drafts:?}");
-        // Who knows nothing drafts nothing, not even to try.
+        // A proposer without a guess drafts nothing, not even as a probe.
         assert_eq!(drafts_at_steps(Box::new(Recycle::default()), &DEAR, 200), [0; 200]);
     }
 }

@@ -1,4 +1,4 @@
-//! What speculation did, as sums.
+//! Counts of speculation, and the time that it saved.
 //!
 //! ```text
 //! saved  =  sum over verified rows of
@@ -7,33 +7,35 @@
 //!         - time spent making drafts
 //! ```
 //!
-//! A plain step of `n` rows brings `n` tokens, so a token that comes without one saves the `n`th part
-//! of it: the sum is time of the machine, of the kind that the engine's own step time is, and not the
-//! time that clients wait less (which is up to `n` times as much). It is an estimate: what the plain
-//! step would have taken is the cost model's opinion, and only the drafts' time is measured.
+//! A plain step of `n` rows brings `n` tokens, so a token that comes without one saves the `n`th
+//! part of it: the sum is time of the machine, of the kind that the engine's own step time is, and
+//! not the time that clients wait less (which is up to `n` times as much). It is an estimate: what
+//! the plain step would have taken is the cost model's opinion, and only the drafts' time is
+//! measured.
 
 use pelton_sched::{StepCost, StepLoad};
 use std::time::Duration;
 
-/// Places that the figures tell apart.
+/// Places that are counted apart.
 pub const COUNTED_PLACES: usize = 16;
 
-/// What speculation did, as sums.
+/// Counts of speculation, and the time that it saved.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SpecStats {
     /// Drafts verified.
     pub n_drafted: u64,
-    /// Those that were right.
+    /// Drafts that were right.
     pub n_accepted: u64,
     /// Drafts verified, by how many are before them on their path.
     pub drafted_at: [u64; COUNTED_PLACES],
-    /// Those that were right, likewise.
+    /// Drafts that were right, by how many are before them on their path.
     pub accepted_at: [u64; COUNTED_PLACES],
     /// Steps of single sequences that had drafts.
     pub n_verified_rows: u64,
     /// Time spent making drafts, in nanoseconds.
     pub draft_ns: u64,
-    /// Time that the machine is estimated to have saved, in nanoseconds; negative where it lost some.
+    /// Time that the machine is estimated to have saved, in nanoseconds; negative where it lost
+    /// some.
     pub saved_ns: i64,
     /// Failures of proposers.
     pub n_failures: u64,
@@ -46,7 +48,7 @@ impl SpecStats {
         (n_rows > 0).then(|| (n_rows + self.n_accepted) as f64 / n_rows as f64)
     }
 
-    /// What happened between `before` and now.
+    /// The counts between `before` and now.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let less = |now: [u64; COUNTED_PLACES], then: [u64; COUNTED_PLACES]| {
@@ -64,7 +66,7 @@ impl SpecStats {
         }
     }
 
-    /// What happened in both of two times.
+    /// The sum of two counts.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let sum = |one: [u64; COUNTED_PLACES], other: [u64; COUNTED_PLACES]| {
@@ -82,15 +84,15 @@ impl SpecStats {
         }
     }
 
-    /// Drafts took `elapsed` to make.
+    /// Counts the time that making drafts took.
     pub(super) fn made(&mut self, elapsed: Duration) {
         let ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         self.draft_ns = self.draft_ns.saturating_add(ns);
         self.saved_ns = self.saved_ns.saturating_sub_unsigned(ns);
     }
 
-    /// A step of a sequence had drafts with so many others before each on its path, and `n_accepted`
-    /// of them were right; the first came at `position`.
+    /// Counts the drafts of one sequence's step. `depths` has the number of drafts before each on
+    /// its path; `n_accepted` of them were right; the first was at `position`.
     pub(super) fn verified(
         &mut self,
         depths: &[usize],
@@ -111,7 +113,7 @@ impl SpecStats {
     }
 }
 
-/// What the step that is being carried out would be without drafts.
+/// The current step without its drafts, for comparison.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PlainStep {
     cost: StepCost,

@@ -1,18 +1,18 @@
-//! Drafts from what was written before: a suffix automaton over the session.
+//! Drafts from the text so far: a suffix automaton over the session.
 //!
 //! ```text
 //! tokens   a b c d . . . a b c          the longest suffix that occurred before is `a b c`
 //!                ^             ^        after it came `d`: the draft goes on from there
 //! ```
 //!
-//! The automaton grows by each token in constant time (amortised) and knows at any moment the longest
-//! suffix of all tokens that occurs earlier, and where it ended last. Memory: at most two states per
-//! token, 16 bytes each, and at most three edges per token.
+//! The automaton grows by each token in constant time (amortised) and knows at any moment the
+//! longest suffix of all tokens that occurs earlier, and where it ended last. Memory: at most two
+//! states per token, 16 bytes each, and at most three edges per token.
 //!
 //! Papers: Blumer et al., "The smallest automaton recognizing the subwords of a text", TCS 1985;
-//! Oliaro et al., "SuffixDecoding", 2024, and Saxena, "Prompt lookup decoding", 2023 (the idea). Where
-//! those search for n-grams of fixed lengths or count in a tree, this takes the longest match, and what
-//! followed it when it was matched last.
+//! Oliaro et al., "SuffixDecoding", 2024, and Saxena, "Prompt lookup decoding", 2023 (the idea).
+//! Where those search for n-grams of fixed lengths or count in a tree, this takes the longest
+//! match, and what followed it when it was matched last.
 
 use pelton_base::TokenId;
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ impl SuffixAutomaton {
 
     /// Appends a token.
     pub fn push(&mut self, token: TokenId) {
-        // From now on what was matched just now is the latest occurrence.
+        // From now on the match is the latest occurrence.
         let (matched, len) = self.matched;
         if len > 0 {
             self.states[matched as usize].end = self.tokens.len() as u32;
@@ -91,8 +91,8 @@ impl SuffixAutomaton {
         self.tokens.push(token);
     }
 
-    /// Keeps the match: what was matched goes on with `token`, or a shorter suffix of it does. Asked
-    /// before the token is appended, so that it matches what is earlier only.
+    /// Keeps the match: the match goes on with `token`, or a shorter suffix of it does. Called
+    /// before the token is appended, so that only earlier text matches.
     fn follow(&mut self, token: TokenId) {
         let (mut state, mut len) = self.matched;
         loop {
@@ -151,8 +151,8 @@ impl SuffixAutomaton {
         self.matched.1 as usize
     }
 
-    /// What followed the longest suffix that occurred before, at most `n_most` tokens; where the
-    /// copied part reaches the end it goes on with itself.
+    /// The tokens that followed the longest suffix that occurred before, at most `n_most`; where
+    /// the copied part reaches the end it goes on with itself.
     pub fn propose(&self, n_most: usize, drafts: &mut Vec<TokenId>) {
         let (state, len) = self.matched;
         if len == 0 {

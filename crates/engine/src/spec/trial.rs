@@ -1,19 +1,19 @@
 //! Whether drafting pays at all, by the clock.
 //!
-//! Prices say what a row of a step costs, and [`lengths`](super::lengths) believes them. They leave out
-//! what drafting costs besides: looking for matches, telling the likeliest tokens, a draft model that
-//! catches up. So both ways are timed, drafting and not drafting, and the faster one is held:
+//! [`lengths`](super::lengths) chooses by the price of a row. Prices leave out other costs of
+//! drafting: the search for matches, the search for the likeliest tokens, a draft model that
+//! catches up. So both ways are timed, with drafts and without, and the faster one is kept:
 //!
 //! ```text
 //! drafting ─ 32 steps ─▶ plain ─ 12 steps ─▶ faster with drafts? ─ yes ─▶ drafting ─ 512 steps ─▶ plain ...
 //!                                              └─ no ─▶ plain ─ 256, 512, .. 8192 steps ─▶ drafting ...
 //! ```
 //!
-//! For as many rows as generate at once (by powers of two), and apart for requests that are bound to
-//! one method. What is lost where drafting does not pay is a trial of 32 steps in more and more steps.
-//! Drafting that is less than half as fast ends after 8 steps.
-//! Only steps without a prompt's chunk count; what is long ago counts less and less, and a step that took
-//! many times as long as usual (the machine was elsewhere) no more than three times.
+//! Trials are kept apart by the number of rows that generate (in powers of two) and for requests
+//! that are bound to one method. Where drafting does not pay, the loss is a trial of 32 steps at
+//! longer and longer intervals. Drafting that is less than half as fast ends after 8 steps. Only
+//! steps without a prompt's chunk count. Old steps count less and less, and a step that took many
+//! times as long as usual (the machine was busy elsewhere) counts at most three times the usual.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,13 +26,14 @@ const PLAIN: u32 = 12;
 const HOLD: u32 = 512;
 /// Steps until it is tried again when it has not: the first and the longest time.
 const WAIT: [u32; 2] = [256, 8192];
-/// What the figures of a block weigh when the next block of its kind begins.
+/// Weight of a block's figures when the next block of its kind begins.
 const FADING: f64 = 0.25;
 
-/// Drafting ends early once it has made so many steps at less than this part of the plain speed.
+/// Steps after which drafting may end early.
 const SOON: f64 = 8.0;
+/// Part of the plain speed below which drafting ends early.
 const FAR_BEHIND: f64 = 0.5;
-/// How many times the usual a step can count.
+/// Most that a step counts, as a multiple of the usual time.
 const MOST_UNUSUAL: f64 = 3.0;
 
 /// Tokens and time of steps of one kind.
@@ -40,7 +41,7 @@ const MOST_UNUSUAL: f64 = 3.0;
 struct Pace {
     n_tokens: f64,
     ns: f64,
-    /// Time of a step as of late.
+    /// Usual time of a step lately.
     usual_ns: f64,
 }
 
@@ -67,7 +68,7 @@ impl Pace {
     }
 }
 
-/// What goes on, and for how many steps more.
+/// The current block of steps, and the figures of both ways.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     drafts: bool,
@@ -95,7 +96,7 @@ impl Trial {
         }
     }
 
-    /// Whether drafting has gone on for long enough to be let be already.
+    /// Whether drafting is slow enough, for long enough, to end early.
     fn is_far_behind(&self) -> bool {
         let Self { drafts, drafting, plain, .. } = self;
         *drafts
@@ -127,7 +128,8 @@ impl Trial {
     }
 }
 
-/// Which requests a step held: whom they are bound to, if all to the same, and how many they are.
+/// The kind of a step: the proposer that all its requests are bound to, if any, and their number as
+/// a power of two.
 pub(super) type Kind = (Option<usize>, u32);
 
 /// The trials of all kinds of steps.
@@ -140,7 +142,7 @@ impl Trials {
         self.0.get(&kind).is_none_or(|trial| trial.drafts)
     }
 
-    /// A step of this kind brought so many tokens in this time.
+    /// Counts a step of this kind that brought `n_tokens` tokens in the time `elapsed`.
     pub(super) fn stepped(&mut self, kind: Kind, n_tokens: usize, elapsed: Duration) {
         self.0.entry(kind).or_default().stepped(n_tokens, elapsed);
     }
@@ -150,8 +152,8 @@ impl Trials {
 mod tests {
     use super::*;
 
-    /// Share of steps with drafts, and of time lost to it, when a drafting step brings so many tokens
-    /// in so much time and a plain one a token in a microsecond.
+    /// Share of steps with drafts, and of time lost to it, when a drafting step brings so many
+    /// tokens in so much time and a plain one a token in a microsecond.
     fn live(n_steps: u32, n_tokens: usize, ns: u64) -> (f64, f64) {
         let (mut trials, kind) = (Trials::default(), (None, 0));
         let (mut n_drafting, mut n_all, mut spent) = (0, 0, 0);

@@ -4,11 +4,13 @@ use pelton_base::{
     Constraint, FinishReason, Request, RequestId, Rule, RuleState, SamplingParams, ServiceParams,
     Slo, TokenId, TokenSet, Usage,
 };
-use pelton_engine::spec::{DraftModel, Odds, Proposer, ProposerError, Row, Verification};
+use pelton_engine::spec::{
+    Abilities, DraftModel, Odds, Proposer, ProposerError, Row, Seen, Verification,
+};
 use pelton_engine::{
-    Engine, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, ExecutorError,
-    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken, SpecConfig,
-    SpecMethod, TokenStream,
+    Drafting, Engine, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor,
+    ExecutorError, KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, Panicked,
+    SampledToken, SpecConfig, SpecMethod, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{Compute, CpuBackend, LoadOptions, ModelFiles, export_gguf, load as load_model};
@@ -187,21 +189,25 @@ impl<E: Executor> Executor for Held<E> {
         self.inner.max_context_tokens()
     }
 
-    fn report_candidates(&mut self, n: usize) {
-        self.inner.report_candidates(n);
+    fn drafting(&mut self) -> Option<&mut dyn Drafting> {
+        self.inner.drafting()
     }
 
-    fn add(&mut self, request: &Request) {
-        self.inner.add(request);
+    fn add(&mut self, request: &Request) -> Result<(), Panicked> {
+        self.inner.add(request)
     }
 
-    fn execute(
+    fn launch(&mut self, plan: &SchedulerOutput) {
+        let _ = self.leave.recv();
+        self.inner.launch(plan);
+    }
+
+    fn collect(
         &mut self,
         plan: &SchedulerOutput,
         execution: &mut Execution,
     ) -> Result<(), ExecutorError> {
-        let _ = self.leave.recv();
-        self.inner.execute(plan, execution)
+        self.inner.collect(plan, execution)
     }
 
     fn finished(&mut self, id: RequestId) {
@@ -294,8 +300,16 @@ impl Proposer for Bushes {
         Ok(())
     }
 
-    fn branches(&self) -> bool {
-        true
+    fn abilities(&self) -> Abilities {
+        Abilities { branches: true, ..self.0.abilities() }
+    }
+
+    fn is_catching_up(&self, row: &Row<'_>) -> bool {
+        self.0.is_catching_up(row)
+    }
+
+    fn observe(&mut self, seen: &Seen<'_>) {
+        self.0.observe(seen);
     }
 
     fn finished(&mut self, id: RequestId) {

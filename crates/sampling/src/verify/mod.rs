@@ -1,4 +1,4 @@
-//! Verifying drafts: which guesses to accept, so that the tokens have the target's distribution.
+//! Verification of drafts: which to accept, so that the tokens have the target's distribution.
 //!
 //! # The chapter
 //!
@@ -12,58 +12,59 @@
 //! for each sibling x, drawn from q:
 //!     u < p(x) / q(x)      accepted: the sequence goes on with x, and so does the walk
 //!     else                 p = norm(max(p - q, 0)),  q = norm(q without x)
-//! none accepted:           a token from what p has become        "recovered"
+//! none accepted:           a token from the p that is left       "recovered"
 //! no siblings:             a token from p                        "bonus"
 //! ```
 //!
-//! A draft that was *known*, not drawn (a match in the prompt, a suffix tree, the most likely ones of
-//! a head), has a `q` that is one at `x`: accepted with `p(x)`, and rejected it leaves `p` without `x`.
-//! So several known siblings are accepted as often as their probabilities together say. Siblings that
-//! were drawn are drawn without replacement ([`draw_siblings`]), hence `q` without those before.
+//! A *known* draft was not drawn (a match in the prompt, a suffix tree, the most likely tokens of a
+//! head). Its `q` is one at `x`: it is accepted with probability `p(x)`, and if it is rejected `p`
+//! goes on without `x`. So several known siblings are accepted as often as the sum of their
+//! probabilities. Drawn siblings are drawn without replacement ([`draw_siblings`]), so each `q`
+//! lacks the siblings before it.
 //!
-//! **Exact.** Whatever `q` is, the token at each position has the target's distribution given those
-//! before it; so has the sequence. It is *not* the sequence that plain decoding would give for the
-//! same seed: which number decides depends on where drafts were. Sampling each place as plain decoding
-//! would and going on while that was guessed ("sample and match") keeps the tokens themselves, and
-//! accepts known drafts just as often. What is here pays for drawn ones: `sum min(p, q)` of them are
-//! accepted, which is the most that any rule can.
+//! **Exact.** For every `q`, the token at each position has the target's distribution given the
+//! tokens before it; so has the sequence. It is *not* the sequence that plain decoding would give
+//! for the same seed: the number that decides depends on where drafts were. Sampling each place as
+//! plain decoding would, and going on while the draft is the same ("sample and match"), keeps the
+//! tokens themselves and accepts known drafts just as often. Rejection sampling pays for drawn
+//! drafts: `sum min(p, q)` of them are accepted, which is the most that any rule can accept.
 //!
 //! **Randomness.** The proof needs numbers that the draft has not seen. A draft that was drawn with
-//! the numbers that judge it, or with those of plain decoding where a bonus is drawn, is accepted more
-//! or less often than `p(x) / q(x)` says, and the distribution is another. So each use has a
+//! the numbers that judge it, or with those of plain decoding where a bonus is drawn, is accepted
+//! more or less often than `p(x) / q(x)` says, and the distribution is another. So each use has a
 //! [`Stream`] of its own, counted by (seed, choice, position, sibling):
 //!
 //! | stream | its number is for |
 //! |---|---|
-//! | [`Stream::Draft`] | drawing sibling `i`; whoever samples a draft model takes these and no others |
+//! | [`Stream::Draft`] | drawing sibling `i`; sampling a draft model takes these numbers and no others |
 //! | [`Stream::Accept`] | judging sibling `i` |
 //! | [`Stream::Recovered`] | the token when all siblings were rejected |
-//! | [`Stream::Token`] | the bonus, which is thus what plain decoding draws there |
+//! | [`Stream::Token`] | the bonus, which is thus the token that plain decoding draws there |
 //!
-//! Nor may *whether* a sibling is drawn or dropped depend on what it is: how many siblings a place has
-//! is decided by what stands above them. Candidates that are ranked and cut are known ones.
+//! Whether a sibling is drawn or dropped may not depend on its token: the number of siblings of a
+//! place is decided by the tokens above them. Candidates that are ranked and cut are known drafts.
 //!
-//! **Arithmetic.** Weights are the sampler's f32; whatever is computed from them is f64: with f32 the
-//! difference of two close distributions would be mostly rounding, and the sum of a residual over
-//! 150,000 tokens too. A residual is summed in the order of the target's weights, by blocks as in
-//! [`Distribution`]. Ratios are not formed: `u * q(x) < p(x)` has no zero to divide by, accepts no
-//! token that `p` rules out, and a rejected token has `p(x) <= q(x)` in the same bits that are then
-//! subtracted, so it is never recovered.
+//! **Arithmetic.** Weights are the sampler's f32; everything computed from them is f64: with f32
+//! the difference of two close distributions would be mostly rounding, and the sum of a residual
+//! over 150,000 tokens too. A residual is summed in the order of the target's weights, by blocks as
+//! in [`Distribution`]. Ratios are not formed: `u * q(x) < p(x)` has no zero to divide by, accepts
+//! no token that `p` rules out, and a rejected token has `p(x) <= q(x)` in the same bits that are
+//! then subtracted, so it is never recovered.
 //!
-//! **Architecture invariant:** no answer has probability zero in the target, whatever the drafts. When
-//! rounding leaves nothing of a residual (`p` and `q` agree to the last bits and a draft is rejected
-//! all the same), the step that emptied it is left out. When the target is one token (greedy, a mask
-//! that leaves one or none) this is matching.
+//! **Architecture invariant:** no draft can bring a token of probability zero into an answer. When
+//! rounding leaves nothing of a residual (`p` and `q` agree to the last bits and a draft is
+//! rejected all the same), the step that emptied it is left out. When the target is one token
+//! (greedy, a mask that leaves one or none) this is matching.
 //!
-//! **Cost.** Accepting the first sibling reads one probability each. The first rejection copies `p` to
-//! 8 bytes per weight and each one walks them twice: a vocabulary of 150,000 is 1.2 MB, survivors of
-//! top-k next to nothing. `q` is copied likewise. Nothing is allocated once the scratch has grown to
-//! the vocabulary.
+//! **Cost.** Accepting the first sibling reads one probability each. The first rejection copies `p`
+//! to 8 bytes per weight and each one walks them twice: a vocabulary of 150,000 is 1.2 MB,
+//! survivors of top-k next to nothing. `q` is copied likewise. Nothing is allocated once the
+//! scratch has grown to the vocabulary.
 //!
-//! **Dropped:** a rule of its own for siblings drawn with replacement. A repetition finds no share left
-//! of what was rejected and is passed over, and those that are no repetition have the distribution of
-//! draws without replacement; so they are right, and only wasteful. Another `q` for each sibling, which
-//! nobody drafts. And [`typical_lossy`] is what its name says.
+//! **Dropped:** a rule of its own for siblings drawn with replacement. A repeated token has no
+//! share left and is passed over, and the other siblings have the distribution of draws without
+//! replacement; so such siblings are right, and only wasteful. A separate `q` for each sibling,
+//! which no proposer has. [`typical_lossy`] is lossy, as its name says.
 //!
 //! ```
 //! use pelton_base::{SamplingParams, TokenId};
@@ -83,11 +84,11 @@
 //! state.accepted(verdict.token);
 //! ```
 //!
-//! Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023;
-//! Chen et al., "Accelerating Large Language Model Decoding with Speculative Sampling", 2023; Miao et
-//! al., "SpecInfer", ASPLOS 2024, and Yang et al., "Multi-Candidate Speculative Decoding", 2024 (more
-//! than one sibling); Jeon et al., "Recursive Speculative Decoding", 2024 (without replacement); Cai
-//! et al., "Medusa", ICML 2024 (typical acceptance).
+//! Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML
+//! 2023; Chen et al., "Accelerating Large Language Model Decoding with Speculative Sampling", 2023;
+//! Miao et al., "SpecInfer", ASPLOS 2024, and Yang et al., "Multi-Candidate Speculative Decoding",
+//! 2024 (more than one sibling); Jeon et al., "Recursive Speculative Decoding", 2024 (without
+//! replacement); Cai et al., "Medusa", ICML 2024 (typical acceptance).
 //!
 //! [`Stream`]: crate::Stream
 //! [`Stream::Draft`]: crate::Stream::Draft
@@ -110,7 +111,7 @@ use pelton_base::TokenId;
 /// A position whose token is to be decided.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// What plain decoding would draw from there.
+    /// The distribution that plain decoding would draw from there.
     pub target: Distribution<'a>,
     /// The numbers of the sequence, from [`SamplerState::rng`](crate::SamplerState::rng).
     pub rng: Philox,
@@ -121,13 +122,14 @@ pub struct Place<'a> {
 /// Where the siblings of a place came from.
 #[derive(Clone, Copy, Debug)]
 pub enum Proposal<'a> {
-    /// They were there without chance, or by chance that has nothing to do with what `q` would be.
+    /// They were not drawn, or drawn by chance that is independent of `q`.
     Known,
-    /// They were drawn from this, each among those that its elder siblings left.
+    /// They were drawn from this distribution, each among the tokens that the siblings before it
+    /// left.
     Drawn(Distribution<'a>),
 }
 
-/// What was decided for a place.
+/// The decision for a place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Verdict {
     /// The token.

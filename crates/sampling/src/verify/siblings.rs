@@ -5,16 +5,16 @@ use super::urn::Urn;
 use crate::Stream;
 use pelton_base::TokenId;
 
-/// What [`draw_siblings`] leaves behind for its next call.
+/// Scratch of [`draw_siblings`], kept for its next call.
 #[derive(Debug, Default)]
 pub struct SiblingScratch(Urn);
 
-/// Draws up to `n_most` different tokens one after the other, without replacement, and appends them to
-/// `siblings`; fewer when fewer have a probability.
+/// Draws up to `n_most` different tokens one after the other, without replacement, and appends them
+/// to `siblings`; fewer when fewer have a probability.
 ///
-/// The place's target is the distribution of the draft model, its numbers are those of the sequence
-/// that is drafted for. What it is asked for here, [`Verifier::judge`](super::Verifier::judge) must be
-/// told as [`Proposal::Drawn`](super::Proposal::Drawn).
+/// The place's target is the distribution of the draft model; its random numbers are those of the
+/// sequence that is drafted for. Pass that distribution to
+/// [`Verifier::judge`](super::Verifier::judge) as [`Proposal::Drawn`](super::Proposal::Drawn).
 pub fn draw_siblings(
     place: &Place<'_>,
     n_most: usize,

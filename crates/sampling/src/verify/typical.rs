@@ -4,14 +4,15 @@
 //! accept x if p(x) > min(epsilon, delta * exp(-H(p)))
 //! ```
 //!
-//! Where the target is sure (its entropy `H` is small) only what has at least `epsilon` passes; where
-//! it is not, what is not much rarer than a typical token does. No chance is involved, nor what the
-//! draft model thought. The tokens are plausible but do not have the target's distribution: likely
-//! drafts come more often than they should, and unlikely tokens hardly ever where there are drafts.
+//! Where the target is sure (its entropy `H` is small) only a token with at least `epsilon` passes;
+//! where it is not, a token that is not much rarer than a typical one passes. Neither chance nor
+//! the draft model's probabilities are involved. The tokens are plausible but do not have the
+//! target's distribution: likely drafts come more often than they should, and unlikely tokens
+//! hardly ever where there are drafts.
 //!
-//! Differs from the paper in one thing: it takes the longest path of a tree that passes, here each
-//! place takes its first sibling that does. And the entropy is that of what would be drawn from, after
-//! all cuts.
+//! Differs from the paper in two things: the paper takes the longest path of a tree that passes,
+//! while here each place takes its first sibling that passes; and the entropy is that of the
+//! distribution after all cuts.
 //!
 //! Paper: Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding
 //! Heads", ICML 2024.
@@ -24,14 +25,14 @@ use pelton_base::TokenId;
 /// The thresholds of [`typical_lossy`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Typical {
-    /// What is at least this likely always passes.
+    /// A token that is at least this likely always passes.
     pub epsilon: f64,
     /// How much rarer than a typical token a draft may be.
     pub delta: f64,
 }
 
 impl Default for Typical {
-    /// Those that its authors use: 0.09 and its square root, 0.3.
+    /// The thresholds of its authors: 0.09 and its square root, 0.3.
     fn default() -> Self {
         Self { epsilon: 0.09, delta: 0.3 }
     }

@@ -1,4 +1,4 @@
-//! What is left of a distribution, as tokens are taken out of it or another is subtracted.
+//! The rest of a distribution, while tokens are taken out of it or another one is subtracted.
 
 use crate::Distribution;
 use crate::math::{block_sums, invert_blocks};
@@ -6,7 +6,7 @@ use pelton_base::TokenId;
 
 /// Masses of tokens, not normalised, in the order of the distribution that it was filled with.
 ///
-/// Filled once, it always has a token left: what would empty it is not done.
+/// Once filled it always has a token left: a step that would empty it is left out.
 #[derive(Debug, Default)]
 pub(super) struct Urn {
     /// Of survivors; unused when the index of a mass is its token.
@@ -87,7 +87,7 @@ impl Urn {
         }
     }
 
-    /// The share of a token in what is left.
+    /// The share of a token in the rest.
     pub(super) fn share(&self, token: TokenId) -> f64 {
         self.find(token).map_or(0.0, |idx| self.masses[idx] * (1.0 / self.total))
     }

@@ -1,4 +1,4 @@
-//! One place at a time: the siblings in order, then what is left.
+//! Rejection sampling of one place: the siblings in order, then the rest of the target.
 
 use super::urn::Urn;
 use super::{Place, Proposal, Verdict};
@@ -8,9 +8,9 @@ use pelton_base::TokenId;
 /// Judges drafts; holds scratch that is reused from place to place and request to request.
 #[derive(Debug, Default)]
 pub struct Verifier {
-    /// What the target has become.
+    /// The part of the target that rejections left.
     target: Urn,
-    /// What the siblings so far left of the distribution that they were drawn from.
+    /// The part of the drafts' distribution that the siblings so far left.
     draft: Urn,
     /// Masses by token, zero between calls.
     by_id: Vec<f64>,
@@ -25,8 +25,8 @@ impl Verifier {
     /// Decides the token of a place by rejection sampling, exactly.
     ///
     /// Any tokens may be siblings: one that the target rules out, that is beyond the vocabulary or
-    /// that was there before is rejected, and one that its own `q` rules out counts as known. A draft
-    /// model may have another vocabulary size.
+    /// that was there before is rejected, and one that its own `q` rules out counts as known. A
+    /// draft model may have another vocabulary size.
     ///
     /// # Panics
     ///

@@ -1,13 +1,13 @@
-//! Fair share between tenants, by what their requests really cost.
+//! Fair share between tenants, by the measured cost of their requests.
 //!
 //! Each tenant has a virtual counter of the service it had, divided by its weight (see
-//! [`crate::tenants`]); of those that wait, the one with the smallest counter goes first, and within a
-//! tenant the earliest arrival. Where a request must give way, it is one of the tenant with the
-//! largest.
+//! [`crate::tenants`]). The waiting tenant with the smallest counter goes first, and within a
+//! tenant the earliest arrival. A request that must be preempted is one of the tenant with the
+//! largest counter.
 //!
 //! Paper: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024 (virtual token
-//! counter). Where it counts tokens, this counts the measured time of the computed ones, and the time
-//! that KV is held.
+//! counter). Where it counts tokens, this counts the measured time of the computed ones, and the
+//! time that KV is held.
 
 use super::{Arrival, Policy};
 

@@ -1,8 +1,9 @@
-//! Longest cached prefix first, so that what is cached is used before it is forgotten.
+//! Longest cached prefix first, so that cached blocks are used before they are evicted.
 //!
-//! Paper: Zheng et al., "SGLang", NeurIPS 2024, §3 (cache-aware scheduling). Where it sorts the whole
-//! queue at every step, and falls back to arrival when that is long, this looks at the first sixteen
-//! only: the cost of a step does not depend on how many wait.
+//! Paper: Zheng et al., "SGLang", NeurIPS 2024, §3 (cache-aware scheduling). The paper sorts the
+//! whole queue at every step, and falls back to arrival when the queue is long. This policy looks
+//! at the first sixteen requests only, so the cost of a step does not depend on the length of the
+//! queue.
 
 use super::{Arrival, Policy};
 

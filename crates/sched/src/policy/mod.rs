@@ -1,21 +1,21 @@
-//! Who goes first: one small trait, one file per policy.
+//! The order of requests: one small trait, one file per policy.
 //!
-//! A policy ranks a request once, when it arrives; the smaller rank goes first, and among equals the
-//! earlier arrival. So the order of two requests never changes while they wait, and the queue is a
-//! sorted map. What does change (how much service a tenant had, what is cached) a policy asks the
-//! scheduler to look at instead.
+//! A policy ranks a request once, when it arrives; the smaller rank goes first, and among equals
+//! the earlier arrival. So the order of two requests never changes while they wait, and the queue
+//! is a sorted map. A policy that depends on figures which change (the service of a tenant, the
+//! cached prefix) asks the scheduler to compare them.
 //!
 //! | policy | order |
 //! |---|---|
 //! | [`fcfs`](PolicyKind::Fcfs) | arrival |
-//! | [`priority`](PolicyKind::Priority) | priority, then arrival; the urgent may take the place of the less urgent |
+//! | [`priority`](PolicyKind::Priority) | priority, then arrival; an urgent request may take the place of a less urgent one |
 //! | [`lpm`](PolicyKind::LongestPrefix) | longest cached prefix among the first in the queue |
 //! | [`sla`](PolicyKind::Sla) | least laxity: deadline of the first token less the work until then |
 //! | [`fair`](PolicyKind::Fair) | the tenant that had the least service for its weight |
 //!
-//! **Architecture invariant:** under every policy a request that waited longer than
-//! [`max_wait`](crate::Choices::max_wait) starts before all that waited less, in order of arrival,
-//! and is never preempted for a later one. So every request ends.
+//! **Architecture invariant:** under every policy, a request that waited longer than
+//! [`max_wait`](crate::Choices::max_wait) goes before every request that did not, in order
+//! of arrival, and is never preempted for a later one. So every request ends.
 
 mod fair;
 mod fcfs;
@@ -27,10 +27,10 @@ use crate::Tick;
 use crate::choices::named;
 use pelton_base::Slo;
 
-/// What is known of a request when it arrives.
+/// The facts about a request that are known at its arrival.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// When.
+    /// Time of the arrival.
     pub at: Tick,
     /// Its priority, turned so that the smaller goes first.
     pub priority: i64,
@@ -38,7 +38,7 @@ pub struct Arrival {
     pub slo: Slo,
     /// Time to compute its prompt, alone on the machine, in nanoseconds; zero while unknown.
     pub prefill_ns: u64,
-    /// A deadline for those that state none, in nanoseconds after the arrival.
+    /// Deadline of a request without a target of its own, in nanoseconds after the arrival.
     pub max_wait_ns: u64,
 }
 
@@ -47,7 +47,7 @@ pub trait Policy: Sync + std::fmt::Debug {
     /// Rank of a request; the smaller goes first, and among equals the earlier arrival.
     fn rank(&self, arrival: &Arrival) -> i64;
 
-    /// How many at the head of the queue are compared by the length of their cached prefix.
+    /// Number of requests at the head of the queue that are compared by their cached prefix.
     fn window(&self) -> usize {
         1
     }

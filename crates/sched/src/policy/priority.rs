@@ -2,8 +2,8 @@
 
 use super::{Arrival, Policy};
 
-/// The more urgent first. One that finds no room takes the place of the least urgent that runs, if
-/// that one is less urgent than itself.
+/// The more urgent request first. A request that finds no room takes the place of the least urgent
+/// running one, if that is less urgent.
 #[derive(Debug)]
 pub(super) struct Priority;
 

@@ -1,8 +1,8 @@
 //! Least laxity: deadline − now − work that is left until the first token.
 //!
-//! All that wait lose laxity at the same pace, so their order is that of deadline − work, which is
-//! known at the arrival. Rows that already decode are not in this race: they run in every step, and
-//! the size of the prefill chunk beside them is what keeps their targets.
+//! All waiting requests lose laxity at the same pace, so their order is that of deadline − work,
+//! which is known at the arrival. Rows that already decode are not ranked: they run in every step,
+//! and the size of the prefill chunk beside them keeps their targets.
 //!
 //! Paper: Mok, "Fundamental design problems of distributed systems for the hard-real-time
 //! environment", 1983.

@@ -1,7 +1,7 @@
-//! Nodes, and where they live.
+//! The nodes of the tree and their memory.
 //!
-//! Ids are reused once a node is gone. Nobody outside holds the id of a node that can go: a lock
-//! keeps its node, and a match that outlives a removal is refused.
+//! The id of a removed node is reused. No caller holds such an id: a lock keeps its node, and a
+//! match that is older than a removal is refused.
 
 use super::children::Children;
 use crate::{BlockId, Namespace};
@@ -12,7 +12,7 @@ use std::ops::{Index, IndexMut};
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct NodeId(u32);
 
-/// Where a node hangs.
+/// The place of a node in the tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     /// The empty prefix of a namespace.
@@ -35,7 +35,7 @@ pub(super) struct Node {
     pub(super) n_locks: u32,
     /// Locks that end here.
     pub(super) n_ends: u32,
-    /// When it was last locked, extended or unlocked.
+    /// Time at which it was last locked, extended or unlocked.
     pub(super) used: u64,
     /// Decayed count of uses as of `used`, in units of `1 / eviction::ONE`.
     pub(super) heat: u64,
@@ -68,7 +68,7 @@ impl Node {
         }
     }
 
-    /// Drops all but the first `n_blocks` blocks, and memory that is far beyond what they need.
+    /// Drops all but the first `n_blocks` blocks, and most of the memory that they do not need.
     pub(super) fn truncate(&mut self, n_blocks: usize, block_size: usize) {
         self.tokens.truncate(n_blocks * block_size);
         self.blocks.truncate(n_blocks);
@@ -82,7 +82,7 @@ impl Node {
 // Two lines of memory: a long path is as slow as the lines that it visits.
 const _: () = assert!(size_of::<Option<Node>>() == 128);
 
-/// Slots of nodes, and which of them are empty.
+/// Slots of nodes, and the list of empty slots.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     slots: Vec<Option<Node>>,
@@ -111,7 +111,7 @@ impl Arena {
     /// parent ─ [ a b c d ]:id          parent ─ [ a b ]:new ─ [ c d ]:id
     /// ```
     ///
-    /// What pins the lower part pins the upper part; locks that ended at `id` still do.
+    /// Locks on the lower part pin the upper part too; locks that ended at `id` still do.
     pub(super) fn split(&mut self, id: NodeId, n_blocks: usize, block_size: usize) -> NodeId {
         let lower = &mut self[id];
         assert!((1..lower.blocks.len()).contains(&n_blocks), "both parts have blocks");

@@ -2,9 +2,9 @@
 //!
 //! Most nodes have two children: the rest of the run that was split, and the branch that split it.
 //! A map would cost such a node three visits to memory that is in no cache (its node, its key, the
-//! child); so a few children stand in their parent, with a fingerprint that tells which of them is
-//! worth a visit, and only more of them make a map. On paths of some fifty nodes this saved a third
-//! of the time.
+//! child); so a few children stand in their parent, with a fingerprint that shows which of them is
+//! worth a visit; a map is made only for more children than that. On paths of some fifty nodes this
+//! saved a third of the time.
 
 use super::arena::NodeId;
 use pelton_base::TokenId;
@@ -28,7 +28,7 @@ impl Default for Children {
 }
 
 impl Children {
-    /// Adds a child, no other having its first block; `first_of` tells that of any child.
+    /// Adds a child whose first block no other child has; `first_of` returns that of any child.
     pub(super) fn insert<'a>(&mut self, child: NodeId, first_of: impl Fn(NodeId) -> &'a [TokenId]) {
         match self {
             Self::Few { n, prints, ids } if usize::from(*n) < N_FEW => {
@@ -67,7 +67,8 @@ impl Children {
             Self::Many(many) => {
                 let removed = many.remove(first);
                 assert_eq!(removed, Some(child), "invariant: a parent knows its children");
-                // Not as soon as they would fit, or one that comes and goes would cost a map each time.
+                // Not as soon as they would fit, or one that comes and goes would cost a map each
+                // time.
                 if let (1, Some((first, &id))) = (many.len(), many.first_key_value()) {
                     let mut few = Self::default();
                     few.insert(id, |_id| &**first);

@@ -1,13 +1,13 @@
-//! What is forgotten first.
+//! The order of eviction.
 //!
-//! Only the last block of an unpinned leaf can go, since a block without those before it is never
-//! found again. The leaves stand in an ordered set by what their last block is *worth*; eviction
+//! Only the last block of an unpinned leaf can go, since a block without its predecessors is never
+//! found again. The leaves stand in an ordered set by the *worth* of their last block; eviction
 //! takes blocks from the end of the least one until it is gone or enough is released.
 //!
-//! **Lru**: worth is when the leaf was last used. Every use walks the path to the root, so parents
-//! are never older than their children, and leaves-first is oldest-first over all nodes.
+//! **Lru**: worth is the time of the leaf's last use. Every use walks the path to the root, so
+//! parents are never older than their children, and leaves-first is oldest-first over all nodes.
 //!
-//! **CostAware**: worth is what keeping the block is expected to save,
+//! **CostAware**: worth is the time that keeping the block is expected to save,
 //!
 //! ```text
 //! worth(t) = uses(t) * cost / bytes
@@ -16,20 +16,21 @@
 //! ```
 //!
 //! All blocks have the same number of bytes and tokens, which therefore do not appear. As `uses`
-//! halves for everyone at once, the order of two leaves stays what it is until one of them is used
-//! again; so the ordered set holds a logarithm that does not depend on now:
+//! halves for all leaves at once, the order of two leaves stays the same until one of them is used
+//! again; so the ordered set holds a logarithm that does not depend on the current time:
 //!
 //! ```text
 //! log2 worth(t) + t / HALF_LIFE  =  log2 uses(used) + used / HALF_LIFE + log2 cost
 //! ```
 //!
-//! in fixed point with [`FRACTION_BITS`] bits, where logarithm and decay are linear between powers of
-//! two (both within 9 %). The cost of a run falls towards its front, so a leaf that has been least
-//! stays least while it is eaten up.
+//! in fixed point with [`FRACTION_BITS`] bits, where logarithm and decay are linear between powers
+//! of two (both within 9 %). The cost of a run falls towards its front, so a leaf that has been
+//! least stays least while it is eaten up.
 //!
 //! Papers: Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching
-//! Policy", HP Labs 1998 (frequency times cost over size; its rising clock is our `used / HALF_LIFE`);
-//! Lee et al., "LRFU", IEEE Transactions on Computers 2001 (decay that keeps the order).
+//! Policy", HP Labs 1998 (frequency times cost over size; its rising clock is our `used /
+//! HALF_LIFE`); Lee et al., "LRFU", IEEE Transactions on Computers 2001 (decay that keeps the
+//! order).
 
 use super::RadixTree;
 use super::arena::{Node, NodeId, Place};
@@ -39,17 +40,17 @@ use crate::BlockId;
 const FRACTION_BITS: u32 = 16;
 /// One use.
 pub(super) const ONE: u64 = 1 << FRACTION_BITS;
-/// Locks and unlocks, of whatever prefix, after which a use counts half: a power of two.
+/// Locks and unlocks of any prefix after which a use counts half: a power of two.
 const HALF_LIFE: u64 = 1 << 11;
 
-/// Which blocks are forgotten first.
+/// The order in which blocks are evicted.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Eviction {
-    /// Those that were not used for the longest time.
+    /// Least recently used blocks first.
     #[default]
     Lru,
-    /// Those that save least: rarely used, or cheap to compute again.
+    /// Blocks that save least first: rarely used, or cheap to compute again.
     CostAware,
 }
 
@@ -71,7 +72,7 @@ impl Eviction {
     }
 }
 
-/// What it costs to compute the KV of a token at a position: `per_token + position *
+/// Price of computing the KV of a token at a position: `per_token + position *
 /// per_context_token`, in any unit. Only the ratio counts.
 ///
 /// A transformer of `P` parameters, `L` layers and attention of width `d` spends `2 P` operations
@@ -137,14 +138,14 @@ impl RadixTree {
         self.evict(self.n_evictable, release)
     }
 
-    /// The entry of a node among the candidates: what its last block is worth, if it can go.
+    /// The entry of a node among the candidates: the worth of its last block, if that can go.
     pub(super) fn candidacy(&self, id: NodeId) -> Option<(u64, NodeId)> {
         let node = &self.arena[id];
         let can_go = node.n_locks == 0 && node.children.is_empty() && !node.blocks.is_empty();
         can_go.then(|| (self.worth(node), id))
     }
 
-    /// What the last block of a node is worth, on a scale that does not move with time.
+    /// The worth of a node's last block, on a scale that does not move with time.
     fn worth(&self, node: &Node) -> u64 {
         match self.config.eviction {
             Eviction::Lru => node.used,
@@ -175,7 +176,7 @@ impl Node {
         self.used = now;
     }
 
-    /// Notes that a use goes on or ends; whoever just ended counts as at least one fresh use.
+    /// Notes that a use goes on or ends; a use that just ended counts as at least one fresh use.
     pub(super) fn cool(&mut self, now: u64) {
         self.heat = decayed(self.heat, now - self.used).max(ONE);
         self.used = now;

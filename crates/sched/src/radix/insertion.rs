@@ -10,19 +10,20 @@ use pelton_base::TokenId;
 impl RadixTree {
     /// Offers the blocks of a computed prefix, and moves `lock` to its end.
     ///
-    /// `tokens` are all tokens from the first on and fill `blocks`, the whole table, exactly; what
-    /// `lock` pins already is not looked at again, so that a sequence that is offered block by block
-    /// costs `O(block)` each time. Calls `keep` for each block that the tree now holds, in token
-    /// order. Where it has another block for the same tokens already, it keeps that one, pins it, and
-    /// skips the offered block, which stays the caller's own.
+    /// `tokens` are all tokens from the first on and fill `blocks`, the whole table, exactly. The
+    /// part that `lock` pins already is not looked at again, so a sequence that is offered block by
+    /// block costs `O(block)` each time. Calls `keep` for each block that the tree now holds, in
+    /// token order. Where it has another block for the same tokens already, it keeps that one, pins
+    /// it, and skips the offered block, which stays the caller's own.
     ///
-    /// The first block of a lock that ends where others end, or where the tree goes on, makes a
-    /// node; later ones are appended to it, which allocates as a growing `Vec` does.
+    /// Where the lock ends beside other locks, or where the tree goes on, its first block makes a
+    /// node. Later blocks are appended to it, which allocates as a growing `Vec` does.
     ///
     /// # Panics
     ///
-    /// Panics if `tokens` do not fill `blocks`, if these are fewer than `lock` pins, if `lock` is of
-    /// another namespace, or if a block that is to be kept is in the tree already or beyond the pool.
+    /// Panics if `tokens` do not fill `blocks`, if these are fewer than `lock` pins, if `lock` is
+    /// of another namespace, or if a block that is to be kept is in the tree already or beyond the
+    /// pool.
     pub fn extend(
         &mut self,
         namespace: Namespace,
@@ -42,7 +43,7 @@ impl RadixTree {
         }
         let PrefixLock { mut node, .. } = lock;
         self.arena[node].n_ends -= 1;
-        // Down what is there already...
+        // Down the part that exists already...
         while end < blocks.len() {
             let rest = &tokens[end * block_size..];
             let children = &self.arena[node].children;
@@ -56,7 +57,7 @@ impl RadixTree {
             self.pin(node);
             end += n_blocks;
         }
-        // ...and on with what is new.
+        // ...and on with the new part.
         if end < blocks.len() {
             node = self.append(node, &tokens[end * block_size..], &blocks[end..]);
             for &block in &blocks[end..] {

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 impl RadixTree {
     /// Panics if the tree contradicts itself: a node that its parent does not know, a lock counted
-    /// on part of a path only, a block that is there twice, a wrong sum, a leaf that is missing among
-    /// the candidates for eviction.
+    /// on part of a path only, a block that is there twice, a wrong sum, a leaf that is missing
+    /// among the candidates for eviction.
     ///
     /// Cost is `O(tokens)`; call it when idle and after every step in tests.
     pub fn check_integrity(&self) {

@@ -1,4 +1,4 @@
-//! Locks: what a sequence uses is not evicted.
+//! Locks: the blocks that a sequence uses are not evicted.
 
 use super::RadixTree;
 use super::arena::{Node, NodeId, Place};
@@ -8,7 +8,7 @@ use pelton_base::Namespace;
 /// A pinned prefix: until it is unlocked, none of its blocks is evicted.
 ///
 /// A linear handle: made by [`RadixTree::lock`], consumed by [`RadixTree::unlock`]. Dropping it
-/// instead leaves [`RadixTree::n_locks`] above the number of locks that anyone has.
+/// instead leaves [`RadixTree::n_locks`] above the number of locks that exist.
 #[derive(Debug)]
 #[must_use = "a lock that is dropped instead of unlocked pins its prefix for ever"]
 pub struct PrefixLock {
@@ -20,10 +20,10 @@ pub struct PrefixLock {
 impl RadixTree {
     /// Pins the whole blocks of a match, and counts it as a use of them.
     ///
-    /// The match may be older than other locks and extensions, but not than a block's eviction.
-    /// A caller that may have to give up for want of blocks asks
-    /// [`n_evictable_beside`](Self::n_evictable_beside) first: a lock that is given back unused has
-    /// counted as a use all the same.
+    /// The match may be older than other locks and extensions, but not than a block's eviction. A
+    /// caller that may have to give up for want of blocks asks
+    /// [`n_evictable_beside`](Self::n_evictable_beside) first: a lock that is given back unused
+    /// still counts as a use.
     ///
     /// # Panics
     ///
@@ -119,7 +119,7 @@ impl RadixTree {
         node.warm(now);
     }
 
-    /// Forgets the root of a namespace that nobody uses any more.
+    /// Removes the root of a namespace without nodes and locks.
     pub(super) fn drop_idle_root(&mut self, namespace: Namespace) {
         let Some(&root) = self.roots.get(&namespace) else { return };
         if self.arena[root].n_locks == 0 && self.arena[root].children.is_empty() {

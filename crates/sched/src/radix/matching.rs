@@ -1,4 +1,4 @@
-//! How much of a query is cached.
+//! The cached part of a query.
 
 use super::RadixTree;
 use super::arena::NodeId;
@@ -16,10 +16,10 @@ pub struct RadixMatch {
     /// Whole blocks of it.
     pub n_full: usize,
     /// A cached block of which exactly the first `n` tokens are the next tokens of the query, with
-    /// `0 < n < block_size`; whoever wants these copies them to a block of its own.
+    /// `0 < n < block_size`. A sequence copies them to a block of its own.
     ///
-    /// Locking the match does not pin this block. Until it is copied its reader is a holder of it
-    /// in the pool, so that its KV outlives an eviction.
+    /// Locking the match does not pin this block. The caller holds it in the pool until it is
+    /// copied, so that its KV outlives an eviction.
     pub partial: Option<(BlockId, usize)>,
     pub(super) namespace: Namespace,
     /// The node that its whole blocks end in, when there are any.

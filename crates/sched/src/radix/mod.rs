@@ -13,42 +13,45 @@
 //! root(namespace 1)
 //! ```
 //!
-//! | call | modifies the tree | what the caller does to the pool |
+//! | call | modifies the tree | the caller's duty towards the pool |
 //! |---|---|---|
-//! | [`find`](RadixTree::find) | no | nothing; the match is stale once a block has been forgotten |
+//! | [`find`](RadixTree::find) | no | nothing; the match is stale once a block has been evicted |
 //! | [`lock`](RadixTree::lock) | pins the path | the sequence becomes a holder of each matched block |
 //! | [`extend`](RadixTree::extend) | adds blocks, moves the pin | the tree becomes a holder of each block in `keep` |
 //! | [`unlock`](RadixTree::unlock) | unpins, consumes the lock | nothing |
-//! | [`evict`](RadixTree::evict), [`clear`](RadixTree::clear) | forgets unpinned blocks | the tree stops being a holder of each block in `release` |
+//! | [`evict`](RadixTree::evict), [`clear`](RadixTree::clear) | evicts unpinned blocks | the tree stops being a holder of each block in `release` |
 //!
-//! **The tree deals in ids only and never touches the pool**, so blocks have one book-keeper.
+//! **The tree deals in ids only and never touches the pool**, so the pool alone counts the holders
+//! of a block.
 //!
 //! **Matching.** A query of `n` tokens costs a comparison of `n` tokens with a few runs and, per
-//! node, one search in a sorted map of children; the order of that map also gives the child that
-//! shares most of a block that no child shares in whole: it stands beside the place of the query.
+//! node, one search in a sorted map of children. Where no child begins with the whole next block of
+//! the query, the child that shares most of it stands beside the place of the query in that order.
 //!
-//! **Splitting.** A lock and a new branch end nodes where they need it. The *upper* part is the new
-//! node and the lower part keeps its id, so a lock, which is the id of a node, goes on to mean the
-//! same end. Parts are not joined again: the upper part may be in use when the lower one is not, and
-//! this difference is what eviction lives on.
+//! **Splitting.** A lock or a new branch splits a node where it ends. The *upper* part is the new
+//! node and the lower part keeps its id, so a lock, which is the id of a node, keeps its end. Parts
+//! are not joined again: the upper part may be in use when the lower one is not, and eviction needs
+//! this difference.
 //!
-//! **Growing.** A lock that alone ends at a leaf owns that leaf's end. Extending it appends in place,
-//! so a sequence that offers its blocks as they fill stays one node and pays for the new block only.
+//! **Growing.** A lock that alone ends at a leaf owns that leaf's end. Extending it appends in
+//! place, so a sequence that offers its blocks as they fill stays one node and pays for the new
+//! block only.
 //!
 //! Tried and dropped, each without gain on paths of ten nodes: to look up the next child before the
-//! run is compared, and short cuts by fingerprint beside a large sorted map. What remains are waits
-//! for memory, one per node and more: `benches/radix.rs` has the figures, in the cache and out of it.
-//! Not tried: a slab of tokens by block id, since comparing 32 scattered pieces took three times as long
-//! as one piece of their length.
+//! run is compared, and short cuts by fingerprint beside a large sorted map. The remaining time is
+//! waits for memory, at least one per node: `benches/radix.rs` has the figures, in the cache and
+//! out of it. Not tried: a slab of tokens by block id, since comparing 32 scattered pieces took
+//! three times as long as one piece of their length.
 //!
 //! **Architecture invariant:** the runs of a node's children differ in their first block, so every
 //! prefix has one place.
 //!
-//! **Architecture invariant:** a node is pinned by as many locks as end at it or below it. So what is
-//! not pinned is whole subtrees, and every unpinned block can be evicted, children before parents.
+//! **Architecture invariant:** a node is pinned by every lock that ends at it or below it. So
+//! unpinned nodes form whole subtrees, and every unpinned block can be evicted, children before
+//! parents.
 //!
-//! Paper: Zheng et al., "SGLang", NeurIPS 2024 (RadixAttention). We differ in that runs end at block
-//! borders only and that a run may be evicted from its end, block by block.
+//! Paper: Zheng et al., "SGLang", NeurIPS 2024 (RadixAttention). We differ in that runs end at
+//! block borders only and that a run may be evicted from its end, block by block.
 
 mod arena;
 mod children;
@@ -69,29 +72,29 @@ use arena::{Arena, NodeId};
 use pelton_base::Namespace;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a tree is made for.
+/// The limits and prices that a tree is made for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RadixConfig {
     /// Tokens per block; at least one.
     pub block_size: usize,
     /// Blocks of the pool: every id is below it, so the tree can never keep more.
     pub n_blocks: usize,
-    /// What is forgotten first.
+    /// Order of eviction.
     pub eviction: Eviction,
-    /// What it costs to compute a forgotten token again; read by [`Eviction::CostAware`] only.
+    /// Price of computing an evicted token again; read by [`Eviction::CostAware`] only.
     pub recompute: RecomputeCost,
 }
 
-/// What happened since the tree was made, as sums.
+/// Counts since the tree was made.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RadixStats {
     /// Matches that were locked.
     pub n_lookups: u64,
-    /// Those of them with at least one whole block.
+    /// Locked matches with at least one whole block.
     pub n_hits: u64,
     /// Tokens that the locked matches looked for.
     pub lookup_tokens: u64,
-    /// Tokens of theirs in whole blocks that were found.
+    /// Tokens of whole blocks that the locked matches found.
     pub matched_tokens: u64,
     /// Blocks that the tree began to keep.
     pub n_inserted_blocks: u64,
@@ -108,14 +111,14 @@ pub struct RadixTree {
     roots: BTreeMap<Namespace, NodeId>,
     /// Unpinned leaves, least valuable first.
     candidates: BTreeSet<(u64, NodeId)>,
-    /// `kept[id]` tells whether the tree keeps block `id`.
+    /// `kept[id]` is set where the tree keeps block `id`.
     kept: Vec<bool>,
     n_blocks: usize,
     /// Blocks of nodes without locks.
     n_evictable: usize,
     /// Locks that exist.
     n_locks: u32,
-    /// Counts locks and unlocks: the tree knows no other time.
+    /// Counts locks and unlocks; this is the tree's only clock.
     clock: u64,
     /// Counts the calls that forgot a block.
     n_purges: u64,
@@ -165,12 +168,12 @@ impl RadixTree {
         self.n_locks as usize
     }
 
-    /// What happened so far.
+    /// Counts so far.
     pub fn stats(&self) -> RadixStats {
         self.stats
     }
 
-    /// What it was made for.
+    /// The limits and prices that it was made for.
     pub fn config(&self) -> &RadixConfig {
         &self.config
     }

@@ -1,10 +1,10 @@
 //! Admission: which waiting request gets blocks next.
 //!
-//! A sequence is admitted when blocks for all its known tokens can be had, with a watermark to spare
-//! for sequences that grow, and takes them at once: a prompt never runs dry half way. Requests are
-//! admitted in order: none overtakes a request that finds no room. Two kinds are held back and may be
-//! overtaken: a request whose next block another is computing right now, and a request whose KV is
-//! still on its way to the host.
+//! A sequence is admitted when blocks for all its known tokens can be had, with a watermark to
+//! spare for sequences that grow, and takes them at once: a prompt never runs dry half way.
+//! Requests are admitted in order: none overtakes a request that finds no room. Two kinds are held
+//! back and may be overtaken: a request whose next block another is computing right now, and a
+//! request whose KV is still on its way to the host.
 
 use super::Scheduler;
 use crate::kv::{Admission, Sizes};
@@ -36,8 +36,8 @@ enum Verdict {
 }
 
 impl Scheduler {
-    /// Under a policy where urgent requests take places: preempts less urgent requests until the first
-    /// in the queue finds room, or will find it when transfers are over.
+    /// Under a policy where urgent requests take places: preempts less urgent requests until the
+    /// first in the queue finds room, or will find it when transfers are over.
     pub(super) fn clear_places(&mut self, output: &mut SchedulerOutput) {
         if !self.policy.takes_places() || self.config.choices.batching == Batching::Static {
             return;
@@ -205,8 +205,8 @@ impl Scheduler {
         }
     }
 
-    /// The running request that a new one can go on from, as an index, and the number of tokens that
-    /// they share: of its prompt, and of its answer so far.
+    /// The running request that a new one can go on from, as an index, and the number of tokens
+    /// that they share: of its prompt, and of its answer so far.
     fn fork_of(&self, sequence: &Sequence) -> Result<Option<(usize, usize)>, Deferred> {
         let Some(id) = sequence.fork_of.filter(|_| sequence.n_generated() == 0) else {
             return Ok(None);

@@ -59,8 +59,8 @@ impl Scheduler {
     }
 
     /// Takes a block for each row that generates and needs one, in order of standing. Where none is
-    /// left, the request that stands last is preempted, be it the row itself. A row whose block is on
-    /// its way out with a transfer waits, and has no share of this plan.
+    /// left, the request that stands last is preempted, be it the row itself. A row whose block is
+    /// on its way out with a transfer waits, and has no share of this plan.
     fn make_room_for_rows(&mut self, output: &mut SchedulerOutput) {
         let mut n_awaited = 0;
         let mut idx = 0;
@@ -110,8 +110,8 @@ impl Scheduler {
         (0..self.running.len()).max_by_key(key).expect("invariant: a request runs")
     }
 
-    /// The order of service, smaller first: requests that waited too long, then by the service of the
-    /// tenant where the policy says so, then by standing.
+    /// The order of service, smaller first: requests that waited too long, then by the service of
+    /// the tenant where the policy says so, then by standing.
     pub(super) fn precedence(&self, sequence: &Sequence) -> (bool, u64, Standing) {
         let is_promoted = sequence.standing.is_promoted();
         let counts = self.policy.is_by_service() && !is_promoted;
@@ -145,9 +145,9 @@ impl Scheduler {
     /// The time that this step may take.
     ///
     /// Each generating request with a target for the time per token is due its next token when its
-    /// average says so. A request that is ahead lends up to one target, a request that is behind leaves
-    /// a quarter of one. Requests that may arrive meanwhile leave a quarter of their target for the
-    /// first token, but long enough that the weights are not read for a few tokens only.
+    /// average says so. A request that is ahead lends up to one target, a request that is behind
+    /// leaves a quarter of one. Requests that may arrive meanwhile leave a quarter of their target
+    /// for the first token, but long enough that the weights are not read for a few tokens only.
     fn allowance_ns(&self) -> Option<u64> {
         let rows = self.running.iter().filter(|running| !running.is_catching_up());
         let by_row = rows.filter_map(|running| {
@@ -163,8 +163,8 @@ impl Scheduler {
         by_row.chain(self.recent_ttft_ns.map(|target| (target / 4).max(least))).min()
     }
 
-    /// Plans chunks of prompts, in one order of service: of running requests that have not caught up,
-    /// and of waiting ones, where they may be admitted.
+    /// Plans chunks of prompts, in one order of service: of running requests that have not caught
+    /// up, and of waiting ones, where they may be admitted.
     fn plan_prompts(&mut self, budget: &mut Budget, admits: bool, output: &mut SchedulerOutput) {
         let mut door = self.open_door(admits, output);
         while !budget.is_spent() {
@@ -211,7 +211,8 @@ impl Scheduler {
         }
         let prompt_ns = if prompts.n_tokens > 0 { cost.step_ns(&prompts) } else { 0 };
         self.pace.planned(prompt_ns, self.queue.len() > 0);
-        // Room for tables as long as they can become, so that later plans of the same sequences fit.
+        // Room for tables as long as they can become, so that later plans of the same sequences
+        // fit.
         let tables = self.placed().map(|running| running.held.table.capacity());
         output.blocks.reserve(tables.sum::<usize>().saturating_sub(output.blocks.len()));
     }

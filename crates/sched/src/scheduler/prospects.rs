@@ -1,4 +1,5 @@
-//! The prospects of a new request: work ahead of it, places, and the prompts that are computed next.
+//! The prospects of a new request: work ahead of it, places, and the prompts that are computed
+//! next.
 
 use super::Scheduler;
 use crate::{Outlook, outlook};
@@ -12,8 +13,9 @@ impl Scheduler {
         let running_ns: u64 = catching_up
             .map(|running| cost.prefill_ns(running.n_computed, running.n_remaining(), chunk))
             .sum();
-        // As if all waiting tokens were one prompt from position 0. Leaving their attention out makes
-        // the outlook a little too bright, which is better than refusing a request that could be served.
+        // As if all waiting tokens were one prompt from position 0. Leaving their attention out
+        // makes the outlook a little too bright, which is better than refusing a request that could
+        // be served.
         let n_tokens = self.queue.n_tokens();
         let n_steps = n_tokens.div_ceil(chunk as u64).max(self.queue.len() as u64);
         let waiting_ps = n_tokens

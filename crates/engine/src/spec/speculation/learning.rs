@@ -31,8 +31,8 @@ impl Speculation {
         }
     }
 
-    /// Learns from one share, the first of whose drafts is at `position`; `self.sampled` are its new
-    /// tokens.
+    /// Learns from one share, the first of whose drafts is at `position`; `self.sampled` are its
+    /// new tokens.
     fn learn_of(
         &mut self,
         (id, position): (RequestId, usize),
@@ -44,7 +44,7 @@ impl Speculation {
         self.accepted.clear();
         let mut row = 0;
         for &token in &self.sampled[..self.sampled.len() - 1] {
-            // A late draft is known to be right by what was sampled after it, and is in a chain.
+            // Late drafts are a chain; one is right if a token was sampled after it.
             row = rows.draft_after(row, token).unwrap_or(row + 1);
             self.accepted.push(row);
         }
