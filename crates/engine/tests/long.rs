@@ -1,6 +1,6 @@
-//! Every method of drafting gives the tokens of plain decoding, over more than ten thousand tokens of
-//! a trained model: alone and in batches, in chunks, with and without cached prefixes, and with so few
-//! KV blocks that requests are preempted.
+//! Every method of drafting gives the tokens of plain decoding, over more than ten thousand tokens
+//! of a trained model: alone and in batches, in chunks, with and without cached prefixes, and with
+//! so few KV blocks that requests are preempted.
 
 use pelton_base::{FinishReason, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{

@@ -31,9 +31,9 @@ const BOUNDS: &[(&str, Compute, f32)] = &[
     ("Q4_0", Compute::Auto, 0.35),
 ];
 
-/// Least bound for rounded weights of unsteady models, whose other bounds grow by half. In a mixture
-/// of experts, rounding can decide a near tie of the router for another expert; the fixtures of
-/// latent attention have weights ten times as large as the other fixtures.
+/// Least bound for rounded weights of unsteady models, whose other bounds grow by half. In a
+/// mixture of experts, rounding can decide a near tie of the router for another expert; the
+/// fixtures of latent attention have weights ten times as large as the other fixtures.
 const UNSTEADY_BOUND: f32 = 0.12;
 
 fn is_unsteady(golden: &Golden) -> bool {

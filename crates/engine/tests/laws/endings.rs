@@ -26,7 +26,8 @@ fn a_rule_that_allows_nothing_ends_its_request_alone() {
     }
 }
 
-/// Weights that are not numbers end every request with an error, whether its logits are read or not.
+/// Weights that are not numbers end every request with an error, whether its logits are read or
+/// not.
 #[test]
 fn damaged_weights_end_a_request_with_or_without_logits() {
     let (_, folder) = open("llama3", "BF16");
@@ -52,8 +53,8 @@ fn damaged_weights_end_a_request_with_or_without_logits() {
     }
 }
 
-/// The same requests with every even token as stop token and a minimal length each: that of the sixth is
-/// its maximal length, the last has none.
+/// The same requests with every even token as stop token and a minimal length each: that of the
+/// sixth is its maximal length, the last has none.
 fn bounded() -> Vec<NewRequest> {
     let min_tokens = [1, 4, 7, 11, 5, 13, 8, 0];
     let ends: Vec<TokenId> = (0..VOCAB).step_by(2).map(TokenId).collect();
@@ -65,8 +66,8 @@ fn bounded() -> Vec<NewRequest> {
     bounded.collect()
 }
 
-/// Stop tokens are masked place by place before the minimal length. Drafts have four tokens, so most
-/// requests have drafts across the first place at which they may end.
+/// Stop tokens are masked place by place before the minimal length. Drafts have four tokens, so
+/// most requests have drafts across the first place at which they may end.
 #[test]
 fn an_answer_that_may_not_end_yet_is_the_same_in_every_world() {
     let is_end = |sampled: &SampledToken| sampled.token.0.is_multiple_of(2);

@@ -148,8 +148,8 @@ fn qwen3_answers_alike_in_every_world() {
     law_holds_for(FIXTURES[3]);
 }
 
-/// A greedy request without log probabilities gets the likeliest token and no logits, unless a penalty
-/// or a rule needs them; a sampled request in the same step gets its logits.
+/// A greedy request without log probabilities gets the likeliest token and no logits, unless a
+/// penalty or a rule needs them; a sampled request in the same step gets its logits.
 #[test]
 fn what_gets_no_logits_answers_like_what_does() {
     let quiet = || -> Vec<NewRequest> {

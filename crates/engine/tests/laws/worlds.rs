@@ -43,8 +43,8 @@ pub(crate) fn open(fixture: &str, format: &str) -> (ModelFiles, TempDir) {
     (ModelFiles::open(&file).expect(fixture), folder)
 }
 
-/// A rule that depends on the place: token `i` of an answer is `i` modulo 3, and differs from the token
-/// before it.
+/// A rule that depends on the place: token `i` of an answer is `i` modulo 3, and differs from the
+/// token before it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Comb {
     pub(crate) place: u32,
@@ -256,8 +256,8 @@ pub(crate) fn stop(engine: EngineHandle) -> EngineMetrics {
     metrics
 }
 
-/// Puts a draft that is probably wrong before each draft of another proposer, so that the right one has
-/// to move.
+/// Puts a draft that is probably wrong before each draft of another proposer, so that the right one
+/// has to move.
 #[derive(Debug)]
 struct Bushes(Box<dyn Proposer>);
 
