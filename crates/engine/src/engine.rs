@@ -125,7 +125,7 @@ impl<E: Executor> EngineLoop<E> {
         let routes =
             self.routes.drain().map(|(_, route)| (route.events, route.usage, route.started_at));
         let unread = left.submissions.into_iter().map(|submission| {
-            let prompt_tokens = submission.request.prompt.len();
+            let prompt_tokens = submission.request.ask.prompt.len();
             (submission.events, Usage { prompt_tokens, ..Usage::default() }, None)
         });
         let at = Instant::now();
@@ -157,7 +157,7 @@ impl<E: Executor> EngineLoop<E> {
     fn take_in(&mut self, mail: Mail) {
         for Submission { request, events, at } in mail.submissions {
             self.metrics.n_submitted += 1;
-            let n_prompt = request.prompt.len();
+            let n_prompt = request.ask.prompt.len();
             let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
             self.executor.add(&request);
             self.routes.insert(

@@ -240,7 +240,7 @@ where
     fn add(&mut self, request: &Request) {
         let mut state = SamplerState::of(request);
         let context = self.decoder.spec().max_context;
-        state.reserve(request.max_tokens.min(context).min(self.n_sampled));
+        state.reserve(request.ask.max_tokens.min(context).min(self.n_sampled));
         self.states.insert(request.id, state);
     }
 

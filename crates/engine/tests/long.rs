@@ -2,10 +2,10 @@
 //! of a trained model: alone and in batches, in chunks, with and without cached prefixes, and with
 //! so few KV blocks that requests are preempted.
 
-use pelton_base::{FinishReason, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
-    Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest,
-    SpecConfig, SpecMethod,
+    Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, SpecConfig,
+    SpecMethod,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CpuBackend, LoadOptions, ModelFiles, load};
@@ -39,9 +39,9 @@ const WORLDS: [World; 4] = [
     World { n_running: 8, n_chunk: 7, prefix_cache: false, n_blocks: FEW },
 ];
 
-fn requests() -> Vec<NewRequest> {
+fn requests() -> Vec<Ask> {
     (0..N_REQUESTS as u32)
-        .map(|i| NewRequest {
+        .map(|i| Ask {
             // All prompts begin with the same tokens, so that they can share a prefix.
             prompt: (0..40)
                 .map(|j| TokenId(1 + (j * 131 + if j < 34 { 0 } else { i * 977 }) % (VOCAB - 1)))

@@ -13,7 +13,7 @@ use crate::{
     DraftTree, KvAllocation, Outlook, Policy, PreemptionMode, RadixStats, Refusal, SchedulerConfig,
     SchedulerOutput, Signals, StepOutput, StepUpdates, Tick, config, outlook,
 };
-use pelton_base::{Namespace, Request, RequestId, TokenId};
+use pelton_base::{Ask, Namespace, Request, RequestId, TokenId};
 use std::collections::HashMap;
 
 /// Decides which tokens run next and where their KV lives.
@@ -125,11 +125,12 @@ impl Scheduler {
     /// Panics if [`admits`](Self::admits) refuses the request, which the caller has asked before, or
     /// if a live one has its name.
     pub fn add_at(&mut self, request: Request, at: Tick) {
-        if let Err(refusal) = self.admits(request.prompt.len(), request.max_tokens) {
+        if let Err(refusal) = self.admits(request.ask.prompt.len(), request.ask.max_tokens) {
             panic!("{} can never run: {refusal}", request.id);
         }
         assert!(!self.is_live(request.id), "{} is here already", request.id);
-        let Request { id, prompt, max_tokens, stop_tokens, service, .. } = request;
+        let Request { id, ask } = request;
+        let Ask { prompt, max_tokens, stop_tokens, service, .. } = ask;
         let (tenant, terms) = terms(&service, &self.config);
         let slo = service.slo.or(terms.slo).or(self.config.choices.slo);
         if let Some(target) = slo.ttft.map(config::nanoseconds) {

@@ -16,10 +16,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pelton_base::{FinishReason, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
-    Engine, EngineConfig, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest,
-    TokenEvent, TokenStream,
+    Engine, EngineConfig, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, TokenEvent,
+    TokenStream,
 };
 use pelton_model::{Backend, CpuBackend, Decoder, ForwardInput, ForwardSequence};
 use pelton_sched::Choices;
@@ -179,7 +179,7 @@ impl<'a> Subject<'a> {
     }
 
     fn submit(&mut self, n_prompt: usize, max_tokens: usize) -> Result<TokenStream> {
-        let request = NewRequest {
+        let request = Ask {
             prompt: self.prompts.take(n_prompt),
             sampling: SamplingParams::greedy(),
             choice: 0,

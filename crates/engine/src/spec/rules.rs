@@ -6,7 +6,7 @@
 //! before it: no stop token is verified where the answer would be too short.
 
 use super::BLANK;
-use pelton_base::{Constraint, Request, RequestId, RuleState, TokenId};
+use pelton_base::{Ask, Constraint, Request, RequestId, RuleState, TokenId};
 use pelton_sched::{DraftTree, Generating};
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ struct Kept {
 
 impl Rules {
     pub(super) fn add(&mut self, request: &Request) {
-        let Request { constraint, stop_tokens, sampling, .. } = request;
+        let Ask { constraint, stop_tokens, sampling, .. } = &request.ask;
         let min_tokens = if stop_tokens.is_empty() { 0 } else { sampling.min_tokens };
         let state = constraint.as_ref().and_then(Constraint::begin_for_drafts);
         if state.is_some() || min_tokens > 0 {
@@ -129,7 +129,7 @@ mod tests {
     fn what_a_rule_forbids_is_cut_with_all_that_follows_it() {
         let mut rules = Rules::default();
         let mut asked = request(&[50]);
-        asked.constraint = Some(Constraint(Arc::new(Rising(0))));
+        asked.ask.constraint = Some(Constraint(Arc::new(Rising(0))));
         rules.add(&asked);
         let mut drafts = DraftTree::default();
         for (parent, token) in
@@ -158,7 +158,7 @@ mod tests {
         const END: u32 = 9;
         let mut rules = Rules::default();
         let mut asked = request(&[50]);
-        (asked.stop_tokens, asked.sampling.min_tokens) = (vec![TokenId(END)], 4);
+        (asked.ask.stop_tokens, asked.ask.sampling.min_tokens) = (vec![TokenId(END)], 4);
         rules.add(&asked);
         let mut tree = DraftTree::default();
         // Two tokens are there: a stop token may be the fifth, two drafts further on.

@@ -1,14 +1,14 @@
 //! Where and how requests are computed: models, requests, engines.
 
 use pelton_base::{
-    Constraint, FinishReason, Request, RequestId, Rule, RuleState, SamplingParams, ServiceParams,
-    Slo, TokenId, TokenSet, Usage,
+    Ask, Constraint, FinishReason, Request, RequestId, Rule, RuleState, SamplingParams,
+    ServiceParams, Slo, TokenId, TokenSet, Usage,
 };
 use pelton_engine::spec::{DraftModel, Odds, Proposer, ProposerError, Row, Verification};
 use pelton_engine::{
     Engine, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, ExecutorError,
-    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, SampledToken, SpecConfig,
-    SpecMethod, TokenStream,
+    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, SampledToken, SpecConfig, SpecMethod,
+    TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{Compute, CpuBackend, LoadOptions, ModelFiles, export_gguf, load as load_model};
@@ -91,7 +91,7 @@ impl RuleState for Comb {
 
 /// Eight requests: greedy and sampled in every way. The prompt of the fourth is longer than one KV
 /// chunk; the third and the last are under a rule, and drafts for the last are made without it.
-pub(crate) fn requests() -> Vec<NewRequest> {
+pub(crate) fn requests() -> Vec<Ask> {
     let plain = SamplingParams::default();
     let greedy = SamplingParams::greedy();
     let sampling = [
@@ -106,7 +106,7 @@ pub(crate) fn requests() -> Vec<NewRequest> {
     ];
     (0..8_u32)
         .zip(sampling)
-        .map(|(i, sampling)| NewRequest {
+        .map(|(i, sampling)| Ask {
             prompt: (0..if i == 3 { 261 } else { 3 + i * 5 % 17 })
                 // The seventh repeats itself, so that there is something to guess.
                 .map(|j| if i == 6 { j % 2 } else { j })
@@ -308,7 +308,7 @@ pub(crate) fn answers(
     files: &ModelFiles,
     compute: Compute,
     world: &World,
-    requests: Vec<NewRequest>,
+    requests: Vec<Ask>,
     together: bool,
 ) -> (Vec<Answer>, EngineMetrics) {
     let (engine, hold) = start(files, compute, world);
