@@ -12,6 +12,6 @@ mod service;
 
 pub use constraint::{Constraint, Rule, RuleState, TokenSet};
 pub use layer::{Act, ExpertGroups, GroupRank, Router, RouterScore};
-pub use request::{FinishReason, Request, RequestId, TokenId, Usage};
+pub use request::{Ask, FinishReason, Request, RequestId, TokenId, Usage};
 pub use sampling::{ParamError, SamplingParams};
 pub use service::{Drafting, Namespace, ServiceParams, Slo, TenantId};

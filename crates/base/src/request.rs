@@ -36,20 +36,27 @@ impl std::fmt::Display for RequestId {
     }
 }
 
-/// One sequence to generate: tokens in, tokens out.
-///
-/// A request with several choices (`n > 1`) is several of these that differ in `choice`.
+/// One sequence to generate, with the name that the engine gave it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// Its name in the engine.
     pub id: RequestId,
+    /// Prompt, sampling and limits.
+    pub ask: Ask,
+}
+
+/// One sequence to generate: tokens in, tokens out.
+///
+/// A request with several choices (`n > 1`) is several of these that differ in `choice`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
     /// The prompt; never empty.
     pub prompt: Vec<TokenId>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// Number of this choice among `n`; part of the sampling key, so that choices differ.
     pub choice: u32,
-    /// Most tokens to generate; at least one.
+    /// Most tokens to generate; at least one. The end of the context may come first.
     pub max_tokens: usize,
     /// Tokens that end the answer; the token itself is part of the output.
     pub stop_tokens: Vec<TokenId>,

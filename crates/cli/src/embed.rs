@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::Arc;
 
 use pelton_base::limits;
-use pelton_llm::{EmbedInput, EmbedOptions, EmbedRequest, Embedder, Embeddings, cosine};
+use pelton_llm::{EmbedInput, EmbedRequest, Embedder, Embeddings, cosine};
 use serde_json::json;
 
 use crate::args::EmbedArgs;
@@ -17,16 +17,9 @@ const TEXTS_PER_REQUEST: usize = 256;
 /// Runs the command.
 pub(crate) fn embed(args: &EmbedArgs) -> Result<()> {
     let texts = gather(args)?;
-    let options = EmbedOptions {
-        compute: model::compute(args.compute),
-        max_tokens: args.max_tokens.map(Into::into),
-        pooling: args.vectors.pooling,
-        normalise: args.vectors.normalize,
-        ..EmbedOptions::default()
-    };
+    let chosen = args.chosen();
     let reference = model::reference(Some(&args.model))?;
-    let runtime = model::runtime(args.threads.map(Into::into))?;
-    let embedder = model::load_embedder(&runtime, &reference, &options)?;
+    let embedder = model::load_embedder(&chosen.runtime()?, &reference, &chosen.embed_options())?;
     let embeddings = embed_all(&embedder, &texts, args)?;
     let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
     let written = match args.json {

@@ -84,7 +84,7 @@ impl Memory {
         let context_tokens = args.context.map_or(model.max_context, NonZeroUsize::get);
         let n_requests = args.requests.get();
         let n_blocks = KvFootprint::blocks_for(context_tokens, BLOCK_TOKENS, n_requests);
-        let footprint = KvFootprint::new(&files.spec()?, args.kv_dtype, BLOCK_TOKENS)
+        let footprint = KvFootprint::new(&files.spec()?, args.kv_dtype(), BLOCK_TOKENS)
             .with_blocks(n_blocks)
             .with_swap_bytes(u64::from(args.swap_mib) << 20);
         let bytes = |n: Option<usize>| {
@@ -114,7 +114,7 @@ impl Memory {
 
 impl Report {
     fn new(files: &ModelFiles, texts: Result<Texts>, args: &InspectArgs) -> Result<Self> {
-        let model = pelton_model::inspect(files, args.kv_dtype)?;
+        let model = pelton_model::inspect(files, args.kv_dtype())?;
         let memory = Memory::new(files, &model, args)?;
         let nodes = RuntimeOptions::from_env(None).weight_nodes();
         let numa = nodes.are_several().then(|| nodes.to_string());

@@ -34,19 +34,19 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
     if tokens.is_empty() {
         return Err(Failure::new("`--tokens` is empty: expected at least one id"));
     }
-    let place = model::resolve(&model::reference(args.model.model.as_deref())?)?;
+    let chosen = args.model.chosen();
+    let place = model::resolve(&model::reference(Some(&chosen.model))?)?;
     let files = place.open()?;
     let spec = files.spec()?;
     check_tokens(tokens, spec.vocab_size)?;
-    let context = args.model.max_context().unwrap_or(spec.max_context);
+    let context = chosen.llm.max_context.unwrap_or(spec.max_context);
     if tokens.len() > context {
         let n = tokens.len();
         return Err(Failure::new(format!(
             "`--tokens` has {n} ids: expected at most the context of {context} tokens"
         )));
     }
-    let runtime = model::runtime(args.model.threads())?;
-    let mut decoder = model::load_decoder(&runtime, &files, &args.model)?;
+    let mut decoder = model::load_decoder(&chosen.runtime()?, &files, &chosen.llm)?;
     let n_blocks = tokens.len().div_ceil(BLOCK_TOKENS);
     let mut kv = decoder
         .try_new_kv(n_blocks, BLOCK_TOKENS)

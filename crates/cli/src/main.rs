@@ -18,6 +18,7 @@ mod config;
 mod convert;
 mod embed;
 mod failure;
+mod flags;
 mod inspect;
 mod interrupt;
 mod loaded;

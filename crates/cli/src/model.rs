@@ -6,9 +6,8 @@ use pelton_llm::{
     EmbedOptions, Embedder, Llm, LlmOptions, LoadProgress, LocalModel, ModelRef, Runtime,
     RuntimeOptions,
 };
-use pelton_model::{Compute, CpuBackend, Decoder, LoadOptions, ModelFiles};
+use pelton_model::{CpuBackend, Decoder, LoadOptions, ModelFiles};
 
-use crate::args::{ComputeArg, ModelArgs};
 use crate::failure::Result;
 use crate::progress::Progress;
 
@@ -24,6 +23,9 @@ const STORY_NAME: &str = "story";
 /// What its draft model is called.
 const STORY_DRAFT_NAME: &str = "story-draft";
 
+/// Another name of the story-teller.
+pub(crate) const EMBEDDED: &str = "embedded";
+
 /// Reads a model's name; no name, or `embedded`, is the story-teller, and `story-draft` is the
 /// model that drafts for it.
 ///
@@ -32,7 +34,7 @@ const STORY_DRAFT_NAME: &str = "story-draft";
 /// When the name is no path that exists and no hub id.
 pub(crate) fn reference(name: Option<&str>) -> Result<ModelRef> {
     match name {
-        None | Some("embedded") => Ok(ModelRef::Embedded { name: STORY_NAME, bytes: STORY }),
+        None | Some(EMBEDDED) => Ok(ModelRef::Embedded { name: STORY_NAME, bytes: STORY }),
         Some(STORY_DRAFT_NAME) => {
             Ok(ModelRef::Embedded { name: STORY_DRAFT_NAME, bytes: STORY_DRAFT })
         }
@@ -43,14 +45,6 @@ pub(crate) fn reference(name: Option<&str>) -> Result<ModelRef> {
 /// Whether this is the story-teller.
 pub(crate) fn is_embedded(model: &ModelRef) -> bool {
     matches!(model, ModelRef::Embedded { .. })
-}
-
-/// The value of `--compute`, or its default.
-pub(crate) fn compute(arg: Option<ComputeArg>) -> Compute {
-    match arg {
-        None | Some(ComputeArg::Auto) => Compute::Auto,
-        Some(ComputeArg::F32) => Compute::F32,
-    }
 }
 
 /// Finds a model's files, downloading them where needed.
@@ -106,15 +100,14 @@ pub(crate) fn load_embedder(
 pub(crate) fn load_decoder(
     runtime: &Runtime,
     files: &ModelFiles,
-    args: &ModelArgs,
+    options: &LlmOptions,
 ) -> Result<Decoder<CpuBackend>> {
     let bar = Progress::new();
-    let packed_cache = args.packed_cache();
     let options = LoadOptions {
-        compute: compute(args.compute),
-        kv_dtype: args.kv_dtype,
-        max_context: args.max_context(),
-        packed_cache: packed_cache.as_ref(),
+        compute: options.compute,
+        kv_dtype: options.kv_dtype,
+        max_context: options.max_context,
+        packed_cache: options.packed_cache.as_ref(),
         progress: Some(&|at| bar.loading(at.n_bytes, at.n_total_bytes)),
         ..LoadOptions::default()
     };
@@ -126,16 +119,5 @@ fn show(bar: &Progress, progress: LoadProgress<'_>) {
         LoadProgress::Download(at) => bar.update(at.file, at.done_bytes, at.total_bytes),
         LoadProgress::Pack { done_bytes, total_bytes } => bar.loading(done_bytes, total_bytes),
         _ => {}
-    }
-}
-
-/// What the flags say about loading.
-pub(crate) fn options(args: &ModelArgs) -> LlmOptions {
-    LlmOptions {
-        compute: compute(args.compute),
-        kv_dtype: args.kv_dtype,
-        max_context: args.max_context(),
-        packed_cache: args.packed_cache(),
-        ..LlmOptions::default()
     }
 }

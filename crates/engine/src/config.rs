@@ -1,7 +1,7 @@
-//! What an engine is made of, and what it is asked.
+//! The choices and limits of an engine.
 
 use crate::{ControllerConfig, KvCapacity, SpecConfig};
-use pelton_base::{Constraint, Request, RequestId, SamplingParams, ServiceParams, TokenId, limits};
+use pelton_base::limits;
 use pelton_sched::{Choices, SchedulerConfig, StepCost};
 
 /// The limits and choices of one engine. The executor decides how much KV there is.
@@ -44,54 +44,6 @@ impl EngineConfig {
             block_size: kv.block_size,
             max_context: self.max_context_tokens.min(max_context),
             choices: self.choices.clone(),
-        }
-    }
-}
-
-/// A request that has no name yet; the engine gives it one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewRequest {
-    /// The prompt; never empty.
-    pub prompt: Vec<TokenId>,
-    /// How tokens are chosen.
-    pub sampling: SamplingParams,
-    /// Which of `n` choices this is; part of the sampling key.
-    pub choice: u32,
-    /// Most tokens to generate; at least one. The end of the context may come first.
-    pub max_tokens: usize,
-    /// Tokens that end the answer; the token itself is part of the output.
-    pub stop_tokens: Vec<TokenId>,
-    /// What it asks of the scheduler.
-    pub service: ServiceParams,
-    /// A guess at the answer, for drafts; it changes how fast the answer comes and nothing else.
-    pub prediction: Vec<TokenId>,
-    /// What the answer must look like.
-    pub constraint: Option<Constraint>,
-}
-
-impl NewRequest {
-    /// The same with a name.
-    pub(crate) fn named(self, id: RequestId) -> Request {
-        let Self {
-            prompt,
-            sampling,
-            choice,
-            max_tokens,
-            stop_tokens,
-            service,
-            prediction,
-            constraint,
-        } = self;
-        Request {
-            id,
-            prompt,
-            sampling,
-            choice,
-            max_tokens,
-            stop_tokens,
-            service,
-            prediction,
-            constraint,
         }
     }
 }

@@ -130,7 +130,7 @@ impl<E: Executor> EngineLoop<E> {
         let routes =
             self.routes.drain().map(|(_, route)| (route.events, route.usage, route.started_at));
         let unread = left.submissions.into_iter().map(|submission| {
-            let prompt_tokens = submission.request.prompt.len();
+            let prompt_tokens = submission.request.ask.prompt.len();
             (submission.events, Usage { prompt_tokens, ..Usage::default() }, None)
         });
         let at = Instant::now();
@@ -175,7 +175,7 @@ impl<E: Executor> EngineLoop<E> {
     /// Introduces a request to every part of the engine.
     fn admit(&mut self, Submission { request, events, at }: Submission) {
         self.metrics.n_submitted += 1;
-        let n_prompt = request.prompt.len();
+        let n_prompt = request.ask.prompt.len();
         let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
         if let Err(panicked) = self.executor.add(&request) {
             self.metrics.n_panicked += 1;

@@ -1,8 +1,8 @@
 //! The way in: submit, look at the numbers, shut down.
 
 use crate::mailbox::{Shared, Shutdown};
-use crate::{EngineMetrics, NewRequest, SubmitError, TokenStream};
-use pelton_base::TokenId;
+use crate::{EngineMetrics, SubmitError, TokenStream};
+use pelton_base::{Ask, TokenId};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
@@ -46,11 +46,11 @@ impl EngineHandle {
     ///
     /// When the request is invalid, or the engine is full, too slow for the request's target, or
     /// has stopped.
-    pub fn submit(&self, request: NewRequest) -> Result<TokenStream, SubmitError> {
+    pub fn submit(&self, ask: Ask) -> Result<TokenStream, SubmitError> {
         let at = self.inner.shared.clock.now();
-        self.check(&request)?;
+        self.check(&ask)?;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let id = self.inner.shared.submit(request, sender, at)?;
+        let id = self.inner.shared.submit(ask, sender, at)?;
         Ok(TokenStream::new(id, receiver, Arc::clone(&self.inner.shared)))
     }
 
@@ -87,30 +87,30 @@ impl EngineHandle {
         }
     }
 
-    fn check(&self, request: &NewRequest) -> Result<(), SubmitError> {
+    fn check(&self, ask: &Ask) -> Result<(), SubmitError> {
         let Inner { max_prompt_tokens: limit, vocab_size, ref drafters, .. } = *self.inner;
-        request.sampling.validate()?;
-        if request.prompt.is_empty() {
+        ask.sampling.validate()?;
+        if ask.prompt.is_empty() {
             return Err(SubmitError::EmptyPrompt);
         }
-        if request.max_tokens == 0 {
+        if ask.max_tokens == 0 {
             return Err(SubmitError::NothingToGenerate);
         }
-        request.sampling.validate_length(request.max_tokens)?;
-        let n_prompt = request.prompt.len();
+        ask.sampling.validate_length(ask.max_tokens)?;
+        let n_prompt = ask.prompt.len();
         if n_prompt > limit {
             return Err(SubmitError::TooLong { n_prompt, limit });
         }
-        if let Some(asked) = request.service.drafting.by.filter(|name| !drafters.contains(name)) {
+        if let Some(asked) = ask.service.drafting.by.filter(|name| !drafters.contains(name)) {
             return Err(SubmitError::NoSuchDrafter { asked, available: drafters.clone() });
         }
         let is_unknown = |token: &&TokenId| token.0 as usize >= vocab_size;
-        if let Some(&token) = request.prediction.iter().find(is_unknown) {
+        if let Some(&token) = ask.prediction.iter().find(is_unknown) {
             return Err(SubmitError::UnknownPrediction { token, vocab_size });
         }
-        match request.prompt.iter().position(|token| is_unknown(&token)) {
+        match ask.prompt.iter().position(|token| is_unknown(&token)) {
             Some(position) => {
-                let token = request.prompt[position];
+                let token = ask.prompt[position];
                 Err(SubmitError::UnknownToken { token, position, vocab_size })
             }
             None => Ok(()),

@@ -65,7 +65,7 @@ pub mod spec;
 mod stream;
 
 pub use charts::{Chart, Charts, ChartsSnapshot, Histogram, Latencies, Quantiles};
-pub use config::{EngineConfig, NewRequest};
+pub use config::EngineConfig;
 pub use controller::{Controller, ControllerConfig, Decision, Limits, Reason};
 pub use cost::CostFit;
 pub use engine::Engine;

@@ -4,8 +4,8 @@
 //! mailbox cannot keep an unwanted request alive.
 
 use crate::clock::Clock;
-use crate::{EngineMetrics, NewRequest, SubmitError, TokenEvent};
-use pelton_base::{Request, RequestId};
+use crate::{EngineMetrics, SubmitError, TokenEvent};
+use pelton_base::{Ask, Request, RequestId};
 use pelton_sched::{Outlook, Scheduler, SchedulerConfig, Tick};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
@@ -78,7 +78,7 @@ impl Shared {
     /// Judges a request, names it and leaves it in the mailbox. It came at `at`.
     pub(crate) fn submit(
         &self,
-        request: NewRequest,
+        ask: Ask,
         events: mpsc::UnboundedSender<TokenEvent>,
         at: Tick,
     ) -> Result<RequestId, SubmitError> {
@@ -90,16 +90,14 @@ impl Shared {
             state.n_refused += 1;
             return Err(SubmitError::Full { limit: self.max_waiting });
         }
-        if let Err(refusal) =
-            state.outlook.judge(request.prompt.len(), &request.service, &self.config)
-        {
+        if let Err(refusal) = state.outlook.judge(ask.prompt.len(), &ask.service, &self.config) {
             state.n_refused += 1;
             return Err(SubmitError::Refused(refusal));
         }
-        state.outlook.add(request.prompt.len(), &request.service, &self.config);
+        state.outlook.add(ask.prompt.len(), &ask.service, &self.config);
         let id = RequestId(state.next_id);
         state.next_id += 1;
-        let request = request.named(id);
+        let request = Request { id, ask };
         state.mail.submissions.push(Submission { request, events, at });
         self.bell.notify_one();
         Ok(id)
@@ -144,7 +142,7 @@ impl Shared {
         state.metrics = *metrics;
         scheduler.outlook(&mut state.outlook);
         for Submission { request, .. } in &state.mail.submissions {
-            state.outlook.add(request.prompt.len(), &request.service, &self.config);
+            state.outlook.add(request.ask.prompt.len(), &request.ask.service, &self.config);
         }
     }
 

@@ -331,7 +331,7 @@ where
     }
 
     fn add(&mut self, request: &Request) -> Result<(), Panicked> {
-        let n_most = request.max_tokens.min(self.decoder.spec().max_context).min(self.n_sampled);
+        let n_most = request.ask.max_tokens.min(self.decoder.spec().max_context).min(self.n_sampled);
         // A panic drops the state that was being made and touches nothing else.
         let state = guard(SAMPLING, || {
             let mut state = SamplerState::of(request);

@@ -10,7 +10,7 @@
 mod counting;
 
 use counting::count;
-use pelton_base::{Request, RequestId, SamplingParams, ServiceParams, Slo, TokenId};
+use pelton_base::{Ask, Request, RequestId, SamplingParams, ServiceParams, Slo, TokenId};
 use pelton_engine::{
     Charts, Controller, ControllerConfig, CostFit, Execution, Executor, KvMemory, Limits,
     ModelExecutor, ModelExecutorConfig,
@@ -71,16 +71,18 @@ fn requests(sampling: &[SamplingParams], n: usize) -> Vec<Request> {
     (0..=n)
         .map(|i| Request {
             id: RequestId(i as u64),
-            prompt: (0..n_prompt(i) as u32)
-                .map(|j| TokenId((j * 11 + 7 * i as u32) % 250))
-                .collect(),
-            sampling: SamplingParams { seed: i as u64, ..sampling[i % sampling.len()].clone() },
-            choice: 0,
-            max_tokens: 2 * (N_WARM_UP + N_STEPS),
-            stop_tokens: vec![TokenId(1000)],
-            service: ServiceParams::default(),
-            prediction: Vec::new(),
-            constraint: None,
+            ask: Ask {
+                prompt: (0..n_prompt(i) as u32)
+                    .map(|j| TokenId((j * 11 + 7 * i as u32) % 250))
+                    .collect(),
+                sampling: SamplingParams { seed: i as u64, ..sampling[i % sampling.len()].clone() },
+                choice: 0,
+                max_tokens: 2 * (N_WARM_UP + N_STEPS),
+                stop_tokens: vec![TokenId(1000)],
+                service: ServiceParams::default(),
+                prediction: Vec::new(),
+                constraint: None,
+            },
         })
         .collect()
 }

@@ -5,14 +5,13 @@
 //! verdicts themselves are proved in `sampling`; here it is the whole way: proposers, batches, KV.
 
 use pelton_base::{
-    Constraint, RequestId, Rule, RuleState, SamplingParams, ServiceParams, TokenId, TokenSet,
+    Ask, Constraint, RequestId, Rule, RuleState, SamplingParams, ServiceParams, TokenId, TokenSet,
 };
 use pelton_engine::spec::{
     Abilities, DraftModel, Odds, Proposer, ProposerError, Row, Seen, Verification,
 };
 use pelton_engine::{
-    Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, SpecConfig,
-    SpecMethod,
+    Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig, SpecConfig, SpecMethod,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CpuBackend, Decoder, LoadOptions, ModelFiles, load};
@@ -70,8 +69,8 @@ impl RuleState for Turns {
     }
 }
 
-fn request(chain: &Chain, seed: u64) -> NewRequest {
-    NewRequest {
+fn request(chain: &Chain, seed: u64) -> Ask {
+    Ask {
         prompt: [5, 9, 5, 9, 77].map(TokenId).to_vec(),
         sampling: SamplingParams { seed, ..chain.sampling.clone() },
         choice: 0,
@@ -260,7 +259,7 @@ fn counts(
     };
     let engine = Engine::spawn_with(executor, config, proposers(drafter, likely));
     let prediction = likely.to_vec();
-    let asked = |seed| NewRequest { prediction: prediction.clone(), ..request(chain, seed) };
+    let asked = |seed| Ask { prediction: prediction.clone(), ..request(chain, seed) };
     let submit = |seed| engine.submit(asked(seed)).expect("taken");
     let streams: Vec<_> = seeds.map(submit).collect();
     let mut counts = BTreeMap::new();

@@ -5,10 +5,10 @@
 mod fake;
 
 use fake::FakeExecutor;
-use pelton_base::{Drafting, SamplingParams, ServiceParams, TokenId, Usage};
+use pelton_base::{Ask, Drafting, SamplingParams, ServiceParams, TokenId, Usage};
 use pelton_engine::spec::{Ngram, Proposer, Suffix};
 use pelton_engine::{
-    Engine, EngineConfig, EngineHandle, NewRequest, SpecConfig, SpecMethod, SpecStats, SubmitError,
+    Engine, EngineConfig, EngineHandle, SpecConfig, SpecMethod, SpecStats, SubmitError,
 };
 
 const N_TOKENS: usize = 20;
@@ -29,8 +29,8 @@ fn both() -> Vec<Box<dyn Proposer>> {
 }
 
 /// A prompt that ends as it began, so that there is something to guess from the start.
-fn request() -> NewRequest {
-    NewRequest {
+fn request() -> Ask {
+    Ask {
         prompt: [5, 6, 7, 8, 9, 5, 6, 7, 8].map(TokenId).to_vec(),
         sampling: SamplingParams::greedy(),
         choice: 0,
@@ -42,12 +42,12 @@ fn request() -> NewRequest {
     }
 }
 
-fn limited(drafting: Drafting) -> NewRequest {
-    NewRequest { service: ServiceParams { drafting, ..ServiceParams::default() }, ..request() }
+fn limited(drafting: Drafting) -> Ask {
+    Ask { service: ServiceParams { drafting, ..ServiceParams::default() }, ..request() }
 }
 
 /// The tokens of an answer, how they were counted, and what the engine counted meanwhile.
-fn answer(engine: EngineHandle, request: NewRequest) -> (Vec<TokenId>, Usage, SpecStats) {
+fn answer(engine: EngineHandle, request: Ask) -> (Vec<TokenId>, Usage, SpecStats) {
     let mut stream = engine.submit(request).expect("taken");
     let (mut tokens, mut usage) = (Vec::new(), Usage::default());
     while let Some(event) = stream.blocking_recv() {

@@ -3,16 +3,16 @@
 mod fake;
 
 use fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB};
-use pelton_base::{FinishReason, SamplingParams, ServiceParams, TenantId, TokenId, Usage};
+use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams, TenantId, TokenId, Usage};
 use pelton_engine::{
-    Engine, EngineConfig, EngineHandle, EngineMetrics, Latencies, Limits, NewRequest, SampledToken,
+    Engine, EngineConfig, EngineHandle, EngineMetrics, Latencies, Limits, SampledToken,
     SubmitError, TokenStream,
 };
 use pelton_sched::{Choices, PreemptionMode, Refusal, TenantConfig};
 use std::time::Duration;
 
-fn request(prompt: &[u32], max_tokens: usize) -> NewRequest {
-    NewRequest {
+fn request(prompt: &[u32], max_tokens: usize) -> Ask {
+    Ask {
         prompt: prompt.iter().map(|&token| TokenId(token)).collect(),
         sampling: SamplingParams { logprobs: Some(2), ..SamplingParams::default() },
         choice: 0,
@@ -25,9 +25,9 @@ fn request(prompt: &[u32], max_tokens: usize) -> NewRequest {
 }
 
 /// Two dozen requests of all sorts: long and short, greedy and sampled, stopped early or not.
-fn requests() -> Vec<NewRequest> {
+fn requests() -> Vec<Ask> {
     (0..24_u32)
-        .map(|i| NewRequest {
+        .map(|i| Ask {
             prompt: (0..1 + i * 5 % 23).map(|j| TokenId((i * 31 + j * 7) % 37)).collect(),
             sampling: SamplingParams {
                 temperature: [0.0, 1.0, 0.7][i as usize % 3],
@@ -69,7 +69,7 @@ fn running_at_once(max_running: usize) -> EngineConfig {
     with(Choices { max_running, ..Choices::default() })
 }
 
-fn submit(engine: &EngineHandle, request: NewRequest) -> TokenStream {
+fn submit(engine: &EngineHandle, request: Ask) -> TokenStream {
     engine.submit(request).expect("the engine takes it")
 }
 

@@ -1,11 +1,11 @@
-//! Every way to draft says what plain decoding says, over thousands of tokens of a real model: alone
-//! and in batches, in chunks, with and without cached prefixes, and where KV blocks are so few that
-//! requests give way to one another. More than ten thousand tokens for each.
+//! Every method of drafting gives the tokens of plain decoding, over more than ten thousand tokens
+//! of a trained model: alone and in batches, in chunks, with and without cached prefixes, and with
+//! so few KV blocks that requests are preempted.
 
-use pelton_base::{FinishReason, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
-    Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest,
-    SpecConfig, SpecMethod,
+    Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, SpecConfig,
+    SpecMethod,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CpuBackend, LoadOptions, ModelFiles, load};
@@ -18,7 +18,7 @@ const VOCAB: u32 = 4096;
 /// Requests of a run, and tokens of each answer.
 const N_REQUESTS: usize = 8;
 const N_TOKENS: usize = 320;
-/// KV blocks for all of them, and for less than half of them.
+/// KV blocks for all requests, and for less than half of them.
 const MANY: u32 = 200;
 const FEW: u32 = 80;
 
@@ -31,7 +31,7 @@ struct World {
     n_blocks: u32,
 }
 
-/// All combinations are too many; each value meets each method.
+/// Each value is combined with each method; all combinations of values would take too long.
 const WORLDS: [World; 4] = [
     World { n_running: 1, n_chunk: 512, prefix_cache: true, n_blocks: MANY },
     World { n_running: 8, n_chunk: 512, prefix_cache: false, n_blocks: MANY },
@@ -39,10 +39,10 @@ const WORLDS: [World; 4] = [
     World { n_running: 8, n_chunk: 7, prefix_cache: false, n_blocks: FEW },
 ];
 
-fn requests() -> Vec<NewRequest> {
+fn requests() -> Vec<Ask> {
     (0..N_REQUESTS as u32)
-        .map(|i| NewRequest {
-            // All begin alike, so that there is a prefix to be shared.
+        .map(|i| Ask {
+            // All prompts begin with the same tokens, so that they can share a prefix.
             prompt: (0..40)
                 .map(|j| TokenId(1 + (j * 131 + if j < 34 { 0 } else { i * 977 }) % (VOCAB - 1)))
                 .collect(),

@@ -8,7 +8,7 @@
 //!                 └── a2 ─────┼─ a3 ── ...     one path across the place from which on it may end
 //! ```
 
-use pelton_base::{FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{Ask, FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{Execution, Executor, KvMemory, ModelExecutor, ModelExecutorConfig};
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CpuBackend, LoadOptions, ModelFiles, load};
@@ -29,14 +29,16 @@ fn is_end(token: TokenId) -> bool {
 fn request(sampling: SamplingParams, min_tokens: usize) -> Request {
     Request {
         id: ID,
-        prompt: [5, 9, 5, 9, 77].map(TokenId).to_vec(),
-        sampling: SamplingParams { min_tokens, logprobs: Some(1), seed: 3, ..sampling },
-        choice: 0,
-        max_tokens: MOST,
-        stop_tokens: (0..300).map(TokenId).filter(|&token| is_end(token)).collect(),
-        service: ServiceParams::default(),
-        prediction: Vec::new(),
-        constraint: None,
+        ask: Ask {
+            prompt: [5, 9, 5, 9, 77].map(TokenId).to_vec(),
+            sampling: SamplingParams { min_tokens, logprobs: Some(1), seed: 3, ..sampling },
+            choice: 0,
+            max_tokens: MOST,
+            stop_tokens: (0..300).map(TokenId).filter(|&token| is_end(token)).collect(),
+            service: ServiceParams::default(),
+            prediction: Vec::new(),
+            constraint: None,
+        },
     }
 }
 
@@ -128,7 +130,7 @@ fn a_draft_across_the_place_where_an_answer_may_end_is_judged_row_by_row() {
                     parent = Some(drafts.push(parent, right[place]));
                 }
             });
-            assert_eq!(drafted.tokens, plain.tokens, "{:?}", request.sampling);
+            assert_eq!(drafted.tokens, plain.tokens, "{:?}", request.ask.sampling);
             assert_eq!(drafted.finish, plain.finish);
             // The first token, then five drafts and one more at a time, fewer before the end.
             assert!(2 * drafted.n_steps <= plain.n_steps + 3, "{right:?}: {}", drafted.n_steps);

@@ -1,7 +1,7 @@
 //! Blocks that move: to the host and back, and beside each other. Plans are written by hand, so each
 //! kind of move is met alone and in one plan with the others.
 
-use pelton_base::{Request, RequestId, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{Ask, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{Execution, Executor, ExecutorError, KvMemory, ModelExecutor};
 use pelton_engine::{KvCapacity, ModelExecutorConfig};
 use pelton_model::{CpuBackend, KvDtype, LoadOptions, ModelFiles, load_cpu};
@@ -50,14 +50,16 @@ impl World {
 fn request(id: u64) -> Request {
     Request {
         id: RequestId(id),
-        prompt: prompt(id),
-        sampling: SamplingParams { logprobs: Some(5), ..SamplingParams::greedy() },
-        choice: 0,
-        max_tokens: 100,
-        stop_tokens: Vec::new(),
-        service: ServiceParams::default(),
-        prediction: Vec::new(),
-        constraint: None,
+        ask: Ask {
+            prompt: prompt(id),
+            sampling: SamplingParams { logprobs: Some(5), ..SamplingParams::greedy() },
+            choice: 0,
+            max_tokens: 100,
+            stop_tokens: Vec::new(),
+            service: ServiceParams::default(),
+            prediction: Vec::new(),
+            constraint: None,
+        },
     }
 }
 

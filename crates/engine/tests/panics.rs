@@ -6,7 +6,7 @@ use pelton_base::{
 };
 use pelton_engine::spec::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_engine::{
-    Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest,
+    Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, Ask,
     Panicked, SpecConfig, SpecMethod,
 };
 use pelton_model::{LoadOptions, ModelFiles, load_cpu};
@@ -136,13 +136,13 @@ impl World {
 }
 
 /// A prompt that repeats itself, so that there is something to guess.
-fn request(i: usize, rule: Option<&Faulty>) -> NewRequest {
+fn request(i: usize, rule: Option<&Faulty>) -> Ask {
     let sampling = match i % 2 {
         0 => SamplingParams::default(),
         _ => SamplingParams::greedy(),
     };
     let rule = rule.filter(|_| i == FAULTY);
-    NewRequest {
+    Ask {
         prompt: (0..12).map(|j| TokenId((j % 4 + 7 * i) as u32)).collect(),
         sampling: SamplingParams { seed: i as u64, ..sampling },
         choice: 0,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use pelton_base::{SamplingParams, ServiceParams, TokenId, limits};
-use pelton_engine::{EngineHandle, EngineMetrics, NewRequest, Panicked};
+use pelton_base::{Ask, SamplingParams, ServiceParams, TokenId, limits};
+use pelton_engine::{EngineHandle, EngineMetrics, Panicked};
 use pelton_text::{ChatTemplate, EncodeOptions, RenderOptions, TextError, Tokenizer};
 
 use crate::border::{TEMPLATE, TOKENIZER, guard};
@@ -255,7 +255,7 @@ impl Llm {
             let mut first = None;
             for choice in 0..n_made {
                 // An early return drops the streams that exist, which aborts their requests.
-                let stream = self.parts.engine.submit(NewRequest {
+                let stream = self.parts.engine.submit(Ask {
                     prompt: prompt.clone(),
                     sampling: sampling.clone(),
                     choice,

@@ -286,13 +286,16 @@ fn what_an_answer_asks_of_the_scheduler_arrives_and_choices_fork_the_first() {
     let heard = gate.heard();
     assert_eq!(heard.len(), 12);
     for (i, request) in heard.iter().enumerate() {
-        let service = &request.service;
+        let service = &request.ask.service;
         assert_eq!((service.tenant, service.priority, service.slo), (TenantId(3), -7, slo));
         let first = (i % 3 > 0).then(|| heard[i - i % 3].id);
         assert_eq!(service.fork_of, first, "request {i}");
-        assert_eq!(service.namespace, heard[i - i % 6].service.namespace, "request {i}");
+        assert_eq!(service.namespace, heard[i - i % 6].ask.service.namespace, "request {i}");
     }
-    assert_ne!(heard[0].service.namespace, heard[6].service.namespace, "the salt parts them");
+    assert_ne!(
+        heard[0].ask.service.namespace, heard[6].ask.service.namespace,
+        "the salt parts them"
+    );
 }
 
 #[test]

@@ -18,8 +18,8 @@ use pelton_testkit::golden::crc32;
 
 /// Bound on the worst logit where both sides compute in f32.
 const F32_BOUND: f32 = 1e-4;
-/// Bound on the root of the mean square error over all logits, relative to that of the logits, where
-/// activations are int8 in groups of 32 or keys and values bf16.
+/// Bound on the root of the mean square error over all logits, relative to that of the logits,
+/// where activations are int8 in groups of 32 or keys and values bf16.
 const AUTO_BOUND: f32 = 0.06;
 
 /// A fixture and what its `case.json` adds.

@@ -1,4 +1,4 @@
-//! Encoders against the reference, and against themselves in every other way of asking.
+//! Encoders against the reference; and one text alone, in batches, and with any number of threads.
 
 mod vectors;
 
@@ -25,7 +25,7 @@ fn pooled_rows_are_those_of_the_reference() {
 #[test]
 fn every_row_is_that_of_the_reference() {
     for fixture in all() {
-        // The mean of one row is the row, so every row of the last layer is asked for by itself.
+        // The mean of one row is that row, so each row of the last layer is checked by itself.
         for (text, rows) in fixture.texts().iter().zip(fixture.hidden()) {
             let got = fixture.rows(text);
             for (row, (got, expected)) in got.iter().zip(&rows).enumerate() {

@@ -1,4 +1,4 @@
-//! What is exported computes what the original does, and an export that ends early leaves nothing.
+//! An exported file computes the same as its source, and an export that ends early leaves no file.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn a_model_exported_as_stored_has_the_logits_of_its_folder() {
 fn a_model_exported_as_stored_has_the_tensors_of_a_file_of_its_family() {
     let (mut n_files, mut differing) = (0, Vec::new());
     for golden in all_exported() {
-        // An older file, with keys and values of heads together.
+        // An older layout: the file keeps keys and values of latent attention in one tensor.
         let Some(path) = golden.gguf().filter(|_| golden.name != "deepseek-v2-lite") else {
             continue;
         };
@@ -55,7 +55,7 @@ fn a_model_exported_as_stored_has_the_tensors_of_a_file_of_its_family() {
         assert_eq!(own.names(), other.names(), "{}", golden.name);
         for name in own.names() {
             let (a, b) = (own.get(name).expect("listed"), other.get(name).expect("listed"));
-            // Biases of experts are rows, and vectors all the same.
+            // Biases of experts are stored as rows of a matrix, but in f32 as vectors are.
             let is_bias = name.ends_with(".bias") && a.dtype == DType::F32;
             if a.shape != b.shape || (!is_bias && (a.dtype, a.data) != (b.dtype, b.data)) {
                 differing.push(format!("{}: {name}", golden.name));

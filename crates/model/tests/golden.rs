@@ -1,6 +1,6 @@
 //! Logits against the reference implementation, for every fixture and every weight format.
 //!
-//! `golden/make.py` says how the fixtures are made.
+//! `golden/make.py` describes how the fixtures are made.
 
 mod common;
 
@@ -13,8 +13,8 @@ use pelton_tensor::DType;
 /// Bound on the worst logit in f32.
 const F32_BOUND: f32 = 1e-4;
 /// Bounds on the root of the mean square error over all logits, relative to that of the logits
-/// themselves, per stored format and arithmetic. Weights of a random model cancel nothing, so these
-/// are far above what a trained model shows.
+/// themselves, per stored format and arithmetic. Rounding errors of random weights do not cancel,
+/// so the bounds are far above the errors of a trained model.
 const BOUNDS: &[(&str, Compute, f32)] = &[
     ("F32", Compute::F32, 1e-5),
     ("BF16", Compute::F32, 1e-5),
@@ -31,9 +31,9 @@ const BOUNDS: &[(&str, Compute, f32)] = &[
     ("Q4_0", Compute::Auto, 0.35),
 ];
 
-/// The same for mixtures, where a near tie of a router that rounding decides another way is another
-/// expert, and for latent attention, whose fixtures have weights ten times as large as others: half as
-/// much again and at least this, but where nothing is rounded.
+/// Least bound for rounded weights of unsteady models, whose other bounds grow by half. In a
+/// mixture of experts, rounding can decide a near tie of the router for another expert; the
+/// fixtures of latent attention have weights ten times as large as the other fixtures.
 const UNSTEADY_BOUND: f32 = 0.12;
 
 fn is_unsteady(golden: &Golden) -> bool {
@@ -136,7 +136,7 @@ fn a_gguf_file_computes_the_bits_of_the_folder_it_was_made_from() {
         let from_folder = run_whole(&mut golden.load(&golden.files(), Compute::F32), &tokens);
         let from_gguf =
             run_whole(&mut golden.load(&exported(&golden, "F32"), Compute::F32), &tokens);
-        // These two keep f32 divisors or a ratio of attention factors in the file.
+        // Files of these two hold f32 divisors or a ratio of attention factors.
         if ["llama3", "llama-yarn-mscale"].contains(&golden.name.as_str()) {
             assert!(golden.worst_error(&from_gguf) < F32_BOUND, "{}", golden.name);
         } else {
@@ -161,8 +161,8 @@ fn gguf_files_of_every_family_match_the_reference_of_their_folder() {
         }
     }
     assert!(far.is_empty(), "{far:#?}");
-    // The others are written here, and read again by the test above; SmolLM 3's files say nothing
-    // that those of Llama do not.
+    // Files of exported families are read by the test above. A file of SmolLM 3 holds nothing that
+    // a file of Llama does not.
     let is_seen = |arch: &Arch| arch.names.iter().any(|name| seen.iter().any(|s| s == name));
     for arch in ARCHS.iter().filter(|arch| !arch.is_exported() && !arch.gguf_names.is_empty()) {
         assert!(is_seen(arch) || arch.names == ["SmolLM3ForCausalLM"], "{:?}", arch.names);
@@ -180,7 +180,7 @@ fn every_architecture_has_a_fixture() {
 
 #[test]
 fn a_wrong_rotation_would_be_noticed() {
-    // The scaled variants share weights; a scaling that did nothing would pass unseen otherwise.
+    // The scaled variants share weights, so a scaling without effect would pass the other tests.
     let plain = golden("llama");
     for name in ["llama-linear", "llama-dynamic", "llama-yarn", "llama3", "llama-longrope"] {
         let scaled = golden(name);

@@ -50,11 +50,10 @@ class Runs:
     def parts(self, bytes):
         """`bytes` as parts of stored files, and as what is between them, which has no file."""
         parts, own, at = [], 0, 0
-        # Weights have two bytes or more.
         while at + RUN <= len(bytes):
             file, first = self.known.get(bytes[at : at + RUN], (None, 0))
             if file is None:
-                at += 2
+                at += 1
                 continue
             stored, before = self.files[file], 0
             while before < min(first, at - own) and stored[first - before - 1] == bytes[at - before - 1]:
@@ -97,11 +96,11 @@ def share():
 
 
 def write_whole():
-    for folder in folders():
-        bytes = weights(folder)
-        (folder / "model.safetensors").write_bytes(bytes)
+    # All are read before any is replaced: they refer to each other.
+    for folder, bytes in {folder: weights(folder) for folder in folders()}.items():
         for name in ("weights.bin", "weights.json"):
             (folder / name).unlink(missing_ok=True)
+        (folder / "model.safetensors").write_bytes(bytes)
 
 
 if __name__ == "__main__":

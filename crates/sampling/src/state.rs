@@ -1,7 +1,7 @@
 //! The sampling state of one request, kept between its tokens.
 
 use crate::{LogitBias, LogitsProcessor, Masked, MinTokens, Penalties, Philox};
-use pelton_base::{Constraint, Request, RuleState, SamplingParams, TokenId};
+use pelton_base::{Ask, Constraint, Request, RuleState, SamplingParams, TokenId};
 
 /// The parameters, processors and random numbers of one request.
 pub struct SamplerState {
@@ -19,18 +19,18 @@ impl SamplerState {
     /// Starts a request with everything that shapes its tokens: its parameters, `min_tokens`, and
     /// its rule.
     pub fn of(request: &Request) -> Self {
-        Self::ruled(request, request.constraint.as_ref().map(|constraint| constraint.begin()))
+        Self::ruled(request, request.ask.constraint.as_ref().map(|constraint| constraint.begin()))
     }
 
     /// The state of a proposer that drafts for the request: without log probabilities, and with its
     /// rule only where that binds drafts.
     pub fn of_drafts(request: &Request) -> Self {
-        let rule = request.constraint.as_ref().and_then(Constraint::begin_for_drafts);
+        let rule = request.ask.constraint.as_ref().and_then(Constraint::begin_for_drafts);
         Self { logprobs: None, ..Self::ruled(request, rule) }
     }
 
     fn ruled(request: &Request, rule: Option<Box<dyn RuleState>>) -> Self {
-        let Request { sampling, prompt, choice, stop_tokens, .. } = request;
+        let Ask { sampling, prompt, choice, stop_tokens, .. } = &request.ask;
         let mut state = Self::new(sampling, prompt, *choice);
         let min_tokens = MinTokens::new(sampling.min_tokens, stop_tokens.clone());
         if !min_tokens.preserves_argmax() {

@@ -3,7 +3,7 @@
 //! 256 requests run and 10,000 wait, as in a server under a heavy load. The time is that of
 //! `schedule` and `update` together, without the model in between.
 
-use pelton_base::{Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId, TokenId};
+use pelton_base::{Ask, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId, TokenId};
 use pelton_sched::{
     Choices, PolicyKind, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost,
     StepOutput, StepUpdates, TenantConfig, Tick,
@@ -24,18 +24,20 @@ fn request(id: u64) -> Request {
     };
     Request {
         id: RequestId(id),
-        prompt: (0..500).map(|_| token()).collect(),
-        sampling: SamplingParams::default(),
-        choice: 0,
-        max_tokens: 1_000_000,
-        stop_tokens: Vec::new(),
-        service: ServiceParams {
-            tenant: TenantId((id % 8) as u32),
-            slo: Slo { ttft: Some(Duration::from_secs(1)), tpot: Some(Duration::from_secs(1)) },
-            ..ServiceParams::default()
+        ask: Ask {
+            prompt: (0..500).map(|_| token()).collect(),
+            sampling: SamplingParams::default(),
+            choice: 0,
+            max_tokens: 1_000_000,
+            stop_tokens: Vec::new(),
+            service: ServiceParams {
+                tenant: TenantId((id % 8) as u32),
+                slo: Slo { ttft: Some(Duration::from_secs(1)), tpot: Some(Duration::from_secs(1)) },
+                ..ServiceParams::default()
+            },
+            prediction: Vec::new(),
+            constraint: None,
         },
-        prediction: Vec::new(),
-        constraint: None,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     DraftTree, KvAllocation, Policy, RadixStats, Refusal, SchedulerConfig, Signals, StepOutput,
     StepUpdates, Tick, config,
 };
-use pelton_base::{Namespace, Request, RequestId, TokenId};
+use pelton_base::{Ask, Namespace, Request, RequestId, TokenId};
 
 /// Decides which tokens run next and where their KV lives.
 ///
@@ -130,11 +130,12 @@ impl Scheduler {
     /// Panics if [`admits`](Self::admits) refuses the request, which the caller checks before, or
     /// if a live request has the same id.
     pub fn add_at(&mut self, request: Request, at: Tick) {
-        if let Err(refusal) = self.admits(request.prompt.len(), request.max_tokens) {
+        if let Err(refusal) = self.admits(request.ask.prompt.len(), request.ask.max_tokens) {
             panic!("{} can never run: {refusal}", request.id);
         }
         assert!(!self.is_live(request.id), "{} is here already", request.id);
-        let Request { id, prompt, max_tokens, stop_tokens, service, .. } = request;
+        let Request { id, ask } = request;
+        let Ask { prompt, max_tokens, stop_tokens, service, .. } = ask;
         let (tenant, terms) = terms(&service, &self.config);
         let slo = service.slo.or(terms.slo).or(self.config.choices.slo);
         if let Some(target) = slo.ttft.map(config::nanoseconds) {

@@ -23,7 +23,7 @@
 //! `UPDATE_SCENARIOS=1` in the environment the files are rewritten with what was said.
 
 use pelton_base::{
-    Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId, TokenId,
+    Ask, Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId, TokenId,
 };
 use pelton_sched::{
     Batching, Choices, Direction, DraftTree, Eviction, KvAllocation, Outlook, PolicyKind,
@@ -138,14 +138,16 @@ fn request(words: &[&str]) -> Request {
     let prompt = value(words, "tokens").map(tokens);
     Request {
         id: id(words[1]),
-        prompt: prompt.unwrap_or_else(|| vec![TokenId(0); number(words, "prompt")]),
-        sampling: SamplingParams::default(),
-        choice: 0,
-        max_tokens: number(words, "max"),
-        stop_tokens: value(words, "stop").map(tokens).unwrap_or_default(),
-        service: service(words),
-        prediction: Vec::new(),
-        constraint: None,
+        ask: Ask {
+            prompt: prompt.unwrap_or_else(|| vec![TokenId(0); number(words, "prompt")]),
+            sampling: SamplingParams::default(),
+            choice: 0,
+            max_tokens: number(words, "max"),
+            stop_tokens: value(words, "stop").map(tokens).unwrap_or_default(),
+            service: service(words),
+            prediction: Vec::new(),
+            constraint: None,
+        },
     }
 }
 

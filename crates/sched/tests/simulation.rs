@@ -7,7 +7,7 @@
 //! compared with that of the same request alone in an endless memory.
 
 use pelton_base::{
-    FinishReason, Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId,
+    Ask, FinishReason, Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId,
     TokenId,
 };
 use pelton_sched::{
@@ -42,22 +42,24 @@ fn next_token(state: u64) -> TokenId {
 
 /// What a sequence's hash begins with: prefixes of two namespaces look alike and are not.
 fn beginning(request: &Request) -> u64 {
-    request.service.namespace.0
+    request.ask.service.namespace.0
 }
 
 /// The answer of a request that is alone in the world, and why it ends.
 fn alone(request: &Request, context: usize) -> (Vec<TokenId>, FinishReason) {
     let mut state =
-        request.prompt.iter().fold(beginning(request), |state, &token| absorb(state, token));
+        request.ask.prompt.iter().fold(beginning(request), |state, &token| absorb(state, token));
     let mut output = Vec::new();
     loop {
         let token = next_token(state);
         output.push(token);
         state = absorb(state, token);
-        if request.stop_tokens.contains(&token) {
+        if request.ask.stop_tokens.contains(&token) {
             return (output, FinishReason::Stop);
         }
-        if output.len() == request.max_tokens || request.prompt.len() + output.len() == context {
+        if output.len() == request.ask.max_tokens
+            || request.ask.prompt.len() + output.len() == context
+        {
             return (output, FinishReason::Length);
         }
     }
@@ -296,8 +298,8 @@ fn live(workload: &Workload) -> Totals {
             let mut of_two = |n| (0..n).map(|_| TokenId((random() % 8 / 7) as u32)).collect();
             let mut prompt: Vec<TokenId> = of_two(n_prompt);
             if let (Some(fork), Some(other)) = (fork, &latest) {
-                service = ServiceParams { fork_of: Some(other.id), ..other.service };
-                prompt = other.prompt.clone();
+                service = ServiceParams { fork_of: Some(other.id), ..other.ask.service };
+                prompt = other.ask.prompt.clone();
                 let answer = asked.get(&other.id).map_or(&[][..], |asked| &asked.output);
                 if let (Fork::Answer { n_less, n_own }, [_, ..]) = (fork, answer) {
                     prompt.extend(answer);
@@ -309,14 +311,16 @@ fn live(workload: &Workload) -> Totals {
             }
             let request = Request {
                 id: RequestId(arriving.len() as u64),
-                prompt,
-                sampling: SamplingParams::default(),
-                choice: 0,
-                max_tokens,
-                stop_tokens: if stops { vec![STOP] } else { Vec::new() },
-                service,
-                prediction: Vec::new(),
-                constraint: None,
+                ask: Ask {
+                    prompt,
+                    sampling: SamplingParams::default(),
+                    choice: 0,
+                    max_tokens,
+                    stop_tokens: if stops { vec![STOP] } else { Vec::new() },
+                    service,
+                    prediction: Vec::new(),
+                    constraint: None,
+                },
             };
             scheduler.add(request.clone());
             latest = Some(request.clone());
@@ -416,8 +420,8 @@ fn live(workload: &Workload) -> Totals {
             let Some(finish) = update.finish else { continue };
             let Asked { request, expected, output } = asked.remove(&update.id).expect("just found");
             assert_eq!(update.usage.completion_tokens, output.len());
-            assert_eq!(update.usage.prompt_tokens, request.prompt.len());
-            assert!(update.usage.cached_tokens < request.prompt.len());
+            assert_eq!(update.usage.prompt_tokens, request.ask.prompt.len());
+            assert!(update.usage.cached_tokens < request.ask.prompt.len());
             totals.n_cached_tokens += update.usage.cached_tokens as u64;
             totals.n_finished += 1;
             if answer.failed.contains(&update.id) {

@@ -50,7 +50,7 @@ async fn priority_targets_and_salt_reach_the_engine_from_both_endpoints() {
     assert_eq!(server.chat(chat).await.status, 200);
     assert_eq!(server.complete(completion).await.status, 200);
     assert_eq!(server.complete(json!({"prompt": "abc", "max_tokens": 2})).await.status, 200);
-    let heard: Vec<_> = gate.heard().into_iter().map(|request| request.service).collect();
+    let heard: Vec<_> = gate.heard().into_iter().map(|request| request.ask.service).collect();
     assert_eq!(heard[0], heard[1]);
     assert_eq!(heard[0].priority, -3);
     assert_eq!(heard[0].slo.ttft, Some(Duration::from_millis(250)));
@@ -149,14 +149,14 @@ async fn with_keys_nobody_gets_in_without_one_but_to_health() {
         let headers = format!("Authorization: Bearer {key}\r\n");
         let answer = ask(&server, &headers, "/v1/completions", body()).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
-        let service = gate.heard().last().expect("heard").service;
+        let service = gate.heard().last().expect("heard").ask.service;
         assert_eq!((service.tenant, service.priority), (TenantId(index), priority));
     }
-    let [blue, red] = [0, 1].map(|i| gate.heard()[i].service.namespace);
+    let [blue, red] = [0, 1].map(|i| gate.heard()[i].ask.service.namespace);
     assert_ne!(blue, red, "tenants share no prefixes");
     let own = json!({"prompt": "abc", "max_tokens": 1, "priority": 1});
     ask(&server, "authorization: bearer sk-b\r\n", "/v1/completions", Some(own)).await;
-    assert_eq!(gate.heard()[2].service.priority, 1, "what a request says wins over its tenant");
+    assert_eq!(gate.heard()[2].ask.service.priority, 1, "what a request says wins over its tenant");
 
     let metrics = ask(&server, "authorization: Bearer sk-r\r\n", "/metrics", None).await.body;
     let refused = "pelton_requests_refused_total{tenant=\"default\",reason=\"invalid_api_key\"}";
@@ -173,7 +173,7 @@ async fn without_keys_a_header_names_the_tenant() {
     for (headers, index) in [("", 0), ("X-Pelton-Tenant: blue\r\n", 1)] {
         let answer = ask(&server, headers, "/v1/completions", body()).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
-        assert_eq!(gate.heard().last().expect("heard").service.tenant, TenantId(index));
+        assert_eq!(gate.heard().last().expect("heard").ask.service.tenant, TenantId(index));
     }
     let answer = ask(&server, "x-pelton-tenant: green\r\n", "/v1/completions", body()).await;
     assert_eq!(answer.error().0, 400);

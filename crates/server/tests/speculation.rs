@@ -45,7 +45,7 @@ async fn a_request_says_how_far_its_tokens_are_guessed() {
         assert_eq!(server.complete(completion).await.status, 200);
         assert_eq!(server.chat(chat(json!({"speculation": sent}))).await.status, 200);
         for request in &gate.heard()[gate.heard().len() - 2..] {
-            assert_eq!(request.service.drafting, expected, "{sent}");
+            assert_eq!(request.ask.service.drafting, expected, "{sent}");
         }
     }
     let plain = server.chat(chat(json!({"speculation": {"method": "off"}}))).await.json();
@@ -104,7 +104,7 @@ async fn a_prediction_is_taken_up_where_it_is_right_and_changes_no_answer() {
     }
     let heard = gate.heard();
     let text = |i: usize| {
-        let tokens = heard[i].prediction.iter().map(|token| token.0 as u8);
+        let tokens = heard[i].ask.prediction.iter().map(|token| token.0 as u8);
         String::from_utf8(tokens.collect()).expect("a byte per token")
     };
     assert_eq!([text(1), text(2), text(3)], ["abcdefghab", "nothing of it", ""]);

@@ -5,7 +5,7 @@ use crate::random::Random;
 use crate::report::{Ledger, RefusalRecord};
 use crate::simulate::{SimConfig, SimError};
 use crate::trace::TraceRequest;
-use pelton_base::{Request, SamplingParams, Slo};
+use pelton_base::{Ask, Request, SamplingParams, Slo};
 use pelton_sched::{
     Direction, Outlook, Refusal, Scheduler, SchedulerOutput, Signals, StepCost, StepLoad,
     StepOutput, StepUpdates, Tick,
@@ -92,14 +92,16 @@ impl<'a> Run<'a> {
         let id = self.live.insert(Live::new(*request, number, slo));
         let arrived = Request {
             id,
-            prompt: request.prompt(number, VOCAB),
-            sampling: SamplingParams::greedy(),
-            choice: 0,
-            max_tokens: request.n_output,
-            stop_tokens: Vec::new(),
-            service,
-            prediction: Vec::new(),
-            constraint: None,
+            ask: Ask {
+                prompt: request.prompt(number, VOCAB),
+                sampling: SamplingParams::greedy(),
+                choice: 0,
+                max_tokens: request.n_output,
+                stop_tokens: Vec::new(),
+                service,
+                prediction: Vec::new(),
+                constraint: None,
+            },
         };
         self.scheduler.add_at(arrived, Tick(request.at_ns));
     }

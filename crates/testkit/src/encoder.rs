@@ -123,7 +123,8 @@ impl TinyEncoder {
     }
 }
 
-/// A `tokenizer.json` of four special tokens, the letters and digits and what continues them, and a colon.
+/// A `tokenizer.json` of four special tokens, the letters and digits and what continues them, and a
+/// colon.
 fn tokenizer() -> Value {
     let special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"];
     let letters = || ('a'..='z').chain('0'..='9');

@@ -112,8 +112,8 @@ impl TinyModel {
 
     /// Writes a GGUF file whose matrices are stored as `dtype`.
     ///
-    /// The weights are those of the folder, but rows of q and k mean what they mean in GGUF files of
-    /// Llama, so the two models differ.
+    /// The weights are those of the folder, but rows of q and k mean what they mean in GGUF files
+    /// of Llama, so the two models differ.
     ///
     /// # Panics
     ///

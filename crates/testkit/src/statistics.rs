@@ -7,20 +7,20 @@
 //! ```
 //!
 //! A right generator has p-values that are uniform in `[0, 1]`, so with many of them some are tiny,
-//! and a test that fails at the first below 0.01 fails for one right generator in a hundred. A wrong
-//! generator has p-values near zero in every set. Hence a generator is judged by its p-values together
-//! ([`combined`], Fisher's method), and many generators by the same at a level divided by their number
-//! (Bonferroni), by how many small p-values there are ([`at_least_so_many`]), and by whether all of
-//! them are uniform ([`uniformity`]).
+//! and a test that fails at the first below 0.01 fails for one right generator in a hundred. A
+//! wrong generator has p-values near zero in every set. Hence a generator is judged by its p-values
+//! together ([`combined`], Fisher's method), and many generators by the same at a level divided by
+//! their number (Bonferroni), by how many small p-values there are ([`at_least_so_many`]), and by
+//! whether all of them are uniform ([`uniformity`]).
 //!
-//! Crates whose tests should not have to compile all that this crate stands on include this file by its
-//! path.
+//! Crates whose tests should not have to compile all that this crate stands on include this file by
+//! its path.
 //!
 //! Seeds are given, so a test that uses this passes always or never.
 //!
-//! The tail of chi-square is a regularised incomplete gamma function of a whole or half number, which
-//! makes the gamma function itself a product. So it stands here: the crate that has it locks a linear
-//! algebra library with it.
+//! The tail of chi-square is a regularised incomplete gamma function of a whole or half number,
+//! which makes the gamma function itself a product. So it stands here: the crate that has it locks
+//! a linear algebra library with it.
 
 /// Cells that are expected to be hit less often than this are thrown together, since chi-square is
 /// the limit of many hits.
@@ -55,7 +55,8 @@ fn lower_series(a: f64, x: f64) -> f64 {
     sum
 }
 
-/// `1 / (x + 1 - a - 1 (1 - a) / (x + 3 - a - 2 (2 - a) / (x + 5 - a - ...)))`: the upper tail, where
+/// `1 / (x + 1 - a - 1 (1 - a) / (x + 3 - a - 2 (2 - a) / (x + 5 - a - ...)))`: the upper tail,
+/// where
 /// it is the smaller one; evaluated from a term that is deep enough for many thousands of cells.
 fn upper_fraction(a: f64, x: f64) -> f64 {
     const DEPTH: u32 = 1000;
@@ -66,8 +67,8 @@ fn upper_fraction(a: f64, x: f64) -> f64 {
 
 /// The p-value of `counts` under `probabilities`, by Pearson's test.
 ///
-/// A hit of what cannot be (probability zero) gives zero. Where there is only one cell to hit, every
-/// right generator gives 1.
+/// A hit of what cannot be (probability zero) gives zero. Where there is only one cell to hit,
+/// every right generator gives 1.
 ///
 /// # Panics
 ///
@@ -111,7 +112,8 @@ pub fn combined(p_values: &[f64]) -> f64 {
     chi_square_tail(-2.0 * log_sum, 2 * p_values.len())
 }
 
-/// Probability that of `n` trials with this `probability`, neither 0 nor 1, at least `n_hits` succeed.
+/// Probability that of `n` trials with this `probability`, neither 0 nor 1, at least `n_hits`
+/// succeed.
 pub fn at_least_so_many(n_hits: usize, n: usize, probability: f64) -> f64 {
     let ln_odds = (probability / (1.0 - probability)).ln();
     let (mut ln_term, mut sum) = (n as f64 * (1.0 - probability).ln(), 0.0);
@@ -137,8 +139,8 @@ pub fn uniformity(p_values: &[f64]) -> f64 {
 
 /// The p-values of a generator of cells, one for each set of seeds.
 ///
-/// Set `i` draws with the seeds `i * n_draws .. (i + 1) * n_draws`; `generator` turns a seed into the
-/// index of a cell.
+/// Set `i` draws with the seeds `i * n_draws .. (i + 1) * n_draws`; `generator` turns a seed into
+/// the index of a cell.
 ///
 /// # Panics
 ///

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use pelton_base::{FinishReason, SamplingParams, Slo, Usage};
-use pelton_engine::{EngineHandle, EngineMetrics, NewRequest, SubmitError, TokenStream};
+use pelton_base::{Ask, FinishReason, SamplingParams, Slo, Usage};
+use pelton_engine::{EngineHandle, EngineMetrics, SubmitError, TokenStream};
 use pelton_llm::Llm;
 use pelton_sched::Refusal;
 use pelton_sim::report::{Ledger, RefusalRecord, RequestRecord, Totals};
@@ -151,7 +151,7 @@ impl<'a> Driver<'a> {
         let number = self.ledger.n_offered;
         self.ledger.n_offered += 1;
         self.last_arrival_ns = request.at_ns;
-        let submitted = self.engine.submit(NewRequest {
+        let submitted = self.engine.submit(Ask {
             prompt: request.prompt(number, self.vocab),
             sampling: SamplingParams::greedy(),
             choice: 0,

@@ -16,10 +16,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pelton_base::{FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{
+    Ask, FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId,
+};
 use pelton_engine::{
     Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity,
-    KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, Panicked, TokenEvent, TokenStream,
+    KvMemory, ModelExecutor, ModelExecutorConfig, Panicked, TokenEvent, TokenStream,
 };
 use pelton_model::{Backend, CpuBackend, Decoder, ForwardInput, ForwardSequence};
 use pelton_sched::{Choices, SchedulerOutput};
@@ -179,7 +181,7 @@ impl<'a> Subject<'a> {
     }
 
     fn submit(&mut self, n_prompt: usize, max_tokens: usize) -> Result<TokenStream> {
-        let request = NewRequest {
+        let request = Ask {
             prompt: self.prompts.take(n_prompt),
             sampling: SamplingParams::greedy(),
             choice: 0,

@@ -8,8 +8,8 @@
 
 use std::time::Instant;
 
-use pelton_base::{Drafting, FinishReason, SamplingParams, ServiceParams, TokenId};
-use pelton_engine::{EngineHandle, NewRequest, SpecStats, TokenStream};
+use pelton_base::{Ask, Drafting, FinishReason, SamplingParams, ServiceParams, TokenId};
+use pelton_engine::{EngineHandle, SpecStats, TokenStream};
 use pelton_llm::{Llm, SpecMethod};
 
 use super::prompts::{Question, Texts};
@@ -140,7 +140,7 @@ impl<'a> Subject<'a> {
     ) -> Result<Option<Vec<Steps>>> {
         let submit = |&(number, question): &(usize, &Question)| {
             let n_given = question.n_given.unwrap_or(self.max_tokens);
-            let submitted = self.engine.submit(NewRequest {
+            let submitted = self.engine.submit(Ask {
                 prompt: question.prompt.clone(),
                 sampling: SamplingParams { seed: number as u64, ..self.sampling.clone() },
                 choice: 0,

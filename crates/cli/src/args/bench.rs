@@ -4,10 +4,10 @@ use std::num::NonZeroUsize;
 
 use clap::{Args, Subcommand};
 
-use super::ModelArgs;
 use super::bench_load::{BenchLoadArgs, LOAD_HELP_END};
 use super::bench_sim::{BenchSimArgs, SIM_HELP_END};
 use super::bench_spec::{BenchSpecArgs, SPEC_HELP_END};
+use crate::flags::{ModelArgs, ThreadsArgs};
 
 const KERNELS_HELP_END: &str = "\
 Examples:
@@ -15,11 +15,11 @@ Examples:
   pelton bench kernels --filter \"matmul q8\" --threads 1
   pelton bench kernels --json > today.json
 
-A call is timed in rounds; the time told is the median round, the spread what lies between the
-quarters. Before and after each shape the ceilings of the machine are measured again, and a speed is
-told as a share of the nearer one: memory by its bytes, arithmetic by its operations (a
-multiplication and an addition are two). More than 100 % of memory means that the data fitted in
-the caches. Ctrl-C ends with what was measured so far.";
+Each call is timed in rounds; the table gives the median and the distance between the quartiles.
+The ceilings of the machine (memory in bytes, arithmetic in operations, where a multiply-add counts
+as two) are measured before and after each shape, and a speed is given as a share of the nearer
+ceiling. More than 100 % of memory means that the data fitted in the caches. Ctrl-C ends early and
+prints the results so far.";
 
 const MODEL_HELP_END: &str = "\
 Examples:
@@ -27,11 +27,11 @@ Examples:
   pelton bench model -m model.gguf --batch 1,4,16 --context 128,4096,16384
   pelton bench model -m model.gguf --threads 8 --rounds 9 --json > figures.json
 
-Every figure is measured once per round, one after the other, so that other programs on the machine
-disturb all of them alike; told are the median, the lowest and the highest. The table (with --json
-one object) goes to stdout, progress to stderr. Ctrl-C ends early with what was measured.";
+Every round measures each figure once, so that other programs on the machine disturb all figures
+alike; the table gives the median, the lowest and the highest. Results go to stdout (with --json as
+one object), progress to stderr. Ctrl-C ends early and prints the results so far.";
 
-/// What can be measured.
+/// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Measure each operation as a share of what this machine can do
@@ -40,13 +40,13 @@ pub(crate) enum BenchCommand {
     /// Measure a model: prompts, generation alone and in batches, long contexts, verification
     #[command(after_help = MODEL_HELP_END)]
     Model(Box<BenchModelArgs>),
-    /// Simulate hours of service under different policies, in moments and without a model
+    /// Simulate hours of service under different policies within seconds, without a model
     #[command(after_help = SIM_HELP_END)]
     Sim(Box<BenchSimArgs>),
-    /// Serve a workload with the real engine and tell how it was served
+    /// Serve a workload with the real engine and report latency and throughput
     #[command(after_help = LOAD_HELP_END)]
     Load(Box<BenchLoadArgs>),
-    /// Compare ways to guess tokens with plain decoding, and tell which pays
+    /// Compare ways to draft tokens with plain decoding, and report which is faster
     #[command(after_help = SPEC_HELP_END)]
     Spec(Box<BenchSpecArgs>),
 }
@@ -57,16 +57,16 @@ pub(crate) struct BenchKernelsArgs {
     /// One JSON object on stdout: machine, ceilings, rows
     #[arg(long)]
     pub(crate) json: bool,
-    /// Threads that compute [default: the processors this process may use]
-    #[arg(long, env = "PELTON_THREADS", value_name = "N")]
-    threads: Option<NonZeroUsize>,
-    /// Only lines that hold each of these words, such as "matmul q8 8192"
+    /// Threads that compute.
+    #[command(flatten)]
+    threads: ThreadsArgs,
+    /// Only lines that contain each of these words, such as "matmul q8 8192"
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) filter: String,
     /// Seconds per measurement, from 0.001 to 60 [default: 0.2]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     seconds: Option<f64>,
-    /// Tiny shapes and few rounds: shows that everything runs, not how fast
+    /// Tiny shapes and few rounds: checks that everything runs, measures nothing
     #[arg(long)]
     pub(crate) quick: bool,
 }
@@ -74,7 +74,7 @@ pub(crate) struct BenchKernelsArgs {
 impl BenchKernelsArgs {
     /// The value of `--threads`.
     pub(crate) fn threads(&self) -> Option<usize> {
-        self.threads.map(NonZeroUsize::get)
+        self.threads.chosen().threads
     }
 
     /// Seconds per measurement.
@@ -103,13 +103,13 @@ pub(crate) struct BenchModelArgs {
     /// Sequences generated at once; 1 is always measured
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,8,32")]
     batch: Vec<NonZeroUsize>,
-    /// Drafted tokens per verification: a step of as many rows and one more, after the prompt
+    /// Drafted tokens per verification, which is a step of N + 1 rows after the prompt
     #[arg(long, value_name = "N", default_value = "5")]
     verify: NonZeroUsize,
-    /// Tokens in the context of a decoded one [default: 128,4096 as far as the model reaches]
+    /// Tokens of context while decoding [default: 128,4096, up to the model's context]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     context: Vec<NonZeroUsize>,
-    /// How often everything is measured
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value = "5")]
     rounds: NonZeroUsize,
     /// One JSON object on stdout
@@ -138,7 +138,7 @@ impl BenchModelArgs {
         self.verify.get()
     }
 
-    /// The values of `--context`, in tokens; empty when nobody said.
+    /// The values of `--context`, in tokens; empty for the default.
     pub(crate) fn contexts(&self) -> Vec<usize> {
         self.context.iter().map(|n| n.get()).collect()
     }

@@ -3,9 +3,11 @@
 use std::num::NonZeroUsize;
 
 use clap::Args;
+use pelton_sched::TenantConfig;
 
 use super::workload::WorkloadArgs;
-use super::{ModelArgs, SchedulingArgs};
+use crate::failure::Result;
+use crate::flags::{Chosen, ModelArgs, SchedulingArgs};
 
 pub(super) const LOAD_HELP_END: &str = "\
 Examples:
@@ -14,24 +16,24 @@ Examples:
   pelton bench load -m model.gguf --workload mixed --scale 0.25 --rate 0.2 --json
   pelton bench load -m model.gguf --workload overload --concurrency 32
 
-The requests of `pelton bench sim` against the real engine in this process, with the same report.
-They come by the clock at the stated rate, whether or not the engine keeps up; with --concurrency
-each comes when another has ended. Prompts are random tokens, answers as long as the workload says.
-Ctrl-C ends with what was served so far.";
+Sends the requests of `pelton bench sim` to the real engine in this process and prints the same
+report. Requests arrive by the clock at the given rate, whether or not the engine keeps up; with
+--concurrency each arrives when another has ended. Prompts are random tokens; answers are as long as
+the workload says. Ctrl-C ends early and reports the requests so far.";
 
 /// Flags of `pelton bench load`.
 #[derive(Args, Debug)]
 pub(crate) struct BenchLoadArgs {
     /// Where the model is.
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    model: ModelArgs,
     /// What is served.
     #[command(flatten)]
     pub(crate) workload: WorkloadArgs,
     /// How the engine serves it.
     #[command(flatten)]
-    pub(crate) scheduling: SchedulingArgs,
-    /// Keep N requests going instead of following the clock
+    scheduling: SchedulingArgs,
+    /// Keep N requests running instead of following the clock
     #[arg(long, value_name = "N", conflicts_with = "rate", help_heading = "Workload")]
     concurrency: Option<NonZeroUsize>,
     /// One JSON object on stdout
@@ -40,6 +42,18 @@ pub(crate) struct BenchLoadArgs {
 }
 
 impl BenchLoadArgs {
+    /// The model and how it serves the requests of these tenants.
+    ///
+    /// # Errors
+    ///
+    /// Names the flags that contradict each other.
+    pub(crate) fn chosen(&self, tenants: Vec<TenantConfig>) -> Result<Chosen> {
+        let mut chosen = self.model.chosen();
+        self.scheduling.lay_over(&mut chosen);
+        chosen.llm.choices.tenants = tenants;
+        chosen.resolve()
+    }
+
     /// The value of `--concurrency`.
     pub(crate) fn concurrency(&self) -> Option<usize> {
         self.concurrency.map(NonZeroUsize::get)

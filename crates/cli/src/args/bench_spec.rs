@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use pelton_llm::{SpecConfig, SpecMethod};
 
-use super::{ModelArgs, SpecChoice};
+use crate::failure::{Failure, Result};
+use crate::flags::{Chosen, DraftArgs, ModelArgs, SpecChoice};
 
 pub(super) const SPEC_HELP_END: &str = "\
 Examples:
@@ -14,37 +16,34 @@ Examples:
   pelton bench spec -m model.gguf --methods suffix,draft --draft-model small.gguf --batch 1,4
   pelton bench spec -m model.gguf --prompts mine.jsonl --temperature 0.7 --json > figures.json
 
-One engine holds every method, and each request says which one guesses for it, so all are measured
-with the same weights in turn, once per round, and each round begins with another one. Told are
-medians, with the lowest and the highest ratio to the plain run of the same round. The tokens are
-compared too: where they are not those of plain decoding it says so and ends with code 1.
---prompts takes a text per line, or objects per line with `prompt` or `messages`, and perhaps `answer`:
-the model is then held to that answer, so that how often guesses are right depends on the task and not
-on the model, which takes its own time for each token; of the built-in texts those that repeat, edit
-and quote are answered so. `ruled` are the free texts under a rule that changes at every step. Speeds
-count from the moment at which every request of a batch has its first token. A method that learns
-over requests has read the same texts in the rounds before. Ctrl-C ends early with what was measured.";
+One engine holds every method, and each request names the method that drafts for it. Every round
+measures all methods in turn with the same weights and starts with another one. The table gives
+medians, and the lowest and highest ratio to plain decoding in the same round. If the tokens differ
+from those of plain decoding, the command says so and exits with code 1.
+--prompts reads one text per line, or one object per line with `prompt` or `messages`, and optionally
+`answer`. The model is then forced to give that answer, so that the acceptance of drafts depends on
+the task and not on the model; the built-in texts that repeat, edit and quote have such answers.
+`ruled` are the free texts under a rule that changes at every step. Speeds count from the first token
+of the last request of a batch. A method that learns over requests has read the same texts in earlier
+rounds. Ctrl-C ends early and prints the results so far.";
 
 /// Flags of `pelton bench spec`.
 #[derive(Args, Debug)]
 pub(crate) struct BenchSpecArgs {
     /// Where the model is.
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    model: ModelArgs,
     /// Methods to compare with plain decoding, as for --spec [default: all that can run]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = SpecChoice::from_str)]
     pub(crate) methods: Vec<SpecChoice>,
-    /// The model that drafts under `draft` and `auto`; of the same vocabulary
-    #[arg(long, env = "PELTON_DRAFT_MODEL", value_name = "MODEL")]
-    pub(crate) draft_model: Option<String>,
-    /// Most tokens guessed at once for one request
-    #[arg(long, env = "PELTON_SPEC_MAX", value_name = "N", default_value = "8")]
-    spec_max: NonZeroUsize,
-    /// Texts to go on from, a line each [default: a few that repeat themselves, edit code, quote,
-    /// or run free, with and without a rule]
+    /// Draft model, and how far it drafts.
+    #[command(flatten)]
+    draft: DraftArgs,
+    /// Texts to continue, one per line [default: a few that repeat themselves, edit code, quote, or
+    /// run free, with and without a rule]
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Option<PathBuf>,
-    /// Requests answered at once
+    /// Requests answered at the same time
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,8")]
     batch: Vec<NonZeroUsize>,
     /// Most tokens of each answer
@@ -53,7 +52,7 @@ pub(crate) struct BenchSpecArgs {
     /// Randomness: 0 always takes the likeliest token
     #[arg(long, value_name = "T", default_value = "0", allow_negative_numbers = true)]
     pub(crate) temperature: f32,
-    /// How often everything is measured
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value = "5")]
     rounds: NonZeroUsize,
     /// One JSON object on stdout
@@ -62,9 +61,42 @@ pub(crate) struct BenchSpecArgs {
 }
 
 impl BenchSpecArgs {
-    /// The value of `--spec-max`.
-    pub(crate) fn spec_max(&self) -> usize {
-        self.spec_max.get()
+    /// The model with every method of `--methods`, for as many requests as `--batch` says.
+    ///
+    /// # Errors
+    ///
+    /// `off` or a method twice among the methods, or two draft models.
+    pub(crate) fn chosen(&self) -> Result<Chosen> {
+        let mut chosen = self.model.chosen();
+        self.draft.lay_over(&mut chosen);
+        let mut methods: Vec<SpecMethod> = Vec::new();
+        let mut exit_layers = None;
+        for choice in &self.methods {
+            if choice.method == SpecMethod::Off {
+                return Err(Failure::new(
+                    "`--methods`: plain decoding (`off`) is always measured; leave it out",
+                ));
+            }
+            if methods.contains(&choice.method) {
+                return Err(Failure::new(format!(
+                    "`--methods`: `{choice}` is the second of its kind"
+                )));
+            }
+            methods.push(choice.method);
+            exit_layers = exit_layers.or(choice.exit_layers);
+            if choice.draft_model.is_some() {
+                chosen.drafter.spec = Some(choice.clone());
+            }
+        }
+        if methods.is_empty() {
+            methods = all_that_can_run(chosen.drafter.model.is_some());
+        }
+        let mut chosen = chosen.resolve()?;
+        chosen.llm.choices.max_running = self.batches().last().copied().unwrap_or(1);
+        chosen.llm.spec.method = SpecMethod::Off;
+        chosen.llm.spec.exit_layers = exit_layers;
+        chosen.llm.further_methods = methods;
+        Ok(chosen)
     }
 
     /// The values of `--batch`, each once.
@@ -84,4 +116,15 @@ impl BenchSpecArgs {
     pub(crate) fn rounds(&self) -> usize {
         self.rounds.get()
     }
+}
+
+/// Every method that needs nothing, `draft` where there is a model, and `auto`.
+fn all_that_can_run(has_draft_model: bool) -> Vec<SpecMethod> {
+    let can_run = |method: &SpecMethod| match method {
+        // The caller must say after how many layers to draft.
+        SpecMethod::Off | SpecMethod::EarlyExit => false,
+        SpecMethod::Draft => has_draft_model,
+        &method => !SpecConfig { method, ..SpecConfig::default() }.proposers().is_empty(),
+    };
+    SpecMethod::ALL.iter().copied().filter(can_run).collect()
 }

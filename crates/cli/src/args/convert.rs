@@ -11,10 +11,10 @@ Examples:
   pelton convert big.gguf part.gguf --split-max-size 4G       part-00001-of-00003.gguf, ...
   pelton convert part-00001-of-00003.gguf whole.gguf          and back
 
-Norms, biases and the choice of experts become f32 with a format, since they are small and every
-token depends on them. Rows that are no whole number of a format's blocks become q8_0, or f32.
+With --format, norms, biases and expert routers are still stored as f32, because they are small and
+every token depends on them. Rows that a format's blocks do not divide are stored as q8_0, or as f32.
 
-The output appears when it is whole: an error or Ctrl-C leaves nothing behind.";
+The output file appears only when it is complete; an error or Ctrl-C leaves nothing behind.";
 
 /// Flags of `pelton convert`.
 #[derive(Args, Debug)]
@@ -24,19 +24,19 @@ pub(crate) struct ConvertArgs {
     /// The .gguf file to write
     #[arg(value_parser = parse_output)]
     pub(crate) output: PathBuf,
-    /// How matrices are stored, such as q8_0, q4_k or bf16 [default: as they are]
+    /// Format of matrices, such as q8_0, q4_k or bf16 [default: as in the input]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<String>,
-    /// How the embedding table is stored [default: as other matrices]
+    /// Format of the embedding table [default: as other matrices]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) embedding_format: Option<String>,
-    /// How the output head is stored [default: as other matrices]
+    /// Format of the output head [default: as other matrices]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) head_format: Option<String>,
-    /// Most bytes of tensors in one file, such as 500M or 4G; what is more goes to further files
+    /// Most bytes of tensors per file, such as 500M or 4G; larger outputs are split into several
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) split_max_size: Option<u64>,
-    /// Replace files that are there already
+    /// Replace existing files
     #[arg(long)]
     pub(crate) force: bool,
     /// One JSON object on stdout: files, bytes, tensors by type

@@ -4,9 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use pelton_llm::Pooling;
 
-use super::{Choice, ComputeArg};
+use crate::flags::{Chosen, ComputeArgs, VectorArgs};
 
 pub(crate) const HELP_END: &str = "\
 Examples:
@@ -15,68 +14,52 @@ Examples:
   git log --format=%s | pelton embed model.gguf -
   pelton embed Qwen/Qwen3-Embedding-0.6B \"capital of France\" --prompt query --dimensions 256
 
-One line of numbers per text on stdout. Encoders (BERT, RoBERTa, ModernBERT, ..) and decoders alike:
-how rows become a vector is read from the model's files, or said by --pooling.";
+Prints one line of numbers per text. Works with encoders (BERT, RoBERTa, ModernBERT, ..) and decoders;
+the model's files say how the rows of a text become its vector, and --pooling overrides them.";
 
 /// Flags of `pelton embed`.
 #[derive(Args, Debug)]
 pub(crate) struct EmbedArgs {
     /// Folder, .gguf file or hub id (owner/name)
     pub(crate) model: String,
-    /// Texts; `-` reads standard input, a text per line
+    /// Texts; `-` reads one text per line from standard input
     #[arg(required_unless_present = "file")]
     pub(crate) texts: Vec<String>,
     /// Texts of a file, one per line, after those of the command line
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// One JSON object on stdout: vectors, tokens of each text, what is known about the model
+    /// One JSON object on stdout: vectors, tokens of each text, facts about the model
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print how similar the texts are to one another (cosine) instead of the vectors
+    /// Print the cosine similarity of each pair of texts instead of vectors
     #[arg(long)]
     pub(crate) similarity: bool,
-    /// Elements of a vector: the first of those that it has, for models that were trained for it
+    /// Keep only the first N elements of each vector, for models trained for it
     #[arg(long, value_name = "N")]
     pub(crate) dimensions: Option<NonZeroUsize>,
-    /// Name of the prompt that is put before each text [default: what the model's files say]
+    /// Name of the prompt put before each text [default: what the model's files say]
     #[arg(long, value_name = "NAME")]
     pub(crate) prompt: Option<String>,
     /// Cut texts that are too long instead of refusing them
     #[arg(long)]
     pub(crate) truncate: bool,
-    /// How the model is made one for vectors.
+    /// How vectors are made.
     #[command(flatten)]
-    pub(crate) vectors: VectorArgs,
-    /// Threads that compute [default: the processors this process may use]
-    #[arg(long, env = "PELTON_THREADS", value_name = "N")]
-    pub(crate) threads: Option<NonZeroUsize>,
-    /// Arithmetic: `auto` uses the fast kernels of the weights' format, `f32` widens everything
-    /// [default: auto]
-    #[arg(long, env = "PELTON_COMPUTE", value_enum)]
-    pub(crate) compute: Option<ComputeArg>,
+    vectors: VectorArgs,
+    /// How the model is computed.
+    #[command(flatten)]
+    compute: ComputeArgs,
     /// Longest text, in tokens [default: what the model declares, at most 8192]
     #[arg(long, value_name = "N")]
-    pub(crate) max_tokens: Option<NonZeroUsize>,
+    max_tokens: Option<NonZeroUsize>,
 }
 
-/// What the model's files say about vectors, said otherwise.
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct VectorArgs {
-    /// How the rows of a text become its vector: cls, max, mean, mean_sqrt_len_tokens, weightedmean
-    /// or lasttoken [default: what the model's files say]
-    #[arg(long, env = "PELTON_POOLING", value_name = "KIND", help_heading = "Embeddings")]
-    pub(crate) pooling: Option<Pooling>,
-    /// Whether vectors get the length 1 [default: what the model's files say]
-    #[arg(long, env = "PELTON_NORMALIZE", value_name = "BOOL", help_heading = "Embeddings")]
-    pub(crate) normalize: Option<bool>,
-}
-
-impl Choice for Pooling {
-    fn all() -> &'static [Self] {
-        &Self::ALL
-    }
-
-    fn name(self) -> &'static str {
-        self.name()
+impl EmbedArgs {
+    /// How the model is loaded and its vectors are made.
+    pub(crate) fn chosen(&self) -> Chosen {
+        let mut chosen = self.vectors.chosen();
+        self.compute.lay_over(&mut chosen);
+        chosen.llm.max_context = self.max_tokens.map(NonZeroUsize::get);
+        chosen
     }
 }

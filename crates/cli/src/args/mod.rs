@@ -1,4 +1,5 @@
-//! The command line: what may be said, and the help that teaches it.
+//! The command line: commands, their own flags, and the help. Flags that several commands share
+//! stand in [the table](crate::flags).
 //!
 //! A flag wins over its environment variable, which wins over the file of `serve --config` or the
 //! model's own `generation_config.json`, which win over the built-in value. Contradictions are
@@ -10,11 +11,8 @@ mod bench_sim;
 mod bench_spec;
 mod convert;
 mod embed;
-mod model;
 mod sampling;
-mod scheduling;
 mod serve;
-mod speculation;
 mod workload;
 
 use std::num::NonZeroUsize;
@@ -28,14 +26,12 @@ pub(crate) use bench_load::BenchLoadArgs;
 pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
 pub(crate) use bench_spec::BenchSpecArgs;
 pub(crate) use convert::ConvertArgs;
-pub(crate) use embed::{EmbedArgs, VectorArgs};
-use model::kv_dtype_parser;
-pub(crate) use model::{ComputeArg, ModelArgs};
+pub(crate) use embed::EmbedArgs;
 pub(crate) use sampling::SamplingArgs;
-pub(crate) use scheduling::{Choice, SchedulingArgs};
 pub(crate) use serve::ServeArgs;
-pub(crate) use speculation::{SpecArgs, SpecChoice};
 
+use crate::failure;
+use crate::flags::{CacheArgs, Chosen, KvArgs, ModelArgs, SpecArgs};
 use crate::mode::Mode;
 
 /// Run and serve language models on the processor you have.
@@ -46,7 +42,7 @@ pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// Tell more on stderr; repeat for still more (RUST_LOG overrides)
+    /// Write more logs to stderr; repeat for still more (RUST_LOG overrides)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -79,11 +75,12 @@ Where MODEL may point:
                HF_HUB_OFFLINE are respected) and verified
   nothing      the story-teller inside the binary
 
-The first start with a large model measures this machine for up to a second and remembers how to cut
-products in ~/.cache/pelton/tuning.json; PELTON_TUNING=off refuses. With several NUMA nodes it measures
-how weights lie best on them; PELTON_NUMA=local|interleave decides. Answers stay the same to the bit.
+The first start with a large model measures this machine for up to a second and saves the best tile
+sizes in ~/.cache/pelton/tuning.json; PELTON_TUNING=off turns that off. With several NUMA nodes it also
+measures where weights are read fastest; PELTON_NUMA=local|interleave overrides the result. Neither
+changes a bit of an answer.
 
-A prompt from standard input loses one newline at its very end, which is the shell's.
+One newline at the end of a prompt from standard input is removed, because the shell adds it.
 Text goes to stdout, statistics to stderr. Exit codes: 0 done, 2 bad input, 1 other failure,
 130 after Ctrl-C.";
 
@@ -93,15 +90,16 @@ Examples:
   pelton serve -m ./my-model --host 0.0.0.0 --port 8080
   pelton serve -m BAAI/bge-small-en-v1.5                 POST /v1/embeddings
   pelton serve --config serve.yaml                       tenants and API keys
-  pelton serve --config serve.yaml --check-config        what that comes to
+  pelton serve --config serve.yaml --check-config        print the resulting settings
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"model\": \"story\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
-The first start with a large model measures this machine for up to a second and remembers how to cut
-products in ~/.cache/pelton/tuning.json; PELTON_TUNING=off refuses. With several NUMA nodes it measures
-how weights lie best on them; PELTON_NUMA=local|interleave decides. Answers stay the same to the bit.
+The first start with a large model measures this machine for up to a second and saves the best tile
+sizes in ~/.cache/pelton/tuning.json; PELTON_TUNING=off turns that off. With several NUMA nodes it also
+measures where weights are read fastest; PELTON_NUMA=local|interleave overrides the result. Neither
+changes a bit of an answer.
 
-SIGTERM or Ctrl-C finishes the running requests and leaves; a second one leaves at once.";
+SIGTERM or Ctrl-C finishes the running requests and exits; a second one exits at once.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -112,19 +110,19 @@ pub(crate) enum Command {
     /// Serve a model over an OpenAI-compatible HTTP interface
     #[command(after_help = SERVE_HELP_END)]
     Serve(Box<ServeArgs>),
-    /// Make vectors of texts, or tell how similar they are
+    /// Compute vectors of texts, or how similar the texts are
     #[command(after_help = embed::HELP_END)]
     Embed(Box<EmbedArgs>),
-    /// Tell what a model is: architecture, size, memory, tokenizer
+    /// Describe a model: architecture, size, memory, tokenizer
     Inspect(InspectArgs),
-    /// Write a model as a GGUF file: from a folder, in another format, in several parts
+    /// Write a model as a GGUF file: from a folder, in another format, or in several parts
     #[command(after_help = convert::HELP_END)]
     Convert(ConvertArgs),
     /// Print raw logits as JSON lines, to compare with another implementation
     Logits(LogitsArgs),
     /// Turn lines of JSON strings into token ids and back
     Tokenize(TokenizeArgs),
-    /// Measure speed on this machine, next to what the machine could do
+    /// Measure speed on this machine, and compare it with what the machine can do
     #[command(subcommand)]
     Bench(BenchCommand),
 }
@@ -147,7 +145,7 @@ pub(crate) struct RunArgs {
     /// Instructions that come before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "tokens"], help_heading = "Prompt")]
     pub(crate) system: Option<String>,
-    /// Token ids instead of text, such as 1,2,3; nothing is added to them
+    /// Token ids instead of text, such as 1,2,3; no special tokens are added
     #[arg(
         long,
         value_name = "IDS",
@@ -159,36 +157,50 @@ pub(crate) struct RunArgs {
     /// Most tokens to generate [default: 256 for a continuation, the rest of the context in chat]
     #[arg(short = 'n', long, value_name = "N", help_heading = "Generation")]
     max_tokens: Option<NonZeroUsize>,
-    /// Tokens to generate before the model or a `--stop` text may end the answer
+    /// Least tokens to generate before the model or a `--stop` text may end the answer
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Generation")]
     pub(crate) min_tokens: usize,
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", help_heading = "Generation")]
     pub(crate) stop: Vec<String>,
-    /// Go on where the model would end
+    /// Continue after the model's own end token
     #[arg(long, help_heading = "Generation")]
     pub(crate) ignore_eos: bool,
     /// How tokens are chosen.
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
-    /// Whether and how tokens are guessed.
-    #[command(flatten, next_help_heading = "Speculation")]
-    pub(crate) spec: SpecArgs,
+    /// How tokens are drafted.
+    #[command(flatten)]
+    spec: SpecArgs,
     /// One JSON object on stdout: tokens, text, finish_reason, usage, timings
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
-    /// Measure the memory bandwidth afterwards (about half a second) and report how much was used
+    /// Measure the memory bandwidth afterwards (about half a second) and report the share in use
     #[arg(long, help_heading = "Output")]
     pub(crate) bandwidth: bool,
-    /// No statistics
+    /// Print no statistics
     #[arg(short, long, help_heading = "Output")]
     pub(crate) quiet: bool,
-    /// Compute every prompt anew instead of going on where the last one of the chat ended
-    #[arg(long, help_heading = "Machine")]
-    pub(crate) no_prefix_cache: bool,
+    /// Whether the prompts of a chat are computed only once.
+    #[command(flatten)]
+    cache: CacheArgs,
 }
 
 impl RunArgs {
+    /// The model and how it is loaded and run.
+    ///
+    /// # Errors
+    ///
+    /// Names the flags that contradict each other.
+    pub(crate) fn chosen(&self) -> failure::Result<Chosen> {
+        let mut chosen = self.model.chosen();
+        self.spec.lay_over(&mut chosen);
+        self.cache.lay_over(&mut chosen);
+        // One conversation at a time needs the keys and values of one.
+        chosen.llm.choices.max_running = 1;
+        chosen.resolve()
+    }
+
     /// The mode that the flags ask for; token ids are already laid out.
     pub(crate) fn asked_mode(&self) -> Option<Mode> {
         match (self.chat, self.raw || self.tokens.is_some()) {
@@ -217,36 +229,35 @@ pub(crate) struct InspectArgs {
     /// the binary]
     #[arg(conflicts_with = "model_flag")]
     model: Option<String>,
-    /// The same, as the other commands spell it
+    /// The model, spelled as in other commands
     #[arg(short = 'm', long = "model", value_name = "MODEL")]
     model_flag: Option<String>,
     /// One JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
-    /// Load the weights too, and tell what that took: time, memory at its peak, bytes read
+    /// Load the weights too, and report time, peak memory and bytes read
     #[arg(long)]
     pub(crate) load: bool,
-    /// How keys and values are kept, for the memory that is told
-    #[arg(
-        long,
-        env = "PELTON_KV_DTYPE",
-        value_name = "TYPE",
-        value_parser = kv_dtype_parser(),
-        default_value_t = KvDtype::Bf16
-    )]
-    pub(crate) kv_dtype: KvDtype,
-    /// Tokens of context for which memory is told [default: the model's whole context]
+    /// Storage of keys and values, for the memory that they take.
+    #[command(flatten)]
+    kv: KvArgs,
+    /// Tokens of context to compute the memory for [default: the model's whole context]
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<NonZeroUsize>,
-    /// Requests of that context at once
+    /// Requests of that context at the same time
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) requests: NonZeroUsize,
-    /// Memory of the host that keys and values may be swapped to
+    /// Host memory for swapped keys and values
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     pub(crate) swap_mib: u32,
 }
 
 impl InspectArgs {
+    /// The value of `--kv-dtype`.
+    pub(crate) fn kv_dtype(&self) -> KvDtype {
+        self.kv.chosen().llm.kv_dtype.unwrap_or(KvDtype::Bf16)
+    }
+
     /// The model named, whichever way.
     pub(crate) fn model(&self) -> Option<String> {
         let named = self.model_flag.as_ref().or(self.model.as_ref()).cloned();
@@ -264,10 +275,10 @@ pub(crate) struct LogitsArgs {
     /// Token ids of the prompt, such as 1,2,3
     #[arg(long, value_name = "IDS", value_parser = TokenListParser)]
     tokens: TokenList,
-    /// Largest logits told per position
+    /// Largest logits printed per position
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) top: usize,
-    /// Every position instead of the last one
+    /// Print every position instead of the last one
     #[arg(long)]
     pub(crate) all: bool,
 }
@@ -285,13 +296,13 @@ pub(crate) struct TokenizeArgs {
     /// Folder (with at least the tokenizer's files), .gguf file or hub id [default: embedded]
     #[arg(short, long, env = "PELTON_MODEL")]
     pub(crate) model: Option<String>,
-    /// Leave out the special tokens that the tokenizer would add
+    /// Add no special tokens
     #[arg(long, conflicts_with_all = ["decode", "chat"])]
     pub(crate) no_special: bool,
-    /// Lines are arrays of ids; prints JSON strings
+    /// Read arrays of ids from lines; print JSON strings
     #[arg(long, conflicts_with = "chat")]
     pub(crate) decode: bool,
-    /// Lines are objects with `messages` and other template arguments; prints `text` and `ids`
+    /// Read objects with `messages` and other template arguments from lines; print `text` and `ids`
     #[arg(long)]
     pub(crate) chat: bool,
 }
@@ -380,7 +391,7 @@ mod tests {
         ];
         for (words, expected) in table {
             let args = run(words).expect("parses");
-            assert_eq!(args.model.packed_cache(), expected, "{words:?}");
+            assert_eq!(args.model.chosen().llm.packed_cache, expected, "{words:?}");
             assert_eq!(args.prompt.as_deref(), Some("x"), "{words:?}");
         }
     }

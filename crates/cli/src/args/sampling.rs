@@ -5,26 +5,28 @@ use pelton_base::SamplingParams;
 
 use crate::failure::{Failure, Result};
 
-/// How tokens are chosen; what is absent comes from the model's `generation_config.json`.
+/// How tokens are chosen; absent flags take their values from the model's
+/// `generation_config.json`.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Randomness: 0 always takes the likeliest token [default: the model's, else 0.8]
+    /// Randomness; 0 always takes the likeliest token [default: the model's, else 0.8]
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temperature: Option<f32>,
     /// Choose among the K likeliest tokens; 0 is all [default: the model's, else 0]
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<u32>,
-    /// Choose among the likeliest tokens that hold this probability [default: the model's, else 0.95]
+    /// Choose among the likeliest tokens that together have this probability [default: the model's, else 0.95]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
     /// Drop tokens less likely than P times the likeliest [default: the model's, else 0]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
-    /// Above 1 makes repetition less likely [default: the model's, else 1]
+    /// Penalty for repeated tokens; above 1 makes repetition less likely [default: the model's, else 1]
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub(crate) repetition_penalty: Option<f32>,
-    /// The same seed gives the same text [default: a new one each run, told in the statistics]
+    /// Seed of the random choices; the same seed gives the same text [default: a new one for each
+    /// run, shown in the statistics]
     #[arg(long, env = "PELTON_SEED", value_name = "N")]
     pub(crate) seed: Option<u64>,
 }

@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 /// Fewest tokens of a prompt that the report calls long, before scaling.
 const LONG_PROMPT_TOKENS: f64 = 1024.0;
 
-/// Which requests come, and when.
+/// Which requests arrive, and when.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Workload")]
 pub(crate) struct WorkloadArgs {
@@ -31,7 +31,7 @@ pub(crate) struct WorkloadArgs {
     /// [priority=N] [ttft_ms=MS] [tpot_ms=MS] [prefix=ID:TOKENS]...
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "rate", "scale", "seed"])]
     trace: Option<PathBuf>,
-    /// Number of requests; of a file the first N
+    /// Number of requests; the first N of a file
     #[arg(
         short = 'n',
         long,
@@ -42,10 +42,10 @@ pub(crate) struct WorkloadArgs {
     /// Requests per second [default: the workload's own]
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     rate: Option<f64>,
-    /// Multiplies all lengths; below 1 for slower machines and shorter contexts
+    /// Factor on all lengths; below 1 for slower machines and shorter contexts
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     scale: f64,
-    /// The same seed gives the same requests
+    /// Seed of the workload; the same seed gives the same requests
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Shares of tenants under --policy fair, such as acme=3,free=1
@@ -56,7 +56,7 @@ pub(crate) struct WorkloadArgs {
         value_parser = parse_weight,
     )]
     tenant_weight: Vec<(String, NonZeroU32)>,
-    /// Most requests of one tenant that wait; further ones are refused
+    /// Most waiting requests of one tenant; further ones are refused
     #[arg(long, value_name = "N", default_value_t = limits::MAILBOX_REQUESTS)]
     max_waiting: usize,
     /// Write the requests to a file, for --trace
@@ -65,7 +65,7 @@ pub(crate) struct WorkloadArgs {
 }
 
 impl WorkloadArgs {
-    /// The requests, `default_requests` of them where nobody said; written to a file where asked.
+    /// The requests, by default `default_requests` of them; `--save-trace` also writes them to a file.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl WorkloadArgs {
     ///
     /// # Errors
     ///
-    /// A weight of somebody who is not in the trace.
+    /// A weight of a tenant that is not in the trace.
     pub(crate) fn tenants(&self, tenants: &Tenants) -> Result<Vec<TenantConfig>> {
         let config = |name: &String| TenantConfig {
             name: name.clone(),
@@ -101,8 +101,10 @@ impl WorkloadArgs {
         for (name, weight) in &self.tenant_weight {
             let tenant = configs.iter_mut().find(|config| config.name == *name);
             let tenant = tenant.ok_or_else(|| {
-                Failure::new(format!("--tenant-weight: nobody in this workload is called `{name}`"))
-                    .hint(format!("there are: {}", tenants.names().join(", ")))
+                Failure::new(format!(
+                    "--tenant-weight: no tenant of this workload is named `{name}`"
+                ))
+                .hint(format!("the tenants are: {}", tenants.names().join(", ")))
             })?;
             tenant.weight = weight.get();
         }

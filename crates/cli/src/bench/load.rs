@@ -2,9 +2,8 @@
 
 use pelton_bench::bytes;
 use pelton_bench::load::{Config, Pace, drive};
-use pelton_llm::{LlmInfo, LlmOptions};
+use pelton_llm::LlmInfo;
 use pelton_sim::report::Served;
-use pelton_sim::trace::Trace;
 
 use crate::args::BenchLoadArgs;
 use crate::failure::{Failure, Result};
@@ -22,14 +21,14 @@ const DEFAULT_REQUESTS: u64 = 64;
 pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
     let workload = &args.workload;
     let trace = workload.trace(DEFAULT_REQUESTS)?;
-    let reference = model::reference(args.model.model.as_deref())?;
-    let options = options(args, &trace)?;
+    let chosen = args.chosen(workload.tenants(trace.tenants())?)?;
+    let reference = model::reference(Some(&chosen.model))?;
     let config = Config {
         n_requests: workload.n_requests(&trace),
         pace: args.concurrency().map_or(Pace::Clock, Pace::Concurrency),
-        default_slo: options.choices.slo,
+        default_slo: chosen.llm.choices.slo,
     };
-    let llm = model::load(&model::runtime(args.model.threads())?, &reference, &options)?;
+    let llm = model::load(&chosen.runtime()?, &reference, &chosen.llm)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -58,10 +57,4 @@ fn describe(info: &LlmInfo) -> String {
         info.context_tokens,
         bytes(info.kv_bytes)
     )
-}
-
-/// How the model is loaded and its requests are scheduled.
-fn options(args: &BenchLoadArgs, trace: &Trace) -> Result<LlmOptions> {
-    let tenants = args.workload.tenants(trace.tenants())?;
-    args.scheduling.apply(model::options(&args.model), tenants, false)
 }

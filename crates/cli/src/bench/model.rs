@@ -14,9 +14,10 @@ use crate::model;
 ///
 /// A model that cannot be loaded, flags that ask for more than model or memory hold, Ctrl-C.
 pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
-    let reference = model::reference(args.model.model.as_deref())?;
+    let chosen = args.model.chosen();
+    let reference = model::reference(Some(&chosen.model))?;
     let files = model::resolve(&reference)?.open()?;
-    let max_context = args.model.max_context().unwrap_or(files.spec()?.max_context);
+    let max_context = chosen.llm.max_context.unwrap_or(files.spec()?.max_context);
     let config = Config {
         prompt: args.prompt(),
         generate: args.generate(),
@@ -27,11 +28,11 @@ pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
     };
     // Everything that can be refused without the weights is refused before they are loaded.
     let plan = Plan::new(&config, max_context).map_err(super::failure)?;
-    let runtime = model::runtime(args.model.threads())?;
+    let runtime = chosen.runtime()?;
     let loaded = Loaded {
         name: reference.display_name(),
         architecture: files.config().architecture.clone(),
-        decoder: model::load_decoder(&runtime, &files, &args.model)?,
+        decoder: model::load_decoder(&runtime, &files, &chosen.llm)?,
     };
     let stop = StopFlag::listen()?;
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| eprintln!("{}", at.label) };

@@ -1,82 +1,38 @@
-//! The YAML file of `pelton serve --config`.
+//! The YAML file of `pelton serve --config`: values of flags, tenants, and where API keys are.
 
+use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pelton_base::{Slo, limits};
-use pelton_llm::{Pooling, Verification};
-use pelton_model::KvDtype;
-use pelton_sched::{
-    Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, TenantConfig,
-};
-use serde::de::{Deserialize, Deserializer, Error};
+use pelton_sched::TenantConfig;
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
 use super::secret::{Secrets, Sources};
-use crate::args::{Choice, ComputeArg, SpecChoice};
 use crate::failure::{Failure, Result};
+use crate::flags::{Flag, Kind, TABLE, Value};
 use crate::units;
 
-/// Everything that the file may say; each field is the flag of its name.
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
+/// Keys of the file that are no flags of the table.
+const OTHER_KEYS: &[&str] = &["api_keys", "api_keys_file", "api_keys_env", "tenants"];
+
+/// What a file says.
+#[derive(Debug, Default)]
 pub(crate) struct ConfigFile {
-    pub(super) model: Option<String>,
-    pub(super) threads: Option<NonZeroUsize>,
-    #[serde(deserialize_with = "choice")]
-    pub(super) compute: Option<ComputeArg>,
-    #[serde(deserialize_with = "choice")]
-    pub(super) kv_dtype: Option<KvDtype>,
-    pub(super) max_context: Option<NonZeroUsize>,
-    pub(super) packed_cache: Option<String>,
-    pub(super) host: Option<String>,
-    pub(super) port: Option<u16>,
-    pub(super) drain_timeout: Option<u64>,
-    pub(super) served_name: Option<String>,
-    pub(super) embeddings: Option<bool>,
-    #[serde(deserialize_with = "choice")]
-    pub(super) pooling: Option<Pooling>,
-    pub(super) normalize: Option<bool>,
-    #[serde(deserialize_with = "choice")]
-    pub(super) policy: Option<PolicyKind>,
-    #[serde(deserialize_with = "choice")]
-    pub(super) priority_order: Option<PriorityOrder>,
-    #[serde(deserialize_with = "milliseconds")]
-    pub(super) ttft_target: Option<Duration>,
-    #[serde(deserialize_with = "milliseconds")]
-    pub(super) tpot_target: Option<Duration>,
-    #[serde(deserialize_with = "seconds")]
-    pub(super) max_wait: Option<Duration>,
-    #[serde(deserialize_with = "choice")]
-    pub(super) batching: Option<Batching>,
-    #[serde(deserialize_with = "choice")]
-    pub(super) kv_allocation: Option<KvAllocation>,
-    pub(super) prefix_cache: Option<bool>,
-    /// Whether tenants share cached prefixes.
-    pub(super) share_prefixes: bool,
-    #[serde(deserialize_with = "choice")]
-    pub(super) cache_eviction: Option<Eviction>,
-    #[serde(deserialize_with = "choice")]
-    pub(super) preemption: Option<PreemptionMode>,
-    #[serde(deserialize_with = "bytes")]
-    pub(super) swap_memory: Option<u64>,
-    #[serde(deserialize_with = "bytes")]
-    pub(super) kv_memory: Option<u64>,
-    #[serde(deserialize_with = "spec")]
-    pub(super) spec: Option<SpecChoice>,
-    pub(super) draft_model: Option<String>,
-    pub(super) spec_max: Option<NonZeroUsize>,
-    #[serde(deserialize_with = "choice")]
-    pub(super) spec_verify: Option<Verification>,
-    pub(super) spec_recent: Option<usize>,
-    pub(super) max_batch_tokens: Option<NonZeroUsize>,
-    pub(super) max_running: Option<NonZeroUsize>,
-    pub(super) block_size: Option<NonZeroUsize>,
-    /// Keys of whoever is no tenant of the list.
+    /// Values of flags, in the order of the file.
+    pub(super) values: Vec<(&'static Flag, Value)>,
+    /// Keys of the tenant `default`.
+    keys: KeyEntries,
+    pub(super) tenants: Vec<TenantEntry>,
+}
+
+/// Where API keys are.
+#[derive(Debug, Default)]
+struct KeyEntries {
     api_keys: Secrets,
     api_keys_file: Option<PathBuf>,
     api_keys_env: Option<String>,
-    pub(super) tenants: Vec<TenantEntry>,
 }
 
 /// One tenant.
@@ -111,7 +67,7 @@ impl ConfigFile {
     ///
     /// # Errors
     ///
-    /// Names the file, the line and the field.
+    /// Names the file, the line and the key.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let fail = |why: String| Failure::new(format!("{}: {why}", path.display()));
         let size = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
@@ -129,21 +85,128 @@ impl ConfigFile {
         serde_saphyr::from_str_with_options(text, options).map_err(|error| {
             let why = error.without_snippet().to_string();
             let Some(at) = error.location() else { return format!(": {why}") };
-            // It is said once, where editors look for it.
+            // The location stands once, where editors look for it.
             let again = format!(" at line {}, column {}", at.line(), at.column());
             format!(":{}:{}: {}", at.line(), at.column(), why.trim_end_matches(&again))
         })
     }
 
-    /// Where the keys of whoever is no tenant of the list are.
+    /// Where the keys of the tenant `default` are.
     pub(super) fn key_sources(&self) -> Sources {
-        let (file, env) = (self.api_keys_file.clone(), self.api_keys_env.clone());
-        Sources { listed: self.api_keys.clone(), file, env }
+        let KeyEntries { api_keys, api_keys_file, api_keys_env } = &self.keys;
+        let (file, env) = (api_keys_file.clone(), api_keys_env.clone());
+        Sources { listed: api_keys.clone(), file, env }
     }
 }
 
+impl<'de> Deserialize<'de> for ConfigFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = ConfigFile;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("keys and values, as in `port: 8000`")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<ConfigFile, A::Error> {
+                let mut file = ConfigFile::default();
+                while let Some(key) = map.next_key::<Key>()? {
+                    match key {
+                        Key::Flag(flag) => {
+                            let value = map.next_value_seed(ValueOf(flag))?;
+                            file.values.extend(value.map(|value| (flag, value)));
+                        }
+                        Key::ApiKeys => file.keys.api_keys = map.next_value()?,
+                        Key::ApiKeysFile => file.keys.api_keys_file = map.next_value()?,
+                        Key::ApiKeysEnv => file.keys.api_keys_env = map.next_value()?,
+                        Key::Tenants => file.tenants = map.next_value()?,
+                    }
+                }
+                Ok(file)
+            }
+        }
+        deserializer.deserialize_struct("ConfigFile", &[], Keys)
+    }
+}
+
+/// A key of the file.
+enum Key {
+    Flag(&'static Flag),
+    ApiKeys,
+    ApiKeysFile,
+    ApiKeysEnv,
+    Tenants,
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let key = String::deserialize(deserializer)?;
+        Ok(match key.as_str() {
+            "api_keys" => Self::ApiKeys,
+            "api_keys_file" => Self::ApiKeysFile,
+            "api_keys_env" => Self::ApiKeysEnv,
+            "tenants" => Self::Tenants,
+            key => {
+                let flag = TABLE.iter().find(|flag| flag.key() == key);
+                Self::Flag(flag.ok_or_else(|| D::Error::custom(unknown(key)))?)
+            }
+        })
+    }
+}
+
+/// Reads the value of a flag; the parser adds the line to errors from in here.
+struct ValueOf(&'static Flag);
+
+impl<'de> DeserializeSeed<'de> for ValueOf {
+    type Value = Option<Value>;
+
+    fn deserialize<D: Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> std::result::Result<Option<Value>, D::Error> {
+        let kind = self.0.kind;
+        if matches!(kind, Kind::Truth | Kind::Switch(_)) {
+            return Ok(Option::<bool>::deserialize(deserializer)?.map(Value::Truth));
+        }
+        let text = Option::<String>::deserialize(deserializer)?;
+        let value = text.map(|text| kind.parse(&text)).transpose();
+        value.map_err(|why| D::Error::custom(format!("`{}`: {why}", self.0.key())))
+    }
+}
+
+/// Says that there is no such key, and which is nearest.
+fn unknown(key: &str) -> String {
+    let known = TABLE.iter().map(Flag::key).chain(OTHER_KEYS.iter().map(|&key| key.to_owned()));
+    let near = known.map(|known| (distance(key, &known), known)).min();
+    match near {
+        Some((n, known)) if n <= key.len() / 3 + 1 => {
+            format!("unknown key `{key}`; did you mean `{known}`?")
+        }
+        _ => format!("unknown key `{key}`; docs/serving.md lists the keys"),
+    }
+}
+
+/// Bytes to insert, delete or replace to turn `a` into `b` (Levenshtein 1966).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
 impl TenantEntry {
-    /// What the scheduler knows about it.
+    /// The scheduler's settings of the tenant.
     pub(super) fn config(&self) -> TenantConfig {
         let default = TenantConfig::default();
         TenantConfig {
@@ -161,39 +224,9 @@ impl TenantEntry {
     }
 }
 
-/// Reads a value by its name.
-fn choice<'de, D: Deserializer<'de>, T: Choice>(
-    deserializer: D,
-) -> std::result::Result<Option<T>, D::Error> {
-    let Some(name) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-    T::named(&name).map(Some).ok_or_else(|| {
-        let names: Vec<&str> = T::all().iter().map(|value| value.name()).collect();
-        D::Error::custom(format!("expected one of {}, got `{name}`", names.join(", ")))
-    })
-}
-
-fn spec<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> std::result::Result<Option<SpecChoice>, D::Error> {
-    let text = Option::<String>::deserialize(deserializer)?;
-    text.as_deref().map(str::parse).transpose().map_err(D::Error::custom)
-}
-
 fn milliseconds<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> std::result::Result<Option<Duration>, D::Error> {
     let ms = Option::<f64>::deserialize(deserializer)?;
     ms.map(units::milliseconds).transpose().map_err(D::Error::custom)
-}
-
-fn seconds<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> std::result::Result<Option<Duration>, D::Error> {
-    let seconds = Option::<f64>::deserialize(deserializer)?;
-    seconds.map(units::seconds).transpose().map_err(D::Error::custom)
-}
-
-fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<u64>, D::Error> {
-    let text = Option::<String>::deserialize(deserializer)?;
-    text.as_deref().map(units::parse_bytes).transpose().map_err(D::Error::custom)
 }

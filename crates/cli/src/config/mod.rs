@@ -5,9 +5,10 @@
 //!   flag            >   environment        >   file            >   built in
 //! ```
 //!
-//! The file spells flags with underscores, and has what no flag can say: tenants. A field that is
-//! not known is an error with its line. API keys are read into [`Secret`]s and are digests soon
-//! after: no error, log or `--check-config` shows one, so errors quote no line of the file either.
+//! The table of flags gives the keys of the file, with underscores for dashes; tenants and API keys
+//! are keys of their own. An unknown key is an error with its line. API keys are read into
+//! [`Secret`]s and soon replaced by digests: no error, log or `--check-config` shows one, so errors
+//! quote no line of the file either.
 
 mod file;
 mod secret;

@@ -3,32 +3,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use pelton_llm::{LlmOptions, Pooling};
-use pelton_sched::{Choices, TenantConfig};
-use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
-use serde::Serialize;
+use pelton_sched::TenantConfig;
+use pelton_server::{Access, ApiKey, Tenant};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::file::ConfigFile;
-use crate::args::{ServeArgs, SpecArgs, SpecChoice, VectorArgs};
+use crate::args::ServeArgs;
 use crate::failure::{Failure, Result};
-use crate::model;
+use crate::flags::{Chosen, TABLE, lay_over};
 
 /// Everything that `pelton serve` needs.
 #[derive(Debug)]
-pub(crate) struct Settings {
-    /// The model's name; `None` for the one inside the binary.
-    pub(crate) model: Option<String>,
-    /// Threads that compute; `None` for one per usable core.
-    pub(crate) threads: Option<usize>,
-    /// How it is loaded and run.
-    pub(crate) options: LlmOptions,
-    /// Where and to whom it is served.
-    pub(crate) serve: ServeConfig,
-    /// Whether vectors are served, whatever the model is.
-    pub(crate) embeddings: bool,
-    /// How vectors are made, where the flags say.
-    pub(crate) vectors: VectorArgs,
-}
+pub(crate) struct Settings(pub(crate) Chosen);
 
 impl Settings {
     /// Reads the file that the flags name, and lays the flags over it.
@@ -36,45 +22,31 @@ impl Settings {
     /// # Errors
     ///
     /// Names the file and line, or the setting, that is wrong.
-    pub(crate) fn gather(mut args: ServeArgs) -> Result<Self> {
-        let (file, folder) = match args.config.clone() {
-            None => (ConfigFile::default(), Path::new("").to_owned()),
-            Some(path) => {
-                let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-                (ConfigFile::read(&path)?, folder)
-            }
+    pub(crate) fn gather(args: &ServeArgs) -> Result<Self> {
+        let (file, folder) = match &args.config {
+            None => (ConfigFile::default(), Path::new("")),
+            Some(path) => (ConfigFile::read(path)?, path.parent().unwrap_or(Path::new(""))),
         };
         let flag_keys: Vec<ApiKey> =
             args.api_key.iter().map(|key| key.key("--api-key")).collect::<Result<_>>()?;
-        let (tenants, people) = tenants(&file, &folder, flag_keys)?;
-        let access = Access::new(people)?;
-        let share_prefixes = file.share_prefixes;
-        fill(&mut args, file);
-
-        let default = LlmOptions { name: args.served_name, ..model::options(&args.model) };
-        let options = args.scheduling.apply(default, tenants, share_prefixes)?;
-        let default = ServeConfig::default();
-        let serve = ServeConfig {
-            host: args.host.unwrap_or(default.host),
-            port: args.port.unwrap_or(default.port),
-            drain_timeout: args.drain_timeout.map_or(default.drain_timeout, Duration::from_secs),
-            access,
-            ..default
-        };
-        let (embeddings, vectors) = (args.embeddings, args.vectors);
-        let threads = args.model.threads();
-        Ok(Self { model: args.model.model, threads, options, serve, embeddings, vectors })
+        let mut chosen = Chosen::default();
+        lay_over(&file.values, &mut chosen);
+        args.lay_over(&mut chosen);
+        let (tenants, people) = tenants(&file, folder, flag_keys)?;
+        chosen.llm.choices.tenants = tenants;
+        chosen.serve.access = Access::new(people)?;
+        Ok(Self(chosen.resolve()?))
     }
 
     /// The settings as YAML, with the number of API keys in their place.
     pub(crate) fn yaml(&self) -> Result<String> {
-        serde_saphyr::to_string(&View::of(self))
+        serde_saphyr::to_string(self)
             .map_err(|error| Failure::internal(format!("cannot print the settings: {error}")))
     }
 }
 
-/// The tenants as the scheduler and as the server know them, in the same order: first whoever is in
-/// no entry, with what is said of `default` if it has one.
+/// The tenants as the scheduler and as the server know them, in the same order. The first is
+/// `default`, with the settings of the file if it has an entry of that name.
 fn tenants(
     file: &ConfigFile,
     folder: &Path,
@@ -104,159 +76,50 @@ fn tenants(
     Ok((configs, people))
 }
 
-/// Sets what no flag and no variable has set.
-fn fill(args: &mut ServeArgs, file: ConfigFile) {
-    fn fill<T>(place: &mut Option<T>, value: Option<T>) {
-        if place.is_none() {
-            *place = value;
+/// As the file has it: a key per flag of the table, then the tenants.
+impl Serialize for Settings {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let Self(chosen) = self;
+        let mut map = serializer.serialize_map(None)?;
+        for flag in TABLE {
+            let value = flag.get(chosen).map(|value| flag.kind.plain(&value));
+            map.serialize_entry(&flag.key(), &value)?;
         }
+        let configs = chosen.llm.choices.tenants.iter();
+        let tenants = configs.zip(chosen.serve.access.tenants()).map(TenantView::of);
+        map.serialize_entry("tenants", &tenants.collect::<Vec<_>>())?;
+        map.end()
     }
-    args.embeddings |= file.embeddings == Some(true);
-    fill(&mut args.vectors.pooling, file.pooling);
-    fill(&mut args.vectors.normalize, file.normalize);
-    let ServeArgs { model, scheduling, host, port, drain_timeout, served_name, .. } = args;
-    fill(&mut model.model, file.model);
-    fill(&mut model.threads, file.threads);
-    fill(&mut model.compute, file.compute);
-    fill(&mut model.kv_dtype, file.kv_dtype);
-    fill(&mut model.max_context, file.max_context);
-    fill(&mut model.packed_cache, file.packed_cache.map(Into::into));
-    fill(host, file.host);
-    fill(port, file.port);
-    fill(drain_timeout, file.drain_timeout);
-    fill(served_name, file.served_name);
-    fill(&mut scheduling.policy, file.policy);
-    fill(&mut scheduling.priority_order, file.priority_order);
-    fill(&mut scheduling.ttft_target, file.ttft_target);
-    fill(&mut scheduling.tpot_target, file.tpot_target);
-    fill(&mut scheduling.max_wait, file.max_wait);
-    fill(&mut scheduling.batching, file.batching);
-    fill(&mut scheduling.kv_allocation, file.kv_allocation);
-    fill(&mut scheduling.cache_eviction, file.cache_eviction);
-    fill(&mut scheduling.preemption, file.preemption);
-    fill(&mut scheduling.swap_memory, file.swap_memory);
-    fill(&mut scheduling.kv_memory, file.kv_memory);
-    scheduling.spec.fill(SpecArgs {
-        spec: file.spec,
-        draft_model: file.draft_model,
-        spec_max: file.spec_max,
-        spec_verify: file.spec_verify,
-        spec_recent: file.spec_recent,
-    });
-    fill(&mut scheduling.max_batch_tokens, file.max_batch_tokens);
-    fill(&mut scheduling.max_running, file.max_running);
-    fill(&mut scheduling.block_size, file.block_size);
-    scheduling.no_prefix_cache |= file.prefix_cache == Some(false);
-}
-
-/// The settings as they are printed; in the words of the file, where the file has them.
-#[derive(Serialize)]
-struct View<'a> {
-    model: &'a str,
-    served_name: Option<&'a str>,
-    host: &'a str,
-    port: u16,
-    drain_timeout: u64,
-    threads: Option<usize>,
-    kv_dtype: Option<&'static str>,
-    max_context: Option<usize>,
-    embeddings: bool,
-    pooling: Option<&'static str>,
-    normalize: Option<bool>,
-    policy: &'static str,
-    priority_order: &'static str,
-    ttft_target: Option<f64>,
-    tpot_target: Option<f64>,
-    max_wait: f64,
-    batching: &'static str,
-    kv_allocation: &'static str,
-    prefix_cache: bool,
-    share_prefixes: bool,
-    cache_eviction: &'static str,
-    preemption: &'static str,
-    swap_memory: u64,
-    kv_memory: Option<u64>,
-    spec: String,
-    draft_model: Option<String>,
-    spec_max: usize,
-    spec_verify: &'static str,
-    spec_recent: usize,
-    max_batch_tokens: usize,
-    max_running: usize,
-    block_size: usize,
-    tenants: Vec<TenantView<'a>>,
 }
 
 /// One tenant as it is printed.
-#[derive(Serialize)]
+#[derive(serde::Serialize)]
 struct TenantView<'a> {
     name: &'a str,
     weight: u32,
     max_waiting: Option<usize>,
     priority: i32,
-    ttft_ms: Option<f64>,
-    tpot_ms: Option<f64>,
+    slo: SloView,
     n_api_keys: usize,
 }
 
-impl<'a> View<'a> {
-    fn of(settings: &'a Settings) -> Self {
-        let Settings { model, threads, options, serve, embeddings, vectors } = settings;
-        let Choices { policy, priority_order, max_wait, batching, kv_allocation, .. } =
-            options.choices;
-        let Choices { prefix_cache, eviction, preemption, .. } = options.choices;
-        let LlmOptions { share_prefixes, swap_bytes, .. } = *options;
+/// Its latency targets.
+#[derive(serde::Serialize)]
+struct SloView {
+    ttft_ms: Option<f64>,
+    tpot_ms: Option<f64>,
+}
+
+impl<'a> TenantView<'a> {
+    fn of((config, tenant): (&'a TenantConfig, &Tenant)) -> Self {
         let ms = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1000.0);
-        let tenants = options.choices.tenants.iter().zip(serve.access.tenants());
         Self {
-            model: model.as_deref().unwrap_or("embedded"),
-            served_name: options.name.as_deref(),
-            host: &serve.host,
-            port: serve.port,
-            drain_timeout: serve.drain_timeout.as_secs(),
-            threads: *threads,
-            kv_dtype: options.kv_dtype.map(|dtype| dtype.name()),
-            max_context: options.max_context,
-            embeddings: *embeddings,
-            pooling: vectors.pooling.map(Pooling::name),
-            normalize: vectors.normalize,
-            policy: policy.name(),
-            priority_order: priority_order.name(),
-            ttft_target: ms(options.choices.slo.ttft),
-            tpot_target: ms(options.choices.slo.tpot),
-            max_wait: max_wait.as_secs_f64(),
-            batching: batching.name(),
-            kv_allocation: kv_allocation.name(),
-            prefix_cache,
-            share_prefixes,
-            cache_eviction: eviction.name(),
-            preemption: preemption.name(),
-            swap_memory: swap_bytes,
-            kv_memory: options.kv_bytes,
-            spec: SpecChoice {
-                method: options.spec.method,
-                draft_model: None,
-                exit_layers: options.spec.exit_layers,
-            }
-            .to_string(),
-            draft_model: options.draft.as_ref().map(|model| model.display_name()),
-            spec_max: options.spec.max_drafts,
-            spec_verify: options.spec.verification.name(),
-            spec_recent: options.spec.recent_tokens,
-            max_batch_tokens: options.choices.max_batch_tokens,
-            max_running: options.choices.max_running,
-            block_size: options.block_size,
-            tenants: tenants
-                .map(|(config, tenant)| TenantView {
-                    name: &config.name,
-                    weight: config.weight,
-                    max_waiting: (config.max_waiting < usize::MAX).then_some(config.max_waiting),
-                    priority: tenant.priority,
-                    ttft_ms: ms(config.slo.ttft),
-                    tpot_ms: ms(config.slo.tpot),
-                    n_api_keys: tenant.keys.len(),
-                })
-                .collect(),
+            name: &config.name,
+            weight: config.weight,
+            max_waiting: (config.max_waiting < usize::MAX).then_some(config.max_waiting),
+            priority: tenant.priority,
+            slo: SloView { ttft_ms: ms(config.slo.ttft), tpot_ms: ms(config.slo.tpot) },
+            n_api_keys: tenant.keys.len(),
         }
     }
 }
@@ -269,7 +132,7 @@ mod tests {
     use crate::args::{Cli, Command};
 
     /// The settings of `pelton serve WORDS --config FILE`, or the line of the error.
-    fn settings(file: &str, words: &[&str]) -> std::result::Result<Settings, String> {
+    fn settings(file: &str, words: &[&str]) -> std::result::Result<Chosen, String> {
         let folder = tempfile::tempdir().expect("temp");
         let path = folder.path().join("serve.yaml");
         std::fs::write(&path, file).expect("written");
@@ -280,7 +143,13 @@ mod tests {
         let Command::Serve(args) = Cli::try_parse_from(all).expect("parses").command else {
             panic!("another command");
         };
-        Settings::gather(*args).map_err(|failure| failure.line().expect("a line"))
+        Settings::gather(&args)
+            .map(|settings| settings.0)
+            .map_err(|failure| failure.line().expect("a line"))
+    }
+
+    fn yaml(chosen: &Chosen) -> String {
+        Settings(chosen.clone()).yaml().expect("printed")
     }
 
     const WHOLE: &str = "
@@ -311,15 +180,15 @@ tenants:
     #[test]
     fn a_file_says_what_flags_say_and_flags_win() {
         let all = settings(WHOLE, &["--port", "0", "--policy", "sla"]).expect("well formed");
-        let scheduling = &all.options.choices;
+        let scheduling = &all.llm.choices;
         assert_eq!((all.serve.port, scheduling.policy.name()), (0, "sla"));
         assert_eq!(scheduling.priority_order.name(), "high-first");
         assert_eq!(scheduling.slo.ttft, Some(Duration::from_millis(250)));
         assert_eq!(scheduling.max_wait, Duration::from_millis(1500));
-        assert_eq!((all.options.swap_bytes, all.options.choices.max_batch_tokens), (2 << 30, 256));
-        assert!(!scheduling.prefix_cache && all.options.share_prefixes);
+        assert_eq!((all.llm.swap_bytes, all.llm.choices.max_batch_tokens), (2 << 30, 256));
+        assert!(!scheduling.prefix_cache && all.llm.share_prefixes);
         let plain = settings("swap_memory: 1048576\nthreads: null\n", &[]).expect("well formed");
-        assert_eq!(plain.options.swap_bytes, 1 << 20);
+        assert_eq!(plain.llm.swap_bytes, 1 << 20);
         let names: Vec<&str> = scheduling.tenants.iter().map(|t| t.name.as_str()).collect();
         assert_eq!(names, ["default", "red", "blue"]);
         let red = &scheduling.tenants[1];
@@ -335,7 +204,7 @@ tenants:
     fn what_is_printed_shows_everything_but_keys() {
         let all = settings(WHOLE, &["--api-key", "sk-flag-1", "--api-key", "sk-flag-2"]);
         let all = all.expect("well formed");
-        let text = all.yaml().expect("printed");
+        let text = yaml(&all);
         for word in ["policy: fair", "name: red", "ttft_ms: 100", "n_api_keys: 2", "port: 9000"] {
             assert!(text.contains(word), "{word} is missing:\n{text}");
         }
@@ -348,18 +217,18 @@ tenants:
     #[test]
     fn a_way_to_guess_is_written_in_a_file_as_in_a_flag() {
         let all = settings("spec: early-exit:3\nspec_max: 5\n", &[]).expect("well formed");
-        assert_eq!((all.options.spec.exit_layers, all.options.spec.max_drafts), (Some(3), 5));
-        assert!(all.yaml().expect("printed").contains("spec: early-exit:3"));
+        assert_eq!((all.llm.spec.exit_layers, all.llm.spec.max_drafts), (Some(3), 5));
+        assert!(yaml(&all).contains("spec: early-exit:3"));
         let all = settings("spec: draft:a/small\n", &["--spec-max", "2"]).expect("well formed");
-        assert!(all.yaml().expect("printed").contains("draft_model: a/small"), "{:?}", all.yaml());
+        assert!(yaml(&all).contains("draft_model: a/small"), "{}", yaml(&all));
         let all = settings("spec: draft:a/small\n", &["--spec", "off"]).expect("well formed");
-        assert!(all.options.draft.is_none() && all.options.spec.method.name() == "off");
+        assert!(all.llm.draft.is_none() && all.llm.spec.method.name() == "off");
     }
 
     #[test]
     fn an_entry_of_the_name_default_is_whoever_has_none() {
         let all = settings("tenants: [{name: a}, {name: default, weight: 9}]", &[]).expect("fine");
-        let tenants = &all.options.choices.tenants;
+        let tenants = &all.llm.choices.tenants;
         assert_eq!((tenants[0].weight, tenants[1].name.as_str()), (9, "a"));
         assert_eq!(tenants.len(), 2);
     }

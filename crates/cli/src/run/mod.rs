@@ -48,18 +48,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if is_interactive && args.json {
         return Err(Failure::new("`--json` needs a prompt: expected PROMPT or standard input"));
     }
-    let reference = model::reference(args.model.model.as_deref())?;
+    let chosen = args.chosen()?;
+    let reference = model::reference(Some(&chosen.model))?;
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
-    // One conversation at a time needs the keys and values of one request.
-    let mut options = args.spec.apply(model::options(&args.model))?;
-    options.choices.max_running = 1;
-    options.choices.prefix_cache = !args.no_prefix_cache;
-    let machine = model::runtime(args.model.threads())?;
-    let llm = model::load(&machine, &reference, &options)?;
+    let machine = chosen.runtime()?;
+    let llm = model::load(&machine, &reference, &chosen.llm)?;
     let mode = mode::choose(Situation {
         asked: args.asked_mode(),
         is_interactive,

@@ -193,20 +193,22 @@ pub struct ProposerError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pelton_base::{Namespace, SamplingParams, ServiceParams};
+    use pelton_base::{Ask, Namespace, SamplingParams, ServiceParams};
     use pelton_sampling::Likely;
 
     pub(super) fn request(prompt: &[u32]) -> Request {
         Request {
             id: RequestId(1),
-            prompt: prompt.iter().copied().map(TokenId).collect(),
-            sampling: SamplingParams::greedy(),
-            choice: 0,
-            max_tokens: 100,
-            stop_tokens: Vec::new(),
-            service: ServiceParams::default(),
-            prediction: Vec::new(),
-            constraint: None,
+            ask: Ask {
+                prompt: prompt.iter().copied().map(TokenId).collect(),
+                sampling: SamplingParams::greedy(),
+                choice: 0,
+                max_tokens: 100,
+                stop_tokens: Vec::new(),
+                service: ServiceParams::default(),
+                prediction: Vec::new(),
+                constraint: None,
+            },
         }
     }
 
@@ -236,7 +238,9 @@ mod tests {
 
     fn asked_in(namespace: Namespace) -> Request {
         let service = ServiceParams { namespace, ..ServiceParams::default() };
-        Request { service, ..request(&[0]) }
+        let mut asked = request(&[0]);
+        asked.ask.service = service;
+        asked
     }
 
     /// The tree that a fresh request with these tokens is offered.

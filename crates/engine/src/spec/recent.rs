@@ -111,7 +111,7 @@ impl Proposer for Recent {
     }
 
     fn add(&mut self, request: &Request) {
-        let namespace = request.service.namespace;
+        let namespace = request.ask.service.namespace;
         self.sessions.insert(request.id, Session { namespace, answer: Vec::new() });
     }
 
@@ -164,7 +164,8 @@ mod tests {
     /// Drafts for `tokens`, the first of which is the prompt; then the request ends.
     fn asked(recent: &mut Recent, namespace: u64, tokens: &[u32], n: usize) -> Vec<u32> {
         let service = ServiceParams { namespace: Namespace(namespace), ..ServiceParams::default() };
-        let asked = Request { service, ..request(&tokens[..1]) };
+        let mut asked = request(&tokens[..1]);
+        asked.ask.service = service;
         recent.add(&asked);
         let tree = tree_for(recent, asked.id, tokens, n);
         check(&tree, n);

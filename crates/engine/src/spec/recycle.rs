@@ -164,7 +164,7 @@ impl Proposer for Recycle {
     }
 
     fn add(&mut self, request: &Request) {
-        self.namespaces.insert(request.id, request.service.namespace);
+        self.namespaces.insert(request.id, request.ask.service.namespace);
     }
 
     fn look(&mut self, row: &Row<'_>, most: usize) -> (usize, usize) {

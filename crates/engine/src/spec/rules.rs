@@ -7,7 +7,7 @@
 
 use super::BLANK;
 use crate::guard;
-use pelton_base::{Request, RequestId, RuleState, TokenId};
+use pelton_base::{Ask, Request, RequestId, RuleState, TokenId};
 use pelton_sched::{DraftTree, Generating};
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ struct Kept {
 impl Rules {
     /// Meets a request; `false` when its rule panics, so that its drafts are not cut by the rule.
     pub(super) fn add(&mut self, request: &Request) -> bool {
-        let Request { constraint, stop_tokens, sampling, .. } = request;
+        let Ask { constraint, stop_tokens, sampling, .. } = &request.ask;
         let min_tokens = if stop_tokens.is_empty() { 0 } else { sampling.min_tokens };
         // A panic drops the state that was being made and touches nothing else.
         let begun = constraint.as_ref().map(|rule| guard(RULE, || rule.begin_for_drafts()));
@@ -152,7 +152,7 @@ mod tests {
     fn what_a_rule_forbids_is_cut_with_all_that_follows_it() {
         let mut rules = Rules::default();
         let mut asked = request(&[50]);
-        asked.constraint = Some(Constraint(Arc::new(Rising(0))));
+        asked.ask.constraint = Some(Constraint(Arc::new(Rising(0))));
         rules.add(&asked);
         let mut drafts = DraftTree::default();
         for (parent, token) in
@@ -181,7 +181,7 @@ mod tests {
         const END: u32 = 9;
         let mut rules = Rules::default();
         let mut asked = request(&[50]);
-        (asked.stop_tokens, asked.sampling.min_tokens) = (vec![TokenId(END)], 4);
+        (asked.ask.stop_tokens, asked.ask.sampling.min_tokens) = (vec![TokenId(END)], 4);
         rules.add(&asked);
         let mut tree = DraftTree::default();
         // Two tokens are there: a stop token may be the fifth, two drafts further on.

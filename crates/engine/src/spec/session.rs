@@ -43,8 +43,8 @@ impl Proposer for Suffix {
 
     fn add(&mut self, request: &Request) {
         let mut automaton = SuffixAutomaton::default();
-        if !request.prediction.is_empty() {
-            for &token in request.prediction.iter().chain([&BORDER]) {
+        if !request.ask.prediction.is_empty() {
+            for &token in request.ask.prediction.iter().chain([&BORDER]) {
                 automaton.push(token);
             }
         }
@@ -113,7 +113,7 @@ mod tests {
     fn a_prediction_is_followed_from_where_it_is_taken_up() {
         let mut suffix = Suffix::default();
         let mut asked = request(&[1, 2]);
-        asked.prediction = [5, 6, 7, 8].map(TokenId).to_vec();
+        asked.ask.prediction = [5, 6, 7, 8].map(TokenId).to_vec();
         suffix.add(&asked);
         let mut drafts = |tokens: &[u32], n| drafts_for(&mut suffix, (asked.id, 2), tokens, n);
         assert_eq!(drafts(&[1, 2, 5], 9), [6, 7, 8], "not beyond its end");

@@ -135,7 +135,7 @@ impl Speculation {
     /// Meets a request.
     pub fn add(&mut self, request: &Request) {
         self.stats.n_failures += u64::from(!self.rules.add(request));
-        let drafting = request.service.drafting;
+        let drafting = request.ask.service.drafting;
         if drafting != Drafting::default() {
             let bounds = self.bounds_of(drafting);
             self.bounds.insert(request.id, bounds);

@@ -1,7 +1,9 @@
 //! Answers that end early or may not end yet, and errors that end one answer.
 
-use pelton_base::{Constraint, FinishReason, RequestId, SamplingParams, ServiceParams, TokenId};
-use pelton_engine::{NewRequest, SampledToken, SpecMethod, SpecStats};
+use pelton_base::{
+    Ask, Constraint, FinishReason, RequestId, SamplingParams, ServiceParams, TokenId,
+};
+use pelton_engine::{SampledToken, SpecMethod, SpecStats};
 use pelton_model::{Compute, ModelFiles};
 use std::sync::Arc;
 
@@ -26,7 +28,8 @@ fn a_rule_that_allows_nothing_ends_its_request_alone() {
     }
 }
 
-/// Weights that are not numbers end every request with an error, whether its logits are read or not.
+/// Weights that are not numbers end every request with an error, whether its logits are read or
+/// not.
 #[test]
 fn damaged_weights_end_a_request_with_or_without_logits() {
     let (_, folder) = open("llama3", "BF16");
@@ -40,7 +43,7 @@ fn damaged_weights_end_a_request_with_or_without_logits() {
     for method in [SpecMethod::Off, SpecMethod::Draft, SpecMethod::EarlyExit] {
         let world = World { config: forced(method), ..World::plain() };
         for logprobs in [None, Some(1)] {
-            let asked = requests().into_iter().map(|request| NewRequest {
+            let asked = requests().into_iter().map(|request| Ask {
                 sampling: SamplingParams { logprobs, ..request.sampling },
                 ..request
             });
@@ -52,12 +55,12 @@ fn damaged_weights_end_a_request_with_or_without_logits() {
     }
 }
 
-/// The same requests with every even token as stop token and a minimal length each: that of the sixth is
-/// its maximal length, the last has none.
-fn bounded() -> Vec<NewRequest> {
+/// The same requests with every even token as stop token and a minimal length each: that of the
+/// sixth is its maximal length, the last has none.
+fn bounded() -> Vec<Ask> {
     let min_tokens = [1, 4, 7, 11, 5, 13, 8, 0];
     let ends: Vec<TokenId> = (0..VOCAB).step_by(2).map(TokenId).collect();
-    let bounded = requests().into_iter().zip(min_tokens).map(|(request, min_tokens)| NewRequest {
+    let bounded = requests().into_iter().zip(min_tokens).map(|(request, min_tokens)| Ask {
         sampling: SamplingParams { min_tokens, ..request.sampling },
         stop_tokens: ends.clone(),
         ..request
@@ -65,8 +68,8 @@ fn bounded() -> Vec<NewRequest> {
     bounded.collect()
 }
 
-/// Stop tokens are masked place by place before the minimal length. Drafts have four tokens, so most
-/// requests have drafts across the first place at which they may end.
+/// Stop tokens are masked place by place before the minimal length. Drafts have four tokens, so
+/// most requests have drafts across the first place at which they may end.
 #[test]
 fn an_answer_that_may_not_end_yet_is_the_same_in_every_world() {
     let is_end = |sampled: &SampledToken| sampled.token.0.is_multiple_of(2);
@@ -123,7 +126,7 @@ fn an_answer_that_may_not_end_yet_is_the_same_in_every_world() {
         let choices = |fork_of: Option<RequestId>| {
             let service = ServiceParams { fork_of, ..ServiceParams::default() };
             let request = bounded().swap_remove(4);
-            (0..3).map(move |choice| NewRequest { choice, service, ..request.clone() }).collect()
+            (0..3).map(move |choice| Ask { choice, service, ..request.clone() }).collect()
         };
         let (apart, _) = answers(&files, Compute::Auto, &plain, choices(None), false);
         let fork = Some(RequestId(0));

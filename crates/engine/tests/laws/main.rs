@@ -6,9 +6,9 @@ mod endings;
 mod sharing;
 mod worlds;
 
-use pelton_base::{RuleState, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{Ask, RuleState, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::spec::Verification;
-use pelton_engine::{EngineConfig, EngineMetrics, NewRequest, SampledToken, SpecMethod, SpecStats};
+use pelton_engine::{EngineConfig, EngineMetrics, SampledToken, SpecMethod, SpecStats};
 use pelton_kernels::Kernels;
 use pelton_model::{Compute, ModelFiles};
 use pelton_sched::{Choices, PreemptionMode};
@@ -148,12 +148,12 @@ fn qwen3_answers_alike_in_every_world() {
     law_holds_for(FIXTURES[3]);
 }
 
-/// A greedy request without log probabilities gets the likeliest token and no logits, unless a penalty
-/// or a rule needs them; a sampled request in the same step gets its logits.
+/// A greedy request without log probabilities gets the likeliest token and no logits, unless a
+/// penalty or a rule needs them; a sampled request in the same step gets its logits.
 #[test]
 fn what_gets_no_logits_answers_like_what_does() {
-    let quiet = || -> Vec<NewRequest> {
-        let quiet = |request: NewRequest| NewRequest {
+    let quiet = || -> Vec<Ask> {
+        let quiet = |request: Ask| Ask {
             sampling: SamplingParams { logprobs: None, ..request.sampling },
             ..request
         };
@@ -212,8 +212,8 @@ fn what_gets_no_logits_answers_like_what_does() {
 fn rows_of_padding_are_neither_sampled_nor_reported() {
     const N_REAL: usize = 50;
     let (files, _folder) = open("llama3", "Q8_0");
-    let requests: Vec<NewRequest> = [0.0, 5.0]
-        .map(|temperature| NewRequest {
+    let requests: Vec<Ask> = [0.0, 5.0]
+        .map(|temperature| Ask {
             prompt: vec![TokenId(1), TokenId(200)],
             sampling: SamplingParams {
                 temperature,

@@ -1,7 +1,7 @@
 //! Requests that continue from the KV of another one.
 
-use pelton_base::{RequestId, ServiceParams, TokenId};
-use pelton_engine::{EngineConfig, NewRequest, TokenStream};
+use pelton_base::{Ask, RequestId, ServiceParams, TokenId};
+use pelton_engine::{EngineConfig, TokenStream};
 use pelton_model::Compute;
 use pelton_sched::Choices;
 
@@ -27,7 +27,7 @@ fn what_is_cached_or_shared_answers_like_what_is_computed() {
         let choices = |fork_of: Option<RequestId>| {
             let service = ServiceParams { fork_of, ..ServiceParams::default() };
             let request = requests().swap_remove(4);
-            (0..3).map(move |choice| NewRequest { choice, service, ..request.clone() }).collect()
+            (0..3).map(move |choice| Ask { choice, service, ..request.clone() }).collect()
         };
         let (apart, _) = answers(&files, Compute::Auto, &plain, choices(None), false);
         let fork = Some(RequestId(0));
@@ -41,7 +41,7 @@ fn what_is_cached_or_shared_answers_like_what_is_computed() {
 #[test]
 fn a_fork_of_an_answer_answers_like_one_that_computes_it_all() {
     let (files, _folder) = open("qwen3", "Q8_0");
-    let request = |prompt, max_tokens, fork_of| NewRequest {
+    let request = |prompt, max_tokens, fork_of| Ask {
         prompt,
         max_tokens,
         service: ServiceParams { fork_of, ..ServiceParams::default() },
@@ -64,7 +64,7 @@ fn a_fork_of_an_answer_answers_like_one_that_computes_it_all() {
         forks[0].push(TokenId(9));
         forks[1].truncate(36);
         let asked = forks.into_iter().map(|prompt| request(prompt, 30, Some(parent.id())));
-        let asked: Vec<NewRequest> = asked.collect();
+        let asked: Vec<Ask> = asked.collect();
         let submitted: Vec<TokenStream> =
             asked.iter().map(|fork| engine.submit(fork.clone()).expect("taken")).collect();
         drop(step);

@@ -1,15 +1,15 @@
 //! Where and how requests are computed: models, requests, engines.
 
 use pelton_base::{
-    Constraint, FinishReason, Request, RequestId, Rule, RuleState, SamplingParams, ServiceParams,
-    Slo, TokenId, TokenSet, Usage,
+    Ask, Constraint, FinishReason, Request, RequestId, Rule, RuleState, SamplingParams,
+    ServiceParams, Slo, TokenId, TokenSet, Usage,
 };
 use pelton_engine::spec::{
     Abilities, DraftModel, Odds, Proposer, ProposerError, Row, Seen, Verification,
 };
 use pelton_engine::{
     Drafting, Engine, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor,
-    ExecutorError, KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, NewRequest, Panicked,
+    ExecutorError, KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked,
     SampledToken, SpecConfig, SpecMethod, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
@@ -45,8 +45,8 @@ pub(crate) fn open(fixture: &str, format: &str) -> (ModelFiles, TempDir) {
     (ModelFiles::open(&file).expect(fixture), folder)
 }
 
-/// A rule that depends on the place: token `i` of an answer is `i` modulo 3, and differs from the token
-/// before it.
+/// A rule that depends on the place: token `i` of an answer is `i` modulo 3, and differs from the
+/// token before it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Comb {
     pub(crate) place: u32,
@@ -93,7 +93,7 @@ impl RuleState for Comb {
 
 /// Eight requests: greedy and sampled in every way. The prompt of the fourth is longer than one KV
 /// chunk; the third and the last are under a rule, and drafts for the last are made without it.
-pub(crate) fn requests() -> Vec<NewRequest> {
+pub(crate) fn requests() -> Vec<Ask> {
     let plain = SamplingParams::default();
     let greedy = SamplingParams::greedy();
     let sampling = [
@@ -108,7 +108,7 @@ pub(crate) fn requests() -> Vec<NewRequest> {
     ];
     (0..8_u32)
         .zip(sampling)
-        .map(|(i, sampling)| NewRequest {
+        .map(|(i, sampling)| Ask {
             prompt: (0..if i == 3 { 261 } else { 3 + i * 5 % 17 })
                 // The seventh repeats itself, so that there is something to guess.
                 .map(|j| if i == 6 { j % 2 } else { j })
@@ -262,8 +262,8 @@ pub(crate) fn stop(engine: EngineHandle) -> EngineMetrics {
     metrics
 }
 
-/// Puts a draft that is probably wrong before each draft of another proposer, so that the right one has
-/// to move.
+/// Puts a draft that is probably wrong before each draft of another proposer, so that the right one
+/// has to move.
 #[derive(Debug)]
 struct Bushes(Box<dyn Proposer>);
 
@@ -322,7 +322,7 @@ pub(crate) fn answers(
     files: &ModelFiles,
     compute: Compute,
     world: &World,
-    requests: Vec<NewRequest>,
+    requests: Vec<Ask>,
     together: bool,
 ) -> (Vec<Answer>, EngineMetrics) {
     let (engine, hold) = start(files, compute, world);

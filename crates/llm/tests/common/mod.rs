@@ -117,30 +117,30 @@ impl Executor for Parrot {
         self.gate.pass();
         for share in plan.sequences.iter().filter(|share| share.samples) {
             let request = &self.requests[&share.id];
-            let prompt = &request.prompt;
+            let prompt = &request.ask.prompt;
             if prompt.contains(&TokenId(b'~'.into())) {
                 execution.step.failed.push(share.id);
                 continue;
             }
-            let offset = if request.sampling.is_greedy() {
+            let offset = if request.ask.sampling.is_greedy() {
                 0
             } else {
-                request.sampling.seed as usize % 1000 + request.choice as usize
+                request.ask.sampling.seed as usize % 1000 + request.ask.choice as usize
             };
             let ends = prompt.last() == Some(&TokenId(b'!'.into()));
             let tokens = plan.tokens_of(share);
             let drafts = &tokens[tokens.len() - share.n_drafts..];
             let mut all_logprobs = Vec::new();
             for n_said in share.n_generated.. {
-                let n_least = prompt.len().max(request.sampling.min_tokens);
+                let n_least = prompt.len().max(request.ask.sampling.min_tokens);
                 let token = if ends && n_said == n_least {
                     END
                 } else {
                     prompt[(n_said + offset) % prompt.len()]
                 };
                 execution.step.sampled.push((share.id, token));
-                if let Some(n_top) = request.sampling.logprobs {
-                    let logprob = -0.5 - (request.choice % 3) as f32 / 8.0;
+                if let Some(n_top) = request.ask.sampling.logprobs {
+                    let logprob = -0.5 - (request.ask.choice % 3) as f32 / 8.0;
                     let top = [(token, logprob), (TokenId(0), f32::NEG_INFINITY)];
                     let top = top.into_iter().take(n_top).collect();
                     all_logprobs.push(TokenLogprobs { token, logprob, top });

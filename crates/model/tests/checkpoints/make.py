@@ -3,7 +3,8 @@
     python crates/model/tests/checkpoints/make.py [name ...]
         (torch, transformers, numpy, safetensors, bitsandbytes, compressed-tensors, hqq, aqlm)
 
-Without names all of them.
+Without names all of them. Run `share.py --whole` before, since fixtures share bytes, and `share.py`
+afterwards.
 
 Each fixture is a folder as `golden/make.py` describes it, whose `case.json` also has
 
@@ -23,14 +24,12 @@ The reference logits are those of the dequantized model in f32.
 import itertools
 import json
 import pathlib
-import shutil
 import sys
 import zlib
 
 import bitsandbytes.functional as bnb
 import compressed_tensors
 import numpy as np
-import safetensors.torch
 import torch
 import transformers
 
@@ -44,6 +43,10 @@ from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
 from hqq.core.quantize import BaseQuantizeConfig, HQQLinear, Quantizer
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from fixtures import reference, wanted, write
+
 N_PROMPT, N_GREEDY, VOCAB = 24, 12, 64
 HIDDEN, FFN = 64, 128
 
@@ -682,17 +685,6 @@ CASES |= {
 
 
 @torch.no_grad()
-def reference(model, seed):
-    tokens = torch.randint(2, VOCAB, (N_PROMPT,), generator=torch.Generator().manual_seed(seed))
-    prompt, margin = tokens.clone(), float("inf")
-    for _ in range(N_GREEDY):
-        logits = model(tokens[None], use_cache=False).logits[0]
-        best = logits[-1].topk(2).values
-        margin = min(margin, ((best[0] - best[1]) / logits[-1].abs().max()).item())
-        tokens = torch.cat([tokens, logits[-1].argmax()[None]])
-    return prompt, logits.float(), tokens[N_PROMPT:], margin
-
-
 def make(make_matrix, arguments, seed, model):
     """A model with its stored tensors, checksums and what it computes."""
     torch.manual_seed(seed)
@@ -719,38 +711,29 @@ def make(make_matrix, arguments, seed, model):
                 parameter.normal_(0.0, 1.0 if "embed" in name else 0.9 / config.hidden_size**0.5)
             parameter.copy_(parameter.bfloat16().float())
             stored[name] = parameter.bfloat16()
-    return stored, checksums, *reference(model, seed)
+    return stored, checksums, *reference(model, VOCAB, N_PROMPT, N_GREEDY, seed)
 
 
 def main():
     torch.set_num_threads(1)
-    names = sys.argv[1:] or CASES
-    for name in names:
+    for name in wanted(CASES):
         make_matrix, arguments, quantization, layouts, *other = CASES[name]
         model = MODEL | (other[0] if other else {})
         for seed in range(100, 400):
-            stored, checksums, prompt, logits, greedy, margin = make(make_matrix, arguments, seed, model)
+            stored, checksums, rows, margin = make(make_matrix, arguments, seed, model)
             if margin > 0.01:
                 break
         else:
             raise SystemExit(f"{name}: no seed without a near tie")
-        folder = HERE / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
         config = transformers.LlamaConfig(**model)
         config.architectures = ["LlamaForCausalLM"]
         is_own = "quip_params" in quantization
         quantization = quantization if is_own else dict(quantization_config=quantization)
         text = json.loads(config.to_json_string()) | quantization
-        (folder / "config.json").write_text(json.dumps(text, indent=2) + "\n")
-        safetensors.torch.save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-        safetensors.torch.save_file(
-            dict(prompt=prompt.int(), logits=logits.contiguous(), greedy=greedy.int()),
-            folder / "reference.safetensors",
-        )
         case = dict(seed=seed, max_context=None, layouts=layouts, crc32=checksums)
-        (folder / "case.json").write_text(json.dumps(case) + "\n")
-        print(f"{name}: seed {seed}, margin {margin:.4f}, largest logit {logits.abs().max():.2f}")
+        write(HERE / name, text, stored, rows, case)
+        largest = rows["logits"].abs().max()
+        print(f"{name}: seed {seed}, margin {margin:.4f}, largest logit {largest:.2f}")
     versions = dict(
         torch=torch.__version__,
         transformers=transformers.__version__,

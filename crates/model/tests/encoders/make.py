@@ -1,6 +1,8 @@
-"""Makes the fixtures of encoders: tiny random checkpoints and what the reference makes of texts.
+"""Makes the fixtures of encoders: tiny random checkpoints, and reference vectors of texts.
 
     python crates/model/tests/encoders/make.py [name ..]
+
+Run `share.py --whole` before, since fixtures share bytes, and `share.py` and `make_gguf.py` afterwards.
 
 Each fixture is a folder:
 
@@ -14,14 +16,16 @@ The reference is computed in f32 with eager attention from the bf16 weights, eac
 
 import json
 import pathlib
-import shutil
 import sys
 
-import safetensors.torch
 import torch
 import transformers as t
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from fixtures import wanted, write
+
 VOCAB = 256
 LENGTHS = [1, 7, 40, 19]
 
@@ -152,7 +156,7 @@ def pooled(hidden):
 def main():
     torch.set_num_threads(1)
     for seed, name in enumerate(CASES, 700):
-        if sys.argv[1:] and name not in sys.argv[1:]:
+        if name not in wanted(CASES):
             continue
         model_class, config_class, fields = CASES[name]
         config = config_class(**fields, attn_implementation="eager")
@@ -166,7 +170,7 @@ def main():
         reference |= dict(
             tokens=torch.cat(texts).int(),
             lengths=torch.tensor(LENGTHS).int(),
-            hidden=torch.cat(hidden).contiguous(),
+            hidden=torch.cat(hidden),
         )
         state = {
             key: value.bfloat16().contiguous()
@@ -180,12 +184,7 @@ def main():
             written["sliding_window"] = fields["sliding_window"]
         if name == "nomic-bert":
             written, state = to_published_nomic(written, state)
-        folder = HERE / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        safetensors.torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-        safetensors.torch.save_file(reference, folder / "reference.safetensors")
-        (folder / "config.json").write_text(json.dumps(written, indent=2) + "\n")
+        write(HERE / name, written, state, reference)
         print(f"{name}: {len(state)} tensors, largest {reference['hidden'].abs().max():.2f}")
 
 

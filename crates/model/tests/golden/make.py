@@ -20,15 +20,17 @@ tried until every step's best logit leads by 1 % of the row's largest magnitude.
 
 import json
 import pathlib
-import shutil
 import sys
 
-import safetensors.torch
 import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from fixtures import reference, wanted, write
+
 N_PROMPT, N_GREEDY, VOCAB = 48, 16, 256
 
 BASE = dict(
@@ -662,25 +664,10 @@ REWRITTEN |= {name: QWEN for name in ("deepseek-v2-lite", "deepseek-v2", "deepse
 
 
 @torch.no_grad()
-def reference(model, seed):
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(2, VOCAB, (N_PROMPT,), generator=generator)
-    prompt, margin = tokens.clone(), float("inf")
-    for step in range(N_GREEDY):
-        # The whole sequence again every time: no cache of the reference is in play.
-        logits = model(tokens[None], use_cache=False).logits[0]
-        best = logits[-1].topk(2).values
-        margin = min(margin, ((best[0] - best[1]) / logits[-1].abs().max()).item())
-        tokens = torch.cat([tokens, logits[-1].argmax()[None]])
-    return prompt, logits.float(), tokens[N_PROMPT:], margin
-
-
 def main():
     torch.set_num_threads(1)
-    models = {}
     seeds = {}
-    wanted = sys.argv[1:] or list(CASES)
-    for name in wanted:
+    for name in wanted(CASES):
         model_class, config_class, fields, weights, max_context = CASES[name]
         # The eager code of Falcon adds its slopes twice, once with the mask.
         attention = "sdpa" if name == "falcon-alibi" else "eager"
@@ -693,44 +680,28 @@ def main():
                 in_mxfp4=name.endswith("mxfp4"),
             )
             fix_length(model, config, max_context)
-            prompt, logits, greedy, margin = reference(model, seed)
+            rows, margin = reference(model, VOCAB, N_PROMPT, N_GREEDY, seed)
             if margin > 0.01:
                 break
         else:
             raise SystemExit(f"{name}: no seed without a near tie")
         seeds[name] = seed
-        folder = HERE / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
         fresh = config_class(**(BASE | fields))
         fresh.architectures = [model_class.__name__]
         fresh.dtype = "bfloat16"
-        written = fresh.to_json_string()
-        if weights:
-            # A variant that only changes the config.
-            shutil.copy(HERE / weights / "model.safetensors", folder)
-        else:
-            tied = config.tie_word_embeddings
-            state = {
-                key: value.bfloat16().contiguous()
-                for key, value in model.state_dict().items()
-                if not (tied and key == "lm_head.weight")
-            }
-            if name in REWRITTEN:
-                config_fields, state = REWRITTEN[name](json.loads(written), state)
-                written = json.dumps(config_fields, indent=2) + "\n"
-            safetensors.torch.save_file(
-                state, folder / "model.safetensors", metadata={"format": "pt"}
-            )
-        (folder / "config.json").write_text(written)
-        safetensors.torch.save_file(
-            dict(prompt=prompt.int(), logits=logits.contiguous(), greedy=greedy.int()),
-            folder / "reference.safetensors",
-        )
-        (folder / "case.json").write_text(
-            json.dumps(dict(seed=seed, margin=round(margin, 4), max_context=max_context)) + "\n"
-        )
-        print(f"{name}: seed {seed}, margin {margin:.4f}, largest logit {logits.abs().max():.2f}")
+        written = json.loads(fresh.to_json_string())
+        tied = config.tie_word_embeddings
+        state = {
+            key: value.bfloat16().contiguous()
+            for key, value in model.state_dict().items()
+            if not (tied and key == "lm_head.weight")
+        }
+        if name in REWRITTEN:
+            written, state = REWRITTEN[name](written, state)
+        case = dict(seed=seed, margin=round(margin, 4), max_context=max_context)
+        write(HERE / name, written, state, rows, case)
+        largest = rows["logits"].abs().max()
+        print(f"{name}: seed {seed}, margin {margin:.4f}, largest logit {largest:.2f}")
     if sys.argv[1:]:
         return
     versions = dict(torch=torch.__version__, transformers=transformers.__version__)

@@ -3,9 +3,9 @@
 //!
 //! The files are in `crates/model/tests`: `golden` holds decoders, `encoders` holds encoders, and
 //! `make.py` in either folder describes how they are made. No bytes are stored twice: weights that
-//! several checkpoints have are put together from parts, and GGUF files are written by recipes. None
-//! has a tokenizer; [`Checkpoint::write_folder`] and [`Checkpoint::write_gguf`] add one with one token
-//! per byte, so that every command of the binary accepts the model.
+//! several checkpoints have are put together from parts, and GGUF files are written by recipes.
+//! None has a tokenizer; [`Checkpoint::write_folder`] and [`Checkpoint::write_gguf`] add one with
+//! one token per byte, so that every command of the binary accepts the model.
 
 mod checkpoint;
 mod parts;

@@ -1,4 +1,4 @@
-//! Flags that say whether and how tokens are guessed.
+//! `--spec` and `--draft-model`, which say one thing together.
 //!
 //! ```text
 //! --spec draft:MODEL      the same as --spec draft --draft-model MODEL
@@ -6,56 +6,61 @@
 //! --spec METHOD           any other by its name
 //! ```
 //!
-//! A file says the same in the same words. Where a flag and a file speak of one thing the flag wins,
-//! and what the file says about the model that drafts counts only beside a method that takes one.
+//! A file says the same in the same words. Flags win over a file; the file's draft model is used only
+//! with a method that takes one.
 
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-use clap::Args;
-use pelton_llm::{LlmOptions, SpecConfig, SpecMethod, Verification};
-
-use super::scheduling::choice;
+use pelton_llm::{LlmOptions, SpecMethod};
 
 use crate::failure::{Failure, Result};
 
-/// Whether and how tokens are guessed.
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct SpecArgs {
-    /// Guess tokens and verify several at once, where that pays: by a smaller model (`draft:MODEL`),
-    /// by the first layers (`early-exit:N`), from the longest match in what the session holds
-    /// (`suffix`), by whichever promises most (`auto`), ...; the answers are the same [default: off]
-    #[arg(long, env = "PELTON_SPEC", value_name = "METHOD", value_parser = SpecChoice::from_str)]
+/// Method and draft model of one source: the command line or the file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Drafter {
+    /// `--spec`.
     pub(crate) spec: Option<SpecChoice>,
-    /// The model that drafts under `--spec draft` or `auto`; of the same vocabulary
-    #[arg(long, env = "PELTON_DRAFT_MODEL", value_name = "MODEL")]
-    pub(crate) draft_model: Option<String>,
-    /// Most tokens guessed at once for one request [default: 8]
-    #[arg(long, env = "PELTON_SPEC_MAX", value_name = "N")]
-    pub(crate) spec_max: Option<NonZeroUsize>,
-    /// A guess is right when plain decoding would say it (`match`), by rejection sampling
-    /// (`rejection`: the same distribution, not the same tokens), or when it is likely enough
-    /// (`typical-lossy`) [default: match]
-    #[arg(long, env = "PELTON_SPEC_VERIFY", value_name = "HOW",
-        value_parser = choice::<Verification>())]
-    pub(crate) spec_verify: Option<Verification>,
-    /// Tokens of recent answers that `suffix` and `auto` also look into, those of other requests of
-    /// the same tenant and salt among them [default: 0]
-    #[arg(long, env = "PELTON_SPEC_RECENT", value_name = "N")]
-    pub(crate) spec_recent: Option<usize>,
+    /// `--draft-model`.
+    pub(crate) model: Option<String>,
 }
 
-impl SpecArgs {
-    /// Adds these flags to the options of a model.
+impl Drafter {
+    /// These words, completed by those of a file.
+    pub(super) fn over(mut self, mut file: Self) -> Self {
+        let takes_model = |choice: &SpecChoice| {
+            choice.draft_model.is_none()
+                && matches!(choice.method, SpecMethod::Draft | SpecMethod::Auto)
+        };
+        if self.model.is_some() {
+            // It replaces the file's model, whether `spec` or `draft_model` named that one.
+            if let Some(choice) = &mut file.spec {
+                choice.draft_model = None;
+            }
+            self.spec = self.spec.or(file.spec);
+        } else if self.spec.as_ref().is_none_or(takes_model) {
+            self.model = match &self.spec {
+                None => file.model,
+                Some(_) => file.model.or_else(|| file.spec.as_ref()?.draft_model.clone()),
+            };
+            self.spec = self.spec.or(file.spec);
+        }
+        self
+    }
+
+    /// Writes method and model into the options of a model.
     ///
     /// # Errors
     ///
-    /// Two models that draft; one that is no path and no hub id.
-    pub(crate) fn apply(&self, default: LlmOptions) -> Result<LlmOptions> {
-        let choice = self.spec.as_ref();
-        let named = choice.and_then(|choice| choice.draft_model.as_deref());
-        let draft_model = match (named, self.draft_model.as_deref()) {
+    /// Two different draft models, or one that is no path and no hub id.
+    pub(super) fn apply(&self, options: &mut LlmOptions) -> Result<()> {
+        if let Some(choice) = &self.spec {
+            options.spec.method = choice.method;
+            options.spec.exit_layers = choice.exit_layers;
+        }
+        let named = self.spec.as_ref().and_then(|choice| choice.draft_model.as_deref());
+        let model = match (named, self.model.as_deref()) {
             (Some(one), Some(other)) if one != other => {
                 let message = format!(
                     "`--spec draft:{one}` contradicts `--draft-model {other}`: expected one model"
@@ -64,49 +69,18 @@ impl SpecArgs {
             }
             (one, other) => one.or(other),
         };
-        Ok(LlmOptions {
-            spec: SpecConfig {
-                method: choice.map_or(default.spec.method, |choice| choice.method),
-                max_drafts: self.spec_max.map_or(default.spec.max_drafts, NonZeroUsize::get),
-                exit_layers: match choice {
-                    Some(choice) => choice.exit_layers,
-                    None => default.spec.exit_layers,
-                },
-                verification: self.spec_verify.unwrap_or(default.spec.verification),
-                recent_tokens: self.spec_recent.unwrap_or(default.spec.recent_tokens),
-                ..default.spec
-            },
-            draft: match draft_model {
-                Some(draft) => Some(crate::model::reference(Some(draft))?),
-                None => default.draft,
-            },
-            ..default
-        })
+        if let Some(model) = model {
+            options.draft = Some(crate::model::reference(Some(model))?);
+        }
+        Ok(())
     }
 
-    /// Sets what these flags leave open to what a file says.
-    pub(crate) fn fill(&mut self, file: Self) {
-        let takes_model = |choice: &SpecChoice| {
-            choice.draft_model.is_none()
-                && matches!(choice.method, SpecMethod::Draft | SpecMethod::Auto)
-        };
-        if self.draft_model.is_some() {
-            // It takes the place of the file's, in whichever way that was named.
-            let mut choice = file.spec;
-            if let Some(choice) = &mut choice {
-                choice.draft_model = None;
-            }
-            self.spec = self.spec.take().or(choice);
-        } else if self.spec.as_ref().is_none_or(takes_model) {
-            self.draft_model = match &self.spec {
-                None => file.draft_model,
-                Some(_) => file.draft_model.or_else(|| file.spec.as_ref()?.draft_model.clone()),
-            };
-            self.spec = self.spec.take().or(file.spec);
-        }
-        self.spec_max = self.spec_max.or(file.spec_max);
-        self.spec_verify = self.spec_verify.or(file.spec_verify);
-        self.spec_recent = self.spec_recent.or(file.spec_recent);
+    /// The same in one form: the model apart from the method, and the method of `options`.
+    pub(super) fn resolved(self, options: &LlmOptions) -> Self {
+        let named = self.spec.and_then(|choice| choice.draft_model);
+        let (method, exit_layers) = (options.spec.method, options.spec.exit_layers);
+        let spec = SpecChoice { method, draft_model: None, exit_layers };
+        Self { spec: Some(spec), model: named.or(self.model) }
     }
 }
 
@@ -115,21 +89,24 @@ impl SpecArgs {
 pub(crate) struct SpecChoice {
     /// How drafts are made.
     pub(crate) method: SpecMethod,
-    /// The model that drafts, as in `draft:MODEL`.
+    /// The draft model, as in `draft:MODEL`.
     pub(crate) draft_model: Option<String>,
-    /// Layers after which drafts are made, as in `early-exit:N`.
+    /// Layers that draft, as in `early-exit:N`.
     pub(crate) exit_layers: Option<usize>,
 }
 
 impl SpecChoice {
-    /// What may be written, for messages.
-    fn possible() -> String {
-        let forms = SpecMethod::ALL.iter().map(|method| match method {
-            SpecMethod::Draft => "draft, draft:MODEL".to_owned(),
-            SpecMethod::EarlyExit => format!("{}:N", method.name()),
-            other => other.name().to_owned(),
-        });
-        forms.collect::<Vec<_>>().join(", ")
+    /// The forms of a value.
+    pub(super) fn possible() -> Vec<String> {
+        let mut forms = Vec::new();
+        for method in SpecMethod::ALL {
+            match method {
+                SpecMethod::Draft => forms.extend(["draft".to_owned(), "draft:MODEL".to_owned()]),
+                SpecMethod::EarlyExit => forms.push(format!("{}:N", method.name())),
+                other => forms.push(other.name().to_owned()),
+            }
+        }
+        forms
     }
 }
 
@@ -137,6 +114,7 @@ impl FromStr for SpecChoice {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let possible = || Self::possible().join(", ");
         let (name, rest) = match text.split_once(':') {
             Some((name, rest)) => (name, Some(rest)),
             None => (text, None),
@@ -144,13 +122,13 @@ impl FromStr for SpecChoice {
         let plain = |method| Self { method, draft_model: None, exit_layers: None };
         let method = SpecMethod::ALL.iter().copied().find(|method| method.name() == name);
         let method =
-            method.ok_or_else(|| format!("expected one of {}, got `{text}`", Self::possible()))?;
+            method.ok_or_else(|| format!("expected one of {}, got `{text}`", possible()))?;
         match (method, rest) {
             (SpecMethod::EarlyExit, rest) => {
                 let n_layers = rest.and_then(|n| n.parse::<NonZeroUsize>().ok());
                 let n_layers = n_layers.ok_or_else(|| {
                     format!(
-                        "expected `{name}:N` with the layers that draft, at least 1, got `{text}`"
+                        "expected `{name}:N` with N layers that draft, at least 1, got `{text}`"
                     )
                 })?;
                 Ok(Self { exit_layers: Some(n_layers.get()), ..plain(method) })
@@ -164,7 +142,7 @@ impl FromStr for SpecChoice {
             }
             (_, Some(_)) => Err(format!(
                 "`{name}` takes nothing after it; expected one of {}, got `{text}`",
-                Self::possible()
+                possible()
             )),
         }
     }
@@ -185,9 +163,9 @@ impl fmt::Display for SpecChoice {
 mod tests {
     use super::*;
 
-    fn args(spec: Option<&str>, draft_model: Option<&str>) -> SpecArgs {
+    fn drafter(spec: Option<&str>, model: Option<&str>) -> Drafter {
         let spec = spec.map(|text| text.parse().expect(text));
-        SpecArgs { spec, draft_model: draft_model.map(str::to_owned), ..SpecArgs::default() }
+        Drafter { spec, model: model.map(str::to_owned) }
     }
 
     #[test]
@@ -222,11 +200,13 @@ mod tests {
 
     #[test]
     fn two_models_contradict_each_other() {
-        let error = args(Some("draft:a/a"), Some("b/b")).apply(LlmOptions::default());
+        let mut options = LlmOptions::default();
+        let error = drafter(Some("draft:a/a"), Some("b/b")).apply(&mut options);
         let line = error.expect_err("two models").line().expect("a line");
         assert!(line.contains("draft:a/a") && line.contains("--draft-model b/b"), "{line}");
-        let fine = args(Some("draft:a/a"), Some("a/a")).apply(LlmOptions::default());
-        assert!(fine.expect("the same twice").draft.is_some());
+        let fine = drafter(Some("draft:a/a"), Some("a/a")).apply(&mut options);
+        fine.expect("the same twice");
+        assert!(options.draft.is_some());
     }
 
     #[test]
@@ -244,10 +224,9 @@ mod tests {
             ((Some("off"), None), (Some("early-exit:2"), None), (Some("off"), None)),
             ((Some("auto"), None), (Some("draft"), Some("f")), (Some("auto"), Some("f"))),
         ] {
-            let mut filled = args(flags.0, flags.1);
-            filled.fill(args(file.0, file.1));
+            let filled = drafter(flags.0, flags.1).over(drafter(file.0, file.1));
             let spec = filled.spec.map(|choice| choice.to_string());
-            let found = (spec.as_deref(), filled.draft_model.as_deref());
+            let found = (spec.as_deref(), filled.model.as_deref());
             assert_eq!(found, expected, "{flags:?} over {file:?}");
         }
     }

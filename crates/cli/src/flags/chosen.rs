@@ -1,0 +1,84 @@
+//! Everything that the flags of the table choose, in the types of the crates below.
+
+use pelton_llm::{EmbedOptions, LlmOptions, Pooling, Runtime};
+use pelton_server::ServeConfig;
+
+use super::spec::Drafter;
+use crate::failure::Result;
+use crate::model;
+
+/// The choices of a command. The default is what a command does without flags.
+#[derive(Clone, Debug)]
+pub(crate) struct Chosen {
+    /// The model's name.
+    pub(crate) model: String,
+    /// Threads that compute; `None` for one per core.
+    pub(crate) threads: Option<usize>,
+    /// How it is loaded and run.
+    pub(crate) llm: LlmOptions,
+    /// Method and draft model, before they become part of `llm`.
+    pub(crate) drafter: Drafter,
+    /// Where and to whom it is served.
+    pub(crate) serve: ServeConfig,
+    /// How vectors are made.
+    pub(crate) vectors: Vectors,
+}
+
+impl Default for Chosen {
+    fn default() -> Self {
+        Self {
+            model: model::EMBEDDED.to_owned(),
+            threads: None,
+            llm: LlmOptions::default(),
+            drafter: Drafter::default(),
+            serve: ServeConfig::default(),
+            vectors: Vectors::default(),
+        }
+    }
+}
+
+/// How vectors are made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Vectors {
+    /// Whether vectors are served even if the model can generate text.
+    pub(crate) embeddings: bool,
+    /// How the rows of a text become its vector; `None` for what the model's files say.
+    pub(crate) pooling: Option<Pooling>,
+    /// Whether vectors get the length 1; `None` for what the model's files say.
+    pub(crate) normalize: Option<bool>,
+}
+
+impl Chosen {
+    /// Puts the parts together that say one thing, and refuses contradictions.
+    ///
+    /// # Errors
+    ///
+    /// Names the options that contradict each other.
+    pub(crate) fn resolve(mut self) -> Result<Self> {
+        self.drafter.apply(&mut self.llm)?;
+        self.drafter = self.drafter.resolved(&self.llm);
+        self.llm.check_scheduling()?;
+        Ok(self)
+    }
+
+    /// The machine of the process.
+    ///
+    /// # Errors
+    ///
+    /// When `PELTON_KERNELS` names kernels that this machine cannot run.
+    pub(crate) fn runtime(&self) -> Result<Runtime> {
+        model::runtime(self.threads)
+    }
+
+    /// The same for a model whose vectors are wanted.
+    pub(crate) fn embed_options(&self) -> EmbedOptions {
+        EmbedOptions {
+            compute: self.llm.compute,
+            max_tokens: self.llm.max_context,
+            pooling: self.vectors.pooling,
+            normalise: self.vectors.normalize,
+            packed_cache: self.llm.packed_cache.clone(),
+            name: self.llm.name.clone(),
+        }
+    }
+}

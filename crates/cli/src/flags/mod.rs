@@ -1,0 +1,200 @@
+//! The flags that commands share, as data.
+//!
+//! [`TABLE`](table::TABLE) has an entry per choice: its name, its values, its help, and its place in
+//! [`Chosen`]. From it are made
+//!
+//! ```text
+//! TABLE ─┬─▶ arguments of clap (`--max-wait`) and environment variables (`PELTON_MAX_WAIT`)  given
+//!        ├─▶ keys of the YAML file (`max_wait`)                                       config::file
+//!        ├─▶ what `serve --check-config` prints                                   config::settings
+//!        ├─▶ lists of values that `bench sim` compares                                       lists
+//!        └─▶ the table in docs/serving.md                                                     docs
+//! ```
+//!
+//! To add a scheduling choice: a field in `pelton_sched::Choices` and an entry in the table.
+
+mod chosen;
+#[cfg(test)]
+mod docs;
+mod given;
+mod kind;
+mod lists;
+mod place;
+mod spec;
+mod table;
+
+pub(crate) use chosen::Chosen;
+pub(crate) use given::{
+    CacheArgs, ComputeArgs, DraftArgs, KvArgs, ModelArgs, SchedulingArgs, ServerArgs, SpecArgs,
+    ThreadsArgs, VectorArgs, lay_over,
+};
+pub(crate) use kind::{Kind, Value};
+pub(crate) use lists::Lists;
+pub(crate) use spec::SpecChoice;
+pub(crate) use table::TABLE;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use place::Place;
+
+/// One choice that a person can make.
+#[derive(Debug)]
+pub(crate) struct Flag {
+    /// Name on the command line, without dashes.
+    pub(crate) name: &'static str,
+    /// Single letter on the command line.
+    short: Option<char>,
+    /// Which commands have it, and its heading in their help.
+    part: Part,
+    /// What its values look like.
+    pub(crate) kind: Kind,
+    /// Word for the value in the help; empty where it takes none.
+    value: &'static str,
+    /// What it does, in a sentence.
+    help: &'static str,
+    /// What happens without it; empty where the built-in value says so.
+    default: &'static str,
+    /// Where the value goes.
+    place: Place,
+}
+
+/// Flags that come together.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Part {
+    /// The model's name.
+    Model,
+    /// How a model is loaded.
+    Machine,
+    /// Where a model is served.
+    Server,
+    /// How vectors are made.
+    Embeddings,
+    /// Choices of the scheduler, which the simulator has too.
+    Choices,
+    /// Memory for keys and values.
+    Memory,
+    /// How tokens are drafted.
+    Speculation,
+    /// Only in the file.
+    File,
+}
+
+impl Part {
+    /// Heading in the help.
+    fn heading(self) -> Option<&'static str> {
+        match self {
+            Self::Model | Self::Server | Self::File => None,
+            Self::Machine => Some("Machine"),
+            Self::Embeddings => Some("Embeddings"),
+            Self::Choices | Self::Memory => Some("Scheduling"),
+            Self::Speculation => Some("Speculation"),
+        }
+    }
+}
+
+impl Flag {
+    /// Its key in the file. `--no-prefix-cache` is `prefix_cache: false`.
+    pub(crate) fn key(&self) -> String {
+        let name = match self.kind {
+            Kind::Switch(false) => self.name.trim_start_matches("no-"),
+            _ => self.name,
+        };
+        name.replace('-', "_")
+    }
+
+    /// Its environment variable.
+    fn env(&self) -> &'static str {
+        // clap keeps names for the life of the process.
+        static NAMES: LazyLock<HashMap<&str, String>> = LazyLock::new(|| {
+            let env = |name: &str| format!("PELTON_{}", name.replace('-', "_").to_uppercase());
+            TABLE.iter().map(|flag| (flag.name, env(flag.name))).collect()
+        });
+        &NAMES[self.name]
+    }
+
+    /// The built-in value, or what happens without one; `None` where nothing does.
+    fn default(&self) -> Option<String> {
+        match self.default {
+            "" => (self.place.get)(&Chosen::default()).map(|value| self.kind.show(&value)),
+            words => Some(words.to_owned()),
+        }
+    }
+
+    /// Sets its place to a value of its kind.
+    pub(crate) fn set(&self, chosen: &mut Chosen, value: &Value) {
+        (self.place.set)(chosen, value);
+    }
+
+    /// The value at its place.
+    pub(crate) fn get(&self, chosen: &Chosen) -> Option<Value> {
+        (self.place.get)(chosen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// Texts that the flag reads, and that differ from its default.
+    fn samples(flag: &Flag) -> Vec<&'static str> {
+        match flag.kind {
+            Kind::Text | Kind::Folder => vec!["some/where"],
+            Kind::Number(..) | Kind::WholeSeconds => vec!["7"],
+            Kind::Bytes => vec!["4096"],
+            Kind::Milliseconds | Kind::Seconds => vec!["1.5"],
+            Kind::Names(all) => all(),
+            Kind::Truth | Kind::Switch(_) => vec!["true", "false"],
+            Kind::Method => vec!["suffix", "early-exit:2", "draft:some/where"],
+        }
+    }
+
+    #[test]
+    fn every_flag_sets_its_place_and_shows_what_it_set() {
+        for flag in TABLE {
+            for text in samples(flag) {
+                let mut chosen = Chosen::default();
+                let value = flag.kind.parse(text).expect(flag.name);
+                flag.set(&mut chosen, &value);
+                assert_eq!(flag.get(&chosen), Some(value.clone()), "{}", flag.name);
+                assert_eq!(flag.kind.show(&value), text, "{}", flag.name);
+                let others = TABLE.iter().filter(|other| other.name != flag.name);
+                for other in others {
+                    let before = other.get(&Chosen::default());
+                    assert_eq!(other.get(&chosen), before, "{} sets {}", flag.name, other.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_keys_and_variables_are_unique_and_every_flag_says_its_default() {
+        let names_of: [fn(&Flag) -> String; 3] =
+            [|flag| flag.name.to_owned(), Flag::key, |flag| flag.env().to_owned()];
+        for name in names_of {
+            let names: HashSet<String> = TABLE.iter().map(name).collect();
+            assert_eq!(names.len(), TABLE.len());
+        }
+        for flag in TABLE {
+            assert!(flag.default().is_some_and(|default| !default.is_empty()), "{}", flag.name);
+            assert!(!flag.help.ends_with('.') && !flag.help.contains("[default"), "{}", flag.name);
+        }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_read_says_what_is_expected() {
+        for flag in TABLE {
+            let bad = match flag.kind {
+                Kind::Folder => continue,
+                Kind::Text => "",
+                _ => "?",
+            };
+            let why = flag.kind.parse(bad).expect_err(flag.name);
+            assert!(why.contains("expected"), "{}: {why}", flag.name);
+        }
+        assert!(Kind::COUNT.parse("0").expect_err("none").contains("at least 1"));
+        assert!(Kind::Number(0, 9).parse("10").expect_err("too many").contains("from 0 to 9"));
+    }
+}
