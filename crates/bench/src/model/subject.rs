@@ -21,7 +21,7 @@ use pelton_engine::{
     Engine, EngineConfig, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, TokenEvent,
     TokenStream,
 };
-use pelton_model::{Backend, CpuBackend, Decoder, ForwardInput, ForwardSequence};
+use pelton_model::{BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence};
 use pelton_sched::Choices;
 
 use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Needs, Plan, SHORT_TOKENS, STEP_TOKENS, Variant};
@@ -32,11 +32,11 @@ const VERIFICATIONS: usize = 8;
 
 /// A loaded model, ready to be measured.
 pub(super) struct Subject<'a> {
-    executor: Arc<Mutex<ModelExecutor<CpuBackend>>>,
+    executor: Arc<Mutex<ModelExecutor<CpuDevice>>>,
     engine: EngineHandle,
     /// The long sequence, and where its keys and values are.
     sequence: Vec<TokenId>,
-    kv: <CpuBackend as Backend>::Kv,
+    kv: <CpuDevice as Device>::Kv,
     block_table: Vec<u32>,
     logits: Vec<f32>,
     prompts: RandomTokens,
@@ -53,7 +53,7 @@ impl<'a> Subject<'a> {
     ///
     /// When the system refuses the memory, or the engine fails.
     pub(super) fn new(
-        decoder: Decoder<CpuBackend>,
+        decoder: Decoder<CpuDevice>,
         plan: &Plan,
         needs: Needs,
         is_stopped: &'a dyn Fn() -> bool,
@@ -130,7 +130,7 @@ impl<'a> Subject<'a> {
     }
 
     /// Lets `look` see the decoder.
-    pub(super) fn with_decoder<T>(&self, look: impl FnOnce(&Decoder<CpuBackend>) -> T) -> T {
+    pub(super) fn with_decoder<T>(&self, look: impl FnOnce(&Decoder<CpuDevice>) -> T) -> T {
         look(self.executor().decoder())
     }
 
@@ -230,7 +230,7 @@ impl<'a> Subject<'a> {
         let sequence = ForwardSequence {
             rows: 0..n_rows,
             first_position: first,
-            block_table: &self.block_table,
+            block_tables: BlockTables::one(&self.block_table),
             tree: None,
         };
         let input = ForwardInput {
@@ -245,7 +245,7 @@ impl<'a> Subject<'a> {
         started.elapsed()
     }
 
-    fn executor(&self) -> MutexGuard<'_, ModelExecutor<CpuBackend>> {
+    fn executor(&self) -> MutexGuard<'_, ModelExecutor<CpuDevice>> {
         self.executor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
