@@ -4,7 +4,7 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 
 use pelton_llm::{BLOCK_TOKENS, RuntimeOptions};
-use pelton_model::{Ignored, Inspection, KvFootprint, ModelFiles};
+use pelton_model::{CpuDevice, Ignored, Inspection, KvFootprint, ModelFiles};
 use serde::Serialize;
 
 use crate::args::InspectArgs;
@@ -20,6 +20,9 @@ struct Report {
     #[serde(flatten)]
     model: Inspection,
     memory: Memory,
+    /// Rotary frequencies that a server of this context would use and why, where they depend on it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rope_choices: Vec<String>,
     /// On which NUMA nodes the weights would lie and why, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     numa: Option<String>,
@@ -84,9 +87,10 @@ impl Memory {
         let context_tokens = args.context.map_or(model.max_context, NonZeroUsize::get);
         let n_requests = args.requests.get();
         let n_blocks = KvFootprint::blocks_for(context_tokens, BLOCK_TOKENS, n_requests);
-        let footprint = KvFootprint::new(&files.spec()?, args.kv_dtype(), BLOCK_TOKENS)
-            .with_blocks(n_blocks)
-            .with_swap_bytes(u64::from(args.swap_mib) << 20);
+        let footprint =
+            KvFootprint::new::<CpuDevice>(&files.spec()?, args.kv_dtype(), BLOCK_TOKENS)
+                .with_blocks(n_blocks)
+                .with_swap_bytes(u64::from(args.swap_mib) << 20);
         let bytes = |n: Option<usize>| {
             let beyond = || {
                 Failure::new("the keys and values of this context exceed any address space")
@@ -116,12 +120,14 @@ impl Report {
     fn new(files: &ModelFiles, texts: Result<Texts>, args: &InspectArgs) -> Result<Self> {
         let model = pelton_model::inspect(files, args.kv_dtype())?;
         let memory = Memory::new(files, &model, args)?;
+        let rope_choices = files.spec()?.rope_choices(memory.context_tokens);
         let nodes = RuntimeOptions::from_env(None).weight_nodes();
         let numa = nodes.are_several().then(|| nodes.to_string());
         Ok(match texts {
             Ok(Texts { tokenizer, template }) => Self {
                 model,
                 memory,
+                rope_choices,
                 numa,
                 load: None,
                 tokenizer: Some(TokenizerReport {
@@ -136,6 +142,7 @@ impl Report {
             Err(failure) => Self {
                 model,
                 memory,
+                rope_choices,
                 numa,
                 load: None,
                 tokenizer: None,
@@ -161,8 +168,9 @@ impl Report {
                 ),
             ),
             ("positions", self.positions()),
-            ("output head", head_words(model.tied_embeddings).to_owned()),
         ];
+        rows.extend(self.rope_choices.iter().map(|words| ("frequencies", words.clone())));
+        rows.push(("output head", head_words(model.tied_embeddings).to_owned()));
         for (dtype, totals) in &model.tensors {
             let size = bytes(totals.n_bytes);
             rows.push(("tensors", format!("{} of type {dtype}, {size}", totals.n_tensors)));

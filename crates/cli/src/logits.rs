@@ -6,7 +6,7 @@
 use std::io::Write;
 
 use pelton_base::TokenId;
-use pelton_model::{ForwardInput, ForwardSequence};
+use pelton_model::{BlockTables, ForwardInput, ForwardSequence};
 use serde::Serialize;
 
 use crate::args::LogitsArgs;
@@ -65,7 +65,7 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
         let sequence = ForwardSequence {
             rows: 0..chunk.len(),
             first_position,
-            block_table: &block_table,
+            block_tables: BlockTables::one(&block_table),
             tree: None,
         };
         let input =

@@ -6,7 +6,7 @@ use pelton_llm::{
     EmbedOptions, Embedder, Llm, LlmOptions, LoadProgress, LocalModel, ModelRef, Runtime,
     RuntimeOptions,
 };
-use pelton_model::{CpuBackend, Decoder, LoadOptions, ModelFiles};
+use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles};
 
 use crate::failure::Result;
 use crate::progress::Progress;
@@ -101,7 +101,7 @@ pub(crate) fn load_decoder(
     runtime: &Runtime,
     files: &ModelFiles,
     options: &LlmOptions,
-) -> Result<Decoder<CpuBackend>> {
+) -> Result<Decoder<CpuDevice>> {
     let bar = Progress::new();
     let options = LoadOptions {
         compute: options.compute,

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use common::{command, pelton, pelton_with_input, signal};
+use pelton_testkit::golden::decoder_named;
 
 /// A short greedy continuation as JSON, with more flags.
 fn greedy(more: &[&str]) -> serde_json::Value {
@@ -198,6 +199,21 @@ fn inspect_tells_what_the_model_is() {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     for part in ["architecture", "parameters", "Q8_0", "kv pool", "tokenizer", "chat template"] {
         assert!(outcome.stdout.contains(part), "`{part}` is missing in: {}", outcome.stdout);
+    }
+}
+
+#[test]
+fn inspect_says_which_rotary_frequencies_a_context_chooses_and_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    decoder_named("phi4-longrope").checkpoint.write_bare_folder(folder.path());
+    let model = folder.path().to_str().expect("a path");
+    for (context, length) in [("32", "short"), ("33", "long")] {
+        let words = format!("LongRoPE uses its {length} factors, because {context} tokens");
+        let outcome = pelton(&["inspect", model, "--context", context]);
+        assert!(outcome.stdout.contains(&words), "{}", outcome.stdout);
+        let report = pelton(&["inspect", model, "--context", context, "--json"]).json();
+        let said = report["rope_choices"][0].as_str().expect("a choice");
+        assert!(said.starts_with(&words), "{said}");
     }
 }
 

@@ -13,7 +13,9 @@ mod drafts;
 use crate::spec::{Odds, Verification};
 use crate::{Drafting, Execution, Executor, ExecutorError, KvCapacity, Panicked, guard};
 use pelton_base::{Request, RequestId, TokenId};
-use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, GreedyRows, SwapStore};
+use pelton_model::{
+    BlockTables, Decoder, ForwardInput, ForwardSequence, GreedyRows, Ops, SwapStore,
+};
 use pelton_sampling::verify::Verifier;
 use pelton_sampling::{Likely, Sampler, SamplerState};
 use pelton_sched::{Direction, Rows, ScheduledSequence, SchedulerOutput, TransferId};
@@ -51,9 +53,9 @@ pub struct ModelExecutorConfig {
 }
 
 /// Runs plans on a [`Decoder`].
-pub struct ModelExecutor<B: Backend> {
-    decoder: Decoder<B>,
-    kv: B::Kv,
+pub struct ModelExecutor<D: Ops> {
+    decoder: Decoder<D>,
+    kv: D::Kv,
     store: SwapStore,
     capacity: KvCapacity,
     /// Leading logits of a row that are sampled.
@@ -94,13 +96,13 @@ struct Scratch {
     likely: Likely,
 }
 
-impl<B: Backend> ModelExecutor<B> {
+impl<D: Ops> ModelExecutor<D> {
     /// Takes a model and allocates its KV cache and the swap store beside it, once and for all.
     ///
     /// # Errors
     ///
     /// When not even one block fits, or the system refuses the memory.
-    pub fn new(decoder: Decoder<B>, config: ModelExecutorConfig) -> Result<Self, ExecutorError> {
+    pub fn new(decoder: Decoder<D>, config: ModelExecutorConfig) -> Result<Self, ExecutorError> {
         let block_size = config.block_size.max(1);
         let n_layers = decoder.spec().layers.len();
         let block_bytes = decoder.kv_bytes_per_block(block_size);
@@ -148,12 +150,12 @@ impl<B: Backend> ModelExecutor<B> {
     }
 
     /// The model.
-    pub fn decoder(&self) -> &Decoder<B> {
+    pub fn decoder(&self) -> &Decoder<D> {
         &self.decoder
     }
 
     /// The model, for forward passes of the caller's own on a KV cache of the caller's own.
-    pub fn decoder_mut(&mut self) -> &mut Decoder<B> {
+    pub fn decoder_mut(&mut self) -> &mut Decoder<D> {
         &mut self.decoder
     }
 
@@ -219,7 +221,7 @@ impl<B: Backend> ModelExecutor<B> {
         sequences.extend(plan.sequences.iter().map(|share| ForwardSequence {
             rows: share.tokens.clone(),
             first_position: share.first_position,
-            block_table: &tables[share.blocks.clone()],
+            block_tables: BlockTables::one(&tables[share.blocks.clone()]),
             tree: plan.rows_of(share).parents,
         }));
         let input = ForwardInput { tokens, sequences: &sequences, logits_rows };
@@ -309,10 +311,10 @@ fn emptied<'a>(mut sequences: Vec<ForwardSequence<'_>>) -> Vec<ForwardSequence<'
     sequences.into_iter().map(|_| unreachable!("invariant: it is empty")).collect()
 }
 
-impl<B> Executor for ModelExecutor<B>
+impl<D> Executor for ModelExecutor<D>
 where
-    B: Backend + 'static,
-    Decoder<B>: Send,
+    D: Ops + 'static,
+    Decoder<D>: Send,
 {
     fn kv_capacity(&self) -> KvCapacity {
         self.capacity
@@ -331,7 +333,8 @@ where
     }
 
     fn add(&mut self, request: &Request) -> Result<(), Panicked> {
-        let n_most = request.ask.max_tokens.min(self.decoder.spec().max_context).min(self.n_sampled);
+        let n_most =
+            request.ask.max_tokens.min(self.decoder.spec().max_context).min(self.n_sampled);
         // A panic drops the state that was being made and touches nothing else.
         let state = guard(SAMPLING, || {
             let mut state = SamplerState::of(request);
@@ -378,7 +381,7 @@ where
     }
 }
 
-impl<B: Backend> Drafting for ModelExecutor<B> {
+impl<D: Ops> Drafting for ModelExecutor<D> {
     fn report_candidates(&mut self, n: usize) {
         self.n_candidates = n.min(self.n_sampled);
     }
@@ -392,7 +395,7 @@ impl<B: Backend> Drafting for ModelExecutor<B> {
     }
 }
 
-impl<B: Backend> std::fmt::Debug for ModelExecutor<B> {
+impl<D: Ops> std::fmt::Debug for ModelExecutor<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ModelExecutor")
             .field("capacity", &self.capacity)

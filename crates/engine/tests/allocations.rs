@@ -16,7 +16,7 @@ use pelton_engine::{
     ModelExecutor, ModelExecutorConfig,
 };
 use pelton_kernels::{Cpu, Kernels};
-use pelton_model::{Compute, CpuBackend, LoadOptions, ModelFiles, load};
+use pelton_model::{Compute, CpuDevice, LoadOptions, ModelFiles, load};
 use pelton_sched::{
     Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepLoad, StepUpdates, Tick,
 };
@@ -89,7 +89,7 @@ fn requests(sampling: &[SamplingParams], n: usize) -> Vec<Request> {
 
 fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
     let options = LoadOptions { compute: Compute::Auto, ..LoadOptions::default() };
-    let backend = CpuBackend::new(Cpu::with(Kernels::best(), 1));
+    let backend = CpuDevice::new(Cpu::with(Kernels::best(), 1));
     let decoder = load(file, backend, &options).expect("it loads");
     let config = ModelExecutorConfig {
         block_size: BLOCK,

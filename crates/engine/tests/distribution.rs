@@ -14,7 +14,7 @@ use pelton_engine::{
     Engine, EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig, SpecConfig, SpecMethod,
 };
 use pelton_kernels::{Cpu, Kernels};
-use pelton_model::{CpuBackend, Decoder, LoadOptions, ModelFiles, load};
+use pelton_model::{BlockTables, CpuDevice, Decoder, LoadOptions, ModelFiles, load};
 use pelton_model::{ForwardInput, ForwardSequence};
 use pelton_sampling::{Masked, MinTokens, Sampler, SamplerState};
 use pelton_sched::Choices;
@@ -33,11 +33,11 @@ const N_SETS: u64 = 2;
 /// always does or never.
 const LEAST_P: f64 = 1e-4;
 
-fn decoder(fixture: &str) -> Decoder<CpuBackend> {
+fn decoder(fixture: &str) -> Decoder<CpuDevice> {
     let folder = tempfile::tempdir().expect("a folder");
     decoder_named(fixture).checkpoint.write_bare_folder(folder.path());
     let files = ModelFiles::open(folder.path()).expect(fixture);
-    let backend = CpuBackend::new(Cpu::with(Kernels::best(), 1));
+    let backend = CpuDevice::new(Cpu::with(Kernels::best(), 1));
     load(&files, backend, &LoadOptions::default()).expect(fixture)
 }
 
@@ -135,7 +135,7 @@ fn expected(chain: &Chain) -> BTreeMap<Vec<TokenId>, f64> {
             let sequences = [ForwardSequence {
                 rows,
                 first_position: 0,
-                block_table: &block_table,
+                block_tables: BlockTables::one(&block_table),
                 tree: None,
             }];
             let input = ForwardInput { tokens: &tokens, sequences: &sequences, logits_rows: &last };

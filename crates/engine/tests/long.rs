@@ -8,7 +8,7 @@ use pelton_engine::{
     SpecMethod,
 };
 use pelton_kernels::{Cpu, Kernels};
-use pelton_model::{CpuBackend, LoadOptions, ModelFiles, load};
+use pelton_model::{CpuDevice, LoadOptions, ModelFiles, load};
 use pelton_sched::Choices;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -61,7 +61,7 @@ fn requests() -> Vec<Ask> {
 fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/model/story-draft-q8_0.gguf");
     let files = ModelFiles::open(&file).expect("the draft model of the story-teller");
-    let backend = CpuBackend::new(Cpu::with(Kernels::best(), 1));
+    let backend = CpuDevice::new(Cpu::with(Kernels::best(), 1));
     let options = LoadOptions::default();
     let decoder = load(&files, backend, &options).expect("it loads");
     let executor = ModelExecutorConfig {

@@ -11,7 +11,7 @@
 use pelton_base::{Ask, FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{Execution, Executor, KvMemory, ModelExecutor, ModelExecutorConfig};
 use pelton_kernels::{Cpu, Kernels};
-use pelton_model::{CpuBackend, LoadOptions, ModelFiles, load};
+use pelton_model::{CpuDevice, LoadOptions, ModelFiles, load};
 use pelton_sampling::TokenLogprobs;
 use pelton_sched::{
     DraftTree, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepUpdates, Tick,
@@ -57,7 +57,7 @@ impl Answer {
 
 /// Generates an answer; `draft` is asked for drafts where so many tokens are there.
 fn generate(files: &ModelFiles, request: Request, draft: impl Fn(usize, &mut DraftTree)) -> Answer {
-    let backend = CpuBackend::new(Cpu::with(Kernels::best(), 1));
+    let backend = CpuDevice::new(Cpu::with(Kernels::best(), 1));
     let decoder = load(files, backend, &LoadOptions::default()).expect("loads");
     let config = ModelExecutorConfig {
         block_size: 4,

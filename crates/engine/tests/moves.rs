@@ -4,7 +4,7 @@
 use pelton_base::{Ask, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{Execution, Executor, ExecutorError, KvMemory, ModelExecutor};
 use pelton_engine::{KvCapacity, ModelExecutorConfig};
-use pelton_model::{CpuBackend, KvDtype, LoadOptions, ModelFiles, load_cpu};
+use pelton_model::{CpuDevice, KvDtype, LoadOptions, ModelFiles, load_cpu};
 use pelton_sched::Direction::{In, Out};
 use pelton_sched::{
     BlockId, Direction, HostBlockId, ScheduledSequence, SchedulerOutput, Transfer, TransferId,
@@ -22,7 +22,7 @@ struct World {
 }
 
 impl World {
-    fn executor(&self) -> ModelExecutor<CpuBackend> {
+    fn executor(&self) -> ModelExecutor<CpuDevice> {
         let options = LoadOptions {
             kv_dtype: Some(self.kv_dtype),
             n_threads: Some(1),

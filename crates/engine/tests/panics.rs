@@ -1,13 +1,13 @@
 //! A panic in the code of one request ends that request, and no other answer changes.
 
 use pelton_base::{
-    Constraint, FinishReason, Request, RequestId, Rule, RuleState, SamplingParams, ServiceParams,
-    TokenId, TokenSet,
+    Ask, Constraint, FinishReason, Request, RequestId, Rule, RuleState, SamplingParams,
+    ServiceParams, TokenId, TokenSet,
 };
 use pelton_engine::spec::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_engine::{
-    Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, Ask,
-    Panicked, SpecConfig, SpecMethod,
+    Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked,
+    SpecConfig, SpecMethod,
 };
 use pelton_model::{LoadOptions, ModelFiles, load_cpu};
 use pelton_tensor::DType;

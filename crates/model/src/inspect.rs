@@ -1,4 +1,4 @@
-//! What a model is, without loading it.
+//! Facts about a model that need no loading.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,14 @@ use pelton_quant::Compute;
 use pelton_tensor::KvDtype;
 
 use crate::arch::Mlp;
+use crate::device::cpu::CpuDevice;
 use crate::error::ModelError;
 use crate::files::{ModelFiles, ModelKind};
 use crate::kv::KvFootprint;
 use crate::load::{QuantizedTotals, quantized_totals, weight_bytes};
-use crate::rope::RopeScaling;
 
-/// Block for which the price of a token is told: whole groups, so that no padding is in it.
+/// Tokens of the block from which the bytes of one token are computed: a whole group, so that they
+/// include no padding.
 const BLOCK_TOKENS: usize = 16;
 
 /// Facts about a model, for people and for tools.
@@ -26,7 +27,7 @@ pub struct Inspection {
     pub architecture: String,
     /// Elements of all tensors in the files; of quantized matrices, their weights.
     pub n_parameters: u64,
-    /// Of these, what one token goes through: all but the experts that are not chosen.
+    /// Parameters that one token goes through: all but the experts that are not chosen.
     pub n_active_parameters: u64,
     /// Bytes of all tensors in the files.
     pub n_bytes: u64,
@@ -34,7 +35,7 @@ pub struct Inspection {
     pub weight_bytes: u64,
     /// Tensors by stored type.
     pub tensors: BTreeMap<String, TensorTotals>,
-    /// What is not run of a model whose text's part this is; `None` where all is.
+    /// The other parts of a model of which only the text part is run; `None` where all of it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignored: Option<Ignored>,
     /// How a quantized checkpoint is read; `None` for others.
@@ -84,12 +85,12 @@ pub struct TensorTotals {
     pub n_bytes: u64,
 }
 
-/// What surrounds a text model in its files.
+/// The parts of a model that are not its text part.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Ignored {
-    /// Name of the architecture that it is a part of.
+    /// Name of the architecture that the text part belongs to.
     pub wrapper: String,
-    /// The tensors of its other parts, by the beginning of their names.
+    /// Tensors of the other parts, by the beginning of their names.
     pub parts: BTreeMap<String, TensorTotals>,
 }
 
@@ -98,11 +99,11 @@ pub struct Ignored {
 pub struct Quantization {
     /// Method, bits and groups.
     pub method: String,
-    /// How the method rounds activations, which is not done here.
+    /// How the method rounds activations; this engine does not round them so.
     pub method_activations: Option<String>,
     /// Quantized matrices by the layout that they are packed in, with packed bytes.
     pub layouts: BTreeMap<&'static str, TensorTotals>,
-    /// Bytes of the tensors that they are stored in.
+    /// Bytes of the tensors that hold the quantized matrices.
     pub n_stored_bytes: u64,
     /// Matrices whose inputs are put in another order (act-order).
     pub n_reordered: usize,
@@ -129,7 +130,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         None => None,
         Some(scheme) => {
             let QuantizedTotals { layouts, n_stored_elements, n_stored_bytes, n_reordered } =
-                quantized_totals(files)?;
+                quantized_totals::<CpuDevice>(files)?;
             n_parameters -= n_stored_elements;
             n_parameters += layouts.values().map(|totals| totals.n_elements).sum::<u64>();
             let (method, method_activations) = (scheme.words(), scheme.activations());
@@ -144,7 +145,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
     let first = &spec.layers[0];
     let heads = first.mixer.kv_heads();
     let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.mixer.window()).collect();
-    let kv = KvFootprint::new(&spec, kv_dtype, BLOCK_TOKENS);
+    let kv = KvFootprint::new::<CpuDevice>(&spec, kv_dtype, BLOCK_TOKENS);
     Ok(Inspection {
         kind: files.kind(),
         path: files.path().display().to_string(),
@@ -152,7 +153,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         n_parameters,
         n_active_parameters: n_parameters.saturating_sub(n_idle),
         n_bytes: tensors.values().map(|t| t.n_bytes).sum(),
-        weight_bytes: weight_bytes(files, &spec, Compute::Auto)?,
+        weight_bytes: weight_bytes::<CpuDevice>(files, &spec, Compute::Auto)?,
         tensors,
         ignored: files.config().wrapper.as_ref().map(|wrapper| ignored(files, wrapper)),
         quantization,
@@ -166,16 +167,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         max_context: spec.max_context,
         window: windows.first().copied(),
         n_window_layers: windows.len(),
-        rope_scaling: match spec.ropes.first().map(|rope| &rope.scaling) {
-            None => "none",
-            Some(RopeScaling::Default) => "default",
-            Some(RopeScaling::Linear { .. }) => "linear",
-            Some(RopeScaling::Dynamic { .. }) => "dynamic",
-            Some(RopeScaling::Yarn(_)) => "yarn",
-            Some(RopeScaling::Llama3 { .. }) => "llama3",
-            Some(RopeScaling::LongRope { .. }) => "longrope",
-            Some(RopeScaling::Divisors(_)) => "divisors",
-        },
+        rope_scaling: spec.ropes.first().map_or("none", |rope| rope.scaling.name()),
         rope_theta: spec.ropes.first().map_or(0.0, |rope| rope.theta),
         tied_embeddings: spec.tied_embeddings,
         eos_tokens: spec.eos_tokens.clone(),

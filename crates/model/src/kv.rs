@@ -1,23 +1,36 @@
-//! How much memory keys and values take, told before it is taken; and the store that they are
-//! swapped to.
+//! Memory of keys and values, known before it is allocated; and the store that blocks are swapped to.
 //!
 //! ```text
-//! pool    [ n_layers ][ n_blocks ][ block ]        one buffer, what forward passes read and write
+//! pool    [ n_layers ][ n_blocks ][ block ]        one buffer, read and written by forward passes
 //! store   [ n_host_blocks ][ n_layers ][ block ]   one buffer, all layers of a block together
 //! ```
 //!
-//! Both are taken once, at the start, and never grow. [`KvFootprint`] is the only arithmetic: whoever
-//! allocates passes its sizes on, whoever predicts prints them, so the two cannot disagree.
+//! Both are allocated once, at the start, and never grow. [`KvFootprint`] is the only arithmetic: the
+//! executor allocates by it and `inspect` prints it, so a prediction and an allocation agree.
 //!
-//! Moving a block copies its bytes as they are, scales and padding included, so what comes back is
-//! what went: `n_layers` copies of tens of KiB each. One thread does it. That fills a memory channel
-//! or two; a team would only pay where whole sequences move, and those moves are what the scheduler
-//! avoids.
+//! Moving a block copies its bytes as they are, scales and padding included, so a block comes back
+//! unchanged: `n_layers` copies of tens of KiB each. One thread does it. That fills a memory channel
+//! or two; a team would only pay where whole sequences move, and the scheduler avoids such moves.
 
-use pelton_kernels::{KvDtype, KvShape};
-use pelton_tensor::AlignedBuf;
+use pelton_tensor::{AlignedBuf, KvDtype};
 
 use crate::arch::{ArchSpec, KvHeads};
+use crate::device::Device;
+
+/// Sizes of a paged KV cache.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KvShape {
+    /// Layers that store keys and values.
+    pub n_layers: usize,
+    /// Blocks that sequences may own.
+    pub n_blocks: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Keys and values of a token in one layer.
+    pub heads: KvHeads,
+    /// Stored type.
+    pub dtype: KvDtype,
+}
 
 /// The sizes of a KV pool and of its swap store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,40 +39,44 @@ pub struct KvFootprint {
     pub shape: KvShape,
     /// Blocks of the store.
     pub n_host_blocks: usize,
+    /// Bytes of one block over all layers on the device, scales and padding included.
+    block_bytes: usize,
 }
 
 impl KvFootprint {
-    /// One block of `block_size` tokens of a model, and no store.
-    pub fn new(spec: &ArchSpec, dtype: KvDtype, block_size: usize) -> Self {
-        let KvHeads { n, key_dim, value_dim, values_in_keys } = spec.layers[0].mixer.kv_heads();
+    /// One block of `block_size` tokens of a model on a device `D`, and no store.
+    pub fn new<D: Device>(spec: &ArchSpec, dtype: KvDtype, block_size: usize) -> Self {
         let shape = KvShape {
             n_layers: spec.layers.len(),
             n_blocks: 1,
             block_size,
-            n_kv_heads: n,
-            key_dim,
-            value_dim,
-            values_in_keys,
+            heads: spec.layers[0].mixer.kv_heads(),
             dtype,
         };
-        Self { shape, n_host_blocks: 0 }
+        Self { shape, n_host_blocks: 0, block_bytes: D::kv_block_bytes(&shape) }
     }
 
-    /// The same with a pool of so many blocks.
+    /// The same with a pool of `n_blocks` blocks.
     #[must_use]
     pub fn with_blocks(self, n_blocks: usize) -> Self {
         Self { shape: KvShape { n_blocks, ..self.shape }, ..self }
     }
 
+    /// The same with a store of `n_host_blocks` blocks.
+    #[must_use]
+    pub fn with_host_blocks(self, n_host_blocks: usize) -> Self {
+        Self { n_host_blocks, ..self }
+    }
+
     /// The same with a store of as many blocks as `n_bytes` hold.
     #[must_use]
     pub fn with_swap_bytes(self, n_bytes: u64) -> Self {
-        let n_blocks = n_bytes / (self.block_bytes() as u64).max(1);
+        let n_blocks = n_bytes / (self.block_bytes as u64).max(1);
         // Host blocks are numbered by u32.
-        Self { n_host_blocks: n_blocks.min(u32::MAX.into()) as usize, ..self }
+        self.with_host_blocks(n_blocks.min(u32::MAX.into()) as usize)
     }
 
-    /// Blocks with which `n_requests` requests of `context_tokens` tokens never wait for one: one
+    /// Blocks with which `n_requests` requests of `context_tokens` tokens never wait for a block: one
     /// more than they fill, for a copy.
     pub fn blocks_for(context_tokens: usize, block_size: usize, n_requests: usize) -> usize {
         context_tokens.div_ceil(block_size).saturating_mul(n_requests).saturating_add(1)
@@ -67,16 +84,15 @@ impl KvFootprint {
 
     /// Bytes of one block over all layers, scales and padding included.
     pub fn block_bytes(&self) -> usize {
-        self.shape.bytes_per_block()
+        self.block_bytes
     }
 
-    /// Bytes of the pool: what it comes to take once every block was used. `None` where no address
-    /// space holds them.
+    /// Bytes of the pool once every block has been used; `None` where no address space holds them.
     pub fn pool_bytes(&self) -> Option<usize> {
         self.block_bytes().checked_mul(self.shape.n_blocks)
     }
 
-    /// Bytes of the store, likewise.
+    /// Bytes of the store once every block has been used; `None` where no address space holds them.
     pub fn swap_bytes(&self) -> Option<usize> {
         self.block_bytes().checked_mul(self.n_host_blocks)
     }

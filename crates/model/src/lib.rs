@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! path ── ModelFiles ──> HfConfig ── arch ──> ArchSpec ─┐
-//!                └── tensors ─────────────────── load ──┴──> Decoder<B> ── forward ──> logits
+//!                └── tensors ─────────────────── load ──┴──> Decoder<D> ── forward ──> logits
 //! ```
 //!
 //! * [`ModelFiles`] opens what lies at a path, a Hugging Face folder or a GGUF file, and trusts
@@ -13,7 +13,7 @@
 //! * [`load()`] looks up every tensor the spec asks for, undoes the quirks of the file (stacked,
 //!   permuted or differently named tensors) and packs the weights for the kernels, or maps them as an
 //!   earlier load packed them ([`PackedCache`]).
-//! * [`Decoder`] runs any spec on any [`Backend`]; [`CpuBackend`] is the one here.
+//! * [`Decoder`] runs any spec on any [`Device`] with its [`Ops`]; [`CpuDevice`] is the one here.
 //! * [`VectorModel`](embed::VectorModel) makes vectors of texts, where these are what a model is for.
 //! * [`export()`] writes a model as a GGUF file, which is how one is converted, quantized or embedded.
 //!
@@ -22,10 +22,10 @@
 #![forbid(unsafe_code)]
 
 pub mod arch;
-pub mod backend;
 mod comm;
 mod config;
 mod decoder;
+pub mod device;
 pub mod embed;
 mod error;
 mod export;
@@ -39,20 +39,19 @@ pub mod rope;
 mod wrapper;
 
 pub use arch::{ARCHS, Arch, ArchSpec, ENCODERS, LayerSpec, Mixer};
-pub use backend::cpu::CpuBackend;
-pub use backend::{Backend, ForwardSequence, GreedyRows, PackedBytes, PackedForm};
 pub use comm::{Communicator, SoleRank};
 pub use config::{HfConfig, Window, parse_config};
 pub use decoder::{Decoder, ForwardInput};
+pub use device::cpu::{CpuDevice, load_cpu};
+pub use device::{BlockTables, Device, ForwardSequence, GreedyRows, Ops, PackedBytes, PackedForm};
 pub use error::ModelError;
 pub use export::{ExportOptions, ExportProgress, export, export_gguf, gguf_file_type};
 pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
 pub use inspect::{Ignored, Inspection, Quantization, TensorTotals, inspect};
-pub use kv::{KvFootprint, SwapStore};
+pub use kv::{KvFootprint, KvShape, SwapStore};
 pub use load::{
-    LoadOptions, LoadProgress, PackedCache, available_memory_bytes, check, load, load_cpu,
-    stored_bytes,
+    LoadOptions, LoadProgress, PackedCache, available_memory_bytes, check, load, stored_bytes,
 };
 pub use pelton_quant::Compute;
 pub use pelton_quant::checkpoint::Scheme;

@@ -7,9 +7,10 @@
 //! Dynamic NTK and LongRoPE choose their frequencies by the length of the sequence. Following that
 //! while a sequence grows would rotate old keys and new queries by different frequencies, and would
 //! make a token depend on how its prompt was chunked. Here both are decided once, by the longest
-//! context that will be served ([`ArchSpec::max_context`](crate::ArchSpec::max_context)): a model
-//! loaded for sequences within its trained length has the frequencies of a short sequence, one
-//! loaded for more has those of a sequence of exactly that length.
+//! context that will be served ([`ArchSpec::max_context`](crate::ArchSpec::max_context)), as vLLM
+//! does: a model loaded for sequences within its trained length has the frequencies of a short
+//! sequence, and a model loaded for longer ones has those of a sequence of exactly that length.
+//! [`RopeSpec::choice`] says which ones are in use and why.
 
 use std::f64::consts::PI;
 
@@ -22,22 +23,22 @@ pub struct RopeSpec {
     pub theta: f64,
     /// `max_position_embeddings`, in tokens.
     pub n_trained: usize,
-    /// How the frequencies are changed.
+    /// How the frequencies are scaled.
     pub scaling: RopeScaling,
 }
 
-/// How frequencies are changed to reach past the context of the first training.
+/// How frequencies are scaled to reach past the context of the first training.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RopeScaling {
-    /// Not at all.
+    /// Frequencies are as trained.
     Default,
     /// All frequencies are divided (Chen et al., 2023).
     Linear {
         /// The divisor.
         factor: f64,
     },
-    /// The base grows with the context served, once that is longer than the trained one (NTK-aware
+    /// The base grows with the context served once that is longer than the trained one (NTK-aware
     /// scaling).
     Dynamic {
         /// Stretch of the context.
@@ -71,6 +72,21 @@ pub enum RopeScaling {
     },
     /// One stored divisor per frequency, as GGUF files carry in `rope_freqs.weight`.
     Divisors(Vec<f32>),
+}
+
+impl RopeScaling {
+    /// Name of the kind of scaling.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Linear { .. } => "linear",
+            Self::Dynamic { .. } => "dynamic",
+            Self::Yarn(_) => "yarn",
+            Self::Llama3 { .. } => "llama3",
+            Self::LongRope { .. } => "longrope",
+            Self::Divisors(_) => "divisors",
+        }
+    }
 }
 
 /// Parameters of YaRN.
@@ -124,11 +140,7 @@ impl RopeSpec {
             RopeScaling::Default => (plain, 1.0),
             RopeScaling::Linear { factor } => (plain.iter().map(|f| f / factor).collect(), 1.0),
             RopeScaling::Dynamic { factor } => {
-                let (d, trained) = (self.rotary_dim as f64, self.n_trained as f64);
-                let n = max_context.max(self.n_trained) as f64;
-                let exponent = if d > 2.0 { d / (d - 2.0) } else { 1.0 };
-                let growth = (factor * n / trained - (factor - 1.0)).powf(exponent);
-                (self.frequencies(self.theta * growth), 1.0)
+                (self.frequencies(self.grown_theta(*factor, max_context)), 1.0)
             }
             RopeScaling::Yarn(yarn) => (yarn.scale(self, &plain), yarn.attention_factor()),
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, n_original } => {
@@ -154,6 +166,40 @@ impl RopeSpec {
             inv_freq: inv_freq.into_iter().map(|f| f as f32).collect(),
             attention_factor: attention_factor as f32,
         }
+    }
+
+    /// Says which frequencies [`table`](Self::table) chooses and why, in words; `None` where they do not
+    /// depend on the context served.
+    pub fn choice(&self, max_context: usize) -> Option<String> {
+        let because = |n_known: usize| match max_context > n_known {
+            true => format!("because {max_context} tokens are served, more than {n_known}"),
+            false => format!("because {max_context} tokens are served, no more than {n_known}"),
+        };
+        match &self.scaling {
+            RopeScaling::Dynamic { factor } => {
+                let (theta, why) = (self.theta, because(self.n_trained));
+                Some(match max_context > self.n_trained {
+                    true => {
+                        let grown = self.grown_theta(*factor, max_context);
+                        format!("dynamic NTK raises the base from {theta} to {grown:.0}, {why}")
+                    }
+                    false => format!("dynamic NTK keeps the base of {theta}, {why}"),
+                })
+            }
+            RopeScaling::LongRope { n_original, .. } => {
+                let length = if max_context > *n_original { "long" } else { "short" };
+                Some(format!("LongRoPE uses its {length} factors, {}", because(*n_original)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The base of dynamic NTK scaling for sequences of up to `max_context` tokens.
+    fn grown_theta(&self, factor: f64, max_context: usize) -> f64 {
+        let (d, trained) = (self.rotary_dim as f64, self.n_trained as f64);
+        let n = max_context.max(self.n_trained) as f64;
+        let exponent = if d > 2.0 { d / (d - 2.0) } else { 1.0 };
+        self.theta * (factor * n / trained - (factor - 1.0)).powf(exponent)
     }
 
     /// The stored divisors that hold for sequences of up to `max_context` tokens, if any.
@@ -201,7 +247,7 @@ impl Yarn {
         plain.iter().enumerate().map(scale).collect()
     }
 
-    /// By how much the stretch of the context sharpens attention.
+    /// Factor by which the stretch of the context sharpens attention.
     pub(crate) fn mscale(&self, weight: f64) -> f64 {
         if self.factor <= 1.0 { 1.0 } else { 0.1 * weight * self.factor.ln() + 1.0 }
     }
@@ -259,6 +305,28 @@ mod tests {
         assert_eq!(dynamic.table(2048), plain);
         assert!(dynamic.table(4096).inv_freq[31] < plain.inv_freq[31]);
         assert_eq!(dynamic.longest_context(), 8192);
+    }
+
+    #[test]
+    fn the_choice_by_context_is_said_in_words() {
+        let dynamic = spec(RopeScaling::Dynamic { factor: 4.0 });
+        let short = "dynamic NTK keeps the base of 10000, because 2048 tokens are served, no more \
+                     than 2048";
+        assert_eq!(dynamic.choice(2048).as_deref(), Some(short));
+        let long = dynamic.choice(4096).expect("it depends on the context");
+        assert!(long.starts_with("dynamic NTK raises the base from 10000 to 74"), "{long}");
+        assert!(long.ends_with("because 4096 tokens are served, more than 2048"), "{long}");
+        let long_rope = spec(RopeScaling::LongRope {
+            factor: 8.0,
+            n_original: 512,
+            attention_factor: None,
+            short_factors: vec![1.0; 32],
+            long_factors: vec![2.0; 32],
+        });
+        let said = |context| long_rope.choice(context).expect("it depends on the context");
+        assert!(said(512).starts_with("LongRoPE uses its short factors, because 512"));
+        assert!(said(513).starts_with("LongRoPE uses its long factors, because 513"));
+        assert_eq!(spec(RopeScaling::Linear { factor: 2.0 }).choice(4096), None);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use counting::count;
 use pelton_base::TokenId;
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, GreedyRows, LoadOptions,
-    ModelFiles, load,
+    BlockTables, Compute, CpuDevice, Decoder, ForwardInput, ForwardSequence, GreedyRows,
+    LoadOptions, ModelFiles, load,
 };
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
@@ -39,7 +39,7 @@ const FORMATS: [(DType, Compute); 6] = [
 
 /// `m` sequences decode side by side, each in blocks of its own; returns the allocations of all
 /// steps but the first ones.
-fn decode(decoder: &mut Decoder<CpuBackend>, m: usize) -> u64 {
+fn decode(decoder: &mut Decoder<CpuDevice>, m: usize) -> u64 {
     let tables: Vec<[u32; N_BLOCKS]> =
         (0..m).map(|s| std::array::from_fn(|b| (b * m + s) as u32)).collect();
     let tokens: Vec<TokenId> = (0..m as u32).map(|s| TokenId(s * 7)).collect();
@@ -48,7 +48,7 @@ fn decode(decoder: &mut Decoder<CpuBackend>, m: usize) -> u64 {
         .map(|s| ForwardSequence {
             rows: s..s + 1,
             first_position: 0,
-            block_table: &tables[s],
+            block_tables: BlockTables::one(&tables[s]),
             tree: None,
         })
         .collect();
@@ -77,7 +77,7 @@ fn decode(decoder: &mut Decoder<CpuBackend>, m: usize) -> u64 {
 fn check(label: &str, files: &ModelFiles, compute: Compute) {
     for kernels in Kernels::available() {
         for (n_threads, n_allowed) in [(1, 0), (2, N_FOR_WORKER)] {
-            let backend = CpuBackend::new(Cpu::with(kernels, n_threads));
+            let backend = CpuDevice::new(Cpu::with(kernels, n_threads));
             let options = LoadOptions { compute, ..LoadOptions::default() };
             let mut decoder = load(files, backend, &options).expect("it loads");
             let n_allocations = ROWS.map(|m| decode(&mut decoder, m));

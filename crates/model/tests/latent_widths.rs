@@ -15,7 +15,7 @@ use std::path::Path;
 use common::{Golden, bits, golden, run_whole};
 use pelton_kernels::Kernels;
 use pelton_model::{
-    Compute, CpuBackend, KvDtype, LoadOptions, ModelFiles, PackedCache, export_gguf, inspect, load,
+    Compute, CpuDevice, KvDtype, LoadOptions, ModelFiles, PackedCache, export_gguf, inspect, load,
 };
 use pelton_quant::dequantize_tensor;
 use pelton_tensor::{DType, TensorView, write_safetensors};
@@ -186,7 +186,7 @@ fn padded_weights_go_to_files_and_caches_and_are_counted() {
                 packed_cache: Some(&cache),
                 ..LoadOptions::default()
             };
-            let device = CpuBackend::with_threads(Some(1)).expect("kernels");
+            let device = CpuDevice::with_threads(Some(1)).expect("kernels");
             let mut decoder = load(&files, device, &options).expect("loads");
             assert!(bits(&run_whole(&mut decoder, &tokens)) == expected, "{name}: cache");
         }

@@ -6,8 +6,8 @@ use common::{BLOCK, Golden, all, bits, golden, run_chunks, run_whole};
 use pelton_base::TokenId;
 use pelton_kernels::Kernels;
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, GreedyRows, KvDtype, KvFootprint,
-    LoadOptions, ModelFiles, SwapStore, export_gguf, inspect, load_cpu,
+    BlockTables, Compute, CpuDevice, Decoder, ForwardInput, ForwardSequence, GreedyRows, KvDtype,
+    KvFootprint, LoadOptions, ModelFiles, SwapStore, export_gguf, inspect, load_cpu,
 };
 
 const FORMATS: [(&str, Compute); 4] = [
@@ -55,7 +55,7 @@ fn pages_may_lie_anywhere() {
     }
 }
 
-fn load_with_kv(golden: &Golden, kv_dtype: KvDtype) -> Decoder<CpuBackend> {
+fn load_with_kv(golden: &Golden, kv_dtype: KvDtype) -> Decoder<CpuDevice> {
     let options =
         LoadOptions { kv_dtype: Some(kv_dtype), n_threads: Some(1), ..LoadOptions::default() };
     load_cpu(&golden.files(), &options).expect(&golden.name)
@@ -105,7 +105,12 @@ fn a_tree_of_drafts_is_every_one_of_its_paths() {
             for (tokens, tree) in [(committed, None), (drafts, Some(&tree[..]))] {
                 let block_table = &[2, 0, 3, 1];
                 let rows = 0..tokens.len();
-                let sequence = ForwardSequence { rows, first_position, block_table, tree };
+                let sequence = ForwardSequence {
+                    rows,
+                    first_position,
+                    block_tables: BlockTables::one(block_table),
+                    tree,
+                };
                 let rows: Vec<usize> = (0..tokens.len()).collect();
                 let input = ForwardInput { tokens, sequences: &[sequence], logits_rows: &rows };
                 decoder.forward(&mut kv, &input, &mut logits);
@@ -127,7 +132,7 @@ fn a_tree_of_drafts_is_every_one_of_its_paths() {
 }
 
 /// Eight sequences in one step, at different places: some begin, some go on, one only decodes.
-fn run_batch(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f32>> {
+fn run_batch(decoder: &mut Decoder<CpuDevice>, tokens: &[TokenId]) -> Vec<Vec<f32>> {
     let n_sequences = 8;
     let tables: Vec<Vec<u32>> =
         (0..n_sequences).map(|s| (0..4).map(|b| (b * n_sequences + s) as u32).collect()).collect();
@@ -139,7 +144,7 @@ fn run_batch(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f
         let sequence = ForwardSequence {
             rows: 0..first(s),
             first_position: 0,
-            block_table: &tables[s],
+            block_tables: BlockTables::one(&tables[s]),
             tree: None,
         };
         let input = ForwardInput {
@@ -157,7 +162,12 @@ fn run_batch(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f
         batch.extend_from_slice(&tokens[s + first(s)..][..n_rows]);
         let rows = start..batch.len();
         let (first_position, block_table) = (first(s), tables[s].as_slice());
-        sequences.push(ForwardSequence { rows, first_position, block_table, tree: None });
+        sequences.push(ForwardSequence {
+            rows,
+            first_position,
+            block_tables: BlockTables::one(block_table),
+            tree: None,
+        });
     }
     let last_rows: Vec<usize> = sequences.iter().map(|s| s.rows.end - 1).collect();
     let input = ForwardInput { tokens: &batch, sequences: &sequences, logits_rows: &last_rows };
@@ -189,7 +199,7 @@ fn greedy_rows_are_told_the_likeliest_of_the_logits_that_they_do_not_get() {
             let sequence = ForwardSequence {
                 rows: 0..n,
                 first_position: 0,
-                block_table: &[0, 1, 2, 3],
+                block_tables: BlockTables::one(&[0, 1, 2, 3]),
                 tree: None,
             };
             // Backwards: rows are told in the order in which they are asked for.
@@ -281,7 +291,7 @@ fn a_copied_block_reads_like_the_original() {
         let expected = bits(&run_whole(&mut decoder, &tokens));
         let mut kv = decoder.new_kv(8, BLOCK);
         let mut logits = Vec::new();
-        let mut step = |decoder: &mut Decoder<CpuBackend>,
+        let mut step = |decoder: &mut Decoder<CpuDevice>,
                         kv: &mut _,
                         range: std::ops::Range<usize>,
                         blocks: &[u32]| {
@@ -289,7 +299,7 @@ fn a_copied_block_reads_like_the_original() {
             let sequence = ForwardSequence {
                 rows: 0..n,
                 first_position: range.start,
-                block_table: blocks,
+                block_tables: BlockTables::one(blocks),
                 tree: None,
             };
             let input = ForwardInput {
@@ -319,13 +329,18 @@ fn a_block_swapped_out_and_in_elsewhere_reads_like_the_original() {
             let mut kv = decoder.new_kv(8, BLOCK);
             let mut store = SwapStore::try_new(&footprint).expect("memory");
             let mut logits = Vec::new();
-            let mut step = |decoder: &mut Decoder<CpuBackend>,
+            let mut step = |decoder: &mut Decoder<CpuDevice>,
                             kv: &mut _,
                             range: std::ops::Range<usize>,
                             block_table: &[u32]| {
                 let n = range.len();
                 let (rows, first_position) = (0..n, range.start);
-                let sequence = ForwardSequence { rows, first_position, block_table, tree: None };
+                let sequence = ForwardSequence {
+                    rows,
+                    first_position,
+                    block_tables: BlockTables::one(block_table),
+                    tree: None,
+                };
                 let (tokens, sequences) = (&tokens[range], &[sequence]);
                 let input = ForwardInput { tokens, sequences, logits_rows: &[n - 1] };
                 decoder.forward(kv, &input, &mut logits);
@@ -356,7 +371,7 @@ fn keys_and_values_take_the_memory_that_was_predicted_to_the_byte() {
                 [(1, 1, 0), (3, 16, 1), (1000, 16, 77), (517, 5, 1000), (4096, 24, 3)]
             {
                 let what = format!("{kv_dtype}, {n_blocks} of {block_size}, {n_host_blocks}");
-                let told = KvFootprint::new(decoder.spec(), kv_dtype, block_size)
+                let told = KvFootprint::new::<CpuDevice>(decoder.spec(), kv_dtype, block_size)
                     .with_blocks(n_blocks)
                     .with_swap_bytes(
                         (n_host_blocks * decoder.kv_bytes_per_block(block_size)) as u64 + 7,

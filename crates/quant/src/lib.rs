@@ -20,4 +20,4 @@ mod packing;
 
 pub use error::{QuantError, Result};
 pub use formats::{FORMATS, Rewrite, WeightFormat, fitting, for_dtype, for_name, supported_names};
-pub use packing::{Compute, dequantize_tensor, pack, pack_bands, packed_bytes, quantize_tensor};
+pub use packing::{Compute, dequantize_tensor, pack, pack_bands, packed_size, quantize_tensor};

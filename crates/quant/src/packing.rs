@@ -97,13 +97,17 @@ pub fn pack_bands(
     Ok(PackedMatrix::pack_bands(cpu, layout, [n, k], rows, done))
 }
 
-/// Bytes that a matrix `[n, k]` of this type takes once packed, the padding of its last panel
+/// Layout of a matrix `[n, k]` of this type once packed, and its bytes, the padding of its last panel
 /// included; `None` where the type has no format or a row is not whole blocks.
-pub fn packed_bytes(dtype: DType, [n, k]: [usize; 2], compute: Compute) -> Option<u64> {
+pub fn packed_size(
+    dtype: DType,
+    [n, k]: [usize; 2],
+    compute: Compute,
+) -> Option<(WeightLayout, u64)> {
     let format = for_dtype(dtype)?;
     let layout = layout_for(format, compute);
     let is_whole = k.is_multiple_of(format.block_len()) && k.is_multiple_of(layout.block_len());
-    is_whole.then(|| PackedMatrix::bytes_for(layout, [n, k]))
+    is_whole.then(|| (layout, PackedMatrix::bytes_for(layout, [n, k])))
 }
 
 fn layout_for(format: &dyn WeightFormat, compute: Compute) -> WeightLayout {

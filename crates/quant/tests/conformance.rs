@@ -5,7 +5,7 @@ use std::path::Path;
 use pelton_kernels::{Cpu, Kernels, WeightLayout};
 use pelton_quant::{
     Compute, FORMATS, QuantError, WeightFormat, dequantize_tensor, fitting, for_dtype, for_name,
-    pack, packed_bytes, quantize_tensor, supported_names,
+    pack, packed_size, quantize_tensor, supported_names,
 };
 use pelton_tensor::{DType, TensorView};
 use proptest::prelude::*;
@@ -177,16 +177,17 @@ fn the_bytes_foretold_are_those_that_packing_takes() {
             for compute in [Compute::Auto, Compute::F32] {
                 let (dtype, shape) = (format.dtype(), &[n, k]);
                 let view = TensorView { name: "w", dtype, shape, data: &data };
-                let taken = pack(&cpu, &[view], compute).expect("a sound matrix").n_bytes() as u64;
-                let told = packed_bytes(dtype, [n, k], compute);
+                let packed = pack(&cpu, &[view], compute).expect("a sound matrix");
+                let taken = (packed.layout(), packed.n_bytes() as u64);
+                let told = packed_size(dtype, [n, k], compute);
                 assert_eq!(told, Some(taken), "{} [{n}, {k}] {compute:?}", format.name());
             }
         }
         let is_ragged = format.block_len() > 1;
-        let told = packed_bytes(format.dtype(), [4, 33], Compute::Auto);
+        let told = packed_size(format.dtype(), [4, 33], Compute::Auto);
         assert_eq!(told.is_none(), is_ragged, "{}: rows of 33", format.name());
     }
-    assert_eq!(packed_bytes(DType::I32, [4, 32], Compute::Auto), None);
+    assert_eq!(packed_size(DType::I32, [4, 32], Compute::Auto), None);
 }
 
 /// Formats without a search for scales: every writer of GGUF files stores the same bits.

@@ -1,18 +1,22 @@
-//! Tiny models and helpers for the tests of the other crates; a development dependency only.
+//! Tiny models, a plain device and helpers for the tests of the other crates; a development
+//! dependency only.
 //!
 //! A [`TinyModel`] is a few thousand seeded random weights in a real shape. It is written as a
 //! Hugging Face folder or as a GGUF file, with a byte-level tokenizer that every crate can read,
 //! and says nothing sensible, but always the same. A [`TinyEncoder`] is the same for vectors.
-//! [`statistics`] judges whether what came out of a random generator has the distribution that it
+//! A [`PlainDevice`] runs any model in scalar f32, as a second opinion on the kernels.
+//! [`statistics`] judges whether samples of a random generator have the distribution that they
 //! should have. [`golden`] reads the golden checkpoints of `crates/model/tests`.
 #![forbid(unsafe_code)]
 
 mod encoder;
 pub mod golden;
 mod model;
+pub mod plain;
 pub mod statistics;
 mod tokenizer;
 
 pub use encoder::TinyEncoder;
 pub use model::TinyModel;
+pub use plain::{PlainDevice, Ranks};
 pub use tokenizer::{byte_token, tokenizer_json};

@@ -31,7 +31,7 @@ pub struct TinyModel {
     pub n_heads: usize,
     /// Key/value heads.
     pub n_kv_heads: usize,
-    /// Tokens, at least 260; rows beyond the tokenizer's are padding.
+    /// Vocabulary in tokens, at least 260; rows beyond the tokenizer's are padding.
     pub vocab_size: usize,
     /// Longest context, in tokens.
     pub max_context: usize,
@@ -55,7 +55,7 @@ impl Default for TinyModel {
     }
 }
 
-/// A tensor to be: its two names, shape and values.
+/// A tensor to write: its two names, shape and values.
 struct Tensor {
     name: String,
     gguf_name: String,

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// Special tokens, ids from zero: end of text, start of turn, end of turn.
 pub(crate) const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
-/// The merges; each makes one more token.
+/// The merges; each adds one token.
 pub(crate) const MERGES: [(&str, &str); 1] = [("t", "h")];
 
 /// The character that stands for a byte in byte-level vocabularies: a printable byte stands for

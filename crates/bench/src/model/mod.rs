@@ -22,7 +22,7 @@ mod plan;
 mod report;
 mod subject;
 
-use pelton_model::{CpuBackend, Decoder, available_memory_bytes};
+use pelton_model::{CpuDevice, Decoder, available_memory_bytes};
 
 use crate::{Progress, Result, Watch, ceilings};
 pub use plan::{Config, Plan};
@@ -38,7 +38,7 @@ pub struct Loaded {
     /// Name of its architecture.
     pub architecture: String,
     /// The model.
-    pub decoder: Decoder<CpuBackend>,
+    pub decoder: Decoder<CpuDevice>,
 }
 
 /// Carries out a plan. `None` when the caller stopped before everything was computed once.
@@ -60,7 +60,7 @@ pub fn measure(loaded: Loaded, plan: &Plan, watch: Watch<'_>) -> Result<Option<R
         return Ok(None);
     };
     let peaks = |subject: &Subject<'_>| {
-        subject.with_decoder(|decoder| ceilings::measure(decoder.backend().cpu()))
+        subject.with_decoder(|decoder| ceilings::measure(decoder.device().cpu()))
     };
     let before = peaks(&subject);
     let mut samples = vec![Vec::new(); plan.variants.len()];
@@ -81,8 +81,7 @@ fn measure_rounds(
     let n_steps = plan.rounds.saturating_mul(plan.variants.len());
     let mut n_done = 0;
     for round in 1..=plan.rounds {
-        let read =
-            subject.with_decoder(|decoder| ceilings::read_bandwidth(decoder.backend().cpu()));
+        let read = subject.with_decoder(|decoder| ceilings::read_bandwidth(decoder.device().cpu()));
         bandwidths.push(read);
         for (&variant, samples) in plan.variants.iter().zip(samples.iter_mut()) {
             let Some(seconds) = subject.measure(variant)? else { return Ok(()) };

@@ -11,7 +11,7 @@
 //! bandwidth: it does hundreds of operations with each weight that it reads.
 
 use pelton_kernels::{Ceilings, WeightLayout};
-use pelton_model::{ArchSpec, CpuBackend, Decoder};
+use pelton_model::{ArchSpec, CpuDevice, Decoder};
 use serde::Serialize;
 
 use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Plan, SHORT_TOKENS, Variant};
@@ -47,9 +47,9 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    pub(super) fn new(model: String, architecture: String, decoder: &Decoder<CpuBackend>) -> Self {
+    pub(super) fn new(model: String, architecture: String, decoder: &Decoder<CpuDevice>) -> Self {
         let spec = decoder.spec();
-        let cpu = decoder.backend().cpu();
+        let cpu = decoder.device().cpu();
         let layouts = decoder.layouts();
         let block_bytes = decoder.kv_bytes_per_block(BLOCK_TOKENS);
         Self {

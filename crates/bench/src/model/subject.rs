@@ -16,14 +16,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pelton_base::{
-    Ask, FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId,
-};
+use pelton_base::{Ask, FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
     Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity,
     KvMemory, ModelExecutor, ModelExecutorConfig, Panicked, TokenEvent, TokenStream,
 };
-use pelton_model::{Backend, CpuBackend, Decoder, ForwardInput, ForwardSequence};
+use pelton_model::{BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence};
 use pelton_sched::{Choices, SchedulerOutput};
 
 use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Needs, Plan, SHORT_TOKENS, STEP_TOKENS, Variant};
@@ -38,7 +36,7 @@ pub(super) struct Subject<'a> {
     engine: EngineHandle,
     /// The long sequence, and where its keys and values are.
     sequence: Vec<TokenId>,
-    kv: <CpuBackend as Backend>::Kv,
+    kv: <CpuDevice as Device>::Kv,
     block_table: Vec<u32>,
     logits: Vec<f32>,
     prompts: RandomTokens,
@@ -55,7 +53,7 @@ impl<'a> Subject<'a> {
     ///
     /// When the system refuses the memory, or the engine fails.
     pub(super) fn new(
-        decoder: Decoder<CpuBackend>,
+        decoder: Decoder<CpuDevice>,
         plan: &Plan,
         needs: Needs,
         is_stopped: &'a dyn Fn() -> bool,
@@ -132,7 +130,7 @@ impl<'a> Subject<'a> {
     }
 
     /// Lets `look` see the decoder.
-    pub(super) fn with_decoder<T>(&self, look: impl FnOnce(&Decoder<CpuBackend>) -> T) -> T {
+    pub(super) fn with_decoder<T>(&self, look: impl FnOnce(&Decoder<CpuDevice>) -> T) -> T {
         look(self.executor.lock().decoder())
     }
 
@@ -232,7 +230,7 @@ impl<'a> Subject<'a> {
         let sequence = ForwardSequence {
             rows: 0..n_rows,
             first_position: first,
-            block_table: &self.block_table,
+            block_tables: BlockTables::one(&self.block_table),
             tree: None,
         };
         let input = ForwardInput {
@@ -251,10 +249,10 @@ impl<'a> Subject<'a> {
 /// The executor of the engine, which the benchmark reaches too: the engine waits while the benchmark
 /// holds the lock.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<ModelExecutor<CpuBackend>>>);
+struct Shared(Arc<Mutex<ModelExecutor<CpuDevice>>>);
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, ModelExecutor<CpuBackend>> {
+    fn lock(&self) -> MutexGuard<'_, ModelExecutor<CpuDevice>> {
         // A panic under the lock has ended the engine already.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,7 +12,7 @@ use super::{ADDED, ModelExecutor, SAMPLING, Scratch};
 use crate::spec::{BLANK, Verification};
 use crate::{Execution, guard};
 use pelton_base::TokenId;
-use pelton_model::{Backend, ForwardInput, ForwardSequence, GreedyRows};
+use pelton_model::{BlockTables, ForwardInput, ForwardSequence, GreedyRows, Ops};
 use pelton_sampling::verify::{Place, Proposal, Typical, typical_lossy};
 use pelton_sampling::{Sampled, SamplerState};
 use pelton_sched::{Rows, ScheduledSequence, SchedulerOutput};
@@ -45,7 +45,7 @@ impl Early<'_> {
     }
 }
 
-impl<B: Backend> ModelExecutor<B> {
+impl<D: Ops> ModelExecutor<D> {
     /// Makes the drafts that came blank: a pass through the first layers for each place, over all
     /// sequences that have a draft there.
     pub(super) fn draft_early(&mut self, plan: &SchedulerOutput, n_layers: usize) {
@@ -96,7 +96,7 @@ impl<B: Backend> ModelExecutor<B> {
             rows: i..i + 1,
             first_position: early.share.first_position + early.row(place)
                 - early.share.tokens.start,
-            block_table: &tables[early.share.blocks.clone()],
+            block_tables: BlockTables::one(&tables[early.share.blocks.clone()]),
             tree: None,
         };
         let sequences: Vec<_> = shares.iter().enumerate().map(sequence).collect();
@@ -248,7 +248,7 @@ impl<B: Backend> ModelExecutor<B> {
         for (place, &row) in (first..).zip(&self.scratch.path) {
             if place != row {
                 let (from, to) = (share.first_position + row, share.first_position + place);
-                self.decoder.copy_kv_position(&mut self.kv, table, from, to);
+                self.decoder.copy_kv_position(&mut self.kv, BlockTables::one(table), from, to);
             }
         }
     }

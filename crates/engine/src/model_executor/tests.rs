@@ -1,7 +1,7 @@
 use super::*;
 use crate::KvMemory;
-use pelton_base::{FinishReason, SamplingParams, ServiceParams};
-use pelton_model::{CpuBackend, LoadOptions, ModelFiles, load_cpu};
+use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams};
+use pelton_model::{CpuDevice, LoadOptions, ModelFiles, load_cpu};
 use pelton_sampling::{LogitsProcessor, RowContext};
 use pelton_sched::{Scheduler, SchedulerConfig, Signals, StepUpdates, Tick};
 use pelton_tensor::DType;
@@ -49,14 +49,16 @@ impl LogitsProcessor for Faulty {
 fn request(i: u64) -> Request {
     Request {
         id: RequestId(i),
-        prompt: (0..5).map(|j| TokenId(7 * j + i as u32)).collect(),
-        sampling: SamplingParams::greedy(),
-        choice: 0,
-        max_tokens: N_TOKENS,
-        stop_tokens: Vec::new(),
-        service: ServiceParams::default(),
-        prediction: Vec::new(),
-        constraint: None,
+        ask: Ask {
+            prompt: (0..5).map(|j| TokenId(7 * j + i as u32)).collect(),
+            sampling: SamplingParams::greedy(),
+            choice: 0,
+            max_tokens: N_TOKENS,
+            stop_tokens: Vec::new(),
+            service: ServiceParams::default(),
+            prediction: Vec::new(),
+            constraint: None,
+        },
     }
 }
 
@@ -65,7 +67,7 @@ type Answer = (Vec<TokenId>, Option<FinishReason>);
 
 /// Tokens and end of three requests that share each step, and the panics of their steps.
 fn answers(
-    mut executor: ModelExecutor<CpuBackend>,
+    mut executor: ModelExecutor<CpuDevice>,
     faulty: Option<Faulty>,
 ) -> (Vec<Answer>, Vec<(RequestId, Panicked)>) {
     let mut scheduler = Scheduler::new(SchedulerConfig::new(32, 4));

@@ -27,7 +27,7 @@
 use super::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use crate::{ExecutorError, KvMemory};
 use pelton_base::{Request, RequestId, TokenId};
-use pelton_model::{Backend, Decoder, ForwardInput, ForwardSequence, GreedyRows};
+use pelton_model::{BlockTables, Decoder, ForwardInput, ForwardSequence, GreedyRows, Ops};
 use pelton_sampling::{Sampler, SamplerState};
 use std::collections::HashMap;
 
@@ -35,9 +35,9 @@ use std::collections::HashMap;
 const CHUNK: usize = 512;
 
 /// A model that drafts.
-pub struct DraftModel<B: Backend> {
-    decoder: Decoder<B>,
-    kv: B::Kv,
+pub struct DraftModel<D: Ops> {
+    decoder: Decoder<D>,
+    kv: D::Kv,
     block_size: usize,
     /// Free blocks.
     free: Vec<u32>,
@@ -68,14 +68,14 @@ struct Share {
     first_position: usize,
 }
 
-impl<B: Backend> DraftModel<B> {
+impl<D: Ops> DraftModel<D> {
     /// Takes a model whose first `n_sampled` tokens are those of the target, and allocates its KV.
     ///
     /// # Errors
     ///
     /// When not even one block fits, or the system refuses the memory.
     pub fn new(
-        decoder: Decoder<B>,
+        decoder: Decoder<D>,
         block_size: usize,
         memory: KvMemory,
         n_sampled: usize,
@@ -125,7 +125,7 @@ impl<B: Backend> DraftModel<B> {
             sequences.push(ForwardSequence {
                 rows: first..end,
                 first_position: share.first_position,
-                block_table: &self.sequences[&ids[share.row]].table,
+                block_tables: BlockTables::one(&self.sequences[&ids[share.row]].table),
                 tree: None,
             });
             last_rows.push(end - 1);
@@ -215,10 +215,10 @@ impl<B: Backend> DraftModel<B> {
     }
 }
 
-impl<B> Proposer for DraftModel<B>
+impl<D> Proposer for DraftModel<D>
 where
-    B: Backend + 'static,
-    Decoder<B>: Send,
+    D: Ops + 'static,
+    Decoder<D>: Send,
 {
     fn name(&self) -> &'static str {
         "draft"
@@ -282,7 +282,7 @@ where
     }
 }
 
-impl<B: Backend> std::fmt::Debug for DraftModel<B> {
+impl<D: Ops> std::fmt::Debug for DraftModel<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DraftModel")
             .field("n_free_blocks", &self.free.len())

@@ -13,7 +13,7 @@ use pelton_engine::{
     SampledToken, SpecConfig, SpecMethod, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
-use pelton_model::{Compute, CpuBackend, LoadOptions, ModelFiles, export_gguf, load as load_model};
+use pelton_model::{Compute, CpuDevice, LoadOptions, ModelFiles, export_gguf, load as load_model};
 use pelton_sched::{Choices, PolicyKind, PreemptionMode, SchedulerOutput};
 use pelton_testkit::golden::decoder_named;
 use std::sync::Arc;
@@ -217,7 +217,7 @@ impl<E: Executor> Executor for Held<E> {
 
 /// The model as its own draft, with too little memory for all requests.
 fn drafter(files: &ModelFiles, compute: Compute, world: &World) -> Box<dyn Proposer> {
-    let backend = CpuBackend::new(Cpu::with(world.kernels, 1));
+    let backend = CpuDevice::new(Cpu::with(world.kernels, 1));
     let options = LoadOptions { compute, ..LoadOptions::default() };
     let decoder = load_model(files, backend, &options).expect("it loads");
     let draft = DraftModel::new(decoder, 4, KvMemory::Blocks(100), VOCAB as usize);
@@ -230,7 +230,7 @@ pub(crate) fn start(
     compute: Compute,
     world: &World,
 ) -> (EngineHandle, Sender<()>) {
-    let backend = CpuBackend::new(Cpu::with(world.kernels, world.n_threads));
+    let backend = CpuDevice::new(Cpu::with(world.kernels, world.n_threads));
     let options = LoadOptions { compute, ..LoadOptions::default() };
     let decoder = load_model(files, backend, &options).expect("it loads");
     let config = ModelExecutorConfig {

@@ -25,14 +25,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pelton_kernels::{Cpu, Kernels, NodePolicy, Topology, default_threads};
-use pelton_model::{CpuBackend, Decoder, LoadOptions, ModelFiles};
+use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles};
 
 use crate::error::LlmError;
 pub use nodes::WeightNodes;
 use tuning_file::{Known, Machine};
 
 /// The device that models of this process compute on.
-pub(crate) type Device = CpuBackend;
+pub(crate) type Device = CpuDevice;
 
 /// Stored weights, in bytes, from which a second of measuring at the first start is little.
 const LEAST_MEASURED_BYTES: u64 = 64 << 20;
@@ -157,7 +157,7 @@ impl Runtime {
         &self,
         files: &ModelFiles,
         options: &LoadOptions<'_>,
-    ) -> Result<Decoder<CpuBackend>, LlmError> {
+    ) -> Result<Decoder<CpuDevice>, LlmError> {
         // Refuses an incomplete checkpoint before anything is measured for it.
         let weight_bytes = pelton_model::stored_bytes(files, options.max_context)?;
         let device = Device::new(self.cpu(weight_bytes));

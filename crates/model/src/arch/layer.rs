@@ -11,6 +11,8 @@ pub struct LayerSpec {
     pub mlp: Mlp,
     /// How the two read from the residual stream and add to it.
     pub wiring: Wiring,
+    /// Memory group of its keys and values, which share block tables: 0 in models of one group.
+    pub kv_group: usize,
 }
 
 /// How mixers read from the residual stream `x` and add to it.

@@ -41,6 +41,7 @@ pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
             bias: cfg.mlp_bias,
         }),
         wiring: Wiring::PRE,
+        kv_group: 0,
     };
     Ok(ArchSpec {
         hidden_size: cfg.hidden_size,

@@ -122,6 +122,20 @@ impl ArchSpec {
         self.ends.head && self.is_causal()
     }
 
+    /// Says in words which rotary frequencies a model serving `max_context` tokens uses and why, for
+    /// each embedding that depends on it.
+    pub fn rope_choices(&self, max_context: usize) -> Vec<String> {
+        let mut choices: Vec<String> =
+            self.ropes.iter().filter_map(|rope| rope.choice(max_context)).collect();
+        choices.dedup();
+        choices
+    }
+
+    /// Number of memory groups of layers, each with block tables of its own.
+    pub fn n_kv_groups(&self) -> usize {
+        self.layers.iter().map(|layer| layer.kv_group + 1).max().unwrap_or(1)
+    }
+
     /// Longest context that the positions reach, in tokens; at least what is served by default.
     pub fn longest_context(&self) -> usize {
         let ropes = self.ropes.iter().map(RopeSpec::longest_context);

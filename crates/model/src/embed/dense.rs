@@ -49,7 +49,7 @@ impl Dense {
         Ok(Self { weight, bias, n_in, n_out, is_tanh })
     }
 
-    /// Elements that come out.
+    /// Elements of the output.
     pub fn n_out(&self) -> usize {
         self.n_out
     }

@@ -1,13 +1,13 @@
-//! From token lists to vectors: what an embedding model does after its last layer.
+//! From token lists to vectors: the steps of an embedding model after its last layer.
 //!
 //! ```text
 //! tokens of texts ── Decoder::hidden ──> rows [n, hidden] ── pool ──> [width] ── dense.. ──> normalise
 //! ```
 //!
-//! What comes after the rows is said by the files beside the checkpoint ([`EmbedSpec`]): the folders
-//! of sentence-transformers, or the metadata of a GGUF file.
+//! The files beside the checkpoint say which steps follow ([`EmbedSpec`]): the folders of
+//! sentence-transformers, or the metadata of a GGUF file.
 //!
-//! **Canonical order.** Rows of a text see rows of that text alone. Pooling adds rows in their order,
+//! **Canonical order.** Rows of a text attend to rows of that text alone. Pooling adds rows in their order,
 //! in f64; a dense layer adds inputs in their order, in f64; a length is a sum in order, in f64. So the
 //! vector of a text has the same bits alone, in any batch and with any number of threads.
 //!
@@ -20,30 +20,30 @@ mod spec;
 
 use pelton_base::TokenId;
 
-use crate::backend::{Backend, ForwardSequence};
 use crate::decoder::{Decoder, ForwardInput};
+use crate::device::{BlockTables, ForwardSequence, Ops};
 
 pub use dense::Dense;
 pub use pooling::{Pooling, UnknownPooling};
 pub use spec::EmbedSpec;
 
-/// Tokens of one KV block: texts are given whole blocks.
+/// Tokens of one KV block; each text takes whole blocks.
 const BLOCK_TOKENS: usize = 16;
 
-/// Tokens of a step unless a text alone has more: enough for every product to be limited by
-/// arithmetic, little enough that others do not wait long.
+/// Tokens of a step unless one text has more: enough for every product to be limited by arithmetic,
+/// few enough that waiting texts do not wait long.
 const STEP_TOKENS: usize = 2048;
 
-/// A model of which vectors are wanted.
-pub struct VectorModel<B: Backend> {
-    decoder: Decoder<B>,
+/// A model that makes vectors of texts.
+pub struct VectorModel<D: Ops> {
+    decoder: Decoder<D>,
     spec: EmbedSpec,
-    kv: B::Kv,
+    kv: D::Kv,
     n_blocks: usize,
     hidden: Vec<f32>,
 }
 
-impl<B: Backend> VectorModel<B> {
+impl<D: Ops> VectorModel<D> {
     /// A model whose texts have at most `max_tokens` tokens each.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl<B: Backend> VectorModel<B> {
     /// # Panics
     ///
     /// When `max_tokens` is zero, or beyond the context of the decoder.
-    pub fn new(decoder: Decoder<B>, spec: EmbedSpec, max_tokens: usize) -> std::io::Result<Self> {
+    pub fn new(decoder: Decoder<D>, spec: EmbedSpec, max_tokens: usize) -> std::io::Result<Self> {
         let most = decoder.spec().max_context;
         assert!((1..=most).contains(&max_tokens), "{max_tokens} tokens in a context of {most}");
         let spec = EmbedSpec { max_tokens, ..spec };
@@ -63,11 +63,11 @@ impl<B: Backend> VectorModel<B> {
     }
 
     /// The decoder.
-    pub fn decoder(&self) -> &Decoder<B> {
+    pub fn decoder(&self) -> &Decoder<D> {
         &self.decoder
     }
 
-    /// What is done after the last layer, and the longest text, in tokens.
+    /// The steps after the last layer, and the longest text, in tokens.
     pub fn spec(&self) -> &EmbedSpec {
         &self.spec
     }
@@ -77,12 +77,12 @@ impl<B: Backend> VectorModel<B> {
         self.spec.n_dimensions(self.decoder.spec().hidden_size)
     }
 
-    /// What a text of so many tokens takes of a step, of which there is [`n_places`](Self::n_places).
+    /// Places that a text of `n_tokens` tokens takes in a step, which has [`n_places`](Self::n_places).
     pub fn places_of(n_tokens: usize) -> usize {
         n_tokens.div_ceil(BLOCK_TOKENS)
     }
 
-    /// What the texts of one step may take together; every text fits alone.
+    /// Places of one step; every text fits into one alone.
     pub fn n_places(&self) -> usize {
         self.n_blocks
     }
@@ -110,7 +110,7 @@ impl<B: Backend> VectorModel<B> {
             sequences.push(ForwardSequence {
                 rows: first..first + n,
                 first_position: 0,
-                block_table: &blocks[block..end],
+                block_tables: BlockTables::one(&blocks[block..end]),
                 tree: None,
             });
             match needs_all {
@@ -135,7 +135,7 @@ impl<B: Backend> VectorModel<B> {
     }
 }
 
-impl<B: Backend> std::fmt::Debug for VectorModel<B> {
+impl<D: Ops> std::fmt::Debug for VectorModel<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("VectorModel").field("spec", &self.spec).finish_non_exhaustive()
     }

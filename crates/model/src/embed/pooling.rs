@@ -1,4 +1,4 @@
-//! One vector of the rows of a text.
+//! Pooling: one vector from the rows of a text.
 
 use std::str::FromStr;
 
@@ -24,7 +24,7 @@ pub enum Pooling {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected one of {known}, got `{found}`", known = Pooling::names())]
 pub struct UnknownPooling {
-    /// What was given.
+    /// The name given.
     pub found: String,
 }
 
@@ -61,7 +61,7 @@ impl Pooling {
             Self::Cls => out.extend_from_slice(&rows[..width]),
             Self::LastToken => out.extend_from_slice(&rows[rows.len() - width..]),
             Self::Max => out.extend((0..width).map(|i| {
-                // A NaN stays seen.
+                // A NaN stays in the result.
                 let larger = |a: f32, b: &f32| if b.is_nan() || *b > a { *b } else { a };
                 rows[i..].iter().step_by(width).fold(f32::NEG_INFINITY, larger)
             })),
@@ -88,7 +88,7 @@ impl FromStr for Pooling {
     type Err = UnknownPooling;
 
     fn from_str(name: &str) -> Result<Self, UnknownPooling> {
-        // `last` is how others call it.
+        // Some tools call `lasttoken` `last`.
         let known = Self::ALL.into_iter().find(|pooling| pooling.name() == name);
         known
             .or((name == "last").then_some(Self::LastToken))

@@ -1,4 +1,4 @@
-//! What a model's files say about its vectors.
+//! How a model makes vectors, as its files say.
 //!
 //! ```text
 //! modules.json                       which steps follow the model, and their folders
@@ -9,8 +9,8 @@
 //! GGUF                               {arch}.pooling_type: 1 mean, 2 cls, 3 last
 //! ```
 //!
-//! Where nothing is said, an encoder takes the mean and a decoder the last token, and vectors are
-//! normalised. A `modules.json` that does not normalise is taken at its word.
+//! Where the files say nothing, an encoder takes the mean and a decoder the last token, and vectors
+//! are normalised. Where a `modules.json` has no `Normalize` step, vectors are not normalised.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -30,7 +30,7 @@ use crate::files::{ModelFiles, read_json};
 /// Most modules, and most prompts, that a model may list.
 const MOST_ENTRIES: usize = 64;
 
-/// What is done after the last layer.
+/// The steps after the last layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbedSpec {
     /// How rows become one vector; several are joined.
@@ -41,9 +41,9 @@ pub struct EmbedSpec {
     pub normalise: bool,
     /// Longest text, in tokens.
     pub max_tokens: usize,
-    /// Texts that are put before others, by name.
+    /// Prompts that are put before a text, by name.
     pub prompts: BTreeMap<String, String>,
-    /// The name of the prompt that is used where none is asked for.
+    /// Name of the prompt that is used where a request names none.
     pub default_prompt: Option<String>,
     /// Whether texts are made lower case before the tokenizer sees them.
     pub lower_case: bool,
@@ -52,7 +52,7 @@ pub struct EmbedSpec {
 const MODULES: &str = "modules.json";
 
 impl EmbedSpec {
-    /// Whether the files say that vectors are what the model is for.
+    /// Whether the files say that the model is for vectors.
     ///
     /// # Errors
     ///

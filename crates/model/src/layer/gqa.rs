@@ -3,7 +3,7 @@
 use super::kind::Stages;
 use super::{Found, Kind, KvHeads, Linear, MixerKind, Norm, Packed, PlannedTensors};
 use crate::arch::{Fused, NormKind, Part as Name};
-use crate::backend::Backend;
+use crate::device::Device;
 use crate::error::ModelError;
 use crate::export::{Listing, Source, biased};
 use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Projection, Rows};
@@ -95,7 +95,7 @@ impl Gqa {
 
 /// Packed weights of grouped-query attention.
 #[derive(Debug)]
-pub struct GqaWeights<B: Backend> {
+pub struct GqaWeights<B: Device> {
     /// q, k and v stacked: `[q_width + 2 kv_width, hidden]`.
     pub qkv: Linear<B>,
     /// Norm of q, as the [`Gqa`] says: the weight of a head, or of all heads.
@@ -124,7 +124,7 @@ pub struct GqaPlan<'a> {
 
 impl Kind for Gqa {
     type Plan<'a> = GqaPlan<'a>;
-    type Weights<B: Backend> = GqaWeights<B>;
+    type Weights<B: Device> = GqaWeights<B>;
 
     fn n_weights(&self, hidden_size: usize) -> usize {
         hidden_size * (self.qkv_width() + self.q_width())
@@ -161,7 +161,7 @@ impl MixerKind for Gqa {
         self.q_width()
     }
 
-    fn out<B: Backend>(weights: &GqaWeights<B>) -> &Linear<B> {
+    fn out<B: Device>(weights: &GqaWeights<B>) -> &Linear<B> {
         &weights.out
     }
 }
@@ -178,7 +178,7 @@ impl<'a> Found<'a> for GqaPlan<'a> {
     }
 }
 
-impl<B: Backend> Packed<B> for GqaWeights<B> {
+impl<B: Device> Packed<B> for GqaWeights<B> {
     fn matrices(&self) -> Vec<&B::Weight> {
         [&self.qkv, &self.out].into_iter().flat_map(Linear::weights).collect()
     }
@@ -209,7 +209,7 @@ impl Stages for Gqa {
         })
     }
 
-    fn pack<B: Backend>(
+    fn pack<B: Device>(
         &self,
         plan: &GqaPlan<'_>,
         packer: &mut Packer<'_, B>,

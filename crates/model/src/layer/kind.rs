@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use super::Linear;
-use crate::backend::Backend;
+use crate::device::Device;
 use crate::error::ModelError;
 use crate::export::Listing;
 use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Part};
@@ -14,7 +14,7 @@ pub trait Kind: Clone + Debug + PartialEq {
     type Plan<'a>: Found<'a>;
 
     /// Its packed weights on a device.
-    type Weights<B: Backend>: Packed<B>;
+    type Weights<B: Device>: Packed<B>;
 
     /// Elements of all matrices, in a model of this width.
     fn n_weights(&self, hidden_size: usize) -> usize;
@@ -42,7 +42,7 @@ pub trait MixerKind: Kind {
     fn out_width(&self) -> usize;
 
     /// The projection that adds to the residual stream.
-    fn out<B: Backend>(weights: &Self::Weights<B>) -> &Linear<B>;
+    fn out<B: Device>(weights: &Self::Weights<B>) -> &Linear<B>;
 }
 
 /// A kind of channel mixer.
@@ -54,7 +54,7 @@ pub trait MlpKind: Kind {
     fn n_active_weights(&self, hidden_size: usize) -> usize;
 
     /// Bytes of the matrices that one row goes through.
-    fn active_bytes<B: Backend>(&self, weights: &Self::Weights<B>) -> usize;
+    fn active_bytes<B: Device>(&self, weights: &Self::Weights<B>) -> usize;
 }
 
 /// Tensors that were found in a model's files.
@@ -64,7 +64,7 @@ pub trait Found<'a> {
 }
 
 /// Packed weights of a mixer.
-pub trait Packed<B: Backend> {
+pub trait Packed<B: Device> {
     /// Every matrix.
     fn matrices(&self) -> Vec<&B::Weight>;
 
@@ -92,7 +92,7 @@ pub(crate) trait Stages: Kind {
     -> Result<Self::Plan<'a>, ModelError>;
 
     /// Packs the tensors for a device.
-    fn pack<B: Backend>(
+    fn pack<B: Device>(
         &self,
         plan: &Self::Plan<'_>,
         packer: &mut Packer<'_, B>,

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use crate::backend::Backend;
+use crate::device::Device;
 
 /// Matrix of the shape `[n, k]` with an optional bias; computes `x Wᵀ + b`.
 #[derive(Debug)]
-pub struct Linear<B: Backend> {
+pub struct Linear<B: Device> {
     /// The packed matrices that it consists of: one, unless stacked projections are stored in
     /// different formats, or one projection in blocks of inputs.
     pub pieces: Vec<Piece<B>>,
@@ -22,7 +22,7 @@ pub struct Linear<B: Backend> {
 
 /// One packed matrix of a projection.
 #[derive(Debug)]
-pub struct Piece<B: Backend> {
+pub struct Piece<B: Device> {
     /// The matrix.
     pub weight: B::Weight,
     /// The first output of the projection that it computes; its other outputs follow.
@@ -51,7 +51,7 @@ impl Shard {
     }
 }
 
-impl<B: Backend> Linear<B> {
+impl<B: Device> Linear<B> {
     /// The packed matrices.
     pub fn weights(&self) -> impl Iterator<Item = &B::Weight> {
         self.pieces.iter().map(|piece| &piece.weight)
@@ -65,7 +65,7 @@ impl<B: Backend> Linear<B> {
 
 /// A norm: by the root of the mean square, or by mean and variance where there is a bias.
 #[derive(Debug)]
-pub struct Norm<B: Backend> {
+pub struct Norm<B: Device> {
     /// `[width]`.
     pub weight: B::Vector,
     /// `[width]`; zeros for a layer norm without bias, `None` for an RMS norm.

@@ -25,8 +25,8 @@ use pelton_quant::checkpoint::QuantizedTensor;
 use super::kind::Stages;
 use super::{Found, Kind, KvHeads, Linear, MixerKind, Norm, Packed, PlannedTensors};
 use crate::arch::{NormKind, Part as Name};
-use crate::backend::Backend;
 use crate::config::HfConfig;
+use crate::device::Device;
 use crate::error::ModelError;
 use crate::export::{Listing, biased};
 use crate::fields::ConfigError;
@@ -149,7 +149,7 @@ impl Mla {
 
 /// Packed weights of latent attention.
 #[derive(Debug)]
-pub struct MlaWeights<B: Backend> {
+pub struct MlaWeights<B: Device> {
     /// The latent that queries are made of, or the queries themselves, then the latent of keys and
     /// values, then the rotated key: `[down_width, hidden]`.
     pub down: Linear<B>,
@@ -161,7 +161,7 @@ pub struct MlaWeights<B: Backend> {
     /// Norm of latents, `[kv_rank]`.
     pub kv_norm: Norm<B>,
     /// Takes the unrotated queries of a head to latents: `[n_heads * kv_rank, nope_dim]`, each head
-    /// padded to a multiple of [`Backend::HEAD_ROWS`] rows.
+    /// padded to a multiple of [`Device::HEAD_ROWS`] rows.
     pub k_up: B::Weight,
     /// Takes the latents of a head to its values: `[n_heads * value_dim, kv_rank]`, padded
     /// likewise.
@@ -183,7 +183,7 @@ pub struct MlaPlan<'a> {
 
 impl Kind for Mla {
     type Plan<'a> = MlaPlan<'a>;
-    type Weights<B: Backend> = MlaWeights<B>;
+    type Weights<B: Device> = MlaWeights<B>;
 
     fn n_weights(&self, hidden_size: usize) -> usize {
         let q_up = self.q_rank.map_or(0, |rank| rank * self.q_width());
@@ -217,7 +217,7 @@ impl MixerKind for Mla {
         self.n_heads * self.value_dim
     }
 
-    fn out<B: Backend>(weights: &MlaWeights<B>) -> &Linear<B> {
+    fn out<B: Device>(weights: &MlaWeights<B>) -> &Linear<B> {
         &weights.out
     }
 }
@@ -234,7 +234,7 @@ impl<'a> Found<'a> for MlaPlan<'a> {
     }
 }
 
-impl<B: Backend> Packed<B> for MlaWeights<B> {
+impl<B: Device> Packed<B> for MlaWeights<B> {
     fn matrices(&self) -> Vec<&B::Weight> {
         let MlaWeights { down, q_up, k_up, v_up, out, .. } = self;
         let linears = [down, out].into_iter().chain(q_up);
@@ -268,7 +268,7 @@ impl Stages for Mla {
         })
     }
 
-    fn pack<B: Backend>(
+    fn pack<B: Device>(
         &self,
         plan: &MlaPlan<'_>,
         packer: &mut Packer<'_, B>,

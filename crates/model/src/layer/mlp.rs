@@ -5,7 +5,7 @@ pub use pelton_base::Act;
 use super::kind::Stages;
 use super::{Found, Kind, Linear, MlpKind, Packed, PlannedTensors};
 use crate::arch::Part as Name;
-use crate::backend::Backend;
+use crate::device::Device;
 use crate::error::ModelError;
 use crate::export::{Listing, gate_and_up};
 use crate::load::{LinearPlan, Lookup, Packer, Projection, Rows};
@@ -34,14 +34,14 @@ pub struct GatedMlp {
 
 /// Packed weights of one perceptron.
 #[derive(Debug)]
-pub struct TwoLayers<B: Backend> {
+pub struct TwoLayers<B: Device> {
     /// Gate and up stacked, `[2 ffn, hidden]`; `[ffn, hidden]` where there is no gate.
     pub up: Linear<B>,
     /// `[hidden, ffn]`.
     pub down: Linear<B>,
 }
 
-impl<B: Backend> TwoLayers<B> {
+impl<B: Device> TwoLayers<B> {
     pub(super) fn linears(&self) -> [&Linear<B>; 2] {
         [&self.up, &self.down]
     }
@@ -51,7 +51,7 @@ impl<B: Backend> TwoLayers<B> {
     }
 }
 
-impl<B: Backend> Packed<B> for TwoLayers<B> {
+impl<B: Device> Packed<B> for TwoLayers<B> {
     fn matrices(&self) -> Vec<&B::Weight> {
         self.linears().into_iter().flat_map(Linear::weights).collect()
     }
@@ -73,7 +73,7 @@ impl<'a> TwoPlan<'a> {
         [&self.up, &self.down]
     }
 
-    pub(super) fn pack<B: Backend>(
+    pub(super) fn pack<B: Device>(
         &self,
         packer: &mut Packer<'_, B>,
     ) -> Result<TwoLayers<B>, ModelError> {
@@ -105,7 +105,7 @@ impl<'a> Found<'a> for TwoPlan<'a> {
 
 impl Kind for GatedMlp {
     type Plan<'a> = TwoPlan<'a>;
-    type Weights<B: Backend> = TwoLayers<B>;
+    type Weights<B: Device> = TwoLayers<B>;
 
     fn n_weights(&self, hidden_size: usize) -> usize {
         3 * hidden_size * self.intermediate_size
@@ -114,7 +114,7 @@ impl Kind for GatedMlp {
 
 impl Kind for PlainMlp {
     type Plan<'a> = TwoPlan<'a>;
-    type Weights<B: Backend> = TwoLayers<B>;
+    type Weights<B: Device> = TwoLayers<B>;
 
     fn n_weights(&self, hidden_size: usize) -> usize {
         2 * hidden_size * self.intermediate_size
@@ -130,7 +130,7 @@ impl MlpKind for GatedMlp {
         self.n_weights(hidden_size)
     }
 
-    fn active_bytes<B: Backend>(&self, weights: &TwoLayers<B>) -> usize {
+    fn active_bytes<B: Device>(&self, weights: &TwoLayers<B>) -> usize {
         weights.n_bytes()
     }
 }
@@ -158,7 +158,7 @@ impl Stages for GatedMlp {
         list.only(Name::Down, layer, plan.down)
     }
 
-    fn pack<B: Backend>(
+    fn pack<B: Device>(
         &self,
         plan: &TwoPlan<'_>,
         packer: &mut Packer<'_, B>,
@@ -176,7 +176,7 @@ impl MlpKind for PlainMlp {
         self.n_weights(hidden_size)
     }
 
-    fn active_bytes<B: Backend>(&self, weights: &TwoLayers<B>) -> usize {
+    fn active_bytes<B: Device>(&self, weights: &TwoLayers<B>) -> usize {
         weights.n_bytes()
     }
 }
@@ -198,7 +198,7 @@ impl Stages for PlainMlp {
         list.only(Name::Down, layer, plan.down)
     }
 
-    fn pack<B: Backend>(
+    fn pack<B: Device>(
         &self,
         plan: &TwoPlan<'_>,
         packer: &mut Packer<'_, B>,

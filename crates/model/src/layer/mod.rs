@@ -23,7 +23,7 @@ mod moe;
 
 use std::marker::PhantomData;
 
-use crate::backend::Backend;
+use crate::device::Device;
 use crate::error::ModelError;
 use crate::export::Listing;
 use crate::load::{Lookup, Packer};
@@ -66,7 +66,7 @@ impl<'a> Phase for Planned<'a> {
     type Of<K: Kind> = Module<K, K::Plan<'a>>;
 }
 
-impl<B: Backend> Phase for Loaded<B> {
+impl<B: Device> Phase for Loaded<B> {
     type Of<K: Kind> = Module<K, K::Weights<B>>;
 }
 
@@ -88,7 +88,6 @@ macro_rules! kinds {
     ) => {
         $(#[$enum_doc])*
         #[derive(Clone, Debug, PartialEq)]
-        #[non_exhaustive]
         pub enum $enum<P: Phase = Spec> {
             $($(#[$doc])* $variant(P::Of<$kind>),)+
         }
@@ -123,7 +122,7 @@ macro_rules! kinds {
 
         impl<'a> $enum<Planned<'a>> {
             /// Packs the tensors for a device.
-            pub(crate) fn pack<B: Backend>(
+            pub(crate) fn pack<B: Device>(
                 &self,
                 packer: &mut Packer<'_, B>,
             ) -> Result<$enum<Loaded<B>>, ModelError> {
@@ -150,7 +149,7 @@ macro_rules! kinds {
             }
         }
 
-        impl<B: Backend> $enum<Loaded<B>> {
+        impl<B: Device> $enum<Loaded<B>> {
             /// Every matrix.
             pub(crate) fn matrices(&self) -> Vec<&B::Weight> {
                 $each!(self, module => module.weights.matrices())
@@ -227,14 +226,14 @@ impl Mixer {
     }
 }
 
-impl<B: Backend> Mixer<Loaded<B>> {
+impl<B: Device> Mixer<Loaded<B>> {
     /// The projection that adds to the residual stream.
     pub(crate) fn out(&self) -> &Linear<B> {
         each_mixer!(self, mixer => out_of::<_, B>(mixer))
     }
 }
 
-fn out_of<K: MixerKind, B: Backend>(mixer: &Module<K, K::Weights<B>>) -> &Linear<B> {
+fn out_of<K: MixerKind, B: Device>(mixer: &Module<K, K::Weights<B>>) -> &Linear<B> {
     K::out(&mixer.weights)
 }
 
@@ -250,7 +249,7 @@ impl Mlp {
     }
 }
 
-impl<B: Backend> Mlp<Loaded<B>> {
+impl<B: Device> Mlp<Loaded<B>> {
     /// Bytes of the matrices that one row goes through.
     pub(crate) fn active_bytes(&self) -> usize {
         each_mlp!(self, mlp => mlp.spec.active_bytes(&mlp.weights))

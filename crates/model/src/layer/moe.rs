@@ -15,7 +15,7 @@ use super::kind::Stages;
 use super::mlp::{GatedMlp, TwoLayers, TwoPlan};
 use super::{Found, Kind, Linear, MlpKind, Module, Packed, PlannedTensors};
 use crate::arch::Part as Name;
-use crate::backend::Backend;
+use crate::device::Device;
 use crate::error::ModelError;
 use crate::export::{Listing, Source, biased, gate_and_up};
 use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Part, Projection, Rows};
@@ -69,7 +69,7 @@ impl Moe {
 
 /// Packed weights of a mixture of experts.
 #[derive(Debug)]
-pub struct MoeWeights<B: Backend> {
+pub struct MoeWeights<B: Device> {
     /// `[n_experts, hidden]`, in f32 whatever the other weights are.
     pub router: Linear<B>,
     /// Added to the scores that experts are ranked by, `[n_experts]`.
@@ -82,7 +82,7 @@ pub struct MoeWeights<B: Backend> {
 
 /// Packed weights that every row goes through beside its experts.
 #[derive(Debug)]
-pub struct SharedWeights<B: Backend> {
+pub struct SharedWeights<B: Device> {
     /// The perceptron.
     pub mlp: TwoLayers<B>,
     /// `[1, hidden]` in f32; the sigmoid of its product multiplies the output.
@@ -105,7 +105,7 @@ struct SharedPlan<'a> {
 
 impl Kind for Moe {
     type Plan<'a> = MoePlan<'a>;
-    type Weights<B: Backend> = MoeWeights<B>;
+    type Weights<B: Device> = MoeWeights<B>;
 
     fn n_weights(&self, hidden_size: usize) -> usize {
         self.of_experts(hidden_size, self.router.n_experts)
@@ -121,7 +121,7 @@ impl MlpKind for Moe {
         self.of_experts(hidden_size, self.router.top_k)
     }
 
-    fn active_bytes<B: Backend>(&self, weights: &MoeWeights<B>) -> usize {
+    fn active_bytes<B: Device>(&self, weights: &MoeWeights<B>) -> usize {
         let experts = weights.experts.iter().map(TwoLayers::n_bytes).sum::<usize>();
         let all = weights.matrices().into_iter().map(B::weight_bytes).sum::<usize>();
         all - experts + experts / self.router.n_experts * self.router.top_k
@@ -143,7 +143,7 @@ impl<'a> Found<'a> for MoePlan<'a> {
     }
 }
 
-impl<B: Backend> MoeWeights<B> {
+impl<B: Device> MoeWeights<B> {
     /// The projections that are in no expert.
     fn alone(&self) -> impl Iterator<Item = &Linear<B>> {
         let switch = self.shared.iter().filter_map(|shared| shared.weights.switch.as_ref());
@@ -156,7 +156,7 @@ impl<B: Backend> MoeWeights<B> {
     }
 }
 
-impl<B: Backend> Packed<B> for MoeWeights<B> {
+impl<B: Device> Packed<B> for MoeWeights<B> {
     fn matrices(&self) -> Vec<&B::Weight> {
         let perceptrons = self.perceptrons().flat_map(TwoLayers::linears);
         self.alone().chain(perceptrons).flat_map(Linear::weights).collect()
@@ -188,7 +188,7 @@ impl Stages for Moe {
         })
     }
 
-    fn pack<B: Backend>(
+    fn pack<B: Device>(
         &self,
         plan: &MoePlan<'_>,
         packer: &mut Packer<'_, B>,

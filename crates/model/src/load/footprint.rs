@@ -11,31 +11,30 @@
 //! are unnamed when they are packed and grow up to 2.1 times, Q8_K becomes f32, and rows that end
 //! in the middle of a panel are padded.
 
-use pelton_quant::{Compute, packed_bytes};
+use pelton_quant::Compute;
 
 use super::plan::{NormPlan, Part, Plan};
-use super::quantization::{layout, whole};
+use super::quantization::whole;
 use crate::arch::{ArchSpec, NormKind};
-use crate::backend::Backend as _;
-use crate::backend::cpu::CpuBackend;
+use crate::device::{Device, PackedSize, StoredMatrix};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 
-/// Bytes of all weights once packed for the CPU and `compute`.
+/// Bytes of all weights once packed for a device and `compute`.
 ///
 /// # Errors
 ///
 /// As [`check`](super::check), and when a scale or zero point of a quantized matrix cannot be.
-pub(crate) fn weight_bytes(
+pub(crate) fn weight_bytes<D: Device>(
     files: &ModelFiles,
     spec: &ArchSpec,
     compute: Compute,
 ) -> Result<u64, ModelError> {
-    of_plan(files, &Plan::padded(files, spec, CpuBackend::HEAD_ROWS)?, spec, compute)
+    of_plan::<D>(files, &Plan::padded(files, spec, D::HEAD_ROWS)?, spec, compute)
 }
 
 /// [`weight_bytes`] of a plan.
-pub(super) fn of_plan(
+pub(super) fn of_plan<D: Device>(
     files: &ModelFiles,
     plan: &Plan<'_>,
     spec: &ArchSpec,
@@ -43,23 +42,31 @@ pub(super) fn of_plan(
 ) -> Result<u64, ModelError> {
     let mut n_bytes = 0_u64;
     for (run, compute) in plan.runs(compute) {
-        n_bytes = n_bytes.saturating_add(of_run(files, run, compute)?);
+        n_bytes = n_bytes.saturating_add(of_run::<D>(files, run, compute)?.n_bytes);
     }
     Ok(n_bytes.saturating_add(size_of::<f32>() as u64 * n_vector_elements(plan, spec)))
 }
 
-/// Bytes of the matrix that these parts become.
-pub(super) fn of_run(
+/// Layout and bytes of the matrix that these parts become.
+pub(super) fn of_run<D: Device>(
     files: &ModelFiles,
     run: &[Part<'_>],
     compute: Compute,
-) -> Result<u64, ModelError> {
-    let shape = [run.iter().map(Part::n).sum(), run[0].k()];
-    match whole(run) {
-        Some(matrices) if run[0].turned.is_none() => Ok(layout(files, &matrices, compute)?.1),
-        // A type without a format is refused when it is looked up, a ragged row when packed.
-        _ => Ok(packed_bytes(run[0].dtype(), shape, compute).unwrap_or(0)),
-    }
+) -> Result<PackedSize, ModelError> {
+    let matrices = whole(run).filter(|_| run[0].turned.is_none());
+    let stored = match &matrices {
+        Some(matrices) => StoredMatrix::Quantized(matrices),
+        None => {
+            let shape = [run.iter().map(Part::n).sum(), run[0].k()];
+            StoredMatrix::Tensor { dtype: run[0].dtype(), shape }
+        }
+    };
+    let size = D::packed_size(&stored, compute).map_err(|source| {
+        let file = files.tensors().origin().to_owned();
+        ModelError::Format { file, source }
+    })?;
+    // A type without a format is refused when it is looked up, a ragged row when it is packed.
+    Ok(size.unwrap_or(PackedSize { layout: "none", n_bytes: 0 }))
 }
 
 /// Elements of all vectors, those included that a file leaves out: ones and zeros.

@@ -29,14 +29,14 @@ mod turned;
 pub use cache::PackedCache;
 pub use memory::available_memory_bytes;
 
-use pelton_kernels::{Cpu, KvDtype};
 use pelton_quant::Compute;
+use pelton_tensor::KvDtype;
 
 use crate::arch::ArchSpec;
-use crate::backend::Backend;
-use crate::backend::cpu::CpuBackend;
 use crate::comm::Communicator;
 use crate::decoder::Decoder;
+use crate::device::cpu::Tune;
+use crate::device::{Device, Ops};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layer::{MixerWeights, MlpWeights, Norm};
@@ -48,9 +48,6 @@ pub(crate) use part::{Rows, in_pairs};
 pub(crate) use plan::{LayerPlan, LinearPlan, Lookup, NormPlan, Part, Plan, Projection};
 pub(crate) use quantization::{QuantizedTotals, quantized_totals};
 pub(crate) use turned::Turned;
-
-/// Tunes a device for so many bytes of weights.
-type Tune = dyn Fn(&mut Cpu, u64);
 
 /// How a model is loaded.
 #[derive(Default)]
@@ -90,7 +87,7 @@ pub struct LoadProgress {
 
 /// All weights of a model, packed.
 #[derive(Debug)]
-pub(crate) struct Weights<B: Backend> {
+pub(crate) struct Weights<B: Device> {
     pub(crate) embedding: B::Weight,
     /// Learned positions.
     pub(crate) positions: Option<B::Weight>,
@@ -108,29 +105,13 @@ pub(crate) struct Weights<B: Backend> {
 
 /// Weights of one layer.
 #[derive(Debug)]
-pub(crate) struct LayerWeights<B: Backend> {
+pub(crate) struct LayerWeights<B: Device> {
     pub(crate) attention_norm: Option<Norm<B>>,
     pub(crate) attention: MixerWeights<B>,
     pub(crate) attention_post_norm: Option<Norm<B>>,
     pub(crate) mlp_norm: Option<Norm<B>>,
     pub(crate) mlp: MlpWeights<B>,
     pub(crate) mlp_post_norm: Option<Norm<B>>,
-}
-
-/// Loads a model for the CPU: [`load`] onto a [`CpuBackend`] of `options.n_threads` threads.
-///
-/// # Errors
-///
-/// As [`load`], and when the environment asks for kernels that this machine cannot run.
-pub fn load_cpu(
-    files: &ModelFiles,
-    options: &LoadOptions<'_>,
-) -> Result<Decoder<CpuBackend>, ModelError> {
-    let mut cpu = Cpu::new(options.n_threads)?;
-    if let Some(tune) = options.tune {
-        tune(&mut cpu, stored_bytes(files, options.max_context)?);
-    }
-    load(files, CpuBackend::new(cpu), options)
 }
 
 /// Bytes of the stored weights that [`load`] reads, once every tensor is known to be there.
@@ -151,7 +132,7 @@ pub fn stored_bytes(files: &ModelFiles, max_context: Option<usize>) -> Result<u6
 /// Names the tensor that is missing, misshapen or of an unknown type, with the shape expected; the
 /// context that is too long; the memory that is missing; or that the device is one of several
 /// ranks, because weights are not split yet.
-pub fn load<B: Backend>(
+pub fn load<B: Ops>(
     files: &ModelFiles,
     device: B,
     options: &LoadOptions<'_>,
@@ -162,7 +143,7 @@ pub fn load<B: Backend>(
     }
     let spec = served_spec(files, options.max_context)?;
     let plan = Plan::padded(files, &spec, B::HEAD_ROWS)?;
-    check_memory(files, &plan, &spec, options)?;
+    check_memory(&device, files, &plan, &spec, options)?;
     let load = LoadKind { compute: options.compute, rank: comm.rank(), n_ranks: comm.size() };
     let verified = |n_bytes, n_total_bytes| {
         if let Some(progress) = options.progress {
@@ -172,7 +153,7 @@ pub fn load<B: Backend>(
     let cache =
         Cache::open(options.packed_cache, files, &device, &load, &plan.matrices(), &verified);
     let mut packer = Packer {
-        backend: &device,
+        device: &device,
         options,
         files,
         spec: &spec,
@@ -201,14 +182,15 @@ pub fn check(files: &ModelFiles) -> Result<(), ModelError> {
 }
 
 /// Refuses weights that do not fit, before the system runs out of memory and ends some process.
-fn check_memory(
+fn check_memory<B: Device>(
+    device: &B,
     files: &ModelFiles,
     plan: &Plan<'_>,
     spec: &ArchSpec,
     options: &LoadOptions<'_>,
 ) -> Result<(), ModelError> {
-    let needed_bytes = footprint::of_plan(files, plan, spec, options.compute)?;
-    match options.memory_bytes.or_else(available_memory_bytes) {
+    let needed_bytes = footprint::of_plan::<B>(files, plan, spec, options.compute)?;
+    match options.memory_bytes.or_else(|| device.available_bytes()) {
         Some(available_bytes) if needed_bytes > available_bytes => {
             let file = files.tensors().origin().to_owned();
             Err(ModelError::Memory { file, needed_bytes, available_bytes })

@@ -9,14 +9,14 @@ use super::cache::Cache;
 use super::plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
 use super::{LayerWeights, LoadOptions, LoadProgress, Weights, quantization};
 use crate::arch::{ArchSpec, NormKind};
-use crate::backend::Backend;
+use crate::device::{Device, MatrixSource};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layer::{Linear, Norm, Piece, Shard};
 
 /// Packs what was planned.
-pub(crate) struct Packer<'a, B: Backend> {
-    pub(super) backend: &'a B,
+pub(crate) struct Packer<'a, B: Device> {
+    pub(super) device: &'a B,
     pub(super) options: &'a LoadOptions<'a>,
     pub(super) files: &'a ModelFiles,
     pub(crate) spec: &'a ArchSpec,
@@ -29,7 +29,7 @@ pub(crate) struct Packer<'a, B: Backend> {
     pub(super) n_packed_bytes: u64,
 }
 
-impl<B: Backend> Packer<'_, B> {
+impl<B: Device> Packer<'_, B> {
     /// Packs all weights of a model.
     pub(super) fn weights(&mut self, plan: &Plan<'_>) -> Result<Weights<B>, ModelError> {
         Ok(Weights {
@@ -101,7 +101,7 @@ impl<B: Backend> Packer<'_, B> {
     /// Puts a vector on the device.
     pub(crate) fn put(&mut self, values: &[f32]) -> B::Vector {
         self.n_packed_bytes += size_of_val(values) as u64;
-        self.backend.vector(values)
+        self.device.vector(values)
     }
 
     fn values(&mut self, view: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
@@ -145,7 +145,8 @@ impl<B: Backend> Packer<'_, B> {
             (Some(weight), _) => weight,
             (None, _) if parts[0].turned.is_some() => self.pack_turned(&parts[0], compute)?,
             (None, Some(matrices)) => {
-                let packed = self.backend.pack_quantized(&matrices, compute);
+                let source = MatrixSource::Quantized(&matrices);
+                let packed = self.device.pack(&source, compute, &mut |_| ());
                 let packed = packed.map_err(|source| self.format_error(source))?;
                 for (data, n_bytes) in parts.iter().flat_map(Part::stored) {
                     self.advance(data, n_bytes);
@@ -154,7 +155,7 @@ impl<B: Backend> Packer<'_, B> {
             }
             (None, None) => self.pack_rows(parts, compute)?,
         };
-        self.cache.keep(self.backend, parts, &packed);
+        self.cache.keep(self.device, parts, &packed);
         self.n_packed_bytes += B::weight_bytes(&packed) as u64;
         Ok(packed)
     }
@@ -170,8 +171,8 @@ impl<B: Backend> Packer<'_, B> {
         }
         let views: Vec<_> =
             parts.iter().zip(&ordered).map(|(part, data)| part.with_data(data)).collect();
-        let backend = self.backend;
-        let packed = backend.pack(&views, compute, &mut |rows| {
+        let device = self.device;
+        let packed = device.pack(&MatrixSource::Tensors(&views), compute, &mut |rows| {
             let mut first = 0;
             for (view, data) in views.iter().zip(&ordered) {
                 let n = view.shape[0];
@@ -195,7 +196,7 @@ impl<B: Backend> Packer<'_, B> {
         let data = turned.bytes(part).map_err(|source| self.format_error(source))?;
         part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
         let view = TensorView { dtype: part.dtype(), ..part.with_data(&data) };
-        let packed = self.backend.pack(&[view], compute, &mut |_| ());
+        let packed = self.device.pack(&MatrixSource::Tensors(&[view]), compute, &mut |_| ());
         packed.map_err(|source| self.format_error(source))
     }
 

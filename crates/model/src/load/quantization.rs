@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use pelton_kernels::{PackedMatrix, WeightLayout};
 use pelton_quant::Compute;
-use pelton_quant::checkpoint::{QuantizedTensor, layout_of};
+use pelton_quant::checkpoint::QuantizedTensor;
 
 use super::footprint::of_run;
 use super::plan::{Part, Plan};
-use crate::backend::Backend as _;
-use crate::backend::cpu::CpuBackend;
+use crate::device::{Device, PackedSize};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::inspect::TensorTotals;
@@ -37,17 +35,16 @@ pub(super) fn whole<'p, 'a>(parts: &'p [Part<'a>]) -> Option<Vec<&'p QuantizedTe
 /// # Errors
 ///
 /// As [`check`](super::check), and when a scale or zero point cannot be.
-pub(crate) fn quantized_totals(files: &ModelFiles) -> Result<QuantizedTotals, ModelError> {
-    let plan = Plan::padded(files, &files.spec()?, CpuBackend::HEAD_ROWS)?;
+pub(crate) fn quantized_totals<D: Device>(
+    files: &ModelFiles,
+) -> Result<QuantizedTotals, ModelError> {
+    let plan = Plan::padded(files, &files.spec()?, D::HEAD_ROWS)?;
     let mut all = QuantizedTotals::default();
     for (run, compute) in plan.runs(Compute::Auto) {
         let Some(matrices) = whole(run) else { continue };
         let is_turned = run[0].turned.is_some();
-        let (layout, n_bytes) = match is_turned {
-            true => (WeightLayout::F32, of_run(files, run, compute)?),
-            false => layout(files, &matrices, compute)?,
-        };
-        let totals = all.layouts.entry(layout.name()).or_default();
+        let PackedSize { layout, n_bytes } = of_run::<D>(files, run, compute)?;
+        let totals = all.layouts.entry(layout).or_default();
         totals.n_bytes += n_bytes;
         for (matrix, part) in matrices.into_iter().zip(run) {
             let [n, k] = if is_turned { [part.n(), part.k()] } else { matrix.shape() };
@@ -64,18 +61,4 @@ pub(crate) fn quantized_totals(files: &ModelFiles) -> Result<QuantizedTotals, Mo
         }
     }
     Ok(all)
-}
-
-/// In which layout these matrices, stacked, will be packed, and into how many bytes.
-pub(super) fn layout(
-    files: &ModelFiles,
-    matrices: &[&QuantizedTensor<'_>],
-    compute: Compute,
-) -> Result<(WeightLayout, u64), ModelError> {
-    let layout = layout_of(matrices, compute).map_err(|source| ModelError::Format {
-        file: files.tensors().origin().to_owned(),
-        source,
-    })?;
-    let (n, k) = (matrices.iter().map(|matrix| matrix.shape()[0]).sum(), matrices[0].shape()[1]);
-    Ok((layout, PackedMatrix::bytes_for(layout, [n, k])))
 }

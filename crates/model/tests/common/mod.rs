@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use pelton_base::TokenId;
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, HfConfig, LoadOptions, ModelFiles,
-    load,
+    BlockTables, Compute, CpuDevice, Decoder, ForwardInput, ForwardSequence, HfConfig, LoadOptions,
+    ModelFiles, Ops, load,
 };
 use pelton_tensor::{Gguf, GgufValue, GgufWriter, TensorSource};
 use pelton_testkit::golden::{
@@ -137,7 +137,7 @@ impl Golden {
         self.prompt.iter().chain(&self.greedy[..n]).copied().collect()
     }
 
-    pub(crate) fn load(&self, files: &ModelFiles, compute: Compute) -> Decoder<CpuBackend> {
+    pub(crate) fn load(&self, files: &ModelFiles, compute: Compute) -> Decoder<CpuDevice> {
         self.load_on(files, compute, Kernels::best(), 1)
     }
 
@@ -147,9 +147,9 @@ impl Golden {
         compute: Compute,
         kernels: &'static Kernels,
         n_threads: usize,
-    ) -> Decoder<CpuBackend> {
+    ) -> Decoder<CpuDevice> {
         let options = LoadOptions { compute, max_context: self.max_context, ..Default::default() };
-        let backend = CpuBackend::new(Cpu::with(kernels, n_threads));
+        let backend = CpuDevice::new(Cpu::with(kernels, n_threads));
         load(files, backend, &options).expect(&self.name)
     }
 
@@ -181,8 +181,8 @@ impl Golden {
 pub(crate) const BLOCK: usize = 16;
 
 /// Logits of every row of one sequence, computed in chunks of the given sizes.
-pub(crate) fn run_chunks(
-    decoder: &mut Decoder<CpuBackend>,
+pub(crate) fn run_chunks<D: Ops>(
+    decoder: &mut Decoder<D>,
     tokens: &[TokenId],
     chunks: &[usize],
     blocks: &[u32],
@@ -192,8 +192,12 @@ pub(crate) fn run_chunks(
     let mut kv = decoder.new_kv(n_blocks, BLOCK);
     let (mut rows, mut logits, mut first) = (Vec::new(), Vec::new(), 0);
     for &n in chunks {
-        let sequence =
-            ForwardSequence { rows: 0..n, first_position: first, block_table: blocks, tree: None };
+        let sequence = ForwardSequence {
+            rows: 0..n,
+            first_position: first,
+            block_tables: BlockTables::one(blocks),
+            tree: None,
+        };
         let logits_rows: Vec<usize> = (0..n).collect();
         let input = ForwardInput {
             tokens: &tokens[first..first + n],
@@ -208,7 +212,7 @@ pub(crate) fn run_chunks(
 }
 
 /// Logits of every row, whole sequence in one step.
-pub(crate) fn run_whole(decoder: &mut Decoder<CpuBackend>, tokens: &[TokenId]) -> Vec<Vec<f32>> {
+pub(crate) fn run_whole<D: Ops>(decoder: &mut Decoder<D>, tokens: &[TokenId]) -> Vec<Vec<f32>> {
     let blocks: Vec<u32> = (0..tokens.len().div_ceil(BLOCK) as u32).collect();
     run_chunks(decoder, tokens, &[tokens.len()], &blocks)
 }

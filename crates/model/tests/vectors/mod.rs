@@ -8,7 +8,8 @@ use pelton_base::TokenId;
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::embed::{EmbedSpec, Pooling, VectorModel};
 use pelton_model::{
-    Compute, CpuBackend, Decoder, ForwardInput, ForwardSequence, LoadOptions, ModelFiles, load,
+    BlockTables, Compute, CpuDevice, Decoder, ForwardInput, ForwardSequence, LoadOptions,
+    ModelFiles, Ops, load,
 };
 use pelton_tensor::{Safetensors, TensorSource, TensorView, write_safetensors};
 use pelton_testkit::golden::{Checkpoint, encoders};
@@ -121,7 +122,7 @@ impl Fixture {
         &self,
         kernels: &'static Kernels,
         n_threads: usize,
-    ) -> Decoder<CpuBackend> {
+    ) -> Decoder<CpuDevice> {
         decoder(&self.files(), kernels, n_threads)
     }
 
@@ -131,7 +132,7 @@ impl Fixture {
         pooling: Pooling,
         kernels: &'static Kernels,
         n_threads: usize,
-    ) -> VectorModel<CpuBackend> {
+    ) -> VectorModel<CpuDevice> {
         let decoder = self.decoder(kernels, n_threads);
         let spec = EmbedSpec::read(&self.files(), decoder.spec()).expect(&self.name);
         assert_eq!(spec.pooling, [Pooling::Mean], "{}", self.name);
@@ -150,20 +151,20 @@ pub(crate) fn decoder(
     files: &ModelFiles,
     kernels: &'static Kernels,
     n_threads: usize,
-) -> Decoder<CpuBackend> {
+) -> Decoder<CpuDevice> {
     let options = LoadOptions { compute: Compute::F32, ..Default::default() };
-    let backend = CpuBackend::new(Cpu::with(kernels, n_threads));
+    let backend = CpuDevice::new(Cpu::with(kernels, n_threads));
     load(files, backend, &options).expect("loads")
 }
 
 /// What the last layer makes of a text, every row.
-pub(crate) fn rows(decoder: &mut Decoder<CpuBackend>, text: &[TokenId]) -> Vec<Vec<f32>> {
+pub(crate) fn rows<D: Ops>(decoder: &mut Decoder<D>, text: &[TokenId]) -> Vec<Vec<f32>> {
     let blocks: Vec<u32> = (0..text.len().div_ceil(16) as u32).collect();
     let mut kv = decoder.try_new_passing_kv(blocks.len(), 16).expect("memory");
     let sequence = ForwardSequence {
         rows: 0..text.len(),
         first_position: 0,
-        block_table: &blocks,
+        block_tables: BlockTables::one(&blocks),
         tree: None,
     };
     let logits_rows: Vec<usize> = (0..text.len()).collect();

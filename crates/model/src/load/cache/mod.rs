@@ -27,7 +27,7 @@
 //! |---|---|
 //! | such a file, whole | magic, version, its own length |
 //! | undamaged | XXH3-64 of the head, of the table, and of each matrix |
-//! | for this build | [`LAYOUT_VERSION`](pelton_kernels::LAYOUT_VERSION) of the packed layouts |
+//! | for this build | [`layout_version`](crate::PackedForm::layout_version) of the device |
 //! | for this load | the compute kind, rank and number of ranks |
 //! | of this model | the fingerprint of the source, see [`identity`] |
 //! | complete | for every matrix of the plan its recipe (names, types, shapes, order of rows) and size |
@@ -67,7 +67,7 @@ use std::path::{Path, PathBuf};
 use pelton_tensor::PendingFile;
 
 use super::plan::{Part, recipe};
-use crate::backend::Backend;
+use crate::device::Device;
 use crate::files::{ModelFiles, ModelKind};
 use identity::Identity;
 use reader::Wanted;
@@ -122,7 +122,7 @@ fn suffixed(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// The cache of one load.
-pub(super) enum Cache<B: Backend> {
+pub(super) enum Cache<B: Device> {
     /// No cache was asked for, or this model and device cannot have one.
     Off,
     /// Matrices by recipe, mapped and verified.
@@ -131,20 +131,20 @@ pub(super) enum Cache<B: Backend> {
     Filling { writer: Writer<PendingFile>, path: PathBuf },
 }
 
-impl<B: Backend> Cache<B> {
+impl<B: Device> Cache<B> {
     /// Opens the cache of a model and verifies it, or begins a new one.
     ///
     /// `progress` is called with the bytes verified so far and the bytes of all.
     pub(super) fn open(
         asked: Option<&PackedCache>,
         files: &ModelFiles,
-        backend: &B,
+        device: &B,
         load: &LoadKind,
         matrices: &[&[Part<'_>]],
         progress: &dyn Fn(u64, u64),
     ) -> Self {
         let Some(asked) = asked else { return Self::Off };
-        let (Some(path), Some(form)) = (asked.path(files, load), backend.packed_form()) else {
+        let (Some(path), Some(form)) = (asked.path(files, load), device.packed_form()) else {
             tracing::info!("packed weights are not cached: not for this model and device");
             return Self::Off;
         };
@@ -192,8 +192,8 @@ impl<B: Backend> Cache<B> {
     }
 
     /// Writes a matrix that has just been packed.
-    pub(super) fn keep(&mut self, backend: &B, parts: &[Part<'_>], weight: &B::Weight) {
-        let (Self::Filling { writer, path }, Some(form)) = (&mut *self, backend.packed_form())
+    pub(super) fn keep(&mut self, device: &B, parts: &[Part<'_>], weight: &B::Weight) {
+        let (Self::Filling { writer, path }, Some(form)) = (&mut *self, device.packed_form())
         else {
             return;
         };

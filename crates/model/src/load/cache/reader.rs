@@ -17,7 +17,7 @@ use super::head::Head;
 use super::identity::Identity;
 use super::rejected::Rejected;
 use super::table::{self, Entry};
-use crate::backend::PackedForm;
+use crate::device::PackedForm;
 use crate::load::plan::{Part, recipe};
 
 /// A matrix that the plan asks for.

@@ -14,14 +14,14 @@ use super::rejected::Rejected;
 use super::table::{self, Entry};
 use super::writer::Writer;
 use super::{PAGE, checksum};
-use crate::backend::PackedForm;
-use crate::backend::cpu::CpuBackend;
+use crate::device::PackedForm;
+use crate::device::cpu::CpuDevice;
 
 const IDENTITY: Identity = Identity { layouts: 1, options: 2, source: 3 << 100 };
 
 /// Two small matrices, their cache file, and a place to write damaged ones to.
 struct Case {
-    backend: CpuBackend,
+    backend: CpuDevice,
     weights: BTreeMap<String, PackedMatrix>,
     file: Vec<u8>,
     folder: tempfile::TempDir,
@@ -29,7 +29,7 @@ struct Case {
 
 impl Case {
     fn new() -> Self {
-        let backend = CpuBackend::new(Cpu::with(Kernels::best(), 1));
+        let backend = CpuDevice::new(Cpu::with(Kernels::best(), 1));
         let weights: BTreeMap<_, _> = [("a", WeightLayout::F32, 3), ("b", WeightLayout::Q8G32, 17)]
             .map(|(name, layout, n)| {
                 let row: Vec<u8> = (0..layout.row_bytes(32)).map(|i| 40 + i as u8).collect();

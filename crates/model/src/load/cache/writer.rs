@@ -6,7 +6,7 @@ use super::head::Head;
 use super::identity::Identity;
 use super::table::Entry;
 use super::{PAGE, checksum};
-use crate::backend::{PackedBytes, PackedForm};
+use crate::device::{PackedBytes, PackedForm};
 
 /// A cache file to be.
 #[derive(Debug)]

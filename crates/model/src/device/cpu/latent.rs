@@ -10,28 +10,29 @@
 //!     head by head ── v_up[h] ──> [m, heads x value]
 //! ```
 //!
-//! Each head's product is one over all rows of the step, and those of all heads are handed out to
-//! threads together. Its order is that of every product: the inputs of an output ascend, so no row
-//! knows how many others there are.
+//! Each head has one product over all rows of the step, and the products of all heads are handed out to
+//! threads together. Inputs are summed in ascending order as in every product, so the result of a row
+//! does not depend on the number of rows.
 //!
 //! Scratch holds `heads · (2 · kv_rank + rope + nope)` floats per row, more than the residual
 //! stream; a step's rows are bounded by its budget.
 
 use pelton_kernels::{
-    Activations, AttentionInput, Cpu, Forms, HeadLayout, HeadSlices, KvCache, MatmulOutput,
-    PackedMatrix, RopeLayout, StoreKv, StridedRows,
+    Activations, AttentionInput, AttentionSeq, Cpu, Forms, HeadLayout, HeadSlices, KvCache,
+    MatmulOutput, PackedMatrix, RopeLayout, StoreKv, StridedRows,
 };
 
-use super::LatentOp;
-use super::cpu::{CpuBackend, Input, multiply, read_by};
+use super::CpuDevice;
+use super::linear::{Input, multiply, read_by};
+use crate::device::LatentOp;
 use crate::layer::{MixerKind, Norm};
 
 /// Scratch rows of latent attention.
 #[derive(Debug)]
 pub(super) struct Latent {
-    /// What is projected from the residual stream.
+    /// Projection of the residual stream.
     projected: Vec<f32>,
-    /// The latents of queries, where queries are made of any.
+    /// The latents of queries, in models that have them.
     q_latents: Activations,
     /// Queries as they were trained.
     q: Vec<f32>,
@@ -39,12 +40,12 @@ pub(super) struct Latent {
     by_head: Activations,
     /// Outputs of heads that were padded.
     padded: Vec<f32>,
-    /// What attention makes of latents.
+    /// Weighted sums of latents.
     attended: Vec<f32>,
 }
 
-/// What a projection needs beside its weights.
-pub(super) struct Device<'a> {
+/// The parts of the device that project.
+pub(super) struct Projector<'a> {
     pub(super) cpu: &'a Cpu,
     pub(super) input: &'a mut Input,
     /// `[m, rope_dim]`: cosines and sines.
@@ -67,15 +68,15 @@ impl Latent {
     /// Projects `x`, stores latents and rotated keys, and writes the absorbed queries to `out`.
     pub(super) fn project_store(
         &mut self,
-        device: &mut Device<'_>,
-        op: &LatentOp<'_, CpuBackend>,
+        projector: &mut Projector<'_>,
+        op: &LatentOp<'_, CpuDevice>,
         x: &Activations,
         kv: &mut KvCache,
         out: &mut [f32],
     ) {
         let LatentOp { mla, weights, .. } = *op;
-        let &mut Device { cpu, cos_sin, .. } = device;
-        let norm = |rows: &mut [f32], layout: &HeadLayout, norm: &Norm<CpuBackend>| {
+        let &mut Projector { cpu, cos_sin, .. } = projector;
+        let norm = |rows: &mut [f32], layout: &HeadLayout, norm: &Norm<CpuDevice>| {
             cpu.head_rms_norm(rows, layout, &norm.weight, norm.eps);
         };
         let rotate = |rows: &mut [f32], heads, first| {
@@ -85,13 +86,13 @@ impl Latent {
 
         let (m, width, latent_at) = (x.n_rows(), mla.down_width(), mla.q_down_width());
         self.projected.resize(m * width, 0.0);
-        multiply(cpu, device.input, &weights.down, x, &mut self.projected);
+        multiply(cpu, projector.input, &weights.down, x, &mut self.projected);
         let part =
             |offset, head_dim| HeadLayout { row_stride: width, offset, n_heads: 1, head_dim };
         norm(&mut self.projected, &part(latent_at, mla.kv_rank), &weights.kv_norm);
         rotate(&mut self.projected, part(latent_at, mla.key_dim()), mla.kv_rank);
         let k = StridedRows { data: &self.projected, stride: width, offset: latent_at };
-        cpu.store_kv(kv, op.layer, &StoreKv { k, v: None, slots: op.step.slots });
+        cpu.store_kv(kv, op.layer, &StoreKv { k, v: None, slots: op.rows.slots(op.group) });
 
         // Queries as they were trained, at the start of rows of `row_stride`.
         let (trained, row_stride) = match (&weights.q_up, &weights.q_norm, mla.q_rank) {
@@ -101,7 +102,7 @@ impl Latent {
                 self.q_latents.reset(rank, Forms::F32);
                 cpu.write_heads(&self.projected, &from, &mut self.q_latents);
                 self.q.resize(m * mla.q_width(), 0.0);
-                multiply(cpu, device.input, q_up, &self.q_latents, &mut self.q);
+                multiply(cpu, projector.input, q_up, &self.q_latents, &mut self.q);
                 (&mut self.q, mla.q_width())
             }
             _ => (&mut self.projected, width),
@@ -120,13 +121,13 @@ impl Latent {
         multiply_heads(cpu, &weights.k_up, x, scratch, output, [mla.kv_rank, head_stride]);
     }
 
-    /// Attention of the absorbed queries `q` over latents, and what the heads make of it.
+    /// Attention of the absorbed queries `q` over latents, and the projections of values.
     pub(super) fn attend(
         &mut self,
         cpu: &Cpu,
-        op: &LatentOp<'_, CpuBackend>,
-        q: &[f32],
-        kv: &KvCache,
+        op: &LatentOp<'_, CpuDevice>,
+        sequences: &[AttentionSeq<'_>],
+        (q, kv): (&[f32], &KvCache),
         out: &mut [f32],
     ) {
         let LatentOp { mla, weights, .. } = *op;
@@ -136,7 +137,7 @@ impl Latent {
         let input = AttentionInput {
             q: StridedRows::dense(q, mla.absorbed_width()),
             n_heads,
-            sequences: op.step.sequences,
+            sequences,
             scale: mla.scale,
             window: None,
             ahead: 0,
@@ -154,7 +155,7 @@ impl Latent {
     }
 }
 
-/// Stretches of `width` elements of heads of `head_stride`, the first at `offset`.
+/// Slices of `width` elements of heads that are `head_stride` apart, the first one at `offset`.
 fn slices(
     row_stride: usize,
     offset: usize,
@@ -164,8 +165,8 @@ fn slices(
     HeadSlices { row_stride, offset, n_heads, head_stride, width }
 }
 
-/// `y[i, h * head_stride ..][.. n] = x[i, h] W[h]ᵀ`, the heads of `x` being some stretches of its
-/// rows; what a head of `w` has beyond its first `n` rows is padding.
+/// `y[i, h * head_stride ..][.. n] = x[i, h] W[h]ᵀ`, the heads of `x` being slices of its rows; the
+/// rows of a head of `w` beyond its first `n` are padding.
 fn multiply_heads(
     cpu: &Cpu,
     w: &PackedMatrix,

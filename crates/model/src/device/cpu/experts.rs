@@ -5,18 +5,18 @@
 //! (row, slot) sorted by expert, of one expert by row:
 //!         | 0 0 0 | 3 | 5 5 5 5 5 5 | 6 6 | ..        [m top_k] rows, gathered from x
 //!           W0      W3   W5           W6              one run: gate·up, one run: down
-//! out[r] = Σ slots, ascending: weight · row of (r, slot)        and what is shared, in the last slot
+//! out[r] = Σ slots, ascending: weight · row of (r, slot)        the shared expert in the last slot
 //! ```
 //!
-//! A single row is not gathered: every group reads it where it is. What the norm wrote in the form
-//! that the experts read is then used as it is.
+//! A single row is not gathered: every group reads it where it is, in the form that the norm wrote for
+//! the experts.
 //!
 //! **Canonical order.** A row's slots are summed in the order in which its router chose them (the
-//! greatest first, of equals the lower index), what is shared last. The sorting decides only where a
+//! greatest first, of equals the lower index), the shared expert last. The sorting decides only where a
 //! product is computed; see [`matmul_groups`](pelton_kernels::Cpu::matmul_groups).
 //!
-//! Bytes and operations: those of the grouped products, of `top_k` experts per row at one row and of
-//! all experts once a step has some `E / top_k` rows; everything else is a thousandth of them.
+//! Bytes and operations are those of the grouped products: `top_k` experts at one row, all experts once
+//! a step has some `E / top_k` rows; everything else is a thousandth of them.
 //!
 //! Matrices that read their inputs in another order (act-order) are multiplied expert by expert.
 
@@ -24,10 +24,11 @@ use std::ops::Range;
 
 use pelton_kernels::{Activations, Chosen, Cpu, Forms, MatmulGroup, MatmulGroups};
 
-use super::cpu::{CpuBackend, Input, multiply, read_by};
+use super::CpuDevice;
+use super::linear::{Input, multiply, read_by};
 use crate::layer::{Linear, Module, Moe, MoeWeights};
 
-/// What is kept from step to step.
+/// Scratch of mixtures, kept from step to step.
 #[derive(Debug)]
 pub(super) struct Experts {
     /// `[m, n_experts]`.
@@ -41,7 +42,7 @@ pub(super) struct Experts {
     /// Gate and up of the sorted rows.
     hidden: Vec<f32>,
     activated: Activations,
-    /// What the experts give, and then what is shared.
+    /// Outputs of the experts, then those of the shared expert.
     given: Vec<f32>,
     products: Products,
 }
@@ -55,7 +56,7 @@ struct Sorted {
     sources: Vec<u32>,
     /// The weight of each sorted row.
     factors: Vec<f32>,
-    /// Sorted row of each slot of each row; one slot more for what is shared.
+    /// Sorted row of each slot of each row; one slot more for the shared expert.
     places: Vec<u32>,
     /// The weight of each slot.
     weights: Vec<f32>,
@@ -67,7 +68,7 @@ struct Products {
     groups: MatmulGroups,
     /// Expert and piece of each group.
     matrices: Vec<(usize, usize)>,
-    /// The rows of one expert, where it is multiplied by itself.
+    /// The rows of one expert, where experts are multiplied one by one.
     rows: Activations,
 }
 
@@ -120,7 +121,7 @@ impl Sorted {
         self.starts[0] = 0;
     }
 
-    /// Inserts one more slot into each row: what is shared, whose rows follow the sorted ones.
+    /// Inserts one more slot into each row: the shared expert, whose rows follow the sorted ones.
     fn add_shared(&mut self, top_k: usize, weights: &[f32]) {
         let (m, n_sorted) = (weights.len(), self.sources.len());
         self.places.resize(m * (top_k + 1), 0);
@@ -134,18 +135,18 @@ impl Sorted {
         }
     }
 
-    /// The experts that have rows, and these.
+    /// The experts that have rows, with their sorted rows.
     fn experts(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let ranges = self.starts.windows(2).map(|pair| pair[0] as usize..pair[1] as usize);
         ranges.enumerate().filter(|(_, rows)| !rows.is_empty())
     }
 }
 
-/// What the linears of the experts that have rows read.
+/// The forms of input that the projections of the experts with rows read.
 fn read_by_chosen<'a>(
     cpu: &Cpu,
     sorted: &Sorted,
-    linear: &dyn Fn(usize) -> &'a Linear<CpuBackend>,
+    linear: &dyn Fn(usize) -> &'a Linear<CpuDevice>,
 ) -> Forms {
     let mut linears = sorted.experts().map(|(expert, _)| linear(expert));
     if linears.any(Linear::is_reordered) {
@@ -155,7 +156,7 @@ fn read_by_chosen<'a>(
     read_by(cpu, linears.flat_map(Linear::weights))
 }
 
-/// What is multiplied.
+/// Input of a product.
 struct Factor<'a> {
     sorted: &'a Sorted,
     /// The sorted rows, or one row that all experts read.
@@ -169,7 +170,7 @@ impl Products {
         &mut self,
         cpu: &Cpu,
         input: &mut Input,
-        linear: &(dyn Fn(usize) -> &'a Linear<CpuBackend> + Sync),
+        linear: &(dyn Fn(usize) -> &'a Linear<CpuDevice> + Sync),
         rows: &Factor<'_>,
         y: &mut [f32],
     ) {
@@ -214,44 +215,22 @@ impl Products {
     }
 }
 
-impl CpuBackend {
-    /// The experts of each row, weighted, and what is shared. `out`: `[m, hidden]`.
+impl CpuDevice {
+    /// The weighted experts of each row plus the shared expert. `out`: `[m, hidden]`.
     pub(super) fn mixture(
         &mut self,
         moe: &Module<Moe, MoeWeights<Self>>,
         x: &Activations,
         out: &mut [f32],
     ) {
-        let Module { spec, weights: moe } = moe;
-        let (m, hidden) = (x.n_rows(), x.width());
-        let (n_experts, top_k) = (spec.router.n_experts, spec.router.top_k);
-        let n_sorted = m * top_k;
         let mut scratch = std::mem::replace(&mut self.experts, Experts::new());
+        self.choose(moe, x, &mut scratch);
+        let Module { spec, weights: moe } = moe;
+        let (m, hidden, top_k) = (x.n_rows(), x.width(), spec.router.top_k);
+        let n_sorted = m * top_k;
         let Experts {
-            logits,
-            ranks,
-            chosen,
-            weights,
-            sorted,
-            gathered,
-            hidden: gate_up,
-            activated,
-            given,
-            products,
+            logits, sorted, gathered, hidden: gate_up, activated, given, products, ..
         } = &mut scratch;
-        logits.resize(m * n_experts, 0.0);
-        ranks.resize(m * n_experts, 0);
-        chosen.resize(n_sorted, 0);
-        weights.resize(n_sorted, 0.0);
-        multiply(&self.cpu, &mut self.input, &moe.router, x, logits);
-        let correction = moe.correction.as_deref();
-        let choice = Chosen { experts: chosen, weights };
-        self.cpu.route(&spec.router, logits, correction, ranks, choice);
-        sorted.sort(chosen, weights, n_experts, top_k);
-        if spec.weighs_input {
-            sorted.weights.fill(1.0);
-        }
-
         let up = |expert: usize| &moe.experts[expert].up;
         let forms = read_by_chosen(&self.cpu, sorted, &up);
         let is_one_row = m == 1 && !spec.weighs_input && x.forms().include(forms);
@@ -289,5 +268,29 @@ impl CpuBackend {
         }
         self.cpu.weighted_sum(given, &sorted.places, &sorted.weights, hidden, out);
         self.experts = scratch;
+    }
+
+    /// Chooses the experts of each row, and sorts the rows by expert.
+    fn choose(
+        &mut self,
+        moe: &Module<Moe, MoeWeights<Self>>,
+        x: &Activations,
+        scratch: &mut Experts,
+    ) {
+        let Module { spec, weights: moe } = moe;
+        let (m, n_experts, top_k) = (x.n_rows(), spec.router.n_experts, spec.router.top_k);
+        let Experts { logits, ranks, chosen, weights, sorted, .. } = scratch;
+        logits.resize(m * n_experts, 0.0);
+        ranks.resize(m * n_experts, 0);
+        chosen.resize(m * top_k, 0);
+        weights.resize(m * top_k, 0.0);
+        multiply(&self.cpu, &mut self.input, &moe.router, x, logits);
+        let correction = moe.correction.as_deref();
+        let choice = Chosen { experts: chosen, weights };
+        self.cpu.route(&spec.router, logits, correction, ranks, choice);
+        sorted.sort(chosen, weights, n_experts, top_k);
+        if spec.weighs_input {
+            sorted.weights.fill(1.0);
+        }
     }
 }

@@ -1,0 +1,417 @@
+//! One decoder for every architecture: tokens in, logits or the rows of the last layer out.
+//!
+//! ```text
+//! tokens [m] ── embed ──> x ── norm ──> h ── q·k·v, rope, store ── attention ── out ──> delta
+//!                         ^                                                              |
+//!                         |             h <── norm ── x += delta <───────────────────────┘
+//!                         |             └── perceptron ──> delta ──┐
+//!                         └──────────────── x += delta <───────────┘           per layer
+//! h of the rows asked for ── head ──> logits [n, vocab], or the likeliest token of each
+//! ```
+//!
+//! Most models are wired so. The spec says where a model differs: no norm before a mixer (it reads
+//! `x`), a norm of a mixer's output, both mixers side by side (the second norm is taken before
+//! attention is added), learned positions, token types or a norm at the start, norms of the sum in
+//! place of the output, no norm at the end. Encoders are models whose attention is not causal: a text
+//! is computed whole, and the rows of the last layer are the result.
+//!
+//! A step holds any number of sequences with any number of rows each: prefill, a chunk of it, and
+//! decoding are one case. In the last layer only the rows whose logits are asked for go on after
+//! attention; the other rows are done once their keys and values are stored.
+//!
+//! `pass.rs` has the wiring of a layer.
+//!
+//! **Architecture invariant:** nothing here knows an architecture's name, a weight format or a
+//! device.
+
+mod pass;
+
+use pelton_base::TokenId;
+use pelton_tensor::KvDtype;
+
+use crate::arch::{ArchSpec, Mixer};
+use crate::device::{BlockTables, ForwardSequence, GreedyRows, Head, Ops, RowPlan};
+use crate::kv::{KvFootprint, KvShape, SwapStore};
+use crate::layer::Linear;
+use crate::load::Weights;
+use crate::rope::RopeTable;
+use pass::{Layer, Pass};
+
+/// A loaded model on a device.
+#[derive(Debug)]
+pub struct Decoder<D: Ops> {
+    spec: ArchSpec,
+    kv_dtype: KvDtype,
+    ropes: Vec<RopeTable>,
+    weights: Weights<D>,
+    device: D,
+    buffers: Buffers<D>,
+}
+
+/// One step: tokens of any sequences, and the rows whose logits are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct ForwardInput<'a> {
+    /// `[m]`, each below the vocabulary's size.
+    pub tokens: &'a [TokenId],
+    /// The sequences that the tokens belong to; their rows follow each other and cover `tokens`.
+    pub sequences: &'a [ForwardSequence<'a>],
+    /// Rows whose logits are wanted, in the order in which they are wanted.
+    pub logits_rows: &'a [usize],
+}
+
+/// The result of a step.
+enum Wanted<'a> {
+    /// Logits of the rows asked for, and of some of them the likeliest token alone.
+    Logits(GreedyRows<'a>),
+    /// The rows asked for as the last layer leaves them.
+    Hidden,
+}
+
+/// Rows between operations, kept from step to step.
+#[derive(Debug)]
+struct Buffers<D: Ops> {
+    /// Places of all rows.
+    all: RowPlan,
+    /// Places of the rows asked for.
+    kept: RowPlan,
+    /// Rows of the table of learned positions, where there is one.
+    position_rows: Vec<TokenId>,
+    /// The residual stream, `[m, hidden]`.
+    x: D::Buf,
+    /// A norm's output, `[m, hidden]`, read by the projections and the head.
+    normed: D::Buf,
+    /// Output of a mixer, which is added to the residual stream, `[m, hidden]`.
+    delta: D::Buf,
+    /// Output of a mixer after a norm of its own, `[m, hidden]`.
+    normed_delta: D::Buf,
+    /// Queries, keys and values, or queries alone; `[m, query_width]`, one per distinct width.
+    qkv: Vec<(usize, D::Buf)>,
+    /// Output of attention, `[m, out_width]`, one per distinct width.
+    attended: Vec<(usize, D::Buf)>,
+    /// Rows of the last layer's `attended` that go on, one per distinct width.
+    kept_attended: Vec<(usize, D::Buf)>,
+    /// Rows of the last layer's `x` that go on.
+    kept_x: D::Buf,
+}
+
+impl<D: Ops> Decoder<D> {
+    pub(crate) fn new(spec: ArchSpec, weights: Weights<D>, device: D, kv_dtype: KvDtype) -> Self {
+        let hidden = spec.hidden_size;
+        let per_width = |width: &dyn Fn(&Mixer) -> usize| {
+            let mut widths: Vec<usize> =
+                spec.layers.iter().map(|layer| width(&layer.mixer)).collect();
+            widths.sort_unstable();
+            widths.dedup();
+            widths.into_iter().map(|width| (width, device.buffer(width))).collect()
+        };
+        // Every projection that reads a norm; two norms side by side write the same buffer.
+        let inputs: Vec<&Linear<D>> = (weights.layers.iter())
+            .flat_map(|layer| layer.attention.inputs().into_iter().chain(layer.mlp.inputs()))
+            .collect();
+        // Reordered inputs are read as f32, because quantized groups cannot be permuted.
+        let normed = match inputs.iter().any(|linear| linear.is_reordered()) {
+            true => device.buffer(hidden),
+            false => {
+                let readers = inputs.iter().flat_map(|linear| linear.weights());
+                let head = weights.head.as_ref().unwrap_or(&weights.embedding);
+                device.input_buffer(hidden, readers.chain([head]))
+            }
+        };
+        let buffers = Buffers {
+            all: RowPlan::default(),
+            kept: RowPlan::default(),
+            position_rows: Vec::new(),
+            x: device.buffer(hidden),
+            normed,
+            delta: device.buffer(hidden),
+            normed_delta: device.buffer(hidden),
+            qkv: per_width(&Mixer::query_width),
+            attended: per_width(&Mixer::out_width),
+            kept_attended: per_width(&Mixer::out_width),
+            kept_x: device.buffer(hidden),
+        };
+        let ropes = spec.ropes.iter().map(|rope| rope.table(spec.max_context)).collect();
+        Self { spec, kv_dtype, ropes, weights, device, buffers }
+    }
+
+    /// Computes the step and writes the logits of the rows asked for.
+    ///
+    /// Keys and values of every row are stored in `kv`; the blocks of a sequence must hold those of
+    /// all positions before its first row.
+    ///
+    /// # Shapes
+    ///
+    /// `logits` becomes `[logits_rows, vocab_size]`; its memory is reused.
+    ///
+    /// # Panics
+    ///
+    /// When the input breaks its contract (a token outside of the vocabulary, a position outside of
+    /// the context, rows that are not covered, a block table that is too short).
+    pub fn forward(&mut self, kv: &mut D::Kv, input: &ForwardInput<'_>, logits: &mut Vec<f32>) {
+        self.forward_through(self.spec.layers.len(), kv, input, logits);
+    }
+
+    /// Like [`forward`](Self::forward), but only through the first `n_layers` layers, and from there to
+    /// the last norm and the head: the logits of an early exit. Their KV is that of a whole pass.
+    ///
+    /// Elhoushi et al., "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding", ACL
+    /// 2024. Any model can be left early; a model that was trained for it is right more often.
+    ///
+    /// # Panics
+    ///
+    /// Like `forward`, and when `n_layers` is zero or more than the model has.
+    pub fn forward_through(
+        &mut self,
+        n_layers: usize,
+        kv: &mut D::Kv,
+        input: &ForwardInput<'_>,
+        logits: &mut Vec<f32>,
+    ) {
+        let none = GreedyRows { n_rows: 0, n_sampled: 0, tokens: &mut Vec::new() };
+        self.forward_greedy(n_layers, kv, input, logits, none);
+    }
+
+    /// Like [`forward_through`](Self::forward_through), but the last rows asked for get no logits: only
+    /// their likeliest token is written, and none of their logits ever lies in memory. It is the token
+    /// of the logits that [`forward`](Self::forward) would write.
+    ///
+    /// # Shapes
+    ///
+    /// `logits` becomes `[logits_rows - greedy.n_rows, vocab_size]`; its memory is reused.
+    ///
+    /// # Panics
+    ///
+    /// Like `forward_through`, and when `greedy.n_rows` is more than the rows asked for.
+    pub fn forward_greedy(
+        &mut self,
+        n_layers: usize,
+        kv: &mut D::Kv,
+        input: &ForwardInput<'_>,
+        logits: &mut Vec<f32>,
+        greedy: GreedyRows<'_>,
+    ) {
+        let (n_all, n_rows) = (self.spec.layers.len(), input.logits_rows.len());
+        assert!((1..=n_all).contains(&n_layers), "{n_layers} of {n_all} layers");
+        assert!(greedy.n_rows <= n_rows, "{} of {n_rows} rows", greedy.n_rows);
+        greedy.tokens.clear();
+        self.step(n_layers, kv, input, Wanted::Logits(greedy), logits);
+    }
+
+    /// Computes whole texts and writes the rows asked for as the last layer leaves them, normed where
+    /// the model has a final norm: the input of a head.
+    ///
+    /// `kv` is [of one layer](Self::try_new_passing_kv): every layer stores its keys and values over
+    /// those of the layer before. So each sequence begins at position 0.
+    ///
+    /// # Shapes
+    ///
+    /// `hidden` becomes `[logits_rows, hidden_size]`; its memory is reused.
+    ///
+    /// # Panics
+    ///
+    /// As [`forward`](Self::forward), and when a sequence does not begin at position 0.
+    pub fn hidden(&mut self, kv: &mut D::Kv, input: &ForwardInput<'_>, hidden: &mut Vec<f32>) {
+        let is_whole = |sequence: &ForwardSequence<'_>| sequence.first_position == 0;
+        assert!(input.sequences.iter().all(is_whole), "texts begin at position 0");
+        self.step(self.spec.layers.len(), kv, input, Wanted::Hidden, hidden);
+    }
+
+    fn step(
+        &mut self,
+        n_layers: usize,
+        kv: &mut D::Kv,
+        input: &ForwardInput<'_>,
+        wanted: Wanted<'_>,
+        out: &mut Vec<f32>,
+    ) {
+        self.place_rows(input, D::kv_block_size(kv));
+        if input.tokens.is_empty() {
+            return out.clear();
+        }
+        let Self { spec, weights, device, buffers, ropes, .. } = self;
+        let is_hidden = matches!(wanted, Wanted::Hidden);
+        let mut pass = Pass::begin(device, buffers, input, ropes);
+        pass.embed(spec, weights, input.tokens);
+        let layers = spec.layers.iter().zip(&weights.layers).take(n_layers);
+        for (i, (layer_spec, layer_weights)) in layers.enumerate() {
+            let is_last = i + 1 == n_layers;
+            let layer = Layer {
+                spec: layer_spec,
+                weights: layer_weights,
+                kv_layer: if is_hidden { 0 } else { i },
+                is_last,
+                next_norm: match is_last {
+                    true => weights.final_norm.as_ref(),
+                    false => weights.layers[i + 1].attention_norm.as_ref(),
+                },
+            };
+            pass.project(&layer, kv);
+            if is_last && input.logits_rows.is_empty() {
+                return out.clear();
+            }
+            pass.attend(&layer, kv);
+            pass.mix_channels(&layer, is_last && is_hidden);
+        }
+        match wanted {
+            Wanted::Hidden => pass.read(weights.final_norm.is_some(), out),
+            Wanted::Logits(greedy) => {
+                let head = Head {
+                    weight: weights.head.as_ref().unwrap_or(&weights.embedding),
+                    bias: weights.head_bias.as_ref(),
+                    scale: spec.logit_scale,
+                    softcap: spec.logit_softcap,
+                };
+                pass.head(&head, out, greedy);
+            }
+        }
+    }
+
+    /// Places every row and those asked for; checks the input's contract on the way.
+    fn place_rows(&mut self, input: &ForwardInput<'_>, block_size: usize) {
+        let Buffers { all, kept, position_rows, .. } = &mut self.buffers;
+        all.place(input.sequences, self.spec.n_kv_groups(), block_size);
+        kept.gather(all, input.logits_rows);
+        let positions = all.positions();
+        let (end, most) =
+            (positions.iter().max().map_or(0, |last| last + 1), self.spec.max_context);
+        assert!(end <= most, "position {end} is beyond the context of {most}");
+        assert_eq!(positions.len(), input.tokens.len(), "rows cover the tokens");
+        position_rows.clear();
+        if let Some(table) = self.spec.positions {
+            let rows = positions.iter().map(|position| position + table.first_row);
+            position_rows.extend(rows.map(|row| TokenId(row as u32)));
+        }
+        for token in input.tokens {
+            assert!((token.0 as usize) < self.spec.vocab_size, "token {token} is not a token");
+        }
+    }
+
+    /// A KV cache for this model.
+    ///
+    /// # Panics
+    ///
+    /// When the memory is refused; [`try_new_kv`](Self::try_new_kv) answers instead.
+    pub fn new_kv(&self, n_blocks: usize, block_size: usize) -> D::Kv {
+        self.try_new_kv(n_blocks, block_size).expect("memory for the KV cache")
+    }
+
+    /// A KV cache for this model.
+    ///
+    /// # Errors
+    ///
+    /// When the memory is refused.
+    pub fn try_new_kv(&self, n_blocks: usize, block_size: usize) -> std::io::Result<D::Kv> {
+        self.device.new_kv(&self.kv_shape(n_blocks, block_size))
+    }
+
+    /// A KV cache of one layer in f32, for [`hidden`](Self::hidden).
+    ///
+    /// # Errors
+    ///
+    /// When the memory is refused.
+    pub fn try_new_passing_kv(&self, n_blocks: usize, block_size: usize) -> std::io::Result<D::Kv> {
+        let shape = self.kv_shape(n_blocks, block_size);
+        self.device.new_kv(&KvShape { n_layers: 1, dtype: KvDtype::F32, ..shape })
+    }
+
+    /// Copies one block of a cache over another, in all layers.
+    pub fn copy_kv_block(&self, kv: &mut D::Kv, from: u32, to: u32) {
+        self.device.copy_kv_block(kv, from, to);
+    }
+
+    /// Copies the KV of the token at position `from` of a sequence to position `to`, in all layers:
+    /// the accepted path of a draft tree moves to where an unbranched sequence has it.
+    pub fn copy_kv_position(
+        &self,
+        kv: &mut D::Kv,
+        tables: BlockTables<'_>,
+        from: usize,
+        to: usize,
+    ) {
+        let block_size = D::kv_block_size(kv);
+        for group in 0..tables.n_groups() {
+            let slot = |place| tables.slot(group, place, block_size);
+            self.device.copy_kv_slot(kv, slot(from), slot(to));
+        }
+    }
+
+    /// Copies one block of a cache to a block of a swap store, in all layers.
+    pub fn swap_kv_out(&self, kv: &D::Kv, block: u32, store: &mut SwapStore, host_block: u32) {
+        self.device.read_kv_block(kv, block, store.block_mut(host_block));
+    }
+
+    /// Copies one block of a swap store to a block of a cache, in all layers.
+    pub fn swap_kv_in(&self, kv: &mut D::Kv, store: &SwapStore, host_block: u32, block: u32) {
+        self.device.write_kv_block(kv, block, store.block(host_block));
+    }
+
+    /// The spec of the model.
+    pub fn spec(&self) -> &ArchSpec {
+        &self.spec
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// How keys and values are stored.
+    pub fn kv_dtype(&self) -> KvDtype {
+        self.kv_dtype
+    }
+
+    /// Bytes of one block of `block_size` tokens over all layers, keys and values.
+    pub fn kv_bytes_per_block(&self, block_size: usize) -> usize {
+        self.kv_block(block_size).block_bytes()
+    }
+
+    /// Sizes of a cache of `n_blocks` blocks with a swap store of `n_host_blocks` blocks.
+    pub fn kv_footprint(
+        &self,
+        n_blocks: usize,
+        block_size: usize,
+        n_host_blocks: usize,
+    ) -> KvFootprint {
+        self.kv_block(block_size).with_blocks(n_blocks).with_host_blocks(n_host_blocks)
+    }
+
+    /// Bytes of weights that one decoded token reads: everything but the rows of the embedding
+    /// table that are not looked up, and the experts that are not chosen.
+    pub fn weight_bytes(&self) -> usize {
+        let layers = &self.weights.layers;
+        let mixers = layers.iter().flat_map(|layer| layer.attention.matrices());
+        let matrices = mixers.chain(self.head());
+        let perceptrons = layers.iter().map(|layer| layer.mlp.active_bytes()).sum::<usize>();
+        matrices.map(D::weight_bytes).sum::<usize>() + perceptrons
+    }
+
+    /// The matrix of the head; encoders have none.
+    fn head(&self) -> Option<&D::Weight> {
+        let head = self.weights.head.as_ref().unwrap_or(&self.weights.embedding);
+        self.spec.ends.head.then_some(head)
+    }
+
+    /// Bytes of all weights in memory: every matrix, the padding of its panels included, and every
+    /// vector.
+    pub fn memory_bytes(&self) -> u64 {
+        self.weights.n_bytes
+    }
+
+    /// Every matrix that a token passes through, the head included.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &D::Weight> {
+        let layers =
+            self.weights.layers.iter().flat_map(|layer| {
+                layer.attention.matrices().into_iter().chain(layer.mlp.matrices())
+            });
+        layers.chain(self.head())
+    }
+
+    fn kv_shape(&self, n_blocks: usize, block_size: usize) -> KvShape {
+        self.kv_block(block_size).with_blocks(n_blocks).shape
+    }
+
+    /// The footprint of one block.
+    fn kv_block(&self, block_size: usize) -> KvFootprint {
+        KvFootprint::new::<D>(&self.spec, self.kv_dtype, block_size)
+    }
+}

@@ -1,0 +1,234 @@
+//! One pass over the layers: the rows between operations, and the wiring of a layer.
+
+use pelton_base::TokenId;
+
+use super::{Buffers, ForwardInput};
+use crate::arch::{ArchSpec, LayerSpec, Mixer, Residual, Wiring};
+use crate::device::{AttentionOp, GreedyRows, Head, LatentOp, Ops};
+use crate::layer::{Module, Norm};
+use crate::load::{LayerWeights, Weights};
+use crate::rope::RopeTable;
+
+/// Rows between operations. References are swapped where the roles of two buffers are.
+pub(super) struct Pass<'p, D: Ops> {
+    /// Held to the end of the step.
+    _turn: D::Turn,
+    device: &'p mut D,
+    /// The rows of `x`: all of them, and after [`keep`](Self::keep) those asked for.
+    rows: D::Rows<'p>,
+    /// The rows asked for.
+    kept: D::Rows<'p>,
+    kept_rows: &'p [usize],
+    x: &'p mut D::Buf,
+    kept_x: &'p mut D::Buf,
+    normed: &'p mut D::Buf,
+    delta: &'p mut D::Buf,
+    normed_delta: &'p mut D::Buf,
+    qkv: &'p mut [(usize, D::Buf)],
+    attended: &'p mut [(usize, D::Buf)],
+    kept_attended: &'p mut [(usize, D::Buf)],
+    /// Rows of the table of learned positions; scratch afterwards.
+    position_rows: &'p mut Vec<TokenId>,
+}
+
+/// One layer in one pass.
+pub(super) struct Layer<'p, D: Ops> {
+    pub(super) spec: &'p LayerSpec,
+    pub(super) weights: &'p LayerWeights<D>,
+    /// Layer of the KV cache.
+    pub(super) kv_layer: usize,
+    /// Whether it is the last one, after whose attention only the rows asked for go on.
+    pub(super) is_last: bool,
+    /// Norm of what the layer leaves: the first one of the next layer, or the final one.
+    pub(super) next_norm: Option<&'p Norm<D>>,
+}
+
+/// One layer's sequence mixer in one step.
+enum MixerOp<'p, D: Ops> {
+    Gqa(AttentionOp<'p, D>),
+    Mla(LatentOp<'p, D>),
+}
+
+impl<'p, D: Ops> MixerOp<'p, D> {
+    fn new(rows: D::Rows<'p>, place: &Layer<'p, D>) -> Self {
+        let (layer, group) = (place.kv_layer, place.spec.kv_group);
+        match &place.weights.attention {
+            Mixer::Gqa(Module { spec: gqa, weights }) => {
+                Self::Gqa(AttentionOp { rows, layer, group, gqa, weights })
+            }
+            Mixer::Mla(Module { spec: mla, weights }) => {
+                Self::Mla(LatentOp { rows, layer, group, mla, weights })
+            }
+        }
+    }
+}
+
+/// The buffer of this width.
+fn of_width<T>(buffers: &mut [(usize, T)], width: usize) -> &mut T {
+    let found = buffers.iter_mut().find(|(w, _)| *w == width);
+    &mut found.expect("invariant: there is a buffer for every width of the spec").1
+}
+
+impl<'p, D: Ops> Pass<'p, D> {
+    /// Begins a step on the rows that `buffers` has placed.
+    pub(super) fn begin(
+        device: &'p mut D,
+        buffers: &'p mut Buffers<D>,
+        input: &ForwardInput<'p>,
+        ropes: &[RopeTable],
+    ) -> Self {
+        let Buffers { all, kept, x, kept_x, normed, delta, normed_delta, .. } = buffers;
+        let rows = device.place_rows(all.rows(input.sequences));
+        let kept = device.place_rows(kept.rows(input.sequences));
+        let turn = device.begin_step(rows, ropes);
+        Self {
+            _turn: turn,
+            device,
+            rows,
+            kept,
+            kept_rows: input.logits_rows,
+            x,
+            kept_x,
+            normed,
+            delta,
+            normed_delta,
+            qkv: &mut buffers.qkv,
+            attended: &mut buffers.attended,
+            kept_attended: &mut buffers.kept_attended,
+            position_rows: &mut buffers.position_rows,
+        }
+    }
+
+    /// Writes the embeddings of tokens and what is added to them to `x`, and their first norm.
+    pub(super) fn embed(&mut self, spec: &ArchSpec, weights: &Weights<D>, tokens: &[TokenId]) {
+        let Self { device, x, delta, position_rows: rows, .. } = self;
+        device.embed(&weights.embedding, tokens, x);
+        if spec.embedding_scale != 1.0 {
+            device.scale(x, spec.embedding_scale);
+        }
+        if let Some(table) = &weights.positions {
+            device.embed(table, rows, delta);
+            device.add(x, delta);
+        }
+        if let Some(table) = &weights.token_types {
+            rows.clear();
+            rows.resize(tokens.len(), TokenId(0));
+            device.embed(table, rows, delta);
+            device.add(x, delta);
+        }
+        if let Some(norm) = &weights.embedding_norm {
+            device.norm(x, norm, delta);
+            std::mem::swap(x, delta);
+        }
+        if let Some(norm) = &weights.layers[0].attention_norm {
+            device.norm(x, norm, self.normed);
+        }
+    }
+
+    /// Projects the rows for attention, and stores what later tokens see.
+    pub(super) fn project(&mut self, layer: &Layer<'p, D>, kv: &mut D::Kv) {
+        let qkv = of_width(self.qkv, layer.spec.mixer.query_width());
+        let has_norm = layer.weights.attention_norm.is_some();
+        let input = if has_norm { &*self.normed } else { &*self.x };
+        match MixerOp::new(self.rows, layer) {
+            MixerOp::Gqa(op) => self.device.qkv_rope_store(&op, input, kv, qkv),
+            MixerOp::Mla(op) => self.device.latent_project_store(&op, input, kv, qkv),
+        }
+    }
+
+    /// Attention of the projected rows, and its sum with the residual stream.
+    pub(super) fn attend(&mut self, layer: &Layer<'p, D>, kv: &D::Kv) {
+        let mixer = &layer.spec.mixer;
+        let qkv = of_width(self.qkv, mixer.query_width());
+        let attended = of_width(self.attended, mixer.out_width());
+        match MixerOp::new(self.rows, layer) {
+            MixerOp::Gqa(op) => self.device.paged_attention(&op, qkv, kv, attended),
+            MixerOp::Mla(op) => self.device.latent_attention(&op, qkv, kv, attended),
+        }
+        if layer.is_last {
+            self.keep(mixer.out_width());
+        }
+        let attended = match layer.is_last {
+            true => of_width(self.kept_attended, mixer.out_width()),
+            false => of_width(self.attended, mixer.out_width()),
+        };
+        self.device.linear(self.rows, layer.weights.attention.out(), attended, self.delta);
+        let post_norm = layer.weights.attention_post_norm.as_ref();
+        self.finish_delta(&layer.spec.wiring, post_norm);
+        let mlp_norm = match layer.spec.wiring.residual {
+            // The norm that attention read, but for the last layer, where fewer rows go on.
+            Residual::ParallelOneNorm if layer.is_last => layer.weights.attention_norm.as_ref(),
+            _ => layer.weights.mlp_norm.as_ref(),
+        };
+        let Self { device, x, delta, normed, .. } = self;
+        match (mlp_norm, layer.spec.wiring.residual) {
+            (Some(norm), Residual::Sequential) => device.add_norm(x, delta, norm, normed),
+            (_, Residual::Normed) => self.add_and_norm(post_norm),
+            (norm, _) => {
+                if let Some(norm) = norm {
+                    device.norm(x, norm, normed);
+                }
+                device.add(x, delta);
+            }
+        }
+    }
+
+    /// The channel mixer, its sum with the residual stream, and the norm after it: to `normed`, or as
+    /// floats to `normed_delta` where `is_read` says that the host reads it.
+    pub(super) fn mix_channels(&mut self, layer: &Layer<'p, D>, is_read: bool) {
+        let wiring = &layer.spec.wiring;
+        let input = if wiring.pre_norm { &*self.normed } else { &*self.x };
+        self.device.mlp(self.rows, &layer.weights.mlp, input, self.delta);
+        let post_norm = layer.weights.mlp_post_norm.as_ref();
+        self.finish_delta(wiring, post_norm);
+        let Self { device, x, delta, normed, normed_delta, .. } = self;
+        match layer.next_norm {
+            Some(norm) if is_read => device.add_norm(x, delta, norm, normed_delta),
+            Some(norm) => device.add_norm(x, delta, norm, normed),
+            None if wiring.residual == Residual::Normed => self.add_and_norm(post_norm),
+            None => device.add(x, delta),
+        }
+    }
+
+    /// Logits of the rows that are left, or their likeliest tokens.
+    pub(super) fn head(self, head: &Head<'_, D>, logits: &mut Vec<f32>, greedy: GreedyRows<'_>) {
+        self.device.head(self.rows, head, self.normed, logits, greedy);
+    }
+
+    /// Copies the rows that are left to the host, their norm where `is_normed`.
+    pub(super) fn read(self, is_normed: bool, out: &mut Vec<f32>) {
+        self.device.read(if is_normed { self.normed_delta } else { self.x }, out);
+    }
+
+    /// Goes on with the rows asked for.
+    fn keep(&mut self, out_width: usize) {
+        let attended = of_width(self.attended, out_width);
+        let kept_attended = of_width(self.kept_attended, out_width);
+        self.device.gather_rows(attended, self.kept_rows, kept_attended);
+        self.device.gather_rows(self.x, self.kept_rows, self.kept_x);
+        std::mem::swap(&mut self.x, &mut self.kept_x);
+        self.rows = self.kept;
+    }
+
+    /// Norms and scales `delta`, which a mixer adds to the residual stream, as the wiring says.
+    fn finish_delta(&mut self, wiring: &Wiring, post_norm: Option<&Norm<D>>) {
+        let Self { device, delta, normed_delta, .. } = self;
+        if let Some(norm) = post_norm.filter(|_| wiring.residual != Residual::Normed) {
+            device.norm(delta, norm, normed_delta);
+            std::mem::swap(delta, normed_delta);
+        }
+        if wiring.scale != 1.0 {
+            device.scale(delta, wiring.scale);
+        }
+    }
+
+    /// `x = norm(x + delta)`; `delta` is scratch afterwards.
+    fn add_and_norm(&mut self, norm: Option<&Norm<D>>) {
+        let Self { device, x, delta, .. } = self;
+        device.add(x, delta);
+        if let Some(norm) = norm {
+            device.norm(x, norm, delta);
+            std::mem::swap(x, delta);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Layer operations of the CPU.
+
+use pelton_base::TokenId;
+use pelton_kernels::{
+    Activations, AttentionInput, HeadLayout, KvCache, Largest, LogitsOp, PackedMatrix, RopeLayout,
+    StoreKv, StridedRows, Turn,
+};
+
+use super::CpuDevice;
+use super::latent::Projector;
+use super::linear::{handed_to, in_forms, multiply, read_by};
+use crate::arch::{Act, Gqa, Mlp, QkNorm};
+use crate::device::{AttentionOp, GreedyRows, Head, LatentOp, Ops, StepRows};
+use crate::layer::{Linear, MlpWeights, Norm, TwoLayers};
+use crate::rope::RopeTable;
+
+impl CpuDevice {
+    /// One perceptron of all rows. `out`: `[m, hidden]`.
+    pub(super) fn perceptron(
+        &mut self,
+        layers: &TwoLayers<Self>,
+        act: Act,
+        is_gated: bool,
+        x: &Activations,
+        out: &mut [f32],
+    ) {
+        self.hidden.resize(x.n_rows() * layers.up.n, 0.0);
+        multiply(&self.cpu, &mut self.input, &layers.up, x, &mut self.hidden);
+        self.activated.reset(layers.down.k, handed_to(&self.cpu, &layers.down));
+        if is_gated {
+            self.cpu.gated_mul(act, &self.hidden, &mut self.activated);
+        } else {
+            self.cpu.activate(act, &self.hidden, &mut self.activated);
+        }
+        multiply(&self.cpu, &mut self.input, &layers.down, &self.activated, out);
+    }
+}
+
+/// Where the q, k and v heads lie in a row of the stacked projection.
+fn head_layouts(gqa: &Gqa) -> [HeadLayout; 3] {
+    let layout = |offset, n_heads| HeadLayout {
+        row_stride: gqa.qkv_width(),
+        offset,
+        n_heads,
+        head_dim: gqa.head_dim,
+    };
+    [
+        layout(0, gqa.n_heads),
+        layout(gqa.q_width(), gqa.n_kv_heads),
+        layout(gqa.q_width() + gqa.kv_width(), gqa.n_kv_heads),
+    ]
+}
+
+impl Ops for CpuDevice {
+    type Rows<'a> = StepRows<'a>;
+    /// One wake for all operations of a step, and no other user of the team between them.
+    type Turn = Turn;
+
+    fn place_rows<'a>(&mut self, rows: StepRows<'a>) -> StepRows<'a> {
+        rows
+    }
+
+    fn begin_step(&mut self, rows: StepRows<'_>, ropes: &[RopeTable]) -> Turn {
+        let turn = self.cpu.team.turn();
+        self.cos_sin.resize_with(ropes.len(), Vec::new);
+        for (rope, cos_sin) in ropes.iter().zip(&mut self.cos_sin) {
+            let width = 2 * rope.inv_freq.len();
+            cos_sin.resize(rows.positions.len() * width, 0.0);
+            for (row, &position) in cos_sin.chunks_exact_mut(width).zip(rows.positions) {
+                rope.fill(position, row);
+            }
+        }
+        turn
+    }
+
+    fn embed(&mut self, table: &PackedMatrix, tokens: &[TokenId], out: &mut Activations) {
+        let width = out.width();
+        let rows = out.floats_mut(tokens.len()).chunks_exact_mut(width);
+        for (row, token) in rows.zip(tokens) {
+            table.unpack_row_f32(token.0 as usize, row);
+        }
+    }
+
+    fn add(&mut self, x: &mut Activations, y: &Activations) {
+        self.cpu.add(x.floats_mut(y.n_rows()), y.floats());
+    }
+
+    fn scale(&mut self, x: &mut Activations, factor: f32) {
+        let n_rows = x.n_rows();
+        self.cpu.scale(x.floats_mut(n_rows), factor);
+    }
+
+    fn norm(&mut self, x: &Activations, norm: &Norm<Self>, out: &mut Activations) {
+        let Norm { weight, bias, eps } = norm;
+        match bias {
+            None => self.cpu.rms_norm(x.floats(), weight, *eps, out),
+            Some(bias) => self.cpu.layer_norm(x.floats(), weight, bias, *eps, out),
+        }
+    }
+
+    fn add_norm(
+        &mut self,
+        residual: &mut Activations,
+        delta: &Activations,
+        norm: &Norm<Self>,
+        out: &mut Activations,
+    ) {
+        let residual = residual.floats_mut(delta.n_rows());
+        let (Norm { weight, bias, eps }, delta) = (norm, delta.floats());
+        match bias {
+            None => self.cpu.add_rms_norm(residual, delta, weight, *eps, out),
+            Some(bias) => {
+                self.cpu.add(residual, delta);
+                self.cpu.layer_norm(residual, weight, bias, *eps, out);
+            }
+        }
+    }
+
+    fn qkv_rope_store(
+        &mut self,
+        op: &AttentionOp<'_, Self>,
+        x: &Activations,
+        kv: &mut KvCache,
+        qkv: &mut Activations,
+    ) {
+        let qkv = qkv.floats_mut(x.n_rows());
+        multiply(&self.cpu, &mut self.input, &op.weights.qkv, x, qkv);
+        if let Some(most) = op.gqa.clip {
+            self.cpu.clamp(qkv, most);
+        }
+        let [q, k, v] = head_layouts(op.gqa);
+        for (heads, norm) in [(q, &op.weights.q_norm), (k, &op.weights.k_norm)] {
+            let (Some(norm), Some(kind)) = (norm, op.gqa.qk_norm) else { continue };
+            match kind {
+                QkNorm::HeadRms | QkNorm::HeadRmsBare => {
+                    self.cpu.head_rms_norm(qkv, &heads, &norm.weight, norm.eps)
+                }
+                QkNorm::WholeRms => {
+                    let whole = HeadLayout { n_heads: 1, head_dim: heads.width(), ..heads };
+                    self.cpu.head_rms_norm(qkv, &whole, &norm.weight, norm.eps);
+                }
+                QkNorm::HeadLayer => self.cpu.head_layer_norm(qkv, &heads, &norm.weight, norm.eps),
+            }
+        }
+        if let Some(cos_sin) = op.gqa.rope.map(|rope| &self.cos_sin[rope]) {
+            // k follows q: one call rotates the heads of both.
+            let heads = HeadLayout { n_heads: q.n_heads + k.n_heads, ..q };
+            let rotary_dim = cos_sin.len() / op.rows.positions.len();
+            self.cpu.rope(
+                qkv,
+                &RopeLayout { heads, first: 0, rotary_dim, interleaved: false },
+                cos_sin,
+            );
+        }
+        if let Some(temperature) = op.gqa.temperature {
+            let rows = qkv.chunks_exact_mut(op.gqa.qkv_width()).zip(op.rows.positions);
+            for (row, position) in rows {
+                let factor = temperature.at(*position);
+                row[..op.gqa.q_width()].iter_mut().for_each(|q| *q *= factor);
+            }
+        }
+        let rows = |heads: HeadLayout| StridedRows {
+            data: qkv,
+            stride: heads.row_stride,
+            offset: heads.offset,
+        };
+        let store = StoreKv { k: rows(k), v: Some(rows(v)), slots: op.rows.slots(op.group) };
+        self.cpu.store_kv(kv, op.layer, &store);
+    }
+
+    fn paged_attention(
+        &mut self,
+        op: &AttentionOp<'_, Self>,
+        qkv: &Activations,
+        kv: &KvCache,
+        out: &mut Activations,
+    ) {
+        let Self { cpu, sequences, .. } = self;
+        let [q, ..] = head_layouts(op.gqa);
+        let out = out.floats_mut(qkv.n_rows());
+        sequences.with(&op.rows, op.group, |sequences| {
+            let input = AttentionInput {
+                q: StridedRows { data: qkv.floats(), stride: q.row_stride, offset: q.offset },
+                n_heads: op.gqa.n_heads,
+                sequences,
+                scale: op.gqa.scale,
+                window: op.gqa.window,
+                ahead: match op.gqa.is_causal {
+                    true => 0,
+                    false => op.gqa.window.map_or(usize::MAX, |n| n.saturating_sub(1)),
+                },
+                segment: op.gqa.segment,
+                softcap: op.gqa.softcap,
+                slopes: op.weights.slopes.as_deref(),
+                sinks: op.weights.sinks.as_deref(),
+            };
+            cpu.paged_attention(kv, op.layer, &input, out);
+        });
+    }
+
+    fn latent_project_store(
+        &mut self,
+        op: &LatentOp<'_, Self>,
+        x: &Activations,
+        kv: &mut KvCache,
+        q: &mut Activations,
+    ) {
+        let cos_sin = &self.cos_sin[op.mla.rope];
+        let mut projector = Projector { cpu: &self.cpu, input: &mut self.input, cos_sin };
+        self.latent.project_store(&mut projector, op, x, kv, q.floats_mut(x.n_rows()));
+    }
+
+    fn latent_attention(
+        &mut self,
+        op: &LatentOp<'_, Self>,
+        q: &Activations,
+        kv: &KvCache,
+        out: &mut Activations,
+    ) {
+        let Self { cpu, latent, sequences, .. } = self;
+        let out = out.floats_mut(q.n_rows());
+        sequences.with(&op.rows, op.group, |sequences| {
+            latent.attend(cpu, op, sequences, (q.floats(), kv), out);
+        });
+    }
+
+    fn linear(
+        &mut self,
+        _rows: StepRows<'_>,
+        linear: &Linear<Self>,
+        x: &Activations,
+        out: &mut Activations,
+    ) {
+        let out = out.floats_mut(x.n_rows());
+        multiply(&self.cpu, &mut self.input, linear, x, out);
+    }
+
+    fn mlp(
+        &mut self,
+        _rows: StepRows<'_>,
+        mlp: &MlpWeights<Self>,
+        x: &Activations,
+        out: &mut Activations,
+    ) {
+        let out = out.floats_mut(x.n_rows());
+        match mlp {
+            Mlp::Gated(mlp) => self.perceptron(&mlp.weights, mlp.spec.act, true, x, out),
+            Mlp::Plain(mlp) => self.perceptron(&mlp.weights, mlp.spec.act, false, x, out),
+            Mlp::Moe(moe) => self.mixture(moe, x, out),
+        }
+    }
+
+    fn gather_rows(&mut self, x: &Activations, rows: &[usize], out: &mut Activations) {
+        let width = x.width();
+        let outs = out.floats_mut(rows.len()).chunks_exact_mut(width);
+        for (out, &row) in outs.zip(rows) {
+            out.copy_from_slice(&x.floats()[row * width..][..width]);
+        }
+    }
+
+    fn head(
+        &mut self,
+        _rows: StepRows<'_>,
+        head: &Head<'_, Self>,
+        x: &Activations,
+        logits: &mut Vec<f32>,
+        greedy: GreedyRows<'_>,
+    ) {
+        let Head { weight, bias, scale, softcap } = *head;
+        let GreedyRows { n_rows, n_sampled, tokens } = greedy;
+        logits.resize((x.n_rows() - n_rows) * weight.n(), 0.0);
+        // Any of these rows may be greedy in the next step.
+        self.largest.reserve(x.n_rows().saturating_sub(self.largest.len()));
+        self.largest.resize_with(n_rows, Largest::default);
+        let x = in_forms(&self.cpu, read_by(&self.cpu, [weight]), x, &mut self.input.forms);
+        let bias = bias.map(Vec::as_slice);
+        let op = LogitsOp { weight, bias, scale, softcap, n_sampled };
+        self.cpu.matmul_largest(&op, x, logits, &mut self.largest);
+        tokens.clear();
+        let token = |largest: &Largest| largest.index().map(|index| TokenId(index as u32));
+        tokens.extend(self.largest.iter().map(token));
+    }
+}
