@@ -544,9 +544,9 @@ fn random_workload(seed: u64) -> Workload {
 }
 
 #[test]
-fn in_four_thousand_random_lives_every_request_ends_with_its_own_answer() {
+fn in_five_thousand_random_lives_every_request_ends_with_its_own_answer() {
     let mut sum = Totals::default();
-    for seed in 0..4000 {
+    for seed in 0..5000 {
         sum += live(&random_workload(seed));
     }
     // The lives must be eventful, or they prove little.
