@@ -161,7 +161,12 @@ impl Runtime {
         // Refuses an incomplete checkpoint before anything is measured for it.
         let weight_bytes = pelton_model::stored_bytes(files, options.max_context)?;
         let device = Device::new(self.cpu(weight_bytes));
-        Ok(pelton_model::load(files, device, options)?)
+        let decoder = pelton_model::load(files, device, options)?;
+        let spec = decoder.spec();
+        for choice in spec.rope_choices(spec.max_context) {
+            tracing::info!(choice, "rotary frequencies");
+        }
+        Ok(decoder)
     }
 
     /// The lock is held while a machine is measured; a panic there leaves a usable processor.
