@@ -211,7 +211,7 @@ fn tensors_at_odds_with_each_other_are_named() {
         ("hqq-4", bytes("group_size", 0, &[63, 0, 0, 0]), &["q_proj.group_size", "63"]),
         ("hqq-4", bytes("nbits", 0, &[7, 0, 0, 0]), &["q_proj.nbits", "7"]),
         ("hqq-4", bytes("axis", 0, &[2, 0, 0, 0]), &["q_proj.axis", "0 or 1", "2"]),
-        ("hqq-4", bytes("quant_zero", 0, &[1]), &["q_proj.quant_zero", "in full"]),
+        ("hqq-4", bytes("quant_zero", 0, &[1]), &["q_proj.quant_zero", "not quantized"]),
         ("hqq-4", bytes("shape", 0, &[32]), &["q_proj.shape", "[64, 64]"]),
         ("hqq-4-f32", bytes("zero", 4, nan_f32), &["q_proj.zero", "NaN at element 1"]),
         ("hqq-2-row", shaped("zero", &[255, 1]), &["q_proj.zero", "[256, 1]"]),
