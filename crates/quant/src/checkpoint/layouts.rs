@@ -1,4 +1,4 @@
-//! Which kernel layout holds a quantized matrix, and its rows as that layout's source.
+//! The choice of a kernel layout for a quantized matrix, and writing its rows for that layout.
 //!
 //! The smallest layout that loses nothing is taken. What each asks for:
 //!

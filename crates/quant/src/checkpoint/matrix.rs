@@ -44,7 +44,7 @@ impl Meaning {
     }
 }
 
-/// Which weights share a number.
+/// The weights that share a number.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Groups {
     /// One for each `rows` by `columns` weights, row-major.

@@ -18,7 +18,7 @@ use super::packing::{Found, Piece, Stored};
 use super::tensors::{FLOATS, scales, wrong, wrong_type};
 use crate::Result;
 
-/// Which weights share a scale.
+/// The weights that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Sharing {
     /// All weights, or all weights of an output, depending on the shape of the scales.

@@ -60,7 +60,7 @@ struct Config {
     activations: Option<String>,
 }
 
-/// Which weights share a scale.
+/// The weights that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Strategy {
     Tensor,

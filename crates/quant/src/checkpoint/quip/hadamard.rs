@@ -31,7 +31,7 @@ const WILLIAMSON: &[(usize, [u64; 4])] = &[
     (172, [0x730_a264_50ce, 0x207_ac93_5e04, 0x14d_42f4_2b28, 0x385_b3fc_da1c]),
 ];
 
-/// Which circulant stands where, and with which sign.
+/// Index and sign of the circulant in each place.
 const PATTERN: [[(usize, f64); 4]; 4] = [
     [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)],
     [(1, -1.0), (0, 1.0), (3, -1.0), (2, 1.0)],
