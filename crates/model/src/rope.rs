@@ -314,7 +314,7 @@ mod tests {
                      than 2048";
         assert_eq!(dynamic.choice(2048).as_deref(), Some(short));
         let long = dynamic.choice(4096).expect("it depends on the context");
-        assert!(long.starts_with("dynamic NTK raises the base from 10000 to 74"), "{long}");
+        assert!(long.starts_with("dynamic NTK raises the base from 10000 to 52664"), "{long}");
         assert!(long.ends_with("because 4096 tokens are served, more than 2048"), "{long}");
         let long_rope = spec(RopeScaling::LongRope {
             factor: 8.0,

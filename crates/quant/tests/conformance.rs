@@ -254,7 +254,7 @@ fn tensors_that_cannot_be_weights_are_refused_by_name() {
         (
             "no format",
             vec![view("x", DType::Q8_1, &[1, 256])],
-            "`x`: weights of type Q8_1 are not supported; supported: F32, F16, BF16, Q8_0, Q6_K",
+            "`x`: weights of type Q8_1 are not supported; convert the checkpoint to one of F32, F16, BF16, Q8_0, Q6_K",
         ),
         ("integers", vec![view("x", DType::I32, &[1, 4])], "`x`: weights of type I32"),
         ("a vector", vec![view("x", DType::F32, &[4])], "`x`: expected a matrix, got shape [4]"),

@@ -224,6 +224,10 @@ impl Speculation {
 
     /// Lets one guesser draft for the rows whose best offer is its own.
     fn propose(&mut self, idx: usize, generating: &mut [Generating<'_>], odds: Option<&mut Odds>) {
+        // Its offers for some rows are void when it panicked while it looked at a later row.
+        if self.guessers[idx].has_given_up() {
+            return;
+        }
         let wanted = generating.iter_mut().zip(self.offers.iter().zip(&self.lengths));
         let wanted = wanted.filter(|(_, (offer, n))| offer.asked.guesser == idx && **n > 0);
         let mut rows = Vec::new();
