@@ -1,6 +1,6 @@
 //! The flags that commands share, as data.
 //!
-//! [`TABLE`](table::TABLE) has an entry per choice: its name, its values, its help, and its place in
+//! [`TABLE`] has an entry per choice: its name, its values, its help, and its place in
 //! [`Chosen`]. From it are made
 //!
 //! ```text
