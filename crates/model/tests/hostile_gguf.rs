@@ -119,7 +119,7 @@ fn the_lies_of_other_families_are_refused_by_their_keys() {
     for (name, key, value, expected) in [
         ("glm4-moe", "glm4moe.expert_gating_func", n(1), "2 (sigmoid)"),
         ("glm4-moe", "glm4moe.nextn_predict_layers", n(4), "from 0 to 3"),
-        ("glm4-moe", "glm4moe.nextn_predict_layers", n(0), "`blk.3.attn_q_norm.weight`"),
+        ("glm4-moe", "glm4moe.nextn_predict_layers", n(0), "`blk.3.attn_norm.weight`"),
         ("glm4-moe", "glm4moe.expert_group_count", n(3), "a divisor of the 8 experts"),
         ("glm4-moe", "glm4moe.expert_shared_count", n(3), "`blk.1.ffn_gate_shexp.weight`"),
         ("glm4-moe", "glm4moe.leading_dense_block_count", n(0), "`blk.0.ffn_gate_inp.weight`"),

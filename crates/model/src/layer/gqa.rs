@@ -197,9 +197,9 @@ impl Stages for Gqa {
         let out = Projection { name: Name::O, rows: Rows::all(hidden) };
         let qkv = self.projections(lookup, layer, stored_pairs);
         Ok(GqaPlan {
+            qkv: lookup.linear(layer, &qkv, hidden, self.qkv_bias)?,
             q_norm: norm(Name::QNorm, self.n_heads)?,
             k_norm: norm(Name::KNorm, self.n_kv_heads)?,
-            qkv: lookup.linear(layer, &qkv, hidden, self.qkv_bias)?,
             slopes: self.alibi.map(|factor| alibi_slopes(self.n_heads, factor)),
             sinks: (self.has_sinks)
                 .then(|| lookup.vector(Name::Sinks, layer, self.n_heads))

@@ -14,12 +14,9 @@ impl<'a> Lookup<'a, '_> {
         let norm = |is_there, name| self.optional_norm(is_there, name, layer);
         let has_attention_norm = wiring.pre_norm && (layer > 0 || self.spec.ends.first_norm);
         let has_mlp_norm = wiring.pre_norm && wiring.residual != Residual::ParallelOneNorm;
-        // First, because the tensors of attention tell most about the family of a file: an error
-        // that names one of them says more than one that names a norm.
-        let attention = spec.mixer.plan(self, layer)?;
         Ok(LayerPlan {
             attention_norm: norm(has_attention_norm, Name::AttentionNorm)?,
-            attention,
+            attention: spec.mixer.plan(self, layer)?,
             attention_post_norm: norm(wiring.post_norm, Name::AttentionPostNorm)?,
             mlp_norm: norm(has_mlp_norm, Name::MlpNorm)?,
             mlp: spec.mlp.plan(self, layer)?,
