@@ -1,4 +1,4 @@
-//! What can go wrong between a path and a running model.
+//! Errors between a path and a running model.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub enum ModelError {
     NotAModel {
         /// The path given.
         path: PathBuf,
-        /// What was looked for.
+        /// The thing that was looked for.
         why: String,
     },
     /// A file could not be read or written.
@@ -24,7 +24,7 @@ pub enum ModelError {
     Io {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The configuration cannot be used.

@@ -25,9 +25,9 @@ pub struct Choices {
     pub kv_allocation: KvAllocation,
     /// Whether requests share the KV of equal prefixes.
     pub prefix_cache: bool,
-    /// What the prefix cache forgets first.
+    /// Order in which the prefix cache evicts.
     pub eviction: Eviction,
-    /// What happens to the KV of a preempted request.
+    /// Treatment of the KV of a preempted request.
     pub preemption: PreemptionMode,
     /// Latency targets of requests that state none and whose tenant has none. They steer the order
     /// of work; they never cause a refusal.
@@ -68,7 +68,7 @@ impl Default for Choices {
 pub struct ChoiceError {
     /// Name of the option, as in a configuration file.
     pub option: &'static str,
-    /// What is wrong and what is expected.
+    /// The wrong value and the expected range.
     pub why: String,
 }
 

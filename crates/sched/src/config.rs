@@ -1,4 +1,4 @@
-//! What a scheduler is made of: its sizes and choices once, time and prices each step.
+//! The inputs of a scheduler: its sizes and choices once, time and prices each step.
 
 use crate::outlook::terms;
 use crate::{Arrival, Choices, PriorityOrder, StepCost};
@@ -97,10 +97,10 @@ pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What the world tells the scheduler each step, as plain numbers.
+/// Measurements and limits that the scheduler gets each step, as plain numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Signals {
-    /// What steps cost, as measured so far.
+    /// Cost of steps, as measured so far.
     pub cost: StepCost,
     /// Most tokens of this step; the configured limit bounds it too. At least one is taken.
     pub max_batch_tokens: usize,

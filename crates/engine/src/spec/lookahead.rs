@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(tree.tokens(), [1; 4].map(TokenId), "1 1 1, and one place later 1 1 1: shared");
         let likely: &[&[u32]] = &[&[9], &[9], &[9], &[5], &[6]];
         see_for(&mut lookahead, asked.id, (&[1], &tree), &[9], likely);
-        // What the columns are now, after the new token, of which nothing is known.
+        // The columns as they are now, after the new token, about which nothing is known.
         let tree = tree_for(&mut lookahead, asked.id, &[1, 9], 12);
         assert_eq!(tree.tokens(), [1, 1, 5, 1, 6].map(TokenId));
         let parents: Vec<Option<usize>> = (0..5).map(|idx| tree.parent(idx)).collect();

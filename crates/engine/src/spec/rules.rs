@@ -170,7 +170,7 @@ mod tests {
         prune(&mut drafts);
         assert_eq!(drafts.tokens(), [TokenId(7), TokenId(8), TokenId(9), BLANK, BLANK]);
         assert!(drafts.is_chain());
-        // What is allowed stays as it is.
+        // Allowed drafts stay as they are.
         let before = drafts.clone();
         prune(&mut drafts);
         assert_eq!(drafts, before);

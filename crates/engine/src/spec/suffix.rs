@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(drafts(&of(&[1, 2, 3]), 3), [0; 0]);
         // A loop goes on for as long as one likes.
         assert_eq!(drafts(&of(&[5, 1, 2, 1, 2, 1]), 5), [2, 1, 2, 1, 2]);
-        // What followed last follows next.
+        // The last continuation seen is proposed first.
         assert_eq!(drafts(&of(&[1, 2, 7, 1, 2, 8, 1, 2]), 1), [8]);
     }
 

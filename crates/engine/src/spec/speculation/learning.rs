@@ -1,4 +1,4 @@
-//! What a step teaches: which drafts were right, what followed them, and how long they took.
+//! Learning from a step: which drafts were right, which tokens followed, and the time they took.
 
 use super::Speculation;
 use crate::Execution;
