@@ -3,6 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pelton_model::Mixer;
 use pelton_model::arch::find;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -16,11 +17,13 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(spec.norm_eps.is_finite());
             assert!(spec.ropes.iter().all(|rope| rope.theta.is_finite()));
             for layer in &spec.layers {
-                let gqa = layer.gqa();
-                assert!(gqa.n_kv_heads > 0 && gqa.n_heads % gqa.n_kv_heads == 0);
-                assert!(gqa.head_dim > 0 && gqa.head_dim % 2 == 0);
+                if let Mixer::Gqa(gqa) = &layer.mixer {
+                    assert!(gqa.n_kv_heads > 0 && gqa.n_heads % gqa.n_kv_heads == 0);
+                    assert!(gqa.head_dim > 0 && gqa.head_dim % 2 == 0);
+                }
                 // Overflow would panic here.
-                let _ = (gqa.qkv_width(), layer.mlp.intermediate_size() * 2);
+                let mixer = &layer.mixer;
+                let _ = (mixer.query_width(), mixer.out_width(), layer.mlp.intermediate_size() * 2);
             }
         }
         Err(err) => {
