@@ -17,7 +17,7 @@ use crate::units;
 /// Keys of the file that are no flags of the table.
 const OTHER_KEYS: &[&str] = &["api_keys", "api_keys_file", "api_keys_env", "tenants"];
 
-/// What a file says.
+/// Values from a configuration file.
 #[derive(Debug, Default)]
 pub(crate) struct ConfigFile {
     /// Values of flags, in the order of the file.

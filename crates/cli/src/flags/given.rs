@@ -153,7 +153,7 @@ impl Flag {
         arg.action(ArgAction::Set).value_name(self.value).value_parser(Parser(self.kind))
     }
 
-    /// What a command line or the environment says.
+    /// Values from the command line or the environment.
     fn given(&self, matches: &ArgMatches) -> Option<Value> {
         let source = matches.value_source(self.name)?;
         if !matches!(source, ValueSource::CommandLine | ValueSource::EnvVariable) {

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::SpecChoice;
 use crate::units;
 
-/// What the values of a flag look like.
+/// The kind of values of a flag.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// Any text but the empty one.

@@ -47,13 +47,13 @@ pub(crate) struct Flag {
     short: Option<char>,
     /// Which commands have it, and its heading in their help.
     part: Part,
-    /// What its values look like.
+    /// The kind of its values.
     pub(crate) kind: Kind,
     /// Word for the value in the help; empty where it takes none.
     value: &'static str,
-    /// What it does, in a sentence.
+    /// Its effect, in a sentence.
     help: &'static str,
-    /// What happens without it; empty where the built-in value says so.
+    /// The behaviour without the flag; empty if the built-in value already shows it.
     default: &'static str,
     /// Where the value goes.
     place: Place,
