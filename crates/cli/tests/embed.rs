@@ -11,7 +11,7 @@ fn tiny() -> tempfile::TempDir {
     folder
 }
 
-/// What a command printed, which did its work.
+/// Standard output of a command that must succeed.
 fn printed(outcome: &Outcome) -> &str {
     outcome.assert_answered();
     &outcome.stdout

@@ -68,7 +68,7 @@ fn each_encoder(check: impl Fn(&Model<'_, GoldenEncoder>) -> Check) {
     each(&encoders(), |golden| &golden.checkpoint, check);
 }
 
-/// What a command printed, which must have succeeded.
+/// Standard output of a command that must succeed.
 fn printed(outcome: Outcome) -> Result<String, String> {
     match outcome.code {
         Some(0) => Ok(outcome.stdout),

@@ -63,7 +63,7 @@ impl Chart {
         self.total.add(value_ns, n);
     }
 
-    /// What was measured in the slices that began at `since_ns` or later, as far as the ring
+    /// Measurements of the slices that began at `since_ns` or later, as far as the ring
     /// reaches.
     pub fn quantiles(&self, since_ns: u64) -> Quantiles {
         let first = since_ns.div_ceil(self.slice_ns);

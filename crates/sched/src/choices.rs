@@ -198,7 +198,7 @@ pub enum KvAllocation {
     Contiguous,
 }
 
-/// What happens to the KV of a preempted request.
+/// Treatment of the KV of a preempted request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum PreemptionMode {
     /// The cheaper of swapping and recomputing, by measured prices.

@@ -54,7 +54,7 @@ pub struct RuntimeOptions {
 }
 
 impl RuntimeOptions {
-    /// What the environment asks for: the tuning file in the user's cache folder and measuring,
+    /// The choices of the environment: the tuning file in the user's cache folder and measuring,
     /// unless `PELTON_TUNING` is `off`, and the placement in `PELTON_NUMA`.
     ///
     /// A value of `PELTON_NUMA` that is not known is a warning.

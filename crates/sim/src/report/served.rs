@@ -3,7 +3,7 @@
 use super::{Comparison, Grouping, Ledger, Report};
 use serde::Serialize;
 
-/// What was served, by which server, and how: as text, or as one JSON object.
+/// A report of served requests, the server and its settings, as text or as one JSON object.
 #[derive(Clone, Debug, Serialize)]
 pub struct Served {
     /// The requests, in words.

@@ -20,7 +20,7 @@ struct Spec {
     split: fn(&[u8], usize) -> (f32, &[u8]),
     /// Group `group` of output `lane` of a block.
     read: fn(&[u8], usize, usize) -> Group,
-    /// What the scale of an output does to its sum.
+    /// How the scale of an output enters its sum.
     finish: fn(f32, f32) -> f32,
 }
 
