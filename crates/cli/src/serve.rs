@@ -37,7 +37,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<()> {
             Loaded::Vectors(embedder) => Server::bind_embedder(embedder, chosen.serve).await?,
         };
         eprintln!("listening on http://{}", server.address());
-        server.run(signals).await;
+        server.run(signals).await?;
         Ok(())
     })
 }

@@ -1,17 +1,18 @@
 //! The engine thread: drain, schedule, execute, update, hand out; park when idle.
 
 use crate::feedback::Feedback;
-use crate::mailbox::{Mail, Shared, Shutdown, Submission};
+use crate::mailbox::{Ended, Mail, Shared, Shutdown, Submission};
 use crate::spec::{Proposer, Speculation};
 use crate::{
     Drafting, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, Panicked,
-    SampledToken, TokenEvent,
+    SampledToken, TokenEvent, guard,
 };
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
-use pelton_sched::{Scheduler, SchedulerOutput, SequenceUpdate, StepUpdates, Tick};
+use pelton_sched::{
+    Scheduler, SchedulerOutput, SchedulerStats, SequenceUpdate, StepUpdates, Tick,
+};
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -64,6 +65,7 @@ impl Engine {
         let mut engine = EngineLoop {
             executor,
             scheduler,
+            stats_before: SchedulerStats::default(),
             feedback: Feedback::new(&config),
             speculation,
             routes: HashMap::new(),
@@ -77,6 +79,9 @@ impl Engine {
         EngineHandle::new(shared, max_prompt_tokens, vocab_size, drafters, thread)
     }
 }
+
+/// The part of the work whose panic costs all requests, for errors.
+const STEP: &str = "a step of the engine";
 
 /// The way back to the client of one request.
 struct Route {
@@ -93,6 +98,8 @@ struct Route {
 struct EngineLoop<E> {
     executor: E,
     scheduler: Scheduler,
+    /// Counts of the scheduler that a restart replaced.
+    stats_before: SchedulerStats,
     feedback: Feedback,
     speculation: Option<Speculation>,
     routes: HashMap<RequestId, Route>,
@@ -109,35 +116,70 @@ struct Papers {
 }
 
 impl<E: Executor> EngineLoop<E> {
-    /// Runs until shut down, or until something panics; either way every stream gets its end.
+    /// Runs until shut down, or until a panic from which it does not recover; either way every
+    /// stream gets its end.
     fn run_to_the_end(&mut self) {
-        // After a panic nothing of `self` is used but the routes and the counters.
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.run()));
-        let reason = if outcome.is_ok() { FinishReason::Aborted } else { FinishReason::Error };
-        if outcome.is_err() {
-            tracing::error!("the engine stops: a step panicked");
+        let mut outcome = guard(STEP, || self.run());
+        if let Err(panicked) = &outcome
+            && self.restart(panicked)
+        {
+            outcome = guard(STEP, || self.run());
         }
         self.metrics.n_finished += self.routes.len() as u64;
-        if outcome.is_ok() {
-            for &id in self.routes.keys() {
-                self.scheduler.abort(id);
+        let (ended, how, panicked) = match outcome {
+            Ok(()) => {
+                for &id in self.routes.keys() {
+                    self.scheduler.abort(id);
+                }
+                self.scheduler.check_integrity();
+                self.measure();
+                self.sum_up();
+                (Ended::Stopped, FinishReason::Aborted, None)
             }
-            self.scheduler.check_integrity();
-            self.measure();
-            self.sum_up();
+            Err(panicked) => {
+                tracing::error!("the engine has failed and takes no more requests");
+                (self.metrics.n_running, self.metrics.n_waiting) = (0, 0);
+                (Ended::Failed, FinishReason::Error, Some(panicked))
+            }
+        };
+        let left = self.shared.end(ended, self.metrics);
+        self.end_routes(how, panicked.as_ref());
+        for Submission { events, request, .. } in left.submissions {
+            let usage = Usage { prompt_tokens: request.ask.prompt.len(), ..Usage::default() };
+            end(&events, how, panicked.clone(), usage, None);
         }
-        let left = self.shared.stop(self.metrics);
-        let routes =
-            self.routes.drain().map(|(_, route)| (route.events, route.usage, route.started_at));
-        let unread = left.submissions.into_iter().map(|submission| {
-            let prompt_tokens = submission.request.ask.prompt.len();
-            (submission.events, Usage { prompt_tokens, ..Usage::default() }, None)
+    }
+
+    /// After a panic in a step: ends the requests that the engine had, and puts a new scheduler and
+    /// an executor without memory of them in place. `false` where that panics, too.
+    ///
+    /// A panic leaves nothing half written outside of these two: proposers forget the requests one
+    /// by one, prices and latencies are plain numbers, and the mailbox is never left half changed.
+    /// Requests that are still in the mailbox are served.
+    fn restart(&mut self, panicked: &Panicked) -> bool {
+        let is_ready = guard("starting the engine anew", || {
+            self.executor.reset();
+            if let Some(speculation) = &mut self.speculation {
+                self.routes.keys().for_each(|&id| speculation.finished(id));
+            }
+            self.stats_before = self.scheduler.stats();
+            self.scheduler = Scheduler::new(self.shared.config.clone());
         });
-        let at = Instant::now();
-        for (events, usage, started_at) in routes.chain(unread) {
-            let finish = Some(reason);
-            let (tokens, panicked) = (Vec::new(), None);
-            send(&events, TokenEvent { tokens, finish, panicked, usage, started_at, at });
+        if is_ready.is_err() {
+            return false;
+        }
+        let n_ended = self.routes.len();
+        self.metrics.n_finished += n_ended as u64;
+        self.metrics.n_restarts += 1;
+        self.end_routes(FinishReason::Error, Some(panicked));
+        tracing::error!(n_ended, "the engine starts anew without the requests that it had");
+        true
+    }
+
+    /// Ends every stream that the engine knows.
+    fn end_routes(&mut self, how: FinishReason, panicked: Option<&Panicked>) {
+        for (_, Route { events, usage, started_at, .. }) in self.routes.drain() {
+            end(&events, how, panicked.cloned(), usage, started_at);
         }
     }
 
@@ -180,10 +222,7 @@ impl<E: Executor> EngineLoop<E> {
         if let Err(panicked) = self.executor.add(&request) {
             self.metrics.n_panicked += 1;
             self.metrics.n_finished += 1;
-            let (tokens, finish, panicked) =
-                (Vec::new(), Some(FinishReason::Error), Some(panicked));
-            let (started_at, at) = (None, Instant::now());
-            return send(&events, TokenEvent { tokens, finish, panicked, usage, started_at, at });
+            return end(&events, FinishReason::Error, Some(panicked), usage, None);
         }
         let (submitted_at, token_at, started_at) = (at, None, None);
         let route = Route { events, n_prompt, usage, submitted_at, token_at, started_at };
@@ -340,11 +379,12 @@ impl<E: Executor> EngineLoop<E> {
         self.metrics.n_running = self.scheduler.n_running();
         self.metrics.n_waiting = self.scheduler.n_waiting();
         self.metrics.n_free_blocks = self.scheduler.n_free_blocks();
-        let stats = self.scheduler.stats();
-        self.metrics.n_preemptions = stats.n_recomputed + stats.n_swapped;
-        self.metrics.swapped_out_blocks = stats.n_swapped_out_blocks;
-        self.metrics.swapped_in_blocks = stats.n_swapped_in_blocks;
-        self.metrics.copied_blocks = stats.n_copied_blocks;
+        let (stats, before) = (self.scheduler.stats(), self.stats_before);
+        let sum = |count: fn(&SchedulerStats) -> u64| count(&before) + count(&stats);
+        self.metrics.n_preemptions = sum(|stats| stats.n_recomputed + stats.n_swapped);
+        self.metrics.swapped_out_blocks = sum(|stats| stats.n_swapped_out_blocks);
+        self.metrics.swapped_in_blocks = sum(|stats| stats.n_swapped_in_blocks);
+        self.metrics.copied_blocks = sum(|stats| stats.n_copied_blocks);
         let (now, is_idle) = (self.shared.clock.now(), self.scheduler.is_idle());
         self.feedback.write(now, is_idle, &mut self.metrics);
     }
@@ -355,6 +395,18 @@ fn sampled_tokens(tokens: &[TokenId], logprobs: Vec<TokenLogprobs>) -> Vec<Sampl
     let mut logprobs = logprobs.into_iter();
     let with_logprobs = |&token| SampledToken { token, logprobs: logprobs.next() };
     tokens.iter().map(with_logprobs).collect()
+}
+
+/// Sends the last event of a request, which brings no token.
+fn end(
+    events: &mpsc::UnboundedSender<TokenEvent>,
+    how: FinishReason,
+    panicked: Option<Panicked>,
+    usage: Usage,
+    started_at: Option<Instant>,
+) {
+    let (tokens, finish, at) = (Vec::new(), Some(how), Instant::now());
+    send(events, TokenEvent { tokens, finish, panicked, usage, started_at, at });
 }
 
 /// Sends an event. A stream that was dropped has aborted its request by mail, so an error is no

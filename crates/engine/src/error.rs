@@ -60,9 +60,12 @@ pub enum SubmitError {
     /// Its tenant has too many waiting, or its first token would come too late.
     #[error("{0}")]
     Refused(Refusal),
-    /// The engine was shut down, or its executor panicked.
+    /// The engine was shut down.
     #[error("the engine has stopped")]
     Stopped,
+    /// The engine panicked and did not recover; it takes no request until it is started anew.
+    #[error("the engine has failed: a step panicked; start it anew")]
+    Failed,
 }
 
 fn listed(names: &[&str]) -> String {

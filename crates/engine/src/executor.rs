@@ -60,7 +60,8 @@ impl Execution {
 /// Computes plans. Lives on the engine thread, which is the only one to call it.
 ///
 /// The calls for one request are `add`, any number of steps with shares of it, `finished`. A step
-/// is one `launch` and one `collect`; no other method is called between the two.
+/// is one `launch` and one `collect`; no other method is called between the two, except for
+/// [`reset`](Self::reset) after a panic.
 ///
 /// No method has a default: an ability that an executor lacks is one that it says it lacks, and an
 /// executor that wraps another cannot lose one by accident.
@@ -111,6 +112,11 @@ pub trait Executor: Send + 'static {
 
     /// Forgets a request; no later plan mentions it.
     fn finished(&mut self, id: RequestId);
+
+    /// Forgets every request, every transfer and the step at hand, as if it had just been made; the
+    /// content of its KV memory no longer counts. The engine calls it after a panic of any method,
+    /// so no state of an earlier call may be relied upon.
+    fn reset(&mut self);
 }
 
 /// The services of an executor to proposers, beyond verifying their drafts.

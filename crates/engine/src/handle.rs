@@ -59,6 +59,18 @@ impl EngineHandle {
         self.inner.shared.metrics()
     }
 
+    /// Whether the engine has ended after a panic from which it did not recover.
+    pub fn has_failed(&self) -> bool {
+        *self.inner.shared.has_failed().borrow()
+    }
+
+    /// Waits until the engine fails; for ever where it does not. Safe to cancel.
+    pub async fn failed(&self) {
+        let mut has_failed = self.inner.shared.has_failed();
+        // The sender lives as long as `self` does.
+        let _ = has_failed.wait_for(|has_failed| *has_failed).await;
+    }
+
     /// Longest prompt that [`submit`](Self::submit) takes, in tokens.
     pub fn max_prompt_tokens(&self) -> usize {
         self.inner.max_prompt_tokens

@@ -19,8 +19,12 @@
 //! neighbours. A request that the executor fails on ends with `FinishReason::Error`; when a whole
 //! step fails, exactly the requests of that step end so, and the loop goes on. A panic in the code
 //! of a request (its rule, a logits processor) ends that request alone, and a proposer that panics
-//! is no longer called ([`guard`]). Only a panic in the model or in the engine itself ends the
-//! loop: then every open stream ends with `Error` and `submit` answers `Stopped`.
+//! is no longer called ([`guard`]).
+//!
+//! **A panic in the model or in the engine itself** ends every request that the engine has with
+//! `Error`. The first time the loop goes on with a new scheduler and an executor that forgets
+//! everything ([`Executor::reset`]). The second time the engine has failed: `submit` answers
+//! [`SubmitError::Failed`] and [`EngineHandle::failed`] wakes up, so that a server can say so and end.
 //!
 //! **Dropping a [`TokenStream`] aborts its request** before the next step is planned; its blocks
 //! are free from then on.

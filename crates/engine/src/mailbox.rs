@@ -8,7 +8,7 @@ use crate::{EngineMetrics, SubmitError, TokenEvent};
 use pelton_base::{Ask, Request, RequestId};
 use pelton_sched::{Outlook, Scheduler, SchedulerConfig, Tick};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// A request and the way back to its client.
 #[derive(Debug)]
@@ -43,11 +43,20 @@ impl Mail {
     }
 }
 
+/// How the engine thread ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ended {
+    /// Somebody asked it to.
+    Stopped,
+    /// After a panic from which it did not recover.
+    Failed,
+}
+
 #[derive(Debug, Default)]
 struct State {
     mail: Mail,
-    /// Whether the engine thread takes mail no more.
-    has_stopped: bool,
+    /// `None` while the engine thread takes mail.
+    ended: Option<Ended>,
     next_id: u64,
     /// As of the last step.
     metrics: EngineMetrics,
@@ -65,14 +74,16 @@ pub(crate) struct Shared {
     max_waiting: usize,
     pub(crate) clock: Clock,
     /// New requests are judged by it.
-    config: SchedulerConfig,
+    pub(crate) config: SchedulerConfig,
+    has_failed: watch::Sender<bool>,
 }
 
 impl Shared {
     pub(crate) fn new(max_waiting: usize, config: SchedulerConfig, metrics: EngineMetrics) -> Self {
         let state = State { metrics, ..State::default() };
         let (state, bell, clock) = (Mutex::new(state), Condvar::new(), Clock::start());
-        Self { state, bell, max_waiting, clock, config }
+        let has_failed = watch::Sender::new(false);
+        Self { state, bell, max_waiting, clock, config, has_failed }
     }
 
     /// Judges a request, names it and leaves it in the mailbox. It came at `at`.
@@ -83,8 +94,11 @@ impl Shared {
         at: Tick,
     ) -> Result<RequestId, SubmitError> {
         let mut state = self.lock();
-        if state.has_stopped || state.mail.shutdown.is_some() {
-            return Err(SubmitError::Stopped);
+        match state.ended {
+            Some(Ended::Failed) => return Err(SubmitError::Failed),
+            Some(Ended::Stopped) => return Err(SubmitError::Stopped),
+            None if state.mail.shutdown.is_some() => return Err(SubmitError::Stopped),
+            None => {}
         }
         if state.mail.submissions.len() + state.metrics.n_waiting >= self.max_waiting {
             state.n_refused += 1;
@@ -105,7 +119,7 @@ impl Shared {
 
     pub(crate) fn abort(&self, id: RequestId) {
         let mut state = self.lock();
-        if !state.has_stopped {
+        if state.ended.is_none() {
             state.mail.aborts.push(id);
             self.bell.notify_one();
         }
@@ -147,11 +161,19 @@ impl Shared {
     }
 
     /// Closes the mailbox for good and returns its content.
-    pub(crate) fn stop(&self, metrics: EngineMetrics) -> Mail {
+    pub(crate) fn end(&self, how: Ended, metrics: EngineMetrics) -> Mail {
         let mut state = self.lock();
-        state.has_stopped = true;
+        state.ended = Some(how);
         state.metrics = metrics;
-        std::mem::take(&mut state.mail)
+        let mail = std::mem::take(&mut state.mail);
+        drop(state);
+        self.has_failed.send_replace(how == Ended::Failed);
+        mail
+    }
+
+    /// Whether the engine has failed, for readers who wait for it.
+    pub(crate) fn has_failed(&self) -> watch::Receiver<bool> {
+        self.has_failed.subscribe()
     }
 
     pub(crate) fn metrics(&self) -> EngineMetrics {

@@ -15,6 +15,8 @@ pub struct EngineMetrics {
     pub n_failed_steps: u64,
     /// Requests that ended with an error because their own code panicked.
     pub n_panicked: u64,
+    /// Times that the engine started anew after a panic in a step, which ended all its requests.
+    pub n_restarts: u64,
     /// Prompt tokens computed; computing one anew after a preemption counts again.
     pub prompt_tokens: u64,
     /// Tokens handed to streams.

@@ -379,6 +379,17 @@ where
         self.odds.finished(id);
         self.states.remove(&id);
     }
+
+    /// The decoder needs none: a pass reads nothing of an earlier one but weights and KV.
+    fn reset(&mut self) {
+        self.states.clear();
+        self.odds = Odds::default();
+        self.verifier = Verifier::new();
+        self.scratch = Scratch::default();
+        self.n_candidates = 0;
+        self.transferred.clear();
+        self.panics.clear();
+    }
 }
 
 impl<D: Ops> Drafting for ModelExecutor<D> {

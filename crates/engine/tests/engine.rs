@@ -257,19 +257,55 @@ fn a_failing_request_leaves_its_neighbours_as_they_would_be_alone() {
 }
 
 #[test]
-fn a_panic_ends_every_stream_and_stops_the_engine() {
+fn a_panic_ends_the_requests_at_hand_and_the_engine_starts_anew() {
+    let asked = || request(&[1, 2, 3], 9);
+    let engine = Engine::spawn(FakeExecutor::new(64, 4), running_at_once(2));
+    let expected = collect(submit(&engine, asked()));
+    end(&engine);
     let (executor, gate) = FakeExecutor::new(64, 4).gated();
     let engine = Engine::spawn(executor, running_at_once(2));
     let running = submit(&engine, request(&[1], 9));
     gate.wait();
     let panicking = submit(&engine, request(&[PANICS.0], 9));
     let waiting = submit(&engine, request(&[2], 9));
+    gate.open();
+    gate.wait();
+    let in_the_mailbox = submit(&engine, asked());
     drop(gate);
-    for stream in [running, panicking, waiting] {
+    for mut stream in [running, panicking, waiting] {
+        let last = std::iter::from_fn(|| stream.blocking_recv()).last().expect("an end");
+        assert_eq!(last.finish, Some(FinishReason::Error));
+        let panicked = last.panicked.expect("its reason").to_string();
+        assert!(panicked.contains("a step of the engine panicked: as the test asked"), "{panicked}");
+    }
+    assert_eq!(collect(in_the_mailbox), expected, "requests in the mailbox are served");
+    assert_eq!(collect(submit(&engine, asked())), expected);
+    assert!(!engine.has_failed());
+    let metrics = end(&engine);
+    assert_eq!((metrics.n_restarts, metrics.n_panicked), (1, 0));
+}
+
+#[test]
+fn a_second_panic_fails_the_engine() {
+    let (executor, gate) = FakeExecutor::new(64, 4).gated();
+    let engine = Engine::spawn(executor, running_at_once(2));
+    let first = submit(&engine, request(&[PANICS.0], 9));
+    gate.wait();
+    gate.open();
+    assert_eq!(collect(first).1, FinishReason::Error);
+    let second = submit(&engine, request(&[PANICS.0], 9));
+    gate.wait();
+    let in_the_mailbox = submit(&engine, request(&[2], 9));
+    drop(gate);
+    for stream in [second, in_the_mailbox] {
         assert_eq!(collect(stream).1, FinishReason::Error);
     }
     engine.join();
-    assert_eq!(engine.submit(request(&[1], 1)).unwrap_err(), SubmitError::Stopped);
+    assert!(engine.has_failed());
+    assert_eq!(engine.submit(request(&[1], 1)).unwrap_err(), SubmitError::Failed);
+    let metrics = engine.metrics();
+    assert_eq!((metrics.n_restarts, metrics.n_submitted, metrics.n_finished), (1, 2, 2));
+    assert_eq!((metrics.n_running, metrics.n_waiting), (0, 0));
 }
 
 #[test]

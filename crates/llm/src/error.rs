@@ -160,6 +160,9 @@ pub enum LlmError {
     /// The engine is stopping and accepts no request.
     #[error("the engine is stopping and accepts no more requests")]
     Stopped,
+    /// The engine panicked twice and accepts no request until it is started anew.
+    #[error("the engine has failed and accepts no more requests; start it anew")]
+    Failed,
     /// The template or the tokenizer panicked on this request.
     #[error(transparent)]
     Panicked(#[from] Panicked),
@@ -225,6 +228,7 @@ impl From<SubmitError> for LlmError {
                 Self::Refused { overload: Overload::Queue, why, retry_after: RETRY_AFTER }
             }
             SubmitError::Stopped => Self::Stopped,
+            SubmitError::Failed => Self::Failed,
             SubmitError::Refused(refusal) => refusal.into(),
             SubmitError::EmptyPrompt => Refusal::EmptyPrompt.into(),
             SubmitError::NothingToGenerate => Refusal::NothingToGenerate.into(),

@@ -125,6 +125,14 @@ impl ApiError {
             .code("shutting_down")
     }
 
+    /// The engine panicked twice; the process is about to end.
+    pub(crate) fn engine_failed() -> Self {
+        let message = "the engine has failed and this server is ending; ask another one, or this \
+                       one after it was started anew";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
+            .code("engine_failed")
+    }
+
     /// The computation of an answer failed.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
@@ -164,6 +172,7 @@ impl From<LlmError> for ApiError {
                 })
             }
             LlmError::Stopped => Self::draining(),
+            LlmError::Failed => Self::engine_failed(),
             LlmError::InputTooLong { .. } => {
                 Self::param("input", message).code("context_length_exceeded")
             }

@@ -268,6 +268,7 @@ fn encode_counts(
         ("scheduler_steps", "Steps of the engine", metrics.n_steps),
         ("scheduler_failed_steps", "Steps that failed as a whole", metrics.n_failed_steps),
         ("requests_panicked", "Requests ended by a panic of their own code", metrics.n_panicked),
+        ("engine_restarts", "Times that the engine started anew after a panic", metrics.n_restarts),
     ] {
         let counter = ConstCounter::new(value);
         counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
@@ -354,6 +355,7 @@ impl Collector for VectorFigures {
             ("embedding_texts", "Texts whose vectors were computed", metrics.n_texts),
             ("prompt_tokens", "Tokens of texts whose vectors were computed", metrics.n_tokens),
             ("embedding_steps", "Steps of the model", metrics.n_steps),
+            ("embedding_panics", "Steps of the model that panicked", metrics.n_panics),
         ] {
             let counter = ConstCounter::new(value);
             let kind = counter.metric_type();

@@ -16,6 +16,9 @@ use crate::served::Served;
 use crate::signals::Signals;
 use crate::state::AppState;
 
+/// Time for which a server whose engine has failed says so before it ends.
+const FAILURE_SHOWN: Duration = Duration::from_secs(5);
+
 /// Where and how to serve.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
@@ -58,7 +61,7 @@ impl Default for ServeConfig {
     }
 }
 
-/// Why the server could not start.
+/// Why the server could not start, or ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -72,6 +75,9 @@ pub enum ServeError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The model panicked, was started anew, and panicked again.
+    #[error("the engine has failed: a step panicked twice (the messages of the panics are above)")]
+    EngineFailed,
 }
 
 /// A server that listens and does not answer yet.
@@ -124,13 +130,20 @@ impl Server {
     ///   first signal     new requests get 503, running ones are finished
     ///   second signal    running ones are aborted; so they are after `drain_timeout`
     ///   nothing running  the listener closes, connections are flushed, the engine stops
+    ///   engine failed    every request gets 503 for five seconds, then the listener closes
     /// ```
-    pub async fn run(self, mut signals: Signals) {
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::EngineFailed`] when the engine failed, before a signal or after it.
+    pub async fn run(self, mut signals: Signals) -> Result<(), ServeError> {
         let Self { listener, state, .. } = self;
         let (close, closed) = oneshot::channel::<()>();
         let stopping = async {
-            signals.next().await;
-            drain(&state, &mut signals).await;
+            tokio::select! {
+                () = signals.next() => drain(&state, &mut signals).await,
+                () = state.served().failed() => linger(&mut signals).await,
+            }
             let _ = close.send(());
         };
         let closed = async {
@@ -139,6 +152,16 @@ impl Server {
         let serving = connections::serve(listener, router(state.clone()), state.config(), closed);
         tokio::join!(serving, stopping);
         state.served().shutdown();
+        if state.served().has_failed() { Err(ServeError::EngineFailed) } else { Ok(()) }
+    }
+}
+
+/// Leaves load balancers and monitors the time to see the failure; a signal ends it early.
+async fn linger(signals: &mut Signals) {
+    tracing::error!(?FAILURE_SHOWN, "the engine has failed: the server ends");
+    tokio::select! {
+        () = signals.next() => {}
+        () = tokio::time::sleep(FAILURE_SHOWN) => {}
     }
 }
 

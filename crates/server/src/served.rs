@@ -53,6 +53,22 @@ impl Served {
         }
     }
 
+    /// Whether the engine or the embedder has failed for good.
+    pub(crate) fn has_failed(&self) -> bool {
+        match self {
+            Self::Text(llm) => llm.engine().has_failed(),
+            Self::Vectors(embedder) => embedder.has_failed(),
+        }
+    }
+
+    /// Waits until the engine or the embedder fails; for ever where it does not.
+    pub(crate) async fn failed(&self) {
+        match self {
+            Self::Text(llm) => llm.engine().failed().await,
+            Self::Vectors(embedder) => embedder.failed().await,
+        }
+    }
+
     /// Stops the engine or the embedder and aborts running requests.
     pub(crate) fn shutdown(&self) {
         match self {

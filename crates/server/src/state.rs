@@ -76,12 +76,23 @@ impl AppState {
         self.inner.is_draining.load(Ordering::SeqCst)
     }
 
-    /// Counts a new request, unless the server is draining.
+    /// Counts a new request, unless the server is draining or its engine has failed.
     fn enter(&self) -> Result<Running, ApiError> {
         self.inner.n_running.send_modify(|n| *n += 1);
         let running = Running { inner: Arc::clone(&self.inner) };
         // Counting first ensures that a drain that starts now sees this request or is seen by it.
-        if self.is_draining() { Err(ApiError::draining()) } else { Ok(running) }
+        self.accepts().map(|()| running)
+    }
+
+    /// Why a new request would be refused at once, if it would.
+    pub(crate) fn accepts(&self) -> Result<(), ApiError> {
+        if self.served().has_failed() {
+            Err(ApiError::engine_failed())
+        } else if self.is_draining() {
+            Err(ApiError::draining())
+        } else {
+            Ok(())
+        }
     }
 
     /// Refuses new requests from now on.

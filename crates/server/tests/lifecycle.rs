@@ -7,7 +7,7 @@ use std::time::Duration;
 use harness::parrot::{Gate, gated_parrot};
 use harness::{health_until, post_text, start, start_with};
 use pelton_llm::{CompletionRequest, Generation, LlmError, Prompt};
-use pelton_server::ServeConfig;
+use pelton_server::{ServeConfig, ServeError};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -82,7 +82,7 @@ async fn a_drain_refuses_the_new_and_finishes_the_running() {
     let mut rest = String::new();
     client.read_to_string(&mut rest).await.expect("the rest");
     assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("[DONE]"), "{rest}");
-    server.task.await.expect("stopped");
+    server.task.await.expect("stopped").expect("asked to stop");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,7 +112,7 @@ async fn a_second_signal_and_the_time_limit_abort_what_is_running() {
         client.read_to_string(&mut rest).await.expect("the rest");
         assert!(!rest.contains("\"finish_reason\":\"length\""), "{rest}");
         assert!(rest.contains("shutting_down"), "{rest}");
-        server.task.await.expect("stopped");
+        server.task.await.expect("stopped").expect("asked to stop");
     }
 }
 
@@ -133,7 +133,7 @@ async fn a_request_that_has_begun_to_arrive_is_let_in_before_a_drain() {
     let mut answer = String::new();
     client.read_to_string(&mut answer).await.expect("the answer");
     assert!(answer.contains("200 OK") && answer.contains("\"text\":\"ab\""), "{answer}");
-    server.task.await.expect("stopped");
+    server.task.await.expect("stopped").expect("asked to stop");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,4 +156,30 @@ async fn an_answer_cut_short_still_counts_its_tokens() {
     let error = received.find("shutting_down").expect("an error");
     assert!(usage < error && error < received.find("[DONE]").expect("an end"), "{received}");
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_panic_of_the_engine_costs_its_requests_and_a_second_one_ends_the_server() {
+    let server = start(gated_parrot(&Gate::default(), 8)).await;
+    let expected = server.complete(json!({"prompt": "abc", "max_tokens": 9})).await.json();
+    let hurt = server.complete(json!({"prompt": "ab|"})).await;
+    assert_eq!(hurt.error().0, 500);
+    assert!(hurt.body.contains("a step of the engine panicked"), "{}", hurt.body);
+    for path in ["/health", "/ready"] {
+        assert_eq!(server.get(path).await.status, 200, "{path}");
+    }
+    let after = server.complete(json!({"prompt": "abc", "max_tokens": 9})).await.json();
+    assert_eq!(after["choices"], expected["choices"]);
+    let metrics = server.get("/metrics").await.body;
+    assert!(metrics.contains("pelton_engine_restarts_total 1"), "{metrics}");
+    assert_eq!(server.complete(json!({"prompt": "ab|"})).await.error().0, 500);
+    let health = server.get("/health").await;
+    assert_eq!((health.status, health.json()["status"].as_str()), (503, Some("failed")));
+    assert_eq!(server.get("/ready").await.status, 503);
+    let (status, _, code) = server.complete(json!({"prompt": "abc"})).await.error();
+    assert_eq!((status, code.as_deref()), (503, Some("engine_failed")));
+    // No signal is needed; one ends the wait.
+    server.signals.send();
+    let outcome = server.task.await.expect("no panic");
+    assert!(matches!(outcome, Err(ServeError::EngineFailed)), "{outcome:?}");
 }

@@ -295,6 +295,10 @@ impl Executor for Shared {
     fn finished(&mut self, id: RequestId) {
         self.lock().finished(id);
     }
+
+    fn reset(&mut self) {
+        self.lock().reset();
+    }
 }
 
 fn engine_failed() -> BenchError {

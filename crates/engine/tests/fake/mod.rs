@@ -272,4 +272,10 @@ impl Executor for FakeExecutor {
         assert!(self.states.remove(&id).is_some(), "{id} finished twice");
         self.log.finished.lock().unwrap().push(id);
     }
+
+    fn reset(&mut self) {
+        self.states.clear();
+        self.moving.clear();
+        self.kv.fill(0);
+    }
 }

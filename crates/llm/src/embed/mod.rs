@@ -187,6 +187,18 @@ impl Embedder {
         receiver.recv().unwrap_or(Err(LlmError::Stopped))
     }
 
+    /// Whether the model has panicked twice and takes no more requests.
+    pub fn has_failed(&self) -> bool {
+        *self.queue.has_failed().borrow()
+    }
+
+    /// Waits until the model fails; for ever where it does not. Safe to cancel.
+    pub async fn failed(&self) {
+        let mut has_failed = self.queue.has_failed();
+        // The sender lives as long as `self` does.
+        let _ = has_failed.wait_for(|has_failed| *has_failed).await;
+    }
+
     /// Ends the thread after the current step; waiting requests are answered with
     /// [`LlmError::Stopped`].
     pub fn shutdown(&self) {

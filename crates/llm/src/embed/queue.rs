@@ -8,6 +8,9 @@
 //! A request with thousands of texts and a request with a single text advance together, and a step
 //! is never longer than [`VectorModel::n_places`]. Each step begins with another job, so a long
 //! text that did not fit beside others gets a step of its own in time.
+//!
+//! A step that panics fails the requests that have a text in it. A step reads nothing of an earlier
+//! one, so the thread goes on; after a second panic it has failed and takes no request.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +19,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pelton_base::{TokenId, limits};
+use pelton_engine::{Panicked, guard};
 use pelton_model::embed::VectorModel;
+use tokio::sync::watch;
 
 use crate::error::{LlmError, Overload};
 use crate::runtime::Device;
 
 /// Time after which to retry where too many requests wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Panics of the model that the thread survives.
+const MOST_PANICS: u64 = 1;
+/// The part of the work that is guarded here, for errors.
+const STEP: &str = "a step of the embedding model";
 
 type Vectors = Vec<Vec<f32>>;
 type Reply = Box<dyn FnOnce(Result<Vectors, LlmError>) + Send>;
@@ -44,6 +54,8 @@ pub struct EmbedMetrics {
     pub n_steps: u64,
     /// Time spent in steps.
     pub step_time: Duration,
+    /// Steps that panicked.
+    pub n_panics: u64,
 }
 
 /// A request in the queue; dropping the ticket removes the request.
@@ -74,6 +86,7 @@ struct Job {
 struct State {
     jobs: VecDeque<Job>,
     is_closed: bool,
+    has_failed: bool,
     metrics: EmbedMetrics,
 }
 
@@ -81,6 +94,7 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     bell: Condvar,
+    has_failed: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -117,6 +131,9 @@ impl Queue {
         reply: Reply,
     ) -> Result<EmbedTicket, LlmError> {
         let mut state = self.shared.lock();
+        if state.has_failed {
+            return Err(LlmError::Failed);
+        }
         if state.is_closed {
             return Err(LlmError::Stopped);
         }
@@ -138,6 +155,11 @@ impl Queue {
     pub(super) fn close(&self) {
         self.shared.lock().is_closed = true;
         self.shared.bell.notify_one();
+    }
+
+    /// Whether the thread has failed, for readers who wait for it.
+    pub(super) fn has_failed(&self) -> watch::Receiver<bool> {
+        self.shared.has_failed.subscribe()
     }
 
     pub(super) fn metrics(&self) -> EmbedMetrics {
@@ -173,9 +195,31 @@ impl Worker {
             let start = Instant::now();
             let step: Vec<&[TokenId]> = texts.iter().map(Vec::as_slice).collect();
             let n_tokens: usize = step.iter().map(|text| text.len()).sum();
-            let vectors = if step.is_empty() { Vec::new() } else { self.model.embed(&step) };
-            self.finish_step(vectors, n_tokens, start.elapsed());
+            let compute = || if step.is_empty() { Vec::new() } else { self.model.embed(&step) };
+            match guard(STEP, compute) {
+                Ok(vectors) => self.finish_step(vectors, n_tokens, start.elapsed()),
+                Err(panicked) if self.fail_step(panicked) => {}
+                Err(_) => return,
+            }
         }
+    }
+
+    /// Fails the jobs that have a text in the step; `false` where the thread has failed with it.
+    fn fail_step(&self, panicked: Panicked) -> bool {
+        let mut state = self.shared.lock();
+        let jobs = std::mem::take(&mut state.jobs);
+        let (failed, left): (Vec<Job>, _) = jobs.into_iter().partition(|job| job.n_taken > 0);
+        state.jobs = left.into();
+        state.metrics.n_finished += failed.len() as u64;
+        state.metrics.n_panics += 1;
+        state.has_failed = state.metrics.n_panics > MOST_PANICS;
+        let goes_on = !state.has_failed;
+        drop(state);
+        tracing::error!(n_failed = failed.len(), goes_on, "a step of the embedding model panicked");
+        for job in failed {
+            (job.reply)(Err(panicked.clone().into()));
+        }
+        goes_on
     }
 
     /// Waits for work and takes the texts of a step; `None` once the queue is closed.
@@ -232,9 +276,11 @@ impl Drop for Worker {
         let mut state = self.shared.lock();
         state.is_closed = true;
         let jobs = std::mem::take(&mut state.jobs);
+        let has_failed = state.has_failed;
         drop(state);
+        self.shared.has_failed.send_replace(has_failed);
         for job in jobs {
-            (job.reply)(Err(LlmError::Stopped));
+            (job.reply)(Err(if has_failed { LlmError::Failed } else { LlmError::Stopped }));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Token `n` of a greedy answer is token `n` of the prompt, again from its start after its end.
 //! With a temperature the answer begins at a place that depends on seed and choice. After one round
 //! a prompt that ends with `!` is answered with the end token, or as soon after it as may be. A
-//! prompt with `~` fails. Every third choice is the likeliest. What is guessed is verified as by a
+//! prompt with `~` fails, and one with `|` makes the parrot panic. Every third choice is the likeliest. What is guessed is verified as by a
 //! model.
 // Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
@@ -118,6 +118,7 @@ impl Executor for Parrot {
         for share in plan.sequences.iter().filter(|share| share.samples) {
             let request = &self.requests[&share.id];
             let prompt = &request.ask.prompt;
+            assert!(!prompt.contains(&TokenId(b'|'.into())), "as the test asked");
             if prompt.contains(&TokenId(b'~'.into())) {
                 execution.step.failed.push(share.id);
                 continue;
@@ -158,6 +159,10 @@ impl Executor for Parrot {
 
     fn finished(&mut self, id: RequestId) {
         self.requests.remove(&id);
+    }
+
+    fn reset(&mut self) {
+        self.requests.clear();
     }
 }
 

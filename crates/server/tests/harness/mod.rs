@@ -8,7 +8,7 @@ pub mod parrot;
 use std::sync::Arc;
 
 use pelton_llm::Llm;
-use pelton_server::{ServeConfig, Server, SignalSender, Signals};
+use pelton_server::{ServeConfig, ServeError, Server, SignalSender, Signals};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 pub struct Running {
     pub address: std::net::SocketAddr,
     pub signals: SignalSender,
-    pub task: JoinHandle<()>,
+    pub task: JoinHandle<Result<(), ServeError>>,
 }
 
 pub struct Answer {
@@ -95,7 +95,7 @@ impl Running {
 
     pub async fn stop(self) {
         self.signals.send();
-        self.task.await.expect("stopped");
+        self.task.await.expect("stopped").expect("asked to stop");
     }
 }
 

@@ -1,4 +1,4 @@
-//! `GET /health`: 200 while requests are accepted, 503 while the server drains.
+//! `GET /health`: 200 while requests are accepted, 503 while the server drains or has failed.
 
 use axum::Json;
 use axum::extract::State;
@@ -24,7 +24,9 @@ pub(crate) struct Health {
 
 /// Answers without asking the engine to stop for it.
 pub(crate) async fn handle(State(state): State<AppState>) -> (StatusCode, Json<Health>) {
-    let (code, status) = if state.is_draining() {
+    let (code, status) = if state.served().has_failed() {
+        (StatusCode::SERVICE_UNAVAILABLE, "failed")
+    } else if state.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining")
     } else {
         (StatusCode::OK, "ok")

@@ -1,4 +1,4 @@
-//! `GET /ready`: 200 while requests are accepted, 503 while the server drains.
+//! `GET /ready`: 200 while requests are accepted, 503 while the server drains or has failed.
 //!
 //! A server listens only after its model is loaded; before that, connections are refused.
 
@@ -16,9 +16,5 @@ pub(crate) struct Ready {
 
 /// Answers whether a new request would be accepted.
 pub(crate) async fn handle(State(state): State<AppState>) -> Result<Json<Ready>, ApiError> {
-    if state.is_draining() {
-        Err(ApiError::draining())
-    } else {
-        Ok(Json(Ready { status: "ready" }))
-    }
+    state.accepts().map(|()| Json(Ready { status: "ready" }))
 }
