@@ -9,9 +9,7 @@ use crate::{
 };
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
-use pelton_sched::{
-    Scheduler, SchedulerOutput, SchedulerStats, SequenceUpdate, StepUpdates, Tick,
-};
+use pelton_sched::{Scheduler, SchedulerOutput, SchedulerStats, SequenceUpdate, StepUpdates, Tick};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;

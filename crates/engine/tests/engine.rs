@@ -276,7 +276,10 @@ fn a_panic_ends_the_requests_at_hand_and_the_engine_starts_anew() {
         let last = std::iter::from_fn(|| stream.blocking_recv()).last().expect("an end");
         assert_eq!(last.finish, Some(FinishReason::Error));
         let panicked = last.panicked.expect("its reason").to_string();
-        assert!(panicked.contains("a step of the engine panicked: as the test asked"), "{panicked}");
+        assert!(
+            panicked.contains("a step of the engine panicked: as the test asked"),
+            "{panicked}"
+        );
     }
     assert_eq!(collect(in_the_mailbox), expected, "requests in the mailbox are served");
     assert_eq!(collect(submit(&engine, asked())), expected);

@@ -70,7 +70,7 @@ async fn a_client_that_never_reads_loses_its_request() {
     .await;
     // A drain waits for whoever holds a request, so this one has lost it.
     server.signals.send();
-    server.task.await.expect("stopped");
+    server.task.await.expect("stopped").expect("asked to stop");
     gate.open();
 }
 

@@ -267,5 +267,5 @@ async fn a_server_is_ready_until_it_drains_and_tells_its_version() {
     gate.open();
     let mut rest = String::new();
     client.read_to_string(&mut rest).await.expect("the rest");
-    server.task.await.expect("stopped");
+    server.task.await.expect("stopped").expect("asked to stop");
 }

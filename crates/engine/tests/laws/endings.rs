@@ -152,3 +152,34 @@ fn an_answer_that_can_neither_end_nor_go_on_ends_alone() {
         assert_eq!((&ended[..1], &ended[1..]), (&alone[..1], &alone[2..]), "{method:?}");
     }
 }
+
+/// A panic of the executor at any moment of a step ends the requests at hand. The engine that starts
+/// anew on the same executor answers the same requests as before, with everything switched on.
+#[test]
+fn an_engine_that_started_anew_answers_as_before() {
+    let (files, _folder) = open("llama3", "Q8_0");
+    let (alone, _) = answers(&files, Compute::Auto, &World::plain(), requests(), false);
+    let moments = [Moment::BeforeLaunch, Moment::AfterLaunch, Moment::AfterCollect];
+    for (moment, step) in moments.into_iter().flat_map(|it| [0, 5, 12].map(|step| (it, step))) {
+        for method in [SpecMethod::Suffix, SpecMethod::Draft, SpecMethod::EarlyExit] {
+            let mut config = everything();
+            config.spec = forced(method).spec;
+            let panics = Some((moment, step));
+            let world =
+                World { n_blocks: 84, n_host_blocks: 400, panics, config, ..World::plain() };
+            let (engine, hold) = start(&files, Compute::Auto, &world);
+            let ask = || -> Vec<_> {
+                requests().into_iter().map(|ask| engine.submit(ask).expect("taken")).collect()
+            };
+            let hurt = ask();
+            drop(hold);
+            for ((tokens, finish, _), alone) in hurt.into_iter().map(collect).zip(&alone) {
+                assert!(alone.0.starts_with(&tokens), "{method:?} {moment:?} {step}");
+                assert!(finish == FinishReason::Error || finish == alone.1, "{finish:?}");
+            }
+            let again: Vec<Answer> = ask().into_iter().map(collect).collect();
+            assert_eq!(again, alone, "{method:?} {moment:?} {step}");
+            assert_eq!(stop(engine).n_restarts, 1, "{method:?} {moment:?} {step}");
+        }
+    }
+}

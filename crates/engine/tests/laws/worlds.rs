@@ -137,7 +137,18 @@ pub(crate) struct World {
     pub(crate) sampled_vocab: Option<usize>,
     /// Whether drafts are trees.
     pub(crate) branches: bool,
+    /// The executor panics once, here.
+    pub(crate) panics: Option<(Moment, usize)>,
     pub(crate) config: EngineConfig,
+}
+
+/// A moment of a step, counted from 0.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Moment {
+    BeforeLaunch,
+    AfterLaunch,
+    /// Before the outcome reaches the scheduler.
+    AfterCollect,
 }
 
 impl World {
@@ -149,6 +160,7 @@ impl World {
             n_host_blocks: 0,
             sampled_vocab: None,
             branches: false,
+            panics: None,
             config: EngineConfig::default(),
         }
     }
@@ -174,6 +186,17 @@ pub(crate) fn collect(mut stream: TokenStream) -> Answer {
 struct Held<E> {
     inner: E,
     leave: Receiver<()>,
+    panics: Option<(Moment, usize)>,
+    n_steps: usize,
+}
+
+impl<E> Held<E> {
+    fn pass(&mut self, moment: Moment) {
+        if self.panics == Some((moment, self.n_steps)) {
+            self.panics = None;
+            panic!("as the test asked");
+        }
+    }
 }
 
 impl<E: Executor> Executor for Held<E> {
@@ -199,7 +222,9 @@ impl<E: Executor> Executor for Held<E> {
 
     fn launch(&mut self, plan: &SchedulerOutput) {
         let _ = self.leave.recv();
+        self.pass(Moment::BeforeLaunch);
         self.inner.launch(plan);
+        self.pass(Moment::AfterLaunch);
     }
 
     fn collect(
@@ -207,11 +232,18 @@ impl<E: Executor> Executor for Held<E> {
         plan: &SchedulerOutput,
         execution: &mut Execution,
     ) -> Result<(), ExecutorError> {
-        self.inner.collect(plan, execution)
+        let outcome = self.inner.collect(plan, execution);
+        self.pass(Moment::AfterCollect);
+        self.n_steps += 1;
+        outcome
     }
 
     fn finished(&mut self, id: RequestId) {
         self.inner.finished(id);
+    }
+
+    fn reset(&mut self) {
+        self.inner.reset();
     }
 }
 
@@ -250,7 +282,8 @@ pub(crate) fn start(
     if world.branches {
         proposers = proposers.into_iter().map(|it| Box::new(Bushes(it)) as _).collect();
     }
-    (Engine::spawn_with(Held { inner, leave }, world.config.clone(), proposers), hold)
+    let executor = Held { inner, leave, panics: world.panics, n_steps: 0 };
+    (Engine::spawn_with(executor, world.config.clone(), proposers), hold)
 }
 
 /// Ends an engine that has finished its requests, and returns what it counted.

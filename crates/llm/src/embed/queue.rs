@@ -198,14 +198,14 @@ impl Worker {
             let compute = || if step.is_empty() { Vec::new() } else { self.model.embed(&step) };
             match guard(STEP, compute) {
                 Ok(vectors) => self.finish_step(vectors, n_tokens, start.elapsed()),
-                Err(panicked) if self.fail_step(panicked) => {}
+                Err(panicked) if self.fail_step(&panicked) => {}
                 Err(_) => return,
             }
         }
     }
 
     /// Fails the jobs that have a text in the step; `false` where the thread has failed with it.
-    fn fail_step(&self, panicked: Panicked) -> bool {
+    fn fail_step(&self, panicked: &Panicked) -> bool {
         let mut state = self.shared.lock();
         let jobs = std::mem::take(&mut state.jobs);
         let (failed, left): (Vec<Job>, _) = jobs.into_iter().partition(|job| job.n_taken > 0);
