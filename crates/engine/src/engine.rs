@@ -169,6 +169,9 @@ impl<E: Executor> EngineLoop<E> {
         let n_ended = self.routes.len();
         self.metrics.n_finished += n_ended as u64;
         self.metrics.n_restarts += 1;
+        // A client that hears of the panic can see the restart.
+        self.measure();
+        self.shared.publish(&self.metrics, &self.scheduler);
         self.end_routes(FinishReason::Error, Some(panicked));
         tracing::error!(n_ended, "the engine starts anew without the requests that it had");
         true

@@ -160,7 +160,7 @@ fn an_engine_that_started_anew_answers_as_before() {
     let (files, _folder) = open("llama3", "Q8_0");
     let (alone, _) = answers(&files, Compute::Auto, &World::plain(), requests(), false);
     let moments = [Moment::BeforeLaunch, Moment::AfterLaunch, Moment::AfterCollect];
-    for (moment, step) in moments.into_iter().flat_map(|it| [0, 5, 12].map(|step| (it, step))) {
+    for (moment, step) in moments.into_iter().flat_map(|it| (0..16).map(move |step| (it, step))) {
         for method in [SpecMethod::Suffix, SpecMethod::Draft, SpecMethod::EarlyExit] {
             let mut config = everything();
             config.spec = forced(method).spec;
@@ -177,8 +177,13 @@ fn an_engine_that_started_anew_answers_as_before() {
                 assert!(alone.0.starts_with(&tokens), "{method:?} {moment:?} {step}");
                 assert!(finish == FinishReason::Error || finish == alone.1, "{finish:?}");
             }
+            if engine.metrics().n_restarts == 0 {
+                // Drafts have ended the answers in fewer steps.
+                assert!(step > 9, "{method:?} {moment:?} {step}");
+                continue;
+            }
             let again: Vec<Answer> = ask().into_iter().map(collect).collect();
-            assert_eq!(again, alone, "{method:?} {moment:?} {step}");
+            assert!(again == alone, "{method:?} {moment:?} {step}");
             assert_eq!(stop(engine).n_restarts, 1, "{method:?} {moment:?} {step}");
         }
     }
