@@ -5,6 +5,10 @@
 //!   no keys are set   X-Pelton-Tenant: NAME       -> that tenant; without it, the first
 //! ```
 //!
+//! A key that is followed by the scope `metrics` also sees the load of the whole server: every
+//! series of `/metrics`, and the gauges of `/health`. Other keys see the series of their own tenant.
+//! Without keys everyone sees everything.
+//!
 //! Only the SHA-256 of a key is kept, so neither a log nor a core dump reveals the key. The digest
 //! of a client's key is compared with every known digest to its last byte, so the time of a request
 //! does not reveal how close a wrong key is.
@@ -29,34 +33,48 @@ use crate::state::AppState;
 const TENANT_HEADER: HeaderName = HeaderName::from_static("x-pelton-tenant");
 /// Paths that need no key, because process monitors have none.
 const OPEN_PATH: &str = "/health";
+/// Scope of a key that sees the load of the whole server.
+const METRICS_SCOPE: &str = "metrics";
 
 /// A secret that grants access; only its digest is kept.
 #[derive(Clone, Eq, Hash, PartialEq)]
 pub struct ApiKey {
     digest: [u8; 32],
+    /// Whether it has the scope `metrics`.
+    sees_all: bool,
 }
 
 impl ApiKey {
-    /// Reads a key in the form in which clients send it.
+    /// Reads a key in the form in which clients send it, or a key, a space, and `metrics`.
     ///
     /// # Errors
     ///
-    /// [`AccessError::BadKey`] for a key that no client can send, or that is too long.
+    /// [`AccessError::BadKey`] for a key that no client can send, or that is too long, and for an
+    /// unknown scope.
     pub fn new(text: &str) -> Result<Self, AccessError> {
-        let is_sendable = (1..=limits::API_KEY_BYTES).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_graphic());
-        if is_sendable { Ok(Self::digest(text.as_bytes())) } else { Err(AccessError::BadKey) }
+        let (key, scope) = match text.split_once([' ', '\t']) {
+            None => (text, None),
+            Some((key, scope)) => (key, Some(scope.trim())),
+        };
+        let is_sendable = (1..=limits::API_KEY_BYTES).contains(&key.len())
+            && key.bytes().all(|byte| byte.is_ascii_graphic());
+        let sees_all = scope == Some(METRICS_SCOPE);
+        if is_sendable && (scope.is_none() || sees_all) {
+            Ok(Self { digest: digest(key.as_bytes()), sees_all })
+        } else {
+            Err(AccessError::BadKey)
+        }
     }
 
-    fn digest(bytes: &[u8]) -> Self {
-        Self { digest: Sha256::digest(bytes).into() }
-    }
-
-    /// Whether two keys are equal, in a time that does not depend on where they differ.
-    fn is(&self, other: &Self) -> bool {
-        let differences = self.digest.iter().zip(&other.digest).map(|(a, b)| a ^ b);
+    /// Whether this is the key of a digest, in a time that does not depend on where they differ.
+    fn is(&self, other: &[u8; 32]) -> bool {
+        let differences = self.digest.iter().zip(other).map(|(a, b)| a ^ b);
         black_box(differences.fold(0, |all, one| all | one)) == 0
     }
+}
+
+fn digest(key: &[u8]) -> [u8; 32] {
+    Sha256::digest(key).into()
 }
 
 impl std::fmt::Debug for ApiKey {
@@ -87,7 +105,10 @@ pub struct Access {
 #[non_exhaustive]
 pub enum AccessError {
     /// A key that no client can send.
-    #[error("an API key must have 1 to 512 visible ASCII characters and no spaces")]
+    #[error(
+        "an API key must have 1 to 512 visible ASCII characters and no spaces; only the scope \
+         `metrics` may follow it, after a space"
+    )]
     BadKey,
     /// A key that belongs to two tenants.
     #[error("`{first}` and `{second}` have an API key in common")]
@@ -136,10 +157,10 @@ impl Access {
         if n_keys > limits::API_KEYS {
             return Err(AccessError::TooManyKeys { n_keys });
         }
-        let mut owners: HashMap<&ApiKey, &str> = HashMap::new();
+        let mut owners: HashMap<[u8; 32], &str> = HashMap::new();
         for tenant in &tenants {
             for key in &tenant.keys {
-                match owners.insert(key, &tenant.name) {
+                match owners.insert(key.digest, &tenant.name) {
                     Some(first) if first != tenant.name => {
                         let (first, second) = (first.to_owned(), tenant.name.clone());
                         return Err(AccessError::SharedKey { first, second });
@@ -169,24 +190,29 @@ impl Access {
         self.tenants.iter().any(|tenant| !tenant.keys.is_empty())
     }
 
-    /// The tenant of a request.
+    /// The tenant of a request, and what it may see.
     fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        if path == OPEN_PATH {
-            return Ok(self.as_tenant(0));
+        match self.identify(headers) {
+            Err(_) if path == OPEN_PATH => Ok(self.as_tenant(0, !self.has_keys())),
+            caller => caller,
         }
+    }
+
+    fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let named = headers.get(TENANT_HEADER);
         if !self.has_keys() {
-            let Some(name) = named else { return Ok(self.as_tenant(0)) };
+            let Some(name) = named else { return Ok(self.as_tenant(0, true)) };
             let idx = self.tenants.iter().position(|tenant| tenant.name.as_bytes() == name);
-            return idx.map(|idx| self.as_tenant(idx)).ok_or_else(|| self.unknown_tenant());
+            return idx.map(|idx| self.as_tenant(idx, true)).ok_or_else(|| self.unknown_tenant());
         }
         let sent = headers.get(header::AUTHORIZATION).ok_or_else(ApiError::no_key)?;
-        let key = ApiKey::digest(bearer(sent.as_bytes()).ok_or_else(ApiError::no_key)?);
-        let mut found = None;
+        let key = digest(bearer(sent.as_bytes()).ok_or_else(ApiError::no_key)?);
+        let (mut found, mut sees_all) = (None, false);
         for (idx, tenant) in self.tenants.iter().enumerate() {
             for known in &tenant.keys {
                 if known.is(&key) {
                     found = Some(idx);
+                    sees_all |= known.sees_all;
                 }
             }
         }
@@ -196,13 +222,13 @@ impl Access {
                 let message = "`X-Pelton-Tenant` names another tenant than the API key";
                 Err(ApiError::param("X-Pelton-Tenant", message))
             }
-            _ => Ok(self.as_tenant(idx)),
+            _ => Ok(self.as_tenant(idx, sees_all)),
         }
     }
 
-    fn as_tenant(&self, idx: usize) -> Caller {
+    fn as_tenant(&self, idx: usize, sees_all: bool) -> Caller {
         let tenant = TenantId(u32::try_from(idx).expect("invariant: tenants are few"));
-        Caller { tenant, priority: self.tenants[idx].priority }
+        Caller { tenant, priority: self.tenants[idx].priority, sees_all }
     }
 
     fn unknown_tenant(&self) -> ApiError {
@@ -226,6 +252,8 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 pub(crate) struct Caller {
     pub(crate) tenant: TenantId,
     priority: i32,
+    /// Whether it may see the load of the whole server, and not only of its tenant.
+    pub(crate) sees_all: bool,
 }
 
 impl Caller {
@@ -301,17 +329,43 @@ mod tests {
         assert_eq!(access.caller("/v1/models", &none).expect_err("no key").status, 401);
         assert_eq!(
             access.caller("/health", &none),
-            Ok(Caller { tenant: TenantId(0), priority: 7 })
+            Ok(Caller { tenant: TenantId(0), priority: 7, sees_all: false })
         );
         let both = headers(&[(header::AUTHORIZATION, "Bearer k1"), (TENANT_HEADER, "default")]);
         assert_eq!(access.caller("/v1/models", &both).expect_err("contradiction").status, 400);
     }
 
     #[test]
+    fn only_a_key_with_the_scope_sees_all_tenants() {
+        let access =
+            Access::new(vec![tenant("default", &["k0", "k1\t metrics", "k2", "k2 metrics"])]);
+        let access = access.expect("distinct");
+        let sees_all = |path: &str, key: &str| {
+            let headers = headers(&[(header::AUTHORIZATION, &format!("Bearer {key}"))]);
+            access.caller(path, &headers).map(|caller| caller.sees_all)
+        };
+        for (key, expected) in [("k0", false), ("k1", true), ("k2", true)] {
+            assert_eq!(sees_all("/metrics", key), Ok(expected), "{key}");
+            assert_eq!(sees_all("/health", key), Ok(expected), "{key}");
+        }
+        assert_eq!(sees_all("/health", "wrong"), Ok(false), "a monitor with an old key");
+        assert_eq!(
+            sees_all("/metrics", "k1 metrics").expect_err("the scope is not sent").status,
+            401
+        );
+        let shared = vec![tenant("a", &["k"]), tenant("b", &["k metrics"])];
+        assert!(matches!(Access::new(shared), Err(AccessError::SharedKey { .. })));
+        for bad in ["k admin", "k metrics metrics", "k ", " metrics"] {
+            assert_eq!(ApiKey::new(bad), Err(AccessError::BadKey), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn without_keys_a_header_names_the_tenant() {
         let access = Access::new(vec![tenant("default", &[]), tenant("blue", &[])]).expect("open");
         let ask = |name: &str| access.caller("/", &headers(&[(TENANT_HEADER, name)]));
-        assert_eq!(ask("blue"), Ok(Caller { tenant: TenantId(1), priority: 4 }));
+        let blue = Caller { tenant: TenantId(1), priority: 4, sees_all: true };
+        assert_eq!(ask("blue"), Ok(blue));
         assert_eq!(access.caller("/", &HeaderMap::new()).expect("the first").tenant, TenantId(0));
         let message = ask("red").expect_err("unknown").body.message;
         assert!(message.contains("`default`, `blue`"), "{message}");

@@ -175,12 +175,39 @@ impl Metrics {
         self.refused.get_or_create(&labels).inc();
     }
 
-    /// Everything, in the OpenMetrics text format.
-    pub(crate) fn text(&self) -> String {
+    /// Everything, or the series of one tenant, in the OpenMetrics text format.
+    pub(crate) fn text(&self, only: Option<TenantId>) -> String {
         let mut text = String::new();
         text::encode(&mut text, &self.registry).expect("invariant: strings take what is written");
-        text
+        match only {
+            None => text,
+            Some(tenant) => series_of(&text, &self.name(tenant)),
+        }
     }
+}
+
+/// The series of `text` with this tenant as a label, and their descriptions.
+fn series_of(text: &str, tenant: &str) -> String {
+    // The text format writes values of labels like this. A quotation mark inside a value is written
+    // with a backslash, so no other value contains the whole label.
+    let value = tenant.replace('\\', r"\\").replace('"', "\\\"");
+    let label = format!("tenant=\"{value}\"");
+    let (mut kept, mut descriptions) = (String::new(), String::new());
+    for line in text.split_inclusive('\n') {
+        if line == "# EOF\n" {
+            kept.push_str(line);
+        } else if line.starts_with('#') {
+            // Descriptions stand before the series, and are kept with the first one that is kept.
+            if line.starts_with("# HELP") {
+                descriptions.clear();
+            }
+            descriptions.push_str(line);
+        } else if line.contains(&label) {
+            kept.push_str(&std::mem::take(&mut descriptions));
+            kept.push_str(line);
+        }
+    }
+    kept
 }
 
 /// The engine's counters at the moment of a request for metrics.
@@ -368,5 +395,32 @@ impl Collector for VectorFigures {
 impl fmt::Debug for VectorFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("VectorFigures")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_series_of_a_tenant_are_its_own_whatever_the_names_are() {
+        let mut registry = Registry::default();
+        let (ended, busy) = (Family::<OfTenant, Counter>::default(), Counter::<u64>::default());
+        registry.register("ended", "Ended", ended.clone());
+        registry.register("busy", "Busy", busy);
+        let names = ["a", "ab", "\",tenant=\"a", "a\\", "\\", "tenant=a"];
+        for name in names {
+            ended.get_or_create(&OfTenant { tenant: name.to_owned() }).inc();
+        }
+        let mut text = String::new();
+        text::encode(&mut text, &registry).expect("written");
+        for name in names {
+            let own = series_of(&text, name);
+            let lines: Vec<&str> = own.lines().collect();
+            let shown = name.replace('\\', r"\\").replace('"', "\\\"");
+            let series = format!("ended_total{{tenant=\"{shown}\"}} 1");
+            assert_eq!(lines, ["# HELP ended Ended.", "# TYPE ended counter", &series, "# EOF"]);
+        }
+        assert_eq!(series_of(&text, "b"), "# EOF\n");
     }
 }

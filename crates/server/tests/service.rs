@@ -130,7 +130,7 @@ async fn with_keys_nobody_gets_in_without_one_but_to_health() {
     let config = with_tenants(vec![
         tenant("default", &[]),
         tenant("blue", &["sk-b"]),
-        tenant("red", &["sk-r"]),
+        tenant("red", &["sk-r", "sk-ops metrics"]),
     ]);
     let gate = Gate::default();
     let server = start_with(gated_parrot(&gate, 64), config).await;
@@ -158,9 +158,47 @@ async fn with_keys_nobody_gets_in_without_one_but_to_health() {
     ask(&server, "authorization: bearer sk-b\r\n", "/v1/completions", Some(own)).await;
     assert_eq!(gate.heard()[2].ask.service.priority, 1, "what a request says wins over its tenant");
 
-    let metrics = ask(&server, "authorization: Bearer sk-r\r\n", "/metrics", None).await.body;
+    let metrics = ask(&server, "authorization: Bearer sk-ops\r\n", "/metrics", None).await.body;
     let refused = "pelton_requests_refused_total{tenant=\"default\",reason=\"invalid_api_key\"}";
     assert_eq!(value(&metrics, refused), 1.0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_tenant_sees_its_own_series_and_a_key_with_the_scope_sees_the_load() {
+    let config = with_tenants(vec![
+        tenant("default", &[]),
+        tenant("blue", &["sk-b"]),
+        tenant("red", &["sk-r", "sk-ops metrics"]),
+    ]);
+    let server = start_with(parrot(), config).await;
+    for key in ["sk-b", "sk-r"] {
+        let headers = format!("authorization: Bearer {key}\r\n");
+        let body = json!({"prompt": "abc", "max_tokens": 2});
+        assert_eq!(ask(&server, &headers, "/v1/completions", Some(body)).await.status, 200);
+    }
+    let get = async |key: &str, path: &str| {
+        ask(&server, &format!("authorization: Bearer {key}\r\n"), path, None).await
+    };
+    let own = get("sk-b", "/metrics").await.body;
+    assert_eq!(value(&own, "pelton_e2e_request_latency_seconds_count{tenant=\"blue\"}"), 1.0);
+    assert!(own.ends_with("# EOF\n"), "{own}");
+    for line in own.lines().filter(|line| !line.starts_with('#')) {
+        assert!(line.contains("tenant=\"blue\""), "{line} is not of this tenant alone");
+    }
+    let all = get("sk-ops", "/metrics").await.body;
+    for tenant in ["blue", "red"] {
+        let series = format!("pelton_e2e_request_latency_seconds_count{{tenant=\"{tenant}\"}}");
+        assert_eq!(value(&all, &series), 1.0);
+    }
+    assert!(value(&all, "pelton_generation_tokens_total") >= 4.0);
+
+    let only_status = json!({"status": "ok"});
+    assert_eq!(server.get("/health").await.json(), only_status);
+    for key in ["sk-b", "sk-wrong"] {
+        assert_eq!(get(key, "/health").await.json(), only_status, "{key}");
+    }
+    assert_eq!(get("sk-ops", "/health").await.json()["generated_tokens"], 4);
     server.stop().await;
 }
 

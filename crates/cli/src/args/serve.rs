@@ -23,8 +23,9 @@ pub(crate) struct ServeArgs {
     /// Where the model is served.
     #[command(flatten)]
     server: ServerArgs,
-    /// Require this API key from clients; may be given several times. Other users of the machine
-    /// can see command lines, so prefer the environment or --config
+    /// Require this API key from clients; may be given several times. A key that is followed by a
+    /// space and `metrics` also sees the load of all tenants. Other users of the machine can see
+    /// command lines, so prefer the environment or --config
     #[arg(
         long,
         env = "PELTON_API_KEY",

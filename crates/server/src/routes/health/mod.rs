@@ -4,13 +4,22 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
+use crate::access::Caller;
 use crate::served::Served;
 use crate::state::AppState;
 
 /// The state of the server.
-#[derive(Default, serde::Serialize)]
+#[derive(serde::Serialize)]
 pub(crate) struct Health {
     status: &'static str,
+    /// Absent for callers that may not see what other tenants do.
+    #[serde(flatten)]
+    load: Option<Load>,
+}
+
+/// How busy the server is.
+#[derive(Default, serde::Serialize)]
+struct Load {
     /// Requests that hold memory for their keys and values.
     running: usize,
     /// Requests that wait for it.
@@ -23,7 +32,10 @@ pub(crate) struct Health {
 }
 
 /// Answers without asking the engine to stop for it.
-pub(crate) async fn handle(State(state): State<AppState>) -> (StatusCode, Json<Health>) {
+pub(crate) async fn handle(
+    State(state): State<AppState>,
+    caller: Caller,
+) -> (StatusCode, Json<Health>) {
     let (code, status) = if state.served().has_failed() {
         (StatusCode::SERVICE_UNAVAILABLE, "failed")
     } else if state.is_draining() {
@@ -31,18 +43,27 @@ pub(crate) async fn handle(State(state): State<AppState>) -> (StatusCode, Json<H
     } else {
         (StatusCode::OK, "ok")
     };
-    let mut health = Health { status, ..Health::default() };
-    match state.served() {
-        Served::Text(llm) => {
-            let metrics = llm.metrics();
-            health.running = metrics.n_running;
-            health.waiting = metrics.n_waiting;
-            health.free_blocks = metrics.n_free_blocks;
-            health.total_blocks = metrics.n_blocks;
-            health.generated_tokens = metrics.generated_tokens;
+    let load = caller.sees_all.then(|| Load::of(state.served()));
+    (code, Json(Health { status, load }))
+}
+
+impl Load {
+    fn of(served: &Served) -> Self {
+        match served {
+            Served::Text(llm) => {
+                let metrics = llm.metrics();
+                Self {
+                    running: metrics.n_running,
+                    waiting: metrics.n_waiting,
+                    free_blocks: metrics.n_free_blocks,
+                    total_blocks: metrics.n_blocks,
+                    generated_tokens: metrics.generated_tokens,
+                }
+            }
+            // Waiting requests for vectors hold no KV memory.
+            Served::Vectors(embedder) => {
+                Self { waiting: embedder.metrics().n_waiting, ..Self::default() }
+            }
         }
-        // Waiting requests for vectors hold no KV memory.
-        Served::Vectors(embedder) => health.waiting = embedder.metrics().n_waiting,
     }
-    (code, Json(health))
 }
