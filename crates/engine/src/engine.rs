@@ -38,43 +38,48 @@ impl Engine {
     ///
     /// As [`spawn`](Self::spawn).
     pub fn spawn_with(
-        mut executor: impl Executor,
+        executor: impl Executor,
         config: EngineConfig,
         proposers: Vec<Box<dyn Proposer>>,
     ) -> EngineHandle {
-        let fills_blanks = executor.drafting().is_some_and(|drafting| drafting.fills_blanks());
-        let hands_out_blanks = proposers.iter().any(|proposer| proposer.abilities().is_late);
-        assert!(fills_blanks || !hands_out_blanks, "the executor does not fill blank drafts");
-        let kv = executor.kv_capacity();
-        let vocab_size = executor.vocab_size();
-        let scheduler_config = config.scheduler(kv, executor.max_context_tokens());
-        let max_prompt_tokens = scheduler_config.context_tokens() - 1;
-        let scheduler = Scheduler::new(scheduler_config.clone());
-        let metrics = EngineMetrics {
-            n_blocks: kv.n_blocks as usize,
-            n_free_blocks: kv.n_blocks as usize,
-            ..EngineMetrics::default()
-        };
-        tracing::info!(?config, ?kv, "engine starts");
-        let shared = Shared::new(config.max_waiting_requests, scheduler_config, metrics);
-        let shared = Arc::new(shared);
-        let drafters = proposers.iter().map(|proposer| proposer.name()).collect();
-        let speculation = (!proposers.is_empty()).then(|| Speculation::new(proposers, config.spec));
-        let mut engine = EngineLoop {
-            executor,
-            scheduler,
-            stats_before: SchedulerStats::default(),
-            feedback: Feedback::new(&config),
-            speculation,
-            routes: HashMap::new(),
-            metrics,
-            shared: Arc::clone(&shared),
-        };
+        let (mut handle, mut engine) = EngineLoop::new(executor, config, proposers);
         let thread = std::thread::Builder::new()
             .name("pelton-engine".to_owned())
-            .spawn(move || engine.run_to_the_end())
+            .spawn(move || while engine.turn(true) {})
             .expect("the system gives the engine a thread");
-        EngineHandle::new(shared, max_prompt_tokens, vocab_size, drafters, thread)
+        handle.run_by(thread);
+        handle
+    }
+
+    /// Makes an engine without a thread, which advances when it is asked to. For simulations, which
+    /// decide who acts next.
+    ///
+    /// # Panics
+    ///
+    /// As [`spawn`](Self::spawn).
+    pub fn manual(executor: impl Executor, config: EngineConfig) -> (EngineHandle, ManualEngine) {
+        let proposers = config.spec.proposers();
+        let (handle, mut engine) = EngineLoop::new(executor, config, proposers);
+        (handle, ManualEngine { turn: Box::new(move || engine.turn(false)) })
+    }
+}
+
+/// An engine whose loop somebody else drives, see [`Engine::manual`].
+pub struct ManualEngine {
+    turn: Box<dyn FnMut() -> bool + Send>,
+}
+
+impl ManualEngine {
+    /// Takes the mail and makes one step, as the thread of an engine does, but does not wait where
+    /// there is nothing to do. `false` once the engine has ended.
+    pub fn turn(&mut self) -> bool {
+        (self.turn)()
+    }
+}
+
+impl std::fmt::Debug for ManualEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ManualEngine").finish_non_exhaustive()
     }
 }
 
@@ -103,6 +108,7 @@ struct EngineLoop<E> {
     routes: HashMap<RequestId, Route>,
     metrics: EngineMetrics,
     shared: Arc<Shared>,
+    papers: Papers,
 }
 
 /// Plan, outcome and news of a step, whose memory is kept from step to step.
@@ -114,30 +120,79 @@ struct Papers {
 }
 
 impl<E: Executor> EngineLoop<E> {
-    /// Runs until shut down, or until a panic from which it does not recover; either way every
-    /// stream gets its end.
-    fn run_to_the_end(&mut self) {
-        let mut outcome = guard(STEP, || self.run());
+    fn new(
+        mut executor: E,
+        config: EngineConfig,
+        proposers: Vec<Box<dyn Proposer>>,
+    ) -> (EngineHandle, Self) {
+        let fills_blanks = executor.drafting().is_some_and(|drafting| drafting.fills_blanks());
+        let hands_out_blanks = proposers.iter().any(|proposer| proposer.abilities().is_late);
+        assert!(fills_blanks || !hands_out_blanks, "the executor does not fill blank drafts");
+        let kv = executor.kv_capacity();
+        let vocab_size = executor.vocab_size();
+        let scheduler_config = config.scheduler(kv, executor.max_context_tokens());
+        let max_prompt_tokens = scheduler_config.context_tokens() - 1;
+        let scheduler = Scheduler::new(scheduler_config.clone());
+        let metrics = EngineMetrics {
+            n_blocks: kv.n_blocks as usize,
+            n_free_blocks: kv.n_blocks as usize,
+            ..EngineMetrics::default()
+        };
+        tracing::info!(?config, ?kv, "engine starts");
+        let shared = Shared::new(config.max_waiting_requests, scheduler_config, metrics);
+        let shared = Arc::new(shared);
+        let drafters = proposers.iter().map(|proposer| proposer.name()).collect();
+        let handle =
+            EngineHandle::new(Arc::clone(&shared), max_prompt_tokens, vocab_size, drafters);
+        let speculation = (!proposers.is_empty()).then(|| Speculation::new(proposers, config.spec));
+        let engine = Self {
+            executor,
+            scheduler,
+            stats_before: SchedulerStats::default(),
+            feedback: Feedback::new(&config),
+            speculation,
+            routes: HashMap::new(),
+            metrics,
+            shared,
+            papers: Papers::default(),
+        };
+        (handle, engine)
+    }
+
+    /// One turn of the loop; `waits` says whether an idle engine waits for mail. `false` once it has
+    /// ended: when shut down, or by a panic from which it does not recover.
+    fn turn(&mut self, waits: bool) -> bool {
+        let outcome = guard(STEP, || self.advance(waits));
         if let Err(panicked) = &outcome
+            && self.metrics.n_restarts == 0
             && self.restart(panicked)
         {
-            outcome = guard(STEP, || self.run());
+            return true;
         }
+        let goes_on = matches!(outcome, Ok(true));
+        if !goes_on {
+            self.end(outcome.err());
+        }
+        goes_on
+    }
+
+    /// Ends every stream, and the mailbox.
+    fn end(&mut self, panicked: Option<Panicked>) {
         self.metrics.n_finished += self.routes.len() as u64;
-        let (ended, how, panicked) = match outcome {
-            Ok(()) => {
+        let (ended, how) = match &panicked {
+            None => {
                 for &id in self.routes.keys() {
                     self.scheduler.abort(id);
                 }
                 self.scheduler.check_integrity();
                 self.measure();
                 self.sum_up();
-                (Ended::Stopped, FinishReason::Aborted, None)
+                (Ended::Stopped, FinishReason::Aborted)
             }
-            Err(panicked) => {
+            Some(_) => {
                 tracing::error!("the engine has failed and takes no more requests");
                 (self.metrics.n_running, self.metrics.n_waiting) = (0, 0);
-                (Ended::Failed, FinishReason::Error, Some(panicked))
+                (Ended::Failed, FinishReason::Error)
             }
         };
         let left = self.shared.end(ended, self.metrics);
@@ -184,23 +239,24 @@ impl<E: Executor> EngineLoop<E> {
         }
     }
 
-    fn run(&mut self) {
-        let mut papers = Papers::default();
-        loop {
-            if self.scheduler.is_idle() {
-                self.scheduler.check_integrity();
-            }
-            self.measure();
-            let mail = self.shared.exchange(&self.metrics, &self.scheduler);
-            let shutdown = mail.shutdown;
-            self.take_in(mail);
-            match shutdown {
-                Some(Shutdown::Abort) => return,
-                Some(Shutdown::Drain) if self.scheduler.is_idle() => return,
-                _ => {}
-            }
-            self.step(&mut papers);
+    /// Takes the mail and makes a step; `false` when it is asked to end.
+    fn advance(&mut self, waits: bool) -> bool {
+        if self.scheduler.is_idle() {
+            self.scheduler.check_integrity();
         }
+        self.measure();
+        let mail = self.shared.exchange(&self.metrics, &self.scheduler, waits);
+        let shutdown = mail.shutdown;
+        self.take_in(mail);
+        match shutdown {
+            Some(Shutdown::Abort) => return false,
+            Some(Shutdown::Drain) if self.scheduler.is_idle() => return false,
+            _ => {}
+        }
+        let mut papers = std::mem::take(&mut self.papers);
+        self.step(&mut papers);
+        self.papers = papers;
+        true
     }
 
     fn take_in(&mut self, mail: Mail) {

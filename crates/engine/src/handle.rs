@@ -32,11 +32,15 @@ impl EngineHandle {
         max_prompt_tokens: usize,
         vocab_size: usize,
         drafters: Vec<&'static str>,
-        thread: JoinHandle<()>,
     ) -> Self {
-        let thread = Mutex::new(Some(thread));
+        let thread = Mutex::new(None);
         let inner = Inner { shared, max_prompt_tokens, vocab_size, drafters, thread };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Names the thread that [`join`](Self::join) waits for.
+    pub(crate) fn run_by(&mut self, thread: JoinHandle<()>) {
+        *self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
     }
 
     /// Checks a request, judges whether it can be served in time, and leaves it in the mailbox.

@@ -72,7 +72,7 @@ pub use charts::{Chart, Charts, ChartsSnapshot, Histogram, Latencies, Quantiles}
 pub use config::EngineConfig;
 pub use controller::{Controller, ControllerConfig, Decision, Limits, Reason};
 pub use cost::CostFit;
-pub use engine::Engine;
+pub use engine::{Engine, ManualEngine};
 pub use error::{ExecutorError, SubmitError};
 pub use executor::{Drafting, Execution, Executor, KvCapacity};
 pub use guard::{Panicked, guard};

@@ -132,12 +132,17 @@ impl Shared {
         self.bell.notify_one();
     }
 
-    /// Empties the mailbox (the wish to stop stays), after publishing how things stand; when idle,
-    /// waits until there is something in it.
-    pub(crate) fn exchange(&self, metrics: &EngineMetrics, scheduler: &Scheduler) -> Mail {
+    /// Empties the mailbox (the wish to stop stays), after publishing how things stand; an idle
+    /// engine that `waits` does so until there is something in it.
+    pub(crate) fn exchange(
+        &self,
+        metrics: &EngineMetrics,
+        scheduler: &Scheduler,
+        waits: bool,
+    ) -> Mail {
         let mut state = self.lock();
         self.put(&mut state, metrics, scheduler);
-        while scheduler.is_idle() && state.mail.is_empty() {
+        while waits && scheduler.is_idle() && state.mail.is_empty() {
             state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let shutdown = state.mail.shutdown;

@@ -29,6 +29,8 @@ mod routes;
 mod serve;
 mod served;
 mod signals;
+#[cfg(test)]
+mod simulation;
 mod state;
 mod wire;
 
