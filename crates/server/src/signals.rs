@@ -21,7 +21,8 @@ impl Signals {
         (SignalSender { sender }, Self { receiver })
     }
 
-    /// SIGTERM and SIGINT (Ctrl-C) of this process.
+    /// SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal is closed) of this process. SIGHUP stays
+    /// ignored where the parent ignored it, as `nohup` does.
     ///
     /// # Errors
     ///
@@ -37,11 +38,16 @@ impl Signals {
             use tokio::signal::unix::{SignalKind, signal};
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
+            let mut hangup = match ignores_hangup() {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            };
             tokio::spawn(async move {
                 loop {
                     let name = tokio::select! {
                         _ = terminate.recv() => "SIGTERM",
                         _ = interrupt.recv() => "SIGINT",
+                        () = next_of(&mut hangup) => "SIGHUP",
                         () = sender.sender.closed() => return,
                     };
                     tracing::info!(name, "signal received");
@@ -72,4 +78,24 @@ impl SignalSender {
         // A full channel holds more signals than the server reads.
         let _ = self.sender.try_send(());
     }
+}
+
+/// The next signal of a kind that may be ignored; for ever if it is.
+#[cfg(unix)]
+async fn next_of(signal: &mut Option<tokio::signal::unix::Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether the parent of this process had it started with SIGHUP ignored. A handler would replace
+/// that. Linux alone says so in a file; elsewhere the answer is no.
+#[cfg(unix)]
+fn ignores_hangup() -> bool {
+    const SIGHUP_BIT: u64 = 1;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & SIGHUP_BIT != 0)
 }
