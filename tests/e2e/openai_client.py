@@ -425,7 +425,7 @@ def sigterm_drains(server, client, model):
     """Nothing here waits for speed: a request that is half sent keeps the drain going."""
     body = json.dumps({"model": model, "prompt": PROMPT, "max_tokens": 2}).encode()
     head = (
-        "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
         "content-type: application/json\r\nexpect: 100-continue\r\n"
         f"content-length: {len(body)}\r\n\r\n"
     )
@@ -447,7 +447,7 @@ def sigterm_drains(server, client, model):
 
         def is_draining():
             status, health = server.get("/health")
-            return status == 503 and health["status"] == "draining"
+            return status == 200 and health["status"] == "draining"
 
         wait_for(is_draining, STEP_SECONDS, "the server to drain")
         try:

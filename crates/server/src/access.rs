@@ -1,13 +1,13 @@
 //! Access: who may send requests, and for which tenant.
 //!
 //! ```text
-//!   keys are set      Authorization: Bearer KEY   -> the key's tenant; /health needs none
+//!   keys are set      Authorization: Bearer KEY   -> the key's tenant
 //!   no keys are set   X-Pelton-Tenant: NAME       -> that tenant; without it, the first
 //! ```
 //!
 //! A key that is followed by the scope `metrics` also sees the load of the whole server: every
 //! series of `/metrics`, and the gauges of `/health`. Other keys see the series of their own tenant.
-//! Without keys everyone sees everything.
+//! Without keys everyone sees everything. `/health` and `/ready` need no key.
 //!
 //! Only the SHA-256 of a key is kept, so neither a log nor a core dump reveals the key. The digest
 //! of a client's key is compared with every known digest to its last byte, so the time of a request
@@ -32,7 +32,7 @@ use crate::state::AppState;
 /// Header that names the tenant where there are no keys.
 const TENANT_HEADER: HeaderName = HeaderName::from_static("x-pelton-tenant");
 /// Paths that need no key, because process monitors have none.
-const OPEN_PATH: &str = "/health";
+const OPEN_PATHS: [&str; 2] = ["/health", "/ready"];
 /// Scope of a key that sees the load of the whole server.
 const METRICS_SCOPE: &str = "metrics";
 
@@ -193,7 +193,7 @@ impl Access {
     /// The tenant of a request, and what it may see.
     fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
         match self.identify(headers) {
-            Err(_) if path == OPEN_PATH => Ok(self.as_tenant(0, !self.has_keys())),
+            Err(_) if OPEN_PATHS.contains(&path) => Ok(self.as_tenant(0, !self.has_keys())),
             caller => caller,
         }
     }
@@ -327,10 +327,10 @@ mod tests {
         }
         let none = HeaderMap::new();
         assert_eq!(access.caller("/v1/models", &none).expect_err("no key").status, 401);
-        assert_eq!(
-            access.caller("/health", &none),
-            Ok(Caller { tenant: TenantId(0), priority: 7, sees_all: false })
-        );
+        for path in OPEN_PATHS {
+            let caller = Caller { tenant: TenantId(0), priority: 7, sees_all: false };
+            assert_eq!(access.caller(path, &none), Ok(caller));
+        }
         let both = headers(&[(header::AUTHORIZATION, "Bearer k1"), (TENANT_HEADER, "default")]);
         assert_eq!(access.caller("/v1/models", &both).expect_err("contradiction").status, 400);
     }

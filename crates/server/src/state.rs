@@ -29,6 +29,16 @@ struct Inner {
     n_running: watch::Sender<usize>,
 }
 
+/// What the server does with new requests. `/health` and `/ready` turn it into a status.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Condition {
+    Serving,
+    /// New requests are refused, running ones are finished.
+    Draining,
+    /// The engine has failed for good, and the process is about to end.
+    Failed,
+}
+
 /// One request that is being answered; counted until it is dropped.
 #[derive(Debug)]
 #[must_use]
@@ -72,8 +82,14 @@ impl AppState {
         self.inner.created
     }
 
-    pub(crate) fn is_draining(&self) -> bool {
-        self.inner.is_draining.load(Ordering::SeqCst)
+    pub(crate) fn condition(&self) -> Condition {
+        if self.served().has_failed() {
+            Condition::Failed
+        } else if self.inner.is_draining.load(Ordering::SeqCst) {
+            Condition::Draining
+        } else {
+            Condition::Serving
+        }
     }
 
     /// Counts a new request, unless the server is draining or its engine has failed.
@@ -85,13 +101,11 @@ impl AppState {
     }
 
     /// Why a new request would be refused at once, if it would.
-    pub(crate) fn accepts(&self) -> Result<(), ApiError> {
-        if self.served().has_failed() {
-            Err(ApiError::engine_failed())
-        } else if self.is_draining() {
-            Err(ApiError::draining())
-        } else {
-            Ok(())
+    fn accepts(&self) -> Result<(), ApiError> {
+        match self.condition() {
+            Condition::Serving => Ok(()),
+            Condition::Draining => Err(ApiError::draining()),
+            Condition::Failed => Err(ApiError::engine_failed()),
         }
     }
 

@@ -25,7 +25,7 @@ fn with_tenants(tenants: Vec<Tenant>) -> ServeConfig {
 async fn ask(server: &Running, headers: &str, path: &str, body: Option<Value>) -> Answer {
     let request = match body {
         Some(body) => post_text(path, &body.to_string()),
-        None => format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"),
+        None => format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"),
     };
     server.raw(&request.replacen("\r\n", &format!("\r\n{headers}"), 1)).await
 }
@@ -126,7 +126,7 @@ async fn cached_tokens_are_told_in_streams_and_in_one_piece_on_both_endpoints() 
 }
 
 #[tokio::test]
-async fn with_keys_nobody_gets_in_without_one_but_to_health() {
+async fn with_keys_nobody_gets_in_without_one_but_to_health_and_readiness() {
     let config = with_tenants(vec![
         tenant("default", &[]),
         tenant("blue", &["sk-b"]),
@@ -135,7 +135,7 @@ async fn with_keys_nobody_gets_in_without_one_but_to_health() {
     let gate = Gate::default();
     let server = start_with(gated_parrot(&gate, 64), config).await;
     let body = || Some(json!({"prompt": "abc", "max_tokens": 2}));
-    for path in ["/v1/models", "/v1/nothing", "/metrics", "/ready", "/version"] {
+    for path in ["/v1/models", "/v1/nothing", "/metrics", "/version"] {
         let answer = ask(&server, "", path, None).await;
         assert_eq!(answer.error(), (401, None, Some("missing_api_key".to_owned())), "{path}");
         assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
@@ -143,7 +143,9 @@ async fn with_keys_nobody_gets_in_without_one_but_to_health() {
     let answer = ask(&server, "authorization: Bearer sk-x\r\n", "/v1/completions", body()).await;
     assert_eq!(answer.error(), (401, None, Some("invalid_api_key".to_owned())));
     assert!(gate.heard().is_empty(), "nothing was computed");
-    assert_eq!(ask(&server, "", "/health", None).await.status, 200);
+    for path in ["/health", "/ready"] {
+        assert_eq!(ask(&server, "", path, None).await.status, 200);
+    }
 
     for (key, index, priority) in [("sk-b", 1, 7), ("sk-r", 2, 0)] {
         let headers = format!("Authorization: Bearer {key}\r\n");
@@ -299,9 +301,9 @@ async fn a_server_is_ready_until_it_drains_and_tells_its_version() {
     client.read_u8().await.expect("the answer begins");
     server.signals.send();
     health_until(&server, |h| h["status"] == "draining").await;
-    let answer = server.get("/ready").await;
-    assert_eq!(answer.error().0, 503);
-    assert!(answer.head.contains("retry-after"), "{}", answer.head);
+    let (health, ready) = (server.get("/health").await, server.get("/ready").await);
+    assert_eq!(health.status, 200, "a monitor must not end a server that finishes its answers");
+    assert_eq!((ready.status, ready.json()), (503, json!({"status": "not ready"})));
     gate.open();
     let mut rest = String::new();
     client.read_to_string(&mut rest).await.expect("the rest");

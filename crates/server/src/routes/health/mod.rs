@@ -1,4 +1,5 @@
-//! `GET /health`: 200 while requests are accepted, 503 while the server drains or has failed.
+//! `GET /health`: whether the process should live. It is 200 while the server drains, too, because
+//! a monitor that ends the process then would cut answers off; it is 503 after the engine failed.
 
 use axum::Json;
 use axum::extract::State;
@@ -6,7 +7,7 @@ use axum::http::StatusCode;
 
 use crate::access::Caller;
 use crate::served::Served;
-use crate::state::AppState;
+use crate::state::{AppState, Condition};
 
 /// The state of the server.
 #[derive(serde::Serialize)]
@@ -36,12 +37,10 @@ pub(crate) async fn handle(
     State(state): State<AppState>,
     caller: Caller,
 ) -> (StatusCode, Json<Health>) {
-    let (code, status) = if state.served().has_failed() {
-        (StatusCode::SERVICE_UNAVAILABLE, "failed")
-    } else if state.is_draining() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining")
-    } else {
-        (StatusCode::OK, "ok")
+    let (code, status) = match state.condition() {
+        Condition::Serving => (StatusCode::OK, "ok"),
+        Condition::Draining => (StatusCode::OK, "draining"),
+        Condition::Failed => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
     };
     let load = caller.sees_all.then(|| Load::of(state.served()));
     (code, Json(Health { status, load }))

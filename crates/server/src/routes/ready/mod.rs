@@ -1,20 +1,25 @@
-//! `GET /ready`: 200 while requests are accepted, 503 while the server drains or has failed.
+//! `GET /ready`: 200 if a new request would be accepted, else 503. It needs no key, so it says no
+//! more than that.
 //!
 //! A server listens only after its model is loaded; before that, connections are refused.
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 
-use crate::error::ApiError;
-use crate::state::AppState;
+use crate::state::{AppState, Condition};
 
-/// The answer of a server that takes requests.
+/// Yes or no.
 #[derive(serde::Serialize)]
 pub(crate) struct Ready {
     status: &'static str,
 }
 
 /// Answers whether a new request would be accepted.
-pub(crate) async fn handle(State(state): State<AppState>) -> Result<Json<Ready>, ApiError> {
-    state.accepts().map(|()| Json(Ready { status: "ready" }))
+pub(crate) async fn handle(State(state): State<AppState>) -> (StatusCode, Json<Ready>) {
+    let (code, status) = match state.condition() {
+        Condition::Serving => (StatusCode::OK, "ready"),
+        Condition::Draining | Condition::Failed => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
+    };
+    (code, Json(Ready { status }))
 }
