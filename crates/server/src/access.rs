@@ -26,7 +26,7 @@ use pelton_base::{TenantId, limits};
 use pelton_llm::Generation;
 use sha2::{Digest, Sha256};
 
-use crate::error::{ApiError, Refused};
+use crate::error::ApiError;
 use crate::state::AppState;
 
 /// Header that names the tenant where there are no keys.
@@ -287,9 +287,7 @@ pub(crate) async fn layer(
         }
         Err(error) => (TenantId::default(), error.into_response()),
     };
-    if let Some(Refused(why)) = response.extensions().get() {
-        app.metrics().refused(tenant, why);
-    }
+    app.count_refusal(tenant, &response);
     response
 }
 

@@ -104,6 +104,13 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
     }
 
+    /// More requests at once than there are connections for users.
+    pub(crate) fn too_many_requests() -> Self {
+        let message = "too many requests are being answered; try again later";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
+            .code("too_many_connections")
+    }
+
     /// A request without the key that it needs.
     pub(crate) fn no_key() -> Self {
         let message = "this server needs an API key: send `Authorization: Bearer KEY`";
@@ -201,8 +208,13 @@ impl IntoResponse for ApiError {
             let challenge = HeaderValue::from_static("Bearer realm=\"pelton\"");
             headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
-        if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
-            // The rest of the body is not read, so the connection cannot be used again.
+        let is_last = matches!(
+            self.status,
+            StatusCode::PAYLOAD_TOO_LARGE
+                | StatusCode::REQUEST_TIMEOUT
+        ) || matches!(self.body.code, Some("too_many_connections"));
+        if is_last {
+            // The rest of the request is not read, or not trusted, so the connection ends.
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         let is_refusal = matches!(

@@ -10,7 +10,9 @@
 //!   other.
 //! - A parameter that is known but not honoured, or not known at all, is refused by name.
 //! - When a client goes away its request is dropped, and the engine frees it within one step.
-//! - With API keys ([`Access`]) every request needs a key, and the key decides the tenant.
+//! - With API keys ([`Access`]) every request needs a key, and the key decides the tenant; only
+//!   `/health` and `/ready` are open.
+//! - Silent or idle connections keep nobody out: the idlest one makes room for a new one.
 //! - [`Server`] ends gently: after the first [`Signals`] nothing new is let in (503) and what is
 //!   running is finished; a second one, or the time limit, aborts it.
 //!

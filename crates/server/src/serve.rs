@@ -26,12 +26,19 @@ pub struct ServeConfig {
     pub host: String,
     /// Port to listen on; zero lets the system choose.
     pub port: u16,
-    /// Most connections at once; further ones wait until one ends.
+    /// Most connections at once for requests of users. When there is no place for a new
+    /// connection, the one that has been idle longest is closed.
     pub max_connections: usize,
+    /// Further connections, kept for routes of operators such as `/health`.
+    pub reserved_connections: usize,
+    /// Most connections at once from one address; `None` for no such limit.
+    pub max_connections_per_address: Option<usize>,
     /// Largest body of a request, in bytes.
     pub max_body_bytes: usize,
-    /// Longest time for the head of a request to arrive, and so for a connection to be idle.
+    /// Longest time for the head of a request to arrive, from the connection or its first byte.
     pub head_timeout: Duration,
+    /// Longest pause between an answer and the next request of a connection.
+    pub idle_timeout: Duration,
     /// Longest time for the body of a request to arrive after its head.
     pub body_timeout: Duration,
     /// Longest time for which a client may leave its answer unread.
@@ -50,8 +57,11 @@ impl Default for ServeConfig {
             host: "127.0.0.1".to_owned(),
             port: 8000,
             max_connections: limits::HTTP_CONNECTIONS,
+            reserved_connections: 16,
+            max_connections_per_address: None,
             max_body_bytes: limits::BODY_BYTES,
-            head_timeout: Duration::from_secs(30),
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(60),
             keep_alive: Duration::from_secs(10),
@@ -149,7 +159,7 @@ impl Server {
         let closed = async {
             let _ = closed.await;
         };
-        let serving = connections::serve(listener, router(state.clone()), state.config(), closed);
+        let serving = connections::serve(listener, router(state.clone()), &state, closed);
         tokio::join!(serving, stopping);
         state.served().shutdown();
         if state.served().has_failed() { Err(ServeError::EngineFailed) } else { Ok(()) }

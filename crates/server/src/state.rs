@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use axum::response::Response;
+use pelton_base::TenantId;
 use pelton_llm::Llm;
 use tokio::sync::watch;
 
 use crate::ServeConfig;
-use crate::error::ApiError;
+use crate::error::{ApiError, Refused};
 use crate::metrics::Metrics;
 use crate::served::Served;
 
@@ -89,6 +91,13 @@ impl AppState {
             Condition::Draining
         } else {
             Condition::Serving
+        }
+    }
+
+    /// Counts an answer in the metrics if it refuses a request.
+    pub(crate) fn count_refusal(&self, tenant: TenantId, response: &Response) {
+        if let Some(Refused(why)) = response.extensions().get() {
+            self.metrics().refused(tenant, why);
         }
     }
 

@@ -192,7 +192,7 @@ async fn every_error_is_json_and_names_what_is_wrong() {
     assert_eq!(server.raw(&wrong_type).await.error().0, 415);
     assert_eq!(server.get("/v1/nothing").await.error().0, 404);
     assert_eq!(server.get("/v1/completions").await.error().0, 405);
-    let chunked = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+    let chunked = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
         content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     let chunked = format!("{chunked}bb8\r\n{}\r\n0\r\n\r\n", " ".repeat(3000));
     assert_eq!(server.raw(&chunked).await.error().0, 413, "without an announced length");
@@ -224,7 +224,9 @@ async fn models_are_listed_and_found_by_names_with_slashes() {
 async fn a_request_id_is_echoed_and_a_bad_one_replaced() {
     let server = start(parrot()).await;
     let ask = |id: &str| {
-        format!("GET /nope HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-request-id: {id}\r\n\r\n")
+        format!(
+            "GET /nope HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-request-id: {id}\r\n\r\n"
+        )
     };
     let answer = server.raw(&ask("abc-1")).await;
     assert!(answer.head.contains("x-request-id: abc-1"), "{}", answer.head);

@@ -40,6 +40,92 @@ async fn a_client_that_goes_away_frees_its_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_away_after_what_it_has_read_frees_its_request() {
+    let gate = Gate::closed(1);
+    let server = start(gated_parrot(&gate, 8)).await;
+    let body = json!({"prompt": "abc", "max_tokens": 500, "stream": true});
+    let mut client = server.connect(&post_text("/v1/completions", &body.to_string())).await;
+    // Nothing is left unread, so that its system sends no reset when it goes.
+    let mut received = Vec::new();
+    while !received.ends_with(b"}\n\n\r\n") {
+        received.push(client.read_u8().await.expect("the answer begins"));
+    }
+    drop(client);
+    let freed = loop {
+        gate.step();
+        let health = server.get("/health").await.json();
+        if health["running"] == 0 {
+            break health;
+        }
+    };
+    assert_eq!(freed["free_blocks"], freed["total_blocks"]);
+    assert!(freed["generated_tokens"].as_u64() < Some(250), "{freed}");
+    gate.open();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_will_send_no_more_gets_its_answer() {
+    for is_stream in [true, false] {
+        let gate = Gate::closed(1);
+        let server = start(gated_parrot(&gate, 8)).await;
+        let body = json!({"prompt": "abc", "max_tokens": 6, "stream": is_stream});
+        let mut client = server.connect(&post_text("/v1/completions", &body.to_string())).await;
+        client.shutdown().await.expect("its half is closed");
+        health_until(&server, |h| h["running"] == 1).await;
+        if !is_stream {
+            // Before the answer begins the server asks whether the client is still there.
+            let mut asked = [0; 25];
+            client.read_exact(&mut asked).await.expect("an interim answer");
+            assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        gate.open();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.expect("the answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let last = if is_stream { "[DONE]" } else { "\"text\":\"abcabc\"" };
+        assert!(answer.contains(last), "{answer}");
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_are_made_at_once_go_to_clients_that_will_send_no_more() {
+    let server = start(gated_parrot(&Gate::default(), 8)).await;
+    let cut_short = post_text("/v1/completions", "{}").replace("length: 2", "length: 3");
+    for (request, status) in [
+        ("GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n", "HTTP/1.1 200"),
+        ("GET /health HTTP/1.0\r\n\r\n", "HTTP/1.0 200"),
+        (&cut_short, "HTTP/1.1 400"),
+    ] {
+        let mut client = server.connect(request).await;
+        client.shutdown().await.expect("its half is closed");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.expect("the answer");
+        assert!(answer.starts_with(status), "{request}: {answer}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_of_http_1_0_that_goes_away_frees_its_request() {
+    let gate = Gate::closed(1);
+    let server = start(gated_parrot(&gate, 8)).await;
+    let body = json!({"prompt": "abc", "max_tokens": 500});
+    let request = post_text("/v1/completions", &body.to_string()).replacen("/1.1", "/1.0", 1);
+    let client = server.connect(&request).await;
+    health_until(&server, |h| h["running"] == 1).await;
+    drop(client);
+    let freed = health_until(&server, |h| {
+        gate.step();
+        h["running"] == 0
+    });
+    assert!(freed.await["generated_tokens"].as_u64() < Some(250));
+    gate.open();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_mailbox_is_429_with_a_time_to_try_again() {
     let gate = Gate::closed(0);
     let server = start(gated_parrot(&gate, 1)).await;

@@ -45,7 +45,21 @@ impl Outcome {
 /// The binary with these arguments, not started yet.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pelton"));
-    command.args(args).stdin(Stdio::null());
+    command.args(args);
+    plain(command)
+}
+
+/// The binary with these arguments, started by a shell after `script`, not started yet.
+pub(crate) fn command_after(script: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("{script}; exec \"$0\" \"$@\"");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_pelton")]).args(args);
+    plain(command)
+}
+
+/// Without input, and without an environment that would change what is tested.
+fn plain(mut command: Command) -> Command {
+    command.stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("PELTON_") && name != "PELTON_KERNELS" {
             command.env_remove(name);

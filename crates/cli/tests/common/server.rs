@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
 use serde_json::Value;
 
@@ -19,7 +19,12 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server with these flags and waits until it listens.
     pub(crate) fn start(flags: &[&str]) -> Result<Self, String> {
-        let mut child = command(&[&["serve", "--port", "0"], flags].concat())
+        Self::start_by(command(&[&["serve", "--port", "0"], flags].concat()))
+    }
+
+    /// Starts a server by a command that serves on a free port, and waits until it listens.
+    pub(crate) fn start_by(mut command: Command) -> Result<Self, String> {
+        let mut child = command
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -39,6 +44,31 @@ impl Server {
     /// Id of the server's process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("the binary ends")
+    }
+
+    /// Connects, and sends these bytes.
+    pub(crate) fn send(&self, bytes: &str) -> TcpStream {
+        let mut connection = TcpStream::connect(&self.address).expect("it listens");
+        connection.write_all(bytes.as_bytes()).expect("the request is sent");
+        connection
+    }
+
+    /// Sends a request, with lines for its head, and returns the whole answer.
+    pub(crate) fn get(&self, path: &str, lines: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\n{lines}connection: close\r\n\r\n");
+        let mut answer = String::new();
+        self.send(&request).read_to_string(&mut answer).expect("an answer");
+        answer
     }
 
     /// Posts a JSON body and returns the JSON answer; an answer that is not 200 is an error.

@@ -22,6 +22,14 @@ use futures_util::FutureExt;
 use crate::error::ApiError;
 use crate::state::AppState;
 
+/// Routes that are answered at once and for which connections are reserved.
+const OPERATOR_PATHS: [&str; 4] = ["/health", "/ready", "/version", "/metrics"];
+
+/// Whether a path is one of those for which connections are reserved.
+pub(crate) fn is_for_operators(path: &str) -> bool {
+    OPERATOR_PATHS.contains(&path)
+}
+
 /// All routes, with errors in JSON for everything else.
 pub(crate) fn router(state: AppState) -> Router {
     Router::new()

@@ -78,7 +78,8 @@ impl Running {
     }
 
     pub async fn get(&self, path: &str) -> Answer {
-        self.raw(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")).await
+        self.raw(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"))
+            .await
     }
 
     pub async fn post(&self, path: &str, body: Value) -> Answer {
@@ -118,7 +119,7 @@ async fn raw_to(address: std::net::SocketAddr, request: String) -> Answer {
 
 pub fn post_text(path: &str, body: &str) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )

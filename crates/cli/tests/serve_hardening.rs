@@ -1,0 +1,114 @@
+//! What crowds, signals and strangers can do to `pelton serve`, through the real binary.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::server::Server;
+use common::{command_after, signal};
+
+/// A request for tokens, with a key if `key` has one.
+fn completion(address: &str, key: &str, n_tokens: usize, is_stream: bool) -> String {
+    let body = format!(
+        "{{\"prompt\": \"The moth\", \"max_tokens\": {n_tokens}, \"temperature\": 0, \
+         \"ignore_eos\": true, \"stream\": {is_stream}}}"
+    );
+    let n = body.len();
+    format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{key}\
+         content-type: application/json\r\ncontent-length: {n}\r\n\r\n{body}"
+    )
+}
+
+/// Connects in silence, as often as asked or as this process can open files.
+fn crowd(server: &Server, n: usize) -> Vec<TcpStream> {
+    let mut crowd = Vec::new();
+    while crowd.len() < n {
+        match TcpStream::connect(server.address()) {
+            Ok(connection) => crowd.push(connection),
+            Err(_) => break,
+        }
+    }
+    // Files for those who speak.
+    crowd.truncate(crowd.len().saturating_sub(8).max(n.min(crowd.len()) - 8));
+    crowd
+}
+
+#[test]
+fn eleven_hundred_silent_connections_keep_nobody_out() {
+    let server = Server::start(&["--api-key", "sk-1", "--head-timeout", "600"]).expect("listens");
+    let key = "authorization: Bearer sk-1\r\n";
+    let host = format!("host: {}\r\n", server.address());
+    let of_key = format!("{host}{key}");
+    let crowd = crowd(&server, 1100);
+    for (path, lines) in [("/health", &host), ("/ready", &host), ("/v1/models", &of_key)] {
+        let begun = Instant::now();
+        let answer = server.get(path, lines);
+        let took = begun.elapsed();
+        println!("{path} beside {} silent connections: {took:?}", crowd.len());
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        // Without eviction it takes the rest of a head's time: minutes.
+        assert!(took < Duration::from_secs(20), "{path} took {took:?}");
+    }
+    let begun = Instant::now();
+    let mut answer = String::new();
+    let request = completion(server.address(), key, 4, false);
+    server.send(&request).read_to_string(&mut answer).expect("an answer");
+    println!("a completion of 4 tokens: {:?}", begun.elapsed());
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn a_server_without_more_files_closes_the_idlest_connection() {
+    let args = ["serve", "--port", "0", "--head-timeout", "600"];
+    let server = Server::start_by(command_after("ulimit -n 64", &args)).expect("listens");
+    let crowd = crowd(&server, 200);
+    let host = format!("host: {}\r\n", server.address());
+    for _ in 0..3 {
+        let answer = server.get("/health", &host);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    drop(crowd);
+}
+
+#[test]
+fn a_closed_terminal_drains_the_server_unless_it_was_to_ignore_that() {
+    let mut server = Server::start(&[]).expect("it listens");
+    let mut stream = BufReader::new(server.send(&completion(server.address(), "", 200, true)));
+    let mut line = String::new();
+    while !line.contains("\"text\"") {
+        line.clear();
+        stream.read_line(&mut line).expect("the answer begins");
+    }
+    signal("HUP", server.pid());
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).expect("the rest");
+    assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("[DONE]"), "{rest}");
+    assert_eq!(server.wait().code(), Some(0));
+
+    let args = ["serve", "--port", "0"];
+    let mut server = Server::start_by(command_after("trap '' HUP", &args)).expect("it listens");
+    signal("HUP", server.pid());
+    signal("HUP", server.pid());
+    let host = format!("host: {}\r\n", server.address());
+    let answer = server.get("/ready", &host);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    signal("TERM", server.pid());
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_client_that_will_send_no_more_gets_its_answer() {
+    let server = Server::start(&[]).expect("it listens");
+    for is_stream in [false, true] {
+        let mut client = server.send(&completion(server.address(), "", 100, is_stream));
+        client.shutdown(Shutdown::Write).expect("its half is closed");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an answer");
+        let whole = if is_stream { "[DONE]" } else { "\"completion_tokens\":100" };
+        assert!(answer.contains("HTTP/1.1 200") && answer.contains(whole), "{answer}");
+    }
+}

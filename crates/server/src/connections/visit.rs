@@ -1,0 +1,293 @@
+//! One connection: its socket, its place, and how far the current request has come.
+//!
+//! ```text
+//!   Head ─────► Asked ─────► Answered ─────► Ended ─────► Idle ─────► Head ..
+//!        whole        answer        its last       all        a byte
+//!        head         begins        byte is        is sent    comes
+//!                                   made
+//! ```
+//!
+//! **Has the client gone, or will it only send no more?** Both look the same: the socket reads to
+//! its end. Only a write tells them apart, because a socket that is closed answers it with a reset.
+//! An answer that is being streamed is such a write. Before an answer begins, the server sends the
+//! interim answer `100 Continue`, which clients of HTTP/1.1 must skip (RFC 9110, section 15.2).
+//! HTTP/1.0 has none, so its clients count as gone.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{Request, Version};
+use hyper::body::{Frame, Incoming, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use super::places::Place;
+use crate::routes::is_for_operators;
+
+/// Asks a client whether it is still there.
+const STILL_THERE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// Answers that come sooner need no such question.
+const ASK_AFTER: Duration = Duration::from_millis(20);
+/// Pause between two looks behind bytes that wait to be read.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How far the current request has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    Head,
+    Asked { version: Version },
+    Answered,
+    Ended,
+    Idle,
+}
+
+#[derive(Debug)]
+struct Progress {
+    step: Step,
+    /// Whether the system has taken every byte that was written.
+    is_flushed: bool,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Visit {
+    // Closed before the place is free.
+    stream: TcpStream,
+    pub(super) place: Place,
+    progress: Mutex<Progress>,
+}
+
+impl Visit {
+    pub(super) fn new(stream: TcpStream, place: Place) -> Arc<Self> {
+        let progress = Progress { step: Step::Head, is_flushed: true };
+        Arc::new(Self { stream, place, progress: Mutex::new(progress) })
+    }
+
+    /// A whole head has come; false if there are too many requests already.
+    pub(super) fn asked(&self, request: &Request<Incoming>) -> bool {
+        self.progress().step = Step::Asked { version: request.version() };
+        self.place.begin_request(is_for_operators(request.uri().path()))
+    }
+
+    /// The answer to it begins.
+    pub(super) fn answered(&self) {
+        self.progress().step = Step::Answered;
+    }
+
+    /// The answer is made, and handed over to be sent.
+    fn ended(&self) {
+        self.progress().step = Step::Ended;
+    }
+
+    fn received(&self) {
+        let mut progress = self.progress();
+        if progress.step == Step::Idle {
+            progress.step = Step::Head;
+            self.place.set_head();
+        }
+    }
+
+    fn flushed(&self) {
+        let mut progress = self.progress();
+        progress.is_flushed = true;
+        if progress.step == Step::Ended {
+            progress.step = Step::Idle;
+            self.place.set_idle();
+        }
+    }
+
+    /// Waits, while a request is being answered, until its client has gone. A client that has only
+    /// closed its sending half is asked from time to time whether it is still there.
+    pub(super) async fn gone(&self, ask_every: Duration) {
+        loop {
+            match self.stream.peek(&mut [0]).await {
+                Ok(0) => break,
+                // The rest of a body, or a further request: its end cannot be seen yet.
+                Ok(_) => sleep(LOOK_AGAIN).await,
+                Err(_) => return,
+            }
+        }
+        let mut reset = pin!(self.stream.ready(Interest::ERROR));
+        let mut pause = ASK_AFTER;
+        loop {
+            tokio::select! {
+                _ = &mut reset => return,
+                () = sleep(pause) => {}
+            }
+            if !self.ask_whether_it_is_there() {
+                return;
+            }
+            pause = ask_every;
+        }
+    }
+
+    /// False if the client is known to have gone, or counts as gone.
+    fn ask_whether_it_is_there(&self) -> bool {
+        let progress = self.progress();
+        match progress.step {
+            Step::Asked { version } if version < Version::HTTP_11 => false,
+            Step::Asked { .. } if progress.is_flushed => match self.stream.try_write(STILL_THERE) {
+                // A part of a line would be no HTTP.
+                Ok(n) => n == STILL_THERE.len(),
+                Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            },
+            // What is being written asks as well.
+            _ => true,
+        }
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The bytes of a connection. The socket closes when the last holder of the [`Visit`] is dropped.
+#[derive(Debug)]
+pub(super) struct Socket(pub(super) Arc<Visit>);
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self(visit) = &*self;
+        loop {
+            ready!(visit.stream.poll_read_ready(cx))?;
+            match visit.stream.try_read(buf.initialize_unfilled()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(n) => {
+                    buf.advance(n);
+                    if n > 0 {
+                        visit.received();
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+}
+
+impl Socket {
+    fn poll_try(
+        &self,
+        cx: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        self.0.progress().is_flushed = false;
+        loop {
+            ready!(self.0.stream.poll_write_ready(cx))?;
+            match write(&self.0.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_try(cx, |stream| stream.try_write(buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_try(cx, |stream| stream.try_write_vectored(bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Called when everything that was to be written has been written.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.flushed();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The body of an answer; its end is that of the request.
+#[derive(Debug)]
+pub(super) struct Answer {
+    body: Body,
+    visit: Arc<Visit>,
+}
+
+impl Answer {
+    pub(super) fn new(body: Body, visit: Arc<Visit>) -> Self {
+        Self { body, visit }
+    }
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.visit.ended();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ServeConfig;
+    use crate::connections::places::{Phase, Places};
+
+    #[tokio::test]
+    async fn an_answer_keeps_its_place_until_it_is_sent() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let _client = TcpStream::connect(address).await.expect("connected");
+        let (stream, address) = listener.accept().await.expect("accepted");
+        let place = Places::new(&ServeConfig::default()).enter(address.ip()).await;
+        let visit = Visit::new(stream, place.expect("a place"));
+        let mut socket = Socket(Arc::clone(&visit));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let is_in_request = || matches!(visit.place.phase(), Some(Phase::Request { .. }));
+        assert!(visit.place.begin_request(false));
+        visit.answered();
+        assert!(Pin::new(&mut socket).poll_flush(&mut cx).is_ready());
+        assert!(is_in_request(), "more of the answer may come");
+        visit.ended();
+        assert!(is_in_request(), "its last bytes are not sent yet");
+        assert!(Pin::new(&mut socket).poll_flush(&mut cx).is_ready());
+        assert!(matches!(visit.place.phase(), Some(Phase::Idle(_))));
+        visit.received();
+        assert!(matches!(visit.place.phase(), Some(Phase::Head(_))));
+    }
+}
