@@ -112,3 +112,29 @@ fn a_client_that_will_send_no_more_gets_its_answer() {
         assert!(answer.contains("HTTP/1.1 200") && answer.contains(whole), "{answer}");
     }
 }
+
+#[test]
+fn a_page_under_another_name_reaches_no_server_of_this_machine_alone() {
+    let status = |server: &Server, host: &str| {
+        let answer = server.get("/v1/models", &format!("host: {host}\r\n"));
+        answer.split(' ').nth(1).map(str::to_owned).expect("a status")
+    };
+    let server = Server::start(&[]).expect("it listens");
+    assert_eq!(status(&server, server.address()), "200");
+    assert_eq!(status(&server, "evil.example"), "403");
+    assert!(server.get("/v1/models", "").starts_with("HTTP/1.1 400"));
+    let flags = ["--allowed-host", "a.example,b.example", "--allowed-host", "[::1]"];
+    let server = Server::start(&flags).expect("it listens");
+    for (host, expected) in [("a.example", "200"), ("b.example:80", "200"), ("[::1]", "200")] {
+        assert_eq!(status(&server, host), expected, "{host}");
+    }
+    assert_eq!(status(&server, "localhost"), "403");
+    let server = Server::start(&["--host", "0.0.0.0"]).expect("it listens");
+    let port = server.address().rsplit(':').next().expect("a port");
+    let mut client = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
+    let request = "GET /v1/models HTTP/1.1\r\nhost: a.example\r\nconnection: close\r\n\r\n";
+    client.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}

@@ -186,7 +186,8 @@ impl Access {
         self.tenants.iter().map(|tenant| tenant.name.as_str())
     }
 
-    fn has_keys(&self) -> bool {
+    /// Whether requests need a key.
+    pub(crate) fn has_keys(&self) -> bool {
         self.tenants.iter().any(|tenant| !tenant.keys.is_empty())
     }
 

@@ -104,6 +104,26 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
     }
 
+    /// A request whose `Host` is missing, doubled or malformed.
+    pub(crate) fn bad_host(message: &str) -> Self {
+        Self::malformed(message).code("invalid_host")
+    }
+
+    /// A request that came under a name which is not one of the server's.
+    pub(crate) fn host_not_allowed(host: &str) -> Self {
+        let message = format!(
+            "this server does not answer to the host `{host}`; `--allowed-host {host}` allows it"
+        );
+        Self::new(StatusCode::FORBIDDEN, "invalid_request_error", message).code("host_not_allowed")
+    }
+
+    /// A body in a form that this server cannot read.
+    pub(crate) fn transfer_coding() -> Self {
+        let message = "expected the Transfer-Encoding `chunked`, and no other";
+        Self::new(StatusCode::NOT_IMPLEMENTED, "invalid_request_error", message)
+            .code("unsupported_transfer_encoding")
+    }
+
     /// More requests at once than there are connections for users.
     pub(crate) fn too_many_requests() -> Self {
         let message = "too many requests are being answered; try again later";
@@ -212,7 +232,8 @@ impl IntoResponse for ApiError {
             self.status,
             StatusCode::PAYLOAD_TOO_LARGE
                 | StatusCode::REQUEST_TIMEOUT
-        ) || matches!(self.body.code, Some("too_many_connections"));
+                | StatusCode::NOT_IMPLEMENTED
+        ) || matches!(self.body.code, Some("invalid_host" | "too_many_connections"));
         if is_last {
             // The rest of the request is not read, or not trusted, so the connection ends.
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

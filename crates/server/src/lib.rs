@@ -24,6 +24,7 @@ mod access;
 mod answering;
 mod connections;
 mod error;
+mod host;
 mod metrics;
 mod patience;
 mod request_id;
@@ -37,5 +38,6 @@ mod state;
 mod wire;
 
 pub use access::{Access, AccessError, ApiKey, Tenant};
+pub use host::HostName;
 pub use serve::{ServeConfig, ServeError, Server};
 pub use signals::{SignalSender, Signals};

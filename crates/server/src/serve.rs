@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::access::Access;
 use crate::connections::{self, FLUSH_TIMEOUT};
+use crate::host::HostName;
 use crate::routes::router;
 use crate::served::Served;
 use crate::signals::Signals;
@@ -26,6 +27,9 @@ pub struct ServeConfig {
     pub host: String,
     /// Port to listen on; zero lets the system choose.
     pub port: u16,
+    /// Names under which requests may reach the server; without any, each name will do, except on
+    /// a loopback address without API keys (see [`HostName`]).
+    pub allowed_hosts: Vec<HostName>,
     /// Most connections at once for requests of users. When there is no place for a new
     /// connection, the one that has been idle longest is closed.
     pub max_connections: usize,
@@ -56,6 +60,7 @@ impl Default for ServeConfig {
         Self {
             host: "127.0.0.1".to_owned(),
             port: 8000,
+            allowed_hosts: Vec::new(),
             max_connections: limits::HTTP_CONNECTIONS,
             reserved_connections: 16,
             max_connections_per_address: None,
@@ -126,7 +131,7 @@ impl Server {
         let listener =
             TcpListener::bind((config.host.as_str(), config.port)).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
-        Ok(Self { listener, address, state: AppState::new(served, config) })
+        Ok(Self { listener, address, state: AppState::new(served, config, address) })
     }
 
     /// The address that it listens on.

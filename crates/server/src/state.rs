@@ -1,5 +1,6 @@
 //! State that all handlers share: the model, the limits, and the number of running requests.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::ServeConfig;
 use crate::error::{ApiError, Refused};
+use crate::host::AllowedHosts;
 use crate::metrics::Metrics;
 use crate::served::Served;
 
@@ -26,6 +28,7 @@ struct Inner {
     served: Served,
     config: ServeConfig,
     metrics: Arc<Metrics>,
+    hosts: AllowedHosts,
     created: u64,
     is_draining: AtomicBool,
     n_running: watch::Sender<usize>,
@@ -49,11 +52,13 @@ pub(crate) struct Running {
 }
 
 impl AppState {
-    pub(crate) fn new(served: Served, config: ServeConfig) -> Self {
+    /// State of a server that listens on `address`.
+    pub(crate) fn new(served: Served, config: ServeConfig, address: SocketAddr) -> Self {
         let tenants = config.access.names().map(str::to_owned).collect();
         let inner = Inner {
             metrics: Arc::new(Metrics::new(served.clone(), tenants)),
             served,
+            hosts: AllowedHosts::new(&config, address),
             config,
             created: crate::wire::unix_seconds(),
             is_draining: AtomicBool::new(false),
@@ -92,6 +97,10 @@ impl AppState {
         } else {
             Condition::Serving
         }
+    }
+
+    pub(crate) fn hosts(&self) -> &AllowedHosts {
+        &self.inner.hosts
     }
 
     /// Counts an answer in the metrics if it refuses a request.

@@ -136,6 +136,7 @@ impl Flag {
             Kind::Folder => {
                 self.valued(arg).num_args(0..=1).require_equals(true).default_missing_value(BESIDE)
             }
+            Kind::Hosts => self.valued(arg).action(ArgAction::Append),
             _ => self.valued(arg),
         }
     }
@@ -161,6 +162,13 @@ impl Flag {
         }
         match self.kind {
             Kind::Switch(on) => Some(Value::Truth(matches.get_flag(self.name) == on)),
+            Kind::Hosts => {
+                let hosts = matches.get_many(self.name)?.filter_map(|value| match value {
+                    Value::Hosts(hosts) => Some(hosts.clone()),
+                    _ => None,
+                });
+                Some(Value::Hosts(hosts.flatten().collect()))
+            }
             _ => matches.get_one(self.name).cloned(),
         }
     }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use pelton_server::HostName;
 use serde::{Serialize, Serializer};
 
 use super::SpecChoice;
@@ -33,6 +34,8 @@ pub(crate) enum Kind {
     Method,
     /// A folder, or nothing for the one beside the model.
     Folder,
+    /// Hosts with commas between them; the flag may be given several times.
+    Hosts,
 }
 
 /// A value as it was read.
@@ -52,6 +55,8 @@ pub(crate) enum Value {
     Method(SpecChoice),
     /// Of [`Kind::Folder`].
     Folder(OsString),
+    /// Of [`Kind::Hosts`].
+    Hosts(Vec<HostName>),
 }
 
 /// The value of `--packed-cache` without a folder.
@@ -96,6 +101,13 @@ impl Kind {
             },
             Self::Method => text.parse().map(Value::Method),
             Self::Folder => Ok(Value::Folder(text.into())),
+            Self::Hosts => {
+                let hosts = text.split(',').map(|host| {
+                    let host = host.trim();
+                    host.parse().map_err(|why| format!("{why}, got `{host}`"))
+                });
+                hosts.collect::<Result<_, _>>().map(Value::Hosts)
+            }
         }
     }
 
@@ -125,6 +137,10 @@ impl Kind {
             Value::Truth(is_so) => Plain::Truth(*is_so),
             Value::Method(choice) => Plain::Text(choice.to_string()),
             Value::Folder(path) => Plain::Text(path.to_string_lossy().into_owned()),
+            Value::Hosts(hosts) => {
+                let hosts: Vec<String> = hosts.iter().map(HostName::to_string).collect();
+                Plain::Text(hosts.join(","))
+            }
         }
     }
 }

@@ -147,6 +147,7 @@ mod tests {
             Kind::Milliseconds | Kind::Seconds => vec!["1.5"],
             Kind::Names(all) => all(),
             Kind::Truth | Kind::Switch(_) => vec!["true", "false"],
+            Kind::Hosts => vec!["pelton.example,[::1]"],
             Kind::Method => vec!["suffix", "early-exit:2", "draft:some/where"],
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use pelton_llm::{Pooling, Verification};
 use pelton_model::{Compute, KvDtype, PackedCache};
 use pelton_sched::{Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder};
+use pelton_server::HostName;
 
 use super::kind::BESIDE;
 use super::{Chosen, SpecChoice, Value};
@@ -151,5 +152,19 @@ impl Setting for Option<PackedCache> {
             PackedCache::Folder(path) => path.clone().into_os_string(),
         };
         Some(Value::Folder(path))
+    }
+}
+
+/// No host is none chosen.
+impl Setting for Vec<HostName> {
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::Hosts(hosts) => hosts.clone(),
+            other => panic!("invariant: a flag's kind fits its place, got {other:?}"),
+        }
+    }
+
+    fn value(&self) -> Option<Value> {
+        (!self.is_empty()).then(|| Value::Hosts(self.clone()))
     }
 }

@@ -92,6 +92,18 @@ pub(crate) static TABLE: &[Flag] = &[
         place: place!(serve.port),
     },
     Flag {
+        name: "allowed-host",
+        short: None,
+        part: Part::Server,
+        kind: Kind::Hosts,
+        value: "HOST",
+        help: "Hosts under which requests may reach the server, without ports, with commas between \
+               them; `*` allows every host",
+        default: "every host with API keys or on an address that is not a loopback address, else \
+                  localhost, 127.0.0.1, [::1] and the address itself",
+        place: place!(serve.allowed_hosts),
+    },
+    Flag {
         name: "max-connections",
         short: None,
         part: Part::Server,

@@ -48,6 +48,7 @@ pub(crate) fn router(state: AppState) -> Router {
         })
         .layer(axum::middleware::from_fn(catch_panic))
         .layer(axum::middleware::from_fn_with_state(state.clone(), crate::access::layer))
+        .layer(axum::middleware::from_fn_with_state(state.clone(), crate::host::layer))
         .layer(axum::middleware::from_fn(crate::request_id::layer))
         .with_state(state)
 }

@@ -77,7 +77,8 @@ pub(super) enum End {
 
 /// One request to a route without a body.
 pub(super) async fn get(router: Router, path: &str) -> (StatusCode, Value) {
-    let request = Request::get(path).body(Body::empty()).expect("a request");
+    let request = Request::get(path).header(header::HOST, "localhost").body(Body::empty());
+    let request = request.expect("a request");
     let Ok(answer) = TowerToHyperService::new(router).call(request).await;
     let status = answer.status();
     let bytes = axum::body::to_bytes(answer.into_body(), 1 << 20).await.expect("a body");
