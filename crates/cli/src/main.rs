@@ -29,6 +29,7 @@ mod model;
 mod progress;
 mod prompt;
 mod run;
+mod sandbox;
 mod serve;
 mod stats;
 mod texts;

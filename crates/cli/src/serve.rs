@@ -36,6 +36,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<()> {
             Loaded::Text(llm) => Server::bind(llm, chosen.serve).await?,
             Loaded::Vectors(embedder) => Server::bind_embedder(embedder, chosen.serve).await?,
         };
+        chosen.sandbox.enter()?;
         eprintln!("listening on http://{}", server.address());
         server.run(signals).await?;
         Ok(())

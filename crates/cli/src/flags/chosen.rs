@@ -6,6 +6,7 @@ use pelton_server::ServeConfig;
 use super::spec::Drafter;
 use crate::failure::Result;
 use crate::model;
+use crate::sandbox::Sandbox;
 
 /// The choices of a command. The default is what a command does without flags.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct Chosen {
     pub(crate) drafter: Drafter,
     /// Where and to whom it is served.
     pub(crate) serve: ServeConfig,
+    /// How far the server restricts itself.
+    pub(crate) sandbox: Sandbox,
     /// How vectors are made.
     pub(crate) vectors: Vectors,
 }
@@ -32,6 +35,7 @@ impl Default for Chosen {
             llm: LlmOptions::default(),
             drafter: Drafter::default(),
             serve: ServeConfig::default(),
+            sandbox: Sandbox::default(),
             vectors: Vectors::default(),
         }
     }

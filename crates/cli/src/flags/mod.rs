@@ -30,6 +30,7 @@ pub(crate) use given::{
 };
 pub(crate) use kind::{Kind, Value};
 pub(crate) use lists::Lists;
+pub(crate) use place::Choice;
 pub(crate) use spec::SpecChoice;
 pub(crate) use table::TABLE;
 

@@ -6,6 +6,7 @@ use pelton_sched::{Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode,
 
 use super::place::{Choice, place};
 use super::{Flag, Kind, Part};
+use crate::sandbox::Sandbox;
 
 /// Every flag that commands share, in the order of their help.
 pub(crate) static TABLE: &[Flag] = &[
@@ -163,6 +164,17 @@ pub(crate) static TABLE: &[Flag] = &[
         help: "Time that running answers get to finish after SIGTERM, SIGHUP or Ctrl-C",
         default: "",
         place: place!(serve.drain_timeout),
+    },
+    Flag {
+        name: "sandbox",
+        short: None,
+        part: Part::Server,
+        kind: Kind::Names(Sandbox::names),
+        value: "WHEN",
+        help: "Give up, once the model is loaded, the rights to start programs, to write files and \
+               to open connections: `auto` where the system can do it",
+        default: "",
+        place: place!(sandbox),
     },
     Flag {
         name: "served-name",
