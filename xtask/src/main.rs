@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench_model;
+mod trial;
 
 use clap::Parser;
 
@@ -14,10 +15,13 @@ use clap::Parser;
 enum Task {
     /// Write a GGUF file or a model folder with random weights in the shape of a published model.
     BenchModel(bench_model::Args),
+    /// Try a built binary for a long time: determinism, soak, kill.
+    Trial(trial::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::BenchModel(args) => bench_model::run(&args),
+        Task::Trial(args) => trial::run(&args),
     }
 }

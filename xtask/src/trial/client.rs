@@ -1,0 +1,44 @@
+//! HTTP by hand, so that a client can do what a library would not.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::Value;
+
+/// Time after which a client gives up, far above any answer's.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(super) fn connect(address: &str) -> anyhow::Result<TcpStream> {
+    let stream = TcpStream::connect(address).context("connecting")?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// The bytes of a request with a body.
+pub(super) fn post(address: &str, path: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Sends a request and reads the whole answer: its status and its body.
+pub(super) fn ask(address: &str, path: &str, body: &Value) -> anyhow::Result<(u16, String)> {
+    let mut stream = connect(address)?;
+    stream.write_all(post(address, path, &body.to_string()).as_bytes()).context("sending")?;
+    read(stream)
+}
+
+/// Reads an answer to its end.
+pub(super) fn read(mut stream: TcpStream) -> anyhow::Result<(u16, String)> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).context("reading the answer")?;
+    let text = String::from_utf8(bytes).context("the answer is UTF-8")?;
+    let (head, body) = text.split_once("\r\n\r\n").context("the answer has a head")?;
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).context("a status")?;
+    Ok((status, body.to_owned()))
+}

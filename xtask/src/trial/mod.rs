@@ -1,0 +1,62 @@
+//! `trial`: long trials of a built `pelton serve`, as a process among hostile clients.
+//!
+//! ```text
+//! determinism   the same requests again and again under each policy: one answer each
+//! soak          mixed traffic for a time: memory, files and threads stay level
+//! kill          kill -9 at random moments of start and service: every restart serves the same
+//! ```
+
+mod client;
+mod determinism;
+mod kill;
+mod neighbours;
+mod server;
+mod soak;
+
+use std::path::PathBuf;
+
+/// Tries a built binary for a long time.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    trial: Trial,
+    /// The binary to try.
+    #[arg(long, default_value = "target/release/pelton", global = true)]
+    binary: PathBuf,
+    /// Seed of the clients and of the moments.
+    #[arg(long, default_value_t = 1, global = true)]
+    seed: u64,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Trial {
+    /// Ask the same among hostile neighbours, under each policy, and compare the answers.
+    Determinism {
+        /// Times that each request is asked under each policy.
+        #[arg(long, default_value_t = 1000)]
+        times: usize,
+    },
+    /// Serve mixed traffic and watch memory, open files and threads.
+    Soak {
+        /// Length, after a fifth as long to warm up.
+        #[arg(long, default_value_t = 1800)]
+        seconds: u64,
+    },
+    /// Kill the server at random moments and start it again.
+    Kill {
+        /// Number of kills.
+        #[arg(long, default_value_t = 200)]
+        times: usize,
+        /// Model file that is served with packed weights beside it.
+        #[arg(long, default_value = "crates/cli/model/story-draft-q8_0.gguf")]
+        model: PathBuf,
+    },
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.trial {
+        Trial::Determinism { times } => determinism::run(&args.binary, args.seed, *times),
+        Trial::Soak { seconds } => soak::run(&args.binary, args.seed, *seconds),
+        Trial::Kill { times, model } => kill::run(&args.binary, args.seed, *times, model),
+    }
+}

@@ -1,0 +1,90 @@
+//! Mixed traffic for a time, and a look at the process once a second.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+
+use super::neighbours::Neighbours;
+use super::server::Server;
+
+const CLIENTS: u64 = 12;
+/// Growth of memory after the warm-up that is still level: caches fill, the allocator keeps pieces.
+const LEVEL_BYTES: u64 = 16 << 20;
+/// Further threads that the pool for blocking work may start.
+const LEVEL_THREADS: u64 = 4;
+
+/// The process at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    resident: u64,
+    n_files: u64,
+    n_threads: u64,
+}
+
+impl Look {
+    fn at(pid: u32) -> anyhow::Result<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).context("the process")?;
+        let field = |name: &str| -> anyhow::Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let word = line.and_then(|line| line.split_whitespace().next());
+            word.and_then(|word| word.parse().ok()).with_context(|| format!("{name} of its status"))
+        };
+        let n_files = fs::read_dir(format!("/proc/{pid}/fd")).context("its files")?.count() as u64;
+        Ok(Self { resident: field("VmRSS:")? << 10, n_files, n_threads: field("Threads:")? })
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            resident: self.resident.max(other.resident),
+            n_files: self.n_files.max(other.n_files),
+            n_threads: self.n_threads.max(other.n_threads),
+        }
+    }
+}
+
+pub(super) fn run(binary: &Path, seed: u64, seconds: u64) -> anyhow::Result<()> {
+    let mut server = Server::start(binary, &["--kv-memory", "32MiB", "--max-context", "512"])?;
+    let address = server.address.clone();
+    let (pid, neighbours) = (server.pid(), Neighbours::default());
+    let look_for = |seconds: u64| -> anyhow::Result<Look> {
+        let (start, mut most) = (Instant::now(), Look::default());
+        while start.elapsed() < Duration::from_secs(seconds) {
+            std::thread::sleep(Duration::from_secs(1));
+            most = most.max(Look::at(pid)?);
+        }
+        Ok(most)
+    };
+    let idle = Look::at(pid)?;
+    let looks = std::thread::scope(|scope| {
+        let clients = neighbours.start(scope, &address, seed, CLIENTS);
+        // The last third is compared with the first one after the warm-up.
+        let looks = look_for(seconds / 5).and_then(|_| {
+            let first = look_for(seconds / 3)?;
+            look_for(seconds / 3)?;
+            Ok((first, look_for(seconds / 3)?))
+        });
+        neighbours.stop();
+        clients.into_iter().for_each(|it| it.join().expect("a client does not panic"));
+        looks
+    });
+    let (first, last) = looks?;
+    server.check_alive()?;
+    std::thread::sleep(Duration::from_secs(1));
+    let after = Look::at(pid)?;
+    let (n_requests, n_failures) =
+        (neighbours.n_requests.into_inner(), neighbours.n_failures.into_inner());
+    println!("{n_requests} requests, {n_failures} with a status of 500 or more");
+    for (name, look) in [("idle", idle), ("first", first), ("last", last), ("after", after)] {
+        let Look { resident, n_files, n_threads } = look;
+        println!("{name:>6}: {:>5} MiB, {n_files} files, {n_threads} threads", resident >> 20);
+    }
+    ensure!(n_failures == 0, "no client may provoke a failure of the server");
+    let growth = last.resident.saturating_sub(first.resident);
+    ensure!(growth <= LEVEL_BYTES, "memory grew by {} MiB", growth >> 20);
+    ensure!(after.n_files <= idle.n_files, "open files: {idle:?}, then {after:?}");
+    let n_more = last.n_threads.saturating_sub(first.n_threads);
+    ensure!(n_more <= LEVEL_THREADS, "threads: {first:?}, then {last:?}");
+    Ok(())
+}
