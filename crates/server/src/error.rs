@@ -6,6 +6,8 @@ use axum::response::{IntoResponse, Response};
 use pelton_base::FinishReason;
 use pelton_llm::{Finish, LlmError, Overload};
 
+use crate::wire::json::brief;
+
 /// Seconds after which a refused client may try again, where no better estimate is known.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
@@ -64,6 +66,7 @@ impl ApiError {
     }
 
     pub(crate) fn unknown_model(name: &str, known: &str) -> Self {
+        let name = brief(name);
         let message = format!("the model `{name}` does not exist; this server serves `{known}`");
         let mut error = Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message);
         error.body.param = Some("model".to_owned());
@@ -99,8 +102,15 @@ impl ApiError {
             .code("body_too_slow")
     }
 
+    /// The body arrived slowly, and others waited for its room.
+    pub(crate) fn in_the_way() -> Self {
+        let message = "the body arrived at less than 1 MiB per second while other bodies waited";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+            .code("body_too_slow")
+    }
+
     pub(crate) fn media_type(found: &str) -> Self {
-        let message = format!("expected Content-Type application/json, got {found}");
+        let message = format!("expected Content-Type application/json, got {}", brief(found));
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
     }
 
@@ -129,6 +139,22 @@ impl ApiError {
         let message = "too many requests are being answered; try again later";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
             .code("too_many_connections")
+    }
+
+    /// A body that is compressed, or encoded in another way.
+    pub(crate) fn encoding(found: &str) -> Self {
+        let message = format!("expected no Content-Encoding, or identity; got {}", brief(found));
+        let mut error =
+            Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message);
+        error.body.param = Some("Content-Encoding".to_owned());
+        error.code("unsupported_content_encoding")
+    }
+
+    /// Too many large bodies arrive at once.
+    pub(crate) fn crowded() -> Self {
+        let message = "too many large bodies arrive at once; try again, or send a smaller one";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+            .code("too_many_large_bodies")
     }
 
     /// A request without the key that it needs.

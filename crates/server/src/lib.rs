@@ -25,6 +25,8 @@ mod answering;
 mod connections;
 mod error;
 mod host;
+mod intake;
+mod limits;
 mod metrics;
 mod patience;
 mod request_id;

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::ServeConfig;
 use crate::error::{ApiError, Refused};
 use crate::host::AllowedHosts;
+use crate::intake::Intake;
 use crate::metrics::Metrics;
 use crate::served::Served;
 
@@ -29,6 +30,7 @@ struct Inner {
     config: ServeConfig,
     metrics: Arc<Metrics>,
     hosts: AllowedHosts,
+    intake: Intake,
     created: u64,
     is_draining: AtomicBool,
     n_running: watch::Sender<usize>,
@@ -54,8 +56,9 @@ pub(crate) struct Running {
 impl AppState {
     /// State of a server that listens on `address`.
     pub(crate) fn new(served: Served, config: ServeConfig, address: SocketAddr) -> Self {
-        let tenants = config.access.names().map(str::to_owned).collect();
+        let tenants: Vec<String> = config.access.names().map(str::to_owned).collect();
         let inner = Inner {
+            intake: Intake::new(config.max_body_bytes, tenants.len()),
             metrics: Arc::new(Metrics::new(served.clone(), tenants)),
             served,
             hosts: AllowedHosts::new(&config, address),
@@ -82,6 +85,11 @@ impl AppState {
 
     pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.inner.metrics
+    }
+
+    /// Room and turns for large bodies.
+    pub(crate) fn intake(&self) -> &Intake {
+        &self.inner.intake
     }
 
     /// When the server started, in seconds since 1970.

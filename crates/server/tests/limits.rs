@@ -137,6 +137,27 @@ async fn a_body_that_does_not_arrive_is_refused_in_json() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_bodies_that_do_not_arrive_keep_no_others_out() {
+    let config = ServeConfig {
+        max_body_bytes: 1 << 20,
+        body_timeout: Duration::from_secs(3600),
+        ..ServeConfig::default()
+    };
+    let server = start_with(parrot(), config).await;
+    let begun = format!("{HEAD}content-length: 1000000\r\n\r\n{}", " ".repeat(100_000));
+    // As many as have room.
+    let mut stalled = Vec::new();
+    for _ in 0..2 {
+        stalled.push(server.connect(&begun).await);
+    }
+    let body = json!({"prompt": "abc", "max_tokens": 3}).to_string() + &" ".repeat(900_000);
+    let answer = server.raw(&post_text("/v1/completions", &body)).await;
+    assert_eq!(answer.json()["choices"][0]["text"], "abc");
+    drop(stalled);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn malformed_chunks_are_refused_in_json_and_the_server_goes_on() {
     let server = start(parrot()).await;

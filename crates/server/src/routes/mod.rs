@@ -21,6 +21,7 @@ use futures_util::FutureExt;
 
 use crate::error::ApiError;
 use crate::state::AppState;
+use crate::wire::Body;
 
 /// Routes that are answered at once and for which connections are reserved.
 const OPERATOR_PATHS: [&str; 4] = ["/health", "/ready", "/version", "/metrics"];
@@ -62,7 +63,24 @@ async fn catch_panic(request: Request, next: Next) -> Response {
     })
 }
 
-/// Runs work that may take milliseconds (templates, tokenizing) on a thread of its own.
+/// Runs work on the bytes of a body (JSON, template, tokenizing) on a thread of its own. For a large
+/// body it waits for a turn, and until it ends the body keeps its room.
+async fn reading<T: Send + 'static>(
+    state: &AppState,
+    body: Body,
+    work: impl FnOnce(Vec<u8>) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let turn = body.turn(state).await;
+    blocking(move || {
+        let Body { bytes, room } = body;
+        // The client may go away meanwhile; room and turn are free only when the work has ended.
+        let _held = (room, turn);
+        work(bytes)
+    })
+    .await
+}
+
+/// Runs work that may take milliseconds on a thread of its own.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -73,7 +91,7 @@ async fn blocking<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
+    use axum::body::Body as HttpBody;
     use hyper::service::Service;
     use hyper_util::service::TowerToHyperService;
 
@@ -84,7 +102,7 @@ mod tests {
         let fail = async || -> Response { panic!("on purpose") };
         let app =
             Router::new().route("/fail", get(fail)).layer(axum::middleware::from_fn(catch_panic));
-        let request = Request::builder().uri("/fail").body(Body::empty()).expect("a request");
+        let request = Request::builder().uri("/fail").body(HttpBody::empty()).expect("a request");
         let answer = TowerToHyperService::new(app).call(request).await.expect("infallible");
         assert_eq!(answer.status(), 500);
         let body = axum::body::to_bytes(answer.into_body(), 1000).await.expect("a body");

@@ -6,8 +6,9 @@ use pelton_base::{Slo, TokenId, limits};
 use pelton_llm::{Generation, SpecMethod, Speculation};
 use serde_json::Value;
 
-use super::fields::wrong;
-use super::{Accept, Fields, check_unhonoured};
+use super::inputs::token_ids;
+use super::json::{Kind, RawValue, each, object, string, typed, wrong};
+use super::{Accept, Fields, check_unhonoured, fresh_id};
 use crate::error::ApiError;
 
 /// Shaping parameters of a request; `None` keeps the model's default.
@@ -30,12 +31,13 @@ pub(crate) struct GenerationFields {
     priority: Option<i32>,
     slo: Slo,
     cache_salt: Option<String>,
+    cache_prompt: Option<bool>,
     speculation: Speculation,
 }
 
 impl GenerationFields {
     /// Reads the shaping parameters from `fields`.
-    pub(crate) fn read(fields: &mut Fields) -> Result<Self, ApiError> {
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
         Ok(Self {
             temperature: fields.f32("temperature")?,
             top_k: fields.i64("top_k")?,
@@ -48,12 +50,13 @@ impl GenerationFields {
             min_tokens: fields.usize("min_tokens")?,
             seed: fields.bits64("seed")?,
             stop: stop(fields)?,
-            stop_tokens: token_list(fields, "stop_token_ids")?,
+            stop_tokens: stop_tokens(fields)?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
             n: fields.u32("n")?,
             priority: fields.i32("priority")?,
             slo: slo(fields)?,
             cache_salt: fields.string("cache_salt")?,
+            cache_prompt: fields.bool("cache_prompt")?,
             speculation: speculation(fields)?,
         })
     }
@@ -95,7 +98,7 @@ pub(crate) fn generation(
         Some(-1) => sampling.top_k = 0,
         Some(top_k) => {
             sampling.top_k = u32::try_from(top_k)
-                .map_err(|_| wrong("top_k", "-1, 0 or a positive number", &top_k.into()))?;
+                .map_err(|_| wrong("top_k", "-1, 0 or a positive number", &top_k.to_string()))?;
         }
     }
     sampling.logit_bias = sent.logit_bias;
@@ -115,6 +118,10 @@ pub(crate) fn generation(
     service.cache_salt = sent.cache_salt;
     generation.speculation = sent.speculation;
     generation.validate().map_err(|error| ApiError::param(error.param, error.to_string()))?;
+    if sent.cache_prompt == Some(false) {
+        // No other request has this salt, so nothing that is cached fits the prompt.
+        generation.service.cache_salt = Some(fresh_id("uncached-"));
+    }
     Ok(generation)
 }
 
@@ -125,7 +132,7 @@ pub(crate) struct StreamOptions {
 }
 
 /// Reads `stream` and `stream_options`; `None` when the answer is to come in one piece.
-pub(crate) fn stream_options(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError> {
+pub(crate) fn stream_options(fields: &mut Fields<'_>) -> Result<Option<StreamOptions>, ApiError> {
     let is_stream = fields.bool("stream")?.unwrap_or(false);
     let options = match fields.take("stream_options") {
         None => StreamOptions::default(),
@@ -150,20 +157,20 @@ pub(crate) fn stream_options(fields: &mut Fields) -> Result<Option<StreamOptions
 }
 
 /// Latency targets, in milliseconds.
-fn slo(fields: &mut Fields) -> Result<Slo, ApiError> {
+fn slo(fields: &mut Fields<'_>) -> Result<Slo, ApiError> {
     let Some(value) = fields.take("slo") else { return Ok(Slo::default()) };
     let mut inner = Fields::nested("slo", value)?;
     let mut target = |name: &str| -> Result<Option<Duration>, ApiError> {
-        let Some(value) = inner.take(name) else { return Ok(None) };
-        let ms = value.as_f64().filter(|ms| *ms > 0.0 && *ms <= limits::SLO_MS);
-        let target = ms.map(|ms| Duration::from_secs_f64(ms / 1000.0));
+        const EXPECTED: &str = "a number of milliseconds above 0 and at most 86400000";
+        let Some(raw) = inner.take(name) else { return Ok(None) };
+        let path = inner.path(name);
+        let ms: f64 = typed(&path, EXPECTED, raw)?;
+        let is_in_range = ms > 0.0 && ms <= limits::SLO_MS;
+        let target = is_in_range.then(|| Duration::from_secs_f64(ms / 1000.0));
         // A target below a nanosecond counts as zero.
         match target.filter(|target| !target.is_zero()) {
             Some(target) => Ok(Some(target)),
-            None => {
-                let expected = "a number of milliseconds above 0 and at most 86400000";
-                Err(wrong(&inner.path(name), expected, &value))
-            }
+            None => Err(wrong(&path, EXPECTED, raw.get())),
         }
     };
     let slo = Slo { ttft: target("ttft_ms")?, tpot: target("tpot_ms")? };
@@ -172,7 +179,7 @@ fn slo(fields: &mut Fields) -> Result<Slo, ApiError> {
 }
 
 /// Reads how tokens are drafted.
-fn speculation(fields: &mut Fields) -> Result<Speculation, ApiError> {
+fn speculation(fields: &mut Fields<'_>) -> Result<Speculation, ApiError> {
     let default = Speculation::default();
     let Some(value) = fields.take("speculation") else { return Ok(default) };
     let mut inner = Fields::nested("speculation", value)?;
@@ -183,7 +190,7 @@ fn speculation(fields: &mut Fields) -> Result<Speculation, ApiError> {
             named.ok_or_else(|| {
                 let names: Vec<&str> = SpecMethod::ALL.iter().map(|known| known.name()).collect();
                 let expected = format!("one of {}", names.join(", "));
-                wrong(&inner.path("method"), &expected, &Value::String(name))
+                wrong(&inner.path("method"), &expected, &Value::String(name).to_string())
             })?
         }
     };
@@ -192,48 +199,46 @@ fn speculation(fields: &mut Fields) -> Result<Speculation, ApiError> {
     Ok(Speculation { method, max_drafts })
 }
 
-fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+fn stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
     const EXPECTED: &str = "a string or an array of strings";
-    match fields.take("stop") {
-        None => Ok(Vec::new()),
-        Some(Value::String(text)) => Ok(vec![text]),
-        Some(Value::Array(items)) => items
-            .into_iter()
-            .map(|item| match item {
-                Value::String(text) => Ok(text),
-                other => Err(wrong("stop", EXPECTED, &other)),
-            })
-            .collect(),
-        Some(other) => Err(wrong("stop", EXPECTED, &other)),
-    }
-}
-
-/// A list of token ids.
-fn token_list(fields: &mut Fields, name: &str) -> Result<Vec<TokenId>, ApiError> {
-    let items = fields.array(name)?.unwrap_or_default();
-    items.iter().map(|item| token(name, item)).collect()
-}
-
-/// One token id.
-pub(crate) fn token(param: &str, value: &Value) -> Result<TokenId, ApiError> {
-    let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-    id.map(TokenId).ok_or_else(|| wrong(param, "made of token ids", value))
-}
-
-fn logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
-    let name = "logit_bias";
-    let Some(value) = fields.take(name) else { return Ok(Vec::new()) };
-    let Value::Object(map) = value else {
-        return Err(wrong(name, "an object from token ids to numbers", &value));
+    let Some(raw) = fields.take("stop") else { return Ok(Vec::new()) };
+    let text = |raw: &RawValue| match Kind::of(raw) {
+        Kind::String => string("stop", raw),
+        _ => Err(wrong("stop", EXPECTED, raw.get())),
     };
-    map.into_iter()
+    if Kind::of(raw) != Kind::Array {
+        return Ok(vec![text(raw)?]);
+    }
+    let mut texts = Vec::new();
+    each("stop", raw, limits::STOP_STRINGS, |_, item| {
+        texts.push(text(item)?);
+        Ok(())
+    })?;
+    Ok(texts)
+}
+
+fn stop_tokens(fields: &mut Fields<'_>) -> Result<Vec<TokenId>, ApiError> {
+    let name = "stop_token_ids";
+    let Some(raw) = fields.take(name) else { return Ok(Vec::new()) };
+    token_ids(name, raw, limits::LOGIT_BIAS_ENTRIES)
+}
+
+fn logit_bias(fields: &mut Fields<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let name = "logit_bias";
+    let Some(raw) = fields.take(name) else { return Ok(Vec::new()) };
+    if Kind::of(raw) != Kind::Object {
+        return Err(wrong(name, "an object from token ids to numbers", raw.get()));
+    }
+    object(name, raw, limits::LOGIT_BIAS_ENTRIES)?
+        .into_iter()
         .map(|(key, value)| {
-            let id = key.parse().map_err(|_| {
-                wrong(name, "an object whose keys are token ids", &Value::String(key))
+            // Only the usual spelling: `+1` and `01` would be a second name of 1.
+            let id = key.parse().ok().filter(|id: &u32| id.to_string() == key);
+            let id = id.ok_or_else(|| {
+                let got = Value::String(key).to_string();
+                wrong(name, "an object whose keys are token ids", &got)
             })?;
-            let bias = value
-                .as_f64()
-                .ok_or_else(|| wrong(name, "an object whose values are numbers", &value))?;
+            let bias: f64 = typed(name, "an object whose values are numbers", value)?;
             Ok((TokenId(id), bias as f32))
         })
         .collect()
@@ -246,7 +251,8 @@ mod tests {
     use super::*;
 
     fn read(value: Value) -> Result<Generation, ApiError> {
-        let mut fields = Fields::new(value.as_object().expect("object").clone());
+        let text = value.to_string();
+        let mut fields = Fields::of_body(text.as_bytes())?;
         let sent = GenerationFields::read(&mut fields)?;
         fields.finish()?;
         generation(sent, None, None, Generation::default())
@@ -280,6 +286,12 @@ mod tests {
             ("logit_bias", json!({"a": 1})),
             ("logit_bias", json!({"1": "x"})),
             ("logit_bias", json!({"1": 1000})),
+            ("logit_bias", json!({"+1": 1})),
+            ("logit_bias", json!({"01": 1})),
+            ("logit_bias", json!({"1": null})),
+            ("stop", json!(vec!["x"; 17])),
+            ("stop_token_ids", json!(vec![1; 1025])),
+            ("cache_prompt", json!("no")),
             ("stop_token_ids", json!([-1])),
             ("seed", json!(0.5)),
             ("min_tokens", json!(-1)),
@@ -294,9 +306,20 @@ mod tests {
     }
 
     #[test]
+    fn a_prompt_that_must_not_be_cached_has_a_salt_of_its_own() {
+        let salt = |body: Value| read(body).expect("valid").service.cache_salt;
+        assert_eq!(salt(json!({"cache_prompt": true})), None);
+        assert_eq!(salt(json!({"cache_prompt": true, "cache_salt": "a"})).as_deref(), Some("a"));
+        let uncached = json!({"cache_prompt": false, "cache_salt": "a"});
+        assert_ne!(salt(uncached.clone()), salt(uncached));
+        assert!(read(json!({"cache_prompt": false, "cache_salt": ""})).is_err());
+    }
+
+    #[test]
     fn stream_options_need_a_stream() {
         let options = |value: Value| {
-            stream_options(&mut Fields::new(value.as_object().expect("object").clone()))
+            let text = value.to_string();
+            stream_options(&mut Fields::of_body(text.as_bytes()).expect("an object"))
         };
         assert_eq!(options(json!({})).expect("absent"), None);
         let with = json!({"stream": true, "stream_options": {"include_usage": true}});

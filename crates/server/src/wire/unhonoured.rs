@@ -5,14 +5,17 @@
 
 use serde_json::Value;
 
-use super::Fields;
+use super::{Fields, json};
 use crate::error::ApiError;
+use crate::limits;
 
 /// Values of a parameter that change nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Accept {
     /// Every value: a label or a hint that changes no token.
     Anything,
+    /// Every text: a label or a hint that changes no token.
+    Text,
     /// No value.
     Nothing,
     /// This value.
@@ -31,6 +34,7 @@ impl Accept {
         };
         match self {
             Self::Anything => true,
+            Self::Text => value.is_string(),
             Self::Nothing => false,
             Self::Only(json) => is(json),
             Self::OneOf(list) => list.iter().any(|json| is(json)),
@@ -54,16 +58,17 @@ const EVERYWHERE: &[(&str, Accept)] = &[
     ("user", Accept::Anything),
     ("metadata", Accept::Anything),
     ("safety_identifier", Accept::Anything),
-    ("prompt_cache_key", Accept::Anything),
-    ("prompt_cache_retention", Accept::Anything),
-    ("cache_prompt", Accept::Anything),
+    // Requests of the same key are to meet the same cache, and a server has one.
+    ("prompt_cache_key", Accept::Text),
+    ("prompt_cache_retention", Accept::OneOf(&["\"in_memory\"", "\"in-memory\""])),
     ("service_tier", Accept::OneOf(&["\"auto\"", "\"default\""])),
     ("store", Accept::Only("false")),
     ("use_beam_search", Accept::Only("false")),
     ("length_penalty", Accept::Only("1")),
     ("include_stop_str_in_output", Accept::Only("false")),
     ("skip_special_tokens", Accept::Only("true")),
-    ("spaces_between_special_tokens", Accept::Anything),
+    // Special tokens are never part of a text.
+    ("spaces_between_special_tokens", Accept::OneOf(&["true", "false"])),
     ("truncate_prompt_tokens", Accept::Nothing),
     ("prompt_logprobs", Accept::Nothing),
     ("allowed_token_ids", Accept::Nothing),
@@ -93,14 +98,24 @@ const EVERYWHERE: &[(&str, Accept)] = &[
 ///
 /// Names the first parameter whose value would change something.
 pub(crate) fn check_unhonoured(
-    fields: &mut Fields,
+    fields: &mut Fields<'_>,
     table: &[(&str, Accept)],
 ) -> Result<(), ApiError> {
     for (name, accept) in table.iter().chain(EVERYWHERE) {
-        if let Some(value) = fields.take(name)
-            && !accept.accepts(&value)
-        {
-            return Err(ApiError::unsupported(fields.path(name)));
+        let Some(raw) = fields.take(name) else { continue };
+        let path = fields.path(name);
+        let is_accepted = match accept {
+            Accept::Nothing => false,
+            // One of a few values is short.
+            Accept::Only(_) | Accept::OneOf(_) | Accept::Empty
+                if raw.get().len() > limits::FREE_JSON_BYTES =>
+            {
+                false
+            }
+            _ => accept.accepts(&json::free(&path, raw)?),
+        };
+        if !is_accepted {
+            return Err(ApiError::unsupported(path));
         }
     }
     Ok(())
@@ -115,14 +130,16 @@ mod tests {
     #[test]
     fn a_value_that_asks_for_nothing_passes_and_any_other_is_named() {
         let check = |value: Value| {
-            let mut fields = Fields::new(value.as_object().expect("object").clone());
+            let text = value.to_string();
+            let mut fields = Fields::of_body(text.as_bytes()).expect("an object");
             check_unhonoured(&mut fields, &[("tools", Accept::Empty)])
                 .and_then(|()| fields.finish())
         };
         let fine = json!({
             "tools": [], "user": "me", "metadata": {"a": 1}, "store": false, "mirostat": 0,
             "length_penalty": 1.0, "response_format": {"type": "text"}, "service_tier": "auto",
-            "guided_json": null
+            "guided_json": null, "prompt_cache_key": "a", "prompt_cache_retention": "in_memory",
+            "spaces_between_special_tokens": false
         });
         assert_eq!(check(fine), Ok(()));
         for (name, value) in [
@@ -132,6 +149,10 @@ mod tests {
             ("response_format", json!({"type": "json_object"})),
             ("service_tier", json!("flex")),
             ("guided_json", json!({})),
+            ("prompt_cache_key", json!(1)),
+            ("prompt_cache_retention", json!("24h")),
+            ("spaces_between_special_tokens", json!(1)),
+            ("tools", json!(["x".repeat(limits::FREE_JSON_BYTES)])),
         ] {
             let error = check(json!({ name: value })).expect_err(name);
             assert_eq!(error.body.param.as_deref(), Some(name));

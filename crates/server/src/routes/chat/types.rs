@@ -1,13 +1,12 @@
 //! JSON of `POST /v1/chat/completions`: requests, answers and chunks.
 
-use pelton_text::Message;
-use serde::Serialize;
-use serde_json::{Map, Value};
-
 use crate::error::ApiError;
+use crate::limits;
 use crate::wire::{
     Accept, Fields, GenerationFields, StreamOptions, UsageBody, check_unhonoured, stream_options,
 };
+use pelton_text::Message;
+use serde::Serialize;
 
 use super::validate::{message, prediction};
 
@@ -19,7 +18,7 @@ const UNHONOURED: &[(&str, Accept)] = &[
     ("function_call", Accept::Only("\"none\"")),
     ("moderation", Accept::Nothing),
     ("parallel_tool_calls", Accept::Anything),
-    ("prompt_cache_options", Accept::Anything),
+    ("prompt_cache_options", Accept::Empty),
     ("reasoning_effort", Accept::Nothing),
     ("reasoning", Accept::Nothing),
     ("include_reasoning", Accept::Anything),
@@ -55,19 +54,15 @@ pub(crate) struct ChatBody {
 
 impl ChatBody {
     /// Reads every field, and refuses unknown parameters and parameters that are not honoured.
-    pub(crate) fn read(map: Map<String, Value>) -> Result<Self, ApiError> {
-        let mut fields = Fields::new(map);
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(bytes)?;
         check_unhonoured(&mut fields, UNHONOURED)?;
         let messages = fields
-            .array("messages")?
+            .list("messages", limits::MESSAGES, message)?
             .ok_or_else(|| ApiError::param("messages", "`messages` is missing"))?;
         let body = Self {
             model: fields.string("model")?,
-            messages: messages
-                .into_iter()
-                .enumerate()
-                .map(|(i, value)| message(&format!("messages[{i}]"), value))
-                .collect::<Result<_, _>>()?,
+            messages,
             generation: GenerationFields::read(&mut fields)?,
             max_tokens: fields.usize("max_tokens")?,
             max_completion_tokens: fields.usize("max_completion_tokens")?,

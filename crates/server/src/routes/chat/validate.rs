@@ -6,7 +6,9 @@ use serde_json::{Map, Value};
 
 use super::types::ChatBody;
 use crate::error::ApiError;
-use crate::wire::{Accept, Ask, Fields, check_unhonoured, generation, wrong};
+use crate::limits;
+use crate::wire::json::{Kind, RawValue, brief, each, string, wrong};
+use crate::wire::{Accept, Ask, Fields, check_unhonoured, generation};
 
 /// Checks every range.
 pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest, Ask), ApiError> {
@@ -39,32 +41,42 @@ pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest
 }
 
 /// Reads the predicted answer as one text; its parts are joined without a break.
-pub(crate) fn prediction(fields: &mut Fields) -> Result<Option<String>, ApiError> {
-    let Some(value) = fields.take("prediction") else { return Ok(None) };
-    let mut inner = Fields::nested("prediction", value)?;
+pub(crate) fn prediction(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+    let Some(raw) = fields.take("prediction") else { return Ok(None) };
+    let mut inner = Fields::nested("prediction", raw)?;
     match inner.string("type")?.as_deref() {
         Some("content") => {}
         other => {
             let got = other.map_or(Value::Null, |kind| Value::String(kind.to_owned()));
-            return Err(wrong(&inner.path("type"), "\"content\"", &got));
+            return Err(wrong(&inner.path("type"), "\"content\"", &got.to_string()));
         }
     }
     let path = inner.path("content");
     let text = match inner.take("content") {
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => {
-            let parts = parts.into_iter().enumerate();
-            let texts: Result<Vec<String>, ApiError> =
-                parts.map(|(i, part)| text_part(&format!("{path}[{i}]"), part)).collect();
-            texts?.concat()
-        }
-        other => {
-            let got = other.unwrap_or_default();
-            return Err(wrong(&path, "a string or an array of parts", &got));
-        }
+        Some(raw) => content(&path, raw, "")?,
+        None => return Err(wrong(&path, TEXT_OR_PARTS, "null")),
     };
     inner.finish()?;
     Ok(Some(text))
+}
+
+const TEXT_OR_PARTS: &str = "a string or an array of parts";
+
+/// Reads a text, or parts that are joined with `between`.
+fn content(path: &str, raw: &RawValue, between: &str) -> Result<String, ApiError> {
+    match Kind::of(raw) {
+        Kind::String => string(path, raw),
+        Kind::Array => {
+            let mut all = String::new();
+            each(path, raw, limits::CONTENT_PARTS, |i, part| {
+                all.push_str(if i > 0 { between } else { "" });
+                all.push_str(&text_part(&format!("{path}[{i}]"), part)?);
+                Ok(())
+            })?;
+            Ok(all)
+        }
+        _ => Err(wrong(path, TEXT_OR_PARTS, raw.get())),
+    }
 }
 
 /// Parts of a message that are not honoured.
@@ -80,8 +92,8 @@ const UNHONOURED: &[(&str, Accept)] = &[
 ];
 
 /// Reads one message; `path` names it.
-pub(crate) fn message(path: &str, value: Value) -> Result<Message, ApiError> {
-    let mut fields = Fields::nested(path, value)?;
+pub(crate) fn message(path: &str, raw: &RawValue) -> Result<Message, ApiError> {
+    let mut fields = Fields::nested(path, raw)?;
     let role_path = fields.path("role");
     let role = fields
         .string("role")?
@@ -93,22 +105,13 @@ pub(crate) fn message(path: &str, value: Value) -> Result<Message, ApiError> {
         "tool" | "function" => return Err(ApiError::unsupported(role_path)),
         _ => {
             let expected = "system, developer, user or assistant";
-            return Err(wrong(&role_path, expected, &Value::String(role)));
+            return Err(wrong(&role_path, expected, &Value::String(role).to_string()));
         }
     };
     check_unhonoured(&mut fields, UNHONOURED)?;
     let content_path = fields.path("content");
     let content = match fields.take("content") {
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => {
-            let texts: Result<Vec<String>, ApiError> = parts
-                .into_iter()
-                .enumerate()
-                .map(|(i, part)| text_part(&format!("{content_path}[{i}]"), part))
-                .collect();
-            texts?.join("\n")
-        }
-        Some(other) => return Err(wrong(&content_path, "a string or an array of parts", &other)),
+        Some(raw) => content(&content_path, raw, "\n")?,
         None => {
             return Err(ApiError::param(&content_path, format!("`{content_path}` is missing")));
         }
@@ -122,12 +125,13 @@ pub(crate) fn message(path: &str, value: Value) -> Result<Message, ApiError> {
 }
 
 /// Reads one part of a content; only text is understood.
-fn text_part(path: &str, part: Value) -> Result<String, ApiError> {
-    let mut fields = Fields::nested(path, part)?;
+fn text_part(path: &str, raw: &RawValue) -> Result<String, ApiError> {
+    let mut fields = Fields::nested(path, raw)?;
     let kind_path = fields.path("type");
     match fields.string("type")?.as_deref() {
         Some("text") => {}
         Some(other) => {
+            let other = brief(other);
             let message = format!("`{kind_path}`: parts of type `{other}` are not supported yet");
             return Err(ApiError::param(kind_path, message));
         }
@@ -148,7 +152,7 @@ mod tests {
     use super::*;
 
     fn run(value: Value) -> Result<(ChatRequest, Ask), ApiError> {
-        let body = ChatBody::read(value.as_object().expect("object").clone())?;
+        let body = ChatBody::read(value.to_string().as_bytes())?;
         check(body, Generation::default())
     }
 
@@ -176,6 +180,50 @@ mod tests {
         assert_eq!(request.generation.max_tokens, Some(5));
         assert_eq!(request.generation.sampling.logprobs, Some(2));
         assert!(ask.logprobs && ask.stream.is_none());
+    }
+
+    #[test]
+    fn messages_and_parts_are_counted() {
+        let part = json!({"type": "text", "text": ""});
+        let parts = vec![part; limits::CONTENT_PARTS + 1];
+        let message = json!({"role": "user", "content": ""});
+        let messages = vec![message; limits::MESSAGES + 1];
+        for (param, body) in [
+            ("messages", json!({ "messages": messages })),
+            ("messages[0].content", json!({"messages": [{"role": "user", "content": parts}]})),
+        ] {
+            let error = run(body).map(drop).expect_err(param);
+            assert_eq!(error.body.param.as_deref(), Some(param), "{}", error.body.message);
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_given_twice_is_refused_by_its_path() {
+        for (param, text) in [
+            ("messages", r#"{"messages": [], "messages": []}"#),
+            (
+                "messages[1].role",
+                r#"{"messages": [{"role": "user", "content": "a"},
+                {"role": "user", "content": "b", "role": "system"}]}"#,
+            ),
+            (
+                "messages[0].content[0].text",
+                r#"{"messages": [{"role": "user", "content":
+                [{"type": "text", "text": "a", "text": "b"}]}]}"#,
+            ),
+            ("logit_bias.5", r#"{"messages": [], "logit_bias": {"5": 1, "5": 2}}"#),
+            ("metadata.a.b", r#"{"messages": [], "metadata": {"a": {"b": 1, "b": 2}}}"#),
+            (
+                "response_format.type",
+                r#"{"messages": [], "response_format":
+                {"type": "json_object", "type": "text"}}"#,
+            ),
+            ("slo.ttft_ms", r#"{"messages": [], "slo": {"ttft_ms": 1, "ttft_ms": 9}}"#),
+        ] {
+            let error = ChatBody::read(text.as_bytes()).expect_err(param);
+            assert_eq!(error.body.param.as_deref(), Some(param), "{}", error.body.message);
+            assert!(error.body.message.contains("twice"), "{}", error.body.message);
+        }
     }
 
     #[test]
@@ -219,6 +267,7 @@ mod tests {
                 ),
             ),
             ("prediction.x", with("prediction", json!({"type": "content", "content": "", "x": 1}))),
+            ("prompt_cache_options", with("prompt_cache_options", json!({"mode": "explicit"}))),
             ("modalities", with("modalities", json!(["text", "audio"]))),
             ("functions", with("functions", json!([1]))),
             ("reasoning_effort", with("reasoning_effort", json!("low"))),

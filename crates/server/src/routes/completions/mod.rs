@@ -13,7 +13,7 @@ use crate::access::Caller;
 use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
-use crate::wire::{Head, JsonObject, sse};
+use crate::wire::{Body, Head, sse};
 
 /// Continues texts, in one piece or as a stream.
 ///
@@ -23,12 +23,13 @@ pub(crate) async fn handle(
     State(state): State<AppState>,
     running: Running,
     caller: Caller,
-    body: JsonObject,
+    body: Body,
 ) -> Result<Response, ApiError> {
     let llm = state.llm()?.clone();
     let app = state.clone();
-    let (generating, ask, kept) = super::blocking(move || {
-        let body = types::CompletionBody::read(body.0)?;
+    let (generating, ask, kept) = super::reading(&state, body, move |bytes| {
+        let body = types::CompletionBody::read(&bytes)?;
+        drop(bytes);
         app.check_model(body.model.as_deref())?;
         let defaults = caller.over(llm.default_generation());
         let (request, ask) = validate::check(body, defaults)?;

@@ -1,13 +1,14 @@
 //! JSON of `POST /v1/completions`: requests, answers and chunks.
 
+use pelton_base::limits;
 use pelton_llm::Prompt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::validate::prompts;
 use crate::error::ApiError;
 use crate::wire::{
-    Accept, Fields, GenerationFields, StreamOptions, UsageBody, check_unhonoured, stream_options,
+    Accept, Fields, Forms, GenerationFields, StreamOptions, UsageBody, check_unhonoured, inputs,
+    stream_options,
 };
 
 /// Parameters of this endpoint that are not honoured.
@@ -18,6 +19,8 @@ const UNHONOURED: &[(&str, Accept)] = &[
     ("tools", Accept::Empty),
     ("top_logprobs", Accept::Only("0")),
 ];
+
+const PROMPTS: Forms<Prompt> = Forms { text: Prompt::Text, tokens: Prompt::Tokens };
 
 /// A request as it was sent; types are right, ranges are not checked.
 #[derive(Debug)]
@@ -34,8 +37,8 @@ pub(crate) struct CompletionBody {
 
 impl CompletionBody {
     /// Reads every field, and refuses unknown parameters and parameters that are not honoured.
-    pub(crate) fn read(map: Map<String, Value>) -> Result<Self, ApiError> {
-        let mut fields = Fields::new(map);
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(bytes)?;
         check_unhonoured(&mut fields, UNHONOURED)?;
         let prompt = fields
             .take("prompt")
@@ -43,7 +46,7 @@ impl CompletionBody {
         let generation = GenerationFields::read(&mut fields)?;
         let body = Self {
             model: fields.string("model")?,
-            prompts: prompts(prompt)?,
+            prompts: inputs("prompt", prompt, limits::PROMPTS, PROMPTS)?,
             n: generation.n(),
             generation,
             best_of: fields.u32("best_of")?,

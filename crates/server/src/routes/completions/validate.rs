@@ -1,12 +1,11 @@
 //! From the JSON of a request to a request that can be run.
 
 use pelton_base::limits;
-use pelton_llm::{CompletionRequest, Generation, Prompt};
-use serde_json::Value;
+use pelton_llm::{CompletionRequest, Generation};
 
 use super::types::CompletionBody;
 use crate::error::ApiError;
-use crate::wire::{Ask, generation, token, wrong};
+use crate::wire::{Ask, generation, json};
 
 /// Default for `max_tokens`, as other servers of this endpoint have it.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -22,7 +21,7 @@ pub(crate) fn check(
         return Err(ApiError::param("best_of", message));
     }
     if let Some(n) = body.logprobs.filter(|n| *n > limits::TOP_LOGPROBS) {
-        return Err(wrong("logprobs", "at most 20", &n.into()));
+        return Err(json::wrong("logprobs", "at most 20", &n.to_string()));
     }
     let max_tokens = body.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
     let defaults = Generation { best_of: body.best_of, ..defaults };
@@ -37,40 +36,16 @@ pub(crate) fn kept(generation: &Generation) -> Option<(usize, usize)> {
     (n < n_made).then_some((n, n_made))
 }
 
-/// Reads a text, tokens, texts, or lists of tokens.
-pub(crate) fn prompts(value: Value) -> Result<Vec<Prompt>, ApiError> {
-    const EXPECTED: &str = "a string, an array of strings, or token ids";
-    let items = match value {
-        Value::String(text) => return Ok(vec![Prompt::Text(text)]),
-        Value::Array(items) if !items.is_empty() => items,
-        other => return Err(wrong("prompt", EXPECTED, &other)),
-    };
-    let tokens = |items: &[Value]| {
-        items.iter().map(|item| token("prompt", item)).collect::<Result<Vec<_>, _>>()
-    };
-    if items[0].is_number() {
-        return Ok(vec![Prompt::Tokens(tokens(&items)?)]);
-    }
-    let of_strings = items[0].is_string();
-    items
-        .into_iter()
-        .map(|item| match item {
-            Value::String(text) if of_strings => Ok(Prompt::Text(text)),
-            Value::Array(ids) if !of_strings => tokens(&ids).map(Prompt::Tokens),
-            other => Err(wrong("prompt", EXPECTED, &other)),
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use pelton_base::TokenId;
-    use serde_json::json;
+    use pelton_llm::Prompt;
+    use serde_json::{Value, json};
 
     use super::*;
 
     fn run(value: Value) -> Result<(CompletionRequest, Ask), ApiError> {
-        let body = CompletionBody::read(value.as_object().expect("object").clone())?;
+        let body = CompletionBody::read(value.to_string().as_bytes())?;
         check(body, Generation::default())
     }
 
@@ -100,6 +75,7 @@ mod tests {
             ("prompt", json!({"prompt": [-1]})),
             ("prompt", json!({"prompt": [[1.5]]})),
             ("prompt", json!({"prompt": {}})),
+            ("prompt", json!({"prompt": vec!["a"; limits::PROMPTS + 1]})),
             ("suffix", json!({"prompt": "a", "suffix": "b"})),
             ("echo", json!({"prompt": "a", "echo": true})),
             ("best_of", json!({"prompt": "a", "best_of": 2, "stream": true})),

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
-use crate::wire::JsonObject;
+use crate::wire::Body;
 
 /// Makes vectors of texts.
 ///
@@ -18,13 +18,14 @@ use crate::wire::JsonObject;
 pub(crate) async fn handle(
     State(state): State<AppState>,
     _running: Running,
-    body: JsonObject,
+    body: Body,
 ) -> Result<Response, ApiError> {
     let embedder = state.served().embedder()?.clone();
     let app = state.clone();
     let (send, answer) = oneshot::channel();
-    let (ticket, format) = super::blocking(move || {
-        let body = types::EmbeddingsBody::read(body.0)?;
+    let (ticket, format) = super::reading(&state, body, move |bytes| {
+        let body = types::EmbeddingsBody::read(&bytes)?;
+        drop(bytes);
         app.check_model(body.model.as_deref())?;
         let (request, format) = validate::check(body)?;
         let prepared = embedder.prepare(request)?;

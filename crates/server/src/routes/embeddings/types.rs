@@ -1,16 +1,21 @@
 //! JSON of `POST /v1/embeddings`: requests and answers.
 
+use pelton_base::limits;
 use pelton_llm::{EmbedInput, Embeddings};
 use serde::Serialize;
-use serde_json::{Map, Value};
 
-use super::validate::inputs;
 use crate::error::ApiError;
-use crate::wire::{Accept, Fields, check_unhonoured};
+use crate::wire::{Accept, Fields, Forms, check_unhonoured, inputs};
 
 /// Parameters of this endpoint that are not honoured.
-const UNHONOURED: &[(&str, Accept)] =
-    &[("input_type", Accept::Nothing), ("embedding_types", Accept::Nothing)];
+const UNHONOURED: &[(&str, Accept)] = &[
+    ("input_type", Accept::Nothing),
+    ("embedding_types", Accept::Nothing),
+    // Texts are always computed whole.
+    ("cache_prompt", Accept::Only("false")),
+];
+
+const INPUTS: Forms<EmbedInput> = Forms { text: EmbedInput::Text, tokens: EmbedInput::Tokens };
 
 /// A request as it was sent; types are right, ranges are not checked.
 #[derive(Debug)]
@@ -25,15 +30,15 @@ pub(crate) struct EmbeddingsBody {
 
 impl EmbeddingsBody {
     /// Reads every field, and refuses unknown parameters and parameters that are not honoured.
-    pub(crate) fn read(map: Map<String, Value>) -> Result<Self, ApiError> {
-        let mut fields = Fields::new(map);
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(bytes)?;
         check_unhonoured(&mut fields, UNHONOURED)?;
         let input = fields
             .take("input")
             .ok_or_else(|| ApiError::param("input", "`input` is missing: expected a text"))?;
         let body = Self {
             model: fields.string("model")?,
-            inputs: inputs(input)?,
+            inputs: inputs("input", input, limits::EMBED_INPUTS, INPUTS)?,
             encoding_format: fields.string("encoding_format")?,
             dimensions: fields.usize("dimensions")?,
             prompt_name: fields.string("prompt_name")?,
