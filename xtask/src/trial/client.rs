@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use anyhow::Context;
-use serde_json::Value;
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
 
 /// Time after which a client gives up, far above any answer's.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -31,6 +31,23 @@ pub(super) fn ask(address: &str, path: &str, body: &Value) -> anyhow::Result<(u1
     let mut stream = connect(address)?;
     stream.write_all(post(address, path, &body.to_string()).as_bytes()).context("sending")?;
     read(stream)
+}
+
+/// Asks a route without a body.
+pub(super) fn get(address: &str, path: &str) -> anyhow::Result<(u16, String)> {
+    let mut stream = connect(address)?;
+    let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).context("sending")?;
+    read(stream)
+}
+
+/// The choices of a greedy answer, the same on every server of a model.
+pub(super) fn answer(address: &str) -> anyhow::Result<Value> {
+    let body = json!({ "prompt": "The moth", "max_tokens": 8, "temperature": 0, "logprobs": 1 });
+    match ask(address, "/v1/completions", &body)? {
+        (200, text) => Ok(serde_json::from_str::<Value>(&text)?["choices"].take()),
+        (status, text) => bail!("{status}: {text}"),
+    }
 }
 
 /// Reads an answer to its end.

@@ -3,12 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use serde_json::{Value, json};
 
-use super::client;
+use super::client::answer;
 use super::neighbours::Neighbours;
 use super::server::Server;
 
@@ -34,7 +33,7 @@ fn within(
     let model = model.to_str().context("the model's path is UTF-8")?;
     let flags = ["-m", model, cache.as_str(), "--max-context", "256"];
     let started = Instant::now();
-    let expected = answer(&Server::start(binary, &flags)?)?;
+    let expected = answer(&Server::start(binary, &flags)?.address)?;
     let start_time = started.elapsed();
     let (mut n_early, mut n_serving) = (0, 0);
     for i in 0..times {
@@ -61,7 +60,8 @@ fn within(
             });
             n_serving += 1;
         }
-        let again = answer(&Server::start(binary, &flags)?).with_context(|| format!("kill {i}"))?;
+        let again =
+            answer(&Server::start(binary, &flags)?.address).with_context(|| format!("kill {i}"))?;
         ensure!(again == expected, "after kill {i}: {again} instead of {expected}");
     }
     let left: Vec<_> = std::fs::read_dir(&packed)?.collect::<Result<_, _>>()?;
@@ -71,12 +71,4 @@ fn within(
         left.len()
     );
     Ok(())
-}
-
-fn answer(server: &Server) -> anyhow::Result<Value> {
-    let body = json!({ "prompt": "The moth", "max_tokens": 8, "temperature": 0, "logprobs": 1 });
-    match client::ask(&server.address, "/v1/completions", &body)? {
-        (200, text) => Ok(serde_json::from_str::<Value>(&text)?["choices"].take()),
-        (status, text) => bail!("{status}: {text}"),
-    }
 }

@@ -3,12 +3,14 @@
 //! ```text
 //! determinism   the same requests again and again under each policy: one answer each
 //! soak          mixed traffic for a time: memory, files and threads stay level
+//! limits        few open files, little address space: it answers, slowly or with 429
 //! kill          kill -9 at random moments of start and service: every restart serves the same
 //! ```
 
 mod client;
 mod determinism;
 mod kill;
+mod limits;
 mod neighbours;
 mod server;
 mod soak;
@@ -42,6 +44,12 @@ enum Trial {
         #[arg(long, default_value_t = 1800)]
         seconds: u64,
     },
+    /// Serve with few open files and little address space.
+    Limits {
+        /// Length under each limit.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+    },
     /// Kill the server at random moments and start it again.
     Kill {
         /// Number of kills.
@@ -57,6 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.trial {
         Trial::Determinism { times } => determinism::run(&args.binary, args.seed, *times),
         Trial::Soak { seconds } => soak::run(&args.binary, args.seed, *seconds),
+        Trial::Limits { seconds } => limits::run(&args.binary, args.seed, *seconds),
         Trial::Kill { times, model } => kill::run(&args.binary, args.seed, *times, model),
     }
 }

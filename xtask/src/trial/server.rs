@@ -16,15 +16,22 @@ pub(super) struct Server {
 impl Server {
     /// Starts the binary with these flags, without waiting for it.
     pub(super) fn spawn(binary: &Path, flags: &[&str]) -> anyhow::Result<Child> {
-        let mut command = Command::new(binary);
-        command.args(["serve", "--port", "0"]).args(flags);
-        command.env("PELTON_TUNING", "off").stdout(Stdio::null()).stderr(Stdio::piped());
-        command.spawn().with_context(|| format!("{} does not start", binary.display()))
+        spawn(Command::new(binary), flags)
     }
 
     /// Starts the binary and waits until it listens.
     pub(super) fn start(binary: &Path, flags: &[&str]) -> anyhow::Result<Self> {
-        let mut child = Self::spawn(binary, flags)?;
+        Self::wait(spawn(Command::new(binary), flags)?)
+    }
+
+    /// The same after these commands of the shell, which limit it.
+    pub(super) fn start_within(limit: &str, binary: &Path, flags: &[&str]) -> anyhow::Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{limit}; exec \"$0\" \"$@\"")]).arg(binary);
+        Self::wait(spawn(command, flags)?)
+    }
+
+    fn wait(mut child: Child) -> anyhow::Result<Self> {
         let mut stderr = BufReader::new(child.stderr.take().context("stderr is piped")?);
         let mut said = String::new();
         loop {
@@ -69,4 +76,10 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn spawn(mut command: Command, flags: &[&str]) -> anyhow::Result<Child> {
+    command.args(["serve", "--port", "0"]).args(flags);
+    command.env("PELTON_TUNING", "off").stdout(Stdio::null()).stderr(Stdio::piped());
+    command.spawn().with_context(|| format!("{command:?} does not start"))
 }

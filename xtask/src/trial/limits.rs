@@ -1,0 +1,64 @@
+//! A server with few file descriptors, little address space, or both.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use super::client::{self, answer};
+use super::neighbours::Neighbours;
+use super::server::Server;
+
+/// Limits of the shell's `ulimit`, and what they are.
+const LIMITS: [(&str, &str); 3] = [
+    ("ulimit -n 48", "48 open files"),
+    ("ulimit -v 1500000", "1.5 GB of address space"),
+    ("ulimit -n 48; ulimit -v 1500000; ulimit -u 4096", "both, and 4,096 processes"),
+];
+/// Silent connections, more than there are descriptors.
+const SILENT: usize = 200;
+
+pub(super) fn run(binary: &Path, seed: u64, seconds: u64) -> anyhow::Result<()> {
+    let flags = ["--kv-memory", "16MiB", "--max-context", "256"];
+    let free = Server::start(binary, &flags)?;
+    let expected = answer(&free.address)?;
+    drop(free);
+    for (limit, words) in LIMITS {
+        let mut server = Server::start_within(limit, binary, &flags)?;
+        let neighbours = Neighbours::default();
+        let slowest = std::thread::scope(|scope| {
+            let clients = neighbours.start(scope, &server.address, seed, 6);
+            let silent: Vec<_> = (0..SILENT).map(|_| client::connect(&server.address)).collect();
+            let outcome = watch(&server.address, seconds, &expected);
+            neighbours.stop();
+            drop(silent);
+            clients.into_iter().for_each(|it| it.join().expect("a client does not panic"));
+            outcome
+        });
+        let slowest = slowest.with_context(|| format!("with {words}"))?;
+        server.check_alive()?;
+        let n_failures = neighbours.n_failures.into_inner();
+        ensure!(n_failures == 0, "{n_failures} answers with a status of 500 or more, with {words}");
+        println!(
+            "{words}: {} requests beside {SILENT} silent connections, slowest /health {} ms",
+            neighbours.n_requests.into_inner(),
+            slowest.as_millis()
+        );
+    }
+    Ok(())
+}
+
+/// Asks for health and for an answer until the time is up; the slowest answer of `/health`.
+fn watch(address: &str, seconds: u64, expected: &Value) -> anyhow::Result<Duration> {
+    let (start, mut slowest) = (Instant::now(), Duration::ZERO);
+    while start.elapsed() < Duration::from_secs(seconds) {
+        let asked = Instant::now();
+        let (status, text) = client::get(address, "/health")?;
+        ensure!(status == 200, "/health answers {status}: {text}");
+        slowest = slowest.max(asked.elapsed());
+        let found = answer(address)?;
+        ensure!(found == *expected, "{found} instead of {expected}");
+    }
+    Ok(slowest)
+}
