@@ -1,12 +1,13 @@
 //! Binding, serving, and the three stages of stopping.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pelton_base::limits;
 use pelton_llm::{Embedder, Llm};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::oneshot;
 
 use crate::access::Access;
@@ -19,6 +20,10 @@ use crate::state::AppState;
 
 /// Time for which a server whose engine has failed says so before it ends.
 const FAILURE_SHOWN: Duration = Duration::from_secs(5);
+
+/// Connections that the system holds until they are accepted. With tokio's 128, a burst makes the
+/// system drop further ones, whose clients try again a second later.
+const BACKLOG: u32 = 1024;
 
 /// Where and how to serve.
 #[derive(Clone, Debug)]
@@ -128,8 +133,7 @@ impl Server {
     async fn bind_served(served: Served, config: ServeConfig) -> Result<Self, ServeError> {
         let bind_error =
             |source| ServeError::Bind { host: config.host.clone(), port: config.port, source };
-        let listener =
-            TcpListener::bind((config.host.as_str(), config.port)).await.map_err(bind_error)?;
+        let listener = listen(&config.host, config.port).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
         Ok(Self { listener, address, state: AppState::new(served, config, address) })
     }
@@ -169,6 +173,26 @@ impl Server {
         state.served().shutdown();
         if state.served().has_failed() { Err(ServeError::EngineFailed) } else { Ok(()) }
     }
+}
+
+/// Listens on the first address of a host that can be listened on.
+async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+    let listen_on = |address: SocketAddr| {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // Connections of an earlier server that still close do not keep the port.
+        #[cfg(unix)]
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    let mut outcome = Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
+    for address in tokio::net::lookup_host((host, port)).await? {
+        outcome = listen_on(address);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
 }
 
 /// Leaves load balancers and monitors the time to see the failure; a signal ends it early.

@@ -55,7 +55,7 @@ impl Phase {
 pub(super) struct Places {
     most_requests: usize,
     most_connections: usize,
-    most_per_address: usize,
+    most_per_address: Option<usize>,
     table: Mutex<Table>,
     /// A place became free, or a connection idle.
     freed: Notify,
@@ -100,7 +100,7 @@ impl Places {
         Arc::new(Self {
             most_requests: config.max_connections,
             most_connections: config.max_connections.saturating_add(config.reserved_connections),
-            most_per_address: config.max_connections_per_address.unwrap_or(usize::MAX),
+            most_per_address: config.max_connections_per_address,
             table: Mutex::default(),
             freed: Notify::new(),
         })
@@ -119,11 +119,12 @@ impl Places {
 
     fn try_enter(self: &Arc<Self>, address: IpAddr) -> Entrance {
         let mut table = self.table();
-        let n_of_address = table.entries.values().filter(|entry| entry.address == address).count();
-        if n_of_address >= self.most_per_address
-            && !table.give_up_idlest(|entry| entry.address == address)
-        {
-            return Entrance::TooMany;
+        if let Some(most) = self.most_per_address {
+            let is_of_it = |entry: &Entry| entry.address == address;
+            let n_of_address = table.entries.values().filter(|entry| is_of_it(entry)).count();
+            if n_of_address >= most && !table.give_up_idlest(is_of_it) {
+                return Entrance::TooMany;
+            }
         }
         if table.entries.len() >= self.most_connections && !table.give_up_idlest(|_| true) {
             return Entrance::Full;
