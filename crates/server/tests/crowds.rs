@@ -13,7 +13,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 const ASK: &str = "GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// Places for so many connections, without any deadline in a test's time.
+/// A limit of connections, and deadlines that no test reaches.
 fn places(max_connections: usize, reserved_connections: usize) -> ServeConfig {
     let long = Duration::from_secs(3600);
     ServeConfig {
@@ -25,7 +25,7 @@ fn places(max_connections: usize, reserved_connections: usize) -> ServeConfig {
     }
 }
 
-/// Connects without a word, and again and again.
+/// Connects `n` times without sending anything.
 async fn silent(server: &Running, n: usize) -> Vec<TcpStream> {
     let mut silent = Vec::new();
     for _ in 0..n {
@@ -99,7 +99,7 @@ async fn the_longest_pause_ends_and_a_running_answer_does_not() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_still_being_read_is_not_cut_off() {
     let server = start_with(parrot(), places(2, 1)).await;
-    // One piece of more bytes than the system takes at once.
+    // A large answer in one piece.
     let body = json!({"messages": [{"role": "user", "content": "hey"}], "n": 16,
         "max_tokens": 500, "logprobs": true, "top_logprobs": 20});
     let socket = TcpSocket::new_v4().expect("a socket");
@@ -121,7 +121,7 @@ async fn an_answer_that_is_still_being_read_is_not_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_all_are_served_operators_get_in_and_users_are_told_to_come_again() {
+async fn when_all_places_are_in_requests_operators_get_in_and_users_get_503() {
     let gate = Gate::closed(1);
     let server = start_with(gated_parrot(&gate, 8), places(1, 1)).await;
     let mut stream = begin_stream(&server).await;
@@ -144,7 +144,7 @@ async fn when_all_are_served_operators_get_in_and_users_are_told_to_come_again()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_beyond_the_limit_wait_while_all_others_are_served() {
+async fn connections_beyond_the_limit_wait_while_every_place_is_in_a_request() {
     let gate = Gate::closed(1);
     let server = start_with(gated_parrot(&gate, 8), places(1, 0)).await;
     let mut first = begin_stream(&server).await;
@@ -168,7 +168,7 @@ async fn connections_beyond_the_limit_wait_while_all_others_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_may_have_so_many_connections_and_no_more() {
+async fn an_address_gives_up_its_own_connections_and_is_refused_when_all_are_in_requests() {
     let gate = Gate::closed(1);
     let config = ServeConfig { max_connections_per_address: Some(2), ..places(100, 0) };
     let server = start_with(gated_parrot(&gate, 8), config).await;
