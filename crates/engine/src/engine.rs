@@ -57,8 +57,11 @@ impl Engine {
     /// # Panics
     ///
     /// As [`spawn`](Self::spawn).
-    pub fn manual(executor: impl Executor, config: EngineConfig) -> (EngineHandle, ManualEngine) {
-        let proposers = config.spec.proposers();
+    pub fn manual(
+        executor: impl Executor,
+        config: EngineConfig,
+        proposers: Vec<Box<dyn Proposer>>,
+    ) -> (EngineHandle, ManualEngine) {
         let (handle, mut engine) = EngineLoop::new(executor, config, proposers);
         (handle, ManualEngine { turn: Box::new(move || engine.turn(false)) })
     }

@@ -1,8 +1,9 @@
-//! An executor that fails and panics at random.
+//! An executor and a proposer that fail and panic at random.
 
 use std::sync::{Arc, Mutex};
 
 use pelton_base::{Request, RequestId};
+use pelton_engine::spec::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_engine::{Drafting, Execution, Executor, ExecutorError, KvCapacity, Panicked};
 use pelton_sched::SchedulerOutput;
 use pelton_sim::Random;
@@ -21,6 +22,7 @@ pub(super) struct Rates {
     pub(super) add_panics: u64,
     pub(super) step_panics: u64,
     pub(super) reset_panics: u64,
+    pub(super) proposer_panics: u64,
 }
 
 impl Rates {
@@ -37,6 +39,7 @@ impl Rates {
             add_panics: rate(),
             step_panics: rate() * 4,
             reset_panics: rate() / 16,
+            proposer_panics: rate(),
         }
     }
 }
@@ -145,5 +148,63 @@ impl<E: Executor> Executor for Faulty<E> {
     fn reset(&mut self) {
         self.may_panic(self.rates.reset_panics);
         self.inner.reset();
+    }
+}
+
+/// A proposer that panics at random. No request may notice.
+#[derive(Debug)]
+pub(super) struct FaultyProposer {
+    pub(super) inner: Box<dyn Proposer>,
+    pub(super) rate: u64,
+    pub(super) random: Random,
+}
+
+impl FaultyProposer {
+    fn may_panic(&mut self) {
+        assert!(self.rate == 0 || !one_in(&mut self.random, self.rate), "{PLANNED}");
+    }
+}
+
+impl Proposer for FaultyProposer {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.inner.abilities()
+    }
+
+    fn add(&mut self, request: &Request) {
+        self.may_panic();
+        self.inner.add(request);
+    }
+
+    fn look(&mut self, row: &Row<'_>, most: usize) -> (usize, usize) {
+        self.may_panic();
+        self.inner.look(row, most)
+    }
+
+    fn propose(
+        &mut self,
+        rows: &mut [Row<'_>],
+        odds: Option<&mut Odds>,
+    ) -> Result<(), ProposerError> {
+        let outcome = self.inner.propose(rows, odds);
+        self.may_panic();
+        outcome
+    }
+
+    fn is_catching_up(&self, row: &Row<'_>) -> bool {
+        self.inner.is_catching_up(row)
+    }
+
+    fn observe(&mut self, seen: &Seen<'_>) {
+        self.may_panic();
+        self.inner.observe(seen);
+    }
+
+    fn finished(&mut self, id: RequestId) {
+        self.may_panic();
+        self.inner.finished(id);
     }
 }

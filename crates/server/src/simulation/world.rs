@@ -8,8 +8,8 @@ use axum::Router;
 use axum::http::StatusCode;
 use futures_util::FutureExt;
 use pelton_base::{SamplingParams, TokenId};
-use pelton_engine::spec::Verification;
-use pelton_engine::{Engine, EngineConfig, ManualEngine, SpecConfig, SpecMethod};
+use pelton_engine::spec::{Proposer, Verification};
+use pelton_engine::{Engine, EngineConfig, Executor, ManualEngine, SpecConfig, SpecMethod};
 use pelton_llm::{Llm, LlmInfo, LlmParts};
 use pelton_sched::{Batching, Choices, PolicyKind, PreemptionMode};
 use pelton_sim::Random;
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use super::client::{self, End, Plan};
 use super::fake::{FakeExecutor, VOCAB};
-use super::faults::{Faulty, Happened, Rates};
+use super::faults::{Faulty, FaultyProposer, Happened, Rates};
 use super::one_in;
 use crate::ServeConfig;
 use crate::routes::router;
@@ -43,6 +43,7 @@ pub(super) struct Deeds {
     n_preemptions: u64,
     n_swapped: u64,
     n_drafted: u64,
+    n_proposer_failures: u64,
 }
 
 impl Deeds {
@@ -58,14 +59,15 @@ impl Deeds {
         self.n_preemptions += other.n_preemptions;
         self.n_swapped += other.n_swapped;
         self.n_drafted += other.n_drafted;
+        self.n_proposer_failures += other.n_proposer_failures;
     }
 
     /// Fails where the seeds have not seen all that the simulation is about.
     pub(super) fn check_coverage(&self) {
         let Self { n_answers, n_left, n_faults, n_restarts, n_failed_engines, .. } = self;
-        let Self { n_preemptions, n_swapped, n_drafted, .. } = self;
+        let Self { n_preemptions, n_swapped, n_drafted, n_proposer_failures, .. } = self;
         let all = [n_answers, n_left, n_faults, n_restarts, n_failed_engines];
-        let more = [n_preemptions, n_swapped, n_drafted];
+        let more = [n_preemptions, n_swapped, n_drafted, n_proposer_failures];
         assert!(all.into_iter().chain(more).all(|n| *n > 0), "{self:?}");
         for code in ["none", "shutting_down", "engine_failed", "rate_limit_exceeded"] {
             assert!(self.errors.keys().any(|(_, known)| known == code), "no {code}: {self:?}");
@@ -84,8 +86,12 @@ struct House {
 }
 
 impl House {
-    fn new(executor: impl pelton_engine::Executor, config: EngineConfig) -> Self {
-        let (engine, manual) = Engine::manual(executor, config);
+    fn new(
+        executor: impl Executor,
+        config: EngineConfig,
+        proposers: Vec<Box<dyn Proposer>>,
+    ) -> Self {
+        let (engine, manual) = Engine::manual(executor, config, proposers);
         let info = LlmInfo {
             name: "simulated".to_owned(),
             architecture: "Fake".to_owned(),
@@ -197,8 +203,14 @@ impl World {
         let executor =
             Faulty { inner, rates, random: Random::new(seed, 1), happened: Arc::clone(&happened) };
         let has_faults = rates.any();
+        let proposers = config.spec.proposers().into_iter();
+        let proposers = proposers.map(|inner| {
+            let (rate, random) = (rates.proposer_panics, Random::new(seed, 2));
+            Box::new(FaultyProposer { inner, rate, random }) as Box<dyn Proposer>
+        });
+        let proposers = proposers.collect();
         Self {
-            house: House::new(executor, config),
+            house: House::new(executor, config, proposers),
             happened,
             has_faults,
             clients: Vec::new(),
@@ -277,7 +289,7 @@ impl World {
         self.probe().await;
         let mut deeds = self.quiet();
         let clients = std::mem::take(&mut self.clients);
-        let mut calm = House::new(FakeExecutor::new(64, 4), calm_config());
+        let mut calm = House::new(FakeExecutor::new(64, 4), calm_config(), Vec::new());
         for (plan, end) in clients {
             match end.await.expect("a client does not panic") {
                 End::Left => deeds.n_left += 1,
@@ -317,6 +329,7 @@ impl World {
             n_preemptions: metrics.n_preemptions,
             n_swapped: metrics.swapped_in_blocks,
             n_drafted: metrics.spec.n_drafted,
+            n_proposer_failures: metrics.spec.n_failures,
             ..Deeds::default()
         }
     }
