@@ -52,6 +52,17 @@ fn a_simulation_is_the_same_every_time_and_tells_every_variant() {
 }
 
 #[test]
+fn the_longest_step_is_kept() {
+    let sim = |more: &[&str]| {
+        let common = ["bench", "sim", "--json", "--policy"];
+        pelton(&[&common, more].concat()).json()["variants"].clone()
+    };
+    let variants = sim(&["fcfs", "--workload", "mixed", "-n", "100", "--max-step-ms", "0,100"]);
+    let slowest = [0, 1].map(|i| variants[i]["report"]["all"]["tpot_ms"]["p99"].as_f64());
+    assert!(slowest[0] > Some(250.0) && slowest[1] <= Some(101.0), "{slowest:?}");
+}
+
+#[test]
 fn a_saved_workload_is_simulated_like_the_workload() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("trace.txt");
@@ -105,6 +116,7 @@ fn what_cannot_be_simulated_is_refused() {
     sim(&["--scale", "1e9"]).assert_refused(&["--scale"]);
     sim(&["--noise", "2"]).assert_refused(&["--noise"]);
     sim(&["--ttft-target", "0"]).assert_refused(&["--ttft-target"]);
+    sim(&["--max-step-ms", "1.5"]).assert_refused(&["--max-step-ms", "from 0 to 86400000"]);
     sim(&["--block-size", "0"]).assert_refused(&["--block-size"]);
     sim(&["--blocks", "1", "--block-size", "1"]).assert_refused(&["--blocks"]);
     sim(&["--tenant-weight", "acme=1"]).assert_refused(&["--tenant-weight", "acme"]);

@@ -79,6 +79,8 @@ pub struct CostFit {
     information: Matrix,
     moment: Vector,
     n_steps: u64,
+    /// Tokens of the largest step that was learned from.
+    n_tried_tokens: usize,
     /// Clipped residuals in a row; below zero when the steps were faster than predicted.
     surprises: i32,
     /// Mean of the clipped relative residuals.
@@ -108,6 +110,7 @@ impl CostFit {
             information: [[0.0; N]; N],
             moment: [0.0; N],
             n_steps: 0,
+            n_tried_tokens: if prior.is_some() { usize::MAX } else { 0 },
             surprises: 0,
             spread: ERROR_BOUNDS.1,
             error: 0.0,
@@ -122,6 +125,8 @@ impl CostFit {
         if self.n_steps <= N_COLD || time_ns == 0 {
             return;
         }
+        let n_tried_tokens = usize::try_from(n_tokens).unwrap_or(usize::MAX);
+        self.n_tried_tokens = self.n_tried_tokens.max(n_tried_tokens);
         let time = time_ns as f64 * 1000.0;
         let counts = [1, n_tokens, n_samples, n_attended, n_moved_blocks];
         let parts: Vector = std::array::from_fn(|i| counts[i] as f64 * self.prior[i]);
@@ -157,6 +162,12 @@ impl CostFit {
     /// The prices as of now.
     pub fn cost(&self) -> StepCost {
         self.cost
+    }
+
+    /// Tokens of the largest step that the prices were learned from; no limit where they were
+    /// measured before, zero while nothing is known.
+    pub fn n_tried_tokens(&self) -> usize {
+        self.n_tried_tokens
     }
 
     /// Mean of |predicted − measured| / measured over the last steps, each predicted before it was

@@ -50,7 +50,13 @@ impl Feedback {
             self.tell(&decision, n_running);
         }
         let Limits { batch_tokens, running } = self.controller.limits(n_running);
-        Signals { cost: self.fit.cost(), max_batch_tokens: batch_tokens, max_running: running }
+        Signals {
+            cost: self.fit.cost(),
+            cost_error_ppm: self.cost_error_ppm(),
+            max_batch_tokens: batch_tokens,
+            max_running: running,
+            n_tried_tokens: self.fit.n_tried_tokens(),
+        }
     }
 
     /// Takes in that a step was executed.
@@ -63,7 +69,7 @@ impl Feedback {
     /// Writes its part of the metrics; the quantiles only now and then, or when `at_once`.
     pub(crate) fn write(&mut self, now: Tick, at_once: bool, metrics: &mut EngineMetrics) {
         metrics.cost = self.fit.cost();
-        metrics.cost_error_ppm = (self.fit.relative_error() * 1e6).round() as u64;
+        metrics.cost_error_ppm = self.cost_error_ppm();
         metrics.limits = self.controller.limits(metrics.n_running);
         metrics.n_shrunk = self.n_shrunk;
         metrics.n_grown = self.n_grown;
@@ -72,6 +78,10 @@ impl Feedback {
             metrics.recent = self.charts.snapshot(0);
             self.read_at = Some(now);
         }
+    }
+
+    fn cost_error_ppm(&self) -> u64 {
+        (self.fit.relative_error() * 1e6).round() as u64
     }
 
     fn tell(&mut self, decision: &Decision, n_running: usize) {

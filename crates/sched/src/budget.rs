@@ -2,13 +2,15 @@
 
 use crate::{SchedulerConfig, StepCost, StepLoad};
 
+/// Prefill tokens of a step beside generating requests while no price is known.
+const FIRST_TOKENS: usize = 32;
+
 /// The rest of a step's budget while its plan is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     /// Tokens.
     pub(crate) n_tokens: usize,
-    /// Nanoseconds for prefill chunks, where a generating request has a target for the time per
-    /// token and prices are known.
+    /// Nanoseconds for prefill chunks, where the time of the step is bounded and prices are known.
     time_ns: Option<u64>,
     /// Whether a chunk was given out already.
     has_chunk: bool,
@@ -18,6 +20,12 @@ pub(crate) struct Budget {
 impl Budget {
     pub(crate) fn new(n_tokens: usize, cost: StepCost) -> Self {
         Self { n_tokens, time_ns: None, has_chunk: false, cost }
+    }
+
+    /// Bounds the prefill chunks by twice the tokens of the largest step that prices were learned
+    /// from, so that a wrong price costs little.
+    pub(crate) fn try_out(&mut self, n_tried_tokens: usize) {
+        self.n_tokens = self.n_tokens.min(n_tried_tokens.saturating_mul(2).max(FIRST_TOKENS));
     }
 
     /// Bounds the prefill chunks by the part of `allowance_ns` that `load` leaves.
@@ -55,7 +63,7 @@ impl Budget {
             self.n_tokens -= n_tokens;
             if let Some(time_ns) = &mut self.time_ns {
                 let mut load = StepLoad::default();
-                load.add_rows(position, n_tokens, 0);
+                load.add_rows(position, n_tokens, usize::from(n_tokens == n_remaining));
                 *time_ns = time_ns.saturating_sub(self.cost.marginal_ps(&load) / 1000);
             }
         }

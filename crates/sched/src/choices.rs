@@ -19,6 +19,8 @@ pub struct Choices {
     pub priority_order: PriorityOrder,
     /// Longest wait; older requests run first under every policy. Above zero.
     pub max_wait: Duration,
+    /// Longest step beside requests that generate; zero for no limit.
+    pub max_step: Duration,
     /// When waiting requests may join a batch.
     pub batching: Batching,
     /// How KV blocks are given to a request.
@@ -49,6 +51,7 @@ impl Default for Choices {
             policy: PolicyKind::default(),
             priority_order: PriorityOrder::default(),
             max_wait: Duration::from_secs(60),
+            max_step: Duration::from_millis(250),
             batching: Batching::default(),
             kv_allocation: KvAllocation::default(),
             prefix_cache: true,

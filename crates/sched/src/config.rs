@@ -102,17 +102,22 @@ pub(crate) fn nanoseconds(duration: Duration) -> u64 {
 pub struct Signals {
     /// Cost of steps, as measured so far.
     pub cost: StepCost,
+    /// Mean error of the times that were predicted by it, in parts per million of the measured ones.
+    pub cost_error_ppm: u64,
     /// Most tokens of this step; the configured limit bounds it too. At least one is taken.
     pub max_batch_tokens: usize,
     /// Most sequences running at once; the configured limit bounds it too. At least one is taken.
     pub max_running: usize,
+    /// Tokens of the largest step that the prices were learned from; zero while there is none.
+    pub n_tried_tokens: usize,
 }
 
 impl Default for Signals {
     /// Nothing measured, nothing limited.
     fn default() -> Self {
-        let (max_batch_tokens, max_running) = (usize::MAX, usize::MAX);
-        Self { cost: StepCost::default(), max_batch_tokens, max_running }
+        let (max_batch_tokens, max_running, n_tried_tokens) = (usize::MAX, usize::MAX, usize::MAX);
+        let (cost, cost_error_ppm) = (StepCost::default(), 0);
+        Self { cost, cost_error_ppm, max_batch_tokens, max_running, n_tried_tokens }
     }
 }
 

@@ -27,10 +27,10 @@
 //! blocks   [ 7       | 2       | 9    ]        block table, block_size tokens each
 //! ```
 //!
-//! **The budget** is counted in tokens and in time: where a generating request has a target for the
-//! time per token, the chunks beside it are as large as the measured prices allow ([`StepCost`]). A
-//! [`Policy`] ranks each request at its arrival. The [`Outlook`] tells whether a request should be
-//! taken at all.
+//! **The budget** is counted in tokens and in time: beside requests that generate, chunks are as
+//! large as the measured prices allow ([`StepCost`]) for the longest step ([`Choices::max_step`])
+//! and for the targets per token of these requests. A [`Policy`] ranks each request at its arrival.
+//! The [`Outlook`] tells whether a request should be taken at all.
 //!
 //! **Memory.** A sequence is admitted only when blocks for *all* its known tokens can be had, with
 //! a watermark to spare, and it takes them at once: a prompt never runs dry half way. It shares the

@@ -5,8 +5,9 @@
 //! # A comment.
 //! config blocks=8 block=2 batch=8 chunk=8 running=4 context=16     first; starts anew
 //!        [policy=sla] [order=high-first] [wait=60000] [host=4] [preemption=swap] [cache=on]
-//!        [eviction=lru] [batching=static] [kv=contiguous] [weights=1,3]
-//! prices base=10 token=1 sample=0 attended=0 moved=0               milliseconds, from now on
+//!        [eviction=lru] [batching=static] [kv=contiguous] [weights=1,3] [step=50]
+//! prices base=10 token=1 sample=0 attended=0 moved=0 [tried=8]     milliseconds, from now on,
+//!                                     learned from steps of up to 8 tokens
 //! add 1 prompt=3 max=2 [stop=9]       queue request 1: a prompt of 3 tokens, at most 2 to generate
 //!       [tokens=5,6,7]                these tokens instead of zeros
 //!       [priority=1] [ttft=100] [tpot=20] [tenant=1] [salt=1] [fork=1]
@@ -93,6 +94,7 @@ fn config(words: &[&str]) -> SchedulerConfig {
         priority_order: choice(words, "order", PriorityOrder::ALL, PriorityOrder::name)
             .unwrap_or_default(),
         max_wait: Duration::from_millis(optional(words, "wait").unwrap_or(60_000) as u64),
+        max_step: Duration::from_millis(optional(words, "step").unwrap_or(0) as u64),
         batching: choice(words, "batching", Batching::ALL, Batching::name).unwrap_or_default(),
         kv_allocation: choice(words, "kv", KvAllocation::ALL, KvAllocation::name)
             .unwrap_or_default(),
@@ -191,6 +193,7 @@ impl Story {
             "config" => {}
             "prices" => {
                 self.signals.cost = prices(&words);
+                self.signals.n_tried_tokens = optional(&words, "tried").unwrap_or(usize::MAX);
                 return "noted\n".to_owned();
             }
             "sleep" => {

@@ -86,6 +86,7 @@ impl<'a> Subject<'a> {
                 max_batch_tokens: STEP_TOKENS.max(n_sequences),
                 max_chunk_tokens: Some(STEP_TOKENS),
                 max_running: n_sequences,
+                max_step: Duration::ZERO,
                 ..Choices::default()
             },
             max_waiting_requests: n_sequences,

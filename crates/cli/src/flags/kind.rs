@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use pelton_base::limits;
 use pelton_server::HostName;
 use serde::{Serialize, Serializer};
 
@@ -24,6 +25,8 @@ pub(crate) enum Kind {
     Seconds,
     /// A time in whole seconds, which may be zero.
     WholeSeconds,
+    /// A time in whole milliseconds, at most a day, which may be zero.
+    WholeMilliseconds,
     /// One of these names.
     Names(fn() -> Vec<&'static str>),
     /// `true` or `false`; `on` or `off`.
@@ -87,6 +90,12 @@ impl Kind {
                 let n = text.parse().map(Duration::from_secs);
                 n.map(Value::Time).map_err(|_| format!("expected whole seconds, got `{text}`"))
             }
+            Self::WholeMilliseconds => {
+                let n = text.parse().ok().filter(|n| *n as f64 <= limits::SLO_MS);
+                n.map(|n| Value::Time(Duration::from_millis(n))).ok_or_else(|| {
+                    format!("expected whole milliseconds from 0 to 86400000, got `{text}`")
+                })
+            }
             Self::Names(all) => {
                 let names = all();
                 let found = names.iter().find(|name| **name == text);
@@ -131,6 +140,9 @@ impl Kind {
             }
             Value::Time(time) if matches!(self, Self::WholeSeconds) => {
                 Plain::Number(time.as_secs())
+            }
+            Value::Time(time) if matches!(self, Self::WholeMilliseconds) => {
+                Plain::Number(time.as_millis() as u64)
             }
             Value::Time(time) => Plain::Real(time.as_secs_f64()),
             Value::Name(name) => Plain::Text((*name).to_owned()),

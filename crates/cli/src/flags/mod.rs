@@ -143,7 +143,7 @@ mod tests {
     fn samples(flag: &Flag) -> Vec<&'static str> {
         match flag.kind {
             Kind::Text | Kind::Folder => vec!["some/where"],
-            Kind::Number(..) | Kind::WholeSeconds => vec!["7"],
+            Kind::Number(..) | Kind::WholeSeconds | Kind::WholeMilliseconds => vec!["7"],
             Kind::Bytes => vec!["4096"],
             Kind::Milliseconds | Kind::Seconds => vec!["1.5"],
             Kind::Names(all) => all(),

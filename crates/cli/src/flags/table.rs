@@ -271,6 +271,17 @@ pub(crate) static TABLE: &[Flag] = &[
         place: place!(llm.choices.max_wait),
     },
     Flag {
+        name: "max-step-ms",
+        short: None,
+        part: Part::Choices,
+        kind: Kind::WholeMilliseconds,
+        value: "MS",
+        help: "Longest step in milliseconds while answers are generated: prompts beside them are \
+               computed in parts that fit; 0 for no limit",
+        default: "",
+        place: place!(llm.choices.max_step),
+    },
+    Flag {
         name: "batching",
         short: None,
         part: Part::Choices,

@@ -86,7 +86,18 @@ fn nothing_is_known_before_a_step_was_measured_and_a_prior_is_known_at_once() {
         let ratio = fit.cost().step_ns(&load) as f64 / MACHINE.step_ns(&load) as f64;
         assert!((0.2..5.0).contains(&ratio), "one step gives the scale of all: {ratio}");
     }
-    assert_eq!(CostFit::new(Some(MACHINE)).cost(), MACHINE);
+    let prior = CostFit::new(Some(MACHINE));
+    assert_eq!((prior.cost(), prior.n_tried_tokens()), (MACHINE, usize::MAX));
+}
+
+#[test]
+fn the_largest_step_counts_as_tried_once_it_was_learned_from() {
+    let mut fit = CostFit::default();
+    for (n_tokens, n_tried) in [(500, 0), (1, 1), (33, 33), (2, 33), (66, 66)] {
+        let load = prefill(0, n_tokens);
+        fit.observe(&load, MACHINE.step_ns(&load));
+        assert_eq!(fit.n_tried_tokens(), n_tried);
+    }
 }
 
 #[test]

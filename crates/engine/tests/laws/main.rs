@@ -12,6 +12,7 @@ use pelton_engine::{EngineConfig, EngineMetrics, SampledToken, SpecMethod, SpecS
 use pelton_kernels::Kernels;
 use pelton_model::{Compute, ModelFiles};
 use pelton_sched::{Choices, PreemptionMode};
+use std::time::Duration;
 
 use worlds::*;
 
@@ -52,8 +53,14 @@ fn law_holds_for(fixture: &str) {
         let n_steps_alone = metrics.n_steps;
         let law = Law { name: format!("{fixture} {format}"), files, compute, alone };
 
-        let metrics = law.holds("in a batch of eight", &plain);
+        law.holds("in a batch of eight", &plain);
+        let bounded = |max_step| {
+            let choices = Choices { max_step, ..Choices::default() };
+            World { config: EngineConfig { choices, ..Default::default() }, ..plain.clone() }
+        };
+        let metrics = law.holds("in steps of any length", &bounded(Duration::ZERO));
         assert!(metrics.n_steps * 4 < n_steps_alone, "they share steps: {metrics:?}");
+        law.holds("in steps as short as can be", &bounded(Duration::from_nanos(1)));
         in_little_memory(&law);
         drafted_by_models(&law);
         drafted_from_texts(&law);

@@ -28,9 +28,7 @@ impl Scheduler {
         let mut budget = Budget::new(n_most, signals.cost);
         self.plan_decode_rows(&mut budget, output);
         let n_rows = output.sequences.len();
-        if let Some(allowance_ns) = self.allowance_ns() {
-            budget.allow(allowance_ns, &output.load);
-        }
+        self.bound_prompts(&mut budget, output);
         match (self.config.choices.batching, was_empty) {
             (Batching::Continuous, _) => self.plan_prompts(&mut budget, true, output),
             (Batching::Static, false) => self.plan_prompts(&mut budget, false, output),
@@ -142,7 +140,30 @@ impl Scheduler {
         }
     }
 
-    /// The time that this step may take.
+    /// Bounds the prompts of a step by the time that it may take beside the planned rows.
+    fn bound_prompts(&self, budget: &mut Budget, output: &SchedulerOutput) {
+        let longest_ns = self.longest_step_ns(&output.load);
+        if longest_ns.is_some() {
+            budget.try_out(self.signals.n_tried_tokens);
+        }
+        if let Some(allowance_ns) = self.allowance_ns().into_iter().chain(longest_ns).min() {
+            budget.allow(allowance_ns, &output.load);
+        }
+    }
+
+    /// The longest predicted time of a step while requests generate: the choice, less the usual error
+    /// of predictions; half as long again as the rows alone where that is longer, so that prompts go
+    /// on beside rows that take long.
+    fn longest_step_ns(&self, rows: &StepLoad) -> Option<u64> {
+        let most_ns = self.config.choices.max_step.as_nanos() * 1_000_000;
+        let most_ns = most_ns / (1_000_000 + u128::from(self.signals.cost_error_ppm));
+        let most_ns = u64::try_from(most_ns).unwrap_or(u64::MAX);
+        let rows_ns = self.signals.cost.step_ns(rows);
+        let generates = self.running.iter().any(|running| !running.is_catching_up());
+        (most_ns > 0 && generates).then(|| most_ns.max(rows_ns + rows_ns / 2))
+    }
+
+    /// The time that the latency targets leave to this step.
     ///
     /// Each generating request with a target for the time per token is due its next token when its
     /// average says so. A request that is ahead lends up to one target, a request that is behind

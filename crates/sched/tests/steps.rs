@@ -1,0 +1,79 @@
+//! The time of each step beside requests that generate, in priced nanoseconds.
+
+mod flood;
+
+use flood::{COST, Flood, MS};
+use pelton_sched::{Choices, StepCost};
+use std::time::Duration;
+
+#[test]
+fn beside_requests_that_generate_a_step_lasts_as_long_as_was_chosen() {
+    for (max_step_ms, max_running) in [(250, 64), (60, 16), (30, 64), (1, 8)] {
+        let max_step = Duration::from_millis(max_step_ms);
+        let mut flood = Flood::new(Choices { max_running, max_step, ..Choices::default() }, COST);
+        let (mut n_full, mut n_alone) = (0, 0);
+        for step in 0..3_000 {
+            if step % 7 == 3 {
+                flood.add(0, 0);
+            }
+            if step % 900 == 0 {
+                flood.add_sized(0, 0, 8_000, 20);
+            }
+            flood.step();
+            let (rows, time_ns) = (flood.rows(), COST.step_ns(&flood.plan.load));
+            if rows.n_tokens == 0 {
+                n_alone += u64::from(time_ns > max_step_ms * MS);
+                continue;
+            }
+            let rows_ns = COST.step_ns(&rows);
+            let most_ns = (max_step_ms * MS).max(rows_ns + rows_ns / 2);
+            // One token is computed in any case, and the first row of an answer may be sampled.
+            let slack_ns = 2 * (COST.token_ps + COST.sample_ps + 10_000 * COST.attended_ps) / 1000;
+            assert!(time_ns <= most_ns + slack_ns, "{time_ns} ns, {most_ns} were chosen");
+            n_full += u64::from(time_ns > most_ns * 9 / 10);
+        }
+        assert!(n_full > 300, "the limit of {max_step_ms} ms was reached {n_full} times");
+        assert!(n_alone > 0, "a prompt alone was held back by {max_step_ms} ms");
+    }
+}
+
+#[test]
+fn a_prompt_beside_a_request_that_generates_begins_with_what_was_tried() {
+    let choices = Choices { max_batch_tokens: 512, ..Choices::default() };
+    let chunk = |flood: &Flood| flood.plan.sequences.last().map_or(0, |share| share.tokens.len());
+    let mut flood = Flood::new(choices.clone(), StepCost::default());
+    flood.signals.n_tried_tokens = 0;
+    flood.add_sized(0, 0, 500, 1_000);
+    flood.step();
+    assert_eq!(chunk(&flood), 500, "a prompt alone is not held back");
+    flood.add_sized(0, 0, 5_000, 1);
+    for (n_tried, expected) in [(0, 32), (1, 32), (33, 66), (67, 134), (300, 511)] {
+        flood.signals.n_tried_tokens = n_tried;
+        flood.step();
+        assert_eq!(chunk(&flood), expected, "after steps of {n_tried} tokens");
+    }
+    flood.signals.n_tried_tokens = 0;
+    let choices = Choices { max_step: Duration::ZERO, ..choices };
+    let signals = flood.signals;
+    let mut flood = Flood::new(choices, StepCost::default());
+    flood.signals = signals;
+    flood.add_sized(0, 0, 5, 1_000);
+    flood.step();
+    flood.add_sized(0, 0, 5_000, 1);
+    flood.step();
+    assert_eq!(chunk(&flood), 511, "without a limit nothing is tried out");
+}
+
+#[test]
+fn uncertain_prices_leave_room_for_their_error() {
+    let mut flood = Flood::new(Choices::default(), COST);
+    flood.add_sized(0, 0, 10, 1_000);
+    flood.step();
+    flood.add_sized(0, 0, 5_000, 1);
+    for (error_ppm, most_ms) in [(0, 250), (250_000, 200), (1_000_000, 125)] {
+        flood.signals.cost_error_ppm = error_ppm;
+        flood.step();
+        let time_ms = COST.step_ns(&flood.plan.load) / MS;
+        assert!((most_ms - 2..=most_ms).contains(&time_ms), "{time_ms} ms of {most_ms}");
+    }
+}
