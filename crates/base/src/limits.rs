@@ -12,6 +12,8 @@ pub const STOP_STRING_BYTES: usize = 1024;
 pub const PROMPTS: usize = 64;
 /// Most texts of one request for embeddings.
 pub const EMBED_INPUTS: usize = 2048;
+/// Largest input of `pelton embed`, in bytes.
+pub const EMBED_TEXTS_BYTES: usize = 256 << 20;
 /// Most choices (`n`) of one request.
 pub const CHOICES: usize = 16;
 /// Longest salt of the prefix cache (`cache_salt`), in bytes.
@@ -34,7 +36,7 @@ pub const LOGIT_BIAS_ENTRIES: usize = 1024;
 pub const HTTP_CONNECTIONS: usize = 1024;
 /// Largest HTTP body, in bytes.
 pub const BODY_BYTES: usize = 16 << 20;
-/// Largest `config.json`, in bytes.
+/// Largest `config.json`, `serve.yaml`, file of API keys and other small file, in bytes.
 pub const CONFIG_BYTES: u64 = 4 << 20;
 /// Largest `tokenizer.json`, in bytes.
 pub const TOKENIZER_BYTES: u64 = 256 << 20;

@@ -97,9 +97,10 @@ impl Cpu {
         if !clock.has(0.0) {
             return none;
         }
-        let mut bufs = [AlignedBuf::default(), AlignedBuf::default()];
+        let bufs = [(); 2].map(|()| AlignedBuf::try_zeroed(n_bytes));
+        let [Ok(first), Ok(second)] = bufs else { return none };
+        let mut bufs = [first, second];
         let mut write = |i: usize| {
-            bufs[i] = AlignedBuf::zeroed(n_bytes);
             if i == 1 {
                 // Where the system refuses, both buffers are alike, and so are their times.
                 let _ = bufs[i].interleave(&self.nodes);

@@ -103,8 +103,8 @@ const MEMORY_SLOWDOWN: f64 = 4.0;
 impl Cpu {
     /// Measures for at most `budget` which [`Tuning`] suits this machine, and uses it from now on.
     ///
-    /// Takes up to 48 MiB of memory meanwhile. A value that there was no time to measure is the
-    /// default one; without a budget that is every value. A single measurement takes some
+    /// Takes up to 48 MiB of memory meanwhile. A value that there was no time or no memory to measure
+    /// is the default one; without a budget that is every value. A single measurement takes some
     /// milliseconds, and only a machine that stops during one can exceed the budget.
     pub fn tune(&mut self, budget: Duration) -> Tuning {
         let start = Instant::now();
@@ -127,7 +127,8 @@ impl Cpu {
         if !clock.has(2.0 * expected) {
             return;
         }
-        let matrices: Vec<PackedMatrix> = (0..n_matrices).map(|_| matrix(&panel, N)).collect();
+        let matrices: Option<Vec<_>> = (0..n_matrices).map(|_| matrix(&panel, N)).collect();
+        let Some(matrices) = matrices else { return };
 
         let default = Tuning::default();
         let candidates = STRIP_PANELS.map(|strip_panels| Tuning { strip_panels, ..default });
@@ -141,9 +142,9 @@ impl Cpu {
     }
 
     /// Chooses the size from which products are shared, and returns the seconds per byte of an M =
-    /// 1 product in cache on one thread, or `None` when there was no time.
+    /// 1 product in cache on one thread, or `None` when there was no time or no memory.
     fn tune_sharing(&mut self, clock: &Clock<'_>, panel: &PackedMatrix) -> Option<f64> {
-        let small = matrix(panel, N_IN_CACHE);
+        let small = matrix(panel, N_IN_CACHE)?;
         let mut product = Product::new(self, &small, 1);
         let default = self.tuning;
         // The largest bound, so that this product stays on its caller.
@@ -219,14 +220,14 @@ fn panel(cpu: &Cpu) -> PackedMatrix {
 }
 
 /// A matrix of `n` outputs, a multiple of [`PANEL`], made of copies of one panel: copying is much
-/// faster than packing.
-fn matrix(panel: &PackedMatrix, n: usize) -> PackedMatrix {
-    let mut buf = AlignedBuf::zeroed(n / PANEL * panel.n_bytes());
+/// faster than packing. `None` when the system refuses the memory.
+fn matrix(panel: &PackedMatrix, n: usize) -> Option<PackedMatrix> {
+    let mut buf = AlignedBuf::try_zeroed(n / PANEL * panel.n_bytes()).ok()?;
     for copy in buf.bytes_mut().chunks_exact_mut(panel.n_bytes()) {
         copy.copy_from_slice(panel.storage_bytes());
     }
     let matrix = PackedMatrix::from_storage(LAYOUT, n, K, buf.into());
-    matrix.expect("invariant: as many bytes as the shape has")
+    Some(matrix.expect("invariant: as many bytes as the shape has"))
 }
 
 /// Bytes from which a product that a team shares is faster than on one thread.
@@ -405,7 +406,7 @@ mod tests {
         let clock = Clock { elapsed: &|| 0.0, end: Duration::from_secs(1) };
         let panel = panel(&cpu);
         assert_eq!(cpu.tune_sharing(&clock, &panel), Some(0.0));
-        let set = [matrix(&panel, PANEL)];
+        let set = [matrix(&panel, PANEL).expect("memory")];
         let default = Tuning::default();
         let candidates = STRIP_PANELS.map(|strip_panels| Tuning { strip_panels, ..default });
         cpu.tune_among(&clock, candidates, 0.0, &set, 1);

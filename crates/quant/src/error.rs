@@ -1,6 +1,6 @@
 //! Errors of tensors and settings that cannot become weights.
 
-use pelton_tensor::DType;
+use pelton_tensor::{DType, MemoryRefused};
 
 /// A tensor or a setting that cannot become weights; every message names it. The caller adds the
 /// file.
@@ -66,6 +66,12 @@ pub enum QuantError {
         expected: String,
         /// The value found, shortened.
         found: String,
+    },
+    /// The system refuses the memory of a packed matrix.
+    #[error("packing the weights: {source}")]
+    Memory {
+        /// The refusal.
+        source: MemoryRefused,
     },
 }
 

@@ -25,7 +25,8 @@ pub enum Compute {
 ///
 /// # Errors
 ///
-/// When the type has no format, or the parts differ in type or width or are not matrices.
+/// When the type has no format, the parts differ in type or width or are not matrices, or the system
+/// refuses the memory.
 ///
 /// # Panics
 ///
@@ -94,7 +95,8 @@ pub fn pack_bands(
         None if is_as_stored => Rows::Stored(&stored),
         None => Rows::Made(&dequantize),
     };
-    Ok(PackedMatrix::pack_bands(cpu, layout, [n, k], rows, done))
+    PackedMatrix::pack_bands(cpu, layout, [n, k], rows, done)
+        .map_err(|source| QuantError::Memory { source })
 }
 
 /// Layout of a matrix `[n, k]` of this type once packed, and its bytes, the padding of its last panel

@@ -24,7 +24,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use pelton_tensor::AlignedBuf;
+use pelton_tensor::{AlignedBuf, MemoryRefused};
 
 use super::storage::Storage;
 use super::{PANEL, WeightLayout};
@@ -71,7 +71,8 @@ impl PackedMatrix {
     /// # Panics
     ///
     /// When a row does not have [`WeightLayout::row_bytes`] bytes, `k` is not a whole number of the
-    /// layout's blocks, or the matrix is larger than the address space.
+    /// layout's blocks, the matrix is larger than the address space, or the system refuses its
+    /// memory.
     pub fn pack<'a>(
         cpu: &Cpu,
         layout: WeightLayout,
@@ -79,7 +80,8 @@ impl PackedMatrix {
         k: usize,
         rows: &(dyn Fn(usize) -> &'a [u8] + Sync),
     ) -> Self {
-        Self::pack_bands(cpu, layout, [n, k], Rows::Stored(rows), &mut |_| {})
+        let packed = Self::pack_bands(cpu, layout, [n, k], Rows::Stored(rows), &mut |_| {});
+        packed.unwrap_or_else(|refused| panic!("{refused}"))
     }
 
     /// As [`pack`](Self::pack), but `fill(i, bytes)` writes source row `i` into a scratch row.
@@ -88,8 +90,8 @@ impl PackedMatrix {
     ///
     /// # Panics
     ///
-    /// When `k` is not a whole number of the layout's blocks, or the matrix is larger than the
-    /// address space.
+    /// When `k` is not a whole number of the layout's blocks, the matrix is larger than the address
+    /// space, or the system refuses its memory.
     pub fn pack_with(
         cpu: &Cpu,
         layout: WeightLayout,
@@ -97,22 +99,27 @@ impl PackedMatrix {
         k: usize,
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Self {
-        Self::pack_bands(cpu, layout, [n, k], Rows::Made(fill), &mut |_| {})
+        let packed = Self::pack_bands(cpu, layout, [n, k], Rows::Made(fill), &mut |_| {});
+        packed.unwrap_or_else(|refused| panic!("{refused}"))
     }
 
     /// As [`pack`](Self::pack) and [`pack_with`](Self::pack_with); `done` is called after each
     /// band, ascending, with the rows that will not be read again.
     ///
+    /// # Errors
+    ///
+    /// When the system refuses the memory of the matrix.
+    ///
     /// # Panics
     ///
-    /// As [`pack`](Self::pack).
+    /// As [`pack`](Self::pack), but for the memory.
     pub fn pack_bands(
         cpu: &Cpu,
         layout: WeightLayout,
         [n, k]: [usize; 2],
         rows: Rows<'_, '_>,
         done: &mut dyn FnMut(Range<usize>),
-    ) -> Self {
+    ) -> Result<Self, MemoryRefused> {
         assert!(n <= MOST && k <= MOST, "a matrix that fits in the address space: {n} x {k}");
         let row_bytes = layout.row_bytes(k);
         match rows {
@@ -145,11 +152,12 @@ impl PackedMatrix {
         [n, k]: [usize; 2],
         with_row: &WithRow<'_>,
         done: &mut dyn FnMut(Range<usize>),
-    ) -> Self {
+    ) -> Result<Self, MemoryRefused> {
         let panel_bytes = layout.panel_bytes(k);
         let row_bytes = layout.row_bytes(k);
         let n_bytes = n.div_ceil(PANEL).checked_mul(panel_bytes);
-        let mut buf = AlignedBuf::zeroed(n_bytes.expect("a matrix that fits in the address space"));
+        let n_bytes = n_bytes.expect("a matrix that fits in the address space");
+        let mut buf = AlignedBuf::try_zeroed(n_bytes)?;
         if let Some(band_panels) = BAND_BYTES.checked_div(panel_bytes) {
             cpu.place(&mut buf);
             let band_panels = band_panels.max(1);
@@ -175,7 +183,7 @@ impl PackedMatrix {
                 done(first * PANEL..n.min((first + band_panels) * PANEL));
             }
         }
-        Self { layout, n, k, panel_bytes, buf: buf.into() }
+        Ok(Self { layout, n, k, panel_bytes, buf: buf.into() })
     }
 
     /// A matrix that was packed before, from `storage` with its
@@ -399,7 +407,8 @@ mod tests {
                 assert_eq!(n_read.load(Ordering::Relaxed), band.end);
                 told.push(band);
             },
-        );
+        )
+        .expect("memory");
         assert_eq!(told, [0..160, 160..320, 320..n]);
         assert_eq!(packed.n_bytes() as u64, PackedMatrix::bytes_for(WeightLayout::F32, [n, k]));
     }
@@ -409,6 +418,16 @@ mod tests {
     fn a_matrix_whose_size_would_wrap_around_is_refused() {
         let cpu = Cpu::with(Kernels::best(), 1);
         let _ = PackedMatrix::pack(&cpu, WeightLayout::F32, 16, 1 << 62, &|_| &[]);
+    }
+
+    #[test]
+    fn a_matrix_for_which_there_is_no_memory_is_an_error() {
+        let cpu = Cpu::with(Kernels::best(), 1);
+        // An exabyte: within the limits of a matrix, and more than any system gives.
+        let (rows, shape) = (Rows::Stored(&|_| &[]), [1 << 29, 1 << 29]);
+        let packed = PackedMatrix::pack_bands(&cpu, WeightLayout::F32, shape, rows, &mut |_| {});
+        let refused = packed.expect_err("no memory");
+        assert_eq!(refused.n_bytes, 1 << 60);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pelton_kernels::{Cpu, PackedMatrix, WeightLayout};
+use pelton_kernels::{Cpu, PackedMatrix, Rows, WeightLayout};
 use pelton_tensor::TensorView;
 
 use super::layouts::choose;
 use super::matrix::Opened;
-use crate::{Compute, Result};
+use crate::{Compute, QuantError, Result};
 
 /// The tensors of one matrix, found and checked but not read.
 pub(super) trait Stored<'a>: Send + Sync {
@@ -202,7 +202,8 @@ fn chosen(matrices: &[Opened<'_>], order: Option<&[u32]>, compute: Compute) -> W
 ///
 /// # Errors
 ///
-/// Names a tensor with impossible values, such as a scale that is not finite.
+/// Names a tensor with impossible values, such as a scale that is not finite; or the system refuses
+/// the memory.
 ///
 /// # Panics
 ///
@@ -225,8 +226,10 @@ pub fn pack_quantized(
         n += part.shape[0];
     }
     let layout = chosen(&matrices, order, compute);
-    Ok(PackedMatrix::pack_with(cpu, layout, n, k, &|row, out| {
+    let fill = |row: usize, out: &mut [u8]| {
         let idx = first_rows.partition_point(|&first| first <= row) - 1;
         matrices[idx].fill(layout, order, parts[idx].source_row(row - first_rows[idx]), out);
-    }))
+    };
+    PackedMatrix::pack_bands(cpu, layout, [n, k], Rows::Made(&fill), &mut |_| {})
+        .map_err(|source| QuantError::Memory { source })
 }

@@ -37,6 +37,7 @@ use std::sync::OnceLock;
 use bytemuck::Pod;
 use memmap2::MmapMut;
 
+use crate::MemoryRefused;
 pub use placement::Placement;
 
 /// Alignment of every [`AlignedBuf`], in bytes: one cache line, and one AVX-512 register.
@@ -88,19 +89,19 @@ impl AlignedBuf {
     pub fn zeroed(n_bytes: usize) -> Self {
         match Self::try_zeroed(n_bytes) {
             Ok(buf) => buf,
-            Err(err) => panic!("cannot reserve {n_bytes} bytes of memory: {err}"),
+            Err(refused) => panic!("{refused}"),
         }
     }
 
-    /// Reserves `n_bytes` zeroed bytes, or returns the system's error.
+    /// Reserves `n_bytes` zeroed bytes.
     ///
     /// No page is touched: each comes into being when it is first written.
     ///
     /// # Errors
     ///
-    /// The system's own error, when the address space or its commit limit is exhausted.
-    pub fn try_zeroed(n_bytes: usize) -> io::Result<Self> {
-        Self::reserve(n_bytes, HugePages::get())
+    /// When the address space or its commit limit is exhausted; the error shows what is left.
+    pub fn try_zeroed(n_bytes: usize) -> Result<Self, MemoryRefused> {
+        Self::reserve(n_bytes, HugePages::get()).map_err(|err| MemoryRefused::new(n_bytes, &err))
     }
 
     fn reserve(n_bytes: usize, huge_pages: HugePages) -> io::Result<Self> {

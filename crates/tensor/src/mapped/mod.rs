@@ -1,14 +1,16 @@
 //! Files mapped into memory, read as plain bytes.
 
+mod lost;
+
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use memmap2::Mmap;
 
-use crate::{Result, TensorError};
+use crate::{MemoryRefused, Result, TensorError, open_regular};
+pub use lost::{LOST_FILE_EXIT_CODE, handle_file_signals};
 
 /// The bytes of a file that stays where it is: mapped, embedded in the binary, or held in memory.
 pub struct MappedFile {
@@ -19,7 +21,11 @@ pub struct MappedFile {
 }
 
 enum Bytes {
-    Mapped(Mmap),
+    Mapped {
+        /// Dropped before the map, so that no other map can have its addresses by then.
+        _known: lost::Known,
+        map: Mmap,
+    },
     Static(&'static [u8]),
     Owned(Vec<u8>),
 }
@@ -28,21 +34,15 @@ impl MappedFile {
     /// Maps the file at `path` for reading.
     ///
     /// The file must not be shortened while it is mapped: the system answers reads past the new end
-    /// with a signal that ends the process. Replacing it by a rename is harmless.
+    /// with a signal that ends the process, and [`handle_file_signals`] makes it say why. Replacing
+    /// it by a rename is harmless.
     ///
     /// # Errors
     ///
     /// When the file cannot be opened, is not a regular file, or cannot be mapped.
     pub fn open(path: &Path) -> Result<Self> {
         let fail = |source| TensorError::io(path, source);
-        // The kind is checked before opening, because opening a named pipe would wait for a writer.
-        let kind = std::fs::metadata(path).map_err(fail)?;
-        if !kind.is_file() {
-            let what = if kind.is_dir() { "is a folder, not a file" } else { "is not a file" };
-            return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, what)));
-        }
-        let file = File::open(path).map_err(fail)?;
-        let metadata = file.metadata().map_err(fail)?;
+        let (file, metadata) = open_regular(path).map_err(fail)?;
         let (path, modified) = (path.to_owned(), metadata.modified().ok());
         if metadata.len() == 0 {
             return Ok(Self { path, bytes: Bytes::Static(&[]), modified });
@@ -50,8 +50,14 @@ impl MappedFile {
         // SAFETY: the map is private to this value, read-only, and only ever seen as `&[u8]` that
         // cannot outlive it; the documented condition is that the file is not changed meanwhile.
         let map = unsafe { Mmap::map(&file) };
-        let map = map.map_err(|source| TensorError::io(&path, source))?;
-        Ok(Self { path, bytes: Bytes::Mapped(map), modified })
+        let map = map.map_err(|source| match source.kind() {
+            io::ErrorKind::OutOfMemory => {
+                TensorError::io(&path, MemoryRefused::new(metadata.len() as usize, &source).into())
+            }
+            _ => TensorError::io(&path, source),
+        })?;
+        let known = lost::Known::new(map.as_ptr_range(), &path);
+        Ok(Self { path, bytes: Bytes::Mapped { _known: known, map }, modified })
     }
 
     /// Bytes that are part of the program; `name` stands for the file in messages.
@@ -77,7 +83,7 @@ impl MappedFile {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
-            Bytes::Mapped(map) => map,
+            Bytes::Mapped { map, .. } => map,
             Bytes::Static(bytes) => bytes,
             Bytes::Owned(bytes) => bytes,
         }
@@ -89,7 +95,7 @@ impl MappedFile {
     /// Until then, the bytes that were read count as memory of this process. Whole pages are given
     /// back, so bytes next to `part` may be given back too.
     pub fn give_back(&self, part: &[u8]) {
-        let Bytes::Mapped(map) = &self.bytes else { return };
+        let Bytes::Mapped { map, .. } = &self.bytes else { return };
         let (whole, part) = (map.as_ptr_range(), part.as_ptr_range());
         if part.is_empty() || part.start < whole.start || part.end > whole.end {
             return;
