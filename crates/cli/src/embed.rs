@@ -70,9 +70,10 @@ fn gather(args: &EmbedArgs) -> Result<Vec<String>> {
     }
 }
 
-/// Lines without their ends, each of a limited length.
+/// Lines without their ends, each and all of them of a limited length: a pipe may be endless.
 fn read_lines(name: &str, mut input: impl BufRead, texts: &mut Vec<String>) -> Result<()> {
     let most = limits::PROMPT_BYTES as u64;
+    let mut n_left = limits::EMBED_TEXTS_BYTES;
     for line in 1.. {
         let mut bytes = Vec::new();
         input
@@ -83,6 +84,10 @@ fn read_lines(name: &str, mut input: impl BufRead, texts: &mut Vec<String>) -> R
         if bytes.is_empty() {
             break;
         }
+        n_left = n_left.checked_sub(bytes.len()).ok_or_else(|| {
+            let most = limits::EMBED_TEXTS_BYTES;
+            Failure::new(format!("{name}: expected at most {most} bytes, got more"))
+        })?;
         let text = String::from_utf8(bytes)
             .map_err(|_| Failure::new(format!("{name}, line {line}: expected UTF-8")))?;
         let text = text.strip_suffix('\n').unwrap_or(&text);

@@ -43,18 +43,11 @@ pub(crate) fn recommended_by_gguf(gguf: &Gguf) -> Result<Option<SamplingParams>,
 pub(crate) fn recommended_sampling(folder: &Path) -> Result<Option<SamplingParams>, LlmError> {
     let path = folder.join("generation_config.json");
     let bad = |why: String| LlmError::GenerationConfig { path: path.clone(), why };
-    let size = match std::fs::metadata(&path) {
-        Ok(metadata) => metadata.len(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(None);
-        }
-        Err(error) => return Err(bad(error.to_string())),
-    };
-    if size > limits::CONFIG_BYTES {
-        return Err(bad(format!("{size} bytes; expected at most {}", limits::CONFIG_BYTES)));
+    match pelton_tensor::read_limited(&path, limits::CONFIG_BYTES) {
+        Ok(text) => parse(&text).map_err(bad),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(bad(error.to_string())),
     }
-    let text = std::fs::read(&path).map_err(|error| bad(error.to_string()))?;
-    parse(&text).map_err(bad)
 }
 
 fn parse(text: &[u8]) -> Result<Option<SamplingParams>, String> {

@@ -58,6 +58,12 @@ pub enum TextError {
         /// Most tokens allowed.
         limit: usize,
     },
+    /// The code that reads or uses the tokenizer panicked.
+    #[error("the tokenizer panicked: {message}")]
+    Panicked {
+        /// The message of the panic.
+        message: String,
+    },
     /// Text could not be encoded.
     #[error("cannot encode the text: {reason}")]
     Encode {
@@ -72,27 +78,16 @@ impl TextError {
     }
 }
 
-/// Reads a whole file after checking that it is at most `limit` bytes long.
+/// Reads a whole file of at most `limit` bytes.
 pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, TextError> {
-    use std::io::Read;
-
-    let read_error = |source| TextError::Read { path: path.to_owned(), source };
-    // The kind is checked before opening, because opening a named pipe would wait for a writer.
-    if !std::fs::metadata(path).map_err(read_error)?.is_file() {
-        let what = "expected a regular file";
-        return Err(read_error(std::io::Error::new(std::io::ErrorKind::InvalidInput, what)));
-    }
-    let file = std::fs::File::open(path).map_err(read_error)?;
-    let too_large =
-        |n_bytes| TextError::TooLarge { what: path.display().to_string(), n_bytes, limit };
-    let n_bytes = file.metadata().map_err(read_error)?.len();
-    if n_bytes > limit {
-        return Err(too_large(n_bytes));
-    }
-    // The size may be wrong (a growing file, a device), so the reading itself is limited too.
-    let mut bytes = Vec::new();
-    file.take(limit + 1).read_to_end(&mut bytes).map_err(read_error)?;
-    if bytes.len() as u64 > limit { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
+    pelton_tensor::read_limited(path, limit).map_err(|source| match source.kind() {
+        std::io::ErrorKind::FileTooLarge => TextError::TooLarge {
+            what: path.display().to_string(),
+            n_bytes: std::fs::metadata(path).map_or(0, |file| file.len()).max(limit + 1),
+            limit,
+        },
+        _ => TextError::Read { path: path.to_owned(), source },
+    })
 }
 
 /// Like [`read_limited`], but a file that does not exist is no error.

@@ -148,11 +148,8 @@ pub fn gather(file: Option<&Path>) -> Result<Vec<Texts<Ask>>> {
         return Ok(kinds.map(texts).to_vec());
     };
     let fail = |why: String| BenchError::invalid(format!("{}: {why}", path.display()));
-    let size = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
-    if size > limits::PROMPT_BYTES as u64 {
-        return Err(fail(format!("{size} bytes; expected at most {}", limits::PROMPT_BYTES)));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+    let text = pelton_tensor::read_limited_text(path, limits::PROMPT_BYTES as u64)
+        .map_err(|error| fail(error.to_string()))?;
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let all: Vec<Ask> = lines
         .map(|(number, line)| {

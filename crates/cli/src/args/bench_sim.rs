@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::Args;
+use pelton_base::limits;
 use pelton_sched::{Choices, SchedulerConfig};
 use pelton_sim::Prices;
 use pelton_sim::trace::Tenants;
@@ -129,7 +130,8 @@ impl BenchSimArgs {
             None => Prices::default(),
             Some(path) => {
                 let at = |failure: Failure| failure.at(&path.display().to_string());
-                let text = std::fs::read_to_string(path).map_err(|error| at(error.into()))?;
+                let text = pelton_tensor::read_limited_text(path, limits::CONFIG_BYTES);
+                let text = text.map_err(|error| at(error.into()))?;
                 serde_json::from_str(&text).map_err(|error| at(error.into()))?
             }
         };

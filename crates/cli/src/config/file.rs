@@ -70,11 +70,8 @@ impl ConfigFile {
     /// Names the file, the line and the key.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let fail = |why: String| Failure::new(format!("{}: {why}", path.display()));
-        let size = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
-        if size > limits::CONFIG_BYTES {
-            return Err(fail(format!("{size} bytes; expected at most {}", limits::CONFIG_BYTES)));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+        let text = pelton_tensor::read_limited_text(path, limits::CONFIG_BYTES)
+            .map_err(|error| fail(error.to_string()))?;
         Self::parse(&text).map_err(|why| Failure::new(format!("{}{why}", path.display())))
     }
 

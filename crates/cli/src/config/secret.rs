@@ -66,11 +66,13 @@ impl<'de> Deserialize<'de> for Secrets {
 /// Keys from a file: one per line, blank lines and what begins with `#` aside.
 pub(crate) fn from_file(path: &Path) -> Result<Vec<ApiKey>> {
     let fail = |why: String| Failure::new(format!("API keys of {}: {why}", path.display()));
-    let size = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
-    if size > limits::CONFIG_BYTES {
-        return Err(fail(format!("{size} bytes; expected at most {}", limits::CONFIG_BYTES)));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+    let text = pelton_tensor::read_limited_text(path, limits::CONFIG_BYTES)
+        .map_err(|error| fail(error.to_string()))?;
+    parse_keys(&text, path)
+}
+
+/// Keys of the text of the file at `path`.
+pub(super) fn parse_keys(text: &str, path: &Path) -> Result<Vec<ApiKey>> {
     let lines = text.lines().map(str::trim).enumerate();
     let keys = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let keys: Result<Vec<ApiKey>> = keys
@@ -78,7 +80,10 @@ pub(crate) fn from_file(path: &Path) -> Result<Vec<ApiKey>> {
         .collect();
     match keys {
         // Whoever names a file wants keys: an empty one would leave the door open.
-        Ok(keys) if keys.is_empty() => Err(fail("expected at least one key".to_owned())),
+        Ok(keys) if keys.is_empty() => {
+            let why = "expected at least one key";
+            Err(Failure::new(format!("API keys of {}: {why}", path.display())))
+        }
         keys => keys,
     }
 }

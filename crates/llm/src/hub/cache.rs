@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use pelton_base::limits;
+use pelton_tensor::read_limited_text;
+
 use super::{HubError, HubId};
 
 /// `models--org--name` inside the hub cache.
@@ -20,7 +23,8 @@ impl RepoCache {
         if self.snapshot(revision).is_dir() {
             return Some(revision.to_owned());
         }
-        let text = std::fs::read_to_string(self.root.join("refs").join(revision)).ok()?;
+        let path = self.root.join("refs").join(revision);
+        let text = read_limited_text(&path, limits::CONFIG_BYTES).ok()?;
         let commit = text.trim();
         (is_commit(commit) && self.snapshot(commit).is_dir()).then(|| commit.to_owned())
     }

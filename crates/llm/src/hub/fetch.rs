@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
+use pelton_base::limits;
+use pelton_tensor::read_limited;
 use sha2::Digest;
 use ureq::Agent;
 
@@ -104,7 +106,8 @@ impl Hub {
                 }
                 let path = get(&weights)?;
                 if weights.ends_with(".json") {
-                    let index = std::fs::read(&path).map_err(HubError::io(&path))?;
+                    let index = read_limited(&path, limits::SAFETENSORS_INDEX_BYTES);
+                    let index = index.map_err(HubError::io(&path))?;
                     let shards = shards(&index)
                         .map_err(|why| HubError::NoModel { id: id.to_string(), why })?;
                     for shard in shards {
@@ -135,7 +138,8 @@ impl Hub {
             Wanted::Folder { weights, .. } => {
                 if weights.ends_with(".json") {
                     let path = folder.join(&weights);
-                    let index = std::fs::read(&path).map_err(HubError::io(&path))?;
+                    let index = read_limited(&path, limits::SAFETENSORS_INDEX_BYTES);
+                    let index = index.map_err(HubError::io(&path))?;
                     let shards = shards(&index)
                         .map_err(|why| HubError::NoModel { id: id.to_string(), why })?;
                     if let Some(missing) = shards.iter().find(|file| !folder.join(file).exists()) {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use pelton_base::limits;
+use pelton_tensor::read_limited;
 use ureq::http::{HeaderMap, Response};
 use ureq::{Agent, Body};
 
@@ -45,7 +47,8 @@ pub(crate) fn agent(endpoint: &str, max_redirects: u32) -> Agent {
 
 /// The certificates of `SSL_CERT_FILE`, for networks with certificates of their own.
 fn extra_roots() -> Option<Vec<ureq::tls::Certificate<'static>>> {
-    let pem = std::fs::read(std::env::var_os("SSL_CERT_FILE")?).ok()?;
+    let path = std::env::var_os("SSL_CERT_FILE")?;
+    let pem = read_limited(path.as_ref(), limits::CONFIG_BYTES).ok()?;
     let certificates: Vec<_> = ureq::tls::parse_pem(&pem)
         .filter_map(|item| match item {
             Ok(ureq::tls::PemItem::Certificate(certificate)) => Some(certificate),

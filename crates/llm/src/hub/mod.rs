@@ -29,6 +29,9 @@ mod select;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pelton_base::limits;
+use pelton_tensor::read_limited_text;
+
 pub use fetch::{Hub, HubProgress};
 pub use id::HubId;
 
@@ -69,7 +72,7 @@ impl HubConfig {
             })
         };
         let token_file = || {
-            let text = std::fs::read_to_string(home.join("token")).ok()?;
+            let text = read_limited_text(&home.join("token"), limits::CONFIG_BYTES).ok()?;
             Some(text.trim().to_owned()).filter(|token| !token.is_empty())
         };
         Self {

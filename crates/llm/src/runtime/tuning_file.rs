@@ -14,7 +14,7 @@
 //! or of another version counts as missing and is written anew. Two processes that write at once
 //! may lose one entry, which is measured again.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use pelton_kernels::{Kernels, Tuning, cpu_model};
@@ -108,18 +108,10 @@ impl Known {
             tracing::debug!(file = %path.display(), %why, "remembered tunings are not used");
             Self::nothing()
         };
-        // Reading from a pipe could wait for ever.
-        match std::fs::metadata(path) {
-            Ok(found) if found.is_file() && found.len() <= MOST_BYTES => {}
-            Ok(_) => return refused(&"not a file, or too large"),
+        let bytes = match pelton_tensor::read_limited(path, MOST_BYTES) {
+            Ok(bytes) => bytes,
             Err(error) => return refused(&error),
-        }
-        let mut bytes = Vec::new();
-        let read = std::fs::File::open(path)
-            .and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
-        if let Err(error) = read {
-            return refused(&error);
-        }
+        };
         match serde_json::from_slice::<Self>(&bytes) {
             Ok(known) if known.version == VERSION => known,
             Ok(known) => refused(&format_args!("version {}, expected {VERSION}", known.version)),

@@ -170,11 +170,8 @@ fn read_json(file: &Path) -> Result<Option<Value>, ModelError> {
     if !file.exists() {
         return Ok(None);
     }
-    let n_bytes = std::fs::metadata(file).map_err(ModelError::io(file))?.len();
-    if n_bytes > limits::TOKENIZER_BYTES {
-        return Err(ModelError::Export(format!("{}: {n_bytes} bytes", file.display())));
-    }
-    let bytes = std::fs::read(file).map_err(ModelError::io(file))?;
+    let bytes = pelton_tensor::read_limited(file, limits::TOKENIZER_BYTES);
+    let bytes = bytes.map_err(ModelError::io(file))?;
     let json = serde_json::from_slice(&bytes)
         .map_err(|error| ModelError::Export(format!("{}: {error}", file.display())))?;
     Ok(Some(json))

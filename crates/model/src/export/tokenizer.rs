@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use pelton_base::limits;
 use pelton_tensor::{GgufArray, GgufValue, GgufWriter};
 use serde_json::Value;
 
@@ -120,7 +121,8 @@ fn adds_bos(json: &Value) -> bool {
 fn chat_template(folder: &Path) -> Result<Option<String>, ModelError> {
     let file = folder.join("chat_template.jinja");
     if file.exists() {
-        return std::fs::read_to_string(&file).map(Some).map_err(ModelError::io(&file));
+        let text = pelton_tensor::read_limited_text(&file, limits::TEMPLATE_BYTES as u64);
+        return text.map(Some).map_err(ModelError::io(&file));
     }
     let config = read_json(&folder.join("tokenizer_config.json"))?;
     Ok(config.and_then(|config| config["chat_template"].as_str().map(str::to_owned)))

@@ -237,14 +237,7 @@ pub(crate) fn read_json(file: &Path) -> Result<serde_json::Value, ModelError> {
     parse_json(&read_limited(file)?).map_err(ModelError::config(file))
 }
 
-/// A small file; the size is looked at before anything is allocated.
+/// A small file.
 fn read_limited(file: &Path) -> Result<Vec<u8>, ModelError> {
-    let metadata = std::fs::metadata(file).map_err(ModelError::io(file))?;
-    if !metadata.is_file() || metadata.len() > limits::CONFIG_BYTES {
-        return Err(ModelError::config(file)(crate::ConfigError::TooLarge {
-            n_bytes: metadata.len(),
-            limit: limits::CONFIG_BYTES,
-        }));
-    }
-    std::fs::read(file).map_err(ModelError::io(file))
+    pelton_tensor::read_limited(file, limits::CONFIG_BYTES).map_err(ModelError::io(file))
 }

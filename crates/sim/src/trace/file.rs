@@ -2,6 +2,7 @@
 
 use super::format::{FieldError, HEAD, parse_line, write_line};
 use super::{Tenants, Trace, TraceRequest};
+use pelton_tensor::open_regular;
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -91,7 +92,7 @@ pub struct TraceReader {
 
 impl TraceReader {
     fn open(path: &Path, tenants: Tenants) -> Result<Self, TraceError> {
-        let file = File::open(path).map_err(|source| io(path, source))?;
+        let (file, _) = open_regular(path).map_err(|source| io(path, source))?;
         Ok(Self {
             path: path.to_owned(),
             file: BufReader::new(file),
