@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use pelton_llm::{
-    EmbedOptions, Embedder, Llm, LlmOptions, LoadProgress, LocalModel, ModelRef, Runtime,
-    RuntimeOptions,
+    EmbedOptions, Embedder, Llm, LlmError, LlmOptions, LoadProgress, LocalModel, MemoryUse,
+    ModelRef, Runtime, RuntimeOptions,
 };
 use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 
 /// The story-teller inside the binary, a GGUF file.
@@ -75,7 +75,7 @@ pub(crate) fn runtime(threads: Option<usize>) -> Result<Runtime> {
 /// Everything that can be wrong with a model, by file and field.
 pub(crate) fn load(runtime: &Runtime, model: &ModelRef, options: &LlmOptions) -> Result<Arc<Llm>> {
     let bar = Progress::new();
-    Ok(Llm::load(runtime, model, options, &mut |progress| show(&bar, progress))?)
+    Llm::load(runtime, model, options, &mut |progress| show(&bar, progress)).map_err(with_hint)
 }
 
 /// Loads a model for vectors, likewise.
@@ -89,7 +89,7 @@ pub(crate) fn load_embedder(
     options: &EmbedOptions,
 ) -> Result<Arc<Embedder>> {
     let bar = Progress::new();
-    Ok(Embedder::load(runtime, model, options, &mut |progress| show(&bar, progress))?)
+    Embedder::load(runtime, model, options, &mut |progress| show(&bar, progress)).map_err(with_hint)
 }
 
 /// Loads the weights of open files without an engine, with a bar if it takes a while.
@@ -111,7 +111,26 @@ pub(crate) fn load_decoder(
         progress: Some(&|at| bar.loading(at.n_bytes, at.n_total_bytes)),
         ..LoadOptions::default()
     };
-    Ok(runtime.load(files, &options)?)
+    runtime.load(files, &options).map_err(with_hint)
+}
+
+/// Where memory lacks, says which flags ask for less.
+fn with_hint(error: LlmError) -> Failure {
+    let hint = error.lacks_memory_for().map(|lacking| match lacking {
+        MemoryUse::Weights => {
+            "a smaller weight format takes less: `pelton convert --help` lists them"
+        }
+        MemoryUse::KeysAndValues => {
+            "smaller `--kv-memory`, `--max-context` or `--swap-memory` take less"
+        }
+        MemoryUse::Step => "smaller `--max-batch-tokens` or `--max-running` take less",
+        _ => "end other programs, or raise the limits of this one",
+    });
+    let failure = Failure::from(error);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
 }
 
 fn show(bar: &Progress, progress: LoadProgress<'_>) {

@@ -113,6 +113,14 @@ pub enum LlmError {
         /// The field and its expected value.
         why: String,
     },
+    /// The system refuses the memory of a step.
+    #[error("a step of {n_tokens} tokens: {source}")]
+    StepMemory {
+        /// Most tokens of a step.
+        n_tokens: usize,
+        /// The refusal.
+        source: pelton_tensor::MemoryRefused,
+    },
     /// The prompt has no token.
     #[error("the prompt is empty: expected at least one token")]
     EmptyPrompt,
@@ -252,7 +260,31 @@ impl From<ChoiceError> for LlmError {
     }
 }
 
+/// A use of memory that a person can make smaller.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum MemoryUse {
+    /// The packed weights.
+    Weights,
+    /// Keys and values, and the store that they are swapped to.
+    KeysAndValues,
+    /// The activations of one step.
+    Step,
+}
+
 impl LlmError {
+    /// What there is too little memory for, where that is the fault.
+    pub fn lacks_memory_for(&self) -> Option<MemoryUse> {
+        match self {
+            Self::Model(error) if error.lacks_memory() => Some(MemoryUse::Weights),
+            Self::Engine(pelton_engine::ExecutorError::KvRefused { .. }) => {
+                Some(MemoryUse::KeysAndValues)
+            }
+            Self::StepMemory { .. } => Some(MemoryUse::Step),
+            _ => None,
+        }
+    }
+
     /// The request parameter at fault, where there is one.
     pub fn param(&self) -> Option<&'static str> {
         match self {

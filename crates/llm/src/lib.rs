@@ -45,7 +45,7 @@ pub use embed::{
     EmbedInfo, EmbedInput, EmbedMetrics, EmbedOptions, EmbedRequest, EmbedTicket, Embedder,
     Embeddings, PreparedEmbed, cosine,
 };
-pub use error::{LlmError, Overload};
+pub use error::{LlmError, MemoryUse, Overload};
 pub use event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};

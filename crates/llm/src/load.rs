@@ -11,6 +11,7 @@ use std::sync::Arc;
 use pelton_base::{SamplingParams, TokenId};
 use pelton_engine::{Engine, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig};
 use pelton_model::{ArchSpec, Decoder, LoadOptions, available_memory_bytes};
+use pelton_tensor::{AlignedBuf, MemoryLeft, MemoryRefused};
 use pelton_text::{ChatTemplate, Tokenizer};
 
 use crate::draft::{DraftPlan, Target};
@@ -41,6 +42,8 @@ impl Llm {
         source.check_generates()?;
         let text = TextSide::load(&source)?;
         let decoder = load_weights(runtime, &source, options, &reporter)?;
+        // Before keys and values take what is left, and once more when they have.
+        check_step(decoder.spec(), options)?;
         let kv = size_kv(&decoder, options)?;
         let eos = end_tokens(decoder.spec(), &text.tokenizer);
         let info = describe(source, &decoder, &kv, runtime);
@@ -110,13 +113,14 @@ fn load_weights(
 ///
 /// When the context has room for no answer, or memory holds less than was asked for.
 fn size_kv(decoder: &Decoder<Device>, options: &LlmOptions) -> Result<KvPlan, LlmError> {
+    let available = available_memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES);
     let sizing = KvSizing {
         bytes_per_block: decoder.kv_bytes_per_block(options.block_size) as u64,
         block_size: options.block_size,
         context_tokens: options.max_context.unwrap_or(decoder.spec().max_context),
         n_running: options.choices.max_running,
         limit_bytes: options.kv_bytes,
-        available_bytes: available_memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES),
+        available_bytes: available.saturating_sub(step_bytes(decoder.spec(), options) as u64),
     };
     let KvSizing { bytes_per_block, block_size, context_tokens, .. } = sizing;
     if context_tokens < 2 {
@@ -125,7 +129,11 @@ fn size_kv(decoder: &Decoder<Device>, options: &LlmOptions) -> Result<KvPlan, Ll
     }
     let plan = sizing.plan().ok_or_else(|| LlmError::Option {
         option: "kv_bytes",
-        why: format!("one block of {block_size} tokens takes {bytes_per_block} bytes"),
+        why: format!(
+            "one block of {block_size} tokens takes {bytes_per_block} bytes of memory, more than \
+             there is for keys and values; there is left: {}",
+            MemoryLeft::now()
+        ),
     })?;
     let (declared, served) = (context_tokens, plan.context_tokens);
     if served < declared {
@@ -142,6 +150,26 @@ fn size_kv(decoder: &Decoder<Device>, options: &LlmOptions) -> Result<KvPlan, Ll
         tracing::warn!(declared, served, "the context is cut to the tokens that memory holds");
     }
     Ok(plan)
+}
+
+/// Bytes of the largest step.
+fn step_bytes(spec: &ArchSpec, options: &LlmOptions) -> usize {
+    let n_tokens = options.choices.max_batch_tokens;
+    spec.step_bytes(n_tokens, options.choices.max_running.min(n_tokens))
+}
+
+/// Refuses a largest step for which there is no memory: its buffers grow where a refusal could not
+/// be answered any more.
+fn check_step(spec: &ArchSpec, options: &LlmOptions) -> Result<(), LlmError> {
+    let n_tokens = options.choices.max_batch_tokens;
+    let n_bytes = step_bytes(spec, options);
+    let lacking = |source| LlmError::StepMemory { n_tokens, source };
+    let left = MemoryLeft::now();
+    if left.least().is_some_and(|n_left| n_left < n_bytes as u64) {
+        return Err(lacking(MemoryRefused { n_bytes, reason: "more than there is".into(), left }));
+    }
+    // Reserved and given back: nothing is touched.
+    AlignedBuf::try_zeroed(n_bytes).map(drop).map_err(lacking)
 }
 
 /// Tokens that end an answer, as the configuration and the tokenizer name them.
@@ -206,6 +234,7 @@ impl Loading<'_, '_, '_> {
             verification: options.spec.verification,
         };
         let executor = ModelExecutor::new(decoder, config)?;
+        check_step(executor.decoder().spec(), options)?;
         let weight_bytes = executor.decoder().weight_bytes();
         let target = Target { tokenizer, weight_bytes, context_tokens: kv.context_tokens };
         let DraftPlan { mut proposers, model } = drafts;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use pelton_quant::QuantError;
-use pelton_tensor::TensorError;
+use pelton_tensor::{ByteSize, TensorError};
 
 use crate::fields::ConfigError;
 
@@ -87,10 +87,10 @@ pub enum ModelError {
     },
     /// The weights are larger than the memory there is.
     #[error(
-        "{}: the weights need {:.1} GiB of memory, expected at most the {:.1} GiB available",
+        "{}: the weights need {} of memory, expected at most the {} available",
         file.display(),
-        gib(*needed_bytes),
-        gib(*available_bytes)
+        ByteSize(*needed_bytes),
+        ByteSize(*available_bytes)
     )]
     Memory {
         /// The checkpoint.
@@ -111,12 +111,18 @@ pub enum ModelError {
     Export(String),
 }
 
-/// Bytes in GiB, for messages.
-fn gib(n_bytes: u64) -> f64 {
-    n_bytes as f64 / f64::from(1 << 30)
-}
-
 impl ModelError {
+    /// Whether there is too little memory for the weights.
+    pub fn lacks_memory(&self) -> bool {
+        match self {
+            Self::Memory { .. } | Self::Format { source: QuantError::Memory { .. }, .. } => true,
+            Self::Tensor(TensorError::Io { source, .. }) => {
+                source.kind() == std::io::ErrorKind::OutOfMemory
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn io(file: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let file = file.into();
         move |source| Self::Io { file, source }

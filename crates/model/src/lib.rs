@@ -50,9 +50,7 @@ pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
 pub use inspect::{Ignored, Inspection, Quantization, TensorTotals, inspect};
 pub use kv::{KvFootprint, KvShape, SwapStore};
-pub use load::{
-    LoadOptions, LoadProgress, PackedCache, available_memory_bytes, check, load, stored_bytes,
-};
+pub use load::{LoadOptions, LoadProgress, PackedCache, check, load, stored_bytes};
 pub use pelton_quant::Compute;
 pub use pelton_quant::checkpoint::Scheme;
-pub use pelton_tensor::{KvDtype, UnknownKvDtype};
+pub use pelton_tensor::{KvDtype, UnknownKvDtype, available_memory_bytes};

@@ -64,6 +64,7 @@ mod smollm3;
 mod spec;
 mod stablelm;
 mod starcoder2;
+mod step;
 mod stored;
 
 pub use crate::layer::{

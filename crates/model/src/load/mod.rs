@@ -19,7 +19,6 @@
 
 mod cache;
 mod footprint;
-mod memory;
 mod packer;
 mod part;
 mod plan;
@@ -27,7 +26,6 @@ mod quantization;
 mod turned;
 
 pub use cache::PackedCache;
-pub use memory::available_memory_bytes;
 
 use pelton_quant::Compute;
 use pelton_tensor::KvDtype;

@@ -26,7 +26,7 @@ use pelton_kernels::{
     WeightLayout,
 };
 use pelton_quant::{Compute, QuantError};
-use pelton_tensor::MappedFile;
+use pelton_tensor::{MappedFile, available_memory_bytes};
 
 use super::{Device, MatrixSource, PackedBytes, PackedForm, PackedSize, StoredMatrix};
 use crate::comm::SoleRank;
@@ -34,7 +34,7 @@ use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::kv::KvShape;
-use crate::load::{LoadOptions, available_memory_bytes, load, stored_bytes};
+use crate::load::{LoadOptions, load, stored_bytes};
 use experts::Experts;
 use latent::Latent;
 use linear::{Input, read_by};
