@@ -9,7 +9,8 @@
 //! `pelton run ... > file` holds the model's text and nothing more.
 //!
 //! **Architecture invariant:** every way to fail ends in one line `error: ...` and an exit code:
-//! 2 for a bad input, 1 for a failure of our own, 130 after Ctrl-C. A closed pipe is no failure.
+//! 2 for a bad input, 1 for a failure of our own, 130 after Ctrl-C, 135 when a file that is in use
+//! was cut short. A closed pipe is no failure.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -54,6 +55,9 @@ fn main() -> ExitCode {
         Err(error) => return Failure::from_clap(&error).report(),
     };
     install_tracing(cli.verbose);
+    if let Err(error) = pelton_tensor::handle_file_signals() {
+        tracing::warn!(%error, "a model file that is cut short will end the program without a word");
+    }
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::serve(*args),
