@@ -233,6 +233,7 @@ impl From<LlmError> for ApiError {
             | LlmError::Text(pelton_text::TextError::TooManyTokens { .. }) => {
                 Self::param("prompt", message).code("context_length_exceeded")
             }
+            LlmError::Text(pelton_text::TextError::Panicked { .. }) => Self::internal(message),
             LlmError::Unacceptable { .. } | LlmError::Text(_) => Self::malformed(message),
             _ => match error.param() {
                 Some(param) => Self::param(param, message),

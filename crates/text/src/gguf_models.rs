@@ -11,8 +11,6 @@
 //! The crate adds no special tokens at the ends here: the metadata decides about them, and
 //! [`crate::Tokenizer`] adds them.
 
-use std::sync::OnceLock;
-
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordpiece::WordPiece;
@@ -31,7 +29,7 @@ use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper};
 use crate::charsmap::CharsMap;
 use crate::error::TextError;
 use crate::gguf_vocab::{Family, GgufVocab, TokenKind};
-use crate::hf::HfEncoder;
+use crate::hf::{HfEncoder, Inner, built};
 use crate::pre_tokenizer;
 use crate::sentencepiece::SPACE;
 use crate::token_decoder::TokenDecoder;
@@ -51,12 +49,12 @@ pub(crate) fn byte_level(vocab: &GgufVocab) -> Result<Family, TextError> {
     })?;
     let pieces = pieces(vocab);
     let merges = merge_pairs(vocab, &pieces)?;
-    let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
+    let build = || -> tokenizers::Result<Inner> {
         let bpe = BPE::builder()
             .vocab_and_merges(pieces, merges)
             .ignore_merges(pre.ignores_merges)
             .build()?;
-        let mut tokenizer = tokenizers::Tokenizer::new(bpe);
+        let mut tokenizer = Inner::new(bpe.into());
         if pre.normalizes_nfc {
             tokenizer.with_normalizer(Some(NormalizerWrapper::NFC(NFC)))?;
         }
@@ -64,7 +62,7 @@ pub(crate) fn byte_level(vocab: &GgufVocab) -> Result<Family, TextError> {
         Ok(tokenizer)
     };
     Ok(Family {
-        encoder: finish(vocab, build())?,
+        encoder: finish(vocab, build)?,
         adds_bos: pre.adds_bos,
         adds_eos: pre.adds_eos,
         strips_leading_space: false,
@@ -80,19 +78,19 @@ pub(crate) fn character_bpe(vocab: &GgufVocab) -> Result<Family, TextError> {
         let is_unknown = vocab.unknown == Some(id) || vocab.kind(id) == TokenKind::Unknown;
         is_unknown.then(|| String::from_utf8(token.clone()).ok()).flatten()
     });
-    let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
+    let build = || -> tokenizers::Result<Inner> {
         let mut bpe =
             BPE::builder().vocab_and_merges(pieces, merges).byte_fallback(true).fuse_unk(true);
         if let Some(unknown) = unknown {
             bpe = bpe.unk_token(unknown);
         }
-        let mut tokenizer = tokenizers::Tokenizer::new(bpe.build()?);
+        let mut tokenizer = Inner::new(bpe.build()?.into());
         let spaces = Replace::new(" ", SPACE.to_string())?;
         tokenizer.with_normalizer(Some(NormalizerWrapper::Replace(spaces)))?;
         Ok(tokenizer)
     };
     Ok(Family {
-        encoder: finish(vocab, build())?,
+        encoder: finish(vocab, build)?,
         adds_bos: true,
         adds_eos: false,
         strips_leading_space: false,
@@ -129,8 +127,8 @@ pub(crate) fn unigram(vocab: &GgufVocab) -> Result<Family, TextError> {
         Some(false) => PrependScheme::Never,
         _ => PrependScheme::Always,
     };
-    let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
-        let mut tokenizer = tokenizers::Tokenizer::new(Unigram::from(pieces, unknown, has_bytes)?);
+    let build = || -> tokenizers::Result<Inner> {
+        let mut tokenizer = Inner::new(Unigram::from(pieces, unknown, has_bytes)?.into());
         let mut steps: Vec<NormalizerWrapper> = table.into_iter().map(Into::into).collect();
         let keeps_spaces = vocab.remove_extra_whitespaces == Some(false);
         let has_prefix = scheme == PrependScheme::Always;
@@ -152,7 +150,7 @@ pub(crate) fn unigram(vocab: &GgufVocab) -> Result<Family, TextError> {
         Ok(tokenizer)
     };
     Ok(Family {
-        encoder: finish(vocab, build())?,
+        encoder: finish(vocab, build)?,
         adds_bos: false,
         adds_eos: true,
         strips_leading_space: scheme != PrependScheme::Never,
@@ -171,21 +169,21 @@ pub(crate) fn word_piece(vocab: &GgufVocab) -> Result<Family, TextError> {
         let found = format!("do not hold `{unknown}`, which stands for unknown words");
         return Err(vocab.wrong("tokenizer.ggml.tokens", &found));
     }
-    let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
+    let build = || -> tokenizers::Result<Inner> {
         let model = WordPiece::builder()
             .vocab(pieces)
             .unk_token(unknown)
             .max_input_chars_per_word(MAX_WORD_CHARS)
             .build()?;
-        let mut tokenizer = tokenizers::Tokenizer::new(model);
+        let mut tokenizer = Inner::new(model.into());
         let lowercase = vocab.lowercase.unwrap_or(true);
         let normalizer = BertNormalizer::new(true, true, vocab.strip_accents, lowercase);
         tokenizer.with_normalizer(Some(NormalizerWrapper::BertNormalizer(normalizer)))?;
-        tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));
+        tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::from(BertPreTokenizer)));
         Ok(tokenizer)
     };
     Ok(Family {
-        encoder: finish(vocab, build())?,
+        encoder: finish(vocab, build)?,
         adds_bos: true,
         adds_eos: true,
         strips_leading_space: true,
@@ -209,10 +207,8 @@ fn pieces(vocab: &GgufVocab) -> Vocab {
 /// Adds the tokens that occur in a text as they are written.
 fn finish(
     vocab: &GgufVocab,
-    built: tokenizers::Result<tokenizers::Tokenizer>,
+    build: impl FnOnce() -> tokenizers::Result<Inner>,
 ) -> Result<Encoder, TextError> {
-    let malformed = |error| TextError::malformed(&vocab.origin, error);
-    let mut inner = built.map_err(malformed)?;
     let added = (0u32..).zip(&vocab.tokens).filter_map(|(id, token)| {
         let special = match vocab.kind(id) {
             TokenKind::Control | TokenKind::Unknown => true,
@@ -222,8 +218,13 @@ fn finish(
         let text = std::str::from_utf8(token).ok().filter(|text| !text.is_empty())?;
         Some(AddedToken::from(text, special).normalized(false))
     });
-    inner.add_tokens(added.collect::<Vec<_>>()).map_err(malformed)?;
-    Ok(Encoder::Hf(Box::new(HfEncoder { inner, plain: OnceLock::new() })))
+    let build = || -> tokenizers::Result<Inner> {
+        let mut inner = build()?;
+        inner.add_tokens(added.collect::<Vec<_>>())?;
+        Ok(inner)
+    };
+    let encoder = HfEncoder::new(built(build, &vocab.origin)?, &vocab.origin)?;
+    Ok(Encoder::Hf(Box::new(encoder)))
 }
 
 fn merge_pairs(vocab: &GgufVocab, pieces: &Vocab) -> Result<Vec<(String, String)>, TextError> {

@@ -269,6 +269,15 @@ impl PreTokenizer {
     }
 }
 
+/// Every regular expression of the table.
+#[cfg(test)]
+pub(crate) fn expressions() -> impl Iterator<Item = &'static str> {
+    PRE_TOKENIZERS.iter().flat_map(|pre| pre.steps).filter_map(|step| match step {
+        Step::Regex(expression) => Some(*expression),
+        _ => None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

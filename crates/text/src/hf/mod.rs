@@ -1,4 +1,11 @@
-//! Tokenizers from `tokenizer.json`.
+//! Tokenizers from `tokenizer.json`, and the border to the `tokenizers` crate.
+//!
+//! The crate trusts its files: some make it panic, some make it search for hours. So no call into
+//! it is made but through [`guarded`], regular expressions are [bounded](regex), and a tokenizer is
+//! tried out before it is used.
+
+mod regex;
+mod steps;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -7,8 +14,8 @@ use std::sync::OnceLock;
 use pelton_base::{TokenId, limits};
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::ModelWrapper;
 use tokenizers::models::unigram::Unigram;
+use tokenizers::{DecoderWrapper, ModelWrapper, PostProcessorWrapper, TokenizerImpl};
 
 use crate::byte_table::ByteTable;
 use crate::charsmap::{self, CharsMap};
@@ -16,17 +23,55 @@ use crate::companions::Companions;
 use crate::error::TextError;
 use crate::token_decoder::TokenDecoder;
 use crate::tokenizer::{Encoder, Tokenizer};
+use regex::within_budget;
+use steps::{Normalize, PreTokenize};
+
+/// A tokenizer of the crate with our own steps around its expressions.
+pub(crate) type Inner =
+    TokenizerImpl<ModelWrapper, Normalize, PreTokenize, PostProcessorWrapper, DecoderWrapper>;
+
+/// A text with what steps look for: letters, digits, marks, white space, a special token, two
+/// scripts, an emoji and a combining mark.
+const TRIAL: &str =
+    " Once upon a time, 1234!\n\n\t<|im_start|>caf\u{e9} \u{65e5}\u{672c} \u{1f600}\u{301}";
 
 /// An encoder of the `tokenizers` crate.
 #[derive(Debug)]
 pub(crate) struct HfEncoder {
-    pub(crate) inner: tokenizers::Tokenizer,
+    inner: Inner,
     /// The same encoder without recognition of special tokens in the text; made at its first use.
-    pub(crate) plain: OnceLock<Box<tokenizers::Tokenizer>>,
+    plain: OnceLock<Box<Inner>>,
 }
 
 impl HfEncoder {
+    /// Tries the tokenizer out; `origin` names its file in errors.
+    pub(crate) fn new(inner: Inner, origin: &str) -> Result<Self, TextError> {
+        let encoder = Self { inner, plain: OnceLock::new() };
+        for text in ["", TRIAL] {
+            // Other errors are no fault: a vocabulary need not know every character.
+            if let Err(error @ TextError::Panicked { .. }) = encoder.encode(text, true, true) {
+                return Err(TextError::malformed(origin, error));
+            }
+        }
+        Ok(encoder)
+    }
+
     pub(crate) fn encode(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> Result<Vec<TokenId>, TextError> {
+        let encode = || self.encode_unguarded(text, add_special, parse_special);
+        guarded(|| within_budget(text.len(), encode))?.map_err(|expression| {
+            let expression: String = expression.chars().take(80).collect();
+            let reason =
+                format!("the tokenizer's regular expression `{expression}` takes too long on it");
+            TextError::Encode { reason }
+        })?
+    }
+
+    fn encode_unguarded(
         &self,
         text: &str,
         add_special: bool,
@@ -53,7 +98,7 @@ impl HfEncoder {
 ///
 /// Their own pieces score zero, better than all text, so the model would find `</s>` in a text
 /// even where special tokens are not recognized. A piece without characters matches nothing.
-fn hide_special_pieces(tokenizer: &mut tokenizers::Tokenizer) {
+fn hide_special_pieces(tokenizer: &mut Inner) {
     let ModelWrapper::Unigram(model) = tokenizer.get_model() else { return };
     let added = tokenizer.get_added_tokens_decoder();
     let pieces = model.iter().enumerate().map(|(id, (piece, score))| {
@@ -90,7 +135,7 @@ pub(crate) fn build(
     outline.check(origin)?;
     let decoder = TokenDecoder::new(outline.decoder.as_ref(), origin)?;
 
-    let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(json), origin)?;
+    let mut inner = built(|| Inner::from_bytes(json), origin)?;
     // A prompt is neither cut nor padded, even if the file asks for it.
     inner
         .with_truncation(None)
@@ -136,7 +181,7 @@ pub(crate) fn build(
         append_eos: None,
         strips_leading_space: decoder.strips_leading_space,
         at_start,
-        encoder: Encoder::Hf(Box::new(HfEncoder { inner, plain: OnceLock::new() })),
+        encoder: Encoder::Hf(Box::new(HfEncoder::new(inner, origin)?)),
         ids,
     })
 }
@@ -212,6 +257,10 @@ impl Outline<'_> {
             let reason = format!(
                 "`normalizer` makes text more than {MAX_GROWTH} times longer; that is not a tokenizer"
             );
+            return Err(TextError::malformed(origin, reason));
+        }
+        if self.normalizer.as_ref().is_some_and(|n| replaces_nothing(n, 0)) {
+            let reason = "`normalizer.pattern` of a `Replace` is empty; expected a text to replace";
             return Err(TextError::malformed(origin, reason));
         }
         if let Some(reason) = self.normalizer.as_ref().and_then(|n| wrong_charsmap(n, 0)) {
@@ -300,6 +349,16 @@ fn growth(normalizer: &Value, depth: usize) -> usize {
     }
 }
 
+/// Whether a step replaces the empty text, on which the steps after it panic.
+fn replaces_nothing(normalizer: &Value, depth: usize) -> bool {
+    let is_replace = normalizer.get("type").and_then(Value::as_str) == Some("Replace");
+    let pattern = normalizer.get("pattern").and_then(Value::as_object);
+    let is_empty = pattern.is_some_and(|kinds| kinds.values().any(|text| text == ""));
+    let steps = normalizer.get("normalizers").and_then(Value::as_array).filter(|_| depth < 8);
+    let in_steps = steps.is_some_and(|steps| steps.iter().any(|s| replaces_nothing(s, depth + 1)));
+    (is_replace && is_empty) || in_steps
+}
+
 /// Checks the table of a `Precompiled` step, which the crate walks without checks.
 fn wrong_charsmap(normalizer: &Value, depth: usize) -> Option<String> {
     if let Some(table) = normalizer.get("precompiled_charsmap").and_then(Value::as_str) {
@@ -312,11 +371,23 @@ fn wrong_charsmap(normalizer: &Value, depth: usize) -> Option<String> {
     steps.into_iter().flatten().find_map(|step| wrong_charsmap(step, depth + 1))
 }
 
-/// Last resort: turns a panic inside the crate into an error that names the file.
-fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>, origin: &str) -> Result<T, TextError> {
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+/// Builds a part of the crate; a panic in it becomes an error that names the file.
+pub(crate) fn built<T>(
+    build: impl FnOnce() -> tokenizers::Result<T>,
+    origin: &str,
+) -> Result<T, TextError> {
+    match guarded(build) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(TextError::malformed(origin, error)),
-        Err(_) => Err(TextError::malformed(origin, "the tokenizer is not consistent")),
+        Err(error) => Err(TextError::malformed(origin, error)),
     }
+}
+
+/// Calls the crate; a panic in it comes back as an error.
+fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, TextError> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|payload| {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        TextError::Panicked { message: text.unwrap_or("no message").to_owned() }
+    })
 }
