@@ -93,7 +93,8 @@ pub(crate) fn signal(name: &str, pid: u32) {
     assert!(status.expect("kill starts").success());
 }
 
-fn outcome(output: &Output) -> Outcome {
+/// What a process said that has ended.
+pub(crate) fn outcome(output: &Output) -> Outcome {
     Outcome {
         code: output.status.code(),
         stdout: String::from_utf8(output.stdout.clone()).expect("stdout is UTF-8"),
