@@ -1,26 +1,7 @@
-//! Any bytes are a tokenizer whose ids stay inside its vocabulary, or an error; never a panic.
+//! `cases/tokenizer.rs`, run by libFuzzer.
 #![no_main]
 
-use std::sync::Arc;
+#[path = "../cases/tokenizer.rs"]
+mod case;
 
-use libfuzzer_sys::fuzz_target;
-use pelton_text::{EncodeOptions, Tokenizer};
-
-/// Letters, digits, white space, a special token, two scripts, an emoji and a lone combining mark.
-const TEXT: &str = "Once upon a time, 1234!\n\n\t<|im_start|>caf\u{e9} \u{65e5}\u{672c} \u{1f600}\u{301}";
-
-fuzz_target!(|bytes: &[u8]| {
-    let Ok(tokenizer) = Tokenizer::from_bytes(bytes) else { return };
-    let tokenizer = Arc::new(tokenizer);
-    for add_special in [false, true] {
-        let options = EncodeOptions { add_special, parse_special: !add_special };
-        let Ok(tokens) = tokenizer.encode_with(TEXT, options) else { continue };
-        let mut detokenizer = tokenizer.detokenizer(false);
-        for token in tokens {
-            assert!((token.0 as usize) < tokenizer.vocab_size(), "{token:?}");
-            detokenizer.push(token);
-        }
-        detokenizer.push(pelton_base::TokenId(u32::MAX));
-        detokenizer.flush();
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| case::run(bytes));
