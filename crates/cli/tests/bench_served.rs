@@ -52,11 +52,19 @@ fn a_simulation_is_the_same_every_time_and_tells_every_variant() {
 }
 
 #[test]
-fn the_longest_step_is_kept() {
+fn the_age_of_the_queue_does_not_void_a_fair_order_and_the_longest_step_is_kept() {
     let sim = |more: &[&str]| {
         let common = ["bench", "sim", "--json", "--policy"];
         pelton(&[&common, more].concat()).json()["variants"].clone()
     };
+    let tenants = ["fair", "--workload", "tenants", "-n", "700", "--max-wait", "5,3600"];
+    let variants = sim(&[&tenants[..], &["--tenant-weight", "many=1,few=1"]].concat());
+    assert_eq!(variants[0]["name"], "max-wait 5");
+    assert_eq!(variants[0]["report"], variants[1]["report"]);
+    let ttft = |tenant: usize| &variants[0]["report"]["tenants"][tenant]["ttft_ms"];
+    assert!(ttft(0)["p50"].as_f64() > Some(10_000.0), "many: {}", ttft(0));
+    assert!(ttft(1)["p50"].as_f64() < Some(1_000.0), "few: {}", ttft(1));
+
     let variants = sim(&["fcfs", "--workload", "mixed", "-n", "100", "--max-step-ms", "0,100"]);
     let slowest = [0, 1].map(|i| variants[i]["report"]["all"]["tpot_ms"]["p99"].as_f64());
     assert!(slowest[0] > Some(250.0) && slowest[1] <= Some(101.0), "{slowest:?}");

@@ -17,7 +17,8 @@ pub struct Choices {
     pub policy: PolicyKind,
     /// Which end of the scale of priorities starts first.
     pub priority_order: PriorityOrder,
-    /// Longest wait; older requests run first under every policy. Above zero.
+    /// Age from which a waiting request may be served by the guard against starvation, ahead of
+    /// the policy's order. Above zero.
     pub max_wait: Duration,
     /// Longest step beside requests that generate; zero for no limit.
     pub max_step: Duration,

@@ -38,8 +38,8 @@
 //! Only decode rows ask for more blocks. When none are left, the request that stands last gives all
 //! its blocks back: they stay in the cache, where its tail is evicted first and only as far as
 //! memory is needed, or are copied to the host, whichever is cheaper. The request that stands first
-//! never gives way, so it always finishes; a request that waited too long becomes first; so every
-//! request finishes.
+//! never gives way, so it always finishes; requests that waited too long have a part of the service
+//! to themselves; so every request finishes.
 //!
 //! **KV moves while other requests run.** A copy to the host or back is a [`Transfer`] that a plan
 //! starts and a later outcome reports as over. Until then its blocks belong to it: a sequence whose
@@ -54,6 +54,7 @@
 //! | [`Scheduler`] | the states, and the plan of a step |
 //! | [`Policy`] | the order of requests |
 //! | queue, tenants | the waiting requests, and the service that each tenant had |
+//! | guard | the share of service for requests that waited too long |
 //! | kv, transfers | pool, tables, prefix cache, swap store, KV under way |
 //! | [`RadixTree`] | the blocks of each cached prefix |
 //! | [`StepCost`], [`Outlook`] | the price of a step, and the prospects of a new request |
@@ -73,6 +74,7 @@ mod choices;
 mod config;
 mod cost;
 mod drafts;
+mod guard;
 mod kv;
 mod outlook;
 mod pace;

@@ -4,7 +4,7 @@
 //! lanes    one sorted map, or one per tenant where service decides first
 //!          [ (rank, arrival) -> waiting or preempted ]
 //! by_id    the place of each, for aborts
-//! by_age   requests that were not promoted yet, in order of arrival
+//! by_age   requests of each tenant that were not promoted, in order of arrival
 //! ```
 //!
 //! Insertion, removal and promotion take logarithmic time; looking at the head takes constant time,
@@ -30,7 +30,7 @@ pub(crate) struct Queue {
     is_by_service: bool,
     lanes: Vec<BTreeMap<Standing, Parked>>,
     by_id: HashMap<RequestId, Spot>,
-    by_age: BTreeMap<u64, Spot>,
+    by_age: Vec<BTreeMap<u64, Spot>>,
     /// Tokens of the prompts and outputs that have to be computed.
     n_tokens: u64,
 }
@@ -43,7 +43,7 @@ impl Queue {
             is_by_service,
             lanes: std::iter::repeat_with(BTreeMap::new).take(n_lanes).collect(),
             by_id: HashMap::new(),
-            by_age: BTreeMap::new(),
+            by_age: std::iter::repeat_with(BTreeMap::new).take(n_tenants).collect(),
             n_tokens: 0,
         }
     }
@@ -54,7 +54,7 @@ impl Queue {
         let spot = Spot { lane, standing: sequence.standing };
         self.n_tokens += sequence.tokens.len() as u64;
         if !sequence.standing.is_promoted() {
-            self.by_age.insert(sequence.standing.arrival, spot);
+            self.by_age[sequence.tenant].insert(sequence.standing.arrival, spot);
         }
         let before = self.by_id.insert(sequence.id, spot);
         assert!(before.is_none(), "{} waits twice", sequence.id);
@@ -66,7 +66,7 @@ impl Queue {
         let parked = parked.expect("invariant: a spot names a waiting request");
         let sequence = parked.sequence();
         self.by_id.remove(&sequence.id);
-        self.by_age.remove(&spot.standing.arrival);
+        self.by_age[sequence.tenant].remove(&spot.standing.arrival);
         self.n_tokens -= sequence.tokens.len() as u64;
         parked
     }
@@ -79,20 +79,21 @@ impl Queue {
         &self.lanes[spot.lane][&spot.standing]
     }
 
-    /// Puts every request that arrived before `before` ahead of all later ones; returns their
-    /// number.
-    pub(crate) fn promote(&mut self, before: Tick) -> usize {
-        let mut n_promoted = 0;
-        while let Some((_, &spot)) = self.by_age.first_key_value() {
-            if self.at(spot).sequence().arrived_at >= before {
-                break;
-            }
-            let mut parked = self.take(spot);
-            parked.sequence_mut().standing = spot.standing.promoted();
-            self.push(parked);
-            n_promoted += 1;
-        }
-        n_promoted
+    /// Puts one request that arrived before `before` ahead of all that are not promoted: of the
+    /// tenant that had the least service the first to arrive. `false` when none is that old.
+    pub(crate) fn promote(&mut self, before: Tick, tenants: &Tenants) -> bool {
+        let old = self.by_age.iter().enumerate().filter_map(|(tenant, by_age)| {
+            let (&arrival, &spot) = by_age.first_key_value()?;
+            let is_old = self.at(spot).sequence().arrived_at < before;
+            is_old.then(|| (tenants.counter(tenant), arrival, spot))
+        });
+        let Some((.., spot)) = old.min_by_key(|&(counter, arrival, _)| (counter, arrival)) else {
+            return false;
+        };
+        let mut parked = self.take(spot);
+        parked.sequence_mut().standing = spot.standing.promoted();
+        self.push(parked);
+        true
     }
 
     /// The next of a lane after `standing`, or its first.
@@ -102,18 +103,13 @@ impl Queue {
         Some(Spot { lane, standing })
     }
 
-    /// The next of all lanes, each after its cursor: first promoted requests, then the lane of the
-    /// tenant with the least service.
+    /// The next of all lanes, each after its cursor: that of the tenant whose turn it is.
     pub(crate) fn next(&self, cursors: &[Option<Standing>], tenants: &Tenants) -> Option<Spot> {
         if !self.is_by_service {
             return self.next_in(0, cursors[0]);
         }
         let heads = (0..self.lanes.len()).filter_map(|lane| self.next_in(lane, cursors[lane]));
-        heads.min_by_key(|spot| {
-            let promoted = spot.standing.is_promoted();
-            let counter = if promoted { 0 } else { tenants.counter(spot.lane) };
-            (!promoted, counter, spot.standing.arrival)
-        })
+        heads.min_by_key(|spot| (tenants.turn(spot.lane), spot.standing.arrival))
     }
 
     pub(crate) fn n_lanes(&self) -> usize {
@@ -122,6 +118,11 @@ impl Queue {
 
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
+    }
+
+    /// Requests that were promoted and wait.
+    pub(crate) fn n_promoted(&self) -> usize {
+        self.len() - self.by_age.iter().map(BTreeMap::len).sum::<usize>()
     }
 
     /// Tokens that have to be computed before all of them generate, cached ones included.
@@ -141,13 +142,14 @@ impl Queue {
                 let sequence = parked.sequence();
                 assert_eq!(sequence.standing, standing, "{} has another standing", sequence.id);
                 assert_eq!(self.by_id.get(&sequence.id), Some(&Spot { lane, standing }));
-                let by_age = self.by_age.contains_key(&standing.arrival);
+                let by_age = self.by_age[sequence.tenant].contains_key(&standing.arrival);
                 assert_eq!(by_age, !standing.is_promoted(), "{}: age or promotion", sequence.id);
                 n += 1;
             }
         }
         assert_eq!(n, self.by_id.len(), "the index names a request that does not wait");
-        assert!(self.by_age.len() <= n, "the ages name a request that does not wait");
+        let n_by_age: usize = self.by_age.iter().map(BTreeMap::len).sum();
+        assert!(n_by_age <= n, "the ages name a request that does not wait");
         let n_tokens: u64 = self.iter().map(|parked| parked.sequence().tokens.len() as u64).sum();
         assert_eq!(n_tokens, self.n_tokens);
     }

@@ -6,6 +6,7 @@ mod planning;
 mod prospects;
 mod transitions;
 
+use crate::guard::Guard;
 use crate::kv::Kv;
 use crate::outlook::terms;
 use crate::pace::Pace;
@@ -34,6 +35,7 @@ pub struct Scheduler {
     /// Requests that hold no blocks.
     queue: Queue,
     tenants: Tenants,
+    guard: Guard,
     pace: Pace,
     /// Sampled tokens of the last step, with their rank in it; sorted, for searching.
     sampled: Vec<(RequestId, usize, TokenId)>,
@@ -82,6 +84,8 @@ pub struct SchedulerStats {
     pub n_deferrals: u64,
     /// Requests that were put first because they waited too long.
     pub n_promoted: u64,
+    /// Tokens that were computed for them.
+    pub n_promoted_tokens: u64,
     /// Requests that began with the KV of the running request that they name.
     pub n_forked: u64,
     /// The prefix cache.
@@ -106,6 +110,7 @@ impl Scheduler {
             cursors: vec![None; queue.n_lanes()],
             queue,
             tenants: Tenants::new(&config.choices.tenants),
+            guard: Guard::default(),
             pace: Pace::default(),
             sampled: Vec::new(),
             is_recovering: false,

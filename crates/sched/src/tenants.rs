@@ -32,6 +32,12 @@ struct Account {
     n_running: usize,
 }
 
+impl Account {
+    fn is_busy(&self) -> bool {
+        self.n_waiting + self.n_running > 0
+    }
+}
+
 /// The prices by which the shares of a step are charged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tariff {
@@ -70,8 +76,8 @@ impl Tenants {
     /// Counts one more waiting request of `tenant`.
     pub(crate) fn waits(&mut self, tenant: usize) {
         let account = &self.accounts[tenant];
-        if account.n_waiting + account.n_running == 0 {
-            let busy = self.accounts.iter().filter(|other| other.n_waiting + other.n_running > 0);
+        if !account.is_busy() {
+            let busy = self.accounts.iter().filter(|other| other.is_busy());
             let least = busy.map(|other| other.counter).min();
             let account = &mut self.accounts[tenant];
             account.counter = account.counter.max(least.unwrap_or(0));
@@ -103,6 +109,11 @@ impl Tenants {
     /// Service over weight, so far.
     pub(crate) fn counter(&self, tenant: usize) -> u64 {
         self.accounts[tenant].counter
+    }
+
+    /// The order of tenants, the smallest first: service over weight, then running requests.
+    pub(crate) fn turn(&self, tenant: usize) -> (u64, usize) {
+        (self.counter(tenant), self.accounts[tenant].n_running)
     }
 
     /// Requests of each tenant that wait.

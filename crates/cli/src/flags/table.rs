@@ -266,7 +266,8 @@ pub(crate) static TABLE: &[Flag] = &[
         part: Part::Choices,
         kind: Kind::Seconds,
         value: "SECONDS",
-        help: "Longest wait in seconds; older requests run first under every policy",
+        help: "Age from which waiting requests get up to a tenth of the service, whatever their \
+               rank (no effect under `fcfs` and `fair`, whose order bounds every wait)",
         default: "",
         place: place!(llm.choices.max_wait),
     },

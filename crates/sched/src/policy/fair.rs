@@ -2,8 +2,21 @@
 //!
 //! Each tenant has a virtual counter of the service it had, divided by its weight (see
 //! [`crate::tenants`]). The waiting tenant with the smallest counter goes first, and within a
-//! tenant the earliest arrival. A request that must be preempted is one of the tenant with the
-//! largest counter.
+//! tenant the earliest arrival. Of equal counters, that of the tenant with fewer running requests goes
+//! first. A request that must be preempted is one of the tenant with the largest counter.
+//!
+//! **The wait is bounded, so no guard by age is needed.** Let `S` be the most service that the
+//! requests running at once still need: places times the longest request. While tenants `f` and `g`
+//! have requests waiting, a request of `f` is only admitted when its counter is no larger than that of
+//! `g`, and afterwards `f` is charged for running requests alone, so
+//!
+//! ```text
+//! counter(f) − counter(g) ≤ S / weight(f)            at any time, at any age of the queue
+//! ```
+//!
+//! A request that is the first of `g` is therefore admitted before another tenant `f` has had more
+//! than `S · (1 + weight(f) / weight(g))`, whatever the number of requests that wait. Order by age
+//! would give that bound up: it is first come, first served as soon as the queue is old.
 //!
 //! Paper: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024 (virtual token
 //! counter). Where it counts tokens, this counts the measured time of the computed ones, and the
@@ -22,5 +35,9 @@ impl Policy for Fair {
 
     fn is_by_service(&self) -> bool {
         true
+    }
+
+    fn needs_guard(&self) -> bool {
+        false
     }
 }

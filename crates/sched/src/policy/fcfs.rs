@@ -10,4 +10,8 @@ impl Policy for Fcfs {
     fn rank(&self, _: &Arrival) -> i64 {
         0
     }
+
+    fn needs_guard(&self) -> bool {
+        false
+    }
 }

@@ -13,9 +13,11 @@
 //! | [`sla`](PolicyKind::Sla) | least laxity: deadline of the first token less the work until then |
 //! | [`fair`](PolicyKind::Fair) | the tenant that had the least service for its weight |
 //!
-//! **Architecture invariant:** under every policy, a request that waited longer than
-//! [`max_wait`](crate::Choices::max_wait) goes before every request that did not, in order
-//! of arrival, and is never preempted for a later one. So every request ends.
+//! **Architecture invariant:** no request waits for ever. Under `fcfs` and `fair` the order itself
+//! bounds the wait. Under the other policies, requests that waited longer than
+//! [`max_wait`](crate::Choices::max_wait) have a tenth of the service to themselves (see
+//! [`crate::guard`]), and a request that is served this way is never preempted for another. So every
+//! request ends.
 
 mod fair;
 mod fcfs;
@@ -65,6 +67,12 @@ pub trait Policy: Sync + std::fmt::Debug {
     /// Whether a waiting request may take the place of a running one of a greater rank.
     fn takes_places(&self) -> bool {
         false
+    }
+
+    /// Whether later arrivals can pass a waiting request without end, so that it needs the guard
+    /// against starvation.
+    fn needs_guard(&self) -> bool {
+        true
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Scheduler;
 use crate::budget::Budget;
 use crate::config::nanoseconds;
+use crate::guard;
 use crate::sequence::{Running, Sequence, Standing};
 use crate::tenants::Tariff;
 use crate::{Batching, Direction, SchedulerOutput, Signals, StepLoad, Tick};
@@ -45,14 +46,24 @@ impl Scheduler {
         self.now = now;
         self.signals = *signals;
         self.kv.end_plan();
-        let max_wait_ns = nanoseconds(self.config.choices.max_wait);
-        if let Some(long_ago) = now.0.checked_sub(max_wait_ns) {
-            self.stats.n_promoted += self.queue.promote(Tick(long_ago)) as u64;
+        if self.policy.needs_guard() && self.guard.is_free() && self.queue.n_promoted() == 0 {
+            self.promote();
         }
         for running in &mut self.running {
             if running.sequence.n_generated() > 0 {
                 running.sequence.first_token_at.get_or_insert(now);
             }
+        }
+    }
+
+    /// Puts a request that waited too long first, if there is one and promoted requests hold less
+    /// than their share of the places.
+    fn promote(&mut self) {
+        let max_wait_ns = nanoseconds(self.config.choices.max_wait);
+        let Some(long_ago) = self.now.0.checked_sub(max_wait_ns) else { return };
+        let promoted = self.placed().filter(|running| running.sequence.standing.is_promoted());
+        if promoted.count() < (self.max_running() / guard::SHARE).max(1) {
+            self.stats.n_promoted += u64::from(self.queue.promote(Tick(long_ago), &self.tenants));
         }
     }
 
@@ -108,13 +119,12 @@ impl Scheduler {
         (0..self.running.len()).max_by_key(key).expect("invariant: a request runs")
     }
 
-    /// The order of service, smaller first: requests that waited too long, then by the service of
-    /// the tenant where the policy says so, then by standing.
-    pub(super) fn precedence(&self, sequence: &Sequence) -> (bool, u64, Standing) {
-        let is_promoted = sequence.standing.is_promoted();
-        let counts = self.policy.is_by_service() && !is_promoted;
-        let served = if counts { self.tenants.counter(sequence.tenant) } else { 0 };
-        (!is_promoted, served, sequence.standing)
+    /// The order of service, smaller first: by the turn of the tenant where the policy says so, then
+    /// by standing.
+    pub(super) fn precedence(&self, sequence: &Sequence) -> ((u64, usize), Standing) {
+        let counts = self.policy.is_by_service();
+        let turn = if counts { self.tenants.turn(sequence.tenant) } else { (0, 0) };
+        (turn, sequence.standing)
     }
 
     /// Plans the rows that generate and have a block for their token. Drafts take the part of the
@@ -189,9 +199,7 @@ impl Scheduler {
     fn plan_prompts(&mut self, budget: &mut Budget, admits: bool, output: &mut SchedulerOutput) {
         let mut door = self.open_door(admits, output);
         while !budget.is_spent() {
-            let next = (self.running.iter())
-                .position(|running| running.is_catching_up() && !running.is_in_flight());
-            let idx = match (self.candidate(&door), next) {
+            let idx = match (self.candidate(&door), self.next_chunk()) {
                 (None, None) => return,
                 (None, Some(idx)) => idx,
                 (Some(spot), Some(idx)) if !self.goes_before(spot, idx) => idx,
@@ -210,6 +218,16 @@ impl Scheduler {
         }
     }
 
+    /// The running request that computes the next chunk of its prompt, as an index.
+    fn next_chunk(&self) -> Option<usize> {
+        let waits = |&idx: &usize| {
+            let running = &self.running[idx];
+            running.is_catching_up() && !running.is_in_flight()
+        };
+        let key = |&idx: &usize| self.precedence(&self.running[idx].sequence);
+        (0..self.running.len()).filter(waits).min_by_key(key)
+    }
+
     /// Adds up the work that the plan asks of the machine, and charges the tenants for it.
     fn finish(&mut self, n_rows: usize, output: &mut SchedulerOutput) {
         output.load.n_moved_blocks = output.moved.len() as u64;
@@ -220,12 +238,17 @@ impl Scheduler {
         let cost = &self.signals.cost;
         let n_blocks = self.kv.n_blocks() as u64;
         let tariff = Tariff::new(cost, &output.load, output.sequences.len(), n_blocks);
+        let mut n_promoted_tokens = 0;
         for running in &self.running {
             if let Some(load) = running.load() {
+                let Sequence { tenant, standing, .. } = running.sequence;
                 let n_held = running.held.table.blocks().len();
-                self.tenants.charge(running.sequence.tenant, tariff.of(&load, n_held));
+                self.tenants.charge(tenant, tariff.of(&load, n_held));
+                n_promoted_tokens += if standing.is_promoted() { load.n_tokens } else { 0 };
             }
         }
+        self.guard.charge(n_promoted_tokens, output.load.n_tokens);
+        self.stats.n_promoted_tokens += n_promoted_tokens;
         let mut prompts = StepLoad::default();
         for share in &output.sequences[n_rows..] {
             prompts.add_rows(share.first_position, share.tokens.len(), usize::from(share.samples));

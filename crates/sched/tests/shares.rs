@@ -1,0 +1,95 @@
+//! Floods: the share of service of each tenant and of old requests.
+//!
+//! Every bound here is counted in tokens and holds after every step.
+
+mod flood;
+
+use flood::{COST, Flood, LONGEST, tenants};
+use pelton_sched::{Choices, PolicyKind, StepCost};
+use std::time::Duration;
+
+#[test]
+fn old_requests_get_a_tenth_of_the_tokens_and_none_starves() {
+    for policy in [PolicyKind::Priority, PolicyKind::Sla, PolicyKind::LongestPrefix] {
+        for max_running in [4, 64] {
+            let max_wait = Duration::from_secs(5);
+            let choices = Choices { policy, max_running, max_wait, ..Choices::default() };
+            let mut flood = Flood::new(Choices { tenants: tenants(&[1, 1]), ..choices }, COST);
+            // Old and of no urgency, then more urgent requests than can be served.
+            (0..50).for_each(|_| flood.add(0, 9));
+            // Promoted tokens beyond their tenth of all: now, and the least so far.
+            let (mut least, mut worst) = (0, 0);
+            for _ in 0..10_000 {
+                while flood.scheduler.n_waiting() < 100 {
+                    flood.add(1, -1);
+                }
+                flood.step();
+                let promoted = flood.scheduler.stats().n_promoted_tokens as i64;
+                let beyond = 10 * promoted - flood.n_computed as i64;
+                least = least.min(beyond);
+                worst = worst.max(beyond - least);
+            }
+            let n_places = (max_running as u64 / 10).max(1);
+            let most = 10 * n_places * LONGEST;
+            let stats = flood.scheduler.stats();
+            assert!(worst <= most as i64, "{policy:?}: {worst} beyond a tenth, at most {most}");
+            assert!(stats.n_promoted > 0, "{policy:?}: {stats:?}");
+            if policy == PolicyKind::Priority {
+                assert_eq!(flood.n_ended[&0], 50, "{stats:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flood_of_old_requests_leaves_the_guard_to_other_tenants_too() {
+    let choices = Choices {
+        policy: PolicyKind::Priority,
+        max_running: 16,
+        max_wait: Duration::from_secs(5),
+        tenants: tenants(&[1, 1, 1]),
+        ..Choices::default()
+    };
+    let mut flood = Flood::new(choices, COST);
+    (0..500).for_each(|_| flood.add(0, 9));
+    (0..5).for_each(|_| flood.add(1, 9));
+    for _ in 0..8_000 {
+        while flood.scheduler.n_waiting() < 600 {
+            flood.add(2, -1);
+        }
+        flood.step();
+    }
+    assert_eq!(flood.n_ended[&1], 5, "{:?}", flood.n_ended);
+    assert!(flood.n_ended[&0] < 400, "the flood was served anyway: {:?}", flood.n_ended);
+}
+
+#[test]
+fn tenants_that_always_want_more_get_tokens_by_weight_at_any_age() {
+    let weights = [1, 2, 5];
+    let choices = Choices {
+        policy: PolicyKind::Fair,
+        max_running: 16,
+        max_wait: Duration::from_millis(1),
+        tenants: tenants(&weights),
+        ..Choices::default()
+    };
+    // Without prices each token costs the same, and held blocks nearly nothing.
+    let mut flood = Flood::new(choices, StepCost::default());
+    let most = 16 * LONGEST;
+    for _ in 0..8_000 {
+        for tenant in 0..3 {
+            while flood.n_live(tenant) < 100 {
+                flood.add(tenant, 0);
+            }
+        }
+        flood.step();
+        let served = |i: usize| {
+            let n_tokens = flood.computed.get(&(i as u32)).copied().unwrap_or(0);
+            n_tokens / u64::from(weights[i])
+        };
+        let shares = [served(0), served(1), served(2)];
+        let apart = shares.iter().max().unwrap() - shares.iter().min().unwrap();
+        assert!(apart <= most, "{shares:?} after {} tokens", flood.n_computed);
+    }
+    assert_eq!(flood.scheduler.stats().n_promoted, 0, "age does not count under `fair`");
+}
