@@ -4,6 +4,7 @@ mod admission;
 mod integrity;
 mod planning;
 mod prospects;
+mod reserve;
 mod transitions;
 
 use crate::guard::Guard;
@@ -36,6 +37,8 @@ pub struct Scheduler {
     queue: Queue,
     tenants: Tenants,
     guard: Guard,
+    /// Whether the step at hand is for tenants below their share alone.
+    is_kept: bool,
     pace: Pace,
     /// Sampled tokens of the last step, with their rank in it; sorted, for searching.
     sampled: Vec<(RequestId, usize, TokenId)>,
@@ -111,6 +114,7 @@ impl Scheduler {
             queue,
             tenants: Tenants::new(&config.choices.tenants),
             guard: Guard::default(),
+            is_kept: false,
             pace: Pace::default(),
             sampled: Vec::new(),
             is_recovering: false,

@@ -116,6 +116,21 @@ impl Tenants {
         (self.counter(tenant), self.accounts[tenant].n_running)
     }
 
+    /// Whether there is no other tenant.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.accounts.len() == 1
+    }
+
+    /// Whether at least the part of its weight of the running requests is of `tenant`, and there is
+    /// another tenant to leave the rest to.
+    pub(crate) fn has_its_share(&self, tenant: usize) -> bool {
+        let sum = |part: fn(&Account) -> u64| self.accounts.iter().map(part).sum::<u64>();
+        let weights = u128::from(sum(|account| account.weight));
+        let n_running = u128::from(sum(|account| account.n_running as u64));
+        let own = self.accounts[tenant];
+        !self.is_alone() && own.n_running as u128 * weights >= u128::from(own.weight) * n_running
+    }
+
     /// Requests of each tenant that wait.
     pub(crate) fn n_waiting(&self) -> impl Iterator<Item = usize> {
         self.accounts.iter().map(|account| account.n_waiting)

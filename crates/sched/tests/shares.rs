@@ -93,3 +93,22 @@ fn tenants_that_always_want_more_get_tokens_by_weight_at_any_age() {
     }
     assert_eq!(flood.scheduler.stats().n_promoted, 0, "age does not count under `fair`");
 }
+
+#[test]
+fn one_place_is_free_for_a_tenant_that_comes_back() {
+    let choices = Choices {
+        policy: PolicyKind::Fair,
+        max_running: 8,
+        tenants: tenants(&[1, 1]),
+        ..Choices::default()
+    };
+    let mut flood = Flood::new(choices, COST);
+    (0..40).for_each(|_| flood.add_sized(0, 0, 100, 100));
+    (0..20).for_each(|_| flood.step());
+    assert_eq!(flood.scheduler.n_running(), 7);
+    flood.add_sized(1, 0, 100, 100);
+    flood.step();
+    assert_eq!(flood.scheduler.n_running(), 8);
+    let first = flood.plan.sequences.iter().find(|share| flood.tenants[&share.id] == 1);
+    assert!(first.is_some_and(|share| share.samples), "{:?}", flood.plan.sequences);
+}

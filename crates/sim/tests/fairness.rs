@@ -2,7 +2,7 @@
 
 use pelton_base::TenantId;
 use pelton_sched::{Choices, PolicyKind, SchedulerConfig, TenantConfig};
-use pelton_sim::report::{Ledger, RequestRecord};
+use pelton_sim::report::{Ledger, RequestRecord, percentile};
 use pelton_sim::trace::{TraceRequest, Workload, WorkloadKind};
 use pelton_sim::{Prices, SimConfig, SimProgress, simulate};
 use std::ops::ControlFlow;
@@ -41,6 +41,32 @@ fn of(tenant: TenantId, ledger: &Ledger) -> Vec<RequestRecord> {
     records.retain(|record| record.tenant == tenant);
     records.sort_unstable_by_key(|record| record.arrived_ns);
     records
+}
+
+/// The median time to the first token, in milliseconds.
+fn median_ttft(records: &[RequestRecord]) -> u64 {
+    let mut times: Vec<u64> = records.iter().map(RequestRecord::ttft_ns).collect();
+    times.sort_unstable();
+    percentile(&times, 50) / 1_000_000
+}
+
+#[test]
+fn a_small_tenant_beside_a_flood_waits_at_most_twice_as_long_as_alone() {
+    let requests = flood();
+    let few: Vec<_> = requests.iter().copied().filter(|r| r.tenant == FEW).collect();
+    let alone = of(FEW, &serve(choices(PolicyKind::Fair, 60), &few));
+    let ledger = serve(choices(PolicyKind::Fair, 60), &requests);
+    let longest = of(MANY, &ledger).iter().map(RequestRecord::ttft_ns).max();
+    assert!(longest.is_some_and(|ns| ns > 300_000_000_000), "the queue is not old: {longest:?}");
+    // The queue of the flood grows all the time, so each third of the run sees an older one.
+    let beside = of(FEW, &ledger);
+    assert!(beside.len() == alone.len() && alone.len() > 400, "{} requests", beside.len());
+    let third = alone.len().div_ceil(3);
+    for (alone, beside) in alone.chunks(third).zip(beside.chunks(third)) {
+        let (alone, beside) = (median_ttft(alone), median_ttft(beside));
+        println!("first token after {beside} ms, alone after {alone} ms");
+        assert!(beside <= 2 * alone, "{beside} ms, alone {alone} ms");
+    }
 }
 
 #[test]

@@ -18,6 +18,9 @@
 //! than `S · (1 + weight(f) / weight(g))`, whatever the number of requests that wait. Order by age
 //! would give that bound up: it is first come, first served as soon as the queue is old.
 //!
+//! A place, some blocks and every second step are kept for tenants below their share, so that a tenant
+//! whose turn it is need not wait for the end of another tenant's answer (`scheduler/reserve.rs`).
+//!
 //! Paper: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024 (virtual token
 //! counter). Where it counts tokens, this counts the measured time of the computed ones, and the
 //! time that KV is held.

@@ -76,6 +76,10 @@ impl Scheduler {
             return None;
         }
         let spot = self.next_candidate()?;
+        let tenant = self.queue.at(spot).sequence().tenant;
+        if self.sits_out(tenant) || self.lacks_place(tenant) {
+            return None;
+        }
         door.bar.is_none_or(|bar| spot.standing.outranks(bar)).then_some(spot)
     }
 
@@ -140,10 +144,10 @@ impl Scheduler {
         if parked.host().is_some_and(|host| self.kv.is_arriving(host)) {
             return Verdict::Deferred;
         }
-        let n_spare = match (self.n_running() == 0, self.is_recovering) {
-            (true, _) => 0,
-            (false, false) => self.config.watermark_blocks(),
-            (false, true) => self.config.recovery_blocks(),
+        let n_spare = match self.is_recovering || self.has_its_share(sequence.tenant) {
+            _ if self.n_running() == 0 => 0,
+            false => self.config.watermark_blocks(),
+            true => self.config.recovery_blocks(),
         };
         let n_most = sequence.most_tokens(self.config.context_tokens());
         let n_reserved = self.n_reserved(sequence);

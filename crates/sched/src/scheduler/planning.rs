@@ -26,7 +26,24 @@ impl Scheduler {
         self.clear_places(output);
         self.make_room_for_rows(output);
         let n_most = self.config.choices.max_batch_tokens.min(signals.max_batch_tokens).max(1);
-        let mut budget = Budget::new(n_most, signals.cost);
+        let budget = Budget::new(n_most, signals.cost);
+        self.keep_step();
+        let mut n_rows = self.plan_shares(budget, was_empty, output);
+        if output.is_empty() && self.is_kept {
+            // The prompt that the step was kept for found no room.
+            self.is_kept = false;
+            n_rows = self.plan_shares(budget, was_empty, output);
+        }
+        self.finish(n_rows, output);
+    }
+
+    /// Plans rows, then prompts; returns the number of rows.
+    fn plan_shares(
+        &mut self,
+        mut budget: Budget,
+        was_empty: bool,
+        output: &mut SchedulerOutput,
+    ) -> usize {
         self.plan_decode_rows(&mut budget, output);
         let n_rows = output.sequences.len();
         self.bound_prompts(&mut budget, output);
@@ -38,7 +55,7 @@ impl Scheduler {
                 self.plan_prompts(&mut budget, false, output);
             }
         }
-        self.finish(n_rows, output);
+        n_rows
     }
 
     fn begin(&mut self, now: Tick, signals: &Signals) {
@@ -130,24 +147,27 @@ impl Scheduler {
     /// Plans the rows that generate and have a block for their token. Drafts take the part of the
     /// budget that the known tokens of all rows leave.
     fn plan_decode_rows(&mut self, budget: &mut Budget, output: &mut SchedulerOutput) {
-        let kv = &self.kv;
-        let decodes = |running: &Running| {
-            let n_tokens = running.sequence.tokens.len();
-            !running.is_catching_up() && kv.n_missing(&running.held, n_tokens) == 0
-        };
-        let mut n_left = self.running.iter().filter(|running| decodes(running)).count();
-        for running in &mut self.running {
-            if !decodes(running) {
+        let mut n_left = (0..self.running.len()).filter(|&idx| self.decodes(idx)).count();
+        for idx in 0..self.running.len() {
+            if !self.decodes(idx) {
                 continue;
             }
             if budget.n_tokens == 0 {
                 return;
             }
             n_left -= 1;
+            let running = &mut self.running[idx];
             running.drafts.truncate(budget.n_tokens.saturating_sub(1 + n_left));
             budget.n_tokens -= 1 + running.drafts.len();
             running.plan(1, output);
         }
+    }
+
+    /// Whether a running request has a row in this step.
+    fn decodes(&self, idx: usize) -> bool {
+        let running = &self.running[idx];
+        let n_missing = self.kv.n_missing(&running.held, running.sequence.tokens.len());
+        !running.is_catching_up() && n_missing == 0 && !self.sits_out(running.sequence.tenant)
     }
 
     /// Bounds the prompts of a step by the time that it may take beside the planned rows.
@@ -195,9 +215,11 @@ impl Scheduler {
     }
 
     /// Plans chunks of prompts, in one order of service: of running requests that have not caught
-    /// up, and of waiting ones, where they may be admitted.
+    /// up, and of waiting ones, where they may be admitted. A step with a prompt of a tenant below
+    /// its share is not filled up with prompts of tenants that have theirs.
     fn plan_prompts(&mut self, budget: &mut Budget, admits: bool, output: &mut SchedulerOutput) {
         let mut door = self.open_door(admits, output);
+        let mut is_for_others = false;
         while !budget.is_spent() {
             let idx = match (self.candidate(&door), self.next_chunk()) {
                 (None, None) => return,
@@ -208,6 +230,11 @@ impl Scheduler {
                     None => continue,
                 },
             };
+            let has_its_share = self.has_its_share(self.running[idx].sequence.tenant);
+            if is_for_others && has_its_share {
+                return;
+            }
+            is_for_others |= !has_its_share;
             let running = &mut self.running[idx];
             let (position, n_remaining) = (running.n_computed, running.n_remaining());
             let n_tokens = budget.take_chunk(position, n_remaining, &self.config);
@@ -222,7 +249,8 @@ impl Scheduler {
     fn next_chunk(&self) -> Option<usize> {
         let waits = |&idx: &usize| {
             let running = &self.running[idx];
-            running.is_catching_up() && !running.is_in_flight()
+            let takes_part = !self.sits_out(running.sequence.tenant);
+            running.is_catching_up() && !running.is_in_flight() && takes_part
         };
         let key = |&idx: &usize| self.precedence(&self.running[idx].sequence);
         (0..self.running.len()).filter(waits).min_by_key(key)
