@@ -3,7 +3,7 @@
 
 /// The program is no library, so these of its modules are modules of this target.
 #[path = "../../crates/cli/src"]
-#[allow(dead_code, reason = "most of the program is not called here")]
+#[allow(dead_code, unused_imports, reason = "most of the program is not called here")]
 mod program {
     pub(crate) mod args;
     pub(crate) mod config;
@@ -17,8 +17,6 @@ mod program {
     pub(crate) mod units;
 }
 #[allow(unused_imports, reason = "they call each other by the names of the program")]
-use program::{
-    args, config, failure, flags, mode, model, progress, prompt, sandbox, units,
-};
+use program::{args, config, failure, flags, mode, model, progress, prompt, sandbox, units};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| config::try_bytes(bytes));
