@@ -65,6 +65,25 @@ async fn a_client_that_goes_away_after_what_it_has_read_frees_its_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_away_before_the_first_token_is_noticed() {
+    let gate = Gate::closed(0);
+    let config = ServeConfig { keep_alive: Duration::from_secs(3600), ..ServeConfig::default() };
+    let server = start_with(gated_parrot(&gate, 8), config).await;
+    let body = json!({"prompt": "abc", "max_tokens": 5, "stream": true});
+    let mut client = server.connect(&post_text("/v1/completions", &body.to_string())).await;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(client.read_u8().await.expect("the answer begins"));
+    }
+    drop(client);
+    // Nothing is computed meanwhile, and no comment line is due.
+    let series = "pelton_request_success_total{tenant=\"default\",finished_reason=\"abort\"} 1";
+    while !server.get("/metrics").await.body.contains(series) {}
+    gate.open();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_will_send_no_more_gets_its_answer() {
     for is_stream in [true, false] {
         let gate = Gate::closed(1);

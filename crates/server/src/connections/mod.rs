@@ -113,8 +113,7 @@ async fn answer(
         state.count_refusal(TenantId::default(), &response);
         response
     };
-    visit.answered();
-    Ok(response.map(|body| Answer::new(body, visit)))
+    Ok(Answer::new(response, visit))
 }
 
 /// Serves a connection until it ends, a limit is exceeded, or its place or its client is gone.

@@ -9,9 +9,9 @@
 //!
 //! **Has the client gone, or will it only send no more?** Both look the same: the socket reads to
 //! its end. Only a write tells them apart, because a socket that is closed answers it with a reset.
-//! An answer that is being streamed is such a write. Before an answer begins, the server sends the
-//! interim answer `100 Continue`, which clients of HTTP/1.1 must skip (RFC 9110, section 15.2).
-//! HTTP/1.0 has none, so its clients count as gone.
+//! Before an answer begins, the server therefore sends the interim answer `100 Continue`, which
+//! clients of HTTP/1.1 must skip (RFC 9110, section 15.2). HTTP/1.0 has none, so its clients count
+//! as gone. A stream of events gets a comment line, unless an event is there to be written.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -20,7 +20,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::{Request, Version};
+use axum::http::{Request, Version, header};
+use axum::response::Response;
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -31,6 +32,8 @@ use crate::routes::is_for_operators;
 
 /// Asks a client whether it is still there.
 const STILL_THERE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// The same within a stream of events: a comment, which clients skip.
+const STILL_THERE_EVENT: &[u8] = b":\n\n";
 /// Answers that come sooner need no such question.
 const ASK_AFTER: Duration = Duration::from_millis(20);
 /// Pause between two looks behind bytes that wait to be read.
@@ -51,6 +54,8 @@ struct Progress {
     step: Step,
     /// Whether the system has taken every byte that was written.
     is_flushed: bool,
+    /// Whether a stream of events is to ask the client whether it is still there.
+    is_asking: bool,
 }
 
 /// One connection.
@@ -64,7 +69,7 @@ pub(super) struct Visit {
 
 impl Visit {
     pub(super) fn new(stream: TcpStream, place: Place) -> Arc<Self> {
-        let progress = Progress { step: Step::Head, is_flushed: true };
+        let progress = Progress { step: Step::Head, is_flushed: true, is_asking: false };
         Arc::new(Self { stream, place, progress: Mutex::new(progress) })
     }
 
@@ -75,8 +80,14 @@ impl Visit {
     }
 
     /// The answer to it begins.
-    pub(super) fn answered(&self) {
-        self.progress().step = Step::Answered;
+    fn answered(&self) {
+        let mut progress = self.progress();
+        (progress.step, progress.is_asking) = (Step::Answered, false);
+    }
+
+    /// Whether a stream of events is to ask now; true once per question.
+    fn takes_question(&self) -> bool {
+        std::mem::take(&mut self.progress().is_asking)
     }
 
     /// The answer is made, and handed over to be sent.
@@ -122,13 +133,16 @@ impl Visit {
             if !self.ask_whether_it_is_there() {
                 return;
             }
+            // The stream is asked for its next bytes, and finds the question.
+            tokio::task::yield_now().await;
             pause = ask_every;
         }
     }
 
     /// False if the client is known to have gone, or counts as gone.
     fn ask_whether_it_is_there(&self) -> bool {
-        let progress = self.progress();
+        let mut progress = self.progress();
+        progress.is_asking = true;
         match progress.step {
             Step::Asked { version } if version < Version::HTTP_11 => false,
             Step::Asked { .. } if progress.is_flushed => match self.stream.try_write(STILL_THERE) {
@@ -136,7 +150,7 @@ impl Visit {
                 Ok(n) => n == STILL_THERE.len(),
                 Err(error) => error.kind() == io::ErrorKind::WouldBlock,
             },
-            // What is being written asks as well.
+            // What is written asks as well.
             _ => true,
         }
     }
@@ -227,12 +241,17 @@ impl AsyncWrite for Socket {
 #[derive(Debug)]
 pub(super) struct Answer {
     body: Body,
+    /// Whether each frame is a whole event, and a comment may stand between two.
+    is_events: bool,
     visit: Arc<Visit>,
 }
 
 impl Answer {
-    pub(super) fn new(body: Body, visit: Arc<Visit>) -> Self {
-        Self { body, visit }
+    pub(super) fn new(response: Response, visit: Arc<Visit>) -> Response<Self> {
+        visit.answered();
+        let kind = response.headers().get(header::CONTENT_TYPE);
+        let is_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        response.map(|body| Self { body, is_events, visit })
     }
 }
 
@@ -244,7 +263,12 @@ impl hyper::body::Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if frame.is_pending() && self.is_events && self.visit.takes_question() {
+            let comment = Frame::data(Bytes::from_static(STILL_THERE_EVENT));
+            return Poll::Ready(Some(Ok(comment)));
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
