@@ -24,6 +24,8 @@ mod access;
 mod answering;
 mod connections;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod host;
 mod intake;
 mod limits;

@@ -1,9 +1,9 @@
 //! One folder per endpoint: `types` (its JSON), `validate` (checks, which name the bad parameter),
 //! `convert` (to and from the types of the library), and the handler.
 
-mod chat;
-mod completions;
-mod embeddings;
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod embeddings;
 mod health;
 mod metrics;
 mod models;

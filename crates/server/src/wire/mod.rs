@@ -15,7 +15,7 @@ pub(crate) use body::Body;
 pub(crate) use fields::Fields;
 pub(crate) use generation::{GenerationFields, StreamOptions, generation, stream_options};
 pub(crate) use inputs::{Forms, inputs};
-pub(crate) use sse::{Chunks, StreamState, sse};
+pub(crate) use sse::{Chunks, Source, StreamState, respond, sse};
 pub(crate) use unhonoured::{Accept, check_unhonoured};
 pub(crate) use usage::UsageBody;
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -43,16 +44,34 @@ impl Chunks {
     }
 }
 
-struct Stream<S> {
+/// Where a stream gets its events from.
+pub(crate) trait Source: Send + 'static {
+    /// The next event; `None` when all answers have ended.
+    fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
+    /// Tokens of the request so far.
+    fn usage(&self) -> Usage;
+}
+
+impl Source for Answering {
+    fn next(&mut self) -> impl Future<Output = Option<Event>> + Send {
+        Answering::next(self)
+    }
+
+    fn usage(&self) -> Usage {
+        Answering::usage(self)
+    }
+}
+
+struct Stream<S, E> {
     state: S,
-    answering: Answering,
+    source: E,
     chunks: Chunks,
     is_done: bool,
     /// Counts as running until the client has gone or everything is sent.
-    _running: Running,
+    _running: Option<Running>,
 }
 
-impl<S: StreamState> Stream<S> {
+impl<S: StreamState, E: Source> Stream<S, E> {
     /// The next chunk. Dropping the future or the stream aborts the request.
     async fn next(mut self) -> Option<(Result<SseEvent, Infallible>, Self)> {
         loop {
@@ -63,11 +82,11 @@ impl<S: StreamState> Stream<S> {
                 return None;
             }
             let has_failed = self.chunks.failure.is_some();
-            let event = if has_failed { None } else { self.answering.next().await };
+            let event = if has_failed { None } else { self.source.next().await };
             match event {
                 Some(event) => self.state.event(event, &mut self.chunks),
                 None => {
-                    self.state.end(self.answering.usage(), &mut self.chunks);
+                    self.state.end(self.source.usage(), &mut self.chunks);
                     if let Some(error) = self.chunks.failure.take() {
                         self.chunks.push(&error.envelope());
                     }
@@ -84,13 +103,23 @@ pub(crate) fn sse(
     app: &AppState,
     running: Running,
     answering: Answering,
+    state: impl StreamState,
+) -> Response {
+    respond(answering, Some(running), state, app.config().keep_alive)
+}
+
+/// Answers with the chunks that `state` makes of the events of `source`.
+pub(crate) fn respond(
+    source: impl Source,
+    running: Option<Running>,
     mut state: impl StreamState,
+    keep_alive: Duration,
 ) -> Response {
     let mut chunks = Chunks::default();
     state.start(&mut chunks);
-    let stream = Stream { state, answering, chunks, is_done: false, _running: running };
+    let stream = Stream { state, source, chunks, is_done: false, _running: running };
     let events = futures_util::stream::unfold(stream, Stream::next);
-    let keep_alive = KeepAlive::new().interval(app.config().keep_alive).text("keep-alive");
+    let keep_alive = KeepAlive::new().interval(keep_alive).text("keep-alive");
     let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
     // Asks proxies not to buffer the answer, which would delay the stream.
     response.headers_mut().insert("x-accel-buffering", axum::http::HeaderValue::from_static("no"));

@@ -8,11 +8,20 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
+use pelton_llm::{ChatRequest, Generation};
+
 use crate::access::Caller;
 use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
-use crate::wire::{Body, Head, sse};
+use crate::wire::{Ask, Body, Head, sse};
+
+pub(crate) use convert::ChunkMaker;
+
+/// Reads and checks a body, as far as it does not depend on the model.
+pub(crate) fn parse(bytes: &[u8], defaults: Generation) -> Result<(ChatRequest, Ask), ApiError> {
+    validate::check(types::ChatBody::read(bytes)?, defaults)
+}
 
 /// Answers a conversation, in one piece or as a stream.
 ///

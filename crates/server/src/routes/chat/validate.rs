@@ -152,8 +152,7 @@ mod tests {
     use super::*;
 
     fn run(value: Value) -> Result<(ChatRequest, Ask), ApiError> {
-        let body = ChatBody::read(value.to_string().as_bytes())?;
-        check(body, Generation::default())
+        super::super::parse(value.to_string().as_bytes(), Generation::default())
     }
 
     fn with(name: &str, value: Value) -> Value {

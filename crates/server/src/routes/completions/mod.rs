@@ -7,13 +7,23 @@ mod validate;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use pelton_llm::BestOf;
+use pelton_llm::{BestOf, CompletionRequest, Generation};
 
 use crate::access::Caller;
 use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
-use crate::wire::{Body, Head, sse};
+use crate::wire::{Ask, Body, Head, sse};
+
+pub(crate) use convert::{ChunkMaker, Pieces};
+
+/// Reads and checks a body, as far as it does not depend on the model.
+pub(crate) fn parse(
+    bytes: &[u8],
+    defaults: Generation,
+) -> Result<(CompletionRequest, Ask), ApiError> {
+    validate::check(types::CompletionBody::read(bytes)?, defaults)
+}
 
 /// Continues texts, in one piece or as a stream.
 ///

@@ -45,8 +45,7 @@ mod tests {
     use super::*;
 
     fn run(value: Value) -> Result<(CompletionRequest, Ask), ApiError> {
-        let body = CompletionBody::read(value.to_string().as_bytes())?;
-        check(body, Generation::default())
+        super::super::parse(value.to_string().as_bytes(), Generation::default())
     }
 
     #[test]

@@ -6,11 +6,17 @@ mod validate;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use pelton_llm::EmbedRequest;
 use tokio::sync::oneshot;
 
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
 use crate::wire::Body;
+
+/// Reads and checks a body, as far as it does not depend on the model.
+pub(crate) fn parse(bytes: &[u8]) -> Result<EmbedRequest, ApiError> {
+    validate::check(types::EmbeddingsBody::read(bytes)?).map(|(request, _)| request)
+}
 
 /// Makes vectors of texts.
 ///
