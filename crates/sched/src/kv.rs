@@ -444,3 +444,6 @@ impl Kv {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
