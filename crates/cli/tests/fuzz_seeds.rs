@@ -24,7 +24,7 @@ mod trace;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What a target does with an input.
+/// A function that runs a target on an input.
 type Run = fn(&[u8]);
 
 /// A target, and the folder of its seeds.

@@ -1,4 +1,4 @@
-//! What crowds, signals and strangers can do to `pelton serve`, through the real binary.
+//! Crowds of connections, signals and strangers at `pelton serve`, through the real binary.
 #![cfg(target_os = "linux")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! What clients of `pelton serve` may send and see, through the real binary.
+//! Requests and answers of `pelton serve`, through the real binary.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! What the system refuses or takes away is an error of one line: never a panic, a signal or a wait.
+//! Memory, files and space that the system refuses or takes away give an error of one line: never a
+//! panic, a signal or a wait.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -183,7 +184,7 @@ fn pipes_and_devices_are_refused_where_a_small_file_is_expected() {
     }
 }
 
-/// What a pipe makes sense for still takes one.
+/// Commands that read a text still take it from a pipe.
 #[test]
 fn texts_come_from_pipes() {
     let args = ["embed", "embedded", "--file", "/dev/stdin", "--similarity"];

@@ -46,7 +46,7 @@ impl Mail {
 /// How the engine thread ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ended {
-    /// Somebody asked it to.
+    /// It was asked to.
     Stopped,
     /// After a panic from which it did not recover.
     Failed,

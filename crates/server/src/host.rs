@@ -1,4 +1,4 @@
-//! What is checked of each request before it reaches a route: the host that it names, and the form
+//! Checks of each request before it reaches a route: the host that it names, and the form
 //! of its body.
 //!
 //! ```text

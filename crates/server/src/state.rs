@@ -36,7 +36,7 @@ struct Inner {
     n_running: watch::Sender<usize>,
 }
 
-/// What the server does with new requests. `/health` and `/ready` turn it into a status.
+/// How the server treats new requests. `/health` and `/ready` turn it into a status.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Condition {
     Serving,

@@ -93,7 +93,7 @@ pub(crate) fn signal(name: &str, pid: u32) {
     assert!(status.expect("kill starts").success());
 }
 
-/// What a process said that has ended.
+/// The output of a process that has ended.
 pub(crate) fn outcome(output: &Output) -> Outcome {
     Outcome {
         code: output.status.code(),

@@ -1,4 +1,5 @@
-//! What is kept for tenants below their share, under a policy that shares service between tenants.
+//! Places, blocks and steps that are kept for tenants below their share, under a policy that
+//! shares service between tenants.
 //!
 //! A tenant is below its share while a smaller part of the running requests is its own than its
 //! weight is of all weights. Three things are kept for such tenants, so that a tenant that comes

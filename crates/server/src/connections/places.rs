@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use crate::ServeConfig;
 
-/// What a connection does.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Phase {
     /// Its request arrives: since it was accepted, or since the first byte of a later request.
@@ -85,7 +85,7 @@ pub(super) struct Place {
     changed: Arc<Notify>,
 }
 
-/// What a new connection gets.
+/// The outcome for a new connection.
 #[derive(Debug)]
 enum Entrance {
     Open(Place),
@@ -182,7 +182,7 @@ impl Table {
 }
 
 impl Place {
-    /// What its connection does; `None` after the place was given up.
+    /// The state of its connection; `None` after the place was given up.
     pub(super) fn phase(&self) -> Option<Phase> {
         self.places.table().entries.get(&self.id).map(|entry| entry.phase)
     }

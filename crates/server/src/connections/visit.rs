@@ -150,7 +150,7 @@ impl Visit {
                 Ok(n) => n == STILL_THERE.len(),
                 Err(error) => error.kind() == io::ErrorKind::WouldBlock,
             },
-            // What is written asks as well.
+            // Bytes of an answer ask the client as well.
             _ => true,
         }
     }

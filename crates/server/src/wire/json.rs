@@ -20,7 +20,7 @@ pub(crate) use serde_json::value::RawValue;
 use crate::error::ApiError;
 use crate::limits;
 
-/// What a JSON text is, by its first letter.
+/// The kind of a JSON text, by its first letter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
     Array,
@@ -127,7 +127,8 @@ fn fields<'a>(
 ///
 /// # Errors
 ///
-/// Those of `read`; names the array if it is none or has more than `most` elements.
+/// The errors of `read`; and one that names the value, if it is no array or has more than `most`
+/// elements.
 pub(crate) fn each<'a>(
     path: &str,
     raw: &'a RawValue,

@@ -37,7 +37,7 @@ const SEARCHES_PER_LOOK: usize = 8;
 const BASE_BUDGET: Duration = Duration::from_secs(1);
 const BUDGET_PER_BYTE: Duration = Duration::from_micros(5);
 
-/// What is left of the budget of the text that this thread encodes.
+/// The rest of the budget of the text that this thread encodes.
 struct Budget {
     left: Duration,
     /// The expression that exhausted it.
