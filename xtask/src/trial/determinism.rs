@@ -80,8 +80,7 @@ fn under(server: &Server, seed: u64, times: usize) -> anyhow::Result<Answers> {
         beside.into_iter().for_each(|it| it.join().expect("a neighbour does not panic"));
         outcome
     })?;
-    let n_failures = neighbours.n_failures.into_inner();
-    ensure!(n_failures == 0, "{n_failures} answers with a status of 500 or more");
+    neighbours.check()?;
     Ok(answers.into_inner().expect("plain"))
 }
 

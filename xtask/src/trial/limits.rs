@@ -38,8 +38,7 @@ pub(super) fn run(binary: &Path, seed: u64, seconds: u64) -> anyhow::Result<()> 
         });
         let slowest = slowest.with_context(|| format!("with {words}"))?;
         server.check_alive()?;
-        let n_failures = neighbours.n_failures.into_inner();
-        ensure!(n_failures == 0, "{n_failures} answers with a status of 500 or more, with {words}");
+        neighbours.check().with_context(|| format!("with {words}"))?;
         println!(
             "{words}: {} requests beside {SILENT} silent connections, slowest /health {} ms",
             neighbours.n_requests.into_inner(),

@@ -1,10 +1,12 @@
 //! Clients that do their worst beside the one that is watched.
 
 use std::io::{Read, Write};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
+use anyhow::bail;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
@@ -19,8 +21,9 @@ const WORDS: &[&str] =
 pub(super) struct Neighbours {
     pub(super) stop: AtomicBool,
     pub(super) n_requests: AtomicU64,
-    /// Answers with a status of 500 or more, which no client may provoke.
-    pub(super) n_failures: AtomicU64,
+    /// Answers with a status of 500 or more, which no client may provoke, but for refusals while
+    /// there are more connections than places.
+    failures: Mutex<Vec<String>>,
 }
 
 impl Neighbours {
@@ -37,9 +40,10 @@ impl Neighbours {
                 let mut random = SmallRng::seed_from_u64(seed.wrapping_mul(1000) + i);
                 while !self.stop.load(Ordering::Relaxed) {
                     self.n_requests.fetch_add(1, Ordering::Relaxed);
-                    let outcome = act(address, &mut random);
-                    if outcome.is_some_and(|status| status >= 500) {
-                        self.n_failures.fetch_add(1, Ordering::Relaxed);
+                    if let Some((status @ 500.., text)) = act(address, &mut random)
+                        && !text.contains("too_many_connections")
+                    {
+                        self.failures.lock().expect("plain").push(format!("{status}: {text}"));
                     }
                 }
             }
@@ -50,6 +54,15 @@ impl Neighbours {
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
+
+    /// Fails where the server has, with the first of its failures.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let failures = self.failures.lock().expect("plain");
+        match failures.first() {
+            None => Ok(()),
+            Some(first) => bail!("{} answers such as this one: {first}", failures.len()),
+        }
+    }
 }
 
 fn words(random: &mut SmallRng, n: usize) -> String {
@@ -57,8 +70,8 @@ fn words(random: &mut SmallRng, n: usize) -> String {
     (0..n).map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// One request of some kind; the status, where an answer was read.
-fn act(address: &str, random: &mut SmallRng) -> Option<u16> {
+/// One request of some kind; status and body, where an answer was read.
+fn act(address: &str, random: &mut SmallRng) -> Option<(u16, String)> {
     let n_words = [3, 20, 90][random.random_range(0..3)];
     let prompt = words(random, n_words);
     let body = json!({
@@ -72,11 +85,11 @@ fn act(address: &str, random: &mut SmallRng) -> Option<u16> {
     });
     match random.random_range(0..10) {
         // Complete requests, read to the end.
-        0..5 => client::ask(address, "/v1/completions", &body).ok().map(|(status, _)| status),
+        0..5 => client::ask(address, "/v1/completions", &body).ok(),
         5 => {
             let messages = json!([{ "role": "user", "content": prompt }]);
             let chat = json!({ "messages": messages, "max_tokens": 8 });
-            client::ask(address, "/v1/chat/completions", &chat).ok().map(|(status, _)| status)
+            client::ask(address, "/v1/chat/completions", &chat).ok()
         }
         // Gone in the middle of the answer.
         6 | 7 => {
@@ -106,7 +119,7 @@ fn act(address: &str, random: &mut SmallRng) -> Option<u16> {
             };
             let mut stream = client::connect(address).ok()?;
             stream.write_all(client::post(address, "/v1/completions", &body).as_bytes()).ok()?;
-            client::read(stream).ok().map(|(status, _)| status)
+            client::read(stream).ok()
         }
     }
 }
