@@ -10,7 +10,7 @@ use crate::{
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
 use pelton_sched::{Scheduler, SchedulerOutput, SchedulerStats, SequenceUpdate, StepUpdates, Tick};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -109,6 +109,8 @@ struct EngineLoop<E> {
     feedback: Feedback,
     speculation: Option<Speculation>,
     routes: HashMap<RequestId, Route>,
+    /// Requests out of the mailbox that are not introduced yet.
+    arrivals: VecDeque<Submission>,
     metrics: EngineMetrics,
     shared: Arc<Shared>,
     papers: Papers,
@@ -155,6 +157,7 @@ impl<E: Executor> EngineLoop<E> {
             feedback: Feedback::new(&config),
             speculation,
             routes: HashMap::new(),
+            arrivals: VecDeque::new(),
             metrics,
             shared,
             papers: Papers::default(),
@@ -200,7 +203,8 @@ impl<E: Executor> EngineLoop<E> {
         };
         let left = self.shared.end(ended, self.metrics);
         self.end_routes(how, panicked.as_ref());
-        for Submission { events, request, .. } in left.submissions {
+        let arrivals = std::mem::take(&mut self.arrivals);
+        for Submission { events, request, .. } in arrivals.into_iter().chain(left.submissions) {
             let usage = Usage { prompt_tokens: request.ask.prompt.len(), ..Usage::default() };
             end(&events, how, panicked.clone(), usage, None);
         }
@@ -262,8 +266,10 @@ impl<E: Executor> EngineLoop<E> {
         true
     }
 
+    /// Submissions that a panic leaves behind are taken in at the next turn.
     fn take_in(&mut self, mail: Mail) {
-        for submission in mail.submissions {
+        self.arrivals.extend(mail.submissions);
+        while let Some(submission) = self.arrivals.pop_front() {
             self.admit(submission);
         }
         for id in mail.aborts {
@@ -279,14 +285,18 @@ impl<E: Executor> EngineLoop<E> {
         self.metrics.n_submitted += 1;
         let n_prompt = request.ask.prompt.len();
         let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
+        let (submitted_at, token_at, started_at) = (at, None, None);
+        let route = Route { events, n_prompt, usage, submitted_at, token_at, started_at };
+        // First of all, so that a panic below ends the stream.
+        self.routes.insert(request.id, route);
         if let Err(panicked) = self.executor.add(&request) {
             self.metrics.n_panicked += 1;
             self.metrics.n_finished += 1;
-            return end(&events, FinishReason::Error, Some(panicked), usage, None);
+            if let Some(route) = self.routes.remove(&request.id) {
+                end(&route.events, FinishReason::Error, Some(panicked), usage, None);
+            }
+            return;
         }
-        let (submitted_at, token_at, started_at) = (at, None, None);
-        let route = Route { events, n_prompt, usage, submitted_at, token_at, started_at };
-        self.routes.insert(request.id, route);
         tracing::debug!(id = %request.id, n_prompt, "request taken");
         if let Some(speculation) = &mut self.speculation {
             speculation.add(&request);

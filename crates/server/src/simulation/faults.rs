@@ -108,6 +108,7 @@ impl<E: Executor> Executor for Faulty<E> {
         if self.fails(self.rates.add_panics) {
             return Err(Panicked { part: "sampling", message: PLANNED.to_owned() });
         }
+        self.may_panic(self.rates.step_panics);
         self.inner.add(request)
     }
 
