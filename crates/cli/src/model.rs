@@ -26,6 +26,10 @@ const STORY_DRAFT_NAME: &str = "story-draft";
 /// Another name of the story-teller.
 pub(crate) const EMBEDDED: &str = "embedded";
 
+/// Line for a person's first screen: what the story-teller is, and how to get a real model.
+pub(crate) const TOY_NOTE: &str = "note: this is the built-in toy model (9 million parameters, \
+    trained on old books); a real one: pelton run -m Qwen/Qwen3-0.6B";
+
 /// Reads a model's name; no name, or `embedded`, is the story-teller, and `story-draft` is the
 /// model that drafts for it.
 ///

@@ -48,6 +48,22 @@ fn stdout_is_the_text_and_stderr_the_statistics() {
 }
 
 #[test]
+fn the_first_screen_says_that_the_model_is_a_toy_and_how_to_get_a_real_one() {
+    let report = pelton(&["inspect", "embedded", "--json"]).json();
+    let n_parameters = report["n_parameters"].as_f64().expect("a count");
+    let size = format!("{:.0} million parameters", n_parameters / 1e6);
+    let outcome = pelton(&["run", "Once upon a time", "--max-tokens", "4"]);
+    for part in ["toy model", &size, "pelton run -m Qwen/Qwen3-0.6B"] {
+        assert_eq!(outcome.stderr.matches(part).count(), 1, "`{part}` in: {}", outcome.stderr);
+    }
+    assert!(!outcome.stdout.contains("toy"), "{}", outcome.stdout);
+    let chat = pelton_with_input(&["run", "--chat", "--quiet"], b"Hello");
+    assert_eq!(chat.stderr, "");
+    let json = pelton(&["run", "Once upon a time", "--max-tokens", "4", "--json"]);
+    assert_eq!(json.stderr, "");
+}
+
+#[test]
 fn threads_and_the_way_a_prompt_comes_in_change_no_token() {
     let expected = greedy(&["--threads", "1"])["tokens"].clone();
     assert_eq!(greedy(&["--threads", "2"])["tokens"], expected);

@@ -99,6 +99,7 @@ impl<'a> Conversation<'a> {
                 "{name} continues each line as it stands. /help lists the commands, Ctrl-D leaves."
             ),
         }
+        self.session.note_toy();
     }
 
     fn clear(&mut self) {

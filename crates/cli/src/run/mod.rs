@@ -33,6 +33,7 @@ struct Session<'a> {
     machine: pelton_llm::Runtime,
     llm: std::sync::Arc<Llm>,
     mode: Mode,
+    is_embedded: bool,
     generation: Generation,
     load: std::time::Duration,
 }
@@ -57,10 +58,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
     let machine = chosen.runtime()?;
     let llm = model::load(&machine, &reference, &chosen.llm)?;
+    let is_embedded = model::is_embedded(&reference);
     let mode = mode::choose(Situation {
         asked: args.asked_mode(),
         is_interactive,
-        is_embedded: model::is_embedded(&reference),
+        is_embedded,
         has_template: llm.template().is_some(),
     });
     if let Some(why) = llm.template_error()
@@ -71,7 +73,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         eprintln!("note: the prompt is continued as plain text: {why}");
     }
     let generation = generation(args, &llm, mode)?;
-    let session = Session { args, machine, llm, mode, generation, load: started.elapsed() };
+    let load = started.elapsed();
+    let session = Session { args, machine, llm, mode, is_embedded, generation, load };
     // From here on Ctrl-C stops an answer instead of the process.
     let mut interrupts = {
         let _guard = runtime.enter();
@@ -107,6 +110,7 @@ impl Session<'_> {
         }
         if !self.args.quiet && !self.args.json {
             eprint!("\n{}", self.stats(&answer).render());
+            self.note_toy();
         }
         match answer.ending {
             Ending::Interrupted => Err(Failure::interrupted()),
@@ -126,6 +130,13 @@ impl Session<'_> {
         let is_person = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         if is_person && !self.args.json && !self.args.quiet {
             eprint!("{text}");
+        }
+    }
+
+    /// Says what the embedded model is, so that nobody takes it for a real one.
+    fn note_toy(&self) {
+        if self.is_embedded && !self.args.quiet {
+            eprintln!("{}", model::TOY_NOTE);
         }
     }
 
