@@ -6,10 +6,16 @@
 //! counter of a tenant += service / weight
 //! ```
 //!
-//! Cached tokens cost nothing and are not charged. A tenant that was idle comes back with the
-//! smallest counter of the busy tenants: idleness earns no credit.
+//! Cached tokens cost nothing and are not charged. A request that finds no other request of its
+//! tenant waiting lifts the tenant's counter to the smallest one of the waiting tenants, so an unused
+//! share earns no credit; a tenant with running requests keeps up to [`CREDIT_PS`]. If no request waits
+//! at all, the counter is lifted to that of the tenant that waited last, so service that no other
+//! tenant wanted is no debt.
 //!
-//! Paper: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, Algorithm 2.
+//! Paper: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, Algorithm 2. There,
+//! a tenant with running requests keeps no credit. Then a small tenant whose requests overlap waits
+//! for its second one: 423 instead of 372 ms in the median beside a flood, 3.9 instead of 2.0 s at
+//! P99 (`pelton bench sim --workload tenants --policy fair --tenant-weight many=1,few=1`).
 
 use crate::{StepCost, StepLoad, TenantConfig};
 
@@ -17,10 +23,15 @@ use crate::{StepCost, StepLoad, TenantConfig};
 const TOKENS_ONLY: StepCost =
     StepCost { base_ps: 0, token_ps: 1_000_000, sample_ps: 0, attended_ps: 0, moved_block_ps: 0 };
 
+/// The most service that a tenant below its share can have to its credit: 5 s.
+const CREDIT_PS: u64 = 5_000_000_000_000;
+
 /// The counters of all tenants.
 #[derive(Debug)]
 pub(crate) struct Tenants {
     accounts: Vec<Account>,
+    /// The tenant whose last waiting request left most recently.
+    last: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,12 +41,6 @@ struct Account {
     counter: u64,
     n_waiting: usize,
     n_running: usize,
-}
-
-impl Account {
-    fn is_busy(&self) -> bool {
-        self.n_waiting + self.n_running > 0
-    }
 }
 
 /// The prices by which the shares of a step are charged.
@@ -70,17 +75,18 @@ impl Tenants {
             weight: u64::from(tenant.weight.max(1)),
             ..Account::default()
         };
-        Self { accounts: tenants.iter().map(account).collect() }
+        Self { accounts: tenants.iter().map(account).collect(), last: 0 }
     }
 
     /// Counts one more waiting request of `tenant`.
     pub(crate) fn waits(&mut self, tenant: usize) {
-        let account = &self.accounts[tenant];
-        if !account.is_busy() {
-            let busy = self.accounts.iter().filter(|other| other.is_busy());
-            let least = busy.map(|other| other.counter).min();
+        if self.accounts[tenant].n_waiting == 0 {
+            let waiting = self.accounts.iter().filter(|account| account.n_waiting > 0);
+            let least = waiting.map(|account| account.counter).min();
+            let least = least.unwrap_or(self.accounts[self.last].counter);
             let account = &mut self.accounts[tenant];
-            account.counter = account.counter.max(least.unwrap_or(0));
+            let credit = if account.n_running > 0 { CREDIT_PS / account.weight } else { 0 };
+            account.counter = account.counter.max(least.saturating_sub(credit));
         }
         self.accounts[tenant].n_waiting += 1;
     }
@@ -88,6 +94,9 @@ impl Tenants {
     /// Counts one waiting request of `tenant` less.
     pub(crate) fn waits_no_more(&mut self, tenant: usize) {
         self.accounts[tenant].n_waiting -= 1;
+        if self.accounts[tenant].n_waiting == 0 {
+            self.last = tenant;
+        }
     }
 
     /// Counts one more running request of `tenant`.

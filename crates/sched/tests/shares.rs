@@ -112,3 +112,66 @@ fn one_place_is_free_for_a_tenant_that_comes_back() {
     let first = flood.plan.sequences.iter().find(|share| flood.tenants[&share.id] == 1);
     assert!(first.is_some_and(|share| share.samples), "{:?}", flood.plan.sequences);
 }
+
+#[test]
+fn a_tenant_below_its_share_saves_up_little() {
+    let choices = Choices {
+        policy: PolicyKind::Fair,
+        max_running: 16,
+        tenants: tenants(&[1, 1]),
+        ..Choices::default()
+    };
+    let mut flood = Flood::new(choices, COST);
+    let keep = |flood: &mut Flood, tenant: u32, n: u64| {
+        while flood.n_live(tenant) < n {
+            flood.add(tenant, 0);
+        }
+    };
+    // Tenant 1 always has a request, and never more than two.
+    for _ in 0..1_500 {
+        keep(&mut flood, 0, 50);
+        keep(&mut flood, 1, 2);
+        flood.step();
+    }
+    let before = flood.computed.clone();
+    // The requests that run, and the tokens of five seconds.
+    let most = 16 * LONGEST + 5_000_000_000_000 / COST.token_ps;
+    assert!(before[&0] > before[&1] + 3 * most, "tenant 1 used its whole share: {before:?}");
+    for _ in 0..500 {
+        keep(&mut flood, 0, 50);
+        keep(&mut flood, 1, 50);
+        flood.step();
+        let served = |tenant: u32| flood.computed[&tenant] - before[&tenant];
+        assert!(served(1) <= served(0) + most, "{} and {}", served(0), served(1));
+    }
+}
+
+#[test]
+fn service_that_no_other_tenant_wanted_is_no_debt_later() {
+    let choices = Choices {
+        policy: PolicyKind::Fair,
+        max_running: 4,
+        tenants: tenants(&[1, 1]),
+        ..Choices::default()
+    };
+    let mut flood = Flood::new(choices, COST);
+    for _ in 0..200 {
+        flood.add(0, 0);
+        while flood.n_live(0) > 0 {
+            flood.step();
+        }
+    }
+    // Tenant 1 comes with a flood while nothing waits; tenant 0 goes on as before.
+    let fill = |flood: &mut Flood| (flood.scheduler.n_waiting()..100).for_each(|_| flood.add(1, 0));
+    for _ in 0..50 {
+        let mut n_steps = 0;
+        fill(&mut flood);
+        flood.add_sized(0, 0, 100, 10);
+        while flood.n_live(0) > 0 {
+            fill(&mut flood);
+            flood.step();
+            n_steps += 1;
+        }
+        assert!(n_steps <= 150, "an answer of 10 tokens took {n_steps} steps");
+    }
+}

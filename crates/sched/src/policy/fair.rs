@@ -15,7 +15,8 @@
 //! ```
 //!
 //! A request that is the first of `g` is therefore admitted before another tenant `f` has had more
-//! than `S · (1 + weight(f) / weight(g))`, whatever the number of requests that wait. Order by age
+//! than `S · (1 + weight(f) / weight(g))`, whatever the number of requests that wait, and 5 s of service
+//! more if `f` was below its share ([`crate::tenants`] says what it may save up). Order by age
 //! would give that bound up: it is first come, first served as soon as the queue is old.
 //!
 //! A place, some blocks and every second step are kept for tenants below their share, so that a tenant
