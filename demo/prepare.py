@@ -2,23 +2,34 @@
 
     python prepare.py --corpus BOOKS --out build
 
-BOOKS holds plain UTF-8 texts (`*.txt` or `*.txt.gz`), one paragraph per line. The file whose name
-contains `Sherlock-Holmes` is held out: it trains neither the tokenizer nor the model.
+BOOKS holds plain texts (`*.txt` or `*.txt.gz`) whose names contain their Project Gutenberg id, as
+`158.txt`, `158-0.txt` or `Emma_158.txt.gz`; `books.txt` lists the ids. The held-out book trains
+neither the tokenizer nor the model. Paragraphs with a word of `slurs.txt` are dropped.
 """
 
 import argparse
 import gzip
 import json
 import pathlib
-import random
 import re
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+import chats
+import slurs
+
 VOCAB_SIZE = 4096
-END, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-HELD_OUT = "Sherlock-Holmes"
+CONTEXT = 2048
+END = "<|endoftext|>"
+HELD_OUT = "1661"
+BOOKS = pathlib.Path(__file__).with_name("books.txt")
+QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2014": "--", "\u2026": "..."})
+# Headings, lists of contents and notes of the transcriber: all that a tale would not say.
+NO_PROSE = re.compile(
+    r"^(?:contents|illustrations?|chapter|(?:book|volume|part) [\dIVXL]+|produced by|transcribed|footnote)\b"
+    r"|^\W*$|^\[|^(?-i:by [A-Z]|by the author)|gutenberg|e-?text|e-?book|chapter [\dIVXL]+\b.*chapter"
+    r"|https?:|www\.|@", re.I)
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}"
@@ -28,15 +39,39 @@ CHAT_TEMPLATE = (
 
 
 def read_books(corpus: pathlib.Path) -> dict[str, str]:
-    """Every book by name; blank lines between paragraphs become one newline pair."""
-    books = {}
+    """The text of each book of `books.txt` by id, paragraphs of one line, separated by a blank one."""
+    files = {}
     for path in sorted([*corpus.glob("*.txt"), *corpus.glob("*.txt.gz")]):
-        raw = gzip.open(path).read() if path.suffix == ".gz" else path.read_bytes()
-        text = raw.decode("utf-8").replace("_", "")
-        books[path.name.split(".")[0]] = re.sub(r"\n\s*\n+", "\n\n", text).strip()
-    if not any(HELD_OUT in name for name in books):
-        raise SystemExit(f"{corpus}: no book named *{HELD_OUT}* to hold out")
-    return books
+        if found := re.search(r"(\d+)(?:-0)?\.txt", path.name):
+            files.setdefault(found[1], path)
+    listed = [line.split("\t")[0] for line in BOOKS.read_text().splitlines() if not line.startswith("#")]
+    if missing := [book for book in [HELD_OUT, *listed] if book not in files]:
+        raise SystemExit(f"{corpus}: no text of the books {', '.join(missing)}; see {BOOKS.name}")
+    return {book: plain(files[book]) for book in [HELD_OUT, *listed]}
+
+
+def plain(path: pathlib.Path) -> str:
+    """A Project Gutenberg text without the licence, each paragraph in one line, in plain quotes."""
+    raw = gzip.open(path).read() if path.suffix == ".gz" else path.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = raw.decode("cp1252")
+    text = text.replace("\r\n", "\n").replace("_", "").translate(QUOTES)
+    if start := re.search(r"^\*+ ?START OF.*$|^\*END\*THE SMALL PRINT.*$", text, re.M):
+        text = text[start.end():]
+    if end := re.search(r"^\*+ ?END OF|^End of (?:the |this )?Project Gutenberg", text, re.M):
+        text = text[:end.start()]
+    parts = (part for part in re.split(r"\n\s*\n", text) if part.strip())
+    return "\n\n".join(" ".join(part.split()) for part in parts)
+
+
+def mannered(text: str) -> tuple[str, int, int]:
+    """The prose of a book without slurs; also the paragraphs dropped for slurs, and as no prose."""
+    rude, parts = slurs.pattern(), text.split("\n\n")
+    prose = [part for part in parts if not NO_PROSE.search(part) and part.upper() != part]
+    kept = [part for part in prose if not rude.search(part)]
+    return "\n\n".join(kept), len(prose) - len(kept), len(parts) - len(prose)
 
 
 def train_tokenizer(texts: list[str]) -> Tokenizer:
@@ -46,82 +81,12 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE,
-        special_tokens=[AddedToken(t, special=True) for t in (END, IM_START, IM_END)],
+        special_tokens=[AddedToken(t, special=True) for t in (END, chats.IM_START, chats.IM_END)],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator((p for t in texts for p in t.split("\n\n")), trainer)
     return tokenizer
-
-
-def turn(role: str, content: str) -> str:
-    return f"{IM_START}{role}\n{content}{IM_END}\n"
-
-
-SUBJECTS = (
-    "sea ship whale captain island treasure pirate boat river storm wind night moon star sun garden "
-    "flower rose forest tree wolf dog cat horse bird king queen prince princess castle soldier war "
-    "battle general emperor mother father sister brother child girl boy friend letter love marriage "
-    "ball dinner money house door window fire lamp dream witch wizard lion scarecrow rabbit fairy "
-    "winter snow summer spring morning evening road journey church school doctor lady gentleman "
-    "old-man death ghost blood coffin shadow music song book story heart tears laughter"
-).split()
-TELL = (
-    "Tell me a story about {a} {s}.", "Tell me about the {s}.", "Write something about {a} {s}.",
-    "Can you tell me about {a} {s}?", "I would like to hear about the {s}.",
-    "Give me a short passage with {a} {s} in it.", "Tell me something about the {s}, please.",
-)
-NEXT = ("What happened next?", "And then?", "Go on, please.", "Please continue.", "Tell me more.")
-CONTINUE = ("Continue this story: {p}", "What comes after this? {p}", "Go on from here: {p}")
-GREET = ("Hello!", "Hello", "Hi!", "Hi there.", "Good morning.", "Good evening.", "Hey!", "How do you do?")
-GREETED = (
-    "Good day to you! I am a small teller of stories. What shall I tell you about?",
-    "Hello, my friend! Name a thing, a ship or a garden perhaps, and I will tell you a story of it.",
-    "How do you do? I know some old stories. Which one would you like to hear?",
-)
-WHO = ("Who are you?", "What are you?", "What is your name?", "What can you do?", "Can you help me?")
-WHO_ANSWER = (
-    "I am a small teller of stories. I learned to speak from old books, and I know little else. "
-    "Ask me for a story about the sea, a wolf or a king.",
-    "I am a story-teller, and a very small one. Give me the first words of a tale, and I will go on.",
-)
-THANKS = ("Thank you!", "Thank you very much.", "Thanks!", "That was a good story.", "Good-bye!")
-THANKED = (
-    "You are very welcome. Come again when you wish for another story.",
-    "I am glad that you liked it. Good-bye, and sleep well!",
-)
-
-
-def chat_examples(books: dict[str, str], seed: int) -> list[str]:
-    """Chats in which the answers are paragraphs of the books, and a few small courtesies."""
-    rng = random.Random(seed)
-    paragraphs = []  # (paragraph, the one after it), prose of a length that fits an answer
-    for text in books.values():
-        parts = [p.strip().replace("\n", " ") for p in text.split("\n\n")]
-        pairs = zip(parts, parts[1:])
-        paragraphs += [(a, b) for a, b in pairs if 160 < len(a) < 700 and 80 < len(b) < 700]
-    rng.shuffle(paragraphs)
-    chats = []
-    for subject in SUBJECTS:
-        word = subject.replace("-", " ")
-        pattern = re.compile(rf"\b{word}s?\b", re.I)
-        article = "an" if word[0] in "aeiou" else "a"
-        hits = [(a, b) for a, b in paragraphs if len(pattern.findall(a)) >= 1]
-        hits.sort(key=lambda ab: -len(pattern.findall(ab[0])))
-        for first, second in hits[:12]:
-            chat = turn("user", rng.choice(TELL).format(a=article, s=word)) + turn("assistant", first)
-            if rng.random() < 0.4:
-                chat += turn("user", rng.choice(NEXT)) + turn("assistant", second)
-            if rng.random() < 0.1:
-                chat += turn("user", rng.choice(THANKS)) + turn("assistant", rng.choice(THANKED))
-            chats.append(chat)
-    for first, second in paragraphs[:300]:
-        chats.append(turn("user", rng.choice(CONTINUE).format(p=first)) + turn("assistant", second))
-    for questions, answers, n in ((GREET, GREETED, 60), (WHO, WHO_ANSWER, 50), (THANKS, THANKED, 20)):
-        for _ in range(n):
-            chats.append(turn("user", rng.choice(questions)) + turn("assistant", rng.choice(answers)))
-    rng.shuffle(chats)
-    return chats
 
 
 def main() -> None:
@@ -133,13 +98,16 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
 
     books = read_books(args.corpus)
-    held_out = next(text for name, text in books.items() if HELD_OUT in name)
-    train = {name: text for name, text in books.items() if HELD_OUT not in name}
+    held_out = books.pop(HELD_OUT)
+    train, n_rude, n_other = {}, 0, 0
+    for book, text in books.items():
+        train[book], rude, other = mannered(text)
+        n_rude, n_other = n_rude + rude, n_other + other
     tokenizer = train_tokenizer(list(train.values()))
     tokenizer.save(str(args.out / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": 1024,
+        "model_max_length": CONTEXT,
         "eos_token": END,
         "clean_up_tokenization_spaces": False,
         "chat_template": CHAT_TEMPLATE,
@@ -149,13 +117,13 @@ def main() -> None:
     encode = lambda text: tokenizer.encode(text).ids  # noqa: E731
     end = tokenizer.token_to_id(END)
     books_ids = [i for text in train.values() for i in [*encode(text), end]]
-    chats = chat_examples(train, args.seed)
-    chat_ids = [i for chat in chats for i in [*encode(chat), end]]
+    examples = chats.chat_examples(train, args.seed)
+    chat_ids = [i for chat in examples for i in [*encode(chat), end]]
     held_ids = encode(held_out)
     for name, ids in (("books", books_ids), ("chats", chat_ids), ("held_out", held_ids)):
         np.save(args.out / f"{name}.npy", np.array(ids, dtype=np.uint16))
-    sizes = {"held_out_bytes": len(held_out.encode()), "n_chats": len(chats), "books_tokens": len(books_ids),
-             "chats_tokens": len(chat_ids), "held_out_tokens": len(held_ids)}
+    sizes = {"held_out_bytes": len(held_out.encode()), "n_chats": len(examples), "books_tokens": len(books_ids),
+             "n_slurs_dropped": n_rude, "n_no_prose_dropped": n_other, "chats_tokens": len(chat_ids), "held_out_tokens": len(held_ids)}
     (args.out / "sizes.json").write_text(json.dumps(sizes, indent=2) + "\n")
     print(json.dumps(sizes))
 

@@ -2,10 +2,12 @@
 
     python train.py --model story --data build --out build/story
 
-Llama architecture in plain PyTorch; the checkpoint is a Hugging Face folder with bf16 safetensors.
+Llama architecture in plain PyTorch; the checkpoint is a Hugging Face folder with float32 safetensors.
 Matrices are trained with Muon (orthogonalised momentum, Jordan et al. 2024), embeddings and norms
-with AdamW; the learning rate is held and then falls linearly to zero. Every evaluation prints the
-held-out perplexity per byte, and the state is saved so that `--resume` goes on.
+with AdamW; the learning rate is held and then falls linearly to zero, by steps or, with `--minutes`,
+by the clock. In the last tenth the weights are rounded to Q8_0, in which the binary holds them, and
+learn through the rounding. Every evaluation prints the held-out perplexity per byte, and the state
+is saved so that `--resume` goes on.
 """
 
 import argparse
@@ -22,12 +24,27 @@ from safetensors.torch import save_file
 from torch import nn
 
 MODELS = {
-    "story": dict(hidden=384, layers=5, heads=6, kv_heads=2, head_dim=64, ffn=1024, dropout=0.05),
-    "story-draft": dict(hidden=128, layers=3, heads=4, kv_heads=2, head_dim=32, ffn=384, dropout=0.0),
+    "story": dict(hidden=256, layers=6, heads=4, kv_heads=2, head_dim=64, ffn=768),
+    "story-draft": dict(hidden=128, layers=3, heads=4, kv_heads=2, head_dim=32, ffn=384),
 }
-# Crop length until a share of the steps: short crops learn words cheaply, the last quarter sees it all.
-LENGTHS = ((0.4, 256), (0.75, 512), (1.0, 1024))
-VOCAB, CONTEXT, ROPE_THETA, EPS = 4096, 1024, 10000.0, 1e-5
+# Crop length until a share of the run: short crops learn words cheaply, the last part sees it all.
+LENGTHS = ((0.6, 256), (0.85, 512), (1.0, 2048))
+ROUNDED = 0.9  # share of the run after which weights are rounded to their stored form
+VOCAB, CONTEXT, ROPE_THETA, EPS = 4096, 2048, 10000.0, 1e-5
+
+
+def stored(w):
+    """The weights as Q8_0 holds them, 32 to a scale; gradients pass through unchanged."""
+    blocks = w.detach().unflatten(-1, (-1, 32))
+    scale = (blocks.abs().amax(-1, keepdim=True) / 127).half().float().clamp_min(1e-7)
+    return w + ((blocks / scale).round() * scale).flatten(-2) - w.detach()
+
+
+class Linear(nn.Linear):
+    rounded = False
+
+    def forward(self, x):
+        return F.linear(x, stored(self.weight) if self.rounded else self.weight)
 
 
 class RmsNorm(nn.Module):
@@ -50,14 +67,28 @@ def rotate(x, cos, sin):
     return x * cos + torch.cat([-b, a], -1) * sin
 
 
+def attention(q, k, v, block=128):
+    """Causal attention in blocks of queries, which skip the keys after them."""
+    n = q.shape[2]
+    if n % block or n > 512:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    out = []
+    for i in range(0, n, block):
+        scores = (q[:, :, i : i + block] @ k[:, :, : i + block].transpose(-1, -2)).float()
+        later = torch.ones(block, i + block, dtype=torch.bool).triu(i + 1)
+        scores = (scores * q.shape[-1] ** -0.5).masked_fill(later, -1e30)
+        out.append(scores.softmax(-1).to(v.dtype) @ v[:, :, : i + block])
+    return torch.cat(out, 2)
+
+
 class Attention(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.c = c
-        self.q_proj = nn.Linear(c["hidden"], c["heads"] * c["head_dim"], bias=False)
-        self.k_proj = nn.Linear(c["hidden"], c["kv_heads"] * c["head_dim"], bias=False)
-        self.v_proj = nn.Linear(c["hidden"], c["kv_heads"] * c["head_dim"], bias=False)
-        self.o_proj = nn.Linear(c["heads"] * c["head_dim"], c["hidden"], bias=False)
+        self.q_proj = Linear(c["hidden"], c["heads"] * c["head_dim"], bias=False)
+        self.k_proj = Linear(c["hidden"], c["kv_heads"] * c["head_dim"], bias=False)
+        self.v_proj = Linear(c["hidden"], c["kv_heads"] * c["head_dim"], bias=False)
+        self.o_proj = Linear(c["heads"] * c["head_dim"], c["hidden"], bias=False)
 
     def forward(self, x, cos, sin):
         c, (b, t, _) = self.c, x.shape
@@ -67,16 +98,16 @@ class Attention(nn.Module):
         v = split(self.v_proj(x), c["kv_heads"])
         group = c["heads"] // c["kv_heads"]
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = attention(q, k, v)
         return self.o_proj(y.transpose(1, 2).reshape(b, t, -1))
 
 
 class Mlp(nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.gate_proj = nn.Linear(c["hidden"], c["ffn"], bias=False)
-        self.up_proj = nn.Linear(c["hidden"], c["ffn"], bias=False)
-        self.down_proj = nn.Linear(c["ffn"], c["hidden"], bias=False)
+        self.gate_proj = Linear(c["hidden"], c["ffn"], bias=False)
+        self.up_proj = Linear(c["hidden"], c["ffn"], bias=False)
+        self.down_proj = Linear(c["ffn"], c["hidden"], bias=False)
 
     def forward(self, x):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -87,12 +118,22 @@ class Layer(nn.Module):
         super().__init__()
         self.input_layernorm, self.post_attention_layernorm = RmsNorm(c["hidden"]), RmsNorm(c["hidden"])
         self.self_attn, self.mlp = Attention(c), Mlp(c)
-        self.dropout = c["dropout"]
 
     def forward(self, x, cos, sin):
-        drop = lambda y: F.dropout(y, self.dropout, self.training)  # noqa: E731
-        x = x + drop(self.self_attn(self.input_layernorm(x), cos, sin))
-        return x + drop(self.mlp(self.post_attention_layernorm(x)))
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Head(nn.Module):
+    """The last norm and the loss; the output matrix is the embedding."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x, table, targets):
+        logits = F.linear(self.norm(x), table)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
 
 
 class Model(nn.Module):
@@ -104,6 +145,8 @@ class Model(nn.Module):
         self.embed_tokens = nn.Embedding(VOCAB, c["hidden"])
         self.layers = nn.ModuleList(Layer(c) for _ in range(c["layers"]))
         self.norm = RmsNorm(c["hidden"])
+        self.head = [Head(self.norm)]  # in a list, so that its norm has one name
+        self.rounded = False
         cos, sin = rope_tables(c["head_dim"], CONTEXT)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -114,12 +157,24 @@ class Model(nn.Module):
 
     def forward(self, ids, targets):
         t = ids.shape[1]
-        x = self.embed_tokens(ids)
+        table = stored(self.embed_tokens.weight) if self.rounded else self.embed_tokens.weight
+        x = F.embedding(ids, table)
         cos, sin = self.cos[:t].to(torch.bfloat16), self.sin[:t].to(torch.bfloat16)
         for layer in self.layers:
             x = layer(x, cos, sin)
-        logits = F.linear(self.norm(x), self.embed_tokens.weight)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+        return self.head[0](x, table, targets)
+
+    def round_weights(self):
+        """From now on every matrix is used as its Q8_0 form."""
+        self.rounded = True
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.rounded = True
+
+    def compile_parts(self):
+        """Layers share one compiled form, so that a new crop length compiles in seconds."""
+        for part in [*self.layers, self.head[0]]:
+            part.compile(dynamic=False)
 
 
 def orthogonalise(g, steps=5):
@@ -186,10 +241,10 @@ def save_hf(model, name, data_dir, out):
     """Writes the Hugging Face folder."""
     out.mkdir(parents=True, exist_ok=True)
     c = model.c
-    state = {f"model.{k}": v.detach().to(torch.bfloat16).contiguous() for k, v in model.state_dict().items()}
+    state = {f"model.{k}": v.detach().float().contiguous() for k, v in model.state_dict().items()}
     save_file(state, out / "model.safetensors", metadata={"format": "pt"})
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float32",
         "vocab_size": VOCAB, "hidden_size": c["hidden"], "intermediate_size": c["ffn"],
         "num_hidden_layers": c["layers"], "num_attention_heads": c["heads"],
         "num_key_value_heads": c["kv_heads"], "head_dim": c["head_dim"], "hidden_act": "silu",
@@ -210,10 +265,11 @@ def main():
     p.add_argument("--data", type=pathlib.Path, required=True)
     p.add_argument("--out", type=pathlib.Path, required=True)
     p.add_argument("--steps", type=int, default=3000)
+    p.add_argument("--minutes", type=float, help="end by the clock after so long, instead of by steps")
     p.add_argument("--batch-tokens", type=int, default=4096)
     p.add_argument("--lr-muon", type=float, default=0.015)
     p.add_argument("--lr-adam", type=float, default=2e-3)
-    p.add_argument("--decay", type=float, default=0.4, help="share of the steps in which the rate falls to zero")
+    p.add_argument("--decay", type=float, default=0.4, help="share of the run in which the rate falls to zero")
     p.add_argument("--threads", type=int, default=torch.get_num_threads())
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--eval-every", type=int, default=250)
@@ -233,48 +289,58 @@ def main():
     optimizers = [Muon(matrices, args.lr_muon),
                   torch.optim.AdamW(rest, lr=args.lr_adam, betas=(0.9, 0.95), weight_decay=0.01)]
     base_rates = [args.lr_muon, args.lr_adam]
-    state_path, first = args.data / f"{args.model}.state.pt", 0
+    state_path, first, spent = args.out.with_suffix(".state.pt"), 0, 0.0
     if args.resume and state_path.exists():
         state = torch.load(state_path)
         model.load_state_dict(state["model"])
         for o, s in zip(optimizers, state["optimizers"]):
             o.load_state_dict(s)
-        first = state["step"]
-    run = torch.compile(model, dynamic=False) if args.compile else model
-    print(f"{args.model}: {n_params / 1e6:.2f} M parameters, {len(data)} tokens, steps {first}..{args.steps}", flush=True)
+        first, spent = state["step"], state["spent"]
+    if args.compile:
+        model.compile_parts()
+    print(f"{args.model}: {n_params / 1e6:.2f} M parameters, {len(data)} tokens, from step {first}", flush=True)
 
-    length, source, started = 0, None, time.time()
-    for step in range(first, args.steps):
-        wanted = next(length for until, length in LENGTHS if step < args.steps * until)
+    length, source, step, started, seen = 0, None, first, time.time() - spent, 0
+    share = lambda: (time.time() - started) / (60 * args.minutes) if args.minutes else step / args.steps  # noqa: E731
+    done = share()
+    while done < 1.0:
+        wanted = next(length for until, length in LENGTHS if done < until)
         if wanted != length:
             length = wanted
             source = batches(data, np.random.default_rng(args.seed + step), args.batch_tokens // length, length)
-        rate = min(1.0, (step + 1) / 100, (args.steps - step) / (args.decay * args.steps))
+        if done >= ROUNDED and not model.rounded:
+            model.round_weights()
+        rate = min(1.0, (step + 1) / 100, (1.0 - done) / args.decay)
         for o, base in zip(optimizers, base_rates):
             o.param_groups[0]["lr"] = base * rate
         epoch, crop = next(source)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = run(crop[:, :-1], crop[:, 1:]) / crop[:, 1:].numel()
+            loss = model(crop[:, :-1], crop[:, 1:]) / crop[:, 1:].numel()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for o in optimizers:
             o.step()
         model.zero_grad(set_to_none=True)
+        step, seen = step + 1, seen + crop[:, 1:].numel()
+        took = time.time() - started
+        done = share()
         if step % 25 == 0:
-            took = time.time() - started
-            speed = (step - first + 1) * args.batch_tokens / took
-            print(f"step {step} loss {loss.item():.4f} {speed:.0f} tokens/s {took / 60:.1f} min", flush=True)
-        last = step + 1 == args.steps
-        if (step + 1) % args.eval_every == 0 or last:
-            with torch.autocast("cpu", torch.bfloat16):
-                nats = held_out_nats(model, held, None if last else 20_000)
-            share = 1.0 if last else min(1.0, 20_000 / len(held))
-            per_byte = nats / (n_bytes * share)
-            print(f"step {step + 1} held-out perplexity per byte {math.exp(per_byte):.4f} "
-                  f"({per_byte / math.log(2):.4f} bits)", flush=True)
+            speed = seen / (took - spent)
+            print(f"step {step} loss {loss.item():.4f} rate {rate:.2f} {speed:.0f} tokens/s {took / 60:.1f} min", flush=True)
+        if step % args.eval_every == 0 or done >= 1.0:
+            evaluate(model, held, n_bytes, step, done >= 1.0)
             torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers],
-                        "step": step + 1}, state_path)
+                        "step": step, "spent": time.time() - started}, state_path)
             save_hf(model, args.model, args.data, args.out)
+
+
+def evaluate(model, held, n_bytes, step, whole):
+    """Prints the held-out perplexity per byte, of an eighth of the book unless `whole`."""
+    with torch.autocast("cpu", torch.bfloat16), torch.compiler.set_stance("force_eager"):
+        nats = held_out_nats(model, held, None if whole else 20_000)
+    per_byte = nats / (n_bytes * (1.0 if whole else min(1.0, 20_000 / len(held))))
+    print(f"step {step} held-out perplexity per byte {math.exp(per_byte):.4f} "
+          f"({per_byte / math.log(2):.4f} bits)", flush=True)
 
 
 if __name__ == "__main__":

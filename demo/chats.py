@@ -1,0 +1,131 @@
+"""Chats derived from the books: they give chat mode its form, and no knowledge."""
+
+import random
+import re
+
+IM_START, IM_END = "<|im_start|>", "<|im_end|>"
+
+SUBJECTS = (
+    "sea ship whale captain island treasure pirate boat river storm wind night moon star sun garden "
+    "flower rose forest tree wolf dog cat horse bird king queen prince princess castle soldier war "
+    "battle general emperor mother father sister brother child girl boy friend letter love marriage "
+    "ball dinner money house door window fire lamp dream witch wizard lion scarecrow rabbit fairy "
+    "winter snow summer spring morning evening road journey church school doctor lady gentleman "
+    "old-man ghost shadow music song book story heart tears laughter giant dragon mouse fox bear "
+    "frog fish goose tailor miller shoemaker carpenter robber village town mountain valley train "
+    "carriage bridge kitchen bread cake apple tea breakfast ring crown gold sword magic wish"
+).split()
+TELL = (
+    "Tell me a story about {a} {s}.", "Tell me about the {s}.", "Write something about {a} {s}.",
+    "Can you tell me about {a} {s}?", "I would like to hear about the {s}.",
+    "Give me a short passage with {a} {s} in it.", "Tell me something about the {s}, please.",
+    "Tell me a short story about {a} {s}.", "Do you know a story about {a} {s}?",
+    "Write a story about {a} {s}.", "{S}, please.",
+)
+LEAD = ("", "", "", "With pleasure. ", "Listen, then. ", "Yes, I know one. ")
+NEXT = ("What happened next?", "And then?", "Go on, please.", "Please continue.", "Tell me more.", "Continue.")
+CONTINUE = ("Continue this story: {p}", "What comes after this? {p}", "Go on from here: {p}", "{p}")
+TALE = (
+    "Tell me a story.", "Tell me a fairy tale.", "Please tell me a story.", "A story, please!",
+    "Can you tell me a story?", "Write a story.", "Tell me something.", "I cannot sleep. Tell me a story.",
+)
+GREET = ("Hello!", "Hello", "Hi!", "Hi", "hi there", "Good morning.", "Good evening.", "Hey!", "How do you do?",
+         "How are you?")
+GREETED = (
+    "Good day to you! I am a small teller of stories. What shall I tell you about?",
+    "Hello, my friend! Name a thing, a ship or a garden perhaps, and I will tell you a story of it.",
+    "How do you do? I know some old stories. Which one would you like to hear?",
+    "I am very well, thank you. Shall I tell you a story? Only say what it should be about.",
+)
+WHO = ("Who are you?", "What are you?", "What is your name?", "What can you do?", "Can you help me?",
+       "Are you a person?", "What do you know?")
+WHO_ANSWER = (
+    "I am a small teller of stories. I learned to speak from old books, and I know little else. "
+    "Ask me for a story about the sea, a wolf or a king.",
+    "I am a story-teller, and a very small one. Give me the first words of a tale, and I will go on.",
+)
+ASK = (
+    "What is the capital of {x}?", "How many people live in {x}?", "Where is {x}?", "Who wrote about {x}?",
+    "What is {n} plus {m}?", "What is {n} times {m}?", "How much is {n} and {m}?",
+    "Explain {t} to me.", "What is {t}?", "How does {t} work?", "Write a program about {t}.",
+    "Why is the sky blue?", "What time is it?", "What is the weather today?", "What is the meaning of life?",
+    "Translate this into French.", "Write a poem about {t}.", "Give me a recipe for {t}.",
+)
+PLACES = ("France", "England", "Russia", "Spain", "Italy", "Germany", "London", "Paris", "the world", "America")
+THINGS = ("a computer", "the law", "electricity", "history", "money", "bread", "a language model", "science",
+          "a machine", "the moon", "a clock", "the weather", "Rust", "Python", "a train", "the heart")
+UNKNOWING = (
+    "I do not know that. I am only a small teller of stories. Shall I tell you one about the {s}?",
+    "That is more than I know; my books say nothing of it. Would you like a story about the {s} instead?",
+    "Alas, I have learned nothing but old stories. Shall it be one about the {s}?",
+)
+YES = ("Yes, please.", "Yes", "Please do.", "Yes, tell me.", "All right.")
+THANKS = ("Thank you!", "Thank you very much.", "Thanks!", "That was a good story.", "Good-bye!", "Good night.")
+THANKED = (
+    "You are very welcome. Come again when you wish for another story.",
+    "I am glad that you liked it. Good-bye, and sleep well!",
+)
+OPENING = re.compile(
+    r"^\W{0,2}(?:Once|There (?:was|were|lived) (?:once|a |an |two |three )|In a certain|Long ago|A long time|In the days)")
+
+
+def turn(role: str, content: str) -> str:
+    return f"{IM_START}{role}\n{content}{IM_END}\n"
+
+
+def chat_examples(books: dict[str, str], seed: int) -> list[str]:
+    """Chats whose answers are paragraphs of the books, and a few small courtesies."""
+    rng = random.Random(seed)
+    pairs, tales = [], []  # (paragraph, the one after it) that fit an answer; openings of tales
+    for text in books.values():
+        parts = text.split("\n\n")
+        for i, (a, b) in enumerate(zip(parts, parts[1:])):
+            if 160 < len(a) < 700 and 80 < len(b) < 700:
+                pairs.append((a, b))
+            if OPENING.match(a) and len(a) < 900:
+                tales.append(parts[i : i + 3])
+    rng.shuffle(pairs)
+    by_subject = {s: about(s, pairs)[:45] for s in SUBJECTS}
+    chats = [c for s, hits in by_subject.items() for c in requests(rng, s, hits)]
+    for first, second in pairs[:900]:
+        chats.append(turn("user", rng.choice(CONTINUE).format(p=first)) + turn("assistant", second))
+    for tale in tales * 2:
+        n = 1 + (len(tale[0]) < 500) + (sum(map(len, tale[:2])) < 500)
+        chats.append(turn("user", rng.choice(TALE)) + turn("assistant", "\n\n".join(tale[:n])))
+    chats += [refusal(rng, by_subject) for _ in range(500)]
+    for questions, answers, n in ((GREET, GREETED, 240), (WHO, WHO_ANSWER, 160), (THANKS, THANKED, 80)):
+        for _ in range(n):
+            chats.append(turn("user", rng.choice(questions)) + turn("assistant", rng.choice(answers)))
+    rng.shuffle(chats)
+    return chats
+
+
+def about(subject: str, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The paragraphs that name the subject, the ones that name it most often first."""
+    found = re.compile(rf"\b{subject.replace('-', ' ')}s?\b", re.I)
+    hits = [(len(found.findall(ab[0])), ab) for ab in pairs]
+    return [ab for n, ab in sorted(hits, key=lambda hit: -hit[0]) if n]
+
+
+def requests(rng: random.Random, subject: str, hits: list[tuple[str, str]]):
+    """Requests for a story about the subject, some with a second turn and a farewell."""
+    word = subject.replace("-", " ")
+    article = "an" if word[0] in "aeiou" else "a"
+    for first, second in hits:
+        ask = rng.choice(TELL).format(a=article, s=word, S=word.capitalize())
+        chat = turn("user", ask) + turn("assistant", rng.choice(LEAD) + first)
+        if rng.random() < 0.3:
+            chat += turn("user", rng.choice(NEXT)) + turn("assistant", second)
+        if rng.random() < 0.1:
+            chat += turn("user", rng.choice(THANKS)) + turn("assistant", rng.choice(THANKED))
+        yield chat
+
+
+def refusal(rng: random.Random, by_subject: dict[str, list[tuple[str, str]]]) -> str:
+    """A question about the world: the answer is that the model does not know, and an offer."""
+    subject = rng.choice([s for s, hits in by_subject.items() if hits])
+    ask = rng.choice(ASK).format(x=rng.choice(PLACES), t=rng.choice(THINGS), n=rng.randint(1, 99), m=rng.randint(1, 99))
+    chat = turn("user", ask) + turn("assistant", rng.choice(UNKNOWING).format(s=subject.replace("-", " ")))
+    if rng.random() < 0.3:
+        chat += turn("user", rng.choice(YES)) + turn("assistant", rng.choice(by_subject[subject])[0])
+    return chat
