@@ -281,7 +281,7 @@ impl<E: Executor> EngineLoop<E> {
     }
 
     /// Introduces a request to every part of the engine.
-    fn admit(&mut self, Submission { request, events, at }: Submission) {
+    fn admit(&mut self, Submission { request, processors, events, at }: Submission) {
         self.metrics.n_submitted += 1;
         let n_prompt = request.ask.prompt.len();
         let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
@@ -289,7 +289,7 @@ impl<E: Executor> EngineLoop<E> {
         let route = Route { events, n_prompt, usage, submitted_at, token_at, started_at };
         // First of all, so that a panic below ends the stream.
         self.routes.insert(request.id, route);
-        if let Err(panicked) = self.executor.add(&request) {
+        if let Err(panicked) = self.executor.add(&request, processors) {
             self.metrics.n_panicked += 1;
             self.metrics.n_finished += 1;
             if let Some(route) = self.routes.remove(&request.id) {

@@ -3,7 +3,7 @@
 use crate::spec::Odds;
 use crate::{ExecutorError, Panicked};
 use pelton_base::{Request, RequestId, TokenId};
-use pelton_sampling::TokenLogprobs;
+use pelton_sampling::{LogitsProcessor, TokenLogprobs};
 use pelton_sched::{SchedulerOutput, StepOutput};
 use std::time::Duration;
 
@@ -79,13 +79,18 @@ pub trait Executor: Send + 'static {
     /// Its services to proposers; `None` where it verifies drafts and does no more for them.
     fn drafting(&mut self) -> Option<&mut dyn Drafting>;
 
-    /// Meets a request, before any plan mentions it.
+    /// Meets a request, before any plan mentions it. `processors` change each row of its logits,
+    /// in order, after the processors that its parameters ask for.
     ///
     /// # Errors
     ///
     /// When the request's own code panicked, such as its rule. The executor then knows nothing of
     /// the request, which ends with the error; neither a plan nor `finished` mentions it.
-    fn add(&mut self, request: &Request) -> Result<(), Panicked>;
+    fn add(
+        &mut self,
+        request: &Request,
+        processors: Vec<Box<dyn LogitsProcessor>>,
+    ) -> Result<(), Panicked>;
 
     /// Begins a plan: copies the blocks that it names, starts its transfers, and starts to compute
     /// its shares. Transfers may go on while later plans are computed.

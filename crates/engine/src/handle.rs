@@ -3,6 +3,7 @@
 use crate::mailbox::{Shared, Shutdown};
 use crate::{EngineMetrics, SubmitError, TokenStream};
 use pelton_base::{Ask, TokenId};
+use pelton_sampling::LogitsProcessor;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
@@ -51,10 +52,25 @@ impl EngineHandle {
     /// When the request is invalid, or the engine is full, too slow for the request's target, or
     /// has stopped.
     pub fn submit(&self, ask: Ask) -> Result<TokenStream, SubmitError> {
+        self.submit_with(ask, Vec::new())
+    }
+
+    /// As [`submit`](Self::submit), with processors of the caller's own, which change each row of
+    /// logits in order, after the processors that the parameters ask for. They run on the engine
+    /// thread, so the answers of all requests wait for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit).
+    pub fn submit_with(
+        &self,
+        ask: Ask,
+        processors: Vec<Box<dyn LogitsProcessor>>,
+    ) -> Result<TokenStream, SubmitError> {
         let at = self.inner.shared.clock.now();
         self.check(&ask)?;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let id = self.inner.shared.submit(ask, sender, at)?;
+        let id = self.inner.shared.submit(ask, processors, sender, at)?;
         Ok(TokenStream::new(id, receiver, Arc::clone(&self.inner.shared)))
     }
 

@@ -79,5 +79,7 @@ pub use guard::{Panicked, guard};
 pub use handle::EngineHandle;
 pub use metrics::EngineMetrics;
 pub use model_executor::{KvMemory, ModelExecutor, ModelExecutorConfig};
+/// Part of the engine's interface: requests bring processors of their own.
+pub use pelton_sampling::{LogitsProcessor, RowContext};
 pub use spec::{SpecConfig, SpecMethod, SpecStats};
 pub use stream::{SampledToken, TokenEvent, TokenStream};

@@ -6,6 +6,7 @@
 use crate::clock::Clock;
 use crate::{EngineMetrics, SubmitError, TokenEvent};
 use pelton_base::{Ask, Request, RequestId};
+use pelton_sampling::LogitsProcessor;
 use pelton_sched::{Outlook, Scheduler, SchedulerConfig, Tick};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, watch};
@@ -14,6 +15,8 @@ use tokio::sync::{mpsc, watch};
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) request: Request,
+    /// Processors of its logits that the caller brought along.
+    pub(crate) processors: Vec<Box<dyn LogitsProcessor>>,
     pub(crate) events: mpsc::UnboundedSender<TokenEvent>,
     /// Time of arrival.
     pub(crate) at: Tick,
@@ -90,6 +93,7 @@ impl Shared {
     pub(crate) fn submit(
         &self,
         ask: Ask,
+        processors: Vec<Box<dyn LogitsProcessor>>,
         events: mpsc::UnboundedSender<TokenEvent>,
         at: Tick,
     ) -> Result<RequestId, SubmitError> {
@@ -112,7 +116,7 @@ impl Shared {
         let id = RequestId(state.next_id);
         state.next_id += 1;
         let request = Request { id, ask };
-        state.mail.submissions.push(Submission { request, events, at });
+        state.mail.submissions.push(Submission { request, processors, events, at });
         self.bell.notify_one();
         Ok(id)
     }

@@ -17,7 +17,7 @@ use pelton_model::{
     BlockTables, Decoder, ForwardInput, ForwardSequence, GreedyRows, Ops, SwapStore,
 };
 use pelton_sampling::verify::Verifier;
-use pelton_sampling::{Likely, Sampler, SamplerState};
+use pelton_sampling::{Likely, LogitsProcessor, Sampler, SamplerState};
 use pelton_sched::{Direction, Rows, ScheduledSequence, SchedulerOutput, TransferId};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -332,12 +332,17 @@ where
         Some(self)
     }
 
-    fn add(&mut self, request: &Request) -> Result<(), Panicked> {
+    fn add(
+        &mut self,
+        request: &Request,
+        processors: Vec<Box<dyn LogitsProcessor>>,
+    ) -> Result<(), Panicked> {
         let n_most =
             request.ask.max_tokens.min(self.decoder.spec().max_context).min(self.n_sampled);
         // A panic drops the state that was being made and touches nothing else.
         let state = guard(SAMPLING, || {
             let mut state = SamplerState::of(request);
+            processors.into_iter().for_each(|processor| state.push_processor(processor));
             state.reserve(n_most);
             state
         })?;

@@ -106,7 +106,7 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
     });
     let n_running = requests.len() - 1;
     for request in requests {
-        executor.add(&request).expect("no rule panics");
+        executor.add(&request, Vec::new()).expect("no rule panics");
         scheduler.add(request);
     }
     let (mut plan, mut execution) = (SchedulerOutput::default(), Execution::default());

@@ -41,7 +41,7 @@ impl World {
         let kv = KvCapacity { n_blocks: 12, n_host_blocks: 4, block_size: BLOCK };
         assert_eq!(executor.kv_capacity(), kv);
         for id in 0..2 {
-            executor.add(&request(id)).expect("no rule panics");
+            executor.add(&request(id), Vec::new()).expect("no rule panics");
         }
         executor
     }

@@ -48,6 +48,17 @@ impl<'a> DraftPlan<'a> {
                 }
             }
         }
+        for make in &options.proposers {
+            let proposer = make();
+            let name = proposer.name();
+            if SpecMethod::ALL.iter().any(|method| method.name() == name)
+                || proposers.iter().any(|known| known.name() == name)
+            {
+                let why = format!("the name `{name}` is taken, expected another one");
+                return Err(LlmError::Option { option: "proposers", why });
+            }
+            proposers.push(proposer);
+        }
         Ok(Self { proposers, model })
     }
 }

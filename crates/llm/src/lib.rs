@@ -31,6 +31,7 @@ mod llm;
 mod load;
 mod memory;
 mod options;
+mod processors;
 mod reference;
 mod request;
 mod runtime;
@@ -51,9 +52,12 @@ pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};
 pub use options::{BLOCK_TOKENS, LlmOptions};
 pub use pelton_engine::spec::Verification;
-pub use pelton_engine::{EngineMetrics, Panicked, SpecConfig, SpecMethod, SpecStats};
+pub use pelton_engine::{
+    EngineMetrics, LogitsProcessor, Panicked, RowContext, SpecConfig, SpecMethod, SpecStats,
+};
 pub use pelton_kernels::NodePolicy;
 pub use pelton_model::embed::{Pooling, UnknownPooling};
+pub use processors::Processors;
 pub use reference::{LocalModel, ModelRef};
 pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};
 pub use runtime::{Runtime, RuntimeOptions, WeightNodes};

@@ -255,7 +255,7 @@ impl Llm {
             let mut first = None;
             for choice in 0..n_made {
                 // An early return drops the streams that exist, which aborts their requests.
-                let stream = self.parts.engine.submit(Ask {
+                let ask = Ask {
                     prompt: prompt.clone(),
                     sampling: sampling.clone(),
                     choice,
@@ -264,7 +264,9 @@ impl Llm {
                     service: ServiceParams { fork_of: first, ..service },
                     prediction: prediction.clone(),
                     constraint: None,
-                })?;
+                };
+                let processors = generation.processors.begin(prompt);
+                let stream = self.parts.engine.submit_with(ask, processors)?;
                 first.get_or_insert(stream.id());
                 streams.push((stream, prompt.len()));
             }

@@ -1,5 +1,6 @@
 //! How a model is loaded and run: the limits, and the parts that choose.
 
+use pelton_engine::spec::Proposer;
 use pelton_engine::{EngineConfig, SpecConfig, SpecMethod};
 use pelton_model::{Compute, KvDtype, PackedCache};
 use pelton_sched::Choices;
@@ -42,6 +43,9 @@ pub struct LlmOptions {
     /// Methods besides that of `spec`. A request may choose one by name; other requests get the
     /// drafts of the method that is expected to save most.
     pub further_methods: Vec<SpecMethod>,
+    /// Functions that make proposers of the caller's own, whose names must be new. Like every
+    /// proposer they change the speed of an answer and no token.
+    pub proposers: Vec<fn() -> Box<dyn Proposer>>,
     /// The model that drafts, for methods of `spec` that use one; it must have the vocabulary of
     /// the served model.
     pub draft: Option<ModelRef>,
@@ -66,6 +70,7 @@ impl Default for LlmOptions {
             block_size: BLOCK_TOKENS,
             spec: engine.spec,
             further_methods: Vec::new(),
+            proposers: Vec::new(),
             draft: None,
             packed_cache: None,
             name: None,

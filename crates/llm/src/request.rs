@@ -3,6 +3,7 @@
 use pelton_base::{ParamError, SamplingParams, TokenId, limits};
 use pelton_text::Message;
 
+use crate::processors::Processors;
 use crate::service::Service;
 use crate::speculation::Speculation;
 
@@ -36,6 +37,8 @@ pub struct Generation {
     /// engine drafts from it ([`SpecMethod::Suffix`](crate::SpecMethod::Suffix) or `Auto`); it
     /// changes no token of any answer.
     pub prediction: Option<String>,
+    /// Code of the caller that changes logits.
+    pub processors: Processors,
 }
 
 impl Default for Generation {
@@ -51,6 +54,7 @@ impl Default for Generation {
             service: Service::default(),
             speculation: Speculation::default(),
             prediction: None,
+            processors: Processors::default(),
         }
     }
 }

@@ -13,7 +13,7 @@ pub struct RowContext {
 ///
 /// Processors see logits as the model made them, NaN and infinities included, and apply in the
 /// order in which [`SamplerState`](crate::SamplerState) holds them. Ids beyond the row are ignored.
-pub trait LogitsProcessor: Send {
+pub trait LogitsProcessor: std::fmt::Debug + Send {
     /// Changes `logits`, shape `[vocab]`, in place.
     fn apply(&mut self, row: &RowContext, logits: &mut [f32]);
 

@@ -161,6 +161,7 @@ fn log_probabilities_are_those_of_the_raw_logits() {
 
 #[test]
 fn bias_comes_before_penalties_and_other_processors_after_them() {
+    #[derive(Debug)]
     struct Watch(std::sync::mpsc::Sender<Vec<f32>>);
     impl LogitsProcessor for Watch {
         fn apply(&mut self, _row: &RowContext, logits: &mut [f32]) {
@@ -192,6 +193,7 @@ fn bias_comes_before_penalties_and_other_processors_after_them() {
 
 #[test]
 fn greedy_rows_skip_processors_that_keep_the_argmax() {
+    #[derive(Debug)]
     struct Halve;
     impl LogitsProcessor for Halve {
         fn apply(&mut self, _row: &RowContext, logits: &mut [f32]) {

@@ -67,6 +67,7 @@ fn is_forbidden(id: usize, n_generated: usize) -> bool {
     (id + n_generated).is_multiple_of(3)
 }
 
+#[derive(Debug)]
 struct Mask;
 
 impl LogitsProcessor for Mask {

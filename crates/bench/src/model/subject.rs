@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use pelton_base::{Ask, FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
     Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity,
-    KvMemory, ModelExecutor, ModelExecutorConfig, Panicked, TokenEvent, TokenStream,
+    KvMemory, LogitsProcessor, ModelExecutor, ModelExecutorConfig, Panicked, TokenEvent,
+    TokenStream,
 };
 use pelton_model::{BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence};
 use pelton_sched::{Choices, SchedulerOutput};
@@ -277,8 +278,12 @@ impl Executor for Shared {
         None
     }
 
-    fn add(&mut self, request: &Request) -> std::result::Result<(), Panicked> {
-        self.lock().add(request)
+    fn add(
+        &mut self,
+        request: &Request,
+        processors: Vec<Box<dyn LogitsProcessor>>,
+    ) -> std::result::Result<(), Panicked> {
+        self.lock().add(request, processors)
     }
 
     fn launch(&mut self, plan: &SchedulerOutput) {

@@ -72,12 +72,12 @@ fn answers(
 ) -> (Vec<Answer>, Vec<(RequestId, Panicked)>) {
     let mut scheduler = Scheduler::new(SchedulerConfig::new(32, 4));
     for i in 0..3 {
-        executor.add(&request(i)).expect("nothing panics yet");
+        let own: Option<Box<dyn LogitsProcessor>> = match &faulty {
+            Some(faulty) if RequestId(i) == FAULTY => Some(Box::new(faulty.clone())),
+            _ => None,
+        };
+        executor.add(&request(i), own.into_iter().collect()).expect("nothing panics yet");
         scheduler.add(request(i));
-    }
-    if let Some(faulty) = faulty {
-        let state = executor.states.get_mut(&FAULTY).expect("just added");
-        state.push_processor(Box::new(faulty));
     }
     let (mut plan, mut execution) = (SchedulerOutput::default(), Execution::default());
     let (mut updates, mut panics) = (StepUpdates::default(), Vec::new());

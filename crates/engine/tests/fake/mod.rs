@@ -6,7 +6,7 @@
 
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_engine::{Drafting, Execution, Executor, ExecutorError, KvCapacity, Panicked};
-use pelton_sampling::{Philox, Sampler, SamplerState};
+use pelton_sampling::{LogitsProcessor, Philox, Sampler, SamplerState};
 use pelton_sched::{BlockId, Direction, HostBlockId, ScheduledSequence, SchedulerOutput, Transfer};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -227,7 +227,11 @@ impl Executor for FakeExecutor {
         None
     }
 
-    fn add(&mut self, request: &Request) -> Result<(), Panicked> {
+    fn add(
+        &mut self,
+        request: &Request,
+        _processors: Vec<Box<dyn LogitsProcessor>>,
+    ) -> Result<(), Panicked> {
         let state = SamplerState::of(request);
         self.states.insert(request.id, state);
         Ok(())

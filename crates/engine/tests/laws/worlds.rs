@@ -9,8 +9,8 @@ use pelton_engine::spec::{
 };
 use pelton_engine::{
     Drafting, Engine, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor,
-    ExecutorError, KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked,
-    SampledToken, SpecConfig, SpecMethod, TokenStream,
+    ExecutorError, KvCapacity, KvMemory, LogitsProcessor, ModelExecutor, ModelExecutorConfig,
+    Panicked, SampledToken, SpecConfig, SpecMethod, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{Compute, CpuDevice, LoadOptions, ModelFiles, export_gguf, load as load_model};
@@ -216,8 +216,12 @@ impl<E: Executor> Executor for Held<E> {
         self.inner.drafting()
     }
 
-    fn add(&mut self, request: &Request) -> Result<(), Panicked> {
-        self.inner.add(request)
+    fn add(
+        &mut self,
+        request: &Request,
+        processors: Vec<Box<dyn LogitsProcessor>>,
+    ) -> Result<(), Panicked> {
+        self.inner.add(request, processors)
     }
 
     fn launch(&mut self, plan: &SchedulerOutput) {

@@ -17,7 +17,7 @@ use pelton_engine::{
     Panicked, SpecConfig,
 };
 use pelton_llm::{Llm, LlmInfo, LlmParts, Runtime, RuntimeOptions};
-use pelton_sampling::TokenLogprobs;
+use pelton_sampling::{LogitsProcessor, TokenLogprobs};
 use pelton_sched::{Choices, SchedulerOutput};
 use pelton_text::{ChatTemplate, TemplateTokens, Tokenizer};
 
@@ -101,7 +101,11 @@ impl Executor for Parrot {
         None
     }
 
-    fn add(&mut self, request: &Request) -> Result<(), Panicked> {
+    fn add(
+        &mut self,
+        request: &Request,
+        _processors: Vec<Box<dyn LogitsProcessor>>,
+    ) -> Result<(), Panicked> {
         self.gate.heard.lock().expect("not poisoned").push(request.clone());
         self.requests.insert(request.id, request.clone());
         Ok(())

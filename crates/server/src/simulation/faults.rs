@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use pelton_base::{Request, RequestId};
 use pelton_engine::spec::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
-use pelton_engine::{Drafting, Execution, Executor, ExecutorError, KvCapacity, Panicked};
+use pelton_engine::{
+    Drafting, Execution, Executor, ExecutorError, KvCapacity, LogitsProcessor, Panicked,
+};
 use pelton_sched::SchedulerOutput;
 use pelton_sim::Random;
 
@@ -104,12 +106,16 @@ impl<E: Executor> Executor for Faulty<E> {
         self.inner.drafting()
     }
 
-    fn add(&mut self, request: &Request) -> Result<(), Panicked> {
+    fn add(
+        &mut self,
+        request: &Request,
+        processors: Vec<Box<dyn LogitsProcessor>>,
+    ) -> Result<(), Panicked> {
         if self.fails(self.rates.add_panics) {
             return Err(Panicked { part: "sampling", message: PLANNED.to_owned() });
         }
         self.may_panic(self.rates.step_panics);
-        self.inner.add(request)
+        self.inner.add(request, processors)
     }
 
     fn launch(&mut self, plan: &SchedulerOutput) {
