@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::process::ExitCode;
 
 /// The user gave something that cannot be used.
 const BAD_INPUT: u8 = 2;
@@ -89,12 +88,17 @@ impl Failure {
     }
 
     /// Prints the line and returns the exit code.
-    pub(crate) fn report(self) -> ExitCode {
+    pub(crate) fn report(self) -> u8 {
         if let Some(line) = self.line() {
             // Nothing is left to do if stderr itself is gone.
             let _ = std::io::Write::write_all(&mut std::io::stderr().lock(), line.as_bytes());
         }
-        ExitCode::from(self.code)
+        self.code
+    }
+
+    /// Whether the user gave something that cannot be used.
+    pub(crate) fn is_input(&self) -> bool {
+        self.code == BAD_INPUT
     }
 
     /// What happened, without the hint.

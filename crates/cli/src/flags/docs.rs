@@ -5,8 +5,7 @@ use std::path::Path;
 
 use super::{Flag, Kind, Part, SpecChoice, TABLE};
 
-const BEGIN: &str =
-    "<!-- flags: UPDATE_FLAGS=1 cargo test --workspace --bin pelton flags::docs -->\n";
+const BEGIN: &str = "<!-- flags: UPDATE_FLAGS=1 cargo test --workspace --lib flags::docs -->\n";
 const END: &str = "<!-- end of flags -->\n";
 
 /// The forms of a value, such as `on|off`, or the word for it.

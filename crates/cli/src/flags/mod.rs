@@ -104,6 +104,11 @@ impl Flag {
         name.replace('-', "_")
     }
 
+    /// Whether it says how a model is loaded and run, and nothing of a server.
+    pub(crate) fn concerns_models(&self) -> bool {
+        self.part != Part::Server || self.name == "served-name"
+    }
+
     /// Its environment variable.
     fn env(&self) -> &'static str {
         // clap keeps names for the life of the process.

@@ -1,6 +1,8 @@
 //! The one binary: `pelton run`, `pelton serve`, `pelton embed`, `pelton inspect`, `pelton convert`, `pelton bench`
 //! and their helpers.
 //!
+//! It is a library, so that the Python package can run the same command line; the binary calls [`main`].
+//!
 //! This is the roof of the house. It parses flags, builds the small configs of the crates below,
 //! installs tracing, and turns whatever went wrong into one line. Nothing here computes: text goes
 //! into [`pelton_llm`], events come out, and this crate decides where they are printed.
@@ -27,8 +29,10 @@ mod logits;
 mod memory;
 mod mode;
 mod model;
+mod opened;
 mod progress;
 mod prompt;
+mod reference;
 mod run;
 mod sandbox;
 mod serve;
@@ -37,24 +41,27 @@ mod texts;
 mod tokenize;
 mod units;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::process::ExitCode;
 
 use args::{Cli, Command};
 use clap::Parser;
 use failure::Failure;
 
-fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+pub use opened::{NotOpened, Opened, open, setting_keys};
+
+/// Runs a command line, whose first word is the name of the program, and returns the exit code.
+pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
             // `--help` and `--version`: an answer, not an error.
             let _ = error.print();
-            return ExitCode::SUCCESS;
+            return 0;
         }
         Err(error) => return Failure::from_clap(&error).report(),
     };
-    install_tracing(cli.verbose);
+    install_tracing(level(cli.verbose), cli.verbose == 0);
     if let Err(error) = pelton_tensor::handle_file_signals() {
         tracing::warn!(%error, "a model file that is cut short will end the program without a word");
     }
@@ -67,31 +74,37 @@ fn main() -> ExitCode {
         Command::Logits(args) => logits::logits(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Bench(command) => bench::bench(&command),
+        Command::Completions(args) => reference::completions(&args),
+        Command::Man(args) => reference::man(&args),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(failure) => failure.report(),
     }
 }
 
-/// Sends logs to stderr: warnings by default, more with `-v`, anything with `RUST_LOG`.
-fn install_tracing(verbose: u8) {
-    use tracing_subscriber::EnvFilter;
-    let level = match verbose {
+/// The level of logs for a number of `-v`.
+fn level(verbose: u8) -> &'static str {
+    match verbose {
         0 => "warn",
         1 => "info",
         2 => "debug",
         _ => "trace",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    }
+}
+
+/// Sends logs to stderr: those that `directives` let through, or `RUST_LOG` where it is set. Does
+/// nothing where the process has another place for them already.
+fn install_tracing(directives: &str, is_plain: bool) {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(directives));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    if verbose == 0 {
+    let _ = match is_plain {
         // A warning to a person at work, not a log.
-        lines.without_time().with_target(false).init();
-    } else {
-        lines.init();
-    }
+        true => lines.without_time().with_target(false).try_init(),
+        false => lines.try_init(),
+    };
 }
