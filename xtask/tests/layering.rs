@@ -30,9 +30,12 @@ const FLOORS: &[(&str, u32)] = &[
     ("pelton-llm", 60),
     ("pelton-quantize", 60),
     ("pelton-train", 60),
+    // The library under its public name.
+    ("pelton", 65),
     ("pelton-server", 70),
     ("pelton-bench", 70),
     ("pelton-cli", 80),
+    ("pelton-python", 90),
     // Beside the house: a tool that no crate depends on.
     ("xtask", 100),
 ];
