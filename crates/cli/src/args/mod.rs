@@ -11,6 +11,7 @@ mod bench_sim;
 mod bench_spec;
 mod convert;
 mod embed;
+mod reference;
 mod sampling;
 mod serve;
 mod workload;
@@ -27,6 +28,7 @@ pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
 pub(crate) use bench_spec::BenchSpecArgs;
 pub(crate) use convert::ConvertArgs;
 pub(crate) use embed::EmbedArgs;
+pub(crate) use reference::{CompletionsArgs, ManArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::ServeArgs;
 
@@ -125,6 +127,11 @@ pub(crate) enum Command {
     /// Measure speed on this machine, and compare it with what the machine can do
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Print the completions of a shell
+    #[command(after_help = reference::COMPLETIONS_HELP_END)]
+    Completions(CompletionsArgs),
+    /// Write the manual pages into a folder, or print all help as Markdown
+    Man(ManArgs),
 }
 
 /// Flags of `pelton run`.
