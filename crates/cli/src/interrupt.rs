@@ -4,29 +4,60 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::failure::{Failure, INTERRUPTED, Result};
 
-/// Ctrl-C presses (SIGINT), one at a time.
+/// Ctrl-C presses, one at a time: SIGINT, and the key where a terminal sends no signal for it.
 ///
 /// From its creation on, Ctrl-C no longer ends the process by itself.
 #[derive(Debug)]
-pub(crate) struct Interrupts(Signal);
+pub(crate) struct Interrupts {
+    signal: Signal,
+    presses: Option<watch::Receiver<u64>>,
+}
 
 impl Interrupts {
     /// Starts to listen; needs a running runtime.
     pub(crate) fn listen() -> Result<Self> {
         signal(SignalKind::interrupt())
-            .map(Self)
+            .map(|signal| Self { signal, presses: None })
             .map_err(|error| Failure::internal(format!("cannot listen to Ctrl-C: {error}")))
+    }
+
+    /// Listens to presses of the key, too.
+    pub(crate) fn listen_to(&mut self, presses: watch::Receiver<u64>) {
+        self.presses = Some(presses);
     }
 
     /// Waits for the next press.
     pub(crate) async fn next(&mut self) {
-        if self.0.recv().await.is_none() {
-            // No signal will ever come again.
-            std::future::pending::<()>().await;
+        let key = async {
+            let is_pressed = match &mut self.presses {
+                Some(presses) => presses.changed().await.is_ok(),
+                None => false,
+            };
+            if !is_pressed {
+                // No key will ever come again.
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            Some(()) = self.signal.recv() => {}
+            () = key => {}
+            else => std::future::pending().await,
         }
+    }
+
+    /// Forgets presses that came too late for what they were to stop.
+    pub(crate) async fn forget(&mut self) {
+        // The runtime looks for signals between two tasks only.
+        tokio::task::yield_now().await;
+        while tokio::select! {
+            biased;
+            () = self.next() => true,
+            () = std::future::ready(()) => false,
+        } {}
     }
 }
 

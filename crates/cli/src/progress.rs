@@ -95,6 +95,48 @@ pub(crate) fn steps(n_steps: usize) -> ProgressBar {
     bar
 }
 
+/// A spinner while a prompt is computed.
+#[derive(Debug)]
+pub(crate) struct PromptProgress {
+    n_tokens: usize,
+    started: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl PromptProgress {
+    /// A spinner for a prompt of `n_tokens`, which shows nothing yet.
+    pub(crate) fn new(n_tokens: usize) -> Self {
+        Self { n_tokens, started: Instant::now(), bar: None }
+    }
+
+    /// Shows how many tokens are computed, and turns.
+    pub(crate) fn update(&mut self, n_done: u64) {
+        if self.bar.is_none() && self.started.elapsed() >= PATIENCE {
+            self.bar = Some(spinner());
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("reading the prompt: {n_done} of {} tokens", self.n_tokens));
+            bar.tick();
+        }
+    }
+}
+
+impl Drop for PromptProgress {
+    fn drop(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Its message is cut at the width of the terminal.
+fn spinner() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{spinner} {wide_msg}");
+    bar.set_style(style.expect("invariant: the template is valid"));
+    bar
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +147,7 @@ mod tests {
             super::bar("loading", total_bytes).finish_and_clear();
         }
         super::steps(3).finish_and_clear();
+        super::spinner().finish_and_clear();
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(crate) struct Stats {
     /// Seed of the sampler; `None` for greedy decoding, where it plays no part.
     pub(crate) seed: Option<u64>,
     /// The reason why the answer ended.
-    pub(crate) finish: FinishReason,
+    pub(crate) end: End,
     /// Tokens in and out.
     pub(crate) usage: Usage,
     /// From the start of the program's work to a ready model.
@@ -37,6 +37,54 @@ pub(crate) struct Stats {
     pub(crate) bytes_per_token: Option<u64>,
     /// Measured bandwidth of the memory, in bytes per second.
     pub(crate) bandwidth: Option<f64>,
+}
+
+/// The reason why an answer ended, finer than a client of the server sees it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    /// The model ended it, or a stop text.
+    Stop,
+    /// The limit of its length.
+    MaxTokens,
+    /// Prompt and answer fill the context.
+    ContextFull,
+    /// Ctrl-C.
+    Interrupted,
+    /// The engine failed.
+    Failed,
+}
+
+impl End {
+    /// Tells a full context from an answer that is as long as was asked for.
+    pub(crate) fn of(
+        finish: FinishReason,
+        usage: Usage,
+        max_tokens: Option<usize>,
+        context_tokens: usize,
+    ) -> Self {
+        match finish {
+            FinishReason::Stop => Self::Stop,
+            FinishReason::Length => {
+                let is_long = max_tokens.is_some_and(|most| usage.completion_tokens >= most);
+                let is_full = usage.prompt_tokens + usage.completion_tokens >= context_tokens;
+                if is_full && !is_long { Self::ContextFull } else { Self::MaxTokens }
+            }
+            FinishReason::Aborted => Self::Interrupted,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Stop => "stop",
+            Self::MaxTokens => "max tokens",
+            Self::ContextFull => "context full",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+        })
+    }
 }
 
 /// The `timings` object of `--json`.
@@ -96,7 +144,7 @@ impl Stats {
             write(&mut out, format_args!(" · first after {ttft:.3} s"));
         }
         write(&mut out, format_args!(" · {} in context", self.context_tokens()));
-        write(&mut out, format_args!(" · {}]\n", finish_words(self.finish)));
+        write(&mut out, format_args!(" · {}]\n", self.end));
         out
     }
 
@@ -111,7 +159,7 @@ impl Stats {
             Some(seed) => write(&mut out, format_args!(" · seed {seed}")),
             None => write(&mut out, format_args!(" · greedy")),
         }
-        write(&mut out, format_args!(" · {}]\n", finish_words(self.finish)));
+        write(&mut out, format_args!(" · {}]\n", self.end));
         let load = self.load.as_secs_f64();
         write(&mut out, format_args!("  load        {load:.2} s"));
         if let Some(ttft) = self.timings.ttft_seconds {
@@ -153,15 +201,6 @@ pub(crate) fn bytes_per_token(weights: u64, kv_bytes_per_position: u64, usage: U
     weights + kv_bytes_per_position * positions as u64
 }
 
-fn finish_words(finish: FinishReason) -> &'static str {
-    match finish {
-        FinishReason::Stop => "ended by itself",
-        FinishReason::Length => "ended by length",
-        FinishReason::Aborted => "interrupted",
-        _ => "failed",
-    }
-}
-
 fn write(out: &mut String, args: std::fmt::Arguments<'_>) {
     out.write_fmt(args).expect("invariant: writing to a String never fails");
 }
@@ -183,7 +222,7 @@ mod tests {
             mode: Mode::Raw,
             model: "story".to_owned(),
             seed: Some(42),
-            finish: FinishReason::Length,
+            end: End::MaxTokens,
             usage: Usage { prompt_tokens: 10, completion_tokens: 101, ..Usage::default() },
             load: Duration::from_millis(250),
             timings: Timings {
@@ -203,6 +242,24 @@ mod tests {
     fn the_share_of_the_bandwidth_is_bytes_per_token_times_tokens_per_second() {
         // 10 MB per token, 100 tokens/s: 1 GB/s of 2.
         assert_eq!(sample().bandwidth_percent(), Some(50.0));
+    }
+
+    #[test]
+    fn a_full_context_is_told_from_an_answer_as_long_as_asked_for() {
+        let usage = Usage { prompt_tokens: 60, completion_tokens: 40, ..Usage::default() };
+        let table = [
+            (FinishReason::Stop, None, 100, "stop"),
+            (FinishReason::Length, None, 100, "context full"),
+            (FinishReason::Length, Some(50), 100, "context full"),
+            (FinishReason::Length, Some(40), 100, "max tokens"),
+            (FinishReason::Length, Some(40), 200, "max tokens"),
+            (FinishReason::Aborted, None, 100, "interrupted"),
+            (FinishReason::Error, None, 100, "failed"),
+        ];
+        for (finish, max_tokens, context, expected) in table {
+            let end = End::of(finish, usage, max_tokens, context);
+            assert_eq!(end.to_string(), expected, "{finish:?} {max_tokens:?} {context}");
+        }
     }
 
     #[test]
@@ -229,9 +286,7 @@ mod tests {
     #[test]
     fn the_block_for_people_tells_everything() {
         let text = sample().render();
-        for part in
-            ["story", "raw mode", "seed 42", "ended by length", "48.0 MiB", "2.0 GB/s", "50 %"]
-        {
+        for part in ["story", "raw mode", "seed 42", "max tokens", "48.0 MiB", "2.0 GB/s", "50 %"] {
             assert!(text.contains(part), "`{part}` is missing in\n{text}");
         }
     }

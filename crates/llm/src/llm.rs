@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pelton_base::{Ask, SamplingParams, ServiceParams, TokenId, limits};
 use pelton_engine::{EngineHandle, EngineMetrics, Panicked};
-use pelton_text::{ChatTemplate, EncodeOptions, RenderOptions, TextError, Tokenizer};
+use pelton_text::{ChatTemplate, EncodeOptions, Message, RenderOptions, TextError, Tokenizer};
 
 use crate::border::{TEMPLATE, TOKENIZER, guard};
 use crate::error::LlmError;
@@ -13,6 +13,9 @@ use crate::generating::{Generating, Start};
 use crate::request::{ChatRequest, CompletionRequest, Generation, Prompt};
 use crate::service::Namespaces;
 use crate::source::check_vocabulary;
+
+/// A rendered conversation: its template writes the special tokens itself.
+const RENDERED: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
 
 /// The parts of an [`Llm`].
 #[derive(Debug)]
@@ -137,17 +140,31 @@ impl Llm {
     /// See [`LlmError`]: no or failing template, a parameter out of range, a prompt too long, an
     /// engine that is busy or stopping.
     pub fn chat(&self, request: ChatRequest) -> Result<Generating, LlmError> {
+        request.generation.validate()?;
+        let text = self.render(&request.messages)?;
+        let tokens = self.encode(&text, RENDERED)?;
+        self.start(vec![tokens], request.generation)
+    }
+
+    /// Tokens of a conversation as [`chat`](Self::chat) sends it to the model, the opening of the
+    /// answer included; may be more than the context holds.
+    ///
+    /// # Errors
+    ///
+    /// No template, or one that refuses the messages.
+    pub fn count_chat(&self, messages: &[Message]) -> Result<usize, LlmError> {
+        let text = self.render(messages)?;
+        Ok(self.encode_at_most(&text, RENDERED, usize::MAX)??.len())
+    }
+
+    /// A conversation as the text that the model continues.
+    fn render(&self, messages: &[Message]) -> Result<String, LlmError> {
         let template = self.parts.template.as_ref().map_err(|why| LlmError::NoTemplate {
             model: self.parts.info.name.clone(),
             why: why.clone(),
         })?;
-        request.generation.validate()?;
         let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-        let text = guard(TEMPLATE, || template.render(&request.messages, &options))??;
-        // The template writes the special tokens itself.
-        let encode = EncodeOptions { add_special: false, parse_special: true };
-        let tokens = self.encode(&text, encode)?;
-        self.start(vec![tokens], request.generation)
+        Ok(guard(TEMPLATE, || template.render(messages, &options))??)
     }
 
     /// Continues texts.

@@ -11,6 +11,7 @@ mod bench_sim;
 mod bench_spec;
 mod convert;
 mod embed;
+mod ends;
 mod reference;
 mod sampling;
 mod serve;
@@ -28,6 +29,7 @@ pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
 pub(crate) use bench_spec::BenchSpecArgs;
 pub(crate) use convert::ConvertArgs;
 pub(crate) use embed::EmbedArgs;
+pub(crate) use ends::EndArgs;
 pub(crate) use reference::{CompletionsArgs, ManArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::ServeArgs;
@@ -35,6 +37,7 @@ pub(crate) use serve::ServeArgs;
 use crate::failure;
 use crate::flags::{CacheArgs, Chosen, KvArgs, ModelArgs, SpecArgs};
 use crate::mode::Mode;
+use crate::run::Color;
 
 /// Run and serve language models on the processor you have.
 #[derive(Debug, Parser)]
@@ -161,18 +164,9 @@ pub(crate) struct RunArgs {
         help_heading = "Prompt"
     )]
     tokens: Option<TokenList>,
-    /// Most tokens to generate [default: 256 for a continuation, the rest of the context in chat]
-    #[arg(short = 'n', long, value_name = "N", help_heading = "Generation")]
-    max_tokens: Option<NonZeroUsize>,
-    /// Least tokens to generate before the model or a `--stop` text may end the answer
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Generation")]
-    pub(crate) min_tokens: usize,
-    /// Stop before this text; may be given several times
-    #[arg(long, value_name = "TEXT", help_heading = "Generation")]
-    pub(crate) stop: Vec<String>,
-    /// Continue after the model's own end token
-    #[arg(long, help_heading = "Generation")]
-    pub(crate) ignore_eos: bool,
+    /// What ends an answer.
+    #[command(flatten)]
+    pub(crate) ends: EndArgs,
     /// How tokens are chosen.
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
@@ -188,6 +182,9 @@ pub(crate) struct RunArgs {
     /// Print no statistics
     #[arg(short, long, help_heading = "Output")]
     pub(crate) quiet: bool,
+    /// Colours, weights and Markdown in answers
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Output")]
+    pub(crate) color: Color,
     /// Whether the prompts of a chat are computed only once.
     #[command(flatten)]
     cache: CacheArgs,
@@ -221,11 +218,6 @@ impl RunArgs {
     /// The ids of `--tokens`.
     pub(crate) fn tokens(&self) -> Option<&[TokenId]> {
         self.tokens.as_ref().map(|list| list.0.as_slice())
-    }
-
-    /// The value of `--max-tokens`.
-    pub(crate) fn max_tokens(&self) -> Option<usize> {
-        self.max_tokens.map(NonZeroUsize::get)
     }
 }
 

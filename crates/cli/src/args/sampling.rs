@@ -2,12 +2,13 @@
 
 use clap::Args;
 use pelton_base::SamplingParams;
+use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 
 /// How tokens are chosen; absent flags take their values from the model's
 /// `generation_config.json`.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Randomness; 0 always takes the likeliest token [default: the model's, else 0.8]
@@ -52,6 +53,18 @@ impl SamplingArgs {
             Failure::new(format!("`--{flag}` must be {}, got {}", error.expected, error.got))
         })?;
         Ok(params)
+    }
+
+    /// The flags that ask for what `params` do.
+    pub(crate) fn of(params: &SamplingParams) -> Self {
+        Self {
+            temperature: Some(params.temperature),
+            top_k: Some(params.top_k),
+            top_p: Some(params.top_p),
+            min_p: Some(params.min_p),
+            repetition_penalty: Some(params.repetition_penalty),
+            seed: Some(params.seed),
+        }
     }
 
     /// Checks the flags before anything slow happens.

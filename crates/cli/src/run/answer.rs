@@ -1,12 +1,14 @@
 //! Receives one answer and writes its text, until its end or Ctrl-C.
 
-use std::io::Write;
+use std::time::Duration;
 
 use pelton_base::{FinishReason, TokenId, Usage};
-use pelton_llm::{Generating, Panicked, Timings};
+use pelton_llm::{Event, Generating, Llm, Panicked, Timings};
 
+use super::page::Page;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
+use crate::progress::PromptProgress;
 
 /// One answer, whole or interrupted.
 #[derive(Debug)]
@@ -55,34 +57,9 @@ impl Answer {
     }
 }
 
-/// Destination of the text while it arrives.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Sink {
-    /// Standard output.
-    Stdout,
-    /// Nowhere; the whole is printed later.
-    Silent,
-}
-
-impl Sink {
-    fn write(self, text: &str) -> Result<()> {
-        if matches!(self, Self::Silent) || text.is_empty() {
-            return Ok(());
-        }
-        let mut stdout = std::io::stdout().lock();
-        stdout
-            .write_all(text.as_bytes())
-            .and_then(|()| stdout.flush())
-            .map_err(|error| Failure::stdout(&error))
-    }
-
-    /// Ends the last line where the answer does not.
-    pub(crate) fn finish_line(self, answer: &Answer) -> Result<()> {
-        if answer.text.ends_with('\n') { Ok(()) } else { self.write("\n") }
-    }
-}
-
 /// Receives an answer to its end, or until Ctrl-C; then the request is dropped, which aborts it.
+///
+/// Until the first token, `progress` shows how much of the prompt is computed.
 ///
 /// # Errors
 ///
@@ -90,7 +67,8 @@ impl Sink {
 pub(crate) async fn receive(
     mut generating: Generating,
     interrupts: &mut Interrupts,
-    sink: Sink,
+    page: &mut Page,
+    mut progress: Waiting<'_>,
 ) -> Result<Answer> {
     let mut text = String::new();
     let mut tokens = Vec::new();
@@ -98,18 +76,21 @@ pub(crate) async fn receive(
     let mut interrupted = false;
     while finish.is_none() && !interrupted {
         let event = tokio::select! {
-            event = generating.next() => event,
+            event = progress.next(&mut generating) => event,
             () = interrupts.next() => {
                 interrupted = true;
                 continue;
             }
         };
         let Some(event) = event else { break };
-        sink.write(&event.text)?;
+        progress.end();
+        page.write(&event.text)?;
         text.push_str(&event.text);
         tokens.extend(event.tokens.iter().map(|token| token.id));
         finish = event.finish;
     }
+    progress.end();
+    page.finish()?;
     let ending = match (&finish, interrupted) {
         (_, true) => Ending::Interrupted,
         (Some(finish), _) if finish.reason != FinishReason::Error => Ending::Complete,
@@ -124,4 +105,40 @@ pub(crate) async fn receive(
         finish: finish.as_ref().map(|finish| finish.reason),
         panicked: finish.and_then(|finish| finish.panicked),
     })
+}
+
+/// What a person sees while the prompt is computed.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a> {
+    bar: Option<PromptProgress>,
+    llm: &'a Llm,
+    /// Prompt tokens that the engine had computed before.
+    n_before: u64,
+}
+
+impl<'a> Waiting<'a> {
+    /// A spinner with the progress of a prompt of `n_tokens`, or nothing.
+    pub(crate) fn new(llm: &'a Llm, n_tokens: usize, is_shown: bool) -> Self {
+        let bar = is_shown.then(|| PromptProgress::new(n_tokens));
+        Self { bar, llm, n_before: llm.metrics().prompt_tokens }
+    }
+
+    /// The next event; the spinner turns meanwhile.
+    async fn next(&mut self, generating: &mut Generating) -> Option<Event> {
+        const TICK: Duration = Duration::from_millis(100);
+        while let Some(bar) = &mut self.bar {
+            match tokio::time::timeout(TICK, generating.next()).await {
+                Ok(event) => return event,
+                Err(_) => {
+                    bar.update(self.llm.metrics().prompt_tokens.saturating_sub(self.n_before));
+                }
+            }
+        }
+        generating.next().await
+    }
+
+    /// Removes the spinner.
+    fn end(&mut self) {
+        self.bar = None;
+    }
 }

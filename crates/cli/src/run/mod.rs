@@ -2,7 +2,14 @@
 
 mod answer;
 mod chat;
+mod clipboard;
 mod command;
+mod editor;
+mod keyboard;
+mod page;
+mod saved;
+mod settings;
+mod turns;
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
@@ -16,9 +23,12 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
 use crate::mode::{self, Mode, Situation};
 use crate::prompt::Prompt;
+use crate::stats::End;
 use crate::{memory, model};
 
-use answer::{Answer, Ending, Sink};
+use answer::{Answer, Ending, Waiting};
+pub(crate) use page::Color;
+use page::{Look, Page};
 
 /// Tokens of a continuation when `--max-tokens` is absent: a page or two.
 const CONTINUATION_TOKENS: usize = 256;
@@ -35,6 +45,7 @@ struct Session<'a> {
     mode: Mode,
     is_embedded: bool,
     generation: Generation,
+    look: Look,
     load: std::time::Duration,
 }
 
@@ -73,8 +84,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         eprintln!("note: the prompt is continued as plain text: {why}");
     }
     let generation = generation(args, &llm, mode)?;
-    let load = started.elapsed();
-    let session = Session { args, machine, llm, mode, is_embedded, generation, load };
+    let (look, load) = (Look::of_stdout(args.color), started.elapsed());
+    let session = Session { args, machine, llm, mode, is_embedded, generation, look, load };
     // From here on Ctrl-C stops an answer instead of the process.
     let mut interrupts = {
         let _guard = runtime.enter();
@@ -89,6 +100,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
 impl Session<'_> {
     /// One prompt, one answer.
     async fn once(&self, prompt: Prompt, interrupts: &mut Interrupts) -> Result<()> {
+        let mut page = match self.args.json {
+            true => Page::Silent,
+            false => Page::stdout(self.look, self.mode == Mode::Chat),
+        };
+        let mut echoed = None;
         let generating = match (prompt, self.mode) {
             (Prompt::Text(text), Mode::Chat) => {
                 let mut messages = system_messages(self.args.system.as_deref());
@@ -96,20 +112,31 @@ impl Session<'_> {
                 self.llm.chat(ChatRequest { messages, generation: self.generation.clone() })?
             }
             (Prompt::Text(text), Mode::Raw) => {
-                self.echo(&text);
-                self.complete(pelton_llm::Prompt::Text(text))?
+                echoed = Some(text.clone());
+                self.complete(pelton_llm::Prompt::Text(text), &self.generation)?
             }
-            (Prompt::Tokens(tokens), _) => self.complete(pelton_llm::Prompt::Tokens(tokens))?,
+            (Prompt::Tokens(tokens), _) => {
+                self.complete(pelton_llm::Prompt::Tokens(tokens), &self.generation)?
+            }
             (Prompt::Interactive, _) => unreachable!("a conversation is not a single prompt"),
         };
-        let sink = if self.args.json { Sink::Silent } else { Sink::Stdout };
-        let answer = answer::receive(generating, interrupts, sink).await?;
-        sink.finish_line(&answer)?;
+        let n_prompt = generating.usage().prompt_tokens;
+        self.warn_of_length(n_prompt);
+        if let Some(text) = echoed {
+            self.echo(&mut page, &text);
+        }
+        let waiting = self.waiting(n_prompt);
+        let answer = answer::receive(generating, interrupts, &mut page, waiting).await?;
         if self.args.json {
             self.print_json(&answer)?;
         }
         if !self.args.quiet && !self.args.json {
-            eprint!("\n{}", self.stats(&answer).render());
+            let stats = self.stats(&answer, &self.generation);
+            eprint!(
+                "
+{}",
+                self.look.remark(&stats.render())
+            );
             self.note_toy();
         }
         match answer.ending {
@@ -120,36 +147,58 @@ impl Session<'_> {
     }
 
     /// Starts a continuation.
-    fn complete(&self, prompt: pelton_llm::Prompt) -> Result<pelton_llm::Generating> {
-        let generation = self.generation.clone();
+    fn complete(
+        &self,
+        prompt: pelton_llm::Prompt,
+        generation: &Generation,
+    ) -> Result<pelton_llm::Generating> {
+        let generation = generation.clone();
         Ok(self.llm.complete(CompletionRequest { prompts: vec![prompt], generation })?)
     }
 
     /// Shows a person the text that is being continued; a pipe gets the continuation alone.
-    fn echo(&self, text: &str) {
+    fn echo(&self, page: &mut Page, text: &str) {
         let is_person = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         if is_person && !self.args.json && !self.args.quiet {
-            eprint!("{text}");
+            page.echo(text);
+        }
+    }
+
+    /// A spinner for a prompt of `n_tokens`, where a person looks.
+    fn waiting(&self, n_tokens: usize) -> Waiting<'_> {
+        let is_shown = self.look.wraps && !self.args.quiet && !self.args.json;
+        Waiting::new(&self.llm, n_tokens, is_shown)
+    }
+
+    /// Says at once that an answer cannot become as long as `--max-tokens` allows.
+    fn warn_of_length(&self, n_prompt: usize) {
+        if self.args.quiet {
+            return;
+        }
+        let context = self.llm.info().context_tokens;
+        if let Some(note) = length_note(self.generation.max_tokens, n_prompt, context) {
+            eprint!("{}", self.look.remark(&note));
         }
     }
 
     /// Says what the embedded model is, so that nobody takes it for a real one.
     fn note_toy(&self) {
         if self.is_embedded && !self.args.quiet {
-            eprintln!("{}", model::TOY_NOTE);
+            eprint!("{}", self.look.remark(&format!("{}\n", model::TOY_NOTE)));
         }
     }
 
     /// The figures of one answer.
-    fn stats(&self, answer: &Answer) -> crate::stats::Stats {
+    fn stats(&self, answer: &Answer, generation: &Generation) -> crate::stats::Stats {
         let info = self.llm.info();
-        let sampling = &self.generation.sampling;
+        let sampling = &generation.sampling;
+        let (usage, max_tokens) = (answer.usage, generation.max_tokens);
         crate::stats::Stats {
             mode: self.mode,
             model: info.name.clone(),
             seed: (!sampling.is_greedy()).then_some(sampling.seed),
-            finish: answer.finish(),
-            usage: answer.usage,
+            end: End::of(answer.finish(), usage, max_tokens, info.context_tokens),
+            usage,
             load: self.load,
             timings: answer.timings,
             // Read before the bandwidth is measured, which takes memory of its own.
@@ -157,7 +206,7 @@ impl Session<'_> {
             bytes_per_token: Some(crate::stats::bytes_per_token(
                 info.weight_bytes,
                 info.kv_bytes_per_token,
-                answer.usage,
+                usage,
             )),
             bandwidth: self.args.bandwidth.then(|| self.bandwidth()),
         }
@@ -172,7 +221,7 @@ impl Session<'_> {
     }
 
     fn print_json(&self, answer: &Answer) -> Result<()> {
-        let stats = self.stats(answer);
+        let stats = self.stats(answer, &self.generation);
         let object = serde_json::json!({
             "model": stats.model,
             "mode": self.mode,
@@ -180,6 +229,7 @@ impl Session<'_> {
             "tokens": answer.tokens,
             "text": answer.text,
             "finish_reason": answer.finish(),
+            "end": stats.end.to_string(),
             "usage": answer.usage,
             "timings": stats.timings(),
         });
@@ -198,12 +248,9 @@ fn generation(args: &RunArgs, llm: &Llm, mode: Mode) -> Result<Generation> {
         ..SamplingParams::default()
     });
     generation.sampling = args.sampling.over(sampling, args.sampling.seed())?;
-    generation.sampling.min_tokens = args.min_tokens;
-    let continuation = CONTINUATION_TOKENS.max(args.min_tokens);
-    generation.max_tokens = args.max_tokens().or((mode == Mode::Raw).then_some(continuation));
-    generation.stop = args.stop.clone();
-    generation.ignore_eos = args.ignore_eos;
-    Ok(generation)
+    let continuation = CONTINUATION_TOKENS.max(args.ends.min_tokens.unwrap_or(0));
+    generation.max_tokens = (mode == Mode::Raw).then_some(continuation);
+    Ok(args.ends.over(generation))
 }
 
 /// The instructions as the first message, if there are any.
@@ -211,14 +258,34 @@ fn system_messages(system: Option<&str>) -> Vec<Message> {
     system.iter().map(|text| Message::new("system", *text)).collect()
 }
 
+/// What to say of a limit that is longer than the room for an answer.
+fn length_note(max_tokens: Option<usize>, n_prompt: usize, context: usize) -> Option<String> {
+    let room = context.saturating_sub(n_prompt);
+    let max_tokens = max_tokens.filter(|most| *most > room)?;
+    Some(format!(
+        "note: {max_tokens} tokens do not fit: the context of {context} leaves {room} for the \
+         answer\n"
+    ))
+}
+
 /// Checks the flags that end an answer.
 fn check_ends(args: &RunArgs) -> Result<()> {
-    let sampling = SamplingParams { min_tokens: args.min_tokens, ..SamplingParams::default() };
-    let (max_tokens, stop) = (args.max_tokens(), args.stop.clone());
-    let generation = Generation { sampling, max_tokens, stop, ..Generation::default() };
-    generation.validate().map_err(|error| {
+    args.ends.over(Generation::default()).validate().map_err(|error| {
         let flag = error.param.replace('_', "-");
         let expected = error.expected.replace("max_tokens", "--max-tokens");
         Failure::new(format!("`--{flag}` must be {expected}, got {}", error.got))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_beyond_the_context_is_said() {
+        assert_eq!(length_note(None, 10, 100), None);
+        assert_eq!(length_note(Some(90), 10, 100), None);
+        let note = length_note(Some(91), 10, 100).expect("too long");
+        assert!(note.contains("91 tokens do not fit") && note.contains("leaves 90"), "{note}");
+    }
 }

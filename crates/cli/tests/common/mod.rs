@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub(crate) mod server;
+pub(crate) mod terminal;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
