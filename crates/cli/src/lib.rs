@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod banner;
 mod bench;
 mod config;
 mod convert;

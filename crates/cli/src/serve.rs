@@ -7,6 +7,7 @@ use pelton_llm::{Embedder, Llm, ModelRef};
 use pelton_server::{Server, Signals};
 
 use crate::args::ServeArgs;
+use crate::banner;
 use crate::config::Settings;
 use crate::failure::{Failure, Result};
 use crate::flags::Chosen;
@@ -32,12 +33,21 @@ pub(crate) fn serve(args: ServeArgs) -> Result<()> {
     runtime.block_on(async {
         let signals = Signals::from_os()
             .map_err(|error| Failure::internal(format!("cannot listen to signals: {error}")))?;
-        let server = match loaded {
-            Loaded::Text(llm) => Server::bind(llm, chosen.serve).await?,
-            Loaded::Vectors(embedder) => Server::bind_embedder(embedder, chosen.serve).await?,
+        let needs_key = chosen.serve.access.has_keys();
+        let (server, facts) = match loaded {
+            Loaded::Text(llm) => {
+                let server = Server::bind(Arc::clone(&llm), chosen.serve).await?;
+                let facts = banner::text(&llm, server.address(), needs_key);
+                (server, facts)
+            }
+            Loaded::Vectors(embedder) => {
+                let server = Server::bind_embedder(Arc::clone(&embedder), chosen.serve).await?;
+                let facts = banner::vectors(&embedder, server.address(), needs_key);
+                (server, facts)
+            }
         };
         chosen.sandbox.enter()?;
-        eprintln!("listening on http://{}", server.address());
+        eprintln!("listening on http://{}\n{facts}", server.address());
         server.run(signals).await?;
         Ok(())
     })

@@ -4,15 +4,18 @@ use crate::feedback::Feedback;
 use crate::mailbox::{Ended, Mail, Shared, Shutdown, Submission};
 use crate::spec::{Proposer, Speculation};
 use crate::{
-    Drafting, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, Panicked,
+    Drafting, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, KvCapacity, Panicked,
     SampledToken, TokenEvent, guard,
 };
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
-use pelton_sched::{Scheduler, SchedulerOutput, SchedulerStats, SequenceUpdate, StepUpdates, Tick};
+use pelton_sched::{
+    Choices, Scheduler, SchedulerOutput, SchedulerStats, SequenceUpdate, StepUpdates, Tick,
+};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// Starts engines.
@@ -89,6 +92,9 @@ impl std::fmt::Debug for ManualEngine {
 /// The part of the work whose panic costs all requests, for errors.
 const STEP: &str = "a step of the engine";
 
+/// Least time between two lines in the log on the progress of a prompt.
+const LOG_INTERVAL: Duration = Duration::from_secs(2);
+
 /// The way back to the client of one request.
 struct Route {
     events: mpsc::UnboundedSender<TokenEvent>,
@@ -99,6 +105,36 @@ struct Route {
     token_at: Option<Tick>,
     /// Start of the first step with a share of it.
     started_at: Option<Instant>,
+    /// Tokens of the prompt that are computed, for the client.
+    n_computed: Arc<AtomicUsize>,
+    /// Time of the last line in the log on the progress of its prompt.
+    logged_at: Option<Instant>,
+}
+
+/// Logs the choices that matter most.
+fn log_start(choices: &Choices, kv: &KvCapacity) {
+    let Choices { max_running, max_batch_tokens, max_step, .. } = choices;
+    tracing::info!(
+        "engine starts: policy {}, at most {max_running} requests and {max_batch_tokens} tokens in a \
+         step of at most {} ms; {} blocks of {} tokens, and {} in swap memory",
+        choices.policy.name(),
+        max_step.as_millis(),
+        kv.n_blocks,
+        kv.block_size,
+        kv.n_host_blocks
+    );
+}
+
+impl Route {
+    /// Notes that a step computes `n_rows` of the prompt's tokens, from `n_computed` on.
+    fn progress(&mut self, id: RequestId, n_computed: usize, n_rows: usize, now: Instant) {
+        self.n_computed.store(n_computed, Ordering::Relaxed);
+        let since = self.logged_at.or(self.started_at).unwrap_or(now);
+        if n_computed + n_rows < self.n_prompt && now - since >= LOG_INTERVAL {
+            self.logged_at = Some(now);
+            tracing::info!("request {id}: {n_computed} of {} prompt tokens", self.n_prompt);
+        }
+    }
 }
 
 struct EngineLoop<E> {
@@ -143,7 +179,7 @@ impl<E: Executor> EngineLoop<E> {
             n_free_blocks: kv.n_blocks as usize,
             ..EngineMetrics::default()
         };
-        tracing::info!(?config, ?kv, "engine starts");
+        log_start(&config.choices, &kv);
         let shared = Shared::new(config.max_waiting_requests, scheduler_config, metrics);
         let shared = Arc::new(shared);
         let drafters = proposers.iter().map(|proposer| proposer.name()).collect();
@@ -281,12 +317,21 @@ impl<E: Executor> EngineLoop<E> {
     }
 
     /// Introduces a request to every part of the engine.
-    fn admit(&mut self, Submission { request, processors, events, at }: Submission) {
+    fn admit(&mut self, submission: Submission) {
+        let Submission { request, processors, events, n_computed, at } = submission;
         self.metrics.n_submitted += 1;
         let n_prompt = request.ask.prompt.len();
         let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
-        let (submitted_at, token_at, started_at) = (at, None, None);
-        let route = Route { events, n_prompt, usage, submitted_at, token_at, started_at };
+        let route = Route {
+            events,
+            n_prompt,
+            usage,
+            submitted_at: at,
+            token_at: None,
+            started_at: None,
+            n_computed,
+            logged_at: None,
+        };
         // First of all, so that a panic below ends the stream.
         self.routes.insert(request.id, route);
         if let Err(panicked) = self.executor.add(&request, processors) {
@@ -427,6 +472,9 @@ impl<E: Executor> EngineLoop<E> {
             }
             let n_prompt_rows = route.n_prompt.saturating_sub(share.first_position);
             self.metrics.prompt_tokens += n_prompt_rows.min(share.tokens.len()) as u64;
+            if n_prompt_rows > 0 {
+                route.progress(share.id, share.first_position, share.tokens.len(), started);
+            }
         }
     }
 

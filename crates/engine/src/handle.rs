@@ -4,6 +4,7 @@ use crate::mailbox::{Shared, Shutdown};
 use crate::{EngineMetrics, SubmitError, TokenStream};
 use pelton_base::{Ask, TokenId};
 use pelton_sampling::LogitsProcessor;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
@@ -70,8 +71,10 @@ impl EngineHandle {
         let at = self.inner.shared.clock.now();
         self.check(&ask)?;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let id = self.inner.shared.submit(ask, processors, sender, at)?;
-        Ok(TokenStream::new(id, receiver, Arc::clone(&self.inner.shared)))
+        let n_computed = Arc::new(AtomicUsize::new(0));
+        let news = (sender, Arc::clone(&n_computed));
+        let id = self.inner.shared.submit(ask, processors, news, at)?;
+        Ok(TokenStream::new(id, receiver, n_computed, Arc::clone(&self.inner.shared)))
     }
 
     /// The engine's counters as of its last step.

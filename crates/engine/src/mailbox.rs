@@ -8,7 +8,8 @@ use crate::{EngineMetrics, SubmitError, TokenEvent};
 use pelton_base::{Ask, Request, RequestId};
 use pelton_sampling::LogitsProcessor;
 use pelton_sched::{Outlook, Scheduler, SchedulerConfig, Tick};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, watch};
 
 /// A request and the way back to its client.
@@ -18,6 +19,8 @@ pub(crate) struct Submission {
     /// Processors of its logits that the caller brought along.
     pub(crate) processors: Vec<Box<dyn LogitsProcessor>>,
     pub(crate) events: mpsc::UnboundedSender<TokenEvent>,
+    /// Tokens of the prompt that are computed; the client reads it at any time.
+    pub(crate) n_computed: Arc<AtomicUsize>,
     /// Time of arrival.
     pub(crate) at: Tick,
 }
@@ -89,12 +92,13 @@ impl Shared {
         Self { state, bell, max_waiting, clock, config, has_failed }
     }
 
-    /// Judges a request, names it and leaves it in the mailbox. It came at `at`.
+    /// Judges a request, names it and leaves it in the mailbox, with where its tokens and the progress
+    /// of its prompt go. It came at `at`.
     pub(crate) fn submit(
         &self,
         ask: Ask,
         processors: Vec<Box<dyn LogitsProcessor>>,
-        events: mpsc::UnboundedSender<TokenEvent>,
+        (events, n_computed): (mpsc::UnboundedSender<TokenEvent>, Arc<AtomicUsize>),
         at: Tick,
     ) -> Result<RequestId, SubmitError> {
         let mut state = self.lock();
@@ -116,7 +120,8 @@ impl Shared {
         let id = RequestId(state.next_id);
         state.next_id += 1;
         let request = Request { id, ask };
-        state.mail.submissions.push(Submission { request, processors, events, at });
+        let submission = Submission { request, processors, events, n_computed, at };
+        state.mail.submissions.push(submission);
         self.bell.notify_one();
         Ok(id)
     }

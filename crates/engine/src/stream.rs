@@ -5,6 +5,7 @@ use crate::mailbox::Shared;
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tokio::sync::mpsc;
 
@@ -43,6 +44,7 @@ pub struct TokenEvent {
 pub struct TokenStream {
     id: RequestId,
     events: mpsc::UnboundedReceiver<TokenEvent>,
+    n_computed: Arc<AtomicUsize>,
     shared: Arc<Shared>,
     has_ended: bool,
 }
@@ -51,9 +53,10 @@ impl TokenStream {
     pub(crate) fn new(
         id: RequestId,
         events: mpsc::UnboundedReceiver<TokenEvent>,
+        n_computed: Arc<AtomicUsize>,
         shared: Arc<Shared>,
     ) -> Self {
-        Self { id, events, shared, has_ended: false }
+        Self { id, events, n_computed, shared, has_ended: false }
     }
 
     /// Waits for the next event; `None` after the last. Safe to cancel.
@@ -75,6 +78,12 @@ impl TokenStream {
     /// The name that the engine gave the request.
     pub fn id(&self) -> RequestId {
         self.id
+    }
+
+    /// Tokens of the prompt, from its first one, that were computed or cached when the latest step
+    /// began. After a preemption it may be smaller than before.
+    pub fn n_computed(&self) -> usize {
+        self.n_computed.load(Ordering::Relaxed)
     }
 
     fn note(&mut self, event: Option<TokenEvent>) -> Option<TokenEvent> {

@@ -146,6 +146,15 @@ impl Generating {
         self.choices.iter().map(|choice| of(&choice.usage)).sum()
     }
 
+    /// Tokens of all prompts that are computed or cached so far, and in all. Each prompt counts once.
+    pub fn prompt_progress(&self) -> (usize, usize) {
+        let n_computed = self.choices.iter().step_by(self.per_prompt).map(|choice| {
+            let stream = choice.stream.as_ref().filter(|_| choice.usage.completion_tokens == 0);
+            stream.map_or(choice.usage.prompt_tokens, TokenStream::n_computed)
+        });
+        (n_computed.sum(), self.prompt_tokens)
+    }
+
     /// Times of the request so far.
     pub fn timings(&self) -> Timings {
         Timings::new(self.usage(), self.choices.len(), self.at)

@@ -187,7 +187,7 @@ impl Access {
     }
 
     /// Whether requests need a key.
-    pub(crate) fn has_keys(&self) -> bool {
+    pub fn has_keys(&self) -> bool {
         self.tenants.iter().any(|tenant| !tenant.keys.is_empty())
     }
 

@@ -56,7 +56,7 @@ pub fn embeddings(body: &[u8]) {
 /// if it is the end), a byte with a length, and so many bytes of text.
 pub fn sse(script: &[u8]) {
     let events = events(script);
-    let options = StreamOptions { include_usage: true };
+    let options = StreamOptions { include_usage: true, prompt_progress: false };
     let head = || Head { id: "id".to_owned(), created: 0, model: "a/b".to_owned() };
     let chat = chat::ChunkMaker::new(head(), options, true, 2);
     check_stream(chat, events.clone(), "/delta/content");
@@ -182,6 +182,10 @@ impl Source for VecDeque<Event> {
     fn usage(&self) -> Usage {
         Usage::default()
     }
+
+    fn prompt_progress(&self) -> (usize, usize) {
+        (0, 0)
+    }
 }
 
 /// Writes a stream and reads it as a client does; `path` leads to the text of a choice.
@@ -193,7 +197,7 @@ fn check_stream(state: impl StreamState, events: VecDeque<Event>, path: &str) {
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let body = runtime.expect("a runtime").block_on(async {
-        let response = respond(events, None, state, Duration::from_secs(3600));
+        let response = respond(events, None, state, false, Duration::from_secs(3600));
         axum::body::to_bytes(response.into_body(), usize::MAX).await.expect("no source fails")
     });
     let body = std::str::from_utf8(&body).expect("a stream is UTF-8");

@@ -21,8 +21,10 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod access_log;
 mod answering;
 mod connections;
+mod cors;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -42,6 +44,7 @@ mod state;
 mod wire;
 
 pub use access::{Access, AccessError, ApiKey, Tenant};
+pub use cors::CorsOrigins;
 pub use host::HostName;
 pub use serve::{ServeConfig, ServeError, Server};
 pub use signals::{SignalSender, Signals};

@@ -138,13 +138,7 @@ impl Metrics {
 
     /// An answer has ended.
     pub(crate) fn ended(&self, tenant: TenantId, reason: FinishReason) {
-        let finished_reason = match reason {
-            FinishReason::Stop => "stop",
-            FinishReason::Length => "length",
-            FinishReason::Aborted => "abort",
-            _ => "error",
-        };
-        let labels = OfEnding { tenant: self.name(tenant), finished_reason };
+        let labels = OfEnding { tenant: self.name(tenant), finished_reason: ending(reason) };
         self.ended.get_or_create(&labels).inc();
     }
 
@@ -395,6 +389,16 @@ impl Collector for VectorFigures {
 impl fmt::Debug for VectorFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("VectorFigures")
+    }
+}
+
+/// The word for the end of an answer, in metrics and in the log.
+pub(crate) fn ending(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Aborted => "abort",
+        _ => "error",
     }
 }
 

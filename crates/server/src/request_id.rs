@@ -1,10 +1,14 @@
 //! `X-Request-Id`: taken from the client or made up, logged, and sent back.
 
+use std::sync::Arc;
+
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 use tracing::Instrument;
+
+use crate::access_log::Line;
 
 const NAME: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest name that a client may give its request, in bytes.
@@ -18,21 +22,17 @@ pub(crate) async fn layer(mut request: Request, next: Next) -> Response {
         HeaderValue::from_str(&fresh).expect("invariant: fresh ids are plain ASCII")
     });
     request.headers_mut().insert(NAME, id.clone());
-    let span = tracing::info_span!(
-        "request",
-        id = id.to_str().unwrap_or_default(),
-        method = %request.method(),
-        path = request.uri().path(),
-    );
-    let mut response = async {
-        let response = next.run(request).await;
-        tracing::debug!(status = response.status().as_u16(), "answered");
-        response
+    let span = tracing::info_span!("request", id = %id.to_str().unwrap_or_default());
+    let line = Line::new(request.method(), request.uri().path(), &span);
+    if let Some(line) = &line {
+        request.extensions_mut().insert(Arc::clone(line));
     }
-    .instrument(span)
-    .await;
+    let mut response = next.run(request).instrument(span).await;
     response.headers_mut().insert(NAME, id);
-    response
+    match line {
+        Some(line) => line.follow(response),
+        None => response,
+    }
 }
 
 fn is_decent(value: &HeaderValue) -> bool {

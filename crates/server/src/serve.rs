@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::access::Access;
 use crate::connections::{self, FLUSH_TIMEOUT};
+use crate::cors::CorsOrigins;
 use crate::host::HostName;
 use crate::routes::router;
 use crate::served::Served;
@@ -35,6 +36,8 @@ pub struct ServeConfig {
     /// Names under which requests may reach the server; without any, each name will do, except on
     /// a loopback address without API keys (see [`HostName`]).
     pub allowed_hosts: Vec<HostName>,
+    /// Web pages whose scripts may read answers.
+    pub cors_origins: CorsOrigins,
     /// Most connections at once for requests of users. When there is no place for a new
     /// connection, the one that has been idle longest is closed.
     pub max_connections: usize,
@@ -66,6 +69,7 @@ impl Default for ServeConfig {
             host: "127.0.0.1".to_owned(),
             port: 8000,
             allowed_hosts: Vec::new(),
+            cors_origins: CorsOrigins::default(),
             max_connections: limits::HTTP_CONNECTIONS,
             reserved_connections: 16,
             max_connections_per_address: None,
@@ -197,7 +201,8 @@ async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
 
 /// Leaves load balancers and monitors the time to see the failure; a signal ends it early.
 async fn linger(signals: &mut Signals) {
-    tracing::error!(?FAILURE_SHOWN, "the engine has failed: the server ends");
+    let seconds = FAILURE_SHOWN.as_secs();
+    tracing::error!("the engine has failed: the server ends in {seconds} seconds");
     tokio::select! {
         () = signals.next() => {}
         () = tokio::time::sleep(FAILURE_SHOWN) => {}

@@ -12,6 +12,7 @@ use pelton_llm::Llm;
 use tokio::sync::watch;
 
 use crate::ServeConfig;
+use crate::access_log::Line;
 use crate::error::{ApiError, Refused};
 use crate::host::AllowedHosts;
 use crate::intake::Intake;
@@ -51,6 +52,14 @@ pub(crate) enum Condition {
 #[must_use]
 pub(crate) struct Running {
     inner: Arc<Inner>,
+    /// Its line in the access log, where there is one.
+    line: Option<Arc<Line>>,
+}
+
+impl Running {
+    pub(crate) fn line(&self) -> Option<&Arc<Line>> {
+        self.line.as_ref()
+    }
 }
 
 impl AppState {
@@ -119,9 +128,9 @@ impl AppState {
     }
 
     /// Counts a new request, unless the server is draining or its engine has failed.
-    fn enter(&self) -> Result<Running, ApiError> {
+    fn enter(&self, line: Option<Arc<Line>>) -> Result<Running, ApiError> {
         self.inner.n_running.send_modify(|n| *n += 1);
-        let running = Running { inner: Arc::clone(&self.inner) };
+        let running = Running { inner: Arc::clone(&self.inner), line };
         // Counting first ensures that a drain that starts now sees this request or is seen by it.
         self.accepts().map(|()| running)
     }
@@ -162,8 +171,8 @@ impl AppState {
 impl FromRequestParts<AppState> for Running {
     type Rejection = ApiError;
 
-    async fn from_request_parts(_: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        state.enter()
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        state.enter(parts.extensions.get().cloned())
     }
 }
 

@@ -93,15 +93,16 @@ impl Advice {
     pub(super) fn new(batch: usize, outcomes: &[Outcome]) -> Self {
         let best = outcomes.iter().max_by(|a, b| a.ratio.median.total_cmp(&b.ratio.median));
         let measured = best.map(|best| best.ratio.median);
-        // A gain that not every round saw may be chance.
-        let pays = |best: &&Outcome| best.ratio.median >= LEAST_GAIN && best.ratio.lowest > 1.0;
+        // A gain outside of the confidence interval may be chance; one round has no interval.
+        let is_sure = |ratio: &Summary| ratio.least_ratio().is_some_and(|least| least > 1.0);
+        let pays = |best: &&Outcome| best.ratio.median >= LEAST_GAIN && is_sure(&best.ratio);
         let Some(best) = best.filter(pays) else {
             let seen = measured.map_or_else(String::new, |ratio| {
                 format!(" (the best of the others came to {ratio:.2} times plain)")
             });
             let verdict = match measured {
                 Some(ratio) if ratio >= LEAST_GAIN => {
-                    "no round is like another: measure again, with more --rounds"
+                    "too few rounds, or too different ones: measure again, with more --rounds"
                 }
                 _ => "plain decoding is best here",
             };
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_follows_what_every_round_saw() {
+    fn advice_follows_gains_outside_of_chance_alone() {
         let outcome = |method, rounds: &[f64]| Outcome {
             method,
             ratio: Summary::new(rounds.to_vec()).expect("rounds"),
@@ -187,10 +188,10 @@ mod tests {
             Advice::new(1, &[outcome("ngram", &[1.2, 1.3]), outcome("suffix", &[1.6, 1.7])]);
         assert_eq!((advice.method, advice.max_drafts), (Some("suffix"), Some(4)));
         assert!(advice.text.contains("--spec suffix --spec-max 4: 1.65 times"), "{}", advice.text);
-        for rounds in [&[0.9, 1.6, 1.7][..], &[1.01, 1.01], &[0.5, 0.6]] {
+        for rounds in [&[0.9, 1.6, 1.7][..], &[1.9], &[1.1, 1.9], &[1.01, 1.01], &[0.5, 0.6]] {
             let advice = Advice::new(8, &[outcome("suffix", rounds)]);
             assert_eq!((advice.method, advice.expected), (None, None), "{rounds:?}");
-            let is_unsure = rounds[0] == 0.9;
+            let is_unsure = rounds.iter().any(|&ratio| ratio > 1.5);
             let plain = advice.text.contains("plain decoding is best here");
             assert!(plain != is_unsure, "{}", advice.text);
         }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use pelton_base::limits;
-use pelton_server::HostName;
+use pelton_server::{CorsOrigins, HostName};
 use serde::{Serialize, Serializer};
 
 use super::SpecChoice;
@@ -39,6 +39,8 @@ pub(crate) enum Kind {
     Folder,
     /// Hosts with commas between them; the flag may be given several times.
     Hosts,
+    /// Web pages whose scripts may read answers.
+    Origins,
 }
 
 /// A value as it was read.
@@ -60,6 +62,8 @@ pub(crate) enum Value {
     Folder(OsString),
     /// Of [`Kind::Hosts`].
     Hosts(Vec<HostName>),
+    /// Of [`Kind::Origins`].
+    Origins(CorsOrigins),
 }
 
 /// The value of `--packed-cache` without a folder.
@@ -117,6 +121,7 @@ impl Kind {
                 });
                 hosts.collect::<Result<_, _>>().map(Value::Hosts)
             }
+            Self::Origins => text.parse().map(Value::Origins),
         }
     }
 
@@ -148,6 +153,7 @@ impl Kind {
             Value::Name(name) => Plain::Text((*name).to_owned()),
             Value::Truth(is_so) => Plain::Truth(*is_so),
             Value::Method(choice) => Plain::Text(choice.to_string()),
+            Value::Origins(origins) => Plain::Text(origins.to_string()),
             Value::Folder(path) => Plain::Text(path.to_string_lossy().into_owned()),
             Value::Hosts(hosts) => {
                 let hosts: Vec<String> = hosts.iter().map(HostName::to_string).collect();

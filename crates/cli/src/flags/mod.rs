@@ -154,6 +154,7 @@ mod tests {
             Kind::Names(all) => all(),
             Kind::Truth | Kind::Switch(_) => vec!["true", "false"],
             Kind::Hosts => vec!["pelton.example,[::1]"],
+            Kind::Origins => vec!["*", "none", "https://a.example,http://b.example:1"],
             Kind::Method => vec!["suffix", "early-exit:2", "draft:some/where"],
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pelton_llm::{Pooling, Verification};
 use pelton_model::{Compute, KvDtype, PackedCache};
 use pelton_sched::{Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder};
-use pelton_server::HostName;
+use pelton_server::{CorsOrigins, HostName};
 
 use super::kind::BESIDE;
 use super::{Chosen, SpecChoice, Value};
@@ -122,6 +122,7 @@ settings! {
     u16: Number(n) => *n as u16, field => u64::from(*field);
     Duration: Time(time) => *time, field => *field;
     bool: Truth(is_so) => *is_so, field => *field;
+    CorsOrigins: Origins(origins) => origins.clone(), field => field.clone();
     SpecChoice: Method(choice) => choice.clone(), field => field.clone();
 }
 

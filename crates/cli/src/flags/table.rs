@@ -105,6 +105,17 @@ pub(crate) static TABLE: &[Flag] = &[
         place: place!(serve.allowed_hosts),
     },
     Flag {
+        name: "cors-origins",
+        short: None,
+        part: Part::Server,
+        kind: Kind::Origins,
+        value: "ORIGINS",
+        help: "Web pages whose scripts may read answers: `localhost` for pages of this machine, `none`, \
+               `*` for every page, or origins with commas between them",
+        default: "",
+        place: place!(serve.cors_origins),
+    },
+    Flag {
         name: "max-connections",
         short: None,
         part: Part::Server,

@@ -33,6 +33,7 @@ pub(crate) fn is_for_operators(path: &str) -> bool {
 
 /// All routes, with errors in JSON for everything else.
 pub(crate) fn router(state: AppState) -> Router {
+    let cors = state.config().cors_origins.layer();
     Router::new()
         .route("/health", get(health::handle))
         .route("/ready", get(ready::handle))
@@ -49,6 +50,8 @@ pub(crate) fn router(state: AppState) -> Router {
         })
         .layer(axum::middleware::from_fn(catch_panic))
         .layer(axum::middleware::from_fn_with_state(state.clone(), crate::access::layer))
+        // Before a request with a key, browsers ask without one.
+        .layer(cors)
         .layer(axum::middleware::from_fn_with_state(state.clone(), crate::host::layer))
         .layer(axum::middleware::from_fn(crate::request_id::layer))
         .with_state(state)

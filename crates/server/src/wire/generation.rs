@@ -129,6 +129,8 @@ pub(crate) fn generation(
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct StreamOptions {
     pub(crate) include_usage: bool,
+    /// Whether comments say how far the prompt is computed, until the first token.
+    pub(crate) prompt_progress: bool,
 }
 
 /// Reads `stream` and `stream_options`; `None` when the answer is to come in one piece.
@@ -143,6 +145,7 @@ pub(crate) fn stream_options(fields: &mut Fields<'_>) -> Result<Option<StreamOpt
         Some(value) => {
             let mut inner = Fields::nested("stream_options", value)?;
             let include_usage = inner.bool("include_usage")?.unwrap_or(false);
+            let prompt_progress = inner.bool("prompt_progress")?.unwrap_or(false);
             for name in ["include_obfuscation", "continuous_usage_stats"] {
                 if inner.bool(name)?.unwrap_or(false) {
                     return Err(ApiError::unsupported(inner.path(name)));
@@ -150,7 +153,7 @@ pub(crate) fn stream_options(fields: &mut Fields<'_>) -> Result<Option<StreamOpt
             }
             check_unhonoured(&mut inner, &[] as &[(&str, Accept)])?;
             inner.finish()?;
-            StreamOptions { include_usage }
+            StreamOptions { include_usage, prompt_progress }
         }
     };
     Ok(is_stream.then_some(options))
@@ -323,7 +326,10 @@ mod tests {
         };
         assert_eq!(options(json!({})).expect("absent"), None);
         let with = json!({"stream": true, "stream_options": {"include_usage": true}});
-        assert_eq!(options(with).expect("both"), Some(StreamOptions { include_usage: true }));
+        let expected = StreamOptions { include_usage: true, prompt_progress: false };
+        assert_eq!(options(with).expect("both"), Some(expected));
+        let with = json!({"stream": true, "stream_options": {"prompt_progress": true}});
+        assert!(options(with).expect("both").is_some_and(|options| options.prompt_progress));
         assert!(options(json!({"stream_options": {}})).is_err());
         let unknown = json!({"stream": true, "stream_options": {"x": 1}});
         let error = options(unknown).expect_err("unknown");

@@ -9,10 +9,15 @@ use axum::response::{IntoResponse, Response};
 use pelton_base::Usage;
 use pelton_llm::Event;
 use serde::Serialize;
+use tokio::time::timeout;
 
+use super::StreamOptions;
 use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
+
+/// Time between two comments on the progress of a prompt.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Turns events into the chunks of one endpoint.
 pub(crate) trait StreamState: Send + 'static {
@@ -50,6 +55,8 @@ pub(crate) trait Source: Send + 'static {
     fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
     /// Tokens of the request so far.
     fn usage(&self) -> Usage;
+    /// Tokens of all prompts that are computed so far, and in all.
+    fn prompt_progress(&self) -> (usize, usize);
 }
 
 impl Source for Answering {
@@ -60,6 +67,10 @@ impl Source for Answering {
     fn usage(&self) -> Usage {
         Answering::usage(self)
     }
+
+    fn prompt_progress(&self) -> (usize, usize) {
+        Answering::prompt_progress(self)
+    }
 }
 
 struct Stream<S, E> {
@@ -67,6 +78,8 @@ struct Stream<S, E> {
     source: E,
     chunks: Chunks,
     is_done: bool,
+    /// Whether the client wants to hear of the prompt's progress; not after the first event.
+    shows_progress: bool,
     /// Counts as running until the client has gone or everything is sent.
     _running: Option<Running>,
 }
@@ -82,7 +95,21 @@ impl<S: StreamState, E: Source> Stream<S, E> {
                 return None;
             }
             let has_failed = self.chunks.failure.is_some();
-            let event = if has_failed { None } else { self.source.next().await };
+            let event = if has_failed {
+                None
+            } else if self.shows_progress {
+                match timeout(PROGRESS_INTERVAL, self.source.next()).await {
+                    Ok(event) => event,
+                    Err(_) => {
+                        let (n, n_all) = self.source.prompt_progress();
+                        let comment = SseEvent::default().comment(format!("prompt {n}/{n_all}"));
+                        return Some((Ok(comment), self));
+                    }
+                }
+            } else {
+                self.source.next().await
+            };
+            self.shows_progress = false;
             match event {
                 Some(event) => self.state.event(event, &mut self.chunks),
                 None => {
@@ -103,9 +130,10 @@ pub(crate) fn sse(
     app: &AppState,
     running: Running,
     answering: Answering,
+    options: StreamOptions,
     state: impl StreamState,
 ) -> Response {
-    respond(answering, Some(running), state, app.config().keep_alive)
+    respond(answering, Some(running), state, options.prompt_progress, app.config().keep_alive)
 }
 
 /// Answers with the chunks that `state` makes of the events of `source`.
@@ -113,11 +141,13 @@ pub(crate) fn respond(
     source: impl Source,
     running: Option<Running>,
     mut state: impl StreamState,
+    shows_progress: bool,
     keep_alive: Duration,
 ) -> Response {
     let mut chunks = Chunks::default();
     state.start(&mut chunks);
-    let stream = Stream { state, source, chunks, is_done: false, _running: running };
+    let stream =
+        Stream { state, source, chunks, is_done: false, shows_progress, _running: running };
     let events = futures_util::stream::unfold(stream, Stream::next);
     let keep_alive = KeepAlive::new().interval(keep_alive).text("keep-alive");
     let mut response = Sse::new(events).keep_alive(keep_alive).into_response();

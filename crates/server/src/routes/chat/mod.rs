@@ -44,12 +44,12 @@ pub(crate) async fn handle(
         Ok((llm.chat(request).map_err(convert::error)?, ask))
     })
     .await?;
-    let mut answering = Answering::new(&state, caller, generating);
+    let mut answering = Answering::new(&state, &running, caller, generating);
     let n_choices = answering.n_choices();
     let head = Head::new(&state, "chatcmpl-");
     if let Some(options) = ask.stream {
         let chunks = convert::ChunkMaker::new(head, options, ask.logprobs, n_choices);
-        return Ok(sse(&state, running, answering, chunks));
+        return Ok(sse(&state, running, answering, options, chunks));
     }
     let mut answer = convert::Gatherer::new(n_choices, ask.logprobs);
     while let Some(event) = answering.next().await {

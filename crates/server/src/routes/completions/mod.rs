@@ -47,13 +47,13 @@ pub(crate) async fn handle(
         Ok((llm.complete(request)?, ask, kept))
     })
     .await?;
-    let mut answering = Answering::new(&state, caller, generating);
+    let mut answering = Answering::new(&state, &running, caller, generating);
     let n_choices = answering.n_choices();
     let head = Head::new(&state, "cmpl-");
     let pieces = convert::Pieces::new(n_choices, ask.logprobs);
     if let Some(options) = ask.stream {
         let chunks = convert::ChunkMaker::new(head, options, pieces);
-        return Ok(sse(&state, running, answering, chunks));
+        return Ok(sse(&state, running, answering, options, chunks));
     }
     let best = kept.map(|(n, best_of)| BestOf::new(n_choices / best_of, n, best_of));
     let mut answer = convert::Gatherer::new(pieces, best);
