@@ -43,6 +43,38 @@ peers model:
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
+# The manual as a website in target/book; `cargo install mdbook` once
+book:
+    cargo run --release -- man --markdown > docs/reference.md
+    mdbook build docs
+
+# The Python package, built and tested in an environment of its own
+python:
+    crates/python/test.sh
+
+# One wheel with the library and the command line in target/wheels; `pip install maturin` once
+wheel:
+    maturin build --profile dist --manifest-path crates/python/Cargo.toml
+
+# Manual pages and completions for packages, in target/packaging
+packaging binary="target/dist/pelton":
+    mkdir -p target/packaging/man
+    {{binary}} man target/packaging/man
+    {{binary}} completions bash > target/packaging/pelton.bash
+    {{binary}} completions zsh > target/packaging/pelton.zsh
+    {{binary}} completions fish > target/packaging/pelton.fish
+
+# The Debian package in target/debian; `cargo install cargo-deb` once
+deb:
+    cargo build --profile dist --package pelton-cli
+    just packaging
+    cargo deb --package pelton-cli --profile dist --no-build
+
+# The picture of the README, from a real run
+picture:
+    cargo build --release
+    python3 docs/picture.py target/release/pelton > docs/terminal.svg
+
 # Licences, advisories, duplicates
 deny:
     cargo deny check

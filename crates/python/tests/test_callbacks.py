@@ -78,19 +78,20 @@ def test_the_lock_is_free_while_the_model_computes(llm):
 
 @pytest.mark.parametrize("how", ["generate", "stream"])
 def test_ctrl_c_ends_a_generation(llm, idle, how):
+    # The callback holds the engine until the main thread has heard the signal.
+    heard = threading.Event()
+
     def press(output, logits):
         if len(output) == 3:
             os.kill(os.getpid(), signal.SIGINT)
+            assert heard.wait(60)
 
     params = SamplingParams(max_tokens=LONG, ignore_eos=True, logits_processors=[press])
-    with pytest.raises(KeyboardInterrupt):
-        if how == "generate":
-            while True:
-                llm.generate(PROMPT, params)
-        else:
-            while True:
-                for _ in llm.stream(PROMPT, params):
-                    pass
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(PROMPT, params) if how == "generate" else list(llm.stream(PROMPT, params))
+    finally:
+        heard.set()
     idle()
 
 
