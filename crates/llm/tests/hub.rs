@@ -1,160 +1,14 @@
 //! The hub client against a small hub of our own on the loopback interface.
 
+mod small_hub;
+
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pelton_llm::hub::{Hub, HubConfig, HubError, HubId};
-use sha2::{Digest, Sha256};
-
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-
-/// What the small hub holds and how it misbehaves.
-#[derive(Default)]
-struct State {
-    files: BTreeMap<String, Vec<u8>>,
-    /// Extra names in the listing.
-    extra_names: Vec<String>,
-    /// The bodies of the next answers are cut after so many bytes.
-    cuts: Vec<usize>,
-    /// The next `GET`s of files answer with this status.
-    statuses: Vec<u16>,
-    /// Whether `Range` is honoured.
-    ranges: bool,
-    /// What a range answer claims as its start, when it lies.
-    false_start: Option<u64>,
-    /// Bytes that really are sent instead of a file.
-    swapped: Option<Vec<u8>>,
-    /// Replaces every tag.
-    false_etag: Option<String>,
-    /// `METHOD path range authorization`, one per request.
-    log: Vec<String>,
-}
-
-struct SmallHub {
-    state: Arc<Mutex<State>>,
-    endpoint: String,
-}
-
-impl SmallHub {
-    fn start(state: State) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
-        let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
-        let state = Arc::new(Mutex::new(state));
-        let shared = Arc::clone(&state);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                // One request per connection keeps this server small.
-                let _ = answer(stream, &shared);
-            }
-        });
-        Self { state, endpoint }
-    }
-
-    fn log(&self) -> Vec<String> {
-        std::mem::take(&mut self.state.lock().expect("not poisoned").log)
-    }
-
-    fn client(&self, cache: &Path) -> Hub {
-        Hub::new(self.config(cache))
-    }
-
-    fn config(&self, cache: &Path) -> HubConfig {
-        HubConfig {
-            endpoint: self.endpoint.clone(),
-            token: Some("secret".to_owned()),
-            cache: cache.to_owned(),
-            offline: false,
-            n_attempts: 3,
-            first_wait: Duration::ZERO,
-        }
-    }
-}
-
-fn sha256(data: &[u8]) -> String {
-    Sha256::digest(data).iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn answer(stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let mut first = String::new();
-    reader.read_line(&mut first)?;
-    let (mut range, mut token) = (None, String::new());
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line)?;
-        let Some((name, value)) = line.trim().split_once(": ") else { break };
-        match name.to_ascii_lowercase().as_str() {
-            "range" => range = Some(value.to_owned()),
-            "authorization" => token = value.to_owned(),
-            _ => {}
-        }
-    }
-    let mut words = first.split_whitespace();
-    let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let mut state = state.lock().expect("not poisoned");
-    state.log.push(format!("{method} {path} {} {token}", range.as_deref().unwrap_or("-")));
-    let (mut status, mut headers, mut body) = (200, String::new(), Vec::new());
-    if let Some(rest) = path.strip_prefix("/api/models/org/name/revision/") {
-        if rest == "main" {
-            let siblings: Vec<_> = state
-                .files
-                .keys()
-                .chain(&state.extra_names)
-                .map(|name| serde_json::json!({ "rfilename": name }))
-                .collect();
-            let listing = serde_json::json!({ "sha": COMMIT, "siblings": siblings });
-            body = listing.to_string().into_bytes();
-        } else {
-            status = 404;
-        }
-    } else if let Some(name) = path.strip_prefix(&format!("/org/name/resolve/{COMMIT}/"))
-        && let Some(data) = state.files.get(name).cloned()
-    {
-        let etag = state.false_etag.clone().unwrap_or_else(|| sha256(&data));
-        if name.ends_with(".json") {
-            headers.push_str(&format!("ETag: \"{}\"\r\n", &etag[..40.min(etag.len())]));
-        } else {
-            headers.push_str(&format!("X-Linked-Etag: \"{etag}\"\r\n"));
-            headers.push_str(&format!("X-Linked-Size: {}\r\n", data.len()));
-        }
-        if method == "GET" {
-            body = state.swapped.clone().unwrap_or_else(|| data.clone());
-            if !state.statuses.is_empty() {
-                status = state.statuses.remove(0);
-                body.clear();
-            } else if let Some(range) = range.filter(|_| state.ranges) {
-                let start: usize = range
-                    .trim_start_matches("bytes=")
-                    .trim_end_matches('-')
-                    .parse()
-                    .expect("open range");
-                status = 206;
-                let claimed = state.false_start.unwrap_or(start as u64);
-                let (end, total) = (data.len() - 1, data.len());
-                headers.push_str(&format!("Content-Range: bytes {claimed}-{end}/{total}\r\n"));
-                body = body.split_off(start);
-            }
-        } else {
-            body = data;
-        }
-    } else {
-        status = 404;
-    }
-    let mut out = stream;
-    write!(out, "HTTP/1.1 {status} X\r\n{headers}Content-Length: {}\r\n", body.len())?;
-    write!(out, "Connection: close\r\n\r\n")?;
-    if method == "GET" {
-        if path.contains("/resolve/") && !state.cuts.is_empty() {
-            body.truncate(state.cuts.remove(0));
-        }
-        out.write_all(&body)?;
-    }
-    Ok(())
-}
+use small_hub::{COMMIT, SmallHub, State, sha256};
 
 fn folder_model() -> State {
     let mut files = BTreeMap::new();
@@ -409,4 +263,159 @@ fn an_unknown_model_says_what_to_do_and_an_unreachable_hub_uses_the_cache() {
     let empty = tempfile::tempdir().expect("temp");
     let error = download(&Hub::new(HubConfig { cache: empty.path().to_owned(), ..gone }));
     assert!(matches!(error, Err(HubError::Network { .. })));
+}
+
+/// A model of one GGUF file of this many bytes.
+fn large_model(n_bytes: u32) -> (State, Vec<u8>) {
+    let data: Vec<u8> = (0..n_bytes).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let files = BTreeMap::from([("m-Q8_0.gguf".to_owned(), data.clone())]);
+    (State { files, ranges: true, ..State::default() }, data)
+}
+
+/// A client that fetches 50,000 bytes at a time in three streams.
+fn in_lanes(hub: &SmallHub, cache: &Path) -> Hub {
+    Hub::new(HubConfig { n_streams: 3, lane_bytes: 50_000, ..hub.config(cache) })
+}
+
+#[test]
+fn a_large_file_comes_in_several_streams_and_goes_on_after_cuts() {
+    let cache = tempfile::tempdir().expect("temp");
+    let (state, data) = large_model(1_010_000);
+    let hub = SmallHub::start(state);
+    hub.change(|state| state.cuts = vec![10_000, 50_000, 0, 20_000]);
+    let mut last = 0;
+    let path = in_lanes(&hub, cache.path()).download(&id(), &mut |progress| {
+        assert_eq!(progress.total_bytes, Some(1_010_000));
+        assert!(last <= progress.done_bytes && progress.done_bytes <= 1_010_000);
+        last = progress.done_bytes;
+    });
+    assert_eq!(std::fs::read(path.expect("downloads")).expect("whole"), data);
+    assert_eq!(last, 1_010_000);
+    let ranges: Vec<String> = hub.log().into_iter().filter(|l| l.starts_with("GET /org")).collect();
+    // 21 lanes, and three that were cut short and asked again.
+    assert_eq!(ranges.len(), 24, "{ranges:?}");
+    assert!(ranges.iter().all(|line| line.contains("bytes=")), "{ranges:?}");
+}
+
+#[test]
+fn what_an_earlier_process_left_is_continued_in_streams() {
+    let cache = tempfile::tempdir().expect("temp");
+    let (state, data) = large_model(400_000);
+    let hub = SmallHub::start(state);
+    let blobs = cache.path().join("models--org--name/blobs");
+    std::fs::create_dir_all(&blobs).expect("created");
+    let partial = blobs.join(format!("{}.incomplete", sha256(&data)));
+    std::fs::write(&partial, &data[..123_456]).expect("written");
+    let path = in_lanes(&hub, cache.path()).download(&id(), &mut |_| {}).expect("downloads");
+    assert_eq!(std::fs::read(path).expect("whole"), data);
+    let log = hub.log();
+    assert!(log.iter().any(|line| line.contains("bytes=123456-173455")), "{log:?}");
+    assert!(!log.iter().any(|line| line.contains("bytes=0-")), "{log:?}");
+}
+
+#[test]
+fn streams_without_ranges_become_one_and_damage_is_found() {
+    let cache = tempfile::tempdir().expect("temp");
+    let (state, data) = large_model(400_000);
+    let hub = SmallHub::start(State { ranges: false, ..state });
+    let path = in_lanes(&hub, cache.path()).download(&id(), &mut |_| {}).expect("downloads");
+    assert_eq!(std::fs::read(path).expect("whole"), data);
+
+    let cache = tempfile::tempdir().expect("temp");
+    hub.change(|state| (state.ranges, state.swapped) = (true, Some(vec![7; 400_000])));
+    let error = in_lanes(&hub, cache.path()).download(&id(), &mut |_| {}).expect_err("damaged");
+    assert!(matches!(error, HubError::Corrupt { what: "sha256", .. }), "{error}");
+}
+
+#[test]
+fn a_hub_that_lies_about_a_size_is_refused_soon() {
+    for (size, in_streams) in [(50_000, false), (200_000, false), (390_000, true), (410_000, true)]
+    {
+        let cache = tempfile::tempdir().expect("temp");
+        let (state, _) = large_model(if in_streams { 400_000 } else { 100_000 });
+        let hub = SmallHub::start(State { false_size: Some(size), ..state });
+        let client =
+            if in_streams { in_lanes(&hub, cache.path()) } else { hub.client(cache.path()) };
+        let error = client.download(&id(), &mut |_| {}).expect_err("a lie").to_string();
+        assert!(error.contains(&size.to_string()), "{size}: {error}");
+        assert!(hub.log().len() < 20, "{size}: it is not asked for ever");
+    }
+    // A body that ends too soon every time, behind a header that agrees with the lie.
+    let cache = tempfile::tempdir().expect("temp");
+    let (state, _) = large_model(100_000);
+    let hub = SmallHub::start(State { ranges: false, cuts: vec![60_000; 50], ..state });
+    let error = hub.client(cache.path()).download(&id(), &mut |_| {}).expect_err("never whole");
+    assert!(error.to_string().contains("60000 of 100000 bytes"), "{error}");
+    assert!(hub.log().len() < 10, "it is not asked for ever");
+}
+
+#[test]
+fn a_web_page_is_not_taken_for_an_answer() {
+    let cache = tempfile::tempdir().expect("temp");
+    let hub = SmallHub::start(State { is_web_page: true, ..folder_model() });
+    let error = download(&hub.client(cache.path())).expect_err("a page").to_string();
+    assert!(error.contains("a web page came"), "{error}");
+    assert_eq!(hub.log().len(), 1, "it is not asked again");
+}
+
+#[test]
+fn a_hub_that_stops_sending_is_left_and_what_came_is_kept() {
+    for n_streams in [1, 3] {
+        let cache = tempfile::tempdir().expect("temp");
+        let (state, data) = large_model(400_000);
+        let hub = SmallHub::start(State { stall_after: Some(20_000), ..state });
+        let config = HubConfig {
+            patience: Duration::from_secs(1),
+            n_attempts: 1,
+            n_streams,
+            lane_bytes: 50_000,
+            ..hub.config(cache.path())
+        };
+        let error = Hub::new(config).download(&id(), &mut |_| {}).expect_err("stalls").to_string();
+        assert!(error.contains("the hub stopped sending"), "{error}");
+        let partial = format!("models--org--name/blobs/{}.incomplete", sha256(&data));
+        let kept = std::fs::read(cache.path().join(partial)).expect("kept");
+        assert_eq!(kept, data[..20_000], "{n_streams} streams");
+    }
+    let hub = SmallHub::start(State { is_silent: true, ..State::default() });
+    let cache = tempfile::tempdir().expect("temp");
+    let patience = Duration::from_secs(1);
+    let config = HubConfig { patience, n_attempts: 1, ..hub.config(cache.path()) };
+    let error = download(&Hub::new(config)).expect_err("silent").to_string();
+    assert!(error.contains("the hub stopped sending"), "{error}");
+}
+
+#[test]
+fn two_downloads_of_one_model_do_not_disturb_each_other() {
+    let cache = tempfile::tempdir().expect("temp");
+    let (state, data) = large_model(400_000);
+    let hub = SmallHub::start(State { pause: Duration::from_millis(50), ..state });
+    let paths: Vec<_> = std::thread::scope(|scope| {
+        let download = || in_lanes(&hub, cache.path()).download(&id(), &mut |_| {});
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(download)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    for path in paths {
+        assert_eq!(std::fs::read(path.expect("downloads")).expect("whole"), data);
+    }
+    let n_first = hub.log().iter().filter(|line| line.contains("bytes=0-")).count();
+    assert_eq!(n_first, 1, "one download waits for another");
+}
+
+#[test]
+fn what_is_only_partly_there_is_said_and_the_rest_is_fetched() {
+    let cache = tempfile::tempdir().expect("temp");
+    let (state, data) = large_model(100_000);
+    let hub = SmallHub::start(State { statuses: vec![403], ..state });
+    let blobs = cache.path().join("models--org--name/blobs");
+    std::fs::create_dir_all(&blobs).expect("created");
+    std::fs::write(blobs.join(format!("{}.incomplete", sha256(&data))), &data[..99]).expect("left");
+    let offline = HubConfig { offline: true, ..hub.config(cache.path()) };
+    let error = download(&Hub::new(offline)).expect_err("incomplete");
+    assert!(matches!(error, HubError::Offline { partial_bytes: 99, .. }), "{error}");
+    assert!(error.to_string().contains("only partly"), "{error}");
+    download(&hub.client(cache.path())).expect_err("refused once");
+    let path = download(&hub.client(cache.path())).expect("goes on");
+    assert_eq!(std::fs::read(path).expect("whole"), data);
+    assert!(hub.log().iter().any(|line| line.contains("bytes=99-")));
 }

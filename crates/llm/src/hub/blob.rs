@@ -2,7 +2,7 @@
 //! arrived.
 
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{Read, Seek, Write};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -24,28 +24,28 @@ pub(crate) struct Job<'a> {
     pub(crate) url: &'a str,
     pub(crate) announced: &'a Announced,
     pub(crate) blob: &'a Path,
+    /// File whose lock a process holds while it downloads the blob.
+    pub(crate) lock: &'a Path,
 }
 
 impl Job<'_> {
     pub(crate) fn verify(&self, arrived: Arrived) -> Result<(), HubError> {
-        let corrupt = |what, got, expected| HubError::Corrupt {
-            id: self.id.to_string(),
-            file: self.file.to_owned(),
-            what,
-            got,
-            expected,
-        };
         if let Some(size) = self.announced.size
             && size != arrived.n_bytes
         {
-            return Err(corrupt("size", arrived.n_bytes.to_string(), size.to_string()));
+            return Err(self.corrupt("size", arrived.n_bytes.to_string(), size.to_string()));
         }
         let digest = arrived.hash.finalize();
         let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         if self.announced.is_sha256 && !hex.eq_ignore_ascii_case(&self.announced.etag) {
-            return Err(corrupt("sha256", hex, self.announced.etag.clone()));
+            return Err(self.corrupt("sha256", hex, self.announced.etag.clone()));
         }
         Ok(())
+    }
+
+    pub(crate) fn corrupt(&self, what: &'static str, got: String, expected: String) -> HubError {
+        let (id, file) = (self.id.to_string(), self.file.to_owned());
+        HubError::Corrupt { id, file, what, got, expected }
     }
 }
 
@@ -68,6 +68,14 @@ impl Arrived {
             arrived.hash.update(&chunk[..n]);
             arrived.n_bytes += n as u64;
         }
+    }
+
+    /// Appends bytes to the partial file.
+    pub(crate) fn append(&mut self, bytes: &[u8], out: &mut File) -> std::io::Result<()> {
+        out.write_all(bytes)?;
+        self.hash.update(bytes);
+        self.n_bytes += bytes.len() as u64;
+        Ok(())
     }
 
     /// Empties the partial file.

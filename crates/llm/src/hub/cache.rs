@@ -1,5 +1,8 @@
 //! The cache folder of one repository.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use pelton_base::limits;
@@ -10,11 +13,60 @@ use super::{HubError, HubId};
 /// `models--org--name` inside the hub cache.
 pub(crate) struct RepoCache {
     root: PathBuf,
+    /// Folder of the locks of its blobs.
+    locks: PathBuf,
+}
+
+/// Every repository in a hub cache, as `org/name`.
+pub(crate) fn repositories(cache: &Path) -> Vec<HubId> {
+    let names = entries(cache).into_iter().filter_map(|path| {
+        let name = path.file_name()?.to_str()?;
+        HubId::parse(&name.strip_prefix("models--")?.replacen("--", "/", 1)).ok()
+    });
+    let mut found: Vec<HubId> = names.collect();
+    found.sort_by(|a, b| a.repo.cmp(&b.repo));
+    found
 }
 
 impl RepoCache {
     pub(crate) fn new(cache: &Path, id: &HubId) -> Self {
-        Self { root: cache.join(id.folder_name()) }
+        let name = id.folder_name();
+        Self { root: cache.join(&name), locks: cache.join(".locks").join(&name) }
+    }
+
+    /// File whose lock is held while the blob is downloaded, as Python's client names it.
+    pub(crate) fn lock(&self, etag: &str) -> PathBuf {
+        self.locks.join(format!("{etag}.lock"))
+    }
+
+    /// Bytes of unfinished downloads.
+    pub(crate) fn partial_bytes(&self) -> u64 {
+        let is_partial = |path: &PathBuf| path.extension().is_some_and(|e| e == "incomplete");
+        let blobs = entries(&self.root.join("blobs")).into_iter();
+        blobs.filter(is_partial).filter_map(|path| Some(path.metadata().ok()?.len())).sum()
+    }
+
+    /// Whether there is nothing of this repository.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.root.exists()
+    }
+
+    /// The commits in the cache, each with the branch or tag that leads to it, if one does.
+    pub(crate) fn commits(&self) -> BTreeMap<String, Option<String>> {
+        let names = |path: &PathBuf| Some(path.file_name()?.to_str()?.to_owned());
+        let commits = entries(&self.root.join("snapshots")).into_iter();
+        let commits = commits.filter_map(|path| names(&path));
+        let mut commits: BTreeMap<_, _> = commits.map(|commit| (commit, None)).collect();
+        let mut refs = files_below(&self.root.join("refs"));
+        // The usual branch wins over further names of its commit.
+        refs.sort_by_key(|name| name == "main");
+        for name in refs {
+            let commit = self.commit(&name);
+            if let Some(found) = commit.and_then(|commit| commits.get_mut(&commit)) {
+                *found = Some(name);
+            }
+        }
+        commits
     }
 
     /// The commit that `revision` stood for when it was last fetched, or `revision` itself when it
@@ -72,24 +124,96 @@ impl RepoCache {
 
     /// Every file below a snapshot, as paths relative to it.
     pub(crate) fn files(&self, commit: &str) -> Vec<String> {
-        let root = self.snapshot(commit);
-        let mut folders = vec![root.clone()];
-        let mut files = Vec::new();
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-                let path = entry.path();
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    folders.push(path);
-                } else if path.is_file()
-                    && let Some(name) = path.strip_prefix(&root).ok().and_then(Path::to_str)
-                {
-                    files.push(name.to_owned());
-                }
+        files_below(&self.snapshot(commit))
+    }
+
+    /// Removes everything of this repository; returns the bytes that were freed.
+    pub(crate) fn remove(&self, id: &HubId) -> Result<u64, HubError> {
+        self.check_idle(id)?;
+        let n_bytes = entries(&self.root.join("blobs")).iter().map(|path| size(path)).sum();
+        std::fs::remove_dir_all(&self.root).map_err(HubError::io(&self.root))?;
+        // Other programs make it anew.
+        let _ = std::fs::remove_dir_all(&self.locks);
+        Ok(n_bytes)
+    }
+
+    /// Removes these files from every snapshot, and the blobs that only they used; returns the
+    /// bytes that were freed.
+    pub(crate) fn remove_files(&self, id: &HubId, files: &[String]) -> Result<u64, HubError> {
+        self.check_idle(id)?;
+        let mut n_bytes = 0;
+        for (commit, file) in self.commits().keys().flat_map(|c| files.iter().map(move |f| (c, f)))
+        {
+            let pointer = self.snapshot(commit).join(file);
+            let blob = pointer.canonicalize().ok();
+            if blob.is_none() || std::fs::remove_file(&pointer).is_err() {
+                continue;
+            }
+            if let Some(blob) = blob.filter(|blob| !self.is_used(blob)) {
+                n_bytes += size(&blob);
+                std::fs::remove_file(&blob).map_err(HubError::io(&blob))?;
             }
         }
-        files.sort();
-        files
+        let is_bare = self.commits().keys().all(|commit| self.files(commit).is_empty());
+        if is_bare && self.partial_bytes() == 0 {
+            Ok(n_bytes + self.remove(id)?)
+        } else {
+            Ok(n_bytes)
+        }
     }
+
+    /// Whether a snapshot has a link to this blob.
+    fn is_used(&self, blob: &Path) -> bool {
+        self.commits().keys().any(|commit| {
+            let folder = self.snapshot(commit);
+            let files = self.files(commit);
+            files.iter().any(|file| folder.join(file).canonicalize().is_ok_and(|to| to == *blob))
+        })
+    }
+
+    /// Refuses where another process downloads a blob of this repository.
+    fn check_idle(&self, id: &HubId) -> Result<(), HubError> {
+        let is_held = |path: &PathBuf| {
+            let locked = File::open(path).map(|file| file.try_lock());
+            matches!(locked, Ok(Err(std::fs::TryLockError::WouldBlock)))
+        };
+        if entries(&self.locks).iter().any(is_held) {
+            return Err(HubError::Busy { id: id.to_string() });
+        }
+        Ok(())
+    }
+}
+
+/// The paths in a folder, sorted; none where there is no such folder.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let mut names: Vec<OsString> =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.file_name()).collect();
+    names.sort();
+    names.into_iter().map(|name| folder.join(name)).collect()
+}
+
+/// The files below a folder, as sorted paths relative to it.
+fn files_below(root: &Path) -> Vec<String> {
+    let mut folders = vec![root.to_owned()];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in entries(&folder) {
+            if path.is_dir() && !path.is_symlink() {
+                folders.push(path);
+            } else if path.is_file()
+                && let Some(name) = path.strip_prefix(root).ok().and_then(Path::to_str)
+            {
+                files.push(name.to_owned());
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Bytes of a file; none where it cannot be looked at.
+fn size(path: &Path) -> u64 {
+    path.metadata().map_or(0, |metadata| metadata.len())
 }
 
 /// Whether a text is a full commit id.

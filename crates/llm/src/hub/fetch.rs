@@ -1,16 +1,15 @@
 //! Fetching: the commit, the tags, the bytes.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
 use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use pelton_base::limits;
 use pelton_tensor::read_limited;
-use sha2::Digest;
 use ureq::Agent;
 
-use super::blob::{Announced, Arrived, Job};
-use super::cache::{RepoCache, create_parent, is_commit};
+use super::blob::{Announced, Job};
+use super::cache::{RepoCache, is_commit};
 use super::http::{self, Failure};
 use super::id::{is_safe_etag, is_safe_path};
 use super::select::{Wanted, select, shards};
@@ -21,25 +20,42 @@ const LISTING_BYTES: u64 = 64 << 20;
 /// Most redirects within the hub, which follow after a repository was renamed.
 const REDIRECTS: usize = 5;
 
+/// Silence of the hub after which a person is told what is being waited for.
+const NOTICE_AFTER: Duration = Duration::from_secs(1);
+
 /// Progress of a download.
 #[derive(Clone, Copy, Debug)]
 pub struct HubProgress<'a> {
     /// The file being fetched.
     pub file: &'a str,
-    /// Bytes that have arrived.
+    /// Bytes of the model that have arrived, over all files that are fetched.
     pub done_bytes: u64,
-    /// Its size in bytes, where the hub announces it.
+    /// Size of these files together, where the hub announces it.
     pub total_bytes: Option<u64>,
 }
 
 /// A client of one hub with one cache.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Hub {
-    config: HubConfig,
+    pub(crate) config: HubConfig,
     /// Follows no redirects; for requests to the endpoint itself.
     direct: Agent,
     /// Follows redirects to the storage of the bytes.
-    follow: Agent,
+    pub(crate) follow: Agent,
+}
+
+/// A snapshot that is being filled.
+struct Snapshot<'a> {
+    id: &'a HubId,
+    cache: &'a RepoCache,
+    commit: &'a str,
+}
+
+/// A file that is not in its snapshot yet.
+struct Missing<'a> {
+    file: &'a str,
+    url: String,
+    announced: Announced,
 }
 
 #[derive(serde::Deserialize)]
@@ -57,8 +73,7 @@ struct Sibling {
 impl Hub {
     /// A client; sends nothing yet.
     pub fn new(config: HubConfig) -> Self {
-        let (direct, follow) =
-            (http::agent(&config.endpoint, 0), http::agent(&config.endpoint, 10));
+        let (direct, follow) = (http::agent(&config, 0), http::agent(&config, 10));
         Self { config, direct, follow }
     }
 
@@ -80,7 +95,7 @@ impl Hub {
         if self.config.offline || (is_commit(&id.revision) && self.cached(id, &cache).is_ok()) {
             return self.cached(id, &cache);
         }
-        let listing = match self.listing(id) {
+        let listing = match self.listing_with_notice(id) {
             Ok(listing) => listing,
             Err(error @ HubError::Network { .. }) => {
                 let path = self.cached(id, &cache).map_err(|_| error)?;
@@ -90,31 +105,26 @@ impl Hub {
             Err(error) => return Err(error),
         };
         let files: Vec<String> = listing.siblings.into_iter().map(|s| s.rfilename).collect();
-        let mut get = |file: &str| self.file(id, &cache, &listing.sha, file, progress);
+        let snapshot = Snapshot { id, cache: &cache, commit: &listing.sha };
+        let folder = cache.snapshot(&listing.sha);
         let path = match select(id, &files)? {
             Wanted::Gguf(parts) => {
                 if let Some(missing) = parts.iter().find(|part| !files.contains(part)) {
                     let why = format!("{missing}, a part of the model, is not there");
                     return Err(HubError::NoModel { id: id.to_string(), why });
                 }
-                let paths = parts.iter().map(|part| get(part)).collect::<Result<Vec<_>, _>>()?;
-                paths.into_iter().next().expect("invariant: a model has a file")
+                self.fetch(&snapshot, &parts, progress)?;
+                folder.join(&parts[0])
             }
-            Wanted::Folder { side_files, weights } => {
-                for file in &side_files {
-                    get(file)?;
-                }
-                let path = get(&weights)?;
+            Wanted::Folder { mut side_files, weights } => {
                 if weights.ends_with(".json") {
-                    let index = read_limited(&path, limits::SAFETENSORS_INDEX_BYTES);
-                    let index = index.map_err(HubError::io(&path))?;
-                    let shards = shards(&index)
-                        .map_err(|why| HubError::NoModel { id: id.to_string(), why })?;
-                    for shard in shards {
-                        get(&shard)?;
-                    }
+                    self.fetch(&snapshot, std::slice::from_ref(&weights), &mut |_| {})?;
+                    side_files.extend(indexed_shards(id, &folder.join(&weights))?);
+                } else {
+                    side_files.push(weights);
                 }
-                cache.snapshot(&listing.sha)
+                self.fetch(&snapshot, &side_files, progress)?;
+                folder
             }
         };
         cache.write_ref(&id.revision, &listing.sha)?;
@@ -127,21 +137,24 @@ impl Hub {
             id: id.to_string(),
             cache: self.config.cache.clone(),
             missing: missing.to_owned(),
+            partial_bytes: cache.partial_bytes(),
         };
         let commit = cache.commit(&id.revision).ok_or_else(|| offline("the snapshot"))?;
         let folder = cache.snapshot(&commit);
-        match select(id, &cache.files(&commit))? {
+        let wanted = select(id, &cache.files(&commit)).map_err(|error| match error {
+            HubError::NoModel { id, why } => {
+                HubError::NoModel { id, why: format!("{why} (in the cache)") }
+            }
+            error => error,
+        })?;
+        match wanted {
             Wanted::Gguf(parts) => match parts.iter().find(|part| !folder.join(part).exists()) {
                 Some(missing) => Err(offline(missing)),
                 None => Ok(folder.join(&parts[0])),
             },
             Wanted::Folder { weights, .. } => {
                 if weights.ends_with(".json") {
-                    let path = folder.join(&weights);
-                    let index = read_limited(&path, limits::SAFETENSORS_INDEX_BYTES);
-                    let index = index.map_err(HubError::io(&path))?;
-                    let shards = shards(&index)
-                        .map_err(|why| HubError::NoModel { id: id.to_string(), why })?;
+                    let shards = indexed_shards(id, &folder.join(&weights))?;
                     if let Some(missing) = shards.iter().find(|file| !folder.join(file).exists()) {
                         return Err(offline(missing));
                     }
@@ -151,13 +164,33 @@ impl Hub {
         }
     }
 
-    fn request<T>(&self, mut request: ureq::RequestBuilder<T>) -> ureq::RequestBuilder<T> {
+    pub(crate) fn request<T>(
+        &self,
+        mut request: ureq::RequestBuilder<T>,
+    ) -> ureq::RequestBuilder<T> {
         // Sizes and tags must be those of the stored file and not of a compressed copy.
         request = request.header("accept-encoding", "identity");
         match &self.config.token {
             Some(token) => request.header("authorization", format!("Bearer {token}")),
             None => request,
         }
+    }
+
+    /// The listing; says what is being waited for where it takes long.
+    fn listing_with_notice(&self, id: &HubId) -> Result<Listing, HubError> {
+        let (done, waiting) = channel::<()>();
+        let endpoint = self.config.endpoint.clone();
+        // Without a thread there is no notice, and nothing else is lost.
+        let _ = std::thread::Builder::new().name("notice".to_owned()).spawn(move || {
+            if waiting.recv_timeout(NOTICE_AFTER) == Err(RecvTimeoutError::Timeout) {
+                tracing::warn!(
+                    "no answer from {endpoint} yet; HF_HUB_OFFLINE=1 uses what is on this machine"
+                );
+            }
+        });
+        let listing = self.listing(id);
+        drop(done);
+        listing
     }
 
     fn listing(&self, id: &HubId) -> Result<Listing, HubError> {
@@ -167,11 +200,21 @@ impl Hub {
         let listing: Listing =
             http::with_retries(&self.config, &url, |_| {
                 let sent = self.request(self.follow.get(&url)).call();
+                if let Err(error) = &sent
+                    && http::is_unreachable(error)
+                {
+                    // The first request of all: there is no network, and trying again is waiting.
+                    return Err(http::unreachable(&url, error));
+                }
                 let mut response = http::check(&url, token.is_some(), sent)?;
                 let text =
                     response.body_mut().with_config().limit(LISTING_BYTES).read_to_vec().map_err(
                         |error| Failure::Transient { why: error.to_string(), wait: None },
                     )?;
+                if http::is_web_page(response.headers()) || text.trim_ascii().starts_with(b"<") {
+                    let why = http::WEB_PAGE.to_owned();
+                    return Err(Failure::Fatal(HubError::Protocol { url: url.clone(), why }));
+                }
                 serde_json::from_slice(&text).map_err(|error| {
                     Failure::Fatal(HubError::Protocol { url: url.clone(), why: error.to_string() })
                 })
@@ -202,6 +245,9 @@ impl Hub {
                 at = format!("{}{path}", self.config.endpoint);
                 continue;
             }
+            if linked.is_none() && http::is_web_page(headers) && !url.ends_with(".html") {
+                return Err(protocol(http::WEB_PAGE.to_owned()));
+            }
             let etag = linked
                 .or_else(|| http::header(headers, "etag"))
                 .map(http::plain_etag)
@@ -220,178 +266,59 @@ impl Hub {
         Err(protocol(format!("more than {REDIRECTS} redirects")))
     }
 
-    fn file(
+    /// Fetches those of the files that are not in the snapshot yet.
+    fn fetch(
         &self,
-        id: &HubId,
-        cache: &RepoCache,
-        commit: &str,
-        file: &str,
+        snapshot: &Snapshot<'_>,
+        files: &[String],
         progress: &mut dyn FnMut(HubProgress<'_>),
-    ) -> Result<PathBuf, HubError> {
+    ) -> Result<(), HubError> {
+        let mut missing = Vec::new();
+        for file in files {
+            missing.extend(self.missing(snapshot, file)?);
+        }
+        let total_bytes = missing.iter().map(|file| file.announced.size).sum::<Option<u64>>();
+        let mut n_done = 0;
+        for Missing { file, url, announced } in &missing {
+            let Snapshot { id, cache, commit } = *snapshot;
+            let (blob, lock) = (cache.blob(&announced.etag), cache.lock(&announced.etag));
+            if !blob.is_file() {
+                let job = Job { id, file, url, announced, blob: &blob, lock: &lock };
+                self.fetch_blob(&job, &mut |n_bytes| {
+                    let done_bytes = n_done + n_bytes;
+                    progress(HubProgress { file, done_bytes, total_bytes });
+                })?;
+            }
+            cache.link(commit, file, &announced.etag)?;
+            n_done += announced.size.unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    /// What the hub says of a file; `None` where the snapshot has it.
+    fn missing<'a>(
+        &self,
+        snapshot: &Snapshot<'_>,
+        file: &'a str,
+    ) -> Result<Option<Missing<'a>>, HubError> {
+        let Snapshot { id, cache, commit } = *snapshot;
         if !is_safe_path(file) {
             let why = format!("the hub lists a file named {file:?}, which is no file name");
             return Err(HubError::NoModel { id: id.to_string(), why });
         }
-        let pointer = cache.snapshot(commit).join(file);
-        if pointer.is_file() {
-            return Ok(pointer);
+        if cache.snapshot(commit).join(file).is_file() {
+            return Ok(None);
         }
-        let url = format!(
-            "{}/{}/resolve/{commit}/{}",
-            self.config.endpoint,
-            id.repo,
-            http::encode_path(file)
-        );
+        let (endpoint, path) = (&self.config.endpoint, http::encode_path(file));
+        let url = format!("{endpoint}/{}/resolve/{commit}/{path}", id.repo);
         let announced = self.announced(&url)?;
-        let blob = cache.blob(&announced.etag);
-        if !blob.is_file() {
-            let job = Job { id, file, url: &url, announced: &announced, blob: &blob };
-            self.fetch_blob(&job, progress)?;
-        }
-        cache.link(commit, file, &announced.etag)
-    }
-
-    /// Downloads one blob into the cache, from where an earlier attempt stopped.
-    fn fetch_blob(
-        &self,
-        job: &Job<'_>,
-        progress: &mut dyn FnMut(HubProgress<'_>),
-    ) -> Result<(), HubError> {
-        create_parent(job.blob)?;
-        let partial = PathBuf::from(format!("{}.incomplete", job.blob.display()));
-        let io = || HubError::io(&partial);
-        let mut out = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&partial)
-            .map_err(io())?;
-        // Another process may be downloading the same blob; its result is used here too.
-        out.lock().map_err(io())?;
-        if job.blob.is_file() {
-            return Ok(());
-        }
-        let mut arrived = Arrived::read(&mut out).map_err(io())?;
-        if job.announced.size.is_some_and(|size| arrived.n_bytes > size) {
-            arrived = Arrived::restart(&mut out).map_err(io())?;
-        }
-        let is_whole = job.announced.size == Some(arrived.n_bytes) && arrived.n_bytes > 0;
-        if !is_whole {
-            http::with_retries(&self.config, job.url, |made_progress| {
-                let n_before = arrived.n_bytes;
-                let result = self.stream(job, &mut out, &mut arrived, progress);
-                *made_progress = arrived.n_bytes > n_before;
-                result
-            })?;
-        }
-        if let Err(error) = job.verify(arrived) {
-            // A wrong partial file must not be continued by the next attempt.
-            let _ = std::fs::remove_file(&partial);
-            return Err(error);
-        }
-        out.sync_all().map_err(io())?;
-        std::fs::rename(&partial, job.blob).map_err(HubError::io(job.blob))
-    }
-
-    /// One attempt: asks for the rest of the file and appends the bytes that come.
-    fn stream(
-        &self,
-        job: &Job<'_>,
-        out: &mut File,
-        arrived: &mut Arrived,
-        progress: &mut dyn FnMut(HubProgress<'_>),
-    ) -> Result<(), Failure> {
-        let mut request = self.request(self.follow.get(job.url));
-        if arrived.n_bytes > 0 {
-            request = request.header("range", format!("bytes={}-", arrived.n_bytes));
-        }
-        let io = |error| Failure::Fatal(HubError::io(job.blob)(error));
-        let sent = request.call();
-        if let Ok(response) = &sent
-            && response.status() == 416
-            && arrived.n_bytes > 0
-        {
-            *arrived = Arrived::restart(out).map_err(io)?;
-            let why = "the server does not send the rest of the file".to_owned();
-            return Err(Failure::Transient { why, wait: None });
-        }
-        let mut response = http::check(job.url, self.config.token.is_some(), sent)?;
-        match response.status().as_u16() {
-            200 => *arrived = Arrived::restart(out).map_err(io)?,
-            206 => job.check_range(response.headers(), arrived)?,
-            status => return Err(job.protocol(format!("unexpected status {status}"))),
-        }
-        job.append(&mut response.body_mut().as_reader(), out, arrived, progress)
+        Ok(Some(Missing { file, url, announced }))
     }
 }
 
-impl Job<'_> {
-    fn protocol(&self, why: String) -> Failure {
-        Failure::Fatal(HubError::Protocol { url: self.url.to_owned(), why })
-    }
-
-    /// Checks that a partial answer goes on where the file ends, and that it is of the same file.
-    fn check_range(
-        &self,
-        headers: &ureq::http::HeaderMap,
-        arrived: &Arrived,
-    ) -> Result<(), Failure> {
-        let range = http::header(headers, "content-range");
-        let (start, total) = range
-            .and_then(http::content_range)
-            .ok_or_else(|| self.protocol(format!("status 206 with Content-Range {range:?}")))?;
-        let is_our_size = match (total, self.announced.size) {
-            (Some(total), Some(size)) => total == size,
-            _ => true,
-        };
-        if start == arrived.n_bytes && is_our_size {
-            return Ok(());
-        }
-        Err(self.protocol(format!(
-            "asked for bytes {}- of {:?}, the answer is {range:?}",
-            arrived.n_bytes, self.announced.size
-        )))
-    }
-
-    /// Appends a body to the file, at most the announced size and a chunk.
-    fn append(
-        &self,
-        body: &mut dyn Read,
-        out: &mut File,
-        arrived: &mut Arrived,
-        progress: &mut dyn FnMut(HubProgress<'_>),
-    ) -> Result<(), Failure> {
-        let mut chunk = vec![0; 256 << 10];
-        loop {
-            let n = match body.read(&mut chunk) {
-                Ok(0) => break,
-                Ok(n) => n,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    return Err(Failure::Transient { why: error.to_string(), wait: None });
-                }
-            };
-            out.write_all(&chunk[..n])
-                .map_err(|error| Failure::Fatal(HubError::io(self.blob)(error)))?;
-            arrived.hash.update(&chunk[..n]);
-            arrived.n_bytes += n as u64;
-            if self.announced.size.is_some_and(|size| arrived.n_bytes > size) {
-                // `verify` reports both sizes, so reading on is useless.
-                return Ok(());
-            }
-            progress(HubProgress {
-                file: self.file,
-                done_bytes: arrived.n_bytes,
-                total_bytes: self.announced.size,
-            });
-        }
-        match self.announced.size {
-            Some(size) if arrived.n_bytes < size => Err(Failure::Transient {
-                why: format!("the stream ended at {} of {size} bytes", arrived.n_bytes),
-                wait: None,
-            }),
-            _ => Ok(()),
-        }
-    }
+/// The shards that an index in the cache names.
+fn indexed_shards(id: &HubId, index: &std::path::Path) -> Result<Vec<String>, HubError> {
+    let bytes = read_limited(index, limits::SAFETENSORS_INDEX_BYTES);
+    let bytes = bytes.map_err(HubError::io(index))?;
+    shards(&bytes).map_err(|why| HubError::NoModel { id: id.to_string(), why })
 }

@@ -11,6 +11,11 @@ use super::{HubConfig, HubError};
 
 /// Longest wait between two attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Longest time until the hub takes a connection.
+const LONGEST_CONNECT: Duration = Duration::from_secs(10);
+
+/// The fault of a hub that keeps a connection and sends nothing.
+const STALLED: &str = "the hub stopped sending";
 
 /// Failure of one attempt.
 pub(crate) enum Failure {
@@ -20,17 +25,22 @@ pub(crate) enum Failure {
     Fatal(HubError),
 }
 
-/// An agent for `endpoint`; redirects are followed up to `max_redirects`, without the token.
-pub(crate) fn agent(endpoint: &str, max_redirects: u32) -> Agent {
+/// The fault of an answer that is a page for people, as a proxy or a login page sends.
+pub(crate) const WEB_PAGE: &str = "a web page came instead of the hub's answer: is there a proxy \
+                                   or a login page in between, or a wrong HF_ENDPOINT?";
+
+/// An agent for the hub; redirects are followed up to `max_redirects`, without the token.
+pub(crate) fn agent(config: &HubConfig, max_redirects: u32) -> Agent {
+    let HubConfig { endpoint, patience, .. } = config;
     let mut builder = Agent::config_builder()
         .user_agent(concat!("pelton/", env!("CARGO_PKG_VERSION")))
         .http_status_as_error(false)
         .max_redirects(max_redirects)
         .max_redirects_will_error(max_redirects > 0)
-        .timeout_connect(Some(Duration::from_secs(15)))
-        .timeout_recv_response(Some(Duration::from_secs(60)))
-        .timeout_per_read(Some(Duration::from_secs(60)));
-    let host = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
+        .timeout_connect(Some(LONGEST_CONNECT.min(*patience)))
+        .timeout_recv_response(Some(*patience))
+        .timeout_per_read(Some(*patience));
+    let host = endpoint.split_once("://").map_or(endpoint.as_str(), |(_, rest)| rest);
     if ["127.0.0.1", "localhost", "[::1]"].iter().any(|local| host.starts_with(local)) {
         // A proxy cannot reach a server on this machine.
         builder = builder.proxy(None);
@@ -99,7 +109,7 @@ pub(crate) fn check(
         ureq::Error::BadUri(_) | ureq::Error::Http(_) | ureq::Error::TooManyRedirects => {
             Failure::Fatal(HubError::Protocol { url: url.to_owned(), why: error.to_string() })
         }
-        error => Failure::Transient { why: error.to_string(), wait: None },
+        error => Failure::Transient { why: words(&error), wait: None },
     })?;
     let status = response.status().as_u16();
     let hint = match status {
@@ -118,6 +128,58 @@ pub(crate) fn check(
         _ => return Ok(response),
     };
     Err(Failure::Fatal(HubError::Refused { url: url.to_owned(), status, hint }))
+}
+
+/// What broke, for a person.
+fn words(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::HostNotFound => "there is no such host, or no network".to_owned(),
+        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
+            "no connection in time".to_owned()
+        }
+        ureq::Error::Timeout(_) => STALLED.to_owned(),
+        error => error.to_string(),
+    }
+}
+
+/// The fault of a body that does not come, for a person.
+pub(crate) fn body_failure(error: std::io::Error) -> Failure {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>());
+    let why = match inner {
+        Some(inner) => words(inner),
+        None if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            "the hub closed the connection too soon".to_owned()
+        }
+        None => error.to_string(),
+    };
+    Failure::Transient { why, wait: None }
+}
+
+/// Whether no connection came about at all, so that another attempt at once is useless.
+pub(crate) fn is_unreachable(error: &ureq::Error) -> bool {
+    use std::io::ErrorKind;
+    match error {
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
+        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => true,
+        ureq::Error::Io(error) => matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkDown
+        ),
+        _ => false,
+    }
+}
+
+/// The failure of a request whose connection did not come about.
+pub(crate) fn unreachable(url: &str, error: &ureq::Error) -> Failure {
+    Failure::Fatal(HubError::Network { url: url.to_owned(), why: words(error), n_attempts: 1 })
+}
+
+/// Whether the body of an answer is a page for people.
+pub(crate) fn is_web_page(headers: &HeaderMap) -> bool {
+    header(headers, "content-type").is_some_and(|kind| kind.starts_with("text/html"))
 }
 
 /// A header as text, if it is there and is text.

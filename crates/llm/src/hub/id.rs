@@ -14,14 +14,17 @@ pub struct HubId {
 }
 
 impl HubId {
-    /// Reads `org/name[@revision][:file.gguf]`.
+    /// Reads `org/name[@revision][:file.gguf]`, also behind the address of the hub, as a browser
+    /// shows it: `https://huggingface.co/org/name`.
     ///
     /// # Errors
     ///
     /// [`HubError::BadId`] when the parts are not of that form; names that could leave the cache
     /// folder (`..`, absolute paths, back slashes) are among them.
     pub fn parse(text: &str) -> Result<Self, HubError> {
+        const ADDRESSES: &[&str] = &["https://huggingface.co/", "huggingface.co/", "hf.co/"];
         let bad = |why: &'static str| HubError::BadId { id: text.to_owned(), why };
+        let text = ADDRESSES.iter().find_map(|at| text.strip_prefix(at)).unwrap_or(text);
         let (rest, gguf) = match text.split_once(':') {
             Some((rest, file)) => (rest, Some(file)),
             None => (text, None),
@@ -96,6 +99,9 @@ mod tests {
         assert_eq!(id.folder_name(), "models--org--na.me-7B");
         assert_eq!(id.to_string(), "org/na.me-7B@v1.0:dir/x-Q8_0.gguf");
         assert_eq!(HubId::parse("a/b").expect("plain").to_string(), "a/b");
+        for address in ["https://huggingface.co/a/b", "hf.co/a/b"] {
+            assert_eq!(HubId::parse(address).expect("an address").to_string(), "a/b");
+        }
     }
 
     #[test]

@@ -7,24 +7,31 @@
 //!       blobs/<etag>                  file contents, named by the hub's entity tag
 //!       blobs/<etag>.incomplete       a download that goes on where it stopped
 //!       snapshots/<commit>/config.json -> ../../blobs/<etag>
+//!     .locks/models--org--name/<etag>.lock
 //! ```
 //!
 //! One request asks the hub for the commit and the list of files. For each wanted file, one request
-//! asks for its tag and size (`HEAD`), and one stream fetches it. Bytes that have arrived are kept:
-//! a second attempt, in this process or another, asks with `Range` for the rest and checks that the
-//! answer starts there. The sizes must agree, and files kept in large-file storage must have the
-//! SHA-256 that their linked tag names; only then does a blob get its final name.
+//! asks for its tag and size (`HEAD`); then the files are fetched one after the other, a large one
+//! in several streams at once. Bytes are written in order, so a partial file is always a beginning
+//! of the whole: a second attempt, in this process, another one or another program, asks with
+//! `Range` for the rest and checks that the answer starts there. The sizes must agree, and files
+//! kept in large-file storage must have the SHA-256 that their linked tag names; only then does a
+//! blob get its final name. A lock per blob, the one that Python's client takes too, makes a second
+//! download of a file wait for the first.
 //!
 //! Environment: `HF_ENDPOINT`, `HF_TOKEN` (or the token file in `HF_HOME`), `HF_HOME`,
-//! `HF_HUB_CACHE`, `HF_HUB_OFFLINE`. Answers of the hub are hostile input: file names and tags
-//! become paths only after a check.
+//! `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_HUB_DOWNLOAD_TIMEOUT`. Answers of the hub are hostile
+//! input: file names and tags become paths only after a check.
 
 mod blob;
 mod cache;
+mod error;
 mod fetch;
 mod http;
 mod id;
+mod lanes;
 mod select;
+mod stream;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,8 +39,14 @@ use std::time::Duration;
 use pelton_base::limits;
 use pelton_tensor::read_limited_text;
 
+pub(crate) use cache::{RepoCache, repositories};
+pub use error::HubError;
 pub use fetch::{Hub, HubProgress};
 pub use id::HubId;
+pub(crate) use id::is_safe_path;
+pub(crate) use select::{
+    format_of, gguf_models, has_all_shards, is_gguf_model, named_gguf, shortest_wish,
+};
 
 /// Where the hub is, where its cache is, and how patient to be.
 #[derive(Clone, Debug)]
@@ -51,7 +64,20 @@ pub struct HubConfig {
     pub n_attempts: u32,
     /// Wait before the second attempt; doubles up to 30 s.
     pub first_wait: Duration,
+    /// Longest silence of the hub; then an attempt has failed.
+    pub patience: Duration,
+    /// Streams that fetch a large file at once; one fetches it from beginning to end.
+    pub n_streams: usize,
+    /// Bytes that one stream fetches at a time. As many times `n_streams` may wait in memory.
+    pub lane_bytes: u64,
 }
+
+/// Streams that fetch a large file at once, unless asked otherwise.
+const STREAMS: usize = 4;
+/// Bytes that one stream fetches at a time.
+const LANE_BYTES: u64 = 16 << 20;
+/// Longest silence of the hub, in seconds, unless the environment says otherwise.
+const PATIENCE_SECONDS: u64 = 30;
 
 impl HubConfig {
     /// Reads the environment that other hub clients read.
@@ -75,6 +101,8 @@ impl HubConfig {
             let text = read_limited_text(&home.join("token"), limits::CONFIG_BYTES).ok()?;
             Some(text.trim().to_owned()).filter(|token| !token.is_empty())
         };
+        let patience = var("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|text| text.trim().parse().ok());
+        let patience = patience.filter(|seconds| (1..=86_400).contains(seconds));
         Self {
             endpoint: var("HF_ENDPOINT")
                 .unwrap_or_else(|| "https://huggingface.co".to_owned())
@@ -85,96 +113,10 @@ impl HubConfig {
             offline: is_on("HF_HUB_OFFLINE"),
             n_attempts: 5,
             first_wait: Duration::from_millis(500),
+            patience: Duration::from_secs(patience.unwrap_or(PATIENCE_SECONDS)),
+            n_streams: STREAMS,
+            lane_bytes: LANE_BYTES,
         }
-    }
-}
-
-/// Reason why a model cannot be downloaded from the hub.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum HubError {
-    /// The text does not name a repository.
-    #[error("`{id}` is not a hub model: {why}")]
-    BadId {
-        /// The text as it was given.
-        id: String,
-        /// The expected form.
-        why: &'static str,
-    },
-    /// The hub has no such repository, revision or file, or refuses access to it.
-    #[error("{url}: {status}; {hint}")]
-    Refused {
-        /// The address of the request.
-        url: String,
-        /// The HTTP status.
-        status: u16,
-        /// The fix.
-        hint: &'static str,
-    },
-    /// The network or the server failed in every attempt.
-    #[error("{url}: {why} (after {n_attempts} attempts)")]
-    Network {
-        /// The address of the request.
-        url: String,
-        /// The last failure.
-        why: String,
-        /// Number of attempts.
-        n_attempts: u32,
-    },
-    /// The server's answer makes no sense.
-    #[error("{url}: {why}")]
-    Protocol {
-        /// The address of the request.
-        url: String,
-        /// The fault of the answer.
-        why: String,
-    },
-    /// A file arrived whole but is not the file that the hub announced.
-    #[error("{file} of {id}: {what} is {got}, the hub announced {expected}")]
-    Corrupt {
-        /// The repository.
-        id: String,
-        /// The file.
-        file: String,
-        /// `size` or `sha256`.
-        what: &'static str,
-        /// Its value in the file that arrived.
-        got: String,
-        /// Its value in the announcement.
-        expected: String,
-    },
-    /// The model is not in the cache and the network may not be used.
-    #[error("{id} is not complete in {} and HF_HUB_OFFLINE is set: {missing} is missing", cache.display())]
-    Offline {
-        /// The repository.
-        id: String,
-        /// The cache folder.
-        cache: PathBuf,
-        /// The first file that is missing.
-        missing: String,
-    },
-    /// The repository holds no model that can be loaded, or several to choose from.
-    #[error("{id}: {why}")]
-    NoModel {
-        /// The repository.
-        id: String,
-        /// The files that were expected and the files that exist.
-        why: String,
-    },
-    /// The cache folder could not be read or written.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-}
-
-impl HubError {
-    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
-        let path = path.into();
-        move |source| Self::Io { path, source }
     }
 }
 
@@ -196,5 +138,7 @@ mod tests {
         assert_eq!(config.cache, PathBuf::from("/u/.cache/huggingface/hub"));
         assert!(config.offline && config.token.is_none());
         assert_eq!(vars(&[("HF_HUB_CACHE", "/c")]).cache, PathBuf::from("/c"));
+        assert_eq!(vars(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).patience.as_secs(), 7);
+        assert_eq!(vars(&[("HF_HUB_DOWNLOAD_TIMEOUT", "0")]).patience.as_secs(), PATIENCE_SECONDS);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use pelton_base::limits;
-use pelton_tensor::GgufPartName;
+use pelton_tensor::{GgufPartName, read_limited};
 
 use super::{HubError, HubId};
 
@@ -22,10 +22,19 @@ const SIDE_FILES: &[&str] = &[
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "quantize_config.json",
+    "quant_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
 ];
 
+/// Files of a tokenizer that are fetched where there is no `tokenizer.json`.
+const OLDER_TOKENIZERS: &[&str] = &["tokenizer.model", "vocab.txt", "tekken.json"];
+
 /// Formats of `.gguf` files in order of preference, where the id names no file.
-const GGUF_PREFERENCE: &[&str] = &["q8_0", "q4_0", "bf16", "f16", "f32"];
+const GGUF_PREFERENCE: &[&str] =
+    &["q8_0", "q4_0", "q4_k_m", "q5_k_m", "q6_k", "bf16", "f16", "f32"];
 
 /// The weights to fetch.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -46,10 +55,8 @@ pub(crate) enum Wanted {
 pub(crate) fn select(id: &HubId, files: &[String]) -> Result<Wanted, HubError> {
     let no_model = |why: String| HubError::NoModel { id: id.to_string(), why };
     let has = |name: &str| files.iter().any(|file| file == name);
-    let ggufs: BTreeSet<String> = (files.iter())
-        .filter(|file| file.to_ascii_lowercase().ends_with(".gguf"))
-        .map(|file| first_part(file))
-        .collect();
+    let ggufs: BTreeSet<String> =
+        (files.iter()).filter(|file| is_gguf_model(file)).map(|file| first_part(file)).collect();
     let listed = || ggufs.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     let gguf = |first: &str| parts(first).map(Wanted::Gguf).map_err(no_model);
 
@@ -60,7 +67,11 @@ pub(crate) fn select(id: &HubId, files: &[String]) -> Result<Wanted, HubError> {
         let wish_lower = wish.to_ascii_lowercase();
         let matching: Vec<_> =
             ggufs.iter().filter(|f| f.to_ascii_lowercase().contains(&wish_lower)).collect();
-        return match matching.as_slice() {
+        let exact: Vec<_> =
+            matching.iter().copied().filter(|f| is_format(f, &wish_lower)).collect();
+        // `q4_k` is the format of one file and the beginning of that of others.
+        let chosen = if exact.is_empty() { matching } else { exact };
+        return match chosen.as_slice() {
             [one] => gguf(one),
             [] => Err(no_model(format!("no .gguf file matches `{wish}`; there are: {}", listed()))),
             _ => Err(no_model(format!(
@@ -72,8 +83,10 @@ pub(crate) fn select(id: &HubId, files: &[String]) -> Result<Wanted, HubError> {
     let weights =
         ["model.safetensors", "model.safetensors.index.json"].into_iter().find(|name| has(name));
     if let (true, Some(weights)) = (has("config.json"), weights) {
+        let older = OLDER_TOKENIZERS.iter().filter(|_| !has("tokenizer.json"));
         let side_files = std::iter::once("config.json")
-            .chain(SIDE_FILES.iter().copied().filter(|name| has(name)))
+            .chain(SIDE_FILES.iter().chain(older).copied().filter(|name| has(name)))
+            .chain(files.iter().map(String::as_str).filter(|name| is_of_module(name)))
             .map(str::to_owned)
             .collect();
         return Ok(Wanted::Folder { side_files, weights: weights.to_owned() });
@@ -82,15 +95,7 @@ pub(crate) fn select(id: &HubId, files: &[String]) -> Result<Wanted, HubError> {
         return gguf(one);
     }
     for format in GGUF_PREFERENCE {
-        let is_format = |file: &&String| {
-            let part = GgufPartName::parse(Path::new(file));
-            let name = part.map_or_else(|| (*file).clone(), |part| format!("{}.gguf", part.stem));
-            name.to_ascii_lowercase()
-                .strip_suffix(".gguf")
-                .and_then(|stem| stem.strip_suffix(format))
-                .is_some_and(|rest| rest.ends_with(['-', '.', '_', '/']))
-        };
-        if let Some(file) = ggufs.iter().find(is_format) {
+        if let Some(file) = ggufs.iter().find(|file| is_format(file, format)) {
             return gguf(file);
         }
     }
@@ -100,6 +105,89 @@ pub(crate) fn select(id: &HubId, files: &[String]) -> Result<Wanted, HubError> {
         ));
     }
     Err(no_model(format!("choose a .gguf file with `{id}:NAME`; there are: {}", listed())))
+}
+
+/// Whether a file belongs to a module of sentence-transformers, such as `1_Pooling/config.json`.
+fn is_of_module(file: &str) -> bool {
+    let parts = file.split_once('/').and_then(|(folder, name)| {
+        let (number, kind) = folder.split_once('_')?;
+        Some((number, kind, name))
+    });
+    parts.is_some_and(|(number, kind, name)| {
+        number.parse::<u8>().is_ok()
+            && kind.bytes().all(|b| b.is_ascii_alphabetic())
+            && ["config.json", "model.safetensors"].contains(&name)
+    })
+}
+
+/// Whether a file is a model; files for images lie beside models and are none.
+pub(crate) fn is_gguf_model(file: &str) -> bool {
+    let name = file.rsplit('/').next().unwrap_or(file).to_ascii_lowercase();
+    name.ends_with(".gguf") && !name.starts_with("mmproj")
+}
+
+/// Whether a file's name, without the number of a part, ends with a format in small letters.
+fn is_format(file: &str, format: &str) -> bool {
+    stem(file).strip_suffix(format).is_some_and(|rest| rest.ends_with(['-', '.', '_', '/']))
+}
+
+/// The name of a `.gguf` file without its ending and the number of a part, in small letters.
+fn stem(file: &str) -> String {
+    let part = GgufPartName::parse(Path::new(file));
+    let name = part.map_or_else(|| file.to_owned(), |part| format!("{}.gguf", part.stem));
+    let name = name.to_ascii_lowercase();
+    name.strip_suffix(".gguf").unwrap_or(&name).to_owned()
+}
+
+/// Format in the name of a `.gguf` file, such as `Q4_K_M`.
+pub(crate) fn format_of(file: &str) -> Option<String> {
+    let stem = stem(file).to_ascii_uppercase();
+    let word = stem.rsplit(['-', '.', '/']).next()?;
+    let is_numbered = |prefix: &str| {
+        word.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let is_format = ["Q", "IQ", "TQ"].into_iter().any(is_numbered)
+        || ["F32", "F16", "BF16", "MXFP4", "MXFP4_MOE"].contains(&word);
+    is_format.then(|| word.to_owned())
+}
+
+/// The GGUF models among files, each with all of its parts in order.
+pub(crate) fn gguf_models(files: &[String]) -> Vec<Vec<String>> {
+    let firsts: BTreeSet<String> =
+        files.iter().filter(|file| is_gguf_model(file)).map(|file| first_part(file)).collect();
+    firsts.iter().filter_map(|first| parts(first).ok()).collect()
+}
+
+/// The files of the GGUF model that an id names, in order.
+pub(crate) fn named_gguf(id: &HubId, files: &[String]) -> Result<Vec<String>, HubError> {
+    match select(id, files)? {
+        Wanted::Gguf(parts) => Ok(parts),
+        Wanted::Folder { .. } => {
+            Err(HubError::NoModel { id: id.to_string(), why: "it names no .gguf file".to_owned() })
+        }
+    }
+}
+
+/// What to write after the `:` of an id to name this GGUF model: its format where that is enough.
+pub(crate) fn shortest_wish(first: &str, files: &[String]) -> String {
+    let leads_here = |format: &String| {
+        let (repo, revision) = (String::new(), String::new());
+        let id = HubId { repo, revision, gguf: Some(format.clone()) };
+        named_gguf(&id, files).is_ok_and(|parts| parts[0] == first)
+    };
+    format_of(first).filter(leads_here).unwrap_or_else(|| first.to_owned())
+}
+
+/// Whether a snapshot with these files has all weights of its folder model.
+pub(crate) fn has_all_shards(folder: &Path, files: &[String]) -> bool {
+    let has = |name: &str| files.iter().any(|file| file == name);
+    let index = "model.safetensors.index.json";
+    if !has("config.json") || has("model.safetensors") || !has(index) {
+        return has("config.json") && has("model.safetensors");
+    }
+    let bytes = read_limited(&folder.join(index), limits::SAFETENSORS_INDEX_BYTES);
+    let shards = bytes.ok().and_then(|bytes| shards(&bytes).ok());
+    shards.is_some_and(|shards| shards.iter().all(|shard| has(shard)))
 }
 
 /// The first part of the model that this file is a part of, or the file itself.
@@ -158,6 +246,28 @@ mod tests {
         };
         assert_eq!(side_files, ["config.json", "tokenizer.json"]);
         assert_eq!(weights, "model.safetensors");
+
+        let files = [
+            "config.json",
+            "model.safetensors",
+            "vocab.txt",
+            "modules.json",
+            "1_Pooling/config.json",
+            "2_Dense/model.safetensors",
+            "onnx/model.onnx",
+            "x_y/config.json",
+        ];
+        let Wanted::Folder { side_files, .. } = choose("a/b", &files).expect("complete") else {
+            panic!("not a folder")
+        };
+        let expected = [
+            "config.json",
+            "modules.json",
+            "vocab.txt",
+            "1_Pooling/config.json",
+            "2_Dense/model.safetensors",
+        ];
+        assert_eq!(side_files, expected, "an encoder without a tokenizer.json");
     }
 
     #[test]
@@ -169,6 +279,9 @@ mod tests {
         let error = choose("a/b:q6_k", &files).expect_err("absent").to_string();
         assert!(error.contains("m-f16.gguf"), "{error}");
         assert!(choose("a/b:m-", &files).is_err(), "ambiguous");
+        let like = ["m-Q4_K.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "mmproj-Q4_K.gguf"];
+        assert_eq!(choose("a/b:Q4_K", &like).expect("the whole format"), gguf("m-Q4_K.gguf"));
+        assert!(choose("a/b:Q4", &like).is_err(), "ambiguous");
         assert!(choose("a/b", &["x-iq1.gguf", "y-iq2.gguf"]).is_err(), "nothing preferred");
         assert!(choose("a/b", &["pytorch_model.bin"]).is_err(), "nothing to load");
     }
@@ -192,6 +305,19 @@ mod tests {
         assert_eq!(choose("a/b", &listed[4..]).expect("the only model"), small);
         let far = choose("a/b", &["m-00001-of-99999.gguf"]).expect_err("too many").to_string();
         assert!(far.contains("99999") && far.contains("at most"), "{far}");
+    }
+
+    #[test]
+    fn a_format_is_enough_to_name_a_file_where_no_other_has_it() {
+        let files = ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf", "a-Q8_0.gguf", "plain.gguf", "a-BF16.gguf"];
+        let files: Vec<String> = files.map(str::to_owned).to_vec();
+        let wish = |file: &str| shortest_wish(file, &files);
+        assert_eq!((wish("a-Q8_0.gguf"), wish("a-BF16.gguf")), ("Q8_0".into(), "BF16".into()));
+        for file in ["a-Q4_K_M.gguf", "plain.gguf"] {
+            assert_eq!(wish(file), file);
+        }
+        assert_eq!(format_of("d/m-IQ3_XS-00001-of-00002.gguf").as_deref(), Some("IQ3_XS"));
+        assert_eq!(format_of("Qwen3.gguf"), None);
     }
 
     #[test]
