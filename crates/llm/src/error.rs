@@ -10,6 +10,7 @@ use pelton_sched::{ChoiceError, Refusal};
 use pelton_text::{TemplateError, TextError};
 
 use crate::hub::HubError;
+pub use crate::memory::KvShortage;
 
 /// A model that cannot be loaded or a request that cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,14 @@ pub enum LlmError {
         /// The name as it was given.
         name: String,
         /// The forms that were tried.
+        why: String,
+    },
+    /// A file that is no model of any kind.
+    #[error("{} is not a model: {why}", path.display())]
+    NotAModel {
+        /// The file.
+        path: PathBuf,
+        /// What would be a model.
         why: String,
     },
     /// The model cannot be downloaded from the hub.
@@ -113,6 +122,9 @@ pub enum LlmError {
         /// The field and its expected value.
         why: String,
     },
+    /// Keys and values of the context need more memory than there is for them.
+    #[error("{0}")]
+    KvMemory(KvShortage),
     /// The system refuses the memory of a step.
     #[error("a step of {n_tokens} tokens: {source}")]
     StepMemory {
@@ -277,7 +289,7 @@ impl LlmError {
     pub fn lacks_memory_for(&self) -> Option<MemoryUse> {
         match self {
             Self::Model(error) if error.lacks_memory() => Some(MemoryUse::Weights),
-            Self::Engine(pelton_engine::ExecutorError::KvRefused { .. }) => {
+            Self::KvMemory(_) | Self::Engine(pelton_engine::ExecutorError::KvRefused { .. }) => {
                 Some(MemoryUse::KeysAndValues)
             }
             Self::StepMemory { .. } => Some(MemoryUse::Step),

@@ -12,7 +12,7 @@
 //! be awaited or waited for.
 //!
 //! [`Llm::load`] takes the [`Runtime`] of the process and a [`ModelRef`]: a folder, a `.gguf` file,
-//! a repository on a [`hub`], or bytes that are part of the program.
+//! a repository on a [`hub`], a model in one of the [`stores`] of this machine, or bytes that are part of the program.
 //!
 //! **Architecture invariant:** this crate knows text, tokens and streams; it knows neither HTTP nor
 //! how a step is computed.
@@ -40,13 +40,14 @@ mod service;
 mod source;
 mod speculation;
 mod stop;
+pub mod stores;
 
 pub use best::BestOf;
 pub use embed::{
     EmbedInfo, EmbedInput, EmbedMetrics, EmbedOptions, EmbedRequest, EmbedTicket, Embedder,
     Embeddings, PreparedEmbed, cosine,
 };
-pub use error::{LlmError, MemoryUse, Overload};
+pub use error::{KvShortage, LlmError, MemoryUse, Overload};
 pub use event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};

@@ -40,7 +40,7 @@ impl Llm {
         let reporter = Reporter::new(progress);
         let source = Source::open(model, options.name.as_deref(), &reporter)?;
         source.check_generates()?;
-        let text = TextSide::load(&source)?;
+        let text = TextSide::load(&source, options.needs_text)?;
         let decoder = load_weights(runtime, &source, options, &reporter)?;
         // Before keys and values take what is left, and once more when they have.
         check_step(decoder.spec(), options)?;
@@ -64,8 +64,14 @@ struct TextSide {
 }
 
 impl TextSide {
-    fn load(source: &Source) -> Result<Self, LlmError> {
-        let tokenizer = source.tokenizer()?;
+    fn load(source: &Source, needs_text: bool) -> Result<Self, LlmError> {
+        let tokenizer = match source.tokenizer() {
+            Err(error) if !needs_text => {
+                tracing::warn!("no text, only token ids: {error}");
+                source.tokenizer_of_ids()?
+            }
+            tokenizer => tokenizer?,
+        };
         let (template, sampling) = match source.files.gguf() {
             Some(gguf) => {
                 (ChatTemplate::from_gguf(gguf), crate::defaults::recommended_by_gguf(gguf)?)
@@ -122,30 +128,17 @@ fn size_kv(decoder: &Decoder<Device>, options: &LlmOptions) -> Result<KvPlan, Ll
         limit_bytes: options.kv_bytes,
         available_bytes: available.saturating_sub(step_bytes(decoder.spec(), options) as u64),
     };
-    let KvSizing { bytes_per_block, block_size, context_tokens, .. } = sizing;
-    if context_tokens < 2 {
+    let declared = sizing.context_tokens;
+    if declared < 2 {
         let why = "the model reaches 1 token, expected at least 2: one to read, one to write";
         return Err(LlmError::Option { option: "max_context", why: why.to_owned() });
     }
-    let plan = sizing.plan().ok_or_else(|| LlmError::Option {
-        option: "kv_bytes",
-        why: format!(
-            "one block of {block_size} tokens takes {bytes_per_block} bytes of memory, more than \
-             there is for keys and values; there is left: {}",
-            MemoryLeft::now()
-        ),
-    })?;
-    let (declared, served) = (context_tokens, plan.context_tokens);
+    let short = || LlmError::KvMemory(sizing.shortage(decoder.spec()));
+    let plan = sizing.plan().ok_or_else(short)?;
+    let served = plan.context_tokens;
     if served < declared {
         if options.max_context.is_some() {
-            let needed = bytes_per_block * declared.div_ceil(block_size) as u64;
-            return Err(LlmError::Option {
-                option: "max_context",
-                why: format!(
-                    "{declared} tokens need {needed} bytes of keys and values, there is room for \
-                     {served} tokens"
-                ),
-            });
+            return Err(short());
         }
         tracing::warn!(declared, served, "the context is cut to the tokens that memory holds");
     }

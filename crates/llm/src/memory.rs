@@ -1,6 +1,11 @@
 //! How much memory keys and values may take.
 
-use pelton_model::KvFootprint;
+use std::fmt;
+
+use pelton_model::{ArchSpec, KvDtype, KvFootprint};
+use pelton_tensor::ByteSize;
+
+use crate::runtime::Device;
 
 /// Share of the available memory for keys and values where no limit is given: one half.
 const KV_SHARE: u64 = 2;
@@ -48,8 +53,7 @@ impl KvSizing {
     ///
     /// `None` when not even two tokens fit.
     pub(crate) fn plan(&self) -> Option<KvPlan> {
-        let budget = self.limit_bytes.unwrap_or(self.available_bytes / KV_SHARE);
-        let n_affordable = budget / self.bytes_per_block.max(1);
+        let n_affordable = self.room_bytes() / self.bytes_per_block.max(1);
         let n_useful =
             KvFootprint::blocks_for(self.context_tokens, self.block_size, self.n_running);
         let n_blocks = u32::try_from(n_affordable.min(n_useful as u64)).unwrap_or(u32::MAX);
@@ -58,6 +62,86 @@ impl KvSizing {
         let Self { bytes_per_block, block_size, .. } = *self;
         let plan = KvPlan { n_blocks, bytes_per_block, block_size, context_tokens };
         (context_tokens >= 2).then_some(plan)
+    }
+
+    /// Bytes that keys and values may take.
+    fn room_bytes(&self) -> u64 {
+        self.limit_bytes.unwrap_or(self.available_bytes / KV_SHARE)
+    }
+
+    /// Says what is lacking for the context of a model, and what would fit.
+    pub(crate) fn shortage(&self, spec: &ArchSpec) -> KvShortage {
+        let fitting_tokens = self.plan().map_or(0, |plan| plan.context_tokens);
+        let asked_tokens = match fitting_tokens {
+            0 => self.block_size.min(self.context_tokens),
+            _ => self.context_tokens,
+        };
+        let n_blocks = asked_tokens.div_ceil(self.block_size) as u64;
+        let room_bytes = self.room_bytes();
+        let fits = |dtype: &KvDtype| {
+            let block = KvFootprint::new::<Device>(spec, *dtype, self.block_size).block_bytes();
+            let block = block as u64;
+            block < self.bytes_per_block && block.saturating_mul(n_blocks) <= room_bytes
+        };
+        KvShortage {
+            asked_tokens,
+            needed_bytes: self.bytes_per_block.saturating_mul(n_blocks),
+            room_bytes,
+            is_limited: self.limit_bytes.is_some(),
+            available_bytes: self.available_bytes,
+            fitting_tokens,
+            fitting_dtypes: KvDtype::ALL.into_iter().filter(fits).collect(),
+        }
+    }
+}
+
+/// A context whose keys and values do not fit, and the choices with which they would.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KvShortage {
+    /// Tokens of context that were asked for; of one block, where not even that fits.
+    pub asked_tokens: usize,
+    /// Bytes of their keys and values.
+    pub needed_bytes: u64,
+    /// Bytes that keys and values may take.
+    pub room_bytes: u64,
+    /// Whether that is a limit from the options, and not the share of the free memory.
+    pub is_limited: bool,
+    /// Bytes that the machine can still give.
+    pub available_bytes: u64,
+    /// Most tokens of context that fit, in whole blocks; zero where not even two do.
+    pub fitting_tokens: usize,
+    /// Smaller types of keys and values with which what was asked for would fit.
+    pub fitting_dtypes: Vec<KvDtype>,
+}
+
+impl KvShortage {
+    /// The option that asks for too much.
+    pub fn option(&self) -> &'static str {
+        if self.fitting_tokens == 0 { "kv_bytes" } else { "max_context" }
+    }
+}
+
+impl fmt::Display for KvShortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (needed, room) = (Size(self.needed_bytes), Size(self.room_bytes));
+        let Self { asked_tokens, available_bytes, .. } = self;
+        write!(f, "{asked_tokens} tokens of context need {needed} for keys and values, ")?;
+        match self.is_limited {
+            true => write!(f, "and the limit is {room}"),
+            false => {
+                let available = Size(*available_bytes);
+                write!(f, "and there are {room}, half of the {available} that are free")
+            }
+        }
+    }
+}
+
+/// Bytes in words; small numbers to the byte.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 1 << 20 { write!(f, "{} bytes", self.0) } else { ByteSize(self.0).fmt(f) }
     }
 }
 

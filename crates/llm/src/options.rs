@@ -51,6 +51,9 @@ pub struct LlmOptions {
     pub draft: Option<ModelRef>,
     /// Where packed weights are kept for the next start; by default nowhere.
     pub packed_cache: Option<PackedCache>,
+    /// Whether a model without a usable tokenizer is refused. Without one only token ids can be
+    /// continued, and the text of an answer is the ids of its tokens.
+    pub needs_text: bool,
     /// Name of the model for clients; by default [`ModelRef::display_name`].
     pub name: Option<String>,
 }
@@ -73,6 +76,7 @@ impl Default for LlmOptions {
             proposers: Vec::new(),
             draft: None,
             packed_cache: None,
+            needs_text: true,
             name: None,
         }
     }

@@ -1,11 +1,12 @@
 //! Names of models, and where their files are.
 
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use pelton_model::ModelFiles;
 
-use crate::LlmError;
-use crate::hub::{Hub, HubConfig, HubId, HubProgress};
+use crate::hub::{Hub, HubConfig, HubError, HubId, HubProgress};
+use crate::{LlmError, stores};
 
 /// A model by name.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -14,6 +15,13 @@ pub enum ModelRef {
     Path(PathBuf),
     /// A repository on the hub.
     Hub(HubId),
+    /// A `.gguf` file in the cache of another program.
+    Stored {
+        /// Its name there.
+        name: String,
+        /// The file.
+        path: PathBuf,
+    },
     /// A GGUF file that is part of the program.
     Embedded {
         /// Its name.
@@ -34,29 +42,41 @@ pub enum LocalModel {
 
 impl ModelRef {
     /// Reads a model's name as a user types it: an existing path, else a model on the hub in the
-    /// form `org/name[@revision][:file.gguf]`.
+    /// form `org/name[@revision][:file.gguf]`, else a model in the cache of Ollama or llama.cpp.
     ///
     /// # Errors
     ///
-    /// [`LlmError::UnknownModel`] when it is neither.
+    /// [`LlmError::UnknownModel`] when it is none of them.
     pub fn parse(text: &str) -> Result<Self, LlmError> {
         let path = Path::new(text);
         if path.exists() {
             return Ok(Self::Path(path.to_owned()));
         }
         let unknown = |why: String| LlmError::UnknownModel { name: text.to_owned(), why };
-        let looks_local = text.is_empty()
-            || text.starts_with(['.', '/', '~'])
-            || (text.ends_with(".gguf") && !text.contains(':'));
+        let looks_local = text.is_empty() || text.starts_with(['.', '/', '~']);
         if looks_local {
             return Err(unknown("no such file or folder".to_owned()));
         }
-        HubId::parse(text).map(Self::Hub).map_err(|error| {
-            unknown(format!(
-                "no such file or folder, and no hub id: {error}; \
-                 expected a folder, a .gguf file, or org/name[@revision]"
-            ))
-        })
+        let names_file = text.ends_with(".gguf") && !text.contains(':');
+        let is_of_hub = text.matches('/').count() == 1 && !names_file;
+        // `org/name:tag` is a name on the hub; with fewer or more parts it may be one of Ollama.
+        if !is_of_hub && let Some(path) = stores::find(text) {
+            return Ok(Self::Stored { name: text.to_owned(), path });
+        }
+        match HubId::parse(text) {
+            Ok(id) if !names_file => Ok(Self::Hub(id)),
+            Err(HubError::BadId { why, .. }) if is_of_hub => {
+                Err(unknown(format!("no such file or folder, and no hub id: {why}")))
+            }
+            _ if text.contains('/') || names_file => {
+                let expected = "expected a folder, a .gguf file, or a hub id org/name";
+                Err(unknown(format!("no such file or folder; {expected}")))
+            }
+            _ => {
+                let why = "no such file or folder, and no model of Ollama or llama.cpp here";
+                Err(unknown(why.to_owned()))
+            }
+        }
     }
 
     /// The name of the model for clients of the server, in logs and in errors.
@@ -70,6 +90,7 @@ impl ModelRef {
                 name.map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned())
             }
             Self::Hub(id) => id.repo.clone(),
+            Self::Stored { name, .. } => name.clone(),
             Self::Embedded { name, .. } => (*name).to_owned(),
         }
     }
@@ -89,7 +110,11 @@ impl ModelRef {
                 let hub = Hub::new(HubConfig::from_env());
                 Ok(LocalModel::Path(hub.download(id, progress)?))
             }
-            Self::Path(path) if path.exists() => Ok(LocalModel::Path(path.clone())),
+            Self::Stored { path, .. } => Ok(LocalModel::Path(path.clone())),
+            Self::Path(path) if path.exists() => {
+                check_kind(path)?;
+                Ok(LocalModel::Path(path.clone()))
+            }
             Self::Path(path) => Err(LlmError::UnknownModel {
                 name: path.display().to_string(),
                 why: "no such file or folder".to_owned(),
@@ -112,6 +137,35 @@ impl LocalModel {
     }
 }
 
+/// Refuses a file that is no model of any kind, by its beginning or its name.
+///
+/// # Errors
+///
+/// [`LlmError::NotAModel`] says what the file is, where its name tells, and what would be a model.
+fn check_kind(path: &Path) -> Result<(), LlmError> {
+    const EXPECTED: &str = "expected a .gguf file, or a folder with config.json and .safetensors";
+    let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
+    if !path.is_file() || ["gguf", "safetensors", "json"].contains(&ending.as_str()) {
+        return Ok(());
+    }
+    let mut magic = [0; 4];
+    let is_gguf = std::fs::File::open(path)
+        .and_then(|mut file| file.read_exact(&mut magic))
+        .map_or_else(|error| error.kind() != ErrorKind::UnexpectedEof, |()| &magic == b"GGUF");
+    if is_gguf {
+        // A file that cannot be read says so when it is opened.
+        return Ok(());
+    }
+    let why = match ending.as_str() {
+        "bin" | "pt" | "pth" | "ckpt" => {
+            format!("it looks like weights pickled by PyTorch, which can hold programs; {EXPECTED}")
+        }
+        "onnx" => format!("it looks like a model for ONNX; {EXPECTED}"),
+        _ => EXPECTED.to_owned(),
+    };
+    Err(LlmError::NotAModel { path: path.to_owned(), why })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +180,24 @@ mod tests {
         assert_eq!(hub.display_name(), "org/name");
         assert_eq!(ModelRef::Path("/x/story-q8.gguf".into()).display_name(), "story-q8");
         assert_eq!(ModelRef::Path("/x/story/".into()).display_name(), "story");
+    }
+
+    #[test]
+    fn a_file_that_is_no_model_is_refused_by_what_it_is() {
+        let folder = tempfile::tempdir().expect("temp");
+        let resolved = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).expect("written");
+            ModelRef::Path(path).resolve(&mut |_| {}).map_err(|error| error.to_string())
+        };
+        for name in ["README.md", "weights.bin", "empty"] {
+            let bytes: &[u8] = if name == "empty" { b"" } else { b"# A model" };
+            let error = resolved(name, bytes).expect_err(name);
+            assert!(error.contains("not a model") && error.contains(".gguf"), "{error}");
+        }
+        resolved("sha256-of-ollama", b"GGUF and more").expect("by its beginning");
+        // Damaged files of the right name are refused when they are opened, by what is wrong.
+        resolved("broken.gguf", b"").expect("not looked at yet");
     }
 
     #[test]

@@ -99,6 +99,26 @@ impl Source {
         Ok(Arc::new(tokenizer))
     }
 
+    /// A tokenizer for a model without one: the text of a token is its id and a space.
+    ///
+    /// # Errors
+    ///
+    /// None that a vocabulary of numbers can cause.
+    pub(crate) fn tokenizer_of_ids(&self) -> Result<Arc<Tokenizer>, LlmError> {
+        let spelled = |id: usize| format!("{id} ");
+        let ids = 0..self.files.config().vocab_size;
+        let vocab: serde_json::Map<String, serde_json::Value> =
+            ids.map(|id| (spelled(id), id.into())).collect();
+        let model = serde_json::json!({
+            "type": "WordLevel", "vocab": vocab, "unk_token": spelled(0),
+        });
+        let json = serde_json::json!({
+            "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
+            "post_processor": null, "decoder": {"type": "Fuse"}, "model": model,
+        });
+        Ok(Arc::new(Tokenizer::from_bytes(json.to_string().as_bytes())?))
+    }
+
     /// The folder of the model's files.
     pub(crate) fn folder(&self) -> &Path {
         self.files.folder().unwrap_or(Path::new("."))

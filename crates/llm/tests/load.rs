@@ -10,6 +10,7 @@ use pelton_base::{FinishReason, SamplingParams, TokenId};
 use pelton_llm::{
     CompletionRequest, Generation, Llm, LlmError, LlmOptions, LoadProgress, ModelRef, Prompt,
 };
+use pelton_model::KvDtype;
 use pelton_sched::Choices;
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
@@ -76,6 +77,7 @@ fn ids(llm: &Llm, sampling: SamplingParams, max_tokens: Option<usize>) -> Vec<To
 fn option_at_fault(error: LlmError) -> &'static str {
     match error {
         LlmError::Option { option, .. } => option,
+        LlmError::KvMemory(short) => short.option(),
         other => panic!("{other}"),
     }
 }
@@ -148,7 +150,15 @@ fn the_context_can_be_shortened_and_what_does_not_fit_is_refused_by_name() {
 
     let per_token = short.info().kv_bytes_per_token;
     let wish = LlmOptions { max_context: Some(200), kv_bytes: Some(per_token * 64), ..small() };
-    assert_eq!(option_at_fault(home.load(wish).expect_err("no room")), "max_context");
+    let error = home.load(wish).expect_err("no room");
+    let LlmError::KvMemory(short) = &error else { panic!("{error}") };
+    assert_eq!((short.asked_tokens, short.fitting_tokens, short.is_limited), (200, 64, true));
+    assert_eq!((short.needed_bytes, short.room_bytes), (per_token * 208, per_token * 64));
+    assert_eq!(short.fitting_dtypes, [], "a byte per element is a half, and a third is needed");
+    assert_eq!(option_at_fault(error), "max_context");
+    let wish = LlmOptions { max_context: Some(100), kv_bytes: Some(per_token * 64), ..small() };
+    let LlmError::KvMemory(short) = home.load(wish).expect_err("no room") else { panic!() };
+    assert_eq!(short.fitting_dtypes, [KvDtype::Fp8], "and scales make int8 too large");
     for (option, options) in [
         ("max_context", LlmOptions { max_context: Some(1), ..small() }),
         ("block_size", LlmOptions { block_size: 0, ..small() }),
