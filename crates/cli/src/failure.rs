@@ -46,6 +46,12 @@ impl Failure {
         self
     }
 
+    /// Says what to do about it, where that is known.
+    pub(crate) fn maybe_hint(mut self, hint: Option<String>) -> Self {
+        self.hint = hint.or(self.hint);
+        self
+    }
+
     /// Says where it happened.
     pub(crate) fn at(mut self, place: &str) -> Self {
         self.message = self.message.map(|message| format!("{place}: {message}"));
@@ -59,32 +65,6 @@ impl Failure {
         } else {
             Self::internal(format!("cannot write to standard output: {error}"))
         }
-    }
-
-    /// Folds clap's paragraphs into one line.
-    pub(crate) fn from_clap(error: &clap::Error) -> Self {
-        use clap::error::{ContextKind, ContextValue, ErrorKind};
-        let rendered = error.render().to_string();
-        let first = rendered.split("\n\n").next().unwrap_or_default();
-        let message = one_line(first.strip_prefix("error: ").unwrap_or(first));
-        // `'--flag'` and `` `--flag` `` should look alike in every line of ours.
-        let message = message.replace('\'', "`");
-        let hint = match (error.kind(), error.get(ContextKind::SuggestedArg)) {
-            (_, Some(ContextValue::String(flag))) => format!("did you mean `{flag}`?"),
-            (ErrorKind::UnknownArgument, _) if !message.contains("`-") => {
-                "a prompt of several words is one argument: put it in quotes".to_owned()
-            }
-            (
-                ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
-                _,
-            ) => {
-                return Self::new("no command given").hint(
-                    "try `pelton run \"Once upon a time\"`, or `pelton --help` for everything",
-                );
-            }
-            _ => "`pelton --help` and `pelton COMMAND --help` list what there is".to_owned(),
-        };
-        Self::new(message).hint(hint)
     }
 
     /// Prints the line and returns the exit code.
@@ -135,7 +115,7 @@ impl<E: Error> From<E> for Failure {
 
 /// Joins lines with single spaces and shows other control characters as escapes, so that text
 /// from a hostile file can neither span lines nor move the cursor.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for word in text.split_whitespace() {
         if !line.is_empty() {
@@ -155,7 +135,6 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
 
     #[test]
     fn a_failure_is_one_line_whatever_the_message_holds() {
@@ -194,22 +173,5 @@ mod tests {
         assert_eq!(Failure::stdout(&closed).line(), None);
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         assert!(Failure::stdout(&full).line().is_some());
-    }
-
-    #[test]
-    fn wrong_flags_are_one_line_with_a_hint() {
-        let cases: [(&[&str], &str); 4] = [
-            (&["pelton"], "no command"),
-            (&["pelton", "run", "--temperatur", "1"], "--temperature"),
-            (&["pelton", "run", "Once", "upon"], "in quotes"),
-            (&["pelton", "run", "--temperature", "hot"], "--temperature"),
-        ];
-        for (words, expected) in cases {
-            let error = crate::args::Cli::try_parse_from(words).expect_err("wrong flags");
-            let line = Failure::from_clap(&error).line().expect("a line");
-            assert!(line.contains(expected), "{words:?} gave {line}");
-            assert_eq!(line.lines().count(), 1, "{words:?} gave {line}");
-            assert!(line.starts_with("error: ") && line.contains("(hint: "), "{line}");
-        }
     }
 }

@@ -4,8 +4,11 @@ use std::num::NonZeroUsize;
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
+use pelton_base::TokenId;
 use pelton_llm::Generation;
 use serde::Serialize;
+
+use super::sampling::token;
 
 /// What ends an answer; absent flags leave the decision to the model and the context.
 #[derive(Args, Clone, Debug, Default, Serialize)]
@@ -20,6 +23,9 @@ pub(crate) struct EndArgs {
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
+    /// Token that ends the answer besides the model's own end tokens; several with commas
+    #[arg(long, value_name = "ID", value_delimiter = ',', value_parser = token)]
+    pub(crate) stop_token: Vec<TokenId>,
     /// Continue after the model's own end token
     #[arg(
         long,
@@ -43,6 +49,9 @@ impl EndArgs {
         if !self.stop.is_empty() {
             generation.stop.clone_from(&self.stop);
         }
+        if !self.stop_token.is_empty() {
+            generation.stop_tokens.clone_from(&self.stop_token);
+        }
         generation.ignore_eos = self.ignore_eos.unwrap_or(generation.ignore_eos);
         generation
     }
@@ -53,6 +62,7 @@ impl EndArgs {
             max_tokens: generation.max_tokens.and_then(NonZeroUsize::new),
             min_tokens: Some(generation.sampling.min_tokens),
             stop: generation.stop.clone(),
+            stop_token: generation.stop_tokens.clone(),
             ignore_eos: Some(generation.ignore_eos),
         }
     }

@@ -1,7 +1,7 @@
 //! Flags that shape the choice of the next token.
 
 use clap::Args;
-use pelton_base::SamplingParams;
+use pelton_base::{SamplingParams, TokenId};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
@@ -12,20 +12,29 @@ use crate::failure::{Failure, Result};
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Randomness; 0 always takes the likeliest token [default: the model's, else 0.8]
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
     pub(crate) temperature: Option<f32>,
     /// Choose among the K likeliest tokens; 0 is all [default: the model's, else 0]
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = top_k)]
     pub(crate) top_k: Option<u32>,
     /// Choose among the likeliest tokens that together have this probability [default: the model's, else 0.95]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
     pub(crate) top_p: Option<f32>,
     /// Drop tokens less likely than P times the likeliest [default: the model's, else 0]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = min_p)]
     pub(crate) min_p: Option<f32>,
     /// Penalty for repeated tokens; above 1 makes repetition less likely [default: the model's, else 1]
-    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = repetition_penalty)]
     pub(crate) repetition_penalty: Option<f32>,
+    /// Penalty for every token that the answer has already, from -2 to 2 [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = presence_penalty)]
+    pub(crate) presence_penalty: Option<f32>,
+    /// Penalty for a token for each time that the answer has it, from -2 to 2 [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = frequency_penalty)]
+    pub(crate) frequency_penalty: Option<f32>,
+    /// Added to the score of a token, from -100 (never) to 100 (always); several with commas
+    #[arg(long, value_name = "ID=BIAS", value_delimiter = ',', value_parser = logit_bias)]
+    pub(crate) logit_bias: Vec<(TokenId, f32)>,
     /// Seed of the random choices; the same seed gives the same text [default: a new one for each
     /// run, shown in the statistics]
     #[arg(long, env = "PELTON_SEED", value_name = "N")]
@@ -45,8 +54,15 @@ impl SamplingArgs {
             top_p: self.top_p.unwrap_or(defaults.top_p),
             min_p: self.min_p.unwrap_or(defaults.min_p),
             repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            logit_bias: match self.logit_bias.as_slice() {
+                [] => defaults.logit_bias,
+                own => own.to_vec(),
+            },
             seed,
-            ..defaults
+            min_tokens: defaults.min_tokens,
+            logprobs: defaults.logprobs,
         };
         params.validate().map_err(|error| {
             let flag = error.param.replace('_', "-");
@@ -63,6 +79,9 @@ impl SamplingArgs {
             top_p: Some(params.top_p),
             min_p: Some(params.min_p),
             repetition_penalty: Some(params.repetition_penalty),
+            presence_penalty: Some(params.presence_penalty),
+            frequency_penalty: Some(params.frequency_penalty),
+            logit_bias: params.logit_bias.clone(),
             seed: Some(params.seed),
         }
     }
@@ -87,9 +106,106 @@ impl SamplingArgs {
     }
 }
 
+/// Readers of parameters, which know each range from the check of requests.
+macro_rules! numbers {
+    ($($name:ident),+) => {$(
+        fn $name(text: &str) -> std::result::Result<f32, String> {
+            number(text, |params, x| params.$name = x)
+        }
+    )+};
+}
+
+numbers!(temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty);
+
+/// Reads a number that `set` puts among the parameters; an error says its range.
+fn number(text: &str, set: fn(&mut SamplingParams, f32)) -> std::result::Result<f32, String> {
+    // What is no number is out of every range.
+    let x = text.trim().parse().unwrap_or(f32::NAN);
+    let mut params = SamplingParams::default();
+    set(&mut params, x);
+    let checked = params.validate().map(|()| x);
+    checked.map_err(|error| format!("expected a number {}", error.expected))
+}
+
+/// Reads a count; -1 is 0, as some clients of the server write it.
+fn top_k(text: &str) -> std::result::Result<u32, String> {
+    let text = if text == "-1" { "0" } else { text };
+    text.parse()
+        .map_err(|_| "expected a whole number of at least 1, or 0 for all tokens".to_owned())
+}
+
+/// Reads the id of a token.
+pub(super) fn token(text: &str) -> std::result::Result<TokenId, String> {
+    text.trim().parse().map(TokenId).map_err(|_| "expected token ids such as 1,2,3".to_owned())
+}
+
+fn logit_bias(text: &str) -> std::result::Result<(TokenId, f32), String> {
+    let bias = |text| number(text, |params, x| params.logit_bias = vec![(TokenId(0), x)]);
+    text.split_once('=')
+        .and_then(|(id, x)| Some((token(id).ok()?, bias(x).ok()?)))
+        .ok_or_else(|| "expected ID=BIAS with a token id and a number from -100 to 100".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_sampling_parameter_of_a_request_has_a_flag() {
+        use clap::CommandFactory;
+        // A new parameter needs a line here, and a flag.
+        let SamplingParams {
+            temperature: _,
+            top_k: _,
+            top_p: _,
+            min_p: _,
+            repetition_penalty: _,
+            presence_penalty: _,
+            frequency_penalty: _,
+            logit_bias: _,
+            min_tokens: _,
+            seed: _,
+            // It shapes what is reported, and not the text.
+            logprobs: _,
+        } = SamplingParams::default();
+        let root = crate::args::Cli::command();
+        let run = root.find_subcommand("run").expect("a command");
+        for flag in [
+            "temperature",
+            "top-k",
+            "top-p",
+            "min-p",
+            "repetition-penalty",
+            "presence-penalty",
+            "frequency-penalty",
+            "logit-bias",
+            "min-tokens",
+            "seed",
+            "stop",
+            "stop-token",
+            "ignore-eos",
+        ] {
+            assert!(run.get_arguments().any(|arg| arg.get_long() == Some(flag)), "{flag}");
+        }
+    }
+
+    #[test]
+    fn numbers_say_their_range_and_biases_their_form() {
+        assert_eq!(temperature("0.5"), Ok(0.5));
+        for (why, part) in [
+            (temperature("hot"), "from 0 to 100"),
+            (top_p("0"), "above 0 and at most 1"),
+            (presence_penalty("3"), "from -2 to 2"),
+            (min_p("nan"), "from 0 to 1"),
+        ] {
+            assert!(why.as_ref().is_err_and(|why| why.contains(part)), "{why:?}");
+        }
+        assert_eq!((top_k("-1"), top_k("40")), (Ok(0), Ok(40)));
+        assert_eq!(logit_bias("7=-100"), Ok((TokenId(7), -100.0)));
+        for bad in ["7", "x=1", "7=101", "7=", "=1"] {
+            assert!(logit_bias(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn flags_win_over_the_models_defaults() {

@@ -13,6 +13,7 @@ use super::secret::{Secrets, Sources};
 use crate::failure::{Failure, Result};
 use crate::flags::{Flag, Kind, TABLE, Value};
 use crate::units;
+use crate::usage::nearest;
 
 /// Keys of the file that are no flags of the table.
 const OTHER_KEYS: &[&str] = &["api_keys", "api_keys_file", "api_keys_env", "tenants"];
@@ -177,29 +178,12 @@ impl<'de> DeserializeSeed<'de> for ValueOf {
 
 /// Says that there is no such key, and which is nearest.
 fn unknown(key: &str) -> String {
-    let known = TABLE.iter().map(Flag::key).chain(OTHER_KEYS.iter().map(|&key| key.to_owned()));
-    let near = known.map(|known| (distance(key, &known), known)).min();
-    match near {
-        Some((n, known)) if n <= key.len() / 3 + 1 => {
-            format!("unknown key `{key}`; did you mean `{known}`?")
-        }
-        _ => format!("unknown key `{key}`; docs/serving.md lists the keys"),
+    let known: Vec<String> =
+        TABLE.iter().map(Flag::key).chain(OTHER_KEYS.iter().map(|&key| key.to_owned())).collect();
+    match nearest(key, known.iter().map(String::as_str)) {
+        Some(known) => format!("unknown key `{key}`; did you mean `{known}`?"),
+        None => format!("unknown key `{key}`; `pelton serve --check-config` prints every key"),
     }
-}
-
-/// Bytes to insert, delete or replace to turn `a` into `b` (Levenshtein 1966).
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 impl TenantEntry {

@@ -48,8 +48,8 @@ selections! {
     };
     /// How tokens are drafted.
     SpecArgs = SpecFlags: |flag| flag.part == Part::Speculation;
-    /// `--no-prefix-cache` alone.
-    CacheArgs = CacheFlags: |flag| flag.name == "no-prefix-cache";
+    /// `--no-prefix-cache` and `--kv-memory`.
+    CacheArgs = CacheFlags: |flag| matches!(flag.name, "no-prefix-cache" | "kv-memory");
     /// `--threads` alone.
     ThreadsArgs = ThreadsFlags: |flag| flag.name == "threads";
     /// `--kv-dtype` alone.

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::args::{EndArgs, SamplingArgs};
 use crate::failure::{Failure, Result};
+use crate::usage;
 
 /// The value that takes a change back.
 const DEFAULT: &str = "default";
@@ -88,7 +89,7 @@ impl Settings {
             Ok((EndArgs::from_arg_matches(&matches)?, SamplingArgs::from_arg_matches(&matches)?))
         };
         let (ends, sampling) =
-            read().map_err(|error| without_dashes(&Failure::from_clap(&error)))?;
+            read().map_err(|error| without_dashes(&usage::explain(&error, [])))?;
         let mut generation = ends.over(base.clone());
         let seed = sampling.seed.unwrap_or(base.sampling.seed);
         generation.sampling =

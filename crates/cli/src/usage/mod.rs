@@ -1,0 +1,277 @@
+//! Errors of the command line: one line that names what is wrong, and the fix.
+//!
+//! clap finds the error and this module words it. A name is suggested only where it differs by a
+//! slip of the finger ([`nearest`]), where what was typed is its beginning, or where another
+//! program has the choice under the typed name ([`words`]).
+
+mod nearest;
+mod words;
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory};
+
+pub(crate) use nearest::nearest;
+
+use crate::args::Cli;
+use crate::failure::{Failure, one_line};
+
+/// Words an error that clap found in these words, the first of which is the program's name.
+pub(crate) fn explain(error: &clap::Error, words: impl IntoIterator<Item = OsString>) -> Failure {
+    let root = Cli::command();
+    let place = Place::of(&root, words);
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let (arg, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
+    match (error.kind(), arg, value) {
+        (
+            ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
+            ..,
+        ) => place.no_command(),
+        (ErrorKind::InvalidSubcommand, ..) => {
+            let word = text(ContextKind::InvalidSubcommand).unwrap_or_default();
+            place.unknown_command(&root, word)
+        }
+        (ErrorKind::UnknownArgument, Some(arg), _) => place.unknown_argument(&root, arg),
+        (ErrorKind::InvalidValue, Some(arg), Some(value)) if !value.is_empty() => {
+            let names = match error.get(ContextKind::ValidValue) {
+                Some(ContextValue::Strings(names)) => names.as_slice(),
+                _ => &[],
+            };
+            place.unknown_name(arg, value, names)
+        }
+        (ErrorKind::InvalidValue, Some(arg), _) => {
+            let flag = flag_of(arg);
+            Failure::new(format!("`{flag}` needs a value, as in `{arg}`")).hint(place.help())
+        }
+        (ErrorKind::ValueValidation, Some(arg), Some(value)) => place.bad_value(error, arg, value),
+        (ErrorKind::MissingRequiredArgument, ..) => place.missing(error),
+        _ => Failure::new(rendered(error)).hint(place.help()),
+    }
+}
+
+/// The command that was being typed.
+struct Place<'a> {
+    command: &'a Command,
+    /// `pelton bench sim`.
+    name: String,
+}
+
+impl<'a> Place<'a> {
+    fn of(root: &'a Command, words: impl IntoIterator<Item = OsString>) -> Self {
+        let mut place = Self { command: root, name: root.get_name().to_owned() };
+        for word in words.into_iter().skip(1) {
+            if let Some(command) = place.command.find_subcommand(&word) {
+                place.name = format!("{} {}", place.name, command.get_name());
+                place.command = command;
+            }
+        }
+        place
+    }
+
+    /// Where everything is listed.
+    fn help(&self) -> String {
+        format!("`{} --help` lists what there is", self.name)
+    }
+
+    fn no_command(&self) -> Failure {
+        if self.command.get_name() == "pelton" {
+            let hint = "try `pelton run \"Once upon a time\"`, or `pelton --help` for everything";
+            return Failure::new("no command given").hint(hint);
+        }
+        let names: Vec<&str> = commands(self.command).map(Command::get_name).collect();
+        Failure::new(format!("`{}` needs a command: {}", self.name, names.join(", ")))
+            .hint(self.help())
+    }
+
+    fn unknown_command(&self, root: &Command, word: &str) -> Failure {
+        let failure = Failure::new(format!("`{}` has no command `{word}`", self.name));
+        let names = || commands(self.command).map(Command::get_name);
+        if let Some(name) = nearest(word, names()) {
+            return failure.hint(format!("did you mean `{} {name}`?", self.name));
+        }
+        if let Some(hint) = words::for_command(word) {
+            return failure.hint(hint);
+        }
+        if let Some(found) = commands(root).find(|c| c.find_subcommand(word).is_some()) {
+            return failure.hint(format!("it is `pelton {} {word}`", found.get_name()));
+        }
+        if std::path::Path::new(word).exists() {
+            return failure.hint(format!("`pelton run -m {word}` runs a model"));
+        }
+        if word.contains(char::is_whitespace) {
+            return failure.hint("a prompt comes after a command: `pelton run \"...\"`");
+        }
+        failure.hint(self.help())
+    }
+
+    fn unknown_argument(&self, root: &Command, arg: &str) -> Failure {
+        let Some(name) = arg.strip_prefix("--").filter(|name| !name.is_empty()) else {
+            return self.unexpected(arg);
+        };
+        let failure = Failure::new(format!("`{}` has no flag `{arg}`", self.name));
+        failure.hint(self.flag_hint(root, name).unwrap_or_else(|| self.help()))
+    }
+
+    /// The flag that was meant by `name`, where that is plain.
+    fn flag_hint(&self, root: &Command, name: &str) -> Option<String> {
+        if let Some(hint) = words::for_flag(name, &|flag| flags(self.command).any(|f| f == flag)) {
+            return Some(hint);
+        }
+        if let Some(flag) = nearest(name, flags(self.command)) {
+            return Some(format!("did you mean `--{flag}`?"));
+        }
+        let is_longer = |flag: &&str| name.len() > 2 && flag.starts_with(name);
+        if let Some(flag) = flags(self.command).find(is_longer) {
+            return Some(format!("did you mean `--{flag}`?"));
+        }
+        let others: Vec<String> = commands(root)
+            .filter(|command| flags(command).any(|flag| flag == name))
+            .map(|command| format!("`pelton {}`", command.get_name()))
+            .collect();
+        (!others.is_empty()).then(|| format!("it is a flag of {}", others.join(" and ")))
+    }
+
+    /// A word, a number or a letter that has no place here.
+    fn unexpected(&self, arg: &str) -> Failure {
+        if arg.parse::<f64>().is_ok() {
+            return Failure::new(format!("unexpected number `{arg}`"))
+                .hint("a negative number belongs to its flag: `--flag=-1`");
+        }
+        if arg.starts_with('-') {
+            let message = format!("`{}` has no flag `{arg}`", self.name);
+            return Failure::new(message)
+                .hint(words::for_letter(arg).unwrap_or_else(|| self.help()));
+        }
+        let failure = Failure::new(format!("unexpected argument `{arg}`"));
+        match self.command.get_name() {
+            "run" => failure.hint("a prompt of several words is one argument: put it in quotes"),
+            _ => failure.hint(format!("usage: {}", self.usage())),
+        }
+    }
+
+    fn unknown_name(&self, arg: &str, value: &str, names: &[String]) -> Failure {
+        let flag = flag_of(arg);
+        let message =
+            format!("invalid value `{value}` for `{flag}`: expected one of {}", names.join(", "));
+        match nearest(value, names.iter().map(String::as_str)) {
+            Some(name) => Failure::new(message).hint(format!("did you mean `{flag} {name}`?")),
+            None => Failure::new(message).maybe_hint(words::for_value(flag, value)),
+        }
+    }
+
+    fn bad_value(&self, error: &clap::Error, arg: &str, value: &str) -> Failure {
+        let flag = flag_of(arg);
+        let source = std::error::Error::source(error);
+        let why = source.map_or_else(|| rendered(error), reason);
+        // The value stands at the beginning already.
+        let why = why.strip_suffix(&format!(", got `{value}`")).unwrap_or(&why);
+        Failure::new(format!("invalid value `{value}` for `{flag}`: {why}"))
+            .maybe_hint(words::for_value(flag, value))
+    }
+
+    fn missing(&self, error: &clap::Error) -> Failure {
+        let args = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::Strings(args)) => args.join(" "),
+            _ => String::new(),
+        };
+        Failure::new(format!("`{}` needs {args}", self.name))
+            .hint(format!("usage: {}", self.usage()))
+    }
+
+    fn usage(&self) -> String {
+        let usage = self.command.clone().bin_name(self.name.clone()).render_usage().to_string();
+        one_line(usage.trim_start_matches("Usage: "))
+    }
+}
+
+/// Commands that a person may type.
+fn commands(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| command.get_name() != "help")
+}
+
+/// Names of its flags, without dashes.
+fn flags(command: &Command) -> impl Iterator<Item = &str> {
+    command.get_arguments().filter_map(clap::Arg::get_long)
+}
+
+/// `--port` of `--port <PORT>`.
+fn flag_of(arg: &str) -> &str {
+    arg.split([' ', '=', '[']).next().filter(|flag| !flag.is_empty()).unwrap_or(arg)
+}
+
+/// What a value should have been.
+fn reason(source: &(dyn std::error::Error + 'static)) -> String {
+    use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
+    if let Some(error) = source.downcast_ref::<ParseIntError>() {
+        let range = match error.kind() {
+            IntErrorKind::Zero => "expected a whole number of at least 1",
+            IntErrorKind::PosOverflow => "expected a smaller number",
+            _ => "expected a whole number",
+        };
+        return range.to_owned();
+    }
+    if source.is::<ParseFloatError>() {
+        return "expected a number".to_owned();
+    }
+    source.to_string()
+}
+
+/// The first paragraph of clap's own words in one line.
+fn rendered(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let message = one_line(first.strip_prefix("error: ").unwrap_or(first));
+    // `'--flag'` and `` `--flag` `` should look alike in every line of ours.
+    message.replace('\'', "`")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn line(words: &[&str]) -> String {
+        let words: Vec<&str> = ["pelton"].into_iter().chain(words.iter().copied()).collect();
+        let error = Cli::try_parse_from(&words).expect_err("a mistake");
+        explain(&error, words.iter().map(OsString::from)).line().expect("a line")
+    }
+
+    #[test]
+    fn a_mistake_is_one_line_that_names_the_fix() {
+        let cases: [(&[&str], &str); 14] = [
+            (&[], "(hint: try `pelton run"),
+            (&["pul", "x"], "did you mean `pelton pull`?"),
+            (&["ls"], "`pelton list`"),
+            (&["run", "--temperatur", "1"], "did you mean `--temperature`?"),
+            (&["run", "--temp", "1"], "here it is `--temperature`"),
+            (&["run", "--ctx-size", "1"], "`--max-context`"),
+            (&["run", "Once", "upon"], "put it in quotes"),
+            (&["run", "-n", "0", "x"], "`--max-tokens`: expected a whole number of at least 1"),
+            (&["run", "--temperature", "hot"], "expected a number from 0 to 100"),
+            (&["run", "--kv-dtype", "int4"], "expected one of f32, bf16, f16, fp8, int8"),
+            (&["run", "--kv-dtype", "bf61"], "did you mean `--kv-dtype bf16`?"),
+            (&["serve", "--port", "abc"], "expected a whole number from 0 to 65535 ("),
+            (&["serve", "--temperature", "1"], "it is a flag of `pelton run`"),
+            (&["convert", "a"], "usage: pelton convert"),
+        ];
+        for (words, expected) in cases {
+            let line = line(words);
+            let expected = expected.trim_end_matches(" (");
+            assert!(line.contains(expected), "{words:?} gave {line}");
+            assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
+        }
+        assert!(!line(&["serve", "--port", "abc"]).contains("got"), "the value stands once");
+    }
+
+    #[test]
+    fn what_is_far_from_every_flag_is_compared_with_none() {
+        let line = line(&["serve", "--rate-limit", "3"]);
+        assert!(!line.contains("drain-timeout"), "{line}");
+        assert!(line.contains("max_waiting"), "{line}");
+    }
+}
