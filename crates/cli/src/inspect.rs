@@ -282,7 +282,7 @@ fn template_names(template: &pelton_text::ChatTemplate) -> Vec<String> {
 }
 
 /// Number of parameters, and the number that one token uses where that is smaller.
-fn parameters(model: &Inspection) -> String {
+pub(crate) fn parameters(model: &Inspection) -> String {
     let (all, active) = (model.n_parameters, model.n_active_parameters);
     let active = match active < all {
         true => format!(", {} active", count(active)),

@@ -1,7 +1,8 @@
 //! Ctrl-C as something to wait for, or to look at from time to time.
 
-use std::sync::Arc;
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -20,6 +21,11 @@ pub(crate) struct Interrupts {
 impl Interrupts {
     /// Starts to listen; needs a running runtime.
     pub(crate) fn listen() -> Result<Self> {
+        hand_over();
+        Self::begin()
+    }
+
+    fn begin() -> Result<Self> {
         signal(SignalKind::interrupt())
             .map(|signal| Self { signal, presses: None })
             .map_err(|error| Failure::internal(format!("cannot listen to Ctrl-C: {error}")))
@@ -58,6 +64,60 @@ impl Interrupts {
             () = self.next() => true,
             () = std::future::ready(()) => false,
         } {}
+    }
+}
+
+/// Whether another part of the program answers to Ctrl-C, so that [`Leave`] does nothing more.
+static IS_HANDED_OVER: AtomicBool = AtomicBool::new(false);
+
+/// From now on another part of the program answers to Ctrl-C.
+pub(crate) fn hand_over() {
+    IS_HANDED_OVER.store(true, Ordering::Relaxed);
+}
+
+/// Makes Ctrl-C end the process, with a last line while there is one to say.
+///
+/// For work that can be cut off at any moment, such as a download, whose file on the disk is always
+/// a beginning that the next one continues.
+#[derive(Debug)]
+pub(crate) struct Leave(Arc<Mutex<Option<String>>>);
+
+impl Leave {
+    /// Starts to listen, on a thread of its own that lives as long as the process.
+    pub(crate) fn with(line: String) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
+        let mut interrupts = {
+            let _guard = runtime.enter();
+            Interrupts::begin()?
+        };
+        let last_words = Arc::new(Mutex::new(Some(line)));
+        let said = Arc::clone(&last_words);
+        let wait = move || loop {
+            runtime.block_on(interrupts.next());
+            if IS_HANDED_OVER.load(Ordering::Relaxed) {
+                continue;
+            }
+            if let Some(line) = said.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                // On a terminal the line of the bar ends here.
+                let end = if std::io::stderr().is_terminal() { "\n" } else { "" };
+                eprintln!("{end}{line}");
+            }
+            std::process::exit(i32::from(INTERRUPTED));
+        };
+        std::thread::Builder::new()
+            .name("interrupts".to_owned())
+            .spawn(wait)
+            .map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;
+        Ok(Self(last_words))
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

@@ -1,5 +1,5 @@
-//! The one binary: `pelton run`, `pelton serve`, `pelton embed`, `pelton inspect`, `pelton convert`, `pelton bench`
-//! and their helpers.
+//! The one binary: `pelton run`, `serve`, `pull`, `list`, `embed`, `inspect`, `convert`, `bench` and
+//! their helpers.
 //!
 //! It is a library, so that the Python package can run the same command line; the binary calls [`main`].
 //!
@@ -23,8 +23,10 @@ mod convert;
 mod embed;
 mod failure;
 mod flags;
+mod hints;
 mod inspect;
 mod interrupt;
+mod list;
 mod loaded;
 mod logits;
 mod memory;
@@ -33,34 +35,38 @@ mod model;
 mod opened;
 mod progress;
 mod prompt;
+mod pull;
 mod reference;
+mod rm;
 mod run;
 mod sandbox;
 mod serve;
+mod show;
 mod stats;
 mod texts;
 mod tokenize;
 mod units;
+mod usage;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
 
 use args::{Cli, Command};
 use clap::Parser;
-use failure::Failure;
 
 pub use opened::{NotOpened, Opened, open, setting_keys};
 
 /// Runs a command line, whose first word is the name of the program, and returns the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match Cli::try_parse_from(words) {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
             // `--help` and `--version`: an answer, not an error.
             let _ = error.print();
             return 0;
         }
-        Err(error) => return Failure::from_clap(&error).report(),
+        Err(error) => return usage::explain(&error, words).report(),
     };
     install_tracing(level(cli.verbose), cli.verbose == 0);
     if let Err(error) = pelton_tensor::handle_file_signals() {
@@ -69,6 +75,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::serve(*args),
+        Command::Pull(args) => pull::pull(&args),
+        Command::List(args) => list::list(&args),
+        Command::Show(args) => show::show(&args),
+        Command::Rm(args) => rm::rm(&args),
         Command::Embed(args) => embed::embed(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Convert(args) => convert::convert(&args),

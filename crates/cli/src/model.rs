@@ -1,14 +1,19 @@
 //! Finding a model, and loading it on the runtime of the process with a progress bar.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
+use pelton_llm::hub::HubProgress;
 use pelton_llm::{
-    EmbedOptions, Embedder, Llm, LlmError, LlmOptions, LoadProgress, LocalModel, MemoryUse,
-    ModelRef, Runtime, RuntimeOptions,
+    EmbedOptions, Embedder, Llm, LlmOptions, LoadProgress, LocalModel, ModelRef, Runtime,
+    RuntimeOptions,
 };
 use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles};
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
+use crate::hints::short_of_memory;
+pub(crate) use crate::hints::{explained, interrupted, not_here};
+use crate::interrupt::Leave;
 use crate::progress::Progress;
 
 /// The story-teller inside the binary, a GGUF file.
@@ -42,7 +47,7 @@ pub(crate) fn reference(name: Option<&str>) -> Result<ModelRef> {
         Some(STORY_DRAFT_NAME) => {
             Ok(ModelRef::Embedded { name: STORY_DRAFT_NAME, bytes: STORY_DRAFT })
         }
-        Some(name) => Ok(ModelRef::parse(name)?),
+        Some(name) => ModelRef::parse(name).map_err(explained),
     }
 }
 
@@ -57,10 +62,8 @@ pub(crate) fn is_embedded(model: &ModelRef) -> bool {
 ///
 /// When the hub does not give them.
 pub(crate) fn resolve(model: &ModelRef) -> Result<LocalModel> {
-    let bar = Progress::new();
-    Ok(model.resolve(&mut |progress| {
-        bar.update(progress.file, progress.done_bytes, progress.total_bytes);
-    })?)
+    let screen = Screen::new(model);
+    model.resolve(&mut |progress| screen.downloading(progress)).map_err(explained)
 }
 
 /// The one runtime of the process, as `--threads` and the environment ask for it.
@@ -78,8 +81,9 @@ pub(crate) fn runtime(threads: Option<usize>) -> Result<Runtime> {
 ///
 /// Everything that can be wrong with a model, by file and field.
 pub(crate) fn load(runtime: &Runtime, model: &ModelRef, options: &LlmOptions) -> Result<Arc<Llm>> {
-    let bar = Progress::new();
-    Llm::load(runtime, model, options, &mut |progress| show(&bar, progress)).map_err(with_hint)
+    let screen = Screen::new(model);
+    Llm::load(runtime, model, options, &mut |progress| screen.show(progress))
+        .map_err(|error| short_of_memory(error, options))
 }
 
 /// Loads a model for vectors, likewise.
@@ -92,8 +96,9 @@ pub(crate) fn load_embedder(
     model: &ModelRef,
     options: &EmbedOptions,
 ) -> Result<Arc<Embedder>> {
-    let bar = Progress::new();
-    Embedder::load(runtime, model, options, &mut |progress| show(&bar, progress)).map_err(with_hint)
+    let screen = Screen::new(model);
+    Embedder::load(runtime, model, options, &mut |progress| screen.show(progress))
+        .map_err(|error| short_of_memory(error, &LlmOptions::default()))
 }
 
 /// Loads the weights of open files without an engine, with a bar if it takes a while.
@@ -107,7 +112,7 @@ pub(crate) fn load_decoder(
     options: &LlmOptions,
 ) -> Result<Decoder<CpuDevice>> {
     let bar = Progress::new();
-    let options = LoadOptions {
+    let load = LoadOptions {
         compute: options.compute,
         kv_dtype: options.kv_dtype,
         max_context: options.max_context,
@@ -115,32 +120,39 @@ pub(crate) fn load_decoder(
         progress: Some(&|at| bar.loading(at.n_bytes, at.n_total_bytes)),
         ..LoadOptions::default()
     };
-    runtime.load(files, &options).map_err(with_hint)
+    runtime.load(files, &load).map_err(|error| short_of_memory(error, options))
 }
 
-/// Where memory lacks, says which flags ask for less.
-fn with_hint(error: LlmError) -> Failure {
-    let hint = error.lacks_memory_for().map(|lacking| match lacking {
-        MemoryUse::Weights => {
-            "a smaller weight format takes less: `pelton convert --help` lists them"
-        }
-        MemoryUse::KeysAndValues => {
-            "smaller `--kv-memory`, `--max-context` or `--swap-memory` take less"
-        }
-        MemoryUse::Step => "smaller `--max-batch-tokens` or `--max-running` take less",
-        _ => "end other programs, or raise the limits of this one",
-    });
-    let failure = Failure::from(error);
-    match hint {
-        Some(hint) => failure.hint(hint),
-        None => failure,
+/// What a person sees of a load.
+struct Screen {
+    bar: Progress,
+    name: String,
+    /// Answers to Ctrl-C from the first byte of a download on.
+    leave: RefCell<Option<Leave>>,
+}
+
+impl Screen {
+    fn new(model: &ModelRef) -> Self {
+        Self { bar: Progress::new(), name: model.display_name(), leave: RefCell::new(None) }
     }
-}
 
-fn show(bar: &Progress, progress: LoadProgress<'_>) {
-    match progress {
-        LoadProgress::Download(at) => bar.update(at.file, at.done_bytes, at.total_bytes),
-        LoadProgress::Pack { done_bytes, total_bytes } => bar.loading(done_bytes, total_bytes),
-        _ => {}
+    fn downloading(&self, at: HubProgress<'_>) {
+        let mut leave = self.leave.borrow_mut();
+        if leave.is_none() {
+            // Without it Ctrl-C ends the process all the same, only without a word.
+            *leave = Leave::with(interrupted(&self.name)).ok();
+        }
+        self.bar.downloading(at);
+    }
+
+    fn show(&self, progress: LoadProgress<'_>) {
+        match progress {
+            LoadProgress::Download(at) => self.downloading(at),
+            LoadProgress::Pack { done_bytes, total_bytes } => {
+                drop(self.leave.take());
+                self.bar.loading(done_bytes, total_bytes);
+            }
+            _ => {}
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pelton_llm::hub::HubProgress;
 
 /// Time that work may take before its bar appears.
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -44,6 +45,14 @@ impl Progress {
         }
         if let Some(bar) = &state.bar {
             bar.set_position(done_bytes);
+        }
+    }
+
+    /// Shows how many bytes of a model have arrived, in one bar for all of its files.
+    pub(crate) fn downloading(&self, at: HubProgress<'_>) {
+        self.update("downloading", at.done_bytes, at.total_bytes);
+        if let Some(bar) = &self.state.borrow().bar {
+            bar.set_message(at.file.to_owned());
         }
     }
 

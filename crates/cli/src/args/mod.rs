@@ -12,6 +12,7 @@ mod bench_spec;
 mod convert;
 mod embed;
 mod ends;
+mod models;
 mod reference;
 mod sampling;
 mod serve;
@@ -30,6 +31,7 @@ pub(crate) use bench_spec::BenchSpecArgs;
 pub(crate) use convert::ConvertArgs;
 pub(crate) use embed::EmbedArgs;
 pub(crate) use ends::EndArgs;
+pub(crate) use models::{ListArgs, PullArgs, RmArgs, ShowArgs};
 pub(crate) use reference::{CompletionsArgs, ManArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::ServeArgs;
@@ -59,6 +61,7 @@ First steps:
   pelton run -m ./my-model \"Why?\"         a folder with config.json and safetensors
   pelton run -m model.gguf \"Why?\"         a GGUF file
   pelton run -m Qwen/Qwen3-0.6B \"Why?\"    a model from the Hugging Face hub, downloaded once
+  pelton pull owner/name:Q4_K_M           download one format of a repository; `pelton list` shows all
   pelton serve -m model.gguf              an OpenAI-compatible server on http://127.0.0.1:8000
   pelton embed ./my-encoder \"a cat\" \"a dog\" --similarity     vectors of texts
 
@@ -76,8 +79,9 @@ Examples:
 Where MODEL may point:
   a folder     config.json, *.safetensors, tokenizer.json (the layout of the Hugging Face hub)
   a file       anything.gguf, or any part of a split one
-  an id        owner/name, downloaded into the hub cache (HF_HOME, HF_ENDPOINT, HF_TOKEN,
-               HF_HUB_OFFLINE are respected) and verified
+  an id        owner/name or owner/name:Q4_K_M, downloaded into the hub cache (HF_HOME, HF_ENDPOINT,
+               HF_TOKEN, HF_HUB_OFFLINE are respected) and verified
+  a name       from `pelton list`: models of Ollama (llama3.2:1b) and llama.cpp run where they lie
   nothing      the story-teller inside the binary
 
 The first start with a large model measures this machine for up to a second and saves the best tile
@@ -115,6 +119,15 @@ pub(crate) enum Command {
     /// Serve a model over an OpenAI-compatible HTTP interface
     #[command(after_help = SERVE_HELP_END)]
     Serve(Box<ServeArgs>),
+    /// Download a model from the Hugging Face hub
+    #[command(after_help = models::PULL_HELP_END)]
+    Pull(PullArgs),
+    /// List the models on this machine, also those of Ollama and llama.cpp
+    List(ListArgs),
+    /// Show where a model is from, where it lies, and what it is
+    Show(ShowArgs),
+    /// Remove downloaded models
+    Rm(RmArgs),
     /// Compute vectors of texts, or how similar the texts are
     #[command(after_help = embed::HELP_END)]
     Embed(Box<EmbedArgs>),
@@ -200,6 +213,8 @@ impl RunArgs {
         let mut chosen = self.model.chosen();
         self.spec.lay_over(&mut chosen);
         self.cache.lay_over(&mut chosen);
+        // Token ids are continued by models without a tokenizer, too.
+        chosen.llm.needs_text = self.tokens.is_none();
         // One conversation at a time needs the keys and values of one.
         chosen.llm.choices.max_running = 1;
         chosen.resolve()

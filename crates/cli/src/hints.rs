@@ -1,0 +1,285 @@
+//! What to do about a model that cannot be found, downloaded or loaded.
+
+use std::path::Path;
+
+use pelton_llm::hub::HubError;
+use pelton_llm::{KvShortage, LlmError, LlmOptions, MemoryUse, stores};
+use pelton_model::{Compute, KvDtype, ModelError, ModelFiles};
+use pelton_tensor::MemoryLeft;
+
+use crate::failure::Failure;
+use crate::flags::TABLE;
+use crate::stats::bytes;
+use crate::usage::nearest;
+
+/// The error as a line that names the fix.
+pub(crate) fn explained(error: LlmError) -> Failure {
+    let hint = match &error {
+        LlmError::UnknownModel { name, .. } => Some(for_name(name)),
+        LlmError::Hub(error) => for_hub(error),
+        LlmError::Option { option, why } => {
+            // The library's names are those of the file of `serve`; a person typed a flag.
+            let flag = TABLE.iter().find(|flag| flag.key() == *option);
+            let name = flag.map_or_else(|| format!("`{option}`"), |f| format!("`--{}`", f.name));
+            return Failure::new(format!("{name}: {why}"));
+        }
+        _ => None,
+    };
+    Failure::from(error).maybe_hint(hint)
+}
+
+/// The last words of a download that Ctrl-C ends.
+pub(crate) fn interrupted(name: &str) -> String {
+    format!(
+        "interrupted: what has arrived of {name} is kept, and the same command goes on from there"
+    )
+}
+
+/// A name that is in no cache.
+pub(crate) fn not_here(name: &str) -> Failure {
+    let known: Vec<String> = stores::list().into_iter().map(|model| model.name).collect();
+    let hint = match nearest(name, known.iter().map(String::as_str)) {
+        Some(known) => format!("did you mean `{known}`?"),
+        None => "`pelton list` shows the models that are here".to_owned(),
+    };
+    Failure::new(format!("`{name}` is not on this machine")).hint(hint)
+}
+
+/// What a name that leads nowhere could mean.
+fn for_name(name: &str) -> String {
+    if let Some(hub) = stores::hub_name(name) {
+        return format!("on the hub it is {hub}: `pelton pull {hub}`, then `-m {hub}`");
+    }
+    if let Some(file) = near_file(Path::new(name)) {
+        return format!("did you mean `{file}`?");
+    }
+    let known: Vec<String> = stores::list().into_iter().map(|model| model.name).collect();
+    if let Some(known) = nearest(name, known.iter().map(String::as_str)) {
+        return format!("did you mean `{known}`?");
+    }
+    if name.starts_with(['.', '/', '~']) || name.contains('/') || name.ends_with(".gguf") {
+        return "`pelton list` shows the models that are here".to_owned();
+    }
+    "a model of the hub is named owner/name, as in `-m Qwen/Qwen3-0.6B`; `pelton list` shows the \
+     models that are here"
+        .to_owned()
+}
+
+/// The entry of the same folder that is nearest to a path.
+fn near_file(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?;
+    let names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    let near = nearest(name, names.iter().map(String::as_str))?;
+    Some(path.with_file_name(near).display().to_string())
+}
+
+fn for_hub(error: &HubError) -> Option<String> {
+    Some(match error {
+        HubError::Offline { id, partial_bytes, .. } => {
+            let verb = if *partial_bytes > 0 { "goes on with it" } else { "downloads it" };
+            format!(
+                "without HF_HUB_OFFLINE, `pelton pull {id}` {verb}; `pelton list` shows the models \
+                 that are here"
+            )
+        }
+        HubError::Network { n_attempts: 1, .. } => {
+            "without a network, `pelton list` shows the models that are here, and `pelton run` \
+             alone needs none"
+                .to_owned()
+        }
+        HubError::Network { .. } => {
+            "what has arrived is kept; the same command goes on from there".to_owned()
+        }
+        HubError::Corrupt { .. } => {
+            "the bytes were thrown away; try again, and look for a proxy that changes files if it \
+             happens twice"
+                .to_owned()
+        }
+        HubError::Busy { .. } => "wait for it, or end it".to_owned(),
+        HubError::BadId { .. } => "as in `Qwen/Qwen3-0.6B` or `owner/name:Q4_K_M`".to_owned(),
+        HubError::Io { source, .. } => match source.kind() {
+            std::io::ErrorKind::StorageFull => {
+                "`pelton rm` frees space; HF_HUB_CACHE names a folder on another disk".to_owned()
+            }
+            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+                "HF_HUB_CACHE names another folder for models".to_owned()
+            }
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+/// The error of a load; where memory lacks, with the values of flags that would fit.
+pub(crate) fn short_of_memory(error: LlmError, options: &LlmOptions) -> Failure {
+    let hint = match (&error, error.lacks_memory_for()) {
+        (LlmError::KvMemory(short), _) => for_context(short),
+        (LlmError::Model(ModelError::Memory { file, available_bytes, .. }), _) => {
+            for_weights(file, *available_bytes, options)
+        }
+        (LlmError::StepMemory { n_tokens, source }, _) => {
+            for_step(*n_tokens, source.n_bytes as u64, &source.left)
+        }
+        (_, Some(MemoryUse::KeysAndValues)) => for_refused_pool(options, &MemoryLeft::now()),
+        (_, Some(MemoryUse::Weights)) => {
+            "end other programs, or take a smaller format: `pelton convert --help` lists them"
+                .to_owned()
+        }
+        _ => return explained(error),
+    };
+    Failure::from(error).hint(hint)
+}
+
+/// Flags with which keys and values would fit.
+fn for_context(short: &KvShortage) -> String {
+    let mut ways = Vec::new();
+    if short.fitting_tokens > 0 {
+        ways.push(format!("`--max-context {}`", short.fitting_tokens));
+    }
+    // A quarter of the free memory stays for everything else.
+    if short.needed_bytes <= short.available_bytes / 4 * 3 {
+        ways.push(format!("`--kv-memory {}`", round_up(short.needed_bytes)));
+    }
+    let exact_first = short.fitting_dtypes.first();
+    ways.extend(exact_first.map(|dtype: &KvDtype| format!("`--kv-dtype {dtype}`")));
+    match ways.as_slice() {
+        [] => "a model with fewer or narrower layers is needed".to_owned(),
+        ways => format!("this fits: {}", ways.join(", or ")),
+    }
+}
+
+/// Bits per weight of the formats that models are usually converted to, largest first.
+const FORMATS: [(&str, f64); 6] = [
+    ("q8_0", 8.5),
+    ("q6_k", 6.5625),
+    ("q5_k", 5.5),
+    ("q4_k", 4.5),
+    ("q3_k", 3.4375),
+    ("q2_k", 2.625),
+];
+/// Memory for keys, values and steps, as a share of the weights.
+const BESIDE_WEIGHTS: f64 = 1.1;
+
+/// A format in which the weights would fit.
+fn for_weights(file: &Path, available_bytes: u64, options: &LlmOptions) -> String {
+    if options.compute == Compute::F32 {
+        return "without `--compute f32` the weights keep their format and take less".to_owned();
+    }
+    let parameters = ModelFiles::open(file)
+        .and_then(|files| pelton_model::inspect(&files, KvDtype::Bf16))
+        .map(|model| model.n_parameters as f64);
+    let Ok(n) = parameters else {
+        return "a smaller weight format takes less: `pelton convert --help` lists them".to_owned();
+    };
+    let size = |bits: f64| n * bits / 8.0;
+    match FORMATS.iter().find(|(_, bits)| size(*bits) * BESIDE_WEIGHTS <= available_bytes as f64) {
+        Some((format, bits)) => format!(
+            "as {format} they take {} and fit: `pelton convert {} MODEL-{format}.gguf --format {format}`, \
+             or name a smaller format of the hub, as in `-m owner/name:Q4_K_M`",
+            bytes(size(*bits) as u64),
+            file.display()
+        ),
+        None => {
+            let most = available_bytes as f64 * 8.0 / 4.5 / BESIDE_WEIGHTS / 1e9;
+            format!(
+                "no format of it fits; in 4 bits, {most:.1} billion parameters do, and this model has \
+                 {:.1}",
+                n / 1e9
+            )
+        }
+    }
+}
+
+/// A longest step that fits.
+fn for_step(n_tokens: usize, needed_bytes: u64, left: &MemoryLeft) -> String {
+    let left = left.least().unwrap_or(0);
+    // Half of what is left, because keys and values come after it.
+    let fitting = n_tokens as f64 * (left as f64 / 2.0) / needed_bytes.max(1) as f64;
+    let fitting = fitting as usize / 64 * 64;
+    match fitting {
+        0 => "smaller `--max-batch-tokens` or `--max-running` take less".to_owned(),
+        n => format!("`--max-batch-tokens {n}` fits; a smaller `--max-running` takes less, too"),
+    }
+}
+
+/// Sizes that fit where the system refused the pool or the store.
+fn for_refused_pool(options: &LlmOptions, left: &MemoryLeft) -> String {
+    let left = left.least().unwrap_or(0);
+    // The pool and its alignment, and something for the steps.
+    let fitting = round_down(left / 2);
+    let kv = match options.kv_bytes {
+        Some(asked) if asked <= left / 2 => String::new(),
+        _ => format!("`--kv-memory {fitting}`"),
+    };
+    let swap = match options.swap_bytes {
+        0 => "",
+        asked if asked > left / 2 => "no `--swap-memory`, or less of it",
+        _ => "less `--swap-memory`",
+    };
+    let ways: Vec<&str> = [kv.as_str(), swap].into_iter().filter(|way| !way.is_empty()).collect();
+    match ways.as_slice() {
+        [] => "smaller `--kv-memory`, `--max-context` or `--swap-memory` take less".to_owned(),
+        ways => format!("this fits: {}", ways.join(", and ")),
+    }
+}
+
+/// A size to type: whole MiB or GiB, at least this many bytes.
+fn round_up(n_bytes: u64) -> String {
+    let mib = n_bytes.div_ceil(1 << 20);
+    if mib >= 10 << 10 { format!("{}GiB", mib.div_ceil(1 << 10)) } else { format!("{mib}MiB") }
+}
+
+/// A size to type: whole MiB or GiB, at most this many bytes.
+fn round_down(n_bytes: u64) -> String {
+    let mib = n_bytes >> 20;
+    if mib >= 10 << 10 { format!("{}GiB", mib >> 10) } else { format!("{mib}MiB") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn short() -> KvShortage {
+        KvShortage {
+            asked_tokens: 131_072,
+            needed_bytes: 16 * GIB,
+            room_bytes: 10 * GIB,
+            is_limited: false,
+            available_bytes: 20 * GIB,
+            fitting_tokens: 81_920,
+            fitting_dtypes: vec![KvDtype::Fp8, KvDtype::Int8],
+        }
+    }
+
+    #[test]
+    fn a_context_that_does_not_fit_names_the_flags_that_would() {
+        assert_eq!(for_context(&short()), "this fits: `--max-context 81920`, or `--kv-dtype fp8`");
+        let limited = KvShortage { is_limited: true, available_bytes: 40 * GIB, ..short() };
+        let line = for_context(&limited);
+        assert!(line.contains("`--kv-memory 16GiB`"), "{line}");
+        let nothing = KvShortage { fitting_tokens: 0, fitting_dtypes: vec![], ..short() };
+        assert!(for_context(&nothing).contains("narrower"), "{}", for_context(&nothing));
+    }
+
+    #[test]
+    fn sizes_are_typed_as_they_are_read() {
+        for n_bytes in [1, 1 << 20, (1 << 20) + 1, 9 * GIB + 5, 10 * GIB, 11 * GIB + 7] {
+            let up = crate::units::parse_bytes(&round_up(n_bytes)).expect("a size");
+            let down = crate::units::parse_bytes(&round_down(n_bytes)).expect("a size");
+            assert!(down <= n_bytes && n_bytes <= up && up - down <= GIB, "{n_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_step_that_does_not_fit_names_one_that_does() {
+        let left = MemoryLeft { machine: Some(GIB), container: None, address_space: None };
+        let line = for_step(8192, 2 * GIB, &left);
+        assert!(line.contains("`--max-batch-tokens 2048`"), "{line}");
+        assert!(for_step(64, 900 * GIB, &left).contains("--max-running"));
+    }
+}
