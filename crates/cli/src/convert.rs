@@ -78,7 +78,10 @@ fn write(files: &ModelFiles, args: &ConvertArgs, stop: &StopFlag) -> Result<Opti
         stop: Some(&|| stop.is_set()),
     };
     export(files, &options, &args.output).map_err(|error| match error {
-        ModelError::Exists { .. } => Failure::from(error).hint("--force replaces it"),
+        ModelError::Exists { .. } => Failure::from(error).hint("`--force` replaces it"),
+        ModelError::Export(ref why) if why.contains("unknown format") => {
+            Failure::from(error).hint("`--format q4_k` and `--format q8_0` are the usual ones")
+        }
         error => Failure::from(error),
     })
 }

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
+use crate::hints;
+
 /// The user gave something that cannot be used.
 const BAD_INPUT: u8 = 2;
 /// Something broke that the user could not have prevented.
@@ -28,6 +30,20 @@ impl Failure {
     /// A bad input; `message` names the thing and says what was expected.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: Some(message.into()), hint: None, code: BAD_INPUT }
+    }
+
+    /// A bad input, said with its causes unless the outer message already repeats them.
+    pub(crate) fn of(error: &dyn Error) -> Self {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            let text = inner.to_string();
+            if !message.contains(&text) {
+                let _ = write!(message, ": {text}");
+            }
+            cause = inner.source();
+        }
+        Self::new(message)
     }
 
     /// A failure that is not the user's.
@@ -97,19 +113,10 @@ impl Failure {
     }
 }
 
-impl<E: Error> From<E> for Failure {
-    /// A bad input, told with its causes unless the outer message already repeats them.
+impl<E: Error + 'static> From<E> for Failure {
+    /// A bad input, with the fix where one is known.
     fn from(error: E) -> Self {
-        let mut message = error.to_string();
-        let mut cause = error.source();
-        while let Some(inner) = cause {
-            let text = inner.to_string();
-            if !message.contains(&text) {
-                let _ = write!(message, ": {text}");
-            }
-            cause = inner.source();
-        }
-        Self::new(message)
+        hints::explained(&error)
     }
 }
 

@@ -1,31 +1,102 @@
 //! What to do about a model that cannot be found, downloaded or loaded.
 
+use std::error::Error;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use pelton_llm::hub::HubError;
 use pelton_llm::{KvShortage, LlmError, LlmOptions, MemoryUse, stores};
 use pelton_model::{Compute, KvDtype, ModelError, ModelFiles};
-use pelton_tensor::MemoryLeft;
+use pelton_tensor::{MemoryLeft, TensorError};
+use pelton_text::TextError;
 
 use crate::failure::Failure;
 use crate::flags::TABLE;
 use crate::stats::bytes;
 use crate::usage::nearest;
 
-/// The error as a line that names the fix.
-pub(crate) fn explained(error: LlmError) -> Failure {
-    let hint = match &error {
-        LlmError::UnknownModel { name, .. } => Some(for_name(name)),
-        LlmError::Hub(error) => for_hub(error),
-        LlmError::Option { option, why } => {
-            // The library's names are those of the file of `serve`; a person typed a flag.
-            let flag = TABLE.iter().find(|flag| flag.key() == *option);
-            let name = flag.map_or_else(|| format!("`{option}`"), |f| format!("`--{}`", f.name));
-            return Failure::new(format!("{name}: {why}"));
-        }
-        _ => None,
+/// The error as a line that names the fix, where it is one that has a known fix.
+pub(crate) fn explained(error: &(dyn Error + 'static)) -> Failure {
+    let failure = Failure::of(error);
+    if let Some(error) = error.downcast_ref::<LlmError>() {
+        return in_flags(error).unwrap_or(failure).maybe_hint(for_llm(error));
+    }
+    if let Some(error) = error.downcast_ref::<ModelError>() {
+        return failure.maybe_hint(for_model(error));
+    }
+    if let Some(error) = error.downcast_ref::<HubError>() {
+        return failure.maybe_hint(for_hub(error));
+    }
+    failure
+}
+
+/// The message with flags in place of the library's names, where it has some.
+fn in_flags(error: &LlmError) -> Option<Failure> {
+    let message = match error {
+        LlmError::Option { option, why } => format!("`{option}`: {why}"),
+        LlmError::TokenOutOfRange { .. } => error.to_string().replacen("`prompt`", "`tokens`", 1),
+        _ => return None,
     };
-    Failure::from(error).maybe_hint(hint)
+    let words = message.split('`').map(|word| match word {
+        "tokens" | "logit_bias" => format!("--{}", word.replace('_', "-")),
+        "stop_token_ids" => "--stop-token".to_owned(),
+        word => {
+            let flag = TABLE.iter().find(|flag| flag.key() == word);
+            flag.map_or_else(|| word.to_owned(), |flag| format!("--{}", flag.name))
+        }
+    });
+    Some(Failure::new(words.collect::<Vec<_>>().join("`")))
+}
+
+fn for_llm(error: &LlmError) -> Option<String> {
+    let hint = match error {
+        LlmError::UnknownModel { name, .. } => return Some(for_name(name)),
+        LlmError::Hub(error) => return for_hub(error),
+        LlmError::Model(error) => return for_model(error),
+        LlmError::Text(TextError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            "the folder needs the files of its tokenizer; `pelton run --tokens 1,2,3` needs none"
+        }
+        LlmError::TokenOutOfRange { .. } => "`pelton tokenize` shows the ids of a text",
+        LlmError::ContextLength { .. } => {
+            "shorten the prompt, or raise `--max-context` as far as the model reaches"
+        }
+        LlmError::NoTemplate { .. } => "`--raw` continues a text without a template",
+        LlmError::NotGenerative { .. } => "`pelton embed` computes its vectors",
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+fn for_model(error: &ModelError) -> Option<String> {
+    let hint = match error {
+        ModelError::Tensor(error) if is_git_pointer(error.file()) => GIT_POINTER,
+        ModelError::Tensor(TensorError::Malformed { file, .. }) if file.is_dir() => {
+            "copy or download the weights into the folder, too"
+        }
+        ModelError::Tensor(TensorError::Malformed { .. }) => DAMAGED,
+        ModelError::Tensor(TensorError::MissingPart { .. } | TensorError::MissingShard { .. }) => {
+            "`pelton pull` fetches what is missing of a model of the hub"
+        }
+        ModelError::Config { file, .. } if is_git_pointer(file) => GIT_POINTER,
+        ModelError::Config { source, .. } => match source.to_string() {
+            why if why.contains("not valid JSON") => DAMAGED,
+            why if why.contains("unknown architecture") => {
+                "docs/models.md lists the families, and which of their relatives run as one of them"
+            }
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+const DAMAGED: &str = "the file is damaged or not whole: copy or download it again";
+const GIT_POINTER: &str = "it is a pointer of git-lfs: `git lfs pull` fetches the file itself";
+
+/// Whether a file stands for a large one that git has not fetched.
+fn is_git_pointer(file: &Path) -> bool {
+    let text = pelton_tensor::read_limited(file, 1024);
+    text.is_ok_and(|text| text.starts_with(b"version https://git-lfs"))
 }
 
 /// The last words of a download that Ctrl-C ends.
@@ -48,7 +119,7 @@ pub(crate) fn not_here(name: &str) -> Failure {
 /// What a name that leads nowhere could mean.
 fn for_name(name: &str) -> String {
     if let Some(hub) = stores::hub_name(name) {
-        return format!("on the hub it is {hub}: `pelton pull {hub}`, then `-m {hub}`");
+        return format!("on the hub it is `{hub}`: `pelton pull {hub}`");
     }
     if let Some(file) = near_file(Path::new(name)) {
         return format!("did you mean `{file}`?");
@@ -101,10 +172,10 @@ fn for_hub(error: &HubError) -> Option<String> {
         HubError::Busy { .. } => "wait for it, or end it".to_owned(),
         HubError::BadId { .. } => "as in `Qwen/Qwen3-0.6B` or `owner/name:Q4_K_M`".to_owned(),
         HubError::Io { source, .. } => match source.kind() {
-            std::io::ErrorKind::StorageFull => {
+            ErrorKind::StorageFull => {
                 "`pelton rm` frees space; HF_HUB_CACHE names a folder on another disk".to_owned()
             }
-            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
                 "HF_HUB_CACHE names another folder for models".to_owned()
             }
             _ => return None,
@@ -128,7 +199,7 @@ pub(crate) fn short_of_memory(error: LlmError, options: &LlmOptions) -> Failure 
             "end other programs, or take a smaller format: `pelton convert --help` lists them"
                 .to_owned()
         }
-        _ => return explained(error),
+        _ => return Failure::from(error),
     };
     Failure::from(error).hint(hint)
 }

@@ -12,7 +12,7 @@ use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles};
 
 use crate::failure::Result;
 use crate::hints::short_of_memory;
-pub(crate) use crate::hints::{explained, interrupted, not_here};
+pub(crate) use crate::hints::{interrupted, not_here};
 use crate::interrupt::Leave;
 use crate::progress::Progress;
 
@@ -47,7 +47,7 @@ pub(crate) fn reference(name: Option<&str>) -> Result<ModelRef> {
         Some(STORY_DRAFT_NAME) => {
             Ok(ModelRef::Embedded { name: STORY_DRAFT_NAME, bytes: STORY_DRAFT })
         }
-        Some(name) => ModelRef::parse(name).map_err(explained),
+        Some(name) => Ok(ModelRef::parse(name)?),
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn is_embedded(model: &ModelRef) -> bool {
 /// When the hub does not give them.
 pub(crate) fn resolve(model: &ModelRef) -> Result<LocalModel> {
     let screen = Screen::new(model);
-    model.resolve(&mut |progress| screen.downloading(progress)).map_err(explained)
+    Ok(model.resolve(&mut |progress| screen.downloading(progress))?)
 }
 
 /// The one runtime of the process, as `--threads` and the environment ask for it.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use pelton_llm::LlmError;
-use pelton_llm::hub::{Hub, HubConfig, HubId};
+use pelton_llm::hub::{Hub, HubConfig, HubError, HubId};
 use serde::Serialize;
 
 use crate::args::PullArgs;
@@ -29,17 +29,17 @@ struct Report {
 /// Runs the command.
 pub(crate) fn pull(args: &PullArgs) -> Result<()> {
     let started = Instant::now();
-    let unknown = |error: pelton_llm::hub::HubError| {
-        let (name, why) = (args.model.clone(), error.to_string());
-        model::explained(LlmError::UnknownModel { name, why })
-    };
     let id = match HubId::parse(&args.model) {
         Ok(id) => id,
         Err(_) if Path::new(&args.model).exists() => {
             let message = format!("`{}` is on this machine already", args.model);
             return Err(Failure::new(message).hint(format!("`pelton run -m {}`", args.model)));
         }
-        Err(error) => return Err(unknown(error)),
+        Err(HubError::BadId { why, .. }) => {
+            let (name, why) = (args.model.clone(), why.to_owned());
+            return Err(LlmError::UnknownModel { name, why }.into());
+        }
+        Err(error) => return Err(error.into()),
     };
     let config = HubConfig { n_streams: usize::from(args.connections), ..HubConfig::from_env() };
     let _leave = Leave::with(model::interrupted(&id.to_string()))?;
@@ -48,8 +48,8 @@ pub(crate) fn pull(args: &PullArgs) -> Result<()> {
         fetched_bytes.set(at.done_bytes);
         bar.downloading(at);
     });
-    let path = path.map_err(|error| model::explained(LlmError::Hub(error)))?;
     bar.clear();
+    let path = path?;
     let report = Report {
         name: id.to_string(),
         path: path.display().to_string(),

@@ -1,6 +1,6 @@
 //! Names of models, and where their files are.
 
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use pelton_model::ModelFiles;
@@ -145,18 +145,21 @@ impl LocalModel {
 fn check_kind(path: &Path) -> Result<(), LlmError> {
     const EXPECTED: &str = "expected a .gguf file, or a folder with config.json and .safetensors";
     let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
-    if !path.is_file() || ["gguf", "safetensors", "json"].contains(&ending.as_str()) {
+    if !path.is_file() || ["safetensors", "json"].contains(&ending.as_str()) {
         return Ok(());
     }
-    let mut magic = [0; 4];
-    let is_gguf = std::fs::File::open(path)
-        .and_then(|mut file| file.read_exact(&mut magic))
-        .map_or_else(|error| error.kind() != ErrorKind::UnexpectedEof, |()| &magic == b"GGUF");
-    if is_gguf {
-        // A file that cannot be read says so when it is opened.
+    let mut beginning = Vec::new();
+    // A file that cannot be read says so when it is opened.
+    let Ok(file) = std::fs::File::open(path) else { return Ok(()) };
+    if file.take(32).read_to_end(&mut beginning).is_err() || beginning.starts_with(b"GGUF") {
         return Ok(());
     }
     let why = match ending.as_str() {
+        _ if beginning.starts_with(b"version https://git-lfs") => {
+            "it is a pointer of git-lfs; `git lfs pull` fetches the file itself".to_owned()
+        }
+        "gguf" if beginning.is_empty() => "expected a GGUF file, got an empty one".to_owned(),
+        "gguf" => "it does not begin as a GGUF file; expected a file downloaded whole".to_owned(),
         "bin" | "pt" | "pth" | "ckpt" => {
             format!("it looks like weights pickled by PyTorch, which can hold programs; {EXPECTED}")
         }
@@ -196,8 +199,10 @@ mod tests {
             assert!(error.contains("not a model") && error.contains(".gguf"), "{error}");
         }
         resolved("sha256-of-ollama", b"GGUF and more").expect("by its beginning");
-        // Damaged files of the right name are refused when they are opened, by what is wrong.
-        resolved("broken.gguf", b"").expect("not looked at yet");
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
+        let error = resolved("m.gguf", pointer).expect_err("a pointer");
+        assert!(error.contains("git lfs pull"), "{error}");
+        assert!(resolved("empty.gguf", b"").expect_err("empty").contains("empty one"));
     }
 
     #[test]

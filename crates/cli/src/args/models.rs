@@ -22,11 +22,16 @@ pub(crate) struct PullArgs {
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
     /// Streams that fetch a large file at once
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = connections)]
     pub(crate) connections: u8,
     /// One JSON object on stdout: name, path, bytes
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn connections(text: &str) -> Result<u8, String> {
+    let n = text.parse().ok().filter(|n| (1..=16).contains(n));
+    n.ok_or_else(|| "expected a whole number from 1 to 16".to_owned())
 }
 
 /// Flags of `pelton list`.

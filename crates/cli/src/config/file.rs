@@ -70,10 +70,15 @@ impl ConfigFile {
     ///
     /// Names the file, the line and the key.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let fail = |why: String| Failure::new(format!("{}: {why}", path.display()));
+        let form = "`pelton serve --check-config` prints a file of the right form";
+        let fail = |why: String| Failure::new(format!("{}: {why}", path.display())).hint(form);
         let text = pelton_tensor::read_limited_text(path, limits::CONFIG_BYTES)
             .map_err(|error| fail(error.to_string()))?;
-        Self::parse(&text).map_err(|why| Failure::new(format!("{}{why}", path.display())))
+        Self::parse(&text).map_err(|why| {
+            let says_more = why.contains("expected") || why.contains("; ");
+            let failure = Failure::new(format!("{}{why}", path.display()));
+            if says_more { failure } else { failure.hint(form) }
+        })
     }
 
     /// Reads a text; an error begins with where it is, as `:line:column: `.

@@ -45,10 +45,16 @@ pub(crate) fn explain(error: &clap::Error, words: impl IntoIterator<Item = OsStr
         }
         (ErrorKind::InvalidValue, Some(arg), _) => {
             let flag = flag_of(arg);
-            Failure::new(format!("`{flag}` needs a value, as in `{arg}`")).hint(place.help())
+            let help = place.help_of(flag).unwrap_or_else(|| place.help());
+            Failure::new(format!("`{flag}` needs a value, as in `{arg}`")).hint(help)
         }
         (ErrorKind::ValueValidation, Some(arg), Some(value)) => place.bad_value(error, arg, value),
         (ErrorKind::MissingRequiredArgument, ..) => place.missing(error),
+        (ErrorKind::ArgumentConflict, ..) => {
+            let message = rendered(error);
+            let message = message.trim_start_matches("the argument ").replace("[PROMPT]", "PROMPT");
+            Failure::new(message).hint("leave one of them out")
+        }
         _ => Failure::new(rendered(error)).hint(place.help()),
     }
 }
@@ -58,13 +64,17 @@ struct Place<'a> {
     command: &'a Command,
     /// `pelton bench sim`.
     name: String,
+    /// What was typed after it.
+    words: Vec<String>,
 }
 
 impl<'a> Place<'a> {
     fn of(root: &'a Command, words: impl IntoIterator<Item = OsString>) -> Self {
-        let mut place = Self { command: root, name: root.get_name().to_owned() };
-        for word in words.into_iter().skip(1) {
-            if let Some(command) = place.command.find_subcommand(&word) {
+        let words = words.into_iter().skip(1).map(|word| word.to_string_lossy().into_owned());
+        let words: Vec<String> = words.collect();
+        let mut place = Self { command: root, name: root.get_name().to_owned(), words };
+        for word in &place.words {
+            if let Some(command) = place.command.find_subcommand(word) {
                 place.name = format!("{} {}", place.name, command.get_name());
                 place.command = command;
             }
@@ -75,6 +85,13 @@ impl<'a> Place<'a> {
     /// Where everything is listed.
     fn help(&self) -> String {
         format!("`{} --help` lists what there is", self.name)
+    }
+
+    /// What a flag means.
+    fn help_of(&self, flag: &str) -> Option<String> {
+        let name = flag.strip_prefix("--")?;
+        let arg = self.command.get_arguments().find(|arg| arg.get_long() == Some(name))?;
+        arg.get_help().map(|help| format!("{help}"))
     }
 
     fn no_command(&self) -> Failure {
@@ -128,6 +145,10 @@ impl<'a> Place<'a> {
         if let Some(flag) = flags(self.command).find(is_longer) {
             return Some(format!("did you mean `--{flag}`?"));
         }
+        if self.command.get_name() == "serve" && is_of_requests(root, name) {
+            let field = name.replace('-', "_");
+            return Some(format!("a request to the server has the field `{field}`"));
+        }
         let others: Vec<String> = commands(root)
             .filter(|command| flags(command).any(|flag| flag == name))
             .map(|command| format!("`pelton {}`", command.get_name()))
@@ -138,8 +159,11 @@ impl<'a> Place<'a> {
     /// A word, a number or a letter that has no place here.
     fn unexpected(&self, arg: &str) -> Failure {
         if arg.parse::<f64>().is_ok() {
-            return Failure::new(format!("unexpected number `{arg}`"))
-                .hint("a negative number belongs to its flag: `--flag=-1`");
+            let at = self.words.iter().position(|word| word == arg).unwrap_or(0);
+            let before = at.checked_sub(1).map(|at| self.words[at].as_str());
+            let flag = before.filter(|word| word.starts_with('-')).unwrap_or("a flag");
+            let message = format!("invalid value `{arg}` for `{flag}`");
+            return Failure::new(format!("{message}: expected a number that is not negative"));
         }
         if arg.starts_with('-') {
             let message = format!("`{}` has no flag `{arg}`", self.name);
@@ -157,10 +181,10 @@ impl<'a> Place<'a> {
         let flag = flag_of(arg);
         let message =
             format!("invalid value `{value}` for `{flag}`: expected one of {}", names.join(", "));
-        match nearest(value, names.iter().map(String::as_str)) {
-            Some(name) => Failure::new(message).hint(format!("did you mean `{flag} {name}`?")),
-            None => Failure::new(message).maybe_hint(words::for_value(flag, value)),
-        }
+        let near = || nearest(value, names.iter().map(String::as_str));
+        let hint = words::for_value(flag, value)
+            .or_else(|| near().map(|name| format!("did you mean `{flag} {name}`?")));
+        Failure::new(message).maybe_hint(hint)
     }
 
     fn bad_value(&self, error: &clap::Error, arg: &str, value: &str) -> Failure {
@@ -169,6 +193,7 @@ impl<'a> Place<'a> {
         let why = source.map_or_else(|| rendered(error), reason);
         // The value stands at the beginning already.
         let why = why.strip_suffix(&format!(", got `{value}`")).unwrap_or(&why);
+        let why = why.strip_suffix(&format!(", got {value}")).unwrap_or(why);
         Failure::new(format!("invalid value `{value}` for `{flag}`: {why}"))
             .maybe_hint(words::for_value(flag, value))
     }
@@ -191,6 +216,14 @@ impl<'a> Place<'a> {
 /// Commands that a person may type.
 fn commands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| command.get_name() != "help")
+}
+
+/// Whether a flag of `run` is a field of the server's requests.
+fn is_of_requests(root: &Command, name: &str) -> bool {
+    let run = root.find_subcommand("run");
+    let arg = run.and_then(|run| run.get_arguments().find(|arg| arg.get_long() == Some(name)));
+    let heading = arg.and_then(clap::Arg::get_help_heading);
+    heading.is_some_and(|heading| ["Sampling", "Generation"].contains(&heading))
 }
 
 /// Names of its flags, without dashes.
@@ -243,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_mistake_is_one_line_that_names_the_fix() {
-        let cases: [(&[&str], &str); 14] = [
+        let cases: [(&[&str], &str); 17] = [
             (&[], "(hint: try `pelton run"),
             (&["pul", "x"], "did you mean `pelton pull`?"),
             (&["ls"], "`pelton list`"),
@@ -256,7 +289,10 @@ mod tests {
             (&["run", "--kv-dtype", "int4"], "expected one of f32, bf16, f16, fp8, int8"),
             (&["run", "--kv-dtype", "bf61"], "did you mean `--kv-dtype bf16`?"),
             (&["serve", "--port", "abc"], "expected a whole number from 0 to 65535 ("),
-            (&["serve", "--temperature", "1"], "it is a flag of `pelton run`"),
+            (&["serve", "--temperature", "1"], "has the field `temperature`"),
+            (&["serve", "--quiet"], "it is a flag of `pelton run`"),
+            (&["run", "-n", "-5", "x"], "invalid value `-5` for `-n`"),
+            (&["run", "--tokens"], "such as 1,2,3"),
             (&["convert", "a"], "usage: pelton convert"),
         ];
         for (words, expected) in cases {

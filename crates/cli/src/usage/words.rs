@@ -117,7 +117,6 @@ pub(super) fn for_value(flag: &str, value: &str) -> Option<String> {
         "--compute" => {
             "weights keep the format of their file; `pelton convert --format` changes it"
         }
-        "--spec" => "`auto` chooses by itself",
         _ => return None,
     };
     Some(advice.to_owned())

@@ -59,14 +59,14 @@ pub enum HubError {
         expected: String,
     },
     /// The model is not in the cache and the network may not be used.
-    #[error("{}", offline(id, cache, missing, *partial_bytes))]
+    #[error("{}", offline(id, cache, missing.as_deref(), *partial_bytes))]
     Offline {
         /// The repository.
         id: String,
         /// The cache folder.
         cache: PathBuf,
-        /// The first file that is missing.
-        missing: String,
+        /// The first file that is missing of a model that is there; `None` where none of it is.
+        missing: Option<String>,
         /// Bytes that an unfinished download has left.
         partial_bytes: u64,
     },
@@ -106,15 +106,15 @@ fn attempts(n_attempts: u32) -> String {
     if n_attempts > 1 { format!(" (after {n_attempts} attempts)") } else { String::new() }
 }
 
-fn offline(id: &str, cache: &Path, missing: &str, partial_bytes: u64) -> String {
+fn offline(id: &str, cache: &Path, missing: Option<&str>, partial_bytes: u64) -> String {
     let cache = cache.display();
-    match partial_bytes {
-        0 => format!(
-            "{id} is not complete in {cache} and HF_HUB_OFFLINE is set: {missing} is missing"
-        ),
-        n => format!(
-            "{id} is only partly in {cache} and HF_HUB_OFFLINE is set: {missing} is missing, {} of an \
-             unfinished download are there",
+    match (missing, partial_bytes) {
+        (None, 0) => format!("{id} is not in {cache}, and HF_HUB_OFFLINE is set"),
+        (Some(file), 0) => {
+            format!("{id} lacks {file} in {cache}, and HF_HUB_OFFLINE is set")
+        }
+        (_, n) => format!(
+            "{id} is only partly in {cache}, {} of it, and HF_HUB_OFFLINE is set",
             ByteSize(n)
         ),
     }

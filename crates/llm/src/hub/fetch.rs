@@ -133,13 +133,13 @@ impl Hub {
 
     /// The answer from the cache alone.
     fn cached(&self, id: &HubId, cache: &RepoCache) -> Result<PathBuf, HubError> {
-        let offline = |missing: &str| HubError::Offline {
+        let offline = |missing: Option<&str>| HubError::Offline {
             id: id.to_string(),
             cache: self.config.cache.clone(),
-            missing: missing.to_owned(),
+            missing: missing.map(str::to_owned),
             partial_bytes: cache.partial_bytes(),
         };
-        let commit = cache.commit(&id.revision).ok_or_else(|| offline("the snapshot"))?;
+        let commit = cache.commit(&id.revision).ok_or_else(|| offline(None))?;
         let folder = cache.snapshot(&commit);
         let wanted = select(id, &cache.files(&commit)).map_err(|error| match error {
             HubError::NoModel { id, why } => {
@@ -149,14 +149,14 @@ impl Hub {
         })?;
         match wanted {
             Wanted::Gguf(parts) => match parts.iter().find(|part| !folder.join(part).exists()) {
-                Some(missing) => Err(offline(missing)),
+                Some(missing) => Err(offline(Some(missing))),
                 None => Ok(folder.join(&parts[0])),
             },
             Wanted::Folder { weights, .. } => {
                 if weights.ends_with(".json") {
                     let shards = indexed_shards(id, &folder.join(&weights))?;
                     if let Some(missing) = shards.iter().find(|file| !folder.join(file).exists()) {
-                        return Err(offline(missing));
+                        return Err(offline(Some(missing)));
                     }
                 }
                 Ok(folder)

@@ -30,7 +30,7 @@ impl HubId {
             None => (text, None),
         };
         let (repo, revision) = rest.split_once('@').unwrap_or((rest, "main"));
-        let (org, name) = repo.split_once('/').ok_or(bad("expected org/name"))?;
+        let (org, name) = repo.split_once('/').ok_or(bad("expected owner/name"))?;
         if !is_repo_part(org) || !is_repo_part(name) {
             return Err(bad("org and name are letters, digits, `-`, `_` and `.`"));
         }
