@@ -75,6 +75,11 @@ pub(crate) fn hand_over() {
     IS_HANDED_OVER.store(true, Ordering::Relaxed);
 }
 
+/// Whether another part of the program, or another program around it, answers to Ctrl-C.
+pub(crate) fn is_handed_over() -> bool {
+    IS_HANDED_OVER.load(Ordering::Relaxed)
+}
+
 /// Makes Ctrl-C end the process, with a last line while there is one to say.
 ///
 /// For work that can be cut off at any moment, such as a download, whose file on the disk is always
@@ -97,7 +102,7 @@ impl Leave {
         let said = Arc::clone(&last_words);
         let wait = move || loop {
             runtime.block_on(interrupts.next());
-            if IS_HANDED_OVER.load(Ordering::Relaxed) {
+            if is_handed_over() {
                 continue;
             }
             if let Some(line) = said.lock().unwrap_or_else(PoisonError::into_inner).take() {

@@ -13,7 +13,7 @@ use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles};
 use crate::failure::Result;
 use crate::hints::short_of_memory;
 pub(crate) use crate::hints::{interrupted, not_here};
-use crate::interrupt::Leave;
+use crate::interrupt::{self, Leave};
 use crate::progress::Progress;
 
 /// The story-teller inside the binary, a GGUF file.
@@ -138,7 +138,7 @@ impl Screen {
 
     fn downloading(&self, at: HubProgress<'_>) {
         let mut leave = self.leave.borrow_mut();
-        if leave.is_none() {
+        if leave.is_none() && !interrupt::is_handed_over() {
             // Without it Ctrl-C ends the process all the same, only without a word.
             *leave = Leave::with(interrupted(&self.name)).ok();
         }

@@ -8,7 +8,7 @@ use pelton_llm::{Embedder, Llm};
 
 use crate::failure::Failure;
 use crate::flags::{Chosen, Flag, TABLE, lay_over};
-use crate::model;
+use crate::{interrupt, model};
 
 /// Logs on stderr. Panics in the code of a request are left out: the caller gets them as errors.
 const LOGS: &str = "warn,pelton_engine::guard=off";
@@ -63,6 +63,8 @@ pub fn setting_keys() -> Vec<String> {
 ///
 /// Names the setting, or the file and field of the model, that is wrong.
 pub fn open(settings: &[(String, String)], vectors: Option<bool>) -> Result<Opened, NotOpened> {
+    // Ctrl-C is the caller's, also during a download.
+    interrupt::hand_over();
     let chosen = read(settings).map_err(|failure| NotOpened::of(&failure))?;
     load(&chosen, vectors).map_err(|failure| NotOpened::of(&failure))
 }
