@@ -1,9 +1,5 @@
 """Prompts in, answers out."""
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -38,22 +34,6 @@ def test_an_output_has_the_fields_of_vllm(llm):
     assert answer.text == llm.get_tokenizer().decode(answer.token_ids)
     assert answer.cumulative_logprob is None and answer.logprobs is None
     assert output.request_id != llm.generate(PROMPT, greedy())[0].request_id
-
-
-def test_the_command_line_gives_the_same_text(llm):
-    words = ["run", PROMPT, "--raw", "--temperature", "0.7", "--top-p", "1", "--seed", "5", "-n", "20"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pelton", *words, "--json"], capture_output=True, check=True
-    )
-    printed = json.loads(done.stdout)
-    (output,) = llm.generate(PROMPT, SamplingParams(temperature=0.7, seed=5, max_tokens=20))
-    assert printed["text"] == output.outputs[0].text
-    assert printed["tokens"] == output.outputs[0].token_ids
-
-
-def test_the_command_line_ends_with_its_exit_code():
-    done = subprocess.run([sys.executable, "-m", "pelton", "walk"], capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.startswith("error: ")
 
 
 def test_many_prompts_keep_their_order_and_their_own_parameters(llm):
