@@ -1,8 +1,14 @@
 """Draws a terminal with a real run of pelton: python3 docs/picture.py PELTON > docs/terminal.svg"""
 
+import fcntl
 import html
+import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 import textwrap
 
 COLUMNS = 92
@@ -10,15 +16,33 @@ WORDS = ["run", "Once upon a time", "--seed", "26", "--max-tokens", "80"]
 LINE, WIDTH = 19, 7.85
 
 
+def run(pelton: str) -> str:
+    """What a terminal of this width gets."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+    child = subprocess.Popen(
+        [pelton, *WORDS], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    os.close(theirs)
+    parts = []
+    try:
+        while part := os.read(ours, 4096):
+            parts.append(part)
+    except OSError:
+        pass  # The terminal ends with the program.
+    assert child.wait() == 0
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", b"".join(parts).decode())
+
+
 def lines(pelton: str) -> list[tuple[str, str]]:
     """The lines of the screen, each with its class."""
-    done = subprocess.run([pelton, *WORDS], capture_output=True, text=True, check=True)
     command = " ".join(f'"{word}"' if " " in word else word for word in WORDS)
-    shown = [("prompt", f"$ pelton {command}")]
-    for line in done.stdout.rstrip().splitlines():
-        shown += [("text", part) for part in textwrap.wrap(line, COLUMNS) or [""]]
-    for line in done.stderr.strip().splitlines():
-        shown += [("note", part) for part in textwrap.wrap(line, COLUMNS, drop_whitespace=False)]
+    shown, kind = [("prompt", f"$ pelton {command}")], "text"
+    for line in run(pelton).strip().splitlines():
+        kind = "note" if line.startswith("[") else kind
+        wrapped = textwrap.wrap(line, COLUMNS, drop_whitespace=False) or [""]
+        shown += [(kind, part.rstrip()) for part in wrapped]
     return shown + [("prompt", "$ ")]
 
 

@@ -68,3 +68,9 @@ fn links_lead_somewhere() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+#[test]
+fn the_readme_is_short() {
+    let n_lines = read("README.md").lines().count();
+    assert!(n_lines < 200, "the README has {n_lines} lines");
+}
