@@ -95,21 +95,41 @@ def test_ctrl_c_ends_a_generation(llm, idle, how):
     idle()
 
 
-def test_a_stream_that_is_left_early_frees_its_request(llm, idle):
-    params = SamplingParams(max_tokens=LONG, ignore_eos=True)
-    for output in llm.stream(PROMPT, params):
-        if len(output.outputs[0].token_ids) == 3:
-            break
+class Gate:
+    """A processor that holds the engine after three tokens, and notes how far it came."""
+
+    def __init__(self):
+        self.open = threading.Event()
+        self.most = 0
+
+    def __call__(self, output, logits):
+        self.most = max(self.most, len(output))
+        if len(output) == 3:
+            assert self.open.wait(60)
+
+
+@pytest.mark.parametrize("how", ["break", "close", "del", "abort"])
+def test_a_stream_that_is_left_early_frees_its_request(llm, idle, how):
+    gate = Gate()
+    params = SamplingParams(max_tokens=LONG, ignore_eos=True, logits_processors=[gate])
+    if how == "break":
+        for output in llm.stream(PROMPT, params):
+            if len(output.outputs[0].token_ids) == 3:
+                break
+    else:
+        stream = llm._engine().stream((PROMPT, params, 0)) if how == "abort" else llm.stream(PROMPT, params)
+        for _ in range(3):
+            next(stream)
+        if how == "close":
+            stream.close()
+        elif how == "abort":
+            stream.abort()
+            assert list(stream) == []
+        else:
+            del stream
+    gate.open.set()
     idle()
-    kept = llm.stream(PROMPT, params)
-    next(kept)
-    del kept
-    idle()
-    stream = llm._engine().stream((PROMPT, params, 0))
-    next(stream)
-    stream.abort()
-    assert list(stream) == []
-    idle()
+    assert gate.most <= 4, "the step that was under way, and none after it"
 
 
 def test_threads_that_drop_streams_in_the_middle_leave_nothing_behind(llm, idle):
@@ -165,26 +185,28 @@ def test_many_asynchronous_answers_grow_together(async_llm, llm):
 
 
 def test_a_cancelled_task_ends_its_request(async_llm):
-    params = SamplingParams(max_tokens=LONG, ignore_eos=True)
-    started = []
+    gate = Gate()
+    params = SamplingParams(max_tokens=LONG, ignore_eos=True, logits_processors=[gate])
+    n_read = 0
 
     async def read():
+        nonlocal n_read
         async for _ in async_llm.chat([{"role": "user", "content": "Hello"}], params):
-            started.append(1)
-            # A reader that is slower than the model.
-            await asyncio.sleep(3600)
+            n_read += 1
 
     async def main():
         task = asyncio.create_task(read())
-        while not started:
+        while n_read < 3:
             await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        gate.open.set()
         while sum(async_llm._llm._engine().load()[:2]) > 0:
             await asyncio.sleep(0.001)
 
     asyncio.run(asyncio.wait_for(main(), 60))
+    assert gate.most <= 4
 
 
 def test_an_exception_of_a_callback_reaches_the_task(async_llm):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import enum
 import inspect
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,18 @@ _REFUSED: dict[str, tuple[Any, str]] = {
     "structured_outputs": (None, "use a logits processor"),
     "extra_args": (None, "leave it out"),
 }
+
+
+_COUNTS = ("n", "best_of", "seed", "max_tokens", "min_tokens", "logprobs")
+_NUMBERS = (
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+)
 
 
 @dataclass
@@ -104,7 +117,16 @@ class SamplingParams:
         for name, (nothing, fix) in _REFUSED.items():
             if getattr(self, name) not in (nothing, [], {}):
                 raise ValueError(f"`{name}` is not supported by Pelton: {fix}")
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, numbers.Integral) or value < 0):
+                raise ValueError(f"`{name}` must be a whole number of at least 0, got {value!r}")
+        for name in _NUMBERS:
+            if not isinstance(getattr(self, name), numbers.Real):
+                raise TypeError(f"`{name}` must be a number, got {getattr(self, name)!r}")
         self.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
+        if not all(isinstance(text, str) for text in self.stop):
+            raise TypeError(f"`stop` must be a text or a list of texts, got {self.stop!r}")
         self.stop_token_ids = list(self.stop_token_ids or [])
         if self.top_k < -1:
             raise ValueError(f"`top_k` must be at least 1, or 0 or -1 for all, got {self.top_k}")
