@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pelton_llm::LocalModel;
+use pelton_llm::{LlmOptions, LocalModel};
 use pelton_tensor::{Gguf, MappedFile};
 use pelton_text::{ChatTemplate, Tokenizer};
 
@@ -47,6 +47,20 @@ impl Texts {
             }
             LocalModel::Path(path) => Self::from_gguf(&Gguf::open(path)?),
         }
+    }
+
+    /// Lays the flags over the model's own template.
+    ///
+    /// # Errors
+    ///
+    /// A template that does not exist or is not valid.
+    pub(crate) fn choose(mut self, options: &LlmOptions) -> Result<Self> {
+        if let Some(name) = &options.chat_template {
+            self.template = Some(ChatTemplate::choose(name, &self.tokenizer)?);
+        }
+        let kwargs = options.chat_template_kwargs.clone();
+        self.template = self.template.map(|template| template.with_args(kwargs));
+        Ok(self)
     }
 
     fn from_gguf(gguf: &Gguf) -> Result<Self> {

@@ -5,7 +5,7 @@
 use std::io::{BufRead, Read, Write};
 
 use pelton_base::{TokenId, limits};
-use pelton_text::{EncodeOptions, Message, RenderOptions};
+use pelton_text::{ChatTemplate, EncodeOptions, Message, RenderOptions};
 use serde_json::{Map, Value, json};
 
 use crate::args::TokenizeArgs;
@@ -16,7 +16,7 @@ use crate::texts::Texts;
 /// Runs the command.
 pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
     let place = model::resolve(&model::reference(args.model.as_deref())?)?;
-    let texts = Texts::open(&place)?;
+    let texts = Texts::open(&place)?.choose(&args.template.chosen().llm)?;
     let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
     let mut stdin = std::io::stdin().lock();
     for line_idx in 0.. {
@@ -98,7 +98,8 @@ impl Texts {
         let template = self
             .template
             .as_ref()
-            .ok_or_else(|| Failure::new("this model has no chat template"))?;
+            .ok_or_else(|| ChatTemplate::why_none(&self.tokenizer).replacen("it", "this model", 1))
+            .map_err(Failure::new)?;
         let options = RenderOptions {
             add_generation_prompt: line.add_generation_prompt,
             tools: line.tools,

@@ -7,7 +7,7 @@ use pelton_base::{ParamError, TokenId};
 use pelton_engine::{Panicked, SpecMethod, SubmitError};
 use pelton_model::ModelError;
 use pelton_sched::{ChoiceError, Refusal};
-use pelton_text::{TemplateError, TextError};
+use pelton_text::{FolderError, TemplateError, TextError};
 
 use crate::hub::HubError;
 pub use crate::memory::KvShortage;
@@ -50,6 +50,9 @@ pub enum LlmError {
     /// The chat template does not accept these messages.
     #[error(transparent)]
     Template(#[from] TemplateError),
+    /// The chat template in place of the model's own cannot be used.
+    #[error(transparent)]
+    ChosenTemplate(#[from] FolderError),
     /// A request for a chat to a model without a usable chat template.
     #[error("{model} cannot chat: {why}; use a plain completion")]
     NoTemplate {

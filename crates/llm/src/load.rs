@@ -40,7 +40,7 @@ impl Llm {
         let reporter = Reporter::new(progress);
         let source = Source::open(model, options.name.as_deref(), &reporter)?;
         source.check_generates()?;
-        let text = TextSide::load(&source, options.needs_text)?;
+        let text = TextSide::load(&source, options)?;
         let decoder = load_weights(runtime, &source, options, &reporter)?;
         // Before keys and values take what is left, and once more when they have.
         check_step(decoder.spec(), options)?;
@@ -64,9 +64,9 @@ struct TextSide {
 }
 
 impl TextSide {
-    fn load(source: &Source, needs_text: bool) -> Result<Self, LlmError> {
+    fn load(source: &Source, options: &LlmOptions) -> Result<Self, LlmError> {
         let tokenizer = match source.tokenizer() {
-            Err(error) if !needs_text => {
+            Err(error) if !options.needs_text => {
                 tracing::warn!("no text, only token ids: {error}");
                 source.tokenizer_of_ids()?
             }
@@ -82,10 +82,14 @@ impl TextSide {
                 (ChatTemplate::from_folder(folder), sampling)
             }
         };
+        let template = match &options.chat_template {
+            Some(name) => Ok(Some(ChatTemplate::choose(name, &tokenizer)?)),
+            None => template,
+        };
         // A model whose template cannot be used can still continue texts.
         let template = match template {
-            Ok(Some(template)) => Ok(template),
-            Ok(None) => Err("it has no chat template".to_owned()),
+            Ok(Some(template)) => Ok(template.with_args(options.chat_template_kwargs.clone())),
+            Ok(None) => Err(ChatTemplate::why_none(&tokenizer)),
             Err(error) => {
                 // Every request for a chat is refused with the same words.
                 tracing::info!(%error, "the chat template cannot be used");

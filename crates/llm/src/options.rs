@@ -54,6 +54,10 @@ pub struct LlmOptions {
     /// Whether a model without a usable tokenizer is refused. Without one only token ids can be
     /// continued, and the text of an answer is the ids of its tokens.
     pub needs_text: bool,
+    /// The chat template: a file, or the name of a built-in one; by default the model's own.
+    pub chat_template: Option<String>,
+    /// Arguments of the chat template in every conversation, such as `enable_thinking`.
+    pub chat_template_kwargs: serde_json::Map<String, serde_json::Value>,
     /// Name of the model for clients; by default [`ModelRef::display_name`].
     pub name: Option<String>,
 }
@@ -77,6 +81,8 @@ impl Default for LlmOptions {
             draft: None,
             packed_cache: None,
             needs_text: true,
+            chat_template: None,
+            chat_template_kwargs: serde_json::Map::new(),
             name: None,
         }
     }

@@ -37,7 +37,7 @@ pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::ServeArgs;
 
 use crate::failure;
-use crate::flags::{CacheArgs, Chosen, KvArgs, ModelArgs, SpecArgs};
+use crate::flags::{CacheArgs, Chosen, KvArgs, ModelArgs, SpecArgs, TemplateArgs};
 use crate::mode::Mode;
 use crate::run::Color;
 
@@ -168,6 +168,9 @@ pub(crate) struct RunArgs {
     /// Instructions that come before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "tokens"], help_heading = "Prompt")]
     pub(crate) system: Option<String>,
+    /// How the conversation is laid out.
+    #[command(flatten)]
+    template: TemplateArgs,
     /// Token ids instead of text, such as 1,2,3; no special tokens are added
     #[arg(
         long,
@@ -211,6 +214,7 @@ impl RunArgs {
     /// Names the flags that contradict each other.
     pub(crate) fn chosen(&self) -> failure::Result<Chosen> {
         let mut chosen = self.model.chosen();
+        self.template.lay_over(&mut chosen);
         self.spec.lay_over(&mut chosen);
         self.cache.lay_over(&mut chosen);
         // Token ids are continued by models without a tokenizer, too.
@@ -225,8 +229,8 @@ impl RunArgs {
         match (self.chat, self.raw || self.tokens.is_some()) {
             (true, _) => Some(Mode::Chat),
             (_, true) => Some(Mode::Raw),
-            // Instructions make sense only in a conversation.
-            _ => self.system.is_some().then_some(Mode::Chat),
+            // Instructions and templates make sense only in a conversation.
+            _ => (self.system.is_some() || self.template.is_given()).then_some(Mode::Chat),
         }
     }
 
@@ -319,6 +323,9 @@ pub(crate) struct TokenizeArgs {
     /// Read objects with `messages` and other template arguments from lines; print `text` and `ids`
     #[arg(long)]
     pub(crate) chat: bool,
+    /// How the messages are laid out.
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
 }
 
 /// A comma-separated list of ids; a type of its own because clap reads `Vec` as a repeated flag.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::config::Secret;
-use crate::flags::{Chosen, ModelArgs, SchedulingArgs, ServerArgs, VectorArgs};
+use crate::flags::{Chosen, ModelArgs, SchedulingArgs, ServerArgs, TemplateArgs, VectorArgs};
 
 /// Flags of `pelton serve`; what is absent comes from the file of `--config`, else it is built in.
 #[derive(Args, Debug)]
@@ -20,6 +20,9 @@ pub(crate) struct ServeArgs {
     /// Print the resulting settings, without API keys, and exit
     #[arg(long)]
     pub(crate) check_config: bool,
+    /// How conversations are laid out.
+    #[command(flatten)]
+    template: TemplateArgs,
     /// Where the model is served.
     #[command(flatten)]
     server: ServerArgs,
@@ -46,6 +49,7 @@ impl ServeArgs {
     /// Lays these flags over the values of a file.
     pub(crate) fn lay_over(&self, chosen: &mut Chosen) {
         self.model.lay_over(chosen);
+        self.template.lay_over(chosen);
         self.server.lay_over(chosen);
         self.vectors.lay_over(chosen);
         self.scheduling.lay_over(chosen);

@@ -40,6 +40,8 @@ selections! {
     ModelArgs = ModelFlags: |flag| matches!(flag.part, Part::Model | Part::Machine);
     /// Where a model is served.
     ServerArgs = ServerFlags: |flag| flag.part == Part::Server;
+    /// How conversations are laid out.
+    TemplateArgs = TemplateFlags: |flag| flag.part == Part::Template;
     /// How vectors are made.
     VectorArgs = VectorFlags: |flag| flag.part == Part::Embeddings;
     /// How requests share the machine, and how tokens are drafted.
@@ -70,6 +72,11 @@ impl<S> Given<S> {
     /// Lays these values over those of a file or the built-in ones.
     pub(crate) fn lay_over(&self, chosen: &mut Chosen) {
         lay_over(&self.values, chosen);
+    }
+
+    /// Whether the command line or the environment says anything.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.values.is_empty()
     }
 
     /// These values over the built-in ones.

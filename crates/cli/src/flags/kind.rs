@@ -6,6 +6,7 @@ use std::time::Duration;
 use pelton_base::limits;
 use pelton_server::{CorsOrigins, HostName};
 use serde::{Serialize, Serializer};
+use serde_json::Map;
 
 use super::SpecChoice;
 use crate::units;
@@ -41,6 +42,8 @@ pub(crate) enum Kind {
     Hosts,
     /// Web pages whose scripts may read answers.
     Origins,
+    /// A JSON object.
+    Object,
 }
 
 /// A value as it was read.
@@ -64,6 +67,8 @@ pub(crate) enum Value {
     Hosts(Vec<HostName>),
     /// Of [`Kind::Origins`].
     Origins(CorsOrigins),
+    /// Of [`Kind::Object`].
+    Object(Map<String, serde_json::Value>),
 }
 
 /// The value of `--packed-cache` without a folder.
@@ -114,6 +119,9 @@ impl Kind {
             },
             Self::Method => text.parse().map(Value::Method),
             Self::Folder => Ok(Value::Folder(text.into())),
+            Self::Object => serde_json::from_str(text).map(Value::Object).map_err(|_| {
+                format!("expected a JSON object such as {{\"enable_thinking\": false}}, got `{text}`")
+            }),
             Self::Hosts => {
                 let hosts = text.split(',').map(|host| {
                     let host = host.trim();
@@ -155,6 +163,9 @@ impl Kind {
             Value::Method(choice) => Plain::Text(choice.to_string()),
             Value::Origins(origins) => Plain::Text(origins.to_string()),
             Value::Folder(path) => Plain::Text(path.to_string_lossy().into_owned()),
+            Value::Object(fields) => {
+                Plain::Text(serde_json::Value::Object(fields.clone()).to_string())
+            }
             Value::Hosts(hosts) => {
                 let hosts: Vec<String> = hosts.iter().map(HostName::to_string).collect();
                 Plain::Text(hosts.join(","))

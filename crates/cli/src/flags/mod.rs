@@ -26,7 +26,7 @@ mod table;
 pub(crate) use chosen::Chosen;
 pub(crate) use given::{
     CacheArgs, ComputeArgs, DraftArgs, KvArgs, ModelArgs, SchedulingArgs, ServerArgs, SpecArgs,
-    ThreadsArgs, VectorArgs, lay_over,
+    TemplateArgs, ThreadsArgs, VectorArgs, lay_over,
 };
 pub(crate) use kind::{Kind, Value};
 pub(crate) use lists::Lists;
@@ -67,6 +67,8 @@ enum Part {
     Model,
     /// How a model is loaded.
     Machine,
+    /// How conversations are laid out.
+    Template,
     /// Where a model is served.
     Server,
     /// How vectors are made.
@@ -87,6 +89,7 @@ impl Part {
         match self {
             Self::Model | Self::Server | Self::File => None,
             Self::Machine => Some("Machine"),
+            Self::Template => Some("Prompt"),
             Self::Embeddings => Some("Embeddings"),
             Self::Choices | Self::Memory => Some("Scheduling"),
             Self::Speculation => Some("Speculation"),
@@ -155,6 +158,7 @@ mod tests {
             Kind::Truth | Kind::Switch(_) => vec!["true", "false"],
             Kind::Hosts => vec!["pelton.example,[::1]"],
             Kind::Origins => vec!["*", "none", "https://a.example,http://b.example:1"],
+            Kind::Object => vec![r#"{"enable_thinking":false}"#],
             Kind::Method => vec!["suffix", "early-exit:2", "draft:some/where"],
         }
     }
@@ -188,6 +192,14 @@ mod tests {
         for flag in TABLE {
             assert!(flag.default().is_some_and(|default| !default.is_empty()), "{}", flag.name);
             assert!(!flag.help.ends_with('.') && !flag.help.contains("[default"), "{}", flag.name);
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_built_in_chat_template() {
+        let flag = TABLE.iter().find(|flag| flag.name == "chat-template").expect("the flag");
+        for name in pelton_text::ChatTemplate::builtin_names() {
+            assert!(flag.help.contains(name), "{name}");
         }
     }
 

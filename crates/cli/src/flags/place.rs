@@ -6,6 +6,7 @@ use pelton_llm::{Pooling, Verification};
 use pelton_model::{Compute, KvDtype, PackedCache};
 use pelton_sched::{Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder};
 use pelton_server::{CorsOrigins, HostName};
+use serde_json::Map;
 
 use super::kind::BESIDE;
 use super::{Chosen, SpecChoice, Value};
@@ -167,5 +168,19 @@ impl Setting for Vec<HostName> {
 
     fn value(&self) -> Option<Value> {
         (!self.is_empty()).then(|| Value::Hosts(self.clone()))
+    }
+}
+
+/// No field is none chosen.
+impl Setting for Map<String, serde_json::Value> {
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::Object(fields) => fields.clone(),
+            other => panic!("invariant: a flag's kind fits its place, got {other:?}"),
+        }
+    }
+
+    fn value(&self) -> Option<Value> {
+        (!self.is_empty()).then(|| Value::Object(self.clone()))
     }
 }

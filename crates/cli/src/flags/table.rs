@@ -73,6 +73,27 @@ pub(crate) static TABLE: &[Flag] = &[
         place: place!(llm.packed_cache),
     },
     Flag {
+        name: "chat-template",
+        short: None,
+        part: Part::Template,
+        kind: Kind::Text,
+        value: "FILE|NAME",
+        help: "Chat template in place of the model's own: a Jinja file, or chatml, llama3, gemma, \
+               mistral, phi3, phi4, deepseek or zephyr",
+        default: "the model's own",
+        place: place!(llm.chat_template),
+    },
+    Flag {
+        name: "chat-template-kwargs",
+        short: None,
+        part: Part::Template,
+        kind: Kind::Object,
+        value: "JSON",
+        help: "Arguments of the chat template, such as {\"enable_thinking\": false}",
+        default: "none",
+        place: place!(llm.chat_template_kwargs),
+    },
+    Flag {
         name: "host",
         short: None,
         part: Part::Server,

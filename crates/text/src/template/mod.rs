@@ -8,6 +8,7 @@
 //! copy text goes through functions of this module (`guard`) that pay for it first.
 
 mod budget;
+mod builtin;
 mod clock;
 mod cost;
 mod guard;
@@ -132,6 +133,8 @@ pub struct ChatTemplate {
     /// At least one; the first is the default.
     sources: Vec<TemplateSource>,
     tokens: TemplateTokens,
+    /// Arguments of every rendering; its own win over them.
+    args: Map<String, serde_json::Value>,
 }
 
 impl ChatTemplate {
@@ -236,7 +239,15 @@ impl ChatTemplate {
             let text = program::prepare(&source.text).map_err(|e| syntax(source, &e))?;
             program::Program::compile(&text).map_err(|e| syntax(source, &e))?;
         }
-        Ok(Self { sources, tokens })
+        Ok(Self { sources, tokens, args: Map::new() })
+    }
+
+    /// The same template with arguments that every rendering has; an argument in
+    /// [`RenderOptions::extra`] wins over the one here.
+    #[must_use]
+    pub fn with_args(mut self, args: Map<String, serde_json::Value>) -> Self {
+        self.args = args;
+        self
     }
 
     /// The template and its variants, the default first.
@@ -314,6 +325,8 @@ impl ChatTemplate {
         let tools = options.tools.as_ref().map_or_else(|| Value::from(()), value);
         context.push(("tools".into(), tools));
         context.push(("documents".into(), Value::from(())));
+        let args = self.args.iter().filter(|(name, _)| !options.extra.contains_key(*name));
+        context.extend(args.map(|(k, v)| (k.clone(), value(v))));
         context.extend(options.extra.iter().map(|(k, v)| (k.clone(), value(v))));
         Value::from_pairs(context)
     }
