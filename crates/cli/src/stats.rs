@@ -55,7 +55,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Tells a full context from an answer that is as long as was asked for.
+    /// The reason in finer words: a full context is not the limit of the answer's length.
     pub(crate) fn of(
         finish: FinishReason,
         usage: Usage,
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_context_is_told_from_an_answer_as_long_as_asked_for() {
+    fn a_full_context_is_no_answer_as_long_as_asked_for() {
         let usage = Usage { prompt_tokens: 60, completion_tokens: 40, ..Usage::default() };
         let table = [
             (FinishReason::Stop, None, 100, "stop"),

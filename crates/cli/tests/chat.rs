@@ -127,7 +127,7 @@ fn bytes_that_are_no_text_end_neither_the_line_nor_the_chat() {
 }
 
 #[test]
-fn what_is_typed_during_an_answer_waits_for_the_prompt() {
+fn keys_during_an_answer_wait_for_the_prompt() {
     let args = ["run", "--temperature", "0", "--ignore-eos", "-n", "300", "--color", "never"];
     let mut terminal = Terminal::start(200, &args);
     terminal.press("first\r");
@@ -180,8 +180,8 @@ fn a_full_context_forgets_whole_turns_and_says_so_once() {
     for _ in 0..8 {
         terminal.say(format!("{question}\r"));
     }
-    let told = terminal.shown().matches("the context is full").count();
-    assert_eq!(told, 1, "{}", terminal.shown());
+    let n_remarks = terminal.shown().matches("the context is full").count();
+    assert_eq!(n_remarks, 1, "{}", terminal.shown());
     assert_eq!(terminal.shown().matches("max tokens]").count(), 8, "{}", terminal.shown());
     assert_eq!(questions(&mut terminal).len(), 8, "forgotten turns are saved");
     terminal.say("/tokens\r");

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::sampling::token;
 
-/// What ends an answer; absent flags leave the decision to the model and the context.
+/// Limits and ends of an answer; absent flags leave the decision to the model and the context.
 #[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "Generation")]
 pub(crate) struct EndArgs {

@@ -180,7 +180,7 @@ pub(crate) struct RunArgs {
         help_heading = "Prompt"
     )]
     tokens: Option<TokenList>,
-    /// What ends an answer.
+    /// When an answer ends.
     #[command(flatten)]
     pub(crate) ends: EndArgs,
     /// How tokens are chosen.

@@ -120,7 +120,9 @@ impl Kind {
             Self::Method => text.parse().map(Value::Method),
             Self::Folder => Ok(Value::Folder(text.into())),
             Self::Object => serde_json::from_str(text).map(Value::Object).map_err(|_| {
-                format!("expected a JSON object such as {{\"enable_thinking\": false}}, got `{text}`")
+                format!(
+                    "expected a JSON object such as {{\"enable_thinking\": false}}, got `{text}`"
+                )
             }),
             Self::Hosts => {
                 let hosts = text.split(',').map(|host| {

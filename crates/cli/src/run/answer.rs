@@ -107,7 +107,7 @@ pub(crate) async fn receive(
     })
 }
 
-/// What a person sees while the prompt is computed.
+/// The spinner that a person sees while the prompt is computed.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a> {
     bar: Option<PromptProgress>,

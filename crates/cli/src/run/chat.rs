@@ -69,8 +69,8 @@ struct Chat<'a> {
     settings: Settings,
     generation: Generation,
     shows_stats: bool,
-    /// Whether the person knows that a full context forgets turns.
-    has_told_of_shift: bool,
+    /// Whether a remark has said that a full context forgets turns.
+    has_said_shift: bool,
 }
 
 impl<'a> Chat<'a> {
@@ -81,11 +81,11 @@ impl<'a> Chat<'a> {
             settings: Settings::default(),
             generation: session.generation.clone(),
             shows_stats: !session.args.quiet,
-            has_told_of_shift: false,
+            has_said_shift: false,
         }
     }
 
-    /// What a person sees first.
+    /// Prints the first screen.
     fn greet(&self) {
         let info = self.session.llm.info();
         let name = &info.name;
@@ -298,7 +298,7 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    /// What to send for a question, after forgetting what does not fit beside it.
+    /// Messages to send for a question, without the turns that do not fit beside it.
     fn make_room(&mut self, question: &str) -> Result<Vec<Message>> {
         let llm = &self.session.llm;
         let room = Room {
@@ -314,7 +314,7 @@ impl<'a> Chat<'a> {
         let messages = turns.messages(Some(question));
         let n_new = turns.n_forgotten() - self.turns.n_forgotten();
         if n_new > 0 && llm.count_chat(&messages)? < room.context {
-            if !std::mem::replace(&mut self.has_told_of_shift, true) {
+            if !std::mem::replace(&mut self.has_said_shift, true) {
                 let n_turns = turns_in_words(n_new);
                 self.remark(&format!(
                     "(the context is full: the model forgets the oldest turns, {n_turns} so far; \

@@ -16,7 +16,7 @@ use super::page::Look;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
 
-/// What a person did at the prompt.
+/// An action of a person at the prompt.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// Sent this.
@@ -123,7 +123,7 @@ fn terminal(error: &ReadlineError) -> Failure {
     Failure::internal(format!("cannot read from the terminal: {error}"))
 }
 
-/// What the editor asks while a line is typed.
+/// Answers to the questions of the editor while a line is typed.
 struct Helper;
 
 impl rustyline::Helper for Helper {}

@@ -258,7 +258,7 @@ fn system_messages(system: Option<&str>) -> Vec<Message> {
     system.iter().map(|text| Message::new("system", *text)).collect()
 }
 
-/// What to say of a limit that is longer than the room for an answer.
+/// The note about a limit that is longer than the room for an answer.
 fn length_note(max_tokens: Option<usize>, n_prompt: usize, context: usize) -> Option<String> {
     let room = context.saturating_sub(n_prompt);
     let max_tokens = max_tokens.filter(|most| *most > room)?;

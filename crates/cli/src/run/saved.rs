@@ -29,7 +29,7 @@ use crate::failure::{Failure, Result};
 pub(crate) struct Saved {
     /// Name of the model that answered, if the file says so.
     pub(crate) model: Option<String>,
-    /// What `/set` had changed.
+    /// Changes by `/set`.
     pub(crate) settings: Map<String, Value>,
     /// Instructions, questions and answers.
     pub(crate) turns: Turns,

@@ -17,7 +17,7 @@ use crate::usage;
 /// The value that takes a change back.
 const DEFAULT: &str = "default";
 
-/// What `/set` changed, over what the command line asks for.
+/// Changes by `/set`, over the flags of the command line.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Settings {
     /// Names of flags without dashes, and values as they were typed.

@@ -77,7 +77,7 @@ impl Turns {
         self.n_forgotten
     }
 
-    /// What the model sees: the instructions, the turns that are not forgotten, and the question.
+    /// Messages that the model sees: the instructions, the turns that are not forgotten, and the question.
     pub(crate) fn messages(&self, question: Option<&str>) -> Vec<Message> {
         let system = self.system.iter().map(|text| Message::new("system", text.as_str()));
         let turns = self.turns[self.n_forgotten..].iter().flat_map(|turn| {
@@ -108,7 +108,7 @@ impl Room {
     ///
     /// # Errors
     ///
-    /// Those of `n_tokens`.
+    /// The errors of `n_tokens`.
     pub(crate) fn make<E>(
         self,
         turns: &mut Turns,

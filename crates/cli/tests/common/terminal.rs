@@ -157,7 +157,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Of a test that failed; a binary that has ended is not hurt.
+        // A failed test leaves the binary running; one that has ended is not hurt.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -150,7 +150,7 @@ impl ChatTemplate {
         BUILTIN.iter().map(|builtin| builtin.name)
     }
 
-    /// What to say of a model without a template, with the built-in one that looks right.
+    /// The reason why a model cannot chat, with the built-in template that looks right for it.
     pub fn why_none(tokenizer: &Tokenizer) -> String {
         match Self::builtin_for(tokenizer) {
             Some(name) => format!(
@@ -173,7 +173,8 @@ fn tokens_of(tokenizer: &Tokenizer) -> TemplateTokens {
         let bytes = tokenizer.token_bytes(token).unwrap_or_default();
         String::from_utf8_lossy(bytes).into_owned()
     };
-    let tokens = named.into_iter().filter_map(|(name, token)| Some((name.to_owned(), text(token?))));
+    let tokens =
+        named.into_iter().filter_map(|(name, token)| Some((name.to_owned(), text(token?))));
     TemplateTokens { tokens: tokens.collect() }
 }
 

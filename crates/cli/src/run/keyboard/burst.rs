@@ -5,9 +5,9 @@
 //! sent as a message of its own. So a burst of plain text that holds a newline before its end is a
 //! paste, and gets the marks here.
 
-/// What the terminal and the editor write before a paste.
+/// Mark before a paste, as terminals write it.
 const PASTE: &str = "\x1b[200~";
-/// What they write after it.
+/// Mark after a paste.
 const PASTE_END: &str = "\x1b[201~";
 /// A newline that does not send the line: a paste of nothing else.
 const NEWLINE: &str = "\x1b[200~\n\x1b[201~";

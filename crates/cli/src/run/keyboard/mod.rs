@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The editor reads bytes one by one and sees no further, so four things need a reader before it:
-//! what is typed during an answer neither shows on the screen nor is lost; a paste stays whole where
+//! keys during an answer neither show on the screen nor are lost; a paste stays whole where
 //! the terminal does not mark it ([`burst`]); bytes that are no UTF-8 do not end the line; and Ctrl-C
 //! stops the answer that is being written, never the next one.
 //!
@@ -54,7 +54,7 @@ pub(crate) struct Keyboard {
     presses: watch::Receiver<u64>,
 }
 
-/// What the keys are for.
+/// The use of the keys at the moment: held back or edited.
 #[derive(Debug, Default)]
 struct Stage(AtomicU8);
 

@@ -98,7 +98,7 @@ impl Page {
 }
 
 impl Drawn {
-    /// What to write for more of the text.
+    /// Bytes for the terminal that show more of the text.
     fn draw(&mut self, text: &str) -> String {
         let mut out = String::new();
         self.wrapper.resize(self.look.columns());

@@ -150,7 +150,7 @@ impl Wrapper {
 mod tests {
     use super::*;
 
-    /// What a terminal of `columns` shows; it only knows what the wrapper writes.
+    /// The lines that a terminal shows; it knows the sequences of the wrapper and no others.
     fn shown(out: &str) -> Vec<String> {
         let mut lines = vec![String::new()];
         let mut chars = out.chars();
