@@ -118,6 +118,17 @@ def test_a_chat_is_laid_out_by_the_template(llm):
     assert [each.outputs[0].text for each in both] == [output.outputs[0].text] * 2
 
 
+def test_another_template_and_its_arguments_are_settings_of_the_class(tmp_path):
+    file = tmp_path / "own.jinja"
+    file.write_text("{{ greeting }}{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    settings = {"chat_template": file, "chat_template_kwargs": {"greeting": "Hello"}}
+    llm = LLM(max_model_len=64, max_num_seqs=1, **settings)
+    messages = [{"role": "user", "content": "a"}]
+    assert llm.chat(messages)[0].prompt == "Hello<a>"
+    own = llm.chat(messages, chat_template_kwargs={"greeting": "Bye"})
+    assert own[0].prompt == "Bye<a>"
+
+
 def test_a_stream_grows_to_the_whole_answer(llm):
     params = SamplingParams(seed=3, max_tokens=24)
     whole = llm.generate(PROMPT, params)[0].outputs[0]

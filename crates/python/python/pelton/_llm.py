@@ -109,7 +109,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation or several, laid out by the model's chat template."""
         _refuse("use_tqdm", use_tqdm, "there is no progress bar; leave it out")
-        _refuse("chat_template", chat_template, "render the prompt and use `generate`")
+        _refuse("chat_template", chat_template, "give it to `LLM(chat_template=...)`")
         _refuse("continue_final_message", continue_final_message, "use `generate`")
         _refuse("tools", tools, "put them into the text of a message")
         found, _ = _prompts.conversations(messages)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from pelton import _pelton
@@ -81,6 +83,8 @@ def vectors(task: str | None, runner: str | None) -> bool | None:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
