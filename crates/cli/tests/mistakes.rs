@@ -122,6 +122,7 @@ pelton logits -m tiny.gguf --tokens 999999
 
 # Serving
 pelton serve --port PORT
+pelton serve -m ./nothing --port PORT
 pelton serve --host 203.0.113.1 --port 0
 pelton serve --config nothing.yaml
 pelton serve --config key.yaml

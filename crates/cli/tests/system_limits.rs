@@ -48,9 +48,18 @@ fn memory_that_is_refused_is_an_error_with_what_is_left_and_a_flag() {
     limited(&kib(2048), &run).assert_answered();
     let serve = ["serve", "--port", "0", "--threads", "1"];
     let cases: [(&[&str], &[&str]); 3] = [
-        (&["--swap-memory", "400GiB"], &["400.0 GiB", "address space", "--swap-memory"]),
-        (&["--kv-memory", "3GiB", "--max-running", "100000"], &["address space", "--kv-memory"]),
-        (&["--max-batch-tokens", "100000"], &["a step of 100000 tokens", "--max-batch-tokens"]),
+        (
+            &["--swap-memory", "400GiB"],
+            &["400.0 GiB", "address space", "this fits: ", "no `--swap-memory`"],
+        ),
+        (
+            &["--kv-memory", "3GiB", "--max-running", "100000"],
+            &["address space", "this fits: `--kv-memory "],
+        ),
+        (
+            &["--max-batch-tokens", "100000"],
+            &["a step of 100000 tokens", "` fits; a smaller `--max-running`"],
+        ),
     ];
     for (more, parts) in cases {
         limited(&kib(2048), &[&serve, more].concat()).assert_refused(parts);

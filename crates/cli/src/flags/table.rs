@@ -16,7 +16,7 @@ pub(crate) static TABLE: &[Flag] = &[
         part: Part::Model,
         kind: Kind::Text,
         value: "MODEL",
-        help: "Folder, .gguf file or hub id (owner/name)",
+        help: "Folder, .gguf file, hub id (owner/name, owner/name:Q4_K_M) or name of `pelton list`",
         default: "the small model inside the binary",
         place: place!(model),
     },

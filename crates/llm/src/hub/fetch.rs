@@ -98,8 +98,8 @@ impl Hub {
         let listing = match self.listing_with_notice(id) {
             Ok(listing) => listing,
             Err(error @ HubError::Network { .. }) => {
-                let path = self.cached(id, &cache).map_err(|_| error)?;
-                tracing::warn!(%id, path = %path.display(), "hub not reached, using the cache");
+                let Ok(path) = self.cached(id, &cache) else { return Err(error) };
+                tracing::warn!("{error}; using what is in the cache of {id}");
                 return Ok(path);
             }
             Err(error) => return Err(error),

@@ -17,6 +17,9 @@ const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 /// The fault of a hub that keeps a connection and sends nothing.
 const STALLED: &str = "the hub stopped sending";
 
+/// The fault of a name that leads nowhere.
+const UNKNOWN_HOST: &str = "there is no such host, or no network";
+
 /// Failure of one attempt.
 pub(crate) enum Failure {
     /// Another attempt may succeed; the server may have said when.
@@ -93,7 +96,7 @@ pub(crate) fn with_retries<T>(
         if n_failed >= config.n_attempts {
             return Err(HubError::Network { url: url.to_owned(), why, n_attempts: n_failed });
         }
-        tracing::warn!(url, why, "hub request failed, trying again");
+        tracing::warn!("{url}: {why}; trying again");
         std::thread::sleep(asked.unwrap_or(wait).min(LONGEST_WAIT));
         wait *= 2;
     }
@@ -133,13 +136,19 @@ pub(crate) fn check(
 /// What broke, for a person.
 fn words(error: &ureq::Error) -> String {
     match error {
-        ureq::Error::HostNotFound => "there is no such host, or no network".to_owned(),
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
             "no connection in time".to_owned()
         }
         ureq::Error::Timeout(_) => STALLED.to_owned(),
+        error if is_unknown_host(error) => UNKNOWN_HOST.to_owned(),
         error => error.to_string(),
     }
+}
+
+/// Whether the system's resolver does not know the host; its error has no kind of its own.
+fn is_unknown_host(error: &ureq::Error) -> bool {
+    matches!(error, ureq::Error::HostNotFound)
+        || matches!(error, ureq::Error::Io(error) if error.to_string().contains("lookup address"))
 }
 
 /// The fault of a body that does not come, for a person.
@@ -159,7 +168,8 @@ pub(crate) fn body_failure(error: std::io::Error) -> Failure {
 pub(crate) fn is_unreachable(error: &ureq::Error) -> bool {
     use std::io::ErrorKind;
     match error {
-        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
+        error if is_unknown_host(error) => true,
+        ureq::Error::ConnectionFailed => true,
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => true,
         ureq::Error::Io(error) => matches!(
             error.kind(),
