@@ -14,8 +14,10 @@ pub const PROMPTS: usize = 64;
 pub const EMBED_INPUTS: usize = 2048;
 /// Largest input of `pelton embed`, in bytes.
 pub const EMBED_TEXTS_BYTES: usize = 256 << 20;
-/// Most choices (`n`) of one request.
-pub const CHOICES: usize = 16;
+/// Most choices (`n`) of one prompt.
+pub const CHOICES: usize = 128;
+/// Most answers of one request: prompts times choices. They wait in the mailbox together.
+pub const ANSWERS: usize = MAILBOX_REQUESTS;
 /// Longest salt of the prefix cache (`cache_salt`), in bytes.
 pub const CACHE_SALT_BYTES: usize = 1024;
 /// Longest latency target of a request, in milliseconds: a day.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use pelton_base::{Ask, SamplingParams, ServiceParams, TokenId, limits};
+use pelton_base::{Ask, ParamError, SamplingParams, ServiceParams, TokenId, limits};
 use pelton_engine::{EngineHandle, EngineMetrics, Panicked};
 use pelton_text::{ChatTemplate, EncodeOptions, Message, RenderOptions, TextError, Tokenizer};
 
@@ -175,14 +175,15 @@ impl Llm {
     pub fn complete(&self, request: CompletionRequest) -> Result<Generating, LlmError> {
         request.generation.validate()?;
         let n_prompts = request.prompts.len();
+        let fail = |param, expected, got: usize| {
+            Err(ParamError { param, expected, got: got.to_string() }.into())
+        };
         if n_prompts > limits::PROMPTS {
-            let expected = "at most 64 prompts";
-            return Err(pelton_base::ParamError {
-                param: "prompt",
-                expected,
-                got: n_prompts.to_string(),
-            }
-            .into());
+            return fail("prompt", "at most 64 prompts", n_prompts);
+        }
+        let n_answers = n_prompts * request.generation.n_made() as usize;
+        if n_answers > limits::ANSWERS {
+            return fail("n", "at most 1024 answers to all prompts together", n_answers);
         }
         let mut prompts = Vec::with_capacity(n_prompts);
         for prompt in request.prompts {

@@ -82,12 +82,12 @@ impl Generation {
             self.sampling.validate_length(max_tokens)?;
         }
         if !(1..=limits::CHOICES as u32).contains(&self.n) {
-            return fail("n", "from 1 to 16", &self.n);
+            return fail("n", "from 1 to 128", &self.n);
         }
         if let Some(best_of) = self.best_of
             && !(self.n..=limits::CHOICES as u32).contains(&best_of)
         {
-            return fail("best_of", "from `n` to 16", &best_of);
+            return fail("best_of", "from `n` to 128", &best_of);
         }
         self.service.validate()?;
         self.speculation.validate()?;
@@ -145,7 +145,7 @@ mod tests {
         let sampling = SamplingParams { min_tokens: 4, ..SamplingParams::default() };
         let cases = [
             ("n", Generation { n: 0, ..Generation::default() }),
-            ("n", Generation { n: 17, ..Generation::default() }),
+            ("n", Generation { n: 129, ..Generation::default() }),
             ("max_tokens", Generation { max_tokens: Some(0), ..Generation::default() }),
             ("min_tokens", Generation { max_tokens: Some(3), sampling, ..Generation::default() }),
             ("stop", Generation { stop: vec![String::new()], ..Generation::default() }),

@@ -98,3 +98,18 @@ async fn a_stream_says_how_far_the_prompt_is_if_asked() {
     assert!(first < end && !text[first..].contains(": prompt"), "{text}");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_prompt_may_have_128_answers_and_a_request_1024() {
+    let server = start(parrot()).await;
+    let ask = |prompts: Vec<&str>, n: u32| json!({"prompt": prompts, "n": n, "max_tokens": 1});
+    let answer = server.complete(ask(vec!["a"], 128)).await.json();
+    assert_eq!(answer["choices"].as_array().expect("choices").len(), 128);
+    let answer = server.complete(ask(vec!["a"; 8], 128)).await.json();
+    assert_eq!(answer["choices"].as_array().expect("choices").len(), 1024);
+    let (status, param, _) = server.complete(ask(vec!["a"; 9], 128)).await.error();
+    assert_eq!((status, param.as_deref()), (400, Some("n")));
+    let (status, param, _) = server.complete(ask(vec!["a"], 129)).await.error();
+    assert_eq!((status, param.as_deref()), (400, Some("n")));
+    server.stop().await;
+}

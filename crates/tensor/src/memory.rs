@@ -4,8 +4,11 @@
 //! the limit of the container, and the limit of the process's address space (`ulimit -v`). The
 //! error shows all that there are.
 
+mod container;
+
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 /// The bytes that each limit still leaves; `None` where there is no such limit, or the system does
 /// not show it.
@@ -24,13 +27,7 @@ impl MemoryLeft {
     pub fn now() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).ok();
         let kib = |path, name| field(&read(path)?, name)?.checked_mul(1024);
-        let number = |path| read(path)?.trim().parse::<u64>().ok();
-        let container = number("/sys/fs/cgroup/memory.max").map(|most| {
-            let used = number("/sys/fs/cgroup/memory.current").unwrap_or(0);
-            // Pages of files count as used and give way when asked to.
-            let files = read("/sys/fs/cgroup/memory.stat").and_then(|text| field(&text, "file"));
-            most.saturating_sub(used.saturating_sub(files.unwrap_or(0)))
-        });
+        let container = container::left(Path::new("/"));
         let most_addresses = read("/proc/self/limits").and_then(|text| address_limit(&text));
         let address_space = most_addresses
             .map(|most| most.saturating_sub(kib("/proc/self/status", "VmSize:").unwrap_or(0)));

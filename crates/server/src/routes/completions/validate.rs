@@ -79,7 +79,7 @@ mod tests {
             ("echo", json!({"prompt": "a", "echo": true})),
             ("best_of", json!({"prompt": "a", "best_of": 2, "stream": true})),
             ("best_of", json!({"prompt": "a", "best_of": 1, "n": 2})),
-            ("best_of", json!({"prompt": "a", "best_of": 17})),
+            ("best_of", json!({"prompt": "a", "best_of": 129})),
             ("logprobs", json!({"prompt": "a", "logprobs": 21})),
             ("logprobs", json!({"prompt": "a", "logprobs": true})),
             ("max_tokens", json!({"prompt": "a", "max_tokens": 0})),
