@@ -1,4 +1,4 @@
-"""Step 4 of the recipe: thousands of answers of the embedded models, and none with a listed word.
+"""Step 5 of the recipe: thousands of answers of the embedded models, and none with a listed word.
 
     python check.py ../target/release/pelton
 
@@ -10,6 +10,7 @@ The exit status is 1 if an answer contains one.
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -27,13 +28,15 @@ OPENINGS = (
 )
 
 
-def request(address: str, kind: str, body: dict) -> str:
+def request(address: str, model: str, kind: str, body: dict) -> str:
     """One answer of the server."""
-    data = json.dumps({"model": "story", "temperature": 1, "top_p": 1, "max_tokens": 80, **body}).encode()
+    data = json.dumps({"model": model, "temperature": 1, "top_p": 1, "max_tokens": 80, **body}).encode()
     headers = {"content-type": "application/json"}
     with urllib.request.urlopen(urllib.request.Request(f"{address}/v1/{kind}", data, headers)) as response:
         choice = json.load(response)["choices"][0]
-    return choice["text"] if kind == "completions" else choice["message"]["content"]
+    text = choice["text"] if kind == "completions" else choice["message"]["content"]
+    # The limit cuts words ("jew" of "jewels"); the last one is not judged.
+    return re.sub(r"[\w']+$", "", text) if choice["finish_reason"] == "length" else text
 
 
 def ask(rng: random.Random) -> str:
@@ -43,15 +46,15 @@ def ask(rng: random.Random) -> str:
     return text.format(a="a", s=word, S=word.capitalize(), t=word, x=word, n=2, m=3)
 
 
-def sample(address: str, seed: int) -> tuple[str, str]:
+def sample(address: str, model: str, seed: int) -> tuple[str, str]:
     """The prompt and the answer of one seed; even seeds chat."""
     rng = random.Random(seed)
     if seed % 2:
         prompt = rng.choice(OPENINGS)
-        return prompt, request(address, "completions", {"prompt": prompt, "seed": seed})
+        return prompt, request(address, model, "completions", {"prompt": prompt, "seed": seed})
     prompt = ask(rng)
     messages = [{"role": "user", "content": prompt}]
-    return prompt, request(address, "chat/completions", {"messages": messages, "seed": seed})
+    return prompt, request(address, model, "chat/completions", {"messages": messages, "seed": seed})
 
 
 def check(pelton: str, model: str, n: int) -> int:
@@ -60,10 +63,13 @@ def check(pelton: str, model: str, n: int) -> int:
     server = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
         address = next(word for line in server.stderr for word in line.split() if word.startswith("http://"))
+        address = address.rstrip("/")
         threading.Thread(target=server.stderr.read, daemon=True).start()  # a full pipe would stop it
+        with urllib.request.urlopen(f"{address}/v1/models") as response:
+            name = json.load(response)["data"][0]["id"]
         rude, n_bad, n_words = slurs.pattern(), 0, 0
         with ThreadPoolExecutor(32) as pool:
-            for seed, (prompt, answer) in enumerate(pool.map(lambda s: sample(address.rstrip("/"), s), range(n))):
+            for seed, (prompt, answer) in enumerate(pool.map(lambda s: sample(address, name, s), range(n))):
                 n_words += len(answer.split())
                 for found in rude.findall(answer):
                     n_bad += 1

@@ -19,7 +19,7 @@ use crate::progress::Progress;
 /// The story-teller inside the binary, a GGUF file.
 static STORY: &[u8] = include_bytes!("../model/story-q8_0.gguf");
 
-/// A tenth of the story-teller, to draft for it.
+/// A model of a fifth of its parameters, to draft for it.
 static STORY_DRAFT: &[u8] = include_bytes!("../model/story-draft-q8_0.gguf");
 
 /// What the story-teller is called.
@@ -32,7 +32,7 @@ const STORY_DRAFT_NAME: &str = "story-draft";
 pub(crate) const EMBEDDED: &str = "embedded";
 
 /// Line for a person's first screen: what the story-teller is, and how to get a real model.
-pub(crate) const TOY_NOTE: &str = "note: this is the built-in toy model (9 million parameters, \
+pub(crate) const TOY_NOTE: &str = "note: this is the built-in toy model (6 million parameters, \
     trained on old books); a real one: pelton run -m Qwen/Qwen3-0.6B";
 
 /// Reads a model's name; no name, or `embedded`, is the story-teller, and `story-draft` is the

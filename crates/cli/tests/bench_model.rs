@@ -91,9 +91,9 @@ fn the_table_goes_to_stdout_and_progress_to_stderr() {
 fn what_cannot_be_measured_is_refused_by_flag() {
     let cases: [(&[&str], &[&str]); 9] = [
         (&["--prompt", "0"], &["--prompt"]),
-        (&["--prompt", "2000"], &["--prompt", "1024", "hint"]),
-        (&["--generate", "1024"], &["--generate", "1024"]),
-        (&["--context", "128,5000"], &["--context", "5000", "1008"]),
+        (&["--prompt", "3000"], &["--prompt", "2048", "hint"]),
+        (&["--generate", "2048"], &["--generate", "2048"]),
+        (&["--context", "128,5000"], &["--context", "5000", "2032"]),
         (&["--verify", "3000"], &["--verify"]),
         (&["--batch", "1,x"], &["--batch", "`x`"]),
         (&["--batch", "1000000000"], &["--batch", "1000000000"]),
@@ -103,7 +103,7 @@ fn what_cannot_be_measured_is_refused_by_flag() {
     for (flags, parts) in cases {
         pelton(&[&["bench", "model"], flags].concat()).assert_refused(parts);
     }
-    pelton(&["bench"]).assert_refused(&["no command"]);
+    pelton(&["bench"]).assert_refused(&["needs a command"]);
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn answers(llm: &Llm, generation: Generation) -> (Vec<Vec<TokenId>>, usize) {
 
 fn generation(n: u32) -> Generation {
     let sampling = SamplingParams { seed: 3, ..SamplingParams::default() };
-    Generation { sampling, max_tokens: Some(24), n, ..Generation::default() }
+    Generation { sampling, max_tokens: Some(24), n, ignore_eos: true, ..Generation::default() }
 }
 
 /// Prompt and output of each answer, once it is complete.
