@@ -240,7 +240,7 @@ mod tests {
 
     fn report(last: u32) -> Report {
         let mut cell = Cell::new(2, &texts(), METHODS.len());
-        for (plain, own, token) in [(1.0, 0.5, 3), (2.0, 0.5, 3), (8.0, 4.0, last)] {
+        for (plain, own, token) in [(1.0, 0.5, 3), (2.0, 0.8, 3), (8.0, 4.0, last)] {
             cell.add(0, run(100, plain, 3), true);
             cell.add(1, run(100, own, token), true);
         }
@@ -250,11 +250,11 @@ mod tests {
     #[test]
     fn ratios_are_those_of_rounds() {
         let report = report(3);
-        assert_eq!(report.figures[1].ratio.rounds, [2.0, 4.0, 2.0]);
+        assert_eq!(report.figures[1].ratio.rounds, [2.0, 2.5, 2.0]);
         assert_eq!(report.figures[0].ratio.rounds, [1.0; 3]);
         assert_eq!(report.advice[0].method, Some("suffix"));
         let text = report.render();
-        for part in ["2 x given", "2.00 (2.00..4.00)", "All tokens are", "batch 2: --spec suffix"] {
+        for part in ["2 x given", "2.00 (2.00..2.50)", "All tokens are", "batch 2: --spec suffix"] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
     }
