@@ -77,7 +77,7 @@ async fn what_is_asked_of_the_scheduler_out_of_range_is_named() {
         ("cache_salt", "cache_salt", json!("x".repeat(1025))),
         ("cache_salt", "cache_salt", json!(7)),
         ("service_tier", "service_tier", json!("priority")),
-        ("best_of", "best_of", json!(40)),
+        ("best_of", "best_of", json!(129)),
     ] {
         let mut body = json!({"prompt": "abc"});
         body[name] = bad.clone();
