@@ -1,6 +1,7 @@
 //! Finding a model, and loading it on the runtime of the process with a progress bar.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::sync::Arc;
 
 use pelton_llm::hub::HubProgress;
@@ -23,7 +24,7 @@ static STORY: &[u8] = include_bytes!("../model/story-q8_0.gguf");
 static STORY_DRAFT: &[u8] = include_bytes!("../model/story-draft-q8_0.gguf");
 
 /// What the story-teller is called.
-const STORY_NAME: &str = "story";
+pub(crate) const STORY_NAME: &str = "story";
 
 /// What its draft model is called.
 const STORY_DRAFT_NAME: &str = "story-draft";
@@ -35,15 +36,17 @@ pub(crate) const EMBEDDED: &str = "embedded";
 pub(crate) const TOY_NOTE: &str = "note: this is the built-in toy model (6 million parameters, \
     trained on old books); a real one: pelton run -m Qwen/Qwen3-0.6B";
 
-/// Reads a model's name; no name, or `embedded`, is the story-teller, and `story-draft` is the
-/// model that drafts for it.
+/// Reads a model's name; no name, `embedded`, or `story` where there is no such path, is the
+/// story-teller, and `story-draft` is the model that drafts for it.
 ///
 /// # Errors
 ///
 /// When the name is no path that exists and no hub id.
 pub(crate) fn reference(name: Option<&str>) -> Result<ModelRef> {
+    let is_story = |name: &str| name == STORY_NAME && !Path::new(name).exists();
     match name {
         None | Some(EMBEDDED) => Ok(ModelRef::Embedded { name: STORY_NAME, bytes: STORY }),
+        Some(name) if is_story(name) => Ok(ModelRef::Embedded { name: STORY_NAME, bytes: STORY }),
         Some(STORY_DRAFT_NAME) => {
             Ok(ModelRef::Embedded { name: STORY_DRAFT_NAME, bytes: STORY_DRAFT })
         }

@@ -28,7 +28,9 @@ struct Report {
 pub(crate) fn show(args: &ShowArgs) -> Result<()> {
     let found = matching(&args.model, stores::list());
     if found.is_empty() {
-        if std::path::Path::new(&args.model).exists() || args.model == model::EMBEDDED {
+        if std::path::Path::new(&args.model).exists()
+            || [model::EMBEDDED, model::STORY_NAME].contains(&args.model.as_str())
+        {
             let hint = format!("`pelton inspect {}` describes it", args.model);
             return Err(Failure::new(format!("`{}` is in no cache", args.model)).hint(hint));
         }

@@ -300,6 +300,7 @@ fn tokens_without_a_text_are_never_said() {
 #[test]
 fn inspect_without_a_model_shows_the_embedded_one() {
     let [plain, named] = [pelton(&["inspect"]), pelton(&["inspect", "embedded"])];
+    assert_eq!(pelton(&["inspect", "story"]).stdout, plain.stdout, "by the name that it shows");
     plain.assert_answered();
     assert_eq!(plain.stdout, named.stdout);
 }
