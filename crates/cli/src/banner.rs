@@ -1,4 +1,4 @@
-//! What `pelton serve` says once it listens: the model, its limits, and a request to try.
+//! The words of `pelton serve` once it listens: the model, its limits, and a request to try.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! What to do about a model that cannot be found, downloaded or loaded.
+//! Advice about a model that cannot be found, downloaded or loaded.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -116,7 +116,7 @@ pub(crate) fn not_here(name: &str) -> Failure {
     Failure::new(format!("`{name}` is not on this machine")).hint(hint)
 }
 
-/// What a name that leads nowhere could mean.
+/// The possible meanings of a name that leads nowhere.
 fn for_name(name: &str) -> String {
     if let Some(hub) = stores::hub_name(name) {
         return format!("on the hub it is `{hub}`: `pelton pull {hub}`");

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -80,6 +81,18 @@ pub(crate) fn is_handed_over() -> bool {
     IS_HANDED_OVER.load(Ordering::Relaxed)
 }
 
+/// A runtime for a thread that waits for interrupts, and the interrupts that `begin` gives there.
+fn listening(begin: fn() -> Result<Interrupts>) -> Result<(Runtime, Interrupts)> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
+    let guard = runtime.enter();
+    let interrupts = begin()?;
+    drop(guard);
+    Ok((runtime, interrupts))
+}
+
 /// Makes Ctrl-C end the process, with a last line while there is one to say.
 ///
 /// For work that can be cut off at any moment, such as a download, whose file on the disk is always
@@ -90,14 +103,7 @@ pub(crate) struct Leave(Arc<Mutex<Option<String>>>);
 impl Leave {
     /// Starts to listen, on a thread of its own that lives as long as the process.
     pub(crate) fn with(line: String) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
-        let mut interrupts = {
-            let _guard = runtime.enter();
-            Interrupts::begin()?
-        };
+        let (runtime, mut interrupts) = listening(Interrupts::begin)?;
         let last_words = Arc::new(Mutex::new(Some(line)));
         let said = Arc::clone(&last_words);
         let wait = move || loop {
@@ -135,14 +141,7 @@ pub(crate) struct StopFlag(Arc<AtomicBool>);
 impl StopFlag {
     /// Starts to listen, on a thread of its own that lives as long as the process.
     pub(crate) fn listen() -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
-        let mut interrupts = {
-            let _guard = runtime.enter();
-            Interrupts::listen()?
-        };
+        let (runtime, mut interrupts) = listening(Interrupts::listen)?;
         let flag = Arc::new(AtomicBool::new(false));
         let pressed = Arc::clone(&flag);
         let wait = move || {

@@ -126,7 +126,7 @@ pub(crate) fn load_decoder(
     runtime.load(files, &load).map_err(|error| short_of_memory(error, options))
 }
 
-/// What a person sees of a load.
+/// The progress of a load, for a person.
 struct Screen {
     bar: Progress,
     name: String,

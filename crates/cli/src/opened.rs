@@ -27,7 +27,7 @@ pub enum Opened {
 pub struct NotOpened {
     /// Whether the caller gave something that cannot be used.
     pub is_input: bool,
-    /// What is wrong, and what to do about it.
+    /// The mistake, and the way out.
     pub message: String,
 }
 

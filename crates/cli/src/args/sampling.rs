@@ -119,7 +119,7 @@ numbers!(temperature, top_p, min_p, repetition_penalty, presence_penalty, freque
 
 /// Reads a number that `set` puts among the parameters; an error says its range.
 fn number(text: &str, set: fn(&mut SamplingParams, f32)) -> std::result::Result<f32, String> {
-    // What is no number is out of every range.
+    // NaN is out of every range.
     let x = text.trim().parse().unwrap_or(f32::NAN);
     let mut params = SamplingParams::default();
     set(&mut params, x);
