@@ -16,7 +16,7 @@ use crate::model;
 use crate::progress::Progress;
 use crate::stats::bytes;
 
-/// What was pulled.
+/// The answer of `--json`: the model that was pulled.
 #[derive(Debug, Serialize)]
 struct Report {
     name: String,

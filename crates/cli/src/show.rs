@@ -12,7 +12,7 @@ use crate::inspect::parameters;
 use crate::model;
 use crate::stats::bytes;
 
-/// What is shown of one model.
+/// The facts about one model, as shown.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]

@@ -8,15 +8,11 @@
 //! An answer ends when its last byte is handed to the connection, or when the client has gone.
 
 use std::fmt::Write as _;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Instant;
 
-use axum::body::{Body, Bytes};
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
-use hyper::body::{Frame, SizeHint};
 use pelton_base::{FinishReason, Usage};
 use pelton_llm::Timings;
 use tracing::Span;
@@ -59,10 +55,11 @@ impl Line {
         *self.generated.lock().unwrap_or_else(PoisonError::into_inner) = Some(generated);
     }
 
-    /// Adds the status, and keeps the line until the answer's body is sent.
-    pub(crate) fn follow(self: Arc<Self>, response: Response) -> Response {
+    /// Adds the status, and hands the line to the connection, which keeps it until the answer's body
+    /// is sent.
+    pub(crate) fn follow(self: Arc<Self>, response: &mut Response) {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(response.status());
-        response.map(|body| Body::new(Followed { body, _line: self }))
+        response.extensions_mut().insert(self);
     }
 
     fn text(&self) -> String {
@@ -90,31 +87,5 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         self.span.in_scope(|| tracing::info!("{}", self.text()));
-    }
-}
-
-/// A body that keeps its line.
-struct Followed {
-    body: Body,
-    _line: Arc<Line>,
-}
-
-impl hyper::body::Body for Followed {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -29,10 +29,10 @@ pub(crate) async fn layer(mut request: Request, next: Next) -> Response {
     }
     let mut response = next.run(request).instrument(span).await;
     response.headers_mut().insert(NAME, id);
-    match line {
-        Some(line) => line.follow(response),
-        None => response,
+    if let Some(line) = line {
+        line.follow(&mut response);
     }
+    response
 }
 
 fn is_decent(value: &HeaderValue) -> bool {

@@ -64,7 +64,7 @@ struct Place<'a> {
     command: &'a Command,
     /// `pelton bench sim`.
     name: String,
-    /// What was typed after it.
+    /// The words typed after it.
     words: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Place<'a> {
         format!("`{} --help` lists what there is", self.name)
     }
 
-    /// What a flag means.
+    /// The meaning of a flag.
     fn help_of(&self, flag: &str) -> Option<String> {
         let name = flag.strip_prefix("--")?;
         let arg = self.command.get_arguments().find(|arg| arg.get_long() == Some(name))?;
@@ -236,7 +236,7 @@ fn flag_of(arg: &str) -> &str {
     arg.split([' ', '=', '[']).next().filter(|flag| !flag.is_empty()).unwrap_or(arg)
 }
 
-/// What a value should have been.
+/// The values that a flag expects.
 fn reason(source: &(dyn std::error::Error + 'static)) -> String {
     use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
     if let Some(error) = source.downcast_ref::<ParseIntError>() {

@@ -1,4 +1,4 @@
-//! What other programs call the same thing: llama.cpp, Ollama, vLLM, and Python's tools.
+//! Names of the same things in other programs: llama.cpp, Ollama, vLLM, and Python's tools.
 
 /// Names of flags elsewhere, and our flag.
 const FLAGS: &[(&[&str], &str)] = &[

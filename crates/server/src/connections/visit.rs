@@ -28,6 +28,7 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use super::places::Place;
+use crate::access_log::Line;
 use crate::routes::is_for_operators;
 
 /// Asks a client whether it is still there.
@@ -244,14 +245,17 @@ pub(super) struct Answer {
     /// Whether each frame is a whole event, and a comment may stand between two.
     is_events: bool,
     visit: Arc<Visit>,
+    /// Written to the log when this is dropped.
+    _line: Option<Arc<Line>>,
 }
 
 impl Answer {
-    pub(super) fn new(response: Response, visit: Arc<Visit>) -> Response<Self> {
+    pub(super) fn new(mut response: Response, visit: Arc<Visit>) -> Response<Self> {
         visit.answered();
         let kind = response.headers().get(header::CONTENT_TYPE);
         let is_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        response.map(|body| Self { body, is_events, visit })
+        let line = response.extensions_mut().remove();
+        response.map(|body| Self { body, is_events, visit, _line: line })
     }
 }
 
