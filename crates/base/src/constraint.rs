@@ -30,6 +30,11 @@ impl TokenSet {
         self.words.get(token.0 as usize / 64).is_some_and(|word| word >> (token.0 % 64) & 1 == 1)
     }
 
+    /// Its tokens as bits, 64 to a word, the lowest first.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
     /// Its tokens as bits, 64 to a word, the lowest first, for rules that compute bit masks.
     pub fn words_mut(&mut self) -> &mut [u64] {
         &mut self.words
@@ -57,6 +62,15 @@ pub trait RuleState: Debug + Send {
 
     /// Advances by `token`; returns `false` and changes nothing where it may not come next.
     fn accept(&mut self, token: TokenId) -> bool;
+
+    /// Appends the tokens that must come next, whatever the model says: as many as are known, the
+    /// first one first, none where there is a choice. [`allow`](Self::allow) adds nothing but the
+    /// first of them, and after it nothing but the second, and so on.
+    fn forced(&mut self, tokens: &mut Vec<TokenId>);
+
+    /// The reason why [`allow`](Self::allow) added nothing, in words for the client: what the rule
+    /// expected here; `None` where it has nothing to say.
+    fn stuck(&self) -> Option<String>;
 
     /// A copy that advances independently.
     fn fork(&self) -> Box<dyn RuleState>;

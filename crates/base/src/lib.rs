@@ -9,9 +9,11 @@ pub mod limits;
 mod request;
 mod sampling;
 mod service;
+mod shape;
 
 pub use constraint::{Constraint, Rule, RuleState, TokenSet};
 pub use layer::{Act, ExpertGroups, GroupRank, Router, RouterScore};
 pub use request::{Ask, FinishReason, Request, RequestId, TokenId, Usage};
-pub use sampling::{ParamError, SamplingParams};
+pub use sampling::{Dry, Dynatemp, Mirostat, ParamError, SamplerStage, SamplingParams, Xtc};
 pub use service::{Drafting, Namespace, ServiceParams, Slo, TenantId};
+pub use shape::{Shape, Tag};

@@ -34,6 +34,26 @@ pub const API_KEY_BYTES: usize = 512;
 pub const TOP_LOGPROBS: usize = 20;
 /// Most entries of a logit bias.
 pub const LOGIT_BIAS_ENTRIES: usize = 1024;
+/// Most texts that an answer must not contain (`bad_words`).
+pub const BAD_WORDS: usize = 1024;
+/// Most tokens that an answer may be limited to (`allowed_token_ids`).
+pub const ALLOWED_TOKENS: usize = 1 << 16;
+/// Most texts that end a repetition (`dry_sequence_breakers`).
+pub const DRY_BREAKERS: usize = 64;
+/// Longest repetition that is looked for (`dry`), in tokens.
+pub const DRY_TOKENS: usize = 1024;
+/// Most entries of a sampler order.
+pub const SAMPLER_STAGES: usize = 16;
+/// Largest JSON schema or grammar of a request, in bytes.
+pub const GRAMMAR_BYTES: usize = 1 << 20;
+/// Most texts of a `choice`.
+pub const GRAMMAR_CHOICES: usize = 4096;
+/// Most tools of a request.
+pub const TOOLS: usize = 128;
+/// Longest name of a tool, in bytes.
+pub const TOOL_NAME_BYTES: usize = 64;
+/// Most beams of a beam search.
+pub const BEAMS: usize = 32;
 /// Most HTTP connections at once.
 pub const HTTP_CONNECTIONS: usize = 1024;
 /// Largest HTTP body, in bytes.

@@ -5,8 +5,11 @@ use crate::{TokenId, limits};
 /// Everything that shapes the choice of the next token.
 ///
 /// The canonical order in which they apply: logit bias, repetition, presence and frequency
-/// penalties, the mask of `min_tokens`, temperature, top-k, top-p, min-p. `temperature == 0` means
-/// greedy: the largest logit after bias, penalties and mask, the lowest id of equal logits.
+/// penalties, DRY, the masks (`allowed_tokens`, `bad_words`, `min_tokens`, the rule of the request),
+/// temperature (dynamic or not), top-n-sigma, top-k, typical-p, top-p, min-p, XTC; or Mirostat in
+/// place of all that follow the temperature. [`samplers`](Self::samplers) changes the order of the
+/// last part. `temperature == 0` means greedy: the largest logit after bias, penalties and masks,
+/// the lowest id of equal logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
     /// Divides the logits; zero means greedy.
@@ -17,6 +20,30 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Drops tokens less likely than `min_p` times the most likely one; in `[0, 1]`.
     pub min_p: f32,
+    /// Keeps the tokens whose information content is closest to the expected one, until their
+    /// probability reaches it; in `(0, 1]`, 1 is off. Meister et al., "Locally Typical Sampling",
+    /// TACL 2023.
+    pub typical_p: f32,
+    /// Keeps logits within this many standard deviations of the largest; 0 is off. Tang et al.,
+    /// "Top-n-sigma: Not All Logits Are You Need", 2024.
+    pub top_n_sigma: f32,
+    /// Drops likely tokens at random.
+    pub xtc: Xtc,
+    /// Temperature by entropy.
+    pub dynatemp: Dynatemp,
+    /// Sampling at a constant surprise; `None` is off.
+    pub mirostat: Option<Mirostat>,
+    /// Least tokens that each truncation leaves; 0 and 1 are the same.
+    pub min_keep: usize,
+    /// Order of the truncations and the temperature; `None` for the canonical order. A stage that is
+    /// not in it does not apply.
+    pub samplers: Option<Vec<SamplerStage>>,
+    /// Penalty of repetitions by their length.
+    pub dry: Dry,
+    /// The only tokens that may be sampled; `None` for all.
+    pub allowed_tokens: Option<Vec<TokenId>>,
+    /// Sequences of tokens that must not occur in the answer.
+    pub bad_words: Vec<Vec<TokenId>>,
     /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 is
     /// off.
     pub repetition_penalty: f32,
@@ -43,6 +70,16 @@ impl Default for SamplingParams {
             top_k: 0,
             top_p: 1.0,
             min_p: 0.0,
+            typical_p: 1.0,
+            top_n_sigma: 0.0,
+            xtc: Xtc::default(),
+            dynatemp: Dynatemp::default(),
+            mirostat: None,
+            min_keep: 0,
+            samplers: None,
+            dry: Dry::default(),
+            allowed_tokens: None,
+            bad_words: Vec::new(),
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
@@ -50,6 +87,116 @@ impl Default for SamplingParams {
             min_tokens: 0,
             seed: 0,
             logprobs: None,
+        }
+    }
+}
+
+/// Exclude top choices: with some probability, all tokens above a threshold but the least likely of
+/// them are dropped (p-e-w, 2024, text-generation-webui #6335).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Xtc {
+    /// Probability that it applies to a token; 0 is off.
+    pub probability: f32,
+    /// Least probability of a top choice; above 0.5 there is never more than one, so it is off.
+    pub threshold: f32,
+}
+
+impl Default for Xtc {
+    fn default() -> Self {
+        Self { probability: 0.0, threshold: 0.1 }
+    }
+}
+
+/// Dynamic temperature (kalomaze, 2023): the temperature grows with the entropy of the distribution,
+/// from `temperature - range` to `temperature + range`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dynatemp {
+    /// Half the width of the range; 0 is off.
+    pub range: f32,
+    /// Exponent of the normalized entropy.
+    pub exponent: f32,
+}
+
+impl Default for Dynatemp {
+    fn default() -> Self {
+        Self { range: 0.0, exponent: 1.0 }
+    }
+}
+
+/// Sampling at a constant surprise: Basu et al., "Mirostat", ICLR 2021.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mirostat {
+    /// 1 estimates how many tokens to keep, 2 cuts by surprise.
+    pub version: u8,
+    /// The surprise that is aimed at, in bits.
+    pub tau: f32,
+    /// How fast the cut follows the surprise that was observed.
+    pub eta: f32,
+}
+
+/// "Don't repeat yourself" (p-e-w, 2024, text-generation-webui #5677): a token that would continue
+/// a repetition of `n` tokens loses `multiplier * base ^ (n - allowed_length)` of its logit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dry {
+    /// Scale of the penalty; 0 is off.
+    pub multiplier: f32,
+    /// Growth of the penalty by each token.
+    pub base: f32,
+    /// Longest repetition without a penalty.
+    pub allowed_length: usize,
+    /// Latest tokens, of prompt and output, in which repetitions are looked for; `None` for all.
+    pub last_n: Option<usize>,
+    /// Sequences of tokens that no repetition reaches across.
+    pub breakers: Vec<Vec<TokenId>>,
+}
+
+impl Default for Dry {
+    fn default() -> Self {
+        Self { multiplier: 0.0, base: 1.75, allowed_length: 2, last_n: None, breakers: Vec::new() }
+    }
+}
+
+/// A step of the choice whose place in the order can be chosen, under llama.cpp's name.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum SamplerStage {
+    /// Temperature, dynamic or not.
+    Temperature,
+    /// Top-n-sigma.
+    TopNSigma,
+    /// Top-k.
+    TopK,
+    /// Typical-p.
+    TypicalP,
+    /// Top-p.
+    TopP,
+    /// Min-p.
+    MinP,
+    /// Exclude top choices.
+    Xtc,
+}
+
+impl SamplerStage {
+    /// All of them, in the canonical order.
+    pub const ALL: [Self; 7] = [
+        Self::Temperature,
+        Self::TopNSigma,
+        Self::TopK,
+        Self::TypicalP,
+        Self::TopP,
+        Self::MinP,
+        Self::Xtc,
+    ];
+
+    /// Its name in requests and flags.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Temperature => "temperature",
+            Self::TopNSigma => "top_n_sigma",
+            Self::TopK => "top_k",
+            Self::TypicalP => "typ_p",
+            Self::TopP => "top_p",
+            Self::MinP => "min_p",
+            Self::Xtc => "xtc",
         }
     }
 }
@@ -101,6 +248,19 @@ impl SamplingParams {
         )?;
         check(within(self.min_p, 0.0, 1.0), "min_p", "from 0 to 1", &self.min_p)?;
         check(
+            self.typical_p > 0.0 && self.typical_p <= 1.0,
+            "typical_p",
+            "above 0 and at most 1",
+            &self.typical_p,
+        )?;
+        check(
+            within(self.top_n_sigma, 0.0, 100.0),
+            "top_n_sigma",
+            "from 0 to 100",
+            &self.top_n_sigma,
+        )?;
+        self.validate_rare(&check)?;
+        check(
             self.repetition_penalty > 0.0 && self.repetition_penalty <= 100.0,
             "repetition_penalty",
             "above 0 and at most 100",
@@ -129,6 +289,73 @@ impl SamplingParams {
         }
         let n_logprobs = self.logprobs.unwrap_or(0);
         check(n_logprobs <= limits::TOP_LOGPROBS, "top_logprobs", "at most 20", &n_logprobs)
+    }
+
+    /// Checks what few requests have.
+    fn validate_rare(
+        &self,
+        check: &dyn Fn(
+            bool,
+            &'static str,
+            &'static str,
+            &dyn std::fmt::Display,
+        ) -> Result<(), ParamError>,
+    ) -> Result<(), ParamError> {
+        let within = |x: f32, low: f32, high: f32| (low..=high).contains(&x);
+        let Self { xtc, dynatemp, dry, .. } = self;
+        check(
+            within(xtc.probability, 0.0, 1.0),
+            "xtc_probability",
+            "from 0 to 1",
+            &xtc.probability,
+        )?;
+        check(within(xtc.threshold, 0.0, 1.0), "xtc_threshold", "from 0 to 1", &xtc.threshold)?;
+        check(
+            within(dynatemp.range, 0.0, 100.0),
+            "dynatemp_range",
+            "from 0 to 100",
+            &dynatemp.range,
+        )?;
+        let exponent = dynatemp.exponent;
+        check(within(exponent, 0.0, 100.0), "dynatemp_exponent", "from 0 to 100", &exponent)?;
+        if let Some(mirostat) = self.mirostat {
+            let version = mirostat.version;
+            check((1..=2).contains(&version), "mirostat", "0, 1 or 2", &version)?;
+            let tau = mirostat.tau;
+            check(tau > 0.0 && tau <= 100.0, "mirostat_tau", "above 0 and at most 100", &tau)?;
+            check(within(mirostat.eta, 0.0, 1.0), "mirostat_eta", "from 0 to 1", &mirostat.eta)?;
+        }
+        if let Some(samplers) = &self.samplers {
+            let n = samplers.len();
+            check(n <= limits::SAMPLER_STAGES, "samplers", "at most 16 names", &n)?;
+            let twice = (1..n).find(|&at| samplers[..at].contains(&samplers[at]));
+            if let Some(at) = twice {
+                let got = format!("`{}` twice", samplers[at].name());
+                check(false, "samplers", "different names", &got)?;
+            }
+        }
+        check(
+            within(dry.multiplier, 0.0, 100.0),
+            "dry_multiplier",
+            "from 0 to 100",
+            &dry.multiplier,
+        )?;
+        check(within(dry.base, 1.0, 100.0), "dry_base", "from 1 to 100", &dry.base)?;
+        let n = dry.allowed_length;
+        check(n <= limits::DRY_TOKENS, "dry_allowed_length", "at most 1024", &n)?;
+        let n = dry.breakers.len();
+        check(n <= limits::DRY_BREAKERS, "dry_sequence_breakers", "at most 64 texts", &n)?;
+        let n = self.bad_words.len();
+        check(n <= limits::BAD_WORDS, "bad_words", "at most 1024 texts", &n)?;
+        if self.bad_words.iter().any(Vec::is_empty) {
+            check(false, "bad_words", "texts that are not empty", &"an empty text")?;
+        }
+        if let Some(allowed) = &self.allowed_tokens {
+            let n = allowed.len();
+            let is_in_range = (1..=limits::ALLOWED_TOKENS).contains(&n);
+            check(is_in_range, "allowed_token_ids", "from 1 to 65536 tokens", &n)?;
+        }
+        Ok(())
     }
 
     /// Checks that `min_tokens` is at most `max_tokens`.

@@ -64,6 +64,12 @@ impl RuleState for Turns {
         is_allowed
     }
 
+    fn forced(&mut self, _tokens: &mut Vec<TokenId>) {}
+
+    fn stuck(&self) -> Option<String> {
+        None
+    }
+
     fn fork(&self) -> Box<dyn RuleState> {
         self.begin()
     }

@@ -62,6 +62,12 @@ impl RuleState for Faulty {
         true
     }
 
+    fn forced(&mut self, _tokens: &mut Vec<TokenId>) {}
+
+    fn stuck(&self) -> Option<String> {
+        None
+    }
+
     fn fork(&self) -> Box<dyn RuleState> {
         self.check(Call::Fork);
         Box::new(self.clone())

@@ -109,6 +109,7 @@ impl SamplingParams {
             min_tokens: self.min_tokens,
             seed,
             logprobs: self.logprobs,
+            ..pelton_base::SamplingParams::default()
         };
         generation.max_tokens = self.max_tokens;
         generation.stop = self.stop;

@@ -59,6 +59,12 @@ impl RuleState for Script {
         is_next
     }
 
+    fn forced(&mut self, _tokens: &mut Vec<TokenId>) {}
+
+    fn stuck(&self) -> Option<String> {
+        None
+    }
+
     fn fork(&self) -> Box<dyn RuleState> {
         Box::new(self.clone())
     }
@@ -81,6 +87,12 @@ impl RuleState for Turns {
         let is_allowed = token.0 % PERIOD != self.0 % PERIOD;
         self.0 += u32::from(is_allowed);
         is_allowed
+    }
+
+    fn forced(&mut self, _tokens: &mut Vec<TokenId>) {}
+
+    fn stuck(&self) -> Option<String> {
+        None
     }
 
     fn fork(&self) -> Box<dyn RuleState> {

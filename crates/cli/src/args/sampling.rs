@@ -61,8 +61,7 @@ impl SamplingArgs {
                 own => own.to_vec(),
             },
             seed,
-            min_tokens: defaults.min_tokens,
-            logprobs: defaults.logprobs,
+            ..defaults
         };
         params.validate().map_err(|error| {
             let flag = error.param.replace('_', "-");
@@ -167,6 +166,7 @@ mod tests {
             seed: _,
             // It shapes what is reported, and not the text.
             logprobs: _,
+            ..
         } = SamplingParams::default();
         let root = crate::args::Cli::command();
         let run = root.find_subcommand("run").expect("a command");

@@ -143,6 +143,12 @@ mod tests {
             rises
         }
 
+        fn forced(&mut self, _tokens: &mut Vec<TokenId>) {}
+
+        fn stuck(&self) -> Option<String> {
+            None
+        }
+
         fn fork(&self) -> Box<dyn RuleState> {
             self.begin()
         }

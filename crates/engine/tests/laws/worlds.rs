@@ -86,6 +86,12 @@ impl RuleState for Comb {
         is_allowed
     }
 
+    fn forced(&mut self, _tokens: &mut Vec<TokenId>) {}
+
+    fn stuck(&self) -> Option<String> {
+        None
+    }
+
     fn fork(&self) -> Box<dyn RuleState> {
         self.begin()
     }
