@@ -39,7 +39,9 @@ pub const BAD_WORDS: usize = 1024;
 /// Most tokens that an answer may be limited to (`allowed_token_ids`).
 pub const ALLOWED_TOKENS: usize = 1 << 16;
 /// Most texts that end a repetition (`dry_sequence_breakers`).
-pub const DRY_BREAKERS: usize = 64;
+pub const DRY_BREAKER_TEXTS: usize = 64;
+/// Most sequences of tokens that end a repetition: every token that contains one of the texts.
+pub const DRY_BREAKERS: usize = 1 << 16;
 /// Longest repetition that is looked for (`dry`), in tokens.
 pub const DRY_TOKENS: usize = 1024;
 /// Most entries of a sampler order.

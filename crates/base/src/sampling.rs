@@ -1,6 +1,7 @@
 //! The choice of the next token, with the parameters of a request.
 
 use crate::{TokenId, limits};
+use std::sync::Arc;
 
 /// Everything that shapes the choice of the next token.
 ///
@@ -51,6 +52,9 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Subtracted once per occurrence in the output; 0 is off.
     pub frequency_penalty: f32,
+    /// Latest tokens, of prompt and output together, in which the repetition, presence and
+    /// frequency penalties count; `None` for all.
+    pub repeat_last_n: Option<usize>,
     /// Added to the logits of single tokens.
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Least tokens of an answer: until then stop tokens have no probability and no stop string
@@ -83,6 +87,7 @@ impl Default for SamplingParams {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            repeat_last_n: None,
             logit_bias: Vec::new(),
             min_tokens: 0,
             seed: 0,
@@ -147,12 +152,12 @@ pub struct Dry {
     /// Latest tokens, of prompt and output, in which repetitions are looked for; `None` for all.
     pub last_n: Option<usize>,
     /// Sequences of tokens that no repetition reaches across.
-    pub breakers: Vec<Vec<TokenId>>,
+    pub breakers: Arc<[Vec<TokenId>]>,
 }
 
 impl Default for Dry {
     fn default() -> Self {
-        Self { multiplier: 0.0, base: 1.75, allowed_length: 2, last_n: None, breakers: Vec::new() }
+        Self { multiplier: 0.0, base: 1.75, allowed_length: 2, last_n: None, breakers: Arc::default() }
     }
 }
 
@@ -344,7 +349,7 @@ impl SamplingParams {
         let n = dry.allowed_length;
         check(n <= limits::DRY_TOKENS, "dry_allowed_length", "at most 1024", &n)?;
         let n = dry.breakers.len();
-        check(n <= limits::DRY_BREAKERS, "dry_sequence_breakers", "at most 64 texts", &n)?;
+        check(n <= limits::DRY_BREAKERS, "dry_sequence_breakers", "at most 65536 tokens", &n)?;
         let n = self.bad_words.len();
         check(n <= limits::BAD_WORDS, "bad_words", "at most 1024 texts", &n)?;
         if self.bad_words.iter().any(Vec::is_empty) {
