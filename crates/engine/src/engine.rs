@@ -4,8 +4,8 @@ use crate::feedback::Feedback;
 use crate::mailbox::{Ended, Mail, Shared, Shutdown, Submission};
 use crate::spec::{Proposer, Speculation};
 use crate::{
-    Drafting, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, KvCapacity, Panicked,
-    SampledToken, TokenEvent, guard,
+    Drafting, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, Fault, KvCapacity,
+    Panicked, SampledToken, TokenEvent, guard,
 };
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
@@ -143,7 +143,7 @@ struct EngineLoop<E> {
     /// Counts of the scheduler that a restart replaced.
     stats_before: SchedulerStats,
     feedback: Feedback,
-    speculation: Option<Speculation>,
+    speculation: Speculation,
     routes: HashMap<RequestId, Route>,
     /// Requests out of the mailbox that are not introduced yet.
     arrivals: VecDeque<Submission>,
@@ -185,7 +185,7 @@ impl<E: Executor> EngineLoop<E> {
         let drafters = proposers.iter().map(|proposer| proposer.name()).collect();
         let handle =
             EngineHandle::new(Arc::clone(&shared), max_prompt_tokens, vocab_size, drafters);
-        let speculation = (!proposers.is_empty()).then(|| Speculation::new(proposers, config.spec));
+        let speculation = Speculation::new(proposers, config.spec);
         let engine = Self {
             executor,
             scheduler,
@@ -242,7 +242,7 @@ impl<E: Executor> EngineLoop<E> {
         let arrivals = std::mem::take(&mut self.arrivals);
         for Submission { events, request, .. } in arrivals.into_iter().chain(left.submissions) {
             let usage = Usage { prompt_tokens: request.ask.prompt.len(), ..Usage::default() };
-            end(&events, how, panicked.clone(), usage, None);
+            end(&events, how, panicked.clone().map(Fault::Panicked), usage, None);
         }
     }
 
@@ -255,9 +255,7 @@ impl<E: Executor> EngineLoop<E> {
     fn restart(&mut self, panicked: &Panicked) -> bool {
         let is_ready = guard("starting the engine anew", || {
             self.executor.reset();
-            if let Some(speculation) = &mut self.speculation {
-                self.routes.keys().for_each(|&id| speculation.finished(id));
-            }
+            self.routes.keys().for_each(|&id| self.speculation.finished(id));
             self.stats_before = self.scheduler.stats();
             self.scheduler = Scheduler::new(self.shared.config.clone());
         });
@@ -278,7 +276,7 @@ impl<E: Executor> EngineLoop<E> {
     /// Ends every stream that the engine knows.
     fn end_routes(&mut self, how: FinishReason, panicked: Option<&Panicked>) {
         for (_, Route { events, usage, started_at, .. }) in self.routes.drain() {
-            end(&events, how, panicked.cloned(), usage, started_at);
+            end(&events, how, panicked.cloned().map(Fault::Panicked), usage, started_at);
         }
     }
 
@@ -338,14 +336,12 @@ impl<E: Executor> EngineLoop<E> {
             self.metrics.n_panicked += 1;
             self.metrics.n_finished += 1;
             if let Some(route) = self.routes.remove(&request.id) {
-                end(&route.events, FinishReason::Error, Some(panicked), usage, None);
+                end(&route.events, FinishReason::Error, Some(panicked.into()), usage, None);
             }
             return;
         }
         tracing::debug!(id = %request.id, n_prompt, "request taken");
-        if let Some(speculation) = &mut self.speculation {
-            speculation.add(&request);
-        }
+        self.speculation.add(&request);
         self.scheduler.add_at(request, at);
     }
 
@@ -355,13 +351,11 @@ impl<E: Executor> EngineLoop<E> {
         let now = self.shared.clock.tick(started);
         let Papers { plan, execution, updates } = papers;
         let signals = self.feedback.signals(now, self.scheduler.n_running());
-        if let Some(speculation) = &mut self.speculation {
-            let mut drafting = self.executor.drafting();
-            let odds = drafting.as_deref_mut().and_then(Drafting::odds);
-            speculation.draft(&mut self.scheduler, &signals.cost, odds);
-            if let Some(drafting) = drafting {
-                drafting.report_candidates(speculation.n_candidates());
-            }
+        let mut drafting = self.executor.drafting();
+        let odds = drafting.as_deref_mut().and_then(Drafting::odds);
+        self.speculation.draft(&mut self.scheduler, &signals.cost, odds);
+        if let Some(drafting) = drafting {
+            drafting.report_candidates(self.speculation.n_candidates());
         }
         self.scheduler.schedule(now, &signals, plan);
         // Without shares there may still be transfers to wait for.
@@ -389,10 +383,8 @@ impl<E: Executor> EngineLoop<E> {
                 if !plan.is_empty() {
                     self.feedback.executed(now, &plan.load, took);
                 }
-                if let Some(speculation) = &mut self.speculation {
-                    speculation.learn(plan, execution);
-                    self.metrics.spec = speculation.stats();
-                }
+                self.speculation.learn(plan, execution);
+                self.metrics.spec = self.speculation.stats();
             }
             Err(error) => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
@@ -406,26 +398,25 @@ impl<E: Executor> EngineLoop<E> {
         self.scheduler.update(&execution.step, updates);
         let at = Instant::now();
         self.metrics.schedule_time += at - executed;
-        self.metrics.n_panicked += execution.panics.len() as u64;
+        let panics = execution.faults.iter().filter(|(_, f)| matches!(f, Fault::Panicked(_)));
+        self.metrics.n_panicked += panics.count() as u64;
         for update in &updates.sequences {
             let logprobs = logprobs.remove(&update.id).unwrap_or_default();
-            let panicked = execution.panics.iter().find(|(id, _)| *id == update.id);
-            let panicked = panicked.map(|(_, panicked)| panicked.clone());
+            let fault = execution.faults.iter().find(|(id, _)| *id == update.id);
+            let fault = fault.map(|(_, fault)| fault.clone());
             let tokens = sampled_tokens(updates.tokens_of(update), logprobs);
-            self.hand_out(update, tokens, panicked, at);
+            self.hand_out(update, tokens, fault, at);
         }
         let elapsed = started.elapsed();
         self.metrics.step_time += elapsed;
-        if let Some(speculation) = &mut self.speculation {
-            speculation.stepped(plan, execution.step.sampled.len(), elapsed);
-        }
+        self.speculation.stepped(plan, execution.step.sampled.len(), elapsed);
     }
 
     fn hand_out(
         &mut self,
         update: &SequenceUpdate,
         tokens: Vec<SampledToken>,
-        panicked: Option<Panicked>,
+        fault: Option<Fault>,
         at: Instant,
     ) {
         let SequenceUpdate { id, finish, usage, .. } = *update;
@@ -441,7 +432,7 @@ impl<E: Executor> EngineLoop<E> {
             }
         }
         let started_at = route.started_at;
-        send(&route.events, TokenEvent { tokens, finish, panicked, usage, started_at, at });
+        send(&route.events, TokenEvent { tokens, finish, fault, usage, started_at, at });
         if finish.is_some() {
             self.forget(id);
         }
@@ -453,10 +444,8 @@ impl<E: Executor> EngineLoop<E> {
         let n_cached = route.map_or(0, |route| route.usage.cached_tokens);
         self.metrics.cached_prompt_tokens += n_cached as u64;
         self.executor.finished(id);
-        if let Some(speculation) = &mut self.speculation {
-            speculation.finished(id);
-            self.metrics.spec = speculation.stats();
-        }
+        self.speculation.finished(id);
+        self.metrics.spec = self.speculation.stats();
         self.metrics.n_finished += 1;
     }
 
@@ -519,12 +508,12 @@ fn sampled_tokens(tokens: &[TokenId], logprobs: Vec<TokenLogprobs>) -> Vec<Sampl
 fn end(
     events: &mpsc::UnboundedSender<TokenEvent>,
     how: FinishReason,
-    panicked: Option<Panicked>,
+    fault: Option<Fault>,
     usage: Usage,
     started_at: Option<Instant>,
 ) {
     let (tokens, finish, at) = (Vec::new(), Some(how), Instant::now());
-    send(events, TokenEvent { tokens, finish, panicked, usage, started_at, at });
+    send(events, TokenEvent { tokens, finish, fault, usage, started_at, at });
 }
 
 /// Sends an event. A stream that was dropped has aborted its request by mail, so an error is no

@@ -1,7 +1,7 @@
 //! The seam between the loop and the device that computes.
 
 use crate::spec::Odds;
-use crate::{ExecutorError, Panicked};
+use crate::{ExecutorError, Fault, Panicked};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_sampling::{LogitsProcessor, TokenLogprobs};
 use pelton_sched::{SchedulerOutput, StepOutput};
@@ -23,8 +23,8 @@ pub struct KvCapacity {
 pub struct Execution {
     /// Tokens and failures.
     pub step: StepOutput,
-    /// The panics behind some of the failures.
-    pub panics: Vec<(RequestId, Panicked)>,
+    /// The reasons of some of the failures.
+    pub faults: Vec<(RequestId, Fault)>,
     /// For requests that asked for them: one entry per sampled token, in the same order.
     pub logprobs: Vec<(RequestId, Vec<TokenLogprobs>)>,
     /// The likeliest tokens after each row that samples, by the model alone, the likeliest first:
@@ -48,9 +48,9 @@ impl Execution {
 
     /// Forgets the step and keeps the memory.
     pub fn clear(&mut self) {
-        let Self { step, panics, logprobs, candidates, n_candidates, drafting } = self;
+        let Self { step, faults, logprobs, candidates, n_candidates, drafting } = self;
         step.clear();
-        panics.clear();
+        faults.clear();
         logprobs.clear();
         candidates.clear();
         (*n_candidates, *drafting) = (0, Duration::ZERO);

@@ -19,6 +19,28 @@ pub struct Panicked {
     pub message: String,
 }
 
+/// The reason why one answer failed while the others went on.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Code of the request panicked.
+    #[error(transparent)]
+    Panicked(#[from] Panicked),
+    /// No token may come next.
+    #[error("no token may come next: {0}")]
+    Stuck(String),
+    /// The model computed no number for any token.
+    #[error("the model computed no finite logit: its weights or its KV are damaged")]
+    Damaged,
+}
+
+impl Fault {
+    /// Whether the request itself is the cause, and would fail again.
+    pub fn is_of_request(&self) -> bool {
+        matches!(self, Self::Stuck(_))
+    }
+}
+
 /// Calls `work`; a panic in it is logged and comes back as an error that names `part`.
 ///
 /// The caller makes sure that nothing which `work` may have left half changed is used again.

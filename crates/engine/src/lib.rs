@@ -75,7 +75,7 @@ pub use cost::CostFit;
 pub use engine::{Engine, ManualEngine};
 pub use error::{ExecutorError, SubmitError};
 pub use executor::{Drafting, Execution, Executor, KvCapacity};
-pub use guard::{Panicked, guard};
+pub use guard::{Fault, Panicked, guard};
 pub use handle::EngineHandle;
 pub use metrics::EngineMetrics;
 pub use model_executor::{KvMemory, ModelExecutor, ModelExecutorConfig};

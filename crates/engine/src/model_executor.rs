@@ -9,9 +9,10 @@
 //! token. Its drafts are verified likewise. Tokens are the same both ways.
 
 mod drafts;
+mod masks;
 
 use crate::spec::{Odds, Verification};
-use crate::{Drafting, Execution, Executor, ExecutorError, KvCapacity, Panicked, guard};
+use crate::{Drafting, Execution, Executor, ExecutorError, Fault, KvCapacity, Panicked, guard};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{
     BlockTables, Decoder, ForwardInput, ForwardSequence, GreedyRows, Ops, SwapStore,
@@ -23,6 +24,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use drafts::Answered;
+use masks::MaskThread;
 
 /// How much memory the KV cache takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,8 +73,9 @@ pub struct ModelExecutor<D: Ops> {
     scratch: Scratch,
     /// Transfers that are over and not reported yet.
     transferred: Vec<TransferId>,
-    /// Panics in the code of requests of this step.
-    panics: Vec<(RequestId, Panicked)>,
+    /// Failures of single requests in this step.
+    faults: Vec<(RequestId, Fault)>,
+    masks: MaskThread,
 }
 
 /// Memory of a step, kept from step to step.
@@ -86,6 +89,9 @@ struct Scratch {
     sequences: Vec<ForwardSequence<'static>>,
     /// Of each share, whether it is sampled by its likeliest tokens alone.
     is_greedy: Vec<bool>,
+    /// Of each share, the leading drafts that its rule forces: their rows need no logits.
+    certain: Vec<usize>,
+    forced: Vec<TokenId>,
     logits_rows: Vec<usize>,
     /// `[logits_rows, vocab]`, but of greedy rows.
     logits: Vec<f32>,
@@ -145,7 +151,8 @@ impl<D: Ops> ModelExecutor<D> {
             n_candidates: 0,
             scratch: Scratch::default(),
             transferred: Vec::new(),
-            panics: Vec::new(),
+            faults: Vec::new(),
+            masks: MaskThread::default(),
         })
     }
 
@@ -177,19 +184,63 @@ impl<D: Ops> ModelExecutor<D> {
         }
     }
 
-    /// Notes of each share whether the likeliest tokens are all that it needs of its rows.
+    /// Notes of each share whether the likeliest tokens are all that it needs of its rows, and how
+    /// many of its rows it needs nothing of.
     fn sort_shares(&mut self, plan: &SchedulerOutput) {
-        let Self { states, scratch, panics, n_candidates, .. } = self;
-        scratch.is_greedy.clear();
+        let Self { states, scratch, faults, n_candidates, .. } = self;
+        let Scratch { is_greedy, certain, forced, tokens, .. } = scratch;
+        is_greedy.clear();
+        certain.clear();
         for share in &plan.sequences {
-            let state = states.get(&share.id).expect(ADDED);
-            let is_greedy = || share.samples && *n_candidates == 0 && state.takes_largest();
-            let is_greedy = guard(SAMPLING, is_greedy).unwrap_or_else(|panicked| {
-                panics.push((share.id, panicked));
-                true
+            let state = states.get_mut(&share.id).expect(ADDED);
+            let is_asked = share.samples && *n_candidates == 0;
+            let is_chain = plan.rows_of(share).parents.is_none();
+            let drafts = &tokens[share.tokens.end - share.n_drafts..share.tokens.end];
+            let sort = || {
+                let n_certain =
+                    if is_asked && is_chain { state.n_certain(drafts, forced) } else { 0 };
+                (is_asked && state.takes_largest(), n_certain)
+            };
+            let sorted = guard(SAMPLING, sort).unwrap_or_else(|panicked| {
+                faults.push((share.id, panicked.into()));
+                (true, 0)
             });
-            scratch.is_greedy.push(is_greedy);
+            is_greedy.push(sorted.0);
+            certain.push(sorted.1);
         }
+    }
+
+    /// Lets the masks of all rules be computed while the model computes.
+    fn begin_masks(&mut self, plan: &SchedulerOutput) {
+        let Self { states, scratch, faults, masks, n_sampled, .. } = self;
+        for (share, &n_certain) in plan.sequences.iter().zip(&scratch.certain) {
+            let has_failed = || faults.iter().any(|(id, _)| *id == share.id);
+            let state = states.get_mut(&share.id).expect(ADDED);
+            if !share.samples || state.rule().is_none() || has_failed() {
+                continue;
+            }
+            let rows = plan.rows_of(share);
+            let n_known = rows.tokens.len() - share.n_drafts;
+            let drafts = &scratch.tokens[share.tokens.end - share.n_drafts..share.tokens.end];
+            let drafts = drafts.iter().enumerate().map(|(idx, &token)| {
+                let row = n_known + idx;
+                let parent = rows.parents.map_or(row - 1, |parents| parents[row] as usize);
+                (parent.checked_sub(n_known), token)
+            });
+            if let Some(rule) = state.take_rule() {
+                masks.add(share.id, rule, n_certain, drafts);
+            }
+        }
+        masks.launch(*n_sampled);
+    }
+
+    /// Waits for the masks, and gives the rules back to their requests.
+    fn end_masks(&mut self) {
+        let Self { states, faults, masks, .. } = self;
+        masks.collect(|id, outcome| match outcome {
+            Ok(rule) => states.get_mut(&id).expect(ADDED).set_rule(Some(rule)),
+            Err(panicked) => faults.push((id, panicked.into())),
+        });
     }
 
     /// One pass over the model: `scratch.logits` gets the rows of each share that samples, in
@@ -201,17 +252,21 @@ impl<D: Ops> ModelExecutor<D> {
             tables,
             sequences: kept,
             is_greedy,
+            certain,
             logits_rows,
             logits,
             likeliest,
             ..
         } = &mut scratch;
-        let shares = || plan.sequences.iter().zip(&*is_greedy);
-        // Rows of the last known token and of each draft after it.
+        let shares = || plan.sequences.iter().zip(&*is_greedy).zip(&*certain);
+        // Rows of the last known token and of each draft after it, but for certain ones.
         let rows_of = |wants_greedy: bool| {
-            let these = shares()
-                .filter(move |(share, is_greedy)| share.samples && **is_greedy == wants_greedy);
-            these.flat_map(|(share, _)| share.tokens.end - 1 - share.n_drafts..share.tokens.end)
+            let these = shares().filter(move |((share, is_greedy), _)| {
+                share.samples && **is_greedy == wants_greedy
+            });
+            these.flat_map(|((share, _), n_certain)| {
+                share.tokens.end - 1 - share.n_drafts + n_certain..share.tokens.end
+            })
         };
         logits_rows.clear();
         logits_rows.extend(rows_of(false));
@@ -245,9 +300,10 @@ impl<D: Ops> ModelExecutor<D> {
         let (mut rest, mut greedy) = (&mut logits[..], &likeliest[..]);
         execution.n_candidates = self.n_candidates;
         let is_greedy = std::mem::take(&mut self.scratch.is_greedy);
-        let shares = plan.sequences.iter().zip(&is_greedy);
-        for (share, is_greedy) in shares.filter(|(share, _)| share.samples) {
-            let n_rows = share.n_drafts + 1;
+        let certain = std::mem::take(&mut self.scratch.certain);
+        let shares = plan.sequences.iter().zip(&is_greedy).zip(&certain);
+        for ((share, is_greedy), &n_certain) in shares.filter(|((share, _), _)| share.samples) {
+            let n_rows = share.n_drafts + 1 - n_certain;
             let rows = if *is_greedy {
                 let (rows, others) = greedy.split_at(n_rows);
                 greedy = others;
@@ -261,7 +317,7 @@ impl<D: Ops> ModelExecutor<D> {
                         self.scratch.likely.tell(row, self.n_candidates, &mut execution.candidates);
                     }
                 }
-                Answered::Logits(rows)
+                Answered::Logits { rows, n_certain }
             };
             let planned = plan.rows_of(share);
             let planned = Rows { tokens: &tokens[share.tokens.clone()], ..planned };
@@ -269,7 +325,8 @@ impl<D: Ops> ModelExecutor<D> {
         }
         (self.scratch.tokens, self.scratch.logits) = (tokens, logits);
         (self.scratch.likeliest, self.scratch.is_greedy) = (likeliest, is_greedy);
-        execution.panics.append(&mut self.panics);
+        self.scratch.certain = certain;
+        execution.faults.append(&mut self.faults);
     }
 
     /// Samples for one share, which fails alone when there is nothing to sample from or when its
@@ -282,12 +339,12 @@ impl<D: Ops> ModelExecutor<D> {
         execution: &mut Execution,
     ) {
         let n_before = (execution.step.sampled.len(), execution.logprobs.len());
-        let has_panicked = self.panics.iter().any(|(id, _)| *id == share.id);
+        let has_failed = self.faults.iter().any(|(id, _)| *id == share.id);
         // A panic leaves the request's own state half changed, which is dropped when the request
         // ends; scratch, which is filled anew for each row; and `execution`, which is cut back.
-        let verify = || !has_panicked && self.verify(share, planned, rows, execution);
+        let verify = || !has_failed && self.verify(share, planned, rows, execution);
         let is_verified = guard(SAMPLING, verify).unwrap_or_else(|panicked| {
-            self.panics.push((share.id, panicked));
+            self.faults.push((share.id, panicked.into()));
             false
         });
         if is_verified {
@@ -375,7 +432,9 @@ where
             execution.drafting = started.elapsed();
         }
         self.sort_shares(plan);
+        self.begin_masks(plan);
         self.forward(plan);
+        self.end_masks();
         self.answer(plan, execution);
         Ok(())
     }
@@ -393,7 +452,8 @@ where
         self.scratch = Scratch::default();
         self.n_candidates = 0;
         self.transferred.clear();
-        self.panics.clear();
+        self.faults.clear();
+        self.masks = MaskThread::default();
     }
 }
 

@@ -1,6 +1,6 @@
 //! One request's tokens on their way out.
 
-use crate::Panicked;
+use crate::Fault;
 use crate::mailbox::Shared;
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
@@ -25,8 +25,9 @@ pub struct TokenEvent {
     pub tokens: Vec<SampledToken>,
     /// The reason for which the answer ended; present in the last event only.
     pub finish: Option<FinishReason>,
-    /// The panic that ended the answer, where one did; `finish` is then [`FinishReason::Error`].
-    pub panicked: Option<Panicked>,
+    /// The failure of this answer alone, where it failed alone; `finish` is then
+    /// [`FinishReason::Error`].
+    pub fault: Option<Fault>,
     /// Tokens counted so far.
     pub usage: Usage,
     /// Start of the first step with a share of this request; `None` when there was none. Before it

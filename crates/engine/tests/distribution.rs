@@ -129,7 +129,7 @@ fn expected(chain: &Chain) -> BTreeMap<Vec<TokenId>, f64> {
         for (path, probability) in paths {
             let mut state = SamplerState::new(&asked.sampling, &asked.prompt, 0);
             if let Some(rule) = &asked.constraint {
-                state.push_processor(Box::new(Masked::new(rule.begin())));
+                state.set_rule(Some(Masked::new(rule.begin())));
             }
             let min_tokens = MinTokens::new(asked.sampling.min_tokens, asked.stop_tokens.clone());
             state.push_processor(Box::new(min_tokens));

@@ -275,7 +275,7 @@ fn a_panic_ends_the_requests_at_hand_and_the_engine_starts_anew() {
     for mut stream in [running, panicking, waiting] {
         let last = std::iter::from_fn(|| stream.blocking_recv()).last().expect("an end");
         assert_eq!(last.finish, Some(FinishReason::Error));
-        let panicked = last.panicked.expect("its reason").to_string();
+        let panicked = last.fault.expect("its reason").to_string();
         assert!(
             panicked.contains("a step of the engine panicked: as the test asked"),
             "{panicked}"

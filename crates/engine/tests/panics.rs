@@ -6,7 +6,7 @@ use pelton_base::{
 };
 use pelton_engine::spec::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_engine::{
-    Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked,
+    Engine, EngineConfig, EngineMetrics, Fault, KvMemory, ModelExecutor, ModelExecutorConfig,
     SpecConfig, SpecMethod,
 };
 use pelton_model::{LoadOptions, ModelFiles, load_cpu};
@@ -79,7 +79,7 @@ struct World {
 }
 
 /// The tokens of an answer, how it ended, and the panic that ended it.
-type Answer = (Vec<TokenId>, FinishReason, Option<Panicked>);
+type Answer = (Vec<TokenId>, FinishReason, Option<Fault>);
 
 impl World {
     fn new() -> Self {
@@ -120,7 +120,7 @@ impl World {
             while let Some(event) = stream.blocking_recv() {
                 tokens.extend(event.tokens.iter().map(|sampled| sampled.token));
                 if let Some(finish) = event.finish {
-                    answers.push((std::mem::take(&mut tokens), finish, event.panicked));
+                    answers.push((std::mem::take(&mut tokens), finish, event.fault));
                 }
             }
         }

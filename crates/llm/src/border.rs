@@ -120,7 +120,7 @@ mod tests {
                 continue;
             }
             assert!(plain.0.starts_with(&answer.0), "{answer:?}");
-            is_told(&answer.1.panicked.as_ref().expect("it panicked").to_string(), DETOKENIZER);
+            is_told(&answer.1.fault.as_ref().expect("it panicked").to_string(), DETOKENIZER);
         }
         assert_eq!(gather(neighbour), plain);
     }

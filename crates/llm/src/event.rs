@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pelton_base::{FinishReason, TokenId, Usage};
-use pelton_engine::Panicked;
+use pelton_engine::Fault;
 
 /// The next piece of one answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,8 +58,9 @@ pub struct Finish {
     pub reason: FinishReason,
     /// The stop string that ended the answer, if one did.
     pub stop: Option<String>,
-    /// The panic that ended the answer, if one did; `reason` is then [`FinishReason::Error`].
-    pub panicked: Option<Panicked>,
+    /// The failure of this answer alone, if it failed alone; `reason` is then
+    /// [`FinishReason::Error`].
+    pub fault: Option<Fault>,
     /// Tokens of this answer.
     pub usage: Usage,
 }

@@ -169,7 +169,7 @@ impl Generating {
             let choice = &mut self.choices[idx];
             choice.stream = None;
             let (reason, stop) = (FinishReason::Error, None);
-            let finish = Finish { reason, stop, panicked: Some(panicked), usage: choice.usage };
+            let finish = Finish { reason, stop, fault: Some(panicked.into()), usage: choice.usage };
             let (text, tokens) = (String::new(), Vec::new());
             Event { choice: idx, text, tokens, finish: Some(finish) }
         })
@@ -179,7 +179,7 @@ impl Generating {
     fn accept(&mut self, idx: usize, received: Option<TokenEvent>) -> Event {
         let choice = &mut self.choices[idx];
         let mut event = Event { choice: idx, text: String::new(), tokens: vec![], finish: None };
-        let (mut stopped_by, mut panicked) = (None, None);
+        let (mut stopped_by, mut fault) = (None, None);
         // A stream ends without a reason when the engine has ended.
         let mut ended = Some(FinishReason::Aborted);
         if let Some(received) = received {
@@ -191,7 +191,7 @@ impl Generating {
                 self.at.first_token.get_or_insert(at);
                 self.at.last_token = Some(at);
             }
-            (ended, panicked) = (received.finish, received.panicked);
+            (ended, fault) = (received.finish, received.fault);
             let is_stop = ended == Some(FinishReason::Stop);
             // Tokens are counted here, because a stop string may end the answer within a step.
             let completion_tokens = choice.usage.completion_tokens;
@@ -228,7 +228,7 @@ impl Generating {
             // Dropping the stream tells the engine that a stop string ended the answer.
             choice.stream = None;
             let stop = stopped_by.map(|idx| self.stop[idx].clone());
-            event.finish = Some(Finish { reason, stop, panicked, usage: choice.usage });
+            event.finish = Some(Finish { reason, stop, fault, usage: choice.usage });
         }
         event
     }

@@ -54,7 +54,7 @@ pub use llm::{Llm, LlmInfo, LlmParts};
 pub use options::{BLOCK_TOKENS, LlmOptions};
 pub use pelton_engine::spec::Verification;
 pub use pelton_engine::{
-    EngineMetrics, LogitsProcessor, Panicked, RowContext, SpecConfig, SpecMethod, SpecStats,
+    EngineMetrics, Fault, LogitsProcessor, Panicked, RowContext, SpecConfig, SpecMethod, SpecStats,
 };
 pub use pelton_kernels::NodePolicy;
 pub use pelton_model::embed::{Pooling, UnknownPooling};

@@ -29,8 +29,8 @@ pub(crate) fn not_opened(error: NotOpened) -> PyErr {
 
 /// An answer that ended with an error.
 pub(crate) fn ended(finish: &Finish) -> PyErr {
-    PyRuntimeError::new_err(match &finish.panicked {
-        Some(panicked) => panicked.to_string(),
+    PyRuntimeError::new_err(match &finish.fault {
+        Some(fault) => fault.to_string(),
         None => "the engine failed on this request".to_owned(),
     })
 }

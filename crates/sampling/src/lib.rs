@@ -6,7 +6,7 @@
 //! raw logits ──▶ log probabilities (if asked for)
 //!     │
 //!     ▼  processors: logit bias, then repetition, presence and frequency penalties, then the mask of
-//!     │  `min_tokens`, then any other
+//!     │  `min_tokens`, then any other, then the mask of the rule
 //! processed logits
 //!     │  temperature == 0 ──▶ the largest, the lowest id among equals
 //!     ▼  weights exp((l - max) / temperature); top-k, top-p, min-p keep some of them

@@ -163,6 +163,9 @@ impl Sampler {
                 processor.apply(&row, logits);
             }
         }
+        if let Some(rule) = &mut state.rule {
+            rule.apply(logits);
+        }
         if is_greedy {
             return Left::One(argmax(logits));
         }

@@ -13,6 +13,8 @@ pub struct SamplerState {
     pub(crate) logprobs: Option<usize>,
     pub(crate) rng: Philox,
     pub(crate) processors: Vec<Box<dyn LogitsProcessor>>,
+    /// Applies after all processors, so that none of them can allow what it forbids.
+    pub(crate) rule: Option<Masked>,
 }
 
 impl SamplerState {
@@ -36,9 +38,7 @@ impl SamplerState {
         if !min_tokens.preserves_argmax() {
             state.push_processor(Box::new(min_tokens));
         }
-        if let Some(rule) = rule {
-            state.push_processor(Box::new(Masked::new(rule)));
-        }
+        state.rule = rule.map(Masked::new);
         state
     }
 
@@ -72,10 +72,11 @@ impl SamplerState {
             logprobs: params.logprobs,
             rng: Philox::new(params.seed, choice),
             processors,
+            rule: None,
         }
     }
 
-    /// Adds a processor after bias and penalties and before temperature.
+    /// Adds a processor after bias and penalties and before the rule and temperature.
     pub fn push_processor(&mut self, processor: Box<dyn LogitsProcessor>) {
         self.processors.push(processor);
     }
@@ -95,6 +96,7 @@ impl SamplerState {
     pub fn takes_largest(&self) -> bool {
         let mut processors = self.processors.iter();
         self.temperature == 0.0
+            && self.rule.is_none()
             && self.logprobs.is_none()
             && processors.all(|processor| processor.preserves_argmax())
     }
@@ -110,7 +112,8 @@ impl SamplerState {
     /// A copy that continues on its own, to draft with; it reports no log probabilities.
     pub fn fork(&self) -> Self {
         let processors = self.processors.iter().map(|processor| processor.fork()).collect();
-        Self { logprobs: None, processors, ..*self }
+        let rule = self.rule.as_ref().map(Masked::fork);
+        Self { logprobs: None, processors, rule, ..*self }
     }
 
     /// Passes on to the processors which token the sequence went on with.
@@ -118,6 +121,35 @@ impl SamplerState {
         for processor in &mut self.processors {
             processor.accepted(token);
         }
+        if let Some(rule) = &mut self.rule {
+            rule.accepted(token);
+        }
+    }
+
+    /// Puts a rule in place of the one it has.
+    pub fn set_rule(&mut self, rule: Option<Masked>) {
+        self.rule = rule;
+    }
+
+    /// The rule, to compute its masks elsewhere; give it back before a row is sampled from.
+    pub fn take_rule(&mut self) -> Option<Masked> {
+        self.rule.take()
+    }
+
+    /// The rule.
+    pub fn rule(&self) -> Option<&Masked> {
+        self.rule.as_ref()
+    }
+
+    /// The number of `drafts`, from the first one on, that are certain: the rule forces them, and
+    /// nothing is to be reported about them.
+    pub fn n_certain(&mut self, drafts: &[TokenId], forced: &mut Vec<TokenId>) -> usize {
+        let Some(rule) = self.rule.as_mut().filter(|_| self.logprobs.is_none()) else { return 0 };
+        forced.clear();
+        if !drafts.is_empty() {
+            rule.forced(forced);
+        }
+        forced.iter().zip(drafts).take_while(|(forced, draft)| forced == draft).count()
     }
 }
 

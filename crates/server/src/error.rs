@@ -193,9 +193,12 @@ impl ApiError {
 
     /// An answer that ended without being finished.
     pub(crate) fn unfinished(finish: &Finish) -> Self {
-        match (finish.reason, &finish.panicked) {
+        match (finish.reason, &finish.fault) {
             (FinishReason::Aborted, _) => Self::draining(),
-            (_, Some(panicked)) => Self::internal(panicked.to_string()),
+            (_, Some(fault)) if fault.is_of_request() => {
+                Self::malformed(&fault.to_string()).code("no_allowed_token")
+            }
+            (_, Some(fault)) => Self::internal(fault.to_string()),
             _ => Self::internal("computing the answer failed"),
         }
     }
@@ -306,9 +309,9 @@ mod tests {
     #[test]
     fn an_answer_that_panicked_says_so() {
         let (part, message) = ("the detokenizer", "index out of bounds".to_owned());
-        let panicked = Some(pelton_llm::Panicked { part, message });
+        let fault = Some(pelton_llm::Panicked { part, message }.into());
         let (reason, stop, usage) = (FinishReason::Error, None, Default::default());
-        let error = ApiError::unfinished(&Finish { reason, stop, panicked, usage });
+        let error = ApiError::unfinished(&Finish { reason, stop, fault, usage });
         assert_eq!((error.status.as_u16(), error.body.kind), (500, "server_error"));
         for word in ["bug in Pelton", "the detokenizer", "index out of bounds"] {
             assert!(error.body.message.contains(word), "{}", error.body.message);

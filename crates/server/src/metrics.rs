@@ -285,6 +285,7 @@ fn encode_counts(
             "Steps of single sequences that verified drafts",
             metrics.spec.n_verified_rows,
         ),
+        ("forced_tokens", "Tokens that the rule of a request forced", metrics.spec.n_forced),
         ("spec_failures", "Failures of proposers", metrics.spec.n_failures),
         ("scheduler_steps", "Steps of the engine", metrics.n_steps),
         ("scheduler_failed_steps", "Steps that failed as a whole", metrics.n_failed_steps),

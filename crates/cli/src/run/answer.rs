@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pelton_base::{FinishReason, TokenId, Usage};
-use pelton_llm::{Event, Generating, Llm, Panicked, Timings};
+use pelton_llm::{Event, Fault, Generating, Llm, Timings};
 
 use super::page::Page;
 use crate::failure::{Failure, Result};
@@ -24,7 +24,7 @@ pub(crate) struct Answer {
     /// Its end.
     pub(crate) ending: Ending,
     /// The panic that ended it, if one did.
-    pub(crate) panicked: Option<Panicked>,
+    pub(crate) fault: Option<Fault>,
     finish: Option<FinishReason>,
 }
 
@@ -42,8 +42,8 @@ pub(crate) enum Ending {
 impl Answer {
     /// The error of an answer that failed.
     pub(crate) fn failure(&self) -> Failure {
-        Failure::internal(match &self.panicked {
-            Some(panicked) => panicked.to_string(),
+        Failure::internal(match &self.fault {
+            Some(fault) => fault.to_string(),
             None => "the engine failed while generating".to_owned(),
         })
     }
@@ -103,7 +103,7 @@ pub(crate) async fn receive(
         timings: generating.timings(),
         ending,
         finish: finish.as_ref().map(|finish| finish.reason),
-        panicked: finish.and_then(|finish| finish.panicked),
+        fault: finish.and_then(|finish| finish.fault),
     })
 }
 

@@ -10,20 +10,25 @@
 
 use super::{ADDED, ModelExecutor, SAMPLING, Scratch};
 use crate::spec::{BLANK, Verification};
-use crate::{Execution, guard};
-use pelton_base::TokenId;
+use crate::{Execution, Fault, guard};
+use pelton_base::{RequestId, TokenId};
 use pelton_model::{BlockTables, ForwardInput, ForwardSequence, GreedyRows, Ops};
 use pelton_sampling::verify::{Place, Proposal, Typical, typical_lossy};
-use pelton_sampling::{Sampled, SamplerState};
+use pelton_sampling::{Masked, Sampled, SamplerState};
 use pelton_sched::{Rows, ScheduledSequence, SchedulerOutput};
 
-/// The log line where there is nothing to sample from.
-const DAMAGED: &str = "no logit is a finite number: the weights seem to be damaged";
+/// The reason where no single rule has one.
+const ALL_FORBIDDEN: &str =
+    "what the request allows (its rule, `min_tokens`, biases, processors) leaves no token";
 
 /// The model's output after the last known token of a share and after each draft.
 pub(super) enum Answered<'a> {
-    /// `[rows, vocab]`.
-    Logits(&'a mut [f32]),
+    /// `[rows, vocab]` of the rows after certain ones.
+    Logits {
+        rows: &'a mut [f32],
+        /// Leading drafts that are certain.
+        n_certain: usize,
+    },
     /// The likeliest tokens, `[rows]`; none where no logit is a finite number.
     Tokens(&'a [Option<TokenId>]),
 }
@@ -81,7 +86,7 @@ impl<D: Ops> ModelExecutor<D> {
                 Ok((state, is_greedy)) => {
                     shares.push(Early { share, state, is_greedy, has_panicked: false });
                 }
-                Err(panicked) => self.panics.push((share.id, panicked)),
+                Err(panicked) => self.faults.push((share.id, panicked.into())),
             }
         }
         shares
@@ -134,7 +139,7 @@ impl<D: Ops> ModelExecutor<D> {
             Ok(draft) => tokens[row + 1] = draft,
             Err(panicked) => {
                 early.has_panicked = true;
-                self.panics.push((share.id, panicked));
+                self.faults.push((share.id, panicked.into()));
             }
         }
     }
@@ -159,17 +164,18 @@ impl<D: Ops> ModelExecutor<D> {
                     Some(token) => {
                         (Sampled { token, logprobs: None }, rows.draft_after(row, token))
                     }
-                    None => {
-                        tracing::error!("{DAMAGED}");
-                        return false;
-                    }
+                    None => return self.fail(share.id, Fault::Damaged),
                 },
-                Answered::Logits(logits) => {
+                Answered::Logits { n_certain, .. } if nth < *n_certain => {
+                    let token = rows.tokens[row + 1];
+                    (Sampled { token, logprobs: None }, Some(row + 1))
+                }
+                Answered::Logits { rows: logits, n_certain } => {
                     let vocab_size = self.decoder.spec().vocab_size;
-                    let logits = &mut logits[nth * vocab_size..][..self.n_sampled];
+                    let logits = &mut logits[(nth - *n_certain) * vocab_size..][..self.n_sampled];
                     match self.judge(share, rows, row, logits) {
-                        Some(decided) => decided,
-                        None => return false,
+                        Ok(decided) => decided,
+                        Err(fault) => return self.fail(share.id, fault),
                     }
                 }
             };
@@ -188,19 +194,28 @@ impl<D: Ops> ModelExecutor<D> {
         }
     }
 
-    /// Samples from the logits of one row of a share, and finds the draft after it that was right;
-    /// `None` when there is nothing to sample from.
+    /// Ends a request that cannot go on.
+    fn fail(&mut self, id: RequestId, fault: Fault) -> bool {
+        tracing::error!(%id, "{fault}");
+        self.faults.push((id, fault));
+        false
+    }
+
+    /// Samples from the logits of one row of a share, and finds the draft after it that was right.
+    ///
+    /// # Errors
+    ///
+    /// When there is nothing to sample from.
     fn judge(
         &mut self,
         share: &ScheduledSequence,
         rows: Rows<'_>,
         row: usize,
         logits: &mut [f32],
-    ) -> Option<(Sampled, Option<usize>)> {
+    ) -> Result<(Sampled, Option<usize>), Fault> {
         // Ends at the first finite one; a checkpoint with NaN in it has none.
         if !logits.iter().any(|logit| logit.is_finite()) {
-            tracing::error!("{DAMAGED}");
-            return None;
+            return Err(Fault::Damaged);
         }
         let state = self.states.get_mut(&share.id).expect(ADDED);
         let n_right = self.scratch.path.len();
@@ -232,13 +247,10 @@ impl<D: Ops> ModelExecutor<D> {
             }
         };
         if logits.get(sampled.token.0 as usize) == Some(&f32::NEG_INFINITY) {
-            tracing::error!(
-                id = %share.id,
-                "no token may come next: the request's rule or its `min_tokens` forbids all"
-            );
-            return None;
+            let why = state.rule().and_then(Masked::stuck);
+            return Err(Fault::Stuck(why.unwrap_or_else(|| ALL_FORBIDDEN.to_owned())));
         }
-        Some((sampled, next))
+        Ok((sampled, next))
     }
 
     /// Moves the KV of the drafts that were right to where tokens of an unbranched sequence lie.

@@ -69,7 +69,7 @@ type Answer = (Vec<TokenId>, Option<FinishReason>);
 fn answers(
     mut executor: ModelExecutor<CpuDevice>,
     faulty: Option<Faulty>,
-) -> (Vec<Answer>, Vec<(RequestId, Panicked)>) {
+) -> (Vec<Answer>, Vec<(RequestId, Fault)>) {
     let mut scheduler = Scheduler::new(SchedulerConfig::new(32, 4));
     for i in 0..3 {
         let own: Option<Box<dyn LogitsProcessor>> = match &faulty {
@@ -90,7 +90,7 @@ fn answers(
         execution.clear();
         executor.launch(&plan);
         executor.collect(&plan, &mut execution).expect("it computes");
-        panics.append(&mut execution.panics);
+        panics.append(&mut execution.faults);
         scheduler.update(&execution.step, &mut updates);
         for update in &updates.sequences {
             let (tokens, finish) = &mut answers[update.id.0 as usize];

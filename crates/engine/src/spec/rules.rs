@@ -4,8 +4,13 @@
 //! follows it. Whether the rule allows a draft depends on the drafts before it, so each has a state
 //! of the rule of its own. Whether the answer may end yet (`min_tokens`) depends on how many drafts
 //! are before it: no stop token is verified where the answer would be too short.
+//!
+//! A rule may also know what comes next whatever the model says, such as the name of the next field
+//! of a JSON object. These tokens are drafts that are certain (*jump-forward decoding*): one step
+//! computes all of them. They need no proposer and no price, because a row more in a step always
+//! costs less than a step more.
 
-use super::BLANK;
+use super::{BLANK, MOST_DRAFTS};
 use crate::guard;
 use pelton_base::{Ask, Request, RequestId, RuleState, TokenId};
 use pelton_sched::{DraftTree, Generating};
@@ -19,6 +24,7 @@ const RULE: &str = "the rule of a request, while its drafts were cut";
 pub(super) struct Rules {
     ruled: HashMap<RequestId, Ruled>,
     kept: DraftTree,
+    forced: Vec<TokenId>,
 }
 
 #[derive(Debug)]
@@ -43,6 +49,18 @@ struct Kept {
     idx: usize,
 }
 
+impl Ruled {
+    /// Takes in the tokens that the answer has by now.
+    fn follow(&mut self, row: &Generating<'_>) {
+        for &token in &row.tokens[row.n_prompt + self.n_accepted..] {
+            if let Some(state) = &mut self.state {
+                state.accept(token);
+            }
+            self.n_accepted += 1;
+        }
+    }
+}
+
 impl Rules {
     /// Meets a request; `false` when its rule panics, so that its drafts are not cut by the rule.
     pub(super) fn add(&mut self, request: &Request) -> bool {
@@ -59,15 +77,19 @@ impl Rules {
         is_sound
     }
 
+    /// Whether no request has a rule.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ruled.is_empty()
+    }
+
     pub(super) fn finished(&mut self, id: RequestId) {
         self.ruled.remove(&id);
     }
 
     /// Cuts the drafts that the row's rule forbids, and those that would end its answer too soon.
     ///
-    /// `false` when the rule panics. The row then has no drafts, and the rule's state is dropped:
-    /// later drafts of the request are not cut, and verification rejects those that the rule
-    /// forbids.
+    /// `false` when the rule panics. The row then has no drafts, and the rule's state is dropped, so
+    /// that later drafts of the request would not be cut.
     pub(super) fn prune(&mut self, row: &mut Generating<'_>) -> bool {
         let is_sound = guard(RULE, || self.cut(row)).is_ok();
         if !is_sound {
@@ -77,19 +99,45 @@ impl Rules {
         is_sound
     }
 
+    /// Drafts the tokens that the row's rule forces, in place of any drafts it has; `false` when the
+    /// rule panics, as in [`prune`](Self::prune).
+    pub(super) fn force(&mut self, row: &mut Generating<'_>) -> bool {
+        if !self.ruled.contains_key(&row.id) {
+            return true;
+        }
+        let is_sound = guard(RULE, || self.jump(row)).is_ok();
+        if !is_sound {
+            self.ruled.remove(&row.id);
+            row.drafts.clear();
+        }
+        is_sound
+    }
+
+    fn jump(&mut self, row: &mut Generating<'_>) {
+        let Self { ruled, forced, .. } = self;
+        let Some(ruled) = ruled.get_mut(&row.id) else { return };
+        ruled.follow(row);
+        let n_generated = row.tokens.len() - row.n_prompt;
+        let Some(state) = ruled.state.as_mut().filter(|_| n_generated >= ruled.min_tokens) else {
+            return;
+        };
+        forced.clear();
+        state.forced(forced);
+        row.drafts.clear();
+        let mut parent = None;
+        for &token in forced.iter().take(row.most_drafts.min(MOST_DRAFTS)) {
+            parent = Some(row.drafts.push(parent, token));
+        }
+    }
+
     fn cut(&mut self, row: &mut Generating<'_>) {
         let Some(ruled) = self.ruled.get_mut(&row.id) else { return };
-        let Ruled { state, n_accepted, ends, min_tokens } = ruled;
         let n_generated = row.tokens.len() - row.n_prompt;
-        if state.is_none() && n_generated >= *min_tokens {
+        if ruled.state.is_none() && n_generated >= ruled.min_tokens {
             return;
         }
-        for &token in &row.tokens[row.n_prompt + *n_accepted..] {
-            if let Some(state) = state {
-                state.accept(token);
-            }
-            *n_accepted += 1;
-        }
+        ruled.follow(row);
+        let Ruled { state, ends, min_tokens, .. } = ruled;
         let mut after: Vec<Option<Kept>> = Vec::new();
         self.kept.clear();
         for (idx, &token) in row.drafts.tokens().iter().enumerate() {

@@ -181,14 +181,26 @@ impl Speculation {
         self.asked.clear();
         self.kind = None;
         self.n_candidates = 0;
-        if self.guessers.iter().all(Guesser::has_given_up) {
+        if self.rules.is_empty() && self.guessers.iter().all(Guesser::has_given_up) {
             return;
         }
         let mut generating: Vec<Generating<'_>> = scheduler.generating().collect();
         if generating.is_empty() {
             return;
         }
-        self.kind = self.kind_of(&generating);
+        let mut is_any_forced = false;
+        for row in &mut generating {
+            if !self.rules.force(row) {
+                rule_panicked(row.id, &mut self.bounds, &mut self.stats);
+            }
+            is_any_forced |= !row.drafts.is_empty();
+            self.stats.n_forced += row.drafts.len() as u64;
+        }
+        if self.guessers.iter().all(Guesser::has_given_up) {
+            return;
+        }
+        // The time of a step with forced tokens says nothing about drafts.
+        self.kind = self.kind_of(&generating).filter(|_| !is_any_forced);
         if self.kind.is_some_and(|kind| !self.trials.allow(kind)) {
             return;
         }
@@ -198,8 +210,10 @@ impl Speculation {
         for idx in 0..self.guessers.len() {
             self.propose(idx, &mut generating, odds.as_deref_mut());
         }
-        for row in generating.iter_mut().filter(|row| !row.drafts.is_empty()) {
-            self.stats.n_failures += u64::from(!self.rules.prune(row));
+        for row in generating.iter_mut().filter(|row| self.asked.contains_key(&row.id)) {
+            if !self.rules.prune(row) {
+                rule_panicked(row.id, &mut self.bounds, &mut self.stats);
+            }
         }
     }
 
@@ -250,7 +264,7 @@ impl Speculation {
     fn look(&mut self, generating: &mut [Generating<'_>], cost: &StepCost) -> StepLoad {
         let mut load = StepLoad::default();
         for row in &*generating {
-            load.add_rows(row.tokens.len() - 1, 1, 1);
+            load.add_rows(row.tokens.len() - 1, 1 + row.drafts.len(), 1);
         }
         let n_rows = generating.len();
         self.offers.clear();
@@ -260,7 +274,9 @@ impl Speculation {
             let asked = Asked::NONE;
             let mut best = Looked { position, asked, chances: 0..0, draft_ns, invests_for };
             let mut most_worth = 0.0;
-            for idx in 0..self.guessers.len() {
+            // Nothing is guessed where the rule forces the next tokens.
+            let n_guessers = if row.drafts.is_empty() { self.guessers.len() } else { 0 };
+            for idx in 0..n_guessers {
                 let Some(looked) = self.ask(idx, row) else { continue };
                 let offer = looked.offer(&self.chances);
                 let worth = match cost.is_known() {
@@ -333,6 +349,13 @@ impl Speculation {
 
 fn as_row<'a>(row: &'a mut Generating<'_>, n_drafts: usize) -> Row<'a> {
     Row { id: row.id, tokens: row.tokens, n_prompt: row.n_prompt, n_drafts, drafts: row.drafts }
+}
+
+/// Drafts no more for a request whose rule panicked: the executor would call the rule for each draft,
+/// and a panic there ends the request.
+fn rule_panicked(id: RequestId, bounds: &mut HashMap<RequestId, Bounds>, stats: &mut SpecStats) {
+    stats.n_failures += 1;
+    bounds.insert(id, Bounds { most: 0, by: None });
 }
 
 #[cfg(test)]

@@ -39,6 +39,8 @@ pub struct SpecStats {
     pub saved_ns: i64,
     /// Failures of proposers.
     pub n_failures: u64,
+    /// Tokens that a rule forced and that were computed together; not counted as drafts.
+    pub n_forced: u64,
 }
 
 impl SpecStats {
@@ -63,6 +65,7 @@ impl SpecStats {
             draft_ns: self.draft_ns - before.draft_ns,
             saved_ns: self.saved_ns - before.saved_ns,
             n_failures: self.n_failures - before.n_failures,
+            n_forced: self.n_forced - before.n_forced,
         }
     }
 
@@ -81,6 +84,7 @@ impl SpecStats {
             draft_ns: self.draft_ns + other.draft_ns,
             saved_ns: self.saved_ns + other.saved_ns,
             n_failures: self.n_failures + other.n_failures,
+            n_forced: self.n_forced + other.n_forced,
         }
     }
 
