@@ -157,7 +157,13 @@ pub struct Dry {
 
 impl Default for Dry {
     fn default() -> Self {
-        Self { multiplier: 0.0, base: 1.75, allowed_length: 2, last_n: None, breakers: Arc::default() }
+        Self {
+            multiplier: 0.0,
+            base: 1.75,
+            allowed_length: 2,
+            last_n: None,
+            breakers: Arc::default(),
+        }
     }
 }
 

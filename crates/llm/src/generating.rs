@@ -139,6 +139,7 @@ impl Generating {
             cached_tokens: firsts.map(|c| c.usage.cached_tokens).sum(),
             accepted_prediction_tokens: self.sum(|usage| usage.accepted_prediction_tokens),
             rejected_prediction_tokens: self.sum(|usage| usage.rejected_prediction_tokens),
+            reasoning_tokens: 0,
         }
     }
 
