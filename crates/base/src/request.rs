@@ -92,6 +92,8 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Prompt tokens whose KV was found in a cache.
     pub cached_tokens: usize,
+    /// Generated tokens of thoughts, before the answer proper.
+    pub reasoning_tokens: usize,
     /// Drafted tokens that became part of the answer.
     pub accepted_prediction_tokens: usize,
     /// Drafted tokens that were rejected.

@@ -212,6 +212,10 @@ impl SamplerStage {
     }
 }
 
+/// Fails where its first argument is `false`; the other arguments are those of [`ParamError`].
+type Check<'a> =
+    dyn Fn(bool, &'static str, &'static str, &dyn std::fmt::Display) -> Result<(), ParamError> + 'a;
+
 /// A sampling parameter outside its range.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("`{param}` must be {expected}, got {got}")]
@@ -305,12 +309,7 @@ impl SamplingParams {
     /// Checks what few requests have.
     fn validate_rare(
         &self,
-        check: &dyn Fn(
-            bool,
-            &'static str,
-            &'static str,
-            &dyn std::fmt::Display,
-        ) -> Result<(), ParamError>,
+        check: &Check<'_>,
     ) -> Result<(), ParamError> {
         let within = |x: f32, low: f32, high: f32| (low..=high).contains(&x);
         let Self { xtc, dynatemp, dry, .. } = self;

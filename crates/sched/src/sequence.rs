@@ -94,6 +94,8 @@ impl Sequence {
             cached_tokens: self.n_cached.unwrap_or(0),
             accepted_prediction_tokens: self.n_accepted,
             rejected_prediction_tokens: self.n_rejected,
+            // The scheduler knows no text.
+            reasoning_tokens: 0,
         }
     }
 
