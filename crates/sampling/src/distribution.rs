@@ -1,11 +1,11 @@
 //! The distribution that a token is drawn from: the probabilities after all processors and cuts.
 //!
 //! Weights as the sampler has them, not normalised, f32: of the whole vocabulary in id order, or of
-//! the tokens that survived top-k and top-p, largest first. The probability of a token is
+//! the tokens that survived the cuts, largest first unless a stage has another order. The probability of a token is
 //! `weight * (1 / total)` in f64, where the total is
 //!
 //! - of a whole vocabulary: sums of 1024 weights in 8 lanes each, the sums added in id order;
-//! - of survivors: added largest first.
+//! - of survivors: added in their order.
 //!
 //! These are the sums by which [`Sampler::sample`](crate::Sampler::sample) draws, so
 //! [`draw`](Distribution::draw) with the number that it would use gives the token that it would

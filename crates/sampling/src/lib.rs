@@ -5,11 +5,12 @@
 //! ```text
 //! raw logits ──▶ log probabilities (if asked for)
 //!     │
-//!     ▼  processors: logit bias, then repetition, presence and frequency penalties, then the mask of
-//!     │  `min_tokens`, then any other, then the mask of the rule
+//!     ▼  processors: logit bias; repetition, presence and frequency penalties; DRY; the masks of
+//!     │  allowed tokens, bad words and `min_tokens`; then any other; then the mask of the rule
 //! processed logits
 //!     │  temperature == 0 ──▶ the largest, the lowest id among equals
-//!     ▼  weights exp((l - max) / temperature); top-k, top-p, min-p keep some of them
+//!     ▼  weights exp((l - max) / temperature); top-k, top-p, min-p keep some of them,
+//!     │  or the stages that a request asks for, in its order: see `stages`
 //! one draw, from the generator at (seed, choice, position); or drafts are verified, see [`verify`]
 //! ```
 //!
@@ -29,27 +30,37 @@
 //!
 //! Papers: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011; Holtzman et
 //! al., ICLR 2020 (top-p); Nguyen et al., 2024 (min-p); Keskar et al., 2019 (repetition penalty).
+//! Each of the other files names its own.
 #![forbid(unsafe_code)]
 
+mod allowed;
+mod bad_words;
 mod distribution;
+mod dry;
 mod likely;
 mod logprobs;
 mod masked;
 mod math;
 mod min_tokens;
+mod penalties;
 mod philox;
 mod processors;
 mod sampler;
 mod select;
+mod stages;
 mod state;
 pub mod verify;
 
+pub use allowed::Allowed;
+pub use bad_words::BadWords;
 pub use distribution::{Distribution, KeptDistribution};
+pub use dry::DryPenalty;
 pub use likely::Likely;
 pub use logprobs::TokenLogprobs;
 pub use masked::Masked;
 pub use min_tokens::MinTokens;
+pub use penalties::Penalties;
 pub use philox::{Philox, Stream, philox4x32_10};
-pub use processors::{LogitBias, LogitsProcessor, Penalties, RowContext};
+pub use processors::{LogitBias, LogitsProcessor, RowContext};
 pub use sampler::{Sampled, Sampler};
 pub use state::SamplerState;

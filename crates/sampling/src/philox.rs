@@ -42,6 +42,8 @@ pub enum Stream {
     Accept = 2,
     /// The token at a position whose guesses were all rejected.
     Recovered = 3,
+    /// Whether XTC applies to the token at a position.
+    Exclude = 4,
 }
 
 /// The random numbers of one sequence: key `seed`, counter `(position, choice)`.
@@ -113,6 +115,7 @@ mod tests {
             Philox::new(1, 0).uniform_of(Stream::Accept, 0, 0),
             Philox::new(1, 0).uniform_of(Stream::Accept, 0, (1 << 24) - 1),
             Philox::new(1, 0).uniform_of(Stream::Recovered, 0, 0),
+            Philox::new(1, 0).uniform_of(Stream::Exclude, 0, 0),
         ];
         for (i, a) in numbers.iter().enumerate() {
             assert!((0.0..1.0).contains(a));

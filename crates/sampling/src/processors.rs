@@ -66,84 +66,11 @@ impl LogitsProcessor for LogitBias {
     }
 }
 
-/// Makes tokens that were seen less likely (or more, with the opposite sign).
-///
-/// Repetition looks at prompt and output, presence and frequency at the output alone; they apply
-/// in this order to each token.
-#[derive(Clone, Debug)]
-pub struct Penalties {
-    repetition: f32,
-    presence: f32,
-    frequency: f32,
-    /// Every token seen, and how often in the output; sorted by token.
-    seen: Vec<(TokenId, u32)>,
-}
-
-impl Penalties {
-    /// Starts from the tokens of the prompt.
-    ///
-    /// `repetition` divides positive and multiplies negative logits; 1 is off. `presence` is
-    /// subtracted once and `frequency` once per occurrence; 0 is off.
-    pub fn new(repetition: f32, presence: f32, frequency: f32, prompt: &[TokenId]) -> Self {
-        let mut seen: Vec<(TokenId, u32)> = prompt.iter().map(|&token| (token, 0)).collect();
-        seen.sort_unstable();
-        seen.dedup();
-        Self { repetition, presence, frequency, seen }
-    }
-}
-
-impl LogitsProcessor for Penalties {
-    fn apply(&mut self, _row: &RowContext, logits: &mut [f32]) {
-        for &(token, n_in_output) in &self.seen {
-            let Some(logit) = logits.get_mut(token.0 as usize) else { continue };
-            if *logit > 0.0 {
-                *logit /= self.repetition;
-            } else {
-                *logit *= self.repetition;
-            }
-            if n_in_output > 0 {
-                *logit -= self.presence;
-                *logit -= self.frequency * n_in_output as f32;
-            }
-        }
-    }
-
-    fn accepted(&mut self, token: TokenId) {
-        match self.seen.binary_search_by_key(&token, |&(token, _)| token) {
-            Ok(idx) => self.seen[idx].1 += 1,
-            Err(idx) => self.seen.insert(idx, (token, 1)),
-        }
-    }
-
-    fn reserve(&mut self, n_tokens: usize) {
-        self.seen.reserve_exact(n_tokens);
-    }
-
-    fn preserves_argmax(&self) -> bool {
-        self.repetition == 1.0 && self.presence == 0.0 && self.frequency == 0.0
-    }
-
-    fn fork(&self) -> Box<dyn LogitsProcessor> {
-        Box::new(self.clone())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const ROW: RowContext = RowContext { n_generated: 0 };
-
-    #[test]
-    fn repetition_counts_the_prompt_and_the_others_only_the_output() {
-        let mut penalties = Penalties::new(2.0, 0.5, 0.25, &[TokenId(1), TokenId(2), TokenId(9)]);
-        for token in [2, 3, 3] {
-            penalties.accepted(TokenId(token));
-        }
-        let mut logits = [4.0, 4.0, 4.0, -4.0];
-        penalties.apply(&ROW, &mut logits);
-        assert_eq!(logits, [4.0, 2.0, 2.0 - 0.5 - 0.25, -8.0 - 0.5 - 0.5]);
-    }
 
     #[test]
     fn a_bias_beyond_the_vocabulary_is_ignored() {

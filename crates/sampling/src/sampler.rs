@@ -1,12 +1,14 @@
 //! One token out of one row of logits.
 //!
-//! Three ways, chosen by the parameters of the request:
+//! Four ways, chosen by the parameters of the request:
 //!
 //! - **greedy**: one pass for the maximum;
 //! - **whole vocabulary** (no top-k, no top-p): weights in id order, one draw. A min-p cut only
 //!   zeroes weights, since it is relative to the largest, whose weight is 1;
 //! - **a few** (top-k or top-p): the largest logits are selected and sorted, cut, and drawn from in
-//!   that order.
+//!   that order;
+//! - **in stages**, where more is asked for: typical-p, top-n-sigma, XTC, a dynamic temperature,
+//!   Mirostat, `min_keep`, or another order. See the chapter of `stages`.
 //!
 //! Top-p does not know beforehand how many it needs, but whom it cannot need: tokens below
 //! `(1 - top_p) / n` of the total have less than `1 - top_p` of it together, when there are `n` of
@@ -20,7 +22,8 @@
 
 use crate::logprobs::RawRow;
 use crate::math::{BLOCK, argmax, exp_nonpositive, invert, invert_blocks, max, sum, tame};
-use crate::{Distribution, RowContext, SamplerState, TokenLogprobs, select};
+use crate::stages::{Candidates, Plan, Staged};
+use crate::{Distribution, RowContext, SamplerState, Stream, TokenLogprobs, select};
 use pelton_base::TokenId;
 
 /// Tokens that probably hold the probability that top-p drops.
@@ -49,10 +52,12 @@ pub struct Sampler {
     weights: Vec<f32>,
     /// Sums of `BLOCK` weights each.
     block_sums: Vec<f64>,
-    /// Selected logits, largest first.
+    /// Selected logits, largest first unless a stage has another order.
     keys: Vec<u64>,
     /// Their weights.
     kept: Vec<f32>,
+    /// Of the stages.
+    scratch: Vec<u64>,
     /// Their ids, for a caller that draws from them itself.
     ids: Vec<TokenId>,
 }
@@ -63,7 +68,7 @@ enum Left {
     One(usize),
     /// Every positive one of `weights`, which sum to this.
     All(f64),
-    /// The largest, `kept`, which sum to this.
+    /// Some, `kept`, which sum to this.
     Few(f64),
 }
 
@@ -156,7 +161,7 @@ impl Sampler {
             self.raw.extend_from_slice(logits);
             (RawRow::new(logits, &mut self.weights), n_top)
         });
-        let is_greedy = state.temperature == 0.0;
+        let is_greedy = state.plan.temperature == 0.0;
         let row = RowContext { n_generated };
         for processor in &mut state.processors {
             if !(is_greedy && processor.preserves_argmax()) {
@@ -169,11 +174,22 @@ impl Sampler {
         if is_greedy {
             return Left::One(argmax(logits));
         }
-        if state.top_k == 0 && state.top_p >= 1.0 {
-            let total = self.weigh_all(logits, state.temperature, state.min_p);
+        let SamplerState { plan, mirostat, rng, .. } = state;
+        if let Some(staged) = &plan.staged {
+            let chance = || rng.uniform_of(Stream::Exclude, n_generated as u64, 0);
+            let excludes = || chance() < f64::from(staged.xtc.probability);
+            return self.keep_staged(staged, logits, |candidates| {
+                plan.run(staged, candidates, excludes);
+                if let Some(mirostat) = mirostat {
+                    mirostat.cut(candidates);
+                }
+            });
+        }
+        if plan.top_k == 0 && plan.top_p >= 1.0 {
+            let total = self.weigh_all(logits, plan.temperature, plan.min_p);
             return if total > 0.0 { Left::All(total) } else { Left::One(0) };
         }
-        self.keep_few(state, logits);
+        self.keep_few(plan, logits);
         let total = total(&self.kept);
         match self.keys.first() {
             Some(_) if total > 0.0 => Left::Few(total),
@@ -181,29 +197,44 @@ impl Sampler {
         }
     }
 
+    /// Keeps what the stages leave.
+    fn keep_staged(
+        &mut self,
+        staged: &Staged,
+        logits: &[f32],
+        run: impl FnOnce(&mut Candidates<'_>),
+    ) -> Left {
+        let Self { keys, scratch, kept, .. } = self;
+        let mut candidates = Candidates::new(logits, staged.min_keep, [keys, scratch], kept);
+        run(&mut candidates);
+        let total = candidates.weigh();
+        if total > 0.0 { Left::Few(total) } else { Left::One(0) }
+    }
+
     /// Keeps the largest weights: at most `top_k`, then as many as reach `top_p`, then all above
     /// `min_p`.
-    fn keep_few(&mut self, state: &SamplerState, logits: &[f32]) {
+    fn keep_few(&mut self, plan: &Plan, logits: &[f32]) {
+        let Plan { temperature, top_k, top_p, min_p, .. } = *plan;
         // Room for as many as there can be, however few there are this time.
-        let n_most = if state.top_k > 0 { state.top_k.min(logits.len()) } else { logits.len() };
+        let n_most = if top_k > 0 { top_k.min(logits.len()) } else { logits.len() };
         self.kept.clear();
         self.kept.reserve(n_most);
-        if state.top_k > 0 {
-            select::largest(logits, state.top_k, &mut self.keys);
+        if top_k > 0 {
+            select::largest(logits, top_k, &mut self.keys);
             let logit = |key: u64| tame(logits[select::id_of(key)]);
             let max = self.keys.first().map_or(0.0, |&key| logit(key));
-            let weight = |&key: &u64| exp_nonpositive((logit(key) - max) / state.temperature);
+            let weight = |&key: &u64| exp_nonpositive((logit(key) - max) / temperature);
             self.kept.extend(self.keys.iter().map(weight));
-            if state.top_p < 1.0 {
-                let target = f64::from(state.top_p) * total(&self.kept);
+            if top_p < 1.0 {
+                let target = f64::from(top_p) * total(&self.kept);
                 self.kept.truncate(reach(self.kept.iter().copied(), &mut 0.0, target));
             }
         } else {
-            let total = self.weigh_all(logits, state.temperature, 0.0);
-            let target = f64::from(state.top_p) * total;
+            let total = self.weigh_all(logits, temperature, 0.0);
+            let target = f64::from(top_p) * total;
             for n in [LIKELY_CANDIDATES.min(logits.len()), logits.len()] {
                 // Half of the bound, so that rounding cannot make it too high.
-                let bound = 0.5 * (1.0 - f64::from(state.top_p)) * total / n as f64;
+                let bound = 0.5 * (1.0 - f64::from(top_p)) * total / n as f64;
                 let least = (bound as f32).max(f32::MIN_POSITIVE);
                 select::at_least(logits, &self.weights, least, &mut self.keys);
                 let weight = |&key: &u64| f64::from(self.weights[select::id_of(key)]);
@@ -213,8 +244,8 @@ impl Sampler {
             }
             self.keep_until(target);
         }
-        if state.min_p > 0.0 {
-            let n_kept = self.kept.partition_point(|&weight| weight >= state.min_p);
+        if min_p > 0.0 {
+            let n_kept = self.kept.partition_point(|&weight| weight >= min_p);
             self.kept.truncate(n_kept.max(1));
         }
     }

@@ -17,8 +17,15 @@ fn ordered_bits(logit: f32) -> u32 {
     if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
 }
 
-fn key(id: usize, logit: f32) -> u64 {
+/// Orders a token by its logit, and by its id among equals.
+pub(crate) fn key(id: usize, logit: f32) -> u64 {
     u64::from(ordered_bits(logit)) << 32 | u64::from(!(id as u32))
+}
+
+/// The logit of a key, tame.
+pub(crate) fn logit_of(key: u64) -> f32 {
+    let bits = (key >> 32) as u32;
+    f32::from_bits(if bits >> 31 == 1 { bits & !(1 << 31) } else { !bits })
 }
 
 /// The id of a key.
@@ -117,6 +124,9 @@ mod tests {
             largest(&logits, k, &mut keys);
             let ids: Vec<usize> = keys.iter().map(|&key| id_of(key)).collect();
             prop_assert_eq!(ids, oracle(&logits, k));
+            for &key in &keys {
+                prop_assert_eq!(logit_of(key), tame(logits[id_of(key)]));
+            }
         }
     }
 }

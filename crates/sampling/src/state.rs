@@ -1,15 +1,15 @@
 //! The sampling state of one request, kept between its tokens.
 
-use crate::{LogitBias, LogitsProcessor, Masked, MinTokens, Penalties, Philox};
+use crate::stages::{MirostatState, Plan};
+use crate::{
+    Allowed, BadWords, DryPenalty, LogitBias, LogitsProcessor, Masked, MinTokens, Penalties, Philox,
+};
 use pelton_base::{Ask, Constraint, Request, RuleState, SamplingParams, TokenId};
 
 /// The parameters, processors and random numbers of one request.
 pub struct SamplerState {
-    pub(crate) temperature: f32,
-    /// Zero keeps all.
-    pub(crate) top_k: usize,
-    pub(crate) top_p: f32,
-    pub(crate) min_p: f32,
+    pub(crate) plan: Plan,
+    pub(crate) mirostat: Option<MirostatState>,
     pub(crate) logprobs: Option<usize>,
     pub(crate) rng: Philox,
     pub(crate) processors: Vec<Box<dyn LogitsProcessor>>,
@@ -46,37 +46,19 @@ impl SamplerState {
     /// applied, because only a request knows the tokens that end it; see [`of`](Self::of). `params`
     /// are valid (see [`SamplingParams::validate`]); nonsense gives nonsense tokens but no panic.
     pub fn new(params: &SamplingParams, prompt: &[TokenId], choice: u32) -> Self {
-        let mut processors: Vec<Box<dyn LogitsProcessor>> = Vec::new();
-        if !params.logit_bias.is_empty() {
-            processors.push(Box::new(LogitBias::new(params.logit_bias.clone())));
-        }
-        let penalties = Penalties::new(
-            params.repetition_penalty,
-            params.presence_penalty,
-            params.frequency_penalty,
-            &[],
-        );
-        if !penalties.preserves_argmax() {
-            processors.push(Box::new(Penalties::new(
-                params.repetition_penalty,
-                params.presence_penalty,
-                params.frequency_penalty,
-                prompt,
-            )));
-        }
+        let plan = Plan::new(params);
+        let mirostat = params.mirostat.filter(|_| plan.staged.is_some());
         Self {
-            temperature: params.temperature,
-            top_k: params.top_k as usize,
-            top_p: params.top_p,
-            min_p: params.min_p,
+            plan,
+            mirostat: mirostat.map(MirostatState::new),
             logprobs: params.logprobs,
             rng: Philox::new(params.seed, choice),
-            processors,
+            processors: processors(params, prompt),
             rule: None,
         }
     }
 
-    /// Adds a processor after bias and penalties and before the rule and temperature.
+    /// Adds a processor after those of the parameters and before the rule and temperature.
     pub fn push_processor(&mut self, processor: Box<dyn LogitsProcessor>) {
         self.processors.push(processor);
     }
@@ -95,7 +77,7 @@ impl SamplerState {
     /// finite number.
     pub fn takes_largest(&self) -> bool {
         let mut processors = self.processors.iter();
-        self.temperature == 0.0
+        self.plan.temperature == 0.0
             && self.rule.is_none()
             && self.logprobs.is_none()
             && processors.all(|processor| processor.preserves_argmax())
@@ -111,13 +93,21 @@ impl SamplerState {
 
     /// A copy that continues on its own, to draft with; it reports no log probabilities.
     pub fn fork(&self) -> Self {
-        let processors = self.processors.iter().map(|processor| processor.fork()).collect();
-        let rule = self.rule.as_ref().map(Masked::fork);
-        Self { logprobs: None, processors, rule, ..*self }
+        Self {
+            plan: self.plan.clone(),
+            mirostat: self.mirostat.as_ref().map(MirostatState::fork),
+            logprobs: None,
+            rng: self.rng,
+            rule: self.rule.as_ref().map(Masked::fork),
+            processors: self.processors.iter().map(|processor| processor.fork()).collect(),
+        }
     }
 
-    /// Passes on to the processors which token the sequence went on with.
+    /// Learns, and passes on to the processors, which token the sequence went on with.
     pub fn accepted(&mut self, token: TokenId) {
+        if let Some(mirostat) = &mut self.mirostat {
+            mirostat.accepted(token);
+        }
         for processor in &mut self.processors {
             processor.accepted(token);
         }
@@ -153,10 +143,36 @@ impl SamplerState {
     }
 }
 
+/// The processors that parameters ask for, in their order; those that would change nothing are left
+/// out.
+fn processors(params: &SamplingParams, prompt: &[TokenId]) -> Vec<Box<dyn LogitsProcessor>> {
+    let mut processors: Vec<Box<dyn LogitsProcessor>> = Vec::new();
+    if !params.logit_bias.is_empty() {
+        processors.push(Box::new(LogitBias::new(params.logit_bias.clone())));
+    }
+    let weights = [params.repetition_penalty, params.presence_penalty, params.frequency_penalty];
+    if weights != [1.0, 0.0, 0.0] && params.repeat_last_n != Some(0) {
+        processors.push(Box::new(match params.repeat_last_n {
+            Some(last_n) => Penalties::of_latest(last_n, weights, prompt),
+            None => Penalties::new(weights[0], weights[1], weights[2], prompt),
+        }));
+    }
+    if params.dry.multiplier > 0.0 && params.dry.last_n != Some(0) {
+        processors.push(Box::new(DryPenalty::new(&params.dry, prompt)));
+    }
+    if let Some(tokens) = &params.allowed_tokens {
+        processors.push(Box::new(Allowed::new(tokens)));
+    }
+    if !params.bad_words.is_empty() {
+        processors.push(Box::new(BadWords::new(&params.bad_words)));
+    }
+    processors
+}
+
 impl std::fmt::Debug for SamplerState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SamplerState")
-            .field("temperature", &self.temperature)
+            .field("temperature", &self.plan.temperature)
             .field("rng", &self.rng)
             .field("n_processors", &self.processors.len())
             .finish_non_exhaustive()

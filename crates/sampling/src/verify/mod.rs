@@ -40,6 +40,7 @@
 //! | [`Stream::Accept`] | judging sibling `i` |
 //! | [`Stream::Recovered`] | the token when all siblings were rejected |
 //! | [`Stream::Token`] | the bonus, which is thus the token that plain decoding draws there |
+//! | [`Stream::Exclude`] | whether XTC applies there, before any of these |
 //!
 //! Whether a sibling is drawn or dropped may not depend on its token: the number of siblings of a
 //! place is decided by the tokens above them. Candidates that are ranked and cut are known drafts.
@@ -92,6 +93,7 @@
 //!
 //! [`Stream`]: crate::Stream
 //! [`Stream::Draft`]: crate::Stream::Draft
+//! [`Stream::Exclude`]: crate::Stream::Exclude
 //! [`Stream::Accept`]: crate::Stream::Accept
 //! [`Stream::Recovered`]: crate::Stream::Recovered
 //! [`Stream::Token`]: crate::Stream::Token
