@@ -13,6 +13,8 @@ pub struct SamplerState {
     pub(crate) logprobs: Option<usize>,
     pub(crate) rng: Philox,
     pub(crate) processors: Vec<Box<dyn LogitsProcessor>>,
+    /// Leading processors that make no token impossible: bias, penalties, DRY.
+    n_mild: usize,
     /// Applies after all processors, so that none of them can allow what it forbids.
     pub(crate) rule: Option<Masked>,
 }
@@ -48,12 +50,21 @@ impl SamplerState {
     pub fn new(params: &SamplingParams, prompt: &[TokenId], choice: u32) -> Self {
         let plan = Plan::new(params);
         let mirostat = params.mirostat.filter(|_| plan.staged.is_some());
+        let mut processors = mild_processors(params, prompt);
+        let n_mild = processors.len();
+        if let Some(tokens) = &params.allowed_tokens {
+            processors.push(Box::new(Allowed::new(tokens)));
+        }
+        if !params.bad_words.is_empty() {
+            processors.push(Box::new(BadWords::new(&params.bad_words)));
+        }
         Self {
             plan,
             mirostat: mirostat.map(MirostatState::new),
             logprobs: params.logprobs,
             rng: Philox::new(params.seed, choice),
-            processors: processors(params, prompt),
+            processors,
+            n_mild,
             rule: None,
         }
     }
@@ -98,6 +109,7 @@ impl SamplerState {
             mirostat: self.mirostat.as_ref().map(MirostatState::fork),
             logprobs: None,
             rng: self.rng,
+            n_mild: self.n_mild,
             rule: self.rule.as_ref().map(Masked::fork),
             processors: self.processors.iter().map(|processor| processor.fork()).collect(),
         }
@@ -134,7 +146,10 @@ impl SamplerState {
     /// The number of `drafts`, from the first one on, that are certain: the rule forces them, and
     /// nothing is to be reported about them.
     pub fn n_certain(&mut self, drafts: &[TokenId], forced: &mut Vec<TokenId>) -> usize {
-        let Some(rule) = self.rule.as_mut().filter(|_| self.logprobs.is_none()) else { return 0 };
+        // A mask may forbid the one token that the rule allows; the row then says that none is left.
+        let is_masked = !self.processors[self.n_mild..].iter().all(|it| it.preserves_argmax());
+        let is_certain = !is_masked && self.logprobs.is_none();
+        let Some(rule) = self.rule.as_mut().filter(|_| is_certain) else { return 0 };
         forced.clear();
         if !drafts.is_empty() {
             rule.forced(forced);
@@ -143,9 +158,9 @@ impl SamplerState {
     }
 }
 
-/// The processors that parameters ask for, in their order; those that would change nothing are left
-/// out.
-fn processors(params: &SamplingParams, prompt: &[TokenId]) -> Vec<Box<dyn LogitsProcessor>> {
+/// The processors that parameters ask for and that make no token impossible, in their order; those
+/// that would change nothing are left out.
+fn mild_processors(params: &SamplingParams, prompt: &[TokenId]) -> Vec<Box<dyn LogitsProcessor>> {
     let mut processors: Vec<Box<dyn LogitsProcessor>> = Vec::new();
     if !params.logit_bias.is_empty() {
         processors.push(Box::new(LogitBias::new(params.logit_bias.clone())));
@@ -159,12 +174,6 @@ fn processors(params: &SamplingParams, prompt: &[TokenId]) -> Vec<Box<dyn Logits
     }
     if params.dry.multiplier > 0.0 && params.dry.last_n != Some(0) {
         processors.push(Box::new(DryPenalty::new(&params.dry, prompt)));
-    }
-    if let Some(tokens) = &params.allowed_tokens {
-        processors.push(Box::new(Allowed::new(tokens)));
-    }
-    if !params.bad_words.is_empty() {
-        processors.push(Box::new(BadWords::new(&params.bad_words)));
     }
     processors
 }

@@ -5,9 +5,10 @@
 mod counting;
 
 use counting::count;
-use pelton_base::{SamplingParams, TokenId};
+use pelton_base::{Dry, Dynatemp, Mirostat, SamplerStage, SamplingParams, TokenId, Xtc};
 use pelton_sampling::verify::{Place, Proposal, SiblingScratch, Verifier, draw_siblings};
 use pelton_sampling::{KeptDistribution, Sampler, SamplerState};
+use std::sync::Arc;
 
 const VOCAB: usize = 5000;
 const N_ROWS: usize = 100;
@@ -23,6 +24,42 @@ fn row(i: usize) -> Vec<f32> {
         .collect()
 }
 
+/// What few requests ask for.
+fn rare(plain: &SamplingParams) -> Vec<(&'static str, SamplingParams)> {
+    let dry = Dry { multiplier: 0.8, allowed_length: 0, ..Dry::default() };
+    let xtc = Xtc { probability: 0.5, threshold: 0.001 };
+    let mirostat = |version| Some(Mirostat { version, tau: 9.0, eta: 0.5 });
+    vec![
+        ("typical-p", SamplingParams { typical_p: 0.9, ..plain.clone() }),
+        ("top-n-sigma", SamplingParams { top_n_sigma: 1.0, ..plain.clone() }),
+        ("XTC", SamplingParams { xtc, ..plain.clone() }),
+        ("in another order", {
+            let samplers = Some(SamplerStage::ALL.iter().rev().copied().collect());
+            SamplingParams { samplers, xtc, top_p: 0.9, top_k: 99, min_p: 0.01, ..plain.clone() }
+        }),
+        ("dynamic temperature", {
+            let dynatemp = Dynatemp { range: 0.5, exponent: 1.5 };
+            SamplingParams { dynatemp, min_keep: 7, ..plain.clone() }
+        }),
+        ("Mirostat 1", SamplingParams { mirostat: mirostat(1), ..plain.clone() }),
+        ("Mirostat 2", SamplingParams { mirostat: mirostat(2), ..plain.clone() }),
+        ("DRY", SamplingParams { dry: dry.clone(), ..plain.clone() }),
+        ("late DRY", {
+            let dry = Dry { last_n: Some(20), breakers: Arc::new([vec![TokenId(7)]]), ..dry };
+            SamplingParams { dry, ..plain.clone() }
+        }),
+        ("masks", {
+            let allowed_tokens = Some((0..4000).map(TokenId).collect());
+            let bad_words = vec![[3, 4, 5].map(TokenId).to_vec()];
+            SamplingParams { allowed_tokens, bad_words, ..plain.clone() }
+        }),
+        ("late penalties", {
+            let repeat_last_n = Some(20);
+            SamplingParams { frequency_penalty: 0.5, repeat_last_n, ..plain.clone() }
+        }),
+    ]
+}
+
 fn later_rows_of_any_shape_allocate_nothing() {
     let mut rows: Vec<Vec<f32>> = (0..=N_ROWS).map(row).collect();
     let plain = SamplingParams::default();
@@ -33,8 +70,11 @@ fn later_rows_of_any_shape_allocate_nothing() {
         ("top-k", SamplingParams { top_k: 1000, ..plain.clone() }),
         ("top-k and top-p", SamplingParams { top_k: 50, top_p: 0.9, ..plain.clone() }),
         ("top-p", SamplingParams { top_p: 0.99, ..plain.clone() }),
-        ("penalties", SamplingParams { frequency_penalty: 0.5, ..plain }),
-    ] {
+        ("penalties", SamplingParams { frequency_penalty: 0.5, ..plain.clone() }),
+    ]
+    .into_iter()
+    .chain(rare(&plain))
+    {
         let (mut sampler, mut state) = (Sampler::new(), SamplerState::new(&params, &[], 0));
         state.reserve(rows.len());
         let mut n_allocations = 0;
@@ -60,6 +100,11 @@ fn later_places_with_drafts_allocate_nothing() {
         ("from all", SamplingParams::default()),
         ("top-k", SamplingParams { top_k: 50, ..Default::default() }),
         ("top-p", plain.clone()),
+        ("typical-p", SamplingParams { typical_p: 0.9, ..Default::default() }),
+        ("Mirostat", {
+            let mirostat = Some(Mirostat { version: 2, tau: 9.0, eta: 0.5 });
+            SamplingParams { mirostat, ..Default::default() }
+        }),
     ] {
         let (mut sampler, mut state) = (Sampler::new(), SamplerState::new(&params, &[], 0));
         let (mut drafter, mut draft_state) = (Sampler::new(), SamplerState::new(&plain, &[], 0));

@@ -2,14 +2,18 @@
 
 mod common;
 
-use common::{oracle, random_logits};
-use pelton_base::{SamplingParams, TokenId};
+use common::{Moment, naive, random_logits};
+use pelton_base::{Dry, SamplingParams, TokenId};
 use pelton_sampling::{KeptDistribution, LogitsProcessor, RowContext, Sampler, SamplerState};
 use proptest::prelude::*;
 
 fn sample(params: &SamplingParams, logits: &[f32], position: usize) -> u32 {
     let mut state = SamplerState::new(params, &[], 0);
     Sampler::new().sample(&mut state, &mut logits.to_vec(), position).token.0
+}
+
+fn oracle(params: &SamplingParams, logits: &[f32]) -> Vec<f64> {
+    naive(params, logits, Moment::default())
 }
 
 fn variants() -> Vec<SamplingParams> {
@@ -64,6 +68,9 @@ fn only_where_it_is_largest_matters_to_a_greedy_request_that_asks_for_nothing_el
         SamplingParams { presence_penalty: 0.1, ..greedy.clone() },
         SamplingParams { frequency_penalty: -0.1, ..greedy.clone() },
         SamplingParams { logit_bias: vec![(TokenId(3), 0.0)], ..greedy.clone() },
+        SamplingParams { allowed_tokens: Some(vec![TokenId(3)]), ..greedy.clone() },
+        SamplingParams { bad_words: vec![vec![TokenId(3)]], ..greedy.clone() },
+        SamplingParams { dry: Dry { multiplier: 0.1, ..Dry::default() }, ..greedy.clone() },
     ] {
         assert!(!takes_largest(params.clone()), "{params:?}");
     }

@@ -18,8 +18,8 @@ mod statistics;
 #[path = "common/tree.rs"]
 mod tree;
 
-use common::{oracle, random_logits};
-use pelton_base::{SamplingParams, TokenId};
+use common::{Moment, naive, random_logits};
+use pelton_base::{Dynatemp, Mirostat, SamplingParams, TokenId};
 use pelton_sampling::verify::{Place, Proposal, SiblingScratch, Verdict, Verifier, draw_siblings};
 use pelton_sampling::{
     KeptDistribution, LogitsProcessor, Philox, RowContext, Sampler, SamplerState, Stream,
@@ -32,7 +32,7 @@ const LENGTH: usize = 3;
 const N_SETS: usize = 20;
 const N_DRAWS: usize = 2000;
 /// Statements that the file makes at the level of 0.01 together: each pair, and two of each kind.
-const LEVEL: f64 = 0.01 / (7.0 * 7.0 + 2.0 * 7.0);
+const LEVEL: f64 = 0.01 / (9.0 * 7.0 + 2.0 * 7.0);
 
 /// How the target is drawn from.
 struct Chain {
@@ -51,6 +51,14 @@ fn chains() -> Vec<Chain> {
         logit_bias: vec![(TokenId(1), 1.0), (TokenId(6), -1.5)],
         ..plain.clone()
     };
+    let stages = SamplingParams {
+        typical_p: 0.9,
+        top_n_sigma: 2.0,
+        dynatemp: Dynatemp { range: 0.5, exponent: 1.0 },
+        min_keep: 2,
+        ..plain.clone()
+    };
+    let mirostat = Some(Mirostat { version: 2, tau: 1.0, eta: 0.5 });
     vec![
         chain("greedy", SamplingParams::greedy()),
         chain("temperature", SamplingParams { temperature: 0.7, ..plain.clone() }),
@@ -58,6 +66,8 @@ fn chains() -> Vec<Chain> {
         chain("top-p", SamplingParams { top_p: 0.8, ..plain.clone() }),
         chain("min-p", SamplingParams { min_p: 0.15, temperature: 1.5, ..plain.clone() }),
         chain("penalties and bias", penalties),
+        chain("stages", stages),
+        chain("Mirostat", SamplingParams { mirostat, ..plain.clone() }),
         Chain { name: "mask", params: plain, is_masked: true },
     ]
 }
@@ -173,17 +183,48 @@ fn state_after(params: &SamplingParams, is_masked: bool, prefix: &[TokenId]) -> 
     state
 }
 
+/// The exact probabilities of the token after `prefix`; Mirostat follows the tokens before.
+fn oracle(chain: &Chain, kind: Draft, prefix: &[TokenId]) -> Vec<f64> {
+    let mut moment = Moment::default();
+    let mut probabilities = Vec::new();
+    for n in 0..=prefix.len() {
+        let (before, next) = (&prefix[..n], prefix.get(n));
+        let [logits, _] = logits_after(before, kind);
+        probabilities = naive(&chain.params, &processed(chain, before, logits), moment);
+        let surprise = next.map(|token| -probabilities[token.0 as usize].log2());
+        if let (Some(Mirostat { tau, eta, .. }), Some(surprise)) = (chain.params.mirostat, surprise)
+            && surprise.is_finite()
+        {
+            let mu = moment.mu.unwrap_or(2.0 * f64::from(tau));
+            moment.mu = Some(mu - f64::from(eta) * (surprise - f64::from(tau)));
+        }
+    }
+    probabilities
+}
+
+/// The state of the target, which saw the row of every token of `prefix`.
+fn followed(chain: &Chain, kind: Draft, prefix: &[TokenId]) -> SamplerState {
+    let (mut sampler, mut state) =
+        (Sampler::new(), state_after(&chain.params, chain.is_masked, &[]));
+    for (n, &token) in prefix.iter().enumerate() {
+        let [mut row, _] = logits_after(&prefix[..n], kind);
+        sampler.distribution(&mut state, &mut row, n);
+        state.accepted(token);
+    }
+    state
+}
+
 fn context(chain: &Chain, kind: Draft, prefix: &[TokenId]) -> Context {
     let [mut target_logits, mut draft_logits] = logits_after(prefix, kind);
-    let oracle = oracle(&chain.params, &processed(chain, prefix, target_logits.clone()));
+    let oracle = oracle(chain, kind, prefix);
     let mut ranked: Vec<TokenId> = (0..VOCAB as u32).map(TokenId).collect();
     ranked.sort_by(|a, b| draft_logits[b.0 as usize].total_cmp(&draft_logits[a.0 as usize]));
     let mut sampler = Sampler::new();
     let [mut target, mut draft] = [KeptDistribution::default(), KeptDistribution::default()];
-    let mut state = state_after(&chain.params, chain.is_masked, prefix);
+    let mut state = followed(chain, kind, prefix);
     target.keep(&sampler.distribution(&mut state, &mut target_logits, prefix.len()));
     let mut state = match kind {
-        Draft::Same => state_after(&chain.params, chain.is_masked, prefix),
+        Draft::Same => followed(chain, kind, prefix),
         _ => state_after(&SamplingParams::default(), false, prefix),
     };
     draft.keep(&sampler.distribution(&mut state, &mut draft_logits, prefix.len()));
