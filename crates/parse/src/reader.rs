@@ -6,7 +6,7 @@ use crate::read::{Found, find};
 use crate::{Answer, Delta, End, ReasoningFormat, Tool};
 
 /// How an answer is read.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ReaderOptions {
     /// Marks of the thought; `None` leaves thoughts in the content.
     pub reasoning: Option<&'static ReasoningFormat>,

@@ -58,6 +58,12 @@ pub trait ToolFormat: Sync {
     ) -> Result<Shape, ShapeError>;
 }
 
+impl std::fmt::Debug for dyn ToolFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// What a parser may assume of the text.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Trust {
