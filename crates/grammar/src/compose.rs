@@ -1,219 +1,216 @@
 //! A form as a grammar in the Lark notation of llguidance.
+//!
+//! A lexer takes the longest piece, so two neighbouring expressions of which the first could eat the
+//! second would never be told apart. Forms that are regular are therefore joined to one terminal,
+//! which is exact; rules are used for what needs recursion, control tokens or a grammar of its own.
 
 use llguidance::api::GrammarWithLexer;
-use llguidance::regex_to_lark;
 use pelton_base::{Shape, Tag};
-use serde_json::Value;
 
+use crate::book::{Book, escaped, one_of, quoted};
 use crate::error::GrammarError;
 use crate::grammars::Layout;
+use crate::json;
 use crate::limits::Limits;
+use crate::regular;
 use crate::vocabulary::Vocabulary;
 
+/// Any text.
+pub(crate) const ANY: &str = "/(?s:.*)/";
+
 /// The grammars of a form, the one to start with first.
+///
+/// # Errors
+///
+/// When the form is malformed, too large or cannot be enforced.
 pub(crate) fn compose(
     shape: &Shape,
     layout: Layout,
     vocabulary: &Vocabulary,
     limits: &Limits,
 ) -> Result<Vec<GrammarWithLexer>, GrammarError> {
-    let mut composer = Composer {
-        layout,
-        vocabulary,
-        limits,
-        rules: String::new(),
-        n_rules: 0,
-        others: Vec::new(),
-    };
+    let book = Book::default();
+    let mut composer = Composer { layout, vocabulary, limits, book, others: Vec::new() };
     let start = composer.shape(shape, 0)?;
-    let main = format!("start: {start}\n{}", composer.rules);
-    let main = GrammarWithLexer {
-        name: Some("main".to_owned()),
-        lark_grammar: Some(main),
-        json_schema: None,
-    };
-    Ok(std::iter::once(main).chain(composer.others).collect())
+    // One class of lexemes for all: expressions for multiples bring rules of their own.
+    let options = "%llguidance {\"ignore_once\": true}";
+    let main = format!("{options}\nstart: {start}\n{}", composer.book.text());
+    Ok(std::iter::once(grammar("main", main)).chain(composer.others).collect())
+}
+
+fn grammar(name: &str, lark: String) -> GrammarWithLexer {
+    GrammarWithLexer { name: Some(name.to_owned()), lark_grammar: Some(lark), json_schema: None }
 }
 
 struct Composer<'a> {
     layout: Layout,
     vocabulary: &'a Vocabulary,
     limits: &'a Limits,
-    rules: String,
-    n_rules: usize,
+    book: Book,
     others: Vec<GrammarWithLexer>,
 }
 
+type Composed = Result<String, GrammarError>;
+
 impl Composer<'_> {
-    /// An expression of Lark for a form.
-    fn shape(&mut self, shape: &Shape, depth: usize) -> Result<String, GrammarError> {
+    /// An expression of rules for a form.
+    fn shape(&mut self, shape: &Shape, depth: usize) -> Composed {
         if depth > self.limits.nesting {
             let why = format!("forms are nested deeper than {}", self.limits.nesting);
             return Err(GrammarError::new("", why));
         }
+        if let Shape::Until(text) = shape {
+            return Ok(self.until(text));
+        }
+        if regular::is_regular(shape, self.vocabulary) {
+            let expression = regular::expression(shape, self.limits, depth)?;
+            return Ok(self.book.terminal(&expression));
+        }
         let deeper = depth + 1;
-        Ok(match shape {
-            Shape::Text(text) => quoted(text),
-            Shape::Token(name) => match self.vocabulary.control(name) {
-                Some(token) => format!("<[{}]>", token.0),
-                None => quoted(name),
-            },
-            Shape::Json { schema, path } => self.json(schema, path)?,
-            Shape::Regex(regex) => {
-                self.check_size(regex)?;
-                format!("/{}/", regex_to_lark(regex, ""))
+        match shape {
+            Shape::Json { schema, path } => {
+                self.check_size(schema, path)?;
+                json::compile(schema, path, self.layout, self.limits, &mut self.book)
             }
-            Shape::Lark(grammar) => {
-                self.check_size(grammar)?;
+            Shape::Lark(source) => {
+                self.check_size(source, "")?;
                 let name = format!("g{}", self.others.len());
-                self.others.push(GrammarWithLexer {
-                    name: Some(name.clone()),
-                    lark_grammar: Some(grammar.clone()),
-                    json_schema: None,
-                });
-                format!("@{name}")
+                self.others.push(grammar(&name, source.clone()));
+                Ok(format!("@{name}"))
             }
-            Shape::Gbnf(_) => return Err(GrammarError::new("", "GBNF is not built yet")),
-            Shape::Until(text) => self.until(text),
-            Shape::Any => "/(?s:.*)/".to_owned(),
-            Shape::Sequence(items) => {
-                let items: Result<Vec<String>, _> =
-                    items.iter().map(|item| self.shape(item, deeper)).collect();
-                let items = items?;
-                if items.is_empty() { quoted("") } else { format!("({})", items.join(" ")) }
+            Shape::Gbnf(source) => {
+                self.check_size(source, "")?;
+                crate::gbnf::compile(source, &mut self.book)
             }
-            Shape::OneOf(items) if items.is_empty() => {
-                return Err(GrammarError::new("", "a choice of nothing cannot be fulfilled"));
-            }
+            Shape::Token(name) => Ok(match self.vocabulary.control(name) {
+                Some(token) => format!("<[{}]>", token.0),
+                None => self.book.terminal(&quoted(name)),
+            }),
+            Shape::Sequence(items) => self.sequence(items, deeper),
             Shape::OneOf(items) => {
                 let items: Result<Vec<String>, _> =
                     items.iter().map(|item| self.shape(item, deeper)).collect();
-                format!("({})", items?.join(" | "))
+                Ok(format!("({})", items?.join(" | ")))
             }
             Shape::Repeat { item, separator, least, most } => {
                 let item = self.shape(item, deeper)?;
-                let item = self.rule(&item);
-                repeated(&item, separator, *least, *most)?
+                regular::repeated(&item, separator, *least, *most)
             }
             Shape::Triggered { tags, triggers, at_least_one, stop_after_first } => {
-                self.triggered(tags, triggers, *at_least_one, *stop_after_first, deeper)?
+                let tag = self.tags(tags, triggers, deeper)?;
+                let tail = self.without(triggers);
+                Ok(match (at_least_one, stop_after_first) {
+                    (true, true) => tag,
+                    (false, true) => format!("({tag} | {tail})"),
+                    (true, false) => format!("({tag}+ {tail})"),
+                    (false, false) => format!("({tag}* {tail})"),
+                })
             }
-        })
-    }
-
-    fn rule(&mut self, body: &str) -> String {
-        self.named("", body)
-    }
-
-    fn named(&mut self, options: &str, body: &str) -> String {
-        let name = format!("r{}", self.n_rules);
-        self.n_rules += 1;
-        self.rules.push_str(&format!("{name}{options}: {body}\n"));
-        name
-    }
-
-    fn check_size(&self, source: &str) -> Result<(), GrammarError> {
-        if source.len() > self.limits.source_bytes {
-            let why = format!("{} bytes are more than {}", source.len(), self.limits.source_bytes);
-            return Err(GrammarError::new("", why));
+            Shape::Text(_) | Shape::Regex(_) | Shape::Until(_) | Shape::Any => {
+                regular::expression(shape, self.limits, depth)
+            }
         }
-        Ok(())
     }
 
+    fn check_size(&self, source: &str, path: &str) -> Result<(), GrammarError> {
+        let limit = self.limits.source_bytes;
+        if source.len() <= limit {
+            return Ok(());
+        }
+        let why = format!("{} bytes are more than {limit}; send a smaller one", source.len());
+        Err(GrammarError::new(path, why))
+    }
+
+    /// Joins neighbours that are regular to one terminal.
+    fn sequence(&mut self, items: &[Shape], depth: usize) -> Composed {
+        let mut parts = Vec::new();
+        let mut idx = 0;
+        while idx < items.len() {
+            let rest = &items[idx..];
+            let is_regular = |item: &&Shape| regular::is_regular(item, self.vocabulary);
+            let n_regular = rest.iter().take_while(is_regular).count();
+            // A text with an end needs no neighbour, and is cheaper alone.
+            let n_joined = if matches!(rest[0], Shape::Until(_)) { 1 } else { n_regular };
+            if n_joined > 1 {
+                let joined = Shape::Sequence(rest[..n_joined].to_vec());
+                parts.push(self.shape(&joined, depth)?);
+            } else {
+                parts.push(self.shape(&rest[0], depth)?);
+            }
+            let last = &rest[n_joined.max(1) - 1];
+            idx += n_joined.max(1);
+            if idx < items.len() && matches!(last, Shape::Any) {
+                let why = "a free text before a grammar has no end; use a text that ends it";
+                return Err(GrammarError::new("", why));
+            }
+        }
+        Ok(format!("({})", parts.join(" ")))
+    }
+
+    /// Any text that ends with the first occurrence of `text`.
     fn until(&mut self, text: &str) -> String {
         if text.is_empty() {
             return quoted("");
         }
-        self.named("[lazy]", &format!("/(?s:.*){}/", escaped(text)))
-    }
-
-    fn json(&mut self, schema: &str, path: &str) -> Result<String, GrammarError> {
-        self.check_size(schema)?;
-        let mut schema: Value = serde_json::from_str(schema)
-            .map_err(|error| GrammarError::new(path, format!("not JSON: {error}")))?;
-        if schema == Value::Bool(true) {
-            schema = serde_json::json!({});
+        if let Some(token) = self.vocabulary.control(text) {
+            return format!("({ANY} <[{}]>)", token.0);
         }
-        let Some(object) = schema.as_object_mut() else {
-            return Err(GrammarError::new(path, "expected a JSON object"));
-        };
-        let options = match self.layout {
-            Layout::Free => serde_json::json!({"whitespace_pattern": " |\\n[ \\t]{0,64}"}),
-            Layout::Spaced => {
-                serde_json::json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "})
-            }
-            Layout::Compact => serde_json::json!({"whitespace_flexible": false}),
-        };
-        object.insert("x-guidance".to_owned(), options);
-        Ok(format!("%json {schema}"))
+        let name = self.book.name();
+        self.book.define(&name, "[lazy]", &format!("/(?s:.*){}/", escaped(text)));
+        name
     }
 
-    fn triggered(
-        &mut self,
-        tags: &[Tag],
-        triggers: &[String],
-        at_least_one: bool,
-        stop_after_first: bool,
-        depth: usize,
-    ) -> Result<String, GrammarError> {
+    /// Any text in which none of these occurs.
+    fn without(&mut self, texts: &[String]) -> String {
+        let is_text = |text: &&String| !text.is_empty() && self.vocabulary.control(text).is_none();
+        let texts: Vec<String> = texts.iter().filter(is_text).cloned().collect();
+        if texts.is_empty() {
+            return self.book.terminal(ANY);
+        }
+        let one = one_of(&texts);
+        self.book.terminal(&format!("{ANY} & ~({ANY} {one} {ANY})"))
+    }
+
+    /// Free text up to a tag, and the tag.
+    fn tags(&mut self, tags: &[Tag], triggers: &[String], depth: usize) -> Composed {
         let mut options = Vec::new();
-        for trigger in triggers {
+        for trigger in triggers.iter().filter(|trigger| !trigger.is_empty()) {
             let mut rest = Vec::new();
-            for tag in tags.iter().filter(|tag| tag.begin.starts_with(trigger.as_str())) {
-                let begin = quoted(&tag.begin[trigger.len()..]);
+            for tag in tags {
+                let Some(begin) = tag.begin.strip_prefix(trigger.as_str()) else { continue };
                 let content = self.shape(&tag.content, depth)?;
-                rest.push(format!("{begin} {content} {}", quoted(&tag.end)));
+                let (begin, end) = (self.marked(begin), self.marked(&tag.end));
+                rest.push(format!("{begin} {content} {end}"));
             }
-            if rest.is_empty() {
-                continue;
+            if !rest.is_empty() {
+                let head = self.until(trigger);
+                options.push(format!("{head} ({})", rest.join(" | ")));
             }
-            let head = match self.vocabulary.control(trigger) {
-                Some(token) => format!("/(?s:.*)/ <[{}]>", token.0),
-                None => self.until(trigger),
-            };
-            options.push(format!("{head} ({})", rest.join(" | ")));
+        }
+        let reached = |tag: &&Tag| {
+            triggers.iter().any(|trigger| !trigger.is_empty() && tag.begin.starts_with(trigger))
+        };
+        if let Some(tag) = tags.iter().find(|tag| !reached(tag)) {
+            let why = format!("no trigger begins the tag {:?}, so it can never come", tag.begin);
+            return Err(GrammarError::new("", why));
         }
         if options.is_empty() {
-            return Err(GrammarError::new("", "no tag begins with one of the triggers"));
+            return Err(GrammarError::new("", "there is no tag; give at least one"));
         }
-        let tag = self.rule(&options.join(" | "));
-        let tail = "/(?s:.*)/";
-        Ok(match (at_least_one, stop_after_first) {
-            (true, true) => tag,
-            (false, true) => format!("({tag} | {tail})"),
-            (true, false) => format!("({tag}+ {tail})"),
-            (false, false) => format!("({tag}* {tail})"),
-        })
+        Ok(self.book.rule(&options.join(" | ")))
     }
-}
 
-fn repeated(
-    item: &str,
-    separator: &str,
-    least: usize,
-    most: Option<usize>,
-) -> Result<String, GrammarError> {
-    if most.is_some_and(|most| most < least) {
-        return Err(GrammarError::new("", format!("at least {least} and at most {most:?} items")));
+    /// A text of a tag, in which names of control tokens mean the tokens.
+    fn marked(&mut self, text: &str) -> String {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((at, name, token)) = self.vocabulary.first_control(rest) {
+            parts.push(quoted(&rest[..at]));
+            parts.push(format!("<[{}]>", token.0));
+            rest = &rest[at + name.len()..];
+        }
+        parts.push(quoted(rest));
+        parts.retain(|part| part != "\"\"");
+        parts.join(" ")
     }
-    if most == Some(0) {
-        return Ok(quoted(""));
-    }
-    let more = least.saturating_sub(1);
-    let bounds = match most {
-        Some(most) => format!("{{{more},{}}}", most - 1),
-        None => format!("{{{more},}}"),
-    };
-    let one = format!("{item} ({} {item}){bounds}", quoted(separator));
-    Ok(if least == 0 { format!("({one})?") } else { format!("({one})") })
-}
-
-/// A text as a literal of Lark.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
-}
-
-/// A text as a part of a regular expression between slashes.
-fn escaped(text: &str) -> String {
-    regex_to_lark(&regex_syntax::escape(text), "")
 }

@@ -20,11 +20,15 @@
 //! Architecture invariant: nothing here knows of engines, models or requests.
 #![forbid(unsafe_code)]
 
+mod book;
 mod cache;
 mod compose;
 mod error;
+mod gbnf;
 mod grammars;
+mod json;
 mod limits;
+mod regular;
 mod rule;
 mod state;
 mod vocabulary;

@@ -14,6 +14,7 @@
 //! An answer continues a prompt, so a SentencePiece token keeps its leading space, as in
 //! `Detokenizer::continuing`.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub(crate) struct Inner {
     env: TokEnv,
     n_tokens: usize,
     /// Control tokens by name.
-    control: Vec<(String, TokenId)>,
+    control: HashMap<String, TokenId>,
 }
 
 impl Vocabulary {
@@ -80,7 +81,16 @@ impl Vocabulary {
 
     /// The control token of this name.
     pub fn control(&self, name: &str) -> Option<TokenId> {
-        self.0.control.iter().find(|(known, _)| known == name).map(|(_, token)| *token)
+        self.0.control.get(name).copied()
+    }
+
+    /// The first control token whose name occurs in a text, with its place; the longest of several.
+    pub(crate) fn first_control(&self, text: &str) -> Option<(usize, String, TokenId)> {
+        let found = self.0.control.iter().filter_map(|(name, token)| {
+            let at = text.find(name.as_str())?;
+            Some((at, name.clone(), *token))
+        });
+        found.min_by_key(|(at, name, _)| (*at, std::cmp::Reverse(name.len())))
     }
 
     pub(crate) fn factory(&self) -> &ParserFactory {

@@ -107,6 +107,33 @@ impl Bench {
         self.allowed(&mut *state).contains(self.end) && state.accept(self.end)
     }
 
+    /// Whether `text` can be written token by token: the forced tokens where there are some, else
+    /// the longest token that is accepted. Masks are not computed, so this is quick.
+    pub(crate) fn writes(&self, constraint: &Constraint, text: &str) -> bool {
+        let mut state = constraint.begin();
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            let mut forced = Vec::new();
+            state.forced(&mut forced);
+            let bytes_of = |token: &TokenId| self.tokenizer.token_bytes(*token).unwrap_or_default();
+            let fits = |token: &TokenId| {
+                let bytes = bytes_of(token);
+                !bytes.is_empty() && rest.starts_with(bytes)
+            };
+            let mut fitting: Vec<TokenId> = match forced.first() {
+                Some(token) => vec![*token],
+                None => (0..self.tokenizer.vocab_size() as u32).map(TokenId).collect(),
+            };
+            fitting.retain(|token| !self.tokenizer.is_special(*token) && fits(token));
+            fitting.sort_by_key(|token| std::cmp::Reverse(bytes_of(token).len()));
+            let Some(token) = fitting.into_iter().find(|token| state.accept(*token)) else {
+                return false;
+            };
+            rest = &rest[bytes_of(&token).len()..];
+        }
+        state.accept(self.end)
+    }
+
     /// A walk that takes `pick` of the allowed tokens until the answer ends or has `limit` tokens;
     /// the text, and whether it ended.
     pub(crate) fn walk(
