@@ -80,7 +80,7 @@ impl Composer<'_> {
             }
             Shape::Gbnf(source) => {
                 self.check_size(source, "")?;
-                crate::gbnf::compile(source, &mut self.book)
+                crate::gbnf::compile(source, self.vocabulary, &mut self.book)
             }
             Shape::Token(name) => Ok(match self.vocabulary.control(name) {
                 Some(token) => format!("<[{}]>", token.0),
