@@ -230,7 +230,8 @@ pub struct SequenceUpdate {
     /// The request that the news is about.
     pub id: RequestId,
     /// Its range of the new tokens, the stop token included; tokens sampled beyond the end are cut
-    /// off.
+    /// off. Empty where a led request comes to rest
+    /// ([`Scheduler::add_led_at`](crate::Scheduler::add_led_at)), and where one fails.
     pub new_tokens: Range<usize>,
     /// The reason for which the sequence ended, if it did. Its blocks are free again.
     pub finish: Option<FinishReason>,

@@ -4,7 +4,7 @@
 //! lanes    one sorted map, or one per tenant where service decides first
 //!          [ (rank, arrival) -> waiting or preempted ]
 //! by_id    the place of each, for aborts
-//! by_age   requests of each tenant that were not promoted, in order of arrival
+//! by_age   requests of each tenant that were not promoted, in order of arrival and of branching
 //! ```
 //!
 //! Insertion, removal and promotion take logarithmic time; looking at the head takes constant time,
@@ -30,7 +30,7 @@ pub(crate) struct Queue {
     is_by_service: bool,
     lanes: Vec<BTreeMap<Standing, Parked>>,
     by_id: HashMap<RequestId, Spot>,
-    by_age: Vec<BTreeMap<u64, Spot>>,
+    by_age: Vec<BTreeMap<(u64, u64), Spot>>,
     /// Tokens of the prompts and outputs that have to be computed.
     n_tokens: u64,
 }
@@ -54,7 +54,7 @@ impl Queue {
         let spot = Spot { lane, standing: sequence.standing };
         self.n_tokens += sequence.tokens.len() as u64;
         if !sequence.standing.is_promoted() {
-            self.by_age[sequence.tenant].insert(sequence.standing.arrival, spot);
+            self.by_age[sequence.tenant].insert(sequence.standing.age(), spot);
         }
         let before = self.by_id.insert(sequence.id, spot);
         assert!(before.is_none(), "{} waits twice", sequence.id);
@@ -66,7 +66,7 @@ impl Queue {
         let parked = parked.expect("invariant: a spot names a waiting request");
         let sequence = parked.sequence();
         self.by_id.remove(&sequence.id);
-        self.by_age[sequence.tenant].remove(&spot.standing.arrival);
+        self.by_age[sequence.tenant].remove(&spot.standing.age());
         self.n_tokens -= sequence.tokens.len() as u64;
         parked
     }
@@ -83,11 +83,11 @@ impl Queue {
     /// tenant that had the least service the first to arrive. `false` when none is that old.
     pub(crate) fn promote(&mut self, before: Tick, tenants: &Tenants) -> bool {
         let old = self.by_age.iter().enumerate().filter_map(|(tenant, by_age)| {
-            let (&arrival, &spot) = by_age.first_key_value()?;
+            let (&age, &spot) = by_age.first_key_value()?;
             let is_old = self.at(spot).sequence().arrived_at < before;
-            is_old.then(|| (tenants.counter(tenant), arrival, spot))
+            is_old.then(|| (tenants.counter(tenant), age, spot))
         });
-        let Some((.., spot)) = old.min_by_key(|&(counter, arrival, _)| (counter, arrival)) else {
+        let Some((.., spot)) = old.min_by_key(|&(counter, age, _)| (counter, age)) else {
             return false;
         };
         let mut parked = self.take(spot);
@@ -142,7 +142,7 @@ impl Queue {
                 let sequence = parked.sequence();
                 assert_eq!(sequence.standing, standing, "{} has another standing", sequence.id);
                 assert_eq!(self.by_id.get(&sequence.id), Some(&Spot { lane, standing }));
-                let by_age = self.by_age[sequence.tenant].contains_key(&standing.arrival);
+                let by_age = self.by_age[sequence.tenant].contains_key(&standing.age());
                 assert_eq!(by_age, !standing.is_promoted(), "{}: age or promotion", sequence.id);
                 n += 1;
             }

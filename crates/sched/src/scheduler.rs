@@ -2,6 +2,7 @@
 
 mod admission;
 mod integrity;
+mod leading;
 mod planning;
 mod prospects;
 mod reserve;
@@ -12,7 +13,7 @@ use crate::kv::Kv;
 use crate::outlook::terms;
 use crate::pace::Pace;
 use crate::queue::Queue;
-use crate::sequence::{Loading, Parked, Running, Sequence, Standing, Waiting};
+use crate::sequence::{Loading, Parked, Preempted, Running, Sequence, Standing, Waiting};
 use crate::tenants::Tenants;
 use crate::{
     DraftTree, KvAllocation, Policy, RadixStats, Refusal, SchedulerConfig, Signals, StepOutput,
@@ -35,6 +36,9 @@ pub struct Scheduler {
     loading: Vec<Loading>,
     /// Requests that hold no blocks.
     queue: Queue,
+    /// Led requests that gave up their blocks while they rested. They have nothing to compute, so
+    /// they do not wait for blocks before they get a token.
+    resting: Vec<Preempted>,
     tenants: Tenants,
     guard: Guard,
     /// Whether the step at hand is for tenants below their share alone.
@@ -110,6 +114,7 @@ impl Scheduler {
             kv: Kv::new(&config),
             running: Vec::new(),
             loading: Vec::new(),
+            resting: Vec::new(),
             cursors: vec![None; queue.n_lanes()],
             queue,
             tenants: Tenants::new(&config.choices.tenants),
@@ -139,6 +144,10 @@ impl Scheduler {
     /// Panics if [`admits`](Self::admits) refuses the request, which the caller checks before, or
     /// if a live request has the same id.
     pub fn add_at(&mut self, request: Request, at: Tick) {
+        self.enter(request, at, false);
+    }
+
+    fn enter(&mut self, request: Request, at: Tick, is_led: bool) {
         if let Err(refusal) = self.admits(request.ask.prompt.len(), request.ask.max_tokens) {
             panic!("{} can never run: {refusal}", request.id);
         }
@@ -169,6 +178,7 @@ impl Scheduler {
             namespace,
             slo,
             fork_of: service.fork_of,
+            is_led,
             n_prompt: prompt.len(),
             tokens: prompt,
             max_tokens,
@@ -193,9 +203,14 @@ impl Scheduler {
             self.complete(idx);
             return true;
         }
-        let Some(spot) = self.queue.find(id) else { return false };
-        self.unpark(spot);
-        true
+        if let Some(spot) = self.queue.find(id) {
+            self.unpark(spot);
+            return true;
+        }
+        self.wake(id).is_some_and(|Preempted { host, .. }| {
+            host.into_iter().for_each(|host| self.kv.drop_host(host));
+            true
+        })
     }
 
     /// Takes in the outcome of the last plan, and replaces `updates` by the news of each sequence
@@ -257,8 +272,10 @@ impl Scheduler {
     /// in the next plan, or dropped where they find no room.
     pub fn generating(&mut self) -> impl Iterator<Item = Generating<'_>> {
         let context = self.config.context_tokens();
-        let rows =
-            self.running.iter_mut().filter(|row| !row.is_catching_up() && !row.is_in_flight());
+        let rows = self
+            .running
+            .iter_mut()
+            .filter(|row| !row.is_catching_up() && !row.is_in_flight() && !row.sequence.is_led);
         rows.map(move |running| {
             let most_drafts = running.sequence.most_drafts(context);
             let Running { sequence, drafts, .. } = running;
@@ -315,7 +332,8 @@ impl Scheduler {
 
     /// Whether there is neither a request nor a transfer under way.
     pub fn is_idle(&self) -> bool {
-        self.n_running() == 0 && self.queue.len() == 0 && self.n_transfers() == 0
+        let n_requests = self.n_running() + self.queue.len() + self.resting.len();
+        n_requests == 0 && self.n_transfers() == 0
     }
 
     /// Transfers that plans have started and no outcome has reported yet.
@@ -354,6 +372,6 @@ impl Scheduler {
     }
 
     fn is_live(&self, id: RequestId) -> bool {
-        self.queue.find(id).is_some() || self.placed().any(|live| live.sequence.id == id)
+        self.sequence(id).is_some()
     }
 }

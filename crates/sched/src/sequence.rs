@@ -3,6 +3,9 @@
 //! ```text
 //! Waiting ──▶ Running ──▶ completed       Preempted ──▶ Loading ──▶ Running
 //! ```
+//!
+//! A request that is *led* gets its tokens from the caller instead of from the model's samples. It
+//! rests when all of its tokens are computed, until the next one is given to it.
 
 use crate::kv::{Held, Host};
 use crate::{
@@ -16,12 +19,24 @@ pub(crate) struct Standing {
     rank: i64,
     /// Rank by arrival; smaller is older.
     pub(crate) arrival: u64,
+    /// Rank among the branches of one arrival; zero for the request that arrived.
+    branch: u64,
 }
 
 impl Standing {
     pub(crate) fn new(rank: i64, arrival: u64) -> Self {
         // The least rank is kept for requests that waited too long.
-        Self { rank: rank.max(i64::MIN + 1), arrival }
+        Self { rank: rank.max(i64::MIN + 1), arrival, branch: 0 }
+    }
+
+    /// The place behind this request and its earlier branches, ahead of later arrivals.
+    pub(crate) fn branch(self, branch: u64) -> Self {
+        Self { branch, ..self }
+    }
+
+    /// Order of arrival, branches behind the request that they branched from.
+    pub(crate) fn age(self) -> (u64, u64) {
+        (self.arrival, self.branch)
     }
 
     /// The rank that the policy gave.
@@ -57,6 +72,8 @@ pub(crate) struct Sequence {
     /// Its own latency targets, or those of its tenant.
     pub(crate) slo: Slo,
     pub(crate) fork_of: Option<RequestId>,
+    /// Whether the caller gives it its tokens.
+    pub(crate) is_led: bool,
     /// Prompt, then output.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) n_prompt: usize,
@@ -85,6 +102,31 @@ impl Sequence {
 
     pub(crate) fn n_generated(&self) -> usize {
         self.tokens.len() - self.n_prompt
+    }
+
+    /// Another request that goes on with `token` after the same tokens.
+    pub(crate) fn branch(&self, id: RequestId, token: TokenId) -> Self {
+        let mut tokens = Vec::with_capacity(self.tokens.len() + 1);
+        tokens.extend_from_slice(&self.tokens);
+        tokens.push(token);
+        Self {
+            id,
+            standing: self.standing.branch(id.0),
+            arrived_at: self.arrived_at,
+            tenant: self.tenant,
+            namespace: self.namespace,
+            slo: self.slo,
+            fork_of: Some(self.id),
+            is_led: self.is_led,
+            tokens,
+            n_prompt: self.n_prompt,
+            max_tokens: self.max_tokens,
+            stop_tokens: self.stop_tokens.clone(),
+            n_cached: None,
+            n_accepted: 0,
+            n_rejected: 0,
+            first_token_at: None,
+        }
     }
 
     fn usage(&self) -> Usage {
@@ -288,6 +330,11 @@ impl Running {
         let n_sampled = sampled.len();
         let finish = match (samples, n_sampled) {
             _ if failed => Some(FinishReason::Error),
+            // The token that follows comes from the caller, whatever was sampled.
+            (true, _) if self.sequence.is_led => {
+                self.n_computed += n_known;
+                None
+            }
             // The last sampled token has no KV yet; the drafts before it were right.
             (true, 1..) if n_sampled <= n_deep + 1 => {
                 self.n_computed += n_known + n_sampled - 1;
@@ -323,6 +370,11 @@ impl Running {
     /// Whether it still computes the tokens that it was admitted with.
     pub(crate) fn is_catching_up(&self) -> bool {
         self.n_computed < self.n_at_admission
+    }
+
+    /// Whether all of its tokens are computed and the caller has to give it the next one.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.n_remaining() == 0
     }
 
     pub(crate) fn is_in_flight(&self) -> bool {

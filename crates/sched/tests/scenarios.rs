@@ -201,6 +201,9 @@ impl Story {
                 return "later\n".to_owned();
             }
             "add" => scheduler.add(request(&words)),
+            "lead" => scheduler.add_led_at(request(&words), Tick(self.now)),
+            "extend" => scheduler.extend(id(words[1]), tokens(words[2])[0]),
+            "branch" => scheduler.branch(id(words[1]), id(words[2]), tokens(words[3])[0]),
             "draft" => {
                 let n_taken = scheduler.draft(id(words[1]), &drafts(&words));
                 return format!("{n_taken} taken\n");
@@ -303,7 +306,10 @@ fn step(
     scheduler.update(&answer, &mut updates);
     for update in &updates.sequences {
         let tokens: Vec<u32> = updates.tokens_of(update).iter().map(|token| token.0).collect();
-        write!(said, "{} gets {tokens:?}", update.id.0).unwrap();
+        match (tokens.is_empty(), update.finish) {
+            (true, None) => write!(said, "{} rests", update.id.0).unwrap(),
+            _ => write!(said, "{} gets {tokens:?}", update.id.0).unwrap(),
+        }
         if let Some(finish) = update.finish {
             let usage = update.usage;
             let (n_prompt, n_output) = (usage.prompt_tokens, usage.completion_tokens);

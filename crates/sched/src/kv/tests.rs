@@ -18,6 +18,7 @@ fn sequence(id: u64, n_tokens: u32) -> Sequence {
         namespace: Namespace::default(),
         slo: Slo::default(),
         fork_of: None,
+        is_led: false,
         tokens: (0..n_tokens).map(TokenId).collect(),
         n_prompt: n_tokens as usize,
         max_tokens: 1,

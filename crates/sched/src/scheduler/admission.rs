@@ -212,7 +212,9 @@ impl Scheduler {
     /// The running request that a new one can go on from, as an index, and the number of tokens
     /// that they share: of its prompt, and of its answer so far.
     fn fork_of(&self, sequence: &Sequence) -> Result<Option<(usize, usize)>, Deferred> {
-        let Some(id) = sequence.fork_of.filter(|_| sequence.n_generated() == 0) else {
+        // A request that has generated has KV of its own; a branch generates before it runs.
+        let is_new = sequence.n_generated() == 0 || sequence.n_cached.is_none();
+        let Some(id) = sequence.fork_of.filter(|_| is_new) else {
             return Ok(None);
         };
         let parent = self.running.iter().position(|running| running.sequence.id == id);

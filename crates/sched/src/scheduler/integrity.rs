@@ -10,13 +10,16 @@ impl Scheduler {
     pub fn check_integrity(&self) {
         self.queue.check_integrity();
         let held = self.placed().map(|running| (&running.held, running.n_computed));
-        self.kv.check_integrity(held, self.queue.iter().filter_map(Parked::host));
+        let resting = self.resting.iter().filter_map(|resting| resting.host.as_ref());
+        self.kv.check_integrity(held, self.queue.iter().filter_map(Parked::host).chain(resting));
         assert_eq!(self.tenants.n_live(), (self.queue.len(), self.n_running()));
         let mut standings = self.running.iter().map(|running| running.sequence.standing);
         assert!(standings.by_ref().is_sorted(), "running requests are out of order");
         let mut names = HashSet::new();
         let placed = self.placed().map(|running| &running.sequence);
-        for sequence in placed.chain(self.queue.iter().map(Parked::sequence)) {
+        let resting = self.resting.iter().map(|resting| &resting.sequence);
+        assert!(resting.clone().all(|sequence| sequence.is_led), "it samples its own tokens");
+        for sequence in placed.chain(self.queue.iter().map(Parked::sequence)).chain(resting) {
             let id = sequence.id;
             assert!(names.insert(id), "{id} is in two states");
             assert!(sequence.tokens.len() <= self.config.context_tokens(), "{id}: the context");
@@ -28,6 +31,7 @@ impl Scheduler {
             let n_blocks = held.table.blocks().len();
             let n_needed = self.config.blocks_for(*n_computed);
             assert!(n_blocks >= n_needed, "{id} has {n_blocks} blocks, needs {n_needed}");
+            assert!(*n_computed < tokens.len() || sequence.is_led, "{id} has nothing to compute");
         }
         for loading in &self.loading {
             let id = loading.running.sequence.id;
@@ -61,6 +65,17 @@ impl fmt::Display for Scheduler {
                 (Parked::Preempted(_), Some(_)) => "s",
             };
             write!(f, " {}{sign}", parked.sequence().id.0)?;
+        }
+        if !self.resting.is_empty() {
+            write!(f, " | resting")?;
+        }
+        for resting in &self.resting {
+            write!(
+                f,
+                " {}{}",
+                resting.sequence.id.0,
+                if resting.host.is_some() { "s" } else { "p" }
+            )?;
         }
         write!(f, " | free {}", self.kv.n_free())?;
         if self.kv.n_leaving() > 0 {

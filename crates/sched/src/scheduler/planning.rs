@@ -34,6 +34,12 @@ impl Scheduler {
             self.is_kept = false;
             n_rows = self.plan_shares(budget, was_empty, output);
         }
+        // Requests at rest may hold the blocks or the places that the next one needs.
+        while output.is_empty() && self.queue.len() > 0 && self.n_transfers() == 0 {
+            let Some(idx) = self.last_at_rest() else { break };
+            self.preempt(idx, output);
+            n_rows = self.plan_shares(budget, self.n_running() == 0, output);
+        }
         self.finish(n_rows, output);
     }
 
@@ -167,7 +173,8 @@ impl Scheduler {
     fn decodes(&self, idx: usize) -> bool {
         let running = &self.running[idx];
         let n_missing = self.kv.n_missing(&running.held, running.sequence.tokens.len());
-        !running.is_catching_up() && n_missing == 0 && !self.sits_out(running.sequence.tenant)
+        let computes = !running.is_catching_up() && !running.is_at_rest();
+        computes && n_missing == 0 && !self.sits_out(running.sequence.tenant)
     }
 
     /// Bounds the prompts of a step by the time that it may take beside the planned rows.

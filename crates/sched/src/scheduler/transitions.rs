@@ -49,6 +49,7 @@ impl Scheduler {
 
     /// Takes the blocks of a running sequence, which will run again later.
     pub(super) fn preempt(&mut self, idx: usize, output: &mut SchedulerOutput) {
+        let is_at_rest = self.running[idx].is_at_rest();
         let Running { sequence, held, n_computed, .. } = self.running.remove(idx);
         let swapped = match self.is_swap_cheaper(n_computed) {
             true => self.kv.swap_out(held, &sequence, n_computed, output),
@@ -67,8 +68,13 @@ impl Scheduler {
         };
         output.preempted.push(sequence.id);
         self.tenants.runs_no_more(sequence.tenant);
-        self.tenants.waits(sequence.tenant);
-        self.queue.push(Parked::Preempted(Preempted { sequence, host }));
+        let preempted = Preempted { sequence, host };
+        if is_at_rest {
+            self.resting.push(preempted);
+        } else {
+            self.tenants.waits(preempted.sequence.tenant);
+            self.queue.push(Parked::Preempted(preempted));
+        }
     }
 
     fn is_swap_cheaper(&self, n_computed: usize) -> bool {
