@@ -1,5 +1,8 @@
 //! The engine thread: drain, schedule, execute, update, hand out; park when idle.
 
+mod leading;
+
+use crate::beams::Groups;
 use crate::feedback::Feedback;
 use crate::mailbox::{Ended, Mail, Shared, Shutdown, Submission};
 use crate::spec::{Proposer, Speculation};
@@ -144,6 +147,7 @@ struct EngineLoop<E> {
     stats_before: SchedulerStats,
     feedback: Feedback,
     speculation: Speculation,
+    beams: Groups,
     routes: HashMap<RequestId, Route>,
     /// Requests out of the mailbox that are not introduced yet.
     arrivals: VecDeque<Submission>,
@@ -192,6 +196,7 @@ impl<E: Executor> EngineLoop<E> {
             stats_before: SchedulerStats::default(),
             feedback: Feedback::new(&config),
             speculation,
+            beams: Groups::default(),
             routes: HashMap::new(),
             arrivals: VecDeque::new(),
             metrics,
@@ -223,6 +228,9 @@ impl<E: Executor> EngineLoop<E> {
         self.metrics.n_finished += self.routes.len() as u64;
         let (ended, how) = match &panicked {
             None => {
+                for name in self.beams.names() {
+                    self.drop_beams(name);
+                }
                 for &id in self.routes.keys() {
                     self.scheduler.abort(id);
                 }
@@ -258,6 +266,7 @@ impl<E: Executor> EngineLoop<E> {
             self.routes.keys().for_each(|&id| self.speculation.finished(id));
             self.stats_before = self.scheduler.stats();
             self.scheduler = Scheduler::new(self.shared.config.clone());
+            self.beams.clear();
         });
         if is_ready.is_err() {
             return false;
@@ -307,6 +316,9 @@ impl<E: Executor> EngineLoop<E> {
             self.admit(submission);
         }
         for id in mail.aborts {
+            if self.abort_search(id) {
+                continue;
+            }
             if self.scheduler.abort(id) {
                 tracing::debug!(%id, "request aborted");
                 self.forget(id);
@@ -316,7 +328,7 @@ impl<E: Executor> EngineLoop<E> {
 
     /// Introduces a request to every part of the engine.
     fn admit(&mut self, submission: Submission) {
-        let Submission { request, processors, events, n_computed, at } = submission;
+        let Submission { request, processors, beams, events, n_computed, at } = submission;
         self.metrics.n_submitted += 1;
         let n_prompt = request.ask.prompt.len();
         let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
@@ -332,6 +344,9 @@ impl<E: Executor> EngineLoop<E> {
         };
         // First of all, so that a panic below ends the stream.
         self.routes.insert(request.id, route);
+        if let Some(params) = beams {
+            return self.begin_search(request, params, at);
+        }
         if let Err(panicked) = self.executor.add(&request, processors) {
             self.metrics.n_panicked += 1;
             self.metrics.n_finished += 1;
@@ -400,12 +415,26 @@ impl<E: Executor> EngineLoop<E> {
         self.metrics.schedule_time += at - executed;
         let panics = execution.faults.iter().filter(|(_, f)| matches!(f, Fault::Panicked(_)));
         self.metrics.n_panicked += panics.count() as u64;
+        let mut computed = Vec::new();
         for update in &updates.sequences {
             let logprobs = logprobs.remove(&update.id).unwrap_or_default();
             let fault = execution.faults.iter().find(|(id, _)| *id == update.id);
             let fault = fault.map(|(_, fault)| fault.clone());
+            if let Some(search) = self.beams.of(update.id) {
+                let report = logprobs.into_iter().next();
+                let is_computed = self.note_beam(search, update, report, fault);
+                computed.extend(is_computed.then_some(search));
+                continue;
+            }
+            // A search that ended with one of its beams has no use for the others.
+            if !self.routes.contains_key(&update.id) {
+                continue;
+            }
             let tokens = sampled_tokens(updates.tokens_of(update), logprobs);
             self.hand_out(update, tokens, fault, at);
+        }
+        for search in computed {
+            self.advance_search(search, at);
         }
         let elapsed = started.elapsed();
         self.metrics.step_time += elapsed;
@@ -432,7 +461,8 @@ impl<E: Executor> EngineLoop<E> {
             }
         }
         let started_at = route.started_at;
-        send(&route.events, TokenEvent { tokens, finish, fault, usage, started_at, at });
+        let beams = Vec::new();
+        send(&route.events, TokenEvent { tokens, finish, fault, usage, started_at, at, beams });
         if finish.is_some() {
             self.forget(id);
         }
@@ -513,7 +543,8 @@ fn end(
     started_at: Option<Instant>,
 ) {
     let (tokens, finish, at) = (Vec::new(), Some(how), Instant::now());
-    send(events, TokenEvent { tokens, finish, fault, usage, started_at, at });
+    let beams = Vec::new();
+    send(events, TokenEvent { tokens, finish, fault, usage, started_at, at, beams });
 }
 
 /// Sends an event. A stream that was dropped has aborted its request by mail, so an error is no

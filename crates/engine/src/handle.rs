@@ -1,5 +1,6 @@
 //! The way in: submit, look at the numbers, shut down.
 
+use crate::beams::{BeamParams, BeamStream, check_sampling};
 use crate::mailbox::{Shared, Shutdown};
 use crate::{EngineMetrics, SubmitError, TokenStream};
 use pelton_base::{Ask, TokenId};
@@ -68,12 +69,35 @@ impl EngineHandle {
         ask: Ask,
         processors: Vec<Box<dyn LogitsProcessor>>,
     ) -> Result<TokenStream, SubmitError> {
+        self.send(ask, processors, None)
+    }
+
+    /// Begins a beam search for answers to one prompt. The stop tokens, `max_tokens`, the rule,
+    /// `min_tokens` and `allowed_tokens` of `ask` bound the answers; its `logprobs` ask for reports of
+    /// the likeliest tokens.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit); and where a sampling parameter asks for something that a beam
+    /// search does not do ([`check_sampling`]).
+    pub fn submit_beams(&self, ask: Ask, params: BeamParams) -> Result<BeamStream, SubmitError> {
+        params.validate()?;
+        check_sampling(&ask.sampling)?;
+        self.send(ask, Vec::new(), Some(params)).map(BeamStream::new)
+    }
+
+    fn send(
+        &self,
+        ask: Ask,
+        processors: Vec<Box<dyn LogitsProcessor>>,
+        beams: Option<BeamParams>,
+    ) -> Result<TokenStream, SubmitError> {
         let at = self.inner.shared.clock.now();
         self.check(&ask)?;
         let (sender, receiver) = mpsc::unbounded_channel();
         let n_computed = Arc::new(AtomicUsize::new(0));
         let news = (sender, Arc::clone(&n_computed));
-        let id = self.inner.shared.submit(ask, processors, news, at)?;
+        let id = self.inner.shared.submit(ask, (processors, beams), news, at)?;
         Ok(TokenStream::new(id, receiver, n_computed, Arc::clone(&self.inner.shared)))
     }
 

@@ -42,6 +42,9 @@
 //! planned. The executor verifies them, so a step can bring several tokens to one request
 //! ([`StepOutput::sampled`](pelton_sched::StepOutput::sampled)).
 //!
+//! **Beam search** ([`beams`]) is a few requests whose tokens the loop chooses itself, from the
+//! candidates that each of them sees.
+//!
 //! **A step that only decodes allocates nothing** from `schedule` to `update`: plan, outcome and
 //! updates are refilled, and all memory that a request can come to need (token list, block table,
 //! tokens seen by its penalties) is reserved when it arrives or is admitted. `tests/allocations.rs`
@@ -51,6 +54,7 @@
 //! the client reads slowly), and log probabilities where asked for.
 #![forbid(unsafe_code)]
 
+pub mod beams;
 mod charts;
 mod clock;
 mod config;
@@ -68,6 +72,7 @@ mod model_executor;
 pub mod spec;
 mod stream;
 
+pub use beams::{Beam, BeamEvent, BeamParams, BeamStream, EarlyStopping};
 pub use charts::{Chart, Charts, ChartsSnapshot, Histogram, Latencies, Quantiles};
 pub use config::EngineConfig;
 pub use controller::{Controller, ControllerConfig, Decision, Limits, Reason};

@@ -3,6 +3,7 @@
 //! Aborts and the wish to stop are never refused and need no place in the queue, so a full
 //! mailbox cannot keep an unwanted request alive.
 
+use crate::beams::BeamParams;
 use crate::clock::Clock;
 use crate::{EngineMetrics, SubmitError, TokenEvent};
 use pelton_base::{Ask, Request, RequestId};
@@ -18,6 +19,8 @@ pub(crate) struct Submission {
     pub(crate) request: Request,
     /// Processors of its logits that the caller brought along.
     pub(crate) processors: Vec<Box<dyn LogitsProcessor>>,
+    /// The beam search that it asks for.
+    pub(crate) beams: Option<BeamParams>,
     pub(crate) events: mpsc::UnboundedSender<TokenEvent>,
     /// Tokens of the prompt that are computed; the client reads it at any time.
     pub(crate) n_computed: Arc<AtomicUsize>,
@@ -97,7 +100,7 @@ impl Shared {
     pub(crate) fn submit(
         &self,
         ask: Ask,
-        processors: Vec<Box<dyn LogitsProcessor>>,
+        (processors, beams): (Vec<Box<dyn LogitsProcessor>>, Option<BeamParams>),
         (events, n_computed): (mpsc::UnboundedSender<TokenEvent>, Arc<AtomicUsize>),
         at: Tick,
     ) -> Result<RequestId, SubmitError> {
@@ -120,10 +123,18 @@ impl Shared {
         let id = RequestId(state.next_id);
         state.next_id += 1;
         let request = Request { id, ask };
-        let submission = Submission { request, processors, events, n_computed, at };
+        let submission = Submission { request, processors, beams, events, n_computed, at };
         state.mail.submissions.push(submission);
         self.bell.notify_one();
         Ok(id)
+    }
+
+    /// A name for one more beam of a request.
+    pub(crate) fn new_id(&self) -> RequestId {
+        let mut state = self.lock();
+        let id = RequestId(state.next_id);
+        state.next_id += 1;
+        id
     }
 
     pub(crate) fn abort(&self, id: RequestId) {

@@ -1,6 +1,7 @@
 //! One request's tokens on their way out.
 
 use crate::Fault;
+use crate::beams::Beam;
 use crate::mailbox::Shared;
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use pelton_sampling::TokenLogprobs;
@@ -21,7 +22,7 @@ pub struct SampledToken {
 /// The news of one request after one step.
 #[derive(Clone, Debug)]
 pub struct TokenEvent {
-    /// New tokens, in order; empty only in an event that ends the answer.
+    /// New tokens, in order; empty only in an event that ends the answer, and for a beam search.
     pub tokens: Vec<SampledToken>,
     /// The reason for which the answer ended; present in the last event only.
     pub finish: Option<FinishReason>,
@@ -35,6 +36,8 @@ pub struct TokenEvent {
     pub started_at: Option<Instant>,
     /// End of the step that brought it.
     pub at: Instant,
+    /// The answers of a beam search, the best first, in its last event.
+    pub beams: Vec<Beam>,
 }
 
 /// The receiving end of one request. Dropping it aborts the request within one step.

@@ -1,5 +1,6 @@
 //! The loop with a fake executor: equality laws, failures, aborts, shutdown.
 
+#[allow(dead_code, reason = "other tests use the rest of it")]
 mod fake;
 
 use fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB};

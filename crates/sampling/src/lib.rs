@@ -35,6 +35,7 @@
 
 mod allowed;
 mod bad_words;
+mod candidates;
 mod distribution;
 mod dry;
 mod likely;
@@ -53,6 +54,7 @@ pub mod verify;
 
 pub use allowed::Allowed;
 pub use bad_words::BadWords;
+pub use candidates::Candidates;
 pub use distribution::{Distribution, KeptDistribution};
 pub use dry::DryPenalty;
 pub use likely::Likely;

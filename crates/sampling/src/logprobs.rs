@@ -1,6 +1,6 @@
 //! Log probabilities of the model itself, before any processor changed its logits.
 
-use crate::math::{exp_nonpositive, max, sum, tame};
+use crate::math::{exp_nonpositive, ln_positive, max, sum, tame};
 use crate::select;
 use pelton_base::TokenId;
 
@@ -32,8 +32,8 @@ impl RawRow {
         let max = max(logits);
         weights.clear();
         weights.extend(logits.iter().map(|&logit| exp_nonpositive(tame(logit) - max)));
-        // `ln` is the system's: its last bit shows in reports but chooses no token.
-        Self { max, log_sum: sum(weights).ln() }
+        // Our own logarithm, because beams are chosen by the outcome.
+        Self { max, log_sum: ln_positive(sum(weights)) }
     }
 
     /// Log probability of a token with this raw logit.

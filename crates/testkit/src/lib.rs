@@ -6,9 +6,10 @@
 //! and says nothing sensible, but always the same. A [`TinyEncoder`] is the same for vectors.
 //! A [`PlainDevice`] runs any model in scalar f32, as a second opinion on the kernels.
 //! [`statistics`] judges whether samples of a random generator have the distribution that they
-//! should have. [`golden`] reads the golden checkpoints of `crates/model/tests`.
+//! should have. [`beams`] searches beams by their definition. [`golden`] reads the golden checkpoints of `crates/model/tests`.
 #![forbid(unsafe_code)]
 
+pub mod beams;
 mod encoder;
 pub mod golden;
 mod model;

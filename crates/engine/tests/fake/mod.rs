@@ -21,6 +21,24 @@ pub(crate) const FAILS_ALONE: TokenId = TokenId(38);
 /// A prompt with this token makes the executor panic.
 pub(crate) const PANICS: TokenId = TokenId(39);
 
+/// The hash before the first token.
+const BEGIN: u64 = 7;
+
+fn absorb(hash: u64, token: TokenId) -> u64 {
+    (hash ^ u64::from(token.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+}
+
+/// The logits after tokens of this hash. No special token is ever sampled.
+fn logits(hash: u64) -> Vec<f32> {
+    let rng = Philox::new(hash, 0);
+    (0..VOCAB as u64 - 3).map(|id| rng.uniform(id) as f32 * 4.0).collect()
+}
+
+/// The logits after these tokens.
+pub(crate) fn logits_after(tokens: &[TokenId]) -> Vec<f32> {
+    logits(tokens.iter().fold(BEGIN, |hash, &token| absorb(hash, token)))
+}
+
 /// What a test sees of the executor from outside.
 #[derive(Clone, Default)]
 pub(crate) struct Log {
@@ -174,11 +192,11 @@ impl FakeExecutor {
             block_table[position / block_size].0 as usize * block_size + position % block_size
         };
         let mut hash = match share.first_position {
-            0 => 7,
+            0 => BEGIN,
             position => self.kv[slot(position - 1)],
         };
         for (i, token) in plan.tokens_of(share).iter().enumerate() {
-            hash = (hash ^ u64::from(token.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+            hash = absorb(hash, *token);
             self.kv[slot(share.first_position + i)] = hash;
             if i == 0 || i + share.n_drafts < share.tokens.len() {
                 self.hashes.clear();
@@ -192,10 +210,7 @@ impl FakeExecutor {
         let state = self.states.get_mut(&share.id).expect("added before planned");
         let mut all_logprobs = Vec::new();
         for (place, &hash) in self.hashes.iter().enumerate() {
-            // No special token is ever sampled.
-            let rng = Philox::new(hash, 0);
-            let mut logits: Vec<f32> =
-                (0..VOCAB as u64 - 3).map(|id| rng.uniform(id) as f32 * 4.0).collect();
+            let mut logits = logits(hash);
             let sampled = self.sampler.sample(state, &mut logits, share.n_generated + place);
             state.accepted(sampled.token);
             execution.step.sampled.push((share.id, sampled.token));
@@ -230,9 +245,10 @@ impl Executor for FakeExecutor {
     fn add(
         &mut self,
         request: &Request,
-        _processors: Vec<Box<dyn LogitsProcessor>>,
+        processors: Vec<Box<dyn LogitsProcessor>>,
     ) -> Result<(), Panicked> {
-        let state = SamplerState::of(request);
+        let mut state = SamplerState::of(request);
+        processors.into_iter().for_each(|processor| state.push_processor(processor));
         self.states.insert(request.id, state);
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! chunks, preemption, swapping, cached prefixes, choices that share a prompt, drafts, threads,
 //! instruction sets. Log probabilities are compared too, to the bit.
 
+mod beams;
 mod endings;
 mod sharing;
 mod worlds;
