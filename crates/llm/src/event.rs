@@ -5,6 +5,8 @@ use std::time::Duration;
 use pelton_base::{FinishReason, TokenId, Usage};
 use pelton_engine::Fault;
 
+use crate::beam::BeamScore;
+
 /// The next piece of one answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
@@ -61,6 +63,8 @@ pub struct Finish {
     /// The failure of this answer alone, if it failed alone; `reason` is then
     /// [`FinishReason::Error`].
     pub fault: Option<Fault>,
+    /// Its score, where a beam search found it.
+    pub beam: Option<BeamScore>,
     /// Tokens of this answer.
     pub usage: Usage,
 }

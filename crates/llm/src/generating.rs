@@ -12,6 +12,7 @@ use pelton_base::{FinishReason, TokenId, Usage};
 use pelton_engine::{SampledToken, TokenEvent, TokenStream};
 use pelton_text::{Detokenizer, Tokenizer};
 
+use crate::beam::{BeamScore, Searches};
 use crate::border::{DETOKENIZER, guard};
 use crate::event::{Event, EventToken, Finish, Logprob, Milestones, Timings, TopToken};
 use crate::stop::{StopMatcher, StopOutcome};
@@ -26,6 +27,8 @@ pub struct Generating {
     /// Tokens of an answer before a stop string may end it.
     min_tokens: usize,
     choices: Vec<Choice>,
+    /// Beam searches, whose answers come whole; else each choice has a stream.
+    searches: Searches,
     /// Choice that is asked first next time, so that no choice waits for all others.
     next_idx: usize,
     submitted: Instant,
@@ -42,16 +45,18 @@ pub(crate) struct Start {
     pub(crate) eos: Vec<TokenId>,
     pub(crate) stop: Vec<String>,
     pub(crate) min_tokens: usize,
-    /// One stream per answer, and the tokens of its prompt.
-    pub(crate) streams: Vec<(TokenStream, usize)>,
+    /// One stream per answer; none where beams are searched.
+    pub(crate) streams: Vec<TokenStream>,
+    pub(crate) searches: Searches,
+    /// Tokens of each prompt.
+    pub(crate) prompt_lens: Vec<usize>,
     pub(crate) submitted: Instant,
-    pub(crate) prompt_tokens: usize,
     /// Answers to each prompt, at least one; the answers to one prompt lie side by side.
     pub(crate) per_prompt: usize,
 }
 
 struct Choice {
-    /// `None` once the answer has ended.
+    /// `None` once the answer has ended, and where beams are searched.
     stream: Option<TokenStream>,
     detokenizer: Detokenizer,
     stop: StopMatcher,
@@ -70,11 +75,12 @@ impl Choice {
 
 impl Generating {
     pub(crate) fn new(start: Start) -> Self {
-        let choices = start
-            .streams
-            .into_iter()
-            .map(|(stream, prompt_tokens)| Choice {
-                stream: Some(stream),
+        let n_choices = start.prompt_lens.len() * start.per_prompt;
+        let mut streams = start.streams.into_iter();
+        let choices = (0..n_choices)
+            .map(|idx| start.prompt_lens[idx / start.per_prompt])
+            .map(|prompt_tokens| Choice {
+                stream: streams.next(),
                 detokenizer: Detokenizer::continuing(&start.tokenizer, true),
                 stop: StopMatcher::new(&start.stop),
                 usage: Usage { prompt_tokens, ..Usage::default() },
@@ -86,10 +92,11 @@ impl Generating {
             stop: start.stop,
             min_tokens: start.min_tokens,
             choices,
+            searches: start.searches,
             next_idx: 0,
             submitted: start.submitted,
             at: Milestones::default(),
-            prompt_tokens: start.prompt_tokens,
+            prompt_tokens: start.prompt_lens.iter().sum(),
             per_prompt: start.per_prompt,
         }
     }
@@ -109,7 +116,15 @@ impl Generating {
     /// Asks the answers for their next event in turn.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         let n_choices = self.choices.len();
-        let mut is_any_open = false;
+        let mut is_any_open = match self.searches.poll(cx) {
+            Poll::Ready(None) => false,
+            Poll::Pending => true,
+            Poll::Ready(Some((idx, event))) => {
+                let since = |at: Instant| at.saturating_duration_since(self.submitted);
+                self.at.first_token = self.searches.first_token_at().map(since);
+                return Poll::Ready(Some(self.accept_guarded(idx, Some(event))));
+            }
+        };
         for offset in 0..n_choices {
             let idx = (self.next_idx + offset) % n_choices;
             let Some(stream) = &mut self.choices[idx].stream else { continue };
@@ -149,11 +164,18 @@ impl Generating {
 
     /// Tokens of all prompts that are computed or cached so far, and in all. Each prompt counts once.
     pub fn prompt_progress(&self) -> (usize, usize) {
-        let n_computed = self.choices.iter().step_by(self.per_prompt).map(|choice| {
+        let firsts = self.choices.iter().enumerate().step_by(self.per_prompt);
+        let n_computed = firsts.map(|(idx, choice)| {
             let stream = choice.stream.as_ref().filter(|_| choice.usage.completion_tokens == 0);
-            stream.map_or(choice.usage.prompt_tokens, TokenStream::n_computed)
+            let n_computed = stream.map(TokenStream::n_computed);
+            n_computed.or(self.searches.n_computed(idx)).unwrap_or(choice.usage.prompt_tokens)
         });
         (n_computed.sum(), self.prompt_tokens)
+    }
+
+    /// Tokens of the longest beam of a search under way.
+    pub(crate) fn beam_tokens(&self) -> usize {
+        self.searches.n_tokens()
     }
 
     /// Times of the request so far.
@@ -170,7 +192,8 @@ impl Generating {
             let choice = &mut self.choices[idx];
             choice.stream = None;
             let (reason, stop) = (FinishReason::Error, None);
-            let finish = Finish { reason, stop, fault: Some(panicked.into()), usage: choice.usage };
+            let (fault, usage) = (Some(panicked.into()), choice.usage);
+            let finish = Finish { reason, stop, fault, beam: None, usage };
             let (text, tokens) = (String::new(), Vec::new());
             Event { choice: idx, text, tokens, finish: Some(finish) }
         })
@@ -180,7 +203,7 @@ impl Generating {
     fn accept(&mut self, idx: usize, received: Option<TokenEvent>) -> Event {
         let choice = &mut self.choices[idx];
         let mut event = Event { choice: idx, text: String::new(), tokens: vec![], finish: None };
-        let (mut stopped_by, mut fault) = (None, None);
+        let (mut stopped_by, mut fault, mut beam) = (None, None, None);
         // A stream ends without a reason when the engine has ended.
         let mut ended = Some(FinishReason::Aborted);
         if let Some(received) = received {
@@ -193,6 +216,10 @@ impl Generating {
                 self.at.last_token = Some(at);
             }
             (ended, fault) = (received.finish, received.fault);
+            beam = received.beams.first().map(|beam| BeamScore {
+                cumulative_logprob: beam.cumulative_logprob,
+                score: beam.score,
+            });
             let is_stop = ended == Some(FinishReason::Stop);
             // Tokens are counted here, because a stop string may end the answer within a step.
             let completion_tokens = choice.usage.completion_tokens;
@@ -229,7 +256,7 @@ impl Generating {
             // Dropping the stream tells the engine that a stop string ended the answer.
             choice.stream = None;
             let stop = stopped_by.map(|idx| self.stop[idx].clone());
-            event.finish = Some(Finish { reason, stop, fault, usage: choice.usage });
+            event.finish = Some(Finish { reason, stop, fault, beam, usage: choice.usage });
         }
         event
     }
@@ -265,7 +292,7 @@ impl std::fmt::Debug for Generating {
 }
 
 /// Waits for a future on this thread, parked while it is pending.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

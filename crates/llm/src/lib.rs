@@ -18,6 +18,7 @@
 //! how a step is computed.
 #![forbid(unsafe_code)]
 
+mod beam;
 mod best;
 mod border;
 mod defaults;
@@ -42,6 +43,7 @@ mod speculation;
 mod stop;
 pub mod stores;
 
+pub use beam::{BeamAnswer, BeamParams, BeamRequest, BeamScore, BeamSearch, EarlyStopping};
 pub use best::BestOf;
 pub use embed::{
     EmbedInfo, EmbedInput, EmbedMetrics, EmbedOptions, EmbedRequest, EmbedTicket, Embedder,

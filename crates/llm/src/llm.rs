@@ -7,6 +7,7 @@ use pelton_base::{Ask, ParamError, SamplingParams, ServiceParams, TokenId, limit
 use pelton_engine::{EngineHandle, EngineMetrics, Panicked};
 use pelton_text::{ChatTemplate, EncodeOptions, Message, RenderOptions, TextError, Tokenizer};
 
+use crate::beam::{BeamParams, Searches};
 use crate::border::{TEMPLATE, TOKENIZER, guard};
 use crate::error::LlmError;
 use crate::generating::{Generating, Start};
@@ -181,7 +182,8 @@ impl Llm {
         if n_prompts > limits::PROMPTS {
             return fail("prompt", "at most 64 prompts", n_prompts);
         }
-        let n_answers = n_prompts * request.generation.n_made() as usize;
+        let width = request.generation.beams.map(|params| params.width);
+        let n_answers = n_prompts * width.unwrap_or(request.generation.n_made() as usize);
         if n_answers > limits::ANSWERS {
             return fail("n", "at most 1024 answers to all prompts together", n_answers);
         }
@@ -265,9 +267,10 @@ impl Llm {
             // Log probabilities rank the choices of `best_of`.
             sampling.logprobs.get_or_insert(0);
         }
-        let min_tokens = sampling.min_tokens;
+        let (min_tokens, with_logprobs) = (sampling.min_tokens, sampling.logprobs.is_some());
         let submitted = Instant::now();
         let mut streams = Vec::with_capacity(prompts.len() * n_made as usize);
+        let mut searches = Vec::new();
         for prompt in &prompts {
             let room = self.parts.info.context_tokens - prompt.len();
             let mut first = None;
@@ -283,10 +286,15 @@ impl Llm {
                     prediction: prediction.clone(),
                     constraint: None,
                 };
+                if let Some(params) = generation.beams {
+                    let params = BeamParams { n: n_made as usize, ..params };
+                    searches.push(self.parts.engine.submit_beams(ask, params)?);
+                    break;
+                }
                 let processors = generation.processors.begin(prompt);
                 let stream = self.parts.engine.submit_with(ask, processors)?;
                 first.get_or_insert(stream.id());
-                streams.push((stream, prompt.len()));
+                streams.push(stream);
             }
         }
         Ok(Generating::new(Start {
@@ -295,8 +303,9 @@ impl Llm {
             stop: generation.stop,
             min_tokens,
             streams,
+            searches: Searches::new(searches, n_made as usize, with_logprobs),
+            prompt_lens: prompts.iter().map(Vec::len).collect(),
             submitted,
-            prompt_tokens: prompts.iter().map(Vec::len).sum(),
             per_prompt: n_made as usize,
         }))
     }

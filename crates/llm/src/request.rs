@@ -3,6 +3,7 @@
 use pelton_base::{ParamError, SamplingParams, TokenId, limits};
 use pelton_text::Message;
 
+use crate::beam::{self, BeamParams};
 use crate::processors::Processors;
 use crate::service::Service;
 use crate::speculation::Speculation;
@@ -29,6 +30,8 @@ pub struct Generation {
     /// Answers generated per prompt, of which [`BestOf`](crate::BestOf) keeps `n`; `None` for `n`.
     /// Tokens of such answers always carry log probabilities.
     pub best_of: Option<u32>,
+    /// Answers by beam search, of which [`n`](Self::n) are given; `None` for answers that are drawn.
+    pub beams: Option<BeamParams>,
     /// Tenant, urgency and latency targets, for the scheduler.
     pub service: Service,
     /// How tokens of the answers are drafted.
@@ -51,6 +54,7 @@ impl Default for Generation {
             ignore_eos: false,
             n: 1,
             best_of: None,
+            beams: None,
             service: Service::default(),
             speculation: Speculation::default(),
             prediction: None,
@@ -75,6 +79,9 @@ impl Generation {
         let fail = |param, expected, got: &dyn std::fmt::Display| {
             Err(ParamError { param, expected, got: got.to_string() })
         };
+        if let Some(params) = self.beams {
+            beam::validate(self, params)?;
+        }
         if self.max_tokens == Some(0) {
             return fail("max_tokens", "at least 1", &0);
         }

@@ -3,8 +3,9 @@
 //! Token `n` of a greedy answer is token `n` of the prompt, again from its start after its end.
 //! With a temperature the answer begins at a place that depends on seed and choice. After one round
 //! a prompt that ends with `!` is answered with the end token, or as soon after it as may be. A
-//! prompt with `~` fails, and one with `|` makes the parrot panic. Every third choice is the likeliest. What is guessed is verified as by a
-//! model.
+//! prompt with `~` fails, and one with `|` makes the parrot panic. Every third choice is the
+//! likeliest. What is guessed is verified as by a model. Processors of requests see logits whose largest
+//! is that of the parrot's token, but change nothing.
 // Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
@@ -17,7 +18,7 @@ use pelton_engine::{
     Panicked, SpecConfig,
 };
 use pelton_llm::{Llm, LlmInfo, LlmParts, Runtime, RuntimeOptions};
-use pelton_sampling::{LogitsProcessor, TokenLogprobs};
+use pelton_sampling::{LogitsProcessor, RowContext, TokenLogprobs};
 use pelton_sched::{Choices, SchedulerOutput};
 use pelton_text::{ChatTemplate, TemplateTokens, Tokenizer};
 
@@ -80,8 +81,14 @@ impl Gate {
 }
 
 struct Parrot {
-    requests: HashMap<RequestId, Request>,
+    requests: HashMap<RequestId, (Request, Vec<Box<dyn LogitsProcessor>>)>,
     gate: Gate,
+}
+
+/// Logits whose largest is that of `token`, and whose others fall with the id.
+fn logits(token: TokenId) -> Vec<f32> {
+    let logit = |id: u32| if id == token.0 { 5.0 } else { -(id as f32) / 64.0 };
+    (0..VOCAB as u32).map(logit).collect()
 }
 
 impl Executor for Parrot {
@@ -104,10 +111,10 @@ impl Executor for Parrot {
     fn add(
         &mut self,
         request: &Request,
-        _processors: Vec<Box<dyn LogitsProcessor>>,
+        processors: Vec<Box<dyn LogitsProcessor>>,
     ) -> Result<(), Panicked> {
         self.gate.heard.lock().expect("not poisoned").push(request.clone());
-        self.requests.insert(request.id, request.clone());
+        self.requests.insert(request.id, (request.clone(), processors));
         Ok(())
     }
 
@@ -120,7 +127,7 @@ impl Executor for Parrot {
     ) -> Result<(), ExecutorError> {
         self.gate.pass();
         for share in plan.sequences.iter().filter(|share| share.samples) {
-            let request = &self.requests[&share.id];
+            let (request, processors) = self.requests.get_mut(&share.id).expect("added");
             let prompt = &request.ask.prompt;
             assert!(!prompt.contains(&TokenId(b'|'.into())), "as the test asked");
             if prompt.contains(&TokenId(b'~'.into())) {
@@ -143,6 +150,9 @@ impl Executor for Parrot {
                 } else {
                     prompt[(n_said + offset) % prompt.len()]
                 };
+                for processor in processors.iter_mut() {
+                    processor.apply(&RowContext { n_generated: n_said }, &mut logits(token));
+                }
                 execution.step.sampled.push((share.id, token));
                 if let Some(n_top) = request.ask.sampling.logprobs {
                     let logprob = -0.5 - (request.ask.choice % 3) as f32 / 8.0;
