@@ -67,6 +67,11 @@ impl Job {
         Self { prompt, generation, fault }
     }
 
+    /// A prompt with parameters of its own.
+    pub(crate) fn of(prompt: Text, generation: Generation, fault: Fault) -> Self {
+        Self { prompt, generation, fault }
+    }
+
     /// Answers to generate.
     pub(crate) fn n_made(&self) -> usize {
         self.generation.n_made() as usize

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::ask::{Job, SamplingParams, Text};
+use crate::beams::{self, BeamSearchParams, Found};
 use crate::crowd::{Answer, Crowd};
 use crate::errors;
 use crate::processor::Keep;
@@ -77,6 +78,22 @@ impl Engine {
         let answered = wait::until(py, || crowd.advance())??;
         let whole = |(prompt, answers): (Vec<TokenId>, Vec<Answer>)| {
             (ids(&prompt), answers.into_iter().enumerate().map(piece).collect())
+        };
+        Ok(answered.into_iter().map(whole).collect())
+    }
+
+    /// Searches the best answers to prompts. Per prompt: its tokens, and its answers.
+    fn beam_search(
+        &self,
+        py: Python<'_>,
+        prompts: Vec<Text>,
+        params: BeamSearchParams,
+    ) -> PyResult<Vec<(Vec<u32>, Vec<Found>)>> {
+        let jobs = prompts.into_iter().map(|prompt| params.job(&self.llm, prompt));
+        let mut crowd = Crowd::new(&self.llm, jobs.collect::<PyResult<_>>()?);
+        let answered = wait::until(py, || crowd.advance())??;
+        let whole = |(prompt, answers): (Vec<TokenId>, Vec<Answer>)| {
+            (ids(&prompt), answers.into_iter().map(beams::found).collect())
         };
         Ok(answered.into_iter().map(whole).collect())
     }

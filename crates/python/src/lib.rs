@@ -19,6 +19,7 @@
 #![cfg(feature = "extension")]
 
 mod ask;
+mod beams;
 mod bell;
 mod crowd;
 mod engine;

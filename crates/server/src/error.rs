@@ -311,7 +311,7 @@ mod tests {
         let (part, message) = ("the detokenizer", "index out of bounds".to_owned());
         let fault = Some(pelton_llm::Panicked { part, message }.into());
         let (reason, stop, usage) = (FinishReason::Error, None, Default::default());
-        let error = ApiError::unfinished(&Finish { reason, stop, fault, usage });
+        let error = ApiError::unfinished(&Finish { reason, stop, fault, beam: None, usage });
         assert_eq!((error.status.as_u16(), error.body.kind), (500, "server_error"));
         for word in ["bug in Pelton", "the detokenizer", "index out of bounds"] {
             assert!(error.body.message.contains(word), "{}", error.body.message);

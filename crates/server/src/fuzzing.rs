@@ -159,7 +159,8 @@ fn events(mut script: &[u8]) -> VecDeque<Event> {
         has_ended[choice] = is_end;
         let reason = if flags & 8 > 0 { FinishReason::Error } else { FinishReason::Stop };
         let usage = Usage::default();
-        let finish = is_end.then_some(Finish { reason, stop: None, fault: None, usage });
+        let finish =
+            is_end.then_some(Finish { reason, stop: None, fault: None, beam: None, usage });
         let text = String::from_utf8_lossy(bytes).into_owned();
         let tokens = if flags & 2 > 0 { vec![token(bytes)] } else { Vec::new() };
         events.push_back(Event { choice, text, tokens, finish });

@@ -5,6 +5,7 @@
 //! model's own `generation_config.json`, which win over the built-in value. Contradictions are
 //! errors.
 
+mod beams;
 mod bench;
 mod bench_load;
 mod bench_sim;
@@ -24,6 +25,7 @@ use clap::{Args, Parser, Subcommand};
 use pelton_base::TokenId;
 use pelton_model::KvDtype;
 
+pub(crate) use beams::BeamArgs;
 pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
 pub(crate) use bench_load::BenchLoadArgs;
 pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
@@ -186,6 +188,9 @@ pub(crate) struct RunArgs {
     /// How tokens are chosen.
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    /// How the best answer is searched.
+    #[command(flatten)]
+    pub(crate) beams: BeamArgs,
     /// How tokens are drafted.
     #[command(flatten)]
     spec: SpecArgs,
@@ -219,8 +224,8 @@ impl RunArgs {
         self.cache.lay_over(&mut chosen);
         // Token ids are continued by models without a tokenizer, too.
         chosen.llm.needs_text = self.tokens.is_none();
-        // One conversation at a time needs the keys and values of one.
-        chosen.llm.choices.max_running = 1;
+        // One conversation at a time needs the keys and values of one, a search those of its beams.
+        chosen.llm.choices.max_running = self.beams.width().unwrap_or(1);
         chosen.resolve()
     }
 

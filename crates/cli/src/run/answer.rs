@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pelton_base::{FinishReason, TokenId, Usage};
-use pelton_llm::{Event, Fault, Generating, Llm, Timings};
+use pelton_llm::{BeamScore, Event, Fault, Generating, Llm, Timings};
 
 use super::page::Page;
 use crate::failure::{Failure, Result};
@@ -25,6 +25,8 @@ pub(crate) struct Answer {
     pub(crate) ending: Ending,
     /// The panic that ended it, if one did.
     pub(crate) fault: Option<Fault>,
+    /// Its score, where a beam search found it.
+    pub(crate) beam: Option<BeamScore>,
     finish: Option<FinishReason>,
 }
 
@@ -103,6 +105,7 @@ pub(crate) async fn receive(
         timings: generating.timings(),
         ending,
         finish: finish.as_ref().map(|finish| finish.reason),
+        beam: finish.as_ref().and_then(|finish| finish.beam),
         fault: finish.and_then(|finish| finish.fault),
     })
 }

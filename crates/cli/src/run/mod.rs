@@ -57,6 +57,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     check_ends(args)?;
     let prompt = Prompt::gather(args.prompt.as_deref(), args.tokens())?;
     let is_interactive = prompt == Prompt::Interactive;
+    args.beams.check(&args.sampling, &args.ends, is_interactive)?;
     if is_interactive && args.json {
         return Err(Failure::new("`--json` needs a prompt: expected PROMPT or standard input"));
     }
@@ -222,7 +223,7 @@ impl Session<'_> {
 
     fn print_json(&self, answer: &Answer) -> Result<()> {
         let stats = self.stats(answer, &self.generation);
-        let object = serde_json::json!({
+        let mut object = serde_json::json!({
             "model": stats.model,
             "mode": self.mode,
             "seed": self.generation.sampling.seed,
@@ -233,6 +234,10 @@ impl Session<'_> {
             "usage": answer.usage,
             "timings": stats.timings(),
         });
+        if let Some(beam) = answer.beam {
+            object["cumulative_logprob"] = beam.cumulative_logprob.into();
+            object["score"] = beam.score.into();
+        }
         let mut stdout = std::io::stdout().lock();
         writeln!(stdout, "{object}").map_err(|error| Failure::stdout(&error))
     }
@@ -247,10 +252,11 @@ fn generation(args: &RunArgs, llm: &Llm, mode: Mode) -> Result<Generation> {
         top_p: TOP_P,
         ..SamplingParams::default()
     });
+    let sampling = args.beams.sampling(sampling);
     generation.sampling = args.sampling.over(sampling, args.sampling.seed())?;
     let continuation = CONTINUATION_TOKENS.max(args.ends.min_tokens.unwrap_or(0));
     generation.max_tokens = (mode == Mode::Raw).then_some(continuation);
-    Ok(args.ends.over(generation))
+    Ok(args.beams.over(args.ends.over(generation)))
 }
 
 /// The instructions as the first message, if there are any.

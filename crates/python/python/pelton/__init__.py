@@ -12,6 +12,7 @@ The names are those of vLLM's offline class. What Pelton cannot do is refused by
 
 from pelton._async import AsyncLLM
 from pelton._llm import LLM, Tokenizer
+from pelton.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from pelton.outputs import (
     CompletionOutput,
     EmbeddingOutput,
@@ -24,6 +25,9 @@ from pelton.sampling_params import RequestOutputKind, SamplingParams
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "CompletionOutput",
     "EmbeddingOutput",
     "EmbeddingRequestOutput",

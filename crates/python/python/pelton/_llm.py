@@ -9,6 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pelton import _pelton, _prompts, _settings
+from pelton.beam_search import (
+    BeamSearchOutput,
+    BeamSearchParams,
+    BeamSearchSequence,
+    Wanted,
+    reported,
+)
 from pelton.outputs import (
     CompletionOutput,
     EmbeddingOutput,
@@ -115,6 +122,45 @@ class LLM:
         found, _ = _prompts.conversations(messages)
         parsed = [self._render(each, add_generation_prompt, chat_template_kwargs) for each in found]
         return self._answer(parsed, sampling_params, None)
+
+    def beam_search(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool = False,
+    ) -> list[BeamSearchOutput]:
+        """Search the best answers to prompts, all of them together.
+
+        The order of the answers and their sums are those of vLLM: the score is the sum of the log
+        probabilities divided by the number of tokens of prompt and answer, without the end token, to
+        the power of ``length_penalty``.
+        """
+        _refuse("use_tqdm", use_tqdm, "there is no progress bar; leave it out")
+        if not isinstance(params, BeamSearchParams):
+            raise TypeError(f"`params` must be BeamSearchParams, got {type(params).__name__}")
+        parsed = [_prompts.parse(prompt)[1] for prompt in _prompts.split(prompts)[0]]
+        engine = self._engine()
+        outputs = []
+        for prompt, answers in engine.beam_search(parsed, Wanted(params)):
+            sequences = []
+            for found in answers:
+                tokens, _, _, reason, sum_logprob, score = found
+                whole = prompt + tokens
+                text = engine.decode(whole, False)
+                sequences.append(
+                    BeamSearchSequence(
+                        whole,
+                        reported(found),
+                        sum_logprob,
+                        text,
+                        reason,
+                        score=score,
+                        n_prompt_tokens=len(prompt),
+                    )
+                )
+            outputs.append(BeamSearchOutput(sequences))
+        return outputs
 
     def stream(
         self,

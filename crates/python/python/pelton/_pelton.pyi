@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pelton.beam_search import Wanted
 from pelton.sampling_params import SamplingParams
 
 Prompt: TypeAlias = str | Sequence[int]
@@ -14,6 +15,10 @@ Logprobs: TypeAlias = tuple[float, list[tuple[int, float, str]]]
 # the stop string behind it.
 Piece: TypeAlias = tuple[
     int, str, list[int], list[Logprobs] | None, list[str], str | None, str | None
+]
+# Tokens, log probabilities and texts of the tokens, reason of the end, sum, and score.
+Found: TypeAlias = tuple[
+    list[int], list[Logprobs] | None, list[str], str | None, float, float
 ]
 Asked: TypeAlias = tuple[Prompt, SamplingParams | None, int]
 
@@ -26,6 +31,9 @@ class Engine:
     def load(self) -> tuple[int, int, int]: ...
     def recommended(self) -> dict[str, float]: ...
     def generate(self, asked: list[Asked]) -> list[tuple[list[int], list[Piece]]]: ...
+    def beam_search(
+        self, prompts: Sequence[Prompt], params: Wanted
+    ) -> list[tuple[list[int], list[Found]]]: ...
     def stream(self, asked: Asked) -> Stream: ...
     def logits(self, prompts: Sequence[Prompt]) -> list[npt.NDArray[np.float32]]: ...
     def render(self, messages: str, add_generation_prompt: bool, arguments: str) -> str: ...

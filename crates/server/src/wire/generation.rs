@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::inputs::token_ids;
 use super::json::{Kind, RawValue, each, object, string, typed, wrong};
-use super::{Accept, Fields, check_unhonoured, fresh_id};
+use super::{Accept, BeamFields, Fields, check_unhonoured, fresh_id};
 use crate::error::ApiError;
 
 /// Shaping parameters of a request; `None` keeps the model's default.
@@ -33,6 +33,7 @@ pub(crate) struct GenerationFields {
     cache_salt: Option<String>,
     cache_prompt: Option<bool>,
     speculation: Speculation,
+    beams: BeamFields,
 }
 
 impl GenerationFields {
@@ -58,12 +59,18 @@ impl GenerationFields {
             cache_salt: fields.string("cache_salt")?,
             cache_prompt: fields.bool("cache_prompt")?,
             speculation: speculation(fields)?,
+            beams: BeamFields::read(fields)?,
         })
     }
 
     /// Answers per prompt.
     pub(crate) fn n(&self) -> u32 {
         self.n.unwrap_or(1)
+    }
+
+    /// The beam search that is asked for.
+    pub(crate) fn beams(&self) -> BeamFields {
+        self.beams
     }
 }
 
@@ -78,7 +85,7 @@ pub(crate) fn generation(
     logprobs: Option<usize>,
     defaults: Generation,
 ) -> Result<Generation, ApiError> {
-    let mut generation = defaults;
+    let mut generation = sent.beams.defaults(defaults);
     let sampling = &mut generation.sampling;
     let set = |place: &mut f32, value: Option<f32>| {
         if let Some(value) = value {
@@ -117,6 +124,7 @@ pub(crate) fn generation(
     service.slo = sent.slo;
     service.cache_salt = sent.cache_salt;
     generation.speculation = sent.speculation;
+    sent.beams.over(&mut generation)?;
     generation.validate().map_err(|error| ApiError::param(error.param, error.to_string()))?;
     if sent.cache_prompt == Some(false) {
         // No other request has this salt, so nothing that is cached fits the prompt.

@@ -1,6 +1,7 @@
 //! Readers and writers that all endpoints share.
 
 mod answer;
+mod beams;
 mod body;
 mod fields;
 mod generation;
@@ -11,6 +12,7 @@ mod unhonoured;
 mod usage;
 
 pub(crate) use answer::{Ask, Head, finish_reason};
+pub(crate) use beams::BeamFields;
 pub(crate) use body::Body;
 pub(crate) use fields::Fields;
 pub(crate) use generation::{GenerationFields, StreamOptions, generation, stream_options};

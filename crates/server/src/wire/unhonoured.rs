@@ -63,8 +63,6 @@ const EVERYWHERE: &[(&str, Accept)] = &[
     ("prompt_cache_retention", Accept::OneOf(&["\"in_memory\"", "\"in-memory\""])),
     ("service_tier", Accept::OneOf(&["\"auto\"", "\"default\""])),
     ("store", Accept::Only("false")),
-    ("use_beam_search", Accept::Only("false")),
-    ("length_penalty", Accept::Only("1")),
     ("include_stop_str_in_output", Accept::Only("false")),
     ("skip_special_tokens", Accept::Only("true")),
     // Special tokens are never part of a text.
@@ -137,7 +135,7 @@ mod tests {
         };
         let fine = json!({
             "tools": [], "user": "me", "metadata": {"a": 1}, "store": false, "mirostat": 0,
-            "length_penalty": 1.0, "response_format": {"type": "text"}, "service_tier": "auto",
+            "response_format": {"type": "text"}, "service_tier": "auto",
             "guided_json": null, "prompt_cache_key": "a", "prompt_cache_retention": "in_memory",
             "spaces_between_special_tokens": false
         });

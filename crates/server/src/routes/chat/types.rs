@@ -35,7 +35,6 @@ const UNHONOURED: &[(&str, Accept)] = &[
     ("chat_template_kwargs", Accept::Empty),
     ("mm_processor_kwargs", Accept::Empty),
     ("echo", Accept::Only("false")),
-    ("best_of", Accept::Only("1")),
 ];
 
 /// A request as it was sent; types are right, ranges are not checked.
@@ -44,6 +43,7 @@ pub(crate) struct ChatBody {
     pub(crate) model: Option<String>,
     pub(crate) messages: Vec<Message>,
     pub(crate) generation: GenerationFields,
+    pub(crate) best_of: Option<u32>,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) max_completion_tokens: Option<usize>,
     pub(crate) logprobs: bool,
@@ -64,6 +64,7 @@ impl ChatBody {
             model: fields.string("model")?,
             messages,
             generation: GenerationFields::read(&mut fields)?,
+            best_of: fields.u32("best_of")?,
             max_tokens: fields.usize("max_tokens")?,
             max_completion_tokens: fields.usize("max_completion_tokens")?,
             logprobs: fields.bool("logprobs")?.unwrap_or(false),

@@ -34,7 +34,14 @@ pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest
         (false, _) => None,
         (true, n) => Some(n.unwrap_or(0)),
     };
-    let defaults = Generation { prediction: body.prediction, ..defaults };
+    let beams = body.generation.beams();
+    beams.check_stream(body.stream.is_some())?;
+    // The width of a beam search; other answers are not ranked here.
+    if body.best_of.is_some_and(|best_of| best_of != 1) && !beams.is_on() {
+        return Err(ApiError::unsupported("best_of"));
+    }
+    let best_of = body.best_of.filter(|_| beams.is_on());
+    let defaults = Generation { prediction: body.prediction, best_of, ..defaults };
     let generation = generation(body.generation, max_tokens, logprobs, defaults)?;
     let ask = Ask { stream: body.stream, logprobs: logprobs.is_some() };
     Ok((ChatRequest { messages: body.messages, generation }, ask))

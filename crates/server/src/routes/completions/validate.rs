@@ -15,6 +15,7 @@ pub(crate) fn check(
     body: CompletionBody,
     defaults: Generation,
 ) -> Result<(CompletionRequest, Ask), ApiError> {
+    body.generation.beams().check_stream(body.stream.is_some())?;
     if body.stream.is_some() && body.best_of.is_some_and(|best_of| best_of > body.n) {
         // The best answers are known only when all have ended.
         let message = "`best_of` above `n` cannot be streamed";
