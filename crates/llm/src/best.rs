@@ -85,7 +85,7 @@ mod tests {
                 logprob: Some(Logprob { logprob, top: Vec::new() }),
             };
             let tokens = logprobs.iter().map(token).collect();
-            best.add(&Event { choice, text: String::new(), tokens, finish: None });
+            best.add(&Event { tokens, ..Event::new(choice) });
         }
         assert_eq!(best.choices(), [1, 0, 5, 3]);
     }

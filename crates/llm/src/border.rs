@@ -88,7 +88,7 @@ mod tests {
         let llm = parrot();
         let chat = || {
             let messages = vec![Message::new("user", "abc")];
-            llm.chat(ChatRequest { messages, generation: generation(1) })
+            llm.chat(ChatRequest::new(messages, generation(1)))
         };
         let plain = gather(chat().expect("accepted"));
         let neighbour = chat().expect("accepted");

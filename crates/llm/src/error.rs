@@ -109,6 +109,14 @@ pub enum LlmError {
         /// Rows of the embedding.
         n_embedding: usize,
     },
+    /// A form that cannot be enforced.
+    #[error("{}{why}", if path.is_empty() { String::new() } else { format!("`{path}`: ") })]
+    Form {
+        /// The place in the request, such as `response_format.json_schema.schema.properties.a`.
+        path: String,
+        /// The reason.
+        why: String,
+    },
     /// A setting contradicts the model or the machine.
     #[error("`{option}`: {why}")]
     Option {

@@ -14,10 +14,34 @@ pub struct Event {
     pub choice: usize,
     /// Text that is certain now; may be empty while a character or stop string is incomplete.
     pub text: String,
+    /// Likewise, text of the thought before the answer. Only conversations with models that think
+    /// have some.
+    pub thought: String,
+    /// Pieces of calls. Only conversations with tools have some.
+    pub calls: Vec<CallPiece>,
     /// The tokens of this step, including tokens whose text is still held back.
     pub tokens: Vec<EventToken>,
     /// Set on the last event of an answer.
     pub finish: Option<Finish>,
+}
+
+impl Event {
+    /// An event of an answer without any news.
+    pub fn new(choice: usize) -> Self {
+        let (text, thought) = (String::new(), String::new());
+        Self { choice, text, thought, calls: Vec::new(), tokens: Vec::new(), finish: None }
+    }
+}
+
+/// A piece of a call of a tool.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CallPiece {
+    /// Place among the calls of the answer, from 0.
+    pub index: usize,
+    /// Name of the tool, in the first piece of a call.
+    pub name: Option<String>,
+    /// More of the arguments, as JSON text.
+    pub arguments: String,
 }
 
 /// One generated token.
@@ -65,8 +89,20 @@ pub struct Finish {
     pub fault: Option<Fault>,
     /// Its score, where a beam search found it.
     pub beam: Option<BeamScore>,
+    /// Calls of the answer; the arguments of the last one lack their end where the answer was cut.
+    pub n_calls: usize,
+    /// Whether something that began as a call was none, and is text of the answer.
+    pub malformed_call: bool,
     /// Tokens of this answer.
     pub usage: Usage,
+}
+
+impl Finish {
+    /// An end for a reason, without anything more to say.
+    pub fn new(reason: FinishReason, usage: Usage) -> Self {
+        let (stop, fault, beam) = (None, None, None);
+        Self { reason, stop, fault, beam, n_calls: 0, malformed_call: false, usage }
+    }
 }
 
 /// Times of a request.

@@ -9,12 +9,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 use pelton_base::{FinishReason, TokenId, Usage};
-use pelton_engine::{SampledToken, TokenEvent, TokenStream};
+use pelton_engine::{Fault, SampledToken, TokenEvent, TokenStream};
+use pelton_parse::{Delta, Reader, ReaderOptions};
 use pelton_text::{Detokenizer, Tokenizer};
 
 use crate::beam::{BeamScore, Searches};
 use crate::border::{DETOKENIZER, guard};
-use crate::event::{Event, EventToken, Finish, Logprob, Milestones, Timings, TopToken};
+use crate::event::{CallPiece, Event, EventToken, Finish, Logprob, Milestones, Timings, TopToken};
 use crate::stop::{StopMatcher, StopOutcome};
 
 /// The answers to one request while they grow.
@@ -23,6 +24,8 @@ pub struct Generating {
     tokenizer: Arc<Tokenizer>,
     /// End tokens of the model, whose text is never shown.
     eos: Vec<TokenId>,
+    /// Control tokens whose text the readers must see.
+    control: Vec<TokenId>,
     stop: Vec<String>,
     /// Tokens of an answer before a stop string may end it.
     min_tokens: usize,
@@ -53,6 +56,10 @@ pub(crate) struct Start {
     pub(crate) submitted: Instant,
     /// Answers to each prompt, at least one; the answers to one prompt lie side by side.
     pub(crate) per_prompt: usize,
+    /// How thoughts and calls are taken out of the text; `None` where the text is all.
+    pub(crate) reader: Option<ReaderOptions>,
+    /// Control tokens whose text the reader must see.
+    pub(crate) control: Vec<TokenId>,
 }
 
 struct Choice {
@@ -61,6 +68,71 @@ struct Choice {
     detokenizer: Detokenizer,
     stop: StopMatcher,
     usage: Usage,
+    /// Takes thoughts and calls out of the text; `None` where the text is all.
+    reader: Option<Reader>,
+    n_calls: usize,
+    malformed_call: bool,
+}
+
+impl Choice {
+    /// The text of a token, held back while a character is incomplete; control tokens that the
+    /// reader looks for are text, too.
+    fn text_of(&mut self, id: TokenId, tokenizer: &Tokenizer, control: &[TokenId]) -> String {
+        let mut piece = self.detokenizer.push(id);
+        if control.contains(&id) {
+            let name = tokenizer.token_bytes(id).unwrap_or_default();
+            piece.push_str(&String::from_utf8_lossy(name));
+        }
+        piece
+    }
+
+    /// Adds text to an event, as what it is.
+    fn read(&mut self, text: &str, event: &mut Event) {
+        let Some(reader) = &mut self.reader else {
+            event.text.push_str(text);
+            return;
+        };
+        for delta in reader.push(text) {
+            self.tell(delta, event);
+        }
+    }
+
+    /// Adds what the reader held back.
+    fn end(&mut self, event: &mut Event) {
+        let Some(reader) = &mut self.reader else { return };
+        let end = reader.finish();
+        self.malformed_call |= end.malformed;
+        for delta in end.deltas {
+            self.tell(delta, event);
+        }
+    }
+
+    fn tell(&mut self, delta: Delta, event: &mut Event) {
+        match delta {
+            Delta::Content(text) => event.text.push_str(&text),
+            Delta::Reasoning(text) => event.thought.push_str(&text),
+            Delta::Call { index, name } => {
+                self.n_calls += 1;
+                let (name, arguments) = (Some(name), String::new());
+                event.calls.push(CallPiece { index, name, arguments });
+            }
+            Delta::Arguments { index, text } => match event.calls.last_mut() {
+                Some(last) if last.index == index => last.arguments.push_str(&text),
+                _ => event.calls.push(CallPiece { index, name: None, arguments: text }),
+            },
+        }
+    }
+
+    fn finish(
+        &self,
+        reason: FinishReason,
+        stop: Option<String>,
+        fault: Option<Fault>,
+        beam: Option<BeamScore>,
+    ) -> Finish {
+        let Self { usage, n_calls, malformed_call, .. } = *self;
+        Finish { reason, stop, fault, beam, n_calls, malformed_call, usage }
+    }
 }
 
 impl Choice {
@@ -84,11 +156,15 @@ impl Generating {
                 detokenizer: Detokenizer::continuing(&start.tokenizer, true),
                 stop: StopMatcher::new(&start.stop),
                 usage: Usage { prompt_tokens, ..Usage::default() },
+                reader: start.reader.as_ref().map(|options| Reader::new(options.clone())),
+                n_calls: 0,
+                malformed_call: false,
             })
             .collect();
         Self {
             tokenizer: start.tokenizer,
             eos: start.eos,
+            control: start.control,
             stop: start.stop,
             min_tokens: start.min_tokens,
             choices,
@@ -154,7 +230,7 @@ impl Generating {
             cached_tokens: firsts.map(|c| c.usage.cached_tokens).sum(),
             accepted_prediction_tokens: self.sum(|usage| usage.accepted_prediction_tokens),
             rejected_prediction_tokens: self.sum(|usage| usage.rejected_prediction_tokens),
-            reasoning_tokens: 0,
+            reasoning_tokens: self.sum(|usage| usage.reasoning_tokens),
         }
     }
 
@@ -191,18 +267,15 @@ impl Generating {
         accepted.unwrap_or_else(|panicked| {
             let choice = &mut self.choices[idx];
             choice.stream = None;
-            let (reason, stop) = (FinishReason::Error, None);
-            let (fault, usage) = (Some(panicked.into()), choice.usage);
-            let finish = Finish { reason, stop, fault, beam: None, usage };
-            let (text, tokens) = (String::new(), Vec::new());
-            Event { choice: idx, text, tokens, finish: Some(finish) }
+            let finish = choice.finish(FinishReason::Error, None, Some(panicked.into()), None);
+            Event { finish: Some(finish), ..Event::new(idx) }
         })
     }
 
     /// Turns an event of the engine for one answer into the event for the caller.
     fn accept(&mut self, idx: usize, received: Option<TokenEvent>) -> Event {
         let choice = &mut self.choices[idx];
-        let mut event = Event { choice: idx, text: String::new(), tokens: vec![], finish: None };
+        let mut event = Event::new(idx);
         let (mut stopped_by, mut fault, mut beam) = (None, None, None);
         // A stream ends without a reason when the engine has ended.
         let mut ended = Some(FinishReason::Aborted);
@@ -222,8 +295,8 @@ impl Generating {
             });
             let is_stop = ended == Some(FinishReason::Stop);
             // Tokens are counted here, because a stop string may end the answer within a step.
-            let completion_tokens = choice.usage.completion_tokens;
-            choice.usage = Usage { completion_tokens, ..received.usage };
+            let Usage { completion_tokens, reasoning_tokens, .. } = choice.usage;
+            choice.usage = Usage { completion_tokens, reasoning_tokens, ..received.usage };
             let n_tokens = received.tokens.len();
             for (i, sampled) in received.tokens.into_iter().enumerate() {
                 let id = sampled.token;
@@ -233,9 +306,11 @@ impl Generating {
                 if is_end {
                     continue;
                 }
-                let piece = choice.detokenizer.push(id);
+                let piece = choice.text_of(id, &self.tokenizer, &self.control);
                 let outcome = choice.watch(&piece, self.min_tokens);
-                event.text.push_str(&outcome.text);
+                choice.read(&outcome.text, &mut event);
+                let thinks = choice.reader.as_ref().is_some_and(|reader| !reader.is_past_thought());
+                choice.usage.reasoning_tokens += usize::from(thinks);
                 if outcome.matched.is_some() {
                     stopped_by = outcome.matched;
                     break;
@@ -245,10 +320,11 @@ impl Generating {
         if stopped_by.is_none() && ended.is_some() {
             let piece = choice.detokenizer.flush();
             let outcome = choice.watch(&piece, self.min_tokens);
-            event.text.push_str(&outcome.text);
+            choice.read(&outcome.text, &mut event);
             stopped_by = outcome.matched;
             if stopped_by.is_none() {
-                event.text.push_str(&choice.stop.finish());
+                let rest = choice.stop.finish();
+                choice.read(&rest, &mut event);
             }
         }
         let reason = if stopped_by.is_some() { Some(FinishReason::Stop) } else { ended };
@@ -256,7 +332,8 @@ impl Generating {
             // Dropping the stream tells the engine that a stop string ended the answer.
             choice.stream = None;
             let stop = stopped_by.map(|idx| self.stop[idx].clone());
-            event.finish = Some(Finish { reason, stop, fault, beam, usage: choice.usage });
+            choice.end(&mut event);
+            event.finish = Some(choice.finish(reason, stop, fault, beam));
         }
         event
     }

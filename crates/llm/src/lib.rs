@@ -21,11 +21,13 @@
 mod beam;
 mod best;
 mod border;
+mod chat;
 mod defaults;
 mod draft;
 mod embed;
 mod error;
 mod event;
+mod form;
 mod generating;
 pub mod hub;
 mod llm;
@@ -45,12 +47,13 @@ pub mod stores;
 
 pub use beam::{BeamAnswer, BeamParams, BeamRequest, BeamScore, BeamSearch, EarlyStopping};
 pub use best::BestOf;
+pub use chat::{ChatOptions, Dialect};
 pub use embed::{
     EmbedInfo, EmbedInput, EmbedMetrics, EmbedOptions, EmbedRequest, EmbedTicket, Embedder,
     Embeddings, PreparedEmbed, cosine,
 };
 pub use error::{KvShortage, LlmError, MemoryUse, Overload};
-pub use event::{Event, EventToken, Finish, Logprob, Timings, TopToken};
+pub use event::{CallPiece, Event, EventToken, Finish, Logprob, Timings, TopToken};
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};
 pub use options::{BLOCK_TOKENS, LlmOptions};
@@ -60,6 +63,7 @@ pub use pelton_engine::{
 };
 pub use pelton_kernels::NodePolicy;
 pub use pelton_model::embed::{Pooling, UnknownPooling};
+pub use pelton_parse::{Tool, ToolCall, ToolChoice};
 pub use processors::Processors;
 pub use reference::{LocalModel, ModelRef};
 pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};

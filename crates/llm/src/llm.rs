@@ -5,11 +5,14 @@ use std::time::Instant;
 
 use pelton_base::{Ask, ParamError, SamplingParams, ServiceParams, TokenId, limits};
 use pelton_engine::{EngineHandle, EngineMetrics, Panicked};
-use pelton_text::{ChatTemplate, EncodeOptions, Message, RenderOptions, TextError, Tokenizer};
+use pelton_parse::ReaderOptions;
+use pelton_text::{ChatTemplate, EncodeOptions, Message, TextError, Tokenizer};
 
 use crate::beam::{BeamParams, Searches};
 use crate::border::{TEMPLATE, TOKENIZER, guard};
+use crate::chat::{ChatOptions, Dialect, Thought};
 use crate::error::LlmError;
+use crate::form::Forms;
 use crate::generating::{Generating, Start};
 use crate::request::{ChatRequest, CompletionRequest, Generation, Prompt};
 use crate::service::Namespaces;
@@ -27,6 +30,8 @@ pub struct LlmParts {
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template, or the reason why there is none.
     pub template: Result<ChatTemplate, String>,
+    /// The formats of thoughts and calls.
+    pub dialect: Dialect,
     /// The running engine.
     pub engine: EngineHandle,
     /// Tokens that end an answer.
@@ -63,6 +68,7 @@ pub struct LlmInfo {
 pub struct Llm {
     parts: LlmParts,
     namespaces: Namespaces,
+    forms: Forms,
 }
 
 impl Llm {
@@ -74,7 +80,8 @@ impl Llm {
     pub fn from_parts(parts: LlmParts) -> Result<Self, LlmError> {
         check_vocabulary(&parts.info.name, &parts.tokenizer, parts.info.vocab_size)?;
         let namespaces = Namespaces::new(parts.share_prefixes);
-        Ok(Self { parts, namespaces })
+        let forms = Forms::new(&parts.tokenizer);
+        Ok(Self { parts, namespaces, forms })
     }
 
     /// Facts about the model.
@@ -141,10 +148,19 @@ impl Llm {
     /// See [`LlmError`]: no or failing template, a parameter out of range, a prompt too long, an
     /// engine that is busy or stopping.
     pub fn chat(&self, request: ChatRequest) -> Result<Generating, LlmError> {
-        request.generation.validate()?;
-        let text = self.render(&request.messages)?;
+        let ChatRequest { messages, mut generation, options } = request;
+        generation.validate()?;
+        options.validate()?;
+        let text = self.render(&messages, &options)?;
         let tokens = self.encode(&text, RENDERED)?;
-        self.start(vec![tokens], request.generation)
+        let (dialect, tokenizer) = (&self.parts.dialect, &self.parts.tokenizer);
+        generation.form = dialect.form(&text, generation.form, &options)?;
+        crate::form::check(&generation)?;
+        let reading = Reading {
+            bound: dialect.bound(&text, &options, tokenizer)?,
+            reader: dialect.reader(&text, &options),
+        };
+        self.start(vec![tokens], generation, reading)
     }
 
     /// Tokens of a conversation as [`chat`](Self::chat) sends it to the model, the opening of the
@@ -153,19 +169,23 @@ impl Llm {
     /// # Errors
     ///
     /// No template, or one that refuses the messages.
-    pub fn count_chat(&self, messages: &[Message]) -> Result<usize, LlmError> {
-        let text = self.render(messages)?;
+    pub fn count_chat(
+        &self,
+        messages: &[Message],
+        options: &ChatOptions,
+    ) -> Result<usize, LlmError> {
+        let text = self.render(messages, options)?;
         Ok(self.encode_at_most(&text, RENDERED, usize::MAX)??.len())
     }
 
     /// A conversation as the text that the model continues.
-    fn render(&self, messages: &[Message]) -> Result<String, LlmError> {
+    fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String, LlmError> {
         let template = self.parts.template.as_ref().map_err(|why| LlmError::NoTemplate {
             model: self.parts.info.name.clone(),
             why: why.clone(),
         })?;
-        let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-        Ok(guard(TEMPLATE, || template.render(messages, &options))??)
+        let (messages, options) = self.parts.dialect.prepare(messages, options)?;
+        Ok(guard(TEMPLATE, || template.render(&messages, &options))??)
     }
 
     /// Continues texts.
@@ -198,7 +218,7 @@ impl Llm {
                 }
             });
         }
-        self.start(prompts, request.generation)
+        self.start(prompts, request.generation, Reading::default())
     }
 
     /// Tokens of a prompt; a text that is far too long is refused without encoding all of it.
@@ -238,6 +258,7 @@ impl Llm {
         &self,
         prompts: Vec<Vec<TokenId>>,
         generation: Generation,
+        reading: Reading,
     ) -> Result<Generating, LlmError> {
         if prompts.is_empty() {
             return Err(LlmError::EmptyPrompt);
@@ -262,6 +283,12 @@ impl Llm {
         }
         let drafting = generation.speculation.drafting();
         let service = ServiceParams { drafting, ..self.namespaces.params(&generation.service) };
+        let compile = |form| self.forms.compile(form, &stop_tokens, service.namespace);
+        let constraint = generation.form.as_ref().map(compile).transpose()?;
+        let constraint = match reading.bound {
+            Some(thought) => Some(thought.bound(constraint)),
+            None => constraint,
+        };
         let mut sampling = generation.sampling;
         if n_made > generation.n {
             // Log probabilities rank the choices of `best_of`.
@@ -284,7 +311,7 @@ impl Llm {
                     stop_tokens: stop_tokens.clone(),
                     service: ServiceParams { fork_of: first, ..service },
                     prediction: prediction.clone(),
-                    constraint: None,
+                    constraint: constraint.clone(),
                 };
                 if let Some(params) = generation.beams {
                     let params = BeamParams { n: n_made as usize, ..params };
@@ -307,7 +334,17 @@ impl Llm {
             prompt_lens: prompts.iter().map(Vec::len).collect(),
             submitted,
             per_prompt: n_made as usize,
+            control: self.control_tokens(reading.reader.as_ref()),
+            reader: reading.reader,
         }))
+    }
+
+    /// Control tokens whose text a reader must see.
+    fn control_tokens(&self, reader: Option<&ReaderOptions>) -> Vec<TokenId> {
+        let tokenizer = &self.parts.tokenizer;
+        let names = reader.map(|reader| self.parts.dialect.control_tokens(reader));
+        let tokens = names.into_iter().flatten().filter_map(|name| tokenizer.token_id(name));
+        tokens.filter(|&token| tokenizer.is_special(token)).collect()
     }
 
     fn check_prompt(&self, prompt: &[TokenId]) -> Result<(), LlmError> {
@@ -345,6 +382,13 @@ impl Llm {
             None => Ok(()),
         }
     }
+}
+
+/// How the answers of a conversation are bounded and read; the default is plain text.
+#[derive(Default)]
+struct Reading {
+    bound: Option<Thought>,
+    reader: Option<ReaderOptions>,
 }
 
 /// A seed that differs from call to call.

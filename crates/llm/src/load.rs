@@ -14,6 +14,7 @@ use pelton_model::{ArchSpec, Decoder, LoadOptions, available_memory_bytes};
 use pelton_tensor::{AlignedBuf, MemoryLeft, MemoryRefused};
 use pelton_text::{ChatTemplate, Tokenizer};
 
+use crate::chat::Dialect;
 use crate::draft::{DraftPlan, Target};
 use crate::error::LlmError;
 use crate::llm::{Llm, LlmInfo, LlmParts};
@@ -49,9 +50,10 @@ impl Llm {
         let info = describe(source, &decoder, &kv, runtime);
         let loading = Loading { runtime, options, reporter: &reporter };
         let engine = loading.start(decoder, &kv, &text.tokenizer, drafts)?;
-        let TextSide { tokenizer, template, sampling } = text;
+        let TextSide { tokenizer, template, dialect, sampling } = text;
         let share_prefixes = options.share_prefixes;
-        let parts = LlmParts { info, tokenizer, template, engine, eos, sampling, share_prefixes };
+        let parts =
+            LlmParts { info, tokenizer, template, dialect, engine, eos, sampling, share_prefixes };
         Self::from_parts(parts).map(Arc::new)
     }
 }
@@ -60,6 +62,7 @@ impl Llm {
 struct TextSide {
     tokenizer: Arc<Tokenizer>,
     template: Result<ChatTemplate, String>,
+    dialect: Dialect,
     sampling: Option<SamplingParams>,
 }
 
@@ -96,7 +99,8 @@ impl TextSide {
                 Err(error.to_string())
             }
         };
-        Ok(Self { tokenizer, template, sampling })
+        let dialect = Dialect::choose(template.as_ref().ok(), options)?;
+        Ok(Self { tokenizer, template, dialect, sampling })
     }
 }
 

@@ -58,6 +58,12 @@ pub struct LlmOptions {
     pub chat_template: Option<String>,
     /// Arguments of the chat template in every conversation, such as `enable_thinking`.
     pub chat_template_kwargs: serde_json::Map<String, serde_json::Value>,
+    /// The format in which the model writes tool calls, by name; by default the one that its chat
+    /// template shows.
+    pub tool_parser: Option<String>,
+    /// The format in which the model writes thoughts, by name, or `none`; by default the one that
+    /// its chat template shows.
+    pub reasoning_parser: Option<String>,
     /// Name of the model for clients; by default [`ModelRef::display_name`].
     pub name: Option<String>,
 }
@@ -83,6 +89,8 @@ impl Default for LlmOptions {
             needs_text: true,
             chat_template: None,
             chat_template_kwargs: serde_json::Map::new(),
+            tool_parser: None,
+            reasoning_parser: None,
             name: None,
         }
     }

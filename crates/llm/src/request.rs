@@ -1,9 +1,10 @@
 //! Requests for answers.
 
-use pelton_base::{ParamError, SamplingParams, TokenId, limits};
+use pelton_base::{ParamError, SamplingParams, Shape, TokenId, limits};
 use pelton_text::Message;
 
 use crate::beam::{self, BeamParams};
+use crate::chat::ChatOptions;
 use crate::processors::Processors;
 use crate::service::Service;
 use crate::speculation::Speculation;
@@ -40,6 +41,9 @@ pub struct Generation {
     /// engine drafts from it ([`SpecMethod::Suffix`](crate::SpecMethod::Suffix) or `Auto`); it
     /// changes no token of any answer.
     pub prediction: Option<String>,
+    /// The form that each answer has; `None` for free text. Tokens that the form forbids have no
+    /// probability, and the answer ends where the form does.
+    pub form: Option<Shape>,
     /// Code of the caller that changes logits.
     pub processors: Processors,
 }
@@ -58,6 +62,7 @@ impl Default for Generation {
             service: Service::default(),
             speculation: Speculation::default(),
             prediction: None,
+            form: None,
             processors: Processors::default(),
         }
     }
@@ -96,6 +101,7 @@ impl Generation {
         {
             return fail("best_of", "from `n` to 128", &best_of);
         }
+        crate::form::check(self)?;
         self.service.validate()?;
         self.speculation.validate()?;
         if self.stop.len() > limits::STOP_STRINGS {
@@ -123,6 +129,15 @@ pub struct ChatRequest {
     pub messages: Vec<Message>,
     /// How the answer is generated.
     pub generation: Generation,
+    /// Tools, thoughts and variables of the template.
+    pub options: ChatOptions,
+}
+
+impl ChatRequest {
+    /// A conversation without tools.
+    pub fn new(messages: Vec<Message>, generation: Generation) -> Self {
+        Self { messages, generation, options: ChatOptions::default() }
+    }
 }
 
 /// Texts to continue.

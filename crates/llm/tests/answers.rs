@@ -185,8 +185,7 @@ fn log_probabilities_carry_the_bytes_of_tokens() {
 
 #[test]
 fn a_chat_goes_through_the_template() {
-    let request =
-        ChatRequest { messages: vec![Message::new("user", "hello!")], generation: greedy(50) };
+    let request = ChatRequest::new(vec![Message::new("user", "hello!")], greedy(50));
     let (text, _) = gather(parrot().chat(request).expect("accepted")).remove(0);
     assert_eq!(text, "hello!");
 }

@@ -74,7 +74,7 @@ fn a_generating_with_beams_has_one_event_for_each_answer() {
         ..Generation::default()
     };
     let messages = vec![Message::new("user", "hello")];
-    let mut generating = llm.chat(ChatRequest { messages, generation }).expect("taken");
+    let mut generating = llm.chat(ChatRequest::new(messages, generation)).expect("taken");
     assert_eq!(generating.n_choices(), 2);
     let mut choices = Vec::new();
     while let Some(event) = generating.blocking_next() {

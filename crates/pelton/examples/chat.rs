@@ -18,7 +18,7 @@ pub(crate) fn run(model: ModelRef) -> Result<(), Box<dyn Error>> {
         messages.push(Message::new("user", question));
         let mut generation = llm.default_generation();
         generation.max_tokens = Some(40);
-        let mut generating = llm.chat(ChatRequest { messages: messages.clone(), generation })?;
+        let mut generating = llm.chat(ChatRequest::new(messages.clone(), generation))?;
         let mut answer = String::new();
         while let Some(event) = generating.blocking_next() {
             answer.push_str(&event.text);

@@ -9,7 +9,7 @@
 //! let mut generation = llm.default_generation();
 //! generation.max_tokens = Some(20);
 //! let messages = vec![Message::new("user", "Tell me about a wolf.")];
-//! let mut answer = llm.chat(ChatRequest { messages, generation })?;
+//! let mut answer = llm.chat(ChatRequest::new(messages, generation))?;
 //! while let Some(event) = answer.blocking_next() {
 //!     print!("{}", event.text);
 //! }

@@ -236,6 +236,8 @@ impl From<LlmError> for ApiError {
             | LlmError::Text(pelton_text::TextError::TooManyTokens { .. }) => {
                 Self::param("prompt", message).code("context_length_exceeded")
             }
+            LlmError::Form { path, .. } if path.is_empty() => Self::malformed(message),
+            LlmError::Form { path, .. } => Self::param(path.as_str(), message),
             LlmError::Text(pelton_text::TextError::Panicked { .. }) => Self::internal(message),
             LlmError::Unacceptable { .. } | LlmError::Text(_) => Self::malformed(message),
             _ => match error.param() {
@@ -310,8 +312,8 @@ mod tests {
     fn an_answer_that_panicked_says_so() {
         let (part, message) = ("the detokenizer", "index out of bounds".to_owned());
         let fault = Some(pelton_llm::Panicked { part, message }.into());
-        let (reason, stop, usage) = (FinishReason::Error, None, Default::default());
-        let error = ApiError::unfinished(&Finish { reason, stop, fault, beam: None, usage });
+        let (reason, usage) = (FinishReason::Error, Default::default());
+        let error = ApiError::unfinished(&Finish { fault, ..Finish::new(reason, usage) });
         assert_eq!((error.status.as_u16(), error.body.kind), (500, "server_error"));
         for word in ["bug in Pelton", "the detokenizer", "index out of bounds"] {
             assert!(error.body.message.contains(word), "{}", error.body.message);

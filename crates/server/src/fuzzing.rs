@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::error::ApiError;
 use crate::limits::{MESSAGES, PROMPT_TOKENS};
 use crate::routes::{chat, completions, embeddings};
-use crate::wire::{Head, Source, StreamOptions, StreamState, respond};
+use crate::wire::{Ask, Head, Source, StreamOptions, StreamState, respond};
 
 /// A body of `POST /v1/chat/completions`.
 pub fn chat(body: &[u8]) {
@@ -58,7 +58,8 @@ pub fn sse(script: &[u8]) {
     let events = events(script);
     let options = StreamOptions { include_usage: true, prompt_progress: false };
     let head = || Head { id: "id".to_owned(), created: 0, model: "a/b".to_owned() };
-    let chat = chat::ChunkMaker::new(head(), options, true, 2);
+    let ask = Ask { stream: Some(options), logprobs: true, hides_thoughts: false };
+    let chat = chat::ChunkMaker::new(head(), options, ask, 2);
     check_stream(chat, events.clone(), "/delta/content");
     let pieces = completions::Pieces::new(2, true);
     check_stream(completions::ChunkMaker::new(head(), options, pieces), events, "/text");
@@ -159,11 +160,10 @@ fn events(mut script: &[u8]) -> VecDeque<Event> {
         has_ended[choice] = is_end;
         let reason = if flags & 8 > 0 { FinishReason::Error } else { FinishReason::Stop };
         let usage = Usage::default();
-        let finish =
-            is_end.then_some(Finish { reason, stop: None, fault: None, beam: None, usage });
+        let finish = is_end.then_some(Finish::new(reason, usage));
         let text = String::from_utf8_lossy(bytes).into_owned();
         let tokens = if flags & 2 > 0 { vec![token(bytes)] } else { Vec::new() };
-        events.push_back(Event { choice, text, tokens, finish });
+        events.push_back(Event { text, tokens, finish, ..Event::new(choice) });
     }
     events
 }

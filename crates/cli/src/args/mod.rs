@@ -13,6 +13,7 @@ mod bench_spec;
 mod convert;
 mod embed;
 mod ends;
+mod form;
 mod models;
 mod reference;
 mod sampling;
@@ -33,13 +34,14 @@ pub(crate) use bench_spec::BenchSpecArgs;
 pub(crate) use convert::ConvertArgs;
 pub(crate) use embed::EmbedArgs;
 pub(crate) use ends::EndArgs;
+pub(crate) use form::{FormArgs, ToolArgs, read_tools, schema_shape};
 pub(crate) use models::{ListArgs, PullArgs, RmArgs, ShowArgs};
 pub(crate) use reference::{CompletionsArgs, ManArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::ServeArgs;
 
 use crate::failure;
-use crate::flags::{CacheArgs, Chosen, KvArgs, ModelArgs, SpecArgs, TemplateArgs};
+use crate::flags::{AnswerArgs, CacheArgs, Chosen, KvArgs, ModelArgs, SpecArgs, TemplateArgs};
 use crate::mode::Mode;
 use crate::run::Color;
 
@@ -185,6 +187,15 @@ pub(crate) struct RunArgs {
     /// When an answer ends.
     #[command(flatten)]
     pub(crate) ends: EndArgs,
+    /// The form of the answer.
+    #[command(flatten)]
+    pub(crate) form: FormArgs,
+    /// Tools and thoughts.
+    #[command(flatten)]
+    pub(crate) tools: ToolArgs,
+    /// How answers are taken apart.
+    #[command(flatten)]
+    answers: AnswerArgs,
     /// How tokens are chosen.
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
@@ -220,6 +231,7 @@ impl RunArgs {
     pub(crate) fn chosen(&self) -> failure::Result<Chosen> {
         let mut chosen = self.model.chosen();
         self.template.lay_over(&mut chosen);
+        self.answers.lay_over(&mut chosen);
         self.spec.lay_over(&mut chosen);
         self.cache.lay_over(&mut chosen);
         // Token ids are continued by models without a tokenizer, too.
@@ -231,7 +243,7 @@ impl RunArgs {
 
     /// The mode that the flags ask for; token ids are already laid out.
     pub(crate) fn asked_mode(&self) -> Option<Mode> {
-        match (self.chat, self.raw || self.tokens.is_some()) {
+        match (self.chat || self.tools.is_set(), self.raw || self.tokens.is_some()) {
             (true, _) => Some(Mode::Chat),
             (_, true) => Some(Mode::Raw),
             // Instructions and templates make sense only in a conversation.

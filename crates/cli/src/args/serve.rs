@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::config::Secret;
-use crate::flags::{Chosen, ModelArgs, SchedulingArgs, ServerArgs, TemplateArgs, VectorArgs};
+use crate::flags::{
+    AnswerArgs, Chosen, ModelArgs, SchedulingArgs, ServerArgs, TemplateArgs, VectorArgs,
+};
 
 /// Flags of `pelton serve`; what is absent comes from the file of `--config`, else it is built in.
 #[derive(Args, Debug)]
@@ -23,6 +25,9 @@ pub(crate) struct ServeArgs {
     /// How conversations are laid out.
     #[command(flatten)]
     template: TemplateArgs,
+    /// How answers are taken apart.
+    #[command(flatten)]
+    answers: AnswerArgs,
     /// Where the model is served.
     #[command(flatten)]
     server: ServerArgs,
@@ -50,6 +55,7 @@ impl ServeArgs {
     pub(crate) fn lay_over(&self, chosen: &mut Chosen) {
         self.model.lay_over(chosen);
         self.template.lay_over(chosen);
+        self.answers.lay_over(chosen);
         self.server.lay_over(chosen);
         self.vectors.lay_over(chosen);
         self.scheduling.lay_over(chosen);

@@ -42,6 +42,8 @@ selections! {
     ServerArgs = ServerFlags: |flag| flag.part == Part::Server;
     /// How conversations are laid out.
     TemplateArgs = TemplateFlags: |flag| flag.part == Part::Template;
+    /// Flags about the parts of answers.
+    AnswerArgs = AnswerFlags: |flag| flag.part == Part::Answers;
     /// How vectors are made.
     VectorArgs = VectorFlags: |flag| flag.part == Part::Embeddings;
     /// How requests share the machine, and how tokens are drafted.

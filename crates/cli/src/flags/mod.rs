@@ -25,8 +25,8 @@ mod table;
 
 pub(crate) use chosen::Chosen;
 pub(crate) use given::{
-    CacheArgs, ComputeArgs, DraftArgs, KvArgs, ModelArgs, SchedulingArgs, ServerArgs, SpecArgs,
-    TemplateArgs, ThreadsArgs, VectorArgs, lay_over,
+    AnswerArgs, CacheArgs, ComputeArgs, DraftArgs, KvArgs, ModelArgs, SchedulingArgs, ServerArgs,
+    SpecArgs, TemplateArgs, ThreadsArgs, VectorArgs, lay_over,
 };
 pub(crate) use kind::{Kind, Value};
 pub(crate) use lists::Lists;
@@ -69,6 +69,8 @@ enum Part {
     Machine,
     /// How conversations are laid out.
     Template,
+    /// How answers are taken apart.
+    Answers,
     /// Where a model is served.
     Server,
     /// How vectors are made.
@@ -90,6 +92,7 @@ impl Part {
             Self::Model | Self::Server | Self::File => None,
             Self::Machine => Some("Machine"),
             Self::Template => Some("Prompt"),
+            Self::Answers => Some("Form of the answer"),
             Self::Embeddings => Some("Embeddings"),
             Self::Choices | Self::Memory => Some("Scheduling"),
             Self::Speculation => Some("Speculation"),

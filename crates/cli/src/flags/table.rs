@@ -94,6 +94,28 @@ pub(crate) static TABLE: &[Flag] = &[
         place: place!(llm.chat_template_kwargs),
     },
     Flag {
+        name: "tool-parser",
+        short: None,
+        part: Part::Answers,
+        kind: Kind::Text,
+        value: "NAME",
+        help: "Format in which the model writes tool calls, such as hermes, llama3_json or mistral; \
+               `pelton parse-tools --help` lists them",
+        default: "the one that the chat template shows",
+        place: place!(llm.tool_parser),
+    },
+    Flag {
+        name: "reasoning-parser",
+        short: None,
+        part: Part::Answers,
+        kind: Kind::Text,
+        value: "NAME",
+        help: "Format in which the model writes its thoughts, such as deepseek_r1 or granite; `none` \
+               leaves them in the answer",
+        default: "the one that the chat template shows",
+        place: place!(llm.reasoning_parser),
+    },
+    Flag {
         name: "host",
         short: None,
         part: Part::Server,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pelton_base::{FinishReason, TokenId, Usage};
-use pelton_llm::{BeamScore, Event, Fault, Generating, Llm, Timings};
+use pelton_llm::{BeamScore, CallPiece, Event, Fault, Generating, Llm, Timings, ToolCall};
 
 use super::page::Page;
 use crate::failure::{Failure, Result};
@@ -15,6 +15,10 @@ use crate::progress::PromptProgress;
 pub(crate) struct Answer {
     /// Its text, without stop strings.
     pub(crate) text: String,
+    /// The thought before it.
+    pub(crate) thought: String,
+    /// Calls of tools.
+    pub(crate) calls: Vec<ToolCall>,
     /// Its tokens, the stop token included.
     pub(crate) tokens: Vec<TokenId>,
     /// Tokens in and out.
@@ -44,10 +48,21 @@ pub(crate) enum Ending {
 impl Answer {
     /// The error of an answer that failed.
     pub(crate) fn failure(&self) -> Failure {
-        Failure::internal(match &self.fault {
-            Some(fault) => fault.to_string(),
-            None => "the engine failed while generating".to_owned(),
-        })
+        match &self.fault {
+            Some(fault) if fault.is_of_request() => Failure::new(fault.to_string()),
+            Some(fault) => Failure::internal(fault.to_string()),
+            None => Failure::internal("the engine failed while generating"),
+        }
+    }
+
+    /// The text, and a line for each call, as a conversation keeps it.
+    pub(crate) fn with_calls(&self) -> String {
+        let mut text = self.text.clone();
+        for ToolCall { name, arguments } in &self.calls {
+            let gap = if text.is_empty() { "" } else { "\n" };
+            text.push_str(&format!("{gap}{name}({arguments})"));
+        }
+        text
     }
 
     /// The reason why it ended.
@@ -72,7 +87,8 @@ pub(crate) async fn receive(
     page: &mut Page,
     mut progress: Waiting<'_>,
 ) -> Result<Answer> {
-    let mut text = String::new();
+    let (mut text, mut thought) = (String::new(), String::new());
+    let mut calls: Vec<ToolCall> = Vec::new();
     let mut tokens = Vec::new();
     let mut finish = None;
     let mut interrupted = false;
@@ -86,12 +102,18 @@ pub(crate) async fn receive(
         };
         let Some(event) = event else { break };
         progress.end();
+        page.think(&event.thought)?;
         page.write(&event.text)?;
         text.push_str(&event.text);
+        thought.push_str(&event.thought);
+        event.calls.into_iter().for_each(|piece| add(piece, &mut calls));
         tokens.extend(event.tokens.iter().map(|token| token.id));
         finish = event.finish;
     }
     progress.end();
+    for call in &calls {
+        page.call(&call.name, &call.arguments)?;
+    }
     page.finish()?;
     let ending = match (&finish, interrupted) {
         (_, true) => Ending::Interrupted,
@@ -100,6 +122,8 @@ pub(crate) async fn receive(
     };
     Ok(Answer {
         text,
+        thought,
+        calls,
         usage: generating.usage(),
         tokens,
         timings: generating.timings(),
@@ -108,6 +132,16 @@ pub(crate) async fn receive(
         beam: finish.as_ref().and_then(|finish| finish.beam),
         fault: finish.and_then(|finish| finish.fault),
     })
+}
+
+/// Adds a piece to the calls of an answer.
+fn add(piece: CallPiece, calls: &mut Vec<ToolCall>) {
+    if let Some(name) = piece.name {
+        calls.push(ToolCall { name, arguments: String::new() });
+    }
+    if let Some(call) = calls.get_mut(piece.index) {
+        call.arguments.push_str(&piece.arguments);
+    }
 }
 
 /// The spinner that a person sees while the prompt is computed.

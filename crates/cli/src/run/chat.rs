@@ -1,8 +1,10 @@
 //! The conversation in the terminal: what each line does.
 
 use std::io::Write;
+use std::path::Path;
 
-use pelton_llm::{ChatRequest, Generation, LlmError};
+use pelton_base::Shape;
+use pelton_llm::{ChatOptions, ChatRequest, Generation, LlmError, ToolChoice};
 use pelton_text::{Message, TextError};
 use tokio::runtime::Runtime;
 
@@ -13,6 +15,7 @@ use super::page::Page;
 use super::settings::{self, Settings};
 use super::turns::{Room, Turn, Turns};
 use super::{Session, clipboard, length_note, saved};
+use crate::args::{read_tools, schema_shape};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
 use crate::mode::Mode;
@@ -68,6 +71,9 @@ struct Chat<'a> {
     turns: Turns,
     settings: Settings,
     generation: Generation,
+    /// The form of the answers.
+    form: Option<Shape>,
+    options: ChatOptions,
     shows_stats: bool,
     /// Whether a remark has said that a full context forgets turns.
     has_said_shift: bool,
@@ -80,6 +86,8 @@ impl<'a> Chat<'a> {
             turns: Turns::new(session.args.system.clone()),
             settings: Settings::default(),
             generation: session.generation.clone(),
+            form: session.generation.form.clone(),
+            options: session.options.clone(),
             shows_stats: !session.args.quiet,
             has_said_shift: false,
         }
@@ -114,6 +122,8 @@ impl<'a> Chat<'a> {
             Command::Help => eprint!("{}", self.session.look.remark(&command::help())),
             Command::Set(words) => self.set(words)?,
             Command::System(text) => self.set_system(text)?,
+            Command::Json(words) => self.set_form(words)?,
+            Command::Tools(words) => self.set_tools(words)?,
             Command::Save(words) => self.save(words)?,
             Command::Load(words) => self.load(words)?,
             Command::Retry => self.retry(interrupts).await?,
@@ -141,7 +151,7 @@ impl<'a> Chat<'a> {
         }
         let base = &self.session.generation;
         let name = self.settings.set(words, base)?;
-        self.generation = self.settings.over(base)?;
+        self.generation = Generation { form: self.form.clone(), ..self.settings.over(base)? };
         let list = settings::list(&self.generation);
         let line = list.lines().map(str::trim_start).find(|line| line.starts_with(&name));
         let value = line.and_then(|line| line.strip_prefix(&name)).unwrap_or_default();
@@ -159,6 +169,33 @@ impl<'a> Chat<'a> {
         let said = if system.is_some() { "instructions" } else { "no instructions" };
         self.turns = Turns::new(system);
         self.remark(&format!("(a new conversation, with {said})"));
+        Ok(())
+    }
+
+    fn set_form(&mut self, words: &str) -> Result<()> {
+        self.form = match words {
+            "" => None,
+            schema => Some(schema_shape("/json", schema)?),
+        };
+        self.generation.form.clone_from(&self.form);
+        let said = if self.form.is_some() { "JSON of this schema" } else { "free text" };
+        self.remark(&format!("(answers are {said})"));
+        Ok(())
+    }
+
+    fn set_tools(&mut self, words: &str) -> Result<()> {
+        self.check_chat("tools")?;
+        self.options.tools = match words {
+            "" => Vec::new(),
+            path => read_tools("/tools", Path::new(path))?,
+        };
+        // A choice of the command line was among other tools.
+        self.options.tool_choice = ToolChoice::Auto;
+        let names: Vec<&str> = self.options.tools.iter().map(|tool| tool.name.as_str()).collect();
+        self.remark(&match names.as_slice() {
+            [] => "(no tools)".to_owned(),
+            names => format!("(the model may call {})", names.join(", ")),
+        });
         Ok(())
     }
 
@@ -184,7 +221,7 @@ impl<'a> Chat<'a> {
         let base = &self.session.generation;
         let at_file = |failure: Failure| failure.at(&path.display().to_string());
         let settings = Settings::of(&saved.settings, base).map_err(at_file)?;
-        self.generation = settings.over(base)?;
+        self.generation = Generation { form: self.form.clone(), ..settings.over(base)? };
         (self.settings, self.turns) = (settings, saved.turns);
         let n_turns = turns_in_words(self.turns.all().len());
         let other = saved.model.filter(|model| *model != self.session.llm.info().name);
@@ -209,7 +246,7 @@ impl<'a> Chat<'a> {
         let messages = self.turns.messages(None);
         let n_tokens = match messages.is_empty() {
             true => 0,
-            false => self.session.llm.count_chat(&messages)?,
+            false => self.session.llm.count_chat(&messages, &self.options)?,
         };
         let n_forgotten = self.turns.n_forgotten();
         let n_sent = turns_in_words(self.turns.all().len() - n_forgotten);
@@ -269,10 +306,13 @@ impl<'a> Chat<'a> {
             Mode::Chat => {
                 let messages = self.make_room(text)?;
                 let generation = self.generation.clone();
-                session.llm.chat(ChatRequest { messages, generation }).map_err(|error| {
-                    Failure::from(error)
-                        .hint("the message is still there: the Up key brings it back")
-                })?
+                let options = self.options.clone();
+                session.llm.chat(ChatRequest { messages, generation, options }).map_err(
+                    |error| {
+                        Failure::from(error)
+                            .hint("the message is still there: the Up key brings it back")
+                    },
+                )?
             }
         };
         let mut page = Page::stdout(session.look, session.mode == Mode::Chat);
@@ -294,7 +334,7 @@ impl<'a> Chat<'a> {
             self.remark("(no answer yet, so the message is not kept; the Up key brings it back)");
             return Ok(());
         }
-        self.turns.push(Turn { question: question.to_owned(), answer: answer.text });
+        self.turns.push(Turn { question: question.to_owned(), answer: answer.with_calls() });
         Ok(())
     }
 
@@ -307,13 +347,15 @@ impl<'a> Chat<'a> {
             min_tokens: self.generation.sampling.min_tokens,
         };
         let mut turns = self.turns.clone();
-        room.make(&mut turns, |turns| match llm.count_chat(&turns.messages(Some(question))) {
-            Err(LlmError::Text(TextError::TooManyTokens { at_least, .. })) => Ok(at_least),
-            counted => counted,
+        room.make(&mut turns, |turns| {
+            match llm.count_chat(&turns.messages(Some(question)), &self.options) {
+                Err(LlmError::Text(TextError::TooManyTokens { at_least, .. })) => Ok(at_least),
+                counted => counted,
+            }
         })?;
         let messages = turns.messages(Some(question));
         let n_new = turns.n_forgotten() - self.turns.n_forgotten();
-        if n_new > 0 && llm.count_chat(&messages)? < room.context {
+        if n_new > 0 && llm.count_chat(&messages, &self.options)? < room.context {
             if !std::mem::replace(&mut self.has_said_shift, true) {
                 let n_turns = turns_in_words(n_new);
                 self.remark(&format!(

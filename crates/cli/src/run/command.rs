@@ -24,6 +24,10 @@ pub(crate) enum Command<'a> {
     Set(&'a str),
     /// Start again under other instructions.
     System(&'a str),
+    /// Give the answers a form, or none.
+    Json(&'a str),
+    /// Let the model call functions, or none.
+    Tools(&'a str),
     /// Write the conversation to a file.
     Save(&'a str),
     /// Go on with a conversation from a file.
@@ -76,6 +80,12 @@ static COMMANDS: &[Entry] = &[
     Entry { name: "system", also: &[], takes: Takes::Maybe("TEXT"),
         help: "start again under these instructions; without TEXT, under none",
         make: |words| Command::System(words) },
+    Entry { name: "json", also: &[], takes: Takes::Maybe("SCHEMA|FILE"),
+        help: "make every answer JSON of this schema, `{}` for any JSON; without words, free text",
+        make: |words| Command::Json(words) },
+    Entry { name: "tools", also: &[], takes: Takes::Maybe("FILE"),
+        help: "let the model call the functions in a JSON file; without FILE, none",
+        make: |words| Command::Tools(words) },
     Entry { name: "retry", also: &["again", "regenerate"], takes: Takes::Nothing,
         help: "answer the last question again", make: |_| Command::Retry },
     Entry { name: "undo", also: &[], takes: Takes::Nothing,

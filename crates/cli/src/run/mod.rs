@@ -15,7 +15,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
 use pelton_base::SamplingParams;
-use pelton_llm::{ChatRequest, CompletionRequest, Generation, Llm};
+use pelton_llm::{ChatOptions, ChatRequest, CompletionRequest, Generation, Llm};
 use pelton_text::Message;
 
 use crate::args::RunArgs;
@@ -45,6 +45,7 @@ struct Session<'a> {
     mode: Mode,
     is_embedded: bool,
     generation: Generation,
+    options: ChatOptions,
     look: Look,
     load: std::time::Duration,
 }
@@ -55,6 +56,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     // Flags that can be refused without a model are refused before one is loaded.
     args.sampling.check()?;
     check_ends(args)?;
+    let (form, options) = (args.form.shape()?, args.tools.options()?);
     let prompt = Prompt::gather(args.prompt.as_deref(), args.tokens())?;
     let is_interactive = prompt == Prompt::Interactive;
     args.beams.check(&args.sampling, &args.ends, is_interactive)?;
@@ -84,9 +86,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     {
         eprintln!("note: the prompt is continued as plain text: {why}");
     }
-    let generation = generation(args, &llm, mode)?;
+    let generation = Generation { form, ..generation(args, &llm, mode)? };
     let (look, load) = (Look::of_stdout(args.color), started.elapsed());
-    let session = Session { args, machine, llm, mode, is_embedded, generation, look, load };
+    let session =
+        Session { args, machine, llm, mode, is_embedded, generation, options, look, load };
     // From here on Ctrl-C stops an answer instead of the process.
     let mut interrupts = {
         let _guard = runtime.enter();
@@ -110,7 +113,8 @@ impl Session<'_> {
             (Prompt::Text(text), Mode::Chat) => {
                 let mut messages = system_messages(self.args.system.as_deref());
                 messages.push(Message::new("user", text));
-                self.llm.chat(ChatRequest { messages, generation: self.generation.clone() })?
+                let (generation, options) = (self.generation.clone(), self.options.clone());
+                self.llm.chat(ChatRequest { messages, generation, options })?
             }
             (Prompt::Text(text), Mode::Raw) => {
                 echoed = Some(text.clone());
@@ -229,6 +233,8 @@ impl Session<'_> {
             "seed": self.generation.sampling.seed,
             "tokens": answer.tokens,
             "text": answer.text,
+            "reasoning": answer.thought,
+            "tool_calls": answer.calls,
             "finish_reason": answer.finish(),
             "end": stats.end.to_string(),
             "usage": answer.usage,

@@ -253,6 +253,8 @@ pub fn drafting_parrot(gate: &Gate, max_waiting_requests: usize, spec: SpecConfi
         info,
         tokenizer: byte_tokenizer(),
         template: Ok(template.expect("a template")),
+        dialect: pelton_llm::Dialect::choose(None, &pelton_llm::LlmOptions::default())
+            .expect("known"),
         engine: engine(gate, max_waiting_requests, spec),
         eos: vec![END],
         sampling: Some(SamplingParams::greedy()),

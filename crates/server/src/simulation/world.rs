@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use pelton_base::{SamplingParams, TokenId};
 use pelton_engine::spec::{Proposer, Verification};
 use pelton_engine::{Engine, EngineConfig, Executor, ManualEngine, SpecConfig, SpecMethod};
-use pelton_llm::{Llm, LlmInfo, LlmParts};
+use pelton_llm::{Dialect, Llm, LlmInfo, LlmOptions, LlmParts};
 use pelton_sched::{Batching, Choices, PolicyKind, PreemptionMode};
 use pelton_sim::Random;
 use pelton_text::Tokenizer;
@@ -107,6 +107,7 @@ impl House {
                 info,
                 tokenizer: tokenizer(),
                 template: Err("it has none".to_owned()),
+                dialect: Dialect::choose(None, &LlmOptions::default()).expect("known"),
                 engine,
                 eos: vec![END],
                 sampling: Some(SamplingParams::greedy()),

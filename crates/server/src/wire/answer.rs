@@ -14,6 +14,8 @@ pub(crate) struct Ask {
     pub(crate) stream: Option<StreamOptions>,
     /// Whether log probabilities are reported.
     pub(crate) logprobs: bool,
+    /// Whether thoughts are left out.
+    pub(crate) hides_thoughts: bool,
 }
 
 /// Fields that every piece of an answer begins with.

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use pelton_base::{Slo, TokenId, limits};
+use pelton_base::{Shape, Slo, TokenId, limits};
 use pelton_llm::{Generation, SpecMethod, Speculation};
 use serde_json::Value;
 
+use super::form::form;
 use super::inputs::token_ids;
 use super::json::{Kind, RawValue, each, object, string, typed, wrong};
 use super::{Accept, BeamFields, Fields, check_unhonoured, fresh_id};
@@ -34,6 +35,7 @@ pub(crate) struct GenerationFields {
     cache_prompt: Option<bool>,
     speculation: Speculation,
     beams: BeamFields,
+    form: Option<Shape>,
 }
 
 impl GenerationFields {
@@ -60,6 +62,7 @@ impl GenerationFields {
             cache_prompt: fields.bool("cache_prompt")?,
             speculation: speculation(fields)?,
             beams: BeamFields::read(fields)?,
+            form: form(fields)?,
         })
     }
 
@@ -125,6 +128,7 @@ pub(crate) fn generation(
     service.cache_salt = sent.cache_salt;
     generation.speculation = sent.speculation;
     sent.beams.over(&mut generation)?;
+    generation.form = sent.form;
     generation.validate().map_err(|error| ApiError::param(error.param, error.to_string()))?;
     if sent.cache_prompt == Some(false) {
         // No other request has this salt, so nothing that is cached fits the prompt.

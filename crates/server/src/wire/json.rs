@@ -152,25 +152,46 @@ pub(crate) fn each<'a>(
 
 /// A value of any shape, of limited size and depth, in which no name is given twice.
 pub(crate) fn free(path: &str, raw: &RawValue) -> Result<Value, ApiError> {
-    if raw.get().len() > limits::FREE_JSON_BYTES {
-        return Err(refused(path, &format!("more than {} bytes", limits::FREE_JSON_BYTES)));
-    }
-    check_shape(path, raw, limits::FREE_JSON_DEPTH)?;
+    free_within(path, raw, FREE)?;
     serde_json::from_str(raw.get()).map_err(|error| unreadable(path, &error))
 }
 
-fn check_shape(path: &str, raw: &RawValue, depth: usize) -> Result<(), ApiError> {
+/// The size of a value of any shape.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(crate) bytes: usize,
+    /// Nesting of objects and arrays.
+    pub(crate) depth: usize,
+    /// Fields of one object.
+    pub(crate) fields: usize,
+}
+
+const FREE: Extent = Extent {
+    bytes: limits::FREE_JSON_BYTES,
+    depth: limits::FREE_JSON_DEPTH,
+    fields: limits::FIELDS,
+};
+
+/// Checks that a value of any shape is at most of this size and gives no name twice.
+pub(crate) fn free_within(path: &str, raw: &RawValue, most: Extent) -> Result<(), ApiError> {
+    if raw.get().len() > most.bytes {
+        return Err(refused(path, &format!("more than {} bytes", most.bytes)));
+    }
+    check_shape(path, raw, 0, most)
+}
+
+fn check_shape(path: &str, raw: &RawValue, depth: usize, most: Extent) -> Result<(), ApiError> {
     let kind = Kind::of(raw);
-    if depth == 0 && matches!(kind, Kind::Array | Kind::Object) {
-        let most = limits::FREE_JSON_DEPTH;
+    if depth == most.depth && matches!(kind, Kind::Array | Kind::Object) {
+        let most = most.depth;
         return Err(refused(path, &format!("more than {most} levels of objects and arrays")));
     }
     match kind {
-        Kind::Object => object(path, raw, limits::FIELDS)?
+        Kind::Object => object(path, raw, most.fields)?
             .into_iter()
-            .try_for_each(|(name, value)| check_shape(&join(path, &name), value, depth - 1)),
-        Kind::Array => each(path, raw, limits::FREE_JSON_BYTES, |i, element| {
-            check_shape(&format!("{path}[{i}]"), element, depth - 1)
+            .try_for_each(|(name, value)| check_shape(&join(path, &name), value, depth + 1, most)),
+        Kind::Array => each(path, raw, most.bytes, |i, element| {
+            check_shape(&format!("{path}[{i}]"), element, depth + 1, most)
         }),
         _ => Ok(()),
     }

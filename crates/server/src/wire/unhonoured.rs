@@ -76,16 +76,6 @@ const EVERYWHERE: &[(&str, Accept)] = &[
     ("return_tokens_as_token_ids", Accept::Only("false")),
     ("kv_transfer_params", Accept::Nothing),
     ("vllm_xargs", Accept::Empty),
-    ("structured_outputs", Accept::Nothing),
-    ("structural_tag", Accept::Nothing),
-    ("guided_json", Accept::Nothing),
-    ("guided_regex", Accept::Nothing),
-    ("guided_choice", Accept::Nothing),
-    ("guided_grammar", Accept::Nothing),
-    ("guided_decoding_backend", Accept::Nothing),
-    ("grammar", Accept::Empty),
-    ("json_schema", Accept::Nothing),
-    ("response_format", Accept::Only("{\"type\":\"text\"}")),
     ("typical_p", Accept::Only("1")),
     ("mirostat", Accept::Only("0")),
 ];
@@ -135,8 +125,7 @@ mod tests {
         };
         let fine = json!({
             "tools": [], "user": "me", "metadata": {"a": 1}, "store": false, "mirostat": 0,
-            "response_format": {"type": "text"}, "service_tier": "auto",
-            "guided_json": null, "prompt_cache_key": "a", "prompt_cache_retention": "in_memory",
+            "service_tier": "auto", "prompt_cache_key": "a", "prompt_cache_retention": "in_memory",
             "spaces_between_special_tokens": false
         });
         assert_eq!(check(fine), Ok(()));
@@ -144,9 +133,7 @@ mod tests {
             ("tools", json!([1])),
             ("store", json!(true)),
             ("mirostat", json!(2)),
-            ("response_format", json!({"type": "json_object"})),
             ("service_tier", json!("flex")),
-            ("guided_json", json!({})),
             ("prompt_cache_key", json!(1)),
             ("prompt_cache_retention", json!("24h")),
             ("spaces_between_special_tokens", json!(1)),

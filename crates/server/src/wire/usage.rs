@@ -21,6 +21,7 @@ struct PromptDetails {
 struct CompletionDetails {
     accepted_prediction_tokens: usize,
     rejected_prediction_tokens: usize,
+    reasoning_tokens: usize,
 }
 
 impl From<Usage> for UsageBody {
@@ -33,6 +34,7 @@ impl From<Usage> for UsageBody {
             completion_tokens_details: CompletionDetails {
                 accepted_prediction_tokens: usage.accepted_prediction_tokens,
                 rejected_prediction_tokens: usage.rejected_prediction_tokens,
+                reasoning_tokens: usage.reasoning_tokens,
             },
         }
     }

@@ -30,6 +30,8 @@ pub(crate) enum Page {
     Plain {
         /// Whether the text so far ends with a newline.
         ends_line: bool,
+        /// Whether there is no text so far.
+        is_blank: bool,
     },
     /// To a terminal, or to a pipe that takes colours.
     Drawn(Box<Drawn>),
@@ -41,16 +43,18 @@ pub(crate) struct Drawn {
     look: Look,
     markdown: Option<Markdown>,
     wrapper: Wrapper,
+    /// Whether the last text was a thought.
+    thinks: bool,
 }
 
 impl Page {
     /// Standard output, as it looks; `is_markdown` where the text may hold marks.
     pub(crate) fn stdout(look: Look, is_markdown: bool) -> Self {
         if !look.wraps && !look.has_styles {
-            return Self::Plain { ends_line: false };
+            return Self::Plain { ends_line: false, is_blank: true };
         }
         let markdown = (is_markdown && look.has_styles).then(Markdown::default);
-        Self::Drawn(Box::new(Drawn { look, markdown, wrapper: Wrapper::default() }))
+        Self::Drawn(Box::new(Drawn { look, markdown, wrapper: Wrapper::default(), thinks: false }))
     }
 
     /// Writes more of the answer.
@@ -62,12 +66,46 @@ impl Page {
         match self {
             _ if text.is_empty() => Ok(()),
             Self::Silent => Ok(()),
-            Self::Plain { ends_line } => {
+            Self::Plain { ends_line, is_blank } => {
+                *is_blank = false;
                 *ends_line = text.ends_with('\n');
                 write(text)
             }
             Self::Drawn(drawn) => write(&drawn.draw(text)),
         }
+    }
+
+    /// Shows more of the thought before an answer to a person; a pipe gets the answer alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub(crate) fn think(&mut self, text: &str) -> Result<()> {
+        match self {
+            Self::Drawn(drawn) if !text.is_empty() => write(&drawn.think(text)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a call of a tool on a line of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub(crate) fn call(&mut self, name: &str, arguments: &str) -> Result<()> {
+        let is_in_line = match self {
+            Self::Silent => return Ok(()),
+            Self::Plain { ends_line, is_blank } => {
+                !std::mem::replace(ends_line, true) && !std::mem::replace(is_blank, false)
+            }
+            Self::Drawn(drawn) => {
+                let text = drawn.finish();
+                write(&text)?;
+                false
+            }
+        };
+        let gap = if is_in_line { "\n" } else { "" };
+        write(&format!("{gap}{}({})\n", without_controls(name), without_controls(arguments)))
     }
 
     /// Shows the text that is continued, on stderr, so that the answer goes on in its last line.
@@ -87,8 +125,8 @@ impl Page {
     pub(crate) fn finish(&mut self) -> Result<()> {
         match self {
             Self::Silent => Ok(()),
-            Self::Plain { ends_line: true } => Ok(()),
-            Self::Plain { ends_line } => {
+            Self::Plain { ends_line: true, .. } => Ok(()),
+            Self::Plain { ends_line, .. } => {
                 *ends_line = true;
                 write("\n")
             }
@@ -102,12 +140,28 @@ impl Drawn {
     fn draw(&mut self, text: &str) -> String {
         let mut out = String::new();
         self.wrapper.resize(self.look.columns());
+        if std::mem::take(&mut self.thinks) {
+            self.wrapper.push(Ink::Newline, &mut out);
+            self.wrapper.push(Ink::Newline, &mut out);
+        }
         let text = without_controls(text);
         let wrapper = &mut self.wrapper;
         match &mut self.markdown {
             Some(markdown) => markdown.push(&text, &mut |ink| wrapper.push(ink, &mut out)),
             None => text.chars().for_each(|c| wrapper.push(plain(c), &mut out)),
         }
+        out
+    }
+
+    /// Bytes for the terminal that show more of a thought.
+    fn think(&mut self, text: &str) -> String {
+        let mut out = String::new();
+        self.wrapper.resize(self.look.columns());
+        let style = Style { is_dim: self.look.has_styles, ..Style::default() };
+        for c in without_controls(text).chars() {
+            self.wrapper.push(if c == '\n' { Ink::Newline } else { Ink::Char(c, style) }, &mut out);
+        }
+        self.thinks = true;
         out
     }
 
@@ -165,7 +219,7 @@ mod tests {
 
     fn drawn(look: Look, text: &str) -> String {
         let markdown = look.has_styles.then(Markdown::default);
-        let mut drawn = Drawn { look, markdown, wrapper: Wrapper::default() };
+        let mut drawn = Drawn { look, markdown, wrapper: Wrapper::default(), thinks: false };
         drawn.draw(text) + &drawn.finish()
     }
 
@@ -186,7 +240,7 @@ mod tests {
     #[test]
     fn a_page_without_styles_and_terminal_is_plain() {
         let look = Look { wraps: false, has_styles: false };
-        assert!(matches!(Page::stdout(look, true), Page::Plain { ends_line: false }));
+        assert!(matches!(Page::stdout(look, true), Page::Plain { ends_line: false, .. }));
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! From events of the library to JSON for clients.
 
 use pelton_base::Usage;
-use pelton_llm::{Event, EventToken, LlmError};
+use pelton_llm::{CallPiece, Event, EventToken, Finish, LlmError};
 
 use super::types::{
-    AnswerMessage, ChatAnswer, ChatChunk, Choice, ChunkChoice, Delta, Logprobs, TokenLogprob,
-    TopLogprob,
+    AnswerCall, AnswerFunction, AnswerMessage, ChatAnswer, ChatChunk, Choice, ChunkChoice, Delta,
+    DeltaCall, DeltaFunction, Logprobs, TokenLogprob, TopLogprob,
 };
 use crate::error::ApiError;
 use crate::wire::{
-    Chunks, FINGERPRINT, Head, StreamOptions, StreamState, finish_reason, finite, token_text,
+    Ask, Chunks, FINGERPRINT, Head, StreamOptions, StreamState, finish_reason, finite, fresh_id,
+    token_text,
 };
 
 /// An error with the parameter name of this endpoint: the prompt is `messages`.
@@ -40,43 +41,57 @@ fn logprobs(tokens: Vec<EventToken>) -> Vec<TokenLogprob> {
     tokens.into_iter().filter(|token| !token.is_special).filter_map(entry).collect()
 }
 
+/// The reason why an answer of a conversation ended; calls that are complete are a reason of their
+/// own.
+fn reason_of(finish: &Finish) -> Result<&'static str, ApiError> {
+    match finish_reason(finish)? {
+        "stop" if finish.n_calls > 0 => Ok("tool_calls"),
+        reason => Ok(reason),
+    }
+}
+
 /// Gathers the events of an answer in one piece.
 pub(crate) struct Gatherer {
     choices: Vec<Gathered>,
-    with_logprobs: bool,
+    ask: Ask,
 }
 
 #[derive(Default)]
 struct Gathered {
     text: String,
+    thought: String,
+    calls: Vec<AnswerCall>,
     logprobs: Vec<TokenLogprob>,
     finish_reason: &'static str,
 }
 
 impl Gatherer {
-    pub(crate) fn new(n_choices: usize, with_logprobs: bool) -> Self {
-        Self { choices: (0..n_choices).map(|_| Gathered::default()).collect(), with_logprobs }
+    pub(crate) fn new(n_choices: usize, ask: Ask) -> Self {
+        Self { choices: (0..n_choices).map(|_| Gathered::default()).collect(), ask }
     }
 
     /// Adds one event; an answer that failed fails the whole.
     pub(crate) fn add(&mut self, event: Event) -> Result<(), ApiError> {
         let choice = &mut self.choices[event.choice];
         choice.text.push_str(&event.text);
-        if self.with_logprobs {
+        choice.thought.push_str(&event.thought);
+        event.calls.into_iter().for_each(|piece| choice.call(piece));
+        if self.ask.logprobs {
             choice.logprobs.extend(logprobs(event.tokens));
         }
         if let Some(finish) = event.finish {
-            choice.finish_reason = finish_reason(&finish)?;
+            choice.finish_reason = reason_of(&finish)?;
         }
         Ok(())
     }
 
     pub(crate) fn finish(self, head: Head, usage: Usage) -> ChatAnswer {
-        let with_logprobs = self.with_logprobs;
-        let choices = self.choices.into_iter().enumerate().map(|(index, gathered)| Choice {
+        let ask = self.ask;
+        let choices = self.choices.into_iter().enumerate().map(|(index, mut gathered)| Choice {
             index,
-            message: AnswerMessage { role: "assistant", content: gathered.text, refusal: None },
-            logprobs: with_logprobs
+            message: gathered.message(ask),
+            logprobs: ask
+                .logprobs
                 .then_some(Logprobs { content: gathered.logprobs, refusal: None }),
             finish_reason: gathered.finish_reason,
         });
@@ -92,22 +107,44 @@ impl Gatherer {
     }
 }
 
+impl Gathered {
+    fn call(&mut self, piece: CallPiece) {
+        if let Some(name) = piece.name {
+            let function = AnswerFunction { name, arguments: String::new() };
+            self.calls.push(AnswerCall { id: fresh_id("call_"), kind: "function", function });
+        }
+        if let Some(call) = self.calls.get_mut(piece.index) {
+            call.function.arguments.push_str(&piece.arguments);
+        }
+    }
+
+    fn message(&mut self, ask: Ask) -> AnswerMessage {
+        let calls = std::mem::take(&mut self.calls);
+        let text = std::mem::take(&mut self.text);
+        let thought = std::mem::take(&mut self.thought);
+        let reasoning = (!thought.is_empty() && !ask.hides_thoughts).then_some(thought);
+        AnswerMessage {
+            role: "assistant",
+            content: (calls.is_empty() || !text.trim().is_empty()).then_some(text),
+            refusal: None,
+            tool_calls: calls,
+            reasoning_content: reasoning.clone(),
+            reasoning,
+        }
+    }
+}
+
 /// Makes the chunks of a streamed answer.
 pub(crate) struct ChunkMaker {
     head: Head,
     options: StreamOptions,
-    with_logprobs: bool,
+    ask: Ask,
     n_choices: usize,
 }
 
 impl ChunkMaker {
-    pub(crate) fn new(
-        head: Head,
-        options: StreamOptions,
-        with_logprobs: bool,
-        n_choices: usize,
-    ) -> Self {
-        Self { head, options, with_logprobs, n_choices }
+    pub(crate) fn new(head: Head, options: StreamOptions, ask: Ask, n_choices: usize) -> Self {
+        Self { head, options, ask, n_choices }
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> ChatChunk<'_> {
@@ -126,7 +163,8 @@ impl ChunkMaker {
 impl StreamState for ChunkMaker {
     fn start(&mut self, out: &mut Chunks) {
         for index in 0..self.n_choices {
-            let delta = Delta { role: Some("assistant"), content: Some(String::new()) };
+            let (role, content) = (Some("assistant"), Some(String::new()));
+            let delta = Delta { role, content, ..Delta::default() };
             let choice = ChunkChoice { index, delta, logprobs: None, finish_reason: None };
             out.push(&self.chunk(vec![choice], None));
         }
@@ -134,16 +172,23 @@ impl StreamState for ChunkMaker {
 
     fn event(&mut self, event: Event, out: &mut Chunks) {
         let index = event.choice;
-        let logprobs = if self.with_logprobs { logprobs(event.tokens) } else { Vec::new() };
-        if !event.text.is_empty() || !logprobs.is_empty() {
-            let delta = Delta { role: None, content: Some(event.text) };
+        let logprobs = if self.ask.logprobs { logprobs(event.tokens) } else { Vec::new() };
+        let hides_thoughts = self.ask.hides_thoughts;
+        let thought = Some(event.thought).filter(|text| !text.is_empty() && !hides_thoughts);
+        let tool_calls: Vec<DeltaCall> = event.calls.into_iter().map(delta_call).collect();
+        let has_more = thought.is_some() || !tool_calls.is_empty();
+        if !event.text.is_empty() || !logprobs.is_empty() || has_more {
+            // A piece of something else has no content, but log probabilities alone have some.
+            let content = Some(event.text).filter(|text| !text.is_empty() || !has_more);
+            let (reasoning, reasoning_content) = (thought.clone(), thought);
+            let delta = Delta { role: None, content, reasoning, reasoning_content, tool_calls };
             let logprobs =
-                self.with_logprobs.then_some(Logprobs { content: logprobs, refusal: None });
+                self.ask.logprobs.then_some(Logprobs { content: logprobs, refusal: None });
             let choice = ChunkChoice { index, delta, logprobs, finish_reason: None };
             out.push(&self.chunk(vec![choice], None));
         }
         let Some(finish) = event.finish else { return };
-        match finish_reason(&finish) {
+        match reason_of(&finish) {
             Ok(reason) => {
                 let delta = Delta::default();
                 let finish_reason = Some(reason);
@@ -158,5 +203,15 @@ impl StreamState for ChunkMaker {
         if self.options.include_usage {
             out.push(&self.chunk(Vec::new(), Some(usage)));
         }
+    }
+}
+
+fn delta_call(piece: CallPiece) -> DeltaCall {
+    let is_first = piece.name.is_some();
+    DeltaCall {
+        index: piece.index,
+        id: is_first.then(|| fresh_id("call_")),
+        kind: is_first.then_some("function"),
+        function: DeltaFunction { name: piece.name, arguments: piece.arguments },
     }
 }

@@ -1,6 +1,8 @@
 //! `POST /v1/chat/completions`.
 
 mod convert;
+mod thinking;
+mod tools;
 mod types;
 mod validate;
 
@@ -48,10 +50,10 @@ pub(crate) async fn handle(
     let n_choices = answering.n_choices();
     let head = Head::new(&state, "chatcmpl-");
     if let Some(options) = ask.stream {
-        let chunks = convert::ChunkMaker::new(head, options, ask.logprobs, n_choices);
+        let chunks = convert::ChunkMaker::new(head, options, ask, n_choices);
         return Ok(sse(&state, running, answering, options, chunks));
     }
-    let mut answer = convert::Gatherer::new(n_choices, ask.logprobs);
+    let mut answer = convert::Gatherer::new(n_choices, ask);
     while let Some(event) = answering.next().await {
         answer.add(event)?;
     }

@@ -8,6 +8,8 @@ use crate::wire::{
 use pelton_text::Message;
 use serde::Serialize;
 
+use super::thinking::Thinking;
+use super::tools::Tools;
 use super::validate::{message, prediction};
 
 /// Parameters of this endpoint that are not honoured.
@@ -17,14 +19,7 @@ const UNHONOURED: &[(&str, Accept)] = &[
     ("functions", Accept::Empty),
     ("function_call", Accept::Only("\"none\"")),
     ("moderation", Accept::Nothing),
-    ("parallel_tool_calls", Accept::Anything),
     ("prompt_cache_options", Accept::Empty),
-    ("reasoning_effort", Accept::Nothing),
-    ("reasoning", Accept::Nothing),
-    ("include_reasoning", Accept::Anything),
-    ("reasoning_format", Accept::OneOf(&["\"none\"", "\"auto\""])),
-    ("tools", Accept::Empty),
-    ("tool_choice", Accept::OneOf(&["\"none\"", "\"auto\""])),
     ("verbosity", Accept::Only("\"medium\"")),
     ("web_search_options", Accept::Nothing),
     ("add_generation_prompt", Accept::Only("true")),
@@ -32,7 +27,6 @@ const UNHONOURED: &[(&str, Accept)] = &[
     ("add_special_tokens", Accept::Only("false")),
     ("documents", Accept::Empty),
     ("chat_template", Accept::Nothing),
-    ("chat_template_kwargs", Accept::Empty),
     ("mm_processor_kwargs", Accept::Empty),
     ("echo", Accept::Only("false")),
 ];
@@ -50,6 +44,8 @@ pub(crate) struct ChatBody {
     pub(crate) top_logprobs: Option<usize>,
     pub(crate) stream: Option<StreamOptions>,
     pub(crate) prediction: Option<String>,
+    pub(crate) tools: Tools,
+    pub(crate) thinking: Thinking,
 }
 
 impl ChatBody {
@@ -71,6 +67,8 @@ impl ChatBody {
             top_logprobs: fields.usize("top_logprobs")?,
             stream: stream_options(&mut fields)?,
             prediction: prediction(&mut fields)?,
+            tools: Tools::read(&mut fields)?,
+            thinking: Thinking::read(&mut fields)?,
         };
         fields.finish()?;
         Ok(body)
@@ -100,8 +98,33 @@ pub(crate) struct Choice {
 #[derive(Serialize)]
 pub(crate) struct AnswerMessage {
     pub(crate) role: &'static str,
-    pub(crate) content: String,
+    /// `null` where the answer has calls and no text.
+    pub(crate) content: Option<String>,
     pub(crate) refusal: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<AnswerCall>,
+    /// The thought before the answer, under vLLM's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning: Option<String>,
+    /// The same under DeepSeek's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+}
+
+/// A call of a tool.
+#[derive(Serialize)]
+pub(crate) struct AnswerCall {
+    pub(crate) id: String,
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    pub(crate) function: AnswerFunction,
+}
+
+#[derive(Serialize)]
+pub(crate) struct AnswerFunction {
+    pub(crate) name: String,
+    /// JSON text of an object.
+    pub(crate) arguments: String,
 }
 
 /// One piece of a streamed answer.
@@ -132,6 +155,30 @@ pub(crate) struct Delta {
     pub(crate) role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<DeltaCall>,
+}
+
+/// A piece of a call: its beginning has an id and a name, all other pieces only arguments.
+#[derive(Serialize)]
+pub(crate) struct DeltaCall {
+    pub(crate) index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<&'static str>,
+    pub(crate) function: DeltaFunction,
+}
+
+#[derive(Serialize)]
+pub(crate) struct DeltaFunction {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    pub(crate) arguments: String,
 }
 
 #[derive(Serialize)]

@@ -1,9 +1,10 @@
 //! From the JSON of a request to a request that can be run.
 
-use pelton_llm::{ChatRequest, Generation};
+use pelton_llm::{ChatOptions, ChatRequest, Generation};
 use pelton_text::Message;
 use serde_json::{Map, Value};
 
+use super::tools::{Tools, calls};
 use super::types::ChatBody;
 use crate::error::ApiError;
 use crate::limits;
@@ -43,8 +44,13 @@ pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest
     let best_of = body.best_of.filter(|_| beams.is_on());
     let defaults = Generation { prediction: body.prediction, best_of, ..defaults };
     let generation = generation(body.generation, max_tokens, logprobs, defaults)?;
-    let ask = Ask { stream: body.stream, logprobs: logprobs.is_some() };
-    Ok((ChatRequest { messages: body.messages, generation }, ask))
+    let hides_thoughts = body.thinking.is_hidden;
+    let ask = Ask { stream: body.stream, logprobs: logprobs.is_some(), hides_thoughts };
+    let Tools { tools, choice, parallel } = body.tools;
+    let mut options = ChatOptions { tools, tool_choice: choice, ..ChatOptions::default() };
+    options.parallel_tool_calls = parallel.unwrap_or(options.parallel_tool_calls);
+    body.thinking.over(&mut options);
+    Ok((ChatRequest { messages: body.messages, generation, options }, ask))
 }
 
 /// Reads the predicted answer as one text; its parts are joined without a break.
@@ -88,14 +94,10 @@ fn content(path: &str, raw: &RawValue, between: &str) -> Result<String, ApiError
 
 /// Parts of a message that are not honoured.
 const UNHONOURED: &[(&str, Accept)] = &[
-    ("tool_calls", Accept::Empty),
     ("function_call", Accept::Nothing),
     ("audio", Accept::Nothing),
-    ("tool_call_id", Accept::Nothing),
     ("annotations", Accept::Anything),
     ("refusal", Accept::Nothing),
-    ("reasoning", Accept::Nothing),
-    ("reasoning_content", Accept::Nothing),
 ];
 
 /// Reads one message; `path` names it.
@@ -109,26 +111,41 @@ pub(crate) fn message(path: &str, raw: &RawValue) -> Result<Message, ApiError> {
         "system" | "user" | "assistant" => role,
         // Templates know the older name.
         "developer" => "system".to_owned(),
-        "tool" | "function" => return Err(ApiError::unsupported(role_path)),
+        "tool" => role,
+        "function" => return Err(ApiError::unsupported(role_path)),
         _ => {
-            let expected = "system, developer, user or assistant";
+            let expected = "system, developer, user, assistant or tool";
             return Err(wrong(&role_path, expected, &Value::String(role).to_string()));
         }
     };
     check_unhonoured(&mut fields, UNHONOURED)?;
+    let mut extra = Map::new();
+    let texts: &[&str] = match role.as_str() {
+        "assistant" => &["name", "reasoning_content", "reasoning"],
+        "tool" => &["name", "tool_call_id"],
+        _ => &["name"],
+    };
+    for name in texts {
+        if let Some(text) = fields.string(name)? {
+            extra.insert((*name).to_owned(), Value::String(text));
+        }
+    }
+    if role == "assistant"
+        && let Some(calls) = calls(&mut fields)?
+    {
+        extra.insert("tool_calls".to_owned(), calls);
+    }
     let content_path = fields.path("content");
     let content = match fields.take("content") {
-        Some(raw) => content(&content_path, raw, "\n")?,
+        Some(raw) => Value::String(content(&content_path, raw, "\n")?),
+        // An answer of calls alone has no text.
+        None if extra.contains_key("tool_calls") => Value::Null,
         None => {
             return Err(ApiError::param(&content_path, format!("`{content_path}` is missing")));
         }
     };
-    let mut extra = Map::new();
-    if let Some(name) = fields.string("name")? {
-        extra.insert("name".to_owned(), Value::String(name));
-    }
     fields.finish()?;
-    Ok(Message { role, content: Value::String(content), extra })
+    Ok(Message { role, content, extra })
 }
 
 /// Reads one part of a content; only text is understood.
@@ -244,7 +261,11 @@ mod tests {
             ("messages[0]", json!({"messages": ["hi"]})),
             ("messages[0].role", message(json!({"content": "x"}))),
             ("messages[0].role", message(json!({"role": "king", "content": "x"}))),
-            ("messages[0].role", message(json!({"role": "tool", "content": "x"}))),
+            ("messages[0].role", message(json!({"role": "function", "content": "x"}))),
+            (
+                "messages[0].tool_calls",
+                message(json!({"role": "user", "content": "x", "tool_calls": []})),
+            ),
             ("messages[0].content", message(json!({"role": "user"}))),
             ("messages[0].content", message(json!({"role": "user", "content": 1}))),
             (
@@ -256,9 +277,9 @@ mod tests {
                 message(json!({"role": "user", "content": [{"type": "text"}]})),
             ),
             ("messages[0].x", message(json!({"role": "user", "content": "x", "x": 1}))),
-            ("tools", with("tools", json!([{"type": "function"}]))),
+            ("tools[0].function", with("tools", json!([{"type": "function"}]))),
             ("tool_choice", with("tool_choice", json!("required"))),
-            ("response_format", with("response_format", json!({"type": "json_object"}))),
+            ("response_format.type", with("response_format", json!({"type": "xml"}))),
             ("prediction", with("prediction", json!("the answer"))),
             ("prediction.type", with("prediction", json!({"content": "a"}))),
             ("prediction.type", with("prediction", json!({"type": "text", "content": "a"}))),
@@ -276,7 +297,7 @@ mod tests {
             ("prompt_cache_options", with("prompt_cache_options", json!({"mode": "explicit"}))),
             ("modalities", with("modalities", json!(["text", "audio"]))),
             ("functions", with("functions", json!([1]))),
-            ("reasoning_effort", with("reasoning_effort", json!("low"))),
+            ("reasoning_effort", with("reasoning_effort", json!("some"))),
             ("web_search_options", with("web_search_options", json!({}))),
             ("store", with("store", json!(true))),
             ("top_logprobs", with("top_logprobs", json!(3))),

@@ -27,7 +27,7 @@ pub(crate) fn check(
     let max_tokens = body.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
     let defaults = Generation { best_of: body.best_of, ..defaults };
     let generation = generation(body.generation, Some(max_tokens), body.logprobs, defaults)?;
-    let ask = Ask { stream: body.stream, logprobs: body.logprobs.is_some() };
+    let ask = Ask { stream: body.stream, logprobs: body.logprobs.is_some(), hides_thoughts: false };
     Ok((CompletionRequest { prompts: body.prompts, generation }, ask))
 }
 

@@ -1,0 +1,65 @@
+//! Forms of answers, made into rules of the model's own vocabulary.
+
+use std::sync::{Arc, OnceLock};
+
+use pelton_base::{Constraint, Namespace, ParamError, Shape, TokenId};
+use pelton_grammar::{GrammarError, Grammars, Limits, Vocabulary};
+use pelton_text::Tokenizer;
+
+use crate::error::LlmError;
+use crate::request::Generation;
+
+/// Compiles the forms of requests; equal forms of one namespace are compiled once.
+#[derive(Debug)]
+pub(crate) struct Forms {
+    tokenizer: Arc<Tokenizer>,
+    /// The vocabulary as a tree takes a moment to build, so it waits for the first form.
+    grammars: OnceLock<Result<Grammars, GrammarError>>,
+}
+
+impl Forms {
+    pub(crate) fn new(tokenizer: &Arc<Tokenizer>) -> Self {
+        Self { tokenizer: Arc::clone(tokenizer), grammars: OnceLock::new() }
+    }
+
+    /// The rule of a form, whose answers end with one of `ends`.
+    ///
+    /// # Errors
+    ///
+    /// Names the place in the request that cannot be enforced.
+    pub(crate) fn compile(
+        &self,
+        shape: &Shape,
+        ends: &[TokenId],
+        namespace: Namespace,
+    ) -> Result<Constraint, LlmError> {
+        let grammars = self.grammars.get_or_init(|| {
+            let limits = Limits::default();
+            Ok(Grammars::new(Vocabulary::new(&self.tokenizer, &limits)?, limits))
+        });
+        let refuse = |GrammarError { path, why }| LlmError::Form { path, why };
+        let grammars = grammars.as_ref().map_err(|error| refuse(error.clone()))?;
+        grammars.compile(shape, ends, namespace).map_err(refuse)
+    }
+}
+
+/// Refuses parameters that contradict a form.
+///
+/// # Errors
+///
+/// Names the parameter.
+pub(crate) fn check(generation: &Generation) -> Result<(), ParamError> {
+    let fail = |param, expected, got: &dyn std::fmt::Display| {
+        Err(ParamError { param, expected, got: got.to_string() })
+    };
+    if generation.form.is_none() {
+        return Ok(());
+    }
+    if generation.ignore_eos {
+        return fail("ignore_eos", "false where the answer has a form, which ends it", &true);
+    }
+    match generation.sampling.min_tokens {
+        0 => Ok(()),
+        n => fail("min_tokens", "0 where the answer has a form, which ends it", &n),
+    }
+}
