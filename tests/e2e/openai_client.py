@@ -21,6 +21,8 @@ import urllib.request
 
 import openai
 
+import structured
+
 # Far beyond what anything takes, also on a machine that is busy with other things: they end a run
 # that hangs, and no check depends on them.
 START_SECONDS = 300
@@ -319,9 +321,8 @@ def errors_name_the_parameter(server, client, model):
     refused(chat(max_tokens=0), "max_tokens")
     refused(chat(messages=[]), "messages")
     refused(chat(messages=[{"role": "user"}]), "messages[0].content")
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    refused(chat(tools=[tool]), "tools", code="unsupported_parameter")
-    refused(chat(response_format={"type": "json_object"}), "response_format")
+    refused(chat(tools=[{"type": "web_search"}]), "tools[0].type")
+    refused(chat(response_format={"type": "xml"}), "response_format.type")
     refused(chat(reasoning_effort="low"), "reasoning_effort")
     refused(chat(store=True), "store")
     refused(chat(top_logprobs=2), "top_logprobs")
@@ -480,6 +481,7 @@ CHECKS = [
     streams_side_by_side_equal_streams_alone,
     a_client_that_goes_away_frees_its_request,
     vectors_of_texts_are_the_same_in_both_formats,
+    *structured.CHECKS,
     # The last, because it ends the server.
     sigterm_drains,
 ]

@@ -268,6 +268,7 @@ mod tests {
     #[test]
     fn a_tool_or_choice_that_is_wrong_is_named() {
         let tools = json!([function("a")]);
+        let many: Vec<Value> = (0..=limits::TOOLS).map(|i| function(&format!("f{i}"))).collect();
         for (param, body) in [
             ("tools[0].type", json!({"tools": [{"type": "web_search"}]})),
             ("tools[0].function", json!({"tools": [{"type": "function"}]})),
@@ -278,7 +279,7 @@ mod tests {
                 "tools[0].function.parameters",
                 json!({"tools": [{"type": "function", "function": {"name": "a", "parameters": 1}}]}),
             ),
-            ("tools", json!({"tools": vec![function("a"); limits::TOOLS + 1]})),
+            ("tools", json!({ "tools": many })),
             ("tool_choice", json!({"tool_choice": "required"})),
             ("tool_choice", json!({"tools": tools, "tool_choice": "any"})),
             ("tool_choice", json!({"tools": tools, "tool_choice": 1})),
