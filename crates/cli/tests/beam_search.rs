@@ -96,6 +96,26 @@ fn a_server_answers_with_the_beams_that_run_shows() {
 }
 
 #[test]
+fn every_beam_has_the_form_that_is_asked_for() {
+    let run = |more: &[&str]| {
+        let args = ["run", "Once upon a time", "--json", "--max-tokens", "20"];
+        pelton(&[&args[..], more].concat()).json()
+    };
+    let code = run(&["--beams", "4", "--regex", "[0-9]{3}-[a-f]{2}"]);
+    let text = code["text"].as_str().expect("text");
+    let (digits, letters) = text.split_once('-').unwrap_or_else(|| panic!("{text}"));
+    assert!(digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit()), "{text}");
+    assert!(
+        letters.len() == 2 && letters.bytes().all(|byte| (b'a'..=b'f').contains(&byte)),
+        "{text}"
+    );
+    assert_eq!(code["finish_reason"], "stop", "{code}");
+    // The choice with the larger probability, found with more beams than there are answers.
+    let one = run(&["--beams", "8", "--choice", " there was", "--choice", " zzz"]);
+    assert_eq!(one["text"], " there was", "{one}");
+}
+
+#[test]
 fn flags_that_do_not_combine_are_refused_before_a_model_is_loaded() {
     for (more, part) in [
         (&["--beams", "0"][..], "expected a whole number from 1 to 32"),

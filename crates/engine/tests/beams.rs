@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod fake;
 
-use fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, VOCAB, logits_after};
+use fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB, logits_after};
 use pelton_base::{
     Ask, Constraint, FinishReason, Rule, RuleState, SamplingParams, ServiceParams, TokenId,
     TokenSet, Usage,
@@ -437,6 +437,29 @@ fn a_search_that_fails_says_why_and_leaves_nothing_behind() {
     finished.sort();
     finished.dedup();
     assert_eq!(finished.len(), log.finished.lock().unwrap().len(), "each beam ends once");
+}
+
+#[test]
+fn an_engine_that_starts_anew_has_no_beams_of_before() {
+    let (executor, keeper) = FakeExecutor::new(60, 4).gated();
+    let engine = Engine::spawn(executor, EngineConfig::default());
+    let params = BeamParams::of_width(3);
+    let before = engine.submit_beams(ask(&[1, 2], 30), params).expect("taken");
+    for _ in 0..3 {
+        keeper.wait();
+        keeper.open();
+    }
+    let panics = engine.submit_beams(ask(&[1, PANICS.0], 8), params).expect("taken");
+    drop(keeper);
+    for stream in [before, panics] {
+        let (_, how, fault) = failure(stream);
+        assert_eq!(how, Some(FinishReason::Error));
+        assert!(matches!(fault, Some(Fault::Panicked(_))), "{fault:?}");
+    }
+    let asked = Asked { ask: ask(&[1, 2], 8), params };
+    let (found, _) = collect(submit(&engine, &asked));
+    assert_close(&found, &asked.expected(|_, _| false), "after the restart");
+    assert_eq!(end(&engine).n_restarts, 1);
 }
 
 #[test]

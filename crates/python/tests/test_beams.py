@@ -58,7 +58,7 @@ def test_what_a_search_does_not_do_is_refused_by_name(llm):
         BeamSearchParams(2, 4, early_stopping="soon")
     for name, params in [
         ("temperature", BeamSearchParams(2, 4, temperature=0.7)),
-        ("n", BeamSearchParams(0, 4)),
+        ("beam_width", BeamSearchParams(0, 4)),
         ("beam_width", BeamSearchParams(33, 4)),
         ("length_penalty", BeamSearchParams(2, 4, length_penalty=11.0)),
         ("max_tokens", BeamSearchParams(2, 0)),
