@@ -20,6 +20,8 @@ use crate::options::LlmOptions;
 
 /// The format of calls where the template shows none.
 const FALLBACK: &str = "hermes";
+/// Templates of Mistral refuse ids of calls that are not 9 letters and digits; this is their check.
+const SHORT_IDS: &str = "|length != 9";
 /// Variables of templates that turn thoughts on and off.
 const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
@@ -110,6 +112,10 @@ impl Dialect {
         if self.reads_tools {
             if !chat.tools.is_empty() {
                 options.tools = Some(preamble::tools_json(&chat.tools));
+            }
+            if self.template.contains(SHORT_IDS) {
+                let messages = messages.iter().cloned().map(preamble::with_short_ids);
+                return Ok((messages.collect::<Vec<_>>().into(), options));
             }
             return Ok((messages.into(), options));
         }

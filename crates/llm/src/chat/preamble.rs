@@ -26,6 +26,21 @@ fn function(tool: &Tool) -> Value {
     function
 }
 
+/// A message whose ids of calls are the last 9 letters and digits of what they were.
+pub(crate) fn with_short_ids(mut message: Message) -> Message {
+    let shorten = |id: &mut Value| {
+        if let Value::String(text) = id {
+            let plain: Vec<char> = text.chars().filter(char::is_ascii_alphanumeric).collect();
+            let last = plain.len().saturating_sub(9);
+            *text = format!("{:0>9}", plain[last..].iter().collect::<String>());
+        }
+    };
+    message.extra.get_mut("tool_call_id").map(shorten);
+    let calls = message.extra.get_mut("tool_calls").and_then(Value::as_array_mut);
+    calls.into_iter().flatten().filter_map(|call| call.get_mut("id")).for_each(shorten);
+    message
+}
+
 /// The same conversation without tools, calls and results: they are text.
 pub(crate) fn as_text(messages: &[Message], tools: &[Tool]) -> Vec<Message> {
     let mut out: Vec<Message> = Vec::with_capacity(messages.len() + 1);
@@ -99,6 +114,18 @@ fn description(tools: &[Tool]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_become_nine_letters_and_digits_on_both_sides() {
+        let mut call = Message::new("assistant", "");
+        let id = "call_9d7429d0fccfcf960000000a";
+        call.extra.insert("tool_calls".to_owned(), json!([{"id": id}, {"id": "a-1"}]));
+        let mut result = Message::new("tool", "sun");
+        result.extra.insert("tool_call_id".to_owned(), id.into());
+        let (call, result) = (with_short_ids(call), with_short_ids(result));
+        assert_eq!(call.extra["tool_calls"], json!([{"id": "60000000a"}, {"id": "0000000a1"}]));
+        assert_eq!(result.extra["tool_call_id"], "60000000a");
+    }
 
     #[test]
     fn tools_calls_and_results_become_text() {

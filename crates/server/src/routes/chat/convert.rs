@@ -63,6 +63,7 @@ struct Gathered {
     calls: Vec<AnswerCall>,
     logprobs: Vec<TokenLogprob>,
     finish_reason: &'static str,
+    malformed_call: bool,
 }
 
 impl Gatherer {
@@ -80,6 +81,7 @@ impl Gatherer {
             choice.logprobs.extend(logprobs(event.tokens));
         }
         if let Some(finish) = event.finish {
+            choice.malformed_call = finish.malformed_call;
             choice.finish_reason = reason_of(&finish)?;
         }
         Ok(())
@@ -94,6 +96,7 @@ impl Gatherer {
                 .logprobs
                 .then_some(Logprobs { content: gathered.logprobs, refusal: None }),
             finish_reason: gathered.finish_reason,
+            malformed_tool_call: gathered.malformed_call,
         });
         ChatAnswer {
             id: head.id,
@@ -165,7 +168,7 @@ impl StreamState for ChunkMaker {
         for index in 0..self.n_choices {
             let (role, content) = (Some("assistant"), Some(String::new()));
             let delta = Delta { role, content, ..Delta::default() };
-            let choice = ChunkChoice { index, delta, logprobs: None, finish_reason: None };
+            let choice = ChunkChoice::new(index, delta);
             out.push(&self.chunk(vec![choice], None));
         }
     }
@@ -184,7 +187,7 @@ impl StreamState for ChunkMaker {
             let delta = Delta { role: None, content, reasoning, reasoning_content, tool_calls };
             let logprobs =
                 self.ask.logprobs.then_some(Logprobs { content: logprobs, refusal: None });
-            let choice = ChunkChoice { index, delta, logprobs, finish_reason: None };
+            let choice = ChunkChoice { logprobs, ..ChunkChoice::new(index, delta) };
             out.push(&self.chunk(vec![choice], None));
         }
         let Some(finish) = event.finish else { return };
@@ -192,7 +195,9 @@ impl StreamState for ChunkMaker {
             Ok(reason) => {
                 let delta = Delta::default();
                 let finish_reason = Some(reason);
-                let choice = ChunkChoice { index, delta, logprobs: None, finish_reason };
+                let malformed_tool_call = finish.malformed_call;
+                let last = ChunkChoice::new(index, delta);
+                let choice = ChunkChoice { finish_reason, malformed_tool_call, ..last };
                 out.push(&self.chunk(vec![choice], None));
             }
             Err(error) => out.fail(error),

@@ -93,6 +93,9 @@ pub(crate) struct Choice {
     pub(crate) message: AnswerMessage,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) finish_reason: &'static str,
+    /// Whether something that began as a call was none, and is part of the content.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) malformed_tool_call: bool,
 }
 
 #[derive(Serialize)]
@@ -109,6 +112,11 @@ pub(crate) struct AnswerMessage {
     /// The same under DeepSeek's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning_content: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_false(is_set: &bool) -> bool {
+    !*is_set
 }
 
 /// A call of a tool.
@@ -147,6 +155,17 @@ pub(crate) struct ChunkChoice {
     pub(crate) delta: Delta,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) finish_reason: Option<&'static str>,
+    /// As in [`Choice`]; only the last piece of an answer says so.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) malformed_tool_call: bool,
+}
+
+impl ChunkChoice {
+    /// A piece that neither ends an answer nor reports log probabilities.
+    pub(crate) fn new(index: usize, delta: Delta) -> Self {
+        let (logprobs, finish_reason) = (None, None);
+        Self { index, delta, logprobs, finish_reason, malformed_tool_call: false }
+    }
 }
 
 #[derive(Default, Serialize)]
