@@ -51,6 +51,7 @@ impl Engine {
         let (mut handle, mut engine) = EngineLoop::new(executor, config, proposers);
         let thread = std::thread::Builder::new()
             .name("pelton-engine".to_owned())
+            .stack_size(STACK_BYTES)
             .spawn(move || while engine.turn(true) {})
             .expect("the system gives the engine a thread");
         handle.run_by(thread);
@@ -91,6 +92,10 @@ impl std::fmt::Debug for ManualEngine {
         f.debug_struct("ManualEngine").finish_non_exhaustive()
     }
 }
+
+/// Stack of the threads that call rules of requests, in bytes: a rule may call itself for each part of
+/// a deep grammar.
+pub(crate) const STACK_BYTES: usize = 16 << 20;
 
 /// The part of the work whose panic costs all requests, for errors.
 const STEP: &str = "a step of the engine";

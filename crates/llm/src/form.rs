@@ -37,10 +37,33 @@ impl Forms {
             let limits = Limits::default();
             Ok(Grammars::new(Vocabulary::new(&self.tokenizer, &limits)?, limits))
         });
-        let refuse = |GrammarError { path, why }| LlmError::Form { path, why };
+        let refuse = |GrammarError { path, why }| {
+            // Some reasons begin with the place already.
+            let why = why.strip_prefix(&format!("`{path}`: ")).map_or(why.clone(), str::to_owned);
+            LlmError::Form { path, why }
+        };
         let grammars = grammars.as_ref().map_err(|error| refuse(error.clone()))?;
-        grammars.compile(shape, ends, namespace).map_err(refuse)
+        on_deep_stack(|| grammars.compile(shape, ends, namespace)).map_err(refuse)
     }
+}
+
+/// Stack of the thread that compiles a form, in bytes: the compiler calls itself for each part of a
+/// schema, and threads that serve have 2 MiB.
+const STACK_BYTES: usize = 256 << 20;
+
+/// Runs work on a thread with a deep stack, of which only as much is memory as is used.
+fn on_deep_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, GrammarError> + Send,
+) -> Result<T, GrammarError> {
+    let fail = |why: String| GrammarError { path: String::new(), why };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("pelton-grammar".to_owned());
+        let thread = thread.stack_size(STACK_BYTES).spawn_scoped(scope, work);
+        let thread =
+            thread.map_err(|error| fail(format!("no thread to compile the form: {error}")))?;
+        // The compiler guards itself; a panic here is one that it could not catch.
+        thread.join().unwrap_or_else(|_| Err(fail("compiling the form failed".to_owned())))
+    })
 }
 
 /// Refuses parameters that contradict a form.

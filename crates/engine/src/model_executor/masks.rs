@@ -8,6 +8,7 @@
 //! The thread starts with the first rule. Where the system refuses a thread, each mask is computed
 //! when its row is sampled from; the tokens are the same.
 
+use crate::engine::STACK_BYTES;
 use crate::{Panicked, guard};
 use pelton_base::{RequestId, TokenId};
 use pelton_sampling::Masked;
@@ -121,7 +122,10 @@ impl Lane {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("pelton-masks".to_owned()).spawn(work);
+        let thread = std::thread::Builder::new()
+            .name("pelton-masks".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(work);
         match thread {
             Ok(_) => Some(Self { there, back }),
             Err(error) => {
