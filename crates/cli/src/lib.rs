@@ -33,6 +33,7 @@ mod memory;
 mod mode;
 mod model;
 mod opened;
+mod parse_tools;
 mod progress;
 mod prompt;
 mod pull;
@@ -84,6 +85,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Convert(args) => convert::convert(&args),
         Command::Logits(args) => logits::logits(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
+        Command::ParseTools(args) => parse_tools::parse_tools(&args),
         Command::Bench(command) => bench::bench(&command),
         Command::Completions(args) => reference::completions(&args),
         Command::Man(args) => reference::man(&args),

@@ -41,7 +41,7 @@ pub(crate) fn tokenize(args: &TokenizeArgs) -> Result<()> {
 }
 
 /// The next line without its end, or `None` after the last one.
-fn read_line(input: &mut impl BufRead) -> Result<Option<String>> {
+pub(crate) fn read_line(input: &mut impl BufRead) -> Result<Option<String>> {
     // A JSON string can need six bytes for one byte of the text.
     const MOST: u64 = 6 * limits::PROMPT_BYTES as u64;
     let mut bytes = Vec::new();

@@ -18,6 +18,8 @@ mod split_gguf;
 mod template;
 #[path = "../../../fuzz/cases/tokenizer.rs"]
 mod tokenizer;
+#[path = "../../../fuzz/cases/tool_parser.rs"]
+mod tool_parser;
 #[path = "../../../fuzz/cases/trace.rs"]
 mod trace;
 
@@ -28,7 +30,7 @@ use std::path::{Path, PathBuf};
 type Run = fn(&[u8]);
 
 /// A target, and the folder of its seeds.
-const TARGETS: [(&str, Run); 9] = [
+const TARGETS: [(&str, Run); 10] = [
     ("checkpoint", checkpoint::run),
     ("config", config::run),
     ("gguf_model", gguf_model::run),
@@ -37,6 +39,7 @@ const TARGETS: [(&str, Run); 9] = [
     ("split_gguf", split_gguf::run),
     ("template", template::run),
     ("tokenizer", tokenizer::run),
+    ("tool_parser", tool_parser::run),
     ("trace", trace::run),
 ];
 /// Replayed by tests inside of their crates.

@@ -120,6 +120,15 @@ pelton run -m tiny.gguf --raw LONG
 pelton tokenize < "a
 pelton logits -m tiny.gguf --tokens 999999
 
+# Tool calls
+pelton parse-tools
+pelton parse-tools --tool-parser hermess
+pelton parse-tools --tool-parser hermes < 5
+pelton parse-tools --tool-parser hermes nothing.jsonl
+pelton parse-tools --tool-parser hermes --tools README.md
+pelton parse-tools --tool-parser hermes --tools tools.json
+pelton parse-tools --tool-parser hermes --reasoning-parser thinks
+
 # Serving
 pelton serve --port PORT
 pelton serve -m ./nothing --port PORT
@@ -155,6 +164,7 @@ fn workplace() -> tempfile::TempDir {
     write("text.gguf", b"not a model at all");
     write("pointer.gguf", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n");
     write("README.md", b"# A model\n");
+    write("tools.json", br#"[{"type": "function", "function": {"parameters": {}}}]"#);
     write("weights.bin", b"PK\x03\x04 a pickle");
     write("broken-config/config.json", b"{");
     write("unknown/config.json", br#"{"architectures": ["AbacusForCausalLM"], "hidden_size": 8}"#);

@@ -88,7 +88,7 @@ proptest! {
         starts_inside: bool,
         knows_tools: bool,
         is_enforced: bool,
-        one_in in 1..6_usize,
+        one_in in 1..6_u64,
         seed: u64,
     ) {
         let options = || ReaderOptions {
@@ -101,7 +101,7 @@ proptest! {
         let mut random = seed;
         let pieces = text.split_inclusive(|_| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (random >> 33) as usize % one_in == 0
+            (random >> 33).is_multiple_of(one_in)
         });
         prop_assert_eq!(in_pieces(options(), pieces), whole);
     }

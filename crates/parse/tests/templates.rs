@@ -146,6 +146,37 @@ fn the_marks_of_templates_choose_formats() {
     }
 }
 
+/// The names in the first two columns of a table of the manual.
+fn documented(heading: &str) -> Vec<Vec<String>> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tools.md");
+    let page = std::fs::read_to_string(path).expect("a page");
+    let (_, section) = page.split_once(heading).expect("a section");
+    let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+    let names = |row: &str| {
+        let names = row.split('|').skip(1).take(2).collect::<String>();
+        names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    rows.take_while(|line| line.starts_with('|')).map(names).collect()
+}
+
+#[test]
+fn the_manual_has_every_name() {
+    let names = |name: &str, aliases: &[&str]| -> Vec<String> {
+        std::iter::once(name).chain(aliases.iter().copied()).map(str::to_owned).collect()
+    };
+    let mut known: Vec<_> = TOOL_FORMATS.iter().map(|f| names(f.name(), f.aliases())).collect();
+    let mut told = documented("## Formats of tool calls");
+    known.sort();
+    told.sort();
+    assert_eq!(told, known);
+    let mut known: Vec<_> =
+        REASONING_FORMATS.iter().map(|f| names(f.name(), f.aliases())).collect();
+    let mut told = documented("## Thoughts");
+    known.sort();
+    told.sort();
+    assert_eq!(told, known);
+}
+
 #[test]
 fn every_name_means_one_format() {
     let mut names = BTreeSet::new();

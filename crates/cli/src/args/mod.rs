@@ -15,6 +15,7 @@ mod embed;
 mod ends;
 mod form;
 mod models;
+mod parse_tools;
 mod reference;
 mod sampling;
 mod serve;
@@ -36,6 +37,7 @@ pub(crate) use embed::EmbedArgs;
 pub(crate) use ends::EndArgs;
 pub(crate) use form::{FormArgs, ToolArgs, read_tools, schema_shape};
 pub(crate) use models::{ListArgs, PullArgs, RmArgs, ShowArgs};
+pub(crate) use parse_tools::ParseToolsArgs;
 pub(crate) use reference::{CompletionsArgs, ManArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::ServeArgs;
@@ -144,6 +146,9 @@ pub(crate) enum Command {
     Logits(LogitsArgs),
     /// Turn lines of JSON strings into token ids and back
     Tokenize(TokenizeArgs),
+    /// Take answers apart into text, thoughts and tool calls
+    #[command(after_help = parse_tools::HELP_END)]
+    ParseTools(ParseToolsArgs),
     /// Measure speed on this machine, and compare it with what the machine can do
     #[command(subcommand)]
     Bench(BenchCommand),

@@ -13,7 +13,7 @@
 use pelton_base::Shape;
 
 use super::{Parser, ToolFormat, Trust};
-use crate::read::{ArgumentsReader, Driver, Found, Machine, Output, Took, find};
+use crate::read::{ArgumentsReader, Begins, Driver, Found, Machine, Output, Took, begins, find};
 use crate::shape::{Calling, Placed, mark, one_of};
 use crate::{Demand, ShapeError, Tool};
 
@@ -182,17 +182,21 @@ impl Harmony {
 
     fn header(&mut self, text: &str, is_last: bool, out: &mut Output) -> Option<usize> {
         let State::Header(header) = &mut self.state else { return None };
-        let found = find(text, &BODIES, is_last);
+        // No end that is farther away counts, so that nothing is looked for again and again.
+        let near = &text[..text.floor_char_boundary(2 * MOST_HEADER)];
+        let found = find(near, &BODIES, is_last && near.len() == text.len());
         let (Found::At(n_free, _) | Found::Free(n_free)) = found;
         if found == Found::Free(0) {
             return None;
         }
-        out.take(&text[..n_free]);
-        header.push_str(&text[..n_free]);
-        if header.len() > MOST_HEADER {
+        let n_left = text.floor_char_boundary(MOST_HEADER - header.len());
+        let n_taken = n_free.min(n_left);
+        out.take(&text[..n_taken]);
+        header.push_str(&text[..n_taken]);
+        if n_taken < n_free {
             self.state = State::Outside;
             out.reject(true);
-            return Some(n_free);
+            return Some(n_taken);
         }
         let Found::At(_, body) = found else { return Some(n_free) };
         let mark = BODIES[body];
@@ -261,9 +265,9 @@ impl Harmony {
                 out.take(&text[..n_blanks]);
                 return Some(n_blanks);
             }
-            match find(text, &ENDS, is_last) {
-                Found::Free(0) => return None,
-                Found::At(0, _) => {
+            match begins(text, ENDS.into_iter()) {
+                Begins::Partly if !is_last => return None,
+                Begins::With(_) => {
                     out.arguments("{}");
                     out.complete();
                     self.state = State::Body(Body::Rest);

@@ -1,6 +1,7 @@
 //! A parser made of a machine: keeps the end of the text until the machine can decide.
 
 use super::Output;
+use super::marks::count;
 use crate::{Delta, End, Parser};
 
 /// Reads text step by step.
@@ -19,20 +20,11 @@ pub(crate) struct Driver<M> {
     machine: M,
     rest: String,
     out: Output,
-    /// Steps so far, for tests that count work.
-    #[cfg(test)]
-    n_bytes_seen: usize,
 }
 
 impl<M: Machine> Driver<M> {
     pub(crate) fn new(machine: M, out: Output) -> Self {
-        Self {
-            machine,
-            rest: String::new(),
-            out,
-            #[cfg(test)]
-            n_bytes_seen: 0,
-        }
+        Self { machine, rest: String::new(), out }
     }
 
     /// Steps until the machine asks for more text; returns what it has not read.
@@ -41,6 +33,7 @@ impl<M: Machine> Driver<M> {
         while !rest.is_empty() {
             let Some(n_bytes) = self.machine.step(rest, is_last, &mut self.out) else { break };
             rest = &rest[n_bytes..];
+            count(n_bytes + 1);
         }
         rest
     }
@@ -55,10 +48,7 @@ impl<M: Machine> Parser for Driver<M> {
             rest.push_str(text);
             self.rest = self.run(&rest, false).to_owned();
         }
-        #[cfg(test)]
-        {
-            self.n_bytes_seen += self.rest.len() + text.len();
-        }
+        count(self.rest.len());
         self.out.deltas()
     }
 
@@ -67,5 +57,87 @@ impl<M: Machine> Parser for Driver<M> {
         let rest = self.run(&rest, true);
         self.machine.end(rest, &mut self.out);
         self.out.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::read::WORK;
+    use crate::{REASONING_FORMATS, Reader, ReaderOptions, TOOL_FORMATS, ToolFormat, Trust};
+
+    /// Beginnings of calls that never end, nested braces, and marks that fail at their last byte.
+    fn hostile(format: &dyn ToolFormat) -> Vec<String> {
+        let mut texts: Vec<String> = [
+            "<",
+            "{",
+            "[",
+            "[a",
+            "{\"name\": \"",
+            "{\"a\":",
+            "[f(",
+            "[f(a=[",
+            "<function=",
+            " ",
+            "<|channel|>",
+            "<think>",
+            "\n",
+            "\"",
+            "\\",
+            "(",
+            "<parameter=",
+            "é",
+            "functools[",
+        ]
+        .map(str::to_owned)
+        .into();
+        for token in format.control_tokens() {
+            texts.push((*token).to_owned());
+            texts.push(token[..token.len() - 1].to_owned());
+            texts.push(format!("{token}{{\"name\": \"f\", \"arguments\": {{"));
+            texts.push(format!("{token}f"));
+            texts.push(format!("{token}\n<function=f>\n<parameter=a>"));
+        }
+        texts
+    }
+
+    /// Ten megabytes in all.
+    #[test]
+    fn hostile_text_is_read_in_linear_work() {
+        let n_texts: usize = TOOL_FORMATS.iter().map(|format| hostile(*format).len()).sum();
+        let n_bytes = 10_000_000 / n_texts;
+        for (format_idx, format) in TOOL_FORMATS.iter().enumerate() {
+            for unit in hostile(*format) {
+                let text = unit.repeat(n_bytes / unit.len());
+                for piece_len in [usize::MAX, 7] {
+                    for trust in [Trust::Checked, Trust::Enforced] {
+                        let work = work(*format, format_idx, trust, &text, piece_len);
+                        let most = 100 * text.len();
+                        assert!(work < most, "{format:?} {unit:?} by {piece_len}: {work} > {most}");
+                    }
+                }
+            }
+        }
+    }
+
+    fn work(
+        format: &'static dyn ToolFormat,
+        format_idx: usize,
+        trust: Trust,
+        text: &str,
+        piece_len: usize,
+    ) -> usize {
+        WORK.set(0);
+        let reasoning = REASONING_FORMATS.get(format_idx % (REASONING_FORMATS.len() + 1));
+        let tools = Some((format, Vec::new()));
+        let mut reader =
+            Reader::new(ReaderOptions { reasoning, starts_inside: false, tools, trust });
+        let mut rest = text;
+        while !rest.is_empty() {
+            let piece = &rest[..rest.ceil_char_boundary(piece_len.min(rest.len()))];
+            reader.push(piece);
+            rest = &rest[piece.len()..];
+        }
+        reader.finish();
+        WORK.get()
     }
 }

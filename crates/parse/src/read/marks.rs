@@ -1,5 +1,17 @@
 //! Marks in a text whose end may still be missing.
 
+#[cfg(test)]
+thread_local! {
+    /// Bytes that were looked at or copied, for the test that counts them.
+    pub(crate) static WORK: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts work in tests.
+pub(super) fn count(_n_bytes: usize) {
+    #[cfg(test)]
+    WORK.set(WORK.get() + _n_bytes);
+}
+
 /// Where a mark is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Found {
@@ -12,6 +24,13 @@ pub(crate) enum Found {
 /// Finds the first mark; of several that begin at the same place, the first of the list. With
 /// `is_last` no more text comes.
 pub(crate) fn find(text: &str, marks: &[&str], is_last: bool) -> Found {
+    let found = look(text, marks, is_last);
+    let (Found::At(n_free, _) | Found::Free(n_free)) = found;
+    count(n_free + 1);
+    found
+}
+
+fn look(text: &str, marks: &[&str], is_last: bool) -> Found {
     let bytes = text.as_bytes();
     for at in 0..bytes.len() {
         let rest = &bytes[at..];

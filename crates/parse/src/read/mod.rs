@@ -24,7 +24,9 @@ pub(crate) use arguments::{ArgumentsReader, Took};
 pub(crate) use driver::{Driver, Machine};
 pub(crate) use json::quoted;
 pub(crate) use kinds::{ValueForm, alternatives, form_of, is_bare};
-pub(crate) use marks::{Found, find};
+#[cfg(test)]
+pub(crate) use marks::WORK;
+pub(crate) use marks::{Begins, Found, begins, find};
 pub(crate) use output::Output;
 pub(crate) use program::{NameForm, Next, Part, Program, Trigger, at, on};
 pub(crate) use run::{Calls, MOST_NAME, is_key, is_name};

@@ -1,7 +1,11 @@
 //! The machine that reads the calls of a [`Program`].
 
+use std::collections::HashMap;
+
+use serde_json::Value;
+
 use super::kinds::{ValueForm, form_of};
-use super::marks::{Begins, Found, begins, blanks, find};
+use super::marks::{Begins, Found, begins, blanks, count, find};
 use super::object::ObjectReader;
 use super::program::{Arm, NameForm, Next, Part, Program, Trigger};
 use super::python::PythonReader;
@@ -12,6 +16,8 @@ use crate::read::json::{Fed, quoted};
 
 /// Longest name of a tool or a parameter, in bytes.
 pub(crate) const MOST_NAME: usize = 256;
+/// Longest mark, in bytes, and more.
+const MOST_MARK: usize = 64;
 
 /// What the part at hand has read.
 enum Reading {
@@ -22,12 +28,34 @@ enum Reading {
     Python(PythonReader),
 }
 
+/// How the parameters of a tool are written, for formats that write them one by one.
+struct Parameters {
+    tool: String,
+    listed: HashMap<String, ValueForm>,
+    other: ValueForm,
+}
+
+impl Parameters {
+    fn of(tool: &Tool, program: &Program) -> Self {
+        let has_values = program.parts.iter().any(|part| matches!(part, Part::Value { .. }));
+        let schema = if has_values { &tool.parameters } else { &Value::Null };
+        let form = |value| form_of(value, schema);
+        let listed = schema.get("properties").and_then(Value::as_object);
+        let listed = listed.into_iter().flatten().map(|(key, value)| (key.clone(), form(value)));
+        Self {
+            tool: tool.name.clone(),
+            listed: listed.collect(),
+            other: schema.get("additionalProperties").map_or_else(ValueForm::default, form),
+        }
+    }
+}
+
 /// Reads an answer with calls.
 pub(crate) struct Calls {
     program: &'static Program,
     /// The texts of the triggers.
     triggers: Vec<&'static str>,
-    tools: Vec<Tool>,
+    tools: Vec<Parameters>,
     /// The part at hand; `None` in text.
     part: Option<usize>,
     reading: Reading,
@@ -50,7 +78,7 @@ impl Calls {
         Self {
             program,
             triggers: program.triggers.iter().map(|trigger| trigger.text).collect(),
-            tools: tools.to_vec(),
+            tools: tools.iter().map(|tool| Parameters::of(tool, program)).collect(),
             part: None,
             reading: Reading::Nothing,
             has_begun: false,
@@ -111,15 +139,10 @@ impl Calls {
 
     /// How the value of the parameter at hand is written.
     fn form(&self) -> ValueForm {
-        let tool = self.tool.and_then(|tool| self.tools.get(tool));
-        let schema = tool
-            .and_then(|tool| tool.parameters.get("properties"))
-            .and_then(|all| all.get(&self.key))
-            .or_else(|| tool?.parameters.get("additionalProperties"));
-        match (tool, schema) {
-            (Some(tool), Some(schema)) => form_of(schema, &tool.parameters),
-            _ => ValueForm::default(),
-        }
+        let parameters = self.tool.and_then(|tool| self.tools.get(tool));
+        parameters.map_or_else(ValueForm::default, |parameters| {
+            parameters.listed.get(&self.key).copied().unwrap_or(parameters.other)
+        })
     }
 
     /// Goes on after a part.
@@ -210,14 +233,19 @@ impl Calls {
         out: &mut Output,
     ) -> Word {
         let marks: Vec<&str> = arms.iter().map(|arm| arm.text).collect();
-        let found = find(text, &marks, is_last);
+        let n_left = MOST_NAME - self.word.len();
+        let is_bad =
+            |(at, char): &(usize, char)| !is_allowed(*char) || at + char.len_utf8() > n_left;
+        let bad = text.char_indices().find(is_bad).map_or(text.len(), |(at, _)| at);
+        // No mark that begins later counts, so that nothing is looked at again and again.
+        let near = &text[..text.ceil_char_boundary((bad + MOST_MARK).min(text.len()))];
+        let found = find(near, &marks, is_last && near.len() == text.len());
         let (Found::At(n_free, _) | Found::Free(n_free)) = found;
-        let free = &text[..n_free];
-        let bad = free.find(|char| !is_allowed(char));
-        let n_bytes = bad.unwrap_or(n_free);
-        out.take(&free[..n_bytes]);
-        self.word.push_str(&free[..n_bytes]);
-        if bad.is_some() || self.word.len() > MOST_NAME {
+        let n_bytes = bad.min(n_free);
+        count(n_bytes);
+        out.take(&text[..n_bytes]);
+        self.word.push_str(&text[..n_bytes]);
+        if bad < n_free {
             self.refuse(out);
             return Word::Read(n_bytes);
         }
@@ -237,7 +265,7 @@ impl Calls {
         let Some(name) = name.filter(|name| !name.contains(char::is_whitespace)) else {
             return false;
         };
-        self.tool = self.tools.iter().position(|tool| tool.name == name);
+        self.tool = self.tools.iter().position(|known| known.tool == name);
         self.n_keys = 0;
         out.name(name)
     }
