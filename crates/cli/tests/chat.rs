@@ -64,6 +64,34 @@ fn commands_work_and_a_typo_names_the_command_that_was_meant() {
 }
 
 #[test]
+fn answers_of_a_chat_have_a_form_and_call_tools_while_that_is_wanted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tools = folder.path().join("tools.json");
+    std::fs::write(
+        &tools,
+        r#"{"name": "roll", "parameters": {"type": "object", "properties":
+        {"sides": {"enum": [6, 20]}}, "required": ["sides"], "additionalProperties": false}}"#,
+    )
+    .expect("written");
+    let args = ["run", "--temperature", "0", "-n", "40", "--color", "never"];
+    let mut terminal = Terminal::start(200, &args);
+    let mut expect = |line: &str, expected: &str| {
+        terminal.say(format!("{line}\r"));
+        assert!(terminal.shown().contains(expected), "{line}:\n{}", terminal.shown());
+    };
+    expect("/json {\"enum\": [\"merry\"]}", "(answers are JSON of this schema)");
+    expect("/set temperature 0.5", "(temperature is 0.5)");
+    expect("How are you?", "\"merry\"");
+    expect("/json {", "error: `/json`");
+    expect("/json", "(answers are free text)");
+    expect("/tools /no/such/file", "error: `/tools`");
+    expect(&format!("/tools {}", tools.display()), "(the model may call roll)");
+    expect("/tokens", "tokens in 1 turn");
+    expect("/tools", "(no tools)");
+    assert_eq!(saved(&mut terminal)[0].1, "\"merry\"");
+}
+
+#[test]
 fn a_saved_conversation_goes_on_and_a_hostile_file_changes_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
