@@ -178,7 +178,7 @@ impl Sampler {
         if let Some(staged) = &plan.staged {
             let chance = || rng.uniform_of(Stream::Exclude, n_generated as u64, 0);
             let excludes = || chance() < f64::from(staged.xtc.probability);
-            return self.keep_staged(staged, logits, |candidates| {
+            return self.keep_staged(plan, staged, logits, |candidates| {
                 plan.run(staged, candidates, excludes);
                 if let Some(mirostat) = mirostat {
                     mirostat.cut(candidates);
@@ -200,12 +200,15 @@ impl Sampler {
     /// Keeps what the stages leave.
     fn keep_staged(
         &mut self,
+        plan: &Plan,
         staged: &Staged,
         logits: &[f32],
         run: impl FnOnce(&mut Candidates<'_>),
     ) -> Left {
         let Self { keys, scratch, kept, .. } = self;
-        let mut candidates = Candidates::new(logits, staged.min_keep, [keys, scratch], kept);
+        let first_k = plan.first_k(staged);
+        let mut candidates =
+            Candidates::new(logits, first_k, staged.min_keep, [keys, scratch], kept);
         run(&mut candidates);
         let total = candidates.weigh();
         if total > 0.0 { Left::Few(total) } else { Left::One(0) }

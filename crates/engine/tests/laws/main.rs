@@ -4,6 +4,7 @@
 
 mod beams;
 mod endings;
+mod sampling;
 mod sharing;
 mod worlds;
 
@@ -28,7 +29,11 @@ struct Law {
 impl Law {
     /// Computes all requests at once in `world`, and compares the answers to the bit.
     fn holds(&self, what: &str, world: &World) -> EngineMetrics {
-        let (answers, metrics) = answers(&self.files, self.compute, world, requests(), true);
+        self.holds_for(what, world, requests())
+    }
+
+    fn holds_for(&self, what: &str, world: &World, requests: Vec<Ask>) -> EngineMetrics {
+        let (answers, metrics) = answers(&self.files, self.compute, world, requests, true);
         for (i, (got, expected)) in answers.iter().zip(&self.alone).enumerate() {
             assert_eq!(got, expected, "{}: request {i}, {what}", self.name);
         }

@@ -23,10 +23,11 @@ pub(crate) struct Candidates<'a> {
 }
 
 impl<'a> Candidates<'a> {
-    /// Starts with every possible token of a row; the vectors are scratch, and the first two hold
-    /// the result.
+    /// Starts with every possible token of a row, or with the `first_k` largest; the vectors are
+    /// scratch, `keys` and `weights` hold the result.
     pub(crate) fn new(
         logits: &[f32],
+        first_k: Option<usize>,
         min_keep: usize,
         [keys, scratch]: [&'a mut Vec<u64>; 2],
         weights: &'a mut Vec<f32>,
@@ -38,9 +39,15 @@ impl<'a> Candidates<'a> {
         weights.reserve(n_vocab);
         scratch.clear();
         scratch.reserve(n_vocab);
-        let possible = logits.iter().enumerate().filter(|(_, logit)| **logit > f32::NEG_INFINITY);
-        keys.extend(possible.map(|(id, &logit)| select::key(id, tame(logit))));
-        Self { keys, weights, scratch, temperature: 1.0, min_keep, is_sorted: false, n_vocab }
+        if let Some(k) = first_k {
+            select::largest(logits, k, keys);
+        } else {
+            let rows = logits.iter().enumerate();
+            let possible = rows.filter(|(_, logit)| **logit > f32::NEG_INFINITY);
+            keys.extend(possible.map(|(id, &logit)| select::key(id, tame(logit))));
+        }
+        let is_sorted = first_k.is_some();
+        Self { keys, weights, scratch, temperature: 1.0, min_keep, is_sorted, n_vocab }
     }
 
     /// Tokens of the vocabulary, possible or not.

@@ -71,6 +71,15 @@ impl Plan {
         }
     }
 
+    /// Tokens that the stages begin with, where only the largest logits matter to them.
+    pub(crate) fn first_k(&self, staged: &Staged) -> Option<usize> {
+        // A temperature that is the same for all logits keeps their order.
+        let is_steady = staged.dynatemp.range <= 0.0;
+        let skips = |stage: &&SamplerStage| is_steady && **stage == SamplerStage::Temperature;
+        let first = staged.stages.iter().find(|stage| !skips(stage))?;
+        (*first == SamplerStage::TopK).then(|| self.top_k.max(staged.min_keep))
+    }
+
     /// Takes the candidates through the stages; `excludes` tells whether XTC applies to this token.
     pub(crate) fn run(
         &self,

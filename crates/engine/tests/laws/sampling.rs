@@ -1,0 +1,84 @@
+//! Requests that ask for more than temperature, top-k, top-p and min-p: the same tokens in every
+//! world, though Mirostat, DRY, bad words and a window of penalties follow the tokens so far.
+
+use pelton_base::{Ask, Dry, Dynatemp, Mirostat, SamplerStage, SamplingParams, TokenId, Xtc};
+use pelton_engine::{EngineConfig, SpecMethod};
+use pelton_model::Compute;
+use pelton_sched::Choices;
+
+use crate::worlds::*;
+use crate::{Law, swapped};
+
+/// Every parameter of the kind, each in one of eight requests.
+fn rare_requests() -> Vec<Ask> {
+    let plain = SamplingParams { temperature: 1.2, ..SamplingParams::default() };
+    let breakers = vec![vec![TokenId(3)], [7, 9].map(TokenId).to_vec()];
+    let dry = Dry { multiplier: 2.0, allowed_length: 1, ..Dry::default() };
+    let mirostat = |version| Some(Mirostat { version, tau: 3.0, eta: 0.4 });
+    let samplings = [
+        SamplingParams { typical_p: 0.6, min_keep: 3, ..plain.clone() },
+        SamplingParams { mirostat: mirostat(1), ..plain.clone() },
+        SamplingParams { top_n_sigma: 1.5, top_p: 0.9, ..plain.clone() },
+        SamplingParams { mirostat: mirostat(2), dry: dry.clone(), ..plain.clone() },
+        SamplingParams { xtc: Xtc { probability: 0.5, threshold: 0.02 }, ..plain.clone() },
+        SamplingParams {
+            dynatemp: Dynatemp { range: 0.8, exponent: 1.3 },
+            samplers: Some(vec![SamplerStage::TopK, SamplerStage::Temperature, SamplerStage::MinP]),
+            top_k: 50,
+            min_p: 0.02,
+            ..plain.clone()
+        },
+        SamplingParams {
+            dry: Dry { breakers: breakers.into(), ..dry },
+            ..SamplingParams::greedy()
+        },
+        SamplingParams {
+            allowed_tokens: Some((0..200).map(TokenId).collect()),
+            bad_words: (0..40).map(|i| [i, i + 3, i + 9].map(TokenId)[..2].to_vec()).collect(),
+            repetition_penalty: 1.4,
+            repeat_last_n: Some(6),
+            ..plain
+        },
+    ];
+    let seeded = |(ask, sampling): (Ask, SamplingParams)| {
+        let SamplingParams { seed, logprobs, .. } = ask.sampling;
+        Ask { sampling: SamplingParams { seed, logprobs, ..sampling }, ..ask }
+    };
+    requests().into_iter().zip(samplings).map(seeded).collect()
+}
+
+#[test]
+fn rare_parameters_answer_alike_in_every_world() {
+    let (fixture, compute) = ("qwen3", Compute::Auto);
+    let (files, _folder) = open(fixture, "Q8_0");
+    let plain = World::plain();
+    let (alone, _) = answers(&files, compute, &plain, rare_requests(), false);
+    let (usual, _) = answers(&files, compute, &plain, requests(), false);
+    for (i, (rare, usual)) in alone.iter().zip(&usual).enumerate() {
+        assert_ne!(rare.0, usual.0, "request {i} asks for something that does something");
+    }
+    let law = Law { name: format!("{fixture}, rare parameters"), files, compute, alone };
+    let holds = |what: &str, world: &World| law.holds_for(what, world, rare_requests());
+    holds("in a batch of eight", &plain);
+    let chunks = EngineConfig { choices: chunked(), ..Default::default() };
+    holds("in chunks", &World { config: chunks, ..plain.clone() });
+    let metrics = holds("preempted", &World { n_blocks: 84, ..plain.clone() });
+    assert!(metrics.n_preemptions > 0, "{metrics:?}");
+    let metrics = holds("swapped out", &swapped());
+    assert!(metrics.swapped_in_blocks > 0, "{metrics:?}");
+    let choices = Choices { prefix_cache: false, ..Choices::default() };
+    let uncached = EngineConfig { choices, ..Default::default() };
+    holds("without a cache", &World { config: uncached, ..plain.clone() });
+    for method in [SpecMethod::Draft, SpecMethod::EarlyExit, SpecMethod::Suffix] {
+        let drafting = World { config: forced(method), ..plain.clone() };
+        let metrics = holds(method.name(), &drafting);
+        assert!(metrics.spec.n_drafted > 0, "{method:?}: {metrics:?}");
+        let trees = World { branches: true, ..drafting };
+        if method == SpecMethod::Draft {
+            let metrics = holds("drafted in trees", &trees);
+            assert!(metrics.spec.n_accepted > 0, "{metrics:?}");
+        }
+    }
+    let all = World { n_threads: 2, config: everything(), ..swapped() };
+    holds("with everything at once", &all);
+}
