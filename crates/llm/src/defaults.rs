@@ -5,10 +5,11 @@
 
 use std::path::Path;
 
-use pelton_base::{SamplingParams, limits};
-use pelton_tensor::{Gguf, TensorError, TensorSource};
+use pelton_base::{Mirostat, SamplingParams, Xtc, limits};
+use pelton_tensor::{Gguf, GgufValue, TensorError, TensorSource};
 
-use crate::LlmError;
+use crate::samplers::SamplerOrder;
+use crate::{DEFAULT_MIROSTAT, LlmError};
 
 /// Recommendations of a model; a missing field recommends nothing.
 #[derive(Default, PartialEq, serde::Deserialize)]
@@ -19,6 +20,22 @@ struct Recommended {
     top_p: Option<f32>,
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
+    typical_p: Option<f32>,
+    top_n_sigma: Option<f32>,
+    xtc_probability: Option<f32>,
+    xtc_threshold: Option<f32>,
+    /// -1 for all tokens; of GGUF files alone, as are all below.
+    #[serde(skip)]
+    repeat_last_n: Option<i32>,
+    #[serde(skip)]
+    mirostat: Option<u32>,
+    #[serde(skip)]
+    mirostat_tau: Option<f32>,
+    #[serde(skip)]
+    mirostat_eta: Option<f32>,
+    /// Names with semicolons between them.
+    #[serde(skip)]
+    samplers: Option<String>,
 }
 
 /// Reads the `general.sampling.*` keys of a GGUF file; `None` when there are none.
@@ -31,6 +48,18 @@ pub(crate) fn recommended_by_gguf(gguf: &Gguf) -> Result<Option<SamplingParams>,
             top_p: gguf.f32("general.sampling.top_p")?,
             min_p: gguf.f32("general.sampling.min_p")?,
             repetition_penalty: gguf.f32("general.sampling.penalty_repeat")?,
+            typical_p: None,
+            top_n_sigma: None,
+            xtc_probability: gguf.f32("general.sampling.xtc_probability")?,
+            xtc_threshold: gguf.f32("general.sampling.xtc_threshold")?,
+            repeat_last_n: match gguf.metadata().get("general.sampling.penalty_last_n") {
+                Some(GgufValue::I32(n)) => Some(*n),
+                _ => gguf.u32("general.sampling.penalty_last_n")?.map(|n| n.min(1 << 30) as i32),
+            },
+            mirostat: gguf.u32("general.sampling.mirostat")?,
+            mirostat_tau: gguf.f32("general.sampling.mirostat_tau")?,
+            mirostat_eta: gguf.f32("general.sampling.mirostat_eta")?,
+            samplers: gguf.str("general.sampling.sequence")?.map(str::to_owned),
         })
     };
     let bad = |why: String| LlmError::GenerationConfig { path: gguf.origin().to_owned(), why };
@@ -68,9 +97,25 @@ impl Recommended {
             top_k: self.top_k.unwrap_or(plain.top_k),
             top_p: self.top_p.unwrap_or(plain.top_p),
             min_p: self.min_p.unwrap_or(plain.min_p),
+            typical_p: self.typical_p.unwrap_or(plain.typical_p),
+            top_n_sigma: self.top_n_sigma.unwrap_or(plain.top_n_sigma),
+            xtc: Xtc {
+                probability: self.xtc_probability.unwrap_or(plain.xtc.probability),
+                threshold: self.xtc_threshold.unwrap_or(plain.xtc.threshold),
+            },
+            mirostat: self.mirostat.filter(|&version| version > 0).map(|version| Mirostat {
+                version: version.min(255) as u8,
+                tau: self.mirostat_tau.unwrap_or(DEFAULT_MIROSTAT.tau),
+                eta: self.mirostat_eta.unwrap_or(DEFAULT_MIROSTAT.eta),
+            }),
             repetition_penalty: self.repetition_penalty.unwrap_or(plain.repetition_penalty),
+            repeat_last_n: self.repeat_last_n.and_then(|n| usize::try_from(n).ok()),
             ..plain
         };
+        if let Some(names) = &self.samplers {
+            let order = SamplerOrder::named(names.split(';')).map_err(|error| error.to_string())?;
+            order.over(&mut sampling);
+        }
         if self.do_sample == Some(false) && self.temperature.is_none() {
             sampling.temperature = 0.0;
         }
@@ -90,6 +135,9 @@ mod tests {
         assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.6, 20, 0.95));
         let greedy = parse(br#"{"do_sample":false}"#).expect("greedy").expect("says something");
         assert_eq!(greedy.temperature, 0.0);
+        let typical = parse(br#"{"typical_p":0.9,"top_n_sigma":1.5}"#).expect("well formed");
+        let typical = typical.expect("says something");
+        assert_eq!((typical.typical_p, typical.top_n_sigma), (0.9, 1.5));
     }
 
     #[test]
@@ -134,6 +182,22 @@ mod tests {
         ]);
         let sampling = recommended_by_gguf(&warm).expect("well formed").expect("says something");
         assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.5, 7, 1.0));
+        let text = |text: &str| GgufValue::String(text.to_owned());
+        let ordered = file(&[
+            ("general.sampling.sequence", text("penalties;top_k;temperature")),
+            ("general.sampling.penalty_last_n", GgufValue::I32(-1)),
+            ("general.sampling.mirostat", GgufValue::I32(2)),
+            ("general.sampling.mirostat_tau", GgufValue::F32(4.0)),
+            ("general.sampling.xtc_probability", GgufValue::F32(0.5)),
+        ]);
+        let sampling = recommended_by_gguf(&ordered).expect("well formed").expect("says something");
+        use pelton_base::SamplerStage::{Temperature, TopK};
+        assert_eq!(sampling.samplers, Some(vec![TopK, Temperature]));
+        assert_eq!(sampling.mirostat, Some(Mirostat { tau: 4.0, ..DEFAULT_MIROSTAT }));
+        assert_eq!((sampling.repeat_last_n, sampling.xtc.probability), (None, 0.5));
+        let unknown = file(&[("general.sampling.sequence", text("penalties;infill"))]);
+        let error = recommended_by_gguf(&unknown).expect_err("unknown").to_string();
+        assert!(error.contains("`infill`"), "{error}");
         let hot = file(&[("general.sampling.temp", GgufValue::F32(-1.0))]);
         let error = recommended_by_gguf(&hot).expect_err("negative").to_string();
         assert!(error.contains("model.gguf") && error.contains("temperature"), "{error}");

@@ -38,12 +38,14 @@ mod processors;
 mod reference;
 mod request;
 mod runtime;
+mod samplers;
 mod scheduling;
 mod service;
 mod source;
 mod speculation;
 mod stop;
 pub mod stores;
+mod texts;
 
 pub use beam::{BeamAnswer, BeamParams, BeamRequest, BeamScore, BeamSearch, EarlyStopping};
 pub use best::BestOf;
@@ -68,10 +70,12 @@ pub use processors::Processors;
 pub use reference::{LocalModel, ModelRef};
 pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};
 pub use runtime::{Runtime, RuntimeOptions, WeightNodes};
+pub use samplers::{DEFAULT_MIROSTAT, SamplerOrder};
 pub use service::Service;
 pub use source::LoadProgress;
 pub use speculation::Speculation;
 pub use stop::{StopMatcher, StopOutcome};
+pub use texts::{DRY_BREAKERS, SamplingTexts};
 
 // The parrot of the tests beside this crate, for the tests inside it.
 #[cfg(test)]

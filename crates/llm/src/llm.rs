@@ -17,6 +17,7 @@ use crate::generating::{Generating, Start};
 use crate::request::{ChatRequest, CompletionRequest, Generation, Prompt};
 use crate::service::Namespaces;
 use crate::source::check_vocabulary;
+use crate::texts::{self, BreakerCache};
 
 /// A rendered conversation: its template writes the special tokens itself.
 const RENDERED: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
@@ -69,6 +70,7 @@ pub struct Llm {
     parts: LlmParts,
     namespaces: Namespaces,
     forms: Forms,
+    breakers: BreakerCache,
 }
 
 impl Llm {
@@ -81,7 +83,7 @@ impl Llm {
         check_vocabulary(&parts.info.name, &parts.tokenizer, parts.info.vocab_size)?;
         let namespaces = Namespaces::new(parts.share_prefixes);
         let forms = Forms::new(&parts.tokenizer);
-        Ok(Self { parts, namespaces, forms })
+        Ok(Self { parts, namespaces, forms, breakers: BreakerCache::default() })
     }
 
     /// Facts about the model.
@@ -257,7 +259,7 @@ impl Llm {
     fn start(
         &self,
         prompts: Vec<Vec<TokenId>>,
-        generation: Generation,
+        mut generation: Generation,
         reading: Reading,
     ) -> Result<Generating, LlmError> {
         if prompts.is_empty() {
@@ -267,8 +269,8 @@ impl Llm {
             self.check_prompt(prompt)?;
             self.check_length(prompt.len(), generation.sampling.min_tokens)?;
         }
-        let biased = generation.sampling.logit_bias.iter().map(|(token, _)| token);
-        self.check_tokens("logit_bias", biased)?;
+        texts::encode(&self.parts.tokenizer, &self.breakers, &mut generation)?;
+        self.check_sampling(&generation.sampling)?;
         self.check_tokens("stop_token_ids", &generation.stop_tokens)?;
 
         let prediction = match &generation.prediction {
@@ -302,10 +304,14 @@ impl Llm {
             let room = self.parts.info.context_tokens - prompt.len();
             let mut first = None;
             for choice in 0..n_made {
+                let (seed, choice) = match generation.seeds.get(choice as usize) {
+                    Some(&seed) => (seed, 0),
+                    None => (sampling.seed, choice),
+                };
                 // An early return drops the streams that exist, which aborts their requests.
                 let ask = Ask {
                     prompt: prompt.clone(),
-                    sampling: sampling.clone(),
+                    sampling: SamplingParams { seed, ..sampling.clone() },
                     choice,
                     max_tokens: generation.max_tokens.map_or(room, |most| most.min(room)),
                     stop_tokens: stop_tokens.clone(),
@@ -369,6 +375,14 @@ impl Llm {
         let (param, expected) = ("min_tokens", "at most the tokens that the prompt leaves free");
         let got = format!("{min_tokens} where it leaves {room}");
         Err(pelton_base::ParamError { param, expected, got }.into())
+    }
+
+    /// Refuses tokens that the model does not have.
+    fn check_sampling(&self, sampling: &SamplingParams) -> Result<(), LlmError> {
+        let biased = sampling.logit_bias.iter().map(|(token, _)| token);
+        self.check_tokens("logit_bias", biased)?;
+        self.check_tokens("allowed_token_ids", sampling.allowed_tokens.iter().flatten())?;
+        self.check_tokens("bad_words", sampling.bad_words.iter().flatten())
     }
 
     fn check_tokens<'a>(

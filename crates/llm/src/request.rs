@@ -8,6 +8,7 @@ use crate::chat::ChatOptions;
 use crate::processors::Processors;
 use crate::service::Service;
 use crate::speculation::Speculation;
+use crate::texts::SamplingTexts;
 
 /// How an answer is generated, apart from the prompt.
 ///
@@ -17,6 +18,11 @@ use crate::speculation::Speculation;
 pub struct Generation {
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// Parts of the sampling that are texts.
+    pub texts: SamplingTexts,
+    /// Seeds of the answers to each prompt, one for each; an answer is then that of a request of
+    /// its own with this seed. Empty for the seed of [`sampling`](Self::sampling).
+    pub seeds: Vec<u64>,
     /// Most tokens of each answer; `None` for as many as the context holds.
     pub max_tokens: Option<usize>,
     /// Texts that end the answer and are not part of it. A match that ends within the first
@@ -52,6 +58,8 @@ impl Default for Generation {
     fn default() -> Self {
         Self {
             sampling: SamplingParams::default(),
+            texts: SamplingTexts::default(),
+            seeds: Vec::new(),
             max_tokens: None,
             stop: Vec::new(),
             stop_tokens: Vec::new(),
@@ -81,6 +89,7 @@ impl Generation {
     /// Names the first parameter out of its range.
     pub fn validate(&self) -> Result<(), ParamError> {
         self.sampling.validate()?;
+        self.texts.validate()?;
         let fail = |param, expected, got: &dyn std::fmt::Display| {
             Err(ParamError { param, expected, got: got.to_string() })
         };
@@ -102,6 +111,10 @@ impl Generation {
             return fail("best_of", "from `n` to 128", &best_of);
         }
         crate::form::check(self)?;
+        if !self.seeds.is_empty() && self.seeds.len() != self.n_made() as usize {
+            let got = format!("{} for {} answers", self.seeds.len(), self.n_made());
+            return fail("seeds", "one seed for each answer (`n`, or `best_of`)", &got);
+        }
         self.service.validate()?;
         self.speculation.validate()?;
         if self.stop.len() > limits::STOP_STRINGS {
@@ -170,6 +183,23 @@ mod tests {
             ("n", Generation { n: 129, ..Generation::default() }),
             ("max_tokens", Generation { max_tokens: Some(0), ..Generation::default() }),
             ("min_tokens", Generation { max_tokens: Some(3), sampling, ..Generation::default() }),
+            ("seeds", Generation { seeds: vec![1, 2], ..Generation::default() }),
+            ("seeds", Generation { seeds: vec![1], n: 2, ..Generation::default() }),
+            ("bad_words", {
+                let bad_words = vec!["x".to_owned(); 513];
+                let texts = SamplingTexts { bad_words, ..Default::default() };
+                Generation { texts, ..Generation::default() }
+            }),
+            ("logit_bias", {
+                let logit_bias = vec![("x".to_owned(), f32::NAN)];
+                let texts = SamplingTexts { logit_bias, ..Default::default() };
+                Generation { texts, ..Generation::default() }
+            }),
+            ("dry_sequence_breakers", {
+                let dry_breakers = Some(vec![String::new()]);
+                let texts = SamplingTexts { dry_breakers, ..Default::default() };
+                Generation { texts, ..Generation::default() }
+            }),
             ("stop", Generation { stop: vec![String::new()], ..Generation::default() }),
             ("stop", Generation { stop: vec!["a".into(); 17], ..Generation::default() }),
             ("stop", Generation { stop: vec!["a".repeat(1025)], ..Generation::default() }),

@@ -23,7 +23,10 @@
 //! models begin at [`Embedder`], for other models at [`Llm`].
 #![forbid(unsafe_code)]
 
-pub use pelton_base::{FinishReason, ParamError, SamplingParams, TokenId, Usage};
+pub use pelton_base::{
+    Dry, Dynatemp, FinishReason, Mirostat, ParamError, SamplerStage, SamplingParams, TokenId,
+    Usage, Xtc,
+};
 pub use pelton_llm::*;
 pub use pelton_sched::Choices;
 pub use pelton_text::{ChatTemplate, EncodeOptions, Message, Tokenizer};

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use pelton_base::TokenId;
-use pelton_llm::{CompletionRequest, Generating, Generation, Llm, LlmError, Prompt, Speculation};
+use pelton_llm::{
+    CompletionRequest, Generating, Generation, Llm, LlmError, Prompt, SamplingTexts, Speculation,
+};
 use pelton_text::EncodeOptions;
 use pyo3::prelude::*;
 
@@ -30,6 +32,11 @@ pub(crate) struct SamplingParams {
     min_tokens: usize,
     logprobs: Option<usize>,
     logit_bias: Option<BTreeMap<u32, f32>>,
+    bad_words: Option<Vec<String>>,
+    allowed_token_ids: Option<Vec<u32>>,
+    typical_p: f32,
+    top_n_sigma: f32,
+    seeds: Option<Vec<u64>>,
     logits_processors: Option<Vec<Py<PyAny>>>,
     prediction: Option<String>,
 }
@@ -111,11 +118,21 @@ impl SamplingParams {
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             logit_bias: pairs(self.logit_bias),
+            typical_p: self.typical_p,
+            top_n_sigma: self.top_n_sigma,
+            allowed_tokens: self
+                .allowed_token_ids
+                .map(|tokens| tokens.into_iter().map(TokenId).collect()),
             min_tokens: self.min_tokens,
             seed,
             logprobs: self.logprobs,
             ..pelton_base::SamplingParams::default()
         };
+        generation.texts = SamplingTexts {
+            bad_words: self.bad_words.unwrap_or_default(),
+            ..SamplingTexts::default()
+        };
+        generation.seeds = self.seeds.unwrap_or_default();
         generation.max_tokens = self.max_tokens;
         generation.stop = self.stop;
         generation.stop_tokens = self.stop_token_ids.into_iter().map(TokenId).collect();

@@ -16,6 +16,19 @@ def text(outputs):
     return outputs[0].outputs[0].text
 
 
+def test_masks_and_seeds_are_those_of_the_library(llm):
+    plain = llm.generate(PROMPT, greedy(max_tokens=12))[0].outputs[0]
+    word = plain.text.split()[1]
+    without = llm.generate(PROMPT, greedy(max_tokens=12, bad_words=[word]))[0].outputs[0]
+    assert without.token_ids != plain.token_ids
+    allowed = plain.token_ids[:3]
+    few = llm.generate(PROMPT, greedy(max_tokens=12, allowed_token_ids=allowed))[0].outputs[0]
+    assert set(few.token_ids) <= set(allowed)
+    both = llm.generate(PROMPT, SamplingParams(n=2, seeds=[5, 6]))[0].outputs
+    alone = [llm.generate(PROMPT, SamplingParams(seed=seed))[0].outputs[0] for seed in (5, 6)]
+    assert [each.token_ids for each in both] == [each.token_ids for each in alone]
+
+
 def test_every_form_of_a_prompt_gives_the_same_answer(llm):
     tokens = llm.get_tokenizer().encode(PROMPT)
     forms = [PROMPT, tokens, {"prompt": PROMPT}, {"prompt_token_ids": tokens}]
@@ -175,7 +188,10 @@ def test_speculation_is_a_setting_and_changes_no_token(llm):
         (lambda llm: llm.embed("a"), ValueError, "runner='pooling'"),
         (lambda llm: next(llm.stream("a", SamplingParams(best_of=2))), ValueError, "`best_of`"),
         (lambda llm: SamplingParams(prompt_logprobs=1), ValueError, "`prompt_logprobs`"),
-        (lambda llm: SamplingParams(bad_words=["x"]), ValueError, "`bad_words`"),
+        (lambda llm: SamplingParams(bad_words="x"), TypeError, "`bad_words`"),
+        (lambda llm: llm.generate("a", SamplingParams(bad_words=[""])), ValueError, "`bad_words`"),
+        (lambda llm: llm.generate("a", SamplingParams(typical_p=0)), ValueError, "`typical_p`"),
+        (lambda llm: llm.generate("a", SamplingParams(seeds=[1, 2])), ValueError, "`seeds`"),
         (lambda llm: SamplingParams(logprobs=21), ValueError, "`logprobs`"),
         (lambda llm: SamplingParams(top_k=-2), ValueError, "`top_k`"),
         (lambda llm: SamplingParams(seed=-1), ValueError, "`seed` must be a whole number"),

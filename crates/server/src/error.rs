@@ -196,7 +196,7 @@ impl ApiError {
         match (finish.reason, &finish.fault) {
             (FinishReason::Aborted, _) => Self::draining(),
             (_, Some(fault)) if fault.is_of_request() => {
-                Self::malformed(&fault.to_string()).code("no_allowed_token")
+                Self::malformed(fault.to_string()).code("no_allowed_token")
             }
             (_, Some(fault)) => Self::internal(fault.to_string()),
             _ => Self::internal("computing the answer failed"),

@@ -260,6 +260,7 @@ fn generation(args: &RunArgs, llm: &Llm, mode: Mode) -> Result<Generation> {
     });
     let sampling = args.beams.sampling(sampling);
     generation.sampling = args.sampling.over(sampling, args.sampling.seed())?;
+    args.sampling.over_texts(&mut generation.texts);
     let continuation = CONTINUATION_TOKENS.max(args.ends.min_tokens.unwrap_or(0));
     generation.max_tokens = (mode == Mode::Raw).then_some(continuation);
     Ok(args.beams.over(args.ends.over(generation)))

@@ -94,6 +94,7 @@ impl Settings {
         let seed = sampling.seed.unwrap_or(base.sampling.seed);
         generation.sampling =
             sampling.over(generation.sampling, seed).map_err(|failure| without_dashes(&failure))?;
+        sampling.over_texts(&mut generation.texts);
         generation.validate()?;
         Ok(generation)
     }
@@ -102,7 +103,7 @@ impl Settings {
 /// All settings of `generation`, a line each.
 pub(crate) fn list(generation: &Generation) -> String {
     let values = [
-        serde_json::to_value(SamplingArgs::of(&generation.sampling)),
+        serde_json::to_value(SamplingArgs::of(generation)),
         serde_json::to_value(EndArgs::of(generation)),
     ];
     let mut text = String::new();
@@ -179,6 +180,21 @@ mod tests {
         assert_eq!(settings.over(&base).expect("in range").sampling.temperature, 1.0);
         settings.set("ignore-eos off", &base).expect("off");
         assert!(!settings.over(&base).expect("in range").ignore_eos);
+    }
+
+    #[test]
+    fn rare_sampling_is_set_under_the_names_of_its_flags() {
+        let base = Generation::default();
+        let mut settings = Settings::default();
+        for words in ["xtc-probability 0.5", "bad_words x y", "samplers top_k;temp", "mirostat 2"] {
+            settings.set(words, &base).expect(words);
+        }
+        let Generation { sampling, texts, .. } = settings.over(&base).expect("in range");
+        assert_eq!((sampling.xtc.probability, texts.bad_words), (0.5, vec!["x y".to_owned()]));
+        assert_eq!(sampling.samplers.map(|stages| stages.len()), Some(2));
+        assert_eq!(sampling.mirostat.map(|mirostat| mirostat.tau), Some(5.0));
+        settings.set("mirostat default", &base).expect("taken back");
+        assert_eq!(settings.over(&base).expect("in range").sampling.mirostat, None);
     }
 
     #[test]

@@ -158,6 +158,10 @@ pub(crate) fn validate(generation: &Generation, params: BeamParams) -> Result<()
     for (param, is_absent) in [
         ("best_of", generation.best_of.is_none()),
         ("stop", generation.stop.is_empty()),
+        ("seeds", generation.seeds.is_empty()),
+        ("bad_words", generation.texts.bad_words.is_empty()),
+        ("logit_bias", generation.texts.logit_bias.is_empty()),
+        ("logit_bias", generation.texts.banned.is_empty()),
         ("prediction", generation.prediction.is_none()),
         ("speculation", generation.speculation == Speculation::default()),
         ("logits_processors", generation.processors == Processors::default()),

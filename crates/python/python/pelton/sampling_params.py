@@ -31,8 +31,6 @@ _REFUSED: dict[str, tuple[Any, str]] = {
     "spaces_between_special_tokens": (True, "leave it out"),
     "include_stop_str_in_output": (False, "append `stop_reason` to the text"),
     "detokenize": (True, "leave it out: the text costs next to nothing"),
-    "bad_words": (None, "use `logit_bias` or a logits processor"),
-    "allowed_token_ids": (None, "use a logits processor"),
     "truncate_prompt_tokens": (None, "cut the prompt before"),
     "guided_decoding": (None, "use a logits processor"),
     "structured_outputs": (None, "use a logits processor"),
@@ -49,6 +47,8 @@ _NUMBERS = (
     "top_p",
     "top_k",
     "min_p",
+    "typical_p",
+    "top_n_sigma",
 )
 
 
@@ -95,19 +95,27 @@ class SamplingParams:
     """Report log probabilities, with so many of the likeliest tokens."""
     logit_bias: dict[int, float] | None = None
     """Added to the logits of single tokens."""
+    bad_words: list[str] | None = None
+    """Texts that must not occur in the answer."""
+    allowed_token_ids: list[int] | None = None
+    """The only tokens that may occur; ``None`` for all."""
     logits_processors: list[LogitsProcessor] | None = None
     """Callbacks that change logits."""
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     """What the outputs of a stream hold."""
     prediction: str | None = None
     """Pelton only: text that the answer likely repeats, which makes it faster with ``spec``."""
+    typical_p: float = 1.0
+    """Pelton only: keep the tokens whose surprise is near the expected one; 1 is off."""
+    top_n_sigma: float = 0.0
+    """Pelton only: keep logits within this many standard deviations of the largest; 0 is off."""
+    seeds: list[int] | None = None
+    """Pelton only: a seed for each answer, which is then that of a request of its own."""
     prompt_logprobs: int | None = field(default=None, repr=False)
     skip_special_tokens: bool = field(default=True, repr=False)
     spaces_between_special_tokens: bool = field(default=True, repr=False)
     include_stop_str_in_output: bool = field(default=False, repr=False)
     detokenize: bool = field(default=True, repr=False)
-    bad_words: list[str] | None = field(default=None, repr=False)
-    allowed_token_ids: list[int] | None = field(default=None, repr=False)
     truncate_prompt_tokens: int | None = field(default=None, repr=False)
     guided_decoding: Any = field(default=None, repr=False)
     structured_outputs: Any = field(default=None, repr=False)
@@ -128,6 +136,9 @@ class SamplingParams:
         if not all(isinstance(text, str) for text in self.stop):
             raise TypeError(f"`stop` must be a text or a list of texts, got {self.stop!r}")
         self.stop_token_ids = list(self.stop_token_ids or [])
+        if isinstance(self.bad_words, str):
+            raise TypeError(f"`bad_words` must be a list of texts, got {self.bad_words!r}")
+        self.bad_words = None if self.bad_words is None else list(self.bad_words)
         if self.top_k < -1:
             raise ValueError(f"`top_k` must be at least 1, or 0 or -1 for all, got {self.top_k}")
         if self.logprobs is not None and not 0 <= self.logprobs <= 20:

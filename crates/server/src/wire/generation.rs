@@ -8,23 +8,15 @@ use serde_json::Value;
 
 use super::form::form;
 use super::inputs::token_ids;
-use super::json::{Kind, RawValue, each, object, string, typed, wrong};
+use super::json::{Kind, RawValue, each, string, typed, wrong};
+use super::sampling::SamplingFields;
 use super::{Accept, BeamFields, Fields, check_unhonoured, fresh_id};
 use crate::error::ApiError;
 
 /// Shaping parameters of a request; `None` keeps the model's default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GenerationFields {
-    temperature: Option<f32>,
-    top_k: Option<i64>,
-    top_p: Option<f32>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
-    logit_bias: Vec<(TokenId, f32)>,
-    min_tokens: Option<usize>,
-    seed: Option<u64>,
+    sampling: SamplingFields,
     stop: Vec<String>,
     stop_tokens: Vec<TokenId>,
     ignore_eos: bool,
@@ -42,16 +34,7 @@ impl GenerationFields {
     /// Reads the shaping parameters from `fields`.
     pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
         Ok(Self {
-            temperature: fields.f32("temperature")?,
-            top_k: fields.i64("top_k")?,
-            top_p: fields.f32("top_p")?,
-            min_p: fields.f32("min_p")?,
-            repetition_penalty: fields.f32("repetition_penalty")?,
-            presence_penalty: fields.f32("presence_penalty")?,
-            frequency_penalty: fields.f32("frequency_penalty")?,
-            logit_bias: logit_bias(fields)?,
-            min_tokens: fields.usize("min_tokens")?,
-            seed: fields.bits64("seed")?,
+            sampling: SamplingFields::read(fields)?,
             stop: stop(fields)?,
             stop_tokens: stop_tokens(fields)?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
@@ -89,34 +72,9 @@ pub(crate) fn generation(
     defaults: Generation,
 ) -> Result<Generation, ApiError> {
     let mut generation = sent.beams.defaults(defaults);
-    let sampling = &mut generation.sampling;
-    let set = |place: &mut f32, value: Option<f32>| {
-        if let Some(value) = value {
-            *place = value;
-        }
-    };
     let n = sent.n();
-    set(&mut sampling.temperature, sent.temperature);
-    set(&mut sampling.top_p, sent.top_p);
-    set(&mut sampling.min_p, sent.min_p);
-    set(&mut sampling.repetition_penalty, sent.repetition_penalty);
-    set(&mut sampling.presence_penalty, sent.presence_penalty);
-    set(&mut sampling.frequency_penalty, sent.frequency_penalty);
-    match sent.top_k {
-        None => {}
-        // Some clients write "all" as -1.
-        Some(-1) => sampling.top_k = 0,
-        Some(top_k) => {
-            sampling.top_k = u32::try_from(top_k)
-                .map_err(|_| wrong("top_k", "-1, 0 or a positive number", &top_k.to_string()))?;
-        }
-    }
-    sampling.logit_bias = sent.logit_bias;
-    sampling.logprobs = logprobs;
-    sampling.min_tokens = sent.min_tokens.unwrap_or(sampling.min_tokens);
-    if let Some(seed) = sent.seed {
-        sampling.seed = seed;
-    }
+    sent.sampling.over(&mut generation)?;
+    generation.sampling.logprobs = logprobs;
     generation.max_tokens = max_tokens;
     generation.stop = sent.stop;
     generation.stop_tokens = sent.stop_tokens;
@@ -238,27 +196,6 @@ fn stop_tokens(fields: &mut Fields<'_>) -> Result<Vec<TokenId>, ApiError> {
     token_ids(name, raw, limits::LOGIT_BIAS_ENTRIES)
 }
 
-fn logit_bias(fields: &mut Fields<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {
-    let name = "logit_bias";
-    let Some(raw) = fields.take(name) else { return Ok(Vec::new()) };
-    if Kind::of(raw) != Kind::Object {
-        return Err(wrong(name, "an object from token ids to numbers", raw.get()));
-    }
-    object(name, raw, limits::LOGIT_BIAS_ENTRIES)?
-        .into_iter()
-        .map(|(key, value)| {
-            // Only the usual spelling: `+1` and `01` would be a second name of 1.
-            let id = key.parse().ok().filter(|id: &u32| id.to_string() == key);
-            let id = id.ok_or_else(|| {
-                let got = Value::String(key).to_string();
-                wrong(name, "an object whose keys are token ids", &got)
-            })?;
-            let bias: f64 = typed(name, "an object whose values are numbers", value)?;
-            Ok((TokenId(id), bias as f32))
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -298,7 +235,7 @@ mod tests {
             ("n", json!(1000)),
             ("stop", json!([1])),
             ("stop", json!("")),
-            ("logit_bias", json!({"a": 1})),
+            ("logit_bias", json!({"a": 1000})),
             ("logit_bias", json!({"1": "x"})),
             ("logit_bias", json!({"1": 1000})),
             ("logit_bias", json!({"+1": 1})),

@@ -8,6 +8,7 @@ mod form;
 mod generation;
 mod inputs;
 pub(crate) mod json;
+mod sampling;
 mod sse;
 mod unhonoured;
 mod usage;

@@ -69,15 +69,11 @@ const EVERYWHERE: &[(&str, Accept)] = &[
     ("spaces_between_special_tokens", Accept::OneOf(&["true", "false"])),
     ("truncate_prompt_tokens", Accept::Nothing),
     ("prompt_logprobs", Accept::Nothing),
-    ("allowed_token_ids", Accept::Nothing),
-    ("bad_words", Accept::Empty),
     ("request_id", Accept::Nothing),
     ("return_token_ids", Accept::Only("false")),
     ("return_tokens_as_token_ids", Accept::Only("false")),
     ("kv_transfer_params", Accept::Nothing),
     ("vllm_xargs", Accept::Empty),
-    ("typical_p", Accept::Only("1")),
-    ("mirostat", Accept::Only("0")),
 ];
 
 /// Removes the parameters that are not honoured from `fields`.
@@ -124,7 +120,7 @@ mod tests {
                 .and_then(|()| fields.finish())
         };
         let fine = json!({
-            "tools": [], "user": "me", "metadata": {"a": 1}, "store": false, "mirostat": 0,
+            "tools": [], "user": "me", "metadata": {"a": 1}, "store": false,
             "service_tier": "auto", "prompt_cache_key": "a", "prompt_cache_retention": "in_memory",
             "spaces_between_special_tokens": false
         });
@@ -132,7 +128,6 @@ mod tests {
         for (name, value) in [
             ("tools", json!([1])),
             ("store", json!(true)),
-            ("mirostat", json!(2)),
             ("service_tier", json!("flex")),
             ("prompt_cache_key", json!(1)),
             ("prompt_cache_retention", json!("24h")),

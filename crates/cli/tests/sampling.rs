@@ -1,0 +1,163 @@
+//! Every parameter of the choice of tokens through the real binary: as a flag of `pelton run` and as
+//! a field of a request, with one outcome.
+
+mod common;
+
+use common::pelton;
+use common::server::Server;
+use serde_json::{Value, json};
+
+const PROMPT: &str = "Once upon a time";
+
+/// The text that a request is answered with; what it does not say is plain.
+fn served(server: &Server, more: &Value) -> String {
+    let answer = server.post("/v1/completions", &body(more)).expect("answered");
+    answer["choices"][0]["text"].as_str().expect("a text").to_owned()
+}
+
+fn body(more: &Value) -> Value {
+    let mut body = json!({"prompt": PROMPT, "max_tokens": 24, "seed": 11, "ignore_eos": true,
+        "temperature": 1.2, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1});
+    for (name, value) in more.as_object().expect("an object") {
+        body[name] = value.clone();
+    }
+    body
+}
+
+/// The text of `pelton run` with the flags that say the same.
+fn run(more: &Value) -> String {
+    let mut flags = vec!["run".to_owned(), PROMPT.to_owned(), "--json".to_owned()];
+    for (name, value) in body(more).as_object().expect("an object") {
+        let flag = |value: &str| format!("--{}={value}", name.replace('_', "-"));
+        match (name.as_str(), value) {
+            ("prompt", _) => {}
+            ("logit_bias", Value::Object(biases)) => {
+                flags.extend(biases.iter().map(|(what, x)| flag(&format!("{what}={x}"))));
+            }
+            ("samplers", Value::Array(names)) => {
+                let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+                flags.push(flag(&names.join(";")));
+            }
+            ("dry_sequence_breakers", Value::Array(texts)) if texts.is_empty() => {
+                flags.push(flag("none"));
+            }
+            (_, Value::Array(items)) => {
+                let text = |item: &Value| item.as_str().map_or(item.to_string(), str::to_owned);
+                flags.extend(items.iter().map(|item| flag(&text(item))));
+            }
+            (_, value) => flags.push(flag(&value.to_string())),
+        }
+    }
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    pelton(&flags).json()["text"].as_str().expect("a text").to_owned()
+}
+
+#[test]
+fn a_flag_and_a_field_say_the_same_and_each_does_something() {
+    let server = Server::start(&[]).expect("it listens");
+    let plain = served(&server, &json!({}));
+    assert_eq!(run(&json!({})), plain);
+    let greedy = json!({"temperature": 0});
+    let repetitive = json!({"temperature": 0.1});
+    let hot = json!({});
+    let cases = [
+        (&hot, json!({"typical_p": 0.3})),
+        (&hot, json!({"top_n_sigma": 0.8})),
+        (&hot, json!({"xtc_probability": 1, "xtc_threshold": 0.05})),
+        (&hot, json!({"dynatemp_range": 1.1, "dynatemp_exponent": 0.5})),
+        (&hot, json!({"mirostat": 1, "mirostat_tau": 2})),
+        (&hot, json!({"mirostat": 2, "mirostat_tau": 1, "mirostat_eta": 0.5})),
+        (&json!({"top_k": 1}), json!({"min_keep": 5})),
+        (&json!({"top_p": 0.4}), json!({"samplers": ["penalties", "temperature"]})),
+        (&json!({"repetition_penalty": 1.8}), json!({"repeat_last_n": 3})),
+        (
+            &repetitive,
+            json!({"dry_multiplier": 20, "dry_base": 2, "dry_allowed_length": 0,
+                "dry_penalty_last_n": 100, "dry_sequence_breakers": []}),
+        ),
+        (&greedy, json!({"bad_words": ["little", "girl"]})),
+        (&greedy, json!({"allowed_token_ids": [300, 301, 302, 303]})),
+        (&greedy, json!({"logit_bias": {" the": 8}})),
+        (&greedy, json!({"logit_bias": {" little": false}})),
+    ];
+    for (base, more) in cases {
+        let mut both = base.clone();
+        for (name, value) in more.as_object().expect("an object") {
+            both[name] = value.clone();
+        }
+        let text = served(&server, &both);
+        assert_eq!(run(&both), text, "{both}");
+        assert_ne!(text, served(&server, base), "{both}");
+    }
+}
+
+#[test]
+fn each_parameter_does_what_its_name_says() {
+    let server = Server::start(&[]).expect("it listens");
+    let text = |more: Value| served(&server, &more);
+    let greedy = text(json!({"temperature": 0}));
+    assert_eq!(text(json!({"top_k": 1})), greedy);
+    assert_ne!(text(json!({"top_k": 1, "min_keep": 5})), greedy);
+    assert_eq!(
+        text(json!({"top_n_sigma": 0.0001})),
+        greedy,
+        "only the largest is so near to itself"
+    );
+    assert_eq!(text(json!({"mirostat": 2, "mirostat_tau": 0.0001})), greedy);
+    assert_eq!(
+        text(json!({"temperature": 0.3, "dynatemp_range": 0.3, "dynatemp_exponent": 99})),
+        greedy
+    );
+    // The order of llama.cpp's letters: top-k of one token, whatever comes later.
+    assert_eq!(text(json!({"top_k": 1, "samplers": "kpt"})), greedy);
+    assert_ne!(text(json!({"top_k": 1, "samplers": "pt"})), greedy, "top-k is not in it");
+    let banned = |more: Value| !text(more).contains(" little");
+    assert!(!banned(json!({"temperature": 0})), "{greedy}");
+    assert!(banned(json!({"temperature": 0, "bad_words": ["little"]})));
+    assert!(banned(json!({"temperature": 0, "logit_bias": [[" little", false]]})));
+    assert!(banned(json!({"temperature": 0, "logit_bias": [[" little", -100]]})));
+
+    let mut both = body(&json!({"n": 2, "seeds": [5, 6]}));
+    both.as_object_mut().expect("an object").remove("seed");
+    let both = server.post("/v1/completions", &both).expect("answered");
+    for (idx, seed) in [5, 6].into_iter().enumerate() {
+        assert_eq!(both["choices"][idx]["text"], text(json!({"seed": seed})), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_is_out_of_range_is_named_by_both() {
+    let server = Server::start(&[]).expect("it listens");
+    for (name, value, expected) in [
+        ("typical_p", "0", "above 0 and at most 1"),
+        ("top_n_sigma", "-1", "from 0 to 100"),
+        ("xtc_probability", "2", "from 0 to 1"),
+        ("xtc_threshold", "-1", "from 0 to 1"),
+        ("dynatemp_range", "-1", "from 0 to 100"),
+        ("dynatemp_exponent", "-1", "from 0 to 100"),
+        ("mirostat_tau", "0", "above 0 and at most 100"),
+        ("mirostat_eta", "2", "from 0 to 1"),
+        ("dry_multiplier", "-1", "from 0 to 100"),
+        ("dry_base", "0.5", "from 1 to 100"),
+        ("dry_allowed_length", "9999", "at most 1024"),
+        ("dry_penalty_last_n", "-2", "-1 for all tokens"),
+        ("repeat_last_n", "-2", "-1 for all tokens"),
+    ] {
+        let flag = format!("--{}", name.replace('_', "-"));
+        let typed = format!("{flag}={value}");
+        pelton(&["run", PROMPT, &typed]).assert_refused(&[&flag, expected]);
+        let value: Value = serde_json::from_str(value).expect("a number");
+        let error = server.post("/v1/completions", &body(&json!({ name: value }))).expect_err(name);
+        assert!(error.contains(name) && error.contains(expected), "{error}");
+    }
+    pelton(&["run", PROMPT, "--samplers=top_k;infill"]).assert_refused(&["--samplers", "`infill`"]);
+    pelton(&["run", PROMPT, "--mirostat=3"]).assert_refused(&["--mirostat"]);
+    for (name, value) in [
+        ("samplers", json!(["top_k", "infill"])),
+        ("allowed_token_ids", json!([99_999_999])),
+        ("bad_words", json!([""])),
+    ] {
+        let error = server.post("/v1/completions", &body(&json!({ name: value }))).expect_err(name);
+        assert!(error.contains(name), "{error}");
+    }
+}
