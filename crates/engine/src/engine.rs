@@ -413,11 +413,19 @@ impl<E: Executor> EngineLoop<E> {
                 execution.fail(plan);
             }
         }
-        let mut logprobs: HashMap<RequestId, Vec<TokenLogprobs>> =
-            execution.logprobs.drain(..).collect();
         self.scheduler.update(&execution.step, updates);
         let at = Instant::now();
         self.metrics.schedule_time += at - executed;
+        self.deliver(execution, updates, at);
+        let elapsed = started.elapsed();
+        self.metrics.step_time += elapsed;
+        self.speculation.stepped(plan, execution.step.sampled.len(), elapsed);
+    }
+
+    /// Hands out the news of a step to requests and searches.
+    fn deliver(&mut self, execution: &mut Execution, updates: &StepUpdates, at: Instant) {
+        let mut logprobs: HashMap<RequestId, Vec<TokenLogprobs>> =
+            execution.logprobs.drain(..).collect();
         let panics = execution.faults.iter().filter(|(_, f)| matches!(f, Fault::Panicked(_)));
         self.metrics.n_panicked += panics.count() as u64;
         let mut computed = Vec::new();
@@ -441,9 +449,6 @@ impl<E: Executor> EngineLoop<E> {
         for search in computed {
             self.advance_search(search, at);
         }
-        let elapsed = started.elapsed();
-        self.metrics.step_time += elapsed;
-        self.speculation.stepped(plan, execution.step.sampled.len(), elapsed);
     }
 
     fn hand_out(

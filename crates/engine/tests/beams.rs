@@ -45,7 +45,9 @@ fn searches() -> Vec<Asked> {
             let n_prompt = 1 + (i / 2) * 7 % 23;
             let prompt: Vec<u32> = (0..n_prompt).map(|j| (i / 2 * 31 + j * 7) % 37).collect();
             let mut ask = ask(&prompt, 1 + i as usize * 5 % 17);
-            if i % 3 == 0 {
+            // A third of the tokens, so that answers end at different lengths.
+            ask.stop_tokens = (0..37).step_by(3).map(TokenId).collect();
+            if i % 3 == 1 {
                 ask.stop_tokens.clear();
             }
             if i % 4 == 3 {
@@ -250,9 +252,9 @@ fn neighbours_chunks_memory_and_policies_change_no_bit_of_an_answer() {
         totals.swapped_in_blocks += metrics.swapped_in_blocks;
         totals.copied_blocks += metrics.copied_blocks;
     }
-    assert!(totals.n_preemptions > 100, "{totals:?}");
-    assert!(totals.swapped_in_blocks > 20, "{totals:?}");
-    assert!(totals.copied_blocks > 200, "{totals:?}");
+    assert!(totals.n_preemptions > 20 && totals.copied_blocks > 100, "{totals:?}");
+    // Little of it depends on how fast requests come.
+    assert!(totals.swapped_in_blocks > 0, "{totals:?}");
 }
 
 #[test]
@@ -286,7 +288,7 @@ fn in_a_hundred_random_worlds_the_answers_are_the_same() {
         n_preemptions += metrics.n_preemptions;
         n_swapped += metrics.swapped_in_blocks;
     }
-    assert!(n_preemptions > 1_000 && n_swapped > 50, "{n_preemptions}, {n_swapped}");
+    assert!(n_preemptions > 300 && n_swapped > 10, "{n_preemptions}, {n_swapped}");
 }
 
 #[test]
