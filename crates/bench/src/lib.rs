@@ -4,6 +4,7 @@
 //! kernels   one operation at a time           ─▶ share of the machine's ceilings
 //! model     prefill, decode, verification     ─▶ tokens per second, shares of the ceilings
 //! spec      drafting beside plain decoding    ─▶ speed-up per batch size, advice
+//! grammar   schemas on a vocabulary           ─▶ compile and mask times, schemas enforced
 //! load      a workload against the engine     ─▶ the ledger that the simulator fills too
 //! ```
 //!
@@ -16,6 +17,7 @@
 
 mod ceilings;
 mod error;
+pub mod grammar;
 pub mod kernels;
 pub mod load;
 pub mod model;

@@ -43,8 +43,8 @@ const TARGETS: [(&str, Run); 10] = [
     ("trace", trace::run),
 ];
 /// Replayed by tests inside of their crates.
-const ELSEWHERE: [&str; 5] =
-    ["chat_body", "completions_body", "embeddings_body", "serve_yaml", "sse"];
+const ELSEWHERE: [&str; 6] =
+    ["chat_body", "completions_body", "embeddings_body", "grammar", "serve_yaml", "sse"];
 
 fn fuzz(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz").join(folder)

@@ -49,6 +49,10 @@ impl Book {
         if let Some(name) = self.terminals.get(expression) {
             return name.clone();
         }
+        let is_name = expression.strip_prefix('T').is_some_and(|rest| rest.parse::<u32>().is_ok());
+        if is_name {
+            return expression.to_owned();
+        }
         let name = format!("T{}", self.terminals.len() + 1);
         self.define(&name, "", expression);
         self.terminals.insert(expression.to_owned(), name.clone());

@@ -1,5 +1,7 @@
 //! Bounds on what one request may cost.
 
+use std::time::Duration;
+
 use llguidance::api::ParserLimits;
 
 /// Bounds on the size, the time and the memory of a grammar. A form beyond one of them is refused by
@@ -16,6 +18,8 @@ pub struct Limits {
     pub symbols: usize,
     /// Steps of building the lexer while compiling; about 50,000 take a millisecond.
     pub compile_steps: u64,
+    /// Time for everything before the lexer: reading a schema and joining its parts.
+    pub compile_time: Duration,
     /// Steps of the lexer for one mask; about 14,000 take a millisecond.
     pub mask_steps: u64,
     /// Items of the parser for one mask; about 20,000 take a millisecond.
@@ -38,6 +42,7 @@ impl Default for Limits {
             choices: 10_000,
             symbols: 200_000,
             compile_steps: 1_000_000,
+            compile_time: Duration::from_secs(2),
             mask_steps: 400_000,
             mask_items: 100_000,
             row_items: 2_000,

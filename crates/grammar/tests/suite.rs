@@ -77,6 +77,9 @@ fn one(bench: &Bench, name: &str, case: &Value, count: &mut Count) {
     let started = Instant::now();
     let compiled = bench.try_compile(&json(&schema));
     let took = started.elapsed();
+    if took > Duration::from_secs(1) {
+        println!("slow {name}: {took:?}");
+    }
     count.slowest = count.slowest.max(took);
     count.compiled.push(took);
     let constraint = match compiled {
@@ -91,7 +94,11 @@ fn one(bench: &Bench, name: &str, case: &Value, count: &mut Count) {
     for test in case["tests"].as_array().into_iter().flatten() {
         let data = test["data"].to_string();
         let valid = test["valid"].as_bool().expect("valid");
+        let started = Instant::now();
         let passes = bench.writes(&constraint, &data);
+        if started.elapsed() > Duration::from_secs(1) {
+            println!("slow {name}, {} bytes: {:?}", data.len(), started.elapsed());
+        }
         *(if valid { &mut count.valid } else { &mut count.invalid }) += 1;
         if passes == valid {
             continue;

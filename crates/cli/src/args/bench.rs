@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 
 use clap::{Args, Subcommand};
 
+use super::bench_grammar::{BenchGrammarArgs, GRAMMAR_HELP_END};
 use super::bench_load::{BenchLoadArgs, LOAD_HELP_END};
 use super::bench_sim::{BenchSimArgs, SIM_HELP_END};
 use super::bench_spec::{BenchSpecArgs, SPEC_HELP_END};
@@ -49,6 +50,9 @@ pub(crate) enum BenchCommand {
     /// Compare ways to draft tokens with plain decoding, and report which is faster
     #[command(after_help = SPEC_HELP_END)]
     Spec(Box<BenchSpecArgs>),
+    /// Compile JSON schemas for a vocabulary and time their masks
+    #[command(after_help = GRAMMAR_HELP_END)]
+    Grammar(BenchGrammarArgs),
 }
 
 /// Flags of `pelton bench kernels`.

@@ -7,6 +7,7 @@
 
 mod beams;
 mod bench;
+mod bench_grammar;
 mod bench_load;
 mod bench_sim;
 mod bench_spec;
@@ -30,6 +31,7 @@ use pelton_model::KvDtype;
 
 pub(crate) use beams::BeamArgs;
 pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
+pub(crate) use bench_grammar::BenchGrammarArgs;
 pub(crate) use bench_load::BenchLoadArgs;
 pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
 pub(crate) use bench_spec::BenchSpecArgs;

@@ -1,5 +1,6 @@
 //! `pelton bench`: flags to configurations, measurements to tables or JSON.
 
+mod grammar;
 mod kernels;
 mod load;
 mod model;
@@ -23,6 +24,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Sim(args) => sim::simulate(args),
         BenchCommand::Load(args) => load::load(args),
         BenchCommand::Spec(args) => spec::measure(args),
+        BenchCommand::Grammar(args) => grammar::measure(args),
     }
 }
 

@@ -72,8 +72,32 @@ impl Solver<'_> {
                     Some(_) => {}
                 }
             }
+            if one.n.least > 0 && self.share_no_property(one, other, depth)? {
+                return Ok(true);
+            }
         }
         Ok(false)
+    }
+
+    /// Whether no property of `one` may be in `other`.
+    fn share_no_property(&mut self, one: &Object, other: &Object, depth: usize) -> Solved<bool> {
+        for property in &one.properties {
+            match node_of(other, &property.name) {
+                Some(None) => {}
+                Some(Some(node)) if self.are_disjoint(property.node, node, depth + 1)? => {}
+                _ => return Ok(false),
+            }
+        }
+        for rest in &one.rest {
+            let listed = other.properties.iter().map(|property| property.node);
+            let others = listed.chain(other.rest.iter().map(|rest| rest.node));
+            for node in others.collect::<Vec<_>>() {
+                if !self.are_disjoint(rest.node, node, depth + 1)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 }
 

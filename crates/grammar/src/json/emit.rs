@@ -75,7 +75,7 @@ impl Emitter<'_> {
             Node::Bool => self.book.terminal("\"true\" | \"false\""),
             Node::Number(numbers) => self.number(numbers),
             Node::Text(texts) => {
-                let expression = texts_expression(texts, &[]);
+                let expression = texts_expression(self.book, texts, &[]);
                 self.book.terminal(&expression)
             }
             Node::Array(_) | Node::Object(_) | Node::Union(_) => {
@@ -97,7 +97,7 @@ impl Emitter<'_> {
         }
         let name = self.book.name();
         self.any = Some(name.clone());
-        let string = texts_expression(&Texts::default(), &[]);
+        let string = texts_expression(self.book, &Texts::default(), &[]);
         let key = self.book.terminal(&format!("{string} {}", self.marks.colon));
         let string = self.book.terminal(&string);
         let number = self.book.terminal(&format!("/{}/", range::any_number()));
@@ -180,19 +180,21 @@ impl Emitter<'_> {
 }
 
 /// Strings with quotes around them, without some, as an expression of terminals.
-pub(super) fn texts_expression(texts: &Texts, without: &[String]) -> String {
+///
+/// What all strings have in common is a terminal of its own, because building an expression from its
+/// text takes longer than everything else here.
+pub(super) fn texts_expression(book: &mut Book, texts: &Texts, without: &[String]) -> String {
     let mut parts = Vec::new();
     for pattern in &texts.patterns {
         parts.push(format!("/\"{}\"/", pattern.spelled));
     }
-    if texts.patterns.is_empty() || texts.length != Count::default() {
-        let Count { least, most } = texts.length;
-        let counts = match (least, most) {
-            (0, None) => "*".to_owned(),
-            (least, None) => format!("{{{least},}}"),
-            (least, Some(most)) => format!("{{{least},{most}}}"),
-        };
-        parts.push(format!("/\"{CHAR}{counts}\"/"));
+    let character = book.terminal(&format!("/{CHAR}/"));
+    let Count { least, most } = texts.length;
+    if texts.length != Count::default() {
+        let most = most.map_or(String::new(), |most| most.to_string());
+        parts.push(format!("(\"\\\"\" {character}{{{least},{most}}} \"\\\"\")"));
+    } else if texts.patterns.is_empty() {
+        parts.push(book.terminal(&format!("\"\\\"\" {character}* \"\\\"\"")));
     }
     for pattern in &texts.anti_patterns {
         parts.push(format!("~/\"{}\"/", pattern.spelled));

@@ -44,7 +44,7 @@ impl Emitter<'_> {
         let taken: Vec<String> = object.properties.iter().map(|p| p.name.clone()).collect();
         let mut options = Vec::new();
         for rest in object.rest.iter().filter(|rest| self.alive[rest.node]) {
-            let names = texts_expression(&rest.names, &taken);
+            let names = texts_expression(self.book, &rest.names, &taken);
             let key = self.book.terminal(&format!("{names} {}", self.marks.colon));
             let value = self.expression(rest.node);
             options.push(format!("{key} {value}"));

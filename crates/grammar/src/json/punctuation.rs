@@ -13,7 +13,7 @@ pub(super) struct Punctuation {
     pub open_array: String,
     pub close_array: String,
     pub comma: String,
-    /// An expression of terminals, to follow a key.
+    /// Follows a key, in the same terminal.
     pub colon: String,
 }
 
@@ -25,7 +25,7 @@ impl Punctuation {
             open_array: book.terminal(&quoted("[")),
             close_array: book.terminal(&quoted("]")),
             comma: book.terminal(&quoted(comma)),
-            colon: quoted(colon),
+            colon: book.terminal(&quoted(colon)),
         };
         match layout {
             Layout::Compact => fixed(",", ":"),
@@ -36,7 +36,7 @@ impl Punctuation {
                 open_array: book.terminal(&format!("/\\[{SPACE}/")),
                 close_array: book.terminal(&format!("/{SPACE}\\]/")),
                 comma: book.terminal(&format!("/,{SPACE}/")),
-                colon: "/:\\x20?/".to_owned(),
+                colon: book.terminal("/:\\x20?/"),
             },
         }
     }

@@ -15,9 +15,10 @@
 //! each alternative is joined with the opposite of the others, if that can be expressed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Instant;
 
 use super::node::{Node, NodeId};
-use super::raw::{Raw, RawId, Types};
+use super::raw::{Count, Raw, RawId, Types};
 use crate::error::GrammarError;
 use crate::limits::Limits;
 
@@ -48,6 +49,7 @@ pub(super) struct Solver<'l> {
     pub(super) opposites: HashMap<RawId, RawId>,
     /// Schemas whose opposite is being made.
     pub(super) depth: usize,
+    deadline: Instant,
 }
 
 #[derive(Clone, Debug)]
@@ -78,6 +80,7 @@ pub(super) fn solve(raws: Vec<Raw>, limits: &Limits) -> Solved<Vec<Node>> {
         queue: VecDeque::new(),
         opposites: HashMap::new(),
         depth: 0,
+        deadline: Instant::now() + limits.compile_time,
     };
     solver.node(vec![Item::Whole(0)])?;
     while let Some(id) = solver.queue.pop_front() {
@@ -101,6 +104,11 @@ impl Solver<'_> {
         }
         if self.nodes.len() >= MAX_NODES {
             return Err(self.too_large());
+        }
+        if Instant::now() > self.deadline {
+            let path = self.raws.first().map_or("", |raw| raw.path.as_str());
+            let why = format!("takes longer than {:?} to compile", self.limits.compile_time);
+            return Err(GrammarError::new(path, why));
         }
         let id = self.nodes.len();
         self.nodes.push(Slot::Open(items.clone()));
@@ -335,6 +343,27 @@ impl Solver<'_> {
         self.make(raw)
     }
 
+    /// A schema that forbids the empty list and the empty object, where only these fit both
+    /// alternatives: lists of different things have nothing else in common.
+    fn filled(
+        &mut self,
+        path: &str,
+        around: &[RawId],
+        a: RawId,
+        b: RawId,
+    ) -> Solved<Option<RawId>> {
+        let some = Count { least: 1, most: None };
+        let filled = self.make(Raw { n_items: some, n_properties: some, ..Raw::at(path) })?;
+        let mut nodes = Vec::new();
+        for option in [a, b] {
+            let mut items: Vec<Item> = around.iter().map(|raw| Item::Leaf(*raw)).collect();
+            items.retain(|item| *item != Item::Leaf(option));
+            items.extend([Item::Whole(option), Item::Leaf(filled)]);
+            nodes.push(self.node(items)?);
+        }
+        Ok(self.are_disjoint(nodes[0], nodes[1], 0)?.then_some(filled))
+    }
+
     /// The choices of `oneOf`.
     fn exactly_one(
         &mut self,
@@ -353,6 +382,11 @@ impl Solver<'_> {
         for a in 0..options.len() {
             for b in a + 1..options.len() {
                 if self.are_disjoint(nodes[a], nodes[b], 0)? {
+                    continue;
+                }
+                if let Some(filled) = self.filled(path, around, options[a], options[b])? {
+                    choices[a].push(filled);
+                    choices[b].push(filled);
                     continue;
                 }
                 let opposites = self

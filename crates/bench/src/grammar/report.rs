@@ -1,0 +1,164 @@
+//! The figures as a table and as JSON.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::Run;
+use crate::table::{Align, INTERRUPTED, table};
+
+/// Refusals that the table lists.
+const SHOWN_REFUSALS: usize = 10;
+
+/// Quantiles of some times, in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Times {
+    n: usize,
+    p50_us: f64,
+    p95_us: f64,
+    p99_us: f64,
+    max_us: f64,
+}
+
+impl Times {
+    fn new(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        let at = |share: f64| {
+            let idx = (times.len() as f64 * share) as usize;
+            let time = times.get(idx.min(times.len().saturating_sub(1)));
+            time.map_or(0.0, |time| time.as_nanos() as f64 / 1e3)
+        };
+        Self {
+            n: times.len(),
+            p50_us: at(0.5),
+            p95_us: at(0.95),
+            p99_us: at(0.99),
+            max_us: at(1.0),
+        }
+    }
+
+    fn row(&self, what: &str) -> [String; 6] {
+        let cell = |us: f64| if us < 1000.0 { format!("{us:.1}") } else { format!("{us:.0}") };
+        [
+            what.to_owned(),
+            self.n.to_string(),
+            cell(self.p50_us),
+            cell(self.p95_us),
+            cell(self.p99_us),
+            cell(self.max_us),
+        ]
+    }
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    vocabulary: String,
+    n_tokens: usize,
+    /// Milliseconds to build the tree of the vocabulary, once per model.
+    vocabulary_ms: f64,
+    n_schemas: usize,
+    n_enforced: usize,
+    compile: Times,
+    first_mask: Times,
+    mask: Times,
+    fork: Times,
+    /// Share of the tokens that had no choice.
+    forced_share: f64,
+    /// Walks that came to an end within their tokens.
+    n_ended: usize,
+    refused: Vec<Refusal>,
+    /// Schemas of which a walk came to a place where nothing was allowed; expected to be empty.
+    stuck: Vec<Refusal>,
+    /// Whether the caller ended it early.
+    pub interrupted: bool,
+}
+
+/// A schema with a reason.
+#[derive(Clone, Debug, Serialize)]
+struct Refusal {
+    schema: String,
+    reason: String,
+}
+
+impl Report {
+    pub(super) fn new(
+        vocabulary: &str,
+        n_tokens: usize,
+        building: Duration,
+        runs: &[Run],
+        interrupted: bool,
+    ) -> Self {
+        let enforced = runs.iter().filter(|run| run.refused.is_none());
+        let tokens: usize = runs.iter().map(|run| run.n_tokens).sum();
+        let forced: usize = runs.iter().map(|run| run.n_forced).sum();
+        let reasons = |reason: fn(&Run) -> Option<&String>| {
+            let named = runs.iter().filter_map(|run| Some((run, reason(run)?)));
+            named
+                .map(|(run, reason)| Refusal { schema: run.name.clone(), reason: reason.clone() })
+                .collect()
+        };
+        Self {
+            vocabulary: vocabulary.to_owned(),
+            n_tokens,
+            vocabulary_ms: building.as_secs_f64() * 1e3,
+            n_schemas: runs.len(),
+            n_enforced: enforced.clone().count(),
+            compile: Times::new(enforced.clone().map(|run| run.compile).collect()),
+            first_mask: Times::new(enforced.filter_map(|run| run.first_mask).collect()),
+            mask: Times::new(runs.iter().flat_map(|run| run.masks.clone()).collect()),
+            fork: Times::new(runs.iter().flat_map(|run| run.forks.clone()).collect()),
+            forced_share: forced as f64 / tokens.max(1) as f64,
+            n_ended: runs.iter().map(|run| run.n_ended).sum(),
+            refused: reasons(|run| run.refused.as_ref()),
+            stuck: reasons(|run| run.stuck.as_ref()),
+            interrupted,
+        }
+    }
+
+    /// The schema of which a walk got stuck, in words.
+    pub fn stuck(&self) -> Option<String> {
+        let first = self.stuck.first()?;
+        Some(format!("a walk through {} got stuck: {}", first.schema, first.reason))
+    }
+
+    /// The report as a table.
+    pub fn render(&self) -> String {
+        let mut text = format!(
+            "{} ({} tokens, tree built in {:.0} ms), {} of {} schemas enforced\n\n",
+            self.vocabulary, self.n_tokens, self.vocabulary_ms, self.n_enforced, self.n_schemas
+        );
+        let right = Align::Right;
+        let head = [
+            ("µs", Align::Left),
+            ("n", right),
+            ("p50", right),
+            ("p95", right),
+            ("p99", right),
+            ("max", right),
+        ];
+        let rows = [
+            self.compile.row("compile"),
+            self.first_mask.row("first mask"),
+            self.mask.row("mask"),
+            self.fork.row("copy of a state"),
+        ];
+        text.push_str(&table(head, &rows));
+        text.push_str(&format!(
+            "\n{:.0} % of the tokens were forced; {} walks came to an end\n",
+            100.0 * self.forced_share,
+            self.n_ended
+        ));
+        for refusal in self.refused.iter().take(SHOWN_REFUSALS) {
+            text.push_str(&format!("refused {}: {}\n", refusal.schema, refusal.reason));
+        }
+        if self.refused.len() > SHOWN_REFUSALS {
+            let more = self.refused.len() - SHOWN_REFUSALS;
+            text.push_str(&format!("and {more} more; --json lists them\n"));
+        }
+        if self.interrupted {
+            text.push_str(INTERRUPTED);
+        }
+        text
+    }
+}

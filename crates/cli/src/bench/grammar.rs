@@ -1,0 +1,42 @@
+//! `pelton bench grammar`; see [`pelton_bench::grammar`].
+
+use std::sync::Arc;
+
+use pelton_bench::Watch;
+use pelton_bench::grammar::{Config, Report, gather, measure as run, synthetic};
+
+use crate::args::BenchGrammarArgs;
+use crate::failure::{Failure, Result};
+use crate::interrupt::StopFlag;
+use crate::texts::Texts;
+use crate::{model, progress};
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// A model or schemas that cannot be read, a walk that got stuck, Ctrl-C.
+pub(super) fn measure(args: &BenchGrammarArgs) -> Result<()> {
+    let schemas = gather(args.schemas.as_deref()).map_err(super::failure)?;
+    let (name, tokenizer) = match args.vocab {
+        Some(n_tokens) => {
+            (format!("{n_tokens} made tokens"), synthetic(n_tokens).map_err(super::failure)?)
+        }
+        None => {
+            let reference = model::reference(args.model.as_deref())?;
+            let name = args.model.clone().unwrap_or_else(|| model::EMBEDDED.to_owned());
+            (name, Texts::open(&model::resolve(&reference)?)?.tokenizer)
+        }
+    };
+    let config = Config { walks: args.walks(), max_tokens: args.max_tokens() };
+    let stop = StopFlag::listen()?;
+    let bar = progress::steps(0);
+    let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| super::show(&bar, at) };
+    let report = run(&name, &Arc::new(tokenizer), &schemas, &config, watch);
+    bar.finish_and_clear();
+    let report = report.map_err(super::failure)?;
+    let stuck = report.stuck();
+    let is_interrupted = report.interrupted && stuck.is_none();
+    super::print(&report, Report::render, args.json, is_interrupted)?;
+    stuck.map_or(Ok(()), |message| Err(Failure::internal(message)))
+}

@@ -1,0 +1,37 @@
+//! `pelton bench grammar`, through the real binary.
+
+mod common;
+
+use common::pelton;
+
+#[test]
+fn schemas_are_compiled_for_the_embedded_vocabulary_and_for_a_made_one() {
+    for flags in [&[][..], &["--vocab", "2k"]] {
+        let tiny = ["bench", "grammar", "--walks", "1", "-n", "60", "--json"];
+        let report = pelton(&[&tiny[..], flags].concat()).json();
+        assert_eq!(report["n_schemas"], report["n_enforced"], "{report}");
+        assert!(report["mask"]["n"].as_u64().is_some_and(|n| n > 50), "{report}");
+        assert!(report["forced_share"].as_f64().is_some_and(|share| share > 0.0), "{report}");
+        assert_eq!(report["stuck"].as_array().map(Vec::len), Some(0), "{report}");
+    }
+}
+
+#[test]
+fn schemas_of_a_folder_are_measured_and_refusals_are_listed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).expect("written");
+    };
+    write("good.json", "{\"type\":\"boolean\"}");
+    write("wrapped.json", "{\"schema\":{\"type\":\"null\"},\"tests\":[]}");
+    write("bad.json", "{\"contains\":{}}");
+    let path = folder.path().to_str().expect("UTF-8");
+    let shown = pelton(&["bench", "grammar", "--schemas", path, "--walks", "1"]);
+    shown.assert_answered();
+    for part in ["2 of 3 schemas enforced", "refused bad: schema.contains", "first mask"] {
+        assert!(shown.stdout.contains(part), "{}", shown.stdout);
+    }
+    pelton(&["bench", "grammar", "--schemas", "nowhere"]).assert_refused(&["--schemas nowhere"]);
+    pelton(&["bench", "grammar", "--vocab", "x"]).assert_refused(&["--vocab"]);
+    pelton(&["bench", "grammar", "--vocab", "10"]).assert_refused(&["--vocab", "1000"]);
+}
