@@ -163,7 +163,9 @@ impl Dialect {
     ) -> Result<Option<Shape>, LlmError> {
         let demand = chat.tool_choice.demand().filter(|_| chat.may_call());
         let calls = |demand| {
-            let shape = self.tools.shape(&chat.tools, demand, chat.parallel_tool_calls);
+            // A function that is named is called once.
+            let parallel = chat.parallel_tool_calls && !matches!(demand, Demand::Named(_));
+            let shape = self.tools.shape(&chat.tools, demand, parallel);
             shape.map_err(|error| LlmError::Form { path: error.path, why: error.reason })
         };
         let shape = match (demand, form) {
