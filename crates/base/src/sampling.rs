@@ -307,10 +307,7 @@ impl SamplingParams {
     }
 
     /// Checks what few requests have.
-    fn validate_rare(
-        &self,
-        check: &Check<'_>,
-    ) -> Result<(), ParamError> {
+    fn validate_rare(&self, check: &Check<'_>) -> Result<(), ParamError> {
         let within = |x: f32, low: f32, high: f32| (low..=high).contains(&x);
         let Self { xtc, dynatemp, dry, .. } = self;
         check(

@@ -43,6 +43,9 @@ pub struct Drafting {
     /// Name of the only proposer that drafts; `None` for the proposer that is expected to save
     /// most.
     pub by: Option<&'static str>,
+    /// Whether every draft that can be made is verified, whatever it costs: for trying out that drafts
+    /// change no token.
+    pub always: bool,
 }
 
 /// Parameters of a request for the scheduler. The default sets none of them.

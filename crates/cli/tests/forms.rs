@@ -226,7 +226,7 @@ fn a_stream_adds_up_to_the_whole_answer_and_drafts_change_nothing() {
             let whole = json!({"content": content, "calls": calls,
                 "reason": whole["finish_reason"]});
             assert_eq!(streamed(&server, fields.clone()), whole, "{name}: {fields}");
-            for drafts in [json!({"max_drafts": 0}), json!({"max_drafts": 7})] {
+            for drafts in [json!({"max_drafts": 0}), json!({"always": true})] {
                 let mut fields = fields.clone();
                 fields["speculation"] = drafts;
                 assert_eq!(streamed(&server, fields.clone()), whole, "{name}: {fields}");

@@ -76,7 +76,7 @@ fn a_request_without_limits_is_drafted_for() {
 #[test]
 fn a_request_that_wants_no_drafts_gets_none() {
     for by in [None, Some("suffix")] {
-        let drafting = Drafting { most: Some(0), by };
+        let drafting = Drafting { most: Some(0), by, always: false };
         let (tokens, usage, stats) = answer(engine(both()), limited(drafting));
         assert_eq!((tokens, stats), (plain(), SpecStats::default()));
         assert_eq!(usage.accepted_prediction_tokens + usage.rejected_prediction_tokens, 0);
@@ -85,11 +85,11 @@ fn a_request_that_wants_no_drafts_gets_none() {
 
 #[test]
 fn a_request_bounds_its_drafts() {
-    let drafting = Drafting { most: Some(1), by: None };
+    let drafting = Drafting { most: Some(1), by: None, always: false };
     let (tokens, _, stats) = answer(engine(both()), limited(drafting));
     assert_eq!(tokens, plain());
     assert!(stats.n_drafted > 0 && stats.n_drafted == stats.n_verified_rows, "{stats:?}");
-    let drafting = Drafting { most: Some(1000), by: None };
+    let drafting = Drafting { most: Some(1000), by: None, always: false };
     let (.., more) = answer(engine(both()), limited(drafting));
     assert!(more.n_drafted <= 4 * more.n_verified_rows, "the engine's own bound holds: {more:?}");
 }
@@ -97,7 +97,7 @@ fn a_request_bounds_its_drafts() {
 #[test]
 fn a_request_chooses_who_drafts() {
     for (by, method) in [("ngram", SpecMethod::Ngram), ("suffix", SpecMethod::Suffix)] {
-        let drafting = Drafting { most: None, by: Some(by) };
+        let drafting = Drafting { most: None, by: Some(by), always: false };
         let (tokens, _, among_both) = answer(engine(both()), limited(drafting));
         assert_eq!(tokens, plain());
         let (.., alone) = answer(engine(proposers(method)), request());
@@ -106,7 +106,7 @@ fn a_request_chooses_who_drafts() {
     }
     let engine = engine(both());
     assert_eq!(engine.drafters(), ["ngram", "suffix"]);
-    let drafting = Drafting { most: None, by: Some("draft") };
+    let drafting = Drafting { most: None, by: Some("draft"), always: false };
     let error = engine.submit(limited(drafting)).expect_err("nobody of this name");
     assert!(error.to_string().contains("ngram, suffix"), "{error}");
     assert!(matches!(error, SubmitError::NoSuchDrafter { asked: "draft", .. }));

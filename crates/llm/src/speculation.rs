@@ -12,11 +12,14 @@ pub struct Speculation {
     pub method: SpecMethod,
     /// Most tokens drafted at once, where that is less than the engine's limit.
     pub max_drafts: Option<usize>,
+    /// Whether every draft that can be made is verified, whatever it costs; so anyone can see that
+    /// drafts change no token.
+    pub always: bool,
 }
 
 impl Default for Speculation {
     fn default() -> Self {
-        Self { method: SpecMethod::Auto, max_drafts: None }
+        Self { method: SpecMethod::Auto, max_drafts: None, always: false }
     }
 }
 
@@ -35,11 +38,12 @@ impl Speculation {
 
     /// The same choice in the words of the engine.
     pub(crate) fn drafting(&self) -> Drafting {
-        match self.method {
-            SpecMethod::Off => Drafting { most: Some(0), by: None },
-            SpecMethod::Auto => Drafting { most: self.max_drafts, by: None },
-            other => Drafting { most: self.max_drafts, by: Some(other.name()) },
-        }
+        let (most, by) = match self.method {
+            SpecMethod::Off => (Some(0), None),
+            SpecMethod::Auto => (self.max_drafts, None),
+            other => (self.max_drafts, Some(other.name())),
+        };
+        Drafting { most, by, always: self.always }
     }
 }
 
@@ -51,17 +55,19 @@ mod tests {
     fn what_is_said_reaches_the_engine_and_nothing_said_is_nothing() {
         assert_eq!(Speculation::default().drafting(), Drafting::default());
         for &method in SpecMethod::ALL {
-            let drafting = Speculation { method, max_drafts: Some(3) }.drafting();
+            let drafting = Speculation { method, max_drafts: Some(3), always: true }.drafting();
             let expected = match method {
                 SpecMethod::Off => (Some(0), None),
                 SpecMethod::Auto => (Some(3), None),
                 _ => (Some(3), Some(method.name())),
             };
             assert_eq!((drafting.most, drafting.by), expected);
+            assert!(drafting.always);
         }
-        let error = Speculation { method: SpecMethod::Off, max_drafts: Some(2) }.validate();
+        let error =
+            Speculation { method: SpecMethod::Off, max_drafts: Some(2), always: false }.validate();
         assert_eq!(error.expect_err("a contradiction").param, "speculation.max_drafts");
-        let none = Speculation { method: SpecMethod::Off, max_drafts: Some(0) };
+        let none = Speculation { method: SpecMethod::Off, max_drafts: Some(0), always: false };
         assert_eq!(none.validate(), Ok(()));
     }
 }

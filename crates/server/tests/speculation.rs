@@ -33,7 +33,7 @@ fn counted(answer: &Value) -> (u64, u64) {
 async fn a_request_says_how_far_its_tokens_are_guessed() {
     let gate = Gate::default();
     let server = drafting(&gate).await;
-    let all = |most, by| Drafting { most, by };
+    let all = |most, by| Drafting { most, by, always: false };
     for (sent, expected) in [
         (json!({}), all(None, None)),
         (json!({"method": "auto", "max_drafts": 3}), all(Some(3), None)),

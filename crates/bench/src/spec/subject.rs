@@ -101,9 +101,9 @@ impl<'a> Subject<'a> {
     /// An engine that refuses or fails.
     pub(super) fn run(&self, cell: &Cell, method: SpecMethod) -> Result<Option<Run>> {
         let drafting = match method {
-            SpecMethod::Off => Drafting { most: Some(0), by: None },
+            SpecMethod::Off => Drafting { most: Some(0), by: None, always: false },
             SpecMethod::Auto => Drafting::default(),
-            other => Drafting { most: None, by: Some(other.name()) },
+            other => Drafting { most: None, by: Some(other.name()), always: false },
         };
         let before = self.engine.metrics();
         let mut n_ended = before.n_finished;

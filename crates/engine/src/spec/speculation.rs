@@ -56,11 +56,13 @@ struct Bounds {
     most: usize,
     /// The only guesser that may draft, by its index; `None` for all.
     by: Option<usize>,
+    /// Whether all drafts are verified, whatever they cost.
+    always: bool,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { most: usize::MAX, by: None }
+        Self { most: usize::MAX, by: None, always: false }
     }
 }
 
@@ -159,11 +161,11 @@ impl Speculation {
         self.bounds.get(&id).copied().unwrap_or_default()
     }
 
-    fn bounds_of(&self, Drafting { most, by }: Drafting) -> Bounds {
+    fn bounds_of(&self, Drafting { most, by, always }: Drafting) -> Bounds {
         let guesser = |name| self.guessers.iter().position(|known| known.name() == name);
         // No guesser has the last index there is.
         let by = by.map(|name| guesser(name).unwrap_or(usize::MAX));
-        Bounds { most: most.unwrap_or(usize::MAX), by }
+        Bounds { most: most.unwrap_or(usize::MAX), by, always }
     }
 
     /// Gives drafts to the requests that generate, as far as drafts are worth their price.
@@ -207,6 +209,11 @@ impl Speculation {
         let load = self.look(&mut generating, cost);
         self.plain = PlainStep::new(&load, generating.len(), cost);
         self.choose(&load, generating.len(), cost);
+        for (i, row) in generating.iter().enumerate() {
+            if self.bounds_at(row.id).always {
+                self.lengths[i] = self.offers[i].chances.len();
+            }
+        }
         for idx in 0..self.guessers.len() {
             self.propose(idx, &mut generating, odds.as_deref_mut());
         }
@@ -221,8 +228,8 @@ impl Speculation {
     fn kind_of(&self, generating: &[Generating<'_>]) -> Option<Kind> {
         let mut bounds = generating.iter().map(|row| self.bounds_at(row.id));
         let first = bounds.next()?;
-        let is_timed =
-            first.most > 0 && bounds.all(|other| other == first) && !self.config.is_forced;
+        let is_timed = first.most > 0 && !first.always && bounds.all(|other| other == first);
+        let is_timed = is_timed && !self.config.is_forced;
         is_timed.then(|| (first.by, generating.len().ilog2()))
     }
 
@@ -294,7 +301,7 @@ impl Speculation {
 
     /// The offer of one guesser for a row, if it may and can make one.
     fn ask(&mut self, idx: usize, row: &mut Generating<'_>) -> Option<Looked> {
-        let Bounds { most: bound, by } = self.bounds_at(row.id);
+        let Bounds { most: bound, by, .. } = self.bounds_at(row.id);
         if bound == 0 || by.is_some_and(|only| only != idx) {
             return None;
         }
@@ -355,7 +362,7 @@ fn as_row<'a>(row: &'a mut Generating<'_>, n_drafts: usize) -> Row<'a> {
 /// and a panic there ends the request.
 fn rule_panicked(id: RequestId, bounds: &mut HashMap<RequestId, Bounds>, stats: &mut SpecStats) {
     stats.n_failures += 1;
-    bounds.insert(id, Bounds { most: 0, by: None });
+    bounds.insert(id, Bounds { most: 0, ..Bounds::default() });
 }
 
 #[cfg(test)]

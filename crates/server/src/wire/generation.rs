@@ -168,8 +168,9 @@ fn speculation(fields: &mut Fields<'_>) -> Result<Speculation, ApiError> {
         }
     };
     let max_drafts = inner.usize("max_drafts")?;
+    let always = inner.bool("always")?.unwrap_or(false);
     inner.finish()?;
-    Ok(Speculation { method, max_drafts })
+    Ok(Speculation { method, max_drafts, always })
 }
 
 fn stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
