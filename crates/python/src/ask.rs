@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use pelton_base::TokenId;
+use pelton_base::{Shape, TokenId};
 use pelton_llm::{
     CompletionRequest, Generating, Generation, Llm, LlmError, Prompt, SamplingTexts, Speculation,
 };
@@ -39,6 +39,9 @@ pub(crate) struct SamplingParams {
     seeds: Option<Vec<u64>>,
     logits_processors: Option<Vec<Py<PyAny>>>,
     prediction: Option<String>,
+    /// A kind, and texts.
+    #[pyo3(attribute("_form"))]
+    form: Option<(String, Vec<String>)>,
 }
 
 /// A prompt, how it is answered, and what its callbacks raised.
@@ -141,9 +144,24 @@ impl SamplingParams {
         generation.best_of = self.best_of;
         generation.speculation = Speculation::default();
         generation.prediction = self.prediction;
+        generation.form = self.form.map(shape);
         for callback in self.logits_processors.into_iter().flatten() {
             processor::push(&mut generation.processors, callback, fault);
         }
+    }
+}
+
+/// The form of a `StructuredOutputsParams`, whose texts have been checked.
+fn shape((kind, mut texts): (String, Vec<String>)) -> Shape {
+    let text = |texts: &mut Vec<String>| texts.pop().unwrap_or_default();
+    match kind.as_str() {
+        "choice" => Shape::OneOf(texts.into_iter().map(Shape::Text).collect()),
+        "regex" => Shape::Regex(text(&mut texts)),
+        "grammar" => match text(&mut texts) {
+            grammar if grammar.contains("::=") => Shape::Gbnf(grammar),
+            grammar => Shape::Lark(grammar),
+        },
+        _ => Shape::Json { schema: text(&mut texts), path: "json".to_owned() },
     }
 }
 

@@ -21,6 +21,7 @@ from pelton.outputs import (
     RequestOutput,
 )
 from pelton.sampling_params import RequestOutputKind, SamplingParams
+from pelton.structured_outputs import GuidedDecodingParams, StructuredOutputsParams
 
 __all__ = [
     "LLM",
@@ -31,9 +32,11 @@ __all__ = [
     "CompletionOutput",
     "EmbeddingOutput",
     "EmbeddingRequestOutput",
+    "GuidedDecodingParams",
     "Logprob",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "StructuredOutputsParams",
     "Tokenizer",
 ]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .structured_outputs import StructuredOutputsParams
+
 LogitsProcessor = Callable[..., Any]
 
 
@@ -32,8 +34,6 @@ _REFUSED: dict[str, tuple[Any, str]] = {
     "include_stop_str_in_output": (False, "append `stop_reason` to the text"),
     "detokenize": (True, "leave it out: the text costs next to nothing"),
     "truncate_prompt_tokens": (None, "cut the prompt before"),
-    "guided_decoding": (None, "use a logits processor"),
-    "structured_outputs": (None, "use a logits processor"),
     "extra_args": (None, "leave it out"),
 }
 
@@ -101,6 +101,10 @@ class SamplingParams:
     """The only tokens that may occur; ``None`` for all."""
     logits_processors: list[LogitsProcessor] | None = None
     """Callbacks that change logits."""
+    structured_outputs: StructuredOutputsParams | None = None
+    """The form of each answer."""
+    guided_decoding: StructuredOutputsParams | None = field(default=None, repr=False)
+    """The older name of ``structured_outputs``."""
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     """What the outputs of a stream hold."""
     prediction: str | None = None
@@ -117,14 +121,15 @@ class SamplingParams:
     include_stop_str_in_output: bool = field(default=False, repr=False)
     detokenize: bool = field(default=True, repr=False)
     truncate_prompt_tokens: int | None = field(default=None, repr=False)
-    guided_decoding: Any = field(default=None, repr=False)
-    structured_outputs: Any = field(default=None, repr=False)
     extra_args: dict[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name, (nothing, fix) in _REFUSED.items():
             if getattr(self, name) not in (nothing, [], {}):
                 raise ValueError(f"`{name}` is not supported by Pelton: {fix}")
+        if self.structured_outputs is not None and self.guided_decoding is not None:
+            raise ValueError("`guided_decoding` and `structured_outputs` are the same: give one")
+        _ = self._form
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, numbers.Integral) or value < 0):
@@ -148,6 +153,16 @@ class SamplingParams:
             self.logit_bias = {int(token): float(x) for token, x in self.logit_bias.items()}
         if self.logits_processors is not None:
             self.logits_processors = [_three_arguments(each) for each in self.logits_processors]
+
+    @property
+    def _form(self) -> tuple[str, list[str]] | None:
+        """The form as the binding reads it: a kind, and texts."""
+        form = self.structured_outputs or self.guided_decoding
+        if form is None:
+            return None
+        if not isinstance(form, StructuredOutputsParams):
+            raise TypeError(f"`structured_outputs` must be StructuredOutputsParams, got {form!r}")
+        return form._form
 
     def clone(self) -> SamplingParams:
         """A copy with lists of its own."""
