@@ -22,6 +22,8 @@ use crate::options::LlmOptions;
 const FALLBACK: &str = "hermes";
 /// Templates of Mistral refuse ids of calls that are not 9 letters and digits; this is their check.
 const SHORT_IDS: &str = "|length != 9";
+/// The format of calls whose form has room for thoughts.
+const CHANNELS: &str = "openai";
 /// Variables of templates that turn thoughts on and off.
 const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
@@ -180,7 +182,9 @@ impl Dialect {
                 return Err(ParamError { param, expected, got }.into());
             }
         };
-        Ok(Some(match self.reasoning {
+        // The channels of gpt-oss hold thoughts and calls in one form.
+        let has_thought = demand.is_some() && self.tools.name() == CHANNELS;
+        Ok(Some(match self.reasoning.filter(|_| !has_thought) {
             Some(format) => format.before(shape, format.opens_in(prompt)),
             None => shape,
         }))
