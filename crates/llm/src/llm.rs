@@ -269,34 +269,10 @@ impl Llm {
             self.check_prompt(prompt)?;
             self.check_length(prompt.len(), generation.sampling.min_tokens)?;
         }
-        texts::encode(&self.parts.tokenizer, &self.breakers, &mut generation)?;
-        self.check_sampling(&generation.sampling)?;
-        self.check_tokens("stop_token_ids", &generation.stop_tokens)?;
-
-        let prediction = match &generation.prediction {
-            Some(text) => self.encode_prediction(text)?,
-            None => Vec::new(),
-        };
-
+        let common = self.common(&mut generation, reading.bound)?;
         let n_made = generation.n_made();
-        let mut stop_tokens = generation.stop_tokens;
-        if !generation.ignore_eos {
-            stop_tokens.extend(self.parts.eos.iter().copied());
-        }
-        let drafting = generation.speculation.drafting();
-        let service = ServiceParams { drafting, ..self.namespaces.params(&generation.service) };
-        let compile = |form| self.forms.compile(form, &stop_tokens, service.namespace);
-        let constraint = generation.form.as_ref().map(compile).transpose()?;
-        let constraint = match reading.bound {
-            Some(thought) => Some(thought.bound(constraint)),
-            None => constraint,
-        };
-        let mut sampling = generation.sampling;
-        if n_made > generation.n {
-            // Log probabilities rank the choices of `best_of`.
-            sampling.logprobs.get_or_insert(0);
-        }
-        let (min_tokens, with_logprobs) = (sampling.min_tokens, sampling.logprobs.is_some());
+        let (min_tokens, with_logprobs) =
+            (common.sampling.min_tokens, common.sampling.logprobs.is_some());
         let submitted = Instant::now();
         let mut streams = Vec::with_capacity(prompts.len() * n_made as usize);
         let mut searches = Vec::new();
@@ -306,18 +282,16 @@ impl Llm {
             for choice in 0..n_made {
                 let (seed, choice) = match generation.seeds.get(choice as usize) {
                     Some(&seed) => (seed, 0),
-                    None => (sampling.seed, choice),
+                    None => (common.sampling.seed, choice),
                 };
                 // An early return drops the streams that exist, which aborts their requests.
                 let ask = Ask {
                     prompt: prompt.clone(),
-                    sampling: SamplingParams { seed, ..sampling.clone() },
+                    sampling: SamplingParams { seed, ..common.sampling.clone() },
                     choice,
                     max_tokens: generation.max_tokens.map_or(room, |most| most.min(room)),
-                    stop_tokens: stop_tokens.clone(),
-                    service: ServiceParams { fork_of: first, ..service },
-                    prediction: prediction.clone(),
-                    constraint: constraint.clone(),
+                    service: ServiceParams { fork_of: first, ..common.service },
+                    ..common.clone()
                 };
                 if let Some(params) = generation.beams {
                     let params = BeamParams { n: n_made as usize, ..params };
@@ -343,6 +317,46 @@ impl Llm {
             control: self.control_tokens(reading.reader.as_ref()),
             reader: reading.reader,
         }))
+    }
+
+    /// The ask of every answer to a request, without its prompt: texts become tokens, and the form
+    /// becomes a rule.
+    fn common(&self, generation: &mut Generation, bound: Option<Thought>) -> Result<Ask, LlmError> {
+        texts::encode(&self.parts.tokenizer, &self.breakers, generation)?;
+        self.check_sampling(&generation.sampling)?;
+        self.check_tokens("stop_token_ids", &generation.stop_tokens)?;
+        let prediction = match &generation.prediction {
+            Some(text) => self.encode_prediction(text)?,
+            None => Vec::new(),
+        };
+        let mut stop_tokens = std::mem::take(&mut generation.stop_tokens);
+        if !generation.ignore_eos {
+            stop_tokens.extend(self.parts.eos.iter().copied());
+        }
+        let drafting = generation.speculation.drafting();
+        let service = ServiceParams { drafting, ..self.namespaces.params(&generation.service) };
+        let compile = |form| self.forms.compile(form, &stop_tokens, service.namespace);
+        let constraint = generation.form.as_ref().map(compile).transpose()?;
+        let constraint = match bound {
+            Some(thought) => Some(thought.bound(constraint)),
+            None => constraint,
+        };
+        let mut sampling = generation.sampling.clone();
+        if generation.n_made() > generation.n {
+            // Log probabilities rank the choices of `best_of`.
+            sampling.logprobs.get_or_insert(0);
+        }
+        let (prompt, max_tokens) = (Vec::new(), 0);
+        Ok(Ask {
+            prompt,
+            sampling,
+            choice: 0,
+            max_tokens,
+            stop_tokens,
+            service,
+            prediction,
+            constraint,
+        })
     }
 
     /// Control tokens whose text a reader must see.

@@ -35,7 +35,7 @@ async fn a_chat_is_answered_in_one_piece() {
     let usage = json!({"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9,
         "prompt_tokens_details": {"cached_tokens": 0},
         "completion_tokens_details":
-            {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}});
+            {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0, "reasoning_tokens": 0}});
     assert_eq!(body["usage"], usage);
     server.stop().await;
 }
