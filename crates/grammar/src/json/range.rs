@@ -10,6 +10,8 @@
 //!
 //! Numbers have at most [`MOST_DIGITS`] digits before the point and as many behind it, and an
 //! exponent of at most two, so that each is a finite f64 and no answer is an endless row of digits.
+//! Bounded numbers have few digits behind the point: `6.8750000000000000001` is more than 6.875, and
+//! is 6.875 once it is read.
 
 use super::decimal::Decimal;
 
@@ -189,7 +191,10 @@ pub(super) fn numbers(bounds: &Bounds) -> Vec<String> {
 
 /// Any number, with or without an exponent.
 pub(super) fn any_number() -> String {
-    format!("-?{}(?:[eE][+-]?[0-9]{{1,2}})?", any_magnitude())
+    let digits = MOST_DIGITS - 1;
+    format!(
+        "-?(?:0|[1-9][0-9]{{0,{digits}}})(?:\\.[0-9]{{1,{MOST_DIGITS}}})?(?:[eE][+-]?[0-9]{{1,2}})?"
+    )
 }
 
 fn any_magnitude() -> String {
@@ -197,7 +202,7 @@ fn any_magnitude() -> String {
 }
 
 fn any_fraction() -> String {
-    format!("(?:\\.[0-9]{{1,{MOST_DIGITS}}})?")
+    "(?:\\.[0-9]{1,6})?".to_owned()
 }
 
 /// Numbers with a part behind the point that is not zero.
@@ -249,24 +254,20 @@ fn magnitude_at_most(bound: &Decimal, open: bool) -> String {
 fn fraction_at_least(digits: &str, open: bool) -> String {
     match (digits.is_empty(), open) {
         (true, false) => any_fraction(),
-        (true, true) => format!("\\.[0-9]{{0,{}}}[1-9][0-9]{{0,9}}", MOST_DIGITS - 10),
+        (true, true) => "\\.[0-9]{0,4}[1-9][0-9]?".to_owned(),
         (false, _) => format!("\\.{}", tail_at_least(digits, open)),
     }
 }
 
 fn tail_at_least(digits: &str, open: bool) -> String {
     let Some(first) = digits.bytes().next() else {
-        return if open {
-            "[0-9]{0,20}[1-9][0-9]{0,9}".to_owned()
-        } else {
-            "[0-9]{0,20}".to_owned()
-        };
+        return if open { "[0-9]{0,4}[1-9][0-9]?".to_owned() } else { "[0-9]{0,6}".to_owned() };
     };
     let same = format!("{}{}", char::from(first), tail_at_least(&digits[1..], open));
     if first == b'9' {
         return same;
     }
-    format!("(?:{same}|[{}-9][0-9]{{0,{MOST_DIGITS}}})", char::from(first + 1))
+    format!("(?:{same}|[{}-9][0-9]{{0,5}})", char::from(first + 1))
 }
 
 /// The point and the digits behind it, of at most this value; `None` when there are none.
@@ -284,7 +285,7 @@ fn tail_at_most(digits: &str, open: bool) -> String {
     let rest = &digits[1..];
     let mut options = Vec::new();
     if first > b'0' {
-        options.push(format!("[0-{}][0-9]{{0,{MOST_DIGITS}}}", char::from(first - 1)));
+        options.push(format!("[0-{}][0-9]{{0,5}}", char::from(first - 1)));
     }
     match (rest.is_empty(), open) {
         (true, true) => {}
