@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use pelton_base::{Constraint, Namespace, ParamError, Shape, TokenId};
-use pelton_grammar::{GrammarError, Grammars, Limits, Vocabulary};
+use pelton_grammar::{GrammarError, Grammars, Layout, Limits, Vocabulary};
 use pelton_text::Tokenizer;
 
 use crate::error::LlmError;
@@ -30,6 +30,7 @@ impl Forms {
     pub(crate) fn compile(
         &self,
         shape: &Shape,
+        layout: Layout,
         ends: &[TokenId],
         namespace: Namespace,
     ) -> Result<Constraint, LlmError> {
@@ -43,7 +44,7 @@ impl Forms {
             LlmError::Form { path, why }
         };
         let grammars = grammars.as_ref().map_err(|error| refuse(error.clone()))?;
-        on_deep_stack(|| grammars.compile(shape, ends, namespace)).map_err(refuse)
+        on_deep_stack(|| grammars.compile_as(shape, layout, ends, namespace)).map_err(refuse)
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use pelton_base::{Ask, ParamError, SamplingParams, ServiceParams, TokenId, limits};
 use pelton_engine::{EngineHandle, EngineMetrics, Panicked};
+use pelton_grammar::Layout;
 use pelton_parse::ReaderOptions;
 use pelton_text::{ChatTemplate, EncodeOptions, Message, TextError, Tokenizer};
 
@@ -161,6 +162,8 @@ impl Llm {
         let reading = Reading {
             bound: dialect.bound(&text, &options, tokenizer)?,
             reader: dialect.reader(&text, &options),
+            // As models were trained to write calls, and everything but the values is forced.
+            layout: if options.may_call() { Layout::Spaced } else { Layout::Free },
         };
         self.start(vec![tokens], generation, reading)
     }
@@ -269,7 +272,7 @@ impl Llm {
             self.check_prompt(prompt)?;
             self.check_length(prompt.len(), generation.sampling.min_tokens)?;
         }
-        let common = self.common(&mut generation, reading.bound)?;
+        let common = self.common(&mut generation, reading.bound, reading.layout)?;
         let n_made = generation.n_made();
         let (min_tokens, with_logprobs) =
             (common.sampling.min_tokens, common.sampling.logprobs.is_some());
@@ -321,7 +324,12 @@ impl Llm {
 
     /// The ask of every answer to a request, without its prompt: texts become tokens, and the form
     /// becomes a rule.
-    fn common(&self, generation: &mut Generation, bound: Option<Thought>) -> Result<Ask, LlmError> {
+    fn common(
+        &self,
+        generation: &mut Generation,
+        bound: Option<Thought>,
+        layout: Layout,
+    ) -> Result<Ask, LlmError> {
         texts::encode(&self.parts.tokenizer, &self.breakers, generation)?;
         self.check_sampling(&generation.sampling)?;
         self.check_tokens("stop_token_ids", &generation.stop_tokens)?;
@@ -335,7 +343,7 @@ impl Llm {
         }
         let drafting = generation.speculation.drafting();
         let service = ServiceParams { drafting, ..self.namespaces.params(&generation.service) };
-        let compile = |form| self.forms.compile(form, &stop_tokens, service.namespace);
+        let compile = |form| self.forms.compile(form, layout, &stop_tokens, service.namespace);
         let constraint = generation.form.as_ref().map(compile).transpose()?;
         let constraint = match bound {
             Some(thought) => Some(thought.bound(constraint)),
@@ -417,6 +425,8 @@ impl Llm {
 struct Reading {
     bound: Option<Thought>,
     reader: Option<ReaderOptions>,
+    /// White space inside of JSON.
+    layout: Layout,
 }
 
 /// A seed that differs from call to call.

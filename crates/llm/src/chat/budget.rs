@@ -188,6 +188,7 @@ impl RuleState for State {
 #[cfg(test)]
 mod tests {
     use pelton_base::{Namespace, Shape};
+    use pelton_grammar::Layout;
     use pelton_parse::reasoning_format;
 
     use super::*;
@@ -238,7 +239,8 @@ mod tests {
             let format = reasoning_format("deepseek_r1").expect("it is in the registry");
             let shape = format.before(Shape::Regex("[0-9]{2}".to_owned()), starts_inside);
             let forms = Forms::new(&tokenizer);
-            let inner = forms.compile(&shape, &ends, Namespace::default()).expect("a rule");
+            let inner =
+                forms.compile(&shape, Layout::Free, &ends, Namespace::default()).expect("a rule");
             let rule = thought(starts_inside, 5).bound(Some(inner));
             for seed in 0..40_usize {
                 let mut at = seed * 7919;
