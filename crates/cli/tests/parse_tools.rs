@@ -16,7 +16,7 @@ fn transcripts(name: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// What is printed for a transcript.
+/// The line that is printed for a transcript.
 fn printed(transcript: &Value) -> Value {
     let (content, calls) = (&transcript["content"], &transcript["calls"]);
     let is_bare = content == "" && calls != &json!([]);

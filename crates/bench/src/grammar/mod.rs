@@ -37,7 +37,7 @@ pub struct Config {
     pub max_tokens: usize,
 }
 
-/// What one schema brought.
+/// Times and counts of one schema.
 #[derive(Clone, Debug, Default)]
 struct Run {
     name: String,

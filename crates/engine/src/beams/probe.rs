@@ -11,7 +11,7 @@ use pelton_base::{Ask, RuleState, TokenId, TokenSet};
 use pelton_sampling::{Candidates, LogitsProcessor, RowContext};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the beams of one search have in common.
+/// Data that the beams of one search share.
 #[derive(Debug)]
 pub(crate) struct Lens {
     /// Candidates of each beam.

@@ -181,7 +181,7 @@ impl Emitter<'_> {
 
 /// Strings with quotes around them, without some, as an expression of terminals.
 ///
-/// What all strings have in common is a terminal of its own, because building an expression from its
+/// The part that all strings share is a terminal of its own, because building an expression from its
 /// text takes longer than everything else here.
 pub(super) fn texts_expression(book: &mut Book, texts: &Texts, without: &[String]) -> String {
     let mut parts = Vec::new();

@@ -78,7 +78,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("x-guidance", "is not honoured; the server decides about white space"),
 ];
 
-/// What becomes of a keyword.
+/// The treatment of a keyword.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Fate {
     Enforced,

@@ -105,7 +105,7 @@ impl Emitter<'_> {
         Ok(row.swap_remove(0).unwrap_or_default())
     }
 
-    /// What follows the last listed property; `None` where the bounds cannot be kept.
+    /// The form after the last listed property; `None` where the bounds cannot be kept.
     fn others(
         &mut self,
         rest: Option<&str>,
