@@ -100,10 +100,14 @@ impl Masked {
                 u64::MAX => {}
                 0 => logits.fill(f32::NEG_INFINITY),
                 word => {
-                    for (bit, logit) in logits.iter_mut().enumerate() {
-                        if word >> bit & 1 == 0 {
+                    // Most masks of free text forbid few tokens, which are scattered.
+                    let mut forbidden = !word;
+                    while forbidden != 0 {
+                        let bit = forbidden.trailing_zeros() as usize;
+                        if let Some(logit) = logits.get_mut(bit) {
                             *logit = f32::NEG_INFINITY;
                         }
+                        forbidden &= forbidden - 1;
                     }
                 }
             }
