@@ -55,6 +55,9 @@ use std::io::IsTerminal;
 use args::{Cli, Command};
 use clap::Parser;
 
+/// Reads any bytes as settings of `pelton serve` and as API keys, for the fuzz target `serve_yaml`.
+#[doc(hidden)]
+pub use config::try_bytes;
 pub use opened::{NotOpened, Opened, open, setting_keys};
 
 /// Runs a command line, whose first word is the name of the program, and returns the exit code.

@@ -19,8 +19,7 @@ pub(crate) use settings::Settings;
 
 /// Reads any bytes as the file of `--config` and as a file of API keys; each is settings, or an
 /// error of one line that shows no key.
-#[allow(dead_code, reason = "for tests and the fuzz target `serve_yaml`")]
-pub(crate) fn try_bytes(bytes: &[u8]) {
+pub fn try_bytes(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Err(why) = file::ConfigFile::parse(text) {
         let failure = crate::failure::Failure::new(why);
