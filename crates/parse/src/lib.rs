@@ -1,4 +1,4 @@
-//! What a model said, taken apart: thoughts, tool calls and plain text, whole or as it grows.
+//! Answers of models, taken apart: thoughts, tool calls and plain text, whole or as it grows.
 //!
 //! ```text
 //! text of an answer ─► Reader ─► thought (ReasoningFormat) ─► Delta::Reasoning

@@ -1,4 +1,4 @@
-//! What a value may be, after all keywords that speak about it were taken together.
+//! The values that a place allows, after all keywords about it were taken together.
 
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ pub(super) enum Node {
     Text(Texts),
     Array(Array),
     Object(Object),
-    /// What one of these allows.
+    /// The values that one of these allows.
     Union(Vec<NodeId>),
 }
 

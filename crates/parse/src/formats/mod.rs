@@ -64,7 +64,7 @@ impl std::fmt::Debug for dyn ToolFormat {
     }
 }
 
-/// What a parser may assume of the text.
+/// Assumptions that a parser may make about the text.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Trust {
     /// Nothing: a call is passed on when it is complete, so that one that turns out to be malformed

@@ -123,7 +123,7 @@ pub(crate) fn parser(tools: &[Tool], trust: Trust, starts_inside: bool) -> Box<d
 enum Body {
     Thought,
     Content,
-    /// What follows the arguments of a call, where nothing should be.
+    /// Text after the arguments of a call, where nothing should be.
     Rest,
 }
 

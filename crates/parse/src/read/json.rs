@@ -6,7 +6,7 @@
 /// Deepest nesting of arrays and objects, as in `serde_json`.
 const MOST_DEPTH: usize = 127;
 
-/// What a byte is to the value.
+/// The role of a byte in the value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fed {
     /// A part of the value, which goes on.
