@@ -20,7 +20,10 @@ import urllib.error
 import urllib.request
 
 import openai
+import prometheus_client.openmetrics.parser
+import prometheus_client.parser
 
+import dialects
 import structured
 
 # Far beyond what anything takes, also on a machine that is busy with other things: they end a run
@@ -294,14 +297,31 @@ def cached_tokens_are_told(server, client, model):
 
 
 def metrics_count_what_was_done(server, client, model):
+    """Prometheus' own parsers read both formats."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(server.address + "/metrics", timeout=STEP_SECONDS) as answer:
-        kind, text = answer.headers["content-type"], answer.read().decode()
-    assert kind.startswith("application/openmetrics-text"), kind
-    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert float(values["pelton_generation_tokens_total"]) > 0
-    assert float(values['pelton_time_to_first_token_seconds_count{tenant="default"}']) > 0
-    assert 0 <= float(values["pelton_kv_cache_usage_ratio"]) <= 1
+
+    def families(accept, parse):
+        asked = urllib.request.Request(server.address + "/metrics", headers={"accept": accept})
+        with opener.open(asked, timeout=STEP_SECONDS) as answer:
+            kind, text = answer.headers["content-type"], answer.read().decode()
+        assert kind.startswith(accept.split(";")[0]), kind
+        samples = [sample for family in parse(text) for sample in family.samples]
+        return {(s.name, s.labels.get("tenant"), s.labels.get("model_name")): s.value for s in samples}
+
+    for accept, parse in [
+        ("text/plain;version=0.0.4", prometheus_client.parser.text_string_to_metric_families),
+        (
+            "application/openmetrics-text;version=1.0.0",
+            prometheus_client.openmetrics.parser.text_string_to_metric_families,
+        ),
+    ]:
+        values = families(accept, parse)
+        assert values["pelton_generation_tokens_total", None, model] > 0
+        assert values["vllm:generation_tokens_total", None, model] > 0
+        assert values["pelton_time_to_first_token_seconds_count", "default", model] > 0
+        assert values["vllm:iteration_tokens_total_count", None, model] > 0
+        assert 0 <= values["vllm:kv_cache_usage_perc", None, model] <= 1
+        assert values["process_cpu_seconds_total", None, None] > 0
     assert server.get("/ready") == (200, {"status": "ready"})
 
 
@@ -482,6 +502,7 @@ CHECKS = [
     a_client_that_goes_away_frees_its_request,
     vectors_of_texts_are_the_same_in_both_formats,
     *structured.CHECKS,
+    *dialects.CHECKS,
     # The last, because it ends the server.
     sigterm_drains,
 ]

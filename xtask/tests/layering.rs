@@ -15,6 +15,7 @@ use serde_json::Value;
 const FLOORS: &[(&str, u32)] = &[
     ("pelton-base", 0),
     ("pelton-sched", 10),
+    ("pelton-gateway", 10),
     ("pelton-tensor", 10),
     ("pelton-text", 11),
     ("pelton-parse", 11),

@@ -6,6 +6,7 @@
 //! spec      drafting beside plain decoding    ─▶ speed-up per batch size, advice
 //! grammar   schemas on a vocabulary           ─▶ compile and mask times, schemas enforced
 //! load      a workload against the engine     ─▶ the ledger that the simulator fills too
+//! serve     a workload against any server     ─▶ the same, as its clients see it
 //! ```
 //!
 //! Each module takes a small configuration and something that is loaded already, and returns a
@@ -21,12 +22,15 @@ pub mod grammar;
 pub mod kernels;
 pub mod load;
 pub mod model;
+mod pace;
 mod samples;
+pub mod serve;
 pub mod spec;
 mod table;
 mod tuned;
 mod watch;
 
 pub use error::{BenchError, Result};
+pub use pace::Pace;
 pub use table::bytes;
 pub use watch::{Progress, Watch};

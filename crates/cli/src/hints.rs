@@ -11,7 +11,7 @@ use pelton_tensor::{MemoryLeft, TensorError};
 use pelton_text::TextError;
 
 use crate::failure::Failure;
-use crate::flags::TABLE;
+use crate::flags::table;
 use crate::stats::bytes;
 use crate::usage::nearest;
 
@@ -41,7 +41,7 @@ fn in_flags(error: &LlmError) -> Option<Failure> {
         "tokens" | "logit_bias" => format!("--{}", word.replace('_', "-")),
         "stop_token_ids" => "--stop-token".to_owned(),
         word => {
-            let flag = TABLE.iter().find(|flag| flag.key() == word);
+            let flag = table().find(|flag| flag.key() == word);
             flag.map_or_else(|| word.to_owned(), |flag| format!("--{}", flag.name))
         }
     });

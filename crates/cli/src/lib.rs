@@ -17,6 +17,7 @@
 
 mod args;
 mod banner;
+mod batch;
 mod bench;
 mod config;
 mod convert;
@@ -26,6 +27,7 @@ mod flags;
 mod hints;
 mod inspect;
 mod interrupt;
+mod key;
 mod list;
 mod loaded;
 mod logits;
@@ -46,13 +48,15 @@ mod show;
 mod stats;
 mod texts;
 mod tokenize;
+mod top;
 mod units;
 mod usage;
+mod usage_report;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
 
-use args::{Cli, Command};
+use args::{Cli, Command, LogFormat};
 use clap::Parser;
 
 /// Reads any bytes as settings of `pelton serve` and as API keys, for the fuzz target `serve_yaml`.
@@ -72,18 +76,22 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
         }
         Err(error) => return usage::explain(&error, words).report(),
     };
-    install_tracing(level(cli.verbose), cli.verbose == 0);
+    install_tracing(level(cli.verbose), cli.verbose == 0, cli.log_format);
     if let Err(error) = pelton_tensor::handle_file_signals() {
         tracing::warn!(%error, "a model file that is cut short will end the program without a word");
     }
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::serve(*args),
+        Command::Key(command) => key::key(&command),
+        Command::Top(args) => top::top(&args),
+        Command::Usage(args) => usage_report::usage(&args),
         Command::Pull(args) => pull::pull(&args),
         Command::List(args) => list::list(&args),
         Command::Show(args) => show::show(&args),
         Command::Rm(args) => rm::rm(&args),
         Command::Embed(args) => embed::embed(&args),
+        Command::Batch(args) => batch::batch(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Convert(args) => convert::convert(&args),
         Command::Logits(args) => logits::logits(&args),
@@ -92,6 +100,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Bench(command) => bench::bench(&command),
         Command::Completions(args) => reference::completions(&args),
         Command::Man(args) => reference::man(&args),
+        Command::Openapi => reference::openapi(),
     };
     match outcome {
         Ok(()) => 0,
@@ -111,13 +120,24 @@ fn level(verbose: u8) -> &'static str {
 
 /// Sends logs to stderr: those that `directives` let through, or `RUST_LOG` where it is set. Does
 /// nothing where the process has another place for them already.
-fn install_tracing(directives: &str, is_plain: bool) {
+fn install_tracing(directives: &str, is_plain: bool, format: LogFormat) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(directives));
+    // A request is logged in both forms, of which one is let through.
+    let other = match format {
+        LogFormat::Text => "pelton_server::access_json=off",
+        LogFormat::Json => "pelton_server::access_log=off",
+    };
+    let filter = filter.add_directive(other.parse().expect("invariant: a directive"));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
+    if format == LogFormat::Json {
+        let objects = lines.with_ansi(false).json().flatten_event(true).with_span_list(false);
+        let _ = objects.try_init();
+        return;
+    }
     let _ = match is_plain {
         // A warning to a person at work, not a log.
         true => lines.without_time().with_target(false).try_init(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pelton_llm::{Embedder, Llm};
 
 use crate::failure::Failure;
-use crate::flags::{Chosen, Flag, TABLE, lay_over};
+use crate::flags::{Chosen, Flag, lay_over, table};
 use crate::{interrupt, model};
 
 /// Logs on stderr. Panics in the code of a request are left out: the caller gets them as errors.
@@ -50,7 +50,7 @@ impl NotOpened {
 /// Keys of the settings that [`open`] takes: those of the configuration file that concern a model
 /// and not a server.
 pub fn setting_keys() -> Vec<String> {
-    TABLE.iter().filter(|flag| flag.concerns_models()).map(Flag::key).collect()
+    table().filter(|flag| flag.concerns_models()).map(Flag::key).collect()
 }
 
 /// Downloads (where needed) and loads a model, with a progress bar on stderr if it takes a while.
@@ -72,7 +72,7 @@ pub fn open(settings: &[(String, String)], vectors: Option<bool>) -> Result<Open
 fn read(settings: &[(String, String)]) -> crate::failure::Result<Chosen> {
     let mut values = Vec::with_capacity(settings.len());
     for (key, text) in settings {
-        let flag = TABLE.iter().find(|flag| flag.concerns_models() && flag.key() == *key);
+        let flag = table().find(|flag| flag.concerns_models() && flag.key() == *key);
         let flag = flag.ok_or_else(|| {
             Failure::new(format!("`{key}` is no setting: expected {}", setting_keys().join(", ")))
         })?;
@@ -85,7 +85,7 @@ fn read(settings: &[(String, String)]) -> crate::failure::Result<Chosen> {
 }
 
 fn load(chosen: &Chosen, vectors: Option<bool>) -> crate::failure::Result<Opened> {
-    crate::install_tracing(LOGS, true);
+    crate::install_tracing(LOGS, true, crate::args::LogFormat::Text);
     let reference = model::reference(Some(&chosen.model))?;
     let vectors = match vectors {
         Some(vectors) => vectors,

@@ -27,6 +27,11 @@ pub(crate) fn man(args: &ManArgs) -> Result<()> {
     }
 }
 
+/// `pelton openapi`.
+pub(crate) fn openapi() -> Result<()> {
+    print(format!("{}\n", pelton_server::openapi()).as_bytes())
+}
+
 fn print(bytes: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| Failure::stdout(&error))

@@ -70,6 +70,13 @@ struct ChatLine {
     tools: Option<Value>,
     #[serde(default)]
     add_generation_prompt: bool,
+    #[serde(default)]
+    continue_final_message: bool,
+    #[serde(default)]
+    documents: Option<Value>,
+    /// Arguments of the template as servers take them; those beside it win.
+    #[serde(default)]
+    chat_template_kwargs: Map<String, Value>,
     #[serde(flatten)]
     extra: Map<String, Value>,
 }
@@ -100,10 +107,19 @@ impl Texts {
             .as_ref()
             .ok_or_else(|| ChatTemplate::why_none(&self.tokenizer).replacen("it", "this model", 1))
             .map_err(Failure::new)?;
+        if line.add_generation_prompt && line.continue_final_message {
+            return Err(Failure::new(
+                "`continue_final_message` and `add_generation_prompt` contradict each other",
+            ));
+        }
+        let mut extra = line.chat_template_kwargs;
+        extra.extend(line.extra);
         let options = RenderOptions {
             add_generation_prompt: line.add_generation_prompt,
+            continue_final_message: line.continue_final_message,
+            documents: line.documents,
             tools: line.tools,
-            extra: line.extra,
+            extra,
             ..RenderOptions::default()
         };
         let text = template.render(&line.messages, &options)?;

@@ -5,10 +5,13 @@
 //! of other languages are not run, and a fence without a language fails, so that no command is left
 //! out by accident.
 //!
-//! The folder of a script has `model.gguf`, `draft.gguf` and `my-model/`. `cargo run --release --`
+//! The folder of a script has `model.gguf`, `draft.gguf`, `my-model/`, and a certificate for localhost:
+//! `cert.pem`, `key.pem`, and its authority `ca.pem`. `cargo run --release --`
 //! runs the binary of this test; `pelton serve` serves until the script ends, on a free port that
 //! `curl` finds in the place of 8000.
 
+#[path = "../../server/tests/harness/certificates.rs"]
+mod certificates;
 mod common;
 
 use std::path::{Path, PathBuf};
@@ -38,15 +41,16 @@ pelton() {
     : > server.log
     PELTON_PORT=0 command pelton "${words[@]}" 2> server.log &
     server=$!
-    until grep -q 'http://' server.log; do
+    until grep -q '^listening on ' server.log; do
         kill -0 "$server" 2> /dev/null || { cat server.log >&2; exit 1; }
         sleep 0.02
     done
 }
 curl() {
-    local address
-    address=$(grep -o 'http://[^/ ]*' server.log | head -n 1)
-    command curl --silent --show-error --fail "${@//http:\/\/127.0.0.1:8000/$address}"
+    local address words
+    address=$(sed -n 's|^listening on https\?://||p' server.log | head -n 1)
+    words=("${@//127.0.0.1:8000/$address}")
+    command curl --silent --show-error --fail "${words[@]//localhost:8000/localhost:${address##*:}}"
 }
 cargo() {
     [ "$1 $2 $3" = "run --release --" ] || { echo "cargo $* is not run here" >&2; exit 1; }
@@ -130,6 +134,12 @@ fn folder() -> tempfile::TempDir {
     };
     copy("story-q8_0.gguf", "model.gguf");
     copy("story-draft-q8_0.gguf", "draft.gguf");
+    let house = certificates::House::new();
+    house.install_for(90);
+    for from in [house.cert(), house.key(), house.authority()] {
+        let name = from.file_name().expect("a name");
+        std::fs::copy(&from, folder.path().join(name)).expect("a copy");
+    }
     TinyModel::default().write_folder(&folder.path().join("my-model"));
     std::fs::create_dir(folder.path().join("bin")).expect("a folder");
     let program = folder.path().join("bin/pelton");

@@ -109,6 +109,24 @@ fn every_form_is_kept_whatever_the_weights_say() {
                 let content = choice["message"]["content"].as_str().expect("text");
                 assert_valid(&serde_json::from_str(content).expect("JSON"), &context);
             }
+            let compact = json!({"json": schema(), "disable_any_whitespace": true});
+            let choice = chat(&server, json!({"seed": seed, "structured_outputs": compact}));
+            let content = choice["message"]["content"].as_str().expect("text");
+            let value: Value = serde_json::from_str(content).expect("JSON");
+            assert_eq!(content, value.to_string(), "{context}: no white space");
+            let format = json!({"type": "sequence", "elements": [
+                {"type": "tag", "begin": "<a>", "content": {"type": "regex", "pattern": "[xy]{3}"},
+                    "end": "</a>"},
+                {"type": "or", "elements": [{"type": "const_string", "value": "!"},
+                    {"type": "json_schema", "json_schema": {"type": "boolean"}}]}]});
+            let tags = json!({"type": "structural_tag", "format": format});
+            let choice = chat(&server, json!({"seed": seed, "response_format": tags}));
+            let content = choice["message"]["content"].as_str().expect("text");
+            let (inner, rest) = content
+                .strip_prefix("<a>")
+                .and_then(|text| text.split_once("</a>"))
+                .expect(content);
+            assert!(inner.len() == 3 && ["!", "true", "false"].contains(&rest), "{content}");
             let texts = [
                 (json!({"guided_choice": ["red", "green", "blue"]}), "red green blue"),
                 (json!({"guided_regex": "(red|blue)"}), "red blue"),
@@ -301,6 +319,11 @@ fn contradictions_and_impossible_forms_are_named() {
         (
             json!({"json_schema": schema(), "tools": tools(), "tool_choice": "required"}),
             "tool_choice",
+        ),
+        (
+            json!({"structural_tag": {"format": {"type": "sequence", "elements": [
+                {"type": "any_text"}, {"type": "const_string", "value": "x"}]}}}),
+            "structural_tag.format.elements[0]",
         ),
         (json!({"thinking_budget": 5}), "thinking_budget"),
         (json!({"reasoning_effort": "low"}), "reasoning_effort"),

@@ -43,8 +43,18 @@ const TARGETS: [(&str, Run); 10] = [
     ("trace", trace::run),
 ];
 /// Replayed by tests inside of their crates.
-const ELSEWHERE: [&str; 6] =
-    ["chat_body", "completions_body", "embeddings_body", "grammar", "serve_yaml", "sse"];
+const ELSEWHERE: [&str; 10] = [
+    "chat_body",
+    "completions_body",
+    "embeddings_body",
+    "grammar",
+    "messages_body",
+    "rerank_body",
+    "responses_body",
+    "score_body",
+    "serve_yaml",
+    "sse",
+];
 
 fn fuzz(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz").join(folder)

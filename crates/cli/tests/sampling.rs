@@ -126,6 +126,33 @@ fn each_parameter_does_what_its_name_says() {
 }
 
 #[test]
+fn log_probabilities_are_the_models_or_those_that_tokens_are_drawn_by() {
+    let ask = json!({"temperature": 1.2, "top_k": 1, "logprobs": 2});
+    let told = |server: &Server| {
+        let answer = server.post("/v1/completions", &body(&ask)).expect("answered");
+        let logprobs = answer["choices"][0]["logprobs"]["token_logprobs"].clone();
+        let logprobs = logprobs.as_array().expect("a list").clone();
+        logprobs.iter().map(|one| one.as_f64().expect("a number")).collect::<Vec<f64>>()
+    };
+    let raw = Server::start(&[]).expect("it listens");
+    assert!(told(&raw).iter().any(|one| *one < -0.01), "the model is not sure");
+    let processed = Server::start(&["--logprobs-mode", "processed_logprobs"]).expect("it listens");
+    assert!(told(&processed).iter().all(|one| *one == 0.0), "one token is left of each row");
+    let beams = json!({"prompt": PROMPT, "max_tokens": 4, "use_beam_search": true, "n": 2});
+    let mut scored = beams.clone();
+    scored["logprobs"] = json!(1);
+    assert!(raw.post("/v1/completions", &scored).is_ok());
+    assert!(processed.post("/v1/completions", &beams).is_ok());
+    let refused = processed.post("/v1/completions", &scored).expect_err("not the scores of beams");
+    assert!(format!("{refused:?}").contains("logprobs"), "{refused:?}");
+    pelton(&["serve", "--logprobs-mode", "raw_logits"]).assert_refused(&[
+        "--logprobs-mode",
+        "raw_logprobs",
+        "processed_logprobs",
+    ]);
+}
+
+#[test]
 fn what_is_out_of_range_is_named_by_both() {
     let server = Server::start(&[]).expect("it listens");
     for (name, value, expected) in [

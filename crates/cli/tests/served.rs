@@ -146,7 +146,7 @@ fn a_key_file_says_which_key_sees_all_tenants() {
     assert_eq!(ask(&server, "GET /health HTTP/1.1\r\n", b""), (200, only_status));
     assert!(get(&server, "/health", "sk-ops").1.contains("total_blocks"));
 
-    write("keys", "sk-ops admin\n");
+    write("keys", "sk-ops root\n");
     let error = Server::start(&["--config", &config]).err().expect("an unknown scope");
     assert!(error.contains("keys:1") && !error.contains("sk-ops"), "{error}");
 }

@@ -71,7 +71,7 @@ fn memory_that_is_refused_is_an_error_with_what_is_left_and_a_flag() {
 fn whatever_the_limit_of_memory_the_program_answers_or_says_what_lacks() {
     let run = ["run", "Once", "--raw", "-q", "-n", "2", "--threads", "1"];
     let mut n_refused = 0;
-    for mib in [64, 72, 84, 96, 112, 160] {
+    for mib in [74, 80, 88, 96, 112, 160] {
         let outcome = limited(&format!("-v {}", mib << 10), &run);
         if outcome.code != Some(0) {
             n_refused += 1;

@@ -217,9 +217,35 @@ pub struct Histogram {
 
 impl Histogram {
     /// Upper bounds of the buckets, in microseconds; the last bucket has none.
-    const BOUNDS_US: [u64; 17] = [
-        500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000,
-        1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
+    /// Those that vLLM has for the time between two tokens are among them.
+    const BOUNDS_US: [u64; 27] = [
+        500,
+        1_000,
+        2_500,
+        5_000,
+        10_000,
+        25_000,
+        50_000,
+        75_000,
+        100_000,
+        150_000,
+        200_000,
+        250_000,
+        300_000,
+        400_000,
+        500_000,
+        750_000,
+        1_000_000,
+        2_500_000,
+        5_000_000,
+        7_500_000,
+        10_000_000,
+        20_000_000,
+        30_000_000,
+        40_000_000,
+        60_000_000,
+        80_000_000,
+        160_000_000,
     ];
 
     /// Adds `n` samples of `value_ns` nanoseconds.

@@ -5,21 +5,22 @@ mod leading;
 use crate::beams::Groups;
 use crate::feedback::Feedback;
 use crate::mailbox::{Ended, Mail, Shared, Shutdown, Submission};
+use crate::progress::Progress;
 use crate::spec::{Proposer, Speculation};
+use crate::stream::EventSender;
 use crate::{
     Drafting, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, Fault, KvCapacity,
-    Panicked, SampledToken, TokenEvent, guard,
+    MarkKind, Panicked, SampledToken, TokenEvent, guard,
 };
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
-use pelton_sampling::TokenLogprobs;
+use pelton_sampling::{ScoredToken, TokenLogprobs};
 use pelton_sched::{
-    Choices, Scheduler, SchedulerOutput, SchedulerStats, SequenceUpdate, StepUpdates, Tick,
+    Choices, ScheduledSequence, Scheduler, SchedulerOutput, SchedulerStats, SequenceUpdate,
+    StepUpdates, Tick,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
 
 /// Starts engines.
 #[derive(Debug)]
@@ -105,7 +106,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The way back to the client of one request.
 struct Route {
-    events: mpsc::UnboundedSender<TokenEvent>,
+    events: EventSender,
     n_prompt: usize,
     usage: Usage,
     submitted_at: Tick,
@@ -113,8 +114,8 @@ struct Route {
     token_at: Option<Tick>,
     /// Start of the first step with a share of it.
     started_at: Option<Instant>,
-    /// Tokens of the prompt that are computed, for the client.
-    n_computed: Arc<AtomicUsize>,
+    /// For the client.
+    progress: Arc<Progress>,
     /// Time of the last line in the log on the progress of its prompt.
     logged_at: Option<Instant>,
 }
@@ -134,9 +135,18 @@ fn log_start(choices: &Choices, kv: &KvCapacity) {
 }
 
 impl Route {
+    /// Notes a step in the timeline of the request.
+    fn note(&self, share: &ScheduledSequence, at: Instant) {
+        // A row of its own that is sampled goes on with the answer; drafts may stand after it.
+        let n_known = share.tokens.len() - share.n_drafts;
+        let is_decode = share.samples && n_known == 1 && share.n_generated > 0;
+        let kind = if is_decode { MarkKind::Decode } else { MarkKind::Prefill };
+        self.progress.trace().step(kind, at, share.tokens.len(), share.n_drafts);
+    }
+
     /// Notes that a step computes `n_rows` of the prompt's tokens, from `n_computed` on.
     fn progress(&mut self, id: RequestId, n_computed: usize, n_rows: usize, now: Instant) {
-        self.n_computed.store(n_computed, Ordering::Relaxed);
+        self.progress.compute(n_computed);
         let since = self.logged_at.or(self.started_at).unwrap_or(now);
         if n_computed + n_rows < self.n_prompt && now - since >= LOG_INTERVAL {
             self.logged_at = Some(now);
@@ -186,6 +196,9 @@ impl<E: Executor> EngineLoop<E> {
         let metrics = EngineMetrics {
             n_blocks: kv.n_blocks as usize,
             n_free_blocks: kv.n_blocks as usize,
+            block_tokens: kv.block_size,
+            slo: config.choices.slo,
+            n_host_blocks: kv.n_host_blocks as usize,
             ..EngineMetrics::default()
         };
         log_start(&config.choices, &kv);
@@ -333,7 +346,8 @@ impl<E: Executor> EngineLoop<E> {
 
     /// Introduces a request to every part of the engine.
     fn admit(&mut self, submission: Submission) {
-        let Submission { request, processors, beams, events, n_computed, at } = submission;
+        let Submission { request, extras, beams, events, progress, at } = submission;
+        let is_scored = extras.prompt_logprobs.is_some();
         self.metrics.n_submitted += 1;
         let n_prompt = request.ask.prompt.len();
         let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
@@ -344,7 +358,7 @@ impl<E: Executor> EngineLoop<E> {
             submitted_at: at,
             token_at: None,
             started_at: None,
-            n_computed,
+            progress,
             logged_at: None,
         };
         // First of all, so that a panic below ends the stream.
@@ -352,7 +366,7 @@ impl<E: Executor> EngineLoop<E> {
         if let Some(params) = beams {
             return self.begin_search(request, params, at);
         }
-        if let Err(panicked) = self.executor.add(&request, processors) {
+        if let Err(panicked) = self.executor.add(&request, extras) {
             self.metrics.n_panicked += 1;
             self.metrics.n_finished += 1;
             if let Some(route) = self.routes.remove(&request.id) {
@@ -362,7 +376,10 @@ impl<E: Executor> EngineLoop<E> {
         }
         tracing::debug!(id = %request.id, n_prompt, "request taken");
         self.speculation.add(&request);
-        self.scheduler.add_at(request, at);
+        match is_scored {
+            true => self.scheduler.add_scored_at(request, at),
+            false => self.scheduler.add_at(request, at),
+        }
     }
 
     /// Plans a step, carries it out and hands out its tokens.
@@ -395,6 +412,7 @@ impl<E: Executor> EngineLoop<E> {
         let outcome = self.executor.collect(plan, execution);
         let executed = Instant::now();
         self.metrics.execute_time += executed - ready;
+        self.note_end(plan, executed);
         match outcome {
             Ok(()) => {
                 let now = self.shared.clock.tick(executed);
@@ -444,7 +462,9 @@ impl<E: Executor> EngineLoop<E> {
                 continue;
             }
             let tokens = sampled_tokens(updates.tokens_of(update), logprobs);
-            self.hand_out(update, tokens, fault, at);
+            let scored = execution.prompts.iter_mut().find(|(id, _)| *id == update.id);
+            let prompt = scored.map(|(_, prompt)| std::mem::take(prompt)).unwrap_or_default();
+            self.hand_out(update, (tokens, prompt), fault, at);
         }
         for search in computed {
             self.advance_search(search, at);
@@ -454,7 +474,7 @@ impl<E: Executor> EngineLoop<E> {
     fn hand_out(
         &mut self,
         update: &SequenceUpdate,
-        tokens: Vec<SampledToken>,
+        (tokens, prompt): (Vec<SampledToken>, Vec<ScoredToken>),
         fault: Option<Fault>,
         at: Instant,
     ) {
@@ -462,6 +482,7 @@ impl<E: Executor> EngineLoop<E> {
         self.metrics.generated_tokens += tokens.len() as u64;
         let route = self.routes.get_mut(&id).expect("invariant: live requests have a route");
         route.usage = usage;
+        route.progress.trace().ended(at, tokens.len());
         if !tokens.is_empty() {
             let (now, charts) = (self.shared.clock.tick(at), &mut self.feedback.charts);
             let n = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
@@ -472,7 +493,8 @@ impl<E: Executor> EngineLoop<E> {
         }
         let started_at = route.started_at;
         let beams = Vec::new();
-        send(&route.events, TokenEvent { tokens, finish, fault, usage, started_at, at, beams });
+        let event = TokenEvent { tokens, finish, fault, usage, started_at, at, beams, prompt };
+        send(&route.events, event);
         if finish.is_some() {
             self.forget(id);
         }
@@ -492,17 +514,33 @@ impl<E: Executor> EngineLoop<E> {
     /// Counts a step that is about to be executed.
     fn count(&mut self, plan: &SchedulerOutput, started: Instant) {
         self.metrics.n_steps += 1;
+        self.metrics.step_tokens.add(plan.tokens.len());
         let now = self.shared.clock.tick(started);
+        for id in &plan.preempted {
+            if let Some(route) = self.routes.get(id) {
+                route.progress.trace().step(MarkKind::Preempted, started, 0, 0);
+            }
+        }
         for share in &plan.sequences {
             let Some(route) = self.routes.get_mut(&share.id) else { continue };
             if route.started_at.is_none() {
                 route.started_at = Some(started);
                 self.feedback.charts.queue.record(now.0, now.0 - route.submitted_at.0, 1);
             }
+            route.note(share, started);
             let n_prompt_rows = route.n_prompt.saturating_sub(share.first_position);
             self.metrics.prompt_tokens += n_prompt_rows.min(share.tokens.len()) as u64;
             if n_prompt_rows > 0 {
                 route.progress(share.id, share.first_position, share.tokens.len(), started);
+            }
+        }
+    }
+
+    /// Notes the end of a step in the timelines of its requests.
+    fn note_end(&self, plan: &SchedulerOutput, at: Instant) {
+        for share in &plan.sequences {
+            if let Some(route) = self.routes.get(&share.id) {
+                route.progress.trace().ended(at, 0);
             }
         }
     }
@@ -532,6 +570,7 @@ impl<E: Executor> EngineLoop<E> {
         self.metrics.swapped_out_blocks = sum(|stats| stats.n_swapped_out_blocks);
         self.metrics.swapped_in_blocks = sum(|stats| stats.n_swapped_in_blocks);
         self.metrics.copied_blocks = sum(|stats| stats.n_copied_blocks);
+        self.metrics.n_evicted_blocks = sum(|stats| stats.cache.n_evicted_blocks);
         let (now, is_idle) = (self.shared.clock.now(), self.scheduler.is_idle());
         self.feedback.write(now, is_idle, &mut self.metrics);
     }
@@ -546,19 +585,19 @@ fn sampled_tokens(tokens: &[TokenId], logprobs: Vec<TokenLogprobs>) -> Vec<Sampl
 
 /// Sends the last event of a request, which brings no token.
 fn end(
-    events: &mpsc::UnboundedSender<TokenEvent>,
+    events: &EventSender,
     how: FinishReason,
     fault: Option<Fault>,
     usage: Usage,
     started_at: Option<Instant>,
 ) {
     let (tokens, finish, at) = (Vec::new(), Some(how), Instant::now());
-    let beams = Vec::new();
-    send(events, TokenEvent { tokens, finish, fault, usage, started_at, at, beams });
+    let (beams, prompt) = (Vec::new(), Vec::new());
+    send(events, TokenEvent { tokens, finish, fault, usage, started_at, at, beams, prompt });
 }
 
 /// Sends an event. A stream that was dropped has aborted its request by mail, so an error is no
 /// news.
-fn send(events: &mpsc::UnboundedSender<TokenEvent>, event: TokenEvent) {
-    let _ = events.send(event);
+fn send(events: &EventSender, event: TokenEvent) {
+    let _ = events.send(Box::new(event));
 }

@@ -3,7 +3,7 @@
 use crate::spec::Odds;
 use crate::{ExecutorError, Fault, Panicked};
 use pelton_base::{Request, RequestId, TokenId};
-use pelton_sampling::{LogitsProcessor, TokenLogprobs};
+use pelton_sampling::{LogitsProcessor, LogprobsMode, ScoredToken, TokenLogprobs};
 use pelton_sched::{SchedulerOutput, StepOutput};
 use std::time::Duration;
 
@@ -27,6 +27,9 @@ pub struct Execution {
     pub faults: Vec<(RequestId, Fault)>,
     /// For requests that asked for them: one entry per sampled token, in the same order.
     pub logprobs: Vec<(RequestId, Vec<TokenLogprobs>)>,
+    /// For requests whose prompts are scored and now computed: the tokens of the prompt but the
+    /// first, in order.
+    pub prompts: Vec<(RequestId, Vec<ScoredToken>)>,
     /// The likeliest tokens after each row that samples, by the model alone, the likeliest first:
     /// `n_candidates` for the last known token and for each draft of each share that samples, in
     /// order. See [`Drafting::report_candidates`].
@@ -48,12 +51,31 @@ impl Execution {
 
     /// Forgets the step and keeps the memory.
     pub fn clear(&mut self) {
-        let Self { step, faults, logprobs, candidates, n_candidates, drafting } = self;
+        let Self { step, faults, logprobs, prompts, candidates, n_candidates, drafting } = self;
         step.clear();
         faults.clear();
         logprobs.clear();
+        prompts.clear();
         candidates.clear();
         (*n_candidates, *drafting) = (0, Duration::ZERO);
+    }
+}
+
+/// Wishes of a request beside its parameters.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// Change each row of its logits, in order, after the processors that its parameters ask for.
+    pub processors: Vec<Box<dyn LogitsProcessor>>,
+    /// Whether the tokens of its prompt are scored, and with how many of the likeliest tokens in
+    /// their place.
+    pub prompt_logprobs: Option<usize>,
+    /// The distribution whose log probabilities are reported for its answer.
+    pub logprobs_mode: LogprobsMode,
+}
+
+impl From<Vec<Box<dyn LogitsProcessor>>> for Extras {
+    fn from(processors: Vec<Box<dyn LogitsProcessor>>) -> Self {
+        Self { processors, ..Self::default() }
     }
 }
 
@@ -79,18 +101,16 @@ pub trait Executor: Send + 'static {
     /// Its services to proposers; `None` where it verifies drafts and does no more for them.
     fn drafting(&mut self) -> Option<&mut dyn Drafting>;
 
-    /// Meets a request, before any plan mentions it. `processors` change each row of its logits,
-    /// in order, after the processors that its parameters ask for.
+    /// Meets a request, before any plan mentions it.
+    ///
+    /// The plans of a request whose prompt is scored cover every token of it
+    /// ([`Scheduler::add_scored_at`](pelton_sched::Scheduler::add_scored_at)).
     ///
     /// # Errors
     ///
     /// When the request's own code panicked, such as its rule. The executor then knows nothing of
     /// the request, which ends with the error; neither a plan nor `finished` mentions it.
-    fn add(
-        &mut self,
-        request: &Request,
-        processors: Vec<Box<dyn LogitsProcessor>>,
-    ) -> Result<(), Panicked>;
+    fn add(&mut self, request: &Request, extras: Extras) -> Result<(), Panicked>;
 
     /// Begins a plan: copies the blocks that it names, starts its transfers, and starts to compute
     /// its shares. Transfers may go on while later plans are computed.

@@ -32,6 +32,9 @@ pub enum Fault {
     /// The model computed no number for any token.
     #[error("the model computed no finite logit: its weights or its KV are damaged")]
     Damaged,
+    /// The engine did not come back from a step.
+    #[error("this is a bug in Pelton: a step of the engine hung, and the engine was given up")]
+    Hung,
 }
 
 impl Fault {

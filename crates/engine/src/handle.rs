@@ -2,12 +2,12 @@
 
 use crate::beams::{BeamParams, BeamStream, check_sampling};
 use crate::mailbox::{Shared, Shutdown};
-use crate::{EngineMetrics, SubmitError, TokenStream};
-use pelton_base::{Ask, TokenId};
-use pelton_sampling::LogitsProcessor;
-use std::sync::atomic::AtomicUsize;
+use crate::progress::Progress;
+use crate::{EngineMetrics, Extras, SubmitError, TokenStream};
+use pelton_base::{Ask, ParamError, TokenId, limits};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// A handle to a running engine; clones share it.
@@ -57,9 +57,11 @@ impl EngineHandle {
         self.submit_with(ask, Vec::new())
     }
 
-    /// As [`submit`](Self::submit), with processors of the caller's own, which change each row of
-    /// logits in order, after the processors that the parameters ask for. They run on the engine
-    /// thread, so the answers of all requests wait for them.
+    /// As [`submit`](Self::submit), with [`Extras`]: processors of the caller's own, which run on the
+    /// engine thread, so the answers of all requests wait for them; and scores of the prompt.
+    ///
+    /// A prompt that is scored is computed whole: nothing of it comes from the prefix cache, and
+    /// nothing of it is left there.
     ///
     /// # Errors
     ///
@@ -67,9 +69,14 @@ impl EngineHandle {
     pub fn submit_with(
         &self,
         ask: Ask,
-        processors: Vec<Box<dyn LogitsProcessor>>,
+        extras: impl Into<Extras>,
     ) -> Result<TokenStream, SubmitError> {
-        self.send(ask, processors, None)
+        let extras = extras.into();
+        if let Some(n) = extras.prompt_logprobs.filter(|n| *n > limits::TOP_LOGPROBS) {
+            let (param, expected) = ("prompt_logprobs", "at most 20");
+            return Err(ParamError { param, expected, got: n.to_string() }.into());
+        }
+        self.send(ask, extras, None)
     }
 
     /// Begins a beam search for answers to one prompt. The stop tokens, `max_tokens`, the rule,
@@ -83,22 +90,22 @@ impl EngineHandle {
     pub fn submit_beams(&self, ask: Ask, params: BeamParams) -> Result<BeamStream, SubmitError> {
         params.validate()?;
         check_sampling(&ask.sampling)?;
-        self.send(ask, Vec::new(), Some(params)).map(BeamStream::new)
+        self.send(ask, Extras::default(), Some(params)).map(BeamStream::new)
     }
 
     fn send(
         &self,
         ask: Ask,
-        processors: Vec<Box<dyn LogitsProcessor>>,
+        extras: Extras,
         beams: Option<BeamParams>,
     ) -> Result<TokenStream, SubmitError> {
         let at = self.inner.shared.clock.now();
         self.check(&ask)?;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let n_computed = Arc::new(AtomicUsize::new(0));
-        let news = (sender, Arc::clone(&n_computed));
-        let id = self.inner.shared.submit(ask, (processors, beams), news, at)?;
-        Ok(TokenStream::new(id, receiver, n_computed, Arc::clone(&self.inner.shared)))
+        let progress = Arc::new(Progress::default());
+        let news = (sender, Arc::clone(&progress));
+        let id = self.inner.shared.submit(ask, (extras, beams), news, at)?;
+        Ok(TokenStream::new(id, receiver, progress, Arc::clone(&self.inner.shared)))
     }
 
     /// The engine's counters as of its last step.
@@ -116,6 +123,12 @@ impl EngineHandle {
         let mut has_failed = self.inner.shared.has_failed();
         // The sender lives as long as `self` does.
         let _ = has_failed.wait_for(|has_failed| *has_failed).await;
+    }
+
+    /// How long the engine is at its current step; `None` while it waits for requests. A step that
+    /// takes far longer than any before hangs.
+    pub fn busy_for(&self) -> Option<Duration> {
+        self.inner.shared.busy_for()
     }
 
     /// Longest prompt that [`submit`](Self::submit) takes, in tokens.

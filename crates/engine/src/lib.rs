@@ -55,6 +55,7 @@
 #![forbid(unsafe_code)]
 
 pub mod beams;
+mod capacity;
 mod charts;
 mod clock;
 mod config;
@@ -69,22 +70,28 @@ mod handle;
 mod mailbox;
 mod metrics;
 mod model_executor;
+mod progress;
 pub mod spec;
+mod step_tokens;
 mod stream;
+mod trace;
 
 pub use beams::{Beam, BeamEvent, BeamParams, BeamStream, EarlyStopping};
+pub use capacity::Mix;
 pub use charts::{Chart, Charts, ChartsSnapshot, Histogram, Latencies, Quantiles};
 pub use config::EngineConfig;
 pub use controller::{Controller, ControllerConfig, Decision, Limits, Reason};
 pub use cost::CostFit;
 pub use engine::{Engine, ManualEngine};
 pub use error::{ExecutorError, SubmitError};
-pub use executor::{Drafting, Execution, Executor, KvCapacity};
+pub use executor::{Drafting, Execution, Executor, Extras, KvCapacity};
 pub use guard::{Fault, Panicked, guard};
 pub use handle::EngineHandle;
 pub use metrics::EngineMetrics;
 pub use model_executor::{KvMemory, ModelExecutor, ModelExecutorConfig};
 /// Part of the engine's interface: requests bring processors of their own.
-pub use pelton_sampling::{LogitsProcessor, RowContext};
+pub use pelton_sampling::{LogitsProcessor, LogprobsMode, RowContext, ScoredToken};
 pub use spec::{SpecConfig, SpecMethod, SpecStats};
+pub use step_tokens::StepTokens;
 pub use stream::{SampledToken, TokenEvent, TokenStream};
+pub use trace::{Mark, MarkKind, Trace};

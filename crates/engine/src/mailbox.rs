@@ -5,25 +5,26 @@
 
 use crate::beams::BeamParams;
 use crate::clock::Clock;
-use crate::{EngineMetrics, SubmitError, TokenEvent};
+use crate::progress::Progress;
+use crate::stream::EventSender;
+use crate::{EngineMetrics, Extras, SubmitError};
 use pelton_base::{Ask, Request, RequestId};
-use pelton_sampling::LogitsProcessor;
 use pelton_sched::{Outlook, Scheduler, SchedulerConfig, Tick};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{mpsc, watch};
+use std::time::Duration;
+use tokio::sync::watch;
 
 /// A request and the way back to its client.
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) request: Request,
-    /// Processors of its logits that the caller brought along.
-    pub(crate) processors: Vec<Box<dyn LogitsProcessor>>,
+    pub(crate) extras: Extras,
     /// The beam search that it asks for.
     pub(crate) beams: Option<BeamParams>,
-    pub(crate) events: mpsc::UnboundedSender<TokenEvent>,
-    /// Tokens of the prompt that are computed; the client reads it at any time.
-    pub(crate) n_computed: Arc<AtomicUsize>,
+    pub(crate) events: EventSender,
+    /// The client reads it at any time.
+    pub(crate) progress: Arc<Progress>,
     /// Time of arrival.
     pub(crate) at: Tick,
 }
@@ -85,6 +86,8 @@ pub(crate) struct Shared {
     /// New requests are judged by it.
     pub(crate) config: SchedulerConfig,
     has_failed: watch::Sender<bool>,
+    /// When the engine last took its mail, as a tick and one more; 0 while it waits for mail.
+    busy_since: AtomicU64,
 }
 
 impl Shared {
@@ -92,7 +95,8 @@ impl Shared {
         let state = State { metrics, ..State::default() };
         let (state, bell, clock) = (Mutex::new(state), Condvar::new(), Clock::start());
         let has_failed = watch::Sender::new(false);
-        Self { state, bell, max_waiting, clock, config, has_failed }
+        let busy_since = AtomicU64::new(0);
+        Self { state, bell, max_waiting, clock, config, has_failed, busy_since }
     }
 
     /// Judges a request, names it and leaves it in the mailbox, with where its tokens and the progress
@@ -100,8 +104,8 @@ impl Shared {
     pub(crate) fn submit(
         &self,
         ask: Ask,
-        (processors, beams): (Vec<Box<dyn LogitsProcessor>>, Option<BeamParams>),
-        (events, n_computed): (mpsc::UnboundedSender<TokenEvent>, Arc<AtomicUsize>),
+        (extras, beams): (Extras, Option<BeamParams>),
+        (events, progress): (EventSender, Arc<Progress>),
         at: Tick,
     ) -> Result<RequestId, SubmitError> {
         let mut state = self.lock();
@@ -123,7 +127,7 @@ impl Shared {
         let id = RequestId(state.next_id);
         state.next_id += 1;
         let request = Request { id, ask };
-        let submission = Submission { request, processors, beams, events, n_computed, at };
+        let submission = Submission { request, extras, beams, events, progress, at };
         state.mail.submissions.push(submission);
         self.bell.notify_one();
         Ok(id)
@@ -160,6 +164,7 @@ impl Shared {
         scheduler: &Scheduler,
         waits: bool,
     ) -> Mail {
+        self.busy_since.store(0, Ordering::Relaxed);
         let mut state = self.lock();
         self.put(&mut state, metrics, scheduler);
         while waits && scheduler.is_idle() && state.mail.is_empty() {
@@ -169,7 +174,14 @@ impl Shared {
         let mail = std::mem::replace(&mut state.mail, Mail { shutdown, ..Mail::default() });
         // They wait in the scheduler from now on, until the next publication counts them there.
         state.metrics.n_waiting += mail.submissions.len();
+        self.busy_since.store(self.clock.now().0.saturating_add(1), Ordering::Relaxed);
         mail
+    }
+
+    /// Time since the engine last took its mail, if it is at work.
+    pub(crate) fn busy_for(&self) -> Option<Duration> {
+        let since = self.busy_since.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(Duration::from_nanos(self.clock.now().0.saturating_sub(since)))
     }
 
     /// Publishes metrics and outlook.
@@ -189,6 +201,7 @@ impl Shared {
     pub(crate) fn end(&self, how: Ended, metrics: EngineMetrics) -> Mail {
         let mut state = self.lock();
         state.ended = Some(how);
+        self.busy_since.store(0, Ordering::Relaxed);
         state.metrics = metrics;
         let mail = std::mem::take(&mut state.mail);
         drop(state);

@@ -1,6 +1,7 @@
 //! The counters of the loop.
 
-use crate::{ChartsSnapshot, Latencies, Limits, SpecStats};
+use crate::{ChartsSnapshot, Latencies, Limits, SpecStats, StepTokens};
+use pelton_base::Slo;
 use pelton_sched::StepCost;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub struct EngineMetrics {
     pub swapped_in_blocks: u64,
     /// KV blocks copied so that a request can write where other requests read.
     pub copied_blocks: u64,
+    /// KV blocks that the prefix cache forgot to make room.
+    pub n_evicted_blocks: u64,
     /// Prompt tokens of ended requests whose KV was found in the cache.
     pub cached_prompt_tokens: u64,
     /// Times that the controller shrank a limit.
@@ -50,6 +53,8 @@ pub struct EngineMetrics {
     pub n_grown: u64,
     /// Gauge: the limits of a step, as the controller has them.
     pub limits: Limits,
+    /// Targets of requests that state none.
+    pub slo: Slo,
     /// Gauge: prices of a step; all zero while unknown.
     pub cost: StepCost,
     /// Gauge: mean error of the predicted time of a step, in millionths of the measured one.
@@ -58,6 +63,8 @@ pub struct EngineMetrics {
     pub recent: ChartsSnapshot,
     /// Latencies since the start, for an exporter.
     pub latencies: Latencies,
+    /// Tokens of each step, for an exporter.
+    pub step_tokens: StepTokens,
     /// Counts of speculation.
     pub spec: SpecStats,
     /// Gauge: requests that hold blocks.
@@ -68,4 +75,8 @@ pub struct EngineMetrics {
     pub n_free_blocks: usize,
     /// Blocks of the pool.
     pub n_blocks: usize,
+    /// Tokens of a block.
+    pub block_tokens: usize,
+    /// Blocks of the swap memory.
+    pub n_host_blocks: usize,
 }

@@ -1,8 +1,8 @@
 //! The executor over a real model: one forward pass per step, then one draw per sampling row.
 //!
 //! ```text
-//! rows asked for   [ logits of A | logits of D | token of B | token of C ]
-//!                    sampled from, reported       greedy, and nothing more is asked
+//! rows asked for   [ logits of A | logits of D | token of B | token of C | prompt of E ]
+//!                    sampled from, reported       greedy, nothing more      scored, see `prompts`
 //! ```
 //!
 //! A greedy request for which only the largest logit matters gets no logits: the head returns the
@@ -10,21 +10,25 @@
 
 mod drafts;
 mod masks;
+mod prompts;
 
 use crate::spec::{Odds, Verification};
-use crate::{Drafting, Execution, Executor, ExecutorError, Fault, KvCapacity, Panicked, guard};
+use crate::{
+    Drafting, Execution, Executor, ExecutorError, Extras, Fault, KvCapacity, Panicked, guard,
+};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{
-    BlockTables, Decoder, ForwardInput, ForwardSequence, GreedyRows, Ops, SwapStore,
+    BlockTables, Decoder, ForwardInput, ForwardSequence, GreedyRows, Ops, ScoredRows, SwapStore,
 };
 use pelton_sampling::verify::Verifier;
-use pelton_sampling::{Likely, LogitsProcessor, Sampler, SamplerState};
+use pelton_sampling::{Likely, Sampler, SamplerState};
 use pelton_sched::{Direction, Rows, ScheduledSequence, SchedulerOutput, TransferId};
 use std::collections::HashMap;
 use std::time::Instant;
 
 use drafts::Answered;
 use masks::MaskThread;
+use prompts::Prompts;
 
 /// How much memory the KV cache takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -76,6 +80,8 @@ pub struct ModelExecutor<D: Ops> {
     /// Failures of single requests in this step.
     faults: Vec<(RequestId, Fault)>,
     masks: MaskThread,
+    /// Prompts that are scored.
+    prompts: Prompts,
 }
 
 /// Memory of a step, kept from step to step.
@@ -153,6 +159,7 @@ impl<D: Ops> ModelExecutor<D> {
             transferred: Vec::new(),
             faults: Vec::new(),
             masks: MaskThread::default(),
+            prompts: Prompts::default(),
         })
     }
 
@@ -272,6 +279,8 @@ impl<D: Ops> ModelExecutor<D> {
         logits_rows.extend(rows_of(false));
         let n_logits = logits_rows.len();
         logits_rows.extend(rows_of(true));
+        let n_rows = logits_rows.len() - n_logits;
+        let n_scored = self.prompts.ask(plan, logits_rows);
         let mut sequences = emptied(std::mem::take(kept));
         sequences.extend(plan.sequences.iter().map(|share| ForwardSequence {
             rows: share.tokens.clone(),
@@ -280,13 +289,18 @@ impl<D: Ops> ModelExecutor<D> {
             tree: plan.rows_of(share).parents,
         }));
         let input = ForwardInput { tokens, sequences: &sequences, logits_rows };
-        let n_rows = logits_rows.len() - n_logits;
         // Any row may be greedy in the next step.
         likeliest.clear();
         likeliest.reserve(logits_rows.len());
-        let greedy = GreedyRows { n_rows, n_sampled: self.n_sampled, tokens: likeliest };
-        let n_layers = self.decoder.spec().layers.len();
-        self.decoder.forward_greedy(n_layers, &mut self.kv, &input, logits, greedy);
+        let Self { decoder, kv, prompts, n_sampled, .. } = self;
+        let greedy = GreedyRows { n_rows, n_sampled: *n_sampled, tokens: likeliest };
+        let vocab_size = decoder.spec().vocab_size;
+        let scored = ScoredRows {
+            n_rows: n_scored,
+            piece_rows: (PIECE_BYTES / (size_of::<f32>() * vocab_size)).max(1),
+            each: &mut |nth, logits| prompts.score(nth, &logits[..*n_sampled]),
+        };
+        decoder.forward_scored(kv, &input, logits, greedy, scored);
         *kept = emptied(sequences);
         self.scratch = scratch;
     }
@@ -326,6 +340,7 @@ impl<D: Ops> ModelExecutor<D> {
         (self.scratch.tokens, self.scratch.logits) = (tokens, logits);
         (self.scratch.likeliest, self.scratch.is_greedy) = (likeliest, is_greedy);
         self.scratch.certain = certain;
+        self.prompts.hand_over(plan, &mut execution.prompts);
         execution.faults.append(&mut self.faults);
     }
 
@@ -360,6 +375,8 @@ impl<D: Ops> ModelExecutor<D> {
 /// The part of a request's work that is guarded here, for errors.
 const SAMPLING: &str = "sampling (a rule or a logits processor of the request)";
 const ADDED: &str = "invariant: requests are added before plans";
+/// Most memory of logits that are scored a few rows at a time.
+const PIECE_BYTES: usize = 32 << 20;
 
 /// The memory of a vector for elements that borrow something else.
 fn emptied<'a>(mut sequences: Vec<ForwardSequence<'_>>) -> Vec<ForwardSequence<'a>> {
@@ -389,21 +406,21 @@ where
         Some(self)
     }
 
-    fn add(
-        &mut self,
-        request: &Request,
-        processors: Vec<Box<dyn LogitsProcessor>>,
-    ) -> Result<(), Panicked> {
+    fn add(&mut self, request: &Request, extras: Extras) -> Result<(), Panicked> {
         let n_most =
             request.ask.max_tokens.min(self.decoder.spec().max_context).min(self.n_sampled);
         // A panic drops the state that was being made and touches nothing else.
         let state = guard(SAMPLING, || {
             let mut state = SamplerState::of(request);
-            processors.into_iter().for_each(|processor| state.push_processor(processor));
+            state.set_logprobs_mode(extras.logprobs_mode);
+            extras.processors.into_iter().for_each(|processor| state.push_processor(processor));
             state.reserve(n_most);
             state
         })?;
         self.states.insert(request.id, state);
+        if let Some(n_top) = extras.prompt_logprobs {
+            self.prompts.add(request, n_top);
+        }
         Ok(())
     }
 
@@ -441,6 +458,7 @@ where
 
     fn finished(&mut self, id: RequestId) {
         self.odds.finished(id);
+        self.prompts.forget(id);
         self.states.remove(&id);
     }
 
@@ -454,6 +472,7 @@ where
         self.transferred.clear();
         self.faults.clear();
         self.masks = MaskThread::default();
+        self.prompts = Prompts::default();
     }
 }
 

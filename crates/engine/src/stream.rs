@@ -3,10 +3,11 @@
 use crate::Fault;
 use crate::beams::Beam;
 use crate::mailbox::Shared;
+use crate::progress::Progress;
+use crate::trace::Trace;
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
-use pelton_sampling::TokenLogprobs;
+use pelton_sampling::{ScoredToken, TokenLogprobs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tokio::sync::mpsc;
 
@@ -38,7 +39,16 @@ pub struct TokenEvent {
     pub at: Instant,
     /// The answers of a beam search, the best first, in its last event.
     pub beams: Vec<Beam>,
+    /// The tokens of the prompt but the first, in the first event with tokens of a request that asks
+    /// for their scores ([`Extras::prompt_logprobs`](crate::Extras::prompt_logprobs)).
+    pub prompt: Vec<ScoredToken>,
 }
+
+/// Sends the events of one request. They are boxed, because a channel has room for 32 of them from
+/// the start, and a waiting request should take little memory.
+pub(crate) type EventSender = mpsc::UnboundedSender<Box<TokenEvent>>;
+/// Receives them.
+pub(crate) type EventReceiver = mpsc::UnboundedReceiver<Box<TokenEvent>>;
 
 /// The receiving end of one request. Dropping it aborts the request within one step.
 ///
@@ -47,8 +57,8 @@ pub struct TokenEvent {
 #[must_use = "dropping a stream aborts its request"]
 pub struct TokenStream {
     id: RequestId,
-    events: mpsc::UnboundedReceiver<TokenEvent>,
-    n_computed: Arc<AtomicUsize>,
+    events: EventReceiver,
+    progress: Arc<Progress>,
     shared: Arc<Shared>,
     has_ended: bool,
 }
@@ -56,11 +66,11 @@ pub struct TokenStream {
 impl TokenStream {
     pub(crate) fn new(
         id: RequestId,
-        events: mpsc::UnboundedReceiver<TokenEvent>,
-        n_computed: Arc<AtomicUsize>,
+        events: EventReceiver,
+        progress: Arc<Progress>,
         shared: Arc<Shared>,
     ) -> Self {
-        Self { id, events, n_computed, shared, has_ended: false }
+        Self { id, events, progress, shared, has_ended: false }
     }
 
     /// Waits for the next event; `None` after the last. Safe to cancel.
@@ -87,12 +97,17 @@ impl TokenStream {
     /// Tokens of the prompt, from its first one, that were computed or cached when the latest step
     /// began. After a preemption it may be smaller than before.
     pub fn n_computed(&self) -> usize {
-        self.n_computed.load(Ordering::Relaxed)
+        self.progress.n_computed()
     }
 
-    fn note(&mut self, event: Option<TokenEvent>) -> Option<TokenEvent> {
+    /// The steps of the request so far; empty for a beam search.
+    pub fn trace(&self) -> Trace {
+        self.progress.trace().clone()
+    }
+
+    fn note(&mut self, event: Option<Box<TokenEvent>>) -> Option<TokenEvent> {
         self.has_ended |= event.as_ref().is_none_or(|event| event.finish.is_some());
-        event
+        event.map(|event| *event)
     }
 }
 

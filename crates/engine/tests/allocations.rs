@@ -12,7 +12,7 @@ mod counting;
 use counting::count;
 use pelton_base::{Ask, Request, RequestId, SamplingParams, ServiceParams, Slo, TokenId};
 use pelton_engine::{
-    Charts, Controller, ControllerConfig, CostFit, Execution, Executor, KvMemory, Limits,
+    Charts, Controller, ControllerConfig, CostFit, Execution, Executor, Extras, KvMemory, Limits,
     ModelExecutor, ModelExecutorConfig,
 };
 use pelton_kernels::{Cpu, Kernels};
@@ -106,7 +106,7 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
     });
     let n_running = requests.len() - 1;
     for request in requests {
-        executor.add(&request, Vec::new()).expect("no rule panics");
+        executor.add(&request, Extras::default()).expect("no rule panics");
         scheduler.add(request);
     }
     let (mut plan, mut execution) = (SchedulerOutput::default(), Execution::default());

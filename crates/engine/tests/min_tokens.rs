@@ -9,7 +9,7 @@
 //! ```
 
 use pelton_base::{Ask, FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
-use pelton_engine::{Execution, Executor, KvMemory, ModelExecutor, ModelExecutorConfig};
+use pelton_engine::{Execution, Executor, Extras, KvMemory, ModelExecutor, ModelExecutorConfig};
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CpuDevice, LoadOptions, ModelFiles, load};
 use pelton_sampling::TokenLogprobs;
@@ -69,7 +69,7 @@ fn generate(files: &ModelFiles, request: Request, draft: impl Fn(usize, &mut Dra
     };
     let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
     let mut scheduler = Scheduler::new(SchedulerConfig::new(64, 4));
-    executor.add(&request, Vec::new()).expect("no rule panics");
+    executor.add(&request, Extras::default()).expect("no rule panics");
     scheduler.add(request);
     let (mut plan, mut execution) = (SchedulerOutput::default(), Execution::default());
     let (mut updates, mut tokens) = (StepUpdates::default(), Vec::new());

@@ -2,7 +2,7 @@
 //! kind of move is met alone and in one plan with the others.
 
 use pelton_base::{Ask, Request, RequestId, SamplingParams, ServiceParams, TokenId};
-use pelton_engine::{Execution, Executor, ExecutorError, KvMemory, ModelExecutor};
+use pelton_engine::{Execution, Executor, ExecutorError, Extras, KvMemory, ModelExecutor};
 use pelton_engine::{KvCapacity, ModelExecutorConfig};
 use pelton_model::{CpuDevice, KvDtype, LoadOptions, ModelFiles, load_cpu};
 use pelton_sched::Direction::{In, Out};
@@ -41,7 +41,7 @@ impl World {
         let kv = KvCapacity { n_blocks: 12, n_host_blocks: 4, block_size: BLOCK };
         assert_eq!(executor.kv_capacity(), kv);
         for id in 0..2 {
-            executor.add(&request(id), Vec::new()).expect("no rule panics");
+            executor.add(&request(id), Extras::default()).expect("no rule panics");
         }
         executor
     }

@@ -7,7 +7,7 @@
 use llguidance::api::GrammarWithLexer;
 use pelton_base::{Shape, Tag};
 
-use crate::book::{Book, escaped, one_of, quoted};
+use crate::book::{Book, escaped, quoted};
 use crate::error::GrammarError;
 use crate::grammars::Layout;
 use crate::json;
@@ -152,8 +152,11 @@ impl Composer<'_> {
         if text.is_empty() {
             return quoted("");
         }
-        if let Some(token) = self.vocabulary.control(text) {
-            return format!("({ANY} <[{}]>)", token.0);
+        if let Some((at, name, token)) = self.vocabulary.first_control(text) {
+            // A text holds no control token, so what comes before the token is where it ends.
+            let before = self.book.terminal(&format!("/(?s:.*){}/", escaped(&text[..at])));
+            let rest = self.marked(&text[at + name.len()..]);
+            return format!("({before} <[{}]> {rest})", token.0);
         }
         let name = self.book.name();
         self.book.define(&name, "[lazy]", &format!("/(?s:.*){}/", escaped(text)));
@@ -162,13 +165,9 @@ impl Composer<'_> {
 
     /// Any text in which none of these occurs.
     fn without(&mut self, texts: &[String]) -> String {
-        let is_text = |text: &&String| !text.is_empty() && self.vocabulary.control(text).is_none();
+        let is_text = |text: &&String| self.vocabulary.control(text).is_none();
         let texts: Vec<String> = texts.iter().filter(is_text).cloned().collect();
-        if texts.is_empty() {
-            return self.book.terminal(ANY);
-        }
-        let one = one_of(&texts);
-        self.book.terminal(&format!("{ANY} & ~({ANY} {one} {ANY})"))
+        self.book.terminal(&regular::without(&texts))
     }
 
     /// Free text up to a tag, and the tag.

@@ -4,14 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::{GrammarInit, TopLevelGrammar};
-use llguidance::{Matcher, panic_utils};
-use pelton_base::{Constraint, Namespace, Shape, TokenId};
+use llguidance::panic_utils;
+use pelton_base::{Constraint, Namespace, RuleState, Shape, TokenId, TokenSet};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cache::Cache;
 use crate::compose::compose;
 use crate::error::GrammarError;
 use crate::limits::Limits;
+use crate::parser::Parser;
 use crate::rule::GrammarRule;
 use crate::state::in_words;
 use crate::vocabulary::Vocabulary;
@@ -42,6 +43,12 @@ pub struct CacheStats {
     /// Bytes of their sources.
     pub bytes: usize,
 }
+
+/// Tokens of an answer that are tried when its form is compiled: brackets, quotation marks and the
+/// beginning of a name.
+const REHEARSED_TOKENS: usize = 8;
+/// Tokens among which each of them is chosen.
+const REHEARSED_CHOICES: usize = 256;
 
 /// Compiles forms for one vocabulary, and keeps the results.
 #[derive(Debug)]
@@ -144,7 +151,45 @@ impl Grammars {
             .factory()
             .create_parser_from_init_default(init)
             .map_err(|error| GrammarError::new("", in_words(&error.to_string())))?;
-        let rule = GrammarRule::new(Matcher::new(Ok(parser)), self.vocabulary.clone(), ends);
+        let parser = Parser::new(parser, self.vocabulary.bias());
+        let rule = GrammarRule::new(parser, self.vocabulary.clone(), ends);
+        rehearse(&rule, &self.vocabulary)?;
         Ok(Constraint(Arc::new(rule)))
     }
+}
+
+/// Goes the first steps of an answer, which is where a grammar of very many alternatives (an object
+/// of hundreds of optional properties) exceeds the limits of the parser: better before the request
+/// begins than at its first token.
+///
+/// It writes quotation marks wherever they may stand, and white space nowhere.
+fn rehearse(rule: &GrammarRule, vocabulary: &Vocabulary) -> Result<(), GrammarError> {
+    let n_tokens = vocabulary.n_tokens();
+    let rank = |token: &TokenId| match vocabulary.bytes_of(&[token.0]).first() {
+        Some(b'"') => 0,
+        Some(byte) if !byte.is_ascii_whitespace() => 1,
+        _ => 2,
+    };
+    let (mut state, mut allowed) = (rule.rehearsal(), TokenSet::default());
+    for _ in 0..REHEARSED_TOKENS {
+        allowed.clear(n_tokens);
+        state.allow(&mut allowed);
+        let next = tokens_of(&allowed).take(REHEARSED_CHOICES).min_by_key(rank);
+        if !next.is_some_and(|token| state.accept(token)) {
+            break;
+        }
+    }
+    match state.failure() {
+        Some(why) => Err(GrammarError::new("", format!("too large to enforce: {why}"))),
+        None => Ok(()),
+    }
+}
+
+/// The tokens of a set, ascending; words without a token are passed over.
+fn tokens_of(set: &TokenSet) -> impl Iterator<Item = TokenId> {
+    let words = (0_u32..).zip(set.words()).filter(|(_, word)| **word != 0);
+    words.flat_map(|(idx, word)| {
+        let bits = (0..64).filter(move |bit| word >> bit & 1 == 1);
+        bits.map(move |bit| TokenId(idx * 64 + bit))
+    })
 }

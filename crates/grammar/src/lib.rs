@@ -20,7 +20,9 @@
 //! Architecture invariant: nothing here knows of engines, models or requests.
 #![forbid(unsafe_code)]
 
+mod bias;
 mod book;
+mod budget;
 mod cache;
 mod compose;
 mod error;
@@ -28,6 +30,8 @@ mod gbnf;
 mod grammars;
 mod json;
 mod limits;
+mod parser;
+mod plain;
 mod regular;
 mod rule;
 mod state;

@@ -28,6 +28,9 @@ pub struct Limits {
     pub row_items: usize,
     /// States of the lexer of one answer; each takes 1 to 2 KiB.
     pub lexer_states: usize,
+    /// Bytes of the states of all answers together that are being written, for one vocabulary.
+    /// Beyond it, answers with more than an equal share end.
+    pub all_states_bytes: usize,
     /// Grammars in the cache.
     pub cached: usize,
     /// Bytes of sources in the cache.
@@ -47,6 +50,7 @@ impl Default for Limits {
             mask_items: 100_000,
             row_items: 2_000,
             lexer_states: 50_000,
+            all_states_bytes: 1 << 30,
             cached: 256,
             cached_bytes: 16 << 20,
         }

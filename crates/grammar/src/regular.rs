@@ -12,9 +12,12 @@ use crate::vocabulary::Vocabulary;
 /// Whether a regular expression can describe a form.
 pub(crate) fn is_regular(shape: &Shape, vocabulary: &Vocabulary) -> bool {
     let is_control = |name: &str| vocabulary.control(name).is_some();
+    let has_control = |text: &str| vocabulary.first_control(text).is_some();
     match shape {
         Shape::Text(_) | Shape::Regex(_) | Shape::Any => true,
-        Shape::Token(name) | Shape::Until(name) => !is_control(name),
+        Shape::Token(name) => !is_control(name),
+        Shape::Until(text) => !has_control(text),
+        Shape::Triggered { tags, .. } if tags.is_empty() => true,
         Shape::Sequence(items) | Shape::OneOf(items) => {
             items.iter().all(|item| is_regular(item, vocabulary))
         }
@@ -62,10 +65,22 @@ pub(crate) fn expression(
         Shape::Repeat { item, separator, least, most } => {
             repeated(&expression(item, limits, deeper)?, separator, *least, *most)?
         }
+        Shape::Triggered { tags, triggers, .. } if tags.is_empty() => without(triggers),
         Shape::Json { .. } | Shape::Lark(_) | Shape::Gbnf(_) | Shape::Triggered { .. } => {
             return Err(GrammarError::new("", "is not regular"));
         }
     })
+}
+
+/// Any text in which none of these occurs. Control tokens are no text, so their names may be among
+/// them.
+pub(crate) fn without(texts: &[String]) -> String {
+    let texts: Vec<String> = texts.iter().filter(|text| !text.is_empty()).cloned().collect();
+    if texts.is_empty() {
+        return ANY.to_owned();
+    }
+    let one = one_of(&texts);
+    format!("({ANY} & ~({ANY} {one} {ANY}))")
 }
 
 fn choice(items: &[Shape], limits: &Limits, depth: usize) -> Result<String, GrammarError> {
@@ -117,6 +132,8 @@ pub(crate) fn repeated(
         None => format!("{{{more},}}"),
     };
     let one = match separator {
+        // The notation has no `{0,0}`.
+        _ if most == Some(1) => item.to_owned(),
         "" => format!("{item} ({item}){bounds}"),
         _ => format!("{item} ({} {item}){bounds}", quoted(separator)),
     };

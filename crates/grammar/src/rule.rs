@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use llguidance::Matcher;
 use pelton_base::{Rule, RuleState, TokenId};
 
+use crate::parser::Parser;
 use crate::state::GrammarState;
 use crate::vocabulary::Vocabulary;
 
@@ -13,18 +13,26 @@ use crate::vocabulary::Vocabulary;
 pub(crate) struct GrammarRule {
     /// The parser at the beginning; answers take copies that share nothing with it, so that an
     /// answer that explodes or panics spoils no other.
-    start: Mutex<Matcher>,
+    start: Mutex<Parser>,
     vocabulary: Vocabulary,
     ends: Arc<[TokenId]>,
 }
 
 impl GrammarRule {
-    pub(crate) fn new(start: Matcher, vocabulary: Vocabulary, ends: &[TokenId]) -> Self {
+    pub(crate) fn new(start: Parser, vocabulary: Vocabulary, ends: &[TokenId]) -> Self {
         Self { start: Mutex::new(start), vocabulary, ends: ends.into() }
     }
 
     pub(crate) fn state(&self) -> GrammarState {
-        let start = self.start.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
+        let share = self.vocabulary.share();
+        let start = self.start.lock().unwrap_or_else(PoisonError::into_inner).copy(share);
+        GrammarState::new(start, self.vocabulary.clone(), Arc::clone(&self.ends))
+    }
+
+    /// A state that shares the states of the lexer with all answers that begin later: what it finds
+    /// out they need not find out again.
+    pub(crate) fn rehearsal(&self) -> GrammarState {
+        let start = self.start.lock().unwrap_or_else(PoisonError::into_inner).fork();
         GrammarState::new(start, self.vocabulary.clone(), Arc::clone(&self.ends))
     }
 }

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use llguidance::Matcher;
 use pelton_base::{RuleState, TokenId, TokenSet};
 
+use crate::parser::Parser;
 use crate::vocabulary::Vocabulary;
 
 /// Tokens of the answer that an error shows.
@@ -23,7 +23,7 @@ const SHOWN_TOKENS: usize = 12;
 /// The queue is computed right after each token, so it depends on nothing but the grammar and the
 /// tokens so far.
 pub(crate) struct GrammarState {
-    matcher: Matcher,
+    parser: Parser,
     vocabulary: Vocabulary,
     ends: Arc<[TokenId]>,
     /// Tokens that must come next.
@@ -31,19 +31,17 @@ pub(crate) struct GrammarState {
     /// The last tokens, for errors.
     last: VecDeque<u32>,
     ended: bool,
-    failed: Option<String>,
 }
 
 impl GrammarState {
-    pub(crate) fn new(matcher: Matcher, vocabulary: Vocabulary, ends: Arc<[TokenId]>) -> Self {
+    pub(crate) fn new(parser: Parser, vocabulary: Vocabulary, ends: Arc<[TokenId]>) -> Self {
         let mut state = Self {
-            matcher,
+            parser,
             vocabulary,
             ends,
             queue: VecDeque::new(),
             last: VecDeque::new(),
             ended: false,
-            failed: None,
         };
         state.look_ahead();
         state
@@ -51,34 +49,24 @@ impl GrammarState {
 
     /// Finds the tokens that must come next.
     fn look_ahead(&mut self) {
-        if self.failed.is_some() || !self.queue.is_empty() || self.matcher.is_stopped() {
-            self.note_failure();
-            return;
+        if self.queue.is_empty() && !self.parser.is_stopped() {
+            self.queue.extend(self.parser.forced());
         }
-        self.queue.extend(self.matcher.compute_ff_tokens());
-        self.note_failure();
     }
 
-    fn note_failure(&mut self) {
-        if self.failed.is_none()
-            && let Some(error) = self.matcher.get_error()
-        {
-            self.failed = Some(in_words(&error));
-            self.queue.clear();
-        }
+    /// Why the parser gave up, if it did.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.parser.failure()
     }
 
     fn may_end(&mut self) -> bool {
-        self.failed.is_none()
-            && self.queue.is_empty()
-            && self.matcher.is_accepting().unwrap_or(false)
+        self.queue.is_empty() && self.parser.may_end()
     }
 
     /// Advances the parser by a token that it allows.
     fn consume(&mut self, token: TokenId) -> bool {
-        let result = self.matcher.consume_token(token.0);
-        self.note_failure();
-        if result.is_err() {
+        if !self.parser.consume(token) {
+            self.queue.clear();
             return false;
         }
         if self.last.len() == SHOWN_TOKENS {
@@ -92,7 +80,7 @@ impl GrammarState {
 
 impl RuleState for GrammarState {
     fn allow(&mut self, allowed: &mut TokenSet) {
-        if self.ended || self.failed.is_some() {
+        if self.ended || self.failure().is_some() {
             return;
         }
         if let Some(token) = self.queue.front() {
@@ -100,19 +88,18 @@ impl RuleState for GrammarState {
             return;
         }
         let may_end = self.may_end();
-        if !self.matcher.is_stopped() {
-            if let Ok(mask) = self.matcher.compute_mask() {
-                copy(mask.as_slice(), self.vocabulary.n_tokens(), allowed.words_mut());
-            }
-            self.note_failure();
+        if !self.parser.is_stopped()
+            && let Some(mask) = self.parser.mask()
+        {
+            copy(mask.as_slice(), self.vocabulary.n_tokens(), allowed.words_mut());
         }
-        if may_end && self.failed.is_none() {
+        if may_end && self.failure().is_none() {
             self.ends.iter().for_each(|token| allowed.insert(*token));
         }
     }
 
     fn accept(&mut self, token: TokenId) -> bool {
-        if self.ended || self.failed.is_some() {
+        if self.ended || self.failure().is_some() {
             return false;
         }
         if let Some(forced) = self.queue.front() {
@@ -126,12 +113,10 @@ impl RuleState for GrammarState {
             self.ended = true;
             return true;
         }
-        if token.0 as usize >= self.vocabulary.n_tokens() || self.matcher.is_stopped() {
+        if token.0 as usize >= self.vocabulary.n_tokens() || self.parser.is_stopped() {
             return false;
         }
-        let is_valid = self.matcher.validate_tokens(&[token.0]).is_ok_and(|n_valid| n_valid == 1);
-        self.note_failure();
-        is_valid && self.consume(token)
+        self.parser.takes(token) && self.consume(token)
     }
 
     fn forced(&mut self, tokens: &mut Vec<TokenId>) {
@@ -146,7 +131,7 @@ impl RuleState for GrammarState {
         } else {
             format!("after {:?}", String::from_utf8_lossy(&bytes))
         };
-        Some(match &self.failed {
+        Some(match self.failure() {
             Some(why) => format!("{after}, {why}"),
             None => format!("{after}, no token of the vocabulary fits the grammar"),
         })
@@ -154,13 +139,12 @@ impl RuleState for GrammarState {
 
     fn fork(&self) -> Box<dyn RuleState> {
         Box::new(Self {
-            matcher: self.matcher.clone(),
+            parser: self.parser.fork(),
             vocabulary: self.vocabulary.clone(),
             ends: Arc::clone(&self.ends),
             queue: self.queue.clone(),
             last: self.last.clone(),
             ended: self.ended,
-            failed: self.failed.clone(),
         })
     }
 }
@@ -170,7 +154,7 @@ impl fmt::Debug for GrammarState {
         f.debug_struct("GrammarState")
             .field("queue", &self.queue)
             .field("ended", &self.ended)
-            .field("failed", &self.failed)
+            .field("failed", &self.failure())
             .finish_non_exhaustive()
     }
 }

@@ -24,8 +24,11 @@ use pelton_base::TokenId;
 use pelton_text::{EncodeOptions, Tokenizer};
 use toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 
+use crate::bias::Bias;
+use crate::budget::{Budget, Share};
 use crate::error::GrammarError;
 use crate::limits::Limits;
+use crate::plain::{CLASSES, Class, Plain};
 
 /// The tokens of one model, ready for grammars. Clones share it.
 #[derive(Clone)]
@@ -34,18 +37,39 @@ pub struct Vocabulary(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     factory: ParserFactory,
     env: TokEnv,
+    /// Sets of tokens that replace most of a walk inside of strings; empty where all is walked.
+    plains: Arc<[Plain]>,
+    /// What the parsers of all answers hold.
+    budget: Arc<Budget>,
     n_tokens: usize,
     /// Control tokens by name.
     control: HashMap<String, TokenId>,
 }
 
 impl Vocabulary {
-    /// Builds the tree of all tokens, about 2 µs per token.
+    /// Builds the tree of all tokens, about 3 µs per token.
     ///
     /// # Errors
     ///
     /// When the vocabulary has no token with text.
     pub fn new(tokenizer: &Arc<Tokenizer>, limits: &Limits) -> Result<Self, GrammarError> {
+        Self::with_classes(tokenizer, limits, &CLASSES)
+    }
+
+    /// The same without the sets that make masks inside of strings quick, to compare masks with.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn walked(tokenizer: &Arc<Tokenizer>, limits: &Limits) -> Result<Self, GrammarError> {
+        Self::with_classes(tokenizer, limits, &[])
+    }
+
+    fn with_classes(
+        tokenizer: &Arc<Tokenizer>,
+        limits: &Limits,
+        classes: &[Class],
+    ) -> Result<Self, GrammarError> {
         let n_tokens = tokenizer.vocab_size();
         let words = words(tokenizer);
         if words.iter().all(|word| word.is_empty() || word[0] == TokTrie::SPECIAL_TOKEN_MARKER) {
@@ -71,7 +95,9 @@ impl Vocabulary {
             .map_err(|error| GrammarError::new("", error.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits.parser();
-        Ok(Self(Arc::new(Inner { factory, env, n_tokens, control })))
+        let plains = classes.iter().map(|class| Plain::new(env.tok_trie(), *class)).collect();
+        let budget = Arc::new(Budget::new(limits.all_states_bytes));
+        Ok(Self(Arc::new(Inner { factory, env, plains, budget, n_tokens, control })))
     }
 
     /// Tokens of the vocabulary, gaps included.
@@ -95,6 +121,21 @@ impl Vocabulary {
 
     pub(crate) fn factory(&self) -> &ParserFactory {
         &self.0.factory
+    }
+
+    /// What computes the masks of a new parser.
+    pub(crate) fn bias(&self) -> Bias {
+        Bias::new(Arc::clone(&self.0.plains), self.0.factory.slicer())
+    }
+
+    /// The share of a new parser.
+    pub(crate) fn share(&self) -> Share {
+        Share::new(&self.0.budget)
+    }
+
+    /// Bytes that the parsers of all answers hold now.
+    pub fn held_bytes(&self) -> usize {
+        self.0.budget.held()
     }
 
     /// The bytes of text tokens, with control tokens by name.

@@ -6,6 +6,41 @@ use common::{Bench, json};
 use pelton_base::Shape;
 
 #[test]
+fn an_object_of_more_optional_properties_than_the_parser_holds_is_refused_when_it_is_compiled() {
+    let bench = Bench::new("bytes");
+    let schema = |n: usize| {
+        let properties = (0..n).map(|i| (format!("p{i}"), serde_json::json!({"type": "null"})));
+        let properties: serde_json::Map<_, _> = properties.collect();
+        json(&serde_json::json!({"type": "object", "properties": properties}).to_string())
+    };
+    let run = || {
+        let (mut enforced, mut refused) = (300, 1000);
+        let error = bench.try_compile(&schema(refused)).expect_err("too many alternatives");
+        assert!(error.why.contains("too large to enforce"), "{error}");
+        bench.try_compile(&schema(enforced)).expect("enforced");
+        while refused - enforced > 1 {
+            let n = usize::midpoint(enforced, refused);
+            match bench.try_compile(&schema(n)) {
+                Ok(_) => enforced = n,
+                Err(_) => refused = n,
+            }
+        }
+        // The largest object that compiles can be written, from its first property to its last.
+        let constraint = bench.compile(&schema(enforced));
+        for keys in [vec![0, 1, 2], vec![0, enforced / 2, enforced - 1], vec![enforced - 1]] {
+            let members: Vec<String> = keys.iter().map(|key| format!("\"p{key}\":null")).collect();
+            let text = format!("{{{}}}", members.join(","));
+            assert!(bench.admits(&constraint, &text), "{enforced} properties: {text}");
+        }
+    };
+    // Each optional property is a level of the compiler, which runs on a deep stack.
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(256 << 20).spawn_scoped(scope, run);
+        thread.expect("a thread").join().expect("no panic");
+    });
+}
+
+#[test]
 fn schemas_that_cannot_be_enforced_are_refused_with_the_path_of_the_keyword() {
     let bench = Bench::new("bytes");
     let cases = [

@@ -9,6 +9,7 @@ use pelton_model::ModelError;
 use pelton_sched::{ChoiceError, Refusal};
 use pelton_text::{FolderError, TemplateError, TextError};
 
+use crate::admission::NotAdmitted;
 use crate::hub::HubError;
 pub use crate::memory::KvShortage;
 
@@ -72,6 +73,12 @@ pub enum LlmError {
         /// Its family.
         architecture: String,
     },
+    /// A text with a gap for a model whose vocabulary has no tokens for it.
+    #[error(
+        "`suffix`: this model cannot fill a gap: its tokenizer has none of the tokens with which models \
+         of code write one, such as <|fim_prefix|>"
+    )]
+    NoGap,
     /// A text for a vector has no token.
     #[error("input {index} is empty: expected at least one token")]
     EmptyInput {
@@ -89,6 +96,24 @@ pub enum LlmError {
         n_tokens: usize,
         /// Most tokens of a text.
         limit: usize,
+    },
+    /// A text of a pair cannot be scored.
+    #[error("`{param}`: {why}")]
+    Pair {
+        /// The text, such as `documents[3]`.
+        param: String,
+        /// The fault and the way out.
+        why: String,
+        /// Whether it has too many tokens.
+        is_too_long: bool,
+    },
+    /// A request that a model for vectors or labels is not made for.
+    #[error("{model} {why}")]
+    WrongTask {
+        /// The model.
+        model: String,
+        /// What it is, and what it can be asked for.
+        why: String,
     },
     /// A vector has an element that is not a finite number.
     #[error("the vector of input {index} is not finite: the model overflows; try `--compute f32`")]
@@ -188,6 +213,9 @@ pub enum LlmError {
         /// Time after which the request may be accepted.
         retry_after: Duration,
     },
+    /// The gatekeeper of the caller turned the request away.
+    #[error(transparent)]
+    NotAdmitted(#[from] NotAdmitted),
     /// The engine is stopping and accepts no request.
     #[error("the engine is stopping and accepts no more requests")]
     Stopped,
@@ -316,6 +344,7 @@ impl LlmError {
             Self::TokenOutOfRange { param, .. } => Some(param),
             Self::Param(error) => Some(error.param),
             Self::NoSuchDrafter { .. } => Some("speculation.method"),
+            Self::NoGap => Some("suffix"),
             Self::NoTemplate { .. } | Self::Template(_) => Some("messages"),
             _ => None,
         }

@@ -1,5 +1,6 @@
 //! Events of a growing answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pelton_base::{FinishReason, TokenId, Usage};
@@ -21,6 +22,10 @@ pub struct Event {
     pub calls: Vec<CallPiece>,
     /// The tokens of this step, including tokens whose text is still held back.
     pub tokens: Vec<EventToken>,
+    /// The prompt, in the first event of each answer, where its tokens are scored
+    /// ([`Generation::prompt_logprobs`](crate::Generation::prompt_logprobs)); an answer that failed may
+    /// lack it.
+    pub prompt: Option<Arc<[PromptToken]>>,
     /// Set on the last event of an answer.
     pub finish: Option<Finish>,
 }
@@ -29,7 +34,8 @@ impl Event {
     /// An event of an answer without any news.
     pub fn new(choice: usize) -> Self {
         let (text, thought) = (String::new(), String::new());
-        Self { choice, text, thought, calls: Vec::new(), tokens: Vec::new(), finish: None }
+        let (calls, tokens, prompt) = (Vec::new(), Vec::new(), None);
+        Self { choice, text, thought, calls, tokens, prompt, finish: None }
     }
 }
 
@@ -51,10 +57,19 @@ pub struct EventToken {
     pub id: TokenId,
     /// Its text, or its name if it is a control token.
     pub bytes: Vec<u8>,
-    /// Whether it is a control token, which has no text.
+    /// Whether it has no text in the answer, as control tokens.
     pub is_special: bool,
     /// Its log probability and the alternatives, if the request asks for them.
     pub logprob: Option<Logprob>,
+}
+
+/// One token of a prompt that is scored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptToken {
+    /// The token. The first of a prompt has no log probability.
+    pub token: EventToken,
+    /// Its place among all tokens, the likeliest being 1; `None` for the first.
+    pub rank: Option<usize>,
 }
 
 /// The log probability of a token under the model's own distribution.
@@ -84,6 +99,11 @@ pub struct Finish {
     pub reason: FinishReason,
     /// The stop string that ended the answer, if one did.
     pub stop: Option<String>,
+    /// The token that ended the answer, if one of [`Generation::stop_tokens`] did that is no end token
+    /// of the model.
+    ///
+    /// [`Generation::stop_tokens`]: crate::Generation::stop_tokens
+    pub stop_token: Option<TokenId>,
     /// The failure of this answer alone, if it failed alone; `reason` is then
     /// [`FinishReason::Error`].
     pub fault: Option<Fault>,
@@ -100,8 +120,8 @@ pub struct Finish {
 impl Finish {
     /// An end for a reason, without anything more to say.
     pub fn new(reason: FinishReason, usage: Usage) -> Self {
-        let (stop, fault, beam) = (None, None, None);
-        Self { reason, stop, fault, beam, n_calls: 0, malformed_call: false, usage }
+        let (stop, stop_token, fault, beam) = (None, None, None, None);
+        Self { reason, stop, stop_token, fault, beam, n_calls: 0, malformed_call: false, usage }
     }
 }
 

@@ -22,6 +22,19 @@ impl Forms {
         Self { tokenizer: Arc::clone(tokenizer), grammars: OnceLock::new() }
     }
 
+    /// Builds the vocabulary as a tree, unless that is done.
+    pub(crate) fn prepare(&self) {
+        // An error is told to the first request with a form.
+        let _ = self.grammars();
+    }
+
+    fn grammars(&self) -> &Result<Grammars, GrammarError> {
+        self.grammars.get_or_init(|| {
+            let limits = Limits::default();
+            Ok(Grammars::new(Vocabulary::new(&self.tokenizer, &limits)?, limits))
+        })
+    }
+
     /// The rule of a form, whose answers end with one of `ends`.
     ///
     /// # Errors
@@ -34,16 +47,12 @@ impl Forms {
         ends: &[TokenId],
         namespace: Namespace,
     ) -> Result<Constraint, LlmError> {
-        let grammars = self.grammars.get_or_init(|| {
-            let limits = Limits::default();
-            Ok(Grammars::new(Vocabulary::new(&self.tokenizer, &limits)?, limits))
-        });
         let refuse = |GrammarError { path, why }| {
             // Some reasons begin with the place already.
             let why = why.strip_prefix(&format!("`{path}`: ")).map_or(why.clone(), str::to_owned);
             LlmError::Form { path, why }
         };
-        let grammars = grammars.as_ref().map_err(|error| refuse(error.clone()))?;
+        let grammars = self.grammars().as_ref().map_err(|error| refuse(error.clone()))?;
         on_deep_stack(|| grammars.compile_as(shape, layout, ends, namespace)).map_err(refuse)
     }
 }

@@ -8,14 +8,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-use pelton_base::{FinishReason, TokenId, Usage};
-use pelton_engine::{Fault, SampledToken, TokenEvent, TokenStream};
+use pelton_base::FinishReason::{self, Length};
+use pelton_base::{TokenId, Usage};
+use pelton_engine::{Fault, SampledToken, ScoredToken, TokenEvent, TokenStream, Trace};
 use pelton_parse::{Delta, Reader, ReaderOptions};
 use pelton_text::{Detokenizer, Tokenizer};
 
 use crate::beam::{BeamScore, Searches};
 use crate::border::{DETOKENIZER, guard};
-use crate::event::{CallPiece, Event, EventToken, Finish, Logprob, Milestones, Timings, TopToken};
+use crate::event::{
+    CallPiece, Event, EventToken, Finish, Logprob, Milestones, PromptToken, Timings, TopToken,
+};
 use crate::stop::{StopMatcher, StopOutcome};
 
 /// The answers to one request while they grow.
@@ -27,6 +30,7 @@ pub struct Generating {
     /// Control tokens whose text the readers must see.
     control: Vec<TokenId>,
     stop: Vec<String>,
+    texts: TextOptions,
     /// Tokens of an answer before a stop string may end it.
     min_tokens: usize,
     choices: Vec<Choice>,
@@ -36,10 +40,44 @@ pub struct Generating {
     next_idx: usize,
     submitted: Instant,
     at: Milestones,
-    /// Each prompt counted once.
-    prompt_tokens: usize,
+    prompts: Vec<PromptState>,
     /// Answers to each prompt.
     per_prompt: usize,
+    max_tokens: Option<usize>,
+    /// The events of an earlier request that are still to be told again; `None` where the answers
+    /// are computed.
+    replay: Option<Replay>,
+}
+
+/// Events of an earlier request.
+struct Replay {
+    events: Arc<Vec<Event>>,
+    next: usize,
+}
+
+/// Texts and tokens that answers have or lack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TextOptions {
+    /// Whether the text that ends an answer is part of it.
+    pub(crate) include_stop: bool,
+    /// Whether control tokens have text.
+    pub(crate) keep_special: bool,
+    /// Whether the answers have no token: the prompt alone is wanted.
+    pub(crate) is_empty: bool,
+}
+
+/// One prompt, while it is answered.
+struct PromptState {
+    tokens: Vec<TokenId>,
+    scores: Scores,
+}
+
+/// The scores of a prompt, which come with the first event of its first answer.
+enum Scores {
+    /// Events of further answers wait for them.
+    Awaited,
+    /// `None` where they were not asked for, or did not come.
+    Known(Option<Arc<[PromptToken]>>),
 }
 
 /// The parts that a [`Generating`] is built from.
@@ -47,15 +85,19 @@ pub(crate) struct Start {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) eos: Vec<TokenId>,
     pub(crate) stop: Vec<String>,
+    pub(crate) texts: TextOptions,
     pub(crate) min_tokens: usize,
     /// One stream per answer; none where beams are searched.
     pub(crate) streams: Vec<TokenStream>,
     pub(crate) searches: Searches,
-    /// Tokens of each prompt.
-    pub(crate) prompt_lens: Vec<usize>,
+    pub(crate) prompts: Vec<Vec<TokenId>>,
+    /// Whether the tokens of prompts are scored.
+    pub(crate) is_scored: bool,
     pub(crate) submitted: Instant,
     /// Answers to each prompt, at least one; the answers to one prompt lie side by side.
     pub(crate) per_prompt: usize,
+    /// Most tokens of an answer, where the request says so.
+    pub(crate) max_tokens: Option<usize>,
     /// How thoughts and calls are taken out of the text; `None` where the text is all.
     pub(crate) reader: Option<ReaderOptions>,
     /// Control tokens whose text the reader must see.
@@ -72,6 +114,10 @@ struct Choice {
     reader: Option<Reader>,
     n_calls: usize,
     malformed_call: bool,
+    /// Whether its first event has come.
+    has_begun: bool,
+    /// The steps of an answer that has ended.
+    trace: Option<Trace>,
 }
 
 impl Choice {
@@ -126,12 +172,12 @@ impl Choice {
     fn finish(
         &self,
         reason: FinishReason,
-        stop: Option<String>,
+        (stop, stop_token): (Option<String>, Option<TokenId>),
         fault: Option<Fault>,
         beam: Option<BeamScore>,
     ) -> Finish {
         let Self { usage, n_calls, malformed_call, .. } = *self;
-        Finish { reason, stop, fault, beam, n_calls, malformed_call, usage }
+        Finish { reason, stop, stop_token, fault, beam, n_calls, malformed_call, usage }
     }
 }
 
@@ -147,34 +193,100 @@ impl Choice {
 
 impl Generating {
     pub(crate) fn new(start: Start) -> Self {
-        let n_choices = start.prompt_lens.len() * start.per_prompt;
+        let n_choices = start.prompts.len() * start.per_prompt;
+        let keep_special = start.texts.keep_special;
         let mut streams = start.streams.into_iter();
         let choices = (0..n_choices)
-            .map(|idx| start.prompt_lens[idx / start.per_prompt])
+            .map(|idx| start.prompts[idx / start.per_prompt].len())
             .map(|prompt_tokens| Choice {
                 stream: streams.next(),
-                detokenizer: Detokenizer::continuing(&start.tokenizer, true),
+                detokenizer: Detokenizer::continuing(&start.tokenizer, !keep_special),
                 stop: StopMatcher::new(&start.stop),
                 usage: Usage { prompt_tokens, ..Usage::default() },
                 reader: start.reader.as_ref().map(|options| Reader::new(options.clone())),
                 n_calls: 0,
                 malformed_call: false,
+                has_begun: false,
+                trace: None,
             })
             .collect();
+        let state = |tokens| {
+            let scores = if start.is_scored { Scores::Awaited } else { Scores::Known(None) };
+            PromptState { tokens, scores }
+        };
         Self {
             tokenizer: start.tokenizer,
             eos: start.eos,
-            control: start.control,
+            // The text of every control token is there already.
+            control: if keep_special { Vec::new() } else { start.control },
             stop: start.stop,
+            texts: start.texts,
             min_tokens: start.min_tokens,
             choices,
             searches: start.searches,
             next_idx: 0,
             submitted: start.submitted,
             at: Milestones::default(),
-            prompt_tokens: start.prompt_lens.iter().sum(),
+            prompts: start.prompts.into_iter().map(state).collect(),
             per_prompt: start.per_prompt,
+            max_tokens: start.max_tokens,
+            replay: None,
         }
+    }
+
+    /// Tells the events of an earlier request with the same answers again. All tokens of its
+    /// prompts count as cached.
+    pub(crate) fn replay(
+        tokenizer: &Arc<Tokenizer>,
+        events: Arc<Vec<Event>>,
+        prompts: Vec<Vec<TokenId>>,
+        per_prompt: usize,
+        max_tokens: Option<usize>,
+    ) -> Self {
+        let texts = TextOptions { include_stop: false, keep_special: false, is_empty: false };
+        let start = Start {
+            tokenizer: Arc::clone(tokenizer),
+            eos: Vec::new(),
+            stop: Vec::new(),
+            texts,
+            min_tokens: 0,
+            streams: Vec::new(),
+            searches: Searches::new(Vec::new(), per_prompt, false),
+            prompts,
+            is_scored: false,
+            submitted: Instant::now(),
+            per_prompt,
+            reader: None,
+            control: Vec::new(),
+            max_tokens,
+        };
+        Self { replay: Some(Replay { events, next: 0 }), ..Self::new(start) }
+    }
+
+    /// Whether the answers are those of an earlier request.
+    pub fn is_replay(&self) -> bool {
+        self.replay.is_some()
+    }
+
+    /// The next event that is told again.
+    fn next_replayed(&mut self) -> Option<Event> {
+        let replay = self.replay.as_mut()?;
+        let mut event = replay.events.get(replay.next)?.clone();
+        replay.next += 1;
+        let at = self.submitted.elapsed();
+        if !event.tokens.is_empty() {
+            self.at.started.get_or_insert(at);
+            self.at.first_token.get_or_insert(at);
+            self.at.last_token = Some(at);
+        }
+        let usage = &mut self.choices[event.choice].usage;
+        usage.completion_tokens += event.tokens.len();
+        usage.cached_tokens = usage.prompt_tokens;
+        if let Some(finish) = &mut event.finish {
+            finish.usage.cached_tokens = finish.usage.prompt_tokens;
+            *usage = finish.usage;
+        }
+        Some(event)
     }
 
     /// The next event of any answer; `None` when all have ended.
@@ -191,6 +303,9 @@ impl Generating {
 
     /// Asks the answers for their next event in turn.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        if self.replay.is_some() {
+            return Poll::Ready(self.next_replayed());
+        }
         let n_choices = self.choices.len();
         let mut is_any_open = match self.searches.poll(cx) {
             Poll::Ready(None) => false,
@@ -203,6 +318,10 @@ impl Generating {
         };
         for offset in 0..n_choices {
             let idx = (self.next_idx + offset) % n_choices;
+            if !self.may_begin(idx) {
+                is_any_open = true;
+                continue;
+            }
             let Some(stream) = &mut self.choices[idx].stream else { continue };
             is_any_open = true;
             // The future of a receive holds no token, so a new one each time loses none.
@@ -213,9 +332,44 @@ impl Generating {
         if is_any_open { Poll::Pending } else { Poll::Ready(None) }
     }
 
+    /// Whether the events of an answer may come: those of the first answer to a prompt, and of further
+    /// ones once the scores of the prompt are known.
+    fn may_begin(&self, idx: usize) -> bool {
+        let prompt = &self.prompts[idx / self.per_prompt];
+        idx.is_multiple_of(self.per_prompt) || matches!(prompt.scores, Scores::Known(_))
+    }
+
+    /// The tokens of the prompt of an answer.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such answer.
+    pub fn prompt(&self, choice: usize) -> &[TokenId] {
+        &self.prompts[choice / self.per_prompt].tokens
+    }
+
     /// Number of answers.
     pub fn n_choices(&self) -> usize {
         self.choices.len()
+    }
+
+    /// The steps of each answer so far, in the order of the answers; none for beam searches.
+    pub fn traces(&self) -> Vec<Trace> {
+        let trace = |choice: &Choice| {
+            choice.stream.as_ref().map(TokenStream::trace).or_else(|| choice.trace.clone())
+        };
+        self.choices.iter().filter_map(trace).collect()
+    }
+
+    /// Most tokens of an answer, where the request says so.
+    pub fn max_tokens(&self) -> Option<usize> {
+        self.max_tokens
+    }
+
+    /// Tokens of the longest answer so far.
+    pub fn longest_tokens(&self) -> usize {
+        let lengths = self.choices.iter().map(|choice| choice.usage.completion_tokens);
+        lengths.max().unwrap_or_default()
     }
 
     /// Tokens of all prompts, each counted once, and of all answers so far.
@@ -225,7 +379,7 @@ impl Generating {
     pub fn usage(&self) -> Usage {
         let firsts = self.choices.iter().step_by(self.per_prompt);
         Usage {
-            prompt_tokens: self.prompt_tokens,
+            prompt_tokens: self.prompt_tokens(),
             completion_tokens: self.sum(|usage| usage.completion_tokens),
             cached_tokens: firsts.map(|c| c.usage.cached_tokens).sum(),
             accepted_prediction_tokens: self.sum(|usage| usage.accepted_prediction_tokens),
@@ -246,7 +400,12 @@ impl Generating {
             let n_computed = stream.map(TokenStream::n_computed);
             n_computed.or(self.searches.n_computed(idx)).unwrap_or(choice.usage.prompt_tokens)
         });
-        (n_computed.sum(), self.prompt_tokens)
+        (n_computed.sum(), self.prompt_tokens())
+    }
+
+    /// Each prompt counted once.
+    fn prompt_tokens(&self) -> usize {
+        self.prompts.iter().map(|prompt| prompt.tokens.len()).sum()
     }
 
     /// Tokens of the longest beam of a search under way.
@@ -267,79 +426,182 @@ impl Generating {
         accepted.unwrap_or_else(|panicked| {
             let choice = &mut self.choices[idx];
             choice.stream = None;
-            let finish = choice.finish(FinishReason::Error, None, Some(panicked.into()), None);
+            let reason = FinishReason::Error;
+            let finish = choice.finish(reason, (None, None), Some(panicked.into()), None);
+            if let scores @ Scores::Awaited = &mut self.prompts[idx / self.per_prompt].scores {
+                *scores = Scores::Known(None);
+            }
             Event { finish: Some(finish), ..Event::new(idx) }
         })
     }
 
     /// Turns an event of the engine for one answer into the event for the caller.
     fn accept(&mut self, idx: usize, received: Option<TokenEvent>) -> Event {
-        let choice = &mut self.choices[idx];
         let mut event = Event::new(idx);
-        let (mut stopped_by, mut fault, mut beam) = (None, None, None);
         // A stream ends without a reason when the engine has ended.
-        let mut ended = Some(FinishReason::Aborted);
-        if let Some(received) = received {
-            let since = |at: Instant| at.saturating_duration_since(self.submitted);
-            let started = received.started_at.map(since);
-            self.at.started = [self.at.started, started].into_iter().flatten().min();
-            if !received.tokens.is_empty() {
-                let at = since(received.at);
-                self.at.first_token.get_or_insert(at);
-                self.at.last_token = Some(at);
-            }
-            (ended, fault) = (received.finish, received.fault);
-            beam = received.beams.first().map(|beam| BeamScore {
+        let Some(mut received) = received else {
+            self.note_prompt(idx, None, &mut event);
+            self.end(idx, FinishReason::Aborted, End::default(), &mut event);
+            return event;
+        };
+        self.note_times(&received);
+        let has_failed =
+            matches!(received.finish, Some(FinishReason::Error | FinishReason::Aborted));
+        let scores = std::mem::take(&mut received.prompt);
+        self.note_prompt(idx, Some(scores).filter(|_| !has_failed), &mut event);
+        if self.texts.is_empty {
+            received.tokens.clear();
+            received.finish = received.finish.map(|how| if has_failed { how } else { Length });
+        }
+        let mut end = End {
+            beam: received.beams.first().map(|beam| BeamScore {
                 cumulative_logprob: beam.cumulative_logprob,
                 score: beam.score,
-            });
-            let is_stop = ended == Some(FinishReason::Stop);
-            // Tokens are counted here, because a stop string may end the answer within a step.
-            let Usage { completion_tokens, reasoning_tokens, .. } = choice.usage;
-            choice.usage = Usage { completion_tokens, reasoning_tokens, ..received.usage };
-            let n_tokens = received.tokens.len();
-            for (i, sampled) in received.tokens.into_iter().enumerate() {
-                let id = sampled.token;
-                let is_end = is_stop && i + 1 == n_tokens && self.eos.contains(&id);
-                choice.usage.completion_tokens += 1;
-                event.tokens.push(describe(&self.tokenizer, sampled, is_end));
-                if is_end {
-                    continue;
-                }
-                let piece = choice.text_of(id, &self.tokenizer, &self.control);
-                let outcome = choice.watch(&piece, self.min_tokens);
-                choice.read(&outcome.text, &mut event);
-                let thinks = choice.reader.as_ref().is_some_and(|reader| !reader.is_past_thought());
-                choice.usage.reasoning_tokens += usize::from(thinks);
-                if outcome.matched.is_some() {
-                    stopped_by = outcome.matched;
-                    break;
-                }
+            }),
+            ..End::default()
+        };
+        // Tokens are counted here, because a stop string may end the answer within a step.
+        let usage = &mut self.choices[idx].usage;
+        let Usage { completion_tokens, reasoning_tokens, .. } = *usage;
+        *usage = Usage { completion_tokens, reasoning_tokens, ..received.usage };
+        let is_stop = received.finish == Some(FinishReason::Stop);
+        let n_tokens = received.tokens.len();
+        for (i, sampled) in received.tokens.into_iter().enumerate() {
+            let is_last = is_stop && i + 1 == n_tokens;
+            end.token = Some(sampled.token).filter(|token| is_last && !self.eos.contains(token));
+            self.take_token(idx, sampled, is_last, &mut end, &mut event);
+            if end.stop.is_some() {
+                break;
             }
         }
-        if stopped_by.is_none() && ended.is_some() {
-            let piece = choice.detokenizer.flush();
-            let outcome = choice.watch(&piece, self.min_tokens);
-            choice.read(&outcome.text, &mut event);
-            stopped_by = outcome.matched;
-            if stopped_by.is_none() {
-                let rest = choice.stop.finish();
-                choice.read(&rest, &mut event);
-            }
-        }
-        let reason = if stopped_by.is_some() { Some(FinishReason::Stop) } else { ended };
+        let reason = if end.stop.is_some() { Some(FinishReason::Stop) } else { received.finish };
         if let Some(reason) = reason {
-            // Dropping the stream tells the engine that a stop string ended the answer.
-            choice.stream = None;
-            let stop = stopped_by.map(|idx| self.stop[idx].clone());
-            choice.end(&mut event);
-            event.finish = Some(choice.finish(reason, stop, fault, beam));
+            end.fault = received.fault;
+            self.end(idx, reason, end, &mut event);
         }
         event
     }
+
+    /// Adds a token to an answer; `is_last` says that it ends the answer.
+    fn take_token(
+        &mut self,
+        idx: usize,
+        sampled: SampledToken,
+        is_last: bool,
+        end: &mut End,
+        event: &mut Event,
+    ) {
+        let Self { choices, tokenizer, texts, eos, .. } = self;
+        let (choice, id) = (&mut choices[idx], sampled.token);
+        let is_hidden = is_last && eos.contains(&id) && !(texts.include_stop && texts.keep_special);
+        choice.usage.completion_tokens += 1;
+        event.tokens.push(describe(tokenizer, sampled, is_hidden, texts.keep_special));
+        if is_hidden {
+            return;
+        }
+        let piece = choice.text_of(id, tokenizer, &self.control);
+        let outcome = choice.watch(&piece, self.min_tokens);
+        choice.read(&outcome.text, event);
+        self.stopped(idx, outcome.matched, end, event);
+        let choice = &mut self.choices[idx];
+        let thinks = choice.reader.as_ref().is_some_and(|reader| !reader.is_past_thought());
+        choice.usage.reasoning_tokens += usize::from(thinks);
+    }
+
+    /// Notes that a stop string ended an answer, if one did.
+    fn stopped(&mut self, idx: usize, matched: Option<usize>, end: &mut End, event: &mut Event) {
+        let Some(matched) = matched else { return };
+        let stop = self.stop[matched].clone();
+        if self.texts.include_stop {
+            self.choices[idx].read(&stop, event);
+        }
+        *end = End { stop: Some(stop), token: None, ..std::mem::take(end) };
+    }
+
+    /// Ends an answer: text that was held back is part of it now.
+    fn end(&mut self, idx: usize, mut reason: FinishReason, mut end: End, event: &mut Event) {
+        if end.stop.is_none() {
+            let choice = &mut self.choices[idx];
+            let piece = choice.detokenizer.flush();
+            let outcome = choice.watch(&piece, self.min_tokens);
+            choice.read(&outcome.text, event);
+            match outcome.matched {
+                Some(_) => reason = FinishReason::Stop,
+                None => {
+                    let rest = choice.stop.finish();
+                    choice.read(&rest, event);
+                }
+            }
+            self.stopped(idx, outcome.matched, &mut end, event);
+        }
+        let choice = &mut self.choices[idx];
+        // Dropping the stream tells the engine that a stop string ended the answer.
+        choice.trace = choice.stream.take().map(|stream| stream.trace());
+        choice.end(event);
+        let End { stop, token, fault, beam } = end;
+        event.finish = Some(choice.finish(reason, (stop, token), fault, beam));
+    }
+
+    fn note_times(&mut self, received: &TokenEvent) {
+        let since = |at: Instant| at.saturating_duration_since(self.submitted);
+        let started = received.started_at.map(since);
+        self.at.started = [self.at.started, started].into_iter().flatten().min();
+        if !received.tokens.is_empty() {
+            let at = since(received.at);
+            self.at.first_token.get_or_insert(at);
+            self.at.last_token = Some(at);
+        }
+    }
+
+    /// Puts the prompt into the first event of an answer, where it is scored; the first answer to a
+    /// prompt brings the scores.
+    fn note_prompt(&mut self, idx: usize, scores: Option<Vec<ScoredToken>>, event: &mut Event) {
+        let PromptState { tokens, scores: known } = &mut self.prompts[idx / self.per_prompt];
+        if let Scores::Awaited = known {
+            let scored = scores.map(|scores| scored_prompt(&self.tokenizer, tokens, scores));
+            *known = Scores::Known(scored);
+        }
+        if let Scores::Known(Some(prompt)) = known
+            && !std::mem::replace(&mut self.choices[idx].has_begun, true)
+        {
+            event.prompt = Some(Arc::clone(prompt));
+        }
+    }
 }
 
-fn describe(tokenizer: &Tokenizer, sampled: SampledToken, is_end: bool) -> EventToken {
+/// How an answer ended.
+#[derive(Default)]
+struct End {
+    /// The stop string that ended it.
+    stop: Option<String>,
+    /// The stop token that ended it.
+    token: Option<TokenId>,
+    fault: Option<Fault>,
+    beam: Option<BeamScore>,
+}
+
+/// The tokens of a prompt with their scores, which the first one lacks.
+fn scored_prompt(
+    tokenizer: &Tokenizer,
+    tokens: &[TokenId],
+    scores: Vec<ScoredToken>,
+) -> Arc<[PromptToken]> {
+    let mut scores = scores.into_iter();
+    let with_score = |(place, &token): (usize, &TokenId)| {
+        let score = if place == 0 { None } else { scores.next() };
+        let (rank, logprobs) = score.map(|score| (score.rank, score.logprobs)).unzip();
+        let token = describe(tokenizer, SampledToken { token, logprobs }, false, false);
+        PromptToken { token, rank }
+    };
+    tokens.iter().enumerate().map(with_score).collect()
+}
+
+fn describe(
+    tokenizer: &Tokenizer,
+    sampled: SampledToken,
+    is_hidden: bool,
+    keep_special: bool,
+) -> EventToken {
     let bytes = |id| tokenizer.token_bytes(id).unwrap_or_default().to_vec();
     let logprob = sampled.logprobs.map(|l| Logprob {
         logprob: l.logprob,
@@ -352,7 +614,7 @@ fn describe(tokenizer: &Tokenizer, sampled: SampledToken, is_end: bool) -> Event
     EventToken {
         id: sampled.token,
         bytes: bytes(sampled.token),
-        is_special: is_end || tokenizer.is_special(sampled.token),
+        is_special: is_hidden || !keep_special && tokenizer.is_special(sampled.token),
         logprob,
     }
 }

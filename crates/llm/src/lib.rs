@@ -18,6 +18,7 @@
 //! how a step is computed.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod beam;
 mod best;
 mod border;
@@ -30,6 +31,7 @@ mod event;
 mod form;
 mod generating;
 pub mod hub;
+mod input;
 mod llm;
 mod load;
 mod memory;
@@ -47,28 +49,31 @@ mod stop;
 pub mod stores;
 mod texts;
 
+pub use admission::{Asked, Gatekeeper, NotAdmitted};
 pub use beam::{BeamAnswer, BeamParams, BeamRequest, BeamScore, BeamSearch, EarlyStopping};
 pub use best::BestOf;
-pub use chat::{ChatOptions, Dialect};
+pub use chat::{ChatOptions, Dialect, Thoughts};
 pub use embed::{
-    EmbedInfo, EmbedInput, EmbedMetrics, EmbedOptions, EmbedRequest, EmbedTicket, Embedder,
-    Embeddings, PreparedEmbed, cosine,
+    Classes, Cut, EmbedInfo, EmbedInput, EmbedMetrics, EmbedOptions, EmbedRequest, EmbedTicket,
+    Embedder, Embeddings, PreparedClasses, PreparedEmbed, PreparedScores, ScoreRequest, Scores,
+    cosine,
 };
 pub use error::{KvShortage, LlmError, MemoryUse, Overload};
-pub use event::{CallPiece, Event, EventToken, Finish, Logprob, Timings, TopToken};
+pub use event::{CallPiece, Event, EventToken, Finish, Logprob, PromptToken, Timings, TopToken};
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts};
 pub use options::{BLOCK_TOKENS, LlmOptions};
 pub use pelton_engine::spec::Verification;
 pub use pelton_engine::{
-    EngineMetrics, Fault, LogitsProcessor, Panicked, RowContext, SpecConfig, SpecMethod, SpecStats,
+    EngineMetrics, Fault, LogitsProcessor, LogprobsMode, Mark, MarkKind, Mix, Panicked, Quantiles,
+    RowContext, SpecConfig, SpecMethod, SpecStats, Trace,
 };
 pub use pelton_kernels::NodePolicy;
 pub use pelton_model::embed::{Pooling, UnknownPooling};
 pub use pelton_parse::{Tool, ToolCall, ToolChoice};
 pub use processors::Processors;
 pub use reference::{LocalModel, ModelRef};
-pub use request::{ChatRequest, CompletionRequest, Generation, Prompt};
+pub use request::{ChatRequest, CompletionRequest, Generation, InputOptions, Prompt, Truncation};
 pub use runtime::{Runtime, RuntimeOptions, WeightNodes};
 pub use samplers::{DEFAULT_MIROSTAT, SamplerOrder};
 pub use service::Service;

@@ -1,27 +1,29 @@
 //! The engine and the tokenizer behind one face.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use pelton_base::{Ask, ParamError, SamplingParams, ServiceParams, TokenId, limits};
-use pelton_engine::{EngineHandle, EngineMetrics, Panicked};
+use pelton_engine::spec::Verification;
+use pelton_engine::{EngineHandle, EngineMetrics, Extras, LogprobsMode, Panicked};
 use pelton_grammar::Layout;
 use pelton_parse::ReaderOptions;
-use pelton_text::{ChatTemplate, EncodeOptions, Message, TextError, Tokenizer};
+use pelton_text::{ChatTemplate, EncodeOptions, TextError, Tokenizer};
+use sha2::{Digest, Sha256};
 
+use crate::admission::{Asked, Gatehouse, Gatekeeper};
 use crate::beam::{BeamParams, Searches};
-use crate::border::{TEMPLATE, TOKENIZER, guard};
-use crate::chat::{ChatOptions, Dialect, Thought};
+use crate::border::{TOKENIZER, guard};
+use crate::chat::{ChatOptions, Dialect, RENDERED, Thought, Thoughts};
 use crate::error::LlmError;
+use crate::event::Event;
 use crate::form::Forms;
-use crate::generating::{Generating, Start};
-use crate::request::{ChatRequest, CompletionRequest, Generation, Prompt};
-use crate::service::Namespaces;
+use crate::generating::{Generating, Start, TextOptions};
+use crate::request::{ChatRequest, CompletionRequest, Generation};
+use crate::service::{Namespaces, Service, fresh_seed};
 use crate::source::check_vocabulary;
 use crate::texts::{self, BreakerCache};
-
-/// A rendered conversation: its template writes the special tokens itself.
-const RENDERED: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
 
 /// The parts of an [`Llm`].
 #[derive(Debug)]
@@ -42,6 +44,8 @@ pub struct LlmParts {
     pub sampling: Option<SamplingParams>,
     /// Whether tenants share cached prefixes.
     pub share_prefixes: bool,
+    /// How drafts are judged; [`Verification::Match`] where there are none.
+    pub verification: Verification,
 }
 
 /// Facts about a loaded model.
@@ -72,6 +76,11 @@ pub struct Llm {
     namespaces: Namespaces,
     forms: Forms,
     breakers: BreakerCache,
+    gatehouse: Gatehouse,
+    /// What log probabilities of its answers are by default.
+    pub(crate) logprobs_mode: LogprobsMode,
+    /// Tells loaded models apart, so that no answer of one is taken for that of another.
+    instance: u64,
 }
 
 impl Llm {
@@ -84,7 +93,15 @@ impl Llm {
         check_vocabulary(&parts.info.name, &parts.tokenizer, parts.info.vocab_size)?;
         let namespaces = Namespaces::new(parts.share_prefixes);
         let forms = Forms::new(&parts.tokenizer);
-        Ok(Self { parts, namespaces, forms, breakers: BreakerCache::default() })
+        let (breakers, gatehouse) = (BreakerCache::default(), Gatehouse::default());
+        static INSTANCES: AtomicU64 = AtomicU64::new(0);
+        let instance = INSTANCES.fetch_add(1, Ordering::Relaxed);
+        let logprobs_mode = LogprobsMode::default();
+        Ok(Self { parts, namespaces, forms, breakers, gatehouse, logprobs_mode, instance })
+    }
+
+    pub(crate) fn parts(&self) -> &LlmParts {
+        &self.parts
     }
 
     /// Facts about the model.
@@ -117,6 +134,11 @@ impl Llm {
         self.parts.engine.metrics()
     }
 
+    /// How the model thinks, as far as its template shows it.
+    pub fn thoughts(&self) -> Thoughts {
+        self.parts.dialect.thoughts()
+    }
+
     /// The engine, for callers that have tokens instead of text.
     pub fn engine(&self) -> &EngineHandle {
         &self.parts.engine
@@ -135,11 +157,25 @@ impl Llm {
         self.parts.sampling.as_ref()
     }
 
+    /// Prepares for requests with a form ([`Generation::form`]), so that the first one does not wait:
+    /// with a vocabulary of 128,000 tokens it would for half a second. Takes that time of one
+    /// thread.
+    pub fn prepare_forms(&self) {
+        self.forms.prepare();
+    }
+
     /// The recommended sampling, else plain sampling, with a fresh seed.
     pub fn default_generation(&self) -> Generation {
         let sampling = self.parts.sampling.clone().unwrap_or_default();
-        let sampling = SamplingParams { seed: fresh_seed(), ..sampling };
-        Generation { sampling, ..Generation::default() }
+        let seed = fresh_seed();
+        let sampling = SamplingParams { seed, ..sampling };
+        let logprobs_mode = self.logprobs_mode;
+        Generation { sampling, logprobs_mode, drawn_seed: Some(seed), ..Generation::default() }
+    }
+
+    /// Asks `keeper` about every request with a ticket from now on. The first keeper stays.
+    pub fn set_gatekeeper(&self, keeper: &Arc<dyn Gatekeeper>) {
+        self.gatehouse.set(keeper);
     }
 
     /// Answers a conversation.
@@ -155,7 +191,9 @@ impl Llm {
         generation.validate()?;
         options.validate()?;
         let text = self.render(&messages, &options)?;
-        let tokens = self.encode(&text, RENDERED)?;
+        let add_special = generation.input.add_special.unwrap_or(false);
+        let encode = EncodeOptions { add_special, ..RENDERED };
+        let tokens = self.encode(&text, encode, &generation)?;
         let (dialect, tokenizer) = (&self.parts.dialect, &self.parts.tokenizer);
         generation.form = dialect.form(&text, generation.form, &options)?;
         crate::form::check(&generation)?;
@@ -164,33 +202,9 @@ impl Llm {
             reader: dialect.reader(&text, &options),
             // As models were trained to write calls, and everything but the values is forced.
             layout: if options.may_call() { Layout::Spaced } else { Layout::Free },
+            options: Some(options),
         };
         self.start(vec![tokens], generation, reading)
-    }
-
-    /// Tokens of a conversation as [`chat`](Self::chat) sends it to the model, the opening of the
-    /// answer included; may be more than the context holds.
-    ///
-    /// # Errors
-    ///
-    /// No template, or one that refuses the messages.
-    pub fn count_chat(
-        &self,
-        messages: &[Message],
-        options: &ChatOptions,
-    ) -> Result<usize, LlmError> {
-        let text = self.render(messages, options)?;
-        Ok(self.encode_at_most(&text, RENDERED, usize::MAX)??.len())
-    }
-
-    /// A conversation as the text that the model continues.
-    fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String, LlmError> {
-        let template = self.parts.template.as_ref().map_err(|why| LlmError::NoTemplate {
-            model: self.parts.info.name.clone(),
-            why: why.clone(),
-        })?;
-        let (messages, options) = self.parts.dialect.prepare(messages, options)?;
-        Ok(guard(TEMPLATE, || template.render(&messages, &options))??)
     }
 
     /// Continues texts.
@@ -212,27 +226,15 @@ impl Llm {
         if n_answers > limits::ANSWERS {
             return fail("n", "at most 1024 answers to all prompts together", n_answers);
         }
+        let mut generation = request.generation;
         let mut prompts = Vec::with_capacity(n_prompts);
         for prompt in request.prompts {
-            prompts.push(match prompt {
-                Prompt::Tokens(tokens) => tokens,
-                Prompt::Text(text) if text.is_empty() => return Err(LlmError::EmptyPrompt),
-                Prompt::Text(text) => {
-                    let encode = EncodeOptions { add_special: true, parse_special: true };
-                    self.encode(&text, encode)?
-                }
-            });
+            prompts.push(self.prompt_tokens(prompt, &mut generation)?);
         }
-        self.start(prompts, request.generation, Reading::default())
+        self.start(prompts, generation, Reading::default())
     }
 
-    /// Tokens of a prompt; a text that is far too long is refused without encoding all of it.
-    fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<TokenId>, LlmError> {
-        let limit = self.parts.info.context_tokens.saturating_sub(1);
-        Ok(self.encode_at_most(text, options, limit)??)
-    }
-
-    fn encode_at_most(
+    pub(crate) fn encode_at_most(
         &self,
         text: &str,
         options: EncodeOptions,
@@ -272,6 +274,12 @@ impl Llm {
             self.check_prompt(prompt)?;
             self.check_length(prompt.len(), generation.sampling.min_tokens)?;
         }
+        if let Some(events) = self.admit(&prompts, &mut generation, &reading)? {
+            let per_prompt = generation.n_made() as usize;
+            let max_tokens = generation.max_tokens;
+            let tokenizer = &self.parts.tokenizer;
+            return Ok(Generating::replay(tokenizer, events, prompts, per_prompt, max_tokens));
+        }
         let common = self.common(&mut generation, reading.bound, reading.layout)?;
         let n_made = generation.n_made();
         let (min_tokens, with_logprobs) =
@@ -281,7 +289,7 @@ impl Llm {
         let mut searches = Vec::new();
         for prompt in &prompts {
             let room = self.parts.info.context_tokens - prompt.len();
-            let mut first = None;
+            let (mut first, mut is_first) = (None, true);
             for choice in 0..n_made {
                 let (seed, choice) = match generation.seeds.get(choice as usize) {
                     Some(&seed) => (seed, 0),
@@ -292,7 +300,8 @@ impl Llm {
                     prompt: prompt.clone(),
                     sampling: SamplingParams { seed, ..common.sampling.clone() },
                     choice,
-                    max_tokens: generation.max_tokens.map_or(room, |most| most.min(room)),
+                    // Without any the engine makes one, which is thrown away.
+                    max_tokens: generation.max_tokens.map_or(room, |most| most.clamp(1, room)),
                     service: ServiceParams { fork_of: first, ..common.service },
                     ..common.clone()
                 };
@@ -302,8 +311,15 @@ impl Llm {
                     break;
                 }
                 let processors = generation.processors.begin(prompt);
-                let stream = self.parts.engine.submit_with(ask, processors)?;
-                first.get_or_insert(stream.id());
+                // One answer brings the scores; it shares no KV, so the others do not go on from it.
+                let prompt_logprobs = generation.prompt_logprobs.filter(|_| is_first);
+                let logprobs_mode = generation.logprobs_mode;
+                let extras = Extras { processors, prompt_logprobs, logprobs_mode };
+                let stream = self.parts.engine.submit_with(ask, extras)?;
+                if prompt_logprobs.is_none() {
+                    first.get_or_insert(stream.id());
+                }
+                is_first = false;
                 streams.push(stream);
             }
         }
@@ -311,15 +327,76 @@ impl Llm {
             tokenizer: Arc::clone(&self.parts.tokenizer),
             eos: if generation.ignore_eos { Vec::new() } else { self.parts.eos.clone() },
             stop: generation.stop,
+            texts: TextOptions {
+                include_stop: generation.include_stop,
+                keep_special: generation.keep_special,
+                is_empty: generation.max_tokens == Some(0),
+            },
             min_tokens,
             streams,
             searches: Searches::new(searches, n_made as usize, with_logprobs),
-            prompt_lens: prompts.iter().map(Vec::len).collect(),
+            prompts,
+            is_scored: generation.prompt_logprobs.is_some(),
             submitted,
             per_prompt: n_made as usize,
+            max_tokens: generation.max_tokens,
             control: self.control_tokens(reading.reader.as_ref()),
             reader: reading.reader,
         }))
+    }
+
+    /// Asks the gatekeeper, where there is one: it may shorten the answers, or know them.
+    fn admit(
+        &self,
+        prompts: &[Vec<TokenId>],
+        generation: &mut Generation,
+        reading: &Reading,
+    ) -> Result<Option<Arc<Vec<Event>>>, LlmError> {
+        let ticket = generation.service.ticket;
+        let Some(keeper) = self.gatehouse.keeper(ticket) else { return Ok(None) };
+        let longest = |prompt: &Vec<TokenId>| self.parts.info.context_tokens - prompt.len();
+        let room = prompts.iter().map(longest).max().unwrap_or(0);
+        let most = generation.max_tokens.map_or(room, |most| most.min(room));
+        let least = match generation.max_tokens {
+            Some(_) => most,
+            None => generation.sampling.min_tokens.max(1),
+        };
+        let granted = keeper.admit(Asked {
+            ticket,
+            prompt_tokens: prompts.iter().map(|prompt| prompt.len() as u64).sum(),
+            n_answers: prompts.len() as u64 * u64::from(generation.n_made()),
+            least_answer_tokens: least as u64,
+            most_answer_tokens: most as u64,
+        })?;
+        if granted < most as u64 {
+            generation.max_tokens = Some(granted as usize);
+        }
+        if !generation.is_repeatable_with(self.parts.verification)
+            || !keeper.wants_fingerprint(ticket)
+        {
+            return Ok(None);
+        }
+        Ok(keeper.recorded(ticket, self.fingerprint(prompts, generation, reading)))
+    }
+
+    /// The digest of everything that can change an answer. Fields are taken as they are printed, so
+    /// a field that is added later is part of it.
+    fn fingerprint(
+        &self,
+        prompts: &[Vec<TokenId>],
+        generation: &Generation,
+        reading: &Reading,
+    ) -> [u8; 32] {
+        let mut generation = generation.clone();
+        let Service { tenant, cache_salt, .. } = generation.service;
+        generation.service = Service { tenant, cache_salt, ..Service::default() };
+        if generation.sampling.temperature == 0.0 && generation.drawn_seed.is_some() {
+            // The likeliest token needs no random number.
+            generation.sampling.seed = 0;
+        }
+        generation.drawn_seed = None;
+        let whole = (self.instance, prompts, generation, &reading.options);
+        Sha256::digest(format!("{whole:?}")).into()
     }
 
     /// The ask of every answer to a request, without its prompt: texts become tokens, and the form
@@ -343,6 +420,7 @@ impl Llm {
         }
         let drafting = generation.speculation.drafting();
         let service = ServiceParams { drafting, ..self.namespaces.params(&generation.service) };
+        let layout = if generation.compact_json { Layout::Compact } else { layout };
         let compile = |form| self.forms.compile(form, layout, &stop_tokens, service.namespace);
         let constraint = generation.form.as_ref().map(compile).transpose()?;
         let constraint = match bound {
@@ -427,11 +505,6 @@ struct Reading {
     reader: Option<ReaderOptions>,
     /// White space inside of JSON.
     layout: Layout,
-}
-
-/// A seed that differs from call to call.
-fn fresh_seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    // The keys of the standard hasher are random, so the hash of nothing is random too.
-    RandomState::new().hash_one(())
+    /// The options of the conversation, if it is one.
+    options: Option<ChatOptions>,
 }

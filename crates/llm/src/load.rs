@@ -9,7 +9,10 @@
 use std::sync::Arc;
 
 use pelton_base::{SamplingParams, TokenId};
-use pelton_engine::{Engine, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig};
+use pelton_engine::spec::Verification;
+use pelton_engine::{
+    Engine, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, SpecMethod,
+};
 use pelton_model::{ArchSpec, Decoder, LoadOptions, available_memory_bytes};
 use pelton_tensor::{AlignedBuf, MemoryLeft, MemoryRefused};
 use pelton_text::{ChatTemplate, Tokenizer};
@@ -52,9 +55,24 @@ impl Llm {
         let engine = loading.start(decoder, &kv, &text.tokenizer, drafts)?;
         let TextSide { tokenizer, template, dialect, sampling } = text;
         let share_prefixes = options.share_prefixes;
-        let parts =
-            LlmParts { info, tokenizer, template, dialect, engine, eos, sampling, share_prefixes };
-        Self::from_parts(parts).map(Arc::new)
+        let verification = match options.spec.method {
+            SpecMethod::Off => Verification::Match,
+            _ => options.spec.verification,
+        };
+        let parts = LlmParts {
+            info,
+            tokenizer,
+            template,
+            dialect,
+            engine,
+            eos,
+            sampling,
+            share_prefixes,
+            verification,
+        };
+        let mut llm = Self::from_parts(parts)?;
+        llm.logprobs_mode = options.logprobs_mode;
+        Ok(Arc::new(llm))
     }
 }
 

@@ -1,7 +1,7 @@
 //! How a model is loaded and run: the limits, and the parts that choose.
 
 use pelton_engine::spec::Proposer;
-use pelton_engine::{EngineConfig, SpecConfig, SpecMethod};
+use pelton_engine::{EngineConfig, LogprobsMode, SpecConfig, SpecMethod};
 use pelton_model::{Compute, KvDtype, PackedCache};
 use pelton_sched::Choices;
 
@@ -64,6 +64,8 @@ pub struct LlmOptions {
     /// The format in which the model writes thoughts, by name, or `none`; by default the one that
     /// its chat template shows.
     pub reasoning_parser: Option<String>,
+    /// What the log probabilities of answers are, unless a request of the library says otherwise.
+    pub logprobs_mode: LogprobsMode,
     /// Name of the model for clients; by default [`ModelRef::display_name`].
     pub name: Option<String>,
 }
@@ -91,6 +93,7 @@ impl Default for LlmOptions {
             chat_template_kwargs: serde_json::Map::new(),
             tool_parser: None,
             reasoning_parser: None,
+            logprobs_mode: LogprobsMode::default(),
             name: None,
         }
     }

@@ -27,6 +27,11 @@ impl Processors {
         self.0.push(Arc::new(begin));
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The processors of one answer.
     pub(crate) fn begin(&self, prompt: &[TokenId]) -> Vec<Box<dyn LogitsProcessor>> {
         self.0.iter().map(|begin| begin(prompt)).collect()

@@ -1,6 +1,8 @@
 //! Requests for answers.
 
 use pelton_base::{ParamError, SamplingParams, Shape, TokenId, limits};
+use pelton_engine::spec::Verification;
+use pelton_engine::{LogprobsMode, SpecMethod};
 use pelton_text::Message;
 
 use crate::beam::{self, BeamParams};
@@ -23,7 +25,8 @@ pub struct Generation {
     /// Seeds of the answers to each prompt, one for each; an answer is then that of a request of
     /// its own with this seed. Empty for the seed of [`sampling`](Self::sampling).
     pub seeds: Vec<u64>,
-    /// Most tokens of each answer; `None` for as many as the context holds.
+    /// Most tokens of each answer; `None` for as many as the context holds. None at all (`Some(0)`)
+    /// only where the prompt is scored.
     pub max_tokens: Option<usize>,
     /// Texts that end the answer and are not part of it. A match that ends within the first
     /// [`min_tokens`](SamplingParams::min_tokens) tokens is ordinary text.
@@ -32,6 +35,20 @@ pub struct Generation {
     pub stop_tokens: Vec<TokenId>,
     /// Whether to go on after the model's own end tokens.
     pub ignore_eos: bool,
+    /// Whether the text that ends the answer, of a stop string or of an end token, is part of it; that
+    /// of an end token only where control tokens have text.
+    pub include_stop: bool,
+    /// Whether control tokens have text in the answer: their names.
+    pub keep_special: bool,
+    /// Whether the tokens of the prompt are scored, and with how many of the likeliest tokens in
+    /// each place, see [`Event::prompt`](crate::Event::prompt). Nothing of such a prompt comes from the
+    /// prefix cache.
+    pub prompt_logprobs: Option<usize>,
+    /// The distribution whose log probabilities are reported for tokens of answers; those of a prompt
+    /// are always the model's own.
+    pub logprobs_mode: LogprobsMode,
+    /// How the prompt becomes tokens.
+    pub input: InputOptions,
     /// Answers per prompt; each has its own random numbers.
     pub n: u32,
     /// Answers generated per prompt, of which [`BestOf`](crate::BestOf) keeps `n`; `None` for `n`.
@@ -50,8 +67,13 @@ pub struct Generation {
     /// The form that each answer has; `None` for free text. Tokens that the form forbids have no
     /// probability, and the answer ends where the form does.
     pub form: Option<Shape>,
+    /// Whether JSON of the form has no white space; else it has what the model likes.
+    pub compact_json: bool,
     /// Code of the caller that changes logits.
     pub processors: Processors,
+    /// The seed that was drawn for the request. A request that still has it, and draws its tokens,
+    /// cannot be repeated.
+    pub drawn_seed: Option<u64>,
 }
 
 impl Default for Generation {
@@ -64,6 +86,11 @@ impl Default for Generation {
             stop: Vec::new(),
             stop_tokens: Vec::new(),
             ignore_eos: false,
+            include_stop: false,
+            keep_special: false,
+            prompt_logprobs: None,
+            logprobs_mode: LogprobsMode::default(),
+            input: InputOptions::default(),
             n: 1,
             best_of: None,
             beams: None,
@@ -71,7 +98,9 @@ impl Default for Generation {
             speculation: Speculation::default(),
             prediction: None,
             form: None,
+            compact_json: false,
             processors: Processors::default(),
+            drawn_seed: None,
         }
     }
 }
@@ -80,6 +109,25 @@ impl Generation {
     /// Answers generated per prompt.
     pub fn n_made(&self) -> u32 {
         self.best_of.unwrap_or(self.n)
+    }
+
+    /// Whether the same request always has the same answers: it takes the likeliest token, or its
+    /// caller chose the seed.
+    pub fn is_repeatable(&self) -> bool {
+        let is_greedy = self.sampling.temperature == 0.0;
+        let is_seeded = self.drawn_seed != Some(self.sampling.seed) || !self.seeds.is_empty();
+        (is_greedy || is_seeded) && self.beams.is_none() && self.processors.is_empty()
+    }
+
+    /// Whether the same request always has the same answers where drafts are judged like this.
+    pub(crate) fn is_repeatable_with(&self, verification: Verification) -> bool {
+        let is_exact = match verification {
+            Verification::Match => true,
+            // The same distribution, but drafts decide which random numbers are drawn.
+            Verification::Rejection => self.sampling.temperature == 0.0,
+            Verification::Typical => false,
+        };
+        self.is_repeatable() && (is_exact || self.speculation.method == SpecMethod::Off)
     }
 
     /// Checks every range.
@@ -96,8 +144,14 @@ impl Generation {
         if let Some(params) = self.beams {
             beam::validate(self, params)?;
         }
-        if self.max_tokens == Some(0) {
+        if self.max_tokens == Some(0) && self.prompt_logprobs.is_none() {
             return fail("max_tokens", "at least 1", &0);
+        }
+        if let Some(n) = self.prompt_logprobs.filter(|n| *n > limits::TOP_LOGPROBS) {
+            return fail("prompt_logprobs", "at most 20", &n);
+        }
+        if let Some(Truncation::Tokens(0)) = self.input.truncate {
+            return fail("truncate_prompt_tokens", "at least 1, or -1", &0);
         }
         if let Some(max_tokens) = self.max_tokens {
             self.sampling.validate_length(max_tokens)?;
@@ -135,6 +189,25 @@ impl Generation {
     }
 }
 
+/// How a prompt becomes tokens.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct InputOptions {
+    /// Whether the tokenizer adds its special tokens; `None` for what is usual: it does so for a
+    /// text, and not for a conversation, whose template writes them.
+    pub add_special: Option<bool>,
+    /// Tokens at the end of a prompt that are used, where it has more; `None` for all.
+    pub truncate: Option<Truncation>,
+}
+
+/// The part of a long prompt that is used: its end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Truncation {
+    /// At most this many tokens.
+    Tokens(usize),
+    /// As many as leave room for the answer in the context: for `max_tokens`, or for one token.
+    ToContext,
+}
+
 /// A conversation to answer.
 #[derive(Clone, Debug)]
 pub struct ChatRequest {
@@ -169,6 +242,13 @@ pub enum Prompt {
     Text(String),
     /// Tokens, used as they are.
     Tokens(Vec<TokenId>),
+    /// A text with a gap, which the answer fills. The tokenizer must have the tokens for it.
+    Gap {
+        /// The text before the gap.
+        prefix: String,
+        /// The text after the gap.
+        suffix: String,
+    },
 }
 
 #[cfg(test)]
@@ -182,6 +262,12 @@ mod tests {
             ("n", Generation { n: 0, ..Generation::default() }),
             ("n", Generation { n: 129, ..Generation::default() }),
             ("max_tokens", Generation { max_tokens: Some(0), ..Generation::default() }),
+            ("prompt_logprobs", Generation { prompt_logprobs: Some(21), ..Generation::default() }),
+            ("truncate_prompt_tokens", {
+                let truncate = Some(Truncation::Tokens(0));
+                let input = InputOptions { truncate, ..InputOptions::default() };
+                Generation { input, ..Generation::default() }
+            }),
             ("min_tokens", Generation { max_tokens: Some(3), sampling, ..Generation::default() }),
             ("seeds", Generation { seeds: vec![1, 2], ..Generation::default() }),
             ("seeds", Generation { seeds: vec![1], n: 2, ..Generation::default() }),

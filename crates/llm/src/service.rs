@@ -28,6 +28,9 @@ pub struct Service {
     pub slo: Slo,
     /// Salt of the cache: prefixes are shared only with requests of the same salt.
     pub cache_salt: Option<String>,
+    /// Names the request to the [`Gatekeeper`](crate::Gatekeeper) of the model; 0 for a request
+    /// that is not asked about.
+    pub ticket: u64,
 }
 
 impl Service {
@@ -83,6 +86,12 @@ impl Namespaces {
             ..ServiceParams::default()
         }
     }
+}
+
+/// A seed that differs from call to call.
+pub(crate) fn fresh_seed() -> u64 {
+    // The keys of the standard hasher are random, so the hash of nothing is random too.
+    RandomState::new().hash_one(())
 }
 
 #[cfg(test)]

@@ -273,8 +273,13 @@ fn what_an_answer_asks_of_the_scheduler_arrives_and_choices_fork_the_first() {
     let llm = gated_parrot(&gate, 64);
     let slo = Slo { ttft: Some(Duration::from_millis(200)), tpot: None };
     let ask = |salt: Option<&str>| {
-        let service =
-            Service { tenant: TenantId(3), priority: -7, slo, cache_salt: salt.map(str::to_owned) };
+        let service = Service {
+            tenant: TenantId(3),
+            priority: -7,
+            slo,
+            cache_salt: salt.map(str::to_owned),
+            ticket: 0,
+        };
         let generation = Generation { n: 3, service, ..greedy(2) };
         let prompts = vec![Prompt::Text("abc".to_owned()), Prompt::Text("xyz".to_owned())];
         let request = CompletionRequest { prompts, generation };

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use common::one_thread;
 use pelton_base::{FinishReason, SamplingParams, TokenId};
 use pelton_llm::{
-    CompletionRequest, Generation, Llm, LlmError, LlmOptions, ModelRef, Prompt, SpecConfig,
-    SpecMethod, Verification,
+    CompletionRequest, Generation, Llm, LlmError, LlmOptions, LogprobsMode, ModelRef, Prompt,
+    SpecConfig, SpecMethod, Verification,
 };
 use pelton_sched::Choices;
 use pelton_testkit::TinyModel;
@@ -102,6 +102,44 @@ fn answers_end_as_they_do_without_drafts() {
             drafts = (drafts.0 + right, drafts.1 + wrong);
         }
         assert!(drafts.0 > 20, "{method:?}: {drafts:?} drafts were right and wrong");
+    }
+}
+
+/// The log probabilities of an answer's tokens and of the likeliest beside them, as bits.
+fn logprobs(llm: &Llm, generation: Generation) -> Vec<(u32, Vec<(TokenId, u32)>)> {
+    let prompt = "The cat sat on the mat. The cat sat on the mat. The cat sat on the";
+    let prompts = vec![Prompt::Text(prompt.to_owned())];
+    let mut generating = llm.complete(CompletionRequest { prompts, generation }).expect("accepted");
+    let mut all = Vec::new();
+    while let Some(event) = generating.blocking_next() {
+        for token in event.tokens {
+            let told = token.logprob.expect("asked for");
+            let top = told.top.iter().map(|one| (one.id, one.logprob.to_bits()));
+            all.push((told.logprob.to_bits(), top.collect()));
+        }
+    }
+    all
+}
+
+#[test]
+fn log_probabilities_of_both_kinds_are_those_without_drafts() {
+    let (plain, drafting) = (load(SpecConfig::default()), load(forced(SpecMethod::Suffix)));
+    let greedy = SamplingParams { logprobs: Some(4), ..SamplingParams::greedy() };
+    let drawn =
+        SamplingParams { temperature: 0.7, top_k: 5, top_p: 0.9, seed: 3, ..greedy.clone() };
+    for sampling in [greedy, SamplingParams { min_p: 0.05, ..drawn.clone() }, drawn] {
+        let ask = |llm: &Llm, logprobs_mode| {
+            let sampling = SamplingParams { repetition_penalty: 1.1, ..sampling.clone() };
+            let max_tokens = Some(40);
+            logprobs(
+                llm,
+                Generation { sampling, logprobs_mode, max_tokens, ..Generation::default() },
+            )
+        };
+        let [raw, processed] = LogprobsMode::ALL else { panic!("two modes") };
+        let told = [ask(&plain, *raw), ask(&plain, *processed)];
+        assert_eq!(told, [ask(&drafting, *raw), ask(&drafting, *processed)]);
+        assert_ne!(told[0], told[1], "a penalty shows in one of them");
     }
 }
 

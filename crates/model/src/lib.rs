@@ -41,7 +41,7 @@ mod wrapper;
 pub use arch::{ARCHS, Arch, ArchSpec, ENCODERS, LayerSpec, Mixer};
 pub use comm::{Communicator, SoleRank};
 pub use config::{HfConfig, Window, parse_config};
-pub use decoder::{Decoder, ForwardInput};
+pub use decoder::{Decoder, ForwardInput, ScoredRows};
 pub use device::cpu::{CpuDevice, load_cpu};
 pub use device::{BlockTables, Device, ForwardSequence, GreedyRows, Ops, PackedBytes, PackedForm};
 pub use error::ModelError;

@@ -7,7 +7,7 @@ use pelton_base::TokenId;
 use pelton_kernels::Kernels;
 use pelton_model::{
     BlockTables, Compute, CpuDevice, Decoder, ForwardInput, ForwardSequence, GreedyRows, KvDtype,
-    KvFootprint, LoadOptions, ModelFiles, SwapStore, export_gguf, inspect, load_cpu,
+    KvFootprint, LoadOptions, ModelFiles, ScoredRows, SwapStore, export_gguf, inspect, load_cpu,
 };
 
 const FORMATS: [(&str, Compute); 4] = [
@@ -223,6 +223,45 @@ fn greedy_rows_are_told_the_likeliest_of_the_logits_that_they_do_not_get() {
                 let expected_tokens: Vec<Option<TokenId>> = rest.iter().map(largest).collect();
                 assert_eq!(likeliest, expected_tokens, "{what}");
             }
+        }
+    }
+}
+
+#[test]
+fn scored_rows_have_the_same_logits_in_pieces_of_any_size() {
+    for golden in all() {
+        let (tokens, files) = (golden.tokens(), exported(&golden, "Q8_0"));
+        let mut decoder = golden.load_on(&files, Compute::Auto, Kernels::best(), 2);
+        let expected = bits(&run_whole(&mut decoder, &tokens));
+        let (n, vocab) = (tokens.len(), decoder.spec().vocab_size);
+        let sequence = ForwardSequence {
+            rows: 0..n,
+            first_position: 0,
+            block_tables: BlockTables::one(&[0, 1, 2, 3]),
+            tree: None,
+        };
+        let rows: Vec<usize> = (0..n).rev().collect();
+        let input = ForwardInput { tokens: &tokens, sequences: &[sequence], logits_rows: &rows };
+        for (n_greedy, n_scored, piece_rows) in [(0, n, 7), (2, n - 3, 1), (3, 5, 5), (n - 4, 4, 9)]
+        {
+            let (mut kv, mut logits) = (decoder.new_kv(4, BLOCK), Vec::new());
+            let (mut likeliest, mut scored) = (Vec::new(), Vec::new());
+            let greedy = GreedyRows { n_rows: n_greedy, n_sampled: vocab, tokens: &mut likeliest };
+            let each = &mut |nth: usize, row: &[f32]| {
+                assert_eq!(nth, scored.len(), "in order");
+                scored.push(row.to_vec());
+            };
+            let asked = ScoredRows { n_rows: n_scored, piece_rows, each };
+            decoder.forward_scored(&mut kv, &input, &mut logits, greedy, asked);
+            let what = format!("{}: {n_greedy} greedy and {n_scored} scored", golden.name);
+            assert_eq!(likeliest.len(), n_greedy, "{what}");
+            let plain: Vec<Vec<f32>> = logits.chunks(vocab).map(<[f32]>::to_vec).collect();
+            let at = |range: &[usize]| -> Vec<Vec<u32>> {
+                range.iter().map(|&row| expected[row].clone()).collect()
+            };
+            let n_plain = n - n_greedy - n_scored;
+            assert!(bits(&plain) == at(&rows[..n_plain]), "{what}");
+            assert!(bits(&scored) == at(&rows[n - n_scored..]), "{what}");
         }
     }
 }

@@ -58,7 +58,7 @@ pub use candidates::Candidates;
 pub use distribution::{Distribution, KeptDistribution};
 pub use dry::DryPenalty;
 pub use likely::Likely;
-pub use logprobs::TokenLogprobs;
+pub use logprobs::{LogprobsMode, ScoredToken, Scorer, TokenLogprobs};
 pub use masked::Masked;
 pub use min_tokens::MinTokens;
 pub use penalties::Penalties;

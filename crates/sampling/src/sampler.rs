@@ -20,10 +20,10 @@
 //! The draw is inversion: `u` in `[0, 1)` times the sum of the weights is walked to. A caller that
 //! draws in another way asks for the [`Distribution`], which has the same weights.
 
-use crate::logprobs::RawRow;
+use crate::logprobs::{DrawnRow, RawRow};
 use crate::math::{BLOCK, argmax, exp_nonpositive, invert, invert_blocks, max, sum, tame};
 use crate::stages::{Candidates, Plan, Staged};
-use crate::{Distribution, RowContext, SamplerState, Stream, TokenLogprobs, select};
+use crate::{Distribution, LogprobsMode, RowContext, SamplerState, Stream, TokenLogprobs, select};
 use pelton_base::TokenId;
 
 /// Tokens that probably hold the probability that top-p drops.
@@ -36,18 +36,18 @@ const FIRST_SORTED: usize = 32;
 pub struct Sampled {
     /// The token.
     pub token: TokenId,
-    /// Its log probability under the model, if the request asks.
+    /// Its log probability, if the request asks.
     pub logprobs: Option<TokenLogprobs>,
 }
 
 /// Chooses tokens; holds scratch that is reused from row to row and request to request.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// The raw row, when it is needed after the processors.
-    raw: Vec<f32>,
+    /// The row that is reported: logits, or weights that tokens are drawn by.
+    told: Vec<f32>,
     /// Its log probabilities, and the number of top tokens to report; `None` when none are
     /// reported.
-    raw_row: Option<(RawRow, usize)>,
+    told_row: Option<(Row, usize)>,
     /// Weights in id order.
     weights: Vec<f32>,
     /// Sums of `BLOCK` weights each.
@@ -60,6 +60,13 @@ pub struct Sampler {
     scratch: Vec<u64>,
     /// Their ids, for a caller that draws from them itself.
     ids: Vec<TokenId>,
+}
+
+/// The log probabilities of a row of logits or of weights.
+#[derive(Debug)]
+enum Row {
+    Logits(RawRow),
+    Drawn(DrawnRow),
 }
 
 /// The tokens that a row leaves to draw from, and where their weights lie.
@@ -148,19 +155,67 @@ impl Sampler {
     /// The log probability of `token` in the row that was last sampled from or asked for its
     /// distribution; `None` if its request does not ask.
     pub fn logprobs(&mut self, token: TokenId) -> Option<TokenLogprobs> {
-        let (row, n_top) = self.raw_row.as_ref()?;
-        let logit = self.raw.get(token.0 as usize).copied().unwrap_or(f32::NEG_INFINITY);
-        let top = row.top(&self.raw, *n_top, &mut self.keys);
-        Some(TokenLogprobs { token, logprob: row.logprob(logit), top })
+        let (row, n_top) = self.told_row.as_ref()?;
+        let own = self.told.get(token.0 as usize).copied();
+        let (logprob, top) = match row {
+            Row::Logits(row) => (
+                row.logprob(own.unwrap_or(f32::NEG_INFINITY)),
+                row.top(&self.told, *n_top, &mut self.keys),
+            ),
+            Row::Drawn(row) => {
+                (row.logprob(own.unwrap_or(0.0)), row.top(&self.told, *n_top, &mut self.keys))
+            }
+        };
+        Some(TokenLogprobs { token, logprob, top })
+    }
+
+    /// Keeps a row of logits to be reported.
+    fn tell_logits(&mut self, logits: &[f32], n_top: usize) {
+        self.told.clear();
+        self.told.extend_from_slice(logits);
+        self.told_row = Some((Row::Logits(RawRow::new(logits, &mut self.weights)), n_top));
+    }
+
+    /// Keeps the weights of what is left to be reported.
+    fn tell_left(&mut self, left: &Left, n_vocab: usize, n_top: usize) {
+        let total = match left {
+            Left::One(_) => 0.0,
+            Left::All(total) | Left::Few(total) => *total,
+        };
+        self.told.clear();
+        if let Left::All(_) = left {
+            self.told.extend_from_slice(&self.weights);
+        }
+        self.told.resize(n_vocab, 0.0);
+        if let Left::Few(_) = left {
+            for (key, weight) in self.keys.iter().zip(&self.kept) {
+                self.told[select::id_of(*key)] = *weight;
+            }
+        }
+        self.told_row = Some((Row::Drawn(DrawnRow::new(total)), n_top));
+    }
+
+    /// Applies the processors and weighs the tokens that they leave, and keeps what is reported.
+    fn shape(&mut self, state: &mut SamplerState, logits: &mut [f32], n_generated: usize) -> Left {
+        self.told_row = None;
+        let told = state.logprobs.map(|n_top| (state.logprobs_mode, n_top));
+        if let Some((LogprobsMode::Raw, n_top)) = told {
+            self.tell_logits(logits, n_top);
+        }
+        let left = self.leave(state, logits, n_generated);
+        match told {
+            // A greedy token is not drawn, so there are no weights.
+            Some((LogprobsMode::Processed, n_top)) if state.plan.temperature == 0.0 => {
+                self.tell_logits(logits, n_top);
+            }
+            Some((LogprobsMode::Processed, n_top)) => self.tell_left(&left, logits.len(), n_top),
+            Some((LogprobsMode::Raw, _)) | None => {}
+        }
+        left
     }
 
     /// Applies the processors and weighs the tokens that they leave.
-    fn shape(&mut self, state: &mut SamplerState, logits: &mut [f32], n_generated: usize) -> Left {
-        self.raw_row = state.logprobs.map(|n_top| {
-            self.raw.clear();
-            self.raw.extend_from_slice(logits);
-            (RawRow::new(logits, &mut self.weights), n_top)
-        });
+    fn leave(&mut self, state: &mut SamplerState, logits: &mut [f32], n_generated: usize) -> Left {
         let is_greedy = state.plan.temperature == 0.0;
         let row = RowContext { n_generated };
         for processor in &mut state.processors {

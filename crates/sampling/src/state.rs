@@ -2,7 +2,8 @@
 
 use crate::stages::{MirostatState, Plan};
 use crate::{
-    Allowed, BadWords, DryPenalty, LogitBias, LogitsProcessor, Masked, MinTokens, Penalties, Philox,
+    Allowed, BadWords, DryPenalty, LogitBias, LogitsProcessor, LogprobsMode, Masked, MinTokens,
+    Penalties, Philox,
 };
 use pelton_base::{Ask, Constraint, Request, RuleState, SamplingParams, TokenId};
 
@@ -11,6 +12,7 @@ pub struct SamplerState {
     pub(crate) plan: Plan,
     pub(crate) mirostat: Option<MirostatState>,
     pub(crate) logprobs: Option<usize>,
+    pub(crate) logprobs_mode: LogprobsMode,
     pub(crate) rng: Philox,
     pub(crate) processors: Vec<Box<dyn LogitsProcessor>>,
     /// Leading processors that make no token impossible: bias, penalties, DRY.
@@ -62,6 +64,7 @@ impl SamplerState {
             plan,
             mirostat: mirostat.map(MirostatState::new),
             logprobs: params.logprobs,
+            logprobs_mode: LogprobsMode::default(),
             rng: Philox::new(params.seed, choice),
             processors,
             n_mild,
@@ -72,6 +75,11 @@ impl SamplerState {
     /// Adds a processor after those of the parameters and before the rule and temperature.
     pub fn push_processor(&mut self, processor: Box<dyn LogitsProcessor>) {
         self.processors.push(processor);
+    }
+
+    /// Reports log probabilities of another distribution than the model's.
+    pub fn set_logprobs_mode(&mut self, mode: LogprobsMode) {
+        self.logprobs_mode = mode;
     }
 
     /// The random numbers of this choice. Drawing drafts and verifying them take a
@@ -108,6 +116,7 @@ impl SamplerState {
             plan: self.plan.clone(),
             mirostat: self.mirostat.as_ref().map(MirostatState::fork),
             logprobs: None,
+            logprobs_mode: self.logprobs_mode,
             rng: self.rng,
             n_mild: self.n_mild,
             rule: self.rule.as_ref().map(Masked::fork),

@@ -4,7 +4,9 @@ mod common;
 
 use common::{Moment, naive, random_logits};
 use pelton_base::{Dry, SamplingParams, TokenId};
-use pelton_sampling::{KeptDistribution, LogitsProcessor, RowContext, Sampler, SamplerState};
+use pelton_sampling::{
+    KeptDistribution, LogitsProcessor, LogprobsMode, RowContext, Sampler, SamplerState,
+};
 use proptest::prelude::*;
 
 fn sample(params: &SamplingParams, logits: &[f32], position: usize) -> u32 {
@@ -52,6 +54,44 @@ fn tokens_come_as_often_as_their_probability_says() {
         // Mean `degrees`, variance 2 * `degrees`: four standard deviations.
         let limit = degrees + 4.0 * (2.0 * degrees).sqrt();
         assert!(degrees >= 3.0 && chi_square < limit, "{chi_square} of {limit}, {params:?}");
+    }
+}
+
+#[test]
+fn processed_log_probabilities_are_those_of_the_distribution_that_is_drawn_from() {
+    let mut logits = random_logits(40, 2.5, 5);
+    logits[7] = f32::NEG_INFINITY;
+    let staged = SamplingParams { typical_p: 0.9, top_n_sigma: 2.0, ..SamplingParams::default() };
+    for params in variants().into_iter().chain([staged, SamplingParams::greedy()]) {
+        let params = SamplingParams {
+            logprobs: Some(20),
+            logit_bias: vec![(TokenId(3), 2.0), (TokenId(9), -50.0)],
+            ..params
+        };
+        let is_greedy = params.temperature == 0.0;
+        // Greedy rows have no temperature, so their probabilities are those at one.
+        let temperature = if is_greedy { 1.0 } else { params.temperature };
+        let mut biased = logits.clone();
+        params.logit_bias.iter().for_each(|(token, bias)| biased[token.0 as usize] += bias);
+        let expected = oracle(&SamplingParams { temperature, ..params.clone() }, &biased);
+        let mut state = SamplerState::new(&params, &[], 0);
+        state.set_logprobs_mode(LogprobsMode::Processed);
+        for position in 0..20 {
+            let sampled = Sampler::new().sample(&mut state, &mut logits.clone(), position);
+            let told = sampled.logprobs.expect("asked for");
+            let close = |id: TokenId, logprob: f32| {
+                let p = expected[id.0 as usize];
+                assert!(
+                    (f64::from(logprob) - p.ln()).abs() < 1e-5,
+                    "{id:?}: {logprob}, {params:?}"
+                );
+            };
+            close(told.token, told.logprob);
+            told.top.iter().for_each(|(id, logprob)| close(*id, *logprob));
+            assert!(told.top.is_sorted_by(|a, b| a.1 >= b.1), "{:?}", told.top);
+            let n_possible = expected.iter().filter(|p| **p > 0.0).count();
+            assert_eq!(told.top.len(), n_possible.min(20), "{params:?}");
+        }
     }
 }
 

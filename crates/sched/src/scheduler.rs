@@ -58,6 +58,16 @@ pub struct Scheduler {
     stats: SchedulerStats,
 }
 
+/// What is special about a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Plain,
+    /// The caller gives it its tokens.
+    Led,
+    /// Its prompt is scored.
+    Scored,
+}
+
 /// A request that generates, and the drafts for it.
 #[derive(Debug)]
 pub struct Generating<'a> {
@@ -144,10 +154,21 @@ impl Scheduler {
     /// Panics if [`admits`](Self::admits) refuses the request, which the caller checks before, or
     /// if a live request has the same id.
     pub fn add_at(&mut self, request: Request, at: Tick) {
-        self.enter(request, at, false);
+        self.enter(request, at, Kind::Plain);
     }
 
-    fn enter(&mut self, request: Request, at: Tick, is_led: bool) {
+    /// Adds a request whose prompt is scored: every row of the prompt is computed once, and most of
+    /// them only once. It shares no KV: it finds none but its own, where it was preempted, and leaves
+    /// none in the cache when it ends. A request that it names as the one it continues is ignored.
+    ///
+    /// # Panics
+    ///
+    /// As [`add_at`](Self::add_at).
+    pub fn add_scored_at(&mut self, request: Request, at: Tick) {
+        self.enter(request, at, Kind::Scored);
+    }
+
+    fn enter(&mut self, request: Request, at: Tick, kind: Kind) {
         if let Err(refusal) = self.admits(request.ask.prompt.len(), request.ask.max_tokens) {
             panic!("{} can never run: {refusal}", request.id);
         }
@@ -164,7 +185,10 @@ impl Scheduler {
         let prefill_ns =
             self.signals.cost.prefill_ns(0, prompt.len(), self.config.choices.chunk_tokens());
         let rank = self.config.rank(at, &service, prefill_ns);
+        let is_scored = kind == Kind::Scored;
         let namespace = match self.config.choices.prefix_cache {
+            // Namespaces of tenants are hashes, and those of arrivals are counted from 0.
+            _ if is_scored => Namespace(u64::MAX - self.next_arrival),
             true => service.namespace,
             // A namespace of its own: the request alone finds the KV that it left in the cache.
             false => Namespace(self.next_arrival),
@@ -177,8 +201,9 @@ impl Scheduler {
             tenant,
             namespace,
             slo,
-            fork_of: service.fork_of,
-            is_led,
+            fork_of: service.fork_of.filter(|_| !is_scored),
+            is_led: kind == Kind::Led,
+            is_scored,
             n_prompt: prompt.len(),
             tokens: prompt,
             max_tokens,
@@ -265,7 +290,9 @@ impl Scheduler {
         if self.config.choices.kv_allocation == KvAllocation::Paged {
             self.kv.shrink(held, sequence.tokens.len());
         }
-        self.kv.remember(held, sequence, (*n_computed).min(sequence.n_prompt));
+        if !sequence.is_scored {
+            self.kv.remember(held, sequence, (*n_computed).min(sequence.n_prompt));
+        }
     }
 
     /// Every request that generates, in order of standing. Drafts that are added to it are verified

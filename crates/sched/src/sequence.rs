@@ -74,6 +74,8 @@ pub(crate) struct Sequence {
     pub(crate) fork_of: Option<RequestId>,
     /// Whether the caller gives it its tokens.
     pub(crate) is_led: bool,
+    /// Whether its prompt is scored: it computes every row of it, and shares no KV.
+    pub(crate) is_scored: bool,
     /// Prompt, then output.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) n_prompt: usize,
@@ -118,6 +120,7 @@ impl Sequence {
             slo: self.slo,
             fork_of: Some(self.id),
             is_led: self.is_led,
+            is_scored: false,
             tokens,
             n_prompt: self.n_prompt,
             max_tokens: self.max_tokens,
@@ -291,7 +294,8 @@ impl Running {
         }
         self.drafts.clear();
         blocks.extend_from_slice(self.held.table.blocks());
-        load.add_rows(self.n_computed, n_known + n_drafts, self.n_samples(samples, n_drafts));
+        let n_samples = self.n_samples(n_known, samples, n_drafts);
+        load.add_rows(self.n_computed, n_known + n_drafts, n_samples);
         sequences.push(ScheduledSequence {
             id: self.sequence.id,
             tokens: first_token..tokens.len(),
@@ -304,15 +308,20 @@ impl Running {
         });
     }
 
-    fn n_samples(&self, samples: bool, n_drafts: usize) -> usize {
-        if samples { n_drafts + 1 } else { 0 }
+    /// Rows of a share whose logits are computed.
+    fn n_samples(&self, n_known: usize, samples: bool, n_drafts: usize) -> usize {
+        let n_sampled = if samples { n_drafts + 1 } else { 0 };
+        let Sequence { is_scored, n_prompt, .. } = self.sequence;
+        let n_unscored = if is_scored { (n_prompt - 1).saturating_sub(self.n_computed) } else { 0 };
+        n_sampled + n_unscored.min(n_known)
     }
 
     /// The work that its share of the plan asks of the machine; `None` when it has no share.
     pub(crate) fn load(&self) -> Option<StepLoad> {
         let InFlight { n_known, n_drafts, samples, .. } = self.in_flight?;
         let mut load = StepLoad::default();
-        load.add_rows(self.n_computed, n_known + n_drafts, self.n_samples(samples, n_drafts));
+        let n_samples = self.n_samples(n_known, samples, n_drafts);
+        load.add_rows(self.n_computed, n_known + n_drafts, n_samples);
         Some(load)
     }
 

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   keys are set      Authorization: Bearer KEY   -> the key's tenant
+//!                     X-Api-Key: KEY              -> likewise, without `Authorization: Bearer`
 //!   no keys are set   X-Pelton-Tenant: NAME       -> that tenant; without it, the first
 //! ```
 //!
-//! A key that is followed by the scope `metrics` also sees the load of the whole server: every
+//! A key may be followed by a scope. The scope `admin` may change the server, such as its models; it
+//! and the scope `metrics` also see the load of the whole server: every
 //! series of `/metrics`, and the gauges of `/health`. Other keys see the series of their own tenant.
 //! Without keys everyone sees everything. `/health` and `/ready` need no key.
 //!
@@ -16,36 +18,86 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::hint::black_box;
+use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use pelton_base::{TenantId, limits};
+use pelton_gateway::{Scope, Scopes};
 use pelton_llm::Generation;
 use sha2::{Digest, Sha256};
 
 use crate::error::ApiError;
+use crate::gateway::{FoundKey, Ticket};
+use crate::routes;
 use crate::state::AppState;
 
 /// Header that names the tenant where there are no keys.
 const TENANT_HEADER: HeaderName = HeaderName::from_static("x-pelton-tenant");
-/// Paths that need no key, because process monitors have none.
-const OPEN_PATHS: [&str; 2] = ["/health", "/ready"];
-/// Scope of a key that sees the load of the whole server.
-const METRICS_SCOPE: &str = "metrics";
+/// The rights of everyone where there are no keys.
+const ALL_SCOPES: Scopes = Scopes::ALL;
+/// Header in which clients of Anthropic's API send their key.
+const KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
+
+/// The right that a route needs where keys are set. Without keys, everyone has all rights.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Need {
+    /// None: process monitors have no key.
+    Open,
+    /// Any key, whatever its scope.
+    Key,
+    /// A key that may send requests to models.
+    User,
+    /// A key with the scope `metrics` or `admin`.
+    #[allow(dead_code, reason = "for routes that show the load of the whole server")]
+    Metrics,
+    /// A key with the scope `admin`.
+    Admin,
+}
+
+/// What a key of the settings is for; each scope includes those before it.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+enum KeyScope {
+    /// Requests of its tenant.
+    User,
+    /// Sees the load of the whole server.
+    Metrics,
+    /// Changes the server.
+    Admin,
+}
+
+impl KeyScope {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "user" => Some(Self::User),
+            "metrics" => Some(Self::Metrics),
+            "admin" => Some(Self::Admin),
+            _ => None,
+        }
+    }
+
+    fn scopes(self) -> Scopes {
+        match self {
+            Self::User => Scopes::of(&[Scope::User]),
+            Self::Metrics => Scopes::of(&[Scope::User, Scope::Metrics]),
+            Self::Admin => ALL_SCOPES,
+        }
+    }
+}
 
 /// A secret that grants access; only its digest is kept.
 #[derive(Clone, Eq, Hash, PartialEq)]
 pub struct ApiKey {
     digest: [u8; 32],
-    /// Whether it has the scope `metrics`.
-    sees_all: bool,
+    scope: KeyScope,
 }
 
 impl ApiKey {
-    /// Reads a key in the form in which clients send it, or a key, a space, and `metrics`.
+    /// Reads a key in the form in which clients send it, or a key, a space, and a scope: `user`,
+    /// `metrics` or `admin`.
     ///
     /// # Errors
     ///
@@ -58,11 +110,10 @@ impl ApiKey {
         };
         let is_sendable = (1..=limits::API_KEY_BYTES).contains(&key.len())
             && key.bytes().all(|byte| byte.is_ascii_graphic());
-        let sees_all = scope == Some(METRICS_SCOPE);
-        if is_sendable && (scope.is_none() || sees_all) {
-            Ok(Self { digest: digest(key.as_bytes()), sees_all })
-        } else {
-            Err(AccessError::BadKey)
+        let scope = scope.map_or(Some(KeyScope::User), KeyScope::named);
+        match scope.filter(|_| is_sendable) {
+            Some(scope) => Ok(Self { digest: digest(key.as_bytes()), scope }),
+            None => Err(AccessError::BadKey),
         }
     }
 
@@ -98,6 +149,8 @@ pub struct Tenant {
 #[derive(Clone, Debug)]
 pub struct Access {
     tenants: Vec<Tenant>,
+    /// Whether keys of a key file are known, too.
+    has_key_file: bool,
 }
 
 /// Tenants and keys that contradict each other. No message holds a key.
@@ -106,8 +159,8 @@ pub struct Access {
 pub enum AccessError {
     /// A key that no client can send.
     #[error(
-        "an API key must have 1 to 512 visible ASCII characters and no spaces; only the scope \
-         `metrics` may follow it, after a space"
+        "an API key must have 1 to 512 visible ASCII characters and no spaces; only a scope \
+         may follow it, after a space: `user`, `metrics` or `admin`"
     )]
     BadKey,
     /// A key that belongs to two tenants.
@@ -135,7 +188,7 @@ pub enum AccessError {
 impl Default for Access {
     fn default() -> Self {
         let tenant = Tenant { name: "default".to_owned(), priority: 0, keys: Vec::new() };
-        Self { tenants: vec![tenant] }
+        Self { tenants: vec![tenant], has_key_file: false }
     }
 }
 
@@ -152,6 +205,15 @@ impl Access {
     ///
     /// Panics when there is no tenant.
     pub fn new(tenants: Vec<Tenant>) -> Result<Self, AccessError> {
+        let access = Self::checked(tenants)?;
+        let unreachable = access.tenants.iter().skip(1).find(|tenant| tenant.keys.is_empty());
+        match unreachable.filter(|_| access.has_keys()) {
+            Some(tenant) => Err(AccessError::NoKey { tenant: tenant.name.clone() }),
+            None => Ok(access),
+        }
+    }
+
+    fn checked(tenants: Vec<Tenant>) -> Result<Self, AccessError> {
         assert!(!tenants.is_empty(), "there is at least the tenant without an entry");
         let n_keys = tenants.iter().map(|tenant| tenant.keys.len()).sum();
         if n_keys > limits::API_KEYS {
@@ -169,11 +231,20 @@ impl Access {
                 }
             }
         }
-        let unreachable = tenants.iter().skip(1).find(|tenant| tenant.keys.is_empty());
-        if let Some(tenant) = unreachable.filter(|_| n_keys > 0) {
-            return Err(AccessError::NoKey { tenant: tenant.name.clone() });
-        }
-        Ok(Self { tenants })
+        Ok(Self { tenants, has_key_file: false })
+    }
+
+    /// Admits these tenants, whose keys may also stand in a key file.
+    ///
+    /// # Errors
+    ///
+    /// See [`AccessError`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Access::new`].
+    pub fn with_key_file(tenants: Vec<Tenant>) -> Result<Self, AccessError> {
+        Ok(Self { has_key_file: true, ..Self::checked(tenants)? })
     }
 
     /// The tenants, in order.
@@ -188,48 +259,88 @@ impl Access {
 
     /// Whether requests need a key.
     pub fn has_keys(&self) -> bool {
-        self.tenants.iter().any(|tenant| !tenant.keys.is_empty())
+        self.has_key_file || self.tenants.iter().any(|tenant| !tenant.keys.is_empty())
     }
 
-    /// The tenant of a request, and what it may see.
-    fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        match self.identify(headers) {
-            Err(_) if OPEN_PATHS.contains(&path) => Ok(self.as_tenant(0, !self.has_keys())),
-            caller => caller,
+    /// The tenant of a request, and what it may do. `found` is its key, if that is one of the key
+    /// file.
+    fn caller(
+        &self,
+        need: Need,
+        headers: &HeaderMap,
+        found: Option<&FoundKey>,
+    ) -> Result<Caller, ApiError> {
+        let caller = match self.identify(headers, found) {
+            Err(_) if need == Need::Open => {
+                let scopes = if self.has_keys() { Scopes::default() } else { ALL_SCOPES };
+                return Ok(self.as_tenant(0, scopes));
+            }
+            caller => caller?,
+        };
+        let needed = match need {
+            Need::Open | Need::Key => return Ok(caller),
+            Need::User => Scope::User,
+            Need::Metrics => Scope::Metrics,
+            Need::Admin => Scope::Admin,
+        };
+        match caller.scopes.has(needed) {
+            true => Ok(caller),
+            false => Err(ApiError::lacks_scope(needed.name())),
         }
     }
 
-    fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    fn identify(&self, headers: &HeaderMap, found: Option<&FoundKey>) -> Result<Caller, ApiError> {
         let named = headers.get(TENANT_HEADER);
         if !self.has_keys() {
-            let Some(name) = named else { return Ok(self.as_tenant(0, true)) };
+            let Some(name) = named else { return Ok(self.as_tenant(0, ALL_SCOPES)) };
             let idx = self.tenants.iter().position(|tenant| tenant.name.as_bytes() == name);
-            return idx.map(|idx| self.as_tenant(idx, true)).ok_or_else(|| self.unknown_tenant());
+            return idx
+                .map(|idx| self.as_tenant(idx, ALL_SCOPES))
+                .ok_or_else(|| self.unknown_tenant());
         }
-        let sent = headers.get(header::AUTHORIZATION).ok_or_else(ApiError::no_key)?;
-        let key = digest(bearer(sent.as_bytes()).ok_or_else(ApiError::no_key)?);
-        let (mut found, mut sees_all) = (None, false);
-        for (idx, tenant) in self.tenants.iter().enumerate() {
-            for known in &tenant.keys {
-                if known.is(&key) {
-                    found = Some(idx);
-                    sees_all |= known.sees_all;
-                }
-            }
-        }
-        let idx = found.ok_or_else(ApiError::wrong_key)?;
+        let (idx, scopes) = match found {
+            Some(key) => (key.tenant.0 as usize, key.scopes),
+            None => self.configured_key(sent_key(headers).ok_or_else(ApiError::no_key)?)?,
+        };
         match named {
             Some(name) if name != self.tenants[idx].name.as_str() => {
                 let message = "`X-Pelton-Tenant` names another tenant than the API key";
                 Err(ApiError::param("X-Pelton-Tenant", message))
             }
-            _ => Ok(self.as_tenant(idx, sees_all)),
+            _ => Ok(self.as_tenant(idx, scopes)),
         }
     }
 
-    fn as_tenant(&self, idx: usize, sees_all: bool) -> Caller {
+    /// The tenant and the scopes of a key of the settings.
+    fn configured_key(&self, sent: &[u8]) -> Result<(usize, Scopes), ApiError> {
+        let key = digest(sent);
+        let (mut found, mut scope) = (None, KeyScope::User);
+        for (idx, tenant) in self.tenants.iter().enumerate() {
+            for known in &tenant.keys {
+                if known.is(&key) {
+                    found = Some(idx);
+                    scope = scope.max(known.scope);
+                }
+            }
+        }
+        let idx = found.ok_or_else(ApiError::wrong_key)?;
+        Ok((idx, scope.scopes()))
+    }
+
+    /// The first tenant, for a run without clients.
+    pub(crate) fn first(&self) -> Caller {
+        self.as_tenant(0, KeyScope::User.scopes())
+    }
+
+    /// A tenant of this name, for its work that an earlier process began.
+    pub(crate) fn named(&self, name: &str) -> Option<Caller> {
+        let idx = self.tenants.iter().position(|tenant| tenant.name == name)?;
+        Some(self.as_tenant(idx, KeyScope::User.scopes()))
+    }
+
+    fn as_tenant(&self, idx: usize, scopes: Scopes) -> Caller {
         let tenant = TenantId(u32::try_from(idx).expect("invariant: tenants are few"));
-        Caller { tenant, priority: self.tenants[idx].priority, sees_all }
+        Caller { tenant, priority: self.tenants[idx].priority, scopes, ticket: 0 }
     }
 
     fn unknown_tenant(&self) -> ApiError {
@@ -239,6 +350,13 @@ impl Access {
         }
         ApiError::param("X-Pelton-Tenant", message)
     }
+}
+
+/// The key of a request, in either header.
+fn sent_key(headers: &HeaderMap) -> Option<&[u8]> {
+    let token = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+    let plain = || Some(headers.get(KEY_HEADER)?.as_bytes().trim_ascii());
+    token.or_else(plain).filter(|key| !key.is_empty())
 }
 
 /// The token of an `Authorization: Bearer` header.
@@ -253,15 +371,38 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 pub(crate) struct Caller {
     pub(crate) tenant: TenantId,
     priority: i32,
-    /// Whether it may see the load of the whole server, and not only of its tenant.
-    pub(crate) sees_all: bool,
+    scopes: Scopes,
+    /// Number of the request's [`Ticket`].
+    pub(crate) ticket: u64,
 }
 
 impl Caller {
+    /// Whether it may see the load of the whole server, and not only of its tenant.
+    pub(crate) fn sees_all(self) -> bool {
+        self.scopes.has(Scope::Metrics)
+    }
+
+    /// Whether it may see everything, the usage of all keys included.
+    pub(crate) fn is_admin(self) -> bool {
+        self.scopes.has(Scope::Admin)
+    }
+
+    /// The same caller and a ticket of its tenant and key, for a request from inside.
+    pub(crate) fn with_ticket(self, app: &AppState, key: Option<&FoundKey>) -> (Self, Arc<Ticket>) {
+        let ticket = app.gateway().ticket(self.tenant, key);
+        (Self { ticket: ticket.number(), ..self }, ticket)
+    }
+
+    /// The same caller with another priority.
+    pub(crate) fn at_priority(self, priority: i32) -> Self {
+        Self { priority, ..self }
+    }
+
     /// Overrides the defaults of a request by the settings of its tenant.
     pub(crate) fn over(self, mut defaults: Generation) -> Generation {
         defaults.service.tenant = self.tenant;
         defaults.service.priority = self.priority;
+        defaults.service.ticket = self.ticket;
         defaults
     }
 }
@@ -274,22 +415,50 @@ impl FromRequestParts<AppState> for Caller {
     }
 }
 
-/// Admits requests, attaches their tenant, and counts refused ones.
+fn need(request: &Request) -> Need {
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    routes::need(request.method(), path)
+}
+
+/// Admits requests, attaches their tenant and their ticket, and counts refused ones.
 pub(crate) async fn layer(
     State(app): State<AppState>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let caller = app.config().access.caller(request.uri().path(), request.headers());
-    let (tenant, response) = match caller {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller);
-            (caller.tenant, next.run(request).await)
-        }
-        Err(error) => (TenantId::default(), error.into_response()),
+    let need = need(&request);
+    let sent = sent_key(request.headers()).map(<[u8]>::to_vec);
+    let found = match app.gateway().find_key(sent.as_deref()).await {
+        // A monitor with an old key still sees whether the server lives.
+        Err(_) if need == Need::Open => Ok(None),
+        found => found,
     };
+    let admitted = found.and_then(|found| admit(&app, need, request.headers(), found.as_ref()));
+    let (tenant, mut response, ticket) = match admitted {
+        Ok((caller, ticket)) => {
+            request.extensions_mut().insert(caller);
+            request.extensions_mut().insert(Arc::clone(&ticket));
+            (caller.tenant, next.run(request).await, Some(ticket))
+        }
+        Err(error) => (TenantId::default(), error.into_response(), None),
+    };
+    if let Some(ticket) = ticket {
+        ticket.mark(response.headers_mut());
+    }
     app.count_refusal(tenant, &response);
     response
+}
+
+fn admit(
+    app: &AppState,
+    need: Need,
+    headers: &HeaderMap,
+    found: Option<&FoundKey>,
+) -> Result<(Caller, Arc<Ticket>), ApiError> {
+    let mut caller = app.config().access.caller(need, headers, found)?;
+    let ticket = app.gateway().ticket(caller.tenant, found);
+    caller.ticket = ticket.number();
+    Ok((caller, ticket))
 }
 
 #[cfg(test)]
@@ -316,7 +485,7 @@ mod tests {
         let access = access.expect("distinct");
         let ask = |value: &str| {
             let headers = headers(&[(header::AUTHORIZATION, value)]);
-            access.caller("/v1/models", &headers).map(|caller| caller.tenant.0)
+            access.caller(Need::User, &headers, None).map(|caller| caller.tenant.0)
         };
         assert_eq!((ask("Bearer k0"), ask("bearer  k2 ")), (Ok(0), Ok(1)));
         for wrong in ["Bearer k", "Bearer k00", "Bearer", "Bearer ", "Basic k0", "k0", "", "é"] {
@@ -324,14 +493,24 @@ mod tests {
             assert_eq!(error.status, 401, "{wrong}");
             assert!(!error.body.message.contains("k0"), "{}", error.body.message);
         }
-        let none = HeaderMap::new();
-        assert_eq!(access.caller("/v1/models", &none).expect_err("no key").status, 401);
-        for path in OPEN_PATHS {
-            let caller = Caller { tenant: TenantId(0), priority: 7, sees_all: false };
-            assert_eq!(access.caller(path, &none), Ok(caller));
+        let other = |pairs: &[(HeaderName, &str)]| {
+            access.caller(Need::User, &headers(pairs), None).map(|caller| caller.tenant.0)
+        };
+        assert_eq!(other(&[(KEY_HEADER, " k2 ")]), Ok(1), "the header of Anthropic's clients");
+        let basic = (header::AUTHORIZATION, "Basic k0");
+        assert_eq!(other(&[basic, (KEY_HEADER, "k2")]), Ok(1), "a proxy has a password of its own");
+        let both = [(header::AUTHORIZATION, "Bearer k0"), (KEY_HEADER, "k2")];
+        assert_eq!(other(&both), Ok(0), "a token comes first");
+        for wrong in ["", "k", "Bearer k0"] {
+            assert_eq!(other(&[(KEY_HEADER, wrong)]).expect_err(wrong).status, 401, "{wrong}");
         }
+        let none = HeaderMap::new();
+        assert_eq!(access.caller(Need::User, &none, None).expect_err("no key").status, 401);
+        let scopes = Scopes::default();
+        let caller = Caller { tenant: TenantId(0), priority: 7, scopes, ticket: 0 };
+        assert_eq!(access.caller(Need::Open, &none, None), Ok(caller));
         let both = headers(&[(header::AUTHORIZATION, "Bearer k1"), (TENANT_HEADER, "default")]);
-        assert_eq!(access.caller("/v1/models", &both).expect_err("contradiction").status, 400);
+        assert_eq!(access.caller(Need::User, &both, None).expect_err("contradiction").status, 400);
     }
 
     #[test]
@@ -339,33 +518,54 @@ mod tests {
         let access =
             Access::new(vec![tenant("default", &["k0", "k1\t metrics", "k2", "k2 metrics"])]);
         let access = access.expect("distinct");
-        let sees_all = |path: &str, key: &str| {
+        let sees_all = |need: Need, key: &str| {
             let headers = headers(&[(header::AUTHORIZATION, &format!("Bearer {key}"))]);
-            access.caller(path, &headers).map(|caller| caller.sees_all)
+            access.caller(need, &headers, None).map(Caller::sees_all)
         };
         for (key, expected) in [("k0", false), ("k1", true), ("k2", true)] {
-            assert_eq!(sees_all("/metrics", key), Ok(expected), "{key}");
-            assert_eq!(sees_all("/health", key), Ok(expected), "{key}");
+            assert_eq!(sees_all(Need::User, key), Ok(expected), "{key}");
+            assert_eq!(sees_all(Need::Open, key), Ok(expected), "{key}");
         }
-        assert_eq!(sees_all("/health", "wrong"), Ok(false), "a monitor with an old key");
+        assert_eq!(sees_all(Need::Open, "wrong"), Ok(false), "a monitor with an old key");
         assert_eq!(
-            sees_all("/metrics", "k1 metrics").expect_err("the scope is not sent").status,
+            sees_all(Need::User, "k1 metrics").expect_err("the scope is not sent").status,
             401
         );
         let shared = vec![tenant("a", &["k"]), tenant("b", &["k metrics"])];
         assert!(matches!(Access::new(shared), Err(AccessError::SharedKey { .. })));
-        for bad in ["k admin", "k metrics metrics", "k ", " metrics"] {
+        for bad in ["k root", "k metrics metrics", "k ", " metrics"] {
             assert_eq!(ApiKey::new(bad), Err(AccessError::BadKey), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_route_is_open_to_the_scopes_that_include_its_need() {
+        let access = Access::new(vec![tenant("default", &["u user", "m metrics", "a admin"])]);
+        let access = access.expect("distinct");
+        let status = |need: Need, key: &str| {
+            let headers = headers(&[(header::AUTHORIZATION, &format!("Bearer {key}"))]);
+            access.caller(need, &headers, None).map_or_else(|error| error.status.as_u16(), |_| 200)
+        };
+        for (need, expected) in [
+            (Need::Open, [200, 200, 200, 200]),
+            (Need::User, [200, 200, 200, 401]),
+            (Need::Metrics, [403, 200, 200, 401]),
+            (Need::Admin, [403, 403, 200, 401]),
+        ] {
+            assert_eq!(["u", "m", "a", "x"].map(|key| status(need, key)), expected, "{need:?}");
         }
     }
 
     #[test]
     fn without_keys_a_header_names_the_tenant() {
         let access = Access::new(vec![tenant("default", &[]), tenant("blue", &[])]).expect("open");
-        let ask = |name: &str| access.caller("/", &headers(&[(TENANT_HEADER, name)]));
-        let blue = Caller { tenant: TenantId(1), priority: 4, sees_all: true };
+        let ask = |name: &str| access.caller(Need::User, &headers(&[(TENANT_HEADER, name)]), None);
+        let blue = Caller { tenant: TenantId(1), priority: 4, scopes: ALL_SCOPES, ticket: 0 };
         assert_eq!(ask("blue"), Ok(blue));
-        assert_eq!(access.caller("/", &HeaderMap::new()).expect("the first").tenant, TenantId(0));
+        assert_eq!(
+            access.caller(Need::User, &HeaderMap::new(), None).expect("the first").tenant,
+            TenantId(0)
+        );
         let message = ask("red").expect_err("unknown").body.message;
         assert!(message.contains("`default`, `blue`"), "{message}");
     }

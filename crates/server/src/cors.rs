@@ -91,11 +91,26 @@ impl CorsOrigins {
         let allows = move |origin: &HeaderValue, _: &_| origins.allows(origin.as_bytes());
         CorsLayer::new()
             .allow_origin(AllowOrigin::predicate(allows))
-            .allow_methods([Method::GET, Method::POST])
+            .allow_methods([Method::GET, Method::POST, Method::DELETE])
             .allow_headers(AllowHeaders::mirror_request())
-            .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER])
+            .expose_headers(exposed())
             .max_age(MAX_AGE)
     }
+}
+
+/// Headers of answers that scripts may read.
+fn exposed() -> Vec<HeaderName> {
+    let names = [
+        "x-request-id",
+        "x-pelton-result-cache",
+        "x-ratelimit-limit-requests",
+        "x-ratelimit-remaining-requests",
+        "x-ratelimit-reset-requests",
+        "x-ratelimit-limit-tokens",
+        "x-ratelimit-remaining-tokens",
+        "x-ratelimit-reset-tokens",
+    ];
+    names.into_iter().map(HeaderName::from_static).chain([header::RETRY_AFTER]).collect()
 }
 
 /// Whether an origin is a page that this machine serves.

@@ -1,15 +1,23 @@
 //! Errors as clients read them; the one place where a status code is chosen.
 
+use std::time::Duration;
+
+use std::fmt::Write as _;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use pelton_base::FinishReason;
-use pelton_llm::{Finish, LlmError, Overload};
+use pelton_gateway::KeyProblem;
+use pelton_llm::{Finish, LlmError, NotAdmitted, Overload};
 
 use crate::wire::json::brief;
 
 /// Seconds after which a refused client may try again, where no better estimate is known.
 const RETRY_AFTER_SECONDS: u64 = 1;
+
+/// Header by which a refusal says `false` where the same request will never be accepted.
+pub(crate) const SHOULD_RETRY: &str = "x-should-retry";
 
 /// An answer `{"error": {"message", "type", "param", "code"}}`.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,11 +26,17 @@ pub(crate) struct ApiError {
     pub(crate) body: ErrorBody,
     /// Seconds after which the same request may be accepted.
     retry_after: Option<u64>,
+    /// Whether the same request will never be accepted, so that clients should not try again.
+    is_final: bool,
 }
 
 /// Reason of a refusal, attached to the response for the metrics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refused(pub(crate) &'static str);
+
+/// An error on its answer, for dialects that write errors in another form.
+#[derive(Clone, Debug)]
+pub(crate) struct Noted(pub(crate) ErrorBody);
 
 /// The object inside `error`.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -43,7 +57,7 @@ pub(crate) struct ErrorEnvelope<'a> {
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let body = ErrorBody { message: message.into(), kind, param: None, code: None };
-        Self { status, body, retry_after: None }
+        Self { status, body, retry_after: None, is_final: false }
     }
 
     /// A request that cannot be read at all.
@@ -65,12 +79,63 @@ impl ApiError {
         Self::param(param, message).code("unsupported_parameter")
     }
 
-    pub(crate) fn unknown_model(name: &str, known: &str) -> Self {
+    pub(crate) fn unknown_model<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
         let name = brief(name);
-        let message = format!("the model `{name}` does not exist; this server serves `{known}`");
+        let mut message = format!("the model `{name}` does not exist; this server serves ");
+        for (i, known) in known.enumerate() {
+            let _ = write!(message, "{}`{known}`", if i > 0 { ", " } else { "" });
+        }
         let mut error = Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message);
         error.body.param = Some("model".to_owned());
         error.code("model_not_found")
+    }
+
+    /// A model that many requests wait for.
+    pub(crate) fn model_loading(name: &str) -> Self {
+        let message = format!("the model `{name}` is being loaded, and many requests wait for it");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
+            .code("model_loading")
+    }
+
+    /// A model that could not be loaded.
+    pub(crate) fn model_not_loaded(name: &str, why: &str) -> Self {
+        let message = format!("the model `{name}` cannot be loaded: {why}");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
+            .code("model_not_loaded")
+    }
+
+    /// A model that is to be loaded anew and was given to the server loaded.
+    pub(crate) fn model_is_fixed(name: &str) -> Self {
+        let message = format!("the model `{name}` was given to this server loaded, and stays so");
+        Self::param("model", message).code("model_is_fixed")
+    }
+
+    /// A response that is not stored, or not for this tenant.
+    pub(crate) fn no_response(id: &str) -> Self {
+        let id = brief(id);
+        let message = format!(
+            "there is no stored response `{id}`: it was not stored, was removed, or its time is over"
+        );
+        let mut error = Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message);
+        error.body.param = Some("response_id".to_owned());
+        error.code("response_not_found")
+    }
+
+    /// The same for the response that a new one goes on from.
+    pub(crate) fn no_previous_response(id: &str) -> Self {
+        let mut error = Self::no_response(id);
+        error.body.message = format!("`previous_response_id`: {}", error.body.message);
+        error.status = StatusCode::BAD_REQUEST;
+        error.body.param = Some("previous_response_id".to_owned());
+        error.code("previous_response_not_found")
+    }
+
+    /// Responses that grow in the background take all the room there is.
+    pub(crate) fn responses_full() -> Self {
+        let message = "there is no room for one more response in the background; try again when \
+                       others have ended";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+            .code("responses_memory_full")
     }
 
     /// A model that is served for another kind of request.
@@ -78,9 +143,29 @@ impl ApiError {
         Self::param("model", message).code("model_not_supported")
     }
 
+    /// A request whose timeline is not kept, or that is another tenant's.
+    pub(crate) fn unknown_request(id: &str) -> Self {
+        let message = format!(
+            "no timeline of a request `{}` is kept: it may be running, too old, or another tenant's",
+            brief(id)
+        );
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("request_not_found")
+    }
+
     pub(crate) fn no_route(path: &str) -> Self {
         let message = format!("there is nothing at {path}");
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
+    }
+
+    /// A file or batch that is not there, or is another tenant's.
+    pub(crate) fn no_such(what: &str, id: &str) -> Self {
+        let message = format!("there is no {what} `{}`", brief(id));
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
+    }
+
+    /// There is no room for a file.
+    pub(crate) fn no_room(message: String) -> Self {
+        Self::new(StatusCode::INSUFFICIENT_STORAGE, "server_error", message).code("storage_full")
     }
 
     pub(crate) fn wrong_method(method: &str, path: &str) -> Self {
@@ -117,6 +202,12 @@ impl ApiError {
     /// A request whose `Host` is missing, doubled or malformed.
     pub(crate) fn bad_host(message: &str) -> Self {
         Self::malformed(message).code("invalid_host")
+    }
+
+    /// A request in the clear where HTTPS is spoken.
+    pub(crate) fn needs_https() -> Self {
+        let message = "this port speaks HTTPS: ask for https:// in place of http://";
+        Self::malformed(message).code("https_required")
     }
 
     /// A request that came under a name which is not one of the server's.
@@ -159,7 +250,8 @@ impl ApiError {
 
     /// A request without the key that it needs.
     pub(crate) fn no_key() -> Self {
-        let message = "this server needs an API key: send `Authorization: Bearer KEY`";
+        let message = "this server needs an API key: send `Authorization: Bearer KEY` or \
+                       `X-Api-Key: KEY`";
         Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message)
             .code("missing_api_key")
     }
@@ -169,6 +261,37 @@ impl ApiError {
         let message = "the API key is not known to this server";
         Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message)
             .code("invalid_api_key")
+    }
+
+    /// A key that does not have the right.
+    pub(crate) fn lacks_scope(scope: &str) -> Self {
+        let message = format!("this route needs an API key with the scope `{scope}`");
+        Self::new(StatusCode::FORBIDDEN, "invalid_request_error", message).code("missing_scope")
+    }
+
+    /// A key that opens nothing any more.
+    pub(crate) fn dead_key(problem: &KeyProblem) -> Self {
+        let code = match problem {
+            KeyProblem::Expired(_) => "expired_api_key",
+            KeyProblem::Revoked(_) => "revoked_api_key",
+        };
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", problem.to_string()).code(code)
+    }
+
+    /// More keys with slow hashes are sent than can be checked.
+    pub(crate) fn too_many_key_checks() -> Self {
+        let message = "too many API keys are being checked; try again later";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+            .code("too_many_key_checks")
+    }
+
+    /// A request with a quota while usage cannot be written.
+    pub(crate) fn usage_unavailable(why: &str) -> Self {
+        tracing::debug!(why, "a request with a quota is refused");
+        let message = "usage cannot be written down at the moment, and this API key or its tenant \
+                       has a quota of tokens; try again later";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
+            .code("usage_unavailable")
     }
 
     /// The server is going away.
@@ -213,6 +336,19 @@ impl ApiError {
     }
 }
 
+impl From<NotAdmitted> for ApiError {
+    fn from(NotAdmitted { why, code, retry_after, is_fault }: NotAdmitted) -> Self {
+        let (status, kind) = match is_fault {
+            true => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable"),
+            false => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error"),
+        };
+        let seconds = |wait: Duration| (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1);
+        let mut error = Self::new(status, kind, why).code(code);
+        (error.retry_after, error.is_final) = (retry_after.map(seconds), retry_after.is_none());
+        error
+    }
+}
+
 impl From<LlmError> for ApiError {
     fn from(error: LlmError) -> Self {
         let message = error.to_string();
@@ -227,6 +363,7 @@ impl From<LlmError> for ApiError {
                     _ => "rate_limit_exceeded",
                 })
             }
+            LlmError::NotAdmitted(refusal) => refusal.clone().into(),
             LlmError::Stopped => Self::draining(),
             LlmError::Failed => Self::engine_failed(),
             LlmError::InputTooLong { .. } => {
@@ -236,6 +373,12 @@ impl From<LlmError> for ApiError {
             | LlmError::Text(pelton_text::TextError::TooManyTokens { .. }) => {
                 Self::param("prompt", message).code("context_length_exceeded")
             }
+            LlmError::Pair { param, is_too_long, .. } => {
+                let error = Self::param(param.as_str(), message);
+                if *is_too_long { error.code("context_length_exceeded") } else { error }
+            }
+            LlmError::WrongTask { .. } => Self::wrong_model(message),
+            LlmError::NoGap => Self::param("suffix", message).code("unsupported_parameter"),
             LlmError::Form { path, .. } if path.is_empty() => Self::malformed(message),
             LlmError::Form { path, .. } => Self::param(path.as_str(), message),
             LlmError::Text(pelton_text::TextError::Panicked { .. }) => Self::internal(message),
@@ -252,7 +395,13 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.envelope())).into_response();
         let headers = response.headers_mut();
-        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        if self.is_final {
+            // The clients of OpenAI and Anthropic heed it.
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        } else if matches!(
+            self.status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        ) {
             let seconds = self.retry_after.unwrap_or(RETRY_AFTER_SECONDS);
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -279,14 +428,13 @@ impl IntoResponse for ApiError {
         if let Some(code) = self.body.code.filter(|_| is_refusal) {
             response.extensions_mut().insert(Refused(code));
         }
+        response.extensions_mut().insert(Noted(self.body));
         response
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

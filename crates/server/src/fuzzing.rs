@@ -7,13 +7,15 @@ use std::fmt;
 use std::time::Duration;
 
 use pelton_base::{FinishReason, TokenId, Usage, limits};
-use pelton_llm::{EmbedInput, Event, EventToken, Finish, Generation, Logprob, Prompt, TopToken};
+use pelton_llm::{
+    EmbedInput, Event, EventToken, Finish, Generation, Logprob, Prompt, Timings, TopToken,
+};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::limits::{MESSAGES, PROMPT_TOKENS};
-use crate::routes::{chat, completions, embeddings};
+use crate::routes::{chat, completions, embeddings, messages, rerank, responses, score};
 use crate::wire::{Ask, Head, Source, StreamOptions, StreamState, respond};
 
 /// A body of `POST /v1/chat/completions`.
@@ -32,11 +34,28 @@ pub fn completions(body: &[u8]) {
     if let Some((request, _)) = settle(body, read) {
         assert!((1..=limits::PROMPTS).contains(&request.prompts.len()));
         let n_tokens = request.prompts.iter().map(|prompt| match prompt {
-            Prompt::Text(_) => 0,
+            Prompt::Text(_) | Prompt::Gap { .. } => 0,
             Prompt::Tokens(tokens) => tokens.len(),
         });
         assert!(n_tokens.sum::<usize>() <= PROMPT_TOKENS);
         check_generation(&request.generation);
+    }
+}
+
+/// A body of `POST /v1/messages`, and of `count_tokens`.
+pub fn messages(body: &[u8]) {
+    if let Some((messages, generation)) = settle(body, messages::parse(body)) {
+        assert!(!messages.is_empty());
+        assert!(generation.max_tokens.is_some_and(|most| most > 0));
+        check_generation(&generation);
+    }
+}
+
+/// A body of `POST /v1/responses`.
+pub fn responses(body: &[u8]) {
+    if let Some((messages, generation)) = settle(body, responses::parse(body)) {
+        assert!((1..=MESSAGES).contains(&messages.len()));
+        check_generation(&generation);
     }
 }
 
@@ -50,18 +69,34 @@ pub fn embeddings(body: &[u8]) {
     }
 }
 
+/// A body of `POST /v1/rerank`.
+pub fn rerank(body: &[u8]) {
+    if let Some(request) = settle(body, rerank::parse(body)) {
+        assert!(request.queries.len() == 1 && !request.documents.is_empty());
+        assert!(request.documents.len() <= limits::EMBED_INPUTS);
+    }
+}
+
+/// A body of `POST /v1/score`.
+pub fn score(body: &[u8]) {
+    if let Some(request) = settle(body, score::parse(body)) {
+        let (n, m) = (request.queries.len(), request.documents.len());
+        assert!((1..=limits::EMBED_INPUTS).contains(&m) && (n == 1 || n == m));
+    }
+}
+
 /// Events, which both endpoints write as streams.
 ///
 /// An event is a byte of flags (1: the second answer; 2: log probabilities; 4: the end; 8: a failure,
 /// if it is the end), a byte with a length, and so many bytes of text.
 pub fn sse(script: &[u8]) {
     let events = events(script);
-    let options = StreamOptions { include_usage: true, prompt_progress: false };
+    let options = StreamOptions { include_usage: true, ..StreamOptions::default() };
     let head = || Head { id: "id".to_owned(), created: 0, model: "a/b".to_owned() };
-    let ask = Ask { stream: Some(options), logprobs: true, hides_thoughts: false };
-    let chat = chat::ChunkMaker::new(head(), options, ask, 2);
+    let ask = Ask { stream: Some(options), logprobs: true, ..Ask::default() };
+    let chat = chat::ChunkMaker::new(head(), options, ask, chat::Before::of(2));
     check_stream(chat, events.clone(), "/delta/content");
-    let pieces = completions::Pieces::new(2, true);
+    let pieces = completions::Pieces::new(2, ask, Vec::new());
     check_stream(completions::ChunkMaker::new(head(), options, pieces), events, "/text");
 }
 
@@ -182,6 +217,10 @@ impl Source for VecDeque<Event> {
 
     fn usage(&self) -> Usage {
         Usage::default()
+    }
+
+    fn timings(&self) -> Timings {
+        Timings::default()
     }
 
     fn prompt_progress(&self) -> (usize, usize) {

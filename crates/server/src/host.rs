@@ -95,27 +95,38 @@ fn is_of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&byte)
 }
 
+/// Attached to a request that came through the Unix socket.
+///
+/// No web page reaches that, so these requests may name any host, unless hosts are chosen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByUnixSocket;
+
 /// The hosts to which a server answers.
 #[derive(Debug)]
 pub(crate) struct AllowedHosts {
     /// `None` for every host.
     names: Option<Vec<HostName>>,
+    /// Whether they hold for requests through the Unix socket, too.
+    are_chosen: bool,
 }
 
 impl AllowedHosts {
-    /// The hosts of a server that listens on `address`.
-    pub(crate) fn new(config: &ServeConfig, address: SocketAddr) -> Self {
+    /// The hosts of a server that listens on `address`, or on a Unix socket alone.
+    pub(crate) fn new(config: &ServeConfig, address: Option<SocketAddr>) -> Self {
         let named = &config.allowed_hosts;
-        let names = if !named.is_empty() {
-            Some(named.clone()).filter(|names| names.iter().all(|name| name.0 != ANY))
-        } else if config.access.has_keys() || !address.ip().is_loopback() {
+        let are_chosen = !named.is_empty();
+        let Some(address) = address.filter(|_| !are_chosen) else {
+            let names = named.iter().all(|name| name.0 != ANY).then(|| named.clone());
+            return Self { names: names.filter(|_| are_chosen), are_chosen };
+        };
+        let names = if config.access.has_keys() || !address.ip().is_loopback() {
             None
         } else {
-            let own = ["localhost", "127.0.0.1", "[::1]", &config.host];
-            let own = own.into_iter().filter_map(|name| name.parse().ok());
+            let own = ["localhost", "127.0.0.1", "[::1]"].into_iter().chain(config.host.as_deref());
+            let own = own.filter_map(|name| name.parse().ok());
             Some(own.chain([HostName::from(address.ip())]).collect())
         };
-        Self { names }
+        Self { names, are_chosen }
     }
 
     /// Checks the `Host` of a request.
@@ -143,7 +154,8 @@ impl AllowedHosts {
                 Some(host.map_err(|_| ApiError::bad_host("the host of the request is malformed"))?)
             }
         };
-        match (&self.names, named) {
+        let is_exempt = !self.are_chosen && request.extensions().get::<ByUnixSocket>().is_some();
+        match (self.names.as_ref().filter(|_| !is_exempt), named) {
             (Some(names), Some(host)) if !names.contains(&host) => {
                 Err(ApiError::host_not_allowed(&host.0))
             }
@@ -192,7 +204,7 @@ mod tests {
     /// The status for each host, of a server that listens on `address`.
     fn statuses(config: &ServeConfig, address: &str, hosts: &[&str]) -> Vec<u16> {
         let address = address.parse().expect("an address");
-        let allowed = AllowedHosts::new(config, address);
+        let allowed = AllowedHosts::new(config, Some(address));
         hosts.iter().map(|host| status(&allowed, &request("/", &[host]))).collect()
     }
 
@@ -201,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_loopback_server_without_keys_answers_to_its_own_names_alone() {
-        let config = ServeConfig { host: "my-host".to_owned(), ..ServeConfig::default() };
+        let config = ServeConfig { host: Some("my-host".to_owned()), ..ServeConfig::default() };
         assert_eq!(statuses(&config, "127.0.0.2:8000", &OWN), [200; 6]);
         assert_eq!(statuses(&config, "127.0.0.2:8000", &["127.0.0.2:8000", "my-host"]), [200; 2]);
         let foreign = ["evil.example", "localhost.evil.example", "127.0.0.3", "[::2]", "*"];
@@ -230,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_missing_doubled_or_malformed_host_is_400_everywhere() {
-        let allowed = AllowedHosts { names: None };
+        let allowed = AllowedHosts { names: None, are_chosen: false };
         let asked = |target: &str, hosts: &[&str]| status(&allowed, &request(target, hosts));
         assert_eq!((asked("/", &[]), asked("/", &["a", "a"])), (400, 400));
         for bad in
@@ -249,10 +261,38 @@ mod tests {
 
     #[test]
     fn a_whole_address_in_the_first_line_wins_over_the_header() {
-        let allowed = AllowedHosts { names: Some(vec!["a.example".parse().expect("a host")]) };
+        let allowed = AllowedHosts {
+            names: Some(vec!["a.example".parse().expect("a host")]),
+            are_chosen: true,
+        };
         let asked = |target: &str, host: &str| status(&allowed, &request(target, &[host]));
         assert_eq!(asked("http://a.example:80/", "evil.example"), 200);
         assert_eq!(asked("http://evil.example/", "a.example"), 403);
+    }
+
+    #[test]
+    fn a_unix_socket_answers_to_every_host_unless_hosts_are_chosen() {
+        let asked = |allowed: &AllowedHosts, host: &str, is_unix: bool| {
+            let mut request = request("/", &[host]);
+            if is_unix {
+                request.extensions_mut().insert(ByUnixSocket);
+            }
+            status(allowed, &request)
+        };
+        let config = ServeConfig::default();
+        let beside_tcp = AllowedHosts::new(&config, "127.0.0.1:80".parse().ok());
+        let alone = AllowedHosts::new(&config, None);
+        let evil = "evil.example";
+        assert_eq!(asked(&beside_tcp, evil, false), 403);
+        assert_eq!((asked(&beside_tcp, evil, true), asked(&alone, evil, true)), (200, 200));
+        assert_eq!(asked(&beside_tcp, "a b", true), 400, "a malformed host is one everywhere");
+        let allowed_hosts = vec!["a.example".parse().expect("a host")];
+        let config = ServeConfig { allowed_hosts, ..config };
+        for address in ["127.0.0.1:80".parse().ok(), None] {
+            let chosen = AllowedHosts::new(&config, address);
+            assert_eq!(asked(&chosen, evil, true), 403);
+            assert_eq!(asked(&chosen, "a.example", true), 200);
+        }
     }
 
     #[test]

@@ -22,3 +22,7 @@ pub(crate) const PROMPT_TOKENS: usize = 1 << 22;
 pub(crate) const FREE_JSON_BYTES: usize = 64 << 10;
 /// Deepest nesting of such a value, in objects and arrays.
 pub(crate) const FREE_JSON_DEPTH: usize = 32;
+/// Largest file of certificates or of a private key, in bytes.
+pub(crate) const CERTIFICATE_FILE_BYTES: u64 = 1 << 20;
+/// Most certificates of a chain.
+pub(crate) const CERTIFICATES: usize = 16;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 use tracing::Instrument;
 
 use crate::access_log::Line;
+use crate::otlp::Traced;
 
 const NAME: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest name that a client may give its request, in bytes.
@@ -23,7 +24,9 @@ pub(crate) async fn layer(mut request: Request, next: Next) -> Response {
     });
     request.headers_mut().insert(NAME, id.clone());
     let span = tracing::info_span!("request", id = %id.to_str().unwrap_or_default());
-    let line = Line::new(request.method(), request.uri().path(), &span);
+    let traced = Traced::of(request.headers());
+    request.extensions_mut().insert(traced);
+    let line = Line::new(&request, &span, traced);
     if let Some(line) = &line {
         request.extensions_mut().insert(Arc::clone(line));
     }
@@ -33,6 +36,11 @@ pub(crate) async fn layer(mut request: Request, next: Next) -> Response {
         line.follow(&mut response);
     }
     response
+}
+
+/// The name of a request, once it has passed the layer.
+pub(crate) fn of(headers: &HeaderMap) -> &str {
+    headers.get(NAME).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 fn is_decent(value: &HeaderValue) -> bool {

@@ -2,27 +2,31 @@
 
 use tokio::sync::mpsc;
 
-/// Signals to stop: the first drains, the second aborts.
+/// Signals to stop, of which the first drains and the second aborts; and to read the settings anew.
 #[derive(Debug)]
 pub struct Signals {
     receiver: mpsc::Receiver<()>,
+    hangups: mpsc::Receiver<()>,
 }
 
 /// Asks a server to stop; see [`Signals::manual`].
 #[derive(Clone, Debug)]
 pub struct SignalSender {
     sender: mpsc::Sender<()>,
+    hangups: mpsc::Sender<()>,
 }
 
 impl Signals {
     /// Signals that the caller sends.
     pub fn manual() -> (SignalSender, Self) {
         let (sender, receiver) = mpsc::channel(4);
-        (SignalSender { sender }, Self { receiver })
+        let (hangups, heard) = mpsc::channel(1);
+        (SignalSender { sender, hangups }, Self { receiver, hangups: heard })
     }
 
-    /// SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal is closed) of this process. SIGHUP stays
-    /// ignored where the parent ignored it, as `nohup` does.
+    /// SIGTERM, SIGINT (Ctrl-C) and SIGHUP of this process. SIGHUP asks to read the settings anew if
+    /// `hangup_reloads`; else it asks to stop, because the terminal is closed, and stays ignored where
+    /// the parent ignored it, as `nohup` does.
     ///
     /// # Errors
     ///
@@ -31,14 +35,14 @@ impl Signals {
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
-    pub fn from_os() -> std::io::Result<Self> {
+    pub fn from_os(hangup_reloads: bool) -> std::io::Result<Self> {
         let (sender, signals) = Self::manual();
         #[cfg(unix)]
         {
             use tokio::signal::unix::{SignalKind, signal};
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
-            let mut hangup = match ignores_hangup() {
+            let mut hangup = match !hangup_reloads && ignores_hangup() {
                 true => None,
                 false => Some(signal(SignalKind::hangup())?),
             };
@@ -47,7 +51,14 @@ impl Signals {
                     let name = tokio::select! {
                         _ = terminate.recv() => "SIGTERM",
                         _ = interrupt.recv() => "SIGINT",
-                        () = next_of(&mut hangup) => "SIGHUP",
+                        () = next_of(&mut hangup) => {
+                            if hangup_reloads {
+                                tracing::info!("SIGHUP: the settings are read anew");
+                                sender.hang_up();
+                                continue;
+                            }
+                            "SIGHUP"
+                        }
                         () = sender.sender.closed() => return,
                     };
                     tracing::info!(name, "signal received");
@@ -64,7 +75,13 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Waits for the next signal; for ever where none can come.
+    /// Takes out the part that asks to read the settings anew.
+    pub(crate) fn hangups(&mut self) -> mpsc::Receiver<()> {
+        let (_, none) = mpsc::channel(1);
+        std::mem::replace(&mut self.hangups, none)
+    }
+
+    /// Waits for the next signal to stop; for ever where none can come.
     pub(crate) async fn next(&mut self) {
         if self.receiver.recv().await.is_none() {
             std::future::pending::<()>().await;
@@ -73,7 +90,13 @@ impl Signals {
 }
 
 impl SignalSender {
-    /// Sends one more signal.
+    /// Asks to read the settings anew.
+    pub fn hang_up(&self) {
+        // A full channel says so already.
+        let _ = self.hangups.try_send(());
+    }
+
+    /// Sends one more signal to stop.
     pub fn send(&self) {
         // A full channel holds more signals than the server reads.
         let _ = self.sender.try_send(());

@@ -56,7 +56,7 @@ fn bodies() -> Vec<(&'static str, String, &'static str)> {
         (text, format!("{{\"prompt\":\"a\",\"logit_bias\":{{{names}\"x\":0}}}}"), "logit_bias"),
         (text, format!("{{{names}\"x\":0}}"), ""),
         (text, body("{\"", "k", "\":0}"), ""),
-        (vectors, body("{\"input\":[[]", ",[]", "]}"), "model"),
+        (vectors, body("{\"input\":[[]", ",[]", "]}"), "input"),
     ]
 }
 

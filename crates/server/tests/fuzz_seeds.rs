@@ -93,8 +93,24 @@ fn bodies_of_completions() {
 }
 
 #[test]
+fn bodies_of_messages() {
+    replay("messages_body", fuzzing::messages);
+}
+
+#[test]
+fn bodies_of_responses() {
+    replay("responses_body", fuzzing::responses);
+}
+
+#[test]
 fn bodies_of_embeddings() {
     replay("embeddings_body", fuzzing::embeddings);
+}
+
+#[test]
+fn bodies_of_rankings() {
+    replay("rerank_body", fuzzing::rerank);
+    replay("score_body", fuzzing::score);
 }
 
 #[test]

@@ -32,9 +32,7 @@ async fn ask(server: &Running, headers: &str, path: &str, body: Option<Value>) -
 
 /// The value of a line of the metrics.
 fn value(metrics: &str, series: &str) -> f64 {
-    let line = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    let line = line.unwrap_or_else(|| panic!("no {series} in\n{metrics}"));
-    line.parse().expect("a number")
+    harness::series(metrics, series).unwrap_or_else(|| panic!("no {series} in\n{metrics}"))
 }
 
 #[tokio::test]
@@ -184,7 +182,6 @@ async fn a_tenant_sees_its_own_series_and_a_key_with_the_scope_sees_the_load() {
     };
     let own = get("sk-b", "/metrics").await.body;
     assert_eq!(value(&own, "pelton_e2e_request_latency_seconds_count{tenant=\"blue\"}"), 1.0);
-    assert!(own.ends_with("# EOF\n"), "{own}");
     for line in own.lines().filter(|line| !line.starts_with('#')) {
         assert!(line.contains("tenant=\"blue\""), "{line} is not of this tenant alone");
     }
@@ -248,6 +245,10 @@ async fn metrics_tell_of_answers_refusals_and_the_engine() {
     health_until(&server, |h| h["generated_tokens"].as_u64() >= Some(11)).await;
 
     let answer = server.get("/metrics").await;
+    assert!(answer.head.contains("content-type: text/plain; version=0.0.4"), "{}", answer.head);
+    assert!(!answer.body.contains("# EOF"), "the older format has no end");
+    let asked = "accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
+    let answer = ask(&server, asked, "/metrics", None).await;
     assert!(answer.head.contains("content-type: application/openmetrics-text"), "{}", answer.head);
     let metrics = answer.body;
     assert!(metrics.ends_with("# EOF\n"));

@@ -139,9 +139,7 @@ async fn metrics_tell_guesses_by_place() {
     health_until(&server, |health| health["running"] == 0 && health["waiting"] == 0).await;
     let metrics = server.get("/metrics").await.body;
     let value = |series: &str| -> f64 {
-        let line = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        let line = line.unwrap_or_else(|| panic!("no {series} in\n{metrics}"));
-        line.parse().expect("a number")
+        harness::series(&metrics, series).unwrap_or_else(|| panic!("no {series} in\n{metrics}"))
     };
     for kind in ["draft", "accepted"] {
         for position in 1..=4 {
@@ -151,6 +149,9 @@ async fn metrics_tell_guesses_by_place() {
         }
     }
     assert!(!metrics.contains("position=\"5\""), "{metrics}");
+    // vLLM counts positions from 0.
+    let accepted = "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"3\"}";
+    assert_eq!((value(accepted), value("vllm:spec_decode_num_drafts_total")), (1.0, 1.0));
     assert_eq!(value("pelton_spec_verified_rows_total"), 1.0);
     assert_eq!(value("pelton_spec_tokens_per_step"), 5.0);
     assert!(value("pelton_spec_draft_seconds_total") > 0.0);

@@ -80,7 +80,7 @@ fn one_tenant_and_one_class_are_not_told_apart() {
 fn a_run_without_requests_is_told_without_numbers_that_are_none() {
     let told = report(&Ledger::default());
     assert_eq!(told.all.ttft_ms, None);
-    let shares = [told.busy_share, told.all.goodput_share, told.all.cached_share];
+    let shares = [told.busy_share.expect("counted"), told.all.goodput_share, told.all.cached_share];
     assert_eq!(shares, [0.0; 3]);
     assert!(!told.render().contains("NaN"));
     assert!(told.render().contains("0 offered, 0 finished"));

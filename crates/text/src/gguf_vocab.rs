@@ -152,8 +152,14 @@ impl GgufVocab {
             eot: self.eot.map(TokenId),
             prepend_bos: Some(add_bos && self.bos.is_some()),
             append_eos: Some(add_eos && self.eos.is_some()),
+            pair_separator: self.pair_separator().map(TokenId),
             strips_leading_space: family.strips_leading_space,
         })
+    }
+
+    /// The token that begins the second text of a pair, after the end of the first.
+    fn pair_separator(&self) -> Option<u32> {
+        self.separator.filter(|_| self.model != "bert" && self.add_separator == Some(true))
     }
 
     fn family(&self) -> Result<Family, TextError> {

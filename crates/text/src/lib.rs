@@ -20,11 +20,13 @@ mod charsmap;
 mod companions;
 mod detokenizer;
 mod error;
+mod gap;
 mod gguf;
 mod gguf_models;
 mod gguf_vocab;
 mod hf;
 mod older_files;
+mod pair;
 mod pre_tokenizer;
 mod sentencepiece;
 mod sentencepiece_file;
@@ -34,7 +36,9 @@ mod tokenizer;
 
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
+pub use gap::Gap;
 pub use gguf_vocab::{GgufVocab, TokenKind};
+pub use pair::{PairFrame, PairTokens};
 pub use pre_tokenizer::known_pre_tokenizers;
 pub use template::{
     ChatTemplate, FolderError, Message, RenderOptions, TemplateError, TemplateSource,

@@ -104,6 +104,8 @@ fn byte_level(folder: &Path) -> Result<GgufVocab, TextError> {
     };
     Ok(GgufVocab {
         origin,
+        // Between two texts RoBERTa has the end of the first and a second one.
+        add_separator: Some(pre == "roberta-bpe"),
         model: "gpt2".to_owned(),
         pre: Some(pre.to_owned()),
         tokens: tokens.into_iter().flatten().collect(),

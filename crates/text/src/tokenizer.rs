@@ -29,6 +29,8 @@ pub struct Tokenizer {
     /// Whether texts begin with BOS by the vocabulary's metadata; `None` leaves it to the encoder.
     pub(crate) prepend_bos: Option<bool>,
     pub(crate) append_eos: Option<bool>,
+    /// Begins the second text of a pair, in files of GGUF that ask for it.
+    pub(crate) pair_separator: Option<TokenId>,
     pub(crate) strips_leading_space: bool,
 }
 

@@ -5,13 +5,20 @@
 //! soak          mixed traffic for a time: memory, files and threads stay level
 //! limits        few open files, little address space: it answers, slowly or with 429
 //! kill          kill -9 at random moments of start and service: every restart serves the same
+//! hostile       one hostile client after the other: each its right error, neighbours equal, memory level
+//! crowd         940 streams that wait beside 128 that run: each its own answer, whole
+//! reload        a model loaded anew again and again: no request fails
 //! ```
 
 mod client;
+mod crowd;
 mod determinism;
+mod hostile;
 mod kill;
 mod limits;
+mod look;
 mod neighbours;
+mod reload;
 mod server;
 mod soak;
 
@@ -50,6 +57,26 @@ enum Trial {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
+    /// Send hostile requests of every kind, and watch a neighbour and the memory.
+    Hostile(hostile::Args),
+    /// Keep streams waiting beside streams that run.
+    Crowd {
+        /// Streams that wait; together with those that run, the engine takes 1,024.
+        #[arg(long, default_value_t = 940)]
+        waiting: usize,
+    },
+    /// Load the model anew while clients ask it.
+    Reload {
+        /// Time between two reloads, in seconds.
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+        /// Number of reloads.
+        #[arg(long, default_value_t = 5)]
+        times: usize,
+        /// Model that is served.
+        #[arg(long, default_value = "crates/cli/model/story-draft-q8_0.gguf")]
+        model: PathBuf,
+    },
     /// Kill the server at random moments and start it again.
     Kill {
         /// Number of kills.
@@ -66,6 +93,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Trial::Determinism { times } => determinism::run(&args.binary, args.seed, *times),
         Trial::Soak { seconds } => soak::run(&args.binary, args.seed, *seconds),
         Trial::Limits { seconds } => limits::run(&args.binary, args.seed, *seconds),
+        Trial::Hostile(how) => hostile::run(&args.binary, how),
+        Trial::Crowd { waiting } => crowd::run(&args.binary, *waiting),
+        Trial::Reload { seconds, times, model } => {
+            reload::run(&args.binary, model, *seconds, *times)
+        }
         Trial::Kill { times, model } => kill::run(&args.binary, args.seed, *times, model),
     }
 }

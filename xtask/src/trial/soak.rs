@@ -1,12 +1,12 @@
 //! Mixed traffic for a time, and a look at the process once a second.
 
-use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
+use super::look::Look;
 use super::neighbours::Neighbours;
 use super::server::Server;
 
@@ -15,35 +15,6 @@ const CLIENTS: u64 = 12;
 const LEVEL_BYTES: u64 = 16 << 20;
 /// Further threads that the pool for blocking work may start.
 const LEVEL_THREADS: u64 = 4;
-
-/// The process at one moment.
-#[derive(Clone, Copy, Debug, Default)]
-struct Look {
-    resident: u64,
-    n_files: u64,
-    n_threads: u64,
-}
-
-impl Look {
-    fn at(pid: u32) -> anyhow::Result<Self> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).context("the process")?;
-        let field = |name: &str| -> anyhow::Result<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let word = line.and_then(|line| line.split_whitespace().next());
-            word.and_then(|word| word.parse().ok()).with_context(|| format!("{name} of its status"))
-        };
-        let n_files = fs::read_dir(format!("/proc/{pid}/fd")).context("its files")?.count() as u64;
-        Ok(Self { resident: field("VmRSS:")? << 10, n_files, n_threads: field("Threads:")? })
-    }
-
-    fn max(self, other: Self) -> Self {
-        Self {
-            resident: self.resident.max(other.resident),
-            n_files: self.n_files.max(other.n_files),
-            n_threads: self.n_threads.max(other.n_threads),
-        }
-    }
-}
 
 pub(super) fn run(binary: &Path, seed: u64, seconds: u64) -> anyhow::Result<()> {
     let mut server = Server::start(binary, &["--kv-memory", "32MiB", "--max-context", "512"])?;

@@ -45,13 +45,35 @@ struct Run {
     compile: Duration,
     first_mask: Option<Duration>,
     masks: Vec<Duration>,
+    /// The masks that took longest, the longest first.
+    slowest: Vec<(Duration, String)>,
     n_tokens: usize,
     n_forced: usize,
     /// Walks that ended.
     n_ended: usize,
     /// Bytes of a state are not known; this is the time to copy one at the end of a walk.
     forks: Vec<Duration>,
+    /// Times to begin an answer: a copy of the parser.
+    begins: Vec<Duration>,
     stuck: Option<String>,
+}
+
+/// Masks that a run remembers with their places.
+const REMEMBERED: usize = 8;
+/// Bytes of the answer that show such a place.
+const SHOWN_BYTES: usize = 32;
+
+impl Run {
+    fn note_mask(&mut self, took: Duration, answer: &[u8]) {
+        self.first_mask.get_or_insert(took);
+        self.masks.push(took);
+        let idx = self.slowest.partition_point(|(other, _)| *other >= took);
+        if idx < REMEMBERED {
+            let shown = &answer[answer.len().saturating_sub(SHOWN_BYTES)..];
+            self.slowest.insert(idx, (took, String::from_utf8_lossy(shown).into_owned()));
+            self.slowest.truncate(REMEMBERED);
+        }
+    }
 }
 
 /// Measures all schemas.
@@ -86,6 +108,7 @@ pub fn measure(
 
 /// A vocabulary, and the tokens that end something.
 struct Subject<'a> {
+    tokenizer: &'a Tokenizer,
     vocabulary: &'a Vocabulary,
     n_tokens: usize,
     end: TokenId,
@@ -104,7 +127,7 @@ impl<'a> Subject<'a> {
         // Beyond the vocabulary where it has no control token: no token is lost then.
         let end = tokens.clone().find(|token| tokenizer.is_special(*token));
         let end = end.unwrap_or(TokenId(n_tokens as u32));
-        Self { vocabulary, n_tokens, end, closing }
+        Self { tokenizer, vocabulary, n_tokens, end, closing }
     }
 
     fn run(&self, schema: &Schema, config: &Config, limits: Limits) -> Run {
@@ -127,15 +150,20 @@ impl<'a> Subject<'a> {
 
     fn walk(&self, constraint: &Constraint, seed: u64, max_tokens: usize, run: &mut Run) {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let started = Instant::now();
         let mut state = constraint.begin();
+        run.begins.push(started.elapsed());
         let mut set = TokenSet::default();
         let mut forced = Vec::new();
+        let mut answer = Vec::new();
+        let bytes = |token| self.tokenizer.token_bytes(token).unwrap_or_default();
         for _ in 0..max_tokens {
             forced.clear();
             state.forced(&mut forced);
             if let Some(token) = forced.first() {
                 run.n_forced += 1;
                 run.n_tokens += 1;
+                answer.extend_from_slice(bytes(*token));
                 state.accept(*token);
                 continue;
             }
@@ -143,8 +171,7 @@ impl<'a> Subject<'a> {
             let started = Instant::now();
             state.allow(&mut set);
             let took = started.elapsed();
-            run.first_mask.get_or_insert(took);
-            run.masks.push(took);
+            run.note_mask(took, &answer);
             let Some(token) = self.pick(&set, &mut random) else {
                 run.stuck = state.stuck();
                 return;
@@ -158,6 +185,7 @@ impl<'a> Subject<'a> {
                 run.n_ended += 1;
                 return;
             }
+            answer.extend_from_slice(bytes(token));
         }
         let started = Instant::now();
         let copy = state.fork();

@@ -9,6 +9,10 @@ use crate::table::{Align, INTERRUPTED, table};
 
 /// Refusals that the table lists.
 const SHOWN_REFUSALS: usize = 10;
+/// Slow masks that the table lists.
+const SHOWN_SLOW: usize = 5;
+/// Slow masks of all schemas that the JSON lists.
+const KEPT_SLOW: usize = 50;
 
 /// Quantiles of some times, in microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -63,6 +67,9 @@ pub struct Report {
     first_mask: Times,
     mask: Times,
     fork: Times,
+    begin: Times,
+    /// The masks that took longest, the longest first.
+    slowest: Vec<Slow>,
     /// Share of the tokens that had no choice.
     forced_share: f64,
     /// Walks that came to an end within their tokens.
@@ -72,6 +79,15 @@ pub struct Report {
     stuck: Vec<Refusal>,
     /// Whether the caller ended it early.
     pub interrupted: bool,
+}
+
+/// A mask and its place.
+#[derive(Clone, Debug, Serialize)]
+struct Slow {
+    us: f64,
+    schema: String,
+    /// The last bytes of the answer before the mask.
+    after: String,
 }
 
 /// A schema with a reason.
@@ -98,6 +114,18 @@ impl Report {
                 .map(|(run, reason)| Refusal { schema: run.name.clone(), reason: reason.clone() })
                 .collect()
         };
+        let slow = |run: &Run| {
+            let name = run.name.clone();
+            let places = run.slowest.clone().into_iter();
+            places.map(move |(took, after)| Slow {
+                us: took.as_nanos() as f64 / 1e3,
+                schema: name.clone(),
+                after,
+            })
+        };
+        let mut slowest: Vec<Slow> = runs.iter().flat_map(slow).collect();
+        slowest.sort_by(|a, b| b.us.total_cmp(&a.us));
+        slowest.truncate(KEPT_SLOW);
         Self {
             vocabulary: vocabulary.to_owned(),
             n_tokens,
@@ -108,6 +136,8 @@ impl Report {
             first_mask: Times::new(enforced.filter_map(|run| run.first_mask).collect()),
             mask: Times::new(runs.iter().flat_map(|run| run.masks.clone()).collect()),
             fork: Times::new(runs.iter().flat_map(|run| run.forks.clone()).collect()),
+            begin: Times::new(runs.iter().flat_map(|run| run.begins.clone()).collect()),
+            slowest,
             forced_share: forced as f64 / tokens.max(1) as f64,
             n_ended: runs.iter().map(|run| run.n_ended).sum(),
             refused: reasons(|run| run.refused.as_ref()),
@@ -139,6 +169,7 @@ impl Report {
         ];
         let rows = [
             self.compile.row("compile"),
+            self.begin.row("begin of an answer"),
             self.first_mask.row("first mask"),
             self.mask.row("mask"),
             self.fork.row("copy of a state"),
@@ -149,6 +180,9 @@ impl Report {
             100.0 * self.forced_share,
             self.n_ended
         ));
+        for Slow { us, schema, after } in self.slowest.iter().take(SHOWN_SLOW) {
+            text.push_str(&format!("{us:.0} µs for the mask of {schema} after {after:?}\n"));
+        }
         for refusal in self.refused.iter().take(SHOWN_REFUSALS) {
             text.push_str(&format!("refused {}: {}\n", refusal.schema, refusal.reason));
         }

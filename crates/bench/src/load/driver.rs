@@ -1,6 +1,6 @@
 //! Submits requests at their time or as earlier ones end, and follows each to its end.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pelton_base::{Ask, FinishReason, SamplingParams, Slo, Usage};
 use pelton_engine::{EngineHandle, EngineMetrics, SubmitError, TokenStream};
@@ -8,18 +8,9 @@ use pelton_llm::Llm;
 use pelton_sched::Refusal;
 use pelton_sim::report::{Ledger, RefusalRecord, RequestRecord, Totals};
 use pelton_sim::trace::{Trace, TraceRequest};
-use tokio::task::JoinSet;
 
+use crate::pace::{self, Following, Pace, Served, since};
 use crate::{BenchError, Progress, Result};
-
-/// The arrival of the next request.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Pace {
-    /// At the time of the trace.
-    Clock,
-    /// As soon as fewer than this many requests are under way.
-    Concurrency(usize),
-}
 
 /// How a trace is served.
 #[derive(Clone, Copy, Debug)]
@@ -54,58 +45,11 @@ pub async fn drive(
     progress: &dyn Fn(Progress<'_>),
 ) -> Result<Run> {
     let &Config { n_requests, pace, default_slo } = config;
-    let n_steps = usize::try_from(n_requests).unwrap_or(usize::MAX);
-    let mut requests = trace.requests()?.take(n_steps);
-    let mut next = requests.next().transpose()?;
-    let mut n_done = 0;
-    progress(Progress { n_done, n_steps, label: "requests" });
-    let mut one_more = || {
-        n_done += 1;
-        progress(Progress { n_done, n_steps, label: "requests" });
-    };
-
-    let mut stop = std::pin::pin!(stop);
-    let mut under_way: JoinSet<RequestRecord> = JoinSet::new();
     let mut driver = Driver::new(llm, trace, default_slo);
-    let is_interrupted = loop {
-        if next.is_none() && under_way.is_empty() {
-            break false;
-        }
-        let due = match (next, pace) {
-            (None, _) => None,
-            (Some(request), Pace::Clock) => Some(driver.moment(request.at_ns)),
-            (Some(_), Pace::Concurrency(n)) => (under_way.len() < n).then_some(driver.started),
-        };
-        tokio::select! {
-            biased;
-            () = &mut stop => break true,
-            Some(ended) = under_way.join_next() => {
-                driver.note(ended.map_err(|error| BenchError::failed(error.to_string()))?);
-                one_more();
-            }
-            () = until(due), if due.is_some() => {
-                let mut request = next.expect("invariant: something is due");
-                if pace != Pace::Clock {
-                    request.at_ns = driver.since_start(Instant::now());
-                }
-                if let Some(follow) = driver.submit(&request)? {
-                    under_way.spawn(follow);
-                } else {
-                    one_more();
-                }
-                next = requests.next().transpose()?;
-            }
-        }
-    };
-    // Requests that are still under way are dropped, which aborts them.
-    drop(under_way);
+    let started = driver.started;
+    let is_interrupted =
+        pace::pace(&mut driver, trace, (n_requests, pace), started, stop, progress).await?;
     Ok(Run { ledger: driver.close(), is_interrupted })
-}
-
-async fn until(due: Option<Instant>) {
-    if let Some(due) = due {
-        tokio::time::sleep_until(due.into()).await;
-    }
 }
 
 struct Driver<'a> {
@@ -132,51 +76,6 @@ impl<'a> Driver<'a> {
             ledger: Ledger::default(),
             last_arrival_ns: 0,
         }
-    }
-
-    fn moment(&self, ns: u64) -> Instant {
-        self.started + Duration::from_nanos(ns)
-    }
-
-    fn since_start(&self, at: Instant) -> u64 {
-        since(self.started, at)
-    }
-
-    /// Submits a request; returns the future that follows it to its end, or `None` if it is
-    /// refused.
-    fn submit(
-        &mut self,
-        request: &TraceRequest,
-    ) -> Result<Option<impl Future<Output = RequestRecord> + Send + 'static>> {
-        let number = self.ledger.n_offered;
-        self.ledger.n_offered += 1;
-        self.last_arrival_ns = request.at_ns;
-        let submitted = self.engine.submit(Ask {
-            prompt: request.prompt(number, self.vocab),
-            sampling: SamplingParams::greedy(),
-            choice: 0,
-            max_tokens: request.n_output,
-            stop_tokens: Vec::new(),
-            service: request.service(),
-            prediction: Vec::new(),
-            constraint: None,
-        });
-        match submitted {
-            Ok(stream) => Ok(Some(follow(stream, *request, self.started, self.default_slo))),
-            Err(SubmitError::Stopped) => Err(BenchError::failed("the engine has stopped")),
-            Err(refusal) => {
-                self.ledger.refusals.push(RefusalRecord {
-                    tenant: request.tenant,
-                    n_prompt: request.n_prompt as u32,
-                    reason: reason(&refusal),
-                });
-                Ok(None)
-            }
-        }
-    }
-
-    fn note(&mut self, record: RequestRecord) {
-        self.ledger.records.push(record);
     }
 
     /// The ledger, with what the engine counted meanwhile.
@@ -206,6 +105,44 @@ impl<'a> Driver<'a> {
             ..Totals::default()
         };
         self.ledger
+    }
+}
+
+impl Served for Driver<'_> {
+    type Ended = RequestRecord;
+
+    fn begin(&mut self, request: &TraceRequest) -> Result<Option<Following<RequestRecord>>> {
+        let number = self.ledger.n_offered;
+        self.ledger.n_offered += 1;
+        self.last_arrival_ns = request.at_ns;
+        let submitted = self.engine.submit(Ask {
+            prompt: request.prompt(number, self.vocab),
+            sampling: SamplingParams::greedy(),
+            choice: 0,
+            max_tokens: request.n_output,
+            stop_tokens: Vec::new(),
+            service: request.service(),
+            prediction: Vec::new(),
+            constraint: None,
+        });
+        match submitted {
+            Ok(stream) => {
+                Ok(Some(Box::pin(follow(stream, *request, self.started, self.default_slo))))
+            }
+            Err(SubmitError::Stopped) => Err(BenchError::failed("the engine has stopped")),
+            Err(refusal) => {
+                self.ledger.refusals.push(RefusalRecord {
+                    tenant: request.tenant,
+                    n_prompt: request.n_prompt as u32,
+                    reason: reason(&refusal),
+                });
+                Ok(None)
+            }
+        }
+    }
+
+    fn end(&mut self, record: RequestRecord) {
+        self.ledger.records.push(record);
     }
 }
 
@@ -240,10 +177,6 @@ async fn follow(
         is_good: false,
     };
     record.judged(&request.slo.or(default_slo))
-}
-
-fn since(started: Instant, at: Instant) -> u64 {
-    u64::try_from(at.saturating_duration_since(started).as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A refusal in the simulator's words.

@@ -11,4 +11,4 @@
 
 mod driver;
 
-pub use driver::{Config, Pace, Run, drive};
+pub use driver::{Config, Run, drive};

@@ -18,9 +18,8 @@ use std::time::{Duration, Instant};
 
 use pelton_base::{Ask, FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
-    Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity,
-    KvMemory, LogitsProcessor, ModelExecutor, ModelExecutorConfig, Panicked, TokenEvent,
-    TokenStream,
+    Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, Extras,
+    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked, TokenEvent, TokenStream,
 };
 use pelton_model::{BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence};
 use pelton_sched::{Choices, SchedulerOutput};
@@ -278,12 +277,8 @@ impl Executor for Shared {
         None
     }
 
-    fn add(
-        &mut self,
-        request: &Request,
-        processors: Vec<Box<dyn LogitsProcessor>>,
-    ) -> std::result::Result<(), Panicked> {
-        self.lock().add(request, processors)
+    fn add(&mut self, request: &Request, extras: Extras) -> std::result::Result<(), Panicked> {
+        self.lock().add(request, extras)
     }
 
     fn launch(&mut self, plan: &SchedulerOutput) {

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::bench_grammar::{BenchGrammarArgs, GRAMMAR_HELP_END};
 use super::bench_load::{BenchLoadArgs, LOAD_HELP_END};
+use super::bench_serve::{BenchServeArgs, SERVE_HELP_END};
 use super::bench_sim::{BenchSimArgs, SIM_HELP_END};
 use super::bench_spec::{BenchSpecArgs, SPEC_HELP_END};
 use crate::flags::{ModelArgs, ThreadsArgs};
@@ -47,6 +48,9 @@ pub(crate) enum BenchCommand {
     /// Serve a workload with the real engine and report latency and throughput
     #[command(after_help = LOAD_HELP_END)]
     Load(Box<BenchLoadArgs>),
+    /// Send a workload to any OpenAI-compatible server and report what its clients see
+    #[command(after_help = SERVE_HELP_END)]
+    Serve(Box<BenchServeArgs>),
     /// Compare ways to draft tokens with plain decoding, and report which is faster
     #[command(after_help = SPEC_HELP_END)]
     Spec(Box<BenchSpecArgs>),

@@ -3,9 +3,9 @@
 use std::num::NonZeroUsize;
 
 use clap::Args;
-use pelton_sched::TenantConfig;
+use pelton_sim::trace::Tenants;
 
-use super::workload::WorkloadArgs;
+use super::workload::{TenantArgs, WorkloadArgs};
 use crate::failure::Result;
 use crate::flags::{Chosen, ModelArgs, SchedulingArgs};
 
@@ -30,6 +30,9 @@ pub(crate) struct BenchLoadArgs {
     /// What is served.
     #[command(flatten)]
     pub(crate) workload: WorkloadArgs,
+    /// How its tenants are treated.
+    #[command(flatten)]
+    tenants: TenantArgs,
     /// How the engine serves it.
     #[command(flatten)]
     scheduling: SchedulingArgs,
@@ -46,11 +49,11 @@ impl BenchLoadArgs {
     ///
     /// # Errors
     ///
-    /// Names the flags that contradict each other.
-    pub(crate) fn chosen(&self, tenants: Vec<TenantConfig>) -> Result<Chosen> {
+    /// Names the flags that contradict each other, and a weight of an unknown tenant.
+    pub(crate) fn chosen(&self, tenants: &Tenants) -> Result<Chosen> {
         let mut chosen = self.model.chosen();
         self.scheduling.lay_over(&mut chosen);
-        chosen.llm.choices.tenants = tenants;
+        chosen.llm.choices.tenants = self.tenants.tenants(tenants)?;
         chosen.resolve()
     }
 

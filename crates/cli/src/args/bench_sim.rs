@@ -9,7 +9,7 @@ use pelton_sched::{Choices, SchedulerConfig};
 use pelton_sim::Prices;
 use pelton_sim::trace::Tenants;
 
-use super::workload::WorkloadArgs;
+use super::workload::{TenantArgs, WorkloadArgs};
 use crate::failure::{Failure, Result};
 use crate::flags::Lists;
 
@@ -35,6 +35,9 @@ pub(crate) struct BenchSimArgs {
     /// What is served.
     #[command(flatten)]
     pub(crate) workload: WorkloadArgs,
+    /// How its tenants are treated.
+    #[command(flatten)]
+    tenants: TenantArgs,
     /// Choices that are compared.
     #[command(flatten)]
     choices: Lists,
@@ -104,7 +107,7 @@ impl BenchSimArgs {
     pub(crate) fn variants(&self, tenants: &Tenants) -> Result<Vec<SimVariant>> {
         let choices = Choices {
             max_chunk_tokens: Some(self.max_chunk_tokens.get()),
-            tenants: self.workload.tenants(tenants)?,
+            tenants: self.tenants.tenants(tenants)?,
             ..Choices::default()
         };
         let variant = |(name, choices): (String, Choices)| {

@@ -5,22 +5,27 @@
 //! model's own `generation_config.json`, which win over the built-in value. Contradictions are
 //! errors.
 
+mod batch;
 mod beams;
 mod bench;
 mod bench_grammar;
 mod bench_load;
+mod bench_serve;
 mod bench_sim;
 mod bench_spec;
 mod convert;
 mod embed;
 mod ends;
 mod form;
+mod key;
 mod models;
 mod parse_tools;
 mod rare_sampling;
 mod reference;
 mod sampling;
 mod serve;
+mod top;
+mod usage;
 mod workload;
 
 use std::num::NonZeroUsize;
@@ -29,22 +34,27 @@ use clap::{Args, Parser, Subcommand};
 use pelton_base::TokenId;
 use pelton_model::KvDtype;
 
+pub(crate) use batch::BatchArgs;
 pub(crate) use beams::BeamArgs;
 pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
 pub(crate) use bench_grammar::BenchGrammarArgs;
 pub(crate) use bench_load::BenchLoadArgs;
+pub(crate) use bench_serve::BenchServeArgs;
 pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
 pub(crate) use bench_spec::BenchSpecArgs;
 pub(crate) use convert::ConvertArgs;
 pub(crate) use embed::EmbedArgs;
 pub(crate) use ends::EndArgs;
 pub(crate) use form::{FormArgs, ToolArgs, read_tools, schema_shape};
+pub(crate) use key::{KeyCommand, ListKeysArgs, NewKeyArgs, RevokeKeysArgs};
 pub(crate) use models::{ListArgs, PullArgs, RmArgs, ShowArgs};
 pub(crate) use parse_tools::ParseToolsArgs;
 pub(crate) use rare_sampling::RareSamplingArgs;
 pub(crate) use reference::{CompletionsArgs, ManArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::ServeArgs;
+pub(crate) use top::TopArgs;
+pub(crate) use usage::UsageArgs;
 
 use crate::failure;
 use crate::flags::{AnswerArgs, CacheArgs, Chosen, KvArgs, ModelArgs, SpecArgs, TemplateArgs};
@@ -62,6 +72,26 @@ pub(crate) struct Cli {
     /// Write more logs to stderr; repeat for still more (RUST_LOG overrides)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// Form of the logs: lines of text, or one JSON object per line
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        env = "PELTON_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value_t
+    )]
+    pub(crate) log_format: LogFormat,
+}
+
+/// Form of the logs.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people
+    #[default]
+    Text,
+    /// Objects for programs
+    Json,
 }
 
 const HELP_END: &str = "\
@@ -129,6 +159,15 @@ pub(crate) enum Command {
     /// Serve a model over an OpenAI-compatible HTTP interface
     #[command(after_help = SERVE_HELP_END)]
     Serve(Box<ServeArgs>),
+    /// Make, list and revoke the API keys of a key file
+    #[command(subcommand, after_help = key::HELP_END)]
+    Key(KeyCommand),
+    /// Show a running server in the terminal: requests, tokens per second, times, memory
+    #[command(after_help = top::HELP_END)]
+    Top(TopArgs),
+    /// Report requests and tokens per day, key, tenant and model
+    #[command(after_help = usage::HELP_END)]
+    Usage(UsageArgs),
     /// Download a model from the Hugging Face hub
     #[command(after_help = models::PULL_HELP_END)]
     Pull(PullArgs),
@@ -141,6 +180,9 @@ pub(crate) enum Command {
     /// Compute vectors of texts, or how similar the texts are
     #[command(after_help = embed::HELP_END)]
     Embed(Box<EmbedArgs>),
+    /// Answer a file of requests, and go on where an earlier run ended
+    #[command(after_help = batch::HELP_END)]
+    Batch(Box<BatchArgs>),
     /// Describe a model: architecture, size, memory, tokenizer
     Inspect(InspectArgs),
     /// Write a model as a GGUF file: from a folder, in another format, or in several parts
@@ -161,6 +203,8 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Write the manual pages into a folder, or print all help as Markdown
     Man(ManArgs),
+    /// Print the OpenAPI document of the server, as `/openapi.json` has it
+    Openapi,
 }
 
 /// Flags of `pelton run`.

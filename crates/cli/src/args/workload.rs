@@ -1,4 +1,4 @@
-//! Flags that choose what is served in `pelton bench sim` and `pelton bench load`.
+//! Flags that choose what is served in `pelton bench sim`, `load` and `serve`.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -48,6 +48,15 @@ pub(crate) struct WorkloadArgs {
     /// Seed of the workload; the same seed gives the same requests
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    /// Write the requests to a file, for --trace
+    #[arg(long, value_name = "FILE", conflicts_with = "trace")]
+    save_trace: Option<PathBuf>,
+}
+
+/// How the scheduler treats the tenants of a workload.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Workload")]
+pub(crate) struct TenantArgs {
     /// Shares of tenants under --policy fair, such as acme=3,free=1
     #[arg(
         long,
@@ -59,9 +68,6 @@ pub(crate) struct WorkloadArgs {
     /// Most waiting requests of one tenant; further ones are refused
     #[arg(long, value_name = "N", default_value_t = limits::MAILBOX_REQUESTS)]
     max_waiting: usize,
-    /// Write the requests to a file, for --trace
-    #[arg(long, value_name = "FILE", conflicts_with = "trace")]
-    save_trace: Option<PathBuf>,
 }
 
 impl WorkloadArgs {
@@ -84,31 +90,6 @@ impl WorkloadArgs {
             save(&trace, path)?;
         }
         Ok(trace)
-    }
-
-    /// The tenants of a trace, with their weights.
-    ///
-    /// # Errors
-    ///
-    /// A weight of a tenant that is not in the trace.
-    pub(crate) fn tenants(&self, tenants: &Tenants) -> Result<Vec<TenantConfig>> {
-        let config = |name: &String| TenantConfig {
-            name: name.clone(),
-            max_waiting: self.max_waiting,
-            ..TenantConfig::default()
-        };
-        let mut configs: Vec<TenantConfig> = tenants.names().iter().map(config).collect();
-        for (name, weight) in &self.tenant_weight {
-            let tenant = configs.iter_mut().find(|config| config.name == *name);
-            let tenant = tenant.ok_or_else(|| {
-                Failure::new(format!(
-                    "--tenant-weight: no tenant of this workload is named `{name}`"
-                ))
-                .hint(format!("the tenants are: {}", tenants.names().join(", ")))
-            })?;
-            tenant.weight = weight.get();
-        }
-        Ok(configs)
     }
 
     /// How many requests of a trace are served.
@@ -142,6 +123,33 @@ impl WorkloadArgs {
             (Trace::File(_), Some(path)) => format!("{}, {n} requests", path.display()),
             (Trace::File(_), None) => format!("{n} requests"),
         }
+    }
+}
+
+impl TenantArgs {
+    /// The tenants of a trace, with their weights.
+    ///
+    /// # Errors
+    ///
+    /// A weight of a tenant that is not in the trace.
+    pub(crate) fn tenants(&self, tenants: &Tenants) -> Result<Vec<TenantConfig>> {
+        let config = |name: &String| TenantConfig {
+            name: name.clone(),
+            max_waiting: self.max_waiting,
+            ..TenantConfig::default()
+        };
+        let mut configs: Vec<TenantConfig> = tenants.names().iter().map(config).collect();
+        for (name, weight) in &self.tenant_weight {
+            let tenant = configs.iter_mut().find(|config| config.name == *name);
+            let tenant = tenant.ok_or_else(|| {
+                Failure::new(format!(
+                    "--tenant-weight: no tenant of this workload is named `{name}`"
+                ))
+                .hint(format!("the tenants are: {}", tenants.names().join(", ")))
+            })?;
+            tenant.weight = weight.get();
+        }
+        Ok(configs)
     }
 }
 

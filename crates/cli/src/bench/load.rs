@@ -1,7 +1,7 @@
 //! `pelton bench load`; see [`pelton_bench::load`].
 
-use pelton_bench::bytes;
-use pelton_bench::load::{Config, Pace, drive};
+use pelton_bench::load::{Config, drive};
+use pelton_bench::{Pace, bytes};
 use pelton_llm::LlmInfo;
 use pelton_sim::report::Served;
 
@@ -21,7 +21,7 @@ const DEFAULT_REQUESTS: u64 = 64;
 pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
     let workload = &args.workload;
     let trace = workload.trace(DEFAULT_REQUESTS)?;
-    let chosen = args.chosen(workload.tenants(trace.tenants())?)?;
+    let chosen = args.chosen(trace.tenants())?;
     let reference = model::reference(Some(&chosen.model))?;
     let config = Config {
         n_requests: workload.n_requests(&trace),

@@ -4,6 +4,7 @@ mod grammar;
 mod kernels;
 mod load;
 mod model;
+mod serve;
 mod sim;
 mod spec;
 
@@ -23,6 +24,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Model(args) => model::measure(args),
         BenchCommand::Sim(args) => sim::simulate(args),
         BenchCommand::Load(args) => load::load(args),
+        BenchCommand::Serve(args) => serve::measure(args),
         BenchCommand::Spec(args) => spec::measure(args),
         BenchCommand::Grammar(args) => grammar::measure(args),
     }

@@ -6,17 +6,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pelton_base::{Slo, limits};
+use pelton_gateway::{Limit, Limits};
 use pelton_sched::TenantConfig;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
+use super::models::ModelEntry;
 use super::secret::{Secrets, Sources};
 use crate::failure::{Failure, Result};
-use crate::flags::{Flag, Kind, TABLE, Value};
+use crate::flags::{Flag, Kind, Value, table};
 use crate::units;
 use crate::usage::nearest;
 
 /// Keys of the file that are no flags of the table.
-const OTHER_KEYS: &[&str] = &["api_keys", "api_keys_file", "api_keys_env", "tenants"];
+const OTHER_KEYS: &[&str] = &["api_keys", "api_keys_file", "api_keys_env", "tenants", "models"];
 
 /// Values from a configuration file.
 #[derive(Debug, Default)]
@@ -26,6 +28,7 @@ pub(crate) struct ConfigFile {
     /// Keys of the tenant `default`.
     keys: KeyEntries,
     pub(super) tenants: Vec<TenantEntry>,
+    pub(super) models: Vec<ModelEntry>,
 }
 
 /// Where API keys are.
@@ -48,9 +51,44 @@ pub(super) struct TenantEntry {
     #[serde(default)]
     pub(super) priority: i32,
     #[serde(default)]
+    limits: LimitsEntry,
+    #[serde(default)]
     api_keys: Secrets,
     api_keys_file: Option<PathBuf>,
     api_keys_env: Option<String>,
+}
+
+/// Limits of a tenant.
+#[derive(Debug, Default)]
+struct LimitsEntry(Limits);
+
+impl<'de> Deserialize<'de> for LimitsEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = LimitsEntry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("limits, as in `{requests_per_minute: 60}`")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<LimitsEntry, A::Error> {
+                let mut limits = Limits::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    let limit = Limit::from_name(&name).ok_or_else(|| {
+                        let known = Limit::ALL.map(Limit::name).join(", ");
+                        A::Error::custom(format!("unknown limit `{name}`; expected one of {known}"))
+                    })?;
+                    limits.set(limit, Some(map.next_value()?));
+                }
+                Ok(LimitsEntry(limits))
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
 }
 
 /// Latency targets.
@@ -94,6 +132,11 @@ impl ConfigFile {
         })
     }
 
+    /// The limits of each tenant, by name.
+    pub(super) fn tenant_limits(&self) -> Vec<(String, Limits)> {
+        self.tenants.iter().map(|entry| (entry.name.clone(), entry.limits.0)).collect()
+    }
+
     /// Where the keys of the tenant `default` are.
     pub(super) fn key_sources(&self) -> Sources {
         let KeyEntries { api_keys, api_keys_file, api_keys_env } = &self.keys;
@@ -127,6 +170,7 @@ impl<'de> Deserialize<'de> for ConfigFile {
                         Key::ApiKeysFile => file.keys.api_keys_file = map.next_value()?,
                         Key::ApiKeysEnv => file.keys.api_keys_env = map.next_value()?,
                         Key::Tenants => file.tenants = map.next_value()?,
+                        Key::Models => file.models = map.next_value()?,
                     }
                 }
                 Ok(file)
@@ -143,6 +187,7 @@ enum Key {
     ApiKeysFile,
     ApiKeysEnv,
     Tenants,
+    Models,
 }
 
 impl<'de> Deserialize<'de> for Key {
@@ -153,8 +198,9 @@ impl<'de> Deserialize<'de> for Key {
             "api_keys_file" => Self::ApiKeysFile,
             "api_keys_env" => Self::ApiKeysEnv,
             "tenants" => Self::Tenants,
+            "models" => Self::Models,
             key => {
-                let flag = TABLE.iter().find(|flag| flag.key() == key);
+                let flag = table().find(|flag| flag.key() == key);
                 Self::Flag(flag.ok_or_else(|| D::Error::custom(unknown(key)))?)
             }
         })
@@ -162,7 +208,7 @@ impl<'de> Deserialize<'de> for Key {
 }
 
 /// Reads the value of a flag; the parser adds the line to errors from in here.
-struct ValueOf(&'static Flag);
+pub(super) struct ValueOf(pub(super) &'static Flag);
 
 impl<'de> DeserializeSeed<'de> for ValueOf {
     type Value = Option<Value>;
@@ -184,7 +230,12 @@ impl<'de> DeserializeSeed<'de> for ValueOf {
 /// Says that there is no such key, and which is nearest.
 fn unknown(key: &str) -> String {
     let known: Vec<String> =
-        TABLE.iter().map(Flag::key).chain(OTHER_KEYS.iter().map(|&key| key.to_owned())).collect();
+        table().map(Flag::key).chain(OTHER_KEYS.iter().map(|&key| key.to_owned())).collect();
+    unknown_among(key, known)
+}
+
+/// Says that there is no such key, and which of `known` is nearest.
+pub(super) fn unknown_among(key: &str, known: Vec<String>) -> String {
     match nearest(key, known.iter().map(String::as_str)) {
         Some(known) => format!("unknown key `{key}`; did you mean `{known}`?"),
         None => format!("unknown key `{key}`; `pelton serve --check-config` prints every key"),

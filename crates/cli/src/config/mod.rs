@@ -11,9 +11,11 @@
 //! quote no line of the file either.
 
 mod file;
+mod models;
 mod secret;
 mod settings;
 
+pub(crate) use models::ModelChoice;
 pub(crate) use secret::Secret;
 pub(crate) use settings::Settings;
 

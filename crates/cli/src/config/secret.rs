@@ -17,6 +17,11 @@ impl Secret {
         Self(text.to_owned())
     }
 
+    /// The text, for the one header that sends it.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+
     /// The key; `place` says where it was found.
     pub(crate) fn key(&self, place: &str) -> Result<ApiKey> {
         ApiKey::new(&self.0).map_err(|error| Failure::new(format!("{place}: {error}")))

@@ -1,20 +1,30 @@
 //! Flags, environment and file laid over one another: what is really served with.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use pelton_gateway::Limits;
 use pelton_sched::TenantConfig;
 use pelton_server::{Access, ApiKey, Tenant};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::file::ConfigFile;
+use super::models::ModelChoice;
 use crate::args::ServeArgs;
 use crate::failure::{Failure, Result};
-use crate::flags::{Chosen, TABLE, lay_over};
+use crate::flags::{Chosen, lay_over, table};
 
 /// Everything that `pelton serve` needs.
 #[derive(Debug)]
-pub(crate) struct Settings(pub(crate) Chosen);
+pub(crate) struct Settings {
+    /// The choices for the whole server.
+    pub(crate) chosen: Chosen,
+    /// The models.
+    pub(crate) models: Vec<ModelChoice>,
+    /// Whether the file lists them.
+    has_list: bool,
+}
 
 impl Settings {
     /// Reads the file that the flags name, and lays the flags over it.
@@ -34,8 +44,19 @@ impl Settings {
         args.lay_over(&mut chosen);
         let (tenants, people) = tenants(&file, folder, flag_keys)?;
         chosen.llm.choices.tenants = tenants;
-        chosen.serve.access = Access::new(people)?;
-        Ok(Self(chosen.resolve()?))
+        chosen.serve.access = match chosen.serve.gateway.key_file {
+            Some(_) => Access::with_key_file(people)?,
+            None => Access::new(people)?,
+        };
+        chosen.serve.gateway.tenant_limits = file.tenant_limits();
+        let models = ModelChoice::all(&chosen, &file.models)?;
+        Ok(Self { chosen: chosen.resolve()?, models, has_list: !file.models.is_empty() })
+    }
+
+    /// The settings of the whole server as YAML, without the models.
+    pub(crate) fn common_yaml(&self) -> Result<String> {
+        let (chosen, models) = (self.chosen.clone(), Vec::new());
+        Self { chosen, models, has_list: false }.yaml()
     }
 
     /// The settings as YAML, with the number of API keys in their place.
@@ -76,18 +97,24 @@ fn tenants(
     Ok((configs, people))
 }
 
-/// As the file has it: a key per flag of the table, then the tenants.
+/// As the file has it: a key per flag of the table, then the tenants and the models.
 impl Serialize for Settings {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let Self(chosen) = self;
+        let Self { chosen, models, has_list } = self;
         let mut map = serializer.serialize_map(None)?;
-        for flag in TABLE {
+        for flag in table() {
             let value = flag.get(chosen).map(|value| flag.kind.plain(&value));
             map.serialize_entry(&flag.key(), &value)?;
         }
         let configs = chosen.llm.choices.tenants.iter();
-        let tenants = configs.zip(chosen.serve.access.tenants()).map(TenantView::of);
+        let limits = &chosen.serve.gateway.tenant_limits;
+        let tenants = configs
+            .zip(chosen.serve.access.tenants())
+            .map(|(config, tenant)| TenantView::of(config, tenant, limits));
         map.serialize_entry("tenants", &tenants.collect::<Vec<_>>())?;
+        if *has_list {
+            map.serialize_entry("models", models)?;
+        }
         map.end()
     }
 }
@@ -100,6 +127,7 @@ struct TenantView<'a> {
     max_waiting: Option<usize>,
     priority: i32,
     slo: SloView,
+    limits: BTreeMap<&'static str, u64>,
     n_api_keys: usize,
 }
 
@@ -111,7 +139,9 @@ struct SloView {
 }
 
 impl<'a> TenantView<'a> {
-    fn of((config, tenant): (&'a TenantConfig, &Tenant)) -> Self {
+    fn of(config: &'a TenantConfig, tenant: &Tenant, limits: &[(String, Limits)]) -> Self {
+        let of_tenant = limits.iter().filter(|(name, _)| *name == config.name);
+        let limits = of_tenant.flat_map(|(_, limits)| limits.iter());
         let ms = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1000.0);
         Self {
             name: &config.name,
@@ -119,6 +149,7 @@ impl<'a> TenantView<'a> {
             max_waiting: (config.max_waiting < usize::MAX).then_some(config.max_waiting),
             priority: tenant.priority,
             slo: SloView { ttft_ms: ms(config.slo.ttft), tpot_ms: ms(config.slo.tpot) },
+            limits: limits.map(|(limit, most)| (limit.name(), most)).collect(),
             n_api_keys: tenant.keys.len(),
         }
     }
@@ -144,12 +175,13 @@ mod tests {
             panic!("another command");
         };
         Settings::gather(&args)
-            .map(|settings| settings.0)
+            .map(|settings| settings.chosen)
             .map_err(|failure| failure.line().expect("a line"))
     }
 
     fn yaml(chosen: &Chosen) -> String {
-        Settings(chosen.clone()).yaml().expect("printed")
+        let settings = Settings { chosen: chosen.clone(), models: Vec::new(), has_list: false };
+        settings.yaml().expect("printed")
     }
 
     const WHOLE: &str = "
@@ -181,7 +213,7 @@ tenants:
     fn a_file_says_what_flags_say_and_flags_win() {
         let all = settings(WHOLE, &["--port", "0", "--policy", "sla"]).expect("well formed");
         let scheduling = &all.llm.choices;
-        assert_eq!((all.serve.port, scheduling.policy.name()), (0, "sla"));
+        assert_eq!((all.serve.port, scheduling.policy.name()), (Some(0), "sla"));
         assert_eq!(scheduling.priority_order.name(), "high-first");
         assert_eq!(scheduling.slo.ttft, Some(Duration::from_millis(250)));
         assert_eq!(scheduling.max_wait, Duration::from_millis(1500));

@@ -1,10 +1,11 @@
 //! Everything that the flags of the table choose, in the types of the crates below.
 
-use pelton_llm::{EmbedOptions, LlmOptions, Pooling, Runtime};
+use pelton_llm::{EmbedOptions, LlmOptions, Pooling, Runtime, SpecMethod, Verification};
+use pelton_sched::PriorityOrder;
 use pelton_server::ServeConfig;
 
 use super::spec::Drafter;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::model;
 use crate::sandbox::Sandbox;
 
@@ -21,6 +22,8 @@ pub(crate) struct Chosen {
     pub(crate) drafter: Drafter,
     /// Where and to whom it is served.
     pub(crate) serve: ServeConfig,
+    /// Collector of traces; `None` for what OpenTelemetry's variables say.
+    pub(crate) otlp_endpoint: Option<String>,
     /// How far the server restricts itself.
     pub(crate) sandbox: Sandbox,
     /// How vectors are made.
@@ -35,6 +38,7 @@ impl Default for Chosen {
             llm: LlmOptions::default(),
             drafter: Drafter::default(),
             serve: ServeConfig::default(),
+            otlp_endpoint: None,
             sandbox: Sandbox::default(),
             vectors: Vectors::default(),
         }
@@ -62,7 +66,28 @@ impl Chosen {
         self.drafter.apply(&mut self.llm)?;
         self.drafter = self.drafter.resolved(&self.llm);
         self.llm.check_scheduling()?;
+        self.check_kept_results()?;
+        // The lowest: requests of people go first.
+        self.serve.batch_priority = match self.llm.choices.priority_order {
+            PriorityOrder::LowFirst => i32::MAX,
+            PriorityOrder::HighFirst => i32::MIN,
+        };
         Ok(self)
+    }
+
+    /// Refuses to keep results that drafts change: the next answer to the same request would differ
+    /// from the one that is kept.
+    fn check_kept_results(&self) -> Result<()> {
+        let spec = &self.llm.spec;
+        let is_lossy = spec.verification == Verification::Typical && spec.method != SpecMethod::Off;
+        match is_lossy && self.serve.gateway.result_cache_bytes.is_some() {
+            true => Err(Failure::new(
+                "`--result-cache` and `--spec-verify typical-lossy` contradict each other: with them \
+                 an answer depends on its drafts, and a kept one is not exact",
+            )
+            .hint("`--spec-verify match` drafts without changing an answer")),
+            false => Ok(()),
+        }
     }
 
     /// The machine of the process.

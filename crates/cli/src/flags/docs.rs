@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{Flag, Kind, Part, SpecChoice, TABLE};
+use super::{Flag, Kind, Part, SpecChoice, table};
 
 const BEGIN: &str = "<!-- flags: UPDATE_FLAGS=1 cargo test --workspace --lib flags::docs -->\n";
 const END: &str = "<!-- end of flags -->\n";
@@ -20,9 +20,9 @@ fn forms(flag: &Flag) -> String {
 }
 
 /// Markdown: a row per flag.
-fn table() -> String {
+fn rows() -> String {
     let mut text = "| flag | key | default | meaning |\n|---|---|---|---|\n".to_owned();
-    for flag in TABLE {
+    for flag in table() {
         let short = flag.short.map(|short| format!("-{short}, ")).unwrap_or_default();
         let forms = forms(flag).replace('|', "\\|");
         let form = match (flag.part, flag.kind, forms.as_str()) {
@@ -47,7 +47,7 @@ fn the_table_in_the_documentation_is_that_of_the_flags() {
     let page = std::fs::read_to_string(&path).expect("the page");
     let (before, rest) = page.split_once(BEGIN).expect("the beginning of the table");
     let (written, after) = rest.split_once(END).expect("the end of the table");
-    let table = table();
+    let table = rows();
     if std::env::var_os("UPDATE_FLAGS").is_some() {
         let page = format!("{before}{BEGIN}{table}{END}{after}");
         return std::fs::write(&path, page).expect("written");

@@ -9,7 +9,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::kind::BESIDE;
-use super::{Chosen, Flag, Kind, Part, TABLE, Value};
+use super::{Chosen, Flag, Kind, Part, Value, table};
 
 /// Some flags of the table, as arguments of a command.
 pub(crate) trait Selection {
@@ -106,7 +106,7 @@ impl<S> fmt::Debug for Given<S> {
 
 impl<S: Selection> clap::Args for Given<S> {
     fn augment_args(command: Command) -> Command {
-        let flags = TABLE.iter().filter(|flag| S::has(flag));
+        let flags = table().filter(|flag| S::has(flag));
         flags.fold(command, |command, flag| command.arg(flag.arg()))
     }
 
@@ -117,7 +117,7 @@ impl<S: Selection> clap::Args for Given<S> {
 
 impl<S: Selection> clap::FromArgMatches for Given<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let flags = TABLE.iter().filter(|flag| S::has(flag));
+        let flags = table().filter(|flag| S::has(flag));
         let values = flags.filter_map(|flag| Some((flag, flag.given(matches)?))).collect();
         Ok(Self { values, selection: PhantomData })
     }

@@ -4,7 +4,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use pelton_sched::Choices;
 
 use super::given::Parser;
-use super::{Chosen, Flag, Kind, Part, TABLE, Value};
+use super::{Chosen, Flag, Kind, Part, Value, table};
 
 /// Second names of flags, which came first in `bench sim`.
 const ALIASES: &[(&str, &str)] = &[("cache-eviction", "eviction")];
@@ -14,7 +14,7 @@ const ALIASES: &[(&str, &str)] = &[("cache-eviction", "eviction")];
 pub(crate) struct Lists(Vec<(&'static Flag, Vec<Value>)>);
 
 fn flags() -> impl Iterator<Item = &'static Flag> {
-    TABLE.iter().filter(|flag| flag.part == Part::Choices)
+    table().filter(|flag| flag.part == Part::Choices)
 }
 
 impl Lists {

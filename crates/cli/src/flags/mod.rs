@@ -1,10 +1,10 @@
 //! The flags that commands share, as data.
 //!
-//! [`TABLE`] has an entry per choice: its name, its values, its help, and its place in
+//! [`table`] has an entry per choice: its name, its values, its help, and its place in
 //! [`Chosen`]. From it are made
 //!
 //! ```text
-//! TABLE ─┬─▶ arguments of clap (`--max-wait`) and environment variables (`PELTON_MAX_WAIT`)  given
+//! table ─┬─▶ arguments of clap (`--max-wait`) and environment variables (`PELTON_MAX_WAIT`)  given
 //!        ├─▶ keys of the YAML file (`max_wait`)                                       config::file
 //!        ├─▶ what `serve --check-config` prints                                   config::settings
 //!        ├─▶ lists of values that `bench sim` compares                                       lists
@@ -32,7 +32,7 @@ pub(crate) use kind::{Kind, Value};
 pub(crate) use lists::Lists;
 pub(crate) use place::Choice;
 pub(crate) use spec::SpecChoice;
-pub(crate) use table::TABLE;
+pub(crate) use table::table;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -120,7 +120,7 @@ impl Flag {
         // clap keeps names for the life of the process.
         static NAMES: LazyLock<HashMap<&str, String>> = LazyLock::new(|| {
             let env = |name: &str| format!("PELTON_{}", name.replace('-', "_").to_uppercase());
-            TABLE.iter().map(|flag| (flag.name, env(flag.name))).collect()
+            table().map(|flag| (flag.name, env(flag.name))).collect()
         });
         &NAMES[self.name]
     }
@@ -168,14 +168,14 @@ mod tests {
 
     #[test]
     fn every_flag_sets_its_place_and_shows_what_it_set() {
-        for flag in TABLE {
+        for flag in table() {
             for text in samples(flag) {
                 let mut chosen = Chosen::default();
                 let value = flag.kind.parse(text).expect(flag.name);
                 flag.set(&mut chosen, &value);
                 assert_eq!(flag.get(&chosen), Some(value.clone()), "{}", flag.name);
                 assert_eq!(flag.kind.show(&value), text, "{}", flag.name);
-                let others = TABLE.iter().filter(|other| other.name != flag.name);
+                let others = table().filter(|other| other.name != flag.name);
                 for other in others {
                     let before = other.get(&Chosen::default());
                     assert_eq!(other.get(&chosen), before, "{} sets {}", flag.name, other.name);
@@ -189,10 +189,10 @@ mod tests {
         let names_of: [fn(&Flag) -> String; 3] =
             [|flag| flag.name.to_owned(), Flag::key, |flag| flag.env().to_owned()];
         for name in names_of {
-            let names: HashSet<String> = TABLE.iter().map(name).collect();
-            assert_eq!(names.len(), TABLE.len());
+            let names: HashSet<String> = table().map(name).collect();
+            assert_eq!(names.len(), table().count());
         }
-        for flag in TABLE {
+        for flag in table() {
             assert!(flag.default().is_some_and(|default| !default.is_empty()), "{}", flag.name);
             assert!(!flag.help.ends_with('.') && !flag.help.contains("[default"), "{}", flag.name);
         }
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_help_names_every_built_in_chat_template() {
-        let flag = TABLE.iter().find(|flag| flag.name == "chat-template").expect("the flag");
+        let flag = table().find(|flag| flag.name == "chat-template").expect("the flag");
         for name in pelton_text::ChatTemplate::builtin_names() {
             assert!(flag.help.contains(name), "{name}");
         }
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_value_that_cannot_be_read_says_what_is_expected() {
-        for flag in TABLE {
+        for flag in table() {
             let bad = match flag.kind {
                 Kind::Folder => continue,
                 Kind::Text => "",

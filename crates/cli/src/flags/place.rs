@@ -1,11 +1,12 @@
 //! Where values go: fields of [`Chosen`], whatever their types.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use pelton_llm::{Pooling, Verification};
+use pelton_llm::{LogprobsMode, Pooling, Verification};
 use pelton_model::{Compute, KvDtype, PackedCache};
 use pelton_sched::{Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder};
-use pelton_server::{CorsOrigins, HostName};
+use pelton_server::{CorsOrigins, HostName, SocketAccess, UsageFailures};
 use serde_json::Map;
 
 use super::kind::BESIDE;
@@ -71,7 +72,7 @@ macro_rules! choices {
     )+};
 }
 choices!(PolicyKind, PriorityOrder, Batching, KvAllocation, Eviction, PreemptionMode);
-choices!(Verification, KvDtype, Pooling);
+choices!(LogprobsMode, Verification, KvDtype, Pooling, UsageFailures, SocketAccess);
 
 impl Choice for Compute {
     fn all() -> &'static [Self] {
@@ -118,6 +119,7 @@ macro_rules! settings {
 }
 settings! {
     String: Text(text) => text.clone(), field => field.clone();
+    PathBuf: Text(text) => PathBuf::from(text), field => field.display().to_string();
     u64: Number(n) => *n, field => *field;
     usize: Number(n) => *n as usize, field => *field as u64;
     u16: Number(n) => *n as u16, field => u64::from(*field);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Openings;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule,
@@ -80,21 +81,45 @@ const OPENING: &[(libc::c_long, u8)] = &[(libc::SYS_openat, 2), (libc::SYS_open,
 #[cfg(not(target_arch = "x86_64"))]
 const OPENING: &[(libc::c_long, u8)] = &[(libc::SYS_openat, 2)];
 
+/// Calls that a server needs which keeps files of clients.
+#[cfg(target_arch = "x86_64")]
+const KEEPING: &[libc::c_long] = &[
+    libc::SYS_unlinkat,
+    libc::SYS_unlink,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_rename,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const KEEPING: &[libc::c_long] = &[libc::SYS_unlinkat, libc::SYS_renameat, libc::SYS_renameat2];
+
+/// Calls that a server needs which removes the file of its socket.
+#[cfg(target_arch = "x86_64")]
+const REMOVING: &[libc::c_long] = &[libc::SYS_unlinkat, libc::SYS_unlink];
+#[cfg(not(target_arch = "x86_64"))]
+const REMOVING: &[libc::c_long] = &[libc::SYS_unlinkat];
+
 /// The filter, compiled for this processor.
 ///
 /// # Errors
 ///
 /// When the processor is none for which there are filters.
-pub(super) fn program() -> Result<BpfProgram, String> {
-    compile().map_err(|error| error.to_string())
+pub(super) fn program(openings: Openings) -> Result<BpfProgram, String> {
+    compile(openings).map_err(|error| error.to_string())
 }
 
-fn compile() -> Result<BpfProgram, seccompiler::BackendError> {
+fn compile(openings: Openings) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-    for &call in REFUSED.iter().chain(REFUSED_OLD) {
+    let is_open = |call: &&libc::c_long| {
+        openings.connections && **call == libc::SYS_connect
+            || openings.files && KEEPING.contains(call)
+            || openings.removal && REMOVING.contains(call)
+    };
+    for &call in REFUSED.iter().chain(REFUSED_OLD).filter(|call| !is_open(call)) {
         rules.insert(call, Vec::new());
     }
-    for &(call, place) in OPENING {
+    let opening = if openings.files { &[] } else { OPENING };
+    for &(call, place) in opening {
         let writes = [
             (libc::O_ACCMODE, libc::O_WRONLY),
             (libc::O_ACCMODE, libc::O_RDWR),
@@ -128,11 +153,63 @@ mod tests {
     }
 
     #[test]
+    fn an_opening_for_connections_opens_nothing_else() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let new = folder.path().join("new");
+        let program =
+            program(Openings { connections: true, ..Openings::default() }).expect("a filter");
+        let inside = std::thread::spawn(move || {
+            seccompiler::apply_filter(&program).expect("the kernel takes it");
+            let listener = TcpListener::bind("127.0.0.1:0").expect("listening");
+            TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+            assert!(is_refused(File::create(&new)));
+            assert!(is_refused(Command::new("/bin/true").status()));
+        });
+        inside.join().expect("all of it");
+    }
+
+    #[test]
+    fn a_server_that_keeps_files_writes_them_and_starts_no_programs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+        let program = program(Openings { files: true, ..Openings::default() })
+            .expect("a filter for this processor");
+        let inside = std::thread::spawn(move || {
+            seccompiler::apply_filter(&program).expect("the kernel takes it");
+            std::fs::write(&old, "text").expect("written");
+            std::fs::rename(&old, &new).expect("renamed");
+            std::fs::remove_file(&new).expect("removed");
+            assert!(is_refused(std::fs::create_dir(&new)));
+            assert!(is_refused(Command::new("/bin/true").status()));
+            assert!(is_refused(TcpStream::connect(("127.0.0.1", 9))));
+        });
+        inside.join().expect("all of it");
+    }
+
+    #[test]
+    fn a_server_with_a_unix_socket_removes_files_and_makes_none() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (socket, new) = (folder.path().join("socket"), folder.path().join("new"));
+        std::fs::write(&socket, "").expect("written");
+        let program = program(Openings { removal: true, ..Openings::default() })
+            .expect("a filter for this processor");
+        let inside = std::thread::spawn(move || {
+            seccompiler::apply_filter(&program).expect("the kernel takes it");
+            assert!(is_refused(std::fs::rename(&socket, &new)));
+            std::fs::remove_file(&socket).expect("removed");
+            assert!(is_refused(File::create(&new)));
+            assert!(is_refused(Command::new("/bin/true").status()));
+            assert!(is_refused(TcpStream::connect(("127.0.0.1", 9))));
+        });
+        inside.join().expect("all of it");
+    }
+
+    #[test]
     fn a_thread_in_the_sandbox_serves_and_leaves_nothing_behind() {
         let folder = tempfile::tempdir().expect("a folder");
         let old = folder.path().join("old");
         std::fs::write(&old, "text").expect("written");
-        let program = program().expect("a filter for this processor");
+        let program = program(Openings::default()).expect("a filter for this processor");
         // The filter binds this thread alone, and the threads that it starts.
         let inside = std::thread::spawn(move || {
             seccompiler::apply_filter(&program).expect("the kernel takes it");

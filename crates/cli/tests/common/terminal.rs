@@ -138,6 +138,18 @@ impl Terminal {
         self.rows().join("\n")
     }
 
+    /// The whole screen, also below the cursor.
+    pub(crate) fn screen(&self) -> String {
+        let (_, columns) = self.screen.screen().size();
+        let rows = self.screen.screen().rows(0, columns.get());
+        rows.map(|row| row.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Waits until a text stands anywhere on the screen.
+    pub(crate) fn wait_on_screen(&mut self, text: &str) {
+        self.wait(text, |terminal| terminal.screen().contains(text));
+    }
+
     /// Whether the terminal echoes keys and reads lines, as a shell leaves it.
     pub(crate) fn is_usual(&self) -> bool {
         use rustix::termios::LocalModes;

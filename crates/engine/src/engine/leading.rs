@@ -15,7 +15,7 @@ impl<E: Executor> EngineLoop<E> {
         let room = self.scheduler.config().context_tokens() - request.ask.prompt.len();
         let n_most = request.ask.max_tokens.min(room);
         let begun = Group::new(request, params, n_most).and_then(|(group, first, probe)| {
-            self.executor.add(&first, vec![probe])?;
+            self.executor.add(&first, vec![probe].into())?;
             Ok((group, first))
         });
         match begun {
@@ -72,7 +72,7 @@ impl<E: Executor> EngineLoop<E> {
         }
         let mut branches = branches.into_iter();
         while let Some((parent, request, probe, token)) = branches.next() {
-            if let Err(panicked) = self.executor.add(&request, vec![probe]) {
+            if let Err(panicked) = self.executor.add(&request, vec![probe].into()) {
                 self.metrics.n_panicked += 1;
                 let unknown = branches.map(|(_, request, ..)| request.id);
                 self.beams.forget(name, std::iter::once(request.id).chain(unknown));
@@ -97,9 +97,9 @@ impl<E: Executor> EngineLoop<E> {
             Some(last) => charts.tpot.record(now.0, now.0 - last.0, 1),
         }
         let Route { ref events, usage, started_at, .. } = *route;
-        let (tokens, beams) = (Vec::new(), Vec::new());
+        let (tokens, beams, prompt) = (Vec::new(), Vec::new(), Vec::new());
         let (finish, fault) = (None, None);
-        send(events, TokenEvent { tokens, finish, fault, usage, started_at, at, beams });
+        send(events, TokenEvent { tokens, finish, fault, usage, started_at, at, beams, prompt });
     }
 
     /// Ends a search and all of its beams.
@@ -148,6 +148,7 @@ impl<E: Executor> EngineLoop<E> {
         let Route { events, usage, started_at, .. } = route;
         self.metrics.cached_prompt_tokens += usage.cached_tokens as u64;
         let (tokens, finish, at) = (Vec::new(), Some(how), Instant::now());
-        send(&events, TokenEvent { tokens, finish, fault, usage, started_at, at, beams });
+        let prompt = Vec::new();
+        send(&events, TokenEvent { tokens, finish, fault, usage, started_at, at, beams, prompt });
     }
 }

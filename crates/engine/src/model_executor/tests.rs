@@ -76,7 +76,8 @@ fn answers(
             Some(faulty) if RequestId(i) == FAULTY => Some(Box::new(faulty.clone())),
             _ => None,
         };
-        executor.add(&request(i), own.into_iter().collect()).expect("nothing panics yet");
+        let own: Vec<_> = own.into_iter().collect();
+        executor.add(&request(i), own.into()).expect("nothing panics yet");
         scheduler.add(request(i));
     }
     let (mut plan, mut execution) = (SchedulerOutput::default(), Execution::default());

@@ -5,8 +5,8 @@
 //! plans say; transfers may take several steps. Sampling is the real one.
 
 use pelton_base::{Request, RequestId, TokenId};
-use pelton_engine::{Drafting, Execution, Executor, ExecutorError, KvCapacity, Panicked};
-use pelton_sampling::{LogitsProcessor, Philox, Sampler, SamplerState};
+use pelton_engine::{Drafting, Execution, Executor, ExecutorError, Extras, KvCapacity, Panicked};
+use pelton_sampling::{Philox, Sampler, SamplerState};
 use pelton_sched::{BlockId, Direction, HostBlockId, ScheduledSequence, SchedulerOutput, Transfer};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -242,13 +242,9 @@ impl Executor for FakeExecutor {
         None
     }
 
-    fn add(
-        &mut self,
-        request: &Request,
-        processors: Vec<Box<dyn LogitsProcessor>>,
-    ) -> Result<(), Panicked> {
+    fn add(&mut self, request: &Request, extras: Extras) -> Result<(), Panicked> {
         let mut state = SamplerState::of(request);
-        processors.into_iter().for_each(|processor| state.push_processor(processor));
+        extras.processors.into_iter().for_each(|processor| state.push_processor(processor));
         self.states.insert(request.id, state);
         Ok(())
     }

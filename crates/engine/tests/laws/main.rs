@@ -1,9 +1,11 @@
 //! Same request, same tokens, through the real executor: architectures, weight formats, batches,
 //! chunks, preemption, swapping, cached prefixes, choices that share a prompt, drafts, threads,
-//! instruction sets. Log probabilities are compared too, to the bit.
+//! instruction sets. Log probabilities are compared too, to the bit, and those of prompts with those
+//! of the same tokens generated.
 
 mod beams;
 mod endings;
+mod prompts;
 mod sampling;
 mod sharing;
 mod worlds;

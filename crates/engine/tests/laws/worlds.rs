@@ -9,8 +9,8 @@ use pelton_engine::spec::{
 };
 use pelton_engine::{
     Drafting, Engine, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor,
-    ExecutorError, KvCapacity, KvMemory, LogitsProcessor, ModelExecutor, ModelExecutorConfig,
-    Panicked, SampledToken, SpecConfig, SpecMethod, TokenStream,
+    ExecutorError, Extras, KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked,
+    SampledToken, SpecConfig, SpecMethod, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{Compute, CpuDevice, LoadOptions, ModelFiles, export_gguf, load as load_model};
@@ -222,12 +222,8 @@ impl<E: Executor> Executor for Held<E> {
         self.inner.drafting()
     }
 
-    fn add(
-        &mut self,
-        request: &Request,
-        processors: Vec<Box<dyn LogitsProcessor>>,
-    ) -> Result<(), Panicked> {
-        self.inner.add(request, processors)
+    fn add(&mut self, request: &Request, extras: Extras) -> Result<(), Panicked> {
+        self.inner.add(request, extras)
     }
 
     fn launch(&mut self, plan: &SchedulerOutput) {

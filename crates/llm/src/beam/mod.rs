@@ -13,6 +13,7 @@ mod searches;
 use std::task::{Context, Poll};
 
 use pelton_base::{FinishReason, ParamError, Usage};
+use pelton_engine::LogprobsMode;
 use pelton_engine::beams::check_sampling;
 
 use crate::error::LlmError;
@@ -155,6 +156,8 @@ impl BeamSearch {
 pub(crate) fn validate(generation: &Generation, params: BeamParams) -> Result<(), ParamError> {
     BeamParams { n: generation.n as usize, ..params }.validate()?;
     check_sampling(&generation.sampling)?;
+    // The scores of beams are sums of the model's own log probabilities.
+    let is_raw = generation.logprobs_mode == LogprobsMode::Raw;
     for (param, is_absent) in [
         ("best_of", generation.best_of.is_none()),
         ("stop", generation.stop.is_empty()),
@@ -163,6 +166,8 @@ pub(crate) fn validate(generation: &Generation, params: BeamParams) -> Result<()
         ("logit_bias", generation.texts.logit_bias.is_empty()),
         ("logit_bias", generation.texts.banned.is_empty()),
         ("prediction", generation.prediction.is_none()),
+        ("prompt_logprobs", generation.prompt_logprobs.is_none()),
+        ("logprobs", generation.sampling.logprobs.is_none() || is_raw),
         ("speculation", generation.speculation == Speculation::default()),
         ("logits_processors", generation.processors == Processors::default()),
     ] {

@@ -101,6 +101,7 @@ impl Searches {
                 started_at,
                 at,
                 beams: Vec::new(),
+                prompt: Vec::new(),
             };
             match answers.next().filter(|_| failure.is_none()) {
                 Some(beam) => self.tell(beam, &mut event),

@@ -27,6 +27,17 @@ const CHANNELS: &str = "openai";
 /// Variables of templates that turn thoughts on and off.
 const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
+/// How a model thinks before it answers, and how a request can change that.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Thoughts {
+    /// Whether thoughts are told from the answer, and so have a length that can be bounded.
+    pub is_read: bool,
+    /// Variables of the chat template that turn thoughts on and off.
+    pub switches: Vec<&'static str>,
+    /// Whether the chat template knows how much to think (`reasoning_effort`).
+    pub has_effort: bool,
+}
+
 /// How one model writes thoughts and calls.
 #[derive(Clone)]
 pub struct Dialect {
@@ -89,6 +100,13 @@ impl Dialect {
         Ok(Self { tools, reasoning, reads_tools, template: text })
     }
 
+    /// The same formats with another template.
+    pub(crate) fn with_template(&self, template: &ChatTemplate) -> Self {
+        let sources = template.sources().iter().map(|source| source.text.as_str());
+        let template = sources.collect::<Vec<_>>().join("\n");
+        Self { reads_tools: template.contains("tools"), template, ..self.clone() }
+    }
+
     /// Messages and arguments with which the template renders a conversation.
     ///
     /// # Errors
@@ -99,7 +117,17 @@ impl Dialect {
         messages: &'a [Message],
         chat: &ChatOptions,
     ) -> Result<(std::borrow::Cow<'a, [Message]>, RenderOptions), ParamError> {
-        let mut options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+        let mut options = RenderOptions {
+            add_generation_prompt: chat.opens_answer,
+            continue_final_message: chat.continue_final,
+            documents: chat.documents.clone(),
+            ..RenderOptions::default()
+        };
+        if chat.documents.is_some() && !self.mentions("documents") {
+            let expected = "absent where the chat template of the model does not read them";
+            let got = "documents".to_owned();
+            return Err(ParamError { param: "documents", expected, got });
+        }
         options.extra.clone_from(&chat.template_args);
         if let Some(unknown) = chat.template_args.keys().find(|name| !self.mentions(name)) {
             let expected = "variables that the chat template of this model mentions";
@@ -125,6 +153,15 @@ impl Dialect {
             return Ok((messages.into(), options));
         }
         Ok((preamble::as_text(messages, &chat.tools).into(), options))
+    }
+
+    /// How the model thinks, as far as its template shows it.
+    pub fn thoughts(&self) -> Thoughts {
+        Thoughts {
+            is_read: self.reasoning.is_some(),
+            switches: SWITCHES.into_iter().filter(|name| self.mentions(name)).collect(),
+            has_effort: self.mentions("reasoning_effort"),
+        }
     }
 
     fn mentions(&self, variable: &str) -> bool {

@@ -9,6 +9,7 @@
 mod budget;
 mod dialect;
 mod preamble;
+mod render;
 
 use std::collections::HashSet;
 
@@ -17,7 +18,8 @@ use pelton_parse::{Tool, ToolChoice};
 use serde_json::{Map, Value};
 
 pub(crate) use budget::Thought;
-pub use dialect::Dialect;
+pub use dialect::{Dialect, Thoughts};
+pub(crate) use render::RENDERED;
 
 /// The parts of a conversation beside its messages.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +40,15 @@ pub struct ChatOptions {
     pub thinking_budget: Option<usize>,
     /// Whether thoughts stay in the text as the model wrote them.
     pub raw_thoughts: bool,
+    /// Whether the answer continues the last message instead of beginning a new one.
+    pub continue_final: bool,
+    /// Whether the prompt ends with the opening of the answer; never where the last message is
+    /// continued.
+    pub opens_answer: bool,
+    /// A template in place of the model's own, for this conversation.
+    pub template: Option<String>,
+    /// Documents for the template, which must know them.
+    pub documents: Option<Value>,
 }
 
 impl Default for ChatOptions {
@@ -50,6 +61,10 @@ impl Default for ChatOptions {
             reasoning_effort: None,
             thinking_budget: None,
             raw_thoughts: false,
+            continue_final: false,
+            opens_answer: true,
+            template: None,
+            documents: None,
         }
     }
 }

@@ -35,7 +35,18 @@ impl Embedder {
         prompt: &str,
         truncate: bool,
     ) -> Result<Vec<TokenId>, LlmError> {
-        let limit = self.info.max_tokens;
+        self.tokens_within(index, input, prompt, truncate, self.info.max_tokens)
+    }
+
+    /// The tokens of input `index`, at most `limit`.
+    pub(super) fn tokens_within(
+        &self,
+        index: usize,
+        input: EmbedInput,
+        prompt: &str,
+        truncate: bool,
+        limit: usize,
+    ) -> Result<Vec<TokenId>, LlmError> {
         let tokens = match input {
             EmbedInput::Tokens(mut tokens) => {
                 if truncate {

@@ -79,6 +79,8 @@ impl Embedder {
             pooling: spec.pooling.iter().map(ToString::to_string).collect(),
             is_normalised: spec.normalise,
             prompts: spec.prompts.keys().cloned().collect(),
+            labels: spec.classes.as_ref().map_or_else(Vec::new, |classes| classes.labels.clone()),
+            activation: spec.classes.as_ref().map(|classes| classes.activation.name()),
             vocab_size: decoder.spec().vocab_size,
             weight_bytes: decoder.weight_bytes() as u64,
             n_threads: runtime.n_threads(),
@@ -100,7 +102,9 @@ impl EmbedInfo {
             max_tokens = self.max_tokens,
             pooling = self.pooling.join(" + "),
             threads = self.n_threads,
-            "embedding model loaded"
+            labels = self.labels.len(),
+            "{} loaded",
+            if self.labels.is_empty() { "embedding model" } else { "classifier" }
         );
     }
 }
@@ -109,6 +113,12 @@ impl EmbedInfo {
 fn spec(files: &ModelFiles, options: &EmbedOptions) -> Result<(EmbedSpec, usize), LlmError> {
     let model = files.spec()?;
     let mut spec = EmbedSpec::read(files, &model)?;
+    let is_overridden = options.pooling.is_some() || options.normalise.is_some();
+    if spec.classes.is_some() && is_overridden {
+        let option = if options.pooling.is_some() { "pooling" } else { "normalize" };
+        let why = "the model is a classifier, whose files say how its rows are read; leave it out";
+        return Err(LlmError::Option { option, why: why.to_owned() });
+    }
     if let Some(pooling) = options.pooling {
         if !spec.dense.is_empty() && spec.pooling.len() != 1 {
             let why = "the model's dense layers take the vectors of its own pooling; leave it out";

@@ -2,27 +2,32 @@
 //!
 //! ```text
 //! EmbedRequest --prompt, tokenizer, limits--> token lists --queue--> VectorModel --> vectors
+//! ScoreRequest --frame of a pair, limits---->                                   --> scores
 //! ```
 //!
 //! One thread computes ([`queue`]); requests that come at the same time share its steps. A text has
 //! the same vector alone and together with others, to the bit.
 
+mod classify;
 mod input;
 mod load;
 mod queue;
+mod score;
 
 use std::sync::Arc;
 use std::sync::mpsc;
 
 use pelton_base::{ParamError, TokenId};
-use pelton_model::embed::{EmbedSpec, normalise};
+use pelton_model::embed::{EmbedSpec, TypedTokens, normalise};
 use pelton_text::Tokenizer;
 
 use crate::error::LlmError;
 
+pub use classify::{Classes, PreparedClasses};
 pub use load::EmbedOptions;
 use queue::Queue;
 pub use queue::{EmbedMetrics, EmbedTicket};
+pub use score::{Cut, PreparedScores, ScoreRequest, Scores};
 
 /// A text, or its tokens.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -74,6 +79,10 @@ pub struct EmbedInfo {
     pub is_normalised: bool,
     /// Names of the prompts.
     pub prompts: Vec<String>,
+    /// Names of the labels, where the model is a classifier.
+    pub labels: Vec<String>,
+    /// From the logits of a classifier to probabilities: `sigmoid`, `softmax` or `none`.
+    pub activation: Option<&'static str>,
     /// Rows of the model's embedding.
     pub vocab_size: usize,
     /// Bytes of weights read per step.
@@ -85,8 +94,15 @@ pub struct EmbedInfo {
 /// A request that is checked and ready to be computed.
 #[derive(Debug)]
 pub struct PreparedEmbed {
-    texts: Vec<Vec<TokenId>>,
+    texts: Vec<TypedTokens>,
     dimensions: Option<usize>,
+}
+
+impl PreparedEmbed {
+    /// Tokens of all texts.
+    pub fn n_tokens(&self) -> usize {
+        self.texts.iter().map(|text| text.tokens.len()).sum()
+    }
 }
 
 /// A loaded embedding model, for use by any number of threads.
@@ -121,6 +137,11 @@ impl Embedder {
     /// Names the parameter and, where it is one of several texts, its number: empty, too long, a
     /// token out of range, an unknown prompt, more dimensions than there are.
     pub fn prepare(&self, request: EmbedRequest) -> Result<PreparedEmbed, LlmError> {
+        if self.spec.classes.is_some() {
+            let why =
+                "is a classifier and makes no vectors; ask it for scores of pairs or for labels";
+            return Err(self.wrong_task(why));
+        }
         let n_dimensions = self.info.n_dimensions;
         if let Some(n) = request.dimensions.filter(|n| !(1..=n_dimensions).contains(n)) {
             let (param, expected) = ("dimensions", "from 1 to the dimensions of the model");
@@ -132,7 +153,9 @@ impl Embedder {
             .inputs
             .into_iter()
             .enumerate()
-            .map(|(index, input)| self.tokens(index, input, prompt, request.truncate))
+            .map(|(index, input)| {
+                self.tokens(index, input, prompt, request.truncate).map(TypedTokens::from)
+            })
             .collect::<Result<_, _>>()?;
         Ok(PreparedEmbed { texts, dimensions: request.dimensions })
     }
@@ -149,7 +172,7 @@ impl Embedder {
         reply: impl FnOnce(Result<Embeddings, LlmError>) + Send + 'static,
     ) -> Result<EmbedTicket, LlmError> {
         let PreparedEmbed { texts, dimensions } = prepared;
-        let n_tokens = texts.iter().map(Vec::len).collect();
+        let n_tokens = texts.iter().map(|text| text.tokens.len()).collect();
         let is_normalised = self.spec.normalise;
         let finish = move |vectors: Result<Vec<Vec<f32>>, LlmError>| {
             let embeddings = vectors.and_then(|mut vectors| {
@@ -179,12 +202,16 @@ impl Embedder {
     /// weights that overflow.
     pub fn embed(&self, request: EmbedRequest) -> Result<Embeddings, LlmError> {
         let prepared = self.prepare(request)?;
-        let (sender, receiver) = mpsc::sync_channel(1);
-        let _ticket = self.submit(prepared, move |embeddings| {
-            // The receiver below outlives this call.
-            let _ = sender.send(embeddings);
-        })?;
-        receiver.recv().unwrap_or(Err(LlmError::Stopped))
+        waiting(|reply| self.submit(prepared, reply))
+    }
+
+    /// Whether the model gives labels, and not vectors.
+    pub fn is_classifier(&self) -> bool {
+        self.spec.classes.is_some()
+    }
+
+    fn wrong_task(&self, why: &str) -> LlmError {
+        LlmError::WrongTask { model: self.info.name.clone(), why: why.to_owned() }
     }
 
     /// Whether the model has panicked twice and takes no more requests.
@@ -204,6 +231,18 @@ impl Embedder {
     pub fn shutdown(&self) {
         self.queue.close();
     }
+}
+
+/// Waits for the answer to a request that `submit` puts into the queue.
+fn waiting<T: Send + 'static>(
+    submit: impl FnOnce(Box<dyn FnOnce(Result<T, LlmError>) + Send>) -> Result<EmbedTicket, LlmError>,
+) -> Result<T, LlmError> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let _ticket = submit(Box::new(move |answer| {
+        // The receiver below outlives this call.
+        let _ = sender.send(answer);
+    }))?;
+    receiver.recv().unwrap_or(Err(LlmError::Stopped))
 }
 
 /// Cosine of the angle between two vectors; 0 where one of them is zero.

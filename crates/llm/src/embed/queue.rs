@@ -18,9 +18,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use pelton_base::{TokenId, limits};
+use pelton_base::limits;
 use pelton_engine::{Panicked, guard};
-use pelton_model::embed::VectorModel;
+use pelton_model::embed::{TypedTokens, VectorModel};
 use tokio::sync::watch;
 
 use crate::error::{LlmError, Overload};
@@ -73,7 +73,7 @@ impl Drop for EmbedTicket {
 
 struct Job {
     /// Texts that are not computed yet.
-    texts: VecDeque<Vec<TokenId>>,
+    texts: VecDeque<TypedTokens>,
     /// Vectors of the texts before them.
     vectors: Vectors,
     /// Texts in the current step.
@@ -127,7 +127,7 @@ impl Queue {
 
     pub(super) fn push(
         &self,
-        texts: Vec<Vec<TokenId>>,
+        texts: Vec<TypedTokens>,
         reply: Reply,
     ) -> Result<EmbedTicket, LlmError> {
         let mut state = self.shared.lock();
@@ -193,9 +193,11 @@ impl Worker {
     fn run(mut self) {
         while let Some(texts) = self.next_step() {
             let start = Instant::now();
-            let step: Vec<&[TokenId]> = texts.iter().map(Vec::as_slice).collect();
-            let n_tokens: usize = step.iter().map(|text| text.len()).sum();
-            let compute = || if step.is_empty() { Vec::new() } else { self.model.embed(&step) };
+            let n_tokens: usize = texts.iter().map(|text| text.tokens.len()).sum();
+            let compute = || match texts.is_empty() {
+                true => Vec::new(),
+                false => self.model.embed_typed(&texts),
+            };
             match guard(STEP, compute) {
                 Ok(vectors) => self.finish_step(vectors, n_tokens, start.elapsed()),
                 Err(panicked) if self.fail_step(&panicked) => {}
@@ -223,7 +225,7 @@ impl Worker {
     }
 
     /// Waits for work and takes the texts of a step; `None` once the queue is closed.
-    fn next_step(&self) -> Option<Vec<Vec<TokenId>>> {
+    fn next_step(&self) -> Option<Vec<TypedTokens>> {
         let mut state = self.shared.lock();
         while state.jobs.is_empty() && !state.is_closed {
             state = self.shared.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -286,14 +288,14 @@ impl Drop for Worker {
 }
 
 /// Takes texts of the jobs in turn until one does not fit; returns them job by job.
-fn take(jobs: &mut VecDeque<Job>, n_places: usize) -> Vec<Vec<TokenId>> {
+fn take(jobs: &mut VecDeque<Job>, n_places: usize) -> Vec<TypedTokens> {
     let mut n_free = n_places;
     let mut is_more = true;
     while is_more {
         is_more = false;
         for job in jobs.iter_mut() {
             let Some(text) = job.texts.get(job.n_taken) else { continue };
-            let n = VectorModel::<Device>::places_of(text.len());
+            let n = VectorModel::<Device>::places_of(text.tokens.len());
             if n > n_free {
                 is_more = false;
                 break;
@@ -308,16 +310,18 @@ fn take(jobs: &mut VecDeque<Job>, n_places: usize) -> Vec<Vec<TokenId>> {
 
 #[cfg(test)]
 mod tests {
+    use pelton_base::TokenId;
+
     use super::*;
 
     fn job(lengths: &[usize]) -> Job {
-        let texts = lengths.iter().map(|n| vec![TokenId(*n as u32); *n]).collect();
+        let texts = lengths.iter().map(|n| vec![TokenId(*n as u32); *n].into()).collect();
         let is_dropped = Arc::new(AtomicBool::new(false));
         Job { texts, vectors: Vec::new(), n_taken: 0, is_dropped, reply: Box::new(|_| {}) }
     }
 
-    fn lengths(texts: &[Vec<TokenId>]) -> Vec<usize> {
-        texts.iter().map(Vec::len).collect()
+    fn lengths(texts: &[TypedTokens]) -> Vec<usize> {
+        texts.iter().map(|text| text.tokens.len()).collect()
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! With a temperature the answer begins at a place that depends on seed and choice. After one round
 //! a prompt that ends with `!` is answered with the end token, or as soon after it as may be. A
 //! prompt with `~` fails, and one with `|` makes the parrot panic. Every third choice is the
-//! likeliest. What is guessed is verified as by a model. Processors of requests see logits whose largest
+//! likeliest. Prompts are scored by place. What is guessed is verified as by a model. Processors of requests see logits whose largest
 //! is that of the parrot's token, but change nothing.
 // Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
@@ -14,11 +14,11 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use pelton_base::{Request, RequestId, SamplingParams, TokenId};
 use pelton_engine::{
-    Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, KvCapacity,
-    Panicked, SpecConfig,
+    Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, Extras,
+    KvCapacity, Panicked, ScoredToken, SpecConfig,
 };
 use pelton_llm::{Llm, LlmInfo, LlmParts, Runtime, RuntimeOptions};
-use pelton_sampling::{LogitsProcessor, RowContext, TokenLogprobs};
+use pelton_sampling::{RowContext, TokenLogprobs};
 use pelton_sched::{Choices, SchedulerOutput};
 use pelton_text::{ChatTemplate, TemplateTokens, Tokenizer};
 
@@ -65,6 +65,15 @@ impl Gate {
         self.steps.1.notify_all();
     }
 
+    /// Lets one step through, unless one is still to come.
+    pub fn step_once(&self) {
+        let mut steps = self.steps.0.lock().expect("not poisoned");
+        if let Some(n) = steps.as_mut() {
+            *n = 1;
+        }
+        self.steps.1.notify_all();
+    }
+
     /// What the parrot was asked so far, in order.
     pub fn heard(&self) -> Vec<Request> {
         self.heard.lock().expect("not poisoned").clone()
@@ -81,7 +90,7 @@ impl Gate {
 }
 
 struct Parrot {
-    requests: HashMap<RequestId, (Request, Vec<Box<dyn LogitsProcessor>>)>,
+    requests: HashMap<RequestId, (Request, Extras)>,
     gate: Gate,
 }
 
@@ -89,6 +98,16 @@ struct Parrot {
 fn logits(token: TokenId) -> Vec<f32> {
     let logit = |id: u32| if id == token.0 { 5.0 } else { -(id as f32) / 64.0 };
     (0..VOCAB as u32).map(logit).collect()
+}
+
+/// The parrot finds the token at place `n` of a prompt `n`-th best, with a log probability of `-n / 8`.
+fn scores(prompt: &[TokenId], n_top: usize) -> Vec<ScoredToken> {
+    let score = |(place, &token): (usize, &TokenId)| {
+        let logprob = -(place as f32) / 8.0;
+        let top = [(TokenId(b'T'.into()), 0.0), (token, logprob)].into_iter().take(n_top).collect();
+        ScoredToken { logprobs: TokenLogprobs { token, logprob, top }, rank: place }
+    };
+    prompt.iter().enumerate().skip(1).map(score).collect()
 }
 
 impl Executor for Parrot {
@@ -108,13 +127,9 @@ impl Executor for Parrot {
         None
     }
 
-    fn add(
-        &mut self,
-        request: &Request,
-        processors: Vec<Box<dyn LogitsProcessor>>,
-    ) -> Result<(), Panicked> {
+    fn add(&mut self, request: &Request, extras: Extras) -> Result<(), Panicked> {
         self.gate.heard.lock().expect("not poisoned").push(request.clone());
-        self.requests.insert(request.id, (request.clone(), processors));
+        self.requests.insert(request.id, (request.clone(), extras));
         Ok(())
     }
 
@@ -127,8 +142,11 @@ impl Executor for Parrot {
     ) -> Result<(), ExecutorError> {
         self.gate.pass();
         for share in plan.sequences.iter().filter(|share| share.samples) {
-            let (request, processors) = self.requests.get_mut(&share.id).expect("added");
+            let (request, extras) = self.requests.get_mut(&share.id).expect("added");
             let prompt = &request.ask.prompt;
+            if let Some(n_top) = extras.prompt_logprobs.take() {
+                execution.prompts.push((share.id, scores(prompt, n_top)));
+            }
             assert!(!prompt.contains(&TokenId(b'|'.into())), "as the test asked");
             if prompt.contains(&TokenId(b'~'.into())) {
                 execution.step.failed.push(share.id);
@@ -150,7 +168,7 @@ impl Executor for Parrot {
                 } else {
                     prompt[(n_said + offset) % prompt.len()]
                 };
-                for processor in processors.iter_mut() {
+                for processor in &mut extras.processors {
                     processor.apply(&RowContext { n_generated: n_said }, &mut logits(token));
                 }
                 execution.step.sampled.push((share.id, token));
@@ -182,6 +200,11 @@ impl Executor for Parrot {
 
 /// A tokenizer whose token `b` is byte `b`, and whose token 256 ends an answer.
 pub fn byte_tokenizer() -> Arc<Tokenizer> {
+    byte_tokenizer_with(&[])
+}
+
+/// The same with these control tokens, from 257 on.
+pub fn byte_tokenizer_with(control: &[&str]) -> Arc<Tokenizer> {
     let mut next = 256;
     let mut vocab = serde_json::Map::new();
     for byte in 0..=255_u8 {
@@ -195,12 +218,19 @@ pub fn byte_tokenizer() -> Arc<Tokenizer> {
         };
         vocab.insert(letter.to_string(), byte.into());
     }
+    let names = ["<|end|>"].iter().chain(control);
+    let added: Vec<_> = (END.0..)
+        .zip(names)
+        .map(|(id, name)| {
+            serde_json::json!({
+                "id": id, "content": name, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false, "special": true
+            })
+        })
+        .collect();
     let json = serde_json::json!({
         "version": "1.0",
-        "added_tokens": [{
-            "id": END.0, "content": "<|end|>", "single_word": false, "lstrip": false,
-            "rstrip": false, "normalized": false, "special": true
-        }],
+        "added_tokens": added,
         "pre_tokenizer": {
             "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false
         },
@@ -237,6 +267,22 @@ pub fn gated_parrot(gate: &Gate, max_waiting_requests: usize) -> Arc<Llm> {
 
 /// The parrot behind a gate, some of whose tokens are guessed.
 pub fn drafting_parrot(gate: &Gate, max_waiting_requests: usize, spec: SpecConfig) -> Arc<Llm> {
+    assembled(byte_tokenizer(), engine(gate, max_waiting_requests, spec), 0)
+}
+
+/// A parrot that fills gaps in code.
+pub fn coding_parrot() -> Arc<Llm> {
+    let names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"];
+    let engine = engine(&Gate::default(), 1024, SpecConfig::default());
+    assembled(byte_tokenizer_with(&names), engine, 0)
+}
+
+/// The parrot, which says that its weights take so many bytes.
+pub fn heavy_parrot(gate: &Gate, weight_bytes: u64) -> Arc<Llm> {
+    assembled(byte_tokenizer(), engine(gate, 1024, SpecConfig::default()), weight_bytes)
+}
+
+fn assembled(tokenizer: Arc<Tokenizer>, engine: EngineHandle, weight_bytes: u64) -> Arc<Llm> {
     let template = "{{ messages[-1].content }}";
     let template = ChatTemplate::from_text(template, "test", TemplateTokens::default());
     let info = LlmInfo {
@@ -244,21 +290,22 @@ pub fn drafting_parrot(gate: &Gate, max_waiting_requests: usize, spec: SpecConfi
         architecture: "Parrot".to_owned(),
         vocab_size: VOCAB,
         context_tokens: CONTEXT,
-        weight_bytes: 0,
+        weight_bytes,
         kv_bytes: 0,
         kv_bytes_per_token: 0,
         n_threads: 1,
     };
     let llm = Llm::from_parts(LlmParts {
         info,
-        tokenizer: byte_tokenizer(),
+        tokenizer,
         template: Ok(template.expect("a template")),
         dialect: pelton_llm::Dialect::choose(None, &pelton_llm::LlmOptions::default())
             .expect("known"),
-        engine: engine(gate, max_waiting_requests, spec),
+        engine,
         eos: vec![END],
         sampling: Some(SamplingParams::greedy()),
         share_prefixes: false,
+        verification: pelton_llm::Verification::Match,
     });
     Arc::new(llm.expect("parts that fit"))
 }

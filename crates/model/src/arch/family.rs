@@ -1,6 +1,6 @@
 //! A family of models: the names of its checkpoints, how they are stored, and its spec.
 
-use super::{ArchSpec, Stored, llama};
+use super::{ArchSpec, ClassHead, Stored, llama};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
@@ -24,6 +24,8 @@ pub struct Arch {
     pub(crate) hf: Stored,
     /// How GGUF files store the tensors.
     pub(crate) gguf: Stored,
+    /// The layers of its models `..ForSequenceClassification`; `None` where these are not read.
+    pub(crate) classifier: Option<ClassHead>,
     /// The family's name in the GGUF files that Pelton writes; `None` where it writes none.
     pub(crate) written_as: Option<&'static str>,
     /// Builds the spec.
@@ -66,6 +68,7 @@ impl Arch {
         partial_rotary: false,
         hf: Stored::HF,
         gguf: Stored::GGUF,
+        classifier: Some(ClassHead::SCORE),
         written_as: None,
         spec: llama::spec,
     };

@@ -14,6 +14,7 @@
 
 mod arcee;
 mod bloom;
+mod class_head;
 mod cohere;
 mod cohere2;
 mod deepseek;
@@ -71,11 +72,12 @@ pub use crate::layer::{
     Act, ExpertGroups, GatedMlp, Gqa, GroupRank, KvHeads, Mixer, Mla, Mlp, Moe, PlainMlp, QkNorm,
     Router, RouterScore, SharedExpert, Temperature,
 };
+pub(crate) use class_head::{ClassHead, HeadAct, HeadRow, HeadStep};
 pub use encoders::ENCODERS;
 pub use family::Arch;
 pub(crate) use family::Preset;
 pub use layer::{LayerSpec, Residual, Wiring};
 pub use registry::{ARCHS, find, find_gguf};
-pub(crate) use registry::{is_base, unknown, unknown_gguf};
+pub(crate) use registry::{is_classifier, is_headless, unknown, unknown_gguf};
 pub use spec::{ArchSpec, Ends, LearnedPositions, NormKind};
 pub(crate) use stored::{Experts, Fused, GateUp, Part, Stored};

@@ -72,17 +72,32 @@ fn find_whole(name: &str) -> Option<&'static Arch> {
 /// The decoder of a model that was saved without its head: `Qwen3Model`.
 fn find_base(name: &str) -> Option<&'static Arch> {
     let mut stems = ["TextModel", "Model"].into_iter().filter_map(|end| name.strip_suffix(end));
-    stems.find_map(|stem| find_whole(&format!("{stem}ForCausalLM")))
+    let whole = |stem: &str, end: &str| find_whole(&format!("{stem}{end}"));
+    stems.find_map(|stem| whole(stem, "ForCausalLM").or_else(|| whole(stem, "LMHeadModel")))
 }
 
-/// Finds the architecture that a `config.json` declares, with or without a head.
+/// The family of a model with a classifier in place of its head: `BertForSequenceClassification`.
+fn find_classifier(name: &str) -> Option<&'static Arch> {
+    let stem = name.strip_suffix("ForSequenceClassification")?;
+    let mut ends = ["Model", "ForCausalLM", "LMHeadModel"].into_iter();
+    let found = ends.find_map(|end| find_whole(&format!("{stem}{end}")));
+    found.filter(|arch| arch.classifier.is_some())
+}
+
+/// Finds the architecture that a `config.json` declares, with a head, without one, or with a
+/// classifier.
 pub fn find(name: &str) -> Option<&'static Arch> {
-    find_whole(name).or_else(|| find_base(name))
+    find_whole(name).or_else(|| find_base(name)).or_else(|| find_classifier(name))
 }
 
-/// Whether a `config.json` declares a model without its head.
-pub(crate) fn is_base(name: &str) -> bool {
-    find_whole(name).is_none() && find_base(name).is_some()
+/// Whether a `config.json` declares a model without the head that makes logits of tokens.
+pub(crate) fn is_headless(name: &str) -> bool {
+    find_whole(name).is_none() && find(name).is_some()
+}
+
+/// Whether a `config.json` declares a model with a classifier.
+pub(crate) fn is_classifier(name: &str) -> bool {
+    find_whole(name).is_none() && find_base(name).is_none() && find_classifier(name).is_some()
 }
 
 /// Finds the architecture that GGUF metadata declares.
@@ -136,6 +151,23 @@ mod tests {
                 assert_eq!(layer.mixer.n_heads() % n_kv_heads, 0, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn a_decoder_without_its_head_and_a_classifier_are_of_the_family_of_the_decoder() {
+        for (family, whole) in [
+            ("Llama", "LlamaForCausalLM"),
+            ("GPT2", "GPT2LMHeadModel"),
+            ("Bloom", "BloomForCausalLM"),
+        ] {
+            let arch = find(whole).expect("registered");
+            let base = format!("{family}Model");
+            assert!(std::ptr::eq(find(&base).expect(&base), arch) && is_headless(&base), "{base}");
+            let classifier = format!("{family}ForSequenceClassification");
+            assert!(std::ptr::eq(find(&classifier).expect(&classifier), arch), "{classifier}");
+            assert!(is_classifier(&classifier) && !is_classifier(whole), "{classifier}");
+        }
+        assert!(find("GPT2LMHead").is_none() && !is_headless("GPT2LMHeadModel"));
     }
 
     #[test]

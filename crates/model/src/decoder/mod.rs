@@ -59,10 +59,31 @@ pub struct ForwardInput<'a> {
     pub logits_rows: &'a [usize],
 }
 
+/// Rows whose logits are looked at a few rows at a time: logits of all rows of a long prompt would take
+/// gigabytes.
+pub struct ScoredRows<'a> {
+    /// How many of the rows asked for these are; they are the last ones, behind greedy ones.
+    pub n_rows: usize,
+    /// Most rows whose logits lie in memory together; at least one.
+    pub piece_rows: usize,
+    /// Takes the index of a row among these and its logits, `[vocab]`; called once per row, in order.
+    pub each: &'a mut dyn FnMut(usize, &[f32]),
+}
+
+impl std::fmt::Debug for ScoredRows<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ScoredRows")
+            .field("n_rows", &self.n_rows)
+            .field("piece_rows", &self.piece_rows)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The result of a step.
 enum Wanted<'a> {
-    /// Logits of the rows asked for, and of some of them the likeliest token alone.
-    Logits(GreedyRows<'a>),
+    /// Logits of the rows asked for; of some of them the likeliest token alone, and of the last ones
+    /// a few rows at a time.
+    Logits(GreedyRows<'a>, Option<ScoredRows<'a>>),
     /// The rows asked for as the last layer leaves them.
     Hidden,
 }
@@ -76,6 +97,8 @@ struct Buffers<D: Ops> {
     kept: RowPlan,
     /// Rows of the table of learned positions, where there is one.
     position_rows: Vec<TokenId>,
+    /// Kinds of the tokens of a step, where there is a table of them; empty where all are the first.
+    token_kinds: Vec<TokenId>,
     /// The residual stream, `[m, hidden]`.
     x: D::Buf,
     /// A norm's output, `[m, hidden]`, read by the projections and the head.
@@ -121,6 +144,7 @@ impl<D: Ops> Decoder<D> {
             all: RowPlan::default(),
             kept: RowPlan::default(),
             position_rows: Vec::new(),
+            token_kinds: Vec::new(),
             x: device.buffer(hidden),
             normed,
             delta: device.buffer(hidden),
@@ -194,7 +218,34 @@ impl<D: Ops> Decoder<D> {
         assert!((1..=n_all).contains(&n_layers), "{n_layers} of {n_all} layers");
         assert!(greedy.n_rows <= n_rows, "{} of {n_rows} rows", greedy.n_rows);
         greedy.tokens.clear();
-        self.step(n_layers, kv, input, Wanted::Logits(greedy), logits);
+        self.step(n_layers, kv, input, Wanted::Logits(greedy, None), logits);
+    }
+
+    /// Like [`forward`](Self::forward) with greedy rows, and with rows that are scored: their logits
+    /// are computed a few rows at a time and handed to [`ScoredRows::each`]. They are the logits that
+    /// `forward` would write.
+    ///
+    /// # Shapes
+    ///
+    /// `logits` becomes `[logits_rows - greedy.n_rows - scored.n_rows, vocab_size]`.
+    ///
+    /// # Panics
+    ///
+    /// Like `forward`, and when greedy and scored rows are more than the rows asked for.
+    pub fn forward_scored<'a>(
+        &mut self,
+        kv: &mut D::Kv,
+        input: &ForwardInput<'_>,
+        logits: &mut Vec<f32>,
+        greedy: GreedyRows<'a>,
+        scored: ScoredRows<'a>,
+    ) {
+        let (n_layers, n_rows) = (self.spec.layers.len(), input.logits_rows.len());
+        let n_last = greedy.n_rows + scored.n_rows;
+        assert!(n_last <= n_rows, "{n_last} of {n_rows} rows");
+        greedy.tokens.clear();
+        let scored = Some(scored).filter(|scored| scored.n_rows > 0);
+        self.step(n_layers, kv, input, Wanted::Logits(greedy, scored), logits);
     }
 
     /// Computes whole texts and writes the rows asked for as the last layer leaves them, normed where
@@ -211,9 +262,32 @@ impl<D: Ops> Decoder<D> {
     ///
     /// As [`forward`](Self::forward), and when a sequence does not begin at position 0.
     pub fn hidden(&mut self, kv: &mut D::Kv, input: &ForwardInput<'_>, hidden: &mut Vec<f32>) {
+        self.hidden_typed(kv, input, &[], hidden);
+    }
+
+    /// As [`hidden`](Self::hidden), with a row of the table of token types for each token; without
+    /// any, all tokens have the first.
+    ///
+    /// # Panics
+    ///
+    /// As [`hidden`](Self::hidden), and when there are types and not one for each token, or one is
+    /// beyond the table.
+    pub fn hidden_typed(
+        &mut self,
+        kv: &mut D::Kv,
+        input: &ForwardInput<'_>,
+        types: &[TokenId],
+        hidden: &mut Vec<f32>,
+    ) {
+        let (n_types, n_tokens) = (self.spec.ends.n_token_types, input.tokens.len());
+        assert!(types.is_empty() || types.len() == n_tokens, "a type for each token");
+        assert!(types.iter().all(|kind| (kind.0 as usize) < n_types), "{n_types} types of tokens");
+        self.buffers.token_kinds.clear();
+        self.buffers.token_kinds.extend_from_slice(types);
         let is_whole = |sequence: &ForwardSequence<'_>| sequence.first_position == 0;
         assert!(input.sequences.iter().all(is_whole), "texts begin at position 0");
         self.step(self.spec.layers.len(), kv, input, Wanted::Hidden, hidden);
+        self.buffers.token_kinds.clear();
     }
 
     fn step(
@@ -254,14 +328,20 @@ impl<D: Ops> Decoder<D> {
         }
         match wanted {
             Wanted::Hidden => pass.read(weights.final_norm.is_some(), out),
-            Wanted::Logits(greedy) => {
+            Wanted::Logits(greedy, scored) => {
                 let head = Head {
                     weight: weights.head.as_ref().unwrap_or(&weights.embedding),
                     bias: weights.head_bias.as_ref(),
                     scale: spec.logit_scale,
                     softcap: spec.logit_softcap,
                 };
-                pass.head(&head, out, greedy);
+                match scored {
+                    None => pass.head(&head, out, greedy),
+                    Some(scored) => {
+                        let norm = weights.final_norm.as_ref();
+                        pass.head_in_pieces(&head, norm, out, greedy, scored);
+                    }
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use pelton_base::TokenId;
 
-use super::{Buffers, ForwardInput};
+use super::{Buffers, ForwardInput, ScoredRows};
 use crate::arch::{ArchSpec, LayerSpec, Mixer, Residual, Wiring};
 use crate::device::{AttentionOp, GreedyRows, Head, LatentOp, Ops};
 use crate::layer::{Module, Norm};
@@ -29,6 +29,8 @@ pub(super) struct Pass<'p, D: Ops> {
     kept_attended: &'p mut [(usize, D::Buf)],
     /// Rows of the table of learned positions; scratch afterwards.
     position_rows: &'p mut Vec<TokenId>,
+    /// Kinds of the tokens, or none where all have the first.
+    token_kinds: &'p [TokenId],
 }
 
 /// One layer in one pass.
@@ -96,6 +98,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             attended: &mut buffers.attended,
             kept_attended: &mut buffers.kept_attended,
             position_rows: &mut buffers.position_rows,
+            token_kinds: &buffers.token_kinds,
         }
     }
 
@@ -112,6 +115,7 @@ impl<'p, D: Ops> Pass<'p, D> {
         }
         if let Some(table) = &weights.token_types {
             rows.clear();
+            rows.extend_from_slice(self.token_kinds);
             rows.resize(tokens.len(), TokenId(0));
             device.embed(table, rows, delta);
             device.add(x, delta);
@@ -193,6 +197,47 @@ impl<'p, D: Ops> Pass<'p, D> {
     /// Logits of the rows that are left, or their likeliest tokens.
     pub(super) fn head(self, head: &Head<'_, D>, logits: &mut Vec<f32>, greedy: GreedyRows<'_>) {
         self.device.head(self.rows, head, self.normed, logits, greedy);
+    }
+
+    /// Logits of the first rows that are left, and then of the scored ones, a piece at a time. Each
+    /// piece is normed anew from the residual stream, because a norm's output may lie in a form that
+    /// cannot be taken apart.
+    pub(super) fn head_in_pieces(
+        self,
+        head: &Head<'_, D>,
+        norm: Option<&Norm<D>>,
+        logits: &mut Vec<f32>,
+        greedy: GreedyRows<'_>,
+        scored: ScoredRows<'_>,
+    ) {
+        let Self { device, rows, kept_rows, x, normed, delta, .. } = self;
+        let n_plain = kept_rows.len() - scored.n_rows;
+        let mut places: Vec<usize> = (0..n_plain).collect();
+        let mut compute = |places: &[usize], logits: &mut Vec<f32>, greedy: GreedyRows<'_>| {
+            device.gather_rows(x, places, delta);
+            match norm {
+                Some(norm) => {
+                    device.norm(delta, norm, normed);
+                    device.head(rows, head, normed, logits, greedy);
+                }
+                None => device.head(rows, head, delta, logits, greedy),
+            }
+        };
+        match n_plain {
+            0 => logits.clear(),
+            _ => compute(&places, logits, greedy),
+        }
+        let (mut piece, mut tokens) = (Vec::new(), Vec::new());
+        for first in (0..scored.n_rows).step_by(scored.piece_rows.max(1)) {
+            let end = scored.n_rows.min(first + scored.piece_rows.max(1));
+            places.clear();
+            places.extend(n_plain + first..n_plain + end);
+            let none = GreedyRows { n_rows: 0, n_sampled: 0, tokens: &mut tokens };
+            compute(&places, &mut piece, none);
+            for (i, row) in piece.chunks_exact(piece.len() / (end - first)).enumerate() {
+                (scored.each)(first + i, row);
+            }
+        }
     }
 
     /// Copies the rows that are left to the host, their norm where `is_normed`.

@@ -14,6 +14,7 @@
 //! **Memory.** Keys and values of one layer for the texts of a step, in f32, and the rows that are
 //! pooled. A step of 2,048 tokens of a model with 1,024 key elements takes 16 MiB.
 
+mod classes;
 mod dense;
 mod pooling;
 mod spec;
@@ -23,6 +24,7 @@ use pelton_base::TokenId;
 use crate::decoder::{Decoder, ForwardInput};
 use crate::device::{BlockTables, ForwardSequence, Ops};
 
+pub use classes::{ClassActivation, ClassSpec};
 pub use dense::Dense;
 pub use pooling::{Pooling, UnknownPooling};
 pub use spec::EmbedSpec;
@@ -41,6 +43,21 @@ pub struct VectorModel<D: Ops> {
     kv: D::Kv,
     n_blocks: usize,
     hidden: Vec<f32>,
+}
+
+/// The tokens of a text, or of a pair of texts that a classifier reads together.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TypedTokens {
+    /// The tokens, special ones included.
+    pub tokens: Vec<TokenId>,
+    /// The kind of each token: 0 for the first text, 1 for the second. Empty where all are 0.
+    pub types: Vec<u8>,
+}
+
+impl From<Vec<TokenId>> for TypedTokens {
+    fn from(tokens: Vec<TokenId>) -> Self {
+        Self { tokens, types: Vec::new() }
+    }
 }
 
 impl<D: Ops> VectorModel<D> {
@@ -98,12 +115,32 @@ impl<D: Ops> VectorModel<D> {
     /// When a text is empty or longer than the spec says, a token is outside of the vocabulary, or
     /// the texts do not fit into one step.
     pub fn embed(&mut self, texts: &[&[TokenId]]) -> Vec<Vec<f32>> {
+        let texts: Vec<(&[TokenId], &[u8])> = texts.iter().map(|text| (*text, &[][..])).collect();
+        self.step(&texts)
+    }
+
+    /// As [`embed`](Self::embed), with a kind for each token. A model with fewer than two kinds of
+    /// tokens takes all of them for the first kind.
+    ///
+    /// # Panics
+    ///
+    /// As [`embed`](Self::embed), and when a text has kinds and not one for each token.
+    pub fn embed_typed(&mut self, texts: &[TypedTokens]) -> Vec<Vec<f32>> {
+        let texts: Vec<(&[TokenId], &[u8])> =
+            texts.iter().map(|text| (text.tokens.as_slice(), text.types.as_slice())).collect();
+        self.step(&texts)
+    }
+
+    fn step(&mut self, texts: &[(&[TokenId], &[u8])]) -> Vec<Vec<f32>> {
         let needs_all = self.spec.pooling.iter().any(|pooling| pooling.needs_all_rows());
         let blocks: Vec<u32> = (0..self.n_blocks as u32).collect();
         let (mut tokens, mut rows, mut sequences) = (Vec::new(), Vec::new(), Vec::new());
+        let mut kinds: Vec<TokenId> = Vec::new();
+        let n_kinds = self.decoder.spec().ends.n_token_types;
         let mut block = 0;
-        for text in texts {
+        for (text, types) in texts {
             let (n, first) = (text.len(), tokens.len());
+            assert!(types.is_empty() || types.len() == n, "{} kinds of {n} tokens", types.len());
             assert!((1..=self.spec.max_tokens).contains(&n), "a text of {n} tokens");
             let end = block + Self::places_of(n);
             assert!(end <= self.n_blocks, "the texts of a step fit into it");
@@ -118,14 +155,18 @@ impl<D: Ops> VectorModel<D> {
                 false => rows.extend([first, first + n - 1]),
             }
             tokens.extend_from_slice(text);
+            if n_kinds > 1 {
+                kinds.extend(types.iter().map(|kind| TokenId(u32::from(*kind).min(1))));
+                kinds.resize(tokens.len(), TokenId(0));
+            }
             block = end;
         }
         let input = ForwardInput { tokens: &tokens, sequences: &sequences, logits_rows: &rows };
-        self.decoder.hidden(&mut self.kv, &input, &mut self.hidden);
+        self.decoder.hidden_typed(&mut self.kv, &input, &kinds, &mut self.hidden);
         let width = self.decoder.spec().hidden_size;
         let mut rest = self.hidden.as_slice();
         let mut vectors = Vec::with_capacity(texts.len());
-        for text in texts {
+        for (text, _) in texts {
             let n_rows = if needs_all { text.len() } else { 2 };
             let (rows, after) = rest.split_at(n_rows * width);
             rest = after;

@@ -6,7 +6,7 @@
 //! 2_Dense/config.json, safetensors   a layer after pooling
 //! sentence_bert_config.json          max_seq_length
 //! config_sentence_transformers.json  prompts: {"query": "query: "}, default_prompt_name
-//! GGUF                               {arch}.pooling_type: 1 mean, 2 cls, 3 last
+//! GGUF                               {arch}.pooling_type: 1 mean, 2 cls, 3 last, 4 rank
 //! ```
 //!
 //! Where the files say nothing, an encoder takes the mean and a decoder the last token, and vectors
@@ -19,6 +19,7 @@ use pelton_base::limits;
 use pelton_tensor::GgufValue;
 use serde_json::Value;
 
+use super::classes::{ClassSpec, Classifier};
 use super::dense::{Dense, last_name};
 use super::normalise;
 use super::pooling::Pooling;
@@ -47,6 +48,8 @@ pub struct EmbedSpec {
     pub default_prompt: Option<String>,
     /// Whether texts are made lower case before the tokenizer sees them.
     pub lower_case: bool,
+    /// The meaning of a vector whose elements are the logits of a classifier.
+    pub classes: Option<ClassSpec>,
 }
 
 const MODULES: &str = "modules.json";
@@ -59,7 +62,10 @@ impl EmbedSpec {
     /// As [`ModelFiles::spec`].
     pub fn is_declared(files: &ModelFiles) -> Result<bool, ModelError> {
         let has_modules = files.folder().is_some_and(|folder| folder.join(MODULES).exists());
-        Ok(has_modules || gguf_pooling(files)?.is_some() || !files.spec()?.generates())
+        Ok(has_modules
+            || Classifier::is_declared(files)
+            || gguf_pooling(files)?.is_some()
+            || !files.spec()?.generates())
     }
 
     /// Reads what the files say; `spec` is the model's.
@@ -81,11 +87,20 @@ impl EmbedSpec {
             prompts: BTreeMap::new(),
             default_prompt: None,
             lower_case: false,
+            classes: None,
         };
+        let classifier = Classifier::read(files, spec)?;
         if let Some(folder) = files.folder() {
-            read.read_modules(folder, spec.hidden_size)?;
+            // A classifier has its own layers after the last one.
+            if classifier.is_none() {
+                read.read_modules(folder, spec.hidden_size)?;
+            }
             read.read_limits(folder, spec.max_context)?;
             read.read_prompts(folder)?;
+        }
+        if let Some(Classifier { pooling, layers, classes }) = classifier {
+            (read.pooling, read.dense, read.normalise) = (vec![pooling], layers, false);
+            read.classes = Some(classes);
         }
         Ok(read)
     }
@@ -239,13 +254,14 @@ fn gguf_pooling(files: &ModelFiles) -> Result<Option<Pooling>, ModelError> {
     let Some(value) = gguf.metadata().get(&key) else { return Ok(None) };
     let number = value.as_i128();
     match number {
-        Some(0) => Ok(None),
+        // 4 is the rank of a classifier, which has its own layers.
+        Some(0 | 4) => Ok(None),
         Some(1) => Ok(Some(Pooling::Mean)),
         Some(2) => Ok(Some(Pooling::Cls)),
         Some(3) => Ok(Some(Pooling::LastToken)),
         _ => Err(ModelError::config(files.path())(ConfigError::Field {
             field: key,
-            expected: "0 (none), 1 (mean), 2 (cls) or 3 (last)".to_owned(),
+            expected: "0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)".to_owned(),
             found: number.map_or_else(|| "no number".to_owned(), |n| n.to_string()),
         })),
     }

@@ -169,7 +169,7 @@ impl ModelFiles {
     pub fn spec(&self) -> Result<ArchSpec, ModelError> {
         let mut spec = (self.arch().spec)(&self.config)
             .map_err(ModelError::config(self.tensors().origin()))?;
-        if arch::is_base(&self.config.architecture) {
+        if arch::is_headless(&self.config.architecture) {
             // Nothing is looked for where the head would be.
             (spec.ends.head, spec.tied_embeddings) = (false, true);
         }

@@ -19,6 +19,7 @@ fn sequence(id: u64, n_tokens: u32) -> Sequence {
         slo: Slo::default(),
         fork_of: None,
         is_led: false,
+        is_scored: false,
         tokens: (0..n_tokens).map(TokenId).collect(),
         n_prompt: n_tokens as usize,
         max_tokens: 1,

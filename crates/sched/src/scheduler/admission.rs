@@ -220,6 +220,9 @@ impl Scheduler {
         let parent = self.running.iter().position(|running| running.sequence.id == id);
         let Some(idx) = parent else { return Ok(None) };
         let parent = &self.running[idx];
+        if parent.sequence.is_scored {
+            return Ok(None);
+        }
         // Without a prefix cache each request has a namespace of its own.
         if self.config.choices.prefix_cache && parent.sequence.namespace != sequence.namespace {
             return Ok(None);

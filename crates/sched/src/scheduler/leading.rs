@@ -16,7 +16,7 @@
 //! A branch shares the KV of all computed tokens, full blocks as they are and the last one as a copy.
 //! It stands right behind the request that it branched from, ahead of later arrivals.
 
-use super::Scheduler;
+use super::{Kind, Scheduler};
 use crate::Tick;
 use crate::sequence::{Parked, Preempted, Sequence, Waiting};
 use pelton_base::{Request, RequestId, TokenId};
@@ -32,7 +32,7 @@ impl Scheduler {
     ///
     /// As [`add_at`](Self::add_at).
     pub fn add_led_at(&mut self, request: Request, at: Tick) {
-        self.enter(request, at, true);
+        self.enter(request, at, Kind::Led);
     }
 
     /// Gives a request at rest its next token.

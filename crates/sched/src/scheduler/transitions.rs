@@ -19,7 +19,8 @@ impl Scheduler {
     pub(super) fn complete(&mut self, idx: usize) {
         let Running { sequence, held, n_computed, .. } = self.running.remove(idx);
         self.tenants.runs_no_more(sequence.tenant);
-        self.kv.release(held, &sequence, n_computed, self.config.choices.prefix_cache);
+        let keeps = self.config.choices.prefix_cache && !sequence.is_scored;
+        self.kv.release(held, &sequence, n_computed, keeps);
     }
 
     /// Ends a loading request. Its blocks are free when the transfer that fills them is over.

@@ -8,10 +8,15 @@
 //!   answer                   write_timeout per write: a client must read its answer
 //! ```
 //!
+//! With TLS the handshake is a part of the first head. Clients of a Unix socket have no address, so no
+//! limit of an address applies to them.
+//!
 //! A client that exceeds a limit loses its connection, and its requests are aborted. So does a
 //! client that goes away; one that has only closed its sending half gets its answer (see `visit`).
 
+mod channel;
 mod places;
+mod stream;
 mod visit;
 
 use std::convert::Infallible;
@@ -30,14 +35,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use pelton_base::TenantId;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use self::places::{Phase, Places};
+pub(crate) use self::stream::Stream;
 use self::visit::{Answer, Socket, Visit};
 use crate::ServeConfig;
 use crate::error::ApiError;
+use crate::host::ByUnixSocket;
+use crate::listening::Listeners;
 use crate::patience::Patient;
+use crate::routes::messages;
 use crate::state::AppState;
 
 /// Longest time for connections to send their last bytes when the server ends.
@@ -49,7 +57,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves connections until `closed`; then lets answers be sent to their end, and ends.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    listeners: Listeners,
     app: Router,
     state: &AppState,
     closed: impl Future<Output = ()>,
@@ -68,21 +76,20 @@ pub(crate) async fn serve(
         let (stream, address) = tokio::select! {
             () = &mut closed => break,
             Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listeners, &places) => accepted,
         };
         let place = tokio::select! {
             () = &mut closed => break,
-            place = places.enter(address.ip()) => place,
+            place = places.enter(address.map(|address| address.ip())) => place,
         };
         let Some(place) = place else {
-            tracing::debug!(%address, "refused: its address has too many connections");
+            tracing::debug!(?address, "refused: its address has too many connections");
             continue;
         };
-        // Chunks of a stream are small and must be sent at once.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection keeps its delay");
-        }
-        let visit = Visit::new(stream, place);
+        stream.send_at_once();
+        // Programs of this machine need no TLS.
+        let tls = state.certificates().filter(|_| !stream.is_unix());
+        let visit = Visit::new(stream, tls.map(|tls| tls.acceptor()), place);
         let socket = Socket(Arc::clone(&visit));
         let io = TokioIo::new(Patient::new(socket, state.config().write_timeout));
         let (app, state, of_service) = (app.clone(), state.clone(), Arc::clone(&visit));
@@ -95,7 +102,7 @@ pub(crate) async fn serve(
         let connection = graceful.watch(builder.serve_connection(io, service));
         connections.spawn(async move { run(connection, &visit, state.config()).await });
     }
-    drop(listener);
+    drop(listeners);
     let _ = tokio::time::timeout(FLUSH_TIMEOUT, graceful.shutdown()).await;
 }
 
@@ -104,14 +111,17 @@ async fn answer(
     app: TowerToHyperService<Router>,
     state: AppState,
     visit: Arc<Visit>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
+    if visit.is_unix() {
+        request.extensions_mut().insert(ByUnixSocket);
+    }
     let response = if visit.asked(&request) {
         app.call(request).await?
     } else {
         let response = ApiError::too_many_requests().into_response();
         state.count_refusal(TenantId::default(), &response);
-        response
+        messages::envelope::of_path(request.uri().path(), response)
     };
     Ok(Answer::new(response, visit))
 }
@@ -152,10 +162,10 @@ async fn rest(time: Duration, since: tokio::time::Instant) {
 }
 
 /// The next connection. Failures to accept are temporary, so it tries again instead of failing.
-async fn accept(listener: &TcpListener, places: &Places) -> (TcpStream, SocketAddr) {
+async fn accept(listeners: &Listeners, places: &Places) -> (Stream, Option<SocketAddr>) {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     loop {
-        match listener.accept().await {
+        match listeners.accept().await {
             Ok(accepted) => return accepted,
             // This client closed its connection; the next client may not.
             Err(error)

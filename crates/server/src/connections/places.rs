@@ -71,7 +71,8 @@ struct Table {
 
 #[derive(Debug)]
 struct Entry {
-    address: IpAddr,
+    /// `None` for clients of a Unix socket, which count for no address.
+    address: Option<IpAddr>,
     phase: Phase,
     /// Tells the connection that its phase has changed, or that its place is given up.
     changed: Arc<Notify>,
@@ -107,7 +108,7 @@ impl Places {
     }
 
     /// A place for a new connection, as soon as there is one; `None` if its address has too many.
-    pub(super) async fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    pub(super) async fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Place> {
         loop {
             match self.try_enter(address) {
                 Entrance::Open(place) => return Some(place),
@@ -117,9 +118,9 @@ impl Places {
         }
     }
 
-    fn try_enter(self: &Arc<Self>, address: IpAddr) -> Entrance {
+    fn try_enter(self: &Arc<Self>, address: Option<IpAddr>) -> Entrance {
         let mut table = self.table();
-        if let Some(most) = self.most_per_address {
+        if let Some(most) = self.most_per_address.filter(|_| address.is_some()) {
             let is_of_it = |entry: &Entry| entry.address == address;
             let n_of_address = table.entries.values().filter(|entry| is_of_it(entry)).count();
             if n_of_address >= most && !table.give_up_idlest(is_of_it) {
@@ -229,8 +230,8 @@ mod tests {
 
     use super::*;
 
-    const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
-    const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+    const A: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)));
+    const B: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2)));
 
     fn places(most: usize, reserved: usize, per_address: Option<usize>) -> Arc<Places> {
         Places::new(&ServeConfig {
@@ -242,7 +243,7 @@ mod tests {
     }
 
     /// A place that must be had at once; each is a second younger than the one before.
-    async fn enter(places: &Arc<Places>, address: IpAddr) -> Place {
+    async fn enter(places: &Arc<Places>, address: Option<IpAddr>) -> Place {
         tokio::time::advance(Duration::from_secs(1)).await;
         match places.try_enter(address) {
             Entrance::Open(place) => place,
@@ -316,5 +317,15 @@ mod tests {
         assert!(matches!(places.try_enter(A), Entrance::TooMany));
         assert!(places.enter(A).await.is_none());
         assert!(is_open(&other));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_of_a_unix_socket_count_for_no_address() {
+        let places = places(3, 0, Some(1));
+        let all = [enter(&places, None).await, enter(&places, None).await, enter(&places, A).await];
+        assert_eq!(all.each_ref().map(is_open), [true; 3]);
+        let fourth = enter(&places, None).await;
+        assert_eq!(all.each_ref().map(is_open), [false, true, true], "all places are taken");
+        drop(fourth);
     }
 }

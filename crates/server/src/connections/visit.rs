@@ -13,22 +13,26 @@
 //! clients of HTTP/1.1 must skip (RFC 9110, section 15.2). HTTP/1.0 has none, so its clients count
 //! as gone. A stream of events gets a comment line, unless an event is there to be written.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{Request, Version, header};
 use axum::response::Response;
 use hyper::body::{Frame, Incoming, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
 
+use super::channel::Channel;
 use super::places::Place;
+use super::stream::Stream;
 use crate::access_log::Line;
+use crate::metrics::Timed;
 use crate::routes::is_for_operators;
 
 /// Asks a client whether it is still there.
@@ -62,16 +66,26 @@ struct Progress {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Visit {
-    // Closed before the place is free.
-    stream: TcpStream,
+    // Both hold the socket, which closes before the place is free.
+    channel: Channel,
+    stream: Arc<Stream>,
     pub(super) place: Place,
     progress: Mutex<Progress>,
 }
 
 impl Visit {
-    pub(super) fn new(stream: TcpStream, place: Place) -> Arc<Self> {
-        let progress = Progress { step: Step::Head, is_flushed: true, is_asking: false };
-        Arc::new(Self { stream, place, progress: Mutex::new(progress) })
+    /// A connection that begins, in TLS if there is an acceptor.
+    pub(super) fn new(stream: Stream, tls: Option<TlsAcceptor>, place: Place) -> Arc<Self> {
+        let progress =
+            Mutex::new(Progress { step: Step::Head, is_flushed: true, is_asking: false });
+        let stream = Arc::new(stream);
+        let channel = Channel::new(&stream, tls);
+        Arc::new(Self { channel, stream, place, progress })
+    }
+
+    /// Whether its client came through the Unix socket.
+    pub(super) fn is_unix(&self) -> bool {
+        self.stream.is_unix()
     }
 
     /// A whole head has come; false if there are too many requests already.
@@ -117,21 +131,21 @@ impl Visit {
     /// closed its sending half is asked from time to time whether it is still there.
     pub(super) async fn gone(&self, ask_every: Duration) {
         loop {
-            match self.stream.peek(&mut [0]).await {
+            match self.channel.peek().await {
                 Ok(0) => break,
                 // The rest of a body, or a further request: its end cannot be seen yet.
                 Ok(_) => sleep(LOOK_AGAIN).await,
                 Err(_) => return,
             }
         }
-        let mut reset = pin!(self.stream.ready(Interest::ERROR));
+        let mut reset = pin!(self.stream.broken());
         let mut pause = ASK_AFTER;
         loop {
             tokio::select! {
-                _ = &mut reset => return,
+                () = &mut reset => return,
                 () = sleep(pause) => {}
             }
-            if !self.ask_whether_it_is_there() {
+            if !poll_fn(|cx| Poll::Ready(self.ask_whether_it_is_there(cx))).await {
                 return;
             }
             // The stream is asked for its next bytes, and finds the question.
@@ -141,16 +155,12 @@ impl Visit {
     }
 
     /// False if the client is known to have gone, or counts as gone.
-    fn ask_whether_it_is_there(&self) -> bool {
+    fn ask_whether_it_is_there(&self, cx: &mut Context<'_>) -> bool {
         let mut progress = self.progress();
         progress.is_asking = true;
         match progress.step {
             Step::Asked { version } if version < Version::HTTP_11 => false,
-            Step::Asked { .. } if progress.is_flushed => match self.stream.try_write(STILL_THERE) {
-                // A part of a line would be no HTTP.
-                Ok(n) => n == STILL_THERE.len(),
-                Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-            },
+            Step::Asked { .. } if progress.is_flushed => self.channel.write_now(cx, STILL_THERE),
             // Bytes of an answer ask the client as well.
             _ => true,
         }
@@ -172,37 +182,12 @@ impl AsyncRead for Socket {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let Self(visit) = &*self;
-        loop {
-            ready!(visit.stream.poll_read_ready(cx))?;
-            match visit.stream.try_read(buf.initialize_unfilled()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-                Ok(n) => {
-                    buf.advance(n);
-                    if n > 0 {
-                        visit.received();
-                    }
-                    return Poll::Ready(Ok(()));
-                }
-            }
+        let n_before = buf.filled().len();
+        let read = visit.channel.poll_read(cx, buf);
+        if buf.filled().len() > n_before {
+            visit.received();
         }
-    }
-}
-
-impl Socket {
-    fn poll_try(
-        &self,
-        cx: &mut Context<'_>,
-        write: impl Fn(&TcpStream) -> io::Result<usize>,
-    ) -> Poll<io::Result<usize>> {
-        self.0.progress().is_flushed = false;
-        loop {
-            ready!(self.0.stream.poll_write_ready(cx))?;
-            match write(&self.0.stream) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => return Poll::Ready(written),
-            }
-        }
+        read
     }
 }
 
@@ -212,7 +197,7 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_try(cx, |stream| stream.try_write(buf))
+        self.poll_write_vectored(cx, &[io::IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
@@ -220,7 +205,8 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll_try(cx, |stream| stream.try_write_vectored(bufs))
+        self.0.progress().is_flushed = false;
+        self.0.channel.poll_write(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -228,13 +214,16 @@ impl AsyncWrite for Socket {
     }
 
     /// Called when everything that was to be written has been written.
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.flushed();
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = self.0.channel.poll_flush(cx);
+        if matches!(flushed, Poll::Ready(Ok(()))) {
+            self.0.flushed();
+        }
+        flushed
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.channel.poll_shutdown(cx)
     }
 }
 
@@ -247,6 +236,8 @@ pub(super) struct Answer {
     visit: Arc<Visit>,
     /// Written to the log when this is dropped.
     _line: Option<Arc<Line>>,
+    /// Measures until this is dropped.
+    _timed: Option<Arc<Timed>>,
 }
 
 impl Answer {
@@ -254,8 +245,9 @@ impl Answer {
         visit.answered();
         let kind = response.headers().get(header::CONTENT_TYPE);
         let is_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        let line = response.extensions_mut().remove();
-        response.map(|body| Self { body, is_events, visit, _line: line })
+        let (line, timed) =
+            (response.extensions_mut().remove(), response.extensions_mut().remove());
+        response.map(|body| Self { body, is_events, visit, _line: line, _timed: timed })
     }
 }
 
@@ -300,10 +292,10 @@ mod tests {
     async fn an_answer_keeps_its_place_until_it_is_sent() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let _client = TcpStream::connect(address).await.expect("connected");
+        let _client = tokio::net::TcpStream::connect(address).await.expect("connected");
         let (stream, address) = listener.accept().await.expect("accepted");
-        let place = Places::new(&ServeConfig::default()).enter(address.ip()).await;
-        let visit = Visit::new(stream, place.expect("a place"));
+        let place = Places::new(&ServeConfig::default()).enter(Some(address.ip())).await;
+        let visit = Visit::new(Stream::Tcp(stream), None, place.expect("a place"));
         let mut socket = Socket(Arc::clone(&visit));
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let is_in_request = || matches!(visit.place.phase(), Some(Phase::Request { .. }));

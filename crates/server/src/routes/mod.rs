@@ -1,13 +1,28 @@
 //! One folder per endpoint: `types` (its JSON), `validate` (checks, which name the bad parameter),
 //! `convert` (to and from the types of the library), and the handler.
 
+pub(crate) mod batches;
 pub(crate) mod chat;
+pub(crate) mod classify;
 pub(crate) mod completions;
+mod conversation;
 pub(crate) mod embeddings;
+mod files;
 mod health;
+mod live;
+pub(crate) mod messages;
 mod metrics;
-mod models;
+pub(crate) mod models;
+mod openapi;
+mod page;
 mod ready;
+pub(crate) mod rerank;
+pub(crate) mod responses;
+pub(crate) mod score;
+mod table;
+mod timeline;
+pub(crate) mod tokens;
+mod usage;
 mod version;
 
 use std::panic::AssertUnwindSafe;
@@ -16,12 +31,15 @@ use axum::Router;
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use futures_util::FutureExt;
 
 use crate::error::ApiError;
 use crate::state::AppState;
 use crate::wire::Body;
+use crate::wire::lenient::{self, Lenience};
+
+pub use responses::ResponsesConfig;
+pub(crate) use table::{ROUTES, Route, need};
 
 /// Routes that are answered at once and for which connections are reserved.
 const OPERATOR_PATHS: [&str; 4] = ["/health", "/ready", "/version", "/metrics"];
@@ -34,26 +52,29 @@ pub(crate) fn is_for_operators(path: &str) -> bool {
 /// All routes, with errors in JSON for everything else.
 pub(crate) fn router(state: AppState) -> Router {
     let cors = state.config().cors_origins.layer();
-    Router::new()
-        .route("/health", get(health::handle))
-        .route("/ready", get(ready::handle))
-        .route("/version", get(version::handle))
-        .route("/metrics", get(metrics::handle))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*id}", get(models::one))
-        .route("/v1/chat/completions", post(chat::handle))
-        .route("/v1/completions", post(completions::handle))
-        .route("/v1/embeddings", post(embeddings::handle))
+    table::routed()
         .fallback(async |request: Request| ApiError::no_route(request.uri().path()))
         .method_not_allowed_fallback(async |request: Request| {
             ApiError::wrong_method(request.method().as_str(), request.uri().path())
         })
         .layer(axum::middleware::from_fn(catch_panic))
+        .layer(axum::middleware::from_fn_with_state(state.clone(), lenient::layer))
         .layer(axum::middleware::from_fn_with_state(state.clone(), crate::access::layer))
         // Before a request with a key, browsers ask without one.
         .layer(cors)
         .layer(axum::middleware::from_fn_with_state(state.clone(), crate::host::layer))
+        .layer(axum::middleware::from_fn(messages::envelope::layer))
+        .layer(axum::middleware::from_fn_with_state(state.clone(), crate::metrics::layer))
         .layer(axum::middleware::from_fn(crate::request_id::layer))
+        .with_state(state)
+}
+
+/// The routes without the layers around them, for requests from inside: their callers were let in
+/// before, so each carries a [`Caller`](crate::access::Caller).
+pub(crate) fn inner(state: AppState) -> Router {
+    table::routed()
+        .fallback(async |request: Request| ApiError::no_route(request.uri().path()))
+        .layer(axum::middleware::from_fn(catch_panic))
         .with_state(state)
 }
 
@@ -74,11 +95,15 @@ async fn reading<T: Send + 'static>(
     work: impl FnOnce(Vec<u8>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let turn = body.turn(state).await;
+    let lenience = Lenience::of_request();
     blocking(move || {
         let Body { bytes, room } = body;
         // The client may go away meanwhile; room and turn are free only when the work has ended.
         let _held = (room, turn);
-        work(bytes)
+        match lenience {
+            Some(lenience) => lenience.read(|| work(bytes)),
+            None => work(bytes),
+        }
     })
     .await
 }
@@ -93,8 +118,12 @@ async fn blocking<T: Send + 'static>(
 }
 
 #[cfg(test)]
+mod rights;
+
+#[cfg(test)]
 mod tests {
     use axum::body::Body as HttpBody;
+    use axum::routing::get;
     use hyper::service::Service;
     use hyper_util::service::TowerToHyperService;
 

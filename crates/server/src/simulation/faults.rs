@@ -4,9 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use pelton_base::{Request, RequestId};
 use pelton_engine::spec::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
-use pelton_engine::{
-    Drafting, Execution, Executor, ExecutorError, KvCapacity, LogitsProcessor, Panicked,
-};
+use pelton_engine::{Drafting, Execution, Executor, ExecutorError, Extras, KvCapacity, Panicked};
 use pelton_sched::SchedulerOutput;
 use pelton_sim::Random;
 
@@ -106,16 +104,12 @@ impl<E: Executor> Executor for Faulty<E> {
         self.inner.drafting()
     }
 
-    fn add(
-        &mut self,
-        request: &Request,
-        processors: Vec<Box<dyn LogitsProcessor>>,
-    ) -> Result<(), Panicked> {
+    fn add(&mut self, request: &Request, extras: Extras) -> Result<(), Panicked> {
         if self.fails(self.rates.add_panics) {
             return Err(Panicked { part: "sampling", message: PLANNED.to_owned() });
         }
         self.may_panic(self.rates.step_panics);
-        self.inner.add(request, processors)
+        self.inner.add(request, extras)
     }
 
     fn launch(&mut self, plan: &SchedulerOutput) {

@@ -22,8 +22,9 @@ use super::fake::{FakeExecutor, VOCAB};
 use super::faults::{Faulty, FaultyProposer, Happened, Rates};
 use super::one_in;
 use crate::ServeConfig;
+use crate::gateway::{Gateway, GatewayConfig};
+use crate::models::{Catalog, Served};
 use crate::routes::router;
-use crate::served::Served;
 use crate::state::AppState;
 
 const CONTEXT: usize = 64;
@@ -112,11 +113,15 @@ impl House {
                 eos: vec![END],
                 sampling: Some(SamplingParams::greedy()),
                 share_prefixes: true,
+                verification: Verification::Match,
             })
             .expect("parts that fit"),
         );
-        let address = ([127, 0, 0, 1], 8000).into();
-        let state = AppState::new(Served::Text(Arc::clone(&llm)), ServeConfig::default(), address);
+        let state = AppState::new(
+            Catalog::of(Served::Text(Arc::clone(&llm))),
+            ServeConfig::default(),
+            Gateway::open(&GatewayConfig::default(), &["default".to_owned()]).expect("no files"),
+        );
         let router = router(state.clone());
         Self { llm, state, router, engine: manual, runs: true }
     }
@@ -247,7 +252,7 @@ impl World {
     /// First signal, second signal.
     fn stop_more(&mut self) {
         if self.is_draining {
-            self.house.state.served().shutdown();
+            self.house.state.models().shutdown();
         }
         self.house.state.start_draining();
         self.is_draining = true;

@@ -3,12 +3,12 @@
 use pelton_base::FinishReason;
 use pelton_llm::Finish;
 
-use super::{StreamOptions, fresh_id, unix_seconds};
+use super::{Shown, StreamOptions, fresh_id, unix_seconds};
 use crate::error::ApiError;
-use crate::state::AppState;
+use crate::models::Model;
 
 /// Format of an answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ask {
     /// `None` for an answer in one piece.
     pub(crate) stream: Option<StreamOptions>,
@@ -16,9 +16,12 @@ pub(crate) struct Ask {
     pub(crate) logprobs: bool,
     /// Whether thoughts are left out.
     pub(crate) hides_thoughts: bool,
+    /// Parts beside the text.
+    pub(crate) shown: Shown,
 }
 
 /// Fields that every piece of an answer begins with.
+#[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) id: String,
     /// Seconds since 1970.
@@ -28,9 +31,15 @@ pub(crate) struct Head {
 
 impl Head {
     /// The head of a new answer, whose id begins with `prefix`.
-    pub(crate) fn new(app: &AppState, prefix: &str) -> Self {
-        let model = app.served().name().to_owned();
+    pub(crate) fn new(model: &Model, prefix: &str) -> Self {
+        let model = model.name().to_owned();
         Self { id: fresh_id(prefix), created: unix_seconds(), model }
+    }
+
+    /// The same with an id that the client chose.
+    pub(crate) fn named(self, prefix: &str, request_id: Option<String>) -> Self {
+        let id = request_id.map_or(self.id, |id| format!("{prefix}{id}"));
+        Self { id, ..self }
     }
 }
 

@@ -3,6 +3,8 @@
 use serde::de::DeserializeOwned;
 
 use super::json::{self, RawValue};
+use super::lenient;
+use super::record::{Expected, note};
 use crate::error::ApiError;
 use crate::limits;
 
@@ -33,39 +35,53 @@ impl<'a> Fields<'a> {
         json::join(&self.path, name)
     }
 
+    /// Whether a field is there that was not read and is not `null`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.fields.iter().any(|(known, raw)| known == name && raw.get() != "null")
+    }
+
     pub(crate) fn take(&mut self, name: &str) -> Option<&'a RawValue> {
+        self.expect(name, Expected::Json)
+    }
+
+    /// Takes a field out, and notes what its reader expects.
+    pub(super) fn expect(&mut self, name: &str, expected: Expected) -> Option<&'a RawValue> {
+        note(|| self.path(name), expected);
         let i = self.fields.iter().position(|(known, _)| known == name)?;
         let (_, raw) = self.fields.remove(i);
         (raw.get() != "null").then_some(raw)
     }
 
     pub(crate) fn bool(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
-        self.typed(name, "true or false")
+        self.typed(name, "true or false", Expected::Bool)
     }
 
     pub(crate) fn f32(&mut self, name: &str) -> Result<Option<f32>, ApiError> {
-        Ok(self.typed::<f64>(name, "a number")?.map(|x| x as f32))
+        Ok(self.typed::<f64>(name, "a number", Expected::Number)?.map(|x| x as f32))
     }
 
     pub(crate) fn usize(&mut self, name: &str) -> Result<Option<usize>, ApiError> {
-        self.typed(name, "a whole number that is not negative")
+        self.typed(name, "a whole number that is not negative", Expected::Whole(0, u64::MAX))
     }
 
     pub(crate) fn u32(&mut self, name: &str) -> Result<Option<u32>, ApiError> {
-        self.typed(name, "a whole number from 0 to 4294967295")
+        let range = Expected::Whole(0, u32::MAX.into());
+        self.typed(name, "a whole number from 0 to 4294967295", range)
     }
 
     pub(crate) fn i64(&mut self, name: &str) -> Result<Option<i64>, ApiError> {
-        self.typed(name, "a whole number")
+        self.typed(name, "a whole number", Expected::Whole(i64::MIN, i64::MAX.cast_unsigned()))
     }
 
     pub(crate) fn i32(&mut self, name: &str) -> Result<Option<i32>, ApiError> {
-        self.typed(name, "a whole number from -2147483648 to 2147483647")
+        let range = Expected::Whole(i32::MIN.into(), i32::MAX.cast_unsigned().into());
+        self.typed(name, "a whole number from -2147483648 to 2147483647", range)
     }
 
     /// A whole number of 64 bits, with or without sign.
     pub(crate) fn bits64(&mut self, name: &str) -> Result<Option<u64>, ApiError> {
-        let Some(raw) = self.take(name) else { return Ok(None) };
+        let range = Expected::Whole(i64::MIN, u64::MAX);
+        let Some(raw) = self.expect(name, range) else { return Ok(None) };
         let signed = || raw.get().parse::<i64>().map(i64::cast_unsigned);
         match raw.get().parse().or_else(|_| signed()) {
             Ok(bits) => Ok(Some(bits)),
@@ -74,7 +90,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn string(&mut self, name: &str) -> Result<Option<String>, ApiError> {
-        self.typed(name, "a string")
+        self.typed(name, "a string", Expected::String)
     }
 
     /// The elements of an array of at most `most`; `read` gets the path of each.
@@ -84,7 +100,7 @@ impl<'a> Fields<'a> {
         most: usize,
         mut read: impl FnMut(&str, &'a RawValue) -> Result<T, ApiError>,
     ) -> Result<Option<Vec<T>>, ApiError> {
-        let Some(raw) = self.take(name) else { return Ok(None) };
+        let Some(raw) = self.expect(name, Expected::List) else { return Ok(None) };
         let (path, mut items) = (self.path(name), Vec::new());
         json::each(&path, raw, most, |i, element| {
             items.push(read(&format!("{path}[{i}]"), element)?);
@@ -93,9 +109,12 @@ impl<'a> Fields<'a> {
         Ok(Some(items))
     }
 
-    /// Refuses fields that were not read.
+    /// Refuses fields that were not read; a lenient server ignores them.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
-        match self.fields.iter().find(|(_, raw)| raw.get() != "null") {
+        let is_refused = |(name, raw): &&(String, &RawValue)| {
+            raw.get() != "null" && !lenient::ignores(&self.path(name))
+        };
+        match self.fields.iter().find(is_refused) {
             None => Ok(()),
             Some((name, _)) => {
                 let param = self.path(name);
@@ -109,8 +128,9 @@ impl<'a> Fields<'a> {
         &mut self,
         name: &str,
         expected: &str,
+        kind: Expected,
     ) -> Result<Option<T>, ApiError> {
-        let Some(raw) = self.take(name) else { return Ok(None) };
+        let Some(raw) = self.expect(name, kind) else { return Ok(None) };
         json::typed(&self.path(name), expected, raw).map(Some)
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use pelton_base::{Shape, Slo, TokenId, limits};
-use pelton_llm::{Generation, SpecMethod, Speculation};
+use pelton_base::{Slo, TokenId, limits};
+use pelton_llm::{Generation, InputOptions, SpecMethod, Speculation, Truncation};
 use serde_json::Value;
 
-use super::form::form;
+use super::form::{Form, form};
 use super::inputs::token_ids;
 use super::json::{Kind, RawValue, each, string, typed, wrong};
 use super::sampling::SamplingFields;
@@ -20,6 +20,10 @@ pub(crate) struct GenerationFields {
     stop: Vec<String>,
     stop_tokens: Vec<TokenId>,
     ignore_eos: bool,
+    include_stop: bool,
+    keep_special: bool,
+    input: InputOptions,
+    prompt_logprobs: Option<usize>,
     n: Option<u32>,
     priority: Option<i32>,
     slo: Slo,
@@ -27,7 +31,7 @@ pub(crate) struct GenerationFields {
     cache_prompt: Option<bool>,
     speculation: Speculation,
     beams: BeamFields,
-    form: Option<Shape>,
+    form: Form,
 }
 
 impl GenerationFields {
@@ -38,6 +42,10 @@ impl GenerationFields {
             stop: stop(fields)?,
             stop_tokens: stop_tokens(fields)?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
+            include_stop: include_stop(fields)?,
+            keep_special: !fields.bool("skip_special_tokens")?.unwrap_or(true),
+            input: input(fields)?,
+            prompt_logprobs: prompt_logprobs(fields)?,
             n: fields.u32("n")?,
             priority: fields.i32("priority")?,
             slo: slo(fields)?,
@@ -52,6 +60,11 @@ impl GenerationFields {
     /// Answers per prompt.
     pub(crate) fn n(&self) -> u32 {
         self.n.unwrap_or(1)
+    }
+
+    /// Likeliest tokens to report in each place of the prompt, where its tokens are scored.
+    pub(crate) fn prompt_logprobs(&self) -> Option<usize> {
+        self.prompt_logprobs
     }
 
     /// The beam search that is asked for.
@@ -71,6 +84,7 @@ pub(crate) fn generation(
     logprobs: Option<usize>,
     defaults: Generation,
 ) -> Result<Generation, ApiError> {
+    let defaults_prompt_logprobs = defaults.prompt_logprobs;
     let mut generation = sent.beams.defaults(defaults);
     let n = sent.n();
     sent.sampling.over(&mut generation)?;
@@ -79,6 +93,10 @@ pub(crate) fn generation(
     generation.stop = sent.stop;
     generation.stop_tokens = sent.stop_tokens;
     generation.ignore_eos = sent.ignore_eos;
+    generation.include_stop = sent.include_stop;
+    generation.keep_special = sent.keep_special;
+    generation.input = sent.input;
+    generation.prompt_logprobs = sent.prompt_logprobs.max(defaults_prompt_logprobs);
     generation.n = n;
     let service = &mut generation.service;
     service.priority = sent.priority.unwrap_or(service.priority);
@@ -86,7 +104,7 @@ pub(crate) fn generation(
     service.cache_salt = sent.cache_salt;
     generation.speculation = sent.speculation;
     sent.beams.over(&mut generation)?;
-    generation.form = sent.form;
+    (generation.form, generation.compact_json) = (sent.form.shape, sent.form.is_compact);
     generation.validate().map_err(|error| ApiError::param(error.param, error.to_string()))?;
     if sent.cache_prompt == Some(false) {
         // No other request has this salt, so nothing that is cached fits the prompt.
@@ -101,13 +119,19 @@ pub(crate) struct StreamOptions {
     pub(crate) include_usage: bool,
     /// Whether comments say how far the prompt is computed, until the first token.
     pub(crate) prompt_progress: bool,
+    /// Whether each chunk says how many tokens there are so far.
+    pub(crate) continuous_usage: bool,
+    /// Whether chunks have random letters beside their text.
+    pub(crate) obfuscates: bool,
 }
 
 /// Reads `stream` and `stream_options`; `None` when the answer is to come in one piece.
 pub(crate) fn stream_options(fields: &mut Fields<'_>) -> Result<Option<StreamOptions>, ApiError> {
     let is_stream = fields.bool("stream")?.unwrap_or(false);
+    // Llama-server's name of it; without a stream there is nothing to show it in.
+    let return_progress = fields.bool("return_progress")?.unwrap_or(false);
     let options = match fields.take("stream_options") {
-        None => StreamOptions::default(),
+        None => StreamOptions { prompt_progress: return_progress, ..StreamOptions::default() },
         Some(_) if !is_stream => {
             let message = "`stream_options` needs `stream` to be true";
             return Err(ApiError::param("stream_options", message));
@@ -116,17 +140,86 @@ pub(crate) fn stream_options(fields: &mut Fields<'_>) -> Result<Option<StreamOpt
             let mut inner = Fields::nested("stream_options", value)?;
             let include_usage = inner.bool("include_usage")?.unwrap_or(false);
             let prompt_progress = inner.bool("prompt_progress")?.unwrap_or(false);
-            for name in ["include_obfuscation", "continuous_usage_stats"] {
-                if inner.bool(name)?.unwrap_or(false) {
-                    return Err(ApiError::unsupported(inner.path(name)));
-                }
-            }
+            let continuous_usage = inner.bool("continuous_usage_stats")?.unwrap_or(false);
+            let obfuscates = inner.bool("include_obfuscation")?.unwrap_or(false);
             check_unhonoured(&mut inner, &[] as &[(&str, Accept)])?;
             inner.finish()?;
-            StreamOptions { include_usage, prompt_progress }
+            if continuous_usage && !include_usage {
+                let message = "`stream_options.continuous_usage_stats` needs `include_usage`";
+                return Err(ApiError::param("stream_options.continuous_usage_stats", message));
+            }
+            let prompt_progress = prompt_progress || return_progress;
+            StreamOptions { include_usage, prompt_progress, continuous_usage, obfuscates }
         }
     };
     Ok(is_stream.then_some(options))
+}
+
+/// Whether stop strings are part of the answer: under vLLM's name or SGLang's.
+fn include_stop(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
+    let include = fields.bool("include_stop_str_in_output")?;
+    let no_trim = fields.bool("no_stop_trim")?;
+    if include.is_some_and(|include| no_trim.is_some_and(|no_trim| include != no_trim)) {
+        let message = "`no_stop_trim` contradicts `include_stop_str_in_output`";
+        return Err(ApiError::param("no_stop_trim", message));
+    }
+    Ok(include.or(no_trim).unwrap_or(false))
+}
+
+/// How the prompt becomes tokens.
+fn input(fields: &mut Fields<'_>) -> Result<InputOptions, ApiError> {
+    let name = "truncate_prompt_tokens";
+    let truncate = match fields.i64(name)? {
+        None => None,
+        Some(-1) => Some(Truncation::ToContext),
+        Some(n) => match usize::try_from(n).ok().filter(|n| *n > 0) {
+            Some(n) => Some(Truncation::Tokens(n)),
+            None => {
+                let expected = "a number of tokens, or -1 for as many as the context has room for";
+                return Err(wrong(name, expected, &n.to_string()));
+            }
+        },
+    };
+    if let Some(side) = fields.string("truncation_side")?
+        && side != "left"
+    {
+        return Err(ApiError::unsupported("truncation_side"));
+    }
+    Ok(InputOptions { add_special: fields.bool("add_special_tokens")?, truncate })
+}
+
+/// Likeliest tokens in each place of the prompt; vLLM's -1 for all of them would be gigabytes.
+fn prompt_logprobs(fields: &mut Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let name = "prompt_logprobs";
+    let Some(n) = fields.i64(name)? else { return Ok(None) };
+    match usize::try_from(n) {
+        Ok(n) if n <= limits::TOP_LOGPROBS => Ok(Some(n)),
+        _ => Err(wrong(name, "from 0 to 20", &n.to_string())),
+    }
+}
+
+/// An id that the client chose for its answer.
+pub(crate) fn request_id(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+    let name = "request_id";
+    let Some(id) = fields.string(name)? else { return Ok(None) };
+    if (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(Some(id));
+    }
+    let expected = "1 to 128 visible ASCII characters";
+    Err(wrong(name, expected, &Value::String(id).to_string()))
+}
+
+/// llama-server's `n_predict`: the outer `None` where it is absent, the inner one for no limit.
+pub(crate) fn n_predict(fields: &mut Fields<'_>) -> Result<Option<Option<usize>>, ApiError> {
+    let name = "n_predict";
+    match fields.i64(name)? {
+        None => Ok(None),
+        Some(-1) => Ok(Some(None)),
+        Some(n) => match usize::try_from(n) {
+            Ok(n) => Ok(Some(Some(n))),
+            Err(_) => Err(wrong(name, "a number of tokens, or -1 for no limit", &n.to_string())),
+        },
+    }
 }
 
 /// Latency targets, in milliseconds.
@@ -251,6 +344,14 @@ mod tests {
             ("min_tokens", json!(1.5)),
             ("min_tokens", json!("3")),
             ("frequency_penalty", json!(3)),
+            ("truncate_prompt_tokens", json!(0)),
+            ("truncate_prompt_tokens", json!(-2)),
+            ("truncation_side", json!("right")),
+            ("prompt_logprobs", json!(21)),
+            ("prompt_logprobs", json!(-1)),
+            ("skip_special_tokens", json!("no")),
+            ("add_special_tokens", json!(1)),
+            ("include_stop_str_in_output", json!(0)),
             ("colour", json!("red")),
         ] {
             let error = read(json!({ name: value })).expect_err(name);
@@ -276,7 +377,7 @@ mod tests {
         };
         assert_eq!(options(json!({})).expect("absent"), None);
         let with = json!({"stream": true, "stream_options": {"include_usage": true}});
-        let expected = StreamOptions { include_usage: true, prompt_progress: false };
+        let expected = StreamOptions { include_usage: true, ..StreamOptions::default() };
         assert_eq!(options(with).expect("both"), Some(expected));
         let with = json!({"stream": true, "stream_options": {"prompt_progress": true}});
         assert!(options(with).expect("both").is_some_and(|options| options.prompt_progress));

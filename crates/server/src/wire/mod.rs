@@ -3,12 +3,19 @@
 mod answer;
 mod beams;
 mod body;
+mod cut;
 mod fields;
 mod form;
 mod generation;
+mod id;
+mod ignored;
 mod inputs;
 pub(crate) mod json;
+pub(crate) mod lenient;
+mod metadata;
+pub(crate) mod record;
 mod sampling;
+mod shown;
 mod sse;
 mod unhonoured;
 mod usage;
@@ -16,10 +23,17 @@ mod usage;
 pub(crate) use answer::{Ask, Head, finish_reason};
 pub(crate) use beams::BeamFields;
 pub(crate) use body::Body;
+pub(crate) use cut::cut;
 pub(crate) use fields::Fields;
-pub(crate) use form::SCHEMA;
-pub(crate) use generation::{GenerationFields, StreamOptions, generation, stream_options};
-pub(crate) use inputs::{Forms, inputs};
+pub(crate) use form::{SCHEMA, json as json_form};
+pub(crate) use generation::{
+    GenerationFields, StreamOptions, generation, n_predict, request_id, stream_options,
+};
+pub(crate) use id::Id;
+pub(crate) use ignored::Ignored;
+pub(crate) use inputs::{Forms, inputs, token_ids};
+pub(crate) use metadata::metadata;
+pub(crate) use shown::{Ids, Now, PromptLogprobs, Shown, StopReason, TimingsBody, obfuscation};
 pub(crate) use sse::{Chunks, Source, StreamState, respond, sse};
 pub(crate) use unhonoured::{Accept, check_unhonoured};
 pub(crate) use usage::UsageBody;
@@ -29,6 +43,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Names this server in answers.
 pub(crate) const FINGERPRINT: &str = concat!("pelton-", env!("CARGO_PKG_VERSION"));
+
+/// Seconds since 1970, with their fraction.
+pub(crate) fn unix_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
 
 /// Seconds since 1970.
 pub(crate) fn unix_seconds() -> u64 {

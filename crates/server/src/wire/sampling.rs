@@ -95,7 +95,7 @@ impl SamplingFields {
             bad_words: texts(fields, "bad_words", limits::BAD_WORDS)?,
             logit_bias: logit_bias(fields)?,
             min_tokens: fields.usize("min_tokens")?,
-            seed: fields.bits64("seed")?,
+            seed: seed(fields)?,
             seeds: seeds(fields)?,
         };
         if sent.seed.is_some() && sent.seeds.is_some() {
@@ -211,6 +211,18 @@ fn repetition_penalty(fields: &mut Fields<'_>) -> Result<Option<f32>, ApiError> 
     match (fields.f32("repetition_penalty")?, fields.f32(name)?) {
         (Some(_), Some(_)) => {
             let message = "`repeat_penalty` is another name of `repetition_penalty`: give one";
+            Err(ApiError::param(name, message))
+        }
+        (one, other) => Ok(one.or(other)),
+    }
+}
+
+/// `seed`, or `sampling_seed` as SGLang calls it.
+fn seed(fields: &mut Fields<'_>) -> Result<Option<u64>, ApiError> {
+    let name = "sampling_seed";
+    match (fields.bits64("seed")?, fields.bits64(name)?) {
+        (Some(one), Some(other)) if one != other => {
+            let message = "`sampling_seed` is another name of `seed`: give one";
             Err(ApiError::param(name, message))
         }
         (one, other) => Ok(one.or(other)),

@@ -7,11 +7,11 @@ use std::time::Duration;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use pelton_base::Usage;
-use pelton_llm::Event;
+use pelton_llm::{Event, Timings};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::StreamOptions;
+use super::{Now, StreamOptions};
 use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
@@ -23,24 +23,66 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) trait StreamState: Send + 'static {
     /// Chunks that come before the first event.
     fn start(&mut self, out: &mut Chunks);
+    /// Where counts and times are written before each event and before the end, in a stream that shows
+    /// them.
+    fn now(&mut self) -> Option<&mut Now> {
+        None
+    }
+
     /// Chunks for one event.
     fn event(&mut self, event: Event, out: &mut Chunks);
     /// Chunks after the last event, after a failure too.
     fn end(&mut self, usage: Usage, out: &mut Chunks);
+
+    /// The chunk that says what failed. It comes after all others.
+    fn failed(&mut self, error: &ApiError, out: &mut Chunks) {
+        out.push(&error.envelope());
+    }
+
+    /// The data of the very last chunk, if there is one.
+    const DONE: Option<&str> = Some("[DONE]");
+}
+
+/// One event of a stream.
+#[derive(Debug)]
+struct Chunk {
+    /// Its kind, in streams whose events have one.
+    name: Option<&'static str>,
+    data: String,
+}
+
+impl Chunk {
+    fn new(name: Option<&'static str>, chunk: &impl Serialize) -> Self {
+        let data = serde_json::to_string(chunk).expect("invariant: chunks are plain data");
+        Self { name, data }
+    }
+
+    fn event(self) -> SseEvent {
+        let event = SseEvent::default();
+        let event = match self.name {
+            Some(name) => event.event(name),
+            None => event,
+        };
+        event.data(self.data)
+    }
 }
 
 /// Chunks that wait to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
-    queue: VecDeque<String>,
+    queue: VecDeque<Chunk>,
     failure: Option<ApiError>,
 }
 
 impl Chunks {
     /// Adds one chunk.
     pub(crate) fn push(&mut self, chunk: &impl Serialize) {
-        let text = serde_json::to_string(chunk).expect("invariant: chunks are plain data");
-        self.queue.push_back(text);
+        self.queue.push_back(Chunk::new(None, chunk));
+    }
+
+    /// Adds one chunk with the line `event: NAME` before it.
+    pub(crate) fn push_named(&mut self, name: &'static str, chunk: &impl Serialize) {
+        self.queue.push_back(Chunk::new(Some(name), chunk));
     }
 
     /// Ends the stream with an error. It comes last, because clients read nothing after it.
@@ -55,6 +97,8 @@ pub(crate) trait Source: Send + 'static {
     fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
     /// Tokens of the request so far.
     fn usage(&self) -> Usage;
+    /// Times of the request so far.
+    fn timings(&self) -> Timings;
     /// Tokens of all prompts that are computed so far, and in all.
     fn prompt_progress(&self) -> (usize, usize);
 }
@@ -66,6 +110,10 @@ impl Source for Answering {
 
     fn usage(&self) -> Usage {
         Answering::usage(self)
+    }
+
+    fn timings(&self) -> Timings {
+        Answering::timings(self)
     }
 
     fn prompt_progress(&self) -> (usize, usize) {
@@ -88,8 +136,8 @@ impl<S: StreamState, E: Source> Stream<S, E> {
     /// The next chunk. Dropping the future or the stream aborts the request.
     async fn next(mut self) -> Option<(Result<SseEvent, Infallible>, Self)> {
         loop {
-            if let Some(text) = self.chunks.queue.pop_front() {
-                return Some((Ok(SseEvent::default().data(text)), self));
+            if let Some(chunk) = self.chunks.queue.pop_front() {
+                return Some((Ok(chunk.event()), self));
             }
             if self.is_done {
                 return None;
@@ -110,14 +158,18 @@ impl<S: StreamState, E: Source> Stream<S, E> {
                 self.source.next().await
             };
             self.shows_progress = false;
+            if let Some(now) = self.state.now() {
+                *now = Now { usage: self.source.usage(), timings: self.source.timings() };
+            }
             match event {
                 Some(event) => self.state.event(event, &mut self.chunks),
                 None => {
                     self.state.end(self.source.usage(), &mut self.chunks);
                     if let Some(error) = self.chunks.failure.take() {
-                        self.chunks.push(&error.envelope());
+                        self.state.failed(&error, &mut self.chunks);
                     }
-                    self.chunks.queue.push_back("[DONE]".to_owned());
+                    let done = S::DONE.map(|data| Chunk { name: None, data: data.to_owned() });
+                    self.chunks.queue.extend(done);
                     self.is_done = true;
                 }
             }

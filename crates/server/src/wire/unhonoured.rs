@@ -5,7 +5,8 @@
 
 use serde_json::Value;
 
-use super::{Fields, json};
+use super::record::Expected;
+use super::{Fields, json, lenient};
 use crate::error::ApiError;
 use crate::limits;
 
@@ -63,17 +64,25 @@ const EVERYWHERE: &[(&str, Accept)] = &[
     ("prompt_cache_retention", Accept::OneOf(&["\"in_memory\"", "\"in-memory\""])),
     ("service_tier", Accept::OneOf(&["\"auto\"", "\"default\""])),
     ("store", Accept::Only("false")),
-    ("include_stop_str_in_output", Accept::Only("false")),
-    ("skip_special_tokens", Accept::Only("true")),
-    // Special tokens are never part of a text.
+    // Special tokens that are part of a text have no spaces of their own.
     ("spaces_between_special_tokens", Accept::OneOf(&["true", "false"])),
-    ("truncate_prompt_tokens", Accept::Nothing),
-    ("prompt_logprobs", Accept::Nothing),
-    ("request_id", Accept::Nothing),
-    ("return_token_ids", Accept::Only("false")),
-    ("return_tokens_as_token_ids", Accept::Only("false")),
+    // Code of the client's in the server.
+    ("logits_processors", Accept::Empty),
     ("kv_transfer_params", Accept::Nothing),
     ("vllm_xargs", Accept::Empty),
+    // SGLang's; its router adds some of them to every request.
+    ("return_hidden_states", Accept::Only("false")),
+    ("return_routed_experts", Accept::Only("false")),
+    ("lora_path", Accept::Empty),
+    ("session_params", Accept::Empty),
+    ("custom_logit_processor", Accept::Empty),
+    ("custom_params", Accept::Empty),
+    ("custom_labels", Accept::Anything),
+    ("extra_key", Accept::Empty),
+    ("rid", Accept::Text),
+    ("bootstrap_host", Accept::Empty),
+    ("bootstrap_port", Accept::Nothing),
+    ("bootstrap_room", Accept::Nothing),
 ];
 
 /// Removes the parameters that are not honoured from `fields`.
@@ -86,7 +95,7 @@ pub(crate) fn check_unhonoured(
     table: &[(&str, Accept)],
 ) -> Result<(), ApiError> {
     for (name, accept) in table.iter().chain(EVERYWHERE) {
-        let Some(raw) = fields.take(name) else { continue };
+        let Some(raw) = fields.expect(name, Expected::Nothing(*accept)) else { continue };
         let path = fields.path(name);
         let is_accepted = match accept {
             Accept::Nothing => false,
@@ -98,7 +107,7 @@ pub(crate) fn check_unhonoured(
             }
             _ => accept.accepts(&json::free(&path, raw)?),
         };
-        if !is_accepted {
+        if !is_accepted && !lenient::ignores(&path) {
             return Err(ApiError::unsupported(path));
         }
     }

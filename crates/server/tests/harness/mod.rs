@@ -5,10 +5,13 @@
 #[path = "../../../llm/tests/common/mod.rs"]
 pub mod parrot;
 
+pub mod house;
+pub mod ranker;
+
 use std::sync::Arc;
 
 use pelton_llm::Llm;
-use pelton_server::{ServeConfig, ServeError, Server, SignalSender, Signals};
+use pelton_server::{Catalog, Renew, ServeConfig, ServeError, Server, SignalSender, Signals};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -49,9 +52,26 @@ impl Answer {
 }
 
 pub async fn start_with(llm: Arc<Llm>, config: ServeConfig) -> Running {
-    let config = ServeConfig { port: 0, ..config };
-    let server = Server::bind(llm, config).await.expect("a free port");
-    let address = server.address();
+    let config = ServeConfig { port: Some(0), ..config };
+    run(Server::bind(llm, config).await.expect("a free port"))
+}
+
+/// A server of several models.
+pub async fn start_models(catalog: Catalog, config: ServeConfig) -> Running {
+    let config = ServeConfig { port: Some(0), ..config };
+    run(Server::bind_models(catalog, config).await.expect("a free port"))
+}
+
+/// A server that reads its settings anew.
+pub async fn start_renewed(catalog: Catalog, renew: Renew) -> Running {
+    let config = ServeConfig { port: Some(0), ..ServeConfig::default() };
+    let server = Server::bind_models(catalog, config).await.expect("a free port");
+    run(server.renewed_by(renew))
+}
+
+/// Runs a server that listens.
+pub fn run(server: Server) -> Running {
+    let address = server.address().expect("a port");
     let (signals, receiver) = Signals::manual();
     let task = tokio::spawn(server.run(receiver));
     Running { address, signals, task }
@@ -115,6 +135,23 @@ async fn raw_to(address: std::net::SocketAddr, request: String) -> Answer {
         body.to_owned()
     };
     Answer { status, head: head.to_ascii_lowercase(), body }
+}
+
+/// The value of the first series of the metrics with this name and, among others, these labels.
+pub fn series(metrics: &str, wanted: &str) -> Option<f64> {
+    let split = |text: &str| -> (String, Vec<String>) {
+        let (name, labels) = text.split_once('{').unwrap_or((text, ""));
+        let labels = labels.trim_end_matches('}').split("\",");
+        let label = |label: &str| label.trim_end_matches('"').to_owned();
+        (name.to_owned(), labels.filter(|label| !label.is_empty()).map(label).collect())
+    };
+    let (name, labels) = split(wanted);
+    metrics.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+        let (found, value) = line.rsplit_once(' ')?;
+        let (found_name, found_labels) = split(found);
+        let is_it = found_name == name && labels.iter().all(|label| found_labels.contains(label));
+        is_it.then(|| value.parse().expect("a number"))
+    })
 }
 
 pub fn post_text(path: &str, body: &str) -> String {

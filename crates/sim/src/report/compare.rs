@@ -40,7 +40,7 @@ const COLUMNS: &[Column] = &[
     Column { name: "tokens/s", value: |r| Some(r.all.output_tokens_per_s), show: one_decimal },
     Column { name: "goodput %", value: |r| Some(100.0 * r.all.goodput_share), show: one_decimal },
     Column { name: "cached %", value: |r| Some(100.0 * r.all.cached_share), show: one_decimal },
-    Column { name: "preempted", value: |r| Some(r.totals.preemptions as f64), show: count },
+    Column { name: "preempted", value: preemptions, show: count },
     Column {
         name: "refused",
         value: |r| Some(r.refused.values().sum::<u64>() as f64),
@@ -111,6 +111,10 @@ impl Comparison {
 
 fn pick(times: &Option<Distribution>, which: fn(&Distribution) -> f64) -> Option<f64> {
     times.as_ref().map(which)
+}
+
+fn preemptions(report: &Report) -> Option<f64> {
+    report.totals.as_ref().map(|totals| totals.preemptions as f64)
 }
 
 fn one_decimal(x: f64) -> String {

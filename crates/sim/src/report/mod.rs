@@ -40,12 +40,19 @@ pub struct Report {
     pub refused: BTreeMap<&'static str, u64>,
     /// From the start to the last end, in seconds.
     pub duration_s: f64,
-    /// Share of that time in which a step ran.
-    pub busy_share: f64,
+    /// Share of that time in which a step ran; `None` seen from outside.
+    pub busy_share: Option<f64>,
     /// Prompt tokens served per second, cached ones included.
     pub prompt_tokens_per_s: f64,
-    /// Sums over all steps.
-    pub totals: Totals,
+    /// Sums over all steps; `None` seen from outside.
+    pub totals: Option<Totals>,
+    /// Times between two events with text of one answer, as a client sees them. A server may put
+    /// several tokens into one event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub itl_ms: Option<Distribution>,
+    /// Times by which a client sent requests late, because it or its machine was busy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent_late_ms: Option<Distribution>,
     /// All requests.
     pub all: Group,
     /// Requests with short prompts and with long ones, where there are both.
@@ -63,7 +70,7 @@ pub struct Group {
     pub finished: usize,
     /// Requests that were not taken.
     pub refused: usize,
-    /// Time until the first step.
+    /// Time until the first step; `None` seen from outside.
     pub queue_ms: Option<Distribution>,
     /// Time to the first token.
     pub ttft_ms: Option<Distribution>,
@@ -81,6 +88,15 @@ pub struct Group {
     pub goodput_share: f64,
     /// Share of the service that was given until the last arrival.
     pub service_share: Option<f64>,
+}
+
+/// Times that only a client has, in nanoseconds.
+#[derive(Clone, Debug, Default)]
+pub struct ClientTimes {
+    /// Between two events with text of one answer.
+    pub gaps_ns: Vec<u64>,
+    /// From a request's arrival to its sending.
+    pub late_ns: Vec<u64>,
 }
 
 /// How requests are divided into groups.
@@ -131,13 +147,27 @@ impl Report {
             failed: records.iter().filter(|record| !record.is_complete).count() as u64,
             refused,
             duration_s,
-            busy_share: totals.busy_s / duration_s,
+            busy_share: Some(totals.busy_s / duration_s),
             prompt_tokens_per_s: n_prompt as f64 / duration_s,
-            totals: totals.clone(),
+            totals: Some(totals.clone()),
+            itl_ms: None,
+            sent_late_ms: None,
             all,
             classes,
             tenants,
         }
+    }
+
+    /// The same report as a client sees the run: without steps and the time until a request's first
+    /// one, but with the times that only a client has.
+    #[must_use]
+    pub fn from_outside(mut self, times: ClientTimes) -> Self {
+        (self.busy_share, self.totals) = (None, None);
+        self.itl_ms = Distribution::new(times.gaps_ns);
+        self.sent_late_ms = Distribution::new(times.late_ns);
+        let groups = self.classes.iter_mut().chain(&mut self.tenants);
+        groups.chain([&mut self.all]).for_each(|group| group.queue_ms = None);
+        self
     }
 }
 

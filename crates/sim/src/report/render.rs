@@ -1,6 +1,6 @@
 //! The report for people.
 
-use super::{Distribution, Group, Report};
+use super::{Distribution, Group, Report, Totals};
 use std::fmt::Write as _;
 
 impl Report {
@@ -16,14 +16,13 @@ impl Report {
             ("queue", queue_ms),
             ("TTFT", ttft_ms),
             ("TPOT", tpot_ms),
+            ("ITL", &self.itl_ms),
             ("end to end", end_to_end_ms),
+            ("sent late", &self.sent_late_ms),
         ] {
-            let Some(told) = times else { continue };
-            let cells = [told.mean, told.p50, told.p95, told.p99, told.max].map(milliseconds);
-            let [mean, p50, p95, p99, max] = cells.each_ref().map(String::as_str);
-            let spark = format!("|{}|", told.sparkline);
-            let cells = [name, &thousands(told.n as u64), mean, p50, p95, p99, max, &spark];
-            line(&mut text, &cells, 14);
+            if let Some(times) = times {
+                text.push_str(&times.row(name));
+            }
         }
         for groups in [&self.classes, &self.tenants] {
             let rows: Vec<_> = groups.iter().map(|group| (group.name.clone(), group)).collect();
@@ -33,7 +32,7 @@ impl Report {
     }
 
     fn render_counts(&self, text: &mut String) {
-        let Self { offered, unfinished, failed, refused, totals, all, .. } = self;
+        let Self { offered, unfinished, failed, refused, all, .. } = self;
         let finished = thousands(all.finished as u64);
         let mut requests = format!("{} offered, {finished} finished", thousands(*offered));
         let n_refused: u64 = refused.values().sum();
@@ -48,20 +47,9 @@ impl Report {
                 put(&mut requests, format_args!(", {} {what}", thousands(n)));
             }
         }
-        let steps = totals.steps.max(1) as f64;
         let mut entry = |name: &str, what: String| put(text, format_args!("{name:<14}{what}\n"));
         entry("requests", requests);
-        entry(
-            "time",
-            format!(
-                "{:.1} s, {:.0} % of it busy; {} steps of {:.1} ms and {:.1} tokens",
-                self.duration_s,
-                100.0 * self.busy_share,
-                thousands(totals.steps),
-                1e3 * totals.busy_s / steps,
-                totals.computed_tokens as f64 / steps,
-            ),
-        );
+        entry("time", self.time());
         entry(
             "throughput",
             format!(
@@ -79,29 +67,65 @@ impl Report {
                 100.0 * all.goodput_share
             ),
         );
-        let mut memory = format!("{} preemptions", thousands(totals.preemptions));
-        if let (Some(lost), Some(kept)) =
-            (totals.recomputed_preemptions, totals.restored_preemptions)
-        {
-            let (lost, kept) = (thousands(lost), thousands(kept));
-            put(&mut memory, format_args!(" ({lost} computed again, {kept} brought back)"));
+        if let Some(totals) = &self.totals {
+            entry("memory", memory(totals));
         }
-        for (n, what) in [
-            (totals.recomputed_tokens, "tokens computed again"),
-            (totals.swapped_out_blocks, "blocks swapped out"),
-            (totals.swapped_in_blocks, "in"),
-        ] {
-            if let Some(n) = n {
-                put(&mut memory, format_args!(", {} {what}", thousands(n)));
-            }
-        }
-        if let (Some(running), Some(share)) = (totals.mean_running, totals.mean_kv_share) {
-            let share = 100.0 * share;
-            put(&mut memory, format_args!("; {running:.1} requests hold {share:.0} % of blocks"));
-        }
-        entry("memory", memory);
         text.push('\n');
     }
+
+    fn time(&self) -> String {
+        let mut time = format!("{:.1} s", self.duration_s);
+        if let (Some(share), Some(totals)) = (self.busy_share, &self.totals) {
+            let steps = totals.steps.max(1) as f64;
+            put(
+                &mut time,
+                format_args!(
+                    ", {:.0} % of it busy; {} steps of {:.1} ms and {:.1} tokens",
+                    100.0 * share,
+                    thousands(totals.steps),
+                    1e3 * totals.busy_s / steps,
+                    totals.computed_tokens as f64 / steps,
+                ),
+            );
+        }
+        time
+    }
+}
+
+impl Distribution {
+    /// A line of the table of times.
+    fn row(&self, name: &str) -> String {
+        let cells = [self.mean, self.p50, self.p95, self.p99, self.max].map(milliseconds);
+        let [mean, p50, p95, p99, max] = cells.each_ref().map(String::as_str);
+        let spark = format!("|{}|", self.sparkline);
+        let mut text = String::new();
+        let cells = [name, &thousands(self.n as u64), mean, p50, p95, p99, max, &spark];
+        line(&mut text, &cells, 14);
+        text
+    }
+}
+
+/// What happened to keys and values, in words.
+fn memory(totals: &Totals) -> String {
+    let mut memory = format!("{} preemptions", thousands(totals.preemptions));
+    if let (Some(lost), Some(kept)) = (totals.recomputed_preemptions, totals.restored_preemptions) {
+        let (lost, kept) = (thousands(lost), thousands(kept));
+        put(&mut memory, format_args!(" ({lost} computed again, {kept} brought back)"));
+    }
+    for (n, what) in [
+        (totals.recomputed_tokens, "tokens computed again"),
+        (totals.swapped_out_blocks, "blocks swapped out"),
+        (totals.swapped_in_blocks, "in"),
+    ] {
+        if let Some(n) = n {
+            put(&mut memory, format_args!(", {} {what}", thousands(n)));
+        }
+    }
+    if let (Some(running), Some(share)) = (totals.mean_running, totals.mean_kv_share) {
+        let share = 100.0 * share;
+        put(&mut memory, format_args!("; {running:.1} requests hold {share:.0} % of blocks"));
+    }
+    memory
 }
 
 /// A table of groups, each under its name, after an empty line; nothing where there are none.

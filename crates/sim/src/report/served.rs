@@ -1,6 +1,6 @@
 //! The report of a served trace under a headline, simulated or real.
 
-use super::{Comparison, Grouping, Ledger, Report};
+use super::{ClientTimes, Comparison, Grouping, Ledger, Report};
 use serde::Serialize;
 
 /// A report of served requests, the server and its settings, as text or as one JSON object.
@@ -25,6 +25,16 @@ impl Served {
     /// Adds a run.
     pub fn add(&mut self, name: String, ledger: &Ledger, grouping: Grouping<'_>) {
         self.comparison.add(name, Report::new(ledger, grouping));
+    }
+
+    /// Adds a run of which only the client's side is known.
+    pub fn add_from_outside(
+        &mut self,
+        name: String,
+        (ledger, times): (&Ledger, ClientTimes),
+        grouping: Grouping<'_>,
+    ) {
+        self.comparison.add(name, Report::new(ledger, grouping).from_outside(times));
     }
 
     /// The headline, and the report of the only run or the comparison of several.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pelton_tensor::{MappedFile, Safetensors};
+use pelton_tensor::{GgufWriter, MappedFile, Safetensors};
 
 use super::parts::Parts;
 use super::recipe::Recipe;
@@ -93,7 +93,12 @@ impl Checkpoint {
     ///
     /// When there is none, or a file cannot be read or written: this is for tests.
     pub fn write_gguf(&self, path: &Path) {
-        Recipe::read(&self.recipe()).write_with(&self.tensors(), path, add_to_gguf);
+        self.write_gguf_with(path, add_to_gguf);
+    }
+
+    /// Writes the GGUF file of the model with further metadata.
+    pub(super) fn write_gguf_with(&self, path: &Path, add: impl Fn(&mut GgufWriter)) {
+        Recipe::read(&self.recipe()).write_with(&self.tensors(), path, add);
     }
 
     fn tensors(&self) -> Safetensors {

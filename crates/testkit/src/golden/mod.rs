@@ -1,14 +1,15 @@
 //! Golden checkpoints: tiny models of every family, and what the reference implementation computes
 //! with them.
 //!
-//! The files are in `crates/model/tests`: `golden` holds decoders, `encoders` holds encoders, and
-//! `make.py` in either folder describes how they are made. No bytes are stored twice: weights that
+//! The files are in `crates/model/tests`: `golden` holds decoders, `encoders` holds encoders, `rankers`
+//! holds classifiers, and `make.py` in each folder describes how they are made. No bytes are stored twice: weights that
 //! several checkpoints have are put together from parts, and GGUF files are written by recipes.
 //! None has a tokenizer; [`Checkpoint::write_folder`] and [`Checkpoint::write_gguf`] add one with
 //! one token per byte, so that every command of the binary accepts the model.
 
 mod checkpoint;
 mod parts;
+mod ranker;
 mod recipe;
 mod tokens;
 
@@ -18,6 +19,7 @@ use pelton_base::TokenId;
 use pelton_tensor::{Safetensors, TensorSource};
 
 pub use checkpoint::Checkpoint;
+pub use ranker::{GoldenPair, GoldenRanker, ranker_named, rankers};
 pub use recipe::crc32;
 
 /// Decoders that cannot be written as GGUF although their family can, and the part of the model
@@ -182,7 +184,8 @@ mod tests {
     fn stored_parts_and_recipes_give_the_original_bytes() {
         let temp = tempfile::tempdir().expect("a folder");
         let mut n_files = 0;
-        for checkpoint in ["golden", "encoders", "checkpoints"].into_iter().flat_map(all) {
+        for checkpoint in ["golden", "encoders", "checkpoints", "rankers"].into_iter().flat_map(all)
+        {
             // Both compare the bytes with a checksum of the original file.
             checkpoint.write_bare_folder(&temp.path().join(checkpoint.name()));
             if checkpoint.has_gguf() {

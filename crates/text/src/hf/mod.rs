@@ -15,7 +15,7 @@ use pelton_base::{TokenId, limits};
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::models::unigram::Unigram;
-use tokenizers::{DecoderWrapper, ModelWrapper, PostProcessorWrapper, TokenizerImpl};
+use tokenizers::{DecoderWrapper, Encoding, ModelWrapper, PostProcessorWrapper, TokenizerImpl};
 
 use crate::byte_table::ByteTable;
 use crate::charsmap::{self, CharsMap};
@@ -69,6 +69,18 @@ impl HfEncoder {
                 format!("the tokenizer's regular expression `{expression}` takes too long on it");
             TextError::Encode { reason }
         })?
+    }
+
+    /// Two texts of one token each as the post-processor joins them, and the kind of each token.
+    pub(crate) fn join(&self, marks: [TokenId; 2]) -> Result<Vec<(TokenId, u8)>, TextError> {
+        let encoding = |kind: u32| {
+            let token = tokenizers::Token::new(marks[kind as usize].0, String::new(), (0, 0));
+            Encoding::from_tokens(vec![token], kind)
+        };
+        let joined = guarded(|| self.inner.post_process(encoding(0), Some(encoding(1)), true))?
+            .map_err(|error| TextError::Encode { reason: error.to_string() })?;
+        let kinds = joined.get_type_ids().iter().map(|kind| u8::try_from(*kind).unwrap_or(1));
+        Ok(joined.get_ids().iter().copied().map(TokenId).zip(kinds).collect())
     }
 
     fn encode_unguarded(
@@ -179,6 +191,7 @@ pub(crate) fn build(
         // `add_eos_token` of `tokenizer_config.json` are ignored.
         prepend_bos: None,
         append_eos: None,
+        pair_separator: None,
         strips_leading_space: decoder.strips_leading_space,
         at_start,
         encoder: Encoder::Hf(Box::new(HfEncoder::new(inner, origin)?)),

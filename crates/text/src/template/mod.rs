@@ -36,6 +36,11 @@ pub use message::Message;
 pub struct RenderOptions {
     /// Ends the prompt with the opening of the assistant's turn.
     pub add_generation_prompt: bool,
+    /// Ends the prompt within the last message, which the answer continues; the opening of a new
+    /// turn would contradict it, so there is none.
+    pub continue_final_message: bool,
+    /// Documents that the answer may draw on, as the template reads them.
+    pub documents: Option<serde_json::Value>,
     /// Tools that the model may call, as JSON schemas.
     pub tools: Option<serde_json::Value>,
     /// Any other argument of the template; these win over the special tokens' names.
@@ -111,6 +116,12 @@ pub enum TemplateError {
         line: usize,
         /// The failure.
         reason: String,
+    },
+    /// The last message cannot be continued, because it has no text, or its text is not in the prompt.
+    #[error("the last message cannot be continued: {reason}")]
+    NotContinued {
+        /// The reason.
+        reason: &'static str,
     },
     /// The file has no variant of this name.
     #[error("no chat template is named `{name}`; there are {known}")]
@@ -250,6 +261,11 @@ impl ChatTemplate {
         self
     }
 
+    /// The special tokens as the template names them.
+    pub fn tokens(&self) -> &TemplateTokens {
+        &self.tokens
+    }
+
     /// The template and its variants, the default first.
     pub fn sources(&self) -> &[TemplateSource] {
         &self.sources
@@ -313,7 +329,12 @@ impl ChatTemplate {
         });
         jinja::install_tests(&mut env);
         guard::install(&mut env, &budget, options.now_unix_seconds);
-        program.run(&env, self.context(messages, options)).map_err(|e| failed(&e))
+        let rendered =
+            program.run(&env, self.context(messages, options)).map_err(|e| failed(&e))?;
+        match options.continue_final_message {
+            true => within_final_message(rendered, messages),
+            false => Ok(rendered),
+        }
     }
 
     fn context(&self, messages: &[Message], options: &RenderOptions) -> Value {
@@ -321,10 +342,12 @@ impl ChatTemplate {
         context.extend(self.tokens.tokens.iter().map(|(k, v)| (k.clone(), Value::from(v))));
         let messages: Vec<Value> = messages.iter().map(message_value).collect();
         context.push(("messages".into(), Value::from(messages)));
-        context.push(("add_generation_prompt".into(), options.add_generation_prompt.into()));
+        let opens_turn = options.add_generation_prompt && !options.continue_final_message;
+        context.push(("add_generation_prompt".into(), opens_turn.into()));
         let tools = options.tools.as_ref().map_or_else(|| Value::from(()), value);
         context.push(("tools".into(), tools));
-        context.push(("documents".into(), Value::from(())));
+        let documents = options.documents.as_ref().map_or_else(|| Value::from(()), value);
+        context.push(("documents".into(), documents));
         let args = self.args.iter().filter(|(name, _)| !options.extra.contains_key(*name));
         context.extend(args.map(|(k, v)| (k.clone(), value(v))));
         context.extend(options.extra.iter().map(|(k, v)| (k.clone(), value(v))));
@@ -405,3 +428,24 @@ fn failure(source: &TemplateSource, error: &minijinja::Error, budget: &Budget) -
 
 /// Prompts are text, never markup.
 const NO_ESCAPE: AutoEscape = AutoEscape::None;
+
+/// Cuts a prompt off behind the text of the last message. White space at the ends of that text counts
+/// only where the template has kept it.
+fn within_final_message(
+    mut rendered: String,
+    messages: &[Message],
+) -> Result<String, TemplateError> {
+    let fail = |reason| Err(TemplateError::NotContinued { reason });
+    let text = messages.last().and_then(|message| message.content.as_str()).unwrap_or_default();
+    let core = text.trim();
+    if core.is_empty() {
+        return fail("it has no text");
+    }
+    let Some(start) = rendered.rfind(core) else {
+        return fail("the chat template does not print its text as it is");
+    };
+    let with_end = text.trim_start();
+    let is_kept = rendered[start..].starts_with(with_end);
+    rendered.truncate(start + if is_kept { with_end.len() } else { core.len() });
+    Ok(rendered)
+}

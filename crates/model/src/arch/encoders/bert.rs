@@ -1,7 +1,7 @@
 //! BERT (Devlin et al., 2019): learned positions, two kinds of tokens of which a text alone is the
 //! first, norms after each addition.
 
-use crate::arch::{Arch, ArchSpec, Part, Preset, Stored};
+use crate::arch::{Arch, ArchSpec, ClassHead, Part, Preset, Stored};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
@@ -14,6 +14,7 @@ pub(super) const ARCH: Arch = Arch {
     defaults: DEFAULTS,
     hf: HF,
     gguf: GGUF,
+    classifier: Some(ClassHead::BERT),
     spec,
     ..Arch::PLAIN
 };

@@ -1,6 +1,6 @@
 //! DistilBERT (Sanh et al., 2019): BERT without kinds of tokens, under other names.
 
-use crate::arch::{Arch, ArchSpec, Part, Preset, Stored};
+use crate::arch::{Arch, ArchSpec, ClassHead, Part, Preset, Stored};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
@@ -37,6 +37,7 @@ pub(super) const ARCH: Arch = Arch {
         ],
         ..Stored::HF
     },
+    classifier: Some(ClassHead::DISTIL),
     spec,
     ..Arch::PLAIN
 };

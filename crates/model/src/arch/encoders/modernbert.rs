@@ -2,7 +2,7 @@
 //! perceptron, and two of three layers that see only a window, with a rotation of their own.
 
 use crate::arch::{
-    Arch, ArchSpec, Ends, Fused, GatedMlp, Mlp, NormKind, Part, Preset, Stored, Wiring,
+    Arch, ArchSpec, ClassHead, Ends, Fused, GatedMlp, Mlp, NormKind, Part, Preset, Stored, Wiring,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
@@ -40,6 +40,7 @@ pub(super) const ARCH: Arch = Arch {
         is_gate_up_fused: true,
         ..Stored::HF
     },
+    classifier: Some(ClassHead::MODERN),
     spec,
     ..Arch::PLAIN
 };

@@ -46,6 +46,7 @@ pub(super) const ARCH: Arch = Arch {
         ..Stored::HF
     },
     gguf: Stored { qkv: Fused::Stacked, ..super::bert::GGUF },
+    classifier: None,
     spec,
     ..Arch::PLAIN
 };

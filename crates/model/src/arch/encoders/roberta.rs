@@ -4,7 +4,7 @@
 use pelton_base::limits;
 
 use super::bert;
-use crate::arch::{Arch, ArchSpec, Preset, Stored};
+use crate::arch::{Arch, ArchSpec, ClassHead, Preset, Stored};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
@@ -27,6 +27,7 @@ pub(super) const ARCH: Arch = Arch {
     ],
     hf: Stored { prefix: "roberta.", ..bert::HF },
     gguf: bert::GGUF,
+    classifier: Some(ClassHead::ROBERTA),
     spec,
     ..Arch::PLAIN
 };

@@ -1,6 +1,6 @@
 //! From events of the library to JSON for clients.
 
-use pelton_base::Usage;
+use pelton_base::{TokenId, Usage};
 use pelton_llm::{CallPiece, Event, EventToken, Finish, LlmError};
 
 use super::types::{
@@ -9,8 +9,8 @@ use super::types::{
 };
 use crate::error::ApiError;
 use crate::wire::{
-    Ask, Chunks, FINGERPRINT, Head, StreamOptions, StreamState, finish_reason, finite, fresh_id,
-    token_text,
+    Ask, Chunks, FINGERPRINT, Head, Ids, Now, PromptLogprobs, Shown, StopReason, StreamOptions,
+    StreamState, finish_reason, finite, fresh_id, obfuscation,
 };
 
 /// An error with the parameter name of this endpoint: the prompt is `messages`.
@@ -22,16 +22,16 @@ pub(crate) fn error(error: LlmError) -> ApiError {
     error
 }
 
-fn logprobs(tokens: Vec<EventToken>) -> Vec<TokenLogprob> {
+pub(crate) fn logprobs(tokens: Vec<EventToken>, shown: Shown) -> Vec<TokenLogprob> {
     let entry = |token: EventToken| {
         let logprob = token.logprob?;
         let top = logprob.top.into_iter().map(|top| TopLogprob {
-            token: token_text(&top.bytes),
+            token: shown.name(top.id, &top.bytes),
             logprob: finite(top.logprob),
             bytes: top.bytes,
         });
         Some(TokenLogprob {
-            token: token_text(&token.bytes),
+            token: shown.name(token.id, &token.bytes),
             logprob: finite(logprob.logprob),
             bytes: token.bytes,
             top_logprobs: top.collect(),
@@ -50,10 +50,29 @@ fn reason_of(finish: &Finish) -> Result<&'static str, ApiError> {
     }
 }
 
+/// Parts of a conversation that its answers show.
+#[derive(Debug, Default)]
+pub(crate) struct Before {
+    pub(crate) n_choices: usize,
+    /// The text of the last message, where it is echoed because the answer continues it.
+    pub(crate) echo: Option<String>,
+    /// The tokens of the prompt, where they are asked for.
+    pub(crate) tokens: Option<Ids>,
+}
+
+impl Before {
+    /// Of this many answers, which show nothing before them.
+    pub(crate) fn of(n_choices: usize) -> Self {
+        Self { n_choices, ..Self::default() }
+    }
+}
+
 /// Gathers the events of an answer in one piece.
 pub(crate) struct Gatherer {
     choices: Vec<Gathered>,
     ask: Ask,
+    before: Before,
+    prompt: Option<PromptLogprobs>,
 }
 
 #[derive(Default)]
@@ -63,31 +82,45 @@ struct Gathered {
     calls: Vec<AnswerCall>,
     logprobs: Vec<TokenLogprob>,
     finish_reason: &'static str,
+    stop_reason: Option<StopReason>,
+    token_ids: Option<Vec<TokenId>>,
     malformed_call: bool,
 }
 
 impl Gatherer {
-    pub(crate) fn new(n_choices: usize, ask: Ask) -> Self {
-        Self { choices: (0..n_choices).map(|_| Gathered::default()).collect(), ask }
+    pub(crate) fn new(before: Before, ask: Ask) -> Self {
+        let empty = |_| Gathered {
+            text: before.echo.clone().unwrap_or_default(),
+            token_ids: ask.shown.token_ids.then(Vec::new),
+            ..Gathered::default()
+        };
+        let choices = (0..before.n_choices).map(empty).collect();
+        Self { choices, ask, before, prompt: None }
     }
 
     /// Adds one event; an answer that failed fails the whole.
     pub(crate) fn add(&mut self, event: Event) -> Result<(), ApiError> {
+        if self.prompt.is_none() {
+            self.prompt = self.ask.shown.scores(event.prompt.as_ref());
+        }
         let choice = &mut self.choices[event.choice];
+        let ids = event.tokens.iter().map(|token| token.id);
+        choice.token_ids.iter_mut().for_each(|all| all.extend(ids.clone()));
         choice.text.push_str(&event.text);
         choice.thought.push_str(&event.thought);
         event.calls.into_iter().for_each(|piece| choice.call(piece));
         if self.ask.logprobs {
-            choice.logprobs.extend(logprobs(event.tokens));
+            choice.logprobs.extend(logprobs(event.tokens, self.ask.shown));
         }
         if let Some(finish) = event.finish {
             choice.malformed_call = finish.malformed_call;
+            choice.stop_reason = StopReason::of(&finish);
             choice.finish_reason = reason_of(&finish)?;
         }
         Ok(())
     }
 
-    pub(crate) fn finish(self, head: Head, usage: Usage) -> ChatAnswer {
+    pub(crate) fn finish(self, head: Head, now: Now) -> ChatAnswer {
         let ask = self.ask;
         let choices = self.choices.into_iter().enumerate().map(|(index, mut gathered)| Choice {
             index,
@@ -96,6 +129,8 @@ impl Gatherer {
                 .logprobs
                 .then_some(Logprobs { content: gathered.logprobs, refusal: None }),
             finish_reason: gathered.finish_reason,
+            stop_reason: gathered.stop_reason.take(),
+            token_ids: gathered.token_ids.take(),
             malformed_tool_call: gathered.malformed_call,
         });
         ChatAnswer {
@@ -104,8 +139,11 @@ impl Gatherer {
             created: head.created,
             model: head.model,
             choices: choices.collect(),
-            usage: usage.into(),
+            usage: now.usage.into(),
             system_fingerprint: FINGERPRINT,
+            prompt_token_ids: self.before.tokens,
+            prompt_logprobs: self.prompt,
+            timings: ask.shown.timings.then(|| now.into()),
         }
     }
 }
@@ -142,15 +180,19 @@ pub(crate) struct ChunkMaker {
     head: Head,
     options: StreamOptions,
     ask: Ask,
-    n_choices: usize,
+    before: Before,
+    now: Now,
 }
 
 impl ChunkMaker {
-    pub(crate) fn new(head: Head, options: StreamOptions, ask: Ask, n_choices: usize) -> Self {
-        Self { head, options, ask, n_choices }
+    pub(crate) fn new(head: Head, options: StreamOptions, ask: Ask, before: Before) -> Self {
+        Self { head, options, ask, before, now: Now::default() }
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> ChatChunk<'_> {
+        let usage = usage.or(self.options.continuous_usage.then_some(self.now.usage));
+        let content = choices.iter().filter_map(|choice| choice.delta.content.as_ref());
+        let n_bytes = content.map(String::len).sum();
         ChatChunk {
             id: &self.head.id,
             object: "chat.completion.chunk",
@@ -159,35 +201,52 @@ impl ChunkMaker {
             system_fingerprint: FINGERPRINT,
             choices,
             usage: self.options.include_usage.then_some(usage.map(Into::into)),
+            prompt_token_ids: None,
+            timings: self.ask.shown.timings.then(|| self.now.into()),
+            obfuscation: self.options.obfuscates.then(|| obfuscation(n_bytes)),
         }
     }
 }
 
 impl StreamState for ChunkMaker {
     fn start(&mut self, out: &mut Chunks) {
-        for index in 0..self.n_choices {
-            let (role, content) = (Some("assistant"), Some(String::new()));
+        let mut prompt = self.before.tokens.take();
+        for index in 0..self.before.n_choices {
+            let echo = self.before.echo.clone().unwrap_or_default();
+            let (role, content) = (Some("assistant"), Some(echo));
             let delta = Delta { role, content, ..Delta::default() };
             let choice = ChunkChoice::new(index, delta);
-            out.push(&self.chunk(vec![choice], None));
+            let prompt_token_ids = prompt.take();
+            out.push(&ChatChunk { prompt_token_ids, ..self.chunk(vec![choice], None) });
         }
+    }
+
+    fn now(&mut self) -> Option<&mut Now> {
+        let shows = self.options.continuous_usage || self.ask.shown.timings;
+        shows.then_some(&mut self.now)
     }
 
     fn event(&mut self, event: Event, out: &mut Chunks) {
         let index = event.choice;
-        let logprobs = if self.ask.logprobs { logprobs(event.tokens) } else { Vec::new() };
+        let shown = self.ask.shown;
+        let token_ids = shown.ids(&event.tokens).filter(|ids| !ids.is_empty());
+        let logprobs = match self.ask.logprobs {
+            true => logprobs(event.tokens, shown),
+            false => Vec::new(),
+        };
         let hides_thoughts = self.ask.hides_thoughts;
         let thought = Some(event.thought).filter(|text| !text.is_empty() && !hides_thoughts);
         let tool_calls: Vec<DeltaCall> = event.calls.into_iter().map(delta_call).collect();
         let has_more = thought.is_some() || !tool_calls.is_empty();
-        if !event.text.is_empty() || !logprobs.is_empty() || has_more {
+        let has_tokens = !logprobs.is_empty() || token_ids.is_some();
+        if !event.text.is_empty() || has_tokens || has_more {
             // A piece of something else has no content, but log probabilities alone have some.
             let content = Some(event.text).filter(|text| !text.is_empty() || !has_more);
             let (reasoning, reasoning_content) = (thought.clone(), thought);
             let delta = Delta { role: None, content, reasoning, reasoning_content, tool_calls };
             let logprobs =
                 self.ask.logprobs.then_some(Logprobs { content: logprobs, refusal: None });
-            let choice = ChunkChoice { logprobs, ..ChunkChoice::new(index, delta) };
+            let choice = ChunkChoice { logprobs, token_ids, ..ChunkChoice::new(index, delta) };
             out.push(&self.chunk(vec![choice], None));
         }
         let Some(finish) = event.finish else { return };
@@ -197,7 +256,9 @@ impl StreamState for ChunkMaker {
                 let finish_reason = Some(reason);
                 let malformed_tool_call = finish.malformed_call;
                 let last = ChunkChoice::new(index, delta);
-                let choice = ChunkChoice { finish_reason, malformed_tool_call, ..last };
+                let stop_reason = StopReason::of(&finish);
+                let choice =
+                    ChunkChoice { finish_reason, stop_reason, malformed_tool_call, ..last };
                 out.push(&self.chunk(vec![choice], None));
             }
             Err(error) => out.fail(error),

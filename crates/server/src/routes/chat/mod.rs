@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 mod convert;
+mod rendering;
 mod thinking;
 mod tools;
 mod types;
@@ -16,13 +17,20 @@ use crate::access::Caller;
 use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
-use crate::wire::{Ask, Body, Head, sse};
+use crate::wire::{Ask, Body, Head, Ids, Now, sse};
 
-pub(crate) use convert::ChunkMaker;
+pub(crate) use convert::{Before, ChunkMaker, error, logprobs};
+pub(crate) use rendering::Rendered;
+pub(crate) use types::TokenLogprob;
 
 /// Reads and checks a body, as far as it does not depend on the model.
 pub(crate) fn parse(bytes: &[u8], defaults: Generation) -> Result<(ChatRequest, Ask), ApiError> {
     validate::check(types::ChatBody::read(bytes)?, defaults)
+}
+
+/// Reads a body as the handler does.
+pub(crate) fn read_only(bytes: &[u8]) -> Result<(), ApiError> {
+    types::ChatBody::read(bytes).map(drop)
 }
 
 /// Answers a conversation, in one piece or as a stream.
@@ -35,27 +43,41 @@ pub(crate) async fn handle(
     caller: Caller,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let llm = state.llm()?.clone();
     let app = state.clone();
-    let (generating, ask) = super::reading(&state, body, move |bytes| {
-        let body = types::ChatBody::read(&bytes)?;
+    let (generating, ask, before, id, model, again) = super::reading(&state, body, move |bytes| {
+        let mut body = types::ChatBody::read(&bytes)?;
         drop(bytes);
-        app.check_model(body.model.as_deref())?;
+        rendering::check_trust(&body.rendering, app.config().trust_request_chat_template)?;
+        let id = body.request_id.take();
+        let model = app.model(body.model.as_deref())?;
+        let llm = model.llm()?;
         let defaults = caller.over(llm.default_generation());
         let (request, ask) = validate::check(body, defaults)?;
-        Ok((llm.chat(request).map_err(convert::error)?, ask))
+        let echo = last_text(&request).filter(|_| ask.shown.echo);
+        let again = app.again(&request);
+        let generating = llm.chat(request).map_err(convert::error)?;
+        let tokens = ask.shown.token_ids.then(|| Ids::of(generating.prompt(0)));
+        let before = Before { n_choices: generating.n_choices(), echo, tokens };
+        Ok((generating, ask, before, id, model, again))
     })
     .await?;
-    let mut answering = Answering::new(&state, &running, caller, generating);
-    let n_choices = answering.n_choices();
-    let head = Head::new(&state, "chatcmpl-");
+    let mut answering = Answering::new(&state, &running, &model, caller, generating)
+        .or_again(again, |llm, request| llm.chat(request).map_err(convert::error));
+    let head = Head::new(&model, "chatcmpl-").named("chatcmpl-", id);
     if let Some(options) = ask.stream {
-        let chunks = convert::ChunkMaker::new(head, options, ask, n_choices);
+        let chunks = convert::ChunkMaker::new(head, options, ask, before);
         return Ok(sse(&state, running, answering, options, chunks));
     }
-    let mut answer = convert::Gatherer::new(n_choices, ask);
+    let mut answer = convert::Gatherer::new(before, ask);
     while let Some(event) = answering.next().await {
         answer.add(event)?;
     }
-    Ok(Json(answer.finish(head, answering.usage())).into_response())
+    let now = Now { usage: answering.usage(), timings: answering.timings() };
+    Ok(Json(answer.finish(head, now)).into_response())
+}
+
+/// The text of the last message, where it is one of the assistant, as the answer is.
+fn last_text(request: &ChatRequest) -> Option<String> {
+    let last = request.messages.last().filter(|message| message.role == "assistant")?;
+    last.content.as_str().map(str::to_owned)
 }

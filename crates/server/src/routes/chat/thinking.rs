@@ -68,8 +68,10 @@ impl Thinking {
         }
         thinking.budget = one.or(other);
         thinking.is_hidden = !fields.bool("include_reasoning")?.unwrap_or(true);
+        // SGLang's name: thoughts that are not separated stay in the text.
+        thinking.is_raw = !fields.bool("separate_reasoning")?.unwrap_or(true);
         if let Some(format) = fields.string("reasoning_format")? {
-            thinking.is_raw = match format.as_str() {
+            thinking.is_raw |= match format.as_str() {
                 "none" => true,
                 "auto" | "deepseek" => false,
                 _ => {

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 
 use pelton_base::limits;
 use pelton_llm::{Tool, ToolChoice};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use crate::error::ApiError;
-use crate::wire::json::{Kind, RawValue, free_within, string, typed, wrong};
-use crate::wire::{Fields, SCHEMA};
-
-/// Most calls of one message.
-const CALLS: usize = 1 << 10;
+use crate::routes::conversation::{
+    CALLS, arguments, call, distinct, expect_function, function_name, known, missing, schema,
+};
+use crate::wire::Fields;
+use crate::wire::json::{Kind, RawValue, string, wrong};
 
 /// The tools of a request, and whether the model may, must or must not call them.
 #[derive(Debug, Default)]
@@ -33,11 +33,7 @@ impl Tools {
         let mut names = HashSet::new();
         let tools = fields.list("tools", limits::TOOLS, |path, raw| {
             let tool = tool(path, raw)?;
-            if !names.insert(tool.name.clone()) {
-                let path = format!("{path}.function.name");
-                let message = format!("`{path}`: two tools have the name `{}`", tool.name);
-                return Err(ApiError::param(path, message));
-            }
+            distinct(&mut names, &format!("{path}.function.name"), &tool.name)?;
             Ok(tool)
         })?;
         let mut tools = tools.unwrap_or_default();
@@ -53,19 +49,6 @@ impl Tools {
     }
 }
 
-fn missing(path: &str) -> ApiError {
-    ApiError::param(path, format!("`{path}` is missing"))
-}
-
-fn expect_function(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    let path = fields.path("type");
-    match fields.string("type")?.as_deref() {
-        Some("function") => Ok(()),
-        Some(other) => Err(wrong(&path, "\"function\"", &Value::from(other).to_string())),
-        None => Err(missing(&path)),
-    }
-}
-
 fn tool(path: &str, raw: &RawValue) -> Result<Tool, ApiError> {
     let mut outer = Fields::nested(path, raw)?;
     expect_function(&mut outer)?;
@@ -73,32 +56,12 @@ fn tool(path: &str, raw: &RawValue) -> Result<Tool, ApiError> {
     let raw = outer.take("function").ok_or_else(|| missing(&path))?;
     outer.finish()?;
     let mut fields = Fields::nested(&path, raw)?;
-    let name = name(&mut fields)?;
+    let name = function_name(&mut fields)?;
     let description = fields.string("description")?;
     let strict = fields.bool("strict")?.unwrap_or(false);
-    let path = fields.path("parameters");
-    let parameters = match fields.take("parameters") {
-        None => json!({"type": "object", "properties": {}}),
-        Some(raw) if Kind::of(raw) == Kind::Object => {
-            free_within(&path, raw, SCHEMA)?;
-            typed(&path, "a JSON schema", raw)?
-        }
-        Some(raw) => return Err(wrong(&path, "a JSON schema of an object", raw.get())),
-    };
+    let parameters = schema(&mut fields, "parameters")?;
     fields.finish()?;
     Ok(Tool { name, description, parameters, strict })
-}
-
-/// The name of a function: letters, digits, `_`, `-` and `.`.
-fn name(fields: &mut Fields<'_>) -> Result<String, ApiError> {
-    let path = fields.path("name");
-    let name = fields.string("name")?.ok_or_else(|| missing(&path))?;
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    if (1..=limits::TOOL_NAME_BYTES).contains(&name.len()) && name.chars().all(is_plain) {
-        return Ok(name);
-    }
-    let expected = "1 to 64 letters, digits, underscores, hyphens and dots";
-    Err(wrong(&path, expected, &Value::from(name).to_string()))
 }
 
 /// Reads `tool_choice`; a choice among some tools removes the other ones.
@@ -146,16 +109,9 @@ fn named(fields: &mut Fields<'_>) -> Result<(String, String), ApiError> {
     let raw = fields.take("function").ok_or_else(|| missing(&path))?;
     let mut inner = Fields::nested(&path, raw)?;
     let at = inner.path("name");
-    let name = name(&mut inner)?;
+    let name = function_name(&mut inner)?;
     inner.finish()?;
     Ok((at, name))
-}
-
-fn known(path: &str, name: &str, tools: &[Tool]) -> Result<(), ApiError> {
-    if tools.iter().any(|tool| tool.name == name) {
-        return Ok(());
-    }
-    Err(ApiError::param(path, format!("`{path}`: `tools` has no tool named `{name}`")))
 }
 
 /// A choice among some of the tools.
@@ -192,44 +148,19 @@ pub(crate) fn calls(fields: &mut Fields<'_>) -> Result<Option<Value>, ApiError> 
         let raw = outer.take("function").ok_or_else(|| missing(&path))?;
         outer.finish()?;
         let mut fields = Fields::nested(&path, raw)?;
-        let name = name(&mut fields)?;
+        let name = function_name(&mut fields)?;
         let path = fields.path("arguments");
         let arguments = arguments(&path, fields.take("arguments"))?;
         fields.finish()?;
-        let mut call = Map::new();
-        call.extend(id.map(|id| ("id".to_owned(), Value::from(id))));
-        call.insert("type".to_owned(), "function".into());
-        call.insert("function".to_owned(), json!({"name": name, "arguments": arguments}));
-        Ok(Value::Object(call))
+        Ok(call(id, name, arguments))
     })?;
     Ok(calls.filter(|calls| !calls.is_empty()).map(Value::Array))
 }
 
-/// The arguments of a call: an object, or its JSON text.
-fn arguments(path: &str, raw: Option<&RawValue>) -> Result<Value, ApiError> {
-    const EXPECTED: &str = "the JSON text of an object";
-    let Some(raw) = raw else { return Ok(json!({})) };
-    let text;
-    let raw = match Kind::of(raw) {
-        Kind::String => {
-            let sent = string(path, raw)?;
-            if sent.trim().is_empty() {
-                return Ok(json!({}));
-            }
-            text = RawValue::from_string(sent).map_err(|_| wrong(path, EXPECTED, raw.get()))?;
-            &*text
-        }
-        _ => raw,
-    };
-    if Kind::of(raw) != Kind::Object {
-        return Err(wrong(path, EXPECTED, raw.get()));
-    }
-    free_within(path, raw, SCHEMA)?;
-    typed(path, EXPECTED, raw)
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn read(body: Value) -> Result<Tools, ApiError> {

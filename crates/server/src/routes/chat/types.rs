@@ -3,11 +3,14 @@
 use crate::error::ApiError;
 use crate::limits;
 use crate::wire::{
-    Accept, Fields, GenerationFields, StreamOptions, UsageBody, check_unhonoured, stream_options,
+    Accept, Fields, GenerationFields, Ids, PromptLogprobs, Shown, StopReason, StreamOptions,
+    TimingsBody, UsageBody, check_unhonoured, n_predict, request_id, stream_options,
 };
+use pelton_base::TokenId;
 use pelton_text::Message;
 use serde::Serialize;
 
+use super::rendering::Rendering;
 use super::thinking::Thinking;
 use super::tools::Tools;
 use super::validate::{message, prediction};
@@ -22,13 +25,9 @@ const UNHONOURED: &[(&str, Accept)] = &[
     ("prompt_cache_options", Accept::Empty),
     ("verbosity", Accept::Only("\"medium\"")),
     ("web_search_options", Accept::Nothing),
-    ("add_generation_prompt", Accept::Only("true")),
-    ("continue_final_message", Accept::Only("false")),
-    ("add_special_tokens", Accept::Only("false")),
-    ("documents", Accept::Empty),
-    ("chat_template", Accept::Nothing),
     ("mm_processor_kwargs", Accept::Empty),
-    ("echo", Accept::Only("false")),
+    // Thoughts are streamed as they come.
+    ("stream_reasoning", Accept::Only("true")),
 ];
 
 /// A request as it was sent; types are right, ranges are not checked.
@@ -42,16 +41,26 @@ pub(crate) struct ChatBody {
     pub(crate) max_completion_tokens: Option<usize>,
     pub(crate) logprobs: bool,
     pub(crate) top_logprobs: Option<usize>,
+    /// llama-server's names for `max_tokens`, and for both fields of log probabilities; 0 is none.
+    pub(crate) n_predict: Option<Option<usize>>,
+    pub(crate) n_probs: Option<usize>,
+    pub(crate) shown: Shown,
+    pub(crate) request_id: Option<String>,
     pub(crate) stream: Option<StreamOptions>,
     pub(crate) prediction: Option<String>,
     pub(crate) tools: Tools,
     pub(crate) thinking: Thinking,
+    pub(crate) rendering: Rendering,
 }
 
 impl ChatBody {
     /// Reads every field, and refuses unknown parameters and parameters that are not honoured.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(bytes)?;
+        Self::of(Fields::of_body(bytes)?)
+    }
+
+    /// Reads every field of an object.
+    pub(crate) fn of(mut fields: Fields<'_>) -> Result<Self, ApiError> {
         check_unhonoured(&mut fields, UNHONOURED)?;
         let messages = fields
             .list("messages", limits::MESSAGES, message)?
@@ -65,10 +74,15 @@ impl ChatBody {
             max_completion_tokens: fields.usize("max_completion_tokens")?,
             logprobs: fields.bool("logprobs")?.unwrap_or(false),
             top_logprobs: fields.usize("top_logprobs")?,
+            n_predict: n_predict(&mut fields)?,
+            n_probs: fields.usize("n_probs")?,
+            shown: Shown::read(&mut fields)?,
+            request_id: request_id(&mut fields)?,
             stream: stream_options(&mut fields)?,
             prediction: prediction(&mut fields)?,
             tools: Tools::read(&mut fields)?,
             thinking: Thinking::read(&mut fields)?,
+            rendering: Rendering::read(&mut fields)?,
         };
         fields.finish()?;
         Ok(body)
@@ -85,6 +99,12 @@ pub(crate) struct ChatAnswer {
     pub(crate) choices: Vec<Choice>,
     pub(crate) usage: UsageBody,
     pub(crate) system_fingerprint: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<Ids>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_logprobs: Option<PromptLogprobs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timings: Option<TimingsBody>,
 }
 
 #[derive(Serialize)]
@@ -93,6 +113,11 @@ pub(crate) struct Choice {
     pub(crate) message: AnswerMessage,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) finish_reason: &'static str,
+    /// The stop string or token of the request that ended the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_reason: Option<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<TokenId>>,
     /// Whether something that began as a call was none, and is part of the content.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) malformed_tool_call: bool,
@@ -147,6 +172,14 @@ pub(crate) struct ChatChunk<'a> {
     /// Absent unless the request asks for it; then `null` in all but the last chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Option<UsageBody>>,
+    /// In the first chunk alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<Ids>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timings: Option<TimingsBody>,
+    /// Random letters, in chunks that are to be alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) obfuscation: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -155,6 +188,11 @@ pub(crate) struct ChunkChoice {
     pub(crate) delta: Delta,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) finish_reason: Option<&'static str>,
+    /// As in [`Choice`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_reason: Option<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<TokenId>>,
     /// As in [`Choice`]; only the last piece of an answer says so.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) malformed_tool_call: bool,
@@ -163,8 +201,9 @@ pub(crate) struct ChunkChoice {
 impl ChunkChoice {
     /// A piece that neither ends an answer nor reports log probabilities.
     pub(crate) fn new(index: usize, delta: Delta) -> Self {
-        let (logprobs, finish_reason) = (None, None);
-        Self { index, delta, logprobs, finish_reason, malformed_tool_call: false }
+        let (logprobs, finish_reason, stop_reason, token_ids) = (None, None, None, None);
+        let malformed_tool_call = false;
+        Self { index, delta, logprobs, finish_reason, stop_reason, token_ids, malformed_tool_call }
     }
 }
 
@@ -206,7 +245,7 @@ pub(crate) struct Logprobs {
     pub(crate) refusal: Option<Vec<TokenLogprob>>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct TokenLogprob {
     pub(crate) token: String,
     pub(crate) logprob: f32,
@@ -214,7 +253,7 @@ pub(crate) struct TokenLogprob {
     pub(crate) top_logprobs: Vec<TopLogprob>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct TopLogprob {
     pub(crate) token: String,
     pub(crate) logprob: f32,

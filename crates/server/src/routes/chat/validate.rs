@@ -9,7 +9,7 @@ use super::types::ChatBody;
 use crate::error::ApiError;
 use crate::limits;
 use crate::wire::json::{Kind, RawValue, brief, each, string, wrong};
-use crate::wire::{Accept, Ask, Fields, check_unhonoured, generation};
+use crate::wire::{Accept, Ask, Fields, Shown, check_unhonoured, generation};
 
 /// Checks every range.
 pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest, Ask), ApiError> {
@@ -27,14 +27,27 @@ pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest
         }
         (a, b) => b.or(a),
     };
+    let max_tokens = match (max_tokens, body.n_predict) {
+        (Some(one), Some(other)) if other != Some(one) => {
+            let message = "`n_predict` is another name of `max_completion_tokens`: give one";
+            return Err(ApiError::param("n_predict", message));
+        }
+        (max_tokens, n_predict) => max_tokens.or(n_predict.flatten()),
+    };
     let logprobs = match (body.logprobs, body.top_logprobs) {
         (false, Some(1..)) => {
             let message = "`top_logprobs` needs `logprobs` to be true";
             return Err(ApiError::param("top_logprobs", message));
         }
-        (false, _) => None,
-        (true, n) => Some(n.unwrap_or(0)),
+        (false, _) => body.n_probs.filter(|n| *n > 0),
+        (true, n) => Some(n.or(body.n_probs).unwrap_or(0)),
     };
+    let prompt_logprobs = body.generation.prompt_logprobs();
+    if body.stream.is_some() && prompt_logprobs.is_some() {
+        let message = "`prompt_logprobs` is not possible with `stream`";
+        return Err(ApiError::param("prompt_logprobs", message));
+    }
+    let shown = Shown { prompt_logprobs, ..body.shown };
     let beams = body.generation.beams();
     beams.check_stream(body.stream.is_some())?;
     // The width of a beam search; other answers are not ranked here.
@@ -45,11 +58,12 @@ pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest
     let defaults = Generation { prediction: body.prediction, best_of, ..defaults };
     let generation = generation(body.generation, max_tokens, logprobs, defaults)?;
     let hides_thoughts = body.thinking.is_hidden;
-    let ask = Ask { stream: body.stream, logprobs: logprobs.is_some(), hides_thoughts };
+    let ask = Ask { stream: body.stream, logprobs: logprobs.is_some(), hides_thoughts, shown };
     let Tools { tools, choice, parallel } = body.tools;
     let mut options = ChatOptions { tools, tool_choice: choice, ..ChatOptions::default() };
     options.parallel_tool_calls = parallel.unwrap_or(options.parallel_tool_calls);
     body.thinking.over(&mut options);
+    body.rendering.over(&mut options);
     Ok((ChatRequest { messages: body.messages, generation, options }, ask))
 }
 
@@ -297,6 +311,11 @@ mod tests {
             ("prompt_cache_options", with("prompt_cache_options", json!({"mode": "explicit"}))),
             ("modalities", with("modalities", json!(["text", "audio"]))),
             ("functions", with("functions", json!([1]))),
+            ("stream_reasoning", with("stream_reasoning", json!(false))),
+            ("return_hidden_states", with("return_hidden_states", json!(true))),
+            ("logits_processors", with("logits_processors", json!(["a.b"]))),
+            ("n_predict", with("n_predict", json!(-5))),
+            ("sampling_seed", with("sampling_seed", json!("x"))),
             ("reasoning_effort", with("reasoning_effort", json!("some"))),
             ("web_search_options", with("web_search_options", json!({}))),
             ("store", with("store", json!(true))),

@@ -1,13 +1,14 @@
 //! From events of the library to JSON for clients.
 
 use pelton_base::Usage;
-use pelton_llm::{BestOf, Event, EventToken};
+use pelton_llm::{BestOf, Event, EventToken, PromptToken};
 use serde_json::{Map, Value};
 
 use super::types::{Choice, CompletionAnswer, Logprobs};
 use crate::error::ApiError;
 use crate::wire::{
-    Chunks, FINGERPRINT, Head, StreamOptions, StreamState, finish_reason, finite, token_text,
+    Ask, Chunks, FINGERPRINT, Head, Ids, Now, Shown, StopReason, StreamOptions, StreamState,
+    finish_reason, finite, obfuscation,
 };
 
 /// A piece of an answer, or all of it.
@@ -20,48 +21,125 @@ fn answer(head: &Head, choices: Vec<Choice>, usage: Option<Option<Usage>>) -> Co
         system_fingerprint: FINGERPRINT,
         choices,
         usage: usage.map(|usage| usage.map(Into::into)),
+        timings: None,
+        obfuscation: None,
     }
+}
+
+/// A prompt as the answers to it show it.
+#[derive(Clone, Debug)]
+pub(crate) struct Echo {
+    /// Its text, where it is echoed.
+    pub(crate) text: String,
+    /// Its tokens, where they are asked for.
+    pub(crate) tokens: Option<Ids>,
 }
 
 /// Turns events into choices, and counts the characters of each choice so far.
 pub(crate) struct Pieces {
-    /// Characters of the tokens so far, per choice.
-    n_chars: Vec<usize>,
-    with_logprobs: bool,
+    /// Characters of the tokens so far, per choice; `None` before the first event.
+    n_chars: Vec<Option<usize>>,
+    ask: Ask,
+    /// One per prompt, or none where prompts are not shown.
+    echoes: Vec<Echo>,
+    /// Likeliest tokens of each place.
+    n_top: usize,
 }
 
 impl Pieces {
-    pub(crate) fn new(n_choices: usize, with_logprobs: bool) -> Self {
-        Self { n_chars: vec![0; n_choices], with_logprobs }
+    /// Pieces of `n_choices` answers to the prompts of `echoes`, which share them evenly.
+    pub(crate) fn new(n_choices: usize, ask: Ask, echoes: Vec<Echo>) -> Self {
+        Self { n_chars: vec![None; n_choices], ask, echoes, n_top: usize::MAX }
+    }
+
+    /// The same with this many of the likeliest tokens in each place of an echoed prompt.
+    pub(crate) fn with_top(self, n_top: usize) -> Self {
+        Self { n_top, ..self }
+    }
+
+    /// The prompt of a choice.
+    fn echo(&self, idx: usize) -> Option<&Echo> {
+        let per_prompt = self.n_chars.len() / self.echoes.len().max(1);
+        self.echoes.get(idx / per_prompt)
     }
 
     fn choice(&mut self, event: Event) -> Result<Choice, ApiError> {
-        let finish_reason = event.finish.as_ref().map(finish_reason).transpose()?;
-        let n_chars = &mut self.n_chars[event.choice];
-        let logprobs = self.with_logprobs.then(|| logprobs(event.tokens, n_chars));
-        Ok(Choice { index: event.choice, text: event.text, logprobs, finish_reason })
+        let Shown { echo, .. } = self.ask.shown;
+        let idx = event.choice;
+        let reason = event.finish.as_ref().map(finish_reason).transpose()?;
+        let stop_reason = event.finish.as_ref().and_then(StopReason::of);
+        let is_first = self.n_chars[idx].is_none();
+        let mut n_chars = self.n_chars[idx].unwrap_or(0);
+        let mut choice = Choice { finish_reason: reason, stop_reason, ..empty(idx) };
+        choice.token_ids = self.ask.shown.ids(&event.tokens);
+        choice.logprobs = self.ask.logprobs.then(Logprobs::default);
+        if is_first {
+            let shown = self.echo(idx).cloned();
+            choice.prompt_token_ids = shown.as_ref().and_then(|echo| echo.tokens.clone());
+            choice.prompt_logprobs = self.ask.shown.scores(event.prompt.as_ref());
+            if echo {
+                choice.text = shown.map(|echo| echo.text).unwrap_or_default();
+                if let (Some(logprobs), Some(prompt)) = (&mut choice.logprobs, &event.prompt) {
+                    self.add_prompt(logprobs, prompt, &mut n_chars);
+                }
+            }
+        }
+        choice.text.push_str(&event.text);
+        if let Some(logprobs) = &mut choice.logprobs {
+            for token in event.tokens {
+                // Control tokens have no text, so they have log probabilities only behind a prompt,
+                // whose control tokens are listed too.
+                if token.logprob.is_some() && (echo || !token.is_special) {
+                    self.add(logprobs, &token, usize::MAX, &mut n_chars);
+                }
+            }
+        }
+        self.n_chars[idx] = Some(n_chars);
+        Ok(choice)
+    }
+
+    fn add_prompt(&self, out: &mut Logprobs, prompt: &[PromptToken], n_chars: &mut usize) {
+        for token in prompt {
+            self.add(out, &token.token, self.n_top, n_chars);
+        }
+    }
+
+    /// Adds a token; the first of a prompt has no log probability.
+    fn add(&self, out: &mut Logprobs, token: &EventToken, n_top: usize, n_chars: &mut usize) {
+        let name = |id, bytes: &[u8]| self.ask.shown.name(id, bytes);
+        let text = name(token.id, &token.bytes);
+        out.text_offset.push(*n_chars);
+        if !token.is_special {
+            *n_chars += String::from_utf8_lossy(&token.bytes).chars().count();
+        }
+        let own = token.logprob.as_ref().map(|logprob| finite(logprob.logprob));
+        let top = token.logprob.as_ref().map(|logprob| {
+            let mut top = Map::new();
+            top.insert(text.clone(), Value::from(finite(logprob.logprob)));
+            for entry in logprob.top.iter().take(n_top) {
+                // Tokens that are parts of characters may look alike; the likeliest of them stays.
+                top.entry(name(entry.id, &entry.bytes)).or_insert(finite(entry.logprob).into());
+            }
+            top
+        });
+        out.tokens.push(text);
+        out.token_logprobs.push(own);
+        out.top_logprobs.push(top);
     }
 }
 
-fn logprobs(tokens: Vec<EventToken>, n_chars: &mut usize) -> Logprobs {
-    let mut out = Logprobs::default();
-    // Control tokens have no text, so they have no log probabilities here.
-    for token in tokens.into_iter().filter(|token| !token.is_special) {
-        let Some(logprob) = token.logprob else { continue };
-        let text = token_text(&token.bytes);
-        let mut top = Map::new();
-        top.insert(text.clone(), Value::from(finite(logprob.logprob)));
-        for entry in logprob.top {
-            // Tokens that are parts of characters may look alike; the likeliest of them stays.
-            top.entry(token_text(&entry.bytes)).or_insert(Value::from(finite(entry.logprob)));
-        }
-        out.text_offset.push(*n_chars);
-        *n_chars += text.chars().count();
-        out.tokens.push(text);
-        out.token_logprobs.push(finite(logprob.logprob));
-        out.top_logprobs.push(top);
+/// A choice without any news.
+fn empty(index: usize) -> Choice {
+    Choice {
+        index,
+        text: String::new(),
+        logprobs: None,
+        finish_reason: None,
+        stop_reason: None,
+        token_ids: None,
+        prompt_token_ids: None,
+        prompt_logprobs: None,
     }
-    out
 }
 
 /// Gathers the events of an answer in one piece.
@@ -74,11 +152,11 @@ pub(crate) struct Gatherer {
 
 impl Gatherer {
     pub(crate) fn new(pieces: Pieces, best: Option<BestOf>) -> Self {
+        let Ask { logprobs, shown, .. } = pieces.ask;
         let empty = |index| Choice {
-            index,
-            text: String::new(),
-            logprobs: pieces.with_logprobs.then(Logprobs::default),
-            finish_reason: None,
+            logprobs: logprobs.then(Logprobs::default),
+            token_ids: shown.token_ids.then(Vec::new),
+            ..empty(index)
         };
         Self { choices: (0..pieces.n_chars.len()).map(empty).collect(), pieces, best }
     }
@@ -92,6 +170,10 @@ impl Gatherer {
         let choice = &mut self.choices[piece.index];
         choice.text.push_str(&piece.text);
         choice.finish_reason = piece.finish_reason;
+        choice.stop_reason = piece.stop_reason;
+        choice.token_ids.iter_mut().for_each(|ids| ids.extend(piece.token_ids.iter().flatten()));
+        choice.prompt_token_ids = choice.prompt_token_ids.take().or(piece.prompt_token_ids);
+        choice.prompt_logprobs = choice.prompt_logprobs.take().or(piece.prompt_logprobs);
         if let (Some(all), Some(new)) = (&mut choice.logprobs, piece.logprobs) {
             all.tokens.extend(new.tokens);
             all.token_logprobs.extend(new.token_logprobs);
@@ -102,7 +184,8 @@ impl Gatherer {
     }
 
     /// The whole answer, as JSON.
-    pub(crate) fn finish(self, head: Head, usage: Usage) -> Value {
+    pub(crate) fn finish(self, head: Head, now: Now) -> Value {
+        let timings = self.pieces.ask.shown.timings.then(|| now.into());
         let choices = match self.best {
             None => self.choices,
             Some(best) => {
@@ -112,8 +195,8 @@ impl Gatherer {
                     .collect()
             }
         };
-        serde_json::to_value(answer(&head, choices, Some(Some(usage))))
-            .expect("invariant: answers are plain data")
+        let answer = CompletionAnswer { timings, ..answer(&head, choices, Some(Some(now.usage))) };
+        serde_json::to_value(answer).expect("invariant: answers are plain data")
     }
 }
 
@@ -122,26 +205,42 @@ pub(crate) struct ChunkMaker {
     head: Head,
     options: StreamOptions,
     pieces: Pieces,
+    now: Now,
 }
 
 impl ChunkMaker {
     pub(crate) fn new(head: Head, options: StreamOptions, pieces: Pieces) -> Self {
-        Self { head, options, pieces }
+        Self { head, options, pieces, now: Now::default() }
     }
 
     fn push(&self, choices: Vec<Choice>, usage: Option<Usage>, out: &mut Chunks) {
-        out.push(&answer(&self.head, choices, self.options.include_usage.then_some(usage)));
+        let usage = usage.or(self.options.continuous_usage.then_some(self.now.usage));
+        let usage = self.options.include_usage.then_some(usage);
+        let n_bytes = choices.iter().map(|choice| choice.text.len()).sum();
+        out.push(&CompletionAnswer {
+            timings: self.pieces.ask.shown.timings.then(|| self.now.into()),
+            obfuscation: self.options.obfuscates.then(|| obfuscation(n_bytes)),
+            ..answer(&self.head, choices, usage)
+        });
     }
 }
 
 impl StreamState for ChunkMaker {
     fn start(&mut self, _out: &mut Chunks) {}
 
+    fn now(&mut self) -> Option<&mut Now> {
+        let shows = self.options.continuous_usage || self.pieces.ask.shown.timings;
+        shows.then_some(&mut self.now)
+    }
+
     fn event(&mut self, event: Event, out: &mut Chunks) {
         match self.pieces.choice(event) {
             Ok(choice) => {
                 let has_logprobs = choice.logprobs.as_ref().is_some_and(|l| !l.tokens.is_empty());
-                if !choice.text.is_empty() || has_logprobs || choice.finish_reason.is_some() {
+                let has_ids = choice.token_ids.as_ref().is_some_and(|ids| !ids.is_empty())
+                    || choice.prompt_token_ids.is_some();
+                let has_end = choice.finish_reason.is_some();
+                if !choice.text.is_empty() || has_logprobs || has_ids || has_end {
                     self.push(vec![choice], None, out);
                 }
             }

@@ -1,6 +1,7 @@
 //! `POST /v1/completions`.
 
 mod convert;
+mod echo;
 mod types;
 mod validate;
 
@@ -13,7 +14,7 @@ use crate::access::Caller;
 use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
-use crate::wire::{Ask, Body, Head, sse};
+use crate::wire::{Ask, Body, Head, Now, sse};
 
 pub(crate) use convert::{ChunkMaker, Pieces};
 
@@ -23,6 +24,22 @@ pub(crate) fn parse(
     defaults: Generation,
 ) -> Result<(CompletionRequest, Ask), ApiError> {
     validate::check(types::CompletionBody::read(bytes)?, defaults)
+}
+
+/// Parts of a request that its answers need.
+struct About {
+    /// Answers to keep and to generate per prompt, where the numbers differ.
+    kept: Option<(usize, usize)>,
+    echoes: Vec<convert::Echo>,
+    /// Likeliest tokens of each place.
+    n_top: usize,
+    /// The id that the client chose.
+    id: Option<String>,
+}
+
+/// Reads a body as the handler does.
+pub(crate) fn read_only(bytes: &[u8]) -> Result<(), ApiError> {
+    types::CompletionBody::read(bytes).map(drop)
 }
 
 /// Continues texts, in one piece or as a stream.
@@ -35,22 +52,30 @@ pub(crate) async fn handle(
     caller: Caller,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let llm = state.llm()?.clone();
     let app = state.clone();
-    let (generating, ask, kept) = super::reading(&state, body, move |bytes| {
-        let body = types::CompletionBody::read(&bytes)?;
+    let (generating, ask, about, model, again) = super::reading(&state, body, move |bytes| {
+        let mut body = types::CompletionBody::read(&bytes)?;
         drop(bytes);
-        app.check_model(body.model.as_deref())?;
+        let model = app.model(body.model.as_deref())?;
+        let llm = model.llm()?;
         let defaults = caller.over(llm.default_generation());
+        let id = body.request_id.take();
         let (request, ask) = validate::check(body, defaults)?;
         let kept = validate::kept(&request.generation);
-        Ok((llm.complete(request)?, ask, kept))
+        let n_top = request.generation.sampling.logprobs.unwrap_or(0);
+        let echoes = echo::Texts::of(&request, ask.shown);
+        let again = app.again(&request);
+        let generating = llm.complete(request)?;
+        let echoes = echoes.echoes(llm, &generating);
+        Ok((generating, ask, About { kept, echoes, n_top, id }, model, again))
     })
     .await?;
-    let mut answering = Answering::new(&state, &running, caller, generating);
+    let mut answering = Answering::new(&state, &running, &model, caller, generating)
+        .or_again(again, |llm, request| Ok(llm.complete(request)?));
     let n_choices = answering.n_choices();
-    let head = Head::new(&state, "cmpl-");
-    let pieces = convert::Pieces::new(n_choices, ask.logprobs);
+    let About { kept, echoes, n_top, id } = about;
+    let head = Head::new(&model, "cmpl-").named("cmpl-", id);
+    let pieces = convert::Pieces::new(n_choices, ask, echoes).with_top(n_top);
     if let Some(options) = ask.stream {
         let chunks = convert::ChunkMaker::new(head, options, pieces);
         return Ok(sse(&state, running, answering, options, chunks));
@@ -60,5 +85,6 @@ pub(crate) async fn handle(
     while let Some(event) = answering.next().await {
         answer.add(event)?;
     }
-    Ok(Json(answer.finish(head, answering.usage())).into_response())
+    let now = Now { usage: answering.usage(), timings: answering.timings() };
+    Ok(Json(answer.finish(head, now)).into_response())
 }

@@ -1,24 +1,19 @@
 //! JSON of `POST /v1/completions`: requests, answers and chunks.
 
-use pelton_base::limits;
+use pelton_base::{TokenId, limits};
 use pelton_llm::Prompt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 use crate::wire::{
-    Accept, Fields, Forms, GenerationFields, StreamOptions, UsageBody, check_unhonoured, inputs,
-    stream_options,
+    Accept, Fields, Forms, GenerationFields, Ids, PromptLogprobs, Shown, StopReason, StreamOptions,
+    TimingsBody, UsageBody, check_unhonoured, inputs, n_predict, request_id, stream_options,
 };
 
 /// Parameters of this endpoint that are not honoured.
-const UNHONOURED: &[(&str, Accept)] = &[
-    ("suffix", Accept::Empty),
-    ("echo", Accept::Only("false")),
-    ("add_special_tokens", Accept::Only("true")),
-    ("tools", Accept::Empty),
-    ("top_logprobs", Accept::Only("0")),
-];
+const UNHONOURED: &[(&str, Accept)] =
+    &[("tools", Accept::Empty), ("top_logprobs", Accept::Only("0"))];
 
 const PROMPTS: Forms<Prompt> = Forms { text: Prompt::Text, tokens: Prompt::Tokens };
 
@@ -31,7 +26,14 @@ pub(crate) struct CompletionBody {
     pub(crate) n: u32,
     pub(crate) best_of: Option<u32>,
     pub(crate) max_tokens: Option<usize>,
+    /// llama-server's name for `max_tokens`.
+    pub(crate) n_predict: Option<Option<usize>>,
     pub(crate) logprobs: Option<usize>,
+    /// llama-server's name for `logprobs`; 0 is none.
+    pub(crate) n_probs: Option<usize>,
+    pub(crate) suffix: Option<String>,
+    pub(crate) shown: Shown,
+    pub(crate) request_id: Option<String>,
     pub(crate) stream: Option<StreamOptions>,
 }
 
@@ -51,7 +53,12 @@ impl CompletionBody {
             generation,
             best_of: fields.u32("best_of")?,
             max_tokens: fields.usize("max_tokens")?,
+            n_predict: n_predict(&mut fields)?,
             logprobs: fields.usize("logprobs")?,
+            n_probs: fields.usize("n_probs")?,
+            suffix: fields.string("suffix")?.filter(|suffix| !suffix.is_empty()),
+            shown: Shown::read(&mut fields)?,
+            request_id: request_id(&mut fields)?,
             stream: stream_options(&mut fields)?,
         };
         fields.finish()?;
@@ -71,6 +78,11 @@ pub(crate) struct CompletionAnswer<'a> {
     /// Absent in a stream unless the request asks for it; then `null` in all but the last chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Option<UsageBody>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timings: Option<TimingsBody>,
+    /// Random letters, in chunks that are to be alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) obfuscation: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -79,15 +91,26 @@ pub(crate) struct Choice {
     pub(crate) text: String,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) finish_reason: Option<&'static str>,
+    /// The stop string or token of the request that ended the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_reason: Option<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<TokenId>>,
+    /// In the first piece of an answer, as are the scores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<Ids>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// The older form of log probabilities: four lists of equal length.
 #[derive(Default, Serialize)]
 pub(crate) struct Logprobs {
     pub(crate) tokens: Vec<String>,
-    pub(crate) token_logprobs: Vec<f32>,
+    /// `null` for the first token of a prompt.
+    pub(crate) token_logprobs: Vec<Option<f32>>,
     /// From tokens to their log probabilities; the chosen token is always among them.
-    pub(crate) top_logprobs: Vec<Map<String, Value>>,
+    pub(crate) top_logprobs: Vec<Option<Map<String, Value>>>,
     /// Offset of each token in the text, in characters.
     pub(crate) text_offset: Vec<usize>,
 }

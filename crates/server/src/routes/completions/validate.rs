@@ -1,20 +1,23 @@
 //! From the JSON of a request to a request that can be run.
 
 use pelton_base::limits;
-use pelton_llm::{CompletionRequest, Generation};
+use pelton_llm::{CompletionRequest, Generation, Prompt};
 
 use super::types::CompletionBody;
 use crate::error::ApiError;
-use crate::wire::{Ask, generation, json};
+use crate::wire::{Ask, Shown, generation, json};
 
+/// As in vLLM.
+const NOT_STREAMED: &str = "`prompt_logprobs` is not possible with `stream`";
 /// Default for `max_tokens`, as other servers of this endpoint have it.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
 /// Checks every range.
 pub(crate) fn check(
-    body: CompletionBody,
+    mut body: CompletionBody,
     defaults: Generation,
 ) -> Result<(CompletionRequest, Ask), ApiError> {
+    body.logprobs = body.logprobs.or(body.n_probs.filter(|n| *n > 0));
     body.generation.beams().check_stream(body.stream.is_some())?;
     if body.stream.is_some() && body.best_of.is_some_and(|best_of| best_of > body.n) {
         // The best answers are known only when all have ended.
@@ -24,11 +27,55 @@ pub(crate) fn check(
     if let Some(n) = body.logprobs.filter(|n| *n > limits::TOP_LOGPROBS) {
         return Err(json::wrong("logprobs", "at most 20", &n.to_string()));
     }
-    let max_tokens = body.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
-    let defaults = Generation { best_of: body.best_of, ..defaults };
-    let generation = generation(body.generation, Some(max_tokens), body.logprobs, defaults)?;
-    let ask = Ask { stream: body.stream, logprobs: body.logprobs.is_some(), hides_thoughts: false };
-    Ok((CompletionRequest { prompts: body.prompts, generation }, ask))
+    let max_tokens = max_tokens(&body)?;
+    let prompt_logprobs = body.generation.prompt_logprobs();
+    let shown = Shown { prompt_logprobs, ..body.shown };
+    if body.stream.is_some() && prompt_logprobs.is_some() {
+        return Err(ApiError::param("prompt_logprobs", NOT_STREAMED));
+    }
+    if body.generation.beams().is_on() && shown.echo && body.logprobs.is_some() {
+        let message = "`echo` with `logprobs` is not possible with `use_beam_search`";
+        return Err(ApiError::param("echo", message));
+    }
+    // A prompt is echoed with its scores; an answer without tokens exists only beside a score.
+    let echoed = body.logprobs.filter(|_| shown.echo);
+    let alone = (max_tokens == Some(0) && shown.echo).then_some(0);
+    let defaults =
+        Generation { best_of: body.best_of, prompt_logprobs: echoed.max(alone), ..defaults };
+    let logprobs = body.logprobs;
+    let generation = generation(body.generation, max_tokens, logprobs, defaults)?;
+    let ask = Ask { stream: body.stream, logprobs: logprobs.is_some(), shown, ..Ask::default() };
+    let prompts = with_gaps(body.prompts, body.suffix, shown.echo)?;
+    Ok((CompletionRequest { prompts, generation }, ask))
+}
+
+/// `max_tokens`, or `n_predict` as llama-server calls it; `None` for as many as the context holds.
+fn max_tokens(body: &CompletionBody) -> Result<Option<usize>, ApiError> {
+    match (body.max_tokens, body.n_predict) {
+        (Some(one), Some(other)) if other != Some(one) => {
+            let message = "`n_predict` is another name of `max_tokens`: give one";
+            Err(ApiError::param("n_predict", message))
+        }
+        (_, Some(n_predict)) => Ok(n_predict),
+        (max_tokens, None) => Ok(Some(max_tokens.unwrap_or(DEFAULT_MAX_TOKENS))),
+    }
+}
+
+/// The prompts with what follows the gap behind them, if anything does.
+fn with_gaps(
+    prompts: Vec<Prompt>,
+    suffix: Option<String>,
+    is_echoed: bool,
+) -> Result<Vec<Prompt>, ApiError> {
+    let Some(suffix) = suffix else { return Ok(prompts) };
+    if is_echoed {
+        return Err(ApiError::param("echo", "`echo` is not possible with `suffix`"));
+    }
+    let with_gap = |prompt| match prompt {
+        Prompt::Text(prefix) => Ok(Prompt::Gap { prefix, suffix: suffix.clone() }),
+        _ => Err(ApiError::param("suffix", "`suffix` needs prompts that are texts")),
+    };
+    prompts.into_iter().map(with_gap).collect()
 }
 
 /// Answers to keep and to generate per prompt, where the numbers differ.
@@ -76,8 +123,16 @@ mod tests {
             ("prompt", json!({"prompt": [[1.5]]})),
             ("prompt", json!({"prompt": {}})),
             ("prompt", json!({"prompt": vec!["a"; limits::PROMPTS + 1]})),
-            ("suffix", json!({"prompt": "a", "suffix": "b"})),
-            ("echo", json!({"prompt": "a", "echo": true})),
+            ("suffix", json!({"prompt": [1], "suffix": "b"})),
+            ("suffix", json!({"prompt": "a", "suffix": 1})),
+            ("echo", json!({"prompt": "a", "suffix": "b", "echo": true})),
+            ("echo", json!({"prompt": "a", "echo": 1})),
+            ("echo", json!({"prompt": "a", "echo": true, "logprobs": 1, "use_beam_search": true})),
+            ("prompt_logprobs", json!({"prompt": "a", "prompt_logprobs": 1, "stream": true})),
+            ("request_id", json!({"prompt": "a", "request_id": "a b"})),
+            ("n_predict", json!({"prompt": "a", "n_predict": -3})),
+            ("n_predict", json!({"prompt": "a", "n_predict": 3, "max_tokens": 4})),
+            ("logits_processors", json!({"prompt": "a", "logits_processors": ["x"]})),
             ("best_of", json!({"prompt": "a", "best_of": 2, "stream": true})),
             ("best_of", json!({"prompt": "a", "best_of": 1, "n": 2})),
             ("best_of", json!({"prompt": "a", "best_of": 129})),

@@ -18,33 +18,40 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<EmbedRequest, ApiError> {
     validate::check(types::EmbeddingsBody::read(bytes)?).map(|(request, _)| request)
 }
 
+/// Reads a body as the handler does.
+pub(crate) fn read_only(bytes: &[u8]) -> Result<(), ApiError> {
+    types::EmbeddingsBody::read(bytes).map(drop)
+}
+
 /// Makes vectors of texts.
 ///
 /// When the client goes away this future is dropped, and with its ticket the request.
 pub(crate) async fn handle(
     State(state): State<AppState>,
-    _running: Running,
+    running: Running,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let embedder = state.served().embedder()?.clone();
-    let app = state.clone();
+    let (app, gate) = (state.clone(), running.ticket());
     let (send, answer) = oneshot::channel();
-    let (ticket, format) = super::reading(&state, body, move |bytes| {
+    let (ticket, format, model) = super::reading(&state, body, move |bytes| {
         let body = types::EmbeddingsBody::read(&bytes)?;
         drop(bytes);
-        app.check_model(body.model.as_deref())?;
+        let model = app.model(body.model.as_deref())?;
+        let embedder = model.embedder()?;
         let (request, format) = validate::check(body)?;
         let prepared = embedder.prepare(request)?;
+        gate.map_or(Ok(()), |gate| gate.reserve_prompt(prepared.n_tokens()))?;
         let ticket = embedder.submit(prepared, move |embeddings| {
             // The client may have gone, and then the answer is dropped.
             let _ = send.send(embeddings);
         })?;
-        Ok((ticket, format))
+        Ok((ticket, format, model))
     })
     .await?;
     let embeddings = answer.await.map_err(|_| ApiError::draining())??;
     drop(ticket);
-    let model = state.served().name().to_owned();
-    let answer = super::blocking(move || Ok(types::answer(model, embeddings, format))).await?;
+    let name = model.name().to_owned();
+    running.used(&name, embeddings.n_tokens.iter().sum()).await;
+    let answer = super::blocking(move || Ok(types::answer(name, embeddings, format))).await?;
     Ok(Json(answer).into_response())
 }

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use crate::access::Caller;
-use crate::served::Served;
+use crate::models::{Catalog, Served};
 use crate::state::{AppState, Condition};
 
 /// The state of the server.
@@ -42,27 +42,28 @@ pub(crate) async fn handle(
         Condition::Draining => (StatusCode::OK, "draining"),
         Condition::Failed => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
     };
-    let load = caller.sees_all.then(|| Load::of(state.served()));
+    let load = caller.sees_all().then(|| Load::of(state.models()));
     (code, Json(Health { status, load }))
 }
 
 impl Load {
-    fn of(served: &Served) -> Self {
-        match served {
-            Served::Text(llm) => {
-                let metrics = llm.metrics();
-                Self {
-                    running: metrics.n_running,
-                    waiting: metrics.n_waiting,
-                    free_blocks: metrics.n_free_blocks,
-                    total_blocks: metrics.n_blocks,
-                    generated_tokens: metrics.generated_tokens,
+    /// Of all models together.
+    fn of(models: &Catalog) -> Self {
+        let mut load = Self::default();
+        for model in models.loaded() {
+            match model.served() {
+                Served::Text(llm) => {
+                    let metrics = llm.metrics();
+                    load.running += metrics.n_running;
+                    load.waiting += metrics.n_waiting;
+                    load.free_blocks += metrics.n_free_blocks;
+                    load.total_blocks += metrics.n_blocks;
+                    load.generated_tokens += metrics.generated_tokens;
                 }
-            }
-            // Waiting requests for vectors hold no KV memory.
-            Served::Vectors(embedder) => {
-                Self { waiting: embedder.metrics().n_waiting, ..Self::default() }
+                // Waiting requests for vectors hold no KV memory.
+                Served::Vectors(embedder) => load.waiting += embedder.metrics().n_waiting,
             }
         }
+        load
     }
 }

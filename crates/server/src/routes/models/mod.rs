@@ -1,20 +1,38 @@
-//! `GET /v1/models` and `GET /v1/models/{id}`.
+//! `GET /v1/models` and `GET /v1/models/{id}`; and for operators `POST /models/load`,
+//! `/models/unload` and `/models/reload`, with the body `{"model": NAME}`.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 
 use crate::error::ApiError;
+use crate::models::{Catalog, Standing};
 use crate::state::AppState;
+use crate::wire::{Body, Fields, Id};
 
-/// One model.
+/// One model, loaded or not.
 #[derive(serde::Serialize)]
 pub(crate) struct Model {
     id: String,
     object: &'static str,
     created: u64,
     owned_by: &'static str,
-    /// Most tokens of prompt and answer together.
-    max_model_len: usize,
+    /// Most tokens of prompt and answer together; known once it was loaded.
+    max_model_len: Option<usize>,
+    /// `text` or `vectors`; known once it was loaded.
+    kind: Option<&'static str>,
+    /// Whether it has a chat template; known once it was loaded.
+    chat: Option<bool>,
+    /// Further names.
+    aliases: Vec<String>,
+    /// `loaded`, `loading`, `unloaded` or `failed`.
+    state: &'static str,
+    /// Number of the loaded version: 1, and one more with each load.
+    version: Option<u64>,
+    /// Bytes of weights, keys and values.
+    memory_bytes: Option<u64>,
+    /// Why the last attempt to load it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
 }
 
 /// All models.
@@ -24,27 +42,82 @@ pub(crate) struct Models {
     data: Vec<Model>,
 }
 
-fn model(state: &AppState) -> Model {
-    let served = state.served();
+fn model(state: &AppState, standing: Standing) -> Model {
     Model {
-        id: served.name().to_owned(),
+        id: standing.name,
         object: "model",
         created: state.created(),
         owned_by: "pelton",
-        max_model_len: served.max_tokens(),
+        max_model_len: standing.max_tokens,
+        kind: standing.kind,
+        chat: standing.chat,
+        aliases: standing.aliases,
+        state: standing.state,
+        version: standing.version,
+        memory_bytes: standing.memory_bytes,
+        trouble: standing.trouble,
     }
 }
 
-/// The one model that is served.
+/// The models of the server.
 pub(crate) async fn list(State(state): State<AppState>) -> Json<Models> {
-    Json(Models { object: "list", data: vec![model(&state)] })
+    let data = state.models().standing().into_iter().map(|one| model(&state, one));
+    Json(Models { object: "list", data: data.collect() })
 }
 
-/// A model by name; names may contain slashes.
+/// A model by name or alias; names may contain slashes.
 pub(crate) async fn one(
     State(state): State<AppState>,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<Model>, ApiError> {
-    state.check_model(Some(&id))?;
-    Ok(Json(model(&state)))
+    let standing = state.models().standing_of(&id)?;
+    Ok(Json(model(&state, standing)))
+}
+
+/// Loads a model that is not loaded.
+pub(crate) async fn load(
+    State(state): State<AppState>,
+    body: Body,
+) -> Result<Json<Model>, ApiError> {
+    change(state, body, Catalog::load).await
+}
+
+/// Takes a model out of memory once its requests have ended.
+pub(crate) async fn unload(
+    State(state): State<AppState>,
+    body: Body,
+) -> Result<Json<Model>, ApiError> {
+    change(state, body, Catalog::unload).await
+}
+
+/// Loads a model anew from its files; running requests end on the old version.
+pub(crate) async fn reload(
+    State(state): State<AppState>,
+    body: Body,
+) -> Result<Json<Model>, ApiError> {
+    change(state, body, Catalog::reload).await
+}
+
+async fn change(
+    state: AppState,
+    body: Body,
+    how: fn(&Catalog, &str) -> Result<Standing, ApiError>,
+) -> Result<Json<Model>, ApiError> {
+    let app = state.clone();
+    let standing =
+        super::reading(&state, body, move |bytes| how(app.models(), &named(&bytes)?)).await?;
+    Ok(Json(model(&state, standing)))
+}
+
+/// The name in a body `{"model": NAME}`.
+fn named(bytes: &[u8]) -> Result<String, ApiError> {
+    let mut fields = Fields::of_body(bytes)?;
+    let name = fields.string("model")?;
+    fields.finish()?;
+    name.ok_or_else(|| ApiError::param("model", "`model` is missing"))
+}
+
+/// Reads a body as the handlers do.
+pub(crate) fn read_only(bytes: &[u8]) -> Result<(), ApiError> {
+    named(bytes).map(drop)
 }

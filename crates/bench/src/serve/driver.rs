@@ -1,0 +1,267 @@
+//! Sends the requests of a trace to a server and keeps the ledger.
+
+use std::time::{Duration, Instant};
+
+use pelton_base::Slo;
+use pelton_sim::report::{ClientTimes, Grouping, Ledger, RefusalRecord, RequestRecord, Served};
+use pelton_sim::trace::{Trace, TraceRequest};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+
+use super::address::Address;
+use super::client::Client;
+use super::follow::{Answer, Ended, Outcome, follow};
+use super::probe::{self, ServerSeconds};
+use super::prompt::{prompt, words};
+use super::report::{Failures, Processor, ServeReport, Trouble};
+use crate::pace::{self, Following, Pace};
+use crate::{Progress, Result};
+
+/// The route that requests go to.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Endpoint {
+    /// `/v1/completions`: the prompt as it is.
+    #[default]
+    Completions,
+    /// `/v1/chat/completions`: the prompt as the message of a user.
+    Chat,
+}
+
+/// How a server is measured.
+#[derive(Clone)]
+pub struct Config {
+    /// Where the server is.
+    pub address: Address,
+    /// The key that is sent with each request.
+    pub key: Option<String>,
+    /// The model that is asked for; the first one that the server lists by default.
+    pub model: Option<String>,
+    /// The route.
+    pub endpoint: Endpoint,
+    /// Most requests of the trace that are sent.
+    pub n_requests: u64,
+    /// When requests come.
+    pub pace: Pace,
+    /// Latency targets of requests that state none.
+    pub default_slo: Slo,
+    /// Time after which a request is given up.
+    pub timeout: Duration,
+    /// The workload in words.
+    pub workload: String,
+}
+
+/// A server that has answered.
+pub struct Bench {
+    client: Client,
+    model: String,
+    before: Option<ServerSeconds>,
+    config: Config,
+}
+
+impl Bench {
+    /// Asks the server for its model and its processor time.
+    ///
+    /// # Errors
+    ///
+    /// A server that does not answer or lists no model; a key that no header can hold.
+    pub async fn connect(config: Config) -> Result<Self> {
+        let client = Client::new(config.address.clone(), config.key.as_deref())?;
+        let model = match &config.model {
+            Some(model) => model.clone(),
+            None => probe::first_model(&client).await?,
+        };
+        let before = probe::seconds(&client).await;
+        Ok(Self { client, model, before, config })
+    }
+
+    /// Sends all requests, or those until `stop` completes. Each request is a step of `progress`.
+    ///
+    /// # Errors
+    ///
+    /// A trace that turns out to be wrong. Requests that fail are part of the report.
+    pub async fn run(
+        self,
+        (trace, grouping): (&Trace, Grouping<'_>),
+        stop: impl Future<Output = ()>,
+        progress: &dyn Fn(Progress<'_>),
+    ) -> Result<ServeReport> {
+        let Self { client, model, before, config } = self;
+        let client_before = processor_seconds();
+        let mut driver = Driver {
+            client,
+            model,
+            words: words(),
+            started: Instant::now(),
+            ledger: Ledger::default(),
+            seen: Seen::default(),
+            config,
+        };
+        let (how, started) = ((driver.config.n_requests, driver.config.pace), driver.started);
+        let is_interrupted = pace::pace(&mut driver, trace, how, started, stop, progress).await?;
+        let client_s = processor_seconds() - client_before;
+        let after = probe::seconds(&driver.client).await;
+        let used = |pick: fn(ServerSeconds) -> f64| Some(pick(after?) - pick(before?));
+        let processor = Processor {
+            client_s,
+            server_serving_s: used(|seconds| seconds.serving),
+            server_model_s: used(|seconds| seconds.model),
+        };
+        Ok(driver.close(grouping, processor, is_interrupted))
+    }
+}
+
+impl std::fmt::Debug for Bench {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bench").field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+/// What the ledger has no place for.
+#[derive(Debug, Default)]
+struct Seen {
+    times: ClientTimes,
+    failures: Failures,
+    n_uncounted: u64,
+    n_short: u64,
+}
+
+struct Driver {
+    client: Client,
+    model: String,
+    words: Vec<&'static str>,
+    started: Instant,
+    ledger: Ledger,
+    seen: Seen,
+    config: Config,
+}
+
+impl pace::Served for Driver {
+    type Ended = Ended;
+
+    fn begin(&mut self, request: &TraceRequest) -> Result<Option<Following<Ended>>> {
+        let number = self.ledger.n_offered;
+        self.ledger.n_offered += 1;
+        let (route, body) = self.body(request, number);
+        let times = (self.started, self.config.timeout);
+        Ok(Some(Box::pin(follow(self.client.clone(), route, body, *request, times))))
+    }
+
+    fn end(&mut self, ended: Ended) {
+        let Ended { request, sent_ns, ended_ns, outcome } = ended;
+        if self.config.pace == Pace::Clock {
+            self.seen.times.late_ns.push(sent_ns.saturating_sub(request.at_ns));
+        }
+        let failed = RequestRecord {
+            tenant: request.tenant,
+            n_prompt: request.n_prompt as u32,
+            n_output: 0,
+            n_cached: 0,
+            arrived_ns: request.at_ns,
+            started_ns: sent_ns,
+            first_ns: ended_ns,
+            ended_ns,
+            is_complete: false,
+            is_good: false,
+        };
+        match outcome {
+            Outcome::Answered(answer) => self.answered(&request, failed, answer),
+            Outcome::Refused(status) => self.ledger.refusals.push(RefusalRecord {
+                tenant: request.tenant,
+                n_prompt: request.n_prompt as u32,
+                reason: if status.as_u16() == 429 { "status 429" } else { "status 503" },
+            }),
+            Outcome::Failed(trouble) => self.failed(trouble, failed),
+        }
+    }
+}
+
+impl Driver {
+    /// The route and the body of a request.
+    fn body(&self, request: &TraceRequest, number: u64) -> (&'static str, String) {
+        let text = prompt(request, number, &self.words);
+        let mut body = json!({
+            "model": self.model,
+            "max_tokens": request.n_output,
+            "temperature": 0,
+            // Most servers honour it; an answer that ends early is counted.
+            "ignore_eos": true,
+            "stream": true,
+            "stream_options": {"include_usage": true},
+        });
+        if request.priority != 0 {
+            body["priority"] = json!(request.priority);
+        }
+        let route = match self.config.endpoint {
+            Endpoint::Completions => {
+                body["prompt"] = json!(text);
+                "/v1/completions"
+            }
+            Endpoint::Chat => {
+                body["messages"] = json!([{"role": "user", "content": text}]);
+                "/v1/chat/completions"
+            }
+        };
+        (route, body.to_string())
+    }
+
+    fn answered(&mut self, request: &TraceRequest, record: RequestRecord, answer: Answer) {
+        let Some(first_ns) = answer.first_ns else {
+            let trouble = Trouble::new("no text", "the answer ended without a single character");
+            return self.failed(trouble, record);
+        };
+        let usage = answer.usage.unwrap_or_default();
+        let is_counted = usage.completion_tokens > 0;
+        self.seen.n_uncounted += u64::from(!is_counted);
+        self.seen.times.gaps_ns.extend(answer.gaps_ns);
+        let n_output = if is_counted { usage.completion_tokens } else { answer.n_events };
+        self.seen.n_short += u64::from(is_counted && (n_output as usize) < request.n_output);
+        let record = RequestRecord {
+            n_prompt: if usage.prompt_tokens > 0 { usage.prompt_tokens } else { record.n_prompt },
+            n_output,
+            n_cached: usage.cached_tokens(),
+            first_ns,
+            ended_ns: answer.last_ns,
+            is_complete: true,
+            ..record
+        };
+        self.ledger.records.push(record.judged(&request.slo.or(self.config.default_slo)));
+    }
+
+    fn failed(&mut self, trouble: Trouble, record: RequestRecord) {
+        trouble.count(&mut self.seen.failures);
+        self.ledger.records.push(record);
+    }
+
+    fn close(
+        mut self,
+        grouping: Grouping<'_>,
+        processor: Processor,
+        is_interrupted: bool,
+    ) -> ServeReport {
+        let records = &self.ledger.records;
+        let end_ns = records.iter().map(|record| record.ended_ns).max().unwrap_or(0);
+        let answers = || records.iter().filter(|record| record.is_complete);
+        let n_answers = answers().count() as u64;
+        let n_tokens = answers().map(|record| u64::from(record.n_output)).sum();
+        self.ledger.duration_s = end_ns as f64 / 1e9;
+        let server = format!("{} at {}", self.model, self.config.address);
+        let mut served = Served::new(self.config.workload, server);
+        served.add_from_outside(self.model, (&self.ledger, self.seen.times), grouping);
+        served.interrupted = is_interrupted;
+        ServeReport {
+            served,
+            failures: self.seen.failures,
+            n_uncounted: self.seen.n_uncounted,
+            n_short: self.seen.n_short,
+            n_answers,
+            n_tokens,
+            processor,
+        }
+    }
+}
+
+/// Processor time of this process, in seconds.
+fn processor_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

@@ -1,0 +1,125 @@
+//! What the clients of a server saw.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use pelton_sim::report::Served;
+use serde::Serialize;
+
+/// Requests that failed, by what went wrong.
+pub type Failures = BTreeMap<String, Failure>;
+
+/// Failures of one kind.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct Failure {
+    /// Number of requests.
+    pub n: u64,
+    /// What the first one of them got to hear.
+    pub example: String,
+}
+
+/// Why one request failed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Trouble {
+    /// The kind, in a few words.
+    pub(super) kind: String,
+    /// What the system or the server says.
+    pub(super) example: String,
+}
+
+impl Trouble {
+    pub(super) fn new(kind: impl Into<String>, example: impl Into<String>) -> Self {
+        Self { kind: kind.into(), example: example.into() }
+    }
+
+    /// Adds it to those before.
+    pub(super) fn count(self, failures: &mut Failures) {
+        let Self { kind, example } = self;
+        failures.entry(kind).or_insert(Failure { n: 0, example }).n += 1;
+    }
+}
+
+/// Processor time during the run, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Processor {
+    /// Used by the load generator, which is this whole process.
+    pub client_s: f64,
+    /// Used by the server outside its models: HTTP, templates, tokenizers, events. Known of a
+    /// Pelton that runs nothing else at the time.
+    pub server_serving_s: Option<f64>,
+    /// Used by the server's models.
+    pub server_model_s: Option<f64>,
+}
+
+/// The report on a server.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServeReport {
+    /// Requests, latencies and throughput.
+    #[serde(flatten)]
+    pub served: Served,
+    /// Failed requests, by what went wrong.
+    pub failures: Failures,
+    /// Answers whose tokens the server did not count; each event with text counts as a token.
+    pub n_uncounted: u64,
+    /// Answers shorter than asked for.
+    pub n_short: u64,
+    /// Requests that got an answer, and tokens of all answers.
+    pub n_answers: u64,
+    /// Tokens of all answers.
+    pub n_tokens: u64,
+    /// Processor time during the run.
+    pub processor: Processor,
+}
+
+impl ServeReport {
+    /// A table, and what is odd about the run.
+    pub fn render(&self) -> String {
+        let mut text = self.served.render();
+        text.push('\n');
+        self.render_processor(&mut text);
+        if self.n_short > 0 {
+            line(
+                &mut text,
+                "short",
+                &format!("{} answers are shorter than asked for", self.n_short),
+            );
+        }
+        if self.n_uncounted > 0 {
+            let n = self.n_uncounted;
+            let why = format!(
+                "the tokens of {n} answers are events with text: the server sends no usage"
+            );
+            line(&mut text, "uncounted", &why);
+        }
+        for (kind, Failure { n, example }) in &self.failures {
+            line(&mut text, "failed", &format!("{n} x {kind}: {example}"));
+        }
+        text
+    }
+
+    fn render_processor(&self, text: &mut String) {
+        let Processor { client_s, server_serving_s, server_model_s } = self.processor;
+        let mut told = format!("client {client_s:.2} s");
+        if let (Some(serving), Some(model)) = (server_serving_s, server_model_s) {
+            put(&mut told, format_args!("; server {model:.2} s for models, {serving:.2} s beside"));
+            let each = |n: u64| 1e6 * serving / n.max(1) as f64;
+            put(
+                &mut told,
+                format_args!(
+                    " ({:.0} us a request, {:.1} us a token)",
+                    each(self.n_answers),
+                    each(self.n_tokens)
+                ),
+            );
+        }
+        line(text, "processor", &told);
+    }
+}
+
+fn line(text: &mut String, name: &str, what: &str) {
+    put(text, format_args!("{name:<14}{what}\n"));
+}
+
+fn put(text: &mut String, args: std::fmt::Arguments<'_>) {
+    text.write_fmt(args).expect("invariant: strings take everything");
+}

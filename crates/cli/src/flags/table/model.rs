@@ -1,0 +1,128 @@
+//! Flags that say which model is used, and how it reads and writes.
+
+use pelton_llm::LogprobsMode;
+use pelton_model::{Compute, KvDtype};
+
+use super::super::place::{Choice, place};
+use super::super::{Flag, Kind, Part};
+
+/// In the order of their help.
+pub(super) static MODEL: &[Flag] = &[
+    Flag {
+        name: "model",
+        short: Some('m'),
+        part: Part::Model,
+        kind: Kind::Text,
+        value: "MODEL",
+        help: "Folder, .gguf file, hub id (owner/name, owner/name:Q4_K_M) or name of `pelton list`",
+        default: "the small model inside the binary",
+        place: place!(model),
+    },
+    Flag {
+        name: "threads",
+        short: None,
+        part: Part::Machine,
+        kind: Kind::COUNT,
+        value: "N",
+        help: "Threads that compute",
+        default: "one per physical core that this process may use",
+        place: place!(threads),
+    },
+    Flag {
+        name: "compute",
+        short: None,
+        part: Part::Machine,
+        kind: Kind::Names(Compute::names),
+        value: "COMPUTE",
+        help: "Arithmetic: `auto` uses the fast kernels of the weights' format, `f32` converts \
+               all weights to 32-bit floats",
+        default: "",
+        place: place!(llm.compute),
+    },
+    Flag {
+        name: "kv-dtype",
+        short: None,
+        part: Part::Machine,
+        kind: Kind::Names(KvDtype::names),
+        value: "TYPE",
+        help: "Storage of keys and values: smaller types hold longer contexts with less precision",
+        default: "bf16, or f32 with --compute f32",
+        place: place!(llm.kv_dtype),
+    },
+    Flag {
+        name: "max-context",
+        short: None,
+        part: Part::Machine,
+        kind: Kind::COUNT,
+        value: "N",
+        help: "Most tokens of one conversation",
+        default: "the context that the model declares",
+        place: place!(llm.max_context),
+    },
+    Flag {
+        name: "packed-cache",
+        short: None,
+        part: Part::Machine,
+        kind: Kind::Folder,
+        value: "DIR",
+        help: "Keep the packed weights on disk, beside the model or in DIR, so that the next start \
+               maps them instead of packing again; takes as many bytes as the weights",
+        default: "nothing is kept",
+        place: place!(llm.packed_cache),
+    },
+    Flag {
+        name: "chat-template",
+        short: None,
+        part: Part::Template,
+        kind: Kind::Text,
+        value: "FILE|NAME",
+        help: "Chat template in place of the model's own: a Jinja file, or chatml, llama3, gemma, \
+               mistral, phi3, phi4, deepseek or zephyr",
+        default: "the model's own",
+        place: place!(llm.chat_template),
+    },
+    Flag {
+        name: "chat-template-kwargs",
+        short: None,
+        part: Part::Template,
+        kind: Kind::Object,
+        value: "JSON",
+        help: "Arguments of the chat template, such as {\"enable_thinking\": false}",
+        default: "none",
+        place: place!(llm.chat_template_kwargs),
+    },
+    Flag {
+        name: "tool-parser",
+        short: None,
+        part: Part::Answers,
+        kind: Kind::Text,
+        value: "NAME",
+        help: "Format in which the model writes tool calls, such as hermes, llama3_json or mistral; \
+               `pelton parse-tools --help` lists them",
+        default: "the one that the chat template shows",
+        place: place!(llm.tool_parser),
+    },
+    Flag {
+        name: "reasoning-parser",
+        short: None,
+        part: Part::Answers,
+        kind: Kind::Text,
+        value: "NAME",
+        help: "Format in which the model writes its thoughts, such as deepseek_r1 or granite; `none` \
+               leaves them in the answer",
+        default: "the one that the chat template shows",
+        place: place!(llm.reasoning_parser),
+    },
+    Flag {
+        name: "logprobs-mode",
+        short: None,
+        part: Part::Answers,
+        kind: Kind::Names(LogprobsMode::names),
+        value: "MODE",
+        help: "Log probabilities of answers: those of the model (`raw_logprobs`), or those of the \
+               distribution that tokens are drawn from, after penalties, masks, temperature and \
+               truncation (`processed_logprobs`)",
+        default: "",
+        place: place!(llm.logprobs_mode),
+    },
+];

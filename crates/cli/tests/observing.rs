@@ -1,0 +1,197 @@
+//! Traces and logs of `pelton serve`, through the real binary.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use common::server::Server;
+use common::{command, pelton, signal};
+use serde_json::{Value, json};
+
+/// Time in which a batch of spans comes, also on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A collector that answers with these statuses, one after the other, and then with the last one.
+fn collector(statuses: &'static [u16]) -> (String, Receiver<(String, Value)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let (send, bodies) = channel();
+    std::thread::spawn(move || {
+        for (i, connection) in listener.incoming().enumerate() {
+            let mut connection = BufReader::new(connection.expect("connected"));
+            let (mut head, mut n_bytes) = (String::new(), 0);
+            loop {
+                let mut line = String::new();
+                if connection.read_line(&mut line).expect("a head") == 0 || line == "\r\n" {
+                    break;
+                }
+                if let Some(n) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
+                    n_bytes = n.trim().parse().expect("a number");
+                }
+                head.push_str(&line);
+            }
+            let mut body = vec![0; n_bytes];
+            connection.read_exact(&mut body).expect("a body");
+            let status = statuses[i.min(statuses.len() - 1)];
+            let answer = format!(
+                "HTTP/1.1 {status} X\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}"
+            );
+            connection.get_mut().write_all(answer.as_bytes()).expect("answered");
+            let body = serde_json::from_slice(&body).expect("JSON");
+            if status == 200 && send.send((head, body)).is_err() {
+                return;
+            }
+        }
+    });
+    (url, bodies)
+}
+
+/// Asks for an answer, with more lines in the head.
+fn ask(server: &Server, lines: &str) {
+    let body =
+        json!({"prompt": "Once upon a time", "max_tokens": 4, "ignore_eos": true}).to_string();
+    let n = body.len();
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{lines}\
+         content-type: application/json\r\ncontent-length: {n}\r\n\r\n{body}"
+    );
+    let mut answer = String::new();
+    server.send(&request).read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// Waits until the metrics have this line.
+fn await_series(server: &Server, line: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while !server.get("/metrics", "host: localhost\r\n").lines().any(|found| found == line) {
+        assert!(Instant::now() < deadline, "no `{line}` in time");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The value of an attribute.
+fn attribute(span: &Value, key: &str) -> Value {
+    let attributes = span["attributes"].as_array().expect("a list");
+    let found = attributes.iter().find(|attribute| attribute["key"] == key);
+    found.unwrap_or_else(|| panic!("no {key} in {span}"))["value"].clone()
+}
+
+#[test]
+fn a_request_is_a_span_under_the_span_of_its_client_and_leaves_the_sandbox() {
+    let (url, bodies) = collector(&[503, 200]);
+    let flags = ["--threads", "1", "--otlp-endpoint", &url, "--sandbox", "auto"];
+    let mut command = command(&[&["serve", "--port", "0"], &flags[..]].concat());
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=a%20b").env("OTEL_SERVICE_NAME", "stories");
+    let server = Server::start_by(command).expect("it listens");
+    ask(
+        &server,
+        "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\nx-request-id: r1\r\n",
+    );
+    ask(&server, "traceparent: 00-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-00f067aa0ba902b7-00\r\n");
+    let (head, body) =
+        bodies.recv_timeout(PATIENCE).expect("a batch, after the collector was busy");
+    assert!(head.starts_with("POST /v1/traces"), "{head}");
+    assert!(head.contains("x-tenant: a b"), "{head}");
+    let resource = &body["resourceSpans"][0];
+    assert_eq!(attribute(&resource["resource"], "service.name"), json!({"stringValue": "stories"}));
+    let spans = resource["scopeSpans"][0]["spans"].as_array().expect("a list");
+    assert_eq!(spans.len(), 1, "the client of the second did not want a trace: {spans:?}");
+    let span = &spans[0];
+    assert_eq!(span["traceId"], "4bf92f3577b34da6a3ce929d0e0e4736");
+    assert_eq!(span["parentSpanId"], "00f067aa0ba902b7");
+    assert_eq!(span["spanId"].as_str().map(str::len), Some(16));
+    assert_eq!((&span["name"], &span["kind"]), (&json!("text_completion story"), &json!(2)));
+    for (key, expected) in [
+        ("gen_ai.operation.name", json!({"stringValue": "text_completion"})),
+        ("gen_ai.request.model", json!({"stringValue": "story"})),
+        ("gen_ai.usage.output_tokens", json!({"intValue": "4"})),
+        ("gen_ai.request.max_tokens", json!({"intValue": "4"})),
+        (
+            "gen_ai.response.finish_reasons",
+            json!({"arrayValue": {"values": [{"stringValue": "length"}]}}),
+        ),
+        ("pelton.request.id", json!({"stringValue": "r1"})),
+        ("pelton.tenant", json!({"stringValue": "default"})),
+    ] {
+        assert_eq!(attribute(span, key), expected, "{key}");
+    }
+    let ttft = &attribute(span, "gen_ai.response.time_to_first_chunk")["doubleValue"];
+    assert!(ttft.as_f64() > Some(0.0), "{span}");
+    let time = |key: &str| span[key].as_str().and_then(|ns| ns.parse::<u128>().ok());
+    let (begin, end) = (time("startTimeUnixNano"), time("endTimeUnixNano"));
+    assert!(begin > Some(1_600_000_000_000_000_000) && begin < end, "{span}");
+    assert_eq!(span["events"][0]["name"], "gen_ai.first_token");
+    await_series(&server, "pelton_spans_sent_total 1");
+    await_series(&server, "pelton_spans_lost_total 0");
+}
+
+#[test]
+fn a_server_that_ends_sends_what_waits_and_a_lost_collector_is_counted() {
+    let (url, bodies) = collector(&[200]);
+    let server = Server::start(&["--threads", "1", "--otlp-endpoint", &url]).expect("it listens");
+    ask(&server, "");
+    signal("TERM", server.pid());
+    let (_, body) = bodies.recv_timeout(PATIENCE).expect("a batch at the end");
+    assert!(body["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["parentSpanId"].is_null());
+
+    let nowhere = Server::start(&["--threads", "1", "--otlp-endpoint", "http://127.0.0.1:9"]);
+    let nowhere = nowhere.expect("it serves without its collector");
+    ask(&nowhere, "");
+    await_series(&nowhere, "pelton_spans_lost_total 1");
+    pelton(&["serve", "--otlp-endpoint", "collector"]).assert_refused(&["--otlp-endpoint", "http"]);
+}
+
+#[test]
+fn logs_for_programs_are_one_object_for_each_line() {
+    let flags = ["serve", "--port", "0", "--threads", "1", "--log-format", "json", "-v"];
+    let mut child =
+        command(&flags).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("stderr")).lines();
+    let mut next = || lines.next().expect("it goes on").expect("UTF-8");
+    let address = loop {
+        let line = next();
+        if let Some(address) = line.strip_prefix("listening on http://") {
+            break address.trim_end_matches('/').to_owned();
+        }
+        assert!(serde_json::from_str::<Value>(&line).is_ok(), "no object: {line}");
+    };
+    let body = json!({"prompt": "Once", "max_tokens": 3, "ignore_eos": true}).to_string();
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-request-id: r7\r\n\
+         traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut connection = std::net::TcpStream::connect(address).expect("it listens");
+    connection.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).expect("an answer");
+    let object = loop {
+        let line = next();
+        let Ok(object) = serde_json::from_str::<Value>(&line) else { continue };
+        if object["message"] == "request" {
+            break object;
+        }
+        assert!(!line.contains("POST /v1/completions 200"), "the text form is left out: {line}");
+    };
+    for (key, expected) in [
+        ("request_id", json!("r7")),
+        ("trace_id", json!("4bf92f3577b34da6a3ce929d0e0e4736")),
+        ("method", json!("POST")),
+        ("path", json!("/v1/completions")),
+        ("status", json!(200)),
+        ("tenant", json!("default")),
+        ("model", json!("story")),
+        ("completion_tokens", json!(3)),
+        ("finish_reason", json!("length")),
+    ] {
+        assert_eq!(object[key], expected, "{key} in {object}");
+    }
+    assert!(object["ttft_seconds"].as_f64() > Some(0.0), "{object}");
+    let _ = child.kill();
+    let _ = child.wait();
+}

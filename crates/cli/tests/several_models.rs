@@ -1,0 +1,142 @@
+//! Several models in one `pelton serve`, through the real binary: the list of the file, and its
+//! mistakes.
+
+mod common;
+
+use common::server::Server;
+use common::{Outcome, command, outcome};
+use serde_json::{Value, json};
+
+const LIST: &str = "
+max_context: 128
+models:
+  - {name: tales, model: story, aliases: [gpt-4o]}
+  - {name: draft, model: story-draft, preload: false, max_context: 64, spec: suffix}
+  - {name: vectors, model: story, embeddings: true, preload: false}
+";
+
+/// Writes a file of settings; the folder goes when it is dropped.
+fn config(text: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("serve.yaml");
+    std::fs::write(&path, text).expect("written");
+    let path = path.to_str().expect("UTF-8").to_owned();
+    (folder, path)
+}
+
+fn run(args: &[&str]) -> Outcome {
+    outcome(&command(args).output().expect("the binary starts"))
+}
+
+/// The models by name, with one of their fields.
+fn field(server: &Server, name: &str) -> Vec<Value> {
+    let host = format!("host: {}\r\n", server.address());
+    let answer = server.get("/v1/models", &host);
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let list: Value = serde_json::from_str(body).expect("JSON");
+    let list = list["data"].as_array().expect("a list").clone();
+    list.iter().map(|model| model[name].clone()).collect()
+}
+
+#[test]
+fn text_drafts_and_vectors_come_from_one_server() {
+    let (_folder, path) = config(LIST);
+    let server = Server::start(&["--config", &path]).expect("it listens");
+    assert_eq!(field(&server, "state"), ["loaded", "unloaded", "unloaded"]);
+    let complete = |model: &str| {
+        let body = json!({"model": model, "prompt": "Once", "max_tokens": 5, "temperature": 0});
+        server.post("/v1/completions", &body).expect("answered")
+    };
+    let tale = complete("gpt-4o");
+    assert_eq!(tale["model"], "tales");
+    assert_eq!(complete("draft")["model"], "draft");
+    let body = json!({"model": "vectors", "input": "Once"});
+    let vectors = server.post("/v1/embeddings", &body).expect("answered");
+    assert_eq!(vectors["model"], "vectors", "{vectors}");
+    assert_eq!(field(&server, "state"), ["loaded", "loaded", "loaded"]);
+    assert_eq!(field(&server, "max_model_len"), [128, 64, 128]);
+    let reloaded = server.post("/models/reload", &json!({"model": "tales"})).expect("reloaded");
+    assert_eq!(reloaded["version"], 2);
+    assert_eq!(complete("tales")["choices"], tale["choices"], "the same weights");
+}
+
+#[test]
+fn a_single_model_is_loaded_anew_on_demand_too() {
+    let server = Server::start(&["--max-context", "64"]).expect("it listens");
+    let reloaded = server.post("/models/reload", &json!({"model": "story"})).expect("reloaded");
+    assert_eq!((&reloaded["version"], &reloaded["state"]), (&json!(2), &json!("loaded")));
+}
+
+#[cfg(unix)]
+#[test]
+fn sighup_reads_the_file_anew_and_a_mistake_in_it_changes_nothing() {
+    let (_folder, path) = config("max_context: 128\nmodels: [{name: a, model: story}]\n");
+    let server = Server::start(&["--config", &path]).expect("it listens");
+    let hang_up = |text: &str| {
+        // Never half a file, which the server might read.
+        let draft = format!("{path}.new");
+        std::fs::write(&draft, text).expect("written");
+        std::fs::rename(draft, &path).expect("renamed");
+        let pid = i32::try_from(server.pid()).ok().and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.expect("a pid"), rustix::process::Signal::HUP)
+            .expect("it runs");
+    };
+    let until = |expected: &[&str]| {
+        for _ in 0..500 {
+            if field(&server, "id") == expected {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        panic!("{:?} instead of {expected:?}", field(&server, "id"));
+    };
+    hang_up("models: [{name: a, modle: story}]\n");
+    hang_up("max_context: 64\nmodels: [{name: a, model: story}, {name: b, model: story-draft}]\n");
+    until(&["a", "b"]);
+    assert_eq!(field(&server, "max_model_len"), [64, 64]);
+    assert_eq!(field(&server, "version"), [2, 1]);
+    hang_up("max_context: 64\nmodels: [{name: b, model: story-draft}]\n");
+    until(&["b"]);
+    let body = json!({"model": "b", "prompt": "Once", "max_tokens": 3});
+    assert_eq!(server.post("/v1/completions", &body).expect("answered")["model"], "b");
+}
+
+#[test]
+fn the_settings_of_each_model_are_printed() {
+    let (_folder, path) = config(LIST);
+    let checked = run(&["serve", "--config", &path, "--check-config"]);
+    checked.assert_answered();
+    for line in ["- name: tales", "- name: draft", "  max_context: 64", "  spec: suffix"] {
+        assert!(checked.stdout.lines().any(|printed| printed == line), "{}", checked.stdout);
+    }
+}
+
+#[test]
+fn mistakes_in_the_list_name_the_model_and_the_way_out() {
+    for (text, parts) in [
+        ("models: [{name: a, model: story}, {name: a, model: story}]", &["`a`", "two models"][..]),
+        (
+            "models: [{name: a, model: story, aliases: [b]}, {name: b, model: story}]",
+            &["`b`", "two models"],
+        ),
+        ("models: [{name: a}]", &["model `a`", "`model` is missing"]),
+        ("models: [{model: story}, {aliases: [x]}]", &["`models[1]`", "`model` is missing"]),
+        ("models: [{name: a, model: ./nowhere.gguf}, {model: story}]", &["model `a`", "nowhere"]),
+        ("models: [{name: a, modle: story}]", &[":1:", "did you mean `model`?"]),
+        ("models: [{name: a, model: story, port: 1}]", &["`port`", "outside of `models`"]),
+        ("models: [{name: a, model: story, threads: 1}]", &["`threads`", "outside of `models`"]),
+        ("models: [{name: a, model: story, max_context: 1}]", &["--max-context", "at least 2"]),
+        ("models: [{name: a, model: story, keep_alive: -1}]", &["`keep_alive`", "seconds"]),
+        ("models: [{name: a, model: story, keep_alive: soon}]", &[":1:"]),
+        ("models: [story]", &[":1:10", "expected mapping"]),
+        ("model: story-draft\nmodels: [{model: story}]", &["`models`", "`--model`", "entry"]),
+        (
+            "models_memory: 1MiB\nmodels: [{name: a, model: story}]",
+            &["model", "MiB of memory", "`models_memory`"],
+        ),
+    ] {
+        let (_folder, path) = config(text);
+        let refused = run(&["serve", "--port", "0", "--config", &path]);
+        refused.assert_refused(parts);
+    }
+}

@@ -1,0 +1,73 @@
+//! Entries by name and alias.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::entry::Entry;
+use super::{ModelSpec, ModelsError};
+use crate::error::ApiError;
+
+/// Most models of a server.
+const MOST_MODELS: usize = 256;
+/// Longest name, in characters.
+const MOST_CHARS: usize = 256;
+
+/// All entries of a server at one time.
+#[derive(Clone, Debug)]
+pub(super) struct Directory {
+    pub(super) entries: Vec<Arc<Entry>>,
+    /// Names and aliases.
+    names: HashMap<String, usize>,
+}
+
+impl Directory {
+    pub(super) fn new(entries: Vec<Arc<Entry>>) -> Self {
+        let names = entries.iter().enumerate();
+        let names = names.flat_map(|(idx, entry)| entry.names().map(move |name| (name, idx)));
+        let names = names.map(|(name, idx)| (name.clone(), idx)).collect();
+        Self { entries, names }
+    }
+
+    /// The entry that a request names, or the first one.
+    ///
+    /// # Errors
+    ///
+    /// Names the models that there are.
+    pub(super) fn find(&self, asked: Option<&str>) -> Result<Arc<Entry>, ApiError> {
+        let Some(asked) = asked else { return Ok(Arc::clone(&self.entries[0])) };
+        match self.names.get(asked) {
+            Some(&idx) => Ok(Arc::clone(&self.entries[idx])),
+            None => {
+                let names = self.entries.iter().map(|entry| entry.name.as_str());
+                Err(ApiError::unknown_model(asked, names))
+            }
+        }
+    }
+}
+
+/// Refuses names that requests cannot hold or tell apart.
+///
+/// # Errors
+///
+/// See [`ModelsError`].
+pub(super) fn check(specs: &[ModelSpec]) -> Result<(), ModelsError> {
+    match specs.len() {
+        0 => return Err(ModelsError::None),
+        1..=MOST_MODELS => {}
+        n => return Err(ModelsError::TooMany { n }),
+    }
+    let mut seen = HashMap::new();
+    for (idx, spec) in specs.iter().enumerate() {
+        for name in std::iter::once(&spec.name).chain(&spec.aliases) {
+            let is_decent = !name.chars().any(char::is_control)
+                && (1..=MOST_CHARS).contains(&name.chars().count());
+            if !is_decent {
+                return Err(ModelsError::BadName { name: name.escape_debug().to_string() });
+            }
+            if seen.insert(name, idx).is_some() {
+                return Err(ModelsError::SharedName { name: name.clone() });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,20 @@
+//! OpenTelemetry traces: one span for each request, sent to a collector over OTLP/HTTP in JSON.
+//!
+//! ```text
+//!   request ends ──▶ Span ──▶ queue of 2048 ──▶ thread: batches of 512, or each 5 s ──▶ collector
+//!                               └─ full: the span is dropped and counted
+//! ```
+//!
+//! A span has the attributes of the semantic conventions for generative AI (`gen_ai.*`). Its parent
+//! comes from the request's `traceparent` header (W3C Trace Context); a parent that is not sampled
+//! makes no span. Texts of prompts and answers never leave the process.
+
+mod config;
+mod exporter;
+mod parent;
+mod span;
+
+pub use self::config::{OtlpConfig, OtlpError};
+pub(crate) use self::exporter::{Counts, Exporter};
+pub(crate) use self::parent::Traced;
+pub(crate) use self::span::Span;

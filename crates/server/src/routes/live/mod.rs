@@ -1,0 +1,106 @@
+//! `GET /v1/live`: the server at this moment, once or, with `?stream=true`, once a second.
+//!
+//! A caller who may see the whole server sees all tenants and the engines; other callers see the
+//! requests of their own tenant.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use pelton_base::TenantId;
+
+use crate::access::Caller;
+use crate::error::ApiError;
+use crate::live::Snapshot;
+use crate::state::{AppState, Condition};
+use crate::wire::json::brief;
+
+/// Time between two snapshots of a stream.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Answers without asking an engine to stop for it.
+pub(crate) async fn handle(
+    State(state): State<AppState>,
+    caller: Caller,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    let only = (!caller.sees_all()).then_some(caller.tenant);
+    if !wants_stream(query.as_deref().unwrap_or_default())? {
+        return Ok(Json(snapshot(&state, only)).into_response());
+    }
+    let ticks = tokio::time::interval(INTERVAL);
+    let stream = Stream { state, only, ticks, is_last: false };
+    let mut response = Sse::new(futures_util::stream::unfold(stream, Stream::next)).into_response();
+    // Asks proxies not to buffer the stream, which would delay it.
+    response.headers_mut().insert("x-accel-buffering", axum::http::HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+fn snapshot(state: &AppState, only: Option<TenantId>) -> Snapshot {
+    state.live().snapshot(state.condition(), &state.models().loaded(), only)
+}
+
+/// One snapshot a second, until the server stops serving: the last one says so.
+struct Stream {
+    state: AppState,
+    only: Option<TenantId>,
+    ticks: tokio::time::Interval,
+    is_last: bool,
+}
+
+impl Stream {
+    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+        if self.is_last {
+            return None;
+        }
+        self.ticks.tick().await;
+        self.is_last = self.state.condition() != Condition::Serving;
+        let snapshot = snapshot(&self.state, self.only);
+        let text = serde_json::to_string(&snapshot).expect("invariant: snapshots are plain data");
+        Some((Ok(Event::default().data(text)), self))
+    }
+}
+
+/// Reads the query, which has at most the parameter `stream`.
+fn wants_stream(query: &str) -> Result<bool, ApiError> {
+    let mut wants = false;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if name != "stream" {
+            let message = format!("`{}` is unknown; expected `stream`", brief(name));
+            return Err(ApiError::param(brief(name), message));
+        }
+        wants = match value {
+            "true" | "1" => true,
+            "false" | "0" => false,
+            _ => {
+                let message = format!("`stream` must be true or false, got `{}`", brief(value));
+                return Err(ApiError::param("stream", message));
+            }
+        };
+    }
+    Ok(wants)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_says_stream_or_is_refused_by_name() {
+        for (query, expected) in
+            [("", false), ("stream=true", true), ("stream=1&stream=false", false), ("&", false)]
+        {
+            assert_eq!(wants_stream(query), Ok(expected), "{query}");
+        }
+        for (query, param) in
+            [("strem=true", "strem"), ("stream=yes", "stream"), ("stream", "stream")]
+        {
+            let error = wants_stream(query).expect_err(query);
+            assert_eq!((error.status.as_u16(), error.body.param.as_deref()), (400, Some(param)));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The dashboard and the alert rules in `packaging/` ask for series that exist.
+
+mod harness;
+
+use std::collections::BTreeSet;
+
+use harness::parrot::parrot;
+use harness::{post_text, start_with};
+use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
+use serde_json::{Value, json};
+
+const DASHBOARD: &str = include_str!("../../../packaging/grafana/pelton.json");
+const ALERTS: &str = include_str!("../../../packaging/prometheus/alerts.yaml");
+
+/// Names of series in a text.
+fn names(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let words = text.split(|c: char| !is_part(c));
+    let is_ours = |word: &&str| {
+        ["pelton_", "vllm:", "http_", "process_"].iter().any(|prefix| word.starts_with(prefix))
+    };
+    words.filter(is_ours).map(str::to_owned).collect()
+}
+
+/// All texts under a key, however deep.
+fn texts(value: &Value, key: &str, out: &mut String) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::String(text) if name == key => {
+                        out.push_str(text);
+                        out.push('\n');
+                    }
+                    value => texts(value, key, out),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| texts(item, key, out)),
+        _ => {}
+    }
+}
+
+/// Names of the series that a server has once it has answered and refused something.
+async fn known() -> BTreeSet<String> {
+    let keys = vec![ApiKey::new("sk-ops metrics").expect("a key")];
+    let tenant = Tenant { name: "default".to_owned(), priority: 0, keys };
+    let access = Access::new(vec![tenant]).expect("a tenant");
+    let server = start_with(parrot(), ServeConfig { access, ..ServeConfig::default() }).await;
+    let with_key =
+        |request: String| request.replacen("\r\n", "\r\nauthorization: Bearer sk-ops\r\n", 1);
+    let body = json!({"prompt": "abc", "max_tokens": 3}).to_string();
+    let asked = server.raw(&with_key(post_text("/v1/completions", &body))).await;
+    assert_eq!(asked.status, 200, "{}", asked.body);
+    assert_eq!(server.get("/v1/models").await.status, 401);
+    let get = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let metrics = loop {
+        let metrics = server.raw(&with_key(get.to_owned())).await.body;
+        // The first look at the engine comes a moment after the start.
+        if metrics.contains("pelton_slo_headroom_ratio{") {
+            break metrics;
+        }
+        tokio::task::yield_now().await;
+    };
+    server.stop().await;
+    let mut known = BTreeSet::new();
+    for line in metrics.lines() {
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|l| l.split_once(' ')) {
+            known.insert(name.to_owned());
+            if kind == "histogram" {
+                known.extend(["_bucket", "_sum", "_count"].map(|suffix| format!("{name}{suffix}")));
+            }
+        }
+    }
+    known
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_series_of_the_dashboard_and_of_the_alerts_exists() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let mut asked = String::new();
+    for key in ["expr", "query", "definition"] {
+        texts(&dashboard, key, &mut asked);
+    }
+    let n_panels = dashboard["panels"].as_array().map_or(0, Vec::len);
+    assert!(n_panels > 20 && names(&asked).len() > 20, "{n_panels} panels, {:?}", names(&asked));
+    let alerts: Vec<&str> = ALERTS.lines().filter(|line| !line.trim().starts_with('#')).collect();
+    let alerts = names(&alerts.join("\n"));
+    assert!(alerts.len() > 8, "{alerts:?}");
+    let known = known().await;
+    for name in names(&asked).union(&alerts) {
+        assert!(known.contains(name), "no series `{name}`; there are {known:?}");
+    }
+}
+
+#[test]
+fn panels_have_names_and_do_not_lie_on_each_other() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("a list");
+    let (mut taken, mut ids) = (BTreeSet::new(), BTreeSet::new());
+    for panel in panels {
+        assert!(panel["title"].as_str().is_some_and(|title| !title.is_empty()), "{panel}");
+        assert!(ids.insert(panel["id"].as_u64().expect("a number")), "{panel}");
+        let place = |key: &str| panel["gridPos"][key].as_u64().expect("a number");
+        for x in place("x")..place("x") + place("w") {
+            for y in place("y")..place("y") + place("h") {
+                assert!(x < 24 && taken.insert((x, y)), "{} lies on another panel", panel["title"]);
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! A model that is loaded anew again and again while clients ask it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+
+use super::client::{ask, connect, post};
+use super::server::Server;
+
+const CLIENTS: usize = 8;
+
+/// When a request began, and when its first event came.
+#[derive(Clone, Copy)]
+struct First {
+    at: Instant,
+    ttft: Duration,
+}
+
+pub(super) fn run(binary: &Path, model: &Path, seconds: u64, times: usize) -> anyhow::Result<()> {
+    let model = model.to_str().context("the path is UTF-8")?;
+    let mut server = Server::start(binary, &["-m", model, "--max-context", "1024"])?;
+    let address = server.address.clone();
+    let (stop, firsts) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    let rest = Duration::from_secs(seconds);
+    let reloads = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (address, stop, firsts) = (&address, &stop, &firsts);
+                scope.spawn(move || -> anyhow::Result<()> {
+                    for round in 0.. {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let first = one(address, client, round)?;
+                        firsts.lock().expect("no panic").push(first);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        let reloads = reload(&address, rest, times);
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("a client does not panic")?;
+        }
+        reloads
+    })?;
+    server.check_alive()?;
+    let firsts = firsts.into_inner().expect("no panic");
+    let is_during = |first: &First| {
+        let end = first.at + first.ttft;
+        reloads.iter().any(|&(from, to)| first.at <= to && end >= from)
+    };
+    let (during, before): (Vec<First>, Vec<First>) = firsts.iter().partition(|it| is_during(it));
+    println!("{} requests, {times} reloads, no failure", firsts.len());
+    for (name, firsts) in [("without a reload", &before), ("during a reload", &during)] {
+        let mut ttft: Vec<Duration> = firsts.iter().map(|first| first.ttft).collect();
+        ttft.sort_unstable();
+        let at = |percent: usize| ttft[(ttft.len() * percent).div_ceil(100).max(1) - 1].as_millis();
+        ensure!(!ttft.is_empty(), "no request began {name}");
+        println!(
+            "{name:>17}: {:>4} requests, TTFT P50 {} ms, P99 {} ms",
+            ttft.len(),
+            at(50),
+            at(99)
+        );
+    }
+    let took: Duration = reloads.iter().map(|&(from, to)| to - from).sum();
+    println!("a reload takes {:.2} s", took.as_secs_f64() / times as f64);
+    Ok(())
+}
+
+/// Reloads the model several times, with pauses before, between and after.
+fn reload(address: &str, rest: Duration, times: usize) -> anyhow::Result<Vec<(Instant, Instant)>> {
+    let (_, models) = super::client::get(address, "/v1/models")?;
+    let models: Value = serde_json::from_str(&models)?;
+    let name = models["data"][0]["id"].clone();
+    let mut reloads = Vec::new();
+    std::thread::sleep(rest);
+    for _ in 0..times {
+        let from = Instant::now();
+        let (status, text) = ask(address, "/models/reload", &json!({"model": name}))?;
+        ensure!(status == 200, "{status}: {text}");
+        reloads.push((from, Instant::now()));
+        std::thread::sleep(rest);
+    }
+    Ok(reloads)
+}
+
+/// Asks once and reads the whole answer.
+fn one(address: &str, client: usize, round: usize) -> anyhow::Result<First> {
+    let body = json!({
+        "prompt": format!("Letter {round} from traveller {client}: the house stood"),
+        "max_tokens": 24, "ignore_eos": true, "stream": true,
+    });
+    let at = Instant::now();
+    let mut stream = connect(address)?;
+    stream.write_all(post(address, "/v1/completions", &body.to_string()).as_bytes())?;
+    let mut lines = BufReader::new(stream).lines();
+    let status = lines.next().context("an answer")??;
+    ensure!(status.starts_with("HTTP/1.1 200"), "request {round} of client {client}: {status}");
+    let (mut ttft, mut is_done) = (None, false);
+    for line in lines {
+        let line = line?;
+        if let Some(data) = line.strip_prefix("data: ") {
+            ensure!(!data.contains("\"error\""), "{data}");
+            ttft.get_or_insert(at.elapsed());
+            is_done |= data == "[DONE]";
+        }
+    }
+    ensure!(is_done, "request {round} of client {client} ends without [DONE]");
+    Ok(First { at, ttft: ttft.context("an event")? })
+}
