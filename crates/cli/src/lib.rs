@@ -66,6 +66,8 @@ pub use opened::{NotOpened, Opened, open, setting_keys};
 
 /// Runs a command line, whose first word is the name of the program, and returns the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
+    // Before anything takes memory.
+    let memory_signal = pelton_tensor::handle_memory_signal();
     let words: Vec<OsString> = words.into_iter().collect();
     let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
@@ -77,6 +79,9 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
         Err(error) => return usage::explain(&error, words).report(),
     };
     install_tracing(level(cli.verbose), cli.verbose == 0, cli.log_format);
+    if let Err(error) = memory_signal {
+        tracing::warn!(%error, "a lack of memory may end the program without its reason");
+    }
     if let Err(error) = pelton_tensor::handle_file_signals() {
         tracing::warn!(%error, "a model file that is cut short will end the program without a word");
     }

@@ -44,6 +44,7 @@ mod openapi;
 mod otlp;
 mod outcome;
 mod patience;
+mod quiet;
 mod request_id;
 mod routes;
 mod serve;

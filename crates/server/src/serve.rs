@@ -19,6 +19,7 @@ use crate::host::HostName;
 use crate::listening::{Listeners, SocketAccess, UnixSocketError};
 use crate::models::{Catalog, ModelSpec, Served};
 use crate::otlp::OtlpConfig;
+use crate::quiet::{self, Quiet};
 use crate::routes::{ResponsesConfig, router};
 use crate::signals::Signals;
 use crate::state::{AppState, Listening};
@@ -358,9 +359,10 @@ async fn renew_settings(state: AppState, renew: Option<Renew>, mut hangups: mpsc
     }
 }
 
-/// Unloads and heals models, for ever.
+/// Unloads and heals models, and gives memory back that is free, for ever.
 async fn keep_house(state: AppState) {
     let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
+    let mut quiet = Quiet::default();
     loop {
         ticks.tick().await;
         let app = state.clone();
@@ -368,6 +370,12 @@ async fn keep_house(state: AppState) {
         let swept = tokio::task::spawn_blocking(move || app.models().sweep()).await;
         if swept.is_err() {
             tracing::error!("looking after the models panicked");
+        }
+        let is_busy = state.models().loaded().iter().any(|model| model.is_in_use());
+        if quiet::resident_bytes().is_some_and(|resident| quiet.look(is_busy, resident)) {
+            // It walks all free memory.
+            let _ = tokio::task::spawn_blocking(pelton_tensor::give_free_memory_back).await;
+            quiet.settle(quiet::resident_bytes().unwrap_or(0));
         }
     }
 }

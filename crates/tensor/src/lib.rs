@@ -28,7 +28,10 @@ pub use error::{Result, TensorError};
 pub use gguf::{Gguf, GgufArray, GgufData, GgufPartName, GgufValue, GgufWriter};
 pub use kv_dtype::{KvDtype, UnknownKvDtype};
 pub use mapped::{LOST_FILE_EXIT_CODE, MappedFile, handle_file_signals};
-pub use memory::{ByteSize, MemoryLeft, MemoryRefused, available_memory_bytes};
+pub use memory::{
+    ByteSize, ExplainingAllocator, MemoryLeft, MemoryRefused, NO_MEMORY_EXIT_CODE,
+    available_memory_bytes, give_free_memory_back, handle_memory_signal,
+};
 pub use pending::PendingFile;
 pub use regular::{open_regular, read_limited, read_limited_text};
 pub use safetensors::{Safetensors, write_safetensors};

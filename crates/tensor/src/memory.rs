@@ -5,10 +5,13 @@
 //! error shows all that there are.
 
 mod container;
+mod exhausted;
 
 use std::fmt;
 use std::io;
 use std::path::Path;
+
+pub use exhausted::{ExplainingAllocator, NO_MEMORY_EXIT_CODE, handle_memory_signal};
 
 /// The bytes that each limit still leaves; `None` where there is no such limit, or the system does
 /// not show it.
@@ -62,6 +65,25 @@ impl fmt::Display for MemoryLeft {
 /// process included; `None` where the system does not show it.
 pub fn available_memory_bytes() -> Option<u64> {
     MemoryLeft::now().least()
+}
+
+/// Gives memory that the allocator holds free back to the system, so far as it can; true if some
+/// was given.
+///
+/// An allocator keeps what was freed for the next request of the same thread. After a burst of
+/// large requests that is memory that no thread may ask for again, and a container is billed for
+/// it. The call walks all free memory, some milliseconds for a server's: for times without work.
+/// Only glibc has such a call; with another C library nothing happens.
+pub fn give_free_memory_back() -> bool {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: the call takes the allocator's own locks and moves nothing that is in use.
+        unsafe { libc::malloc_trim(0) != 0 }
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    {
+        false
+    }
 }
 
 /// Memory that the system refused.
@@ -155,6 +177,23 @@ mod tests {
         );
         assert_eq!(io::Error::from(refused.clone()).to_string(), refused.to_string());
         assert_eq!(MemoryLeft::default().to_string(), "unknown");
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn freed_memory_goes_back_to_the_system() {
+        let resident = || {
+            let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+            field(&status, "VmRSS:").expect("resident") << 10
+        };
+        // Small pieces with one kept at the end, so that freeing them alone gives nothing back.
+        let mut pieces: Vec<Box<[u8; 4096]>> = (0..8192).map(|_| Box::new([1; 4096])).collect();
+        let last = pieces.pop();
+        drop(pieces);
+        let before = resident();
+        assert!(give_free_memory_back());
+        assert!(resident() + (16 << 20) < before, "of 32 MiB, most are given back");
+        drop(last);
     }
 
     #[test]

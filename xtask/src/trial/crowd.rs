@@ -34,6 +34,7 @@ fn start(binary: &Path, n_waiting: usize, n_running: usize) -> anyhow::Result<Se
         ["--max-connections", &n],
         ["--max-connections-per-address", &n],
         ["--max-running", &running],
+        ["--max-waiting", &n],
         ["--policy", "priority"],
         ["--kv-memory", "256MiB"],
         ["--max-context", "1280"],

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::{answer, connect, post, read};
 use super::look::Look;
@@ -20,9 +20,8 @@ const FLOOD: usize = 300;
 /// How long it goes on, and what is level.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Rounds over all kinds before memory is compared: lists of bounded length and the allocator's
-    /// arenas fill.
-    #[arg(long, default_value_t = 45)]
+    /// Rounds over all kinds before memory is compared: lists of bounded length fill.
+    #[arg(long, default_value_t = 2)]
     warm_up: usize,
     /// Rounds after them.
     #[arg(long, default_value_t = 10)]
@@ -31,6 +30,10 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 5.0)]
     growth: f64,
 }
+
+/// Time without requests before a look at the memory, after which the server has given back what is
+/// free.
+const QUIET: Duration = Duration::from_secs(6);
 
 /// A kind of hostile client: its name, and what it does and demands.
 type Kind = (&'static str, fn(&str) -> anyhow::Result<()>);
@@ -178,45 +181,55 @@ pub(super) fn run(binary: &Path, args: &Args) -> anyhow::Result<()> {
     let mut server = Server::start(binary, &flags.concat())?;
     let (address, pid) = (server.address.clone(), server.pid());
     let expected = answer(&address)?;
-    let (stop, n_equal) = (AtomicBool::new(false), AtomicU64::new(0));
-    let looks = std::thread::scope(|scope| {
-        let neighbour = scope.spawn(|| -> anyhow::Result<()> {
-            while !stop.load(Ordering::Relaxed) {
-                let found = answer(&address).context("the neighbour's request")?;
-                ensure!(found == expected, "the neighbour got {found} instead of {expected}");
-                n_equal.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(())
-        });
-        let looks = rounds(&address, pid, n_rounds);
-        stop.store(true, Ordering::Relaxed);
-        neighbour.join().expect("the neighbour does not panic").and(looks)
-    })?;
+    let n_equal = AtomicU64::new(0);
+    let phase = |n_rounds| {
+        beside_neighbour(&address, &expected, &n_equal, || rounds(&address, n_rounds))?;
+        std::thread::sleep(QUIET);
+        Look::at(pid)
+    };
+    let (before, after) = (phase(args.warm_up)?, phase(args.rounds)?);
     server.check_alive()?;
-    let mib = |look: &Look| look.resident as f64 / f64::from(1 << 20);
     println!("{} kinds, {n_rounds} rounds: each its right answer", KINDS.len());
     println!("{} answers of a neighbour: equal", n_equal.into_inner());
-    println!(
-        "memory: {:.1} MiB at first, {:.1} MiB after the warm-up, {:.1} MiB at the end",
-        mib(&looks[0]),
-        mib(&looks[args.warm_up - 1]),
-        mib(&looks[n_rounds - 1])
-    );
-    let growth = 100.0 * (mib(&looks[n_rounds - 1]) / mib(&looks[args.warm_up - 1]) - 1.0);
+    let mib = |look: &Look| look.resident as f64 / f64::from(1 << 20);
+    let (before, after) = (mib(&before), mib(&after));
+    println!("memory: {before:.1} MiB after the warm-up, {after:.1} MiB at the end");
+    let growth = 100.0 * (after / before - 1.0);
     ensure!(growth <= args.growth, "memory grew by {growth:.1} %");
     Ok(())
 }
 
-/// Goes through all kinds again and again; a look at the process after each round.
-fn rounds(address: &str, pid: u32, n_rounds: usize) -> anyhow::Result<Vec<Look>> {
-    let mut looks = Vec::new();
+/// Does the work while a neighbour asks the same again and again and compares its answers.
+fn beside_neighbour(
+    address: &str,
+    expected: &Value,
+    n_equal: &AtomicU64,
+    work: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let neighbour = scope.spawn(|| -> anyhow::Result<()> {
+            while !stop.load(Ordering::Relaxed) {
+                let found = answer(address).context("the neighbour's request")?;
+                ensure!(found == *expected, "the neighbour got {found} instead of {expected}");
+                n_equal.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        let done = work();
+        stop.store(true, Ordering::Relaxed);
+        neighbour.join().expect("the neighbour does not panic").and(done)
+    })
+}
+
+/// Goes through all kinds again and again.
+fn rounds(address: &str, n_rounds: usize) -> anyhow::Result<()> {
     for _ in 0..n_rounds {
         for (name, kind) in KINDS {
             kind(address).with_context(|| format!("{name} is not answered as it should"))?;
         }
-        looks.push(Look::at(pid)?);
     }
-    Ok(looks)
+    Ok(())
 }
 
 /// Sends a body and demands this status, and this text in the answer.

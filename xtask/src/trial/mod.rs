@@ -6,7 +6,7 @@
 //! limits        few open files, little address space: it answers, slowly or with 429
 //! kill          kill -9 at random moments of start and service: every restart serves the same
 //! hostile       one hostile client after the other: each its right error, neighbours equal, memory level
-//! crowd         940 streams that wait beside 128 that run: each its own answer, whole
+//! crowd         1,000 streams that wait beside 128 that run: each its own answer, whole
 //! reload        a model loaded anew again and again: no request fails
 //! ```
 
@@ -61,8 +61,8 @@ enum Trial {
     Hostile(hostile::Args),
     /// Keep streams waiting beside streams that run.
     Crowd {
-        /// Streams that wait; together with those that run, the engine takes 1,024.
-        #[arg(long, default_value_t = 940)]
+        /// Streams that wait.
+        #[arg(long, default_value_t = 1000)]
         waiting: usize,
     },
     /// Load the model anew while clients ask it.

@@ -3,6 +3,10 @@
 
 use std::process::ExitCode;
 
+/// Makes an abort for lack of memory say so.
+#[global_allocator]
+static ALLOCATOR: pelton_tensor::ExplainingAllocator = pelton_tensor::ExplainingAllocator;
+
 fn main() -> ExitCode {
     ExitCode::from(pelton_cli::main(std::env::args_os()))
 }

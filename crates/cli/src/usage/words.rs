@@ -23,14 +23,16 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["system-prompt", "sys"], "system"),
     (&["bind", "listen", "address"], "host"),
     (&["scheduling-policy"], "policy"),
+    (&["max-queue", "max-queue-size", "max-queued-requests"], "max-waiting"),
     (&["stop-sequence", "reverse-prompt", "stop-string"], "stop"),
 ];
 
 /// Names of flags elsewhere for which there is no flag here, and what to do.
 const ADVICE: &[(&[&str], &str)] = &[
     (
-        &["rate-limit", "max-requests", "max-queue"],
-        "`max_waiting` of a tenant in the file of `--config` bounds its waiting requests",
+        &["rate-limit", "max-requests"],
+        "`--max-waiting` bounds the requests that wait, and `max_waiting` of a tenant in the file of \
+         `--config` those of one tenant",
     ),
     (
         &["n-gpu-layers", "gpu-layers", "gpus", "device", "tensor-parallel-size"],

@@ -67,7 +67,7 @@ impl Model {
     }
 
     /// Whether requests use it.
-    pub(super) fn is_in_use(&self) -> bool {
+    pub(crate) fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.inner.pins) > 1
     }
 
