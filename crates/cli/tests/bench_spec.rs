@@ -32,7 +32,7 @@ fn every_method_is_compared_with_plain_decoding_and_says_the_same() {
     };
     let mut expected = Vec::new();
     for batch in [1, 2] {
-        for texts in ["repetitive", "editing", "retrieval", "free", "ruled"] {
+        for texts in ["repetitive", "editing", "retrieval", "free", "ruled", "schema"] {
             for method in ["plain", "ngram", "suffix"] {
                 expected.push((batch, texts.to_owned(), method.to_owned()));
             }

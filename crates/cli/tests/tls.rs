@@ -129,6 +129,30 @@ fn a_certificate_is_renewed_by_sighup_and_a_broken_one_changes_nothing() {
 }
 
 #[test]
+fn commands_that_ask_a_server_trust_the_authority_of_a_file() {
+    let house = House::new();
+    house.install_for(90);
+    let (cert, key, authority) = (house.cert(), house.key(), house.authority());
+    let flags =
+        ["--port", "0", "--threads", "1", "--tls-cert", text(&cert), "--tls-key", text(&key)];
+    let (server, address) = Server::start(&flags, "listening on https://");
+    let port = address.rsplit(':').next().expect("a port");
+    let url = format!("https://localhost:{port}");
+    let measure = ["bench", "serve", "--url", &url, "--scale", "0.05", "-n", "4", "--rate", "50"];
+    let commands: [&[&str]; 2] = [&["top", "--once", &url], &measure];
+    for command in commands {
+        pelton(&[command, &["--ca", text(&authority)]].concat()).assert_answered();
+        pelton(command).assert_refused(&["trusted", "`--ca FILE`"]);
+        pelton(&[command, &["--ca", text(&key)]].concat())
+            .assert_refused(&["--ca", "no certificate"]);
+        let none = house.path("none");
+        pelton(&[command, &["--ca", text(&none)]].concat())
+            .assert_refused(&["--ca", "No such file"]);
+    }
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
 fn a_pair_that_cannot_be_used_is_refused_before_a_model_is_loaded() {
     let house = House::new();
     house.install_for(90);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use pelton_base::{Ask, ParamError, SamplingParams, ServiceParams, TokenId, limits};
+use pelton_base::{
+    Ask, Constraint, Namespace, ParamError, SamplingParams, ServiceParams, Shape, TokenId, limits,
+};
 use pelton_engine::spec::Verification;
 use pelton_engine::{EngineHandle, EngineMetrics, Extras, LogprobsMode, Panicked};
 use pelton_grammar::Layout;
@@ -162,6 +164,16 @@ impl Llm {
     /// thread.
     pub fn prepare_forms(&self) {
         self.forms.prepare();
+    }
+
+    /// The rule of a form, for requests that go to the [`engine`](Self::engine) past
+    /// [`generate`](Self::generate); their answers end with one of [`eos`](Self::eos).
+    ///
+    /// # Errors
+    ///
+    /// [`LlmError::Form`] names the place in the form that cannot be enforced.
+    pub fn rule_of(&self, form: &Shape) -> Result<Constraint, LlmError> {
+        self.forms.compile(form, Layout::Free, self.eos(), Namespace::default())
     }
 
     /// The recommended sampling, else plain sampling, with a fresh seed.

@@ -1,6 +1,7 @@
 //! Where a server is.
 
 use hyper::Uri;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::{BenchError, Result};
 
@@ -10,6 +11,7 @@ pub struct Address {
     host: String,
     port: u16,
     prefix: String,
+    is_https: bool,
 }
 
 impl Address {
@@ -17,7 +19,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// Text that names no host, and every scheme but `http`.
+    /// Text that names no host, and every scheme but `http` and `https`.
     pub fn parse(url: &str) -> Result<Self> {
         const EXAMPLE: &str = "an address looks like http://127.0.0.1:8000";
         let wrong = |why: &str| {
@@ -29,18 +31,11 @@ impl Address {
             false => format!("http://{trimmed}"),
         };
         let uri: Uri = full.parse().map_err(|_| wrong("is no address"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(BenchError::invalid_with_hint(
-                    format!(
-                        "--url: `{url}` asks for https, which `pelton bench serve` does not speak"
-                    ),
-                    "measure the server behind the proxy, by its http address",
-                ));
-            }
-            _ => return Err(wrong("has another scheme than http")),
-        }
+        let is_https = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong("has another scheme than http and https")),
+        };
         let host = uri.host().filter(|host| !host.is_empty());
         let host = host.ok_or_else(|| wrong("names no host"))?.to_owned();
         // A port that is no port is skipped by the parser.
@@ -53,12 +48,30 @@ impl Address {
         }
         let path = uri.path().trim_end_matches('/');
         let prefix = path.strip_suffix("/v1").unwrap_or(path).trim_end_matches('/');
-        Ok(Self { host, port: uri.port_u16().unwrap_or(80), prefix: prefix.to_owned() })
+        let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        Ok(Self { host, port, prefix: prefix.to_owned(), is_https })
     }
 
-    /// What a socket connects to.
+    /// The host and port that a socket connects to.
     pub(super) fn socket(&self) -> (&str, u16) {
         (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
+    }
+
+    /// The name that the certificate of the server must have; `None` without HTTPS.
+    ///
+    /// # Errors
+    ///
+    /// A host that no certificate can name.
+    pub(super) fn certified_name(&self) -> Result<Option<ServerName<'static>>> {
+        if !self.is_https {
+            return Ok(None);
+        }
+        let (host, _) = self.socket();
+        let name = ServerName::try_from(host.to_owned());
+        let name = name.map_err(|_| {
+            BenchError::invalid(format!("--url: no certificate can be for the host `{host}`"))
+        });
+        name.map(Some)
     }
 
     /// The value of the header `Host`.
@@ -74,7 +87,8 @@ impl Address {
 
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "http://{}:{}{}", self.host, self.port, self.prefix)
+        let scheme = if self.is_https { "https" } else { "http" };
+        write!(f, "{scheme}://{}:{}{}", self.host, self.port, self.prefix)
     }
 }
 
@@ -90,6 +104,7 @@ mod tests {
             (" http://host:1/v1/ ", "http://host:1"),
             ("http://host:1/proxy/v1", "http://host:1/proxy"),
             ("http://[::1]:9/", "http://[::1]:9"),
+            ("https://host/v1", "https://host:443"),
         ] {
             let address = Address::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(address.to_string(), expected);
@@ -104,7 +119,7 @@ mod tests {
         for (text, reason) in [
             ("", "is no address"),
             ("http://", "is no address"),
-            ("https://host", "https"),
+            ("ftp://host", "another scheme"),
             ("ftp://host", "scheme"),
             ("http://host?x=1", "query"),
             ("http://host:99999", "port"),

@@ -1,5 +1,6 @@
 //! Connections to a server, kept between requests as HTTP clients do.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http_body_util::Full;
@@ -8,13 +9,20 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::address::Address;
 use super::report::Trouble;
+use super::tls::Tls;
 use crate::{BenchError, Result};
 
 type Sender = SendRequest<Full<Bytes>>;
+
+/// A connection, encrypted or not.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// A client of one server.
 #[derive(Clone)]
@@ -22,6 +30,7 @@ pub(super) struct Client {
     address: Arc<Address>,
     host: HeaderValue,
     key: Option<HeaderValue>,
+    tls: Option<Tls>,
     /// Connections without a request, the last used one at the end.
     idle: Arc<Mutex<Vec<Sender>>>,
 }
@@ -33,12 +42,13 @@ pub(super) struct Busy {
 }
 
 impl Client {
-    /// A client that sends this key.
+    /// A client that sends this key; `ca` is a file with the authorities that certify the server.
     ///
     /// # Errors
     ///
-    /// A key or a host that no header can hold.
-    pub(super) fn new(address: Address, key: Option<&str>) -> Result<Self> {
+    /// A key or a host that no header can hold, a file without a certificate.
+    pub(super) fn new(address: Address, key: Option<&str>, ca: Option<&Path>) -> Result<Self> {
+        let tls = Tls::new(&address, ca)?;
         let header = |text: String, name: &str| {
             let value = HeaderValue::from_str(&text);
             value.map_err(|_| {
@@ -47,7 +57,7 @@ impl Client {
         };
         let host = header(address.authority(), "--url")?;
         let key = key.map(|key| header(format!("Bearer {key}"), "--key")).transpose()?;
-        Ok(Self { address: Arc::new(address), host, key, idle: Arc::default() })
+        Ok(Self { address: Arc::new(address), host, key, tls, idle: Arc::default() })
     }
 
     /// Sends a request: `GET` without a body, else `POST` with JSON. Returns the head of the answer,
@@ -105,6 +115,10 @@ impl Client {
         let refused = |error: std::io::Error| Trouble::new("no connection", error.to_string());
         let stream = TcpStream::connect(self.address.socket()).await.map_err(refused)?;
         stream.set_nodelay(true).map_err(refused)?;
+        let stream: Box<dyn Stream> = match &self.tls {
+            None => Box::new(stream),
+            Some(tls) => Box::new(tls.over(stream).await.map_err(refused)?),
+        };
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(|error| Trouble::new("no connection", error.to_string()))?;

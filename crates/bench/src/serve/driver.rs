@@ -1,5 +1,6 @@
 //! Sends the requests of a trace to a server and keeps the ledger.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pelton_base::Slo;
@@ -34,6 +35,9 @@ pub struct Config {
     pub address: Address,
     /// The key that is sent with each request.
     pub key: Option<String>,
+    /// File with the certificates that certify an `https` server; by default those that browsers
+    /// trust.
+    pub ca: Option<PathBuf>,
     /// The model that is asked for; the first one that the server lists by default.
     pub model: Option<String>,
     /// The route.
@@ -65,7 +69,8 @@ impl Bench {
     ///
     /// A server that does not answer or lists no model; a key that no header can hold.
     pub async fn connect(config: Config) -> Result<Self> {
-        let client = Client::new(config.address.clone(), config.key.as_deref())?;
+        let client =
+            Client::new(config.address.clone(), config.key.as_deref(), config.ca.as_deref())?;
         let model = match &config.model {
             Some(model) => model.clone(),
             None => probe::first_model(&client).await?,

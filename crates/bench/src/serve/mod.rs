@@ -26,6 +26,7 @@ mod follow;
 mod probe;
 mod prompt;
 mod report;
+mod tls;
 
 pub use address::Address;
 pub use driver::{Bench, Config, Endpoint};

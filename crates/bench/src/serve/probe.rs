@@ -67,7 +67,11 @@ async fn read(client: &Client, route: &str) -> Result<(u16, String)> {
     let sent = client.send(route, None).await;
     let (response, connection) = sent.map_err(|trouble| {
         let message = format!("the server does not answer: {}: {}", trouble.kind, trouble.example);
-        BenchError::invalid_with_hint(message, "`pelton serve` starts one; --url says where it is")
+        let hint = match trouble.example.contains("UnknownIssuer") {
+            true => "its certificate is not trusted; `--ca FILE` trusts the certificates of a file",
+            false => "`pelton serve` starts one; --url says where it is",
+        };
+        BenchError::invalid_with_hint(message, hint)
     })?;
     let status = response.status().as_u16();
     let mut body = response.into_body();

@@ -2,13 +2,13 @@
 //!
 //! Built-in texts cover easy and hard cases of drafting: a list that repeats itself, code to be
 //! written again with a change, questions whose answer stands in the text, a new story, and the
-//! story under a [`rule`] that changes at every step. The first three have a given answer, and the
-//! model is held to it. Whether drafts are right then depends on the task and not on the abilities
+//! story under a [`rule`] that changes at every step and in a JSON schema. The first three have a given
+//! answer, and the model is held to it. Whether drafts are right then depends on the task and not on the abilities
 //! of the model.
 
 use std::path::Path;
 
-use pelton_base::{Constraint, TokenId, limits};
+use pelton_base::{Constraint, Shape, TokenId, limits};
 use pelton_llm::Llm;
 use pelton_text::{EncodeOptions, Message, RenderOptions};
 use serde_json::Value;
@@ -75,6 +75,10 @@ const FREE: [&str; 2] = [
     "The rain had stopped, and the boy looked at the sky and said",
 ];
 
+/// The form of the built-in texts that have one: the story is a string in it.
+const SCHEMA: &str = r#"{"type":"object","required":["title","story"],"additionalProperties":false,
+    "properties":{"title":{"type":"string","maxLength":40},"story":{"type":"string","minLength":1000}}}"#;
+
 /// Texts of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Texts<T> {
@@ -108,6 +112,8 @@ enum Answer {
     Own,
     /// The model under the rule that changes at every step.
     Ruled,
+    /// The model, in JSON of this schema.
+    Formed(String),
     /// This text; the model is held to it.
     Given(String),
 }
@@ -139,6 +145,7 @@ pub fn gather(file: Option<&Path>) -> Result<Vec<Texts<Ask>>> {
             ("retrieval", RETRIEVAL.map(given)),
             ("free", told(Answer::Own)),
             ("ruled", told(Answer::Ruled)),
+            ("schema", told(Answer::Formed(SCHEMA.to_owned()))),
         ];
         let ask = |(text, answer)| Ask { about: About::Text(text), answer };
         let texts = |(kind, all): (&str, [(String, Answer); 2])| Texts {
@@ -169,12 +176,13 @@ fn ask(line: &str) -> std::result::Result<Ask, String> {
         return Ok(Ask { about: About::Text(line.to_owned()), answer: Answer::Own });
     }
     const EXPECTED: &str = "expected an object with `prompt` (a text) or `messages` (a list of \
-                            objects with `role` and `content`), and perhaps `answer` (a text)";
+                            objects with `role` and `content`), and perhaps `answer` (a text) or `schema` (a JSON schema)";
     let object: Value =
         serde_json::from_str(line).map_err(|error| format!("{EXPECTED}: {error}"))?;
-    let answer = match &object["answer"] {
-        Value::Null => Answer::Own,
-        Value::String(text) if !text.is_empty() => Answer::Given(text.clone()),
+    let answer = match (&object["answer"], &object["schema"]) {
+        (Value::Null, Value::Null) => Answer::Own,
+        (Value::String(text), Value::Null) if !text.is_empty() => Answer::Given(text.clone()),
+        (Value::Null, schema @ Value::Object(_)) => Answer::Formed(schema.to_string()),
         _ => return Err(EXPECTED.to_owned()),
     };
     let about = match (&object["prompt"], &object["messages"]) {
@@ -213,6 +221,10 @@ fn question(llm: &Llm, ask: &Ask, is_chat: bool) -> Result<Question> {
     let (rule, n_given) = match &ask.answer {
         Answer::Own => (None, None),
         Answer::Ruled => (Some(rule::turns()), None),
+        Answer::Formed(schema) => {
+            let (schema, path) = (schema.clone(), "schema".to_owned());
+            (Some(llm.rule_of(&Shape::Json { schema, path })?), None)
+        }
         Answer::Given(text) => {
             let options = EncodeOptions { add_special: false, parse_special: false };
             let tokens = llm.tokenizer().encode_with(text, options)?;
@@ -269,6 +281,9 @@ mod tests {
         let answer = Answer::Given("b".to_owned());
         let given = ask(r#"{"prompt": "a", "answer": "b"}"#);
         assert_eq!(given, Ok(Ask { about: About::Raw("a".to_owned()), answer }));
+        let formed = ask(r#"{"prompt": "a", "schema": {"type": "string"}}"#);
+        let answer = Answer::Formed(r#"{"type":"string"}"#.to_owned());
+        assert_eq!(formed, Ok(Ask { about: About::Raw("a".to_owned()), answer }));
         for bad in [
             "{",
             "{}",
@@ -279,6 +294,8 @@ mod tests {
             r#"{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}"#,
             r#"{"prompt": "a", "answer": ""}"#,
             r#"{"prompt": "a", "answer": 7}"#,
+            r#"{"prompt": "a", "schema": "string"}"#,
+            r#"{"prompt": "a", "answer": "b", "schema": {}}"#,
         ] {
             let why = ask(bad).expect_err(bad);
             assert!(why.contains("`prompt`") && why.contains("`answer`"), "{why}");

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -45,6 +46,9 @@ pub(crate) struct BenchServeArgs {
         value_parser = secret
     )]
     key: Option<Secret>,
+    /// Certificates that certify an https server, in PEM [default: those that browsers trust]
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// Send chat completions instead of completions
     #[arg(long)]
     chat: bool,
@@ -79,6 +83,7 @@ impl BenchServeArgs {
         Ok(Config {
             address: Address::parse(&self.url)?,
             key: self.key.as_ref().map(|key| key.expose().to_owned()),
+            ca: self.ca.clone(),
             model: self.model.clone(),
             endpoint: if self.chat { Endpoint::Chat } else { Endpoint::Completions },
             n_requests: self.workload.n_requests(trace),

@@ -21,9 +21,10 @@ measures all methods in turn with the same weights and starts with another one. 
 medians, and the lowest and highest ratio to plain decoding in the same round. If the tokens differ
 from those of plain decoding, the command says so and exits with code 1.
 --prompts reads one text per line, or one object per line with `prompt` or `messages`, and optionally
-`answer`. The model is then forced to give that answer, so that the acceptance of drafts depends on
-the task and not on the model; the built-in texts that repeat, edit and quote have such answers.
-`ruled` are the free texts under a rule that changes at every step. Speeds count from the first token
+`answer` or `schema`. The model is then forced to give that answer, so that the acceptance of drafts
+depends on the task and not on the model, or an answer of that JSON schema. The built-in texts that
+repeat, edit and quote have given answers; `ruled` are the free texts under a rule that changes at
+every step, and `schema` the free texts as a string of a JSON object. Speeds count from the first token
 of the last request of a batch. A method that learns over requests has read the same texts in earlier
 rounds. Ctrl-C ends early and prints the results so far.";
 

@@ -1,6 +1,7 @@
 //! Flags of `pelton top`.
 
 use std::convert::Infallible;
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -34,6 +35,9 @@ pub(crate) struct TopArgs {
         value_parser = secret
     )]
     pub(crate) key: Option<Secret>,
+    /// Certificates that certify an https server, in PEM [default: those that browsers trust]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
     /// Print the figures of this moment and exit
     #[arg(long)]
     pub(crate) once: bool,

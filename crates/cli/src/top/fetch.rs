@@ -1,8 +1,11 @@
 //! Questions to a server.
 
+use std::path::Path;
 use std::time::Duration;
 
+use pelton_base::limits;
 use ureq::Agent;
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use super::view::View;
 use crate::config::Secret;
@@ -47,6 +50,10 @@ impl Away {
 
     pub(super) fn into_failure(self) -> Failure {
         match self {
+            Self::Lost { url, why } if why.contains("UnknownIssuer") => {
+                Failure::new(format!("{url} is certified by an authority that is not trusted"))
+                    .hint("`--ca FILE` trusts the certificates of a file")
+            }
             Self::Lost { url, why } => Failure::new(format!("no answer from {url}: {why}"))
                 .hint("`pelton serve` starts a server; `pelton top URL` looks at another one"),
             Self::Refused { why, hint } => Failure::new(why).hint(hint),
@@ -56,7 +63,8 @@ impl Away {
 
 impl Client {
     /// Reads an address: with or without its scheme, and with `/v1` as other clients have it.
-    pub(super) fn new(url: &str, key: Option<&Secret>) -> Result<Self> {
+    /// `ca` is a file with the authorities that certify the server.
+    pub(super) fn new(url: &str, key: Option<&Secret>, ca: Option<&Path>) -> Result<Self> {
         let (scheme, rest) = url.trim().split_once("://").unwrap_or(("http", url.trim()));
         if !["http", "https"].contains(&scheme) {
             let message = format!("`{scheme}://` is no scheme of a server; expected http or https");
@@ -75,6 +83,7 @@ impl Client {
             .timeout_global(Some(PATIENCE))
             // The figures of a server on this machine are not for a proxy.
             .proxy(None)
+            .tls_config(TlsConfig::builder().root_certs(roots(ca)?).build())
             .build()
             .new_agent();
         Ok(Self { agent, url: base, key: key.cloned() })
@@ -118,6 +127,25 @@ impl Client {
             Ok(view) => Ok(Fetched { view, json }),
             Err(error) => Err(lost(format!("the answer is none of this version: {error}"))),
         }
+    }
+}
+
+/// The authorities that may certify a server: those of a file, else those that browsers trust.
+fn roots(ca: Option<&Path>) -> Result<RootCerts> {
+    let Some(path) = ca else { return Ok(RootCerts::WebPki) };
+    let fail = |why: String| Failure::new(format!("`--ca`: {}: {why}", path.display()));
+    let text = pelton_tensor::read_limited_text(path, limits::CONFIG_BYTES);
+    let text = text.map_err(|error| fail(error.to_string()))?;
+    let certificates: Vec<_> = parse_pem(text.as_bytes())
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(Ok(certificate)),
+            Ok(_) => None,
+            Err(error) => Some(Err(fail(format!("is no PEM: {error}")))),
+        })
+        .collect::<Result<_>>()?;
+    match certificates.is_empty() {
+        true => Err(fail("holds no certificate; expected PEM".to_owned())),
+        false => Ok(RootCerts::from(certificates)),
     }
 }
 

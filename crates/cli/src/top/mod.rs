@@ -35,7 +35,7 @@ const KEY_WAIT: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 pub(crate) fn top(args: &TopArgs) -> Result<()> {
-    let client = Client::new(&args.url, args.key.as_ref())?;
+    let client = Client::new(&args.url, args.key.as_ref(), args.ca.as_deref())?;
     if args.json {
         return print_json(&client, args.once);
     }
