@@ -3,23 +3,28 @@
 //! Each answer is one stream of the engine with its own detokenizer and stop matcher. Dropping a
 //! [`Generating`] drops the streams, and the engine frees each within one step.
 
+mod choice;
+mod described;
+mod parked;
+
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use pelton_base::FinishReason::{self, Length};
 use pelton_base::{TokenId, Usage};
 use pelton_engine::{Fault, SampledToken, ScoredToken, TokenEvent, TokenStream, Trace};
-use pelton_parse::{Delta, Reader, ReaderOptions};
+use pelton_parse::{Reader, ReaderOptions};
 use pelton_text::{Detokenizer, Tokenizer};
 
 use crate::beam::{BeamScore, Searches};
 use crate::border::{DETOKENIZER, guard};
-use crate::event::{
-    CallPiece, Event, EventToken, Finish, Logprob, Milestones, PromptToken, Timings, TopToken,
-};
-use crate::stop::{StopMatcher, StopOutcome};
+use crate::event::{Event, Milestones, PromptToken, Timings};
+use crate::stop::StopMatcher;
+use choice::Choice;
+use described::{describe, scored_prompt};
+pub(crate) use parked::block_on;
 
 /// The answers to one request while they grow.
 #[must_use = "dropping it aborts the request"]
@@ -102,93 +107,6 @@ pub(crate) struct Start {
     pub(crate) reader: Option<ReaderOptions>,
     /// Control tokens whose text the reader must see.
     pub(crate) control: Vec<TokenId>,
-}
-
-struct Choice {
-    /// `None` once the answer has ended, and where beams are searched.
-    stream: Option<TokenStream>,
-    detokenizer: Detokenizer,
-    stop: StopMatcher,
-    usage: Usage,
-    /// Takes thoughts and calls out of the text; `None` where the text is all.
-    reader: Option<Reader>,
-    n_calls: usize,
-    malformed_call: bool,
-    /// Whether its first event has come.
-    has_begun: bool,
-    /// The steps of an answer that has ended.
-    trace: Option<Trace>,
-}
-
-impl Choice {
-    /// The text of a token, held back while a character is incomplete; control tokens that the
-    /// reader looks for are text, too.
-    fn text_of(&mut self, id: TokenId, tokenizer: &Tokenizer, control: &[TokenId]) -> String {
-        let mut piece = self.detokenizer.push(id);
-        if control.contains(&id) {
-            let name = tokenizer.token_bytes(id).unwrap_or_default();
-            piece.push_str(&String::from_utf8_lossy(name));
-        }
-        piece
-    }
-
-    /// Adds text to an event, as what it is.
-    fn read(&mut self, text: &str, event: &mut Event) {
-        let Some(reader) = &mut self.reader else {
-            event.text.push_str(text);
-            return;
-        };
-        for delta in reader.push(text) {
-            self.tell(delta, event);
-        }
-    }
-
-    /// Adds what the reader held back.
-    fn end(&mut self, event: &mut Event) {
-        let Some(reader) = &mut self.reader else { return };
-        let end = reader.finish();
-        self.malformed_call |= end.malformed;
-        for delta in end.deltas {
-            self.tell(delta, event);
-        }
-    }
-
-    fn tell(&mut self, delta: Delta, event: &mut Event) {
-        match delta {
-            Delta::Content(text) => event.text.push_str(&text),
-            Delta::Reasoning(text) => event.thought.push_str(&text),
-            Delta::Call { index, name } => {
-                self.n_calls += 1;
-                let (name, arguments) = (Some(name), String::new());
-                event.calls.push(CallPiece { index, name, arguments });
-            }
-            Delta::Arguments { index, text } => match event.calls.last_mut() {
-                Some(last) if last.index == index => last.arguments.push_str(&text),
-                _ => event.calls.push(CallPiece { index, name: None, arguments: text }),
-            },
-        }
-    }
-
-    fn finish(
-        &self,
-        reason: FinishReason,
-        (stop, stop_token): (Option<String>, Option<TokenId>),
-        fault: Option<Fault>,
-        beam: Option<BeamScore>,
-    ) -> Finish {
-        let Self { usage, n_calls, malformed_call, .. } = *self;
-        Finish { reason, stop, stop_token, fault, beam, n_calls, malformed_call, usage }
-    }
-}
-
-impl Choice {
-    /// Finds stop strings that end in the text of the token that was counted last.
-    fn watch(&mut self, piece: &str, min_tokens: usize) -> StopOutcome {
-        if self.usage.completion_tokens > min_tokens {
-            return self.stop.push(piece);
-        }
-        StopOutcome { text: self.stop.push_early(piece), matched: None }
-    }
 }
 
 impl Generating {
@@ -580,45 +498,6 @@ struct End {
     beam: Option<BeamScore>,
 }
 
-/// The tokens of a prompt with their scores, which the first one lacks.
-fn scored_prompt(
-    tokenizer: &Tokenizer,
-    tokens: &[TokenId],
-    scores: Vec<ScoredToken>,
-) -> Arc<[PromptToken]> {
-    let mut scores = scores.into_iter();
-    let with_score = |(place, &token): (usize, &TokenId)| {
-        let score = if place == 0 { None } else { scores.next() };
-        let (rank, logprobs) = score.map(|score| (score.rank, score.logprobs)).unzip();
-        let token = describe(tokenizer, SampledToken { token, logprobs }, false, false);
-        PromptToken { token, rank }
-    };
-    tokens.iter().enumerate().map(with_score).collect()
-}
-
-fn describe(
-    tokenizer: &Tokenizer,
-    sampled: SampledToken,
-    is_hidden: bool,
-    keep_special: bool,
-) -> EventToken {
-    let bytes = |id| tokenizer.token_bytes(id).unwrap_or_default().to_vec();
-    let logprob = sampled.logprobs.map(|l| Logprob {
-        logprob: l.logprob,
-        top: l
-            .top
-            .into_iter()
-            .map(|(id, logprob)| TopToken { id, bytes: bytes(id), logprob })
-            .collect(),
-    });
-    EventToken {
-        id: sampled.token,
-        bytes: bytes(sampled.token),
-        is_special: is_hidden || !keep_special && tokenizer.is_special(sampled.token),
-        logprob,
-    }
-}
-
 impl std::fmt::Debug for Generating {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let n_open = self.choices.iter().filter(|c| c.stream.is_some()).count();
@@ -627,24 +506,5 @@ impl std::fmt::Debug for Generating {
             .field("n_open", &n_open)
             .field("usage", &self.usage())
             .finish_non_exhaustive()
-    }
-}
-
-/// Waits for a future on this thread, parked while it is pending.
-pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(std::thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-        std::thread::park();
     }
 }

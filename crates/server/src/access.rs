@@ -15,25 +15,27 @@
 //! of a client's key is compared with every known digest to its last byte, so the time of a request
 //! does not reveal how close a wrong key is.
 
+mod caller;
+mod key;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::hint::black_box;
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, MatchedPath, Request, State};
-use axum::http::request::Parts;
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use pelton_base::{TenantId, limits};
 use pelton_gateway::{Scope, Scopes};
-use pelton_llm::Generation;
-use sha2::{Digest, Sha256};
 
 use crate::error::ApiError;
 use crate::gateway::{FoundKey, Ticket};
 use crate::routes;
 use crate::state::AppState;
+pub(crate) use caller::Caller;
+pub use key::ApiKey;
+use key::{KeyScope, digest};
 
 /// Header that names the tenant where there are no keys.
 const TENANT_HEADER: HeaderName = HeaderName::from_static("x-pelton-tenant");
@@ -56,82 +58,6 @@ pub(crate) enum Need {
     Metrics,
     /// A key with the scope `admin`.
     Admin,
-}
-
-/// What a key of the settings is for; each scope includes those before it.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-enum KeyScope {
-    /// Requests of its tenant.
-    User,
-    /// Sees the load of the whole server.
-    Metrics,
-    /// Changes the server.
-    Admin,
-}
-
-impl KeyScope {
-    fn named(name: &str) -> Option<Self> {
-        match name {
-            "user" => Some(Self::User),
-            "metrics" => Some(Self::Metrics),
-            "admin" => Some(Self::Admin),
-            _ => None,
-        }
-    }
-
-    fn scopes(self) -> Scopes {
-        match self {
-            Self::User => Scopes::of(&[Scope::User]),
-            Self::Metrics => Scopes::of(&[Scope::User, Scope::Metrics]),
-            Self::Admin => ALL_SCOPES,
-        }
-    }
-}
-
-/// A secret that grants access; only its digest is kept.
-#[derive(Clone, Eq, Hash, PartialEq)]
-pub struct ApiKey {
-    digest: [u8; 32],
-    scope: KeyScope,
-}
-
-impl ApiKey {
-    /// Reads a key in the form in which clients send it, or a key, a space, and a scope: `user`,
-    /// `metrics` or `admin`.
-    ///
-    /// # Errors
-    ///
-    /// [`AccessError::BadKey`] for a key that no client can send, or that is too long, and for an
-    /// unknown scope.
-    pub fn new(text: &str) -> Result<Self, AccessError> {
-        let (key, scope) = match text.split_once([' ', '\t']) {
-            None => (text, None),
-            Some((key, scope)) => (key, Some(scope.trim())),
-        };
-        let is_sendable = (1..=limits::API_KEY_BYTES).contains(&key.len())
-            && key.bytes().all(|byte| byte.is_ascii_graphic());
-        let scope = scope.map_or(Some(KeyScope::User), KeyScope::named);
-        match scope.filter(|_| is_sendable) {
-            Some(scope) => Ok(Self { digest: digest(key.as_bytes()), scope }),
-            None => Err(AccessError::BadKey),
-        }
-    }
-
-    /// Whether this is the key of a digest, in a time that does not depend on where they differ.
-    fn is(&self, other: &[u8; 32]) -> bool {
-        let differences = self.digest.iter().zip(other).map(|(a, b)| a ^ b);
-        black_box(differences.fold(0, |all, one| all | one)) == 0
-    }
-}
-
-fn digest(key: &[u8]) -> [u8; 32] {
-    Sha256::digest(key).into()
-}
-
-impl std::fmt::Debug for ApiKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ApiKey(not shown)")
-    }
 }
 
 /// A tenant of the server.
@@ -366,55 +292,6 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"Bearer ") && !token.is_empty()).then_some(token)
 }
 
-/// The tenant of a request.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Caller {
-    pub(crate) tenant: TenantId,
-    priority: i32,
-    scopes: Scopes,
-    /// Number of the request's [`Ticket`].
-    pub(crate) ticket: u64,
-}
-
-impl Caller {
-    /// Whether it may see the load of the whole server, and not only of its tenant.
-    pub(crate) fn sees_all(self) -> bool {
-        self.scopes.has(Scope::Metrics)
-    }
-
-    /// Whether it may see everything, the usage of all keys included.
-    pub(crate) fn is_admin(self) -> bool {
-        self.scopes.has(Scope::Admin)
-    }
-
-    /// The same caller and a ticket of its tenant and key, for a request from inside.
-    pub(crate) fn with_ticket(self, app: &AppState, key: Option<&FoundKey>) -> (Self, Arc<Ticket>) {
-        let ticket = app.gateway().ticket(self.tenant, key);
-        (Self { ticket: ticket.number(), ..self }, ticket)
-    }
-
-    /// The same caller with another priority.
-    pub(crate) fn at_priority(self, priority: i32) -> Self {
-        Self { priority, ..self }
-    }
-
-    /// Overrides the defaults of a request by the settings of its tenant.
-    pub(crate) fn over(self, mut defaults: Generation) -> Generation {
-        defaults.service.tenant = self.tenant;
-        defaults.service.priority = self.priority;
-        defaults.service.ticket = self.ticket;
-        defaults
-    }
-}
-
-impl FromRequestParts<AppState> for Caller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
-        Ok(*parts.extensions.get().expect("invariant: every route lies behind the layer"))
-    }
-}
-
 fn need(request: &Request) -> Need {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     routes::need(request.method(), path)
@@ -462,126 +339,4 @@ fn admit(
 }
 
 #[cfg(test)]
-mod tests {
-    use axum::http::HeaderValue;
-
-    use super::*;
-
-    fn tenant(name: &str, keys: &[&str]) -> Tenant {
-        let keys = keys.iter().map(|key| ApiKey::new(key).expect("sendable")).collect();
-        Tenant { name: name.to_owned(), priority: name.len() as i32, keys }
-    }
-
-    fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
-        let pair = |(name, value): &(HeaderName, &str)| {
-            (name.clone(), HeaderValue::from_str(value).expect("a value"))
-        };
-        pairs.iter().map(pair).collect()
-    }
-
-    #[test]
-    fn a_key_is_its_tenant_and_nothing_else_is() {
-        let access = Access::new(vec![tenant("default", &["k0"]), tenant("blue", &["k1", "k2"])]);
-        let access = access.expect("distinct");
-        let ask = |value: &str| {
-            let headers = headers(&[(header::AUTHORIZATION, value)]);
-            access.caller(Need::User, &headers, None).map(|caller| caller.tenant.0)
-        };
-        assert_eq!((ask("Bearer k0"), ask("bearer  k2 ")), (Ok(0), Ok(1)));
-        for wrong in ["Bearer k", "Bearer k00", "Bearer", "Bearer ", "Basic k0", "k0", "", "é"] {
-            let error = ask(wrong).expect_err(wrong);
-            assert_eq!(error.status, 401, "{wrong}");
-            assert!(!error.body.message.contains("k0"), "{}", error.body.message);
-        }
-        let other = |pairs: &[(HeaderName, &str)]| {
-            access.caller(Need::User, &headers(pairs), None).map(|caller| caller.tenant.0)
-        };
-        assert_eq!(other(&[(KEY_HEADER, " k2 ")]), Ok(1), "the header of Anthropic's clients");
-        let basic = (header::AUTHORIZATION, "Basic k0");
-        assert_eq!(other(&[basic, (KEY_HEADER, "k2")]), Ok(1), "a proxy has a password of its own");
-        let both = [(header::AUTHORIZATION, "Bearer k0"), (KEY_HEADER, "k2")];
-        assert_eq!(other(&both), Ok(0), "a token comes first");
-        for wrong in ["", "k", "Bearer k0"] {
-            assert_eq!(other(&[(KEY_HEADER, wrong)]).expect_err(wrong).status, 401, "{wrong}");
-        }
-        let none = HeaderMap::new();
-        assert_eq!(access.caller(Need::User, &none, None).expect_err("no key").status, 401);
-        let scopes = Scopes::default();
-        let caller = Caller { tenant: TenantId(0), priority: 7, scopes, ticket: 0 };
-        assert_eq!(access.caller(Need::Open, &none, None), Ok(caller));
-        let both = headers(&[(header::AUTHORIZATION, "Bearer k1"), (TENANT_HEADER, "default")]);
-        assert_eq!(access.caller(Need::User, &both, None).expect_err("contradiction").status, 400);
-    }
-
-    #[test]
-    fn only_a_key_with_the_scope_sees_all_tenants() {
-        let access =
-            Access::new(vec![tenant("default", &["k0", "k1\t metrics", "k2", "k2 metrics"])]);
-        let access = access.expect("distinct");
-        let sees_all = |need: Need, key: &str| {
-            let headers = headers(&[(header::AUTHORIZATION, &format!("Bearer {key}"))]);
-            access.caller(need, &headers, None).map(Caller::sees_all)
-        };
-        for (key, expected) in [("k0", false), ("k1", true), ("k2", true)] {
-            assert_eq!(sees_all(Need::User, key), Ok(expected), "{key}");
-            assert_eq!(sees_all(Need::Open, key), Ok(expected), "{key}");
-        }
-        assert_eq!(sees_all(Need::Open, "wrong"), Ok(false), "a monitor with an old key");
-        assert_eq!(
-            sees_all(Need::User, "k1 metrics").expect_err("the scope is not sent").status,
-            401
-        );
-        let shared = vec![tenant("a", &["k"]), tenant("b", &["k metrics"])];
-        assert!(matches!(Access::new(shared), Err(AccessError::SharedKey { .. })));
-        for bad in ["k root", "k metrics metrics", "k ", " metrics"] {
-            assert_eq!(ApiKey::new(bad), Err(AccessError::BadKey), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn a_route_is_open_to_the_scopes_that_include_its_need() {
-        let access = Access::new(vec![tenant("default", &["u user", "m metrics", "a admin"])]);
-        let access = access.expect("distinct");
-        let status = |need: Need, key: &str| {
-            let headers = headers(&[(header::AUTHORIZATION, &format!("Bearer {key}"))]);
-            access.caller(need, &headers, None).map_or_else(|error| error.status.as_u16(), |_| 200)
-        };
-        for (need, expected) in [
-            (Need::Open, [200, 200, 200, 200]),
-            (Need::User, [200, 200, 200, 401]),
-            (Need::Metrics, [403, 200, 200, 401]),
-            (Need::Admin, [403, 403, 200, 401]),
-        ] {
-            assert_eq!(["u", "m", "a", "x"].map(|key| status(need, key)), expected, "{need:?}");
-        }
-    }
-
-    #[test]
-    fn without_keys_a_header_names_the_tenant() {
-        let access = Access::new(vec![tenant("default", &[]), tenant("blue", &[])]).expect("open");
-        let ask = |name: &str| access.caller(Need::User, &headers(&[(TENANT_HEADER, name)]), None);
-        let blue = Caller { tenant: TenantId(1), priority: 4, scopes: ALL_SCOPES, ticket: 0 };
-        assert_eq!(ask("blue"), Ok(blue));
-        assert_eq!(
-            access.caller(Need::User, &HeaderMap::new(), None).expect("the first").tenant,
-            TenantId(0)
-        );
-        let message = ask("red").expect_err("unknown").body.message;
-        assert!(message.contains("`default`, `blue`"), "{message}");
-    }
-
-    #[test]
-    fn tenants_that_nobody_or_two_could_be_are_refused() {
-        let first = || tenant("default", &[]);
-        let shared = vec![first(), tenant("a", &["k"]), tenant("b", &["x", "k"])];
-        let error = Access::new(shared).expect_err("shared").to_string();
-        assert_eq!(error, "`a` and `b` have an API key in common");
-        let error = Access::new(vec![first(), tenant("a", &["k"]), tenant("b", &[])]);
-        assert_eq!(error.expect_err("no key"), AccessError::NoKey { tenant: "b".to_owned() });
-        Access::new(vec![first(), tenant("a", &["k", "k"])]).expect("twice is once");
-        for bad in ["", "a b", "a\n", "\u{e9}", &"x".repeat(limits::API_KEY_BYTES + 1)] {
-            assert_eq!(ApiKey::new(bad), Err(AccessError::BadKey));
-        }
-        assert!(!format!("{:?}", tenant("a", &["secret"])).contains("secret"));
-    }
-}
+mod tests;
