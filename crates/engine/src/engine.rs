@@ -1,26 +1,26 @@
 //! The engine thread: drain, schedule, execute, update, hand out; park when idle.
 
 mod leading;
+mod route;
 
 use crate::beams::Groups;
 use crate::feedback::Feedback;
 use crate::mailbox::{Ended, Mail, Shared, Shutdown, Submission};
-use crate::progress::Progress;
 use crate::spec::{Proposer, Speculation};
-use crate::stream::EventSender;
 use crate::{
     Drafting, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, Fault, KvCapacity,
     MarkKind, Panicked, SampledToken, TokenEvent, guard,
 };
-use pelton_base::{FinishReason, RequestId, TokenId, Usage};
+use pelton_base::{FinishReason, RequestId, Usage};
 use pelton_sampling::{ScoredToken, TokenLogprobs};
 use pelton_sched::{
-    Choices, ScheduledSequence, Scheduler, SchedulerOutput, SchedulerStats, SequenceUpdate,
-    StepUpdates, Tick,
+    Choices, Scheduler, SchedulerOutput, SchedulerStats, SequenceUpdate, StepUpdates,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use route::{Route, end, sampled_tokens, send};
 
 /// Starts engines.
 #[derive(Debug)]
@@ -101,25 +101,6 @@ pub(crate) const STACK_BYTES: usize = 16 << 20;
 /// The part of the work whose panic costs all requests, for errors.
 const STEP: &str = "a step of the engine";
 
-/// Least time between two lines in the log on the progress of a prompt.
-const LOG_INTERVAL: Duration = Duration::from_secs(2);
-
-/// The way back to the client of one request.
-struct Route {
-    events: EventSender,
-    n_prompt: usize,
-    usage: Usage,
-    submitted_at: Tick,
-    /// Time of its last token.
-    token_at: Option<Tick>,
-    /// Start of the first step with a share of it.
-    started_at: Option<Instant>,
-    /// For the client.
-    progress: Arc<Progress>,
-    /// Time of the last line in the log on the progress of its prompt.
-    logged_at: Option<Instant>,
-}
-
 /// Logs the choices that matter most.
 fn log_start(choices: &Choices, kv: &KvCapacity) {
     let Choices { max_running, max_batch_tokens, max_step, .. } = choices;
@@ -132,27 +113,6 @@ fn log_start(choices: &Choices, kv: &KvCapacity) {
         kv.block_size,
         kv.n_host_blocks
     );
-}
-
-impl Route {
-    /// Notes a step in the timeline of the request.
-    fn note(&self, share: &ScheduledSequence, at: Instant) {
-        // A row of its own that is sampled goes on with the answer; drafts may stand after it.
-        let n_known = share.tokens.len() - share.n_drafts;
-        let is_decode = share.samples && n_known == 1 && share.n_generated > 0;
-        let kind = if is_decode { MarkKind::Decode } else { MarkKind::Prefill };
-        self.progress.trace().step(kind, at, share.tokens.len(), share.n_drafts);
-    }
-
-    /// Notes that a step computes `n_rows` of the prompt's tokens, from `n_computed` on.
-    fn progress(&mut self, id: RequestId, n_computed: usize, n_rows: usize, now: Instant) {
-        self.progress.compute(n_computed);
-        let since = self.logged_at.or(self.started_at).unwrap_or(now);
-        if n_computed + n_rows < self.n_prompt && now - since >= LOG_INTERVAL {
-            self.logged_at = Some(now);
-            tracing::info!("request {id}: {n_computed} of {} prompt tokens", self.n_prompt);
-        }
-    }
 }
 
 struct EngineLoop<E> {
@@ -574,30 +534,4 @@ impl<E: Executor> EngineLoop<E> {
         let (now, is_idle) = (self.shared.clock.now(), self.scheduler.is_idle());
         self.feedback.write(now, is_idle, &mut self.metrics);
     }
-}
-
-/// Pairs tokens with their log probabilities, which are absent where the request did not ask.
-fn sampled_tokens(tokens: &[TokenId], logprobs: Vec<TokenLogprobs>) -> Vec<SampledToken> {
-    let mut logprobs = logprobs.into_iter();
-    let with_logprobs = |&token| SampledToken { token, logprobs: logprobs.next() };
-    tokens.iter().map(with_logprobs).collect()
-}
-
-/// Sends the last event of a request, which brings no token.
-fn end(
-    events: &EventSender,
-    how: FinishReason,
-    fault: Option<Fault>,
-    usage: Usage,
-    started_at: Option<Instant>,
-) {
-    let (tokens, finish, at) = (Vec::new(), Some(how), Instant::now());
-    let (beams, prompt) = (Vec::new(), Vec::new());
-    send(events, TokenEvent { tokens, finish, fault, usage, started_at, at, beams, prompt });
-}
-
-/// Sends an event. A stream that was dropped has aborted its request by mail, so an error is no
-/// news.
-fn send(events: &EventSender, event: TokenEvent) {
-    let _ = events.send(Box::new(event));
 }

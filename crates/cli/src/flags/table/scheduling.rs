@@ -146,16 +146,6 @@ pub(super) static SCHEDULING: &[Flag] = &[
         place: place!(llm.choices.max_running),
     },
     Flag {
-        name: "max-waiting",
-        short: None,
-        part: Part::Choices,
-        kind: Kind::COUNT,
-        value: "N",
-        help: "Most requests that wait at the same time; a further one gets status 429 at once",
-        default: "",
-        place: place!(llm.max_waiting),
-    },
-    Flag {
         name: "swap-memory",
         short: None,
         part: Part::Memory,

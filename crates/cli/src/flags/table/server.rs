@@ -105,6 +105,16 @@ pub(super) static SERVER: &[Flag] = &[
         place: place!(serve.page),
     },
     Flag {
+        name: "max-waiting",
+        short: None,
+        part: Part::Server,
+        kind: Kind::COUNT,
+        value: "N",
+        help: "Most requests that wait at the same time; a further one gets status 429 at once",
+        default: "",
+        place: place!(llm.max_waiting),
+    },
+    Flag {
         name: "max-connections",
         short: None,
         part: Part::Server,
