@@ -21,6 +21,7 @@ mod batch;
 mod bench;
 mod config;
 mod convert;
+mod doctor;
 mod embed;
 mod failure;
 mod flags;
@@ -36,6 +37,7 @@ mod mode;
 mod model;
 mod opened;
 mod parse_tools;
+mod plan;
 mod progress;
 mod prompt;
 mod pull;
@@ -98,6 +100,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Embed(args) => embed::embed(&args),
         Command::Batch(args) => batch::batch(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Plan(args) => plan::plan(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Convert(args) => convert::convert(&args),
         Command::Logits(args) => logits::logits(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),

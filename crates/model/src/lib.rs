@@ -35,6 +35,8 @@ mod inspect;
 mod kv;
 pub mod layer;
 mod load;
+mod outline;
+mod parameters;
 pub mod rope;
 mod wrapper;
 
@@ -51,6 +53,8 @@ pub use files::{ModelFiles, ModelKind};
 pub use inspect::{Ignored, Inspection, Quantization, TensorTotals, inspect};
 pub use kv::{KvFootprint, KvShape, SwapStore};
 pub use load::{LoadOptions, LoadProgress, PackedCache, check, load, stored_bytes};
+pub use outline::ModelOutline;
+pub use parameters::{MatrixRole, MatrixShape, Parameters};
 pub use pelton_quant::Compute;
 pub use pelton_quant::checkpoint::Scheme;
 pub use pelton_tensor::{KvDtype, UnknownKvDtype, available_memory_bytes};

@@ -5,8 +5,13 @@ mod common;
 use std::path::Path;
 
 use common::{all, open};
-use pelton_model::{Compute, KvDtype, LoadOptions, ModelError, ModelFiles, inspect, load_cpu};
+use pelton_model::device::StoredMatrix;
+use pelton_model::{
+    Compute, CpuDevice, Device, KvDtype, LoadOptions, MatrixRole, ModelError, ModelFiles, inspect,
+    load_cpu,
+};
 use pelton_quant::FORMATS;
+use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
 
 /// Loads with exactly the memory foretold, and with a byte less.
@@ -61,6 +66,41 @@ fn every_family_takes_the_bytes_foretold() {
         let told = golden.files();
         let as_f32 = golden.load(&told, Compute::F32).memory_bytes();
         assert!(as_f32 >= inspect(&told, KvDtype::Bf16).expect("a model").weight_bytes);
+    }
+}
+
+#[test]
+fn the_specification_alone_foretells_what_loading_in_f32_takes() {
+    for golden in all() {
+        let files = golden.files();
+        let mut spec = files.spec().expect("a spec");
+        spec.max_context = golden.max_context.unwrap_or(spec.max_context);
+        let parameters = spec.parameters(CpuDevice::HEAD_ROWS);
+        let matrix = |shape: &pelton_model::MatrixShape| {
+            let stored = StoredMatrix::Tensor { dtype: DType::F32, shape: [shape.n, shape.k] };
+            let size = CpuDevice::packed_size(&stored, Compute::F32).expect("plain floats");
+            size.expect("f32 has a format").n_bytes * shape.n_copies as u64
+        };
+        let told = parameters.matrices.iter().map(matrix).sum::<u64>()
+            + 4 * parameters.n_vector_elements as u64;
+        assert_eq!(golden.load(&files, Compute::F32).memory_bytes(), told, "{}", golden.name);
+        // Without the padding of panels and heads these are the matrices that operations count.
+        let unpadded = spec.parameters(1);
+        let roles = [MatrixRole::Product, MatrixRole::Exact, MatrixRole::Turned];
+        let of_layers = unpadded.matrices.iter().filter(|matrix| roles.contains(&matrix.role));
+        let (all, active) = of_layers.fold((0, 0), |(all, active), matrix| {
+            (all + matrix.n_elements(), active + matrix.n_active_elements())
+        });
+        let layers = spec.layers.iter();
+        let (n_all, n_active) = layers.fold((0, 0), |(all, active), layer| {
+            let mixer = layer.mixer.n_weights(spec.hidden_size);
+            let mlp = &layer.mlp;
+            (
+                all + mixer + mlp.n_weights(spec.hidden_size),
+                active + mixer + mlp.n_active_weights(spec.hidden_size),
+            )
+        });
+        assert_eq!((all, active), (n_all as u64, n_active as u64), "{}", golden.name);
     }
 }
 

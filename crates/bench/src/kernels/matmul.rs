@@ -33,7 +33,7 @@ pub(super) fn multiplier(layout: WeightLayout) -> Multiplier {
     }
 }
 
-fn calls(layout: WeightLayout, [n, k]: [usize; 2], sizes: &Sizes) -> Box<Calls> {
+pub(super) fn calls(layout: WeightLayout, [n, k]: [usize; 2], sizes: &Sizes) -> Box<Calls> {
     let (rows, n_bytes) = (sizes.matmul_rows, sizes.beyond_caches_bytes);
     Box::new(move |cpu, visit| {
         let matrices = matrices(cpu, layout, [n, k], n_bytes);

@@ -17,6 +17,7 @@
 //! are, and each call takes the next one; activations stay in the cache, as they do between the
 //! layers of a model.
 
+mod baseline;
 mod block;
 mod head;
 mod matmul;
@@ -33,6 +34,9 @@ use pelton_kernels::Ceilings;
 use pelton_llm::{Runtime, RuntimeOptions};
 
 use crate::{BenchError, Progress, Result, Watch};
+pub use baseline::{
+    Baseline, BaselineConfig, ProductSpeed, STEADY_PERCENT, ThreadCeilings, baseline,
+};
 use block::{Block, Sizes};
 use report::Machine;
 pub use report::Report;

@@ -14,12 +14,14 @@ mod bench_serve;
 mod bench_sim;
 mod bench_spec;
 mod convert;
+mod doctor;
 mod embed;
 mod ends;
 mod form;
 mod key;
 mod models;
 mod parse_tools;
+mod plan;
 mod rare_sampling;
 mod reference;
 mod sampling;
@@ -43,12 +45,14 @@ pub(crate) use bench_serve::BenchServeArgs;
 pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
 pub(crate) use bench_spec::BenchSpecArgs;
 pub(crate) use convert::ConvertArgs;
+pub(crate) use doctor::DoctorArgs;
 pub(crate) use embed::EmbedArgs;
 pub(crate) use ends::EndArgs;
 pub(crate) use form::{FormArgs, ToolArgs, read_tools, schema_shape};
 pub(crate) use key::{KeyCommand, ListKeysArgs, NewKeyArgs, RevokeKeysArgs};
 pub(crate) use models::{ListArgs, PullArgs, RmArgs, ShowArgs};
 pub(crate) use parse_tools::ParseToolsArgs;
+pub(crate) use plan::PlanArgs;
 pub(crate) use rare_sampling::RareSamplingArgs;
 pub(crate) use reference::{CompletionsArgs, ManArgs};
 pub(crate) use sampling::SamplingArgs;
@@ -185,6 +189,12 @@ pub(crate) enum Command {
     Batch(Box<BatchArgs>),
     /// Describe a model: architecture, size, memory, tokenizer
     Inspect(InspectArgs),
+    /// Plan a model before its weights are there: memory, speed and cost, here or on other machines
+    #[command(after_help = plan::HELP_END)]
+    Plan(PlanArgs),
+    /// Record and measure this machine, and say what limits inference on it
+    #[command(after_help = doctor::HELP_END)]
+    Doctor(DoctorArgs),
     /// Write a model as a GGUF file: from a folder, in another format, or in several parts
     #[command(after_help = convert::HELP_END)]
     Convert(ConvertArgs),

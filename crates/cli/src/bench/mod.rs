@@ -31,7 +31,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<()> {
 }
 
 /// A failed measurement as a failure of the program.
-fn failure(error: BenchError) -> Failure {
+pub(crate) fn failure(error: BenchError) -> Failure {
     match error {
         BenchError::Invalid { message, hint: Some(hint) } => Failure::new(message).hint(hint),
         BenchError::Failed(message) => Failure::internal(message),
@@ -41,7 +41,7 @@ fn failure(error: BenchError) -> Failure {
 }
 
 /// Shows each step of a measurement on a bar.
-fn show(bar: &ProgressBar, at: Progress<'_>) {
+pub(crate) fn show(bar: &ProgressBar, at: Progress<'_>) {
     bar.set_length(at.n_steps as u64);
     bar.set_position(at.n_done as u64);
     bar.set_message(at.label.to_owned());

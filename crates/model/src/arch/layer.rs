@@ -1,6 +1,6 @@
 //! One decoder layer: what it is made of, and how its parts are wired.
 
-use super::{Gqa, Mixer, Mlp};
+use super::{Ends, Gqa, Mixer, Mlp};
 
 /// One decoder layer: a sequence mixer and a channel mixer on a residual stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +63,18 @@ impl Wiring {
 }
 
 impl LayerSpec {
+    /// Whether layer `layer` has a norm before its attention, after it, before its perceptron, and after
+    /// that.
+    pub(crate) fn norms(&self, layer: usize, ends: &Ends) -> [bool; 4] {
+        let Wiring { pre_norm, post_norm, residual, .. } = self.wiring;
+        [
+            pre_norm && (layer > 0 || ends.first_norm),
+            post_norm,
+            pre_norm && residual != Residual::ParallelOneNorm,
+            post_norm,
+        ]
+    }
+
     /// The attention to edit while a family builds its spec; a family that calls this has grouped
     /// queries in every layer.
     pub(crate) fn gqa_mut(&mut self) -> &mut Gqa {

@@ -78,6 +78,6 @@ pub use family::Arch;
 pub(crate) use family::Preset;
 pub use layer::{LayerSpec, Residual, Wiring};
 pub use registry::{ARCHS, find, find_gguf};
-pub(crate) use registry::{is_classifier, is_headless, unknown, unknown_gguf};
+pub(crate) use registry::{is_classifier, is_headless, known, unknown, unknown_gguf};
 pub use spec::{ArchSpec, Ends, LearnedPositions, NormKind};
 pub(crate) use stored::{Experts, Fused, GateUp, Part, Stored};

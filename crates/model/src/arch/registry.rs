@@ -7,6 +7,7 @@ use super::{
     nemotron, olmo, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe,
     seed_oss, smollm3, stablelm, starcoder2,
 };
+use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
 /// Every supported architecture. Conformance tests iterate over this table.
@@ -88,6 +89,12 @@ fn find_classifier(name: &str) -> Option<&'static Arch> {
 /// classifier.
 pub fn find(name: &str) -> Option<&'static Arch> {
     find_whole(name).or_else(|| find_base(name)).or_else(|| find_classifier(name))
+}
+
+/// The family of a configuration that was accepted.
+pub(crate) fn known(config: &HfConfig) -> &'static Arch {
+    find(&config.architecture)
+        .expect("invariant: a config is only accepted with a known architecture")
 }
 
 /// Whether a `config.json` declares a model without the head that makes logits of tokens.

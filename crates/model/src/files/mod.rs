@@ -14,7 +14,7 @@ use crate::config::{
     HfConfig, generation_eos_tokens, parse_config, parse_scheme, parse_scheme_file,
 };
 use crate::error::ModelError;
-use crate::fields::parse_json;
+use crate::fields::{ConfigError, parse_json};
 use crate::wrapper::PREFIXES;
 use names::Naming;
 
@@ -45,7 +45,7 @@ enum Weights {
     Gguf(Gguf),
 }
 
-const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
 
 impl ModelFiles {
     /// Opens a model folder, a `.gguf` file (or any part of a split one), or a folder that holds
@@ -157,8 +157,7 @@ impl ModelFiles {
 
     /// The registry entry of this model's family.
     pub fn arch(&self) -> &'static Arch {
-        arch::find(&self.config.architecture)
-            .expect("invariant: a config is only accepted with a known architecture")
+        arch::known(&self.config)
     }
 
     /// The specification of the model.
@@ -167,13 +166,7 @@ impl ModelFiles {
     ///
     /// Names the field that this architecture cannot work with.
     pub fn spec(&self) -> Result<ArchSpec, ModelError> {
-        let mut spec = (self.arch().spec)(&self.config)
-            .map_err(ModelError::config(self.tensors().origin()))?;
-        if arch::is_headless(&self.config.architecture) {
-            // Nothing is looked for where the head would be.
-            (spec.ends.head, spec.tied_embeddings) = (false, true);
-        }
-        Ok(spec)
+        spec_of(self.arch(), &self.config).map_err(ModelError::config(self.tensors().origin()))
     }
 
     /// How tensors are called in these files.
@@ -203,6 +196,16 @@ impl std::fmt::Debug for ModelFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ModelFiles").field("kind", &self.kind).field("path", &self.path).finish()
     }
+}
+
+/// The specification of a model with this configuration.
+pub(crate) fn spec_of(arch: &Arch, config: &HfConfig) -> Result<ArchSpec, ConfigError> {
+    let mut spec = (arch.spec)(config)?;
+    if arch::is_headless(&config.architecture) {
+        // Nothing is looked for where the head would be.
+        (spec.ends.head, spec.tied_embeddings) = (false, true);
+    }
+    Ok(spec)
 }
 
 /// The quantization scheme in a file beside `config.json`, where older checkpoints keep it.
@@ -238,6 +241,6 @@ pub(crate) fn read_json(file: &Path) -> Result<serde_json::Value, ModelError> {
 }
 
 /// A small file.
-fn read_limited(file: &Path) -> Result<Vec<u8>, ModelError> {
+pub(crate) fn read_limited(file: &Path) -> Result<Vec<u8>, ModelError> {
     pelton_tensor::read_limited(file, limits::CONFIG_BYTES).map_err(ModelError::io(file))
 }

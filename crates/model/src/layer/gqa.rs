@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::error::ModelError;
 use crate::export::{Listing, Source, biased};
 use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Projection, Rows};
+use crate::parameters::Parameters;
 
 /// Grouped-query attention.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,6 +129,20 @@ impl Kind for Gqa {
 
     fn n_weights(&self, hidden_size: usize) -> usize {
         hidden_size * (self.qkv_width() + self.q_width())
+    }
+
+    fn parameters(&self, hidden_size: usize, _head_rows: usize) -> Parameters {
+        let norms = match self.qk_norm {
+            None => 0,
+            Some(QkNorm::HeadRms | QkNorm::HeadRmsBare) => 2 * self.head_dim,
+            Some(QkNorm::WholeRms | QkNorm::HeadLayer) => self.q_width() + self.kv_width(),
+        };
+        Parameters::products(&[[self.qkv_width(), hidden_size], [hidden_size, self.q_width()]])
+            .vector(self.qkv_bias, self.qkv_width())
+            .vector(self.out_bias, hidden_size)
+            .vector(true, norms)
+            .vector(self.alibi.is_some(), self.n_heads)
+            .vector(self.has_sinks, self.n_heads)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::error::ModelError;
 use crate::export::Listing;
 use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Part};
+use crate::parameters::Parameters;
 
 /// A kind of mixer; the type itself is its spec.
 pub trait Kind: Clone + Debug + PartialEq {
@@ -18,6 +19,10 @@ pub trait Kind: Clone + Debug + PartialEq {
 
     /// Elements of all matrices, in a model of this width.
     fn n_weights(&self, hidden_size: usize) -> usize;
+
+    /// Its parameters as they are packed, in a model of this width, with the rows of each head of a
+    /// matrix of heads in multiples of `head_rows`.
+    fn parameters(&self, hidden_size: usize, head_rows: usize) -> Parameters;
 }
 
 /// A kind of sequence mixer.

@@ -31,6 +31,7 @@ use crate::error::ModelError;
 use crate::export::{Listing, biased};
 use crate::fields::ConfigError;
 use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Part, Projection, Rows, Turned};
+use crate::parameters::Parameters;
 use crate::rope::RopeScaling;
 
 /// Added to the mean square of latents, whatever other norms add.
@@ -189,6 +190,20 @@ impl Kind for Mla {
         let q_up = self.q_rank.map_or(0, |rank| rank * self.q_width());
         let kv_up = self.n_heads * self.kv_rank * (self.nope_dim + self.value_dim);
         hidden_size * (self.down_width() + self.out_width()) + q_up + kv_up
+    }
+
+    fn parameters(&self, hidden_size: usize, head_rows: usize) -> Parameters {
+        let padded = |dim: usize| self.n_heads * dim.next_multiple_of(head_rows);
+        let q_up = self.q_rank.map(|rank| Parameters::products(&[[self.q_width(), rank]]));
+        Parameters::products(&[
+            [self.down_width(), hidden_size],
+            [padded(self.value_dim), self.kv_rank],
+            [hidden_size, self.out_width()],
+        ])
+        .turned(padded(self.kv_rank), self.nope_dim)
+        .and(q_up.unwrap_or_default())
+        .vector(true, self.q_rank.unwrap_or(0) + self.kv_rank)
+        .vector(self.bias, self.down_width() + hidden_size)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::error::ModelError;
 use crate::export::{Listing, gate_and_up};
 use crate::load::{LinearPlan, Lookup, Packer, Projection, Rows};
+use crate::parameters::Parameters;
 
 /// A two-layer perceptron without a gate.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,12 +104,21 @@ impl<'a> Found<'a> for TwoPlan<'a> {
     }
 }
 
+/// The parameters of a perceptron whose first layer has `n_up` outputs, of which `ffn` remain.
+fn two_layers(n_up: usize, ffn: usize, hidden: usize, bias: bool) -> Parameters {
+    Parameters::products(&[[n_up, hidden], [hidden, ffn]]).vector(bias, n_up + hidden)
+}
+
 impl Kind for GatedMlp {
     type Plan<'a> = TwoPlan<'a>;
     type Weights<B: Device> = TwoLayers<B>;
 
     fn n_weights(&self, hidden_size: usize) -> usize {
         3 * hidden_size * self.intermediate_size
+    }
+
+    fn parameters(&self, hidden_size: usize, _head_rows: usize) -> Parameters {
+        two_layers(2 * self.intermediate_size, self.intermediate_size, hidden_size, self.bias)
     }
 }
 
@@ -118,6 +128,10 @@ impl Kind for PlainMlp {
 
     fn n_weights(&self, hidden_size: usize) -> usize {
         2 * hidden_size * self.intermediate_size
+    }
+
+    fn parameters(&self, hidden_size: usize, _head_rows: usize) -> Parameters {
+        two_layers(self.intermediate_size, self.intermediate_size, hidden_size, self.bias)
     }
 }
 

@@ -27,6 +27,7 @@ use crate::device::Device;
 use crate::error::ModelError;
 use crate::export::Listing;
 use crate::load::{Lookup, Packer};
+use crate::parameters::Parameters;
 
 pub use gqa::{Gqa, GqaWeights, QkNorm, Temperature};
 use kind::Stages;
@@ -117,6 +118,11 @@ macro_rules! kinds {
             /// Elements of all matrices, in a model of this width.
             pub fn n_weights(&self, hidden_size: usize) -> usize {
                 $each!(self, spec => spec.n_weights(hidden_size))
+            }
+
+            /// Its parameters as they are packed, in a model of this width.
+            pub(crate) fn parameters(&self, hidden_size: usize, head_rows: usize) -> Parameters {
+                $each!(self, spec => spec.parameters(hidden_size, head_rows))
             }
         }
 

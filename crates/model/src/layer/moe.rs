@@ -19,6 +19,7 @@ use crate::device::Device;
 use crate::error::ModelError;
 use crate::export::{Listing, Source, biased, gate_and_up};
 use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Part, Projection, Rows};
+use crate::parameters::Parameters;
 
 /// Experts behind a router.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,6 +110,20 @@ impl Kind for Moe {
 
     fn n_weights(&self, hidden_size: usize) -> usize {
         self.of_experts(hidden_size, self.router.n_experts)
+    }
+
+    fn parameters(&self, hidden_size: usize, head_rows: usize) -> Parameters {
+        let Router { n_experts, top_k, .. } = self.router;
+        let shared = self.shared.as_ref().map(|shared| {
+            let mlp = shared.mlp.parameters(hidden_size, head_rows);
+            if shared.is_gated { mlp.exact(1, hidden_size) } else { mlp }
+        });
+        Parameters::default()
+            .exact(n_experts, hidden_size)
+            .vector(self.router_bias, n_experts)
+            .vector(self.has_correction, n_experts)
+            .and(self.expert.parameters(hidden_size, head_rows).copied(n_experts, top_k))
+            .and(shared.unwrap_or_default())
     }
 }
 

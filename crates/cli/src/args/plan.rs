@@ -1,0 +1,100 @@
+//! Flags of `pelton plan`.
+
+use std::num::NonZeroUsize;
+
+use clap::Args;
+use pelton_model::KvDtype;
+
+use crate::flags::KvArgs;
+use crate::units::parse_bytes;
+
+pub(super) const HELP_END: &str = "\
+Examples:
+  pelton plan Llama-3.1-8B/config.json --hardware h100-sxm --weights bf16 --batch 32 --context 8192
+  pelton plan model.gguf --memory 16GiB --batch 4
+  pelton plan ./my-model --hardware rtx-4090 --table --weights bf16,q8_0,q4_k
+  pelton plan ./my-model --hardware h200 --ranks 4 --price-per-hour 3.50 --json
+
+Only the configuration is read: a folder with config.json (weights need not be there), the file itself,
+the header of a GGUF file, or a model of `pelton list`. Nothing is downloaded.
+
+Without --hardware the plan is for this machine, as `pelton doctor` measured it. The profiles of other
+machines have the peaks of their datasheets, so their times are bounds that no program is faster than.
+
+Keys and values take what the server allocates: whole blocks of 16 tokens in every layer, also in
+layers with a window, and one block more. A plan that does not fit says by how much, and which single
+changes would make it fit.";
+
+/// Flags of `pelton plan`.
+#[derive(Args, Debug)]
+pub(crate) struct PlanArgs {
+    /// Folder, config.json, .gguf file or name from `pelton list` [default: PELTON_MODEL, else the
+    /// small model inside the binary]
+    #[arg(conflicts_with = "model_flag")]
+    model: Option<String>,
+    /// The model, spelled as in other commands
+    #[arg(short = 'm', long = "model", value_name = "MODEL")]
+    model_flag: Option<String>,
+    /// Profile of a machine, such as h100-sxm, or `here` [default: here]
+    #[arg(long, value_name = "NAME", help_heading = "Machine")]
+    pub(crate) hardware: Option<String>,
+    /// Memory of one machine, such as 24GiB [default: what the machine has]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Machine")]
+    pub(crate) memory: Option<u64>,
+    /// Machines that run the model together, each matrix split among them
+    #[arg(long, value_name = "N", default_value = "1", value_parser = ranks, help_heading = "Machine")]
+    pub(crate) ranks: usize,
+    /// Price of one machine for an hour, in any currency
+    #[arg(long, value_name = "PRICE", value_parser = price, help_heading = "Machine")]
+    pub(crate) price_per_hour: Option<f64>,
+    /// Format of the weights, such as q4_k; several for --table [default: as stored, else bf16]
+    #[arg(long, value_name = "FORMAT", value_delimiter = ',', help_heading = "Workload")]
+    pub(crate) weights: Vec<String>,
+    /// Storage of keys and values.
+    #[command(flatten)]
+    kv: KvArgs,
+    /// Most tokens of a sequence; several for --table [default: 8192, or what the model reaches]
+    #[arg(long, value_name = "N", value_delimiter = ',', help_heading = "Workload")]
+    pub(crate) context: Vec<NonZeroUsize>,
+    /// Sequences at the same time
+    #[arg(long, value_name = "N", default_value = "1", help_heading = "Workload")]
+    pub(crate) batch: NonZeroUsize,
+    /// Tokens of a prompt [default: 512, or half of the context]
+    #[arg(long, value_name = "N", help_heading = "Workload")]
+    pub(crate) input: Option<NonZeroUsize>,
+    /// Tokens of an answer [default: 128, or a quarter of the context]
+    #[arg(long, value_name = "N", help_heading = "Workload")]
+    pub(crate) output: Option<NonZeroUsize>,
+    /// Most tokens of one step, as --max-batch-tokens of the server
+    #[arg(long, value_name = "N", default_value = "512", help_heading = "Workload")]
+    pub(crate) step_tokens: NonZeroUsize,
+    /// Formats in rows, contexts in columns: how many sequences fit
+    #[arg(long, help_heading = "Output")]
+    pub(crate) table: bool,
+    /// One JSON object on stdout
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+impl PlanArgs {
+    /// The value of `--kv-dtype`.
+    pub(crate) fn kv_dtype(&self) -> KvDtype {
+        self.kv.chosen().llm.kv_dtype.unwrap_or(KvDtype::Bf16)
+    }
+
+    /// The model named, whichever way.
+    pub(crate) fn model(&self) -> Option<String> {
+        let named = self.model_flag.as_ref().or(self.model.as_ref()).cloned();
+        named.or_else(|| std::env::var("PELTON_MODEL").ok())
+    }
+}
+
+fn ranks(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| (1..=1024).contains(n));
+    n.ok_or_else(|| "expected a whole number from 1 to 1024".to_owned())
+}
+
+fn price(text: &str) -> Result<f64, String> {
+    let price = text.parse::<f64>().ok().filter(|price| *price >= 0.0 && *price <= 1e9);
+    price.ok_or_else(|| "expected a price such as 2.50".to_owned())
+}

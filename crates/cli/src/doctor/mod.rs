@@ -1,0 +1,259 @@
+//! `pelton doctor`: this machine in facts and figures, what limits inference on it, and what would help.
+
+mod advice;
+mod disk;
+mod facts;
+mod record;
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pelton_bench::Watch;
+use pelton_bench::kernels::{Baseline, BaselineConfig, ProductSpeed, baseline};
+use pelton_kernels::{cpu_model, default_threads};
+use pelton_plan::{Arithmetic, Hardware, HardwareKind, MeasuredProduct, Peaks};
+use serde::Serialize;
+
+use crate::args::DoctorArgs;
+use crate::bench;
+use crate::failure::{Failure, Result};
+use crate::interrupt::StopFlag;
+use crate::progress;
+use crate::stats::bytes;
+use advice::Advice;
+use facts::Facts;
+use record::{Entry, Fingerprint};
+
+/// Seconds per measurement.
+const SECONDS: f64 = 0.25;
+/// Bytes of the file that is read from the disk.
+const DISK_BYTES: usize = 128 << 20;
+
+/// The printed report.
+#[derive(Debug, Serialize)]
+struct Report {
+    machine: Facts,
+    /// `None` with `--no-measure`.
+    measured: Option<Measured>,
+    advice: Vec<Advice>,
+    /// The file that keeps the record; `None` where none is kept.
+    record: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Measured {
+    #[serde(flatten)]
+    baseline: Baseline,
+    /// Bytes per second of a file in the cache folder; `None` where there is none.
+    disk_read_bytes_per_s: Option<f64>,
+}
+
+/// This machine as it was measured and whether that minute was noisy; `None` where there is no record.
+pub(crate) fn known_machine() -> Option<(Hardware, bool)> {
+    let entry = record::of_this_machine(&record::path()?)?;
+    Some((entry.hardware, entry.is_noisy))
+}
+
+/// Runs the command.
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<()> {
+    let facts = Facts::read(Path::new("/"));
+    let n_threads = args.threads().unwrap_or_else(default_threads);
+    let mut advice = advice::of_facts(&facts, n_threads);
+    let (mut measured, mut kept) = (None, None);
+    if !args.no_measure {
+        let found = measure(args)?;
+        advice.splice(0..0, advice::of_baseline(&found.baseline));
+        if let Some(file) = record::path().filter(|_| !args.quick) {
+            record::keep(&file, entry(&facts, &found)?).map_err(|error| {
+                Failure::internal(format!("cannot write {}: {error}", file.display()))
+            })?;
+            kept = Some(file.display().to_string());
+        }
+        measured = Some(found);
+    }
+    let report = Report { machine: facts, measured, advice, record: kept };
+    let text = match args.json {
+        true => serde_json::to_string(&report)? + "\n",
+        false => report.render(),
+    };
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))
+}
+
+/// Measures everything.
+///
+/// # Errors
+///
+/// Kernels that the machine lacks; Ctrl-C.
+fn measure(args: &DoctorArgs) -> Result<Measured> {
+    let stop = StopFlag::listen()?;
+    let bar = progress::steps(0);
+    let is_stopped = || stop.is_set();
+    let watch = Watch { is_stopped: &is_stopped, progress: &|at| bench::show(&bar, at) };
+    let config = BaselineConfig {
+        n_threads: args.threads(),
+        seconds: if args.quick { 0.001 } else { SECONDS },
+        is_quick: args.quick,
+    };
+    let found = baseline(&config, watch);
+    bar.finish_and_clear();
+    let Some(baseline) = found.map_err(bench::failure)? else { return Err(Failure::interrupted()) };
+    let n_bytes = if args.quick { 1 << 20 } else { DISK_BYTES };
+    let folder = record::path().and_then(|file| Some(file.parent()?.to_owned()));
+    let disk = folder.and_then(|folder| disk::read_bytes_per_s(&folder, n_bytes, &is_stopped));
+    if stop.is_set() {
+        return Err(Failure::interrupted());
+    }
+    Ok(Measured { baseline, disk_read_bytes_per_s: disk })
+}
+
+/// The record of a measurement.
+///
+/// # Errors
+///
+/// When the system does not say how much memory there is.
+fn entry(facts: &Facts, measured: &Measured) -> Result<Entry> {
+    let baseline = &measured.baseline;
+    let team = baseline.ceilings.last().expect("invariant: ceilings of the team");
+    let memory_bytes = facts.usable_memory_bytes().or_else(pelton_tensor::available_memory_bytes);
+    let unknown = || Failure::new("the system does not say how much memory there is");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let product = |&ProductSpeed { layout, rows, bytes_per_s, .. }: &ProductSpeed| {
+        MeasuredProduct { layout: layout.to_owned(), rows, bytes_per_s }
+    };
+    let hardware = Hardware {
+        name: "here".to_owned(),
+        words: format!("{}, {} threads", facts.cpu, baseline.threads),
+        kind: HardwareKind::Processor,
+        memory_bytes: memory_bytes.ok_or_else(unknown)?,
+        read_bandwidth: baseline.read_bytes_per_s,
+        peaks: Peaks {
+            f32: team.f32_ops_per_s,
+            bf16: team.bf16_ops_per_s,
+            int8: Some(team.int8_ops_per_s),
+            ..Peaks::default()
+        },
+        quantized_by: Arithmetic::Int8,
+        link_bandwidth: None,
+        sources: vec!["memory, bandwidth, peaks: measured by `pelton doctor`".to_owned()],
+        products: baseline.products.iter().map(product).collect(),
+        attention_bytes_per_s: None,
+        barrier_s: Some(baseline.barrier_s),
+    };
+    Ok(Entry {
+        fingerprint: Fingerprint {
+            cpu: cpu_model(),
+            kernels: baseline.kernels.to_owned(),
+            threads: baseline.threads,
+        },
+        measured_at: now,
+        is_noisy: baseline.is_noisy,
+        spread_percent: baseline.spread_percent,
+        hardware,
+    })
+}
+
+impl Report {
+    fn render(&self) -> String {
+        let mut text: String =
+            (self.facts().iter()).map(|(name, value)| format!("{name:<15}{value}\n")).collect();
+        if let Some(measured) = &self.measured {
+            text.push_str(&measured.render());
+        }
+        text.push_str("\nwhat limits inference here\n");
+        for Advice { finding, change } in &self.advice {
+            let _ = writeln!(text, "- {finding}");
+            if let Some(change) = change {
+                let _ = writeln!(text, "    {change}");
+            }
+        }
+        if self.advice.is_empty() {
+            text.push_str("- nothing that the system says; `pelton doctor` measures the rest\n");
+        }
+        if let Some(file) = &self.record {
+            let _ = writeln!(text, "\nkept in {file}; `pelton plan` uses it");
+        }
+        text
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let facts = &self.machine;
+        let unknown = || "unknown".to_owned();
+        let caches = facts.caches.iter().map(|(level, n)| format!("{level} {}", bytes(*n)));
+        let caches = caches.collect::<Vec<_>>().join(", ");
+        let limit = facts.memory_limit_bytes.filter(|limit| Some(*limit) < facts.memory_bytes);
+        let limit = limit.map(|limit| format!(", limited to {}", bytes(limit))).unwrap_or_default();
+        let nodes = match facts.n_nodes {
+            1 => String::new(),
+            n => format!(" on {n} nodes"),
+        };
+        let quota = facts.cpu_quota.map(|quota| format!(", {quota:.1} paid for"));
+        let kind = if facts.is_virtual { ", virtual" } else { "" };
+        vec![
+            ("processor", format!("{}{kind}", facts.cpu)),
+            ("processors", format!("{}{}", facts.n_processors, quota.unwrap_or_default())),
+            ("instructions", facts.instructions.join(" ")),
+            ("caches", if caches.is_empty() { unknown() } else { caches }),
+            (
+                "memory",
+                facts.memory_bytes.map_or_else(unknown, |n| format!("{}{nodes}{limit}", bytes(n))),
+            ),
+            ("huge pages", facts.huge_pages.clone().unwrap_or_else(unknown)),
+            ("governor", facts.governor.clone().unwrap_or_else(unknown)),
+            ("kernel", facts.kernel.clone().unwrap_or_else(unknown)),
+            ("load", facts.load.map_or_else(unknown, |load| format!("{load:.2}"))),
+        ]
+    }
+}
+
+impl Measured {
+    fn render(&self) -> String {
+        let Baseline { kernels, threads, ceilings, spread_percent, is_noisy, .. } = &self.baseline;
+        let mut text = format!("\nkernels {kernels} on {threads} threads\n");
+        text.push_str("threads   read GB/s   int8 GOP/s   bf16 GOP/s    f32 GOP/s\n");
+        let giga = |x: f64| format!("{:.1}", x / 1e9);
+        for reading in ceilings {
+            let _ = writeln!(
+                text,
+                "{:>7} {:>11} {:>12} {:>12} {:>12}",
+                reading.threads,
+                giga(reading.read_bytes_per_s),
+                giga(reading.int8_ops_per_s),
+                reading.bf16_ops_per_s.map_or_else(|| "-".to_owned(), giga),
+                giga(reading.f32_ops_per_s),
+            );
+        }
+        let _ = writeln!(
+            text,
+            "\nreads of all rounds {} GB/s, within {spread_percent:.0} %{}; all threads meet in {:.1} µs",
+            giga(self.baseline.read_bytes_per_s),
+            if *is_noisy { " (noisy)" } else { "" },
+            self.baseline.barrier_s * 1e6,
+        );
+        if let Some(disk) = self.disk_read_bytes_per_s {
+            let _ = writeln!(text, "a file in the cache folder is read at {:.2} GB/s", disk / 1e9);
+        }
+        text.push_str(&self.render_products());
+        text
+    }
+
+    /// Products: layouts in rows, rows in columns.
+    fn render_products(&self) -> String {
+        let products = &self.baseline.products;
+        let mut text = format!("\n{:<10}", "GOP/s of");
+        for product in products.iter().take_while(|p| p.layout == products[0].layout) {
+            let _ = write!(text, " {:>9}", format!("{} rows", product.rows));
+        }
+        text.push('\n');
+        for row in products.chunk_by(|a, b| a.layout == b.layout) {
+            let _ = write!(text, "{:<10}", row[0].layout);
+            for product in row {
+                let _ = write!(text, " {:>9.0}", product.ops_per_s / 1e9);
+            }
+            text.push('\n');
+        }
+        text
+    }
+}

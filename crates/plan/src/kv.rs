@@ -1,0 +1,96 @@
+//! Bytes of keys and values, by the arithmetic that allocates them.
+//!
+//! [`KvFootprint`] sizes the pool of the engine; this module asks it, and adds what a step reads.
+
+use pelton_model::{ArchSpec, CpuDevice, KvDtype, KvFootprint};
+use serde::Serialize;
+
+/// Bytes of keys and values.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KvSizes {
+    /// Stored type.
+    pub dtype: &'static str,
+    /// Tokens of a block.
+    pub block_tokens: usize,
+    /// Bytes of a block over all layers, scales and padding included.
+    pub block_bytes: u64,
+    /// Bytes of one token over all layers.
+    pub token_bytes: u64,
+    /// Tokens of the sequences below.
+    pub context_tokens: usize,
+    /// Bytes of one sequence, in whole blocks.
+    pub sequence_bytes: u64,
+    /// Bytes of one sequence if layers with a window kept their window alone; the pool keeps all
+    /// tokens of all layers.
+    pub windowed_bytes: u64,
+    /// Window of each layer.
+    #[serde(skip)]
+    windows: Vec<Option<usize>>,
+}
+
+impl KvSizes {
+    /// The sizes for sequences of `context_tokens` tokens.
+    pub fn new(
+        spec: &ArchSpec,
+        dtype: KvDtype,
+        block_tokens: usize,
+        context_tokens: usize,
+    ) -> Self {
+        let block_bytes =
+            KvFootprint::new::<CpuDevice>(spec, dtype, block_tokens).block_bytes() as u64;
+        let mut sizes = Self {
+            dtype: dtype.name(),
+            block_tokens,
+            block_bytes,
+            token_bytes: block_bytes / block_tokens as u64,
+            context_tokens,
+            sequence_bytes: block_bytes
+                .saturating_mul(context_tokens.div_ceil(block_tokens) as u64),
+            windowed_bytes: 0,
+            windows: spec.layers.iter().map(|layer| layer.mixer.window()).collect(),
+        };
+        sizes.windowed_bytes = sizes.read_bytes(context_tokens as f64) as u64;
+        sizes
+    }
+
+    /// Bytes of a pool in which `n_sequences` sequences never wait for a block.
+    pub fn pool_bytes(&self, n_sequences: usize) -> u64 {
+        let n_blocks = KvFootprint::blocks_for(self.context_tokens, self.block_tokens, n_sequences);
+        self.block_bytes.saturating_mul(n_blocks as u64)
+    }
+
+    /// Most sequences that never wait in a pool of `n_bytes`.
+    pub fn n_sequences(&self, n_bytes: u64) -> usize {
+        let n_blocks = (n_bytes / self.block_bytes.max(1)).saturating_sub(1);
+        (n_blocks / self.context_tokens.div_ceil(self.block_tokens).max(1) as u64) as usize
+    }
+
+    /// Most tokens of each of `n_sequences` sequences in a pool of `n_bytes`, in whole blocks.
+    pub fn n_tokens(&self, n_bytes: u64, n_sequences: usize) -> usize {
+        let n_blocks = (n_bytes / self.block_bytes.max(1)).saturating_sub(1);
+        (n_blocks / n_sequences.max(1) as u64) as usize * self.block_tokens
+    }
+
+    /// Positions that attention of one row sees behind `n_tokens` tokens, layer by layer.
+    pub(crate) fn seen(&self, n_tokens: f64) -> impl Iterator<Item = f64> {
+        self.windows.iter().map(move |w| w.map_or(n_tokens, |most| n_tokens.min(most as f64)))
+    }
+
+    /// Positions that all rows of a prompt see together, layer by layer.
+    pub(crate) fn seen_by_prompt(&self, n_tokens: f64) -> impl Iterator<Item = f64> {
+        let triangle = |n: f64| n * (n + 1.0) / 2.0;
+        self.windows.iter().map(move |window| match window {
+            Some(most) if n_tokens > *most as f64 => {
+                let most = *most as f64;
+                triangle(most) + (n_tokens - most) * most
+            }
+            _ => triangle(n_tokens),
+        })
+    }
+
+    /// Bytes that attention of one row reads behind `n_tokens` tokens, over all layers.
+    pub(crate) fn read_bytes(&self, n_tokens: f64) -> f64 {
+        let per_layer = self.token_bytes as f64 / self.windows.len().max(1) as f64;
+        self.seen(n_tokens).sum::<f64>() * per_layer
+    }
+}

@@ -1,0 +1,35 @@
+//! Memory beside weights and KV: rows between operations, and logits.
+
+use pelton_model::layer::Mlp;
+use pelton_model::{ArchSpec, Mixer};
+
+/// Bytes of the rows that a step of `n_rows` tokens keeps between operations, and of the logits of
+/// `n_logits` rows; all f32.
+///
+/// ```text
+/// residual, norm, output of a mixer, that output after its norm     4 · hidden
+/// queries, keys and values; output of attention                     one per distinct width
+/// perceptron: gate and up, activated                                3 · widest (of an expert)
+/// ```
+pub fn workspace_bytes(spec: &ArchSpec, n_rows: usize, n_logits: usize) -> u64 {
+    let distinct = |width: &dyn Fn(&Mixer) -> usize| {
+        let mut widths: Vec<usize> = spec.layers.iter().map(|layer| width(&layer.mixer)).collect();
+        widths.sort_unstable();
+        widths.dedup();
+        widths.iter().sum::<usize>()
+    };
+    let widest = spec.layers.iter().map(|layer| match &layer.mlp {
+        Mlp::Moe(moe) => {
+            let shared = moe.shared.as_ref().map_or(0, |shared| shared.mlp.intermediate_size);
+            (moe.expert.intermediate_size * moe.router.top_k).max(shared)
+        }
+        mlp => mlp.intermediate_size(),
+    });
+    let row = 4 * spec.hidden_size
+        + distinct(&|mixer| mixer.query_width())
+        + distinct(&|mixer| mixer.out_width())
+        + 3 * widest.max().unwrap_or(0);
+    let rows = (row as u64).saturating_mul(n_rows as u64);
+    let logits = (spec.vocab_size as u64).saturating_mul(n_logits as u64);
+    rows.saturating_add(logits).saturating_mul(size_of::<f32>() as u64)
+}

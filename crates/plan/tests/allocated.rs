@@ -1,0 +1,118 @@
+//! A plan's bytes are those that loading allocates: every family, every type of keys and values.
+
+use pelton_model::{
+    KvDtype, LoadOptions, ModelFiles, ModelOutline, export_gguf, inspect, load_cpu,
+};
+use pelton_plan::{
+    Arithmetic, Hardware, HardwareKind, Peaks, Plan, Request, Stored, WeightSizes, Weights, plan,
+};
+use pelton_quant::for_name;
+use pelton_testkit::golden::{GoldenDecoder, decoders};
+
+/// A processor with a gigabyte.
+fn processor() -> Hardware {
+    Hardware {
+        name: "here".to_owned(),
+        words: "a processor".to_owned(),
+        kind: HardwareKind::Processor,
+        memory_bytes: 1 << 30,
+        read_bandwidth: 1e10,
+        peaks: Peaks { f32: 1e11, ..Peaks::default() },
+        quantized_by: Arithmetic::F32,
+        link_bandwidth: None,
+        sources: Vec::new(),
+        products: Vec::new(),
+        attention_bytes_per_s: None,
+        barrier_s: None,
+    }
+}
+
+fn planned(
+    files: &ModelFiles,
+    weights: Weights,
+    kv_dtype: KvDtype,
+    [block, context, batch]: [usize; 3],
+) -> Plan {
+    let hardware = processor();
+    let request = Request {
+        hardware: &hardware,
+        memory_bytes: hardware.memory_bytes,
+        weights,
+        kv_dtype,
+        block_tokens: block,
+        context_tokens: context,
+        batch,
+        input_tokens: 1,
+        output_tokens: 1,
+        step_tokens: 16,
+        n_ranks: 1,
+        price_per_hour: None,
+    };
+    plan(&ModelOutline::of_files(files).expect("an outline"), &request)
+}
+
+/// Each family as a folder in `folder`.
+fn each(check: impl Fn(&GoldenDecoder, &std::path::Path, &ModelFiles)) {
+    let all = decoders();
+    assert!(all.len() >= 40, "{} families", all.len());
+    for golden in &all {
+        let folder = tempfile::tempdir().expect("temp");
+        golden.checkpoint.write_folder(folder.path());
+        check(golden, folder.path(), &ModelFiles::open(folder.path()).expect("a model"));
+    }
+}
+
+fn options(kv_dtype: KvDtype) -> LoadOptions<'static> {
+    LoadOptions { n_threads: Some(1), kv_dtype: Some(kv_dtype), ..LoadOptions::default() }
+}
+
+#[test]
+fn keys_and_values_and_stored_weights_take_the_bytes_of_the_plan() {
+    each(|golden, _, files| {
+        let facts = inspect(files, KvDtype::Bf16).expect("a model");
+        let stored = Stored {
+            prevailing: for_name("f32").expect("a format"),
+            packed_bytes: facts.weight_bytes,
+            file_bytes: facts.n_bytes,
+        };
+        for kv_dtype in KvDtype::ALL {
+            let name = format!("{} {kv_dtype}", golden.checkpoint.name());
+            let decoder = load_cpu(files, &options(kv_dtype)).expect("loads");
+            for [block, context, batch] in [[16, 33, 3], [5, 24, 1]] {
+                let lengths = [block, context, batch];
+                let told = planned(files, Weights::Stored(stored), kv_dtype, lengths);
+                let n_blocks = context.div_ceil(block) * batch + 1;
+                let kv = decoder.new_kv(n_blocks, block);
+                assert_eq!(told.fit.kv_bytes, kv.n_bytes() as u64, "{name}");
+                assert_eq!(told.kv.block_bytes * n_blocks as u64, told.fit.kv_bytes, "{name}");
+                assert_eq!(told.fit.weight_bytes, decoder.memory_bytes(), "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn weights_in_a_format_take_the_bytes_that_their_converted_file_takes() {
+    let n_compared = std::cell::Cell::new(0);
+    each(|golden, folder, files| {
+        // The configuration alone knows as much.
+        let outline = ModelOutline::of_config(folder).expect("a configuration");
+        assert_eq!(outline.spec.layers, files.spec().expect("a spec").layers);
+        for format in ["f32", "bf16", "q8_0", "q4_0", "q6_k"] {
+            let name = format!("{} {format}", golden.checkpoint.name());
+            let path = folder.join(format!("{format}.gguf"));
+            // Families that `convert` does not write are compared as they are stored, above.
+            if export_gguf(files, format, &path, None).is_err() {
+                continue;
+            }
+            let converted = ModelFiles::open(&path).expect("opens");
+            let decoder = load_cpu(&converted, &options(KvDtype::Bf16)).expect("loads");
+            let weights = Weights::Format(for_name(format).expect("a format"));
+            let told = WeightSizes::new(&outline, &weights, &processor());
+            assert_eq!(told.n_bytes, decoder.memory_bytes(), "{name}");
+            n_compared.set(n_compared.get() + 1);
+            assert_eq!(told.step_bytes, decoder.weight_bytes() as u64, "{name}");
+        }
+    });
+    assert!(n_compared.get() >= 26 * 5, "{} comparisons", n_compared.get());
+}

@@ -1,0 +1,206 @@
+//! Sizes that are published for known models, from their configurations alone.
+
+use pelton_model::{KvDtype, ModelOutline};
+use pelton_plan::{Hardware, KvSizes, Request, WeightSizes, Weights, plan, profiles};
+use pelton_quant::for_name;
+use serde_json::{Value, json};
+
+const GIB: u64 = 1 << 30;
+const BLOCK: usize = 16;
+
+/// The outline of a model with this configuration.
+fn outline(config: &Value) -> ModelOutline {
+    let folder = tempfile::tempdir().expect("temp");
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
+    ModelOutline::of_config(folder.path()).expect("a configuration")
+}
+
+fn llama(layers: usize, hidden: usize, heads: usize, kv_heads: usize, ffn: usize) -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": hidden, "intermediate_size": ffn,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+        "vocab_size": 32000, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5,
+        "hidden_act": "silu", "torch_dtype": "float16", "tie_word_embeddings": false,
+        "rope_theta": 10000.0,
+    })
+}
+
+fn deepseek_v3() -> Value {
+    json!({
+        "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 7168, "intermediate_size": 18432,
+        "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128,
+        "num_key_value_heads": 128, "n_routed_experts": 256, "n_shared_experts": 1,
+        "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "first_k_dense_replace": 3,
+        "moe_layer_freq": 1, "norm_topk_prob": true, "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc", "routed_scaling_factor": 2.5, "q_lora_rank": 1536,
+        "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "vocab_size": 129280, "max_position_embeddings": 163840, "rms_norm_eps": 1e-6,
+        "hidden_act": "silu", "rope_theta": 10000, "tie_word_embeddings": false,
+    })
+}
+
+fn kv(config: &Value, dtype: KvDtype, tokens: usize) -> KvSizes {
+    KvSizes::new(&outline(config).spec, dtype, BLOCK, tokens)
+}
+
+fn profile(name: &str) -> Hardware {
+    profiles().into_iter().find(|profile| profile.name == name).expect("a profile")
+}
+
+#[test]
+fn keys_and_values_take_what_is_published() {
+    let llama_2_7b = llama(32, 4096, 32, 32, 11008);
+    let of = |config: &Value, tokens| kv(config, KvDtype::F16, tokens).sequence_bytes;
+    assert_eq!(kv(&llama_2_7b, KvDtype::F16, 1).token_bytes, 512 << 10);
+    assert_eq!(of(&llama_2_7b, 4096), 2 * GIB);
+    // 48 layers with 8 heads of 128.
+    assert_eq!(of(&llama(48, 4096, 32, 8, 11008), 4096), GIB * 3 / 4);
+    let llama_2_70b = llama(80, 8192, 64, 8, 28672);
+    assert_eq!(of(&llama_2_70b, 4096), GIB * 5 / 4);
+    assert_eq!(of(&llama_2_70b, 32768), 10 * GIB);
+    assert_eq!(of(&llama(80, 8192, 64, 64, 28672), 32768), 80 * GIB);
+}
+
+#[test]
+fn latent_attention_takes_576_elements_per_layer() {
+    let sizes = kv(&deepseek_v3(), KvDtype::Bf16, 4096);
+    assert_eq!(sizes.token_bytes, 61 * 576 * 2);
+    assert_eq!(format!("{:.1} KiB", sizes.token_bytes as f64 / 1024.0), "68.6 KiB");
+}
+
+#[test]
+fn a_window_is_kept_whole_by_the_pool_and_counted_apart() {
+    let mut config = llama(32, 4096, 32, 8, 14336);
+    config["architectures"] = json!(["MistralForCausalLM"]);
+    config["sliding_window"] = json!(4096);
+    let long = kv(&config, KvDtype::Bf16, 32768);
+    assert_eq!(long.sequence_bytes, 4 * GIB);
+    assert_eq!(long.windowed_bytes, GIB / 2);
+    let short = kv(&config, KvDtype::Bf16, 2048);
+    assert_eq!(short.sequence_bytes, short.windowed_bytes);
+}
+
+#[test]
+fn parameters_and_bits_are_those_of_the_models() {
+    let h100 = profile("h100-sxm");
+    let sizes = |config: &Value, format: &str| {
+        let format = for_name(format).expect("a format");
+        WeightSizes::new(&outline(config), &Weights::Format(format), &h100)
+    };
+    let seven = sizes(&llama(32, 4096, 32, 32, 11008), "f16");
+    assert_eq!(seven.n_parameters, 6_738_415_616);
+    assert_eq!(seven.n_parameters, seven.n_active_parameters);
+    let llama_2_70b = llama(80, 8192, 64, 8, 28672);
+    assert_eq!(sizes(&llama_2_70b, "bf16").n_parameters, 68_976_648_192);
+    // All experts stay in memory; those that are chosen are multiplied with.
+    let v3 = sizes(&deepseek_v3(), "q8_0");
+    assert_eq!(format!("{:.0}", v3.n_parameters as f64 / 1e9), "671");
+    let active = v3.n_active_parameters as f64 / 1e9;
+    assert!((36.5..38.5).contains(&active), "{active}");
+    assert!(v3.n_bytes > v3.n_parameters && v3.step_bytes < v3.n_bytes / 10);
+    // Scales included; norms and routers are f32.
+    for (format, bits) in [("q8_0", 8.5), ("q4_k", 4.5), ("q4_0", 4.5), ("bf16", 16.0)] {
+        let found = sizes(&llama_2_70b, format).bits_per_weight;
+        assert!((found - bits).abs() < 0.01, "{format}: {found}");
+    }
+}
+
+fn request<'a>(hardware: &'a Hardware, format: &str) -> Request<'a> {
+    Request {
+        hardware,
+        memory_bytes: hardware.memory_bytes,
+        weights: Weights::Format(for_name(format).expect("a format")),
+        kv_dtype: KvDtype::F16,
+        block_tokens: BLOCK,
+        context_tokens: 4096,
+        batch: 1,
+        input_tokens: 1024,
+        output_tokens: 256,
+        step_tokens: 8192,
+        n_ranks: 1,
+        price_per_hour: Some(3.6),
+    }
+}
+
+#[test]
+fn one_sequence_is_read_and_a_prompt_is_multiplied() {
+    let (h100, model) = (profile("h100-sxm"), outline(&llama(32, 4096, 32, 32, 11008)));
+    let found = plan(&model, &request(&h100, "f16"));
+    let times = found.times.expect("a profile has a speed");
+    // Weights without the embedding, and the keys and values of 1,152 tokens.
+    let bytes = (6_738_415_616.0 - 32000.0 * 4096.0) * 2.0 + 1152.0 * 524_288.0;
+    let tpot = bytes / 3350e9;
+    assert!((times.tpot_s / tpot - 1.0).abs() < 0.01, "{} s, {tpot} s", times.tpot_s);
+    assert_eq!(times.decode_limit, pelton_plan::Limit::Bandwidth);
+    let operations = 2.0 * 6.476e9 * 1024.0 + 4.0 * 4096.0 * 32.0 * 1024.0 * 1025.0 / 2.0;
+    let ttft = operations / 989.4e12;
+    assert!((times.ttft_s / ttft - 1.0).abs() < 0.05, "{} s, {ttft} s", times.ttft_s);
+    assert_eq!(times.prompt_limit, pelton_plan::Limit::Arithmetic);
+    // Two bytes and two operations per weight: peak over bandwidth.
+    assert!((times.ridge_rows / (989.4e12 / 3350e9) - 1.0).abs() < 0.01, "{}", times.ridge_rows);
+    assert!(!times.is_measured);
+    let cost = found.cost.expect("a price");
+    let per_million = 3.6 / 3600.0 * times.tpot_s * 1e6;
+    assert!((cost.per_million_output / per_million - 1.0).abs() < 1e-9);
+    assert!(cost.workload_per_million_output > cost.per_million_output);
+}
+
+#[test]
+fn a_plan_that_does_not_fit_says_by_how_much_and_what_would() {
+    use pelton_plan::Way;
+    let (gpu, model) = (profile("rtx-4090"), outline(&llama(32, 4096, 32, 32, 11008)));
+    let asked = Request { batch: 16, ..request(&gpu, "f16") };
+    let found = plan(&model, &asked);
+    let shortage = found.fit.shortage.expect("32 GiB of keys and values in 24 GiB");
+    assert_eq!(found.fit.total_bytes, found.fit.memory_bytes + shortage.missing_bytes);
+    // Each way, taken alone, is enough; and a bit more is not.
+    let mut kinds = Vec::new();
+    for way in &shortage.ways {
+        let (changed, beyond) = match way {
+            Way::Batch { batch } => {
+                (Request { batch: *batch, ..asked }, Request { batch: batch + 1, ..asked })
+            }
+            Way::Context { context } => (
+                Request { context_tokens: *context, ..asked },
+                Request { context_tokens: context + 1, ..asked },
+            ),
+            Way::Ranks { ranks } => {
+                (Request { n_ranks: *ranks, ..asked }, Request { n_ranks: ranks - 1, ..asked })
+            }
+            Way::Memory { memory_bytes } => (
+                Request { memory_bytes: *memory_bytes, ..asked },
+                Request { memory_bytes: memory_bytes - 1, ..asked },
+            ),
+            Way::KvDtype { .. } | Way::Weights { .. } => panic!("{way:?} is not enough"),
+        };
+        assert!(plan(&model, &changed).fit.shortage.is_none(), "{way:?}");
+        assert!(plan(&model, &beyond).fit.shortage.is_some(), "{way:?} is not the limit");
+        kinds.push(std::mem::discriminant(way));
+    }
+    assert_eq!(kinds.len(), 4, "{:?}", shortage.ways);
+    // With a few sequences fewer, smaller keys and values or smaller weights are enough, too.
+    let less = plan(&model, &Request { batch: 6, ..asked }).fit.shortage.expect("still too many");
+    assert!(less.ways.iter().any(|way| matches!(way, Way::KvDtype { kv_dtype: "fp8" })));
+    let format = less.ways.iter().find_map(|way| match way {
+        Way::Weights { format, .. } => Some(format.clone()),
+        _ => None,
+    });
+    let format = format.expect("a smaller format");
+    let smaller = Request { batch: 6, ..request(&gpu, &format) };
+    assert!(plan(&model, &smaller).fit.shortage.is_none(), "{format}");
+}
+
+#[test]
+fn ranks_share_weights_and_heads_and_pay_for_what_they_send() {
+    let (h100, model) = (profile("h100-sxm"), outline(&llama(80, 8192, 64, 8, 28672)));
+    let on = |n_ranks| plan(&model, &Request { n_ranks, batch: 8, ..request(&h100, "bf16") });
+    let (one, four) = (on(1), on(4));
+    assert!(one.fit.shortage.is_some() && four.fit.shortage.is_none());
+    assert_eq!((one.rank.kv_share, four.rank.kv_share, on(16).rank.kv_share), (1.0, 0.25, 0.125));
+    let share = four.rank.weight_bytes as f64 / one.rank.weight_bytes as f64;
+    assert!((0.25..0.26).contains(&share), "{share}");
+    let tpot = |found: &pelton_plan::Plan| found.times.as_ref().expect("timed").tpot_s;
+    assert!(tpot(&four) > tpot(&one) / 4.0 && tpot(&four) < tpot(&one) / 3.0);
+    // 80 layers, 3/4 of 8192 + 2 * 8192 + 28672 elements.
+    assert_eq!(four.rank.received_elements, 80.0 * 0.75 * (3.0 * 8192.0 + 28672.0));
+}
