@@ -20,6 +20,7 @@ mod banner;
 mod batch;
 mod bench;
 mod config;
+mod connections;
 mod convert;
 mod doctor;
 mod embed;

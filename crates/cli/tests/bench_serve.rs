@@ -175,7 +175,7 @@ fn each_failure_of_a_server_is_counted_by_its_kind() {
 #[test]
 fn a_server_that_is_not_there_or_cannot_be_asked_is_named() {
     measure_refused("http://127.0.0.1:9", &["does not answer", "refused", "pelton serve"]);
-    measure_refused("https://127.0.0.1:9", &["--url", "https"]);
+    measure_refused("ftp://127.0.0.1:9", &["--url", "another scheme"]);
     measure_refused("ftp://x", &["--url", "scheme"]);
     let odd = Odd::start(vec![stream_of(&["[DONE]"])]);
     let args = ["bench", "serve", "--url", &odd.address, "--timeout", "0"];

@@ -26,10 +26,7 @@ pub(crate) fn batch(args: &BatchArgs) -> Result<()> {
     let served = load(&chosen)?;
     let name = served.name().to_owned();
     let runner = BatchRunner::new(served.clone(), args.max_line.get().saturating_mul(1 << 20));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
+    let runtime = crate::connections::runtime()?;
     let started = Instant::now();
     let done = output.take_done();
     let ran = runtime.block_on(async {

@@ -38,10 +38,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<()> {
     let catalog = Catalog::new(specs, chosen.serve.models_memory)
         .map_err(|error| Failure::new(format!("`models`: {error}")))?;
     catalog.preload().map_err(|error| not_loaded(error, catalog.names().len()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
+    let runtime = crate::connections::runtime()?;
     interrupt::hand_over();
     runtime.block_on(async {
         let hangup_reloads = renew.is_some() || chosen.serve.tls.is_on();
