@@ -67,9 +67,14 @@ use clap::Parser;
 pub use config::try_bytes;
 pub use opened::{NotOpened, Opened, open, setting_keys};
 
+/// Processors that share an arena of the allocator: the work of models allocates next to nothing.
+const PROCESSORS_PER_ARENA: usize = 4;
+
 /// Runs a command line, whose first word is the name of the program, and returns the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
-    // Before anything takes memory.
+    // Before anything takes memory, and before there are threads.
+    let n_processors = std::thread::available_parallelism().map_or(1, usize::from);
+    pelton_tensor::limit_arenas((n_processors / PROCESSORS_PER_ARENA).max(2));
     let memory_signal = pelton_tensor::handle_memory_signal();
     let words: Vec<OsString> = words.into_iter().collect();
     let cli = match Cli::try_parse_from(&words) {

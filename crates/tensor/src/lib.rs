@@ -30,7 +30,7 @@ pub use kv_dtype::{KvDtype, UnknownKvDtype};
 pub use mapped::{LOST_FILE_EXIT_CODE, MappedFile, handle_file_signals};
 pub use memory::{
     ByteSize, ExplainingAllocator, MemoryLeft, MemoryRefused, NO_MEMORY_EXIT_CODE,
-    available_memory_bytes, give_free_memory_back, handle_memory_signal,
+    available_memory_bytes, give_free_memory_back, handle_memory_signal, limit_arenas,
 };
 pub use pending::PendingFile;
 pub use regular::{open_regular, read_limited, read_limited_text};

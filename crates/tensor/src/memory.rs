@@ -86,6 +86,22 @@ pub fn give_free_memory_back() -> bool {
     }
 }
 
+/// Bounds the arenas of the allocator, out of which threads allocate without waiting for one another.
+///
+/// glibc makes up to eight for each processor. Each keeps free memory of its own that no other can
+/// use, so a burst of requests on many threads leaves much of it behind. A program calls this at its
+/// start; with another C library nothing happens.
+pub fn limit_arenas(n_most: usize) {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        let n_most = libc::c_int::try_from(n_most.max(1)).unwrap_or(libc::c_int::MAX);
+        // SAFETY: the call sets a number that the allocator reads when it would make an arena.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, n_most) };
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    let _ = n_most;
+}
+
 /// Memory that the system refused.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the system refuses {} of memory ({reason}); there is left: {left}", ByteSize(*.n_bytes as u64))]

@@ -29,6 +29,9 @@ pub(super) struct Args {
     /// Most growth of memory over the latter, in per cent.
     #[arg(long, default_value_t = 5.0)]
     growth: f64,
+    /// Only the kinds whose name contains this text.
+    #[arg(long)]
+    kind: Option<String>,
 }
 
 /// Time without requests before a look at the memory, after which the server has given back what is
@@ -182,14 +185,17 @@ pub(super) fn run(binary: &Path, args: &Args) -> anyhow::Result<()> {
     let (address, pid) = (server.address.clone(), server.pid());
     let expected = answer(&address)?;
     let n_equal = AtomicU64::new(0);
+    let is_wanted = |(name, _): &&Kind| args.kind.as_ref().is_none_or(|part| name.contains(part));
+    let kinds: Vec<&Kind> = KINDS.iter().filter(is_wanted).collect();
+    ensure!(!kinds.is_empty(), "--kind: no kind has this text in its name");
     let phase = |n_rounds| {
-        beside_neighbour(&address, &expected, &n_equal, || rounds(&address, n_rounds))?;
+        beside_neighbour(&address, &expected, &n_equal, || rounds(&address, &kinds, n_rounds))?;
         std::thread::sleep(QUIET);
         Look::at(pid)
     };
     let (before, after) = (phase(args.warm_up)?, phase(args.rounds)?);
     server.check_alive()?;
-    println!("{} kinds, {n_rounds} rounds: each its right answer", KINDS.len());
+    println!("{} kinds, {n_rounds} rounds: each its right answer", kinds.len());
     println!("{} answers of a neighbour: equal", n_equal.into_inner());
     let mib = |look: &Look| look.resident as f64 / f64::from(1 << 20);
     let (before, after) = (mib(&before), mib(&after));
@@ -223,9 +229,9 @@ fn beside_neighbour(
 }
 
 /// Goes through all kinds again and again.
-fn rounds(address: &str, n_rounds: usize) -> anyhow::Result<()> {
+fn rounds(address: &str, kinds: &[&Kind], n_rounds: usize) -> anyhow::Result<()> {
     for _ in 0..n_rounds {
-        for (name, kind) in KINDS {
+        for (name, kind) in kinds {
             kind(address).with_context(|| format!("{name} is not answered as it should"))?;
         }
     }
