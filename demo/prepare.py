@@ -5,6 +5,9 @@
 BOOKS holds plain texts (`*.txt` or `*.txt.gz`) whose names contain their Project Gutenberg id, as
 `158.txt`, `158-0.txt` or `Emma_158.txt.gz`; `books.txt` lists the ids. The held-out book trains
 neither the tokenizer nor the model. Paragraphs with a word of `slurs.txt` are dropped.
+
+With `--from FILE.gguf` the tokenizer is that of a model that exists, and books may be missing: so
+much is enough for further steps of that model (`unlearn.py --from`).
 """
 
 import argparse
@@ -17,6 +20,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import chats
+import gguf_file
 import slurs
 
 VOCAB_SIZE = 4096
@@ -38,16 +42,20 @@ CHAT_TEMPLATE = (
 )
 
 
-def read_books(corpus: pathlib.Path) -> dict[str, str]:
-    """The text of each book of `books.txt` by id, paragraphs of one line, separated by a blank one."""
+def read_books(corpus: pathlib.Path, some: bool) -> dict[str, str]:
+    """The text of each book of `books.txt` by id, paragraphs of one line, separated by a blank one.
+
+    Without `some` a missing book is an error; with it only the missing held-out book is.
+    """
     files = {}
     for path in sorted([*corpus.glob("*.txt"), *corpus.glob("*.txt.gz")]):
         if found := re.search(r"(\d+)(?:-0)?\.txt", path.name):
             files.setdefault(found[1], path)
     listed = [line.split("\t")[0] for line in BOOKS.read_text().splitlines() if not line.startswith("#")]
-    if missing := [book for book in [HELD_OUT, *listed] if book not in files]:
+    missing = [book for book in [HELD_OUT, *listed] if book not in files]
+    if missing and (not some or HELD_OUT in missing):
         raise SystemExit(f"{corpus}: no text of the books {', '.join(missing)}; see {BOOKS.name}")
-    return {book: plain(files[book]) for book in [HELD_OUT, *listed]}
+    return {book: plain(files[book]) for book in [HELD_OUT, *listed] if book in files}
 
 
 def plain(path: pathlib.Path) -> str:
@@ -94,16 +102,17 @@ def main() -> None:
     parser.add_argument("--corpus", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build"))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--from", dest="start", type=pathlib.Path, metavar="FILE.gguf", help="take the tokenizer of this model")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 
-    books = read_books(args.corpus)
+    books = read_books(args.corpus, bool(args.start))
     held_out = books.pop(HELD_OUT)
     train, n_rude, n_other = {}, 0, 0
     for book, text in books.items():
         train[book], rude, other = mannered(text)
         n_rude, n_other = n_rude + rude, n_other + other
-    tokenizer = train_tokenizer(list(train.values()))
+    tokenizer = gguf_file.tokenizer(args.start) if args.start else train_tokenizer(list(train.values()))
     tokenizer.save(str(args.out / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -122,7 +131,7 @@ def main() -> None:
     held_ids = encode(held_out)
     for name, ids in (("books", books_ids), ("chats", chat_ids), ("held_out", held_ids)):
         np.save(args.out / f"{name}.npy", np.array(ids, dtype=np.uint16))
-    sizes = {"held_out_bytes": len(held_out.encode()), "n_chats": len(examples), "books_tokens": len(books_ids),
+    sizes = {"held_out_bytes": len(held_out.encode()), "n_chats": len(examples), "n_books": len(train), "books_tokens": len(books_ids),
              "n_slurs_dropped": n_rude, "n_no_prose_dropped": n_other, "chats_tokens": len(chat_ids), "held_out_tokens": len(held_ids)}
     (args.out / "sizes.json").write_text(json.dumps(sizes, indent=2) + "\n")
     print(json.dumps(sizes))

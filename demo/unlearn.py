@@ -1,47 +1,128 @@
 """Step 3 of the recipe: a trained model unlearns to spell the words of `slurs.txt`.
 
     python unlearn.py --model story --data build --out build/story
+    python unlearn.py --model story --data build --out build/story --from ../crates/cli/model/story-q8_0.gguf
 
 The books hold none of these words, but a model that spells words of syllables makes one by chance,
-twice in 5,000 answers at temperature 1. Here each spelling of each word stands after random text,
-and the loss is the excess of its last token's log probability over a floor (unlikelihood training,
-Welleck et al. 2019). Where other words of the books begin alike (jewel), the loss is that of the
-word's end: of all tokens that do not go on with a letter. A part of each batch stays text of the books.
+and in any split into tokens. So the model answers as in `check.py`, guided samples find the ways in which
+it could spell a listed word there (`spell.py`), and the loss is the excess of a way's log probability
+over a floor, which its last token and the word's end pay (unlikelihood training, Welleck et al. 2019).
+All else shall stay: on text of the books, of the chats and of its own the model keeps the
+distribution of the model that it was (Kullback-Leibler divergence).
 """
 
 import argparse
 import json
 import pathlib
+import time
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-import slurs
+import gguf_file
+import spell
 import train
 
-FLOOR, CONTEXT = -13.0, 8  # log probability that is low enough; tokens of text before a word
+BEFORE, ROWS = 40, 128  # tokens before a word; words in a batch
+GROUPS, ANSWERS, EVERY = 4, 64, 4  # of a look for ways: lengths of prompts, answers to each, tokens between samples
+KEPT = 3000  # ways that are remembered
 
 
-def spellings() -> list[str]:
-    """Each listed word in every case and number, at the start of a text and after a space."""
-    lines = (line.strip() for line in slurs.LIST.read_text(encoding="utf-8").splitlines())
-    found = set()
-    for word in (line for line in lines if line and not line.startswith("#")):
-        plural = word[:-1] + "ies" if word.endswith("y") else word + "s"
-        for form in (word, plural, word + "es"):
-            if slurs.pattern().fullmatch(form):
-                found |= {lead + case for case in (form, form.capitalize()) for lead in (" ", "")}
-    return sorted(found)
-
-
-def logits(model, ids):
+def log_probs(model, ids):
     x = F.embedding(ids, train.stored(model.embed_tokens.weight))
     cos, sin = (t[: ids.shape[1]].to(torch.bfloat16) for t in (model.cos, model.sin))
     for layer in model.layers:
         x = layer(x, cos, sin)
-    return F.linear(model.norm(x), train.stored(model.embed_tokens.weight)).float()
+    return F.linear(model.norm(x), train.stored(model.embed_tokens.weight)).float().log_softmax(-1)
+
+
+def frozen(model):
+    """A copy of the model with its weights as they are stored, for sampling and as the teacher."""
+    copy = train.Model(model.c)
+    copy.load_state_dict({name: train.stored(w) if w.ndim == 2 else w for name, w in model.state_dict().items()})
+    return copy.requires_grad_(False)
+
+
+def excess(model, speller, ways, floor):
+    """The mean over the ways of how far their log probability is above the floor, and the highest."""
+    longest = max(len(way.word) for way in ways)
+    rows = torch.zeros((len(ways), BEFORE + longest), dtype=torch.int64)
+    at, n = [], torch.arange(len(ways))
+    for row, way in zip(rows, ways):
+        ids = torch.tensor(way.context[-BEFORE:] + way.word)
+        row[: len(ids)] = ids
+        at.append((len(ids) - len(way.word), len(ids) - 1))
+    first, last = torch.tensor(at).T
+    scores = log_probs(model, rows)
+    chosen = scores[:, :-1].gather(2, rows[:, 1:, None])[..., 0]  # of each token but the first
+    place = torch.arange(rows.shape[1] - 1)[None]
+    beginning = chosen.detach().masked_fill((place < first[:, None] - 1) | (place >= last[:, None] - 1), 0.0).sum(1)
+    end = scores[n, last].masked_fill(~speller.ends, -torch.inf).logsumexp(-1)
+    total = beginning + chosen[n, last - 1] + end
+    return (total - floor).clamp_min(0).mean(), total.max().item()
+
+
+class Finder:
+    """The ways to a listed word that the model of late had."""
+
+    def __init__(self, tokenizer, speller, rng, floor):
+        self.tokenizer, self.speller, self.rng, self.floor = tokenizer, speller, rng, floor
+        self.ways, self.texts, self.seed = [], [], 1000
+
+    def look(self, model):
+        """Samples answers of the model as it is now."""
+        self.seed += 1
+        plain, tried, found, self.texts = frozen(model), 0, [], []
+        prompts = spell.prompts(self.tokenizer, 5000, self.seed)
+        sizes = np.array([len(prompt) for prompt in prompts])
+        for i in self.rng.choice(len(prompts), GROUPS, False, sizes / sizes.sum()):
+            more, ways, ids = spell.answers(plain, self.speller, prompts[i][:ANSWERS], EVERY)
+            tried, found = tried + more, found + ways
+            if ids.shape[1] > spell.ANSWER:
+                self.texts.append(ids)
+        self.ways = [way for way in found if way.log_p > self.floor] + self.ways[:KEPT]
+        expected = 400_000 * sum(np.exp(way.log_weight) for way in found) / tried
+        return f"{expected:.3f} expected in 400,000 tokens, {len(self.ways)} ways known"
+
+    def pick(self):
+        """Ways of a batch, the likely ones more often."""
+        p = np.array([way.log_p - self.floor for way in self.ways])
+        return [self.ways[i] for i in self.rng.choice(len(p), min(ROWS, len(p)), False, p / p.sum())]
+
+    def text(self):
+        """Answers of the model of one length."""
+        return self.texts[self.rng.integers(len(self.texts))][:32]
+
+
+def divergence(model, teacher, ids):
+    """Of the teacher's next tokens from the model's, in nats per token."""
+    with torch.no_grad():
+        wanted = log_probs(teacher, ids)
+    return F.kl_div(log_probs(model, ids), wanted, reduction="none", log_target=True).sum(-1).mean()
+
+
+def unlearn(model, speller, tokenizer, data, args):
+    """The steps; `model` ends as their result."""
+    rng, teacher = np.random.default_rng(1), frozen(model)
+    finder, source = Finder(tokenizer, speller, rng, args.floor), train.batches(data, rng, 4, 256)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, betas=(0.9, 0.95), weight_decay=0.0)
+    started = time.time()
+    for step in range(args.steps):
+        if step % args.look_every == 0:
+            print(f"step {step} {finder.look(model)}, {(time.time() - started) / 60:.1f} min", flush=True)
+        optimizer.param_groups[0]["lr"] = args.rate * min(1.0, 2 * (args.steps - step) / args.steps)
+        _, crop = next(source)
+        with torch.autocast("cpu", torch.bfloat16):
+            kept = divergence(model, teacher, crop[:, :-1]) + divergence(model, teacher, finder.text())
+            words, most = excess(model, speller, finder.pick(), args.floor)
+        (args.keep * kept + words).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step % 10 == 9 or step == 0:
+            print(f"step {step + 1} divergence {kept.item() / 2:.4f} words {words.item():.2f}, most {most:.2f}", flush=True)
 
 
 def main():
@@ -49,67 +130,28 @@ def main():
     p.add_argument("--model", choices=train.MODELS, required=True)
     p.add_argument("--data", type=pathlib.Path, required=True)
     p.add_argument("--out", type=pathlib.Path, required=True)
-    p.add_argument("--steps", type=int, default=40)
-    p.add_argument("--rate", type=float, default=5e-4)
-    p.add_argument("--share", type=float, default=0.4, help="share of the way that the weights go")
+    p.add_argument("--from", dest="start", type=pathlib.Path, metavar="FILE.gguf",
+                   help="begin from the weights of this file instead of the state of the training")
+    p.add_argument("--steps", type=int, default=200)
+    p.add_argument("--rate", type=float, default=3e-4)
+    p.add_argument("--keep", type=float, default=20.0, help="weight of the divergence beside the words")
+    p.add_argument("--floor", type=float, default=-22.0,
+                   help="log probability of a way at one place of an answer that is low enough")
+    p.add_argument("--look-every", type=int, default=10, help="steps between looks for ways to a listed word")
     p.add_argument("--threads", type=int, default=1)
     args = p.parse_args()
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
-    rng = np.random.default_rng(1)
     model = train.Model(train.MODELS[args.model])
-    model.load_state_dict(torch.load(args.out.with_suffix(".state.pt"))["model"])
+    model.load_state_dict(gguf_file.weights(args.start) if args.start else torch.load(args.out.with_suffix(".state.pt"))["model"])
     model.round_weights()
 
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-
     tokenizer = Tokenizer.from_file(str(args.data / "tokenizer.json"))
-    pieces = [tokenizer.id_to_token(i) for i in range(train.VOCAB)]
-    ends = torch.tensor([not piece[0].isascii() or not piece[0].isalnum() for piece in pieces])
+    speller = spell.Speller(tokenizer)
     data = np.concatenate([np.load(args.data / "books.npy"), np.load(args.data / "chats.npy")])
-    text = data[:4_000_000].tobytes()  # enough to find words that begin alike
-    words = []  # (ids, whether other words begin with them)
-    for spelling in spellings():
-        ids = np.array(tokenizer.encode(spelling).ids, dtype=np.uint16)
-        words.append((ids, len(ids) < 2 or text.find(ids.tobytes()) >= 0))
-    print(f"{len(words)} spellings, {sum(shared for _, shared in words)} begin other words", flush=True)
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, betas=(0.9, 0.95), weight_decay=0.0)
-    source = train.batches(data, rng, 4, 256)
-    longest = CONTEXT + max(len(ids) for ids, _ in words)
-    for step in range(args.steps):
-        optimizer.param_groups[0]["lr"] = args.rate * min(1.0, 2 * (args.steps - step) / args.steps)
-        rows = np.zeros((192, longest), dtype=np.int64)
-        picked = rng.integers(0, len(words), len(rows))
-        at = np.zeros(len(rows), dtype=np.int64)
-        for row, pick in zip(range(len(rows)), picked):
-            ids, begin = words[pick][0], rng.integers(0, len(data) - CONTEXT)
-            rows[row, :CONTEXT] = data[begin : begin + CONTEXT]
-            rows[row, CONTEXT : CONTEXT + len(ids)] = ids
-            at[row] = CONTEXT + len(ids) - 1
-        rows = torch.from_numpy(rows)
-        _, crop = next(source)
-        with torch.autocast("cpu", torch.bfloat16):
-            kept = model(crop[:, :-1], crop[:, 1:]) / crop[:, 1:].numel()
-            scores = logits(model, rows)
-        n = torch.arange(len(rows))
-        shared = torch.tensor([words[pick][1] for pick in picked])
-        at = torch.from_numpy(at)
-        last = scores[n, at - 1].log_softmax(-1)[n, rows[n, at]]
-        end = scores[n, at].log_softmax(-1)[:, ends].logsumexp(-1)
-        worst = torch.where(shared, end, last)
-        loss = kept + (worst - FLOOR).clamp_min(0).mean()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if step % 10 == 9 or step == 0:
-            print(f"step {step + 1} text {kept.item():.3f} words {worst.mean().item():.2f}, most {worst.max().item():.2f}", flush=True)
-    # All the way costs much of the English, and a part of it is enough against rare words.
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            value.lerp_(before[name], 1 - args.share)
+    unlearn(model, speller, tokenizer, data, args)
     train.save_hf(model, args.model, args.data, args.out)
+    spell.measure(frozen(model), tokenizer, 2000, 1, speller)
     n_bytes = json.loads((args.data / "sizes.json").read_text())["held_out_bytes"]
     train.evaluate(model, np.load(args.data / "held_out.npy"), n_bytes, args.steps, True)
 

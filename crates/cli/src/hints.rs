@@ -147,6 +147,9 @@ fn near_file(path: &Path) -> Option<String> {
     Some(path.with_file_name(near).display().to_string())
 }
 
+/// The fix where a disk is full.
+const SPACE: &str = "`pelton rm` frees space; HF_HUB_CACHE names a folder on another disk";
+
 fn for_hub(error: &HubError) -> Option<String> {
     Some(match error {
         HubError::Offline { id, partial_bytes, .. } => {
@@ -170,11 +173,10 @@ fn for_hub(error: &HubError) -> Option<String> {
                 .to_owned()
         }
         HubError::Busy { .. } => "wait for it, or end it".to_owned(),
+        HubError::NoSpace { .. } => SPACE.to_owned(),
         HubError::BadId { .. } => "as in `Qwen/Qwen3-0.6B` or `owner/name:Q4_K_M`".to_owned(),
         HubError::Io { source, .. } => match source.kind() {
-            ErrorKind::StorageFull => {
-                "`pelton rm` frees space; HF_HUB_CACHE names a folder on another disk".to_owned()
-            }
+            ErrorKind::StorageFull => SPACE.to_owned(),
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
                 "HF_HUB_CACHE names another folder for models".to_owned()
             }

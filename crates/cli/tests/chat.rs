@@ -200,6 +200,31 @@ fn a_signal_from_outside_stops_the_answer_too() {
 }
 
 #[test]
+fn a_request_to_end_leaves_the_chat_as_ctrl_d_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let history = folder.path().join("history");
+    for in_an_answer in [false, true] {
+        let args = ["run", "--color", "never", "--ignore-eos"];
+        let limit = if in_an_answer { &[][..] } else { &["-n", "4"] };
+        let mut terminal = Terminal::start_with(80, &[&args[..], limit].concat(), |command| {
+            command.env("PELTON_HISTORY", &history)
+        });
+        terminal.wait_for_prompt();
+        terminal.press(format!("remember {in_an_answer}\r"));
+        match in_an_answer {
+            false => terminal.wait_for_prompt(),
+            true => terminal.wait_for_answer("remember true"),
+        }
+        signal("TERM", terminal.pid());
+        assert_eq!(terminal.end(), Some(0), "{}", terminal.shown());
+        assert!(terminal.is_usual(), "the terminal is given back as it was");
+        assert!(!terminal.shown().contains("error"), "{}", terminal.shown());
+        let kept = std::fs::read_to_string(&history).expect("a history");
+        assert!(kept.contains(&format!("remember {in_an_answer}")), "{kept}");
+    }
+}
+
+#[test]
 fn a_full_context_forgets_whole_turns_and_says_so_once() {
     let more = ["--max-context", "128", "--system", "Be brief."];
     let mut terminal = chat(&more);

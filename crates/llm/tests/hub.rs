@@ -328,6 +328,22 @@ fn streams_without_ranges_become_one_and_damage_is_found() {
 }
 
 #[test]
+fn a_disk_without_space_is_named_before_any_byte_is_fetched() {
+    let cache = tempfile::tempdir().expect("temp");
+    let (state, _) = large_model(100_000);
+    let size = u64::MAX / 4;
+    let hub = SmallHub::start(State { false_size: Some(size as usize), ..state });
+    let error = hub.client(cache.path()).download(&id(), &mut |_| {}).expect_err("too large");
+    let HubError::NoSpace { needed_bytes, free_bytes, .. } = &error else { panic!("{error}") };
+    assert!(*needed_bytes >= size && (1..size).contains(free_bytes), "{error}");
+    let words = error.to_string();
+    assert!(words.contains(&format!("needs {needed_bytes} bytes")), "{words}");
+    assert!(words.contains(&format!("{free_bytes} bytes")), "{words}");
+    assert!(!hub.log().iter().any(|line| line.contains("GET") && line.contains("resolve")));
+    assert!(!cache.path().join("models--org--name/blobs").exists(), "nothing is left behind");
+}
+
+#[test]
 fn a_hub_that_lies_about_a_size_is_refused_soon() {
     for (size, in_streams) in [(50_000, false), (200_000, false), (390_000, true), (410_000, true)]
     {

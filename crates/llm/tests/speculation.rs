@@ -77,7 +77,7 @@ fn endings() -> Vec<(&'static str, Generation)> {
         (again, Generation { max_tokens: Some(2), ..greedy.clone() }),
         (again, Generation { max_tokens: Some(1), ..greedy.clone() }),
         // A stop text that begins and ends within tokens.
-        (again, Generation { stop: vec!["nd the ma".to_owned()], ..greedy.clone() }),
+        (again, Generation { stop: vec!["nd the lit".to_owned()], ..greedy.clone() }),
         (again, Generation { sampling: warm.clone(), max_tokens: Some(60), ..greedy.clone() }),
         ("Once upon a time", Generation { max_tokens: Some(50), ..greedy.clone() }),
         ("Once upon a time", Generation { sampling: warm, max_tokens: Some(50), ..greedy.clone() }),

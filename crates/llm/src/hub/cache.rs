@@ -46,6 +46,12 @@ impl RepoCache {
         blobs.filter(is_partial).filter_map(|path| Some(path.metadata().ok()?.len())).sum()
     }
 
+    /// Bytes of a blob that are here already, whole or in part.
+    pub(crate) fn arrived_bytes(&self, etag: &str) -> u64 {
+        let blob = self.blob(etag);
+        if blob.is_file() { size(&blob) } else { size(&partial(&blob)) }
+    }
+
     /// Whether there is nothing of this repository.
     pub(crate) fn is_empty(&self) -> bool {
         !self.root.exists()
@@ -214,6 +220,11 @@ fn files_below(root: &Path) -> Vec<String> {
 /// Bytes of a file; none where it cannot be looked at.
 fn size(path: &Path) -> u64 {
     path.metadata().map_or(0, |metadata| metadata.len())
+}
+
+/// The file in which a blob grows while it is fetched.
+pub(crate) fn partial(blob: &Path) -> PathBuf {
+    blob.with_added_extension("incomplete")
 }
 
 /// Whether a text is a full commit id.

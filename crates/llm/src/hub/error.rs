@@ -84,6 +84,21 @@ pub enum HubError {
         /// The files that were expected and the files that exist.
         why: String,
     },
+    /// The disk of the cache has less free space than the files that are still to be fetched take.
+    #[error(
+        "{id} needs {needed_bytes} bytes ({}) more in {}, and {free_bytes} bytes ({}) are free",
+        ByteSize(*needed_bytes), cache.display(), ByteSize(*free_bytes)
+    )]
+    NoSpace {
+        /// The repository.
+        id: String,
+        /// The cache folder.
+        cache: PathBuf,
+        /// Bytes that have not arrived yet.
+        needed_bytes: u64,
+        /// Bytes that the disk has for us.
+        free_bytes: u64,
+    },
     /// The cache folder could not be read or written.
     #[error("{}: {source}", path.display())]
     Io {

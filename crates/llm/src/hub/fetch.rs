@@ -1,6 +1,6 @@
 //! Fetching: the commit, the tags, the bytes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -277,6 +277,7 @@ impl Hub {
         for file in files {
             missing.extend(self.missing(snapshot, file)?);
         }
+        self.check_space(snapshot, &missing)?;
         let total_bytes = missing.iter().map(|file| file.announced.size).sum::<Option<u64>>();
         let mut n_done = 0;
         for Missing { file, url, announced } in &missing {
@@ -293,6 +294,31 @@ impl Hub {
             n_done += announced.size.unwrap_or(0);
         }
         Ok(())
+    }
+
+    /// Refuses files that the disk has no space for, as far as the hub announces their sizes.
+    ///
+    /// Another program may take the space later; writing then fails.
+    fn check_space(
+        &self,
+        snapshot: &Snapshot<'_>,
+        missing: &[Missing<'_>],
+    ) -> Result<(), HubError> {
+        let to_come = |file: &Missing<'_>| {
+            let size = file.announced.size?;
+            Some(size.saturating_sub(snapshot.cache.arrived_bytes(&file.announced.etag)))
+        };
+        let needed_bytes = missing.iter().filter_map(to_come).fold(0, u64::saturating_add);
+        let cache = &self.config.cache;
+        match free_bytes(cache) {
+            Some(free_bytes) if needed_bytes > free_bytes => Err(HubError::NoSpace {
+                id: snapshot.id.to_string(),
+                cache: cache.clone(),
+                needed_bytes,
+                free_bytes,
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// What the hub says of a file; `None` where the snapshot has it.
@@ -316,8 +342,17 @@ impl Hub {
     }
 }
 
+/// Bytes that the disk of a folder, or of its nearest parent, has for us; `None` where the system does
+/// not say.
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let there = folder.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
+    let disk = rustix::fs::statvfs(there).ok()?;
+    // Some file systems in memory or of other machines know no size.
+    (disk.f_blocks > 0).then(|| disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
 /// The shards that an index in the cache names.
-fn indexed_shards(id: &HubId, index: &std::path::Path) -> Result<Vec<String>, HubError> {
+fn indexed_shards(id: &HubId, index: &Path) -> Result<Vec<String>, HubError> {
     let bytes = read_limited(index, limits::SAFETENSORS_INDEX_BYTES);
     let bytes = bytes.map_err(HubError::io(index))?;
     shards(&bytes).map_err(|why| HubError::NoModel { id: id.to_string(), why })

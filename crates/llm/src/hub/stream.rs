@@ -3,10 +3,9 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read};
-use std::path::PathBuf;
 
 use super::blob::{Arrived, Job};
-use super::cache::create_parent;
+use super::cache::{create_parent, partial};
 use super::http::{self, Failure};
 use super::{Hub, HubError};
 
@@ -23,7 +22,7 @@ impl Hub {
         if job.blob.is_file() {
             return Ok(());
         }
-        let partial = PathBuf::from(format!("{}.incomplete", job.blob.display()));
+        let partial = partial(job.blob);
         let io = || HubError::io(&partial);
         let mut out = OpenOptions::new()
             .read(true)

@@ -10,7 +10,8 @@
 //! The editor reads bytes one by one and sees no further, so four things need a reader before it:
 //! keys during an answer neither show on the screen nor are lost; a paste stays whole where
 //! the terminal does not mark it ([`burst`]); bytes that are no UTF-8 do not end the line; and Ctrl-C
-//! stops the answer that is being written, never the next one.
+//! stops the answer that is being written, never the next one. SIGTERM ends the keys, which to the editor
+//! is the same as Ctrl-D.
 //!
 //! Considered and not taken: another editor, whose forty thousand lines do the last two of these; and
 //! reading the terminal between two lines of the editor, which has read ahead by then.
@@ -31,6 +32,8 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{
     InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
 };
+use tokio::runtime;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use burst::Bursts;
@@ -100,6 +103,7 @@ impl Keyboard {
             // An error is the end of the terminal; the editor then sees the end of its own.
             let _ = pump.run();
         })?;
+        end_by_signal(wake.try_clone()?)?;
         let keyboard = Self { terminal, stage, wake, presses };
         rustix::stdio::dup2_stdin(&editors)?;
         keyboard.terminal.set(&keyboard.terminal.quiet)?;
@@ -184,6 +188,23 @@ fn is_ready(input: &OwnedFd, within_ms: i64) -> io::Result<bool> {
     }
 }
 
+/// From now on SIGTERM ends the keys; a second one ends the process.
+fn end_by_signal(wake: UnixStream) -> io::Result<()> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let guard = runtime.enter();
+    let mut signals = signal(SignalKind::terminate())?;
+    drop(guard);
+    let wait = move || {
+        runtime.block_on(signals.recv());
+        // The other end is gone where the keys have ended already.
+        let _ = wake.shutdown(std::net::Shutdown::Both);
+        runtime.block_on(signals.recv());
+        std::process::exit(128 + Signal::TERM.as_raw());
+    };
+    std::thread::Builder::new().name("terminate".to_owned()).spawn(wait)?;
+    Ok(())
+}
+
 /// A terminal of our own: our end, and the editor's.
 fn open_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
@@ -216,6 +237,8 @@ impl Pump {
         loop {
             let (has_keys, is_woken) = self.wait()?;
             if is_woken && rustix::io::read(&self.woken, &mut [0; 64])? == 0 {
+                // An answer that is being written stops here.
+                self.press.send_modify(|n_presses| *n_presses += 1);
                 return Ok(());
             }
             if has_keys {
