@@ -32,7 +32,14 @@ def run(pelton: str) -> str:
     except OSError:
         pass  # The terminal ends with the program.
     assert child.wait() == 0
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", b"".join(parts).decode())
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", without_erased(b"".join(parts).decode()))
+
+
+def without_erased(text: str) -> str:
+    """Without the beginnings of words that were taken back to stand on the next line."""
+    while back := re.search(r"\x1b\[(\d+)D\x1b\[K", text):
+        text = text[: back.start() - int(back[1])] + text[back.end() :]
+    return text
 
 
 def lines(pelton: str) -> list[tuple[str, str]]:
