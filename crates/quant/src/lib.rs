@@ -8,6 +8,8 @@
 //!
 //! A new format is a new file and one line in [`FORMATS`]; that line enrols it in every test.
 //!
+//! [`solve`] chooses codes: rounding to nearest, GPTQ, AWQ.
+//!
 //! Checkpoints whose matrices are spread over several tensors (GPTQ, AWQ, ...) are the subject of
 //! [`checkpoint`].
 #![forbid(unsafe_code)]
@@ -17,6 +19,7 @@ mod error;
 mod fit;
 mod formats;
 mod packing;
+pub mod solve;
 
 pub use error::{QuantError, Result};
 pub use formats::{FORMATS, Rewrite, WeightFormat, fitting, for_dtype, for_name, supported_names};

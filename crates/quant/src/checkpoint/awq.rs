@@ -27,7 +27,7 @@ use super::{CheckpointMethod, Found, Kind, ROOT, Scheme, packed_len, unpackable}
 use crate::Result;
 
 /// Nibble of each of the 8 outputs in a word.
-const NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+pub(super) const NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// The method.
 pub(super) struct Awq;

@@ -43,11 +43,13 @@ mod plain_codes;
 mod quip;
 mod setting;
 mod tensors;
+mod written;
 
 use pelton_tensor::TensorSource;
 use serde_json::Value;
 
 pub use packing::{QuantizedTensor, layout_of, pack_quantized};
+pub use written::{WrittenTensor, awq_tensors, fits_awq, fits_gptq, gptq_tensors};
 
 use crate::{QuantError, Result};
 use ignored::Ignored;

@@ -1,0 +1,116 @@
+//! Solved matrices as the tensors of a checkpoint, in the layouts that `gptq` and `awq` read.
+//!
+//! Both methods' files are drawn where they are read. Scales become f16, which solvers have rounded
+//! them to. Zero points of GPTQ are stored less one (version 1), and solvers leave 0 out.
+
+use half::f16;
+use pelton_tensor::DType;
+
+use super::awq::NIBBLE;
+use crate::solve::Solved;
+
+/// One tensor of a matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WrittenTensor {
+    /// Its name behind that of the module.
+    pub suffix: &'static str,
+    /// Type of its elements.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Vec<usize>,
+    /// Little-endian bytes.
+    pub data: Vec<u8>,
+}
+
+/// Whether codes of a matrix fill whole words of GPTQ's layout.
+pub fn fits_gptq([n, k]: [usize; 2], bits: usize) -> bool {
+    [n, k].iter().all(|len| (len * bits).is_multiple_of(32))
+}
+
+/// Whether codes of a matrix fill whole words of AWQ's layout.
+pub fn fits_awq([n, _]: [usize; 2]) -> bool {
+    n.is_multiple_of(8)
+}
+
+/// The tensors of a matrix in the layout of GPTQ, version 1.
+///
+/// # Panics
+///
+/// When the matrix does not [fit](fits_gptq).
+pub fn gptq_tensors(solved: &Solved) -> Vec<WrittenTensor> {
+    let ([n, k], bits, n_groups) = (solved.shape, solved.bits, solved.n_groups());
+    assert!(fits_gptq(solved.shape, bits), "whole words");
+    let mut qweight = vec![0_u32; k * bits / 32 * n];
+    for (row, codes) in solved.codes.chunks_exact(k).enumerate() {
+        for (j, code) in codes.iter().enumerate() {
+            put(&mut qweight, |word| word * n + row, j * bits, *code);
+        }
+    }
+    let n_words = n * bits / 32;
+    let mut qzeros = vec![0_u32; n_groups * n_words];
+    for (row, zeros) in solved.zeros.chunks_exact(n_groups).enumerate() {
+        for (group, zero) in zeros.iter().enumerate() {
+            put(&mut qzeros, |word| group * n_words + word, row * bits, zero.wrapping_sub(1));
+        }
+    }
+    let tensor = |suffix, shape, words: &[u32]| WrittenTensor {
+        suffix,
+        dtype: DType::I32,
+        shape,
+        data: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+    };
+    vec![
+        tensor("qweight", vec![k * bits / 32, n], &qweight),
+        tensor("qzeros", vec![n_groups, n_words], &qzeros),
+        scales(solved),
+        tensor("g_idx", vec![k], &solved.groups),
+    ]
+}
+
+/// The tensors of a matrix of 4 bits in the layout of AWQ's GEMM kernels.
+///
+/// # Panics
+///
+/// When the matrix does not [fit](fits_awq), has not 4 bits, or its groups do not follow each other.
+pub fn awq_tensors(solved: &Solved) -> Vec<WrittenTensor> {
+    let ([n, k], n_groups) = (solved.shape, solved.n_groups());
+    assert!(fits_awq(solved.shape) && solved.bits == 4, "whole words of 4 bits");
+    assert!(solved.groups.is_sorted(), "groups that follow each other");
+    // `[lines, outputs]` from `[outputs, lines]`.
+    let packed = |values: &[u8], n_lines: usize| -> Vec<u8> {
+        let mut words = vec![0_u32; n_lines * n / 8];
+        for (output, line) in values.chunks_exact(n_lines).enumerate() {
+            for (at, value) in line.iter().enumerate() {
+                let word = &mut words[at * (n / 8) + output / 8];
+                *word |= u32::from(*value) << (NIBBLE[output % 8] * 4);
+            }
+        }
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    };
+    let tensor = |suffix, n_lines, data| {
+        let shape = vec![n_lines, n / 8];
+        WrittenTensor { suffix, dtype: DType::I32, shape, data }
+    };
+    vec![
+        tensor("qweight", k, packed(&solved.codes, k)),
+        tensor("qzeros", n_groups, packed(&solved.zeros, n_groups)),
+        scales(solved),
+    ]
+}
+
+/// `[groups, n]` from `[n, groups]`.
+fn scales(solved: &Solved) -> WrittenTensor {
+    let (n, n_groups) = (solved.shape[0], solved.n_groups());
+    let by_group = (0..n_groups).flat_map(|g| (0..n).map(move |row| row * n_groups + g));
+    let data = by_group.flat_map(|at| f16::from_f32(solved.scales[at]).to_le_bytes()).collect();
+    WrittenTensor { suffix: "scales", dtype: DType::F16, shape: vec![n_groups, n], data }
+}
+
+/// Puts a code at bit `at` of a stream of words, low bits first; `place` says where its words lie.
+fn put(words: &mut [u32], place: impl Fn(usize) -> usize, at: usize, code: u8) {
+    let code = u64::from(code) << (at % 32);
+    words[place(at / 32)] |= code as u32;
+    if code >> 32 != 0 {
+        words[place(at / 32 + 1)] |= (code >> 32) as u32;
+    }
+}

@@ -1,0 +1,233 @@
+//! GPTQ: inputs are rounded one after the other, and each error is made good by the inputs that
+//! follow.
+//!
+//! ```text
+//! H = Σ x xᵀ + damping · mean(diag H) · I        of the layer's inputs
+//! U = upper Cholesky factor of H⁻¹
+//! for each input c:   q = round(w[c]);  e = (w[c] - q) / U[c][c];  w[c+1..] -= e · U[c][c+1..]
+//! ```
+//!
+//! The updates of inputs more than a block ahead are gathered, and applied as one product per block.
+//! With act-order, inputs go in the order of their size, so that what matters most is rounded while
+//! most others are left to make up for it; groups then hold scattered inputs.
+//!
+//! Here we differ: the scale of a group is not the width of its weights but the one with the least
+//! `Σ (w - q)² / U[c][c]²` among narrower ones ([`Options::search`]), which is the error that the
+//! method itself counts. Inputs that are always zero keep their weights, rounded to nearest.
+//!
+//! # Paper
+//!
+//! Frantar et al., *GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
+//! Transformers*, 2022.
+
+use faer::linalg::matmul::matmul;
+use faer::linalg::solvers::{DenseSolveCore, Llt};
+use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
+
+use super::grid::Step;
+use super::threads::for_chunks;
+use super::{Grid, Hessian, Result, SolveError, Solved, Weights};
+
+/// Inputs whose updates are applied at once.
+const BLOCK: usize = 128;
+/// Rows that go through the blocks together.
+const ROWS: usize = 32;
+
+/// How GPTQ works.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// Added to the diagonal, as a share of its mean.
+    pub damping: f64,
+    /// Whether inputs go in the order of their size.
+    pub act_order: bool,
+    /// Whether scales are searched for.
+    pub search: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { damping: 0.01, act_order: false, search: true }
+    }
+}
+
+/// A factored Hessian, which all matrices with the same inputs share.
+#[derive(Clone, Debug)]
+pub struct Factor {
+    k: usize,
+    /// Input that goes at each place.
+    order: Vec<usize>,
+    /// `[k, k]`, in that order.
+    upper: Vec<f32>,
+    options: Options,
+}
+
+impl Factor {
+    /// Factors the Hessian of a layer's inputs.
+    ///
+    /// Where the damped Hessian has no Cholesky factor, ten times the damping is tried, and so on up
+    /// to the size of the diagonal.
+    ///
+    /// # Errors
+    ///
+    /// When none of these can be factored.
+    pub fn new(hessian: &Hessian, options: Options) -> Result<Self> {
+        let k = hessian.k();
+        let mut order: Vec<usize> = (0..k).collect();
+        if options.act_order {
+            order.sort_by(|&a, &b| hessian.at(b, b).total_cmp(&hessian.at(a, a)).then(a.cmp(&b)));
+        }
+        let live = (0..k).map(|j| f64::from(hessian.at(j, j))).filter(|x| *x > 0.0);
+        let (n_live, total) = live.fold((0, 0.0), |(n, total), x| (n + 1, total + x));
+        let mean = if n_live == 0 { 1.0 } else { total / f64::from(n_live) };
+        let mut damping = options.damping.max(1e-8);
+        loop {
+            if let Some(upper) = factored(hessian, &order, mean, damping) {
+                return Ok(Self { k, order, upper, options });
+            }
+            if damping >= 1.0 {
+                return Err(SolveError::Singular);
+            }
+            damping *= 10.0;
+        }
+    }
+}
+
+/// The upper factor of the inverse; `None` where there is none.
+fn factored(hessian: &Hessian, order: &[usize], mean: f64, damping: f64) -> Option<Vec<f32>> {
+    let k = order.len();
+    let damped = Mat::from_fn(k, k, |i, j| {
+        let x = f64::from(hessian.at(order[i], order[j])) / mean;
+        // An input that is always zero says nothing about the others.
+        if i != j { x } else { damping + if x > 0.0 { x } else { 1.0 } }
+    });
+    let inverse = Llt::new(damped.as_ref(), Side::Lower).ok()?.inverse();
+    let lower = Llt::new(inverse.as_ref(), Side::Lower).ok()?;
+    let lower = lower.L();
+    let mut upper = vec![0.0_f32; k * k];
+    for i in 0..k {
+        for j in i..k {
+            upper[i * k + j] = lower[(j, i)] as f32;
+        }
+    }
+    let is_sound = upper.iter().all(|x| x.is_finite()) && (0..k).all(|i| upper[i * k + i] > 0.0);
+    is_sound.then_some(upper)
+}
+
+/// One row on its way.
+struct Row {
+    /// Weights in the order of the factor.
+    values: Vec<f32>,
+    codes: Vec<u8>,
+    steps: Vec<Step>,
+}
+
+/// Quantizes a matrix whose inputs have this factor.
+///
+/// # Errors
+///
+/// A weight that is no number, one too large for a scale in f16, a group that does not divide the
+/// inputs.
+///
+/// # Panics
+///
+/// When the factor is of another number of inputs.
+pub fn solve(
+    weights: Weights<'_>,
+    grid: &Grid,
+    factor: &Factor,
+    n_threads: usize,
+) -> Result<Solved> {
+    weights.check(grid)?;
+    let [n, k] = weights.shape;
+    assert_eq!(factor.k, k, "a factor of the matrix's inputs");
+    let (group, order) = (grid.group(k), &factor.order);
+    let mut rows: Vec<Row> =
+        (0..n).map(|_| Row { values: Vec::new(), codes: Vec::new(), steps: Vec::new() }).collect();
+    for_chunks(&mut rows, ROWS, n_threads, |chunk, rows| {
+        for (i, row) in rows.iter_mut().enumerate() {
+            let values = &weights.values[(chunk * ROWS + i) * k..][..k];
+            row.values = order.iter().map(|j| values[*j]).collect();
+        }
+        solve_rows(rows, chunk * ROWS, grid, factor)
+    })?;
+    let mut groups = vec![0; k];
+    order.iter().enumerate().for_each(|(place, j)| groups[*j] = (place / group) as u32);
+    let mut codes = vec![0; n * k];
+    for (row, out) in rows.iter().zip(codes.chunks_exact_mut(k)) {
+        order.iter().zip(&row.codes).for_each(|(j, code)| out[*j] = *code);
+    }
+    Ok(Solved {
+        shape: weights.shape,
+        bits: grid.bits,
+        codes,
+        scales: rows.iter().flat_map(|row| row.steps.iter().map(|step| step.scale)).collect(),
+        zeros: rows.iter().flat_map(|row| row.steps.iter().map(|step| step.zero)).collect(),
+        groups,
+    })
+}
+
+/// Takes a few rows through all blocks; `first_row` is named in errors.
+fn solve_rows(rows: &mut [Row], first_row: usize, grid: &Grid, factor: &Factor) -> Result<()> {
+    let k = factor.k;
+    let upper = MatRef::from_row_major_slice(&factor.upper, k, k);
+    let mut errors = vec![0.0_f32; rows.len() * BLOCK];
+    let mut later = Vec::new();
+    for start in (0..k).step_by(BLOCK) {
+        let end = k.min(start + BLOCK);
+        let (width, n_later) = (end - start, k - end);
+        for (i, row) in rows.iter_mut().enumerate() {
+            let errors = &mut errors[i * width..][..width];
+            solve_block(row, start..end, first_row + i, errors, grid, factor)?;
+        }
+        if n_later == 0 {
+            break;
+        }
+        later.clear();
+        later.resize(rows.len() * n_later, 0.0_f32);
+        let out = MatMut::from_row_major_slice_mut(&mut later, rows.len(), n_later);
+        let errors = &errors[..rows.len() * width];
+        let left = MatRef::from_row_major_slice(errors, rows.len(), width);
+        let right = upper.submatrix(start, end, width, n_later);
+        matmul(out, Accum::Replace, left, right, 1.0_f32, Par::Seq);
+        for (row, updates) in rows.iter_mut().zip(later.chunks_exact(n_later)) {
+            row.values[end..].iter_mut().zip(updates).for_each(|(w, update)| *w -= update);
+        }
+    }
+    Ok(())
+}
+
+/// Rounds one block of one row; `errors` gets what the inputs behind the block have to make good.
+fn solve_block(
+    row: &mut Row,
+    block: std::ops::Range<usize>,
+    row_idx: usize,
+    errors: &mut [f32],
+    grid: &Grid,
+    factor: &Factor,
+) -> Result<()> {
+    let (k, group) = (factor.k, grid.group(factor.k));
+    for c in block.clone() {
+        if c.is_multiple_of(group) {
+            let values = &row.values[c..c + group];
+            let step = match factor.options.search {
+                true => {
+                    let weigh = |c: usize| factor.upper[c * k + c].powi(-2);
+                    let importance: Vec<f32> = (c..c + group).map(weigh).collect();
+                    grid.search(values, &importance, row_idx)?
+                }
+                false => grid.fit(values.iter().copied(), row_idx)?,
+            };
+            row.steps.push(step);
+        }
+        let step = *row.steps.last().expect("invariant: a group begins with the first input");
+        let (code, value) = grid.round(step, row.values[c]);
+        row.codes.push(code);
+        let factors = &factor.upper[c * k..][..k];
+        let error = (row.values[c] - value) / factors[c];
+        errors[c - block.start] = error;
+        let within = c + 1..block.end;
+        let next = row.values[within.clone()].iter_mut().zip(&factors[within]);
+        next.for_each(|(w, factor)| *w -= error * factor);
+    }
+    Ok(())
+}

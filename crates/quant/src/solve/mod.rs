@@ -1,0 +1,135 @@
+//! Solvers: which codes a matrix gets when it is quantized, one method per file.
+//!
+//! ```text
+//! weights [n, k] ─┬─ rtn ──────────────────────────────────────┐
+//!                 ├─ gptq ── Hessian of the layer's inputs ────┼─▶ Solved: codes, scales, zero points
+//!                 └─ awq ─── Hessian and sizes of the inputs ──┘
+//!
+//! w[n][j] = scale[n][g] * (code[n][j] - zero[n][g]),  g the group of input j
+//! ```
+//!
+//! A solver sees one layer's matrices and what was gathered about their inputs, and knows nothing of
+//! models or files. Scales are rounded to f16 before codes are chosen, because that is how files
+//! hold them, so a solver's error is the file's error.
+//!
+//! Rows do not depend on each other once the Hessian is factored: they are shared among threads, and
+//! no bit depends on how many there are.
+
+pub mod awq;
+pub mod gptq;
+mod grid;
+mod hessian;
+pub mod rtn;
+mod threads;
+
+pub use grid::Grid;
+pub use hessian::Hessian;
+
+/// Why a matrix cannot be quantized.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SolveError {
+    /// A weight is NaN or infinite.
+    #[error("the weight of output {row} and input {column} is no finite number")]
+    Weight {
+        /// Output.
+        row: usize,
+        /// Input.
+        column: usize,
+    },
+    /// A weight needs a scale beyond f16.
+    #[error("output {row} has weights too large for a scale in f16")]
+    Scale {
+        /// Output.
+        row: usize,
+    },
+    /// A group size that does not divide the inputs.
+    #[error("{k} inputs are not a multiple of the group of {group}")]
+    Group {
+        /// Inputs.
+        k: usize,
+        /// Inputs of a group.
+        group: usize,
+    },
+    /// An activation of the calibration is NaN or infinite.
+    #[error("an input of the calibration is no finite number")]
+    Activation,
+    /// The Hessian cannot be factored, however much is added to its diagonal.
+    #[error("the Hessian of the inputs is singular")]
+    Singular,
+}
+
+/// Result of a solver.
+pub type Result<T> = std::result::Result<T, SolveError>;
+
+/// The weights of one matrix, `[n, k]`, rows one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights<'a> {
+    /// Outputs and inputs.
+    pub shape: [usize; 2],
+    /// `[n, k]`.
+    pub values: &'a [f32],
+}
+
+impl Weights<'_> {
+    /// Checks that every weight is a number and that groups divide the inputs.
+    fn check(&self, grid: &Grid) -> Result<()> {
+        let [n, k] = self.shape;
+        assert_eq!(self.values.len(), n * k, "values of the shape");
+        if k == 0 || !k.is_multiple_of(grid.group(k)) {
+            return Err(SolveError::Group { k, group: grid.group(k) });
+        }
+        match self.values.iter().position(|w| !w.is_finite()) {
+            Some(at) => Err(SolveError::Weight { row: at / k, column: at % k }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A quantized matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Solved {
+    /// Outputs and inputs.
+    pub shape: [usize; 2],
+    /// Bits of a code.
+    pub bits: usize,
+    /// `[n, k]`.
+    pub codes: Vec<u8>,
+    /// `[n, groups]`, each a value of f16.
+    pub scales: Vec<f32>,
+    /// `[n, groups]`.
+    pub zeros: Vec<u8>,
+    /// Group of each input, `[k]`.
+    pub groups: Vec<u32>,
+}
+
+impl Solved {
+    /// Groups of inputs.
+    pub fn n_groups(&self) -> usize {
+        self.scales.len() / self.shape[0].max(1)
+    }
+
+    /// The weights that the codes stand for, `[n, k]`.
+    pub fn weights(&self) -> Vec<f32> {
+        let n_groups = self.n_groups();
+        let rows = self.codes.chunks_exact(self.shape[1].max(1)).enumerate();
+        rows.flat_map(|(row, codes)| {
+            codes.iter().zip(&self.groups).map(move |(code, group)| {
+                let at = row * n_groups + *group as usize;
+                self.scales[at] * (f32::from(*code) - f32::from(self.zeros[at]))
+            })
+        })
+        .collect()
+    }
+}
+
+/// Relative error of a layer's output, `|ΔW X|² / |W X|²`; zero where the outputs are zero.
+///
+/// # Panics
+///
+/// When the shapes differ.
+pub fn output_error(original: Weights<'_>, quantized: &[f32], hessian: &Hessian) -> f64 {
+    let delta: Vec<f32> = original.values.iter().zip(quantized).map(|(w, q)| w - q).collect();
+    let whole = hessian.energy(original.values);
+    if whole > 0.0 { hessian.energy(&delta) / whole } else { 0.0 }
+}
