@@ -14,6 +14,7 @@
 //!   permuted or differently named tensors) and packs the weights for the kernels, or maps them as an
 //!   earlier load packed them ([`PackedCache`]).
 //! * [`Decoder`] runs any spec on any [`Device`] with its [`Ops`]; [`CpuDevice`] is the one here.
+//! * [`LayerWalk`] runs one layer at a time and shows what its matrices read, for quantizers.
 //! * [`VectorModel`](embed::VectorModel) makes vectors of texts, where these are what a model is for.
 //! * [`export()`] writes a model as a GGUF file, which is how one is converted, quantized or embedded.
 //!
@@ -43,7 +44,7 @@ mod wrapper;
 pub use arch::{ARCHS, Arch, ArchSpec, ENCODERS, LayerSpec, Mixer};
 pub use comm::{Communicator, SoleRank};
 pub use config::{HfConfig, Window, parse_config};
-pub use decoder::{Decoder, ForwardInput, ScoredRows};
+pub use decoder::{Decoder, ForwardInput, LayerWalk, Reads, ScoredRows, Tap};
 pub use device::cpu::{CpuDevice, load_cpu};
 pub use device::{BlockTables, Device, ForwardSequence, GreedyRows, Ops, PackedBytes, PackedForm};
 pub use error::ModelError;
@@ -52,7 +53,10 @@ pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
 pub use inspect::{Ignored, Inspection, Quantization, TensorTotals, inspect};
 pub use kv::{KvFootprint, KvShape, SwapStore};
-pub use load::{LoadOptions, LoadProgress, PackedCache, check, load, stored_bytes};
+pub use load::{
+    FoldNorm, LayerMatrix, LayerShape, LoadOptions, LoadProgress, PackedCache, StoredRows, check,
+    layer_shape, load, stored_bytes,
+};
 pub use outline::ModelOutline;
 pub use parameters::{MatrixRole, MatrixShape, Parameters};
 pub use pelton_quant::Compute;

@@ -19,23 +19,27 @@
 //! decoding are one case. In the last layer only the rows whose logits are asked for go on after
 //! attention; the other rows are done once their keys and values are stored.
 //!
-//! `pass.rs` has the wiring of a layer.
+//! `pass.rs` has the wiring of a layer; `walk.rs` runs one layer at a time for calibration.
 //!
 //! **Architecture invariant:** nothing here knows an architecture's name, a weight format or a
 //! device.
 
+mod buffers;
 mod pass;
+mod walk;
 
 use pelton_base::TokenId;
 use pelton_tensor::KvDtype;
 
-use crate::arch::{ArchSpec, Mixer};
-use crate::device::{BlockTables, ForwardSequence, GreedyRows, Head, Ops, RowPlan};
+use crate::arch::ArchSpec;
+use crate::device::{BlockTables, ForwardSequence, GreedyRows, Head, Ops};
 use crate::kv::{KvFootprint, KvShape, SwapStore};
 use crate::layer::Linear;
 use crate::load::Weights;
 use crate::rope::RopeTable;
+use buffers::Buffers;
 use pass::{Layer, Pass};
+pub use walk::{LayerWalk, Reads, Tap};
 
 /// A loaded model on a device.
 #[derive(Debug)]
@@ -88,45 +92,9 @@ enum Wanted<'a> {
     Hidden,
 }
 
-/// Rows between operations, kept from step to step.
-#[derive(Debug)]
-struct Buffers<D: Ops> {
-    /// Places of all rows.
-    all: RowPlan,
-    /// Places of the rows asked for.
-    kept: RowPlan,
-    /// Rows of the table of learned positions, where there is one.
-    position_rows: Vec<TokenId>,
-    /// Kinds of the tokens of a step, where there is a table of them; empty where all are the first.
-    token_kinds: Vec<TokenId>,
-    /// The residual stream, `[m, hidden]`.
-    x: D::Buf,
-    /// A norm's output, `[m, hidden]`, read by the projections and the head.
-    normed: D::Buf,
-    /// Output of a mixer, which is added to the residual stream, `[m, hidden]`.
-    delta: D::Buf,
-    /// Output of a mixer after a norm of its own, `[m, hidden]`.
-    normed_delta: D::Buf,
-    /// Queries, keys and values, or queries alone; `[m, query_width]`, one per distinct width.
-    qkv: Vec<(usize, D::Buf)>,
-    /// Output of attention, `[m, out_width]`, one per distinct width.
-    attended: Vec<(usize, D::Buf)>,
-    /// Rows of the last layer's `attended` that go on, one per distinct width.
-    kept_attended: Vec<(usize, D::Buf)>,
-    /// Rows of the last layer's `x` that go on.
-    kept_x: D::Buf,
-}
-
 impl<D: Ops> Decoder<D> {
     pub(crate) fn new(spec: ArchSpec, weights: Weights<D>, device: D, kv_dtype: KvDtype) -> Self {
         let hidden = spec.hidden_size;
-        let per_width = |width: &dyn Fn(&Mixer) -> usize| {
-            let mut widths: Vec<usize> =
-                spec.layers.iter().map(|layer| width(&layer.mixer)).collect();
-            widths.sort_unstable();
-            widths.dedup();
-            widths.into_iter().map(|width| (width, device.buffer(width))).collect()
-        };
         // Every projection that reads a norm; two norms side by side write the same buffer.
         let inputs: Vec<&Linear<D>> = (weights.layers.iter())
             .flat_map(|layer| layer.attention.inputs().into_iter().chain(layer.mlp.inputs()))
@@ -140,20 +108,7 @@ impl<D: Ops> Decoder<D> {
                 device.input_buffer(hidden, readers.chain([head]))
             }
         };
-        let buffers = Buffers {
-            all: RowPlan::default(),
-            kept: RowPlan::default(),
-            position_rows: Vec::new(),
-            token_kinds: Vec::new(),
-            x: device.buffer(hidden),
-            normed,
-            delta: device.buffer(hidden),
-            normed_delta: device.buffer(hidden),
-            qkv: per_width(&Mixer::query_width),
-            attended: per_width(&Mixer::out_width),
-            kept_attended: per_width(&Mixer::out_width),
-            kept_x: device.buffer(hidden),
-        };
+        let buffers = Buffers::new(&spec, &device, normed);
         let ropes = spec.ropes.iter().map(|rope| rope.table(spec.max_context)).collect();
         Self { spec, kv_dtype, ropes, weights, device, buffers }
     }
@@ -298,7 +253,7 @@ impl<D: Ops> Decoder<D> {
         wanted: Wanted<'_>,
         out: &mut Vec<f32>,
     ) {
-        self.place_rows(input, D::kv_block_size(kv));
+        self.buffers.place(&self.spec, input, D::kv_block_size(kv));
         if input.tokens.is_empty() {
             return out.clear();
         }
@@ -343,26 +298,6 @@ impl<D: Ops> Decoder<D> {
                     }
                 }
             }
-        }
-    }
-
-    /// Places every row and those asked for; checks the input's contract on the way.
-    fn place_rows(&mut self, input: &ForwardInput<'_>, block_size: usize) {
-        let Buffers { all, kept, position_rows, .. } = &mut self.buffers;
-        all.place(input.sequences, self.spec.n_kv_groups(), block_size);
-        kept.gather(all, input.logits_rows);
-        let positions = all.positions();
-        let (end, most) =
-            (positions.iter().max().map_or(0, |last| last + 1), self.spec.max_context);
-        assert!(end <= most, "position {end} is beyond the context of {most}");
-        assert_eq!(positions.len(), input.tokens.len(), "rows cover the tokens");
-        position_rows.clear();
-        if let Some(table) = self.spec.positions {
-            let rows = positions.iter().map(|position| position + table.first_row);
-            position_rows.extend(rows.map(|row| TokenId(row as u32)));
-        }
-        for token in input.tokens {
-            assert!((token.0 as usize) < self.spec.vocab_size, "token {token} is not a token");
         }
     }
 

@@ -2,10 +2,10 @@
 
 use pelton_base::TokenId;
 
-use super::{Buffers, ForwardInput, ScoredRows};
+use super::{Buffers, ForwardInput, Reads, ScoredRows};
 use crate::arch::{ArchSpec, LayerSpec, Mixer, Residual, Wiring};
 use crate::device::{AttentionOp, GreedyRows, Head, LatentOp, Ops};
-use crate::layer::{Module, Norm};
+use crate::layer::{Linear, Module, Norm};
 use crate::load::{LayerWeights, Weights};
 use crate::rope::RopeTable;
 
@@ -124,8 +124,18 @@ impl<'p, D: Ops> Pass<'p, D> {
             device.norm(x, norm, delta);
             std::mem::swap(x, delta);
         }
-        if let Some(norm) = &weights.layers[0].attention_norm {
+        // A walk loads its layers later.
+        let first = weights.layers.first();
+        if let Some(norm) = first.and_then(|layer| layer.attention_norm.as_ref()) {
             device.norm(x, norm, self.normed);
+        }
+    }
+
+    /// Puts rows in the place of embeddings: those of a matrix, looked up by their numbers.
+    pub(super) fn put(&mut self, rows: &D::Weight, ids: &[TokenId], norm: Option<&Norm<D>>) {
+        self.device.embed(rows, ids, self.x);
+        if let Some(norm) = norm {
+            self.device.norm(self.x, norm, self.normed);
         }
     }
 
@@ -142,6 +152,15 @@ impl<'p, D: Ops> Pass<'p, D> {
 
     /// Attention of the projected rows, and its sum with the residual stream.
     pub(super) fn attend(&mut self, layer: &Layer<'p, D>, kv: &D::Kv) {
+        self.mix_rows(layer, kv);
+        if layer.is_last {
+            self.keep(layer.spec.mixer.out_width());
+        }
+        self.add_mixed(layer);
+    }
+
+    /// Attention of the projected rows.
+    pub(super) fn mix_rows(&mut self, layer: &Layer<'p, D>, kv: &D::Kv) {
         let mixer = &layer.spec.mixer;
         let qkv = of_width(self.qkv, mixer.query_width());
         let attended = of_width(self.attended, mixer.out_width());
@@ -149,9 +168,11 @@ impl<'p, D: Ops> Pass<'p, D> {
             MixerOp::Gqa(op) => self.device.paged_attention(&op, qkv, kv, attended),
             MixerOp::Mla(op) => self.device.latent_attention(&op, qkv, kv, attended),
         }
-        if layer.is_last {
-            self.keep(mixer.out_width());
-        }
+    }
+
+    /// The projection of what attention gave, its sum with the residual stream, and the next norm.
+    pub(super) fn add_mixed(&mut self, layer: &Layer<'p, D>) {
+        let mixer = &layer.spec.mixer;
         let attended = match layer.is_last {
             true => of_width(self.kept_attended, mixer.out_width()),
             false => of_width(self.attended, mixer.out_width()),
@@ -238,6 +259,34 @@ impl<'p, D: Ops> Pass<'p, D> {
                 (scored.each)(first + i, row);
             }
         }
+    }
+
+    /// Copies to the host what the matrices of a layer read at a place that has a buffer.
+    pub(super) fn read_input(&self, reads: Reads, layer: &Layer<'_, D>, out: &mut Vec<f32>) {
+        let has_norm = match reads {
+            Reads::Mixer => layer.weights.attention_norm.is_some(),
+            _ => layer.spec.wiring.pre_norm,
+        };
+        if reads != Reads::Attended {
+            return self.device.read(if has_norm { self.normed } else { self.x }, out);
+        }
+        let width = layer.spec.mixer.out_width();
+        let found = self.attended.iter().find(|(own, _)| *own == width);
+        let (_, attended) = found.expect("invariant: there is a buffer for every width");
+        self.device.read(attended, out);
+    }
+
+    /// The first projection of a layer's perceptron, to the host; `buf` is as wide.
+    pub(super) fn hidden_layer(
+        &mut self,
+        layer: &Layer<'p, D>,
+        up: &Linear<D>,
+        buf: &mut D::Buf,
+        out: &mut Vec<f32>,
+    ) {
+        let input = if layer.spec.wiring.pre_norm { &*self.normed } else { &*self.x };
+        self.device.linear(self.rows, up, input, buf);
+        self.device.read(buf, out);
     }
 
     /// Copies the rows that are left to the host, their norm where `is_normed`.

@@ -2,12 +2,13 @@
 
 pub(crate) mod gguf;
 pub(crate) mod names;
+mod patched;
 
 use std::path::{Path, PathBuf};
 
 use pelton_base::limits;
 use pelton_quant::checkpoint::Scheme;
-use pelton_tensor::{Gguf, GgufPartName, MappedFile, Safetensors, TensorSource};
+use pelton_tensor::{Gguf, GgufPartName, MappedFile, Safetensors, TensorSource, TensorView};
 
 use crate::arch::{self, Arch, ArchSpec, Part};
 use crate::config::{
@@ -17,6 +18,7 @@ use crate::error::ModelError;
 use crate::fields::{ConfigError, parse_json};
 use crate::wrapper::PREFIXES;
 use names::Naming;
+use patched::Patched;
 
 /// The kind of files that a model consists of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Serialize)]
@@ -41,7 +43,7 @@ pub struct ModelFiles {
 }
 
 enum Weights {
-    Safetensors(Safetensors),
+    Safetensors(Patched),
     Gguf(Gguf),
 }
 
@@ -104,7 +106,7 @@ impl ModelFiles {
                 }
             }
         }
-        let weights = Weights::Safetensors(Safetensors::open_folder(folder)?);
+        let weights = Weights::Safetensors(Patched::new(Safetensors::open_folder(folder)?));
         Ok(Self { kind: ModelKind::HfFolder, path: folder.to_owned(), config, scheme, weights })
     }
 
@@ -152,6 +154,34 @@ impl ModelFiles {
         match &self.weights {
             Weights::Safetensors(safetensors) => safetensors,
             Weights::Gguf(gguf) => gguf,
+        }
+    }
+
+    /// A tensor as it is in the file, [patched](Self::patch) or not.
+    pub fn stored(&self, name: &str) -> Option<TensorView<'_>> {
+        match &self.weights {
+            Weights::Safetensors(tensors) => tensors.stored(name),
+            Weights::Gguf(gguf) => gguf.get(name),
+        }
+    }
+
+    /// Gives a tensor of a folder other values, in f32, for everything that is loaded from now on; the
+    /// files stay as they are.
+    ///
+    /// # Panics
+    ///
+    /// When these are no files of a folder, or have no tensor of this name and size.
+    pub fn patch(&mut self, name: &str, values: &[f32]) {
+        match &mut self.weights {
+            Weights::Safetensors(tensors) => tensors.patch(name, values),
+            Weights::Gguf(_) => panic!("`{name}`: only tensors of folders are patched"),
+        }
+    }
+
+    /// Brings back the tensors that are stored.
+    pub fn clear_patches(&mut self) {
+        if let Weights::Safetensors(tensors) = &mut self.weights {
+            tensors.clear();
         }
     }
 

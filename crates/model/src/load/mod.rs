@@ -19,13 +19,16 @@
 
 mod cache;
 mod footprint;
+mod matrices;
 mod packer;
 mod part;
 mod plan;
 mod quantization;
 mod turned;
+mod walk;
 
 pub use cache::PackedCache;
+pub use matrices::{FoldNorm, LayerMatrix, LayerShape, StoredRows, layer_shape};
 
 use pelton_quant::Compute;
 use pelton_tensor::KvDtype;
@@ -46,6 +49,7 @@ pub(crate) use part::{Rows, in_pairs};
 pub(crate) use plan::{LayerPlan, LinearPlan, Lookup, NormPlan, Part, Plan, Projection};
 pub(crate) use quantization::{QuantizedTotals, quantized_totals};
 pub(crate) use turned::Turned;
+pub(crate) use walk::{walk_ends, walk_layer};
 
 /// How a model is loaded.
 #[derive(Default)]

@@ -46,7 +46,7 @@ impl<B: Device> Packer<'_, B> {
         })
     }
 
-    fn layer(&mut self, plan: &LayerPlan<'_>) -> Result<LayerWeights<B>, ModelError> {
+    pub(super) fn layer(&mut self, plan: &LayerPlan<'_>) -> Result<LayerWeights<B>, ModelError> {
         let attention = plan.attention.pack(self)?;
         Ok(LayerWeights {
             attention_norm: self.optional_norm(&plan.attention_norm)?,
@@ -58,7 +58,7 @@ impl<B: Device> Packer<'_, B> {
         })
     }
 
-    fn optional_norm(
+    pub(super) fn optional_norm(
         &mut self,
         plan: &Option<NormPlan<'_>>,
     ) -> Result<Option<Norm<B>>, ModelError> {

@@ -135,9 +135,7 @@ impl<'a> Plan<'a> {
         spec: &ArchSpec,
         head_rows: usize,
     ) -> Result<Self, ModelError> {
-        let naming = files.naming();
-        let stored = naming.stored;
-        let lookup = Lookup { files, naming, stored, spec, expert: None, head_rows };
+        let lookup = Lookup::new(files, spec, head_rows);
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
         let table = |name, n| {
             // Looking up a row and picking a token read inputs in their own order.

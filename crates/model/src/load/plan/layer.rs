@@ -5,7 +5,7 @@ use crate::arch::LayerSpec;
 use crate::error::ModelError;
 
 impl<'a> Lookup<'a, '_> {
-    pub(super) fn layer(
+    pub(in crate::load) fn layer(
         &self,
         layer: usize,
         spec: &LayerSpec,

@@ -21,7 +21,13 @@ pub(crate) struct Lookup<'a, 's> {
     pub(crate) head_rows: usize,
 }
 
-impl<'a> Lookup<'a, '_> {
+impl<'a, 's> Lookup<'a, 's> {
+    /// Looks in these files, for a device that wants heads of `head_rows` rows.
+    pub(crate) fn new(files: &'a ModelFiles, spec: &'s ArchSpec, head_rows: usize) -> Self {
+        let naming = files.naming();
+        Self { files, naming, stored: naming.stored, spec, expert: None, head_rows }
+    }
+
     pub(crate) fn weight(
         &self,
         name: Name,

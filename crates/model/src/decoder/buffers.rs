@@ -1,0 +1,83 @@
+//! The rows between the operations of a step.
+
+use pelton_base::TokenId;
+
+use super::ForwardInput;
+use crate::arch::{ArchSpec, Mixer};
+use crate::device::{Ops, RowPlan};
+
+/// Rows between operations, kept from step to step.
+#[derive(Debug)]
+pub(super) struct Buffers<D: Ops> {
+    /// Places of all rows.
+    pub(super) all: RowPlan,
+    /// Places of the rows asked for.
+    pub(super) kept: RowPlan,
+    /// Rows of the table of learned positions, where there is one.
+    pub(super) position_rows: Vec<TokenId>,
+    /// Kinds of the tokens of a step, where there is a table of them; empty where all are the first.
+    pub(super) token_kinds: Vec<TokenId>,
+    /// The residual stream, `[m, hidden]`.
+    pub(super) x: D::Buf,
+    /// A norm's output, `[m, hidden]`, read by the projections and the head.
+    pub(super) normed: D::Buf,
+    /// Output of a mixer, which is added to the residual stream, `[m, hidden]`.
+    pub(super) delta: D::Buf,
+    /// Output of a mixer after a norm of its own, `[m, hidden]`.
+    pub(super) normed_delta: D::Buf,
+    /// Queries, keys and values, or queries alone; `[m, query_width]`, one per distinct width.
+    pub(super) qkv: Vec<(usize, D::Buf)>,
+    /// Output of attention, `[m, out_width]`, one per distinct width.
+    pub(super) attended: Vec<(usize, D::Buf)>,
+    /// Rows of the last layer's `attended` that go on, one per distinct width.
+    pub(super) kept_attended: Vec<(usize, D::Buf)>,
+    /// Rows of the last layer's `x` that go on.
+    pub(super) kept_x: D::Buf,
+}
+
+impl<D: Ops> Buffers<D> {
+    /// Buffers for a model of this shape; `normed` is the one that norms write.
+    pub(super) fn new(spec: &ArchSpec, device: &D, normed: D::Buf) -> Self {
+        let hidden = spec.hidden_size;
+        let per_width = |width: &dyn Fn(&Mixer) -> usize| {
+            let mut widths: Vec<usize> =
+                spec.layers.iter().map(|layer| width(&layer.mixer)).collect();
+            widths.sort_unstable();
+            widths.dedup();
+            widths.into_iter().map(|width| (width, device.buffer(width))).collect()
+        };
+        Self {
+            all: RowPlan::default(),
+            kept: RowPlan::default(),
+            position_rows: Vec::new(),
+            token_kinds: Vec::new(),
+            x: device.buffer(hidden),
+            normed,
+            delta: device.buffer(hidden),
+            normed_delta: device.buffer(hidden),
+            qkv: per_width(&Mixer::query_width),
+            attended: per_width(&Mixer::out_width),
+            kept_attended: per_width(&Mixer::out_width),
+            kept_x: device.buffer(hidden),
+        }
+    }
+
+    /// Places every row and those asked for; checks the input's contract on the way.
+    pub(super) fn place(&mut self, spec: &ArchSpec, input: &ForwardInput<'_>, block_size: usize) {
+        let Self { all, kept, position_rows, .. } = self;
+        all.place(input.sequences, spec.n_kv_groups(), block_size);
+        kept.gather(all, input.logits_rows);
+        let positions = all.positions();
+        let (end, most) = (positions.iter().max().map_or(0, |last| last + 1), spec.max_context);
+        assert!(end <= most, "position {end} is beyond the context of {most}");
+        assert_eq!(positions.len(), input.tokens.len(), "rows cover the tokens");
+        position_rows.clear();
+        if let Some(table) = spec.positions {
+            let rows = positions.iter().map(|position| position + table.first_row);
+            position_rows.extend(rows.map(|row| TokenId(row as u32)));
+        }
+        for token in input.tokens {
+            assert!((token.0 as usize) < spec.vocab_size, "token {token} is not a token");
+        }
+    }
+}

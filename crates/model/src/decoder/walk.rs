@@ -1,0 +1,251 @@
+//! One layer at a time: the rows that pass from layer to layer, and what each matrix reads.
+//!
+//! ```text
+//! tokens ── embed ──> x ── layer 0 ──> x ── layer 1 ──> x ...        x on the host, any number of texts
+//!                          │ norm ──────────────▶ Mixer               reads of q, k, v
+//!                          │ attention ─────────▶ Attended            of the output projection
+//!                          │ norm ──────────────▶ Mlp                 of gate and up
+//!                          └ activation ────────▶ Hidden              of down
+//! ```
+//!
+//! Only one layer's weights are loaded, in f32, so a model of any size can be walked. Between layers
+//! the rows lie on the host, because a layer is run over all texts before the next one is loaded.
+
+use pelton_base::{Act, TokenId};
+use pelton_quant::Compute;
+use pelton_tensor::{DType, KvDtype, TensorView};
+
+use super::pass::{Layer, Pass};
+use super::{Buffers, ForwardInput};
+use crate::arch::ArchSpec;
+use crate::device::{BlockTables, ForwardSequence, MatrixSource, Ops};
+use crate::error::ModelError;
+use crate::files::ModelFiles;
+use crate::kv::{KvFootprint, KvShape};
+use crate::layer::{Mlp, Module};
+use crate::load::{LayerWeights, Weights, walk_ends, walk_layer};
+use crate::rope::RopeTable;
+
+/// Tokens of one KV block.
+const BLOCK_TOKENS: usize = 16;
+
+/// The place in a layer from which a matrix reads its inputs.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Reads {
+    /// The layer's input behind its first norm: q, k and v.
+    Mixer,
+    /// The output of attention: the output projection.
+    Attended,
+    /// The second norm: gate and up.
+    Mlp,
+    /// The activated hidden layer: down.
+    Hidden,
+}
+
+/// Takes a place and the rows that are read there, `[rows, width]`.
+pub type Tap<'a> = dyn FnMut(Reads, &[f32]) + 'a;
+
+/// A model that is run layer by layer.
+#[derive(Debug)]
+pub struct LayerWalk<D: Ops> {
+    spec: ArchSpec,
+    ropes: Vec<RopeTable>,
+    device: D,
+    buffers: Buffers<D>,
+    kv: D::Kv,
+    tables: Vec<u32>,
+    n_tokens: usize,
+    /// Embeddings and what is added to them, until they are no longer needed.
+    ends: Option<Weights<D>>,
+    layer: Option<(usize, LayerWeights<D>)>,
+    /// Output of gate and up, `[m, width]`.
+    up: Option<(usize, D::Buf)>,
+    host: Vec<f32>,
+}
+
+impl<D: Ops> LayerWalk<D> {
+    /// Begins a walk over texts of at most `n_tokens` tokens.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](crate::load()), and when the texts are longer than the context.
+    pub fn new(files: &ModelFiles, device: D, n_tokens: usize) -> Result<Self, ModelError> {
+        let spec = files.spec()?;
+        if n_tokens == 0 || n_tokens > spec.max_context {
+            return Err(ModelError::Context { asked: n_tokens, most: spec.max_context });
+        }
+        let ends = walk_ends(files, &spec, &device)?;
+        let n_blocks = n_tokens.div_ceil(BLOCK_TOKENS);
+        let shape = KvFootprint::new::<D>(&spec, KvDtype::F32, BLOCK_TOKENS).with_blocks(n_blocks);
+        let kv = device.new_kv(&KvShape { n_layers: 1, ..shape.shape });
+        let kv = kv.map_err(ModelError::io(files.path()))?;
+        let tables = (0..spec.n_kv_groups()).flat_map(|_| 0..n_blocks as u32).collect();
+        let normed = device.buffer(spec.hidden_size);
+        let buffers = Buffers::new(&spec, &device, normed);
+        let ropes = spec.ropes.iter().map(|rope| rope.table(spec.max_context)).collect();
+        Ok(Self {
+            spec,
+            ropes,
+            device,
+            buffers,
+            kv,
+            tables,
+            n_tokens,
+            ends: Some(ends),
+            layer: None,
+            up: None,
+            host: Vec::new(),
+        })
+    }
+
+    /// The spec of the model.
+    pub fn spec(&self) -> &ArchSpec {
+        &self.spec
+    }
+
+    /// The rows of a text before the first layer, `[tokens, hidden]`.
+    ///
+    /// # Panics
+    ///
+    /// When the embeddings have been dropped, there are no tokens or too many, or a token is outside
+    /// of the vocabulary.
+    pub fn embed(&mut self, tokens: &[TokenId], x: &mut Vec<f32>) {
+        let Self { spec, ropes, device, buffers, tables, n_tokens, ends, .. } = self;
+        assert!((1..=*n_tokens).contains(&tokens.len()), "1 to {n_tokens} tokens");
+        let ends = ends.as_ref().expect("the embeddings are loaded");
+        let sequence = sequence(tables, spec, tokens.len());
+        let input = ForwardInput { tokens, sequences: &[sequence], logits_rows: &[] };
+        buffers.place(spec, &input, BLOCK_TOKENS);
+        let mut pass = Pass::begin(device, buffers, &input, ropes);
+        pass.embed(spec, ends, tokens);
+        pass.read(false, x);
+    }
+
+    /// Drops the embeddings, once all texts are embedded.
+    pub fn drop_embeddings(&mut self) {
+        self.ends = None;
+    }
+
+    /// Loads a layer in the place of the one before.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](crate::load()).
+    pub fn load(&mut self, files: &ModelFiles, layer: usize) -> Result<(), ModelError> {
+        self.layer = None;
+        let weights = walk_layer(files, &self.spec, &self.device, layer)?;
+        if let Some(up) = two_layers(&weights).map(|(up, _, _)| up.n)
+            && self.up.as_ref().is_none_or(|(width, _)| *width != up)
+        {
+            self.up = Some((up, self.device.buffer(up)));
+        }
+        self.layer = Some((layer, weights));
+        Ok(())
+    }
+
+    /// Runs the rows of one text through the loaded layer, in place. `tap` gets what the layer's
+    /// matrices read; of experts and of latent attention, which read more than that, only what there
+    /// is.
+    ///
+    /// # Panics
+    ///
+    /// When no layer is loaded, or `x` is not the rows of a text.
+    pub fn run(&mut self, x: &mut Vec<f32>, mut tap: Option<&mut Tap<'_>>) {
+        let Self { spec, ropes, device, buffers, kv, tables, n_tokens, layer, up, host, .. } = self;
+        let (layer_idx, weights) = layer.as_ref().expect("a layer is loaded");
+        let hidden = spec.hidden_size;
+        let m = x.len() / hidden;
+        assert!(x.len() == m * hidden && (1..=*n_tokens).contains(&m), "rows of a text");
+        // Rows of a table that is looked up in order.
+        let ids: Vec<TokenId> = (0..m as u32).map(TokenId).collect();
+        let rows = put(device, x, [m, hidden]);
+        let sequence = sequence(tables, spec, m);
+        let input = ForwardInput { tokens: &ids, sequences: &[sequence], logits_rows: &[] };
+        buffers.place(spec, &input, BLOCK_TOKENS);
+        let mut pass = Pass::begin(device, buffers, &input, ropes);
+        let layer_spec = &spec.layers[*layer_idx];
+        let layer =
+            Layer { spec: layer_spec, weights, kv_layer: 0, is_last: false, next_norm: None };
+        pass.put(&rows, &ids, weights.attention_norm.as_ref());
+        let mut told = |reads, pass: &Pass<'_, D>, host: &mut Vec<f32>| {
+            if let Some(tap) = &mut tap {
+                pass.read_input(reads, &layer, host);
+                tap(reads, host);
+            }
+        };
+        told(Reads::Mixer, &pass, host);
+        pass.project(&layer, kv);
+        pass.mix_rows(&layer, kv);
+        told(Reads::Attended, &pass, host);
+        pass.add_mixed(&layer);
+        told(Reads::Mlp, &pass, host);
+        if let (Some(tap), Some((up_linear, act, is_gated)), Some((_, buf))) =
+            (&mut tap, two_layers(weights), up)
+        {
+            pass.hidden_layer(&layer, up_linear, buf, host);
+            activate(act, is_gated, up_linear.n, host);
+            tap(Reads::Hidden, host);
+        }
+        pass.mix_channels(&layer, false);
+        pass.read(false, x);
+    }
+}
+
+/// One text from its beginning.
+fn sequence<'a>(tables: &'a [u32], spec: &ArchSpec, n_rows: usize) -> ForwardSequence<'a> {
+    let block_tables = BlockTables::new(tables, spec.n_kv_groups());
+    ForwardSequence { rows: 0..n_rows, first_position: 0, block_tables, tree: None }
+}
+
+/// Rows on the device, as a matrix whose rows are looked up.
+fn put<D: Ops>(device: &D, rows: &[f32], shape: [usize; 2]) -> D::Weight {
+    let data: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let view = TensorView { name: "rows", dtype: DType::F32, shape: &shape, data: &data };
+    let packed = device.pack(&MatrixSource::Tensors(&[view]), Compute::F32, &mut |_| ());
+    packed.expect("invariant: rows of f32 can be packed")
+}
+
+/// The first projection of a perceptron, its activation, and whether it has a gate.
+fn two_layers<D: Ops>(weights: &LayerWeights<D>) -> Option<(&crate::layer::Linear<D>, Act, bool)> {
+    match &weights.mlp {
+        Mlp::Gated(Module { spec, weights }) => Some((&weights.up, spec.act, true)),
+        Mlp::Plain(Module { spec, weights }) => Some((&weights.up, spec.act, false)),
+        Mlp::Moe(_) => None,
+    }
+}
+
+/// `act(gate) * up`, or `act(up)`, in place of rows of `width`.
+fn activate(act: Act, is_gated: bool, width: usize, rows: &mut Vec<f32>) {
+    if !is_gated {
+        return rows.iter_mut().for_each(|x| *x = activated(act, *x));
+    }
+    let ffn = width / 2;
+    let m = rows.len() / width;
+    for row in 0..m {
+        for j in 0..ffn {
+            let (gate, up) = (rows[row * width + j], rows[row * width + ffn + j]);
+            rows[row * ffn + j] = activated(act, gate) * up;
+        }
+    }
+    rows.truncate(m * ffn);
+}
+
+fn activated(act: Act, x: f32) -> f32 {
+    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+    match act {
+        Act::Silu => x * sigmoid(x),
+        Act::GeluTanh => x * sigmoid(1.595_769 * (x + 0.044_715 * x * x * x)),
+        Act::Gelu => 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)),
+        Act::QuickGelu => x * sigmoid(1.702 * x),
+        Act::Relu => x.max(0.0),
+        Act::ReluSquared => x.max(0.0).powi(2),
+    }
+}
+
+/// The error function to 1.5e-7: 7.1.26 of Abramowitz and Stegun, 1964.
+fn erf(x: f32) -> f32 {
+    const A: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152, 1.061_405_4];
+    let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
+    let sum = A.iter().rev().fold(0.0, |sum, a| (sum + a) * t);
+    (1.0 - sum * (-x * x).exp()).copysign(x)
+}

@@ -1,0 +1,163 @@
+//! The matrices of a layer by the names of their modules, and what they read: for quantizers.
+
+use super::{LinearPlan, Lookup, NormPlan, Part};
+use crate::arch::{Mixer, Mlp};
+use crate::decoder::Reads;
+use crate::error::ModelError;
+use crate::files::ModelFiles;
+use crate::layer::{Found, Planned};
+
+/// One matrix of a layer, as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerMatrix {
+    /// Name of the module.
+    pub module: String,
+    /// Outputs and inputs, all that are stored.
+    pub shape: [usize; 2],
+    /// Whether it is stored `[inputs, outputs]`.
+    pub is_transposed: bool,
+    /// Whether it is one expert's part of a tensor.
+    pub is_slice: bool,
+    /// Where its inputs are read; `None` for experts and latent attention.
+    pub reads: Option<Reads>,
+}
+
+impl LayerMatrix {
+    /// Name of its tensor.
+    pub fn tensor(&self) -> String {
+        format!("{}.weight", self.module)
+    }
+}
+
+/// A norm whose weight can be divided, because only matrices of this layer read it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoldNorm {
+    /// Name of the weight.
+    pub weight: String,
+    /// Name of the bias.
+    pub bias: Option<String>,
+    /// Added to each stored weight.
+    pub offset: f32,
+}
+
+/// Rows of a matrix that are the inputs of another, each multiplied by something at most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredRows {
+    /// Name of the module.
+    pub module: String,
+    /// The stored row of each input of the other matrix.
+    pub rows: Vec<usize>,
+    /// Name of the bias, which has the same rows.
+    pub bias: Option<String>,
+}
+
+/// A layer as a quantizer sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerShape {
+    /// Begins the names of all its tensors.
+    pub prefix: String,
+    /// Matrices of the mixers, without routers.
+    pub matrices: Vec<LayerMatrix>,
+    /// The norm before q, k and v.
+    pub mixer_norm: Option<FoldNorm>,
+    /// The norm before gate and up.
+    pub mlp_norm: Option<FoldNorm>,
+    /// The values that the output projection reads, where each head has its own.
+    pub values: Option<StoredRows>,
+    /// The rows of up that down reads, where a gate multiplies them.
+    pub ups: Option<StoredRows>,
+}
+
+/// Looks up the matrices of a layer.
+///
+/// # Errors
+///
+/// As [`load`](crate::load()), when a tensor is missing or misshapen.
+pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, ModelError> {
+    let spec = files.spec()?;
+    let lookup = Lookup::new(files, &spec, 1);
+    let plan = lookup.layer(layer, &spec.layers[layer])?;
+    let naming = lookup.naming;
+    let prefix = format!("{}{}{}.{layer}.", naming.outer, naming.prefix, naming.stored.layers);
+    let mut shape = LayerShape {
+        prefix,
+        matrices: Vec::new(),
+        mixer_norm: None,
+        mlp_norm: None,
+        values: None,
+        ups: None,
+    };
+    match &plan.attention {
+        Mixer::Gqa(module) => {
+            let tensors = module.weights.tensors();
+            let [qkv, out] = tensors.linears[..] else {
+                unreachable!("invariant: two projections")
+            };
+            shape.add(qkv, Some(Reads::Mixer));
+            shape.add(out, Some(Reads::Attended));
+            shape.values = match &qkv.parts[..] {
+                [_, _, v] if v.n() == out.k => rows(qkv, v),
+                _ => None,
+            };
+        }
+        mixer @ Mixer::Mla(_) => shape.add_unread(&Mixer::<Planned<'_>>::tensors(mixer).linears),
+    }
+    match &plan.mlp {
+        Mlp::Gated(module) => {
+            let (up, down) = (&module.weights.up, &module.weights.down);
+            shape.add(up, Some(Reads::Mlp));
+            shape.add(down, Some(Reads::Hidden));
+            shape.ups = match &up.parts[..] {
+                [_, own] => rows(up, own),
+                _ => None,
+            };
+        }
+        Mlp::Plain(module) => {
+            shape.add(&module.weights.up, Some(Reads::Mlp));
+            shape.add(&module.weights.down, Some(Reads::Hidden));
+        }
+        mlp @ Mlp::Moe(_) => shape.add_unread(&Mlp::<Planned<'_>>::tensors(mlp).linears),
+    }
+    // With one norm for both mixers neither has it for itself.
+    if plan.mlp_norm.is_some() || !spec.layers[layer].wiring.pre_norm {
+        shape.mixer_norm = plan.attention_norm.as_ref().and_then(norm);
+    }
+    shape.mlp_norm = plan.mlp_norm.as_ref().and_then(norm);
+    Ok(shape)
+}
+
+impl LayerShape {
+    fn add(&mut self, linear: &LinearPlan<'_>, reads: Option<Reads>) {
+        if linear.is_exact {
+            return;
+        }
+        for part in &linear.parts {
+            let module = module(part.view.name);
+            if self.matrices.iter().all(|known| known.module != module) {
+                let shape = [part.rows.n_stored, part.k()];
+                let (is_transposed, is_slice) = (part.is_transposed, part.slice.is_some());
+                self.matrices.push(LayerMatrix { module, shape, is_transposed, is_slice, reads });
+            }
+        }
+    }
+
+    fn add_unread(&mut self, linears: &[&LinearPlan<'_>]) {
+        linears.iter().for_each(|linear| self.add(linear, None));
+    }
+}
+
+fn module(tensor: &str) -> String {
+    tensor.strip_suffix(".weight").unwrap_or(tensor).to_owned()
+}
+
+fn rows<'a>(linear: &LinearPlan<'a>, part: &Part<'a>) -> Option<StoredRows> {
+    let place = linear.parts.iter().position(|own| std::ptr::eq(own, part))?;
+    let bias = linear.biases.get(place).map(|bias| bias.view.name.to_owned());
+    Some(StoredRows { module: module(part.view.name), rows: part.rows.sources().collect(), bias })
+}
+
+fn norm(plan: &NormPlan<'_>) -> Option<FoldNorm> {
+    let [weight] = &plan.weights[..] else { return None };
+    let bias = plan.bias.as_ref().map(|bias| bias.name.to_owned());
+    Some(FoldNorm { weight: weight.name.to_owned(), bias, offset: plan.offset })
+}

@@ -1,0 +1,54 @@
+//! The weights of one layer, or those before the first, for a walk from layer to layer.
+
+use pelton_quant::Compute;
+
+use super::cache::Cache;
+use super::{LayerWeights, LoadOptions, Lookup, Packer, Plan, Weights};
+use crate::arch::ArchSpec;
+use crate::device::Device;
+use crate::error::ModelError;
+use crate::files::ModelFiles;
+
+/// Embeddings and what is added to them, as they are stored; no layers, and no head.
+pub(crate) fn walk_ends<D: Device>(
+    files: &ModelFiles,
+    spec: &ArchSpec,
+    device: &D,
+) -> Result<Weights<D>, ModelError> {
+    let plan = Plan::padded(files, spec, D::HEAD_ROWS)?;
+    let options = LoadOptions::default();
+    let mut packer = packer(files, spec, device, &options);
+    Ok(Weights {
+        embedding: packer.matrix(&plan.embedding)?,
+        positions: plan.positions.as_ref().map(|table| packer.matrix(table)).transpose()?,
+        token_types: plan.token_types.as_ref().map(|table| packer.matrix(table)).transpose()?,
+        embedding_norm: packer.optional_norm(&plan.embedding_norm)?,
+        layers: Vec::new(),
+        final_norm: None,
+        head: None,
+        head_bias: None,
+        n_bytes: packer.n_packed_bytes,
+    })
+}
+
+/// One layer in f32.
+pub(crate) fn walk_layer<D: Device>(
+    files: &ModelFiles,
+    spec: &ArchSpec,
+    device: &D,
+    layer: usize,
+) -> Result<LayerWeights<D>, ModelError> {
+    let plan = Lookup::new(files, spec, D::HEAD_ROWS).layer(layer, &spec.layers[layer])?;
+    let options = LoadOptions { compute: Compute::F32, ..LoadOptions::default() };
+    packer(files, spec, device, &options).layer(&plan)
+}
+
+fn packer<'a, D: Device>(
+    files: &'a ModelFiles,
+    spec: &'a ArchSpec,
+    device: &'a D,
+    options: &'a LoadOptions<'a>,
+) -> Packer<'a, D> {
+    let cache = Cache::Off;
+    Packer { device, options, files, spec, cache, n_bytes: 0, n_total_bytes: 0, n_packed_bytes: 0 }
+}

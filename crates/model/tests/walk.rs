@@ -1,0 +1,147 @@
+//! A walk from layer to layer computes what the decoder computes, and shows what matrices read.
+
+use pelton_base::TokenId;
+use pelton_model::{
+    BlockTables, Compute, CpuDevice, ForwardInput, ForwardSequence, LayerWalk, LoadOptions,
+    ModelFiles, Reads, layer_shape, load_cpu,
+};
+use pelton_quant::dequantize_tensor;
+use pelton_testkit::TinyModel;
+
+const TOKENS: [u32; 37] = [
+    5, 80, 3, 120, 44, 200, 17, 9, 9, 250, 31, 77, 12, 101, 64, 3, 8, 180, 22, 35, 91, 140, 66, 7,
+    19, 230, 48, 53, 110, 4, 88, 29, 160, 72, 6, 99, 13,
+];
+
+/// A stored tensor in f64.
+fn values(files: &ModelFiles, name: &str) -> Vec<f64> {
+    let view = files.tensors().get(name).expect(name);
+    dequantize_tensor(&view).expect(name).into_iter().map(f64::from).collect()
+}
+
+/// `x Wᵀ` of one row.
+fn product(weights: &[f64], x: &[f64]) -> Vec<f64> {
+    weights.chunks(x.len()).map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
+}
+
+fn norm(weights: &[f64], x: &[f64]) -> Vec<f64> {
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    x.iter().zip(weights).map(|(x, w)| x / (mean + 1e-5).sqrt() * w).collect()
+}
+
+fn rows(flat: &[f32], width: usize) -> Vec<Vec<f64>> {
+    flat.chunks(width).map(|row| row.iter().copied().map(f64::from).collect()).collect()
+}
+
+fn assert_near(found: &[f64], expected: &[f64], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (a, b) in found.iter().zip(expected) {
+        assert!((a - b).abs() < 1e-4 * (1.0 + b.abs()), "{what}: {a} {b}");
+    }
+}
+
+#[test]
+fn a_walk_gives_the_logits_of_the_decoder_and_taps_what_is_read() {
+    let folder = tempfile::tempdir().expect("temp");
+    let tiny = TinyModel::default();
+    tiny.write_folder(folder.path());
+    let files = ModelFiles::open(folder.path()).expect("a model");
+    let tokens = TOKENS.map(TokenId);
+    let device = CpuDevice::with_threads(Some(2)).expect("a device");
+    let mut walk = LayerWalk::new(&files, device, 64).expect("a walk");
+    let mut x = Vec::new();
+    walk.embed(&tokens, &mut x);
+    walk.drop_embeddings();
+    let table = values(&files, "model.embed_tokens.weight");
+    let hidden = tiny.hidden_size;
+    for (row, token) in rows(&x, hidden).iter().zip(TOKENS) {
+        assert_eq!(*row, table[token as usize * hidden..][..hidden]);
+    }
+    for layer in 0..tiny.n_layers {
+        let name = |part: &str| values(&files, &format!("model.layers.{layer}.{part}.weight"));
+        walk.load(&files, layer).expect("a layer");
+        let before = rows(&x, hidden);
+        let mut taps = Vec::new();
+        let mut untapped = x.clone();
+        walk.run(&mut x, Some(&mut |reads, rows: &[f32]| taps.push((reads, rows.to_vec()))));
+        walk.run(&mut untapped, None);
+        assert_eq!(x, untapped, "looking changes nothing");
+        let order = [Reads::Mixer, Reads::Attended, Reads::Mlp, Reads::Hidden];
+        assert_eq!(taps.iter().map(|(reads, _)| *reads).collect::<Vec<_>>(), order);
+        let tapped = |at: usize| rows(&taps[at].1, taps[at].1.len() / TOKENS.len());
+        let (mixer, attended, mlp, inner) = (tapped(0), tapped(1), tapped(2), tapped(3));
+        for (i, after) in rows(&x, hidden).iter().enumerate() {
+            assert_near(&mixer[i], &norm(&name("input_layernorm"), &before[i]), "q, k, v");
+            let delta = product(&name("self_attn.o_proj"), &attended[i]);
+            let middle: Vec<f64> = before[i].iter().zip(delta).map(|(x, d)| x + d).collect();
+            let normed = norm(&name("post_attention_layernorm"), &middle);
+            assert_near(&mlp[i], &normed, "gate, up");
+            let gate = product(&name("mlp.gate_proj"), &normed);
+            let up = product(&name("mlp.up_proj"), &normed);
+            let gated = gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up);
+            assert_near(&inner[i], &gated.collect::<Vec<_>>(), "down");
+            let delta = product(&name("mlp.down_proj"), &inner[i]);
+            let sum: Vec<f64> = middle.iter().zip(delta).map(|(x, d)| x + d).collect();
+            assert_near(after, &sum, "the layer");
+        }
+    }
+
+    let options = LoadOptions { compute: Compute::F32, ..LoadOptions::default() };
+    let mut decoder = load_cpu(&files, &options).expect("loads");
+    let mut kv = decoder.new_kv(4, 16);
+    let tables = [0, 1, 2, 3];
+    let sequence = ForwardSequence {
+        rows: 0..TOKENS.len(),
+        first_position: 0,
+        block_tables: BlockTables::one(&tables),
+        tree: None,
+    };
+    let all: Vec<usize> = (0..TOKENS.len()).collect();
+    let input = ForwardInput { tokens: &tokens, sequences: &[sequence], logits_rows: &all };
+    let mut logits = Vec::new();
+    decoder.forward(&mut kv, &input, &mut logits);
+    let weights = values(&files, "model.norm.weight");
+    for (row, logits) in rows(&x, hidden).iter().zip(rows(&logits, tiny.vocab_size)) {
+        assert_near(&product(&table, &norm(&weights, row)), &logits, "logits");
+    }
+}
+
+#[test]
+fn matrices_are_listed_with_what_they_read_and_patches_are_read_in_place_of_files() {
+    let folder = tempfile::tempdir().expect("temp");
+    TinyModel { n_kv_heads: 4, ..TinyModel::default() }.write_folder(folder.path());
+    let mut files = ModelFiles::open(folder.path()).expect("a model");
+    let shape = layer_shape(&files, 1).expect("a layer");
+    assert_eq!(shape.prefix, "model.layers.1.");
+    let listed: Vec<_> = (shape.matrices.iter())
+        .map(|m| (m.module.strip_prefix(&shape.prefix).expect("a prefix"), m.shape, m.reads))
+        .collect();
+    let (mixer, mlp) = (Some(Reads::Mixer), Some(Reads::Mlp));
+    let expected = [
+        ("self_attn.q_proj", [64, 64], mixer),
+        ("self_attn.k_proj", [64, 64], mixer),
+        ("self_attn.v_proj", [64, 64], mixer),
+        ("self_attn.o_proj", [64, 64], Some(Reads::Attended)),
+        ("mlp.gate_proj", [96, 64], mlp),
+        ("mlp.up_proj", [96, 64], mlp),
+        ("mlp.down_proj", [64, 96], Some(Reads::Hidden)),
+    ];
+    assert_eq!(listed, expected);
+    let norms = [&shape.mixer_norm, &shape.mlp_norm].map(|norm| norm.as_ref().expect("a norm"));
+    assert_eq!(norms[0].weight, "model.layers.1.input_layernorm.weight");
+    assert_eq!(norms[1].weight, "model.layers.1.post_attention_layernorm.weight");
+    let rows = [&shape.values, &shape.ups].map(|rows| rows.as_ref().expect("rows"));
+    assert_eq!(rows[0].module, "model.layers.1.self_attn.v_proj");
+    assert_eq!((rows[1].module.as_str(), rows[1].rows.len()), ("model.layers.1.mlp.up_proj", 96));
+
+    let name = shape.matrices[3].tensor();
+    let stored = values(&files, &name);
+    files.patch(&name, &vec![0.5; 64 * 64]);
+    assert!(values(&files, &name).iter().all(|w| *w == 0.5));
+    files.clear_patches();
+    assert_eq!(values(&files, &name), stored);
+    // Values that several query heads share are not divided.
+    TinyModel::default().write_folder(folder.path());
+    let files = ModelFiles::open(folder.path()).expect("a model");
+    assert_eq!(layer_shape(&files, 0).expect("a layer").values, None);
+}
