@@ -9,6 +9,8 @@ use crate::hints;
 const BAD_INPUT: u8 = 2;
 /// Something broke that the user could not have prevented.
 const INTERNAL: u8 = 1;
+/// A quality gate of `pelton eval` is exceeded.
+const GATE: u8 = 3;
 /// Ctrl-C: 128 + SIGINT, as shells count.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -49,6 +51,11 @@ impl Failure {
     /// A failure that is not the user's.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self { code: INTERNAL, ..Self::new(message) }
+    }
+
+    /// A model is worse than a gate allows.
+    pub(crate) fn gate(message: impl Into<String>) -> Self {
+        Self { code: GATE, ..Self::new(message) }
     }
 
     /// The user pressed Ctrl-C; what there is to say has been said.

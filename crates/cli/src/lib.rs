@@ -24,6 +24,7 @@ mod connections;
 mod convert;
 mod doctor;
 mod embed;
+mod eval;
 mod failure;
 mod flags;
 mod hints;
@@ -42,6 +43,7 @@ mod plan;
 mod progress;
 mod prompt;
 mod pull;
+mod quantize;
 mod reference;
 mod rm;
 mod run;
@@ -109,6 +111,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Plan(args) => plan::plan(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Convert(args) => convert::convert(&args),
+        Command::Quantize(args) => quantize::quantize(&args),
+        Command::Eval(args) => eval::eval(&args),
         Command::Logits(args) => logits::logits(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::ParseTools(args) => parse_tools::parse_tools(&args),

@@ -48,6 +48,11 @@ pelton serve --temperature 0.5
 pelton serve --max-model-len 4096
 pelton serve --quiet
 pelton convert tiny
+pelton quantize tiny out
+pelton quantize tiny out --method gptq
+pelton quantize tiny out --method awk
+pelton eval tiny
+pelton eval tiny --text README.md --max-kl 0.1
 pelton embed tiny
 pelton pull
 
@@ -107,6 +112,10 @@ pelton rm tiny
 pelton rm Qwen/Qwen3-0.6B
 pelton show Qwen/Qwen3-0.6B
 pelton convert tiny tiny.gguf
+pelton quantize tiny.gguf out --method rtn
+pelton quantize tiny tiny --method rtn --group 32
+pelton eval tiny --text nothing.txt
+pelton eval tiny --text weights.bin --reference story
 
 # Prompts
 pelton run ""

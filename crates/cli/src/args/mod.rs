@@ -17,11 +17,13 @@ mod convert;
 mod doctor;
 mod embed;
 mod ends;
+mod eval;
 mod form;
 mod key;
 mod models;
 mod parse_tools;
 mod plan;
+mod quantize;
 mod rare_sampling;
 mod reference;
 mod sampling;
@@ -48,11 +50,13 @@ pub(crate) use convert::ConvertArgs;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use embed::EmbedArgs;
 pub(crate) use ends::EndArgs;
+pub(crate) use eval::EvalArgs;
 pub(crate) use form::{FormArgs, ToolArgs, read_tools, schema_shape};
 pub(crate) use key::{KeyCommand, ListKeysArgs, NewKeyArgs, RevokeKeysArgs};
 pub(crate) use models::{ListArgs, PullArgs, RmArgs, ShowArgs};
 pub(crate) use parse_tools::ParseToolsArgs;
 pub(crate) use plan::PlanArgs;
+pub(crate) use quantize::QuantizeArgs;
 pub(crate) use rare_sampling::RareSamplingArgs;
 pub(crate) use reference::{CompletionsArgs, ManArgs};
 pub(crate) use sampling::SamplingArgs;
@@ -198,6 +202,12 @@ pub(crate) enum Command {
     /// Write a model as a GGUF file: from a folder, in another format, or in several parts
     #[command(after_help = convert::HELP_END)]
     Convert(ConvertArgs),
+    /// Write a smaller model: a folder in the layout of GPTQ or AWQ
+    #[command(after_help = quantize::HELP_END)]
+    Quantize(QuantizeArgs),
+    /// Score a text: perplexity, and the distance from a reference model
+    #[command(after_help = eval::HELP_END)]
+    Eval(EvalArgs),
     /// Print raw logits as JSON lines, to compare with another implementation
     Logits(LogitsArgs),
     /// Turn lines of JSON strings into token ids and back

@@ -52,7 +52,7 @@ pub(crate) fn show(bar: &ProgressBar, at: Progress<'_>) {
 /// # Errors
 ///
 /// A closed or full standard output; after a Ctrl-C, also that the report is incomplete.
-fn print<R: Serialize>(
+pub(crate) fn print<R: Serialize>(
     report: &R,
     render: fn(&R) -> String,
     as_json: bool,

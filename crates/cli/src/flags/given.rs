@@ -54,6 +54,8 @@ selections! {
     SpecArgs = SpecFlags: |flag| flag.part == Part::Speculation;
     /// `--no-prefix-cache` and `--kv-memory`.
     CacheArgs = CacheFlags: |flag| matches!(flag.name, "no-prefix-cache" | "kv-memory");
+    /// How a model is loaded, apart from its name and where packed weights are kept.
+    MachineArgs = MachineFlags: |flag| flag.part == Part::Machine && flag.name != "packed-cache";
     /// `--threads` alone.
     ThreadsArgs = ThreadsFlags: |flag| flag.name == "threads";
     /// `--kv-dtype` alone.

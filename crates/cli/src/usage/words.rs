@@ -64,17 +64,15 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (&["server", "start", "api", "up"], "`pelton serve` starts the server"),
     (&["info", "describe", "cat"], "`pelton show NAME` or `pelton inspect NAME` describes a model"),
-    (
-        &["quantize", "export", "gguf"],
-        "`pelton convert INPUT OUTPUT.gguf --format q4_k` writes a GGUF file",
-    ),
+    (&["export", "gguf"], "`pelton convert INPUT OUTPUT.gguf --format q4_k` writes a GGUF file"),
     (&["embeddings", "encode"], "`pelton embed MODEL \"...\"` computes vectors"),
     (
         &["ps", "stop", "push", "create", "cp"],
         "Pelton has no service in the background: `pelton serve` runs until Ctrl-C",
     ),
     (&["version"], "`pelton --version`"),
-    (&["perplexity", "benchmark"], "`pelton bench model` measures a model"),
+    (&["perplexity", "evaluate"], "`pelton eval MODEL --text FILE` scores a text"),
+    (&["benchmark"], "`pelton bench model` measures a model"),
 ];
 
 /// Letters of flags elsewhere, and our flag.

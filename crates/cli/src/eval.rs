@@ -1,0 +1,131 @@
+//! `pelton eval`; see [`pelton_bench::quality`].
+
+use std::path::Path;
+
+use pelton_base::limits;
+use pelton_bench::Watch;
+use pelton_bench::quality::{Config, Report, Subject, Tokens, measure};
+use pelton_llm::{LocalModel, ModelRef};
+use pelton_model::ModelFiles;
+
+use crate::args::EvalArgs;
+use crate::bench;
+use crate::failure::{Failure, Result};
+use crate::interrupt::StopFlag;
+use crate::texts::Texts;
+use crate::{model, progress};
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// A model that cannot be loaded, a text that cannot be read or is too short, models whose
+/// vocabularies differ, numbers out of range, a gate that is exceeded, Ctrl-C.
+pub(crate) fn eval(args: &EvalArgs) -> Result<()> {
+    let chosen = args.machine.chosen();
+    let text = read(&args.text)?;
+    let own = Named::open(&args.model)?;
+    let theirs = args.reference.as_deref().map(Named::open).transpose()?;
+    let tokens = own.tokens(&text, args)?;
+    if let Some(theirs) = &theirs {
+        theirs.check_same(&own, &tokens, &text, args)?;
+    }
+    let at_text = |failure: Failure| failure.at(&args.text.display().to_string());
+    tokens.check().map_err(|error| at_text(bench::failure(error)))?;
+    let mut context = chosen.llm.max_context.unwrap_or(usize::MAX);
+    for named in [Some(&own), theirs.as_ref()].into_iter().flatten() {
+        context = context.min(named.files.spec()?.max_context);
+    }
+    let config = Config::new(args.window, args.stride, context).map_err(bench::failure)?;
+
+    let runtime = chosen.runtime()?;
+    let load = |named: &Named| -> Result<Subject> {
+        let decoder = model::load_decoder(&runtime, &named.files, &chosen.llm)?;
+        Ok(Subject { name: named.name.clone(), decoder })
+    };
+    let mut subject = load(&own)?;
+    let mut reference = theirs.as_ref().map(load).transpose()?;
+    let stop = StopFlag::listen()?;
+    let bar = progress::steps(0);
+    let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| bench::show(&bar, at) };
+    let report = measure(&mut subject, reference.as_mut(), &tokens, &config, watch);
+    bar.finish_and_clear();
+    let report = report.map_err(bench::failure)?.ok_or_else(Failure::interrupted)?;
+    bench::print(&report, Report::render, args.json, report.interrupted)?;
+    check_gates(&report, args)
+}
+
+/// Refuses a model that is further from its reference than asked for. What is no number is not
+/// within any bound.
+fn check_gates(report: &Report, args: &EvalArgs) -> Result<()> {
+    let Some(against) = &report.against else { return Ok(()) };
+    let gates = [
+        ("the divergence", against.kl_divergence.value, "--max-kl", args.max_kl, "nats per token"),
+        (
+            "the increase of perplexity",
+            against.perplexity_increase_percent.value,
+            "--max-ppl-increase",
+            args.max_ppl_increase,
+            "percent",
+        ),
+    ];
+    let exceeded: Vec<String> = gates
+        .into_iter()
+        .filter_map(|(name, value, flag, bound, unit)| {
+            let bound = bound.filter(|bound| value.is_nan() || value > *bound)?;
+            Some(format!("{name} is {value:.6} {unit}, above `{flag} {bound}`"))
+        })
+        .collect();
+    if exceeded.is_empty() { Ok(()) } else { Err(Failure::gate(exceeded.join("; "))) }
+}
+
+fn read(file: &Path) -> Result<String> {
+    let text = pelton_tensor::read_limited_text(file, limits::PROMPT_BYTES as u64);
+    text.map_err(|error| {
+        Failure::new(format!("{}: {error}", file.display())).hint("expected a text file in UTF-8")
+    })
+}
+
+/// A model's files before its weights are loaded.
+struct Named {
+    name: String,
+    files: ModelFiles,
+    place: LocalModel,
+}
+
+impl Named {
+    fn open(name: &str) -> Result<Self> {
+        let reference: ModelRef = model::reference(Some(name))?;
+        let place = model::resolve(&reference)?;
+        Ok(Self { name: reference.display_name(), files: place.open()?, place })
+    }
+
+    fn tokens(&self, text: &str, args: &EvalArgs) -> Result<Tokens> {
+        let texts = Texts::open(&self.place)?;
+        Tokens::new(&texts.tokenizer, text, args.limit())
+            .map_err(|error| Failure::from(error).at(&args.text.display().to_string()))
+    }
+
+    /// Refuses to compare models that read the text as different tokens.
+    fn check_same(&self, own: &Self, tokens: &Tokens, text: &str, args: &EvalArgs) -> Result<()> {
+        let (own_name, name) = (&own.name, &self.name);
+        let sizes = [&own.files, &self.files].map(|files| files.config().vocab_size);
+        if sizes[0] != sizes[1] {
+            return Err(Failure::new(format!(
+                "{own_name} has a vocabulary of {} tokens and the reference {name} one of {}: \
+                 expected the same vocabulary",
+                sizes[0], sizes[1]
+            )));
+        }
+        let theirs = self.tokens(text, args)?;
+        if theirs == *tokens {
+            return Ok(());
+        }
+        let at = tokens.tokens.iter().zip(&theirs.tokens).position(|(a, b)| a != b);
+        let at = at.unwrap_or_else(|| tokens.tokens.len().min(theirs.tokens.len()));
+        Err(Failure::new(format!(
+            "{own_name} and the reference {name} read the text as different tokens, first at token \
+             {at}: expected the same vocabulary"
+        )))
+    }
+}

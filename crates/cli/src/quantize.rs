@@ -1,0 +1,157 @@
+//! `pelton quantize`; see [`pelton_quantize`].
+
+use std::io::Write;
+use std::path::Path;
+
+use pelton_base::limits;
+use pelton_bench::quality::Tokens;
+use pelton_llm::LocalModel;
+use pelton_model::{ModelFiles, layer_shape};
+use pelton_quantize::{Method, Needs, QuantizeError, Report, Samples, Watch, quantize as write};
+
+use crate::args::QuantizeArgs;
+use crate::failure::{Failure, Result};
+use crate::interrupt::StopFlag;
+use crate::stats::bytes;
+use crate::texts::Texts;
+use crate::{model, progress};
+
+/// Tokens of a window of the calibration, where the context has as many.
+const SAMPLE_LENGTH: usize = 512;
+
+/// What was asked for and what was written, as one object.
+#[derive(Debug, serde::Serialize)]
+struct Output<'a> {
+    input: &'a str,
+    output: &'a Path,
+    method: &'static str,
+    calibration_tokens: usize,
+    samples: usize,
+    needs: Needs,
+    #[serde(flatten)]
+    report: Report,
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// Everything that [`pelton_quantize::quantize`] refuses, a text that cannot be read, Ctrl-C.
+pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
+    let options = args.options();
+    options.check().map_err(failure)?;
+    if options.method.needs_calibration() && args.calibration.is_none() {
+        let name = options.method.name();
+        return Err(Failure::new(format!("`--calibration` is missing: `{name}` needs a text"))
+            .hint("`--method rtn` needs none"));
+    }
+    let place = model::resolve(&model::reference(Some(&args.input))?)?;
+    let mut files = place.open()?;
+    let samples = match &args.calibration {
+        Some(file) => Some(read_samples(&place, &files, file, args)?),
+        None => None,
+    };
+    let spec = files.spec()?;
+    let layers: std::result::Result<Vec<_>, _> =
+        (0..spec.layers.len()).map(|layer| layer_shape(&files, layer)).collect();
+    // Without a folder or with a damaged one, the quantizer says what is wrong.
+    let needs = Needs::new(&spec, &layers.unwrap_or_default(), samples.as_ref());
+    if let Some(samples) = &samples {
+        let (n, n_tokens) = (samples.len(), samples.n_tokens());
+        let total = bytes(needs.total());
+        eprintln!("calibration: {n} windows, {n_tokens} tokens; memory {total} beside the source");
+    }
+    let cpu = args.threads.chosen().runtime()?.cpu(0);
+    let stop = StopFlag::listen()?;
+    let bar = progress::steps(0);
+    let watch = Watch {
+        is_stopped: &|| stop.is_set(),
+        progress: &|matrix, n_matrices| {
+            bar.set_length(n_matrices as u64);
+            bar.inc(1);
+            bar.set_message(matrix.module.clone());
+        },
+    };
+    let report = write(&mut files, &options, samples.as_ref(), cpu, &args.output, watch);
+    bar.finish_and_clear();
+    let report = report.map_err(failure)?.ok_or_else(Failure::interrupted)?;
+    // What is told is what can be read back.
+    let read_back = ModelFiles::open(&args.output).and_then(|files| pelton_model::check(&files));
+    read_back.map_err(|error| Failure::from(error).at("reading the result back"))?;
+    let output = Output {
+        input: &args.input,
+        output: &args.output,
+        method: options.method.name(),
+        calibration_tokens: samples.as_ref().map_or(0, Samples::n_tokens),
+        samples: samples.as_ref().map_or(0, Samples::len),
+        needs,
+        report,
+    };
+    let text = match args.json {
+        true => serde_json::to_string(&output)? + "\n",
+        false => output.render(),
+    };
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))
+}
+
+fn read_samples(
+    place: &LocalModel,
+    files: &ModelFiles,
+    file: &Path,
+    args: &QuantizeArgs,
+) -> Result<Samples> {
+    let at_file = |failure: Failure| failure.at(&file.display().to_string());
+    let text = pelton_tensor::read_limited_text(file, limits::PROMPT_BYTES as u64)
+        .map_err(|error| Failure::new(error.to_string()).hint("expected a text file in UTF-8"))
+        .map_err(at_file)?;
+    let tokens = Tokens::new(&Texts::open(place)?.tokenizer, &text, None)
+        .map_err(|error| at_file(Failure::from(error)))?;
+    let context = files.spec()?.max_context;
+    let length = args.sample_length.unwrap_or(SAMPLE_LENGTH.min(context));
+    if length < 2 || length > context {
+        return Err(Failure::new(format!(
+            "`--sample-length` is {length}: expected 2 to the context of {context} tokens"
+        )));
+    }
+    Samples::choose(&tokens.tokens, &tokens.prefix, length, args.n_samples(), args.seed)
+        .map_err(|error| at_file(failure(error)))
+}
+
+fn failure(error: QuantizeError) -> Failure {
+    match error {
+        QuantizeError::Exists(_) => Failure::of(&error).hint("choose another name, or remove it"),
+        QuantizeError::Model(error) => Failure::from(error),
+        error => Failure::of(&error),
+    }
+}
+
+impl Output<'_> {
+    fn render(&self) -> String {
+        let Report { n_bytes, n_source_bytes, bits_per_weight, seconds, .. } = self.report;
+        let (now, before) = (bytes(n_bytes), bytes(n_source_bytes));
+        let n_matrices = self.report.matrices.len();
+        let mut rows = vec![
+            ("from", self.input.to_owned()),
+            ("written", self.output.display().to_string()),
+            ("method", self.method.to_owned()),
+            ("size", format!("{now}, was {before}")),
+            ("matrices", format!("{n_matrices}, {bits_per_weight:.2} bits per weight")),
+        ];
+        let errors = self.report.matrices.iter().filter_map(|m| Some((m.error_rounded?, m.error?)));
+        let (n, rounded, own) =
+            errors.fold((0, 0.0, 0.0), |(n, a, b), (rounded, own)| (n + 1, a + rounded, b + own));
+        if n > 0 && self.method != Method::Rtn.name() {
+            let (rounded, own) = (rounded / f64::from(n), own / f64::from(n));
+            let change = 100.0 * (own / rounded - 1.0);
+            rows.push((
+                "output error",
+                format!(
+                    "{own:.3e} of the outputs' squares; rounding {rounded:.3e} ({change:+.1} %)"
+                ),
+            ));
+        }
+        rows.push(("time", format!("{seconds:.1} s")));
+        rows.iter().map(|(name, value)| format!("{name:<15}{value}\n")).collect()
+    }
+}

@@ -1,0 +1,271 @@
+//! `pelton quantize`, through the real binary: the folders load, and lose as little as they should.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Outcome, command, pelton, signal};
+use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
+use pelton_testkit::TinyModel;
+use serde_json::Value;
+
+/// A model whose norms let a few inputs through much larger than others, and two texts.
+struct World {
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("temp");
+        let model = folder.path().join("tiny");
+        TinyModel::default().write_folder(&model);
+        change(&model, |name, values| {
+            if name.contains("layernorm") {
+                values.iter_mut().step_by(29).for_each(|w| *w *= 12.0);
+            }
+        });
+        let words = ["moth", "lamp", "river", "the", "of", "stone", "a", "under", "quick", "sky"];
+        let text = |seed: usize| -> String {
+            let word = |i: usize| words[(i * i * 31 + i * seed + i / 7) % words.len()];
+            (0..700).map(|i| format!("{} ", word(i))).collect()
+        };
+        std::fs::write(folder.path().join("seen"), text(3)).expect("written");
+        std::fs::write(folder.path().join("held-out"), text(8)).expect("written");
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    fn quantize(&self, out: &str, flags: &[&str]) -> Outcome {
+        let (input, out, text) = (self.path("tiny"), self.path(out), self.path("seen"));
+        let args = ["quantize", &input, &out, "--calibration", &text, "--sample-length", "128"];
+        pelton(&[&args[..], &["--group", "32", "--json"], flags].concat())
+    }
+
+    /// Divergence from the source on the other text, of the weights alone.
+    fn kl(&self, model: &str) -> f64 {
+        let (model, source, text) = (self.path(model), self.path("tiny"), self.path("held-out"));
+        let args = ["eval", &model, "--reference", &source, "--text", &text, "--compute", "f32"];
+        let report = pelton(&[&args[..], &["--json"]].concat()).json();
+        report["against"]["kl_divergence"]["value"].as_f64().expect("a number")
+    }
+
+    /// Names of everything in the folder, hidden names included.
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder.path()).expect("a folder");
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// Changes the weights of a folder.
+fn change(model: &Path, change: impl Fn(&str, &mut [f32])) {
+    let file = model.join("model.safetensors");
+    let stored = Safetensors::open_file(&file).expect("weights");
+    let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
+    for name in stored.names() {
+        let view = stored.get(name).expect(name);
+        let mut values: Vec<f32> =
+            view.data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        change(name, &mut values);
+        tensors.push((name.to_owned(), view.shape.to_vec(), values));
+    }
+    drop(stored);
+    let data: Vec<Vec<u8>> =
+        tensors.iter().map(|(_, _, v)| v.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+    let views: Vec<TensorView<'_>> = tensors
+        .iter()
+        .zip(&data)
+        .map(|((name, shape, _), data)| TensorView { name, dtype: DType::F32, shape, data })
+        .collect();
+    std::fs::remove_file(&file).expect("removed");
+    write_safetensors(&file, &views, &Default::default()).expect("written");
+}
+
+fn config(model: &str) -> Value {
+    let text = std::fs::read_to_string(Path::new(model).join("config.json")).expect("a config");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+#[test]
+fn every_method_writes_a_folder_that_runs_and_solvers_beat_rounding() {
+    let world = World::new();
+    let methods = [
+        ("rtn", &["--method", "rtn"][..]),
+        ("rtn-zeros", &["--method", "rtn", "--asymmetric"]),
+        ("gptq", &["--method", "gptq"]),
+        ("gptq-act", &["--method", "gptq", "--act-order"]),
+        ("awq", &["--method", "awq"]),
+    ];
+    let mut kl = std::collections::BTreeMap::new();
+    for (out, flags) in methods {
+        let report = world.quantize(out, flags).json();
+        assert_eq!(report["matrices"].as_array().expect("matrices").len(), 14, "{out}");
+        assert!(report["n_bytes"].as_u64() < report["n_source_bytes"].as_u64(), "{report}");
+        let bits = report["bits_per_weight"].as_f64().expect("a number");
+        assert!((4.5..5.2).contains(&bits), "{out}: {bits}");
+        let args = ["run", "-m", &world.path(out), "--raw", "--json", "-n", "4", "the moth"];
+        pelton(&args).json();
+        kl.insert(out, world.kl(out));
+    }
+    println!("{kl:?}");
+    assert!(kl["rtn"] > 1e-5, "{kl:?}");
+    for (solved, rounded) in [("gptq", "rtn"), ("gptq-act", "rtn"), ("awq", "rtn-zeros")] {
+        assert!(kl[solved] < 0.7 * kl[rounded], "{solved}: {kl:?}");
+    }
+    let gptq = config(&world.path("gptq-act"))["quantization_config"].clone();
+    for (field, value) in [("quant_method", "gptq"), ("checkpoint_format", "gptq")] {
+        assert_eq!(gptq[field], value);
+    }
+    assert_eq!([&gptq["bits"], &gptq["group_size"]], [4, 32]);
+    assert_eq!([&gptq["desc_act"], &gptq["sym"]], [true, true]);
+    let beside = std::fs::read_to_string(world.folder.path().join("gptq/quantize_config.json"));
+    assert_eq!(serde_json::from_str::<Value>(&beside.expect("a file")).expect("JSON")["bits"], 4);
+    let awq = config(&world.path("awq"))["quantization_config"].clone();
+    assert_eq!([&awq["quant_method"], &awq["version"]], ["awq", "gemm"]);
+    assert!(world.folder.path().join("awq/tokenizer_config.json").exists());
+    assert!(world.names().iter().all(|name| !name.starts_with('.')), "{:?}", world.names());
+}
+
+#[test]
+fn every_width_loads_and_more_bits_lose_less() {
+    let world = World::new();
+    let mut last = f64::INFINITY;
+    for bits in ["2", "3", "4", "8"] {
+        let out = format!("rtn-{bits}");
+        world.quantize(&out, &["--method", "rtn", "--bits", bits]).assert_answered();
+        let kl = world.kl(&out);
+        assert!(kl < last, "{bits} bits: {kl} after {last}");
+        last = kl;
+        let inspected = pelton(&["inspect", &world.path(&out)]);
+        inspected.assert_answered();
+        assert!(inspected.stdout.contains(&format!("GPTQ, {bits} bits")), "{}", inspected.stdout);
+    }
+    assert!(last < 1e-3, "8 bits: {last}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_seed_other_ones() {
+    let world = World::new();
+    let bytes = |out: &str, flags: &[&str]| {
+        let flags = [&["--method", "gptq", "--samples", "2"], flags].concat();
+        world.quantize(out, &flags).assert_answered();
+        let file = format!("{out}/model-00002-of-00003.safetensors");
+        std::fs::read(world.folder.path().join(file)).expect("the first layer")
+    };
+    let first = bytes("a", &["--threads", "1"]);
+    assert!(first == bytes("b", &["--threads", "3"]), "threads change no byte");
+    assert!(first != bytes("c", &["--seed", "5"]), "the seed chooses the windows");
+}
+
+#[test]
+fn sources_and_flags_that_cannot_be_are_refused_and_leave_nothing() {
+    let world = World::new();
+    let before = world.names();
+    let refused = |flags: &[&str], parts: &[&str]| {
+        let outcome = world.quantize("out", flags);
+        assert_eq!(outcome.code, Some(2), "{flags:?}: {}", outcome.stderr);
+        let error = outcome.stderr.lines().last().expect("a line");
+        assert!(error.starts_with("error: "), "{flags:?}: {}", outcome.stderr);
+        for part in parts {
+            assert!(error.contains(part), "{flags:?}: `{part}` is missing in: {error}");
+        }
+        assert_eq!(world.names(), before, "{flags:?}");
+    };
+    refused(&["--method", "magic"], &["--method", "rtn, gptq or awq"]);
+    refused(&["--method", "rtn", "--bits", "5"], &["--bits", "2, 3, 4 or 8"]);
+    refused(&["--method", "awq", "--bits", "3"], &["--bits", "expected 4"]);
+    refused(&["--method", "awq", "--symmetric"], &["--symmetric", "zero points"]);
+    refused(&["--method", "rtn", "--act-order"], &["--act-order"]);
+    refused(&["--method", "gptq", "--damping", "2"], &["--damping"]);
+    let (tiny, out) = (world.path("tiny"), world.path("out"));
+    let plain = |flags: &[&str], parts: &[&str]| {
+        pelton(&[&["quantize", &tiny, &out], flags].concat()).assert_refused(parts);
+        assert_eq!(world.names(), before, "{flags:?}");
+    };
+    plain(&["--method", "gptq"], &["--calibration", "gptq"]);
+    let long = ["--method", "gptq", "--calibration", &world.path("seen"), "--sample-length", "257"];
+    plain(&long, &["--sample-length", "256"]);
+    plain(&["--method", "rtn", "--group", "40"], &["q_proj", "--group", "64 inputs", "40"]);
+    let nowhere = world.path("nowhere/out");
+    let args = ["quantize", &tiny, &nowhere, "--method", "rtn", "--group", "32"];
+    pelton(&args).assert_refused(&["nowhere/out"]);
+
+    std::fs::write(world.folder.path().join("short"), "a moth").expect("written");
+    let short = world.path("short");
+    let args = ["quantize", &tiny, &out, "--method", "gptq", "--calibration", &short];
+    pelton(&args).assert_refused(&["short", "6 tokens", "at least 64"]);
+
+    let args = ["quantize", "story", &out, "--method", "rtn"];
+    pelton(&args).assert_refused(&["expected a folder", "pelton convert"]);
+    world.quantize("done", &["--method", "rtn"]).assert_answered();
+    let args = ["quantize", &world.path("done"), &out, "--method", "rtn", "--group", "32"];
+    pelton(&args).assert_refused(&["not quantized yet", "GPTQ, 4 bits"]);
+    let again = ["quantize", &tiny, &world.path("done"), "--method", "rtn"];
+    pelton(&again).assert_refused(&["done", "already"]);
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_named_and_zeros_are_kept() {
+    let world = World::new();
+    let model = world.folder.path().join("tiny");
+    change(&model, |name, values| {
+        if name == "model.layers.1.mlp.down_proj.weight" {
+            values[96 * 3 + 7] = f32::NAN;
+        }
+    });
+    let args = ["quantize", &world.path("tiny"), &world.path("out"), "--method", "rtn"];
+    let parts = ["model.layers.1.mlp.down_proj", "output 3 and input 7"];
+    pelton(&[&args[..], &["--group", "32"]].concat()).assert_refused(&parts);
+    assert_eq!(world.names(), ["held-out", "seen", "tiny"]);
+
+    // Half of a layer's inputs, and all of a matrix.
+    change(&model, |name, values| match name {
+        "model.layers.1.mlp.down_proj.weight" => values.fill(0.0),
+        "model.layers.0.input_layernorm.weight" => values[..32].fill(0.0),
+        _ => {}
+    });
+    for method in ["gptq", "awq"] {
+        world.quantize(method, &["--method", method]).assert_answered();
+        assert!(world.kl(method) < 0.1, "{method}: {}", world.kl(method));
+    }
+}
+
+#[test]
+fn a_full_disk_and_ctrl_c_leave_nothing_behind() {
+    let world = World::new();
+    let before = world.names();
+    let (tiny, out, text) = (world.path("tiny"), world.path("out"), world.path("seen"));
+    let rtn = ["quantize", &tiny, &out, "--method", "rtn", "--group", "32"];
+    // Files of at most 64 KiB, and no signal about it.
+    let limited = common::command_after("trap '' XFSZ; ulimit -f 64", &rtn);
+    let mut limited = limited;
+    let outcome = common::outcome(&limited.output().expect("sh starts"));
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.stderr.starts_with("error: "), "{}", outcome.stderr);
+    assert_eq!(world.names(), before);
+
+    let args =
+        ["quantize", &tiny, &out, "--method", "gptq", "--group", "32", "--calibration", &text];
+    let mut child = command(&args).stderr(std::process::Stdio::piped()).spawn().expect("starts");
+    // The first line comes before the work.
+    let mut line = String::new();
+    let stderr = child.stderr.as_mut().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stderr), &mut line).expect("a line");
+    assert!(line.starts_with("calibration: "), "{line}");
+    signal("INT", child.id());
+    let code = child.wait().expect("ends").code();
+    // It may have been done before the signal came, or before it was listened to.
+    match code {
+        Some(0) => assert!(Path::new(&out).join("config.json").exists()),
+        code => {
+            assert!(code == Some(130) || code.is_none(), "{code:?}");
+            assert_eq!(world.names(), before);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Text through the model, one layer at a time.
+
+use std::collections::BTreeMap;
+
+use pelton_base::TokenId;
+use pelton_model::{ArchSpec, CpuDevice, LayerShape, LayerWalk, ModelFiles, Reads};
+use pelton_quant::solve::{Hessian, SolveError};
+use serde::Serialize;
+
+use crate::layer::Work;
+use crate::{QuantizeError, Result};
+
+/// The texts of a calibration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples(Vec<Vec<TokenId>>);
+
+impl Samples {
+    /// Tokens that a calibration needs at least.
+    pub const LEAST_TOKENS: usize = 64;
+
+    /// Cuts a text into windows of `length` tokens, `prefix` included, and takes `n_samples` of them
+    /// in an order that `seed` gives; all of them where there are fewer.
+    ///
+    /// # Errors
+    ///
+    /// When the text is shorter than [`LEAST_TOKENS`](Self::LEAST_TOKENS).
+    pub fn choose(
+        tokens: &[TokenId],
+        prefix: &[TokenId],
+        length: usize,
+        n_samples: usize,
+        seed: u64,
+    ) -> Result<Self> {
+        let (n_tokens, least) = (tokens.len(), Self::LEAST_TOKENS);
+        if n_tokens < least {
+            return Err(QuantizeError::Calibration { n_tokens, least });
+        }
+        let prefix = &prefix[..prefix.len().min(length.saturating_sub(1))];
+        let room = (length - prefix.len()).max(1);
+        // A short end counts only where it is all there is.
+        let whole = tokens.chunks(room).filter(|window| window.len() == room.min(n_tokens));
+        let mut windows: Vec<&[TokenId]> = whole.collect();
+        let mut state = seed;
+        for i in (1..windows.len()).rev() {
+            windows.swap(i, below(&mut state, i + 1));
+        }
+        windows.truncate(n_samples.max(1));
+        Ok(Self(windows.into_iter().map(|window| [prefix, window].concat()).collect()))
+    }
+
+    /// Number of texts.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none; never true.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Tokens of all texts.
+    pub fn n_tokens(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+
+    fn longest(&self) -> usize {
+        self.0.iter().map(Vec::len).max().unwrap_or(0)
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014), scaled to `n`.
+fn below(state: &mut u64, n: usize) -> usize {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut x = *state;
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((u128::from(x ^ (x >> 31)) * n as u128) >> 64) as usize
+}
+
+/// The memory that a quantization takes beside the mapped source, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Needs {
+    /// Rows between layers.
+    pub activation_bytes: u64,
+    /// The largest layer in f32: packed, as values, and rounded.
+    pub layer_bytes: u64,
+    /// Hessians of the largest layer, and the factors of one.
+    pub hessian_bytes: u64,
+}
+
+impl Needs {
+    /// The memory for these layers and texts.
+    pub fn new(spec: &ArchSpec, layers: &[LayerShape], samples: Option<&Samples>) -> Self {
+        let weights = |layer: &LayerShape| -> u64 {
+            layer.matrices.iter().map(|matrix| (matrix.shape[0] * matrix.shape[1]) as u64).sum()
+        };
+        let largest = layers.iter().map(weights).max().unwrap_or(0);
+        let Some(samples) = samples else {
+            return Self { activation_bytes: 0, layer_bytes: 8 * largest, hessian_bytes: 0 };
+        };
+        let hessians = |layer: &LayerShape| -> u64 {
+            let widths: BTreeMap<_, _> =
+                layer.matrices.iter().map(|matrix| (matrix.reads, matrix.shape[1])).collect();
+            let widest = widths.values().copied().max().unwrap_or(0) as u64;
+            widths.values().map(|k| Hessian::bytes(*k)).sum::<u64>() + 28 * widest * widest
+        };
+        Self {
+            activation_bytes: (samples.n_tokens() * spec.hidden_size * 4) as u64,
+            layer_bytes: 16 * largest,
+            hessian_bytes: layers.iter().map(hessians).max().unwrap_or(0),
+        }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.activation_bytes + self.layer_bytes + self.hessian_bytes
+    }
+}
+
+/// The Hessian of each place that matrices of a layer read.
+pub(crate) type Hessians = BTreeMap<Reads, Hessian>;
+
+/// The rows of all texts between two layers.
+pub(crate) struct Calibration {
+    walk: LayerWalk<CpuDevice>,
+    /// `[tokens, hidden]` of each text.
+    rows: Vec<Vec<f32>>,
+}
+
+impl Calibration {
+    /// Embeds all texts. `None` when it was stopped.
+    pub(crate) fn begin(
+        files: &ModelFiles,
+        device: CpuDevice,
+        samples: &Samples,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Option<Self>> {
+        let mut walk = LayerWalk::new(files, device, samples.longest())?;
+        let mut rows = Vec::with_capacity(samples.len());
+        for tokens in &samples.0 {
+            if is_stopped() {
+                return Ok(None);
+            }
+            let mut x = Vec::new();
+            walk.embed(tokens, &mut x);
+            rows.push(x);
+        }
+        walk.drop_embeddings();
+        Ok(Some(Self { walk, rows }))
+    }
+
+    /// Runs all texts through a layer as it is stored, and gathers what its matrices read. `None`
+    /// when it was stopped.
+    pub(crate) fn gather(
+        &mut self,
+        files: &ModelFiles,
+        layer: usize,
+        shape: &LayerShape,
+        work: &Work<'_>,
+    ) -> Result<Option<Hessians>> {
+        let mut hessians: Hessians = shape
+            .matrices
+            .iter()
+            .filter_map(|matrix| Some((matrix.reads?, matrix.shape[1])))
+            .map(|(reads, k)| (reads, Hessian::new(k, work.n_threads)))
+            .collect();
+        self.walk.load(files, layer)?;
+        let mut x = Vec::new();
+        for rows in &self.rows {
+            if (work.watch.is_stopped)() {
+                return Ok(None);
+            }
+            x.clone_from(rows);
+            let mut failed: Option<(Reads, SolveError)> = None;
+            self.walk.run(
+                &mut x,
+                Some(&mut |reads, rows: &[f32]| {
+                    if let Some(hessian) = hessians.get_mut(&reads)
+                        && let Err(error) = hessian.add(rows)
+                    {
+                        failed.get_or_insert((reads, error));
+                    }
+                }),
+            );
+            if let Some((reads, source)) = failed {
+                let reader = shape.matrices.iter().find(|matrix| matrix.reads == Some(reads));
+                let module = reader.map_or(String::new(), |matrix| matrix.module.clone());
+                return Err(QuantizeError::Matrix { module, source });
+            }
+        }
+        let finish = |(reads, hessian): (Reads, Hessian)| (reads, hessian.finish());
+        Ok(Some(hessians.into_iter().map(finish).collect()))
+    }
+
+    /// Runs all texts through a layer with its new weights. `false` when it was stopped.
+    pub(crate) fn advance(
+        &mut self,
+        files: &ModelFiles,
+        layer: usize,
+        work: &Work<'_>,
+    ) -> Result<bool> {
+        if layer + 1 == self.walk.spec().layers.len() {
+            return Ok(true);
+        }
+        self.walk.load(files, layer)?;
+        for rows in &mut self.rows {
+            if (work.watch.is_stopped)() {
+                return Ok(false);
+            }
+            self.walk.run(rows, None);
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(n: u32) -> Vec<TokenId> {
+        (0..n).map(TokenId).collect()
+    }
+
+    #[test]
+    fn samples_are_whole_windows_in_an_order_of_the_seed() {
+        let (text, prefix) = (tokens(1000), [TokenId(7777)]);
+        let choose = |n, seed| Samples::choose(&text, &prefix, 100, n, seed).expect("samples");
+        let all = choose(1000, 0);
+        assert_eq!((all.len(), all.n_tokens(), all.longest()), (10, 1000, 100));
+        for sample in &all.0 {
+            assert_eq!((sample[0], sample[1].0 % 99), (prefix[0], 0));
+        }
+        let mut sorted = all.0.clone();
+        sorted.sort();
+        sorted.dedup();
+        assert_eq!(sorted.len(), 10, "no window twice");
+        assert_eq!(choose(3, 1), choose(3, 1));
+        assert_ne!(choose(3, 1), choose(3, 2));
+        assert_eq!(choose(3, 1).0, choose(9, 1).0[..3], "more samples go on with the same ones");
+    }
+
+    #[test]
+    fn short_texts_are_one_sample_or_an_error() {
+        let short = Samples::choose(&tokens(64), &[], 100, 8, 0).expect("enough");
+        assert_eq!((short.len(), short.n_tokens()), (1, 64));
+        let error = Samples::choose(&tokens(63), &[], 100, 8, 0).expect_err("too short");
+        assert!(error.to_string().contains("63 tokens: expected at least 64"), "{error}");
+    }
+}

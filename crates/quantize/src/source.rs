@@ -1,0 +1,137 @@
+//! The model that is quantized: what can be, and the values of its matrices.
+
+use std::collections::BTreeMap;
+
+use pelton_model::{LayerMatrix, LayerShape, ModelError, ModelFiles, layer_shape};
+use pelton_quant::dequantize_tensor;
+use pelton_tensor::DType;
+
+use crate::{Method, Options, QuantizeError, Result};
+
+/// The layers, once everything that can be refused without calculating is refused.
+pub(crate) fn layers(files: &ModelFiles, options: &Options) -> Result<Vec<LayerShape>> {
+    options.check()?;
+    let refuse = |why: String| QuantizeError::Source { path: files.path().to_owned(), why };
+    if files.folder().is_none() {
+        let why = "expected a folder with config.json and safetensors; `pelton convert --format` \
+                   rounds GGUF files";
+        return Err(refuse(why.to_owned()));
+    }
+    if let Some(scheme) = files.scheme() {
+        let found = scheme.words();
+        return Err(refuse(format!("expected weights that are not quantized yet, found {found}")));
+    }
+    pelton_model::check(files)?;
+    let n_layers = files.spec()?.layers.len();
+    let layers: Vec<LayerShape> = (0..n_layers)
+        .map(|layer| layer_shape(files, layer))
+        .collect::<std::result::Result<_, _>>()?;
+    for matrix in layers.iter().flat_map(|layer| &layer.matrices) {
+        check(files, matrix, options).map_err(|error| match error {
+            Refused::Source(why) => refuse(why),
+            Refused::Shape(expected) => QuantizeError::Shape {
+                module: matrix.module.clone(),
+                shape: matrix.shape,
+                expected,
+            },
+        })?;
+    }
+    Ok(layers)
+}
+
+enum Refused {
+    Source(String),
+    Shape(String),
+}
+
+fn check(
+    files: &ModelFiles,
+    matrix: &LayerMatrix,
+    options: &Options,
+) -> std::result::Result<(), Refused> {
+    let (name, method, module) = (matrix.tensor(), options.method, &matrix.module);
+    if matrix.is_slice {
+        let why =
+            format!("`{module}` holds the matrices of several experts, which is not supported");
+        return Err(Refused::Source(why));
+    }
+    let stored = files.tensors().get(&name).map(|view| view.dtype);
+    if !matches!(stored, Some(DType::F32 | DType::F16 | DType::Bf16)) {
+        return Err(Refused::Source(format!("`{name}`: expected weights of f32, f16 or bf16")));
+    }
+    if method.needs_calibration() && matrix.reads.is_none() {
+        return Err(Refused::Source(format!(
+            "`{}` needs the inputs of `{module}`, which are not gathered for experts and latent \
+             attention: expected a dense model, or `--method rtn`",
+            method.name()
+        )));
+    }
+    if matrix.is_transposed && method == Method::Awq {
+        return Err(Refused::Source(format!(
+            "`{module}` is stored transposed, which `awq` has no files for: `gptq` has"
+        )));
+    }
+    let [n, k] = matrix.shape;
+    let group = options.grid.group(k);
+    if !k.is_multiple_of(group) {
+        return Err(Refused::Shape(format!(
+            "expected `--group` to divide its {k} inputs, got {group}"
+        )));
+    }
+    if !options.fits(matrix.shape) {
+        let bits = options.grid.bits;
+        return Err(Refused::Shape(format!(
+            "expected codes of {bits} bits that fill whole words of 32 along {n} outputs and {k} \
+             inputs"
+        )));
+    }
+    Ok(())
+}
+
+/// Matrices of all layers.
+pub(crate) fn n_matrices(layers: &[LayerShape]) -> usize {
+    layers.iter().map(|layer| layer.matrices.len()).sum()
+}
+
+/// Bytes of all tensors.
+pub(crate) fn n_bytes(files: &ModelFiles) -> u64 {
+    let tensors = files.tensors();
+    let views = tensors.names().into_iter().filter_map(|name| tensors.get(name));
+    views.map(|view| view.data.len() as u64).sum()
+}
+
+/// The matrices of one layer by module, `[n, k]` each, and vectors that were changed by name.
+#[derive(Debug)]
+pub(crate) struct Matrices {
+    pub(crate) values: BTreeMap<String, Vec<f32>>,
+    pub(crate) vectors: BTreeMap<String, Vec<f32>>,
+}
+
+impl Matrices {
+    pub(crate) fn read(files: &ModelFiles, shape: &LayerShape) -> Result<Self> {
+        let mut values = BTreeMap::new();
+        for matrix in &shape.matrices {
+            let stored = vector(files, &matrix.tensor())?;
+            let own = match matrix.is_transposed {
+                true => transposed(&stored, matrix.shape[1], matrix.shape[0]),
+                false => stored,
+            };
+            values.insert(matrix.module.clone(), own);
+        }
+        Ok(Self { values, vectors: BTreeMap::new() })
+    }
+}
+
+/// The values of a stored tensor.
+pub(crate) fn vector(files: &ModelFiles, name: &str) -> Result<Vec<f32>> {
+    let view = files.tensors().get(name).expect("invariant: the tensor was found");
+    dequantize_tensor(&view).map_err(|source| {
+        let file = files.tensors().origin().to_owned();
+        QuantizeError::Model(ModelError::Format { file, source })
+    })
+}
+
+/// A matrix `[n, k]` as `[k, n]`.
+pub(crate) fn transposed(values: &[f32], n: usize, k: usize) -> Vec<f32> {
+    (0..k).flat_map(|j| (0..n).map(move |row| values[row * k + j])).collect()
+}
