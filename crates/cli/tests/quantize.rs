@@ -199,7 +199,7 @@ fn sources_and_flags_that_cannot_be_are_refused_and_leave_nothing() {
     std::fs::write(world.folder.path().join("short"), "a moth").expect("written");
     let short = world.path("short");
     let args = ["quantize", &tiny, &out, "--method", "gptq", "--calibration", &short];
-    pelton(&args).assert_refused(&["short", "6 tokens", "at least 64"]);
+    pelton(&args).assert_refused(&["short", "5 tokens", "at least 64"]);
 
     let args = ["quantize", "story", &out, "--method", "rtn"];
     pelton(&args).assert_refused(&["expected a folder", "pelton convert"]);
