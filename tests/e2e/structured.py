@@ -5,6 +5,7 @@ A part of openai_client.py, which runs these checks beside its own.
 
 import enum
 import json
+from typing import Annotated
 
 import openai
 import pydantic
@@ -21,7 +22,7 @@ class Person(pydantic.BaseModel):
     name: str = pydantic.Field(max_length=12)
     age: int
     mood: Mood
-    friends: list[str] = pydantic.Field(max_length=2)
+    friends: list[Annotated[str, pydantic.Field(max_length=12)]] = pydantic.Field(max_length=2)
 
 
 class Roll(pydantic.BaseModel):
