@@ -206,7 +206,7 @@ fn sources_and_flags_that_cannot_be_are_refused_and_leave_nothing() {
     world.quantize("done", &["--method", "rtn"]).assert_answered();
     let args = ["quantize", &world.path("done"), &out, "--method", "rtn", "--group", "32"];
     pelton(&args).assert_refused(&["not quantized yet", "GPTQ, 4 bits"]);
-    let again = ["quantize", &tiny, &world.path("done"), "--method", "rtn"];
+    let again = ["quantize", &tiny, &world.path("done"), "--method", "rtn", "--group", "32"];
     pelton(&again).assert_refused(&["done", "already"]);
 }
 
