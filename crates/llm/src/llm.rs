@@ -166,8 +166,8 @@ impl Llm {
         self.forms.prepare();
     }
 
-    /// The rule of a form, for requests that go to the [`engine`](Self::engine) past
-    /// [`generate`](Self::generate); their answers end with one of [`eos`](Self::eos).
+    /// The rule of a form, for requests that go to the [`engine`](Self::engine) directly; their answers
+    /// end with one of [`eos`](Self::eos).
     ///
     /// # Errors
     ///
