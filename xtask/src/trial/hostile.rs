@@ -21,7 +21,7 @@ const FLOOD: usize = 300;
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Rounds over all kinds before memory is compared: lists of bounded length fill.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 45)]
     warm_up: usize,
     /// Rounds after them.
     #[arg(long, default_value_t = 10)]
