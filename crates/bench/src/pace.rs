@@ -20,7 +20,7 @@ pub enum Pace {
 /// Follows one request to its end.
 pub(crate) type Following<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What serves the requests.
+/// Serves the requests of a trace.
 pub(crate) trait Served {
     /// How a request ended.
     type Ended: Send + 'static;

@@ -19,7 +19,7 @@ use crate::{model, progress};
 /// Tokens of a window of the calibration, where the context has as many.
 const SAMPLE_LENGTH: usize = 512;
 
-/// What was asked for and what was written, as one object.
+/// The options and the written folder, as one object.
 #[derive(Debug, serde::Serialize)]
 struct Output<'a> {
     input: &'a str,
@@ -75,7 +75,7 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
     let report = write(&mut files, &options, samples.as_ref(), cpu, &args.output, watch);
     bar.finish_and_clear();
     let report = report.map_err(failure)?.ok_or_else(Failure::interrupted)?;
-    // What is told is what can be read back.
+    // The folder that is reported is one that can be read back.
     let read_back = ModelFiles::open(&args.output).and_then(|files| pelton_model::check(&files));
     read_back.map_err(|error| Failure::from(error).at("reading the result back"))?;
     let output = Output {

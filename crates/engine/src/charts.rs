@@ -217,7 +217,7 @@ pub struct Histogram {
 
 impl Histogram {
     /// Upper bounds of the buckets, in microseconds; the last bucket has none.
-    /// Those that vLLM has for the time between two tokens are among them.
+    /// vLLM's bounds for the time between two tokens are among them.
     const BOUNDS_US: [u64; 27] = [
         500,
         1_000,

@@ -28,7 +28,7 @@ pub enum MarkKind {
 /// Some steps of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
-    /// What happened.
+    /// Kind of the event.
     pub kind: MarkKind,
     /// Start of the first step.
     pub begin: Instant,

@@ -53,7 +53,7 @@ impl Limit {
     }
 }
 
-/// What a key or a tenant may use; by default everything.
+/// Limits of a key or a tenant; by default there are none.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Limits([Option<NonZeroU64>; Limit::ALL.len()]);
 

@@ -1,4 +1,4 @@
-//! What one key or one tenant has used.
+//! Tokens and requests that one key or one tenant has used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

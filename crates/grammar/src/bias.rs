@@ -5,7 +5,7 @@
 //!                      └─ else ───────────────────────────────────► llguidance: slices, a walk
 //! ```
 //!
-//! What was tried, on a made vocabulary of 128k tokens and an Intel Xeon with AVX-512 VNNI:
+//! Tried on a made vocabulary of 128k tokens and an Intel Xeon with AVX-512 VNNI:
 //!
 //! - llguidance alone walks the whole vocabulary in 2 ms wherever no slice fits. Its slices fit while
 //!   the rest of the string is longer than they are, so the last characters of every string with
@@ -26,7 +26,7 @@ use toktrie::{Recognizer, SimpleVob, TokTrie};
 
 use crate::plain::{Class, MOST_CHARS, Plain, SAMPLE};
 
-/// What comes after a state of the lexer.
+/// The tokens that may follow a state of the lexer.
 #[derive(Clone, Copy, Debug, Default)]
 enum Step {
     /// Not known yet.

@@ -39,7 +39,7 @@ impl Budget {
     }
 }
 
-/// What one lexer holds; given back when it is dropped.
+/// Memory that one lexer holds; given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,

@@ -16,7 +16,7 @@ use crate::state::in_words;
 pub(crate) struct Parser {
     inner: TokenParser,
     bias: Arc<Bias>,
-    /// What its lexer holds of the memory of all; none for the beginning of a grammar.
+    /// Memory that its lexer holds out of the bound of all; none for the beginning of a grammar.
     share: Option<Arc<Share>>,
     failed: Option<String>,
 }

@@ -39,7 +39,7 @@ pub(crate) struct Inner {
     env: TokEnv,
     /// Sets of tokens that replace most of a walk inside of strings; empty where all is walked.
     plains: Arc<[Plain]>,
-    /// What the parsers of all answers hold.
+    /// Memory that the parsers of all answers hold.
     budget: Arc<Budget>,
     n_tokens: usize,
     /// Control tokens by name.
@@ -123,7 +123,7 @@ impl Vocabulary {
         &self.0.factory
     }
 
-    /// What computes the masks of a new parser.
+    /// Computes the masks of a new parser.
     pub(crate) fn bias(&self) -> Bias {
         Bias::new(Arc::clone(&self.0.plains), self.0.factory.slicer())
     }

@@ -1,4 +1,4 @@
-//! Who may run, decided when the tokens of a request are known and before the engine has it.
+//! Admission, decided when the tokens of a request are known and before the engine has it.
 //!
 //! A server that limits its clients cannot tell the length of a prompt before it is tokenized, and
 //! must not wait until it runs. A [`Gatekeeper`] is asked in between.

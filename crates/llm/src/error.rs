@@ -112,7 +112,7 @@ pub enum LlmError {
     WrongTask {
         /// The model.
         model: String,
-        /// What it is, and what it can be asked for.
+        /// The kind of the model, and the requests that it answers.
         why: String,
     },
     /// A vector has an element that is not a finite number.

@@ -79,7 +79,7 @@ pub struct Llm {
     forms: Forms,
     breakers: BreakerCache,
     gatehouse: Gatehouse,
-    /// What log probabilities of its answers are by default.
+    /// The kind of log probabilities of its answers by default.
     pub(crate) logprobs_mode: LogprobsMode,
     /// Tells loaded models apart, so that no answer of one is taken for that of another.
     instance: u64,

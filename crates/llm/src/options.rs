@@ -64,7 +64,7 @@ pub struct LlmOptions {
     /// The format in which the model writes thoughts, by name, or `none`; by default the one that
     /// its chat template shows.
     pub reasoning_parser: Option<String>,
-    /// What the log probabilities of answers are, unless a request of the library says otherwise.
+    /// The kind of log probabilities of answers, unless a request of the library says otherwise.
     pub logprobs_mode: LogprobsMode,
     /// Name of the model for clients; by default [`ModelRef::display_name`].
     pub name: Option<String>,

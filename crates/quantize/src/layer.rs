@@ -11,7 +11,7 @@ use crate::fold::fold;
 use crate::source::{Matrices, transposed};
 use crate::{MatrixReport, Method, Options, QuantizeError, Result, Watch};
 
-/// What all layers have in common.
+/// The work on a model, common to all its layers.
 pub(crate) struct Work<'a> {
     pub(crate) options: &'a Options,
     pub(crate) n_threads: usize,

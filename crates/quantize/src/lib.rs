@@ -75,7 +75,7 @@ pub struct MatrixReport {
     pub seconds: f64,
 }
 
-/// What was written.
+/// The folder that was written.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Matrices, in the order of the layers.

@@ -1,4 +1,4 @@
-//! What a quantization is asked for.
+//! Options of a quantization.
 
 use pelton_quant::checkpoint::{fits_awq, fits_gptq};
 use pelton_quant::solve::Grid;
@@ -37,7 +37,7 @@ impl Method {
     }
 }
 
-/// What a quantization is asked for.
+/// Options of a quantization.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// How codes are chosen.

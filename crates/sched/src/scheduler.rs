@@ -58,7 +58,7 @@ pub struct Scheduler {
     stats: SchedulerStats,
 }
 
-/// What is special about a request.
+/// The special treatment of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Plain,

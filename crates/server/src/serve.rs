@@ -194,7 +194,7 @@ pub enum ServeError {
 pub struct Renewed {
     /// The models.
     pub models: Vec<ModelSpec>,
-    /// What differs and needs a restart, a line each.
+    /// Settings that differ and need a restart, a line each.
     pub needs_restart: Vec<String>,
 }
 
@@ -323,7 +323,7 @@ impl Server {
         house.abort();
         renewing.abort();
         state.models().shutdown();
-        // What they keep of their results is whole when the process ends.
+        // Results that the batches keep are whole when the process ends.
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, state.batches().ended()).await;
         if state.models().has_failed() { Err(ServeError::EngineFailed) } else { Ok(()) }
     }

@@ -54,7 +54,7 @@ struct Inner {
     n_running: watch::Sender<usize>,
 }
 
-/// What a server listens with.
+/// The socket and the certificate that a server listens with.
 #[derive(Debug, Default)]
 pub(crate) struct Listening {
     /// Its address, if it has one.

@@ -83,7 +83,7 @@ async fn a_thousand_probes_for_prompts_of_another_tenant_find_nothing() {
     assert_eq!(n_probes, 1000);
 }
 
-/// What the tenants see of each other's hits: nothing.
+/// The tenants see nothing of each other's hits.
 async fn check_metrics(server: &Running) {
     let probers = ask(server, "sk-prober", "GET", "/metrics", "").await.body;
     let victims = ask(server, "sk-victim", "GET", "/metrics", "").await.body;

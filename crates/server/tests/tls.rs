@@ -131,7 +131,7 @@ async fn a_request_in_the_clear_is_told_to_use_https() {
         assert_eq!(answer.error(), (400, None, Some("https_required".to_owned())), "{request}");
         assert!(answer.head.contains("connection: close"), "{}", answer.head);
     }
-    // What is neither, ends without an answer in the clear.
+    // A connection with neither gets no answer in the clear.
     let mut client = server.connect("\x16\x03\x01\0\x05hello").await;
     let mut rest = Vec::new();
     let _ = client.read_to_end(&mut rest).await;

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::interval::N_DRAWS;
 use super::{Config, Interval, Sums};
 
-/// What a text says about a model.
+/// Figures of a model on one text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Name of the model.
@@ -55,7 +55,7 @@ pub struct Against {
     pub top1_agreement: Interval,
 }
 
-/// What the figures are about.
+/// The model, the text and the windows that the figures are about.
 pub(super) struct Facts {
     pub(super) model: String,
     pub(super) reference: Option<String>,

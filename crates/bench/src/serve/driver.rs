@@ -121,7 +121,7 @@ impl std::fmt::Debug for Bench {
     }
 }
 
-/// What the ledger has no place for.
+/// Counts of a run for which the ledger has no field.
 #[derive(Debug, Default)]
 struct Seen {
     times: ClientTimes,

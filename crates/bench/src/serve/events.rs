@@ -54,7 +54,7 @@ fn data(line: &[u8]) -> Option<&[u8]> {
     Some(data.strip_prefix(b" ").unwrap_or(data))
 }
 
-/// What one event says.
+/// One event of a stream, read.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Said {
     /// Whether it brings text.

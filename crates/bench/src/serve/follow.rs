@@ -26,7 +26,7 @@ pub(super) struct Ended {
     pub(super) outcome: Outcome,
 }
 
-/// What came back.
+/// The parts of an answer that came back.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Answered(Answer),

@@ -1,4 +1,4 @@
-//! What the clients of a server saw.
+//! A server as its clients saw it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ pub type Failures = BTreeMap<String, Failure>;
 pub struct Failure {
     /// Number of requests.
     pub n: u64,
-    /// What the first one of them got to hear.
+    /// The words that came with the first of them.
     pub example: String,
 }
 
@@ -23,7 +23,7 @@ pub struct Failure {
 pub(super) struct Trouble {
     /// The kind, in a few words.
     pub(super) kind: String,
-    /// What the system or the server says.
+    /// The words of the system or of the server.
     pub(super) example: String,
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct BenchServeArgs {
     /// Longest time for one request, in seconds
     #[arg(long, value_name = "S", default_value = "600")]
     timeout: NonZeroU32,
-    /// What is sent.
+    /// The workload.
     #[command(flatten)]
     pub(crate) workload: WorkloadArgs,
     /// Keep N requests running instead of following the clock

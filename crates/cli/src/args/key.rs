@@ -19,7 +19,7 @@ Examples:
 The file holds hashes, and its mode is 600. A server that runs with --key-file reads it again within
 two seconds after each change.";
 
-/// What to do with the keys of a file.
+/// Commands for the keys of a file.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
     /// Make a key and print it, once
@@ -64,7 +64,7 @@ pub(crate) struct NewKeyArgs {
     /// argon2id
     #[arg(long, requires = "id")]
     pub(crate) ask: bool,
-    /// What it may use.
+    /// Its limits.
     #[command(flatten)]
     limits: LimitArgs,
 }

@@ -84,7 +84,7 @@ pub(crate) struct QuantizeArgs {
 struct Group(Option<usize>);
 
 impl QuantizeArgs {
-    /// What the flags ask for.
+    /// The options that the flags ask for.
     pub(crate) fn options(&self) -> Options {
         let symmetric = match self.method {
             Method::Awq => self.symmetric,

@@ -47,7 +47,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
         return Err(Failure::new("`pelton top` draws on a terminal, and standard output is none")
             .hint("`--once` prints the figures of this moment, `--json` the server's JSON"));
     }
-    // What will not get better by waiting is said before the screen is taken.
+    // Refusals, which waiting does not mend, are said before the screen is taken.
     if let Err(away @ Away::Refused { .. }) = client.ask() {
         return Err(away.into_failure());
     }

@@ -106,7 +106,7 @@ pub struct Key {
     pub expires: Option<u64>,
     /// When it was revoked.
     pub revoked: Option<u64>,
-    /// What it may use.
+    /// Its limits.
     pub limits: Limits,
 }
 

@@ -32,7 +32,7 @@ pub struct ScoreRequest {
     pub queries: Vec<String>,
     /// The documents.
     pub documents: Vec<String>,
-    /// What is cut of texts that are too long; by default they are refused.
+    /// The part that is cut off texts that are too long; by default they are refused.
     pub cut: Cut,
     /// `false` for the logits of a cross-encoder as they are; `None` as the model's files say.
     pub activation: Option<bool>,
@@ -40,7 +40,7 @@ pub struct ScoreRequest {
     pub names: [&'static str; 2],
 }
 
-/// What is cut of pairs that are too long.
+/// The part that is cut off pairs that are too long.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Cut {
     /// Most tokens of a pair with its special tokens, or of a text for a vector; the longer text

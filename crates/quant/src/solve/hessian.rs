@@ -1,4 +1,4 @@
-//! What a matrix's inputs look like: `H = Σ x xᵀ` over the rows of the calibration, and the mean size
+//! Moments of a matrix's inputs: `H = Σ x xᵀ` over the rows of the calibration, and the mean size
 //! of each input.
 //!
 //! The error of a layer's output is exactly `Σ (Δw) H (Δw)ᵀ` over its rows, so nothing else of the

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::AccessError;
 
-/// What a key of the settings is for; each scope includes those before it.
+/// Purpose of a key of the settings; each scope includes those before it.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(super) enum KeyScope {
     /// Requests of its tenant.

@@ -170,7 +170,7 @@ impl<R: BufRead> BufRead for Counted<R> {
     }
 
     fn consume(&mut self, n: usize) {
-        // What is consumed was in the buffer, which `fill_buf` shows again without reading.
+        // The consumed bytes were in the buffer, which `fill_buf` shows again without reading.
         if let Ok(buffer) = self.input.fill_buf() {
             let consumed = &buffer[..n.min(buffer.len())];
             if let Some(end) = consumed.iter().rposition(|byte| *byte == b'\n') {

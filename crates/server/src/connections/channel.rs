@@ -130,7 +130,7 @@ impl Channel {
             },
             Self::Tls(tls) => match &mut *locked(tls) {
                 Tls::Open(stream) => match Pin::new(&mut *stream).poll_write(cx, bytes) {
-                    // What the socket does not take now waits in the session.
+                    // Bytes that the socket does not take now wait in the session.
                     Poll::Ready(Ok(n)) => {
                         n == bytes.len()
                             && !matches!(Pin::new(stream).poll_flush(cx), Poll::Ready(Err(_)))

@@ -1,9 +1,9 @@
-//! What is known of a file and of a batch, in OpenAI's shape and with its owner.
+//! Records of a file and of a batch, in OpenAI's shape and with their owner.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a file is for.
+/// Purpose of a file.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Purpose {

@@ -14,7 +14,7 @@ pub struct GatewayConfig {
     pub key_file: Option<PathBuf>,
     /// File of usage; without one, usage is that since the start.
     pub usage_file: Option<PathBuf>,
-    /// What happens to requests with a quota while usage cannot be written.
+    /// Treatment of requests with a quota while usage cannot be written.
     pub usage_failures: UsageFailures,
     /// Limits of tenants, by name.
     pub tenant_limits: Vec<(String, Limits)>,
@@ -37,7 +37,7 @@ impl Default for GatewayConfig {
     }
 }
 
-/// What happens to requests with a quota while usage cannot be written.
+/// Treatment of requests with a quota while usage cannot be written.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum UsageFailures {
     /// They are refused with 503.

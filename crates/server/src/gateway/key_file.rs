@@ -84,8 +84,8 @@ pub fn read_keys(path: &Path) -> Result<KeyFile, KeysError> {
 ///
 /// # Errors
 ///
-/// Those of [`read_keys`], except that there may be no file yet; those of writing; and those of
-/// `change`, after which the file is as it was.
+/// The errors of [`read_keys`], except that there may be no file yet; those of writing; and those
+/// of `change`, after which the file is as it was.
 pub fn change_keys<T, E: From<KeysError>>(
     path: &Path,
     change: impl FnOnce(&mut KeyFile) -> Result<T, E>,

@@ -71,7 +71,7 @@ pub enum UnixSocketError {
     Io(#[from] io::Error),
 }
 
-/// What a server listens on. The file of its Unix socket is removed when this is dropped.
+/// Addresses that a server listens on. The file of its Unix socket is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     tcp: Option<TcpListener>,

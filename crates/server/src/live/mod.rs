@@ -61,7 +61,7 @@ struct State {
     watched: HashMap<String, Watched>,
 }
 
-/// What is remembered of a model beside its requests.
+/// The memory of a model's past beside its requests.
 #[derive(Debug, Default)]
 struct Watched {
     past: Past,

@@ -1,4 +1,4 @@
-//! What is counted for each tenant: times of answers, how they ended, cached tokens, refusals.
+//! Counters of each tenant: times of answers, how they ended, cached tokens, refusals.
 
 use pelton_base::TenantId;
 use prometheus_client::encoding::EncodeLabelSet;

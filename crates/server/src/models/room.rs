@@ -16,7 +16,7 @@ pub(super) struct Room {
 #[derive(Debug, Default)]
 struct Held {
     n_bytes: u64,
-    /// Those of them whose models are about to end.
+    /// Bytes among them of models that are about to end.
     n_ending: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a server knows of a model before it is loaded.
+//! The facts about a model that a server knows before it is loaded.
 
 use std::fmt;
 use std::sync::Arc;

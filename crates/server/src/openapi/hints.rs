@@ -1,5 +1,5 @@
-//! What a reader cannot tell of a field: the shape of a value that it takes as JSON, with examples,
-//! and words.
+//! Hints that a reader cannot give for a field: the shape of a value that it takes as JSON, with
+//! examples, and words.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! What the table of routes does not say: a summary, the reader of the body with a sample, and the
-//! names of answers.
+//! Parts of operations that the table of routes lacks: a summary, the reader of the body with a
+//! sample, and the names of answers.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::hints;
 use crate::error::ApiError;
 use crate::routes;
 
-/// What a reader says of a body.
+/// A reader's verdict on a body.
 pub(super) type Reads = Result<(), ApiError>;
 
 /// A body in JSON.
@@ -166,7 +166,7 @@ const DAY: &str = r#"{"type": "string", "format": "date"}"#;
 const ORDER: &str = r#"{"enum": ["asc", "desc"]}"#;
 const PAGE: &str = r#"{"type": "integer", "minimum": 1, "maximum": 10000}"#;
 const RANKED: &str = r#"{"query": "a cat", "documents": ["a dog", "a cat"]}"#;
-/// What is read of a query or a document that is ranked.
+/// Shapes of a query or a document that is ranked.
 const RANKED_SHAPES: &[(&str, &str)] = &[
     (
         "query",

@@ -70,7 +70,7 @@ impl Node {
                 node = node.elements.get_or_insert_default();
             }
         }
-        // What says more wins: a reader may look at a field twice.
+        // The record that says more wins: a reader may look at a field twice.
         if matches!(node.expected, None | Some(Expected::Json)) {
             node.expected = Some(asked.expected);
         }

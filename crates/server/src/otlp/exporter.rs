@@ -163,7 +163,7 @@ impl Sender {
         let status = response.status().as_u16();
         match status {
             200..=299 => Ok(()),
-            // Those that the protocol says to repeat.
+            // Statuses that the protocol says to repeat.
             429 | 502..=504 => Err(Refusal { why: format!("status {status}"), is_final: false }),
             _ => Err(Refusal { why: format!("status {status}"), is_final: true }),
         }

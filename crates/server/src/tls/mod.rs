@@ -74,7 +74,7 @@ impl TlsConfig {
 pub(crate) struct Certificates {
     files: Files,
     current: RwLock<Pair>,
-    /// What the files looked like when they were last read.
+    /// The state of the files when they were last read.
     seen: Mutex<[Option<Stamp>; 2]>,
 }
 

@@ -50,7 +50,7 @@ pub enum TlsError {
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what was expected.
+        /// The fault, and the expected content.
         why: String,
     },
     /// The key is that of another certificate.

@@ -43,7 +43,7 @@ impl Validity {
     }
 }
 
-/// What is left of a run of elements.
+/// The rest of a run of elements.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use super::Accept;
 
-/// What a reader expects of a field.
+/// The kind of value that a reader expects of a field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
     /// The reader looks at the JSON itself.

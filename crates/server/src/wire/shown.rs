@@ -132,7 +132,7 @@ impl Serialize for Place<'_> {
     }
 }
 
-/// What ended an answer: a stop string or a stop token of the request.
+/// The end of an answer: a stop string or a stop token of the request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum StopReason {

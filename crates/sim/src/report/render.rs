@@ -105,7 +105,7 @@ impl Distribution {
     }
 }
 
-/// What happened to keys and values, in words.
+/// The use of memory for keys and values, in words.
 fn memory(totals: &Totals) -> String {
     let mut memory = format!("{} preemptions", thousands(totals.preemptions));
     if let (Some(lost), Some(kept)) = (totals.recomputed_preemptions, totals.restored_preemptions) {

@@ -20,7 +20,7 @@ use crate::error::ApiError;
 use crate::state::AppState;
 use crate::wire::Id;
 
-/// What the page may do: load and ask this server, and nothing else.
+/// Rights of the page: it may load from this server and ask it, and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'; require-trusted-types-for 'script'; \

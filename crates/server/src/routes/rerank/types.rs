@@ -68,7 +68,7 @@ impl RerankBody {
         Ok(Self { model, request, objects, top_n, return_documents })
     }
 
-    /// What the answer needs of the request; documents are kept only if they are sent back.
+    /// The part of the request that the answer needs; documents stay only if they are sent back.
     pub(crate) fn into_wanted(self, returns_documents: bool) -> Wanted {
         // Servers of the same shape take 0 for all.
         let top_n = self.top_n.filter(|n| *n > 0);
@@ -83,7 +83,7 @@ impl RerankBody {
     }
 }
 
-/// What an answer holds.
+/// The content of an answer that the request wants.
 pub(crate) struct Wanted {
     top_n: Option<usize>,
     documents: Option<Vec<Document>>,
@@ -145,7 +145,7 @@ impl RankUsage {
     }
 }
 
-/// What Cohere's clients read.
+/// Metadata that Cohere's clients read.
 #[derive(Serialize)]
 struct Meta {
     api_version: ApiVersion,

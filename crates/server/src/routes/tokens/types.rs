@@ -35,7 +35,7 @@ pub(super) struct TokenizeBody {
     pub(super) with_texts: bool,
 }
 
-/// What becomes tokens.
+/// The source of the tokens.
 pub(super) enum Source {
     /// vLLM's `prompt`.
     Text { text: String, add_special: bool },

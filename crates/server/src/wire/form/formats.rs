@@ -10,7 +10,7 @@
 //!
 //! A free text ends where the first of the texts begins that must follow it, so it has to know them:
 //! a format is read together with the ends of the tag around it, and its form includes the end.
-//! What cannot be told apart that way is refused by path.
+//! Forms that cannot be told apart that way are refused by path.
 
 use pelton_base::{Shape, limits};
 use serde_json::Value;
