@@ -131,6 +131,19 @@ fn bytes_that_are_not_what_the_tag_says_are_refused_and_forgotten() {
 }
 
 #[test]
+fn a_small_file_is_checked_by_its_name_in_git() {
+    let cache = tempfile::tempdir().expect("temp");
+    let mut state = folder_model();
+    let n = state.files["config.json"].len();
+    state.swapped = Some(vec![b' '; n]);
+    let hub = SmallHub::start(state);
+    let error = download(&hub.client(cache.path())).expect_err("wrong bytes");
+    assert!(matches!(error, HubError::Corrupt { what: "sha1", .. }), "{error}");
+    hub.change(|state| state.swapped = None);
+    download(&hub.client(cache.path())).expect("the right bytes");
+}
+
+#[test]
 fn a_file_longer_than_announced_is_refused() {
     let cache = tempfile::tempdir().expect("temp");
     let hub = SmallHub::start(State { swapped: Some(vec![1; 300_000]), ..folder_model() });

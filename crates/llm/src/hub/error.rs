@@ -51,7 +51,7 @@ pub enum HubError {
         id: String,
         /// The file.
         file: String,
-        /// `size` or `sha256`.
+        /// `size`, `sha256` or `sha1`.
         what: &'static str,
         /// Its value in the file that arrived.
         got: String,

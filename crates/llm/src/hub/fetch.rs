@@ -8,7 +8,7 @@ use pelton_base::limits;
 use pelton_tensor::read_limited;
 use ureq::Agent;
 
-use super::blob::{Announced, Job};
+use super::blob::{Announced, Job, TagKind};
 use super::cache::{RepoCache, is_commit};
 use super::http::{self, Failure};
 use super::id::{is_safe_etag, is_safe_path};
@@ -259,9 +259,8 @@ impl Hub {
             let size = http::header(headers, "x-linked-size")
                 .or_else(|| http::header(headers, "content-length").filter(|_| status < 300))
                 .and_then(|text| text.parse().ok());
-            let is_sha256 =
-                linked.is_some() && etag.len() == 64 && etag.bytes().all(|b| b.is_ascii_hexdigit());
-            return Ok(Announced { etag, size, is_sha256 });
+            let kind = TagKind::of(&etag, linked.is_some());
+            return Ok(Announced { etag, size, kind });
         }
         Err(protocol(format!("more than {REDIRECTS} redirects")))
     }

@@ -39,7 +39,7 @@ impl Hub {
         if !is_whole && !self.fetch_in_lanes(job, &mut out, &mut arrived, progress)? {
             self.fetch_in_one_stream(job, &mut out, &mut arrived, progress)?;
         }
-        if let Err(error) = job.verify(arrived) {
+        if let Err(error) = job.verify(arrived, &mut out) {
             // A wrong partial file must not be continued by the next attempt.
             let _ = std::fs::remove_file(&partial);
             return Err(error);

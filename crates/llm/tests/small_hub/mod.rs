@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pelton_llm::hub::{Hub, HubConfig};
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 /// The commit of every model.
@@ -108,6 +109,13 @@ pub fn sha256(data: &[u8]) -> String {
     Sha256::digest(data).iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// The name of some bytes in git, in hexadecimal digits.
+fn git_blob(data: &[u8]) -> String {
+    let mut hash = Sha1::new_with_prefix(format!("blob {}\0", data.len()));
+    hash.update(data);
+    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+}
+
 /// `bytes=5-` and `bytes=5-9` as the part of `size` bytes.
 fn range_of(text: &str, size: usize) -> std::ops::Range<usize> {
     let (start, last) = text.trim_start_matches("bytes=").split_once('-').expect("a range");
@@ -151,13 +159,14 @@ fn compose(state: &mut State, method: &str, path: &str, range: Option<&str>) -> 
         answer.status = 404;
         return answer;
     };
-    let etag = state.false_etag.clone().unwrap_or_else(|| sha256(&data));
     answer.is_large = !name.ends_with(".json");
+    let true_etag = if answer.is_large { sha256(&data) } else { git_blob(&data) };
+    let etag = state.false_etag.clone().unwrap_or(true_etag);
     if answer.is_large {
         let size = state.false_size.unwrap_or(data.len());
         answer.headers = format!("X-Linked-Etag: \"{etag}\"\r\nX-Linked-Size: {size}\r\n");
     } else {
-        answer.headers = format!("ETag: \"{}\"\r\n", &etag[..40.min(etag.len())]);
+        answer.headers = format!("ETag: \"{etag}\"\r\n");
     }
     answer.body = data;
     if method == "GET" {
