@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::server::Server;
 use common::{command_after, signal};
+use serde_json::json;
 
 /// A request for tokens, with a key if `key` has one.
 fn completion(address: &str, key: &str, n_tokens: usize, is_stream: bool) -> String {
@@ -139,4 +140,30 @@ fn a_page_under_another_name_reaches_no_server_of_this_machine_alone() {
     let mut answer = String::new();
     client.read_to_string(&mut answer).expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn an_operator_bounds_bodies_their_time_and_the_number_of_answers() {
+    let flags = ["--max-body", "2KiB", "--body-timeout", "0.3", "--max-choices", "2"];
+    let server = Server::start(&flags).expect("it listens");
+    let ask = |n: usize, key: &str, prompt: &str| {
+        let body = json!({"prompt": prompt, "max_tokens": 1, key: n});
+        server.post("/v1/completions", &body)
+    };
+    let two = ask(2, "n", "The moth").expect("as many as allowed");
+    assert_eq!(two["choices"].as_array().map(Vec::len), Some(2));
+    for key in ["n", "best_of"] {
+        let refused = ask(3, key, "The moth").expect_err("too many");
+        let place = format!("\"param\":\"{key}\"");
+        assert!(refused.starts_with("HTTP/1.1 400") && refused.contains(&place), "{refused}");
+        assert!(refused.contains("`--max-choices`"), "{refused}");
+    }
+    let refused = ask(1, "n", &"a".repeat(2048)).expect_err("too large");
+    assert!(refused.starts_with("HTTP/1.1 413"), "{refused}");
+    // The rest of this body never comes.
+    let request = completion(server.address(), "", 1, false);
+    let mut answer = String::new();
+    let sent = request.strip_suffix('}').expect("a body");
+    server.send(sent).read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
 }

@@ -23,6 +23,7 @@ mod beam;
 mod best;
 mod border;
 mod chat;
+mod checks;
 mod defaults;
 mod draft;
 mod embed;

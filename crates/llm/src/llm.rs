@@ -81,6 +81,8 @@ pub struct Llm {
     gatehouse: Gatehouse,
     /// The kind of log probabilities of its answers by default.
     pub(crate) logprobs_mode: LogprobsMode,
+    /// Most answers to one prompt.
+    pub(crate) max_choices: usize,
     /// Tells loaded models apart, so that no answer of one is taken for that of another.
     instance: u64,
 }
@@ -95,11 +97,18 @@ impl Llm {
         check_vocabulary(&parts.info.name, &parts.tokenizer, parts.info.vocab_size)?;
         let namespaces = Namespaces::new(parts.share_prefixes);
         let forms = Forms::new(&parts.tokenizer);
-        let (breakers, gatehouse) = (BreakerCache::default(), Gatehouse::default());
         static INSTANCES: AtomicU64 = AtomicU64::new(0);
         let instance = INSTANCES.fetch_add(1, Ordering::Relaxed);
-        let logprobs_mode = LogprobsMode::default();
-        Ok(Self { parts, namespaces, forms, breakers, gatehouse, logprobs_mode, instance })
+        Ok(Self {
+            parts,
+            namespaces,
+            forms,
+            breakers: BreakerCache::default(),
+            gatehouse: Gatehouse::default(),
+            logprobs_mode: LogprobsMode::default(),
+            max_choices: limits::CHOICES,
+            instance,
+        })
     }
 
     pub(crate) fn parts(&self) -> &LlmParts {
@@ -201,6 +210,7 @@ impl Llm {
     pub fn chat(&self, request: ChatRequest) -> Result<Generating, LlmError> {
         let ChatRequest { messages, mut generation, options } = request;
         generation.validate()?;
+        self.check_choices(&generation)?;
         options.validate()?;
         let text = self.render(&messages, &options)?;
         let add_special = generation.input.add_special.unwrap_or(false);
@@ -226,6 +236,7 @@ impl Llm {
     /// See [`LlmError`]: an empty prompt, tokens out of range, and all of [`chat`](Self::chat)'s.
     pub fn complete(&self, request: CompletionRequest) -> Result<Generating, LlmError> {
         request.generation.validate()?;
+        self.check_choices(&request.generation)?;
         let n_prompts = request.prompts.len();
         let fail = |param, expected, got: usize| {
             Err(ParamError { param, expected, got: got.to_string() }.into())
@@ -233,8 +244,7 @@ impl Llm {
         if n_prompts > limits::PROMPTS {
             return fail("prompt", "at most 64 prompts", n_prompts);
         }
-        let width = request.generation.beams.map(|params| params.width);
-        let n_answers = n_prompts * width.unwrap_or(request.generation.n_made() as usize);
+        let n_answers = n_prompts * request.generation.n_sequences();
         if n_answers > limits::ANSWERS {
             return fail("n", "at most 1024 answers to all prompts together", n_answers);
         }
@@ -463,50 +473,6 @@ impl Llm {
         let names = reader.map(|reader| self.parts.dialect.control_tokens(reader));
         let tokens = names.into_iter().flatten().filter_map(|name| tokenizer.token_id(name));
         tokens.filter(|&token| tokenizer.is_special(token)).collect()
-    }
-
-    fn check_prompt(&self, prompt: &[TokenId]) -> Result<(), LlmError> {
-        let context = self.parts.info.context_tokens;
-        // An answer has at least one token.
-        let limit = context.saturating_sub(1);
-        match prompt.len() {
-            0 => Err(LlmError::EmptyPrompt),
-            n_prompt if n_prompt > limit => {
-                Err(LlmError::ContextLength { n_prompt, limit, context })
-            }
-            _ => self.check_tokens("prompt", prompt),
-        }
-    }
-
-    /// Refuses an answer whose least length does not fit into the context.
-    fn check_length(&self, n_prompt: usize, min_tokens: usize) -> Result<(), LlmError> {
-        let room = self.parts.info.context_tokens - n_prompt;
-        if min_tokens <= room {
-            return Ok(());
-        }
-        let (param, expected) = ("min_tokens", "at most the tokens that the prompt leaves free");
-        let got = format!("{min_tokens} where it leaves {room}");
-        Err(pelton_base::ParamError { param, expected, got }.into())
-    }
-
-    /// Refuses tokens that the model does not have.
-    fn check_sampling(&self, sampling: &SamplingParams) -> Result<(), LlmError> {
-        let biased = sampling.logit_bias.iter().map(|(token, _)| token);
-        self.check_tokens("logit_bias", biased)?;
-        self.check_tokens("allowed_token_ids", sampling.allowed_tokens.iter().flatten())?;
-        self.check_tokens("bad_words", sampling.bad_words.iter().flatten())
-    }
-
-    fn check_tokens<'a>(
-        &self,
-        param: &'static str,
-        tokens: impl IntoIterator<Item = &'a TokenId>,
-    ) -> Result<(), LlmError> {
-        let vocab_size = self.parts.info.vocab_size;
-        match tokens.into_iter().find(|token| token.0 as usize >= vocab_size) {
-            Some(&token) => Err(LlmError::TokenOutOfRange { param, token, vocab_size }),
-            None => Ok(()),
-        }
     }
 }
 

@@ -72,6 +72,7 @@ impl Llm {
         };
         let mut llm = Self::from_parts(parts)?;
         llm.logprobs_mode = options.logprobs_mode;
+        llm.max_choices = options.max_choices;
         Ok(Arc::new(llm))
     }
 }

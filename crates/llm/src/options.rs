@@ -1,5 +1,6 @@
 //! How a model is loaded and run: the limits, and the parts that choose.
 
+use pelton_base::limits;
 use pelton_engine::spec::Proposer;
 use pelton_engine::{EngineConfig, LogprobsMode, SpecConfig, SpecMethod};
 use pelton_model::{Compute, KvDtype, PackedCache};
@@ -29,6 +30,8 @@ pub struct LlmOptions {
     pub choices: Choices,
     /// Most requests waiting; further requests are refused.
     pub max_waiting: usize,
+    /// Most answers to one prompt of a request: its `n`, its `best_of`, or its beams.
+    pub max_choices: usize,
     /// Host memory for the KV of preempted requests, in bytes; zero for none.
     pub swap_bytes: u64,
     /// Whether tenants share cached prefixes with one another.
@@ -79,6 +82,7 @@ impl Default for LlmOptions {
             max_context: None,
             choices: engine.choices,
             max_waiting: engine.max_waiting_requests,
+            max_choices: limits::CHOICES,
             swap_bytes: 0,
             share_prefixes: false,
             kv_bytes: None,
@@ -109,6 +113,10 @@ impl LlmOptions {
         let fail = |option, why: String| Err(LlmError::Option { option, why });
         if self.max_waiting == 0 {
             return fail("max_waiting", "expected at least 1, got 0".to_owned());
+        }
+        if !(1..=limits::CHOICES).contains(&self.max_choices) {
+            let why = format!("expected from 1 to {}, got {}", limits::CHOICES, self.max_choices);
+            return fail("max_choices", why);
         }
         if !(1..=MOST_BLOCK_TOKENS).contains(&self.block_size) {
             let why = format!("expected from 1 to {MOST_BLOCK_TOKENS}, got {}", self.block_size);

@@ -111,6 +111,11 @@ impl Generation {
         self.best_of.unwrap_or(self.n)
     }
 
+    /// Sequences computed per prompt: its answers, or the beams of its search.
+    pub(crate) fn n_sequences(&self) -> usize {
+        self.beams.map_or(self.n_made() as usize, |params| params.width)
+    }
+
     /// Whether the same request always has the same answers: it takes the likeliest token, or its
     /// caller chose the seed.
     pub fn is_repeatable(&self) -> bool {

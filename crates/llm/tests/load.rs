@@ -165,6 +165,7 @@ fn the_context_can_be_shortened_and_what_does_not_fit_is_refused_by_name() {
         ("block_size", LlmOptions { block_size: 1 << 40, ..small() }),
         ("max_running", with(Choices { max_running: 0, ..Choices::default() })),
         ("max_waiting", LlmOptions { max_waiting: 0, ..small() }),
+        ("max_choices", LlmOptions { max_choices: 0, ..small() }),
         ("max_batch_tokens", with(Choices { max_batch_tokens: 0, ..Choices::default() })),
     ] {
         assert_eq!(option_at_fault(home.load(options).expect_err(option)), option);

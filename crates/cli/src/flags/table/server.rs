@@ -1,5 +1,6 @@
 //! Flags of the server.
 
+use pelton_base::limits;
 use pelton_llm::Pooling;
 
 use super::super::place::{Choice, place};
@@ -115,6 +116,16 @@ pub(super) static SERVER: &[Flag] = &[
         place: place!(llm.max_waiting),
     },
     Flag {
+        name: "max-choices",
+        short: None,
+        part: Part::Server,
+        kind: Kind::Number(1, limits::CHOICES as u64),
+        value: "N",
+        help: "Most answers to one prompt of a request: `n`, `best_of`, or the width of a beam search",
+        default: "",
+        place: place!(llm.max_choices),
+    },
+    Flag {
         name: "max-connections",
         short: None,
         part: Part::Server,
@@ -146,6 +157,16 @@ pub(super) static SERVER: &[Flag] = &[
         place: place!(serve.max_connections_per_address),
     },
     Flag {
+        name: "max-body",
+        short: None,
+        part: Part::Server,
+        kind: Kind::Bytes,
+        value: "SIZE",
+        help: "Largest body of a request; a larger one gets status 413",
+        default: "16MiB",
+        place: place!(serve.max_body_bytes),
+    },
+    Flag {
         name: "head-timeout",
         short: None,
         part: Part::Server,
@@ -164,6 +185,26 @@ pub(super) static SERVER: &[Flag] = &[
         help: "Longest pause between an answer and the next request of a connection",
         default: "",
         place: place!(serve.idle_timeout),
+    },
+    Flag {
+        name: "body-timeout",
+        short: None,
+        part: Part::Server,
+        kind: Kind::Seconds,
+        value: "SECONDS",
+        help: "Longest time for the body of a request to arrive after its head; 408 after it",
+        default: "",
+        place: place!(serve.body_timeout),
+    },
+    Flag {
+        name: "write-timeout",
+        short: None,
+        part: Part::Server,
+        kind: Kind::Seconds,
+        value: "SECONDS",
+        help: "Longest time for which a client may leave its answer unread; then its connection is closed",
+        default: "",
+        place: place!(serve.write_timeout),
     },
     Flag {
         name: "drain-timeout",
