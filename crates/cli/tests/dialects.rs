@@ -257,6 +257,27 @@ mod messages {
         let (with, without) = (count(json!([thought, text])), count(json!([text])));
         assert!(with > without, "the template shows the thought: {with} and {without} tokens");
     }
+
+    #[test]
+    fn blocks_of_text_read_as_their_lines_and_accounts_of_a_client_are_left_out() {
+        let (server, _folder) = thinking_server();
+        let count = |system: Value, result: Value| {
+            let body = json!({"system": system, "messages": [
+                {"role": "user", "content": "x"},
+                {"role": "assistant", "content":
+                    [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+                {"role": "user", "content":
+                    [{"type": "tool_result", "tool_use_id": "t", "content": result}]}]});
+            let count = server.post("/v1/messages/count_tokens", &body).expect("counted");
+            count["input_tokens"].as_u64().expect("a count")
+        };
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let expected = count(json!("Be brief."), json!("one\ntwo"));
+        let bill = text("x-anthropic-billing-header: cc_version=2.1; cch=abc;");
+        let blocks = json!([text("one"), text("two")]);
+        assert_eq!(count(json!([bill, text("Be brief.")]), blocks), expected);
+        assert!(count(json!("Be brief."), json!("onetwo")) != expected, "the line break counts");
+    }
 }
 
 mod responses {
@@ -293,6 +314,7 @@ mod responses {
     /// The output that the deltas of a stream add up to, which must be that of its last event.
     fn gathered(events: &[Value]) -> Value {
         let mut output: Vec<Value> = Vec::new();
+        let (mut n_parts, mut n_whole) = (0, 0);
         for event in events {
             let index = event["output_index"].as_u64().unwrap_or_default() as usize;
             let text = event["delta"].as_str().unwrap_or_default();
@@ -302,6 +324,7 @@ mod responses {
                     output.push(event["item"].clone());
                 }
                 "response.content_part.added" => {
+                    n_parts += 1;
                     output[index]["content"]
                         .as_array_mut()
                         .expect("parts")
@@ -315,6 +338,10 @@ mod responses {
                     let place = &mut output[index]["arguments"];
                     *place = format!("{}{text}", place.as_str().expect("text")).into();
                 }
+                "response.output_text.done" | "response.reasoning_text.done" => {
+                    n_whole += 1;
+                    assert_eq!(output[index]["content"][0]["text"], event["text"]);
+                }
                 "response.output_item.done" => {
                     output[index]["status"] = event["item"]["status"].clone();
                     assert_eq!(output[index], event["item"], "the deltas add up to the item");
@@ -324,6 +351,7 @@ mod responses {
         }
         let last = events.last().expect("events")["response"].clone();
         assert_eq!(last["output"], Value::from(output));
+        assert_eq!(n_whole, n_parts, "each part is sent as a whole, too");
         last
     }
 
@@ -408,6 +436,33 @@ mod responses {
         assert_eq!(thought["type"], "reasoning", "{whole}");
         let text = thought["content"][0]["text"].as_str().expect("text");
         assert_eq!(thought["encrypted_content"], format!("pelton:{text}"));
+        let usage = &whole["usage"];
+        let n_thought = usage["output_tokens_details"]["reasoning_tokens"].as_u64();
+        assert!(n_thought > Some(0) && n_thought <= usage["output_tokens"].as_u64(), "{usage}");
+        let mut again = body.clone();
+        again["stream"] = true.into();
+        // It adds a field to items that are done.
+        again["include"] = json!([]);
+        let streamed = gathered(&events(&streamed(&server, PATH, &again)));
+        assert_eq!(streamed["output"][0]["content"], thought["content"]);
+        let n_cached = streamed["usage"]["input_tokens_details"]["cached_tokens"].as_u64();
+        assert!(n_cached > Some(0), "{}", streamed["usage"]);
+
+        let next = json!({"previous_response_id": whole["id"], "input": "y"});
+        let next = server.post("/v1/responses/input_tokens", &next).expect("counted");
+        let without: Vec<&Value> = whole["output"]
+            .as_array()
+            .expect("items")
+            .iter()
+            .filter(|item| item["type"] != "reasoning")
+            .collect();
+        let mut input = vec![json!({"role": "user", "content": body["input"]})];
+        input.extend(without.into_iter().cloned());
+        input.push(json!({"role": "user", "content": "y"}));
+        let without = server.post("/v1/responses/input_tokens", &json!({ "input": input }));
+        let without = &without.expect("counted")["input_tokens"];
+        let with = &next["input_tokens"];
+        assert!(with.as_u64() > without.as_u64(), "a stored thought goes on: {with} {without}");
         let count = |item: Value| {
             let body = json!({"input": [{"role": "user", "content": "x"}, item,
                 {"role": "assistant", "content": "so"}, {"role": "user", "content": "y"}]});
@@ -423,5 +478,17 @@ mod responses {
         let off = json!({"seed": 1, "max_output_tokens": 40, "reasoning": {"effort": "none"}});
         let off = server.post(PATH, &ask(off)).expect("answered");
         assert_eq!(off["output"][0]["type"], "message", "{off}");
+    }
+
+    #[test]
+    fn a_developer_is_to_templates_what_a_system_is() {
+        let (server, _folder) = thinking_server();
+        let count = |role: &str| {
+            let body = json!({"input": [{"role": role, "content": "Be brief."},
+                {"role": "user", "content": "x"}]});
+            server.post("/v1/responses/input_tokens", &body).expect("counted")
+        };
+        assert_eq!(count("developer"), count("system"));
+        assert!(count("developer") != count("assistant"), "roles have different lengths");
     }
 }

@@ -252,6 +252,21 @@ async fn what_is_wrong_is_named_by_its_path_in_the_envelope_of_the_dialect() {
 }
 
 #[tokio::test]
+async fn an_error_of_the_library_has_the_names_of_the_dialect() {
+    let server = start(parrot()).await;
+    let (status, _, message) =
+        failure(&server.post(PATH, ask(&"x".repeat(CONTEXT), json!({}))).await);
+    assert_eq!(status, 400);
+    assert!(message.starts_with("the prompt has 512 tokens"), "a word and no name: {message}");
+    let tools = json!({"tools": [{"name": "f", "input_schema": {"type": "object",
+        "properties": {"a": {"enum": []}}}}], "tool_choice": {"type": "any"}});
+    let (status, _, message) = failure(&server.post(PATH, ask("x", tools)).await);
+    let path = "`tools[0].input_schema.properties.a.enum`";
+    assert!(status == 400 && message.contains(path), "{message}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn bodies_that_are_hostile_are_refused_and_the_next_one_is_answered() {
     let server = start(parrot()).await;
     let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));

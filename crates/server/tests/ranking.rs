@@ -66,6 +66,11 @@ async fn objects_come_back_as_they_were_and_only_so_many_as_asked_for() {
         };
         assert_eq!(result["document"], expected);
     }
+    let body = json!({"query": "w9", "documents": ["w1", "w1", "w1"], "top_n": 0});
+    let answer = server.post("/v1/rerank", body).await.json();
+    let order: Vec<&Value> =
+        answer["results"].as_array().expect("all").iter().map(|result| &result["index"]).collect();
+    assert_eq!(order, [0, 1, 2], "0 stands for all, and the first of equal ones comes first");
     let body = json!({"query": {"text": "w9"}, "documents": ["w1"], "return_documents": false});
     let answer = server.post("/v1/rerank", body).await.json();
     assert_eq!(answer["results"][0].get("document"), None, "{answer}");

@@ -69,6 +69,9 @@ async fn a_response_is_answered_in_one_piece_and_repeats_what_was_asked() {
             {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": 5, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 9});
     assert_eq!(body["usage"], usage);
+    let [created, completed] =
+        ["created_at", "completed_at"].map(|at| body[at].as_u64().expect("a time"));
+    assert!(completed >= created && created > 0, "{created} {completed}");
     for (field, expected) in [
         ("object", json!("response")),
         ("status", json!("completed")),
@@ -138,6 +141,7 @@ async fn an_answer_that_is_cut_is_incomplete_and_one_that_fails_has_failed() {
     assert_eq!((text_of(&cut), &cut["status"]), ("one", &json!("incomplete")));
     assert_eq!(cut["incomplete_details"], json!({"reason": "max_output_tokens"}));
     assert_eq!(cut["output"][0]["status"], "incomplete");
+    assert_eq!(cut["completed_at"], Value::Null, "it never was complete");
     let more = json!({"max_output_tokens": 3, "stream": true});
     let answer = server.post(PATH, ask("one two", more)).await;
     let events_of_cut = events(&answer, 0);
@@ -231,6 +235,67 @@ async fn a_response_in_the_background_is_polled_followed_and_cancelled() {
     assert_eq!(events(&server.get(&path).await, 4), all[4..], "a client that comes back");
     let not_logged = server.get(&format!("{PATH}/{}?stream=true", id_of(&foreground))).await;
     assert_eq!(not_logged.error().1.as_deref(), Some("stream"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_response_that_is_cancelled_keeps_its_beginning_as_incomplete() {
+    let gate = Gate::closed(0);
+    let server = start_with(gated_parrot(&gate, 100), ServeConfig::default()).await;
+    let body = ask("a long one", json!({"background": true}));
+    let path = format!("{PATH}/{}", id_of(&server.post(PATH, body).await.json()));
+    let n_answered = async || {
+        let metrics = server.get("/metrics").await.body;
+        harness::series(&metrics, "pelton_generation_tokens_total{").unwrap_or(0.0)
+    };
+    while n_answered().await < 3.0 {
+        gate.step();
+    }
+    let cancelled = server.post(&format!("{path}/cancel"), json!({})).await.json();
+    assert_eq!(cancelled["status"], "cancelled");
+    let item = &cancelled["output"][0];
+    assert!("a long one".starts_with(text_of(&cancelled)), "{item}");
+    assert_eq!(item["status"], "incomplete");
+    gate.open();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_thought_that_another_server_sealed_is_left_out_and_named() {
+    let server = start(parrot()).await;
+    let thought = |sealed: &str| {
+        json!({"input": [
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed},
+            {"role": "user", "content": "hey!"}]})
+    };
+    let other = server.post(PATH, thought("gAAAAA")).await;
+    assert_eq!((other.status, text_of(&other.json())), (200, "hey!"));
+    let named = "x-pelton-ignored: input[0].encrypted_content\r\n";
+    assert!(other.head.contains(named), "{}", other.head);
+    let own = server.post(PATH, thought("pelton:hm")).await;
+    assert!(!own.head.contains("x-pelton-ignored"), "{}", own.head);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_choice_among_tools_leaves_their_places_in_errors() {
+    let server = start(parrot()).await;
+    let tool = |name: &str, kind: &str| {
+        json!({"type": "function", "name": name,
+        "parameters": {"type": kind}})
+    };
+    let ask = |allowed: &str| {
+        let choice = json!({"type": "allowed_tools", "mode": "auto",
+            "tools": [{"type": "function", "name": allowed}]});
+        ask(
+            "hey!",
+            json!({"tools": [tool("good", "object"), tool("bad", "x")],
+            "tool_choice": choice}),
+        )
+    };
+    assert_eq!(server.post(PATH, ask("good")).await.status, 200, "the other tool is not read");
+    let refused = server.post(PATH, ask("bad")).await;
+    assert_eq!(refused.error().1.as_deref(), Some("tools[1].parameters.type"));
     server.stop().await;
 }
 

@@ -22,6 +22,8 @@ async fn texts_become_tokens_and_come_back() {
     assert_eq!(answer, expected);
     let plain = ask(&server, "/tokenize", json!({"prompt": "", "model": "org/parrot"})).await;
     assert_eq!(plain, json!({"count": 0, "max_model_len": 512, "tokens": [], "token_strs": null}));
+    let named = ask(&server, "/tokenize", json!({"prompt": "a<|end|>"})).await;
+    assert_eq!(named["tokens"], json!([97, 256]), "a control token by its name");
     let back = ask(&server, "/detokenize", json!({"tokens": [97, 195, 169, 256]})).await;
     assert_eq!(back, json!({"prompt": "aé<|end|>", "content": "aé<|end|>"}));
     // llama-server's shape.

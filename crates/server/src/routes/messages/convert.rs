@@ -35,7 +35,8 @@ pub(crate) fn error(error: LlmError) -> ApiError {
         None if of_tool => param.replacen(".function.parameters", ".input_schema", 1),
         None => return error,
     };
-    error.body.message = error.body.message.replace(param.as_str(), &new);
+    // Elsewhere in a sentence the same word is no name of a field.
+    error.body.message = error.body.message.replace(&format!("`{param}`"), &format!("`{new}`"));
     *param = new;
     error
 }
@@ -333,5 +334,30 @@ impl StreamState for ChunkMaker {
 
     fn failed(&mut self, error: &ApiError, out: &mut Chunks) {
         out.push_named("error", &Failure::new(error, Some(&self.request_id)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_tells_of_a_call_that_was_none() {
+        let finish = |malformed_call| Finish {
+            reason: FinishReason::Stop,
+            stop: None,
+            stop_token: None,
+            fault: None,
+            beam: None,
+            n_calls: 0,
+            malformed_call,
+            usage: Usage::default(),
+        };
+        let end = |malformed| {
+            let end = End::new(finish(malformed), 9).expect("no failure");
+            serde_json::to_value(end).expect("plain data")
+        };
+        assert_eq!(end(true)["malformed_tool_call"], true);
+        assert_eq!(end(false).get("malformed_tool_call"), None);
     }
 }

@@ -113,3 +113,19 @@ impl Thinking {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greatest_effort_has_the_name_that_templates_know() {
+        let can = Thoughts { is_read: true, switches: Vec::new(), has_effort: true };
+        for (effort, expected) in [("low", "low"), ("xhigh", "xhigh"), ("max", "xhigh")] {
+            let thinking = Thinking { mode: None, effort: Some(effort.to_owned()) };
+            let (mut options, mut ignored) = (ChatOptions::default(), Ignored::default());
+            thinking.over(&can, &mut options, &mut ignored);
+            assert_eq!(options.template_args["reasoning_effort"], expected);
+        }
+    }
+}

@@ -273,6 +273,7 @@ mod tests {
         let (one, two) = (record(&store, "1", BLUE, 1), record(&store, "2", BLUE, 1));
         assert!(store.insert(&one, now) && store.insert(&two, now));
         assert!(!store.insert(&record(&store, "3", RED, 1), now), "both places are taken");
+        assert!(store.get("3", RED, now).is_none());
         let late = now + Duration::from_secs(60);
         assert!(store.get("1", BLUE, late).is_some(), "it still runs");
         assert!(store.finished(&one, late));
