@@ -2,17 +2,18 @@
 //!
 //! ```text
 //!            KERNELS (private, best first)         each entry points to one table per module
-//!  avx512 -> matmul::AVX512  quantize::..  rows::AVX512  attention::AVX512
-//!  avxvnni-> matmul::AVXVNNI, the rest of avx2
-//!  avx2   -> matmul::AVX2    ...
-//!  scalar -> matmul::SCALAR  ...                     the specification
+//!  avx512vnni -> matmul::AVX512VNNI, the rest of avx512
+//!  avx512     -> matmul::AVX512  quantize::..  rows::AVX512  attention::AVX512
+//!  avxvnni    -> matmul::AVXVNNI, the rest of avx2
+//!  avx2       -> matmul::AVX2    ...
+//!  scalar     -> matmul::SCALAR  ...                     the specification
 //! ```
 //!
 //! A module that adds an operation adds a field to its own `Table`, not here.
 //!
 //! `avx2` promises the target features `avx2,fma,f16c`; `avxvnni` adds `avxvnni` to them, and
-//! `avx512` adds `avx512f,avx512bw,avx512vl,avx512dq,avx512vnni`. No kernel may use more than its
-//! entry promises.
+//! `avx512` adds `avx512f,avx512bw,avx512vl,avx512dq`, to which `avx512vnni` adds itself. No kernel
+//! may use more than its entry promises.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -39,18 +40,18 @@ pub struct Kernels {
 static KERNELS: &[Kernels] = &[
     #[cfg(target_arch = "x86_64")]
     Kernels {
-        name: "avx512",
-        is_supported: has_avx512,
-        matmul: &matmul::AVX512,
+        name: "avx512vnni",
+        is_supported: has_avx512vnni,
+        matmul: &matmul::AVX512VNNI,
         quantize: &quantize::AVX512,
-        ceilings: &ceilings::AVX512,
+        ceilings: &ceilings::AVX512VNNI,
         rows: &rows::AVX512,
         attention: &attention::AVX512,
     },
     #[cfg(all(test, target_arch = "x86_64"))]
     Kernels {
         name: "avx512-bf16",
-        is_supported: || has_avx512() && is_x86_feature_detected!("avx512bf16"),
+        is_supported: || has_avx512vnni() && is_x86_feature_detected!("avx512bf16"),
         matmul: &matmul::AVX512_BF16,
         quantize: &quantize::AVX512,
         ceilings: &ceilings::AVX512,
@@ -60,8 +61,18 @@ static KERNELS: &[Kernels] = &[
     #[cfg(all(test, target_arch = "x86_64"))]
     Kernels {
         name: "avx512-without-bf16",
-        is_supported: has_avx512,
+        is_supported: has_avx512vnni,
         matmul: &matmul::AVX512_NO_BF16,
+        quantize: &quantize::AVX512,
+        ceilings: &ceilings::AVX512,
+        rows: &rows::AVX512,
+        attention: &attention::AVX512,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "avx512",
+        is_supported: has_avx512,
+        matmul: &matmul::AVX512,
         quantize: &quantize::AVX512,
         ceilings: &ceilings::AVX512,
         rows: &rows::AVX512,
@@ -73,7 +84,7 @@ static KERNELS: &[Kernels] = &[
         is_supported: || has_avx2() && is_x86_feature_detected!("avxvnni"),
         matmul: &matmul::AVXVNNI,
         quantize: &quantize::AVX2,
-        ceilings: &ceilings::AVX2,
+        ceilings: &ceilings::AVXVNNI,
         rows: &rows::AVX2,
         attention: &attention::AVX2,
     },
@@ -81,7 +92,7 @@ static KERNELS: &[Kernels] = &[
     #[cfg(all(test, target_arch = "x86_64"))]
     Kernels {
         name: "avxvnni-by-avx512",
-        is_supported: has_avx512,
+        is_supported: has_avx512vnni,
         matmul: &matmul::AVXVNNI_BY_AVX512,
         quantize: &quantize::AVX2,
         ceilings: &ceilings::AVX2,
@@ -123,7 +134,11 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vnni")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512vnni() -> bool {
+    has_avx512() && is_x86_feature_detected!("avx512vnni")
 }
 
 impl Kernels {

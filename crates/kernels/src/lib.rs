@@ -8,7 +8,7 @@
 //! of memory when it has one row, and unpacks each weight once for a tile of rows when it has more.
 //!
 //! * [`Kernels`] is a private table of function pointers per instruction set, chosen once at run
-//!   time. `PELTON_KERNELS=scalar|avx2|avx512` forces one.
+//!   time. `PELTON_KERNELS=scalar|avx2|avxvnni|avx512|avx512vnni` forces one.
 //! * [`ThreadTeam`] is a fixed set of threads that share the tiles of each operation, and wake once
 //!   per operation or once per [`StayAwake`] guard; [`Topology`] says on which cores they run.
 //! * [`Cpu`] is both together: everything an operation needs. All safe operations are its methods.

@@ -32,7 +32,7 @@ pub(super) fn sum_avx2(words: &[u64]) -> u64 {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) fn sum_avx512(words: &[u64]) -> u64 {
     use std::arch::x86_64::*;
     let (blocks, tail) = words.as_chunks::<64>();

@@ -44,12 +44,17 @@ pub(crate) static AVX2: Table = Table {
     f32: multiply::x86::f32_avx2,
 };
 #[cfg(target_arch = "x86_64")]
-pub(crate) static AVX512: Table = Table {
+pub(crate) static AVXVNNI: Table = Table { int8: multiply::x86::int8_avxvnni, ..AVX2 };
+#[cfg(target_arch = "x86_64")]
+pub(crate) static AVX512VNNI: Table = Table {
     sum: bandwidth::sum_avx512,
-    int8: multiply::x86::int8_avx512,
+    int8: multiply::x86::int8_avx512vnni,
     bf16: multiply::x86::bf16_if_any,
     f32: multiply::x86::f32_avx512,
 };
+#[cfg(target_arch = "x86_64")]
+pub(crate) static AVX512: Table =
+    Table { int8: multiply::x86::int8_avx512, bf16: |_| None, ..AVX512VNNI };
 
 /// The ceilings of one team with one instruction set.
 #[derive(Clone, Copy, Debug, PartialEq)]

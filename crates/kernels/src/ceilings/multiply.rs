@@ -4,8 +4,10 @@
 //! n_steps times:  for each of 12 or 16 accumulators:   acc = acc + a · b
 //!
 //!          int8                                bf16               f32
-//! avx512   vpdpbusd            16 x 128 ops    vdpbf16ps 16 x 64  vfmadd 16 x 32 ops per step
+//! with VNNI       vpdpbusd     16 x 128 ops    vdpbf16ps 16 x 64  vfmadd 16 x 32 ops per step
+//! avx512   maddubs, madd, add  16 x 128        -                  vfmadd 16 x 32
 //! avx2     maddubs, madd, add  12 x 64         -                  vfmadd 12 x 16
+//! with VNNI       vpdpbusd     12 x 64         -                  vfmadd 12 x 16
 //! scalar   plain loops over arrays in the first-level cache, as far as the compiler takes them
 //! ```
 //!
@@ -77,12 +79,29 @@ pub(super) mod x86 {
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    pub(crate) fn int8_avx512(n_steps: usize) -> u64 {
+    pub(crate) fn int8_avx512vnni(n_steps: usize) -> u64 {
         let (a, b) = (_mm512_set1_epi8(black_box(3)), _mm512_set1_epi8(black_box(5)));
         let mut acc = [_mm512_setzero_si512(); 16];
         for _ in 0..n_steps {
             for acc in &mut acc {
                 *acc = _mm512_dpbusd_epi32(*acc, a, b);
+                opaque!(zmm_reg, *acc);
+            }
+        }
+        (n_steps * 16 * 128) as u64
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    pub(crate) fn int8_avx512(n_steps: usize) -> u64 {
+        let (a, ones) = (_mm512_set1_epi8(black_box(3)), _mm512_set1_epi16(black_box(1)));
+        let mut b = _mm512_set1_epi8(black_box(5));
+        let mut acc = [_mm512_setzero_si512(); 16];
+        for _ in 0..n_steps {
+            for acc in &mut acc {
+                // Otherwise the product would be computed once for all steps.
+                opaque!(zmm_reg, b);
+                let product = _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), ones);
+                *acc = _mm512_add_epi32(*acc, product);
                 opaque!(zmm_reg, *acc);
             }
         }
@@ -100,6 +119,19 @@ pub(super) mod x86 {
                 opaque!(ymm_reg, b);
                 let product = _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones);
                 *acc = _mm256_add_epi32(*acc, product);
+                opaque!(ymm_reg, *acc);
+            }
+        }
+        (n_steps * 12 * 64) as u64
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    pub(crate) fn int8_avxvnni(n_steps: usize) -> u64 {
+        let (a, b) = (_mm256_set1_epi8(black_box(3)), _mm256_set1_epi8(black_box(5)));
+        let mut acc = [_mm256_setzero_si256(); 12];
+        for _ in 0..n_steps {
+            for acc in &mut acc {
+                *acc = _mm256_dpbusd_avx_epi32(*acc, a, b);
                 opaque!(ymm_reg, *acc);
             }
         }

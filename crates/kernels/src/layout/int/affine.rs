@@ -151,7 +151,10 @@ unsafe impl<N: Number, const BITS: usize, const SHARE: usize> IntLayout for Affi
     const LEN: usize = if SHARE < GROUP { GROUP } else { SHARE };
     const SOURCE_BYTES: usize = 2 * Self::N_SCALES * N::BYTES + Self::LEN * BITS / 8;
     const BLOCK_BYTES: usize = Self::HEAD + Self::LEN / GROUP * Self::GROUP_BYTES;
-    const RANGE: Range = if BITS == 8 { Range::Signed } else { Range::Unsigned { zero: 0 } };
+    const RANGE: Range = match BITS {
+        8 => Range::Signed,
+        _ => Range::Unsigned { zero: 0, most: (1 << BITS) - 1 },
+    };
     const SPLIT: bool = SHARE == HALF;
     const BIAS: bool = true;
 

@@ -69,7 +69,7 @@ unsafe impl IntLayout for Q2K {
     const LEN: usize = LEN;
     const SOURCE_BYTES: usize = 84;
     const BLOCK_BYTES: usize = Self::HEAD + 8 * Self::GROUP_BYTES;
-    const RANGE: Range = Range::Unsigned { zero: 0 };
+    const RANGE: Range = Range::Unsigned { zero: 0, most: 3 };
     const SPLIT: bool = true;
     const BIAS: bool = true;
 
@@ -158,7 +158,7 @@ unsafe impl IntLayout for Q3K {
     const LEN: usize = LEN;
     const SOURCE_BYTES: usize = 110;
     const BLOCK_BYTES: usize = Self::HEAD + 8 * Self::GROUP_BYTES;
-    const RANGE: Range = Range::Unsigned { zero: 4 };
+    const RANGE: Range = Range::Unsigned { zero: 4, most: 7 };
     const SPLIT: bool = true;
 
     fn place(source: &[u8], block: &mut [u8], lane: usize) {
@@ -257,7 +257,7 @@ macro_rules! with_minima {
             const LEN: usize = LEN;
             const SOURCE_BYTES: usize = $source;
             const BLOCK_BYTES: usize = Self::HEAD + 8 * Self::GROUP_BYTES;
-            const RANGE: Range = Range::Unsigned { zero: 0 };
+            const RANGE: Range = Range::Unsigned { zero: 0, most: if $high { 31 } else { 15 } };
             const BIAS: bool = true;
 
             fn place(source: &[u8], block: &mut [u8], lane: usize) {
@@ -365,7 +365,7 @@ unsafe impl IntLayout for Q6K {
     const LEN: usize = LEN;
     const SOURCE_BYTES: usize = 210;
     const BLOCK_BYTES: usize = Self::HEAD + 8 * Self::GROUP_BYTES;
-    const RANGE: Range = Range::Unsigned { zero: 32 };
+    const RANGE: Range = Range::Unsigned { zero: 32, most: 63 };
     const SPLIT: bool = true;
 
     fn place(source: &[u8], block: &mut [u8], lane: usize) {

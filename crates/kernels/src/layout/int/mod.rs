@@ -50,8 +50,8 @@ pub(crate) const HALF: usize = GROUP / 2;
 /// How the integers of a layout relate to zero.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Range {
-    /// Stored as 0 to at most 63, where the stored number `zero` means 0.
-    Unsigned { zero: i32 },
+    /// Stored as 0 to `most`, which is at most 63; the stored number `zero` means 0.
+    Unsigned { zero: i32, most: i32 },
     /// Eight bits with a sign, stored with 128 added, because `vpdpbusd` takes one unsigned side.
     Signed,
 }

@@ -160,7 +160,7 @@ macro_rules! group_of_32 {
             const LEN: usize = GROUP;
             const SOURCE_BYTES: usize = $source;
             const BLOCK_BYTES: usize = Self::HEAD + 256 + if $high { 64 } else { 0 };
-            const RANGE: Range = Range::Unsigned { zero: $zero };
+            const RANGE: Range = Range::Unsigned { zero: $zero, most: if $high { 31 } else { 15 } };
             const BIAS: bool = $min;
 
             fn place(source: &[u8], block: &mut [u8], lane: usize) {
@@ -253,7 +253,7 @@ unsafe impl<const GROUPS: usize> IntLayout for Int4<GROUPS> {
     const LEN: usize = GROUPS * GROUP;
     const SOURCE_BYTES: usize = 3 + GROUPS * 16;
     const BLOCK_BYTES: usize = INT4_HEAD + GROUPS * 256;
-    const RANGE: Range = Range::Unsigned { zero: 0 };
+    const RANGE: Range = Range::Unsigned { zero: 0, most: 15 };
     const BIAS: bool = true;
 
     fn place(source: &[u8], block: &mut [u8], lane: usize) {

@@ -28,7 +28,7 @@ unsafe impl IntLayout for Tq2 {
     const LEN: usize = 256;
     const SOURCE_BYTES: usize = 66;
     const BLOCK_BYTES: usize = HALVES + 8 * 128;
-    const RANGE: Range = Range::Unsigned { zero: 1 };
+    const RANGE: Range = Range::Unsigned { zero: 1, most: 2 };
 
     fn place(source: &[u8], block: &mut [u8], lane: usize) {
         place_half(&source[64..], block, 0, lane);
@@ -81,7 +81,7 @@ unsafe impl IntLayout for Tq1 {
     const LEN: usize = 256;
     const SOURCE_BYTES: usize = 54;
     const BLOCK_BYTES: usize = HALVES + 13 * 64;
-    const RANGE: Range = Range::Unsigned { zero: 1 };
+    const RANGE: Range = Range::Unsigned { zero: 1, most: 2 };
 
     fn place(source: &[u8], block: &mut [u8], lane: usize) {
         place_half(&source[52..], block, 0, lane);

@@ -173,17 +173,21 @@ table!(
 );
 table!(
     #[cfg(target_arch = "x86_64")]
-    AVX512, float avx512, int avx512,
+    AVX512VNNI, float avx512, int avx512vnni,
     bf16 Some(Bf16Kernel { is_used: float::bf16_pays, tile: float::bf16 })
+);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVX512, float avx512, int avx512, bf16 None
 );
 #[cfg(all(test, target_arch = "x86_64"))]
 table!(AVXVNNI_BY_AVX512, float avx2, int avxvnni_by_avx512, bf16 None);
 /// With `vdpbf16ps` wherever it exists, and without it, so that tests reach both.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) static AVX512_BF16: Table =
-    Table { bf16: Some(Bf16Kernel { is_used: float::has_bf16, tile: float::bf16 }), ..AVX512 };
+    Table { bf16: Some(Bf16Kernel { is_used: float::has_bf16, tile: float::bf16 }), ..AVX512VNNI };
 #[cfg(all(test, target_arch = "x86_64"))]
-pub(crate) static AVX512_NO_BF16: Table = Table { bf16: None, ..AVX512 };
+pub(crate) static AVX512_NO_BF16: Table = Table { bf16: None, ..AVX512VNNI };
 
 /// Borrowed float rows.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::{GROUP, RowOut, scale_of};
 
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) fn quantize_row_avx512(x: &[f32], out: RowOut<'_>) {
     let groups = x.as_chunks::<GROUP>().0.iter().zip(out.values.as_chunks_mut::<GROUP>().0);
     for ((x, values), (scale, sum)) in groups.zip(out.scales.iter_mut().zip(out.sums)) {

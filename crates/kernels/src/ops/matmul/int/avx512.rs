@@ -1,4 +1,9 @@
-//! Dot products on AVX-512 VNNI: one instruction multiplies 4 inputs of 16 outputs.
+//! Dot products on AVX-512, with VNNI and without.
+//!
+//! ```text
+//! VNNI         sum = vpdpbusd(sum, w, x): one instruction multiplies 4 inputs of 16 outputs
+//! without      as on AVX2 (see there), on registers of twice the width
+//! ```
 
 use std::arch::x86_64::*;
 
@@ -23,6 +28,7 @@ impl Vnni {
 
 impl Dot<Avx512> for Vnni {
     type I = __m512i;
+    type Part = ();
     /// `Σ (w + 128) x - 128 Σ x = Σ w x`: the instruction wants one unsigned side.
     const OFFSET: i32 = 128;
 
@@ -44,20 +50,83 @@ impl Dot<Avx512> for Vnni {
     }
 
     #[inline(always)]
-    fn dot<const SIGNED: bool>(
-        self,
-        _: Avx512,
-        mut sum: __m512i,
-        w: &[__m512i; 2],
-        x: &[i8; 8],
-    ) -> __m512i {
-        for (quad, w) in w.iter().enumerate() {
-            // SAFETY: as above; 4 of the 8 bytes are read.
-            unsafe {
-                let x = x.as_ptr().add(quad * 4).cast::<i32>().read_unaligned();
-                sum = _mm512_dpbusd_epi32(sum, *w, _mm512_set1_epi32(x));
-            }
-        }
-        sum
+    fn no_part(self, _: Avx512) {}
+
+    #[inline(always)]
+    fn dot<const SIGNED: bool>(self, s: Avx512, sum: __m512i, w: __m512i, x: &[i8; 4]) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_dpbusd_epi32(sum, w, broadcast(s, x)) }
     }
+}
+
+/// Multiplication in 16 bits, as every AVX-512 with byte instructions has it.
+#[derive(Clone, Copy)]
+pub(super) struct Maddubs;
+
+impl Dot<Avx512> for Maddubs {
+    type I = __m512i;
+    type Part = __m512i;
+    const OFFSET: i32 = 0;
+
+    #[inline(always)]
+    fn splat(self, _: Avx512, x: i32) -> __m512i {
+        // SAFETY: `Avx512` proves that the instructions are there, here and below.
+        unsafe { _mm512_set1_epi32(x) }
+    }
+
+    #[inline(always)]
+    fn to_float(self, _: Avx512, x: __m512i) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtepi32_ps(x) }
+    }
+
+    #[inline(always)]
+    fn signed(self, _: Avx512, w: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_xor_si512(w, _mm512_set1_epi8(i8::MIN)) }
+    }
+
+    #[inline(always)]
+    fn dot<const SIGNED: bool>(self, s: Avx512, sum: __m512i, w: __m512i, x: &[i8; 4]) -> __m512i {
+        if !SIGNED {
+            let part = self.dot_part(s, self.no_part(s), w, x);
+            return self.add_part(s, sum, part);
+        }
+        let x = broadcast(s, x);
+        // SAFETY: as above.
+        let product = unsafe {
+            let x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), _mm512_setzero_si512(), x);
+            _mm512_maddubs_epi16(_mm512_abs_epi8(w), x)
+        };
+        self.add_part(s, sum, product)
+    }
+
+    fn pairs_of_a_part(most: i32) -> usize {
+        super::pairs_in_16_bits(most)
+    }
+
+    #[inline(always)]
+    fn no_part(self, _: Avx512) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_setzero_si512() }
+    }
+
+    #[inline(always)]
+    fn dot_part(self, s: Avx512, part: __m512i, w: __m512i, x: &[i8; 4]) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_add_epi16(part, _mm512_maddubs_epi16(w, broadcast(s, x))) }
+    }
+
+    #[inline(always)]
+    fn add_part(self, _: Avx512, sum: __m512i, part: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_add_epi32(sum, _mm512_madd_epi16(part, _mm512_set1_epi16(1))) }
+    }
+}
+
+/// Four activations for every output.
+#[inline(always)]
+fn broadcast(_: Avx512, x: &[i8; 4]) -> __m512i {
+    // SAFETY: `Avx512` proves that the instructions are there; 4 bytes are read.
+    unsafe { _mm512_set1_epi32(x.as_ptr().cast::<i32>().read_unaligned()) }
 }

@@ -6,6 +6,7 @@
 //!     for each of 4 (2) pairs of quads:
 //!         w[2] = the layout's 64 bytes, twice      unpacked once for all MR rows
 //!         for each of MR rows: isum += w · x quads                       exact, in 32 bits
+//!                              or part += w · x quads, isum += part      exact, in 16 bits first
 //!     acc[MR] = fma(isum as f32, sx * sw, acc)
 //!     acc[MR] = fma(sx * sum(x), bias, acc)                              where the layout has biases
 //! y = acc, times the scale of the output where ROW_SCALE, or by it where ROW_DIVIDES
@@ -19,6 +20,9 @@
 //! Per group, panel and row: 8 dot products and 3 float operations (conversion, product of the
 //! scales, fused multiply-add), so 80 % of the multiplier is the limit of the 32-wide layouts
 //! without bias; biases cost one more, halves double them.
+//!
+//! Without VNNI a quad of signed weights takes four operations (sign, two multiplications, addition)
+//! and one of unsigned weights two, and a fraction for the part that enters a sum.
 //!
 //! Registers on AVX-512 at MR = 8: 8 accumulators, 8 integer sums, 2 weights, a broadcast: nothing
 //! rests on the stack, and each panel is one sequential stream that can be prefetched across the
@@ -47,7 +51,7 @@ pub(super) use reference::kernel as scalar;
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(super) use shells::avxvnni_by_avx512;
 #[cfg(target_arch = "x86_64")]
-pub(super) use shells::{avx2, avx512, avxvnni};
+pub(super) use shells::{avx2, avx512, avx512vnni, avxvnni};
 
 use super::Tile;
 use crate::layout::GROUP;
@@ -74,9 +78,49 @@ pub(crate) trait Dot<S: Bytes>: Copy {
     fn to_float(self, s: S, x: Self::I) -> S::F;
     /// Signed bytes, stored with 128 added, in the form that [`dot`](Self::dot) reads.
     fn signed(self, s: S, w: S::B) -> S::B;
-    /// `sum + Σ w x` over two quads; `w` is unsigned and at most 63, or, where `SIGNED`, a result
-    /// of [`signed`](Self::signed).
-    fn dot<const SIGNED: bool>(self, s: S, sum: Self::I, w: &[S::B; 2], x: &[i8; 8]) -> Self::I;
+    /// `sum + Σ w x` over a quad; `w` is unsigned and at most 63, or, where `SIGNED`, a result of
+    /// [`signed`](Self::signed).
+    fn dot<const SIGNED: bool>(self, s: S, sum: Self::I, w: S::B, x: &[i8; 4]) -> Self::I;
+    /// The same sums, which are computed before anything that follows. Otherwise the compiler takes
+    /// one row after the other, and keeps the weights of all quads, for which there may be too few
+    /// registers.
+    fn pin(self, s: S, sum: Self::I) -> Self::I {
+        let _ = s;
+        sum
+    }
+
+    /// Pairs of quads whose products with unsigned weights of at most `most` are added up in a
+    /// [`Part`](Self::Part) before they enter a sum; 0 where every product enters at once.
+    fn pairs_of_a_part(most: i32) -> usize {
+        let _ = most;
+        0
+    }
+
+    /// Thirty-two sums of 16 bits, two for each output.
+    type Part: Copy;
+    /// All of them zero.
+    fn no_part(self, s: S) -> Self::Part;
+    /// `part + Σ w x` over a quad; `w` is unsigned.
+    fn dot_part(self, s: S, part: Self::Part, w: S::B, x: &[i8; 4]) -> Self::Part {
+        let _ = (s, w, x);
+        part
+    }
+    /// As [`pin`](Self::pin).
+    fn pin_part(self, s: S, part: Self::Part) -> Self::Part {
+        let _ = s;
+        part
+    }
+    /// `sum + part`.
+    fn add_part(self, s: S, sum: Self::I, part: Self::Part) -> Self::I {
+        let _ = (s, part);
+        sum
+    }
+}
+
+/// Pairs of quads whose products fit into 16 bits: each adds four products of a weight of at most
+/// `most` with an activation of at most 127.
+fn pairs_in_16_bits(most: i32) -> usize {
+    (i32::from(i16::MAX) / (4 * 127 * most)) as usize
 }
 
 /// The sum of the activations of a group, or of half of it where scales belong to halves.
@@ -103,7 +147,12 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
     let is_signed = matches!(L::RANGE, Range::Signed);
     let zero = match L::RANGE {
         Range::Signed => D::OFFSET,
-        Range::Unsigned { zero } => zero,
+        Range::Unsigned { zero, .. } => zero,
+    };
+    // Scales end parts, too.
+    let part_pairs = match L::RANGE {
+        Range::Signed => 0,
+        Range::Unsigned { most, .. } => D::pairs_of_a_part(most).min(if L::SPLIT { 2 } else { 4 }),
     };
     let mut acc = [s.splat(0.0); MR];
     // SAFETY: the caller vouches for the rows and the panel; blocks lie within their panel.
@@ -122,9 +171,12 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
                     block.prefetch(in_block * group_bytes + line * 64 + PREFETCH);
                 }
                 let mut isum = [d.splat(s, 0); MR];
+                let mut part = [d.no_part(s); MR];
                 macro_rules! pair {
                     ($pair:literal) => {
-                        if $pair == 0 || (L::SPLIT && $pair == 2) {
+                        let in_scale = if L::SPLIT { $pair % 2 } else { $pair };
+                        // A sum that begins with its first part takes no register until then.
+                        if in_scale + 1 == part_pairs.max(1) {
                             for (mr, isum) in isum.iter_mut().enumerate() {
                                 let sum = sum_of::<L>(*sums.add(mr * n_groups + group), $pair / 2);
                                 *isum = d.splat(s, -zero * sum);
@@ -134,14 +186,31 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
                         if is_signed {
                             w = [d.signed(s, w[0]), d.signed(s, w[1])];
                         }
-                        for (mr, isum) in isum.iter_mut().enumerate() {
-                            let at = mr * tile.x.stride + group * GROUP + $pair * 8;
-                            let x = &*x.add(at).cast::<[i8; 8]>();
-                            *isum = if is_signed {
-                                d.dot::<true>(s, *isum, &w, x)
-                            } else {
-                                d.dot::<false>(s, *isum, &w, x)
-                            };
+                        for (quad, w) in w.into_iter().enumerate() {
+                            for mr in 0..MR {
+                                let at = mr * tile.x.stride + group * GROUP + $pair * 8 + quad * 4;
+                                let x = &*x.add(at).cast::<[i8; 4]>();
+                                if part_pairs > 0 {
+                                    part[mr] = d.dot_part(s, part[mr], w, x);
+                                } else if is_signed {
+                                    isum[mr] = d.dot::<true>(s, isum[mr], w, x);
+                                } else {
+                                    isum[mr] = d.dot::<false>(s, isum[mr], w, x);
+                                }
+                            }
+                            for (isum, part) in isum.iter_mut().zip(&mut part) {
+                                if part_pairs > 0 {
+                                    *part = d.pin_part(s, *part);
+                                } else {
+                                    *isum = d.pin(s, *isum);
+                                }
+                            }
+                        }
+                        if part_pairs > 0 && (in_scale + 1).is_multiple_of(part_pairs) {
+                            for (isum, part) in isum.iter_mut().zip(&mut part) {
+                                *isum = d.add_part(s, *isum, *part);
+                                *part = d.no_part(s);
+                            }
                         }
                         if $pair == 3 || (L::SPLIT && $pair == 1) {
                             let sw = L::scale(s, &head, block, in_block, $pair / 2);

@@ -1,7 +1,7 @@
 //! The loop of the parent compiled for the target features of each instruction set.
 
 use super::avx2::{AvxVnni, Maddubs};
-use super::avx512::Vnni;
+use super::avx512::{Maddubs as Maddubs512, Vnni};
 use super::micro;
 use crate::layout::int::IntLayout;
 use crate::ops::matmul::{Tile, row_chunks};
@@ -27,9 +27,19 @@ macro_rules! walk {
 ///
 /// This CPU has the features below.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(in crate::ops::matmul) unsafe fn avx512<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
+pub(in crate::ops::matmul) unsafe fn avx512vnni<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
     // SAFETY: the features of this function are those that the proofs are about.
     let proof = unsafe { (Avx512::assume(), Vnni::assume()) };
+    walk!(tile, L, proof, 8: 1 2 3 4 5 6 7 8);
+}
+
+/// # Safety
+///
+/// This CPU has the features below.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+pub(in crate::ops::matmul) unsafe fn avx512<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
+    // SAFETY: the features of this function are those that the proof is about.
+    let proof = unsafe { (Avx512::assume(), Maddubs512) };
     walk!(tile, L, proof, 8: 1 2 3 4 5 6 7 8);
 }
 
