@@ -204,6 +204,20 @@ async fn a_client_that_leaves_gives_its_reservation_back() {
 }
 
 #[tokio::test]
+async fn a_request_that_fails_after_its_reservation_gives_it_back() {
+    let house = House::new();
+    house.limited("k", &[(Limit::TokensTotal, 100)]);
+    let server = house.serve().await;
+    for _ in 0..10 {
+        let bad = json!({"prompt": "abc", "max_tokens": 50, "guided_regex": "("});
+        let refused = complete(&server, "k", bad).await;
+        assert_eq!(refused.status, 400, "{}", refused.body);
+    }
+    assert_eq!(complete(&server, "k", ask(50)).await.status, 200, "nothing was used");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn usage_is_shown_to_its_owner_and_all_of_it_to_an_admin() {
     let house = House::new();
     house.add("a", |_| {});
