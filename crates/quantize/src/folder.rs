@@ -330,7 +330,8 @@ pub(crate) struct Totals {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if !self.is_published && !(self.is_kept && self.n_done() > 0) {
+        let is_left = self.is_kept && self.n_done() > 0;
+        if !self.is_published && !is_left {
             // Nothing is left to do where it cannot be removed.
             let _ = fs::remove_dir_all(&self.temporary);
         }

@@ -30,6 +30,9 @@ pub(crate) const MOST_TOKENS: usize = 1024;
 /// Rows of some texts.
 type Rows = Vec<Vec<f32>>;
 
+/// The module of a matrix, and what it costs and loses at each width.
+pub(crate) type Measured = (String, Vec<Width>);
+
 /// A matrix whose change is followed.
 struct Probe {
     module: String,
@@ -47,7 +50,7 @@ pub(crate) fn measure(
     samples: &Samples,
     device: pelton_model::CpuDevice,
     work: &Work<'_>,
-) -> Result<Option<Vec<(String, Vec<Width>)>>> {
+) -> Result<Option<Vec<Measured>>> {
     let samples = samples.first(MOST_TOKENS);
     let is_stopped = work.watch.is_stopped;
     let Some(mut calibration) = Calibration::begin(files, device, &samples, is_stopped)? else {

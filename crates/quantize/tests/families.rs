@@ -100,7 +100,8 @@ fn every_method_writes_a_folder_that_loads_and_computes_nearly_the_same() {
             Method::Hqq => options.grid.group = Some(32),
             _ => {}
         }
-        let report = write(&mut files, &options, Some(&samples), &out).expect(method.name());
+        let name = method.name();
+        let report = write(&mut files, &options, Some(&samples), &out).expect(name);
         let error = error_of(&out, &golden);
         println!("{}: {error:.4}, {:.2} bits", method.name(), report.bits_per_weight);
         let bound = if options.grid.bits == 8 { BOUND } else { BOUND_OF_4_BITS };
