@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use pelton_model::{ExportOptions, KvDtype, ModelError, ModelFiles, TensorTotals, export, inspect};
@@ -38,7 +38,25 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     let place = model::resolve(&model::reference(Some(&args.input))?)?;
     let files = place.open()?;
     let stop = StopFlag::listen()?;
-    let outputs = write(&files, args, &stop)?.ok_or_else(Failure::interrupted)?;
+    let options = ExportOptions {
+        format: args.format.as_deref(),
+        embedding_format: args.embedding_format.as_deref(),
+        head_format: args.head_format.as_deref(),
+        max_part_bytes: args.split_max_size,
+        overwrite: args.force,
+        ..ExportOptions::default()
+    };
+    let outputs = write(&files, &options, &args.output, &stop)?;
+    print(&files, outputs, started, args.json)
+}
+
+/// Prints what was written, once it is read back.
+pub(crate) fn print(
+    files: &ModelFiles,
+    outputs: Vec<PathBuf>,
+    started: Instant,
+    json: bool,
+) -> Result<()> {
     // What is told is what can be read back.
     let written = ModelFiles::open(&outputs[0]).and_then(|written| {
         pelton_model::check(&written)?;
@@ -51,11 +69,11 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
         architecture: written.architecture,
         n_parameters: written.n_parameters,
         n_bytes: written.n_bytes,
-        n_input_bytes: inspect(&files, KvDtype::Bf16)?.n_bytes,
+        n_input_bytes: inspect(files, KvDtype::Bf16)?.n_bytes,
         tensors: written.tensors,
         seconds: started.elapsed().as_secs_f64(),
     };
-    let text = if args.json {
+    let text = if json {
         let mut text = serde_json::to_string(&report)?;
         text.push('\n');
         text
@@ -66,24 +84,27 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     stdout.write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))
 }
 
-fn write(files: &ModelFiles, args: &ConvertArgs, stop: &StopFlag) -> Result<Option<Vec<PathBuf>>> {
+/// Writes a model as GGUF files, with a bar and until it is stopped.
+pub(crate) fn write(
+    files: &ModelFiles,
+    options: &ExportOptions<'_>,
+    output: &Path,
+    stop: &StopFlag,
+) -> Result<Vec<PathBuf>> {
     let bar = Progress::new();
     let options = ExportOptions {
-        format: args.format.as_deref(),
-        embedding_format: args.embedding_format.as_deref(),
-        head_format: args.head_format.as_deref(),
-        max_part_bytes: args.split_max_size,
-        overwrite: args.force,
         progress: Some(&|at| bar.update("converting", at.n_bytes, Some(at.n_total_bytes))),
         stop: Some(&|| stop.is_set()),
+        ..*options
     };
-    export(files, &options, &args.output).map_err(|error| match error {
+    let outputs = export(files, &options, output).map_err(|error| match error {
         ModelError::Exists { .. } => Failure::from(error).hint("`--force` replaces it"),
         ModelError::Export(ref why) if why.contains("unknown format") => {
             Failure::from(error).hint("`--format q4_k` and `--format q8_0` are the usual ones")
         }
         error => Failure::from(error),
-    })
+    })?;
+    outputs.ok_or_else(Failure::interrupted)
 }
 
 impl Report {

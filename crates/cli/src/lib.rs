@@ -44,6 +44,7 @@ mod progress;
 mod prompt;
 mod pull;
 mod quantize;
+mod quantize_gguf;
 mod reference;
 mod rm;
 mod run;

@@ -7,14 +7,17 @@ use pelton_base::limits;
 use pelton_bench::quality::Tokens;
 use pelton_llm::LocalModel;
 use pelton_model::{ModelFiles, layer_shape};
-use pelton_quantize::{Method, Needs, QuantizeError, Report, Samples, Watch, quantize as write};
+use pelton_quantize::{
+    Job, Method, Needs, QuantizeError, Report, Samples, Watch, check_target, quantize as write,
+};
+use sha2::{Digest, Sha256};
 
 use crate::args::QuantizeArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt::StopFlag;
 use crate::stats::bytes;
 use crate::texts::Texts;
-use crate::{model, progress};
+use crate::{model, progress, quantize_gguf};
 
 /// Tokens of a window of the calibration, where the context has as many.
 const SAMPLE_LENGTH: usize = 512;
@@ -38,8 +41,13 @@ struct Output<'a> {
 ///
 /// Everything that [`pelton_quantize::quantize`] refuses, a text that cannot be read, Ctrl-C.
 pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
-    let options = args.options();
+    let Some(method) = args.method() else { return quantize_gguf::quantize(args) };
+    if let Some(flag) = args.misplaced() {
+        return Err(Failure::new(format!("`{flag}` with `{}`: only `gguf` has it", method.name())));
+    }
+    let options = args.options(method);
     options.check().map_err(failure)?;
+    check_target(&args.output, args.resume).map_err(failure)?;
     if options.method.needs_calibration() && args.calibration.is_none() {
         let name = options.method.name();
         return Err(Failure::new(format!("`--calibration` is missing: `{name}` needs a text"))
@@ -47,16 +55,17 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
     }
     let place = model::resolve(&model::reference(Some(&args.input))?)?;
     let mut files = place.open()?;
-    let samples = match &args.calibration {
-        Some(file) => Some(read_samples(&place, &files, file, args)?),
+    let calibration = match &args.calibration {
+        Some(file) => Some(read_calibration(&place, &files, file, args)?),
         None => None,
     };
+    let samples = calibration.as_ref().map(|calibration| &calibration.samples);
     let spec = files.spec()?;
     let layers: std::result::Result<Vec<_>, _> =
         (0..spec.layers.len()).map(|layer| layer_shape(&files, layer)).collect();
     // Without a folder or with a damaged one, the quantizer says what is wrong.
-    let needs = Needs::new(&spec, &layers.unwrap_or_default(), samples.as_ref());
-    if let Some(samples) = &samples {
+    let needs = Needs::new(&spec, &layers.unwrap_or_default(), samples, &options);
+    if let Some(samples) = samples {
         let (n, n_tokens) = (samples.len(), samples.n_tokens());
         let total = bytes(needs.total());
         eprintln!("calibration: {n} windows, {n_tokens} tokens; memory {total} beside the source");
@@ -72,7 +81,16 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
             bar.set_message(matrix.module.clone());
         },
     };
-    let report = write(&mut files, &options, samples.as_ref(), cpu, &args.output, watch);
+    let command = args.command(calibration.as_ref().map(|calibration| calibration.length));
+    let data = calibration.as_ref().map(Calibration::words);
+    let job = Job {
+        options: &options,
+        samples,
+        resume: args.resume,
+        command: &command,
+        data: data.as_deref(),
+    };
+    let report = write(&mut files, &job, cpu, &args.output, watch);
     bar.finish_and_clear();
     let report = report.map_err(failure)?.ok_or_else(Failure::interrupted)?;
     // The folder that is reported is one that can be read back.
@@ -82,8 +100,8 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
         input: &args.input,
         output: &args.output,
         method: options.method.name(),
-        calibration_tokens: samples.as_ref().map_or(0, Samples::n_tokens),
-        samples: samples.as_ref().map_or(0, Samples::len),
+        calibration_tokens: samples.map_or(0, Samples::n_tokens),
+        samples: samples.map_or(0, Samples::len),
         needs,
         report,
     };
@@ -95,12 +113,32 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
     stdout.write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))
 }
 
-fn read_samples(
+/// The texts of a calibration, and where they came from.
+pub(crate) struct Calibration {
+    pub(crate) samples: Samples,
+    /// Tokens of a window.
+    length: usize,
+    /// Name of the file, without its folder.
+    pub(crate) name: String,
+    /// SHA-256 of the file.
+    hash: String,
+}
+
+impl Calibration {
+    /// A description for the model card.
+    fn words(&self) -> String {
+        let Self { samples, length, name, hash } = self;
+        let (n, n_tokens) = (samples.len(), samples.n_tokens());
+        format!("{n} windows of {length} tokens, {n_tokens} in all, of `{name}`, SHA-256 {hash}")
+    }
+}
+
+pub(crate) fn read_calibration(
     place: &LocalModel,
     files: &ModelFiles,
     file: &Path,
     args: &QuantizeArgs,
-) -> Result<Samples> {
+) -> Result<Calibration> {
     let at_file = |failure: Failure| failure.at(&file.display().to_string());
     let text = pelton_tensor::read_limited_text(file, limits::PROMPT_BYTES as u64)
         .map_err(|error| Failure::new(error.to_string()).hint("expected a text file in UTF-8"))
@@ -114,11 +152,15 @@ fn read_samples(
             "`--sample-length` is {length}: expected 2 to the context of {context} tokens"
         )));
     }
-    Samples::choose(&tokens.tokens, &tokens.prefix, length, args.n_samples(), args.seed)
-        .map_err(|error| at_file(failure(error)))
+    let samples =
+        Samples::choose(&tokens.tokens, &tokens.prefix, length, args.n_samples(), args.seed)
+            .map_err(|error| at_file(failure(error)))?;
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let hash = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(Calibration { samples, length, name, hash })
 }
 
-fn failure(error: QuantizeError) -> Failure {
+pub(crate) fn failure(error: QuantizeError) -> Failure {
     match error {
         QuantizeError::Exists(_) => Failure::of(&error).hint("choose another name, or remove it"),
         QuantizeError::Model(error) => Failure::from(error),
@@ -138,11 +180,12 @@ impl Output<'_> {
             ("size", format!("{now}, was {before}")),
             ("matrices", format!("{n_matrices}, {bits_per_weight:.2} bits per weight")),
         ];
-        let errors = self.report.matrices.iter().filter_map(|m| Some((m.error_rounded?, m.error?)));
-        let (n, rounded, own) =
-            errors.fold((0, 0.0, 0.0), |(n, a, b), (rounded, own)| (n + 1, a + rounded, b + own));
-        if n > 0 && self.method != Method::Rtn.name() {
-            let (rounded, own) = (rounded / f64::from(n), own / f64::from(n));
+        if self.report.n_resumed_layers > 0 {
+            rows.push(("resumed", format!("behind layer {}", self.report.n_resumed_layers - 1)));
+        }
+        if let Some([rounded, own]) = self.report.mean_errors()
+            && self.method != Method::Rtn.name()
+        {
             let change = 100.0 * (own / rounded - 1.0);
             rows.push((
                 "output error",

@@ -177,12 +177,24 @@ fn sources_and_flags_that_cannot_be_are_refused_and_leave_nothing() {
         }
         assert_eq!(world.names(), before, "{flags:?}");
     };
-    refused(&["--method", "magic"], &["--method", "rtn, gptq or awq"]);
+    refused(&["--method", "magic"], &["--method", "rtn, gptq, awq"]);
     refused(&["--method", "rtn", "--bits", "5"], &["--bits", "2, 3, 4 or 8"]);
     refused(&["--method", "awq", "--bits", "3"], &["--bits", "expected 4"]);
     refused(&["--method", "awq", "--symmetric"], &["--symmetric", "zero points"]);
     refused(&["--method", "rtn", "--act-order"], &["--act-order"]);
     refused(&["--method", "gptq", "--damping", "2"], &["--damping"]);
+    refused(&["--method", "fp8"], &["--group", "`row`", "128"]);
+    refused(&["--method", "int8"], &["--group", "`row`", "int8"]);
+    refused(&["--method", "mxfp4", "--bits", "8"], &["--bits", "expected 4", "mxfp4"]);
+    refused(&["--method", "hqq", "--symmetric"], &["--symmetric", "zero points"]);
+    refused(&["--method", "rtn", "--type", "q4_k"], &["--type", "gguf"]);
+    refused(&["--method", "rtn", "--keep", "gate"], &["--keep gate", "names no matrix"]);
+    refused(&["--method", "awq", "--target-bpw", "5"], &["--target-bpw", "rtn", "gptq"]);
+    refused(&["--method", "rtn", "--target-bpw", "0"], &["--target-bpw", "1 to 16"]);
+    let least = ["--target-bpw", "least", "3.5"];
+    refused(&["--method", "rtn", "--target-bpw", "3"], &least);
+    let least = ["--target-size", "least"];
+    refused(&["--method", "rtn", "--target-size", "20k"], &least);
     let (tiny, out) = (world.path("tiny"), world.path("out"));
     let plain = |flags: &[&str], parts: &[&str]| {
         pelton(&[&["quantize", &tiny, &out], flags].concat()).assert_refused(parts);
@@ -267,5 +279,161 @@ fn a_full_disk_and_ctrl_c_leave_nothing_behind() {
             assert!(code == Some(130) || code.is_none(), "{code:?}");
             assert_eq!(world.names(), before);
         }
+    }
+}
+
+#[test]
+fn every_format_is_written_runs_and_loses_what_its_bits_say() {
+    let world = World::new();
+    // The most that it may lose, in nats per token; measured, and half as much again.
+    let formats: [(&str, &[&str], f64); 9] = [
+        ("fp8", &["--method", "fp8"], 0.016),
+        ("fp8-block", &["--method", "fp8", "--group", "128"], 0.025),
+        ("int8", &["--method", "int8"], 4e-4),
+        ("llm-int8", &["--method", "llm-int8"], 4e-4),
+        ("smoothquant", &["--method", "smoothquant"], 8e-4),
+        ("nf4", &["--method", "nf4"], 0.13),
+        ("mxfp4", &["--method", "mxfp4"], 0.18),
+        ("nvfp4", &["--method", "nvfp4"], 0.13),
+        ("hqq", &["--method", "hqq", "--group", "32"], 0.07),
+    ];
+    let words = |name: &str| {
+        let inspected = pelton(&["inspect", &world.path(name)]);
+        inspected.assert_answered();
+        inspected.stdout
+    };
+    for (out, flags, most) in formats {
+        let (input, output, text) = (world.path("tiny"), world.path(out), world.path("seen"));
+        let args = ["quantize", &input, &output, "--calibration", &text, "--json"];
+        let report = pelton(&[&args[..], flags].concat()).json();
+        assert_eq!(report["matrices"].as_array().expect("matrices").len(), 14, "{out}");
+        let args = ["run", "-m", &output, "--raw", "--json", "-n", "4", "the moth"];
+        pelton(&args).json();
+        let kl = world.kl(out);
+        println!("{out}: {kl:.2e}, {:.2} bits", report["bits_per_weight"].as_f64().expect("bits"));
+        assert!(kl > 0.0 && kl < most, "{out}: {kl}");
+    }
+    assert!(words("fp8").contains("float-quantized"), "{}", words("fp8"));
+    assert!(words("fp8-block").contains("blocks of 128 x 128"), "{}", words("fp8-block"));
+    assert!(words("nf4").contains("4-bit floats"), "{}", words("nf4"));
+    assert!(words("hqq").contains("HQQ"), "{}", words("hqq"));
+}
+
+#[test]
+fn a_card_and_a_report_say_how_a_folder_was_made() {
+    let world = World::new();
+    world.quantize("gptq", &["--method", "gptq", "--keep", "down_proj"]).assert_answered();
+    let folder = world.folder.path().join("gptq");
+    let card = std::fs::read_to_string(folder.join("README.md")).expect("a card");
+    let seen = std::fs::read(world.folder.path().join("seen")).expect("a text");
+    let hash: String = <sha2::Sha256 as sha2::Digest>::digest(&seen)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let command = "pelton quantize tiny gptq --method gptq --bits 4 --group 32 --keep down_proj \
+                   --calibration seen --samples 128 --sample-length 128 --seed 0 --damping 0.01";
+    for part in [&hash[..], command, "gptq, 4 bits, groups of 32", "mean error of outputs"] {
+        assert!(card.contains(part), "`{part}` is missing in: {card}");
+    }
+    let report = std::fs::read(folder.join("quantization_report.json")).expect("a report");
+    let report: Value = serde_json::from_slice(&report).expect("JSON");
+    let matrices = report["matrices"].as_array().expect("matrices");
+    assert_eq!(matrices.len(), 12, "down stays as it is");
+    for matrix in matrices {
+        for field in ["bits", "error", "error_rounded", "weight_error", "n_outliers", "seconds"] {
+            assert!(matrix[field].is_number(), "{field}: {matrix}");
+        }
+    }
+    assert!(world.kl("gptq") < 0.1);
+}
+
+#[test]
+fn a_budget_that_each_matrix_shares_loses_less_than_the_same_bits_for_all() {
+    let world = World::new();
+    let target = ["--method", "rtn", "--target-bpw", "4.5"];
+    let report = world.quantize("mixed", &target).json();
+    let bits = report["bits_per_weight"].as_f64().expect("bits");
+    assert!(bits <= 4.5 && bits > 4.3, "{bits}");
+    world.quantize("same", &["--method", "rtn", "--bits", "4"]).assert_answered();
+    let (mixed, same) = (world.kl("mixed"), world.kl("same"));
+    println!("{mixed} {same}");
+    assert!(mixed < same, "{mixed} {same}");
+    let config = config(&world.path("mixed"))["quantization_config"].clone();
+    assert_eq!(config["quant_method"], "compressed-tensors");
+
+    let tiny = world.folder.path().join("tiny/model.safetensors");
+    let n_bytes = std::fs::metadata(tiny).expect("a file").len() * 6 / 10;
+    let size = ["--method", "rtn", "--target-size", &n_bytes.to_string()];
+    let report = world.quantize("sized", &size).json();
+    let written = report["n_bytes"].as_u64().expect("bytes");
+    assert!(written <= n_bytes, "{written} {n_bytes}");
+}
+
+#[test]
+fn an_importance_matrix_is_measured_written_read_and_helps() {
+    let world = World::new();
+    let (tiny, seen) = (world.path("tiny"), world.path("seen"));
+    let gguf = |out: &str, flags: &[&str]| {
+        let out = world.path(out);
+        let args = ["quantize", &tiny, &out, "--method", "gguf", "--sample-length", "128"];
+        pelton(&[&args[..], flags].concat())
+    };
+    let imatrix = world.path("imatrix.gguf");
+    let flags = ["--type", "iq4_nl", "--calibration", &seen, "--save-imatrix", &imatrix];
+    gguf("measured.gguf", &flags).assert_answered();
+    gguf("read.gguf", &["--type", "iq4_nl", "--imatrix", &imatrix]).assert_answered();
+    gguf("plain.gguf", &["--type", "iq4_nl"]).assert_answered();
+    let bytes = |name: &str| std::fs::read(world.path(name)).expect("a file");
+    assert!(bytes("measured.gguf") == bytes("read.gguf"), "the file says the same");
+    let kl = ["plain.gguf", "read.gguf"].map(|name| world.kl(name));
+    println!("{kl:?}");
+    assert!(kl[1] < 0.9 * kl[0], "{kl:?}");
+
+    let refused = |out: &str, flags: &[&str], parts: &[&str]| {
+        gguf(out, flags).assert_refused(parts);
+    };
+    refused("x.gguf", &[], &["--type", "q4_k"]);
+    refused("x.gguf", &["--type", "q9"], &["--type", "q9", "IQ4_NL"]);
+    refused("x", &["--type", "q4_k"], &[".gguf"]);
+    refused("plain.gguf", &["--type", "q4_k"], &["plain.gguf", "already"]);
+    refused("x.gguf", &["--type", "q8_0", "--imatrix", &imatrix], &["--type q8_0"]);
+    refused("x.gguf", &["--type", "q4_k", "--bits", "4"], &["--bits"]);
+    refused("x.gguf", &["--type", "iq4_nl", "--imatrix", &seen], &["seen", "importance matrix"]);
+    let other = world.folder.path().join("other");
+    TinyModel { n_layers: 1, ..TinyModel::default() }.write_folder(&other);
+    let (other, out) = (world.path("other"), world.path("x.gguf"));
+    let args = ["quantize", &other, &out, "--method", "gguf", "--type", "iq4_nl"];
+    let outcome = pelton(&[&args[..], &["--imatrix", &imatrix]].concat());
+    outcome.assert_refused(&["blk.1.", "importance matrix of this model"]);
+    assert!(!Path::new(&out).exists());
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on_to_the_same_bytes() {
+    let world = World::new();
+    let (tiny, out, text) = (world.path("tiny"), world.path("out"), world.path("seen"));
+    let args =
+        ["quantize", &tiny, &out, "--method", "gptq", "--group", "32", "--calibration", &text];
+    let mut child = command(&args).stderr(std::process::Stdio::null()).spawn().expect("starts");
+    let partial = world.folder.path().join(".out.pelton-partial");
+    // Until a layer is done, or all of them are.
+    while !partial.join("pelton-progress.json").exists() && !Path::new(&out).exists() {
+        std::thread::yield_now();
+    }
+    child.kill().expect("killed");
+    child.wait().expect("ends");
+    if !Path::new(&out).exists() {
+        pelton(&args).assert_refused(&["--resume", ".out.pelton-partial"]);
+        pelton(&[&args[..], &["--resume"]].concat()).assert_answered();
+    }
+    assert!(!partial.exists());
+    let whole = world.path("whole");
+    let args =
+        ["quantize", &tiny, &whole, "--method", "gptq", "--group", "32", "--calibration", &text];
+    pelton(&args).assert_answered();
+    for number in 1..=3 {
+        let name = format!("model-0000{number}-of-00003.safetensors");
+        let read = |folder: &str| std::fs::read(Path::new(folder).join(&name)).expect("a file");
+        assert!(read(&out) == read(&whole), "{name} differs");
     }
 }

@@ -48,7 +48,9 @@ pub use decoder::{Decoder, ForwardInput, LayerWalk, Reads, ScoredRows, Tap};
 pub use device::cpu::{CpuDevice, load_cpu};
 pub use device::{BlockTables, Device, ForwardSequence, GreedyRows, Ops, PackedBytes, PackedForm};
 pub use error::ModelError;
-pub use export::{ExportOptions, ExportProgress, export, export_gguf, gguf_file_type};
+pub use export::{
+    ExportOptions, ExportProgress, Importance, export, export_gguf, gguf_file_type, gguf_tensors,
+};
 pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
 pub use inspect::{Ignored, Inspection, Quantization, TensorTotals, inspect};

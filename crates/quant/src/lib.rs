@@ -22,5 +22,9 @@ mod packing;
 pub mod solve;
 
 pub use error::{QuantError, Result};
-pub use formats::{FORMATS, Rewrite, WeightFormat, fitting, for_dtype, for_name, supported_names};
-pub use packing::{Compute, dequantize_tensor, pack, pack_bands, packed_size, quantize_tensor};
+pub use formats::{
+    FORMATS, Rewrite, WeightFormat, Weighted, fitting, for_dtype, for_name, supported_names,
+};
+pub use packing::{
+    Compute, dequantize_tensor, pack, pack_bands, packed_size, quantize_tensor, quantize_weighted,
+};

@@ -156,6 +156,42 @@ pub fn quantize_tensor(view: &TensorView<'_>, format: &dyn WeightFormat) -> Resu
     Ok(out)
 }
 
+/// As [`quantize_tensor`], with the importance of each input of a row; formats that have no use for it
+/// leave it out.
+///
+/// Inputs that count for less than a millionth of the mean count for that.
+///
+/// # Errors
+///
+/// As [`quantize_tensor`].
+///
+/// # Panics
+///
+/// As [`quantize_tensor`], and when there are not as many inputs as a row has.
+pub fn quantize_weighted(
+    view: &TensorView<'_>,
+    format: &dyn WeightFormat,
+    importance: &[f32],
+) -> Result<Vec<u8>> {
+    let row_len = view.shape.last().copied().unwrap_or(1);
+    assert_eq!(importance.len(), row_len, "`{}`: the importance of each input", view.name);
+    let Some(weighted) = format.weighted().filter(|_| view.dtype != format.dtype()) else {
+        return quantize_tensor(view, format);
+    };
+    check_rows(format, view)?;
+    let sum: f64 = importance.iter().map(|x| f64::from(*x)).sum();
+    let mean = (sum / row_len.max(1) as f64) as f32;
+    let scaled = |x: &f32| if mean > 0.0 { (x / mean).max(1e-6) } else { 1.0 };
+    let importance: Vec<f32> = importance.iter().map(scaled).collect();
+    let weights = dequantize_tensor(view)?;
+    let row_bytes = row_len / format.block_len() * format.block_bytes();
+    let mut out = vec![0; weights.len() / row_len.max(1) * row_bytes];
+    for (row, out) in weights.chunks_exact(row_len).zip(out.chunks_exact_mut(row_bytes)) {
+        weighted(row, &importance, out);
+    }
+    Ok(out)
+}
+
 /// Rows of several tensors, one after the other.
 struct Stack<'a> {
     /// Each part's first row and bytes.

@@ -231,3 +231,38 @@ fn any_finite_magnitude_comes_back_finite() {
         }
     }
 }
+
+#[test]
+fn the_importance_of_inputs_moves_errors_to_where_they_do_not_matter() {
+    let row = gaussian(4096);
+    // A few inputs matter much more.
+    let importance: Vec<f32> =
+        (0..row.len()).map(|i| if i % 9 == 4 { 50.0 } else { 0.5 }).collect();
+    let error = |out: &[f32]| -> f64 {
+        let errors = row.iter().zip(out).zip(&importance);
+        errors.map(|((a, b), u)| f64::from(*u) * f64::from(a - b).powi(2)).sum()
+    };
+    let mut n_weighted = 0;
+    for format in FORMATS {
+        let Some(weighted) = format.weighted() else { continue };
+        n_weighted += 1;
+        let mut blocks = vec![0; row.len() / format.block_len() * format.block_bytes()];
+        let mut plain = blocks.clone();
+        format.quantize(&row, &mut plain);
+        weighted(&row, &vec![1.0; row.len()], &mut blocks);
+        assert!(blocks == plain, "{}: equal inputs change nothing", format.name());
+        weighted(&row, &importance, &mut blocks);
+        let read = |blocks: &[u8]| {
+            let mut out = vec![0.0; row.len()];
+            format.dequantize(blocks, &mut out);
+            out
+        };
+        let ratio = error(&read(&blocks)) / error(&read(&plain));
+        println!("{}: {ratio:.3}", format.name());
+        assert!(ratio < 0.95, "{}: {ratio:.3}", format.name());
+        // Inputs that do not matter at all.
+        weighted(&row, &vec![1e-6; row.len()], &mut blocks);
+        assert!(read(&blocks).iter().all(|w| w.is_finite()));
+    }
+    assert_eq!(n_weighted, 7);
+}

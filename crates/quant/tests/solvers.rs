@@ -132,6 +132,17 @@ fn awq_cuts_the_error_of_rounding_by_30_percent_at_4_bits() {
 }
 
 #[test]
+fn ranges_are_clipped_for_the_output_of_a_row_and_on_either_side() {
+    let layer = Layer::planted(5, [96, 256]);
+    let grid = grid(3, false);
+    let factors = vec![1.0; 256];
+    let solved =
+        awq::solve(layer.weights(), &grid, &layer.seen, &awq::Scales { factors, alpha: 0.0 });
+    let (clipped, rounded) = (layer.error(&solved.expect("solves")), layer.rtn(&grid));
+    assert!(clipped < 0.6 * rounded, "{:.3}", clipped / rounded);
+}
+
+#[test]
 fn results_do_not_depend_on_threads() {
     let layer = Layer::planted(3, [70, 128]);
     let grid = Grid { bits: 3, group: Some(64), symmetric: false };
@@ -140,6 +151,17 @@ fn results_do_not_depend_on_threads() {
         [1, 5].map(|n| gptq::solve(layer.weights(), &grid, &factor, n).expect("solves"));
     assert_eq!(one, many);
     let [one, many] = [1, 5].map(|n| rtn::solve(layer.weights(), &grid, n).expect("rounds"));
+    assert_eq!(one, many);
+    let [one, many] = [1, 5].map(|n| {
+        let mut seen = Hessian::new(128, n);
+        (0..512_u32).for_each(|i| {
+            let input = |j: u32| ((i * 7919 + j * 104_729) % 1009) as f32 / 504.5 - 1.0;
+            seen.add(&(0..128).map(input).collect::<Vec<f32>>()).expect("numbers");
+        });
+        let seen = seen.finish();
+        let scales = awq::scales(&[layer.weights()], &grid, &seen).expect("scales");
+        awq::solve(layer.weights(), &grid, &seen, &scales).expect("solves")
+    });
     assert_eq!(one, many);
 }
 

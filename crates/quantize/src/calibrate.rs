@@ -8,7 +8,7 @@ use pelton_quant::solve::{Hessian, SolveError};
 use serde::Serialize;
 
 use crate::layer::Work;
-use crate::{QuantizeError, Result};
+use crate::{Options, QuantizeError, Result, sensitivity};
 
 /// The texts of a calibration.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,7 +63,26 @@ impl Samples {
         self.0.iter().map(Vec::len).sum()
     }
 
-    fn longest(&self) -> usize {
+    /// The first texts, as many as have at most `n_tokens` tokens; at least one.
+    pub(crate) fn first(&self, n_tokens: usize) -> Self {
+        let mut left = n_tokens;
+        let fits = |tokens: &&Vec<TokenId>| {
+            let is_first = left == n_tokens;
+            let fits = tokens.len() <= left;
+            left = left.saturating_sub(tokens.len());
+            fits || is_first
+        };
+        Self(self.0.iter().take_while(fits).cloned().collect())
+    }
+
+    /// All tokens, each text behind its length.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().flat_map(|tokens| {
+            std::iter::once(tokens.len() as u32).chain(tokens.iter().map(|token| token.0))
+        })
+    }
+
+    pub(crate) fn longest(&self) -> usize {
         self.0.iter().map(Vec::len).max().unwrap_or(0)
     }
 }
@@ -90,7 +109,12 @@ pub struct Needs {
 
 impl Needs {
     /// The memory for these layers and texts.
-    pub fn new(spec: &ArchSpec, layers: &[LayerShape], samples: Option<&Samples>) -> Self {
+    pub fn new(
+        spec: &ArchSpec,
+        layers: &[LayerShape],
+        samples: Option<&Samples>,
+        options: &Options,
+    ) -> Self {
         let weights = |layer: &LayerShape| -> u64 {
             layer.matrices.iter().map(|matrix| (matrix.shape[0] * matrix.shape[1]) as u64).sum()
         };
@@ -104,8 +128,17 @@ impl Needs {
             let widest = widths.values().copied().max().unwrap_or(0) as u64;
             widths.values().map(|k| Hessian::bytes(*k)).sum::<u64>() + 28 * widest * widest
         };
+        // A budget is divided before the first layer is solved: rows for each matrix.
+        let n_rows = match options.target {
+            None => samples.n_tokens(),
+            Some(_) => {
+                let n_matrices: usize = layers.iter().map(|layer| layer.matrices.len()).sum();
+                let n_probed = samples.first(sensitivity::MOST_TOKENS).n_tokens();
+                samples.n_tokens().max((n_matrices + 2) * n_probed)
+            }
+        };
         Self {
-            activation_bytes: (samples.n_tokens() * spec.hidden_size * 4) as u64,
+            activation_bytes: (n_rows * spec.hidden_size * 4) as u64,
             layer_bytes: 16 * largest,
             hessian_bytes: layers.iter().map(hessians).max().unwrap_or(0),
         }
@@ -119,6 +152,9 @@ impl Needs {
 
 /// The Hessian of each place that matrices of a layer read.
 pub(crate) type Hessians = BTreeMap<Reads, Hessian>;
+
+/// Rows, and the sum of squares of each input, of each place that matrices of a layer read.
+pub(crate) type Squares = BTreeMap<Reads, (u64, Vec<f64>)>;
 
 /// The rows of all texts between two layers.
 pub(crate) struct Calibration {
@@ -147,6 +183,31 @@ impl Calibration {
         }
         walk.drop_embeddings();
         Ok(Some(Self { walk, rows }))
+    }
+
+    /// The rows of all texts.
+    pub(crate) fn rows(&self) -> &Vec<Vec<f32>> {
+        &self.rows
+    }
+
+    /// Goes on with other rows.
+    pub(crate) fn set_rows(&mut self, rows: Vec<Vec<f32>>) {
+        self.rows = rows;
+    }
+
+    /// Numbers of a row.
+    pub(crate) fn width(&self) -> usize {
+        self.walk.spec().hidden_size
+    }
+
+    /// Loads a layer, as it is patched.
+    pub(crate) fn load(&mut self, files: &ModelFiles, layer: usize) -> Result<()> {
+        Ok(self.walk.load(files, layer)?)
+    }
+
+    /// Runs the rows of some texts through the loaded layer.
+    pub(crate) fn run(&mut self, rows: &mut [Vec<f32>]) {
+        rows.iter_mut().for_each(|rows| self.walk.run(rows, None));
     }
 
     /// Runs all texts through a layer as it is stored, and gathers what its matrices read. `None`
@@ -190,6 +251,36 @@ impl Calibration {
         }
         let finish = |(reads, hessian): (Reads, Hessian)| (reads, hessian.finish());
         Ok(Some(hessians.into_iter().map(finish).collect()))
+    }
+
+    /// Runs all texts through a layer as it is stored, for good. Returns the rows and the sums of squares
+    /// of what is read at each place; `None` when it was stopped.
+    pub(crate) fn squares(
+        &mut self,
+        files: &ModelFiles,
+        layer: usize,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Option<Squares>> {
+        self.walk.load(files, layer)?;
+        let mut sums = Squares::new();
+        for rows in &mut self.rows {
+            if is_stopped() {
+                return Ok(None);
+            }
+            let n_rows = rows.len() / self.walk.spec().hidden_size;
+            self.walk.run(
+                rows,
+                Some(&mut |reads, rows: &[f32]| {
+                    let width = rows.len() / n_rows;
+                    let (n, sums) = sums.entry(reads).or_insert_with(|| (0, vec![0.0; width]));
+                    *n += n_rows as u64;
+                    for row in rows.chunks_exact(width) {
+                        sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x).powi(2));
+                    }
+                }),
+            );
+        }
+        Ok(Some(sums))
     }
 
     /// Runs all texts through a layer with its new weights. `false` when it was stopped.

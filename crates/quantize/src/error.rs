@@ -53,6 +53,14 @@ pub enum QuantizeError {
     /// Something is where the folder is to be.
     #[error("{}: there is something already", .0.display())]
     Exists(PathBuf),
+    /// The beginning of a folder, left by a run that did not end, is in the way or is another one's.
+    #[error("{}: {why}", folder.display())]
+    Partial {
+        /// The unfinished folder.
+        folder: PathBuf,
+        /// The reason, and a way out.
+        why: String,
+    },
     /// A file could not be read or written.
     #[error("{}: {source}", file.display())]
     Io {

@@ -1,4 +1,5 @@
-//! Factors of AWQ: the columns of matrices are multiplied, and what comes before is divided.
+//! Factors of AWQ and SmoothQuant: the columns of matrices are multiplied, and what comes before is
+//! divided.
 //!
 //! ```text
 //! attention norm ─▶ q, k, v        v ─▶ output projection      (as many value heads as query heads)
@@ -6,16 +7,22 @@
 //! ```
 //!
 //! Where nothing can be divided, factors are 1 and only ranges are clipped: norms that something else
-//! reads too, values that several query heads share, an activation in between.
+//! reads too, values that several query heads share, an activation in between. The same holds where a
+//! matrix on either side is kept as it is.
+//!
+//! Norms and biases are rounded to the type that they are stored in. The factors of a norm are those
+//! that its rounded weights have, so nothing is lost by it.
 
 use std::collections::BTreeMap;
 
-use pelton_model::{FoldNorm, LayerShape, ModelFiles, Reads, StoredRows};
-use pelton_quant::solve::{Grid, Weights, awq};
+use half::{bf16, f16};
+use pelton_model::{FoldNorm, LayerMatrix, LayerShape, ModelFiles, Reads, StoredRows};
+use pelton_quant::solve::{Weights, awq, smooth};
+use pelton_tensor::DType;
 
 use crate::calibrate::Hessians;
 use crate::source::{Matrices, vector};
-use crate::{QuantizeError, Result};
+use crate::{Method, Options, QuantizeError, Result};
 
 /// The thing before some matrices that is divided.
 enum Before<'a> {
@@ -23,15 +30,22 @@ enum Before<'a> {
     Rows(&'a StoredRows),
 }
 
+/// The places whose inputs are divided.
+#[derive(Debug, Default)]
+pub(crate) struct Folded {
+    /// Exponent of the factors of each place.
+    pub(crate) alphas: BTreeMap<Reads, f32>,
+}
+
 /// Scales the matrices of a layer and what comes before them; the Hessians become those of the
-/// divided inputs. Returns the exponent of each place.
+/// divided inputs.
 pub(crate) fn fold(
     files: &ModelFiles,
     shape: &LayerShape,
     matrices: &mut Matrices,
     hessians: &mut Hessians,
-    grid: &Grid,
-) -> Result<BTreeMap<Reads, f32>> {
+    options: &Options,
+) -> Result<Folded> {
     // Rows are divided before the columns of the same matrix are scaled, so that the search sees the
     // rows as they will be.
     let places = [
@@ -40,17 +54,29 @@ pub(crate) fn fold(
         (Reads::Hidden, shape.ups.as_ref().map(Before::Rows)),
         (Reads::Mlp, shape.mlp_norm.as_ref().map(Before::Norm)),
     ];
-    let mut alphas = BTreeMap::new();
+    let mut folded = Folded::default();
     for (reads, before) in places {
-        let readers = shape.matrices.iter().filter(|matrix| matrix.reads == Some(reads));
-        let readers: Vec<_> = readers.collect();
+        let readers: Vec<&LayerMatrix> =
+            shape.matrices.iter().filter(|matrix| matrix.reads == Some(reads)).collect();
         let (Some(before), Some(hessian)) = (before, hessians.get(&reads)) else { continue };
+        let is_kept = readers.iter().any(|matrix| options.keeps(&matrix.module))
+            || matches!(before, Before::Rows(rows) if options.keeps(&rows.module));
+        if is_kept {
+            continue;
+        }
         let weights: Vec<Weights<'_>> = readers
             .iter()
             .map(|m| Weights { shape: m.shape, values: &matrices.values[&m.module] })
             .collect();
-        let scales = awq::scales(&weights, grid, hessian)
-            .map_err(QuantizeError::matrix(&readers[0].module))?;
+        let scales = match options.method {
+            Method::SmoothQuant => smooth::scales(&weights, hessian),
+            _ => awq::scales(&weights, &options.grid, hessian),
+        };
+        let mut scales = scales.map_err(QuantizeError::matrix(&readers[0].module))?;
+        match before {
+            Before::Norm(norm) => divide_norm(files, norm, matrices, &mut scales.factors)?,
+            Before::Rows(rows) => divide_rows(files, shape, rows, matrices, &scales.factors)?,
+        }
         let divided = hessian.divided(&scales.factors);
         for reader in readers {
             let values = matrices.values.get_mut(&reader.module).expect("invariant: it was read");
@@ -58,31 +84,47 @@ pub(crate) fn fold(
                 row.iter_mut().zip(&scales.factors).for_each(|(w, factor)| *w *= factor);
             }
         }
-        match before {
-            Before::Norm(norm) => divide_norm(files, norm, matrices, &scales.factors)?,
-            Before::Rows(rows) => divide_rows(files, shape, rows, matrices, &scales.factors)?,
-        }
         hessians.insert(reads, divided);
-        alphas.insert(reads, scales.alpha);
+        folded.alphas.insert(reads, scales.alpha);
     }
-    Ok(alphas)
+    for (name, values) in &mut matrices.vectors {
+        let dtype = files.stored(name).map(|view| view.dtype);
+        values.iter_mut().for_each(|x| *x = rounded(dtype, *x));
+    }
+    Ok(folded)
+}
+
+/// A number as a type of floats stores it.
+fn rounded(dtype: Option<DType>, x: f32) -> f32 {
+    match dtype {
+        Some(DType::F16) => f16::from_f32(x).to_f32(),
+        Some(DType::Bf16) => bf16::from_f32(x).to_f32(),
+        _ => x,
+    }
 }
 
 fn divide_norm(
     files: &ModelFiles,
     norm: &FoldNorm,
     matrices: &mut Matrices,
-    factors: &[f32],
+    factors: &mut [f32],
 ) -> Result<()> {
     let FoldNorm { weight, bias, offset } = norm;
+    let dtype = files.stored(weight).map(|view| view.dtype);
     let mut values = vector(files, weight)?;
-    for (w, factor) in values.iter_mut().zip(factors) {
-        *w = (*w + offset) / factor - offset;
+    for (w, factor) in values.iter_mut().zip(factors.iter_mut()) {
+        let divided = rounded(dtype, (*w + offset) / *factor - offset);
+        let exact = (*w + offset) / (divided + offset);
+        // A weight of zero has any factor.
+        if exact.is_finite() && exact > 0.0 {
+            *factor = exact;
+        }
+        *w = divided;
     }
     matrices.vectors.insert(weight.clone(), values);
     if let Some(bias) = bias {
         let mut values = vector(files, bias)?;
-        values.iter_mut().zip(factors).for_each(|(b, factor)| *b /= factor);
+        values.iter_mut().zip(&*factors).for_each(|(b, factor)| *b /= factor);
         matrices.vectors.insert(bias.clone(), values);
     }
     Ok(())
@@ -115,23 +157,20 @@ fn divide_rows(
 #[cfg(test)]
 mod tests {
     use pelton_base::TokenId;
-    use pelton_model::{
-        BlockTables, Compute, CpuDevice, ForwardInput, ForwardSequence, LoadOptions, layer_shape,
-        load_cpu,
-    };
+    use pelton_model::{CpuDevice, layer_shape};
     use pelton_testkit::golden::decoders;
 
     use super::*;
+    use crate::Watch;
     use crate::calibrate::{Calibration, Samples};
     use crate::layer::Work;
-    use crate::{Method, Options, Watch};
 
     /// Folds every layer of a model without rounding anything. Returns how many places were scaled.
-    fn fold_all(files: &mut ModelFiles, samples: &Samples) -> usize {
-        let grid = Grid { bits: 4, group: None, symmetric: false };
-        let options = Options { method: Method::Awq, grid, gptq: Default::default() };
+    fn fold_all(files: &mut ModelFiles, samples: &Samples, method: Method) -> usize {
+        let mut options = Options::new(method);
+        options.grid.group = None;
         let watch = Watch { is_stopped: &|| false, progress: &|_, _| () };
-        let work = Work { options: &options, n_threads: 1, n_matrices: 0, watch };
+        let work = Work { options: &options, bits: None, n_threads: 1, n_matrices: 0, watch };
         let device = CpuDevice::with_threads(Some(1)).expect("a device");
         let begun = Calibration::begin(files, device, samples, &|| false);
         let mut calibration = begun.expect("embeds").expect("not stopped");
@@ -141,8 +180,9 @@ mod tests {
             let hessians = calibration.gather(files, layer, &shape, &work).expect("numbers");
             let mut hessians = hessians.expect("not stopped");
             let mut matrices = Matrices::read(files, &shape).expect("matrices");
-            let alphas = fold(files, &shape, &mut matrices, &mut hessians, &grid).expect("folds");
-            n_scaled += alphas.values().filter(|alpha| **alpha > 0.0).count();
+            let folded =
+                fold(files, &shape, &mut matrices, &mut hessians, &options).expect("folds");
+            n_scaled += folded.alphas.values().filter(|alpha| **alpha > 0.0).count();
             for (module, values) in &matrices.values {
                 files.patch(&format!("{module}.weight"), values);
             }
@@ -157,7 +197,7 @@ mod tests {
     #[test]
     fn factors_change_no_logit_of_any_family() {
         let temp = tempfile::tempdir().expect("temp");
-        let (mut bad, mut n_models) = (Vec::new(), 0);
+        let (mut bad, mut n_models) = (Vec::new(), [0; 2]);
         for golden in decoders() {
             let name = golden.checkpoint.name().to_owned();
             let source = temp.path().join(&name);
@@ -175,39 +215,22 @@ mod tests {
             let length = files.spec().expect("a spec").max_context.min(24);
             let text: Vec<TokenId> = (0..300_u32).map(|i| TokenId(i * 7919 % vocab)).collect();
             let samples = Samples::choose(&text, &[], length, 4, 0).expect("samples");
-            let n_scaled = fold_all(&mut files, &samples);
-
-            let options = LoadOptions {
-                compute: Compute::F32,
-                n_threads: Some(1),
-                max_context: golden.max_context,
-                ..LoadOptions::default()
-            };
-            let mut decoder = load_cpu(&files, &options).expect(&name);
-            let tokens = golden.tokens();
-            let n_blocks = tokens.len().div_ceil(16);
-            let mut kv = decoder.new_kv(n_blocks, 16);
-            let n_groups = decoder.spec().n_kv_groups();
-            let tables: Vec<u32> = (0..n_groups).flat_map(|_| 0..n_blocks as u32).collect();
-            let sequence = ForwardSequence {
-                rows: 0..tokens.len(),
-                first_position: 0,
-                block_tables: BlockTables::new(&tables, n_groups),
-                tree: None,
-            };
-            let all: Vec<usize> = (0..tokens.len()).collect();
-            let input = ForwardInput { tokens: &tokens, sequences: &[sequence], logits_rows: &all };
-            let mut logits = Vec::new();
-            decoder.forward(&mut kv, &input, &mut logits);
-            let far = logits.iter().zip(golden.logits.concat()).map(|(a, b)| (a - b).abs());
-            let far = far.fold(0.0, f32::max);
-            if far.is_nan() || far > 2e-3 {
-                bad.push(format!("{name}: {far}"));
+            for (method, n_models) in
+                [Method::Awq, Method::SmoothQuant].into_iter().zip(&mut n_models)
+            {
+                files.clear_patches();
+                let n_scaled = fold_all(&mut files, &samples, method);
+                let logits = golden.logits_of(&files).expect(&name);
+                let far = logits.iter().zip(golden.logits.concat()).map(|(a, b)| (a - b).abs());
+                let far = far.fold(0.0, f32::max);
+                if far.is_nan() || far > 2e-3 {
+                    bad.push(format!("{name} {}: {far}", method.name()));
+                }
+                *n_models += usize::from(n_scaled > 0);
             }
-            n_models += usize::from(n_scaled > 0);
             std::fs::remove_dir_all(&source).expect("removed");
         }
         assert!(bad.is_empty(), "{}", bad.join("\n"));
-        assert!(n_models >= 20, "{n_models} models were scaled");
+        assert!(n_models.iter().all(|n| *n >= 20), "{n_models:?} models were scaled");
     }
 }

@@ -1,15 +1,18 @@
 //! The folder that is written: a file of tensors per layer, an index, and what else the source has.
 //!
 //! ```text
-//! .NAME.pelton-PID/     until everything is there; removed by an error, or when it is stopped
+//! .NAME.pelton-partial/  until everything is there; removed by an error, or when it is stopped
 //!     model-00001-of-00003.safetensors     embeddings, last norm, head: as they are
 //!     model-00002-of-00003.safetensors     layer 0
 //!     model-00003-of-00003.safetensors     layer 1
 //!     model.safetensors.index.json, config.json, tokenizer.json, ...
-//! NAME/                 the same, renamed
+//!     README.md, quantization_report.json
+//!     pelton-progress.json                 layers that are done; removed at the end
+//! NAME/                  the same, renamed
 //! ```
 //!
-//! A kill in the middle leaves the first folder behind, and nothing under the final name.
+//! A kill in the middle leaves the first folder behind, and nothing under the final name; `resume` goes
+//! on with it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +20,15 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 use pelton_base::limits;
-use pelton_model::{LayerShape, ModelFiles};
-use pelton_quant::checkpoint::{WrittenTensor, awq_tensors, gptq_tensors};
-use pelton_tensor::{DType, TensorView, write_safetensors};
+use pelton_model::{LayerShape, ModelError, ModelFiles};
+use pelton_quant::checkpoint::{Scheme, WrittenTensor};
+use pelton_quant::dequantize_tensor;
+use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
 use serde_json::{Map, Value, json};
 
-use crate::layer::SolvedLayer;
+use crate::config::Bits;
+use crate::layer::{SolvedLayer, n_bytes, patch};
+use crate::progress::{self, LayerDone, Progress};
 use crate::{Method, Options, QuantizeError, Result};
 
 /// A folder on its way.
@@ -33,53 +39,112 @@ pub(crate) struct Folder {
     prefixes: Vec<String>,
     /// Modules that are quantized, of each layer.
     modules: Vec<Vec<String>>,
-    weight_map: BTreeMap<String, String>,
-    n_bytes: u64,
-    n_quantized_bytes: u64,
-    n_weights: u64,
+    /// The file with embeddings and head.
+    outside: LayerDone,
+    progress: Progress,
+    /// Whether what is done stays when the work is stopped.
+    is_kept: bool,
     is_published: bool,
 }
 
+/// Refuses a name that is taken, before anything else is done.
+///
+/// # Errors
+///
+/// When there is something already, an unfinished folder that is not to be gone on with, or the name is
+/// none.
+pub(crate) fn check_target(target: &Path, resume: bool) -> Result<PathBuf> {
+    if target.symlink_metadata().is_ok() {
+        return Err(QuantizeError::Exists(target.to_owned()));
+    }
+    let name = target.file_name().ok_or_else(|| QuantizeError::Source {
+        path: target.to_owned(),
+        why: "expected the name of a folder to write".to_owned(),
+    })?;
+    let folder = target.with_file_name(format!(".{}.pelton-partial", name.to_string_lossy()));
+    if !resume && folder.symlink_metadata().is_ok() {
+        let why =
+            "a run that did not end left this: `--resume` goes on with it; remove it to begin anew";
+        return Err(QuantizeError::Partial { folder, why: why.to_owned() });
+    }
+    Ok(folder)
+}
+
 impl Folder {
-    /// Begins a folder: everything that does not change.
+    /// Begins a folder, with everything that does not change, or goes on with one that was left.
     pub(crate) fn create(
         files: &ModelFiles,
         options: &Options,
+        bits: Option<&Bits>,
         layers: &[LayerShape],
         target: &Path,
+        (resume, identity): (bool, String),
     ) -> Result<Self> {
-        if target.symlink_metadata().is_ok() {
-            return Err(QuantizeError::Exists(target.to_owned()));
-        }
-        let name = target.file_name().ok_or_else(|| QuantizeError::Source {
-            path: target.to_owned(),
-            why: "expected the name of a folder to write".to_owned(),
-        })?;
-        let name = format!(".{}.pelton-{}", name.to_string_lossy(), std::process::id());
-        let temporary = target.with_file_name(name);
-        fs::create_dir(&temporary).map_err(QuantizeError::io(target))?;
+        let temporary = check_target(target, resume)?;
+        let progress = progress::begin(&temporary, target, identity)?;
         let modules = |layer: &LayerShape| {
-            layer.matrices.iter().map(|matrix| matrix.module.clone()).collect()
+            let modules = layer.matrices.iter().map(|matrix| matrix.module.clone());
+            modules.filter(|module| !options.keeps(module)).collect()
         };
         let mut folder = Self {
             target: target.to_owned(),
             temporary,
             prefixes: layers.iter().map(|layer| layer.prefix.clone()).collect(),
             modules: layers.iter().map(modules).collect(),
-            weight_map: BTreeMap::new(),
-            n_bytes: 0,
-            n_quantized_bytes: 0,
-            n_weights: 0,
+            outside: LayerDone::default(),
+            progress,
+            is_kept: resume,
             is_published: false,
         };
-        folder.add_companions(files, options)?;
+        folder.add_companions(files, options, bits)?;
         let names = files.tensors().names().into_iter();
         let outside: Vec<TensorView<'_>> = names
             .filter(|name| !folder.prefixes.iter().any(|prefix| name.starts_with(prefix)))
             .filter_map(|name| files.tensors().get(name))
             .collect();
-        folder.add_file(0, &outside)?;
+        folder.outside = folder.add_file(0, &outside)?;
         Ok(folder)
+    }
+
+    /// Layers that are done.
+    pub(crate) fn n_done(&self) -> usize {
+        self.progress.layers().len()
+    }
+
+    /// Gives the model the weights of a layer that is done, as readers have them.
+    pub(crate) fn patch_done(
+        &self,
+        files: &mut ModelFiles,
+        layer: usize,
+        shape: &LayerShape,
+    ) -> Result<()> {
+        let config = self.temporary.join("config.json");
+        let bytes = pelton_tensor::read_limited(&config, limits::CONFIG_BYTES);
+        let bytes = bytes.map_err(QuantizeError::io(&config))?;
+        let damaged = |error: String| QuantizeError::io(&config)(std::io::Error::other(error));
+        let root: Value =
+            serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        let scheme = Scheme::parse(&root["quantization_config"]);
+        let scheme = scheme.map_err(|error| damaged(error.to_string()))?;
+        let file = self.temporary.join(self.file_name(layer + 1));
+        let stored = Safetensors::open_file(&file)?;
+        let format = |source| ModelError::Format { file: file.clone(), source };
+        let done = &self.progress.layers()[layer];
+        for report in &done.reports {
+            let matrix = shape.matrices.iter().find(|matrix| matrix.module == report.module);
+            let found = scheme.find(&stored, &report.module, report.shape).map_err(format)?;
+            let (Some(matrix), Some(found)) = (matrix, found) else {
+                return Err(damaged(format!("`{}` is missing", report.module)));
+            };
+            patch(files, matrix, &found.dequantize().map_err(format)?);
+        }
+        for name in &done.vectors {
+            let Some(view) = stored.get(name) else {
+                return Err(damaged(format!("`{name}` is missing")));
+            };
+            files.patch(name, &dequantize_tensor(&view).map_err(format)?);
+        }
+        Ok(())
     }
 
     /// Writes the tensors of a layer.
@@ -91,17 +156,12 @@ impl Folder {
         options: &Options,
     ) -> Result<()> {
         let mut made: Vec<(String, WrittenTensor)> = Vec::new();
-        for (module, (codes, _)) in self.modules[layer].iter().zip(&solved.matrices) {
-            let tensors = match options.method {
-                Method::Awq => awq_tensors(codes),
-                Method::Rtn | Method::Gptq => gptq_tensors(codes),
-            };
-            self.n_weights += codes.codes.len() as u64;
-            for tensor in tensors {
-                if tensor.suffix != "g_idx" || options.gptq.act_order {
-                    self.n_quantized_bytes += tensor.data.len() as u64;
-                }
-                made.push((format!("{module}.{}", tensor.suffix), tensor));
+        let (mut n_quantized_bytes, mut n_weights) = (0, 0);
+        for (written, report) in &solved.matrices {
+            n_weights += report.shape.iter().product::<usize>() as u64;
+            n_quantized_bytes += n_bytes(written, options);
+            for tensor in written.tensors() {
+                made.push((format!("{}.{}", report.module, tensor.suffix), tensor));
             }
         }
         let quantized: Vec<String> =
@@ -127,16 +187,42 @@ impl Folder {
         views.extend(made.iter().map(|(name, WrittenTensor { dtype, shape, data, .. })| {
             TensorView { name, dtype: *dtype, shape, data }
         }));
-        self.add_file(layer + 1, &views)
+        let written = self.add_file(layer + 1, &views)?;
+        self.progress.add(LayerDone {
+            n_quantized_bytes,
+            n_weights,
+            vectors: solved.vectors.keys().cloned().collect(),
+            reports: solved.matrices.iter().map(|(_, report)| report.clone()).collect(),
+            ..written
+        })
     }
 
-    /// Writes the index and gives the folder its name. Returns the bytes of all tensors, and the bits
-    /// and the number of the quantized weights.
-    pub(crate) fn publish(mut self) -> Result<(u64, u64, u64)> {
-        let index = json!({
-            "metadata": { "total_size": self.n_bytes }, "weight_map": self.weight_map,
-        });
+    /// Reports of all matrices, bytes of all tensors, and bits and number of the quantized weights.
+    pub(crate) fn totals(&self) -> Totals {
+        let layers = self.progress.layers();
+        Totals {
+            matrices: layers.iter().flat_map(|layer| &layer.reports).cloned().collect(),
+            n_bytes: self.outside.n_bytes + layers.iter().map(|layer| layer.n_bytes).sum::<u64>(),
+            n_quantized_bits: 8 * layers.iter().map(|layer| layer.n_quantized_bytes).sum::<u64>(),
+            n_weights: layers.iter().map(|layer| layer.n_weights).sum(),
+        }
+    }
+
+    /// Writes the index, the report and the card, and gives the folder its name.
+    pub(crate) fn publish(mut self, report: &Value, card: &str) -> Result<()> {
+        let mut weight_map = BTreeMap::new();
+        for (number, done) in
+            std::iter::once(&self.outside).chain(self.progress.layers()).enumerate()
+        {
+            let file = self.file_name(number);
+            weight_map.extend(done.tensors.iter().map(|name| (name.clone(), file.clone())));
+        }
+        let index = json!({ "metadata": { "total_size": self.totals().n_bytes }, "weight_map": weight_map });
         self.write("model.safetensors.index.json", &index)?;
+        self.write("quantization_report.json", report)?;
+        let path = self.temporary.join("README.md");
+        fs::write(path, card).map_err(QuantizeError::io(self.target.join("README.md")))?;
+        self.progress.remove()?;
         for entry in fs::read_dir(&self.temporary).map_err(QuantizeError::io(&self.temporary))? {
             let path = entry.map_err(QuantizeError::io(&self.temporary))?.path();
             let synced = fs::File::open(&path).and_then(|file| file.sync_all());
@@ -144,30 +230,48 @@ impl Folder {
         }
         fs::rename(&self.temporary, &self.target).map_err(QuantizeError::io(&self.target))?;
         self.is_published = true;
-        Ok((self.n_bytes, 8 * self.n_quantized_bytes, self.n_weights))
-    }
-
-    fn add_file(&mut self, number: usize, views: &[TensorView<'_>]) -> Result<()> {
-        let n_files = self.prefixes.len() + 1;
-        let name = format!("model-{:05}-of-{n_files:05}.safetensors", number + 1);
-        let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-        write_safetensors(&self.temporary.join(&name), views, &metadata)?;
-        for view in views {
-            self.n_bytes += view.data.len() as u64;
-            self.weight_map.insert(view.name.to_owned(), name.clone());
-        }
         Ok(())
     }
 
+    fn file_name(&self, number: usize) -> String {
+        let n_files = self.prefixes.len() + 1;
+        format!("model-{:05}-of-{n_files:05}.safetensors", number + 1)
+    }
+
+    fn add_file(&self, number: usize, views: &[TensorView<'_>]) -> Result<LayerDone> {
+        let path = self.temporary.join(self.file_name(number));
+        // A file that a killed run left may be half of one.
+        if path.exists() {
+            fs::remove_file(&path).map_err(QuantizeError::io(&path))?;
+        }
+        let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+        write_safetensors(&path, views, &metadata)?;
+        Ok(LayerDone {
+            tensors: views.iter().map(|view| view.name.to_owned()).collect(),
+            n_bytes: views.iter().map(|view| view.data.len() as u64).sum(),
+            ..LayerDone::default()
+        })
+    }
+
     /// The configuration, and the files of the tokenizer and the like.
-    fn add_companions(&self, files: &ModelFiles, options: &Options) -> Result<()> {
+    fn add_companions(
+        &self,
+        files: &ModelFiles,
+        options: &Options,
+        bits: Option<&Bits>,
+    ) -> Result<()> {
         let source = files.folder().expect("invariant: a folder");
         for entry in fs::read_dir(source).map_err(QuantizeError::io(source))? {
             let path = entry.map_err(QuantizeError::io(source))?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
             let name = name.unwrap_or_default();
             let ends = [".json", ".jinja", ".txt", ".model", ".tiktoken"];
-            let is_other = ["config.json", "quantize_config.json", "quant_config.json"];
+            let is_other = [
+                "config.json",
+                "quantize_config.json",
+                "quant_config.json",
+                "quantization_report.json",
+            ];
             let is_copied = ends.iter().any(|end| name.ends_with(end))
                 && !is_other.contains(&name.as_str())
                 && !name.ends_with(".index.json");
@@ -183,12 +287,14 @@ impl Folder {
         let mut object = parsed.map_err(|error| {
             QuantizeError::io(&config)(std::io::Error::other(error.to_string()))
         })?;
-        let scheme = options.config(&self.plain(files));
+        let scheme = options.config(&self.plain(files), bits);
         object.insert("quantization_config".to_owned(), scheme.clone());
         self.write("config.json", &Value::Object(object))?;
         match options.method {
-            Method::Awq => Ok(()),
-            Method::Rtn | Method::Gptq => self.write("quantize_config.json", &scheme),
+            Method::Rtn | Method::Gptq if bits.is_none() => {
+                self.write("quantize_config.json", &scheme)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -214,9 +320,18 @@ impl Folder {
     }
 }
 
+/// Sums over the layers that are done.
+pub(crate) struct Totals {
+    pub(crate) matrices: Vec<crate::MatrixReport>,
+    pub(crate) n_bytes: u64,
+    pub(crate) n_quantized_bits: u64,
+    pub(crate) n_weights: u64,
+}
+
 impl Drop for Folder {
     fn drop(&mut self) {
-        if !self.is_published {
+        let is_left = self.is_kept && self.n_done() > 0;
+        if !self.is_published && !is_left {
             // Nothing is left to do where it cannot be removed.
             let _ = fs::remove_dir_all(&self.temporary);
         }

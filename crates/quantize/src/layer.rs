@@ -1,28 +1,42 @@
-//! One layer: a solver per matrix.
+//! The matrices of one layer, from floats to codes.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use pelton_model::{LayerMatrix, LayerShape, ModelFiles, Reads};
-use pelton_quant::solve::{Hessian, Solved, Weights, awq, gptq, output_error, rtn};
+use pelton_quant::checkpoint::Written;
+use pelton_quant::solve::{self, Grid, Hessian, Weights, awq, gptq, output_error};
 
 use crate::calibrate::Hessians;
-use crate::fold::fold;
+use crate::config::Bits;
+use crate::fold::{Folded, fold};
+use crate::report::{MatrixReport, six_digits, weight_error};
 use crate::source::{Matrices, transposed};
-use crate::{MatrixReport, Method, Options, QuantizeError, Result, Watch};
+use crate::written::{in_words, rounded};
+use crate::{Method, Options, QuantizeError, Result, Watch};
 
 /// The work on a model, common to all its layers.
 pub(crate) struct Work<'a> {
     pub(crate) options: &'a Options,
+    /// Bits of each module, where they differ.
+    pub(crate) bits: Option<&'a Bits>,
     pub(crate) n_threads: usize,
     pub(crate) n_matrices: usize,
     pub(crate) watch: Watch<'a>,
 }
 
+impl Work<'_> {
+    /// The grid of a module.
+    fn grid(&self, module: &str) -> Grid {
+        let bits = self.bits.and_then(|bits| bits.get(module).copied());
+        Grid { bits: bits.unwrap_or(self.options.grid.bits), ..self.options.grid }
+    }
+}
+
 /// A layer's matrices as codes.
 pub(crate) struct SolvedLayer {
-    /// In the order of the layer's shape.
-    pub(crate) matrices: Vec<(Solved, MatrixReport)>,
+    /// The matrices that are quantized, in the order of the layer's shape.
+    pub(crate) matrices: Vec<(Written, MatrixReport)>,
     /// Vectors that were changed, by name.
     pub(crate) vectors: BTreeMap<String, Vec<f32>>,
 }
@@ -30,21 +44,23 @@ pub(crate) struct SolvedLayer {
 impl SolvedLayer {
     /// Gives the model the values that were written.
     pub(crate) fn patch(&self, files: &mut ModelFiles, shape: &LayerShape) {
-        for (matrix, (solved, _)) in shape.matrices.iter().zip(&self.matrices) {
-            let [n, k] = matrix.shape;
-            let values = solved.weights();
-            match matrix.is_transposed {
-                true => files.patch(&matrix.tensor(), &transposed(&values, n, k)),
-                false => files.patch(&matrix.tensor(), &values),
-            }
+        for (written, report) in &self.matrices {
+            let matrix = shape.matrices.iter().find(|matrix| matrix.module == report.module);
+            let matrix = matrix.expect("invariant: a matrix of the layer");
+            patch(files, matrix, &written.weights());
         }
         for (name, values) in &self.vectors {
             files.patch(name, values);
         }
     }
+}
 
-    pub(crate) fn into_reports(self) -> impl Iterator<Item = MatrixReport> {
-        self.matrices.into_iter().map(|(_, report)| report)
+/// Gives the model the values of a matrix `[n, k]`.
+pub(crate) fn patch(files: &mut ModelFiles, matrix: &LayerMatrix, values: &[f32]) {
+    let [n, k] = matrix.shape;
+    match matrix.is_transposed {
+        true => files.patch(&matrix.tensor(), &transposed(values, n, k)),
+        false => files.patch(&matrix.tensor(), values),
     }
 }
 
@@ -57,57 +73,77 @@ pub(crate) fn solve(
     work: &Work<'_>,
 ) -> Result<Option<SolvedLayer>> {
     let mut hessians = hessians.unwrap_or_default();
-    let rounded = errors_of_rounding(shape, matrices, &hessians, work)?;
+    let own: Vec<&LayerMatrix> =
+        shape.matrices.iter().filter(|matrix| !work.options.keeps(&matrix.module)).collect();
+    let errors_rounded = errors_of_rounding(&own, matrices, &hessians, work)?;
     let started = Instant::now();
-    let alphas = match work.options.method {
-        Method::Awq => fold(files, shape, matrices, &mut hessians, &work.options.grid)?,
-        Method::Rtn | Method::Gptq => BTreeMap::new(),
+    let folded = match work.options.method.folds() {
+        true => fold(files, shape, matrices, &mut hessians, work.options)?,
+        false => Folded::default(),
     };
-    let folding = started.elapsed().as_secs_f64() / shape.matrices.len().max(1) as f64;
+    let errors_scaled = match folded.alphas.is_empty() {
+        true => vec![None; own.len()],
+        false => errors_of_rounding(&own, matrices, &hessians, work)?,
+    };
+    let folding = started.elapsed().as_secs_f64() / own.len().max(1) as f64;
     let mut factors = BTreeMap::new();
     let mut solved = Vec::new();
-    for (matrix, error_rounded) in shape.matrices.iter().zip(rounded) {
+    for (i, matrix) in own.into_iter().enumerate() {
         if (work.watch.is_stopped)() {
             return Ok(None);
         }
         let started = Instant::now();
         let weights = Weights { shape: matrix.shape, values: &matrices.values[&matrix.module] };
         let hessian = matrix.reads.and_then(|reads| hessians.get(&reads));
-        let codes = solve_matrix(matrix, weights, hessian, &mut factors, work)
+        let written = solve_matrix(matrix, weights, hessian, &mut factors, work)
             .map_err(QuantizeError::matrix(&matrix.module))?;
-        let error = hessian.map(|hessian| output_error(weights, &codes.weights(), hessian));
+        let values = written.weights();
+        let alpha = matrix.reads.and_then(|reads| folded.alphas.get(&reads).copied());
         let report = MatrixReport {
             module: matrix.module.clone(),
             shape: matrix.shape,
-            error_rounded,
-            error,
-            alpha: matrix.reads.and_then(|reads| alphas.get(&reads).copied()),
-            seconds: started.elapsed().as_secs_f64() + folding,
+            bits: six_digits(8.0 * n_bytes(&written, work.options) as f64 / values.len() as f64),
+            error_rounded: errors_rounded[i],
+            error_scaled: errors_scaled[i].filter(|_| alpha.is_some()),
+            error: hessian.map(|hessian| six_digits(output_error(weights, &values, hessian))),
+            weight_error: weight_error(weights.values, &values),
+            alpha,
+            n_outliers: crate::report::n_outliers(weights.values),
+            n_large_inputs: hessian.map(|hessian| crate::report::n_large(&hessian.sizes())),
+            seconds: six_digits(started.elapsed().as_secs_f64() + folding),
         };
         (work.watch.progress)(&report, work.n_matrices);
-        solved.push((codes, report));
+        solved.push((written, report));
     }
     let vectors = std::mem::take(&mut matrices.vectors);
     Ok(Some(SolvedLayer { matrices: solved, vectors }))
 }
 
+/// Bytes of a matrix in the file, without an order of inputs that says nothing.
+pub(crate) fn n_bytes(written: &Written, options: &Options) -> u64 {
+    let tensors = written.tensors().into_iter();
+    let counted = tensors.filter(|tensor| tensor.suffix != "g_idx" || options.gptq.act_order);
+    counted.map(|tensor| tensor.data.len() as u64).sum()
+}
+
 /// The relative error of each matrix when it is rounded to nearest; `None` without a calibration.
 fn errors_of_rounding(
-    shape: &LayerShape,
+    own: &[&LayerMatrix],
     matrices: &Matrices,
     hessians: &Hessians,
     work: &Work<'_>,
 ) -> Result<Vec<Option<f64>>> {
-    let error = |matrix: &LayerMatrix| {
+    let error = |matrix: &&LayerMatrix| {
         let Some(hessian) = matrix.reads.and_then(|reads| hessians.get(&reads)) else {
             return Ok(None);
         };
         let weights = Weights { shape: matrix.shape, values: &matrices.values[&matrix.module] };
-        let rounded = rtn::solve(weights, &work.options.grid, work.n_threads);
-        let rounded = rounded.map_err(QuantizeError::matrix(&matrix.module))?;
-        Ok(Some(output_error(weights, &rounded.weights(), hessian)))
+        let grid = work.grid(&matrix.module);
+        let written = rounded(weights, work.options, &grid, work.n_threads);
+        let written = written.map_err(QuantizeError::matrix(&matrix.module))?;
+        Ok(Some(six_digits(output_error(weights, &written.weights(), hessian))))
     };
-    shape.matrices.iter().map(error).collect()
+    own.iter().map(error).collect()
 }
 
 /// Solves one matrix; `factors` keeps what matrices with the same inputs share.
@@ -117,27 +153,28 @@ fn solve_matrix(
     hessian: Option<&Hessian>,
     factors: &mut BTreeMap<Reads, gptq::Factor>,
     work: &Work<'_>,
-) -> pelton_quant::solve::Result<Solved> {
-    let (grid, options) = (&work.options.grid, work.options);
+) -> solve::Result<Written> {
+    let (grid, options) = (work.grid(&matrix.module), work.options);
     let calibrated = "invariant: methods with a calibration know what every matrix reads";
     match options.method {
-        Method::Rtn => rtn::solve(weights, grid, work.n_threads),
         Method::Gptq => {
             let reads = matrix.reads.expect(calibrated);
             let factor = match factors.remove(&reads) {
                 Some(factor) => factor,
                 None => gptq::Factor::new(hessian.expect(calibrated), options.gptq)?,
             };
-            let solved = gptq::solve(weights, grid, &factor, work.n_threads);
+            let solved = gptq::solve(weights, &grid, &factor, work.n_threads);
             // Of wide layers a factor is large, so that only the last one is kept.
             factors.clear();
             factors.insert(reads, factor);
-            solved
+            Ok(in_words(solved?, options))
         }
         Method::Awq => {
             let hessian = hessian.expect(calibrated);
             let factors = vec![1.0; hessian.k()];
-            awq::solve(weights, grid, hessian, &awq::Scales { factors, alpha: 0.0 })
+            let scales = awq::Scales { factors, alpha: 0.0 };
+            Ok(in_words(awq::solve(weights, &grid, hessian, &scales)?, options))
         }
+        _ => rounded(weights, options, &grid, work.n_threads),
     }
 }

@@ -13,30 +13,46 @@
 //! that of one layer in f32, of its Hessians, and of one row per token of the calibration; [`Needs`]
 //! says how much before anything is loaded. The weights of the source stay mapped.
 //!
+//! With a [`Target`] the texts go through the model once before: `sensitivity` measures what each matrix
+//! loses at each width, and `allocate` divides the budget.
+//!
 //! The folder has its name only when it is whole. The same source, calibration and seed give the same
-//! bytes, on any number of threads.
+//! bytes, on any number of threads, and when a killed run is gone on with: its layers are read back,
+//! and the texts are run through them.
 //!
 //! **Architecture invariant:** nothing here prints, reads flags or listens to signals.
 #![forbid(unsafe_code)]
 
+mod allocate;
+mod budget;
 mod calibrate;
+mod card;
+mod config;
 mod error;
 mod fold;
 mod folder;
+mod imatrix;
 mod layer;
+mod method;
 mod options;
+mod progress;
+mod report;
+mod sensitivity;
 mod source;
+mod written;
 
 use std::path::Path;
 use std::time::Instant;
 
 use pelton_kernels::Cpu;
 use pelton_model::{CpuDevice, LayerShape, ModelFiles};
-use serde::Serialize;
 
 pub use calibrate::{Needs, Samples};
 pub use error::{QuantizeError, Result};
-pub use options::{Method, Options};
+pub use imatrix::Imatrix;
+pub use method::Method;
+pub use options::{Options, Target};
+pub use report::{MatrixReport, Report};
 
 use calibrate::Calibration;
 use folder::Folder;
@@ -57,37 +73,29 @@ impl std::fmt::Debug for Watch<'_> {
     }
 }
 
-/// One matrix that was quantized.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct MatrixReport {
-    /// Name of the module.
-    pub module: String,
-    /// Outputs and inputs.
-    pub shape: [usize; 2],
-    /// Relative error of its output on the calibration when every weight is rounded to nearest;
-    /// `None` without a calibration.
-    pub error_rounded: Option<f64>,
-    /// The same of what was written.
-    pub error: Option<f64>,
-    /// Exponent of the inputs' factors, for AWQ.
-    pub alpha: Option<f32>,
-    /// Time of the solver.
-    pub seconds: f64,
+/// A quantization as it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// Method, bits and groups.
+    pub options: &'a Options,
+    /// The calibration.
+    pub samples: Option<&'a Samples>,
+    /// Whether to go on with a folder that was left unfinished, and to leave one.
+    pub resume: bool,
+    /// The command, for the model card; may be empty.
+    pub command: &'a str,
+    /// A description of the calibration's text, for the model card.
+    pub data: Option<&'a str>,
 }
 
-/// The folder that was written.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Matrices, in the order of the layers.
-    pub matrices: Vec<MatrixReport>,
-    /// Bytes of tensors in the folder.
-    pub n_bytes: u64,
-    /// The same of the source.
-    pub n_source_bytes: u64,
-    /// Bits per weight of the quantized matrices, scales and zero points included.
-    pub bits_per_weight: f64,
-    /// Time of all.
-    pub seconds: f64,
+/// Refuses to write where there is something already, or the beginning of a folder that `resume` does
+/// not ask for.
+///
+/// # Errors
+///
+/// Names what is there.
+pub fn check_target(out: &Path, resume: bool) -> Result<()> {
+    folder::check_target(out, resume).map(|_| ())
 }
 
 /// Quantizes a folder to `out`; `None` when it was stopped.
@@ -95,21 +103,34 @@ pub struct Report {
 /// # Errors
 ///
 /// A source that is not a folder of plain floats or of a family that the method cannot work on, a
-/// matrix that cannot be quantized so, a calibration that says nothing, a file in the way or one that
-/// cannot be written. No error leaves a file behind.
+/// matrix that cannot be quantized so, a calibration that says nothing, a budget that cannot be met, a
+/// file in the way or one that cannot be written. No error leaves a file behind, unless `resume` asks
+/// for it.
 pub fn quantize(
     files: &mut ModelFiles,
-    options: &Options,
-    samples: Option<&Samples>,
+    job: &Job<'_>,
     cpu: Cpu,
     out: &Path,
     watch: Watch<'_>,
 ) -> Result<Option<Report>> {
-    let started = Instant::now();
+    let (started, options) = (Instant::now(), job.options);
+    check_target(out, job.resume)?;
     let layers = source::layers(files, options)?;
     let n_threads = cpu.team.n_threads();
-    let mut folder = Folder::create(files, options, &layers, out)?;
-    let mut calibration = match samples {
+    let n_matrices = source::n_matrices(&layers, options);
+    let work = layer::Work { options, bits: None, n_threads, n_matrices, watch };
+    let bits = match options.target {
+        None => None,
+        Some(target) => match budget::divide(files, &layers, (target, job.samples), &cpu, &work)? {
+            Some(bits) => Some(bits),
+            None => return Ok(None),
+        },
+    };
+    let work = layer::Work { bits: bits.as_ref(), ..work };
+    let identity = progress::identity(files, options, job.samples);
+    let begun = (job.resume, identity);
+    let mut folder = Folder::create(files, options, bits.as_ref(), &layers, out, begun)?;
+    let mut calibration = match job.samples {
         None => None,
         Some(samples) => {
             match Calibration::begin(files, CpuDevice::new(cpu), samples, watch.is_stopped)? {
@@ -118,24 +139,51 @@ pub fn quantize(
             }
         }
     };
-    let work = layer::Work { options, n_threads, n_matrices: source::n_matrices(&layers), watch };
-    let mut matrices = Vec::new();
+    let n_resumed_layers = folder.n_done();
     for (idx, shape) in layers.iter().enumerate() {
-        let Some(solved) = solve_layer(files, idx, shape, &mut calibration, &work)? else {
-            return Ok(None);
+        let is_done = idx < n_resumed_layers;
+        let is_whole = match is_done {
+            true => run_through(files, idx, shape, &folder, &mut calibration, &work)?,
+            false => match solve_layer(files, idx, shape, &mut calibration, &work)? {
+                None => false,
+                Some(solved) => {
+                    folder.add_layer(files, idx, &solved, options)?;
+                    true
+                }
+            },
         };
-        folder.add_layer(files, idx, &solved, options)?;
-        matrices.extend(solved.into_reports());
+        if !is_whole {
+            return Ok(None);
+        }
         files.clear_patches();
     }
-    let (n_bytes, n_quantized_bits, n_weights) = folder.publish()?;
-    Ok(Some(Report {
-        matrices,
-        n_bytes,
+    let totals = folder.totals();
+    let report = Report {
+        matrices: totals.matrices,
+        n_bytes: totals.n_bytes,
         n_source_bytes: source::n_bytes(files),
-        bits_per_weight: n_quantized_bits as f64 / (n_weights.max(1)) as f64,
+        bits_per_weight: totals.n_quantized_bits as f64 / totals.n_weights.max(1) as f64,
+        n_resumed_layers,
         seconds: started.elapsed().as_secs_f64(),
-    }))
+    };
+    let name = out.file_name().unwrap_or_default().to_string_lossy();
+    let card = card::card(&name, options, job.command, job.data, &report);
+    folder.publish(&report.without_run(), &card)?;
+    Ok(Some(report))
+}
+
+/// Runs the texts through a layer that an earlier run wrote. `false` when it was stopped.
+fn run_through(
+    files: &mut ModelFiles,
+    idx: usize,
+    shape: &LayerShape,
+    folder: &Folder,
+    calibration: &mut Option<Calibration>,
+    work: &layer::Work<'_>,
+) -> Result<bool> {
+    let Some(calibration) = calibration else { return Ok(true) };
+    folder.patch_done(files, idx, shape)?;
+    calibration.advance(files, idx, work)
 }
 
 /// Gathers, solves, and runs the texts through what came out. `None` when it was stopped.

@@ -1,111 +1,113 @@
 //! Options of a quantization.
 
-use pelton_quant::checkpoint::{fits_awq, fits_gptq};
 use pelton_quant::solve::Grid;
 use pelton_quant::solve::gptq;
-use serde_json::{Value, json};
 
-use crate::{QuantizeError, Result};
-
-/// The way codes are chosen.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Method {
-    /// Every weight by itself.
-    Rtn,
-    /// Errors are made good by later inputs.
-    Gptq,
-    /// Inputs are scaled by their size.
-    Awq,
-}
-
-impl Method {
-    /// Every method.
-    pub const ALL: [Self; 3] = [Self::Rtn, Self::Gptq, Self::Awq];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Rtn => "rtn",
-            Self::Gptq => "gptq",
-            Self::Awq => "awq",
-        }
-    }
-
-    /// Whether it looks at activations.
-    pub fn needs_calibration(self) -> bool {
-        self != Self::Rtn
-    }
-}
+use crate::{Method, QuantizeError, Result};
 
 /// Options of a quantization.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// How codes are chosen.
     pub method: Method,
-    /// Bits, group and symmetry.
+    /// Bits, group and symmetry; with a [`target`](Self::target) each matrix has bits of its own.
     pub grid: Grid,
     /// Settings of GPTQ.
     pub gptq: gptq::Options,
+    /// Modules that stay as they are: names, or whole parts of names such as `down_proj`.
+    pub keep: Vec<String>,
+    /// The size that all matrices together may have.
+    pub target: Option<Target>,
+}
+
+/// The size that the matrices may have: each gets the bits that lose least within it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// Bits per weight of the quantized matrices, scales included.
+    BitsPerWeight(f64),
+    /// Bytes of all tensors of the folder.
+    Bytes(u64),
 }
 
 impl Options {
+    /// Options of a method with its usual bits and groups.
+    pub fn new(method: Method) -> Self {
+        let (bits, group) = (method.bits()[0], method.group());
+        let grid = Grid { bits, group, symmetric: method.is_symmetric() };
+        Self { method, grid, gptq: gptq::Options::default(), keep: Vec::new(), target: None }
+    }
+
     /// Checks that the parts agree.
     ///
     /// # Errors
     ///
     /// Names the flag that is out of range.
     pub fn check(&self) -> Result<()> {
-        let Grid { bits, group, symmetric } = self.grid;
+        let (method, Grid { bits, group, symmetric }) = (self.method, self.grid);
+        let name = method.name();
         let refuse = |why: String| Err(QuantizeError::Option(why));
-        match self.method {
-            Method::Awq if bits != 4 => {
-                refuse(format!("`--bits` is {bits}: expected 4, the only width of AWQ's files"))
-            }
-            Method::Awq if symmetric => {
-                refuse("`--symmetric` with `awq`: its files always have zero points".to_owned())
-            }
-            _ if ![2, 3, 4, 8].contains(&bits) => {
-                refuse(format!("`--bits` is {bits}: expected 2, 3, 4 or 8"))
-            }
-            _ if group == Some(0) => refuse("`--group` is 0: expected 1 up, or `row`".to_owned()),
-            _ if self.gptq.act_order && self.method != Method::Gptq => {
-                refuse(format!("`--act-order` with `{}`: only `gptq` has it", self.method.name()))
-            }
-            _ => Ok(()),
+        if !method.bits().contains(&bits) {
+            return refuse(format!(
+                "`--bits` is {bits}: expected {} for `{name}`",
+                method.widths()
+            ));
         }
+        if symmetric != method.is_symmetric() && !method.has_both() {
+            return match symmetric {
+                true => refuse(format!("`--symmetric` with `{name}`: it always has zero points")),
+                false => refuse(format!("`--asymmetric` with `{name}`: it has no zero points")),
+            };
+        }
+        if !method.takes_group(group) {
+            let group = group.map_or("row".to_owned(), |group| group.to_string());
+            return refuse(format!(
+                "`--group` is {group}: expected {} for `{name}`",
+                method.groups()
+            ));
+        }
+        if self.gptq.act_order && method != Method::Gptq {
+            return refuse(format!("`--act-order` with `{name}`: only `gptq` has it"));
+        }
+        if self.target.is_some() {
+            if ![Method::Rtn, Method::Gptq].contains(&method) {
+                let why = "only `rtn` and `gptq` write matrices of different bits";
+                return refuse(format!("`--target-bpw` or `--target-size` with `{name}`: {why}"));
+            }
+            if self.gptq.act_order || !symmetric {
+                let why = "its files have no zero points and no scattered groups";
+                return refuse(format!(
+                    "`--target-bpw` or `--target-size` with `--act-order` or `--asymmetric`: {why}"
+                ));
+            }
+        }
+        Ok(())
     }
 
-    /// Whether a matrix fills whole words of the files.
-    pub(crate) fn fits(&self, shape: [usize; 2]) -> bool {
-        match self.method {
-            Method::Awq => fits_awq(shape),
-            Method::Rtn | Method::Gptq => fits_gptq(shape, self.grid.bits),
-        }
+    /// Whether a module stays as it is.
+    pub(crate) fn keeps(&self, module: &str) -> bool {
+        let padded = format!(".{module}.");
+        self.keep.iter().any(|name| padded.contains(&format!(".{name}.")))
     }
 
-    /// The `quantization_config`; `plain` are the modules of layers that stay in floats.
-    pub(crate) fn config(&self, plain: &[String]) -> Value {
+    /// Method, bits and groups in a few words.
+    pub fn words(&self) -> String {
         let Grid { bits, group, symmetric } = self.grid;
-        let group = group.map_or(json!(-1), |group| json!(group));
-        if self.method == Method::Awq {
-            let plain = if plain.is_empty() { Value::Null } else { json!(plain) };
-            return json!({
-                "quant_method": "awq", "bits": bits, "group_size": group, "zero_point": true,
-                "version": "gemm", "modules_to_not_convert": plain,
-            });
-        }
-        let mut config = json!({
-            "quant_method": "gptq", "bits": bits, "group_size": group,
-            "desc_act": self.gptq.act_order, "sym": symmetric,
-            "damp_percent": self.gptq.damping, "static_groups": false, "true_sequential": false,
-            "lm_head": false, "checkpoint_format": "gptq",
-            "meta": { "quantizer": [concat!("pelton:", env!("CARGO_PKG_VERSION"))],
-                      "method": self.method.name() },
-        });
-        if !plain.is_empty() {
-            let name = |module: &String| (format!("-:^{}$", module.replace('.', "\\.")), json!({}));
-            config["dynamic"] = Value::Object(plain.iter().map(name).collect());
-        }
-        config
+        let name = self.method.name();
+        let sharing = match (self.method, group) {
+            (Method::Fp8, Some(block)) => format!("blocks of {block} by {block}"),
+            (_, None) => "a scale per output".to_owned(),
+            (_, Some(group)) => format!("groups of {group}"),
+        };
+        let bits = match self.target {
+            None => format!("{bits} bits"),
+            Some(Target::BitsPerWeight(bits)) => format!("{bits} bits per weight or less"),
+            Some(Target::Bytes(n)) => format!("{n} bytes or less"),
+        };
+        let zeros = match (self.method.has_both(), symmetric) {
+            (true, false) => ", zero points",
+            _ => "",
+        };
+        let order = if self.gptq.act_order { ", act-order" } else { "" };
+        format!("{name}, {bits}, {sharing}{zeros}{order}")
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pelton_model::{LayerMatrix, LayerShape, ModelError, ModelFiles, layer_shape};
+use pelton_quant::checkpoint::{fits_awq, fits_gptq, fits_hqq};
 use pelton_quant::dequantize_tensor;
 use pelton_tensor::DType;
 
@@ -26,7 +27,12 @@ pub(crate) fn layers(files: &ModelFiles, options: &Options) -> Result<Vec<LayerS
     let layers: Vec<LayerShape> = (0..n_layers)
         .map(|layer| layer_shape(files, layer))
         .collect::<std::result::Result<_, _>>()?;
+    let mut n_own = 0;
     for matrix in layers.iter().flat_map(|layer| &layer.matrices) {
+        if options.keeps(&matrix.module) {
+            continue;
+        }
+        n_own += 1;
         check(files, matrix, options).map_err(|error| match error {
             Refused::Source(why) => refuse(why),
             Refused::Shape(expected) => QuantizeError::Shape {
@@ -35,6 +41,22 @@ pub(crate) fn layers(files: &ModelFiles, options: &Options) -> Result<Vec<LayerS
                 expected,
             },
         })?;
+    }
+    if n_own == 0 {
+        let kept = options.keep.join("`, `");
+        return Err(QuantizeError::Option(format!(
+            "`--keep` leaves no matrix to quantize: `{kept}`"
+        )));
+    }
+    for name in &options.keep {
+        let mut modules = layers.iter().flat_map(|layer| &layer.matrices);
+        let own = Options { keep: vec![name.clone()], ..options.clone() };
+        if !modules.any(|matrix| own.keeps(&matrix.module)) {
+            return Err(QuantizeError::Option(format!(
+                "`--keep {name}` names no matrix: expected a whole part of a name such as \
+                 `down_proj` or `layers.0`"
+            )));
+        }
     }
     Ok(layers)
 }
@@ -66,19 +88,22 @@ fn check(
             method.name()
         )));
     }
-    if matrix.is_transposed && method == Method::Awq {
+    if matrix.is_transposed && !method.turns() {
         return Err(Refused::Source(format!(
-            "`{module}` is stored transposed, which `awq` has no files for: `gptq` has"
+            "`{module}` is stored transposed, which `{}` has no files for: `gptq` has",
+            method.name()
         )));
     }
     let [n, k] = matrix.shape;
     let group = options.grid.group(k);
-    if !k.is_multiple_of(group) {
+    // Blocks of 128 by 128 may be cut off, and those of NF4 go on in the next row.
+    let is_cut = matches!(method, Method::Fp8 | Method::Nf4);
+    if !is_cut && !k.is_multiple_of(group) {
         return Err(Refused::Shape(format!(
             "expected `--group` to divide its {k} inputs, got {group}"
         )));
     }
-    if !options.fits(matrix.shape) {
+    if !fits(matrix.shape, options) {
         let bits = options.grid.bits;
         return Err(Refused::Shape(format!(
             "expected codes of {bits} bits that fill whole words of 32 along {n} outputs and {k} \
@@ -88,9 +113,22 @@ fn check(
     Ok(())
 }
 
-/// Matrices of all layers.
-pub(crate) fn n_matrices(layers: &[LayerShape]) -> usize {
-    layers.iter().map(|layer| layer.matrices.len()).sum()
+/// Whether a matrix fills whole words of the files.
+fn fits(shape: [usize; 2], options: &Options) -> bool {
+    let bits = options.grid.bits;
+    match options.method {
+        _ if options.target.is_some() => true,
+        Method::Awq => fits_awq(shape),
+        Method::Rtn | Method::Gptq => fits_gptq(shape, bits),
+        Method::Hqq => fits_hqq(shape, bits, options.grid.group(shape[1])),
+        _ => true,
+    }
+}
+
+/// Matrices of all layers that are quantized.
+pub(crate) fn n_matrices(layers: &[LayerShape], options: &Options) -> usize {
+    let all = layers.iter().flat_map(|layer| &layer.matrices);
+    all.filter(|matrix| !options.keeps(&matrix.module)).count()
 }
 
 /// Bytes of all tensors.

@@ -1,49 +1,50 @@
 //! Every golden decoder is quantized, or refused for a reason: what is written loads, and computes
 //! nearly what the source computes.
 
+use std::path::Path;
+
 use pelton_base::TokenId;
 use pelton_kernels::Cpu;
-use pelton_model::{
-    BlockTables, Compute, ForwardInput, ForwardSequence, LoadOptions, ModelFiles, load_cpu,
+use pelton_model::ModelFiles;
+use pelton_quantize::{
+    Job, Method, Options, QuantizeError, Report, Samples, Target, Watch, quantize,
 };
-use pelton_quant::solve::{Grid, gptq};
-use pelton_quantize::{Method, Options, QuantizeError, Samples, Watch, quantize};
-use pelton_testkit::golden::{GoldenDecoder, decoders};
+use pelton_testkit::golden::{GoldenDecoder, decoder_named, decoders};
 
-/// Root of the mean square error of all logits, relative to that of the logits.
+/// Root of the mean square error of all logits, relative to that of the logits, of 8 bits and less.
 const BOUND: f64 = 0.08;
-
-fn logits(files: &ModelFiles, golden: &GoldenDecoder) -> Vec<f32> {
-    let options = LoadOptions {
-        compute: Compute::F32,
-        n_threads: Some(1),
-        max_context: golden.max_context,
-        ..LoadOptions::default()
-    };
-    let mut decoder = load_cpu(files, &options).expect("loads");
-    let tokens = golden.tokens();
-    let n_blocks = tokens.len().div_ceil(16);
-    let mut kv = decoder.new_kv(n_blocks, 16);
-    let n_groups = decoder.spec().n_kv_groups();
-    let tables: Vec<u32> = (0..n_groups).flat_map(|_| 0..n_blocks as u32).collect();
-    let sequence = ForwardSequence {
-        rows: 0..tokens.len(),
-        first_position: 0,
-        block_tables: BlockTables::new(&tables, n_groups),
-        tree: None,
-    };
-    let all: Vec<usize> = (0..tokens.len()).collect();
-    let input = ForwardInput { tokens: &tokens, sequences: &[sequence], logits_rows: &all };
-    let mut logits = Vec::new();
-    decoder.forward(&mut kv, &input, &mut logits);
-    logits
-}
+const BOUND_OF_4_BITS: f64 = 0.5;
 
 fn error(found: &[f32], expected: &[f32]) -> f64 {
     let square = |x: f32| f64::from(x).powi(2);
     let delta: f64 = found.iter().zip(expected).map(|(a, b)| square(a - b)).sum();
     let whole: f64 = expected.iter().map(|x| square(*x)).sum();
     (delta / whole).sqrt()
+}
+
+fn samples(files: &ModelFiles) -> Samples {
+    let vocab = files.config().vocab_size as u32;
+    let length = files.spec().expect("a spec").max_context.min(24);
+    let text: Vec<TokenId> = (0..400_u32).map(|i| TokenId(i * 7919 % vocab)).collect();
+    Samples::choose(&text, &[], length, 8, 0).expect("samples")
+}
+
+fn write(
+    files: &mut ModelFiles,
+    options: &Options,
+    samples: Option<&Samples>,
+    out: &Path,
+) -> Result<Report, QuantizeError> {
+    let watch = Watch { is_stopped: &|| false, progress: &|_, _| () };
+    let job = Job { options, samples, resume: false, command: "", data: None };
+    let cpu = Cpu::new(Some(1)).expect("kernels");
+    quantize(files, &job, cpu, out, watch).map(|report| report.expect("not stopped"))
+}
+
+/// The error of what was written.
+fn error_of(out: &Path, golden: &GoldenDecoder) -> f64 {
+    let files = ModelFiles::open(out).expect("opens");
+    error(&golden.logits_of(&files).expect("loads"), &golden.logits.concat())
 }
 
 #[test]
@@ -55,21 +56,15 @@ fn every_family_is_quantized_or_refused_for_a_reason() {
         let source = temp.path().join(&name);
         golden.checkpoint.write_bare_folder(&source);
         let mut files = ModelFiles::open(&source).expect(&name);
-        let vocab = files.config().vocab_size as u32;
-        let length = files.spec().expect("a spec").max_context.min(24);
-        let text: Vec<TokenId> = (0..400_u32).map(|i| TokenId(i * 7919 % vocab)).collect();
-        let samples = Samples::choose(&text, &[], length, 8, 0).expect("samples");
-        let grid = Grid { bits: 8, group: None, symmetric: true };
+        let samples = samples(&files);
         for method in [Method::Gptq, Method::Rtn] {
             let out = temp.path().join(format!("{name}-{}", method.name()));
-            let options = Options { method, grid, gptq: gptq::Options::default() };
-            let watch = Watch { is_stopped: &|| false, progress: &|_, _| () };
+            let mut options = Options::new(method);
+            (options.grid.bits, options.grid.group) = (8, None);
             let samples = method.needs_calibration().then_some(&samples);
-            let cpu = Cpu::new(Some(1)).expect("kernels");
-            match quantize(&mut files, &options, samples, cpu, &out, watch) {
+            match write(&mut files, &options, samples, &out) {
                 Ok(_) => {
-                    let found = logits(&ModelFiles::open(&out).expect(&name), &golden);
-                    let error = error(&found, &golden.logits.concat());
+                    let error = error_of(&out, &golden);
                     if error.is_nan() || error > BOUND {
                         bad.push(format!("{name} {}: error {error:.3}", method.name()));
                     }
@@ -87,4 +82,144 @@ fn every_family_is_quantized_or_refused_for_a_reason() {
     println!("{n_solved} solved, {n_rounded} rounded");
     assert!(bad.is_empty(), "{}", bad.join("\n"));
     assert!(n_solved >= 35 && n_rounded > n_solved, "{n_solved} solved, {n_rounded} rounded");
+}
+
+#[test]
+fn every_method_writes_a_folder_that_loads_and_computes_nearly_the_same() {
+    let temp = tempfile::tempdir().expect("temp");
+    let golden = decoder_named("llama");
+    let source = temp.path().join("source");
+    golden.checkpoint.write_bare_folder(&source);
+    let mut files = ModelFiles::open(&source).expect("opens");
+    let samples = samples(&files);
+    for method in Method::ALL {
+        let out = temp.path().join(method.name());
+        let mut options = Options::new(method);
+        match method {
+            Method::Rtn | Method::Gptq | Method::Awq => options.grid.group = Some(16),
+            Method::Hqq => options.grid.group = Some(32),
+            _ => {}
+        }
+        let name = method.name();
+        let report = write(&mut files, &options, Some(&samples), &out).expect(name);
+        let error = error_of(&out, &golden);
+        println!("{}: {error:.4}, {:.2} bits", method.name(), report.bits_per_weight);
+        let bound = if options.grid.bits == 8 { BOUND } else { BOUND_OF_4_BITS };
+        assert!(error > 0.0 && error < bound, "{}: {error}", method.name());
+        for matrix in &report.matrices {
+            assert!(matrix.weight_error < 0.05, "{}: {matrix:?}", method.name());
+            assert!(matrix.error.is_some_and(|error| error < 0.05), "{matrix:?}");
+        }
+    }
+}
+
+#[test]
+fn a_budget_is_kept_and_kept_modules_stay_as_they_are() {
+    let temp = tempfile::tempdir().expect("temp");
+    let golden = decoder_named("llama");
+    let source = temp.path().join("source");
+    golden.checkpoint.write_bare_folder(&source);
+    let mut files = ModelFiles::open(&source).expect("opens");
+    let samples = samples(&files);
+    let mut options = Options::new(Method::Rtn);
+    options.grid.group = Some(16);
+    options.target = Some(Target::BitsPerWeight(5.5));
+    options.keep = vec!["down_proj".to_owned()];
+    let out = temp.path().join("mixed");
+    let report = write(&mut files, &options, Some(&samples), &out).expect("writes");
+    assert!(report.bits_per_weight <= 5.5, "{}", report.bits_per_weight);
+    assert!(report.bits_per_weight > 4.8, "{}", report.bits_per_weight);
+    let widths: std::collections::BTreeSet<u64> =
+        report.matrices.iter().map(|matrix| matrix.bits.round() as u64).collect();
+    assert!(widths.len() > 1, "{widths:?}");
+    assert!(report.matrices.iter().all(|matrix| !matrix.module.contains("down_proj")));
+    let error = error_of(&out, &golden);
+    assert!(error < BOUND_OF_4_BITS, "{error}");
+
+    options.target = Some(Target::BitsPerWeight(2.0));
+    let error = write(&mut files, &options, Some(&samples), &temp.path().join("none"));
+    let error = error.expect_err("too small").to_string();
+    assert!(error.contains("--target-bpw") && error.contains("3"), "{error}");
+    assert!(!temp.path().join("none").exists());
+}
+
+/// All files of a folder but times, by name.
+fn contents(folder: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    let read = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.expect("an entry");
+        let name = entry.file_name().into_string().expect("UTF-8");
+        let mut bytes = std::fs::read(entry.path()).expect("a file");
+        if name == "quantization_report.json" {
+            let mut report: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
+            let matrices = report["matrices"].as_array_mut().expect("matrices");
+            for matrix in matrices {
+                assert!(matrix["seconds"].take().as_f64().is_some());
+            }
+            bytes = report.to_string().into_bytes();
+        }
+        (name, bytes)
+    };
+    entries.map(read).collect()
+}
+
+#[test]
+fn a_run_that_ended_in_the_middle_is_gone_on_with_to_the_same_bytes() {
+    let temp = tempfile::tempdir().expect("temp");
+    let golden = decoder_named("llama");
+    let source = temp.path().join("source");
+    golden.checkpoint.write_bare_folder(&source);
+    let mut files = ModelFiles::open(&source).expect("opens");
+    let samples = samples(&files);
+    for method in [Method::Awq, Method::Gptq, Method::Nf4] {
+        let mut options = Options::new(method);
+        if method != Method::Nf4 {
+            options.grid.group = Some(16);
+        }
+        let whole = temp.path().join(format!("whole-{}", method.name()));
+        write(&mut files, &options, Some(&samples), &whole).expect("writes");
+
+        let out = temp.path().join(format!("out-{}", method.name()));
+        let partial = temp.path().join(format!(".out-{}.pelton-partial", method.name()));
+        let job = |resume| Job {
+            options: &options,
+            samples: Some(&samples),
+            resume,
+            command: "",
+            data: None,
+        };
+        let mut run = |job: &Job<'_>, n_matrices: usize| {
+            let n_done = std::cell::Cell::new(0);
+            let watch = Watch {
+                is_stopped: &|| n_done.get() >= n_matrices,
+                progress: &|_, _| n_done.set(n_done.get() + 1),
+            };
+            let cpu = Cpu::new(Some(1)).expect("kernels");
+            quantize(&mut files, job, cpu, &out, watch)
+        };
+        // In the second layer: nothing is left without `resume`, and one layer with it.
+        assert!(run(&job(false), 9).expect("stops").is_none());
+        assert!(!partial.exists());
+        assert!(run(&job(true), 9).expect("stops").is_none());
+        assert!(partial.join("pelton-progress.json").exists() && !out.exists());
+        // As a kill leaves it: half a file.
+        std::fs::write(partial.join("model-00003-of-00003.safetensors"), "half").expect("written");
+
+        let error = run(&job(false), usize::MAX).expect_err("in the way").to_string();
+        assert!(error.contains("--resume"), "{error}");
+        let other = Job { samples: None, ..job(true) };
+        if method == Method::Nf4 {
+            let error = run(&other, usize::MAX).expect_err("other work").to_string();
+            assert!(error.contains("another source, text or options"), "{error}");
+        }
+        let report = run(&job(true), usize::MAX).expect("ends").expect("not stopped");
+        assert_eq!((report.n_resumed_layers, report.matrices.len()), (1, 14));
+        assert!(!partial.exists());
+        let (found, expected) = (contents(&out), contents(&whole));
+        assert!(found.keys().eq(expected.keys()), "{:?}", found.keys());
+        for (name, bytes) in found {
+            // The card has the name of its folder.
+            assert!(name == "README.md" || bytes == expected[&name], "{method:?}: {name} differs");
+        }
+    }
 }

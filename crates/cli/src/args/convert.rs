@@ -51,7 +51,7 @@ fn parse_output(text: &str) -> Result<PathBuf, String> {
 }
 
 /// Bytes with a decimal suffix.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     let (digits, factor) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1_000),
         Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use pelton_quant::{QuantError, dequantize_tensor};
 use pelton_tensor::{DType, TensorView};
 
+use super::importance::{Importance, OfRows};
 use super::quantize::quantize;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
@@ -47,33 +48,46 @@ impl Item<'_> {
     }
 
     /// The bytes as they are to be stored.
-    pub(super) fn bytes(&self, files: &ModelFiles) -> Result<Vec<u8>, ModelError> {
+    pub(super) fn bytes(
+        &self,
+        files: &ModelFiles,
+        importance: Option<&Importance>,
+    ) -> Result<Vec<u8>, ModelError> {
         let tensors = files.tensors();
-        let made = self.made(&|stored| tensors.give_back(stored));
+        let own = importance.and_then(|importance| importance.get(&self.gguf_name));
+        let own = own.map(|values| OfRows::new(values, &self.shape));
+        let made = self.made(own, &|stored| tensors.give_back(stored));
         made.map_err(|source| ModelError::Format { file: tensors.origin().to_owned(), source })
     }
 
     /// The same; `give_back` is called with what has been read.
-    fn made(&self, give_back: &dyn Fn(&[u8])) -> Result<Vec<u8>, QuantError> {
+    fn made(
+        &self,
+        importance: Option<OfRows<'_>>,
+        give_back: &dyn Fn(&[u8]),
+    ) -> Result<Vec<u8>, QuantError> {
         let (bytes, n_rows, pairs) = match &self.source {
             Source::Made(bytes) => return Ok(bytes.clone()),
             Source::Stored(view) => {
-                let bytes = quantize(view, self.dtype)?;
+                let bytes = quantize(view, self.dtype, importance)?;
                 give_back(view.data);
                 return Ok(bytes);
             }
             Source::Matrix { parts, pairs } => {
                 let mut bytes = Vec::with_capacity(self.n_bytes() as usize);
+                let mut n_rows = 0;
                 for part in parts {
                     let data = match part.turned {
                         Some(turned) => Cow::Owned(turned.bytes(part)?),
                         None => part.ordered(),
                     };
                     let view = TensorView { dtype: part.dtype(), ..part.with_data(&data) };
-                    bytes.extend(quantize(&view, self.dtype)?);
+                    let importance = importance.map(|of| of.behind(n_rows));
+                    bytes.extend(quantize(&view, self.dtype, importance)?);
+                    n_rows += part.n();
                     part.stored().for_each(|(stored, _)| give_back(stored));
                 }
-                (bytes, parts.iter().map(Part::n).sum(), pairs)
+                (bytes, n_rows, pairs)
             }
             Source::Vector { weights, rows, pairs, offset } => {
                 let mut stored = Vec::new();

@@ -18,6 +18,7 @@
 
 mod carried;
 mod folder;
+mod importance;
 mod item;
 mod metadata;
 mod parts;
@@ -27,6 +28,7 @@ mod sampling;
 mod tensors;
 mod tokenizer;
 
+pub use importance::Importance;
 pub use metadata::gguf_file_type;
 
 use std::path::{Path, PathBuf};
@@ -55,6 +57,8 @@ pub struct ExportOptions<'a> {
     pub embedding_format: Option<&'a str>,
     /// The same for the head; by default as other matrices.
     pub head_format: Option<&'a str>,
+    /// The importance of inputs, for formats that can weigh errors by it.
+    pub importance: Option<&'a Importance>,
     /// Most bytes of tensors in one file; what is more goes to further ones. A file has at least
     /// one tensor.
     pub max_part_bytes: Option<u64>,
@@ -105,7 +109,8 @@ pub fn export_gguf(
 /// When a format is unknown or does not apply, a file is in the way, the model is damaged, is a
 /// folder of a family that is not [written](crate::arch::Arch::is_exported) as GGUF, has
 /// something that GGUF files of the family cannot say (experts in layers of one's own choice, a
-/// tokenizer that is not byte-level, a type without a number), or a file cannot be written.
+/// tokenizer that is not byte-level, a type without a number), the importance of inputs is another
+/// model's, or a file cannot be written.
 pub fn export(
     files: &ModelFiles,
     options: &ExportOptions<'_>,
@@ -156,6 +161,9 @@ pub fn export(
             items
         }
     };
+    if let Some(importance) = options.importance {
+        importance::check(importance, &items)?;
+    }
     let parts = parts::cut(&items, options.max_part_bytes)?;
     let paths = parts::paths(out, parts.len());
     if let Some(path) = paths.iter().find(|path| !options.overwrite && path.exists()) {
@@ -163,6 +171,30 @@ pub fn export(
     }
     let whole = parts::write(files, &items, &parts, &paths, writer, options)?;
     Ok(whole.then_some(paths))
+}
+
+/// The matrices that an export writes, by their GGUF names, with the names of the stored tensors that each
+/// is made of.
+///
+/// # Errors
+///
+/// As [`export`].
+pub fn gguf_tensors(files: &ModelFiles) -> Result<Vec<(String, Vec<String>)>, ModelError> {
+    let formats = Formats { matrices: None, embedding: None, head: None };
+    let spec = files.spec()?;
+    let items = match files.gguf() {
+        Some(gguf) => tensors::of_gguf(gguf, &formats)?,
+        None => folder::of_folder(files, &spec, &formats)?,
+    };
+    let named = |item: Item<'_>| match &item.source {
+        Source::Stored(view) => Some((item.gguf_name.clone(), vec![view.name.to_owned()])),
+        Source::Matrix { parts, .. } => {
+            let stored = parts.iter().map(|part| part.view.name.to_owned()).collect();
+            Some((item.gguf_name.clone(), stored))
+        }
+        Source::Vector { .. } | Source::Made(_) => None,
+    };
+    Ok(items.into_iter().filter_map(named).collect())
 }
 
 /// A JSON file of the folder; `None` when there is none.

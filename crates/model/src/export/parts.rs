@@ -84,7 +84,7 @@ pub(super) fn write(
             if options.stop.is_some_and(|stop| stop()) {
                 return Ok(false);
             }
-            data.tensor_data(&item.bytes(files)?)?;
+            data.tensor_data(&item.bytes(files, options.importance)?)?;
             progress.n_tensors += 1;
             progress.n_bytes += item.n_bytes();
             if let Some(tell) = options.progress {

@@ -4,14 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pelton_quant::{QuantError, for_dtype, quantize_tensor};
+use pelton_quant::{QuantError, WeightFormat, for_dtype, quantize_tensor, quantize_weighted};
 use pelton_tensor::{DType, TensorView};
+
+use super::importance::OfRows;
 
 /// Weights that one thread quantizes at a time.
 const SLAB: usize = 1 << 18;
 
 /// The bytes of `view` as `dtype`, rows shared among all cores.
-pub(super) fn quantize(view: &TensorView<'_>, dtype: DType) -> Result<Vec<u8>, QuantError> {
+pub(super) fn quantize(
+    view: &TensorView<'_>,
+    dtype: DType,
+    importance: Option<OfRows<'_>>,
+) -> Result<Vec<u8>, QuantError> {
     if view.dtype == dtype {
         return Ok(view.data.to_vec());
     }
@@ -29,7 +35,11 @@ pub(super) fn quantize(view: &TensorView<'_>, dtype: DType) -> Result<Vec<u8>, Q
             let idx = next.fetch_add(1, Ordering::Relaxed);
             let Some(data) = slabs.get(idx) else { break };
             let shape = [data.len() / row_bytes, row_len];
-            let bytes = quantize_tensor(&TensorView { shape: &shape, data, ..*view }, format);
+            let slab = TensorView { shape: &shape, data, ..*view };
+            let bytes = match importance.map(|of| of.behind(idx * rows_per_slab)) {
+                None => quantize_tensor(&slab, format),
+                Some(importance) => weighted(&slab, format, importance),
+            };
             done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(idx, bytes);
         }
     };
@@ -43,4 +53,25 @@ pub(super) fn quantize(view: &TensorView<'_>, dtype: DType) -> Result<Vec<u8>, Q
     let done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let slabs = done.into_values().collect::<Result<Vec<_>, _>>()?;
     Ok(slabs.concat())
+}
+
+/// The bytes of some rows, by the importance of their inputs.
+fn weighted(
+    slab: &TensorView<'_>,
+    format: &dyn WeightFormat,
+    mut importance: OfRows<'_>,
+) -> Result<Vec<u8>, QuantError> {
+    let (n_rows, row_len) = (slab.shape[0], slab.shape[1]);
+    let row_bytes = slab.data.len() / n_rows.max(1);
+    let (mut bytes, mut row) = (Vec::new(), 0);
+    while row < n_rows {
+        let (inputs, n_same) = importance.next();
+        let n = n_same.min(n_rows - row);
+        let data = &slab.data[row * row_bytes..][..n * row_bytes];
+        let rows = TensorView { shape: &[n, row_len], data, ..*slab };
+        bytes.extend(quantize_weighted(&rows, format, inputs)?);
+        importance = importance.behind(n);
+        row += n;
+    }
+    Ok(bytes)
 }

@@ -49,7 +49,10 @@ use pelton_tensor::TensorSource;
 use serde_json::Value;
 
 pub use packing::{QuantizedTensor, layout_of, pack_quantized};
-pub use written::{WrittenTensor, awq_tensors, fits_awq, fits_gptq, gptq_tensors};
+pub use written::{
+    Written, WrittenTensor, awq_tensors, fits_awq, fits_gptq, fits_hqq, fp4_tensors, fp8_tensors,
+    gptq_tensors, hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
+};
 
 use crate::{QuantError, Result};
 use ignored::Ignored;

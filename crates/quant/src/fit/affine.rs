@@ -51,20 +51,24 @@ struct Line {
     min: f32,
 }
 
-/// Fits integers up to `q_max` to a block; its scales and mins are integers up to `scale_max`.
+/// Fits integers up to `q_max` to a block, whose inputs may differ in importance; its scales and mins
+/// are integers up to `scale_max`.
 pub(crate) fn fit_affine_block<const N: usize, const S: usize>(
     weights: &[[f32; N]; S],
+    inputs: Option<&[[f32; N]; S]>,
     q_max: f32,
     scale_max: f32,
 ) -> AffineBlock<N, S> {
     let weights = weights.map(|sub| sub.map(|w| w.clamp(-HUGE, HUGE)));
-    let lines = weights.each_ref().map(|sub| fit_line(sub, q_max));
+    let lines: [Line; S] =
+        std::array::from_fn(|j| fit_line(&weights[j], inputs.map(|inputs| &inputs[j]), q_max));
     let d = step_for(lines.iter().fold(0.0, |max, line| max.max(line.scale)), scale_max);
     let d_min = step_for(lines.iter().fold(0.0, |max, line| max.max(line.min)), scale_max);
     let mut block = AffineBlock { d, d_min, scales: [0; S], mins: [0; S], q: [[0; N]; S] };
     let steps = Line { scale: d.to_f32(), min: d_min.to_f32() };
     for (j, (sub, line)) in weights.iter().zip(lines).enumerate() {
-        let (scale, min) = round_line(sub, line, steps, [q_max, scale_max]);
+        let (scale, min) =
+            round_line(sub, inputs.map(|inputs| &inputs[j]), (line, steps), [q_max, scale_max]);
         let [d, offset] = [steps.scale * scale, steps.min * min];
         let inverse = if d > 0.0 { 1.0 / d } else { 0.0 };
         block.scales[j] = scale as u8;
@@ -77,8 +81,8 @@ pub(crate) fn fit_affine_block<const N: usize, const S: usize>(
 /// The integers near `line` that are best once weights are rounded with them.
 fn round_line<const N: usize>(
     weights: &[f32; N],
-    line: Line,
-    steps: Line,
+    inputs: Option<&[f32; N]>,
+    (line, steps): (Line, Line),
     [q_max, scale_max]: [f32; 2],
 ) -> (f32, f32) {
     let in_steps = |x: f32, step: f32| {
@@ -86,7 +90,7 @@ fn round_line<const N: usize>(
         nearest(x, 0.0, scale_max)
     };
     let middle = (in_steps(line.scale, steps.scale), in_steps(line.min, steps.min));
-    let importance = importance(weights);
+    let importance = importance(weights, inputs);
     let (mut best, mut least) = (middle, f32::INFINITY);
     for [scale_shift, min_shift] in NEIGHBOURS {
         let scale = nearest(middle.0 + scale_shift, 0.0, scale_max);
@@ -123,13 +127,13 @@ fn ends<const N: usize>(weights: &[f32; N]) -> [f32; 2] {
     weights.iter().fold([0.0, -HUGE], |[low, high], &w| [w.min(low), w.max(high)])
 }
 
-fn fit_line<const N: usize>(weights: &[f32; N], q_max: f32) -> Line {
+fn fit_line<const N: usize>(weights: &[f32; N], inputs: Option<&[f32; N]>, q_max: f32) -> Line {
     let [low, high] = ends(weights);
     let range = high - low;
     if range <= TINY {
         return Line { scale: 0.0, min: -low };
     }
-    let problem = Problem::new(weights, low, range, q_max);
+    let problem = Problem::new(weights, inputs, (low, range), q_max);
     let plain = range / q_max;
     let mut best = problem.plain(plain);
     for start in -N_STARTS..=N_STARTS {
@@ -161,9 +165,14 @@ struct Problem<const N: usize> {
 }
 
 impl<const N: usize> Problem<N> {
-    fn new(weights: &[f32; N], low: f32, range: f32, q_max: f32) -> Self {
+    fn new(
+        weights: &[f32; N],
+        inputs: Option<&[f32; N]>,
+        (low, range): (f32, f32),
+        q_max: f32,
+    ) -> Self {
         let v = weights.map(|w| w - low);
-        let importance = importance(weights);
+        let importance = importance(weights, inputs);
         let [s_1, s_v] = sum(&v, &importance, |v, u| [u, u * v]);
         Self { v, importance, s_1, s_v, largest_offset: -low, range, q_max }
     }
@@ -234,7 +243,7 @@ mod tests {
         for weights in stray_weights() {
             let [low, high] = ends(&weights);
             for q_max in [3.0, 15.0] {
-                let line = fit_line(&weights, q_max);
+                let line = fit_line(&weights, None, q_max);
                 let slack = REACH * line.scale + 1e-5;
                 assert!(line.scale * q_max <= WIDEST * (high - low) + 1e-5);
                 assert!(line.min >= 0.0 && -line.min <= low + slack, "{weights:?}");

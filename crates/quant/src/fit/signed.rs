@@ -71,18 +71,21 @@ pub(crate) fn signed_error<G: Grid>(scale_limit: f32) -> f32 {
     WIDEST * (G::STEP / -G::LOWEST + 1.5 / scale_limit) + 4.0 / 2048.0
 }
 
-/// Fits a block; its scales are integers in `-scale_limit..scale_limit`.
+/// Fits a block, whose inputs may differ in importance; its scales are integers in
+/// `-scale_limit..scale_limit`.
 pub(crate) fn fit_signed_block<G: Grid, const N: usize, const S: usize>(
     weights: &[[f32; N]; S],
+    inputs: Option<&[[f32; N]; S]>,
     scale_limit: f32,
 ) -> SignedBlock<N, S> {
     let weights = weights.map(|sub| sub.map(|w| w.clamp(-HUGE, HUGE)));
-    let scales = weights.each_ref().map(|sub| fit_scale::<G, N>(sub));
+    let of_sub = |j: usize| inputs.map(|inputs| &inputs[j]);
+    let scales: [f32; S] = std::array::from_fn(|j| fit_scale::<G, N>(&weights[j], of_sub(j)));
     let extreme = scales.iter().fold(0.0_f32, |max, &s| if s.abs() > max.abs() { s } else { max });
     let d = step_for(extreme, -scale_limit);
     let mut block = SignedBlock { d, scales: [0; S], codes: [[0; N]; S] };
     for (j, (sub, scale)) in weights.iter().zip(scales).enumerate() {
-        let scale = round_scale::<G, N>(sub, scale, d.to_f32(), scale_limit);
+        let scale = round_scale::<G, N>(sub, of_sub(j), [scale, d.to_f32()], scale_limit);
         let inverse = inverse_or_zero(d.to_f32() * scale);
         block.scales[j] = scale as i8;
         block.codes[j] = sub.map(|w| G::code(G::nearest(w * inverse)));
@@ -91,9 +94,14 @@ pub(crate) fn fit_signed_block<G: Grid, const N: usize, const S: usize>(
 }
 
 /// The integer near `scale / d` that is best once weights are rounded with it.
-fn round_scale<G: Grid, const N: usize>(weights: &[f32; N], scale: f32, d: f32, limit: f32) -> f32 {
+fn round_scale<G: Grid, const N: usize>(
+    weights: &[f32; N],
+    inputs: Option<&[f32; N]>,
+    [scale, d]: [f32; 2],
+    limit: f32,
+) -> f32 {
     let middle = nearest(scale * inverse_or_zero(d), -limit, limit - 1.0);
-    let importance = importance(weights);
+    let importance = importance(weights, inputs);
     let (mut best, mut least) = (middle, f32::INFINITY);
     for shift in [0.0, -1.0, 1.0] {
         let candidate = nearest(middle + shift, -limit, limit - 1.0);
@@ -110,13 +118,16 @@ fn round_scale<G: Grid, const N: usize>(weights: &[f32; N], scale: f32, d: f32, 
     best
 }
 
-/// The scale of one group of weights.
-pub(crate) fn fit_scale<G: Grid, const N: usize>(weights: &[f32; N]) -> f32 {
+/// The scale of one group of weights, whose inputs may differ in importance.
+pub(crate) fn fit_scale<G: Grid, const N: usize>(
+    weights: &[f32; N],
+    inputs: Option<&[f32; N]>,
+) -> f32 {
     let extreme = weights.iter().fold(0.0_f32, |max, &w| if w.abs() > max.abs() { w } else { max });
     if extreme.abs() <= TINY {
         return 0.0;
     }
-    let importance = importance(weights);
+    let importance = importance(weights, inputs);
     let opposite = weights.iter().fold(0.0_f32, |max, &w| max.max(-w * extreme.signum()));
     let plain = extreme / G::LOWEST;
     let sums = |inverse: f32| {
@@ -155,7 +166,7 @@ mod tests {
     fn no_weight_is_more_than_a_step_from_the_range() {
         for weights in stray_weights() {
             let amax = weights.iter().fold(0.0_f32, |amax, w| amax.max(w.abs()));
-            let scale = fit_scale::<Integers<4>, 16>(&weights);
+            let scale = fit_scale::<Integers<4>, 16>(&weights, None);
             assert!(scale.abs() <= WIDEST * amax / 4.0 + 1e-5, "{weights:?}");
             // The extreme weight is on the longer side, -4; the opposite end has -3.
             let is_negative = weights.iter().any(|w| w.abs() == amax && w * scale < 0.0);

@@ -15,7 +15,7 @@ use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
 use super::iq4_table::{TABLE, Table};
-use super::{WeightFormat, check_sizes};
+use super::{WeightFormat, Weighted, check_sizes};
 use crate::fit::{Grid, fit_scale, saturating_half, signed_error};
 
 /// Weights per block.
@@ -34,6 +34,21 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() == 18 && align_of::<Block>() == 1);
 
+/// Fits `row`, whose inputs may differ in importance.
+fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
+    check_sizes(DType::Iq4Nl, row.len(), out.len());
+    let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
+    let rows = row.as_chunks::<BLOCK_LEN>().0;
+    for (i, (block, weights)) in blocks.iter_mut().zip(rows).enumerate() {
+        let inputs = inputs.map(|inputs| &inputs.as_chunks::<BLOCK_LEN>().0[i]);
+        let d = saturating_half(fit_scale::<Table, BLOCK_LEN>(weights, inputs));
+        let inverse = if d.to_f32() == 0.0 { 0.0 } else { 1.0 / d.to_f32() };
+        let codes = weights.map(|w| Table::code(Table::nearest(w * inverse)));
+        block.d = d.to_le_bytes();
+        block.codes = std::array::from_fn(|j| codes[j] | codes[j + BLOCK_LEN / 2] << 4);
+    }
+}
+
 impl WeightFormat for Iq4Nl {
     fn dtype(&self) -> DType {
         DType::Iq4Nl
@@ -44,15 +59,11 @@ impl WeightFormat for Iq4Nl {
     }
 
     fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let d = saturating_half(fit_scale::<Table, BLOCK_LEN>(weights));
-            let inverse = if d.to_f32() == 0.0 { 0.0 } else { 1.0 / d.to_f32() };
-            let codes = weights.map(|w| Table::code(Table::nearest(w * inverse)));
-            block.d = d.to_le_bytes();
-            block.codes = std::array::from_fn(|j| codes[j] | codes[j + BLOCK_LEN / 2] << 4);
-        }
+        quantize(row, None, out);
+    }
+
+    fn weighted(&self) -> Option<Weighted> {
+        Some(|row, inputs, out| quantize(row, Some(inputs), out))
     }
 
     fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {

@@ -15,7 +15,7 @@ use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
 use super::iq4_table::{TABLE, Table};
-use super::{WeightFormat, check_sizes};
+use super::{WeightFormat, Weighted, check_sizes};
 use crate::fit::{fit_signed_block, signed_error};
 
 /// Weights per block.
@@ -39,6 +39,29 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() == 136 && align_of::<Block>() == 1);
 
+/// Fits `row`, whose inputs may differ in importance.
+fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
+    check_sizes(DType::Iq4Xs, row.len(), out.len());
+    let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
+    let rows = row.as_chunks::<BLOCK_LEN>().0;
+    for (i, (block, weights)) in blocks.iter_mut().zip(rows).enumerate() {
+        let inputs = inputs.map(|inputs| &inputs.as_chunks::<BLOCK_LEN>().0[i]);
+        let subs = bytemuck::cast_ref(weights);
+        let inputs = inputs.map(bytemuck::cast_ref);
+        let fit = fit_signed_block::<Table, SUB_LEN, N_SUBS>(subs, inputs, 32.0);
+        let s = fit.scales.map(|scale| (scale + 32) as u8);
+        let high = (0..N_SUBS).fold(0_u16, |word, j| word | u16::from(s[j] >> 4) << (2 * j));
+        *block = Block {
+            d: fit.d.to_le_bytes(),
+            s_high: high.to_le_bytes(),
+            s_low: std::array::from_fn(|g| s[2 * g] & 15 | s[2 * g + 1] << 4),
+            codes: fit
+                .codes
+                .map(|codes| std::array::from_fn(|i| codes[i] | codes[i + SUB_LEN / 2] << 4)),
+        };
+    }
+}
+
 impl WeightFormat for Iq4Xs {
     fn dtype(&self) -> DType {
         DType::Iq4Xs
@@ -49,22 +72,11 @@ impl WeightFormat for Iq4Xs {
     }
 
     fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let subs = bytemuck::cast_ref(weights);
-            let fit = fit_signed_block::<Table, SUB_LEN, N_SUBS>(subs, 32.0);
-            let s = fit.scales.map(|scale| (scale + 32) as u8);
-            let high = (0..N_SUBS).fold(0_u16, |word, j| word | u16::from(s[j] >> 4) << (2 * j));
-            *block = Block {
-                d: fit.d.to_le_bytes(),
-                s_high: high.to_le_bytes(),
-                s_low: std::array::from_fn(|g| s[2 * g] & 15 | s[2 * g + 1] << 4),
-                codes: fit
-                    .codes
-                    .map(|codes| std::array::from_fn(|i| codes[i] | codes[i + SUB_LEN / 2] << 4)),
-            };
-        }
+        quantize(row, None, out);
+    }
+
+    fn weighted(&self) -> Option<Weighted> {
+        Some(|row, inputs, out| quantize(row, Some(inputs), out))
     }
 
     fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {

@@ -61,6 +61,11 @@ pub trait WeightFormat: Sync {
     /// When `row` is not a whole number of blocks, or `out` has another length than these blocks.
     fn quantize(&self, row: &[f32], out: &mut [u8]);
 
+    /// The quantizer for inputs that differ in importance, where the format has one.
+    fn weighted(&self) -> Option<Weighted> {
+        None
+    }
+
     /// Writes the weights of the stored `blocks` to `out`: the specification of the format.
     ///
     /// # Panics
@@ -91,6 +96,9 @@ pub trait WeightFormat: Sync {
 
 /// Writes stored blocks as the source row of a layout.
 pub type Rewrite = fn(&[u8], &mut [u8]);
+
+/// Quantizes a row whose inputs have each an importance, above zero: row, importance, blocks.
+pub type Weighted = fn(&[f32], &[f32], &mut [u8]);
 
 /// Every format. Conformance tests iterate over this table.
 pub static FORMATS: &[&dyn WeightFormat] = &[

@@ -14,7 +14,7 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
-use super::{WeightFormat, check_sizes, pairs};
+use super::{WeightFormat, Weighted, check_sizes, pairs};
 use crate::fit::{affine_error, fit_affine_block};
 
 /// Weights per block.
@@ -38,6 +38,25 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() == 84 && align_of::<Block>() == 1);
 
+/// Fits `row`, whose inputs may differ in importance.
+fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
+    check_sizes(DType::Q2K, row.len(), out.len());
+    let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
+    let rows = row.as_chunks::<BLOCK_LEN>().0;
+    for (i, (block, weights)) in blocks.iter_mut().zip(rows).enumerate() {
+        let inputs = inputs.map(|inputs| &inputs.as_chunks::<BLOCK_LEN>().0[i]);
+        let subs = bytemuck::cast_ref(weights);
+        let inputs = inputs.map(bytemuck::cast_ref);
+        let fit = fit_affine_block::<SUB_LEN, N_SUBS>(subs, inputs, 3.0, 15.0);
+        *block = Block {
+            scales: std::array::from_fn(|j| fit.scales[j] | fit.mins[j] << 4),
+            q: pairs::store(bytemuck::cast_ref(&fit.q)),
+            d: fit.d.to_le_bytes(),
+            d_min: fit.d_min.to_le_bytes(),
+        };
+    }
+}
+
 impl WeightFormat for Q2K {
     fn dtype(&self) -> DType {
         DType::Q2K
@@ -48,18 +67,11 @@ impl WeightFormat for Q2K {
     }
 
     fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let subs = bytemuck::cast_ref(weights);
-            let fit = fit_affine_block::<SUB_LEN, N_SUBS>(subs, 3.0, 15.0);
-            *block = Block {
-                scales: std::array::from_fn(|j| fit.scales[j] | fit.mins[j] << 4),
-                q: pairs::store(bytemuck::cast_ref(&fit.q)),
-                d: fit.d.to_le_bytes(),
-                d_min: fit.d_min.to_le_bytes(),
-            };
-        }
+        quantize(row, None, out);
+    }
+
+    fn weighted(&self) -> Option<Weighted> {
+        Some(|row, inputs, out| quantize(row, Some(inputs), out))
     }
 
     fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {

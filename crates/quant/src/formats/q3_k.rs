@@ -15,7 +15,7 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
-use super::{WeightFormat, check_sizes, pairs};
+use super::{WeightFormat, Weighted, check_sizes, pairs};
 use crate::fit::{Integers, fit_signed_block, signed_error};
 
 /// Weights per block.
@@ -55,6 +55,28 @@ fn load_scales(bytes: &[u8; 12]) -> [i8; N_SUBS] {
     })
 }
 
+/// Fits `row`, whose inputs may differ in importance.
+fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
+    check_sizes(DType::Q3K, row.len(), out.len());
+    let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
+    let rows = row.as_chunks::<BLOCK_LEN>().0;
+    for (i, (block, weights)) in blocks.iter_mut().zip(rows).enumerate() {
+        let inputs = inputs.map(|inputs| &inputs.as_chunks::<BLOCK_LEN>().0[i]);
+        let subs = bytemuck::cast_ref(weights);
+        let inputs = inputs.map(bytemuck::cast_ref);
+        let fit = fit_signed_block::<Integers<4>, SUB_LEN, N_SUBS>(subs, inputs, 32.0);
+        let q: &[u8; BLOCK_LEN] = bytemuck::cast_ref(&fit.codes);
+        *block = Block {
+            q_high: std::array::from_fn(|i| {
+                (0..8).fold(0, |byte, b| byte | q[32 * b + i] >> 2 << b)
+            }),
+            q_low: pairs::store(&q.map(|q| q & 3)),
+            scales: store_scales(&fit.scales),
+            d: fit.d.to_le_bytes(),
+        };
+    }
+}
+
 impl WeightFormat for Q3K {
     fn dtype(&self) -> DType {
         DType::Q3K
@@ -65,21 +87,11 @@ impl WeightFormat for Q3K {
     }
 
     fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let subs = bytemuck::cast_ref(weights);
-            let fit = fit_signed_block::<Integers<4>, SUB_LEN, N_SUBS>(subs, 32.0);
-            let q: &[u8; BLOCK_LEN] = bytemuck::cast_ref(&fit.codes);
-            *block = Block {
-                q_high: std::array::from_fn(|i| {
-                    (0..8).fold(0, |byte, b| byte | q[32 * b + i] >> 2 << b)
-                }),
-                q_low: pairs::store(&q.map(|q| q & 3)),
-                scales: store_scales(&fit.scales),
-                d: fit.d.to_le_bytes(),
-            };
-        }
+        quantize(row, None, out);
+    }
+
+    fn weighted(&self) -> Option<Weighted> {
+        Some(|row, inputs, out| quantize(row, Some(inputs), out))
     }
 
     fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {

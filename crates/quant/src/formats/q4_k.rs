@@ -18,7 +18,7 @@ use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
 use super::k_scales::{self, N_SUBS, SUB_LEN};
-use super::{WeightFormat, check_sizes};
+use super::{WeightFormat, Weighted, check_sizes};
 use crate::fit::{affine_error, fit_affine_block};
 
 /// Weights per block.
@@ -39,6 +39,25 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() == 144 && align_of::<Block>() == 1);
 
+/// Fits `row`, whose inputs may differ in importance.
+fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
+    check_sizes(DType::Q4K, row.len(), out.len());
+    let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
+    let rows = row.as_chunks::<BLOCK_LEN>().0;
+    for (i, (block, weights)) in blocks.iter_mut().zip(rows).enumerate() {
+        let inputs = inputs.map(|inputs| &inputs.as_chunks::<BLOCK_LEN>().0[i]);
+        let subs = bytemuck::cast_ref(weights);
+        let inputs = inputs.map(bytemuck::cast_ref);
+        let fit = fit_affine_block::<SUB_LEN, N_SUBS>(subs, inputs, 15.0, k_scales::MAX);
+        block.d = fit.d.to_le_bytes();
+        block.d_min = fit.d_min.to_le_bytes();
+        block.scales = k_scales::store(&fit.scales, &fit.mins);
+        for (bytes, [low, high]) in block.q.iter_mut().zip(fit.q.as_chunks().0) {
+            *bytes = std::array::from_fn(|i| low[i] | high[i] << 4);
+        }
+    }
+}
+
 impl WeightFormat for Q4K {
     fn dtype(&self) -> DType {
         DType::Q4K
@@ -49,18 +68,11 @@ impl WeightFormat for Q4K {
     }
 
     fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let subs = bytemuck::cast_ref(weights);
-            let fit = fit_affine_block::<SUB_LEN, N_SUBS>(subs, 15.0, k_scales::MAX);
-            block.d = fit.d.to_le_bytes();
-            block.d_min = fit.d_min.to_le_bytes();
-            block.scales = k_scales::store(&fit.scales, &fit.mins);
-            for (bytes, [low, high]) in block.q.iter_mut().zip(fit.q.as_chunks().0) {
-                *bytes = std::array::from_fn(|i| low[i] | high[i] << 4);
-            }
-        }
+        quantize(row, None, out);
+    }
+
+    fn weighted(&self) -> Option<Weighted> {
+        Some(|row, inputs, out| quantize(row, Some(inputs), out))
     }
 
     fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {

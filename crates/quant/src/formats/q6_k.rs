@@ -16,7 +16,7 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
-use super::{WeightFormat, check_sizes};
+use super::{WeightFormat, Weighted, check_sizes};
 use crate::fit::{Integers, fit_signed_block, signed_error};
 
 /// Weights per block.
@@ -47,6 +47,25 @@ fn place(i: usize) -> [usize; 4] {
     [64 * half + i % 64, i / 64 * 4, 32 * half + i % 32, i / 32 * 2]
 }
 
+/// Fits `row`, whose inputs may differ in importance.
+fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
+    check_sizes(DType::Q6K, row.len(), out.len());
+    let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
+    let rows = row.as_chunks::<BLOCK_LEN>().0;
+    for (i, (block, weights)) in blocks.iter_mut().zip(rows).enumerate() {
+        let inputs = inputs.map(|inputs| &inputs.as_chunks::<BLOCK_LEN>().0[i]);
+        let subs = bytemuck::cast_ref(weights);
+        let inputs = inputs.map(bytemuck::cast_ref);
+        let fit = fit_signed_block::<Integers<32>, SUB_LEN, N_SUBS>(subs, inputs, 128.0);
+        *block = Block { d: fit.d.to_le_bytes(), scales: fit.scales, ..Block::zeroed() };
+        for (i, &q) in fit.codes.as_flattened().iter().enumerate() {
+            let [low, low_shift, high, high_shift] = place(i);
+            block.q_low[low] |= (q & 15) << low_shift;
+            block.q_high[high] |= q >> 4 << high_shift;
+        }
+    }
+}
+
 impl WeightFormat for Q6K {
     fn dtype(&self) -> DType {
         DType::Q6K
@@ -57,18 +76,11 @@ impl WeightFormat for Q6K {
     }
 
     fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let subs = bytemuck::cast_ref(weights);
-            let fit = fit_signed_block::<Integers<32>, SUB_LEN, N_SUBS>(subs, 128.0);
-            *block = Block { d: fit.d.to_le_bytes(), scales: fit.scales, ..Block::zeroed() };
-            for (i, &q) in fit.codes.as_flattened().iter().enumerate() {
-                let [low, low_shift, high, high_shift] = place(i);
-                block.q_low[low] |= (q & 15) << low_shift;
-                block.q_high[high] |= q >> 4 << high_shift;
-            }
-        }
+        quantize(row, None, out);
+    }
+
+    fn weighted(&self) -> Option<Weighted> {
+        Some(|row, inputs, out| quantize(row, Some(inputs), out))
     }
 
     fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {

@@ -1,29 +1,46 @@
 //! AWQ: inputs are scaled by their size before weights are rounded, and ranges are clipped.
 //!
 //! ```text
-//! s_j = mean|x_j|^α, for α in 0, 1/20 .. 1       y = W x = (W · s) (x / s)
-//! best α: least |(round(W · s) / s - W) X|²      over all matrices that read the same inputs
-//! clip:   least error of each group's outputs    among ranges down to half of the weights'
+//! s_j = mean|x_j|^α, or mean|x_j|^α / mean|w_j|^(1-α)     for α in 0, 1/20 .. 1
+//! y = W x = (W · s) (x / s)
+//! best s:   least |(round(W · s) / s - W) X|²    over all matrices that read the same inputs
+//! clip:     least error of a row's output        among ranges that end at 1, 19/20 .. 1/2 of the
+//!                                                weights' range, on either side
 //! ```
 //!
 //! The division of `x` is folded into what comes before: a norm's weight, the rows of another
 //! matrix. Nothing stays in 16 bits. Errors are exact for the calibration: they are computed from
 //! the Hessian, which holds all that a sum of squares needs.
 //!
+//! Here we differ from the paper. Factors are compared with clipped ranges, as they will be used. The
+//! two ends of a range are clipped each by itself. A group's range is chosen for the error of its row
+//! and not of the group alone: errors of other groups are known, and one can cancel the other. Groups
+//! take turns until none changes.
+//!
 //! # Paper
 //!
 //! Lin et al., *AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration*,
 //! 2023.
 
+use super::grid::Step;
 use super::rtn::round_groups;
-use super::{Grid, Hessian, Result, SolveError, Solved, Weights, rtn};
+use super::threads::for_chunks;
+use super::{Grid, Hessian, Result, SolveError, Solved, Weights};
 
 /// Steps of the search for α.
 const N_ALPHAS: usize = 20;
-/// Ranges that are tried for a group.
-const N_CLIPS: usize = 20;
+/// Outputs of a matrix that the search for factors looks at.
+const MOST_ROWS: usize = 128;
+/// Ends that are tried on each side of a range.
+const N_CLIPS: usize = 10;
 /// The narrowest of these, as a share of the weights' range.
 const LEAST_CLIP: f32 = 0.5;
+/// Ranges that go from the quick comparison to the exact one.
+const N_EXACT: usize = 8;
+/// Most times that each group takes a turn.
+const N_TURNS: usize = 3;
+/// Rows that are solved together.
+const ROWS: usize = 16;
 
 /// The factors by which the inputs of some matrices are divided, and their weights multiplied.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,35 +55,77 @@ pub struct Scales {
 ///
 /// # Errors
 ///
-/// As [`rtn::solve`].
+/// As [`rtn::solve`](super::rtn::solve).
 ///
 /// # Panics
 ///
 /// When a matrix has another number of inputs.
 pub fn scales(matrices: &[Weights<'_>], grid: &Grid, hessian: &Hessian) -> Result<Scales> {
+    let k = hessian.k();
     let sizes = hessian.sizes();
+    let mut weight_sizes = vec![0.0_f64; k];
+    let mut n_rows = 0;
+    for matrix in matrices {
+        assert_eq!(matrix.shape[1], k, "matrices of these inputs");
+        matrix.check(grid)?;
+        n_rows += matrix.shape[0];
+        for row in matrix.values.chunks_exact(k) {
+            weight_sizes.iter_mut().zip(row).for_each(|(sum, w)| *sum += f64::from(w.abs()));
+        }
+    }
+    let weight_sizes: Vec<f32> =
+        weight_sizes.iter().map(|sum| (sum / n_rows.max(1) as f64) as f32).collect();
+    let samples: Vec<(usize, Vec<f32>)> = matrices.iter().map(|m| sample(m, k)).collect();
     let mut best: Option<(f64, Scales)> = None;
     for i in 0..=N_ALPHAS {
         let alpha = i as f32 / N_ALPHAS as f32;
-        let factors = factors(&sizes, alpha);
-        let mut error = 0.0;
-        for matrix in matrices {
-            assert_eq!(matrix.shape[1], hessian.k(), "matrices of these inputs");
-            let scaled = multiplied(*matrix, &factors);
-            let scaled = Weights { values: &scaled, ..*matrix };
-            let rounded = rtn::solve(scaled, grid, hessian.n_threads())?.weights();
-            let delta = |(at, (rounded, w)): (usize, (&f32, &f32))| {
-                rounded / factors[at % factors.len()] - w
+        for by_weights in [false, true] {
+            // At the ends these are the same factors, or say nothing of the inputs.
+            if by_weights && [0, N_ALPHAS].contains(&i) {
+                continue;
+            }
+            let factors = match by_weights {
+                false => factors(&sizes, None, alpha),
+                true => factors(&sizes, Some(&weight_sizes), alpha),
             };
-            let delta: Vec<f32> =
-                rounded.iter().zip(matrix.values).enumerate().map(delta).collect();
-            error += hessian.energy(&delta);
-        }
-        if best.as_ref().is_none_or(|(least, _)| error < *least) {
-            best = Some((error, Scales { factors, alpha }));
+            let mut error = 0.0;
+            for (stride, values) in &samples {
+                let weights = Weights { shape: [values.len() / k, k], values };
+                error += *stride as f64 * loss(weights, grid, hessian, &factors)?;
+            }
+            if best.as_ref().is_none_or(|(least, _)| error < *least) {
+                best = Some((error, Scales { factors, alpha }));
+            }
         }
     }
     Ok(best.expect("invariant: there is an α").1)
+}
+
+/// Evenly spaced rows of a matrix, and how many rows each stands for.
+fn sample(matrix: &Weights<'_>, k: usize) -> (usize, Vec<f32>) {
+    let stride = matrix.shape[0].div_ceil(MOST_ROWS).max(1);
+    let rows = matrix.values.chunks_exact(k).step_by(stride);
+    (stride, rows.flatten().copied().collect())
+}
+
+/// The squared error of the outputs of rounded and clipped weights.
+fn loss(weights: Weights<'_>, grid: &Grid, hessian: &Hessian, factors: &[f32]) -> Result<f64> {
+    let k = factors.len();
+    let scaled = multiplied(weights, factors);
+    let importance = importance(hessian, factors);
+    let of_scaled = Weights { values: &scaled, ..weights };
+    let rounded = round_groups(of_scaled, grid, hessian.n_threads(), |row, first, group| {
+        grid.search(group, &importance[first..][..group.len()], row)
+    })?;
+    let delta = |(at, (a, b)): (usize, (&f32, &f32))| (a - b) / factors[at % k];
+    let delta: Vec<f32> = rounded.weights().iter().zip(&scaled).enumerate().map(delta).collect();
+    Ok(hessian.energy(&delta))
+}
+
+/// Squares of the divided inputs.
+fn importance(hessian: &Hessian, factors: &[f32]) -> Vec<f32> {
+    let squares = hessian.squares();
+    squares.iter().zip(factors).map(|(square, factor)| square / (factor * factor)).collect()
 }
 
 /// Weights with each input's column multiplied by its factor.
@@ -80,7 +139,7 @@ pub fn multiplied(weights: Weights<'_>, factors: &[f32]) -> Vec<f32> {
 ///
 /// # Errors
 ///
-/// As [`rtn::solve`].
+/// As [`rtn::solve`](super::rtn::solve).
 ///
 /// # Panics
 ///
@@ -91,48 +150,167 @@ pub fn solve(
     hessian: &Hessian,
     scales: &Scales,
 ) -> Result<Solved> {
-    assert_eq!(weights.shape[1], hessian.k(), "a matrix of these inputs");
+    let [n, k] = weights.shape;
+    assert_eq!(k, hessian.k(), "a matrix of these inputs");
     let values = multiplied(weights, &scales.factors);
     let scaled = Weights { values: &values, ..weights };
     scaled.check(grid)?;
     let divided = hessian.divided(&scales.factors);
-    round_groups(scaled, grid, hessian.n_threads(), |row, first, group| {
-        let (low, high) = group.iter().fold((0.0_f32, 0.0_f32), |(a, b), w| (a.min(*w), b.max(*w)));
-        let mut best = None;
-        let mut delta = vec![0.0_f32; group.len()];
-        for i in 0..=N_CLIPS {
-            let clip = 1.0 - (1.0 - LEAST_CLIP) * i as f32 / N_CLIPS as f32;
-            let Some(step) = grid.step(low * clip, high * clip) else { continue };
-            delta.iter_mut().zip(group).for_each(|(d, w)| *d = grid.round(step, *w).1 - w);
-            let error = group_energy(&divided, first, &delta);
-            if best.as_ref().is_none_or(|(least, _)| error < *least) {
-                best = Some((error, step));
-            }
-        }
-        best.map(|(_, step)| step).ok_or(SolveError::Scale { row })
+    let importance = importance(hessian, &scales.factors);
+    let group = grid.group(k);
+    let mut steps: Vec<Step> = vec![Step { scale: 1.0, zero: 0 }; n * (k / group)];
+    let per_chunk = ROWS * (k / group);
+    for_chunks(&mut steps, per_chunk, hessian.n_threads(), |chunk, steps| {
+        let first = chunk * ROWS;
+        let rows = &values[first * k..][..steps.len() * group];
+        clip_rows(rows, first, steps, grid, &divided, &importance)
+    })?;
+    round_groups(scaled, grid, hessian.n_threads(), |row, first, _| {
+        Ok(steps[row * (k / group) + first / group])
     })
 }
 
-/// The error of a row's output that these inputs make; of larger groups, that of each block of
-/// inputs by itself.
-fn group_energy(hessian: &Hessian, first: usize, delta: &[f32]) -> f64 {
-    const BLOCK: usize = 128;
-    let mut sum = 0.0;
-    for (block, delta) in delta.chunks(BLOCK).enumerate() {
-        let first = first + block * BLOCK;
-        for (i, a) in delta.iter().enumerate() {
-            let product = |(j, b): (usize, &f32)| hessian.at(first + i, first + j) * b;
-            sum += f64::from(a * delta.iter().enumerate().map(product).sum::<f32>());
-        }
-    }
-    sum
+/// A range that a group may take, and its errors.
+struct Choice {
+    step: Step,
+    delta: Vec<f32>,
 }
 
-/// `size^α`, such that the least and the greatest are each other's inverse.
-fn factors(sizes: &[f32], alpha: f32) -> Vec<f32> {
+/// Chooses the steps of some rows; `first` is the number of the first one.
+fn clip_rows(
+    rows: &[f32],
+    first: usize,
+    steps: &mut [Step],
+    grid: &Grid,
+    hessian: &Hessian,
+    importance: &[f32],
+) -> Result<()> {
+    let k = hessian.k();
+    let group = grid.group(k);
+    let n_groups = k / group;
+    let mut choices: Vec<Vec<Choice>> = Vec::with_capacity(steps.len());
+    for (at, values) in rows.chunks_exact(group).enumerate() {
+        let importance = &importance[at % n_groups * group..][..group];
+        choices.push(shortlist(values, importance, grid, first + at / n_groups)?);
+    }
+    let deltas: Vec<f32> =
+        choices.iter().flat_map(|of_group| of_group[0].delta.iter().copied()).collect();
+    // What each input's error meets: `H` times the errors of its row.
+    let mut products = hessian.product(&deltas);
+    let rows = steps.chunks_exact_mut(n_groups).zip(choices.chunks_exact(n_groups));
+    for ((steps, choices), product) in rows.zip(products.chunks_exact_mut(k)) {
+        let chosen = take_turns(choices, product, hessian, group);
+        for ((step, choices), chosen) in steps.iter_mut().zip(choices).zip(chosen) {
+            *step = choices[chosen].step;
+        }
+    }
+    Ok(())
+}
+
+/// The index of each group's choice, once none would change.
+fn take_turns(
+    choices: &[Vec<Choice>],
+    product: &mut [f32],
+    hessian: &Hessian,
+    group: usize,
+) -> Vec<usize> {
+    let mut chosen = vec![0; choices.len()];
+    let mut change = vec![0.0_f32; group];
+    for _ in 0..N_TURNS {
+        let mut is_settled = true;
+        for (g, choices) in choices.iter().enumerate() {
+            let first = g * group;
+            let mut best = (0.0, chosen[g]);
+            for (idx, choice) in choices.iter().enumerate() {
+                let own = &choices[chosen[g]].delta;
+                change
+                    .iter_mut()
+                    .zip(choice.delta.iter().zip(own))
+                    .for_each(|(c, (a, b))| *c = a - b);
+                let linear: f32 =
+                    change.iter().zip(&product[first..]).map(|(c, product)| c * product).sum();
+                let gain = 2.0 * f64::from(linear) + group_energy(hessian, first, &change);
+                if gain < best.0 {
+                    best = (gain, idx);
+                }
+            }
+            if best.1 == chosen[g] {
+                continue;
+            }
+            is_settled = false;
+            let deltas = choices[best.1].delta.iter().zip(&choices[chosen[g]].delta);
+            for (i, (new, old)) in deltas.enumerate() {
+                let change = new - old;
+                if change != 0.0 {
+                    let row = hessian.row(first + i);
+                    product.iter_mut().zip(row).for_each(|(p, h)| *p += change * h);
+                }
+            }
+            chosen[g] = best.1;
+        }
+        if is_settled {
+            break;
+        }
+    }
+    chosen
+}
+
+/// The ranges of a group with the least weighted squared errors, the best one first.
+fn shortlist(values: &[f32], importance: &[f32], grid: &Grid, row: usize) -> Result<Vec<Choice>> {
+    let (low, high) = values.iter().fold((0.0_f32, 0.0_f32), |(a, b), w| (a.min(*w), b.max(*w)));
+    let clip = |i: usize| 1.0 - (1.0 - LEAST_CLIP) * i as f32 / N_CLIPS as f32;
+    let mut found: Vec<(f64, Step)> = Vec::new();
+    for i in 0..=N_CLIPS {
+        for j in 0..=N_CLIPS {
+            // Both ends of a symmetric range are one, and an end at zero cannot move.
+            let is_same = match grid.symmetric {
+                true => i != j,
+                false => (low == 0.0 && i > 0) || (high == 0.0 && j > 0),
+            };
+            if is_same {
+                continue;
+            }
+            let Some(step) = grid.step(low * clip(i), high * clip(j)) else { continue };
+            let error = |(w, importance): (&f32, &f32)| {
+                f64::from(importance * (grid.round(step, *w).1 - w).powi(2))
+            };
+            let error: f64 = values.iter().zip(importance).map(error).sum();
+            if found.iter().all(|(_, known)| *known != step) {
+                found.push((error, step));
+                found.sort_by(|a, b| a.0.total_cmp(&b.0));
+                found.truncate(N_EXACT);
+            }
+        }
+    }
+    if found.is_empty() {
+        return Err(SolveError::Scale { row });
+    }
+    let choice = |(_, step): (f64, Step)| Choice {
+        step,
+        delta: values.iter().map(|w| grid.round(step, *w).1 - w).collect(),
+    };
+    Ok(found.into_iter().map(choice).collect())
+}
+
+/// `δ H δ` of the inputs of a group.
+fn group_energy(hessian: &Hessian, first: usize, delta: &[f32]) -> f64 {
+    let term = |(i, a): (usize, &f32)| {
+        let row = &hessian.row(first + i)[first..][..delta.len()];
+        f64::from(a * row.iter().zip(delta).map(|(h, b)| h * b).sum::<f32>())
+    };
+    delta.iter().enumerate().filter(|(_, a)| **a != 0.0).map(term).sum()
+}
+
+/// `size^α`, or `size^α / weight^(1-α)`, such that the least and the greatest are each other's
+/// inverse.
+fn factors(sizes: &[f32], weights: Option<&[f32]>, alpha: f32) -> Vec<f32> {
     /// Inputs that are nearly always zero do not count as nothing.
     const LEAST: f32 = 1e-4;
-    let powers: Vec<f32> = sizes.iter().map(|size| size.max(LEAST).powf(alpha)).collect();
+    let power = |(j, size): (usize, &f32)| {
+        let weight = weights.map_or(1.0, |weights| weights[j].max(LEAST).powf(1.0 - alpha));
+        size.max(LEAST).powf(alpha) / weight
+    };
+    let powers: Vec<f32> = sizes.iter().enumerate().map(power).collect();
     let (low, high) = powers
         .iter()
         .fold((f32::MAX, f32::MIN_POSITIVE), |(low, high), p| (low.min(*p), high.max(*p)));

@@ -11,6 +11,7 @@
 use half::f16;
 
 use super::{Result, SolveError};
+use crate::fit::nearest;
 
 /// The grid of a quantization: bits, inputs of a group, and whether groups have a zero point.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -104,8 +105,7 @@ impl Grid {
     /// The code of a weight and the value that it stands for.
     pub(super) fn round(&self, step: Step, weight: f32) -> (u8, f32) {
         let zero = f32::from(step.zero);
-        let code =
-            (weight / step.scale + zero).round_ties_even().clamp(0.0, f32::from(self.most()));
+        let code = nearest(weight / step.scale + zero, 0.0, f32::from(self.most()));
         (code as u8, step.scale * (code - zero))
     }
 }

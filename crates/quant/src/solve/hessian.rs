@@ -1,5 +1,5 @@
-//! Moments of a matrix's inputs: `H = Σ x xᵀ` over the rows of the calibration, and the mean size
-//! of each input.
+//! Moments of a matrix's inputs: `H = Σ x xᵀ` over the rows of the calibration, and the mean and the
+//! greatest size of each input.
 //!
 //! The error of a layer's output is exactly `Σ (Δw) H (Δw)ᵀ` over its rows, so nothing else of the
 //! activations has to be kept: `k²` numbers in place of all rows.
@@ -23,18 +23,21 @@ pub struct Hessian {
     sum: Vec<f32>,
     /// Sums of `|x|`, `[k]`.
     sizes: Vec<f64>,
+    /// The greatest `|x|`, `[k]`.
+    peaks: Vec<f32>,
 }
 
 impl Hessian {
     /// Of no rows yet, for a matrix of `k` inputs.
     pub fn new(k: usize, n_threads: usize) -> Self {
-        Self { k, n_threads, n_rows: 0, sum: vec![0.0; k * k], sizes: vec![0.0; k] }
+        let (sum, sizes, peaks) = (vec![0.0; k * k], vec![0.0; k], vec![0.0; k]);
+        Self { k, n_threads, n_rows: 0, sum, sizes, peaks }
     }
 
     /// Bytes that one of `k` inputs takes.
     pub fn bytes(k: usize) -> u64 {
         let k = k as u64;
-        k.saturating_mul(k).saturating_mul(4).saturating_add(8 * k)
+        k.saturating_mul(k).saturating_mul(4).saturating_add(12 * k)
     }
 
     /// Adds rows of inputs, `[rows, k]`.
@@ -56,6 +59,7 @@ impl Hessian {
         self.n_rows += m as u64;
         for row in x.chunks_exact(k) {
             self.sizes.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(x.abs()));
+            self.peaks.iter_mut().zip(row).for_each(|(peak, x)| *peak = peak.max(x.abs()));
         }
         let x = MatRef::from_row_major_slice(x, m, k);
         for_chunks(&mut self.sum, BAND * k, self.n_threads, |band, rows| {
@@ -104,6 +108,33 @@ impl Hessian {
         self.sizes.iter().map(|sum| (sum / n) as f32).collect()
     }
 
+    /// The greatest `|x|` of each input.
+    pub fn peaks(&self) -> &[f32] {
+        &self.peaks
+    }
+
+    /// The mean of `x²` of each input.
+    pub fn squares(&self) -> Vec<f32> {
+        let n = self.n_rows.max(1) as f32;
+        (0..self.k).map(|j| self.at(j, j) / n).collect()
+    }
+
+    /// The row of one input.
+    pub(super) fn row(&self, i: usize) -> &[f32] {
+        &self.sum[i * self.k..][..self.k]
+    }
+
+    /// `δ H` of some rows `[rows, k]`.
+    pub(super) fn product(&self, rows: &[f32]) -> Vec<f32> {
+        let (k, n) = (self.k, rows.len() / self.k);
+        let mut product = vec![0.0_f32; rows.len()];
+        let out = MatMut::from_row_major_slice_mut(&mut product, n, k);
+        let left = MatRef::from_row_major_slice(rows, n, k);
+        let hessian = MatRef::from_row_major_slice(&self.sum, k, k);
+        matmul(out, Accum::Replace, left, hessian, 1.0_f32, Par::Seq);
+        product
+    }
+
     /// The same inputs, each divided by its factor.
     #[must_use]
     pub fn divided(&self, factors: &[f32]) -> Self {
@@ -114,6 +145,7 @@ impl Hessian {
             }
         }
         scaled.sizes.iter_mut().zip(factors).for_each(|(size, factor)| *size /= f64::from(*factor));
+        scaled.peaks.iter_mut().zip(factors).for_each(|(peak, factor)| *peak /= factor);
         scaled
     }
 
@@ -127,15 +159,10 @@ impl Hessian {
         let k = self.k;
         assert!(weights.len().is_multiple_of(k), "whole rows");
         let mut sums = vec![0.0_f64; (weights.len() / k).div_ceil(ROWS)];
-        let hessian = MatRef::from_row_major_slice(&self.sum, k, k);
         let chunks = for_chunks(&mut sums, 1, self.n_threads, |chunk, sum| {
             let from = chunk * ROWS * k;
             let rows = &weights[from..weights.len().min(from + ROWS * k)];
-            let n = rows.len() / k;
-            let mut product = vec![0.0_f32; rows.len()];
-            let out = MatMut::from_row_major_slice_mut(&mut product, n, k);
-            let left = MatRef::from_row_major_slice(rows, n, k);
-            matmul(out, Accum::Replace, left, hessian, 1.0_f32, Par::Seq);
+            let product = self.product(rows);
             sum[0] = rows.iter().zip(&product).map(|(w, p)| f64::from(*w) * f64::from(*p)).sum();
             Ok::<(), SolveError>(())
         });

@@ -3,23 +3,31 @@
 //! ```text
 //! weights [n, k] ─┬─ rtn ──────────────────────────────────────┐
 //!                 ├─ gptq ── Hessian of the layer's inputs ────┼─▶ Solved: codes, scales, zero points
-//!                 └─ awq ─── Hessian and sizes of the inputs ──┘
+//!                 ├─ awq ─── Hessian and sizes of the inputs ──┘
+//!                 └─ fp8, nf4, fp4, int8, hqq ───────────────────▶ a type of their own each
 //!
 //! w[n][j] = scale[n][g] * (code[n][j] - zero[n][g]),  g the group of input j
 //! ```
 //!
 //! A solver sees one layer's matrices and what was gathered about their inputs, and knows nothing of
-//! models or files. Scales are rounded to f16 before codes are chosen, because that is how files
-//! hold them, so a solver's error is the file's error.
+//! models or files. Scales are rounded to the type of the file, mostly f16, before codes are chosen, so
+//! a solver's error is the file's error. `smooth` chooses no codes: it moves the size of inputs to the
+//! weights.
 //!
 //! Rows do not depend on each other once the Hessian is factored: they are shared among threads, and
 //! no bit depends on how many there are.
 
 pub mod awq;
+pub mod fp4;
+pub mod fp8;
 pub mod gptq;
 mod grid;
 mod hessian;
+pub mod hqq;
+pub mod int8;
+pub mod nf4;
 pub mod rtn;
+pub mod smooth;
 mod threads;
 
 pub use grid::Grid;
@@ -74,11 +82,17 @@ pub struct Weights<'a> {
 impl Weights<'_> {
     /// Checks that every weight is a number and that groups divide the inputs.
     fn check(&self, grid: &Grid) -> Result<()> {
-        let [n, k] = self.shape;
-        assert_eq!(self.values.len(), n * k, "values of the shape");
+        let k = self.shape[1];
         if k == 0 || !k.is_multiple_of(grid.group(k)) {
             return Err(SolveError::Group { k, group: grid.group(k) });
         }
+        self.check_finite()
+    }
+
+    /// Checks that every weight is a number.
+    fn check_finite(&self) -> Result<()> {
+        let [n, k] = self.shape;
+        assert_eq!(self.values.len(), n * k, "values of the shape");
         match self.values.iter().position(|w| !w.is_finite()) {
             Some(at) => Err(SolveError::Weight { row: at / k, column: at % k }),
             None => Ok(()),

@@ -8,6 +8,7 @@
 //! one token per byte, so that every command of the binary accepts the model.
 
 mod checkpoint;
+mod computed;
 mod parts;
 mod ranker;
 mod recipe;

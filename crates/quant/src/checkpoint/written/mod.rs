@@ -1,13 +1,66 @@
-//! Solved matrices as the tensors of a checkpoint, in the layouts that `gptq` and `awq` read.
+//! Solved matrices as the tensors of a checkpoint, in the layouts that the methods beside this read.
 //!
-//! Both methods' files are drawn where they are read. Scales become f16, which solvers have rounded
-//! them to. Zero points of GPTQ are stored less one (version 1), and solvers leave 0 out.
+//! Each layout is drawn where it is read. Scales become f16, which solvers have rounded them to. Zero
+//! points of GPTQ are stored less one (version 1), and solvers leave 0 out.
+//!
+//! A [`Written`] matrix knows its tensors and its weights: `tests/written.rs` reads every layout back
+//! and compares all bits.
+
+mod bytes;
+mod hqq;
+mod nibbles;
+mod packed;
+
+use std::rc::Rc;
 
 use half::f16;
 use pelton_tensor::DType;
 
+pub use bytes::{fp8_tensors, int8_tensors, llm_int8_tensors};
+pub use hqq::{fits_hqq, hqq_tensors};
+pub use nibbles::{fp4_tensors, nf4_tensors};
+pub use packed::packed_tensors;
+
 use super::awq::NIBBLE;
 use crate::solve::Solved;
+
+/// A solved matrix with the layout that it is written in.
+pub struct Written {
+    tensors: Box<dyn Fn() -> Vec<WrittenTensor>>,
+    weights: Box<dyn Fn() -> Vec<f32>>,
+}
+
+impl std::fmt::Debug for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Written").finish_non_exhaustive()
+    }
+}
+
+impl Written {
+    /// A matrix with its layout and its meaning, each computed when it is asked for.
+    pub fn new<T: 'static>(
+        solved: T,
+        tensors: impl Fn(&T) -> Vec<WrittenTensor> + 'static,
+        weights: impl Fn(&T) -> Vec<f32> + 'static,
+    ) -> Self {
+        let solved = Rc::new(solved);
+        let same = Rc::clone(&solved);
+        Self {
+            tensors: Box::new(move || tensors(&solved)),
+            weights: Box::new(move || weights(&same)),
+        }
+    }
+
+    /// Its tensors.
+    pub fn tensors(&self) -> Vec<WrittenTensor> {
+        (self.tensors)()
+    }
+
+    /// The weights that a reader computes from them, `[n, k]`.
+    pub fn weights(&self) -> Vec<f32> {
+        (self.weights)()
+    }
+}
 
 /// One tensor of a matrix.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,17 +106,11 @@ pub fn gptq_tensors(solved: &Solved) -> Vec<WrittenTensor> {
             put(&mut qzeros, |word| group * n_words + word, row * bits, zero.wrapping_sub(1));
         }
     }
-    let tensor = |suffix, shape, words: &[u32]| WrittenTensor {
-        suffix,
-        dtype: DType::I32,
-        shape,
-        data: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
-    };
     vec![
-        tensor("qweight", vec![k * bits / 32, n], &qweight),
-        tensor("qzeros", vec![n_groups, n_words], &qzeros),
+        words("qweight", vec![k * bits / 32, n], &qweight),
+        words("qzeros", vec![n_groups, n_words], &qzeros),
         scales(solved),
-        tensor("g_idx", vec![k], &solved.groups),
+        words("g_idx", vec![k], &solved.groups),
     ]
 }
 
@@ -102,8 +149,26 @@ pub fn awq_tensors(solved: &Solved) -> Vec<WrittenTensor> {
 fn scales(solved: &Solved) -> WrittenTensor {
     let (n, n_groups) = (solved.shape[0], solved.n_groups());
     let by_group = (0..n_groups).flat_map(|g| (0..n).map(move |row| row * n_groups + g));
-    let data = by_group.flat_map(|at| f16::from_f32(solved.scales[at]).to_le_bytes()).collect();
+    let values: Vec<f32> = by_group.map(|at| solved.scales[at]).collect();
+    let data = half_scales(&values);
     WrittenTensor { suffix: "scales", dtype: DType::F16, shape: vec![n_groups, n], data }
+}
+
+/// Bytes of scales that are values of f16.
+fn half_scales(scales: &[f32]) -> Vec<u8> {
+    scales.iter().flat_map(|scale| f16::from_f32(*scale).to_le_bytes()).collect()
+}
+
+/// A tensor of words.
+fn words(suffix: &'static str, shape: Vec<usize>, words: &[u32]) -> WrittenTensor {
+    let data = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    WrittenTensor { suffix, dtype: DType::I32, shape, data }
+}
+
+/// A tensor of f32.
+fn floats(suffix: &'static str, shape: Vec<usize>, values: &[f32]) -> WrittenTensor {
+    let data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    WrittenTensor { suffix, dtype: DType::F32, shape, data }
 }
 
 /// Puts a code at bit `at` of a stream of words, low bits first; `place` says where its words lie.

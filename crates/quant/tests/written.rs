@@ -1,0 +1,171 @@
+//! Every layout that solvers write is read back: by its method, to the bits that the solver promised.
+
+use std::path::Path;
+
+use pelton_quant::checkpoint::{
+    Scheme, WrittenTensor, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors, hqq_tensors,
+    int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
+};
+use pelton_quant::solve::{Grid, Weights, fp4, fp8, hqq, int8, nf4, rtn};
+use pelton_tensor::{MappedFile, TensorSource, TensorView};
+use serde_json::{Value, json};
+
+/// Tensors in memory.
+struct Tensors(Vec<(String, WrittenTensor)>);
+
+impl TensorSource for Tensors {
+    fn names(&self) -> Vec<&str> {
+        self.0.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    fn get(&self, name: &str) -> Option<TensorView<'_>> {
+        let (name, tensor) = self.0.iter().find(|(known, _)| known == name)?;
+        let WrittenTensor { dtype, shape, data, .. } = tensor;
+        Some(TensorView { name, dtype: *dtype, shape, data })
+    }
+
+    fn origin(&self) -> &Path {
+        Path::new("memory")
+    }
+
+    fn files(&self) -> &[MappedFile] {
+        &[]
+    }
+}
+
+/// Weights of many sizes, with an output of zeros and a stray one.
+fn values(n: usize, k: usize) -> Vec<f32> {
+    let wave = |i: usize| ((i * 7919 % 1009) as f32 / 504.5 - 1.0) * 0.05 * (1 + i / k % 7) as f32;
+    let mut values: Vec<f32> = (0..n * k).map(wave).collect();
+    values[k..2 * k].fill(0.0);
+    values[5 * k + 3] = 2.5;
+    values
+}
+
+/// A layout: a configuration, tensors, the weights that they are, and the most that one may be off,
+/// as a share of the largest.
+struct Case {
+    name: String,
+    config: Value,
+    tensors: Vec<WrittenTensor>,
+    weights: Vec<f32>,
+    bound: f32,
+}
+
+fn compressed(format: &str, weights: Value) -> Value {
+    json!({ "quant_method": "compressed-tensors", "format": format,
+            "config_groups": { "group_0": { "targets": ["Linear"], "weights": weights } } })
+}
+
+fn integers(weights: Weights<'_>, cases: &mut Vec<Case>) {
+    for bits in [2, 3, 4, 8] {
+        for symmetric in [true, false] {
+            let grid = Grid { bits, group: Some(32), symmetric };
+            let solved = rtn::solve(weights, &grid, 1).expect("rounds");
+            let bound = 1.0 / f32::from((1_u16 << bits) - 2);
+            let mut add = |name: &str, config, tensors| {
+                let (name, weights) = (format!("{name}-{bits} {symmetric}"), solved.weights());
+                cases.push(Case { name, config, tensors, weights, bound });
+            };
+            let gptq = json!({ "quant_method": "gptq", "bits": bits, "group_size": 32 });
+            add("gptq", gptq, gptq_tensors(&solved));
+            if bits == 4 && !symmetric {
+                let awq = json!({ "quant_method": "awq", "bits": 4, "group_size": 32,
+                                  "zero_point": true, "version": "gemm" });
+                add("awq", awq, awq_tensors(&solved));
+            }
+            if symmetric {
+                let kind = json!({ "num_bits": bits, "type": "int", "symmetric": true,
+                                   "strategy": "group", "group_size": 32 });
+                add("packed", compressed("pack-quantized", kind), packed_tensors(&solved));
+            }
+        }
+        let grid = Grid { bits, group: Some(32), symmetric: false };
+        let solved = hqq::solve(weights, &grid, 1).expect("solves");
+        let config = json!({ "quant_method": "hqq", "quant_config": {} });
+        let bound = 3.0 / f32::from((1_u16 << bits) - 1);
+        let (tensors, weights) = (hqq_tensors(&solved), solved.weights());
+        cases.push(Case { name: format!("hqq-{bits}"), config, tensors, weights, bound });
+    }
+}
+
+fn floats_and_bytes(weights: Weights<'_>, cases: &mut Vec<Case>) {
+    let [_, k] = weights.shape;
+    let mut add = |name: &str, config, tensors, weights, bound| {
+        cases.push(Case { name: name.to_owned(), config, tensors, weights, bound });
+    };
+    let row = fp8::solve(weights, [1, k], 1).expect("rounds");
+    let kind = json!({ "num_bits": 8, "type": "float", "symmetric": true, "strategy": "channel" });
+    let config = compressed("float-quantized", kind);
+    add("fp8-row", config, fp8_tensors(&row), row.weights(), 0.036);
+    let block = fp8::solve(weights, [24, 40], 1).expect("rounds");
+    let config = json!({ "quant_method": "fp8", "weight_block_size": [24, 40] });
+    add("fp8-block", config, fp8_tensors(&block), block.weights(), 0.0625);
+    let int8 = int8::solve(weights, 1).expect("rounds");
+    let kind = json!({ "num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel" });
+    let config = compressed("int-quantized", kind);
+    add("int8", config, int8_tensors(&int8), int8.weights(), 0.004);
+    let config = json!({ "quant_method": "bitsandbytes", "load_in_8bit": true });
+    add("llm-int8", config, llm_int8_tensors(&int8), int8.weights(), 0.004);
+    for block in [64, 128] {
+        let nf4 = nf4::solve(weights, block, 1).expect("rounds");
+        let config = json!({ "quant_method": "bitsandbytes", "load_in_4bit": true });
+        add("nf4", config, nf4_tensors(&nf4, "float32"), nf4.weights(), 0.16);
+    }
+    for (kind, format, group) in
+        [(fp4::Kind::Mx, "mxfp4-pack-quantized", 32), (fp4::Kind::Nv, "nvfp4-pack-quantized", 16)]
+    {
+        let solved = fp4::solve(weights, kind, 1).expect("rounds");
+        let kind = json!({ "num_bits": 4, "type": "float", "symmetric": true,
+                           "strategy": "group", "group_size": group });
+        add(format, compressed(format, kind), fp4_tensors(&solved), solved.weights(), 0.26);
+    }
+}
+
+#[test]
+fn every_layout_reads_back_to_the_bits_that_its_solver_promised() {
+    let shape = [64, 128];
+    let values = values(shape[0], shape[1]);
+    let weights = Weights { shape, values: &values };
+    let mut cases = Vec::new();
+    integers(weights, &mut cases);
+    floats_and_bytes(weights, &mut cases);
+    assert!(cases.len() >= 25, "{} layouts", cases.len());
+    for Case { name, config, tensors, weights, bound } in cases {
+        let named = |tensor: WrittenTensor| (format!("m.{}", tensor.suffix), tensor);
+        let source = Tensors(tensors.into_iter().map(named).collect());
+        let scheme = Scheme::parse(&config).expect(&name);
+        let found = scheme.find(&source, "m", shape).expect(&name).expect(&name);
+        let read = found.dequantize().expect(&name);
+        assert!(read == weights, "{name}: the reader computes other weights");
+        for (row, (own, found)) in values.chunks(128).zip(read.chunks(128)).enumerate() {
+            let largest = own.iter().fold(0.0_f32, |most, w| most.max(w.abs()));
+            let far = own.iter().zip(found).fold(0.0_f32, |far, (a, b)| far.max((a - b).abs()));
+            assert!(far <= (bound + 1e-3) * largest, "{name}: output {row} is {far} off");
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_refused_by_every_solver() {
+    let mut values = values(8, 64);
+    values[64 * 3 + 9] = f32::INFINITY;
+    let weights = Weights { shape: [8, 64], values: &values };
+    let grid = Grid { bits: 4, group: Some(32), symmetric: true };
+    let errors = [
+        rtn::solve(weights, &grid, 1).err(),
+        hqq::solve(weights, &grid, 1).err(),
+        fp8::solve(weights, [1, 64], 1).err(),
+        int8::solve(weights, 1).err(),
+        nf4::solve(weights, 64, 1).err(),
+        fp4::solve(weights, fp4::Kind::Nv, 1).err(),
+    ];
+    for error in errors {
+        let error = error.expect("refused").to_string();
+        assert!(error.contains("output 3 and input 9"), "{error}");
+    }
+    let odd = [0.5; 40];
+    let weights = Weights { shape: [1, 40], values: &odd };
+    let error = fp4::solve(weights, fp4::Kind::Mx, 1).expect_err("half a group").to_string();
+    assert!(error.contains("40 inputs"), "{error}");
+}

@@ -1,0 +1,141 @@
+//! The methods: what each takes, and the layout that it writes.
+
+/// The way codes are chosen, and the layout that they are written in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Method {
+    /// Every weight by itself.
+    Rtn,
+    /// Errors are made good by later inputs.
+    Gptq,
+    /// Inputs are scaled by their size.
+    Awq,
+    /// Int8 rows, once inputs are scaled so that they are int8 too.
+    SmoothQuant,
+    /// Int8 rows.
+    Int8,
+    /// Int8 rows of bitsandbytes, which computes large inputs in 16 bits.
+    LlmInt8,
+    /// 8-bit floats.
+    Fp8,
+    /// Quantiles of the normal distribution.
+    Nf4,
+    /// 4-bit floats and powers of two.
+    Mxfp4,
+    /// 4-bit floats and 8-bit floats.
+    Nvfp4,
+    /// Zero points that are not whole.
+    Hqq,
+}
+
+impl Method {
+    /// Every method.
+    pub const ALL: [Self; 11] = [
+        Self::Rtn,
+        Self::Gptq,
+        Self::Awq,
+        Self::SmoothQuant,
+        Self::Int8,
+        Self::LlmInt8,
+        Self::Fp8,
+        Self::Nf4,
+        Self::Mxfp4,
+        Self::Nvfp4,
+        Self::Hqq,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rtn => "rtn",
+            Self::Gptq => "gptq",
+            Self::Awq => "awq",
+            Self::SmoothQuant => "smoothquant",
+            Self::Int8 => "int8",
+            Self::LlmInt8 => "llm-int8",
+            Self::Fp8 => "fp8",
+            Self::Nf4 => "nf4",
+            Self::Mxfp4 => "mxfp4",
+            Self::Nvfp4 => "nvfp4",
+            Self::Hqq => "hqq",
+        }
+    }
+
+    /// Whether it looks at activations.
+    pub fn needs_calibration(self) -> bool {
+        matches!(self, Self::Gptq | Self::Awq | Self::SmoothQuant)
+    }
+
+    /// Bits of a code, the usual ones first.
+    pub fn bits(self) -> &'static [usize] {
+        match self {
+            Self::Rtn | Self::Gptq | Self::Hqq => &[4, 2, 3, 8],
+            Self::Awq | Self::Nf4 | Self::Mxfp4 | Self::Nvfp4 => &[4],
+            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 => &[8],
+        }
+    }
+
+    /// The usual group; `None` for one scale per output.
+    pub fn group(self) -> Option<usize> {
+        match self {
+            Self::Rtn | Self::Gptq | Self::Awq => Some(128),
+            Self::Nf4 | Self::Hqq => Some(64),
+            Self::Mxfp4 => Some(32),
+            Self::Nvfp4 => Some(16),
+            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 => None,
+        }
+    }
+
+    /// Whether its codes usually have no zero points.
+    pub fn is_symmetric(self) -> bool {
+        !matches!(self, Self::Awq | Self::Hqq)
+    }
+
+    /// Whether the layout that it writes has matrices `[n, k]` where a family stores them transposed.
+    pub(crate) fn turns(self) -> bool {
+        matches!(self, Self::Rtn | Self::Gptq | Self::LlmInt8 | Self::Nf4)
+    }
+
+    /// Whether inputs are scaled before weights are rounded.
+    pub(crate) fn folds(self) -> bool {
+        matches!(self, Self::Awq | Self::SmoothQuant)
+    }
+
+    /// Whether it takes zero points, and goes without.
+    pub(crate) fn has_both(self) -> bool {
+        matches!(self, Self::Rtn | Self::Gptq)
+    }
+
+    pub(crate) fn takes_group(self, group: Option<usize>) -> bool {
+        match self {
+            Self::Rtn | Self::Gptq | Self::Awq => group != Some(0),
+            Self::Hqq => group.is_some_and(|group| group > 0 && group.is_multiple_of(8)),
+            Self::Nf4 => {
+                group.is_some_and(|group| (64..=4096).contains(&group) && group.is_power_of_two())
+            }
+            Self::Fp8 => [None, Some(128)].contains(&group),
+            _ => group == self.group(),
+        }
+    }
+
+    /// The groups that it takes, in words.
+    pub(crate) fn groups(self) -> &'static str {
+        match self {
+            Self::Rtn | Self::Gptq | Self::Awq => "1 up, or `row`",
+            Self::Hqq => "a multiple of 8",
+            Self::Nf4 => "64, 128, 256, 512, 1024, 2048 or 4096",
+            Self::Fp8 => "`row`, or 128 for blocks of 128 by 128,",
+            Self::Mxfp4 => "32",
+            Self::Nvfp4 => "16",
+            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 => "`row`",
+        }
+    }
+
+    /// The widths that it takes, in words.
+    pub(crate) fn widths(self) -> &'static str {
+        match self.bits() {
+            [4] => "4",
+            [8] => "8",
+            _ => "2, 3, 4 or 8",
+        }
+    }
+}
