@@ -1,0 +1,95 @@
+//! `pelton bench sweep` against servers whose limit is known, and against a Pelton.
+
+mod common;
+
+use common::mock::{Delays, Mock};
+use common::pelton;
+use common::server::Server;
+use serde_json::Value;
+
+fn sweep(address: &str, more: &[&str]) -> Value {
+    let common = ["bench", "sweep", "--url", address, "--lengths", "5:6", "--json"];
+    pelton(&[&common, more].concat()).json()
+}
+
+/// The limit that is found between one client and several.
+fn limit(delays: Delays) -> Value {
+    let mock = Mock::start(delays);
+    sweep(&mock.address, &["--clients", "1,4,16", "-n", "24"])
+}
+
+#[test]
+fn slow_prompts_are_a_limit_of_arithmetic() {
+    let told = limit(Delays { prefill_ms: 25, ..Delays::default() });
+    assert_eq!(told["limit"]["cause"], "compute", "{told}");
+    assert_ne!(told["knee"], 2, "{told}");
+}
+
+#[test]
+fn slow_tokens_are_a_limit_of_bandwidth() {
+    let told = limit(Delays { token_ms: 20, slots: 4, ..Delays::default() });
+    assert_eq!(told["limit"]["cause"], "bandwidth", "{told}");
+    // Four clients fill the slots, and sixteen only wait.
+    assert_eq!(told["knee"], 1, "{told}");
+}
+
+#[test]
+fn few_blocks_are_a_limit_of_memory() {
+    let told = limit(Delays { token_ms: 20, blocks: 2, ..Delays::default() });
+    assert_eq!(told["limit"]["cause"], "kv_memory", "{told}");
+}
+
+#[test]
+fn a_slow_queue_is_named_although_the_machine_is_free() {
+    let told = limit(Delays { gate_ms: 40, ..Delays::default() });
+    assert_eq!(told["limit"]["cause"], "queue", "{told}");
+}
+
+#[test]
+fn a_client_that_cannot_keep_up_is_named_and_not_the_server() {
+    let mock = Mock::start(Delays { prefill_ms: 0, token_ms: 0, ..Delays::default() });
+    let told = sweep(&mock.address, &["--rates", "20,200000", "-n", "300"]);
+    assert_eq!(told["limit"]["cause"], "client", "{told}");
+    assert_eq!(told["points"][0]["load"]["rate"], 20.0);
+}
+
+#[test]
+fn a_pelton_is_swept_and_publishes_its_counters() {
+    let server = Server::start(&["--threads", "1"]).expect("it listens");
+    let told = sweep(server.address(), &["--clients", "2,1", "-n", "6"]);
+    assert_eq!(told["report"]["kind"], "sweep");
+    let points = told["points"].as_array().expect("points");
+    let clients: Vec<u64> =
+        points.iter().filter_map(|point| point["load"]["clients"].as_u64()).collect();
+    assert_eq!(clients, [1, 2], "from the lowest");
+    for point in points {
+        assert_eq!((&point["answered"], &point["offered"]), (&6.into(), &6.into()));
+        let counters = &point["counters"];
+        assert!(counters["step_s"].as_f64().is_some_and(|s| s > 0.0), "{counters}");
+        for phase in ["queue", "prefill", "decode"] {
+            assert_eq!(counters[phase]["n"], 6.0, "{phase}: {counters}");
+        }
+    }
+    let text = pelton(&[
+        "bench",
+        "sweep",
+        "--url",
+        server.address(),
+        "--clients",
+        "1",
+        "-n",
+        "2",
+        "--scale",
+        "0.05",
+    ]);
+    text.assert_answered();
+    assert!(text.stdout.contains("knee") && text.stdout.contains("power"), "{}", text.stdout);
+}
+
+#[test]
+fn a_sweep_of_nothing_is_refused() {
+    pelton(&["bench", "sweep", "--rates", "0"]).assert_refused(&["--rates", "0.000001"]);
+    pelton(&["bench", "sweep", "--rates", "1", "--clients", "1"]).assert_refused(&["--clients"]);
+    let args = ["bench", "sweep", "--url", "http://127.0.0.1:9"];
+    pelton(&args).assert_refused(&["does not answer"]);
+}
