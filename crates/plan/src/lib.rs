@@ -8,6 +8,7 @@
 //! Hardware ───────┴──► fit    sequences that fit; if not, what would             (fit.rs)
 //! (hardware.rs)   └──► time   a step by its bytes and operations: TTFT, TPOT     (time.rs)
 //!                         └── plan: all of it, with costs                        (plan.rs)
+//!                             └── advise: the techniques that help a workload     (advise/)
 //! ```
 //!
 //! Times of a profile from a datasheet are bounds that no program exceeds. Times of a machine that
@@ -16,6 +17,7 @@
 //! **Architecture invariant:** nothing here reads a file, a clock or the environment.
 #![forbid(unsafe_code)]
 
+pub mod advise;
 mod fit;
 mod hardware;
 mod kv;

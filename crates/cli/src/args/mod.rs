@@ -5,6 +5,7 @@
 //! model's own `generation_config.json`, which win over the built-in value. Contradictions are
 //! errors.
 
+mod advise;
 mod batch;
 mod beams;
 mod bench;
@@ -42,6 +43,7 @@ use clap::{Args, Parser, Subcommand};
 use pelton_base::TokenId;
 use pelton_model::KvDtype;
 
+pub(crate) use advise::AdviseArgs;
 pub(crate) use batch::BatchArgs;
 pub(crate) use beams::BeamArgs;
 pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
@@ -63,7 +65,7 @@ pub(crate) use form::{FormArgs, ToolArgs, read_tools, schema_shape};
 pub(crate) use key::{KeyCommand, ListKeysArgs, NewKeyArgs, RevokeKeysArgs};
 pub(crate) use models::{ListArgs, PullArgs, RmArgs, ShowArgs};
 pub(crate) use parse_tools::ParseToolsArgs;
-pub(crate) use plan::PlanArgs;
+pub(crate) use plan::{PlanArgs, PlanCommand};
 pub(crate) use quantize::QuantizeArgs;
 pub(crate) use rare_sampling::RareSamplingArgs;
 pub(crate) use reference::{CompletionsArgs, ManArgs};
