@@ -31,7 +31,7 @@ pub use fit::{Fit, Shortage, Way};
 pub use hardware::{Arithmetic, Hardware, HardwareKind, MeasuredProduct, Peaks, profiles};
 pub use kv::KvSizes;
 pub use plan::{Cost, Plan, Request, plan};
-pub use ranks::RankSizes;
+pub use ranks::{RankSizes, Split};
 pub use time::{Limit, Times};
 pub use weights::{FormatSize, Stored, WeightSizes, Weights, sizes_by_format};
 pub use workspace::workspace_bytes;

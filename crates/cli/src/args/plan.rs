@@ -4,8 +4,10 @@ use std::num::NonZeroUsize;
 
 use clap::{Args, Subcommand};
 use pelton_model::KvDtype;
+use pelton_plan::Split;
 
 use super::advise::{ADVISE_HELP_END, AdviseArgs};
+use super::workload::named;
 use crate::flags::KvArgs;
 use crate::units::parse_bytes;
 
@@ -55,9 +57,19 @@ pub(crate) struct PlanArgs {
     /// Memory of one machine, such as 24GiB [default: what the machine has]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Machine")]
     pub(crate) memory: Option<u64>,
-    /// Machines that run the model together, each matrix split among them
+    /// Machines that run the model together
     #[arg(long, value_name = "N", default_value = "1", value_parser = ranks, help_heading = "Machine")]
     pub(crate) ranks: usize,
+    /// How they share it: each matrix by its outputs, the layers one machine after the other, or the
+    /// experts
+    #[arg(
+        long,
+        value_name = "HOW",
+        value_parser = named(Split::ALL, Split::name),
+        default_value = Split::Outputs.name(),
+        help_heading = "Machine"
+    )]
+    pub(crate) split: Split,
     /// Price of one machine for an hour, in any currency
     #[arg(long, value_name = "PRICE", value_parser = price, help_heading = "Machine")]
     pub(crate) price_per_hour: Option<f64>,

@@ -186,6 +186,11 @@ impl Report {
         if spec.layers.is_empty() {
             return Err(Failure::new(format!("{}: a model without layers", subject.name)));
         }
+        if let Some(why) = args.split.refusal(spec, args.ranks) {
+            let (split, ranks) = (args.split.name(), args.ranks);
+            let message = format!("`--split {split}` with `--ranks {ranks}`: {why}");
+            return Err(Failure::new(message));
+        }
         let several = |flag: &str, n: usize| match n > 1 && !args.table {
             true => Err(Failure::new(format!("`--{flag}` has {n} values, which `--table` takes"))),
             false => Ok(()),
@@ -207,6 +212,7 @@ impl Report {
             output_tokens: lengths.output,
             step_tokens: args.step_tokens.get(),
             n_ranks: args.ranks,
+            split: args.split,
             price_per_hour: args.price_per_hour,
         };
         let formats = sizes_by_format(&subject.outline, &hardware);

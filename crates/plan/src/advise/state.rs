@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::{Check, Figures, Goal, Settings, Wish};
 use crate::plan::{Plan, Request, plan};
+use crate::ranks::Split;
 use crate::weights::Weights;
 
 /// Formats that are tried, the most exact first.
@@ -107,6 +108,7 @@ impl Bench<'_> {
                 output_tokens: scenario.output_tokens,
                 step_tokens,
                 n_ranks: 1,
+                split: Split::Outputs,
                 price_per_hour: None,
             },
         )
