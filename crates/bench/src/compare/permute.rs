@@ -18,6 +18,9 @@ const REACH: f64 = 1.5;
 /// in their last bits.
 const CLOSE: f64 = 1e-9;
 
+/// Samples of A and of B.
+pub(super) type Pair = (Vec<f64>, Vec<f64>);
+
 /// The samples of one figure, as they are compared.
 #[derive(Clone, Debug)]
 pub(super) struct Figure {
@@ -25,17 +28,12 @@ pub(super) struct Figure {
     pub(super) unit: String,
     pub(super) better: Better,
     /// Samples of A and B of each pair, pulled in; logarithms where all are above zero.
-    pub(super) strata: Vec<(Vec<f64>, Vec<f64>)>,
+    pub(super) strata: Vec<Pair>,
     pub(super) is_log: bool,
 }
 
 impl Figure {
-    pub(super) fn new(
-        name: String,
-        unit: String,
-        better: Better,
-        mut strata: Vec<(Vec<f64>, Vec<f64>)>,
-    ) -> Self {
+    pub(super) fn new(name: String, unit: String, better: Better, mut strata: Vec<Pair>) -> Self {
         let is_log = strata.iter().flat_map(|(a, b)| a.iter().chain(b)).all(|&x| x > 0.0);
         if is_log {
             for (a, b) in &mut strata {
@@ -56,13 +54,12 @@ impl Figure {
 
     /// The change from A to B with a confidence of 95 %, by drawing samples within each side.
     pub(super) fn interval_percent(&self) -> Option<Interval> {
-        let n =
-            |side: fn(&(Vec<f64>, Vec<f64>)) -> usize| self.strata.iter().map(side).sum::<usize>();
+        let n = |side: fn(&Pair) -> usize| self.strata.iter().map(side).sum::<usize>();
         if !self.is_log || n(|(a, _)| a.len()) < 2 || n(|(_, b)| b.len()) < 2 {
             return None;
         }
         let mut random = Random::new(SEED, 1);
-        let mut side = |pick: fn(&(Vec<f64>, Vec<f64>)) -> &Vec<f64>| {
+        let mut side = |pick: fn(&Pair) -> &Vec<f64>| {
             let mut drawn = Side::default();
             for samples in self.strata.iter().map(pick) {
                 for _ in 0..samples.len() {
@@ -80,7 +77,7 @@ impl Figure {
 
     /// The means of A and B.
     pub(super) fn means(&self) -> (f64, f64) {
-        let of = |which: fn(&(Vec<f64>, Vec<f64>)) -> &Vec<f64>| {
+        let of = |which: fn(&Pair) -> &Vec<f64>| {
             let all: Vec<f64> = self.strata.iter().flat_map(which).copied().collect();
             let middle = mean(&all).unwrap_or(0.0);
             if self.is_log { middle.exp() } else { middle }
@@ -90,7 +87,7 @@ impl Figure {
 
     /// The samples of each pair less their median, samples of A before those of B.
     fn centred(&self) -> Vec<(Vec<f64>, usize)> {
-        let centre = |(a, b): &(Vec<f64>, Vec<f64>)| {
+        let centre = |(a, b): &Pair| {
             let mut both: Vec<f64> = a.iter().chain(b).copied().collect();
             let middle = median(&both).unwrap_or(0.0);
             both.iter_mut().for_each(|x| *x -= middle);
@@ -101,7 +98,7 @@ impl Figure {
 }
 
 /// Pulls samples in that lie farther from the median of a pair than [`REACH`] robust deviations.
-fn clip((a, b): &mut (Vec<f64>, Vec<f64>)) {
+fn clip((a, b): &mut Pair) {
     let both: Vec<f64> = a.iter().chain(b.iter()).copied().collect();
     let middle = median(&both).unwrap_or(0.0);
     let distances: Vec<f64> = both.iter().map(|x| (x - middle).abs()).collect();

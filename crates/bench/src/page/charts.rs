@@ -213,8 +213,8 @@ fn control(number: usize, measure: &Measure) -> Result<Chart> {
     let points = samples.iter().zip(1_u32..).map(|(&sample, at)| (f64::from(at), sample)).collect();
     let drawn = [
         Line { name: "samples".to_owned(), points, is_joined: true },
-        level("limits", centre + reach),
         level("centre", centre),
+        level("limits", centre + reach),
         level("", centre - reach),
     ];
     let name = format!("control-{number}");

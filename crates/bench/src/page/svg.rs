@@ -105,11 +105,13 @@ pub(super) fn lines(
                 chart.draw_series(path).map_err(failed)?;
             }
             let dots = line.points.iter().map(|&point| Circle::new(point, 3, colour.filled()));
-            chart
-                .draw_series(dots)
-                .map_err(failed)?
-                .label(line.name.clone())
-                .legend(move |(x, y)| Circle::new((x + 8, y), 4, colour.filled()));
+            let drawn = chart.draw_series(dots).map_err(failed)?;
+            // A line without a name belongs to the one before.
+            if !line.name.is_empty() {
+                drawn
+                    .label(line.name.clone())
+                    .legend(move |(x, y)| Circle::new((x + 8, y), 4, colour.filled()));
+            }
         }
         if let Some((point, word)) = mark {
             chart.draw_series([Circle::new(point, 9, BLACK)]).map_err(failed)?;

@@ -147,12 +147,14 @@ struct Looks {
 impl Looks {
     /// Adds looks until it is dropped.
     async fn go_on(&self, seen: &mut Vec<Series>) -> Infallible {
-        while self.is_on {
-            tokio::time::sleep(LOOK).await;
-            let Some(metrics) = probe::metrics(&self.client).await else { break };
-            seen.push(metrics.series);
+        if !self.is_on {
+            return std::future::pending().await;
         }
-        std::future::pending().await
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let metrics = probe::metrics(&self.client).await;
+            seen.extend(metrics.map(|metrics| metrics.series));
+        }
     }
 }
 

@@ -142,7 +142,7 @@ impl ServeReport {
             }
             Steadiness::Steady(steady) => {
                 let Steady { from_s, to_s, n, output_tokens_per_s, ttft_ms, end_to_end_ms, .. } =
-                    steady;
+                    &**steady;
                 format!(
                     "from {from_s:.1} to {to_s:.1} s, {n} requests: {output_tokens_per_s:.1} \
                      tokens/s, TTFT P50 {:.1} ms, P99 {:.1} ms, end to end P50 {:.1} ms",

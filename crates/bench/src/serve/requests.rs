@@ -68,7 +68,7 @@ pub struct Steady {
 #[serde(rename_all = "snake_case")]
 pub enum Steadiness {
     /// It has this one.
-    Steady(Steady),
+    Steady(Box<Steady>),
     /// Times still change past the middle of the run.
     Unsteady,
     /// Fewer than 50 whole answers.
@@ -97,7 +97,7 @@ impl Requests {
             return Steadiness::TooShort;
         }
         let Some(first) = warm_up(&self.end_to_end_ms) else { return Steadiness::Unsteady };
-        self.window(first).map_or(Steadiness::TooShort, Steadiness::Steady)
+        self.window(first).map_or(Steadiness::TooShort, |found| Steadiness::Steady(Box::new(found)))
     }
 
     fn window(&self, first: usize) -> Option<Steady> {

@@ -25,11 +25,13 @@ pub(crate) struct Delays {
     pub(crate) blocks: usize,
     /// Milliseconds between two admissions.
     pub(crate) gate_ms: u64,
+    /// Status that every request is answered with; 200 for an answer.
+    pub(crate) status: u16,
 }
 
 impl Default for Delays {
     fn default() -> Self {
-        Self { prefill_ms: 2, token_ms: 1, slots: 1_000, blocks: 1_000, gate_ms: 0 }
+        Self { prefill_ms: 2, token_ms: 1, slots: 1_000, blocks: 1_000, gate_ms: 0, status: 200 }
     }
 }
 
@@ -112,6 +114,10 @@ impl Shared {
             match first.split(' ').nth(1) {
                 Some("/v1/models") => whole(stream, r#"{"data":[{"id":"mock"}]}"#)?,
                 Some("/metrics") => whole(stream, &self.metrics())?,
+                _ if self.delays.status != 200 => {
+                    let status = self.delays.status;
+                    write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\n{{}}")?;
+                }
                 _ => {
                     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
                     let n_tokens = body["max_tokens"].as_u64().unwrap_or(1);
