@@ -3,12 +3,13 @@
 //! ```text
 //! groups (rounds)   [3 4 9] [2 5 5] [4 4 8]
 //! resampled         [2 5 5] [3 4 9] [2 5 5]     groups are drawn, with all that is in them
-//!                     └─ the estimate of each of 1,000 such draws; their 2.5 % and 97.5 % quantiles
+//!                     └─ the estimate of each of 1,000 such draws: 2.5 % and 97.5 % quantiles
 //! ```
 //!
-//! Values of one round depend on each other, because a slow minute slows all of them. So whole rounds
-//! are drawn (a cluster bootstrap; Efron and Tibshirani, 1993). Two rounds are the fewest that have an
-//! interval. Every tail is kept: a percentile is of the nearest rank, and so a value that was measured.
+//! Values of one round depend on each other, because a slow minute slows all of them. So whole
+//! rounds are drawn (a cluster bootstrap; Efron and Tibshirani, 1993). Two rounds are the fewest
+//! that have an interval. Every tail is kept: a percentile is of the nearest rank, and so a value
+//! that was measured.
 
 use pelton_sim::Random;
 use serde::Serialize;
@@ -59,7 +60,7 @@ impl Percentiles {
     }
 }
 
-/// What `statistic` says of all values, which it gets sorted, with its interval over the groups.
+/// The `statistic` of all values, which it gets sorted, with its interval over the groups.
 ///
 /// `None` without values.
 pub fn estimate(groups: &[Vec<f64>], statistic: impl Fn(&[f64]) -> f64) -> Option<Estimate> {

@@ -13,10 +13,10 @@
 //! ablate    techniques, alone and stacked     ─▶ the gain of each
 //! ```
 //!
-//! [`record`] is the one format of all reports, [`compare`] tells two of them apart, and [`page`] draws
-//! them. Each module takes a small configuration and something that is loaded already, and returns a
-//! report that renders itself as a table or serializes as JSON. Flags, progress bars and Ctrl-C
-//! belong to the caller, which follows a measurement through a [`Watch`].
+//! [`record`] is the one format of all reports, [`compare`] tells two of them apart, and [`page`]
+//! draws them. Each module takes a small configuration and something that is loaded already, and
+//! returns a report that renders itself as a table or serializes as JSON. Flags, progress bars and
+//! Ctrl-C belong to the caller, which follows a measurement through a [`Watch`].
 //!
 //! **Architecture invariant:** nothing here prints, reads flags or listens to signals.
 #![forbid(unsafe_code)]

@@ -95,8 +95,9 @@ pub(crate) async fn pace(
     }
 }
 
-/// The clock of the runtime ticks once a millisecond and rounds up. The rest is slept by a thread, whose
-/// clock is that of the system: a request is then sent some 0.1 ms late instead of up to 1.2 ms.
+/// The clock of the runtime ticks once a millisecond and rounds up. The rest is slept by a thread,
+/// whose clock is that of the system: a request is then sent some 0.1 ms late instead of up to 1.2
+/// ms.
 const TICK: Duration = Duration::from_millis(2);
 
 async fn until(due: Option<Instant>) {

@@ -12,8 +12,8 @@ use pelton_sched::SchedulerOutput;
 
 use crate::BenchError;
 
-/// The executor of the engine, which the benchmark reaches too: the engine waits while the benchmark
-/// holds the lock.
+/// The executor of the engine, which the benchmark reaches too: the engine waits while the
+/// benchmark holds the lock.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Mutex<ModelExecutor<CpuDevice>>>);
 

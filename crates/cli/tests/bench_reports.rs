@@ -1,4 +1,5 @@
-//! The common format of the reports of all benchmarks, `pelton bench compare` and `pelton bench report`.
+//! The common format of the reports of all benchmarks, and the commands that read it:
+//! `pelton bench compare` and `pelton bench report`.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! `pelton bench serve` against a server with known delays: arrivals, traces, the steady part of a run,
-//! and the file in the form of vLLM.
+//! `pelton bench serve` against a server with known delays: arrivals, traces, the steady part of a
+//! run, and the file in the form of vLLM.
 
 mod common;
 

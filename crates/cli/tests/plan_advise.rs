@@ -92,3 +92,39 @@ fn wishes_that_cannot_be_met_are_refused_or_marked() {
         written.stderr
     );
 }
+
+#[test]
+fn measured_gains_stand_beside_the_expected_ones() {
+    // A machine has to be measured before it is advised; a quick doctor keeps no record, so this
+    // writes one of a known profile.
+    let folder = tempfile::tempdir().expect("temp");
+    let told = pelton(&["plan", "--hardware", "xeon-8480", "--json"]).json();
+    let head = pelton(&["bench", "sim", "-n", "20", "--json"]).json()["report"]["machine"].clone();
+    let mut hardware = told["hardware"].clone();
+    hardware["name"] = json!("here");
+    let record = json!({"version": 1, "machines": [{
+        "fingerprint": {"cpu": head["cpu"], "kernels": head["kernels"], "threads": head["threads"]},
+        "measured_at": 1, "is_noisy": false, "spread_percent": 1.0, "hardware": hardware,
+    }]});
+    let cache = folder.path().join("pelton");
+    std::fs::create_dir_all(&cache).expect("a folder");
+    std::fs::write(cache.join("machine.json"), record.to_string()).expect("written");
+    let advise = |more: &[&str]| {
+        let common = ["plan", "advise", "--input", "24", "--output", "6", "--batch", "2"];
+        let mut command = common::command(&[&common[..], more].concat());
+        command.env("XDG_CACHE_HOME", folder.path());
+        common::outcome(&command.output().expect("the binary starts"))
+    };
+    let told = advise(&["--goal", "throughput", "--measure", "--json"]).json();
+    let (steps, measured) = (told["steps"].as_array(), told["measured"].as_array());
+    let (steps, measured) = (steps.expect("steps"), measured.expect("measured"));
+    assert_eq!(steps.len(), measured.len());
+    for (step, measured) in steps.iter().zip(measured) {
+        let is_served = step["settings"].as_array().is_some_and(|keys| !keys.is_empty());
+        assert_eq!(measured.as_f64().is_some_and(|x| x > 0.0), is_served, "{step} {measured}");
+    }
+    assert!(steps.iter().any(|step| step["technique"] == "batching"), "{steps:?}");
+    let text = advise(&["--goal", "throughput", "--measure"]);
+    assert!(text.stdout.contains(", measured "), "{}", text.stdout);
+    advise(&["--goal", "memory", "--measure"]).assert_refused(&["--measure", "memory"]);
+}

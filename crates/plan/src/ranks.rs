@@ -3,19 +3,19 @@
 //!
 //! ```text
 //! outputs    queries, keys, values   by heads     each rank has the keys and values of its heads
-//!            every other matrix      by outputs   each output keeps its one sum over ascending inputs
-//!            sent per layer          output of attention, of its projection, of gate and up, of down:
-//!                                    each rank receives (n - 1) / n of each
+//!            every other matrix      by outputs   each output keeps its one sum
+//!            sent per layer          output of attention, of its projection, of gate and up, of
+//!                                    down: each rank receives (n - 1) / n of each
 //! pipeline   layers                  in n parts; a batch is cut into n, so that every rank is busy
 //!            sent per token          its row, n - 1 times
 //! experts    experts                 in n parts; all other weights whole on each rank
 //!            requests                spread over the ranks, which attend to their own
-//!            sent per layer          the rows of experts elsewhere, there and back: 2 k (n - 1) / n
+//!            sent per layer          rows of experts elsewhere, there and back: 2 k (n - 1) / n
 //! ```
 //!
-//! Split by outputs, every output has the same terms in the same order on any number of ranks. The usual
-//! split, with two sums over ranks per layer, sends about half as much and rounds differently on each
-//! number of ranks. Nothing that is sent is overlapped with computing.
+//! Split by outputs, every output has the same terms in the same order on any number of ranks. The
+//! usual split, with two sums over ranks per layer, sends about half as much and rounds differently
+//! on each number of ranks. Nothing that is sent is overlapped with computing.
 
 use pelton_model::layer::Mlp;
 use pelton_model::{ArchSpec, MatrixRole};
@@ -118,8 +118,8 @@ impl RankSizes {
         }
     }
 
-    /// Part of the rows of a step, and of a product with one copy of its weights, on one rank, where
-    /// `n_sequences` send rows. The second is a part of the bytes.
+    /// Part of the rows of a step, and of a product with one copy of its weights, on one rank,
+    /// where `n_sequences` send rows. The second is a part of the bytes.
     pub(crate) fn product_share(&self, n_copies: usize, n_sequences: f64) -> (f64, f64) {
         let ranks = self.n_ranks as f64;
         match self.split {

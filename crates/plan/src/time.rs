@@ -159,8 +159,8 @@ impl Roofline<'_> {
         load.input_tokens.div_ceil(load.step_tokens.max(1)).max(1)
     }
 
-    /// Ranks that are busy with one prompt, on average: while its last step is on the first rank, the
-    /// step before is on the second.
+    /// Ranks that are busy with one prompt, on average: while its last step is on the first rank,
+    /// the step before is on the second.
     fn overlap(&self, load: &Load) -> f64 {
         let (steps, parts) = (Self::n_steps(load) as f64, self.ranks.n_parts() as f64);
         steps * parts / (steps + parts - 1.0)

@@ -221,7 +221,8 @@ fn a_pipeline_divides_layers_and_serves_several_batches_at_once() {
     assert_eq!(four.rank.received_elements, 3.0 * 8192.0);
     let times = |found: pelton_plan::Plan| found.times.expect("timed");
     let (alone, piped) = (times(one), times(four));
-    // A sequence alone passes all machines in turn and gains nothing; four of them fill the pipeline.
+    // A sequence alone passes all machines in turn and gains nothing; four of them fill the
+    // pipeline.
     let ratio = piped.tpot_s / alone.tpot_s;
     assert!((1.0..1.05).contains(&ratio), "{ratio}");
     let ratio = times(on(4, 4)).decode_tokens_per_s / alone.decode_tokens_per_s;

@@ -2,26 +2,26 @@
 //!
 //! ```text
 //! pairs of reports     A1 B1   A2 B2   ...      several pairs, run in turn, cancel slow drifts
-//! a figure             logarithms of its samples, far ones pulled in, less the median of their pair
+//! a figure             logarithms of its samples, far ones pulled in, less the pair's median
 //! its statistic        |mean(B) - mean(A)| / standard error (Welch)
 //! by chance            A and B are dealt anew within each pair, 1,999 times
 //! significance         share of the deals in which *any* figure is at least so far apart
 //! ```
 //!
-//! Labels are exchangeable if nothing differs, so no distribution is assumed (Fisher, 1935). Comparing
-//! with the largest statistic of all figures of a deal keeps the chance of one false alarm in the whole
-//! report at the level, however many figures there are and however they hang together (Westfall and
-//! Young, 1993). A deal is the same for all figures with equally many samples: a slow round stays slow
-//! in each of them.
+//! Labels are exchangeable if nothing differs, so no distribution is assumed (Fisher, 1935).
+//! Comparing with the largest statistic of all figures of a deal keeps the chance of one false
+//! alarm in the whole report at the level, however many figures there are and however they hang
+//! together (Westfall and Young, 1993). A deal is the same for all figures with equally many
+//! samples: a slow round stays slow in each of them.
 //!
 //! Samples beyond 1.5 robust deviations of A and B together count as if they lay there, so that one
-//! disturbed round does not hide a difference; the limits are those of both runs, which keeps the test
-//! exact. This is about rounds: a P99 is measured in each round with all its values, and is a sample like
-//! any other.
+//! disturbed round does not hide a difference; the limits are those of both runs, which keeps the
+//! test exact. This is about rounds: a P99 is measured in each round with all its values, and is a
+//! sample like any other.
 //!
-//! Tried and dropped: trimmed means (exchanging the trimmed rounds changes nothing, so with five rounds
-//! no difference is significant). Not taken: ranks (with five rounds no single figure of eight could be
-//! significant), Bonferroni's correction (the same).
+//! Tried and dropped: trimmed means (exchanging the trimmed rounds changes nothing, so with five
+//! rounds no difference is significant). Not taken: ranks (with five rounds no single figure of
+//! eight could be significant), Bonferroni's correction (the same).
 
 mod permute;
 mod render;
@@ -92,7 +92,7 @@ pub struct Row {
     pub interval_percent: Option<Interval>,
     /// Chance of a difference like this where there is none, all figures considered.
     pub significance: f64,
-    /// What follows.
+    /// The verdict.
     pub verdict: Verdict,
 }
 

@@ -44,8 +44,8 @@ impl Figure {
         Self { name, unit, better, strata, is_log }
     }
 
-    /// The smallest significance that any samples of these numbers can have: two of all deals are as
-    /// far apart as the farthest.
+    /// The smallest significance that any samples of these numbers can have: two of all deals are
+    /// as far apart as the farthest.
     pub(super) fn least_significance(&self) -> f64 {
         let deals: f64 =
             self.strata.iter().map(|(a, b)| binomial(a.len() + b.len(), a.len())).product();

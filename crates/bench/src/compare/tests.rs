@@ -11,8 +11,9 @@ const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 /// Rounds, noise, and whether the machine is shared.
 type Case = (usize, f64, bool);
 
-/// A report of `n` rounds. Each round has a level of its own, which all figures share, and each figure
-/// has noise of its own, both of `noise`. On a shared machine one round in twenty is 15 % slower.
+/// A report of `n` rounds. Each round has a level of its own, which all figures share, and each
+/// figure has noise of its own, both of `noise`. On a shared machine one round in twenty is 15 %
+/// slower.
 fn report(random: &mut Random, (n, noise, is_shared): Case, factor: f64) -> Recorded {
     let levels: Vec<f64> = (0..n)
         .map(|_| {

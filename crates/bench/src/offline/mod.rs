@@ -1,4 +1,5 @@
-//! Batches of equal requests through the real engine: prompts and generation apart, with their tails.
+//! Batches of equal requests through the real engine: prompts and generation apart, with their
+//! tails.
 //!
 //! ```text
 //! batch x input + output     all requests arrive together, nothing else runs
@@ -8,14 +9,15 @@
 //!   ├── TTFT of each request ──┤ ...          │ time of a token: end of a step to the next
 //! ```
 //!
-//! Each round measures every shape once, so that a slow minute slows all of them alike. Requests whose
-//! prompts are done generate while others still read theirs, as they do in a server; the rate of the
-//! prompts includes that, and the rate of generation counts only the steps in which all generate. It is
-//! absent where the first answer ends before the last prompt does.
+//! Each round measures every shape once, so that a slow minute slows all of them alike. Requests
+//! whose prompts are done generate while others still read theirs, as they do in a server; the rate
+//! of the prompts includes that, and the rate of generation counts only the steps in which all
+//! generate. It is absent where the first answer ends before the last prompt does.
 //!
-//! MFU counts the operations of the matrix products, two per weight and row, against the measured peak
-//! of the multiplier of most weights. The share of the bandwidth counts weights, and the keys and values
-//! of all sequences in the middle of their answers, against the reads measured in the same round.
+//! MFU counts the operations of the matrix products, two per weight and row, against the measured
+//! peak of the multiplier of most weights. The share of the bandwidth counts weights, and the keys
+//! and values of all sequences in the middle of their answers, against the reads measured in the
+//! same round.
 
 mod plan;
 mod report;

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | sweep | times over throughput with the knee |
 //! | serve | histograms of TTFT and of the whole time; the whole time over the arrival |
-//! | offline, model | tokens per second by batch; operations per second under the machine's roofline |
+//! | offline, model | tokens per second by batch; operations per second under the roofline |
 //! | ablate | gains of the techniques, one after the other |
 //! | all | control charts of figures with at least eight samples |
 //!

@@ -8,8 +8,8 @@
 //!   ... the fields of the kind of benchmark }
 //! ```
 //!
-//! `report` and `measures` are the same for all kinds, and all that a comparison reads. The machine is
-//! that of the program that measured, with what `pelton doctor` found out about it; for a server
+//! `report` and `measures` are the same for all kinds, and all that a comparison reads. The machine
+//! is that of the program that measured, with what `pelton doctor` found out about it; for a server
 //! elsewhere it is the machine of the client.
 
 mod machine;

@@ -27,7 +27,7 @@ pub enum ReadError {
     Foreign {
         /// Which file.
         path: String,
-        /// What is missing or wrong.
+        /// The missing or wrong part.
         why: String,
     },
     /// The report has another version of the format.

@@ -1,6 +1,6 @@
 //! The counters of a server over a run, from its metrics in the text format of Prometheus.
 //!
-//! Those of a Pelton are read first, then those of a vLLM; series with several labels are added up. A
+//! Names of Pelton are read first, then names of vLLM; series with several labels are added up. A
 //! figure that the server does not publish is absent.
 
 use std::collections::BTreeMap;

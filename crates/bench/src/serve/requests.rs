@@ -7,10 +7,10 @@
 //!
 //! The end of the warm-up is found by MSER-5 (White, "An effective truncation heuristic for bias
 //! reduction in simulation output", Simulation 69, 1997): times from arrival to the last token are
-//! averaged in fives, and the beginning is cut off where that makes the standard error of the mean of
-//! the rest smallest. If that is past the middle, the run has no steady state: it was too short, or the
-//! server falls further and further behind. The window ends with the last arrival; the tokens of the
-//! drain after it count in no rate.
+//! averaged in fives, and the beginning is cut off where that makes the standard error of the mean
+//! of the rest smallest. If that is past the middle, the run has no steady state: it was too short,
+//! or the server falls further and further behind. The window ends with the last arrival; the
+//! tokens of the drain after it count in no rate.
 
 use pelton_sim::report::RequestRecord;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! The report in the form of the results file of vLLM's `bench serve`, for the tools that read it.
 //!
-//! Lengths and times are those of whole answers. Lists of single tokens and texts are left out, as in
-//! files that vLLM writes without its details.
+//! Lengths and times are those of whole answers. Lists of single tokens and texts are left out, as
+//! in files that vLLM writes without its details.
 
 use serde_json::{Map, Value, json};
 

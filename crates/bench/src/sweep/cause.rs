@@ -9,16 +9,16 @@
 //! | steps all the time, and a prompt takes longer than its share of generation | compute |
 //! | the same the other way round | bandwidth |
 //!
-//! Of a server that publishes nothing only two times are known: a first token that comes later at more
-//! load, or tokens that follow each other more slowly.
+//! Of a server that publishes nothing only two times are known: a first token that comes later at
+//! more load, or tokens that follow each other more slowly.
 
 use serde::Serialize;
 
 use super::Point;
 use crate::serve::{Counters, Phase};
 
-/// Lateness from which the client is the limit: this share of the median time to the first token, and
-/// at least so many milliseconds.
+/// Lateness from which the client is the limit: this share of the median time to the first token,
+/// and at least so many milliseconds.
 const LATE_SHARE: f64 = 0.1;
 const LATE_MS: f64 = 5.0;
 /// Processors of the client's one thread from which it is the limit.

@@ -1,5 +1,5 @@
-//! A workload at several loads against a server: the curve of latency over throughput, the knee of the
-//! curve, and the cause.
+//! A workload at several loads against a server: the curve of latency over throughput, the knee of
+//! the curve, and the cause.
 //!
 //! ```text
 //! latency │                        x          the knee is the point with the most *power*,
@@ -10,9 +10,9 @@
 //!                             throughput
 //! ```
 //!
-//! Before the knee more load brings more throughput than latency, after it more latency. The rule has no
-//! threshold, and it holds for rates as for numbers of clients. Points with failed or refused requests
-//! count with what was answered, so a server that refuses keeps its knee.
+//! Before the knee more load brings more throughput than latency, after it more latency. The rule
+//! has no threshold, and it holds for rates as for numbers of clients. Points with failed or
+//! refused requests count with what was answered, so a server that refuses keeps its knee.
 //!
 //! Each point sends other prompts, so that none finds the answers of the point before in a cache.
 
@@ -81,7 +81,7 @@ pub struct Point {
     pub duration_s: f64,
     /// Requests that were sent.
     pub offered: u64,
-    /// Those with a whole answer.
+    /// Requests with a whole answer.
     pub answered: u64,
     /// Whole answers per second.
     pub answers_per_s: f64,
@@ -125,7 +125,11 @@ impl Point {
             end_to_end_ms: Times::new(&run.requests.end_to_end_ms),
             power: 0.0,
             late_p95_ms: late.map(|late| late.p95),
-            client_processors: run.processor.client_s / duration_s,
+            // Without an answer there is no time to compare with.
+            client_processors: match run.n_answers {
+                0 => 0.0,
+                _ => run.processor.client_s / duration_s,
+            },
             counters: run.counters.clone(),
         }
     }
@@ -167,8 +171,8 @@ pub struct Report {
     knee: Option<usize>,
     /// Whether the load beyond the knee was measured.
     is_knee_inside: bool,
-    /// The cause that keeps the server from more. Without a point beyond the knee only the client can
-    /// be one.
+    /// The cause that keeps the server from more. Without a point beyond the knee only the client
+    /// can be one.
     limit: Option<Finding>,
     /// Whether the caller ended it early.
     pub interrupted: bool,
@@ -296,7 +300,8 @@ pub(crate) mod tests {
 
     #[test]
     fn the_knee_of_a_queue_is_at_half_of_its_capacity() {
-        // M/M/1 that serves ten requests per second: latency 1 / (10 - rate), power rate * (10 - rate).
+        // M/M/1 that serves ten requests per second: latency 1 / (10 - rate), power rate * (10 -
+        // rate).
         let at = |rate: f64| point(Load::Rate(rate), rate, 1e3 / (10.0 - rate), 0.0);
         let points: Vec<Point> = (1..10).map(|rate| at(f64::from(rate))).collect();
         let report = Report::new("w".to_owned(), "s".to_owned(), points);

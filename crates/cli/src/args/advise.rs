@@ -62,9 +62,14 @@ pub(crate) struct AdviseArgs {
     /// Memory, such as 24GiB [default: what the machine has]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Limits")]
     pub(crate) memory: Option<u64>,
-    /// Largest loss of perplexity by formats of weights, in per cent; 0 also keeps 16-bit keys and values
+    /// Largest loss of perplexity by formats of weights, in per cent; 0 also keeps 16-bit keys and
+    /// values
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent, help_heading = "Limits")]
     pub(crate) loss: f64,
+    /// Serve the workload here with the steps one after the other, and put the measured gains
+    /// beside the expected ones; weights stay as they are
+    #[arg(long, conflicts_with = "hardware", help_heading = "Output")]
+    pub(crate) measure: bool,
     /// Write the settings for `pelton serve --config`
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) write: Option<PathBuf>,

@@ -30,7 +30,7 @@ pub(crate) struct BenchAblateArgs {
     /// Where the model is.
     #[command(flatten)]
     model: ModelArgs,
-    /// What is served.
+    /// The workload.
     #[command(flatten)]
     pub(crate) workload: WorkloadArgs,
     /// Techniques in the order in which they are stacked [default: max_running=CLIENTS,
@@ -79,16 +79,24 @@ impl BenchAblateArgs {
     ///
     /// A technique that is no setting, and settings that contradict each other.
     pub(crate) fn chosen(&self, techniques: &[String]) -> Result<Chosen> {
-        let mut chosen = self.model.chosen();
-        for (key, value) in PLAIN {
-            set_key(&mut chosen, key, value).expect("invariant: a setting");
-        }
-        for technique in techniques {
-            let wrong = |why: String| Failure::new(format!("`--technique {technique}`: {why}"));
-            let pair = technique.split_once('=');
-            let (key, value) = pair.ok_or_else(|| wrong("expected KEY=VALUE".to_owned()))?;
-            set_key(&mut chosen, key.trim(), value.trim()).map_err(wrong)?;
-        }
-        chosen.resolve()
+        plain_with(self.model.chosen(), techniques)
     }
+}
+
+/// The plain server with these techniques, over other choices.
+///
+/// # Errors
+///
+/// A technique that is no setting, and settings that contradict each other.
+pub(crate) fn plain_with(mut chosen: Chosen, techniques: &[String]) -> Result<Chosen> {
+    for (key, value) in PLAIN {
+        set_key(&mut chosen, key, value).expect("invariant: a setting");
+    }
+    for technique in techniques {
+        let wrong = |why: String| Failure::new(format!("`--technique {technique}`: {why}"));
+        let pair = technique.split_once('=');
+        let (key, value) = pair.ok_or_else(|| wrong("expected KEY=VALUE".to_owned()))?;
+        set_key(&mut chosen, key.trim(), value.trim()).map_err(wrong)?;
+    }
+    chosen.resolve()
 }

@@ -41,7 +41,7 @@ pub(crate) struct BenchOfflineArgs {
 }
 
 impl BenchOfflineArgs {
-    /// What is measured.
+    /// The shapes to measure.
     pub(crate) fn config(&self) -> Config {
         let lengths = self.lengths.iter().map(|&(input, output)| Lengths { input, output });
         Config {

@@ -47,7 +47,7 @@ pub(crate) use advise::AdviseArgs;
 pub(crate) use batch::BatchArgs;
 pub(crate) use beams::BeamArgs;
 pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
-pub(crate) use bench_ablate::BenchAblateArgs;
+pub(crate) use bench_ablate::{BenchAblateArgs, plain_with};
 pub(crate) use bench_grammar::BenchGrammarArgs;
 pub(crate) use bench_load::BenchLoadArgs;
 pub(crate) use bench_offline::BenchOfflineArgs;

@@ -60,8 +60,8 @@ pub(crate) struct PlanArgs {
     /// Machines that run the model together
     #[arg(long, value_name = "N", default_value = "1", value_parser = ranks, help_heading = "Machine")]
     pub(crate) ranks: usize,
-    /// How they share it: each matrix by its outputs, the layers one machine after the other, or the
-    /// experts
+    /// How they share it: each matrix by its outputs, the layers one machine after the other, or
+    /// the experts
     #[arg(
         long,
         value_name = "HOW",

@@ -1,6 +1,6 @@
 //! `pelton bench`: flags to configurations, measurements to tables or JSON.
 
-mod ablate;
+pub(crate) mod ablate;
 mod grammar;
 mod kernels;
 mod load;

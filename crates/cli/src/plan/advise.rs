@@ -6,19 +6,27 @@ use std::io::Write as _;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
+use pelton_bench::ablate::Round;
+use pelton_bench::estimate::median;
 use pelton_llm::BLOCK_TOKENS;
 use pelton_plan::advise::{
-    Advice, Figures, Scenario, Settings, Step, Wish, advise as advised, scenarios,
+    Advice, Figures, Goal, Scenario, Settings, Step, Wish, advise as advised, scenarios,
 };
-use pelton_sim::trace::TraceFile;
+use pelton_sim::report::Grouping;
+use pelton_sim::trace::{Trace, TraceFile};
 use serde::Serialize;
 
-use super::subject::Subject;
-use crate::args::AdviseArgs;
+use super::subject::Subject as Planned;
+use crate::args::{AdviseArgs, plain_with};
+use crate::bench::ablate::{Served, Subject, rounds};
 use crate::failure::{Failure, Result};
+use crate::flags::Chosen;
+use crate::model;
 use crate::stats::bytes;
 use crate::usage::nearest;
 
+/// Rounds of `--measure`.
+const MEASURED_ROUNDS: usize = 3;
 /// Most tokens of one step, as the server has it by default.
 const STEP_TOKENS: usize = 512;
 
@@ -34,16 +42,19 @@ struct Report {
     scenario: Scenario,
     #[serde(flatten)]
     advice: Advice,
+    /// With `--measure`, the measured gain of each step on top of those before; null for weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<Vec<Option<f64>>>,
 }
 
 /// Runs the command.
 ///
 /// # Errors
 ///
-/// A model, scenario, machine or trace that is unknown; a machine of unknown speed; settings that are to
-/// be written although a limit does not hold.
+/// A model, scenario, machine or trace that is unknown; a machine of unknown speed; settings that
+/// are to be written although a limit does not hold.
 pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
-    let subject = Subject::open(args.model().as_deref())?;
+    let subject = Planned::open(args.model().as_deref())?;
     if subject.outline.spec.layers.is_empty() {
         return Err(Failure::new(format!("{}: a model without layers", subject.name)));
     }
@@ -63,6 +74,7 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
         Failure::new("the speed of this machine is unknown")
             .hint("`pelton doctor` measures it, `--hardware` names another")
     })?;
+    let measured = args.measure.then(|| measure(args, &scenario, &advice)).transpose()?;
     let report = Report {
         model: subject.name.clone(),
         hardware: hardware.words.clone(),
@@ -70,6 +82,7 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
         is_measured: !hardware.products.is_empty(),
         scenario,
         advice,
+        measured,
     };
     let text = match args.json {
         true => serde_json::to_string(&report)? + "\n",
@@ -106,6 +119,77 @@ fn scenario(args: &AdviseArgs) -> Result<Scenario> {
     scenario.shared_prefix = args.shared_prefix.unwrap_or(scenario.shared_prefix);
     scenario.acceptance = args.acceptance.unwrap_or(scenario.acceptance);
     Ok(scenario)
+}
+
+/// The measured gain of each step on top of those before; `None` for weights, which stay as they
+/// are.
+///
+/// # Errors
+///
+/// A goal that no server shows, a model without its weights, Ctrl-C.
+fn measure(args: &AdviseArgs, scenario: &Scenario, advice: &Advice) -> Result<Vec<Option<f64>>> {
+    if advice.goal == Goal::Memory {
+        let hint = "its bytes are those that are allocated; other goals are measured";
+        return Err(Failure::new("`--measure`: the goal `memory` is no time").hint(hint));
+    }
+    let file = std::env::temp_dir().join(format!("pelton-advise-{}.txt", std::process::id()));
+    let trace = requests(scenario, &file);
+    let trace = trace.and_then(|()| Ok(Trace::File(TraceFile::open(file.clone())?)));
+    let outcome = trace.and_then(|trace| stacked(args, scenario, advice, &trace));
+    // The file is of no use any more, whatever came of it.
+    drop(std::fs::remove_file(&file));
+    outcome
+}
+
+fn stacked(
+    args: &AdviseArgs,
+    scenario: &Scenario,
+    advice: &Advice,
+    trace: &Trace,
+) -> Result<Vec<Option<f64>>> {
+    let model = args.model().unwrap_or_else(|| model::EMBEDDED.to_owned());
+    let subject = |name: &str, settings: &[String]| -> Result<Subject> {
+        let mut chosen = Chosen { model: model.clone(), ..Chosen::default() };
+        chosen.llm.max_context = Some(scenario.input_tokens + scenario.output_tokens);
+        let chosen = plain_with(chosen, settings)?;
+        Ok(Subject { name: name.to_owned(), chosen, rounds: Vec::new() })
+    };
+    let mut subjects = vec![subject("plain", &[])?];
+    let mut settings: Vec<String> = Vec::new();
+    for step in advice.steps.iter().filter(|step| !step.settings.is_empty()) {
+        settings.extend(step.settings.iter().cloned());
+        subjects.push(subject(step.technique, &settings)?);
+    }
+    let served = Served {
+        trace,
+        n_requests: trace.n_requests(),
+        clients: scenario.batch,
+        grouping: Grouping { tenants: trace.tenants(), long_prompt_tokens: u32::MAX },
+    };
+    if rounds(&served, MEASURED_ROUNDS, &mut subjects)? {
+        return Err(Failure::interrupted());
+    }
+    let figure = |subject: &Subject| {
+        let of = |round: &Round| match advice.goal {
+            Goal::Latency => 1e3 / round.end_to_end_ms,
+            _ => round.tokens_per_s,
+        };
+        median(&subject.rounds.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::NAN)
+    };
+    let mut gains = subjects.windows(2).map(|pair| figure(&pair[1]) / figure(&pair[0]));
+    let of = |step: &Step| if step.settings.is_empty() { None } else { gains.next() };
+    Ok(advice.steps.iter().map(of).collect())
+}
+
+/// Writes the requests of a scenario, three for each client.
+fn requests(scenario: &Scenario, path: &Path) -> Result<()> {
+    let Scenario { input_tokens, output_tokens, batch, shared_prefix, .. } = scenario;
+    let shared = (*input_tokens as f64 * shared_prefix) as usize;
+    let prefix = if shared > 0 { format!(" prefix=1:{shared}") } else { String::new() };
+    let lines: String =
+        (0..3 * batch).map(|at| format!("{at} {input_tokens} {output_tokens}{prefix}\n")).collect();
+    let written = std::fs::write(path, lines);
+    written.map_err(|error| Failure::internal(format!("cannot write {}: {error}", path.display())))
 }
 
 /// Mean tokens of prompts and answers of a trace, and the share of the prompts that came before.
@@ -148,11 +232,13 @@ impl Report {
         );
         put(&mut text, &figures("plain", &advice.before));
         for (idx, step) in advice.steps.iter().enumerate() {
-            let Step { technique, change, reason, gain, range, loss } = step;
+            let Step { technique, change, reason, gain, range, loss, .. } = step;
+            let measured = self.measured.as_ref().and_then(|measured| measured[idx]);
+            let measured = measured.map_or_else(String::new, |x| format!(", measured {x:.2}x"));
             put(
                 &mut text,
                 &format!(
-                    "{}. {technique}: {change}\n   {gain:.2}x ({:.2} to {:.2}); {reason}",
+                    "{}. {technique}: {change}\n   {gain:.2}x ({:.2} to {:.2}){measured}; {reason}",
                     idx + 1,
                     range.0,
                     range.1

@@ -255,7 +255,8 @@ fn weights(subject: &Subject, args: &PlanArgs) -> Result<Weights> {
     }
 }
 
-/// The weights of a model as they are stored, else as the configuration says that they are, else bf16.
+/// The weights of a model as they are stored, else as the configuration says that they are, else
+/// bf16.
 fn own_weights(subject: &Subject) -> Result<Weights> {
     if let Some(stored) = subject.stored {
         return Ok(Weights::Stored(stored));

@@ -1,7 +1,7 @@
 //! A server with known delays that counts as an engine does.
 //!
 //! ```text
-//! arrival ── waits for a slot, blocks and the gate ── prompt, one at a time ── tokens, side by side
+//! arrival ── waits for slot, block and gate ── prompt, one at a time ── tokens, side by side
 //! ```
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,7 +1,7 @@
-//! Which techniques help a workload on a machine, in which order, and by how much.
+//! The techniques that help a workload on a machine, in order, and the gain of each.
 //!
 //! ```text
-//! goal, constraints, workload ─▶ a plain server: weights as given, bf16 keys and values, one request
+//! goal, limits, workload ─▶ a plain server: weights as given, bf16 keys and values, one request
 //!                                   │  the technique that helps the goal most, then the next, ...
 //!                                   ▼
 //!                                steps, each with reason, expected gain and its range
@@ -9,14 +9,14 @@
 //! ```
 //!
 //! A step is taken on top of those before, because gains do not multiply: each is the ratio of two
-//! plans that differ in it alone. A technique is left out where it gains less than 2 %, where it costs
-//! more quality than allowed, or where its memory is not there.
+//! plans that differ in it alone. A technique is left out where it gains less than 2 %, where it
+//! costs more quality than allowed, or where its memory is not there.
 //!
-//! **What the numbers are.** Times are those of [`plan`](crate::plan()); its error is the range of a
-//! gain. Speculation gains (1 - a^(k+1)) / (1 - a) tokens per step of k drafts (Leviathan 2211.17192)
-//! against the planned cost of the wider step; how often drafts are right (a) is a guess of the
-//! scenario, so the range is that of 0.15 more or less. Losses of weights are published perplexities of
-//! one model (`losses.json`); those of your model come from `pelton eval`.
+//! **What the numbers are.** Times are those of [`plan`](crate::plan()); its error is the range of
+//! a gain. Speculation gains (1 - a^(k+1)) / (1 - a) tokens per step of k drafts (Leviathan
+//! 2211.17192) against the planned cost of the wider step; how often drafts are right (a) is a
+//! guess of the scenario, so the range is that of 0.15 more or less. Losses of weights are
+//! published perplexities of one model (`losses.json`); `pelton eval` measures those of your model.
 
 mod scenario;
 mod state;
@@ -94,8 +94,11 @@ pub struct Figures {
 pub struct Step {
     /// Its name.
     pub technique: &'static str,
-    /// What is set.
+    /// The setting, in words.
     pub change: String,
+    /// The same as settings of a server's file, `KEY=VALUE`; empty where weights are to be
+    /// converted.
+    pub settings: Vec<String>,
     /// The reason, in figures.
     pub reason: String,
     /// Expected gain of the goal, on top of the steps before.
@@ -160,7 +163,7 @@ pub fn advise(model: &ModelOutline, wish: &Wish<'_>) -> Option<Advice> {
         let candidates = left.iter().enumerate().filter_map(|(at, &technique)| {
             let next = bench.best(&state, technique)?;
             let gain = bench.score(&next) / base;
-            // What is needed to fit comes before what is fast.
+            // A step that is needed to fit comes before one that is fast.
             let is_needed =
                 bench.missing(&state) > 0 && bench.missing(&next) < bench.missing(&state);
             (gain >= LEAST_GAIN || is_needed).then_some((is_needed, gain, at, next))
@@ -212,6 +215,7 @@ fn step(
     Step {
         technique: technique.name(),
         change: bench.change(technique, to),
+        settings: bench.keys(technique, to),
         reason,
         gain,
         range: (low, high),

@@ -128,8 +128,8 @@ impl Bench<'_> {
             Some(k) => {
                 let a = state.acceptance;
                 let tokens = (1.0 - a.powi(k as i32 + 1)) / (1.0 - a);
-                // Rows of one sequence share its keys and values; here each has its own, which makes
-                // the wider step look a little slower than it is.
+                // Rows of one sequence share its keys and values; here each has its own, which
+                // makes the wider step look a little slower than it is.
                 (own.ttft_s, times(state.batch * (k + 1)).tpot_s, tokens)
             }
         }
@@ -254,6 +254,19 @@ impl Bench<'_> {
             Technique::PrefixCache => "beginnings of prompts are kept".to_owned(),
             Technique::Speculation => {
                 format!("up to {} drafted tokens", to.drafts.unwrap_or_default())
+            }
+        }
+    }
+
+    /// The settings of a technique, as a server's file has them.
+    pub(super) fn keys(&self, technique: Technique, to: &State) -> Vec<String> {
+        match technique {
+            Technique::Weights => Vec::new(),
+            Technique::KvDtype => vec![format!("kv_dtype={}", to.kv_dtype.name())],
+            Technique::Batching => vec![format!("max_running={}", to.batch)],
+            Technique::PrefixCache => vec!["prefix_cache=true".to_owned()],
+            Technique::Speculation => {
+                vec!["spec=auto".to_owned(), format!("spec_max={}", to.drafts.unwrap_or_default())]
             }
         }
     }

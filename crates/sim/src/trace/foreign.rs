@@ -5,11 +5,11 @@
 //! | Mooncake | `{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}` | milliseconds |
 //! | BurstGPT | columns named in the first line: `Timestamp,Model,Request tokens,Response tokens,...` | seconds |
 //!
-//! The form is seen in the first line. Of Mooncake, a hash stands for 512 tokens and all tokens before
-//! them. Hashes are numbered in the order in which their blocks first came, so a row of consecutive
-//! numbers is the beginning of one text, which is a [`Prefix`] here; a prompt of more than four of them
-//! shares its first four. BurstGPT has lines without an answer, of requests that failed: they are left
-//! out.
+//! The form is seen in the first line. Of Mooncake, a hash stands for 512 tokens and all tokens
+//! before them. Hashes are numbered in the order in which their blocks first came, so a row of
+//! consecutive numbers is the beginning of one text, which is a [`Prefix`] here; a prompt of more
+//! than four of them shares its first four. BurstGPT has lines without an answer, of requests that
+//! failed: they are left out.
 
 use pelton_base::limits;
 use serde::Deserialize;

@@ -3,8 +3,8 @@
 //! ```text
 //! steady    | |   |  | |    |   |  |     |  | |      gaps are exponential, mean 1 / rate
 //! constant  |    |    |    |    |    |    |    |     gaps are equal
-//! ramp      |         |       |     |    |  | ||     the rate rises from a tenth to 1.9 times the mean
-//!                                                    over the workload; gaps are exponential
+//! ramp      |         |       |     |    |  | ||     the rate rises from a tenth to 1.9 times the
+//!                                                    mean over the workload; gaps are exponential
 //! bursty    |       ||||||||||     |        |||||    phases are exponential too:
 //!            off      on        off           on     on a quarter of the time at 3.4 times the rate,
 //!                                                    off the rest at a fifth of it

@@ -145,7 +145,8 @@ impl Workload {
         Self { arrivals, ..self }
     }
 
-    /// The same requests, each with a prompt and an answer of these tokens, of which nothing is shared.
+    /// The same requests, each with a prompt and an answer of these tokens, of which nothing is
+    /// shared.
     #[must_use]
     pub fn of_lengths(self, n_prompt: usize, n_output: usize) -> Self {
         Self { lengths: Some((n_prompt.max(1), n_output.max(1))), ..self }
