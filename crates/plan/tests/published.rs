@@ -260,7 +260,8 @@ fn experts_are_divided_and_everything_else_is_whole() {
     assert!((eight.rank.received_elements / elements - 1.0).abs() < 1e-9);
     let tpot = |found: pelton_plan::Plan| found.times.expect("timed").tpot_s;
     let (one, eight) = (tpot(one), tpot(eight));
-    assert!(eight < one && eight > one / 8.0, "{eight} {one}");
+    // Experts are most of the bytes of a step.
+    assert!(eight < one / 4.0 && eight > one / 8.0, "{eight} {one}");
 }
 
 #[test]
