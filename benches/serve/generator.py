@@ -57,7 +57,7 @@ async def converse(reader, writer, first_s, gap_s, seen):
             elif path == b"/seen":
                 text = json.dumps(seen).encode()
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
-            elif path == b"/metrics":
+            elif request.startswith(b"GET"):
                 writer.write(b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n")
             else:
                 await answer(writer, json.loads(body)["max_tokens"], first_s, gap_s, seen)
