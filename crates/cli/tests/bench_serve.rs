@@ -173,6 +173,24 @@ fn each_failure_of_a_server_is_counted_by_its_kind() {
 }
 
 #[test]
+fn a_schema_is_asked_for_with_each_request() {
+    let odd = Odd::start(vec![stream_of(&[TEXT, "[DONE]"])]);
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("schema.json");
+    let schema = serde_json::json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    std::fs::write(&path, schema.to_string()).expect("written");
+    let path = path.to_str().expect("UTF-8");
+    measure(&odd.address, &["--chat", "--schema", path]);
+    let bodies = odd.bodies.lock().expect("no panic");
+    let body: Value = serde_json::from_str(&bodies[0]).expect("JSON");
+    assert_eq!(body["response_format"]["json_schema"]["schema"], schema);
+    assert_eq!(body["ignore_eos"], false);
+    std::fs::write(path, "[1]").expect("written");
+    let args = ["bench", "serve", "--url", &odd.address, "--schema", path];
+    pelton(&args).assert_refused(&["--schema", "schema.json", "object"]);
+}
+
+#[test]
 fn a_server_that_is_not_there_or_cannot_be_asked_is_named() {
     measure_refused("http://127.0.0.1:9", &["does not answer", "refused", "pelton serve"]);
     measure_refused("ftp://127.0.0.1:9", &["--url", "another scheme"]);

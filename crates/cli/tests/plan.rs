@@ -161,6 +161,9 @@ fn what_cannot_be_planned_is_refused_by_name() {
     refused(&["--context", "100", "--input", "90", "--output", "20"], &["110 tokens", "--context"]);
     refused(&["--memory", "much"], &["--memory", "4GiB"]);
     refused(&["--ranks", "0"], &["--ranks"]);
+    refused(&["--ranks", "33", "--split", "pipeline"], &["--split pipeline", "32 layers"]);
+    refused(&["--ranks", "2", "--split", "experts"], &["--split experts", "no experts"]);
+    refused(&["--split", "halves"], &["--split", "pipeline"]);
     refused(&["--batch", "0"], &["--batch"]);
     refused(&["--price-per-hour", "-1"], &["--price-per-hour"]);
     pelton(&["plan", "owner/nothing"]).assert_refused(&["owner/nothing", "config.json"]);

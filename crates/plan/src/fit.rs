@@ -114,7 +114,7 @@ impl<'a> Case<'a> {
 
     fn ranks(&self) -> RankSizes {
         let sizes = WeightSizes::new(self.model, &self.weights, self.request.hardware);
-        RankSizes::new(&self.model.spec, &sizes, self.n_ranks)
+        RankSizes::new(&self.model.spec, &sizes, (self.request.split, self.n_ranks))
     }
 
     fn needs(&self) -> Needs {
@@ -175,8 +175,11 @@ impl Case<'_> {
         let smaller = KvDtype::ALL.into_iter().find(|&kv_dtype| Self { kv_dtype, ..*self }.fits());
         ways.extend(smaller.map(|dtype| Way::KvDtype { kv_dtype: dtype.name() }));
         ways.extend(self.largest_format());
-        let more =
-            (self.n_ranks + 1..=MOST_RANKS).find(|&n_ranks| Self { n_ranks, ..*self }.fits());
+        let can = |n_ranks: &usize| {
+            self.request.split.refusal(&self.model.spec, *n_ranks).is_none()
+                && Self { n_ranks: *n_ranks, ..*self }.fits()
+        };
+        let more = (self.n_ranks + 1..=MOST_RANKS).find(can);
         let is_linked = self.request.hardware.link_bandwidth.is_some();
         ways.extend(more.filter(|_| is_linked).map(|ranks| Way::Ranks { ranks }));
         ways.push(Way::Memory { memory_bytes: self.needs().total() });

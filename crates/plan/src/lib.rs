@@ -8,6 +8,7 @@
 //! Hardware ───────┴──► fit    sequences that fit; if not, what would             (fit.rs)
 //! (hardware.rs)   └──► time   a step by its bytes and operations: TTFT, TPOT     (time.rs)
 //!                         └── plan: all of it, with costs                        (plan.rs)
+//!                             └── advise: the techniques that help a workload     (advise/)
 //! ```
 //!
 //! Times of a profile from a datasheet are bounds that no program exceeds. Times of a machine that
@@ -16,6 +17,7 @@
 //! **Architecture invariant:** nothing here reads a file, a clock or the environment.
 #![forbid(unsafe_code)]
 
+pub mod advise;
 mod fit;
 mod hardware;
 mod kv;
@@ -29,7 +31,7 @@ pub use fit::{Fit, Shortage, Way};
 pub use hardware::{Arithmetic, Hardware, HardwareKind, MeasuredProduct, Peaks, profiles};
 pub use kv::KvSizes;
 pub use plan::{Cost, Plan, Request, plan};
-pub use ranks::RankSizes;
+pub use ranks::{RankSizes, Split};
 pub use time::{Limit, Times};
 pub use weights::{FormatSize, Stored, WeightSizes, Weights, sizes_by_format};
 pub use workspace::workspace_bytes;

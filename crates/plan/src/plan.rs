@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::fit::Fit;
 use crate::hardware::Hardware;
 use crate::kv::KvSizes;
-use crate::ranks::RankSizes;
+use crate::ranks::{RankSizes, Split};
 use crate::time::{Load, Roofline, Times};
 use crate::weights::{WeightSizes, Weights};
 use crate::workspace::workspace_bytes;
@@ -36,6 +36,8 @@ pub struct Request<'a> {
     pub step_tokens: usize,
     /// Machines that run the model together; at least 1.
     pub n_ranks: usize,
+    /// The way in which they share it.
+    pub split: Split,
     /// Price of one machine for an hour.
     pub price_per_hour: Option<f64>,
 }
@@ -93,7 +95,7 @@ pub fn plan(model: &ModelOutline, request: &Request<'_>) -> Plan {
     );
     let weights = WeightSizes::new(model, &request.weights, request.hardware);
     let kv = KvSizes::new(spec, request.kv_dtype, request.block_tokens, request.context_tokens);
-    let rank = RankSizes::new(spec, &weights, request.n_ranks);
+    let rank = RankSizes::new(spec, &weights, (request.split, request.n_ranks));
     let roofline =
         Roofline { spec, weights: &weights, kv: &kv, hardware: request.hardware, ranks: &rank };
     let load = Load { batch, input_tokens, output_tokens, step_tokens };

@@ -1,58 +1,148 @@
-//! A model over several machines of one kind, its matrices split by outputs.
+//! A model over several machines of one kind: its matrices split by outputs, its layers one machine
+//! after the other, or its experts.
 //!
 //! ```text
-//! queries, keys, values   by heads        each rank has the keys and values of its heads
-//! every other matrix      by outputs      each output keeps its one sum over ascending inputs
-//! sent per layer          output of attention, of its projection, of gate and up, of down:
-//!                         each rank receives (n - 1) / n of each
+//! outputs    queries, keys, values   by heads     each rank has the keys and values of its heads
+//!            every other matrix      by outputs   each output keeps its one sum
+//!            sent per layer          output of attention, of its projection, of gate and up, of
+//!                                    down: each rank receives (n - 1) / n of each
+//! pipeline   layers                  in n parts; a batch is cut into n, so that every rank is busy
+//!            sent per token          its row, n - 1 times
+//! experts    experts                 in n parts; all other weights whole on each rank
+//!            requests                spread over the ranks, which attend to their own
+//!            sent per layer          rows of experts elsewhere, there and back: 2 k (n - 1) / n
 //! ```
 //!
-//! So every output has the same terms in the same order on any number of ranks. The usual split, with
-//! two sums over ranks per layer, sends about half as much and rounds differently on each number of ranks.
+//! Split by outputs, every output has the same terms in the same order on any number of ranks. The
+//! usual split, with two sums over ranks per layer, sends about half as much and rounds differently
+//! on each number of ranks. Nothing that is sent is overlapped with computing.
 
-use pelton_model::ArchSpec;
 use pelton_model::layer::Mlp;
+use pelton_model::{ArchSpec, MatrixRole};
 use serde::Serialize;
 
 use crate::hardware::Hardware;
 use crate::kv::KvSizes;
-use crate::weights::WeightSizes;
+use crate::weights::{SizedMatrix, WeightSizes};
+
+/// The way in which machines share a model.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Split {
+    /// Each matrix, by its outputs.
+    #[default]
+    Outputs,
+    /// The layers, one machine after the other.
+    Pipeline,
+    /// The experts of each layer.
+    Experts,
+}
+
+impl Split {
+    /// All ways.
+    pub const ALL: &[Self] = &[Self::Outputs, Self::Pipeline, Self::Experts];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Outputs => "outputs",
+            Self::Pipeline => "pipeline",
+            Self::Experts => "experts",
+        }
+    }
+
+    /// The reason why this many machines cannot share a model of this specification so.
+    pub fn refusal(self, spec: &ArchSpec, n_ranks: usize) -> Option<String> {
+        let experts = spec.layers.iter().filter_map(|layer| match &layer.mlp {
+            Mlp::Moe(moe) => Some(moe.router.n_experts),
+            _ => None,
+        });
+        match (self, experts.min()) {
+            _ if n_ranks == 1 => None,
+            (Self::Pipeline, _) if n_ranks > spec.layers.len() => {
+                Some(format!("the model has {} layers", spec.layers.len()))
+            }
+            (Self::Experts, None) => Some("the model has no experts".to_owned()),
+            (Self::Experts, Some(n)) if n_ranks > n => Some(format!("the model has {n} experts")),
+            _ => None,
+        }
+    }
+}
 
 /// Sizes of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankSizes {
     /// Machines that run the model together.
     pub n_ranks: usize,
-    /// Bytes of weights of one rank: its part of each matrix, and all tables and vectors.
+    /// The way in which they share it.
+    pub split: Split,
+    /// Bytes of weights of one rank, of the largest where they differ.
     pub weight_bytes: u64,
     /// Part of the keys and values that one rank holds; 1 where a token has one key for all heads.
     pub kv_share: f64,
-    /// Elements that a rank receives per token.
+    /// Elements that a rank receives per row of a step; in a pipeline, that a row sends on its way.
     pub received_elements: f64,
 }
 
 impl RankSizes {
-    pub(crate) fn new(spec: &ArchSpec, weights: &WeightSizes, n_ranks: usize) -> Self {
-        let split = weights.multiplied().map(|m| m.n_bytes * m.shape.n_copies as f64).sum::<f64>();
-        let kept = weights.n_bytes as f64 - split;
-        let n_heads = spec.layers[0].mixer.kv_heads().n;
-        let widths = spec.layers.iter().map(|layer| {
-            let ffn = match &layer.mlp {
-                Mlp::Moe(moe) => {
-                    let shared = moe.shared.as_ref().map_or(0, |s| s.mlp.intermediate_size);
-                    moe.expert.intermediate_size * moe.router.top_k + shared
-                }
-                mlp => mlp.intermediate_size(),
-            };
-            layer.mixer.out_width() + 2 * spec.hidden_size + ffn
-        });
-        let others = (n_ranks - 1) as f64 / n_ranks as f64;
+    pub(crate) fn new(
+        spec: &ArchSpec,
+        weights: &WeightSizes,
+        (split, n_ranks): (Split, usize),
+    ) -> Self {
+        let n = n_ranks as f64;
+        let bytes = |part: &dyn Fn(&SizedMatrix) -> bool| {
+            let matrices = weights.multiplied().filter(|matrix| part(matrix));
+            matrices.map(|m| m.n_bytes * m.shape.n_copies as f64).sum::<f64>()
+        };
+        let is_layer =
+            |m: &SizedMatrix| !matches!(m.shape.role, MatrixRole::Head | MatrixRole::Embedding);
+        // The largest part of the layers, which may not divide evenly.
+        let stage = spec.layers.len().div_ceil(n_ranks) as f64 / spec.layers.len() as f64;
+        let (shared, share, kv_share) = match split {
+            Split::Outputs => {
+                let n_heads = spec.layers[0].mixer.kv_heads().n;
+                let heads = n_heads.div_ceil(n_ranks) as f64 / n_heads as f64;
+                (bytes(&|_| true), 1.0 / n, heads)
+            }
+            Split::Pipeline => (bytes(&is_layer), stage, stage),
+            Split::Experts => (bytes(&|m| m.shape.n_copies > 1), 1.0 / n, 1.0 / n),
+        };
+        let kept = weights.n_bytes as f64 - shared;
         Self {
             n_ranks,
-            weight_bytes: (kept + split / n_ranks as f64).round() as u64,
-            kv_share: n_heads.div_ceil(n_ranks) as f64 / n_heads as f64,
-            received_elements: widths.sum::<usize>() as f64 * others,
+            split,
+            weight_bytes: (kept + shared * share).round() as u64,
+            kv_share,
+            received_elements: received(spec, split, n_ranks),
         }
+    }
+
+    /// Part of the rows of a step, and of a product with one copy of its weights, on one rank,
+    /// where `n_sequences` send rows. The second is a part of the bytes.
+    pub(crate) fn product_share(&self, n_copies: usize, n_sequences: f64) -> (f64, f64) {
+        let ranks = self.n_ranks as f64;
+        match self.split {
+            Split::Outputs => (1.0, 1.0 / ranks),
+            Split::Pipeline => (1.0, 1.0),
+            Split::Experts if n_copies > 1 => (1.0, 1.0 / ranks),
+            Split::Experts => (1.0 / ranks.min(n_sequences), 1.0),
+        }
+    }
+
+    /// Parts of the operations and of the bytes of attention on one rank.
+    pub(crate) fn attention_share(&self, n_sequences: f64) -> (f64, f64) {
+        let ranks = self.n_ranks as f64;
+        match self.split {
+            Split::Outputs => (1.0 / ranks, self.kv_share),
+            Split::Pipeline => (1.0, 1.0),
+            Split::Experts => (1.0 / ranks.min(n_sequences), 1.0 / ranks.min(n_sequences)),
+        }
+    }
+
+    /// Parts into which a batch is cut.
+    pub(crate) fn n_parts(&self) -> usize {
+        if self.split == Split::Pipeline { self.n_ranks } else { 1 }
     }
 
     /// Bytes of a pool of keys and values on one rank.
@@ -64,5 +154,32 @@ impl RankSizes {
     pub(crate) fn seconds(&self, rows: f64, hardware: &Hardware) -> f64 {
         let link = hardware.link_bandwidth.unwrap_or(f64::INFINITY);
         self.received_elements * rows * hardware.sent_bytes() as f64 / link
+    }
+}
+
+/// Elements that a rank receives per row of a step; in a pipeline, that a row sends on its way.
+fn received(spec: &ArchSpec, split: Split, n_ranks: usize) -> f64 {
+    let others = (n_ranks - 1) as f64 / n_ranks as f64;
+    let widths = spec.layers.iter().map(|layer| {
+        let ffn = match &layer.mlp {
+            Mlp::Moe(moe) => {
+                let shared = moe.shared.as_ref().map_or(0, |s| s.mlp.intermediate_size);
+                moe.expert.intermediate_size * moe.router.top_k + shared
+            }
+            mlp => mlp.intermediate_size(),
+        };
+        layer.mixer.out_width() + 2 * spec.hidden_size + ffn
+    });
+    let chosen = spec.layers.iter().map(|layer| match &layer.mlp {
+        Mlp::Moe(moe) => moe.router.top_k,
+        _ => 0,
+    });
+    match split {
+        Split::Outputs => widths.sum::<usize>() as f64 * others,
+        Split::Pipeline => (spec.hidden_size * (n_ranks - 1)) as f64,
+        Split::Experts => {
+            let rows = chosen.sum::<usize>() as f64 * 2.0 * others / n_ranks as f64;
+            rows * spec.hidden_size as f64
+        }
     }
 }

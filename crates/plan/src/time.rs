@@ -126,7 +126,9 @@ impl Roofline<'_> {
         let middle = load.input_tokens as f64 + load.output_tokens as f64 / 2.0;
         let decode = self.decode(load.batch, middle);
         let output = load.output_tokens as f64;
-        let round = batch * prompt.seconds + output * decode.seconds;
+        // In a pipeline the parts of other prompts fill the time in which one waits for its turn.
+        let alone = self.overlap(load) / self.ranks.n_parts() as f64;
+        let round = batch * prompt.seconds * alone + output * decode.seconds;
         Times {
             ttft_s: prompt.seconds,
             ttft_batch_s: batch * prompt.seconds,
@@ -142,17 +144,31 @@ impl Roofline<'_> {
     }
 
     /// A step that makes one token for each of `batch` sequences behind `n_tokens` tokens.
+    ///
+    /// In a pipeline each part of the batch passes all ranks while the others pass theirs.
     fn decode(&self, batch: usize, n_tokens: f64) -> Step {
-        let batch = batch as f64;
-        let mut step = self.products(batch, batch);
+        let batch = batch.div_ceil(self.ranks.n_parts()) as f64;
+        let mut step = self.products(batch, batch, batch);
         let positions = self.kv.seen(n_tokens).map(|seen| seen * batch);
-        self.attend(&mut step, positions, batch * self.kv.read_bytes(n_tokens));
+        self.attend(&mut step, positions, batch * self.kv.read_bytes(n_tokens), batch);
         step
+    }
+
+    /// Steps of a prompt that comes alone.
+    fn n_steps(load: &Load) -> usize {
+        load.input_tokens.div_ceil(load.step_tokens.max(1)).max(1)
+    }
+
+    /// Ranks that are busy with one prompt, on average: while its last step is on the first rank,
+    /// the step before is on the second.
+    fn overlap(&self, load: &Load) -> f64 {
+        let (steps, parts) = (Self::n_steps(load) as f64, self.ranks.n_parts() as f64);
+        steps * parts / (steps + parts - 1.0)
     }
 
     /// All steps of one prompt.
     fn prompt(&self, load: &Load) -> Step {
-        let n_steps = load.input_tokens.div_ceil(load.step_tokens.max(1)).max(1);
+        let n_steps = Self::n_steps(load);
         let mut all = Step::default();
         let mut left = load.input_tokens;
         for step in 0..n_steps {
@@ -160,7 +176,7 @@ impl Roofline<'_> {
             left -= rows;
             let logits = if step + 1 == n_steps { 1.0 } else { 0.0 };
             let Step { seconds, reading, multiplying, sending } =
-                self.products(rows as f64, logits);
+                self.products(rows as f64, logits, 1.0);
             all.seconds += seconds;
             all.reading += reading;
             all.multiplying += multiplying;
@@ -170,12 +186,20 @@ impl Roofline<'_> {
         // Each step reads what the steps before it stored.
         let n_read = n_tokens * (n_steps as f64 + 1.0) / 2.0;
         let bytes = self.kv.token_bytes as f64 * n_read;
-        self.attend(&mut all, self.kv.seen_by_prompt(n_tokens), bytes);
-        all
+        self.attend(&mut all, self.kv.seen_by_prompt(n_tokens), bytes, 1.0);
+        let overlap = self.overlap(load);
+        let Step { seconds, reading, multiplying, sending } = all;
+        Step {
+            seconds: seconds / overlap,
+            reading: reading / overlap,
+            multiplying: multiplying / overlap,
+            sending: sending / overlap,
+        }
     }
 
-    /// Products of `rows` rows, `logits` of which have logits; barriers, and what ranks send.
-    fn products(&self, rows: f64, logits: f64) -> Step {
+    /// Products of `rows` rows of some sequences, `logits` of which have logits; barriers, and what
+    /// ranks send.
+    fn products(&self, rows: f64, logits: f64, n_sequences: f64) -> Step {
         let mut step = Step::default();
         for matrix in self.weights.multiplied() {
             let rows = match matrix.shape.role {
@@ -183,7 +207,7 @@ impl Roofline<'_> {
                 _ => rows,
             };
             if rows > 0.0 {
-                self.multiply(&mut step, matrix, rows);
+                self.multiply(&mut step, matrix, rows, n_sequences);
             }
         }
         let barriers = BARRIERS_PER_LAYER * self.spec.layers.len() as f64;
@@ -193,13 +217,14 @@ impl Roofline<'_> {
         step
     }
 
-    fn multiply(&self, step: &mut Step, matrix: &SizedMatrix, rows: f64) {
+    fn multiply(&self, step: &mut Step, matrix: &SizedMatrix, rows: f64, n_sequences: f64) {
         let SizedMatrix { shape, n_bytes, layout, arithmetic } = *matrix;
-        let ranks = self.ranks.n_ranks as f64;
+        let (row_share, share) = self.ranks.product_share(shape.n_copies, n_sequences);
+        let rows = rows * row_share;
         let (n, active) = (shape.n_copies as f64, shape.n_active as f64);
         let n_touched = n * (1.0 - (1.0 - active / n).powf(rows));
-        let bytes = n_bytes * n_touched / ranks;
-        let operations = 2.0 * shape.n as f64 * shape.k as f64 * active * rows / ranks;
+        let bytes = n_bytes * n_touched * share;
+        let operations = 2.0 * shape.n as f64 * shape.k as f64 * active * rows * share;
         let measured = self.hardware.measured_s_per_byte(layout, rows * active / n_touched);
         step.add(
             bytes / self.hardware.read_bandwidth,
@@ -209,13 +234,19 @@ impl Roofline<'_> {
     }
 
     /// Attention over `positions` of each layer, summed over the rows, that reads `bytes`.
-    fn attend(&self, step: &mut Step, positions: impl Iterator<Item = f64>, bytes: f64) {
+    fn attend(
+        &self,
+        step: &mut Step,
+        positions: impl Iterator<Item = f64>,
+        bytes: f64,
+        n_sequences: f64,
+    ) {
         let layers = positions.zip(&self.spec.layers);
         let operations = layers.map(|(seen, layer)| seen * per_position(&layer.mixer)).sum::<f64>();
-        let ranks = self.ranks.n_ranks as f64;
-        let bytes = bytes * self.ranks.kv_share;
+        let (share, byte_share) = self.ranks.attention_share(n_sequences);
+        let bytes = bytes * byte_share;
         let (_, peak) = self.hardware.peak(self.hardware.attention_by());
-        let multiplying = operations / ranks / peak;
+        let multiplying = operations * share / peak;
         let rate = self.hardware.attention_bytes_per_s;
         step.add(
             bytes / self.hardware.read_bandwidth,

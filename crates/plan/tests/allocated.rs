@@ -4,7 +4,8 @@ use pelton_model::{
     KvDtype, LoadOptions, ModelFiles, ModelOutline, export_gguf, inspect, load_cpu,
 };
 use pelton_plan::{
-    Arithmetic, Hardware, HardwareKind, Peaks, Plan, Request, Stored, WeightSizes, Weights, plan,
+    Arithmetic, Hardware, HardwareKind, Peaks, Plan, Request, Split, Stored, WeightSizes, Weights,
+    plan,
 };
 use pelton_quant::for_name;
 use pelton_testkit::golden::{GoldenDecoder, decoders};
@@ -46,6 +47,7 @@ fn planned(
         output_tokens: 1,
         step_tokens: 16,
         n_ranks: 1,
+        split: Split::Outputs,
         price_per_hour: None,
     };
     plan(&ModelOutline::of_files(files).expect("an outline"), &request)

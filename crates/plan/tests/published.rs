@@ -1,7 +1,7 @@
 //! Sizes that are published for known models, from their configurations alone.
 
 use pelton_model::{KvDtype, ModelOutline};
-use pelton_plan::{Hardware, KvSizes, Request, WeightSizes, Weights, plan, profiles};
+use pelton_plan::{Hardware, KvSizes, Request, Split, WeightSizes, Weights, plan, profiles};
 use pelton_quant::for_name;
 use serde_json::{Value, json};
 
@@ -118,6 +118,7 @@ fn request<'a>(hardware: &'a Hardware, format: &str) -> Request<'a> {
         output_tokens: 256,
         step_tokens: 8192,
         n_ranks: 1,
+        split: Split::Outputs,
         price_per_hour: Some(3.6),
     }
 }
@@ -203,4 +204,72 @@ fn ranks_share_weights_and_heads_and_pay_for_what_they_send() {
     assert!(tpot(&four) > tpot(&one) / 4.0 && tpot(&four) < tpot(&one) / 3.0);
     // 80 layers, 3/4 of 8192 + 2 * 8192 + 28672 elements.
     assert_eq!(four.rank.received_elements, 80.0 * 0.75 * (3.0 * 8192.0 + 28672.0));
+}
+
+#[test]
+fn a_pipeline_divides_layers_and_serves_several_batches_at_once() {
+    let (h100, model) = (profile("h100-sxm"), outline(&llama(80, 8192, 64, 8, 28672)));
+    let on = |n_ranks, batch| {
+        let split = Split::Pipeline;
+        plan(&model, &Request { n_ranks, split, batch, ..request(&h100, "bf16") })
+    };
+    let (one, four) = (on(1, 1), on(4, 1));
+    let share = four.rank.weight_bytes as f64 / one.rank.weight_bytes as f64;
+    assert!((0.25..0.28).contains(&share), "{share}");
+    // Stages of 80 layers on 3 machines have at most 27.
+    assert_eq!((four.rank.kv_share, on(3, 1).rank.kv_share), (0.25, 27.0 / 80.0));
+    assert_eq!(four.rank.received_elements, 3.0 * 8192.0);
+    let times = |found: pelton_plan::Plan| found.times.expect("timed");
+    let (alone, piped) = (times(one), times(four));
+    // A sequence alone passes all machines in turn and gains nothing; four of them fill the
+    // pipeline.
+    let ratio = piped.tpot_s / alone.tpot_s;
+    assert!((1.0..1.05).contains(&ratio), "{ratio}");
+    let ratio = times(on(4, 4)).decode_tokens_per_s / alone.decode_tokens_per_s;
+    assert!((3.8..=4.0).contains(&ratio), "{ratio}");
+    // A prompt of two steps overlaps: 2 * 4 / (2 + 3) machines are busy.
+    let long = |n_ranks| {
+        let asked = Request { n_ranks, split: Split::Pipeline, ..request(&h100, "bf16") };
+        times(plan(&model, &Request { step_tokens: 512, ..asked })).ttft_s
+    };
+    let ratio = long(1) / long(4);
+    assert!((1.5..1.6).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn experts_are_divided_and_everything_else_is_whole() {
+    let (h200, model) = (profile("h200"), outline(&deepseek_v3()));
+    let on = |n_ranks, batch| {
+        let split = Split::Experts;
+        plan(&model, &Request { n_ranks, split, batch, ..request(&h200, "q8_0") })
+    };
+    let (one, eight) = (on(1, 64), on(8, 64));
+    let experts = {
+        let spec = &model.spec;
+        assert_eq!(Split::Experts.refusal(spec, 8), None);
+        assert!(Split::Experts.refusal(spec, 257).is_some_and(|why| why.contains("256 experts")));
+        // 58 layers of 256 experts of 3 * 7168 * 2048 weights, 8.5 bits each.
+        58.0 * 256.0 * 3.0 * 7168.0 * 2048.0 * 8.5 / 8.0
+    };
+    let expected = one.rank.weight_bytes as f64 - experts * 7.0 / 8.0;
+    let found = eight.rank.weight_bytes as f64;
+    assert!((found / expected - 1.0).abs() < 0.01, "{found} {expected}");
+    assert_eq!(eight.rank.kv_share, 0.125);
+    // 58 layers send the rows of 8 experts there and back, but for one in eight.
+    let elements = 58.0 * 8.0 * 7168.0 * 2.0 * 7.0 / 8.0 / 8.0;
+    assert!((eight.rank.received_elements / elements - 1.0).abs() < 1e-9);
+    let tpot = |found: pelton_plan::Plan| found.times.expect("timed").tpot_s;
+    let (one, eight) = (tpot(one), tpot(eight));
+    // Experts are most of the bytes of a step.
+    assert!(eight < one / 4.0 && eight > one / 8.0, "{eight} {one}");
+}
+
+#[test]
+fn splits_that_a_model_does_not_have_are_refused_with_the_reason() {
+    let dense = outline(&llama(4, 64, 4, 4, 128));
+    let why = |split: Split, n| split.refusal(&dense.spec, n);
+    assert_eq!(why(Split::Experts, 2).as_deref(), Some("the model has no experts"));
+    assert_eq!(why(Split::Pipeline, 5).as_deref(), Some("the model has 4 layers"));
+    assert_eq!((why(Split::Pipeline, 4), why(Split::Experts, 1)), (None, None));
+    assert_eq!(why(Split::Outputs, 64), None);
 }

@@ -64,9 +64,73 @@ fn lengths_are_what_the_table_says() {
     assert!((1_850..2_150).contains(&n_few), "{n_few} of 22,000");
     assert!(tenants.iter().all(|r| r.tenant != TenantId(0)));
 
+    let mean = |lengths: Vec<usize>| lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
+    let chats = requests(WorkloadKind::ShareGpt, 50_000, 1);
+    assert!((150.0..172.0).contains(&mean(prompts(&chats))), "{}", mean(prompts(&chats)));
+    let answers = mean(chats.iter().map(|r| r.n_output).collect());
+    assert!((325.0..350.0).contains(&answers), "{answers}");
+    let long = requests(WorkloadKind::LongContext, 2_000, 1);
+    assert!(long.iter().all(|r| (8_000..=32_000).contains(&r.n_prompt)));
+
     let overload = requests(WorkloadKind::Overload, 20_000, 1);
     let n_urgent = overload.iter().filter(|r| r.priority < 0).count();
     assert!((3_800..4_200).contains(&n_urgent), "{n_urgent} of 20,000");
+}
+
+#[test]
+fn arrivals_and_lengths_can_be_chosen_for_every_kind() {
+    use pelton_sim::trace::ArrivalKind;
+    for &kind in WorkloadKind::ALL {
+        for &arrivals in ArrivalKind::ALL {
+            let workload = Workload::new(kind, 3_000, 1).arriving(arrivals).of_lengths(70, 9);
+            let trace: Vec<TraceRequest> = workload.requests().collect();
+            assert!(trace.is_sorted_by_key(|request| request.at_ns));
+            assert!(trace.iter().all(|r| (r.n_prompt, r.n_output) == (70, 9)));
+            assert!(trace.iter().all(|r| r.prefixes.as_slice().is_empty()));
+            let seconds = trace.last().expect("requests").at_ns as f64 / 1e9;
+            let off = 3_000.0 / seconds / kind.default_rate() - 1.0;
+            assert!(off.abs() < 0.25, "{} {}: {off}", kind.name(), arrivals.name());
+        }
+    }
+}
+
+#[test]
+fn published_traces_are_read_in_their_own_forms() {
+    let folder = tempfile::tempdir().expect("temp");
+    let write = |text: &str| {
+        let path = folder.path().join("trace");
+        std::fs::write(&path, text).expect("written");
+        TraceFile::open(path)
+    };
+    let long: Vec<String> = (0..3_000).map(|id| id.to_string()).collect();
+    let long = long.join(", ");
+    let mooncake = write(&format!(
+        "{{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}}\n\n\
+         {{\"timestamp\": 10.5, \"input_length\": 1536000, \"output_length\": 5, \"hash_ids\": [{long}]}}\n"
+    ))
+    .expect("a trace");
+    let found: Vec<TraceRequest> =
+        mooncake.requests().expect("readable").map(|request| request.expect("good")).collect();
+    assert_eq!((found.len(), found[1].at_ns, found[1].n_prompt), (2, 10_500_000, 1_536_000));
+
+    let text = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
+                5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,0,1087,API log\n\
+                118,GPT-4,417,276,693,Conversation log\n";
+    let burst = Trace::File(write(text).expect("a trace"));
+    assert_eq!(burst.n_requests(), 2);
+
+    // Saved in our own form, the trace is the same.
+    let own = folder.path().join("own");
+    save(&burst, &own).expect("saved");
+    let again = Trace::File(TraceFile::open(own).expect("a trace"));
+    let all = |trace: &Trace| -> Vec<TraceRequest> {
+        trace.requests().expect("readable").map(|request| request.expect("good")).collect()
+    };
+    assert_eq!(all(&again), all(&burst));
+
+    let error = write("{\"timestamp\": 5, \"input_length\": 1, \"output_length\": 1}\n{\n");
+    let error = error.expect_err("cut off").to_string();
+    assert!(error.contains("line 2") && error.contains("input_length"), "{error}");
 }
 
 #[test]

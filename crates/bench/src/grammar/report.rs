@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Run;
+use crate::record::{Measure, Reported};
 use crate::table::{Align, INTERRUPTED, table};
 
 /// Refusals that the table lists.
@@ -194,5 +195,27 @@ impl Report {
             text.push_str(INTERRUPTED);
         }
         text
+    }
+}
+
+impl Reported for Report {
+    const KIND: &'static str = "grammar";
+
+    fn measures(&self) -> Vec<Measure> {
+        let times = [
+            ("compile", &self.compile),
+            ("first mask", &self.first_mask),
+            ("mask", &self.mask),
+            ("fork", &self.fork),
+        ];
+        let of = |(name, times): (&str, &Times)| {
+            [("P50", times.p50_us), ("P99", times.p99_us)]
+                .map(|(which, us)| Measure::cost(format!("{name} {which}"), "us", vec![us]))
+        };
+        times.into_iter().flat_map(of).collect()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted
     }
 }

@@ -15,6 +15,7 @@ use super::Named;
 use super::block::{Cost, Multiplier};
 use super::timing::Timing;
 use crate::bytes;
+use crate::record::{Measure, Reported};
 use crate::tuned::Tuned;
 
 /// The machine, its ceilings and a row per measured call.
@@ -254,6 +255,23 @@ fn time(seconds: f64) -> String {
         }
     }
     format!("{:.0} ns", seconds * 1e9)
+}
+
+impl Reported for Report {
+    const KIND: &'static str = "kernels";
+
+    fn measures(&self) -> Vec<Measure> {
+        let time = |row: &Row| {
+            let Row { operation, variant, shape, rows, time_s, .. } = row;
+            let name = format!("{operation} {variant} {shape} {rows}");
+            Measure::cost(name, "s", vec![*time_s])
+        };
+        self.rows.iter().map(time).collect()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted
+    }
 }
 
 #[cfg(test)]

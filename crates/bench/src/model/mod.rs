@@ -19,7 +19,7 @@
 //! most of the time and does not change the KV that the steps read).
 
 mod plan;
-mod report;
+pub(crate) mod report;
 mod subject;
 
 use pelton_model::{CpuDevice, Decoder, available_memory_bytes};

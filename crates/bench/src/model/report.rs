@@ -16,13 +16,14 @@ use serde::Serialize;
 
 use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Plan, SHORT_TOKENS, Variant};
 use crate::ceilings::multiplier;
+use crate::record::{Measure, Reported};
 use crate::samples::Summary;
 use crate::table::{Align, INTERRUPTED, bytes, table};
 use crate::tuned::Tuned;
 
 /// Facts about the model and the device that need no measurement.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     model: String,
     architecture: String,
     kernels: &'static str,
@@ -30,24 +31,25 @@ pub(super) struct Facts {
     tuning: Tuned,
     kv_dtype: String,
     /// Weights that every step reads.
-    weight_bytes: usize,
+    pub(crate) weight_bytes: usize,
     /// Keys and values of one position in one layer.
     kv_bytes_per_layer: usize,
     /// Weights of all layers, without embedding and head.
-    layer_weights: usize,
-    head_weights: usize,
+    pub(crate) layer_weights: usize,
+    /// Weights of the head.
+    pub(crate) head_weights: usize,
     /// Packed layouts of the matrices, with their bytes, largest first.
     layouts: Vec<(&'static str, usize)>,
     /// The layout of most bytes.
     #[serde(skip)]
-    layout: WeightLayout,
+    pub(crate) layout: WeightLayout,
     /// Positions that each layer sees at most.
     #[serde(skip)]
     windows: Vec<Option<usize>>,
 }
 
 impl Facts {
-    pub(super) fn new(model: String, architecture: String, decoder: &Decoder<CpuDevice>) -> Self {
+    pub(crate) fn new(model: String, architecture: String, decoder: &Decoder<CpuDevice>) -> Self {
         let spec = decoder.spec();
         let cpu = decoder.device().cpu();
         let layouts = decoder.layouts();
@@ -70,9 +72,21 @@ impl Facts {
     }
 
     /// Keys and values that attention reads for one row behind `n_tokens` positions.
-    fn kv_bytes(&self, n_tokens: usize) -> usize {
+    pub(crate) fn kv_bytes(&self, n_tokens: usize) -> usize {
         let seen = |window: &Option<usize>| window.map_or(n_tokens, |most| most.min(n_tokens));
         self.windows.iter().map(|window| seen(window) * self.kv_bytes_per_layer).sum()
+    }
+
+    /// Model, kernels and tuning in two lines.
+    pub(crate) fn headline(&self) -> String {
+        let Self { model, architecture, kernels, threads, tuning, kv_dtype, weight_bytes, .. } =
+            self;
+        let weights = bytes(*weight_bytes as u64);
+        format!(
+            "{model} · {architecture} · {weights} of weights per step · {kv_dtype} keys and values \
+             · {kernels} on {threads} threads\n\
+             {tuning}\n"
+        )
     }
 }
 
@@ -230,9 +244,6 @@ impl Report {
             ("Gop/s", Align::Right),
             ("arithmetic", Align::Right),
         ];
-        let Facts { model, architecture, kernels, threads, tuning, kv_dtype, weight_bytes, .. } =
-            &self.facts;
-        let weights = bytes(*weight_bytes as u64);
         let read = self.read_bandwidth.as_ref().map_or_else(String::new, |read| {
             let [median, lowest, highest] =
                 [read.median, read.lowest, read.highest].map(|bytes_per_s| bytes_per_s / 1e9);
@@ -242,12 +253,23 @@ impl Report {
         let rows: Vec<[String; 9]> = self.figures.iter().map(Figure::row).collect();
         let table = table(HEAD, &rows);
         let note = if self.interrupted { INTERRUPTED } else { "" };
-        format!(
-            "{model} · {architecture} · {weights} of weights per step · {kv_dtype} keys and values \
-             · {kernels} on {threads} threads\n\
-             {tuning}\n\
-             {read}{name} peak {peak:.0} GOP/s\n\n\
-             {table}{note}"
-        )
+        let head = self.facts.headline();
+        format!("{head}{read}{name} peak {peak:.0} GOP/s\n\n{table}{note}")
+    }
+}
+
+impl Reported for Report {
+    const KIND: &'static str = "model";
+
+    fn measures(&self) -> Vec<Measure> {
+        let rate = |figure: &Figure| {
+            let rounds = figure.tokens_per_s.rounds.clone();
+            Measure::rate(figure.name.clone(), "tokens/s", rounds)
+        };
+        self.figures.iter().map(rate).collect()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted
     }
 }

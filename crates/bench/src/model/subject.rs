@@ -13,18 +13,19 @@
 //! finds the same cache. The engine gets new prompts each time, so that none is in the prefix
 //! cache.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pelton_base::{Ask, FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
-    Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, Extras,
-    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked, TokenEvent, TokenStream,
+    Engine, EngineConfig, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, TokenEvent,
+    TokenStream,
 };
 use pelton_model::{BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence};
-use pelton_sched::{Choices, SchedulerOutput};
+use pelton_sched::Choices;
 
 use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Needs, Plan, SHORT_TOKENS, STEP_TOKENS, Variant};
+use crate::shared::{Shared, engine_failed, full_step};
+use crate::tokens::RandomTokens;
 use crate::{BenchError, Result};
 
 /// Verifications per round.
@@ -79,7 +80,7 @@ impl<'a> Subject<'a> {
                 verification: Default::default(),
             },
         )?;
-        let executor = Shared(Arc::new(Mutex::new(executor)));
+        let executor = Shared::new(executor);
         let n_sequences = plan.most_sequences();
         let config = EngineConfig {
             choices: Choices {
@@ -244,132 +245,5 @@ impl<'a> Subject<'a> {
         let started = Instant::now();
         decoder.forward(&mut self.kv, &input, &mut self.logits);
         started.elapsed()
-    }
-}
-
-/// The executor of the engine, which the benchmark reaches too: the engine waits while the benchmark
-/// holds the lock.
-#[derive(Clone)]
-struct Shared(Arc<Mutex<ModelExecutor<CpuDevice>>>);
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, ModelExecutor<CpuDevice>> {
-        // A panic under the lock has ended the engine already.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Executor for Shared {
-    fn kv_capacity(&self) -> KvCapacity {
-        self.lock().kv_capacity()
-    }
-
-    fn vocab_size(&self) -> usize {
-        self.lock().vocab_size()
-    }
-
-    fn max_context_tokens(&self) -> usize {
-        self.lock().max_context_tokens()
-    }
-
-    /// Nothing is drafted here.
-    fn drafting(&mut self) -> Option<&mut dyn Drafting> {
-        None
-    }
-
-    fn add(&mut self, request: &Request, extras: Extras) -> std::result::Result<(), Panicked> {
-        self.lock().add(request, extras)
-    }
-
-    fn launch(&mut self, plan: &SchedulerOutput) {
-        self.lock().launch(plan);
-    }
-
-    fn collect(
-        &mut self,
-        plan: &SchedulerOutput,
-        execution: &mut Execution,
-    ) -> std::result::Result<(), ExecutorError> {
-        self.lock().collect(plan, execution)
-    }
-
-    fn finished(&mut self, id: RequestId) {
-        self.lock().finished(id);
-    }
-
-    fn reset(&mut self) {
-        self.lock().reset();
-    }
-}
-
-fn engine_failed() -> BenchError {
-    BenchError::failed("the engine failed while generating")
-}
-
-/// Seconds of one of the steps in which every sequence got a token, over at most `most_steps` of
-/// them; `times[i]` are the moments of the tokens of sequence `i`.
-///
-/// `None` when there was no such step.
-fn full_step(times: &[Vec<Instant>], most_steps: usize) -> Option<f64> {
-    // From the first token of the last one to start ...
-    let last = times.iter().max_by_key(|times| times.first())?;
-    let start = *last.first()?;
-    // ... for as long as all of them go on.
-    let n_together = |times: &Vec<Instant>| times.iter().filter(|at| **at > start).count();
-    let n_steps = times.iter().map(n_together).min()?.min(most_steps);
-    let end = *last.iter().filter(|at| **at > start).nth(n_steps.checked_sub(1)?)?;
-    Some((end - start).as_secs_f64() / n_steps as f64)
-}
-
-/// Random token ids of a vocabulary; every process draws the same sequence.
-#[derive(Clone, Debug)]
-struct RandomTokens {
-    state: u64,
-    vocab_size: u64,
-}
-
-impl RandomTokens {
-    fn new(vocab_size: usize) -> Self {
-        Self { state: 0, vocab_size: vocab_size as u64 }
-    }
-
-    /// The next `n`; the generator is splitmix64 (Steele, Lea and Flood, 2014).
-    fn take(&mut self, n: usize) -> Vec<TokenId> {
-        let mut next = || {
-            self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut x = self.state;
-            x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            TokenId(((x ^ (x >> 31)) % self.vocab_size) as u32)
-        };
-        (0..n).map(|_| next()).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_steps_in_which_all_generate_are_counted() {
-        let zero = Instant::now();
-        let at = |ms: &[u64]| ms.iter().map(|ms| zero + Duration::from_millis(*ms)).collect();
-        // The second starts two tokens later, the first ends one token earlier.
-        let times: Vec<Vec<Instant>> = vec![at(&[1, 2, 10, 30, 50]), at(&[10, 30, 50, 51])];
-        let seconds = full_step(&times, 100).expect("two steps together");
-        assert!((seconds - 0.020).abs() < 1e-9, "{seconds}");
-        assert_eq!(full_step(&[at(&[1, 2]), at(&[2, 3])], 100), None);
-        assert_eq!(full_step(&[at(&[1, 2]), Vec::new()], 100), None);
-        let one = full_step(&[at(&[1, 5, 100])], 1).expect("one step");
-        assert!((one - 0.004).abs() < 1e-9, "{one}");
-    }
-
-    #[test]
-    fn tokens_are_below_the_vocabulary_and_never_the_same_prompt_twice() {
-        let mut random = RandomTokens::new(300);
-        let (a, b) = (random.take(64), random.take(64));
-        assert!(a.iter().chain(&b).all(|token| token.0 < 300));
-        assert_ne!(a, b);
-        assert_eq!(a, RandomTokens::new(300).take(64));
     }
 }

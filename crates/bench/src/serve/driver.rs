@@ -1,5 +1,6 @@
 //! Sends the requests of a trace to a server and keeps the ledger.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -7,14 +8,16 @@ use pelton_base::Slo;
 use pelton_sim::report::{ClientTimes, Grouping, Ledger, RefusalRecord, RequestRecord, Served};
 use pelton_sim::trace::{Trace, TraceRequest};
 use rustix::time::{ClockId, clock_gettime};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::address::Address;
 use super::client::Client;
+use super::counters::{Counters, Series};
 use super::follow::{Answer, Ended, Outcome, follow};
-use super::probe::{self, ServerSeconds};
+use super::probe::{self, Metrics, ServerSeconds};
 use super::prompt::{prompt, words};
 use super::report::{Failures, Processor, ServeReport, Trouble};
+use super::requests::Requests;
 use crate::pace::{self, Following, Pace};
 use crate::{Progress, Result};
 
@@ -52,13 +55,23 @@ pub struct Config {
     pub timeout: Duration,
     /// The workload in words.
     pub workload: String,
+    /// Number of the first request, from which the words of prompts follow: runs with other numbers
+    /// have other prompts.
+    pub first_number: u64,
+    /// Fields that every body gets beside the usual ones, such as `response_format`.
+    pub extra: Map<String, Value>,
+    /// Whether the counters of the server are looked at during the run, five times a second.
+    pub looks: bool,
 }
+
+/// Time between two looks at the counters of a server.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// A server that has answered.
 pub struct Bench {
     client: Client,
     model: String,
-    before: Option<ServerSeconds>,
+    before: Option<Metrics>,
     config: Config,
 }
 
@@ -75,7 +88,7 @@ impl Bench {
             Some(model) => model.clone(),
             None => probe::first_model(&client).await?,
         };
-        let before = probe::seconds(&client).await;
+        let before = probe::metrics(&client).await;
         Ok(Self { client, model, before, config })
     }
 
@@ -102,16 +115,46 @@ impl Bench {
             config,
         };
         let (how, started) = ((driver.config.n_requests, driver.config.pace), driver.started);
-        let is_interrupted = pace::pace(&mut driver, trace, how, started, stop, progress).await?;
+        let looks = Looks { client: driver.client.clone(), is_on: driver.config.looks };
+        let mut seen: Vec<Series> = Vec::new();
+        let is_interrupted = tokio::select! {
+            ended = pace::pace(&mut driver, trace, how, started, stop, progress) => ended?,
+            never = looks.go_on(&mut seen) => match never {},
+        };
         let client_s = processor_seconds() - client_before;
-        let after = probe::seconds(&driver.client).await;
-        let used = |pick: fn(ServerSeconds) -> f64| Some(pick(after?) - pick(before?));
+        let after = probe::metrics(&driver.client).await;
+        let seconds = |metrics: &Option<Metrics>| metrics.as_ref().and_then(|m| m.seconds);
+        let used =
+            |pick: fn(ServerSeconds) -> f64| Some(pick(seconds(&after)?) - pick(seconds(&before)?));
         let processor = Processor {
             client_s,
             server_serving_s: used(|seconds| seconds.serving),
             server_model_s: used(|seconds| seconds.model),
         };
-        Ok(driver.close(grouping, processor, is_interrupted))
+        let counters = before.zip(after).filter(|_| driver.config.looks);
+        let counters =
+            counters.map(|(before, after)| Counters::new(&before.series, &seen, &after.series));
+        Ok(driver.close(grouping, processor, counters, is_interrupted))
+    }
+}
+
+/// Looks at the counters of a server from time to time.
+struct Looks {
+    client: Client,
+    is_on: bool,
+}
+
+impl Looks {
+    /// Adds looks until it is dropped.
+    async fn go_on(&self, seen: &mut Vec<Series>) -> Infallible {
+        if !self.is_on {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let metrics = probe::metrics(&self.client).await;
+            seen.extend(metrics.map(|metrics| metrics.series));
+        }
     }
 }
 
@@ -183,6 +226,7 @@ impl pace::Served for Driver {
 impl Driver {
     /// The route and the body of a request.
     fn body(&self, request: &TraceRequest, number: u64) -> (&'static str, String) {
+        let number = self.config.first_number + number;
         let text = prompt(request, number, &self.words);
         let mut body = json!({
             "model": self.model,
@@ -193,6 +237,9 @@ impl Driver {
             "stream": true,
             "stream_options": {"include_usage": true},
         });
+        for (name, value) in &self.config.extra {
+            body[name] = value.clone();
+        }
         if request.priority != 0 {
             body["priority"] = json!(request.priority);
         }
@@ -241,6 +288,7 @@ impl Driver {
         mut self,
         grouping: Grouping<'_>,
         processor: Processor,
+        counters: Option<Counters>,
         is_interrupted: bool,
     ) -> ServeReport {
         let records = &self.ledger.records;
@@ -250,8 +298,11 @@ impl Driver {
         let n_tokens = answers().map(|record| u64::from(record.n_output)).sum();
         self.ledger.duration_s = end_ns as f64 / 1e9;
         let server = format!("{} at {}", self.model, self.config.address);
+        let requests = Requests::new(records);
+        let gaps_ms = self.seen.times.gaps_ns.iter().map(|&ns| ns as f64 / 1e6).collect();
+        let n_refused = self.ledger.refusals.len() as u64;
         let mut served = Served::new(self.config.workload, server);
-        served.add_from_outside(self.model, (&self.ledger, self.seen.times), grouping);
+        served.add_from_outside(self.model.clone(), (&self.ledger, self.seen.times), grouping);
         served.interrupted = is_interrupted;
         ServeReport {
             served,
@@ -260,7 +311,13 @@ impl Driver {
             n_short: self.seen.n_short,
             n_answers,
             n_tokens,
+            n_refused,
             processor,
+            model: self.model,
+            steady: requests.steadiness(),
+            counters,
+            requests,
+            gaps_ms,
         }
     }
 }

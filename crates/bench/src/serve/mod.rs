@@ -20,14 +20,20 @@
 
 mod address;
 mod client;
+mod counters;
 mod driver;
 mod events;
 mod follow;
 mod probe;
 mod prompt;
 mod report;
+mod requests;
 mod tls;
+mod vllm;
 
 pub use address::Address;
+pub use counters::{Counters, Phase};
 pub use driver::{Bench, Config, Endpoint};
-pub use report::{Failures, ServeReport};
+pub use report::{Failures, Processor, ServeReport};
+pub use requests::{Requests, Steadiness, Steady};
+pub use vllm::Traffic;

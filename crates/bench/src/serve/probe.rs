@@ -6,6 +6,7 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 
 use super::client::Client;
+use super::counters::Series;
 use crate::{BenchError, Result};
 
 /// Largest answer that is read, in bytes.
@@ -42,12 +43,21 @@ pub(super) async fn first_model(client: &Client) -> Result<String> {
 
 const HINT: &str = "--model NAME asks for a model without the list, --key KEY sends a key";
 
-/// Processor time of a server that publishes it; `None` of every other.
-pub(super) async fn seconds(client: &Client) -> Option<ServerSeconds> {
+/// The metrics of a server that publishes them.
+#[derive(Clone, Debug)]
+pub(super) struct Metrics {
+    /// Processor time; `None` of every server but Pelton.
+    pub(super) seconds: Option<ServerSeconds>,
+    pub(super) series: Series,
+}
+
+/// The metrics of a server; `None` where it publishes none.
+pub(super) async fn metrics(client: &Client) -> Option<Metrics> {
     let (status, text) = get(client, "/metrics").await.ok()?;
-    if status != 200 {
-        return None;
-    }
+    (status == 200).then(|| Metrics { seconds: seconds(&text), series: Series::read(&text) })
+}
+
+fn seconds(text: &str) -> Option<ServerSeconds> {
     let part = |name: &str| {
         let start = format!("pelton_cpu_seconds_total{{part=\"{name}\"}} ");
         text.lines().find_map(|line| line.strip_prefix(&start))?.trim().parse::<f64>().ok()

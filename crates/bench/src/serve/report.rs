@@ -6,6 +6,10 @@ use std::fmt::Write as _;
 use pelton_sim::report::Served;
 use serde::Serialize;
 
+use super::counters::Counters;
+use super::requests::{Requests, Steadiness, Steady};
+use crate::record::{Measure, Reported};
+
 /// Requests that failed, by what went wrong.
 pub type Failures = BTreeMap<String, Failure>;
 
@@ -67,8 +71,40 @@ pub struct ServeReport {
     pub n_answers: u64,
     /// Tokens of all answers.
     pub n_tokens: u64,
+    /// Refused requests.
+    #[serde(skip)]
+    pub(super) n_refused: u64,
     /// Processor time during the run.
     pub processor: Processor,
+    /// The model that was asked for.
+    #[serde(skip)]
+    pub(super) model: String,
+    /// The part of the run in which nothing grows.
+    pub steady: Steadiness,
+    /// The counters of the server; absent where they were not asked for or are not published.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Counters>,
+    /// The whole answers.
+    pub requests: Requests,
+    /// Times between two events with text.
+    #[serde(skip)]
+    pub(super) gaps_ms: Vec<f64>,
+}
+
+impl Reported for ServeReport {
+    const KIND: &'static str = "serve";
+
+    fn measures(&self) -> Vec<Measure> {
+        let rate = self.served.reports().next().map(|report| {
+            let samples = vec![report.all.output_tokens_per_s];
+            Measure::rate("output", "tokens/s", samples)
+        });
+        rate.into_iter().chain(self.requests.measures()).collect()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.served.interrupted
+    }
 }
 
 impl ServeReport {
@@ -76,6 +112,7 @@ impl ServeReport {
     pub fn render(&self) -> String {
         let mut text = self.served.render();
         text.push('\n');
+        self.render_steady(&mut text);
         self.render_processor(&mut text);
         if self.n_short > 0 {
             line(
@@ -95,6 +132,25 @@ impl ServeReport {
             line(&mut text, "failed", &format!("{n} x {kind}: {example}"));
         }
         text
+    }
+
+    fn render_steady(&self, text: &mut String) {
+        let told = match &self.steady {
+            Steadiness::TooShort => "not looked for: fewer than 50 whole answers".to_owned(),
+            Steadiness::Unsteady => {
+                "none: times still change past the middle of the run".to_owned()
+            }
+            Steadiness::Steady(steady) => {
+                let Steady { from_s, to_s, n, output_tokens_per_s, ttft_ms, end_to_end_ms, .. } =
+                    &**steady;
+                format!(
+                    "from {from_s:.1} to {to_s:.1} s, {n} requests: {output_tokens_per_s:.1} \
+                     tokens/s, TTFT P50 {:.1} ms, P99 {:.1} ms, end to end P50 {:.1} ms",
+                    ttft_ms.p50.value, ttft_ms.p99.value, end_to_end_ms.p50.value
+                )
+            }
+        };
+        line(text, "steady", &told);
     }
 
     fn render_processor(&self, text: &mut String) {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::advice::{Advice, Evidence, Outcome};
 use super::name;
 use super::subject::{Cell, Run};
+use crate::record::{Measure, Reported};
 use crate::samples::Summary;
 use crate::table::{Align, INTERRUPTED, table};
 
@@ -204,6 +205,23 @@ fn rate(run: &Run) -> f64 {
 /// All that runs counted.
 fn sum(runs: &[Run]) -> SpecStats {
     runs.iter().fold(SpecStats::default(), |sum, run| sum.and(&run.stats))
+}
+
+impl Reported for Report {
+    const KIND: &'static str = "spec";
+
+    fn measures(&self) -> Vec<Measure> {
+        let rate = |figure: &Figure| {
+            let Figure { batch, texts, method, tokens_per_s, .. } = figure;
+            let name = format!("{method}, {batch} x {texts}");
+            Measure::rate(name, "tokens/s", tokens_per_s.rounds.clone())
+        };
+        self.figures.iter().map(rate).collect()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted
+    }
 }
 
 #[cfg(test)]

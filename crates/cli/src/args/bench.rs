@@ -4,11 +4,15 @@ use std::num::NonZeroUsize;
 
 use clap::{Args, Subcommand};
 
+use super::bench_ablate::{ABLATE_HELP_END, BenchAblateArgs};
 use super::bench_grammar::{BenchGrammarArgs, GRAMMAR_HELP_END};
 use super::bench_load::{BenchLoadArgs, LOAD_HELP_END};
+use super::bench_offline::{BenchOfflineArgs, OFFLINE_HELP_END};
+use super::bench_reports::{BenchCompareArgs, BenchReportArgs, COMPARE_HELP_END, REPORT_HELP_END};
 use super::bench_serve::{BenchServeArgs, SERVE_HELP_END};
 use super::bench_sim::{BenchSimArgs, SIM_HELP_END};
 use super::bench_spec::{BenchSpecArgs, SPEC_HELP_END};
+use super::bench_sweep::{BenchSweepArgs, SWEEP_HELP_END};
 use crate::flags::{ModelArgs, ThreadsArgs};
 
 const KERNELS_HELP_END: &str = "\
@@ -42,6 +46,9 @@ pub(crate) enum BenchCommand {
     /// Measure a model: prompts, generation alone and in batches, long contexts, verification
     #[command(after_help = MODEL_HELP_END)]
     Model(Box<BenchModelArgs>),
+    /// Serve batches of equal requests: prompts and generation apart, with their tails
+    #[command(after_help = OFFLINE_HELP_END)]
+    Offline(Box<BenchOfflineArgs>),
     /// Simulate hours of service under different policies within seconds, without a model
     #[command(after_help = SIM_HELP_END)]
     Sim(Box<BenchSimArgs>),
@@ -51,12 +58,24 @@ pub(crate) enum BenchCommand {
     /// Send a workload to any OpenAI-compatible server and report what its clients see
     #[command(after_help = SERVE_HELP_END)]
     Serve(Box<BenchServeArgs>),
+    /// Measure a server at several loads, and find the knee of its curve and the limit behind it
+    #[command(after_help = SWEEP_HELP_END)]
+    Sweep(Box<BenchSweepArgs>),
     /// Compare ways to draft tokens with plain decoding, and report which is faster
     #[command(after_help = SPEC_HELP_END)]
     Spec(Box<BenchSpecArgs>),
+    /// Turn techniques on, alone and on top of each other, and report the gain of each
+    #[command(after_help = ABLATE_HELP_END)]
+    Ablate(Box<BenchAblateArgs>),
     /// Compile JSON schemas for a vocabulary and time their masks
     #[command(after_help = GRAMMAR_HELP_END)]
     Grammar(BenchGrammarArgs),
+    /// Tell whether two reports differ, and exit with 3 when the second is worse
+    #[command(after_help = COMPARE_HELP_END)]
+    Compare(BenchCompareArgs),
+    /// Draw reports as one page of HTML
+    #[command(after_help = REPORT_HELP_END)]
+    Report(BenchReportArgs),
 }
 
 /// Flags of `pelton bench kernels`.

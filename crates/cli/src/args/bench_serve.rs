@@ -2,17 +2,20 @@
 
 use std::convert::Infallible;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use pelton_base::Slo;
+use pelton_base::{Slo, limits};
+use pelton_bench::Pace;
 use pelton_bench::serve::{Address, Config, Endpoint};
-use pelton_bench::{BenchError, Pace};
 use pelton_sim::trace::Trace;
+use serde_json::{Map, Value, json};
 
 use super::workload::WorkloadArgs;
+use crate::bench;
 use crate::config::Secret;
+use crate::failure::{Failure, Result};
 
 pub(super) const SERVE_HELP_END: &str = "\
 Examples:
@@ -20,6 +23,9 @@ Examples:
   pelton bench serve --url http://10.0.0.7:8000 --rate 4 -n 500
   pelton bench serve --workload shared-prefix --chat --ttft-target 2000 --tpot-target 200
   pelton bench serve --concurrency 32 --json > run.json
+  pelton bench serve --workload sharegpt --arrivals ramp --rate 4 -n 1000
+  pelton bench serve --trace mooncake_trace.jsonl -n 200 --chat
+  pelton bench serve --chat --schema answer.json --vllm-json results.json
 
 Requests arrive by the clock at the given rate, whether or not the server keeps up; with
 --concurrency each arrives when another has ended. Times are those of the clients, network included,
@@ -27,9 +33,9 @@ and count from the arrival, so a stalled server hides nothing. Prompts are commo
 of the workload; the report counts tokens as the server does. Of a Pelton, the report has the
 processor time of the server, too. Ctrl-C ends early and reports the requests so far.";
 
-/// Flags of `pelton bench serve`.
+/// Flags that say where a server is and how it is asked.
 #[derive(Args, Debug)]
-pub(crate) struct BenchServeArgs {
+pub(crate) struct RemoteArgs {
     /// Address of the server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000")]
     url: String,
@@ -55,18 +61,87 @@ pub(crate) struct BenchServeArgs {
     /// Longest time for one request, in seconds
     #[arg(long, value_name = "S", default_value = "600")]
     timeout: NonZeroU32,
-    /// The workload.
-    #[command(flatten)]
-    pub(crate) workload: WorkloadArgs,
-    /// Keep N requests running instead of following the clock
-    #[arg(long, value_name = "N", conflicts_with = "rate", help_heading = "Workload")]
-    concurrency: Option<NonZeroUsize>,
+    /// JSON schema that each answer must follow; answers may end before their length
+    #[arg(long, value_name = "FILE", help_heading = "Workload")]
+    schema: Option<PathBuf>,
     /// Latest first token of a request that counts as good, in milliseconds
     #[arg(long, value_name = "MS", help_heading = "Workload")]
     ttft_target: Option<NonZeroU32>,
     /// Longest time per token of a request that counts as good, in milliseconds
     #[arg(long, value_name = "MS", help_heading = "Workload")]
     tpot_target: Option<NonZeroU32>,
+}
+
+impl RemoteArgs {
+    /// How the server is measured with this many requests of a workload.
+    ///
+    /// # Errors
+    ///
+    /// A value of `--url` that cannot be asked, a file of `--schema` that holds no JSON object.
+    pub(crate) fn config(&self, workload: String, n_requests: u64, pace: Pace) -> Result<Config> {
+        let target = |ms: NonZeroU32| Duration::from_millis(u64::from(ms.get()));
+        Ok(Config {
+            address: Address::parse(&self.url).map_err(bench::failure)?,
+            key: self.key.as_ref().map(|key| key.expose().to_owned()),
+            ca: self.ca.clone(),
+            model: self.model.clone(),
+            endpoint: if self.chat { Endpoint::Chat } else { Endpoint::Completions },
+            n_requests,
+            pace,
+            default_slo: Slo {
+                ttft: self.ttft_target.map(target),
+                tpot: self.tpot_target.map(target),
+            },
+            timeout: Duration::from_secs(u64::from(self.timeout.get())),
+            workload,
+            first_number: 0,
+            extra: self.schema.as_deref().map(form).transpose()?.unwrap_or_default(),
+            looks: false,
+        })
+    }
+
+    /// Whether requests have latency targets.
+    pub(crate) fn has_targets(&self) -> bool {
+        self.ttft_target.is_some() || self.tpot_target.is_some()
+    }
+}
+
+/// The fields of a body that ask for JSON by the schema of a file.
+fn form(path: &Path) -> Result<Map<String, Value>> {
+    let wrong = |why: String| Failure::new(format!("--schema: {}: {why}", path.display()));
+    let text = pelton_tensor::read_limited_text(path, limits::CONFIG_BYTES);
+    let text = text.map_err(|error| wrong(error.to_string()))?;
+    let schema: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if !schema.is_object() {
+        return Err(wrong("expected a JSON schema, which is an object".to_owned()));
+    }
+    let schema = json!({"name": "answer", "strict": true, "schema": schema});
+    let format = json!({"type": "json_schema", "json_schema": schema});
+    // Answers end where their JSON does.
+    let fields = [("response_format", format), ("ignore_eos", json!(false))];
+    Ok(fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
+}
+
+/// Flags of `pelton bench serve`.
+#[derive(Args, Debug)]
+pub(crate) struct BenchServeArgs {
+    /// The server.
+    #[command(flatten)]
+    pub(crate) server: RemoteArgs,
+    /// The workload.
+    #[command(flatten)]
+    pub(crate) workload: WorkloadArgs,
+    /// Keep N requests running instead of following the clock
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["rate", "arrivals"],
+        help_heading = "Workload"
+    )]
+    concurrency: Option<NonZeroUsize>,
+    /// Also write the results in the form of vLLM's `bench serve`
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) vllm_json: Option<PathBuf>,
     /// One JSON object on stdout
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
@@ -77,28 +152,19 @@ impl BenchServeArgs {
     ///
     /// # Errors
     ///
-    /// A value of `--url` that cannot be asked.
-    pub(crate) fn config(&self, trace: &Trace) -> Result<Config, BenchError> {
-        let target = |ms: NonZeroU32| Duration::from_millis(u64::from(ms.get()));
-        Ok(Config {
-            address: Address::parse(&self.url)?,
-            key: self.key.as_ref().map(|key| key.expose().to_owned()),
-            ca: self.ca.clone(),
-            model: self.model.clone(),
-            endpoint: if self.chat { Endpoint::Chat } else { Endpoint::Completions },
-            n_requests: self.workload.n_requests(trace),
-            pace: self.concurrency.map_or(Pace::Clock, |n| Pace::Concurrency(n.get())),
-            default_slo: Slo {
-                ttft: self.ttft_target.map(target),
-                tpot: self.tpot_target.map(target),
-            },
-            timeout: Duration::from_secs(u64::from(self.timeout.get())),
-            workload: self.workload.describe(trace),
-        })
+    /// As of [`RemoteArgs::config`].
+    pub(crate) fn config(&self, trace: &Trace) -> Result<Config> {
+        let n_requests = self.workload.n_requests(trace);
+        self.server.config(self.workload.describe(trace), n_requests, self.pace())
+    }
+
+    /// The arrival of requests.
+    pub(crate) fn pace(&self) -> Pace {
+        self.concurrency.map_or(Pace::Clock, |n| Pace::Concurrency(n.get()))
     }
 }
 
 /// Accepts any text: the server judges it.
-fn secret(text: &str) -> Result<Secret, Infallible> {
+fn secret(text: &str) -> std::result::Result<Secret, Infallible> {
     Ok(Secret::new(text))
 }

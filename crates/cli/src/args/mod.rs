@@ -5,14 +5,19 @@
 //! model's own `generation_config.json`, which win over the built-in value. Contradictions are
 //! errors.
 
+mod advise;
 mod batch;
 mod beams;
 mod bench;
+mod bench_ablate;
 mod bench_grammar;
 mod bench_load;
+mod bench_offline;
+mod bench_reports;
 mod bench_serve;
 mod bench_sim;
 mod bench_spec;
+mod bench_sweep;
 mod convert;
 mod doctor;
 mod embed;
@@ -38,14 +43,19 @@ use clap::{Args, Parser, Subcommand};
 use pelton_base::TokenId;
 use pelton_model::KvDtype;
 
+pub(crate) use advise::AdviseArgs;
 pub(crate) use batch::BatchArgs;
 pub(crate) use beams::BeamArgs;
 pub(crate) use bench::{BenchCommand, BenchKernelsArgs, BenchModelArgs};
+pub(crate) use bench_ablate::{BenchAblateArgs, plain_with};
 pub(crate) use bench_grammar::BenchGrammarArgs;
 pub(crate) use bench_load::BenchLoadArgs;
+pub(crate) use bench_offline::BenchOfflineArgs;
+pub(crate) use bench_reports::{BenchCompareArgs, BenchReportArgs};
 pub(crate) use bench_serve::BenchServeArgs;
 pub(crate) use bench_sim::{BenchSimArgs, SimVariant};
 pub(crate) use bench_spec::BenchSpecArgs;
+pub(crate) use bench_sweep::BenchSweepArgs;
 pub(crate) use convert::ConvertArgs;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use embed::EmbedArgs;
@@ -55,7 +65,7 @@ pub(crate) use form::{FormArgs, ToolArgs, read_tools, schema_shape};
 pub(crate) use key::{KeyCommand, ListKeysArgs, NewKeyArgs, RevokeKeysArgs};
 pub(crate) use models::{ListArgs, PullArgs, RmArgs, ShowArgs};
 pub(crate) use parse_tools::ParseToolsArgs;
-pub(crate) use plan::PlanArgs;
+pub(crate) use plan::{PlanArgs, PlanCommand};
 pub(crate) use quantize::QuantizeArgs;
 pub(crate) use rare_sampling::RareSamplingArgs;
 pub(crate) use reference::{CompletionsArgs, ManArgs};

@@ -2,9 +2,12 @@
 
 use std::num::NonZeroUsize;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use pelton_model::KvDtype;
+use pelton_plan::Split;
 
+use super::advise::{ADVISE_HELP_END, AdviseArgs};
+use super::workload::named;
 use crate::flags::KvArgs;
 use crate::units::parse_bytes;
 
@@ -14,6 +17,7 @@ Examples:
   pelton plan model.gguf --memory 16GiB --batch 4
   pelton plan ./my-model --hardware rtx-4090 --table --weights bf16,q8_0,q4_k
   pelton plan ./my-model --hardware h200 --ranks 4 --price-per-hour 3.50 --json
+  pelton plan advise ./my-model --scenario rag --memory 16GiB --write serve.yaml
 
 Only the configuration is read: a folder with config.json (weights need not be there), the file itself,
 the header of a GGUF file, or a model of `pelton list`. Nothing is downloaded.
@@ -25,9 +29,21 @@ Keys and values take what the server allocates: whole blocks of 16 tokens in eve
 layers with a window, and one block more. A plan that does not fit says by how much, and which single
 changes would make it fit.";
 
+/// The questions beside the plan of one configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PlanCommand {
+    /// Name the techniques that help a workload on a machine, in order, with their expected gains
+    #[command(after_help = ADVISE_HELP_END)]
+    Advise(Box<AdviseArgs>),
+}
+
 /// Flags of `pelton plan`.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PlanArgs {
+    /// Another question than the plan of one configuration.
+    #[command(subcommand)]
+    pub(crate) command: Option<PlanCommand>,
     /// Folder, config.json, .gguf file or name from `pelton list` [default: PELTON_MODEL, else the
     /// small model inside the binary]
     #[arg(conflicts_with = "model_flag")]
@@ -41,9 +57,19 @@ pub(crate) struct PlanArgs {
     /// Memory of one machine, such as 24GiB [default: what the machine has]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Machine")]
     pub(crate) memory: Option<u64>,
-    /// Machines that run the model together, each matrix split among them
+    /// Machines that run the model together
     #[arg(long, value_name = "N", default_value = "1", value_parser = ranks, help_heading = "Machine")]
     pub(crate) ranks: usize,
+    /// How they share it: each matrix by its outputs, the layers one machine after the other, or
+    /// the experts
+    #[arg(
+        long,
+        value_name = "HOW",
+        value_parser = named(Split::ALL, Split::name),
+        default_value = Split::Outputs.name(),
+        help_heading = "Machine"
+    )]
+    pub(crate) split: Split,
     /// Price of one machine for an hour, in any currency
     #[arg(long, value_name = "PRICE", value_parser = price, help_heading = "Machine")]
     pub(crate) price_per_hour: Option<f64>,

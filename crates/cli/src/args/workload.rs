@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use pelton_base::limits;
 use pelton_sched::TenantConfig;
 use pelton_sim::report::Grouping;
-use pelton_sim::trace::{Tenants, Trace, TraceFile, Workload, WorkloadKind, save};
+use pelton_sim::trace::{ArrivalKind, Tenants, Trace, TraceFile, Workload, WorkloadKind, save};
 
 use crate::failure::{Failure, Result};
 
@@ -28,9 +28,20 @@ pub(crate) struct WorkloadArgs {
     )]
     workload: WorkloadKind,
     /// Requests from a file instead, one per line: at_ms prompt_tokens output_tokens [tenant=NAME]
-    /// [priority=N] [ttft_ms=MS] [tpot_ms=MS] [prefix=ID:TOKENS]...
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "rate", "scale", "seed"])]
+    /// [priority=N] [ttft_ms=MS] [tpot_ms=MS] [prefix=ID:TOKENS]..., or a trace of Mooncake or
+    /// BurstGPT
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["workload", "rate", "scale", "seed", "arrivals", "lengths"]
+    )]
     trace: Option<PathBuf>,
+    /// How requests follow each other [default: the workload's own]
+    #[arg(long, value_name = "NAME", value_parser = named(ArrivalKind::ALL, ArrivalKind::name))]
+    arrivals: Option<ArrivalKind>,
+    /// Tokens of every prompt and answer, instead of the workload's own lengths
+    #[arg(long, value_name = "IN:OUT", value_parser = parse_lengths, conflicts_with = "scale")]
+    lengths: Option<(usize, usize)>,
     /// Number of requests; the first N of a file
     #[arg(
         short = 'n',
@@ -77,19 +88,53 @@ impl WorkloadArgs {
     ///
     /// A rate or scale out of range, a file that is wrong or cannot be written.
     pub(crate) fn trace(&self, default_requests: u64) -> Result<Trace> {
-        if let Some(path) = &self.trace {
-            return Ok(Trace::File(TraceFile::open(path)?));
-        }
-        let n_requests = self.requests.unwrap_or(default_requests);
-        let workload = Workload::new(self.workload, n_requests, self.seed);
-        let rate = self.rate.unwrap_or(self.workload.default_rate());
-        let at_rate = workload.at_rate(rate).map_err(|error| Failure::from(error).at("--rate"))?;
-        let scaled = at_rate.scaled(self.scale);
-        let trace = Trace::Workload(scaled.map_err(|error| Failure::from(error).at("--scale"))?);
+        let trace = self.trace_at(default_requests, None, 0)?;
         if let Some(path) = &self.save_trace {
             save(&trace, path)?;
         }
         Ok(trace)
+    }
+
+    /// The same at another rate, with other requests for each `place`; nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// As of [`trace`](Self::trace).
+    pub(crate) fn trace_at(
+        &self,
+        default_requests: u64,
+        rate: Option<f64>,
+        place: u64,
+    ) -> Result<Trace> {
+        if let Some(path) = &self.trace {
+            return Ok(Trace::File(TraceFile::open(path)?));
+        }
+        let n_requests = self.requests.unwrap_or(default_requests);
+        let workload = Workload::new(self.workload, n_requests, self.seed.wrapping_add(place));
+        let rate = rate.or(self.rate).unwrap_or(self.workload.default_rate());
+        let at_rate = workload.at_rate(rate).map_err(|error| Failure::from(error).at("--rate"))?;
+        let scaled = at_rate.scaled(self.scale);
+        let mut workload = scaled.map_err(|error| Failure::from(error).at("--scale"))?;
+        if let Some(arrivals) = self.arrivals {
+            workload = workload.arriving(arrivals);
+        }
+        if let Some((n_prompt, n_output)) = self.lengths {
+            workload = workload.of_lengths(n_prompt, n_output);
+        }
+        Ok(Trace::Workload(workload))
+    }
+
+    /// Whether no flag says how many requests are served.
+    pub(crate) fn is_unbounded(&self) -> bool {
+        self.requests.is_none()
+    }
+
+    /// Requests per second, where the workload has a rate.
+    pub(crate) fn rate(&self, trace: &Trace) -> Option<f64> {
+        match trace {
+            Trace::Workload(workload) => Some(workload.rate()),
+            Trace::File(_) => None,
+        }
     }
 
     /// How many requests of a trace are served.
@@ -118,7 +163,17 @@ impl WorkloadArgs {
                     1.0 => String::new(),
                     scale => format!(", lengths times {scale}"),
                 };
-                format!("{name}, {n} requests, {rate} per second{scale}, seed {}", self.seed)
+                let arrivals = match workload.arrivals() {
+                    kind if kind == workload.kind().default_arrivals() => String::new(),
+                    kind => format!(" ({})", kind.name()),
+                };
+                let lengths = workload.lengths().map_or_else(String::new, |(input, output)| {
+                    format!(", {input} + {output} tokens each")
+                });
+                let seed = self.seed;
+                format!(
+                    "{name}, {n} requests, {rate} per second{arrivals}{scale}{lengths}, seed {seed}"
+                )
             }
             (Trace::File(_), Some(path)) => format!("{}, {n} requests", path.display()),
             (Trace::File(_), None) => format!("{n} requests"),
@@ -172,4 +227,11 @@ fn parse_weight(text: &str) -> std::result::Result<(String, NonZeroU32), String>
         Some((name.to_owned(), weight.parse().ok()?)).filter(|_| !name.is_empty())
     });
     parsed.ok_or_else(|| "expected NAME=N with N from 1".to_owned())
+}
+
+/// Reads tokens of a prompt and of its answer.
+pub(super) fn parse_lengths(text: &str) -> std::result::Result<(usize, usize), String> {
+    let number = |text: &str| text.parse().ok().filter(|n| (1..=limits::MODEL_CONTEXT).contains(n));
+    let parsed = text.split_once(':').and_then(|(a, b)| Some((number(a)?, number(b)?)));
+    parsed.ok_or_else(|| "expected tokens of prompt and answer, such as 128:64".to_owned())
 }

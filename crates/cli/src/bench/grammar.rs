@@ -36,7 +36,6 @@ pub(super) fn measure(args: &BenchGrammarArgs) -> Result<()> {
     bar.finish_and_clear();
     let report = report.map_err(super::failure)?;
     let stuck = report.stuck();
-    let is_interrupted = report.interrupted && stuck.is_none();
-    super::print(&report, Report::render, args.json, is_interrupted)?;
-    stuck.map_or(Ok(()), |message| Err(Failure::internal(message)))
+    let finished = super::finish(&report, Report::render, args.json);
+    stuck.map_or(finished, |message| Err(Failure::internal(message)))
 }

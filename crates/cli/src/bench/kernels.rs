@@ -29,7 +29,7 @@ pub(super) fn run(args: &BenchKernelsArgs) -> Result<()> {
     bar.finish_and_clear();
     let report = report.map_err(super::failure)?;
     // The table is complete already.
-    super::print(&report, |_| String::new(), args.json, report.interrupted)
+    super::finish(&report, |_| String::new(), args.json)
 }
 
 /// Standard output while a bar is on the screen.

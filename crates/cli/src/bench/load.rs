@@ -1,6 +1,7 @@
 //! `pelton bench load`; see [`pelton_bench::load`].
 
 use pelton_bench::load::{Config, drive};
+use pelton_bench::record::Driven;
 use pelton_bench::{Pace, bytes};
 use pelton_llm::LlmInfo;
 use pelton_sim::report::Served;
@@ -45,7 +46,7 @@ pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
     let mut served = Served::new(workload.describe(&trace), describe(llm.info()));
     served.add(llm.info().name.clone(), &run.ledger, workload.grouping(&trace));
     served.interrupted = run.is_interrupted;
-    super::print(&served, Served::render, args.json, run.is_interrupted)
+    super::finish(&Driven(&served), |report| report.0.render(), args.json)
 }
 
 /// The serving engine in words.

@@ -1,20 +1,27 @@
 //! `pelton bench`: flags to configurations, measurements to tables or JSON.
 
+pub(crate) mod ablate;
 mod grammar;
 mod kernels;
 mod load;
 mod model;
+mod offline;
+mod reports;
 mod serve;
 mod sim;
 mod spec;
+mod sweep;
 
 use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use indicatif::ProgressBar;
+use pelton_bench::record::{Record, Reported};
 use pelton_bench::{BenchError, Progress};
 use serde::Serialize;
 
 use crate::args::BenchCommand;
+use crate::doctor;
 use crate::failure::{Failure, Result};
 
 /// Runs the command.
@@ -27,6 +34,11 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Serve(args) => serve::measure(args),
         BenchCommand::Spec(args) => spec::measure(args),
         BenchCommand::Grammar(args) => grammar::measure(args),
+        BenchCommand::Offline(args) => offline::measure(args),
+        BenchCommand::Sweep(args) => sweep::measure(args),
+        BenchCommand::Ablate(args) => ablate::measure(args),
+        BenchCommand::Compare(args) => reports::compare(args),
+        BenchCommand::Report(args) => reports::report(args),
     }
 }
 
@@ -45,6 +57,26 @@ pub(crate) fn show(bar: &ProgressBar, at: Progress<'_>) {
     bar.set_length(at.n_steps as u64);
     bar.set_position(at.n_done as u64);
     bar.set_message(at.label.to_owned());
+}
+
+/// Prints the report of a benchmark: in the common format of all, or as it renders itself.
+///
+/// # Errors
+///
+/// As of [`print`].
+fn finish<R: Reported>(report: &R, render: fn(&R) -> String, as_json: bool) -> Result<()> {
+    let is_interrupted = report.is_interrupted();
+    if !as_json {
+        return print(report, render, false, is_interrupted);
+    }
+    let command = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let record = Record::new(report, doctor::machine(), command, now_s());
+    print(&record, |_| String::new(), true, is_interrupted)
+}
+
+/// Seconds since 1970.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Prints a report: as one JSON object, or as it renders itself.

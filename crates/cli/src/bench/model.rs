@@ -38,5 +38,5 @@ pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| eprintln!("{}", at.label) };
     let report = pelton_bench::model::measure(loaded, &plan, watch).map_err(super::failure)?;
     let report = report.ok_or_else(Failure::interrupted)?;
-    super::print(&report, Report::render, args.json, report.interrupted)
+    super::finish(&report, Report::render, args.json)
 }

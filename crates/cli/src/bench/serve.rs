@@ -1,6 +1,6 @@
 //! `pelton bench serve`; see [`pelton_bench::serve`].
 
-use pelton_bench::serve::{Bench, ServeReport};
+use pelton_bench::serve::{Bench, ServeReport, Traffic};
 
 use crate::args::BenchServeArgs;
 use crate::failure::{Failure, Result};
@@ -18,8 +18,14 @@ const DEFAULT_REQUESTS: u64 = 64;
 /// the report names them.
 pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
     let trace = args.workload.trace(DEFAULT_REQUESTS)?;
-    let config = args.config(&trace).map_err(super::failure)?;
+    let config = args.config(&trace)?;
     let grouping = args.workload.grouping(&trace);
+    let traffic = Traffic {
+        pace: args.pace(),
+        rate: args.workload.rate(&trace),
+        n_requests: config.n_requests,
+        has_targets: args.server.has_targets(),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -35,6 +41,17 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
         run.await.map_err(super::failure)
     })?;
     bar.finish_and_clear();
-    let is_interrupted = report.served.interrupted;
-    super::print(&report, ServeReport::render, args.json, is_interrupted)
+    if let Some(path) = &args.vllm_json {
+        let file = report.vllm(&date(), traffic);
+        super::reports::write(path, &(serde_json::to_string_pretty(&file)? + "\n"))?;
+    }
+    super::finish(&report, ServeReport::render, args.json)
+}
+
+/// This moment as `20261123-071500`.
+fn date() -> String {
+    let digits: String =
+        pelton_gateway::date_time(super::now_s()).chars().filter(char::is_ascii_digit).collect();
+    let (day, time) = digits.split_at(digits.len().min(8));
+    format!("{day}-{time}")
 }

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use indicatif::ProgressBar;
+use pelton_bench::record::Simulated;
 use pelton_sim::report::{Ledger, Served};
 use pelton_sim::trace::Trace;
 use pelton_sim::{Prices, SimConfig, SimError, SimProgress, simulate as run};
@@ -46,7 +47,7 @@ pub(super) fn simulate(args: &BenchSimArgs) -> Result<()> {
         }
     }
     served.interrupted = stop.is_set();
-    super::print(&served, Served::render, args.json, served.interrupted)
+    super::finish(&Simulated(&served), |report| report.0.render(), args.json)
 }
 
 /// One simulation, until its end or until Ctrl-C.

@@ -42,7 +42,6 @@ pub(super) fn measure(args: &BenchSpecArgs) -> Result<()> {
     bar.finish_and_clear();
     let report = report.map_err(super::failure)?;
     let differing = report.differing();
-    let is_interrupted = report.interrupted && differing.is_none();
-    super::print(&report, Report::render, args.json, is_interrupted)?;
-    differing.map_or(Ok(()), |message| Err(Failure::internal(message)))
+    let finished = super::finish(&report, Report::render, args.json);
+    differing.map_or(finished, |message| Err(Failure::internal(message)))
 }

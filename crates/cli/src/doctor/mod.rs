@@ -12,7 +12,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use pelton_bench::Watch;
 use pelton_bench::kernels::{Baseline, BaselineConfig, ProductSpeed, baseline};
-use pelton_kernels::{cpu_model, default_threads};
+use pelton_bench::record::{Baseline as KnownBaseline, Machine};
+use pelton_kernels::{Kernels, cpu_model, default_threads};
 use pelton_plan::{Arithmetic, Hardware, HardwareKind, MeasuredProduct, Peaks};
 use serde::Serialize;
 
@@ -54,6 +55,36 @@ struct Measured {
 pub(crate) fn known_machine() -> Option<(Hardware, bool)> {
     let entry = record::of_this_machine(&record::path()?)?;
     Some((entry.hardware, entry.is_noisy))
+}
+
+/// This machine in the form of reports, with its record where there is one.
+pub(crate) fn machine() -> Machine {
+    let facts = Facts::read(Path::new("/"));
+    let entry = record::path().and_then(|file| record::of_this_machine(&file));
+    let kernels = Kernels::get().unwrap_or_else(|_| Kernels::best());
+    Machine {
+        cpu: cpu_model(),
+        n_processors: facts.n_processors,
+        kernels: kernels.name.to_owned(),
+        threads: default_threads(),
+        cpu_quota: facts.cpu_quota,
+        memory_bytes: facts.memory_bytes,
+        kernel: facts.kernel,
+        governor: facts.governor,
+        huge_pages: facts.huge_pages,
+        load: facts.load,
+        baseline: entry.map(|entry| {
+            let Hardware { read_bandwidth, peaks, .. } = entry.hardware;
+            KnownBaseline {
+                measured_at: entry.measured_at,
+                is_noisy: entry.is_noisy,
+                read_bytes_per_s: read_bandwidth,
+                f32_ops_per_s: peaks.f32,
+                bf16_ops_per_s: peaks.bf16,
+                int8_ops_per_s: peaks.int8,
+            }
+        }),
+    }
 }
 
 /// Runs the command.

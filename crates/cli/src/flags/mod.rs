@@ -39,6 +39,19 @@ use std::sync::LazyLock;
 
 use place::Place;
 
+/// Sets the choice with this key of the YAML file.
+///
+/// # Errors
+///
+/// An unknown key, or a value that it cannot have, in words.
+pub(crate) fn set_key(chosen: &mut Chosen, key: &str, value: &str) -> Result<(), String> {
+    let flag = table().find(|flag| flag.key() == key);
+    let flag = flag.ok_or_else(|| format!("there is no setting `{key}`"))?;
+    let value = flag.kind.parse(value)?;
+    flag.set(chosen, &value);
+    Ok(())
+}
+
 /// One choice that a person can make.
 #[derive(Debug)]
 pub(crate) struct Flag {

@@ -1,5 +1,6 @@
 //! `pelton plan`: what a model takes and how fast it can be, before its weights are there.
 
+mod advise;
 mod render;
 mod subject;
 
@@ -14,7 +15,7 @@ use pelton_plan::{
 use pelton_quant::{WeightFormat, for_name, supported_names};
 use serde::Serialize;
 
-use crate::args::PlanArgs;
+use crate::args::{PlanArgs, PlanCommand};
 use crate::doctor;
 use crate::failure::{Failure, Result};
 use crate::usage::nearest;
@@ -86,8 +87,11 @@ struct Cell {
 
 /// Runs the command.
 pub(crate) fn plan(args: &PlanArgs) -> Result<()> {
+    if let Some(PlanCommand::Advise(args)) = &args.command {
+        return advise::advise(args);
+    }
     let subject = Subject::open(args.model().as_deref())?;
-    let (hardware, is_noisy) = hardware(args)?;
+    let (hardware, is_noisy) = hardware(args.hardware.as_deref())?;
     let report = Report::new(&subject, hardware, is_noisy, args)?;
     let text = match args.json {
         true => serde_json::to_string(&report)? + "\n",
@@ -98,8 +102,8 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<()> {
 }
 
 /// The machine of the plan, and whether its numbers are noisy.
-fn hardware(args: &PlanArgs) -> Result<(Hardware, bool)> {
-    let name = args.hardware.as_deref().unwrap_or(HERE);
+fn hardware(name: Option<&str>) -> Result<(Hardware, bool)> {
+    let name = name.unwrap_or(HERE);
     if name.eq_ignore_ascii_case(HERE) {
         return Ok(doctor::known_machine().unwrap_or_else(|| (unmeasured(), false)));
     }
@@ -182,6 +186,11 @@ impl Report {
         if spec.layers.is_empty() {
             return Err(Failure::new(format!("{}: a model without layers", subject.name)));
         }
+        if let Some(why) = args.split.refusal(spec, args.ranks) {
+            let (split, ranks) = (args.split.name(), args.ranks);
+            let message = format!("`--split {split}` with `--ranks {ranks}`: {why}");
+            return Err(Failure::new(message));
+        }
         let several = |flag: &str, n: usize| match n > 1 && !args.table {
             true => Err(Failure::new(format!("`--{flag}` has {n} values, which `--table` takes"))),
             false => Ok(()),
@@ -203,6 +212,7 @@ impl Report {
             output_tokens: lengths.output,
             step_tokens: args.step_tokens.get(),
             n_ranks: args.ranks,
+            split: args.split,
             price_per_hour: args.price_per_hour,
         };
         let formats = sizes_by_format(&subject.outline, &hardware);
@@ -237,12 +247,17 @@ impl Report {
     }
 }
 
-/// The weights of a plan: the format asked for, else as they are stored, else as the configuration
-/// says that they are, else bf16.
+/// The weights of a plan: the format asked for, else the model's own.
 fn weights(subject: &Subject, args: &PlanArgs) -> Result<Weights> {
-    if let Some(name) = args.weights.first() {
-        return Ok(Weights::Format(format(name)?));
+    match args.weights.first() {
+        Some(name) => Ok(Weights::Format(format(name)?)),
+        None => own_weights(subject),
     }
+}
+
+/// The weights of a model as they are stored, else as the configuration says that they are, else
+/// bf16.
+fn own_weights(subject: &Subject) -> Result<Weights> {
     if let Some(stored) = subject.stored {
         return Ok(Weights::Stored(stored));
     }

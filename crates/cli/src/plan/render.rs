@@ -1,6 +1,6 @@
 //! A plan for a person.
 
-use pelton_plan::{Cost, Fit, Plan, Shortage, Times, Way};
+use pelton_plan::{Cost, Fit, Plan, RankSizes, Shortage, Split, Times, Way};
 
 use super::{Cell, HERE, Report, TABLE_FORMATS};
 use crate::stats::bytes;
@@ -77,7 +77,7 @@ impl Report {
                     }
                 ),
             ),
-            ("memory", memory(fit, self.workload.batch, rank.n_ranks)),
+            ("memory", memory(fit, self.workload.batch, rank)),
             ("fits", fits(fit, kv.context_tokens)),
         ];
         if let Some(Shortage { missing_bytes, ways }) = &fit.shortage {
@@ -196,11 +196,13 @@ fn lines(rows: &[(&'static str, String)]) -> String {
     rows.iter().map(|(name, value)| format!("{name:<15}{value}\n")).collect()
 }
 
-fn memory(fit: &Fit, batch: usize, n_ranks: usize) -> String {
+fn memory(fit: &Fit, batch: usize, rank: &RankSizes) -> String {
     let plural = if batch == 1 { "" } else { "s" };
-    let ranks = match n_ranks {
-        1 => String::new(),
-        n => format!(" on each of {n} machines"),
+    let ranks = match (rank.n_ranks, rank.split) {
+        (1, _) => String::new(),
+        (n, Split::Outputs) => format!(" on each of {n} machines"),
+        (n, Split::Pipeline) => format!(" on the largest of {n} machines in a row"),
+        (n, Split::Experts) => format!(" on each of {n} machines with a part of the experts"),
     };
     format!(
         "{} for {batch} sequence{plural}{ranks}: weights {}, keys and values {}, workspace {}; there \

@@ -1,6 +1,7 @@
 //! Runs the real binary, cut off from the network and from the user's environment.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod mock;
 pub(crate) mod server;
 pub(crate) mod terminal;
 

@@ -37,6 +37,16 @@ impl Served {
         self.comparison.add(name, Report::new(ledger, grouping).from_outside(times));
     }
 
+    /// The reports of the runs, in the order in which they were added.
+    pub fn reports(&self) -> impl Iterator<Item = &Report> {
+        self.comparison.variants.iter().map(|variant| &variant.report)
+    }
+
+    /// The same, each with the name of its run.
+    pub fn named_reports(&self) -> impl Iterator<Item = (&str, &Report)> {
+        self.comparison.variants.iter().map(|variant| (variant.name.as_str(), &variant.report))
+    }
+
     /// The headline, and the report of the only run or the comparison of several.
     pub fn render(&self) -> String {
         let Self { workload, server, comparison, interrupted } = self;

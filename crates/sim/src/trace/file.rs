@@ -1,5 +1,6 @@
 //! A trace in a file: checked once from end to end, then read line by line as often as wanted.
 
+use super::foreign::{Form, burst_gpt, mooncake};
 use super::format::{FieldError, HEAD, parse_line, write_line};
 use super::{Tenants, Trace, TraceRequest};
 use pelton_tensor::open_regular;
@@ -9,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// Most bytes of one line.
 const LINE_BYTES: usize = 4096;
+/// The same of other forms: lines of Mooncake have a number for each 512 tokens of a prompt.
+const FOREIGN_LINE_BYTES: usize = 64 << 10;
 
 /// Why a trace cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +87,8 @@ pub struct TraceReader {
     path: PathBuf,
     file: BufReader<File>,
     tenants: Tenants,
+    /// Known from the first line that is not empty.
+    form: Option<Form>,
     line: u64,
     last_ns: u64,
     bytes: Vec<u8>,
@@ -97,6 +102,7 @@ impl TraceReader {
             path: path.to_owned(),
             file: BufReader::new(file),
             tenants,
+            form: None,
             line: 0,
             last_ns: 0,
             bytes: Vec::new(),
@@ -108,7 +114,7 @@ impl TraceReader {
     fn read(&mut self) -> Result<Option<TraceRequest>, TraceError> {
         loop {
             self.bytes.clear();
-            let mut limited = (&mut self.file).take(LINE_BYTES as u64 + 1);
+            let mut limited = (&mut self.file).take(FOREIGN_LINE_BYTES as u64 + 1);
             let n_read = limited.read_until(b'\n', &mut self.bytes);
             if n_read.map_err(|source| io(&self.path, source))? == 0 {
                 return Ok(None);
@@ -126,13 +132,25 @@ impl TraceReader {
             expected,
             got: String::from_utf8_lossy(&got[..got.len().min(40)]).into_owned(),
         };
-        if self.bytes.len() > LINE_BYTES {
-            return Err(wrong("at most 4096 bytes long", &self.bytes));
+        if self.bytes.len() > FOREIGN_LINE_BYTES {
+            return Err(wrong("at most 65536 bytes long", &self.bytes));
         }
         let Ok(text) = str::from_utf8(&self.bytes) else {
             return Err(wrong("UTF-8", &self.bytes));
         };
-        let Some(request) = parse_line(text, &mut self.tenants)? else { return Ok(None) };
+        if self.form.is_none() && !text.trim().is_empty() {
+            self.form = Some(Form::of(text));
+        }
+        if self.form == Some(Form::Own) && self.bytes.len() > LINE_BYTES {
+            return Err(wrong("at most 4096 bytes long", &self.bytes));
+        }
+        let parsed = match &self.form {
+            None => None,
+            Some(Form::Own) => parse_line(text, &mut self.tenants)?,
+            Some(Form::Mooncake) => mooncake(text)?,
+            Some(Form::BurstGpt(columns)) => burst_gpt(text, *columns)?,
+        };
+        let Some(request) = parsed else { return Ok(None) };
         if request.at_ns < self.last_ns {
             let got = text.split_ascii_whitespace().next().unwrap_or_default().to_owned();
             let expected = "no earlier than in the line above";

@@ -44,7 +44,7 @@ pub struct FieldError {
 }
 
 impl FieldError {
-    fn new(field: &'static str, expected: &'static str, got: &str) -> Self {
+    pub(super) fn new(field: &'static str, expected: &'static str, got: &str) -> Self {
         Self { field, expected, got: got.chars().take(40).collect() }
     }
 }

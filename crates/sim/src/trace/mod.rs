@@ -4,6 +4,7 @@
 //! time: a million of them take no more memory than ten.
 
 mod file;
+mod foreign;
 mod format;
 mod request;
 mod tenants;
@@ -14,7 +15,7 @@ pub use format::{FieldError, parse_line, write_line};
 pub(crate) use request::Text;
 pub use request::{MOST_PREFIXES, Prefix, Prefixes, TraceRequest};
 pub use tenants::{MOST_TENANTS, Tenants};
-pub use workload::{Workload, WorkloadError, WorkloadKind, WorkloadRequests};
+pub use workload::{ArrivalKind, Workload, WorkloadError, WorkloadKind, WorkloadRequests};
 
 /// Requests in order of arrival.
 #[derive(Clone, Debug)]

@@ -9,6 +9,11 @@
 //! | `mixed` | Poisson | chats of around 64 tokens, one in twenty of 8,000 | around 48 |
 //! | `tenants` | Poisson, beyond capacity | as `poisson`; tenant `many` asks ten times as often as `few` | around 48 |
 //! | `overload` | Poisson, far beyond capacity | as `poisson`; one in five is urgent | around 48 |
+//! | `sharegpt` | Poisson | mean 161, as chats of ShareGPT in the paper of vLLM (2309.06180) | mean 338 |
+//! | `long-context` | Poisson | 8,000 to 32,000 tokens | around 128 |
+//!
+//! [`Workload::arriving`] lets the requests of any kind follow each other in another way, and
+//! [`Workload::of_lengths`] makes all of them equally long.
 //!
 //! The rates fit a model of half a billion weights on two threads of a processor, like the
 //! simulator's default prices. `mixed` and `overload` state latency targets; requests without
@@ -19,6 +24,7 @@ mod shape;
 
 use super::{Tenants, TraceRequest};
 use crate::random::Random;
+pub use arrivals::ArrivalKind;
 use arrivals::Arrivals;
 use shape::Shape;
 
@@ -40,6 +46,10 @@ pub enum WorkloadKind {
     Tenants,
     /// More requests than can be served; some are urgent.
     Overload,
+    /// Chats with the lengths of ShareGPT.
+    ShareGpt,
+    /// Prompts of thousands of tokens.
+    LongContext,
 }
 
 impl WorkloadKind {
@@ -52,6 +62,8 @@ impl WorkloadKind {
         Self::Mixed,
         Self::Tenants,
         Self::Overload,
+        Self::ShareGpt,
+        Self::LongContext,
     ];
 
     /// Its name on the command line.
@@ -64,6 +76,8 @@ impl WorkloadKind {
             Self::Mixed => "mixed",
             Self::Tenants => "tenants",
             Self::Overload => "overload",
+            Self::ShareGpt => "sharegpt",
+            Self::LongContext => "long-context",
         }
     }
 
@@ -76,6 +90,16 @@ impl WorkloadKind {
             Self::Mixed => 0.5,
             Self::Tenants => 4.0,
             Self::Overload => 6.0,
+            Self::ShareGpt => 0.5,
+            Self::LongContext => 0.05,
+        }
+    }
+
+    /// How its requests follow each other by default.
+    pub fn default_arrivals(self) -> ArrivalKind {
+        match self {
+            Self::Bursty => ArrivalKind::Bursty,
+            _ => ArrivalKind::Poisson,
         }
     }
 }
@@ -93,6 +117,8 @@ pub struct WorkloadError {
 #[derive(Clone, Debug)]
 pub struct Workload {
     kind: WorkloadKind,
+    arrivals: ArrivalKind,
+    lengths: Option<(usize, usize)>,
     n_requests: u64,
     rate: f64,
     scale: f64,
@@ -109,7 +135,21 @@ impl Workload {
                 tenants.number(name).expect("invariant: two fit");
             }
         }
-        Self { kind, n_requests, rate: kind.default_rate(), scale: 1.0, seed, tenants }
+        let (arrivals, rate) = (kind.default_arrivals(), kind.default_rate());
+        Self { kind, arrivals, lengths: None, n_requests, rate, scale: 1.0, seed, tenants }
+    }
+
+    /// The same requests, arriving in this way.
+    #[must_use]
+    pub fn arriving(self, arrivals: ArrivalKind) -> Self {
+        Self { arrivals, ..self }
+    }
+
+    /// The same requests, each with a prompt and an answer of these tokens, of which nothing is
+    /// shared.
+    #[must_use]
+    pub fn of_lengths(self, n_prompt: usize, n_output: usize) -> Self {
+        Self { lengths: Some((n_prompt.max(1), n_output.max(1))), ..self }
     }
 
     /// The same requests at this rate, in requests per second.
@@ -137,6 +177,16 @@ impl Workload {
         self.kind
     }
 
+    /// How its requests follow each other.
+    pub fn arrivals(&self) -> ArrivalKind {
+        self.arrivals
+    }
+
+    /// Tokens of each prompt and answer, where all are the same.
+    pub fn lengths(&self) -> Option<(usize, usize)> {
+        self.lengths
+    }
+
     /// Requests per second, on average.
     pub fn rate(&self) -> f64 {
         self.rate
@@ -160,7 +210,8 @@ impl Workload {
     /// The requests, from the first; each call gives the same.
     pub fn requests(&self) -> WorkloadRequests {
         WorkloadRequests {
-            arrivals: Arrivals::new(self.kind == WorkloadKind::Bursty, self.rate, self.seed),
+            arrivals: Arrivals::new(self.arrivals, self.rate, self.n_requests, self.seed),
+            lengths: self.lengths,
             shape: Shape::new(self.kind, self.scale),
             seed: self.seed,
             next: 0,
@@ -173,6 +224,7 @@ impl Workload {
 #[derive(Debug)]
 pub struct WorkloadRequests {
     arrivals: Arrivals,
+    lengths: Option<(usize, usize)>,
     shape: Shape,
     seed: u64,
     next: u64,
@@ -189,7 +241,13 @@ impl Iterator for WorkloadRequests {
         // Stream 0 is that of the arrivals.
         let mut random = Random::new(self.seed, self.next + 1);
         self.next += 1;
-        Some(self.shape.request(self.arrivals.next_ns(), &mut random))
+        let request = self.shape.request(self.arrivals.next_ns(), &mut random);
+        Some(match self.lengths {
+            None => request,
+            Some((n_prompt, n_output)) => {
+                TraceRequest { n_prompt, n_output, prefixes: Default::default(), ..request }
+            }
+        })
     }
 }
 

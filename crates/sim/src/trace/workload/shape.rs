@@ -70,6 +70,17 @@ impl Shape {
                     if is_urgent { (-1, targets(2_000, 200)) } else { (0, targets(20_000, 500)) };
                 TraceRequest { priority, slo, ..self.short(at_ns, 128.0, random) }
             }
+            // Log-normal lengths with the means of the paper of vLLM.
+            WorkloadKind::ShareGpt => {
+                let n_prompt = self.tokens(random.log_normal(60.0, 1.405), 16_384.0);
+                let n_output = self.tokens(random.log_normal(260.0, 0.724), 4_096.0);
+                TraceRequest::new(at_ns, n_prompt, n_output)
+            }
+            WorkloadKind::LongContext => {
+                let n_prompt = self.tokens(8_000.0 * 4.0_f64.powf(random.uniform()), 32_000.0);
+                let n_output = self.tokens(random.log_normal(128.0, 0.5), 1_024.0);
+                TraceRequest::new(at_ns, n_prompt, n_output)
+            }
         }
     }
 

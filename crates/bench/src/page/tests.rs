@@ -1,0 +1,90 @@
+//! Pages of each kind of report.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn recorded(kind: &str, measures: &Value, more: &Value) -> Recorded {
+    let mut whole = json!({
+        "report": {
+            "format": "pelton-bench", "version": 1, "kind": kind, "pelton": "0.1.0",
+            "command": ["pelton", "bench", kind, "<script>"], "at": 0, "interrupted": kind == "sweep",
+            "machine": {"cpu": "A & B", "n_processors": 2, "kernels": "avx2", "threads": 2},
+        },
+        "measures": measures,
+    });
+    let fields = whole.as_object_mut().expect("an object");
+    fields.extend(more.as_object().expect("an object").clone());
+    Recorded::parse("a.json", &whole.to_string()).expect("a report")
+}
+
+fn drawn(kind: &str, measures: &Value, more: &Value) -> (String, Vec<String>) {
+    let page = page(&[("a.json".to_owned(), recorded(kind, measures, more))]).expect("a page");
+    for Chart { name, svg } in &page.charts {
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{name}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}: {svg}");
+        assert!(page.html.contains(svg.as_str()), "{name}");
+    }
+    (page.html, page.charts.into_iter().map(|chart| chart.name).collect())
+}
+
+#[test]
+fn a_page_needs_nothing_else_and_shows_words_as_they_are() {
+    let measures = json!([
+        {"name": "x <b>", "unit": "s", "better": "lower", "samples": [1.0, 2.0, 3.0]},
+        {"name": "empty", "unit": "s", "better": "lower", "samples": []},
+    ]);
+    let (html, charts) = drawn("grammar", &measures, &json!({}));
+    assert_eq!(charts, Vec::<String>::new());
+    assert!(html.contains("x &lt;b&gt;") && html.contains("&lt;script&gt;"), "{html}");
+    assert!(html.contains("A &amp; B") && !html.contains("<script"), "{html}");
+    assert!(!html.contains("src=") && !html.contains("href=") && !html.contains("url("), "{html}");
+    assert!(html.contains("<td>2.000</td>"), "{html}");
+}
+
+#[test]
+fn a_sweep_shows_its_curve_and_its_knee() {
+    let point = |x: f64| json!({"answers_per_s": x, "end_to_end_ms": {"p50": 10.0 * x, "p99": 20.0 * x}, "ttft_ms": {"p50": x}});
+    let more = json!({"points": [point(1.0), point(2.0), point(2.2)], "knee": 1});
+    let (html, charts) = drawn("sweep", &json!([]), &more);
+    assert_eq!(charts, ["1-curve"]);
+    assert!(html.contains("knee") && html.contains("interrupted"), "{html}");
+    assert_eq!(drawn("sweep", &json!([]), &json!({"points": []})).1.len(), 0);
+}
+
+#[test]
+fn a_served_workload_shows_histograms_and_a_timeline() {
+    let requests = json!({"requests": {
+        "arrived_s": [0.0, 1.0, 2.0], "ttft_ms": [10.0, 12.0, 90.0], "end_to_end_ms": [100.0, 120.0, 400.0],
+    }});
+    let samples: Vec<f64> = (0..20).map(f64::from).collect();
+    let measures = json!([{"name": "TTFT", "unit": "ms", "better": "lower", "samples": samples}]);
+    let (_, charts) = drawn("serve", &measures, &requests);
+    assert_eq!(charts, ["1-ttft", "1-end-to-end", "1-timeline", "1-control-1"]);
+    assert_eq!(drawn("serve", &json!([]), &json!({"requests": {}})).1.len(), 0);
+}
+
+#[test]
+fn batches_lie_under_the_roofline() {
+    let figure = |batch: f64| {
+        json!({
+            "batch": batch, "input_tokens": 128, "output_tokens": 32,
+            "generated_tokens_per_s": {"median": 20.0 * batch},
+            "operations_per_byte": batch, "generation_mfu_percent": 2.0 * batch,
+        })
+    };
+    let more = json!({
+        "figures": [figure(1.0), figure(8.0)], "multiplier": ["int8", 9e11],
+        "read_bandwidth": {"median": 3e10},
+    });
+    assert_eq!(drawn("offline", &json!([]), &more).1, ["1-by-batch", "1-roofline"]);
+}
+
+#[test]
+fn techniques_make_a_waterfall() {
+    let step = |name: &str, rate: f64| json!({"name": name, "tokens_per_s": {"median": rate}});
+    let more = json!({"stacked": [step("plain", 10.0), step("q8_0", 30.0), step("ngram", 25.0)]});
+    let (html, charts) = drawn("ablate", &json!([]), &more);
+    assert_eq!(charts, ["1-waterfall"]);
+    assert!(html.contains("ngram"), "{html}");
+}

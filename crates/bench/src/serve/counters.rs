@@ -1,0 +1,160 @@
+//! The counters of a server over a run, from its metrics in the text format of Prometheus.
+//!
+//! Names of Pelton are read first, then names of vLLM; series with several labels are added up. A
+//! figure that the server does not publish is absent.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// The values of all series at one moment, labels added up, by their names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Series(BTreeMap<String, f64>);
+
+impl Series {
+    /// Reads the text of `/metrics`; lines that cannot be read are passed over.
+    pub(super) fn read(text: &str) -> Self {
+        let mut sums = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (name, rest) = match line.find(['{', ' ']) {
+                Some(at) if line.as_bytes()[at] == b'{' => {
+                    let Some(end) = line.rfind('}') else { continue };
+                    (&line[..at], &line[end + 1..])
+                }
+                Some(at) => line.split_at(at),
+                None => continue,
+            };
+            let value =
+                rest.split_ascii_whitespace().next().and_then(|text| text.parse::<f64>().ok());
+            if let Some(value) = value.filter(|value| value.is_finite()) {
+                *sums.entry(name.to_owned()).or_insert(0.0) += value;
+            }
+        }
+        Self(sums)
+    }
+
+    /// The first of these series that there is.
+    fn get(&self, names: &[&str]) -> Option<f64> {
+        names.iter().find_map(|name| self.0.get(*name)).copied()
+    }
+}
+
+/// Requests that passed a phase, and their time in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Phase {
+    /// Requests.
+    pub n: f64,
+    /// Seconds of all of them.
+    pub seconds: f64,
+}
+
+impl Phase {
+    /// Mean seconds of a request.
+    pub fn mean_s(self) -> Option<f64> {
+        (self.n > 0.0).then(|| self.seconds / self.n)
+    }
+}
+
+/// The counters of a server over a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Counters {
+    /// Looks at the gauges.
+    pub n_looks: usize,
+    /// Requests running, on average of the looks.
+    pub mean_running: Option<f64>,
+    /// The most of any look.
+    pub most_running: Option<f64>,
+    /// Requests waiting, on average of the looks.
+    pub mean_waiting: Option<f64>,
+    /// Largest share of the KV blocks in use.
+    pub most_kv_share: Option<f64>,
+    /// Times that a request was preempted.
+    pub preemptions: Option<f64>,
+    /// Time in steps, in seconds.
+    pub step_s: Option<f64>,
+    /// Part of it in the scheduler.
+    pub plan_s: Option<f64>,
+    /// From the arrival to the first step.
+    pub queue: Option<Phase>,
+    /// From there to the first token.
+    pub prefill: Option<Phase>,
+    /// From there to the last token.
+    pub decode: Option<Phase>,
+}
+
+impl Counters {
+    /// The counters between two moments, with looks at the gauges in between.
+    pub(super) fn new(before: &Series, looks: &[Series], after: &Series) -> Self {
+        let gauge = |names: &[&str]| -> Option<Vec<f64>> {
+            let values: Vec<f64> = looks.iter().filter_map(|look| look.get(names)).collect();
+            (!values.is_empty()).then_some(values)
+        };
+        let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
+        let most = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
+        let grown =
+            |names: &[&str]| Some((after.get(names)? - before.get(names).unwrap_or(0.0)).max(0.0));
+        let phase = |name: &str| {
+            let part = |end: &str| {
+                let own = format!("pelton_request_{name}_time_seconds_{end}");
+                let other = format!("vllm:request_{name}_time_seconds_{end}");
+                grown(&[&own, &other])
+            };
+            Some(Phase { n: part("count")?, seconds: part("sum")? })
+        };
+        let running = ["pelton_num_requests_running", "vllm:num_requests_running"];
+        let waiting = ["pelton_num_requests_waiting", "vllm:num_requests_waiting"];
+        let kv = [
+            "pelton_kv_cache_usage_ratio",
+            "vllm:kv_cache_usage_perc",
+            "vllm:gpu_cache_usage_perc",
+        ];
+        Self {
+            n_looks: looks.len(),
+            mean_running: gauge(&running).map(mean),
+            most_running: gauge(&running).map(most),
+            mean_waiting: gauge(&waiting).map(mean),
+            most_kv_share: gauge(&kv).map(most),
+            preemptions: grown(&["pelton_num_preemptions_total", "vllm:num_preemptions_total"]),
+            step_s: grown(&["pelton_scheduler_step_seconds_total"]),
+            plan_s: grown(&["pelton_scheduler_plan_seconds_total"]),
+            queue: phase("queue"),
+            prefill: phase("prefill"),
+            decode: phase("decode"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_are_read_with_and_without_labels_and_added_up() {
+        let text = "# TYPE a counter\na{x=\"1\",y=\"} 7\"} 2\na{x=\"2\"} 3.5 1700000000\nb 4e-1\n\
+                    c{broken 1\nd NaN\ne\n";
+        let series = Series::read(text);
+        assert_eq!(series.get(&["a"]), Some(5.5));
+        assert_eq!(series.get(&["z", "b"]), Some(0.4));
+        assert_eq!(
+            (series.get(&["c"]), series.get(&["d"]), series.get(&["e"])),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn counters_are_differences_and_gauges_are_looked_at() {
+        let at = |steps: f64, running: f64| {
+            Series::read(&format!(
+                "pelton_scheduler_step_seconds_total{{model_name=\"m\"}} {steps}\n\
+                 pelton_num_requests_running{{model_name=\"m\"}} {running}\n\
+                 vllm:request_queue_time_seconds_sum 3\nvllm:request_queue_time_seconds_count 2\n"
+            ))
+        };
+        let found = Counters::new(&Series::default(), &[at(1.0, 2.0), at(2.0, 4.0)], &at(5.0, 0.0));
+        assert_eq!((found.step_s, found.mean_running), (Some(5.0), Some(3.0)));
+        assert_eq!((found.most_running, found.n_looks), (Some(4.0), 2));
+        assert_eq!(found.queue.and_then(Phase::mean_s), Some(1.5));
+        assert_eq!((found.prefill, found.most_kv_share), (None, None));
+        assert_eq!(Counters::new(&at(5.0, 0.0), &[], &at(7.0, 0.0)).step_s, Some(2.0));
+    }
+}

@@ -1,0 +1,36 @@
+//! `pelton bench offline`; see [`pelton_bench::offline`].
+
+use pelton_bench::Watch;
+use pelton_bench::model::Loaded;
+use pelton_bench::offline::{Plan, Report};
+
+use crate::args::BenchOfflineArgs;
+use crate::failure::{Failure, Result};
+use crate::interrupt::StopFlag;
+use crate::{memory, model};
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// A model that cannot be loaded, flags that ask for more than model or memory hold, Ctrl-C.
+pub(super) fn measure(args: &BenchOfflineArgs) -> Result<()> {
+    let chosen = args.model.chosen();
+    let reference = model::reference(Some(&chosen.model))?;
+    let files = model::resolve(&reference)?.open()?;
+    let max_context = chosen.llm.max_context.unwrap_or(files.spec()?.max_context);
+    // Everything that can be refused without the weights is refused before they are loaded.
+    let plan = Plan::new(&args.config(), max_context).map_err(super::failure)?;
+    let runtime = chosen.runtime()?;
+    let loaded = Loaded {
+        name: reference.display_name(),
+        architecture: files.config().architecture.clone(),
+        decoder: model::load_decoder(&runtime, &files, &chosen.llm)?,
+    };
+    let stop = StopFlag::listen()?;
+    let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| eprintln!("{}", at.label) };
+    let report = pelton_bench::offline::measure(loaded, plan, watch).map_err(super::failure)?;
+    let mut report = report.ok_or_else(Failure::interrupted)?;
+    report.peak_bytes = memory::peak_bytes();
+    super::finish(&report, Report::render, args.json)
+}

@@ -1,0 +1,86 @@
+//! `pelton bench compare` and `pelton bench report`: reports that were kept.
+
+use std::io::Write;
+use std::path::Path;
+
+use pelton_bench::compare::{Comparison, Verdict, compare as compared};
+use pelton_bench::page::page;
+use pelton_bench::record::{ReadError, Recorded};
+use pelton_tensor::PendingFile;
+
+use crate::args::{BenchCompareArgs, BenchReportArgs};
+use crate::failure::{Failure, Result};
+
+/// Runs `pelton bench compare`.
+///
+/// # Errors
+///
+/// Files that are no reports, reports that cannot be compared; a figure that is worse.
+pub(super) fn compare(args: &BenchCompareArgs) -> Result<()> {
+    if !args.files.len().is_multiple_of(2) {
+        let n = args.files.len();
+        let hint = "give A and B, and then further pairs of them";
+        return Err(
+            Failure::new(format!("a comparison needs pairs of reports, got {n}")).hint(hint)
+        );
+    }
+    let pairs = args.files.chunks_exact(2).map(|pair| Ok((open(&pair[0])?, open(&pair[1])?)));
+    let pairs = pairs.collect::<Result<Vec<_>>>()?;
+    let found = compared(&pairs, args.limits()).map_err(super::failure)?;
+    super::print(&found, Comparison::render, args.json, false)?;
+    match found.count(Verdict::Worse) {
+        0 => Ok(()),
+        1 => Err(Failure::gate("B is worse than A in one figure")),
+        n => Err(Failure::gate(format!("B is worse than A in {n} figures"))),
+    }
+}
+
+/// Runs `pelton bench report`.
+///
+/// # Errors
+///
+/// Files that are no reports, a page that cannot be written.
+pub(super) fn report(args: &BenchReportArgs) -> Result<()> {
+    let named = |path: &std::path::PathBuf| {
+        let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        Ok((name, open(path)?))
+    };
+    let reports = args.files.iter().map(named).collect::<Result<Vec<_>>>()?;
+    let page = page(&reports).map_err(super::failure)?;
+    write(&args.output, &page.html)?;
+    if let Some(folder) = &args.svg {
+        let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", folder.display()));
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        for chart in &page.charts {
+            write(&folder.join(format!("{}.svg", chart.name)), &chart.svg)?;
+        }
+    }
+    let n = page.charts.len();
+    eprintln!("{}: {} reports, {n} charts", args.output.display(), reports.len());
+    Ok(())
+}
+
+/// Reads a report, with advice where it is of another version.
+fn open(path: &Path) -> Result<Recorded> {
+    Recorded::open(path).map_err(|error| {
+        let hint = match &error {
+            ReadError::Version { pelton: Some(version), .. } => {
+                Some(format!("it was written by pelton {version}; that program compares it, too"))
+            }
+            ReadError::Foreign { .. } => {
+                Some("`pelton bench ... --json > FILE` writes reports".to_owned())
+            }
+            _ => None,
+        };
+        Failure::from(error).maybe_hint(hint)
+    })
+}
+
+/// Writes a file whole or not at all.
+pub(super) fn write(path: &Path, text: &str) -> Result<()> {
+    let written = PendingFile::create(path).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.publish()
+    });
+    written.map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+}

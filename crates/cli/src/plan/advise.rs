@@ -1,0 +1,309 @@
+//! `pelton plan advise`; see [`pelton_plan::advise`].
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use pelton_bench::ablate::Round;
+use pelton_bench::estimate::median;
+use pelton_llm::BLOCK_TOKENS;
+use pelton_plan::advise::{
+    Advice, Figures, Goal, Scenario, Settings, Step, Wish, advise as advised, scenarios,
+};
+use pelton_sim::report::Grouping;
+use pelton_sim::trace::{Trace, TraceFile};
+use serde::Serialize;
+
+use super::subject::Subject as Planned;
+use crate::args::{AdviseArgs, plain_with};
+use crate::bench::ablate::{Served, Subject, rounds};
+use crate::failure::{Failure, Result};
+use crate::flags::Chosen;
+use crate::model;
+use crate::stats::bytes;
+use crate::usage::nearest;
+
+/// Rounds of `--measure`.
+const MEASURED_ROUNDS: usize = 3;
+/// Most tokens of one step, as the server has it by default.
+const STEP_TOKENS: usize = 512;
+
+/// The printed report.
+#[derive(Debug, Serialize)]
+struct Report {
+    model: String,
+    hardware: String,
+    /// Whether the numbers of the machine are noisy, where they were measured.
+    is_noisy: bool,
+    /// Whether the machine was measured; else times are bounds.
+    is_measured: bool,
+    scenario: Scenario,
+    #[serde(flatten)]
+    advice: Advice,
+    /// With `--measure`, the measured gain of each step on top of those before; null for weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<Vec<Option<f64>>>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// A model, scenario, machine or trace that is unknown; a machine of unknown speed; settings that
+/// are to be written although a limit does not hold.
+pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
+    let subject = Planned::open(args.model().as_deref())?;
+    if subject.outline.spec.layers.is_empty() {
+        return Err(Failure::new(format!("{}: a model without layers", subject.name)));
+    }
+    let (hardware, is_noisy) = super::hardware(args.hardware.as_deref())?;
+    let scenario = scenario(args)?;
+    let wish = Wish {
+        hardware: &hardware,
+        memory_bytes: args.memory.unwrap_or(hardware.memory_bytes),
+        weights: super::own_weights(&subject)?,
+        scenario: &scenario,
+        goal: args.goal.unwrap_or(scenario.goal),
+        loss_percent: args.loss,
+        block_tokens: BLOCK_TOKENS,
+        step_tokens: STEP_TOKENS,
+    };
+    let advice = advised(&subject.outline, &wish).ok_or_else(|| {
+        Failure::new("the speed of this machine is unknown")
+            .hint("`pelton doctor` measures it, `--hardware` names another")
+    })?;
+    let measured = args.measure.then(|| measure(args, &scenario, &advice)).transpose()?;
+    let report = Report {
+        model: subject.name.clone(),
+        hardware: hardware.words.clone(),
+        is_noisy,
+        is_measured: !hardware.products.is_empty(),
+        scenario,
+        advice,
+        measured,
+    };
+    let text = match args.json {
+        true => serde_json::to_string(&report)? + "\n",
+        false => report.render(),
+    };
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))?;
+    match &args.write {
+        Some(path) => write(path, &report, &args.model().unwrap_or(subject.name)),
+        None => Ok(()),
+    }
+}
+
+/// The workload: that of the scenario, changed by flags or a trace.
+fn scenario(args: &AdviseArgs) -> Result<Scenario> {
+    let all = scenarios();
+    let names: Vec<&str> = all.iter().map(|scenario| scenario.name.as_str()).collect();
+    let found = all.iter().find(|scenario| scenario.name == args.scenario);
+    let mut scenario = found.cloned().ok_or_else(|| {
+        let name = &args.scenario;
+        let failure = Failure::new(format!("`--scenario {name}`: there are {}", names.join(", ")));
+        failure.maybe_hint(
+            nearest(name, names.iter().copied()).map(|n| format!("did you mean `{n}`?")),
+        )
+    })?;
+    if let Some(path) = &args.trace {
+        (scenario.input_tokens, scenario.output_tokens, scenario.shared_prefix) = recorded(path)?;
+    }
+    let set =
+        |to: &mut usize, from: Option<NonZeroUsize>| *to = from.map_or(*to, NonZeroUsize::get);
+    set(&mut scenario.input_tokens, args.input);
+    set(&mut scenario.output_tokens, args.output);
+    set(&mut scenario.batch, args.batch);
+    scenario.shared_prefix = args.shared_prefix.unwrap_or(scenario.shared_prefix);
+    scenario.acceptance = args.acceptance.unwrap_or(scenario.acceptance);
+    Ok(scenario)
+}
+
+/// The measured gain of each step on top of those before; `None` for weights, which stay as they
+/// are.
+///
+/// # Errors
+///
+/// A goal that no server shows, a model without its weights, Ctrl-C.
+fn measure(args: &AdviseArgs, scenario: &Scenario, advice: &Advice) -> Result<Vec<Option<f64>>> {
+    if advice.goal == Goal::Memory {
+        let hint = "its bytes are those that are allocated; other goals are measured";
+        return Err(Failure::new("`--measure`: the goal `memory` is no time").hint(hint));
+    }
+    let file = std::env::temp_dir().join(format!("pelton-advise-{}.txt", std::process::id()));
+    let trace = requests(scenario, &file);
+    let trace = trace.and_then(|()| Ok(Trace::File(TraceFile::open(file.clone())?)));
+    let outcome = trace.and_then(|trace| stacked(args, scenario, advice, &trace));
+    // The file is of no use any more, whatever came of it.
+    drop(std::fs::remove_file(&file));
+    outcome
+}
+
+fn stacked(
+    args: &AdviseArgs,
+    scenario: &Scenario,
+    advice: &Advice,
+    trace: &Trace,
+) -> Result<Vec<Option<f64>>> {
+    let model = args.model().unwrap_or_else(|| model::EMBEDDED.to_owned());
+    let subject = |name: &str, settings: &[String]| -> Result<Subject> {
+        let mut chosen = Chosen { model: model.clone(), ..Chosen::default() };
+        chosen.llm.max_context = Some(scenario.input_tokens + scenario.output_tokens);
+        let chosen = plain_with(chosen, settings)?;
+        Ok(Subject { name: name.to_owned(), chosen, rounds: Vec::new() })
+    };
+    let mut subjects = vec![subject("plain", &[])?];
+    let mut settings: Vec<String> = Vec::new();
+    for step in advice.steps.iter().filter(|step| !step.settings.is_empty()) {
+        settings.extend(step.settings.iter().cloned());
+        subjects.push(subject(step.technique, &settings)?);
+    }
+    let served = Served {
+        trace,
+        n_requests: trace.n_requests(),
+        clients: scenario.batch,
+        grouping: Grouping { tenants: trace.tenants(), long_prompt_tokens: u32::MAX },
+    };
+    if rounds(&served, MEASURED_ROUNDS, &mut subjects)? {
+        return Err(Failure::interrupted());
+    }
+    let figure = |subject: &Subject| {
+        let of = |round: &Round| match advice.goal {
+            Goal::Latency => 1e3 / round.end_to_end_ms,
+            _ => round.tokens_per_s,
+        };
+        median(&subject.rounds.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::NAN)
+    };
+    let mut gains = subjects.windows(2).map(|pair| figure(&pair[1]) / figure(&pair[0]));
+    let of = |step: &Step| if step.settings.is_empty() { None } else { gains.next() };
+    Ok(advice.steps.iter().map(of).collect())
+}
+
+/// Writes the requests of a scenario, three for each client.
+fn requests(scenario: &Scenario, path: &Path) -> Result<()> {
+    let Scenario { input_tokens, output_tokens, batch, shared_prefix, .. } = scenario;
+    let shared = (*input_tokens as f64 * shared_prefix) as usize;
+    let prefix = if shared > 0 { format!(" prefix=1:{shared}") } else { String::new() };
+    let lines: String =
+        (0..3 * batch).map(|at| format!("{at} {input_tokens} {output_tokens}{prefix}\n")).collect();
+    let written = std::fs::write(path, lines);
+    written.map_err(|error| Failure::internal(format!("cannot write {}: {error}", path.display())))
+}
+
+/// Mean tokens of prompts and answers of a trace, and the share of the prompts that came before.
+fn recorded(path: &Path) -> Result<(usize, usize, f64)> {
+    let mut known = HashSet::new();
+    let (mut n, mut input, mut output, mut shared) = (0_u64, 0_u64, 0_u64, 0_u64);
+    for request in TraceFile::open(path)?.requests()? {
+        let request = request?;
+        n += 1;
+        input += request.n_prompt as u64;
+        output += request.n_output as u64;
+        for prefix in request.prefixes.as_slice() {
+            if !known.insert(prefix.id) {
+                shared += prefix.n_tokens as u64;
+            }
+        }
+    }
+    let share = (shared as f64 / input.max(1) as f64).min(0.99);
+    Ok(((input / n.max(1)).max(1) as usize, (output / n.max(1)).max(1) as usize, share))
+}
+
+impl Report {
+    fn render(&self) -> String {
+        let Self { scenario, advice, .. } = self;
+        let noisy = if self.is_noisy { ", measured in a noisy minute" } else { "" };
+        let bound =
+            if self.is_measured { "" } else { "; peaks of a datasheet, so times are bounds" };
+        let mut text = format!(
+            "model      {}\nmachine    {}{noisy}{bound}\n\
+             workload   {}: {} + {} tokens, {} at once, {:.0} % of prompts shared\n\
+             goal       {}\n\n",
+            self.model,
+            self.hardware,
+            scenario.words,
+            scenario.input_tokens,
+            scenario.output_tokens,
+            scenario.batch,
+            100.0 * scenario.shared_prefix,
+            advice.goal.name(),
+        );
+        put(&mut text, &figures("plain", &advice.before));
+        for (idx, step) in advice.steps.iter().enumerate() {
+            let Step { technique, change, reason, gain, range, loss, .. } = step;
+            let measured = self.measured.as_ref().and_then(|measured| measured[idx]);
+            let measured = measured.map_or_else(String::new, |x| format!(", measured {x:.2}x"));
+            put(
+                &mut text,
+                &format!(
+                    "{}. {technique}: {change}\n   {gain:.2}x ({:.2} to {:.2}){measured}; {reason}",
+                    idx + 1,
+                    range.0,
+                    range.1
+                ),
+            );
+            if let Some(loss) = loss {
+                put(&mut text, &format!("   loss: {loss}"));
+            }
+        }
+        put(&mut text, &figures("advised", &advice.after));
+        for out in &advice.left_out {
+            put(&mut text, &format!("left out   {}: {}", out.technique, out.reason));
+        }
+        for check in &advice.checks {
+            let holds = if check.holds { "yes" } else { "NO" };
+            put(&mut text, &format!("limit      {}: {holds}", check.constraint));
+        }
+        text
+    }
+}
+
+fn figures(name: &str, figures: &Figures) -> String {
+    let Figures { total_bytes, ttft_s, tpot_s, answer_s, output_tokens_per_s } = *figures;
+    format!(
+        "{name:<10} first token {:.1} ms, next ones {:.1} ms each, an answer {answer_s:.2} s, \
+         {output_tokens_per_s:.1} tokens/s, {}",
+        1e3 * ttft_s,
+        1e3 * tpot_s,
+        bytes(total_bytes)
+    )
+}
+
+fn put(text: &mut String, line: &str) {
+    writeln!(text, "{line}").expect("invariant: strings take everything");
+}
+
+/// Writes the settings for the server.
+fn write(path: &Path, report: &Report, model: &str) -> Result<()> {
+    if let Some(broken) = report.advice.checks.iter().find(|check| !check.holds) {
+        let message = format!("`--write`: a limit does not hold: {}", broken.constraint);
+        return Err(
+            Failure::new(message).hint("raise `--memory` or `--loss`, or shorten the requests")
+        );
+    }
+    let Settings { weights, kv_dtype, max_running, max_context, prefix_cache, drafts } =
+        &report.advice.settings;
+    let mut text = format!("# Written by `pelton plan advise` for {}.\n", report.scenario.words);
+    let file = weights.as_ref().map(|format| format!("{model}-{format}.gguf"));
+    if let Some((file, format)) = file.as_ref().zip(weights.as_ref()) {
+        put(&mut text, &format!("# pelton convert {model} {file} --format {format}"));
+    }
+    let quoted = serde_json::to_string(file.as_deref().unwrap_or(model))?;
+    put(&mut text, &format!("model: {quoted}"));
+    put(&mut text, &format!("kv_dtype: {kv_dtype}"));
+    put(&mut text, &format!("max_running: {max_running}"));
+    put(&mut text, &format!("max_context: {max_context}"));
+    if !prefix_cache {
+        put(&mut text, "prefix_cache: false");
+    }
+    if let Some(drafts) = drafts {
+        put(&mut text, &format!("spec: auto\nspec_max: {drafts}"));
+    }
+    let written = pelton_tensor::PendingFile::create(path).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.publish()
+    });
+    written.map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+}

@@ -1,0 +1,44 @@
+//! `pelton bench ablate` through the real binary, with the model inside it.
+
+mod common;
+
+use common::pelton;
+
+const TINY: [&str; 10] =
+    ["bench", "ablate", "-n", "4", "--scale", "0.05", "--clients", "2", "--rounds", "2"];
+
+#[test]
+fn each_technique_is_measured_alone_and_on_top_of_the_others() {
+    let more = ["--technique", "max_running=2,prefix_cache=true,spec=ngram", "--json"];
+    let told = pelton(&[&TINY[..], &more].concat()).json();
+    let names = |list: &str| -> Vec<String> {
+        let list = told[list].as_array().expect("a list");
+        list.iter().map(|figure| figure["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    let techniques = ["max_running=2", "prefix_cache=true", "spec=ngram"];
+    assert_eq!(names("alone"), techniques);
+    assert_eq!(names("stacked"), [&["plain"], &techniques[..]].concat());
+    for list in ["alone", "stacked"] {
+        for figure in told[list].as_array().expect("a list") {
+            let rounds = figure["tokens_per_s"]["rounds"].as_array().expect("rounds");
+            assert_eq!(rounds.len(), 2, "{figure}");
+            assert!(figure["to_plain"]["median"].as_f64().is_some_and(|x| x > 0.0), "{figure}");
+        }
+    }
+    // One measurement is shown twice.
+    let rounds = |list: &str, at: usize| told[list][at]["tokens_per_s"]["rounds"].clone();
+    assert_eq!(rounds("stacked", 1), rounds("alone", 0));
+    assert_eq!(told["stacked"][1]["to_last"], told["stacked"][1]["to_plain"]);
+    assert_eq!(told["measures"].as_array().map(Vec::len), Some(7));
+}
+
+#[test]
+fn techniques_that_are_no_settings_are_refused_by_name() {
+    let refused = |technique: &str, parts: &[&str]| {
+        pelton(&["bench", "ablate", "--technique", technique]).assert_refused(parts);
+    };
+    refused("speed=11", &["speed=11", "no setting `speed`"]);
+    refused("max_running", &["max_running", "KEY=VALUE"]);
+    refused("max_running=many", &["max_running=many", "whole number"]);
+    refused("kv_dtype=int3", &["kv_dtype=int3", "int8"]);
+}

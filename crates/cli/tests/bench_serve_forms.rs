@@ -1,0 +1,101 @@
+//! `pelton bench serve` against a server with known delays: arrivals, traces, the steady part of a
+//! run, and the file in the form of vLLM.
+
+mod common;
+
+use common::mock::{Delays, Mock};
+use common::pelton;
+use serde_json::Value;
+
+fn measure(mock: &Mock, more: &[&str]) -> Value {
+    let common = ["bench", "serve", "--url", &mock.address, "--json"];
+    pelton(&[&common, more].concat()).json()
+}
+
+#[test]
+fn the_file_for_tools_of_vllm_has_their_fields_and_the_report_hides_the_key() {
+    let mock = Mock::start(Delays { prefill_ms: 3, token_ms: 2, ..Delays::default() });
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("vllm.json");
+    let file = path.to_str().expect("UTF-8");
+    let lengths = ["--lengths", "5:6", "-n", "60", "--concurrency", "4", "--key", "secret"];
+    let told = measure(&mock, &[&lengths[..], &["--vllm-json", file]].concat());
+    assert!(!told["report"].to_string().contains("secret"), "{}", told["report"]);
+
+    let text = std::fs::read_to_string(&path).expect("written");
+    let vllm: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&vllm["completed"], &vllm["failed"]), (&60.into(), &0.into()));
+    assert_eq!(
+        (&vllm["total_input_tokens"], &vllm["total_output_tokens"]),
+        (&300.into(), &360.into())
+    );
+    assert_eq!((&vllm["max_concurrency"], &vllm["model_id"]), (&4.into(), &"mock".into()));
+    assert_eq!(vllm["request_goodput"], Value::Null);
+    let number = |name: &str| vllm[name].as_f64().unwrap_or_else(|| panic!("{name}: {vllm}"));
+    for name in ["ttft", "tpot", "itl", "e2el"] {
+        for which in ["mean", "median", "std", "p99"] {
+            assert!(number(&format!("{which}_{name}_ms")) >= 0.0);
+        }
+    }
+    // The known delays are lower bounds of what a client can see.
+    assert!(number("median_ttft_ms") >= 3.0 && number("median_tpot_ms") >= 2.0);
+    assert!(number("median_e2el_ms") >= 13.0);
+    let rate = 360.0 / number("duration");
+    assert!((number("output_throughput") / rate - 1.0).abs() < 1e-9);
+    let own = &told["variants"][0]["report"]["all"]["ttft_ms"];
+    let difference = own["mean"].as_f64().expect("a mean") - number("mean_ttft_ms");
+    assert!(difference.abs() < 1e-6, "{own}");
+}
+
+#[test]
+fn a_long_run_has_a_steady_part_and_samples_for_comparisons() {
+    let mock = Mock::start(Delays::default());
+    let told = measure(&mock, &["--lengths", "5:3", "-n", "120", "--concurrency", "3"]);
+    let requests = &told["requests"];
+    assert_eq!(requests["ttft_ms"].as_array().map(Vec::len), Some(120));
+    let measures = told["measures"].as_array().expect("measures");
+    let samples = |name: &str| {
+        let found = measures.iter().find(|measure| measure["name"] == name);
+        found.and_then(|measure| measure["samples"].as_array()).map_or(0, Vec::len)
+    };
+    assert!(samples("TTFT") >= 10 && samples("end to end") >= 10, "{measures:?}");
+    assert!(!told["steady"].is_null() && told["steady"] != "too_short", "{}", told["steady"]);
+    let short = measure(&mock, &["--lengths", "5:3", "-n", "20", "--concurrency", "3"]);
+    assert_eq!(short["steady"], "too_short");
+}
+
+#[test]
+fn published_traces_and_every_kind_of_arrival_are_served() {
+    let mock = Mock::start(Delays::default());
+    let folder = tempfile::tempdir().expect("temp");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let mooncake = write(
+        "mooncake.jsonl",
+        "{\"timestamp\": 0, \"input_length\": 30, \"output_length\": 4, \"hash_ids\": [0]}\n\
+         {\"timestamp\": 20, \"input_length\": 40, \"output_length\": 2, \"hash_ids\": [0]}\n",
+    );
+    let burst = write(
+        "burst.csv",
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
+         0,ChatGPT,10,3,13,Conversation log\n0.05,GPT-4,7,0,7,API log\n0.06,GPT-4,9,2,11,API log\n",
+    );
+    for (trace, n) in [(mooncake, 2), (burst, 2)] {
+        let told = measure(&mock, &["--trace", &trace]);
+        assert_eq!(told["n_answers"], n, "{trace}");
+    }
+    for arrivals in ["poisson", "bursty", "constant", "ramp"] {
+        let how = ["--arrivals", arrivals, "--rate", "200", "--lengths", "4:2", "-n", "10"];
+        assert_eq!(measure(&mock, &how)["n_answers"], 10, "{arrivals}");
+    }
+    for workload in ["sharegpt", "long-context"] {
+        let how = ["--workload", workload, "--rate", "200", "--scale", "0.01", "-n", "5"];
+        assert_eq!(measure(&mock, &how)["n_answers"], 5, "{workload}");
+    }
+    let bad = write("bad.jsonl", "{\"timestamp\": 0}\n");
+    let args = ["bench", "serve", "--url", &mock.address, "--trace", &bad];
+    pelton(&args).assert_refused(&["bad.jsonl, line 1", "input_length"]);
+}

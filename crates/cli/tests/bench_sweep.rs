@@ -1,0 +1,134 @@
+//! `pelton bench sweep` against servers whose limit is known, and against a Pelton.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use common::mock::{Delays, Mock};
+use common::server::Server;
+use common::{command, pelton, signal};
+use serde_json::Value;
+
+fn sweep(address: &str, more: &[&str]) -> Value {
+    let common = ["bench", "sweep", "--url", address, "--lengths", "5:6", "--json"];
+    pelton(&[&common, more].concat()).json()
+}
+
+/// The limit that is found between one client and several.
+fn limit(delays: Delays) -> Value {
+    let mock = Mock::start(delays);
+    sweep(&mock.address, &["--clients", "1,4,16", "-n", "24"])
+}
+
+#[test]
+fn slow_prompts_are_a_limit_of_arithmetic() {
+    let told = limit(Delays { prefill_ms: 25, ..Delays::default() });
+    assert_eq!(told["limit"]["cause"], "compute", "{told}");
+    assert_ne!(told["knee"], 2, "{told}");
+}
+
+#[test]
+fn slow_tokens_are_a_limit_of_bandwidth() {
+    let told = limit(Delays { token_ms: 20, slots: 4, ..Delays::default() });
+    assert_eq!(told["limit"]["cause"], "bandwidth", "{told}");
+    // Four clients fill the slots, and sixteen only wait.
+    assert_eq!(told["knee"], 1, "{told}");
+}
+
+#[test]
+fn few_blocks_are_a_limit_of_memory() {
+    let told = limit(Delays { token_ms: 20, blocks: 2, ..Delays::default() });
+    assert_eq!(told["limit"]["cause"], "kv_memory", "{told}");
+}
+
+#[test]
+fn a_slow_queue_is_named_although_the_machine_is_free() {
+    let told = limit(Delays { gate_ms: 40, ..Delays::default() });
+    assert_eq!(told["limit"]["cause"], "queue", "{told}");
+}
+
+#[test]
+fn a_client_that_cannot_keep_up_is_named_and_not_the_server() {
+    let mock = Mock::start(Delays { prefill_ms: 0, token_ms: 0, ..Delays::default() });
+    let told = sweep(&mock.address, &["--rates", "20,200000", "-n", "300"]);
+    assert_eq!(told["limit"]["cause"], "client", "{told}");
+    assert_eq!(told["points"][0]["load"]["rate"], 20.0);
+}
+
+#[test]
+fn a_pelton_is_swept_and_publishes_its_counters() {
+    let server = Server::start(&["--threads", "1"]).expect("it listens");
+    let told = sweep(server.address(), &["--clients", "2,1", "-n", "6"]);
+    assert_eq!(told["report"]["kind"], "sweep");
+    let points = told["points"].as_array().expect("points");
+    let clients: Vec<u64> =
+        points.iter().filter_map(|point| point["load"]["clients"].as_u64()).collect();
+    assert_eq!(clients, [1, 2], "from the lowest");
+    for point in points {
+        assert_eq!((&point["answered"], &point["offered"]), (&6.into(), &6.into()));
+        let counters = &point["counters"];
+        assert!(counters["step_s"].as_f64().is_some_and(|s| s > 0.0), "{counters}");
+        for phase in ["queue", "prefill", "decode"] {
+            assert_eq!(counters[phase]["n"], 6.0, "{phase}: {counters}");
+        }
+    }
+    let text = pelton(&[
+        "bench",
+        "sweep",
+        "--url",
+        server.address(),
+        "--clients",
+        "1",
+        "-n",
+        "2",
+        "--scale",
+        "0.05",
+    ]);
+    text.assert_answered();
+    assert!(text.stdout.contains("knee") && text.stdout.contains("power"), "{}", text.stdout);
+}
+
+#[test]
+fn a_sweep_of_nothing_is_refused() {
+    pelton(&["bench", "sweep", "--rates", "0"]).assert_refused(&["--rates", "0.000001"]);
+    pelton(&["bench", "sweep", "--rates", "1", "--clients", "1"]).assert_refused(&["--clients"]);
+    let args = ["bench", "sweep", "--url", "http://127.0.0.1:9"];
+    pelton(&args).assert_refused(&["does not answer"]);
+}
+
+#[test]
+fn a_server_that_refuses_or_fails_every_request_has_no_knee() {
+    for status in [429, 500] {
+        let mock = Mock::start(Delays { status, ..Delays::default() });
+        let told = sweep(&mock.address, &["--clients", "1,2", "-n", "4"]);
+        assert_eq!((&told["knee"], &told["limit"]), (&Value::Null, &Value::Null), "{told}");
+        for point in told["points"].as_array().expect("points") {
+            assert_eq!((&point["offered"], &point["answered"]), (&4.into(), &0.into()));
+        }
+    }
+}
+
+#[test]
+fn ctrl_c_keeps_the_loads_that_are_done() {
+    let mock = Mock::start(Delays { prefill_ms: 0, token_ms: 50, ..Delays::default() });
+    let args = ["bench", "sweep", "--url", &mock.address, "--json", "-n", "4", "--lengths", "5:24"];
+    let mut child = command(&[&args[..], &["--rates", "100,100000"]].concat())
+        .args(["--timeout", "600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
+    let mut line = String::new();
+    while !line.starts_with("100000 per second") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).expect("readable") > 0, "ended early");
+    }
+    signal("INT", child.id());
+    let output = child.wait_with_output().expect("the binary ends");
+    assert_eq!(output.status.code(), Some(130));
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(told["report"]["interrupted"], true);
+    assert_eq!(told["points"].as_array().map(Vec::len), Some(1), "{told}");
+}

@@ -1,0 +1,130 @@
+//! `pelton plan advise` through the real binary.
+
+mod common;
+
+use common::pelton;
+use serde_json::json;
+
+fn config(folder: &std::path::Path) -> String {
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+        "hidden_act": "silu", "torch_dtype": "bfloat16", "rope_theta": 500000.0,
+        "tie_word_embeddings": false,
+    });
+    let path = folder.join("config.json");
+    std::fs::write(&path, config.to_string()).expect("written");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn every_scenario_is_advised_in_order_with_reasons() {
+    let folder = tempfile::tempdir().expect("temp");
+    let model = config(folder.path());
+    for scenario in ["chat", "rag", "agents", "batch", "code", "edge"] {
+        let args = ["plan", "advise", &model, "--hardware", "rtx-4090", "--scenario", scenario];
+        let told = pelton(&[&args[..], &["--json"]].concat()).json();
+        let steps = told["steps"].as_array().expect("steps");
+        assert!(!steps.is_empty(), "{scenario}");
+        for step in steps {
+            let [low, gain, high] = [&step["range"][0], &step["gain"], &step["range"][1]]
+                .map(|x| x.as_f64().expect("a number"));
+            assert!(low <= gain && gain <= high && gain >= 1.0, "{step}");
+            assert!(step["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{step}");
+        }
+        let text = pelton(&args);
+        text.assert_answered();
+        for part in ["plain", "1. ", "advised", "limit", "datasheet"] {
+            assert!(text.stdout.contains(part), "`{part}` is missing in\n{}", text.stdout);
+        }
+    }
+}
+
+#[test]
+fn the_written_settings_are_those_of_a_server() {
+    let folder = tempfile::tempdir().expect("temp");
+    let file = folder.path().join("serve.yaml");
+    let file = file.to_str().expect("UTF-8");
+    // The model inside the binary is stored in q8_0 already.
+    let args = ["plan", "advise", "--hardware", "xeon-8480", "--loss", "0", "--input", "64"];
+    let more = ["--output", "32", "--batch", "4", "--write", file];
+    pelton(&[&args[..], &more].concat()).assert_answered();
+    let yaml = std::fs::read_to_string(file).expect("written");
+    assert!(yaml.contains("max_context: 96"), "{yaml}");
+    let checked = pelton(&["serve", "--config", file, "--check-config"]);
+    checked.assert_answered();
+    assert!(checked.stdout.contains("max_context: 96"), "{}", checked.stdout);
+}
+
+#[test]
+fn a_trace_is_a_workload_too() {
+    let folder = tempfile::tempdir().expect("temp");
+    let model = config(folder.path());
+    let trace = folder.path().join("trace");
+    std::fs::write(&trace, "0 100 10 prefix=1:50\n5 300 30 prefix=1:50\n").expect("written");
+    let trace = trace.to_str().expect("UTF-8");
+    let args = ["plan", "advise", &model, "--hardware", "h200", "--trace", trace, "--json"];
+    let told = pelton(&args).json();
+    let scenario = &told["scenario"];
+    assert_eq!((&scenario["input_tokens"], &scenario["output_tokens"]), (&200.into(), &20.into()));
+    assert_eq!(scenario["shared_prefix"], 0.125);
+}
+
+#[test]
+fn wishes_that_cannot_be_met_are_refused_or_marked() {
+    let folder = tempfile::tempdir().expect("temp");
+    let model = config(folder.path());
+    let advise = |more: &[&str]| pelton(&[&["plan", "advise", &model], more].concat());
+    advise(&["--scenario", "chats"]).assert_refused(&["chats", "rag", "did you mean `chat`"]);
+    advise(&["--hardware", "h9000"]).assert_refused(&["h9000", "pelton doctor"]);
+    advise(&["--goal", "beauty"]).assert_refused(&["--goal", "latency"]);
+    let tight = ["--hardware", "rtx-4090", "--memory", "4GiB", "--loss", "0"];
+    let text = advise(&tight);
+    text.assert_answered();
+    assert!(text.stdout.contains("of memory: NO"), "{}", text.stdout);
+    let file = folder.path().join("serve.yaml");
+    let written = advise(&[&tight[..], &["--write", file.to_str().expect("UTF-8")]].concat());
+    assert_eq!(written.code, Some(2));
+    assert!(
+        written.stderr.contains("a limit does not hold") && !file.exists(),
+        "{}",
+        written.stderr
+    );
+}
+
+#[test]
+fn measured_gains_stand_beside_the_expected_ones() {
+    // A machine has to be measured before it is advised; a quick doctor keeps no record, so this
+    // writes one of a known profile.
+    let folder = tempfile::tempdir().expect("temp");
+    let told = pelton(&["plan", "--hardware", "xeon-8480", "--json"]).json();
+    let head = pelton(&["bench", "sim", "-n", "20", "--json"]).json()["report"]["machine"].clone();
+    let mut hardware = told["hardware"].clone();
+    hardware["name"] = json!("here");
+    let record = json!({"version": 1, "machines": [{
+        "fingerprint": {"cpu": head["cpu"], "kernels": head["kernels"], "threads": head["threads"]},
+        "measured_at": 1, "is_noisy": false, "spread_percent": 1.0, "hardware": hardware,
+    }]});
+    let cache = folder.path().join("pelton");
+    std::fs::create_dir_all(&cache).expect("a folder");
+    std::fs::write(cache.join("machine.json"), record.to_string()).expect("written");
+    let advise = |more: &[&str]| {
+        let common = ["plan", "advise", "--input", "24", "--output", "6", "--batch", "2"];
+        let mut command = common::command(&[&common[..], more].concat());
+        command.env("XDG_CACHE_HOME", folder.path());
+        common::outcome(&command.output().expect("the binary starts"))
+    };
+    let told = advise(&["--goal", "throughput", "--measure", "--json"]).json();
+    let (steps, measured) = (told["steps"].as_array(), told["measured"].as_array());
+    let (steps, measured) = (steps.expect("steps"), measured.expect("measured"));
+    assert_eq!(steps.len(), measured.len());
+    for (step, measured) in steps.iter().zip(measured) {
+        let is_served = step["settings"].as_array().is_some_and(|keys| !keys.is_empty());
+        assert_eq!(measured.as_f64().is_some_and(|x| x > 0.0), is_served, "{step} {measured}");
+    }
+    assert!(steps.iter().any(|step| step["technique"] == "batching"), "{steps:?}");
+    let text = advise(&["--goal", "throughput", "--measure"]);
+    assert!(text.stdout.contains(", measured "), "{}", text.stdout);
+    advise(&["--goal", "memory", "--measure"]).assert_refused(&["--measure", "memory"]);
+}

@@ -1,0 +1,365 @@
+//! A server on the way to the advised one, and the plans of its variants.
+
+use std::collections::BTreeMap;
+
+use pelton_model::{KvDtype, ModelOutline};
+use pelton_quant::for_name;
+use serde::Deserialize;
+
+use super::{Check, Figures, Goal, Settings, Wish};
+use crate::plan::{Plan, Request, plan};
+use crate::ranks::Split;
+use crate::weights::Weights;
+
+/// Formats that are tried, the most exact first.
+const FORMATS: [&str; 7] = ["bf16", "q8_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k"];
+/// Most drafts that are tried.
+const MOST_DRAFTS: usize = 6;
+
+#[derive(Deserialize)]
+struct Losses {
+    perplexity_percent: BTreeMap<String, f64>,
+}
+
+/// The published loss of a format in per cent of perplexity; `None` where there is no figure.
+fn loss_of(format: &str) -> Option<f64> {
+    let losses: Losses =
+        serde_json::from_str(include_str!("losses.json")).expect("invariant: a test reads it");
+    losses.perplexity_percent.get(format).copied()
+}
+
+/// A technique that a server can take up.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Technique {
+    Weights,
+    KvDtype,
+    Batching,
+    PrefixCache,
+    Speculation,
+}
+
+impl Technique {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Weights, Self::KvDtype, Self::Batching, Self::PrefixCache, Self::Speculation];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "quantized weights",
+            Self::KvDtype => "smaller keys and values",
+            Self::Batching => "batching",
+            Self::PrefixCache => "prefix cache",
+            Self::Speculation => "speculation",
+        }
+    }
+}
+
+/// The choices so far.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    weights: Weights,
+    kv_dtype: KvDtype,
+    batch: usize,
+    has_prefix_cache: bool,
+    drafts: Option<usize>,
+    acceptance: f64,
+}
+
+impl State {
+    /// One request at a time, weights as they are.
+    pub(super) fn plain(wish: &Wish<'_>) -> Self {
+        Self {
+            weights: wish.weights,
+            kv_dtype: KvDtype::Bf16,
+            batch: 1,
+            has_prefix_cache: false,
+            drafts: None,
+            acceptance: wish.scenario.acceptance,
+        }
+    }
+
+    /// The same where drafts are right more or less often.
+    pub(super) fn with_acceptance(&self, by: f64) -> Self {
+        Self { acceptance: (self.acceptance + by).clamp(0.0, 0.99), ..self.clone() }
+    }
+}
+
+/// The model and the wish.
+pub(super) struct Bench<'a> {
+    pub(super) model: &'a ModelOutline,
+    pub(super) wish: &'a Wish<'a>,
+}
+
+impl Bench<'_> {
+    fn plan(&self, state: &State, batch: usize) -> Plan {
+        let Wish { hardware, memory_bytes, scenario, block_tokens, step_tokens, .. } = *self.wish;
+        let shared = if state.has_prefix_cache { scenario.shared_prefix } else { 0.0 };
+        let input = (scenario.input_tokens as f64 * (1.0 - shared)).ceil().max(1.0) as usize;
+        plan(
+            self.model,
+            &Request {
+                hardware,
+                memory_bytes,
+                weights: state.weights,
+                kv_dtype: state.kv_dtype,
+                block_tokens,
+                context_tokens: self.context(),
+                batch,
+                input_tokens: input,
+                output_tokens: scenario.output_tokens,
+                step_tokens,
+                n_ranks: 1,
+                split: Split::Outputs,
+                price_per_hour: None,
+            },
+        )
+    }
+
+    /// Tokens of one request.
+    fn context(&self) -> usize {
+        self.wish.scenario.input_tokens + self.wish.scenario.output_tokens
+    }
+
+    /// Seconds of a prompt alone, of a step, and tokens of a request per step.
+    fn times(&self, state: &State) -> (f64, f64, f64) {
+        let times = |batch| self.plan(state, batch).times.expect("invariant: a speed is known");
+        let own = times(state.batch);
+        match state.drafts {
+            None => (own.ttft_s, own.tpot_s, 1.0),
+            Some(k) => {
+                let a = state.acceptance;
+                let tokens = (1.0 - a.powi(k as i32 + 1)) / (1.0 - a);
+                // Rows of one sequence share its keys and values; here each has its own, which
+                // makes the wider step look a little slower than it is.
+                (own.ttft_s, times(state.batch * (k + 1)).tpot_s, tokens)
+            }
+        }
+    }
+
+    /// Figures of a server. A server with fewer places than requests makes them wait in turn.
+    pub(super) fn figures(&self, state: &State) -> Figures {
+        let scenario = self.wish.scenario;
+        let (ttft_s, step_s, tokens) = self.times(state);
+        let tpot_s = step_s / tokens;
+        let turns = scenario.batch.div_ceil(state.batch) as f64;
+        let generation_s = tpot_s * (scenario.output_tokens as f64 - 1.0);
+        let own_s = ttft_s * state.batch as f64 + generation_s;
+        let answer_s = (turns + 1.0) / 2.0 * own_s;
+        let n_tokens = (state.batch * scenario.output_tokens) as f64;
+        Figures {
+            total_bytes: self.plan(state, state.batch).fit.total_bytes,
+            ttft_s,
+            tpot_s,
+            answer_s,
+            output_tokens_per_s: n_tokens / own_s,
+        }
+    }
+
+    /// The figure of the goal; more is better.
+    pub(super) fn score(&self, state: &State) -> f64 {
+        let figures = self.figures(state);
+        match self.wish.goal {
+            Goal::Latency => 1.0 / figures.answer_s,
+            Goal::Throughput | Goal::Cost => figures.output_tokens_per_s,
+            Goal::Memory => 1.0 / figures.total_bytes as f64,
+        }
+    }
+
+    /// Bytes that are missing.
+    pub(super) fn missing(&self, state: &State) -> u64 {
+        let fit = self.plan(state, state.batch).fit;
+        fit.shortage.map_or(0, |shortage| shortage.missing_bytes)
+    }
+
+    /// The best way to take up a technique; `None` where there is none that is allowed.
+    pub(super) fn best(&self, state: &State, technique: Technique) -> Option<State> {
+        let is_short = self.missing(state) > 0;
+        let variants = self.variants(state, technique);
+        let allowed = variants.into_iter().filter(|next| match is_short {
+            // A step towards fitting need not reach it.
+            true => self.missing(next) < self.missing(state),
+            false => self.missing(next) == 0,
+        });
+        allowed.max_by(|a, b| {
+            let key = |state: &State| (-(self.missing(state) as f64), self.score(state));
+            key(a).partial_cmp(&key(b)).expect("numbers")
+        })
+    }
+
+    fn variants(&self, state: &State, technique: Technique) -> Vec<State> {
+        let with = |change: &dyn Fn(&mut State)| {
+            let mut next = state.clone();
+            change(&mut next);
+            next
+        };
+        match technique {
+            Technique::Weights => {
+                let allowed =
+                    |name: &&&str| loss_of(name).is_some_and(|loss| loss <= self.wish.loss_percent);
+                let formats = FORMATS.iter().filter(allowed).filter_map(|name| for_name(name));
+                formats.map(|format| with(&|next| next.weights = Weights::Format(format))).collect()
+            }
+            // Eight bits have a scale per token and head, or the range of E4M3.
+            Technique::KvDtype if self.wish.loss_percent > 0.0 => {
+                vec![with(&|next| next.kv_dtype = KvDtype::Int8)]
+            }
+            Technique::KvDtype => Vec::new(),
+            Technique::Batching => {
+                let most = self.wish.scenario.batch;
+                let sizes =
+                    std::iter::successors(Some(2), |n| Some(n * 2)).take_while(|&n| n < most);
+                let sizes: Vec<usize> = sizes.chain([most]).filter(|&n| n > state.batch).collect();
+                sizes.into_iter().map(|n| with(&|next| next.batch = n)).collect()
+            }
+            Technique::PrefixCache if self.wish.scenario.shared_prefix > 0.0 => {
+                vec![with(&|next| next.has_prefix_cache = true)]
+            }
+            Technique::PrefixCache => Vec::new(),
+            Technique::Speculation if state.acceptance > 0.0 => {
+                (1..=MOST_DRAFTS).map(|k| with(&|next| next.drafts = Some(k))).collect()
+            }
+            Technique::Speculation => Vec::new(),
+        }
+    }
+
+    /// The reason why a technique is not taken up.
+    pub(super) fn why_not(&self, state: &State, technique: Technique) -> String {
+        let variants = self.variants(state, technique);
+        if variants.is_empty() {
+            return match technique {
+                Technique::KvDtype | Technique::Weights => "it costs quality, and none may be lost",
+                Technique::PrefixCache => "prompts of this workload share nothing",
+                Technique::Batching => "there is one request at a time",
+                Technique::Speculation => "drafts are never right here",
+            }
+            .to_owned();
+        }
+        match self.best(state, technique) {
+            None => "its memory is not there".to_owned(),
+            Some(next) => {
+                let gain = self.score(&next) / self.score(state);
+                format!(
+                    "{} would change by {gain:.2}x, after the steps above",
+                    self.wish.goal.name()
+                )
+            }
+        }
+    }
+
+    /// The setting of a technique, in words.
+    pub(super) fn change(&self, technique: Technique, to: &State) -> String {
+        match technique {
+            Technique::Weights => format!("weights as {}", to.weights.name()),
+            Technique::KvDtype => format!("keys and values as {}", to.kv_dtype.name()),
+            Technique::Batching => format!("up to {} requests at once", to.batch),
+            Technique::PrefixCache => "beginnings of prompts are kept".to_owned(),
+            Technique::Speculation => {
+                format!("up to {} drafted tokens", to.drafts.unwrap_or_default())
+            }
+        }
+    }
+
+    /// The settings of a technique, as a server's file has them.
+    pub(super) fn keys(&self, technique: Technique, to: &State) -> Vec<String> {
+        match technique {
+            Technique::Weights => Vec::new(),
+            Technique::KvDtype => vec![format!("kv_dtype={}", to.kv_dtype.name())],
+            Technique::Batching => vec![format!("max_running={}", to.batch)],
+            Technique::PrefixCache => vec!["prefix_cache=true".to_owned()],
+            Technique::Speculation => {
+                vec!["spec=auto".to_owned(), format!("spec_max={}", to.drafts.unwrap_or_default())]
+            }
+        }
+    }
+
+    /// The reason for a technique, in figures.
+    pub(super) fn reason(&self, technique: Technique, from: &State, to: &State) -> String {
+        let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30));
+        let (before, after) = (self.plan(from, from.batch), self.plan(to, to.batch));
+        let ms = |seconds: f64| format!("{:.1} ms", 1e3 * seconds);
+        let (old, new) = (self.figures(from), self.figures(to));
+        match technique {
+            Technique::Weights => format!(
+                "a step reads {} of weights instead of {}: {} per token instead of {}",
+                gib(after.weights.step_bytes),
+                gib(before.weights.step_bytes),
+                ms(new.tpot_s),
+                ms(old.tpot_s)
+            ),
+            Technique::KvDtype => format!(
+                "a request keeps {} instead of {}",
+                gib(after.kv.sequence_bytes),
+                gib(before.kv.sequence_bytes)
+            ),
+            Technique::Batching => {
+                let ridge = after.times.map_or(0.0, |times| times.ridge_rows);
+                format!(
+                    "weights are read once for all, which pays up to {ridge:.0} rows: {:.0} tokens/s \
+                     instead of {:.0}",
+                    new.output_tokens_per_s, old.output_tokens_per_s
+                )
+            }
+            Technique::PrefixCache => format!(
+                "{:.0} % of a prompt is known: the first token after {} instead of {}",
+                100.0 * self.wish.scenario.shared_prefix,
+                ms(new.ttft_s),
+                ms(old.ttft_s)
+            ),
+            Technique::Speculation => format!(
+                "if {:.0} % of the drafts are right: {} per token instead of {}",
+                100.0 * to.acceptance,
+                ms(new.tpot_s),
+                ms(old.tpot_s)
+            ),
+        }
+    }
+
+    /// Loss of quality of a technique, in words.
+    pub(super) fn loss(&self, technique: Technique, to: &State) -> Option<String> {
+        let measure = "`pelton eval` measures that of your model";
+        match technique {
+            Technique::Weights => {
+                let loss = loss_of(&to.weights.name()).filter(|loss| *loss > 0.0)?;
+                Some(format!("perplexity {loss} % higher for LLaMA-7B; {measure}"))
+            }
+            Technique::KvDtype => Some(format!("of 8 bits; {measure}")),
+            _ => None,
+        }
+    }
+
+    /// The hard constraints.
+    pub(super) fn checks(&self, state: &State) -> Vec<Check> {
+        let Wish { memory_bytes, loss_percent, .. } = *self.wish;
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        let total = self.figures(state).total_bytes;
+        let longest = self.model.spec.longest_context();
+        let loss = match state.weights {
+            Weights::Format(_) => loss_of(&state.weights.name()).unwrap_or(f64::INFINITY),
+            Weights::Stored(_) => 0.0,
+        };
+        let check = |constraint: String, holds| Check { constraint, holds };
+        vec![
+            check(
+                format!("{:.2} GiB of {:.2} GiB of memory", gib(total), gib(memory_bytes)),
+                total <= memory_bytes,
+            ),
+            check(
+                format!("{} tokens of a request within the model's {longest}", self.context()),
+                self.context() <= longest,
+            ),
+            check(format!("at most {loss_percent} % of perplexity lost"), loss <= loss_percent),
+        ]
+    }
+
+    pub(super) fn settings(&self, state: &State) -> Settings {
+        let is_converted = matches!(state.weights, Weights::Format(_))
+            && state.weights.name() != self.wish.weights.name();
+        Settings {
+            weights: is_converted.then(|| state.weights.name()),
+            kv_dtype: state.kv_dtype.name(),
+            max_running: state.batch,
+            max_context: self.context(),
+            prefix_cache: state.has_prefix_cache,
+            drafts: state.drafts,
+        }
+    }
+}

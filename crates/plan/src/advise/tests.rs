@@ -1,0 +1,142 @@
+//! Advice for a model of eight billion weights.
+
+use pelton_quant::for_name;
+use serde_json::json;
+
+use super::*;
+use crate::hardware::profiles;
+
+const GIB: u64 = 1 << 30;
+
+fn model() -> ModelOutline {
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+        "hidden_act": "silu", "torch_dtype": "bfloat16", "rope_theta": 500000.0,
+        "tie_word_embeddings": false,
+    });
+    let folder = tempfile::tempdir().expect("temp");
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
+    ModelOutline::of_config(folder.path()).expect("a configuration")
+}
+
+fn scenario(name: &str) -> Scenario {
+    scenarios().into_iter().find(|scenario| scenario.name == name).expect("a scenario")
+}
+
+/// Advice on a machine with 24 GiB, in bf16 at first.
+fn advised(scenario: &Scenario, change: impl Fn(&mut Wish<'_>)) -> Advice {
+    let hardware = profiles().into_iter().find(|profile| profile.name == "rtx-4090");
+    let hardware = hardware.expect("a profile");
+    let mut wish = Wish {
+        hardware: &hardware,
+        memory_bytes: 24 * GIB,
+        weights: Weights::Format(for_name("bf16").expect("a format")),
+        scenario,
+        goal: scenario.goal,
+        loss_percent: 1.0,
+        block_tokens: 16,
+        step_tokens: 512,
+    };
+    change(&mut wish);
+    advise(&model(), &wish).expect("a speed is known")
+}
+
+fn names(advice: &Advice) -> Vec<&'static str> {
+    advice.steps.iter().map(|step| step.technique).collect()
+}
+
+#[test]
+fn the_files_of_scenarios_and_losses_are_read_and_make_sense() {
+    let all = scenarios();
+    for wanted in ["chat", "rag", "agents", "batch", "code", "edge"] {
+        assert_eq!(all.iter().filter(|scenario| scenario.name == wanted).count(), 1, "{wanted}");
+    }
+    for scenario in &all {
+        let Scenario { input_tokens, output_tokens, batch, shared_prefix, acceptance, .. } =
+            scenario;
+        assert!(*input_tokens.min(output_tokens).min(batch) > 0, "{scenario:?}");
+        assert!((0.0..1.0).contains(shared_prefix) && (0.0..1.0).contains(acceptance));
+    }
+    for (name, scenario) in all.iter().map(|scenario| (&scenario.name, scenario)) {
+        let advice = advised(scenario, |_| {});
+        assert!(advice.checks.iter().all(|check| check.holds), "{name}: {:?}", advice.checks);
+        assert!(!advice.steps.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn each_step_helps_the_goal_and_the_steps_together_are_the_whole_gain() {
+    for scenario in scenarios() {
+        for &goal in Goal::ALL {
+            let advice = advised(&scenario, |wish| wish.goal = goal);
+            let of = |figures: &Figures| match goal {
+                Goal::Latency => 1.0 / figures.answer_s,
+                Goal::Memory => 1.0 / figures.total_bytes as f64,
+                Goal::Throughput | Goal::Cost => figures.output_tokens_per_s,
+            };
+            let whole = of(&advice.after) / of(&advice.before);
+            let product: f64 = advice.steps.iter().map(|step| step.gain).product();
+            assert!((whole / product - 1.0).abs() < 1e-9, "{} {whole} {product}", scenario.name);
+            for step in &advice.steps {
+                assert!(step.gain >= 1.02, "{step:?}");
+                assert!(step.range.0 <= step.gain && step.gain <= step.range.1, "{step:?}");
+                assert!(!step.reason.is_empty() && !step.change.is_empty());
+            }
+            let n_known = advice.steps.len() + advice.left_out.len();
+            assert_eq!(n_known, Technique::ALL.len(), "{}", scenario.name);
+        }
+    }
+}
+
+#[test]
+fn many_requests_want_a_batch_and_one_wants_drafts() {
+    let batch = advised(&scenario("batch"), |_| {});
+    assert_eq!(names(&batch)[0], "batching");
+    assert!(batch.settings.max_running > 16, "{:?}", batch.settings);
+    assert!(batch.left_out.iter().any(|out| out.technique == "prefix cache"));
+    let code = advised(&scenario("code"), |_| {});
+    assert!(names(&code).contains(&"speculation"), "{:?}", names(&code));
+    assert!(names(&code).contains(&"quantized weights"), "{:?}", names(&code));
+    assert_eq!(code.settings.max_running, 1);
+}
+
+#[test]
+fn memory_that_is_short_is_found_first_and_quality_is_a_limit() {
+    // 16 GiB of bf16 weights do not fit into 10 GiB; Q8_0 does, Q4_K is not allowed.
+    let tight = |loss: f64| {
+        advised(&scenario("chat"), |wish| {
+            wish.memory_bytes = 10 * GIB;
+            wish.loss_percent = loss;
+        })
+    };
+    let advice = tight(0.1);
+    assert_eq!(names(&advice)[0], "quantized weights");
+    assert!(advice.steps[0].reason.contains("memory is short"), "{:?}", advice.steps[0]);
+    assert!(["q8_0", "q6_k"].contains(&advice.settings.weights.as_deref().expect("converted")));
+    assert!(advice.checks.iter().all(|check| check.holds), "{:?}", advice.checks);
+    let exact = tight(0.0);
+    assert!(!exact.checks[0].holds, "{:?}", exact.checks);
+    assert_eq!((exact.settings.weights.as_deref(), exact.settings.kv_dtype), (None, "bf16"));
+    let small = advised(&scenario("edge"), |wish| wish.loss_percent = 100.0);
+    assert_eq!(small.settings.weights.as_deref(), Some("q2_k"));
+}
+
+#[test]
+fn nothing_is_advised_for_a_machine_of_unknown_speed() {
+    let hardware = profiles().pop().expect("a profile");
+    let unknown = Hardware { read_bandwidth: 0.0, ..hardware };
+    let scenario = scenario("chat");
+    let wish = Wish {
+        hardware: &unknown,
+        memory_bytes: GIB,
+        weights: Weights::Format(for_name("q8_0").expect("a format")),
+        scenario: &scenario,
+        goal: Goal::Latency,
+        loss_percent: 1.0,
+        block_tokens: 16,
+        step_tokens: 512,
+    };
+    assert!(advise(&model(), &wish).is_none());
+}
