@@ -12,7 +12,7 @@
 /// Most points of a frontier.
 const MOST_POINTS: u64 = 1 << 16;
 
-/// What a matrix costs and loses at one width.
+/// Size and loss of a matrix at one width.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Width {
     pub(crate) bits: usize,

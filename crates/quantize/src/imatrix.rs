@@ -214,7 +214,7 @@ impl Imatrix {
     }
 }
 
-/// What is left of a file of the older layout.
+/// The unread end of a file of the older layout.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

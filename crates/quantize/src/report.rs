@@ -1,4 +1,4 @@
-//! What is said about a quantization: of each matrix, and of the whole.
+//! The report of a quantization: of each matrix, and of the whole.
 
 use serde::{Deserialize, Serialize};
 

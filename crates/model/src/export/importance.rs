@@ -23,7 +23,7 @@ pub(super) struct OfRows<'a> {
 }
 
 impl<'a> OfRows<'a> {
-    /// Those of a whole tensor of this shape.
+    /// The numbers of a whole tensor of this shape.
     pub(super) fn new(values: &'a [f32], shape: &[usize]) -> Self {
         let k = shape.last().copied().unwrap_or(1).max(1);
         let n_rows: usize = shape[..shape.len().saturating_sub(1)].iter().product();

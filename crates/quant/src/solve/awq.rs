@@ -195,7 +195,7 @@ fn clip_rows(
     }
     let deltas: Vec<f32> =
         choices.iter().flat_map(|of_group| of_group[0].delta.iter().copied()).collect();
-    // What each input's error meets: `H` times the errors of its row.
+    // `H` times the errors of each row.
     let mut products = hessian.product(&deltas);
     let rows = steps.chunks_exact_mut(n_groups).zip(choices.chunks_exact(n_groups));
     for ((steps, choices), product) in rows.zip(products.chunks_exact_mut(k)) {

@@ -68,7 +68,7 @@ impl Kind {
 pub struct Fp4 {
     /// Outputs and inputs.
     pub shape: [usize; 2],
-    /// What its scales are.
+    /// Its kind of scales.
     pub kind: Kind,
     /// `[n, k]`.
     pub codes: Vec<u8>,
