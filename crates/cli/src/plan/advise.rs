@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::Write as _;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -188,7 +189,8 @@ fn requests(scenario: &Scenario, path: &Path) -> Result<()> {
     let prefix = if shared > 0 { format!(" prefix=1:{shared}") } else { String::new() };
     let lines: String =
         (0..3 * batch).map(|at| format!("{at} {input_tokens} {output_tokens}{prefix}\n")).collect();
-    let written = std::fs::write(path, lines);
+    // A file that is there already may be a link to another one.
+    let written = File::create_new(path).and_then(|mut file| file.write_all(lines.as_bytes()));
     written.map_err(|error| Failure::internal(format!("cannot write {}: {error}", path.display())))
 }
 
