@@ -11,7 +11,7 @@
 //! matrix on either side is kept as it is.
 //!
 //! Norms and biases are rounded to the type that they are stored in. The factors of a norm are those
-//! that its rounded weights have, so nothing is lost by it.
+//! that its rounded weights have, so nothing is lost by it; rounded biases lose what the type lacks.
 
 use std::collections::BTreeMap;
 
@@ -87,11 +87,16 @@ pub(crate) fn fold(
         hessians.insert(reads, divided);
         folded.alphas.insert(reads, scales.alpha);
     }
+    Ok(folded)
+}
+
+/// Rounds divided norms and biases to the types in which they are stored. Weights of norms are so
+/// already.
+pub(crate) fn round_vectors(files: &ModelFiles, matrices: &mut Matrices) {
     for (name, values) in &mut matrices.vectors {
         let dtype = files.stored(name).map(|view| view.dtype);
         values.iter_mut().for_each(|x| *x = rounded(dtype, *x));
     }
-    Ok(folded)
 }
 
 /// A number as a type of floats stores it.

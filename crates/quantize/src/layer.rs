@@ -9,7 +9,7 @@ use pelton_quant::solve::{self, Grid, Hessian, Weights, awq, gptq, output_error}
 
 use crate::calibrate::Hessians;
 use crate::config::Bits;
-use crate::fold::{Folded, fold};
+use crate::fold::{Folded, fold, round_vectors};
 use crate::report::{MatrixReport, six_digits, weight_error};
 use crate::source::{Matrices, transposed};
 use crate::written::{in_words, rounded};
@@ -81,6 +81,7 @@ pub(crate) fn solve(
         true => fold(files, shape, matrices, &mut hessians, work.options)?,
         false => Folded::default(),
     };
+    round_vectors(files, matrices);
     let errors_scaled = match folded.alphas.is_empty() {
         true => vec![None; own.len()],
         false => errors_of_rounding(&own, matrices, &hessians, work)?,
