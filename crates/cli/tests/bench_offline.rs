@@ -2,10 +2,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use common::{command, pelton, signal};
+use common::{command, interrupted, pelton};
 
 const TINY: [&str; 8] =
     ["bench", "offline", "--batch", "1,3", "--lengths", "24:6,9:4", "--rounds", "2"];
@@ -65,23 +62,7 @@ fn lengths_beyond_the_model_are_refused_by_flag() {
 #[test]
 fn ctrl_c_keeps_the_rounds_that_are_done() {
     let args = ["--lengths", "16:8", "--batch", "1", "--rounds", "100000", "--json"];
-    let mut child = command(&[&["bench", "offline"], &args[..]].concat())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
-    let mut stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
-    let mut line = String::new();
-    while !line.starts_with("round 2") {
-        line.clear();
-        assert!(stderr.read_line(&mut line).expect("readable") > 0, "ended early");
-    }
-    signal("INT", child.id());
-    std::thread::spawn(move || drop(std::io::copy(&mut stderr, &mut std::io::sink())));
-    let output = child.wait_with_output().expect("the binary ends");
-    assert_eq!(output.status.code(), Some(130));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(report["report"]["interrupted"], true);
+    let report = interrupted(command(&[&["bench", "offline"], &args[..]].concat()), "round 2");
     let samples = report["measures"][0]["samples"].as_array().expect("samples");
     assert!(samples.len() >= 2, "{samples:?}");
 }

@@ -2,12 +2,9 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
 use common::mock::{Delays, Mock};
 use common::server::Server;
-use common::{command, pelton, signal};
+use common::{command, interrupted, pelton};
 use serde_json::Value;
 
 fn sweep(address: &str, more: &[&str]) -> Value {
@@ -113,22 +110,8 @@ fn a_server_that_refuses_or_fails_every_request_has_no_knee() {
 fn ctrl_c_keeps_the_loads_that_are_done() {
     let mock = Mock::start(Delays { prefill_ms: 0, token_ms: 50, ..Delays::default() });
     let args = ["bench", "sweep", "--url", &mock.address, "--json", "-n", "4", "--lengths", "5:24"];
-    let mut child = command(&[&args[..], &["--rates", "100,100000"]].concat())
-        .args(["--timeout", "600"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
-    let mut stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
-    let mut line = String::new();
-    while !line.starts_with("100000 per second") {
-        line.clear();
-        assert!(stderr.read_line(&mut line).expect("readable") > 0, "ended early");
-    }
-    signal("INT", child.id());
-    let output = child.wait_with_output().expect("the binary ends");
-    assert_eq!(output.status.code(), Some(130));
-    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(told["report"]["interrupted"], true);
+    let mut command = command(&[&args[..], &["--rates", "100,100000"]].concat());
+    command.args(["--timeout", "600"]);
+    let told = interrupted(command, "100000 per second");
     assert_eq!(told["points"].as_array().map(Vec::len), Some(1), "{told}");
 }

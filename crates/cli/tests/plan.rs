@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Outcome, command, outcome, pelton};
+use common::{Outcome, bare_config, command, outcome, pelton};
 use pelton_model::KvDtype;
 use pelton_testkit::golden::decoders;
 use serde_json::{Value, json};
@@ -14,20 +14,6 @@ fn with_cache(cache: &Path, args: &[&str]) -> Outcome {
     let mut command = command(args);
     command.env("XDG_CACHE_HOME", cache).env_remove("PELTON_TUNING");
     outcome(&command.output().expect("the binary starts"))
-}
-
-/// A folder with the configuration of a model and nothing else.
-fn bare(folder: &Path) -> String {
-    let config = json!({
-        "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
-        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
-        "hidden_act": "silu", "torch_dtype": "bfloat16", "rope_theta": 500000.0,
-        "tie_word_embeddings": false,
-    });
-    let path = folder.join("config.json");
-    std::fs::write(&path, config.to_string()).expect("written");
-    path.to_str().expect("UTF-8").to_owned()
 }
 
 #[test]
@@ -52,7 +38,7 @@ fn every_family_is_planned_as_inspect_and_the_server_count_it() {
 #[test]
 fn a_configuration_alone_is_enough() {
     let folder = tempfile::tempdir().expect("temp");
-    let path = bare(folder.path());
+    let path = bare_config(folder.path());
     let args =
         ["plan", &path, "--hardware", "h100-sxm", "--batch", "32", "--price-per-hour", "2.5"];
     let text = pelton(&args);
@@ -93,7 +79,7 @@ fn a_configuration_alone_is_enough() {
 #[test]
 fn a_plan_that_does_not_fit_is_an_answer() {
     let folder = tempfile::tempdir().expect("temp");
-    let path = bare(folder.path());
+    let path = bare_config(folder.path());
     let args = ["plan", &path, "--hardware", "rtx-4090", "--batch", "16", "--context", "8192"];
     let text = pelton(&args);
     text.assert_answered();
@@ -130,7 +116,7 @@ fn a_plan_that_does_not_fit_is_an_answer() {
 #[test]
 fn a_table_has_formats_in_rows_and_contexts_in_columns() {
     let folder = tempfile::tempdir().expect("temp");
-    let path = bare(folder.path());
+    let path = bare_config(folder.path());
     let args = ["plan", &path, "--hardware", "rtx-4090", "--table", "--weights", "bf16,q4_k"];
     let text = pelton(&[&args[..], &["--context", "8192,131072"]].concat());
     text.assert_answered();
@@ -149,7 +135,7 @@ fn a_table_has_formats_in_rows_and_contexts_in_columns() {
 #[test]
 fn what_cannot_be_planned_is_refused_by_name() {
     let folder = tempfile::tempdir().expect("temp");
-    let path = bare(folder.path());
+    let path = bare_config(folder.path());
     let refused = |args: &[&str], parts: &[&str]| {
         pelton(&[&["plan", path.as_str()], args].concat()).assert_refused(parts);
     };
@@ -244,7 +230,7 @@ fn write_record(cache: &Path, is_noisy: bool) {
 #[test]
 fn a_plan_uses_the_record_of_this_machine_and_says_when_it_is_noisy() {
     let (folder, cache) = (tempfile::tempdir().expect("temp"), tempfile::tempdir().expect("temp"));
-    let path = bare(folder.path());
+    let path = bare_config(folder.path());
     let args = ["plan", &path, "--weights", "q8_0"];
     write_record(cache.path(), false);
     let text = with_cache(cache.path(), &args);

@@ -2,26 +2,13 @@
 
 mod common;
 
-use common::pelton;
+use common::{bare_config, pelton};
 use serde_json::json;
-
-fn config(folder: &std::path::Path) -> String {
-    let config = json!({
-        "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
-        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
-        "hidden_act": "silu", "torch_dtype": "bfloat16", "rope_theta": 500000.0,
-        "tie_word_embeddings": false,
-    });
-    let path = folder.join("config.json");
-    std::fs::write(&path, config.to_string()).expect("written");
-    path.to_str().expect("UTF-8").to_owned()
-}
 
 #[test]
 fn every_scenario_is_advised_in_order_with_reasons() {
     let folder = tempfile::tempdir().expect("temp");
-    let model = config(folder.path());
+    let model = bare_config(folder.path());
     for scenario in ["chat", "rag", "agents", "batch", "code", "edge"] {
         let args = ["plan", "advise", &model, "--hardware", "rtx-4090", "--scenario", scenario];
         let told = pelton(&[&args[..], &["--json"]].concat()).json();
@@ -60,7 +47,7 @@ fn the_written_settings_are_those_of_a_server() {
 #[test]
 fn a_trace_is_a_workload_too() {
     let folder = tempfile::tempdir().expect("temp");
-    let model = config(folder.path());
+    let model = bare_config(folder.path());
     let trace = folder.path().join("trace");
     std::fs::write(&trace, "0 100 10 prefix=1:50\n5 300 30 prefix=1:50\n").expect("written");
     let trace = trace.to_str().expect("UTF-8");
@@ -74,7 +61,7 @@ fn a_trace_is_a_workload_too() {
 #[test]
 fn wishes_that_cannot_be_met_are_refused_or_marked() {
     let folder = tempfile::tempdir().expect("temp");
-    let model = config(folder.path());
+    let model = bare_config(folder.path());
     let advise = |more: &[&str]| pelton(&[&["plan", "advise", &model], more].concat());
     advise(&["--scenario", "chats"]).assert_refused(&["chats", "rag", "did you mean `chat`"]);
     advise(&["--hardware", "h9000"]).assert_refused(&["h9000", "pelton doctor"]);

@@ -47,6 +47,16 @@ fn error_of(out: &Path, golden: &GoldenDecoder) -> f64 {
     error(&golden.logits_of(&files).expect("loads"), &golden.logits.concat())
 }
 
+/// A golden Llama, opened from a folder inside `folder`, and samples of its vocabulary.
+fn llama(folder: &Path) -> (GoldenDecoder, ModelFiles, Samples) {
+    let golden = decoder_named("llama");
+    let source = folder.join("source");
+    golden.checkpoint.write_bare_folder(&source);
+    let files = ModelFiles::open(&source).expect("opens");
+    let samples = samples(&files);
+    (golden, files, samples)
+}
+
 #[test]
 fn every_family_is_quantized_or_refused_for_a_reason() {
     let temp = tempfile::tempdir().expect("temp");
@@ -87,11 +97,7 @@ fn every_family_is_quantized_or_refused_for_a_reason() {
 #[test]
 fn every_method_writes_a_folder_that_loads_and_computes_nearly_the_same() {
     let temp = tempfile::tempdir().expect("temp");
-    let golden = decoder_named("llama");
-    let source = temp.path().join("source");
-    golden.checkpoint.write_bare_folder(&source);
-    let mut files = ModelFiles::open(&source).expect("opens");
-    let samples = samples(&files);
+    let (golden, mut files, samples) = llama(temp.path());
     for method in Method::ALL {
         let out = temp.path().join(method.name());
         let mut options = Options::new(method);
@@ -116,11 +122,7 @@ fn every_method_writes_a_folder_that_loads_and_computes_nearly_the_same() {
 #[test]
 fn a_budget_is_kept_and_kept_modules_stay_as_they_are() {
     let temp = tempfile::tempdir().expect("temp");
-    let golden = decoder_named("llama");
-    let source = temp.path().join("source");
-    golden.checkpoint.write_bare_folder(&source);
-    let mut files = ModelFiles::open(&source).expect("opens");
-    let samples = samples(&files);
+    let (golden, mut files, samples) = llama(temp.path());
     let mut options = Options::new(Method::Rtn);
     options.grid.group = Some(16);
     options.target = Some(Target::BitsPerWeight(5.5));
@@ -166,11 +168,7 @@ fn contents(folder: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
 #[test]
 fn a_run_that_ended_in_the_middle_is_gone_on_with_to_the_same_bytes() {
     let temp = tempfile::tempdir().expect("temp");
-    let golden = decoder_named("llama");
-    let source = temp.path().join("source");
-    golden.checkpoint.write_bare_folder(&source);
-    let mut files = ModelFiles::open(&source).expect("opens");
-    let samples = samples(&files);
+    let (_, mut files, samples) = llama(temp.path());
     for method in [Method::Awq, Method::Gptq, Method::Nf4] {
         let mut options = Options::new(method);
         if method != Method::Nf4 {

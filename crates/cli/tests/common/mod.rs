@@ -5,7 +5,7 @@ pub(crate) mod mock;
 pub(crate) mod server;
 pub(crate) mod terminal;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
 
 /// What the binary said and how it ended.
@@ -102,4 +102,39 @@ pub(crate) fn outcome(output: &Output) -> Outcome {
         stdout: String::from_utf8(output.stdout.clone()).expect("stdout is UTF-8"),
         stderr: String::from_utf8(output.stderr.clone()).expect("stderr is UTF-8"),
     }
+}
+
+/// Writes the configuration of a model of 8 billion weights, and nothing else; returns its path.
+pub(crate) fn bare_config(folder: &std::path::Path) -> String {
+    let config = serde_json::json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+        "hidden_act": "silu", "torch_dtype": "bfloat16", "rope_theta": 500000.0,
+        "tie_word_embeddings": false,
+    });
+    let path = folder.join("config.json");
+    std::fs::write(&path, config.to_string()).expect("written");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+/// Starts a benchmark with `--json`, interrupts it when a line of standard error begins with `line`,
+/// and returns the report that it prints then.
+pub(crate) fn interrupted(mut command: Command, line: &str) -> serde_json::Value {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("the binary starts");
+    let mut stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
+    let mut found = String::new();
+    while !found.starts_with(line) {
+        found.clear();
+        assert!(stderr.read_line(&mut found).expect("readable") > 0, "ended early");
+    }
+    signal("INT", child.id());
+    // The rest is read, so that the benchmark never waits for it.
+    std::thread::spawn(move || drop(std::io::copy(&mut stderr, &mut std::io::sink())));
+    let output = child.wait_with_output().expect("the binary ends");
+    assert_eq!(output.status.code(), Some(130));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["report"]["interrupted"], true);
+    report
 }

@@ -3,12 +3,12 @@
 //! ```text
 //! n_steps times:  for each of 12 or 16 accumulators:   acc = acc + a · b
 //!
-//!          int8                                bf16               f32
-//! with VNNI       vpdpbusd     16 x 128 ops    vdpbf16ps 16 x 64  vfmadd 16 x 32 ops per step
-//! avx512   maddubs, madd, add  16 x 128        -                  vfmadd 16 x 32
-//! avx2     maddubs, madd, add  12 x 64         -                  vfmadd 12 x 16
-//! with VNNI       vpdpbusd     12 x 64         -                  vfmadd 12 x 16
-//! scalar   plain loops over arrays in the first-level cache, as far as the compiler takes them
+//!             int8                                bf16               f32
+//! avx512vnni  vpdpbusd            16 x 128 ops    vdpbf16ps 16 x 64  vfmadd 16 x 32 ops per step
+//! avx512      maddubs, madd, add  16 x 128        -                  vfmadd 16 x 32
+//! avxvnni     vpdpbusd            12 x 64         -                  vfmadd 12 x 16
+//! avx2        maddubs, madd, add  12 x 64         -                  vfmadd 12 x 16
+//! scalar      plain loops over arrays in the first-level cache, as far as the compiler takes them
 //! ```
 //!
 //! Twelve or more independent chains hide the latency of the longest instruction (5 cycles at two
