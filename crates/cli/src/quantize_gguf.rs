@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use pelton_model::ExportOptions;
 use pelton_quant::{for_name, supported_names};
-use pelton_quantize::Imatrix;
+use pelton_quantize::{Imatrix, QuantizeError};
 
 use crate::args::QuantizeArgs;
 use crate::convert;
@@ -22,17 +22,20 @@ use crate::{model, progress};
 pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
     let started = Instant::now();
     if let Some(flag) = args.misplaced() {
-        return Err(Failure::new(format!("`{flag}` with `gguf`: its types say all of that"))
-            .hint("`--type q4_k` has 4 bits, groups of 32 and zero points"));
+        let why = "only methods that write folders have it";
+        return Err(Failure::new(format!("`{flag}` with `gguf`: {why}"))
+            .hint("bits and groups are those of `--type`"));
     }
     if args.output.extension().is_none_or(|extension| extension != "gguf") {
         let name = args.output.display();
         return Err(Failure::new(format!("`{name}`: expected a name that ends in .gguf")));
     }
-    if args.output.symlink_metadata().is_ok() {
-        let name = args.output.display();
-        return Err(Failure::new(format!("{name}: there is something already"))
-            .hint("choose another name, or remove it"));
+    if args.save_imatrix.as_ref() == Some(&args.output) {
+        return Err(Failure::new("`--save-imatrix` is the output: expected another name"));
+    }
+    let mut written = std::iter::once(&args.output).chain(&args.save_imatrix);
+    if let Some(file) = written.find(|file| file.symlink_metadata().is_ok()) {
+        return Err(failure(QuantizeError::Exists(file.clone())));
     }
     let Some(name) = &args.gguf_type else {
         return Err(Failure::new("`--type` is missing: `gguf` needs one").hint("`--type q4_k`"));

@@ -131,7 +131,7 @@ impl Roofline<'_> {
         let round = batch * prompt.seconds * alone + output * decode.seconds;
         Times {
             ttft_s: prompt.seconds,
-            ttft_batch_s: batch * prompt.seconds,
+            ttft_batch_s: prompt.seconds * (1.0 + (batch - 1.0) * alone),
             tpot_s: decode.seconds,
             prompt_tokens_per_s: load.input_tokens as f64 / prompt.seconds,
             decode_tokens_per_s: batch / decode.seconds,

@@ -222,12 +222,12 @@ impl Folder {
         self.write("quantization_report.json", report)?;
         let path = self.temporary.join("README.md");
         fs::write(path, card).map_err(QuantizeError::io(self.target.join("README.md")))?;
-        self.progress.remove()?;
         for entry in fs::read_dir(&self.temporary).map_err(QuantizeError::io(&self.temporary))? {
             let path = entry.map_err(QuantizeError::io(&self.temporary))?.path();
             let synced = fs::File::open(&path).and_then(|file| file.sync_all());
             synced.map_err(QuantizeError::io(&path))?;
         }
+        self.progress.remove()?;
         fs::rename(&self.temporary, &self.target).map_err(QuantizeError::io(&self.target))?;
         self.is_published = true;
         Ok(())
@@ -276,7 +276,12 @@ impl Folder {
                 && !is_other.contains(&name.as_str())
                 && !name.ends_with(".index.json");
             if is_copied && path.is_file() {
-                let copied = fs::copy(&path, self.temporary.join(&name));
+                let to = self.temporary.join(&name);
+                // One that a killed run left may not be writable.
+                if to.exists() {
+                    fs::remove_file(&to).map_err(QuantizeError::io(&to))?;
+                }
+                let copied = fs::copy(&path, &to);
                 copied.map_err(QuantizeError::io(self.target.join(&name)))?;
             }
         }

@@ -181,8 +181,9 @@ fn run_through(
     calibration: &mut Option<Calibration>,
     work: &layer::Work<'_>,
 ) -> Result<bool> {
-    let Some(calibration) = calibration else { return Ok(true) };
+    // Also shows that the layer's file is whole.
     folder.patch_done(files, idx, shape)?;
+    let Some(calibration) = calibration else { return Ok(true) };
     calibration.advance(files, idx, work)
 }
 

@@ -108,6 +108,10 @@ pub(crate) fn identity(files: &ModelFiles, options: &Options, samples: Option<&S
     let mut hash = Xxh3::new();
     hash.update(concat!(env!("CARGO_PKG_VERSION"), "\n").as_bytes());
     hash.update(format!("{options:?}\n").as_bytes());
+    if let Some(folder) = files.folder() {
+        // The layers' output depends on it, too.
+        hash.update(&fs::read(folder.join("config.json")).unwrap_or_default());
+    }
     let tensors = files.tensors();
     for view in tensors.names().into_iter().filter_map(|name| tensors.get(name)) {
         hash.update(format!("{} {} {:?}\n", view.name, view.dtype.name(), view.shape).as_bytes());

@@ -88,9 +88,10 @@ fn check(
             method.name()
         )));
     }
-    if matrix.is_transposed && !method.turns() {
+    if matrix.is_transposed && (options.target.is_some() || !method.turns()) {
         return Err(Refused::Source(format!(
-            "`{module}` is stored transposed, which `{}` has no files for: `gptq` has",
+            "`{module}` is stored transposed, which `{}` has no files for here: `gptq` without a \
+             budget has",
             method.name()
         )));
     }

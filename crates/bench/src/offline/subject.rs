@@ -123,7 +123,9 @@ impl<'a> Subject<'a> {
     /// When the engine fails.
     pub(super) fn warm_up(&mut self, plan: &Plan) -> Result<bool> {
         let output = 2;
-        let widest = Shape { batch: plan.most_requests(), input: BLOCK_TOKENS, output };
+        let shortest = plan.shapes.iter().map(|shape| shape.input).min().unwrap_or(1);
+        let input = shortest.min(BLOCK_TOKENS);
+        let widest = Shape { batch: plan.most_requests(), input, output };
         let longest = plan.shapes.iter().map(|shape| shape.input).max().unwrap_or(1);
         let input = longest.saturating_sub(output).max(1);
         let longest = Shape { batch: 1, input, output };

@@ -73,12 +73,28 @@ fn tick(x: &f64) -> String {
     }
 }
 
+/// Largest number of a picture: beyond it an axis has no end.
+const MOST: f64 = 1e100;
+
+/// Refuses numbers that no axis can show; reports come from files.
+fn check(mut values: impl Iterator<Item = f64>) -> Result<()> {
+    match values.all(|x| (0.0..=MOST).contains(&x)) {
+        true => Ok(()),
+        false => Err(failed("a value is below 0 or beyond 1e100")),
+    }
+}
+
+fn check_lines(lines: &[Line]) -> Result<()> {
+    check(lines.iter().flat_map(|line| &line.points).flat_map(|(x, y)| [*x, *y]))
+}
+
 /// Lines over linear axes from zero; `mark` draws a ring and a word around one point.
 pub(super) fn lines(
     axes: Axes<'_>,
     lines: &[Line],
     mark: Option<((f64, f64), &str)>,
 ) -> Result<Chart> {
+    check_lines(lines)?;
     let all = || lines.iter().flat_map(|line| line.points.iter());
     let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max).max(1e-9) * 1.08;
     let (width, height) = (most(|point| point.0), most(|point| point.1));
@@ -125,6 +141,7 @@ pub(super) fn lines(
 
 /// Lines over logarithmic axes.
 pub(super) fn log_lines(axes: Axes<'_>, lines: &[Line]) -> Result<Chart> {
+    check_lines(lines)?;
     let all = || lines.iter().flat_map(|line| line.points.iter());
     let range = |of: fn(&(f64, f64)) -> f64| {
         let (low, high) = all()
@@ -166,8 +183,9 @@ pub(super) fn log_lines(axes: Axes<'_>, lines: &[Line]) -> Result<Chart> {
     })
 }
 
-/// Bars over linear axes. `words` stand over the middle of bars, where there are any.
+/// Bars over linear axes. `words` stand over bars, from their left ends.
 pub(super) fn bars(axes: Axes<'_>, bars: &[Bar], words: &[String]) -> Result<Chart> {
+    check(bars.iter().flat_map(|bar| [bar.from, bar.to, bar.low, bar.high]))?;
     let most = bars.iter().map(|bar| bar.high.max(bar.low)).fold(0.0, f64::max).max(1e-9) * 1.12;
     let left = bars.iter().map(|bar| bar.from).fold(f64::MAX, f64::min).min(1e300);
     let right = bars.iter().map(|bar| bar.to).fold(left + 1e-9, f64::max);

@@ -123,7 +123,8 @@ impl Requests {
     /// Means of blocks of consecutive requests, after the warm-up where there is a steady part.
     /// Requests that meet in a queue depend on each other; blocks of them do so less.
     pub(super) fn measures(&self) -> Vec<Measure> {
-        let first = warm_up(&self.end_to_end_ms).unwrap_or(0);
+        let is_short = self.arrived_s.len() < FEWEST;
+        let first = if is_short { 0 } else { warm_up(&self.end_to_end_ms).unwrap_or(0) };
         let mean = |block: &Vec<f64>| block.iter().sum::<f64>() / block.len() as f64;
         let of = |name: &str, values: &[f64]| {
             let samples: Vec<f64> = blocks(values).iter().map(mean).collect();

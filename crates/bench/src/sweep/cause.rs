@@ -150,7 +150,7 @@ fn queue(heavy: &Point, counters: &Counters) -> Option<Finding> {
 
 /// A prompt has the machine for itself; tokens of several answers share their steps.
 fn busy(light: &Point, heavy: &Point, counters: &Counters) -> Option<Finding> {
-    let busy = busy_share(heavy, counters)?;
+    let busy = busy_share(heavy, counters).filter(|share| *share >= BUSY)?;
     let alone = light.counters.as_ref()?;
     let (prefill, decode) = (alone.prefill?.mean_s()?, alone.decode?.mean_s()?);
     let together = counters.mean_running.unwrap_or(1.0).max(1.0);

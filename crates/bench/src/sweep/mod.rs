@@ -259,11 +259,14 @@ impl Reported for Report {
     fn measures(&self) -> Vec<Measure> {
         let of = |point: &Point| {
             let name = |what: &str| format!("{} {what}", point.load.name());
-            [
+            let mut all = vec![
                 Measure::rate(name("output"), "tokens/s", vec![point.output_tokens_per_s]),
                 Measure::cost(name("TTFT P50"), "ms", vec![point.ttft_ms.p50]),
                 Measure::cost(name("end to end P99"), "ms", vec![point.end_to_end_ms.p99]),
-            ]
+            ];
+            // Without an answer there is no time, and 0 would be the best one.
+            all.truncate(if point.answered > 0 { 3 } else { 1 });
+            all
         };
         self.points.iter().flat_map(of).collect()
     }

@@ -42,13 +42,13 @@ pub(crate) struct AdviseArgs {
     )]
     pub(crate) trace: Option<PathBuf>,
     /// Tokens of a prompt
-    #[arg(long, value_name = "N", help_heading = "Workload")]
+    #[arg(long, value_name = "N", value_parser = tokens, help_heading = "Workload")]
     pub(crate) input: Option<NonZeroUsize>,
     /// Tokens of an answer
-    #[arg(long, value_name = "N", help_heading = "Workload")]
+    #[arg(long, value_name = "N", value_parser = tokens, help_heading = "Workload")]
     pub(crate) output: Option<NonZeroUsize>,
     /// Requests at the same time
-    #[arg(long, value_name = "N", help_heading = "Workload")]
+    #[arg(long, value_name = "N", value_parser = requests, help_heading = "Workload")]
     pub(crate) batch: Option<NonZeroUsize>,
     /// Share of a prompt that an earlier one began with, from 0 to 0.99
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Workload")]
@@ -83,6 +83,20 @@ impl AdviseArgs {
     pub(crate) fn model(&self) -> Option<String> {
         self.model.clone().or_else(|| std::env::var("PELTON_MODEL").ok())
     }
+}
+
+/// Tokens of a prompt or an answer: a plan takes time in proportion.
+fn tokens(text: &str) -> Result<NonZeroUsize, String> {
+    count(text, 1 << 24)
+}
+
+fn requests(text: &str) -> Result<NonZeroUsize, String> {
+    count(text, 1 << 16)
+}
+
+fn count(text: &str, most: usize) -> Result<NonZeroUsize, String> {
+    let n = text.parse::<NonZeroUsize>().ok().filter(|n| n.get() <= most);
+    n.ok_or_else(|| format!("expected a whole number from 1 to {most}"))
 }
 
 fn share(text: &str) -> Result<f64, String> {

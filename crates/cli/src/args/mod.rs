@@ -66,7 +66,7 @@ pub(crate) use key::{KeyCommand, ListKeysArgs, NewKeyArgs, RevokeKeysArgs};
 pub(crate) use models::{ListArgs, PullArgs, RmArgs, ShowArgs};
 pub(crate) use parse_tools::ParseToolsArgs;
 pub(crate) use plan::{PlanArgs, PlanCommand};
-pub(crate) use quantize::QuantizeArgs;
+pub(crate) use quantize::{QuantizeArgs, quoted};
 pub(crate) use rare_sampling::RareSamplingArgs;
 pub(crate) use reference::{CompletionsArgs, ManArgs};
 pub(crate) use sampling::SamplingArgs;

@@ -243,7 +243,7 @@ fn shown(name: &str) -> String {
 }
 
 /// A word for a shell.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=+,@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();

@@ -41,11 +41,12 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
         run.await.map_err(super::failure)
     })?;
     bar.finish_and_clear();
-    if let Some(path) = &args.vllm_json {
+    let written = args.vllm_json.as_ref().map_or(Ok(()), |path| {
         let file = report.vllm(&date(), traffic);
-        super::reports::write(path, &(serde_json::to_string_pretty(&file)? + "\n"))?;
-    }
-    super::finish(&report, ServeReport::render, args.json)
+        super::reports::write(path, &(serde_json::to_string_pretty(&file)? + "\n"))
+    });
+    // The run is printed, whatever became of the file.
+    super::finish(&report, ServeReport::render, args.json).and(written)
 }
 
 /// This moment as `20261123-071500`.

@@ -69,7 +69,14 @@ async fn all(
             workload = words;
             server = config.address.to_string();
         }
-        let bench = Bench::connect(config).await.map_err(super::failure)?;
+        let bench = match Bench::connect(config).await {
+            // A server that fell over at a high load: the loads before are the result.
+            Err(error) if !points.is_empty() => {
+                eprintln!("{}: {error}", load.name());
+                break;
+            }
+            bench => bench.map_err(super::failure)?,
+        };
         eprintln!("{}: {n_requests} requests", load.name());
         let progress = |at: Progress<'_>| super::show(bar, at);
         let run = bench.run((&trace, args.workload.grouping(&trace)), interrupts.next(), &progress);

@@ -18,7 +18,7 @@ use pelton_sim::trace::{Trace, TraceFile};
 use serde::Serialize;
 
 use super::subject::Subject as Planned;
-use crate::args::{AdviseArgs, plain_with};
+use crate::args::{AdviseArgs, plain_with, quoted};
 use crate::bench::ablate::{Served, Subject, rounds};
 use crate::failure::{Failure, Result};
 use crate::flags::Chosen;
@@ -277,6 +277,16 @@ fn put(text: &mut String, line: &str) {
     writeln!(text, "{line}").expect("invariant: strings take everything");
 }
 
+/// The name of a model without its folder and its ending.
+fn stem(model: &str) -> String {
+    let path = Path::new(model);
+    let name = match path.extension().is_some_and(|ending| ending == "gguf") {
+        true => path.file_stem(),
+        false => path.file_name(),
+    };
+    name.map_or("model".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
 /// Writes the settings for the server.
 fn write(path: &Path, report: &Report, model: &str) -> Result<()> {
     if let Some(broken) = report.advice.checks.iter().find(|check| !check.holds) {
@@ -288,12 +298,20 @@ fn write(path: &Path, report: &Report, model: &str) -> Result<()> {
     let Settings { weights, kv_dtype, max_running, max_context, prefix_cache, drafts } =
         &report.advice.settings;
     let mut text = format!("# Written by `pelton plan advise` for {}.\n", report.scenario.words);
-    let file = weights.as_ref().map(|format| format!("{model}-{format}.gguf"));
+    // A configuration stands for the folder that it lies in.
+    let model = model.strip_suffix("config.json").map_or(model, |folder| match folder {
+        "" => ".",
+        folder => folder.trim_end_matches('/'),
+    });
+    let file = weights.as_ref().map(|format| format!("{}-{format}.gguf", stem(model)));
     if let Some((file, format)) = file.as_ref().zip(weights.as_ref()) {
-        put(&mut text, &format!("# pelton convert {model} {file} --format {format}"));
+        let command =
+            format!("pelton convert {} {} --format {format}", quoted(model), quoted(file));
+        // A name may have several lines, and a comment has one.
+        put(&mut text, &format!("# {}", command.replace(char::is_control, " ")));
     }
-    let quoted = serde_json::to_string(file.as_deref().unwrap_or(model))?;
-    put(&mut text, &format!("model: {quoted}"));
+    let name = serde_json::to_string(file.as_deref().unwrap_or(model))?;
+    put(&mut text, &format!("model: {name}"));
     put(&mut text, &format!("kv_dtype: {kv_dtype}"));
     put(&mut text, &format!("max_running: {max_running}"));
     put(&mut text, &format!("max_context: {max_context}"));

@@ -200,6 +200,10 @@ fn step(
     let error = if wish.hardware.products.is_empty() { ERRORS.1 } else { ERRORS.0 };
     let (mut low, mut high) =
         (1.0 + (gain - 1.0) * (1.0 - error), 1.0 + (gain - 1.0) * (1.0 + error));
+    if low > high {
+        // A step that saves memory may cost time.
+        (low, high) = (high, low);
+    }
     if technique == Technique::Speculation {
         let shifted = |by: f64| bench.score(&to.with_acceptance(by)) / bench.score(from);
         (low, high) = (shifted(-0.15), shifted(0.15));
