@@ -133,6 +133,46 @@ fn the_sandboxed_server_counts_and_a_report_needs_it_stopped() {
     pelton(&["usage", "--usage-file", "missing"]).assert_refused(&["missing", "--usage-file"]);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_takes_no_usage_refuses_quotas_until_it_does() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+    let house = House::new();
+    let limited = house.key(&["--id", "limited", "--tokens-total", "1000000"]);
+    let free = house.key(&["--id", "free"]);
+    let mut server = house.serve(&[]);
+    let pid = Pid::from_raw(i32::try_from(server.pid()).expect("a small number"));
+    // A write to any file is then beyond the limit.
+    let set_most_bytes = |current| {
+        let limit = Rlimit { current, maximum: None };
+        prlimit(pid, Resource::Fsize, limit).expect("it is our own process");
+    };
+    set_most_bytes(Some(0));
+    let (status, _, first) = complete(&server, &limited, &ask(4));
+    assert_eq!(status, 200, "nothing has failed yet: {first}");
+    let (status, _, body) = complete(&server, &limited, &ask(4));
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("usage_unavailable"), "{body}");
+    let (status, _, second) = complete(&server, &free, &ask(4));
+    assert_eq!(status, 200, "a key without a quota needs no count: {second}");
+    set_most_bytes(None);
+    let third = loop {
+        let (status, _, body) = complete(&server, &limited, &ask(4));
+        match status {
+            200 => break body,
+            status => assert_eq!(status, 503, "{body}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    signal("TERM", server.pid());
+    assert!(server.wait().success());
+    let report = pelton(&["usage", "--usage-file", &house.path("usage"), "--json"]).json();
+    let n = |name: &str| report["total"][name].as_u64().expect("a number");
+    let expected = [first, second, third].iter().map(|body| total(body)).sum::<u64>();
+    assert_eq!(n("prompt_tokens") + n("completion_tokens"), expected, "nothing was lost");
+}
+
 #[test]
 fn a_kept_result_is_the_computed_one_and_no_other_tenants() {
     let house = House::new();

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use pelton_base::{FinishReason, Usage};
@@ -26,6 +27,9 @@ pub(crate) struct Answering {
     app: AppState,
     about: Arc<About>,
     model: Model,
+    /// Ends when the engine of `model` is given up. It is kept from event to event, because waiting
+    /// for it anew costs each time.
+    lost: Pin<Box<dyn Future<Output = ()> + Send>>,
     caller: Caller,
     open: Open,
     /// Asks a model for the same answers; `None` once there was an event.
@@ -62,6 +66,7 @@ impl Answering {
             app: app.clone(),
             about: Arc::clone(running.about()),
             model: model.clone(),
+            lost: Box::pin(model.lost()),
             caller,
             open: app.live().open(model.name(), caller.tenant),
             again: None,
@@ -128,6 +133,7 @@ impl Answering {
                 self.renewed = None;
                 match outcome {
                     Ok(Ok((model, generating))) => {
+                        self.lost = Box::pin(model.lost());
                         (self.model, self.generating) = (model, generating);
                     }
                     Ok(Err(error)) => {
@@ -146,7 +152,7 @@ impl Answering {
             tokio::select! {
                 biased;
                 event = self.generating.next() => return event,
-                () = self.model.lost() => match self.again.take() {
+                () = &mut self.lost => match self.again.take() {
                     Some(ask) => self.renew(ask),
                     None => self.give_up(),
                 },

@@ -5,6 +5,7 @@ mod harness;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use harness::house::House;
 use harness::parrot::{Gate, gated_parrot, parrot};
@@ -456,6 +457,36 @@ async fn a_batch_whose_window_ends_has_expired_with_the_results_so_far() {
     let n_results = client.results(&ended, "output_file_id").await.len();
     assert!((1..MANY).contains(&n_results), "{n_results}");
     assert_eq!(gate.heard().len(), 0, "nothing is asked after the end");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_that_ends_while_lines_are_answered_ends_the_batch() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let gate = Gate::closed(0);
+    let server = start_with(gated_parrot(&gate, 64), kept_in(folder.path())).await;
+    let client = Client::new(&server);
+    let batch = client.batch(&many()).await;
+    step_until_one_is_done(&gate, &client, &batch).await;
+    stop_in_the_middle(server, &gate).await;
+    // The least window of a request is an hour, so the record of the batch is given a shorter one.
+    let record = folder.path().join(format!("{batch}.json"));
+    let mut state: Value =
+        serde_json::from_slice(&std::fs::read(&record).expect("kept")).expect("JSON");
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let expires_at = since_1970.as_secs() + 2;
+    state["expires_at"] = json!(expires_at);
+    std::fs::write(&record, state.to_string()).expect("written");
+    let gate = Gate::closed(0);
+    let server = again(gated_parrot(&gate, 64), kept_in(folder.path())).await;
+    let client = Client::new(&server);
+    let ended = client.ended(&batch).await;
+    assert_eq!(ended["status"], "expired", "{ended}");
+    assert!(n(&ended["expired_at"]) as u64 >= expires_at, "{ended}");
+    assert_ne!(gate.heard().len(), 0, "lines were asked before the end of the window");
+    let n_results = client.results(&ended, "output_file_id").await.len();
+    assert!((1..MANY).contains(&n_results), "{n_results}");
+    gate.open();
     server.stop().await;
 }
 

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::parrot::{coding_parrot, parrot};
+use harness::parrot::{coding_parrot, opening_parrot, parrot};
 use harness::{Running, start};
 use serde_json::{Value, json};
 
@@ -49,6 +49,27 @@ async fn conversations_are_rendered_without_an_answer() {
     assert_eq!(rendered, json!({"prompt": "ab", "prompt_token_ids": [97, 98], "count": 2}));
     let metrics = server.get("/metrics").await.body;
     assert!(!metrics.contains("pelton_requests_total{"), "nothing was generated: {metrics}");
+}
+
+#[tokio::test]
+async fn the_template_writes_the_special_tokens_unless_the_request_wants_more() {
+    let server = start(opening_parrot()).await;
+    let mut chat = json!({"messages": [{"role": "user", "content": "ab"}]});
+    for (adds, expected) in
+        [(None, vec![97, 98]), (Some(false), vec![97, 98]), (Some(true), vec![257, 97, 98])]
+    {
+        if let Some(adds) = adds {
+            chat["add_special_tokens"] = json!(adds);
+        }
+        for path in ["/v1/chat/completions/render", "/tokenize"] {
+            let answer = ask(&server, path, chat.clone()).await;
+            let tokens = answer.get("prompt_token_ids").unwrap_or(&answer["tokens"]);
+            assert_eq!(tokens, &json!(expected), "{path}: {chat}");
+        }
+    }
+    // A text has no template that writes them.
+    let text = ask(&server, "/tokenize", json!({"prompt": "ab"})).await;
+    assert_eq!(text["tokens"], json!([257, 97, 98]));
 }
 
 #[tokio::test]

@@ -205,6 +205,14 @@ pub fn byte_tokenizer() -> Arc<Tokenizer> {
 
 /// The same with these control tokens, from 257 on.
 pub fn byte_tokenizer_with(control: &[&str]) -> Arc<Tokenizer> {
+    tokenizer_of(&byte_tokenizer_json(control))
+}
+
+fn tokenizer_of(json: &serde_json::Value) -> Arc<Tokenizer> {
+    Arc::new(Tokenizer::from_bytes(json.to_string().as_bytes()).expect("a tokenizer"))
+}
+
+fn byte_tokenizer_json(control: &[&str]) -> serde_json::Value {
     let mut next = 256;
     let mut vocab = serde_json::Map::new();
     for byte in 0..=255_u8 {
@@ -228,7 +236,7 @@ pub fn byte_tokenizer_with(control: &[&str]) -> Arc<Tokenizer> {
             })
         })
         .collect();
-    let json = serde_json::json!({
+    serde_json::json!({
         "version": "1.0",
         "added_tokens": added,
         "pre_tokenizer": {
@@ -238,8 +246,7 @@ pub fn byte_tokenizer_with(control: &[&str]) -> Arc<Tokenizer> {
             "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false
         },
         "model": {"type": "BPE", "vocab": vocab, "merges": []}
-    });
-    Arc::new(Tokenizer::from_bytes(json.to_string().as_bytes()).expect("a tokenizer"))
+    })
 }
 
 fn engine(gate: &Gate, max_waiting_requests: usize, spec: SpecConfig) -> EngineHandle {
@@ -275,6 +282,22 @@ pub fn coding_parrot() -> Arc<Llm> {
     let names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"];
     let engine = engine(&Gate::default(), 1024, SpecConfig::default());
     assembled(byte_tokenizer_with(&names), engine, 0)
+}
+
+/// A parrot whose tokenizer puts the token 257 before a text.
+pub fn opening_parrot() -> Arc<Llm> {
+    let begin = "<|begin|>";
+    let mut json = byte_tokenizer_json(&[begin]);
+    json["post_processor"] = serde_json::json!({
+        "type": "TemplateProcessing",
+        "single": [
+            {"SpecialToken": {"id": begin, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+        ],
+        "pair": [],
+        "special_tokens": {begin: {"id": begin, "ids": [257], "tokens": [begin]}}
+    });
+    let engine = engine(&Gate::default(), 1024, SpecConfig::default());
+    assembled(tokenizer_of(&json), engine, 0)
 }
 
 /// The parrot, which says that its weights take so many bytes.

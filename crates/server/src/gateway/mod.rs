@@ -11,10 +11,13 @@
 //! The rules are those of [`pelton_gateway`]; here they meet clocks, files and HTTP.
 
 mod books;
+mod clock;
 mod config;
 mod key_file;
 mod keys;
 mod results;
+#[cfg(test)]
+mod tests;
 mod ticket;
 mod usage_file;
 
@@ -28,20 +31,20 @@ pub(crate) use ticket::Ticket;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use pelton_base::{TenantId, Usage};
 use pelton_gateway::{Filter, Gate, Limits, Now, Party, PartyId, Report, Scope, Store, Who};
 use pelton_llm::{Asked, Event, Gatekeeper, NotAdmitted};
 
 use self::books::Books;
+use self::clock::Clock;
 use self::keys::Keys;
 use self::results::Results;
 
 /// Shared by all requests of a server.
 #[derive(Debug)]
 pub(crate) struct Gateway {
-    started: Instant,
+    clock: Clock,
     gate: Mutex<Gate>,
     /// Names and parties of the tenants, in their order.
     tenants: Vec<(String, PartyId)>,
@@ -64,13 +67,24 @@ impl Gateway {
         config: &GatewayConfig,
         names: &[String],
     ) -> Result<Arc<Self>, GatewayError> {
-        let mut rows = BTreeMap::new();
         let mut store: Option<Box<dyn Store>> = None;
         if let Some(path) = &config.usage_file {
-            let mut file = UsageFile::open(path).map_err(GatewayError::Usage)?;
-            rows = file.load().map_err(GatewayError::Usage)?;
-            store = Some(Box::new(file));
+            store = Some(Box::new(UsageFile::open(path).map_err(GatewayError::Usage)?));
         }
+        Self::with(config, names, store, Clock::of_system())
+    }
+
+    /// The same with usage in `store`, at the time of `clock`.
+    fn with(
+        config: &GatewayConfig,
+        names: &[String],
+        mut store: Option<Box<dyn Store>>,
+        clock: Clock,
+    ) -> Result<Arc<Self>, GatewayError> {
+        let rows = match &mut store {
+            Some(store) => store.load().map_err(GatewayError::Usage)?,
+            None => BTreeMap::new(),
+        };
         let mut gate = Gate::default();
         let tenants = names.iter().map(|name| {
             let limits = config.tenant_limits.iter().find(|(known, _)| known == name);
@@ -93,7 +107,7 @@ impl Gateway {
             Some(path) => Some(Keys::open(path, &mut gate, names, store.is_some())?),
         };
         Ok(Arc::new(Self {
-            started: Instant::now(),
+            clock,
             gate: Mutex::new(gate),
             tenants,
             keys,
@@ -200,7 +214,7 @@ impl Gateway {
         let ticket = self.tickets().get(&ticket).cloned();
         let fingerprint = ticket.and_then(|ticket| ticket.take_fingerprint());
         if let (Some(results), Some(fingerprint)) = (&self.results, fingerprint) {
-            results.put(fingerprint, events, self.started.elapsed());
+            results.put(fingerprint, events, self.now().elapsed);
         }
     }
 
@@ -212,8 +226,7 @@ impl Gateway {
     }
 
     fn now(&self) -> Now {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Now { elapsed: self.started.elapsed(), unix_seconds: since_1970.as_secs() }
+        self.clock.now()
     }
 
     fn gate(&self) -> MutexGuard<'_, Gate> {
@@ -240,7 +253,7 @@ impl Gatekeeper for Gateway {
     }
 
     fn recorded(&self, ticket: u64, fingerprint: [u8; 32]) -> Option<Arc<Vec<Event>>> {
-        let found = self.results.as_ref()?.get(&fingerprint, self.started.elapsed());
+        let found = self.results.as_ref()?.get(&fingerprint, self.now().elapsed);
         let ticket = self.tickets().get(&ticket).cloned()?;
         ticket.looked_up(fingerprint, found.is_some());
         found

@@ -142,10 +142,14 @@ impl Model {
     }
 
     /// Waits until its engine is given up; for ever where it is not. Safe to cancel.
-    pub(crate) async fn lost(&self) {
+    pub(crate) fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut is_lost = self.inner.is_lost.subscribe();
-        // The sender lives as long as `self` does.
-        let _ = is_lost.wait_for(|is_lost| *is_lost).await;
+        async move {
+            if is_lost.wait_for(|is_lost| *is_lost).await.is_err() {
+                // It was dropped as a healthy model.
+                std::future::pending().await
+            }
+        }
     }
 }
 

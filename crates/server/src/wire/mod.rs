@@ -4,6 +4,7 @@ mod answer;
 mod beams;
 mod body;
 mod cut;
+mod events;
 mod fields;
 mod form;
 mod generation;
@@ -24,6 +25,7 @@ pub(crate) use answer::{Ask, Head, finish_reason};
 pub(crate) use beams::BeamFields;
 pub(crate) use body::Body;
 pub(crate) use cut::cut;
+pub(crate) use events::{stream, write_event, write_line};
 pub(crate) use fields::Fields;
 pub(crate) use form::{SCHEMA, json as json_form};
 pub(crate) use generation::{

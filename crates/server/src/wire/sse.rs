@@ -1,16 +1,14 @@
 //! Server-sent events: one `data:` line per chunk, `[DONE]` at the end.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use pelton_base::Usage;
 use pelton_llm::{Event, Timings};
 use serde::Serialize;
 use tokio::time::timeout;
 
+use super::events::{Outbox, stream, write_event, write_line};
 use super::{Now, StreamOptions};
 use crate::answering::Answering;
 use crate::error::ApiError;
@@ -43,46 +41,22 @@ pub(crate) trait StreamState: Send + 'static {
     const DONE: Option<&str> = Some("[DONE]");
 }
 
-/// One event of a stream.
-#[derive(Debug)]
-struct Chunk {
-    /// Its kind, in streams whose events have one.
-    name: Option<&'static str>,
-    data: String,
-}
-
-impl Chunk {
-    fn new(name: Option<&'static str>, chunk: &impl Serialize) -> Self {
-        let data = serde_json::to_string(chunk).expect("invariant: chunks are plain data");
-        Self { name, data }
-    }
-
-    fn event(self) -> SseEvent {
-        let event = SseEvent::default();
-        let event = match self.name {
-            Some(name) => event.event(name),
-            None => event,
-        };
-        event.data(self.data)
-    }
-}
-
 /// Chunks that wait to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
-    queue: VecDeque<Chunk>,
+    bytes: Vec<u8>,
     failure: Option<ApiError>,
 }
 
 impl Chunks {
     /// Adds one chunk.
     pub(crate) fn push(&mut self, chunk: &impl Serialize) {
-        self.queue.push_back(Chunk::new(None, chunk));
+        write_event(&mut self.bytes, None, chunk);
     }
 
     /// Adds one chunk with the line `event: NAME` before it.
     pub(crate) fn push_named(&mut self, name: &'static str, chunk: &impl Serialize) {
-        self.queue.push_back(Chunk::new(Some(name), chunk));
+        write_event(&mut self.bytes, Some(name), chunk);
     }
 
     /// Ends the stream with an error. It comes last, because clients read nothing after it.
@@ -125,7 +99,6 @@ struct Stream<S, E> {
     state: S,
     source: E,
     chunks: Chunks,
-    is_done: bool,
     /// Whether the client wants to hear of the prompt's progress; not after the first event.
     shows_progress: bool,
     /// Counts as running until the client has gone or everything is sent.
@@ -133,47 +106,46 @@ struct Stream<S, E> {
 }
 
 impl<S: StreamState, E: Source> Stream<S, E> {
-    /// The next chunk. Dropping the future or the stream aborts the request.
-    async fn next(mut self) -> Option<(Result<SseEvent, Infallible>, Self)> {
+    /// Gives chunks to `outbox` until the end. Dropping the future aborts the request.
+    async fn run(mut self, outbox: Outbox) {
         loop {
-            if let Some(chunk) = self.chunks.queue.pop_front() {
-                return Some((Ok(chunk.event()), self));
-            }
-            if self.is_done {
-                return None;
-            }
-            let has_failed = self.chunks.failure.is_some();
-            let event = if has_failed {
-                None
-            } else if self.shows_progress {
-                match timeout(PROGRESS_INTERVAL, self.source.next()).await {
-                    Ok(event) => event,
-                    Err(_) => {
-                        let (n, n_all) = self.source.prompt_progress();
-                        let comment = SseEvent::default().comment(format!("prompt {n}/{n_all}"));
-                        return Some((Ok(comment), self));
-                    }
-                }
-            } else {
-                self.source.next().await
+            outbox.give(&mut self.chunks.bytes).await;
+            let event = match self.chunks.failure {
+                Some(_) => None,
+                None => self.next_event(&outbox).await,
             };
-            self.shows_progress = false;
             if let Some(now) = self.state.now() {
                 *now = Now { usage: self.source.usage(), timings: self.source.timings() };
             }
-            match event {
-                Some(event) => self.state.event(event, &mut self.chunks),
-                None => {
-                    self.state.end(self.source.usage(), &mut self.chunks);
-                    if let Some(error) = self.chunks.failure.take() {
-                        self.state.failed(&error, &mut self.chunks);
-                    }
-                    let done = S::DONE.map(|data| Chunk { name: None, data: data.to_owned() });
-                    self.chunks.queue.extend(done);
-                    self.is_done = true;
+            let Some(event) = event else { break };
+            self.state.event(event, &mut self.chunks);
+        }
+        self.state.end(self.source.usage(), &mut self.chunks);
+        if let Some(error) = self.chunks.failure.take() {
+            self.state.failed(&error, &mut self.chunks);
+        }
+        if let Some(data) = S::DONE {
+            write_line(&mut self.chunks.bytes, None, data);
+        }
+        outbox.give(&mut self.chunks.bytes).await;
+    }
+
+    /// The next event. Comments tell how far the prompt has come until then, where they are wanted.
+    async fn next_event(&mut self, outbox: &Outbox) -> Option<Event> {
+        while self.shows_progress {
+            match timeout(PROGRESS_INTERVAL, self.source.next()).await {
+                Ok(event) => {
+                    self.shows_progress = false;
+                    return event;
+                }
+                Err(_) => {
+                    let (n, n_all) = self.source.prompt_progress();
+                    let mut comment = format!(": prompt {n}/{n_all}\n\n").into_bytes();
+                    outbox.give(&mut comment).await;
                 }
             }
         }
+        self.source.next().await
     }
 }
 
@@ -198,12 +170,6 @@ pub(crate) fn respond(
 ) -> Response {
     let mut chunks = Chunks::default();
     state.start(&mut chunks);
-    let stream =
-        Stream { state, source, chunks, is_done: false, shows_progress, _running: running };
-    let events = futures_util::stream::unfold(stream, Stream::next);
-    let keep_alive = KeepAlive::new().interval(keep_alive).text("keep-alive");
-    let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
-    // Asks proxies not to buffer the answer, which would delay the stream.
-    response.headers_mut().insert("x-accel-buffering", axum::http::HeaderValue::from_static("no"));
-    response
+    let events = Stream { state, source, chunks, shows_progress, _running: running };
+    stream(Some(keep_alive), |outbox| events.run(outbox))
 }

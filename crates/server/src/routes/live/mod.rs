@@ -3,12 +3,10 @@
 //! A caller who may see the whole server sees all tenants and the engines; other callers see the
 //! requests of their own tenant.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{RawQuery, State};
-use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use pelton_base::TenantId;
 
@@ -17,6 +15,7 @@ use crate::error::ApiError;
 use crate::live::Snapshot;
 use crate::state::{AppState, Condition};
 use crate::wire::json::brief;
+use crate::wire::{stream, write_event};
 
 /// Time between two snapshots of a stream.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -31,37 +30,21 @@ pub(crate) async fn handle(
     if !wants_stream(query.as_deref().unwrap_or_default())? {
         return Ok(Json(snapshot(&state, only)).into_response());
     }
-    let ticks = tokio::time::interval(INTERVAL);
-    let stream = Stream { state, only, ticks, is_last: false };
-    let mut response = Sse::new(futures_util::stream::unfold(stream, Stream::next)).into_response();
-    // Asks proxies not to buffer the stream, which would delay it.
-    response.headers_mut().insert("x-accel-buffering", axum::http::HeaderValue::from_static("no"));
-    Ok(response)
+    Ok(stream(None, async move |outbox| {
+        let (mut out, mut ticks) = (Vec::new(), tokio::time::interval(INTERVAL));
+        let mut is_last = false;
+        // The last snapshot says that the server stops serving.
+        while !is_last {
+            ticks.tick().await;
+            is_last = state.condition() != Condition::Serving;
+            write_event(&mut out, None, &snapshot(&state, only));
+            outbox.give(&mut out).await;
+        }
+    }))
 }
 
 fn snapshot(state: &AppState, only: Option<TenantId>) -> Snapshot {
     state.live().snapshot(state.condition(), &state.models().loaded(), only)
-}
-
-/// One snapshot a second, until the server stops serving: the last one says so.
-struct Stream {
-    state: AppState,
-    only: Option<TenantId>,
-    ticks: tokio::time::Interval,
-    is_last: bool,
-}
-
-impl Stream {
-    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
-        if self.is_last {
-            return None;
-        }
-        self.ticks.tick().await;
-        self.is_last = self.state.condition() != Condition::Serving;
-        let snapshot = snapshot(&self.state, self.only);
-        let text = serde_json::to_string(&snapshot).expect("invariant: snapshots are plain data");
-        Some((Ok(Event::default().data(text)), self))
-    }
 }
 
 /// Reads the query, which has at most the parameter `stream`.

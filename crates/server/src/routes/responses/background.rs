@@ -1,16 +1,12 @@
 //! Responses that grow without a client, and the streams of clients that follow one.
 
-use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::http::HeaderValue;
-use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use futures_util::FutureExt;
 use serde::Serialize;
-use tokio::sync::watch;
 
 use super::growing::{Growing, Sink};
 use super::keep::Keep;
@@ -18,6 +14,7 @@ use super::record::Record;
 use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::state::Running;
+use crate::wire::{stream, write_line};
 
 /// The log of a response, for the clients that follow it.
 struct Log<'a>(&'a Record);
@@ -123,35 +120,21 @@ pub(crate) async fn ended(record: &Record) {
     }
 }
 
-/// A client that follows a response.
-struct Follower {
-    record: Arc<Record>,
-    next: usize,
-    news: watch::Receiver<usize>,
-}
-
-impl Follower {
-    async fn next(mut self) -> Option<(Result<SseEvent, Infallible>, Self)> {
-        loop {
-            match self.record.event(self.next) {
-                (Some((name, data)), _) => {
-                    self.next += 1;
-                    return Some((Ok(SseEvent::default().event(name).data(&*data)), self));
-                }
-                (None, false) => return None,
-                (None, true) => self.news.changed().await.ok()?,
-            }
-        }
-    }
-}
-
 /// The events of a response from number `from` on, those that come included.
 pub(crate) fn follow(record: Arc<Record>, from: usize, keep_alive: Duration) -> Response {
-    let follower = Follower { news: record.news(), record, next: from };
-    let events = futures_util::stream::unfold(follower, Follower::next);
-    let keep_alive = KeepAlive::new().interval(keep_alive).text("keep-alive");
-    let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
-    // Asks proxies not to buffer the answer, which would delay the stream.
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
+    stream(Some(keep_alive), async move |outbox| {
+        let (mut out, mut news) = (Vec::new(), record.news());
+        for number in from.. {
+            let (name, data) = loop {
+                match record.event(number) {
+                    (Some(event), _) => break event,
+                    (None, false) => return,
+                    (None, true) if news.changed().await.is_err() => return,
+                    (None, true) => {}
+                }
+            };
+            write_line(&mut out, Some(name), &data);
+            outbox.give(&mut out).await;
+        }
+    })
 }
