@@ -138,6 +138,11 @@ impl TraceReader {
         let Ok(text) = str::from_utf8(&self.bytes) else {
             return Err(wrong("UTF-8", &self.bytes));
         };
+        // Files that were edited on Windows begin with a mark that is no text.
+        let text = match self.line {
+            1 => text.trim_start_matches('\u{feff}'),
+            _ => text,
+        };
         if self.form.is_none() && !text.trim().is_empty() {
             self.form = Some(Form::of(text));
         }
