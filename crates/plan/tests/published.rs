@@ -269,7 +269,7 @@ fn experts_are_divided_and_everything_else_is_whole() {
 fn a_sequence_is_on_one_machine_and_the_machine_with_most_of_them_counts() {
     let (h200, model) = (profile("h200"), outline(&deepseek_v3()));
     let on = |n_ranks, batch| {
-        let (split, memory_bytes) = (Split::Experts, 1 << 45);
+        let (split, memory_bytes) = (Split::Experts, 128 * GIB);
         plan(&model, &Request { n_ranks, split, batch, memory_bytes, ..request(&h200, "q8_0") })
     };
     let (one, nine) = (on(8, 1), on(8, 9));
