@@ -27,6 +27,7 @@ pub mod compare;
 mod error;
 pub mod estimate;
 pub mod grammar;
+pub mod histogram;
 pub mod kernels;
 pub mod load;
 pub mod model;

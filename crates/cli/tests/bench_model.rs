@@ -172,6 +172,18 @@ fn a_profile_has_every_operation_of_a_step_and_a_trace() {
             assert!((micros / 1e6 / step_s - 1.0).abs() < 1e-3, "{micros} {step_s}");
             assert_eq!(laps.count() as f64, sum("calls"), "{step}");
         }
+        // After the attention of the last layer one row of a prompt goes on, the one with logits.
+        let mlp = |step: &Value| {
+            let ops = step["ops"].as_array().expect("operations");
+            let found = ops.iter().find(|op| op["op"] == "mlp").expect("a perceptron");
+            found["operations"].as_f64().expect("a number")
+        };
+        if names[0] == "prefill 24" {
+            let layers = pelton(&["plan", "--json"]).json()["model"]["n_layers"].as_f64();
+            let layers = layers.expect("layers");
+            let rows = mlp(&profiles[0]) / mlp(&profiles[1]);
+            assert!((rows - (24.0 * (layers - 1.0) + 1.0) / layers).abs() < 1e-9, "{rows}");
+        }
         // Weights of all products are read once in a step that decodes.
         let last = profiles.last().and_then(|step| step["ops"].as_array()).expect("operations");
         let read = last.iter().filter(|op| op["op"] != "attention");

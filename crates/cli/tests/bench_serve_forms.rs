@@ -53,6 +53,14 @@ fn a_long_run_has_a_steady_part_and_samples_for_comparisons() {
     let told = measure(&mock, &["--lengths", "5:3", "-n", "120", "--concurrency", "3"]);
     let requests = &told["requests"];
     assert_eq!(requests["ttft_ms"].as_array().map(Vec::len), Some(120));
+    // Two gaps for each answer of three tokens, and no bucket without a time.
+    for (name, n) in [("ttft", 120), ("tpot", 120), ("end_to_end", 120), ("itl", 240)] {
+        let histogram = &told["histograms"][name];
+        let buckets = histogram["buckets_ms"].as_array().expect("buckets");
+        let counts: Vec<u64> = buckets.iter().filter_map(|bucket| bucket[2].as_u64()).collect();
+        assert_eq!((counts.iter().sum::<u64>(), &histogram["n"]), (n, &n.into()), "{name}");
+        assert!(!counts.contains(&0) && counts.len() == buckets.len(), "{histogram}");
+    }
     let measures = told["measures"].as_array().expect("measures");
     let samples = |name: &str| {
         let found = measures.iter().find(|measure| measure["name"] == name);

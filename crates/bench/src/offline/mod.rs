@@ -79,7 +79,8 @@ fn profiles(
     let mut profiles = Vec::new();
     for shape in &plan.shapes {
         let Some(laps) = subject.laps(shape)? else { break };
-        let works = shape.work(facts);
+        let Some(first) = laps.first() else { continue };
+        let works = shape.work(facts, first.n_rows);
         profiles.extend(works.iter().filter_map(|work| {
             subject.with_decoder(|decoder| StepProfile::new(decoder, work, speeds, &laps))
         }));

@@ -3,7 +3,7 @@
 use crate::bytes;
 use crate::model::report::Facts;
 use crate::profile::StepWork;
-use crate::shared::{BLOCK_TOKENS, STEP_TOKENS};
+use crate::shared::BLOCK_TOKENS;
 use crate::{BenchError, Result};
 
 /// Batches that are measured where none is named.
@@ -52,14 +52,13 @@ impl Shape {
         format!("{} x {} + {}", self.batch, self.input, self.output)
     }
 
-    /// The steps that are timed operation by operation: the first step of all prompts, and the steps
-    /// in which all generate.
-    pub(super) fn work(&self, facts: &Facts) -> [StepWork; 2] {
+    /// The steps that are timed operation by operation: those like the first one, of `n_rows` rows of
+    /// prompts, and those in which all generate.
+    ///
+    /// The engine may begin with the first requests before it has seen the last ones, so the number of
+    /// rows is the one that was found.
+    pub(super) fn work(&self, facts: &Facts, n_rows: usize) -> [StepWork; 2] {
         let Self { batch, input, output } = *self;
-        let whole = batch.saturating_mul(input);
-        // As many prompts as a step holds, the last of them cut off.
-        let most = STEP_TOKENS.max(batch);
-        let n_rows = whole.min(most);
         let seen = |n: usize| n * (n + 1) / 2;
         let (n_whole, rest) = (n_rows / input, n_rows % input);
         let prompts = StepWork {
