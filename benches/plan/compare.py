@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compares what `pelton plan` predicts with what `pelton bench model` measures on this machine.
 
-    pelton doctor
     benches/plan/compare.py FILE.gguf ... [--pelton target/release/pelton] [--rounds 3] [--json OUT]
 
-Each file is measured once; the plan has the prompt, batches and lengths of the measurement. An error is
-predicted over measured time, less one: above zero where the machine was faster than the plan.
+`pelton doctor` measures the machine before each file, since a machine with other work is another one from
+minute to minute; `--no-doctor` takes the record that there is. The plan has the prompt, batches and
+lengths of the measurement. An error is predicted over measured time, less one: above zero where the
+machine was faster than the plan.
 """
 
 import argparse
@@ -28,7 +29,7 @@ def run(*words):
 
 def planned(args, file, prompt, output, batch):
     """Times of a plan for this machine."""
-    told = run(args.pelton, "plan", file, "--json", "--input", prompt, "--output", output,
+    told = run(args.planner or args.pelton, "plan", file, "--json", "--input", prompt, "--output", output,
                "--batch", batch, "--context", prompt + output)
     if not told["times"]:
         sys.exit("error: this machine is not measured (hint: run `pelton doctor` first)")
@@ -37,6 +38,8 @@ def planned(args, file, prompt, output, batch):
 
 def rows(args, file):
     """Figure, measured and predicted tokens per second."""
+    if args.doctor:
+        run(args.planner or args.pelton, "doctor", "--json")
     batches = ",".join(map(str, args.batch))
     found = run(args.pelton, "bench", "model", "-m", file, "--json", "--rounds", args.rounds,
                 "--prompt", args.prompt, "--generate", args.generate, "--batch", batches,
@@ -54,6 +57,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--pelton", type=Path, default=Path("target/release/pelton"))
+    parser.add_argument("--planner", type=Path, help="another binary for doctor and plan")
+    parser.add_argument("--no-doctor", dest="doctor", action="store_false")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--generate", type=int, default=24)

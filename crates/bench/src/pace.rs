@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use pelton_sim::trace::{Trace, TraceRequest};
 use tokio::task::JoinSet;
 
+use crate::sessions::Sessions;
 use crate::{BenchError, Progress, Result};
 
 /// The arrival of the next request.
@@ -37,7 +38,8 @@ pub(crate) trait Served {
 }
 
 /// Serves the first `n_requests` requests of a trace, or those until `stop` completes; `started` is
-/// the moment that all times count from. Each request is a step of `progress`. Returns whether
+/// the moment that all times count from. A turn of a session begins when the one before it has ended
+/// and its user has thought, and not before its own time. Each request is a step of `progress`. Returns whether
 /// `stop` came before the end.
 ///
 /// # Errors
@@ -63,34 +65,66 @@ pub(crate) async fn pace(
 
     let mut stop = std::pin::pin!(stop);
     let mut under_way = JoinSet::new();
+    let mut sessions = Sessions::default();
     loop {
-        if next.is_none() && under_way.is_empty() {
+        if next.is_none() && under_way.is_empty() && sessions.is_empty() {
             return Ok(false);
         }
-        let due = match (next, pace) {
+        // A request of the trace comes at its own time; a turn whose user thinks, at the end of that.
+        let arrival = match (next, pace) {
             (None, _) => None,
             (Some(request), Pace::Clock) => Some(started + Duration::from_nanos(request.at_ns)),
             (Some(_), Pace::Concurrency(n)) => (under_way.len() < n).then_some(started),
         };
+        let turn = sessions.due().filter(|_| pace.has_place(under_way.len()));
+        let due = [arrival, turn].into_iter().flatten().min();
         tokio::select! {
             biased;
             // Requests that are still under way are dropped, which aborts them.
             () = &mut stop => return Ok(true),
             () = until(due), if due.is_some() => {
-                let mut request = next.expect("invariant: something is due");
+                let ready = match turn.filter(|_| turn == due) {
+                    Some(_) => sessions.pop(),
+                    None => {
+                        let request = next.take().expect("invariant: something is due");
+                        next = requests.next().transpose()?;
+                        sessions.admit(request, Instant::now())
+                    }
+                };
+                let Some((mut request, at)) = ready else { continue };
                 if pace != Pace::Clock {
                     request.at_ns = since(started, Instant::now());
+                } else if let Some(at) = at {
+                    request.at_ns = since(started, at);
                 }
                 match served.begin(&request)? {
-                    Some(following) => drop(under_way.spawn(following)),
-                    None => one_more(),
+                    Some(following) => {
+                        let session = request.turn.map(|turn| turn.session);
+                        drop(under_way.spawn(async move { (session, following.await) }));
+                    }
+                    None => {
+                        sessions.ended(request.turn.map(|turn| turn.session), Instant::now());
+                        one_more();
+                    }
                 }
-                next = requests.next().transpose()?;
             }
             Some(ended) = under_way.join_next() => {
-                served.end(ended.map_err(|error| BenchError::failed(error.to_string()))?);
+                let (session, ended) =
+                    ended.map_err(|error| BenchError::failed(error.to_string()))?;
+                sessions.ended(session, Instant::now());
+                served.end(ended);
                 one_more();
             }
+        }
+    }
+}
+
+impl Pace {
+    /// Whether one more request may be under way.
+    fn has_place(self, n_under_way: usize) -> bool {
+        match self {
+            Self::Clock => true,
+            Self::Concurrency(n) => n_under_way < n,
         }
     }
 }
@@ -113,7 +147,57 @@ async fn until(due: Option<Instant>) {
     }
 }
 
+/// Niceness of the thread that sends requests, where the system allows it: a server that computes on
+/// all processors does not keep it waiting.
+const NICE: i32 = -10;
+
+/// Runs what sends requests on a thread of its own, at a higher priority than the rest where that is
+/// allowed. Threads that it starts have that priority too.
+///
+/// # Errors
+///
+/// A system that starts no thread.
+pub fn on_generator<T: Send>(send: impl FnOnce() -> T + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let run = || {
+            // Linux counts this for the calling thread alone. Most users may not; then the report
+            // shows how late requests were sent.
+            if cfg!(target_os = "linux") {
+                let _ = rustix::process::setpriority_process(None, NICE);
+            }
+            send()
+        };
+        let thread = std::thread::Builder::new().name("generator".to_owned());
+        let thread = thread.spawn_scoped(scope, run);
+        let thread = thread.map_err(|error| {
+            BenchError::failed(format!("cannot start the thread that sends requests: {error}"))
+        })?;
+        thread.join().map_err(|_| BenchError::failed("the thread that sends requests panicked"))
+    })
+}
+
 /// Nanoseconds from one moment to a later one.
 pub(crate) fn since(started: Instant, at: Instant) -> u64 {
     u64::try_from(at.saturating_duration_since(started).as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_sent_by_a_thread_that_is_not_slower_than_the_rest() {
+        let nice = || rustix::process::getpriority_process(None).expect("a priority");
+        let own = nice();
+        let (name, sending) =
+            on_generator(|| (std::thread::current().name().map(str::to_owned), nice()))
+                .expect("a thread");
+        assert_eq!(name.as_deref(), Some("generator"));
+        let is_allowed = std::thread::scope(|scope| {
+            let raise = || rustix::process::setpriority_process(None, NICE).is_ok();
+            scope.spawn(raise).join().expect("no panic")
+        });
+        assert_eq!(sending, if is_allowed { NICE } else { own });
+        assert_eq!(nice(), own, "the caller stays as it is");
+    }
 }

@@ -1,16 +1,17 @@
 //! An engine whose executor the benchmark reaches too.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use pelton_base::{Request, RequestId};
+use pelton_base::{Ask, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
-    Drafting, Execution, Executor, ExecutorError, Extras, KvCapacity, ModelExecutor, Panicked,
+    Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, Extras,
+    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked,
 };
-use pelton_model::CpuDevice;
-use pelton_sched::SchedulerOutput;
+use pelton_model::{CpuDevice, Decoder};
+use pelton_sched::{Choices, SchedulerOutput};
 
-use crate::BenchError;
+use crate::{BenchError, Result};
 
 /// The executor of the engine, which the benchmark reaches too: the engine waits while the
 /// benchmark holds the lock.
@@ -27,6 +28,63 @@ impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, ModelExecutor<CpuDevice>> {
         // A panic under the lock has ended the engine already.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tokens of one KV block.
+pub(crate) const BLOCK_TOKENS: usize = 16;
+/// Most tokens of one step of the engine.
+pub(crate) const STEP_TOKENS: usize = 512;
+
+/// Starts an engine for at most `n_requests` requests at once, with this many blocks; steps are never
+/// cut short for time.
+///
+/// # Errors
+///
+/// When the system refuses the memory, or there are more blocks than 32 bits count.
+pub(crate) fn spawn(
+    decoder: Decoder<CpuDevice>,
+    n_blocks: usize,
+    n_requests: usize,
+) -> Result<(Shared, EngineHandle)> {
+    let n_blocks = u32::try_from(n_blocks).map_err(|_| {
+        BenchError::invalid("`--batch` is too large: blocks are counted in 32 bits")
+    })?;
+    let config = ModelExecutorConfig {
+        block_size: BLOCK_TOKENS,
+        memory: KvMemory::Blocks(n_blocks),
+        host_blocks: 0,
+        sampled_vocab: None,
+        exit_layers: None,
+        verification: Default::default(),
+    };
+    let executor = Shared::new(ModelExecutor::new(decoder, config)?);
+    let config = EngineConfig {
+        choices: Choices {
+            max_batch_tokens: STEP_TOKENS.max(n_requests),
+            max_chunk_tokens: Some(STEP_TOKENS),
+            max_running: n_requests,
+            max_step: Duration::ZERO,
+            ..Choices::default()
+        },
+        max_waiting_requests: n_requests,
+        ..EngineConfig::default()
+    };
+    let engine = Engine::spawn(executor.clone(), config);
+    Ok((executor, engine))
+}
+
+/// A greedy request for exactly this many tokens.
+pub(crate) fn greedy(prompt: Vec<TokenId>, max_tokens: usize) -> Ask {
+    Ask {
+        prompt,
+        sampling: SamplingParams::greedy(),
+        choice: 0,
+        max_tokens,
+        stop_tokens: Vec::new(),
+        service: ServiceParams::default(),
+        prediction: Vec::new(),
+        constraint: None,
     }
 }
 
@@ -96,7 +154,6 @@ pub(crate) fn full_step(times: &[Vec<Instant>], most_steps: usize) -> Option<f64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn only_steps_in_which_all_generate_are_counted() {

@@ -42,3 +42,19 @@ fn techniques_that_are_no_settings_are_refused_by_name() {
     refused("max_running=many", &["max_running=many", "whole number"]);
     refused("kv_dtype=int3", &["kv_dtype=int3", "int8"]);
 }
+
+#[test]
+fn a_technique_that_fails_keeps_what_was_measured_before() {
+    let more = ["--technique", "max_running=2,kv_memory=1KiB", "--json"];
+    let ended = pelton(&[&TINY[..], &more].concat());
+    assert!(
+        ended.stderr.contains("error: kv_memory=1KiB: ") && ended.code == Some(2),
+        "{}",
+        ended.stderr
+    );
+    let told: serde_json::Value = serde_json::from_str(&ended.stdout).expect("a report");
+    assert_eq!(told["report"]["interrupted"], true);
+    let names: Vec<_> =
+        told["stacked"].as_array().expect("a list").iter().map(|f| &f["name"]).collect();
+    assert_eq!(names, ["plain", "max_running=2"]);
+}

@@ -129,3 +129,70 @@ fn ctrl_c_prints_what_was_measured() {
     assert_eq!(figures.len(), 8);
     assert!(figures.iter().all(|figure| !numbers(&figure["step_s"]).is_empty()));
 }
+
+#[test]
+fn a_profile_has_every_operation_of_a_step_and_a_trace() {
+    let folder = tempfile::tempdir().expect("temp");
+    let file = folder.path().join("trace.json");
+    let path = file.to_str().expect("UTF-8");
+    let offline = [
+        "bench",
+        "offline",
+        "--batch",
+        "2",
+        "--lengths",
+        "24:6",
+        "--rounds",
+        "1",
+        "--threads",
+        "1",
+    ];
+    let model = [&TINY[..], &["--threads", "1"]].concat();
+    for (args, names) in [
+        (&model[..], &["prefill 24", "decode batch 1", "decode batch 2"][..]),
+        (&offline, &["2 x 24 + 6, prompts", "2 x 24 + 6, generation"]),
+    ] {
+        let told = pelton(&[args, &["--json", "--profile", path]].concat()).json();
+        let profiles = told["profiles"].as_array().expect("profiles");
+        let found: Vec<&str> = profiles.iter().filter_map(|step| step["name"].as_str()).collect();
+        assert_eq!(found, names);
+        let trace: Value =
+            serde_json::from_slice(&std::fs::read(&file).expect("written")).expect("JSON");
+        let events = trace["traceEvents"].as_array().expect("events");
+        for (row, step) in profiles.iter().enumerate() {
+            let ops = step["ops"].as_array().expect("operations");
+            for op in ["embed", "qkv", "attention", "out", "norm", "mlp", "gather", "head"] {
+                assert_eq!(ops.iter().filter(|x| x["op"] == op).count(), 1, "{op}: {step}");
+            }
+            let sum = |name: &str| ops.iter().filter_map(|op| op[name].as_f64()).sum::<f64>();
+            assert!((sum("share_percent") - 100.0).abs() < 1e-6, "{step}");
+            let step_s = step["step_s"].as_f64().expect("seconds");
+            let laps = events.iter().filter(|event| event["tid"] == row && event["ph"] == "X");
+            let micros = laps.clone().filter_map(|event| event["dur"].as_f64()).sum::<f64>();
+            assert!((micros / 1e6 / step_s - 1.0).abs() < 1e-3, "{micros} {step_s}");
+            assert_eq!(laps.count() as f64, sum("calls"), "{step}");
+        }
+        // After the attention of the last layer one row of a prompt goes on, the one with logits.
+        let mlp = |step: &Value| {
+            let ops = step["ops"].as_array().expect("operations");
+            let found = ops.iter().find(|op| op["op"] == "mlp").expect("a perceptron");
+            found["operations"].as_f64().expect("a number")
+        };
+        if names[0] == "prefill 24" {
+            let layers = pelton(&["plan", "--json"]).json()["model"]["n_layers"].as_f64();
+            let layers = layers.expect("layers");
+            let rows = mlp(&profiles[0]) / mlp(&profiles[1]);
+            assert!((rows - (24.0 * (layers - 1.0) + 1.0) / layers).abs() < 1e-9, "{rows}");
+        }
+        // Weights of all products are read once in a step that decodes.
+        let last = profiles.last().and_then(|step| step["ops"].as_array()).expect("operations");
+        let read = last.iter().filter(|op| op["op"] != "attention");
+        let read = read.filter_map(|op| op["n_bytes"].as_u64()).sum::<u64>();
+        assert_eq!(Some(read), told["weight_bytes"].as_u64());
+    }
+    let plain = pelton(&[&model[..], &["--json"]].concat()).json();
+    assert!(plain["profiles"].is_null(), "{}", plain["profiles"]);
+    let text = pelton(&[&offline[..], &["--profile", path]].concat());
+    text.assert_answered();
+    assert!(text.stdout.contains("of the step") && text.stdout.contains("mlp"), "{}", text.stdout);
+}

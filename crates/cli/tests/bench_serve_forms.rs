@@ -53,6 +53,14 @@ fn a_long_run_has_a_steady_part_and_samples_for_comparisons() {
     let told = measure(&mock, &["--lengths", "5:3", "-n", "120", "--concurrency", "3"]);
     let requests = &told["requests"];
     assert_eq!(requests["ttft_ms"].as_array().map(Vec::len), Some(120));
+    // Two gaps for each answer of three tokens, and no bucket without a time.
+    for (name, n) in [("ttft", 120), ("tpot", 120), ("end_to_end", 120), ("itl", 240)] {
+        let histogram = &told["histograms"][name];
+        let buckets = histogram["buckets_ms"].as_array().expect("buckets");
+        let counts: Vec<u64> = buckets.iter().filter_map(|bucket| bucket[2].as_u64()).collect();
+        assert_eq!((counts.iter().sum::<u64>(), &histogram["n"]), (n, &n.into()), "{name}");
+        assert!(!counts.contains(&0) && counts.len() == buckets.len(), "{histogram}");
+    }
     let measures = told["measures"].as_array().expect("measures");
     let samples = |name: &str| {
         let found = measures.iter().find(|measure| measure["name"] == name);
@@ -75,12 +83,12 @@ fn published_traces_and_every_kind_of_arrival_are_served() {
     };
     let mooncake = write(
         "mooncake.jsonl",
-        "{\"timestamp\": 0, \"input_length\": 30, \"output_length\": 4, \"hash_ids\": [0]}\n\
+        "\u{feff}{\"timestamp\": 0, \"input_length\": 30, \"output_length\": 4, \"hash_ids\": [0]}\n\
          {\"timestamp\": 20, \"input_length\": 40, \"output_length\": 2, \"hash_ids\": [0]}\n",
     );
     let burst = write(
         "burst.csv",
-        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
+        "\u{feff}Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
          0,ChatGPT,10,3,13,Conversation log\n0.05,GPT-4,7,0,7,API log\n0.06,GPT-4,9,2,11,API log\n",
     );
     for (trace, n) in [(mooncake, 2), (burst, 2)] {
@@ -98,4 +106,38 @@ fn published_traces_and_every_kind_of_arrival_are_served() {
     let bad = write("bad.jsonl", "{\"timestamp\": 0}\n");
     let args = ["bench", "serve", "--url", &mock.address, "--trace", &bad];
     pelton(&args).assert_refused(&["bad.jsonl, line 1", "input_length"]);
+}
+
+#[test]
+fn a_turn_of_a_session_waits_for_the_answer_before_it_and_for_its_user() {
+    // An answer takes 20 + 4 · 10 ms at least.
+    let mock = Mock::start(Delays { prefill_ms: 20, token_ms: 10, ..Delays::default() });
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("sessions");
+    let line = |at: u32, session: u32| format!("{at} 5 4 session={session}:100\n");
+    let text = [line(0, 1), line(1, 1), line(2, 2), line(3, 1)].concat();
+    std::fs::write(&path, text).expect("written");
+    let trace = ["--trace", path.to_str().expect("UTF-8")];
+    for more in [&[][..], &["--concurrency", "3"]] {
+        let told = measure(&mock, &[&trace[..], more].concat());
+        assert_eq!(told["n_answers"], 4, "{told}");
+        let times = |name: &str| -> Vec<f64> {
+            let list = told["requests"][name].as_array().expect("times");
+            list.iter().map(|x| x.as_f64().expect("a number")).collect()
+        };
+        let (mut begins, ends) = (times("arrived_s"), times("end_to_end_ms"));
+        // Each turn of the first session comes 100 ms after the end of the one before it.
+        let first = begins.iter().zip(&ends).map(|(begin, ms)| begin + ms / 1e3);
+        let ended = first.fold(f64::INFINITY, f64::min);
+        begins.sort_by(f64::total_cmp);
+        assert!(begins[1] < 0.05, "the second session waits for none: {begins:?}");
+        assert!(begins[2] >= ended + 0.1, "{begins:?}, {ended}");
+        assert!(begins[3] >= begins[2] + 0.15, "{begins:?}");
+        let whole = told["variants"][0]["report"]["duration_s"].as_f64().expect("seconds");
+        assert!(whole >= 3.0 * 0.05 + 2.0 * 0.1, "{whole}");
+    }
+    let how = ["--workload", "sessions", "--rate", "200", "--scale", "0.01", "-n", "3"];
+    assert_eq!(measure(&mock, &how)["n_answers"], 3);
+    let simulated = pelton(&[&["bench", "sim"][..], &trace].concat());
+    simulated.assert_refused(&["sessions", "bench load"]);
 }

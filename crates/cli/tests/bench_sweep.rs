@@ -2,6 +2,10 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+
 use common::mock::{Delays, Mock};
 use common::server::Server;
 use common::{command, interrupted, pelton};
@@ -104,6 +108,50 @@ fn a_server_that_refuses_or_fails_every_request_has_no_knee() {
             assert_eq!((&point["offered"], &point["answered"]), (&4.into(), &0.into()));
         }
     }
+}
+
+/// The metrics of a server.
+fn metrics(mock: &Mock) -> String {
+    let mut stream = TcpStream::connect(&mock.address).expect("it listens");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("written");
+    let mut bytes = vec![0; 4096];
+    let n = stream.read(&mut bytes).expect("an answer");
+    String::from_utf8_lossy(&bytes[..n]).into_owned()
+}
+
+#[test]
+fn an_error_of_a_load_keeps_the_loads_that_are_done() {
+    let mock = Mock::start(Delays { prefill_ms: 0, token_ms: 50, ..Delays::default() });
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("trace");
+    std::fs::write(&path, "0 5 24\n1 5 24\n").expect("written");
+    let trace = path.to_str().expect("UTF-8");
+    let args = ["bench", "sweep", "--url", &mock.address, "--json", "--trace", trace];
+    let mut command = command(&[&args[..], &["--clients", "1,2"]].concat());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("the binary starts");
+    let mut stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
+    let mut line = String::new();
+    while !line.starts_with("1 client") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).expect("readable") > 0, "ended early");
+    }
+    // Once a request is there, the first load has read the file; the second one finds another.
+    while !metrics(&mock).contains("num_requests_running{model_name=\"mock\"} 1") {
+        std::thread::yield_now();
+    }
+    std::fs::write(&path, "nonsense\n").expect("written");
+    line.clear();
+    stderr.read_to_string(&mut line).expect("readable");
+    let output = child.wait_with_output().expect("the binary ends");
+    assert!(line.contains("error: 2 clients: ") && line.contains("line 1"), "{line}");
+    assert_eq!(output.status.code(), Some(2));
+    let told: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(told["points"].as_array().map(Vec::len), Some(1), "{told}");
+    assert_eq!(
+        (&told["points"][0]["answered"], &told["report"]["interrupted"]),
+        (&2.into(), &true.into())
+    );
 }
 
 #[test]

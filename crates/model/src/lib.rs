@@ -44,7 +44,7 @@ mod wrapper;
 pub use arch::{ARCHS, Arch, ArchSpec, ENCODERS, LayerSpec, Mixer};
 pub use comm::{Communicator, SoleRank};
 pub use config::{HfConfig, Window, parse_config};
-pub use decoder::{Decoder, ForwardInput, LayerWalk, Reads, ScoredRows, Tap};
+pub use decoder::{Decoder, ForwardInput, Lap, LayerWalk, Reads, ScoredRows, StepOp, Tap};
 pub use device::cpu::{CpuDevice, load_cpu};
 pub use device::{BlockTables, Device, ForwardSequence, GreedyRows, Ops, PackedBytes, PackedForm};
 pub use error::ModelError;

@@ -8,6 +8,7 @@ use crate::kv::KvSizes;
 use crate::plan::Request;
 use crate::ranks::RankSizes;
 use crate::weights::{WeightSizes, Weights};
+use crate::workspace::workspace_bytes;
 
 /// Most ranks that are tried.
 const MOST_RANKS: usize = 64;
@@ -122,8 +123,13 @@ impl<'a> Case<'a> {
         Needs {
             weights: ranks.weight_bytes,
             kv: ranks.kv_bytes(&self.kv(), self.request.batch),
-            workspace: self.request.workspace(&self.model.spec),
+            workspace: self.workspace(&ranks),
         }
+    }
+
+    fn workspace(&self, ranks: &RankSizes) -> u64 {
+        let n_logits = ranks.sequences_of_rank(self.request.batch);
+        workspace_bytes(&self.model.spec, self.request.step_tokens, n_logits)
     }
 
     fn fits(&self) -> bool {
@@ -144,7 +150,7 @@ impl Fit {
             kv_bytes: needs.kv,
             workspace_bytes: needs.workspace,
             total_bytes,
-            n_sequences: case.kv().n_sequences(room),
+            n_sequences: case.ranks().sequences_of_all(case.kv().n_sequences(room)),
             shortage: (total_bytes > memory_bytes)
                 .then(|| Shortage { missing_bytes: total_bytes - memory_bytes, ways: case.ways() }),
         }
@@ -152,18 +158,19 @@ impl Fit {
 }
 
 impl Case<'_> {
-    /// Bytes of keys and values of all ranks that the memory of one leaves room for.
+    /// Bytes of keys and values, those of other ranks for the same sequences included, that the memory
+    /// of one rank leaves room for.
     fn room(&self) -> u64 {
-        let (ranks, workspace) = (self.ranks(), self.request.workspace(&self.model.spec));
+        let ranks = self.ranks();
         let left = self.request.memory_bytes.saturating_sub(ranks.weight_bytes);
-        (left.saturating_sub(workspace) as f64 / ranks.kv_share) as u64
+        (left.saturating_sub(self.workspace(&ranks)) as f64 / ranks.kv_share) as u64
     }
 
     /// Every single change that is enough.
     fn ways(&self) -> Vec<Way> {
-        let (kv, room) = (self.kv(), self.room());
-        let batch = kv.n_sequences(room);
-        let context = kv.n_tokens(room, self.request.batch);
+        let (kv, ranks, room) = (self.kv(), self.ranks(), self.room());
+        let batch = ranks.sequences_of_all(kv.n_sequences(room));
+        let context = kv.n_tokens(room, ranks.sequences_of_rank(self.request.batch));
         let mut ways = Vec::new();
         if batch >= 1 {
             ways.push(Way::Batch { batch });

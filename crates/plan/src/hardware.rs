@@ -77,6 +77,66 @@ pub struct MeasuredProduct {
     pub bytes_per_s: f64,
 }
 
+/// Time of an operation on rows, by the elements of all rows.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredLine {
+    /// Seconds that a call takes however few elements it has.
+    pub fixed_s: f64,
+    /// Seconds of one element more.
+    pub s_per_element: f64,
+}
+
+impl MeasuredLine {
+    /// The line through two calls, `(elements, seconds)`, the second with more elements.
+    ///
+    /// ```text
+    /// noise may make the larger call the faster one: neither part goes below zero
+    /// ```
+    pub fn through(few: (f64, f64), many: (f64, f64)) -> Self {
+        let slope = (many.1 - few.1) / (many.0 - few.0).max(1.0);
+        let s_per_element = slope.clamp(0.0, many.1 / many.0.max(1.0));
+        Self { fixed_s: (few.1 - s_per_element * few.0).max(0.0), s_per_element }
+    }
+
+    /// Seconds of a call.
+    pub(crate) fn seconds(self, n_elements: f64) -> f64 {
+        self.fixed_s + self.s_per_element * n_elements
+    }
+}
+
+/// Operations on rows between the products of a layer, as they were measured.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredRows {
+    /// The norm of a sum, by elements of the rows.
+    pub norm: MeasuredLine,
+    /// Bringing a row into the form that quantized weights are multiplied with, by elements.
+    pub quantize: MeasuredLine,
+    /// The middle of a perceptron, by elements that go on.
+    pub activation: MeasuredLine,
+    /// The rotation of queries and keys, by elements.
+    pub rotation: MeasuredLine,
+    /// Storing keys and values, by elements of both.
+    pub store: MeasuredLine,
+}
+
+/// Attention with keys and values of one type, as it was measured.
+///
+/// An element is one of a key or of a value; a query head has as many as its keys and values.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredAttention {
+    /// Name of the stored type.
+    pub kv_dtype: String,
+    /// Seconds for a decoding row to read an element of a stored token.
+    pub read_s: f64,
+    /// Seconds for a decoding row to compute with it, for each query head that shares it.
+    pub query_s: f64,
+    /// Seconds of both for each query head of a row of a prompt.
+    pub prompt_query_s: f64,
+}
+
 /// A machine.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -103,9 +163,12 @@ pub struct Hardware {
     /// Products as they were measured; none where the numbers are those of a datasheet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub products: Vec<MeasuredProduct>,
-    /// Bytes of keys and values that attention of one row reads per second, as it was measured.
+    /// Operations on rows as they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attention_bytes_per_s: Option<f64>,
+    pub rows: Option<MeasuredRows>,
+    /// Attention as it was measured, by stored type.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attention: Vec<MeasuredAttention>,
     /// Seconds from one parallel operation to the next, as they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub barrier_s: Option<f64>,
@@ -155,6 +218,11 @@ impl Hardware {
         }
     }
 
+    /// Attention with this stored type, where it was measured.
+    pub(crate) fn measured_attention(&self, kv_dtype: &str) -> Option<&MeasuredAttention> {
+        self.attention.iter().find(|measured| measured.kv_dtype == kv_dtype)
+    }
+
     /// Seconds per packed byte of weights of a product of `rows` rows, as it was measured: straight
     /// lines between the measured numbers of rows, and proportional to the rows beyond the last.
     pub(crate) fn measured_s_per_byte(&self, layout: &str, rows: f64) -> Option<f64> {
@@ -201,9 +269,22 @@ mod tests {
             }
             assert_eq!(profile.link_bandwidth.is_some(), text.contains("link"), "{}", profile.name);
             assert!(profile.products.is_empty() && profile.barrier_s.is_none());
+            assert!(profile.rows.is_none() && profile.attention.is_empty());
             // The arithmetic of quantized weights is one that the machine has.
             assert_eq!(profile.peak(profile.quantized_by).0, profile.quantized_by);
         }
+    }
+
+    #[test]
+    fn a_line_goes_through_two_calls_and_never_below_zero() {
+        let line = MeasuredLine::through((100.0, 3.0), (1100.0, 13.0));
+        assert_eq!(line, MeasuredLine { fixed_s: 2.0, s_per_element: 0.01 });
+        assert_eq!((line.seconds(100.0), line.seconds(600.0)), (3.0, 8.0));
+        // In a noisy moment the small call is the slower one.
+        let noisy = MeasuredLine::through((100.0, 3.0), (1100.0, 2.0));
+        assert_eq!(noisy, MeasuredLine { fixed_s: 3.0, s_per_element: 0.0 });
+        let steep = MeasuredLine::through((100.0, 0.001), (1100.0, 13.0));
+        assert_eq!((steep.fixed_s, steep.s_per_element), (0.0, 13.0 / 1100.0));
     }
 
     #[test]

@@ -23,12 +23,16 @@ mod hardware;
 mod kv;
 mod plan;
 mod ranks;
+mod rows;
 mod time;
 mod weights;
 mod workspace;
 
 pub use fit::{Fit, Shortage, Way};
-pub use hardware::{Arithmetic, Hardware, HardwareKind, MeasuredProduct, Peaks, profiles};
+pub use hardware::{
+    Arithmetic, Hardware, HardwareKind, MeasuredAttention, MeasuredLine, MeasuredProduct,
+    MeasuredRows, Peaks, profiles,
+};
 pub use kv::KvSizes;
 pub use plan::{Cost, Plan, Request, plan};
 pub use ranks::{RankSizes, Split};

@@ -1,6 +1,6 @@
 //! A plan: sizes, what fits, times and costs of one workload on one machine.
 
-use pelton_model::{ArchSpec, KvDtype, ModelOutline};
+use pelton_model::{KvDtype, ModelOutline};
 use serde::Serialize;
 
 use crate::fit::Fit;
@@ -9,7 +9,6 @@ use crate::kv::KvSizes;
 use crate::ranks::{RankSizes, Split};
 use crate::time::{Load, Roofline, Times};
 use crate::weights::{WeightSizes, Weights};
-use crate::workspace::workspace_bytes;
 
 /// A workload and the machine that it is planned for.
 #[derive(Clone, Copy, Debug)]
@@ -40,13 +39,6 @@ pub struct Request<'a> {
     pub split: Split,
     /// Price of one machine for an hour.
     pub price_per_hour: Option<f64>,
-}
-
-impl Request<'_> {
-    /// Bytes of rows between operations and of logits.
-    pub(crate) fn workspace(&self, spec: &ArchSpec) -> u64 {
-        workspace_bytes(spec, self.step_tokens, self.batch)
-    }
 }
 
 /// Prices of a million tokens.

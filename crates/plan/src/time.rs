@@ -3,7 +3,8 @@
 //! ```text
 //! product     max(bytes / bandwidth, operations / peak), or as such products were measured
 //! attention   the same of the keys and values read, and 2 · (key + value) operations per head
-//! a step      the sum of its products and attentions, barriers, and what ranks send each other
+//! rows        norms, rotations, activations and the like, where they were measured (rows.rs)
+//! a step      the sum of all these and of what ranks send each other
 //!
 //! experts     m rows touch n · (1 - (1 - k / n)^m) of n experts where each row goes to k at random
 //! ridge       rows with which reading the weights once takes as long as multiplying by them
@@ -14,14 +15,11 @@
 use pelton_model::{ArchSpec, MatrixRole, Mixer};
 use serde::Serialize;
 
-use crate::hardware::Hardware;
+use crate::hardware::{Hardware, MeasuredAttention};
 use crate::kv::KvSizes;
 use crate::ranks::RankSizes;
+use crate::rows::RowWork;
 use crate::weights::{SizedMatrix, WeightSizes};
-
-/// Parallel operations of a layer, after each of which all threads meet: norm, queries with keys and
-/// values, attention, output, norm, gate and up, down.
-const BARRIERS_PER_LAYER: f64 = 7.0;
 
 /// The longest part of a step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
@@ -122,16 +120,20 @@ pub(crate) struct Roofline<'a> {
 impl Roofline<'_> {
     pub(crate) fn times(&self, load: &Load) -> Times {
         let batch = load.batch as f64;
-        let prompt = self.prompt(load);
+        let prompt = self.prompt(load, 1);
         let middle = load.input_tokens as f64 + load.output_tokens as f64 / 2.0;
         let decode = self.decode(load.batch, middle);
         let output = load.output_tokens as f64;
+        // Ranks that have requests of their own compute a prompt each.
+        let n_together = self.ranks.n_prompts(load.batch);
+        let together = if n_together > 1 { self.prompt(load, n_together) } else { prompt };
+        let n_rounds = load.batch.div_ceil(n_together) as f64;
         // In a pipeline the parts of other prompts fill the time in which one waits for its turn.
         let alone = self.overlap(load) / self.ranks.n_parts() as f64;
-        let round = batch * prompt.seconds * alone + output * decode.seconds;
+        let round = n_rounds * together.seconds * alone + output * decode.seconds;
         Times {
             ttft_s: prompt.seconds,
-            ttft_batch_s: prompt.seconds * (1.0 + (batch - 1.0) * alone),
+            ttft_batch_s: together.seconds * (1.0 + (n_rounds - 1.0) * alone),
             tpot_s: decode.seconds,
             prompt_tokens_per_s: load.input_tokens as f64 / prompt.seconds,
             decode_tokens_per_s: batch / decode.seconds,
@@ -147,10 +149,12 @@ impl Roofline<'_> {
     ///
     /// In a pipeline each part of the batch passes all ranks while the others pass theirs.
     fn decode(&self, batch: usize, n_tokens: f64) -> Step {
-        let batch = batch.div_ceil(self.ranks.n_parts()) as f64;
-        let mut step = self.products(batch, batch, batch);
-        let positions = self.kv.seen(n_tokens).map(|seen| seen * batch);
-        self.attend(&mut step, positions, batch * self.kv.read_bytes(n_tokens), batch);
+        let n_sequences = batch.div_ceil(self.ranks.n_parts());
+        let rows = n_sequences as f64;
+        let mut step = self.products(rows, rows, n_sequences);
+        let seen = self.kv.seen(n_tokens).map(|seen| seen * rows).collect();
+        let n_bytes = rows * self.kv.read_bytes(n_tokens);
+        self.attend(&mut step, &Seen { seen, n_bytes, is_prompt: false, n_sequences });
         step
     }
 
@@ -166,17 +170,18 @@ impl Roofline<'_> {
         steps * parts / (steps + parts - 1.0)
     }
 
-    /// All steps of one prompt.
-    fn prompt(&self, load: &Load) -> Step {
+    /// All steps of `n_prompts` prompts that are computed together, each on a rank of its own.
+    fn prompt(&self, load: &Load, n_prompts: usize) -> Step {
         let n_steps = Self::n_steps(load);
+        let times = n_prompts as f64;
         let mut all = Step::default();
         let mut left = load.input_tokens;
         for step in 0..n_steps {
             let rows = left.min(load.step_tokens);
             left -= rows;
-            let logits = if step + 1 == n_steps { 1.0 } else { 0.0 };
+            let logits = if step + 1 == n_steps { times } else { 0.0 };
             let Step { seconds, reading, multiplying, sending } =
-                self.products(rows as f64, logits, 1.0);
+                self.products(rows as f64 * times, logits, n_prompts);
             all.seconds += seconds;
             all.reading += reading;
             all.multiplying += multiplying;
@@ -185,8 +190,9 @@ impl Roofline<'_> {
         let n_tokens = load.input_tokens as f64;
         // Each step reads what the steps before it stored.
         let n_read = n_tokens * (n_steps as f64 + 1.0) / 2.0;
-        let bytes = self.kv.token_bytes as f64 * n_read;
-        self.attend(&mut all, self.kv.seen_by_prompt(n_tokens), bytes, 1.0);
+        let seen = self.kv.seen_by_prompt(n_tokens).map(|seen| seen * times).collect();
+        let n_bytes = self.kv.token_bytes as f64 * n_read * times;
+        self.attend(&mut all, &Seen { seen, n_bytes, is_prompt: true, n_sequences: n_prompts });
         let overlap = self.overlap(load);
         let Step { seconds, reading, multiplying, sending } = all;
         Step {
@@ -197,9 +203,9 @@ impl Roofline<'_> {
         }
     }
 
-    /// Products of `rows` rows of some sequences, `logits` of which have logits; barriers, and what
-    /// ranks send.
-    fn products(&self, rows: f64, logits: f64, n_sequences: f64) -> Step {
+    /// Products of `rows` rows of some sequences, `logits` of which have logits; operations on these
+    /// rows, and what ranks send.
+    fn products(&self, rows: f64, logits: f64, n_sequences: usize) -> Step {
         let mut step = Step::default();
         for matrix in self.weights.multiplied() {
             let rows = match matrix.shape.role {
@@ -210,14 +216,16 @@ impl Roofline<'_> {
                 self.multiply(&mut step, matrix, rows, n_sequences);
             }
         }
-        let barriers = BARRIERS_PER_LAYER * self.spec.layers.len() as f64;
-        step.seconds += self.hardware.barrier_s.unwrap_or(0.0) * barriers;
-        step.sending = self.ranks.seconds(rows, self.hardware);
+        if let Some(measured) = &self.hardware.rows {
+            let (share, _) = self.ranks.attention_share(n_sequences);
+            step.seconds += RowWork::new(self.spec, self.weights).seconds(measured, rows * share);
+        }
+        step.sending = self.ranks.seconds(rows, n_sequences, self.hardware);
         step.seconds += step.sending;
         step
     }
 
-    fn multiply(&self, step: &mut Step, matrix: &SizedMatrix, rows: f64, n_sequences: f64) {
+    fn multiply(&self, step: &mut Step, matrix: &SizedMatrix, rows: f64, n_sequences: usize) {
         let SizedMatrix { shape, n_bytes, layout, arithmetic } = *matrix;
         let (row_share, share) = self.ranks.product_share(shape.n_copies, n_sequences);
         let rows = rows * row_share;
@@ -233,26 +241,21 @@ impl Roofline<'_> {
         );
     }
 
-    /// Attention over `positions` of each layer, summed over the rows, that reads `bytes`.
-    fn attend(
-        &self,
-        step: &mut Step,
-        positions: impl Iterator<Item = f64>,
-        bytes: f64,
-        n_sequences: f64,
-    ) {
-        let layers = positions.zip(&self.spec.layers);
-        let operations = layers.map(|(seen, layer)| seen * per_position(&layer.mixer)).sum::<f64>();
-        let (share, byte_share) = self.ranks.attention_share(n_sequences);
-        let bytes = bytes * byte_share;
+    /// Attention of all layers.
+    fn attend(&self, step: &mut Step, seen: &Seen) {
+        let layers = || seen.seen.iter().zip(&self.spec.layers);
+        let operations =
+            layers().map(|(seen, layer)| seen * per_position(&layer.mixer)).sum::<f64>();
+        let (share, byte_share) = self.ranks.attention_share(seen.n_sequences);
+        let bytes = seen.n_bytes * byte_share;
         let (_, peak) = self.hardware.peak(self.hardware.attention_by());
-        let multiplying = operations * share / peak;
-        let rate = self.hardware.attention_bytes_per_s;
-        step.add(
-            bytes / self.hardware.read_bandwidth,
-            multiplying,
-            rate.map(|rate| (bytes / rate).max(multiplying)),
-        );
+        let measured = self.hardware.measured_attention(self.kv.dtype).map(|measured| {
+            let barrier = self.hardware.barrier_s.unwrap_or(0.0);
+            let one = |mixer| attention_s(measured, mixer, seen.is_prompt);
+            let seconds = layers().map(|(n, layer)| barrier + n * share * one(&layer.mixer));
+            seconds.sum::<f64>()
+        });
+        step.add(bytes / self.hardware.read_bandwidth, operations * share / peak, measured);
     }
 
     /// Whether every layout was measured.
@@ -272,6 +275,28 @@ impl Roofline<'_> {
             multiplying += operations / self.hardware.peak(*arithmetic).1;
         }
         reading / multiplying
+    }
+}
+
+/// Positions that the rows of a step see.
+struct Seen {
+    /// Summed over the rows, layer by layer.
+    seen: Vec<f64>,
+    /// Bytes of keys and values that are read.
+    n_bytes: f64,
+    /// Whether the rows are those of prompts.
+    is_prompt: bool,
+    n_sequences: usize,
+}
+
+/// Measured seconds of all heads for one position that a row sees.
+fn attention_s(measured: &MeasuredAttention, mixer: &Mixer, is_prompt: bool) -> f64 {
+    let heads = mixer.kv_heads();
+    let width = (heads.key_dim + heads.value_dim) as f64;
+    let (n_queries, n_kv) = (mixer.n_heads() as f64, heads.n as f64);
+    match is_prompt {
+        true => n_queries * width * measured.prompt_query_s,
+        false => width * (n_kv * measured.read_s + n_queries * measured.query_s),
     }
 }
 

@@ -23,7 +23,8 @@ fn processor() -> Hardware {
         link_bandwidth: None,
         sources: Vec::new(),
         products: Vec::new(),
-        attention_bytes_per_s: None,
+        rows: None,
+        attention: Vec::new(),
         barrier_s: None,
     }
 }

@@ -254,14 +254,94 @@ fn experts_are_divided_and_everything_else_is_whole() {
     let expected = one.rank.weight_bytes as f64 - experts * 7.0 / 8.0;
     let found = eight.rank.weight_bytes as f64;
     assert!((found / expected - 1.0).abs() < 0.01, "{found} {expected}");
-    assert_eq!(eight.rank.kv_share, 0.125);
+    // Each of 64 sequences lies whole on one of 8 machines.
+    assert_eq!((eight.rank.kv_share, eight.fit.kv_bytes), (1.0, eight.kv.pool_bytes(8)));
     // 58 layers send the rows of 8 experts there and back, but for one in eight.
-    let elements = 58.0 * 8.0 * 7168.0 * 2.0 * 7.0 / 8.0 / 8.0;
+    let elements = 58.0 * 8.0 * 7168.0 * 2.0 * 7.0 / 8.0;
     assert!((eight.rank.received_elements / elements - 1.0).abs() < 1e-9);
     let tpot = |found: pelton_plan::Plan| found.times.expect("timed").tpot_s;
     let (one, eight) = (tpot(one), tpot(eight));
     // Experts are most of the bytes of a step.
     assert!(eight < one / 4.0 && eight > one / 8.0, "{eight} {one}");
+}
+
+#[test]
+fn a_sequence_is_on_one_machine_and_the_machine_with_most_of_them_counts() {
+    let (h200, model) = (profile("h200"), outline(&deepseek_v3()));
+    let on = |n_ranks, batch| {
+        let (split, memory_bytes) = (Split::Experts, 128 * GIB);
+        plan(&model, &Request { n_ranks, split, batch, memory_bytes, ..request(&h200, "q8_0") })
+    };
+    let (one, nine) = (on(8, 1), on(8, 9));
+    // Alone, a sequence has all its keys and values on its machine; of nine, two share one.
+    let kv = |found: &pelton_plan::Plan| found.fit.kv_bytes;
+    assert_eq!((kv(&one), kv(&nine)), (one.kv.pool_bytes(1), one.kv.pool_bytes(2)));
+    // Eight machines have room for eight times as many sequences as one of them.
+    assert_eq!(on(8, 1).fit.n_sequences % 8, 0);
+    // Logits of more sequences take a little of that room.
+    let fits = |batch: &usize| on(8, *batch).fit.shortage.is_none();
+    let most = (1..=one.fit.n_sequences).rev().find(fits).expect("one fits");
+    assert_eq!(most % 8, 0, "{most} of {}", one.fit.n_sequences);
+    assert!(most as f64 > 0.99 * one.fit.n_sequences as f64);
+    // With a link that decides, nine sequences take as long as sixteen: two are on one machine.
+    let slow = Hardware { link_bandwidth: Some(1.0), ..h200.clone() };
+    let sent = |batch| {
+        let asked = Request { n_ranks: 8, split: Split::Experts, batch, ..request(&slow, "q8_0") };
+        plan(&model, &asked).times.expect("timed").tpot_s
+    };
+    assert!((sent(9) / sent(16) - 1.0).abs() < 1e-6 && (sent(9) / sent(8) - 2.0).abs() < 1e-6);
+    assert!((sent(1) / sent(8) - 1.0).abs() < 1e-6, "one row is sent by one machine");
+    // Eight prompts are computed at once, and the ninth after them.
+    let first = |batch| on(8, batch).times.expect("timed").ttft_batch_s;
+    assert!(first(8) < 4.0 * first(1) && first(9) > 1.9 * first(8), "{} {}", first(8), first(1));
+}
+
+#[test]
+fn the_machine_with_the_most_experts_counts() {
+    let (h200, model) = (profile("h200"), outline(&deepseek_v3()));
+    let on = |n_ranks| {
+        let split = Split::Experts;
+        plan(&model, &Request { n_ranks, split, batch: 64, ..request(&h200, "q8_0") }).rank
+    };
+    // Of 256 experts on 6 machines, one has 43 and another 42.
+    let experts = 58.0 * 256.0 * 3.0 * 7168.0 * 2048.0 * 8.5 / 8.0;
+    let expected = on(1).weight_bytes as f64 - experts * (1.0 - 43.0 / 256.0);
+    let found = on(6).weight_bytes as f64;
+    assert!((found / expected - 1.0).abs() < 1e-3, "{found} {expected}");
+    let elements = 58.0 * 8.0 * 7168.0 * 2.0 * (1.0 - 42.0 / 256.0);
+    assert!((on(6).received_elements / elements - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn rows_and_attention_take_the_time_that_was_measured() {
+    use pelton_plan::{MeasuredAttention, MeasuredLine, MeasuredRows};
+    let (h100, model) = (profile("h100-sxm"), outline(&llama(10, 4096, 32, 8, 11008)));
+    let attention = |kv_dtype: &str| MeasuredAttention {
+        kv_dtype: kv_dtype.to_owned(),
+        read_s: 1e-9,
+        query_s: 1e-10,
+        prompt_query_s: 1e-8,
+    };
+    let tpot = |hardware: &Hardware, batch| {
+        plan(&model, &Request { batch, ..request(hardware, "f16") }).times.expect("timed").tpot_s
+    };
+    let other = Hardware { attention: vec![attention("int8")], ..h100.clone() };
+    assert_eq!(tpot(&other, 1), tpot(&h100, 1), "int8 is not what is asked for");
+    let attended = Hardware { attention: vec![attention("f16")], ..h100.clone() };
+    // 10 layers see 1,152 tokens of 8 heads with 256 elements, 4 query heads to each.
+    let seconds = 10.0 * 1152.0 * 256.0 * (8.0 * 1e-9 + 32.0 * 1e-10);
+    let read = 10.0 * 1152.0 * 8.0 * 256.0 * 2.0 / h100.read_bandwidth;
+    let more = tpot(&attended, 1) - tpot(&h100, 1);
+    assert!((more / (seconds - read) - 1.0).abs() < 1e-6, "{more} {seconds}");
+    let norm = MeasuredLine { fixed_s: 1e-6, s_per_element: 1e-9 };
+    let rows = Some(MeasuredRows { norm, ..MeasuredRows::default() });
+    let normed = Hardware { rows, ..h100.clone() };
+    // Two norms of each layer and the last one, of 4,096 elements.
+    for batch in [1, 8] {
+        let more = tpot(&normed, batch) - tpot(&h100, batch);
+        let seconds = 21.0 * (1e-6 + 1e-9 * 4096.0 * batch as f64);
+        assert!((more / seconds - 1.0).abs() < 1e-6, "{more} {seconds}");
+    }
 }
 
 #[test]

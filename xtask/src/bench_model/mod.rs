@@ -56,6 +56,15 @@ enum ShapeName {
     /// Qwen 2.5 0.5B.
     #[value(name = "qwen-0.5b")]
     Qwen05b,
+    /// Qwen 2.5 1.5B.
+    #[value(name = "qwen-1.5b")]
+    Qwen15b,
+    /// SmolLM2 1.7B, which has keys and values of its own for each head.
+    #[value(name = "smollm-1.7b")]
+    Smollm17b,
+    /// Llama 3.2 3B.
+    #[value(name = "llama-3b")]
+    Llama3b,
 }
 
 /// Sizes in elements.
@@ -108,11 +117,29 @@ const QWEN_05B: Shape = Shape {
     qkv_bias: true,
 };
 
+const QWEN_15B: Shape =
+    Shape { n_layers: 28, hidden: 1536, ffn: 8960, n_heads: 12, head_dim: 128, ..QWEN_05B };
+
+const SMOLLM_17B: Shape = Shape {
+    n_layers: 24,
+    n_kv_heads: 32,
+    vocab: 49_152,
+    context: 8192,
+    rope_base: 130_000.0,
+    ..LLAMA_1B
+};
+
+const LLAMA_3B: Shape =
+    Shape { n_layers: 28, hidden: 3072, n_heads: 24, head_dim: 128, ..LLAMA_1B };
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let shape = match args.shape {
         ShapeName::Llama1b => &LLAMA_1B,
         ShapeName::Llama100m => &LLAMA_100M,
         ShapeName::Qwen05b => &QWEN_05B,
+        ShapeName::Qwen15b => &QWEN_15B,
+        ShapeName::Smollm17b => &SMOLLM_17B,
+        ShapeName::Llama3b => &LLAMA_3B,
     };
     let wished = format_of_name(&args.format)?;
     if args.safetensors {

@@ -1,18 +1,20 @@
 //! The speeds of this machine that other measurements and plans are compared with.
 //!
 //! ```text
-//! ceilings by threads ─ bandwidth ─ barrier ─ bandwidth ─ products of a layout ─ bandwidth ─ ...
+//! ceilings by threads ─ bandwidth ─ barrier, rows ─ attention ─ products of a layout ─ bandwidth ─ ...
 //! ```
 //!
 //! The bandwidth is read between all other measurements: how far these readings lie apart says how
 //! steady the machine was meanwhile.
 
-use pelton_kernels::{Ceilings, Cpu, WeightLayout};
+use pelton_kernels::{Ceilings, Cpu, KvDtype, WeightLayout};
 use pelton_llm::{Runtime, RuntimeOptions};
+use pelton_plan::{MeasuredAttention, MeasuredRows};
 use serde::Serialize;
 
 use super::block::Sizes;
 use super::matmul;
+use super::operations::{self, Clock};
 use super::team;
 use super::timing::Timing;
 use crate::samples::Summary;
@@ -99,6 +101,10 @@ pub struct Baseline {
     pub is_noisy: bool,
     /// Seconds in which all threads are woken and meet again.
     pub barrier_s: f64,
+    /// Operations on rows.
+    pub rows: MeasuredRows,
+    /// Attention by stored type.
+    pub attention: Vec<MeasuredAttention>,
     /// Products by layout and rows.
     pub products: Vec<ProductSpeed>,
 }
@@ -116,7 +122,7 @@ pub fn baseline(config: &BaselineConfig, watch: Watch<'_>) -> Result<Option<Base
     let model_bytes = if config.is_quick { 0 } else { n_bytes as u64 };
     let cpu = Runtime::new(RuntimeOptions::from_env(config.n_threads))?.cpu(model_bytes);
     let step = |n_done, label: &str| {
-        (watch.progress)(Progress { n_done, n_steps: LAYOUTS.len() + 2, label });
+        (watch.progress)(Progress { n_done, n_steps: LAYOUTS.len() + 3, label });
     };
     step(0, "ceilings by threads");
     let n_threads = cpu.team.n_threads();
@@ -124,16 +130,36 @@ pub fn baseline(config: &BaselineConfig, watch: Watch<'_>) -> Result<Option<Base
     let mut readings = vec![cpu.measure_read_bandwidth(n_bytes, config.seconds)];
     step(1, "meetings of all threads");
     let Some(barrier_s) = barrier(&cpu, config.seconds, watch.is_stopped) else { return Ok(None) };
+    let small = operations::sizes(config.is_quick);
+    let clock = Clock { cpu: &cpu, seconds: config.seconds, is_stopped: watch.is_stopped };
+    step(2, "rows");
+    let Some(rows) = clock.rows(&small) else { return Ok(None) };
+    let mut attention = Vec::new();
+    for dtype in KvDtype::ALL {
+        step(2, &format!("attention with {}", dtype.name()));
+        let Some(measured) = clock.attention(dtype, &small) else { return Ok(None) };
+        attention.push(measured);
+    }
+    readings.push(cpu.measure_read_bandwidth(n_bytes, config.seconds));
     let mut products = Vec::new();
     for (i, name) in LAYOUTS.into_iter().enumerate() {
-        step(2 + i, &format!("products of {name}"));
+        step(3 + i, &format!("products of {name}"));
         let Some(speeds) = speeds(&cpu, name, &sizes, config, watch) else {
             return Ok(None);
         };
         products.extend(speeds);
         readings.push(cpu.measure_read_bandwidth(n_bytes, config.seconds));
     }
-    Ok(Some(Baseline::new(&cpu, ceilings, readings, barrier_s, products)))
+    let parts = Parts { barrier_s, rows, attention, products };
+    Ok(Some(Baseline::new(&cpu, ceilings, readings, parts)))
+}
+
+/// Figures of the operations.
+struct Parts {
+    barrier_s: f64,
+    rows: MeasuredRows,
+    attention: Vec<MeasuredAttention>,
+    products: Vec<ProductSpeed>,
 }
 
 /// Seconds of one meeting of all threads; `None` when the caller stopped.
@@ -182,8 +208,7 @@ impl Baseline {
         cpu: &Cpu,
         ceilings: Vec<Ceilings>,
         readings: Vec<f64>,
-        barrier_s: f64,
-        products: Vec<ProductSpeed>,
+        Parts { barrier_s, rows, attention, products }: Parts,
     ) -> Self {
         let (median, spread_percent) = spread(&readings);
         Self {
@@ -195,6 +220,8 @@ impl Baseline {
             spread_percent,
             is_noisy: spread_percent > STEADY_PERCENT,
             barrier_s,
+            rows,
+            attention,
             products,
         }
     }
@@ -234,8 +261,17 @@ mod tests {
         let found = baseline(&config, watch).expect("runs").expect("not stopped");
         let rows = Sizes::quick().matmul_rows;
         assert_eq!(found.products.len(), LAYOUTS.len() * rows.len());
-        assert_eq!(found.bandwidth_readings.len(), LAYOUTS.len() + 1);
+        assert_eq!(found.bandwidth_readings.len(), LAYOUTS.len() + 2);
         assert!(found.barrier_s > 0.0 && found.read_bytes_per_s > 0.0);
         assert!(found.products.iter().all(|product| product.bytes_per_s > 0.0));
+        let dtypes: Vec<&str> = found.attention.iter().map(|a| a.kv_dtype.as_str()).collect();
+        assert_eq!(dtypes, KvDtype::ALL.map(KvDtype::name));
+        assert!(
+            found.attention.iter().all(|a| a.read_s + a.query_s > 0.0 && a.prompt_query_s > 0.0)
+        );
+        let MeasuredRows { norm, quantize, activation, rotation, store } = found.rows;
+        for line in [norm, quantize, activation, rotation, store] {
+            assert!(line.fixed_s + line.s_per_element > 0.0, "{:?}", found.rows);
+        }
     }
 }

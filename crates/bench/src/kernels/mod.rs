@@ -21,6 +21,7 @@ mod baseline;
 mod block;
 mod head;
 mod matmul;
+mod operations;
 mod pages;
 mod report;
 mod rows;

@@ -35,6 +35,14 @@ pub(super) fn attention(sizes: &Sizes) -> Vec<Block> {
     blocks
 }
 
+/// A decoding row in the first of the contexts, and a prompt, with one stored type.
+pub(super) fn attention_of(dtype: KvDtype, sizes: &Sizes) -> [Block; 2] {
+    [
+        attend("decode", Layers::new(dtype, sizes.contexts[0], sizes), 1),
+        attend("prefill", Layers::new(dtype, sizes.prompt, sizes), sizes.prompt),
+    ]
+}
+
 /// New rows: one of a decoding sequence, and a prompt.
 pub(super) fn store(sizes: &Sizes) -> Vec<Block> {
     let of_dtype = |dtype: KvDtype| {

@@ -22,8 +22,11 @@ mod plan;
 pub(crate) mod report;
 mod subject;
 
+use pelton_kernels::Ceilings;
 use pelton_model::{CpuDevice, Decoder, available_memory_bytes};
 
+use crate::ceilings::multiplier;
+use crate::profile::{Speeds, StepProfile};
 use crate::{Progress, Result, Watch, ceilings};
 pub use plan::{Config, Plan};
 use report::Facts;
@@ -52,7 +55,7 @@ pub fn measure(loaded: Loaded, plan: &Plan, watch: Watch<'_>) -> Result<Option<R
     let Loaded { name, architecture, decoder } = loaded;
     let facts = Facts::new(name, architecture, &decoder);
     let needs = plan.needs(
-        decoder.kv_bytes_per_block(plan::BLOCK_TOKENS),
+        decoder.kv_bytes_per_block(crate::shared::BLOCK_TOKENS),
         decoder.spec().vocab_size.saturating_mul(size_of::<f32>()),
         available_memory_bytes(),
     )?;
@@ -67,7 +70,34 @@ pub fn measure(loaded: Loaded, plan: &Plan, watch: Watch<'_>) -> Result<Option<R
     let mut bandwidths = Vec::new();
     measure_rounds(plan, &mut subject, &mut samples, &mut bandwidths, watch)?;
     let peaks = before.max(peaks(&subject));
-    Ok(Some(Report::new(plan, facts, &peaks, &bandwidths, &samples)))
+    let mut report = Report::new(plan, facts, &peaks, &bandwidths, &samples);
+    if plan.profile && !report.interrupted {
+        report.profiles = profiles(plan, &mut subject, &peaks, &report)?;
+    }
+    Ok(Some(report))
+}
+
+/// Times the operations of prompts and of generation; none when the caller stopped.
+fn profiles(
+    plan: &Plan,
+    subject: &mut Subject<'_>,
+    ceilings: &Ceilings,
+    report: &Report,
+) -> Result<Vec<StepProfile>> {
+    let facts = report.facts();
+    let speeds = Speeds {
+        bandwidth: report.bandwidth().unwrap_or(f64::INFINITY),
+        products: multiplier(facts.layout, ceilings).1,
+        floats: ceilings.f32,
+    };
+    let mut profiles = Vec::new();
+    for &variant in &plan.variants {
+        let Some(work) = plan.work(variant, facts) else { continue };
+        let Some(laps) = subject.laps(variant)? else { return Ok(Vec::new()) };
+        let found = subject.with_decoder(|decoder| StepProfile::new(decoder, &work, speeds, &laps));
+        profiles.extend(found);
+    }
+    Ok(profiles)
 }
 
 /// Measures everything once per round, the read bandwidth first, until the caller stops.

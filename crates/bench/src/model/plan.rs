@@ -1,17 +1,16 @@
 //! The list of measurements, checked against the context of the model and the memory of the
 //! machine.
 
+use super::report::Facts;
 use crate::bytes;
+use crate::profile::StepWork;
+use crate::shared::{BLOCK_TOKENS, STEP_TOKENS};
 use crate::{BenchError, Result};
 
 /// Tokens of the short prompts that decoding is measured from.
 pub(super) const SHORT_TOKENS: usize = 8;
 /// Decoding steps per round at each context.
 pub(super) const CONTEXT_STEPS: usize = 16;
-/// Most tokens of one step of the engine.
-pub(super) const STEP_TOKENS: usize = 512;
-/// Tokens of one KV block.
-pub(super) const BLOCK_TOKENS: usize = 16;
 /// Contexts measured when the configuration names none, in tokens.
 const DEFAULT_CONTEXTS: [usize; 2] = [128, 4096];
 
@@ -30,6 +29,8 @@ pub struct Config {
     pub contexts: Vec<usize>,
     /// How often everything is measured.
     pub rounds: usize,
+    /// Whether prompts and generation are also timed operation by operation.
+    pub profile: bool,
 }
 
 /// One thing that is measured in every round.
@@ -68,6 +69,8 @@ pub struct Plan {
     pub(super) rounds: usize,
     /// The measurements of a round, in this order; baselines come first.
     pub(super) variants: Vec<Variant>,
+    /// Whether prompts and generation are also timed operation by operation.
+    pub(super) profile: bool,
 }
 
 /// Bytes that the plan needs, beside the weights.
@@ -91,6 +94,7 @@ impl Plan {
             generate: config.generate,
             rounds: config.rounds,
             variants: variants(config, max_context),
+            profile: config.profile,
         };
         for &variant in &plan.variants {
             plan.check(variant, config, max_context)?;
@@ -129,6 +133,28 @@ impl Plan {
              beyond the context of {max_context} tokens"
         );
         Err(BenchError::invalid_with_hint(message, hint))
+    }
+
+    /// The work of the steps of a variant that are timed operation by operation.
+    pub(super) fn work(&self, variant: Variant, facts: &Facts) -> Option<StepWork> {
+        let name = variant.name();
+        match variant {
+            Variant::Prefill { n_tokens } => {
+                // The last whole step of the prompt.
+                let n_rows = n_tokens.min(STEP_TOKENS);
+                let end = n_tokens - n_tokens % n_rows;
+                let n_seen = (end - n_rows + 1..=end).sum();
+                let n_logits = usize::from(end == n_tokens);
+                Some(StepWork { name, n_rows, n_logits, kv_bytes: facts.kv_bytes(end), n_seen })
+            }
+            Variant::Decode { batch } => {
+                let context = SHORT_TOKENS + 1 + self.generate / 2;
+                let kv_bytes = batch * facts.kv_bytes(context);
+                let n_seen = batch * context;
+                Some(StepWork { name, n_rows: batch, n_logits: batch, kv_bytes, n_seen })
+            }
+            Variant::Context { .. } | Variant::Verify { .. } => None,
+        }
     }
 
     /// Tokens that each of `batch` sequences generates: enough that all run together for
@@ -264,6 +290,7 @@ mod tests {
             verify: 5,
             contexts: Vec::new(),
             rounds: 5,
+            profile: false,
         }
     }
 

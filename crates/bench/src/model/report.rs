@@ -14,10 +14,12 @@ use pelton_kernels::{Ceilings, WeightLayout};
 use pelton_model::{ArchSpec, CpuDevice, Decoder};
 use serde::Serialize;
 
-use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Plan, SHORT_TOKENS, Variant};
+use super::plan::{CONTEXT_STEPS, Plan, SHORT_TOKENS, Variant};
 use crate::ceilings::multiplier;
+use crate::profile::StepProfile;
 use crate::record::{Measure, Reported};
 use crate::samples::Summary;
+use crate::shared::BLOCK_TOKENS;
 use crate::table::{Align, INTERRUPTED, bytes, table};
 use crate::tuned::Tuned;
 
@@ -203,6 +205,9 @@ pub struct Report {
     /// Whether the caller ended it early.
     pub interrupted: bool,
     figures: Vec<Figure>,
+    /// Steps by their operations, where that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<StepProfile>,
 }
 
 impl Report {
@@ -228,7 +233,17 @@ impl Report {
             multiplier: multiplier(facts.layout, ceilings),
             interrupted: samples.iter().any(|rounds| rounds.len() < plan.rounds),
             facts,
+            profiles: Vec::new(),
         }
+    }
+
+    pub(super) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Median read bandwidth of the rounds, in bytes per second.
+    pub(super) fn bandwidth(&self) -> Option<f64> {
+        self.read_bandwidth.as_ref().map(|read| read.median)
     }
 
     /// The figures for a person; newline at the end.
@@ -254,7 +269,8 @@ impl Report {
         let table = table(HEAD, &rows);
         let note = if self.interrupted { INTERRUPTED } else { "" };
         let head = self.facts.headline();
-        format!("{head}{read}{name} peak {peak:.0} GOP/s\n\n{table}{note}")
+        let profiles: String = self.profiles.iter().map(StepProfile::render).collect();
+        format!("{head}{read}{name} peak {peak:.0} GOP/s\n\n{table}{note}{profiles}")
     }
 }
 

@@ -15,16 +15,12 @@
 
 use std::time::{Duration, Instant};
 
-use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams, TokenId};
-use pelton_engine::{
-    Engine, EngineConfig, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, TokenEvent,
-    TokenStream,
-};
-use pelton_model::{BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence};
-use pelton_sched::Choices;
+use pelton_base::{FinishReason, TokenId};
+use pelton_engine::{EngineHandle, TokenEvent, TokenStream};
+use pelton_model::{BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence, Lap};
 
-use super::plan::{BLOCK_TOKENS, CONTEXT_STEPS, Needs, Plan, SHORT_TOKENS, STEP_TOKENS, Variant};
-use crate::shared::{Shared, engine_failed, full_step};
+use super::plan::{CONTEXT_STEPS, Needs, Plan, SHORT_TOKENS, Variant};
+use crate::shared::{BLOCK_TOKENS, STEP_TOKENS, Shared, engine_failed, full_step, greedy, spawn};
 use crate::tokens::RandomTokens;
 use crate::{BenchError, Result};
 
@@ -66,34 +62,7 @@ impl<'a> Subject<'a> {
                 "lower `--context` or `--prompt`",
             )
         })?;
-        let n_blocks = u32::try_from(needs.n_engine_blocks).map_err(|_| {
-            BenchError::invalid("`--batch` is too large: blocks are counted in 32 bits")
-        })?;
-        let executor = ModelExecutor::new(
-            decoder,
-            ModelExecutorConfig {
-                block_size: BLOCK_TOKENS,
-                memory: KvMemory::Blocks(n_blocks),
-                host_blocks: 0,
-                sampled_vocab: None,
-                exit_layers: None,
-                verification: Default::default(),
-            },
-        )?;
-        let executor = Shared::new(executor);
-        let n_sequences = plan.most_sequences();
-        let config = EngineConfig {
-            choices: Choices {
-                max_batch_tokens: STEP_TOKENS.max(n_sequences),
-                max_chunk_tokens: Some(STEP_TOKENS),
-                max_running: n_sequences,
-                max_step: Duration::ZERO,
-                ..Choices::default()
-            },
-            max_waiting_requests: n_sequences,
-            ..EngineConfig::default()
-        };
-        let engine = Engine::spawn(executor.clone(), config);
+        let (executor, engine) = spawn(decoder, needs.n_engine_blocks, plan.most_sequences())?;
         let mut subject = Self {
             executor,
             engine,
@@ -129,6 +98,18 @@ impl<'a> Subject<'a> {
                 Ok(Some(self.forward_all([(self.plan.prompt, n_rows); VERIFICATIONS])))
             }
         }
+    }
+
+    /// The operations of all steps of one measurement; `None` when the caller stopped first.
+    ///
+    /// # Errors
+    ///
+    /// When the engine fails.
+    pub(super) fn laps(&mut self, variant: Variant) -> Result<Option<Vec<Lap>>> {
+        self.executor.lock().decoder_mut().note_laps();
+        let measured = self.measure(variant);
+        let laps = self.executor.lock().decoder_mut().take_laps();
+        Ok(measured?.map(|_| laps))
     }
 
     /// Lets `look` see the decoder.
@@ -181,16 +162,7 @@ impl<'a> Subject<'a> {
     }
 
     fn submit(&mut self, n_prompt: usize, max_tokens: usize) -> Result<TokenStream> {
-        let request = Ask {
-            prompt: self.prompts.take(n_prompt),
-            sampling: SamplingParams::greedy(),
-            choice: 0,
-            max_tokens,
-            stop_tokens: Vec::new(),
-            service: ServiceParams::default(),
-            prediction: Vec::new(),
-            constraint: None,
-        };
+        let request = greedy(self.prompts.take(n_prompt), max_tokens);
         Ok(self.engine.submit(request)?)
     }
 

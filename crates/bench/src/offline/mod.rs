@@ -25,8 +25,10 @@ mod subject;
 
 use pelton_model::available_memory_bytes;
 
+use crate::estimate::median;
 use crate::model::Loaded;
 use crate::model::report::Facts;
+use crate::profile::{Speeds, StepProfile};
 use crate::{Progress, Result, Watch, ceilings};
 pub use plan::{Config, Lengths, Plan};
 pub use report::Report;
@@ -41,7 +43,7 @@ pub fn measure(loaded: Loaded, mut plan: Plan, watch: Watch<'_>) -> Result<Optio
     let Loaded { name, architecture, decoder } = loaded;
     let facts = Facts::new(name, architecture, &decoder);
     let logits_row_bytes = decoder.spec().vocab_size.saturating_mul(size_of::<f32>());
-    let block_bytes = decoder.kv_bytes_per_block(plan::BLOCK_TOKENS);
+    let block_bytes = decoder.kv_bytes_per_block(crate::shared::BLOCK_TOKENS);
     let n_blocks = plan.fit(block_bytes, logits_row_bytes, available_memory_bytes())?;
     let mut subject = Subject::new(decoder, &plan, n_blocks, watch.is_stopped)?;
     let before = subject.with_cpu(ceilings::measure);
@@ -55,7 +57,35 @@ pub fn measure(loaded: Loaded, mut plan: Plan, watch: Watch<'_>) -> Result<Optio
         return Ok(None);
     }
     let peaks = before.max(subject.with_cpu(ceilings::measure));
-    Ok(Some(Report::new(&plan, facts, n_blocks * block_bytes, (&peaks, &bandwidths), &passes)))
+    let profile = plan.profile.then(|| {
+        let bandwidth = median(&bandwidths).unwrap_or(f64::INFINITY);
+        let products = ceilings::multiplier(facts.layout, &peaks).1;
+        let speeds = Speeds { bandwidth, products, floats: peaks.f32 };
+        profiles(&plan, &mut subject, (&facts, speeds))
+    });
+    let profiles = profile.transpose()?.unwrap_or_default();
+    let n_bytes = n_blocks * block_bytes;
+    let mut report = Report::new(&plan, facts, n_bytes, (&peaks, &bandwidths), &passes);
+    report.profiles = profiles;
+    Ok(Some(report))
+}
+
+/// Times the operations of prompts and generation of each shape, until the caller stops.
+fn profiles(
+    plan: &Plan,
+    subject: &mut Subject<'_>,
+    (facts, speeds): (&Facts, Speeds),
+) -> Result<Vec<StepProfile>> {
+    let mut profiles = Vec::new();
+    for shape in &plan.shapes {
+        let Some(laps) = subject.laps(shape)? else { break };
+        let Some(first) = laps.first() else { continue };
+        let works = shape.work(facts, first.n_rows);
+        profiles.extend(works.iter().filter_map(|work| {
+            subject.with_decoder(|decoder| StepProfile::new(decoder, work, speeds, &laps))
+        }));
+    }
+    Ok(profiles)
 }
 
 /// Measures each shape once per round, the read bandwidth first, until the caller stops.

@@ -1,10 +1,11 @@
 //! The shapes that are measured, checked against the context of the model and the memory.
 
 use crate::bytes;
+use crate::model::report::Facts;
+use crate::profile::StepWork;
+use crate::shared::BLOCK_TOKENS;
 use crate::{BenchError, Result};
 
-/// Tokens of one KV block.
-pub(super) const BLOCK_TOKENS: usize = 16;
 /// Batches that are measured where none is named.
 const BATCHES: [usize; 4] = [1, 8, 32, 128];
 /// Lengths that are measured where none are named.
@@ -33,6 +34,8 @@ pub struct Config {
     pub lengths: Vec<Lengths>,
     /// How often everything is measured.
     pub rounds: usize,
+    /// Whether prompts and generation are also timed operation by operation.
+    pub profile: bool,
 }
 
 /// Requests that arrive together.
@@ -49,6 +52,33 @@ impl Shape {
         format!("{} x {} + {}", self.batch, self.input, self.output)
     }
 
+    /// The steps that are timed operation by operation: those like the first one, of `n_rows` rows of
+    /// prompts, and those in which all generate.
+    ///
+    /// The engine may begin with the first requests before it has seen the last ones, so the number of
+    /// rows is the one that was found.
+    pub(super) fn work(&self, facts: &Facts, n_rows: usize) -> [StepWork; 2] {
+        let Self { batch, input, output } = *self;
+        let seen = |n: usize| n * (n + 1) / 2;
+        let (n_whole, rest) = (n_rows / input, n_rows % input);
+        let prompts = StepWork {
+            name: format!("{}, prompts", self.name()),
+            n_rows,
+            n_logits: n_whole,
+            kv_bytes: n_whole * facts.kv_bytes(input) + facts.kv_bytes(rest),
+            n_seen: n_whole * seen(input) + seen(rest),
+        };
+        let context = input + output / 2;
+        let generation = StepWork {
+            name: format!("{}, generation", self.name()),
+            n_rows: batch,
+            n_logits: batch,
+            kv_bytes: batch * facts.kv_bytes(context),
+            n_seen: batch * context,
+        };
+        [prompts, generation]
+    }
+
     /// Blocks of keys and values of all requests.
     fn n_blocks(&self) -> usize {
         let tokens = self.input.saturating_add(self.output);
@@ -63,6 +93,8 @@ pub struct Plan {
     pub(super) rounds: usize,
     /// Default shapes that are not measured, with the reason.
     pub(super) left_out: Vec<String>,
+    /// Whether prompts and generation are also timed operation by operation.
+    pub(super) profile: bool,
     has_named_shapes: bool,
 }
 
@@ -105,7 +137,8 @@ impl Plan {
             return Err(BenchError::invalid_with_hint(message, hint));
         }
         let has_named_shapes = !config.batches.is_empty() || !config.lengths.is_empty();
-        Ok(Self { shapes, rounds: config.rounds, left_out, has_named_shapes })
+        let (rounds, profile) = (config.rounds, config.profile);
+        Ok(Self { shapes, rounds, left_out, profile, has_named_shapes })
     }
 
     /// The blocks that the largest shape needs. Default shapes beyond the memory are left out.
@@ -160,7 +193,7 @@ mod tests {
 
     fn config(batches: &[usize], lengths: &[(usize, usize)]) -> Config {
         let lengths = lengths.iter().map(|&(input, output)| Lengths { input, output }).collect();
-        Config { batches: batches.to_vec(), lengths, rounds: 3 }
+        Config { batches: batches.to_vec(), lengths, rounds: 3, profile: false }
     }
 
     #[test]

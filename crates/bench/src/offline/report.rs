@@ -8,6 +8,7 @@ use super::subject::Pass;
 use crate::ceilings::multiplier;
 use crate::estimate::{Percentiles, median, percentile};
 use crate::model::report::Facts;
+use crate::profile::StepProfile;
 use crate::record::{Measure, Reported};
 use crate::samples::Summary;
 use crate::table::{Align, INTERRUPTED, bytes, table};
@@ -152,6 +153,9 @@ pub struct Report {
     /// Whether the caller ended it early.
     pub interrupted: bool,
     figures: Vec<Figure>,
+    /// Steps by their operations, where that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<StepProfile>,
 }
 
 impl Report {
@@ -175,6 +179,7 @@ impl Report {
             left_out: plan.left_out.clone(),
             interrupted: passes.iter().any(|rounds| rounds.len() < plan.rounds),
             facts,
+            profiles: Vec::new(),
         }
     }
 
@@ -215,6 +220,7 @@ impl Report {
         if self.interrupted {
             text.push_str(INTERRUPTED);
         }
+        text.extend(self.profiles.iter().map(StepProfile::render));
         text
     }
 }

@@ -1,22 +1,16 @@
 //! An engine that serves one batch at a time.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams};
-use pelton_engine::{
-    Engine, EngineConfig, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, TokenStream,
-};
+use pelton_base::FinishReason;
+use pelton_engine::{EngineHandle, TokenStream};
 use pelton_kernels::Cpu;
-use pelton_model::{CpuDevice, Decoder};
-use pelton_sched::Choices;
+use pelton_model::{CpuDevice, Decoder, Lap};
 
-use super::plan::{BLOCK_TOKENS, Plan, Shape};
-use crate::shared::{Shared, engine_failed, full_step};
+use super::plan::{Plan, Shape};
+use crate::Result;
+use crate::shared::{BLOCK_TOKENS, Shared, engine_failed, full_step, greedy, spawn};
 use crate::tokens::RandomTokens;
-use crate::{BenchError, Result};
-
-/// Most tokens of one step.
-const STEP_TOKENS: usize = 512;
 
 /// A loaded model behind an engine.
 pub(super) struct Subject<'a> {
@@ -82,37 +76,30 @@ impl<'a> Subject<'a> {
         is_stopped: &'a dyn Fn() -> bool,
     ) -> Result<Self> {
         let prompts = RandomTokens::new(decoder.spec().vocab_size);
-        let n_blocks = u32::try_from(n_blocks).map_err(|_| {
-            BenchError::invalid("`--batch` is too large: blocks are counted in 32 bits")
-        })?;
-        let config = ModelExecutorConfig {
-            block_size: BLOCK_TOKENS,
-            memory: KvMemory::Blocks(n_blocks),
-            host_blocks: 0,
-            sampled_vocab: None,
-            exit_layers: None,
-            verification: Default::default(),
-        };
-        let executor = Shared::new(ModelExecutor::new(decoder, config)?);
-        let n_requests = plan.most_requests();
-        let config = EngineConfig {
-            choices: Choices {
-                max_batch_tokens: STEP_TOKENS.max(n_requests),
-                max_chunk_tokens: Some(STEP_TOKENS),
-                max_running: n_requests,
-                max_step: Duration::ZERO,
-                ..Choices::default()
-            },
-            max_waiting_requests: n_requests,
-            ..EngineConfig::default()
-        };
-        let engine = Engine::spawn(executor.clone(), config);
+        let (executor, engine) = spawn(decoder, n_blocks, plan.most_requests())?;
         Ok(Self { executor, engine, prompts, is_stopped })
     }
 
     /// Lets `look` see the threads that compute.
     pub(super) fn with_cpu<T>(&self, look: impl FnOnce(&Cpu) -> T) -> T {
-        look(self.executor.lock().decoder().device().cpu())
+        self.with_decoder(|decoder| look(decoder.device().cpu()))
+    }
+
+    /// Lets `look` see the decoder.
+    pub(super) fn with_decoder<T>(&self, look: impl FnOnce(&Decoder<CpuDevice>) -> T) -> T {
+        look(self.executor.lock().decoder())
+    }
+
+    /// The operations of all steps of a batch; `None` when the caller stopped first.
+    ///
+    /// # Errors
+    ///
+    /// When the engine fails.
+    pub(super) fn laps(&mut self, shape: &Shape) -> Result<Option<Vec<Lap>>> {
+        self.executor.lock().decoder_mut().note_laps();
+        let pass = self.pass(shape);
+        let laps = self.executor.lock().decoder_mut().take_laps();
+        Ok(pass?.map(|_| laps))
     }
 
     /// Serves the widest batch and the longest prompt with answers of a few tokens, so that every
@@ -159,16 +146,7 @@ impl<'a> Subject<'a> {
     }
 
     fn submit(&mut self, shape: &Shape) -> Result<TokenStream> {
-        let request = Ask {
-            prompt: self.prompts.take(shape.input),
-            sampling: SamplingParams::greedy(),
-            choice: 0,
-            max_tokens: shape.output,
-            stop_tokens: Vec::new(),
-            service: ServiceParams::default(),
-            prediction: Vec::new(),
-            constraint: None,
-        };
+        let request = greedy(self.prompts.take(shape.input), shape.output);
         Ok(self.engine.submit(request)?)
     }
 
@@ -193,6 +171,8 @@ impl<'a> Subject<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -79,6 +79,7 @@ fn served(whole: &Value) -> Result<Vec<Chart>> {
     ] {
         charts.extend(histogram(name, title, &values)?);
     }
+    charts.extend(by_percentile(whole)?);
     if !arrived.is_empty() {
         let points = arrived.into_iter().zip(times).collect();
         let line = Line { name: "a request".to_owned(), points, is_joined: false };
@@ -91,6 +92,37 @@ fn served(whole: &Value) -> Result<Vec<Chart>> {
         charts.push(lines(axes, &[line], None)?);
     }
     Ok(charts)
+}
+
+/// Times by the share of slower ones, from the histograms of a served workload.
+fn by_percentile(whole: &Value) -> Result<Option<Chart>> {
+    let line = |(field, name): (&str, &str)| {
+        let buckets = array(&whole["histograms"][field], "buckets_ms");
+        let bucket = |bucket: &Value| Some((bucket[1].as_f64()?, bucket[2].as_f64()?));
+        let buckets: Vec<(f64, f64)> = buckets.iter().filter_map(bucket).collect();
+        let n: f64 = buckets.iter().map(|(_, n)| n).sum();
+        let mut left = n;
+        let point = |(ms, count): (f64, f64)| {
+            let point = (n / left, ms);
+            left -= count;
+            point
+        };
+        let points = buckets.into_iter().map(point).collect();
+        Line { name: name.to_owned(), points, is_joined: true }
+    };
+    let kinds = [("ttft", "TTFT"), ("itl", "ITL"), ("tpot", "TPOT"), ("end_to_end", "end to end")];
+    let drawn: Vec<Line> =
+        kinds.map(line).into_iter().filter(|line| line.points.len() > 1).collect();
+    if drawn.is_empty() {
+        return Ok(None);
+    }
+    let axes = Axes {
+        name: "percentiles",
+        title: "Times by rank (10 is P90, 100 is P99)",
+        x: "one in so many is slower",
+        y: "milliseconds",
+    };
+    log_lines(axes, &drawn).map(Some)
 }
 
 fn histogram(name: &str, title: &str, values: &[f64]) -> Result<Option<Chart>> {

@@ -60,17 +60,27 @@ fn drawn(name: &str, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<Chart
     Ok(Chart { name: name.to_owned(), svg: svg.split_off(start) })
 }
 
-/// A number of an axis.
+/// A number of an axis, in three digits where they are needed to tell it from its neighbours.
 fn tick(x: &f64) -> String {
-    match x.abs() {
-        a if a >= 1e12 => format!("{:.0}T", x / 1e12),
-        a if a >= 1e9 => format!("{:.0}G", x / 1e9),
-        a if a >= 1e6 => format!("{:.0}M", x / 1e6),
-        a if a >= 1e4 => format!("{:.0}k", x / 1e3),
-        a if a >= 10.0 || a == 0.0 => format!("{x:.0}"),
-        a if a >= 1.0 => format!("{x:.1}"),
-        _ => format!("{x:.2}"),
-    }
+    let (scale, unit) = match x.abs() {
+        a if a >= 1e12 => (1e12, "T"),
+        a if a >= 1e9 => (1e9, "G"),
+        a if a >= 1e6 => (1e6, "M"),
+        a if a >= 1e4 => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    let scaled = x / scale;
+    let decimals = match scaled.abs() {
+        a if a >= 100.0 || a == 0.0 => 0,
+        a if a >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{scaled:.decimals$}");
+    let short = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{short}{unit}")
 }
 
 /// Largest number of a picture: beyond it an axis has no end.
@@ -232,4 +242,29 @@ where
         .border_style(BLACK.mix(0.3))
         .draw()
         .map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tick;
+
+    #[test]
+    fn labels_of_an_axis_keep_the_digits_that_tell_neighbours_apart() {
+        for (x, text) in [
+            (0.0, "0"),
+            (0.25, "0.25"),
+            (1.5, "1.5"),
+            (150.0, "150"),
+            (2500.0, "2500"),
+            (12_500.0, "12.5k"),
+            (1e6, "1M"),
+            (1.5e6, "1.5M"),
+            (2e6, "2M"),
+            (250e6, "250M"),
+            (1.25e9, "1.25G"),
+            (3e12, "3T"),
+        ] {
+            assert_eq!(tick(&x), text);
+        }
+    }
 }

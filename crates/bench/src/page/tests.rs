@@ -56,11 +56,11 @@ fn a_sweep_shows_its_curve_and_its_knee() {
 fn a_served_workload_shows_histograms_and_a_timeline() {
     let requests = json!({"requests": {
         "arrived_s": [0.0, 1.0, 2.0], "ttft_ms": [10.0, 12.0, 90.0], "end_to_end_ms": [100.0, 120.0, 400.0],
-    }});
+    }, "histograms": {"ttft": {"buckets_ms": [[10.0, 10.1, 2], [90.0, 91.0, 1]]}, "itl": null}});
     let samples: Vec<f64> = (0..20).map(f64::from).collect();
     let measures = json!([{"name": "TTFT", "unit": "ms", "better": "lower", "samples": samples}]);
     let (_, charts) = drawn("serve", &measures, &requests);
-    assert_eq!(charts, ["1-ttft", "1-end-to-end", "1-timeline", "1-control-1"]);
+    assert_eq!(charts, ["1-ttft", "1-end-to-end", "1-percentiles", "1-timeline", "1-control-1"]);
     assert_eq!(drawn("serve", &json!([]), &json!({"requests": {}})).1.len(), 0);
 }
 

@@ -7,7 +7,48 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// The values of all series at one moment, labels added up, by their names.
+macro_rules! phase_names {
+    ($name:literal) => {
+        [
+            [
+                concat!("pelton_request_", $name, "_time_seconds_count"),
+                concat!("vllm:request_", $name, "_time_seconds_count"),
+            ],
+            [
+                concat!("pelton_request_", $name, "_time_seconds_sum"),
+                concat!("vllm:request_", $name, "_time_seconds_sum"),
+            ],
+        ]
+    };
+}
+
+const RUNNING: [&str; 2] = ["pelton_num_requests_running", "vllm:num_requests_running"];
+const WAITING: [&str; 2] = ["pelton_num_requests_waiting", "vllm:num_requests_waiting"];
+const KV_SHARE: [&str; 3] =
+    ["pelton_kv_cache_usage_ratio", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"];
+const PREEMPTIONS: [&str; 2] = ["pelton_num_preemptions_total", "vllm:num_preemptions_total"];
+const STEP: [&str; 1] = ["pelton_scheduler_step_seconds_total"];
+const PLAN: [&str; 1] = ["pelton_scheduler_plan_seconds_total"];
+/// Requests and seconds of a phase, of Pelton and of vLLM.
+type PhaseNames = [[&'static str; 2]; 2];
+const QUEUE: PhaseNames = phase_names!("queue");
+const PREFILL: PhaseNames = phase_names!("prefill");
+const DECODE: PhaseNames = phase_names!("decode");
+
+/// Every series that is looked at.
+fn is_used(name: &str) -> bool {
+    let single: [&[&str]; 6] = [&RUNNING, &WAITING, &KV_SHARE, &PREEMPTIONS, &STEP, &PLAN];
+    single.into_iter().chain(phases()).any(|names| names.contains(&name))
+}
+
+/// Names of the series of all phases.
+fn phases() -> impl Iterator<Item = &'static [&'static str]> {
+    const ALL: [PhaseNames; 3] = [QUEUE, PREFILL, DECODE];
+    ALL.iter().flatten().map(|names| &names[..])
+}
+
+/// The values of the series that are looked at, at one moment, labels added up, by their names. A
+/// server may have thousands of others, and they are looked at five times a second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Series(BTreeMap<String, f64>);
 
@@ -24,6 +65,9 @@ impl Series {
                 Some(at) => line.split_at(at),
                 None => continue,
             };
+            if !is_used(name) {
+                continue;
+            }
             let value =
                 rest.split_ascii_whitespace().next().and_then(|text| text.parse::<f64>().ok());
             if let Some(value) = value.filter(|value| value.is_finite()) {
@@ -93,33 +137,20 @@ impl Counters {
         let most = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
         let grown =
             |names: &[&str]| Some((after.get(names)? - before.get(names).unwrap_or(0.0)).max(0.0));
-        let phase = |name: &str| {
-            let part = |end: &str| {
-                let own = format!("pelton_request_{name}_time_seconds_{end}");
-                let other = format!("vllm:request_{name}_time_seconds_{end}");
-                grown(&[&own, &other])
-            };
-            Some(Phase { n: part("count")?, seconds: part("sum")? })
-        };
-        let running = ["pelton_num_requests_running", "vllm:num_requests_running"];
-        let waiting = ["pelton_num_requests_waiting", "vllm:num_requests_waiting"];
-        let kv = [
-            "pelton_kv_cache_usage_ratio",
-            "vllm:kv_cache_usage_perc",
-            "vllm:gpu_cache_usage_perc",
-        ];
+        let phase =
+            |[n, seconds]: &PhaseNames| Some(Phase { n: grown(n)?, seconds: grown(seconds)? });
         Self {
             n_looks: looks.len(),
-            mean_running: gauge(&running).map(mean),
-            most_running: gauge(&running).map(most),
-            mean_waiting: gauge(&waiting).map(mean),
-            most_kv_share: gauge(&kv).map(most),
-            preemptions: grown(&["pelton_num_preemptions_total", "vllm:num_preemptions_total"]),
-            step_s: grown(&["pelton_scheduler_step_seconds_total"]),
-            plan_s: grown(&["pelton_scheduler_plan_seconds_total"]),
-            queue: phase("queue"),
-            prefill: phase("prefill"),
-            decode: phase("decode"),
+            mean_running: gauge(&RUNNING).map(mean),
+            most_running: gauge(&RUNNING).map(most),
+            mean_waiting: gauge(&WAITING).map(mean),
+            most_kv_share: gauge(&KV_SHARE).map(most),
+            preemptions: grown(&PREEMPTIONS),
+            step_s: grown(&STEP),
+            plan_s: grown(&PLAN),
+            queue: phase(&QUEUE),
+            prefill: phase(&PREFILL),
+            decode: phase(&DECODE),
         }
     }
 }
@@ -130,15 +161,29 @@ mod tests {
 
     #[test]
     fn series_are_read_with_and_without_labels_and_added_up() {
-        let text = "# TYPE a counter\na{x=\"1\",y=\"} 7\"} 2\na{x=\"2\"} 3.5 1700000000\nb 4e-1\n\
-                    c{broken 1\nd NaN\ne\n";
-        let series = Series::read(text);
-        assert_eq!(series.get(&["a"]), Some(5.5));
-        assert_eq!(series.get(&["z", "b"]), Some(0.4));
-        assert_eq!(
-            (series.get(&["c"]), series.get(&["d"]), series.get(&["e"])),
-            (None, None, None)
+        let [running, waiting] = [RUNNING[0], WAITING[1]];
+        let text = format!(
+            "# TYPE a counter\n{running}{{x=\"1\",y=\"}} 7\"}} 2\n\
+             {running}{{x=\"2\"}} 3.5 1700000000\n{waiting} 4e-1\n\
+             {}{{broken 1\n{} NaN\n{}\n",
+            STEP[0], PLAN[0], PREEMPTIONS[0]
         );
+        let series = Series::read(&text);
+        assert_eq!(series.get(&RUNNING), Some(5.5));
+        assert_eq!(series.get(&WAITING), Some(0.4));
+        for broken in [&STEP[..], &PLAN, &PREEMPTIONS] {
+            assert_eq!(series.get(broken), None, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn series_that_no_figure_is_made_of_are_not_kept() {
+        let mut text: String = (0..1000).map(|i| format!("other_{i}{{le=\"{i}\"}} 1\n")).collect();
+        text.push_str("pelton_request_queue_time_seconds_sum 3\n");
+        let kept = Series::read(&text);
+        assert_eq!((kept.0.len(), kept.get(&QUEUE[1])), (1, Some(3.0)));
+        let all = phases().chain([&RUNNING[..], &STEP, &KV_SHARE]).flatten();
+        assert!(all.into_iter().all(|name| Series::read(&format!("{name} 1")).0.len() == 1));
     }
 
     #[test]

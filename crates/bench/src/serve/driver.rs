@@ -16,7 +16,7 @@ use super::counters::{Counters, Series};
 use super::follow::{Answer, Ended, Outcome, follow};
 use super::probe::{self, Metrics, ServerSeconds};
 use super::prompt::{prompt, words};
-use super::report::{Failures, Processor, ServeReport, Trouble};
+use super::report::{Failures, Histograms, Processor, ServeReport, Trouble};
 use super::requests::Requests;
 use crate::pace::{self, Following, Pace};
 use crate::{Progress, Result};
@@ -299,7 +299,7 @@ impl Driver {
         self.ledger.duration_s = end_ns as f64 / 1e9;
         let server = format!("{} at {}", self.model, self.config.address);
         let requests = Requests::new(records);
-        let gaps_ms = self.seen.times.gaps_ns.iter().map(|&ns| ns as f64 / 1e6).collect();
+        let gaps_ms: Vec<f64> = self.seen.times.gaps_ns.iter().map(|&ns| ns as f64 / 1e6).collect();
         let n_refused = self.ledger.refusals.len() as u64;
         let mut served = Served::new(self.config.workload, server);
         served.add_from_outside(self.model.clone(), (&self.ledger, self.seen.times), grouping);
@@ -316,6 +316,7 @@ impl Driver {
             model: self.model,
             steady: requests.steadiness(),
             counters,
+            histograms: Histograms::new(&requests, &gaps_ms),
             requests,
             gaps_ms,
         }

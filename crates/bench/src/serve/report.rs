@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::counters::Counters;
 use super::requests::{Requests, Steadiness, Steady};
+use crate::histogram::Histogram;
 use crate::record::{Measure, Reported};
 
 /// Requests that failed, by what went wrong.
@@ -89,6 +90,33 @@ pub struct ServeReport {
     /// Times between two events with text.
     #[serde(skip)]
     pub(super) gaps_ms: Vec<f64>,
+    /// The shapes of all times.
+    pub histograms: Histograms,
+}
+
+/// Times of a run by buckets; absent where there are none.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Histograms {
+    /// To the first token.
+    pub ttft: Option<Histogram>,
+    /// Between two events with text.
+    pub itl: Option<Histogram>,
+    /// Per token after the first.
+    pub tpot: Option<Histogram>,
+    /// To the last token.
+    pub end_to_end: Option<Histogram>,
+}
+
+impl Histograms {
+    pub(super) fn new(requests: &Requests, gaps_ms: &[f64]) -> Self {
+        let of = |times: &[f64]| Histogram::new(times.iter().copied());
+        Self {
+            ttft: of(&requests.ttft_ms),
+            itl: of(gaps_ms),
+            tpot: Histogram::new(requests.tpot_ms.iter().flatten().copied()),
+            end_to_end: of(&requests.end_to_end_ms),
+        }
+    }
 }
 
 impl Reported for ServeReport {

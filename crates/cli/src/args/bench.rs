@@ -1,6 +1,7 @@
 //! Flags of `pelton bench`.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
@@ -139,6 +140,9 @@ pub(crate) struct BenchModelArgs {
     /// Number of rounds
     #[arg(long, value_name = "N", default_value = "5")]
     rounds: NonZeroUsize,
+    /// Also time each operation of a step, and write the steps for Chrome's profiler or Perfetto
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
     /// One JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,6 +1,7 @@
 //! Flags of `pelton bench offline`.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use clap::Args;
 use pelton_bench::offline::{Config, Lengths};
@@ -35,6 +36,9 @@ pub(crate) struct BenchOfflineArgs {
     /// Number of rounds
     #[arg(long, value_name = "N", default_value = "5")]
     rounds: NonZeroUsize,
+    /// Also time each operation of a step, and write the steps for Chrome's profiler or Perfetto
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
     /// One JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
@@ -48,6 +52,7 @@ impl BenchOfflineArgs {
             batches: self.batch.iter().map(|n| n.get()).collect(),
             lengths: lengths.collect(),
             rounds: self.rounds.get(),
+            profile: self.profile.is_some(),
         }
     }
 }

@@ -28,8 +28,8 @@ pub(crate) struct WorkloadArgs {
     )]
     workload: WorkloadKind,
     /// Requests from a file instead, one per line: at_ms prompt_tokens output_tokens [tenant=NAME]
-    /// [priority=N] [ttft_ms=MS] [tpot_ms=MS] [prefix=ID:TOKENS]..., or a trace of Mooncake or
-    /// BurstGPT
+    /// [priority=N] [ttft_ms=MS] [tpot_ms=MS] [prefix=ID:TOKENS]... [session=ID:THINK_MS], or a
+    /// trace of Mooncake or BurstGPT
     #[arg(
         long,
         value_name = "FILE",

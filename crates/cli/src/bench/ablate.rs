@@ -41,7 +41,8 @@ pub(crate) struct Served<'a> {
 ///
 /// # Errors
 ///
-/// Techniques that are no settings, models that cannot be loaded, a trace that is wrong, Ctrl-C.
+/// Techniques that are no settings, models that cannot be loaded, a trace that is wrong, Ctrl-C. Rounds
+/// that were measured before are reported.
 pub(super) fn measure(args: &BenchAblateArgs) -> Result<()> {
     let trace = args.workload.trace(DEFAULT_REQUESTS)?;
     let techniques = args.techniques();
@@ -62,7 +63,11 @@ pub(super) fn measure(args: &BenchAblateArgs) -> Result<()> {
         clients: args.clients(),
         grouping: args.workload.grouping(&trace),
     };
-    let is_interrupted = rounds(&served, args.rounds(), &mut subjects)?;
+    let ended = rounds(&served, args.rounds(), &mut subjects);
+    if ended.is_err() && subjects[0].rounds.is_empty() {
+        // Nothing was measured that a report could show.
+        return ended.map(drop);
+    }
     let n_stacked = techniques.len() + 1;
     let variant =
         |subject: &Subject| Variant { name: subject.name.clone(), rounds: subject.rounds.clone() };
@@ -72,8 +77,9 @@ pub(super) fn measure(args: &BenchAblateArgs) -> Result<()> {
     let name = model::reference(Some(&subjects[0].chosen.model))?.display_name();
     let workload = format!("{}, {} clients", args.workload.describe(&trace), args.clients());
     let mut report = Report::new(name, workload, &alone, &stacked);
-    report.interrupted = is_interrupted;
-    super::finish(&report, Report::render, args.json)
+    report.interrupted = *ended.as_ref().unwrap_or(&true);
+    let printed = super::finish(&report, Report::render, args.json);
+    ended.and(printed)
 }
 
 /// Serves the workload with each subject once per round; true when Ctrl-C came before the end.
@@ -94,9 +100,9 @@ pub(crate) fn rounds(
         let mut interrupts = Interrupts::listen()?;
         for round in 1..=n_rounds {
             for subject in subjects.iter_mut() {
-                let Some(found) = one(served, &subject.chosen, &mut interrupts).await? else {
-                    return Ok(true);
-                };
+                let found = one(served, &subject.chosen, &mut interrupts).await;
+                let found = found.map_err(|failure| failure.at(&subject.name))?;
+                let Some(found) = found else { return Ok(true) };
                 let (name, rate) = (&subject.name, found.tokens_per_s);
                 eprintln!("round {round} of {n_rounds}  {name:<24} {rate:>8.1} tokens/s");
                 subject.rounds.push(found);

@@ -13,9 +13,11 @@ mod spec;
 mod sweep;
 
 use std::io::Write;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use indicatif::ProgressBar;
+use pelton_bench::profile::{StepProfile, chrome_trace};
 use pelton_bench::record::{Record, Reported};
 use pelton_bench::{BenchError, Progress};
 use serde::Serialize;
@@ -50,6 +52,31 @@ pub(crate) fn failure(error: BenchError) -> Failure {
         BenchError::Output(error) => Failure::stdout(&error),
         error => Failure::from(error),
     }
+}
+
+/// Writes steps for Chrome's profiler, where a file is named.
+///
+/// # Errors
+///
+/// A file that cannot be written.
+fn write_profile(file: Option<&Path>, profiles: &[StepProfile]) -> Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    reports::write(file, &(serde_json::to_string(&chrome_trace(profiles))? + "\n"))
+}
+
+/// Runs what sends requests to a server, on a thread and a runtime of its own.
+///
+/// # Errors
+///
+/// A system that gives neither, and those of `send`.
+fn generate<T: Send>(send: impl AsyncFnOnce() -> Result<T> + Send) -> Result<T> {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime
+            .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
+        runtime.block_on(send())
+    };
+    pelton_bench::on_generator(run).map_err(failure)?
 }
 
 /// Shows each step of a measurement on a bar.

@@ -25,6 +25,7 @@ pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
         verify: args.verify(),
         contexts: args.contexts(),
         rounds: args.rounds(),
+        profile: args.profile.is_some(),
     };
     // Everything that can be refused without the weights is refused before they are loaded.
     let plan = Plan::new(&config, max_context).map_err(super::failure)?;
@@ -38,5 +39,6 @@ pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| eprintln!("{}", at.label) };
     let report = pelton_bench::model::measure(loaded, &plan, watch).map_err(super::failure)?;
     let report = report.ok_or_else(Failure::interrupted)?;
-    super::finish(&report, Report::render, args.json)
+    let written = super::write_profile(args.profile.as_deref(), &report.profiles);
+    super::finish(&report, Report::render, args.json).and(written)
 }

@@ -32,5 +32,6 @@ pub(super) fn measure(args: &BenchOfflineArgs) -> Result<()> {
     let report = pelton_bench::offline::measure(loaded, plan, watch).map_err(super::failure)?;
     let mut report = report.ok_or_else(Failure::interrupted)?;
     report.peak_bytes = memory::peak_bytes();
-    super::finish(&report, Report::render, args.json)
+    let written = super::write_profile(args.profile.as_deref(), &report.profiles);
+    super::finish(&report, Report::render, args.json).and(written)
 }

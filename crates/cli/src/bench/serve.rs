@@ -3,7 +3,7 @@
 use pelton_bench::serve::{Bench, ServeReport, Traffic};
 
 use crate::args::BenchServeArgs;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::interrupt::Interrupts;
 use crate::progress;
 
@@ -26,12 +26,8 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
         n_requests: config.n_requests,
         has_targets: args.server.has_targets(),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
     let bar = progress::steps(usize::try_from(config.n_requests).unwrap_or(0));
-    let report = runtime.block_on(async {
+    let run = async || {
         let mut interrupts = Interrupts::listen()?;
         let sending = format!("sending {} to {}", config.workload, config.address);
         let bench = Bench::connect(config).await.map_err(super::failure)?;
@@ -39,7 +35,8 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
         let progress = |at: pelton_bench::Progress<'_>| super::show(&bar, at);
         let run = bench.run((&trace, grouping), interrupts.next(), &progress);
         run.await.map_err(super::failure)
-    })?;
+    };
+    let report = super::generate(run)?;
     bar.finish_and_clear();
     let written = args.vllm_json.as_ref().map_or(Ok(()), |path| {
         let file = report.vllm(&date(), traffic);

@@ -27,6 +27,10 @@ pub(super) fn simulate(args: &BenchSimArgs) -> Result<()> {
     let prices = args.prices()?;
     let cost = prices.cost()?;
     let trace = args.workload.trace(DEFAULT_REQUESTS)?;
+    if trace.has_sessions() {
+        let why = "requests of sessions wait for answers, and the simulator does not";
+        return Err(Failure::new(why).hint("`pelton bench load` and `bench serve` run them"));
+    }
     let variants = args.variants(trace.tenants())?;
     let mut served = Served::new(args.workload.describe(&trace), describe(&prices, &variants[0]));
     for SimVariant { name, scheduler } in variants {

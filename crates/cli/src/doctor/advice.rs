@@ -157,6 +157,8 @@ mod tests {
             spread_percent,
             is_noisy: spread_percent > 10.0,
             barrier_s: 1e-6,
+            rows: Default::default(),
+            attention: Vec::new(),
             products: Vec::new(),
         }
     }

@@ -170,7 +170,8 @@ fn entry(facts: &Facts, measured: &Measured) -> Result<Entry> {
         link_bandwidth: None,
         sources: vec!["memory, bandwidth, peaks: measured by `pelton doctor`".to_owned()],
         products: baseline.products.iter().map(product).collect(),
-        attention_bytes_per_s: None,
+        rows: Some(baseline.rows),
+        attention: baseline.attention.clone(),
         barrier_s: Some(baseline.barrier_s),
     };
     Ok(Entry {

@@ -136,7 +136,8 @@ fn unmeasured() -> Hardware {
         link_bandwidth: None,
         sources: vec!["memory: available now".to_owned()],
         products: Vec::new(),
-        attention_bytes_per_s: None,
+        rows: None,
+        attention: Vec::new(),
         barrier_s: None,
     }
 }

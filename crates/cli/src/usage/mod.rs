@@ -159,17 +159,30 @@ impl<'a> Place<'a> {
     /// A word, a number or a letter that has no place here.
     fn unexpected(&self, arg: &str) -> Failure {
         if arg.parse::<f64>().is_ok() {
-            let at = self.words.iter().position(|word| word == arg).unwrap_or(0);
-            let before = at.checked_sub(1).map(|at| self.words[at].as_str());
-            let flag = before.filter(|word| word.starts_with('-')).unwrap_or("a flag");
-            let message = format!("invalid value `{arg}` for `{flag}`");
-            return Failure::new(format!("{message}: expected a number that is not negative"));
+            return self.unexpected_number(arg);
         }
         if arg.starts_with('-') {
             let message = format!("`{}` has no flag `{arg}`", self.name);
             return Failure::new(message)
                 .hint(words::for_letter(arg).unwrap_or_else(|| self.help()));
         }
+        self.no_place(arg)
+    }
+
+    /// A number that has no place here. One below zero looks like a flag, so it may be the value of
+    /// the flag before it; any other would have been taken as the value, had the flag one.
+    fn unexpected_number(&self, arg: &str) -> Failure {
+        let at = self.words.iter().position(|word| word == arg).unwrap_or(0);
+        let before = at.checked_sub(1).map(|at| self.words[at].as_str());
+        match before.filter(|word| word.starts_with('-') && arg.starts_with('-')) {
+            Some(flag) => Failure::new(format!(
+                "invalid value `{arg}` for `{flag}`: expected a number that is not negative"
+            )),
+            None => self.no_place(arg),
+        }
+    }
+
+    fn no_place(&self, arg: &str) -> Failure {
         let failure = Failure::new(format!("unexpected argument `{arg}`"));
         match self.command.get_name() {
             "run" => failure.hint("a prompt of several words is one argument: put it in quotes"),
@@ -276,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_mistake_is_one_line_that_names_the_fix() {
-        let cases: [(&[&str], &str); 16] = [
+        let cases: [(&[&str], &str); 19] = [
             (&[], "(hint: try `pelton run"),
             (&["pul", "x"], "did you mean `pelton pull`?"),
             (&["ls"], "`pelton list`"),
@@ -291,6 +304,9 @@ mod tests {
             (&["serve", "--temperature", "1"], "has the field `temperature`"),
             (&["serve", "--quiet"], "it is a flag of `pelton run`"),
             (&["run", "-n", "-5", "x"], "invalid value `-5` for `-n`"),
+            (&["bench", "serve", "30"], "unexpected argument `30`"),
+            (&["bench", "serve", "--json", "30"], "unexpected argument `30`"),
+            (&["doctor", "-5"], "unexpected argument `-5`"),
             (&["run", "--tokens"], "such as 1,2,3"),
             (&["convert", "a"], "usage: pelton convert"),
         ];

@@ -25,6 +25,7 @@
 //! device.
 
 mod buffers;
+mod laps;
 mod pass;
 mod walk;
 
@@ -38,6 +39,8 @@ use crate::layer::Linear;
 use crate::load::Weights;
 use crate::rope::RopeTable;
 use buffers::Buffers;
+use laps::Clock;
+pub use laps::{Lap, StepOp};
 use pass::{Layer, Pass};
 pub use walk::{LayerWalk, Reads, Tap};
 
@@ -50,6 +53,8 @@ pub struct Decoder<D: Ops> {
     weights: Weights<D>,
     device: D,
     buffers: Buffers<D>,
+    /// The time of each operation, where that is asked for.
+    laps: Option<Vec<Lap>>,
 }
 
 /// One step: tokens of any sequences, and the rows whose logits are wanted.
@@ -110,7 +115,7 @@ impl<D: Ops> Decoder<D> {
         };
         let buffers = Buffers::new(&spec, &device, normed);
         let ropes = spec.ropes.iter().map(|rope| rope.table(spec.max_context)).collect();
-        Self { spec, kv_dtype, ropes, weights, device, buffers }
+        Self { spec, kv_dtype, ropes, weights, device, buffers, laps: None }
     }
 
     /// Computes the step and writes the logits of the rows asked for.
@@ -257,9 +262,10 @@ impl<D: Ops> Decoder<D> {
         if input.tokens.is_empty() {
             return out.clear();
         }
-        let Self { spec, weights, device, buffers, ropes, .. } = self;
+        let Self { spec, weights, device, buffers, ropes, laps, .. } = self;
         let is_hidden = matches!(wanted, Wanted::Hidden);
         let mut pass = Pass::begin(device, buffers, input, ropes);
+        pass.clock = Clock::start(laps.as_mut(), input.tokens.len());
         pass.embed(spec, weights, input.tokens);
         let layers = spec.layers.iter().zip(&weights.layers).take(n_layers);
         for (i, (layer_spec, layer_weights)) in layers.enumerate() {
@@ -274,6 +280,7 @@ impl<D: Ops> Decoder<D> {
                     false => weights.layers[i + 1].attention_norm.as_ref(),
                 },
             };
+            pass.clock.enter(i);
             pass.project(&layer, kv);
             if is_last && input.logits_rows.is_empty() {
                 return out.clear();
@@ -298,6 +305,45 @@ impl<D: Ops> Decoder<D> {
                     }
                 }
             }
+        }
+    }
+
+    /// Notes the time of each operation of the steps from now on, until [`take_laps`](Self::take_laps).
+    /// Rows that are [scored](Self::forward_scored) have no lap.
+    pub fn note_laps(&mut self) {
+        self.laps = Some(Vec::new());
+    }
+
+    /// The operations of all steps since [`note_laps`](Self::note_laps), in order; no more are noted.
+    pub fn take_laps(&mut self) -> Vec<Lap> {
+        self.laps.take().unwrap_or_default()
+    }
+
+    /// Weights, and their packed bytes, that an operation of a step reads in all layers: of the experts
+    /// of a row those that are chosen. None for operations without weights.
+    pub fn weights_of(&self, op: StepOp) -> (usize, usize) {
+        let hidden = self.spec.hidden_size;
+        let layers = || self.spec.layers.iter().zip(&self.weights.layers);
+        let outs = || self.weights.layers.iter().map(|layer| layer.attention.out());
+        let out_bytes = || outs().flat_map(Linear::weights).map(D::weight_bytes).sum::<usize>();
+        let n_outs = || outs().map(|out| out.n * out.k).sum::<usize>();
+        match op {
+            StepOp::Project => {
+                let n = layers().map(|(spec, _)| spec.mixer.n_weights(hidden)).sum::<usize>();
+                let matrices = layers().flat_map(|(_, layer)| layer.attention.matrices());
+                let n_bytes = matrices.map(D::weight_bytes).sum::<usize>();
+                (n - n_outs(), n_bytes - out_bytes())
+            }
+            StepOp::Out => (n_outs(), out_bytes()),
+            StepOp::Mlp => {
+                let n = layers().map(|(spec, _)| spec.mlp.n_active_weights(hidden)).sum();
+                (n, layers().map(|(_, layer)| layer.mlp.active_bytes()).sum())
+            }
+            StepOp::Head => {
+                let n = self.spec.vocab_size * hidden;
+                self.head().map_or((0, 0), |head| (n, D::weight_bytes(head)))
+            }
+            StepOp::Embed | StepOp::Attend | StepOp::Norm | StepOp::Gather => (0, 0),
         }
     }
 

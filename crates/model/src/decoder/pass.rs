@@ -2,6 +2,7 @@
 
 use pelton_base::TokenId;
 
+use super::laps::{Clock, StepOp};
 use super::{Buffers, ForwardInput, Reads, ScoredRows};
 use crate::arch::{ArchSpec, LayerSpec, Mixer, Residual, Wiring};
 use crate::device::{AttentionOp, GreedyRows, Head, LatentOp, Ops};
@@ -31,6 +32,8 @@ pub(super) struct Pass<'p, D: Ops> {
     position_rows: &'p mut Vec<TokenId>,
     /// Kinds of the tokens, or none where all have the first.
     token_kinds: &'p [TokenId],
+    /// Notes the time of each operation where that is asked for.
+    pub(super) clock: Clock<'p>,
 }
 
 /// One layer in one pass.
@@ -99,6 +102,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             kept_attended: &mut buffers.kept_attended,
             position_rows: &mut buffers.position_rows,
             token_kinds: &buffers.token_kinds,
+            clock: Clock::start(None, 0),
         }
     }
 
@@ -129,6 +133,7 @@ impl<'p, D: Ops> Pass<'p, D> {
         if let Some(norm) = first.and_then(|layer| layer.attention_norm.as_ref()) {
             device.norm(x, norm, self.normed);
         }
+        self.clock.lap(StepOp::Embed);
     }
 
     /// Puts rows in the place of embeddings: those of a matrix, looked up by their numbers.
@@ -148,6 +153,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             MixerOp::Gqa(op) => self.device.qkv_rope_store(&op, input, kv, qkv),
             MixerOp::Mla(op) => self.device.latent_project_store(&op, input, kv, qkv),
         }
+        self.clock.lap(StepOp::Project);
     }
 
     /// Attention of the projected rows, and its sum with the residual stream.
@@ -168,6 +174,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             MixerOp::Gqa(op) => self.device.paged_attention(&op, qkv, kv, attended),
             MixerOp::Mla(op) => self.device.latent_attention(&op, qkv, kv, attended),
         }
+        self.clock.lap(StepOp::Attend);
     }
 
     /// The projection of what attention gave, its sum with the residual stream, and the next norm.
@@ -178,6 +185,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             false => of_width(self.attended, mixer.out_width()),
         };
         self.device.linear(self.rows, layer.weights.attention.out(), attended, self.delta);
+        self.clock.lap(StepOp::Out);
         let post_norm = layer.weights.attention_post_norm.as_ref();
         self.finish_delta(&layer.spec.wiring, post_norm);
         let mlp_norm = match layer.spec.wiring.residual {
@@ -196,6 +204,7 @@ impl<'p, D: Ops> Pass<'p, D> {
                 device.add(x, delta);
             }
         }
+        self.clock.lap(StepOp::Norm);
     }
 
     /// The channel mixer, its sum with the residual stream, and the norm after it: to `normed`, or as
@@ -204,6 +213,7 @@ impl<'p, D: Ops> Pass<'p, D> {
         let wiring = &layer.spec.wiring;
         let input = if wiring.pre_norm { &*self.normed } else { &*self.x };
         self.device.mlp(self.rows, &layer.weights.mlp, input, self.delta);
+        self.clock.lap(StepOp::Mlp);
         let post_norm = layer.weights.mlp_post_norm.as_ref();
         self.finish_delta(wiring, post_norm);
         let Self { device, x, delta, normed, normed_delta, .. } = self;
@@ -213,11 +223,18 @@ impl<'p, D: Ops> Pass<'p, D> {
             None if wiring.residual == Residual::Normed => self.add_and_norm(post_norm),
             None => device.add(x, delta),
         }
+        self.clock.lap(StepOp::Norm);
     }
 
     /// Logits of the rows that are left, or their likeliest tokens.
-    pub(super) fn head(self, head: &Head<'_, D>, logits: &mut Vec<f32>, greedy: GreedyRows<'_>) {
+    pub(super) fn head(
+        mut self,
+        head: &Head<'_, D>,
+        logits: &mut Vec<f32>,
+        greedy: GreedyRows<'_>,
+    ) {
         self.device.head(self.rows, head, self.normed, logits, greedy);
+        self.clock.lap(StepOp::Head);
     }
 
     /// Logits of the first rows that are left, and then of the scored ones, a piece at a time. Each
@@ -302,6 +319,7 @@ impl<'p, D: Ops> Pass<'p, D> {
         self.device.gather_rows(self.x, self.kept_rows, self.kept_x);
         std::mem::swap(&mut self.x, &mut self.kept_x);
         self.rows = self.kept;
+        self.clock.lap(StepOp::Gather);
     }
 
     /// Norms and scales `delta`, which a mixer adds to the residual stream, as the wiring says.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{Check, Figures, Goal, Settings, Wish};
 use crate::plan::{Plan, Request, plan};
 use crate::ranks::Split;
-use crate::weights::Weights;
+use crate::weights::{WeightSizes, Weights};
 
 /// Formats that are tried, the most exact first.
 const FORMATS: [&str; 7] = ["bf16", "q8_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k"];
@@ -198,10 +198,11 @@ impl Bench<'_> {
         };
         match technique {
             Technique::Weights => {
-                let allowed =
-                    |name: &&&str| loss_of(name).is_some_and(|loss| loss <= self.wish.loss_percent);
-                let formats = FORMATS.iter().filter(allowed).filter_map(|name| for_name(name));
-                formats.map(|format| with(&|next| next.weights = Weights::Format(format))).collect()
+                let formats = self.smaller_formats(state);
+                let allowed = formats.filter(|(name, _)| {
+                    loss_of(name).is_some_and(|loss| loss <= self.wish.loss_percent)
+                });
+                allowed.map(|(_, weights)| with(&|next| next.weights = weights)).collect()
             }
             // Eight bits have a scale per token and head, or the range of E4M3.
             Technique::KvDtype if self.wish.loss_percent > 0.0 => {
@@ -226,27 +227,52 @@ impl Bench<'_> {
         }
     }
 
+    /// Formats that are tried and take fewer bytes than the weights of a state.
+    fn smaller_formats(&self, state: &State) -> impl Iterator<Item = (&'static str, Weights)> {
+        let n_bytes =
+            |weights: &Weights| WeightSizes::new(self.model, weights, self.wish.hardware).n_bytes;
+        let own = n_bytes(&state.weights);
+        let known = FORMATS.into_iter().filter_map(|name| Some((name, for_name(name)?)));
+        // Files that hold one format and a few vectors of another are in that format.
+        let others = known.filter(|(_, format)| format.name() != state.weights.format().name());
+        let weights = others.map(|(name, format)| (name, Weights::Format(format)));
+        weights.filter(move |(_, weights)| n_bytes(weights) < own)
+    }
+
     /// The reason why a technique is not taken up.
     pub(super) fn why_not(&self, state: &State, technique: Technique) -> String {
         let variants = self.variants(state, technique);
         if variants.is_empty() {
-            return match technique {
-                Technique::KvDtype | Technique::Weights => "it costs quality, and none may be lost",
-                Technique::PrefixCache => "prompts of this workload share nothing",
-                Technique::Batching => "there is one request at a time",
-                Technique::Speculation => "drafts are never right here",
-            }
-            .to_owned();
+            return self.why_none(state, technique);
         }
         match self.best(state, technique) {
+            None if self.missing(state) > 0 => "memory is short, and it saves none".to_owned(),
             None => "its memory is not there".to_owned(),
             Some(next) => {
                 let gain = self.score(&next) / self.score(state);
-                format!(
-                    "{} would change by {gain:.2}x, after the steps above",
-                    self.wish.goal.name()
-                )
+                let (change, goal) = (self.change(technique, &next), self.wish.goal.name());
+                format!("{change}: {goal} would change by {gain:.2}x, after the steps above")
             }
+        }
+    }
+
+    /// The reason why there is no way to take up a technique.
+    fn why_none(&self, state: &State, technique: Technique) -> String {
+        match technique {
+            Technique::Weights => {
+                let (own, most) = (state.weights.name(), self.wish.loss_percent);
+                match self.smaller_formats(state).next() {
+                    Some(_) => format!(
+                        "weights are {own}, and formats that are smaller lose more than {most} % of \
+                         perplexity"
+                    ),
+                    None => format!("weights are {own}, and no format that is tried is smaller"),
+                }
+            }
+            Technique::KvDtype => "eight bits cost quality, and none may be lost".to_owned(),
+            Technique::PrefixCache => "prompts of this workload share nothing".to_owned(),
+            Technique::Batching => "there is one request at a time".to_owned(),
+            Technique::Speculation => "drafts are never right here".to_owned(),
         }
     }
 
@@ -334,16 +360,13 @@ impl Bench<'_> {
         }
     }
 
-    /// The hard constraints.
+    /// The hard constraints that advice can break. The largest loss is none of them: formats that
+    /// lose more are never among the choices.
     pub(super) fn checks(&self, state: &State) -> Vec<Check> {
-        let Wish { memory_bytes, loss_percent, .. } = *self.wish;
+        let memory_bytes = self.wish.memory_bytes;
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let total = self.figures(state).total_bytes;
         let longest = self.model.spec.longest_context();
-        let loss = match state.weights {
-            Weights::Format(_) => loss_of(&state.weights.name()).unwrap_or(f64::INFINITY),
-            Weights::Stored(_) => 0.0,
-        };
         let check = |constraint: String, holds| Check { constraint, holds };
         vec![
             check(
@@ -354,7 +377,6 @@ impl Bench<'_> {
                 format!("{} tokens of a request within the model's {longest}", self.context()),
                 self.context() <= longest,
             ),
-            check(format!("at most {loss_percent} % of perplexity lost"), loss <= loss_percent),
         ]
     }
 

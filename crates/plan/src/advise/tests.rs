@@ -123,6 +123,59 @@ fn memory_that_is_short_is_found_first_and_quality_is_a_limit() {
     assert_eq!(small.settings.weights.as_deref(), Some("q2_k"));
 }
 
+/// The reason why quantized weights are left out.
+fn weights_left_out(weights: Weights, loss: f64) -> String {
+    let advice = advised(&scenario("chat"), |wish| {
+        (wish.weights, wish.loss_percent) = (weights, loss);
+    });
+    let out = advice.left_out.into_iter().find(|out| out.technique == "quantized weights");
+    out.expect("weights are left out").reason
+}
+
+#[test]
+fn weights_that_stay_have_the_reason_that_holds_for_their_format() {
+    let format = |name: &str| Weights::Format(for_name(name).expect("a format"));
+    // Perplexities of 14.7 % more are published for the smallest format that is tried.
+    let none = weights_left_out(format("bf16"), 0.0);
+    assert!(none.contains("bf16") && none.contains("lose more than 0 %"), "{none}");
+    let smallest = weights_left_out(format("q2_k"), 100.0);
+    assert!(smallest.contains("q2_k") && smallest.contains("no format"), "{smallest}");
+    // Files in Q8_0 with vectors in f32 are in Q8_0.
+    let q8_0 = for_name("q8_0").expect("a format");
+    let stored = Weights::Stored(crate::Stored {
+        prevailing: q8_0,
+        packed_bytes: 9 * GIB,
+        file_bytes: 9 * GIB,
+    });
+    let stays = weights_left_out(stored, 0.05);
+    assert!(stays.contains("stored (q8_0)") && stays.contains("lose more"), "{stays}");
+}
+
+#[test]
+fn a_technique_that_saves_no_memory_is_left_out_for_that_where_memory_is_short() {
+    let advice = advised(&scenario("chat"), |wish| {
+        (wish.memory_bytes, wish.loss_percent) = (GIB, 0.0);
+    });
+    let reason = |technique: &str| {
+        let out = advice.left_out.iter().find(|out| out.technique == technique);
+        out.map(|out| out.reason.as_str())
+    };
+    assert_eq!(reason("speculation"), Some("memory is short, and it saves none"));
+}
+
+#[test]
+fn every_limit_of_the_list_can_be_broken() {
+    let mut broken = std::collections::BTreeSet::new();
+    let mut wishes = vec![advised(&scenario("chat"), |wish| wish.memory_bytes = GIB)];
+    let long = Scenario { input_tokens: 1 << 20, batch: 1, ..scenario("chat") };
+    wishes.push(advised(&long, |wish| wish.memory_bytes = 1 << 50));
+    for advice in &wishes {
+        let failed = advice.checks.iter().enumerate().filter(|(_, check)| !check.holds);
+        broken.extend(failed.map(|(at, _)| at));
+    }
+    assert_eq!(broken.len(), wishes[0].checks.len(), "{:?}", wishes[0].checks);
+}
+
 #[test]
 fn nothing_is_advised_for_a_machine_of_unknown_speed() {
     let hardware = profiles().pop().expect("a profile");

@@ -49,6 +49,7 @@ pub struct TraceFile {
     path: PathBuf,
     pub(super) tenants: Tenants,
     pub(super) n_requests: u64,
+    pub(super) has_sessions: bool,
 }
 
 impl TraceFile {
@@ -60,15 +61,15 @@ impl TraceFile {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, TraceError> {
         let path = path.into();
         let mut reader = TraceReader::open(&path, Tenants::default())?;
-        let mut n_requests = 0;
+        let (mut n_requests, mut has_sessions) = (0, false);
         for request in reader.by_ref() {
-            request?;
+            has_sessions |= request?.turn.is_some();
             n_requests += 1;
         }
         if n_requests == 0 {
             return Err(TraceError::Empty { path });
         }
-        Ok(Self { path, tenants: reader.tenants, n_requests })
+        Ok(Self { path, tenants: reader.tenants, n_requests, has_sessions })
     }
 
     /// Its requests, from the first.
@@ -137,6 +138,11 @@ impl TraceReader {
         }
         let Ok(text) = str::from_utf8(&self.bytes) else {
             return Err(wrong("UTF-8", &self.bytes));
+        };
+        // Files that were edited on Windows begin with a mark that is no text.
+        let text = match self.line {
+            1 => text.trim_start_matches('\u{feff}'),
+            _ => text,
         };
         if self.form.is_none() && !text.trim().is_empty() {
             self.form = Some(Form::of(text));

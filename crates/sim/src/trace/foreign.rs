@@ -44,7 +44,7 @@ pub(super) struct Columns {
 impl Form {
     /// The form of a file with this first line that is not empty.
     pub(super) fn of(line: &str) -> Self {
-        let line = line.trim().trim_start_matches('\u{feff}');
+        let line = line.trim();
         if line.starts_with('{') {
             return Self::Mooncake;
         }

@@ -15,11 +15,12 @@
 //! | `priority` | urgency | 32 bits, signed |
 //! | `ttft_ms`, `tpot_ms` | latency targets | above 0, to 10¹², six decimals at most |
 //! | `prefix` | beginning of the prompt; up to four, in order | `ID:TOKENS`, together the prompt at most |
+//! | `session` | waits for the end of the request before of this session, and then thinks | `ID:THINK_MS` |
 //!
 //! A `#` begins a comment; empty lines are skipped. Times are decimal and exact to the nanosecond,
 //! so a written trace is read back unchanged.
 
-use super::{Prefix, Tenants, TraceRequest};
+use super::{Prefix, Tenants, TraceRequest, Turn};
 use pelton_base::{TenantId, limits};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -62,11 +63,11 @@ pub fn parse_line(line: &str, tenants: &mut Tenants) -> Result<Option<TraceReque
     let n_prompt = tokens("prompt_tokens", words.next())?;
     let n_output = tokens("output_tokens", words.next())?;
     let mut request = TraceRequest::new(at_ns, n_prompt, n_output);
-    let mut seen = [false; 4];
+    let mut seen = [false; 5];
     for word in words {
         let pair = word.split_once('=');
         let (key, value) = pair.ok_or_else(|| FieldError::new("option", "key=value", word))?;
-        let known = ["tenant", "priority", "ttft_ms", "tpot_ms"];
+        let known = ["tenant", "priority", "ttft_ms", "tpot_ms", "session"];
         if let Some(idx) = known.iter().position(|known| *known == key)
             && std::mem::replace(&mut seen[idx], true)
         {
@@ -86,8 +87,13 @@ pub fn parse_line(line: &str, tenants: &mut Tenants) -> Result<Option<TraceReque
                 let longer = prefix(value).and_then(|prefix| request.with_prefix(prefix));
                 request = longer.ok_or_else(|| FieldError::new("prefix", expected, value))?;
             }
+            "session" => {
+                let expected = "ID:THINK_MS, a whole number and milliseconds";
+                let bad = || FieldError::new("session", expected, value);
+                request.turn = Some(turn(value).ok_or_else(bad)?);
+            }
             _ => {
-                let expected = "tenant, priority, ttft_ms, tpot_ms or prefix";
+                let expected = "tenant, priority, ttft_ms, tpot_ms, prefix or session";
                 return Err(FieldError::new("option", expected, key));
             }
         }
@@ -117,6 +123,10 @@ pub fn write_line(request: &TraceRequest, tenants: &Tenants, line: &mut String) 
     }
     for Prefix { id, n_tokens } in request.prefixes.as_slice() {
         line.push_str(&format!(" prefix={id}:{n_tokens}"));
+    }
+    if let Some(Turn { session, think_ns }) = request.turn {
+        line.push_str(&format!(" session={session}:"));
+        write_time(think_ns, line);
     }
     line.push('\n');
 }
@@ -176,9 +186,14 @@ fn prefix(text: &str) -> Option<Prefix> {
     Some(Prefix { id: id.parse().ok()?, n_tokens })
 }
 
+fn turn(text: &str) -> Option<Turn> {
+    let (session, think) = text.split_once(':')?;
+    Some(Turn { session: session.parse().ok()?, think_ns: parse_time(think)? })
+}
+
 /// The first line of a trace that is written: what its columns are.
 pub(super) const HEAD: &str = "# at_ms prompt_tokens output_tokens [tenant=NAME] [priority=N] \
-    [ttft_ms=MS] [tpot_ms=MS] [prefix=ID:TOKENS]...\n";
+    [ttft_ms=MS] [tpot_ms=MS] [prefix=ID:TOKENS]... [session=ID:THINK_MS]\n";
 
 #[cfg(test)]
 mod tests {
@@ -199,13 +214,14 @@ mod tests {
     fn a_full_line_is_read_field_by_field() {
         let mut tenants = Tenants::default();
         let line = "12.5 800 100 tenant=acme priority=-1 ttft_ms=500 tpot_ms=60.25 \
-                    prefix=7:256 prefix=9:30 # why not";
+                    prefix=7:256 prefix=9:30 session=4:1500.5 # why not";
         let request = parse_line(line, &mut tenants).expect("good").expect("a request");
         assert_eq!(request.at_ns, 12_500_000);
         assert_eq!((request.n_prompt, request.n_output, request.priority), (800, 100, -1));
         assert_eq!(tenants.name(request.tenant), "acme");
         assert_eq!(request.slo.ttft, Some(Duration::from_millis(500)));
         assert_eq!(request.slo.tpot, Some(Duration::from_micros(60_250)));
+        assert_eq!(request.turn, Some(Turn { session: 4, think_ns: 1_500_500_000 }));
         let expected = [Prefix { id: 7, n_tokens: 256 }, Prefix { id: 9, n_tokens: 30 }];
         assert_eq!(request.prefixes.as_slice(), expected);
         let mut written = String::new();
@@ -248,6 +264,10 @@ mod tests {
             ("0 9 1 prefix=1:5 prefix=2:5", "prefix"),
             ("0 9 1 prefix=1:1 prefix=2:1 prefix=3:1 prefix=4:1 prefix=5:1", "prefix"),
             ("0 9 1 prefix=-1:1", "prefix"),
+            ("0 9 1 session=1", "session"),
+            ("0 9 1 session=x:1", "session"),
+            ("0 9 1 session=1:-1", "session"),
+            ("0 9 1 session=1:1 session=1:1", "session"),
             ("0 9 1 prefix=1:18446744073709551615", "prefix"),
         ];
         for (line, field) in cases {

@@ -13,7 +13,7 @@ mod workload;
 pub use file::{TraceError, TraceFile, TraceReader, save};
 pub use format::{FieldError, parse_line, write_line};
 pub(crate) use request::Text;
-pub use request::{MOST_PREFIXES, Prefix, Prefixes, TraceRequest};
+pub use request::{MOST_PREFIXES, Prefix, Prefixes, TraceRequest, Turn};
 pub use tenants::{MOST_TENANTS, Tenants};
 pub use workload::{ArrivalKind, Workload, WorkloadError, WorkloadKind, WorkloadRequests};
 
@@ -40,6 +40,14 @@ impl Trace {
         match self {
             Self::File(file) => file.n_requests,
             Self::Workload(workload) => workload.n_requests(),
+        }
+    }
+
+    /// Whether some of them wait for the answers of others.
+    pub fn has_sessions(&self) -> bool {
+        match self {
+            Self::File(file) => file.has_sessions,
+            Self::Workload(workload) => workload.kind() == WorkloadKind::Sessions,
         }
     }
 

@@ -63,6 +63,18 @@ pub struct TraceRequest {
     pub slo: Slo,
     /// Prefixes of its prompt; together no longer than the prompt.
     pub prefixes: Prefixes,
+    /// Its place in a conversation, or `None` where it waits for no other request.
+    pub turn: Option<Turn>,
+}
+
+/// A turn of a conversation: it is sent once the request before it of the same session has ended,
+/// and its user has thought.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Turn {
+    /// Number of the conversation.
+    pub session: u64,
+    /// From the end of the answer before to this turn, in nanoseconds.
+    pub think_ns: u64,
 }
 
 impl TraceRequest {

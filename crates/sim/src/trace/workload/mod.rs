@@ -5,6 +5,7 @@
 //! | `poisson` | Poisson | around 128 tokens | around 48 |
 //! | `bursty` | in bursts: 85 % of them in a quarter of the time | the same | the same |
 //! | `shared-prefix` | Poisson | conversations of up to 5 questions under 8 system prompts of 512 tokens | around 48 |
+//! | `sessions` | Poisson, each question after the answer before it and a time to think, 4 s on average | as `shared-prefix` | around 48 |
 //! | `long-tail` | Poisson | median 96, one in a hundred over 3,000 | at least 16, Pareto |
 //! | `mixed` | Poisson | chats of around 64 tokens, one in twenty of 8,000 | around 48 |
 //! | `tenants` | Poisson, beyond capacity | as `poisson`; tenant `many` asks ten times as often as `few` | around 48 |
@@ -38,6 +39,8 @@ pub enum WorkloadKind {
     Bursty,
     /// Conversations that share system prompts.
     SharedPrefix,
+    /// The same, and each question waits for the answer before it and for its user to think.
+    Sessions,
     /// A few requests are far longer than most.
     LongTail,
     /// Short chats beside prompts of 8,000 tokens.
@@ -58,6 +61,7 @@ impl WorkloadKind {
         Self::Poisson,
         Self::Bursty,
         Self::SharedPrefix,
+        Self::Sessions,
         Self::LongTail,
         Self::Mixed,
         Self::Tenants,
@@ -72,6 +76,7 @@ impl WorkloadKind {
             Self::Poisson => "poisson",
             Self::Bursty => "bursty",
             Self::SharedPrefix => "shared-prefix",
+            Self::Sessions => "sessions",
             Self::LongTail => "long-tail",
             Self::Mixed => "mixed",
             Self::Tenants => "tenants",
@@ -86,7 +91,7 @@ impl WorkloadKind {
         match self {
             Self::Poisson => 2.0,
             Self::Bursty => 1.5,
-            Self::SharedPrefix | Self::LongTail => 1.0,
+            Self::SharedPrefix | Self::Sessions | Self::LongTail => 1.0,
             Self::Mixed => 0.5,
             Self::Tenants => 4.0,
             Self::Overload => 6.0,

@@ -2,7 +2,7 @@
 
 use super::WorkloadKind;
 use crate::random::Random;
-use crate::trace::{Prefix, TraceRequest};
+use crate::trace::{Prefix, TraceRequest, Turn};
 use pelton_base::{Slo, TenantId};
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ const SYSTEM_TOKENS: f64 = 512.0;
 /// Conversations at the same time, and most questions of each.
 const N_CHATS: usize = 64;
 const MOST_QUESTIONS: u64 = 5;
+/// Mean time from an answer to the next question, in seconds.
+const THINK_S: f64 = 4.0;
 
 /// Makes the requests of one kind.
 #[derive(Debug)]
@@ -44,7 +46,12 @@ impl Shape {
     pub(super) fn request(&mut self, at_ns: u64, random: &mut Random) -> TraceRequest {
         match self.kind {
             WorkloadKind::Poisson | WorkloadKind::Bursty => self.short(at_ns, 128.0, random),
-            WorkloadKind::SharedPrefix => self.question(at_ns, random),
+            WorkloadKind::SharedPrefix => self.question(at_ns, random).0,
+            WorkloadKind::Sessions => {
+                let (request, session) = self.question(at_ns, random);
+                let think_ns = (random.exponential(THINK_S) * 1e9) as u64;
+                TraceRequest { turn: Some(Turn { session, think_ns }), ..request }
+            }
             WorkloadKind::LongTail => {
                 let n_prompt = self.tokens(random.log_normal(96.0, 1.5), 16_384.0);
                 let n_output = self.tokens(random.pareto(16.0, 1.3), 2_048.0);
@@ -89,8 +96,8 @@ impl Shape {
         TraceRequest::new(at_ns, n_prompt, self.answer(random))
     }
 
-    /// The next question of one of the conversations.
-    fn question(&mut self, at_ns: u64, random: &mut Random) -> TraceRequest {
+    /// The next question of one of the conversations, and the number of that conversation.
+    fn question(&mut self, at_ns: u64, random: &mut Random) -> (TraceRequest, u64) {
         let slot = random.below(N_CHATS as u64) as usize;
         let mut chat = self.chats[slot];
         if chat.n_questions_left == 0 {
@@ -113,7 +120,7 @@ impl Shape {
         chat.n_tokens += n_output;
         chat.n_questions_left -= 1;
         self.chats[slot] = chat;
-        request
+        (request, chat.text)
     }
 
     fn answer(&self, random: &mut Random) -> usize {

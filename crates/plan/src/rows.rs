@@ -1,0 +1,76 @@
+//! Operations on rows between the products of a step, and their time where they were measured.
+//!
+//! ```text
+//! per layer   2 norms of sums          hidden
+//!             rotation, store          queries and keys; keys and values
+//!             output of attention      into the form that quantized weights are multiplied with
+//!             activation               middle of the perceptron, of each expert that is chosen
+//! ```
+
+use pelton_model::layer::Mlp;
+use pelton_model::{ArchSpec, Mixer};
+
+use crate::hardware::{Arithmetic, MeasuredLine, MeasuredRows};
+use crate::weights::WeightSizes;
+
+/// Elements per row of one operation in one layer.
+type Widths = Vec<f64>;
+
+/// Elements per row of the operations of all layers.
+pub(crate) struct RowWork {
+    norm: Widths,
+    quantize: Widths,
+    activation: Widths,
+    rotation: Widths,
+    store: Widths,
+}
+
+impl RowWork {
+    pub(crate) fn new(spec: &ArchSpec, weights: &WeightSizes) -> Self {
+        let of = |width: &dyn Fn(&Mixer) -> usize| -> Widths {
+            spec.layers.iter().map(|layer| width(&layer.mixer) as f64).collect()
+        };
+        let is_quantized = weights.multiplied().any(|m| m.arithmetic == Arithmetic::Int8);
+        let kv = |mixer: &Mixer| mixer.kv_heads().n * mixer.kv_heads().key_dim;
+        let stored = |mixer: &Mixer| {
+            let heads = mixer.kv_heads();
+            heads.n * (heads.key_dim + heads.value_dim)
+        };
+        let rotated = |mixer: &Mixer| match mixer {
+            Mixer::Gqa(gqa) => gqa.rope.map_or(0, |_| gqa.q_width() + kv(mixer)),
+            Mixer::Mla(mla) => (mla.n_heads + 1) * mla.rope_dim,
+        };
+        Self {
+            norm: vec![spec.hidden_size as f64; 2 * spec.layers.len() + 1],
+            quantize: if is_quantized { of(&Mixer::out_width) } else { Widths::new() },
+            activation: spec.layers.iter().map(|layer| middle(&layer.mlp) as f64).collect(),
+            rotation: of(&rotated),
+            store: of(&stored),
+        }
+    }
+
+    /// Seconds of `rows` rows.
+    pub(crate) fn seconds(&self, measured: &MeasuredRows, rows: f64) -> f64 {
+        let MeasuredRows { norm, quantize, activation, rotation, store } = measured;
+        let of = |widths: &Widths, line: &MeasuredLine| -> f64 {
+            let widths = widths.iter().filter(|width| **width > 0.0);
+            widths.map(|width| line.seconds(width * rows)).sum()
+        };
+        of(&self.norm, norm)
+            + of(&self.quantize, quantize)
+            + of(&self.activation, activation)
+            + of(&self.rotation, rotation)
+            + of(&self.store, store)
+    }
+}
+
+/// Elements of the middle of a perceptron, of all experts that a row goes through.
+fn middle(mlp: &Mlp) -> usize {
+    match mlp {
+        Mlp::Moe(moe) => {
+            let shared = moe.shared.as_ref().map_or(0, |shared| shared.mlp.intermediate_size);
+            moe.expert.intermediate_size * moe.router.top_k + shared
+        }
+        mlp => mlp.intermediate_size(),
+    }
+}
