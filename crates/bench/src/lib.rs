@@ -4,7 +4,8 @@
 //! kernels   one operation at a time           ─▶ share of the machine's ceilings
 //! model     prefill, decode, verification     ─▶ tokens per second, shares of the ceilings
 //! spec      drafting beside plain decoding    ─▶ speed-up per batch size, advice
-//! quality   a text under a model                ─▶ perplexity, distance from a reference
+//! quality   a text under a model              ─▶ perplexity, distance from a reference
+//!           two models, questions, needles    ─▶ both side by side; right answers
 //! grammar   schemas on a vocabulary           ─▶ compile and mask times, schemas enforced
 //! load      a workload against the engine     ─▶ the ledger that the simulator fills too
 //! serve     a workload against any server     ─▶ the same, as its clients see it

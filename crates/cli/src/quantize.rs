@@ -183,6 +183,9 @@ impl Output<'_> {
         if self.report.n_resumed_layers > 0 {
             rows.push(("resumed", format!("behind layer {}", self.report.n_resumed_layers - 1)));
         }
+        if let Some(unsolved) = self.report.unsolved() {
+            rows.push(("only rounded", format!("{unsolved}; their inputs are not gathered")));
+        }
         if let Some([rounded, own]) = self.report.mean_errors()
             && self.method != Method::Rtn.name()
         {

@@ -203,3 +203,153 @@ fn swap_two_tokens(model: &Path) {
     (json["model"]["vocab"]["T"], json["model"]["vocab"]["U"]) = (u, t);
     std::fs::write(file, json.to_string()).expect("written");
 }
+
+#[test]
+fn two_models_stand_side_by_side_and_gates_decide() {
+    let world = World::new();
+    let (a, b, text) = (world.path("a"), world.path("b"), world.path("text"));
+    let small =
+        ["--window", "32", "--prompts", "3", "--prompt-tokens", "8", "--answer-tokens", "6"];
+    let ab = |b: &str, more: &[&str]| {
+        let args = ["eval", "ab", &a, b, "--text", &text];
+        pelton(&[&args[..], &small, more].concat())
+    };
+    let report = ab(&b, &["--json"]).json();
+    let whole = world.eval("b", &["--reference", &a, "--window", "32", "--json"]).json();
+    for (own, field) in [
+        ("kl_divergence", "kl_divergence"),
+        ("perplexity_increase_percent", "perplexity_increase_percent"),
+        ("top1_agreement", "top1_agreement"),
+    ] {
+        assert_eq!(report[own], whole["against"][field], "{own}");
+    }
+    assert_eq!(report["b"]["perplexity"], whole["perplexity"]);
+    assert_eq!(report["report"]["kind"], "ab");
+    for side in ["a", "b"] {
+        assert!(number(&report[side]["weight_bytes"]) > 0.0);
+        let rounds = report[side]["generated_tokens_per_s"]["rounds"].as_array().expect("rounds");
+        assert_eq!(rounds.len(), 3);
+    }
+    // The answers are those of `pelton run`.
+    let ids = world.tokens();
+    let continued = |model: &str, from: usize| -> Vec<usize> {
+        let mut ids = ids[from..from + 8].to_vec();
+        for _ in 0..6 {
+            let rows = world.log_softmax(model, &ids);
+            ids.push(likeliest(rows.last().expect("a row")) as u32);
+        }
+        ids[8..].iter().map(|id| *id as usize).collect()
+    };
+    let stride = (ids.len() - 8) / 3;
+    let same = |n: usize| {
+        let (a, b) = (continued("a", n * stride), continued("b", n * stride));
+        a.iter().zip(&b).take_while(|(a, b)| a == b).count()
+    };
+    let same: Vec<usize> = (0..3).map(same).collect();
+    let mean = same.iter().sum::<usize>() as f64 / 3.0;
+    assert_eq!(number(&report["exactness"]["same_tokens"]), mean, "{same:?}");
+    let n_same = same.iter().filter(|n| **n == 6).count() as f64;
+    assert_eq!(number(&report["exactness"]["n_same_answers"]), n_same);
+
+    let own = ab(&a, &["--max-kl", "0", "--max-ppl-increase", "0"]);
+    own.assert_answered();
+    for part in ["3 of 3", "6.0 of 6 before a difference", "--max-kl", "held: 0.000000"] {
+        assert!(own.stdout.contains(part), "`{part}` is missing in: {}", own.stdout);
+    }
+    let exceeded = ab(&b, &["--max-kl", "0.000001"]);
+    assert_eq!(exceeded.code, Some(3), "{}", exceeded.stderr);
+    assert!(exceeded.stderr.contains("above `--max-kl 0.000001`"), "{}", exceeded.stderr);
+    assert!(exceeded.stdout.contains("exceeded"), "{}", exceeded.stdout);
+
+    let page = world.path("page.html");
+    ab(&b, &["--html", &page]).assert_answered();
+    let page = std::fs::read_to_string(page).expect("a page");
+    assert_eq!(page.matches("<svg").count(), 4, "{page}");
+    assert!(page.contains("KL divergence along the text"), "{page}");
+    ab(&b, &["--prompt-tokens", "500"]).assert_refused(&["--prompt-tokens"]);
+    let long = pelton(&["eval", "ab", &a, &b, "--text", &text, "--prompt-tokens", "200"]);
+    long.assert_refused(&["the context of 256", "264"]);
+}
+
+#[test]
+fn questions_are_answered_as_the_log_probabilities_say() {
+    let world = World::new();
+    let choices = ["lamp", "light went out"];
+    // The log probability of each choice, from the logits of the whole.
+    let score = |choice: &str| -> f64 {
+        let encode = |text: &str| -> Vec<u32> {
+            let line = serde_json::to_string(text).expect("JSON");
+            let args = ["tokenize", "-m", &world.path("a")];
+            let outcome = common::pelton_with_input(&args, line.as_bytes());
+            serde_json::from_str(&outcome.stdout).expect("ids")
+        };
+        let (before, whole) = (encode("The moth"), encode(&format!("The moth {choice}")));
+        assert_eq!(whole[..before.len()], before[..]);
+        let rows = world.log_softmax("a", &whole[..whole.len() - 1]);
+        let scored = whole.iter().enumerate().skip(before.len());
+        scored.map(|(at, id)| rows[at - 1][*id as usize]).sum()
+    };
+    let scores = choices.map(score);
+    let best = usize::from(scores[1] > scores[0]);
+    let per_byte = [scores[0] / 4.0, scores[1] / 14.0];
+    let best_per_byte = usize::from(per_byte[1] > per_byte[0]);
+    let generated = {
+        let args =
+            ["run", "-m", &world.path("a"), "--raw", "--temperature", "0", "-n", "64", "--json"];
+        pelton(&[&args[..], &["The moth"]].concat()).json()["text"]
+            .as_str()
+            .expect("text")
+            .to_owned()
+    };
+    let start = generated.len() - generated.trim_start().len();
+    let end = generated[start..].find('\n').map_or(generated.len(), |end| start + end);
+    let target = serde_json::to_string(generated[..end].trim()).expect("JSON");
+    let line = |gold: usize| {
+        format!(r#"{{"query": "The moth", "choices": ["lamp", "light went out"], "gold": {gold}}}"#)
+    };
+    let file = world.path("task.jsonl");
+    let lines = [line(best), line(1 - best)].join("\n");
+    std::fs::write(&file, lines).expect("written");
+    let exact = world.path("exact.jsonl");
+    let lines = format!(
+        "{{\"query\": \"The moth \", \"target\": {target}}}\n{{\"query\": \"The moth\", \"target\": \"?\"}}\n"
+    );
+    std::fs::write(&exact, lines).expect("written");
+    let model = world.path("a");
+    let report = pelton(&["eval", "tasks", &model, &file, &exact, "--json"]).json();
+    let [first, second] = [0, 1].map(|at| report["tasks"][at].clone());
+    assert_eq!((number(&first["accuracy"]), number(&first["accuracy_per_byte"])), (0.5, 0.5));
+    assert_eq!(number(&second["exact_match"]), 0.5, "{report}");
+    let limited = pelton(&["eval", "tasks", &model, &file, "--limit", "1", "--json"]).json();
+    assert_eq!(number(&limited["tasks"][0]["accuracy"]), 1.0);
+    let expected = f64::from(u8::from(best == best_per_byte));
+    assert_eq!(number(&limited["tasks"][0]["accuracy_per_byte"]), expected);
+    let table = pelton(&["eval", "tasks", &model, &file]);
+    assert!(table.stdout.contains("50.0 %"), "{}", table.stdout);
+
+    std::fs::write(&file, format!("{}\n{{\"query\": \"a\"}}\n", line(0))).expect("written");
+    let refused = pelton(&["eval", "tasks", &model, &file]);
+    refused.assert_refused(&["task.jsonl", "line 2", "no answer"]);
+}
+
+#[test]
+fn a_needle_is_found_where_the_number_is_the_likeliest() {
+    let world = World::new();
+    let (model, text) = (world.path("a"), world.path("text"));
+    let needle =
+        |more: &[&str]| pelton(&[&["eval", "needle", &model, "--text", &text][..], more].concat());
+    let flags = ["--lengths", "128,200", "--depths", "0,100", "--trials", "2", "--json"];
+    let report = needle(&flags).json();
+    let cells = report["cells"].as_array().expect("cells");
+    let places: Vec<(f64, f64)> =
+        cells.iter().map(|cell| (number(&cell["length"]), number(&cell["depth"]))).collect();
+    assert_eq!(places, [(128.0, 0.0), (128.0, 100.0), (200.0, 0.0), (200.0, 100.0)]);
+    for cell in cells {
+        // Random weights find nothing: each token of a number has about the log probability of any.
+        assert_eq!((number(&cell["n_found"]), number(&cell["n_trials"])), (0.0, 2.0));
+        assert!(number(&cell["logprob"]) < -2.0, "{cell}");
+    }
+    assert_eq!(report, needle(&flags).json(), "the same sentences");
+    needle(&["--lengths", "300"]).assert_refused(&["--lengths", "256"]);
+    needle(&["--lengths", "64", "--depths", "101"]).assert_refused(&["--depths", "101"]);
+}

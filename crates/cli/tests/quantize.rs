@@ -16,9 +16,13 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with_layers(TinyModel::default().n_layers)
+    }
+
+    fn with_layers(n_layers: usize) -> Self {
         let folder = tempfile::tempdir().expect("temp");
         let model = folder.path().join("tiny");
-        TinyModel::default().write_folder(&model);
+        TinyModel { n_layers, ..TinyModel::default() }.write_folder(&model);
         change(&model, |name, values| {
             if name.contains("layernorm") {
                 values.iter_mut().step_by(29).for_each(|w| *w *= 12.0);
@@ -122,6 +126,9 @@ fn every_method_writes_a_folder_that_runs_and_solvers_beat_rounding() {
     for (field, value) in [("quant_method", "gptq"), ("checkpoint_format", "gptq")] {
         assert_eq!(gptq[field], value);
     }
+    // gptqmodel refuses zero points in the format of version 1.
+    let zeros = config(&world.path("rtn-zeros"))["quantization_config"].clone();
+    assert_eq!(zeros["checkpoint_format"], "gptq_v2");
     assert_eq!([&gptq["bits"], &gptq["group_size"]], [4, 32]);
     assert_eq!([&gptq["desc_act"], &gptq["sym"]], [true, true]);
     let beside = std::fs::read_to_string(world.folder.path().join("gptq/quantize_config.json"));
@@ -184,6 +191,8 @@ fn sources_and_flags_that_cannot_be_are_refused_and_leave_nothing() {
     refused(&["--method", "rtn", "--act-order"], &["--act-order"]);
     refused(&["--method", "gptq", "--damping", "2"], &["--damping"]);
     refused(&["--method", "fp8"], &["--group", "`row`", "128"]);
+    refused(&["--method", "fp8", "--fp8-type", "e3m4"], &["--fp8-type", "e5m2"]);
+    refused(&["--method", "gptq", "--fp8-type", "e5m2"], &["--fp8-type", "only `fp8`"]);
     refused(&["--method", "int8"], &["--group", "`row`", "int8"]);
     refused(&["--method", "mxfp4", "--bits", "8"], &["--bits", "expected 4", "mxfp4"]);
     refused(&["--method", "hqq", "--symmetric"], &["--symmetric", "zero points"]);
@@ -286,9 +295,10 @@ fn a_full_disk_and_ctrl_c_leave_nothing_behind() {
 fn every_format_is_written_runs_and_loses_what_its_bits_say() {
     let world = World::new();
     // The most that it may lose, in nats per token; measured, and half as much again.
-    let formats: [(&str, &[&str], f64); 9] = [
+    let formats: [(&str, &[&str], f64); 10] = [
         ("fp8", &["--method", "fp8"], 0.016),
         ("fp8-block", &["--method", "fp8", "--group", "128"], 0.025),
+        ("fp8-e5m2", &["--method", "fp8", "--fp8-type", "e5m2"], 0.1),
         ("int8", &["--method", "int8"], 4e-4),
         ("llm-int8", &["--method", "llm-int8"], 4e-4),
         ("smoothquant", &["--method", "smoothquant"], 8e-4),
@@ -313,6 +323,24 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
         println!("{out}: {kl:.2e}, {:.2} bits", report["bits_per_weight"].as_f64().expect("bits"));
         assert!(kl > 0.0 && kl < most, "{out}: {kl}");
     }
+    // The command gives a text, so errors are made good.
+    for name in ["fp8", "int8", "smoothquant", "mxfp4", "nvfp4"] {
+        let report = std::fs::read(world.folder.path().join(name).join("quantization_report.json"));
+        let report: Value = serde_json::from_slice(&report.expect("a report")).expect("JSON");
+        let matrices = report["matrices"].as_array().expect("matrices");
+        let sum = |error: fn(&Value) -> &Value| -> f64 {
+            matrices.iter().map(|matrix| error(matrix).as_f64().expect("an error")).sum()
+        };
+        // Rounded to nearest, behind SmoothQuant's factors where there are some.
+        let rounded = sum(|matrix| match &matrix["error_scaled"] {
+            Value::Null => &matrix["error_rounded"],
+            scaled => scaled,
+        });
+        let own = sum(|matrix| &matrix["error"]);
+        assert!(own < 0.9 * rounded, "{name}: {own} {rounded}");
+    }
+    let e5m2 = config(&world.path("fp8-e5m2"))["quantization_config"].clone();
+    assert_eq!([&e5m2["quant_method"], &e5m2["fmt"]], ["fp8", "e5m2"]);
     // These run in the test of the solvers, and `gguf` is no folder.
     let others = ["rtn", "gptq", "awq"];
     for method in pelton_quantize::Method::ALL {
@@ -417,33 +445,113 @@ fn an_importance_matrix_is_measured_written_read_and_helps() {
 
 #[test]
 fn a_run_that_was_killed_goes_on_to_the_same_bytes() {
+    // So many layers that the first is written long before the last.
+    let world = World::with_layers(12);
+    let (tiny, text) = (world.path("tiny"), world.path("seen"));
+    for method in ["gptq", "awq"] {
+        let (out, whole) = (world.path(method), world.path("whole"));
+        let args = |out: &str| {
+            let flags = ["--method", method, "--group", "32", "--calibration", &text];
+            [&["quantize", &tiny, out][..], &flags]
+                .concat()
+                .iter()
+                .map(ToString::to_string)
+                .collect()
+        };
+        let (own, other): (Vec<String>, Vec<String>) = (args(&out), args(&whole));
+        let own: Vec<&str> = own.iter().map(String::as_str).collect();
+        let other: Vec<&str> = other.iter().map(String::as_str).collect();
+        let mut child = command(&own).stderr(std::process::Stdio::null()).spawn().expect("starts");
+        let partial = world.folder.path().join(format!(".{method}.pelton-partial"));
+        while !partial.join("pelton-progress.json").exists() {
+            assert!(child.try_wait().expect("asked").is_none(), "{method}: it ended by itself");
+            std::thread::yield_now();
+        }
+        child.kill().expect("killed");
+        child.wait().expect("ends");
+        assert!(!Path::new(&out).exists(), "{method}: it was done before it was killed");
+        pelton(&own).assert_refused(&["--resume", &format!(".{method}.pelton-partial")]);
+        let seed = [&own[..], &["--resume", "--seed", "7"]].concat();
+        // Refused behind the line that names the calibration.
+        let outcome = pelton(&seed);
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        let part = "another source, text or options";
+        assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
+        let resumed = pelton(&[&own[..], &["--resume", "--json"]].concat()).json();
+        let n_resumed = resumed["n_resumed_layers"].as_u64().expect("layers");
+        assert!((1..12).contains(&n_resumed), "{n_resumed}");
+        assert!(!partial.exists());
+        pelton(&other).assert_answered();
+        for number in 1..=13 {
+            let name = format!("model-{number:05}-of-00013.safetensors");
+            let read = |folder: &str| std::fs::read(Path::new(folder).join(&name)).expect("a file");
+            assert!(read(&out) == read(&whole), "{method}: {name} differs");
+        }
+        std::fs::remove_dir_all(&whole).expect("removed");
+    }
+}
+
+#[test]
+fn the_least_budget_is_named_and_can_be_met() {
     let world = World::new();
-    let (tiny, out, text) = (world.path("tiny"), world.path("out"), world.path("seen"));
-    let args =
-        ["quantize", &tiny, &out, "--method", "gptq", "--group", "32", "--calibration", &text];
-    let mut child = command(&args).stderr(std::process::Stdio::null()).spawn().expect("starts");
-    let partial = world.folder.path().join(".out.pelton-partial");
-    // Until a layer is done, or all of them are.
-    while !partial.join("pelton-progress.json").exists()
-        && !Path::new(&out).exists()
-        && child.try_wait().expect("asked").is_none()
-    {
-        std::thread::yield_now();
+    // The number behind "can have is".
+    let least = |flag: &str, asked: &str| -> String {
+        let outcome = world.quantize("none", &["--method", "rtn", flag, asked]);
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        let (_, number) = outcome.stderr.split_once("can have is ").expect("the least");
+        number.split_whitespace().next().expect("a number").to_owned()
+    };
+    let bits = least("--target-bpw", "3");
+    let report = world.quantize("bits", &["--method", "rtn", "--target-bpw", &bits]).json();
+    let written = report["bits_per_weight"].as_f64().expect("bits");
+    let wanted: f64 = bits.parse().expect("bits");
+    assert!(written <= wanted && written > wanted - 0.002, "{written} {wanted}");
+    let below = format!("{:.3}", wanted - 0.002);
+    assert_eq!(least("--target-bpw", &below), bits);
+
+    let size = least("--target-size", "20k");
+    let report = world.quantize("size", &["--method", "rtn", "--target-size", &size]).json();
+    assert_eq!(report["n_bytes"].as_u64(), size.parse().ok(), "{report}");
+    let below = size.parse::<u64>().expect("bytes") - 1;
+    assert_eq!(least("--target-size", &below.to_string()), size);
+}
+
+#[test]
+fn modules_that_are_kept_keep_their_bytes() {
+    let world = World::new();
+    let kept =
+        ["--keep", "down_proj", "--keep", "layers.1", "--keep", "model.layers.0.mlp.up_proj"];
+    let report = world.quantize("out", &[&["--method", "rtn"][..], &kept].concat()).json();
+    let modules: Vec<&str> = report["matrices"]
+        .as_array()
+        .expect("matrices")
+        .iter()
+        .map(|matrix| matrix["module"].as_str().expect("a name"))
+        .collect();
+    let expected = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"];
+    let expected = expected.into_iter().chain(["mlp.gate_proj"]);
+    let expected: Vec<String> = expected.map(|name| format!("model.layers.0.{name}")).collect();
+    assert_eq!(modules, expected);
+    let open =
+        |file: &str| Safetensors::open_file(&world.folder.path().join(file)).expect("weights");
+    let source = open("tiny/model.safetensors");
+    for (file, names) in [
+        (
+            "out/model-00002-of-00003.safetensors",
+            &["layers.0.mlp.down_proj", "layers.0.mlp.up_proj"][..],
+        ),
+        (
+            "out/model-00003-of-00003.safetensors",
+            &["layers.1.mlp.down_proj", "layers.1.self_attn.q_proj", "layers.1.input_layernorm"],
+        ),
+    ] {
+        let written = open(file);
+        for name in names {
+            let name = format!("model.{name}.weight");
+            let (own, theirs) = (source.get(&name).expect(&name), written.get(&name).expect(&name));
+            assert!(own.data == theirs.data && own.dtype == theirs.dtype, "{name}");
+        }
     }
-    child.kill().expect("killed");
-    child.wait().expect("ends");
-    if !Path::new(&out).exists() {
-        pelton(&args).assert_refused(&["--resume", ".out.pelton-partial"]);
-        pelton(&[&args[..], &["--resume"]].concat()).assert_answered();
-    }
-    assert!(!partial.exists());
-    let whole = world.path("whole");
-    let args =
-        ["quantize", &tiny, &whole, "--method", "gptq", "--group", "32", "--calibration", &text];
-    pelton(&args).assert_answered();
-    for number in 1..=3 {
-        let name = format!("model-0000{number}-of-00003.safetensors");
-        let read = |folder: &str| std::fs::read(Path::new(folder).join(&name)).expect("a file");
-        assert!(read(&out) == read(&whole), "{name} differs");
-    }
+    let args = ["run", "-m", &world.path("out"), "--raw", "--json", "-n", "4", "the moth"];
+    pelton(&args).json();
 }

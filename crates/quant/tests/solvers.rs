@@ -2,7 +2,7 @@
 //! much larger than the others. Errors are measured on inputs that no solver has seen.
 
 use pelton_quant::solve::{
-    Grid, Hessian, SolveError, Solved, Weights, awq, gptq, output_error, rtn,
+    Grid, Hessian, SolveError, Solved, Weights, awq, fp4, fp8, gptq, int8, output_error, rtn,
 };
 
 const N_THREADS: usize = 2;
@@ -129,6 +129,37 @@ fn awq_cuts_the_error_of_rounding_by_30_percent_at_4_bits() {
         let (large, small) = (scales.factors[5], scales.factors[6]);
         assert!(large > 1.5 * small && small > 0.0, "{large} {small}");
     }
+}
+
+#[test]
+fn errors_of_floats_and_int8_rows_are_made_good_by_later_inputs() {
+    let layer = Layer::planted(6, [96, 256]);
+    let weights = layer.weights();
+    let error = |found: Vec<f32>| output_error(weights, &found, &layer.held_out);
+    let options = |act_order| gptq::Options { act_order, ..gptq::Options::default() };
+    let factor = |act_order| gptq::Factor::new(&layer.seen, options(act_order)).expect("a factor");
+    let [plain, ordered] = [false, true].map(factor);
+    let squares = layer.seen.squares();
+    let check = |name: &str, rounded: Vec<f32>, compensated: Vec<f32>| {
+        let ratio = error(compensated) / error(rounded);
+        assert!(ratio < 0.7, "{name}: {ratio:.3}");
+    };
+    for kind in [fp8::Kind::E4m3, fp8::Kind::E5m2] {
+        for (block, factor) in [([1, 256], &ordered), ([128, 128], &plain), ([40, 48], &plain)] {
+            let layout = fp8::Layout { kind, block };
+            let rounded = fp8::solve(weights, layout, None, N_THREADS).expect("rounds");
+            let own = fp8::compensated(weights, layout, &squares, factor, N_THREADS);
+            check(&format!("{layout:?}"), rounded.weights(), own.expect("solves").weights());
+        }
+    }
+    for kind in [fp4::Kind::Mx, fp4::Kind::Nv] {
+        let rounded = fp4::solve(weights, kind, N_THREADS).expect("rounds");
+        let own = fp4::compensated(weights, kind, &plain, N_THREADS).expect("solves");
+        check(&format!("{kind:?}"), rounded.weights(), own.weights());
+    }
+    let rounded = int8::solve(weights, N_THREADS).expect("rounds");
+    let own = int8::compensated(weights, &ordered, N_THREADS).expect("solves");
+    check("int8", rounded.weights(), own.weights());
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use pelton_quant::checkpoint::{
-    Scheme, WrittenTensor, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors, hqq_tensors,
-    int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
+    Scheme, WrittenTensor, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors, gptq_v2_tensors,
+    hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
 };
 use pelton_quant::solve::{Grid, Weights, fp4, fp8, hqq, int8, nf4, rtn};
 use pelton_tensor::{MappedFile, TensorSource, TensorView};
@@ -68,7 +68,10 @@ fn integers(weights: Weights<'_>, cases: &mut Vec<Case>) {
                 cases.push(Case { name, config, tensors, weights, bound });
             };
             let gptq = json!({ "quant_method": "gptq", "bits": bits, "group_size": 32 });
-            add("gptq", gptq, gptq_tensors(&solved));
+            add("gptq", gptq.clone(), gptq_tensors(&solved));
+            let mut v2 = gptq;
+            v2["checkpoint_format"] = json!("gptq_v2");
+            add("gptq-v2", v2, gptq_v2_tensors(&solved));
             if bits == 4 && !symmetric {
                 let awq = json!({ "quant_method": "awq", "bits": 4, "group_size": 32,
                                   "zero_point": true, "version": "gemm" });
@@ -94,11 +97,16 @@ fn floats_and_bytes(weights: Weights<'_>, cases: &mut Vec<Case>) {
     let mut add = |name: &str, config, tensors, weights, bound| {
         cases.push(Case { name: name.to_owned(), config, tensors, weights, bound });
     };
-    let row = fp8::solve(weights, [1, k], 1).expect("rounds");
+    let fp8 =
+        |kind, block| fp8::solve(weights, fp8::Layout { kind, block }, None, 1).expect("rounds");
+    let row = fp8(fp8::Kind::E4m3, [1, k]);
     let kind = json!({ "num_bits": 8, "type": "float", "symmetric": true, "strategy": "channel" });
     let config = compressed("float-quantized", kind);
-    add("fp8-row", config, fp8_tensors(&row), row.weights(), 0.036);
-    let block = fp8::solve(weights, [24, 40], 1).expect("rounds");
+    add("fp8-row", config, fp8_tensors(&row), row.weights(), 0.0625);
+    let row = fp8(fp8::Kind::E5m2, [1, k]);
+    let config = json!({ "quant_method": "fp8", "fmt": "e5m2" });
+    add("fp8-row-e5m2", config, fp8_tensors(&row), row.weights(), 0.125);
+    let block = fp8(fp8::Kind::E4m3, [24, 40]);
     let config = json!({ "quant_method": "fp8", "weight_block_size": [24, 40] });
     add("fp8-block", config, fp8_tensors(&block), block.weights(), 0.0625);
     let int8 = int8::solve(weights, 1).expect("rounds");
@@ -155,7 +163,7 @@ fn weights_that_are_no_numbers_are_refused_by_every_solver() {
     let errors = [
         rtn::solve(weights, &grid, 1).err(),
         hqq::solve(weights, &grid, 1).err(),
-        fp8::solve(weights, [1, 64], 1).err(),
+        fp8::solve(weights, fp8::Layout { kind: fp8::Kind::E4m3, block: [1, 64] }, None, 1).err(),
         int8::solve(weights, 1).err(),
         nf4::solve(weights, 64, 1).err(),
         fp4::solve(weights, fp4::Kind::Nv, 1).err(),

@@ -20,6 +20,9 @@ pub(crate) fn card(
     if !options.keep.is_empty() {
         rows.push(("kept as they were", options.keep.join(", ")));
     }
+    if let Some(unsolved) = report.unsolved() {
+        rows.push(("rounded to nearest, because inputs are not gathered", unsolved));
+    }
     if let Some([rounded, own]) = report.mean_errors() {
         rows.push((
             "mean error of outputs on the calibration, as a share of their squares",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pelton_quant::solve::Grid;
+use pelton_quant::solve::{Grid, fp8};
 use serde_json::{Value, json};
 
 use crate::{Method, Options};
@@ -29,15 +29,22 @@ impl Options {
                 let weights = weights("int", 8, "channel", Value::Null);
                 compressed("int-quantized", &weights, Some("int"), &head)
             }
-            Method::Fp8 if self.grid.group.is_none() => {
+            // compressed-tensors has no E5M2.
+            Method::Fp8 if self.grid.group.is_none() && self.fp8 == fp8::Kind::E4m3 => {
                 let weights = weights("float", 8, "channel", Value::Null);
                 compressed("float-quantized", &weights, Some("float"), &head)
             }
-            Method::Fp8 => json!({
-                "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
-                "weight_block_size": [self.grid.group, self.grid.group],
-                "modules_to_not_convert": head,
-            }),
+            Method::Fp8 => {
+                let fmt = if self.fp8 == fp8::Kind::E5m2 { "e5m2" } else { "e4m3" };
+                let mut config = json!({
+                    "quant_method": "fp8", "fmt": fmt, "activation_scheme": "dynamic",
+                    "modules_to_not_convert": head,
+                });
+                if let Some(block) = self.grid.group {
+                    config["weight_block_size"] = json!([block, block]);
+                }
+                config
+            }
             Method::Mxfp4 => {
                 let weights = weights("float", 4, "group", json!(32));
                 compressed("mxfp4-pack-quantized", &weights, None, &head)
@@ -67,11 +74,12 @@ impl Options {
 
     fn gptq_config(&self, plain: &[String]) -> Value {
         let Grid { bits, symmetric, .. } = self.grid;
+        let format = if symmetric { "gptq" } else { "gptq_v2" };
         let mut config = json!({
             "quant_method": "gptq", "bits": bits, "group_size": self.group_size(),
             "desc_act": self.gptq.act_order, "sym": symmetric,
             "damp_percent": self.gptq.damping, "static_groups": false, "true_sequential": false,
-            "lm_head": false, "checkpoint_format": "gptq",
+            "lm_head": false, "checkpoint_format": format,
             "meta": { "quantizer": [concat!("pelton:", env!("CARGO_PKG_VERSION"))],
                       "method": self.method.name() },
         });

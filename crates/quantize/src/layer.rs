@@ -12,7 +12,7 @@ use crate::config::Bits;
 use crate::fold::{Folded, fold, round_vectors};
 use crate::report::{MatrixReport, six_digits, weight_error};
 use crate::source::{Matrices, transposed};
-use crate::written::{in_words, rounded};
+use crate::written::{compensated, in_words, rounded};
 use crate::{Method, Options, QuantizeError, Result, Watch};
 
 /// The work on a model, common to all its layers.
@@ -110,6 +110,7 @@ pub(crate) fn solve(
             weight_error: weight_error(weights.values, &values),
             alpha,
             n_outliers: crate::report::n_outliers(weights.values),
+            is_unsolved: work.options.method.needs_calibration() && hessian.is_none(),
             n_large_inputs: hessian.map(|hessian| crate::report::n_large(&hessian.sizes())),
             seconds: six_digits(started.elapsed().as_secs_f64() + folding),
         };
@@ -156,26 +157,41 @@ fn solve_matrix(
     work: &Work<'_>,
 ) -> solve::Result<Written> {
     let (grid, options) = (work.grid(&matrix.module), work.options);
-    let calibrated = "invariant: methods with a calibration know what every matrix reads";
+    // Of experts and latent attention nothing is known.
+    let Some((reads, hessian)) = matrix.reads.zip(hessian) else {
+        return rounded(weights, options, &grid, work.n_threads);
+    };
     match options.method {
         Method::Gptq => {
-            let reads = matrix.reads.expect(calibrated);
-            let factor = match factors.remove(&reads) {
-                Some(factor) => factor,
-                None => gptq::Factor::new(hessian.expect(calibrated), options.gptq)?,
-            };
-            let solved = gptq::solve(weights, &grid, &factor, work.n_threads);
-            // Of wide layers a factor is large, so that only the last one is kept.
-            factors.clear();
-            factors.insert(reads, factor);
+            let factor = factor(factors, reads, hessian, options.gptq)?;
+            let solved = gptq::solve(weights, &grid, factor, work.n_threads);
             Ok(in_words(solved?, options))
         }
         Method::Awq => {
-            let hessian = hessian.expect(calibrated);
             let factors = vec![1.0; hessian.k()];
             let scales = awq::Scales { factors, alpha: 0.0 };
             Ok(in_words(awq::solve(weights, &grid, hessian, &scales)?, options))
         }
+        method if method.compensates() => {
+            // Where a row has one scale, the order of its inputs costs nothing.
+            let own = gptq::Options { act_order: grid.group.is_none(), ..options.gptq };
+            let factor = factor(factors, reads, hessian, own)?;
+            compensated(weights, options, hessian, factor, work.n_threads)
+        }
         _ => rounded(weights, options, &grid, work.n_threads),
     }
+}
+
+/// The factor of what is read at a place. Of wide layers one is large, so that only the last is kept.
+fn factor<'a>(
+    factors: &'a mut BTreeMap<Reads, gptq::Factor>,
+    reads: Reads,
+    hessian: &Hessian,
+    options: gptq::Options,
+) -> solve::Result<&'a gptq::Factor> {
+    if !factors.contains_key(&reads) {
+        factors.clear();
+        factors.insert(reads, gptq::Factor::new(hessian, options)?);
+    }
+    Ok(&factors[&reads])
 }

@@ -95,6 +95,12 @@ impl Method {
         matches!(self, Self::Rtn | Self::Gptq | Self::LlmInt8 | Self::Nf4)
     }
 
+    /// Whether errors are made good by later inputs where there is a calibration, beside GPTQ itself.
+    pub fn compensates(self) -> bool {
+        use Method::{Fp8, Int8, LlmInt8, Mxfp4, Nvfp4, SmoothQuant};
+        matches!(self, SmoothQuant | Int8 | LlmInt8 | Fp8 | Mxfp4 | Nvfp4)
+    }
+
     /// Whether inputs are scaled before weights are rounded.
     pub(crate) fn folds(self) -> bool {
         matches!(self, Self::Awq | Self::SmoothQuant)

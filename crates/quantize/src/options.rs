@@ -1,7 +1,6 @@
 //! Options of a quantization.
 
-use pelton_quant::solve::Grid;
-use pelton_quant::solve::gptq;
+use pelton_quant::solve::{Grid, fp8, gptq};
 
 use crate::{Method, QuantizeError, Result};
 
@@ -12,8 +11,10 @@ pub struct Options {
     pub method: Method,
     /// Bits, group and symmetry; with a [`target`](Self::target) each matrix has bits of its own.
     pub grid: Grid,
-    /// Settings of GPTQ.
+    /// Settings of GPTQ, which others follow that make errors good by later inputs.
     pub gptq: gptq::Options,
+    /// Type of the floats of FP8.
+    pub fp8: fp8::Kind,
     /// Modules that stay as they are: names, or whole parts of names such as `down_proj`.
     pub keep: Vec<String>,
     /// The size that all matrices together may have.
@@ -34,7 +35,8 @@ impl Options {
     pub fn new(method: Method) -> Self {
         let (bits, group) = (method.bits()[0], method.group());
         let grid = Grid { bits, group, symmetric: method.is_symmetric() };
-        Self { method, grid, gptq: gptq::Options::default(), keep: Vec::new(), target: None }
+        let (gptq, fp8) = (gptq::Options::default(), fp8::Kind::default());
+        Self { method, grid, gptq, fp8, keep: Vec::new(), target: None }
     }
 
     /// Checks that the parts agree.
@@ -67,6 +69,9 @@ impl Options {
         }
         if self.gptq.act_order && method != Method::Gptq {
             return refuse(format!("`--act-order` with `{name}`: only `gptq` has it"));
+        }
+        if self.fp8 != fp8::Kind::default() && method != Method::Fp8 {
+            return refuse(format!("`--fp8-type` with `{name}`: only `fp8` has it"));
         }
         if self.target.is_some() {
             if ![Method::Rtn, Method::Gptq].contains(&method) {
@@ -108,6 +113,7 @@ impl Options {
             _ => "",
         };
         let order = if self.gptq.act_order { ", act-order" } else { "" };
-        format!("{name}, {bits}, {sharing}{zeros}{order}")
+        let kind = if self.fp8 == fp8::Kind::E5m2 { ", E5M2" } else { "" };
+        format!("{name}, {bits}, {sharing}{zeros}{order}{kind}")
     }
 }

@@ -22,6 +22,8 @@ pub struct MatrixReport {
     pub weight_error: f64,
     /// Exponent of the inputs' factors, for AWQ and SmoothQuant.
     pub alpha: Option<f32>,
+    /// Whether it is rounded to nearest, because the method needs its inputs and they are not gathered.
+    pub is_unsolved: bool,
     /// Weights of more than six times the root of their mean square.
     pub n_outliers: usize,
     /// Inputs of more than six times the mean size of all.
@@ -56,6 +58,17 @@ impl Report {
             fields.retain(|name, _| !["n_resumed_layers", "seconds"].contains(&name.as_str()));
         }
         value
+    }
+
+    /// Modules that are [unsolved](MatrixReport::is_unsolved): their number and the first few names;
+    /// `None` where there are none.
+    pub fn unsolved(&self) -> Option<String> {
+        const MOST: usize = 3;
+        let unsolved = self.matrices.iter().filter(|matrix| matrix.is_unsolved);
+        let names: Vec<&str> = unsolved.map(|matrix| matrix.module.as_str()).collect();
+        let more = if names.len() > MOST { " ..." } else { "" };
+        let first = names.iter().take(MOST).copied().collect::<Vec<_>>().join(", ");
+        (!names.is_empty()).then(|| format!("{} matrices: {first}{more}", names.len()))
     }
 
     /// Means of [`error_rounded`](MatrixReport::error_rounded) and of

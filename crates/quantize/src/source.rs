@@ -27,12 +27,13 @@ pub(crate) fn layers(files: &ModelFiles, options: &Options) -> Result<Vec<LayerS
     let layers: Vec<LayerShape> = (0..n_layers)
         .map(|layer| layer_shape(files, layer))
         .collect::<std::result::Result<_, _>>()?;
-    let mut n_own = 0;
+    let (mut n_own, mut n_read) = (0, 0);
     for matrix in layers.iter().flat_map(|layer| &layer.matrices) {
         if options.keeps(&matrix.module) {
             continue;
         }
         n_own += 1;
+        n_read += usize::from(matrix.reads.is_some());
         check(files, matrix, options).map_err(|error| match error {
             Refused::Source(why) => refuse(why),
             Refused::Shape(expected) => QuantizeError::Shape {
@@ -47,6 +48,11 @@ pub(crate) fn layers(files: &ModelFiles, options: &Options) -> Result<Vec<LayerS
         return Err(QuantizeError::Option(format!(
             "`--keep` leaves no matrix to quantize: `{kept}`"
         )));
+    }
+    if options.method.needs_calibration() && n_read == 0 {
+        let why = "all matrices are of experts or of latent attention, whose inputs are not gathered: \
+                   expected `--method rtn`";
+        return Err(refuse(why.to_owned()));
     }
     for name in &options.keep {
         let mut modules = layers.iter().flat_map(|layer| &layer.matrices);
@@ -80,13 +86,6 @@ fn check(
     let stored = files.tensors().get(&name).map(|view| view.dtype);
     if !matches!(stored, Some(DType::F32 | DType::F16 | DType::Bf16)) {
         return Err(Refused::Source(format!("`{name}`: expected weights of f32, f16 or bf16")));
-    }
-    if method.needs_calibration() && matrix.reads.is_none() {
-        return Err(Refused::Source(format!(
-            "`{}` needs the inputs of `{module}`, which are not gathered for experts and latent \
-             attention: expected a dense model, or `--method rtn`",
-            method.name()
-        )));
     }
     if matrix.is_transposed && (options.target.is_some() || !method.turns()) {
         return Err(Refused::Source(format!(

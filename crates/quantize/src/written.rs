@@ -1,15 +1,16 @@
 //! From weights to a matrix in the layout of a method: the one place that pairs the two.
 
 use pelton_quant::checkpoint::{
-    Written, WrittenTensor, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors, hqq_tensors,
-    int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
+    Written, WrittenTensor, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors, gptq_v2_tensors,
+    hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
 };
 use pelton_quant::solve::fp4::{self, Fp4};
 use pelton_quant::solve::fp8::{self, Fp8};
+use pelton_quant::solve::gptq::Factor;
 use pelton_quant::solve::hqq::{self, Hqq};
 use pelton_quant::solve::int8::{self, Int8};
 use pelton_quant::solve::nf4::{self, Nf4};
-use pelton_quant::solve::{Grid, Result, Solved, Weights, rtn};
+use pelton_quant::solve::{Grid, Hessian, Result, Solved, Weights, rtn};
 
 use crate::{Method, Options};
 
@@ -31,8 +32,8 @@ pub(crate) fn rounded(
             Written::new(int8::solve(weights, n_threads)?, llm_int8_tensors, Int8::weights)
         }
         Method::Fp8 => {
-            let block = grid.group.map_or([1, weights.shape[1]], |block| [block, block]);
-            Written::new(fp8::solve(weights, block, n_threads)?, fp8_tensors, Fp8::weights)
+            let layout = fp8_layout(weights, options);
+            Written::new(fp8::solve(weights, layout, None, n_threads)?, fp8_tensors, Fp8::weights)
         }
         Method::Nf4 => {
             let block = grid.group.unwrap_or(weights.shape[1]);
@@ -51,11 +52,50 @@ pub(crate) fn rounded(
     })
 }
 
+/// Rounds one input after the other, and makes each error good in those that follow; for methods that
+/// [compensate](Method::compensates).
+pub(crate) fn compensated(
+    weights: Weights<'_>,
+    options: &Options,
+    hessian: &Hessian,
+    factor: &Factor,
+    n_threads: usize,
+) -> Result<Written> {
+    Ok(match options.method {
+        Method::Fp8 => {
+            let (layout, squares) = (fp8_layout(weights, options), hessian.squares());
+            let solved = fp8::compensated(weights, layout, &squares, factor, n_threads)?;
+            Written::new(solved, fp8_tensors, Fp8::weights)
+        }
+        Method::Mxfp4 | Method::Nvfp4 => {
+            let kind = if options.method == Method::Mxfp4 { fp4::Kind::Mx } else { fp4::Kind::Nv };
+            let solved = fp4::compensated(weights, kind, factor, n_threads)?;
+            Written::new(solved, fp4_tensors, Fp4::weights)
+        }
+        Method::LlmInt8 => {
+            let solved = int8::compensated(weights, factor, n_threads)?;
+            Written::new(solved, llm_int8_tensors, Int8::weights)
+        }
+        method => {
+            assert!(matches!(method, Method::Int8 | Method::SmoothQuant), "a method of int8 rows");
+            let solved = int8::compensated(weights, factor, n_threads)?;
+            Written::new(solved, int8_tensors, Int8::weights)
+        }
+    })
+}
+
+fn fp8_layout(weights: Weights<'_>, options: &Options) -> fp8::Layout {
+    let block = options.grid.group.map_or([1, weights.shape[1]], |block| [block, block]);
+    fp8::Layout { kind: options.fp8, block }
+}
+
 /// Integer codes in the layout of the method.
 pub(crate) fn in_words(solved: Solved, options: &Options) -> Written {
     let tensors: fn(&Solved) -> Vec<WrittenTensor> = match options.method {
         _ if options.target.is_some() => packed_tensors,
         Method::Awq => awq_tensors,
+        // Readers trust zero points of version 1 only where all are the middle.
+        _ if !options.grid.symmetric => gptq_v2_tensors,
         _ => gptq_tensors,
     };
     Written::new(solved, tensors, Solved::weights)

@@ -7,7 +7,7 @@ use pelton_base::TokenId;
 use pelton_kernels::Cpu;
 use pelton_model::ModelFiles;
 use pelton_quantize::{
-    Job, Method, Options, QuantizeError, Report, Samples, Target, Watch, quantize,
+    Job, MatrixReport, Method, Options, QuantizeError, Report, Samples, Target, Watch, quantize,
 };
 use pelton_testkit::golden::{GoldenDecoder, decoder_named, decoders};
 
@@ -60,7 +60,7 @@ fn llama(folder: &Path) -> (GoldenDecoder, ModelFiles, Samples) {
 #[test]
 fn every_family_is_quantized_or_refused_for_a_reason() {
     let temp = tempfile::tempdir().expect("temp");
-    let (mut n_solved, mut n_rounded, mut bad) = (0, 0, Vec::new());
+    let (mut n_solved, mut n_partly, mut n_rounded, mut bad) = (0, 0, 0, Vec::new());
     for golden in decoders() {
         let name = golden.checkpoint.name().to_owned();
         let source = temp.path().join(&name);
@@ -73,8 +73,17 @@ fn every_family_is_quantized_or_refused_for_a_reason() {
             (options.grid.bits, options.grid.group) = (8, None);
             let samples = method.needs_calibration().then_some(&samples);
             match write(&mut files, &options, samples, &out) {
-                Ok(_) => {
+                Ok(report) => {
                     let error = error_of(&out, &golden);
+                    // Experts and latent attention are rounded and named, all else is solved.
+                    let of_gptq = method == Method::Gptq;
+                    let is_wrong = |matrix: &&MatrixReport| {
+                        matrix.is_unsolved != (of_gptq && matrix.error.is_none())
+                    };
+                    if let Some(wrong) = report.matrices.iter().find(is_wrong) {
+                        bad.push(format!("{name} {}: {wrong:?}", method.name()));
+                    }
+                    n_partly += usize::from(report.unsolved().is_some());
                     if error.is_nan() || error > BOUND {
                         bad.push(format!("{name} {}: error {error:.3}", method.name()));
                     }
@@ -89,9 +98,10 @@ fn every_family_is_quantized_or_refused_for_a_reason() {
         }
         std::fs::remove_dir_all(&source).expect("removed");
     }
-    println!("{n_solved} solved, {n_rounded} rounded");
+    println!("{n_solved} solved, {n_partly} in part, {n_rounded} rounded");
     assert!(bad.is_empty(), "{}", bad.join("\n"));
-    assert!(n_solved >= 35 && n_rounded > n_solved, "{n_solved} solved, {n_rounded} rounded");
+    assert!(n_solved >= 35 && n_rounded >= n_solved, "{n_solved} solved, {n_rounded} rounded");
+    assert!(n_partly >= 5, "{n_partly} solved in part");
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub(super) fn of(recorded: &Recorded) -> Result<Vec<Chart>> {
         "serve" => served(whole)?,
         "offline" | "model" => [by_batch(whole)?, roofline(whole)?].into_iter().flatten().collect(),
         "ablate" => waterfall(whole)?.into_iter().collect(),
+        "ab" => side_by_side(whole)?,
         _ => Vec::new(),
     };
     let long = recorded.measures.iter().filter(|measure| measure.samples.len() >= CONTROLLED.0);
@@ -227,6 +228,49 @@ fn waterfall(whole: &Value) -> Result<Option<Chart>> {
         y: "tokens per second",
     };
     bars(axes, &drawn, &words).map(Some)
+}
+
+/// Speed and size of two models, and their divergence along the text.
+fn side_by_side(whole: &Value) -> Result<Vec<Chart>> {
+    let rate = |side: &Value, name: &str| side[name]["median"].as_f64();
+    let bytes = |side: &Value| Some(side["weight_bytes"].as_f64()? / f64::from(1 << 20));
+    let (a, b) = (&whole["a"], &whole["b"]);
+    let mut charts = Vec::new();
+    for (name, title, unit, figures) in [
+        (
+            "generation",
+            "Generated tokens per second",
+            "tokens per second",
+            [a, b].map(|side| rate(side, "generated_tokens_per_s")),
+        ),
+        (
+            "prompt",
+            "Prompt tokens per second",
+            "tokens per second",
+            [a, b].map(|side| rate(side, "prompt_tokens_per_s")),
+        ),
+        ("weights", "Weights in memory", "MiB", [a, b].map(bytes)),
+    ] {
+        let [Some(of_a), Some(of_b)] = figures else { continue };
+        let bar = |from: f64, high| Bar { from, to: from + 0.8, low: 0.0, high };
+        let words = ["A", "B"].map(str::to_owned);
+        let axes = Axes { name, title, x: "", y: unit };
+        charts.push(bars(axes, &[bar(0.1, of_a), bar(1.1, of_b)], &words)?);
+    }
+    let windows = array(whole, "kl_by_window").iter().zip(1_u32..);
+    let points: Vec<(f64, f64)> =
+        windows.filter_map(|(kl, at)| Some((f64::from(at), kl.as_f64()?))).collect();
+    if !points.is_empty() {
+        let line = Line { name: "B from A".to_owned(), points, is_joined: true };
+        let axes = Axes {
+            name: "divergence",
+            title: "KL divergence along the text",
+            x: "window",
+            y: "nats per token",
+        };
+        charts.push(lines(axes, &[line], None)?);
+    }
+    Ok(charts)
 }
 
 /// The samples of a figure with their centre and the limits of a chart of individuals.

@@ -18,28 +18,34 @@
 //! memory at a time, whatever the length of the text.
 //!
 //! Intervals hold 95 % and are drawn by bootstrap over windows: see `interval`.
+//!
+//! [`ab`] puts two models side by side, [`tasks`] asks questions with known answers, and [`needle`]
+//! hides a sentence in a long text.
 
+pub mod ab;
 mod interval;
+pub mod needle;
 mod report;
 mod rows;
+mod runner;
+pub mod tasks;
 mod text;
 
 use std::time::Instant;
 
-use pelton_model::{BlockTables, CpuDevice, Decoder, ForwardInput, ForwardSequence};
+use pelton_model::{CpuDevice, Decoder};
 use pelton_sampling::Scorer;
 
 pub use interval::Interval;
 pub use report::{Against, Report};
 use rows::Pair;
+use runner::Runner;
 pub use text::{Config, Tokens};
 
 use crate::{BenchError, Progress, Result, Watch};
 
 /// Rows whose logits lie in memory at a time; changes no bit of them.
 const CHUNK_ROWS: usize = 64;
-/// Tokens of one KV block.
-const BLOCK_TOKENS: usize = 16;
 
 /// A loaded model and its name.
 #[derive(Debug)]
@@ -82,9 +88,9 @@ pub fn measure(
         check_vocabularies(model, reference)?;
     }
     let started = Instant::now();
-    let mut own = Runner::new(&model.decoder, config)?;
+    let mut own = Runner::new(&model.decoder, config.window)?;
     let mut theirs = match &reference {
-        Some(reference) => Some(Runner::new(&reference.decoder, config)?),
+        Some(reference) => Some(Runner::new(&reference.decoder, config.window)?),
         None => None,
     };
     let windows = tokens.windows(config);
@@ -96,15 +102,16 @@ pub fn measure(
         }
         let mut window_sums = Sums::default();
         for rows in window.chunks() {
-            own.run(&mut model.decoder, window, &rows);
+            own.run_window(&mut model.decoder, window, &rows);
             let logits = match (&mut reference, &mut theirs) {
                 (Some(reference), Some(theirs)) => {
-                    theirs.run(&mut reference.decoder, window, &rows);
-                    Some(theirs.logits.as_slice())
+                    theirs.run_window(&mut reference.decoder, window, &rows);
+                    Some(theirs.logits())
                 }
                 _ => None,
             };
-            let pair = Pair { vocab_size: own.vocab_size, model: &own.logits, reference: logits };
+            let pair =
+                Pair { vocab_size: own.vocab_size(), model: own.logits(), reference: logits };
             pair.add(&mut scorer, window.targets(&rows), &mut window_sums);
         }
         window_sums.n_bytes = window.n_bytes;
@@ -131,51 +138,4 @@ fn check_vocabularies(model: &Subject, reference: &Subject) -> Result<()> {
         "{} has a vocabulary of {} tokens and the reference {} one of {}: expected the same vocabulary",
         model.name, sizes[0], reference.name, sizes[1]
     )))
-}
-
-/// Computes windows with one model, each over the keys and values of the one before.
-struct Runner {
-    kv: <CpuDevice as pelton_model::Device>::Kv,
-    tables: Vec<u32>,
-    n_groups: usize,
-    vocab_size: usize,
-    logits: Vec<f32>,
-}
-
-impl Runner {
-    fn new(decoder: &Decoder<CpuDevice>, config: &Config) -> Result<Self> {
-        let n_blocks = config.window.div_ceil(BLOCK_TOKENS);
-        let kv = decoder.try_new_kv(n_blocks, BLOCK_TOKENS);
-        let kv = kv.map_err(|error| {
-            BenchError::failed(format!("no memory for keys and values: {error}"))
-        })?;
-        let n_groups = decoder.spec().n_kv_groups();
-        let table = 0..n_blocks as u32;
-        let tables = (0..n_groups).flat_map(|_| table.clone()).collect();
-        let vocab_size = decoder.spec().vocab_size;
-        Ok(Self { kv, tables, n_groups, vocab_size, logits: Vec::new() })
-    }
-
-    /// Computes rows of a window, of which those that score a token leave their logits.
-    fn run(
-        &mut self,
-        decoder: &mut Decoder<CpuDevice>,
-        window: &text::Window,
-        rows: &std::ops::Range<usize>,
-    ) {
-        let sequence = ForwardSequence {
-            rows: 0..rows.len(),
-            first_position: rows.start,
-            block_tables: BlockTables::new(&self.tables, self.n_groups),
-            tree: None,
-        };
-        let logits_rows: Vec<usize> =
-            (rows.start.max(window.first_row())..rows.end).map(|row| row - rows.start).collect();
-        let input = ForwardInput {
-            tokens: &window.inputs[rows.clone()],
-            sequences: &[sequence],
-            logits_rows: &logits_rows,
-        };
-        decoder.forward(&mut self.kv, &input, &mut self.logits);
-    }
 }

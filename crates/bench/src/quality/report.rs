@@ -38,6 +38,10 @@ pub struct Report {
     pub tokens_per_second: f64,
     /// Whether some windows are missing.
     pub interrupted: bool,
+    /// Divergence of each window in nats per token, in the order of the text; empty without a
+    /// reference.
+    #[serde(skip)]
+    pub(super) kl_by_window: Vec<f64>,
 }
 
 /// The distance from a reference model on the same tokens.
@@ -75,6 +79,10 @@ impl Report {
     pub(super) fn new(facts: Facts, config: &Config, windows: &[Sums]) -> Self {
         let n_tokens = windows.iter().map(|window| window.n_tokens).sum();
         let per_byte = |sums: &Sums| sums.nats / sums.n_bytes as f64;
+        let kl_by_window = match &facts.reference {
+            Some(_) => windows.iter().map(|sums| sums.kl / sums.n_tokens as f64).collect(),
+            None => Vec::new(),
+        };
         let against = facts.reference.map(|reference| {
             let change = |sums: &Sums| (sums.nats - sums.reference_nats) / sums.n_tokens as f64;
             let share = |part: f64, sums: &Sums| part / sums.n_tokens as f64;
@@ -102,6 +110,7 @@ impl Report {
             seconds: facts.seconds,
             tokens_per_second: n_tokens as f64 / facts.seconds.max(1e-9),
             interrupted: windows.len() < facts.n_windows_planned,
+            kl_by_window,
         }
     }
 
@@ -152,7 +161,7 @@ impl Report {
 }
 
 /// A figure with its interval, such as `1.50 (1.40 to 1.61)`.
-fn words(interval: Interval, digits: usize) -> String {
+pub(super) fn words(interval: Interval, digits: usize) -> String {
     let Interval { value, low, high } = interval;
     match (low, high) {
         (Some(low), Some(high)) => format!("{value:.digits$} ({low:.digits$} to {high:.digits$})"),

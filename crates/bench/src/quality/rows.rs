@@ -61,7 +61,7 @@ fn log_sum_exp(logits: &[f32]) -> f64 {
 }
 
 /// The likeliest token, the lowest id among equals.
-fn likeliest(logits: &[f32]) -> Option<usize> {
+pub(super) fn likeliest(logits: &[f32]) -> Option<usize> {
     let better = |best: Option<usize>, (i, logit): (usize, &f32)| match best {
         Some(best) if logits[best] >= *logit => Some(best),
         _ if logit.is_nan() => best,

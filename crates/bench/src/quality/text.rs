@@ -77,6 +77,13 @@ impl Tokens {
         Ok(Self { prefix, tokens, n_bytes })
     }
 
+    /// Tokens that no text was read for.
+    #[cfg(test)]
+    pub(super) fn of_ids(prefix: Vec<TokenId>, tokens: Vec<TokenId>) -> Self {
+        let n_bytes = vec![1; tokens.len()];
+        Self { prefix, tokens, n_bytes }
+    }
+
     /// The windows over all tokens.
     pub(super) fn windows(&self, config: &Config) -> Vec<Window> {
         let n = self.tokens.len();

@@ -60,7 +60,9 @@ pub(crate) use convert::ConvertArgs;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use embed::EmbedArgs;
 pub(crate) use ends::EndArgs;
-pub(crate) use eval::EvalArgs;
+pub(crate) use eval::{
+    EvalAbArgs, EvalArgs, EvalCommand, EvalNeedleArgs, EvalTasksArgs, ScoredArgs,
+};
 pub(crate) use form::{FormArgs, ToolArgs, read_tools, schema_shape};
 pub(crate) use key::{KeyCommand, ListKeysArgs, NewKeyArgs, RevokeKeysArgs};
 pub(crate) use models::{ListArgs, PullArgs, RmArgs, ShowArgs};

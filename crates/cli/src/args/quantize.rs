@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use pelton_quant::solve::Grid;
+use pelton_quant::solve::{Grid, fp8};
 use pelton_quantize::{Method, Options, Target};
 
 use super::convert::parse_size;
@@ -32,7 +32,8 @@ Methods:
   nvfp4        4-bit floats with an 8-bit float per 16 inputs
   hqq          zero points that are not whole, found without a text
   gguf         a GGUF file with `--type`, and an importance matrix where there is one
-`gptq`, `awq` and `smoothquant` need a text. `rtn` and `gptq` write the layout of GPTQ, `awq` that of
+`gptq`, `awq` and `smoothquant` need a text. With one, `int8`, `llm-int8`, `fp8`, `mxfp4` and `nvfp4`
+make errors good as `gptq` does. `rtn` and `gptq` write the layout of GPTQ, `awq` that of
 AWQ's GEMM kernels, `llm-int8` and `nf4` that of bitsandbytes, `hqq` its own, blocks of `fp8` that of
 DeepSeek, and all else compressed-tensors, each with its `quantization_config`. Embeddings, head, norms
 and routers stay as they are.
@@ -70,6 +71,9 @@ pub(crate) struct QuantizeArgs {
     /// Give each group a zero point
     #[arg(long)]
     asymmetric: bool,
+    /// Type of the floats of fp8: e4m3, or e5m2, which few readers take
+    #[arg(long, value_name = "TYPE", value_parser = parse_fp8)]
+    fp8_type: Option<fp8::Kind>,
     /// Leave a module as it is: a name, or whole parts of names such as down_proj or layers.0; may
     /// be given more than once
     #[arg(long, value_name = "NAME")]
@@ -154,6 +158,7 @@ impl QuantizeArgs {
             ("--group", self.group.is_some()),
             ("--symmetric", self.symmetric),
             ("--asymmetric", self.asymmetric),
+            ("--fp8-type", self.fp8_type.is_some()),
             ("--keep", !self.keep.is_empty()),
             ("--target-bpw", self.target_bpw.is_some()),
             ("--target-size", self.target_size.is_some()),
@@ -179,6 +184,7 @@ impl QuantizeArgs {
         options.grid = Grid { bits: self.bits.unwrap_or(grid.bits), group, symmetric };
         options.gptq.damping = self.damping;
         options.gptq.act_order = self.act_order;
+        options.fp8 = self.fp8_type.unwrap_or_default();
         options.keep.clone_from(&self.keep);
         let bits = self.target_bpw.map(Target::BitsPerWeight);
         options.target = bits.or(self.target_size.map(Target::Bytes));
@@ -208,7 +214,11 @@ impl QuantizeArgs {
             }
             flag("--seed", self.seed.to_string());
         }
-        if method == Method::Gptq {
+        if self.fp8_type == Some(fp8::Kind::E5m2) {
+            flag("--fp8-type", "e5m2".to_owned());
+        }
+        let is_made_good = method.compensates() && self.calibration.is_some();
+        if method == Method::Gptq || is_made_good {
             flag("--damping", self.damping.to_string());
         }
         let is_asymmetric = !symmetric && self.asymmetric;
@@ -254,6 +264,14 @@ pub(crate) fn quoted(word: &str) -> String {
 fn parse_bpw(text: &str) -> Result<f64, String> {
     let bits = text.parse::<f64>().ok().filter(|bits| (1.0..=16.0).contains(bits));
     bits.ok_or_else(|| "expected bits per weight from 1 to 16".to_owned())
+}
+
+fn parse_fp8(text: &str) -> Result<fp8::Kind, String> {
+    match text {
+        "e4m3" => Ok(fp8::Kind::E4m3),
+        "e5m2" => Ok(fp8::Kind::E5m2),
+        _ => Err("expected e4m3 or e5m2".to_owned()),
+    }
 }
 
 fn parse_group(text: &str) -> Result<Group, String> {

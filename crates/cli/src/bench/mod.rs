@@ -17,8 +17,9 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use indicatif::ProgressBar;
+use pelton_bench::page::page;
 use pelton_bench::profile::{StepProfile, chrome_trace};
-use pelton_bench::record::{Record, Reported};
+use pelton_bench::record::{Record, Recorded, Reported};
 use pelton_bench::{BenchError, Progress};
 use serde::Serialize;
 
@@ -91,14 +92,35 @@ pub(crate) fn show(bar: &ProgressBar, at: Progress<'_>) {
 /// # Errors
 ///
 /// As of [`print`].
-fn finish<R: Reported>(report: &R, render: fn(&R) -> String, as_json: bool) -> Result<()> {
+pub(crate) fn finish<R: Reported>(
+    report: &R,
+    render: fn(&R) -> String,
+    as_json: bool,
+) -> Result<()> {
     let is_interrupted = report.is_interrupted();
     if !as_json {
         return print(report, render, false, is_interrupted);
     }
+    print(&record(report), |_| String::new(), true, is_interrupted)
+}
+
+/// A report with the machine and the command.
+fn record<R: Reported>(report: &R) -> Record<'_, R> {
     let command = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    let record = Record::new(report, doctor::machine(), command, now_s());
-    print(&record, |_| String::new(), true, is_interrupted)
+    Record::new(report, doctor::machine(), command, now_s())
+}
+
+/// Writes the page of one report.
+///
+/// # Errors
+///
+/// A page that cannot be drawn or written.
+pub(crate) fn write_page<R: Reported>(report: &R, file: &Path) -> Result<()> {
+    let text = serde_json::to_string(&record(report))?;
+    let recorded = Recorded::parse(R::KIND, &text).map_err(|error| Failure::of(&error))?;
+    let name = format!("pelton {}", env!("CARGO_PKG_VERSION"));
+    let page = page(&[(name, recorded)]).map_err(failure)?;
+    reports::write(file, &page.html)
 }
 
 /// Seconds since 1970.

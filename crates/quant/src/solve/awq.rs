@@ -75,7 +75,8 @@ pub fn scales(matrices: &[Weights<'_>], grid: &Grid, hessian: &Hessian) -> Resul
     }
     let weight_sizes: Vec<f32> =
         weight_sizes.iter().map(|sum| (sum / n_rows.max(1) as f64) as f32).collect();
-    let samples: Vec<(usize, Vec<f32>)> = matrices.iter().map(|m| sample(m, k)).collect();
+    let samples: Vec<(usize, Vec<f32>)> =
+        matrices.iter().map(|matrix| matrix.sample(MOST_ROWS)).collect();
     let mut best: Option<(f64, Scales)> = None;
     for i in 0..=N_ALPHAS {
         let alpha = i as f32 / N_ALPHAS as f32;
@@ -99,13 +100,6 @@ pub fn scales(matrices: &[Weights<'_>], grid: &Grid, hessian: &Hessian) -> Resul
         }
     }
     Ok(best.expect("invariant: there is an α").1)
-}
-
-/// Evenly spaced rows of a matrix, and how many rows each stands for.
-fn sample(matrix: &Weights<'_>, k: usize) -> (usize, Vec<f32>) {
-    let stride = matrix.shape[0].div_ceil(MOST_ROWS).max(1);
-    let rows = matrix.values.chunks_exact(k).step_by(stride);
-    (stride, rows.flatten().copied().collect())
 }
 
 /// The squared error of the outputs of rounded and clipped weights.

@@ -15,6 +15,8 @@
 //! `Σ (w - q)² / U[c][c]²` among narrower ones ([`Options::search`]), which is the error that the
 //! method itself counts. Inputs that are always zero keep their weights, rounded to nearest.
 //!
+//! The numbers that weights may become are [`Levels`]: `fp8`, `fp4` and `int8` have theirs.
+//!
 //! # Paper
 //!
 //! Frantar et al., *GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
@@ -113,12 +115,65 @@ fn factored(hessian: &Hessian, order: &[usize], mean: f64, damping: f64) -> Opti
     is_sound.then_some(upper)
 }
 
-/// One row on its way.
-struct Row {
-    /// Weights in the order of the factor.
-    values: Vec<f32>,
-    codes: Vec<u8>,
-    steps: Vec<Step>,
+/// The numbers that weights may become when they are rounded one after the other.
+pub(super) trait Levels: Sync {
+    /// The scale, and what else decides the numbers of one group.
+    type Step: Copy + Send;
+
+    /// Inputs of a group in rows of `k`; the last group may be shorter.
+    fn group(&self, k: usize) -> usize;
+
+    /// Chooses the numbers of a group that begins at input `first`; `importance` weighs the squared
+    /// errors of its weights.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such scale.
+    fn step(
+        &self,
+        row: usize,
+        first: usize,
+        weights: &[f32],
+        importance: &[f32],
+    ) -> Result<Self::Step>;
+
+    /// The code of a weight and the value that it stands for.
+    fn round(&self, step: Self::Step, weight: f32) -> (u8, f32);
+}
+
+/// Codes and steps of all rows.
+pub(super) struct Rounded<S> {
+    /// `[n, k]`.
+    pub(super) codes: Vec<u8>,
+    /// `[n, groups]`.
+    pub(super) steps: Vec<S>,
+    /// Group of each input, `[k]`.
+    pub(super) groups: Vec<u32>,
+}
+
+/// A grid whose scales are searched for, or those of the weights' range.
+struct GridLevels<'a> {
+    grid: &'a Grid,
+    search: bool,
+}
+
+impl Levels for GridLevels<'_> {
+    type Step = Step;
+
+    fn group(&self, k: usize) -> usize {
+        self.grid.group(k)
+    }
+
+    fn step(&self, row: usize, _: usize, weights: &[f32], importance: &[f32]) -> Result<Step> {
+        match self.search {
+            true => self.grid.search(weights, importance, row),
+            false => self.grid.fit(weights.iter().copied(), row),
+        }
+    }
+
+    fn round(&self, step: Step, weight: f32) -> (u8, f32) {
+        self.grid.round(step, weight)
+    }
 }
 
 /// Quantizes a matrix whose inputs have this factor.
@@ -138,17 +193,52 @@ pub fn solve(
     n_threads: usize,
 ) -> Result<Solved> {
     weights.check(grid)?;
+    let levels = GridLevels { grid, search: factor.options.search };
+    let Rounded { codes, steps, groups } = round_rows(weights, &levels, factor, n_threads)?;
+    Ok(Solved {
+        shape: weights.shape,
+        bits: grid.bits,
+        codes,
+        scales: steps.iter().map(|step| step.scale).collect(),
+        zeros: steps.iter().map(|step| step.zero).collect(),
+        groups,
+    })
+}
+
+/// One row on its way.
+struct Row<S> {
+    /// Weights in the order of the factor.
+    values: Vec<f32>,
+    codes: Vec<u8>,
+    steps: Vec<S>,
+}
+
+/// Rounds the inputs of every row one after the other; each error is made good by those that follow.
+///
+/// # Errors
+///
+/// As [`Levels::step`].
+///
+/// # Panics
+///
+/// When the factor is of another number of inputs.
+pub(super) fn round_rows<L: Levels>(
+    weights: Weights<'_>,
+    levels: &L,
+    factor: &Factor,
+    n_threads: usize,
+) -> Result<Rounded<L::Step>> {
     let [n, k] = weights.shape;
     assert_eq!(factor.k, k, "a factor of the matrix's inputs");
-    let (group, order) = (grid.group(k), &factor.order);
-    let mut rows: Vec<Row> =
+    let (group, order) = (levels.group(k), &factor.order);
+    let mut rows: Vec<Row<L::Step>> =
         (0..n).map(|_| Row { values: Vec::new(), codes: Vec::new(), steps: Vec::new() }).collect();
     for_chunks(&mut rows, ROWS, n_threads, |chunk, rows| {
         for (i, row) in rows.iter_mut().enumerate() {
             let values = &weights.values[(chunk * ROWS + i) * k..][..k];
             row.values = order.iter().map(|j| values[*j]).collect();
         }
-        solve_rows(rows, chunk * ROWS, grid, factor)
+        solve_rows(rows, chunk * ROWS, levels, factor)
     })?;
     let mut groups = vec![0; k];
     order.iter().enumerate().for_each(|(place, j)| groups[*j] = (place / group) as u32);
@@ -156,18 +246,17 @@ pub fn solve(
     for (row, out) in rows.iter().zip(codes.chunks_exact_mut(k)) {
         order.iter().zip(&row.codes).for_each(|(j, code)| out[*j] = *code);
     }
-    Ok(Solved {
-        shape: weights.shape,
-        bits: grid.bits,
-        codes,
-        scales: rows.iter().flat_map(|row| row.steps.iter().map(|step| step.scale)).collect(),
-        zeros: rows.iter().flat_map(|row| row.steps.iter().map(|step| step.zero)).collect(),
-        groups,
-    })
+    let steps = rows.iter().flat_map(|row| row.steps.iter().copied()).collect();
+    Ok(Rounded { codes, steps, groups })
 }
 
 /// Takes a few rows through all blocks; `first_row` is named in errors.
-fn solve_rows(rows: &mut [Row], first_row: usize, grid: &Grid, factor: &Factor) -> Result<()> {
+fn solve_rows<L: Levels>(
+    rows: &mut [Row<L::Step>],
+    first_row: usize,
+    levels: &L,
+    factor: &Factor,
+) -> Result<()> {
     let k = factor.k;
     let upper = MatRef::from_row_major_slice(&factor.upper, k, k);
     let mut errors = vec![0.0_f32; rows.len() * BLOCK];
@@ -177,7 +266,7 @@ fn solve_rows(rows: &mut [Row], first_row: usize, grid: &Grid, factor: &Factor) 
         let (width, n_later) = (end - start, k - end);
         for (i, row) in rows.iter_mut().enumerate() {
             let errors = &mut errors[i * width..][..width];
-            solve_block(row, start..end, first_row + i, errors, grid, factor)?;
+            solve_block(row, start..end, first_row + i, errors, levels, factor)?;
         }
         if n_later == 0 {
             break;
@@ -197,30 +286,24 @@ fn solve_rows(rows: &mut [Row], first_row: usize, grid: &Grid, factor: &Factor) 
 }
 
 /// Rounds one block of one row; `errors` gets what the inputs behind the block have to make good.
-fn solve_block(
-    row: &mut Row,
+fn solve_block<L: Levels>(
+    row: &mut Row<L::Step>,
     block: std::ops::Range<usize>,
     row_idx: usize,
     errors: &mut [f32],
-    grid: &Grid,
+    levels: &L,
     factor: &Factor,
 ) -> Result<()> {
-    let (k, group) = (factor.k, grid.group(factor.k));
+    let (k, group) = (factor.k, levels.group(factor.k));
     for c in block.clone() {
         if c.is_multiple_of(group) {
-            let values = &row.values[c..c + group];
-            let step = match factor.options.search {
-                true => {
-                    let weigh = |c: usize| factor.upper[c * k + c].powi(-2);
-                    let importance: Vec<f32> = (c..c + group).map(weigh).collect();
-                    grid.search(values, &importance, row_idx)?
-                }
-                false => grid.fit(values.iter().copied(), row_idx)?,
-            };
-            row.steps.push(step);
+            let own = c..k.min(c + group);
+            let weigh = |c: usize| factor.upper[c * k + c].powi(-2);
+            let importance: Vec<f32> = own.clone().map(weigh).collect();
+            row.steps.push(levels.step(row_idx, c, &row.values[own], &importance)?);
         }
         let step = *row.steps.last().expect("invariant: a group begins with the first input");
-        let (code, value) = grid.round(step, row.values[c]);
+        let (code, value) = levels.round(step, row.values[c]);
         row.codes.push(code);
         let factors = &factor.upper[c * k..][..k];
         let error = (row.values[c] - value) / factors[c];

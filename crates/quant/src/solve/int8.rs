@@ -4,6 +4,7 @@
 //! scale = max|w| / 127       w = scale * code       code from -127 to 127
 //! ```
 
+use super::gptq::{self, Factor, Levels};
 use super::threads::for_chunks;
 use super::{Result, SolveError, Weights};
 
@@ -35,19 +36,62 @@ pub fn solve(weights: Weights<'_>, n_threads: usize) -> Result<Int8> {
     for_chunks(&mut rows, ROWS, n_threads, |chunk, rows| {
         for (i, row) in rows.iter_mut().enumerate() {
             let values = &weights.values[(chunk * ROWS + i) * k..][..k];
-            let largest = values.iter().fold(0.0_f32, |most, w| most.max(w.abs()));
-            if largest > 0.0 {
-                row.largest = largest.max(127.0 * f32::MIN_POSITIVE);
-            }
+            row.largest = largest(values);
             let scale = row.largest / 127.0;
-            let code = |w: &f32| (w / scale).round_ties_even().clamp(-127.0, 127.0) as i8;
-            row.codes = values.iter().map(code).collect();
+            row.codes = values.iter().map(|w| nearest(w / scale)).collect();
         }
         Ok::<(), SolveError>(())
     })?;
     let largest = rows.iter().map(|row| row.largest).collect();
     let codes = rows.into_iter().flat_map(|row| row.codes).collect();
     Ok(Int8 { shape: weights.shape, codes, largest })
+}
+
+/// Rounds one input after the other, and makes each error good in those that follow.
+///
+/// # Errors
+///
+/// A weight that is no number.
+///
+/// # Panics
+///
+/// When the factor is of another number of inputs.
+pub fn compensated(weights: Weights<'_>, factor: &Factor, n_threads: usize) -> Result<Int8> {
+    weights.check_finite()?;
+    let rounded = gptq::round_rows(weights, &Rows, factor, n_threads)?;
+    let codes = rounded.codes.into_iter().map(u8::cast_signed).collect();
+    Ok(Int8 { shape: weights.shape, codes, largest: rounded.steps })
+}
+
+/// Int8 with a scale per output; its step is the largest magnitude.
+struct Rows;
+
+impl Levels for Rows {
+    type Step = f32;
+
+    fn group(&self, k: usize) -> usize {
+        k.max(1)
+    }
+
+    fn step(&self, _: usize, _: usize, weights: &[f32], _: &[f32]) -> Result<f32> {
+        Ok(largest(weights))
+    }
+
+    fn round(&self, largest: f32, weight: f32) -> (u8, f32) {
+        let scale = largest / 127.0;
+        let code = nearest(weight / scale);
+        (code.cast_unsigned(), scale * f32::from(code))
+    }
+}
+
+/// The magnitude that becomes 127; 127 for zeros.
+fn largest(weights: &[f32]) -> f32 {
+    let largest = weights.iter().fold(0.0_f32, |most, w| most.max(w.abs()));
+    if largest > 0.0 { largest.max(127.0 * f32::MIN_POSITIVE) } else { 127.0 }
+}
+
+fn nearest(x: f32) -> i8 {
+    x.round_ties_even().clamp(-127.0, 127.0) as i8
 }
 
 impl Int8 {

@@ -5,6 +5,7 @@
 //!                 ├─ gptq ── Hessian of the layer's inputs ────┼─▶ Solved: codes, scales, zero points
 //!                 ├─ awq ─── Hessian and sizes of the inputs ──┘
 //!                 └─ fp8, nf4, fp4, int8, hqq ───────────────────▶ a type of their own each
+//!                    (fp8, fp4, int8 also with the Hessian)
 //!
 //! w[n][j] = scale[n][g] * (code[n][j] - zero[n][g]),  g the group of input j
 //! ```
@@ -87,6 +88,13 @@ impl Weights<'_> {
             return Err(SolveError::Group { k, group: grid.group(k) });
         }
         self.check_finite()
+    }
+
+    /// Evenly spaced rows, at most `most` of them, and how many rows each stands for.
+    fn sample(&self, most: usize) -> (usize, Vec<f32>) {
+        let stride = self.shape[0].div_ceil(most).max(1);
+        let rows = self.values.chunks_exact(self.shape[1].max(1)).step_by(stride);
+        (stride, rows.flatten().copied().collect())
     }
 
     /// Checks that every weight is a number.

@@ -41,7 +41,8 @@ pub fn scales(matrices: &[Weights<'_>], hessian: &Hessian) -> Result<Scales> {
             largest.iter_mut().zip(row).for_each(|(most, w)| *most = most.max(w.abs()));
         }
     }
-    let samples: Vec<(usize, Vec<f32>)> = matrices.iter().map(|m| sample(m, k)).collect();
+    let samples: Vec<(usize, Vec<f32>)> =
+        matrices.iter().map(|matrix| matrix.sample(MOST_ROWS)).collect();
     let mut best: Option<(f64, Scales)> = None;
     for i in 0..=N_ALPHAS {
         let alpha = i as f32 / N_ALPHAS as f32;
@@ -56,13 +57,6 @@ pub fn scales(matrices: &[Weights<'_>], hessian: &Hessian) -> Result<Scales> {
         }
     }
     Ok(best.expect("invariant: there is an α").1)
-}
-
-/// Evenly spaced rows of a matrix, and how many rows each stands for.
-fn sample(matrix: &Weights<'_>, k: usize) -> (usize, Vec<f32>) {
-    let stride = matrix.shape[0].div_ceil(MOST_ROWS).max(1);
-    let rows = matrix.values.chunks_exact(k.max(1)).step_by(stride);
-    (stride, rows.flatten().copied().collect())
 }
 
 /// The squared error of the outputs: of rounded weights, and of rounded inputs.

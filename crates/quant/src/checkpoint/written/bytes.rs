@@ -3,16 +3,19 @@
 use pelton_tensor::DType;
 
 use super::{WrittenTensor, floats};
-use crate::solve::fp8::Fp8;
+use crate::solve::fp8::{Fp8, Kind};
 use crate::solve::int8::Int8;
 
 /// The tensors of a matrix of 8-bit floats: `weight_scale` for a scale per output, and
 /// `weight_scale_inv` for blocks.
 pub fn fp8_tensors(solved: &Fp8) -> Vec<WrittenTensor> {
-    let ([n, k], [rows, columns]) = (solved.shape, solved.block);
+    let ([n, k], [rows, columns]) = (solved.shape, solved.layout.block);
     let weight = WrittenTensor {
         suffix: "weight",
-        dtype: DType::F8E4M3,
+        dtype: match solved.layout.kind {
+            Kind::E4m3 => DType::F8E4M3,
+            Kind::E5m2 => DType::F8E5M2,
+        },
         shape: vec![n, k],
         data: solved.codes.clone(),
     };

@@ -1,7 +1,7 @@
 //! Solved matrices as the tensors of a checkpoint, in the layouts that the methods beside this read.
 //!
 //! Each layout is drawn where it is read. Scales become f16, which solvers have rounded them to. Zero
-//! points of GPTQ are stored less one (version 1), and solvers leave 0 out.
+//! points of GPTQ are stored less one in version 1, and solvers leave 0 out.
 //!
 //! A [`Written`] matrix knows its tensors and its weights: `tests/written.rs` reads every layout back
 //! and compares all bits.
@@ -91,6 +91,20 @@ pub fn fits_awq([n, _]: [usize; 2]) -> bool {
 ///
 /// When the matrix does not [fit](fits_gptq).
 pub fn gptq_tensors(solved: &Solved) -> Vec<WrittenTensor> {
+    in_gptq_words(solved, 1)
+}
+
+/// The same in version 2, in which zero points are stored as they are.
+///
+/// # Panics
+///
+/// When the matrix does not [fit](fits_gptq).
+pub fn gptq_v2_tensors(solved: &Solved) -> Vec<WrittenTensor> {
+    in_gptq_words(solved, 0)
+}
+
+/// Zero points are stored `less` than they are.
+fn in_gptq_words(solved: &Solved, less: u8) -> Vec<WrittenTensor> {
     let ([n, k], bits, n_groups) = (solved.shape, solved.bits, solved.n_groups());
     assert!(fits_gptq(solved.shape, bits), "whole words");
     let mut qweight = vec![0_u32; k * bits / 32 * n];
@@ -103,7 +117,7 @@ pub fn gptq_tensors(solved: &Solved) -> Vec<WrittenTensor> {
     let mut qzeros = vec![0_u32; n_groups * n_words];
     for (row, zeros) in solved.zeros.chunks_exact(n_groups).enumerate() {
         for (group, zero) in zeros.iter().enumerate() {
-            put(&mut qzeros, |word| group * n_words + word, row * bits, zero.wrapping_sub(1));
+            put(&mut qzeros, |word| group * n_words + word, row * bits, zero.wrapping_sub(less));
         }
     }
     vec![

@@ -1,16 +1,21 @@
 //! `pelton eval`; see [`pelton_bench::quality`].
 
+mod ab;
+mod needle;
+mod tasks;
+
 use std::path::Path;
 
 use pelton_base::limits;
 use pelton_bench::Watch;
 use pelton_bench::quality::{Config, Report, Subject, Tokens, measure};
-use pelton_llm::{LocalModel, ModelRef};
+use pelton_llm::{LocalModel, ModelRef, Runtime};
 use pelton_model::ModelFiles;
 
-use crate::args::EvalArgs;
+use crate::args::{EvalArgs, EvalCommand, ScoredArgs};
 use crate::bench;
 use crate::failure::{Failure, Result};
+use crate::flags::Chosen;
 use crate::interrupt::StopFlag;
 use crate::texts::Texts;
 use crate::{model, progress};
@@ -22,29 +27,30 @@ use crate::{model, progress};
 /// A model that cannot be loaded, a text that cannot be read or is too short, models whose
 /// vocabularies differ, numbers out of range, a gate that is exceeded, Ctrl-C.
 pub(crate) fn eval(args: &EvalArgs) -> Result<()> {
+    match &args.command {
+        Some(EvalCommand::Ab(args)) => return ab::compare(args),
+        Some(EvalCommand::Tasks(args)) => return tasks::ask(args),
+        Some(EvalCommand::Needle(args)) => return needle::hide(args),
+        None => {}
+    }
     let chosen = args.machine.chosen();
-    let text = read(&args.text)?;
-    let own = Named::open(&args.model)?;
+    let file = args.text();
+    let text = read(file)?;
+    let own = Named::open(args.model())?;
     let theirs = args.reference.as_deref().map(Named::open).transpose()?;
-    let tokens = own.tokens(&text, args)?;
+    let tokens = own.tokens(&text, file, &args.scored)?;
     if let Some(theirs) = &theirs {
-        theirs.check_same(&own, &tokens, &text, args)?;
+        theirs.check_same(&own, &tokens, (&text, file), &args.scored)?;
     }
-    let at_text = |failure: Failure| failure.at(&args.text.display().to_string());
+    let at_text = |failure: Failure| failure.at(&file.display().to_string());
     tokens.check().map_err(|error| at_text(bench::failure(error)))?;
-    let mut context = chosen.llm.max_context.unwrap_or(usize::MAX);
-    for named in [Some(&own), theirs.as_ref()].into_iter().flatten() {
-        context = context.min(named.files.spec()?.max_context);
-    }
-    let config = Config::new(args.window, args.stride, context).map_err(bench::failure)?;
+    let context = context(&chosen, [Some(&own), theirs.as_ref()].into_iter().flatten())?;
+    let config = Config::new(args.scored.window, args.scored.stride, context);
+    let config = config.map_err(bench::failure)?;
 
     let runtime = chosen.runtime()?;
-    let load = |named: &Named| -> Result<Subject> {
-        let decoder = model::load_decoder(&runtime, &named.files, &chosen.llm)?;
-        Ok(Subject { name: named.name.clone(), decoder })
-    };
-    let mut subject = load(&own)?;
-    let mut reference = theirs.as_ref().map(load).transpose()?;
+    let mut subject = own.load(&runtime, &chosen)?;
+    let mut reference = theirs.as_ref().map(|named| named.load(&runtime, &chosen)).transpose()?;
     let stop = StopFlag::listen()?;
     let bar = progress::steps(0);
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| bench::show(&bar, at) };
@@ -79,6 +85,15 @@ fn check_gates(report: &Report, args: &EvalArgs) -> Result<()> {
     if exceeded.is_empty() { Ok(()) } else { Err(Failure::gate(exceeded.join("; "))) }
 }
 
+/// The longest context that all these models have and the flags allow, in tokens.
+fn context<'a>(chosen: &Chosen, models: impl Iterator<Item = &'a Named>) -> Result<usize> {
+    let mut context = chosen.llm.max_context.unwrap_or(usize::MAX);
+    for named in models {
+        context = context.min(named.files.spec()?.max_context);
+    }
+    Ok(context)
+}
+
 fn read(file: &Path) -> Result<String> {
     let text = pelton_tensor::read_limited_text(file, limits::PROMPT_BYTES as u64);
     text.map_err(|error| {
@@ -100,14 +115,25 @@ impl Named {
         Ok(Self { name: reference.display_name(), files: place.open()?, place })
     }
 
-    fn tokens(&self, text: &str, args: &EvalArgs) -> Result<Tokens> {
+    fn load(&self, runtime: &Runtime, chosen: &Chosen) -> Result<Subject> {
+        let decoder = model::load_decoder(runtime, &self.files, &chosen.llm)?;
+        Ok(Subject { name: self.name.clone(), decoder })
+    }
+
+    fn tokens(&self, text: &str, file: &Path, scored: &ScoredArgs) -> Result<Tokens> {
         let texts = Texts::open(&self.place)?;
-        Tokens::new(&texts.tokenizer, text, args.limit())
-            .map_err(|error| Failure::from(error).at(&args.text.display().to_string()))
+        Tokens::new(&texts.tokenizer, text, scored.limit())
+            .map_err(|error| Failure::from(error).at(&file.display().to_string()))
     }
 
     /// Refuses to compare models that read the text as different tokens.
-    fn check_same(&self, own: &Self, tokens: &Tokens, text: &str, args: &EvalArgs) -> Result<()> {
+    fn check_same(
+        &self,
+        own: &Self,
+        tokens: &Tokens,
+        (text, file): (&str, &Path),
+        scored: &ScoredArgs,
+    ) -> Result<()> {
         let (own_name, name) = (&own.name, &self.name);
         let sizes = [&own.files, &self.files].map(|files| files.config().vocab_size);
         if sizes[0] != sizes[1] {
@@ -117,7 +143,7 @@ impl Named {
                 sizes[0], sizes[1]
             )));
         }
-        let theirs = self.tokens(text, args)?;
+        let theirs = self.tokens(text, file, scored)?;
         if theirs == *tokens {
             return Ok(());
         }
