@@ -88,6 +88,12 @@ fn integers(weights: Weights<'_>, cases: &mut Vec<Case>) {
         let config = json!({ "quant_method": "hqq", "quant_config": {} });
         let bound = 3.0 / f32::from((1_u16 << bits) - 1);
         let (tensors, weights) = (hqq_tensors(&solved), solved.weights());
+        // The library does not load without these.
+        let packing = if bits == 3 { "3bit_32".to_owned() } else { format!("{bits}bit_u8") };
+        for (suffix, data) in [("packing", packing.as_bytes()), ("encoded_state_dict", &[1])] {
+            let found = tensors.iter().find(|tensor| tensor.suffix == suffix);
+            assert_eq!(found.map(|tensor| &tensor.data[..]), Some(data), "{suffix}");
+        }
         cases.push(Case { name: format!("hqq-{bits}"), config, tensors, weights, bound });
     }
 }

@@ -205,20 +205,45 @@ impl<'a> Hay<'a> {
         };
         // Each trial begins elsewhere in the text.
         let start = trial * room % self.tokens.len();
-        let mut hay = self.tokens.iter().cycle().skip(start).copied();
-        let n_before = room * depth as usize / 100;
         let mut before = self.prefix.clone();
-        before.extend(hay.by_ref().take(n_before));
-        before.extend(sentence);
-        before.extend(hay.take(room - n_before));
+        before.extend(hidden(&self.tokens, start, &sentence, room, depth));
         before.extend(&whole[..n_common]);
         Ok((before, answer))
     }
 }
 
+/// `room` tokens of a text from `start` on, again from its beginning where it ends, with the sentence
+/// behind `depth` percent of them.
+fn hidden(
+    hay: &[TokenId],
+    start: usize,
+    sentence: &[TokenId],
+    room: usize,
+    depth: u32,
+) -> Vec<TokenId> {
+    let n_before = room * depth as usize / 100;
+    let around = |skipped: usize, n: usize| hay.iter().cycle().skip(start + skipped).take(n);
+    let before = around(0, n_before).chain(sentence);
+    before.chain(around(n_before, room - n_before)).copied().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sentence_lies_at_its_depth_of_a_text_of_its_length() {
+        let ids = |range: std::ops::Range<u32>| range.map(TokenId).collect::<Vec<_>>();
+        let (hay, sentence) = (ids(0..30), ids(500..503));
+        for (depth, n_before) in [(0, 0), (25, 10), (50, 20), (100, 40)] {
+            let found = hidden(&hay, 7, &sentence, 40, depth);
+            assert_eq!(found.len(), 43);
+            assert_eq!(found[n_before..n_before + 3], sentence);
+            let around = [&found[..n_before], &found[n_before + 3..]].concat();
+            let expected: Vec<TokenId> = (0..40).map(|at| TokenId((7 + at) % 30)).collect();
+            assert_eq!(around, expected, "the text goes on behind the sentence");
+        }
+    }
 
     #[test]
     fn numbers_out_of_range_are_named() {

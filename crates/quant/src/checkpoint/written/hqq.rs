@@ -48,6 +48,9 @@ pub fn hqq_tensors(solved: &Hqq) -> Vec<WrittenTensor> {
         shape: vec![rows, 1],
         data: half_scales(values),
     };
+    // The library decodes numbers and words from tensors where it finds `encoded_state_dict`.
+    let packing = if bits == 3 { "3bit_32".to_owned() } else { format!("{bits}bit_u8") };
+    let bytes = |suffix, shape, data| WrittenTensor { suffix, dtype: DType::U8, shape, data };
     vec![
         WrittenTensor { suffix: "W_q", dtype, shape: vec![step, columns], data },
         half("scale", &solved.scales),
@@ -56,5 +59,7 @@ pub fn hqq_tensors(solved: &Hqq) -> Vec<WrittenTensor> {
         whole("group_size", &[columns]),
         whole("axis", &[1]),
         whole("shape", &solved.shape),
+        bytes("packing", vec![packing.len()], packing.into_bytes()),
+        bytes("encoded_state_dict", Vec::new(), vec![1]),
     ]
 }
