@@ -15,7 +15,7 @@
 //! `Σ (w - q)² / U[c][c]²` among narrower ones ([`Options::search`]), which is the error that the
 //! method itself counts. Inputs that are always zero keep their weights, rounded to nearest.
 //!
-//! The numbers that weights may become are [`Levels`]: `fp8`, `fp4` and `int8` have theirs.
+//! The numbers that weights may become are `Levels`: `fp8`, `fp4` and `int8` have theirs.
 //!
 //! # Paper
 //!
