@@ -61,6 +61,34 @@ fn text_drafts_and_vectors_come_from_one_server() {
 }
 
 #[test]
+fn rules_of_the_file_choose_a_model() {
+    let (_folder, path) = config(
+        "
+max_context: 128
+models:
+  - {name: small, model: story-draft}
+  - {name: big, model: story}
+auto:
+  - {to: big, when: {min_characters: 30}}
+  - {to: small}
+degrade:
+  - {from: big, to: small, headroom_below: -1}
+",
+    );
+    let checked = run(&["serve", "--config", &path, "--check-config"]);
+    checked.assert_answered();
+    for line in ["auto:", "    min_characters: 30", "degrade:", "- from: big"] {
+        assert!(checked.stdout.lines().any(|printed| printed == line), "{}", checked.stdout);
+    }
+    let server = Server::start(&["--config", &path]).expect("it listens");
+    for (prompt, model) in [("Once", "small"), ("Once upon a time there was a king", "big")] {
+        let body = json!({"model": "auto", "prompt": prompt, "max_tokens": 3});
+        let answer = server.post("/v1/completions", &body).expect("answered");
+        assert_eq!(answer["model"], model, "{answer}");
+    }
+}
+
+#[test]
 fn a_single_model_is_loaded_anew_on_demand_too() {
     let server = Server::start(&["--max-context", "64"]).expect("it listens");
     let reloaded = server.post("/models/reload", &json!({"model": "story"})).expect("reloaded");
@@ -134,6 +162,11 @@ fn mistakes_in_the_list_name_the_model_and_the_way_out() {
             "models_memory: 1MiB\nmodels: [{name: a, model: story}]",
             &["model", "MiB of memory", "`models_memory`"],
         ),
+        ("auto: [{to: stroy}]", &["`auto[0]`", "no model `stroy`", "`story`"]),
+        ("auto: [{to: story, when: {tools: true}}]", &["`auto[0]`", "last rule"]),
+        ("auto: [{to: story, when: {min_chars: 3}}]", &[":1:", "min_chars", "min_characters"]),
+        ("degrade: [{from: story, to: story, waiting_above: 1}]", &["`degrade[0]`", "same model"]),
+        ("degrade: [{from: story, to: story, waiting_above: -1}]", &[":1:"]),
     ] {
         let (_folder, path) = config(text);
         let refused = run(&["serve", "--port", "0", "--config", &path]);

@@ -90,6 +90,13 @@ impl ApiError {
         error.code("model_not_found")
     }
 
+    /// A request whose token ids are those of one tokenizer, and whose model rules would choose.
+    pub(crate) fn auto_with_token_ids() -> Self {
+        let message = "the request holds token ids, which mean something else to another model's tokenizer: \
+                       name the model instead of `auto`";
+        Self::param("model", message)
+    }
+
     /// A model that many requests wait for.
     pub(crate) fn model_loading(name: &str) -> Self {
         let message = format!("the model `{name}` is being loaded, and many requests wait for it");

@@ -66,7 +66,10 @@ pub use gateway::{
 };
 pub use host::HostName;
 pub use listening::{SocketAccess, UnixSocketError};
-pub use models::{Catalog, Loader, ModelSpec, ModelsError, Served};
+pub use models::{
+    AutoRule, Catalog, Condition, DegradeRule, Loader, ModelSpec, ModelsError, Routing,
+    RoutingError, Served,
+};
 pub use openapi::openapi;
 pub use otlp::{OtlpConfig, OtlpError};
 pub use routes::ResponsesConfig;

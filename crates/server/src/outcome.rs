@@ -13,6 +13,7 @@ use crate::access_log::Line;
 use crate::models::Model;
 use crate::otlp::Traced;
 use crate::request_id;
+use crate::wire::Routed;
 
 /// A request whose answers have ended, or whose client has gone.
 #[derive(Debug)]
@@ -96,6 +97,8 @@ pub(crate) struct About {
     /// Its line in the access log, where there is one.
     pub(crate) line: Option<Arc<Line>>,
     pub(crate) traced: Traced,
+    /// Where the rule is noted that chose its model.
+    pub(crate) routed: Option<Routed>,
 }
 
 impl About {
@@ -109,6 +112,7 @@ impl About {
             since: Instant::now(),
             line: parts.extensions.get().cloned(),
             traced: traced.unwrap_or_else(|| Traced::of(&parts.headers)),
+            routed: parts.extensions.get().cloned(),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::files::{Batches, FILE_BYTES, Store};
 use crate::gateway::{Gateway, GatewayConfig, GatewayError};
 use crate::host::HostName;
 use crate::listening::{Listeners, SocketAccess, UnixSocketError};
-use crate::models::{Catalog, ModelSpec, Served};
+use crate::models::{Catalog, ModelSpec, Routing, Served};
 use crate::otlp::OtlpConfig;
 use crate::quiet::{self, Quiet};
 use crate::routes::{ResponsesConfig, router};
@@ -194,6 +194,8 @@ pub enum ServeError {
 pub struct Renewed {
     /// The models.
     pub models: Vec<ModelSpec>,
+    /// The rules that choose among them.
+    pub routing: Routing,
     /// Settings that differ and need a restart, a line each.
     pub needs_restart: Vec<String>,
 }
@@ -342,10 +344,10 @@ async fn renew_settings(state: AppState, renew: Option<Renew>, mut hangups: mpsc
         let app = state.clone();
         let work = move || match renew() {
             Err(why) => tracing::error!("the settings stay as they are: {why}"),
-            Ok(Renewed { models, needs_restart }) => {
-                match app.models().apply(models) {
+            Ok(Renewed { models, routing, needs_restart }) => {
+                match app.models().apply(models, routing) {
                     Err(error) => tracing::error!("the models stay as they are: {error}"),
-                    Ok(lines) => lines.iter().for_each(|line| tracing::warn!("model {line}")),
+                    Ok(lines) => lines.iter().for_each(|line| tracing::warn!("{line}")),
                 }
                 for line in needs_restart {
                     tracing::warn!("needs a restart: {line}");

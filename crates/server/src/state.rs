@@ -20,7 +20,7 @@ use crate::host::AllowedHosts;
 use crate::intake::Intake;
 use crate::live::Live;
 use crate::metrics::Metrics;
-use crate::models::{Catalog, Model, Served};
+use crate::models::{Catalog, Model, Served, Traits};
 use crate::otlp::{Exporter, OtlpConfig, Span};
 use crate::outcome::{About, Outcome};
 use crate::routes::responses::Store as Responses;
@@ -174,12 +174,37 @@ impl AppState {
     ///
     /// Names the models that there are.
     pub(crate) fn model(&self, asked: Option<&str>) -> Result<Model, ApiError> {
-        let model = self.inner.models.model(asked)?;
+        Ok(self.kept(self.inner.models.model(asked)?))
+    }
+
+    /// The model of a request for text, which the rules of `auto` and `degrade` may choose. As
+    /// [`AppState::model`] it may wait.
+    ///
+    /// # Errors
+    ///
+    /// Names the models that there are.
+    pub(crate) fn route(
+        &self,
+        asked: Option<&str>,
+        (caller, about): (Caller, &About),
+        request: impl FnOnce() -> Traits,
+    ) -> Result<Model, ApiError> {
+        let load = |name: &str| self.live().load(name);
+        let tenant = self.tenant_name(caller);
+        let (model, chosen) = self.inner.models.route(asked, tenant, request, load)?;
+        if let Some((chosen, routed)) = chosen.as_ref().zip(about.routed.as_ref()) {
+            routed.note(chosen);
+        }
+        Ok(self.kept(model))
+    }
+
+    /// A model whose requests the gateway hears of.
+    fn kept(&self, model: Model) -> Model {
         if let Served::Text(llm) = model.served() {
             let keeper: Arc<dyn Gatekeeper> = self.inner.gateway.clone();
             llm.set_gatekeeper(&keeper);
         }
-        Ok(model)
+        model
     }
 
     /// Keys, limits and usage.

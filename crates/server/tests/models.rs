@@ -2,58 +2,17 @@
 
 mod harness;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use harness::loading::{Parrots, WEIGHT_BYTES, spec};
 use harness::parrot::{Gate, heavy_parrot};
 use harness::{Running, post_text, start_models, start_renewed};
 use pelton_server::{
-    Catalog, Loader, ModelSpec, ModelsError, Renew, Renewed, ServeConfig, ServeError, Served,
+    Catalog, ModelSpec, ModelsError, Renew, Renewed, Routing, ServeConfig, ServeError,
 };
 use serde_json::{Value, json};
-
-const WEIGHT_BYTES: u64 = 100 << 20;
-
-/// Loads parrots.
-#[derive(Default)]
-struct Parrots {
-    /// Lets the parrots speak that are loaded from now on.
-    gate: Mutex<Gate>,
-    n_loads: AtomicU64,
-    n_abandoned: AtomicU64,
-    is_broken: AtomicBool,
-    /// Whether loads wait.
-    is_slow: AtomicBool,
-}
-
-impl Loader for Parrots {
-    fn weight_bytes(&self) -> Result<u64, String> {
-        Ok(WEIGHT_BYTES)
-    }
-
-    fn load(&self, _: Option<u64>) -> Result<Served, String> {
-        while self.is_slow.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        if self.is_broken.load(Ordering::SeqCst) {
-            return Err("model.gguf: the file ends early".to_owned());
-        }
-        self.n_loads.fetch_add(1, Ordering::SeqCst);
-        let gate = self.gate.lock().expect("no panic").clone();
-        Ok(Served::Text(heavy_parrot(&gate, WEIGHT_BYTES)))
-    }
-
-    fn abandon_threads(&self) {
-        self.n_abandoned.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-fn spec(name: &str, loader: &Arc<Parrots>) -> ModelSpec {
-    let (loader, aliases) = (Arc::clone(loader) as Arc<dyn Loader>, vec![format!("{name}-alias")]);
-    let settings = String::new();
-    ModelSpec { name: name.to_owned(), aliases, preload: false, keep_alive: None, settings, loader }
-}
 
 /// A server of the models `a` and `b`, neither of which is loaded.
 async fn two(budget: Option<u64>) -> (Running, Arc<Parrots>, Arc<Parrots>) {
@@ -258,7 +217,11 @@ async fn other_settings_load_a_model_anew_and_leave_the_others_alone() {
         let models: Vec<ModelSpec> = read.lock().expect("no panic").clone();
         match models.is_empty() {
             true => Err("serve.yaml:1: unknown key".to_owned()),
-            false => Ok(Renewed { models, needs_restart: vec!["port".to_owned()] }),
+            false => Ok(Renewed {
+                models,
+                routing: Routing::default(),
+                needs_restart: vec!["port".to_owned()],
+            }),
         }
     });
     let server = start_renewed(catalog.expect("names differ"), renew).await;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use pelton_base::{Slo, limits};
 use pelton_gateway::{Limit, Limits};
 use pelton_sched::TenantConfig;
+use pelton_server::Routing;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
 use super::models::ModelEntry;
@@ -18,7 +19,8 @@ use crate::units;
 use crate::usage::nearest;
 
 /// Keys of the file that are no flags of the table.
-const OTHER_KEYS: &[&str] = &["api_keys", "api_keys_file", "api_keys_env", "tenants", "models"];
+const OTHER_KEYS: &[&str] =
+    &["api_keys", "api_keys_file", "api_keys_env", "tenants", "models", "auto", "degrade"];
 
 /// Values from a configuration file.
 #[derive(Debug, Default)]
@@ -29,6 +31,7 @@ pub(crate) struct ConfigFile {
     keys: KeyEntries,
     pub(super) tenants: Vec<TenantEntry>,
     pub(super) models: Vec<ModelEntry>,
+    pub(super) routing: Routing,
 }
 
 /// Where API keys are.
@@ -171,6 +174,8 @@ impl<'de> Deserialize<'de> for ConfigFile {
                         Key::ApiKeysEnv => file.keys.api_keys_env = map.next_value()?,
                         Key::Tenants => file.tenants = map.next_value()?,
                         Key::Models => file.models = map.next_value()?,
+                        Key::Auto => file.routing.auto = map.next_value()?,
+                        Key::Degrade => file.routing.degrade = map.next_value()?,
                     }
                 }
                 Ok(file)
@@ -188,6 +193,8 @@ enum Key {
     ApiKeysEnv,
     Tenants,
     Models,
+    Auto,
+    Degrade,
 }
 
 impl<'de> Deserialize<'de> for Key {
@@ -199,6 +206,8 @@ impl<'de> Deserialize<'de> for Key {
             "api_keys_env" => Self::ApiKeysEnv,
             "tenants" => Self::Tenants,
             "models" => Self::Models,
+            "auto" => Self::Auto,
+            "degrade" => Self::Degrade,
             key => {
                 let flag = table().find(|flag| flag.key() == key);
                 Self::Flag(flag.ok_or_else(|| D::Error::custom(unknown(key)))?)

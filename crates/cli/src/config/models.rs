@@ -42,6 +42,11 @@ pub(super) struct ModelEntry {
 }
 
 impl ModelChoice {
+    /// Its name and its aliases.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.name).chain(&self.aliases)
+    }
+
     /// All of it as YAML.
     pub(crate) fn yaml(&self) -> Result<String> {
         serde_saphyr::to_string(self)

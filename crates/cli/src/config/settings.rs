@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pelton_gateway::Limits;
 use pelton_sched::TenantConfig;
-use pelton_server::{Access, ApiKey, Tenant};
+use pelton_server::{Access, ApiKey, Routing, Tenant};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::file::ConfigFile;
@@ -22,7 +22,9 @@ pub(crate) struct Settings {
     pub(crate) chosen: Chosen,
     /// The models.
     pub(crate) models: Vec<ModelChoice>,
-    /// Whether the file lists them.
+    /// Rules that choose among them.
+    pub(crate) routing: Routing,
+    /// Whether the file lists the models.
     has_list: bool,
 }
 
@@ -50,13 +52,20 @@ impl Settings {
         };
         chosen.serve.gateway.tenant_limits = file.tenant_limits();
         let models = ModelChoice::all(&chosen, &file.models)?;
-        Ok(Self { chosen: chosen.resolve()?, models, has_list: !file.models.is_empty() })
+        let names = models.iter().map(|model| model.names().cloned().collect());
+        let people = chosen.serve.access.tenants().iter();
+        let tenants: Vec<String> = people.map(|tenant| tenant.name.clone()).collect();
+        file.routing
+            .check(&names.collect::<Vec<_>>(), &tenants)
+            .map_err(|error| Failure::of(&error))?;
+        let (chosen, has_list) = (chosen.resolve()?, !file.models.is_empty());
+        Ok(Self { chosen, models, routing: file.routing, has_list })
     }
 
-    /// The settings of the whole server as YAML, without the models.
+    /// The settings of the whole server as YAML, without the models and the rules.
     pub(crate) fn common_yaml(&self) -> Result<String> {
-        let (chosen, models) = (self.chosen.clone(), Vec::new());
-        Self { chosen, models, has_list: false }.yaml()
+        let (chosen, models, routing) = (self.chosen.clone(), Vec::new(), Routing::default());
+        Self { chosen, models, routing, has_list: false }.yaml()
     }
 
     /// The settings as YAML, with the number of API keys in their place.
@@ -97,10 +106,10 @@ fn tenants(
     Ok((configs, people))
 }
 
-/// As the file has it: a key per flag of the table, then the tenants and the models.
+/// As the file has it: a key per flag of the table, then the tenants, the models and the rules.
 impl Serialize for Settings {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let Self { chosen, models, has_list } = self;
+        let Self { chosen, models, routing, has_list } = self;
         let mut map = serializer.serialize_map(None)?;
         for flag in table() {
             let value = flag.get(chosen).map(|value| flag.kind.plain(&value));
@@ -114,6 +123,13 @@ impl Serialize for Settings {
         map.serialize_entry("tenants", &tenants.collect::<Vec<_>>())?;
         if *has_list {
             map.serialize_entry("models", models)?;
+        }
+        let Routing { auto, degrade } = routing;
+        if !auto.is_empty() {
+            map.serialize_entry("auto", auto)?;
+        }
+        if !degrade.is_empty() {
+            map.serialize_entry("degrade", degrade)?;
         }
         map.end()
     }
@@ -180,8 +196,8 @@ mod tests {
     }
 
     fn yaml(chosen: &Chosen) -> String {
-        let settings = Settings { chosen: chosen.clone(), models: Vec::new(), has_list: false };
-        settings.yaml().expect("printed")
+        let (chosen, models, routing) = (chosen.clone(), Vec::new(), Routing::default());
+        Settings { chosen, models, routing, has_list: false }.yaml().expect("printed")
     }
 
     const WHOLE: &str = "

@@ -30,13 +30,14 @@ pub(crate) fn serve(args: ServeArgs) -> Result<()> {
             .map_err(|error| Failure::stdout(&error));
     }
     let renew = renewal(args, &settings)?;
-    let Settings { mut chosen, models, .. } = settings;
+    let Settings { mut chosen, models, routing, .. } = settings;
     chosen.serve.otlp = otlp(chosen.otlp_endpoint.as_deref())?;
     check_listening(&chosen.serve)?;
     let machine = Machine::new(chosen.threads)?;
     let specs = from_files::specs(&machine, models)?;
     let catalog = Catalog::new(specs, chosen.serve.models_memory)
-        .map_err(|error| Failure::new(format!("`models`: {error}")))?;
+        .map_err(|error| Failure::new(format!("`models`: {error}")))?
+        .routed(routing);
     catalog.preload().map_err(|error| not_loaded(error, catalog.names().len()))?;
     let runtime = crate::connections::runtime()?;
     interrupt::hand_over();
@@ -114,7 +115,7 @@ fn renewal(
             // The others became part of the models.
             needs_restart.retain(|key| !is_of_models(key));
             let models = from_files::specs(&machine, settings.models)?;
-            Ok(Renewed { models, needs_restart })
+            Ok(Renewed { models, routing: settings.routing, needs_restart })
         };
         Arc::new(move || renew().map_err(|failure| from_files::said(&failure)))
     }))

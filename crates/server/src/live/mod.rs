@@ -36,7 +36,7 @@ pub(crate) use self::scope::Open;
 use self::scope::{Scope, Sum};
 pub(crate) use self::snapshot::Snapshot;
 use self::snapshot::{EngineView, ModelView, TenantView, Traffic, VectorsView, WINDOW};
-use crate::models::{Model, Served};
+use crate::models::{self, Model, Served};
 use crate::outcome::Outcome;
 use crate::state::{AppState, Condition};
 
@@ -106,6 +106,14 @@ impl Live {
         if let Some(watched) = state.watched.get_mut(name) {
             watched.control.add(second, Times::of(outcome));
         }
+    }
+
+    /// The load of a model, for the rules that move requests away from it.
+    pub(crate) fn load(&self, model: &str) -> models::Load {
+        let state = self.lock();
+        let waiting = state.waiting(model);
+        let signals = state.watched.get(model).and_then(|watched| watched.signals);
+        models::Load { waiting, headroom: signals.map(|signals| signals.slo_headroom_ratio) }
     }
 
     /// Control charts and signals of each model that was looked at.
@@ -218,6 +226,12 @@ impl State {
             }
         }
         sum
+    }
+
+    /// Requests for a model that have no token so far.
+    fn waiting(&self, model: &str) -> usize {
+        let scopes = self.scopes.get(model).into_iter().flatten();
+        scopes.map(|(_, scope)| scope.waiting()).sum()
     }
 
     fn traffic(

@@ -62,6 +62,11 @@ impl Default for History {
 }
 
 impl Scope {
+    /// Requests without a token so far.
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().counts.waiting
+    }
+
     /// Adds itself to a sum, as of this second.
     pub(super) fn add_to(&self, second: u64, sum: &mut Sum) {
         let state = self.lock();

@@ -22,6 +22,7 @@ mod http;
 mod parts;
 mod process;
 mod quality;
+mod routing;
 mod spans;
 mod tenants;
 mod text;
@@ -41,6 +42,7 @@ use self::http::Http;
 pub(crate) use self::http::{Timed, layer};
 use self::process::Process;
 use self::quality::Quality;
+use self::routing::Rules;
 use self::spans::Spans;
 use self::tenants::Tenants;
 pub(crate) use self::text::Format;
@@ -83,6 +85,7 @@ impl Metrics {
         let tenants = Tenants::new(tenants, &mut own);
         own.register_collector(Box::new(Engines(Arc::clone(models))));
         own.register_collector(Box::new(Embedders(Arc::clone(models))));
+        own.register_collector(Box::new(Rules(Arc::clone(models))));
         own.register_collector(Box::new(Quality(Arc::clone(live))));
         if let Some(spans) = spans {
             own.register_collector(Box::new(Spans(Arc::clone(spans))));

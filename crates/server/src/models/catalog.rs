@@ -18,7 +18,8 @@ use tokio::sync::watch;
 use super::directory::{Directory, check};
 use super::entry::{Entry, Standing};
 use super::room::Room;
-use super::{Model, ModelSpec, ModelsError, Served};
+use super::routing::{Chosen, Load, Routing, Rules, Traits};
+use super::{AUTO, Model, ModelSpec, ModelsError, Served};
 use crate::error::ApiError;
 
 /// Longest wait for the memory of models that have ended and still compute their last step.
@@ -56,7 +57,8 @@ impl Catalog {
     }
 
     fn with(entries: Vec<Entry>, budget: Option<u64>) -> Self {
-        let directory = Directory::new(entries.into_iter().map(Arc::new).collect());
+        let entries = entries.into_iter().map(Arc::new).collect();
+        let directory = Directory::new(entries, Arc::default());
         let (room, changes) = (Arc::new(Room::new(budget)), watch::Sender::new(0));
         let (turn, step_timeout) = (Mutex::new(()), None);
         Self { directory: RwLock::new(Arc::new(directory)), room, turn, step_timeout, changes }
@@ -68,15 +70,26 @@ impl Catalog {
         Arc::clone(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Follows these rules, which [`Routing::check`] has found sound for its models.
+    pub fn routed(self, routing: Routing) -> Self {
+        let entries = self.directory().entries.clone();
+        let directory = Directory::new(entries, Arc::new(Rules::new(routing)));
+        Self { directory: RwLock::new(Arc::new(directory)), ..self }
+    }
+
     /// Puts other settings into force: loads anew whose settings differ, takes in new models, and takes
     /// out those that are not named any more once their requests have ended. The result says what
-    /// happened, a line for each model that is not as it was.
+    /// happened, a line for each model that is not as it was, and one for other rules.
     ///
     /// # Errors
     ///
     /// As [`Catalog::new`]; then nothing has changed. A model that cannot be loaded stays as it was,
     /// and its line says why.
-    pub fn apply(&self, specs: Vec<ModelSpec>) -> Result<Vec<String>, ModelsError> {
+    pub fn apply(
+        &self,
+        specs: Vec<ModelSpec>,
+        routing: Routing,
+    ) -> Result<Vec<String>, ModelsError> {
         check(&specs)?;
         let _turn = self.turn();
         let old = self.directory();
@@ -90,9 +103,17 @@ impl Catalog {
             }
         }
         let gone = |entry: &&Arc<Entry>| !entries.iter().any(|kept| kept.name == entry.name);
-        lines
-            .extend(old.entries.iter().filter(gone).map(|entry| format!("{} is gone", entry.name)));
-        let next = Arc::new(Directory::new(entries));
+        lines.extend(
+            old.entries.iter().filter(gone).map(|entry| format!("model {} is gone", entry.name)),
+        );
+        let rules = match old.rules.routing() == &routing {
+            true => Arc::clone(&old.rules),
+            false => {
+                lines.push("the rules of `auto` and `degrade` are replaced".to_owned());
+                Arc::new(Rules::new(routing))
+            }
+        };
+        let next = Arc::new(Directory::new(entries, rules));
         let is_kept =
             |entry: &&Arc<Entry>| next.entries.iter().any(|kept| Arc::ptr_eq(kept, entry));
         let retired: Vec<_> = old.entries.iter().filter(|entry| !is_kept(entry)).cloned().collect();
@@ -118,13 +139,13 @@ impl Catalog {
         match is_wanted.then(|| self.replace(&next, &spec)) {
             Some(Err(why)) => {
                 let outcome = if before.is_some() { "stays as it was" } else { "is not served" };
-                lines.push(format!("{name} {outcome}: {why}"));
+                lines.push(format!("model {name} {outcome}: {why}"));
                 return before.cloned();
             }
             Some(Ok(model)) => {
-                lines.push(format!("{name} is loaded (version {})", model.version()))
+                lines.push(format!("model {name} is loaded (version {})", model.version()))
             }
-            None => lines.push(format!("{name} has new settings")),
+            None => lines.push(format!("model {name} has new settings")),
         }
         Some(Arc::new(next))
     }
@@ -176,6 +197,64 @@ impl Catalog {
             NotLoaded::Busy => ApiError::model_loading(&entry.name),
             NotLoaded::Failed(why) => entry.not_loaded(&why),
         })
+    }
+
+    /// The model of a request of a tenant, which the rules may choose, and the rule that did. `load` is
+    /// that of a model by its name.
+    ///
+    /// May wait until a model is loaded.
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::model`]; and for requests whose token ids would mean something else to the model
+    /// that the rules choose.
+    pub(crate) fn route(
+        &self,
+        asked: Option<&str>,
+        tenant: &str,
+        request: impl FnOnce() -> Traits,
+        load: impl FnOnce(&str) -> Load,
+    ) -> Result<(Model, Option<Chosen>), ApiError> {
+        let directory = self.directory();
+        let rules = &directory.rules;
+        if rules.routing().is_empty() {
+            return Ok((self.model(asked)?, None));
+        }
+        let request = request();
+        let chosen = match asked {
+            Some(AUTO) => rules.choose(&request, tenant),
+            _ => None,
+        };
+        if let Some(chosen) = &chosen {
+            if request.has_token_ids {
+                return Err(ApiError::auto_with_token_ids());
+            }
+            tracing::info!("`{}` chooses {} for {request}", chosen.rule, chosen.to);
+        }
+        let wanted = chosen.as_ref().map(|chosen| chosen.to.as_str()).or(asked);
+        let entry = directory.find(wanted)?;
+        let is = |a: &str, b: &str| directory.entry(a).is_some_and(|entry| entry.name == b);
+        let can =
+            |to: &str| directory.entry(to).is_some_and(|to| to.stands_in_for(&entry, &request));
+        let (of, name) = ((&request, tenant), entry.name.as_str());
+        match rules.moves(name, of, || load(name), is, can) {
+            Some((moved, load)) => {
+                let Chosen { to, rule, .. } = &moved;
+                tracing::info!("`{rule}` moves a request from {name} to {to}: {load}");
+                Ok((self.model(Some(to))?, Some(moved)))
+            }
+            None => Ok((self.model(Some(name))?, chosen)),
+        }
+    }
+
+    /// How often each rule chose since the rules are in force.
+    pub(crate) fn moved(&self) -> Vec<(Chosen, u64)> {
+        self.directory().rules.counts()
+    }
+
+    /// Whether requests may ask for `auto`.
+    pub(crate) fn has_auto(&self) -> bool {
+        !self.directory().rules.routing().auto.is_empty()
     }
 
     /// The models that are loaded now.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::entry::Entry;
+use super::routing::Rules;
 use super::{ModelSpec, ModelsError};
 use crate::error::ApiError;
 
@@ -18,14 +19,21 @@ pub(super) struct Directory {
     pub(super) entries: Vec<Arc<Entry>>,
     /// Names and aliases.
     names: HashMap<String, usize>,
+    /// Rules that choose among them.
+    pub(super) rules: Arc<Rules>,
 }
 
 impl Directory {
-    pub(super) fn new(entries: Vec<Arc<Entry>>) -> Self {
+    pub(super) fn new(entries: Vec<Arc<Entry>>, rules: Arc<Rules>) -> Self {
         let names = entries.iter().enumerate();
         let names = names.flat_map(|(idx, entry)| entry.names().map(move |name| (name, idx)));
         let names = names.map(|(name, idx)| (name.clone(), idx)).collect();
-        Self { entries, names }
+        Self { entries, names, rules }
+    }
+
+    /// The entry of this name or alias, if there is one.
+    pub(super) fn entry(&self, name: &str) -> Option<&Arc<Entry>> {
+        self.names.get(name).map(|&idx| &self.entries[idx])
     }
 
     /// The entry that a request names, or the first one.
@@ -35,8 +43,8 @@ impl Directory {
     /// Names the models that there are.
     pub(super) fn find(&self, asked: Option<&str>) -> Result<Arc<Entry>, ApiError> {
         let Some(asked) = asked else { return Ok(Arc::clone(&self.entries[0])) };
-        match self.names.get(asked) {
-            Some(&idx) => Ok(Arc::clone(&self.entries[idx])),
+        match self.entry(asked) {
+            Some(entry) => Ok(Arc::clone(entry)),
             None => {
                 let names = self.entries.iter().map(|entry| entry.name.as_str());
                 Err(ApiError::unknown_model(asked, names))

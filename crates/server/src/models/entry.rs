@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Model, ModelSpec};
+use super::{Model, ModelSpec, Traits};
 use crate::error::ApiError;
 
 /// Requests that may wait for one model to be loaded; further ones are told to come again.
@@ -109,6 +109,19 @@ impl Entry {
     pub(super) fn slot(&self) -> MutexGuard<'_, Slot> {
         // Each field is set in one step.
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is loaded and can answer a request for another model as well as that one.
+    pub(super) fn stands_in_for(&self, other: &Self, request: &Traits) -> bool {
+        let facts = |entry: &Self| {
+            let slot = entry.slot();
+            let model = slot.current.as_ref().filter(|model| !model.has_failed())?;
+            let served = model.served();
+            Some((model.max_tokens(), served.kind() == "text", served.chats()))
+        };
+        let Some((n, generates, chats)) = facts(self) else { return false };
+        let is_long_enough = facts(other).is_none_or(|(least, ..)| n >= least);
+        generates && (chats || !request.is_chat) && is_long_enough && !request.has_token_ids
     }
 
     /// Says that the model is being loaded, until the result is dropped.

@@ -37,6 +37,7 @@ use crate::error::ApiError;
 use crate::state::AppState;
 use crate::wire::Body;
 use crate::wire::lenient::{self, Lenience};
+use crate::wire::routed;
 
 pub use responses::ResponsesConfig;
 pub(crate) use table::{ROUTES, Route, need};
@@ -59,6 +60,7 @@ pub(crate) fn router(state: AppState) -> Router {
         })
         .layer(axum::middleware::from_fn(catch_panic))
         .layer(axum::middleware::from_fn_with_state(state.clone(), lenient::layer))
+        .layer(axum::middleware::from_fn(routed::layer))
         .layer(axum::middleware::from_fn_with_state(state.clone(), crate::access::layer))
         // Before a request with a key, browsers ask without one.
         .layer(cors)

@@ -57,6 +57,11 @@ impl GenerationFields {
         })
     }
 
+    /// Whether some field names tokens by their numbers.
+    pub(crate) fn has_token_ids(&self) -> bool {
+        !self.stop_tokens.is_empty() || self.sampling.has_token_ids()
+    }
+
     /// Answers per prompt.
     pub(crate) fn n(&self) -> u32 {
         self.n.unwrap_or(1)

@@ -57,6 +57,12 @@ struct Biases {
 }
 
 impl SamplingFields {
+    /// Whether some field names tokens by their numbers.
+    pub(crate) fn has_token_ids(&self) -> bool {
+        let Biases { tokens, never, .. } = &self.logit_bias;
+        self.allowed_token_ids.is_some() || !tokens.is_empty() || !never.0.is_empty()
+    }
+
     /// Reads the parameters from `fields`.
     pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
         let sent = Self {

@@ -6,6 +6,7 @@
 pub mod parrot;
 
 pub mod house;
+pub mod loading;
 pub mod ranker;
 
 use std::sync::Arc;

@@ -7,6 +7,8 @@ mod tools;
 mod types;
 mod validate;
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -16,6 +18,7 @@ use pelton_llm::{ChatRequest, Generation};
 use crate::access::Caller;
 use crate::answering::Answering;
 use crate::error::ApiError;
+use crate::models::Traits;
 use crate::state::{AppState, Running};
 use crate::wire::{Ask, Body, Head, Ids, Now, sse};
 
@@ -43,13 +46,17 @@ pub(crate) async fn handle(
     caller: Caller,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let app = state.clone();
+    let (app, about) = (state.clone(), Arc::clone(running.about()));
     let (generating, ask, before, id, model, again) = super::reading(&state, body, move |bytes| {
         let mut body = types::ChatBody::read(&bytes)?;
         drop(bytes);
         rendering::check_trust(&body.rendering, app.config().trust_request_chat_template)?;
         let id = body.request_id.take();
-        let model = app.model(body.model.as_deref())?;
+        let model = app.route(body.model.as_deref(), (caller, &about), || Traits {
+            has_tools: !body.tools.tools.is_empty(),
+            has_token_ids: body.generation.has_token_ids(),
+            ..Traits::of_messages(&body.messages)
+        })?;
         let llm = model.llm()?;
         let defaults = caller.over(llm.default_generation());
         let (request, ask) = validate::check(body, defaults)?;

@@ -5,6 +5,8 @@ mod echo;
 mod types;
 mod validate;
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -52,11 +54,11 @@ pub(crate) async fn handle(
     caller: Caller,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let app = state.clone();
+    let (app, about) = (state.clone(), Arc::clone(running.about()));
     let (generating, ask, about, model, again) = super::reading(&state, body, move |bytes| {
         let mut body = types::CompletionBody::read(&bytes)?;
         drop(bytes);
-        let model = app.model(body.model.as_deref())?;
+        let model = app.route(body.model.as_deref(), (caller, &about), || body.traits())?;
         let llm = model.llm()?;
         let defaults = caller.over(llm.default_generation());
         let id = body.request_id.take();

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::models::Traits;
 use crate::wire::{
     Accept, Fields, Forms, GenerationFields, Ids, PromptLogprobs, Shown, StopReason, StreamOptions,
     TimingsBody, UsageBody, check_unhonoured, inputs, n_predict, request_id, stream_options,
@@ -63,6 +64,23 @@ impl CompletionBody {
         };
         fields.finish()?;
         Ok(body)
+    }
+
+    /// The facts that rules ask for which choose a model.
+    pub(crate) fn traits(&self) -> Traits {
+        let characters = |prompt: &Prompt| match prompt {
+            Prompt::Text(text) => text.chars().count(),
+            // A token of English text has about four characters.
+            Prompt::Tokens(tokens) => 4 * tokens.len(),
+            Prompt::Gap { prefix, suffix } => prefix.chars().count() + suffix.chars().count(),
+        };
+        let is_ids = |prompt: &Prompt| matches!(prompt, Prompt::Tokens(_));
+        Traits {
+            characters: self.prompts.iter().map(characters).sum(),
+            turns: 1,
+            has_token_ids: self.generation.has_token_ids() || self.prompts.iter().any(is_ids),
+            ..Traits::default()
+        }
     }
 }
 

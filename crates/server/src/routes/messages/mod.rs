@@ -14,6 +14,8 @@ mod thinking;
 mod tools;
 mod types;
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -57,11 +59,12 @@ pub(crate) async fn handle(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let app = state.clone();
+    let (app, about) = (state.clone(), Arc::clone(running.about()));
     let (generating, ask, model, again) = super::reading(&state, body, move |bytes| {
         let body = MessagesBody::read(&bytes)?;
         drop(bytes);
-        let model = app.model(body.conversation.model.as_deref())?;
+        let asked = body.conversation.model.as_deref();
+        let model = app.route(asked, (caller, &about), || body.traits())?;
         let llm = model.llm()?;
         let (max_tokens, is_stream) = (body.max_tokens, body.is_stream);
         let defaults = caller.over(llm.default_generation());
@@ -94,18 +97,20 @@ pub(crate) async fn handle(
 /// Counts the tokens of a conversation, as the model would read it.
 pub(crate) async fn count_tokens(
     State(state): State<AppState>,
-    _running: Running,
+    running: Running,
+    caller: Caller,
     body: Body,
 ) -> Result<Response, ApiError> {
     #[derive(serde::Serialize)]
     struct Count {
         input_tokens: usize,
     }
-    let app = state.clone();
+    let (app, about) = (state.clone(), Arc::clone(running.about()));
     let (count, ignored) = super::reading(&state, body, move |bytes| {
         let conversation = Conversation::read_alone(&bytes)?;
         drop(bytes);
-        let model = app.model(conversation.model.as_deref())?;
+        let asked = conversation.model.as_deref();
+        let model = app.route(asked, (caller, &about), || conversation.traits())?;
         let llm = model.llm()?;
         let (request, ignored) = request(conversation, Generation::default(), llm);
         let count = llm.count_chat(&request.messages, &request.options);

@@ -8,6 +8,7 @@ use super::blocks::{cache_control, conversation};
 use super::thinking::Thinking;
 use super::tools::tools;
 use crate::error::ApiError;
+use crate::models::Traits;
 use crate::routes::conversation::missing;
 use crate::wire::json::{Kind, string, wrong};
 use crate::wire::{
@@ -53,6 +54,12 @@ impl Conversation {
         check_unhonoured(&mut fields, UNHONOURED)?;
         fields.finish()?;
         Ok(conversation)
+    }
+
+    /// The facts that rules ask for which choose a model.
+    pub(crate) fn traits(&self) -> Traits {
+        let has_tools = !self.options.tools.is_empty();
+        Traits { has_tools, ..Traits::of_messages(&self.messages) }
     }
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
@@ -106,6 +113,12 @@ impl MessagesBody {
         let generation = GenerationFields::read(&mut fields)?;
         fields.finish()?;
         Ok(Self { conversation, max_tokens, is_stream, generation, stop })
+    }
+
+    /// The facts that rules ask for which choose a model.
+    pub(crate) fn traits(&self) -> Traits {
+        let has_token_ids = self.generation.has_token_ids();
+        Traits { has_token_ids, ..self.conversation.traits() }
     }
 
     /// Parts that make the prompt, and how the answer is generated.

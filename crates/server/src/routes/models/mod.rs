@@ -5,7 +5,7 @@ use axum::Json;
 use axum::extract::State;
 
 use crate::error::ApiError;
-use crate::models::{Catalog, Standing};
+use crate::models::{AUTO, Catalog, Standing};
 use crate::state::AppState;
 use crate::wire::{Body, Fields, Id};
 
@@ -24,7 +24,8 @@ pub(crate) struct Model {
     chat: Option<bool>,
     /// Further names.
     aliases: Vec<String>,
-    /// `loaded`, `loading`, `unloaded` or `failed`.
+    /// `loaded`, `loading`, `unloaded` or `failed`; `rules` of the name `auto`, for which rules choose
+    /// a model.
     state: &'static str,
     /// Number of the loaded version: 1, and one more with each load.
     version: Option<u64>,
@@ -59,10 +60,28 @@ fn model(state: &AppState, standing: Standing) -> Model {
     }
 }
 
+/// The name `auto`, where rules choose a model for it.
+fn auto(state: &AppState) -> Option<Model> {
+    let auto = || Standing {
+        name: AUTO.to_owned(),
+        aliases: Vec::new(),
+        state: "rules",
+        version: None,
+        memory_bytes: None,
+        max_tokens: None,
+        kind: Some("text"),
+        chat: Some(true),
+        trouble: None,
+    };
+    state.models().has_auto().then(|| model(state, auto()))
+}
+
 /// The models of the server.
 pub(crate) async fn list(State(state): State<AppState>) -> Json<Models> {
-    let data = state.models().standing().into_iter().map(|one| model(&state, one));
-    Json(Models { object: "list", data: data.collect() })
+    let standing = state.models().standing().into_iter();
+    let mut data: Vec<_> = standing.map(|one| model(&state, one)).collect();
+    data.extend(auto(&state));
+    Json(Models { object: "list", data })
 }
 
 /// A model by name or alias; names may contain slashes.
@@ -70,6 +89,9 @@ pub(crate) async fn one(
     State(state): State<AppState>,
     Id(id): Id,
 ) -> Result<Json<Model>, ApiError> {
+    if let Some(auto) = auto(&state).filter(|_| id == AUTO) {
+        return Ok(Json(auto));
+    }
     let standing = state.models().standing_of(&id)?;
     Ok(Json(model(&state, standing)))
 }

@@ -11,6 +11,7 @@ use super::record::{InputItem, Record};
 use super::store::{History, Store};
 use super::types::Conversation;
 use crate::error::ApiError;
+use crate::models::Traits;
 use crate::routes::conversation::Turns;
 use crate::state::AppState;
 
@@ -45,6 +46,12 @@ pub(crate) fn messages(conversation: &Conversation, history: &History) -> Vec<Me
     }
     turns.extend(conversation.input.turns.clone().finish());
     turns.finish()
+}
+
+/// The facts that rules ask for which choose a model.
+pub(crate) fn traits(conversation: &Conversation, history: &History) -> Traits {
+    let has_tools = !conversation.tools.tools.is_empty();
+    Traits { has_tools, ..Traits::of_messages(&messages(conversation, history)) }
 }
 
 /// The parts of a request that are stored with its response.

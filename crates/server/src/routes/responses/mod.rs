@@ -36,7 +36,8 @@ use pelton_text::Message;
 use crate::access::Caller;
 use crate::answering::Answering;
 use crate::error::ApiError;
-use crate::models::Model;
+use crate::models::{Model, Traits};
+use crate::outcome::About;
 use crate::state::{AppState, Running};
 use crate::wire::{Body, Chunks, Head, Id, Ignored, StreamOptions, StreamState, sse};
 
@@ -94,11 +95,11 @@ pub(crate) async fn create(
     caller: Caller,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let app = state.clone();
+    let (app, about) = (state.clone(), Arc::clone(running.about()));
     let work = move |bytes: Vec<u8>| {
         let body = ResponsesBody::read(&bytes)?;
         drop(bytes);
-        accept(&app, caller, body)
+        accept(&app, (caller, &about), body)
     };
     let accepted = super::reading(&state, body, work).await?;
     let ignored = accepted.ignored.clone();
@@ -107,7 +108,11 @@ pub(crate) async fn create(
     Ok(response)
 }
 
-fn accept(app: &AppState, caller: Caller, body: ResponsesBody) -> Result<Accepted, ApiError> {
+fn accept(
+    app: &AppState,
+    (caller, about): (Caller, &About),
+    body: ResponsesBody,
+) -> Result<Accepted, ApiError> {
     let store = app.responses();
     if body.store == Some(true) && !store.is_on() {
         let message = "`store`: this server stores no responses (`--responses-memory 0`)";
@@ -120,9 +125,13 @@ fn accept(app: &AppState, caller: Caller, body: ResponsesBody) -> Result<Accepte
     }
     let (is_background, is_stream) = (body.is_background, body.is_stream);
     let shows_own_thoughts = body.shows_own_thoughts;
-    let model = app.model(body.conversation.model.as_deref())?;
-    let llm = model.llm()?;
     let history = keep::history(app, caller.tenant, body.conversation.previous.as_deref())?;
+    let asked = body.conversation.model.as_deref();
+    let model = app.route(asked, (caller, about), || Traits {
+        has_token_ids: body.has_token_ids(),
+        ..keep::traits(&body.conversation, &history)
+    })?;
+    let llm = model.llm()?;
     let defaults = caller.over(llm.default_generation());
     let (mut conversation, generation, echo) = body.split(defaults, is_stored)?;
     let options = conversation.options(&llm.thoughts());
@@ -330,7 +339,7 @@ pub(crate) async fn input_items(
 /// Counts the tokens of a conversation, as the model would read it.
 pub(crate) async fn input_tokens(
     State(state): State<AppState>,
-    _running: Running,
+    running: Running,
     caller: Caller,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -339,13 +348,15 @@ pub(crate) async fn input_tokens(
         object: &'static str,
         input_tokens: usize,
     }
-    let app = state.clone();
+    let (app, about) = (state.clone(), Arc::clone(running.about()));
     let (count, ignored) = super::reading(&state, body, move |bytes| {
         let mut conversation = Conversation::read_alone(&bytes)?;
         drop(bytes);
-        let model = app.model(conversation.model.as_deref())?;
-        let llm = model.llm()?;
         let history = keep::history(&app, caller.tenant, conversation.previous.as_deref())?;
+        let asked = conversation.model.as_deref();
+        let traits = || keep::traits(&conversation, &history);
+        let model = app.route(asked, (caller, &about), traits)?;
+        let llm = model.llm()?;
         let options = conversation.options(&llm.thoughts());
         let messages = keep::messages(&conversation, &history);
         let count = llm.count_chat(&messages, &options);

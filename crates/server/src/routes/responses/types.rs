@@ -141,6 +141,11 @@ struct Labels {
 }
 
 impl ResponsesBody {
+    /// Whether some field names tokens by their numbers.
+    pub(crate) fn has_token_ids(&self) -> bool {
+        self.generation.has_token_ids()
+    }
+
     /// Reads every field, and refuses unknown parameters and parameters that are not honoured.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(bytes)?;
