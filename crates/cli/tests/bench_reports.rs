@@ -114,7 +114,8 @@ fn every_benchmark_prints_the_same_head_and_a_page_shows_it() {
     let page = folder.path().join("page.html");
     let charts = folder.path().join("charts");
     let mut words = vec!["bench", "report", "-o", page.to_str().expect("UTF-8")];
-    words.extend(["--svg", charts.to_str().expect("UTF-8")]);
+    let folder_of_charts = charts.to_str().expect("UTF-8");
+    words.extend(["--svg", folder_of_charts, "--png", folder_of_charts]);
     words.extend(files.iter().map(|file| file.to_str().expect("UTF-8")));
     pelton(&words).assert_answered();
     let html = std::fs::read_to_string(&page).expect("a page");
@@ -127,4 +128,6 @@ fn every_benchmark_prints_the_same_head_and_a_page_shows_it() {
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
         .collect();
     assert!(names.contains(&"6-roofline.svg".to_owned()), "{names:?}");
+    let image = std::fs::read(charts.join("6-roofline.png")).expect("the same chart as an image");
+    assert!(image.starts_with(b"\x89PNG\r\n\x1a\n"));
 }

@@ -16,6 +16,7 @@
 //!
 //! The figures of the page are those of the file; nothing is measured or estimated here.
 
+mod canvas;
 mod charts;
 mod svg;
 
@@ -31,6 +32,8 @@ pub struct Chart {
     pub name: String,
     /// The picture as SVG.
     pub svg: String,
+    /// The same as the bytes of a PNG file, 760 by 400 pixels.
+    pub png: Vec<u8>,
 }
 
 /// A page and its charts.

@@ -4,6 +4,7 @@ use plotters::coord::{CoordTranslate, Shift};
 use plotters::prelude::*;
 
 use super::Chart;
+use super::canvas::{Canvas, Pixels};
 use crate::{BenchError, Result};
 
 const SIZE: (u32, u32) = (760, 400);
@@ -41,23 +42,38 @@ pub(super) struct Bar {
     pub(super) high: f64,
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Area<'a> = DrawingArea<Canvas<'a>, Shift>;
 
 fn failed<E: std::fmt::Display>(error: E) -> BenchError {
     BenchError::failed(format!("a chart cannot be drawn: {error}"))
 }
 
-fn drawn(name: &str, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<Chart> {
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+/// Draws a chart twice: as SVG and as PNG.
+fn drawn(name: &str, draw: impl Fn(&Area<'_>) -> Result<()>) -> Result<Chart> {
+    let on = |canvas: Canvas<'_>| {
+        let area = canvas.into_drawing_area();
         area.fill(&WHITE).map_err(failed)?;
         draw(&area)?;
-        area.present().map_err(failed)?;
-    }
+        area.present().map_err(failed)
+    };
+    let mut svg = String::new();
+    on(Canvas::Svg(SVGBackend::with_string(&mut svg, SIZE)))?;
+    let mut pixels = vec![0; 3 * SIZE.0 as usize * SIZE.1 as usize];
+    on(Canvas::Pixels(Pixels::new(&mut pixels, SIZE)))?;
     // Within a page there is no second prologue.
     let start = svg.find("<svg").unwrap_or(0);
-    Ok(Chart { name: name.to_owned(), svg: svg.split_off(start) })
+    Ok(Chart { name: name.to_owned(), svg: svg.split_off(start), png: encoded(&pixels)? })
+}
+
+/// Pixels as a PNG file.
+fn encoded(pixels: &[u8]) -> Result<Vec<u8>> {
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, SIZE.0, SIZE.1);
+    encoder.set_color(png::ColorType::Rgb);
+    let mut writer = encoder.write_header().map_err(failed)?;
+    writer.write_image_data(pixels).map_err(failed)?;
+    writer.finish().map_err(failed)?;
+    Ok(file)
 }
 
 /// A number of an axis, in three digits where they are needed to tell it from its neighbours.

@@ -20,12 +20,29 @@ fn recorded(kind: &str, measures: &Value, more: &Value) -> Recorded {
 
 fn drawn(kind: &str, measures: &Value, more: &Value) -> (String, Vec<String>) {
     let page = page(&[("a.json".to_owned(), recorded(kind, measures, more))]).expect("a page");
-    for Chart { name, svg } in &page.charts {
+    for Chart { name, svg, png } in &page.charts {
+        check_png(name, png);
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{name}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}: {svg}");
         assert!(page.html.contains(svg.as_str()), "{name}");
     }
     (page.html, page.charts.into_iter().map(|chart| chart.name).collect())
+}
+
+/// A PNG holds axes and words in black or grey, and something in colour.
+fn check_png(name: &str, file: &[u8]) {
+    let mut reader = png::Decoder::new(std::io::Cursor::new(file)).read_info().expect("a header");
+    let mut pixels = vec![0; reader.output_buffer_size().expect("a small image")];
+    let frame = reader.next_frame(&mut pixels).expect("an image");
+    assert_eq!((frame.width, frame.height), (760, 400), "{name}");
+    let count = |is: fn(&[u8]) -> bool| pixels.chunks_exact(3).filter(|pixel| is(pixel)).count();
+    let n_dark = count(|pixel| pixel.iter().all(|&value| value < 128));
+    let n_coloured = count(|pixel| {
+        pixel.iter().max().expect("three").abs_diff(*pixel.iter().min().expect("three")) > 64
+    });
+    assert!(n_dark > 1000, "{name}: {n_dark} dark pixels are no axes and words");
+    assert!(n_coloured > 10, "{name}: {n_coloured} coloured pixels");
+    assert!(n_dark + n_coloured < pixels.len() / 6, "{name} is not mostly white");
 }
 
 #[test]

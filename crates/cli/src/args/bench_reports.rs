@@ -18,7 +18,7 @@ that can differ, ten find a difference of 3 %. Exit code 3 when a figure is wors
 pub(super) const REPORT_HELP_END: &str = "\
 Examples:
   pelton bench report sweep.json -o sweep.html
-  pelton bench report before.json after.json -o both.html --svg charts
+  pelton bench report before.json after.json -o both.html --svg charts --png charts
 
 One page that needs no network: machine, figures with intervals, and the charts of each kind of report.";
 
@@ -63,6 +63,9 @@ pub(crate) struct BenchReportArgs {
     /// Folder for the charts, each as an SVG file beside the page
     #[arg(long, value_name = "FOLDER")]
     pub(crate) svg: Option<PathBuf>,
+    /// Folder for the charts, each as a PNG file
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) png: Option<PathBuf>,
 }
 
 fn level(text: &str) -> Result<f64, String> {

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use pelton_bench::compare::{Comparison, Verdict, compare as compared};
-use pelton_bench::page::page;
+use pelton_bench::page::{Chart, page};
 use pelton_bench::record::{ReadError, Recorded};
 use pelton_tensor::PendingFile;
 
@@ -48,16 +48,26 @@ pub(super) fn report(args: &BenchReportArgs) -> Result<()> {
     let reports = args.files.iter().map(named).collect::<Result<Vec<_>>>()?;
     let page = page(&reports).map_err(super::failure)?;
     write(&args.output, &page.html)?;
-    if let Some(folder) = &args.svg {
-        let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", folder.display()));
-        std::fs::create_dir_all(folder).map_err(failed)?;
-        for chart in &page.charts {
-            write(&folder.join(format!("{}.svg", chart.name)), &chart.svg)?;
-        }
-    }
+    write_charts(args.svg.as_deref(), &page.charts, "svg", |chart| chart.svg.as_bytes())?;
+    write_charts(args.png.as_deref(), &page.charts, "png", |chart| &chart.png)?;
     let n = page.charts.len();
     eprintln!("{}: {} reports, {n} charts", args.output.display(), reports.len());
     Ok(())
+}
+
+/// Writes each chart to a file of the folder, if one is named.
+fn write_charts(
+    folder: Option<&Path>,
+    charts: &[Chart],
+    ending: &str,
+    bytes: impl Fn(&Chart) -> &[u8],
+) -> Result<()> {
+    let Some(folder) = folder else { return Ok(()) };
+    let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", folder.display()));
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    charts
+        .iter()
+        .try_for_each(|chart| write(&folder.join(format!("{}.{ending}", chart.name)), bytes(chart)))
 }
 
 /// Reads a report, with advice where it is of another version.
@@ -77,9 +87,9 @@ fn open(path: &Path) -> Result<Recorded> {
 }
 
 /// Writes a file whole or not at all.
-pub(super) fn write(path: &Path, text: &str) -> Result<()> {
+pub(super) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     let written = PendingFile::create(path).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
+        file.write_all(bytes.as_ref())?;
         file.publish()
     });
     written.map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
