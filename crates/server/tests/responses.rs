@@ -249,7 +249,7 @@ async fn a_response_that_is_cancelled_keeps_its_beginning_as_incomplete() {
         harness::series(&metrics, "pelton_generation_tokens_total{").unwrap_or(0.0)
     };
     while n_answered().await < 3.0 {
-        gate.step();
+        gate.step_once();
     }
     let cancelled = server.post(&format!("{path}/cancel"), json!({})).await.json();
     assert_eq!(cancelled["status"], "cancelled");
