@@ -4,7 +4,7 @@
 mod common;
 
 use common::server::Server;
-use common::{Outcome, command, outcome};
+use common::{Outcome, command, outcome, signal};
 use serde_json::{Value, json};
 
 const LIST: &str = "
@@ -95,19 +95,62 @@ fn a_single_model_is_loaded_anew_on_demand_too() {
     assert_eq!((&reloaded["version"], &reloaded["state"]), (&json!(2), &json!("loaded")));
 }
 
+/// Puts a file in the place of another one, whose bytes stay for the server that has it open.
+fn replace(path: &str, bytes: &[u8]) {
+    // Never half a file, which the server might read.
+    let draft = format!("{path}.new");
+    std::fs::write(&draft, bytes).expect("written");
+    std::fs::rename(draft, path).expect("renamed");
+}
+
+#[test]
+fn a_file_that_ends_early_leaves_the_loaded_version_in_place() {
+    let whole = concat!(env!("CARGO_MANIFEST_DIR"), "/model/story-q8_0.gguf");
+    let whole = std::fs::read(whole).expect("a model");
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("story.gguf");
+    let path = path.to_str().expect("UTF-8");
+    std::fs::write(path, &whole).expect("written");
+    let server = Server::start(&["-m", path, "--max-context", "64"]).expect("it listens");
+    let tokens = || {
+        let body = json!({"prompt": "The moth", "max_tokens": 9, "temperature": 0,
+                          "return_token_ids": true});
+        let answer = server.post("/v1/completions", &body).expect("answered");
+        answer["choices"][0]["token_ids"].clone()
+    };
+    let reload = || server.post("/models/reload", &json!({"model": "story"}));
+    let expected = tokens();
+    assert_eq!(expected.as_array().expect("a list").len(), 9);
+    // In its head, in the first tensors, and in the last one.
+    for n_bytes in [100, whole.len() / 2, whole.len() - 1] {
+        replace(path, &whole[..n_bytes]);
+        let refused = reload().expect_err("a file without its end");
+        let (head, body) = refused.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 503"), "{refused}");
+        let body: Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(body["error"]["code"], "model_not_loaded", "{body}");
+        let message = body["error"]["message"].as_str().expect("text");
+        assert!(message.contains("story.gguf"), "{message}");
+        assert_eq!(tokens(), expected, "after {message}");
+        assert_eq!(field(&server, "state"), ["loaded"]);
+        assert_eq!(field(&server, "version"), [1]);
+        let trouble = field(&server, "trouble");
+        assert!(message.contains(trouble[0].as_str().expect("text")), "{trouble:?}: {message}");
+    }
+    replace(path, &whole);
+    assert_eq!(reload().expect("a whole file")["version"], 2);
+    assert_eq!(tokens(), expected);
+    assert_eq!(field(&server, "trouble"), [Value::Null]);
+}
+
 #[cfg(unix)]
 #[test]
 fn sighup_reads_the_file_anew_and_a_mistake_in_it_changes_nothing() {
     let (_folder, path) = config("max_context: 128\nmodels: [{name: a, model: story}]\n");
     let server = Server::start(&["--config", &path]).expect("it listens");
     let hang_up = |text: &str| {
-        // Never half a file, which the server might read.
-        let draft = format!("{path}.new");
-        std::fs::write(&draft, text).expect("written");
-        std::fs::rename(draft, &path).expect("renamed");
-        let pid = i32::try_from(server.pid()).ok().and_then(rustix::process::Pid::from_raw);
-        rustix::process::kill_process(pid.expect("a pid"), rustix::process::Signal::HUP)
-            .expect("it runs");
+        replace(&path, text.as_bytes());
+        signal("HUP", server.pid());
     };
     let until = |expected: &[&str]| {
         for _ in 0..500 {
@@ -127,6 +170,32 @@ fn sighup_reads_the_file_anew_and_a_mistake_in_it_changes_nothing() {
     until(&["b"]);
     let body = json!({"model": "b", "prompt": "Once", "max_tokens": 3});
     assert_eq!(server.post("/v1/completions", &body).expect("answered")["model"], "b");
+}
+
+#[cfg(unix)]
+#[test]
+fn sighup_names_the_changed_settings_that_need_a_restart() {
+    let models = "models: [{name: a, model: story}]\n";
+    let (_folder, path) = config(&format!("max_context: 128\n{models}"));
+    let mut server = Server::start(&["--config", &path]).expect("it listens");
+    let pid = server.pid();
+    let mut hang_up = |text: &str, end: &str| {
+        replace(&path, text.as_bytes());
+        signal("HUP", pid);
+        server.log_until(end)
+    };
+    let needs_restart = |lines: &[String]| -> Vec<String> {
+        let keys = lines.iter().filter_map(|line| line.trim_end().split_once("needs a restart: "));
+        keys.map(|(_, key)| key.to_owned()).collect()
+    };
+    let lines = hang_up("models: [{name: a, modle: story}]\n", "the settings stay as they are");
+    assert!(lines.concat().contains("did you mean `model`?"), "{lines:?}");
+    let end = "the settings were read anew";
+    let changed = "max_waiting: 9\ntenants: [{name: red}]\n";
+    let lines = hang_up(&format!("max_context: 64\n{changed}{models}"), end);
+    assert_eq!(needs_restart(&lines), ["max_waiting", "tenants"], "{lines:?}");
+    let lines = hang_up(&format!("max_context: 64\n{models}"), end);
+    assert!(needs_restart(&lines).is_empty(), "they are those of the start again: {lines:?}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::command;
 pub(crate) struct Server {
     child: Child,
     /// Kept open, so that the server can write to it.
-    _stderr: BufReader<ChildStderr>,
+    stderr: BufReader<ChildStderr>,
     address: String,
 }
 
@@ -38,7 +38,7 @@ impl Server {
             return Err(format!("{status}: {}", line.trim_end()));
         };
         let address = address.trim_end_matches('/').to_owned();
-        Ok(Self { child, _stderr: stderr, address })
+        Ok(Self { child, stderr, address })
     }
 
     /// Id of the server's process.
@@ -49,6 +49,21 @@ impl Server {
     /// Where it listens.
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The lines that it logs up to the first one that holds `end`.
+    pub(crate) fn log_until(&mut self, end: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            let n_bytes = self.stderr.read_line(&mut line).expect("stderr is UTF-8");
+            assert!(n_bytes > 0, "it ended without `{end}`: {lines:#?}");
+            let is_end = line.contains(end);
+            lines.push(line);
+            if is_end {
+                return lines;
+            }
+        }
     }
 
     /// Waits until it has ended.
