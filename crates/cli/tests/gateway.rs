@@ -4,6 +4,7 @@
 mod common;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::server::Server;
@@ -107,6 +108,92 @@ fn tokens_that_were_answered_are_counted_after_a_kill() {
     // At most the requests of the four clients that were not answered when each kill came.
     let n_each = n_counted / n("requests");
     assert!(n_counted <= n_answered + 5 * 4 * n_each, "{n_counted} for {n_answered}");
+}
+
+/// Asks for four tokens at a time until the server is gone or the quota used up; half of the clients
+/// ask for streams. Adds the tokens of whole answers; says whether the quota was used up.
+fn ask_until_refused(server: &Server, key: &str, is_stream: bool, n_answered: &AtomicU64) -> bool {
+    let mut body = ask(4);
+    if is_stream {
+        body["stream"] = json!(true);
+        body["stream_options"] = json!({"include_usage": true});
+    }
+    loop {
+        let (status, _, text) = complete(server, key, &body);
+        let n_tokens = match status {
+            // It was killed before it answered.
+            0 => return false,
+            429 => {
+                assert!(text.contains("insufficient_quota"), "{text}");
+                return true;
+            }
+            200 if is_stream => {
+                let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+                let is_whole = text.contains("[DONE]");
+                events
+                    .filter(|event| is_whole && event.contains("\"total_tokens\""))
+                    .map(total)
+                    .sum()
+            }
+            200 => match serde_json::from_str::<Value>(&text) {
+                Ok(_) => total(&text),
+                Err(_) => 0,
+            },
+            _ => panic!("{status}: {text}"),
+        };
+        n_answered.fetch_add(n_tokens, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_crowd_gets_no_more_than_its_quota_however_often_the_server_is_killed() {
+    const N_CLIENTS: u64 = 64;
+    const N_KILLS: u64 = 3;
+    /// Of one request: prompt and answer.
+    const MOST: u64 = 7;
+    const QUOTA: u64 = 8_000;
+    let house = House::new();
+    let key = house.key(&["--id", "k", "--tokens-total", &QUOTA.to_string()]);
+    let n_answered = AtomicU64::new(0);
+    for round in 0..=N_KILLS {
+        let mut server = house.serve(&[]);
+        let n_refused = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..N_CLIENTS)
+                .map(|i| {
+                    let (server, key, n_answered) = (&server, &key, &n_answered);
+                    scope.spawn(move || ask_until_refused(server, key, i % 2 == 0, n_answered))
+                })
+                .collect();
+            // Two answers for each client, on average; then a kill, which comes amid others.
+            let enough = n_answered.load(Ordering::SeqCst) + 2 * N_CLIENTS * MOST;
+            if round < N_KILLS {
+                while n_answered.load(Ordering::SeqCst) < enough {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                signal("KILL", server.pid());
+            }
+            clients
+                .into_iter()
+                .map(|client| u64::from(client.join().expect("it ends")))
+                .sum::<u64>()
+        });
+        let expected = if round < N_KILLS { 0 } else { N_CLIENTS };
+        assert_eq!(n_refused, expected, "the quota binds at the end of round {round}");
+        if round == N_KILLS {
+            signal("TERM", server.pid());
+        }
+        server.wait();
+    }
+    let report = pelton(&["usage", "--usage-file", &house.path("usage"), "--json"]).json();
+    let n = |name: &str| report["total"][name].as_u64().expect("a number");
+    let n_counted = n("prompt_tokens") + n("completion_tokens");
+    let n_answered = n_answered.into_inner();
+    assert!(n_answered <= n_counted, "{n_counted} of {n_answered} are counted");
+    assert!(n_counted <= QUOTA, "{n_counted} tokens of {QUOTA}");
+    assert!(n_counted > QUOTA - MOST, "{n_counted} tokens of {QUOTA}, and a request was refused");
+    // At most the requests of all clients that were not answered when each kill came.
+    let n_lost = N_KILLS * N_CLIENTS * MOST;
+    assert!(n_counted <= n_answered + n_lost, "{n_counted} for {n_answered}");
 }
 
 #[test]
