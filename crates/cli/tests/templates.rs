@@ -69,6 +69,33 @@ fn built_in_templates_and_files_replace_the_models_own() {
 }
 
 #[test]
+fn the_last_message_of_a_line_is_continued_or_a_new_one_begins() {
+    let folder = without_template();
+    let model = ["-m", text(folder.path()), "--chat-template", "chatml"];
+    let tokenize = |line: serde_json::Value| {
+        let args = [&["tokenize", "--chat"], &model[..]].concat();
+        pelton_with_input(&args, line.to_string().as_bytes())
+    };
+    let said = serde_json::json!([
+        {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}
+    ]);
+    let line = |field: &str| serde_json::json!({ "messages": said, field: true });
+    let open = rendered(&tokenize(line("continue_final_message")));
+    assert!(open.ends_with("<|im_start|>assistant\nHo"), "{open}");
+    let whole = rendered(&tokenize(serde_json::json!({ "messages": said })));
+    assert_eq!(whole.trim_end(), format!("{open}<|im_end|>"));
+    let next = rendered(&tokenize(line("add_generation_prompt")));
+    assert_eq!(next, format!("{whole}<|im_start|>assistant\n"));
+    let mut both = line("continue_final_message");
+    both["add_generation_prompt"] = true.into();
+    tokenize(both).assert_refused(&[
+        "line 1 of standard input",
+        "`continue_final_message`",
+        "`add_generation_prompt`",
+    ]);
+}
+
+#[test]
 fn a_template_that_cannot_be_used_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let broken = folder.path().join("broken.jinja");
