@@ -3,7 +3,7 @@
 usage: page.py PELTON [--pictures FOLDER] [--only WORD]
 
 The browser is $CHROMIUM, or `chromium`, `chromium-browser` or `google-chrome` of the path. Where
-there is none, the run says that it is skipped and ends with 0. Every check is a function whose name
+there is none, the run prints a NOTE and ends with 0, or with an error where E2E_PAGE=required. Every check is a function whose name
 says what must hold; each gets a fresh context of the browser, without storage. A check fails when
 the page asks anything of another host, breaks its own Content-Security-Policy, or throws.
 """
@@ -705,7 +705,10 @@ def main():
     arguments = parser.parse_args()
     path = browser_path()
     if not path:
-        print("skipped: page.py needs Chromium, and there is none: neither $CHROMIUM nor one of the path")
+        missing = "no Chromium, neither $CHROMIUM nor one of the path: the page is not tried in a browser"
+        if os.environ.get("E2E_PAGE") == "required":
+            sys.exit(missing)
+        print(f"--- NOTE: {missing}")
         return
     from playwright.sync_api import sync_playwright
 
