@@ -59,6 +59,30 @@ fn a_trace_is_a_workload_too() {
 }
 
 #[test]
+fn the_written_settings_take_the_longest_request_of_the_trace() {
+    let folder = tempfile::tempdir().expect("temp");
+    let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (trace, file) = (at("trace"), at("serve.yaml"));
+    let lines: String = (0..9).map(|n| format!("{} 20 10\n", 100 * n)).collect();
+    std::fs::write(&trace, lines + "900 300 50\n").expect("written");
+    let args = ["plan", "advise", "--hardware", "xeon-8480", "--loss", "0", "--trace", &trace];
+    let told = pelton(&[&args[..], &["--json", "--write", &file]].concat()).json();
+    assert_eq!(told["scenario"]["longest_tokens"], 350);
+    assert_eq!(told["scenario"]["input_tokens"], 48);
+    let words = told["scenario"]["words"].as_str().expect("words");
+    assert!(words.contains("10 recorded requests at 10.00 per second"), "{words}");
+    let checked = pelton(&["serve", "--config", &file, "--check-config"]);
+    checked.assert_answered();
+    assert!(checked.stdout.contains("max_context: 350"), "{}", checked.stdout);
+    // Ten at the same moment are ten at once, unless a flag says otherwise.
+    std::fs::write(&trace, "0 20 10\n".repeat(10)).expect("written");
+    let batch = |more: &[&str]| {
+        pelton(&[&args[..], &["--json"], more].concat()).json()["scenario"]["batch"].clone()
+    };
+    assert_eq!((batch(&[]), batch(&["--batch", "3"])), (10.into(), 3.into()));
+}
+
+#[test]
 fn wishes_that_cannot_be_met_are_refused_or_marked() {
     let folder = tempfile::tempdir().expect("temp");
     let model = bare_config(folder.path());

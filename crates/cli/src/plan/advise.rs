@@ -1,6 +1,5 @@
 //! `pelton plan advise`; see [`pelton_plan::advise`].
 
-use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
@@ -11,12 +10,13 @@ use pelton_bench::ablate::Round;
 use pelton_bench::estimate::median;
 use pelton_llm::BLOCK_TOKENS;
 use pelton_plan::advise::{
-    Advice, Figures, Goal, Scenario, Settings, Step, Wish, advise as advised, scenarios,
+    Advice, Figures, Goal, Scenario, Settings, Step, Wish, advise as advised, concurrent, scenarios,
 };
 use pelton_sim::report::Grouping;
 use pelton_sim::trace::{Trace, TraceFile};
 use serde::Serialize;
 
+use super::recorded::Recorded;
 use super::subject::Subject as Planned;
 use crate::args::{AdviseArgs, plain_with, quoted};
 use crate::bench::ablate::{Served, Subject, rounds};
@@ -30,6 +30,8 @@ use crate::usage::nearest;
 const MEASURED_ROUNDS: usize = 3;
 /// Most tokens of one step, as the server has it by default.
 const STEP_TOKENS: usize = 512;
+/// Most requests at once that the rate of a trace leads to.
+const MOST_AT_ONCE: usize = 1024;
 
 /// The printed report.
 #[derive(Debug, Serialize)]
@@ -60,7 +62,9 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
         return Err(Failure::new(format!("{}: a model without layers", subject.name)));
     }
     let (hardware, is_noisy) = super::hardware(args.hardware.as_deref())?;
-    let scenario = scenario(args)?;
+    let recorded = args.trace.as_deref().map(Recorded::open).transpose()?;
+    let scenario = scenario(args, recorded.as_ref())?;
+    let mut batch = scenario.batch;
     let wish = Wish {
         hardware: &hardware,
         memory_bytes: args.memory.unwrap_or(hardware.memory_bytes),
@@ -71,6 +75,14 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
         block_tokens: BLOCK_TOKENS,
         step_tokens: STEP_TOKENS,
     };
+    if let Some(recorded) = recorded.as_ref().filter(|_| args.batch.is_none()) {
+        let most = recorded.n_requests().clamp(1, MOST_AT_ONCE);
+        // Requests that all come at once are all there at once.
+        let rate = recorded.rate().unwrap_or(f64::INFINITY);
+        batch = concurrent(&subject.outline, &wish, rate, most).unwrap_or(batch);
+    }
+    let scenario = Scenario { batch, ..scenario.clone() };
+    let wish = Wish { scenario: &scenario, ..wish };
     let advice = advised(&subject.outline, &wish).ok_or_else(|| {
         Failure::new("the speed of this machine is unknown")
             .hint("`pelton doctor` measures it, `--hardware` names another")
@@ -98,7 +110,7 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
 }
 
 /// The workload: that of the scenario, changed by flags or a trace.
-fn scenario(args: &AdviseArgs) -> Result<Scenario> {
+fn scenario(args: &AdviseArgs, recorded: Option<&Recorded>) -> Result<Scenario> {
     let all = scenarios();
     let names: Vec<&str> = all.iter().map(|scenario| scenario.name.as_str()).collect();
     let found = all.iter().find(|scenario| scenario.name == args.scenario);
@@ -109,8 +121,8 @@ fn scenario(args: &AdviseArgs) -> Result<Scenario> {
             nearest(name, names.iter().copied()).map(|n| format!("did you mean `{n}`?")),
         )
     })?;
-    if let Some(path) = &args.trace {
-        (scenario.input_tokens, scenario.output_tokens, scenario.shared_prefix) = recorded(path)?;
+    if let Some(recorded) = recorded {
+        recorded.put(&mut scenario);
     }
     let set =
         |to: &mut usize, from: Option<NonZeroUsize>| *to = from.map_or(*to, NonZeroUsize::get);
@@ -192,25 +204,6 @@ fn requests(scenario: &Scenario, path: &Path) -> Result<()> {
     // A file that is there already may be a link to another one.
     let written = File::create_new(path).and_then(|mut file| file.write_all(lines.as_bytes()));
     written.map_err(|error| Failure::internal(format!("cannot write {}: {error}", path.display())))
-}
-
-/// Mean tokens of prompts and answers of a trace, and the share of the prompts that came before.
-fn recorded(path: &Path) -> Result<(usize, usize, f64)> {
-    let mut known = HashSet::new();
-    let (mut n, mut input, mut output, mut shared) = (0_u64, 0_u64, 0_u64, 0_u64);
-    for request in TraceFile::open(path)?.requests()? {
-        let request = request?;
-        n += 1;
-        input += request.n_prompt as u64;
-        output += request.n_output as u64;
-        for prefix in request.prefixes.as_slice() {
-            if !known.insert(prefix.id) {
-                shared += prefix.n_tokens as u64;
-            }
-        }
-    }
-    let share = (shared as f64 / input.max(1) as f64).min(0.99);
-    Ok(((input / n.max(1)).max(1) as usize, (output / n.max(1)).max(1) as usize, share))
 }
 
 impl Report {

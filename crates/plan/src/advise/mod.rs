@@ -189,6 +189,41 @@ pub fn advise(model: &ModelOutline, wish: &Wish<'_>) -> Option<Advice> {
     })
 }
 
+/// Requests at the same time where so many arrive per second: by Little's law the rate times the time
+/// of a request, which grows with their number. That is the least number with which a server with
+/// plain weights ends as many per second as arrive; `most` where it falls behind with each number.
+/// `None` where nothing is known about the speed of the machine.
+///
+/// # Panics
+///
+/// As of [`advise`].
+pub fn concurrent(
+    model: &ModelOutline,
+    wish: &Wish<'_>,
+    arrivals_per_s: f64,
+    most: usize,
+) -> Option<usize> {
+    if !wish.hardware.has_speed() {
+        return None;
+    }
+    let bench = Bench { model, wish };
+    let keeps_up = |n: usize| {
+        let figures = bench.figures(&State::of_batch(wish, n));
+        figures.output_tokens_per_s / wish.scenario.output_tokens as f64 >= arrivals_per_s
+    };
+    let doubled = std::iter::successors(Some(1), |n: &usize| n.checked_mul(2));
+    let Some(high) = doubled.take_while(|&n| n < most).find(|&n| keeps_up(n)) else {
+        return Some(most);
+    };
+    // A server with more places answers more per second.
+    let (mut low, mut high) = (high / 2, high);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        *(if keeps_up(middle) { &mut high } else { &mut low }) = middle;
+    }
+    Some(high)
+}
+
 fn step(
     bench: &Bench<'_>,
     technique: Technique,

@@ -45,6 +45,9 @@ pub struct Scenario {
     pub input_tokens: usize,
     /// Tokens of an answer; at least 1.
     pub output_tokens: usize,
+    /// Tokens of the longest request, prompt and answer; absent where all are alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub longest_tokens: Option<usize>,
     /// Requests at the same time; at least 1.
     pub batch: usize,
     /// Share of a prompt that an earlier one began with.

@@ -6,7 +6,7 @@ use pelton_model::{KvDtype, ModelOutline};
 use pelton_quant::for_name;
 use serde::Deserialize;
 
-use super::{Check, Figures, Goal, Settings, Wish};
+use super::{Check, Figures, Goal, Scenario, Settings, Wish};
 use crate::plan::{Plan, Request, plan};
 use crate::ranks::Split;
 use crate::weights::{WeightSizes, Weights};
@@ -77,6 +77,11 @@ impl State {
         }
     }
 
+    /// A server with so many places that keeps the beginnings of prompts.
+    pub(super) fn of_batch(wish: &Wish<'_>, batch: usize) -> Self {
+        Self { batch, has_prefix_cache: true, ..Self::plain(wish) }
+    }
+
     /// The same where drafts are right more or less often.
     pub(super) fn with_acceptance(&self, by: f64) -> Self {
         Self { acceptance: (self.acceptance + by).clamp(0.0, 0.99), ..self.clone() }
@@ -102,7 +107,7 @@ impl Bench<'_> {
                 weights: state.weights,
                 kv_dtype: state.kv_dtype,
                 block_tokens,
-                context_tokens: self.context(),
+                context_tokens: self.pool_tokens(batch),
                 batch,
                 input_tokens: input,
                 output_tokens: scenario.output_tokens,
@@ -114,9 +119,17 @@ impl Bench<'_> {
         )
     }
 
-    /// Tokens of one request.
+    /// Tokens of the longest request.
     fn context(&self) -> usize {
-        self.wish.scenario.input_tokens + self.wish.scenario.output_tokens
+        let Scenario { input_tokens, output_tokens, longest_tokens, .. } = *self.wish.scenario;
+        longest_tokens.unwrap_or(0).max(input_tokens + output_tokens)
+    }
+
+    /// Tokens of each of so many sequences in memory: those of a usual request, and more where the
+    /// longest one would not fit in beside none.
+    fn pool_tokens(&self, batch: usize) -> usize {
+        let Scenario { input_tokens, output_tokens, .. } = *self.wish.scenario;
+        (input_tokens + output_tokens).max(self.context().div_ceil(batch))
     }
 
     /// Seconds of a prompt alone, of a step, and tokens of a request per step.
@@ -374,7 +387,10 @@ impl Bench<'_> {
                 total <= memory_bytes,
             ),
             check(
-                format!("{} tokens of a request within the model's {longest}", self.context()),
+                format!(
+                    "{} tokens of the longest request within the model's {longest}",
+                    self.context()
+                ),
                 self.context() <= longest,
             ),
         ]

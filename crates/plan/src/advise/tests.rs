@@ -177,6 +177,48 @@ fn every_limit_of_the_list_can_be_broken() {
 }
 
 #[test]
+fn the_longest_request_has_its_context_and_its_memory() {
+    let chat = scenario("chat");
+    let long = Scenario { longest_tokens: Some(100_000), ..chat.clone() };
+    let advice = advised(&long, |_| {});
+    assert_eq!(advice.settings.max_context, 100_000);
+    assert!(advice.checks[1].constraint.contains("100000"), "{:?}", advice.checks);
+    // 128 KiB per token in bf16, beside 16 GiB of weights: not before they are smaller.
+    assert!(advice.before.total_bytes > 27 * GIB, "{:?}", advice.before);
+    assert!(advice.after.total_bytes < 24 * GIB, "{:?}", advice.after);
+    let longer = Scenario { longest_tokens: Some(200_000), ..chat.clone() };
+    assert!(!advised(&longer, |_| {}).checks[1].holds);
+    // A longest request that is shorter than the usual one changes nothing.
+    let short = Scenario { longest_tokens: Some(3), ..chat.clone() };
+    assert_eq!(advised(&short, |_| {}).settings, advised(&chat, |_| {}).settings);
+}
+
+#[test]
+fn requests_at_once_are_the_rate_times_the_time_of_each() {
+    let hardware = profiles().into_iter().find(|profile| profile.name == "rtx-4090");
+    let (hardware, scenario) = (hardware.expect("a profile"), scenario("chat"));
+    let wish = Wish {
+        hardware: &hardware,
+        memory_bytes: 24 * GIB,
+        weights: Weights::Format(for_name("bf16").expect("a format")),
+        scenario: &scenario,
+        goal: scenario.goal,
+        loss_percent: 1.0,
+        block_tokens: 16,
+        step_tokens: 512,
+    };
+    let at = |rate: f64| concurrent(&model(), &wish, rate, 200).expect("a speed is known");
+    let bench = Bench { model: &model(), wish: &wish };
+    for rate in [0.01, 0.7, 1.5, 4.0] {
+        let n = at(rate);
+        let answers = |n| bench.figures(&State::of_batch(&wish, n)).output_tokens_per_s / 256.0;
+        assert!(answers(n) >= rate && (n == 1 || answers(n - 1) < rate), "{n} at {rate}");
+    }
+    assert_eq!((at(0.01), at(f64::INFINITY)), (1, 200));
+    assert!(at(4.0) > at(0.7), "{} {}", at(4.0), at(0.7));
+}
+
+#[test]
 fn nothing_is_advised_for_a_machine_of_unknown_speed() {
     let hardware = profiles().pop().expect("a profile");
     let unknown = Hardware { read_bandwidth: 0.0, ..hardware };
