@@ -31,6 +31,7 @@ fn the_file_for_tools_of_vllm_has_their_fields_and_the_report_hides_the_key() {
     );
     assert_eq!((&vllm["max_concurrency"], &vllm["model_id"]), (&4.into(), &"mock".into()));
     assert_eq!(vllm["request_goodput"], Value::Null);
+    assert_eq!((&vllm["request_rate"], &vllm["burstiness"]), (&"inf".into(), &1.0.into()));
     let number = |name: &str| vllm[name].as_f64().unwrap_or_else(|| panic!("{name}: {vllm}"));
     for name in ["ttft", "tpot", "itl", "e2el"] {
         for which in ["mean", "median", "std", "p99"] {
@@ -45,6 +46,22 @@ fn the_file_for_tools_of_vllm_has_their_fields_and_the_report_hides_the_key() {
     let own = &told["variants"][0]["report"]["all"]["ttft_ms"];
     let difference = own["mean"].as_f64().expect("a mean") - number("mean_ttft_ms");
     assert!(difference.abs() < 1e-6, "{own}");
+}
+
+#[test]
+fn the_file_for_tools_of_vllm_says_how_requests_came() {
+    let mock = Mock::start(Delays::default());
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("vllm.json");
+    let file = path.to_str().expect("UTF-8");
+    for (arrivals, burstiness) in [("poisson", Value::from(1.0)), ("bursty", Value::Null)] {
+        let lengths = ["--lengths", "5:2", "-n", "4", "--rate", "200", "--arrivals", arrivals];
+        measure(&mock, &[&lengths[..], &["--vllm-json", file]].concat());
+        let text = std::fs::read_to_string(&path).expect("written");
+        let vllm: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(vllm["request_rate"], 200.0);
+        assert_eq!((&vllm["burstiness"], &vllm["max_concurrency"]), (&burstiness, &Value::Null));
+    }
 }
 
 #[test]

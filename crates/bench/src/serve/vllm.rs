@@ -3,6 +3,7 @@
 //! Lengths and times are those of whole answers. Lists of single tokens and texts are left out, as
 //! in files that vLLM writes without its details.
 
+use pelton_sim::trace::ArrivalKind;
 use serde_json::{Map, Value, json};
 
 use super::report::ServeReport;
@@ -14,12 +15,38 @@ use crate::pace::Pace;
 pub struct Traffic {
     /// Arrivals.
     pub pace: Pace,
-    /// Requests per second, where the workload has a rate.
-    pub rate: Option<f64>,
+    /// How requests follow each other by the clock, and how many per second; absent for a file.
+    pub arrivals: Option<(ArrivalKind, f64)>,
     /// Requests that were asked for.
     pub n_requests: u64,
     /// Whether requests have latency targets.
     pub has_targets: bool,
+}
+
+impl Traffic {
+    /// The fields about arrivals. In vLLM the burstiness is the shape of a gamma distribution of the
+    /// gaps, and 1 is a Poisson process. Bursts with phases, equal gaps and files have no such
+    /// shape. Without a clock, and on a ramp, its own program writes a rate of `inf`.
+    fn arrival_fields(&self) -> Vec<(&'static str, Value)> {
+        let (rate, burstiness) = match (self.pace, self.arrivals) {
+            (Pace::Concurrency(_), _) | (Pace::Clock, Some((ArrivalKind::Ramp, _))) => {
+                (json!("inf"), json!(1.0))
+            }
+            (Pace::Clock, Some((ArrivalKind::Poisson, rate))) => (json!(rate), json!(1.0)),
+            (Pace::Clock, Some((ArrivalKind::Bursty | ArrivalKind::Constant, rate))) => {
+                (json!(rate), Value::Null)
+            }
+            (Pace::Clock, None) => (Value::Null, Value::Null),
+        };
+        let mut fields = vec![("request_rate", rate), ("burstiness", burstiness)];
+        let clocked = self.arrivals.filter(|_| self.pace == Pace::Clock);
+        if let Some((first, last)) = clocked.and_then(|(kind, rate)| kind.ramp(rate)) {
+            fields.push(("ramp_up_strategy", json!("linear")));
+            fields.push(("ramp_up_start_rps", json!(first)));
+            fields.push(("ramp_up_end_rps", json!(last)));
+        }
+        fields
+    }
 }
 
 impl ServeReport {
@@ -43,8 +70,9 @@ impl ServeReport {
         put("model_id", json!(self.model));
         put("tokenizer_id", json!(self.model));
         put("num_prompts", json!(traffic.n_requests));
-        put("request_rate", traffic.rate.map_or_else(|| json!("inf"), |rate| json!(rate)));
-        put("burstiness", json!(1.0));
+        for (name, value) in traffic.arrival_fields() {
+            put(name, value);
+        }
         put(
             "max_concurrency",
             match traffic.pace {
@@ -97,6 +125,35 @@ fn p99(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The fields about arrivals by this pace.
+    fn fields(pace: Pace, arrivals: Option<(ArrivalKind, f64)>) -> Value {
+        let traffic = Traffic { pace, arrivals, n_requests: 9, has_targets: false };
+        let fields = traffic.arrival_fields().into_iter();
+        Value::Object(fields.map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    #[test]
+    fn rate_and_burstiness_are_those_of_the_arrivals() {
+        use ArrivalKind::{Bursty, Constant, Poisson, Ramp};
+        for &kind in ArrivalKind::ALL {
+            let closed = fields(Pace::Concurrency(4), Some((kind, 2.0)));
+            assert_eq!(closed, json!({"request_rate": "inf", "burstiness": 1.0}), "{kind:?}");
+        }
+        let clocked = |kind| fields(Pace::Clock, Some((kind, 2.0)));
+        assert_eq!(clocked(Poisson), json!({"request_rate": 2.0, "burstiness": 1.0}));
+        for kind in [Bursty, Constant] {
+            assert_eq!(clocked(kind), json!({"request_rate": 2.0, "burstiness": null}), "{kind:?}");
+        }
+        let ramp = clocked(Ramp);
+        assert_eq!((&ramp["request_rate"], &ramp["burstiness"]), (&json!("inf"), &json!(1.0)));
+        assert_eq!(ramp["ramp_up_strategy"], "linear");
+        let (first, last) = (&ramp["ramp_up_start_rps"], &ramp["ramp_up_end_rps"]);
+        assert!((first.as_f64().expect("a rate") - 0.2).abs() < 1e-12, "{ramp}");
+        assert!((last.as_f64().expect("a rate") - 3.8).abs() < 1e-12, "{ramp}");
+        let file = fields(Pace::Clock, None);
+        assert_eq!(file, json!({"request_rate": null, "burstiness": null}));
+    }
 
     #[test]
     fn spread_and_percentile_are_those_of_numpy() {

@@ -129,10 +129,10 @@ impl WorkloadArgs {
         self.requests.is_none()
     }
 
-    /// Requests per second, where the workload has a rate.
-    pub(crate) fn rate(&self, trace: &Trace) -> Option<f64> {
+    /// How requests follow each other, and how many per second, where a generator makes them.
+    pub(crate) fn arrivals(&self, trace: &Trace) -> Option<(ArrivalKind, f64)> {
         match trace {
-            Trace::Workload(workload) => Some(workload.rate()),
+            Trace::Workload(workload) => Some((workload.arrivals(), workload.rate())),
             Trace::File(_) => None,
         }
     }

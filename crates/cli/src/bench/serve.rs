@@ -22,7 +22,7 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
     let grouping = args.workload.grouping(&trace);
     let traffic = Traffic {
         pace: args.pace(),
-        rate: args.workload.rate(&trace),
+        arrivals: args.workload.arrivals(&trace),
         n_requests: config.n_requests,
         has_targets: args.server.has_targets(),
     };

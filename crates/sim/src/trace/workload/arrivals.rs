@@ -48,6 +48,11 @@ impl ArrivalKind {
             Self::Ramp => "ramp",
         }
     }
+
+    /// First and last rate of a ramp with this mean rate; `None` where the mean rate stays.
+    pub fn ramp(self, mean_rate: f64) -> Option<(f64, f64)> {
+        (self == Self::Ramp).then_some((RAMP.0 * mean_rate, RAMP.1 * mean_rate))
+    }
 }
 
 /// Moments of arrival, one after the other.
