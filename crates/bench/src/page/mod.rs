@@ -22,6 +22,8 @@ mod svg;
 
 use std::fmt::Write as _;
 
+use serde_json::Value;
+
 use crate::Result;
 use crate::record::{Better, Measure, Recorded};
 
@@ -87,6 +89,9 @@ fn section(html: &mut String, file: &str, recorded: &Recorded, charts: &[Chart])
     if report.machine.baseline.as_ref().is_some_and(|baseline| baseline.is_noisy) {
         html.push_str("<p class=\"note\">The machine was measured in a noisy minute.</p>\n");
     }
+    if let Some(note) = without_answers(&recorded.whole) {
+        put(html, format_args!("<p class=\"note\">{note}</p>\n"));
+    }
     for chart in charts {
         html.push_str(&chart.svg);
         html.push('\n');
@@ -99,6 +104,29 @@ fn section(html: &mut String, file: &str, recorded: &Recorded, charts: &[Chart])
         row(html, measure);
     }
     html.push_str("</table>\n");
+}
+
+/// A note where requests ended without an answer, since no time includes them.
+fn without_answers(whole: &Value) -> Option<String> {
+    let list = |name: &str| whole[name].as_array().map_or(&[][..], Vec::as_slice);
+    let count = |value: &Value| value.as_u64().unwrap_or(0);
+    let runs = list("variants").iter().map(|variant| {
+        let report = &variant["report"];
+        let refused = report["refused"].as_object();
+        let n_refused: u64 = refused.map_or(0, |refused| refused.values().map(count).sum());
+        (count(&report["offered"]), count(&report["failed"]) + n_refused)
+    });
+    let points = list("points").iter().map(|point| {
+        let offered = count(&point["offered"]);
+        (offered, offered.saturating_sub(count(&point["answered"])))
+    });
+    let (offered, missing) = runs.chain(points).fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+    (missing > 0).then(|| {
+        format!(
+            "{missing} of {offered} requests ended without a whole answer. They may have waited \
+             longest, and no time of this report includes them."
+        )
+    })
 }
 
 fn row(html: &mut String, measure: &Measure) {

@@ -105,3 +105,20 @@ fn techniques_make_a_waterfall() {
     assert_eq!(charts, ["1-waterfall"]);
     assert!(html.contains("ngram"), "{html}");
 }
+
+#[test]
+fn a_page_says_how_many_requests_are_in_no_time() {
+    let report = |failed: u64, refused: &Value| json!({"variants": [{"report": {"offered": 9, "failed": failed, "refused": refused}}]});
+    let note = |kind: &str, more: &Value| {
+        let (html, _) = drawn(kind, &json!([]), more);
+        html.lines().find(|line| line.contains("whole answer")).map(str::to_owned)
+    };
+    let found = note("serve", &report(2, &json!({"status 429": 1}))).expect("a note");
+    assert!(found.contains("3 of 9 requests") && found.contains("class=\"note\""), "{found}");
+    assert_eq!(note("serve", &report(0, &json!({}))), None);
+    let points = json!({"points": [
+        {"offered": 4, "answered": 4, "answers_per_s": 1.0, "end_to_end_ms": {"p50": 1.0}},
+        {"offered": 6, "answered": 1, "answers_per_s": 2.0, "end_to_end_ms": {"p50": 2.0}},
+    ]});
+    assert!(note("sweep", &points).expect("a note").contains("5 of 10 requests"));
+}

@@ -265,6 +265,11 @@ impl Driver {
         let is_counted = usage.completion_tokens > 0;
         self.seen.n_uncounted += u64::from(!is_counted);
         self.seen.times.gaps_ns.extend(answer.gaps_ns);
+        if self.config.pace == Pace::Clock {
+            let times = &mut self.seen.times;
+            times.sent_ttft_ns.push(first_ns.saturating_sub(record.started_ns));
+            times.sent_end_to_end_ns.push(answer.last_ns.saturating_sub(record.started_ns));
+        }
         let n_output = if is_counted { usage.completion_tokens } else { answer.n_events };
         self.seen.n_short += u64::from(is_counted && (n_output as usize) < request.n_output);
         let record = RequestRecord {

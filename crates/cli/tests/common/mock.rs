@@ -25,13 +25,24 @@ pub(crate) struct Delays {
     pub(crate) blocks: usize,
     /// Milliseconds between two admissions.
     pub(crate) gate_ms: u64,
+    /// A request by its number from 1, with which a pause begins in which none is admitted, and the
+    /// milliseconds of the pause.
+    pub(crate) pause: Option<(usize, u64)>,
     /// Status that every request is answered with; 200 for an answer.
     pub(crate) status: u16,
 }
 
 impl Default for Delays {
     fn default() -> Self {
-        Self { prefill_ms: 2, token_ms: 1, slots: 1_000, blocks: 1_000, gate_ms: 0, status: 200 }
+        Self {
+            prefill_ms: 2,
+            token_ms: 1,
+            slots: 1_000,
+            blocks: 1_000,
+            gate_ms: 0,
+            pause: None,
+            status: 200,
+        }
     }
 }
 
@@ -47,6 +58,9 @@ impl Phase {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Requests that came.
+    arrived: usize,
+    paused_until: Option<Instant>,
     waiting: usize,
     running: usize,
     admitted_at: Option<Instant>,
@@ -70,6 +84,7 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct Mock {
     pub(crate) address: String,
+    shared: Arc<Shared>,
 }
 
 impl Mock {
@@ -82,13 +97,21 @@ impl Mock {
             changed: Condvar::new(),
             machine: Mutex::new(()),
         });
+        let serving = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let shared = Arc::clone(&shared);
+                let shared = Arc::clone(&serving);
                 std::thread::spawn(move || drop(shared.converse(&stream)));
             }
         });
-        Self { address }
+        Self { address, shared }
+    }
+
+    /// Waits until so many requests have come.
+    pub(crate) fn wait_for(&self, n_requests: usize) {
+        while self.shared.state.lock().expect("no panic").arrived < n_requests {
+            sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -166,15 +189,22 @@ impl Shared {
         stream.write_all(b"0\r\n\r\n")
     }
 
-    /// Waits for a slot, a block and the gate.
+    /// Waits for a slot, a block, the gate and the end of a pause.
     fn admit(&self) {
         let Delays { slots, blocks, gate_ms, .. } = self.delays;
         let mut state = self.state.lock().expect("no panic");
         state.waiting += 1;
+        state.arrived += 1;
+        if let Some((_, ms)) = self.delays.pause.filter(|(first, _)| *first == state.arrived) {
+            state.paused_until = Some(Instant::now() + Duration::from_millis(ms));
+        }
         loop {
             let gate = Duration::from_millis(gate_ms);
             let wait =
                 state.admitted_at.map_or(Duration::ZERO, |at| gate.saturating_sub(at.elapsed()));
+            let paused =
+                state.paused_until.map(|end| end.saturating_duration_since(Instant::now()));
+            let wait = wait.max(paused.unwrap_or_default());
             if state.running < slots.min(blocks) && wait.is_zero() {
                 break;
             }

@@ -53,6 +53,12 @@ pub struct Report {
     /// Times by which a client sent requests late, because it or its machine was busy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent_late_ms: Option<Distribution>,
+    /// Times to the first token from the moment of sending, which hide that requests were sent late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent_ttft_ms: Option<Distribution>,
+    /// The same to the last token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent_end_to_end_ms: Option<Distribution>,
     /// All requests.
     pub all: Group,
     /// Requests with short prompts and with long ones, where there are both.
@@ -97,6 +103,10 @@ pub struct ClientTimes {
     pub gaps_ns: Vec<u64>,
     /// From a request's arrival to its sending.
     pub late_ns: Vec<u64>,
+    /// From sending to the first token.
+    pub sent_ttft_ns: Vec<u64>,
+    /// From sending to the last token.
+    pub sent_end_to_end_ns: Vec<u64>,
 }
 
 /// How requests are divided into groups.
@@ -152,6 +162,8 @@ impl Report {
             totals: Some(totals.clone()),
             itl_ms: None,
             sent_late_ms: None,
+            sent_ttft_ms: None,
+            sent_end_to_end_ms: None,
             all,
             classes,
             tenants,
@@ -165,6 +177,8 @@ impl Report {
         (self.busy_share, self.totals) = (None, None);
         self.itl_ms = Distribution::new(times.gaps_ns);
         self.sent_late_ms = Distribution::new(times.late_ns);
+        self.sent_ttft_ms = Distribution::new(times.sent_ttft_ns);
+        self.sent_end_to_end_ms = Distribution::new(times.sent_end_to_end_ns);
         let groups = self.classes.iter_mut().chain(&mut self.tenants);
         groups.chain([&mut self.all]).for_each(|group| group.queue_ms = None);
         self

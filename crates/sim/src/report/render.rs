@@ -18,6 +18,8 @@ impl Report {
             ("TPOT", tpot_ms),
             ("ITL", &self.itl_ms),
             ("end to end", end_to_end_ms),
+            ("TTFT, sent", &self.sent_ttft_ms),
+            ("e2e, sent", &self.sent_end_to_end_ms),
             ("sent late", &self.sent_late_ms),
         ] {
             if let Some(times) = times {
@@ -49,6 +51,9 @@ impl Report {
         }
         let mut entry = |name: &str, what: String| put(text, format_args!("{name:<14}{what}\n"));
         entry("requests", requests);
+        if let Some(warning) = self.warning() {
+            entry("warning", warning);
+        }
         entry("time", self.time());
         entry(
             "throughput",
@@ -71,6 +76,19 @@ impl Report {
             entry("memory", memory(totals));
         }
         text.push('\n');
+    }
+
+    /// The requests that no time of the report includes, where there are any.
+    fn warning(&self) -> Option<String> {
+        let n_refused: u64 = self.refused.values().sum();
+        let n_missing = self.failed + n_refused;
+        (n_missing > 0).then(|| {
+            format!(
+                "all times are of whole answers: {} requests without one, which may have waited \
+                 longest, are in no mean and no percentile",
+                thousands(n_missing)
+            )
+        })
     }
 
     fn time(&self) -> String {
