@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::pelton;
+use common::{command, interrupted, pelton};
 
 const TINY: [&str; 10] =
     ["bench", "ablate", "-n", "4", "--scale", "0.05", "--clients", "2", "--rounds", "2"];
@@ -57,4 +57,15 @@ fn a_technique_that_fails_keeps_what_was_measured_before() {
     let names: Vec<_> =
         told["stacked"].as_array().expect("a list").iter().map(|f| &f["name"]).collect();
     assert_eq!(names, ["plain", "max_running=2"]);
+}
+
+#[test]
+fn ctrl_c_keeps_the_rounds_that_are_done() {
+    let more = ["--technique", "max_running=2", "--json", "--rounds", "20", "-n", "32"];
+    let args = ["bench", "ablate", "--scale", "0.1", "--clients", "2"];
+    let told = interrupted(command(&[&args[..], &more].concat()), "round 1 of 20  plain");
+    let stacked = told["stacked"].as_array().expect("a list");
+    assert_eq!(stacked[0]["name"], "plain");
+    let rounds = stacked[0]["tokens_per_s"]["rounds"].as_array().expect("rounds");
+    assert!((1..20).contains(&rounds.len()), "{told}");
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::pelton;
+use common::{command, interrupted, pelton};
 
 #[test]
 fn schemas_are_compiled_for_the_embedded_vocabulary_and_for_a_made_one() {
@@ -34,4 +34,13 @@ fn schemas_of_a_folder_are_measured_and_refusals_are_listed() {
     pelton(&["bench", "grammar", "--schemas", "nowhere"]).assert_refused(&["--schemas nowhere"]);
     pelton(&["bench", "grammar", "--vocab", "x"]).assert_refused(&["--vocab"]);
     pelton(&["bench", "grammar", "--vocab", "10"]).assert_refused(&["--vocab", "1000"]);
+}
+
+#[test]
+fn ctrl_c_keeps_the_schemas_that_are_done() {
+    let whole = pelton(&["bench", "grammar", "--walks", "1", "-n", "2", "--json"]).json();
+    let long = command(&["bench", "grammar", "--walks", "20", "-n", "400", "--json"]);
+    let told = interrupted(long, "measuring ");
+    let count = |report: &serde_json::Value| report["n_schemas"].as_u64().expect("a number");
+    assert!(count(&told) < count(&whole), "{told}");
 }

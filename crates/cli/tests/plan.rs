@@ -205,6 +205,25 @@ fn a_quick_measurement_has_everything_and_keeps_no_record() {
     assert_eq!(files, 0, "something is left in {}", left.display());
 }
 
+#[test]
+fn ctrl_c_prints_the_ceilings_and_keeps_no_record() {
+    let cache = tempfile::tempdir().expect("temp");
+    let stop = |more: &[&str]| {
+        let mut command = common::command(&[&["doctor", "--threads", "1"], more].concat());
+        command.env("XDG_CACHE_HOME", cache.path());
+        common::stopped(command, "measuring")
+    };
+    let told: Value = serde_json::from_str(&stop(&["--json"]).stdout).expect("JSON");
+    let ceilings = told["ceilings_until_stop"].as_array().expect("by threads");
+    assert!(ceilings[0]["read_bytes_per_s"].as_f64().is_some_and(|x| x > 0.0), "{told}");
+    assert_eq!((&told["measured"], &told["record"]), (&Value::Null, &Value::Null));
+    let text = stop(&[]).stdout;
+    for part in ["read GB/s", "interrupted", "no record is kept"] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+    assert!(!cache.path().join("pelton/machine.json").exists());
+}
+
 /// A record as `pelton doctor` writes it, with round numbers in place of measured ones.
 fn write_record(cache: &Path, is_noisy: bool) {
     let kernels = pelton_kernels::Kernels::best().name;

@@ -104,11 +104,9 @@ fn wishes_that_cannot_be_met_are_refused_or_marked() {
     );
 }
 
-#[test]
-fn measured_gains_stand_beside_the_expected_ones() {
-    // A machine has to be measured before it is advised; a quick doctor keeps no record, so this
-    // writes one of a known profile.
-    let folder = tempfile::tempdir().expect("temp");
+/// Writes a record of this machine with the figures of a known profile, since a quick doctor keeps
+/// none.
+fn write_record(folder: &std::path::Path) {
     let told = pelton(&["plan", "--hardware", "xeon-8480", "--json"]).json();
     let head = pelton(&["bench", "sim", "-n", "20", "--json"]).json()["report"]["machine"].clone();
     let mut hardware = told["hardware"].clone();
@@ -117,14 +115,56 @@ fn measured_gains_stand_beside_the_expected_ones() {
         "fingerprint": {"cpu": head["cpu"], "kernels": head["kernels"], "threads": head["threads"]},
         "measured_at": 1, "is_noisy": false, "spread_percent": 1.0, "hardware": hardware,
     }]});
-    let cache = folder.path().join("pelton");
+    let cache = folder.join("pelton");
     std::fs::create_dir_all(&cache).expect("a folder");
     std::fs::write(cache.join("machine.json"), record.to_string()).expect("written");
+}
+
+/// Advice for a small workload, with the record of a folder.
+fn measuring(folder: &std::path::Path, more: &[&str]) -> std::process::Command {
+    let common = ["plan", "advise", "--input", "24", "--output", "6", "--batch", "2"];
+    let mut command = common::command(&[&common[..], more].concat());
+    command.env("XDG_CACHE_HOME", folder);
+    command
+}
+
+#[test]
+fn a_measurement_that_ends_early_prints_the_advice_and_the_rounds_until_then() {
+    let folder = tempfile::tempdir().expect("temp");
+    write_record(folder.path());
+    let args = ["--goal", "throughput", "--measure"];
+    let json = measuring(folder.path(), &[&args[..], &["--json"]].concat());
+    let told: serde_json::Value =
+        serde_json::from_str(&common::stopped(json, "round 1 of 3  batching").stdout)
+            .expect("JSON");
+    assert_eq!(told["interrupted"], true);
+    let (steps, measured) = (told["steps"].as_array(), told["measured"].as_array());
+    let (steps, measured) = (steps.expect("steps"), measured.expect("measured"));
+    let at = steps.iter().position(|step| step["technique"] == "batching").expect("a step");
+    assert!(measured[at].as_f64().is_some_and(|x| x > 0.0), "{told}");
+    let text = common::stopped(measuring(folder.path(), &args), "round 1 of 3  plain").stdout;
+    for part in ["advised", "measured   not to the end"] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+    // A model without its weights ends the measurement with its error, after the advice.
+    let model = bare_config(folder.path());
+    let broken = measuring(folder.path(), &[&args[..], &[&model]].concat()).output();
+    let broken = common::outcome(&broken.expect("the binary starts"));
+    assert!(broken.stdout.contains("measured   not to the end"), "{}", broken.stdout);
+    assert!(
+        broken.stderr.contains("error: plain: ") && broken.code == Some(2),
+        "{}",
+        broken.stderr
+    );
+}
+
+#[test]
+fn measured_gains_stand_beside_the_expected_ones() {
+    let folder = tempfile::tempdir().expect("temp");
+    write_record(folder.path());
     let advise = |more: &[&str]| {
-        let common = ["plan", "advise", "--input", "24", "--output", "6", "--batch", "2"];
-        let mut command = common::command(&[&common[..], more].concat());
-        command.env("XDG_CACHE_HOME", folder.path());
-        common::outcome(&command.output().expect("the binary starts"))
+        let output = measuring(folder.path(), more).output();
+        common::outcome(&output.expect("the binary starts"))
     };
     let told = advise(&["--goal", "throughput", "--measure", "--json"]).json();
     let (steps, measured) = (told["steps"].as_array(), told["measured"].as_array());

@@ -109,12 +109,21 @@ pub struct Baseline {
     pub products: Vec<ProductSpeed>,
 }
 
-/// Measures this machine; `None` when the caller stopped.
+/// The figures that were measured until the end, or until the caller stopped.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// All of them.
+    All(Box<Baseline>),
+    /// The ceilings alone, since the caller stopped after them.
+    Stopped(Vec<ThreadCeilings>),
+}
+
+/// Measures this machine.
 ///
 /// # Errors
 ///
 /// Kernels that the machine lacks.
-pub fn baseline(config: &BaselineConfig, watch: Watch<'_>) -> Result<Option<Baseline>> {
+pub fn baseline(config: &BaselineConfig, watch: Watch<'_>) -> Result<Found> {
     let base = if config.is_quick { Sizes::quick() } else { Sizes::full() };
     let rows = if config.is_quick { base.matmul_rows } else { ROWS };
     let sizes = Sizes { matmul_rows: rows, ..base };
@@ -129,15 +138,19 @@ pub fn baseline(config: &BaselineConfig, watch: Watch<'_>) -> Result<Option<Base
     let ceilings = Ceilings::measure(cpu.kernels, n_threads, n_bytes, config.seconds * 3.0);
     let mut readings = vec![cpu.measure_read_bandwidth(n_bytes, config.seconds)];
     step(1, "meetings of all threads");
-    let Some(barrier_s) = barrier(&cpu, config.seconds, watch.is_stopped) else { return Ok(None) };
+    let ceilings: Vec<ThreadCeilings> = ceilings.into_iter().map(ThreadCeilings::from).collect();
+    let stopped = |ceilings| Ok(Found::Stopped(ceilings));
+    let Some(barrier_s) = barrier(&cpu, config.seconds, watch.is_stopped) else {
+        return stopped(ceilings);
+    };
     let small = operations::sizes(config.is_quick);
     let clock = Clock { cpu: &cpu, seconds: config.seconds, is_stopped: watch.is_stopped };
     step(2, "rows");
-    let Some(rows) = clock.rows(&small) else { return Ok(None) };
+    let Some(rows) = clock.rows(&small) else { return stopped(ceilings) };
     let mut attention = Vec::new();
     for dtype in KvDtype::ALL {
         step(2, &format!("attention with {}", dtype.name()));
-        let Some(measured) = clock.attention(dtype, &small) else { return Ok(None) };
+        let Some(measured) = clock.attention(dtype, &small) else { return stopped(ceilings) };
         attention.push(measured);
     }
     readings.push(cpu.measure_read_bandwidth(n_bytes, config.seconds));
@@ -145,13 +158,13 @@ pub fn baseline(config: &BaselineConfig, watch: Watch<'_>) -> Result<Option<Base
     for (i, name) in LAYOUTS.into_iter().enumerate() {
         step(3 + i, &format!("products of {name}"));
         let Some(speeds) = speeds(&cpu, name, &sizes, config, watch) else {
-            return Ok(None);
+            return stopped(ceilings);
         };
         products.extend(speeds);
         readings.push(cpu.measure_read_bandwidth(n_bytes, config.seconds));
     }
     let parts = Parts { barrier_s, rows, attention, products };
-    Ok(Some(Baseline::new(&cpu, ceilings, readings, parts)))
+    Ok(Found::All(Box::new(Baseline::new(&cpu, ceilings, readings, parts))))
 }
 
 /// Figures of the operations.
@@ -206,7 +219,7 @@ fn speeds(
 impl Baseline {
     fn new(
         cpu: &Cpu,
-        ceilings: Vec<Ceilings>,
+        ceilings: Vec<ThreadCeilings>,
         readings: Vec<f64>,
         Parts { barrier_s, rows, attention, products }: Parts,
     ) -> Self {
@@ -214,7 +227,7 @@ impl Baseline {
         Self {
             kernels: cpu.kernels.name,
             threads: cpu.team.n_threads(),
-            ceilings: ceilings.into_iter().map(ThreadCeilings::from).collect(),
+            ceilings,
             read_bytes_per_s: median,
             bandwidth_readings: readings,
             spread_percent,
@@ -253,12 +266,17 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_keeps_nothing_and_a_quick_run_has_every_layout_and_row() {
+    fn a_stop_keeps_the_ceilings_alone_and_a_quick_run_has_every_layout_and_row() {
         let config = BaselineConfig { n_threads: Some(1), seconds: 0.001, is_quick: true };
         let stopped = Watch { is_stopped: &|| true, progress: &|_| {} };
-        assert!(baseline(&config, stopped).expect("runs").is_none());
+        // The caller writes no record of these: products and rows are missing.
+        let Found::Stopped(ceilings) = baseline(&config, stopped).expect("runs") else {
+            panic!("a stop has no effect");
+        };
+        assert_eq!(ceilings.iter().map(|found| found.threads).collect::<Vec<_>>(), [1]);
+        assert!(ceilings[0].read_bytes_per_s > 0.0 && ceilings[0].f32_ops_per_s > 0.0);
         let watch = Watch { is_stopped: &|| false, progress: &|_| {} };
-        let found = baseline(&config, watch).expect("runs").expect("not stopped");
+        let Found::All(found) = baseline(&config, watch).expect("runs") else { panic!("stopped") };
         let rows = Sizes::quick().matmul_rows;
         assert_eq!(found.products.len(), LAYOUTS.len() * rows.len());
         assert_eq!(found.bandwidth_readings.len(), LAYOUTS.len() + 2);

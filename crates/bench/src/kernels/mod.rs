@@ -36,7 +36,7 @@ use pelton_llm::{Runtime, RuntimeOptions};
 
 use crate::{BenchError, Progress, Result, Watch};
 pub use baseline::{
-    Baseline, BaselineConfig, ProductSpeed, STEADY_PERCENT, ThreadCeilings, baseline,
+    Baseline, BaselineConfig, Found, ProductSpeed, STEADY_PERCENT, ThreadCeilings, baseline,
 };
 use block::{Block, Sizes};
 use report::Machine;

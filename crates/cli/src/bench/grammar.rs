@@ -30,6 +30,7 @@ pub(super) fn measure(args: &BenchGrammarArgs) -> Result<()> {
     };
     let config = Config { walks: args.walks(), max_tokens: args.max_tokens() };
     let stop = StopFlag::listen()?;
+    eprintln!("measuring {} schemas on {name}", schemas.len());
     let bar = progress::steps(0);
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| super::show(&bar, at) };
     let report = run(&name, &Arc::new(tokenizer), &schemas, &config, watch);

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pelton_bench::Watch;
-use pelton_bench::kernels::{Baseline, BaselineConfig, ProductSpeed, baseline};
+use pelton_bench::kernels::{
+    Baseline, BaselineConfig, Found, ProductSpeed, ThreadCeilings, baseline,
+};
 use pelton_bench::record::{Baseline as KnownBaseline, Machine};
 use pelton_kernels::{Kernels, cpu_model, default_threads};
 use pelton_plan::{Arithmetic, Hardware, HardwareKind, MeasuredProduct, Peaks};
@@ -36,8 +38,11 @@ const DISK_BYTES: usize = 128 << 20;
 #[derive(Debug, Serialize)]
 struct Report {
     machine: Facts,
-    /// `None` with `--no-measure`.
+    /// `None` with `--no-measure`, and where Ctrl-C came before the end.
     measured: Option<Measured>,
+    /// The ceilings, where Ctrl-C came after them and before the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ceilings_until_stop: Option<Vec<ThreadCeilings>>,
     advice: Vec<Advice>,
     /// The file that keeps the record; `None` where none is kept.
     record: Option<String>,
@@ -92,9 +97,11 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<()> {
     let facts = Facts::read(Path::new("/"));
     let n_threads = args.threads().unwrap_or_else(default_threads);
     let mut advice = advice::of_facts(&facts, n_threads);
-    let (mut measured, mut kept) = (None, None);
-    if !args.no_measure {
-        let found = measure(args)?;
+    let (mut measured, mut kept, mut ceilings_until_stop) = (None, None, None);
+    let found = if args.no_measure { None } else { Some(measure(args)?) };
+    if let Some(Err(ceilings)) = found {
+        ceilings_until_stop = Some(ceilings);
+    } else if let Some(Ok(found)) = found {
         advice.splice(0..0, advice::of_baseline(&found.baseline));
         if let Some(file) = record::path().filter(|_| !args.quick) {
             record::keep(&file, entry(&facts, &found)?).map_err(|error| {
@@ -104,22 +111,25 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<()> {
         }
         measured = Some(found);
     }
-    let report = Report { machine: facts, measured, advice, record: kept };
+    let is_stopped = ceilings_until_stop.is_some();
+    let report = Report { machine: facts, measured, ceilings_until_stop, advice, record: kept };
     let text = match args.json {
         true => serde_json::to_string(&report)? + "\n",
         false => report.render(),
     };
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))
+    stdout.write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))?;
+    if is_stopped { Err(Failure::interrupted()) } else { Ok(()) }
 }
 
-/// Measures everything.
+/// Measures everything, or the ceilings alone where Ctrl-C comes before the end.
 ///
 /// # Errors
 ///
-/// Kernels that the machine lacks; Ctrl-C.
-fn measure(args: &DoctorArgs) -> Result<Measured> {
+/// Kernels that the machine lacks.
+fn measure(args: &DoctorArgs) -> Result<std::result::Result<Measured, Vec<ThreadCeilings>>> {
     let stop = StopFlag::listen()?;
+    eprintln!("measuring; Ctrl-C prints the ceilings until then");
     let bar = progress::steps(0);
     let is_stopped = || stop.is_set();
     let watch = Watch { is_stopped: &is_stopped, progress: &|at| bench::show(&bar, at) };
@@ -130,14 +140,17 @@ fn measure(args: &DoctorArgs) -> Result<Measured> {
     };
     let found = baseline(&config, watch);
     bar.finish_and_clear();
-    let Some(baseline) = found.map_err(bench::failure)? else { return Err(Failure::interrupted()) };
+    let baseline = match found.map_err(bench::failure)? {
+        Found::All(baseline) => *baseline,
+        Found::Stopped(ceilings) => return Ok(Err(ceilings)),
+    };
     let n_bytes = if args.quick { 1 << 20 } else { DISK_BYTES };
     let folder = record::path().and_then(|file| Some(file.parent()?.to_owned()));
     let disk = folder.and_then(|folder| disk::read_bytes_per_s(&folder, n_bytes, &is_stopped));
     if stop.is_set() {
-        return Err(Failure::interrupted());
+        return Ok(Err(baseline.ceilings));
     }
-    Ok(Measured { baseline, disk_read_bytes_per_s: disk })
+    Ok(Ok(Measured { baseline, disk_read_bytes_per_s: disk }))
 }
 
 /// The record of a measurement.
@@ -194,6 +207,11 @@ impl Report {
         if let Some(measured) = &self.measured {
             text.push_str(&measured.render());
         }
+        if let Some(ceilings) = &self.ceilings_until_stop {
+            text.push('\n');
+            text.push_str(&render_ceilings(ceilings));
+            text.push_str("interrupted: the rest was not measured, and no record is kept\n");
+        }
         text.push_str("\nwhat limits inference here\n");
         for Advice { finding, change } in &self.advice {
             let _ = writeln!(text, "- {finding}");
@@ -240,23 +258,33 @@ impl Report {
     }
 }
 
+/// A figure in billions.
+fn giga(x: f64) -> String {
+    format!("{:.1}", x / 1e9)
+}
+
+/// A line for each number of threads.
+fn render_ceilings(ceilings: &[ThreadCeilings]) -> String {
+    let mut text = "threads   read GB/s   int8 GOP/s   bf16 GOP/s    f32 GOP/s\n".to_owned();
+    for reading in ceilings {
+        let _ = writeln!(
+            text,
+            "{:>7} {:>11} {:>12} {:>12} {:>12}",
+            reading.threads,
+            giga(reading.read_bytes_per_s),
+            giga(reading.int8_ops_per_s),
+            reading.bf16_ops_per_s.map_or_else(|| "-".to_owned(), giga),
+            giga(reading.f32_ops_per_s),
+        );
+    }
+    text
+}
+
 impl Measured {
     fn render(&self) -> String {
         let Baseline { kernels, threads, ceilings, spread_percent, is_noisy, .. } = &self.baseline;
         let mut text = format!("\nkernels {kernels} on {threads} threads\n");
-        text.push_str("threads   read GB/s   int8 GOP/s   bf16 GOP/s    f32 GOP/s\n");
-        let giga = |x: f64| format!("{:.1}", x / 1e9);
-        for reading in ceilings {
-            let _ = writeln!(
-                text,
-                "{:>7} {:>11} {:>12} {:>12} {:>12}",
-                reading.threads,
-                giga(reading.read_bytes_per_s),
-                giga(reading.int8_ops_per_s),
-                reading.bf16_ops_per_s.map_or_else(|| "-".to_owned(), giga),
-                giga(reading.f32_ops_per_s),
-            );
-        }
+        text.push_str(&render_ceilings(ceilings));
         let _ = writeln!(
             text,
             "\nreads of all rounds {} GB/s, within {spread_percent:.0} %{}; all threads meet in {:.1} µs",

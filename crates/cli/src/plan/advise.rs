@@ -45,9 +45,19 @@ struct Report {
     scenario: Scenario,
     #[serde(flatten)]
     advice: Advice,
-    /// With `--measure`, the measured gain of each step on top of those before; null for weights.
+    /// With `--measure`, the measured gain of each step on top of those before; null for weights,
+    /// and for steps that were not reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Vec<Option<f64>>>,
+    /// Whether the measurement ended before its last round.
+    interrupted: bool,
+}
+
+/// Gains as far as they were measured.
+struct Measured {
+    gains: Vec<Option<f64>>,
+    /// Ctrl-C, or the error of a server.
+    ended: Result<()>,
 }
 
 /// Runs the command.
@@ -88,6 +98,10 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
             .hint("`pelton doctor` measures it, `--hardware` names another")
     })?;
     let measured = args.measure.then(|| measure(args, &scenario, &advice)).transpose()?;
+    let (measured, ended) = match measured {
+        Some(Measured { gains, ended }) => (Some(gains), ended),
+        None => (None, Ok(())),
+    };
     let report = Report {
         model: subject.name.clone(),
         hardware: hardware.words.clone(),
@@ -96,6 +110,7 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
         scenario,
         advice,
         measured,
+        interrupted: ended.is_err(),
     };
     let text = match args.json {
         true => serde_json::to_string(&report)? + "\n",
@@ -103,10 +118,10 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
     };
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))?;
-    match &args.write {
-        Some(path) => write(path, &report, &args.model().unwrap_or(subject.name)),
-        None => Ok(()),
+    if let Some(path) = &args.write {
+        write(path, &report, &args.model().unwrap_or(subject.name))?;
     }
+    ended
 }
 
 /// The workload: that of the scenario, changed by flags or a trace.
@@ -139,8 +154,9 @@ fn scenario(args: &AdviseArgs, recorded: Option<&Recorded>) -> Result<Scenario> 
 ///
 /// # Errors
 ///
-/// A goal that no server shows, a model without its weights, Ctrl-C.
-fn measure(args: &AdviseArgs, scenario: &Scenario, advice: &Advice) -> Result<Vec<Option<f64>>> {
+/// A goal that no server shows, settings that no server has. An error of a server ends the
+/// measurement and keeps the rounds before.
+fn measure(args: &AdviseArgs, scenario: &Scenario, advice: &Advice) -> Result<Measured> {
     if advice.goal == Goal::Memory {
         let hint = "its bytes are those that are allocated; other goals are measured";
         return Err(Failure::new("`--measure`: the goal `memory` is no time").hint(hint));
@@ -159,7 +175,7 @@ fn stacked(
     scenario: &Scenario,
     advice: &Advice,
     trace: &Trace,
-) -> Result<Vec<Option<f64>>> {
+) -> Result<Measured> {
     let model = args.model().unwrap_or_else(|| model::EMBEDDED.to_owned());
     let subject = |name: &str, settings: &[String]| -> Result<Subject> {
         let mut chosen = Chosen { model: model.clone(), ..Chosen::default() };
@@ -179,19 +195,20 @@ fn stacked(
         clients: scenario.batch,
         grouping: Grouping { tenants: trace.tenants(), long_prompt_tokens: u32::MAX },
     };
-    if rounds(&served, MEASURED_ROUNDS, &mut subjects)? {
-        return Err(Failure::interrupted());
-    }
+    let ended = match rounds(&served, MEASURED_ROUNDS, &mut subjects) {
+        Ok(true) => Err(Failure::interrupted()),
+        other => other.map(drop),
+    };
     let figure = |subject: &Subject| {
         let of = |round: &Round| match advice.goal {
             Goal::Latency => 1e3 / round.end_to_end_ms,
             _ => round.tokens_per_s,
         };
-        median(&subject.rounds.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::NAN)
+        median(&subject.rounds.iter().map(of).collect::<Vec<_>>())
     };
-    let mut gains = subjects.windows(2).map(|pair| figure(&pair[1]) / figure(&pair[0]));
-    let of = |step: &Step| if step.settings.is_empty() { None } else { gains.next() };
-    Ok(advice.steps.iter().map(of).collect())
+    let mut gains = subjects.windows(2).map(|pair| Some(figure(&pair[1])? / figure(&pair[0])?));
+    let of = |step: &Step| if step.settings.is_empty() { None } else { gains.next().flatten() };
+    Ok(Measured { gains: advice.steps.iter().map(of).collect(), ended })
 }
 
 /// Writes the requests of a scenario, three for each client.
@@ -250,6 +267,9 @@ impl Report {
         for check in &advice.checks {
             let holds = if check.holds { "yes" } else { "NO" };
             put(&mut text, &format!("limit      {}: {holds}", check.constraint));
+        }
+        if self.interrupted {
+            put(&mut text, "measured   not to the end: gains are of the rounds until then");
         }
         text
     }

@@ -120,7 +120,16 @@ pub(crate) fn bare_config(folder: &std::path::Path) -> String {
 
 /// Starts a benchmark with `--json`, interrupts it when a line of standard error begins with `line`,
 /// and returns the report that it prints then.
-pub(crate) fn interrupted(mut command: Command, line: &str) -> serde_json::Value {
+pub(crate) fn interrupted(command: Command, line: &str) -> serde_json::Value {
+    let report: serde_json::Value =
+        serde_json::from_str(&stopped(command, line).stdout).expect("JSON");
+    assert_eq!(report["report"]["interrupted"], true);
+    report
+}
+
+/// Starts a command, interrupts it when a line of standard error begins with `line`, and returns its
+/// output, with the exit code of an interruption.
+pub(crate) fn stopped(mut command: Command, line: &str) -> Outcome {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.expect("the binary starts");
     let mut stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
@@ -134,7 +143,5 @@ pub(crate) fn interrupted(mut command: Command, line: &str) -> serde_json::Value
     std::thread::spawn(move || drop(std::io::copy(&mut stderr, &mut std::io::sink())));
     let output = child.wait_with_output().expect("the binary ends");
     assert_eq!(output.status.code(), Some(130));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(report["report"]["interrupted"], true);
-    report
+    outcome(&output)
 }
