@@ -90,7 +90,12 @@ fn integers(weights: Weights<'_>, cases: &mut Vec<Case>) {
         let (tensors, weights) = (hqq_tensors(&solved), solved.weights());
         // The library does not load without these.
         let packing = if bits == 3 { "3bit_32".to_owned() } else { format!("{bits}bit_u8") };
-        for (suffix, data) in [("packing", packing.as_bytes()), ("encoded_state_dict", &[1])] {
+        for (suffix, data) in [
+            ("packing", packing.as_bytes()),
+            ("encoded_state_dict", &[1]),
+            ("quant_scale", &[0]),
+            ("quant_zero", &[0]),
+        ] {
             let found = tensors.iter().find(|tensor| tensor.suffix == suffix);
             assert_eq!(found.map(|tensor| &tensor.data[..]), Some(data), "{suffix}");
         }

@@ -51,6 +51,7 @@ pub fn hqq_tensors(solved: &Hqq) -> Vec<WrittenTensor> {
     // The library decodes numbers and words from tensors where it finds `encoded_state_dict`.
     let packing = if bits == 3 { "3bit_32".to_owned() } else { format!("{bits}bit_u8") };
     let bytes = |suffix, shape, data| WrittenTensor { suffix, dtype: DType::U8, shape, data };
+    let flag = |suffix, is: bool| bytes(suffix, Vec::new(), vec![u8::from(is)]);
     vec![
         WrittenTensor { suffix: "W_q", dtype, shape: vec![step, columns], data },
         half("scale", &solved.scales),
@@ -60,6 +61,11 @@ pub fn hqq_tensors(solved: &Hqq) -> Vec<WrittenTensor> {
         whole("axis", &[1]),
         whole("shape", &solved.shape),
         bytes("packing", vec![packing.len()], packing.into_bytes()),
-        bytes("encoded_state_dict", Vec::new(), vec![1]),
+        flag("encoded_state_dict", true),
+        // Neither scales nor zero points are quantized, and codes lie as whole numbers.
+        flag("quant_scale", false),
+        flag("quant_zero", false),
+        flag("view_as_float", false),
+        flag("offload_meta", false),
     ]
 }
