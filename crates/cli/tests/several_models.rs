@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use common::server::Server;
 use common::{Outcome, command, outcome, signal};
 use serde_json::{Value, json};
@@ -88,6 +91,53 @@ degrade:
     }
 }
 
+/// Steps of each engine so far.
+fn steps(server: &Server) -> [u64; 2] {
+    let metrics = server.get("/metrics", "host: localhost\r\n");
+    ["a", "b"].map(|name| {
+        let series = format!("pelton_scheduler_steps_total{{model_name=\"{name}\"}} ");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        line.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no {series} in {metrics}"))
+    })
+}
+
+#[test]
+fn a_model_with_one_client_gets_as_many_turns_as_one_with_many() {
+    let (_folder, path) = config(
+        "{threads: 2, max_context: 512, prefix_cache: false,
+          models: [{name: a, model: story}, {name: b, model: story}]}",
+    );
+    let server = &Server::start(&["--config", &path]).expect("it listens");
+    let is_over = &AtomicBool::new(false);
+    let ask = |model: &'static str| {
+        move || {
+            while !is_over.load(Ordering::SeqCst) {
+                let body = json!({"model": model, "prompt": "Once", "max_tokens": 200,
+                    "ignore_eos": true, "temperature": 0});
+                let answer = server.post("/v1/completions", &body).expect("answered");
+                assert_eq!(answer["usage"]["completion_tokens"], 200, "{answer}");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for model in ["a", "a", "a", "a", "b"] {
+            scope.spawn(ask(model));
+        }
+        // Both are at work before the turns are counted.
+        while steps(server).contains(&0) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let before = steps(server);
+        std::thread::sleep(Duration::from_millis(1500));
+        let after = steps(server);
+        is_over.store(true, Ordering::SeqCst);
+        let [a, b] = [after[0] - before[0], after[1] - before[1]];
+        assert!(a.min(b) > 10, "{a} and {b} steps");
+        // Turns alternate while both have requests; b has none between two of them.
+        assert!(a.max(b) <= 2 * a.min(b), "{a} and {b} steps");
+    });
+}
+
 #[test]
 fn a_single_model_is_loaded_anew_on_demand_too() {
     let server = Server::start(&["--max-context", "64"]).expect("it listens");
@@ -157,7 +207,7 @@ fn sighup_reads_the_file_anew_and_a_mistake_in_it_changes_nothing() {
             if field(&server, "id") == expected {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
         panic!("{:?} instead of {expected:?}", field(&server, "id"));
     };

@@ -113,18 +113,31 @@ impl FromFiles {
         Ok(Served::Text(llm))
     }
 
-    /// Limit on the memory for keys and values: as chosen, else an equal part of half of what is
-    /// free, and in any case no more than the budget leaves beside the weights.
+    /// Limit on the memory for keys and values.
     fn kv_bytes(&self, most_bytes: Option<u64>) -> Result<Option<u64>> {
-        let share = match self.n_models {
-            // The model's own rule.
-            1 => None,
-            n => available_memory_bytes().map(|n_free| n_free / 2 / n),
+        let left = match most_bytes {
+            Some(most_bytes) => Some(most_bytes.saturating_sub(self.count()?)),
+            None => None,
         };
-        let wanted = self.chosen.llm.kv_bytes.or(share);
-        let Some(most_bytes) = most_bytes else { return Ok(wanted) };
-        let left = most_bytes.saturating_sub(self.count()?);
-        Ok(Some(wanted.map_or(left, |wanted| wanted.min(left))))
+        let share = share(self.n_models, available_memory_bytes());
+        Ok(limit(self.chosen.llm.kv_bytes, share, left))
+    }
+}
+
+/// An equal part of half of what is free; `None` where there is only one model, which has a rule of
+/// its own.
+fn share(n_models: u64, n_free: Option<u64>) -> Option<u64> {
+    match n_models {
+        1 => None,
+        n => n_free.map(|n_free| n_free / 2 / n),
+    }
+}
+
+/// As chosen, else the share, and in any case no more than the budget leaves beside the weights.
+fn limit(chosen: Option<u64>, share: Option<u64>, left: Option<u64>) -> Option<u64> {
+    match (chosen.or(share), left) {
+        (Some(wanted), Some(left)) => Some(wanted.min(left)),
+        (wanted, left) => wanted.or(left),
     }
 }
 
@@ -144,4 +157,37 @@ fn prepare_forms(llm: &Arc<Llm>) {
 pub(super) fn said(failure: &Failure) -> String {
     let line = failure.line().unwrap_or_default();
     line.trim_end().trim_start_matches("error: ").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_share_half_of_the_free_memory_in_equal_parts() {
+        assert_eq!(share(1, Some(800)), None, "a model alone has a rule of its own");
+        assert_eq!(share(2, None), None, "nobody knows what is free");
+        for n_models in 2..20 {
+            let each = share(n_models, Some(800)).expect("it is known what is free");
+            let sum = each * n_models;
+            assert!(sum <= 400 && sum + n_models > 400, "{n_models} models get {each} each");
+        }
+    }
+
+    #[test]
+    fn a_choice_wins_over_the_share_and_the_budget_over_both() {
+        for (chosen, share, left, expected) in [
+            (None, None, None, None),
+            (None, Some(200), None, Some(200)),
+            (Some(300), Some(200), None, Some(300)),
+            (Some(100), Some(200), Some(150), Some(100)),
+            (Some(300), Some(200), Some(150), Some(150)),
+            (None, Some(200), Some(150), Some(150)),
+            (None, Some(200), Some(0), Some(0)),
+            (None, None, Some(150), Some(150)),
+        ] {
+            let got = limit(chosen, share, left);
+            assert_eq!(got, expected, "{chosen:?}, {share:?}, {left:?}");
+        }
+    }
 }
