@@ -233,6 +233,24 @@ async fn requests_through_sglangs_router_are_answered() {
     ask(&server, COMPLETIONS, completion).await;
 }
 
+#[tokio::test]
+async fn sglangs_fields_of_thoughts_may_ask_every_dialect_for_nothing() {
+    let server = start(parrot()).await;
+    for (path, body) in [
+        (COMPLETIONS, json!({"prompt": "ab"})),
+        ("/v1/responses", json!({"input": "ab"})),
+        ("/v1/messages", merged(said("ab"), json!({"max_tokens": 2}))),
+    ] {
+        let fine = json!({"separate_reasoning": true, "stream_reasoning": true});
+        ask(&server, path, merged(body.clone(), fine)).await;
+        for name in ["separate_reasoning", "stream_reasoning"] {
+            let answer = server.post(path, merged(body.clone(), json!({ name: false }))).await;
+            assert_eq!(answer.status, 400, "{path}: {}", answer.body);
+            assert!(answer.body.contains(&format!("`{name}`")), "{path}: {}", answer.body);
+        }
+    }
+}
+
 fn ignored(answer: &Answer) -> Option<&str> {
     answer.head.lines().find_map(|line| line.strip_prefix("x-pelton-ignored: "))
 }

@@ -39,7 +39,7 @@ pub(crate) use metadata::metadata;
 pub(crate) use routed::Routed;
 pub(crate) use shown::{Ids, Now, PromptLogprobs, Shown, StopReason, TimingsBody, obfuscation};
 pub(crate) use sse::{Chunks, Source, StreamState, respond, sse};
-pub(crate) use unhonoured::{Accept, check_unhonoured};
+pub(crate) use unhonoured::{Accept, THOUGHTS, check_unhonoured};
 pub(crate) use usage::UsageBody;
 
 use std::sync::atomic::{AtomicU64, Ordering};

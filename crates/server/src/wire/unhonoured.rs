@@ -85,6 +85,11 @@ const EVERYWHERE: &[(&str, Accept)] = &[
     ("bootstrap_room", Accept::Nothing),
 ];
 
+/// SGLang's parameters of thoughts, on endpoints other than chat: a completion is plain text, and
+/// the answers of other dialects have a place of their own for thoughts.
+pub(crate) const THOUGHTS: &[(&str, Accept)] =
+    &[("separate_reasoning", Accept::Only("true")), ("stream_reasoning", Accept::Only("true"))];
+
 /// Removes the parameters that are not honoured from `fields`.
 ///
 /// # Errors

@@ -9,7 +9,8 @@ use crate::error::ApiError;
 use crate::models::Traits;
 use crate::wire::{
     Accept, Fields, Forms, GenerationFields, Ids, PromptLogprobs, Shown, StopReason, StreamOptions,
-    TimingsBody, UsageBody, check_unhonoured, inputs, n_predict, request_id, stream_options,
+    THOUGHTS, TimingsBody, UsageBody, check_unhonoured, inputs, n_predict, request_id,
+    stream_options,
 };
 
 /// Parameters of this endpoint that are not honoured.
@@ -43,6 +44,7 @@ impl CompletionBody {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(bytes)?;
         check_unhonoured(&mut fields, UNHONOURED)?;
+        check_unhonoured(&mut fields, THOUGHTS)?;
         let prompt = fields
             .take("prompt")
             .ok_or_else(|| ApiError::param("prompt", "`prompt` is missing"))?;

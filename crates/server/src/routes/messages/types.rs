@@ -12,7 +12,7 @@ use crate::models::Traits;
 use crate::routes::conversation::missing;
 use crate::wire::json::{Kind, string, wrong};
 use crate::wire::{
-    Accept, Fields, GenerationFields, Ignored, check_unhonoured, generation, json_form,
+    Accept, Fields, GenerationFields, Ignored, THOUGHTS, check_unhonoured, generation, json_form,
 };
 
 /// Parameters of both endpoints that are not honoured.
@@ -110,6 +110,7 @@ impl MessagesBody {
         let stop = stop_sequences(&mut fields)?;
         check_unhonoured(&mut fields, UNHONOURED)?;
         check_unhonoured(&mut fields, FOREIGN)?;
+        check_unhonoured(&mut fields, THOUGHTS)?;
         let generation = GenerationFields::read(&mut fields)?;
         fields.finish()?;
         Ok(Self { conversation, max_tokens, is_stream, generation, stop })

@@ -11,7 +11,8 @@ use crate::error::ApiError;
 use crate::routes::conversation::{missing, turn_thoughts};
 use crate::wire::json::{Kind, RawValue, each, string, wrong};
 use crate::wire::{
-    Accept, Fields, GenerationFields, Ignored, check_unhonoured, generation, json_form, metadata,
+    Accept, Fields, GenerationFields, Ignored, THOUGHTS, check_unhonoured, generation, json_form,
+    metadata,
 };
 
 /// Parameters of this endpoint that are not honoured.
@@ -165,6 +166,7 @@ impl ResponsesBody {
         let labels = Labels::read(&mut fields)?;
         check_unhonoured(&mut fields, UNHONOURED)?;
         check_unhonoured(&mut fields, FOREIGN)?;
+        check_unhonoured(&mut fields, THOUGHTS)?;
         let generation = GenerationFields::read(&mut fields)?;
         fields.finish()?;
         Ok(Self {
