@@ -68,6 +68,15 @@ def tokens_of_a_message_are_counted(server, client, model):
     assert count == usage.input_tokens + usage.cache_read_input_tokens, (count, usage)
 
 
+def models_are_listed_for_claude(server, client, model):
+    claude_client = claude(server)
+    ids = [entry.id for entry in claude_client.models.list()]
+    assert model in ids, ids
+    one = claude_client.models.retrieve(model)
+    assert (one.type, one.id, one.display_name) == ("model", model, model), one
+    assert one.created_at.year >= 2025, one
+
+
 def a_message_stops_at_a_sequence(server, client, model):
     ask = dict(model=model, max_tokens=100, messages=MESSAGES, extra_body=GREEDY)
     text = claude(server).messages.create(**ask).content[0].text
@@ -232,6 +241,7 @@ def a_function_of_a_response_is_called_and_answered(server, client, model):
 CHECKS = [
     a_message_is_created_and_streamed,
     tokens_of_a_message_are_counted,
+    models_are_listed_for_claude,
     a_message_stops_at_a_sequence,
     a_tool_of_a_message_is_called_and_answered,
     the_tool_runner_runs_a_tool,

@@ -365,3 +365,43 @@ async fn a_failure_in_a_stream_is_its_last_event() {
     assert_eq!(failure(&whole).1, "api_error");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn models_have_the_shape_of_the_dialect_of_their_client() {
+    let server = start(parrot()).await;
+    let get = async |path: &str| {
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             anthropic-version: 2023-06-01\r\n\r\n"
+        );
+        server.raw(&request).await
+    };
+    let list = get("/v1/models?limit=20").await.json();
+    let created_at = list["data"][0]["created_at"].clone();
+    let model = json!({"type": "model", "id": "org/parrot", "display_name": "org/parrot",
+        "created_at": created_at});
+    let expected = json!({"data": [model], "has_more": false, "first_id": "org/parrot",
+        "last_id": "org/parrot"});
+    assert_eq!(list, expected);
+    assert_eq!(get("/v1/models/org/parrot").await.json(), model);
+    let (status, kind, message) = failure(&get("/v1/models/none").await);
+    assert_eq!((status, kind.as_str()), (404, "not_found_error"), "{message}");
+
+    // Without the header all of it is OpenAI's.
+    let plain = server.get("/v1/models").await;
+    let created = plain.json()["data"][0]["created"].as_u64().expect("seconds");
+    assert_eq!(created_at, pelton_gateway::date_time(created));
+    let model =
+        format!(r#"{{"id":"org/parrot","object":"model","created":{created},"owned_by":"pelton","#);
+    assert!(
+        plain.body.starts_with(&format!(r#"{{"object":"list","data":[{model}"#)),
+        "{}",
+        plain.body
+    );
+    let one = server.get("/v1/models/org/parrot").await;
+    assert!(one.body.starts_with(&model), "{}", one.body);
+    assert_eq!(plain.body, format!(r#"{{"object":"list","data":[{}]}}"#, one.body));
+    let code = Some("model_not_found".to_owned());
+    assert_eq!(server.get("/v1/models/none").await.error(), (404, Some("model".to_owned()), code));
+    server.stop().await;
+}

@@ -240,8 +240,10 @@ pub(super) static OPERATIONS: &[Operation] = &[
         .streams(),
     Operation::get("/", "page", "The web page").media("text/html"),
     Operation::get("/page/{file}", "page", "A file of the web page").media("*/*"),
-    Operation::get("/v1/models", "models", "The models of the server").answers("Models"),
-    Operation::get("/v1/models/{*id}", "models", "A model by name or alias").answers("Model"),
+    Operation::get("/v1/models", "models", "The models of the server")
+        .answers("ModelsOfDialect"),
+    Operation::get("/v1/models/{*id}", "models", "A model by name or alias")
+        .answers("ModelOfDialect"),
     Operation::post("/models/load", "models", "Loads a model")
         .body(routes::models::read_only, r#"{"model": "story"}"#)
         .answers("Model"),

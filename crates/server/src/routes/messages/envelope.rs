@@ -12,11 +12,14 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::error::{ApiError, Noted};
+use crate::routes::models::anthropic;
 
 /// The name of a request, in the header that Anthropic's clients read.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// Beginning of the paths of this dialect.
 const PATH: &str = "/v1/messages";
+/// Beginning of the paths that it shares with OpenAI's.
+const SHARED_PATH: &str = "/v1/models";
 
 /// The object around an error, alone in a body or in a stream.
 #[derive(Debug, Serialize)]
@@ -62,12 +65,18 @@ fn kind_of(status: StatusCode) -> &'static str {
 
 /// Whether a path belongs to this dialect.
 fn is_here(path: &str) -> bool {
-    path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    is_below(PATH, path)
+}
+
+fn is_below(beginning: &str, path: &str) -> bool {
+    path.strip_prefix(beginning).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Writes errors of this dialect's paths in its form, and names the request in its header.
 pub(crate) async fn layer(request: Request, next: Next) -> Response {
-    if !is_here(request.uri().path()) {
+    let path = request.uri().path();
+    let is_shared = is_below(SHARED_PATH, path) && anthropic::asks(request.headers());
+    if !is_here(path) && !is_shared {
         return next.run(request).await;
     }
     let id = request.headers().get("x-request-id").cloned();

@@ -1,13 +1,19 @@
 //! `GET /v1/models` and `GET /v1/models/{id}`; and for operators `POST /models/load`,
 //! `/models/unload` and `/models/reload`, with the body `{"model": NAME}`.
 
+pub(crate) mod anthropic;
+
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
 
 use crate::error::ApiError;
 use crate::models::{AUTO, Catalog, Standing};
 use crate::state::AppState;
 use crate::wire::{Body, Fields, Id};
+
+use anthropic::{AnthropicModel, AnthropicModels};
 
 /// One model, loaded or not.
 #[derive(serde::Serialize)]
@@ -76,24 +82,32 @@ fn auto(state: &AppState) -> Option<Model> {
     state.models().has_auto().then(|| model(state, auto()))
 }
 
-/// The models of the server.
-pub(crate) async fn list(State(state): State<AppState>) -> Json<Models> {
+/// The models of the server, in the shape of the client's dialect.
+pub(crate) async fn list(State(state): State<AppState>, headers: HeaderMap) -> Response {
     let standing = state.models().standing().into_iter();
     let mut data: Vec<_> = standing.map(|one| model(&state, one)).collect();
     data.extend(auto(&state));
-    Json(Models { object: "list", data })
+    if anthropic::asks(&headers) {
+        let data = data.into_iter().map(|model| AnthropicModel::new(model.id, model.created));
+        return Json(AnthropicModels::new(data.collect())).into_response();
+    }
+    Json(Models { object: "list", data }).into_response()
 }
 
 /// A model by name or alias; names may contain slashes.
 pub(crate) async fn one(
     State(state): State<AppState>,
     Id(id): Id,
-) -> Result<Json<Model>, ApiError> {
-    if let Some(auto) = auto(&state).filter(|_| id == AUTO) {
-        return Ok(Json(auto));
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let model = match auto(&state).filter(|_| id == AUTO) {
+        Some(auto) => auto,
+        None => model(&state, state.models().standing_of(&id)?),
+    };
+    if anthropic::asks(&headers) {
+        return Ok(Json(AnthropicModel::new(model.id, model.created)).into_response());
     }
-    let standing = state.models().standing_of(&id)?;
-    Ok(Json(model(&state, standing)))
+    Ok(Json(model).into_response())
 }
 
 /// Loads a model that is not loaded.
