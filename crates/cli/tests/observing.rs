@@ -130,6 +130,68 @@ fn a_request_is_a_span_under_the_span_of_its_client_and_leaves_the_sandbox() {
 }
 
 #[test]
+fn a_span_has_what_its_request_states_and_nothing_that_it_leaves_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("serve.yaml");
+    let list = "models: [{name: tales, model: story, aliases: [gpt-4o]}]\n\
+                auto: [{to: tales}]\nthreads: 1\n";
+    std::fs::write(&config, list).expect("written");
+    let (url, bodies) = collector(&[200]);
+    let config = config.to_str().expect("UTF-8");
+    let server = Server::start(&["--config", config, "--otlp-endpoint", &url]).expect("it listens");
+    let said = json!([{"role": "user", "content": "Hi"}]);
+    let stated = json!({"temperature": 0.7, "top_p": 0.9, "top_k": 40, "seed": 7});
+    let with = |mut body: Value, more: &Value| {
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("one").clone());
+        body
+    };
+    let penalties = json!({"frequency_penalty": 0.1, "presence_penalty": -0.2, "stop": ["zz"]});
+    let prompt = json!({"model": "gpt-4o", "prompt": "Once", "max_tokens": 2});
+    let chat = json!({"model": "auto", "messages": said, "max_tokens": 2});
+    let message = with(chat.clone(), &json!({"stop_sequences": ["zz"]}));
+    let response = json!({"model": "tales", "input": "Hi", "max_output_tokens": 2});
+    let ids = [
+        ("/v1/completions", with(with(prompt, &stated), &penalties)),
+        ("/v1/chat/completions", with(with(chat, &stated), &penalties)),
+        ("/v1/messages", with(message, &stated)),
+        ("/v1/responses", with(response, &stated)),
+        ("/v1/completions", json!({"prompt": "Once", "max_tokens": 2})),
+    ]
+    .map(|(path, body)| server.post(path, &body).expect("an answer")["id"].clone());
+    signal("TERM", server.pid());
+    let (_, body) = bodies.recv_timeout(PATIENCE).expect("a batch at the end");
+    let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("a list");
+    let names: Vec<&Value> = spans.iter().map(|span| &span["name"]).collect();
+    let expected =
+        ["text_completion gpt-4o", "chat auto", "chat auto", "chat tales", "text_completion tales"];
+    assert_eq!(names, expected);
+    for (i, span) in spans.iter().enumerate() {
+        let has = |key: &str| span.to_string().contains(&format!("\"{key}\""));
+        assert_eq!(attribute(span, "gen_ai.response.id"), json!({"stringValue": ids[i]}));
+        assert_eq!(attribute(span, "gen_ai.response.model"), json!({"stringValue": "tales"}));
+        let double = |value: f64| json!({ "doubleValue": value });
+        for (key, value, is_stated) in [
+            ("gen_ai.request.temperature", double(0.7), i < 4),
+            ("gen_ai.request.top_p", double(0.9), i < 4),
+            ("gen_ai.request.top_k", double(40.0), i < 4),
+            ("gen_ai.request.seed", json!({"intValue": "7"}), i < 4),
+            ("gen_ai.request.frequency_penalty", double(0.1), i < 2),
+            ("gen_ai.request.presence_penalty", double(-0.2), i < 2),
+            (
+                "gen_ai.request.stop_sequences",
+                json!({"arrayValue": {"values": [{"stringValue": "zz"}]}}),
+                i < 3,
+            ),
+        ] {
+            assert_eq!(has(key), is_stated, "{key} of {span}");
+            if is_stated {
+                assert_eq!(attribute(span, key), value, "{key}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_server_that_ends_sends_what_waits_and_a_lost_collector_is_counted() {
     let (url, bodies) = collector(&[200]);
     let server = Server::start(&["--threads", "1", "--otlp-endpoint", &url]).expect("it listens");

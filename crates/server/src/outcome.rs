@@ -11,7 +11,7 @@ use pelton_llm::{Timings, Trace};
 use crate::access::Caller;
 use crate::access_log::Line;
 use crate::models::Model;
-use crate::otlp::Traced;
+use crate::otlp::{Stated, Traced};
 use crate::request_id;
 use crate::wire::Routed;
 
@@ -97,6 +97,8 @@ pub(crate) struct About {
     /// Its line in the access log, where there is one.
     pub(crate) line: Option<Arc<Line>>,
     pub(crate) traced: Traced,
+    /// For its span.
+    pub(crate) stated: Stated,
     /// Where the rule is noted that chose its model.
     pub(crate) routed: Option<Routed>,
 }
@@ -112,6 +114,7 @@ impl About {
             since: Instant::now(),
             line: parts.extensions.get().cloned(),
             traced: traced.unwrap_or_else(|| Traced::of(&parts.headers)),
+            stated: Stated::default(),
             routed: parts.extensions.get().cloned(),
         }
     }

@@ -189,6 +189,7 @@ impl AppState {
         (caller, about): (Caller, &About),
         request: impl FnOnce() -> Traits,
     ) -> Result<Model, ApiError> {
+        about.stated.note_model(asked);
         let load = |name: &str| self.live().load(name);
         let tenant = self.tenant_name(caller);
         let (model, chosen) = self.inner.models.route(asked, tenant, request, load)?;

@@ -7,14 +7,17 @@
 //!
 //! A span has the attributes of the semantic conventions for generative AI (`gen_ai.*`). Its parent
 //! comes from the request's `traceparent` header (W3C Trace Context); a parent that is not sampled
-//! makes no span. Texts of prompts and answers never leave the process.
+//! makes no span. Texts of prompts and answers never leave the process;
+//! stop strings do, as the conventions have them.
 
 mod config;
 mod exporter;
 mod parent;
 mod span;
+mod stated;
 
 pub use self::config::{OtlpConfig, OtlpError};
 pub(crate) use self::exporter::{Counts, Exporter};
 pub(crate) use self::parent::Traced;
 pub(crate) use self::span::Span;
+pub(crate) use self::stated::{Parameters, Stated};

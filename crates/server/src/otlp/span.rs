@@ -35,12 +35,14 @@ impl Span {
         let parts = outcome.parts();
         let operation = operation(&about.route);
         let (usage, model) = (outcome.usage, outcome.model.name());
+        // A request that names no model gets that of the server.
+        let asked = about.stated.model().unwrap_or(model);
         let reasons: Vec<&str> = outcome.reasons.iter().copied().map(ending).collect();
         let has_failed = reasons.contains(&"error");
         let mut attributes = vec![
             ("gen_ai.operation.name", json!(operation)),
             ("gen_ai.provider.name", json!("pelton")),
-            ("gen_ai.request.model", json!(model)),
+            ("gen_ai.request.model", json!(asked)),
             ("gen_ai.response.model", json!(model)),
             ("gen_ai.request.choice.count", json!(outcome.n_choices)),
             ("gen_ai.usage.input_tokens", json!(usage.prompt_tokens)),
@@ -54,6 +56,7 @@ impl Span {
         if let Some(n) = outcome.asked.max_tokens {
             attributes.push(("gen_ai.request.max_tokens", json!(n)));
         }
+        attributes.extend(about.stated.attributes());
         for (name, seconds) in [
             ("gen_ai.latency.time_in_queue", parts.queue),
             ("gen_ai.response.time_to_first_chunk", parts.ttft),
@@ -71,7 +74,7 @@ impl Span {
         Some(Self {
             traced: about.traced,
             span: fresh(),
-            name: format!("{operation} {model}"),
+            name: format!("{operation} {asked}"),
             begin_ns,
             end_ns,
             first_token_ns: first_token.map(|ttft| begin_ns + ttft.as_nanos()),

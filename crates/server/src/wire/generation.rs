@@ -12,6 +12,7 @@ use super::json::{Kind, RawValue, each, string, typed, wrong};
 use super::sampling::SamplingFields;
 use super::{Accept, BeamFields, Fields, check_unhonoured, fresh_id};
 use crate::error::ApiError;
+use crate::otlp::Parameters;
 
 /// Shaping parameters of a request; `None` keeps the model's default.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,6 +61,11 @@ impl GenerationFields {
     /// Whether some field names tokens by their numbers.
     pub(crate) fn has_token_ids(&self) -> bool {
         !self.stop_tokens.is_empty() || self.sampling.has_token_ids()
+    }
+
+    /// Parameters that a span repeats.
+    pub(crate) fn stated(&self) -> Parameters {
+        Parameters { stop: self.stop.clone(), ..self.sampling.stated() }
     }
 
     /// Answers per prompt.

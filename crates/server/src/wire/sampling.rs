@@ -11,6 +11,7 @@ use super::Fields;
 use super::inputs::token_ids;
 use super::json::{Kind, RawValue, each, object, string, typed, wrong};
 use crate::error::ApiError;
+use crate::otlp::Parameters;
 
 /// What a request says about the choice of tokens; `None` keeps the model's default.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,6 +62,14 @@ impl SamplingFields {
     pub(crate) fn has_token_ids(&self) -> bool {
         let Biases { tokens, never, .. } = &self.logit_bias;
         self.allowed_token_ids.is_some() || !tokens.is_empty() || !never.0.is_empty()
+    }
+
+    /// Parameters that a span repeats.
+    pub(crate) fn stated(&self) -> Parameters {
+        let &Self { temperature, top_p, top_k, frequency_penalty, presence_penalty, seed, .. } =
+            self;
+        let stop = Vec::new();
+        Parameters { temperature, top_p, top_k, frequency_penalty, presence_penalty, seed, stop }
     }
 
     /// Reads the parameters from `fields`.

@@ -50,6 +50,7 @@ pub(crate) async fn handle(
     let (generating, ask, before, id, model, again) = super::reading(&state, body, move |bytes| {
         let mut body = types::ChatBody::read(&bytes)?;
         drop(bytes);
+        about.stated.note_parameters(body.generation.stated());
         rendering::check_trust(&body.rendering, app.config().trust_request_chat_template)?;
         let id = body.request_id.take();
         let model = app.route(body.model.as_deref(), (caller, &about), || Traits {
@@ -71,6 +72,7 @@ pub(crate) async fn handle(
     let mut answering = Answering::new(&state, &running, &model, caller, generating)
         .or_again(again, |llm, request| llm.chat(request).map_err(convert::error));
     let head = Head::new(&model, "chatcmpl-").named("chatcmpl-", id);
+    running.about().stated.note_answer(&head.id);
     if let Some(options) = ask.stream {
         let chunks = convert::ChunkMaker::new(head, options, ask, before);
         return Ok(sse(&state, running, answering, options, chunks));

@@ -58,6 +58,7 @@ pub(crate) async fn handle(
     let (generating, ask, about, model, again) = super::reading(&state, body, move |bytes| {
         let mut body = types::CompletionBody::read(&bytes)?;
         drop(bytes);
+        about.stated.note_parameters(body.generation.stated());
         let model = app.route(body.model.as_deref(), (caller, &about), || body.traits())?;
         let llm = model.llm()?;
         let defaults = caller.over(llm.default_generation());
@@ -77,6 +78,7 @@ pub(crate) async fn handle(
     let n_choices = answering.n_choices();
     let About { kept, echoes, n_top, id } = about;
     let head = Head::new(&model, "cmpl-").named("cmpl-", id);
+    running.about().stated.note_answer(&head.id);
     let pieces = convert::Pieces::new(n_choices, ask, echoes).with_top(n_top);
     if let Some(options) = ask.stream {
         let chunks = convert::ChunkMaker::new(head, options, pieces);

@@ -63,6 +63,7 @@ pub(crate) async fn handle(
     let (generating, ask, model, again) = super::reading(&state, body, move |bytes| {
         let body = MessagesBody::read(&bytes)?;
         drop(bytes);
+        about.stated.note_parameters(body.stated());
         let asked = body.conversation.model.as_deref();
         let model = app.route(asked, (caller, &about), || body.traits())?;
         let llm = model.llm()?;
@@ -79,6 +80,7 @@ pub(crate) async fn handle(
     let mut answering = Answering::new(&state, &running, &model, caller, generating)
         .or_again(again, |llm, request| llm.chat(request).map_err(convert::error));
     let head = Head::new(&model, "msg_");
+    running.about().stated.note_answer(&head.id);
     let mut response = if is_stream {
         let id = request_id::of(&headers).to_owned();
         let chunks = convert::ChunkMaker::new(head, answering.usage(), max_tokens, id);

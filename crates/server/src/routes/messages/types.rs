@@ -9,6 +9,7 @@ use super::thinking::Thinking;
 use super::tools::tools;
 use crate::error::ApiError;
 use crate::models::Traits;
+use crate::otlp::Parameters;
 use crate::routes::conversation::missing;
 use crate::wire::json::{Kind, string, wrong};
 use crate::wire::{
@@ -120,6 +121,11 @@ impl MessagesBody {
     pub(crate) fn traits(&self) -> Traits {
         let has_token_ids = self.generation.has_token_ids();
         Traits { has_token_ids, ..self.conversation.traits() }
+    }
+
+    /// Parameters that a span repeats.
+    pub(crate) fn stated(&self) -> Parameters {
+        Parameters { stop: self.stop.clone(), ..self.generation.stated() }
     }
 
     /// Parts that make the prompt, and how the answer is generated.

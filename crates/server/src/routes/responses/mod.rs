@@ -123,6 +123,7 @@ fn accept(
         let message = "`background` needs a response that is stored: leave `store` out";
         return Err(ApiError::param("background", message));
     }
+    about.stated.note_parameters(body.stated());
     let (is_background, is_stream) = (body.is_background, body.is_stream);
     let shows_own_thoughts = body.shows_own_thoughts;
     let history = keep::history(app, caller.tenant, body.conversation.previous.as_deref())?;
@@ -174,6 +175,7 @@ async fn answer(
     let answering = Answering::new(state, &running, &model, caller, generating);
     let mut answering = answering.or_again(again, ask);
     let head = Head::new(&model, "resp_");
+    running.about().stated.note_answer(&head.id);
     let mut growing = Growing::new(head, echo, accepted.shows_own_thoughts);
     match keep {
         Some(keep) if is_background => {

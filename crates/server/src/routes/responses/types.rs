@@ -8,6 +8,7 @@ use super::echo::{Echo, ReasoningEcho, TextEcho};
 use super::input::Input;
 use super::tools::Tools;
 use crate::error::ApiError;
+use crate::otlp::Parameters;
 use crate::routes::conversation::{missing, turn_thoughts};
 use crate::wire::json::{Kind, RawValue, each, string, wrong};
 use crate::wire::{
@@ -145,6 +146,11 @@ impl ResponsesBody {
     /// Whether some field names tokens by their numbers.
     pub(crate) fn has_token_ids(&self) -> bool {
         self.generation.has_token_ids()
+    }
+
+    /// Parameters that a span repeats.
+    pub(crate) fn stated(&self) -> Parameters {
+        self.generation.stated()
     }
 
     /// Reads every field, and refuses unknown parameters and parameters that are not honoured.
