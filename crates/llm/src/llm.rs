@@ -412,8 +412,9 @@ impl Llm {
         let mut generation = generation.clone();
         let Service { tenant, cache_salt, .. } = generation.service;
         generation.service = Service { tenant, cache_salt, ..Service::default() };
-        if generation.sampling.temperature == 0.0 && generation.drawn_seed.is_some() {
-            // The likeliest token needs no random number.
+        let needs_seed = generation.sampling.temperature != 0.0 && generation.seeds.is_empty();
+        if !needs_seed && generation.drawn_seed.is_some() {
+            // The likeliest token needs no random number, and answers may have seeds of their own.
             generation.sampling.seed = 0;
         }
         generation.drawn_seed = None;
