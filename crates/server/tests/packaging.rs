@@ -2,15 +2,65 @@
 
 mod harness;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use harness::parrot::parrot;
 use harness::{post_text, start_with};
 use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 const DASHBOARD: &str = include_str!("../../../packaging/grafana/pelton.json");
 const ALERTS: &str = include_str!("../../../packaging/prometheus/alerts.yaml");
+
+/// A file of alert rules, as Prometheus reads it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AlertFile {
+    groups: Vec<AlertGroup>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AlertGroup {
+    name: String,
+    rules: Vec<AlertRule>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AlertRule {
+    alert: String,
+    expr: String,
+    /// How long it must hold; at once without it.
+    #[serde(rename = "for")]
+    lasting: Option<String>,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+}
+
+impl AlertRule {
+    /// The labels that the series of the expression keep, where it names them: `sum by (a, b) (...)`.
+    fn kept_labels(&self) -> Option<BTreeSet<&str>> {
+        let (_, rest) = self.expr.split_once(" by (")?;
+        let (list, _) = rest.split_once(')')?;
+        Some(list.split(',').map(str::trim).collect())
+    }
+
+    /// The labels that the annotations ask for: `{{ $labels.NAME }}`.
+    fn asked_labels(&self) -> BTreeSet<&str> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let texts = self.annotations.values().flat_map(|text| text.split("$labels.").skip(1));
+        texts.filter_map(|rest| rest.split(|c| !is_part(c)).next()).collect()
+    }
+}
+
+fn alert_rules() -> Vec<AlertRule> {
+    let file: AlertFile = serde_saphyr::from_str(ALERTS).expect("YAML of alert rules");
+    let groups: BTreeSet<&String> = file.groups.iter().map(|group| &group.name).collect();
+    assert_eq!(groups.len(), file.groups.len(), "each group has its own name");
+    file.groups.into_iter().flat_map(|group| group.rules).collect()
+}
 
 /// Names of series in a text.
 fn names(text: &str) -> BTreeSet<String> {
@@ -85,8 +135,13 @@ async fn every_series_of_the_dashboard_and_of_the_alerts_exists() {
     }
     let n_panels = dashboard["panels"].as_array().map_or(0, Vec::len);
     assert!(n_panels > 20 && names(&asked).len() > 20, "{n_panels} panels, {:?}", names(&asked));
-    let alerts: Vec<&str> = ALERTS.lines().filter(|line| !line.trim().starts_with('#')).collect();
-    let alerts = names(&alerts.join("\n"));
+    let mut alerts = BTreeSet::new();
+    for rule in alert_rules() {
+        let named = names(&rule.expr);
+        assert!(!named.is_empty(), "no series in {rule:?}");
+        alerts.extend(named);
+        rule.annotations.values().for_each(|text| alerts.extend(names(text)));
+    }
     assert!(alerts.len() > 8, "{alerts:?}");
     let known = known().await;
     for name in names(&asked).union(&alerts) {
@@ -109,4 +164,37 @@ fn panels_have_names_and_do_not_lie_on_each_other() {
             }
         }
     }
+}
+
+#[test]
+fn alert_rules_have_names_severities_and_summaries() {
+    let mut taken = BTreeSet::new();
+    for rule in alert_rules() {
+        assert!(taken.insert(rule.alert.clone()), "two rules have the name {}", rule.alert);
+        let name = rule.alert.strip_prefix("Pelton").unwrap_or_default();
+        let is_camel = name.starts_with(|c: char| c.is_ascii_uppercase())
+            && name.chars().all(|c| c.is_ascii_alphanumeric());
+        assert!(is_camel, "{} is not of the form PeltonWhatIsWrong", rule.alert);
+        if let Some(lasting) = &rule.lasting {
+            let number = lasting.strip_suffix(['s', 'm', 'h']).and_then(|n| n.parse::<u32>().ok());
+            assert!(number.is_some_and(|n| n > 0), "{}: for {lasting}", rule.alert);
+        }
+        let labels: Vec<(&str, &str)> =
+            rule.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let [("severity", "critical" | "warning" | "info")] = labels[..] else {
+            panic!("{}: labels {labels:?}", rule.alert)
+        };
+        let is_known = |name: &String| ["summary", "description"].contains(&name.as_str());
+        assert!(rule.annotations.keys().all(is_known), "{rule:?}");
+        assert!(rule.annotations.get("summary").is_some_and(|text| !text.is_empty()), "{rule:?}");
+        for text in rule.annotations.values() {
+            let marks = [text.matches("{{").count(), text.matches("}}").count()];
+            assert_eq!(marks[0], marks[1], "{}: {text}", rule.alert);
+        }
+        if let Some(kept) = rule.kept_labels() {
+            let asked = rule.asked_labels();
+            assert!(asked.is_subset(&kept), "{}: {asked:?} of {kept:?}", rule.alert);
+        }
+    }
+    assert!(taken.len() > 8, "{taken:?}");
 }
