@@ -1,4 +1,5 @@
-//! A crowd of streams that wait, beside streams that run: each gets its own answer, whole.
+//! A crowd of streams that wait, beside streams that run: each gets its own answer, whole. The server
+//! has two processors, however many the machine has.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -22,6 +23,7 @@ const KINDS: usize = 32;
 const MOST_BYTES: u64 = 30 << 10;
 
 pub(super) fn run(binary: &Path, n_waiting: usize) -> anyhow::Result<()> {
+    println!("the server runs on two processors at most");
     memory(binary, n_waiting)?;
     answers(binary, n_waiting)
 }
@@ -39,7 +41,7 @@ fn start(binary: &Path, n_waiting: usize, n_running: usize) -> anyhow::Result<Se
         ["--kv-memory", "256MiB"],
         ["--max-context", "1280"],
     ];
-    Server::start(binary, &flags.concat())
+    Server::start_on_two_processors(binary, &flags.concat())
 }
 
 /// Measures the memory of waiting streams. Only one stream runs, because keys and values take memory

@@ -24,6 +24,20 @@ impl Look {
         Ok(Self { resident: field("VmRSS:")? << 10, n_files, n_threads: field("Threads:")? })
     }
 
+    /// The processors that the process may use.
+    pub(super) fn processors(pid: u32) -> anyhow::Result<Vec<u32>> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).context("the process")?;
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let list = list.context("Cpus_allowed_list of its status")?.trim();
+        let mut processors = Vec::new();
+        // Such as `0-3,8`.
+        for range in list.split(',') {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            processors.extend(first.parse::<u32>()?..=last.parse()?);
+        }
+        Ok(processors)
+    }
+
     pub(super) fn max(self, other: Self) -> Self {
         Self {
             resident: self.resident.max(other.resident),

@@ -6,7 +6,7 @@
 //! limits        few open files, little address space: it answers, slowly or with 429
 //! kill          kill -9 at random moments of start and service: every restart serves the same
 //! hostile       one hostile client after the other: each its right error, neighbours equal, memory level
-//! crowd         1,000 streams that wait beside 128 that run: each its own answer, whole
+//! crowd         1,000 streams that wait beside 128 that run, on two processors: right answers
 //! reload        a model loaded anew again and again: no request fails
 //! ```
 
@@ -59,24 +59,14 @@ enum Trial {
     },
     /// Send hostile requests of every kind, and watch a neighbour and the memory.
     Hostile(hostile::Args),
-    /// Keep streams waiting beside streams that run.
+    /// Keep streams waiting beside streams that run, on two processors.
     Crowd {
         /// Streams that wait.
         #[arg(long, default_value_t = 1000)]
         waiting: usize,
     },
     /// Load the model anew while clients ask it.
-    Reload {
-        /// Time between two reloads, in seconds.
-        #[arg(long, default_value_t = 5)]
-        seconds: u64,
-        /// Number of reloads.
-        #[arg(long, default_value_t = 5)]
-        times: usize,
-        /// Model that is served.
-        #[arg(long, default_value = "crates/cli/model/story-draft-q8_0.gguf")]
-        model: PathBuf,
-    },
+    Reload(reload::Args),
     /// Kill the server at random moments and start it again.
     Kill {
         /// Number of kills.
@@ -95,9 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Trial::Limits { seconds } => limits::run(&args.binary, args.seed, *seconds),
         Trial::Hostile(how) => hostile::run(&args.binary, how),
         Trial::Crowd { waiting } => crowd::run(&args.binary, *waiting),
-        Trial::Reload { seconds, times, model } => {
-            reload::run(&args.binary, model, *seconds, *times)
-        }
+        Trial::Reload(how) => reload::run(&args.binary, how),
         Trial::Kill { times, model } => kill::run(&args.binary, args.seed, *times, model),
     }
 }

@@ -1,7 +1,7 @@
 //! A model that is loaded anew again and again while clients ask it.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +14,22 @@ use super::server::Server;
 
 const CLIENTS: usize = 8;
 
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Time between two reloads, in seconds.
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+    /// Number of reloads.
+    #[arg(long, default_value_t = 5)]
+    times: usize,
+    /// Model that is served.
+    #[arg(long, default_value = "crates/cli/model/story-draft-q8_0.gguf")]
+    model: PathBuf,
+    /// Highest TTFT P99 during a reload, as a multiple of that without one; without this flag any.
+    #[arg(long, value_name = "R")]
+    most_ratio: Option<f64>,
+}
+
 /// When a request began, and when its first event came.
 #[derive(Clone, Copy)]
 struct First {
@@ -21,7 +37,8 @@ struct First {
     ttft: Duration,
 }
 
-pub(super) fn run(binary: &Path, model: &Path, seconds: u64, times: usize) -> anyhow::Result<()> {
+pub(super) fn run(binary: &Path, args: &Args) -> anyhow::Result<()> {
+    let Args { seconds, times, ref model, most_ratio } = *args;
     let model = model.to_str().context("the path is UTF-8")?;
     let mut server = Server::start(binary, &["-m", model, "--max-context", "1024"])?;
     let address = server.address.clone();
@@ -58,21 +75,31 @@ pub(super) fn run(binary: &Path, model: &Path, seconds: u64, times: usize) -> an
     };
     let (during, before): (Vec<First>, Vec<First>) = firsts.iter().partition(|it| is_during(it));
     println!("{} requests, {times} reloads, no failure", firsts.len());
-    for (name, firsts) in [("without a reload", &before), ("during a reload", &during)] {
-        let mut ttft: Vec<Duration> = firsts.iter().map(|first| first.ttft).collect();
-        ttft.sort_unstable();
-        let at = |percent: usize| ttft[(ttft.len() * percent).div_ceil(100).max(1) - 1].as_millis();
-        ensure!(!ttft.is_empty(), "no request began {name}");
-        println!(
-            "{name:>17}: {:>4} requests, TTFT P50 {} ms, P99 {} ms",
-            ttft.len(),
-            at(50),
-            at(99)
-        );
-    }
+    let before = p99("without a reload", &before)?;
+    let ratio = p99("during a reload", &during)?.as_secs_f64() / before.as_secs_f64();
+    println!("TTFT P99 during a reload is {ratio:.2} times that without");
     let took: Duration = reloads.iter().map(|&(from, to)| to - from).sum();
     println!("a reload takes {:.2} s", took.as_secs_f64() / times as f64);
+    if let Some(most) = most_ratio {
+        ensure!(ratio <= most, "{ratio:.2} times the TTFT P99 without a reload: more than {most}");
+    }
     Ok(())
+}
+
+/// Prints how fast these requests began; their TTFT P99.
+fn p99(name: &str, firsts: &[First]) -> anyhow::Result<Duration> {
+    let mut ttft: Vec<Duration> = firsts.iter().map(|first| first.ttft).collect();
+    ttft.sort_unstable();
+    ensure!(!ttft.is_empty(), "no request began {name}");
+    let at = |percent: usize| ttft[(ttft.len() * percent).div_ceil(100).max(1) - 1];
+    let (p50, p99) = (at(50), at(99));
+    println!(
+        "{name:>17}: {:>4} requests, TTFT P50 {} ms, P99 {} ms",
+        ttft.len(),
+        p50.as_millis(),
+        p99.as_millis()
+    );
+    Ok(p99)
 }
 
 /// Reloads the model several times, with pauses before, between and after.

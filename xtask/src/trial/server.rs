@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+
+use super::look::Look;
 
 /// A running `pelton serve`; it is killed when this is dropped.
 pub(super) struct Server {
@@ -29,6 +31,18 @@ impl Server {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{limit}; exec \"$0\" \"$@\"")]).arg(binary);
         Self::wait(spawn(command, flags)?)
+    }
+
+    /// The same on two of the processors that this process may use.
+    pub(super) fn start_on_two_processors(binary: &Path, flags: &[&str]) -> anyhow::Result<Self> {
+        let ours = Look::processors(std::process::id())?;
+        let list: Vec<String> = ours.iter().take(2).map(u32::to_string).collect();
+        let limit = format!("taskset -p -c {} $$ >/dev/null || exit 1", list.join(","));
+        let server = Self::start_within(&limit, binary, flags)
+            .context("two processors of the server, which `taskset` chooses")?;
+        let its = Look::processors(server.pid())?;
+        ensure!(its.len() <= 2, "the server runs on {} processors", its.len());
+        Ok(server)
     }
 
     fn wait(mut child: Child) -> anyhow::Result<Self> {
