@@ -13,6 +13,7 @@ use serde_json::Value;
 const DELAYS: Delays = Delays {
     prefill_ms: 0,
     token_ms: 1,
+    lanes: 1_000,
     slots: 1_000,
     blocks: 1_000,
     gate_ms: 0,

@@ -18,43 +18,62 @@ fn sweep(address: &str, more: &[&str]) -> Value {
 
 /// The limit that is found between one client and several.
 fn limit(delays: Delays) -> Value {
+    limit_of(delays, "1,4,16")
+}
+
+fn limit_of(delays: Delays, clients: &str) -> Value {
     let mock = Mock::start(delays);
-    sweep(&mock.address, &["--clients", "1,4,16", "-n", "24"])
+    sweep(&mock.address, &["--clients", clients, "-n", "48"])
 }
 
 #[test]
 fn slow_prompts_are_a_limit_of_arithmetic() {
     let told = limit(Delays { prefill_ms: 25, ..Delays::default() });
     assert_eq!(told["limit"]["cause"], "compute", "{told}");
-    assert_ne!(told["knee"], 2, "{told}");
+    // Prompts wait for each other as soon as there are two.
+    assert_eq!(told["knee"], 0, "{told}");
 }
 
 #[test]
 fn slow_tokens_are_a_limit_of_bandwidth() {
-    let told = limit(Delays { token_ms: 20, slots: 4, ..Delays::default() });
+    let told = limit(Delays { token_ms: 20, lanes: 4, ..Delays::default() });
     assert_eq!(told["limit"]["cause"], "bandwidth", "{told}");
+    // Tokens of four clients come side by side, and those of sixteen in four turns.
+    assert_eq!(told["knee"], 1, "{told}");
+}
+
+#[test]
+fn few_places_are_a_limit_of_running_requests() {
+    let told = limit(Delays { token_ms: 20, slots: 4, ..Delays::default() });
+    assert_eq!(told["limit"]["cause"], "running_requests", "{told}");
+    assert!(told["limit"].to_string().contains("--max-running"), "{told}");
     // Four clients fill the slots, and sixteen only wait.
     assert_eq!(told["knee"], 1, "{told}");
 }
 
 #[test]
 fn few_blocks_are_a_limit_of_memory() {
-    let told = limit(Delays { token_ms: 20, blocks: 2, ..Delays::default() });
+    let told = limit_of(Delays { token_ms: 20, blocks: 2, ..Delays::default() }, "1,2,8");
     assert_eq!(told["limit"]["cause"], "kv_memory", "{told}");
+    assert_eq!(told["knee"], 1, "{told}");
 }
 
 #[test]
 fn a_slow_queue_is_named_although_the_machine_is_free() {
     let told = limit(Delays { gate_ms: 40, ..Delays::default() });
     assert_eq!(told["limit"]["cause"], "queue", "{told}");
+    // The gate opens as often for one client as for all.
+    assert_eq!(told["knee"], 0, "{told}");
 }
 
 #[test]
 fn a_client_that_cannot_keep_up_is_named_and_not_the_server() {
     let mock = Mock::start(Delays { prefill_ms: 0, token_ms: 0, ..Delays::default() });
-    let told = sweep(&mock.address, &["--rates", "20,200000", "-n", "300"]);
+    let told = sweep(&mock.address, &["--rates", "20,200,200000", "-n", "300"]);
     assert_eq!(told["limit"]["cause"], "client", "{told}");
     assert_eq!(told["points"][0]["load"]["rate"], 20.0);
+    // Ten times the answers in the same time, and then requests wait to be sent.
+    assert_eq!(told["knee"], 1, "{told}");
 }
 
 #[test]
@@ -88,6 +107,27 @@ fn a_pelton_is_swept_and_publishes_its_counters() {
     ]);
     text.assert_answered();
     assert!(text.stdout.contains("knee") && text.stdout.contains("power"), "{}", text.stdout);
+}
+
+/// The limit of a Pelton with one client and with eight.
+fn limit_of_a_pelton(flags: &[&str]) -> Value {
+    let server = Server::start(&[&["--threads", "1"], flags].concat()).expect("it listens");
+    let common = ["bench", "sweep", "--url", server.address(), "--lengths", "20:60", "--json"];
+    let told = pelton(&[&common[..], &["--clients", "1,8", "-n", "32"]].concat()).json();
+    told["limit"].clone()
+}
+
+#[test]
+fn a_pelton_that_runs_one_request_at_a_time_is_limited_by_that() {
+    let limit = limit_of_a_pelton(&["--max-running", "1"]);
+    assert_eq!(limit["cause"], "running_requests", "{limit}");
+    assert!(limit.to_string().contains("`--max-running`"), "{limit}");
+}
+
+#[test]
+fn a_pelton_with_few_blocks_is_limited_by_memory() {
+    let limit = limit_of_a_pelton(&["--max-context", "160", "--kv-memory", "960KiB"]);
+    assert_eq!(limit["cause"], "kv_memory", "{limit}");
 }
 
 #[test]

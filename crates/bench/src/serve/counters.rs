@@ -35,6 +35,9 @@ const QUEUE: PhaseNames = phase_names!("queue");
 const PREFILL: PhaseNames = phase_names!("prefill");
 const DECODE: PhaseNames = phase_names!("decode");
 
+/// Fewest looks at waiting requests that say whether the number of running ones stays the same.
+const FEWEST_LOOKS: usize = 3;
+
 /// Every series that is looked at.
 fn is_used(name: &str) -> bool {
     let single: [&[&str]; 6] = [&RUNNING, &WAITING, &KV_SHARE, &PREEMPTIONS, &STEP, &PLAN];
@@ -108,6 +111,9 @@ pub struct Counters {
     pub mean_running: Option<f64>,
     /// The most of any look.
     pub most_running: Option<f64>,
+    /// Share of the looks at waiting requests in which as many run as in any look; absent with fewer
+    /// than three looks at waiting requests.
+    pub full_share: Option<f64>,
     /// Requests waiting, on average of the looks.
     pub mean_waiting: Option<f64>,
     /// Largest share of the KV blocks in use.
@@ -139,10 +145,16 @@ impl Counters {
             |names: &[&str]| Some((after.get(names)? - before.get(names).unwrap_or(0.0)).max(0.0));
         let phase =
             |[n, seconds]: &PhaseNames| Some(Phase { n: grown(n)?, seconds: grown(seconds)? });
+        let most_running = gauge(&RUNNING).map(most);
+        let waited = looks.iter().filter(|look| look.get(&WAITING).is_some_and(|n| n >= 1.0));
+        let running: Vec<f64> = waited.filter_map(|look| look.get(&RUNNING)).collect();
+        let n_full = running.iter().filter(|&&n| Some(n) == most_running).count();
+        let full_share = n_full as f64 / running.len() as f64;
         Self {
             n_looks: looks.len(),
             mean_running: gauge(&RUNNING).map(mean),
-            most_running: gauge(&RUNNING).map(most),
+            most_running,
+            full_share: (running.len() >= FEWEST_LOOKS).then_some(full_share),
             mean_waiting: gauge(&WAITING).map(mean),
             most_kv_share: gauge(&KV_SHARE).map(most),
             preemptions: grown(&PREEMPTIONS),
@@ -201,5 +213,22 @@ mod tests {
         assert_eq!(found.queue.and_then(Phase::mean_s), Some(1.5));
         assert_eq!((found.prefill, found.most_kv_share), (None, None));
         assert_eq!(Counters::new(&at(5.0, 0.0), &[], &at(7.0, 0.0)).step_s, Some(2.0));
+    }
+
+    #[test]
+    fn running_requests_count_as_full_while_others_wait() {
+        let at = |(running, waiting): (u32, u32)| {
+            Series::read(&format!(
+                "pelton_num_requests_running {running}\npelton_num_requests_waiting {waiting}\n"
+            ))
+        };
+        let share = |looks: &[(u32, u32)]| {
+            let looks: Vec<Series> = looks.iter().copied().map(at).collect();
+            Counters::new(&Series::default(), &looks, &Series::default()).full_share
+        };
+        // Looks without a waiting request, at the begin and at the end, say nothing.
+        assert_eq!(share(&[(1, 0), (2, 5), (2, 3), (2, 1), (1, 0)]), Some(1.0));
+        assert_eq!(share(&[(1, 5), (2, 5), (1, 3), (1, 1)]), Some(0.25));
+        assert_eq!(share(&[(2, 5), (2, 3), (1, 0)]), None);
     }
 }

@@ -3,8 +3,9 @@
 //! | looked at, in this order | cause |
 //! |---|---|
 //! | the client sent late, or used up a processor | client |
-//! | KV blocks ran out (90 % in use while requests wait), or requests were preempted | KV memory |
+//! | KV blocks ran out (90 % in use while requests wait, or too few for one more request like those that run), or requests were preempted | KV memory |
 //! | a quarter of the time of steps went to the scheduler | scheduler |
+//! | whenever requests wait, as many run as ever, and there are blocks for more | running requests |
 //! | steps for less than 70 % of the time while requests waited for their first one | queue |
 //! | steps all the time, and a prompt takes longer than its share of generation | compute |
 //! | the same the other way round | bandwidth |
@@ -25,6 +26,8 @@ const LATE_MS: f64 = 5.0;
 const CLIENT_PROCESSORS: f64 = 0.85;
 /// Share of the KV blocks that counts as all of them.
 const FULL: f64 = 0.9;
+/// Share of the looks at waiting requests in which as many run as ever, from which that is a limit.
+const FLAT: f64 = 0.8;
 /// Share of the time of steps that a scheduler may take.
 const PLAN_SHARE: f64 = 0.25;
 /// Share of the time with a step from which a server is busy.
@@ -40,7 +43,9 @@ pub enum Cause {
     KvMemory,
     /// The scheduler between steps.
     Scheduler,
-    /// Requests wait although the machine is free, such as below a limit of running requests.
+    /// The most requests that run at once, while there is memory for more.
+    RunningRequests,
+    /// Requests wait although the machine is free.
     Queue,
     /// Arithmetic, of which prompts need most.
     Compute,
@@ -59,6 +64,7 @@ impl Cause {
             Self::Client => "client",
             Self::KvMemory => "KV memory",
             Self::Scheduler => "scheduler",
+            Self::RunningRequests => "running requests",
             Self::Queue => "queue",
             Self::Compute => "compute",
             Self::Bandwidth => "bandwidth",
@@ -90,6 +96,7 @@ impl Finding {
         let Some(counters) = &heavy.counters else { return from_outside(light, heavy) };
         memory(counters)
             .or_else(|| scheduler(counters))
+            .or_else(|| running(counters))
             .or_else(|| queue(heavy, counters))
             .or_else(|| busy(light, heavy, counters))
             .unwrap_or_else(|| from_outside(light, heavy))
@@ -115,10 +122,34 @@ fn memory(counters: &Counters) -> Option<Finding> {
         let evidence = format!("{n:.0} requests lost their blocks to others");
         return Some(Finding::of(Cause::KvMemory, [evidence]));
     }
-    let share = counters.most_kv_share.filter(|share| *share >= FULL && waiting >= 0.5)?;
-    let evidence =
-        format!("{:.0} % of the blocks in use while {waiting:.1} requests wait", 100.0 * share);
-    Some(Finding::of(Cause::KvMemory, [evidence]))
+    let share = counters.most_kv_share.filter(|_| waiting >= 0.5)?;
+    let mut evidence = vec![format!(
+        "{:.0} % of the blocks in use while {waiting:.1} requests wait",
+        100.0 * share
+    )];
+    if share < FULL {
+        // As many as each of those that run has.
+        let n = counters.most_running.filter(|n| *n >= 1.0)?;
+        if counters.full_share.is_none_or(|full| full < FLAT) || share * (n + 1.0) / n <= 1.0 {
+            return None;
+        }
+        evidence.push(format!("{n:.0} requests run, and one more of their size has no room"));
+    }
+    Some(Finding::of(Cause::KvMemory, evidence))
+}
+
+fn running(counters: &Counters) -> Option<Finding> {
+    let most = counters.most_running?;
+    let waiting = counters.mean_waiting.filter(|waiting| *waiting >= 0.5)?;
+    let full = counters.full_share.filter(|share| *share >= FLAT)?;
+    let mut evidence = vec![format!(
+        "{waiting:.1} requests wait, and {most:.0} run in {:.0} % of the looks: raise the server's \
+         limit (of a Pelton `--max-running`)",
+        100.0 * full
+    )];
+    let share = counters.most_kv_share;
+    evidence.extend(share.map(|share| format!("{:.0} % of the blocks in use", 100.0 * share)));
+    Some(Finding::of(Cause::RunningRequests, evidence))
 }
 
 fn scheduler(counters: &Counters) -> Option<Finding> {
@@ -195,6 +226,7 @@ mod tests {
             n_looks: 50,
             mean_running: Some(8.0),
             most_running: Some(8.0),
+            full_share: Some(0.2),
             mean_waiting: Some(4.0),
             most_kv_share: Some(0.3),
             preemptions: Some(0.0),
@@ -230,6 +262,16 @@ mod tests {
         assert_eq!(found(light(), busy), Cause::Bandwidth);
         let planning = Counters { plan_s: Some(4.0), ..counters(9.5) };
         assert_eq!(found(light(), planning), Cause::Scheduler);
+        // As many run as ever whenever others wait: eight of 30 % of the blocks leave room for more,
+        // and one with 60 % leaves none for a second one.
+        let flat = Counters { full_share: Some(0.9), ..counters(9.5) };
+        assert_eq!(found(light(), flat.clone()), Cause::RunningRequests);
+        let alone = Counters { most_running: Some(1.0), most_kv_share: Some(0.6), ..flat.clone() };
+        assert_eq!(found(light(), alone.clone()), Cause::KvMemory);
+        let small = Counters { most_kv_share: Some(0.4), ..alone };
+        assert_eq!(found(light(), small), Cause::RunningRequests);
+        let unasked = Counters { mean_waiting: Some(0.0), ..flat };
+        assert_eq!(found(light(), unasked), Cause::Bandwidth);
         let idle = Counters { queue: phase(2_000.0), ..counters(3.0) };
         assert_eq!(found(light(), idle), Cause::Queue);
     }

@@ -19,6 +19,8 @@ pub(crate) struct Delays {
     pub(crate) prefill_ms: u64,
     /// Milliseconds of a token, of all requests side by side.
     pub(crate) token_ms: u64,
+    /// Requests whose tokens take no longer than that of one; those of more take turns.
+    pub(crate) lanes: usize,
     /// Most requests at once.
     pub(crate) slots: usize,
     /// Blocks of keys and values; a request takes one.
@@ -37,6 +39,7 @@ impl Default for Delays {
         Self {
             prefill_ms: 2,
             token_ms: 1,
+            lanes: 1_000,
             slots: 1_000,
             blocks: 1_000,
             gate_ms: 0,
@@ -151,7 +154,7 @@ impl Shared {
     }
 
     fn answer(&self, stream: &mut &TcpStream, n_tokens: u64) -> std::io::Result<()> {
-        let Delays { prefill_ms, token_ms, .. } = self.delays;
+        let Delays { prefill_ms, token_ms, lanes, .. } = self.delays;
         let arrived = Instant::now();
         self.admit();
         let admitted = Instant::now();
@@ -165,7 +168,9 @@ impl Shared {
         let token = r#"{"choices":[{"text":" a"}]}"#;
         for at in 0..n_tokens {
             if at > 0 {
-                sleep(Duration::from_millis(token_ms));
+                let n_running = self.state.lock().expect("no panic").running;
+                let turns = (n_running as f64 / lanes as f64).max(1.0);
+                sleep(Duration::from_millis(token_ms).mul_f64(turns));
             }
             event(stream, token)?;
         }
