@@ -47,6 +47,37 @@ fn a_worse_run_ends_with_code_3_and_an_equal_one_with_0() {
 }
 
 #[test]
+fn a_figure_without_a_verdict_fails_where_all_have_to_be_decided() {
+    let folder = tempfile::tempdir().expect("temp");
+    let six = [100.0, 101.0, 99.0, 100.5, 99.5, 100.2];
+    let decided = written(folder.path(), "a.json", &six);
+    let few = written(folder.path(), "few.json", &[100.0, 101.0]);
+    let more = folder.path().join("more.json");
+    let text = std::fs::read_to_string(&decided).expect("readable");
+    let mut report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let speed = report["measures"][0].clone();
+    let measures = report["measures"].as_array_mut().expect("a list");
+    measures.push(speed);
+    measures[1]["name"] = json!("other");
+    std::fs::write(&more, report.to_string()).expect("written");
+    let more = more.to_str().expect("UTF-8");
+    let compare = |files: [&str; 2], strict: &[&str]| {
+        pelton(&[&["bench", "compare"], &files[..], strict].concat())
+    };
+    for (files, words) in [
+        ([few.as_str(), few.as_str()], Some("too few rounds to decide: speed")),
+        ([decided.as_str(), more], Some("only in one of the runs: other")),
+        ([decided.as_str(), decided.as_str()], None),
+    ] {
+        compare(files, &[]).assert_answered();
+        let strict = compare(files, &["--strict"]);
+        assert_eq!(strict.code, Some(words.map_or(0, |_| 3)), "{}", strict.stderr);
+        assert!(strict.stderr.contains(words.unwrap_or("")), "{}", strict.stderr);
+        assert!(strict.stdout.contains("speed, tokens/s"), "{}", strict.stdout);
+    }
+}
+
+#[test]
 fn files_that_cannot_be_compared_are_refused_by_name() {
     let folder = tempfile::tempdir().expect("temp");
     let good = written(folder.path(), "a.json", &[1.0, 2.0]);

@@ -57,6 +57,16 @@ fn n_called(n: u64, seed: u64, pair: impl Fn(&mut Random) -> (Recorded, Recorded
 }
 
 #[test]
+fn reports_of_one_sample_need_seven_pairs() {
+    let one = |x: f64| of(&json!([{"name": "x", "unit": "s", "better": "lower", "samples": [x]}]));
+    let verdict = |n: u32| {
+        let pairs = (0..n).map(|at| (one(10.0 + f64::from(at)), one(20.0 + f64::from(at))));
+        compare(&pairs.collect::<Vec<_>>(), Limits::default()).expect("comparable").rows[0].verdict
+    };
+    assert_eq!([1, 6, 7].map(verdict), [Verdict::TooFew, Verdict::TooFew, Verdict::Worse]);
+}
+
+#[test]
 fn equal_programs_are_called_equal_in_95_of_100_runs() {
     for case in [(5, 0.01, true), (10, 0.005, false), (12, 0.05, true)] {
         let both = |random: &mut Random| (report(random, case, 1.0), report(random, case, 1.0));

@@ -13,7 +13,8 @@ Examples:
 
 Reports are those that `pelton bench ... --json` prints. Each figure is compared by a permutation test of
 its rounds; the chance of any false alarm among all figures is --level. Four rounds each are the fewest
-that can differ, ten find a difference of 3 %. Exit code 3 when a figure is worse, 0 otherwise.";
+that can differ, ten find a difference of 3 %. Exit code 3 when a figure is worse, 0 otherwise; with
+--strict also 3 when a figure has too few rounds or only one of the runs has it.";
 
 pub(super) const REPORT_HELP_END: &str = "\
 Examples:
@@ -39,6 +40,9 @@ pub(crate) struct BenchCompareArgs {
         value_parser = percent
     )]
     least: f64,
+    /// Fail also where a figure has too few rounds, or where only one of the runs has it
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// One JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,

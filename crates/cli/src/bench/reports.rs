@@ -15,7 +15,8 @@ use crate::failure::{Failure, Result};
 ///
 /// # Errors
 ///
-/// Files that are no reports, reports that cannot be compared; a figure that is worse.
+/// Files that are no reports, reports that cannot be compared; a figure that is worse, and with
+/// `--strict` one without a verdict.
 pub(super) fn compare(args: &BenchCompareArgs) -> Result<()> {
     if !args.files.len().is_multiple_of(2) {
         let n = args.files.len();
@@ -29,9 +30,30 @@ pub(super) fn compare(args: &BenchCompareArgs) -> Result<()> {
     let found = compared(&pairs, args.limits()).map_err(super::failure)?;
     super::print(&found, Comparison::render, args.json, false)?;
     match found.count(Verdict::Worse) {
+        0 if args.strict => decided(&found),
         0 => Ok(()),
         1 => Err(Failure::gate("B is worse than A in one figure")),
         n => Err(Failure::gate(format!("B is worse than A in {n} figures"))),
+    }
+}
+
+/// Refuses a comparison in which a figure has no verdict.
+fn decided(found: &Comparison) -> Result<()> {
+    let undecided = found.rows.iter().filter(|row| row.verdict == Verdict::TooFew);
+    let undecided: Vec<&str> = undecided.map(|row| row.name.as_str()).collect();
+    let mut reasons = Vec::new();
+    if !undecided.is_empty() {
+        reasons.push(format!("too few rounds to decide: {}", undecided.join(", ")));
+    }
+    if !found.missing.is_empty() {
+        reasons.push(format!("only in one of the runs: {}", found.missing.join(", ")));
+    }
+    match reasons.is_empty() {
+        true => Ok(()),
+        false => {
+            let message = format!("`--strict`: figures without a verdict: {}", reasons.join("; "));
+            Err(Failure::gate(message).hint("measure more rounds, or give more pairs of reports"))
+        }
     }
 }
 
