@@ -62,6 +62,33 @@ fn keys_and_values_take_what_is_published() {
 }
 
 #[test]
+fn old_tokens_in_eight_bits_and_few_of_them_take_less_by_what_is_published() {
+    // One in four of 7,680 old tokens in 8 bits, and 512 recent ones in 16 bits, of 8,192.
+    let config = llama(32, 4096, 32, 8, 14336);
+    let bytes = |dtype, tokens| kv(&config, dtype, tokens).sequence_bytes as f64;
+    let kept = bytes(KvDtype::Fp8, 7680 / 4) + bytes(KvDtype::F16, 512);
+    assert_eq!(format!("{:.2}", bytes(KvDtype::F16, 8192) / kept), "5.57");
+}
+
+#[test]
+fn a_mix_of_four_and_six_bits_has_the_published_bits() {
+    // Q4_K_M of llama.cpp for Llama 3.1 8B: the output, and the values and the last matrix of half of
+    // the layers, have six bits.
+    let mut config = llama(32, 4096, 32, 8, 14336);
+    config["vocab_size"] = json!(128256);
+    let h100 = profile("h100-sxm");
+    let bits = |format: &str| {
+        let format = for_name(format).expect("a format");
+        WeightSizes::new(&outline(&config), &Weights::Format(format), &h100)
+    };
+    let (four, six) = (bits("q4_k"), bits("q6_k"));
+    let n_six = 128_256 * 4096 + 16 * (4096 * 1024 + 4096 * 14336);
+    let share = f64::from(n_six) / four.n_parameters as f64;
+    let mixed = four.bits_per_weight + share * (six.bits_per_weight - four.bits_per_weight);
+    assert_eq!(format!("{mixed:.2}"), "4.89");
+}
+
+#[test]
 fn latent_attention_takes_576_elements_per_layer() {
     let sizes = kv(&deepseek_v3(), KvDtype::Bf16, 4096);
     assert_eq!(sizes.token_bytes, 61 * 576 * 2);
