@@ -24,6 +24,7 @@ import prometheus_client.openmetrics.parser
 import prometheus_client.parser
 
 import dialects
+import routes
 import structured
 
 # Far beyond what anything takes, also on a machine that is busy with other things: they end a run
@@ -503,6 +504,7 @@ CHECKS = [
     vectors_of_texts_are_the_same_in_both_formats,
     *structured.CHECKS,
     *dialects.CHECKS,
+    *routes.CHECKS,
     # The last, because it ends the server.
     sigterm_drains,
 ]

@@ -3,9 +3,9 @@
 usage: openapi.py PELTON [--examples N]
 
 Requests are made from the document, valid ones and broken ones. No answer may be a 5xx, and each must
-have a status, a media type and a shape that the document states. Then each sample of the document
-is sent as it stands and must be answered with 200. A server of two models with API keys is asked on all
-routes, with the key of an administrator and without any. Takes about a minute.
+have a status, a media type and a shape that the document states. Each sample of the document is
+sent as it stands and must be answered with 200. A server of two models with API keys is asked on all
+routes but one, with the key of an administrator and without any. Takes about a minute.
 """
 
 import argparse
