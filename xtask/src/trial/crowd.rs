@@ -1,5 +1,6 @@
-//! A crowd of streams that wait, beside streams that run: each gets its own answer, whole. The server
-//! has two processors, however many the machine has.
+//! A crowd of streams that wait, beside streams that run: each gets its own answer, whole.
+//!
+//! The server runs on two processors, however many the machine has.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
