@@ -59,6 +59,69 @@ fn a_trace_is_a_workload_too() {
 }
 
 #[test]
+fn every_scenario_with_every_goal_writes_settings_that_a_server_takes() {
+    let folder = tempfile::tempdir().expect("temp");
+    let (model, file) = (bare_config(folder.path()), folder.path().join("serve.yaml"));
+    let file = file.to_str().expect("UTF-8");
+    for scenario in ["chat", "rag", "agents", "batch", "code", "edge"] {
+        for goal in ["latency", "throughput", "memory", "cost"] {
+            let args =
+                ["plan", "advise", &model, "--hardware", "xeon-8480", "--scenario", scenario];
+            let more = ["--goal", goal, "--json", "--write", file];
+            let told = pelton(&[&args[..], &more].concat()).json();
+            let checked = pelton(&["serve", "--config", file, "--check-config"]);
+            assert_eq!(checked.code, Some(0), "{scenario}, {goal}: {}", checked.stderr);
+            let lines: Vec<&str> = checked.stdout.lines().map(str::trim).collect();
+            let settings = &told["settings"];
+            for key in ["kv_dtype", "max_running", "max_context", "prefix_cache"] {
+                let value = settings[key].to_string().replace('"', "");
+                let line = format!("{key}: {value}");
+                assert!(lines.contains(&line.as_str()), "{scenario}, {goal}: no `{line}`");
+            }
+            let spec = if settings["drafts"].is_null() { "spec: \"off\"" } else { "spec: auto" };
+            assert!(lines.contains(&spec), "{scenario}, {goal}: no `{spec}`: {}", checked.stdout);
+        }
+    }
+}
+
+#[test]
+fn the_server_takes_every_combination_of_techniques_that_advice_can_choose() {
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("serve.yaml");
+    for chosen in 0..16 {
+        let mut text = "model: story\n".to_owned();
+        for (at, line) in ["kv_dtype: int8", "max_running: 8", "prefix_cache: true", "spec: auto"]
+            .into_iter()
+            .enumerate()
+        {
+            text += &(if chosen >> at & 1 == 1 { format!("{line}\n") } else { String::new() });
+        }
+        std::fs::write(&path, &text).expect("written");
+        let file = path.to_str().expect("UTF-8");
+        let checked = pelton(&["serve", "--config", file, "--check-config"]);
+        assert_eq!(checked.code, Some(0), "{text}{}", checked.stderr);
+    }
+}
+
+#[test]
+fn a_price_is_shown_and_contradictions_are_named_with_what_would_do() {
+    let folder = tempfile::tempdir().expect("temp");
+    let model = bare_config(folder.path());
+    let args = ["plan", "advise", &model, "--hardware", "rtx-4090"];
+    let text = pelton(&[&args[..], &["--goal", "cost", "--price-per-hour", "0.7"]].concat());
+    text.assert_answered();
+    assert_eq!(text.stdout.matches(" per million tokens").count(), 2, "{}", text.stdout);
+    for part in ["phase 0 ", "phase 1 ", "% of perplexity", "GiB that rtx-4090 has: yes"] {
+        assert!(text.stdout.contains(part), "`{part}` is missing in\n{}", text.stdout);
+    }
+    assert!(!text.stdout.contains("would do"), "{}", text.stdout);
+    let tight = pelton(&[&args[..], &["--memory", "4GiB", "--loss", "0"]].concat());
+    for part in ["would do   memory: `--memory ", "would do   quality: `--loss 4.13`"] {
+        assert!(tight.stdout.contains(part), "`{part}` is missing in\n{}", tight.stdout);
+    }
+}
+
+#[test]
 fn the_written_settings_take_the_longest_request_of_the_trace() {
     let folder = tempfile::tempdir().expect("temp");
     let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();

@@ -66,6 +66,9 @@ pub(crate) struct AdviseArgs {
     /// values
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent, help_heading = "Limits")]
     pub(crate) loss: f64,
+    /// Price of the machine for an hour, in any currency
+    #[arg(long, value_name = "PRICE", value_parser = super::plan::price, help_heading = "Output")]
+    pub(crate) price_per_hour: Option<f64>,
     /// Serve the workload here with the steps one after the other, and put the measured gains
     /// beside the expected ones; weights stay as they are
     #[arg(long, conflicts_with = "hardware", help_heading = "Output")]

@@ -120,7 +120,7 @@ fn ranks(text: &str) -> Result<usize, String> {
     n.ok_or_else(|| "expected a whole number from 1 to 1024".to_owned())
 }
 
-fn price(text: &str) -> Result<f64, String> {
+pub(super) fn price(text: &str) -> Result<f64, String> {
     let price = text.parse::<f64>().ok().filter(|price| *price >= 0.0 && *price <= 1e9);
     price.ok_or_else(|| "expected a price such as 2.50".to_owned())
 }

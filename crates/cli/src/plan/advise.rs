@@ -10,7 +10,8 @@ use pelton_bench::ablate::Round;
 use pelton_bench::estimate::median;
 use pelton_llm::BLOCK_TOKENS;
 use pelton_plan::advise::{
-    Advice, Figures, Goal, Scenario, Settings, Step, Wish, advise as advised, concurrent, scenarios,
+    Advice, Figures, Goal, Phase, Relief, Scenario, Settings, Step, Wish, advise as advised,
+    concurrent, scenarios,
 };
 use pelton_sim::report::Grouping;
 use pelton_sim::trace::{Trace, TraceFile};
@@ -82,6 +83,7 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
         scenario: &scenario,
         goal: args.goal.unwrap_or(scenario.goal),
         loss_percent: args.loss,
+        price_per_hour: args.price_per_hour,
         block_tokens: BLOCK_TOKENS,
         step_tokens: STEP_TOKENS,
     };
@@ -268,6 +270,18 @@ impl Report {
             let holds = if check.holds { "yes" } else { "NO" };
             put(&mut text, &format!("limit      {}: {holds}", check.constraint));
         }
+        for kept in &advice.kept {
+            put(&mut text, &format!("limit      {kept}: yes"));
+        }
+        for Relief { constraint, change } in &advice.reliefs {
+            put(&mut text, &format!("would do   {constraint}: {change}"));
+        }
+        if advice.reliefs.is_empty() && advice.checks.iter().any(|check| !check.holds) {
+            put(&mut text, "would do   no single change of memory, quality or length");
+        }
+        for (at, Phase { change, measure }) in advice.phases.iter().enumerate() {
+            put(&mut text, &format!("phase {at:<4} {change}; measure {measure}"));
+        }
         if self.interrupted {
             put(&mut text, "measured   not to the end: gains are of the rounds until then");
         }
@@ -276,13 +290,16 @@ impl Report {
 }
 
 fn figures(name: &str, figures: &Figures) -> String {
-    let Figures { total_bytes, ttft_s, tpot_s, answer_s, output_tokens_per_s } = *figures;
+    let Figures { total_bytes, ttft_s, tpot_s, answer_s, output_tokens_per_s, cost_per_million } =
+        *figures;
+    let cost = cost_per_million.map(|cost| format!(", {cost:.3} per million tokens"));
     format!(
         "{name:<10} first token {:.1} ms, next ones {:.1} ms each, an answer {answer_s:.2} s, \
-         {output_tokens_per_s:.1} tokens/s, {}",
+         {output_tokens_per_s:.1} tokens/s, {}{}",
         1e3 * ttft_s,
         1e3 * tpot_s,
-        bytes(total_bytes)
+        bytes(total_bytes),
+        cost.unwrap_or_default()
     )
 }
 

@@ -18,6 +18,8 @@
 //! guess of the scenario, so the range is that of 0.15 more or less. Losses of weights are
 //! published perplexities of one model (`losses.json`); `pelton eval` measures those of your model.
 
+mod phases;
+mod relief;
 mod scenario;
 mod state;
 
@@ -26,6 +28,8 @@ use serde::Serialize;
 
 use crate::hardware::Hardware;
 use crate::weights::Weights;
+pub use phases::Phase;
+pub use relief::Relief;
 pub use scenario::{Goal, Scenario, scenarios};
 use state::{Bench, State, Technique};
 
@@ -49,6 +53,8 @@ pub struct Wish<'a> {
     pub goal: Goal,
     /// Largest loss of perplexity, in per cent.
     pub loss_percent: f64,
+    /// Price of the machine for an hour.
+    pub price_per_hour: Option<f64>,
     /// Tokens of a block of keys and values.
     pub block_tokens: usize,
     /// Most tokens of one step.
@@ -70,6 +76,12 @@ pub struct Advice {
     pub left_out: Vec<LeftOut>,
     /// Hard constraints, and whether the advised server keeps them.
     pub checks: Vec<Check>,
+    /// Constraints that no choice can break, in words.
+    pub kept: Vec<String>,
+    /// The single changes with which all checks hold, where one does not.
+    pub reliefs: Vec<Relief>,
+    /// The steps as work, each measured before the next.
+    pub phases: Vec<Phase>,
     /// Settings of the advised server.
     pub settings: Settings,
 }
@@ -87,6 +99,9 @@ pub struct Figures {
     pub answer_s: f64,
     /// Tokens of answers per second, prompts included.
     pub output_tokens_per_s: f64,
+    /// Price of a million tokens of answers, prompts included; absent without a price per hour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_per_million: Option<f64>,
 }
 
 /// A technique that is taken.
@@ -153,6 +168,13 @@ pub fn advise(model: &ModelOutline, wish: &Wish<'_>) -> Option<Advice> {
     if !wish.hardware.has_speed() {
         return None;
     }
+    let mut advice = search(model, wish);
+    advice.reliefs = relief::reliefs(model, wish, &advice);
+    Some(advice)
+}
+
+/// The steps for a machine of known speed, without the changes that would keep a broken constraint.
+fn search(model: &ModelOutline, wish: &Wish<'_>) -> Advice {
     let bench = Bench { model, wish };
     let mut state = State::plain(wish);
     let before = bench.figures(&state);
@@ -178,15 +200,18 @@ pub fn advise(model: &ModelOutline, wish: &Wish<'_>) -> Option<Advice> {
         technique: technique.name(),
         reason: bench.why_not(&state, technique),
     });
-    Some(Advice {
+    Advice {
         goal: wish.goal,
         before,
         after: bench.figures(&state),
         left_out: left_out.collect(),
         checks: bench.checks(&state),
+        kept: bench.kept(&state),
+        reliefs: Vec::new(),
+        phases: phases::phases(wish.scenario, &steps),
         settings: bench.settings(&state),
         steps,
-    })
+    }
 }
 
 /// Requests at the same time where so many arrive per second: by Little's law the rate times the time

@@ -21,11 +21,22 @@ struct Losses {
     perplexity_percent: BTreeMap<String, f64>,
 }
 
-/// The published loss of a format in per cent of perplexity; `None` where there is no figure.
-fn loss_of(format: &str) -> Option<f64> {
+/// All published losses, the smallest first.
+pub(super) fn published_losses() -> Vec<f64> {
+    let mut all: Vec<f64> = losses().into_values().collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+fn losses() -> BTreeMap<String, f64> {
     let losses: Losses =
         serde_json::from_str(include_str!("losses.json")).expect("invariant: a test reads it");
-    losses.perplexity_percent.get(format).copied()
+    losses.perplexity_percent
+}
+
+/// The published loss of a format in per cent of perplexity; `None` where there is no figure.
+fn loss_of(format: &str) -> Option<f64> {
+    losses().get(format).copied()
 }
 
 /// A technique that a server can take up.
@@ -163,12 +174,14 @@ impl Bench<'_> {
         let own_s = ttft_s * state.batch as f64 + generation_s;
         let answer_s = (turns + 1.0) / 2.0 * own_s;
         let n_tokens = (state.batch * scenario.output_tokens) as f64;
+        let cost = |per_hour: f64| per_hour / 3600.0 * own_s / n_tokens * 1e6;
         Figures {
             total_bytes: self.plan(state, state.batch).fit.total_bytes,
             ttft_s,
             tpot_s,
             answer_s,
             output_tokens_per_s: n_tokens / own_s,
+            cost_per_million: self.wish.price_per_hour.map(cost),
         }
     }
 
@@ -373,8 +386,17 @@ impl Bench<'_> {
         }
     }
 
-    /// The hard constraints that advice can break. The largest loss is none of them: formats that
-    /// lose more are never among the choices.
+    /// The hard constraints that no choice breaks: formats that lose more are never tried.
+    pub(super) fn kept(&self, state: &State) -> Vec<String> {
+        let most = self.wish.loss_percent;
+        let lost = match self.settings(state).weights.and_then(|name| loss_of(&name)) {
+            Some(loss) => format!("{loss} % of perplexity lost by weights"),
+            None => "weights stay as they are, which loses nothing".to_owned(),
+        };
+        vec![format!("{lost}, of at most {most} %")]
+    }
+
+    /// The hard constraints that advice can break.
     pub(super) fn checks(&self, state: &State) -> Vec<Check> {
         let memory_bytes = self.wish.memory_bytes;
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
@@ -385,6 +407,15 @@ impl Bench<'_> {
             check(
                 format!("{:.2} GiB of {:.2} GiB of memory", gib(total), gib(memory_bytes)),
                 total <= memory_bytes,
+            ),
+            check(
+                format!(
+                    "{:.2} GiB of {:.2} GiB that {} has",
+                    gib(total),
+                    gib(self.wish.hardware.memory_bytes),
+                    self.wish.hardware.name
+                ),
+                total <= self.wish.hardware.memory_bytes,
             ),
             check(
                 format!(

@@ -36,6 +36,7 @@ fn advised(scenario: &Scenario, change: impl Fn(&mut Wish<'_>)) -> Advice {
         scenario,
         goal: scenario.goal,
         loss_percent: 1.0,
+        price_per_hour: None,
         block_tokens: 16,
         step_tokens: 512,
     };
@@ -182,12 +183,12 @@ fn the_longest_request_has_its_context_and_its_memory() {
     let long = Scenario { longest_tokens: Some(100_000), ..chat.clone() };
     let advice = advised(&long, |_| {});
     assert_eq!(advice.settings.max_context, 100_000);
-    assert!(advice.checks[1].constraint.contains("100000"), "{:?}", advice.checks);
+    assert!(advice.checks[2].constraint.contains("100000"), "{:?}", advice.checks);
     // 128 KiB per token in bf16, beside 16 GiB of weights: not before they are smaller.
     assert!(advice.before.total_bytes > 27 * GIB, "{:?}", advice.before);
     assert!(advice.after.total_bytes < 24 * GIB, "{:?}", advice.after);
     let longer = Scenario { longest_tokens: Some(200_000), ..chat.clone() };
-    assert!(!advised(&longer, |_| {}).checks[1].holds);
+    assert!(!advised(&longer, |_| {}).checks[2].holds);
     // A longest request that is shorter than the usual one changes nothing.
     let short = Scenario { longest_tokens: Some(3), ..chat.clone() };
     assert_eq!(advised(&short, |_| {}).settings, advised(&chat, |_| {}).settings);
@@ -204,6 +205,7 @@ fn requests_at_once_are_the_rate_times_the_time_of_each() {
         scenario: &scenario,
         goal: scenario.goal,
         loss_percent: 1.0,
+        price_per_hour: None,
         block_tokens: 16,
         step_tokens: 512,
     };
@@ -219,6 +221,61 @@ fn requests_at_once_are_the_rate_times_the_time_of_each() {
 }
 
 #[test]
+fn a_constraint_that_frees_the_others_is_named_with_the_least_change() {
+    let tight = |memory_bytes, loss: f64| {
+        advised(&scenario("chat"), |wish| {
+            (wish.memory_bytes, wish.loss_percent) = (memory_bytes, loss);
+        })
+    };
+    let named = |advice: &Advice| advice.reliefs.iter().map(|r| r.constraint).collect::<Vec<_>>();
+    // 16 GiB of weights without any loss in 4 GiB: more memory, or about two bits per weight.
+    let both = tight(4 * GIB, 0.0);
+    assert_eq!(named(&both), ["memory", "quality"], "{:?}", both.reliefs);
+    assert!(both.reliefs[1].change.contains("`--loss 4.13`"), "{:?}", both.reliefs);
+    let words = &both.reliefs[0].change;
+    let number = words.trim_start_matches("`--memory ").split("GiB").next();
+    let gib: f64 = number.and_then(|n| n.parse().ok()).expect("a number");
+    let bytes = (gib * GIB as f64) as u64;
+    assert!(tight(bytes, 0.0).checks.iter().all(|check| check.holds), "{words}");
+    assert!(!tight(bytes - GIB / 50, 0.0).checks[0].holds, "{words}");
+    // No format is small enough for 1 GiB.
+    assert_eq!(named(&tight(GIB, 0.0)), ["memory"]);
+    assert_eq!(named(&tight(24 * GIB, 1.0)), [""; 0]);
+    let long = Scenario { input_tokens: 200_000, batch: 1, ..scenario("chat") };
+    let long = advised(&long, |_| {});
+    assert_eq!(named(&long), ["length"], "{:?}", long.checks);
+    assert!(long.reliefs[0].change.contains("131072 tokens"), "{:?}", long.reliefs);
+}
+
+#[test]
+fn a_price_per_hour_is_one_of_a_million_tokens() {
+    let priced = advised(&scenario("batch"), |wish| wish.price_per_hour = Some(3.6));
+    for figures in [&priced.before, &priced.after] {
+        let expected = 1e3 / figures.output_tokens_per_s;
+        let cost = figures.cost_per_million.expect("a price");
+        assert!((cost / expected - 1.0).abs() < 1e-9, "{cost} {expected}");
+    }
+    assert_eq!(advised(&scenario("batch"), |_| {}).after.cost_per_million, None);
+}
+
+#[test]
+fn each_step_is_a_phase_with_its_measurement_after_that_of_the_plain_server() {
+    for scenario in scenarios() {
+        let advice = advised(&scenario, |_| {});
+        assert_eq!(advice.phases.len(), advice.steps.len() + 1, "{}", scenario.name);
+        for (at, phase) in advice.phases.iter().enumerate() {
+            assert!(phase.measure.contains(&format!("> {at}.json")), "{phase:?}");
+        }
+        for (phase, step) in advice.phases[1..].iter().zip(&advice.steps) {
+            assert!(phase.change.contains(&step.change), "{phase:?}");
+        }
+        assert_eq!(advice.kept.len(), 1, "{:?}", advice.kept);
+        let lost = advice.settings.weights.is_some();
+        assert_eq!(advice.kept[0].contains("lost by weights"), lost, "{:?}", advice.kept);
+    }
+}
+
+#[test]
 fn nothing_is_advised_for_a_machine_of_unknown_speed() {
     let hardware = profiles().pop().expect("a profile");
     let unknown = Hardware { read_bandwidth: 0.0, ..hardware };
@@ -230,6 +287,7 @@ fn nothing_is_advised_for_a_machine_of_unknown_speed() {
         scenario: &scenario,
         goal: Goal::Latency,
         loss_percent: 1.0,
+        price_per_hour: None,
         block_tokens: 16,
         step_tokens: 512,
     };
