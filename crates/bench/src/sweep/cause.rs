@@ -139,7 +139,8 @@ fn memory(counters: &Counters) -> Option<Finding> {
 }
 
 fn running(counters: &Counters) -> Option<Finding> {
-    let most = counters.most_running?;
+    // Where none runs in any look, something before the running ones holds the others back.
+    let most = counters.most_running.filter(|n| *n >= 1.0)?;
     let waiting = counters.mean_waiting.filter(|waiting| *waiting >= 0.5)?;
     let full = counters.full_share.filter(|share| *share >= FLAT)?;
     let mut evidence = vec![format!(
@@ -270,6 +271,8 @@ mod tests {
         assert_eq!(found(light(), alone.clone()), Cause::KvMemory);
         let small = Counters { most_kv_share: Some(0.4), ..alone };
         assert_eq!(found(light(), small), Cause::RunningRequests);
+        let none = Counters { most_running: Some(0.0), most_kv_share: Some(0.0), ..flat.clone() };
+        assert_ne!(found(light(), none), Cause::RunningRequests);
         let unasked = Counters { mean_waiting: Some(0.0), ..flat };
         assert_eq!(found(light(), unasked), Cause::Bandwidth);
         let idle = Counters { queue: phase(2_000.0), ..counters(3.0) };
