@@ -3,7 +3,7 @@
 //! ```text
 //!            KERNELS (private, best first)         each entry points to one table per module
 //!  avx512vnni -> matmul::AVX512VNNI, the rest of avx512
-//!  avx512     -> matmul::AVX512  quantize::..  rows::AVX512  attention::AVX512
+//!  avx512     -> matmul::AVX512  quantize::..  rows::AVX512  attention::AVX512  state::AVX512
 //!  avxvnni    -> matmul::AVXVNNI, the rest of avx2
 //!  avx2       -> matmul::AVX2    ...
 //!  scalar     -> matmul::SCALAR  ...                     the specification
@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use crate::ceilings;
-use crate::ops::{attention, matmul, quantize, rows};
+use crate::ops::{attention, matmul, quantize, rows, state};
 
 /// One implementation of every kernel, chosen once at start-up.
 #[derive(Debug)]
@@ -34,6 +34,7 @@ pub struct Kernels {
     pub(crate) rows: &'static rows::Table,
     #[allow(dead_code)]
     pub(crate) attention: &'static attention::Table,
+    pub(crate) state: &'static state::Table,
 }
 
 /// All implementations compiled into this binary, best first.
@@ -47,6 +48,7 @@ static KERNELS: &[Kernels] = &[
         ceilings: &ceilings::AVX512VNNI,
         rows: &rows::AVX512,
         attention: &attention::AVX512,
+        state: &state::AVX512,
     },
     #[cfg(all(test, target_arch = "x86_64"))]
     Kernels {
@@ -57,6 +59,7 @@ static KERNELS: &[Kernels] = &[
         ceilings: &ceilings::AVX512,
         rows: &rows::AVX512,
         attention: &attention::AVX512,
+        state: &state::AVX512,
     },
     #[cfg(all(test, target_arch = "x86_64"))]
     Kernels {
@@ -67,6 +70,7 @@ static KERNELS: &[Kernels] = &[
         ceilings: &ceilings::AVX512,
         rows: &rows::AVX512,
         attention: &attention::AVX512,
+        state: &state::AVX512,
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
@@ -77,6 +81,7 @@ static KERNELS: &[Kernels] = &[
         ceilings: &ceilings::AVX512,
         rows: &rows::AVX512,
         attention: &attention::AVX512,
+        state: &state::AVX512,
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
@@ -87,6 +92,7 @@ static KERNELS: &[Kernels] = &[
         ceilings: &ceilings::AVXVNNI,
         rows: &rows::AVX2,
         attention: &attention::AVX2,
+        state: &state::AVX2,
     },
     // The code of `avxvnni` with the encoding of AVX-512, so that tests reach it on more machines.
     #[cfg(all(test, target_arch = "x86_64"))]
@@ -98,6 +104,7 @@ static KERNELS: &[Kernels] = &[
         ceilings: &ceilings::AVX2,
         rows: &rows::AVX2,
         attention: &attention::AVX2,
+        state: &state::AVX2,
     },
     #[cfg(target_arch = "x86_64")]
     Kernels {
@@ -108,6 +115,7 @@ static KERNELS: &[Kernels] = &[
         ceilings: &ceilings::AVX2,
         rows: &rows::AVX2,
         attention: &attention::AVX2,
+        state: &state::AVX2,
     },
     Kernels {
         name: "scalar",
@@ -117,6 +125,7 @@ static KERNELS: &[Kernels] = &[
         ceilings: &ceilings::SCALAR,
         rows: &rows::SCALAR,
         attention: &attention::SCALAR,
+        state: &state::SCALAR,
     },
 ];
 

@@ -75,5 +75,9 @@ pub use ops::kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows};
 pub use ops::matmul::{Largest, LogitsOp, MatmulGroup, MatmulGroups, MatmulOutput};
 pub use ops::quantize::QuantizedRows;
 pub use ops::rows::{Chosen, HeadLayout, HeadSlices, RopeLayout};
+pub use ops::state::{
+    CHUNK as STATE_CHUNK, ConvInput, ConvWeights, ScanInput, ScanShape, StateLayer, StateSeq,
+    StateShape, StateStore,
+};
 pub use team::{StayAwake, ThreadTeam, Topology, Turn, default_threads};
 pub use tuning::Tuning;

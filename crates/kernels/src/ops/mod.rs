@@ -5,6 +5,7 @@
 //! | [`matmul`] | products with packed weights |
 //! | [`attention`] | attention over the pages of the KV cache |
 //! | [`kv`] | where keys and values are stored, and how they get there |
+//! | [`state`] | states of recurrent layers, and how they advance |
 //! | [`rows`] | norms, activations, rotary embedding, routing and other work on rows |
 //! | [`activations`], [`quantize`] | the inputs of products, in the forms that the weights read |
 //!
@@ -17,3 +18,4 @@ pub(crate) mod kv;
 pub(crate) mod matmul;
 pub(crate) mod quantize;
 pub(crate) mod rows;
+pub(crate) mod state;

@@ -17,8 +17,8 @@ pub(crate) struct Parts<'a, T> {
 }
 
 // SAFETY: threads get disjoint `&mut [T]` out of it (the promise of `part`), which may be sent to
-// them when `T` is `Send`.
-unsafe impl<T: Send> Sync for Parts<'_, T> {}
+// them when `T` is `Send`, and share `&[T]` (of `shared`), as it is `Sync`.
+unsafe impl<T: Send + Sync> Sync for Parts<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Parts<'_, T> {}
 
@@ -42,5 +42,20 @@ impl<'a, T> Parts<'a, T> {
         assert!(range.start <= range.end && range.end <= self.len, "invariant: part within slice");
         // SAFETY: the range is inside the borrowed slice, and disjoint from all others alive.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+
+    /// The elements of `range`, to be read.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not within the slice.
+    ///
+    /// # Safety
+    ///
+    /// No part that is alive at the same time overlaps it.
+    pub(crate) unsafe fn shared(&self, range: Range<usize>) -> &'a [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "invariant: part within slice");
+        // SAFETY: the range is inside the borrowed slice, and nothing writes it, as promised.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
     }
 }

@@ -1,0 +1,108 @@
+//! Recurrent layers: states of fixed size, and the arithmetic that advances them.
+//!
+//! ```text
+//! positions   0 ............ 63 | 64 ........... 127 | 128 ...... p      chunks of 64, from 0
+//!             |---- folded into the state S ---------| border |-- open chunk --|
+//!
+//! row p       reads S at its chunk's border, and keys, updates and decays of the open chunk
+//! fold        once per chunk, when the first row of the next one is computed
+//! ```
+//!
+//! A recurrence that advances token by token would read and write its state for each; this one
+//! reads it for each and writes it once in 64. Drafts that are rejected are rows of the open chunk
+//! that get overwritten, so nothing has to be undone.
+//!
+//! | file | content |
+//! |---|---|
+//! | [`shape`], [`store`] | lanes and snapshots: how states lie in memory |
+//! | [`sequence`] | the sequences of a step, and the chunks that their rows fall into |
+//! | [`conv`] | the causal convolution over time |
+//! | [`scan`], [`input`] | the recurrence: how a step is shared by the team |
+//! | [`dots`], [`project`], [`solve`] | its kernels |
+//!
+//! **Canonical order.** Of a row, by the position of its chunk alone:
+//!
+//! ```text
+//! k[i]·k[t], k[i]·q[t]      fma, d ascending                         lanes are rows i
+//! Sᵀk[t], Sᵀq[t]            fma, d ascending from 0                  lanes are values
+//! G[t]                      g added in order, from 0 at the border
+//! known, o[t]               exp(G[t]) · projection, then fma(exp(G[t] - G[i]) · dot, u[i], ..),
+//!                           i ascending by position                  lanes are values
+//! u[t]                      beta · (v - known)
+//! S'                        exp(G[63]) · S, then fma(k[i], exp(G[63] - G[i]) · u[i], ..), i ascending
+//! convolution               bias or 0, then fma(w[j], x, ..), j ascending
+//! ```
+//!
+//! No sum crosses lanes, so a row alone, a tile of four and every instruction set add alike. What a
+//! row does not see is not added, not even as a zero; so a row of a tree of drafts has the bits of
+//! the last row of a chain of its path.
+//!
+//! **Architecture invariant:** the chunk of 64 is part of the result's definition.
+//!
+//! **Bytes and operations** of a value head of `d x e`, where `n` rows of the chunk are open:
+//!
+//! ```text
+//! a decoding row    4 d e + 4 n (d / group + e) bytes     4 d e + 4 n (d / group + e) operations
+//! 64 rows           8 d e + the rows bytes                64 · (6 d e + 130 (d / group + e))
+//! ```
+//!
+//! Tried and dropped: inner products in striped lanes, as norms have them (a sum across lanes per
+//! product costs half as much as the product at 128 dimensions).
+
+mod conv;
+mod dots;
+mod input;
+mod project;
+mod scan;
+mod sequence;
+mod shape;
+mod solve;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use conv::{ConvInput, ConvWeights};
+pub use input::{ScanInput, ScanShape};
+pub use sequence::StateSeq;
+pub use shape::{StateLayer, StateShape};
+pub use store::StateStore;
+
+/// Positions per chunk of a recurrent layer: part of the canonical order, not a tuning knob.
+pub const CHUNK: usize = 64;
+
+/// Most taps of a convolution.
+const MAX_TAPS: usize = 16;
+
+/// The kernels of one instruction set.
+#[derive(Debug)]
+pub(crate) struct Table {
+    dots: unsafe fn(dots::Dots<'_>),
+    project: unsafe fn(project::Project<'_>),
+    solve: unsafe fn(solve::Solve<'_>),
+    fold: unsafe fn(project::Fold<'_>),
+    conv: unsafe fn(&conv::Row<'_>, &mut [f32]),
+}
+
+macro_rules! table {
+    ($(#[$meta:meta])* $name:ident, $shell:ident) => {
+        $(#[$meta])*
+        pub(crate) static $name: Table = Table {
+            dots: dots::dots_shells::$shell,
+            project: project::project_shells::$shell,
+            solve: solve::solve_shells::$shell,
+            fold: project::fold_shells::$shell,
+            conv: conv::row_shells::$shell,
+        };
+    };
+}
+table!(SCALAR, scalar);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVX2,
+    avx2
+);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVX512,
+    avx512
+);

@@ -1,0 +1,387 @@
+//! The public operation: cuts a step into heads and chunks and hands them to the team.
+//!
+//! ```text
+//! many key heads     tile = (sequence, key head)      all its chunks:  dots, then each value head
+//! few, in groups     for each chunk:  tile = (sequence, key head)      dots
+//!                                     tile = (sequence, value head)    projection, updates, fold
+//! ```
+//!
+//! The rows of each chunk are written to the lane's open chunk, used there, folded into the state
+//! where the step goes on, and overwritten by the next chunk: what is in the lane after the step is
+//! what the next step needs.
+//!
+//! Scratch belongs to the threads and grows to the largest step seen.
+
+use std::cell::RefCell;
+use std::thread::LocalKey;
+
+use super::dots::{Dots, GROUPS, RowDots};
+use super::input::{ScanInput, ScanShape};
+use super::project::{Fold, Project};
+use super::sequence::Span;
+use super::shape::{Places, StateLayer};
+use super::solve::Solve;
+use super::store::Snapshots;
+use super::{CHUNK, StateSeq, StateStore, Table};
+use crate::Cpu;
+use crate::simd::LANES;
+use crate::team::Parts;
+
+/// Tiles per thread from which on a tile takes all chunks of a key head.
+const TILES_PER_THREAD: usize = 2;
+
+thread_local! {
+    /// Projections and scaled updates of the value head at hand.
+    static FLOATS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// Inner products of the key head at hand.
+    static DOTS: RefCell<Vec<RowDots>> = const { RefCell::new(Vec::new()) };
+    /// Inner products of a chunk of all sequences and key heads, owned by the calling thread.
+    static ALL_DOTS: RefCell<Vec<RowDots>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `f` with `n` elements of this thread's memory, whose contents are arbitrary.
+fn with_memory<T: Clone>(
+    memory: &'static LocalKey<RefCell<Vec<T>>>,
+    n: usize,
+    zero: T,
+    f: impl FnOnce(&mut [T]),
+) {
+    memory.with_borrow_mut(|memory| {
+        if memory.len() < n {
+            memory.resize(n, zero);
+        }
+        f(&mut memory[..n]);
+    });
+}
+
+/// What a row's dots are before they are computed.
+const NO_DOTS: RowDots = [[0.0; CHUNK]; 2];
+
+/// Everything the tiles of one call share.
+struct Step<'a> {
+    table: &'static Table,
+    input: &'a ScanInput<'a>,
+    shape: ScanShape,
+    layer: StateLayer,
+    places: Places,
+    lane_stride: usize,
+    snapshots: Snapshots,
+    /// All lanes and snapshots.
+    store: Parts<'a, f32>,
+    out: Parts<'a, f32>,
+}
+
+impl Cpu {
+    /// The gated linear recurrence of new rows, in chunked form; states advance in the store.
+    ///
+    /// With `S` the state at the border of a row's chunk, `G[t]` the sum of the log decays from the
+    /// border to row `t`, and `i` over the rows of the chunk that row `t` sees:
+    ///
+    /// ```text
+    /// u[t] = beta[t] · (v[t] - (exp(G[t]) · Sᵀk[t] + Σ_{i<t} exp(G[t] - G[i]) (k[i]·k[t]) u[i]))
+    /// o[t] =                    exp(G[t]) · Sᵀq[t] + Σ_{i<=t} exp(G[t] - G[i]) (k[i]·q[t]) u[i]
+    /// S'   =                    exp(G[63]) · S     + Σ_i exp(G[63] - G[i]) k[i] u[i]ᵀ
+    /// ```
+    ///
+    /// That is Gated DeltaNet; where `shape.is_delta` is false the subtraction is left out, which
+    /// is Mamba 2 and lightning attention. Rows of `out` that belong to no sequence are left as
+    /// they are.
+    ///
+    /// Rows that may be taken back (drafts) must lie in the chunk of the last row before them that
+    /// is not, or in the chunk after it where that row was a chunk's last: a row in a later chunk
+    /// folds them.
+    ///
+    /// # Shapes
+    ///
+    /// `out`: `[m, n_value_heads * value_dim]`; those of `input` are at its fields.
+    ///
+    /// # Panics
+    ///
+    /// When shapes disagree, a lane or snapshot does not exist or is used twice, or a sequence does
+    /// not continue its border.
+    ///
+    /// # Papers
+    ///
+    /// Yang, Kautz and Hatamizadeh, *Gated Delta Networks*, 2024; Dao and Gu, *Transformers are
+    /// SSMs*, 2024; Qin et al., *Lightning Attention-2*, 2024. Ours counts chunks from position 0,
+    /// and solves the triangular system row by row instead of by inversion.
+    pub fn scan(
+        &self,
+        store: &mut StateStore,
+        layer: usize,
+        input: &ScanInput<'_>,
+        out: &mut [f32],
+    ) {
+        let (sizes, places) = store.layer(layer);
+        input.check(store, &sizes, out.len());
+        let step = Step {
+            table: self.kernels.state,
+            input,
+            shape: input.shape,
+            layer: sizes,
+            places,
+            lane_stride: store.lane_stride(),
+            snapshots: store.snapshots(layer),
+            store: Parts::new(store.floats_mut()),
+            out: Parts::new(out),
+        };
+        let n_key_heads = step.shape.n_key_heads;
+        let n_tiles = input.sequences.len() * n_key_heads;
+        let n_threads = self.team.n_threads();
+        let is_many = n_tiles >= TILES_PER_THREAD * n_threads;
+        if n_threads == 1 || step.shape.group() == 1 || is_many {
+            return self.team.for_each_tile(n_tiles, |tile| {
+                step.key_head(&input.sequences[tile / n_key_heads], tile % n_key_heads);
+            });
+        }
+        let n_chunks = input.sequences.iter().map(StateSeq::n_spans).max().unwrap_or(0);
+        for chunk in 0..n_chunks {
+            self.scan_chunk(&step, chunk);
+        }
+    }
+
+    /// One chunk of every sequence that has it, first its key heads, then its value heads.
+    fn scan_chunk(&self, step: &Step<'_>, chunk: usize) {
+        let (sequences, shape) = (step.input.sequences, step.shape);
+        // The longest part of a sequence in a chunk.
+        let n_rows = |sequence: &StateSeq<'_>| sequence.rows.len().min(CHUNK);
+        let per_tile = sequences.iter().map(n_rows).max().unwrap_or(0);
+        let (n_keys, n_values) = (shape.n_key_heads, shape.n_value_heads);
+        with_memory(&ALL_DOTS, sequences.len() * n_keys * per_tile, NO_DOTS, |memory| {
+            let dots = Parts::new(memory);
+            self.team.for_each_tile(sequences.len() * n_keys, |tile| {
+                let sequence = &sequences[tile / n_keys];
+                if chunk < sequence.n_spans() {
+                    let span = sequence.span(chunk);
+                    let first = tile * per_tile;
+                    // SAFETY: each stretch of dots belongs to one tile.
+                    let out = unsafe { dots.part(first..first + span.rows.len()) };
+                    step.dots(sequence, &span, tile % n_keys, out);
+                }
+            });
+            self.team.for_each_tile(sequences.len() * n_values, |tile| {
+                let (sequence, head) = (&sequences[tile / n_values], tile % n_values);
+                if chunk < sequence.n_spans() {
+                    let span = sequence.span(chunk);
+                    let key_head = tile / n_values * n_keys + head / shape.group();
+                    let first = key_head * per_tile;
+                    // SAFETY: the tiles that wrote dots are done, and nothing writes them now.
+                    let dots = unsafe { dots.shared(first..first + span.rows.len()) };
+                    step.value_head(sequence, &span, head, dots);
+                }
+            });
+        });
+    }
+}
+
+impl Step<'_> {
+    /// All chunks of a key head and of its value heads.
+    fn key_head(&self, sequence: &StateSeq<'_>, key_head: usize) {
+        let group = self.shape.group();
+        for chunk in 0..sequence.n_spans() {
+            let span = sequence.span(chunk);
+            with_memory(&DOTS, span.rows.len(), NO_DOTS, |dots| {
+                self.dots(sequence, &span, key_head, dots);
+                for head in key_head * group..(key_head + 1) * group {
+                    self.value_head(sequence, &span, head, dots);
+                }
+            });
+        }
+    }
+
+    /// Where a part of a lane is that begins `at` floats into it and has `n`.
+    fn place(&self, sequence: &StateSeq<'_>, at: usize, n: usize) -> std::ops::Range<usize> {
+        let start = sequence.lane * self.lane_stride + at;
+        start..start + n
+    }
+
+    /// Where the keys of a group of slots of a key head are.
+    fn keys(
+        &self,
+        sequence: &StateSeq<'_>,
+        key_head: usize,
+        group: usize,
+    ) -> std::ops::Range<usize> {
+        let dim = self.shape.key_dim;
+        let at = (group * self.layer.key_width + key_head * dim) * LANES;
+        self.place(sequence, self.places.keys.start + at, dim * LANES)
+    }
+
+    /// Keys of the rows of a chunk into the lane, and their inner products.
+    fn dots(&self, sequence: &StateSeq<'_>, span: &Span, key_head: usize, out: &mut [RowDots]) {
+        if span.rows.is_empty() {
+            return;
+        }
+        let dim = self.shape.key_dim;
+        let keys: [&mut [[f32; LANES]]; GROUPS] = std::array::from_fn(|group| {
+            // SAFETY: a key head of a lane belongs to one tile.
+            let keys = unsafe { self.store.part(self.keys(sequence, key_head, group)) };
+            keys.as_chunks_mut().0
+        });
+        let task = Dots {
+            k: self.input.k,
+            q: self.input.q,
+            rows: span.rows.clone(),
+            columns: key_head * dim..(key_head + 1) * dim,
+            first_slot: span.first_slot,
+            is_delta: self.shape.is_delta,
+            keys,
+            out,
+        };
+        // SAFETY: the kernels of a `Cpu` are available on this machine.
+        unsafe { (self.table.dots)(task) };
+    }
+
+    /// Updates and outputs of the rows of a chunk, and the fold after it.
+    fn value_head(&self, sequence: &StateSeq<'_>, span: &Span, head: usize, dots: &[RowDots]) {
+        let padded = self.layer.padded_dim();
+        let n_state = self.shape.key_dim * padded;
+        let at = self.places.matrix.start + head * n_state;
+        let updates = self.places.updates.start + head * CHUNK * padded;
+        let decays = self.places.decays.start + head * CHUNK;
+        // SAFETY: a value head of a lane belongs to one tile.
+        let (state, updates, decays) = unsafe {
+            (
+                self.store.part(self.place(sequence, at, n_state)),
+                self.store.part(self.place(sequence, updates, CHUNK * padded)),
+                self.store.part(self.place(sequence, decays, CHUNK)),
+            )
+        };
+        if !span.rows.is_empty() {
+            self.outputs(sequence, span, head, dots, state, updates, decays);
+        }
+        if span.is_folded {
+            self.fold(sequence, span, head, state, updates, decays);
+        }
+    }
+
+    /// Updates and outputs of the rows of a chunk.
+    #[allow(clippy::too_many_arguments)]
+    fn outputs(
+        &self,
+        sequence: &StateSeq<'_>,
+        span: &Span,
+        head: usize,
+        dots: &[RowDots],
+        state: &[f32],
+        updates: &mut [f32],
+        decays: &mut [f32],
+    ) {
+        let (padded, n) = (self.layer.padded_dim(), span.rows.len());
+        let ScanShape { value_dim, n_value_heads, is_delta, .. } = self.shape;
+        let mut beta = [0.0; CHUNK];
+        self.place_rows(sequence, span, head, updates, decays, &mut beta);
+        let n_projected = if is_delta { 2 * n } else { n };
+        with_memory(&FLOATS, n_projected * padded, 0.0, |projected| {
+            self.project(span, head, state, projected);
+            let (out, keys) = projected.split_at_mut(n * padded);
+            let task = Solve {
+                is_delta,
+                n_vectors: padded / LANES,
+                first_slot: span.first_slot,
+                tree: sequence.tree,
+                dots,
+                beta: &beta[..n],
+                decays,
+                updates,
+                keys,
+                out,
+            };
+            // SAFETY: the kernels of a `Cpu` are available on this machine.
+            unsafe { (self.table.solve)(task) };
+            for (row, from) in span.rows.clone().zip(projected.chunks_exact(padded)) {
+                let at = (row * n_value_heads + head) * value_dim;
+                // SAFETY: a row and value head belong to one tile.
+                let out = unsafe { self.out.part(at..at + value_dim) };
+                out.copy_from_slice(&from[..value_dim]);
+            }
+        });
+    }
+
+    /// Values of the rows to their slots, running sums of decays, and factors.
+    fn place_rows(
+        &self,
+        sequence: &StateSeq<'_>,
+        span: &Span,
+        head: usize,
+        updates: &mut [f32],
+        decays: &mut [f32],
+        beta: &mut [f32; CHUNK],
+    ) {
+        let ScanShape { value_dim, n_value_heads, .. } = self.shape;
+        let padded = self.layer.padded_dim();
+        let is_tree = sequence.tree.is_some();
+        for (i, row) in span.rows.clone().enumerate() {
+            let slot = span.first_slot + i;
+            let before = match sequence.parent(row - sequence.rows.start) {
+                parent if is_tree && parent != StateSeq::ROOT => {
+                    Some(span.first_slot + parent as usize)
+                }
+                _ if is_tree => span.first_slot.checked_sub(1),
+                _ => slot.checked_sub(1),
+            };
+            let sum = before.map_or(0.0, |slot| decays[slot]);
+            let gate = row * n_value_heads + head;
+            decays[slot] = sum + self.input.decay[gate];
+            beta[i] = self.input.beta[gate];
+            let values = self.input.v.row(row, self.shape.value_width());
+            let update = &mut updates[slot * padded..(slot + 1) * padded];
+            update[..value_dim].copy_from_slice(&values[head * value_dim..][..value_dim]);
+            update[value_dim..].fill(0.0);
+        }
+    }
+
+    /// Queries and then keys of the rows through the state at the border.
+    fn project(&self, span: &Span, head: usize, state: &[f32], projected: &mut [f32]) {
+        if span.is_first {
+            return projected.fill(0.0);
+        }
+        let (dim, width) = (self.shape.key_dim, self.shape.key_width());
+        let key_head = head / self.shape.group();
+        let n = span.rows.len();
+        let mut rows: [&[f32]; 2 * CHUNK] = [&[]; 2 * CHUNK];
+        for (i, row) in span.rows.clone().enumerate() {
+            rows[i] = &self.input.q.row(row, width)[key_head * dim..][..dim];
+            rows[n + i] = &self.input.k.row(row, width)[key_head * dim..][..dim];
+        }
+        let n_vectors = self.layer.padded_dim() / LANES;
+        let n_rows = if self.shape.is_delta { 2 * n } else { n };
+        let task = Project { state, n_vectors, rows: &rows[..n_rows], out: projected };
+        // SAFETY: the kernels of a `Cpu` are available on this machine.
+        unsafe { (self.table.project)(task) };
+    }
+
+    /// Folds the full chunk of a value head into its state, and into the snapshot of the border.
+    fn fold(
+        &self,
+        sequence: &StateSeq<'_>,
+        span: &Span,
+        head: usize,
+        state: &mut [f32],
+        updates: &[f32],
+        decays: &[f32],
+    ) {
+        let key_head = head / self.shape.group();
+        let keys: [&[[f32; LANES]]; GROUPS] = std::array::from_fn(|group| {
+            // SAFETY: the keys of a chunk are written before its value heads are computed, by this
+            // tile or by a run before.
+            let keys = unsafe { self.store.shared(self.keys(sequence, key_head, group)) };
+            keys.as_chunks().0
+        });
+        let n_vectors = self.layer.padded_dim() / LANES;
+        with_memory(&FLOATS, updates.len(), 0.0, |scaled| {
+            let is_first = span.is_first;
+            let fold = Fold { state, is_first, n_vectors, keys, updates, decays, scaled };
+            // SAFETY: the kernels of a `Cpu` are available on this machine.
+            unsafe { (self.table.fold)(fold) };
+        });
+        if let Some(snapshot) = span.save {
+            // The matrix is the first part of a layer in a snapshot.
+            let at = self.snapshots.start(snapshot as usize) + head * state.len();
+            // SAFETY: no two sequences of a step save to one snapshot, and a value head belongs to
+            // one tile.
+            let out = unsafe { self.store.part(at..at + state.len()) };
+            out.copy_from_slice(state);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Tokens of a recurrent layer, steps over sequences of them, and the recurrence in f64.
+
+use std::ops::Range;
+
+use crate::ops::state::CHUNK;
+use crate::testing::{Random, bits};
+use crate::{
+    ConvInput, ConvWeights, Cpu, ScanInput, ScanShape, StateLayer, StateSeq, StateShape,
+    StateStore, StridedRows,
+};
+
+/// Elements before and after the ones of each row in the inputs.
+const MARGIN: [usize; 2] = [3, 2];
+
+/// A layer with a convolution and a scan, and the inputs of some tokens. The two do not read each
+/// other, so that each is compared by itself.
+pub(super) struct Case {
+    pub(super) shape: ScanShape,
+    pub(super) taps: usize,
+    pub(super) channels: usize,
+    pub(super) has_silu: bool,
+    /// `[channels][taps]`.
+    pub(super) weights: Vec<f32>,
+    pub(super) bias: Option<Vec<f32>>,
+    /// By token: the row of each input.
+    pub(super) q: Vec<Vec<f32>>,
+    pub(super) k: Vec<Vec<f32>>,
+    pub(super) v: Vec<Vec<f32>>,
+    pub(super) x: Vec<Vec<f32>>,
+    pub(super) decay: Vec<Vec<f32>>,
+    pub(super) beta: Vec<Vec<f32>>,
+}
+
+/// `heads` are key heads, value heads, key dimension and value dimension.
+pub(super) fn shape(heads: [usize; 4], is_delta: bool) -> ScanShape {
+    let [n_key_heads, n_value_heads, key_dim, value_dim] = heads;
+    ScanShape { n_key_heads, n_value_heads, key_dim, value_dim, is_delta }
+}
+
+impl Case {
+    pub(super) fn new(random: &mut Random, n_tokens: usize, shape: ScanShape) -> Self {
+        let mut rows = |width: usize| -> Vec<Vec<f32>> {
+            (0..n_tokens).map(|_| random.normals(width)).collect()
+        };
+        let (mut q, mut k) = (rows(shape.key_width()), rows(shape.key_width()));
+        let (channels, n_heads) = (37, shape.n_value_heads);
+        let (v, x) = (rows(shape.value_width()), rows(channels));
+        let (mut decay, mut beta) = (rows(n_heads), rows(n_heads));
+        // Queries and keys of length one, decays down to e⁻¹, factors within 0 and 1.
+        for row in q.iter_mut().chain(&mut k) {
+            for head in row.chunks_mut(shape.key_dim) {
+                let length = head.iter().map(|x| x * x).sum::<f32>().sqrt();
+                head.iter_mut().for_each(|x| *x /= length);
+            }
+        }
+        decay.iter_mut().flatten().for_each(|g| *g = -(*g * *g * 0.2).min(1.0));
+        beta.iter_mut().flatten().for_each(|beta| *beta = (*beta * 0.4).abs().min(1.0));
+        let taps = 4;
+        let (weights, bias) = (random.normals(channels * taps), Some(random.normals(channels)));
+        let has_silu = true;
+        Self { shape, taps, channels, has_silu, weights, bias, q, k, v, x, decay, beta }
+    }
+
+    pub(super) fn n_tokens(&self) -> usize {
+        self.q.len()
+    }
+
+    /// A store of two layers like this one's, the second of which the steps use, full of NaN.
+    pub(super) fn store(&self, n_lanes: usize, n_snapshots: usize) -> StateStore {
+        let layer = StateLayer {
+            matrix: self.shape.value_width() * self.shape.key_dim,
+            channels: self.channels,
+            taps: self.taps,
+            key_width: self.shape.key_width(),
+            update_width: self.shape.value_width(),
+            n_heads: self.shape.n_value_heads,
+        };
+        let layers = vec![layer; 2];
+        let mut store = StateStore::new(StateShape { layers, n_lanes, n_snapshots });
+        store.floats_mut().fill(f32::NAN);
+        store
+    }
+
+    /// Runs a step and returns the bits of each row of each part: the outputs of the convolution,
+    /// then those of the scan.
+    pub(super) fn step(
+        &self,
+        cpu: &Cpu,
+        store: &mut StateStore,
+        parts: &mut [Part<'_>],
+    ) -> Vec<Vec<Vec<u32>>> {
+        let tokens: Vec<usize> = parts.iter().flat_map(|part| part.tokens.to_vec()).collect();
+        let gather = |rows: &[Vec<f32>]| -> Vec<f32> {
+            let padded = |token: &usize| {
+                [&[f32::NAN; MARGIN[0]][..], &rows[*token], &[f32::NAN; MARGIN[1]]].concat()
+            };
+            tokens.iter().flat_map(padded).collect()
+        };
+        fn rows(data: &[f32], width: usize) -> StridedRows<'_> {
+            StridedRows { data, stride: width + MARGIN[0] + MARGIN[1], offset: MARGIN[0] }
+        }
+        let flat = |rows: &[Vec<f32>]| -> Vec<f32> {
+            tokens.iter().flat_map(|token| rows[*token].clone()).collect()
+        };
+        let (q, k, v, x) = (gather(&self.q), gather(&self.k), gather(&self.v), gather(&self.x));
+        let (decay, beta) = (flat(&self.decay), flat(&self.beta));
+        let mut row = 0;
+        let mut sequences = Vec::new();
+        for part in parts.iter() {
+            sequences.push(part.sequence(row));
+            row += part.tokens.len();
+        }
+        let (shape, sequences) = (self.shape, &sequences[..]);
+        let (k, q) = (rows(&k, shape.key_width()), rows(&q, shape.key_width()));
+        let v = rows(&v, shape.value_width());
+        let input = ScanInput { shape, q, k, v, decay: &decay, beta: &beta, sequences };
+        let mut scanned = vec![f32::NAN; row * shape.value_width()];
+        cpu.scan(store, 1, &input, &mut scanned);
+        let weights = &ConvWeights::new(&self.weights, self.taps, self.bias.as_deref());
+        let (x, has_silu) = (rows(&x, self.channels), self.has_silu);
+        let input = ConvInput { x, weights, has_silu, sequences };
+        let mut convolved = vec![f32::NAN; row * self.channels];
+        cpu.conv_rows(store, 1, &input, &mut convolved);
+        let mut rows = convolved.chunks(self.channels).zip(scanned.chunks(shape.value_width()));
+        let mut answers = Vec::new();
+        for part in parts {
+            let n = part.tokens.len();
+            let own = rows.by_ref().take(n);
+            answers.push(own.map(|(a, b)| [bits(a), bits(b)].concat()).collect());
+            part.seq.advance(n, part.tree.is_some());
+        }
+        answers
+    }
+
+    /// Rows of tokens of one sequence alone, in steps that end at `cuts`; the last is the length.
+    pub(super) fn run(
+        &self,
+        cpu: &Cpu,
+        store: &mut StateStore,
+        seq: &mut Seq,
+        tokens: &[usize],
+        cuts: &[usize],
+    ) -> Vec<Vec<u32>> {
+        let mut rows = Vec::new();
+        let mut start = 0;
+        for &end in cuts {
+            let part = Part { seq, tokens: &tokens[start..end], saves: &[], tree: None };
+            rows.extend(self.step(cpu, store, &mut [part]).remove(0));
+            start = end;
+        }
+        rows
+    }
+
+    /// Rows of a new sequence of these tokens, computed in one step.
+    pub(super) fn whole(&self, cpu: &Cpu, tokens: &[usize]) -> Vec<Vec<u32>> {
+        let mut store = self.store(1, 0);
+        self.run(cpu, &mut store, &mut Seq::new(0), tokens, &[tokens.len()])
+    }
+
+    /// The recurrence in f64, token by token: outputs of the scan, `[m][value_width]`.
+    pub(super) fn recurrence(&self) -> Vec<Vec<f64>> {
+        let ScanShape { n_value_heads, key_dim, value_dim, is_delta, .. } = self.shape;
+        let mut outs = vec![Vec::new(); self.n_tokens()];
+        for head in 0..n_value_heads {
+            let key_head = head / (n_value_heads / self.shape.n_key_heads);
+            let mut state = vec![vec![0.0_f64; value_dim]; key_dim];
+            for (t, out) in outs.iter_mut().enumerate() {
+                let part = |row: &[f32], head: usize, dim: usize| -> Vec<f64> {
+                    row[head * dim..(head + 1) * dim].iter().map(|x| f64::from(*x)).collect()
+                };
+                let q = part(&self.q[t], key_head, key_dim);
+                let k = part(&self.k[t], key_head, key_dim);
+                let v = part(&self.v[t], head, value_dim);
+                let decay = f64::from(self.decay[t][head]).exp();
+                state.iter_mut().flatten().for_each(|s| *s *= decay);
+                let read = |state: &[Vec<f64>], x: &[f64], e: usize| -> f64 {
+                    state.iter().zip(x).map(|(s, x)| s[e] * x).sum()
+                };
+                let known = |e: usize| if is_delta { read(&state, &k, e) } else { 0.0 };
+                let beta = f64::from(self.beta[t][head]);
+                let update: Vec<f64> = (0..value_dim).map(|e| beta * (v[e] - known(e))).collect();
+                for (s, k) in state.iter_mut().zip(&k) {
+                    s.iter_mut().zip(&update).for_each(|(s, u)| *s += k * u);
+                }
+                out.extend((0..value_dim).map(|e| read(&state, &q, e)));
+            }
+        }
+        outs
+    }
+
+    /// The convolution in f64, `[m][channels]`.
+    pub(super) fn convolution(&self) -> Vec<Vec<f64>> {
+        let out = |t: usize, c: usize| {
+            let mut sum = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[c]));
+            for j in 0..self.taps {
+                if let Some(t) = (t + j + 1).checked_sub(self.taps) {
+                    sum += f64::from(self.weights[c * self.taps + j]) * f64::from(self.x[t][c]);
+                }
+            }
+            if self.has_silu { sum / (1.0 + (-sum).exp()) } else { sum }
+        };
+        (0..self.n_tokens()).map(|t| (0..self.channels).map(|c| out(t, c)).collect()).collect()
+    }
+}
+
+/// Where a sequence stands.
+#[derive(Clone, Debug)]
+pub(super) struct Seq {
+    pub(super) lane: usize,
+    pub(super) border: usize,
+    pub(super) n_computed: usize,
+}
+
+impl Seq {
+    pub(super) fn new(lane: usize) -> Self {
+        Self { lane, border: 0, n_computed: 0 }
+    }
+
+    /// Moves past a step of `n` rows; those of a tree stay to be accepted.
+    fn advance(&mut self, n: usize, is_tree: bool) {
+        if n > 0 {
+            let last = if is_tree { self.n_computed } else { self.n_computed + n - 1 };
+            self.border = last / CHUNK * CHUNK;
+        }
+        self.n_computed += if is_tree { 0 } else { n };
+    }
+}
+
+/// A sequence's part of a step.
+pub(super) struct Part<'a> {
+    pub(super) seq: &'a mut Seq,
+    pub(super) tokens: &'a [usize],
+    pub(super) saves: &'a [(usize, u32)],
+    pub(super) tree: Option<&'a [u32]>,
+}
+
+impl Part<'_> {
+    fn sequence(&self, row: usize) -> StateSeq<'_> {
+        StateSeq {
+            rows: row..row + self.tokens.len(),
+            first_position: self.seq.n_computed,
+            lane: self.seq.lane,
+            border: self.seq.border,
+            saves: self.saves,
+            tree: self.tree,
+        }
+    }
+}
+
+/// Tokens `range`, as a list.
+pub(super) fn tokens(range: Range<usize>) -> Vec<usize> {
+    range.collect()
+}

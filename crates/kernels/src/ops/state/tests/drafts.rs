@@ -1,0 +1,95 @@
+//! Drafts: rows of a tree have the bits of their path as a chain, and rejected rows leave no trace.
+
+use super::case::{Case, Part, Seq, shape, tokens};
+use crate::StateSeq;
+use crate::ops::state::sequence::ancestors;
+use crate::testing::{Random, row_cpus};
+
+/// Parents of `n` drafts: some begin anew, some follow the one before, some any one before.
+fn any_tree(random: &mut Random, n: usize) -> Vec<u32> {
+    let parent = |row: usize| match random.below(6) {
+        _ if row == 0 => StateSeq::ROOT,
+        0 => StateSeq::ROOT,
+        1..=3 => row as u32 - 1,
+        _ => random.below(row) as u32,
+    };
+    (0..n).map(parent).collect()
+}
+
+/// The rows on the path to `row`, itself included.
+fn path(tree: &[u32], row: usize) -> Vec<usize> {
+    let mut nodes = [0; 64];
+    let before = ancestors(tree, row, &mut nodes).iter().map(|node| usize::from(*node));
+    before.chain([row]).collect()
+}
+
+#[test]
+fn a_row_of_a_tree_has_the_bits_of_its_path_as_a_chain_and_the_path_goes_on() {
+    let mut random = Random::new(220);
+    for n_committed in [0, 1, 30, 63, 64, 65, 128, 150] {
+        for is_delta in [true, false] {
+            let case = Case::new(&mut random, n_committed + 70, shape([1, 2, 24, 20], is_delta));
+            let n_drafts = (64 - n_committed % 64).min(1 + random.below(30));
+            let tree = any_tree(&mut random, n_drafts);
+            let committed = tokens(0..n_committed);
+            let drafts = tokens(n_committed..n_committed + n_drafts);
+            let rest = tokens(n_committed + 30..n_committed + 70);
+            let cpus = row_cpus();
+            let chain = |row: usize| -> Vec<usize> {
+                let path = path(&tree, row).into_iter().map(|node| drafts[node]);
+                committed.iter().copied().chain(path).collect()
+            };
+            let accepted = random.below(n_drafts);
+            let whole = case.whole(&cpus[0], &[chain(accepted), rest.clone()].concat());
+            for cpu in &cpus {
+                let what = format!("{} after {n_committed}: {tree:?}", cpu.kernels.name);
+                let mut store = case.store(1, 0);
+                let mut seq = Seq::new(0);
+                if n_committed > 0 {
+                    case.run(cpu, &mut store, &mut seq, &committed, &[n_committed]);
+                }
+                let part =
+                    Part { seq: &mut seq, tokens: &drafts, saves: &[], tree: Some(&tree[..]) };
+                let got = case.step(cpu, &mut store, &mut [part]).remove(0);
+                for (row, got) in got.iter().enumerate() {
+                    let expected = case.whole(&cpus[0], &chain(row));
+                    assert!(Some(got) == expected.last(), "{what}: row {row}");
+                }
+                // The accepted path becomes a chain, and the sequence goes on.
+                for (depth, node) in path(&tree, accepted).into_iter().enumerate() {
+                    let first = n_committed % 64;
+                    store.copy_row(0, first + node, first + depth);
+                    seq.n_computed += 1;
+                }
+                let got = case.run(cpu, &mut store, &mut seq, &rest, &[3, 40]);
+                assert!(got == whole[whole.len() - 40..], "{what}: after row {accepted}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rejected_drafts_leave_no_trace() {
+    let mut random = Random::new(221);
+    let case = Case::new(&mut random, 200, shape([2, 4, 16, 16], true));
+    let all = tokens(0..150);
+    let expected = case.whole(&row_cpus()[0], &all);
+    for cpu in row_cpus() {
+        let mut store = case.store(1, 0);
+        let mut seq = Seq::new(0);
+        let mut got = Vec::new();
+        while seq.n_computed < 150 {
+            // A token and drafts up to the end of its chunk, of which some are right.
+            let at = seq.n_computed;
+            let left = (150 - at).min(64 - at % 64);
+            let (n_right, n_wrong) = (1 + random.below(left.min(4)), random.below(4));
+            let n_wrong = n_wrong.min(64 - at % 64 - n_right);
+            let wrong: Vec<usize> = (0..n_wrong).map(|_| 150 + random.below(50)).collect();
+            let step = [&all[at..at + n_right], &wrong].concat();
+            let rows = case.run(&cpu, &mut store, &mut seq, &step, &[step.len()]);
+            got.extend_from_slice(&rows[..n_right]);
+            seq.n_computed = at + n_right;
+        }
+        assert!(got == expected, "{}", cpu.kernels.name);
+    }
+}

@@ -1,0 +1,263 @@
+//! Recurrent layers against the recurrence, and against themselves in every other cut.
+
+mod case;
+mod drafts;
+mod lanes;
+mod speed;
+
+use case::{Case, Part, Seq, shape, tokens};
+
+use crate::ops::state::ScanShape;
+use crate::testing::{Random, row_cpus};
+use crate::{ConvInput, ConvWeights, Cpu, Kernels, StateLayer, StateSeq, StateShape, StateStore};
+use crate::{ScanInput, StridedRows};
+
+/// Key heads, value heads, key dimension, value dimension.
+const SHAPES: [[usize; 4]; 9] = [
+    [1, 1, 8, 5],
+    [2, 2, 24, 16],
+    [1, 4, 64, 64],
+    [2, 4, 128, 128],
+    [1, 2, 24, 80],
+    [1, 1, 128, 5],
+    [2, 8, 8, 37],
+    [1, 1, 3, 113],
+    [4, 4, 64, 16],
+];
+
+fn floats(bits: &[u32]) -> Vec<f64> {
+    bits.iter().map(|bits| f64::from(f32::from_bits(*bits))).collect()
+}
+
+/// The largest distance, relative to the largest number.
+fn distance(got: &[f64], exact: &[f64]) -> f64 {
+    let largest = exact.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
+    let distances = got.iter().zip(exact).map(|(a, b)| (a - b).abs());
+    // A NaN is no maximum, so it is asked for.
+    assert!(got.iter().all(|x| x.is_finite()), "{got:?}");
+    distances.fold(0.0, f64::max) / largest.max(1e-3)
+}
+
+#[test]
+fn a_scan_is_within_five_millionths_of_the_recurrence_token_by_token() {
+    let mut random = Random::new(200);
+    for heads in SHAPES {
+        for is_delta in [true, false] {
+            let case = Case::new(&mut random, 200, shape(heads, is_delta));
+            let exact = case.recurrence();
+            for cpu in &row_cpus()[..1] {
+                for (t, row) in case.whole(cpu, &tokens(0..200)).iter().enumerate() {
+                    let off = distance(&floats(&row[case.channels..]), &exact[t]);
+                    assert!(off < 5e-6, "{heads:?} {is_delta}: row {t} is off by {off}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_convolution_is_close_to_its_formula() {
+    let mut random = Random::new(201);
+    for taps in [1, 2, 3, 4, 16] {
+        for has_silu in [false, true] {
+            let mut case = Case::new(&mut random, 150, shape([1, 1, 4, 4], true));
+            (case.taps, case.channels, case.has_silu) = (taps, 300, has_silu);
+            case.weights = random.normals(300 * taps);
+            case.bias = has_silu.then(|| random.normals(300));
+            case.x = (0..150).map(|_| random.normals(300)).collect();
+            let exact = case.convolution();
+            for cpu in row_cpus() {
+                let rows = case.run_in(&cpu, &tokens(0..150), &[70, 150]);
+                for (t, row) in rows.iter().enumerate() {
+                    let off = distance(&floats(&row[..300]), &exact[t]);
+                    assert!(off < 2e-6, "{taps} taps: row {t} is off by {off}");
+                }
+            }
+        }
+    }
+}
+
+impl Case {
+    /// As `run`, in a lane of its own.
+    fn run_in(&self, cpu: &Cpu, tokens: &[usize], cuts: &[usize]) -> Vec<Vec<u32>> {
+        self.run(cpu, &mut self.store(1, 0), &mut Seq::new(0), tokens, cuts)
+    }
+}
+
+#[test]
+fn every_cut_on_every_instruction_set_and_team_gives_the_same_bits() {
+    let mut random = Random::new(202);
+    let n: usize = 200;
+    let every =
+        |step: usize| -> Vec<usize> { (1..=n.div_ceil(step)).map(|i| n.min(i * step)).collect() };
+    for heads in SHAPES {
+        for is_delta in [true, false] {
+            let case = Case::new(&mut random, n, shape(heads, is_delta));
+            let tokens = tokens(0..n);
+            let cpus = row_cpus();
+            let expected = case.whole(&cpus[0], &tokens);
+            for cpu in &cpus {
+                let what = format!("{} on {}", cpu.kernels.name, cpu.team.n_threads());
+                for step in [1, 7, 63, 64, 65, 128, 200] {
+                    let got = case.run_in(cpu, &tokens, &every(step));
+                    assert!(got == expected, "{what}, {heads:?} {is_delta} by {step}");
+                }
+                for cuts in [vec![64, 65, 200], vec![63, 64, 128, 200], vec![128, 200]] {
+                    let got = case.run_in(cpu, &tokens, &cuts);
+                    assert!(got == expected, "{what}, {heads:?} {is_delta} at {cuts:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sequence_has_the_same_bits_in_any_batch() {
+    let mut random = Random::new(203);
+    for heads in [[1, 4, 24, 16], [2, 2, 16, 40]] {
+        let case = Case::new(&mut random, 600, shape(heads, true));
+        let lists = [tokens(0..170), tokens(170..300), tokens(300..301), tokens(301..600)];
+        let expected = lists.each_ref().map(|list| case.whole(&row_cpus()[0], list));
+        for cpu in row_cpus() {
+            for round in 0..4 {
+                let mut store = case.store(5, 0);
+                let mut seqs = [2, 0, 4, 3].map(Seq::new);
+                let mut got = [const { Vec::new() }; 4];
+                while seqs.iter().zip(&lists).any(|(seq, list)| seq.n_computed < list.len()) {
+                    let mut parts = Vec::new();
+                    let mut present = Vec::new();
+                    for (i, seq) in seqs.iter_mut().enumerate() {
+                        let start = seq.n_computed;
+                        let most = [1, 3, 40, 150][random.below(4)];
+                        let end = lists[i].len().min(start + most);
+                        // Now and then a sequence has no rows in a step.
+                        if random.below(4) > 0 || round == 0 {
+                            present.push(i);
+                            let tokens = &lists[i][start..end];
+                            parts.push(Part { seq, tokens, saves: &[], tree: None });
+                        }
+                    }
+                    let rows = case.step(&cpu, &mut store, &mut parts);
+                    for (i, rows) in present.into_iter().zip(rows) {
+                        got[i].extend(rows);
+                    }
+                }
+                assert!(got == expected, "{} {heads:?}", cpu.kernels.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn hostile_rows_harm_no_other_sequence_and_no_earlier_row() {
+    let mut random = Random::new(204);
+    let mut case = Case::new(&mut random, 160, shape([1, 2, 16, 20], true));
+    let clean = case.whole(&row_cpus()[0], &tokens(0..80));
+    case.v[100][3] = f32::NAN;
+    case.k[100][0] = f32::INFINITY;
+    case.x[100][0] = f32::NAN;
+    for cpu in row_cpus() {
+        let mut store = case.store(2, 0);
+        let (a, b) = (&mut Seq::new(0), &mut Seq::new(1));
+        let (mine, hostile) = (tokens(0..80), tokens(80..160));
+        let mut parts = [
+            Part { seq: a, tokens: &mine, saves: &[], tree: None },
+            Part { seq: b, tokens: &hostile, saves: &[], tree: None },
+        ];
+        let got = case.step(&cpu, &mut store, &mut parts);
+        assert!(got[0] == clean, "{}", cpu.kernels.name);
+        let alone = case.whole(&cpu, &tokens(80..100));
+        assert!(got[1][..20] == alone[..], "{}", cpu.kernels.name);
+        // What the lane held before does not matter either.
+        let mut again = Seq::new(1);
+        assert!(case.run(&cpu, &mut store, &mut again, &mine, &[80]) == clean);
+    }
+}
+
+#[test]
+fn a_layer_with_a_convolution_alone_keeps_its_inputs() {
+    let layer = StateLayer { channels: 5, taps: 3, ..StateLayer::default() };
+    let shape = StateShape { layers: vec![layer], n_lanes: 1, n_snapshots: 0 };
+    let mut store = StateStore::new(shape);
+    let weights = ConvWeights::new(&[100.0, 10.0, 1.0].repeat(5), 3, None);
+    let cpu = Cpu::with(Kernels::best(), 1);
+    for position in 0..200_usize {
+        let x = [position as f32; 5];
+        let border = position.saturating_sub(1) / 64 * 64;
+        let sequences = [StateSeq {
+            rows: 0..1,
+            first_position: position,
+            lane: 0,
+            border,
+            saves: &[],
+            tree: None,
+        }];
+        let x = StridedRows::dense(&x, 5);
+        let input = ConvInput { x, weights: &weights, has_silu: false, sequences: &sequences };
+        let mut out = [0.0; 5];
+        cpu.conv_rows(&mut store, 0, &input, &mut out);
+        let before = |n: usize| position.saturating_sub(n) as f32;
+        let expected = 100.0 * before(2) + 10.0 * before(1) + before(0);
+        assert_eq!(out, [expected; 5], "position {position}");
+    }
+}
+
+/// A step of one sequence of 4 rows of zeros.
+fn scan(sequences: &[StateSeq<'_>], heads: [usize; 4]) {
+    let case = Case::new(&mut Random::new(205), 0, shape([1, 1, 16, 16], true));
+    let mut store = case.store(2, 1);
+    let zeros = vec![0.0; 1024];
+    let shape: ScanShape = shape(heads, true);
+    let rows = StridedRows::dense(&zeros, 16);
+    let (decay, beta) = (&zeros[..], &zeros[..]);
+    let input = ScanInput { shape, q: rows, k: rows, v: rows, decay, beta, sequences };
+    Cpu::with(Kernels::best(), 1).scan(&mut store, 1, &input, &mut [0.0; 64 * 16]);
+}
+
+const SEQ: StateSeq<'static> =
+    StateSeq { rows: 0..4, first_position: 60, lane: 0, border: 0, saves: &[], tree: None };
+
+#[test]
+#[should_panic(expected = "invariant: lane 0 is used once in a step")]
+fn two_sequences_in_one_lane_are_a_broken_invariant() {
+    scan(&[SEQ, StateSeq { rows: 4..5, ..SEQ }], [1, 1, 16, 16]);
+}
+
+#[test]
+#[should_panic(expected = "invariant: snapshot 0 is saved to once in a step")]
+fn two_saves_to_one_snapshot_are_a_broken_invariant() {
+    let saves = &[(64, 0), (128, 0)];
+    scan(&[StateSeq { saves, ..SEQ }], [1, 1, 16, 16]);
+}
+
+#[test]
+#[should_panic(expected = "invariant: position 60 continues border 64")]
+fn a_border_after_the_first_row_is_a_broken_invariant() {
+    scan(&[StateSeq { border: 64, ..SEQ }], [1, 1, 16, 16]);
+}
+
+#[test]
+#[should_panic(expected = "invariant: border 10 ends a chunk")]
+fn a_border_within_a_chunk_is_a_broken_invariant() {
+    scan(&[StateSeq { border: 10, ..SEQ }], [1, 1, 16, 16]);
+}
+
+#[test]
+#[should_panic(expected = "invariant: a tree lies in one chunk")]
+fn a_tree_across_a_border_is_a_broken_invariant() {
+    let tree = Some(&[StateSeq::ROOT, 0, 1, 2, 3][..]);
+    scan(&[StateSeq { rows: 0..5, tree, ..SEQ }], [1, 1, 16, 16]);
+}
+
+#[test]
+#[should_panic(expected = "invariant: the heads are those of the layer")]
+fn heads_of_another_layer_are_a_broken_invariant() {
+    scan(&[SEQ], [1, 1, 8, 16]);
+}
+
+#[test]
+fn refused_memory_is_an_answer() {
+    let layer = StateLayer { channels: 1 << 20, taps: 4, ..StateLayer::default() };
+    let shape = StateShape { layers: vec![layer; 4], n_lanes: 1 << 32, n_snapshots: 0 };
+    assert!(StateStore::try_new(shape).is_err());
+}
