@@ -27,42 +27,31 @@ const COLUMNS: usize = 256;
 /// Inputs before position 0.
 const ZEROS: [f32; COLUMNS] = [0.0; COLUMNS];
 
-/// Weights of a convolution over time, in kernel order.
-#[derive(Clone, Debug)]
-pub struct ConvWeights {
-    /// `[taps][channels]`.
-    weights: Vec<f32>,
-    bias: Option<Vec<f32>>,
-    taps: usize,
-    channels: usize,
+/// Weights of a convolution over time.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvWeights<'a> {
+    /// `[taps][channels]`, the last tap being the row's own.
+    pub weights: &'a [f32],
+    /// `[channels]`.
+    pub bias: Option<&'a [f32]>,
+    /// Taps; at most 16.
+    pub taps: usize,
 }
 
-impl ConvWeights {
-    /// Reorders weights `[channels][taps]`, the last tap being the row's own; `bias`: `[channels]`.
+impl ConvWeights<'_> {
+    /// Channels.
     ///
     /// # Panics
     ///
     /// When there are no taps or more than 16, or the sizes disagree.
-    pub fn new(weights: &[f32], taps: usize, bias: Option<&[f32]>) -> Self {
+    fn channels(&self) -> usize {
+        let Self { weights, bias, taps } = *self;
         assert!((1..=MAX_TAPS).contains(&taps), "invariant: at most {MAX_TAPS} taps, not {taps}");
         assert!(weights.len().is_multiple_of(taps), "invariant: whole channels");
         let channels = weights.len() / taps;
-        if let Some(bias) = bias {
-            assert_eq!(bias.len(), channels, "invariant: a bias per channel");
-        }
-        let tap = |j: usize| weights.chunks_exact(taps).map(move |channel| channel[j]);
-        let weights = (0..taps).flat_map(tap).collect();
-        Self { weights, bias: bias.map(<[f32]>::to_vec), taps, channels }
-    }
-
-    /// Channels.
-    pub fn channels(&self) -> usize {
-        self.channels
-    }
-
-    /// Taps.
-    pub fn taps(&self) -> usize {
-        self.taps
+        let is_whole = bias.is_none_or(|bias| bias.len() == channels);
+        assert!(is_whole, "invariant: a bias per channel");
+        channels
     }
 }
 
@@ -72,7 +61,7 @@ pub struct ConvInput<'a> {
     /// Inputs `[m, channels]`.
     pub x: StridedRows<'a>,
     /// Weights of the layer.
-    pub weights: &'a ConvWeights,
+    pub weights: ConvWeights<'a>,
     /// Whether SiLU follows.
     pub has_silu: bool,
     /// Sequences, by ascending rows that do not overlap.
@@ -164,7 +153,7 @@ impl Cpu {
     ) {
         let (sizes, places) = store.layer(layer);
         let own = [sizes.channels, sizes.taps];
-        let asked = [input.weights.channels, input.weights.taps];
+        let asked = [input.weights.channels(), input.weights.taps];
         assert_eq!(own, asked, "invariant: channels and taps are those of the layer");
         let channels = sizes.channels;
         assert!(channels > 0, "invariant: a convolution has channels");
@@ -199,7 +188,7 @@ impl Step<'_> {
     /// All rows of a stretch of channels of one sequence.
     fn columns(&self, sequence: &StateSeq<'_>, columns: std::ops::Range<usize>) {
         let weights = self.input.weights;
-        let (taps, channels) = (weights.taps, weights.channels);
+        let (taps, channels) = (weights.taps, self.layer.channels);
         let mut of_taps: [&[f32]; MAX_TAPS] = [&[]; MAX_TAPS];
         for (j, of_tap) in of_taps[..taps].iter_mut().enumerate() {
             *of_tap = &weights.weights[j * channels..][columns.clone()];
@@ -212,7 +201,7 @@ impl Step<'_> {
             let task = Row {
                 inputs: &inputs[..taps],
                 weights: &of_taps[..taps],
-                bias: weights.bias.as_ref().map(|bias| &bias[columns.clone()]),
+                bias: weights.bias.map(|bias| &bias[columns.clone()]),
                 has_silu: self.input.has_silu,
             };
             let at = (sequence.rows.start + row) * channels;

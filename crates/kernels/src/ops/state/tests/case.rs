@@ -116,7 +116,10 @@ impl Case {
         let input = ScanInput { shape, q, k, v, decay: &decay, beta: &beta, sequences };
         let mut scanned = vec![f32::NAN; row * shape.value_width()];
         cpu.scan(store, 1, &input, &mut scanned);
-        let weights = &ConvWeights::new(&self.weights, self.taps, self.bias.as_deref());
+        let tap = |j: usize| self.weights.chunks_exact(self.taps).map(move |channel| channel[j]);
+        let by_tap: Vec<f32> = (0..self.taps).flat_map(tap).collect();
+        let bias = self.bias.as_deref();
+        let weights = ConvWeights { weights: &by_tap, bias, taps: self.taps };
         let (x, has_silu) = (rows(&x, self.channels), self.has_silu);
         let input = ConvInput { x, weights, has_silu, sequences };
         let mut convolved = vec![f32::NAN; row * self.channels];

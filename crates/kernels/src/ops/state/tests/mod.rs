@@ -179,7 +179,8 @@ fn a_layer_with_a_convolution_alone_keeps_its_inputs() {
     let layer = StateLayer { channels: 5, taps: 3, ..StateLayer::default() };
     let shape = StateShape { layers: vec![layer], n_lanes: 1, n_snapshots: 0 };
     let mut store = StateStore::new(shape);
-    let weights = ConvWeights::new(&[100.0, 10.0, 1.0].repeat(5), 3, None);
+    let by_tap = [100.0, 10.0, 1.0].map(|w| [w; 5]).concat();
+    let weights = ConvWeights { weights: &by_tap, bias: None, taps: 3 };
     let cpu = Cpu::with(Kernels::best(), 1);
     for position in 0..200_usize {
         let x = [position as f32; 5];
@@ -193,7 +194,7 @@ fn a_layer_with_a_convolution_alone_keeps_its_inputs() {
             tree: None,
         }];
         let x = StridedRows::dense(&x, 5);
-        let input = ConvInput { x, weights: &weights, has_silu: false, sequences: &sequences };
+        let input = ConvInput { x, weights, has_silu: false, sequences: &sequences };
         let mut out = [0.0; 5];
         cpu.conv_rows(&mut store, 0, &input, &mut out);
         let before = |n: usize| position.saturating_sub(n) as f32;
