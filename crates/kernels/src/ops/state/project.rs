@@ -144,10 +144,10 @@ fn project_tile<S: Simd, const R: usize, const V: usize>(
             }
         }
     }
-    for r in 0..R {
+    for (r, acc) in acc.iter().enumerate() {
         let start = (place.row + r) * place.n_vectors + place.first + from;
-        for v in 0..V {
-            s.store(acc[r][v], &mut out[start + v]);
+        for (acc, out) in acc.iter().zip(&mut out[start..start + V]) {
+            s.store(*acc, out);
         }
     }
 }
@@ -243,18 +243,17 @@ fn fold_tile<S: Simd, const D: usize, const V: usize>(
 ) {
     let mut acc = [[s.splat(0.0); V]; D];
     if !task.is_first {
-        for j in 0..D {
-            for v in 0..V {
-                let state = s.load(&task.strip[(d + j) * task.width + from + v]);
-                acc[j][v] = s.mul(decay, state);
+        for (j, acc) in acc.iter_mut().enumerate() {
+            let start = (d + j) * task.width + from;
+            for (acc, state) in acc.iter_mut().zip(&task.strip[start..start + V]) {
+                *acc = s.mul(decay, s.load(state));
             }
         }
     }
     let mut updates = task.scaled.chunks_exact(task.n_vectors);
     for keys in task.keys {
         let keys = &keys[d..d + D];
-        for lane in 0..LANES {
-            let Some(update) = updates.next() else { return };
+        for (lane, update) in updates.by_ref().take(LANES).enumerate() {
             let update = &update[task.first + from..][..V];
             let mut u = [s.splat(0.0); V];
             for v in 0..V {
@@ -268,9 +267,10 @@ fn fold_tile<S: Simd, const D: usize, const V: usize>(
             }
         }
     }
-    for j in 0..D {
-        for v in 0..V {
-            s.store(acc[j][v], &mut task.strip[(d + j) * task.width + from + v]);
+    for (j, acc) in acc.iter().enumerate() {
+        let start = (d + j) * task.width + from;
+        for (acc, state) in acc.iter().zip(&mut task.strip[start..start + V]) {
+            s.store(*acc, state);
         }
     }
 }

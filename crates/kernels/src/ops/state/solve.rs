@@ -173,8 +173,8 @@ fn one_strip<S: Simd, const V: usize>(
 fn rows<S: Simd>(s: S, task: &mut Solve<'_>, row: usize) {
     // A closure would not be inlined, and every instruction in it a call.
     let mut all = [NO_FACTORS; 4];
-    for r in 0..4 {
-        factors(s, task, row + r, &mut all[r]);
+    for (r, own) in all.iter_mut().enumerate() {
+        factors(s, task, row + r, own);
     }
     let (mut first, n) = (0, task.n_vectors);
     while first < n {
