@@ -20,11 +20,13 @@
 //! * [`Cpu::matmul_largest`] is the product that ends a greedy step: the index of the [`Largest`]
 //!   output of each row.
 //! * [`KvCache`] holds keys and values in pages; [`Cpu::paged_attention`] reads them.
+//! * [`StateStore`] holds the states of recurrent layers; [`Cpu::scan`] and [`Cpu::conv_rows`] advance
+//!   them.
 //!
 //! # The folders
 //!
 //! ```text
-//! ops       products, attention, KV cache, work on rows: the methods of `Cpu`
+//! ops       products, attention, KV cache, recurrent states, work on rows: the methods of `Cpu`
 //! layout    how weights lie in memory: one table of layouts, packing, reading
 //! team      the threads of an operation and the cores that they run on
 //! simd      sixteen lanes on every instruction set, packed bytes, the exponential
@@ -74,7 +76,9 @@ pub use ops::attention::{AttentionInput, AttentionSeq};
 pub use ops::kv::{KvCache, KvDtype, KvShape, StoreKv, StridedRows};
 pub use ops::matmul::{Largest, LogitsOp, MatmulGroup, MatmulGroups, MatmulOutput};
 pub use ops::quantize::QuantizedRows;
-pub use ops::rows::{Chosen, HeadLayout, HeadSlices, RopeLayout};
+pub use ops::rows::{
+    Chosen, DecayParams, GateOrder, GatedNorm, HeadLayout, HeadSlices, RopeLayout,
+};
 pub use ops::state::{
     CHUNK as STATE_CHUNK, ConvInput, ConvWeights, ScanInput, ScanShape, StateLayer, StateSeq,
     StateShape, StateStore,

@@ -16,9 +16,11 @@
 
 mod act;
 mod argmax;
+mod decay;
 mod elementwise;
 mod experts;
 mod gated;
+mod gated_norm;
 mod heads;
 mod layer_norm;
 mod norm;
@@ -31,6 +33,8 @@ use pelton_base::Act;
 
 use crate::Cpu;
 
+pub use decay::DecayParams;
+pub use gated_norm::{GateOrder, GatedNorm};
 pub use heads::HeadSlices;
 pub use norm::HeadLayout;
 pub use rope::RopeLayout;
@@ -63,6 +67,8 @@ pub(crate) struct Table {
     gated: [gated::Kernel; Act::ALL.len()],
     /// Indexed by [`Act`].
     plain: [act::Kernel; Act::ALL.len()],
+    /// Indexed by [`GateOrder`].
+    gated_norm: [gated_norm::Kernel; 2],
     rope_halves: unsafe fn(&mut [f32], &[f32]),
     rope_pairs: unsafe fn(&mut [f32], &[f32]),
     argmax: unsafe fn(&[f32]) -> usize,
@@ -99,6 +105,10 @@ macro_rules! table {
                 act::quick_gelu_shells::$shell,
                 act::relu_shells::$shell,
                 act::relu_squared_shells::$shell,
+            ],
+            gated_norm: [
+                gated_norm::norm_then_gate_shells::$shell,
+                gated_norm::gate_then_norm_shells::$shell,
             ],
             rope_halves: rope::halves_shells::$shell,
             rope_pairs: rope::pairs_shells::$shell,

@@ -65,7 +65,7 @@ impl HeadLayout {
 
 /// `1 / sqrt(mean of squares + eps)` of one row.
 #[inline(always)]
-fn inverse_rms<S: Simd>(s: S, x: &[f32], eps: f32) -> f32 {
+pub(super) fn inverse_rms<S: Simd>(s: S, x: &[f32], eps: f32) -> f32 {
     let (blocks, tail) = x.as_chunks::<LANES>();
     let mut acc = s.splat(0.0);
     for block in blocks {
@@ -82,7 +82,7 @@ fn inverse_rms<S: Simd>(s: S, x: &[f32], eps: f32) -> f32 {
 
 /// `out = (x · r) · weight`, of equal lengths.
 #[inline(always)]
-fn scale_by<S: Simd>(s: S, x: &[f32], r: f32, weight: &[f32], out: &mut [f32]) {
+pub(super) fn scale_by<S: Simd>(s: S, x: &[f32], r: f32, weight: &[f32], out: &mut [f32]) {
     let r = s.splat(r);
     let (x_blocks, x_tail) = x.as_chunks::<LANES>();
     let (w_blocks, w_tail) = weight.as_chunks::<LANES>();

@@ -78,20 +78,26 @@ pub(super) struct Row<'a> {
     has_silu: bool,
 }
 
+/// At most sixteen floats; the missing lanes are 0.
+#[inline(always)]
+fn load<S: Simd>(s: S, x: &[f32]) -> S::F {
+    match x.first_chunk() {
+        Some(x) => s.load(x),
+        None => s.load_part(x, 0.0),
+    }
+}
+
+/// Writes the outputs of a stretch of channels.
 #[inline(always)]
 fn row<S: Simd>(s: S, task: &Row<'_>, out: &mut [f32]) {
-    let load = |x: &[f32], at: usize, end: usize| match x[at..end].first_chunk() {
-        Some(x) => s.load(x),
-        None => s.load_part(&x[at..end], 0.0),
-    };
     for at in (0..out.len()).step_by(LANES) {
         let end = out.len().min(at + LANES);
         let mut acc = match task.bias {
-            Some(bias) => load(bias, at, end),
+            Some(bias) => load(s, &bias[at..end]),
             None => s.splat(0.0),
         };
         for (input, weight) in task.inputs.iter().zip(task.weights) {
-            acc = s.fma(load(weight, at, end), load(input, at, end), acc);
+            acc = s.fma(load(s, &weight[at..end]), load(s, &input[at..end]), acc);
         }
         if task.has_silu {
             acc = times_sigmoid(s, acc, acc);

@@ -53,24 +53,24 @@ impl<'a> Dots<'a> {
 #[inline(always)]
 fn dots<S: Simd>(s: S, mut task: Dots<'_>) {
     let n = task.rows.len();
+    let first = usize::from(!task.is_delta);
     store_keys(s, &mut task);
     let mut i = 0;
     while S::IS_WIDE && i + 4 <= n {
-        if task.is_delta {
-            let x = [0, 1, 2, 3].map(|r| task.source(i + r, 0));
-            products(s, &mut task, i, 0, x);
+        for which in first..2 {
+            let mut x: [&[f32]; 4] = [&[]; 4];
+            for (r, x) in x.iter_mut().enumerate() {
+                *x = task.source(i + r, which);
+            }
+            products(s, &mut task, i, which, x);
         }
-        let x = [0, 1, 2, 3].map(|r| task.source(i + r, 1));
-        products(s, &mut task, i, 1, x);
         i += 4;
     }
     while i < n {
-        if task.is_delta {
-            let x = [task.source(i, 0)];
-            products(s, &mut task, i, 0, x);
+        for which in first..2 {
+            let x = [task.source(i, which)];
+            products(s, &mut task, i, which, x);
         }
-        let x = [task.source(i, 1)];
-        products(s, &mut task, i, 1, x);
         i += 1;
     }
 }
@@ -84,7 +84,10 @@ fn store_keys<S: Simd>(s: S, task: &mut Dots<'_>) {
         let slot = task.first_slot + i;
         let (group, lane) = (slot / LANES, slot % LANES);
         if lane == 0 && i + LANES <= n {
-            let rows: [&[f32]; LANES] = std::array::from_fn(|r| task.source(i + r, 0));
+            let mut rows: [&[f32]; LANES] = [&[]; LANES];
+            for (r, row) in rows.iter_mut().enumerate() {
+                *row = task.source(i + r, 0);
+            }
             for d in (0..dim).step_by(LANES) {
                 let end = dim.min(d + LANES);
                 let mut block = [s.splat(0.0); LANES];
@@ -148,8 +151,8 @@ fn tile<S: Simd, const R: usize, const G: usize>(
 ) {
     let dim = task.columns.len();
     let mut keys: [&[[f32; LANES]]; G] = [&[]; G];
-    for g in 0..G {
-        keys[g] = &task.keys[first + g][..dim];
+    for (g, keys) in keys.iter_mut().enumerate() {
+        *keys = &task.keys[first + g][..dim];
     }
     let mut acc = [[s.splat(0.0); G]; R];
     for d in 0..dim {
@@ -164,10 +167,10 @@ fn tile<S: Simd, const R: usize, const G: usize>(
             }
         }
     }
-    for r in 0..R {
-        let out = task.out[i + r][which].as_chunks_mut::<LANES>().0;
-        for g in 0..G {
-            s.store(acc[r][g], &mut out[first + g]);
+    for (acc, out) in acc.iter().zip(&mut task.out[i..]) {
+        let out = &mut out[which].as_chunks_mut::<LANES>().0[first..];
+        for (acc, out) in acc.iter().zip(out) {
+            s.store(*acc, out);
         }
     }
 }

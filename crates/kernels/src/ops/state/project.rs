@@ -23,6 +23,9 @@ use crate::simd::{LANES, Simd, shells};
 /// Vectors of the widest strip.
 const STRIP: usize = 4;
 
+/// Distance at which a decoding row asks for the state.
+const AHEAD_BYTES: usize = 4096;
+
 /// Vectors of the strip that begins where `rest` are left: 4, 2 or 1.
 #[inline(always)]
 fn strip_width(rest: usize) -> usize {
@@ -41,6 +44,8 @@ pub(super) struct Project<'a> {
     pub(super) n_vectors: usize,
     /// Rows of `key_dim` elements.
     pub(super) rows: &'a [&'a [f32]],
+    /// Data that is read next, to be prefetched.
+    pub(super) coming: &'a [f32],
     /// `[row][value in whole vectors]`.
     pub(super) out: &'a mut [f32],
 }
@@ -48,7 +53,8 @@ pub(super) struct Project<'a> {
 /// Writes the products of the rows with the state.
 #[inline(always)]
 fn project<S: Simd>(s: S, task: Project<'_>) {
-    let Project { state, n_vectors, rows, out } = task;
+    let Project { state, n_vectors, rows, coming, out } = task;
+    let coming = coming.as_chunks::<LANES>().0;
     let key_dim = rows.first().map_or(0, |row| row.len());
     let (state, out) = (state.as_chunks::<LANES>().0, out.as_chunks_mut::<LANES>().0);
     let mut first = 0;
@@ -58,10 +64,10 @@ fn project<S: Simd>(s: S, task: Project<'_>) {
         let mut at = 0;
         while at < rows.len() {
             let left = rows.len() - at;
-            let place = Place { row: at, first, width, n_vectors };
+            let place = Place { row: at, first, width, n_vectors, coming };
             at += match left {
                 4.. => project_rows::<S, 4>(s, strip, rows, out, place),
-                2.. => project_rows::<S, 2>(s, strip, rows, out, place),
+                2.. if S::IS_WIDE => project_rows::<S, 2>(s, strip, rows, out, place),
                 _ => project_rows::<S, 1>(s, strip, rows, out, place),
             };
         }
@@ -71,12 +77,13 @@ fn project<S: Simd>(s: S, task: Project<'_>) {
 
 /// First row and vector of a block of results.
 #[derive(Clone, Copy)]
-struct Place {
+struct Place<'a> {
     row: usize,
     first: usize,
     /// Vectors of the strip.
     width: usize,
     n_vectors: usize,
+    coming: &'a [[f32; LANES]],
 }
 
 /// Products of `R` rows with a strip; returns `R`.
@@ -86,13 +93,13 @@ fn project_rows<S: Simd, const R: usize>(
     strip: &[[f32; LANES]],
     rows: &[&[f32]],
     out: &mut [[f32; LANES]],
-    place: Place,
+    place: Place<'_>,
 ) -> usize {
     let mut x: [&[f32]; R] = [&[]; R];
     x.copy_from_slice(&rows[place.row..place.row + R]);
-    if S::IS_WIDE && place.width == 4 {
+    if (S::IS_WIDE || R == 1) && place.width == 4 {
         project_tile::<S, R, 4>(s, strip, x, out, place, 0);
-    } else if (S::IS_WIDE || R < 4) && place.width > 1 {
+    } else if (S::IS_WIDE || R == 1) && place.width > 1 {
         for v in (0..place.width).step_by(2) {
             project_tile::<S, R, 2>(s, strip, x, out, place, v);
         }
@@ -111,15 +118,24 @@ fn project_tile<S: Simd, const R: usize, const V: usize>(
     strip: &[[f32; LANES]],
     rows: [&[f32]; R],
     out: &mut [[f32; LANES]],
-    place: Place,
+    place: Place<'_>,
     from: usize,
 ) {
+    let coming = place.coming;
     let mut acc = [[s.splat(0.0); V]; R];
     for (d, line) in strip.chunks_exact(place.width).enumerate() {
         let line = &line[from..from + V];
         let mut state = [s.splat(0.0); V];
         for v in 0..V {
             state[v] = s.load(&line[v]);
+            if R < 4 {
+                // A decoding row reads the state from memory, and then the updates.
+                s.prefetch(line[v].as_ptr().wrapping_byte_add(AHEAD_BYTES).cast());
+                let at = place.first * rows[0].len() + d * place.width + from + v;
+                if at < coming.len() {
+                    s.prefetch(coming[at].as_ptr().cast());
+                }
+            }
         }
         for r in 0..R {
             let x = s.splat(rows[r][d]);
@@ -128,10 +144,10 @@ fn project_tile<S: Simd, const R: usize, const V: usize>(
             }
         }
     }
-    for r in 0..R {
+    for (r, acc) in acc.iter().enumerate() {
         let start = (place.row + r) * place.n_vectors + place.first + from;
-        for v in 0..V {
-            s.store(acc[r][v], &mut out[start + v]);
+        for (acc, out) in acc.iter().zip(&mut out[start..start + V]) {
+            s.store(*acc, out);
         }
     }
 }
@@ -227,18 +243,17 @@ fn fold_tile<S: Simd, const D: usize, const V: usize>(
 ) {
     let mut acc = [[s.splat(0.0); V]; D];
     if !task.is_first {
-        for j in 0..D {
-            for v in 0..V {
-                let state = s.load(&task.strip[(d + j) * task.width + from + v]);
-                acc[j][v] = s.mul(decay, state);
+        for (j, acc) in acc.iter_mut().enumerate() {
+            let start = (d + j) * task.width + from;
+            for (acc, state) in acc.iter_mut().zip(&task.strip[start..start + V]) {
+                *acc = s.mul(decay, s.load(state));
             }
         }
     }
     let mut updates = task.scaled.chunks_exact(task.n_vectors);
     for keys in task.keys {
         let keys = &keys[d..d + D];
-        for lane in 0..LANES {
-            let Some(update) = updates.next() else { return };
+        for (lane, update) in updates.by_ref().take(LANES).enumerate() {
             let update = &update[task.first + from..][..V];
             let mut u = [s.splat(0.0); V];
             for v in 0..V {
@@ -252,9 +267,10 @@ fn fold_tile<S: Simd, const D: usize, const V: usize>(
             }
         }
     }
-    for j in 0..D {
-        for v in 0..V {
-            s.store(acc[j][v], &mut task.strip[(d + j) * task.width + from + v]);
+    for (j, acc) in acc.iter().enumerate() {
+        let start = (d + j) * task.width + from;
+        for (acc, state) in acc.iter().zip(&mut task.strip[start..start + V]) {
+            s.store(*acc, state);
         }
     }
 }

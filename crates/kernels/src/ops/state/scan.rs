@@ -57,6 +57,15 @@ fn with_memory<T: Clone>(
 /// What a row's dots are before they are computed.
 const NO_DOTS: RowDots = [[0.0; CHUNK]; 2];
 
+/// The memory of one value head of a lane.
+struct Head<'a> {
+    /// Value head.
+    idx: usize,
+    state: &'a mut [f32],
+    updates: &'a mut [f32],
+    decays: &'a mut [f32],
+}
+
 /// Everything the tiles of one call share.
 struct Step<'a> {
     table: &'static Table,
@@ -240,40 +249,32 @@ impl Step<'_> {
         let updates = self.places.updates.start + head * CHUNK * padded;
         let decays = self.places.decays.start + head * CHUNK;
         // SAFETY: a value head of a lane belongs to one tile.
-        let (state, updates, decays) = unsafe {
-            (
-                self.store.part(self.place(sequence, at, n_state)),
-                self.store.part(self.place(sequence, updates, CHUNK * padded)),
-                self.store.part(self.place(sequence, decays, CHUNK)),
-            )
+        let mut own = unsafe {
+            Head {
+                idx: head,
+                state: self.store.part(self.place(sequence, at, n_state)),
+                updates: self.store.part(self.place(sequence, updates, CHUNK * padded)),
+                decays: self.store.part(self.place(sequence, decays, CHUNK)),
+            }
         };
         if !span.rows.is_empty() {
-            self.outputs(sequence, span, head, dots, state, updates, decays);
+            self.outputs(sequence, span, &mut own, dots);
         }
         if span.is_folded {
-            self.fold(sequence, span, head, state, updates, decays);
+            self.fold(sequence, span, &mut own);
         }
     }
 
     /// Updates and outputs of the rows of a chunk.
-    #[allow(clippy::too_many_arguments)]
-    fn outputs(
-        &self,
-        sequence: &StateSeq<'_>,
-        span: &Span,
-        head: usize,
-        dots: &[RowDots],
-        state: &[f32],
-        updates: &mut [f32],
-        decays: &mut [f32],
-    ) {
+    fn outputs(&self, sequence: &StateSeq<'_>, span: &Span, own: &mut Head<'_>, dots: &[RowDots]) {
         let (padded, n) = (self.layer.padded_dim(), span.rows.len());
         let ScanShape { value_dim, n_value_heads, is_delta, .. } = self.shape;
         let mut beta = [0.0; CHUNK];
-        self.place_rows(sequence, span, head, updates, decays, &mut beta);
+        self.place_rows(sequence, span, own, &mut beta);
         let n_projected = if is_delta { 2 * n } else { n };
         with_memory(&FLOATS, n_projected * padded, 0.0, |projected| {
-            self.project(span, head, state, projected);
+            let coming = &own.updates[..span.first_slot * padded];
+            self.project(span, own, coming, projected);
             let (out, keys) = projected.split_at_mut(n * padded);
             let task = Solve {
                 is_delta,
@@ -282,15 +283,15 @@ impl Step<'_> {
                 tree: sequence.tree,
                 dots,
                 beta: &beta[..n],
-                decays,
-                updates,
+                decays: own.decays,
+                updates: own.updates,
                 keys,
                 out,
             };
             // SAFETY: the kernels of a `Cpu` are available on this machine.
             unsafe { (self.table.solve)(task) };
             for (row, from) in span.rows.clone().zip(projected.chunks_exact(padded)) {
-                let at = (row * n_value_heads + head) * value_dim;
+                let at = (row * n_value_heads + own.idx) * value_dim;
                 // SAFETY: a row and value head belong to one tile.
                 let out = unsafe { self.out.part(at..at + value_dim) };
                 out.copy_from_slice(&from[..value_dim]);
@@ -303,9 +304,7 @@ impl Step<'_> {
         &self,
         sequence: &StateSeq<'_>,
         span: &Span,
-        head: usize,
-        updates: &mut [f32],
-        decays: &mut [f32],
+        own: &mut Head<'_>,
         beta: &mut [f32; CHUNK],
     ) {
         let ScanShape { value_dim, n_value_heads, .. } = self.shape;
@@ -320,24 +319,24 @@ impl Step<'_> {
                 _ if is_tree => span.first_slot.checked_sub(1),
                 _ => slot.checked_sub(1),
             };
-            let sum = before.map_or(0.0, |slot| decays[slot]);
-            let gate = row * n_value_heads + head;
-            decays[slot] = sum + self.input.decay[gate];
+            let sum = before.map_or(0.0, |slot| own.decays[slot]);
+            let gate = row * n_value_heads + own.idx;
+            own.decays[slot] = sum + self.input.decay[gate];
             beta[i] = self.input.beta[gate];
             let values = self.input.v.row(row, self.shape.value_width());
-            let update = &mut updates[slot * padded..(slot + 1) * padded];
-            update[..value_dim].copy_from_slice(&values[head * value_dim..][..value_dim]);
+            let update = &mut own.updates[slot * padded..(slot + 1) * padded];
+            update[..value_dim].copy_from_slice(&values[own.idx * value_dim..][..value_dim]);
             update[value_dim..].fill(0.0);
         }
     }
 
     /// Queries and then keys of the rows through the state at the border.
-    fn project(&self, span: &Span, head: usize, state: &[f32], projected: &mut [f32]) {
+    fn project(&self, span: &Span, own: &Head<'_>, coming: &[f32], projected: &mut [f32]) {
         if span.is_first {
             return projected.fill(0.0);
         }
         let (dim, width) = (self.shape.key_dim, self.shape.key_width());
-        let key_head = head / self.shape.group();
+        let key_head = own.idx / self.shape.group();
         let n = span.rows.len();
         let mut rows: [&[f32]; 2 * CHUNK] = [&[]; 2 * CHUNK];
         for (i, row) in span.rows.clone().enumerate() {
@@ -346,22 +345,16 @@ impl Step<'_> {
         }
         let n_vectors = self.layer.padded_dim() / LANES;
         let n_rows = if self.shape.is_delta { 2 * n } else { n };
-        let task = Project { state, n_vectors, rows: &rows[..n_rows], out: projected };
+        let state = &*own.state;
+        let task = Project { state, n_vectors, rows: &rows[..n_rows], coming, out: projected };
         // SAFETY: the kernels of a `Cpu` are available on this machine.
         unsafe { (self.table.project)(task) };
     }
 
     /// Folds the full chunk of a value head into its state, and into the snapshot of the border.
-    fn fold(
-        &self,
-        sequence: &StateSeq<'_>,
-        span: &Span,
-        head: usize,
-        state: &mut [f32],
-        updates: &[f32],
-        decays: &[f32],
-    ) {
-        let key_head = head / self.shape.group();
+    fn fold(&self, sequence: &StateSeq<'_>, span: &Span, own: &mut Head<'_>) {
+        let Head { idx, state, updates, decays } = own;
+        let key_head = *idx / self.shape.group();
         let keys: [&[[f32; LANES]]; GROUPS] = std::array::from_fn(|group| {
             // SAFETY: the keys of a chunk are written before its value heads are computed, by this
             // tile or by a run before.
@@ -377,7 +370,7 @@ impl Step<'_> {
         });
         if let Some(snapshot) = span.save {
             // The matrix is the first part of a layer in a snapshot.
-            let at = self.snapshots.start(snapshot as usize) + head * state.len();
+            let at = self.snapshots.start(snapshot as usize) + *idx * state.len();
             // SAFETY: no two sequences of a step save to one snapshot, and a value head belongs to
             // one tile.
             let out = unsafe { self.store.part(at..at + state.len()) };

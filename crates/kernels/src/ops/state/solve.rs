@@ -53,6 +53,14 @@ pub(super) struct Solve<'a> {
     pub(super) out: &'a mut [f32],
 }
 
+/// The slots that one row sees beside its own: all before `dense`, then those of `path`.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    row: usize,
+    dense: usize,
+    path: &'a [u8],
+}
+
 /// The factors of one row, by slot.
 #[derive(Clone, Copy)]
 struct Factors {
@@ -61,6 +69,8 @@ struct Factors {
     /// Of updates, for the row's own update and for its output.
     of: RowDots,
 }
+
+const NO_FACTORS: Factors = Factors { state: 0.0, of: [[0.0; CHUNK]; 2] };
 
 /// Turns values into updates, and projected queries into outputs.
 #[inline(always)]
@@ -74,7 +84,8 @@ fn solve<S: Simd>(s: S, mut task: Solve<'_>) {
             for node in &mut path[..n_nodes] {
                 *node += first_slot as u8;
             }
-            one_row(s, &mut task, row, first_slot, &path[..n_nodes]);
+            let seen = Seen { row, dense: first_slot, path: &path[..n_nodes] };
+            one_row(s, &mut task, seen);
         }
         return;
     }
@@ -84,7 +95,7 @@ fn solve<S: Simd>(s: S, mut task: Solve<'_>) {
             rows(s, &mut task, row);
             row += 4;
         } else {
-            one_row(s, &mut task, row, first_slot + row, &[]);
+            one_row(s, &mut task, Seen { row, dense: first_slot + row, path: &[] });
             row += 1;
         }
     }
@@ -92,54 +103,49 @@ fn solve<S: Simd>(s: S, mut task: Solve<'_>) {
 
 /// The factors of row `row`, for all slots up to its own.
 #[inline(always)]
-fn factors<S: Simd>(s: S, task: &Solve<'_>, row: usize) -> Factors {
+fn factors<S: Simd>(s: S, task: &Solve<'_>, row: usize, factors: &mut Factors) {
     let slot = task.first_slot + row;
     let own = s.splat(task.decays[slot]);
-    let mut factors = Factors { state: 0.0, of: [[0.0; CHUNK]; 2] };
     let mut lanes = [0.0; LANES];
     s.store(exp(s, own), &mut lanes);
     factors.state = lanes[0];
     for group in 0..=slot / LANES {
         let decays = &task.decays.as_chunks::<LANES>().0[group];
         let decay = exp(s, s.sub(own, s.load(decays)));
-        for (which, of) in factors.of.iter_mut().enumerate() {
-            if which == 0 && !task.is_delta {
-                continue;
-            }
+        for which in usize::from(!task.is_delta)..2 {
+            let of = &mut factors.of[which];
             let dots = s.load(&task.dots[row][which].as_chunks::<LANES>().0[group]);
             s.store(s.mul(decay, dots), &mut of.as_chunks_mut::<LANES>().0[group]);
         }
     }
-    factors
 }
 
-/// A row that sees the slots before `dense`, then those of `path`.
+/// One row.
 #[inline(always)]
-fn one_row<S: Simd>(s: S, task: &mut Solve<'_>, row: usize, dense: usize, path: &[u8]) {
-    let factors = factors(s, task, row);
+fn one_row<S: Simd>(s: S, task: &mut Solve<'_>, seen: Seen<'_>) {
+    let mut own = NO_FACTORS;
+    factors(s, task, seen.row, &mut own);
     let (mut first, n) = (0, task.n_vectors);
     while first < n {
         let left = n - first;
         first += match left {
-            4.. if S::IS_WIDE => one_strip::<S, 4>(s, task, &factors, row, dense, path, first),
-            2.. => one_strip::<S, 2>(s, task, &factors, row, dense, path, first),
-            _ => one_strip::<S, 1>(s, task, &factors, row, dense, path, first),
+            4.. if S::IS_WIDE => one_strip::<S, 4>(s, task, &own, seen, first),
+            2.. => one_strip::<S, 2>(s, task, &own, seen, first),
+            _ => one_strip::<S, 1>(s, task, &own, seen, first),
         };
     }
 }
 
 /// `V` vectors of a row; returns `V`.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 fn one_strip<S: Simd, const V: usize>(
     s: S,
     task: &mut Solve<'_>,
     factors: &Factors,
-    row: usize,
-    dense: usize,
-    path: &[u8],
+    seen: Seen<'_>,
     first: usize,
 ) -> usize {
+    let Seen { row, dense, path } = seen;
     let (slot, at) = (task.first_slot + row, row * task.n_vectors + first);
     let mut sums = [begin::<S, V>(s, factors.state, task.out, at), [s.splat(0.0); V]];
     if task.is_delta {
@@ -165,14 +171,18 @@ fn one_strip<S: Simd, const V: usize>(
 /// Four rows of a chain.
 #[inline(always)]
 fn rows<S: Simd>(s: S, task: &mut Solve<'_>, row: usize) {
-    let factors = [0, 1, 2, 3].map(|r| factors(s, task, row + r));
+    // A closure would not be inlined, and every instruction in it a call.
+    let mut all = [NO_FACTORS; 4];
+    for (r, own) in all.iter_mut().enumerate() {
+        factors(s, task, row + r, own);
+    }
     let (mut first, n) = (0, task.n_vectors);
     while first < n {
         let left = n - first;
         first += match left {
-            4.. => strip::<S, 4>(s, task, &factors, row, first),
-            2.. => strip::<S, 2>(s, task, &factors, row, first),
-            _ => strip::<S, 1>(s, task, &factors, row, first),
+            4.. => strip::<S, 4>(s, task, &all, row, first),
+            2.. => strip::<S, 2>(s, task, &all, row, first),
+            _ => strip::<S, 1>(s, task, &all, row, first),
         };
     }
 }

@@ -1,0 +1,155 @@
+//! Decays and update factors of recurrent layers, head by head.
+//!
+//! ```text
+//! delta_gates   decay = -exp(A_log) · softplus(a + dt_bias)        beta = sigmoid(b)
+//! step_gates    step  = clamp(softplus(dt + dt_bias))              decay = -exp(A_log) · step
+//!
+//! softplus(x) = x for x > 20, else ln(1 + eˣ)
+//! ```
+//!
+//! An element per row and head, about fifty operations each: scalar code of the standard library,
+//! the same for every table of kernels.
+
+use crate::Cpu;
+use crate::ops::kv::StridedRows;
+use crate::team::Parts;
+
+/// Learned parameters of the decays of one layer.
+#[derive(Clone, Copy, Debug)]
+pub struct DecayParams<'a> {
+    /// Logarithm of the decay rate of each head.
+    pub a_log: &'a [f32],
+    /// Added to the time step of each head before its softplus.
+    pub dt_bias: &'a [f32],
+}
+
+fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}
+
+impl Cpu {
+    /// Log decays and update factors of Gated DeltaNet.
+    ///
+    /// # Shapes
+    ///
+    /// `a`, `b`: rows of a head each; `decay`, `beta`: `[m, n_heads]`.
+    ///
+    /// # Panics
+    ///
+    /// When the shapes disagree.
+    pub fn delta_gates(
+        &self,
+        a: StridedRows<'_>,
+        b: StridedRows<'_>,
+        params: &DecayParams<'_>,
+        decay: &mut [f32],
+        beta: &mut [f32],
+    ) {
+        self.gates(params, [decay, beta], |row, head| {
+            let n_heads = params.a_log.len();
+            let step = softplus(a.row(row, n_heads)[head] + params.dt_bias[head]);
+            let b = b.row(row, n_heads)[head];
+            [-params.a_log[head].exp() * step, 1.0 / (1.0 + (-b).exp())]
+        });
+    }
+
+    /// Log decays and time steps (the update factors) of Mamba 2; steps are within `limits`.
+    ///
+    /// # Shapes
+    ///
+    /// `dt`: rows of a head each; `decay`, `steps`: `[m, n_heads]`.
+    ///
+    /// # Panics
+    ///
+    /// When the shapes disagree, or the limits are in the wrong order.
+    pub fn step_gates(
+        &self,
+        dt: StridedRows<'_>,
+        params: &DecayParams<'_>,
+        limits: [f32; 2],
+        decay: &mut [f32],
+        steps: &mut [f32],
+    ) {
+        assert!(limits[0] <= limits[1], "invariant: the limits of steps ascend");
+        self.gates(params, [decay, steps], |row, head| {
+            let dt = dt.row(row, params.a_log.len())[head] + params.dt_bias[head];
+            let step = softplus(dt).clamp(limits[0], limits[1]);
+            [-params.a_log[head].exp() * step, step]
+        });
+    }
+
+    /// Fills both outputs, each `[m, n_heads]`, with what `f` makes of a row and a head.
+    fn gates(
+        &self,
+        params: &DecayParams<'_>,
+        out: [&mut [f32]; 2],
+        f: impl Fn(usize, usize) -> [f32; 2] + Sync,
+    ) {
+        let n_heads = params.a_log.len();
+        assert!(n_heads > 0 && params.dt_bias.len() == n_heads, "invariant: a bias per head");
+        assert_eq!(out[0].len(), out[1].len(), "invariant: outputs of one size");
+        assert!(out[0].len().is_multiple_of(n_heads), "invariant: whole rows of heads");
+        let n_rows = out[0].len() / n_heads;
+        let [first, second] = out.map(Parts::new);
+        self.for_each_part(n_rows, 16 * n_heads, |rows| {
+            for row in rows {
+                let own = row * n_heads..(row + 1) * n_heads;
+                // SAFETY: each row belongs to one tile.
+                let (first, second) = unsafe { (first.part(own.clone()), second.part(own)) };
+                for (head, (first, second)) in first.iter_mut().zip(second).enumerate() {
+                    [*first, *second] = f(row, head);
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, row_cpus};
+
+    #[test]
+    fn gates_are_close_to_their_formulas_and_equal_on_every_team() {
+        let mut random = Random::new(250);
+        let exact = |x: f64| (1.0 + x.exp()).ln();
+        for (m, n_heads) in [(1, 1), (3, 5), (200, 32)] {
+            let mut x = random.normals(m * 2 * n_heads);
+            x.iter_mut().for_each(|x| *x *= 12.0);
+            let (a_log, dt_bias) = (random.normals(n_heads), random.normals(n_heads));
+            let params = DecayParams { a_log: &a_log, dt_bias: &dt_bias };
+            let rows = |offset| StridedRows { data: &x, stride: 2 * n_heads, offset };
+            for cpu in row_cpus() {
+                let mut got = [const { Vec::new() }; 4];
+                got.iter_mut().for_each(|got| got.resize(m * n_heads, f32::NAN));
+                let [decay, beta, slow, steps] = &mut got;
+                cpu.delta_gates(rows(0), rows(n_heads), &params, decay, beta);
+                cpu.step_gates(rows(0), &params, [0.5, 9.0], slow, steps);
+                for row in 0..m {
+                    for head in 0..n_heads {
+                        let [a, b] =
+                            [0, n_heads].map(|at| f64::from(x[row * 2 * n_heads + at + head]));
+                        let step = exact(a + f64::from(dt_bias[head]));
+                        let rate = -f64::from(a_log[head]).exp();
+                        let limited = step.clamp(0.5, 9.0);
+                        let beta = 1.0 / (1.0 + (-b).exp());
+                        let expected = [rate * step, beta, rate * limited, limited];
+                        for (got, exact) in got.iter().zip(expected) {
+                            let got = f64::from(got[row * n_heads + head]);
+                            let bound = 3e-6 * exact.abs().max(1e-3);
+                            assert!((got - exact).abs() < bound, "{got} is not {exact}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant: a bias per head")]
+    fn a_bias_of_other_heads_is_a_broken_invariant() {
+        let rows = StridedRows::dense(&[0.0; 2], 2);
+        let params = DecayParams { a_log: &[0.0; 2], dt_bias: &[0.0; 1] };
+        row_cpus()[0].delta_gates(rows, rows, &params, &mut [0.0; 2], &mut [0.0; 2]);
+    }
+}
