@@ -79,6 +79,7 @@ fn plan(id: u64, first_position: usize, tokens: &[TokenId], blocks: &[u32]) -> S
             parents: 0..0,
             n_drafts: 0,
             n_generated: (first_position + tokens.len()) - N_PROMPT,
+            lane: None,
         }],
         tokens: tokens.to_vec(),
         blocks: blocks.iter().map(|&block| BlockId(block)).collect(),

@@ -1,7 +1,7 @@
 //! The inputs of a scheduler: its sizes and choices once, time and prices each step.
 
 use crate::outlook::terms;
-use crate::{Arrival, Choices, PriorityOrder, StepCost};
+use crate::{Arrival, Choices, PriorityOrder, StateConfig, StepCost};
 use pelton_base::ServiceParams;
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ pub struct SchedulerConfig {
     pub block_size: usize,
     /// Most tokens of one sequence, prompt and output together; at least two.
     pub max_context: usize,
+    /// Lanes and snapshots of the recurrent layers; `None` for a model without such layers.
+    pub states: Option<StateConfig>,
     /// How requests share these blocks.
     pub choices: Choices,
 }
@@ -28,6 +30,7 @@ impl SchedulerConfig {
             n_host_blocks: 0,
             block_size,
             max_context: usize::MAX,
+            states: None,
             choices: Choices::default(),
         }
     }
@@ -53,6 +56,11 @@ impl SchedulerConfig {
         self.max_context.min((self.n_blocks as usize).saturating_mul(self.block_size))
     }
 
+    /// Most drafts after `n_tokens` known tokens that the recurrent layers can take.
+    pub(crate) fn draft_room(&self, n_tokens: usize) -> usize {
+        self.states.as_ref().map_or(usize::MAX, |states| states.draft_room(n_tokens))
+    }
+
     /// Blocks that hold `n_tokens` tokens.
     pub fn blocks_for(&self, n_tokens: usize) -> usize {
         n_tokens.div_ceil(self.block_size)
@@ -75,6 +83,9 @@ impl SchedulerConfig {
         assert!(self.n_blocks > 0, "n_blocks must be at least 1");
         assert!(self.block_size > 0, "block_size must be at least 1");
         assert!(self.context_tokens() > 1, "a context holds a prompt token and an output token");
+        if let Some(states) = &self.states {
+            states.check(self.block_size);
+        }
         if let Err(error) = self.choices.check() {
             panic!("{error}");
         }

@@ -11,6 +11,9 @@
 //! release  leaves full blocks to the cache, unpinned, and gives up all blocks
 //! ```
 //!
+//! A model with recurrent layers also has lanes and snapshots ([`states`]). There a sequence shares
+//! blocks only as far as a snapshot reaches, because KV alone is no place to go on from.
+//!
 //! The pool alone counts the holders of a block; tables and the cache are holders alike. All blocks
 //! that a table shares with the cache are on the path that its lock pins, so an unpinned block of
 //! the cache has no other holder, and evicting it frees it.
@@ -22,13 +25,19 @@
 //! carried out, and both ends of a transfer until it is reported, so nothing can overwrite them
 //! meanwhile.
 
+mod integrity;
+mod states;
+mod swap;
+
 use crate::sequence::Sequence;
-use crate::transfers::{Transfers, UnderWay};
+use crate::states::Lane;
+use crate::transfers::Transfers;
 use crate::{
-    BlockId, BlockPool, BlockTable, Direction, HostBlockId, PrefixLock, RadixConfig, RadixMatch,
-    RadixStats, RadixTree, RecomputeCost, SchedulerConfig, SchedulerOutput, Transfer, TransferId,
+    BlockId, BlockPool, BlockTable, HostBlockId, PrefixLock, RadixConfig, RadixMatch, RadixStats,
+    RadixTree, RecomputeCost, SchedulerConfig, SchedulerOutput, SnapshotId, TransferId,
 };
 use pelton_base::TokenId;
+use states::States;
 
 /// A sequence's hold on its blocks and on the prefix that it shares.
 #[derive(Debug)]
@@ -39,6 +48,8 @@ pub(crate) struct Held {
     lock: Option<PrefixLock>,
     /// Leading blocks that were offered to the cache.
     n_offered: usize,
+    /// `None` for a model without recurrent layers, and while a transfer holds the blocks.
+    pub(crate) lane: Option<Lane>,
 }
 
 const LOCKED: &str = "invariant: a table comes with a lock";
@@ -52,6 +63,8 @@ pub(crate) struct Host {
     pub(crate) n_tokens: usize,
     /// The transfer that fills the blocks.
     transfer: TransferId,
+    /// The state after these tokens; `None` for a model without recurrent layers.
+    snapshot: Option<SnapshotId>,
 }
 
 /// The memory that a sequence takes at its admission.
@@ -88,6 +101,8 @@ pub(crate) struct Kv {
     host: Vec<HostBlockId>,
     n_host: usize,
     transfers: Transfers,
+    /// `None` for a model without recurrent layers.
+    states: Option<States>,
     /// Blocks that the current plan copies from.
     read: Vec<BlockId>,
     /// Blocks of the last match.
@@ -110,6 +125,7 @@ impl Kv {
             host: (0..config.n_host_blocks).rev().map(HostBlockId).collect(),
             n_host: config.n_host_blocks as usize,
             transfers: Transfers::default(),
+            states: config.states.as_ref().map(States::new),
             read: Vec::new(),
             found: Vec::new(),
         }
@@ -125,13 +141,20 @@ impl Kv {
     /// The longest cached prefix of a sequence, without its last token, which has to be computed
     /// for the logits after it.
     pub(crate) fn find(&mut self, sequence: &Sequence) -> RadixMatch {
+        self.find_beside(sequence, None)
+    }
+
+    /// As [`find`](Self::find), for a sequence that may have KV on the host.
+    pub(crate) fn find_beside(&mut self, sequence: &Sequence, host: Option<&Host>) -> RadixMatch {
         self.found.clear();
-        let n_matchable = sequence.tokens.len() - 1;
-        self.tree.find(sequence.namespace, &sequence.tokens[..n_matchable], &mut self.found)
+        let known = &sequence.tokens[..sequence.tokens.len() - 1];
+        let mut found = self.tree.find(sequence.namespace, known, &mut self.found);
+        self.cut_to_state(&mut found, host);
+        found
     }
 
     /// Blocks for a sequence, as many as possible shared; `None` when too few would be left.
-    /// `found` is the last answer of [`find`](Self::find).
+    /// `found` is the last answer of [`find_beside`](Self::find_beside) this host.
     pub(crate) fn admit(
         &mut self,
         found: &RadixMatch,
@@ -173,7 +196,9 @@ impl Kv {
         if let Some(host) = from_host {
             n_computed = host.n_tokens;
         }
-        let held = Held { table, lock: Some(lock), n_offered: n_full };
+        let snapshot = found.snapshot.or_else(|| host?.snapshot);
+        let lane = self.begin_lane(n_computed, snapshot);
+        let held = Held { table, lock: Some(lock), n_offered: n_full, lane };
         Some(Admission { held, n_computed, n_shared, loads: from_host.is_some() })
     }
 
@@ -209,7 +234,8 @@ impl Kv {
             self.read.push(block);
             output.copies.push((block, table.blocks()[n_full]));
         }
-        let held = Held { table, lock: Some(lock), n_offered: n_full };
+        let lane = self.fork_lane(held);
+        let held = Held { table, lock: Some(lock), n_offered: n_full, lane };
         Some(Admission { held, n_computed: n_shared, n_shared, loads: false })
     }
 
@@ -239,7 +265,7 @@ impl Kv {
     }
 
     fn offer(&mut self, held: &mut Held, sequence: &Sequence, n_full: usize) {
-        let Held { table, lock: slot, n_offered } = held;
+        let Held { table, lock: slot, n_offered, .. } = held;
         if n_full <= *n_offered {
             return;
         }
@@ -266,98 +292,13 @@ impl Kv {
         *n_offered = n_full;
     }
 
-    /// Starts to copy the KV of the first `n_computed` tokens to the host. The transfer takes
-    /// `held`, which comes back when there is nothing to copy or no room for it.
-    pub(crate) fn swap_out(
-        &mut self,
-        mut held: Held,
-        sequence: &Sequence,
-        n_computed: usize,
-        output: &mut SchedulerOutput,
-    ) -> Result<Host, Held> {
-        let n_blocks = n_computed.div_ceil(self.block_size);
-        let split = self.host.len().checked_sub(n_blocks).filter(|_| n_blocks > 0);
-        let Some(split) = split else { return Err(held) };
-        let blocks = self.host.split_off(split);
-        self.offer(&mut held, sequence, n_computed / self.block_size);
-        held.table.truncate(&mut self.pool, n_blocks);
-        let pairs = held.table.blocks().iter().copied().zip(blocks.iter().copied());
-        let first = output.moved.len();
-        output.moved.extend(pairs);
-        let id = self.transfers.begin(Some(held), Vec::new());
-        let moved = first..output.moved.len();
-        output.transfers.push(Transfer { id, direction: Direction::Out, moved });
-        Ok(Host { blocks, n_tokens: n_computed, transfer: id })
-    }
-
-    /// Starts to copy KV from the host to the blocks behind those that `held` shares. The transfer
-    /// takes the host blocks.
-    pub(crate) fn swap_in(
-        &mut self,
-        held: &Held,
-        host: Host,
-        output: &mut SchedulerOutput,
-    ) -> TransferId {
-        let wanted = held.n_offered..host.n_tokens.div_ceil(self.block_size);
-        let pairs = wanted.map(|idx| (held.table.blocks()[idx], host.blocks[idx]));
-        let first = output.moved.len();
-        output.moved.extend(pairs);
-        let id = self.transfers.begin(None, host.blocks);
-        let moved = first..output.moved.len();
-        output.transfers.push(Transfer { id, direction: Direction::In, moved });
-        id
-    }
-
-    /// Takes back the memory of a transfer that is over.
-    pub(crate) fn end_transfer(&mut self, id: TransferId) {
-        let UnderWay { held, host, .. } = self.transfers.end(id);
-        if let Some(held) = held {
-            self.let_go(held);
-        }
-        self.host.extend(host);
-    }
-
-    /// Whether the KV on the host is still being copied there.
-    pub(crate) fn is_arriving(&self, host: &Host) -> bool {
-        self.transfers.is_under_way(host.transfer)
-    }
-
-    /// Gives host blocks back, at once or when the transfer that fills them is over.
-    pub(crate) fn drop_host(&mut self, host: Host) {
-        match self.transfers.get_mut(host.transfer) {
-            Some(transfer) => transfer.host.extend(host.blocks),
-            None => self.host.extend(host.blocks),
-        }
-    }
-
-    /// Gives the blocks of a sequence back when the transfer that fills them is over.
-    pub(crate) fn abandon(&mut self, held: Held, id: TransferId) {
-        let transfer = self.transfers.get_mut(id).expect("invariant: a loading sequence waits");
-        transfer.held = Some(held);
-    }
-
-    pub(crate) fn is_under_way(&self, id: TransferId) -> bool {
-        self.transfers.is_under_way(id)
-    }
-
-    /// Transfers under way.
-    pub(crate) fn n_transfers(&self) -> usize {
-        self.transfers.len()
-    }
-
-    /// Blocks that come back when transfers are over, at most: some may be pinned by other
-    /// sequences.
-    pub(crate) fn n_leaving(&self) -> usize {
-        self.transfers.held().map(|held| held.table.blocks().len()).sum()
-    }
-
     /// Blocks that a sequence lacks to hold `n_tokens` tokens.
     pub(crate) fn n_missing(&self, held: &Held, n_tokens: usize) -> usize {
         n_tokens.div_ceil(self.block_size).saturating_sub(held.table.blocks().len())
     }
 
     /// Gives up a sequence's blocks. With `keeps`, the full blocks of its first `n_computed` tokens
-    /// stay cached until their memory is needed.
+    /// stay cached until their memory is needed, and with them the state at the border of its lane.
     pub(crate) fn release(
         &mut self,
         mut held: Held,
@@ -367,11 +308,13 @@ impl Kv {
     ) {
         if keeps {
             self.offer(&mut held, sequence, n_computed / self.block_size);
+            self.leave_state(&held);
         }
         self.let_go(held);
     }
 
-    fn let_go(&mut self, held: Held) {
+    fn let_go(&mut self, mut held: Held) {
+        self.release_lane(&mut held);
         self.tree.unlock(held.lock.expect(LOCKED));
         held.table.release(&mut self.pool);
     }
@@ -413,35 +356,10 @@ impl Kv {
             let n_missing = n_blocks - self.pool.n_free();
             let pool = &mut self.pool;
             if self.tree.evict(n_missing, &mut |block| pool.release(block)) == 0 {
-                return;
+                break;
             }
         }
-    }
-
-    /// Panics if a block or a lock is lost, or if a sequence could write where another reads.
-    pub(crate) fn check_integrity<'a>(
-        &self,
-        running: impl Iterator<Item = (&'a Held, usize)> + Clone,
-        hosts: impl Iterator<Item = &'a Host>,
-    ) {
-        self.pool.check_integrity();
-        self.tree.check_integrity();
-        let placed = running.clone().map(|(held, _)| held).chain(self.transfers.held());
-        let n_in_tables: usize = placed.clone().map(|held| held.table.blocks().len()).sum();
-        let n_held = n_in_tables + self.tree.n_blocks() + self.read.len();
-        assert_eq!(self.pool.n_references(), n_held, "a block is held without a holder, or twice");
-        assert_eq!(self.tree.n_locks(), placed.count(), "a lock is lost");
-        let n_swapped: usize = hosts.map(|host| host.blocks.len()).sum();
-        let n_host = self.host.len() + n_swapped + self.transfers.n_host_blocks();
-        assert_eq!(n_host, self.n_host, "a host block is lost");
-        for (held, n_computed) in running {
-            for block in &held.table.blocks()[n_computed / self.block_size..] {
-                // The copy of a plan may still read it.
-                let n_readers = self.read.iter().filter(|read| *read == block).count() as u32;
-                let n_holders = self.pool.ref_count(*block) - n_readers;
-                assert_eq!(n_holders, 1, "{block:?} is written to by one of {n_holders} holders");
-            }
-        }
+        self.collect_dropped();
     }
 }
 

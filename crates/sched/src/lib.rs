@@ -84,6 +84,7 @@ mod queue;
 mod radix;
 mod scheduler;
 mod sequence;
+mod states;
 mod tenants;
 mod transfers;
 
@@ -98,11 +99,12 @@ pub use drafts::DraftTree;
 pub use outlook::Outlook;
 pub use pelton_base::Namespace;
 pub use plan::{
-    Direction, HostBlockId, Rows, ScheduledSequence, SchedulerOutput, SequenceUpdate, StepOutput,
-    StepUpdates, Transfer, TransferId,
+    Direction, HostBlockId, LaneShare, Rows, ScheduledSequence, SchedulerOutput, SequenceUpdate,
+    StepOutput, StepUpdates, Transfer, TransferId,
 };
 pub use policy::{Arrival, Policy, PolicyKind};
 pub use radix::{
     Eviction, PrefixLock, RadixConfig, RadixMatch, RadixStats, RadixTree, RecomputeCost,
 };
 pub use scheduler::{Generating, Scheduler, SchedulerStats};
+pub use states::{LaneId, SnapshotId, StateConfig, StateCopy};

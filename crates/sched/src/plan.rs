@@ -9,7 +9,7 @@
 //! blocks     [ 7 2 9      | 3 5          | 8 1 6 ]   of both
 //! ```
 
-use crate::{BlockId, StepLoad};
+use crate::{BlockId, LaneId, SnapshotId, StateCopy, StepLoad};
 use pelton_base::{FinishReason, RequestId, TokenId, Usage};
 use std::ops::Range;
 
@@ -33,6 +33,12 @@ pub struct SchedulerOutput {
     /// Blocks to copy before the plan is computed, from the first to the second, so that a sequence
     /// can write where other sequences read.
     pub copies: Vec<(BlockId, BlockId)>,
+    /// Copies between lanes and snapshots, to carry out one after the other before the plan is
+    /// computed.
+    pub state_copies: Vec<StateCopy>,
+    /// The states to keep while the plan is computed: each border, and the snapshot that takes the
+    /// state at it. Each sequence names its range, ascending.
+    pub saves: Vec<(usize, SnapshotId)>,
     /// Requests that gave up their blocks to make this plan possible.
     pub preempted: Vec<RequestId>,
     /// The work that the plan asks of the machine.
@@ -104,14 +110,31 @@ impl SchedulerOutput {
         &self.blocks[share.blocks.clone()]
     }
 
+    /// The states to keep while one of its sequences is computed: each border, and the snapshot
+    /// that takes the state at it.
+    pub fn saves_of(&self, share: &ScheduledSequence) -> &[(usize, SnapshotId)] {
+        share.lane.as_ref().map_or(&[], |lane| &self.saves[lane.saves.clone()])
+    }
+
     /// Whether there is nothing to compute.
     pub fn is_empty(&self) -> bool {
         self.sequences.is_empty()
     }
 
     pub(crate) fn clear(&mut self) {
-        let Self { sequences, tokens, parents, blocks, transfers, moved, copies, preempted, load } =
-            self;
+        let Self {
+            sequences,
+            tokens,
+            parents,
+            blocks,
+            transfers,
+            moved,
+            copies,
+            state_copies,
+            saves,
+            preempted,
+            load,
+        } = self;
         sequences.clear();
         tokens.clear();
         parents.clear();
@@ -119,6 +142,8 @@ impl SchedulerOutput {
         transfers.clear();
         moved.clear();
         copies.clear();
+        state_copies.clear();
+        saves.clear();
         preempted.clear();
         *load = StepLoad::default();
     }
@@ -144,6 +169,20 @@ pub struct ScheduledSequence {
     pub n_drafts: usize,
     /// Output tokens that exist already: the index of the one that would be sampled now.
     pub n_generated: usize,
+    /// Its lane; `None` for a model without recurrent layers.
+    pub lane: Option<LaneShare>,
+}
+
+/// The lane of a sequence in a step.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LaneShare {
+    /// The lane.
+    pub lane: LaneId,
+    /// Border of the lane before this step. At border 0 the state is all zeros, whatever the lane
+    /// held before.
+    pub border: usize,
+    /// Its range of the plan's saves: borders beyond that of the lane, at positions of this share.
+    pub saves: Range<usize>,
 }
 
 /// The rows of one sequence in a plan: known tokens, then drafts.

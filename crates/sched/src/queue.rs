@@ -131,7 +131,7 @@ impl Queue {
     }
 
     /// Every request, lane by lane in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Parked> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Parked> + Clone {
         self.lanes.iter().flat_map(BTreeMap::values)
     }
 

@@ -6,6 +6,7 @@ mod leading;
 mod planning;
 mod prospects;
 mod reserve;
+mod states;
 mod transitions;
 
 use crate::guard::Guard;
@@ -19,7 +20,7 @@ use crate::{
     DraftTree, KvAllocation, Policy, RadixStats, Refusal, SchedulerConfig, Signals, StepOutput,
     StepUpdates, Tick, config,
 };
-use pelton_base::{Ask, Namespace, Request, RequestId, TokenId};
+use pelton_base::{Ask, FinishReason, Namespace, Request, RequestId, TokenId};
 
 /// Decides which tokens run next and where their KV lives.
 ///
@@ -225,7 +226,8 @@ impl Scheduler {
             return true;
         }
         if let Some(idx) = self.running.iter().position(|running| running.sequence.id == id) {
-            self.complete(idx);
+            let is_in_flight = self.running[idx].is_in_flight();
+            self.complete(idx, !is_in_flight);
             return true;
         }
         if let Some(spot) = self.queue.find(id) {
@@ -272,12 +274,15 @@ impl Scheduler {
             let sampled = self.sampled[first..][..n_sampled].iter().map(|sampled| sampled.2);
             let failed = step.failed.contains(&id);
             let update = running.absorb(sampled, failed, context, &mut updates.tokens);
-            if update.as_ref().is_some_and(|update| update.finish.is_some()) {
-                self.pace.ended();
-                self.complete(idx);
-            } else {
-                self.tidy(idx);
-                idx += 1;
+            match update.as_ref().and_then(|update| update.finish) {
+                Some(finish) => {
+                    self.pace.ended();
+                    self.complete(idx, finish != FinishReason::Error);
+                }
+                None => {
+                    self.tidy(idx);
+                    idx += 1;
+                }
             }
             updates.sequences.extend(update);
         }
@@ -286,6 +291,7 @@ impl Scheduler {
     /// Gives back the blocks of rejected drafts, and offers newly computed blocks of the prompt to
     /// the cache, after a step of a sequence that goes on.
     fn tidy(&mut self, idx: usize) {
+        self.settle(idx, true);
         let Running { sequence, held, n_computed, .. } = &mut self.running[idx];
         if self.config.choices.kv_allocation == KvAllocation::Paged {
             self.kv.shrink(held, sequence.tokens.len());
@@ -298,13 +304,13 @@ impl Scheduler {
     /// Every request that generates, in order of standing. Drafts that are added to it are verified
     /// in the next plan, or dropped where they find no room.
     pub fn generating(&mut self) -> impl Iterator<Item = Generating<'_>> {
-        let context = self.config.context_tokens();
+        let config = &self.config;
         let rows = self
             .running
             .iter_mut()
             .filter(|row| !row.is_catching_up() && !row.is_in_flight() && !row.sequence.is_led);
         rows.map(move |running| {
-            let most_drafts = running.sequence.most_drafts(context);
+            let most_drafts = running.sequence.most_drafts(config);
             let Running { sequence, drafts, .. } = running;
             Generating {
                 id: sequence.id,
@@ -385,7 +391,8 @@ impl Scheduler {
 
     /// Most requests that may run now.
     fn max_running(&self) -> usize {
-        self.config.choices.max_running.min(self.signals.max_running).max(1)
+        let n_lanes = self.config.states.as_ref().map_or(usize::MAX, |states| states.n_lanes as _);
+        self.config.choices.max_running.min(self.signals.max_running).min(n_lanes).max(1)
     }
 
     /// Requests that may be admitted beside those that hold blocks.

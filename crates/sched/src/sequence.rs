@@ -7,9 +7,11 @@
 //! A request that is *led* gets its tokens from the caller instead of from the model's samples. It
 //! rests when all of its tokens are computed, until the next one is given to it.
 
-use crate::kv::{Held, Host};
+use crate::kv::{Admission, Held, Host};
+use crate::states::Marks;
 use crate::{
-    DraftTree, Rows, ScheduledSequence, SchedulerOutput, SequenceUpdate, StepLoad, Tick, TransferId,
+    DraftTree, LaneShare, Rows, ScheduledSequence, SchedulerConfig, SchedulerOutput,
+    SequenceUpdate, StepLoad, Tick, TransferId,
 };
 use pelton_base::{FinishReason, Namespace, RequestId, Slo, TokenId, Usage};
 
@@ -97,9 +99,12 @@ impl Sequence {
         self.n_prompt.saturating_add(self.max_tokens).min(context)
     }
 
-    /// Most drafts that are of use: a step brings one more token than accepted drafts.
-    pub(crate) fn most_drafts(&self, context: usize) -> usize {
-        self.most_tokens(context).saturating_sub(self.tokens.len() + 1)
+    /// Most drafts that are of use: a step brings one more token than accepted drafts. They end
+    /// where the recurrent layers need them to end.
+    pub(crate) fn most_drafts(&self, config: &SchedulerConfig) -> usize {
+        let n_known = self.tokens.len();
+        let n_more = self.most_tokens(config.context_tokens()).saturating_sub(n_known + 1);
+        n_more.min(config.draft_room(n_known))
     }
 
     pub(crate) fn n_generated(&self) -> usize {
@@ -229,6 +234,8 @@ struct InFlight {
     /// Longest path of its drafts.
     n_deep: usize,
     samples: bool,
+    /// Its index among the plan's sequences.
+    share: usize,
 }
 
 /// Holds blocks for its tokens and is computed.
@@ -242,19 +249,20 @@ pub(crate) struct Running {
     n_at_admission: usize,
     /// Guesses at the tokens that follow, for the next plan.
     pub(crate) drafts: DraftTree,
+    /// Borders at which its state is kept; none without recurrent layers.
+    pub(crate) marks: Marks,
     in_flight: Option<InFlight>,
 }
 
 impl Running {
-    /// Starts a sequence whose first `n_computed` tokens have KV; other sequences computed that of
-    /// the first `n_shared`.
+    /// Starts a sequence that was admitted.
     pub(crate) fn new(
         mut sequence: Sequence,
-        held: Held,
-        n_computed: usize,
-        n_shared: usize,
+        admission: Admission,
+        marks: Marks,
         context: usize,
     ) -> Self {
+        let Admission { held, n_computed, n_shared, .. } = admission;
         let n_more = sequence.most_tokens(context) - sequence.tokens.len();
         sequence.tokens.reserve_exact(n_more);
         sequence.n_cached.get_or_insert(n_shared.min(sequence.n_prompt));
@@ -265,6 +273,7 @@ impl Running {
             n_computed,
             n_at_admission,
             drafts: DraftTree::default(),
+            marks,
             in_flight: None,
         }
     }
@@ -277,7 +286,8 @@ impl Running {
         let samples = end == self.sequence.tokens.len();
         assert!(samples || self.drafts.is_empty(), "drafts follow the last known token");
         let (n_drafts, n_deep) = (self.drafts.len(), self.drafts.depth());
-        self.in_flight = Some(InFlight { n_known, n_drafts, n_deep, samples });
+        let share = output.sequences.len();
+        self.in_flight = Some(InFlight { n_known, n_drafts, n_deep, samples, share });
         let SchedulerOutput { sequences, tokens, parents, blocks, load, .. } = output;
         let (first_token, first_block, first_parent) = (tokens.len(), blocks.len(), parents.len());
         tokens.extend_from_slice(&self.sequence.tokens[self.n_computed..end]);
@@ -305,7 +315,22 @@ impl Running {
             samples,
             n_drafts,
             n_generated: self.sequence.n_generated(),
+            lane: self.held.lane.as_ref().map(|lane| LaneShare {
+                lane: lane.id,
+                border: lane.border,
+                saves: 0..0,
+            }),
         });
+    }
+
+    /// Names the snapshots that its share of the plan fills.
+    pub(crate) fn plan_saves(&self, output: &mut SchedulerOutput) {
+        let Some(in_flight) = self.in_flight else { return };
+        if let Some(lane) = &mut output.sequences[in_flight.share].lane {
+            let first = output.saves.len();
+            output.saves.extend_from_slice(&self.marks.taken);
+            lane.saves = first..output.saves.len();
+        }
     }
 
     /// Rows of a share whose logits are computed.
@@ -334,7 +359,11 @@ impl Running {
         context: usize,
         new_tokens: &mut Vec<TokenId>,
     ) -> Option<SequenceUpdate> {
-        let InFlight { n_known, n_drafts, n_deep, samples } = self.in_flight.take()?;
+        let in_flight = self.in_flight.take()?;
+        let InFlight { n_known, n_drafts, n_deep, samples, .. } = in_flight;
+        if let (Some(lane), false) = (&mut self.held.lane, failed) {
+            lane.computed(self.n_computed + n_known + n_drafts - 1);
+        }
         let n_before = self.sequence.tokens.len();
         let n_sampled = sampled.len();
         let finish = match (samples, n_sampled) {
@@ -369,6 +398,22 @@ impl Running {
             finish,
             usage: self.sequence.usage(),
         })
+    }
+
+    /// Known tokens that have KV, and those that have it after the plan in flight.
+    pub(crate) fn n_planned(&self) -> usize {
+        self.n_computed + self.in_flight.map_or(0, |in_flight| in_flight.n_known)
+    }
+
+    /// Whether its state at a border is still to come, or comes with the plan in flight.
+    pub(crate) fn passes(&self, border: usize) -> bool {
+        let is_behind = self.held.lane.as_ref().is_some_and(|lane| lane.border < border);
+        is_behind && border >= self.n_computed
+    }
+
+    /// The known tokens that it computes before it generates.
+    pub(crate) fn prompt(&self) -> &[TokenId] {
+        &self.sequence.tokens[..self.n_at_admission]
     }
 
     /// Known tokens without KV.

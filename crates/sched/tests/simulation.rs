@@ -4,8 +4,12 @@
 //! that token, built from the slot before it *as the block table says*. The next token is a
 //! function of that hash. So a wrong block table, a block given to two sequences, a skipped or
 //! repeated token, or a stale prefix changes the answer, and the answer of every request is
-//! compared with that of the same request alone in an endless memory.
+//! compared with that of the same request alone in an endless memory. With recurrent layers, the fake
+//! device ([`lanes`]) builds the same hash a second time, from lanes and snapshots.
 
+mod lanes;
+
+use lanes::Lanes;
 use pelton_base::{
     Ask, FinishReason, Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId,
     TokenId,
@@ -13,7 +17,8 @@ use pelton_base::{
 use pelton_sched::{
     Batching, BlockId, Choices, Direction, Eviction, HostBlockId, KvAllocation, PolicyKind,
     PreemptionMode, PriorityOrder, Rows, ScheduledSequence, Scheduler, SchedulerConfig,
-    SchedulerOutput, Signals, StepCost, StepOutput, StepUpdates, TenantConfig, Tick, TransferId,
+    SchedulerOutput, Signals, StateConfig, StepCost, StepOutput, StepUpdates, TenantConfig, Tick,
+    TransferId,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -122,6 +127,7 @@ struct Fake {
     kv: Vec<u64>,
     host: Vec<u64>,
     block_size: usize,
+    lanes: Option<Lanes>,
 }
 
 impl Fake {
@@ -135,6 +141,9 @@ impl Fake {
         for &(from, to) in &plan.copies {
             let (from, to) = (self.slots(from.0), self.slots(to.0));
             self.kv.copy_within(from, to.start);
+        }
+        if let Some(lanes) = &mut self.lanes {
+            lanes.copy(plan);
         }
     }
 
@@ -176,6 +185,10 @@ impl Fake {
             0 => start,
             position => self.kv[self.slot(plan, share, position - 1)],
         };
+        if let (Some(lanes), Some(lane)) = (&mut self.lanes, &share.lane) {
+            let by_lane = lanes.before(lane.lane, lane.border, share.first_position, start);
+            assert_eq!(by_lane, before, "{} goes on from another state than its KV", share.id);
+        }
         let parents = plan.rows_of(share).parents;
         let mut states: Vec<u64> = Vec::new();
         for (i, &token) in plan.tokens_of(share).iter().enumerate() {
@@ -187,6 +200,10 @@ impl Fake {
             let state = absorb(parent.map_or(before, |row| states[row]), token);
             let slot = self.slot(plan, share, share.first_position + i);
             self.kv[slot] = state;
+            if let (Some(lanes), Some(lane)) = (&mut self.lanes, &share.lane) {
+                let (position, saves) = (share.first_position + i, plan.saves_of(share));
+                lanes.compute(lane.lane, position, (token, state), saves);
+            }
             states.push(state);
         }
         states
@@ -208,6 +225,9 @@ impl Fake {
             let from = self.slot(plan, share, first + next);
             let to = self.slot(plan, share, first + place);
             self.kv[to] = self.kv[from];
+            if let (Some(lanes), Some(lane)) = (&mut self.lanes, &share.lane) {
+                lanes.straighten(lane.lane, first + next, first + place);
+            }
             (row, place) = (next, place + 1);
             sampled.push(next_token(states[row]));
         }
@@ -234,6 +254,13 @@ struct Totals {
     n_cached_tokens: u64,
     n_evicted: u64,
     n_finished: u64,
+    /// Of states: snapshots loaded into a lane, lanes copied, snapshots taken of a lane at rest and of
+    /// one in passing, and snapshots forgotten.
+    n_loads: u64,
+    n_lane_forks: u64,
+    n_saves: u64,
+    n_passed: u64,
+    n_forgotten: u64,
 }
 
 impl std::ops::AddAssign for Totals {
@@ -254,6 +281,11 @@ impl std::ops::AddAssign for Totals {
         self.n_cached_tokens += other.n_cached_tokens;
         self.n_evicted += other.n_evicted;
         self.n_finished += other.n_finished;
+        self.n_loads += other.n_loads;
+        self.n_lane_forks += other.n_lane_forks;
+        self.n_saves += other.n_saves;
+        self.n_passed += other.n_passed;
+        self.n_forgotten += other.n_forgotten;
     }
 }
 
@@ -271,6 +303,7 @@ fn live(workload: &Workload) -> Totals {
         kv: vec![0; config.n_blocks as usize * config.block_size],
         host: vec![0; config.n_host_blocks as usize * config.block_size],
         block_size: config.block_size,
+        lanes: config.states.clone().map(|states| Lanes::new(states, absorb)),
     };
     let mut rng = workload.seed;
     let mut random = move || {
@@ -360,6 +393,9 @@ fn live(workload: &Workload) -> Totals {
         );
         assert!(plan.tokens.len() <= config.choices.max_batch_tokens);
         assert!(plan.sequences.len() <= config.choices.max_running);
+        if let Some(states) = &config.states {
+            lanes::check(&plan, states, config.choices.prefix_cache);
+        }
         for share in &plan.sequences {
             let n_known = share.tokens.len() - share.n_drafts;
             assert!((1..=config.choices.chunk_tokens()).contains(&n_known));
@@ -396,6 +432,9 @@ fn live(workload: &Workload) -> Totals {
         for share in &plan.sequences {
             if random() % 1000 < workload.fail_per_mille {
                 answer.failed.push(share.id);
+                if let (Some(lanes), Some(lane)) = (&mut fake.lanes, &share.lane) {
+                    lanes.fail(lane.lane, plan.saves_of(share));
+                }
                 continue;
             }
             let start = asked.get(&share.id).map_or(0, |asked| beginning(&asked.request));
@@ -446,6 +485,13 @@ fn live(workload: &Workload) -> Totals {
     totals.n_promoted = stats.n_promoted;
     totals.n_forked = stats.n_forked;
     totals.n_evicted = stats.cache.n_evicted_blocks;
+    if let Some(lanes) = &fake.lanes {
+        totals.n_loads = lanes.n_loads;
+        totals.n_lane_forks = lanes.n_forks;
+        totals.n_saves = lanes.n_saves;
+        totals.n_passed = lanes.n_passed;
+        totals.n_forgotten = stats.cache.n_evicted_snapshots;
+    }
     totals
 }
 
@@ -568,11 +614,56 @@ fn in_five_thousand_random_lives_every_request_ends_with_its_own_answer() {
     assert!(sum.n_finished > 20_000, "{sum:?}");
 }
 
+/// The same life of a model with recurrent layers.
+fn with_states(seed: u64) -> Workload {
+    let mut state = seed << 20 | 1 << 19;
+    let mut below = |n: u64| {
+        state += 1;
+        mix(state) % n
+    };
+    let mut workload = random_workload(seed);
+    workload.config.block_size = 1 << below(4);
+    workload.config.n_blocks = (8 + below(56) as u32) / workload.config.block_size as u32;
+    workload.config.states = Some(states(&mut below));
+    workload
+}
+
+fn states(mut below: impl FnMut(u64) -> u64) -> StateConfig {
+    let n_snapshots = [0, 1 + below(3), 20][below(3) as usize] as u32;
+    StateConfig {
+        n_lanes: 1 + below(10) as u32,
+        n_snapshots,
+        chunk: 8,
+        every: [0, 8, 16][below(3) as usize],
+    }
+}
+
+#[test]
+fn in_three_thousand_lives_with_states_every_row_follows_its_own_prefix() {
+    let mut sum = Totals::default();
+    for seed in 0..3000 {
+        sum += live(&with_states(seed));
+    }
+    assert!(sum.n_recomputed > 1_000, "{sum:?}");
+    assert!(sum.n_swapped > 100, "{sum:?}");
+    assert!(sum.n_swapped_in > 200, "{sum:?}");
+    assert!(sum.n_deferred > 5_000, "{sum:?}");
+    assert!(sum.n_trees > 1_000, "{sum:?}");
+    assert!(sum.n_accepted_drafts > 10_000, "{sum:?}");
+    assert!(sum.n_loads > 2_000, "{sum:?}");
+    assert!(sum.n_lane_forks > 1_000, "{sum:?}");
+    assert!(sum.n_saves > 2_000, "{sum:?}");
+    assert!(sum.n_passed > 5_000, "{sum:?}");
+    assert!(sum.n_forgotten > 5_000, "{sum:?}");
+}
+
 #[test]
 fn the_same_calls_give_the_same_plans() {
     for seed in 0..50 {
-        let (first, second) = (live(&random_workload(seed)), live(&random_workload(seed)));
-        assert_eq!(format!("{first:?}"), format!("{second:?}"));
+        for workload in [random_workload(seed), with_states(seed)] {
+            let (first, second) = (live(&workload), live(&workload));
+            assert_eq!(format!("{first:?}"), format!("{second:?}"));
+        }
     }
 }
 
@@ -586,7 +677,7 @@ prop_compose! {
         ),
         (fail_per_mille, abort_per_mille) in (0..30_u64, 0..60_u64),
         (max_drafts, branches, max_delay) in (0..4_u64, any::<bool>(), 0..5_u64),
-        seed in any::<u32>(),
+        (seed, has_states) in (any::<u32>(), any::<bool>()),
     ) -> Workload {
         let draw = |seed: u64| {
             let mut state = seed << 16;
@@ -603,7 +694,8 @@ prop_compose! {
                 max_chunk_tokens: Some(max_chunk_tokens),
                 ..Choices::default()
             },
-            ..SchedulerConfig::new(n_blocks, block_size)
+            states: has_states.then(|| states(draw(u64::from(config_seed) + 1))),
+            ..SchedulerConfig::new(n_blocks, if has_states { 1 << block_size } else { block_size })
         };
         Workload {
             config: choices(draw(u64::from(config_seed)), limits),

@@ -97,6 +97,11 @@ impl RecomputeCost {
         let context = self.per_context_token.saturating_mul(position as u64);
         self.per_token.saturating_add(context)
     }
+
+    /// For all tokens from one position to another: their number times the price half way.
+    pub(super) fn between(&self, first: usize, end: usize) -> u64 {
+        self.at(first.midpoint(end)).saturating_mul((end - first) as u64)
+    }
 }
 
 impl RadixTree {
@@ -117,6 +122,7 @@ impl RadixTree {
                 self.kept[block.0 as usize] = false;
                 release(block);
             }
+            self.snapshots.truncate(id, node.start + n_kept);
             if n_kept > 0 {
                 node.truncate(n_kept, self.config.block_size);
             } else {
@@ -152,7 +158,7 @@ impl RadixTree {
             Eviction::CostAware => {
                 let position = (node.end() - 1) * self.config.block_size;
                 let cost = self.config.recompute.at(position);
-                node.used * (ONE / HALF_LIFE) + log2(node.heat) + log2(cost)
+                lasting_worth(node.used, node.heat, cost)
             }
         }
     }
@@ -183,8 +189,13 @@ impl Node {
     }
 }
 
+/// The logarithm of `uses * cost`, on a scale that does not move with time.
+pub(super) fn lasting_worth(used: u64, heat: u64, cost: u64) -> u64 {
+    used * (ONE / HALF_LIFE) + log2(heat) + log2(cost)
+}
+
 /// `heat * 2^(-age / HALF_LIFE)`, linear between the powers of two.
-fn decayed(heat: u64, age: u64) -> u64 {
+pub(super) fn decayed(heat: u64, age: u64) -> u64 {
     let halved = heat >> (age / HALF_LIFE).min(63);
     halved - halved * (age % HALF_LIFE) / (2 * HALF_LIFE)
 }

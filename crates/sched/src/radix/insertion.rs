@@ -51,7 +51,7 @@ impl RadixTree {
             let run = &self.arena[child];
             let n_blocks = common_prefix(&run.tokens, rest) / block_size;
             node = match n_blocks < run.blocks.len() {
-                true => self.arena.split(child, n_blocks, block_size),
+                true => self.split(child, n_blocks),
                 false => child,
             };
             self.pin(node);

@@ -64,5 +64,9 @@ impl RadixTree {
         assert_eq!(n_evictable, self.n_evictable, "number of evictable blocks");
         assert_eq!(n_ends, self.n_locks, "number of locks");
         assert_eq!(n_roots, self.roots.len(), "number of namespaces");
+        self.snapshots.check_integrity(|id, end| {
+            let mut nodes = self.arena.iter();
+            nodes.any(|(other, node)| other == id && node.start < end && end <= node.end())
+        });
     }
 }

@@ -42,7 +42,10 @@ impl RadixTree {
         }
         let n_blocks = found.n_full - self.arena[node].start;
         if n_blocks < self.arena[node].blocks.len() {
-            node = self.arena.split(node, n_blocks, self.config.block_size);
+            node = self.split(node, n_blocks);
+        }
+        if let Some(snapshot) = found.snapshot {
+            self.use_snapshot(node, snapshot);
         }
         let mut above = Some(node);
         while let Some(id) = above {
@@ -126,6 +129,13 @@ impl RadixTree {
             self.arena.remove(root);
             self.roots.remove(&namespace);
         }
+    }
+
+    /// Ends a node after `n_blocks` of its blocks, and returns the new node that holds these.
+    pub(super) fn split(&mut self, id: NodeId, n_blocks: usize) -> NodeId {
+        let upper = self.arena.split(id, n_blocks, self.config.block_size);
+        self.snapshots.split(id, upper, self.arena[upper].end());
+        upper
     }
 
     fn end_lock_at(&mut self, namespace: Namespace, node: NodeId) -> PrefixLock {

@@ -3,7 +3,7 @@
 use super::RadixTree;
 use super::arena::NodeId;
 use super::children::{Children, fingerprint};
-use crate::{BlockId, Namespace};
+use crate::{BlockId, Namespace, SnapshotId};
 use pelton_base::TokenId;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
@@ -21,6 +21,9 @@ pub struct RadixMatch {
     /// Locking the match does not pin this block. The caller holds it in the pool until it is
     /// copied, so that its KV outlives an eviction.
     pub partial: Option<(BlockId, usize)>,
+    /// The snapshot of the state after the whole blocks, in a match that was cut back to one. Locking
+    /// the match counts as a use of it.
+    pub snapshot: Option<SnapshotId>,
     pub(super) namespace: Namespace,
     /// The node that its whole blocks end in, when there are any.
     pub(super) node: Option<NodeId>,
@@ -43,6 +46,7 @@ impl RadixTree {
         let mut found = RadixMatch {
             n_full: 0,
             partial: None,
+            snapshot: None,
             namespace,
             node: None,
             n_tokens: tokens.len(),
@@ -113,7 +117,7 @@ impl RadixTree {
 }
 
 /// Number of leading tokens that `a` and `b` share.
-pub(super) fn common_prefix(a: &[TokenId], b: &[TokenId]) -> usize {
+pub(crate) fn common_prefix(a: &[TokenId], b: &[TokenId]) -> usize {
     let n_tokens = a.len().min(b.len());
     let (a, b) = (&a[..n_tokens], &b[..n_tokens]);
     let strides = a.chunks_exact(STRIDE).zip(b.chunks_exact(STRIDE));

@@ -20,6 +20,9 @@
 //! | [`extend`](RadixTree::extend) | adds blocks, moves the pin | the tree becomes a holder of each block in `keep` |
 //! | [`unlock`](RadixTree::unlock) | unpins, consumes the lock | nothing |
 //! | [`evict`](RadixTree::evict), [`clear`](RadixTree::clear) | evicts unpinned blocks | the tree stops being a holder of each block in `release` |
+//! | [`attach`](RadixTree::attach) | keeps a snapshot at the end of a block | nothing |
+//! | [`forget_snapshot`](RadixTree::forget_snapshot) | forgets a snapshot | it is the caller's again |
+//! | [`take_dropped_snapshots`](RadixTree::take_dropped_snapshots) | no | they are the caller's again |
 //!
 //! **The tree deals in ids only and never touches the pool**, so the pool alone counts the holders
 //! of a block.
@@ -60,6 +63,7 @@ mod insertion;
 mod integrity;
 mod locking;
 mod matching;
+mod snapshots;
 
 #[cfg(test)]
 mod tests;
@@ -67,9 +71,11 @@ mod tests;
 pub use eviction::{Eviction, RecomputeCost};
 pub use locking::PrefixLock;
 pub use matching::RadixMatch;
+pub(crate) use matching::common_prefix;
 
 use arena::{Arena, NodeId};
 use pelton_base::Namespace;
+use snapshots::Snapshots;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The limits and prices that a tree is made for.
@@ -100,6 +106,10 @@ pub struct RadixStats {
     pub n_inserted_blocks: u64,
     /// Blocks that it forgot.
     pub n_evicted_blocks: u64,
+    /// Snapshots that it began to keep.
+    pub n_inserted_snapshots: u64,
+    /// Snapshots that it forgot, those of evicted blocks included.
+    pub n_evicted_snapshots: u64,
 }
 
 /// Remembers which blocks hold which prefix, token by token.
@@ -113,6 +123,7 @@ pub struct RadixTree {
     candidates: BTreeSet<(u64, NodeId)>,
     /// `kept[id]` is set where the tree keeps block `id`.
     kept: Vec<bool>,
+    snapshots: Snapshots,
     n_blocks: usize,
     /// Blocks of nodes without locks.
     n_evictable: usize,
@@ -138,6 +149,7 @@ impl RadixTree {
             config,
             arena: Arena::default(),
             roots: BTreeMap::new(),
+            snapshots: Snapshots::default(),
             candidates: BTreeSet::new(),
             n_blocks: 0,
             n_evictable: 0,

@@ -7,7 +7,7 @@
 //! request whose KV is still on its way to the host.
 
 use super::Scheduler;
-use crate::kv::{Admission, Sizes};
+use crate::kv::Sizes;
 use crate::queue::Spot;
 use crate::sequence::{Loading, Running, Sequence, Standing};
 use crate::{Batching, KvAllocation, RadixMatch, SchedulerOutput};
@@ -157,7 +157,7 @@ impl Scheduler {
             n_spare,
         };
         let Ok(mut fork) = self.fork_of(sequence) else { return Verdict::Deferred };
-        let found = self.kv.find(sequence);
+        let found = self.kv.find_beside(sequence, parked.host());
         // The cache may hold a longer prefix than it shares with the request that it names.
         let n_partial = found.partial.map_or(0, |(_, n_tokens)| n_tokens);
         let n_cached = found.n_full * self.config.block_size + n_partial;
@@ -168,17 +168,21 @@ impl Scheduler {
             namespace = sequence.namespace;
             self.kv.fork((held, sequence), n_shared, sizes, output)
         } else {
-            if self.is_being_computed(sequence, &found) {
+            let n_found = (found.n_full * self.config.block_size)
+                .max(parked.host().map_or(0, |host| host.n_tokens));
+            let waits = match self.config.states {
+                None => self.is_being_computed(sequence, &found),
+                Some(_) => self.awaits_state(spot, n_found),
+            };
+            if waits {
                 return Verdict::Deferred;
             }
-            self.kv.admit(&found, parked.host(), sizes, output)
+            self.kv.admit(&found, self.queue.at(spot).host(), sizes, output)
         };
-        let Some(Admission { held, n_computed, n_shared, loads }) = admission else {
-            return Verdict::NoRoom;
-        };
+        let Some(admission) = admission else { return Verdict::NoRoom };
         let (mut sequence, host) = self.queue.take(spot).into_parts();
         let transfer = match host {
-            Some(host) if loads => Some(self.kv.swap_in(&held, host, output)),
+            Some(host) if admission.loads => Some(self.kv.swap_in(&admission.held, host, output)),
             Some(host) => {
                 self.kv.drop_host(host);
                 None
@@ -191,7 +195,8 @@ impl Scheduler {
         self.tenants.runs(sequence.tenant);
         self.is_recovering = false;
         let context = self.config.context_tokens();
-        let running = Running::new(sequence, held, n_computed, n_shared, context);
+        let marks = self.kv.marks(&admission.held, &sequence);
+        let running = Running::new(sequence, admission, marks, context);
         match transfer {
             None => Verdict::Admitted(self.run(running)),
             Some(transfer) => {
@@ -232,10 +237,15 @@ impl Scheduler {
         let pairs = wanted.iter().zip(&parent.sequence.tokens);
         let n_common = pairs.take_while(|(ours, theirs)| ours == theirs).count();
         if parent.is_catching_up() && parent.n_computed < n_common {
-            return Err(Deferred);
+            // A lane that will have gone too far is not waited for.
+            let n_prompt = parent.prompt().len();
+            let border =
+                self.config.states.as_ref().map_or(0, |states| states.border(n_prompt - 1));
+            return if border > n_common { Ok(None) } else { Err(Deferred) };
         }
         let n_shared = n_common.min(parent.n_computed);
-        Ok((n_shared > 0).then_some((idx, n_shared)))
+        let border = parent.held.lane.as_ref().map_or(0, |lane| lane.border);
+        Ok((n_shared > 0 && border <= n_shared).then_some((idx, n_shared)))
     }
 
     /// Whether a running sequence is about to compute the block that follows a match.

@@ -11,7 +11,10 @@ impl Scheduler {
         self.queue.check_integrity();
         let held = self.placed().map(|running| (&running.held, running.n_computed));
         let resting = self.resting.iter().filter_map(|resting| resting.host.as_ref());
-        self.kv.check_integrity(held, self.queue.iter().filter_map(Parked::host).chain(resting));
+        let hosts = self.queue.iter().filter_map(Parked::host).chain(resting);
+        self.kv.check_integrity(held.clone(), hosts.clone());
+        let taken = self.running.iter().flat_map(|running| &running.marks.taken);
+        self.kv.check_states(held, hosts, taken.map(|taken| taken.1));
         assert_eq!(self.tenants.n_live(), (self.queue.len(), self.n_running()));
         let mut standings = self.running.iter().map(|running| running.sequence.standing);
         assert!(standings.by_ref().is_sorted(), "running requests are out of order");
@@ -43,7 +46,8 @@ impl Scheduler {
 
 /// One line for logs and text tables: the requests of each state, with `computed/known` tokens, and
 /// free blocks. Of waiting requests, `p` marks those to be computed anew, `s` those with KV on the
-/// host, and `o` those whose KV is on its way there.
+/// host, and `o` those whose KV is on its way there. With recurrent layers, the free lanes, the free
+/// snapshots and those that the cache keeps.
 impl fmt::Display for Scheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "running")?;
@@ -86,6 +90,10 @@ impl fmt::Display for Scheduler {
         }
         if self.config.n_host_blocks > 0 {
             write!(f, " | host {}", self.kv.n_free_host())?;
+        }
+        if let Some((n_lanes, n_snapshots)) = self.kv.n_free_states() {
+            let n_kept = self.kv.n_snapshots();
+            write!(f, " | lanes {n_lanes} | snapshots {n_snapshots} + {n_kept} kept")?;
         }
         Ok(())
     }

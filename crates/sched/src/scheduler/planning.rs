@@ -122,13 +122,12 @@ impl Scheduler {
 
     /// Takes the blocks that a row needs for its tokens, and for its drafts where blocks are free.
     fn grow_row(&mut self, idx: usize) -> bool {
-        let context = self.config.context_tokens();
         let running = &mut self.running[idx];
         let n_tokens = running.sequence.tokens.len();
         if !self.kv.grow(&mut running.held, n_tokens) {
             return false;
         }
-        running.drafts.truncate(running.sequence.most_drafts(context));
+        running.drafts.truncate(running.sequence.most_drafts(&self.config));
         let n_drafts = running.drafts.len();
         if n_drafts > 0 && !self.kv.grow(&mut running.held, n_tokens + n_drafts) {
             running.drafts.clear();
@@ -249,6 +248,7 @@ impl Scheduler {
                 return;
             }
             running.plan(n_tokens, output);
+            self.take_marks(idx);
         }
     }
 
@@ -265,6 +265,10 @@ impl Scheduler {
 
     /// Adds up the work that the plan asks of the machine, and charges the tenants for it.
     fn finish(&mut self, n_rows: usize, output: &mut SchedulerOutput) {
+        self.kv.drain_copies(&mut output.state_copies);
+        for running in &self.running {
+            running.plan_saves(output);
+        }
         output.load.n_moved_blocks = output.moved.len() as u64;
         self.stats.n_swapped_out_blocks += output.n_moved(Direction::Out) as u64;
         self.stats.n_swapped_in_blocks += output.n_moved(Direction::In) as u64;

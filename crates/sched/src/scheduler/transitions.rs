@@ -15,8 +15,10 @@ impl Scheduler {
         }
     }
 
-    /// Ends a running request. Nothing of it is left but its cached prefix.
-    pub(super) fn complete(&mut self, idx: usize) {
+    /// Ends a running request. Nothing of it is left but its cached prefix; where its last share is
+    /// known to be computed, also the state that goes with the prefix.
+    pub(super) fn complete(&mut self, idx: usize, is_sound: bool) {
+        self.settle(idx, is_sound);
         let Running { sequence, held, n_computed, .. } = self.running.remove(idx);
         self.tenants.runs_no_more(sequence.tenant);
         let keeps = self.config.choices.prefix_cache && !sequence.is_scored;
