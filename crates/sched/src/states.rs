@@ -51,7 +51,7 @@ pub struct LaneId(pub u32);
 pub struct SnapshotId(pub u32);
 
 /// The memory for states of recurrent layers.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StateConfig {
     /// Lanes, which are most sequences that hold blocks at once; at least one.
     pub n_lanes: u32,

@@ -15,7 +15,8 @@
 //!       [priority=1] [ttft=100] [tpot=20] [tenant=1] [salt=1] [fork=1]
 //! draft 1 7,8 [after=-,-]             guess what follows: a chain, or each after the one named
 //! step [1=9] [1=5,6] [fail=2] [hold=0,3]   schedule, compute, update; sampled tokens are 7 unless
-//!                                     given; transfers that are not held are over with the step
+//!      [abort=3]                      given; transfers that are not held are over with the step;
+//!                                     request 3 is aborted while the step is computed
 //! sleep 100                           milliseconds in which nothing happens
 //! abort 1                             the client of request 1 went away
 //! admits prompt=99 max=1              could such a request ever run?
@@ -329,6 +330,10 @@ fn step(
     answer.transferred.extend(transfers.extract_if(.., |id| !is_held(id)));
     for id in &answer.transferred {
         writeln!(said, "{id} is over").unwrap();
+    }
+    if let Some(victim) = value(words, "abort") {
+        assert!(scheduler.abort(id(victim)), "{victim} is not here");
+        writeln!(said, "{victim} is aborted").unwrap();
     }
     let mut updates = StepUpdates::default();
     scheduler.update(&answer, &mut updates);

@@ -31,7 +31,7 @@ pub(super) struct States {
 impl States {
     pub(super) fn new(config: &StateConfig) -> Self {
         Self {
-            config: config.clone(),
+            config: *config,
             free_lanes: (0..config.n_lanes).rev().map(LaneId).collect(),
             free_snapshots: (0..config.n_snapshots).rev().map(SnapshotId).collect(),
             copies: Vec::new(),

@@ -198,7 +198,11 @@ impl Scheduler {
         let marks = self.kv.marks(&admission.held, &sequence);
         let running = Running::new(sequence, admission, marks, context);
         match transfer {
-            None => Verdict::Admitted(self.run(running)),
+            None => {
+                let idx = self.run(running);
+                self.mark_for_waiting(idx);
+                Verdict::Admitted(idx)
+            }
             Some(transfer) => {
                 self.loading.push(Loading { running, transfer });
                 Verdict::Loads
