@@ -180,6 +180,18 @@ fn runs(numbers: impl Iterator<Item = u32>) -> String {
     format!("[{}]", words.join(", "))
 }
 
+fn copied(copy: StateCopy) -> String {
+    match copy {
+        StateCopy::Save { lane, snapshot } => {
+            format!("lane {} is saved as snapshot {}", lane.0, snapshot.0)
+        }
+        StateCopy::Load { snapshot, lane } => {
+            format!("snapshot {} is loaded into lane {}", snapshot.0, lane.0)
+        }
+        StateCopy::Fork { from, to } => format!("lane {} is copied to lane {}", from.0, to.0),
+    }
+}
+
 #[derive(Default)]
 struct Story {
     scheduler: Option<Scheduler>,
@@ -283,19 +295,8 @@ fn step(
     for (from, to) in &plan.copies {
         writeln!(said, "block {} is copied to {}", from.0, to.0).unwrap();
     }
-    for copy in &plan.state_copies {
-        match copy {
-            StateCopy::Save { lane, snapshot } => {
-                writeln!(said, "lane {} is saved as snapshot {}", lane.0, snapshot.0)
-            }
-            StateCopy::Load { snapshot, lane } => {
-                writeln!(said, "snapshot {} is loaded into lane {}", snapshot.0, lane.0)
-            }
-            StateCopy::Fork { from, to } => {
-                writeln!(said, "lane {} is copied to lane {}", from.0, to.0)
-            }
-        }
-        .unwrap();
+    for &copy in &plan.state_copies {
+        writeln!(said, "{}", copied(copy)).unwrap();
     }
     for share in &plan.sequences {
         let (name, end) = (share.id.0.to_string(), share.first_position + share.tokens.len());
