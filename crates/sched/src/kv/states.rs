@@ -1,4 +1,4 @@
-//! Lanes and snapshots of sequences: who has which, and the copies that the next plan asks for.
+//! Lanes and snapshots of sequences, and the copies between them that the next plan asks for.
 //!
 //! ```text
 //! begin    a lane starts empty, from a snapshot, or from the lane of another sequence
