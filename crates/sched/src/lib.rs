@@ -45,6 +45,11 @@
 //! starts and a later outcome reports as over. Until then its blocks belong to it: a sequence whose
 //! KV comes in is `Loading` and gets no tokens, and blocks whose KV goes out are not handed out.
 //!
+//! **Recurrent layers** keep a state of fixed size instead of KV. A sequence that holds blocks has a
+//! *lane* for it, and a request goes on from a cached prefix only where a *snapshot* of the state was
+//! kept, at a border of chunks ([`StateConfig`]). The prefix cache keeps snapshots at the last border of
+//! each prompt, where prompts part, and where a sequence ended.
+//!
 //! Plan, step and updates belong to the caller, who passes them in again each time; a sequence gets
 //! its token list and block table at admission, as long as they can become. So a step of sequences
 //! that go on decoding allocates nothing, not even when one begins a new block.
@@ -56,7 +61,8 @@
 //! | queue, tenants | the waiting requests, and the service that each tenant had |
 //! | guard | the share of service for requests that waited too long |
 //! | kv, transfers | pool, tables, prefix cache, swap store, KV under way |
-//! | [`RadixTree`] | the blocks of each cached prefix |
+//! | [`RadixTree`] | the blocks of each cached prefix, and the states that were kept along it |
+//! | states | lanes, snapshots and borders of models with recurrent layers |
 //! | [`StepCost`], [`Outlook`] | the price of a step, and the prospects of a new request |
 //!
 //! **Architecture invariant:** no I/O, no clock, no float, no tensor, no thread, no error type.

@@ -34,7 +34,8 @@ pub struct SchedulerOutput {
     /// can write where other sequences read.
     pub copies: Vec<(BlockId, BlockId)>,
     /// Copies between lanes and snapshots, to carry out one after the other before the plan is
-    /// computed.
+    /// computed, and also where its shares fail. A plan without shares has none: they wait for the
+    /// next one with shares.
     pub state_copies: Vec<StateCopy>,
     /// The states to keep while the plan is computed: each border, and the snapshot that takes the
     /// state at it. Each sequence names its range, ascending.

@@ -195,7 +195,7 @@ impl Scheduler {
             false => Namespace(self.next_arrival),
         };
         self.tenants.waits(tenant);
-        self.queue.push(Parked::Waiting(Waiting(Sequence {
+        let sequence = Sequence {
             id,
             standing: Standing::new(rank, self.next_arrival),
             arrived_at: at,
@@ -213,7 +213,9 @@ impl Scheduler {
             n_accepted: 0,
             n_rejected: 0,
             first_token_at: None,
-        })));
+        };
+        self.mark_for_arrival(&sequence);
+        self.queue.push(Parked::Waiting(Waiting(sequence)));
         self.next_arrival += 1;
     }
 
@@ -372,6 +374,11 @@ impl Scheduler {
     /// Transfers that plans have started and no outcome has reported yet.
     pub fn n_transfers(&self) -> usize {
         self.kv.n_transfers()
+    }
+
+    /// States of recurrent layers that the prefix cache keeps.
+    pub fn n_snapshots(&self) -> usize {
+        self.kv.n_snapshots()
     }
 
     /// Requests that hold blocks, loading ones included.

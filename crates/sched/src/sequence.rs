@@ -8,10 +8,11 @@
 //! rests when all of its tokens are computed, until the next one is given to it.
 
 use crate::kv::{Admission, Held, Host};
+use crate::radix::common_prefix;
 use crate::states::Marks;
 use crate::{
     DraftTree, LaneShare, Rows, ScheduledSequence, SchedulerConfig, SchedulerOutput,
-    SequenceUpdate, StepLoad, Tick, TransferId,
+    SequenceUpdate, StateConfig, StepLoad, Tick, TransferId,
 };
 use pelton_base::{FinishReason, Namespace, RequestId, Slo, TokenId, Usage};
 
@@ -409,6 +410,19 @@ impl Running {
     pub(crate) fn passes(&self, border: usize) -> bool {
         let is_behind = self.held.lane.as_ref().is_some_and(|lane| lane.border < border);
         is_behind && border >= self.n_computed
+    }
+
+    /// The last border that it passes within the tokens that it shares with another sequence, whose
+    /// last token does not count: it has to be computed for the logits after it.
+    pub(crate) fn common_border(&self, states: &StateConfig, other: &[TokenId]) -> usize {
+        let n_common = common_prefix(self.prompt(), &other[..other.len() - 1]);
+        // The row at the border is computed too; with it the state is folded.
+        states.border(n_common.min(self.n_at_admission - 1))
+    }
+
+    /// Whether a border is to be passed by a later plan.
+    pub(crate) fn is_ahead(&self, border: usize) -> bool {
+        self.passes(border) && border >= self.n_planned()
     }
 
     /// The known tokens that it computes before it generates.

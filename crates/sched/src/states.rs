@@ -18,6 +18,9 @@
 //! state when it computes the first row of the next chunk. So after a step whose last row is at
 //! position `r`, the border of the lane is `r / chunk * chunk`. At border 0 the state is all zeros.
 //!
+//! Rows may be taken back while their chunk is open, and not later. So drafts end with the chunk of the
+//! first of them: what is folded is known.
+//!
 //! A **snapshot** is the state at a border. The prefix cache keeps it beside the blocks up to this
 //! border, the swap store keeps it beside KV on the host, and nothing changes it meanwhile.
 //!
@@ -34,12 +37,15 @@
 //!
 //! [`SchedulerOutput::saves`]: crate::SchedulerOutput::saves
 //!
-//! **Architecture invariant:** order is all that protects a snapshot. The copies of a plan are carried
-//! out one after the other, then the plan is computed, and only then the next plan begins. So an id
-//! may be handed out again as soon as the last command that reads it stands in the list: any later
-//! command that fills it comes later on the device too.
+//! **Architecture invariant:** order protects lanes and snapshots. The copies of a plan are carried out
+//! one after the other, then the plan is computed, and only then the next plan begins. So an id is
+//! free for others as soon as the last copy that reads it stands in the list: whatever fills it later
+//! comes later on the device too. A snapshot that a plan fills while it is computed belongs to its
+//! sequence until the outcome is known.
+//!
+//! **Architecture invariant:** the border of a lane is that of the last outcome. A share that failed, or
+//! whose request was aborted meanwhile, leaves a lane of unknown content, and nothing is saved of it.
 
-use crate::SnapshotId as Id;
 use std::collections::VecDeque;
 
 /// Index of one lane, in `0..n_lanes`.
@@ -51,7 +57,7 @@ pub struct LaneId(pub u32);
 pub struct SnapshotId(pub u32);
 
 /// The memory for states of recurrent layers.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StateConfig {
     /// Lanes, which are most sequences that hold blocks at once; at least one.
     pub n_lanes: u32,
@@ -116,8 +122,7 @@ pub enum StateCopy {
 #[must_use = "a lane that is dropped instead of released is lost"]
 pub(crate) struct Lane {
     pub(crate) id: LaneId,
-    /// The last position that is folded into its state, plus one. As of the last outcome, so a plan
-    /// in flight does not count.
+    /// Tokens that are folded into its state. A plan in flight does not count.
     pub(crate) border: usize,
     chunk: usize,
 }
@@ -147,7 +152,7 @@ pub(crate) struct Marks {
     /// Borders that no plan has reached yet, ascending.
     ahead: VecDeque<usize>,
     /// Borders of the plan in flight, ascending, and the snapshots that it fills.
-    pub(crate) taken: Vec<(usize, Id)>,
+    pub(crate) taken: Vec<(usize, SnapshotId)>,
 }
 
 impl Marks {
@@ -183,7 +188,7 @@ impl Marks {
     }
 
     /// Notes that the plan in flight fills a snapshot.
-    pub(crate) fn take(&mut self, border: usize, snapshot: Id) {
+    pub(crate) fn take(&mut self, border: usize, snapshot: SnapshotId) {
         let idx = self.taken.partition_point(|taken| taken.0 < border);
         self.taken.insert(idx, (border, snapshot));
     }

@@ -4,10 +4,13 @@
 //! Sequences begin, grow, end; blocks come from a real pool, are evicted when it is empty, and
 //! carry the text whose KV they would hold. So a block that is evicted under a sequence is handed
 //! out again and holds another text, which the next match shows.
+//!
+//! Snapshots are a second map from whole prefixes, to ids that are never used again.
 
 use pelton_base::TokenId;
 use pelton_sched::{
-    BlockId, BlockPool, Eviction, Namespace, PrefixLock, RadixConfig, RadixTree, RecomputeCost,
+    BlockId, BlockPool, Eviction, Namespace, PrefixLock, RadixConfig, RadixMatch, RadixTree,
+    RecomputeCost, SnapshotId,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -35,6 +38,13 @@ enum Op {
     Evict {
         n_blocks: usize,
     },
+    /// The state of a sequence is kept at one of its blocks.
+    Keep {
+        which: usize,
+        n_blocks: usize,
+    },
+    /// The least valuable state is forgotten.
+    Forget,
     Clear,
 }
 
@@ -54,6 +64,14 @@ struct Known {
     used: usize,
 }
 
+/// What the tree should know of a snapshot.
+#[derive(Debug)]
+struct Kept {
+    snapshot: SnapshotId,
+    /// When it was attached or locked, in locks and unlocks.
+    used: u64,
+}
+
 struct World {
     tree: RadixTree,
     pool: BlockPool,
@@ -63,7 +81,13 @@ struct World {
     known: BTreeMap<Prefix, Known>,
     /// What each block's KV was computed from.
     texts: Vec<Prefix>,
+    states: BTreeMap<Prefix, Kept>,
+    n_snapshots: u32,
     now: usize,
+    /// Locks and unlocks.
+    clock: u64,
+    n_found_states: usize,
+    n_dropped_states: usize,
 }
 
 fn tokens(n_tokens: usize, bits: u32) -> impl Iterator<Item = TokenId> {
@@ -85,7 +109,12 @@ impl World {
             live: Vec::new(),
             known: BTreeMap::new(),
             texts: vec![(Namespace(0), Vec::new()); n_blocks],
+            states: BTreeMap::new(),
+            n_snapshots: 0,
             now: 0,
+            clock: 0,
+            n_found_states: 0,
+            n_dropped_states: 0,
         }
     }
 
@@ -104,7 +133,11 @@ impl World {
         self.now += 1;
         match *op {
             Op::Begin { namespace, n_tokens, bits } => {
-                self.begin(Namespace(namespace), tokens(n_tokens, bits).collect());
+                self.begin(
+                    Namespace(namespace),
+                    tokens(n_tokens, bits).collect(),
+                    bits.is_multiple_of(3),
+                );
             }
             Op::Grow { which, n_tokens, bits } if !self.live.is_empty() => {
                 self.grow(which % self.live.len(), n_tokens, bits);
@@ -120,15 +153,73 @@ impl World {
                 self.forget(&released);
                 assert_eq!((n_released, self.tree.n_evictable()), (n_evictable, 0));
             }
-            Op::Grow { .. } | Op::End { .. } => {}
+            Op::Keep { which, n_blocks } if !self.live.is_empty() => {
+                self.keep(which % self.live.len(), n_blocks);
+            }
+            Op::Forget => self.forget_state(),
+            Op::Grow { .. } | Op::End { .. } | Op::Keep { .. } => {}
         }
         self.check();
     }
 
-    /// Finds, compares with the model, and locks.
-    fn begin(&mut self, namespace: Namespace, tokens: Vec<TokenId>) {
+    /// Keeps a state at the end of a block that a sequence pins.
+    fn keep(&mut self, which: usize, n_blocks: usize) {
+        let live = &self.live[which];
+        let n_pinned = self.tree.n_locked_blocks(&live.lock);
+        if n_pinned == 0 {
+            return;
+        }
+        let n_blocks = 1 + n_blocks % n_pinned;
+        let prefix = self.prefix(live.namespace, &live.tokens, n_blocks);
+        let is_kept = self.states.contains_key(&prefix);
+        assert_eq!(self.tree.has_attached(&live.lock, n_blocks), is_kept);
+        assert_eq!(self.tree.has_snapshot(prefix.0, &prefix.1), is_kept);
+        if !is_kept {
+            let snapshot = SnapshotId(self.n_snapshots);
+            self.n_snapshots += 1;
+            self.tree.attach(&live.lock, n_blocks, snapshot);
+            self.states.insert(prefix, Kept { snapshot, used: self.clock });
+        }
+    }
+
+    fn forget_state(&mut self) {
+        let forgotten = self.tree.forget_snapshot();
+        let oldest = self.states.values().map(|kept| kept.used).min();
+        assert_eq!(forgotten.is_some(), oldest.is_some());
+        let Some(forgotten) = forgotten else { return };
+        let gone = self.states.iter().find(|(_, kept)| kept.snapshot == forgotten);
+        let (prefix, kept) = gone.expect("a snapshot that was kept");
+        if self.eviction == Eviction::Lru {
+            assert_eq!(Some(kept.used), oldest, "{forgotten:?} is not the oldest");
+        }
+        let prefix = prefix.clone();
+        self.states.remove(&prefix);
+    }
+
+    /// Compares the deepest state of a match with the model, and cuts the match back to it.
+    fn cut(
+        &mut self,
+        (namespace, tokens): (Namespace, &[TokenId]),
+        found: &mut RadixMatch,
+        table: &mut Vec<BlockId>,
+    ) {
+        let deepest = (1..=found.n_full).rev().find_map(|n_blocks| {
+            let kept = self.states.get(&self.prefix(namespace, tokens, n_blocks))?;
+            Some((n_blocks, kept.snapshot))
+        });
+        assert_eq!(self.tree.deepest_snapshot(found), deepest);
+        let Some((n_blocks, snapshot)) = deepest else { return };
+        found.cut(n_blocks, table);
+        found.snapshot = Some(snapshot);
+        let prefix = self.prefix(namespace, tokens, n_blocks);
+        self.states.get_mut(&prefix).expect("just found").used = self.clock + 1;
+        self.n_found_states += 1;
+    }
+
+    /// Finds, compares with the model, and locks; where it `cuts`, as far as a state reaches.
+    fn begin(&mut self, namespace: Namespace, tokens: Vec<TokenId>, cuts: bool) {
         let mut table = vec![BlockId(0)]; // What was there stays.
-        let found = self.tree.find(namespace, &tokens, &mut table);
+        let mut found = self.tree.find(namespace, &tokens, &mut table);
         table.remove(0);
         let whole = (1..=tokens.len() / self.block_size)
             .map_while(|n| self.known.get(&self.prefix(namespace, &tokens, n)));
@@ -153,6 +244,9 @@ impl World {
                 assert!(n_tokens > 0 && shares.contains(&(n_tokens, block)));
             }
         }
+        if cuts {
+            self.cut((namespace, &tokens), &mut found, &mut table);
+        }
         for (idx, &block) in table.iter().enumerate() {
             let text = self.prefix(namespace, &tokens, idx + 1);
             assert_eq!(self.texts[block.0 as usize], text, "KV of another text");
@@ -160,6 +254,7 @@ impl World {
         }
         let n_evictable = self.tree.n_evictable_beside(&found);
         let lock = self.tree.lock(&found);
+        self.clock += 1;
         assert_eq!(self.tree.n_evictable(), n_evictable);
         self.live.push(Live { namespace, tokens, table, lock });
         self.grow(self.live.len() - 1, 0, 0);
@@ -212,6 +307,7 @@ impl World {
             self.known.get_mut(&prefix).expect("pinned").used = self.now;
         }
         self.tree.unlock(live.lock);
+        self.clock += 1;
         for block in live.table {
             self.pool.release(block);
         }
@@ -229,6 +325,8 @@ impl World {
 
     /// Each block must have been a leaf without pin and, for LRU, the oldest of these.
     fn forget(&mut self, released: &[BlockId]) {
+        let mut dropped: Vec<SnapshotId> = self.tree.take_dropped_snapshots().collect();
+        self.n_dropped_states += dropped.len();
         for &block in released {
             let is_leaf = |prefix: &Prefix| {
                 let longer = self.known.keys().filter(|(of, _)| *of == prefix.0);
@@ -246,7 +344,12 @@ impl World {
             let prefix = (*prefix).clone();
             self.known.remove(&prefix);
             self.pool.release(block);
+            if let Some(kept) = self.states.remove(&prefix) {
+                let idx = dropped.iter().position(|&snapshot| snapshot == kept.snapshot);
+                dropped.swap_remove(idx.expect("a state goes with its block"));
+            }
         }
+        assert_eq!(dropped, [], "the blocks of a dropped state are still there");
     }
 
     fn check(&self) {
@@ -254,6 +357,10 @@ impl World {
         self.pool.check_integrity();
         assert_eq!(self.tree.n_blocks(), self.known.len());
         assert_eq!(self.tree.n_locks(), self.live.len());
+        assert_eq!(self.tree.n_snapshots(), self.states.len());
+        let stats = self.tree.stats();
+        let n_kept = stats.n_inserted_snapshots - stats.n_evicted_snapshots;
+        assert_eq!(n_kept, self.states.len() as u64);
         let free = self.known.keys().filter(|prefix| !self.is_pinned(prefix));
         assert_eq!(self.tree.n_evictable(), free.count());
         let in_tables: usize = self.live.iter().map(|live| live.table.len()).sum();
@@ -283,6 +390,8 @@ fn any_op() -> impl Strategy<Value = Op> {
             .prop_map(|(which, n_tokens, bits)| Op::Grow { which, n_tokens, bits }),
         3 => (0..8_usize).prop_map(|which| Op::End { which }),
         2 => (0..12_usize).prop_map(|n_blocks| Op::Evict { n_blocks }),
+        3 => (0..8_usize, 0..8_usize).prop_map(|(which, n_blocks)| Op::Keep { which, n_blocks }),
+        1 => Just(Op::Forget),
         1 => Just(Op::Clear),
     ]
 }
@@ -312,15 +421,21 @@ fn one_long_life_is_eventful_and_ends_with_an_empty_tree() {
         // Few ones among the bits, so that texts stay alike for long.
         let bits = (below(1 << 16) & below(1 << 16) & below(1 << 16)) as u32;
         let (which, n_tokens) = (below(64) as usize, below(24) as usize);
-        ops.push(match below(9) {
+        ops.push(match below(11) {
             0..3 => Op::Begin { namespace: below(2), n_tokens, bits },
             3..5 => Op::Grow { which, n_tokens: n_tokens / 3, bits },
             5..8 => Op::End { which },
+            8 => Op::Keep { which, n_blocks: n_tokens },
+            9 if which < 8 => Op::Forget,
+            9 => Op::Keep { which, n_blocks: n_tokens },
             _ => Op::Evict { n_blocks: n_tokens / 4 },
         });
     }
     for &eviction in Eviction::ALL {
-        let stats = live(2, 64, eviction, &ops).tree.stats();
+        let world = live(2, 64, eviction, &ops);
+        assert!(world.n_found_states > 100, "{}", world.n_found_states);
+        assert!(world.n_dropped_states > 100, "{}", world.n_dropped_states);
+        let stats = world.tree.stats();
         assert!(stats.n_hits > 1_000, "{stats:?}");
         assert!(stats.n_evicted_blocks > 1_000, "{stats:?}");
     }

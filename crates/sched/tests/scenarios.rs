@@ -6,6 +6,8 @@
 //! config blocks=8 block=2 batch=8 chunk=8 running=4 context=16     first; starts anew
 //!        [policy=sla] [order=high-first] [wait=60000] [host=4] [preemption=swap] [cache=on]
 //!        [eviction=lru] [batching=static] [kv=contiguous] [weights=1,3] [step=50]
+//!        [lanes=2 snapshots=3 border=4 [every=8]]                  recurrent layers, with a border
+//!                                     every four tokens
 //! prices base=10 token=1 sample=0 attended=0 moved=0 [tried=8]     milliseconds, from now on,
 //!                                     learned from steps of up to 8 tokens
 //! add 1 prompt=3 max=2 [stop=9]       queue request 1: a prompt of 3 tokens, at most 2 to generate
@@ -13,7 +15,8 @@
 //!       [priority=1] [ttft=100] [tpot=20] [tenant=1] [salt=1] [fork=1]
 //! draft 1 7,8 [after=-,-]             guess what follows: a chain, or each after the one named
 //! step [1=9] [1=5,6] [fail=2] [hold=0,3]   schedule, compute, update; sampled tokens are 7 unless
-//!                                     given; transfers that are not held are over with the step
+//!      [abort=3]                      given; transfers that are not held are over with the step;
+//!                                     request 3 is aborted while the step is computed
 //! sleep 100                           milliseconds in which nothing happens
 //! abort 1                             the client of request 1 went away
 //! admits prompt=99 max=1              could such a request ever run?
@@ -29,7 +32,7 @@ use pelton_base::{
 use pelton_sched::{
     Batching, Choices, Direction, DraftTree, Eviction, KvAllocation, Outlook, PolicyKind,
     PreemptionMode, PriorityOrder, Rows, Scheduler, SchedulerConfig, SchedulerOutput, Signals,
-    StepCost, StepOutput, StepUpdates, TenantConfig, Tick, TransferId,
+    StateConfig, StateCopy, StepCost, StepOutput, StepUpdates, TenantConfig, Tick, TransferId,
 };
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -108,6 +111,12 @@ fn config(words: &[&str]) -> SchedulerConfig {
     SchedulerConfig {
         max_context: number(words, "context"),
         n_host_blocks: optional(words, "host").unwrap_or(0) as u32,
+        states: optional(words, "lanes").map(|n_lanes| StateConfig {
+            n_lanes: n_lanes as u32,
+            n_snapshots: number(words, "snapshots") as u32,
+            chunk: number(words, "border"),
+            every: optional(words, "every").unwrap_or(0),
+        }),
         choices,
         ..SchedulerConfig::new(number(words, "blocks") as u32, number(words, "block"))
     }
@@ -169,6 +178,18 @@ fn runs(numbers: impl Iterator<Item = u32>) -> String {
         })
         .collect();
     format!("[{}]", words.join(", "))
+}
+
+fn copied(copy: StateCopy) -> String {
+    match copy {
+        StateCopy::Save { lane, snapshot } => {
+            format!("lane {} is saved as snapshot {}", lane.0, snapshot.0)
+        }
+        StateCopy::Load { snapshot, lane } => {
+            format!("snapshot {} is loaded into lane {}", snapshot.0, lane.0)
+        }
+        StateCopy::Fork { from, to } => format!("lane {} is copied to lane {}", from.0, to.0),
+    }
 }
 
 #[derive(Default)]
@@ -274,6 +295,9 @@ fn step(
     for (from, to) in &plan.copies {
         writeln!(said, "block {} is copied to {}", from.0, to.0).unwrap();
     }
+    for &copy in &plan.state_copies {
+        writeln!(said, "{}", copied(copy)).unwrap();
+    }
     for share in &plan.sequences {
         let (name, end) = (share.id.0.to_string(), share.first_position + share.tokens.len());
         let blocks = runs(plan.block_table_of(share).iter().map(|block| block.0));
@@ -289,6 +313,12 @@ fn step(
             let parents: Vec<String> = parents.iter().map(parent).collect();
             write!(said, ", rows after {}", parents.join(" ")).unwrap();
         }
+        if let Some(lane) = &share.lane {
+            write!(said, ", in lane {} from {}", lane.lane.0, lane.border).unwrap();
+            for (border, snapshot) in plan.saves_of(share) {
+                write!(said, ", saves {border} as snapshot {}", snapshot.0).unwrap();
+            }
+        }
         if share.samples {
             write!(said, ", samples output {}", share.n_generated).unwrap();
             let sampled = tokens(value(words, &name).unwrap_or("7"));
@@ -301,6 +331,10 @@ fn step(
     answer.transferred.extend(transfers.extract_if(.., |id| !is_held(id)));
     for id in &answer.transferred {
         writeln!(said, "{id} is over").unwrap();
+    }
+    if let Some(victim) = value(words, "abort") {
+        assert!(scheduler.abort(id(victim)), "{victim} is not here");
+        writeln!(said, "{victim} is aborted").unwrap();
     }
     let mut updates = StepUpdates::default();
     scheduler.update(&answer, &mut updates);

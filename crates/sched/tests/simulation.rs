@@ -303,7 +303,7 @@ fn live(workload: &Workload) -> Totals {
         kv: vec![0; config.n_blocks as usize * config.block_size],
         host: vec![0; config.n_host_blocks as usize * config.block_size],
         block_size: config.block_size,
-        lanes: config.states.clone().map(|states| Lanes::new(states, absorb)),
+        lanes: config.states.map(|states| Lanes::new(states, absorb)),
     };
     let mut rng = workload.seed;
     let mut random = move || {
@@ -625,6 +625,11 @@ fn with_states(seed: u64) -> Workload {
     workload.config.block_size = 1 << below(4);
     workload.config.n_blocks = (8 + below(56) as u32) / workload.config.block_size as u32;
     workload.config.states = Some(states(&mut below));
+    if below(3) == 0 {
+        workload.config.n_host_blocks = 40;
+        workload.config.choices.preemption = PreemptionMode::Swap;
+        workload.max_delay = 7;
+    }
     workload
 }
 

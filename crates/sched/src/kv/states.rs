@@ -1,4 +1,4 @@
-//! Lanes and snapshots of sequences: who has which, and the copies that the next plan asks for.
+//! Lanes and snapshots of sequences, and the copies between them that the next plan asks for.
 //!
 //! ```text
 //! begin    a lane starts empty, from a snapshot, or from the lane of another sequence
@@ -31,7 +31,7 @@ pub(super) struct States {
 impl States {
     pub(super) fn new(config: &StateConfig) -> Self {
         Self {
-            config: config.clone(),
+            config: *config,
             free_lanes: (0..config.n_lanes).rev().map(LaneId).collect(),
             free_snapshots: (0..config.n_snapshots).rev().map(SnapshotId).collect(),
             copies: Vec::new(),

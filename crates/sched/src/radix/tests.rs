@@ -1,5 +1,5 @@
 use super::*;
-use crate::BlockId;
+use crate::{BlockId, SnapshotId};
 use pelton_base::TokenId;
 
 /// Tokens named by letters.
@@ -259,6 +259,119 @@ fn statistics_count_what_was_locked_kept_and_forgotten() {
     assert_eq!((stats.n_lookups, stats.n_hits), (3, 2));
     assert_eq!((stats.lookup_tokens, stats.matched_tokens), (12, 6));
     assert_eq!((stats.n_inserted_blocks, stats.n_evicted_blocks), (2, 1));
+}
+
+/// Attaches a snapshot behind a text that is cached.
+fn attach(tree: &mut RadixTree, text: &str, snapshot: u32) {
+    let lock = lock(tree, text);
+    tree.attach(&lock, text.len() / 2, SnapshotId(snapshot));
+    assert!(tree.has_attached(&lock, text.len() / 2));
+    tree.unlock(lock);
+    tree.check_integrity();
+}
+
+/// The deepest snapshot on the path of a text, and the blocks up to it.
+fn deepest(tree: &RadixTree, text: &str) -> Option<(usize, u32)> {
+    let found = tree.find(DEFAULT, &spell(text), &mut Vec::new());
+    tree.deepest_snapshot(&found).map(|(n_blocks, snapshot)| (n_blocks, snapshot.0))
+}
+
+fn dropped(tree: &mut RadixTree) -> Vec<u32> {
+    tree.take_dropped_snapshots().map(|snapshot| snapshot.0).collect()
+}
+
+#[test]
+fn a_snapshot_stays_at_its_block_when_the_run_around_it_is_split_and_evicted() {
+    let mut tree = tree(Eviction::Lru);
+    insert(&mut tree, "aabbccdd", 0);
+    attach(&mut tree, "aabb", 0);
+    attach(&mut tree, "aabbccdd", 1);
+    assert_eq!(deepest(&tree, "aabbccdd"), Some((4, 1)));
+    assert_eq!(deepest(&tree, "aabbccdx"), Some((2, 0)), "a part of a block is not enough");
+    assert_eq!(deepest(&tree, "aabx"), None);
+    // Splits before, at and behind the first snapshot.
+    insert(&mut tree, "aabbccxx", 10);
+    insert(&mut tree, "aabbyy", 20);
+    insert(&mut tree, "aazz", 30);
+    assert_eq!(deepest(&tree, "aabbccdd"), Some((4, 1)));
+    assert_eq!(deepest(&tree, "aabbccxx"), Some((2, 0)));
+    assert!(tree.has_snapshot(DEFAULT, &spell("aabb")));
+    assert!(!tree.has_snapshot(DEFAULT, &spell("aabbcc")));
+    assert_eq!(evict(&mut tree, 1), [3]);
+    assert_eq!((dropped(&mut tree), tree.n_snapshots()), (vec![1], 1));
+    assert_eq!(evict(&mut tree, 9).len(), 6);
+    assert_eq!((dropped(&mut tree), tree.n_snapshots()), (vec![0], 0));
+}
+
+#[test]
+fn a_run_that_is_shortened_drops_the_snapshots_of_its_end_only() {
+    let mut tree = tree(Eviction::Lru);
+    insert(&mut tree, "aabbccdd", 0);
+    for (n_letters, snapshot) in [(2, 0), (4, 1), (8, 2)] {
+        attach(&mut tree, &"aabbccdd"[..n_letters], snapshot);
+    }
+    assert_eq!(evict(&mut tree, 1), [3]);
+    assert_eq!(dropped(&mut tree), [2]);
+    assert_eq!(evict(&mut tree, 1), [2]);
+    assert_eq!(dropped(&mut tree), [0; 0]);
+    assert_eq!(evict(&mut tree, 2), [1, 0]);
+    assert_eq!(dropped(&mut tree), [1, 0]);
+}
+
+#[test]
+fn the_snapshot_that_was_not_used_for_longest_goes_first() {
+    let mut tree = tree(Eviction::Lru);
+    insert(&mut tree, "aabbcc", 0);
+    attach(&mut tree, "aa", 0);
+    attach(&mut tree, "aabb", 1);
+    attach(&mut tree, "aabbcc", 2);
+    let mut blocks = Vec::new();
+    let mut found = tree.find(DEFAULT, &spell("aaxx"), &mut blocks);
+    assert_eq!(tree.deepest_snapshot(&found), Some((1, SnapshotId(0))));
+    found.snapshot = Some(SnapshotId(0));
+    let lock = tree.lock(&found);
+    tree.unlock(lock);
+    let order = std::iter::from_fn(|| tree.forget_snapshot()).map(|snapshot| snapshot.0);
+    assert_eq!(order.collect::<Vec<_>>(), [1, 2, 0]);
+}
+
+#[test]
+fn by_cost_the_snapshot_that_saves_fewest_tokens_goes_first() {
+    let mut tree = tree(Eviction::CostAware);
+    insert(&mut tree, "aabbccddeeff", 0);
+    attach(&mut tree, "aabbccdd", 0);
+    attach(&mut tree, "aabbccddee", 1);
+    attach(&mut tree, "aa", 2);
+    assert_eq!(tree.forget_snapshot(), Some(SnapshotId(2)), "two tokens at the beginning");
+    assert_eq!(tree.forget_snapshot(), Some(SnapshotId(1)), "two tokens since the one before");
+    assert_eq!(tree.forget_snapshot(), Some(SnapshotId(0)));
+    assert_eq!(tree.forget_snapshot(), None);
+}
+
+#[test]
+fn a_match_that_is_cut_to_nothing_locks_nothing() {
+    let mut tree = tree(Eviction::Lru);
+    insert(&mut tree, "aabb", 0);
+    let mut blocks = Vec::new();
+    let mut found = tree.find(DEFAULT, &spell("aabx"), &mut blocks);
+    found.cut(0, &mut blocks);
+    assert_eq!((found.n_full, found.partial, blocks.len()), (0, None, 0));
+    let lock = tree.lock(&found);
+    tree.check_integrity();
+    assert_eq!((tree.n_locked_blocks(&lock), tree.n_evictable()), (0, 2));
+    tree.unlock(lock);
+}
+
+#[test]
+#[should_panic(expected = "a stale match")]
+fn a_match_whose_snapshot_was_forgotten_is_refused() {
+    let mut tree = tree(Eviction::Lru);
+    insert(&mut tree, "aabb", 0);
+    attach(&mut tree, "aabb", 0);
+    let mut found = tree.find(DEFAULT, &spell("aabb"), &mut Vec::new());
+    found.snapshot = tree.deepest_snapshot(&found).map(|(_, snapshot)| snapshot);
+    tree.forget_snapshot();
+    let _lock = tree.lock(&found);
 }
 
 #[test]

@@ -168,13 +168,7 @@ impl Scheduler {
             namespace = sequence.namespace;
             self.kv.fork((held, sequence), n_shared, sizes, output)
         } else {
-            let n_found = (found.n_full * self.config.block_size)
-                .max(parked.host().map_or(0, |host| host.n_tokens));
-            let waits = match self.config.states {
-                None => self.is_being_computed(sequence, &found),
-                Some(_) => self.awaits_state(spot, n_found),
-            };
-            if waits {
+            if self.awaits_prefix(spot, &found) {
                 return Verdict::Deferred;
             }
             self.kv.admit(&found, self.queue.at(spot).host(), sizes, output)
@@ -198,7 +192,11 @@ impl Scheduler {
         let marks = self.kv.marks(&admission.held, &sequence);
         let running = Running::new(sequence, admission, marks, context);
         match transfer {
-            None => Verdict::Admitted(self.run(running)),
+            None => {
+                let idx = self.run(running);
+                self.mark_for_waiting(idx);
+                Verdict::Admitted(idx)
+            }
             Some(transfer) => {
                 self.loading.push(Loading { running, transfer });
                 Verdict::Loads
@@ -246,6 +244,19 @@ impl Scheduler {
         let n_shared = n_common.min(parent.n_computed);
         let border = parent.held.lane.as_ref().map_or(0, |lane| lane.border);
         Ok((n_shared > 0 && border <= n_shared).then_some((idx, n_shared)))
+    }
+
+    /// Whether a running sequence is about to compute what would lengthen the match of a waiting one.
+    fn awaits_prefix(&mut self, spot: Spot, found: &RadixMatch) -> bool {
+        let parked = self.queue.at(spot);
+        let n_found = found.n_full * self.config.block_size;
+        match self.config.states {
+            None => self.is_being_computed(parked.sequence(), found),
+            Some(_) => {
+                let n_on_host = parked.host().map_or(0, |host| host.n_tokens);
+                self.awaits_state(spot, n_found.max(n_on_host))
+            }
+        }
     }
 
     /// Whether a running sequence is about to compute the block that follows a match.

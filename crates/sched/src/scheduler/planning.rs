@@ -265,7 +265,9 @@ impl Scheduler {
 
     /// Adds up the work that the plan asks of the machine, and charges the tenants for it.
     fn finish(&mut self, n_rows: usize, output: &mut SchedulerOutput) {
-        self.kv.drain_copies(&mut output.state_copies);
+        if !output.is_empty() {
+            self.kv.drain_copies(&mut output.state_copies);
+        }
         for running in &self.running {
             running.plan_saves(output);
         }
