@@ -1,8 +1,8 @@
 //! Decays and update factors of recurrent layers, head by head.
 //!
 //! ```text
-//! delta_gates   decay = -exp(A_log) · softplus(a + dt_bias)        beta = sigmoid(b)
-//! step_gates    step  = clamp(softplus(dt + dt_bias))              decay = -exp(A_log) · step
+//! delta_gates   decay = rate · softplus(a + dt_bias)                beta = sigmoid(b)
+//! step_gates    step  = clamp(softplus(dt + dt_bias))              decay = rate · step
 //!
 //! softplus(x) = x for x > 20, else ln(1 + eˣ)
 //! ```
@@ -17,8 +17,8 @@ use crate::team::Parts;
 /// Learned parameters of the decays of one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct DecayParams<'a> {
-    /// Logarithm of the decay rate of each head.
-    pub a_log: &'a [f32],
+    /// Decay rate of each head, `-exp(A_log)`.
+    pub rates: &'a [f32],
     /// Added to the time step of each head before its softplus.
     pub dt_bias: &'a [f32],
 }
@@ -46,10 +46,10 @@ impl Cpu {
         beta: &mut [f32],
     ) {
         self.gates(params, [decay, beta], |row, head| {
-            let n_heads = params.a_log.len();
+            let n_heads = params.rates.len();
             let step = softplus(a.row(row, n_heads)[head] + params.dt_bias[head]);
             let b = b.row(row, n_heads)[head];
-            [-params.a_log[head].exp() * step, 1.0 / (1.0 + (-b).exp())]
+            [params.rates[head] * step, 1.0 / (1.0 + (-b).exp())]
         });
     }
 
@@ -72,9 +72,9 @@ impl Cpu {
     ) {
         assert!(limits[0] <= limits[1], "invariant: the limits of steps ascend");
         self.gates(params, [decay, steps], |row, head| {
-            let dt = dt.row(row, params.a_log.len())[head] + params.dt_bias[head];
+            let dt = dt.row(row, params.rates.len())[head] + params.dt_bias[head];
             let step = softplus(dt).clamp(limits[0], limits[1]);
-            [-params.a_log[head].exp() * step, step]
+            [params.rates[head] * step, step]
         });
     }
 
@@ -85,7 +85,7 @@ impl Cpu {
         out: [&mut [f32]; 2],
         f: impl Fn(usize, usize) -> [f32; 2] + Sync,
     ) {
-        let n_heads = params.a_log.len();
+        let n_heads = params.rates.len();
         assert!(n_heads > 0 && params.dt_bias.len() == n_heads, "invariant: a bias per head");
         assert_eq!(out[0].len(), out[1].len(), "invariant: outputs of one size");
         assert!(out[0].len().is_multiple_of(n_heads), "invariant: whole rows of heads");
@@ -116,8 +116,9 @@ mod tests {
         for (m, n_heads) in [(1, 1), (3, 5), (200, 32)] {
             let mut x = random.normals(m * 2 * n_heads);
             x.iter_mut().for_each(|x| *x *= 12.0);
-            let (a_log, dt_bias) = (random.normals(n_heads), random.normals(n_heads));
-            let params = DecayParams { a_log: &a_log, dt_bias: &dt_bias };
+            let (mut rates, dt_bias) = (random.normals(n_heads), random.normals(n_heads));
+            rates.iter_mut().for_each(|x| *x = -x.exp());
+            let params = DecayParams { rates: &rates, dt_bias: &dt_bias };
             let rows = |offset| StridedRows { data: &x, stride: 2 * n_heads, offset };
             for cpu in row_cpus() {
                 let mut got = [const { Vec::new() }; 4];
@@ -130,7 +131,7 @@ mod tests {
                         let [a, b] =
                             [0, n_heads].map(|at| f64::from(x[row * 2 * n_heads + at + head]));
                         let step = exact(a + f64::from(dt_bias[head]));
-                        let rate = -f64::from(a_log[head]).exp();
+                        let rate = f64::from(rates[head]);
                         let limited = step.clamp(0.5, 9.0);
                         let beta = 1.0 / (1.0 + (-b).exp());
                         let expected = [rate * step, beta, rate * limited, limited];
@@ -149,7 +150,7 @@ mod tests {
     #[should_panic(expected = "invariant: a bias per head")]
     fn a_bias_of_other_heads_is_a_broken_invariant() {
         let rows = StridedRows::dense(&[0.0; 2], 2);
-        let params = DecayParams { a_log: &[0.0; 2], dt_bias: &[0.0; 1] };
+        let params = DecayParams { rates: &[0.0; 2], dt_bias: &[0.0; 1] };
         row_cpus()[0].delta_gates(rows, rows, &params, &mut [0.0; 2], &mut [0.0; 2]);
     }
 }

@@ -26,6 +26,7 @@ mod layer_norm;
 mod norm;
 mod rope;
 mod route;
+mod sigmoid;
 
 use std::ops::Range;
 
@@ -74,6 +75,7 @@ pub(crate) struct Table {
     argmax: unsafe fn(&[f32]) -> usize,
     pub(crate) largest: unsafe fn(&[f32]) -> f32,
     pub(crate) round_to_bf16: unsafe fn(&[f32], &mut [f32]),
+    sigmoid_mul: unsafe fn(&mut [f32], &[f32]),
 }
 
 macro_rules! table {
@@ -115,6 +117,7 @@ macro_rules! table {
             argmax: argmax::argmax_shells::$shell,
             largest: argmax::largest_shells::$shell,
             round_to_bf16: elementwise::round_to_bf16_shells::$shell,
+            sigmoid_mul: sigmoid::sigmoid_mul_shells::$shell,
         };
     };
 }
