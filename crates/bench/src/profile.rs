@@ -194,7 +194,7 @@ impl OpTime {
 
 /// Operations of all heads for one position that a row sees, in one layer.
 fn per_position(mixer: &Mixer) -> usize {
-    let heads = mixer.kv_heads();
+    let Some(heads) = mixer.kv_heads() else { return 0 };
     2 * mixer.n_heads() * (heads.key_dim + heads.value_dim)
 }
 

@@ -57,6 +57,7 @@ pub(crate) fn spawn(
         sampled_vocab: None,
         exit_layers: None,
         verification: Default::default(),
+        states: Default::default(),
     };
     let executor = Shared::new(ModelExecutor::new(decoder, config)?);
     let config = EngineConfig {

@@ -6,7 +6,7 @@
 use std::io::Write;
 
 use pelton_base::TokenId;
-use pelton_model::{BlockTables, ForwardInput, ForwardSequence};
+use pelton_model::{BlockTables, ForwardInput, ForwardSequence, Lane};
 use serde::Serialize;
 
 use crate::args::LogitsArgs;
@@ -66,6 +66,7 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
             rows: 0..chunk.len(),
             first_position,
             block_tables: BlockTables::one(&block_table),
+            lane: spec.is_recurrent().then(|| Lane::at(0, first_position)),
             tree: None,
         };
         let input =

@@ -6,11 +6,13 @@ use pelton_quant::Compute;
 use pelton_tensor::KvDtype;
 
 use crate::arch::Mlp;
+use crate::device::Device;
 use crate::device::cpu::CpuDevice;
 use crate::error::ModelError;
 use crate::files::{ModelFiles, ModelKind};
 use crate::kv::KvFootprint;
 use crate::load::{QuantizedTotals, quantized_totals, weight_bytes};
+use crate::state::StateShape;
 
 /// Tokens of the block from which the bytes of one token are computed: a whole group, so that they
 /// include no padding.
@@ -72,6 +74,12 @@ pub struct Inspection {
     pub kv_dtype: &'static str,
     /// Bytes of keys and values that one token of context takes.
     pub kv_bytes_per_token: usize,
+    /// Layers that keep a state of a fixed size in place of keys and values.
+    pub n_recurrent_layers: usize,
+    /// Bytes of these states for one running sequence, the rows of an open chunk included.
+    pub state_bytes: usize,
+    /// Bytes of one state that the prefix cache keeps.
+    pub snapshot_bytes: usize,
 }
 
 /// Tensors of one stored type.
@@ -139,13 +147,15 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
     };
     let idle = spec.layers.iter().map(|layer| match &layer.mlp {
         Mlp::Moe(moe) => moe.n_idle_parameters(spec.hidden_size) as u64,
-        Mlp::Gated(_) | Mlp::Plain(_) => 0,
+        Mlp::Gated(_) | Mlp::Plain(_) | Mlp::Absent(_) => 0,
     });
     let n_idle = idle.sum::<u64>();
     let first = &spec.layers[0];
-    let heads = first.mixer.kv_heads();
+    let attention = spec.layers.iter().find(|layer| layer.mixer.kv_heads().is_some());
+    let heads = attention.and_then(|layer| layer.mixer.kv_heads());
     let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.mixer.window()).collect();
     let kv = KvFootprint::new::<CpuDevice>(&spec, kv_dtype, BLOCK_TOKENS);
+    let states = StateShape::of(&spec);
     Ok(Inspection {
         kind: files.kind(),
         path: files.path().display().to_string(),
@@ -160,9 +170,9 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         n_layers: spec.layers.len(),
         hidden_size: spec.hidden_size,
         intermediate_size: first.mlp.intermediate_size(),
-        n_heads: first.mixer.n_heads(),
-        n_kv_heads: heads.n,
-        head_dim: heads.key_dim,
+        n_heads: attention.unwrap_or(first).mixer.n_heads(),
+        n_kv_heads: heads.map_or(0, |heads| heads.n),
+        head_dim: heads.map_or(0, |heads| heads.key_dim),
         vocab_size: spec.vocab_size,
         max_context: spec.max_context,
         window: windows.first().copied(),
@@ -173,6 +183,9 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         eos_tokens: spec.eos_tokens.clone(),
         kv_dtype: kv_dtype.name(),
         kv_bytes_per_token: kv.block_bytes() / BLOCK_TOKENS,
+        n_recurrent_layers: states.layers.len(),
+        state_bytes: CpuDevice::lane_bytes(&states.layers),
+        snapshot_bytes: CpuDevice::snapshot_bytes(&states.layers),
     })
 }
 

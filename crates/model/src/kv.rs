@@ -20,7 +20,7 @@ use crate::device::Device;
 /// Sizes of a paged KV cache.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct KvShape {
-    /// Layers that store keys and values.
+    /// Layers that store keys and values; layers that keep a state do not.
     pub n_layers: usize,
     /// Blocks that sequences may own.
     pub n_blocks: usize,
@@ -46,11 +46,13 @@ pub struct KvFootprint {
 impl KvFootprint {
     /// One block of `block_size` tokens of a model on a device `D`, and no store.
     pub fn new<D: Device>(spec: &ArchSpec, dtype: KvDtype, block_size: usize) -> Self {
+        let mut paged = spec.layers.iter().filter_map(|layer| layer.mixer.kv_heads());
+        let heads = paged.next();
         let shape = KvShape {
-            n_layers: spec.layers.len(),
+            n_layers: heads.map_or(0, |_| 1 + paged.count()),
             n_blocks: 1,
             block_size,
-            heads: spec.layers[0].mixer.kv_heads(),
+            heads: heads.unwrap_or(KvHeads::LEAST),
             dtype,
         };
         Self { shape, n_host_blocks: 0, block_bytes: D::kv_block_bytes(&shape) }

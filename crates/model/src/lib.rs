@@ -39,6 +39,7 @@ mod load;
 mod outline;
 mod parameters;
 pub mod rope;
+mod state;
 mod wrapper;
 
 pub use arch::{ARCHS, Arch, ArchSpec, ENCODERS, LayerSpec, Mixer};
@@ -64,3 +65,4 @@ pub use parameters::{MatrixRole, MatrixShape, Parameters};
 pub use pelton_quant::Compute;
 pub use pelton_quant::checkpoint::Scheme;
 pub use pelton_tensor::{KvDtype, UnknownKvDtype, available_memory_bytes};
+pub use state::{CHUNK_TOKENS, Lane, StateCopy, StateLayer, StateShape};

@@ -32,6 +32,8 @@ const WRAPPERS: &[&str] = &[
     "LlavaNextForConditionalGeneration",
     "LlavaOnevisionForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
     "SmolVLMForConditionalGeneration",
     "VipLlavaForConditionalGeneration",
 ];

@@ -49,6 +49,7 @@ fn decode(decoder: &mut Decoder<CpuDevice>, m: usize) -> u64 {
             rows: s..s + 1,
             first_position: 0,
             block_tables: BlockTables::one(&tables[s]),
+            lane: None,
             tree: None,
         })
         .collect();

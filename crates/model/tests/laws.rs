@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{BLOCK, Golden, all, bits, golden, run_chunks, run_whole};
+use common::{BLOCK, Golden, all, bits, cut, golden, run_chunks, run_whole, scattered};
 use pelton_base::TokenId;
 use pelton_kernels::Kernels;
 use pelton_model::{
@@ -34,8 +34,9 @@ fn chunked_prefill_is_the_whole_prefill() {
         let files = exported(&golden, "Q8_0");
         let mut decoder = golden.load(&files, Compute::Auto);
         let whole = bits(&run_whole(&mut decoder, &tokens));
-        for chunks in [vec![1; 63], vec![7; 9], vec![31, 1, 31], vec![16, 16, 16, 15]] {
-            let rows = run_chunks(&mut decoder, &tokens, &chunks, &[0, 1, 2, 3]);
+        for sizes in [&[1][..], &[7], &[31, 1], &[16], &[63, 1, 2], &[65]] {
+            let chunks = cut(tokens.len(), sizes);
+            let rows = run_chunks(&mut decoder, &tokens, &chunks, &scattered(tokens.len()));
             assert!(bits(&rows) == whole, "{} {chunks:?}", golden.name);
         }
     }
@@ -109,6 +110,7 @@ fn a_tree_of_drafts_is_every_one_of_its_paths() {
                     rows,
                     first_position,
                     block_tables: BlockTables::one(block_table),
+                    lane: None,
                     tree,
                 };
                 let rows: Vec<usize> = (0..tokens.len()).collect();
@@ -145,6 +147,7 @@ fn run_batch(decoder: &mut Decoder<CpuDevice>, tokens: &[TokenId]) -> Vec<Vec<f3
             rows: 0..first(s),
             first_position: 0,
             block_tables: BlockTables::one(&tables[s]),
+            lane: None,
             tree: None,
         };
         let input = ForwardInput {
@@ -166,6 +169,7 @@ fn run_batch(decoder: &mut Decoder<CpuDevice>, tokens: &[TokenId]) -> Vec<Vec<f3
             rows,
             first_position,
             block_tables: BlockTables::one(block_table),
+            lane: None,
             tree: None,
         });
     }
@@ -200,6 +204,7 @@ fn greedy_rows_are_told_the_likeliest_of_the_logits_that_they_do_not_get() {
                 rows: 0..n,
                 first_position: 0,
                 block_tables: BlockTables::one(&[0, 1, 2, 3]),
+                lane: None,
                 tree: None,
             };
             // Backwards: rows are told in the order in which they are asked for.
@@ -238,6 +243,7 @@ fn scored_rows_have_the_same_logits_in_pieces_of_any_size() {
             rows: 0..n,
             first_position: 0,
             block_tables: BlockTables::one(&[0, 1, 2, 3]),
+            lane: None,
             tree: None,
         };
         let rows: Vec<usize> = (0..n).rev().collect();
@@ -339,6 +345,7 @@ fn a_copied_block_reads_like_the_original() {
                 rows: 0..n,
                 first_position: range.start,
                 block_tables: BlockTables::one(blocks),
+                lane: None,
                 tree: None,
             };
             let input = ForwardInput {
@@ -378,6 +385,7 @@ fn a_block_swapped_out_and_in_elsewhere_reads_like_the_original() {
                     rows,
                     first_position,
                     block_tables: BlockTables::one(block_table),
+                    lane: None,
                     tree: None,
                 };
                 let (tokens, sequences) = (&tokens[range], &[sequence]);

@@ -5,11 +5,11 @@ mod vectors;
 
 use std::path::Path;
 
-use common::{BLOCK, Golden, all, argmax, golden, open, run_chunks, run_whole};
+use common::{BLOCK, Golden, all, argmax, golden, open, run_chunks, run_whole, scattered};
 use pelton_base::TokenId;
 use pelton_model::{
-    BlockTables, Compute, Decoder, ForwardInput, ForwardSequence, GreedyRows, KvDtype, LoadOptions,
-    ModelFiles, Ops, SwapStore, load,
+    BlockTables, Compute, Decoder, ForwardInput, ForwardSequence, GreedyRows, KvDtype, Lane,
+    LoadOptions, ModelFiles, Ops, SwapStore, load,
 };
 use pelton_quant::FORMATS;
 use pelton_testkit::{PlainDevice, Ranks, TinyModel};
@@ -57,7 +57,8 @@ fn greedy_decoding_gives_the_tokens_of_the_reference() {
         let mut decoder = plain(&golden.files(), golden.max_context);
         let mut chunks = vec![golden.prompt.len()];
         chunks.resize(golden.greedy.len(), 1);
-        let rows = run_chunks(&mut decoder, &golden.tokens(), &chunks, &[3, 1, 4, 0]);
+        let tokens = golden.tokens();
+        let rows = run_chunks(&mut decoder, &tokens, &chunks, &scattered(tokens.len()));
         let chosen: Vec<_> = rows[golden.prompt.len() - 1..].iter().map(|r| argmax(r)).collect();
         assert_eq!(chosen, golden.greedy, "{}", golden.name);
     }
@@ -121,8 +122,9 @@ fn step<D: Ops>(
     n_greedy: usize,
 ) -> (Vec<Vec<f32>>, Vec<Option<TokenId>>) {
     let block_tables = BlockTables::one(place.1);
-    let sequence =
-        ForwardSequence { rows: 0..tokens.len(), first_position: place.0, block_tables, tree };
+    let lane = decoder.spec().is_recurrent().then(|| Lane::at(0, place.0));
+    let rows = 0..tokens.len();
+    let sequence = ForwardSequence { rows, first_position: place.0, block_tables, lane, tree };
     let rows: Vec<usize> = (0..tokens.len()).collect();
     let input = ForwardInput { tokens, sequences: &[sequence], logits_rows: &rows };
     let n_layers = decoder.spec().layers.len();

@@ -94,6 +94,7 @@ fn a_walk_gives_the_logits_of_the_decoder_and_taps_what_is_read() {
         rows: 0..TOKENS.len(),
         first_position: 0,
         block_tables: BlockTables::one(&tables),
+        lane: None,
         tree: None,
     };
     let all: Vec<usize> = (0..TOKENS.len()).collect();

@@ -1,8 +1,9 @@
 //! Bytes of keys and values, by the arithmetic that allocates them.
 //!
-//! [`KvFootprint`] sizes the pool of the engine; this module asks it, and adds what a step reads.
+//! [`KvFootprint`] and [`StateShape`] size the memory of the engine; this module asks them, and adds what
+//! a step reads.
 
-use pelton_model::{ArchSpec, CpuDevice, KvDtype, KvFootprint};
+use pelton_model::{ArchSpec, CpuDevice, Device, KvDtype, KvFootprint, StateShape};
 use serde::Serialize;
 
 /// Bytes of keys and values.
@@ -23,7 +24,12 @@ pub struct KvSizes {
     /// Bytes of one sequence if layers with a window kept their window alone; the pool keeps all
     /// tokens of all layers.
     pub windowed_bytes: u64,
-    /// Window of each layer.
+    /// Bytes of the states of one sequence in recurrent layers, the rows of an open chunk included.
+    pub state_bytes: u64,
+    /// Layers that keep keys and values.
+    #[serde(skip)]
+    n_paged_layers: usize,
+    /// Most positions that a row sees in each layer; none in recurrent ones.
     #[serde(skip)]
     windows: Vec<Option<usize>>,
 }
@@ -47,26 +53,32 @@ impl KvSizes {
             sequence_bytes: block_bytes
                 .saturating_mul(context_tokens.div_ceil(block_tokens) as u64),
             windowed_bytes: 0,
-            windows: spec.layers.iter().map(|layer| layer.mixer.window()).collect(),
+            state_bytes: CpuDevice::lane_bytes(&StateShape::of(spec).layers) as u64,
+            n_paged_layers: spec.n_paged_layers(),
+            windows: spec.layers.iter().map(|layer| layer.mixer.most_seen()).collect(),
         };
         sizes.windowed_bytes = sizes.read_bytes(context_tokens as f64) as u64;
         sizes
     }
 
-    /// Bytes of a pool in which `n_sequences` sequences never wait for a block.
+    /// Bytes of a pool in which `n_sequences` sequences never wait for a block, and of their states.
     pub fn pool_bytes(&self, n_sequences: usize) -> u64 {
         let n_blocks = KvFootprint::blocks_for(self.context_tokens, self.block_tokens, n_sequences);
-        self.block_bytes.saturating_mul(n_blocks as u64)
+        let states = self.state_bytes.saturating_mul(n_sequences as u64);
+        self.block_bytes.saturating_mul(n_blocks as u64).saturating_add(states)
     }
 
     /// Most sequences that never wait in a pool of `n_bytes`.
     pub fn n_sequences(&self, n_bytes: u64) -> usize {
-        let n_blocks = (n_bytes / self.block_bytes.max(1)).saturating_sub(1);
-        (n_blocks / self.context_tokens.div_ceil(self.block_tokens).max(1) as u64) as usize
+        let n_blocks = self.context_tokens.div_ceil(self.block_tokens).max(1) as u64;
+        let sequence = self.block_bytes.saturating_mul(n_blocks).saturating_add(self.state_bytes);
+        (n_bytes.saturating_sub(self.block_bytes) / sequence.max(1)) as usize
     }
 
     /// Most tokens of each of `n_sequences` sequences in a pool of `n_bytes`, in whole blocks.
     pub fn n_tokens(&self, n_bytes: u64, n_sequences: usize) -> usize {
+        let states = self.state_bytes.saturating_mul(n_sequences as u64);
+        let n_bytes = n_bytes.saturating_sub(states);
         let n_blocks = (n_bytes / self.block_bytes.max(1)).saturating_sub(1);
         (n_blocks / n_sequences.max(1) as u64) as usize * self.block_tokens
     }
@@ -90,7 +102,7 @@ impl KvSizes {
 
     /// Bytes that attention of one row reads behind `n_tokens` tokens, over all layers.
     pub(crate) fn read_bytes(&self, n_tokens: f64) -> f64 {
-        let per_layer = self.token_bytes as f64 / self.windows.len().max(1) as f64;
+        let per_layer = self.token_bytes as f64 / self.n_paged_layers.max(1) as f64;
         self.seen(n_tokens).sum::<f64>() * per_layer
     }
 }

@@ -115,7 +115,8 @@ impl RankSizes {
         let stage = spec.layers.len().div_ceil(n_ranks) as f64 / spec.layers.len() as f64;
         let (shared, share, kv_share) = match split {
             Split::Outputs => {
-                let n_heads = spec.layers[0].mixer.kv_heads().n;
+                let mut heads = spec.layers.iter().filter_map(|layer| layer.mixer.kv_heads());
+                let n_heads = heads.next().map_or(1, |heads| heads.n);
                 let heads = n_heads.div_ceil(n_ranks) as f64 / n_heads as f64;
                 (bytes(&|_| true), 1.0 / n, heads)
             }

@@ -31,14 +31,14 @@ impl RowWork {
             spec.layers.iter().map(|layer| width(&layer.mixer) as f64).collect()
         };
         let is_quantized = weights.multiplied().any(|m| m.arithmetic == Arithmetic::Int8);
-        let kv = |mixer: &Mixer| mixer.kv_heads().n * mixer.kv_heads().key_dim;
         let stored = |mixer: &Mixer| {
             let heads = mixer.kv_heads();
-            heads.n * (heads.key_dim + heads.value_dim)
+            heads.map_or(0, |heads| heads.n * (heads.key_dim + heads.value_dim))
         };
         let rotated = |mixer: &Mixer| match mixer {
-            Mixer::Gqa(gqa) => gqa.rope.map_or(0, |_| gqa.q_width() + kv(mixer)),
+            Mixer::Gqa(gqa) => gqa.rope.map_or(0, |_| gqa.q_width() + gqa.kv_width()),
             Mixer::Mla(mla) => (mla.n_heads + 1) * mla.rope_dim,
+            Mixer::Recurrent(_) | Mixer::ShortConv(_) | Mixer::Absent(_) => 0,
         };
         Self {
             norm: vec![spec.hidden_size as f64; 2 * spec.layers.len() + 1],

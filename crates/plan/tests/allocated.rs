@@ -85,9 +85,12 @@ fn keys_and_values_and_stored_weights_take_the_bytes_of_the_plan() {
                 let lengths = [block, context, batch];
                 let told = planned(files, Weights::Stored(stored), kv_dtype, lengths);
                 let n_blocks = context.div_ceil(block) * batch + 1;
-                let kv = decoder.new_kv(n_blocks, block);
-                assert_eq!(told.fit.kv_bytes, kv.n_bytes() as u64, "{name}");
-                assert_eq!(told.kv.block_bytes * n_blocks as u64, told.fit.kv_bytes, "{name}");
+                let kv = decoder.try_new_kv_for(n_blocks, block, batch, 0).expect("memory");
+                let n_bytes = (kv.n_bytes() + kv.n_state_bytes()) as u64;
+                assert_eq!(told.fit.kv_bytes, n_bytes, "{name}");
+                let by_part =
+                    [told.kv.block_bytes * n_blocks as u64, told.kv.state_bytes * batch as u64];
+                assert_eq!(by_part, [kv.n_bytes() as u64, kv.n_state_bytes() as u64], "{name}");
                 assert_eq!(told.fit.weight_bytes, decoder.memory_bytes(), "{name}");
             }
         }

@@ -64,12 +64,12 @@ impl Facts {
             tuning: Tuned(cpu.tuning),
             kv_dtype: format!("{:?}", decoder.kv_dtype()).to_lowercase(),
             weight_bytes: decoder.weight_bytes(),
-            kv_bytes_per_layer: block_bytes / BLOCK_TOKENS / spec.layers.len(),
+            kv_bytes_per_layer: block_bytes / BLOCK_TOKENS / spec.n_paged_layers().max(1),
             layer_weights: layer_weights(spec),
             head_weights: spec.hidden_size * spec.vocab_size,
             layout: layouts.first().map_or(WeightLayout::F32, |(layout, _)| *layout),
             layouts: layouts.iter().map(|(layout, n_bytes)| (layout.name(), *n_bytes)).collect(),
-            windows: spec.layers.iter().map(|layer| layer.mixer.window()).collect(),
+            windows: spec.layers.iter().map(|layer| layer.mixer.most_seen()).collect(),
         }
     }
 

@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use pelton_base::{FinishReason, TokenId};
 use pelton_engine::{EngineHandle, TokenEvent, TokenStream};
-use pelton_model::{BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence, Lap};
+use pelton_model::{
+    BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence, Lane, Lap,
+};
 
 use super::plan::{CONTEXT_STEPS, Needs, Plan, SHORT_TOKENS, Variant};
 use crate::shared::{BLOCK_TOKENS, STEP_TOKENS, Shared, engine_failed, full_step, greedy, spawn};
@@ -35,6 +37,7 @@ pub(super) struct Subject<'a> {
     sequence: Vec<TokenId>,
     kv: <CpuDevice as Device>::Kv,
     block_table: Vec<u32>,
+    is_recurrent: bool,
     logits: Vec<f32>,
     prompts: RandomTokens,
     plan: Plan,
@@ -62,6 +65,7 @@ impl<'a> Subject<'a> {
                 "lower `--context` or `--prompt`",
             )
         })?;
+        let is_recurrent = decoder.spec().is_recurrent();
         let (executor, engine) = spawn(decoder, needs.n_engine_blocks, plan.most_sequences())?;
         let mut subject = Self {
             executor,
@@ -69,6 +73,7 @@ impl<'a> Subject<'a> {
             sequence: prompts.take(plan.sequence_tokens()),
             kv,
             block_table: (0..needs.n_sequence_blocks as u32).collect(),
+            is_recurrent,
             logits: Vec::new(),
             prompts,
             plan: plan.clone(),
@@ -205,6 +210,8 @@ impl<'a> Subject<'a> {
             rows: 0..n_rows,
             first_position: first,
             block_tables: BlockTables::one(&self.block_table),
+            // Of timing alone: a lane is not what its place says where rows are computed again.
+            lane: self.is_recurrent.then(|| Lane::at(0, first)),
             tree: None,
         };
         let input = ForwardInput {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use pelton_base::TokenId;
-use pelton_model::{BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence};
+use pelton_model::{BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence, Lane};
 use pelton_sampling::Scorer;
 
 use super::rows::likeliest;
@@ -76,6 +76,7 @@ impl Runner {
             rows: 0..tokens.len(),
             first_position,
             block_tables: BlockTables::new(&self.tables, self.n_groups),
+            lane: decoder.spec().is_recurrent().then(|| Lane::at(0, first_position)),
             tree: None,
         };
         let input = ForwardInput { tokens, sequences: &[sequence], logits_rows };

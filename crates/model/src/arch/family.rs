@@ -3,6 +3,7 @@
 use super::{ArchSpec, ClassHead, Stored, llama};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
+use pelton_base::limits;
 
 /// Registry entry: the names a checkpoint may declare, and how to read its files.
 #[derive(Debug)]
@@ -20,6 +21,10 @@ pub struct Arch {
     pub(crate) defaults: &'static [(&'static str, Preset)],
     /// Whether a part of each head may be rotated and the rest left alone.
     pub(crate) partial_rotary: bool,
+    /// Kinds of layers, beside those of attention, that `layer_types` may name.
+    pub(crate) layer_kinds: &'static [&'static str],
+    /// The field that spells the kinds of layers in one word, for configs without `layer_types`.
+    pub(crate) layer_pattern: Option<LayerPattern>,
     /// How Hugging Face folders store the tensors.
     pub(crate) hf: Stored,
     /// How GGUF files store the tensors.
@@ -34,6 +39,24 @@ pub struct Arch {
     ///
     /// Names the field that this architecture cannot work with.
     pub spec: fn(&HfConfig) -> Result<ArchSpec, ConfigError>,
+}
+
+/// A field that spells the kinds of layers in one word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerPattern {
+    pub(crate) field: &'static str,
+    /// The kind that each letter stands for.
+    pub(crate) kinds: &'static [(char, &'static str)],
+}
+
+impl LayerPattern {
+    /// The kinds of a word; a letter that stands for nothing becomes a kind of its own, which no family
+    /// has.
+    pub(crate) fn read(&self, word: &str) -> Vec<String> {
+        let kind = |letter: char| self.kinds.iter().find(|(known, _)| *known == letter);
+        let of = |letter| kind(letter).map_or(letter.to_string(), |(_, kind)| (*kind).to_owned());
+        word.chars().take(limits::MODEL_LAYERS).map(of).collect()
+    }
 }
 
 /// The value of a field that a config leaves out.
@@ -66,6 +89,8 @@ impl Arch {
         spellings: &[],
         defaults: &[],
         partial_rotary: false,
+        layer_kinds: &[],
+        layer_pattern: None,
         hf: Stored::HF,
         gguf: Stored::GGUF,
         classifier: Some(ClassHead::SCORE),

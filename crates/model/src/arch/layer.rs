@@ -1,4 +1,6 @@
 //! One decoder layer: what it is made of, and how its parts are wired.
+//!
+//! A layer that has one mixer alone has the norms of that mixer alone, and reads and adds once.
 
 use super::{Ends, Gqa, Mixer, Mlp};
 
@@ -67,11 +69,13 @@ impl LayerSpec {
     /// that.
     pub(crate) fn norms(&self, layer: usize, ends: &Ends) -> [bool; 4] {
         let Wiring { pre_norm, post_norm, residual, .. } = self.wiring;
+        let mixes_rows = !matches!(self.mixer, Mixer::Absent(_));
+        let mixes_channels = !matches!(self.mlp, Mlp::Absent(_));
         [
-            pre_norm && (layer > 0 || ends.first_norm),
-            post_norm,
-            pre_norm && residual != Residual::ParallelOneNorm,
-            post_norm,
+            mixes_rows && pre_norm && (layer > 0 || ends.first_norm),
+            mixes_rows && post_norm,
+            mixes_channels && pre_norm && residual != Residual::ParallelOneNorm,
+            mixes_channels && post_norm,
         ]
     }
 
@@ -80,7 +84,7 @@ impl LayerSpec {
     pub(crate) fn gqa_mut(&mut self) -> &mut Gqa {
         match &mut self.mixer {
             Mixer::Gqa(gqa) => gqa,
-            Mixer::Mla(_) => panic!("invariant: a layer with grouped queries"),
+            _ => panic!("invariant: a layer with grouped queries"),
         }
     }
 }

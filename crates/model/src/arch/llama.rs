@@ -34,6 +34,7 @@ pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
             segment: None,
             has_sinks: false,
             temperature: None,
+            is_gated: false,
         }),
         mlp: Mlp::Gated(GatedMlp {
             intermediate_size: cfg.intermediate_size,

@@ -13,6 +13,7 @@
 //! minus one, scaled embeddings) are undone while loading, never in `forward`.
 
 mod arcee;
+mod bamba;
 mod bloom;
 mod class_head;
 mod cohere;
@@ -34,13 +35,16 @@ mod gpt_neox;
 mod gpt_oss;
 mod gptj;
 mod granite;
+mod granite_hybrid;
 mod granite_moe;
 mod helium;
 mod internlm2;
 mod internlm3;
 mod layer;
+mod lfm2;
 mod llama;
 mod llama4;
+mod mamba2;
 mod minicpm;
 mod minicpm3;
 mod ministral;
@@ -48,6 +52,7 @@ mod mistral;
 mod mixtral;
 mod moe;
 mod nemotron;
+mod nemotron_h;
 mod olmo;
 mod olmo2;
 mod olmo3;
@@ -58,24 +63,27 @@ mod phi3;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
+mod qwen3_next;
 mod registry;
 mod seed_oss;
 mod smollm3;
 mod spec;
+mod ssm;
 mod stablelm;
 mod starcoder2;
 mod step;
 mod stored;
 
 pub use crate::layer::{
-    Act, ExpertGroups, GatedMlp, Gqa, GroupRank, KvHeads, Mixer, Mla, Mlp, Moe, PlainMlp, QkNorm,
-    Router, RouterScore, SharedExpert, Temperature,
+    Absent, Act, ExpertGroups, Gate, GatedMlp, Gqa, GroupRank, Kept, KvHeads, Mixer, Mla, Mlp, Moe,
+    PlainMlp, QkNorm, Recurrent, Router, RouterScore, Rule, SharedExpert, ShortConv, Temperature,
 };
 pub(crate) use class_head::{ClassHead, HeadAct, HeadRow, HeadStep};
 pub use encoders::ENCODERS;
 pub use family::Arch;
-pub(crate) use family::Preset;
+pub(crate) use family::{LayerPattern, Preset};
 pub use layer::{LayerSpec, Residual, Wiring};
 pub use registry::{ARCHS, find, find_gguf};
 pub(crate) use registry::{is_classifier, is_headless, known, unknown, unknown_gguf};

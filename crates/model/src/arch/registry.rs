@@ -1,11 +1,12 @@
 //! The names that checkpoints declare, and the entry that each selects.
 
 use super::{
-    Arch, ENCODERS, arcee, bloom, cohere, cohere2, deepseek, exaone4, falcon, gemma, gemma2,
-    gemma3, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_moe,
-    helium, internlm2, internlm3, llama, llama4, minicpm, minicpm3, ministral, mistral, mixtral,
-    nemotron, olmo, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe,
-    seed_oss, smollm3, stablelm, starcoder2,
+    Arch, ENCODERS, arcee, bamba, bloom, cohere, cohere2, deepseek, exaone4, falcon, gemma, gemma2,
+    gemma3, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj, granite,
+    granite_hybrid, granite_moe, helium, internlm2, internlm3, lfm2, llama, llama4, mamba2,
+    minicpm, minicpm3, ministral, mistral, mixtral, nemotron, nemotron_h, olmo, olmo2, olmo3,
+    olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss,
+    smollm3, stablelm, starcoder2,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
@@ -13,6 +14,7 @@ use crate::fields::ConfigError;
 /// Every supported architecture. Conformance tests iterate over this table.
 pub static ARCHS: &[Arch] = &[
     arcee::ARCH,
+    bamba::ARCH,
     bloom::ARCH,
     cohere::ARCH,
     cohere2::ARCH,
@@ -32,18 +34,23 @@ pub static ARCHS: &[Arch] = &[
     gpt_oss::ARCH,
     gptj::ARCH,
     granite::ARCH,
+    granite_hybrid::ARCH,
     granite_moe::ARCH,
     helium::ARCH,
     internlm2::ARCH,
     internlm3::ARCH,
+    lfm2::ARCH,
+    lfm2::MOE,
     llama::ARCH,
     llama4::ARCH,
+    mamba2::ARCH,
     minicpm::ARCH,
     minicpm3::ARCH,
     ministral::ARCH,
     mistral::ARCH,
     mixtral::ARCH,
     nemotron::ARCH,
+    nemotron_h::ARCH,
     olmo::ARCH,
     olmo2::ARCH,
     olmo3::ARCH,
@@ -54,7 +61,10 @@ pub static ARCHS: &[Arch] = &[
     qwen2::ARCH,
     qwen2_moe::ARCH,
     qwen3::ARCH,
+    qwen3_5::ARCH,
+    qwen3_5::MOE,
     qwen3_moe::ARCH,
+    qwen3_next::ARCH,
     seed_oss::ARCH,
     smollm3::ARCH,
     stablelm::ARCH,
@@ -154,8 +164,12 @@ mod tests {
             let spec = (arch.spec)(&config).expect(name);
             assert_eq!(spec.layers.len(), 2, "{name}");
             for layer in &spec.layers {
-                let n_kv_heads = layer.mixer.kv_heads().n;
+                let kept = layer.mixer.kept();
+                let n_kv_heads = kept.pages.map_or(1, |heads| heads.n);
                 assert_eq!(layer.mixer.n_heads() % n_kv_heads, 0, "{name}");
+                let is_absent = matches!(layer.mixer, Mixer::Absent(_));
+                let keeps = kept.pages.is_some() || kept.state.is_some();
+                assert!(keeps || is_absent, "{name}");
             }
         }
     }

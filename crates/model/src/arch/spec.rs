@@ -2,7 +2,7 @@
 
 use pelton_base::TokenId;
 
-use super::{LayerSpec, Mlp, PlainMlp};
+use super::{Kept, LayerSpec, Mlp, PlainMlp};
 use crate::config::{HfConfig, Window};
 use crate::rope::RopeSpec;
 
@@ -129,6 +129,29 @@ impl ArchSpec {
             self.ropes.iter().filter_map(|rope| rope.choice(max_context)).collect();
         choices.dedup();
         choices
+    }
+
+    /// Of each layer its place among the layers that keep the same: pages, or a state.
+    pub(crate) fn memory_places(&self) -> Vec<usize> {
+        let (mut n_paged, mut n_states) = (0, 0);
+        let place = |layer: &LayerSpec| {
+            let kept = layer.mixer.kept();
+            let n = if kept.state.is_some() { &mut n_states } else { &mut n_paged };
+            let place = *n;
+            *n += usize::from(kept != Kept::default());
+            place
+        };
+        self.layers.iter().map(place).collect()
+    }
+
+    /// Number of layers that keep keys and values.
+    pub fn n_paged_layers(&self) -> usize {
+        self.layers.iter().filter(|layer| layer.mixer.kv_heads().is_some()).count()
+    }
+
+    /// Whether some layers keep a state of a fixed size in place of pages.
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|layer| layer.mixer.kept().state.is_some())
     }
 
     /// Number of memory groups of layers, each with block tables of its own.

@@ -106,6 +106,14 @@ impl HfConfig {
         read_cap(&self.field(name))
     }
 
+    /// `layer_types`: the kind of each layer, where the config lists them.
+    pub(crate) fn layer_kinds(&self) -> Result<Option<Vec<&str>>, ConfigError> {
+        let field = self.field("layer_types");
+        let Some(items) = field.value().and_then(Value::as_array) else { return Ok(None) };
+        let kinds = items.iter().map(|item| item.as_str().unwrap_or_default()).collect();
+        Ok(Some(kinds))
+    }
+
     /// `true` or `false`, or `default` where the config does not say.
     pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
         self.field(name).flag(default)
@@ -189,6 +197,18 @@ pub(crate) fn usual_fields(arch: &Arch, mut config: Value) -> Value {
             fields.insert((*usual).to_owned(), value);
         }
     }
+    if let Some(pattern) = arch.layer_pattern
+        && !is_said(fields, "layer_types")
+        && let Some(word) = fields.get(pattern.field).and_then(Value::as_str)
+    {
+        fields.insert("layer_types".to_owned(), pattern.read(word).into());
+    }
+    if !arch.layer_kinds.is_empty()
+        && !is_said(fields, "num_hidden_layers")
+        && let Some(kinds) = fields.get("layer_types").and_then(Value::as_array)
+    {
+        fields.insert("num_hidden_layers".to_owned(), kinds.len().into());
+    }
     for (name, preset) in arch.defaults {
         if is_said(fields, name) {
             continue;
@@ -247,7 +267,11 @@ fn read_config(architecture: String, arch: &Arch, fields: &Value) -> Result<HfCo
             Some(field) => field.integer(0, limits::MODEL_LAYERS)?,
             None => 0,
         },
-        sliding_layers: read_layer_types(&root.get("layer_types"), num_hidden_layers)?,
+        sliding_layers: read_layer_types(
+            &root.get("layer_types"),
+            num_hidden_layers,
+            arch.layer_kinds,
+        )?,
         attention_bias: match root.get("attention_bias").non_null() {
             Some(field) => Some(field.flag(false)?),
             None => None,

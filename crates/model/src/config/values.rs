@@ -49,10 +49,14 @@ pub(super) fn read_window(root: &Field<'_>) -> Result<Window, ConfigError> {
 pub(super) fn read_layer_types(
     field: &Field<'_>,
     n_layers: usize,
+    more_kinds: &[&str],
 ) -> Result<Option<Vec<bool>>, ConfigError> {
     let expected = || {
+        let more: Vec<String> = more_kinds.iter().map(|kind| format!(", {kind:?}")).collect();
+        let more = more.concat();
         field.error(format!(
-            "one of \"full_attention\" and \"sliding_attention\" for each of the {n_layers} layers"
+            "one of \"full_attention\"{more} and \"sliding_attention\" for each of the {n_layers} \
+             layers"
         ))
     };
     let items = match field.value() {
@@ -65,6 +69,7 @@ pub(super) fn read_layer_types(
         .map(|item| match item.as_str() {
             Some("full_attention") => Ok(false),
             Some("sliding_attention" | "chunked_attention") => Ok(true),
+            Some(kind) if more_kinds.contains(&kind) => Ok(false),
             _ => Err(expected()),
         })
         .collect::<Result<_, _>>()

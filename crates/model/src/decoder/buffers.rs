@@ -44,6 +44,7 @@ impl<D: Ops> Buffers<D> {
                 spec.layers.iter().map(|layer| width(&layer.mixer)).collect();
             widths.sort_unstable();
             widths.dedup();
+            widths.retain(|width| *width > 0);
             widths.into_iter().map(|width| (width, device.buffer(width))).collect()
         };
         Self {

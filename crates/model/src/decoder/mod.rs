@@ -38,11 +38,15 @@ use crate::kv::{KvFootprint, KvShape, SwapStore};
 use crate::layer::Linear;
 use crate::load::Weights;
 use crate::rope::RopeTable;
+use crate::state::{CHUNK_TOKENS, StateCopy, StateShape};
 use buffers::Buffers;
 use laps::Clock;
 pub use laps::{Lap, StepOp};
 use pass::{Layer, Pass};
 pub use walk::{LayerWalk, Reads, Tap};
+
+/// Most sequences for whose states a cache has room, where nobody says for how many.
+const MOST_LANES: usize = 4;
 
 /// A loaded model on a device.
 #[derive(Debug)]
@@ -50,6 +54,8 @@ pub struct Decoder<D: Ops> {
     spec: ArchSpec,
     kv_dtype: KvDtype,
     ropes: Vec<RopeTable>,
+    /// Of each layer its place among the layers that keep the same: pages, or a state.
+    places: Vec<usize>,
     weights: Weights<D>,
     device: D,
     buffers: Buffers<D>,
@@ -115,7 +121,8 @@ impl<D: Ops> Decoder<D> {
         };
         let buffers = Buffers::new(&spec, &device, normed);
         let ropes = spec.ropes.iter().map(|rope| rope.table(spec.max_context)).collect();
-        Self { spec, kv_dtype, ropes, weights, device, buffers, laps: None }
+        let places = spec.memory_places();
+        Self { spec, kv_dtype, ropes, places, weights, device, buffers, laps: None }
     }
 
     /// Computes the step and writes the logits of the rows asked for.
@@ -262,7 +269,7 @@ impl<D: Ops> Decoder<D> {
         if input.tokens.is_empty() {
             return out.clear();
         }
-        let Self { spec, weights, device, buffers, ropes, laps, .. } = self;
+        let Self { spec, weights, device, buffers, ropes, laps, places, .. } = self;
         let is_hidden = matches!(wanted, Wanted::Hidden);
         let mut pass = Pass::begin(device, buffers, input, ropes);
         pass.clock = Clock::start(laps.as_mut(), input.tokens.len());
@@ -273,20 +280,34 @@ impl<D: Ops> Decoder<D> {
             let layer = Layer {
                 spec: layer_spec,
                 weights: layer_weights,
-                kv_layer: if is_hidden { 0 } else { i },
+                kv_layer: if is_hidden { 0 } else { places[i] },
                 is_last,
                 next_norm: match is_last {
                     true => weights.final_norm.as_ref(),
-                    false => weights.layers[i + 1].attention_norm.as_ref(),
+                    false => weights.layers[i + 1].first_norm(),
                 },
             };
             pass.clock.enter(i);
+            if !layer.mixes_rows() {
+                if is_last && input.logits_rows.is_empty() {
+                    return out.clear();
+                }
+                pass.skip_mixer(&layer);
+                pass.mix_channels(&layer, is_last && is_hidden);
+                continue;
+            }
             pass.project(&layer, kv);
             if is_last && input.logits_rows.is_empty() {
+                if layer.spec.mixer.kept().state.is_some() {
+                    // Its state moves on with the rows.
+                    pass.mix_rows(&layer, kv);
+                }
                 return out.clear();
             }
             pass.attend(&layer, kv);
-            pass.mix_channels(&layer, is_last && is_hidden);
+            if layer.mixes_channels() {
+                pass.mix_channels(&layer, is_last && is_hidden);
+            }
         }
         match wanted {
             Wanted::Hidden => pass.read(weights.final_norm.is_some(), out),
@@ -324,7 +345,7 @@ impl<D: Ops> Decoder<D> {
     pub fn weights_of(&self, op: StepOp) -> (usize, usize) {
         let hidden = self.spec.hidden_size;
         let layers = || self.spec.layers.iter().zip(&self.weights.layers);
-        let outs = || self.weights.layers.iter().map(|layer| layer.attention.out());
+        let outs = || self.weights.layers.iter().filter_map(|layer| layer.attention.out());
         let out_bytes = || outs().flat_map(Linear::weights).map(D::weight_bytes).sum::<usize>();
         let n_outs = || outs().map(|out| out.n * out.k).sum::<usize>();
         match op {
@@ -362,7 +383,24 @@ impl<D: Ops> Decoder<D> {
     ///
     /// When the memory is refused.
     pub fn try_new_kv(&self, n_blocks: usize, block_size: usize) -> std::io::Result<D::Kv> {
-        self.device.new_kv(&self.kv_shape(n_blocks, block_size))
+        self.try_new_kv_for(n_blocks, block_size, n_blocks.min(MOST_LANES), 0)
+    }
+
+    /// A KV cache for this model with room for the states of `n_lanes` sequences and for `n_snapshots`
+    /// snapshots, in models with recurrent layers.
+    ///
+    /// # Errors
+    ///
+    /// When the memory is refused.
+    pub fn try_new_kv_for(
+        &self,
+        n_blocks: usize,
+        block_size: usize,
+        n_lanes: usize,
+        n_snapshots: usize,
+    ) -> std::io::Result<D::Kv> {
+        let states = StateShape::of(&self.spec).with_room(n_lanes, n_snapshots);
+        self.device.new_kv(&self.kv_shape(n_blocks, block_size), &states)
     }
 
     /// A KV cache of one layer in f32, for [`hidden`](Self::hidden).
@@ -372,7 +410,8 @@ impl<D: Ops> Decoder<D> {
     /// When the memory is refused.
     pub fn try_new_passing_kv(&self, n_blocks: usize, block_size: usize) -> std::io::Result<D::Kv> {
         let shape = self.kv_shape(n_blocks, block_size);
-        self.device.new_kv(&KvShape { n_layers: 1, dtype: KvDtype::F32, ..shape })
+        let shape = KvShape { n_layers: 1, dtype: KvDtype::F32, ..shape };
+        self.device.new_kv(&shape, &StateShape::default())
     }
 
     /// Copies one block of a cache over another, in all layers.
@@ -380,15 +419,25 @@ impl<D: Ops> Decoder<D> {
         self.device.copy_kv_block(kv, from, to);
     }
 
-    /// Copies the KV of the token at position `from` of a sequence to position `to`, in all layers:
-    /// the accepted path of a draft tree moves to where an unbranched sequence has it.
+    /// Copies the states of all recurrent layers.
+    pub fn copy_state(&self, kv: &mut D::Kv, copy: StateCopy) {
+        self.device.copy_state(kv, copy);
+    }
+
+    /// Copies what layers keep of the token at position `from` of a sequence to position `to`, in all
+    /// layers: the accepted path of a draft tree moves to where an unbranched sequence has it. In models
+    /// with recurrent layers both positions lie in the open chunk of `lane`.
     pub fn copy_kv_position(
         &self,
         kv: &mut D::Kv,
         tables: BlockTables<'_>,
+        lane: Option<usize>,
         from: usize,
         to: usize,
     ) {
+        if let Some(lane) = lane {
+            self.device.copy_state_row(kv, lane, from % CHUNK_TOKENS, to % CHUNK_TOKENS);
+        }
         let block_size = D::kv_block_size(kv);
         for group in 0..tables.n_groups() {
             let slot = |place| tables.slot(group, place, block_size);

@@ -4,8 +4,8 @@ use pelton_base::TokenId;
 
 use super::laps::{Clock, StepOp};
 use super::{Buffers, ForwardInput, Reads, ScoredRows};
-use crate::arch::{ArchSpec, LayerSpec, Mixer, Residual, Wiring};
-use crate::device::{AttentionOp, GreedyRows, Head, LatentOp, Ops};
+use crate::arch::{ArchSpec, LayerSpec, Mixer, Mlp, Residual, Wiring};
+use crate::device::{AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp};
 use crate::layer::{Linear, Module, Norm};
 use crate::load::{LayerWeights, Weights};
 use crate::rope::RopeTable;
@@ -40,7 +40,7 @@ pub(super) struct Pass<'p, D: Ops> {
 pub(super) struct Layer<'p, D: Ops> {
     pub(super) spec: &'p LayerSpec,
     pub(super) weights: &'p LayerWeights<D>,
-    /// Layer of the KV cache.
+    /// Place among the layers that keep the same: layer of the KV cache, or of the states.
     pub(super) kv_layer: usize,
     /// Whether it is the last one, after whose attention only the rows asked for go on.
     pub(super) is_last: bool,
@@ -48,10 +48,24 @@ pub(super) struct Layer<'p, D: Ops> {
     pub(super) next_norm: Option<&'p Norm<D>>,
 }
 
+impl<D: Ops> Layer<'_, D> {
+    /// Whether it has a sequence mixer.
+    pub(super) fn mixes_rows(&self) -> bool {
+        !matches!(self.weights.attention, Mixer::Absent(_))
+    }
+
+    /// Whether it has a channel mixer.
+    pub(super) fn mixes_channels(&self) -> bool {
+        !matches!(self.weights.mlp, Mlp::Absent(_))
+    }
+}
+
 /// One layer's sequence mixer in one step.
 enum MixerOp<'p, D: Ops> {
     Gqa(AttentionOp<'p, D>),
     Mla(LatentOp<'p, D>),
+    Recurrent(RecurrentOp<'p, D>),
+    ShortConv(ConvOp<'p, D>),
 }
 
 impl<'p, D: Ops> MixerOp<'p, D> {
@@ -64,6 +78,13 @@ impl<'p, D: Ops> MixerOp<'p, D> {
             Mixer::Mla(Module { spec: mla, weights }) => {
                 Self::Mla(LatentOp { rows, layer, group, mla, weights })
             }
+            Mixer::Recurrent(Module { spec: recurrent, weights }) => {
+                Self::Recurrent(RecurrentOp { rows, layer, recurrent, weights })
+            }
+            Mixer::ShortConv(Module { spec: conv, weights }) => {
+                Self::ShortConv(ConvOp { rows, layer, conv, weights })
+            }
+            Mixer::Absent(_) => unreachable!("invariant: layers without a mixer skip it"),
         }
     }
 }
@@ -129,8 +150,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             std::mem::swap(x, delta);
         }
         // A walk loads its layers later.
-        let first = weights.layers.first();
-        if let Some(norm) = first.and_then(|layer| layer.attention_norm.as_ref()) {
+        if let Some(norm) = weights.layers.first().and_then(LayerWeights::first_norm) {
             device.norm(x, norm, self.normed);
         }
         self.clock.lap(StepOp::Embed);
@@ -152,12 +172,33 @@ impl<'p, D: Ops> Pass<'p, D> {
         match MixerOp::new(self.rows, layer) {
             MixerOp::Gqa(op) => self.device.qkv_rope_store(&op, input, kv, qkv),
             MixerOp::Mla(op) => self.device.latent_project_store(&op, input, kv, qkv),
+            MixerOp::Recurrent(op) => {
+                self.device.linear(self.rows, &op.weights.input, input, qkv);
+            }
+            MixerOp::ShortConv(op) => {
+                self.device.linear(self.rows, &op.weights.input, input, qkv);
+            }
         }
         self.clock.lap(StepOp::Project);
     }
 
+    /// Goes on to the channel mixer of a layer that has no other one.
+    pub(super) fn skip_mixer(&mut self, layer: &Layer<'p, D>) {
+        if !layer.is_last {
+            return;
+        }
+        self.device.gather_rows(self.x, self.kept_rows, self.kept_x);
+        std::mem::swap(&mut self.x, &mut self.kept_x);
+        self.rows = self.kept;
+        if let Some(norm) = &layer.weights.mlp_norm {
+            // A norm's output may lie in a form that cannot be taken apart.
+            self.device.norm(self.x, norm, self.normed);
+        }
+        self.clock.lap(StepOp::Gather);
+    }
+
     /// Attention of the projected rows, and its sum with the residual stream.
-    pub(super) fn attend(&mut self, layer: &Layer<'p, D>, kv: &D::Kv) {
+    pub(super) fn attend(&mut self, layer: &Layer<'p, D>, kv: &mut D::Kv) {
         self.mix_rows(layer, kv);
         if layer.is_last {
             self.keep(layer.spec.mixer.out_width());
@@ -165,14 +206,16 @@ impl<'p, D: Ops> Pass<'p, D> {
         self.add_mixed(layer);
     }
 
-    /// Attention of the projected rows.
-    pub(super) fn mix_rows(&mut self, layer: &Layer<'p, D>, kv: &D::Kv) {
+    /// What the sequence mixer makes of the projected rows.
+    pub(super) fn mix_rows(&mut self, layer: &Layer<'p, D>, kv: &mut D::Kv) {
         let mixer = &layer.spec.mixer;
         let qkv = of_width(self.qkv, mixer.query_width());
         let attended = of_width(self.attended, mixer.out_width());
         match MixerOp::new(self.rows, layer) {
             MixerOp::Gqa(op) => self.device.paged_attention(&op, qkv, kv, attended),
             MixerOp::Mla(op) => self.device.latent_attention(&op, qkv, kv, attended),
+            MixerOp::Recurrent(op) => self.device.recurrence(&op, qkv, kv, attended),
+            MixerOp::ShortConv(op) => self.device.short_conv(&op, qkv, kv, attended),
         }
         self.clock.lap(StepOp::Attend);
     }
@@ -184,13 +227,15 @@ impl<'p, D: Ops> Pass<'p, D> {
             true => of_width(self.kept_attended, mixer.out_width()),
             false => of_width(self.attended, mixer.out_width()),
         };
-        self.device.linear(self.rows, layer.weights.attention.out(), attended, self.delta);
+        let out = layer.weights.attention.out().expect("invariant: the layer has a mixer");
+        self.device.linear(self.rows, out, attended, self.delta);
         self.clock.lap(StepOp::Out);
         let post_norm = layer.weights.attention_post_norm.as_ref();
         self.finish_delta(&layer.spec.wiring, post_norm);
         let mlp_norm = match layer.spec.wiring.residual {
             // The norm that attention read, but for the last layer, where fewer rows go on.
             Residual::ParallelOneNorm if layer.is_last => layer.weights.attention_norm.as_ref(),
+            _ if !layer.mixes_channels() => layer.next_norm,
             _ => layer.weights.mlp_norm.as_ref(),
         };
         let Self { device, x, delta, normed, .. } = self;

@@ -25,6 +25,7 @@ use crate::kv::{KvFootprint, KvShape};
 use crate::layer::{Mlp, Module};
 use crate::load::{LayerWeights, Weights, walk_ends, walk_layer};
 use crate::rope::RopeTable;
+use crate::state::{Lane, StateShape};
 
 /// Tokens of one KV block.
 const BLOCK_TOKENS: usize = 16;
@@ -77,7 +78,9 @@ impl<D: Ops> LayerWalk<D> {
         let ends = walk_ends(files, &spec, &device)?;
         let n_blocks = n_tokens.div_ceil(BLOCK_TOKENS);
         let shape = KvFootprint::new::<D>(&spec, KvDtype::F32, BLOCK_TOKENS).with_blocks(n_blocks);
-        let kv = device.new_kv(&KvShape { n_layers: 1, ..shape.shape });
+        let mut states = StateShape::of(&spec).with_room(1, 0);
+        states.layers.truncate(1);
+        let kv = device.new_kv(&KvShape { n_layers: 1, ..shape.shape }, &states);
         let kv = kv.map_err(ModelError::io(files.path()))?;
         let tables = (0..spec.n_kv_groups()).flat_map(|_| 0..n_blocks as u32).collect();
         let normed = device.buffer(spec.hidden_size);
@@ -166,18 +169,23 @@ impl<D: Ops> LayerWalk<D> {
         let layer_spec = &spec.layers[*layer_idx];
         let layer =
             Layer { spec: layer_spec, weights, kv_layer: 0, is_last: false, next_norm: None };
-        pass.put(&rows, &ids, weights.attention_norm.as_ref());
+        pass.put(&rows, &ids, weights.first_norm());
         let mut told = |reads, pass: &Pass<'_, D>, host: &mut Vec<f32>| {
             if let Some(tap) = &mut tap {
                 pass.read_input(reads, &layer, host);
                 tap(reads, host);
             }
         };
-        told(Reads::Mixer, &pass, host);
-        pass.project(&layer, kv);
-        pass.mix_rows(&layer, kv);
-        told(Reads::Attended, &pass, host);
-        pass.add_mixed(&layer);
+        if layer.mixes_rows() {
+            told(Reads::Mixer, &pass, host);
+            pass.project(&layer, kv);
+            pass.mix_rows(&layer, kv);
+            told(Reads::Attended, &pass, host);
+            pass.add_mixed(&layer);
+        }
+        if !layer.mixes_channels() {
+            return pass.read(false, x);
+        }
         told(Reads::Mlp, &pass, host);
         if let (Some(tap), Some((up_linear, act, is_gated)), Some((_, buf))) =
             (&mut tap, two_layers(weights), up)
@@ -194,7 +202,8 @@ impl<D: Ops> LayerWalk<D> {
 /// One text from its beginning.
 fn sequence<'a>(tables: &'a [u32], spec: &ArchSpec, n_rows: usize) -> ForwardSequence<'a> {
     let block_tables = BlockTables::new(tables, spec.n_kv_groups());
-    ForwardSequence { rows: 0..n_rows, first_position: 0, block_tables, tree: None }
+    let lane = spec.is_recurrent().then(|| Lane::at(0, 0));
+    ForwardSequence { rows: 0..n_rows, first_position: 0, block_tables, lane, tree: None }
 }
 
 /// Rows on the device, as a matrix whose rows are looked up.
@@ -210,7 +219,7 @@ fn two_layers<D: Ops>(weights: &LayerWeights<D>) -> Option<(&crate::layer::Linea
     match &weights.mlp {
         Mlp::Gated(Module { spec, weights }) => Some((&weights.up, spec.act, true)),
         Mlp::Plain(Module { spec, weights }) => Some((&weights.up, spec.act, false)),
-        Mlp::Moe(_) => None,
+        Mlp::Moe(_) | Mlp::Absent(_) => None,
     }
 }
 

@@ -31,8 +31,9 @@ use pelton_quant::{Compute, QuantError};
 
 use crate::comm::Communicator;
 use crate::kv::KvShape;
+use crate::state::{StateCopy, StateLayer, StateShape};
 
-pub use ops::{AttentionOp, GreedyRows, Head, LatentOp, Ops};
+pub use ops::{AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp};
 pub use packed::{MatrixSource, PackedBytes, PackedForm, PackedSize, StoredMatrix};
 pub(crate) use rows::RowPlan;
 pub use rows::{AdapterId, BlockTables, ForwardSequence, StepRows};
@@ -47,7 +48,7 @@ pub trait Device: Sized + Send {
     type Weight: Send + Debug;
     /// A vector of f32, such as a bias.
     type Vector: Send + Debug;
-    /// A paged KV cache.
+    /// What sequences keep: a paged KV cache, and the states of recurrent layers.
     type Kv: Send;
     /// The ranks that run the model together.
     type Comm: Communicator;
@@ -115,12 +116,24 @@ pub trait Device: Sized + Send {
     /// Bytes of one block of a cache of this shape, over all layers, keys and values.
     fn kv_block_bytes(shape: &KvShape) -> usize;
 
-    /// A KV cache.
+    /// Bytes of the lane of one sequence: its state and the rows of its open chunk, in all these layers.
+    fn lane_bytes(layers: &[StateLayer]) -> usize;
+
+    /// Bytes of one snapshot of these layers.
+    fn snapshot_bytes(layers: &[StateLayer]) -> usize;
+
+    /// A KV cache, with room for the states of recurrent layers.
     ///
     /// # Errors
     ///
     /// When the memory is refused.
-    fn new_kv(&self, shape: &KvShape) -> std::io::Result<Self::Kv>;
+    fn new_kv(&self, shape: &KvShape, states: &StateShape) -> std::io::Result<Self::Kv>;
+
+    /// Copies the states of all recurrent layers.
+    fn copy_state(&self, kv: &mut Self::Kv, copy: StateCopy);
+
+    /// Copies one row of the open chunk of a lane to another place of it, in all recurrent layers.
+    fn copy_state_row(&self, kv: &mut Self::Kv, lane: usize, from: usize, to: usize);
 
     /// Tokens per block of `kv`.
     fn kv_block_size(kv: &Self::Kv) -> usize;

@@ -6,7 +6,10 @@ use pelton_base::TokenId;
 
 use super::{Device, StepRows};
 use crate::arch::{Gqa, Mla};
-use crate::layer::{GqaWeights, Linear, MlaWeights, MlpWeights, Norm};
+use crate::layer::{
+    GqaWeights, Linear, MlaWeights, MlpWeights, Norm, Recurrent, RecurrentWeights, ShortConv,
+    ShortConvWeights,
+};
 use crate::rope::RopeTable;
 
 /// One layer's attention in one step.
@@ -37,6 +40,32 @@ pub struct LatentOp<'a, D: Ops> {
     pub mla: &'a Mla,
     /// Weights.
     pub weights: &'a MlaWeights<D>,
+}
+
+/// One layer's linear recurrence in one step.
+#[derive(Debug)]
+pub struct RecurrentOp<'a, D: Ops> {
+    /// All rows of the step.
+    pub rows: D::Rows<'a>,
+    /// Layer among the recurrent ones.
+    pub layer: usize,
+    /// Shapes.
+    pub recurrent: &'a Recurrent,
+    /// Weights.
+    pub weights: &'a RecurrentWeights<D>,
+}
+
+/// One layer's short convolution in one step.
+#[derive(Debug)]
+pub struct ConvOp<'a, D: Ops> {
+    /// All rows of the step.
+    pub rows: D::Rows<'a>,
+    /// Layer among the recurrent ones.
+    pub layer: usize,
+    /// Shapes.
+    pub conv: &'a ShortConv,
+    /// Weights.
+    pub weights: &'a ShortConvWeights<D>,
 }
 
 /// The head, which makes logits of rows: `softcap(scale · (x Wᵀ + b))`.
@@ -145,6 +174,26 @@ pub trait Ops: Device {
         op: &LatentOp<'_, Self>,
         q: &Self::Buf,
         kv: &Self::Kv,
+        out: &mut Self::Buf,
+    );
+
+    /// A linear recurrence over the rows of each sequence, from the state of its lane, which moves on with
+    /// them; the norm and the gate of its output. `projected`: `[m, input_width]`, `out`: `[m, out_width]`.
+    fn recurrence(
+        &mut self,
+        op: &RecurrentOp<'_, Self>,
+        projected: &Self::Buf,
+        kv: &mut Self::Kv,
+        out: &mut Self::Buf,
+    );
+
+    /// A gated convolution over the rows of each sequence, likewise. `projected`: `[m, 3 channels]`,
+    /// `out`: `[m, channels]`.
+    fn short_conv(
+        &mut self,
+        op: &ConvOp<'_, Self>,
+        projected: &Self::Buf,
+        kv: &mut Self::Kv,
         out: &mut Self::Buf,
     );
 

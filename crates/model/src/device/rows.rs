@@ -18,6 +18,8 @@
 
 use std::ops::Range;
 
+use crate::state::Lane;
+
 /// One sequence's part of a step: its new rows, and the pages that hold it.
 ///
 /// ```text
@@ -33,6 +35,8 @@ pub struct ForwardSequence<'a> {
     pub first_position: usize,
     /// Blocks of the sequence in order, those that the new rows fill included.
     pub block_tables: BlockTables<'a>,
+    /// The lane of its states, in models with recurrent layers.
+    pub lane: Option<Lane<'a>>,
     /// For rows that are a tree of drafts, the parent of each: the index (in `rows`) of a row
     /// before it, or [`ROOT`](Self::ROOT) for a child of the last committed token. `None` where
     /// each row follows the one before.
@@ -245,12 +249,14 @@ mod tests {
                 rows: 0..3,
                 first_position: 3,
                 block_tables: BlockTables::new(&tables[0], 2),
+                lane: None,
                 tree: Some(&[ForwardSequence::ROOT, 0, 0]),
             },
             ForwardSequence {
                 rows: 3..4,
                 first_position: 6,
                 block_tables: BlockTables::new(&tables[1], 2),
+                lane: None,
                 tree: None,
             },
         ];
@@ -272,7 +278,8 @@ mod tests {
     #[should_panic(expected = "a table for each group")]
     fn a_sequence_without_a_table_for_each_group_is_refused() {
         let block_tables = BlockTables::one(&[0]);
-        let sequence = ForwardSequence { rows: 0..1, first_position: 0, block_tables, tree: None };
+        let sequence =
+            ForwardSequence { rows: 0..1, first_position: 0, block_tables, lane: None, tree: None };
         RowPlan::default().place(&[sequence], 2, 4);
     }
 }

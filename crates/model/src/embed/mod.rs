@@ -148,6 +148,7 @@ impl<D: Ops> VectorModel<D> {
                 rows: first..first + n,
                 first_position: 0,
                 block_tables: BlockTables::one(&blocks[block..end]),
+                lane: None,
                 tree: None,
             });
             match needs_all {

@@ -1,7 +1,7 @@
 //! Grouped-query attention (Ainslie et al., 2023).
 
 use super::kind::Stages;
-use super::{Found, Kind, KvHeads, Linear, MixerKind, Norm, Packed, PlannedTensors};
+use super::{Found, Kept, Kind, KvHeads, Linear, MixerKind, Norm, Packed, PlannedTensors};
 use crate::arch::{Fused, NormKind, Part as Name};
 use crate::device::Device;
 use crate::error::ModelError;
@@ -46,6 +46,8 @@ pub struct Gqa {
     pub has_sinks: bool,
     /// Growth of queries with their position.
     pub temperature: Option<Temperature>,
+    /// Whether each head's output is multiplied by the sigmoid of a gate, projected as queries are.
+    pub is_gated: bool,
 }
 
 /// Queries at position `p` are multiplied by `1 + factor · ln(1 + floor((p + 1) / step))`.
@@ -88,16 +90,21 @@ impl Gqa {
         self.n_kv_heads * self.head_dim
     }
 
-    /// Width of q, k and v stacked, in elements.
+    /// Width of the gate of the output, where there is one, in elements.
+    pub fn gate_width(&self) -> usize {
+        if self.is_gated { self.q_width() } else { 0 }
+    }
+
+    /// Width of the gate of the output, where there is one, q, k and v, in elements.
     pub fn qkv_width(&self) -> usize {
-        self.q_width() + 2 * self.kv_width()
+        self.gate_width() + self.q_width() + 2 * self.kv_width()
     }
 }
 
 /// Packed weights of grouped-query attention.
 #[derive(Debug)]
 pub struct GqaWeights<B: Device> {
-    /// q, k and v stacked: `[q_width + 2 kv_width, hidden]`.
+    /// The gate of the output, where there is one, q, k and v stacked: `[qkv_width, hidden]`.
     pub qkv: Linear<B>,
     /// Norm of q, as the [`Gqa`] says: the weight of a head, or of all heads.
     pub q_norm: Option<Norm<B>>,
@@ -151,13 +158,13 @@ impl MixerKind for Gqa {
         self.n_heads
     }
 
-    fn kv_heads(&self) -> KvHeads {
-        KvHeads {
+    fn kept(&self) -> Kept {
+        Kept::pages(KvHeads {
             n: self.n_kv_heads,
             key_dim: self.head_dim,
             value_dim: self.head_dim,
             values_in_keys: false,
-        }
+        })
     }
 
     fn window(&self) -> Option<usize> {
@@ -176,8 +183,8 @@ impl MixerKind for Gqa {
         self.q_width()
     }
 
-    fn out<B: Device>(weights: &GqaWeights<B>) -> &Linear<B> {
-        &weights.out
+    fn out<B: Device>(weights: &GqaWeights<B>) -> Option<&Linear<B>> {
+        Some(&weights.out)
     }
 }
 
@@ -294,6 +301,22 @@ impl Gqa {
             },
         };
         let alone = |name, n, pairs| Projection { name, rows: Rows { pairs, ..Rows::all(n) } };
+        if self.is_gated {
+            // A head of queries, then its gate.
+            let of_heads = |first| Projection {
+                name: Name::Q,
+                rows: Rows {
+                    n: q,
+                    first,
+                    run: dim,
+                    filled: dim,
+                    stride: 2 * dim,
+                    ..Rows::all(2 * q)
+                },
+            };
+            let (k, v) = (alone(Name::K, kv, pairs), alone(Name::V, kv, None));
+            return vec![of_heads(dim), of_heads(0), k, v];
+        }
         match lookup.stored.qkv {
             Fused::Stacked if !is_apart() => {
                 vec![of_stack(q, 0, pairs), of_stack(kv, q, pairs), of_stack(kv, q + kv, None)]

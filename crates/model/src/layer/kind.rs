@@ -8,6 +8,7 @@ use crate::error::ModelError;
 use crate::export::Listing;
 use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Part};
 use crate::parameters::Parameters;
+use crate::state::StateLayer;
 
 /// A kind of mixer; the type itself is its spec.
 pub trait Kind: Clone + Debug + PartialEq {
@@ -30,8 +31,8 @@ pub trait MixerKind: Kind {
     /// Query heads.
     fn n_heads(&self) -> usize;
 
-    /// The keys and values of a token that are kept for later tokens.
-    fn kv_heads(&self) -> KvHeads;
+    /// What is kept of a sequence for later tokens.
+    fn kept(&self) -> Kept;
 
     /// Attention window in tokens, or `None` for full attention.
     fn window(&self) -> Option<usize>;
@@ -46,8 +47,8 @@ pub trait MixerKind: Kind {
     /// Elements of a row that the output projection reads.
     fn out_width(&self) -> usize;
 
-    /// The projection that adds to the residual stream.
-    fn out<B: Device>(weights: &Self::Weights<B>) -> &Linear<B>;
+    /// The projection that adds to the residual stream; `None` where there is no mixer.
+    fn out<B: Device>(weights: &Self::Weights<B>) -> Option<&Linear<B>>;
 }
 
 /// A kind of channel mixer.
@@ -77,6 +78,27 @@ pub trait Packed<B: Device> {
     fn inputs(&self) -> Vec<&Linear<B>>;
 }
 
+/// What a layer keeps of a sequence for later tokens.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Kept {
+    /// Keys and values of every token, in pages.
+    pub pages: Option<KvHeads>,
+    /// A state of a fixed size.
+    pub state: Option<StateLayer>,
+}
+
+impl Kept {
+    /// Pages alone.
+    pub fn pages(heads: KvHeads) -> Self {
+        Self { pages: Some(heads), state: None }
+    }
+
+    /// A state alone.
+    pub fn state(state: StateLayer) -> Self {
+        Self { pages: None, state: Some(state) }
+    }
+}
+
 /// The keys and values of a token that are kept for later tokens, in each layer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct KvHeads {
@@ -88,6 +110,11 @@ pub struct KvHeads {
     pub value_dim: usize,
     /// Whether a value is the beginning of its key.
     pub values_in_keys: bool,
+}
+
+impl KvHeads {
+    /// The least heads that there can be: of caches of models without any.
+    pub(crate) const LEAST: Self = Self { n: 1, key_dim: 16, value_dim: 16, values_in_keys: false };
 }
 
 /// The steps of a kind from its spec to packed weights, and to a GGUF file.

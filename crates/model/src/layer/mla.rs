@@ -23,7 +23,7 @@ use pelton_base::limits;
 use pelton_quant::checkpoint::QuantizedTensor;
 
 use super::kind::Stages;
-use super::{Found, Kind, KvHeads, Linear, MixerKind, Norm, Packed, PlannedTensors};
+use super::{Found, Kept, Kind, KvHeads, Linear, MixerKind, Norm, Packed, PlannedTensors};
 use crate::arch::{NormKind, Part as Name};
 use crate::config::HfConfig;
 use crate::device::Device;
@@ -212,8 +212,9 @@ impl MixerKind for Mla {
         self.n_heads
     }
 
-    fn kv_heads(&self) -> KvHeads {
-        KvHeads { n: 1, key_dim: self.key_dim(), value_dim: self.kv_rank, values_in_keys: true }
+    fn kept(&self) -> Kept {
+        let (key_dim, value_dim) = (self.key_dim(), self.kv_rank);
+        Kept::pages(KvHeads { n: 1, key_dim, value_dim, values_in_keys: true })
     }
 
     fn window(&self) -> Option<usize> {
@@ -232,8 +233,8 @@ impl MixerKind for Mla {
         self.n_heads * self.value_dim
     }
 
-    fn out<B: Device>(weights: &MlaWeights<B>) -> &Linear<B> {
-        &weights.out
+    fn out<B: Device>(weights: &MlaWeights<B>) -> Option<&Linear<B>> {
+        Some(&weights.out)
     }
 }
 

@@ -14,12 +14,15 @@
 //! To add a kind, create its file and add its line to `kinds!` below; a device implements its
 //! operations.
 
+mod absent;
 mod gqa;
 mod kind;
 mod linear;
 mod mla;
 mod mlp;
 mod moe;
+mod recurrent;
+mod short_conv;
 
 use std::marker::PhantomData;
 
@@ -29,10 +32,11 @@ use crate::export::Listing;
 use crate::load::{Lookup, Packer};
 use crate::parameters::Parameters;
 
+pub use absent::{Absent, NoTensors, NoWeights};
 pub use gqa::{Gqa, GqaWeights, QkNorm, Temperature};
 use kind::Stages;
 pub(crate) use kind::{Found, PlannedTensors};
-pub use kind::{Kind, KvHeads, MixerKind, MlpKind, Packed};
+pub use kind::{Kept, Kind, KvHeads, MixerKind, MlpKind, Packed};
 pub use linear::{Linear, Norm, Piece, Shard};
 pub use mla::{Mla, MlaWeights};
 pub(crate) use mlp::TwoPlan;
@@ -40,6 +44,8 @@ pub use mlp::{Act, GatedMlp, PlainMlp, TwoLayers};
 pub use moe::{
     ExpertGroups, GroupRank, Moe, MoeWeights, Router, RouterScore, SharedExpert, SharedWeights,
 };
+pub use recurrent::{Gate, Recurrent, RecurrentWeights, Rule};
+pub use short_conv::{ShortConv, ShortConvWeights};
 
 /// A phase of the life of a layer.
 pub trait Phase {
@@ -177,6 +183,12 @@ kinds! {
         Gqa(Gqa),
         /// Latent attention (DeepSeek-AI, 2024).
         Mla(Mla),
+        /// A linear recurrence with a matrix for a state (Yang et al., 2024; Dao and Gu, 2024).
+        Recurrent(Recurrent),
+        /// A short convolution between two gates (Liquid AI, 2025).
+        ShortConv(ShortConv),
+        /// None: the layer has a channel mixer alone.
+        Absent(Absent),
     }
 }
 
@@ -188,8 +200,10 @@ kinds! {
         Gated(GatedMlp),
         /// `down(act(up(x)))`.
         Plain(PlainMlp),
-        /// Several gated perceptrons, of which each row goes through some.
+        /// Several perceptrons, of which each row goes through some.
         Moe(Moe),
+        /// None: the layer has a sequence mixer alone.
+        Absent(Absent),
     }
 }
 
@@ -205,14 +219,24 @@ impl Mixer {
         each_mixer!(self, mixer => mixer.n_heads())
     }
 
-    /// The keys and values of a token that are kept for later tokens.
-    pub fn kv_heads(&self) -> KvHeads {
-        each_mixer!(self, mixer => mixer.kv_heads())
+    /// What is kept of a sequence for later tokens.
+    pub fn kept(&self) -> Kept {
+        each_mixer!(self, mixer => mixer.kept())
+    }
+
+    /// The keys and values of a token that are kept in pages, where there are any.
+    pub fn kv_heads(&self) -> Option<KvHeads> {
+        self.kept().pages
     }
 
     /// Attention window in tokens, or `None` for full attention.
     pub fn window(&self) -> Option<usize> {
         each_mixer!(self, mixer => mixer.window())
+    }
+
+    /// Most positions whose keys and values a row reads, or `None` for all before it.
+    pub fn most_seen(&self) -> Option<usize> {
+        if self.kv_heads().is_some() { self.window() } else { Some(0) }
     }
 
     /// Whether a token sees only itself and the tokens before it.
@@ -233,13 +257,13 @@ impl Mixer {
 }
 
 impl<B: Device> Mixer<Loaded<B>> {
-    /// The projection that adds to the residual stream.
-    pub(crate) fn out(&self) -> &Linear<B> {
+    /// The projection that adds to the residual stream; `None` where there is no mixer.
+    pub(crate) fn out(&self) -> Option<&Linear<B>> {
         each_mixer!(self, mixer => out_of::<_, B>(mixer))
     }
 }
 
-fn out_of<K: MixerKind, B: Device>(mixer: &Module<K, K::Weights<B>>) -> &Linear<B> {
+fn out_of<K: MixerKind, B: Device>(mixer: &Module<K, K::Weights<B>>) -> Option<&Linear<B>> {
     K::out(&mixer.weights)
 }
 

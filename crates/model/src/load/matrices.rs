@@ -100,6 +100,15 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
                 _ => None,
             };
         }
+        Mixer::Recurrent(_) | Mixer::ShortConv(_) => {
+            let tensors = Mixer::<Planned<'_>>::tensors(&plan.attention);
+            let [input, out] = tensors.linears[..] else {
+                unreachable!("invariant: two projections")
+            };
+            shape.add(input, Some(Reads::Mixer));
+            shape.add(out, Some(Reads::Attended));
+        }
+        Mixer::Absent(_) => {}
         mixer @ Mixer::Mla(_) => shape.add_unread(&Mixer::<Planned<'_>>::tensors(mixer).linears),
     }
     match &plan.mlp {
@@ -116,6 +125,7 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
             shape.add(&module.weights.up, Some(Reads::Mlp));
             shape.add(&module.weights.down, Some(Reads::Hidden));
         }
+        Mlp::Absent(_) => {}
         mlp @ Mlp::Moe(_) => shape.add_unread(&Mlp::<Planned<'_>>::tensors(mlp).linears),
     }
     // With one norm for both mixers neither has it for itself.

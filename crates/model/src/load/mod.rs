@@ -33,7 +33,7 @@ pub use matrices::{FoldNorm, LayerMatrix, LayerShape, StoredRows, layer_shape};
 use pelton_quant::Compute;
 use pelton_tensor::KvDtype;
 
-use crate::arch::ArchSpec;
+use crate::arch::{ArchSpec, Mixer};
 use crate::comm::Communicator;
 use crate::decoder::Decoder;
 use crate::device::cpu::Tune;
@@ -114,6 +114,16 @@ pub(crate) struct LayerWeights<B: Device> {
     pub(crate) mlp_norm: Option<Norm<B>>,
     pub(crate) mlp: MlpWeights<B>,
     pub(crate) mlp_post_norm: Option<Norm<B>>,
+}
+
+impl<B: Device> LayerWeights<B> {
+    /// The norm of what the layer reads first.
+    pub(crate) fn first_norm(&self) -> Option<&Norm<B>> {
+        match self.attention {
+            Mixer::Absent(_) => self.mlp_norm.as_ref(),
+            _ => self.attention_norm.as_ref(),
+        }
+    }
 }
 
 /// Bytes of the stored weights that [`load`] reads, once every tensor is known to be there.

@@ -87,15 +87,20 @@ impl<B: Device> Packer<'_, B> {
 
     /// A norm's weight, or another vector; ones where there is none.
     pub(crate) fn vector(&mut self, plan: &NormPlan<'_>) -> Result<B::Vector, ModelError> {
+        let values = self.read(plan)?;
+        Ok(self.put(&values))
+    }
+
+    /// The elements of a vector on the host.
+    pub(crate) fn read(&mut self, plan: &NormPlan<'_>) -> Result<Vec<f32>, ModelError> {
         let mut stored = Vec::new();
         for view in &plan.weights {
             stored.extend(self.values(view)?);
         }
-        let values = match stored.is_empty() {
+        Ok(match stored.is_empty() {
             true => vec![1.0; plan.rows.n],
             false => plan.rows.pick_values(&stored).iter().map(|x| x + plan.offset).collect(),
-        };
-        Ok(self.put(&values))
+        })
     }
 
     /// Puts a vector on the device.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use pelton_base::TokenId;
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
-    BlockTables, Compute, CpuDevice, Decoder, ForwardInput, ForwardSequence, HfConfig, LoadOptions,
-    ModelFiles, Ops, load,
+    BlockTables, Compute, CpuDevice, Decoder, ForwardInput, ForwardSequence, HfConfig, Lane,
+    LoadOptions, ModelFiles, Ops, load,
 };
 use pelton_tensor::{Gguf, GgufValue, GgufWriter, TensorSource};
 use pelton_testkit::golden::{
@@ -196,6 +196,7 @@ pub(crate) fn run_chunks<D: Ops>(
             rows: 0..n,
             first_position: first,
             block_tables: BlockTables::one(blocks),
+            lane: decoder.spec().is_recurrent().then(|| Lane::at(0, first)),
             tree: None,
         };
         let logits_rows: Vec<usize> = (0..n).collect();
@@ -209,6 +210,25 @@ pub(crate) fn run_chunks<D: Ops>(
         first += n;
     }
     rows
+}
+
+/// Blocks for `n_tokens` tokens, in no order and with gaps.
+pub(crate) fn scattered(n_tokens: usize) -> Vec<u32> {
+    let n = n_tokens.div_ceil(BLOCK) as u32;
+    (0..n).map(|i| if i % 2 == 0 { 2 * n - i } else { i }).collect()
+}
+
+/// `n_tokens` as a sum of these sizes, over and over; the last one is what is left.
+pub(crate) fn cut(n_tokens: usize, sizes: &[usize]) -> Vec<usize> {
+    let (mut left, mut chunks) = (n_tokens, Vec::new());
+    for size in sizes.iter().cycle() {
+        if left == 0 {
+            break;
+        }
+        chunks.push(left.min(*size));
+        left -= chunks[chunks.len() - 1];
+    }
+    chunks
 }
 
 /// Logits of every row, whole sequence in one step.

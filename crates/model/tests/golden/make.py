@@ -10,7 +10,8 @@ Each fixture is a folder:
     config.json            as transformers writes it (plus the fields named in `CASES`)
     model.safetensors      bf16 weights; `share.py` stores them in parts
     reference.safetensors  `prompt` i32 [48]; `logits` f32 [48 + 15, 256], row i predicts token i + 1;
-                           `greedy` i32 [16]
+                           `greedy` i32 [16]; prompts of models with a state, see `hybrids.py`, have
+                           150 tokens
     case.json              `max_context` for scalings that depend on the length served
 
 The reference is computed in f32 with eager attention from the bf16 weights, so a correct engine in
@@ -29,6 +30,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
+import hybrids
 from fixtures import reference, wanted, write
 
 N_PROMPT, N_GREEDY, VOCAB = 48, 16, 256
@@ -662,6 +664,13 @@ def fix_length(model, config, max_context):
 
 REWRITTEN |= {name: QWEN for name in ("deepseek-v2-lite", "deepseek-v2", "deepseek-v3")}
 
+CASES |= {
+    name: (model_class, config_class, Own(fields), None, None)
+    for name, (model_class, config_class, fields) in hybrids.CASES.items()
+    if name not in hybrids.WAITING or name in sys.argv[1:]
+}
+REWRITTEN |= hybrids.REWRITTEN
+
 
 @torch.no_grad()
 def main():
@@ -672,15 +681,21 @@ def main():
         # The eager code of Falcon adds its slopes twice, once with the mask.
         attention = "sdpa" if name == "falcon-alibi" else "eager"
         config = config_class(**(BASE | fields), attn_implementation=attention)
-        for seed in range(100, 400):
-            model = make_model(
-                model_class,
-                config,
-                seeds[weights] if weights else seed,
-                in_mxfp4=name.endswith("mxfp4"),
-            )
+        is_hybrid = name in hybrids.CASES
+        n_prompt = hybrids.N_PROMPT if is_hybrid else N_PROMPT
+        first_seed = hybrids.first_seed(name) if is_hybrid else 100
+        for seed in range(first_seed, first_seed + 300):
+            if is_hybrid:
+                model = hybrids.make_model(model_class, config, seed)
+            else:
+                model = make_model(
+                    model_class,
+                    config,
+                    seeds[weights] if weights else seed,
+                    in_mxfp4=name.endswith("mxfp4"),
+                )
             fix_length(model, config, max_context)
-            rows, margin = reference(model, VOCAB, N_PROMPT, N_GREEDY, seed)
+            rows, margin = reference(model, VOCAB, n_prompt, N_GREEDY, seed)
             if margin > 0.01:
                 break
         else:
@@ -691,9 +706,10 @@ def main():
         fresh.dtype = "bfloat16"
         written = json.loads(fresh.to_json_string())
         tied = config.tie_word_embeddings
+        tensors = hybrids.published(model) if is_hybrid else model.state_dict()
         state = {
             key: value.bfloat16().contiguous()
-            for key, value in model.state_dict().items()
+            for key, value in tensors.items()
             if not (tied and key == "lm_head.weight")
         }
         if name in REWRITTEN:

@@ -165,6 +165,7 @@ pub(crate) fn rows<D: Ops>(decoder: &mut Decoder<D>, text: &[TokenId]) -> Vec<Ve
         rows: 0..text.len(),
         first_position: 0,
         block_tables: BlockTables::one(&blocks),
+        lane: None,
         tree: None,
     };
     let logits_rows: Vec<usize> = (0..text.len()).collect();

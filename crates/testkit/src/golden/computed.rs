@@ -1,7 +1,7 @@
 //! The logits that some files compute of a golden model's tokens.
 
 use pelton_model::{
-    BlockTables, Compute, ForwardInput, ForwardSequence, LoadOptions, ModelError, ModelFiles,
+    BlockTables, Compute, ForwardInput, ForwardSequence, Lane, LoadOptions, ModelError, ModelFiles,
     load_cpu,
 };
 
@@ -34,6 +34,7 @@ impl GoldenDecoder {
             rows: 0..tokens.len(),
             first_position: 0,
             block_tables: BlockTables::new(&tables, n_groups),
+            lane: decoder.spec().is_recurrent().then(|| Lane::at(0, 0)),
             tree: None,
         };
         let all: Vec<usize> = (0..tokens.len()).collect();

@@ -136,7 +136,7 @@ impl PlainDevice {
             if let Some(most) = gqa.clip {
                 all.iter_mut().for_each(|x| *x = x.clamp(-most, most));
             }
-            let (q, rest) = all.split_at_mut(gqa.q_width());
+            let (q, rest) = all[gqa.gate_width()..].split_at_mut(gqa.q_width());
             let (k, v) = rest.split_at_mut(gqa.kv_width());
             let norms = [&op.weights.q_norm, &op.weights.k_norm];
             for (heads, norm) in [&mut *q, &mut *k].into_iter().zip(norms) {
@@ -179,7 +179,7 @@ impl PlainDevice {
                 };
                 let seen: Vec<_> = slots.iter().map(load).collect();
                 let head = Head {
-                    query: &all[h * gqa.head_dim..][..gqa.head_dim],
+                    query: &all[gqa.gate_width() + h * gqa.head_dim..][..gqa.head_dim],
                     position,
                     scale: gqa.scale,
                     slope: op.weights.slopes.as_ref().map_or(0.0, |slopes| slopes[h]),
@@ -187,6 +187,11 @@ impl PlainDevice {
                     sink: op.weights.sinks.as_ref().map(|sinks| sinks[h]),
                 };
                 head.attend(&seen, out);
+                if gqa.is_gated {
+                    let gate = &all[h * gqa.head_dim..][..gqa.head_dim];
+                    let sigmoid = |x: &f32| 1.0 / (1.0 + (-f64::from(*x)).exp());
+                    out.iter_mut().zip(gate).for_each(|(out, x)| *out *= sigmoid(x) as f32);
+                }
             }
         }
     }

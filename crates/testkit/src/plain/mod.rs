@@ -10,6 +10,7 @@
 //! ops.rs         norms, products, perceptrons, the head
 //! attention.rs   rotation, grouped queries and latents over pages
 //! experts.rs     routers and mixtures
+//! recurrent.rs   convolutions and recurrences over states
 //! ```
 //!
 //! Sums are in f64 and rounded once. Nothing here aims at speed.
@@ -17,15 +18,20 @@
 mod attention;
 mod experts;
 mod ops;
+mod recurrent;
 
 use std::io::{Error, ErrorKind};
 use std::ops::Range;
 
 use pelton_model::device::{MatrixSource, PackedForm, PackedSize, StoredMatrix};
 use pelton_model::rope::RopeTable;
-use pelton_model::{Communicator, Compute, Device, KvDtype, KvShape};
+use pelton_model::{
+    CHUNK_TOKENS, Communicator, Compute, Device, KvDtype, KvShape, StateCopy, StateLayer,
+    StateShape,
+};
 use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{QuantError, dequantize_tensor};
+use recurrent::States;
 
 /// The plain device.
 #[derive(Debug)]
@@ -68,6 +74,7 @@ pub struct Matrix {
 pub struct PlainKv {
     shape: KvShape,
     values: Vec<f32>,
+    states: States,
 }
 
 impl PlainDevice {
@@ -287,14 +294,37 @@ impl Device for PlainDevice {
         PlainKv::block_len(shape) * size_of::<f32>()
     }
 
+    /// In f32, of which the state itself is kept in f64.
+    fn lane_bytes(layers: &[StateLayer]) -> usize {
+        let rows = |layer: &StateLayer| {
+            // Everything that is projected: at most two numbers per head beside values and gates.
+            CHUNK_TOKENS * (layer.channels + layer.value_width() + 2 * layer.n_value_heads)
+        };
+        let rows: usize = layers.iter().map(|layer| rows(layer) * size_of::<f32>()).sum();
+        rows + Self::snapshot_bytes(layers)
+    }
+
+    fn snapshot_bytes(layers: &[StateLayer]) -> usize {
+        let tail = |layer: &StateLayer| (layer.taps - 1) * layer.channels * size_of::<f32>();
+        layers.iter().map(|layer| layer.matrix() * size_of::<f64>() + tail(layer)).sum()
+    }
+
+    fn copy_state(&self, kv: &mut PlainKv, copy: StateCopy) {
+        kv.states.copy(copy);
+    }
+
+    fn copy_state_row(&self, kv: &mut PlainKv, lane: usize, from: usize, to: usize) {
+        kv.states.copy_row(lane, from, to);
+    }
+
     /// Keys and values are stored in f32 and in no other type.
-    fn new_kv(&self, shape: &KvShape) -> std::io::Result<PlainKv> {
+    fn new_kv(&self, shape: &KvShape, states: &StateShape) -> std::io::Result<PlainKv> {
         if shape.dtype != KvDtype::F32 {
             let why = format!("keys and values in {}: the plain device has f32 alone", shape.dtype);
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         let values = vec![0.0; shape.n_blocks * PlainKv::block_len(shape)];
-        Ok(PlainKv { shape: *shape, values })
+        Ok(PlainKv { shape: *shape, values, states: States::new(states) })
     }
 
     fn kv_block_size(kv: &PlainKv) -> usize {

@@ -2,12 +2,12 @@
 
 use pelton_base::TokenId;
 use pelton_model::arch::{Act, Mlp};
-use pelton_model::device::{AttentionOp, Head, LatentOp, StepRows};
+use pelton_model::device::{AttentionOp, ConvOp, Head, LatentOp, RecurrentOp, StepRows};
 use pelton_model::layer::{Linear, MlpWeights, Norm, TwoLayers};
 use pelton_model::rope::RopeTable;
 use pelton_model::{GreedyRows, Ops};
 
-use super::{Matrix, PlainDevice, PlainKv, Rows};
+use super::{Matrix, PlainDevice, PlainKv, Rows, recurrent};
 
 /// `x / sqrt(mean(x²) + eps) · weight` (Zhang and Sennrich, 2019).
 pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
@@ -203,6 +203,26 @@ impl Ops for PlainDevice {
         self.attend_latent(op, q, kv, out);
     }
 
+    fn recurrence(
+        &mut self,
+        op: &RecurrentOp<'_, Self>,
+        projected: &Rows,
+        kv: &mut PlainKv,
+        out: &mut Rows,
+    ) {
+        recurrent::recurrence(op, projected, &mut kv.states, out);
+    }
+
+    fn short_conv(
+        &mut self,
+        op: &ConvOp<'_, Self>,
+        projected: &Rows,
+        kv: &mut PlainKv,
+        out: &mut Rows,
+    ) {
+        recurrent::short_conv(op, projected, &mut kv.states, out);
+    }
+
     fn linear(&mut self, _rows: StepRows<'_>, weights: &Linear<Self>, x: &Rows, out: &mut Rows) {
         linear(weights, x, out);
     }
@@ -213,6 +233,7 @@ impl Ops for PlainDevice {
                 Mlp::Gated(mlp) => perceptron(&mlp.weights, mlp.spec.act, true, x),
                 Mlp::Plain(mlp) => perceptron(&mlp.weights, mlp.spec.act, false, x),
                 Mlp::Moe(moe) => super::experts::mixture(&moe.spec, &moe.weights, x),
+                Mlp::Absent(_) => unreachable!("the decoder skips it"),
             });
         }
     }

@@ -4,7 +4,7 @@
 //! ```text
 //! mod.rs       what a Device holds       linear.rs    products
 //! ops.rs       operations of layers      latent.rs    latent attention      experts.rs    mixtures
-//! sequences.rs sequences and block tables
+//! sequences.rs sequences, block tables and lanes    recurrent.rs recurrences    kv.rs pages and states
 //! ```
 //!
 //! Intermediate results that nothing else reads stay in scratch rows that are reused by every layer
@@ -13,16 +13,18 @@
 //! brought into them here. Nothing is allocated in a step once the largest batch has been seen.
 
 mod experts;
+mod kv;
 mod latent;
 mod linear;
 mod ops;
+mod recurrent;
 mod sequences;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use pelton_kernels::{
-    Activations, Cpu, Forms, KvCache, LAYOUT_VERSION, Largest, PANEL, PackedMatrix, Storage,
+    Activations, Cpu, Forms, LAYOUT_VERSION, Largest, PANEL, PackedMatrix, StateStore, Storage,
     WeightLayout,
 };
 use pelton_quant::{Compute, QuantError};
@@ -35,9 +37,12 @@ use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::kv::KvShape;
 use crate::load::{LoadOptions, load, stored_bytes};
+use crate::state::{StateCopy, StateLayer, StateShape};
 use experts::Experts;
+pub use kv::CpuKv;
 use latent::Latent;
 use linear::{Input, read_by};
+use recurrent::Recurrence;
 use sequences::Sequences;
 
 /// Runs decoders on the CPU.
@@ -52,6 +57,8 @@ pub struct CpuDevice {
     /// Scratch of latent attention.
     latent: Latent,
     experts: Experts,
+    /// Scratch of recurrent layers.
+    recurrent: Recurrence,
     /// `[m, rotary_dim]` for each rotary embedding: cosines and sines of this step's positions.
     cos_sin: Vec<Vec<f32>>,
     /// Largest logit of each row that needs no logits.
@@ -79,6 +86,7 @@ impl CpuDevice {
             activated: Activations::new(1, Forms::F32),
             latent: Latent::new(),
             experts: Experts::new(),
+            recurrent: Recurrence::default(),
             cos_sin: Vec::new(),
             largest: Vec::new(),
             sequences: Sequences::default(),
@@ -129,7 +137,7 @@ impl Device for CpuDevice {
     type Buf = Activations;
     type Weight = PackedMatrix;
     type Vector = Vec<f32>;
-    type Kv = KvCache;
+    type Kv = CpuKv;
     type Comm = SoleRank;
 
     const HEAD_ROWS: usize = PANEL;
@@ -208,28 +216,44 @@ impl Device for CpuDevice {
         kernel_shape(shape).bytes_per_block()
     }
 
-    fn new_kv(&self, shape: &KvShape) -> std::io::Result<KvCache> {
-        KvCache::try_new(kernel_shape(shape))
+    fn lane_bytes(layers: &[StateLayer]) -> usize {
+        StateStore::lane_bytes(&kv::state_shape(layers, 0, 0))
     }
 
-    fn kv_block_size(kv: &KvCache) -> usize {
-        kv.shape().block_size
+    fn snapshot_bytes(layers: &[StateLayer]) -> usize {
+        StateStore::snapshot_bytes(&kv::state_shape(layers, 0, 0))
     }
 
-    fn copy_kv_block(&self, kv: &mut KvCache, from: u32, to: u32) {
-        kv.copy_block(from, to);
+    fn new_kv(&self, shape: &KvShape, states: &StateShape) -> std::io::Result<CpuKv> {
+        CpuKv::try_new(kernel_shape(shape), states)
     }
 
-    fn copy_kv_slot(&self, kv: &mut KvCache, from: u32, to: u32) {
-        kv.copy_slot(from, to);
+    fn copy_state(&self, kv: &mut CpuKv, copy: StateCopy) {
+        kv.copy_state(copy);
     }
 
-    fn read_kv_block(&self, kv: &KvCache, block: u32, bytes: &mut [u8]) {
-        kv.read_block(block, bytes);
+    fn copy_state_row(&self, kv: &mut CpuKv, lane: usize, from: usize, to: usize) {
+        kv.states.copy_row(lane, from, to);
     }
 
-    fn write_kv_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
-        kv.write_block(block, bytes);
+    fn kv_block_size(kv: &CpuKv) -> usize {
+        kv.pages.shape().block_size
+    }
+
+    fn copy_kv_block(&self, kv: &mut CpuKv, from: u32, to: u32) {
+        kv.pages.copy_block(from, to);
+    }
+
+    fn copy_kv_slot(&self, kv: &mut CpuKv, from: u32, to: u32) {
+        kv.pages.copy_slot(from, to);
+    }
+
+    fn read_kv_block(&self, kv: &CpuKv, block: u32, bytes: &mut [u8]) {
+        kv.pages.read_block(block, bytes);
+    }
+
+    fn write_kv_block(&self, kv: &mut CpuKv, block: u32, bytes: &[u8]) {
+        kv.pages.write_block(block, bytes);
     }
 }
 

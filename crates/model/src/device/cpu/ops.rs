@@ -2,15 +2,15 @@
 
 use pelton_base::TokenId;
 use pelton_kernels::{
-    Activations, AttentionInput, HeadLayout, KvCache, Largest, LogitsOp, PackedMatrix, RopeLayout,
-    StoreKv, StridedRows, Turn,
+    Activations, AttentionInput, HeadLayout, Largest, LogitsOp, PackedMatrix, RopeLayout, StoreKv,
+    StridedRows, Turn,
 };
 
-use super::CpuDevice;
 use super::latent::Projector;
 use super::linear::{handed_to, in_forms, multiply, read_by};
+use super::{CpuDevice, CpuKv};
 use crate::arch::{Act, Gqa, Mlp, QkNorm};
-use crate::device::{AttentionOp, GreedyRows, Head, LatentOp, Ops, StepRows};
+use crate::device::{AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, StepRows};
 use crate::layer::{Linear, MlpWeights, Norm, TwoLayers};
 use crate::rope::RopeTable;
 
@@ -44,10 +44,11 @@ fn head_layouts(gqa: &Gqa) -> [HeadLayout; 3] {
         n_heads,
         head_dim: gqa.head_dim,
     };
+    let keys = gqa.gate_width() + gqa.q_width();
     [
-        layout(0, gqa.n_heads),
-        layout(gqa.q_width(), gqa.n_kv_heads),
-        layout(gqa.q_width() + gqa.kv_width(), gqa.n_kv_heads),
+        layout(gqa.gate_width(), gqa.n_heads),
+        layout(keys, gqa.n_kv_heads),
+        layout(keys + gqa.kv_width(), gqa.n_kv_heads),
     ]
 }
 
@@ -120,7 +121,7 @@ impl Ops for CpuDevice {
         &mut self,
         op: &AttentionOp<'_, Self>,
         x: &Activations,
-        kv: &mut KvCache,
+        kv: &mut CpuKv,
         qkv: &mut Activations,
     ) {
         let qkv = qkv.floats_mut(x.n_rows());
@@ -156,7 +157,7 @@ impl Ops for CpuDevice {
             let rows = qkv.chunks_exact_mut(op.gqa.qkv_width()).zip(op.rows.positions);
             for (row, position) in rows {
                 let factor = temperature.at(*position);
-                row[..op.gqa.q_width()].iter_mut().for_each(|q| *q *= factor);
+                row[q.offset..][..op.gqa.q_width()].iter_mut().for_each(|q| *q *= factor);
             }
         }
         let rows = |heads: HeadLayout| StridedRows {
@@ -165,14 +166,14 @@ impl Ops for CpuDevice {
             offset: heads.offset,
         };
         let store = StoreKv { k: rows(k), v: Some(rows(v)), slots: op.rows.slots(op.group) };
-        self.cpu.store_kv(kv, op.layer, &store);
+        self.cpu.store_kv(&mut kv.pages, op.layer, &store);
     }
 
     fn paged_attention(
         &mut self,
         op: &AttentionOp<'_, Self>,
         qkv: &Activations,
-        kv: &KvCache,
+        kv: &CpuKv,
         out: &mut Activations,
     ) {
         let Self { cpu, sequences, .. } = self;
@@ -194,33 +195,65 @@ impl Ops for CpuDevice {
                 slopes: op.weights.slopes.as_deref(),
                 sinks: op.weights.sinks.as_deref(),
             };
-            cpu.paged_attention(kv, op.layer, &input, out);
+            cpu.paged_attention(&kv.pages, op.layer, &input, out);
         });
+        if op.gqa.is_gated {
+            let gate = StridedRows { data: qkv.floats(), stride: q.row_stride, offset: 0 };
+            cpu.sigmoid_mul(out, gate, op.gqa.q_width());
+        }
     }
 
     fn latent_project_store(
         &mut self,
         op: &LatentOp<'_, Self>,
         x: &Activations,
-        kv: &mut KvCache,
+        kv: &mut CpuKv,
         q: &mut Activations,
     ) {
         let cos_sin = &self.cos_sin[op.mla.rope];
         let mut projector = Projector { cpu: &self.cpu, input: &mut self.input, cos_sin };
-        self.latent.project_store(&mut projector, op, x, kv, q.floats_mut(x.n_rows()));
+        let q = q.floats_mut(x.n_rows());
+        self.latent.project_store(&mut projector, op, x, &mut kv.pages, q);
     }
 
     fn latent_attention(
         &mut self,
         op: &LatentOp<'_, Self>,
         q: &Activations,
-        kv: &KvCache,
+        kv: &CpuKv,
         out: &mut Activations,
     ) {
         let Self { cpu, latent, sequences, .. } = self;
         let out = out.floats_mut(q.n_rows());
         sequences.with(&op.rows, op.group, |sequences| {
-            latent.attend(cpu, op, sequences, (q.floats(), kv), out);
+            latent.attend(cpu, op, sequences, (q.floats(), &kv.pages), out);
+        });
+    }
+
+    fn recurrence(
+        &mut self,
+        op: &RecurrentOp<'_, Self>,
+        projected: &Activations,
+        kv: &mut CpuKv,
+        out: &mut Activations,
+    ) {
+        let Self { cpu, sequences, recurrent, .. } = self;
+        sequences.with_lanes(&op.rows, |sequences| {
+            recurrent.compute(cpu, op, sequences, (projected.floats(), &mut kv.states), out);
+        });
+    }
+
+    fn short_conv(
+        &mut self,
+        op: &ConvOp<'_, Self>,
+        projected: &Activations,
+        kv: &mut CpuKv,
+        out: &mut Activations,
+    ) {
+        let Self { cpu, sequences, recurrent, .. } = self;
+        let out = out.floats_mut(projected.n_rows());
+        sequences.with_lanes(&op.rows, |sequences| {
+            recurrent.convolve(cpu, op, sequences, (projected.floats(), &mut kv.states), out);
         });
     }
 
@@ -247,6 +280,7 @@ impl Ops for CpuDevice {
             Mlp::Gated(mlp) => self.perceptron(&mlp.weights, mlp.spec.act, true, x, out),
             Mlp::Plain(mlp) => self.perceptron(&mlp.weights, mlp.spec.act, false, x, out),
             Mlp::Moe(moe) => self.mixture(moe, x, out),
+            Mlp::Absent(_) => unreachable!("invariant: layers without a perceptron skip it"),
         }
     }
 

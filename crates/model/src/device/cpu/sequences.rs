@@ -1,6 +1,6 @@
 //! The sequences of a step in the form of the kernels.
 
-use pelton_kernels::AttentionSeq;
+use pelton_kernels::{AttentionSeq, StateSeq};
 
 use crate::device::{ForwardSequence, StepRows};
 
@@ -8,7 +8,10 @@ const _: () = assert!(ForwardSequence::ROOT == AttentionSeq::ROOT);
 
 /// Memory for the sequences of a step, kept from layer to layer; empty between operations.
 #[derive(Debug, Default)]
-pub(super) struct Sequences(Vec<AttentionSeq<'static>>);
+pub(super) struct Sequences {
+    by_pages: Vec<AttentionSeq<'static>>,
+    by_lanes: Vec<StateSeq<'static>>,
+}
 
 impl Sequences {
     /// Calls `f` with the sequences of a step and their block tables in one memory group.
@@ -18,7 +21,7 @@ impl Sequences {
         group: usize,
         f: impl FnOnce(&[AttentionSeq<'_>]),
     ) {
-        let mut sequences: Vec<AttentionSeq<'_>> = std::mem::take(&mut self.0);
+        let mut sequences: Vec<AttentionSeq<'_>> = emptied(std::mem::take(&mut self.by_pages));
         sequences.extend(rows.sequences.iter().map(|sequence| AttentionSeq {
             rows: sequence.rows.clone(),
             first_position: sequence.first_position,
@@ -26,9 +29,35 @@ impl Sequences {
             tree: sequence.tree,
         }));
         f(&sequences);
-        sequences.clear();
-        // Collecting into elements of the same layout keeps the memory.
-        let kept = sequences.into_iter().map(|_| unreachable!("invariant: it is empty"));
-        self.0 = kept.collect();
+        self.by_pages = emptied(sequences);
     }
+
+    /// Calls `f` with the sequences of a step and their lanes.
+    ///
+    /// # Panics
+    ///
+    /// When a sequence has no lane.
+    pub(super) fn with_lanes(&mut self, rows: &StepRows<'_>, f: impl FnOnce(&[StateSeq<'_>])) {
+        let mut sequences: Vec<StateSeq<'_>> = emptied(std::mem::take(&mut self.by_lanes));
+        sequences.extend(rows.sequences.iter().map(|sequence| {
+            let lane = sequence.lane.expect("invariant: a lane for each sequence");
+            StateSeq {
+                rows: sequence.rows.clone(),
+                first_position: sequence.first_position,
+                lane: lane.idx,
+                border: lane.border,
+                saves: lane.saves,
+                tree: sequence.tree,
+            }
+        }));
+        f(&sequences);
+        self.by_lanes = emptied(sequences);
+    }
+}
+
+/// The memory of a vector for elements that borrow something else.
+fn emptied<T, U>(mut sequences: Vec<T>) -> Vec<U> {
+    sequences.clear();
+    // Collecting into elements of the same layout keeps the memory.
+    sequences.into_iter().map(|_| unreachable!("invariant: it is empty")).collect()
 }

@@ -16,6 +16,8 @@ pub(super) fn write(spec: &ArchSpec, is_kv_up_split: bool, keys: &mut Keys) {
     match mixer {
         Mixer::Gqa(gqa) => grouped(spec, gqa, keys),
         Mixer::Mla(mla) => latent(spec, mla, is_kv_up_split, keys),
+        // Refused when their tensors are listed.
+        Mixer::Recurrent(_) | Mixer::ShortConv(_) | Mixer::Absent(_) => {}
     }
 }
 
@@ -30,7 +32,7 @@ fn grouped(spec: &ArchSpec, gqa: &Gqa, keys: &mut Keys) {
     let all = || {
         spec.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Gqa(gqa) => Some(gqa),
-            Mixer::Mla(_) => None,
+            _ => None,
         })
     };
     let has_window = |gqa: &Gqa| gqa.window.or(gqa.segment).is_some();

@@ -56,6 +56,32 @@ impl<'a> Lookup<'a, '_> {
         Ok(NormPlan { weights: vec![view], bias: None, rows: Rows::all(n), offset: 0.0 })
     }
 
+    /// The taps of a convolution over time, one after the other for each channel: `[channels, taps]`, in
+    /// some files `[channels, 1, taps]`.
+    pub(crate) fn taps(
+        &self,
+        name: Name,
+        layer: usize,
+        [channels, taps]: [usize; 2],
+    ) -> Result<NormPlan<'a>, ModelError> {
+        let stored = format!("{}.weight", self.stem(name, layer));
+        let is_flat = self.files.tensors().get(&stored).is_some_and(|view| view.shape.len() == 2);
+        let shape: &[usize] = if is_flat { &[channels, taps] } else { &[channels, 1, taps] };
+        let weights = vec![self.find(&stored, shape)?];
+        Ok(NormPlan { weights, bias: None, rows: Rows::all(channels * taps), offset: 0.0 })
+    }
+
+    /// The bias of a convolution over time.
+    pub(crate) fn conv_bias(
+        &self,
+        name: Name,
+        layer: usize,
+        channels: usize,
+    ) -> Result<NormPlan<'a>, ModelError> {
+        let weights = vec![self.find(&self.bias(name, layer), &[channels])?];
+        Ok(NormPlan { weights, bias: None, rows: Rows::all(channels), offset: 0.0 })
+    }
+
     pub(super) fn head_bias(&self, vocab: usize) -> Result<NormPlan<'a>, ModelError> {
         let view = self.find(&self.bias(Name::Head, 0), &[vocab])?;
         let weights = vec![view];

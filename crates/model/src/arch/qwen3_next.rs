@@ -1,0 +1,113 @@
+//! Qwen3-Next (Qwen Team, 2025): three layers of Gated DeltaNet for each of attention, whose output is
+//! gated and of whose heads a quarter is rotated; experts with a shared one behind a sigmoid.
+
+use super::{
+    Arch, ArchSpec, Gate, GatedMlp, LayerSpec, Mixer, Part, Preset, QkNorm, Recurrent, Rule,
+    SharedExpert, Stored, llama, qwen2_moe,
+};
+use crate::config::HfConfig;
+use crate::fields::ConfigError;
+use pelton_base::limits;
+
+pub(super) const ARCH: Arch = Arch {
+    names: &["Qwen3NextForCausalLM"],
+    model_types: &["qwen3_next"],
+    defaults: &[
+        ("partial_rotary_factor", Preset::Number(0.25)),
+        ("full_attention_interval", Preset::Number(4.0)),
+        ("linear_conv_kernel_dim", Preset::Number(4.0)),
+        ("linear_key_head_dim", Preset::Number(128.0)),
+        ("linear_value_head_dim", Preset::Number(128.0)),
+        ("linear_num_key_heads", Preset::Number(16.0)),
+        ("linear_num_value_heads", Preset::Number(32.0)),
+        ("head_dim", Preset::Number(256.0)),
+        ("intermediate_size", Preset::Number(5632.0)),
+        ("decoder_sparse_step", Preset::Number(1.0)),
+        ("norm_topk_prob", Preset::Flag(true)),
+    ],
+    layer_kinds: &["linear_attention"],
+    partial_rotary: true,
+    hf: HF,
+    spec,
+    ..Arch::PLAIN
+};
+
+/// Norms but those of recurrences are stored minus one.
+pub(super) const HF: Stored = Stored {
+    names: &[
+        (Part::SharedGate, "mlp.shared_expert.gate_proj"),
+        (Part::SharedUp, "mlp.shared_expert.up_proj"),
+        (Part::SharedDown, "mlp.shared_expert.down_proj"),
+    ],
+    norm_offset: 1.0,
+    ..Stored::HF
+};
+
+fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+    let mut spec = mixers(cfg)?;
+    let is_sparse = qwen2_moe::sparse_layers(cfg)?;
+    if is_sparse.contains(&true) {
+        set_experts(&mut spec, cfg, |layer| is_sparse[layer])?;
+    }
+    Ok(spec)
+}
+
+/// Gated attention and recurrences, with a gated perceptron in each layer.
+pub(super) fn mixers(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+    let mut spec = llama::spec(cfg)?;
+    let delta = Mixer::Recurrent(delta(cfg)?);
+    let interval = cfg.field("full_attention_interval").count(limits::MODEL_LAYERS)?;
+    let kinds = cfg.layer_kinds()?;
+    for (i, layer) in spec.layers.iter_mut().enumerate() {
+        let attends = match &kinds {
+            Some(kinds) => kinds[i] == "full_attention",
+            None => (i + 1).is_multiple_of(interval),
+        };
+        let gqa = layer.gqa_mut();
+        gqa.qk_norm = Some(QkNorm::HeadRms);
+        gqa.is_gated = true;
+        if !attends {
+            *layer = LayerSpec { mixer: delta.clone(), ..layer.clone() };
+        }
+    }
+    Ok(spec)
+}
+
+/// Experts and the shared one in some layers.
+pub(super) fn set_experts(
+    spec: &mut ArchSpec,
+    cfg: &HfConfig,
+    has_experts: impl Fn(usize) -> bool,
+) -> Result<(), ConfigError> {
+    let mut moe = cfg.moe()?;
+    let intermediate_size = cfg.width("shared_expert_intermediate_size")?;
+    let mlp = GatedMlp { intermediate_size, ..moe.expert.clone() };
+    moe.shared = Some(SharedExpert { mlp, is_gated: true });
+    spec.set_moe(&moe, has_experts);
+    Ok(())
+}
+
+/// The recurrence of layers without attention.
+fn delta(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
+    let width = |name: &str| cfg.field(name).count(limits::STATE_HEAD_DIM);
+    let heads = |name: &str| cfg.field(name).count(limits::STATE_HEADS);
+    let n_key_heads = heads("linear_num_key_heads")?;
+    let n_value_heads = heads("linear_num_value_heads")?;
+    if !n_value_heads.is_multiple_of(n_key_heads) {
+        let field = cfg.field("linear_num_value_heads");
+        return Err(field.error(format!("a multiple of the {n_key_heads} heads of keys")));
+    }
+    Ok(Recurrent {
+        n_key_heads,
+        n_value_heads,
+        key_dim: width("linear_key_head_dim")?,
+        value_dim: width("linear_value_head_dim")?,
+        taps: cfg.field("linear_conv_kernel_dim").count(limits::CONV_TAPS)?,
+        rule: Rule::Delta,
+        conv_bias: false,
+        bias: false,
+        has_skip: false,
+        gate: Gate::AfterNorm,
+        norm_eps: cfg.rms_norm_eps,
+    })
+}

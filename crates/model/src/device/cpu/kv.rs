@@ -1,0 +1,60 @@
+//! What sequences keep on the CPU: pages of keys and values, and states of recurrent layers.
+
+use pelton_kernels::{KvCache, STATE_CHUNK, StateStore};
+
+use crate::state::{CHUNK_TOKENS, StateCopy, StateLayer, StateShape};
+
+const _: () = assert!(STATE_CHUNK == CHUNK_TOKENS);
+
+/// Pages of keys and values, and states of recurrent layers.
+#[derive(Debug)]
+pub struct CpuKv {
+    pub(super) pages: KvCache,
+    pub(super) states: StateStore,
+}
+
+impl CpuKv {
+    pub(super) fn try_new(
+        pages: pelton_kernels::KvShape,
+        states: &StateShape,
+    ) -> std::io::Result<Self> {
+        let StateShape { layers, n_lanes, n_snapshots } = states;
+        let states = StateStore::try_new(state_shape(layers, *n_lanes, *n_snapshots))?;
+        Ok(Self { pages: KvCache::try_new(pages)?, states })
+    }
+
+    /// Bytes of the pages.
+    pub fn n_bytes(&self) -> usize {
+        self.pages.n_bytes()
+    }
+
+    /// Bytes of the states, lanes and snapshots together.
+    pub fn n_state_bytes(&self) -> usize {
+        self.states.n_bytes()
+    }
+
+    pub(super) fn copy_state(&mut self, copy: StateCopy) {
+        match copy {
+            StateCopy::Save { lane, snapshot } => self.states.save(lane as usize, snapshot),
+            StateCopy::Load { snapshot, lane } => self.states.load(snapshot, lane as usize),
+            StateCopy::Fork { from, to } => self.states.fork(from as usize, to as usize),
+        }
+    }
+}
+
+/// The shape of states in the form of the kernels.
+pub(super) fn state_shape(
+    layers: &[StateLayer],
+    n_lanes: usize,
+    n_snapshots: usize,
+) -> pelton_kernels::StateShape {
+    let layer = |layer: &StateLayer| pelton_kernels::StateLayer {
+        matrix: layer.matrix(),
+        channels: layer.channels,
+        taps: layer.taps,
+        key_width: layer.key_width(),
+        update_width: layer.value_width(),
+        n_heads: layer.n_value_heads,
+    };
+    pelton_kernels::StateShape { layers: layers.iter().map(layer).collect(), n_lanes, n_snapshots }
+}

@@ -1,0 +1,353 @@
+//! Linear recurrences whose state is a matrix per head: Gated DeltaNet (Yang et al., 2024) and Mamba 2
+//! (Dao and Gu, 2024).
+//!
+//! ```text
+//! x ── input ──> | q | k | v | z | beta | decay |          one product
+//!                 └─ convolution over time ─┘ silu          each channel by itself
+//!
+//! state of a value head S [key, value], of the row at t with its decay exp(g) <= 1:
+//!     delta   S = exp(g) S + k ⊗ beta (v - exp(g) Sᵀ k)    q and k of length 1
+//!     sum     S = exp(g) S + k ⊗ beta v                    Mamba 2: C, B, x and dt
+//!     o = Sᵀ q  (+ skip · v)
+//! o ── norm and gate by z ── out ──> delta
+//! ```
+//!
+//! That is the recurrence as its papers write it. Devices compute it in chunks of
+//! [`CHUNK_TOKENS`](crate::CHUNK_TOKENS) positions, see [`state`](crate::StateShape).
+//!
+//! Value heads share keys and queries in groups: value head `h` reads key head
+//! `h / (n_value_heads / n_key_heads)`.
+
+use super::kind::Stages;
+use super::{Found, Kept, Kind, Linear, MixerKind, Norm, Packed, PlannedTensors};
+use crate::arch::Part as Name;
+use crate::device::Device;
+use crate::error::ModelError;
+use crate::export::Listing;
+use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Projection, Rows};
+use crate::parameters::Parameters;
+use crate::state::StateLayer;
+
+/// A linear recurrence with a matrix for a state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recurrent {
+    /// Heads of keys and queries.
+    pub n_key_heads: usize,
+    /// Heads of values; a multiple of `n_key_heads`.
+    pub n_value_heads: usize,
+    /// Elements of a key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// Taps of the convolution over queries, keys and values.
+    pub taps: usize,
+    /// How the state takes in a row.
+    pub rule: Rule,
+    /// Whether the convolution has a bias.
+    pub conv_bias: bool,
+    /// Whether the projections from and to the residual stream have a bias.
+    pub bias: bool,
+    /// Whether a multiple of each value, learned per head, is added to the output.
+    pub has_skip: bool,
+    /// How the output is normed and gated.
+    pub gate: Gate,
+    /// Added to the mean square in the norm of the output.
+    pub norm_eps: f32,
+}
+
+/// How the state takes in a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// The gated delta rule: `beta` is a sigmoid, `g = -exp(A) softplus(a + bias)`, and queries and keys
+    /// are divided by their lengths, queries by the root of `key_dim` as well.
+    Delta,
+    /// A decaying sum: `dt = softplus(dt + bias)`, bounded, is both `beta` and the factor of the decay
+    /// `g = -exp(A) dt`.
+    Sum {
+        /// Least and greatest `dt`.
+        dt_limits: [f32; 2],
+    },
+}
+
+/// How the output is normed and gated by `z`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Gate {
+    /// `rms_norm(o) · silu(z)`, each value head by itself with the same weight.
+    AfterNorm,
+    /// `rms_norm(o · silu(z))` over groups of this many that share the row evenly.
+    BeforeNorm {
+        /// Number of groups.
+        n_groups: usize,
+    },
+}
+
+impl Recurrent {
+    /// Elements of a row of keys, or of queries.
+    pub fn key_width(&self) -> usize {
+        self.n_key_heads * self.key_dim
+    }
+
+    /// Elements of a row of values.
+    pub fn value_width(&self) -> usize {
+        self.n_value_heads * self.value_dim
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub fn channels(&self) -> usize {
+        2 * self.key_width() + self.value_width()
+    }
+
+    /// Elements of everything that is projected from the residual stream:
+    /// `[q | k | v | z | beta | decay]`, where a decaying sum has no `beta` of its own.
+    pub fn input_width(&self) -> usize {
+        let per_head = match self.rule {
+            Rule::Delta => 2,
+            Rule::Sum { .. } => 1,
+        };
+        self.channels() + self.value_width() + per_head * self.n_value_heads
+    }
+
+    /// Elements of the weight of the output's norm.
+    pub fn norm_width(&self) -> usize {
+        match self.gate {
+            Gate::AfterNorm => self.value_dim,
+            Gate::BeforeNorm { .. } => self.value_width(),
+        }
+    }
+}
+
+/// Packed weights of a linear recurrence.
+#[derive(Debug)]
+pub struct RecurrentWeights<B: Device> {
+    /// `[input_width, hidden]`.
+    pub input: Linear<B>,
+    /// Taps of the convolution, the earliest position first: `[taps, channels]`.
+    pub conv: B::Vector,
+    /// `[channels]`.
+    pub conv_bias: Option<B::Vector>,
+    /// Factors of decays, `-exp(A)`: `[n_value_heads]`.
+    pub decay: B::Vector,
+    /// `[n_value_heads]`.
+    pub decay_bias: B::Vector,
+    /// `[n_value_heads]`.
+    pub skip: Option<B::Vector>,
+    /// Norm of the output, `[norm_width]`.
+    pub norm: Norm<B>,
+    /// `[hidden, value_width]`.
+    pub out: Linear<B>,
+}
+
+/// Tensors of a linear recurrence.
+pub struct RecurrentPlan<'a> {
+    input: LinearPlan<'a>,
+    conv: NormPlan<'a>,
+    conv_bias: Option<NormPlan<'a>>,
+    decay: NormPlan<'a>,
+    decay_bias: NormPlan<'a>,
+    skip: Option<NormPlan<'a>>,
+    norm: NormPlan<'a>,
+    out: LinearPlan<'a>,
+}
+
+impl Kind for Recurrent {
+    type Plan<'a> = RecurrentPlan<'a>;
+    type Weights<B: Device> = RecurrentWeights<B>;
+
+    fn n_weights(&self, hidden_size: usize) -> usize {
+        hidden_size * (self.input_width() + self.value_width())
+    }
+
+    fn parameters(&self, hidden_size: usize, _head_rows: usize) -> Parameters {
+        let (input, value, heads) = (self.input_width(), self.value_width(), self.n_value_heads);
+        Parameters::products(&[[input, hidden_size], [hidden_size, value]])
+            .vector(true, self.taps * self.channels())
+            .vector(self.conv_bias, self.channels())
+            .vector(true, 2 * heads)
+            .vector(self.has_skip, heads)
+            .vector(true, self.norm_width())
+            .vector(self.bias, input + hidden_size)
+    }
+}
+
+impl MixerKind for Recurrent {
+    fn n_heads(&self) -> usize {
+        self.n_value_heads
+    }
+
+    fn kept(&self) -> Kept {
+        let Self { n_key_heads, n_value_heads, key_dim, value_dim, taps, .. } = *self;
+        let channels = self.channels();
+        Kept::state(StateLayer { n_key_heads, n_value_heads, key_dim, value_dim, channels, taps })
+    }
+
+    fn window(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_causal(&self) -> bool {
+        true
+    }
+
+    fn query_width(&self) -> usize {
+        self.input_width()
+    }
+
+    fn out_width(&self) -> usize {
+        self.value_width()
+    }
+
+    fn out<B: Device>(weights: &RecurrentWeights<B>) -> Option<&Linear<B>> {
+        Some(&weights.out)
+    }
+}
+
+impl<'a> Found<'a> for RecurrentPlan<'a> {
+    fn tensors(&self) -> PlannedTensors<'_, 'a> {
+        let Self { input, conv, conv_bias, decay, decay_bias, skip, norm, out } = self;
+        PlannedTensors {
+            linears: vec![input, out],
+            by_head: Vec::new(),
+            vectors: [conv, decay, decay_bias, norm]
+                .into_iter()
+                .chain([conv_bias, skip].into_iter().flatten())
+                .collect(),
+            n_made: 0,
+        }
+    }
+}
+
+impl<B: Device> Packed<B> for RecurrentWeights<B> {
+    fn matrices(&self) -> Vec<&B::Weight> {
+        [&self.input, &self.out].into_iter().flat_map(Linear::weights).collect()
+    }
+
+    fn inputs(&self) -> Vec<&Linear<B>> {
+        vec![&self.input]
+    }
+}
+
+impl Stages for Recurrent {
+    fn plan<'a>(
+        &self,
+        lookup: &Lookup<'a, '_>,
+        layer: usize,
+    ) -> Result<RecurrentPlan<'a>, ModelError> {
+        let (hidden, heads) = (lookup.spec.hidden_size, self.n_value_heads);
+        let out = Projection { name: Name::RecurrentOut, rows: Rows::all(hidden) };
+        let vector = |name, n| lookup.vector(name, layer, n);
+        Ok(RecurrentPlan {
+            input: lookup.linear(layer, &self.projections(lookup, layer), hidden, self.bias)?,
+            conv: lookup.taps(Name::Conv, layer, [self.channels(), self.taps])?,
+            conv_bias: (self.conv_bias)
+                .then(|| lookup.conv_bias(Name::Conv, layer, self.channels()))
+                .transpose()?,
+            decay: vector(Name::Decay, heads)?,
+            decay_bias: vector(Name::DecayBias, heads)?,
+            skip: self.has_skip.then(|| vector(Name::Skip, heads)).transpose()?,
+            norm: vector(Name::GatedNorm, self.norm_width())?,
+            out: lookup.linear(layer, &[out], self.value_width(), self.bias)?,
+        })
+    }
+
+    fn pack<B: Device>(
+        &self,
+        plan: &RecurrentPlan<'_>,
+        packer: &mut Packer<'_, B>,
+    ) -> Result<RecurrentWeights<B>, ModelError> {
+        let taps = self.in_order(&packer.read(&plan.conv)?, self.taps);
+        let bias = plan.conv_bias.as_ref().map(|bias| packer.read(bias)).transpose()?;
+        let bias = bias.map(|bias| self.in_order(&bias, 1));
+        let decay: Vec<f32> = packer.read(&plan.decay)?.iter().map(|a| -a.exp()).collect();
+        Ok(RecurrentWeights {
+            conv: packer.put(&taps),
+            conv_bias: bias.map(|bias| packer.put(&bias)),
+            decay: packer.put(&decay),
+            decay_bias: packer.vector(&plan.decay_bias)?,
+            skip: plan.skip.as_ref().map(|skip| packer.vector(skip)).transpose()?,
+            norm: Norm { weight: packer.vector(&plan.norm)?, bias: None, eps: self.norm_eps },
+            input: packer.linear(&plan.input)?,
+            out: packer.linear(&plan.out)?,
+        })
+    }
+
+    fn list<'a>(
+        &self,
+        _plan: RecurrentPlan<'a>,
+        layer: usize,
+        _list: &mut Listing<'a, '_>,
+    ) -> Result<(), ModelError> {
+        Err(ModelError::Export(format!("layer {layer} is recurrent, which is not written as GGUF")))
+    }
+}
+
+impl Recurrent {
+    /// What is projected from the residual stream, each part from the tensor that holds it.
+    ///
+    /// ```text
+    /// delta, one tensor    of each key head  | q | k | its v | its z |      and  | its b | its a |
+    /// delta, apart         | q | k | v |   | z |   | b |   | a |
+    /// sum                  | z | v | k | q | decay |                        x, B, C and dt
+    /// ```
+    fn projections(&self, lookup: &Lookup<'_, '_>, layer: usize) -> Vec<Projection> {
+        let (key, value, heads) = (self.key_width(), self.value_width(), self.n_value_heads);
+        let cut = |name, n_stored, first, n| Projection {
+            name,
+            rows: Rows { n, first, run: n, filled: n, stride: n, ..Rows::all(n_stored) },
+        };
+        if let Rule::Sum { .. } = self.rule {
+            let part = |first, n| cut(Name::RecurrentIn, self.input_width(), first, n);
+            let keys = 2 * value;
+            return vec![
+                part(keys + key, key),
+                part(keys, key),
+                part(value, value),
+                part(0, value),
+                part(keys + 2 * key, heads),
+            ];
+        }
+        if !lookup.has(&lookup.stem(Name::RecurrentIn, layer)) {
+            let part = |first, n| cut(Name::RecurrentQkv, self.channels(), first, n);
+            let alone = |name, n| Projection { name, rows: Rows::all(n) };
+            return vec![
+                part(0, key),
+                part(key, key),
+                part(2 * key, value),
+                alone(Name::RecurrentGate, value),
+                alone(Name::RecurrentBeta, heads),
+                alone(Name::RecurrentDecay, heads),
+            ];
+        }
+        let (dim, group) = (self.key_dim, heads / self.n_key_heads);
+        let of_heads = |name, per_head, first, run| {
+            let (n, n_stored) = (self.n_key_heads * run, self.n_key_heads * per_head);
+            let rows = Rows { n, first, run, filled: run, stride: per_head, ..Rows::all(n_stored) };
+            Projection { name, rows }
+        };
+        let values = group * self.value_dim;
+        let main = |first, run| of_heads(Name::RecurrentIn, 2 * dim + 2 * values, first, run);
+        let gates = |first| of_heads(Name::RecurrentGates, 2 * group, first, group);
+        vec![
+            main(0, dim),
+            main(dim, dim),
+            main(2 * dim, values),
+            main(2 * dim + values, values),
+            gates(0),
+            gates(group),
+        ]
+    }
+
+    /// The taps of all channels, `[channels, taps]` in a file, as `[taps, channels]` with the channels in
+    /// the order of the projection.
+    fn in_order(&self, stored: &[f32], taps: usize) -> Vec<f32> {
+        let (key, value) = (self.key_width(), self.value_width());
+        let channels: Vec<usize> = match self.rule {
+            Rule::Delta => (0..self.channels()).collect(),
+            // A file has values, keys, queries.
+            Rule::Sum { .. } => {
+                (value + key..value + 2 * key).chain(value..value + key).chain(0..value).collect()
+            }
+        };
+        let of_tap = |tap| channels.iter().map(move |channel| stored[channel * taps + tap]);
+        (0..taps).flat_map(of_tap).collect()
+    }
+}
