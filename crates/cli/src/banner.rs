@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use pelton_bench::bytes;
-use pelton_llm::{Embedder, Llm};
+use pelton_llm::{Embedder, Llm, StateInfo};
 use pelton_server::Served;
 
 /// Placeholder for the key of a user.
@@ -97,6 +97,14 @@ fn text(llm: &Llm, places: &Places, needs_key: bool) -> String {
         bytes(info.kv_bytes),
         info.kv_bytes / info.kv_bytes_per_token.max(1)
     );
+    let StateInfo { n_bytes, n_running, n_kept } = info.states;
+    if n_bytes > 0 {
+        let size = bytes(n_bytes);
+        let _ = writeln!(
+            text,
+            "states   {size} for {n_running} running requests and {n_kept} states that are kept"
+        );
+    }
     let (path, body) = if llm.template().is_some() {
         let message = r#"{"role": "user", "content": "Tell me a story."}"#;
         ("chat/completions", format!(r#"{{"messages": [{message}]}}"#))

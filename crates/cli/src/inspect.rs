@@ -54,6 +54,8 @@ struct Memory {
     swap_bytes: u64,
     /// Address space of pool and store, with alignment, which is never touched.
     kv_mapped_bytes: u64,
+    /// Bytes of the states of recurrent layers.
+    state_bytes: u64,
     total_bytes: u64,
 }
 
@@ -101,6 +103,7 @@ impl Memory {
         let weight_bytes = model.weight_bytes;
         let kv_bytes = bytes(footprint.pool_bytes())?;
         let swap_bytes = bytes(footprint.swap_bytes())?;
+        let state_bytes = (model.state_bytes as u64).saturating_mul(n_requests as u64);
         Ok(Self {
             context_tokens,
             n_requests,
@@ -111,7 +114,10 @@ impl Memory {
             swap_blocks: footprint.n_host_blocks,
             swap_bytes,
             kv_mapped_bytes: bytes(footprint.mapped_bytes())?,
-            total_bytes: weight_bytes.saturating_add(kv_bytes).saturating_add(swap_bytes),
+            state_bytes,
+            total_bytes: [kv_bytes, swap_bytes, state_bytes]
+                .into_iter()
+                .fold(weight_bytes, u64::saturating_add),
         })
     }
 }
@@ -196,6 +202,9 @@ impl Report {
                 rows.push(("activations", format!("{asked} by the method; not rounded so here")));
             }
         }
+        if model.n_recurrent_layers > 0 {
+            rows.push(("states", self.state_words()));
+        }
         rows.push(("memory", self.memory_words()));
         rows.push(("kv pool", self.pool_words()));
         rows.extend(self.numa.iter().map(|words| ("weights lie", words.clone())));
@@ -237,6 +246,17 @@ impl Report {
             bytes(kv_bytes),
             bytes(self.model.kv_bytes_per_token as u64),
             self.model.kv_dtype,
+        )
+    }
+
+    fn state_words(&self) -> String {
+        let model = &self.model;
+        format!(
+            "{} of {} layers are recurrent: {} for a running request, {} for a state that is kept",
+            model.n_recurrent_layers,
+            model.n_layers,
+            bytes(model.state_bytes as u64),
+            bytes(model.snapshot_bytes as u64),
         )
     }
 

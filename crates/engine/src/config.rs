@@ -43,7 +43,7 @@ impl EngineConfig {
             n_host_blocks: kv.n_host_blocks,
             block_size: kv.block_size,
             max_context: self.max_context_tokens.min(max_context),
-            states: None,
+            states: kv.states,
             choices: self.choices.clone(),
         }
     }

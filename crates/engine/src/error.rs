@@ -94,6 +94,29 @@ pub enum ExecutorError {
         /// Layers of the model.
         n_layers: usize,
     },
+    /// Drafts are to be made with the first layers of a model that keeps states.
+    #[error(
+        "early exit cannot draft for this model: its recurrent layers keep a state, which a pass over \
+         the first layers would change; choose another method"
+    )]
+    ExitOfRecurrent,
+    /// A draft model that keeps states.
+    #[error(
+        "the draft model has recurrent layers, expected a model of attention alone: drafts that are \
+         rejected cannot be taken out of a state"
+    )]
+    RecurrentDraft,
+    /// Blocks that do not fit the chunks of recurrent layers.
+    #[error(
+        "blocks of {block_size} tokens do not fit this model: its recurrent layers count in chunks of \
+         {chunk}, expected a block size that divides it"
+    )]
+    BlockSize {
+        /// Tokens of a block.
+        block_size: usize,
+        /// Tokens of a chunk.
+        chunk: usize,
+    },
     /// The model's forward pass failed.
     #[error("the forward pass failed")]
     Forward(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -4,7 +4,7 @@ use crate::spec::Odds;
 use crate::{ExecutorError, Fault, Panicked};
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_sampling::{LogitsProcessor, LogprobsMode, ScoredToken, TokenLogprobs};
-use pelton_sched::{SchedulerOutput, StepOutput};
+use pelton_sched::{SchedulerOutput, StateConfig, StepOutput};
 use std::time::Duration;
 
 /// How much KV an executor holds.
@@ -16,6 +16,8 @@ pub struct KvCapacity {
     pub n_host_blocks: u32,
     /// Tokens per block; at least one.
     pub block_size: usize,
+    /// Lanes and snapshots of recurrent layers; `None` in models without such layers.
+    pub states: Option<StateConfig>,
 }
 
 /// The outcome of a step: tokens for the scheduler, and reports along with them.

@@ -88,7 +88,7 @@ pub use executor::{Drafting, Execution, Executor, Extras, KvCapacity};
 pub use guard::{Fault, Panicked, guard};
 pub use handle::EngineHandle;
 pub use metrics::EngineMetrics;
-pub use model_executor::{KvMemory, ModelExecutor, ModelExecutorConfig};
+pub use model_executor::{KvMemory, ModelExecutor, ModelExecutorConfig, StateRoom};
 /// Part of the engine's interface: requests bring processors of their own.
 pub use pelton_sampling::{LogitsProcessor, LogprobsMode, RowContext, ScoredToken};
 pub use spec::{SpecConfig, SpecMethod, SpecStats};

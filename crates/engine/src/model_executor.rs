@@ -18,11 +18,12 @@ use crate::{
 };
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{
-    BlockTables, Decoder, ForwardInput, ForwardSequence, GreedyRows, Ops, ScoredRows, SwapStore,
+    BlockTables, CHUNK_TOKENS, Decoder, ForwardInput, ForwardSequence, GreedyRows, Lane, Ops,
+    ScoredRows, StateCopy, SwapStore,
 };
 use pelton_sampling::verify::Verifier;
 use pelton_sampling::{Likely, Sampler, SamplerState};
-use pelton_sched::{Direction, Rows, ScheduledSequence, SchedulerOutput, TransferId};
+use pelton_sched::{Direction, Rows, ScheduledSequence, SchedulerOutput, StateConfig, TransferId};
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -56,6 +57,27 @@ pub struct ModelExecutorConfig {
     pub exit_layers: Option<usize>,
     /// The way in which drafts are judged.
     pub verification: Verification,
+    /// Room for the states of recurrent layers; of no use in models without such layers.
+    pub states: StateRoom,
+}
+
+/// Room for the states of recurrent layers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct StateRoom {
+    /// Most sequences that run at once; at least one is taken.
+    pub n_lanes: u32,
+    /// Most states that the prefix cache and the swap store keep together.
+    pub n_snapshots: u32,
+    /// Tokens of a prompt between two states that are kept for the prefix cache, rounded up to whole
+    /// chunks; zero to keep states only at the end of a prompt and where it parts from another.
+    pub every_tokens: usize,
+}
+
+impl Default for StateRoom {
+    /// Eight of each.
+    fn default() -> Self {
+        Self { n_lanes: 8, n_snapshots: 8, every_tokens: 0 }
+    }
 }
 
 /// Runs plans on a [`Decoder`].
@@ -91,6 +113,8 @@ struct Scratch {
     tokens: Vec<TokenId>,
     /// The block tables of all sequences, one after the other.
     tables: Vec<u32>,
+    /// Borders at which states are kept and their snapshots, of all sequences, one after the other.
+    saves: Vec<(usize, u32)>,
     /// Empty between steps, when there is nothing that they could borrow.
     sequences: Vec<ForwardSequence<'static>>,
     /// Of each share, whether it is sampled by its likeliest tokens alone.
@@ -135,7 +159,11 @@ impl<D: Ops> ModelExecutor<D> {
         let n_host_blocks = config.host_blocks;
         let refused =
             |n_blocks| move |source| ExecutorError::KvRefused { n_blocks, block_bytes, source };
-        let kv = decoder.try_new_kv(n_blocks, block_size).map_err(refused(n_blocks))?;
+        let states = state_config(&decoder, &config)?;
+        let (n_lanes, n_snapshots) = states.map_or((0, 0), |s| (s.n_lanes, s.n_snapshots));
+        let kv = decoder
+            .try_new_kv_for(n_blocks, block_size, n_lanes as usize, n_snapshots as usize)
+            .map_err(refused(n_blocks))?;
         let footprint = decoder.kv_footprint(n_blocks, block_size, n_host_blocks as usize);
         let store = SwapStore::try_new(&footprint).map_err(refused(n_host_blocks as usize))?;
         let n_blocks = u32::try_from(n_blocks).expect("invariant: bounded by 32-bit slots");
@@ -146,7 +174,7 @@ impl<D: Ops> ModelExecutor<D> {
             decoder,
             kv,
             store,
-            capacity: KvCapacity { n_blocks, n_host_blocks, block_size },
+            capacity: KvCapacity { n_blocks, n_host_blocks, block_size, states },
             n_sampled,
             sampler: Sampler::new(),
             states: HashMap::new(),
@@ -188,6 +216,9 @@ impl<D: Ops> ModelExecutor<D> {
         }
         for &(from, to) in &plan.copies {
             decoder.copy_kv_block(kv, from.0, to.0);
+        }
+        for &copy in &plan.state_copies {
+            decoder.copy_state(kv, of_device(copy));
         }
     }
 
@@ -257,6 +288,7 @@ impl<D: Ops> ModelExecutor<D> {
         let Scratch {
             tokens,
             tables,
+            saves,
             sequences: kept,
             is_greedy,
             certain,
@@ -286,6 +318,11 @@ impl<D: Ops> ModelExecutor<D> {
             rows: share.tokens.clone(),
             first_position: share.first_position,
             block_tables: BlockTables::one(&tables[share.blocks.clone()]),
+            lane: share.lane.as_ref().map(|lane| Lane {
+                idx: lane.lane.0 as usize,
+                border: lane.border,
+                saves: &saves[lane.saves.clone()],
+            }),
             tree: plan.rows_of(share).parents,
         }));
         let input = ForwardInput { tokens, sequences: &sequences, logits_rows };
@@ -378,6 +415,40 @@ const ADDED: &str = "invariant: requests are added before plans";
 /// Most memory of logits that are scored a few rows at a time.
 const PIECE_BYTES: usize = 32 << 20;
 
+/// Lanes and snapshots of a model with recurrent layers.
+///
+/// # Errors
+///
+/// When such a model is asked for blocks that do not fit its chunks, or for drafts of its first layers.
+fn state_config<D: Ops>(
+    decoder: &Decoder<D>,
+    config: &ModelExecutorConfig,
+) -> Result<Option<StateConfig>, ExecutorError> {
+    if !decoder.spec().is_recurrent() {
+        return Ok(None);
+    }
+    let (block_size, chunk) = (config.block_size.max(1), CHUNK_TOKENS);
+    if !chunk.is_multiple_of(block_size) {
+        return Err(ExecutorError::BlockSize { block_size, chunk });
+    }
+    if config.exit_layers.is_some() {
+        return Err(ExecutorError::ExitOfRecurrent);
+    }
+    let StateRoom { n_lanes, n_snapshots, every_tokens } = config.states;
+    let every = every_tokens.next_multiple_of(chunk);
+    Ok(Some(StateConfig { n_lanes: n_lanes.max(1), n_snapshots, chunk, every }))
+}
+
+/// A copy of the scheduler as the device carries it out.
+fn of_device(copy: pelton_sched::StateCopy) -> StateCopy {
+    use pelton_sched::StateCopy as Planned;
+    match copy {
+        Planned::Save { lane, snapshot } => StateCopy::Save { lane: lane.0, snapshot: snapshot.0 },
+        Planned::Load { snapshot, lane } => StateCopy::Load { snapshot: snapshot.0, lane: lane.0 },
+        Planned::Fork { from, to } => StateCopy::Fork { from: from.0, to: to.0 },
+    }
+}
+
 /// The memory of a vector for elements that borrow something else.
 fn emptied<'a>(mut sequences: Vec<ForwardSequence<'_>>) -> Vec<ForwardSequence<'a>> {
     sequences.clear();
@@ -426,12 +497,14 @@ where
 
     fn launch(&mut self, plan: &SchedulerOutput) {
         self.move_blocks(plan);
-        let Scratch { tokens, tables, .. } = &mut self.scratch;
+        let Scratch { tokens, tables, saves, .. } = &mut self.scratch;
         tokens.clear();
         tokens.extend_from_slice(&plan.tokens);
         tables.clear();
         tables.reserve(plan.blocks.capacity());
         tables.extend(plan.blocks.iter().map(|block| block.0));
+        saves.clear();
+        saves.extend(plan.saves.iter().map(|&(border, snapshot)| (border, snapshot.0)));
     }
 
     fn collect(

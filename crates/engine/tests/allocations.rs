@@ -98,6 +98,7 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
         sampled_vocab: None,
         exit_layers: None,
         verification: Default::default(),
+        states: Default::default(),
     };
     let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
     let mut scheduler = Scheduler::new(SchedulerConfig {

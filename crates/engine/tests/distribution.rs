@@ -142,6 +142,7 @@ fn expected(chain: &Chain) -> BTreeMap<Vec<TokenId>, f64> {
                 rows,
                 first_position: 0,
                 block_tables: BlockTables::one(&block_table),
+                lane: None,
                 tree: None,
             }];
             let input = ForwardInput { tokens: &tokens, sequences: &sequences, logits_rows: &last };
@@ -247,6 +248,7 @@ fn counts(
         sampled_vocab: None,
         exit_layers,
         verification,
+        states: Default::default(),
     };
     let executor = ModelExecutor::new(decoder("qwen2"), executor).expect("KV memory");
     let spec = SpecConfig {

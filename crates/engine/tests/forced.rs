@@ -93,6 +93,7 @@ fn answers(tells: bool, ends_at: usize, spec: SpecConfig) -> (Vec<Answer>, Engin
         sampled_vocab: Some(200),
         exit_layers: spec.exit_layers,
         verification: spec.verification,
+        states: Default::default(),
     };
     let decoder = load_cpu(&files, &options).expect("it loads");
     let executor = ModelExecutor::new(decoder, config).expect("memory");

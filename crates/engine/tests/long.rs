@@ -71,6 +71,7 @@ fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
         sampled_vocab: None,
         exit_layers: spec.exit_layers,
         verification: Default::default(),
+        states: Default::default(),
     };
     let executor = ModelExecutor::new(decoder, executor).expect("KV memory");
     let config = EngineConfig {

@@ -66,6 +66,7 @@ fn generate(files: &ModelFiles, request: Request, draft: impl Fn(usize, &mut Dra
         sampled_vocab: None,
         exit_layers: None,
         verification: Default::default(),
+        states: Default::default(),
     };
     let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
     let mut scheduler = Scheduler::new(SchedulerConfig::new(64, 4));

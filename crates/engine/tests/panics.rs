@@ -107,6 +107,7 @@ impl World {
             sampled_vocab: None,
             exit_layers: spec.exit_layers,
             verification: spec.verification,
+            states: Default::default(),
         };
         let executor = ModelExecutor::new(decoder, config).expect("memory");
         let engine =

@@ -2,12 +2,12 @@
 
 use pelton_base::TokenId;
 use pelton_engine::spec::{DraftModel, MOST_DRAFTS, Proposer};
-use pelton_engine::{KvMemory, SpecConfig, SpecMethod};
+use pelton_engine::{ExecutorError, KvMemory, SpecConfig, SpecMethod};
 use pelton_model::{Decoder, LoadOptions, available_memory_bytes};
 use pelton_text::Tokenizer;
 
 use crate::error::LlmError;
-use crate::memory::{KvPlan, KvSizing, UNKNOWN_MEMORY_BYTES};
+use crate::memory::{KvPlan, KvSizing, StateSizing, UNKNOWN_MEMORY_BYTES};
 use crate::options::LlmOptions;
 use crate::reference::ModelRef;
 use crate::runtime::{Device, Runtime};
@@ -121,6 +121,9 @@ impl Target<'_> {
             progress: Some(&|progress| reporter.pack(progress)),
             ..LoadOptions::default()
         };
+        if source.files.spec()?.is_recurrent() {
+            return Err(ExecutorError::RecurrentDraft.into());
+        }
         let decoder = runtime.load(&source.files, &load)?;
         if decoder.weight_bytes() >= self.weight_bytes {
             let (draft, target) = (decoder.weight_bytes(), self.weight_bytes);
@@ -144,6 +147,7 @@ impl Target<'_> {
             n_running: options.choices.max_running,
             limit_bytes: Some(available_bytes / KV_SHARE),
             available_bytes,
+            states: StateSizing::default(),
         };
         sizing.plan().ok_or_else(|| {
             let why = "there is no memory for its keys and values".to_owned();

@@ -62,7 +62,7 @@ pub use embed::{
 pub use error::{KvShortage, LlmError, MemoryUse, Overload};
 pub use event::{CallPiece, Event, EventToken, Finish, Logprob, PromptToken, Timings, TopToken};
 pub use generating::Generating;
-pub use llm::{Llm, LlmInfo, LlmParts};
+pub use llm::{Llm, LlmInfo, LlmParts, StateInfo};
 pub use options::{BLOCK_TOKENS, LlmOptions};
 pub use pelton_engine::spec::Verification;
 pub use pelton_engine::{

@@ -67,8 +67,21 @@ pub struct LlmInfo {
     pub kv_bytes: u64,
     /// Bytes of keys and values of one token over all layers, which every later token reads.
     pub kv_bytes_per_token: u64,
+    /// States of recurrent layers; all zero in models without such layers.
+    pub states: StateInfo,
     /// Threads that compute.
     pub n_threads: usize,
+}
+
+/// Memory for the states of recurrent layers.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct StateInfo {
+    /// Bytes of all states.
+    pub n_bytes: u64,
+    /// Most requests that run at once.
+    pub n_running: u32,
+    /// Most states that the prefix cache and preempted requests keep.
+    pub n_kept: u32,
 }
 
 /// A loaded model that answers requests.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pelton_base::{SamplingParams, TokenId};
 use pelton_engine::spec::Verification;
 use pelton_engine::{
-    Engine, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, SpecMethod,
+    Engine, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, SpecMethod, StateRoom,
 };
 use pelton_model::{ArchSpec, Decoder, LoadOptions, available_memory_bytes};
 use pelton_tensor::{AlignedBuf, MemoryLeft, MemoryRefused};
@@ -20,8 +20,8 @@ use pelton_text::{ChatTemplate, Tokenizer};
 use crate::chat::Dialect;
 use crate::draft::{DraftPlan, Target};
 use crate::error::LlmError;
-use crate::llm::{Llm, LlmInfo, LlmParts};
-use crate::memory::{KvPlan, KvSizing, UNKNOWN_MEMORY_BYTES};
+use crate::llm::{Llm, LlmInfo, LlmParts, StateInfo};
+use crate::memory::{KvPlan, KvSizing, StateSizing, UNKNOWN_MEMORY_BYTES};
 use crate::options::LlmOptions;
 use crate::reference::ModelRef;
 use crate::runtime::{Device, Runtime};
@@ -154,6 +154,7 @@ fn size_kv(decoder: &Decoder<Device>, options: &LlmOptions) -> Result<KvPlan, Ll
         n_running: options.choices.max_running,
         limit_bytes: options.kv_bytes,
         available_bytes: available.saturating_sub(step_bytes(decoder.spec(), options) as u64),
+        states: StateSizing::new(decoder.spec(), options.state_snapshots),
     };
     let declared = sizing.context_tokens;
     if declared < 2 {
@@ -211,8 +212,13 @@ fn describe(source: Source, decoder: &Decoder<Device>, kv: &KvPlan, runtime: &Ru
         vocab_size: decoder.spec().vocab_size,
         context_tokens: kv.context_tokens,
         weight_bytes: decoder.weight_bytes() as u64,
-        kv_bytes: kv.n_bytes(),
+        kv_bytes: kv.n_bytes() - kv.state_bytes,
         kv_bytes_per_token: kv.bytes_per_block / kv.block_size as u64,
+        states: StateInfo {
+            n_bytes: kv.state_bytes,
+            n_running: kv.n_lanes,
+            n_kept: kv.n_snapshots,
+        },
         n_threads: runtime.n_threads(),
     };
     tracing::info!(
@@ -220,6 +226,7 @@ fn describe(source: Source, decoder: &Decoder<Device>, kv: &KvPlan, runtime: &Ru
         architecture = info.architecture,
         context_tokens = info.context_tokens,
         kv_mib = info.kv_bytes >> 20,
+        state_mib = info.states.n_bytes >> 20,
         kv_dtype = %decoder.kv_dtype(),
         threads = info.n_threads,
         "model loaded"
@@ -252,6 +259,11 @@ impl Loading<'_, '_, '_> {
             sampled_vocab: Some(tokenizer.vocab_size()),
             exit_layers: options.spec.exit_layers,
             verification: options.spec.verification,
+            states: StateRoom {
+                n_lanes: kv.n_lanes,
+                n_snapshots: kv.n_snapshots,
+                every_tokens: options.state_interval,
+            },
         };
         let executor = ModelExecutor::new(decoder, config)?;
         check_step(executor.decoder().spec(), options)?;

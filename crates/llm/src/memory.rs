@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pelton_model::{ArchSpec, KvDtype, KvFootprint};
+use pelton_model::{ArchSpec, Device as _, KvDtype, KvFootprint, StateShape};
 use pelton_tensor::ByteSize;
 
 use crate::runtime::Device;
@@ -27,6 +27,51 @@ pub(crate) struct KvSizing {
     pub(crate) limit_bytes: Option<u64>,
     /// Bytes that the machine can still give.
     pub(crate) available_bytes: u64,
+    /// The states of recurrent layers.
+    pub(crate) states: StateSizing,
+}
+
+/// Everything that decides how many states of recurrent layers there is room for; all zero in models
+/// without such layers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StateSizing {
+    /// Bytes of the state of a running sequence, with the rows of its open chunk.
+    pub(crate) lane_bytes: u64,
+    /// Bytes of a state that is kept.
+    pub(crate) snapshot_bytes: u64,
+    /// States to keep, where the user says how many.
+    pub(crate) n_snapshots: Option<u32>,
+}
+
+/// Share of the memory for keys, values and states that running sequences may take for states, and the
+/// same for states that are kept: a quarter each.
+const STATE_SHARE: u64 = 4;
+
+/// States kept per running sequence where nobody says how many.
+const SNAPSHOTS_PER_LANE: u64 = 8;
+
+impl StateSizing {
+    /// The states of a model.
+    pub(crate) fn new(spec: &ArchSpec, n_snapshots: Option<u32>) -> Self {
+        let layers = &StateShape::of(spec).layers;
+        Self {
+            lane_bytes: Device::lane_bytes(layers) as u64,
+            snapshot_bytes: Device::snapshot_bytes(layers) as u64,
+            n_snapshots,
+        }
+    }
+
+    /// Lanes and snapshots in a room of so many bytes.
+    fn plan(&self, room_bytes: u64, n_running: usize) -> [u32; 2] {
+        if self.lane_bytes == 0 {
+            return [0, 0];
+        }
+        let affordable = |bytes: u64| room_bytes / STATE_SHARE / bytes.max(1);
+        let n_lanes = affordable(self.lane_bytes).clamp(1, n_running.max(1) as u64);
+        let n_usual = (SNAPSHOTS_PER_LANE * n_lanes).min(affordable(self.snapshot_bytes));
+        let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        [narrow(n_lanes), self.n_snapshots.unwrap_or(narrow(n_usual))]
+    }
 }
 
 /// The size of the KV pool, and the context that fits into it.
@@ -39,12 +84,17 @@ pub(crate) struct KvPlan {
     pub(crate) block_size: usize,
     /// The context, cut to the tokens that the pool holds.
     pub(crate) context_tokens: usize,
+    /// Sequences for whose states there is room, and states that may be kept.
+    pub(crate) n_lanes: u32,
+    pub(crate) n_snapshots: u32,
+    /// Bytes of all of these states.
+    pub(crate) state_bytes: u64,
 }
 
 impl KvPlan {
-    /// Bytes of the pool.
+    /// Bytes of the pool, and of states.
     pub(crate) fn n_bytes(&self) -> u64 {
-        self.bytes_per_block * u64::from(self.n_blocks)
+        self.bytes_per_block * u64::from(self.n_blocks) + self.state_bytes
     }
 }
 
@@ -53,14 +103,28 @@ impl KvSizing {
     ///
     /// `None` when not even two tokens fit.
     pub(crate) fn plan(&self) -> Option<KvPlan> {
-        let n_affordable = self.room_bytes() / self.bytes_per_block.max(1);
+        let room_bytes = self.room_bytes();
+        let StateSizing { lane_bytes, snapshot_bytes, .. } = self.states;
+        let [n_lanes, n_snapshots] = self.states.plan(room_bytes, self.n_running);
+        let state_bytes = lane_bytes
+            .saturating_mul(n_lanes.into())
+            .saturating_add(snapshot_bytes.saturating_mul(n_snapshots.into()));
+        let n_affordable = room_bytes.checked_sub(state_bytes)? / self.bytes_per_block.max(1);
         let n_useful =
             KvFootprint::blocks_for(self.context_tokens, self.block_size, self.n_running);
         let n_blocks = u32::try_from(n_affordable.min(n_useful as u64)).unwrap_or(u32::MAX);
         let n_tokens = (n_blocks as usize).saturating_mul(self.block_size);
         let context_tokens = self.context_tokens.min(n_tokens);
         let Self { bytes_per_block, block_size, .. } = *self;
-        let plan = KvPlan { n_blocks, bytes_per_block, block_size, context_tokens };
+        let plan = KvPlan {
+            n_blocks,
+            bytes_per_block,
+            block_size,
+            context_tokens,
+            n_lanes,
+            n_snapshots,
+            state_bytes,
+        };
         (context_tokens >= 2).then_some(plan)
     }
 
@@ -157,11 +221,20 @@ mod tests {
             n_running: 4,
             limit_bytes: None,
             available_bytes: 1 << 30,
+            states: StateSizing::default(),
         }
     }
 
     fn plan(n_blocks: u32, context_tokens: usize) -> KvPlan {
-        KvPlan { n_blocks, bytes_per_block: 1000, block_size: 16, context_tokens }
+        KvPlan {
+            n_blocks,
+            bytes_per_block: 1000,
+            block_size: 16,
+            context_tokens,
+            n_lanes: 0,
+            n_snapshots: 0,
+            state_bytes: 0,
+        }
     }
 
     #[test]
@@ -177,5 +250,23 @@ mod tests {
         let found = KvSizing { limit_bytes: Some(10_000), ..sizing() }.plan().expect("fits");
         assert_eq!(found, plan(10, 160));
         assert_eq!(KvSizing { limit_bytes: Some(999), ..sizing() }.plan(), None);
+    }
+
+    #[test]
+    fn states_take_at_most_half_of_the_room_and_one_sequence_always_has_its_own() {
+        let states =
+            |n_snapshots| StateSizing { lane_bytes: 5000, snapshot_bytes: 500, n_snapshots };
+        let sizing = |bytes, n_snapshots| KvSizing {
+            limit_bytes: Some(bytes),
+            states: states(n_snapshots),
+            ..sizing()
+        };
+        // A quarter for lanes, another one for snapshots, the rest for blocks.
+        let found = sizing(100_000, None).plan().expect("fits");
+        assert_eq!((found.n_lanes, found.n_snapshots, found.state_bytes), (4, 32, 36_000));
+        assert_eq!((found.n_blocks, found.n_bytes()), (64, 100_000));
+        let found = sizing(10_000, Some(2)).plan().expect("fits");
+        assert_eq!((found.n_lanes, found.n_snapshots, found.n_blocks), (1, 2, 4));
+        assert_eq!(sizing(5_999, Some(0)).plan(), None);
     }
 }

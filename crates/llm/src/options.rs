@@ -11,6 +11,8 @@ use crate::reference::ModelRef;
 
 /// Tokens of one KV block.
 pub const BLOCK_TOKENS: usize = 16;
+/// Tokens of a prompt between two states that are kept.
+const STATE_INTERVAL_TOKENS: usize = 2048;
 /// Most tokens of one KV block: longer blocks are longer than most requests.
 const MOST_BLOCK_TOKENS: usize = 4096;
 
@@ -41,6 +43,12 @@ pub struct LlmOptions {
     pub kv_bytes: Option<u64>,
     /// Tokens of one KV block: large blocks are found faster, small blocks share and waste less.
     pub block_size: usize,
+    /// States of recurrent layers to keep for the prefix cache and for preempted requests; by default as
+    /// many as are of use, in at most a quarter of `kv_bytes`. Of no use in models without such layers.
+    pub state_snapshots: Option<u32>,
+    /// Tokens of a prompt between two states that are kept for the prefix cache; zero to keep states only
+    /// where a prompt ends or parts from another.
+    pub state_interval: usize,
     /// Speculation: whether and how tokens are drafted, to be verified several at once.
     pub spec: SpecConfig,
     /// Methods besides that of `spec`. A request may choose one by name; other requests get the
@@ -87,6 +95,8 @@ impl Default for LlmOptions {
             share_prefixes: false,
             kv_bytes: None,
             block_size: BLOCK_TOKENS,
+            state_snapshots: None,
+            state_interval: STATE_INTERVAL_TOKENS,
             spec: engine.spec,
             further_methods: Vec::new(),
             proposers: Vec::new(),

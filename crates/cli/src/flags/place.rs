@@ -122,6 +122,7 @@ settings! {
     PathBuf: Text(text) => PathBuf::from(text), field => field.display().to_string();
     u64: Number(n) => *n, field => *field;
     usize: Number(n) => *n as usize, field => *field as u64;
+    u32: Number(n) => *n as u32, field => u64::from(*field);
     u16: Number(n) => *n as u16, field => u64::from(*field);
     Duration: Time(time) => *time, field => *field;
     bool: Truth(is_so) => *is_so, field => *field;

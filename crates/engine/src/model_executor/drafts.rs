@@ -102,6 +102,7 @@ impl<D: Ops> ModelExecutor<D> {
             first_position: early.share.first_position + early.row(place)
                 - early.share.tokens.start,
             block_tables: BlockTables::one(&tables[early.share.blocks.clone()]),
+            lane: None,
             tree: None,
         };
         let sequences: Vec<_> = shares.iter().enumerate().map(sequence).collect();
@@ -256,11 +257,13 @@ impl<D: Ops> ModelExecutor<D> {
     /// Moves the KV of the drafts that were right to where tokens of an unbranched sequence lie.
     pub(super) fn straighten(&mut self, share: &ScheduledSequence) {
         let table = &self.scratch.tables[share.blocks.clone()];
+        let lane = share.lane.as_ref().map(|lane| lane.lane.0 as usize);
         let first = share.tokens.len() - share.n_drafts;
         for (place, &row) in (first..).zip(&self.scratch.path) {
             if place != row {
                 let (from, to) = (share.first_position + row, share.first_position + place);
-                self.decoder.copy_kv_position(&mut self.kv, BlockTables::one(table), from, to);
+                let tables = BlockTables::one(table);
+                self.decoder.copy_kv_position(&mut self.kv, tables, lane, from, to);
             }
         }
     }

@@ -121,6 +121,7 @@ fn a_processor_that_panics_ends_its_request_and_no_other() {
             sampled_vocab: None,
             exit_layers: None,
             verification: Verification::Match,
+            states: Default::default(),
         };
         let decoder = load_cpu(&files, &options).expect("it loads");
         ModelExecutor::new(decoder, config).expect("memory")

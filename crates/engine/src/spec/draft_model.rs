@@ -73,13 +73,16 @@ impl<D: Ops> DraftModel<D> {
     ///
     /// # Errors
     ///
-    /// When not even one block fits, or the system refuses the memory.
+    /// When the model has recurrent layers, not even one block fits, or the system refuses the memory.
     pub fn new(
         decoder: Decoder<D>,
         block_size: usize,
         memory: KvMemory,
         n_sampled: usize,
     ) -> Result<Self, ExecutorError> {
+        if decoder.spec().is_recurrent() {
+            return Err(ExecutorError::RecurrentDraft);
+        }
         let block_bytes = decoder.kv_bytes_per_block(block_size);
         let (n_blocks, n_bytes) = match memory {
             KvMemory::Blocks(n) => (n as usize, (n as usize).saturating_mul(block_bytes)),
@@ -126,6 +129,7 @@ impl<D: Ops> DraftModel<D> {
                 rows: first..end,
                 first_position: share.first_position,
                 block_tables: BlockTables::one(&self.sequences[&ids[share.row]].table),
+                lane: None,
                 tree: None,
             });
             last_rows.push(end - 1);

@@ -21,6 +21,7 @@ fn logits_after(decoder: &mut Decoder<PlainDevice>, tokens: &[TokenId]) -> Vec<f
         rows: 0..tokens.len(),
         first_position: 0,
         block_tables: BlockTables::one(&blocks),
+        lane: None,
         tree: None,
     };
     let logits_rows = [tokens.len() - 1];

@@ -6,6 +6,7 @@
 mod beams;
 mod endings;
 mod prompts;
+mod recurrent;
 mod sampling;
 mod sharing;
 mod worlds;

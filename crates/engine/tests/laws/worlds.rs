@@ -278,6 +278,7 @@ pub(crate) fn start(
         sampled_vocab: world.sampled_vocab,
         exit_layers: world.config.spec.exit_layers,
         verification: world.config.spec.verification,
+        states: Default::default(),
     };
     let inner = ModelExecutor::new(decoder, config).expect("KV memory");
     let (hold, leave) = channel();

@@ -113,6 +113,11 @@ impl EmbedInfo {
 fn spec(files: &ModelFiles, options: &EmbedOptions) -> Result<(EmbedSpec, usize), LlmError> {
     let model = files.spec()?;
     let mut spec = EmbedSpec::read(files, &model)?;
+    if model.is_recurrent() {
+        let why =
+            "its recurrent layers keep states, expected a model of attention alone for vectors";
+        return Err(LlmError::Option { option: "model", why: why.to_owned() });
+    }
     let is_overridden = options.pooling.is_some() || options.normalise.is_some();
     if spec.classes.is_some() && is_overridden {
         let option = if options.pooling.is_some() { "pooling" } else { "normalize" };

@@ -112,7 +112,7 @@ fn scores(prompt: &[TokenId], n_top: usize) -> Vec<ScoredToken> {
 
 impl Executor for Parrot {
     fn kv_capacity(&self) -> KvCapacity {
-        KvCapacity { n_blocks: 4096, n_host_blocks: 0, block_size: 16 }
+        KvCapacity { n_blocks: 4096, n_host_blocks: 0, block_size: 16, states: None }
     }
 
     fn vocab_size(&self) -> usize {
@@ -316,6 +316,7 @@ fn assembled(tokenizer: Arc<Tokenizer>, engine: EngineHandle, weight_bytes: u64)
         weight_bytes,
         kv_bytes: 0,
         kv_bytes_per_token: 0,
+        states: Default::default(),
         n_threads: 1,
     };
     let llm = Llm::from_parts(LlmParts {

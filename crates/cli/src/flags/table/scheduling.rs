@@ -1,5 +1,6 @@
 //! Flags of the scheduler and its memory.
 
+use pelton_base::limits;
 use pelton_sched::{Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder};
 
 use super::super::place::{Choice, place};
@@ -164,6 +165,27 @@ pub(super) static SCHEDULING: &[Flag] = &[
         help: "Memory for keys and values, such as 4GiB",
         default: "what all requests can use, at most half of the free memory",
         place: place!(llm.kv_bytes),
+    },
+    Flag {
+        name: "state-snapshots",
+        short: None,
+        part: Part::Memory,
+        kind: Kind::Number(0, u32::MAX as u64),
+        value: "N",
+        help: "States of recurrent layers that the prefix cache and preempted requests may keep",
+        default: "eight per running request, in at most a quarter of `--kv-memory`",
+        place: place!(llm.state_snapshots),
+    },
+    Flag {
+        name: "state-interval",
+        short: None,
+        part: Part::Memory,
+        kind: Kind::Number(0, limits::MODEL_CONTEXT as u64),
+        value: "TOKENS",
+        help: "Distance of the states of recurrent layers that are kept within a prompt; 0 keeps them \
+               only where a prompt ends or parts from another",
+        default: "",
+        place: place!(llm.state_interval),
     },
     Flag {
         name: "block-size",

@@ -1,0 +1,189 @@
+//! Models whose layers keep states beside pages, or states alone: the same answers in every world, and
+//! the same reuse of what was computed.
+
+use pelton_base::{Ask, RequestId, SamplingParams, ServiceParams, TokenId};
+use pelton_engine::{EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig, SpecMethod};
+use pelton_kernels::{Cpu, Kernels};
+use pelton_model::{CHUNK_TOKENS, Compute, CpuDevice, LoadOptions, ModelFiles, load};
+use pelton_sched::Choices;
+use pelton_testkit::golden::decoder_named;
+use tempfile::TempDir;
+
+use crate::worlds::*;
+use crate::{Law, drafted_from_texts, in_little_memory};
+
+/// The fixture with room for sequences of several chunks.
+fn open_folder(fixture: &str) -> (ModelFiles, TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    decoder_named(fixture).checkpoint.write_bare_folder(folder.path());
+    let path = folder.path().join("config.json");
+    let config = std::fs::read_to_string(&path).expect("config");
+    let (short, long) = ("\"max_position_embeddings\": 256", "\"max_position_embeddings\": 1024");
+    std::fs::write(&path, config.replace(short, long)).expect("config");
+    (ModelFiles::open(folder.path()).expect(fixture), folder)
+}
+
+fn law_holds_for(fixture: &str) {
+    for compute in [Compute::Auto, Compute::F32] {
+        let (files, _folder) = open_folder(fixture);
+        let plain = World::plain();
+        let (alone, _) = answers(&files, compute, &plain, requests(), false);
+        let law = Law { name: format!("{fixture} {compute:?}"), files, compute, alone };
+        law.holds("in a batch of eight", &plain);
+        in_little_memory(&law);
+        drafted_from_texts(&law);
+        for method in [SpecMethod::Ngram, SpecMethod::Suffix, SpecMethod::Recycle] {
+            let drafting = World { config: forced(method), branches: true, ..plain.clone() };
+            law.holds("drafted in trees", &drafting);
+        }
+        law.holds("on two threads", &World { n_threads: 2, ..plain.clone() });
+        for kernels in Kernels::available().skip(1) {
+            law.holds(kernels.name, &World { kernels, ..plain.clone() });
+        }
+    }
+}
+
+#[test]
+fn delta_nets_with_experts_answer_alike_in_every_world() {
+    law_holds_for("qwen3-next");
+}
+
+#[test]
+fn delta_nets_with_perceptrons_answer_alike_in_every_world() {
+    law_holds_for("qwen3-5");
+}
+
+#[test]
+fn mamba_beside_attention_answers_alike_in_every_world() {
+    law_holds_for("granite-hybrid");
+}
+
+#[test]
+fn mamba_alone_answers_alike_in_every_world() {
+    law_holds_for("mamba2");
+}
+
+#[test]
+fn layers_of_one_mixer_answer_alike_in_every_world() {
+    law_holds_for("nemotron-h");
+}
+
+#[test]
+fn short_convolutions_answer_alike_in_every_world() {
+    law_holds_for("lfm2");
+}
+
+/// A greedy request without a rule.
+fn ask(prompt: Vec<TokenId>, max_tokens: usize) -> Ask {
+    Ask {
+        prompt,
+        max_tokens,
+        sampling: SamplingParams { logprobs: Some(2), ..SamplingParams::greedy() },
+        ..requests().swap_remove(0)
+    }
+}
+
+fn tokens(seed: u32, n: usize) -> Vec<TokenId> {
+    (0..n as u32).map(|i| TokenId((seed * 31 + i * 7 + i * i) % VOCAB)).collect()
+}
+
+#[test]
+fn every_turn_of_a_conversation_computes_its_own_tokens_and_a_chunk_at_most() {
+    let (files, _folder) = open_folder("qwen3-next");
+    let (engine, hold) = start(&files, Compute::Auto, &World::plain());
+    drop(hold);
+    let mut text = tokens(1, 90);
+    let (mut n_prompt, mut turns) = (0, Vec::new());
+    for turn in 0..8 {
+        let answer = collect(engine.submit(ask(text.clone(), 20)).expect("taken"));
+        turns.push((text.clone(), answer.clone()));
+        n_prompt += text.len();
+        text.extend(answer.0.iter().map(|sampled| sampled.token));
+        text.extend(tokens(turn + 2, 30));
+    }
+    let metrics = stop(engine);
+    let n_computed = n_prompt - metrics.cached_prompt_tokens as usize;
+    // What is new in each turn, and what lies behind the last border of the turn before.
+    let n_most = 90 + 7 * (50 + CHUNK_TOKENS);
+    assert!(n_computed <= n_most, "{n_computed} of {n_prompt} tokens, at most {n_most}");
+    for (prompt, answer) in turns {
+        let alone = answers(&files, Compute::Auto, &World::plain(), vec![ask(prompt, 20)], false);
+        assert_eq!(answer, alone.0[0]);
+    }
+}
+
+#[test]
+fn a_third_request_reuses_a_common_prefix_to_within_a_chunk() {
+    let (files, _folder) = open_folder("granite-hybrid");
+    let prefix = tokens(3, 301);
+    let with = |seed, n| -> Ask { ask([prefix.clone(), tokens(seed, n)].concat(), 4) };
+    let asked = vec![with(4, 70), with(5, 90), with(6, 110)];
+    let (together, metrics) = answers(&files, Compute::Auto, &World::plain(), asked.clone(), false);
+    let n_reused = 301 / CHUNK_TOKENS * CHUNK_TOKENS;
+    // The second request finds no state where it leaves the first one, and keeps one there.
+    assert_eq!(metrics.cached_prompt_tokens as usize, n_reused);
+    for (asked, got) in asked.into_iter().zip(together) {
+        let alone = answers(&files, Compute::Auto, &World::plain(), vec![asked], false);
+        assert_eq!(got, alone.0[0]);
+    }
+}
+
+#[test]
+fn requests_that_come_at_once_compute_their_common_prompt_once() {
+    let (files, _folder) = open_folder("qwen3-5");
+    let prefix = tokens(7, 256);
+    let with = |seed| ask([prefix.clone(), tokens(seed, 9)].concat(), 4);
+    let asked: Vec<Ask> = (10..15).map(with).collect();
+    let config = EngineConfig { choices: chunked(), ..EngineConfig::default() };
+    let world = World { config, ..World::plain() };
+    let (together, metrics) = answers(&files, Compute::Auto, &world, asked.clone(), true);
+    assert_eq!(metrics.cached_prompt_tokens, 4 * 256);
+    let (alone, _) = answers(&files, Compute::Auto, &World::plain(), asked, false);
+    assert_eq!(together, alone);
+}
+
+#[test]
+fn choices_and_continuations_begin_with_the_state_of_what_they_continue() {
+    let (files, _folder) = open_folder("qwen3-next");
+    let choices = |fork_of: Option<RequestId>| {
+        let service = ServiceParams { fork_of, ..ServiceParams::default() };
+        let request = Ask { prompt: tokens(8, 150), ..requests().swap_remove(4) };
+        (0..3).map(move |choice| Ask { choice, service, ..request.clone() }).collect()
+    };
+    let uncached = Choices { prefix_cache: false, ..Choices::default() };
+    for choices_of in [Choices::default(), uncached] {
+        let config = EngineConfig { choices: choices_of, ..EngineConfig::default() };
+        let world = World { config, ..World::plain() };
+        let (apart, _) = answers(&files, Compute::Auto, &World::plain(), choices(None), false);
+        let fork = Some(RequestId(0));
+        let (forked, metrics) = answers(&files, Compute::Auto, &world, choices(fork), true);
+        assert_eq!(forked, apart);
+        assert!(metrics.cached_prompt_tokens >= 2 * 149, "{metrics:?}");
+    }
+}
+
+#[test]
+fn what_cannot_work_with_states_is_refused_by_name() {
+    let (files, _folder) = open_folder("qwen3-5");
+    let decoder = || {
+        let device = CpuDevice::new(Cpu::with(Kernels::best(), 1));
+        load(&files, device, &LoadOptions::default()).expect("it loads")
+    };
+    let config = ModelExecutorConfig {
+        block_size: 4,
+        memory: KvMemory::Blocks(8),
+        host_blocks: 0,
+        sampled_vocab: None,
+        exit_layers: None,
+        verification: Default::default(),
+        states: Default::default(),
+    };
+    let refused = |config| ModelExecutor::new(decoder(), config).expect_err("refused").to_string();
+    let blocks = refused(ModelExecutorConfig { block_size: 24, ..config });
+    assert!(blocks.contains("blocks of 24 tokens") && blocks.contains("64"), "{blocks}");
+    let exit = refused(ModelExecutorConfig { exit_layers: Some(1), ..config });
+    assert!(exit.contains("early exit") && exit.contains("recurrent"), "{exit}");
+    let draft = pelton_engine::spec::DraftModel::new(decoder(), 4, KvMemory::Blocks(8), 256);
+    let draft = draft.map(drop).expect_err("refused").to_string();
+    assert!(draft.contains("the draft model has recurrent layers"), "{draft}");
+}
