@@ -12,10 +12,10 @@ use rand::rngs::SmallRng;
 use serde_json::{Map, Value, json};
 
 use super::grown::Grown;
-use super::{Shape, tensors, values, vocabulary};
+use super::{Delta, Shape, tensors, values, vocabulary};
 
 /// Names of tensors in GGUF files, without the number of the layer, and in folders.
-const NAMES: [(&str, &str); 11] = [
+const NAMES: [(&str, &str); 22] = [
     ("token_embd", "model.embed_tokens"),
     ("output_norm", "model.norm"),
     ("attn_norm", "input_layernorm"),
@@ -27,6 +27,17 @@ const NAMES: [(&str, &str); 11] = [
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("attn_qkv", "linear_attn.in_proj_qkv"),
+    ("attn_gate", "linear_attn.in_proj_z"),
+    ("ssm_beta", "linear_attn.in_proj_b"),
+    ("ssm_alpha", "linear_attn.in_proj_a"),
+    ("ssm_conv1d", "linear_attn.conv1d"),
+    ("ssm_a", "linear_attn.A_log"),
+    ("ssm_dt", "linear_attn.dt_bias"),
+    ("ssm_norm", "linear_attn.norm"),
+    ("ssm_out", "linear_attn.out_proj"),
 ];
 
 /// The origin of the weights.
@@ -132,9 +143,12 @@ fn write_text_files(out: &Path, weights: &Weights<'_>, dtype: DType) -> anyhow::
 /// The name in a folder.
 fn hf(gguf: &str) -> String {
     let own = |name: &str| {
-        let (stem, kind) = name.rsplit_once('.').expect("invariant: a stem and a kind");
+        let (stem, kind) = match name.rsplit_once('.') {
+            Some((stem, kind)) => (stem, format!(".{kind}")),
+            None => (name, String::new()),
+        };
         let (_, hf) = NAMES.iter().find(|(gguf, _)| *gguf == stem).expect("invariant: listed");
-        format!("{hf}.{kind}")
+        format!("{hf}{kind}")
     };
     match gguf.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         Some((layer, name)) => format!("model.layers.{layer}.{}", own(name)),
@@ -145,6 +159,7 @@ fn hf(gguf: &str) -> String {
 fn config(shape: &Shape, dtype: DType) -> Value {
     let (class, model_type) = match shape.arch {
         "qwen2" => ("Qwen2ForCausalLM", "qwen2"),
+        "qwen3_5_text" => ("Qwen3_5ForCausalLM", "qwen3_5_text"),
         _ => ("LlamaForCausalLM", "llama"),
     };
     let torch_dtype = match dtype {
@@ -152,7 +167,7 @@ fn config(shape: &Shape, dtype: DType) -> Value {
         DType::F16 => "float16",
         _ => "bfloat16",
     };
-    json!({
+    let mut config = json!({
         "architectures": [class], "model_type": model_type, "torch_dtype": torch_dtype,
         "hidden_size": shape.hidden, "intermediate_size": shape.ffn,
         "num_hidden_layers": shape.n_layers, "num_attention_heads": shape.n_heads,
@@ -160,5 +175,15 @@ fn config(shape: &Shape, dtype: DType) -> Value {
         "vocab_size": shape.vocab, "max_position_embeddings": shape.context,
         "rope_theta": f64::from(shape.rope_base), "rms_norm_eps": f64::from(shape.eps),
         "hidden_act": "silu", "tie_word_embeddings": true, "eos_token_id": shape.vocab - 1,
-    })
+    });
+    if let Some(Delta { n_heads, head_dim, taps }) = shape.delta {
+        config["partial_rotary_factor"] = 0.25.into();
+        config["full_attention_interval"] = 4.into();
+        config["linear_conv_kernel_dim"] = taps.into();
+        for of in ["key", "value"] {
+            config[format!("linear_{of}_head_dim")] = head_dim.into();
+            config[format!("linear_num_{of}_heads")] = n_heads.into();
+        }
+    }
+    config
 }

@@ -65,6 +65,10 @@ enum ShapeName {
     /// Llama 3.2 3B.
     #[value(name = "llama-3b")]
     Llama3b,
+    /// A hybrid in the shape of Qwen3.5 0.8B: three layers of Gated DeltaNet for each with attention.
+    /// Only as a model folder.
+    #[value(name = "hybrid-0.8b")]
+    Hybrid08b,
 }
 
 /// Sizes in elements.
@@ -82,6 +86,23 @@ struct Shape {
     rope_base: f32,
     eps: f32,
     qkv_bias: bool,
+    /// The recurrence of three of four layers, in hybrids.
+    delta: Option<Delta>,
+}
+
+/// A recurrence of as many heads of keys as of values, of one width.
+#[derive(Clone, Copy)]
+struct Delta {
+    n_heads: usize,
+    head_dim: usize,
+    taps: usize,
+}
+
+impl Shape {
+    /// Whether a layer is recurrent.
+    fn is_recurrent(&self, layer: usize) -> bool {
+        self.delta.is_some() && !(layer + 1).is_multiple_of(4)
+    }
 }
 
 const LLAMA_1B: Shape = Shape {
@@ -97,6 +118,7 @@ const LLAMA_1B: Shape = Shape {
     rope_base: 500_000.0,
     eps: 1e-5,
     qkv_bias: false,
+    delta: None,
 };
 
 const LLAMA_100M: Shape =
@@ -115,6 +137,7 @@ const QWEN_05B: Shape = Shape {
     rope_base: 1_000_000.0,
     eps: 1e-6,
     qkv_bias: true,
+    delta: None,
 };
 
 const QWEN_15B: Shape =
@@ -132,6 +155,22 @@ const SMOLLM_17B: Shape = Shape {
 const LLAMA_3B: Shape =
     Shape { n_layers: 28, hidden: 3072, n_heads: 24, head_dim: 128, ..LLAMA_1B };
 
+const HYBRID_08B: Shape = Shape {
+    arch: "qwen3_5_text",
+    n_layers: 24,
+    hidden: 1024,
+    ffn: 3584,
+    n_heads: 8,
+    n_kv_heads: 2,
+    head_dim: 256,
+    vocab: 151_936,
+    context: 262_144,
+    rope_base: 10_000_000.0,
+    eps: 1e-6,
+    qkv_bias: false,
+    delta: Some(Delta { n_heads: 16, head_dim: 128, taps: 4 }),
+};
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let shape = match args.shape {
         ShapeName::Llama1b => &LLAMA_1B,
@@ -140,7 +179,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ShapeName::Qwen15b => &QWEN_15B,
         ShapeName::Smollm17b => &SMOLLM_17B,
         ShapeName::Llama3b => &LLAMA_3B,
+        ShapeName::Hybrid08b => &HYBRID_08B,
     };
+    let is_hybrid = shape.delta.is_some();
+    anyhow::ensure!(args.safetensors || !is_hybrid, "hybrids need `--safetensors`");
+    anyhow::ensure!(args.of.is_none() || !is_hybrid, "hybrids cannot take `--of`");
     let wished = format_of_name(&args.format)?;
     if args.safetensors {
         let grown = args.of.as_ref().map(|folder| Grown::open(folder, shape)).transpose()?;
@@ -309,7 +352,32 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
             all.push((format!("blk.{layer}.{name}"), dims.to_vec()));
         };
         add("attn_norm.weight", &[hidden]);
-        add("attn_q.weight", &[q, hidden]);
+        if let Some(Delta { n_heads, head_dim, taps }) =
+            shape.delta.filter(|_| shape.is_recurrent(layer))
+        {
+            let width = n_heads * head_dim;
+            add("attn_qkv.weight", &[3 * width, hidden]);
+            add("attn_gate.weight", &[width, hidden]);
+            add("ssm_beta.weight", &[n_heads, hidden]);
+            add("ssm_alpha.weight", &[n_heads, hidden]);
+            add("ssm_conv1d.weight", &[3 * width, 1, taps]);
+            add("ssm_a", &[n_heads]);
+            add("ssm_dt", &[n_heads]);
+            add("ssm_norm.weight", &[head_dim]);
+            add("ssm_out.weight", &[hidden, width]);
+            add("ffn_norm.weight", &[hidden]);
+            add("ffn_gate.weight", &[ffn, hidden]);
+            add("ffn_up.weight", &[ffn, hidden]);
+            add("ffn_down.weight", &[hidden, ffn]);
+            continue;
+        }
+        // Hybrids gate the output of attention, and norm queries and keys.
+        let q_rows = if shape.delta.is_some() { 2 * q } else { q };
+        if shape.delta.is_some() {
+            add("attn_q_norm.weight", &[shape.head_dim]);
+            add("attn_k_norm.weight", &[shape.head_dim]);
+        }
+        add("attn_q.weight", &[q_rows, hidden]);
         add("attn_k.weight", &[kv, hidden]);
         add("attn_v.weight", &[kv, hidden]);
         if shape.qkv_bias {
