@@ -70,7 +70,8 @@ fn law_holds_for(fixture: &str) {
         let metrics = law.holds("in steps of any length", &bounded(Duration::ZERO));
         assert!(metrics.n_steps * 4 < n_steps_alone, "they share steps: {metrics:?}");
         law.holds("in steps as short as can be", &bounded(Duration::from_nanos(1)));
-        in_little_memory(&law);
+        let metrics = in_little_memory(&law);
+        assert!(metrics.swapped_in_blocks > 0, "{metrics:?}");
         drafted_by_models(&law);
         drafted_from_texts(&law);
         law.holds("on two threads", &World { n_threads: 2, ..plain.clone() });
@@ -87,7 +88,8 @@ fn swapped() -> World {
     World { n_blocks: 84, n_host_blocks: 400, config: swap, ..World::plain() }
 }
 
-fn in_little_memory(law: &Law) {
+/// Returns what was counted while requests were swapped out.
+fn in_little_memory(law: &Law) -> EngineMetrics {
     let plain = World::plain();
     let chunks = EngineConfig { choices: chunked(), ..Default::default() };
     law.holds("in chunks", &World { config: chunks, ..plain.clone() });
@@ -95,8 +97,7 @@ fn in_little_memory(law: &Law) {
     let metrics = law.holds("preempted", &World { n_blocks: 84, ..plain.clone() });
     assert!(metrics.n_preemptions > 0, "{metrics:?}");
 
-    let metrics = law.holds("swapped out", &swapped());
-    assert!(metrics.swapped_in_blocks > 0, "{metrics:?}");
+    let swapped_out = law.holds("swapped out", &swapped());
 
     let choices = Choices { prefix_cache: false, ..Choices::default() };
     let uncached = EngineConfig { choices, ..Default::default() };
@@ -105,6 +106,7 @@ fn in_little_memory(law: &Law) {
     let all = World { n_threads: 2, config: everything(), ..swapped() };
     let metrics = law.holds("with everything at once", &all);
     assert!(metrics.spec.n_drafted > 0, "{metrics:?}");
+    swapped_out
 }
 
 fn drafted_by_models(law: &Law) {

@@ -5,7 +5,7 @@ use pelton_base::{Ask, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig, SpecMethod};
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CHUNK_TOKENS, Compute, CpuDevice, LoadOptions, ModelFiles, load};
-use pelton_sched::Choices;
+use pelton_sched::{Choices, PreemptionMode};
 use pelton_testkit::golden::decoder_named;
 use tempfile::TempDir;
 
@@ -30,6 +30,7 @@ fn law_holds_for(fixture: &str) {
         let (alone, _) = answers(&files, compute, &plain, requests(), false);
         let law = Law { name: format!("{fixture} {compute:?}"), files, compute, alone };
         law.holds("in a batch of eight", &plain);
+        // What lies behind a border of a chunk is swapped, and these requests are short.
         in_little_memory(&law);
         drafted_from_texts(&law);
         for method in [SpecMethod::Ngram, SpecMethod::Suffix, SpecMethod::Recycle] {
@@ -140,6 +141,24 @@ fn requests_that_come_at_once_compute_their_common_prompt_once() {
     assert_eq!(metrics.cached_prompt_tokens, 4 * 256);
     let (alone, _) = answers(&files, Compute::Auto, &World::plain(), asked, false);
     assert_eq!(together, alone);
+}
+
+#[test]
+fn requests_that_are_swapped_out_come_back_with_their_states() {
+    let (files, _folder) = open_folder("qwen3-next");
+    let asked: Vec<Ask> =
+        (0..5).map(|i| ask(tokens(i, 130 + 20 * i as usize), 40 + 10 * i as usize)).collect();
+    let (alone, _) = answers(&files, Compute::Auto, &World::plain(), asked.clone(), false);
+    for preemption in [PreemptionMode::Swap, PreemptionMode::Recompute] {
+        let choices = Choices { preemption, ..Choices::default() };
+        let config = EngineConfig { choices, ..EngineConfig::default() };
+        let world = World { n_blocks: 230, n_host_blocks: 400, config, ..World::plain() };
+        let (got, metrics) = answers(&files, Compute::Auto, &world, asked.clone(), true);
+        assert_eq!(got, alone, "{preemption:?}");
+        assert!(metrics.n_preemptions > 0, "{metrics:?}");
+        let swaps = preemption == PreemptionMode::Swap;
+        assert_eq!(metrics.swapped_in_blocks > 0, swaps, "{metrics:?}");
+    }
 }
 
 #[test]
