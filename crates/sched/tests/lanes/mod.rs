@@ -142,7 +142,8 @@ impl Lanes {
 }
 
 /// Checks the promises of a plan about its lanes and saves.
-pub(crate) fn check(plan: &SchedulerOutput, config: &StateConfig, asks_prefix_cache: bool) {
+pub(crate) fn check(plan: &SchedulerOutput, config: &StateConfig, caches: bool) {
+    assert!(!plan.is_empty() || plan.state_copies.is_empty(), "an engine may pass this plan over");
     let mut lanes = std::collections::BTreeSet::new();
     let mut filled = std::collections::BTreeSet::new();
     for share in &plan.sequences {
@@ -157,7 +158,7 @@ pub(crate) fn check(plan: &SchedulerOutput, config: &StateConfig, asks_prefix_ca
         let saves = plan.saves_of(share);
         assert!(saves.is_sorted_by(|a, b| a.0 < b.0), "saves are out of order");
         for &(border, snapshot) in saves {
-            assert!(asks_prefix_cache, "nobody will find this state");
+            assert!(caches, "a state that no request will find");
             assert_eq!(border % config.chunk, 0);
             assert!((first..first + n_known).contains(&border) && border > lane.border);
             assert!(filled.insert(snapshot), "{snapshot:?} is filled twice");
