@@ -20,7 +20,7 @@
 //! | [`scan`], [`input`] | the recurrence: how a step is shared by the team |
 //! | [`dots`], [`project`], [`solve`] | its kernels |
 //!
-//! **Canonical order.** Of a row, by the position of its chunk alone:
+//! **Canonical order.** It depends on the positions of a row and of its chunk alone:
 //!
 //! ```text
 //! k[i]·k[t], k[i]·q[t]      fma, d ascending                         lanes are rows i
@@ -33,8 +33,8 @@
 //! convolution               bias or 0, then fma(w[j], x, ..), j ascending
 //! ```
 //!
-//! No sum crosses lanes, so a row alone, a tile of four and every instruction set add alike. What a
-//! row does not see is not added, not even as a zero; so a row of a tree of drafts has the bits of
+//! No sum crosses lanes, so a row alone, a tile of four and every instruction set add alike. Rows
+//! that are not seen are not added, not even as zeros; so a row of a tree of drafts has the bits of
 //! the last row of a chain of its path.
 //!
 //! **Architecture invariant:** the chunk of 64 is part of the result's definition.
@@ -46,8 +46,13 @@
 //! 64 rows           8 d e + the rows bytes                64 · (6 d e + 130 (d / group + e))
 //! ```
 //!
-//! Tried and dropped: inner products in striped lanes, as norms have them (a sum across lanes per
-//! product costs half as much as the product at 128 dimensions).
+//! One Zen 5 core, 16 heads of 128 x 128 with the delta rule: a row after 0, 32 and 63 open rows takes
+//! 46, 78 and 99 microseconds where states come from memory (1.0, 1.6 and 2.0 MiB: about 22 GB/s of
+//! the 32 that a plain sum reads); a prompt of 512 does 55,000 rows per second, 120 GFLOP/s. With
+//! AVX2 these are 73, 107 and 129 microseconds and 25,000 rows.
+//!
+//! Not done: inner products in striped lanes, as norms have them (each product would need a sum
+//! across lanes); the triangular system by inversion (other bits for a row alone).
 
 mod conv;
 mod dots;

@@ -12,8 +12,8 @@
 //! rows of a prompt pass it. A decoding row reads every strip once for its key and its query, and
 //! that is one stream through the whole state.
 //!
-//! Tried and dropped: the state as `[key_dim][value_dim]` (the lines of a strip then share half of
-//! the sets of the cache, and a prompt reads them from the second level).
+//! Not done: the state as `[key_dim][value_dim]`, where the lines of a strip share half of the sets of
+//! the cache, and a prompt reads them from the second level.
 
 use super::CHUNK;
 use super::dots::GROUPS;

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The rows of each chunk are written to the lane's open chunk, used there, folded into the state
-//! where the step goes on, and overwritten by the next chunk: what is in the lane after the step is
-//! what the next step needs.
+//! where the step goes on, and overwritten by the next chunk: after the step the lane holds the
+//! rows that the next step needs.
 //!
 //! Scratch belongs to the threads and grows to the largest step seen.
 
@@ -54,7 +54,7 @@ fn with_memory<T: Clone>(
     });
 }
 
-/// What a row's dots are before they are computed.
+/// Inner products that are not computed yet.
 const NO_DOTS: RowDots = [[0.0; CHUNK]; 2];
 
 /// The memory of one value head of a lane.

@@ -64,9 +64,9 @@ struct Seen<'a> {
 /// The factors of one row, by slot.
 #[derive(Clone, Copy)]
 struct Factors {
-    /// Of the state.
+    /// Factor of the state.
     state: f32,
-    /// Of updates, for the row's own update and for its output.
+    /// Factors of updates, for the row's own update and for its output.
     of: RowDots,
 }
 

@@ -90,8 +90,9 @@ fn every_cut_on_every_instruction_set_and_team_gives_the_same_bits() {
     let n: usize = 200;
     let every =
         |step: usize| -> Vec<usize> { (1..=n.div_ceil(step)).map(|i| n.min(i * step)).collect() };
-    for heads in SHAPES {
-        for is_delta in [true, false] {
+    for (i, heads) in SHAPES.into_iter().enumerate() {
+        let kinds: &[bool] = if i % 3 == 0 { &[true, false] } else { &[i % 3 == 1] };
+        for &is_delta in kinds {
             let case = Case::new(&mut random, n, shape(heads, is_delta));
             let tokens = tokens(0..n);
             let cpus = row_cpus();
@@ -168,7 +169,7 @@ fn hostile_rows_harm_no_other_sequence_and_no_earlier_row() {
         assert!(got[0] == clean, "{}", cpu.kernels.name);
         let alone = case.whole(&cpu, &tokens(80..100));
         assert!(got[1][..20] == alone[..], "{}", cpu.kernels.name);
-        // What the lane held before does not matter either.
+        // Nothing that the lane held before matters.
         let mut again = Seq::new(1);
         assert!(case.run(&cpu, &mut store, &mut again, &mine, &[80]) == clean);
     }
