@@ -209,12 +209,15 @@ pub(crate) fn short_of_memory(error: LlmError, options: &LlmOptions) -> Failure 
 /// Flags with which keys and values would fit.
 fn for_context(short: &KvShortage) -> String {
     let mut ways = Vec::new();
+    if short.option() == "state_snapshots" {
+        ways.push("fewer `--state-snapshots`".to_owned());
+    }
     if short.fitting_tokens > 0 {
         ways.push(format!("`--max-context {}`", short.fitting_tokens));
     }
     // A quarter of the free memory stays for everything else.
-    if short.needed_bytes <= short.available_bytes / 4 * 3 {
-        ways.push(format!("`--kv-memory {}`", round_up(short.needed_bytes)));
+    if short.room_needed_bytes <= short.available_bytes / 4 * 3 {
+        ways.push(format!("`--kv-memory {}`", round_up(short.room_needed_bytes)));
     }
     let exact_first = short.fitting_dtypes.first();
     ways.extend(exact_first.map(|dtype: &KvDtype| format!("`--kv-dtype {dtype}`")));
@@ -321,6 +324,9 @@ mod tests {
         KvShortage {
             asked_tokens: 131_072,
             needed_bytes: 16 * GIB,
+            state_bytes: 0,
+            kept_bytes: 0,
+            room_needed_bytes: 16 * GIB,
             room_bytes: 10 * GIB,
             is_limited: false,
             available_bytes: 20 * GIB,

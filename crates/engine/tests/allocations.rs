@@ -22,6 +22,7 @@ use pelton_sched::{
 };
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
+use pelton_testkit::golden::decoder_named;
 use std::time::Duration;
 
 const N_STEPS: usize = 50;
@@ -103,6 +104,7 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
     let mut executor = ModelExecutor::new(decoder, config).expect("KV memory");
     let mut scheduler = Scheduler::new(SchedulerConfig {
         max_context: executor.max_context_tokens(),
+        states: executor.kv_capacity().states,
         ..SchedulerConfig::new(executor.kv_capacity().n_blocks, BLOCK)
     });
     let n_running = requests.len() - 1;
@@ -157,6 +159,22 @@ fn a_step_that_only_decodes_allocates_nothing() {
     }
 }
 
+/// Layers with states, whose chunks begin and end meanwhile.
+fn a_step_that_only_decodes_with_states_allocates_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    decoder_named("qwen3-next").checkpoint.write_bare_folder(folder.path());
+    let config = folder.path().join("config.json");
+    let text = std::fs::read_to_string(&config).expect("config");
+    let (short, long) = ("\"max_position_embeddings\": 256", "\"max_position_embeddings\": 4096");
+    std::fs::write(&config, text.replace(short, long)).expect("config");
+    let files = ModelFiles::open(folder.path()).expect("a model");
+    for n_requests in [1, 7] {
+        let sampling = samplings().map(|(_, sampling)| sampling);
+        let Phases { schedule, execute, update } = run(&files, requests(&sampling, n_requests));
+        assert_eq!([schedule, execute, update], [0; 3], "{n_requests} requests");
+    }
+}
+
 /// What the loop learns from a step, and what it decides, for as many steps as make it decide.
 fn measuring_and_steering_allocate_nothing() {
     const MS: u64 = 1_000_000;
@@ -183,5 +201,6 @@ fn measuring_and_steering_allocate_nothing() {
 
 fn main() {
     a_step_that_only_decodes_allocates_nothing();
+    a_step_that_only_decodes_with_states_allocates_nothing();
     measuring_and_steering_allocate_nothing();
 }

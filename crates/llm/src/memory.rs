@@ -142,14 +142,25 @@ impl KvSizing {
         };
         let n_blocks = asked_tokens.div_ceil(self.block_size) as u64;
         let room_bytes = self.room_bytes();
+        let StateSizing { lane_bytes, snapshot_bytes, n_snapshots } = self.states;
+        let kept_bytes = snapshot_bytes.saturating_mul(n_snapshots.unwrap_or(0).into());
+        let state_bytes = lane_bytes.saturating_add(kept_bytes);
+        let needed = |block: u64| block.saturating_mul(n_blocks).saturating_add(state_bytes);
         let fits = |dtype: &KvDtype| {
             let block = KvFootprint::new::<Device>(spec, *dtype, self.block_size).block_bytes();
             let block = block as u64;
-            block < self.bytes_per_block && block.saturating_mul(n_blocks) <= room_bytes
+            block < self.bytes_per_block && needed(block) <= room_bytes
         };
         KvShortage {
             asked_tokens,
-            needed_bytes: self.bytes_per_block.saturating_mul(n_blocks),
+            needed_bytes: needed(self.bytes_per_block),
+            state_bytes,
+            kept_bytes,
+            room_needed_bytes: match lane_bytes {
+                0 => needed(self.bytes_per_block),
+                // Kept states take up to a quarter, and so do those of further requests.
+                _ => needed(self.bytes_per_block).saturating_mul(2),
+            },
             room_bytes,
             is_limited: self.limit_bytes.is_some(),
             available_bytes: self.available_bytes,
@@ -164,8 +175,14 @@ impl KvSizing {
 pub struct KvShortage {
     /// Tokens of context that were asked for; of one block, where not even that fits.
     pub asked_tokens: usize,
-    /// Bytes of their keys and values.
+    /// Bytes of their keys and values, and of states.
     pub needed_bytes: u64,
+    /// Bytes of the states of recurrent layers in it: of one request, and of those that are kept.
+    pub state_bytes: u64,
+    /// Bytes of the states that are to be kept, where the options say how many.
+    pub kept_bytes: u64,
+    /// Bytes that keys and values would have to be allowed to take.
+    pub room_needed_bytes: u64,
     /// Bytes that keys and values may take.
     pub room_bytes: u64,
     /// Whether that is a limit from the options, and not the share of the free memory.
@@ -181,7 +198,11 @@ pub struct KvShortage {
 impl KvShortage {
     /// The option that asks for too much.
     pub fn option(&self) -> &'static str {
-        if self.fitting_tokens == 0 { "kv_bytes" } else { "max_context" }
+        match self.fitting_tokens {
+            0 if self.kept_bytes > self.room_bytes / 2 => "state_snapshots",
+            0 => "kv_bytes",
+            _ => "max_context",
+        }
     }
 }
 
@@ -189,7 +210,16 @@ impl fmt::Display for KvShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (needed, room) = (Size(self.needed_bytes), Size(self.room_bytes));
         let Self { asked_tokens, available_bytes, .. } = self;
-        write!(f, "{asked_tokens} tokens of context need {needed} for keys and values, ")?;
+        write!(f, "{asked_tokens} tokens of context need {needed} for keys and values")?;
+        match (self.state_bytes, self.kept_bytes) {
+            (0, _) => {}
+            (states, 0) => write!(f, " and the states of one request, {}", Size(states))?,
+            (states, kept) => {
+                let (one, kept) = (Size(states - kept), Size(kept));
+                write!(f, ", the states of one request, {one}, and those that are kept, {kept}")?;
+            }
+        }
+        write!(f, ", ")?;
         match self.is_limited {
             true => write!(f, "and the limit is {room}"),
             false => {
@@ -268,5 +298,6 @@ mod tests {
         let found = sizing(10_000, Some(2)).plan().expect("fits");
         assert_eq!((found.n_lanes, found.n_snapshots, found.n_blocks), (1, 2, 4));
         assert_eq!(sizing(5_999, Some(0)).plan(), None);
+        assert_eq!(sizing(20_000, Some(40)).plan(), None);
     }
 }

@@ -12,8 +12,8 @@ use counting::count;
 use pelton_base::TokenId;
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
-    BlockTables, Compute, CpuDevice, Decoder, ForwardInput, ForwardSequence, GreedyRows,
-    LoadOptions, ModelFiles, load,
+    BlockTables, CHUNK_TOKENS, Compute, CpuDevice, Decoder, ForwardInput, ForwardSequence,
+    GreedyRows, Lane, LoadOptions, ModelFiles, load,
 };
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
@@ -26,7 +26,7 @@ const ROWS: [usize; 4] = [1, 5, 8, 1];
 /// Allocations with which a worker sets up its scratch, at most.
 const N_FOR_WORKER: u64 = 4;
 const BLOCK: usize = 16;
-const N_BLOCKS: usize = 4;
+const N_BLOCKS: usize = 6;
 
 const FORMATS: [(DType, Compute); 6] = [
     (DType::F32, Compute::F32),
@@ -53,13 +53,16 @@ fn decode(decoder: &mut Decoder<CpuDevice>, m: usize) -> u64 {
             tree: None,
         })
         .collect();
-    let mut kv = decoder.new_kv(m * N_BLOCKS, BLOCK);
+    let is_recurrent = decoder.spec().is_recurrent();
+    let mut kv = decoder.try_new_kv_for(m * N_BLOCKS, BLOCK, m, 0).expect("memory");
     let (mut logits, mut likeliest) = (Vec::new(), Vec::new());
     let (n_layers, n_sampled) = (decoder.spec().layers.len(), decoder.spec().vocab_size);
     let mut n_allocations = 0;
     for step in 0..N_WARM_UP + N_STEPS {
-        for sequence in &mut sequences {
-            sequence.first_position = step;
+        for (s, sequence) in sequences.iter_mut().enumerate() {
+            // Some steps begin a chunk of recurrent layers.
+            sequence.first_position = if is_recurrent { step + CHUNK_TOKENS / 2 - 1 } else { step };
+            sequence.lane = is_recurrent.then(|| Lane::at(s, sequence.first_position));
         }
         if step == N_WARM_UP {
             n_allocations = 0;
@@ -106,8 +109,8 @@ fn a_forward_pass_in_steady_state_allocates_nothing() {
     }
 }
 
-/// Norms after mixers, mixers beside each other, learned positions, slopes, experts: each has its
-/// buffers.
+/// Norms after mixers, mixers beside each other, learned positions, slopes, experts, states: each has
+/// its buffers.
 fn what_families_do_differently_allocates_nothing() {
     for name in [
         "gemma2",
@@ -120,6 +123,10 @@ fn what_families_do_differently_allocates_nothing() {
         "llama4",
         "deepseek-v2-lite",
         "deepseek-v2",
+        "qwen3-next",
+        "granite-hybrid",
+        "nemotron-h",
+        "lfm2",
     ] {
         let golden = common::golden(name);
         let mut decoder = golden.load(&golden.files(), Compute::Auto);

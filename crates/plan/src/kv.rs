@@ -26,6 +26,9 @@ pub struct KvSizes {
     pub windowed_bytes: u64,
     /// Bytes of the states of one sequence in recurrent layers, the rows of an open chunk included.
     pub state_bytes: u64,
+    /// Elements of the states of one sequence, without the rows of its open chunk.
+    #[serde(skip)]
+    pub(crate) n_state_elements: usize,
     /// Layers that keep keys and values.
     #[serde(skip)]
     n_paged_layers: usize,
@@ -44,6 +47,7 @@ impl KvSizes {
     ) -> Self {
         let block_bytes =
             KvFootprint::new::<CpuDevice>(spec, dtype, block_tokens).block_bytes() as u64;
+        let states = StateShape::of(spec).layers;
         let mut sizes = Self {
             dtype: dtype.name(),
             block_tokens,
@@ -53,7 +57,8 @@ impl KvSizes {
             sequence_bytes: block_bytes
                 .saturating_mul(context_tokens.div_ceil(block_tokens) as u64),
             windowed_bytes: 0,
-            state_bytes: CpuDevice::lane_bytes(&StateShape::of(spec).layers) as u64,
+            state_bytes: CpuDevice::lane_bytes(&states) as u64,
+            n_state_elements: states.iter().map(|layer| layer.matrix()).sum(),
             n_paged_layers: spec.n_paged_layers(),
             windows: spec.layers.iter().map(|layer| layer.mixer.most_seen()).collect(),
         };

@@ -12,10 +12,10 @@
 //!
 //! Without measured products the result is a bound: no program on that machine is faster.
 
-use pelton_model::{ArchSpec, MatrixRole, Mixer};
+use pelton_model::{ArchSpec, CHUNK_TOKENS, MatrixRole, Mixer};
 use serde::Serialize;
 
-use crate::hardware::{Hardware, MeasuredAttention};
+use crate::hardware::{Arithmetic, Hardware, MeasuredAttention};
 use crate::kv::KvSizes;
 use crate::ranks::RankSizes;
 use crate::rows::RowWork;
@@ -155,7 +155,22 @@ impl Roofline<'_> {
         let seen = self.kv.seen(n_tokens).map(|seen| seen * rows).collect();
         let n_bytes = rows * self.kv.read_bytes(n_tokens);
         self.attend(&mut step, &Seen { seen, n_bytes, is_prompt: false, n_sequences });
+        // The rows of the open chunk are half as many bytes again as the state, on average.
+        self.recur(&mut step, rows, 1.5 * rows);
         step
+    }
+
+    /// Recurrent layers: `rows` rows, for which states are read or written `n_moves` times.
+    fn recur(&self, step: &mut Step, rows: f64, n_moves: f64) {
+        let elements = self.kv.n_state_elements as f64;
+        if elements == 0.0 {
+            return;
+        }
+        let bytes = elements * n_moves * size_of::<f32>() as f64;
+        // Products with keys and queries, and the sum over chunks, each a multiplication and a sum.
+        let operations = 6.0 * elements * rows;
+        let (_, peak) = self.hardware.peak(Arithmetic::F32);
+        step.add(bytes / self.hardware.read_bandwidth, operations / peak, None);
     }
 
     /// Steps of a prompt that comes alone.
@@ -193,6 +208,8 @@ impl Roofline<'_> {
         let seen = self.kv.seen_by_prompt(n_tokens).map(|seen| seen * times).collect();
         let n_bytes = self.kv.token_bytes as f64 * n_read * times;
         self.attend(&mut all, &Seen { seen, n_bytes, is_prompt: true, n_sequences: n_prompts });
+        // A state is read and written once per chunk.
+        self.recur(&mut all, n_tokens * times, 2.0 * n_tokens * times / CHUNK_TOKENS as f64);
         let overlap = self.overlap(load);
         let Step { seconds, reading, multiplying, sending } = all;
         Step {

@@ -80,6 +80,10 @@ impl Report {
             ("memory", memory(fit, self.workload.batch, rank)),
             ("fits", fits(fit, kv.context_tokens)),
         ];
+        if kv.state_bytes > 0 {
+            let size = bytes(kv.state_bytes);
+            rows.insert(2, ("states", format!("{size} per sequence, in recurrent layers")));
+        }
         if let Some(Shortage { missing_bytes, ways }) = &fit.shortage {
             rows.push(("missing", bytes(*missing_bytes)));
             rows.extend(ways.iter().map(|way| ("would fit", way_words(way))));

@@ -75,3 +75,42 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     spec.ropes.clear();
     Ok(spec)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::arch::{Mixer, Mlp};
+    use crate::config::parse_config;
+
+    fn config(pattern: &str) -> String {
+        format!(
+            r#"{{"architectures": ["NemotronHForCausalLM"], "hidden_size": 64, "vocab_size": 256,
+                "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+                "head_dim": 16, "max_position_embeddings": 128, "mamba_num_heads": 8,
+                "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16,
+                "hybrid_override_pattern": "{pattern}"}}"#
+        )
+    }
+
+    #[test]
+    fn a_word_spells_the_layers() {
+        let config = parse_config(config("M-*").as_bytes()).expect("well-formed");
+        let spec = (super::ARCH.spec)(&config).expect("a spec");
+        let kinds: Vec<(bool, bool, bool)> = (spec.layers.iter())
+            .map(|layer| {
+                let is_recurrent = matches!(layer.mixer, Mixer::Recurrent(_));
+                let attends = matches!(layer.mixer, Mixer::Gqa(_));
+                (is_recurrent, attends, !matches!(layer.mlp, Mlp::Absent(_)))
+            })
+            .collect();
+        assert_eq!(kinds, [(true, false, false), (false, false, true), (false, true, false)]);
+    }
+
+    #[test]
+    fn letters_and_experts_that_are_not_known_are_named() {
+        let error = parse_config(config("M?").as_bytes()).expect_err("a letter").to_string();
+        assert!(error.contains("\"?\"") || error.contains("layer_types"), "{error}");
+        let config = parse_config(config("ME").as_bytes()).expect("well-formed");
+        let error = (super::ARCH.spec)(&config).expect_err("experts").to_string();
+        assert!(error.contains("experts without gates"), "{error}");
+    }
+}

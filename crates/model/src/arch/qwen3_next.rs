@@ -111,3 +111,45 @@ fn delta(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
         norm_eps: cfg.rms_norm_eps,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::parse_config;
+    use serde_json::{Value, json};
+
+    /// The error of a small config with these fields.
+    fn error(changes: Value) -> String {
+        let mut config = json!({
+            "architectures": ["Qwen3NextForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256,
+            "max_position_embeddings": 128, "num_experts": 4, "num_experts_per_tok": 2,
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+        });
+        let fields = config.as_object_mut().expect("an object");
+        fields.extend(changes.as_object().expect("an object").clone());
+        let parsed = parse_config(config.to_string().as_bytes());
+        let made = parsed.and_then(|config| (super::ARCH.spec)(&config).map(drop));
+        made.err().map_or_else(String::new, |error| error.to_string())
+    }
+
+    #[test]
+    fn heads_states_and_layers_that_do_not_fit_are_named() {
+        assert_eq!(error(json!({})), "");
+        for (changes, words) in [
+            (json!({"linear_num_value_heads": 3}), "a multiple of the 2 heads of keys"),
+            (json!({"linear_num_key_heads": 0}), "`linear_num_key_heads`"),
+            (json!({"linear_key_head_dim": 0}), "`linear_key_head_dim`"),
+            (json!({"linear_value_head_dim": 1 << 20}), "`linear_value_head_dim`"),
+            (json!({"linear_conv_kernel_dim": 0}), "`linear_conv_kernel_dim`"),
+            (json!({"linear_conv_kernel_dim": 99}), "`linear_conv_kernel_dim`"),
+            (json!({"full_attention_interval": 0}), "`full_attention_interval`"),
+            (json!({"layer_types": ["linear_attention"]}), "each of the 2 layers"),
+            (json!({"layer_types": ["linear_attention", "waves"]}), "\"linear_attention\""),
+            (json!({"partial_rotary_factor": 0.1}), "an even part of a head"),
+        ] {
+            let error = error(changes.clone());
+            assert!(error.contains(words), "{changes}: {error}");
+        }
+    }
+}
