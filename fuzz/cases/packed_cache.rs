@@ -59,6 +59,7 @@ fn logits(mut decoder: Decoder<CpuDevice>) -> Vec<u32> {
         first_position: 0,
         block_tables: BlockTables::one(&[0]),
         tree: None,
+        lane: None,
     };
     let sequences = std::slice::from_ref(&sequence);
     let input = ForwardInput { tokens: &[TokenId(7)], sequences, logits_rows: &[0] };

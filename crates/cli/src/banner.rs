@@ -97,7 +97,7 @@ fn text(llm: &Llm, places: &Places, needs_key: bool) -> String {
         bytes(info.kv_bytes),
         info.kv_bytes / info.kv_bytes_per_token.max(1)
     );
-    let StateInfo { n_bytes, n_running, n_kept } = info.states;
+    let StateInfo { n_bytes, n_running, n_kept, .. } = info.states;
     if n_bytes > 0 {
         let size = bytes(n_bytes);
         let _ = writeln!(

@@ -194,11 +194,11 @@ impl Stats {
     }
 }
 
-/// Bytes read to decode one token in the middle of an answer: all weights, and the keys and
-/// values of the prompt and of half the answer.
-pub(crate) fn bytes_per_token(weights: u64, kv_bytes_per_position: u64, usage: Usage) -> u64 {
+/// Bytes read to decode one token in the middle of an answer: all weights and states, which are `fixed`,
+/// and the keys and values of the prompt and of half the answer.
+pub(crate) fn bytes_per_token(fixed: u64, kv_bytes_per_position: u64, usage: Usage) -> u64 {
     let positions = usage.prompt_tokens + usage.completion_tokens / 2;
-    weights + kv_bytes_per_position * positions as u64
+    fixed + kv_bytes_per_position * positions as u64
 }
 
 fn write(out: &mut String, args: std::fmt::Arguments<'_>) {

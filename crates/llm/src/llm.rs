@@ -74,10 +74,12 @@ pub struct LlmInfo {
 }
 
 /// Memory for the states of recurrent layers.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, serde::Serialize)]
 pub struct StateInfo {
     /// Bytes of all states.
     pub n_bytes: u64,
+    /// Bytes of the state of one request, which every token reads.
+    pub bytes_per_request: u64,
     /// Most requests that run at once.
     pub n_running: u32,
     /// Most states that the prefix cache and preempted requests keep.

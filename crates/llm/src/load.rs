@@ -216,6 +216,7 @@ fn describe(source: Source, decoder: &Decoder<Device>, kv: &KvPlan, runtime: &Ru
         kv_bytes_per_token: kv.bytes_per_block / kv.block_size as u64,
         states: StateInfo {
             n_bytes: kv.state_bytes,
+            bytes_per_request: StateSizing::new(decoder.spec(), None).snapshot_bytes,
             n_running: kv.n_lanes,
             n_kept: kv.n_snapshots,
         },

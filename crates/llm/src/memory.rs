@@ -53,12 +53,8 @@ const SNAPSHOTS_PER_LANE: u64 = 8;
 impl StateSizing {
     /// The states of a model.
     pub(crate) fn new(spec: &ArchSpec, n_snapshots: Option<u32>) -> Self {
-        let layers = &StateShape::of(spec).layers;
-        Self {
-            lane_bytes: Device::lane_bytes(layers) as u64,
-            snapshot_bytes: Device::snapshot_bytes(layers) as u64,
-            n_snapshots,
-        }
+        let one = Device::state_bytes(&StateShape::of(spec).layers);
+        Self { lane_bytes: one.lane as u64, snapshot_bytes: one.snapshot as u64, n_snapshots }
     }
 
     /// Lanes and snapshots in a room of so many bytes.

@@ -156,6 +156,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
     let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.mixer.window()).collect();
     let kv = KvFootprint::new::<CpuDevice>(&spec, kv_dtype, BLOCK_TOKENS);
     let states = StateShape::of(&spec);
+    let state_bytes = CpuDevice::state_bytes(&states.layers);
     Ok(Inspection {
         kind: files.kind(),
         path: files.path().display().to_string(),
@@ -184,8 +185,8 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         kv_dtype: kv_dtype.name(),
         kv_bytes_per_token: kv.block_bytes() / BLOCK_TOKENS,
         n_recurrent_layers: states.layers.len(),
-        state_bytes: CpuDevice::lane_bytes(&states.layers),
-        snapshot_bytes: CpuDevice::snapshot_bytes(&states.layers),
+        state_bytes: state_bytes.lane,
+        snapshot_bytes: state_bytes.snapshot,
     })
 }
 

@@ -88,9 +88,19 @@ impl StateShape {
 
     /// Bytes of all lanes and snapshots on a device; `None` where no address space holds them.
     pub fn n_bytes<D: Device>(&self) -> Option<usize> {
-        let lanes = D::lane_bytes(&self.layers).checked_mul(self.n_lanes)?;
-        lanes.checked_add(D::snapshot_bytes(&self.layers).checked_mul(self.n_snapshots)?)
+        let one = D::state_bytes(&self.layers);
+        let lanes = one.lane.checked_mul(self.n_lanes)?;
+        lanes.checked_add(one.snapshot.checked_mul(self.n_snapshots)?)
     }
+}
+
+/// Bytes of the states of one sequence in all layers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct StateBytes {
+    /// Of a running sequence: its states, and the rows of its open chunk.
+    pub lane: usize,
+    /// Of a snapshot.
+    pub snapshot: usize,
 }
 
 /// The lane of a sequence in one step.

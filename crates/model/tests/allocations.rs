@@ -19,14 +19,15 @@ use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
 
 const N_STEPS: usize = 50;
-/// Steps that may allocate; the first with 8 rows and the first with 1 are among them.
+/// Steps that may allocate; the first with 8 rows, the first with 1, and the first that begins a chunk
+/// of recurrent layers are among them.
 const N_WARM_UP: usize = 2;
 /// Rows of the passes, one world after the other.
 const ROWS: [usize; 4] = [1, 5, 8, 1];
 /// Allocations with which a worker sets up its scratch, at most.
 const N_FOR_WORKER: u64 = 4;
 const BLOCK: usize = 16;
-const N_BLOCKS: usize = 6;
+const N_BLOCKS: usize = (2 * CHUNK_TOKENS + N_STEPS).div_ceil(BLOCK);
 
 const FORMATS: [(DType, Compute); 6] = [
     (DType::F32, Compute::F32),
@@ -60,8 +61,12 @@ fn decode(decoder: &mut Decoder<CpuDevice>, m: usize) -> u64 {
     let mut n_allocations = 0;
     for step in 0..N_WARM_UP + N_STEPS {
         for (s, sequence) in sequences.iter_mut().enumerate() {
-            // Some steps begin a chunk of recurrent layers.
-            sequence.first_position = if is_recurrent { step + CHUNK_TOKENS / 2 - 1 } else { step };
+            // Recurrent layers begin a chunk among the first steps, and another one among the rest.
+            sequence.first_position = match (is_recurrent, step < N_WARM_UP) {
+                (false, _) => step,
+                (true, true) => CHUNK_TOKENS - 1 + step,
+                (true, false) => CHUNK_TOKENS * 3 / 2 + step,
+            };
             sequence.lane = is_recurrent.then(|| Lane::at(s, sequence.first_position));
         }
         if step == N_WARM_UP {

@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::{BLOCK, Golden, all, bits, cut, golden, run_chunks, run_whole, scattered};
+use common::{BLOCK, Golden, all, bits, cut, golden, lane, run_chunks, run_whole, scattered};
 use pelton_base::TokenId;
 use pelton_kernels::Kernels;
 use pelton_model::{
-    BlockTables, Compute, CpuDevice, Decoder, ForwardInput, ForwardSequence, GreedyRows, KvDtype,
-    KvFootprint, LoadOptions, ModelFiles, ScoredRows, SwapStore, export_gguf, inspect, load_cpu,
+    BlockTables, CHUNK_TOKENS, Compute, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence,
+    GreedyRows, KvDtype, KvFootprint, LoadOptions, ModelFiles, ScoredRows, SwapStore, export_gguf,
+    inspect, load_cpu,
 };
 
 const FORMATS: [(&str, Compute); 4] = [
@@ -133,21 +134,30 @@ fn a_tree_of_drafts_is_every_one_of_its_paths() {
     }
 }
 
-/// Eight sequences in one step, at different places: some begin, some go on, one only decodes.
+/// Tokens of sequence `s` that are computed before the step with all of them. In models with recurrent
+/// layers some sequences then pass the end of a chunk.
+fn n_before(decoder: &Decoder<CpuDevice>, s: usize) -> usize {
+    let chunk = if decoder.spec().is_recurrent() { CHUNK_TOKENS } else { 0 };
+    if s == 0 { 0 } else { 5 * s + chunk / 4 * 3 }
+}
+
+/// Eight sequences in one step, at different places: one begins, some go on, one only decodes.
 fn run_batch(decoder: &mut Decoder<CpuDevice>, tokens: &[TokenId]) -> Vec<Vec<f32>> {
-    let n_sequences = 8;
-    let tables: Vec<Vec<u32>> =
-        (0..n_sequences).map(|s| (0..4).map(|b| (b * n_sequences + s) as u32).collect()).collect();
-    let mut kv = decoder.new_kv(4 * n_sequences, BLOCK);
+    let (n_sequences, n_blocks) = (8, 6);
+    let table = |s| (0..n_blocks).map(|b| (b * n_sequences + s) as u32).collect();
+    let tables: Vec<Vec<u32>> = (0..n_sequences).map(table).collect();
+    let kv = decoder.try_new_kv_for(n_blocks * n_sequences, BLOCK, n_sequences, 0);
+    let mut kv = kv.expect("memory");
     // Sequence `s` is the tokens from `s` on; its first part is computed alone, without logits.
-    let first = |s: usize| s * 5;
+    let firsts: Vec<usize> = (0..n_sequences).map(|s| n_before(decoder, s)).collect();
+    let first = |s: usize| firsts[s];
     let mut logits = Vec::new();
     for s in 1..n_sequences {
         let sequence = ForwardSequence {
             rows: 0..first(s),
             first_position: 0,
             block_tables: BlockTables::one(&tables[s]),
-            lane: None,
+            lane: lane(decoder, s, 0),
             tree: None,
         };
         let input = ForwardInput {
@@ -169,7 +179,7 @@ fn run_batch(decoder: &mut Decoder<CpuDevice>, tokens: &[TokenId]) -> Vec<Vec<f3
             rows,
             first_position,
             block_tables: BlockTables::one(block_table),
-            lane: None,
+            lane: lane(decoder, s, first_position),
             tree: None,
         });
     }
@@ -200,11 +210,12 @@ fn greedy_rows_are_told_the_likeliest_of_the_logits_that_they_do_not_get() {
             let expected = run_whole(&mut decoder, &tokens);
             let (n, vocab) = (tokens.len(), decoder.spec().vocab_size);
             let n_layers = decoder.spec().layers.len();
+            let blocks = scattered(n);
             let sequence = ForwardSequence {
                 rows: 0..n,
                 first_position: 0,
-                block_tables: BlockTables::one(&[0, 1, 2, 3]),
-                lane: None,
+                block_tables: BlockTables::one(&blocks),
+                lane: lane(&decoder, 0, 0),
                 tree: None,
             };
             // Backwards: rows are told in the order in which they are asked for.
@@ -215,7 +226,7 @@ fn greedy_rows_are_told_the_likeliest_of_the_logits_that_they_do_not_get() {
             for (n_rows, n_sampled) in
                 [(0, vocab), (1, vocab), (n / 2, vocab / 3), (n, usize::MAX), (n, 0)]
             {
-                let mut kv = decoder.new_kv(4, BLOCK);
+                let mut kv = decoder.new_kv(2 * blocks.len() + 1, BLOCK);
                 let greedy = GreedyRows { n_rows, n_sampled, tokens: &mut likeliest };
                 decoder.forward_greedy(n_layers, &mut kv, &input, &mut logits, greedy);
                 let what = format!("{} {format}, {n_rows} of {n} rows", golden.name);
@@ -239,18 +250,19 @@ fn scored_rows_have_the_same_logits_in_pieces_of_any_size() {
         let mut decoder = golden.load_on(&files, Compute::Auto, Kernels::best(), 2);
         let expected = bits(&run_whole(&mut decoder, &tokens));
         let (n, vocab) = (tokens.len(), decoder.spec().vocab_size);
+        let blocks = scattered(n);
         let sequence = ForwardSequence {
             rows: 0..n,
             first_position: 0,
-            block_tables: BlockTables::one(&[0, 1, 2, 3]),
-            lane: None,
+            block_tables: BlockTables::one(&blocks),
+            lane: lane(&decoder, 0, 0),
             tree: None,
         };
         let rows: Vec<usize> = (0..n).rev().collect();
         let input = ForwardInput { tokens: &tokens, sequences: &[sequence], logits_rows: &rows };
         for (n_greedy, n_scored, piece_rows) in [(0, n, 7), (2, n - 3, 1), (3, 5, 5), (n - 4, 4, 9)]
         {
-            let (mut kv, mut logits) = (decoder.new_kv(4, BLOCK), Vec::new());
+            let (mut kv, mut logits) = (decoder.new_kv(2 * blocks.len() + 1, BLOCK), Vec::new());
             let (mut likeliest, mut scored) = (Vec::new(), Vec::new());
             let greedy = GreedyRows { n_rows: n_greedy, n_sampled: vocab, tokens: &mut likeliest };
             let each = &mut |nth: usize, row: &[f32]| {
@@ -280,7 +292,7 @@ fn a_batch_of_eight_is_eight_batches_of_one() {
             let mut decoder = golden.load(&exported(&golden, format), compute);
             let together = run_batch(&mut decoder, &tokens);
             for (s, row) in together.iter().enumerate() {
-                let n = s * 5 + if s == 7 { 1 } else { 3 + s };
+                let n = n_before(&decoder, s) + if s == 7 { 1 } else { 3 + s };
                 let alone = run_whole(&mut decoder, &tokens[s..s + n]);
                 let alone = alone.last().expect("rows");
                 assert!(
@@ -456,14 +468,15 @@ fn swapped_blocks_keep_every_bit_whatever_is_in_them() {
                         .map(|i| (((i * 31 + seed) * (i + 7 * seed + 1)) >> 3) as u8)
                         .collect()
                 };
-                (0..5).for_each(|i| kv.write_block(i, &block(i as usize)));
+                (0..5)
+                    .for_each(|i| decoder.device().write_kv_block(&mut kv, i, &block(i as usize)));
                 decoder.swap_kv_out(&kv, 3, &mut store, 1);
                 decoder.swap_kv_out(&kv, 1, &mut store, 0);
                 decoder.swap_kv_in(&mut kv, &store, 1, 0);
                 decoder.swap_kv_in(&mut kv, &store, 0, 3);
                 for (i, source) in [3, 1, 2, 1, 4].into_iter().enumerate() {
                     let mut bytes = vec![0; n_bytes];
-                    kv.read_block(i as u32, &mut bytes);
+                    decoder.device().read_kv_block(&kv, i as u32, &mut bytes);
                     assert!(bytes == block(source), "{kv_dtype}: block {i} of {block_size} tokens");
                 }
             }

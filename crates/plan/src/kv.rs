@@ -57,7 +57,7 @@ impl KvSizes {
             sequence_bytes: block_bytes
                 .saturating_mul(context_tokens.div_ceil(block_tokens) as u64),
             windowed_bytes: 0,
-            state_bytes: CpuDevice::lane_bytes(&states) as u64,
+            state_bytes: CpuDevice::state_bytes(&states).lane as u64,
             n_state_elements: states.iter().map(|layer| layer.matrix()).sum(),
             n_paged_layers: spec.n_paged_layers(),
             windows: spec.layers.iter().map(|layer| layer.mixer.most_seen()).collect(),

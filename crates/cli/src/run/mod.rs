@@ -209,7 +209,7 @@ impl Session<'_> {
             // Read before the bandwidth is measured, which takes memory of its own.
             peak_memory_bytes: memory::peak_bytes(),
             bytes_per_token: Some(crate::stats::bytes_per_token(
-                info.weight_bytes,
+                info.weight_bytes + info.states.bytes_per_request,
                 info.kv_bytes_per_token,
                 usage,
             )),

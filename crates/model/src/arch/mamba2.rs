@@ -4,18 +4,12 @@ use super::{Absent, Arch, ArchSpec, Mlp, Part, Preset, Stored, llama, ssm};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
-pub(super) const NAMES: &[(Part, &str)] = ssm::names![
+const NAMES: &[(Part, &str)] = ssm::names![
     "mixer",
     (Part::Embedding, "embeddings"),
     (Part::AttentionNorm, "norm"),
     (Part::MlpNorm, "norm"),
     (Part::FinalNorm, "norm_f"),
-    (Part::Q, "mixer.q_proj"),
-    (Part::K, "mixer.k_proj"),
-    (Part::V, "mixer.v_proj"),
-    (Part::O, "mixer.o_proj"),
-    (Part::Up, "mixer.up_proj"),
-    (Part::Down, "mixer.down_proj"),
 ];
 
 pub(super) const ARCH: Arch = Arch {

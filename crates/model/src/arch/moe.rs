@@ -33,6 +33,7 @@ impl HfConfig {
             router_bias: false,
             has_correction: false,
             weighs_input: false,
+            has_gates: true,
             expert: GatedMlp {
                 intermediate_size: self.width("moe_intermediate_size")?,
                 act: self.hidden_act,

@@ -1,12 +1,35 @@
-//! Nemotron-H and Nemotron Nano 2 (NVIDIA, 2025): layers of one mixer each, Mamba 2, attention without
-//! positions, or a perceptron with a squared ReLU.
+//! Nemotron-H, Nemotron Nano 2 and Nemotron 3 (NVIDIA, 2025): layers of one mixer each, Mamba 2, attention
+//! without positions, a perceptron with a squared ReLU, or a mixture of such perceptrons.
+//!
+//! The larger models of Nemotron 3, whose experts read a projection of their input
+//! (`moe_latent_size`), are refused.
 
 use super::{
-    Absent, Act, Arch, ArchSpec, LayerPattern, Mixer, Mlp, PlainMlp, Preset, Stored, llama, mamba2,
-    ssm,
+    Absent, Act, Arch, ArchSpec, GatedMlp, GroupRank, LayerPattern, Mixer, Mlp, Moe, Part,
+    PlainMlp, Preset, RouterScore, SharedExpert, Stored, llama, ssm,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
+
+const NAMES: &[(Part, &str)] = ssm::names![
+    "mixer",
+    (Part::Embedding, "embeddings"),
+    (Part::AttentionNorm, "norm"),
+    (Part::MlpNorm, "norm"),
+    (Part::FinalNorm, "norm_f"),
+    (Part::Q, "mixer.q_proj"),
+    (Part::K, "mixer.k_proj"),
+    (Part::V, "mixer.v_proj"),
+    (Part::O, "mixer.o_proj"),
+    (Part::Up, "mixer.up_proj"),
+    (Part::Down, "mixer.down_proj"),
+    (Part::Router, "mixer.gate"),
+    (Part::RouterCorrection, "mixer.gate.e_score_correction_bias"),
+    (Part::ExpertUp, "mixer.experts.*.up_proj"),
+    (Part::ExpertDown, "mixer.experts.*.down_proj"),
+    (Part::SharedUp, "mixer.shared_experts.up_proj"),
+    (Part::SharedDown, "mixer.shared_experts.down_proj"),
+];
 
 pub(super) const ARCH: Arch = Arch {
     names: &["NemotronHForCausalLM"],
@@ -27,13 +50,14 @@ pub(super) const ARCH: Arch = Arch {
         ("mamba_d_head", Preset::Number(64.0)),
         ("mamba_n_groups", Preset::Number(8.0)),
         ("mamba_d_state", Preset::Number(128.0)),
+        ("norm_topk_prob", Preset::Flag(true)),
     ],
     layer_pattern: Some(LayerPattern {
         field: "hybrid_override_pattern",
         kinds: &[('M', "mamba"), ('*', "attention"), ('-', "mlp"), ('E', "moe")],
     }),
     layer_kinds: &["mamba", "linear_attention", "attention", "mlp", "moe"],
-    hf: Stored { names: mamba2::NAMES, prefix: "backbone.", ..Stored::HF },
+    hf: Stored { names: NAMES, prefix: "backbone.", ..Stored::HF },
     spec,
     ..Arch::PLAIN
 };
@@ -64,8 +88,9 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
                 continue;
             }
             "moe" => {
-                let expected = "layers without experts: experts without gates are not supported";
-                return Err(cfg.field("layer_types").error(expected));
+                layer.mixer = Mixer::Absent(Absent);
+                layer.mlp = Mlp::Moe(moe(cfg)?);
+                continue;
             }
             kind if ssm::attends(kind) => {}
             _ => ssm::put(layer, &mamba),
@@ -74,6 +99,26 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     }
     spec.ropes.clear();
     Ok(spec)
+}
+
+fn moe(cfg: &HfConfig) -> Result<Moe, ConfigError> {
+    let latent = cfg.field("moe_latent_size");
+    if latent.non_null().is_some() {
+        let expected = "null: experts that read a projection of their input are not supported";
+        return Err(latent.error(expected));
+    }
+    let mut moe = cfg.moe()?;
+    moe.router.score = RouterScore::Sigmoid;
+    moe.router.groups = cfg.expert_groups(&moe, GroupRank::TwoBest)?;
+    moe.router.scale = cfg.number("routed_scaling_factor", 1.0, [1e-6, 1e6])?;
+    moe.has_correction = true;
+    moe.has_gates = false;
+    moe.expert.act = Act::ReluSquared;
+    moe.expert.bias = cfg.mlp_bias;
+    let intermediate_size = cfg.width("moe_shared_expert_intermediate_size")?;
+    let mlp = GatedMlp { intermediate_size, ..moe.expert.clone() };
+    moe.shared = Some(SharedExpert { mlp, is_gated: false });
+    Ok(moe)
 }
 
 #[cfg(test)]
@@ -106,11 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn letters_and_experts_that_are_not_known_are_named() {
+    fn letters_that_are_not_known_and_experts_with_a_projection_are_named() {
         let error = parse_config(config("M?").as_bytes()).expect_err("a letter").to_string();
         assert!(error.contains("\"?\"") || error.contains("layer_types"), "{error}");
-        let config = parse_config(config("ME").as_bytes()).expect("well-formed");
+        let experts = r#""n_routed_experts": 4, "num_experts_per_tok": 2, "moe_latent_size": 32"#;
+        let config = config("ME").replacen('{', &format!("{{{experts}, "), 1);
+        let config = parse_config(config.as_bytes()).expect("well-formed");
         let error = (super::ARCH.spec)(&config).expect_err("experts").to_string();
-        assert!(error.contains("experts without gates"), "{error}");
+        assert!(error.contains("moe_latent_size"), "{error}");
     }
 }

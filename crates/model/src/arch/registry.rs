@@ -158,7 +158,8 @@ mod tests {
                     "head_dim": 16, "rotary_dim": 8, "vocab_size": 256, "max_position_embeddings": 128,
                     "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8,
                     "v_head_dim": 16, "num_experts": {n_experts}, "num_experts_per_tok": 2,
-                    "n_group": 2, "topk_group": 1}}"#
+                    "n_group": 2, "topk_group": 1, "hybrid_override_pattern": "ME",
+                    "mamba_n_heads": 8, "mamba_d_head": 16}}"#
             );
             let config = parse_config(text.as_bytes()).expect("well-formed");
             let spec = (arch.spec)(&config).expect(name);
@@ -167,7 +168,7 @@ mod tests {
                 let kept = layer.mixer.kept();
                 let n_kv_heads = kept.pages.map_or(1, |heads| heads.n);
                 assert_eq!(layer.mixer.n_heads() % n_kv_heads, 0, "{name}");
-                let is_absent = matches!(layer.mixer, Mixer::Absent(_));
+                let is_absent = matches!(layer.mixer, crate::arch::Mixer::Absent(_));
                 let keeps = kept.pages.is_some() || kept.state.is_some();
                 assert!(keeps || is_absent, "{name}");
             }

@@ -31,7 +31,7 @@ use pelton_quant::{Compute, QuantError};
 
 use crate::comm::Communicator;
 use crate::kv::KvShape;
-use crate::state::{StateCopy, StateLayer, StateShape};
+use crate::state::{StateBytes, StateCopy, StateLayer, StateShape};
 
 pub use ops::{AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp};
 pub use packed::{MatrixSource, PackedBytes, PackedForm, PackedSize, StoredMatrix};
@@ -116,11 +116,8 @@ pub trait Device: Sized + Send {
     /// Bytes of one block of a cache of this shape, over all layers, keys and values.
     fn kv_block_bytes(shape: &KvShape) -> usize;
 
-    /// Bytes of the lane of one sequence: its state and the rows of its open chunk, in all these layers.
-    fn lane_bytes(layers: &[StateLayer]) -> usize;
-
-    /// Bytes of one snapshot of these layers.
-    fn snapshot_bytes(layers: &[StateLayer]) -> usize;
+    /// What the states of one sequence take in all these layers.
+    fn state_bytes(layers: &[StateLayer]) -> StateBytes;
 
     /// A KV cache, with room for the states of recurrent layers.
     ///

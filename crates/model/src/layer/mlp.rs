@@ -109,6 +109,14 @@ fn two_layers(n_up: usize, ffn: usize, hidden: usize, bias: bool) -> Parameters 
     Parameters::products(&[[n_up, hidden], [hidden, ffn]]).vector(bias, n_up + hidden)
 }
 
+impl GatedMlp {
+    /// The perceptron of the same width that multiplies by no gate.
+    pub fn without_gate(&self) -> PlainMlp {
+        let &Self { intermediate_size, act, bias } = self;
+        PlainMlp { intermediate_size, act, bias }
+    }
+}
+
 impl Kind for GatedMlp {
     type Plan<'a> = TwoPlan<'a>;
     type Weights<B: Device> = TwoLayers<B>;

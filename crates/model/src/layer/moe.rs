@@ -7,6 +7,8 @@
 //! out = Σ weight · expert + shared
 //! ```
 //!
+//! Where experts have no gate, each of them and the shared one is `down(act(up))`.
+//!
 //! [`Router`] has what routers do differently; `arch::Experts` has how files store experts.
 
 pub use pelton_base::{ExpertGroups, GroupRank, Router, RouterScore};
@@ -33,6 +35,8 @@ pub struct Moe {
     pub has_correction: bool,
     /// Whether a weight multiplies the expert's input instead of its output.
     pub weighs_input: bool,
+    /// Whether the experts and the shared one have the gates that [`GatedMlp`] describes.
+    pub has_gates: bool,
     /// One expert.
     pub expert: GatedMlp,
     /// Upper bound of gates, and bound of the magnitude of ups, to which 1 is added afterwards.
@@ -55,16 +59,30 @@ impl Moe {
     pub fn n_idle_parameters(&self, hidden_size: usize) -> usize {
         let (ffn, n_idle) =
             (self.expert.intermediate_size, self.router.n_experts - self.router.top_k);
-        let biases = if self.expert.bias { 2 * ffn + hidden_size } else { 0 };
-        n_idle * (3 * hidden_size * ffn + biases)
+        let biases = if self.expert.bias { self.n_ups() * ffn + hidden_size } else { 0 };
+        n_idle * ((self.n_ups() + 1) * hidden_size * ffn + biases)
+    }
+
+    /// Matrices from the hidden size to the width of an expert.
+    fn n_ups(&self) -> usize {
+        1 + usize::from(self.has_gates)
+    }
+
+    /// The parameters of an expert, or of the shared one.
+    fn perceptron(&self, mlp: &GatedMlp, hidden_size: usize, head_rows: usize) -> Parameters {
+        match self.has_gates {
+            true => mlp.parameters(hidden_size, head_rows),
+            false => mlp.without_gate().parameters(hidden_size, head_rows),
+        }
     }
 
     fn of_experts(&self, hidden_size: usize, n: usize) -> usize {
-        let shared = self
-            .shared
-            .as_ref()
-            .map_or(0, |shared| 3 * shared.mlp.intermediate_size + usize::from(shared.is_gated));
-        hidden_size * (self.router.n_experts + 3 * n * self.expert.intermediate_size + shared)
+        let n_matrices = self.n_ups() + 1;
+        let shared = self.shared.as_ref().map_or(0, |shared| {
+            n_matrices * shared.mlp.intermediate_size + usize::from(shared.is_gated)
+        });
+        let experts = n_matrices * n * self.expert.intermediate_size;
+        hidden_size * (self.router.n_experts + experts + shared)
     }
 }
 
@@ -115,14 +133,14 @@ impl Kind for Moe {
     fn parameters(&self, hidden_size: usize, head_rows: usize) -> Parameters {
         let Router { n_experts, top_k, .. } = self.router;
         let shared = self.shared.as_ref().map(|shared| {
-            let mlp = shared.mlp.parameters(hidden_size, head_rows);
+            let mlp = self.perceptron(&shared.mlp, hidden_size, head_rows);
             if shared.is_gated { mlp.exact(1, hidden_size) } else { mlp }
         });
         Parameters::default()
             .exact(n_experts, hidden_size)
             .vector(self.router_bias, n_experts)
             .vector(self.has_correction, n_experts)
-            .and(self.expert.parameters(hidden_size, head_rows).copied(n_experts, top_k))
+            .and(self.perceptron(&self.expert, hidden_size, head_rows).copied(n_experts, top_k))
             .and(shared.unwrap_or_default())
     }
 }
@@ -192,11 +210,11 @@ impl Stages for Moe {
             correction: (self.has_correction)
                 .then(|| lookup.vector(Name::RouterCorrection, layer, n_experts))
                 .transpose()?,
-            experts: lookup.experts(layer, n_experts, &self.expert)?,
+            experts: lookup.experts(layer, n_experts, &self.expert, self.has_gates)?,
             shared: match &self.shared {
                 None => None,
                 Some(spec) => {
-                    let weights = spec.plan(lookup, layer)?;
+                    let weights = spec.plan(lookup, layer, self.has_gates)?;
                     Some(Module { spec: spec.clone(), weights })
                 }
             },
@@ -237,13 +255,17 @@ impl Stages for Moe {
             let name = list.naming.bias(Name::RouterCorrection, layer);
             list.vector(name, Source::plain(weights, rows));
         }
-        list_experts(plan.experts, layer, list)?;
+        list_experts(plan.experts, self.has_gates, layer, list)?;
         let Some(Module { weights: SharedPlan { mlp, switch }, .. }) = plan.shared else {
             return Ok(());
         };
-        let [gate, up] = gate_and_up(mlp.up);
-        list.projection(Name::SharedGate, layer, gate, None)?;
-        list.projection(Name::SharedUp, layer, up, None)?;
+        if self.has_gates {
+            let [gate, up] = gate_and_up(mlp.up);
+            list.projection(Name::SharedGate, layer, gate, None)?;
+            list.projection(Name::SharedUp, layer, up, None)?;
+        } else {
+            list.only(Name::SharedUp, layer, mlp.up)?;
+        }
         list.only(Name::SharedDown, layer, mlp.down)?;
         for (part, _) in switch.map(biased).into_iter().flatten() {
             // One row, which files have as a vector.
@@ -259,11 +281,13 @@ impl SharedExpert {
         &self,
         lookup: &Lookup<'a, '_>,
         layer: usize,
+        has_gate: bool,
     ) -> Result<SharedPlan<'a>, ModelError> {
         let &GatedMlp { intermediate_size: ffn, bias, .. } = &self.mlp;
         let hidden = lookup.spec.hidden_size;
         let whole = |name, n| Projection { name, rows: Rows::all(n) };
         let up = match lookup.has(&lookup.stem(Name::SharedGateUp, layer)) {
+            _ if !has_gate => vec![whole(Name::SharedUp, ffn)],
             true => vec![whole(Name::SharedGateUp, 2 * ffn)],
             false => vec![whole(Name::SharedGate, ffn), whole(Name::SharedUp, ffn)],
         };
@@ -292,22 +316,25 @@ fn plan_switch<'a>(lookup: &Lookup<'a, '_>, layer: usize) -> Result<LinearPlan<'
 /// Lists the experts as tensors `[n_experts, ..]`.
 fn list_experts<'a>(
     experts: Vec<TwoPlan<'a>>,
+    has_gates: bool,
     layer: usize,
     list: &mut Listing<'a, '_>,
 ) -> Result<(), ModelError> {
     let names = [Name::ExpertGate, Name::ExpertUp, Name::ExpertDown];
-    let mut stacks = names.map(|_| (Vec::new(), Vec::new()));
+    let names = if has_gates { &names[..] } else { &names[1..] };
+    let mut stacks: Vec<_> = names.iter().map(|_| (Vec::new(), Vec::new())).collect();
     for expert in experts {
-        let [gate, up] = gate_and_up(expert.up);
-        let down = biased(expert.down);
-        for ((parts, biases), (part, bias)) in
-            stacks.iter_mut().zip([gate, up].into_iter().chain(down))
-        {
+        let up = match has_gates {
+            true => gate_and_up(expert.up).into(),
+            false => biased(expert.up).collect::<Vec<_>>(),
+        };
+        let matrices = up.into_iter().chain(biased(expert.down));
+        for ((parts, biases), (part, bias)) in stacks.iter_mut().zip(matrices) {
             parts.push(part);
             biases.extend(bias);
         }
     }
-    for (name, (parts, biases)) in names.into_iter().zip(stacks) {
+    for (&name, (parts, biases)) in names.iter().zip(stacks) {
         let shape = [&[parts.len()], parts[0].shape.as_slice()].concat();
         list.matrix(list.naming.weight(name, layer), parts, shape, None)?;
         if let Some(bias) = biases.first() {

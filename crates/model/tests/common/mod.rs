@@ -180,6 +180,15 @@ impl Golden {
 
 pub(crate) const BLOCK: usize = 16;
 
+/// A lane for a sequence that goes on at `position`, in models with recurrent layers.
+pub(crate) fn lane<D: Ops>(
+    decoder: &Decoder<D>,
+    lane: usize,
+    position: usize,
+) -> Option<Lane<'static>> {
+    decoder.spec().is_recurrent().then(|| Lane::at(lane, position))
+}
+
 /// Logits of every row of one sequence, computed in chunks of the given sizes.
 pub(crate) fn run_chunks<D: Ops>(
     decoder: &mut Decoder<D>,
@@ -196,7 +205,7 @@ pub(crate) fn run_chunks<D: Ops>(
             rows: 0..n,
             first_position: first,
             block_tables: BlockTables::one(blocks),
-            lane: decoder.spec().is_recurrent().then(|| Lane::at(0, first)),
+            lane: lane(decoder, 0, first),
             tree: None,
         };
         let logits_rows: Vec<usize> = (0..n).collect();

@@ -325,7 +325,6 @@ WAITING = (
     "mamba",
     "falcon-h1",
     "falcon-h1-norm",
-    "nemotron-h-moe",
     "jamba",
     "minimax",
     "olmo-hybrid",

@@ -82,12 +82,15 @@ pub(super) fn mixture(spec: &Moe, moe: &MoeWeights<PlainDevice>, x: &[f32]) -> V
                 activate(spec.expert.act, gate.min(limit)) * (up.clamp(-limit, limit) + 1.0)
             }
         };
-        let hidden: Vec<f32> = gates.iter().zip(ups).map(product).collect();
+        let hidden: Vec<f32> = match spec.has_gates {
+            true => gates.iter().zip(ups).map(product).collect(),
+            false => hidden.iter().map(|x| activate(spec.expert.act, *x)).collect(),
+        };
         let given = linear_row(&expert.down, &hidden);
         out.iter_mut().zip(given).for_each(|(out, x)| *out += out_factor * x);
     }
-    if let Some(Module { spec, weights: shared }) = &moe.shared {
-        let given = perceptron(&shared.mlp, spec.mlp.act, true, x);
+    if let Some(Module { spec: own, weights: shared }) = &moe.shared {
+        let given = perceptron(&shared.mlp, own.mlp.act, spec.has_gates, x);
         let factor = shared.switch.as_ref().map_or(1.0, |switch| sigmoid(linear_row(switch, x)[0]));
         out.iter_mut().zip(given).for_each(|(out, x)| *out += factor * x);
     }

@@ -26,8 +26,8 @@ use std::ops::Range;
 use pelton_model::device::{MatrixSource, PackedForm, PackedSize, StoredMatrix};
 use pelton_model::rope::RopeTable;
 use pelton_model::{
-    CHUNK_TOKENS, Communicator, Compute, Device, KvDtype, KvShape, StateCopy, StateLayer,
-    StateShape,
+    CHUNK_TOKENS, Communicator, Compute, Device, KvDtype, KvShape, StateBytes, StateCopy,
+    StateLayer, StateShape,
 };
 use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{QuantError, dequantize_tensor};
@@ -294,19 +294,17 @@ impl Device for PlainDevice {
         PlainKv::block_len(shape) * size_of::<f32>()
     }
 
-    /// In f32, of which the state itself is kept in f64.
-    fn lane_bytes(layers: &[StateLayer]) -> usize {
+    /// In f32, of which the states themselves are kept in f64.
+    fn state_bytes(layers: &[StateLayer]) -> StateBytes {
         let rows = |layer: &StateLayer| {
             // Everything that is projected: at most two numbers per head beside values and gates.
             CHUNK_TOKENS * (layer.channels + layer.value_width() + 2 * layer.n_value_heads)
         };
         let rows: usize = layers.iter().map(|layer| rows(layer) * size_of::<f32>()).sum();
-        rows + Self::snapshot_bytes(layers)
-    }
-
-    fn snapshot_bytes(layers: &[StateLayer]) -> usize {
         let tail = |layer: &StateLayer| (layer.taps - 1) * layer.channels * size_of::<f32>();
-        layers.iter().map(|layer| layer.matrix() * size_of::<f64>() + tail(layer)).sum()
+        let state = |layer: &StateLayer| layer.matrix() * size_of::<f64>() + tail(layer);
+        let snapshot = layers.iter().map(state).sum();
+        StateBytes { lane: rows + snapshot, snapshot }
     }
 
     fn copy_state(&self, kv: &mut PlainKv, copy: StateCopy) {

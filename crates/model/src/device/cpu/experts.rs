@@ -39,7 +39,7 @@ pub(super) struct Experts {
     weights: Vec<f32>,
     sorted: Sorted,
     gathered: Activations,
-    /// Gate and up of the sorted rows.
+    /// Gate and up of the sorted rows, or up alone.
     hidden: Vec<f32>,
     activated: Activations,
     /// Outputs of the experts, then those of the shared expert.
@@ -249,7 +249,10 @@ impl CpuDevice {
             self.cpu.limit_gate_up(gate_up, ffn, limit);
         }
         activated.reset(ffn, read_by_chosen(&self.cpu, sorted, &down));
-        self.cpu.gated_mul(spec.expert.act, gate_up, activated);
+        match spec.has_gates {
+            true => self.cpu.gated_mul(spec.expert.act, gate_up, activated),
+            false => self.cpu.activate(spec.expert.act, gate_up, activated),
+        }
         let n_given = if moe.shared.is_some() { n_sorted + m } else { n_sorted };
         given.resize(n_given * hidden, 0.0);
         let (by_experts, by_all) = given.split_at_mut(n_sorted * hidden);
@@ -257,7 +260,7 @@ impl CpuDevice {
         products.multiply(&self.cpu, &mut self.input, &down, &rows, by_experts);
 
         if let Some(Module { spec: own, weights: shared }) = &moe.shared {
-            self.perceptron(&shared.mlp, own.mlp.act, true, x, by_all);
+            self.perceptron(&shared.mlp, own.mlp.act, spec.has_gates, x, by_all);
             logits.clear();
             logits.resize(m, 1.0);
             if let Some(switch) = &shared.switch {

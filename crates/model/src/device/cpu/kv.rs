@@ -28,6 +28,11 @@ impl CpuKv {
         self.pages.n_bytes()
     }
 
+    /// Bytes of address space that the pages take.
+    pub fn n_mapped_bytes(&self) -> usize {
+        self.pages.n_mapped_bytes()
+    }
+
     /// Bytes of the states, lanes and snapshots together.
     pub fn n_state_bytes(&self) -> usize {
         self.states.n_bytes()

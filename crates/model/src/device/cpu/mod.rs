@@ -37,7 +37,7 @@ use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::kv::KvShape;
 use crate::load::{LoadOptions, load, stored_bytes};
-use crate::state::{StateCopy, StateLayer, StateShape};
+use crate::state::{StateBytes, StateCopy, StateLayer, StateShape};
 use experts::Experts;
 pub use kv::CpuKv;
 use latent::Latent;
@@ -216,12 +216,10 @@ impl Device for CpuDevice {
         kernel_shape(shape).bytes_per_block()
     }
 
-    fn lane_bytes(layers: &[StateLayer]) -> usize {
-        StateStore::lane_bytes(&kv::state_shape(layers, 0, 0))
-    }
-
-    fn snapshot_bytes(layers: &[StateLayer]) -> usize {
-        StateStore::snapshot_bytes(&kv::state_shape(layers, 0, 0))
+    fn state_bytes(layers: &[StateLayer]) -> StateBytes {
+        let shape = kv::state_shape(layers, 0, 0);
+        let (lane, snapshot) = (StateStore::lane_bytes(&shape), StateStore::snapshot_bytes(&shape));
+        StateBytes { lane, snapshot }
     }
 
     fn new_kv(&self, shape: &KvShape, states: &StateShape) -> std::io::Result<CpuKv> {

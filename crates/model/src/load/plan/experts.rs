@@ -88,12 +88,13 @@ impl<'a> LinearPlan<'a> {
 }
 
 impl<'a> Lookup<'a, '_> {
-    /// The tensors of each of `n` experts.
+    /// The tensors of each of `n` experts, which may have no gates.
     pub(crate) fn experts(
         &self,
         layer: usize,
         n: usize,
         expert: &GatedMlp,
+        has_gates: bool,
     ) -> Result<Vec<TwoPlan<'a>>, ModelError> {
         let hidden = self.spec.hidden_size;
         let &GatedMlp { intermediate_size: ffn, bias, .. } = expert;
@@ -118,21 +119,26 @@ impl<'a> Lookup<'a, '_> {
             };
             return Ok((0..n).map(expert).collect());
         }
-        if !self.stem(Name::ExpertGate, layer).contains('*') {
+        let ups = [Name::ExpertGate, Name::ExpertUp];
+        let ups = if has_gates { &ups[..] } else { &ups[1..] };
+        let is_in_one_tensor = !self.stem(ups[0], layer).contains('*');
+        if is_in_one_tensor || stack(ups[0], ffn, hidden)?.is_some() {
             let needed = |name, rows, k| self.needed_stack(layer, name, [n, rows, k], bias);
-            let gate = needed(Name::ExpertGate, ffn, hidden)?;
-            let up = needed(Name::ExpertUp, ffn, hidden)?;
+            let ups = ups.iter().map(|name| needed(*name, ffn, hidden));
+            let ups = ups.collect::<Result<Vec<_>, _>>()?;
             let down = needed(Name::ExpertDown, hidden, ffn)?;
+            let up = |expert| {
+                let all = ups.iter().map(|up| up.linear(expert, &[Rows::all(ffn)]));
+                all.reduce(LinearPlan::then).expect("invariant: an expert has an up")
+            };
             let expert = |expert| TwoPlan {
-                up: gate
-                    .linear(expert, &[Rows::all(ffn)])
-                    .then(up.linear(expert, &[Rows::all(ffn)])),
+                up: up(expert),
                 down: down.linear(expert, &[Rows::all(hidden)]),
             };
             return Ok((0..n).map(expert).collect());
         }
         let whole = |name, n| Projection { name, rows: Rows::all(n) };
-        let up = [whole(Name::ExpertGate, ffn), whole(Name::ExpertUp, ffn)];
+        let up: Vec<Projection> = ups.iter().map(|name| whole(*name, ffn)).collect();
         let down = [whole(Name::ExpertDown, hidden)];
         let expert = |expert| {
             let of_expert = Lookup { expert: Some(expert), ..*self };
