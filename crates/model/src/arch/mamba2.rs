@@ -18,9 +18,14 @@ pub(super) const NAMES: &[(Part, &str)] = ssm::names![
     (Part::Down, "mixer.down_proj"),
 ];
 
+/// A layer has one norm.
+pub(super) const GGUF: Stored =
+    Stored { names: &[(Part::MlpNorm, "attn_norm")], decays_are_rates: true, ..Stored::GGUF };
+
 pub(super) const ARCH: Arch = Arch {
     names: &["Mamba2ForCausalLM"],
     model_types: &["mamba2"],
+    gguf_names: &["mamba2"],
     spellings: &[
         ("rms_norm_eps", "layer_norm_epsilon"),
         ("mamba_n_heads", "num_heads"),
@@ -45,6 +50,7 @@ pub(super) const ARCH: Arch = Arch {
         ("max_position_embeddings", Preset::Number(1_048_576.0)),
     ],
     hf: Stored { names: NAMES, prefix: "backbone.", ..Stored::HF },
+    gguf: GGUF,
     spec,
     ..Arch::PLAIN
 };

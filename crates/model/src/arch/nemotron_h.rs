@@ -11,6 +11,7 @@ use crate::fields::ConfigError;
 pub(super) const ARCH: Arch = Arch {
     names: &["NemotronHForCausalLM"],
     model_types: &["nemotron_h"],
+    gguf_names: &["nemotron_h"],
     spellings: &[
         ("rms_norm_eps", "layer_norm_epsilon"),
         ("layer_types", "layers_block_type"),
@@ -34,6 +35,7 @@ pub(super) const ARCH: Arch = Arch {
     }),
     layer_kinds: &["mamba", "linear_attention", "attention", "mlp", "moe"],
     hf: Stored { names: mamba2::NAMES, prefix: "backbone.", ..Stored::HF },
+    gguf: mamba2::GGUF,
     spec,
     ..Arch::PLAIN
 };
