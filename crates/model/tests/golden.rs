@@ -178,7 +178,9 @@ fn requantized(path: &Path, formats: &[&str]) -> [ModelFiles; 2] {
     let file = Gguf::open(path).expect("a file");
     let mut writers = [GgufWriter::new(), GgufWriter::new()];
     for (key, value) in file.metadata() {
-        writers.each_mut().map(|writer| writer.metadata(key, value.clone()));
+        for writer in &mut writers {
+            writer.metadata(key, value.clone());
+        }
     }
     let mut tensors = Vec::new();
     let views = file.names().into_iter().filter_map(|name| file.get(name));

@@ -180,7 +180,7 @@ fn keys_and_values_survive_every_move() {
         decoder.copy_kv_block(&mut kv, 0, 5);
         for position in 32..38 {
             let far = BlockTables::one(&[5, 6, 2, 4]);
-            decoder.copy_kv_position(&mut kv, far, position, position + 16);
+            decoder.copy_kv_position(&mut kv, far, None, position, position + 16);
         }
         for place in 38..40 {
             let token = &tokens[place..place + 1];
