@@ -82,7 +82,7 @@ pub const MODEL_LAYERS: usize = 1024;
 pub const STATE_HEADS: usize = 1024;
 /// Most elements of a key or value of a recurrent layer.
 pub const STATE_HEAD_DIM: usize = 1024;
-/// Most taps of a convolution over time; the published models have 3 or 4.
+/// Most taps of a convolution over time, as many as its kernel takes; the published models have 3 or 4.
 pub const CONV_TAPS: usize = 16;
 /// Widest dimension of a model, in elements.
 pub const MODEL_WIDTH: usize = 1 << 20;

@@ -66,6 +66,11 @@ impl<'a> Field<'a> {
         Self { name: name.into(), value }
     }
 
+    /// The field of this name with another value.
+    pub(crate) fn with<'b>(&self, value: &'b Value) -> Field<'b> {
+        Field { name: self.name.clone(), value: Some(value) }
+    }
+
     /// The member `key` of an object; absent when this is absent or not an object.
     pub(crate) fn get(&self, key: &str) -> Self {
         let name =

@@ -8,7 +8,7 @@ writer.
 
 An origin is a list of loops over elements of the checkpoint, `[tensor, first, [[n, stride], ..]]`,
 outermost loop first; a tensor that is taken in its own order is its name alone. `then` lists what is
-done to the elements: `add` and `multiply` in f32. Blocks of MXFP4 are made of the bytes that
+done to the elements: `add` and `multiply` in f32, and `exp`, a multiple of the exponential, in f64. Blocks of MXFP4 are made of the bytes that
 `exponents` names and of codes: the two in a byte are neighbours in the checkpoint, and half a block
 apart in the file.
 """
@@ -122,6 +122,9 @@ class Recipe:
         if wide or then:
             x = widened(bits, self.checkpoint.dtype(numbers))
             for operation, operand in then:
+                if operation == "exp":
+                    x = (operand * np.exp(x.astype(np.float64))).astype(np.float32)
+                    continue
                 operand = np.float32(operand)
                 x = x + operand if operation == "add" else x * operand
             self.writer.add_tensor(name, x)

@@ -4,11 +4,14 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::{Golden, all, all_exported, argmax, bits, golden, run_chunks, run_whole, scattered};
 use pelton_model::arch::{LayerSpec, Mixer, Mlp};
 use pelton_model::embed::{EmbedSpec, Pooling};
 use pelton_model::{ARCHS, Arch, Compute, ModelFiles, export_gguf};
-use pelton_tensor::DType;
+use pelton_quant::{dequantize_tensor, for_name, quantize_tensor};
+use pelton_tensor::{DType, Gguf, GgufWriter, TensorSource, TensorView};
 
 /// Bound on the worst logit in f32.
 const F32_BOUND: f32 = 1e-4;
@@ -167,6 +170,62 @@ fn gguf_files_of_every_family_match_the_reference_of_their_folder() {
     for arch in ARCHS.iter().filter(|arch| !arch.is_exported() && !arch.gguf_names.is_empty()) {
         assert!(is_seen(arch) || arch.names == ["SmolLM3ForCausalLM"], "{:?}", arch.names);
     }
+}
+
+/// Two GGUF files: one with its matrices in other formats by turns, one with the floats that their codes
+/// stand for.
+fn requantized(path: &Path, formats: &[&str]) -> [ModelFiles; 2] {
+    let file = Gguf::open(path).expect("a file");
+    let mut writers = [GgufWriter::new(), GgufWriter::new()];
+    for (key, value) in file.metadata() {
+        for writer in &mut writers {
+            writer.metadata(key, value.clone());
+        }
+    }
+    let mut tensors = Vec::new();
+    let views = file.names().into_iter().filter_map(|name| file.get(name));
+    for (i, view) in views.enumerate() {
+        let (mut dtype, mut data) = (view.dtype, view.data.to_vec());
+        if dtype == DType::Bf16 {
+            let format = for_name(formats[i % formats.len()]).expect("a format");
+            data = quantize_tensor(&view, format).expect("rows of whole blocks");
+            dtype = format.dtype();
+        }
+        let floats = dequantize_tensor(&TensorView { dtype, data: &data, ..view });
+        let floats = floats.expect("a format").iter().flat_map(|x| x.to_le_bytes()).collect();
+        writers[0].tensor(view.name, dtype, view.shape);
+        writers[1].tensor(view.name, DType::F32, view.shape);
+        tensors.push([data, floats]);
+    }
+    let mut which = 0..;
+    writers.map(|writer| {
+        let which = which.next().expect("two files");
+        let out = path.with_extension(format!("{which}.gguf"));
+        let mut data = writer.create(&out).expect("created");
+        for tensor in &tensors {
+            data.tensor_data(&tensor[which]).expect("written");
+        }
+        data.finish().expect("finished");
+        ModelFiles::open(&out).expect("opens")
+    })
+}
+
+#[test]
+fn a_quantized_gguf_file_of_a_hybrid_model_is_the_floats_that_its_codes_stand_for() {
+    let mut n_seen = 0;
+    for golden in all() {
+        let Some(path) = golden.gguf() else { continue };
+        if !ModelFiles::open(&path).expect("opens").spec().expect("a spec").is_recurrent() {
+            continue;
+        }
+        for formats in [&["Q8_0"][..], &["Q8_0", "Q4_0", "Q5_1"]] {
+            let [codes, floats] = requantized(&path, formats)
+                .map(|files| run_whole(&mut golden.load(&files, Compute::F32), &golden.tokens()));
+            assert_eq!(bits(&codes), bits(&floats), "{} {formats:?}", golden.name);
+        }
+        n_seen += 1;
+    }
+    assert!(n_seen >= 9, "{n_seen} files");
 }
 
 #[test]

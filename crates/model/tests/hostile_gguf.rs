@@ -2,11 +2,12 @@
 
 mod common;
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use common::{golden, rewrite};
+use common::{Golden, golden, rewrite};
 use pelton_model::{ModelFiles, check};
-use pelton_tensor::{DType, GgufArray, GgufValue};
+use pelton_tensor::{DType, Gguf, GgufArray, GgufValue};
 use pelton_testkit::TinyModel;
 
 /// The answer to a file with these edits.
@@ -132,6 +133,96 @@ fn the_lies_of_other_families_are_refused_by_their_keys() {
         let sound = golden.gguf().expect("a file");
         let told = opened(&sound, &[(key, value.clone())]).expect_err(key);
         assert!(told.contains(expected) && !told.contains('\n'), "{key} = {value:?}: {told}");
+    }
+}
+
+#[test]
+fn the_lies_of_hybrid_models_are_refused_by_their_keys() {
+    let n = |n| Some(GgufValue::U32(n));
+    let counts = |list: &[u32]| Some(GgufValue::Array(GgufArray::U32(list.to_vec())));
+    let flags = |list: &[bool]| Some(GgufValue::Array(GgufArray::Bool(list.to_vec())));
+    let text = || Some(GgufValue::String("two".to_owned()));
+    let mut cases = Vec::new();
+    for key in ["conv_kernel", "state_size", "group_count", "time_step_rank", "inner_size"] {
+        for name in ["qwen3-5", "granite-hybrid", "mamba2"] {
+            let key = format!("ssm.{key}");
+            cases.push((name, key.clone(), None, "missing"));
+            cases.push((name, key.clone(), n(0), "from 1 to"));
+            cases.push((name, key.clone(), n(u32::MAX), "from 1 to"));
+            cases.push((name, key, text(), "a whole number"));
+        }
+    }
+    for (name, key, value, expected) in [
+        ("qwen3-5", "ssm.time_step_rank", n(3), "a multiple of the 2 heads of keys"),
+        ("qwen3-5", "ssm.inner_size", n(66), "4 heads of one size"),
+        ("qwen3-5", "ssm.inner_size", n(8192), "at most"),
+        ("qwen3-5", "full_attention_interval", n(0), "from 1 to"),
+        ("qwen3-5", "attention.recurrent_layers", n(3), "each of the 4 layers"),
+        ("qwen3-5", "attention.recurrent_layers", counts(&[1, 1, 1, 0]), "each of the 4 layers"),
+        ("qwen3-5", "feed_forward_length", None, "missing"),
+        ("qwen3-5-moe", "attention.recurrent_layers", flags(&[true; 4]), "each of the 5 layers"),
+        ("qwen3-5-moe", "expert_feed_forward_length", n(0), "from 1 to"),
+        ("qwen3-5", "ssm.conv_kernel", n(17), "from 1 to 16"),
+        ("qwen3-next", "attention.head_count_kv", counts(&[2, 2]), "each of the 4 layers"),
+        ("granite-hybrid", "ssm.time_step_rank", n(7), "a multiple of the 2"),
+        ("granite-hybrid", "attention.head_count_kv", None, "missing"),
+        ("granite-hybrid", "rope.scaling.finetuned", n(1), "true or false"),
+        ("granite-hybrid-moe", "expert_shared_feed_forward_length", None, "missing"),
+        ("lfm2", "attention.head_count_kv", counts(&[0, 0, 2]), "each of the 4 layers"),
+        ("lfm2", "attention.head_count_kv", counts(&[1, 0, 2, 0]), "the same number"),
+        ("lfm2", "attention.head_count_kv", counts(&[0, 0, 3, 0]), "a divisor"),
+        ("lfm2", "attention.head_count_kv", flags(&[true; 4]), "the same number"),
+        ("lfm2", "attention.head_count_kv", None, "missing"),
+        ("lfm2", "shortconv.l_cache", None, "missing"),
+        ("lfm2", "shortconv.l_cache", n(1000), "found 1000"),
+        ("lfm2-moe", "expert_gating_func", n(1), "2 (sigmoid)"),
+        ("lfm2-moe", "leading_dense_block_count", None, "missing"),
+        ("nemotron-h", "feed_forward_length", counts(&[0, 96, 0, 0, 97]), "the same number"),
+        ("nemotron-h", "attention.head_count_kv", counts(&[0; 9]), "each of the 5 layers"),
+    ] {
+        cases.push((name, key.to_owned(), value, expected));
+    }
+    let mut sound: BTreeMap<&str, (Golden, PathBuf)> = BTreeMap::new();
+    for (name, key, value, expected) in cases {
+        let (_, sound) = sound.entry(name).or_insert_with(|| {
+            let golden = golden(name);
+            let path = golden.gguf().expect("a file");
+            (golden, path)
+        });
+        let arch = Gguf::open(sound).expect("sound").metadata()["general.architecture"].clone();
+        let GgufValue::String(arch) = arch else { panic!("{arch:?}") };
+        let key = format!("{arch}.{key}");
+        let told = opened(sound, &[(&key, value.clone())]).err();
+        let told = told.unwrap_or_else(|| panic!("{key} = {value:?} was accepted"));
+        assert!(told.contains(&key) && told.contains(expected), "{key} = {value:?}: {told}");
+        assert!(!told.contains('\n'), "{told:?}");
+    }
+}
+
+#[test]
+fn layers_that_a_file_lies_about_are_refused_by_their_tensors() {
+    let counts = |list: &[u32]| Some(GgufValue::Array(GgufArray::U32(list.to_vec())));
+    for (name, key, value, tensor) in [
+        ("lfm2", "lfm2.attention.head_count_kv", counts(&[2; 4]), "`blk.0.attn_q.weight`"),
+        (
+            "lfm2",
+            "lfm2.attention.head_count_kv",
+            counts(&[0; 4]),
+            "`blk.2.shortconv.in_proj.weight`",
+        ),
+        (
+            "qwen3-5",
+            "qwen35.full_attention_interval",
+            Some(GgufValue::U32(2)),
+            "`blk.1.attn_q.weight`",
+        ),
+        ("qwen3-5", "qwen35.ssm.inner_size", Some(GgufValue::U32(128)), "`blk.0.attn_qkv.weight`"),
+        ("mamba2", "mamba2.ssm.group_count", Some(GgufValue::U32(4)), "`blk.0.ssm_in.weight`"),
+    ] {
+        let golden = golden(name);
+        let sound = golden.gguf().expect("a file");
+        let told = opened(&sound, &[(key, value.clone())]).expect_err(key);
+        assert!(told.contains(tensor) && !told.contains('\n'), "{key} = {value:?}: {told}");
     }
 }
 

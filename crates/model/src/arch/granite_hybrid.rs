@@ -21,6 +21,7 @@ const NAMES: &[(Part, &str)] = ssm::names![
 pub(super) const ARCH: Arch = Arch {
     names: &["GraniteMoeHybridForCausalLM"],
     model_types: &["granitemoehybrid"],
+    gguf_names: &["granitehybrid"],
     spellings: &[("layer_types", "layers_block_type")],
     defaults: &[
         ("mamba_n_heads", Preset::Number(128.0)),
@@ -29,6 +30,7 @@ pub(super) const ARCH: Arch = Arch {
     ],
     layer_kinds: ssm::KINDS,
     hf: Stored { names: NAMES, is_gate_up_fused: true, ..Stored::HF },
+    gguf: Stored { is_in_pairs: true, decays_are_rates: true, ..Stored::GGUF },
     spec,
     ..Arch::PLAIN
 };

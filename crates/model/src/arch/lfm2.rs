@@ -11,6 +11,7 @@ use pelton_base::limits;
 pub(super) const ARCH: Arch = Arch {
     names: &["Lfm2ForCausalLM"],
     model_types: &["lfm2"],
+    gguf_names: &["lfm2"],
     spellings: &[
         ("rms_norm_eps", "norm_eps"),
         ("tie_word_embeddings", "tie_embedding"),
@@ -44,6 +45,11 @@ pub(super) const ARCH: Arch = Arch {
         ],
         ..Stored::HF
     },
+    gguf: Stored {
+        // The norm after the last layer, in spite of its name.
+        names: &[(Part::FinalNorm, "token_embd_norm"), (Part::Conv, "shortconv.conv")],
+        ..Stored::GGUF
+    },
     spec,
     ..Arch::PLAIN
 };
@@ -51,6 +57,7 @@ pub(super) const ARCH: Arch = Arch {
 pub(super) const MOE: Arch = Arch {
     names: &["Lfm2MoeForCausalLM"],
     model_types: &["lfm2_moe"],
+    gguf_names: &["lfm2moe"],
     spellings: &[("rms_norm_eps", "norm_eps"), ("tie_word_embeddings", "tie_embedding")],
     spec: with_experts,
     ..ARCH

@@ -12,9 +12,14 @@ const NAMES: &[(Part, &str)] = ssm::names![
     (Part::FinalNorm, "norm_f"),
 ];
 
+/// A layer has one norm.
+pub(super) const GGUF: Stored =
+    Stored { names: &[(Part::MlpNorm, "attn_norm")], decays_are_rates: true, ..Stored::GGUF };
+
 pub(super) const ARCH: Arch = Arch {
     names: &["Mamba2ForCausalLM"],
     model_types: &["mamba2"],
+    gguf_names: &["mamba2"],
     spellings: &[
         ("rms_norm_eps", "layer_norm_epsilon"),
         ("mamba_n_heads", "num_heads"),
@@ -39,6 +44,7 @@ pub(super) const ARCH: Arch = Arch {
         ("max_position_embeddings", Preset::Number(1_048_576.0)),
     ],
     hf: Stored { names: NAMES, prefix: "backbone.", ..Stored::HF },
+    gguf: GGUF,
     spec,
     ..Arch::PLAIN
 };

@@ -79,6 +79,7 @@ mod stored;
 pub use crate::layer::{
     Absent, Act, ExpertGroups, Gate, GatedMlp, Gqa, GroupRank, Kept, KvHeads, Mixer, Mla, Mlp, Moe,
     PlainMlp, QkNorm, Recurrent, Router, RouterScore, Rule, SharedExpert, ShortConv, Temperature,
+    ValueHeads,
 };
 pub(crate) use class_head::{ClassHead, HeadAct, HeadRow, HeadStep};
 pub use encoders::ENCODERS;

@@ -6,7 +6,7 @@
 
 use super::{
     Absent, Act, Arch, ArchSpec, GatedMlp, GroupRank, LayerPattern, Mixer, Mlp, Moe, Part,
-    PlainMlp, Preset, RouterScore, SharedExpert, Stored, llama, ssm,
+    PlainMlp, Preset, RouterScore, SharedExpert, Stored, llama, mamba2, ssm,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
@@ -34,6 +34,7 @@ const NAMES: &[(Part, &str)] = ssm::names![
 pub(super) const ARCH: Arch = Arch {
     names: &["NemotronHForCausalLM"],
     model_types: &["nemotron_h"],
+    gguf_names: &["nemotron_h"],
     spellings: &[
         ("rms_norm_eps", "layer_norm_epsilon"),
         ("layer_types", "layers_block_type"),
@@ -58,6 +59,7 @@ pub(super) const ARCH: Arch = Arch {
     }),
     layer_kinds: &["mamba", "linear_attention", "attention", "mlp", "moe"],
     hf: Stored { names: NAMES, prefix: "backbone.", ..Stored::HF },
+    gguf: mamba2::GGUF,
     spec,
     ..Arch::PLAIN
 };

@@ -8,6 +8,7 @@ use crate::fields::ConfigError;
 pub(super) const ARCH: Arch = Arch {
     names: &["Qwen3_5ForCausalLM"],
     model_types: &["qwen3_5_text"],
+    gguf_names: &["qwen35"],
     spec: qwen3_next::mixers,
     ..FAMILY
 };
@@ -15,6 +16,7 @@ pub(super) const ARCH: Arch = Arch {
 pub(super) const MOE: Arch = Arch {
     names: &["Qwen3_5MoeForCausalLM"],
     model_types: &["qwen3_5_moe_text"],
+    gguf_names: &["qwen35moe"],
     spec: with_experts,
     ..FAMILY
 };

@@ -3,7 +3,7 @@
 
 use super::{
     Arch, ArchSpec, Gate, GatedMlp, LayerSpec, Mixer, Part, Preset, QkNorm, Recurrent, Rule,
-    SharedExpert, Stored, llama, qwen2_moe,
+    SharedExpert, Stored, ValueHeads, llama, qwen2_moe,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
@@ -28,6 +28,8 @@ pub(super) const ARCH: Arch = Arch {
     layer_kinds: &["linear_attention"],
     partial_rotary: true,
     hf: HF,
+    gguf_names: &["qwen3next"],
+    gguf: GGUF,
     spec,
     ..Arch::PLAIN
 };
@@ -41,6 +43,13 @@ pub(super) const HF: Stored = Stored {
     ],
     norm_offset: 1.0,
     ..Stored::HF
+};
+
+/// All norms are stored as they are.
+const GGUF: Stored = Stored {
+    names: &[(Part::MlpNorm, "post_attention_norm")],
+    decays_are_rates: true,
+    ..Stored::GGUF
 };
 
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
@@ -100,6 +109,10 @@ fn delta(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
     Ok(Recurrent {
         n_key_heads,
         n_value_heads,
+        order: match cfg.flag("value_heads_are_tiled", false)? {
+            true => ValueHeads::Tiled,
+            false => ValueHeads::Grouped,
+        },
         key_dim: width("linear_key_head_dim")?,
         value_dim: width("linear_value_head_dim")?,
         taps: cfg.field("linear_conv_kernel_dim").count(limits::CONV_TAPS)?,

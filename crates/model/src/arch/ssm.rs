@@ -2,7 +2,7 @@
 
 use pelton_base::limits;
 
-use super::{Gate, LayerSpec, Mixer, Recurrent, Rule};
+use super::{Gate, LayerSpec, Mixer, Recurrent, Rule, ValueHeads};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
@@ -63,6 +63,7 @@ pub(super) fn read(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
     Ok(Recurrent {
         n_key_heads,
         n_value_heads,
+        order: ValueHeads::Grouped,
         key_dim,
         value_dim,
         taps: taps.non_null().map_or(Ok(4), |field| field.count(limits::CONV_TAPS))?,

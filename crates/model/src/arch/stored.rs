@@ -50,7 +50,7 @@ pub(crate) enum Part {
     RecurrentDecay,
     /// Taps of a convolution over time.
     Conv,
-    /// Logarithms of the factors of decays.
+    /// Logarithms of the factors of decays, or the factors.
     Decay,
     DecayBias,
     /// Factors of the values that are added to the output of a recurrence.
@@ -157,6 +157,8 @@ pub(crate) struct Stored {
     pub(crate) is_kv_up_split: bool,
     /// How stacked experts lie.
     pub(crate) experts: Experts,
+    /// Whether recurrences store the factors of decays, `-exp(A)`, and not their logarithms `A`.
+    pub(crate) decays_are_rates: bool,
     /// Added to the stored weights of norms, in families that store them minus one.
     pub(crate) norm_offset: f32,
 }
@@ -174,6 +176,7 @@ impl Stored {
         is_transposed: false,
         is_kv_up_split: false,
         experts: Experts { gate_up: GateUp::Stacked, is_transposed: false },
+        decays_are_rates: false,
         norm_offset: 0.0,
     };
 

@@ -44,7 +44,7 @@ pub use mlp::{Act, GatedMlp, PlainMlp, TwoLayers};
 pub use moe::{
     ExpertGroups, GroupRank, Moe, MoeWeights, Router, RouterScore, SharedExpert, SharedWeights,
 };
-pub use recurrent::{Gate, Recurrent, RecurrentWeights, Rule};
+pub use recurrent::{Gate, Recurrent, RecurrentWeights, Rule, ValueHeads};
 pub use short_conv::{ShortConv, ShortConvWeights};
 
 /// A phase of the life of a layer.

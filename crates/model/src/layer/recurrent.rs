@@ -15,8 +15,7 @@
 //! That is the recurrence as its papers write it. Devices compute it in chunks of
 //! [`CHUNK_TOKENS`](crate::CHUNK_TOKENS) positions, see [`state`](crate::StateShape).
 //!
-//! Value heads share keys and queries in groups: value head `h` reads key head
-//! `h / (n_value_heads / n_key_heads)`.
+//! Value heads share keys and queries in groups, see [`ValueHeads`].
 
 use super::kind::Stages;
 use super::{Found, Kept, Kind, Linear, MixerKind, Norm, Packed, PlannedTensors};
@@ -35,6 +34,8 @@ pub struct Recurrent {
     pub n_key_heads: usize,
     /// Heads of values; a multiple of `n_key_heads`.
     pub n_value_heads: usize,
+    /// Which key head each value head reads.
+    pub order: ValueHeads,
     /// Elements of a key.
     pub key_dim: usize,
     /// Elements of a value.
@@ -53,6 +54,20 @@ pub struct Recurrent {
     pub gate: Gate,
     /// Added to the mean square in the norm of the output.
     pub norm_eps: f32,
+}
+
+/// Which key head each value head reads, for `r` value heads of each of `n` key heads.
+///
+/// ```text
+/// Grouped   value head h reads key head h / r      0 0 1 1 2 2 ..
+/// Tiled     value head h reads key head h % n      0 1 2 .. 0 1 2 ..
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ValueHeads {
+    /// The value heads of a key head are neighbours, as in Hugging Face folders.
+    Grouped,
+    /// First one value head of every key head, then the next of every key head: GGUF files of Qwen3.5.
+    Tiled,
 }
 
 /// How the state takes in a row.
@@ -82,6 +97,14 @@ pub enum Gate {
 }
 
 impl Recurrent {
+    /// The key head that a value head reads.
+    pub fn key_head(&self, value_head: usize) -> usize {
+        match self.order {
+            ValueHeads::Grouped => value_head / (self.n_value_heads / self.n_key_heads),
+            ValueHeads::Tiled => value_head % self.n_key_heads,
+        }
+    }
+
     /// Elements of a row of keys, or of queries.
     pub fn key_width(&self) -> usize {
         self.n_key_heads * self.key_dim
@@ -143,6 +166,8 @@ pub struct RecurrentPlan<'a> {
     conv: NormPlan<'a>,
     conv_bias: Option<NormPlan<'a>>,
     decay: NormPlan<'a>,
+    /// Whether `decay` holds the factors themselves, and not their logarithms.
+    decays_are_rates: bool,
     decay_bias: NormPlan<'a>,
     skip: Option<NormPlan<'a>>,
     norm: NormPlan<'a>,
@@ -203,7 +228,7 @@ impl MixerKind for Recurrent {
 
 impl<'a> Found<'a> for RecurrentPlan<'a> {
     fn tensors(&self) -> PlannedTensors<'_, 'a> {
-        let Self { input, conv, conv_bias, decay, decay_bias, skip, norm, out } = self;
+        let Self { input, conv, conv_bias, decay, decay_bias, skip, norm, out, .. } = self;
         PlannedTensors {
             linears: vec![input, out],
             by_head: Vec::new(),
@@ -242,6 +267,7 @@ impl Stages for Recurrent {
                 .then(|| lookup.conv_bias(Name::Conv, layer, self.channels()))
                 .transpose()?,
             decay: vector(Name::Decay, heads)?,
+            decays_are_rates: lookup.stored.decays_are_rates,
             decay_bias: vector(Name::DecayBias, heads)?,
             skip: self.has_skip.then(|| vector(Name::Skip, heads)).transpose()?,
             norm: vector(Name::GatedNorm, self.norm_width())?,
@@ -257,7 +283,10 @@ impl Stages for Recurrent {
         let taps = self.in_order(&packer.read(&plan.conv)?, self.taps);
         let bias = plan.conv_bias.as_ref().map(|bias| packer.read(bias)).transpose()?;
         let bias = bias.map(|bias| self.in_order(&bias, 1));
-        let decay: Vec<f32> = packer.read(&plan.decay)?.iter().map(|a| -a.exp()).collect();
+        let mut decay = packer.read(&plan.decay)?;
+        if !plan.decays_are_rates {
+            decay.iter_mut().for_each(|a| *a = -a.exp());
+        }
         Ok(RecurrentWeights {
             conv: packer.put(&taps),
             conv_bias: bias.map(|bias| packer.put(&bias)),
@@ -284,8 +313,9 @@ impl Recurrent {
     /// What is projected from the residual stream, each part from the tensor that holds it.
     ///
     /// ```text
-    /// delta, one tensor    of each key head  | q | k | its v | its z |      and  | its b | its a |
-    /// delta, apart         | q | k | v |   | z |   | b |   | a |
+    /// delta, one tensor    of each key head  | q | k | its v | its z |
+    /// delta, apart         | q | k | v |   | z |
+    ///     its gates        of each key head  | its b | its a |      or apart  | b |   | a |
     /// sum                  | z | v | k | q | decay |                        x, B, C and dt
     /// ```
     fn projections(&self, lookup: &Lookup<'_, '_>, layer: usize) -> Vec<Projection> {
@@ -305,18 +335,8 @@ impl Recurrent {
                 part(keys + 2 * key, heads),
             ];
         }
-        if !lookup.has(&lookup.stem(Name::RecurrentIn, layer)) {
-            let part = |first, n| cut(Name::RecurrentQkv, self.channels(), first, n);
-            let alone = |name, n| Projection { name, rows: Rows::all(n) };
-            return vec![
-                part(0, key),
-                part(key, key),
-                part(2 * key, value),
-                alone(Name::RecurrentGate, value),
-                alone(Name::RecurrentBeta, heads),
-                alone(Name::RecurrentDecay, heads),
-            ];
-        }
+        let has = |name| lookup.has(&lookup.stem(name, layer));
+        let alone = |name, n| Projection { name, rows: Rows::all(n) };
         let (dim, group) = (self.key_dim, heads / self.n_key_heads);
         let of_heads = |name, per_head, first, run| {
             let (n, n_stored) = (self.n_key_heads * run, self.n_key_heads * per_head);
@@ -324,16 +344,22 @@ impl Recurrent {
             Projection { name, rows }
         };
         let values = group * self.value_dim;
-        let main = |first, run| of_heads(Name::RecurrentIn, 2 * dim + 2 * values, first, run);
-        let gates = |first| of_heads(Name::RecurrentGates, 2 * group, first, group);
-        vec![
-            main(0, dim),
-            main(dim, dim),
-            main(2 * dim, values),
-            main(2 * dim + values, values),
-            gates(0),
-            gates(group),
-        ]
+        let mut all = if has(Name::RecurrentIn) {
+            let part = |first, run| of_heads(Name::RecurrentIn, 2 * dim + 2 * values, first, run);
+            let z = part(2 * dim + values, values);
+            vec![part(0, dim), part(dim, dim), part(2 * dim, values), z]
+        } else {
+            let part = |first, n| cut(Name::RecurrentQkv, self.channels(), first, n);
+            let z = alone(Name::RecurrentGate, value);
+            vec![part(0, key), part(key, key), part(2 * key, value), z]
+        };
+        all.extend(if has(Name::RecurrentGates) {
+            let part = |first| of_heads(Name::RecurrentGates, 2 * group, first, group);
+            [part(0), part(group)]
+        } else {
+            [alone(Name::RecurrentBeta, heads), alone(Name::RecurrentDecay, heads)]
+        });
+        all
     }
 
     /// The taps of all channels, `[channels, taps]` in a file, as `[taps, channels]` with the channels in

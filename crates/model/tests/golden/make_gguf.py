@@ -255,6 +255,175 @@ CASES |= {
     ),
 }
 
+# Hybrid models: `delta` and `mamba` are what converters do with recurrences.
+DELTA_KEYS = {
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 16,
+    "ssm.group_count": 2,
+    "ssm.time_step_rank": 4,
+    "ssm.inner_size": 64,
+    "rope.dimension_count": 4,
+}
+QWEN_EXPERTS = {"expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 32}
+GRANITE_KEYS = {
+    "embedding_scale": 3.0,
+    "logit_scale": 4.0,
+    "residual_scale": 0.4,
+    "attention.scale": 0.2,
+    "attention.head_count_kv": [0, 2, 0, 0],
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 16,
+    "ssm.time_step_rank": 8,
+}
+QWEN = {"norms plus one", "delta"}
+CASES |= {
+    "qwen3-5": (
+        "QWEN35",
+        QWEN | {"tiled"},
+        # Sections of positions in images are said, and not read.
+        DELTA_KEYS | {"full_attention_interval": 4, "rope.dimension_sections": [1, 1, 0, 0]},
+    ),
+    # As files with layers that guess further tokens say it.
+    "qwen3-5-moe": (
+        "QWEN35MOE",
+        QWEN | {"tiled", "experts"},
+        DELTA_KEYS
+        | QWEN_EXPERTS
+        | {
+            "attention.recurrent_layers": [True, True, True, False, False],
+            "nextn_predict_layers": 1,
+            "block_count": 5,
+            "feed_forward_length": None,
+        },
+    ),
+    # The first layer as early converters wrote it, the others as later ones did.
+    "qwen3-next": ("QWEN3NEXT", QWEN | {"apart", "experts"}, DELTA_KEYS | QWEN_EXPERTS),
+    "lfm2": (
+        "LFM2",
+        {"delta"},
+        {
+            "shortconv.l_cache": 3,
+            "attention.head_count_kv": [0, 0, 2, 0],
+            "feed_forward_length": 64,
+        },
+    ),
+    "lfm2-moe": (
+        "LFM2MOE",
+        {"delta", "experts"},
+        {
+            "shortconv.l_cache": 4,
+            "attention.head_count_kv": [0, 2, 0, 0],
+            "expert_feed_forward_length": 32,
+            "leading_dense_block_count": 1,
+            "expert_gating_func": 2,
+            "expert_weights_scale": 1.5,
+        },
+    ),
+    "granite-hybrid": (
+        "GRANITE_HYBRID",
+        {"mamba", "pairs", "dense"},
+        GRANITE_KEYS
+        | {
+            "ssm.group_count": 2,
+            "ssm.inner_size": 128,
+            "rope.scaling.finetuned": True,
+            "feed_forward_length": 32,
+        },
+    ),
+    "granite-hybrid-moe": (
+        "GRANITE_HYBRID",
+        {"mamba", "pairs", "split experts"},
+        GRANITE_KEYS
+        | {
+            "ssm.group_count": 1,
+            "ssm.inner_size": 64,
+            "rope.scaling.finetuned": False,
+            "expert_shared_feed_forward_length": 64,
+        },
+    ),
+    "nemotron-h": (
+        "NEMOTRON_H",
+        {"mamba"},
+        {
+            "attention.head_count_kv": [0, 0, 0, 2, 0],
+            "feed_forward_length": [0, 96, 0, 0, 96],
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": 16,
+            "ssm.time_step_rank": 8,
+            "ssm.group_count": 2,
+            "ssm.inner_size": 128,
+        },
+    ),
+    "mamba2": (
+        "MAMBA2",
+        {"mamba"},
+        {
+            "attention.head_count": 0,
+            "attention.head_count_kv": None,
+            "feed_forward_length": 0,
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": 16,
+            "ssm.time_step_rank": 8,
+            "ssm.group_count": 2,
+            "ssm.inner_size": 64,
+        },
+    ),
+}
+
+
+def tiled(x, n_keys, n_values, axis=0):
+    """The value heads of a key head, neighbours so far, lie as far apart as there are key heads."""
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    heads = x.reshape(*before, n_keys, n_values // n_keys, -1, *after)
+    return heads.swapaxes(axis, axis + 1).reshape(x.shape)
+
+
+def recurrences(state, orders, keys):
+    """Tensors of layers with a state, by the names from which converters derive theirs."""
+    out = {}
+    n_keys, n_values = keys.get("ssm.group_count"), keys.get("ssm.time_step_rank")
+    for name, x in state.items():
+        name = name.replace("model.language_model.", "model.")
+        stem, _, part = name.partition(".linear_attn.")
+        if name.endswith((".conv1d.weight", ".conv.conv.weight")):
+            x = x.squeeze(1)
+        if part and "tiled" in orders:
+            if part in ("in_proj_qkv.weight", "conv1d.weight"):
+                cut = x.shape[0] - keys["ssm.inner_size"]
+                x = np.concatenate([x[:cut], tiled(x[cut:], n_keys, n_values)])
+            elif part == "out_proj.weight":
+                x = tiled(x, n_keys, n_values, axis=1)
+            elif part != "norm.weight":
+                x = tiled(x, n_keys, n_values)
+        if part == "in_proj_qkvz.weight" and "apart" in orders and not stem.endswith(".0"):
+            heads = x.reshape(n_keys, -1, x.shape[1])
+            dim, values = keys["ssm.state_size"], keys["ssm.inner_size"] // n_keys
+            q, k, v, z = np.split(heads, np.cumsum([dim, dim, values]), axis=1)
+            qkv = [rows.reshape(-1, x.shape[1]) for rows in (q, k, v)]
+            out[f"{stem}.linear_attn.in_proj_qkv.weight"] = np.concatenate(qkv)
+            out[f"{stem}.linear_attn.in_proj_z.weight"] = z.reshape(-1, x.shape[1])
+            continue
+        if "mamba" in orders and name.endswith((".A_log", ".D")):
+            x = x.reshape(-1, 1)
+        if "mamba" in orders and name.endswith((".mamba.norm.weight", ".mixer.norm.weight")):
+            x = x.reshape(n_keys, -1)
+        for w, usual in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")):
+            if ".feed_forward.experts." in name:
+                name = name.replace(f".{w}.", f".{usual}.")
+        if name.endswith(".expert_bias"):
+            name = name.replace("expert_bias", "expert_bias.bias")
+        name = name.replace(".dt_bias", ".dt_proj.bias")
+        if name.endswith((".A_log", ".D")):
+            name += ".weight"
+        if "dense" in orders and name.endswith("shared_mlp.input_linear.weight"):
+            for half, y in zip(("gate_proj", "up_proj"), np.split(x, 2)):
+                out[name.replace("shared_mlp.input_linear", f"mlp.{half}")] = y
+            continue
+        if "dense" in orders:
+            name = name.replace("shared_mlp.output_linear", "mlp.down_proj")
+        out[name] = x
+    return out
+
 
 def in_pairs(rows, n_heads):
     """Halves of each head become pairs of neighbours."""
@@ -358,7 +527,10 @@ def folded(name, orders):
     """What is done to the elements of a tensor, besides their order."""
     part, kind = name.split(".")[-2:]
     then = []
-    if "norms plus one" in orders and "norm" in name and kind == "weight":
+    if part == "A_log":
+        then.append(["exp", -1.0])
+    is_gated = name.endswith("linear_attn.norm.weight")
+    if "norms plus one" in orders and "norm" in name and kind == "weight" and not is_gated:
         then.append(["add", 1.0])
     if "q by 24" in orders and part == "q_proj" or "q norm by 24" in orders and part == "q_norm":
         then.append(["multiply", (16 / 24) ** 0.5])
@@ -376,15 +548,18 @@ def main():
             found = (config[name] for name in names if config.get(name) is not None)
             return next(found, default)
 
-        n_heads = field("num_attention_heads", "n_head")
+        n_heads = field("num_attention_heads", "n_head", default=1)
         n_kv_heads = field("num_key_value_heads", "num_kv_heads", default=n_heads)
         if config.get("multi_query") and not config.get("new_decoder_architecture"):
             n_kv_heads = 1
         hidden = field("hidden_size", "n_embd")
-        n_layers = field("num_hidden_layers", "n_layer")
+        layers = config.get("layers_block_type", [])
+        n_layers = field("num_hidden_layers", "n_layer", default=len(layers))
         head_dim = field("head_dim", default=hidden // n_heads)
         checkpoint = Checkpoint(HERE / name)
         state = checkpoint.state
+        if orders & {"delta", "mamba"}:
+            state = recurrences(state, orders, keys)
         if any("experts" in order for order in orders):
             state = stack_experts(state, orders)
         state = convert(state, orders, n_heads, n_kv_heads)
@@ -392,18 +567,23 @@ def main():
         kind = gguf.MODEL_ARCH[arch]
         recipe = Recipe(checkpoint, gguf.MODEL_ARCH_NAMES[kind])
         writer = recipe.writer
-        ffn = field("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", default=4 * hidden)
+        heads = {key: keys.pop(f"attention.{key}") for key in ("head_count", "head_count_kv") if f"attention.{key}" in keys}
+        usual_ffn = field("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", default=4 * hidden)
+        ffn = keys.pop("feed_forward_length", usual_ffn)
         writer.add_context_length(field("max_position_embeddings", "n_positions", default=2048))
         writer.add_embedding_length(hidden)
         writer.add_block_count(keys.pop("block_count", n_layers))
-        writer.add_feed_forward_length(ffn)
-        writer.add_head_count(n_heads)
-        writer.add_head_count_kv(keys.pop("attention.head_count_kv", n_kv_heads))
-        if head_dim != hidden // n_heads and arch not in ("DEEPSEEK2", "MINICPM3"):
+        if ffn is not None:
+            writer.add_feed_forward_length(ffn)
+        writer.add_head_count(heads.get("head_count", n_heads))
+        if (n := heads.get("head_count_kv", n_kv_heads)) is not None:
+            writer.add_head_count_kv(n)
+        if head_dim != hidden // n_heads and arch not in ("DEEPSEEK2", "MINICPM3", "MAMBA2"):
             writer.add_key_length(head_dim)
             writer.add_value_length(head_dim)
-        if "rms_norm_eps" in config:
-            writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        rms_eps = [key for key in ("rms_norm_eps", "norm_eps", "layer_norm_epsilon") if key in config]
+        if rms_eps and (rms_eps == ["rms_norm_eps"] or orders & {"delta", "mamba"}):
+            writer.add_layer_norm_rms_eps(config[rms_eps[0]])
         else:
             writer.add_layer_norm_eps(1e-5)
         if config.get("rope_parameters"):
@@ -439,8 +619,10 @@ def main():
                 continue
             is_router = "ffn_gate_inp" in gguf_name
             x = x.squeeze() if is_router else x
-            wide = is_router or x.ndim < 2 or "_norm" in gguf_name
-            recipe.tensor(f"{gguf_name}.{suffix}", x, folded(key, orders), wide)
+            is_vector = gguf_name.endswith(("ssm_a", "ssm_d", "conv1d", "shortconv.conv"))
+            wide = is_router or is_vector or x.ndim < 2 or "_norm" in gguf_name
+            written = gguf_name if gguf_name.endswith(("ssm_a", "ssm_d")) else f"{gguf_name}.{suffix}"
+            recipe.tensor(written, x, folded(key, orders), wide)
         written = recipe.save(HERE / "gguf" / f"{name}.json")
         print(f"{name}: {len(written)} bytes")
 

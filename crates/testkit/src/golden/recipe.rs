@@ -68,6 +68,8 @@ type Loop = (usize, i64);
 enum Operation {
     Add,
     Multiply,
+    /// The exponential in f64, times the operand.
+    Exp,
 }
 
 impl Recipe {
@@ -149,6 +151,7 @@ fn computed(x: f32, then: &[(Operation, f64)]) -> f32 {
     then.iter().fold(x, |x, (operation, operand)| match operation {
         Operation::Add => x + *operand as f32,
         Operation::Multiply => x * *operand as f32,
+        Operation::Exp => (operand * f64::from(x).exp()) as f32,
     })
 }
 

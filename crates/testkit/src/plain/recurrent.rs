@@ -169,7 +169,7 @@ impl Recurrence<'_> {
 
     /// Takes the last of these rows into the state, and returns the queries and values of the row.
     fn step(&self, border: &State, matrix: &mut [f64], rows: &[&[f32]]) -> (Vec<f64>, Vec<f32>) {
-        let Recurrent { n_key_heads, n_value_heads, key_dim, value_dim, .. } = *self.spec;
+        let Recurrent { n_value_heads, key_dim, value_dim, .. } = *self.spec;
         let inputs = self.inputs(rows);
         let bias = self.weights.conv_bias.as_deref();
         let mixed = convolve(border, &inputs, &self.weights.conv, bias);
@@ -191,7 +191,7 @@ impl Recurrence<'_> {
         let values = mixed[2 * width..].to_vec();
         let row = rows[rows.len() - 1];
         for head in 0..n_value_heads {
-            let key = &keys[head / (n_value_heads / n_key_heads) * key_dim..][..key_dim];
+            let key = &keys[self.spec.key_head(head) * key_dim..][..key_dim];
             let value = &values[head * value_dim..][..value_dim];
             let state = &mut matrix[head * key_dim * value_dim..][..key_dim * value_dim];
             let (beta, decay) = self.gates(row, head);
@@ -235,7 +235,7 @@ impl Recurrence<'_> {
 
     /// The output of the last of these rows, normed and gated.
     fn output(&self, state: &State, rows: &[&[f32]]) -> Vec<f32> {
-        let Recurrent { n_key_heads, n_value_heads, key_dim, value_dim, .. } = *self.spec;
+        let Recurrent { n_value_heads, key_dim, value_dim, .. } = *self.spec;
         let mut matrix = state.matrix.clone();
         let mut last = (Vec::new(), Vec::new());
         for n in 1..=rows.len() {
@@ -244,7 +244,7 @@ impl Recurrence<'_> {
         let (queries, values) = last;
         let mut out = Vec::new();
         for head in 0..n_value_heads {
-            let query = &queries[head / (n_value_heads / n_key_heads) * key_dim..][..key_dim];
+            let query = &queries[self.spec.key_head(head) * key_dim..][..key_dim];
             let state = &matrix[head * key_dim * value_dim..][..key_dim * value_dim];
             let skip = self.weights.skip.as_ref().map_or(0.0, |skip| f64::from(skip[head]));
             for v in 0..value_dim {

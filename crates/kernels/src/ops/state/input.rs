@@ -5,14 +5,31 @@ use super::shape::StateLayer;
 use super::{StateSeq, StateStore};
 use crate::ops::kv::StridedRows;
 
+/// Which key head each value head reads, for `r` value heads of each of `n` key heads.
+///
+/// ```text
+/// Grouped   value head h reads key head h / r      0 0 1 1 2 2 ..
+/// Tiled     value head h reads key head h % n      0 1 2 .. 0 1 2 ..
+/// ```
+///
+/// The order changes no bit of what a value head computes from its key head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadOrder {
+    /// The value heads of a key head are neighbours.
+    Grouped,
+    /// First one value head of every key head, then the next of every key head.
+    Tiled,
+}
+
 /// Heads of a gated linear recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanShape {
     /// Heads of keys and queries.
     pub n_key_heads: usize,
-    /// Heads of values, a multiple of the key heads; value head `h` reads key head
-    /// `h / (n_value_heads / n_key_heads)`.
+    /// Heads of values, a multiple of the key heads.
     pub n_value_heads: usize,
+    /// Which key head each value head reads.
+    pub order: HeadOrder,
     /// Elements of a key and of a query.
     pub key_dim: usize,
     /// Elements of a value.
@@ -56,6 +73,22 @@ impl ScanShape {
     /// Value heads of a key head.
     pub(super) fn group(&self) -> usize {
         self.n_value_heads / self.n_key_heads
+    }
+
+    /// The key head that a value head reads.
+    pub(super) fn key_head(&self, value_head: usize) -> usize {
+        match self.order {
+            HeadOrder::Grouped => value_head / self.group(),
+            HeadOrder::Tiled => value_head % self.n_key_heads,
+        }
+    }
+
+    /// The `i`th value head of a key head.
+    pub(super) fn value_head(&self, key_head: usize, i: usize) -> usize {
+        match self.order {
+            HeadOrder::Grouped => key_head * self.group() + i,
+            HeadOrder::Tiled => i * self.n_key_heads + key_head,
+        }
     }
 }
 

@@ -67,7 +67,7 @@ mod store;
 mod tests;
 
 pub use conv::{ConvInput, ConvWeights};
-pub use input::{ScanInput, ScanShape};
+pub use input::{HeadOrder, ScanInput, ScanShape};
 pub use sequence::StateSeq;
 pub use shape::{StateLayer, StateShape};
 pub use store::StateStore;

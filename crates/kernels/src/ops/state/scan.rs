@@ -172,7 +172,7 @@ impl Cpu {
                 let (sequence, head) = (&sequences[tile / n_values], tile % n_values);
                 if chunk < sequence.n_spans() {
                     let span = sequence.span(chunk);
-                    let key_head = tile / n_values * n_keys + head / shape.group();
+                    let key_head = tile / n_values * n_keys + shape.key_head(head);
                     let first = key_head * per_tile;
                     // SAFETY: the tiles that wrote dots are done, and nothing writes them now.
                     let dots = unsafe { dots.shared(first..first + span.rows.len()) };
@@ -186,12 +186,12 @@ impl Cpu {
 impl Step<'_> {
     /// All chunks of a key head and of its value heads.
     fn key_head(&self, sequence: &StateSeq<'_>, key_head: usize) {
-        let group = self.shape.group();
         for chunk in 0..sequence.n_spans() {
             let span = sequence.span(chunk);
             with_memory(&DOTS, span.rows.len(), NO_DOTS, |dots| {
                 self.dots(sequence, &span, key_head, dots);
-                for head in key_head * group..(key_head + 1) * group {
+                for i in 0..self.shape.group() {
+                    let head = self.shape.value_head(key_head, i);
                     self.value_head(sequence, &span, head, dots);
                 }
             });
@@ -336,7 +336,7 @@ impl Step<'_> {
             return projected.fill(0.0);
         }
         let (dim, width) = (self.shape.key_dim, self.shape.key_width());
-        let key_head = own.idx / self.shape.group();
+        let key_head = self.shape.key_head(own.idx);
         let n = span.rows.len();
         let mut rows: [&[f32]; 2 * CHUNK] = [&[]; 2 * CHUNK];
         for (i, row) in span.rows.clone().enumerate() {
@@ -354,7 +354,7 @@ impl Step<'_> {
     /// Folds the full chunk of a value head into its state, and into the snapshot of the border.
     fn fold(&self, sequence: &StateSeq<'_>, span: &Span, own: &mut Head<'_>) {
         let Head { idx, state, updates, decays } = own;
-        let key_head = *idx / self.shape.group();
+        let key_head = self.shape.key_head(*idx);
         let keys: [&[[f32; LANES]]; GROUPS] = std::array::from_fn(|group| {
             // SAFETY: the keys of a chunk are written before its value heads are computed, by this
             // tile or by a run before.

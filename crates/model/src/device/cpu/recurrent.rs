@@ -12,12 +12,12 @@
 
 use pelton_kernels::{
     Activations, ConvInput, ConvWeights, Cpu, DecayParams, GateOrder, GatedNorm, HeadLayout,
-    ScanInput, ScanShape, StateSeq, StateStore, StridedRows,
+    HeadOrder, ScanInput, ScanShape, StateSeq, StateStore, StridedRows,
 };
 
 use super::CpuDevice;
 use crate::device::{ConvOp, RecurrentOp};
-use crate::layer::{Gate, Norm, Recurrent, Rule};
+use crate::layer::{Gate, Norm, Recurrent, Rule, ValueHeads};
 
 /// Added to the square of the length of queries and keys.
 const LENGTH_EPS: f32 = 1e-6;
@@ -64,8 +64,12 @@ impl Recurrence {
         let rows = |offset| StridedRows { data: &self.mixed, stride: channels, offset };
         let Recurrent { n_key_heads, n_value_heads, key_dim, value_dim, .. } = *spec;
         let values = rows(2 * spec.key_width());
+        let order = match spec.order {
+            ValueHeads::Grouped => HeadOrder::Grouped,
+            ValueHeads::Tiled => HeadOrder::Tiled,
+        };
         let input = ScanInput {
-            shape: ScanShape { n_key_heads, n_value_heads, key_dim, value_dim, is_delta },
+            shape: ScanShape { n_key_heads, n_value_heads, order, key_dim, value_dim, is_delta },
             q: rows(0),
             k: rows(spec.key_width()),
             v: values,

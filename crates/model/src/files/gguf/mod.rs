@@ -1,5 +1,6 @@
 //! GGUF metadata, read into the same [`HfConfig`] as a `config.json`.
 
+mod hybrid;
 mod rope;
 mod told;
 
@@ -17,6 +18,7 @@ use crate::config::{
 };
 use crate::fields::{ConfigError, Field};
 use crate::rope::{RopeScaling, RopeSpec};
+use hybrid::{Mixers, read_flags};
 use rope::{read_rope, read_rotated_width};
 use told::{tell_by_tensors, tell_experts, tell_latent_widths, tell_scales, tell_scores};
 
@@ -65,7 +67,9 @@ pub(crate) fn read_config(
     let get = |key: &str| source.get(key);
 
     let hidden_size = get("embedding_length").count(limits::MODEL_WIDTH)?;
-    let (heads, rotary_dim) = read_heads(&source, hidden_size, named.partial_rotary)?;
+    let num_hidden_layers = read_n_layers(&get)?;
+    let mixers = Mixers::read(&source, named, num_hidden_layers)?;
+    let (heads, rotary_dim) = read_heads(&source, &mixers, hidden_size, named.partial_rotary)?;
     let n_trained = get("context_length").count(limits::MODEL_CONTEXT)?;
     let vocab_size = read_vocab_size(tensors, &get("vocab_size"))?;
     let window = read_window(&get("attention.sliding_window"))?;
@@ -75,9 +79,9 @@ pub(crate) fn read_config(
     let [rms_eps, layer_eps] = &eps;
     let eps = rms_eps.non_null().or(layer_eps.non_null()).unwrap_or(rms_eps);
     let eos_tokens = read_eos_tokens(&source, vocab_size)?;
-    let num_hidden_layers = read_n_layers(&get)?;
     let sliding_layers = read_sliding_layers(&get(WINDOW_PATTERN), num_hidden_layers)?;
-    let fields = told_fields(&source, hidden_size, &heads, num_hidden_layers)?;
+    let mut fields = told_fields(&source, hidden_size, &heads, num_hidden_layers)?;
+    mixers.tell(&source, num_hidden_layers, &mut fields)?;
     let fields = usual_fields(arch, Value::Object(fields));
     let field = |name: &str| Field::new(name, fields.get(name));
     let window = match (window, field("sliding_window").non_null()) {
@@ -87,13 +91,14 @@ pub(crate) fn read_config(
         (window, _) => window,
     };
     let local_rope = read_local_rope(&field("rope_local_base_freq"), rotary_dim, n_trained)?;
-    let has_bias = |part| tensors.get(&naming.bias(part, 0)).is_some();
+    let has_bias =
+        |part| (0..num_hidden_layers).any(|layer| tensors.get(&naming.bias(part, layer)).is_some());
 
     Ok(HfConfig {
         architecture: arch.names[0].to_owned(),
         wrapper: None,
         hidden_size,
-        intermediate_size: get("feed_forward_length").count(limits::MODEL_WIDTH)?,
+        intermediate_size: mixers.read_ffn(&source)?,
         num_hidden_layers,
         num_attention_heads: heads.n_heads,
         num_key_value_heads: heads.n_kv_heads,
@@ -121,20 +126,21 @@ pub(crate) fn read_config(
 /// The heads, and how many elements of each are rotated.
 fn read_heads(
     source: &Source<'_>,
+    mixers: &Mixers,
     hidden_size: usize,
     may_be_partial: bool,
 ) -> Result<(Heads, usize), ConfigError> {
     let get = |key: &str| source.get(key);
     let is_latent = source.is_latent();
-    let heads = HeadFields {
+    let said = HeadFields {
         hidden_size,
         n_heads: get("attention.head_count"),
         n_kv_heads: get("attention.head_count_kv"),
         // Configs of latent attention call the rotated width so.
         head_dim: get(if is_latent { "rope.dimension_count" } else { "attention.key_length" }),
         default_head_dim: None,
-    }
-    .read()?;
+    };
+    let heads = mixers.heads(said).read()?;
     let rotary_dim = match is_latent {
         true => heads.head_dim,
         false => read_rotated_width(&get, heads.head_dim, may_be_partial)?,
@@ -281,11 +287,9 @@ fn read_sliding_layers(
     pattern: &Field<'_>,
     n_layers: usize,
 ) -> Result<Option<Vec<bool>>, ConfigError> {
-    let Some(Value::Array(items)) = pattern.value() else { return Ok(None) };
-    let flags: Option<Vec<bool>> = items.iter().map(Value::as_bool).collect();
-    match flags.filter(|flags| flags.len() == n_layers) {
-        Some(flags) => Ok(Some(flags)),
-        None => Err(pattern.error(format!("true or false for each of the {n_layers} layers"))),
+    match pattern.value() {
+        Some(Value::Array(_)) => read_flags(pattern, n_layers),
+        _ => Ok(None),
     }
 }
 

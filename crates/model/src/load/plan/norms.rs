@@ -42,7 +42,8 @@ impl<'a> Lookup<'a, '_> {
         Ok(NormPlan { weights, bias: None, rows: Rows::all(n), offset })
     }
 
-    /// A vector that stays in f32, whose name may lack its last word.
+    /// A vector that stays in f32, whose name may lack its last word; a matrix of as many elements is read
+    /// as one.
     pub(crate) fn vector(
         &self,
         name: Name,
@@ -52,7 +53,10 @@ impl<'a> Lookup<'a, '_> {
         let stem = self.stem(name, layer);
         let names = [stem.clone(), format!("{stem}.weight"), format!("{stem}.bias")];
         let known = names.iter().find(|name| self.files.tensors().get(name).is_some());
-        let view = self.find(known.unwrap_or(&names[0]), &[n])?;
+        let name = known.unwrap_or(&names[0]);
+        let shape = self.files.tensors().get(name).map(|view| view.shape);
+        let shape = shape.filter(|shape| matches!(shape, [a, b] if a.checked_mul(*b) == Some(n)));
+        let view = self.find(name, shape.unwrap_or(&[n]))?;
         Ok(NormPlan { weights: vec![view], bias: None, rows: Rows::all(n), offset: 0.0 })
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::ops::state::CHUNK;
 use crate::testing::{Random, bits};
 use crate::{
-    ConvInput, ConvWeights, Cpu, ScanInput, ScanShape, StateLayer, StateSeq, StateShape,
+    ConvInput, ConvWeights, Cpu, HeadOrder, ScanInput, ScanShape, StateLayer, StateSeq, StateShape,
     StateStore, StridedRows,
 };
 
@@ -34,7 +34,8 @@ pub(super) struct Case {
 /// `heads` are key heads, value heads, key dimension and value dimension.
 pub(super) fn shape(heads: [usize; 4], is_delta: bool) -> ScanShape {
     let [n_key_heads, n_value_heads, key_dim, value_dim] = heads;
-    ScanShape { n_key_heads, n_value_heads, key_dim, value_dim, is_delta }
+    let order = HeadOrder::Grouped;
+    ScanShape { n_key_heads, n_value_heads, order, key_dim, value_dim, is_delta }
 }
 
 impl Case {
@@ -165,7 +166,10 @@ impl Case {
         let ScanShape { n_value_heads, key_dim, value_dim, is_delta, .. } = self.shape;
         let mut outs = vec![Vec::new(); self.n_tokens()];
         for head in 0..n_value_heads {
-            let key_head = head / (n_value_heads / self.shape.n_key_heads);
+            let key_head = match self.shape.order {
+                HeadOrder::Grouped => head / (n_value_heads / self.shape.n_key_heads),
+                HeadOrder::Tiled => head % self.shape.n_key_heads,
+            };
             let mut state = vec![vec![0.0_f64; value_dim]; key_dim];
             for (t, out) in outs.iter_mut().enumerate() {
                 let part = |row: &[f32], head: usize, dim: usize| -> Vec<f64> {

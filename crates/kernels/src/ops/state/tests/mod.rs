@@ -9,7 +9,9 @@ use case::{Case, Part, Seq, shape, tokens};
 
 use crate::ops::state::ScanShape;
 use crate::testing::{Random, row_cpus};
-use crate::{ConvInput, ConvWeights, Cpu, Kernels, StateLayer, StateSeq, StateShape, StateStore};
+use crate::{
+    ConvInput, ConvWeights, Cpu, HeadOrder, Kernels, StateLayer, StateSeq, StateShape, StateStore,
+};
 use crate::{ScanInput, StridedRows};
 
 /// Key heads, value heads, key dimension, value dimension.
@@ -106,6 +108,39 @@ fn every_cut_on_every_instruction_set_and_team_gives_the_same_bits() {
                 for cuts in [vec![64, 65, 200], vec![63, 64, 128, 200], vec![128, 200]] {
                     let got = case.run_in(cpu, &tokens, &cuts);
                     assert!(got == expected, "{what}, {heads:?} {is_delta} at {cuts:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_order_of_value_heads_changes_no_bit_of_a_head() {
+    let mut random = Random::new(215);
+    for heads in [[2, 4, 16, 20], [3, 9, 8, 5], [1, 3, 8, 8], [2, 2, 8, 8]] {
+        let [n_keys, n_values, _, dim] = heads;
+        let grouped = Case::new(&mut random, 150, shape(heads, true));
+        // The head that is stored at place `p` of the tiled order.
+        let source = |p: usize| p % n_keys * (n_values / n_keys) + p / n_keys;
+        let tiled = |rows: &[Vec<f32>], width: usize| -> Vec<Vec<f32>> {
+            let row = |row: &Vec<f32>| {
+                (0..n_values).flat_map(|p| row[source(p) * width..][..width].to_vec()).collect()
+            };
+            rows.iter().map(row).collect()
+        };
+        let shape = ScanShape { order: HeadOrder::Tiled, ..grouped.shape };
+        let mut case = Case::new(&mut Random::new(216), 150, shape);
+        (case.q, case.k) = (grouped.q.clone(), grouped.k.clone());
+        case.v = tiled(&grouped.v, dim);
+        (case.decay, case.beta) = (tiled(&grouped.decay, 1), tiled(&grouped.beta, 1));
+        let all = tokens(0..150);
+        let expected = grouped.whole(&row_cpus()[0], &all);
+        for cpu in row_cpus() {
+            for (row, expected) in case.run_in(&cpu, &all, &[70, 150]).iter().zip(&expected) {
+                let (row, expected) = (&row[case.channels..], &expected[case.channels..]);
+                for p in 0..n_values {
+                    let expected = &expected[source(p) * dim..][..dim];
+                    assert_eq!(&row[p * dim..][..dim], expected, "{heads:?} head {p}");
                 }
             }
         }

@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use crate::StridedRows;
 use crate::testing::Random;
-use crate::{Cpu, Kernels, ScanInput, ScanShape, StateLayer, StateSeq, StateShape, StateStore};
+use crate::{
+    Cpu, HeadOrder, Kernels, ScanInput, ScanShape, StateLayer, StateSeq, StateShape, StateStore,
+};
 
 /// Seconds of a call that few other programs disturbed: the fifth best of 41.
 fn seconds(mut call: impl FnMut(usize)) -> f64 {
@@ -73,6 +75,7 @@ fn times_of_a_scan() {
                 let shape = ScanShape {
                     n_key_heads,
                     n_value_heads,
+                    order: HeadOrder::Grouped,
                     key_dim: 128,
                     value_dim,
                     is_delta: name != "mamba",
