@@ -11,7 +11,7 @@ answers. It fails
 - if Pelton alone finds more requests in the bytes than nginx does (see LENIENT for the exceptions),
 - if Pelton answers more requests than the nginx in front of it has sent: request smuggling.
 
-`cargo test --test shapes` checks Pelton's own answers; this script needs nginx and is no part of it.
+`cargo test --workspace --test all shapes` checks Pelton's own answers; this script needs nginx and is no part of it.
 """
 
 import os

@@ -180,6 +180,29 @@ fn no_unit_test_of_model_uses_the_testkit() {
 }
 
 #[test]
+fn every_test_file_belongs_to_a_test_binary() {
+    for package in packages(&metadata()) {
+        let targets = package["targets"].as_array().expect("a list of targets");
+        let tests = targets.iter().filter(|target| target["kind"][0] == "test");
+        let roots: Vec<PathBuf> =
+            tests.map(|target| target["src_path"].as_str().expect("a path").into()).collect();
+        let read = |root: &PathBuf| std::fs::read_to_string(root).expect("a test file");
+        let modules: String = roots.iter().map(read).collect();
+        let manifest = PathBuf::from(package["manifest_path"].as_str().expect("a path"));
+        let Ok(folder) = std::fs::read_dir(manifest.with_file_name("tests")) else { continue };
+        for entry in folder {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_none_or(|extension| extension != "rs") || roots.contains(&path) {
+                continue;
+            }
+            let module = format!("mod {};", path.file_stem().expect("a name").display());
+            let is_module = modules.lines().any(|line| line == module);
+            assert!(is_module, "`{module}` is missing in the tests/all.rs of {}", path.display());
+        }
+    }
+}
+
+#[test]
 fn unsafe_code_is_forbidden_outside_of_two_crates() {
     let metadata = metadata();
     for package in packages(&metadata) {

@@ -1,10 +1,8 @@
 //! Every bad input ends in one clear line on stderr and exit code 2.
 
-mod common;
-
 use std::path::Path;
 
-use common::{pelton, pelton_with_input};
+use crate::common::{self, pelton, pelton_with_input};
 use serde_json::json;
 
 #[test]

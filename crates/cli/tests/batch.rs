@@ -1,16 +1,13 @@
 //! `pelton batch`, and files and batches of the real server, where they are interrupted or have no
 //! room.
-#![cfg(unix)]
-
-mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Stdio;
 
-use common::server::Server;
-use common::{command, command_after, outcome, pelton, signal};
+use crate::common::server::Server;
+use crate::common::{command, command_after, outcome, pelton, signal};
 use serde_json::{Value, json};
 
 /// Lines of a batch that is interrupted.

@@ -1,9 +1,7 @@
 //! Beam search through the real binary.
 
-mod common;
-
-use common::server::Server;
-use common::{pelton, pelton_with_input};
+use crate::common::server::Server;
+use crate::common::{pelton, pelton_with_input};
 use pelton_base::TokenId;
 use pelton_testkit::beams::{NaiveBeams, log_softmax};
 use serde_json::{Value, json};

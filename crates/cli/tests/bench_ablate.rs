@@ -1,8 +1,6 @@
 //! `pelton bench ablate` through the real binary, with the model inside it.
 
-mod common;
-
-use common::{command, interrupted, pelton};
+use crate::common::{command, interrupted, pelton};
 
 const TINY: [&str; 10] =
     ["bench", "ablate", "-n", "4", "--scale", "0.05", "--clients", "2", "--rounds", "2"];

@@ -1,8 +1,6 @@
 //! `pelton bench grammar`, through the real binary.
 
-mod common;
-
-use common::{command, interrupted, pelton};
+use crate::common::{command, interrupted, pelton};
 
 #[test]
 fn schemas_are_compiled_for_the_embedded_vocabulary_and_for_a_made_one() {

@@ -1,11 +1,9 @@
 //! `pelton bench kernels` through the real binary, at sizes where everything runs in a moment.
 
-mod common;
-
 use std::io::Read;
 use std::process::Stdio;
 
-use common::{command, pelton, signal};
+use crate::common::{command, pelton, signal};
 
 #[test]
 fn json_is_one_object_with_machine_ceilings_and_rows() {

@@ -1,11 +1,9 @@
 //! `pelton bench model`, through the real binary and with the model inside it, at tiny sizes.
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use common::{command, pelton};
+use crate::common::{command, pelton};
 use serde_json::Value;
 
 /// As little as can be measured.

@@ -1,8 +1,6 @@
 //! `pelton bench offline`, through the real binary and with the model inside it, at tiny sizes.
 
-mod common;
-
-use common::{command, interrupted, pelton};
+use crate::common::{command, interrupted, pelton};
 
 const TINY: [&str; 8] =
     ["bench", "offline", "--batch", "1,3", "--lengths", "24:6,9:4", "--rounds", "2"];

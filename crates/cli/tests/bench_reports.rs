@@ -1,11 +1,9 @@
 //! The common format of the reports of all benchmarks, and the commands that read it:
 //! `pelton bench compare` and `pelton bench report`.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::pelton;
+use crate::common::pelton;
 use serde_json::json;
 
 /// Writes a report with one figure of these samples.

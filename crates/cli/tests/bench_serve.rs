@@ -1,15 +1,13 @@
 //! `pelton bench serve` against a Pelton, and against servers that behave badly.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::server::Server;
-use common::{command, pelton, signal};
+use crate::common::server::Server;
+use crate::common::{command, pelton, signal};
 use serde_json::Value;
 
 /// Measures the server at this address with short requests.

@@ -1,11 +1,9 @@
 //! `pelton bench sim` and `pelton bench load` through the real binary, with a moment's worth of work.
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use common::{command, pelton, signal};
+use crate::common::{command, pelton, signal};
 
 #[test]
 fn a_simulation_is_the_same_every_time_and_tells_every_variant() {

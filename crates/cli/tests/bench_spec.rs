@@ -1,8 +1,6 @@
 //! `pelton bench spec`, through the real binary and with the model inside it, at tiny sizes.
 
-mod common;
-
-use common::{command, pelton, signal};
+use crate::common::{command, pelton, signal};
 use serde_json::Value;
 use std::io::Write;
 use std::process::Stdio;

@@ -1,13 +1,11 @@
 //! The conversation in a terminal, through the real binary.
 
-mod common;
-
 use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
 
-use common::terminal::Terminal;
-use common::{command, pelton, signal};
+use crate::common::terminal::Terminal;
+use crate::common::{command, pelton, signal};
 
 /// Short answers of the embedded model.
 const SHORT: &[&str] = &["run", "--temperature", "0", "-n", "6", "--color", "never"];

@@ -1,8 +1,6 @@
 //! Where the settings of `pelton serve` come from, through the real binary.
 
-mod common;
-
-use common::{command, pelton};
+use crate::common::{command, pelton};
 
 /// The line of `--check-config` about a key, with this variable in the environment.
 fn checked(args: &[&str], variable: Option<(&str, &str)>, key: &str) -> String {

@@ -1,10 +1,8 @@
 //! `pelton convert`, through the real binary: what comes out says what went in.
 
-mod common;
-
 use std::path::Path;
 
-use common::pelton;
+use crate::common::pelton;
 use pelton_testkit::TinyModel;
 
 fn text(path: &Path) -> &str {

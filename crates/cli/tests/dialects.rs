@@ -1,11 +1,9 @@
 //! Conversations in the dialects of Anthropic and of OpenAI's Responses, through the real binary:
 //! with the trained model in it, and with random weights at a temperature at which they say anything.
 
-mod common;
-
 use std::io::Read;
 
-use common::server::Server;
+use crate::common::server::Server;
 use serde_json::{Value, json};
 
 /// A model of random weights with room for an answer.

@@ -10,10 +10,7 @@
 //! runs the binary of this test; `pelton serve` serves until the script ends, on a free port that
 //! `curl` finds in the place of 8000.
 
-#[path = "../../server/tests/harness/certificates.rs"]
-mod certificates;
-mod common;
-
+use crate::certificates;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

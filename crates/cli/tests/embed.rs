@@ -1,8 +1,6 @@
 //! `pelton embed`, and what the other commands say to an embedding model.
 
-mod common;
-
-use common::{Outcome, pelton, pelton_with_input};
+use crate::common::{Outcome, pelton, pelton_with_input};
 use pelton_testkit::TinyEncoder;
 
 fn tiny() -> tempfile::TempDir {

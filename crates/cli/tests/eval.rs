@@ -1,11 +1,9 @@
 //! `pelton eval`, through the real binary: its figures are those of the logits that `pelton logits`
 //! prints.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{Outcome, pelton};
+use crate::common::{self, Outcome, pelton};
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
 use serde_json::Value;

@@ -1,13 +1,10 @@
 //! The first minute with `pelton serve`: the words at the start, the command to try, the log.
-#![cfg(unix)]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Stdio};
 
-use common::command;
+use crate::common::command;
 use serde_json::Value;
 
 /// A server and its words.

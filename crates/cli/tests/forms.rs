@@ -1,12 +1,10 @@
 //! Answers of a form, calls of tools and thoughts, through the real binary: with the trained model in
 //! it, and with random weights at a temperature at which they say anything.
 
-mod common;
-
 use std::io::Read;
 
-use common::pelton;
-use common::server::Server;
+use crate::common::pelton;
+use crate::common::server::Server;
 use serde_json::{Value, json};
 
 /// A model of random weights with room for an answer.

@@ -1,14 +1,11 @@
 //! Keys, quotas, usage and kept results of the real server.
-#![cfg(unix)]
-
-mod common;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::server::Server;
-use common::{pelton, signal};
+use crate::common::server::Server;
+use crate::common::{self, pelton, signal};
 use serde_json::{Value, json};
 
 /// A folder with a key file and a usage file.

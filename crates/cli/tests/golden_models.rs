@@ -4,12 +4,10 @@
 //! answers a completion or a request for vectors, `convert` writes a file that continues with the
 //! same tokens. A model that fails does not end a test: the message lists all that failed.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::server::Server;
-use common::{Outcome, pelton, pelton_with_input};
+use crate::common::server::Server;
+use crate::common::{Outcome, pelton, pelton_with_input};
 use pelton_base::TokenId;
 use pelton_model::{ARCHS, Arch, ENCODERS, ModelFiles};
 use pelton_testkit::golden::{

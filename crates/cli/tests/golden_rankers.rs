@@ -5,12 +5,10 @@
 //! by a matrix after its last row; the labels must be that matrix times the vector which the same
 //! decoder makes of the same tokens.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::server::Server;
+use crate::common::server::Server;
 use pelton_model::{ARCHS, ENCODERS, KvDtype, ModelFiles, inspect};
 use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
 use pelton_testkit::TinyEncoder;

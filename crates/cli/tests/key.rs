@@ -1,12 +1,9 @@
 //! `pelton key`: makes, lists and revokes the keys of a file.
-#![cfg(unix)]
-
-mod common;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use common::{Outcome, pelton, pelton_with_input};
+use crate::common::{Outcome, pelton, pelton_with_input};
 
 /// A folder with a key file that is not made yet.
 struct Keys {

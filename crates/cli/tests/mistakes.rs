@@ -4,15 +4,13 @@
 //! `UPDATE_MISTAKES=1` in the environment the file is written anew; read it as an impatient user
 //! before you keep it.
 
-mod common;
-
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 
-use common::{command, outcome};
+use crate::common::{command, outcome};
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
 

@@ -1,6 +1,5 @@
 //! `pelton pull`, `list`, `show` and `rm`, against a small hub of our own and caches of the test.
 
-mod common;
 #[path = "../../llm/tests/small_hub/mod.rs"]
 mod small_hub;
 
@@ -10,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Outcome, command, outcome, signal};
+use crate::common::{Outcome, command, outcome, signal};
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
 use small_hub::{SmallHub, State, sha256};

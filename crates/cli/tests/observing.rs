@@ -1,15 +1,13 @@
 //! Traces and logs of `pelton serve`, through the real binary.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use common::server::Server;
-use common::{command, pelton, signal};
+use crate::common::server::Server;
+use crate::common::{command, pelton, signal};
 use serde_json::{Value, json};
 
 /// Time in which a batch of spans comes, also on a machine that is busy.

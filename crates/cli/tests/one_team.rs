@@ -1,9 +1,6 @@
 //! `pelton serve` with a draft model has as many threads that compute as `--threads` says.
-#![cfg(target_os = "linux")]
 
-mod common;
-
-use common::server::Server;
+use crate::common::server::Server;
 
 #[test]
 fn a_server_with_a_draft_model_has_one_thread_team() {

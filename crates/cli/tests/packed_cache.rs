@@ -1,10 +1,8 @@
 //! `--packed-cache`, through the real binary: what it says and that it changes no token.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{Outcome, command, pelton};
+use crate::common::{Outcome, command, pelton};
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
 

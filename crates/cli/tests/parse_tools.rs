@@ -1,10 +1,8 @@
 //! `pelton parse-tools` through the binary, with every transcript of every format.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{pelton, pelton_with_input};
+use crate::common::{pelton, pelton_with_input};
 use serde_json::{Value, json};
 
 fn golden() -> PathBuf {

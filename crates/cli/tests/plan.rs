@@ -1,10 +1,8 @@
 //! `pelton plan` and `pelton doctor` through the real binary.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Outcome, bare_config, command, outcome, pelton};
+use crate::common::{self, Outcome, bare_config, command, outcome, pelton};
 use pelton_model::KvDtype;
 use pelton_testkit::golden::decoders;
 use serde_json::{Value, json};

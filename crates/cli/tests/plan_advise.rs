@@ -1,8 +1,6 @@
 //! `pelton plan advise` through the real binary.
 
-mod common;
-
-use common::{bare_config, pelton};
+use crate::common::{self, bare_config, pelton};
 use serde_json::json;
 
 #[test]

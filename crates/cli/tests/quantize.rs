@@ -1,10 +1,8 @@
 //! `pelton quantize`, through the real binary: the folders load, and lose as little as they should.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Outcome, command, pelton, signal};
+use crate::common::{self, Outcome, command, pelton, signal};
 use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
 use pelton_testkit::TinyModel;
 use serde_json::Value;

@@ -1,8 +1,6 @@
 //! Completions, manual pages and the reference, as the binary prints them.
 
-mod common;
-
-use common::{command, pelton};
+use crate::common::{command, pelton};
 
 #[test]
 fn completions_know_commands_flags_and_values() {

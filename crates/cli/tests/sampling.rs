@@ -1,10 +1,8 @@
 //! Every parameter of the choice of tokens through the real binary: as a flag of `pelton run` and as
 //! a field of a request, with one outcome.
 
-mod common;
-
-use common::pelton;
-use common::server::Server;
+use crate::common::pelton;
+use crate::common::server::Server;
 use serde_json::{Value, json};
 
 const PROMPT: &str = "Once upon a time";

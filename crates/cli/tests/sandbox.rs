@@ -1,11 +1,8 @@
 //! `pelton serve` gives up rights once its model is loaded, and serves as before.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::collections::BTreeSet;
 
-use common::server::Server;
+use crate::common::server::Server;
 use serde_json::json;
 
 /// Filters on the system calls of each thread of a server.

@@ -1,14 +1,11 @@
 //! Crowds of connections, signals and strangers at `pelton serve`, through the real binary.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use common::server::Server;
-use common::{command_after, signal};
+use crate::common::server::Server;
+use crate::common::{command_after, signal};
 use serde_json::json;
 
 /// A request for tokens, with a key if `key` has one.

@@ -1,11 +1,9 @@
 //! Requests and answers of `pelton serve`, through the real binary.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use common::server::Server;
+use crate::common::server::Server;
 use serde_json::{Value, json};
 
 /// Status and body of the answer to a request of these bytes.

@@ -1,11 +1,9 @@
 //! The model inside the binary, through the real binary.
 
-mod common;
-
 use std::io::Read;
 use std::process::Stdio;
 
-use common::{command, pelton, pelton_with_input, signal};
+use crate::common::{command, pelton, pelton_with_input, signal};
 use pelton_testkit::golden::decoder_named;
 
 /// A short greedy continuation as JSON, with more flags.

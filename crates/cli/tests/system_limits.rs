@@ -1,15 +1,12 @@
 //! Memory, files and space that the system refuses or takes away give an error of one line: never a
 //! panic, a signal or a wait.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Outcome, command, outcome, pelton};
+use crate::common::{self, Outcome, command, outcome, pelton};
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
 use serde_json::json;

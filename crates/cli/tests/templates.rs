@@ -1,10 +1,8 @@
 //! Chat templates that replace the model's own, through the real binary.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Outcome, pelton, pelton_with_input};
+use crate::common::{Outcome, pelton, pelton_with_input};
 
 /// A tiny model whose template is taken away; its vocabulary has the tokens of ChatML.
 fn without_template() -> tempfile::TempDir {

@@ -1,9 +1,5 @@
 //! HTTPS and Unix sockets of the real binary.
 
-#[path = "../../server/tests/harness/certificates.rs"]
-mod certificates;
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -11,8 +7,8 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use certificates::{DAY, House, put};
-use common::{command, pelton, signal};
+use crate::certificates::{DAY, House, put};
+use crate::common::{command, pelton, signal};
 
 /// A running server whose words on standard error are read one by one; killed when it is dropped.
 struct Server {

@@ -1,8 +1,6 @@
 //! Flags of `pelton run` about single tokens, and models that have no tokenizer.
 
-mod common;
-
-use common::pelton;
+use crate::common::pelton;
 use pelton_testkit::TinyModel;
 
 /// A tiny model without the files of its tokenizer.

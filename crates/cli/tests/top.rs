@@ -1,10 +1,8 @@
 //! `pelton top` in a terminal, in a pipe, and without a server.
 
-mod common;
-
-use common::pelton;
-use common::server::Server;
-use common::terminal::Terminal;
+use crate::common::server::Server;
+use crate::common::terminal::Terminal;
+use crate::common::{self, pelton};
 use serde_json::{Value, json};
 
 fn busy_server(flags: &[&str]) -> Server {

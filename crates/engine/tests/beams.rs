@@ -1,10 +1,7 @@
 //! Beam searches in the loop with a fake executor, whose KV betrays every wrong block: the answers are
 //! those of the definition, whatever else the engine does.
 
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod fake;
-
-use fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB, logits_after};
+use crate::fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB, logits_after};
 use pelton_base::{
     Ask, Constraint, FinishReason, Rule, RuleState, SamplingParams, ServiceParams, TokenId,
     TokenSet, Usage,

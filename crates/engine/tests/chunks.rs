@@ -1,9 +1,6 @@
 //! The chunks of a prompt beside a stream: small until the prices of larger ones are known.
 
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod fake;
-
-use fake::FakeExecutor;
+use crate::fake::FakeExecutor;
 use pelton_base::{Ask, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{Engine, EngineConfig, EngineHandle, TokenStream};
 

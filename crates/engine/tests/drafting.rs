@@ -1,10 +1,7 @@
 //! What a request may say about drafts: that it wants none, few, or those of one proposer; and what
 //! it may predict. Every answer is that of plain decoding.
 
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod fake;
-
-use fake::FakeExecutor;
+use crate::fake::{self, FakeExecutor};
 use pelton_base::{Ask, Drafting, SamplingParams, ServiceParams, TokenId, Usage};
 use pelton_engine::spec::{Ngram, Proposer, Suffix};
 use pelton_engine::{

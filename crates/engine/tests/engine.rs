@@ -1,9 +1,6 @@
 //! The loop with a fake executor: equality laws, failures, aborts, shutdown.
 
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod fake;
-
-use fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB};
+use crate::fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB};
 use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams, TenantId, TokenId, Usage};
 use pelton_engine::{
     Engine, EngineConfig, EngineHandle, EngineMetrics, Latencies, Limits, SampledToken,

@@ -1,8 +1,6 @@
 //! Every form, over every kind of vocabulary.
 
-mod common;
-
-use common::{Bench, KINDS, json};
+use crate::common::{Bench, KINDS, json};
 use pelton_base::{Shape, Tag};
 
 /// Forms with texts that they allow and texts that they do not.

@@ -1,8 +1,6 @@
 //! llama.cpp's notation: what grammars in it allow, and how faults are named.
 
-mod common;
-
-use common::Bench;
+use crate::common::Bench;
 use pelton_base::Shape;
 
 const JSON: &str = r#"

@@ -1,8 +1,6 @@
 //! The quick masks inside of strings are those of a walk over the whole vocabulary.
 
-mod common;
-
-use common::{fixture, json, tokenizer};
+use crate::common::{fixture, json, tokenizer};
 use pelton_base::{Namespace, RuleState, Shape, Tag, TokenId, TokenSet};
 use pelton_grammar::{Grammars, Limits, Vocabulary};
 use pelton_text::Tokenizer;

@@ -1,8 +1,6 @@
 //! The memory of the parsers of all answers has one bound.
 
-mod common;
-
-use common::{fixture, json};
+use crate::common::{fixture, json};
 use pelton_base::{Constraint, Namespace, RuleState, TokenId, TokenSet};
 use pelton_grammar::{Grammars, Limits, Vocabulary};
 

@@ -1,8 +1,6 @@
 //! Forms that no answer can fulfil, or that cannot be enforced: refused, with the path.
 
-mod common;
-
-use common::{Bench, json};
+use crate::common::{Bench, json};
 use pelton_base::Shape;
 
 #[test]

@@ -7,12 +7,10 @@
 //! passes the mask, and each valid one does, unless the way in which it is written (order of keys,
 //! exponents, spelling) is not the one that grammars have.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use common::{Bench, json};
+use crate::common::{Bench, json};
 use serde_json::Value;
 
 #[derive(Default)]

@@ -1,10 +1,9 @@
 //! Tool calls under a grammar: whatever a model says, every call is read and its arguments validate.
 
-mod common;
 #[path = "../../parse/tests/common/walk.rs"]
 mod walk;
 
-use common::Bench;
+use crate::common::Bench;
 use pelton_parse::{Demand, ReaderOptions, TOOL_FORMATS, Tool, ToolFormat, Trust, read};
 use serde_json::{Value, json};
 use walk::{Random, fault, walk};

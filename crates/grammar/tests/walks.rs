@@ -1,13 +1,10 @@
 //! Random schemas, and random walks through their masks.
 //!
-//! `WALKS=10000 cargo test -p pelton-grammar --test walks` takes ten thousand of them; the number is
+//! `WALKS=10000 cargo test -p pelton-grammar --test all walks` takes ten thousand of them; the number is
 //! smaller by default. Every answer is checked by a validator that shares no code with the crate.
 
-mod common;
-mod naive;
-
-use common::{Bench, KINDS, json};
-use naive::{Random, random_schema, validates};
+use crate::common::{Bench, KINDS, json};
+use crate::naive::{Random, random_schema, validates};
 use pelton_base::{Constraint, TokenId};
 use pelton_grammar::Layout;
 use serde_json::Value;

@@ -1,8 +1,6 @@
 //! Requests in, events out, over an engine whose model is a parrot.
 
-mod common;
-
-use common::{CONTEXT, END, Gate, VOCAB, gated_parrot, parrot};
+use crate::common::{CONTEXT, END, Gate, VOCAB, gated_parrot, parrot};
 use std::time::Duration;
 
 use pelton_base::{FinishReason, SamplingParams, Slo, TenantId, TokenId};

@@ -1,8 +1,6 @@
 //! Beam search through the library: texts, scores, usage, refusals, aborts.
 
-mod common;
-
-use common::{CONTEXT, END, Gate, gated_parrot, parrot};
+use crate::common::{CONTEXT, END, Gate, gated_parrot, parrot};
 use pelton_base::{FinishReason, SamplingParams, TokenId};
 use pelton_engine::Fault;
 use pelton_llm::{

@@ -1,10 +1,8 @@
 //! Texts in, vectors out, from a folder of sentence-transformers.
 
-mod common;
-
 use std::sync::{Arc, mpsc};
 
-use common::one_thread;
+use crate::common::one_thread;
 use pelton_base::TokenId;
 use pelton_llm::{
     EmbedInput, EmbedOptions, EmbedRequest, Embedder, Embeddings, Llm, LlmError, LlmOptions,

@@ -1,12 +1,10 @@
 //! Answers of a form, tools and thoughts through the library, with the embedded story-teller: the same
 //! however the engine computes them.
 
-mod common;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::one_thread;
+use crate::common::one_thread;
 use pelton_base::{FinishReason, SamplingParams, Shape};
 use pelton_llm::{
     ChatOptions, ChatRequest, Fault, Generation, Llm, LlmError, LlmOptions, ModelRef, SpecConfig,

@@ -1,14 +1,12 @@
 //! The hub client against a small hub of our own on the loopback interface.
 
-mod small_hub;
-
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::small_hub::{COMMIT, SmallHub, State, sha256};
 use pelton_llm::hub::{Hub, HubConfig, HubError, HubId};
-use small_hub::{COMMIT, SmallHub, State, sha256};
 
 fn folder_model() -> State {
     let mut files = BTreeMap::new();

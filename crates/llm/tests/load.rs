@@ -1,11 +1,9 @@
 //! Loading whole models: tiny, random, and the same every time.
 
-mod common;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::one_thread;
+use crate::common::one_thread;
 use pelton_base::{FinishReason, SamplingParams, TokenId};
 use pelton_llm::{
     CompletionRequest, Generation, Llm, LlmError, LlmOptions, LoadProgress, ModelRef, Prompt,

@@ -1,11 +1,9 @@
 //! Requests and models with code of the caller's own: logits processors and proposers.
 
-mod common;
-
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use common::one_thread;
+use crate::common::one_thread;
 use pelton_base::{Request, RequestId, SamplingParams, TokenId};
 use pelton_engine::spec::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
 use pelton_llm::{

@@ -1,10 +1,8 @@
 //! Scores of pairs and labels of texts, against those of the reference.
 
-mod common;
-
 use std::sync::{Arc, mpsc};
 
-use common::one_thread;
+use crate::common::one_thread;
 use pelton_llm::{
     Cut, EmbedInput, EmbedOptions, EmbedRequest, Embedder, LlmError, ModelRef, ScoreRequest, cosine,
 };

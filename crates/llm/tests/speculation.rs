@@ -1,11 +1,9 @@
 //! Speculation through the library: the embedded story-teller and the draft model beside it.
 
-mod common;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::one_thread;
+use crate::common::one_thread;
 use pelton_base::{FinishReason, SamplingParams, TokenId};
 use pelton_llm::{
     CompletionRequest, Generation, Llm, LlmError, LlmOptions, LogprobsMode, ModelRef, Prompt,

@@ -1,15 +1,13 @@
 //! `/v1/files` and `/v1/batches`, with a parrot for a model.
 
-mod harness;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use harness::house::House;
-use harness::parrot::{Gate, gated_parrot, parrot};
-use harness::{Answer, Running, start, start_with};
+use crate::harness::house::House;
+use crate::harness::parrot::{Gate, gated_parrot, parrot};
+use crate::harness::{self, Answer, Running, start, start_with};
 use pelton_gateway::Limit;
 use pelton_llm::Llm;
 use pelton_server::{Access, KeysError, ServeConfig, Server, Tenant, change_keys};

@@ -1,8 +1,6 @@
 //! Beam search over HTTP: both endpoints, every parameter, and what does not combine.
 
-mod harness;
-
-use harness::{parrot::parrot, start};
+use crate::harness::{parrot::parrot, start};
 use serde_json::{Value, json};
 
 fn texts(answer: &Value) -> Vec<String> {

@@ -4,10 +4,8 @@
 //! for the beginning of another one's prompt must wait for all of its tokens. Time itself is no
 //! matter of tests: the engine counts the tokens.
 
-mod harness;
-
-use harness::parrot::parrot;
-use harness::{Answer, Running, series, start_with};
+use crate::harness::parrot::parrot;
+use crate::harness::{Answer, Running, series, start_with};
 use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
 use serde_json::json;
 

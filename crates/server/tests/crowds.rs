@@ -1,11 +1,9 @@
 //! More connections than there are places for.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::parrot::{Gate, gated_parrot, parrot};
-use harness::{Running, post_text, start_with};
+use crate::harness::parrot::{Gate, gated_parrot, parrot};
+use crate::harness::{Running, post_text, start_with};
 use pelton_server::ServeConfig;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

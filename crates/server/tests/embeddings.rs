@@ -1,11 +1,9 @@
 //! `POST /v1/embeddings`, and what a server of one kind says to who wants the other.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::parrot::{one_thread, parrot};
-use harness::{Running, post_text, start};
+use crate::harness::parrot::{one_thread, parrot};
+use crate::harness::{self, Running, post_text, start};
 use pelton_llm::{EmbedOptions, Embedder, ModelRef};
 use pelton_server::{ServeConfig, Server, Signals};
 use pelton_testkit::TinyEncoder;

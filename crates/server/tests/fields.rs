@@ -2,10 +2,8 @@
 //!
 //! The parrot answers with its prompt over and over, and its chat template writes the last message.
 
-mod harness;
-
-use harness::parrot::{coding_parrot, parrot};
-use harness::{Answer, Running, start, start_with};
+use crate::harness::parrot::{coding_parrot, parrot};
+use crate::harness::{Answer, Running, start, start_with};
 use pelton_server::ServeConfig;
 use serde_json::{Value, json};
 

@@ -1,9 +1,7 @@
 //! What a newcomer tries first: `curl -d`, a page on this machine, a long prompt.
 
-mod harness;
-
-use harness::parrot::{Gate, gated_parrot, parrot};
-use harness::{Running, post_text, start, start_with};
+use crate::harness::parrot::{Gate, gated_parrot, parrot};
+use crate::harness::{Running, post_text, start, start_with};
 use pelton_server::{Access, ApiKey, CorsOrigins, ServeConfig, Tenant};
 use serde_json::json;
 use tokio::io::AsyncReadExt;

@@ -1,14 +1,12 @@
 //! Keys of a key file, limits, quotas and usage, over the wire.
 
-mod harness;
-
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 
-use harness::house::{House, get, header, request};
-use harness::parrot::parrot;
-use harness::{Answer, Running};
+use crate::harness::house::{House, get, header, request};
+use crate::harness::parrot::parrot;
+use crate::harness::{Answer, Running};
 use pelton_gateway::{Limit, Limits, Scope, Scopes, SecretHash};
 use pelton_server::{GatewayConfig, KeysError, ServeConfig, Server, UsageFile, change_keys};
 use serde_json::{Value, json};

@@ -1,9 +1,7 @@
 //! What the server answers, with a parrot for a model.
 
-mod harness;
-
-use harness::parrot::{CONTEXT, parrot};
-use harness::{post_text, start, start_with};
+use crate::harness::parrot::{CONTEXT, parrot};
+use crate::harness::{post_text, start, start_with};
 use pelton_server::ServeConfig;
 use serde_json::{Value, json};
 

@@ -1,11 +1,9 @@
 //! Clients that come and go, a full house, and the end of the server.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::parrot::{Gate, gated_parrot};
-use harness::{health_until, post_text, start, start_with};
+use crate::harness::parrot::{Gate, gated_parrot};
+use crate::harness::{self, health_until, post_text, start, start_with};
 use pelton_llm::{CompletionRequest, Generation, LlmError, Prompt};
 use pelton_server::{ServeConfig, ServeError};
 use serde_json::json;

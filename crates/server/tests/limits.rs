@@ -1,11 +1,9 @@
 //! Clients that are slow, silent, greedy or broken.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::parrot::{Gate, gated_parrot, parrot};
-use harness::{Running, health_until, post_text, start, start_with};
+use crate::harness::parrot::{Gate, gated_parrot, parrot};
+use crate::harness::{Running, health_until, post_text, start, start_with};
 use pelton_server::ServeConfig;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,9 +1,7 @@
 //! `GET /v1/live`: what the server does at this moment, and who may see it.
 
-mod harness;
-
-use harness::parrot::{Gate, gated_parrot, parrot};
-use harness::{Running, post_text, start, start_with};
+use crate::harness::parrot::{Gate, gated_parrot, parrot};
+use crate::harness::{Running, post_text, start, start_with};
 use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};

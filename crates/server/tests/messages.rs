@@ -1,9 +1,7 @@
 //! `POST /v1/messages` and its count of tokens, with a parrot for a model.
 
-mod harness;
-
-use harness::parrot::{CONTEXT, parrot};
-use harness::{Answer, Running, post_text, start, start_with};
+use crate::harness::parrot::{CONTEXT, parrot};
+use crate::harness::{Answer, Running, post_text, start, start_with};
 use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
 use serde_json::{Value, json};
 

@@ -1,14 +1,12 @@
 //! Several models in one server: names, loading, unloading, replacing, and their memory.
 
-mod harness;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::loading::{Parrots, WEIGHT_BYTES, spec};
-use harness::parrot::{Gate, heavy_parrot};
-use harness::{Running, post_text, start_models, start_renewed};
+use crate::harness::loading::{Parrots, WEIGHT_BYTES, spec};
+use crate::harness::parrot::{Gate, heavy_parrot};
+use crate::harness::{self, Running, post_text, start_models, start_renewed};
 use pelton_server::{
     Catalog, ModelSpec, ModelsError, Renew, Renewed, Routing, ServeConfig, ServeError,
 };

@@ -1,10 +1,8 @@
 //! Answers of a real server against its own OpenAPI document.
 
-mod harness;
-
-use harness::parrot::parrot;
-use harness::ranker::start_ranker;
-use harness::{Answer, Running, start};
+use crate::harness::parrot::parrot;
+use crate::harness::ranker::start_ranker;
+use crate::harness::{Answer, Running, start};
 use serde_json::{Value, json};
 
 /// Routes whose answers end only with the server, or that are no API.

@@ -1,11 +1,9 @@
 //! The dashboard and the alert rules in `packaging/` ask for series that exist.
 
-mod harness;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use harness::parrot::parrot;
-use harness::{post_text, start_with};
+use crate::harness::parrot::parrot;
+use crate::harness::{post_text, start_with};
 use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -1,11 +1,9 @@
 //! `POST /v1/rerank`, `/v1/score` and `/classify` in the shapes of Jina, Cohere and vLLM.
 
-mod harness;
-
-use harness::house::{House, get, header, request};
-use harness::parrot::parrot;
-use harness::ranker::{serve_vectors, start_ranker};
-use harness::{Answer, post_text, start};
+use crate::harness::house::{House, get, header, request};
+use crate::harness::parrot::parrot;
+use crate::harness::ranker::{serve_vectors, start_ranker};
+use crate::harness::{Answer, post_text, start};
 use pelton_gateway::Limit;
 use pelton_server::ServeConfig;
 use pelton_testkit::TinyEncoder;

@@ -1,11 +1,9 @@
 //! Requests in the shapes of agents and libraries, replayed: Claude Code, Codex, LangChain, LiteLLM and
 //! Open WebUI. The files of `replays` are written after the public shapes of these clients.
 
-mod harness;
-
-use harness::parrot::parrot;
-use harness::ranker::{serve_vectors, start_ranker};
-use harness::{Answer, Running, start};
+use crate::harness::parrot::parrot;
+use crate::harness::ranker::{serve_vectors, start_ranker};
+use crate::harness::{Answer, Running, start};
 use pelton_server::ServeConfig;
 use pelton_testkit::TinyEncoder;
 use serde_json::Value;

@@ -1,11 +1,9 @@
 //! `POST /v1/responses` and stored responses, with a parrot for a model.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::parrot::{Gate, gated_parrot, parrot};
-use harness::{Answer, Running, post_text, start, start_with};
+use crate::harness::parrot::{Gate, gated_parrot, parrot};
+use crate::harness::{self, Answer, Running, post_text, start, start_with};
 use pelton_server::{Access, ApiKey, ResponsesConfig, ServeConfig, Tenant};
 use serde_json::{Value, json};
 

@@ -1,12 +1,10 @@
 //! The key of kept results: every field of a request that changes a token is part of it.
 
-mod harness;
-
 use std::collections::BTreeSet;
 
-use harness::house::{House, header, request};
-use harness::parrot::coding_parrot;
-use harness::{Running, start_with};
+use crate::harness::house::{House, header, request};
+use crate::harness::parrot::coding_parrot;
+use crate::harness::{Running, start_with};
 use pelton_server::{GatewayConfig, ServeConfig};
 use serde_json::{Value, json};
 

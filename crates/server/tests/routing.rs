@@ -1,14 +1,12 @@
 //! Rules that choose the model of a request, over HTTP.
 
-mod harness;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::loading::{Parrots, spec};
-use harness::parrot::Gate;
-use harness::{Answer, Running, post_text, series, start_models};
+use crate::harness::loading::{Parrots, spec};
+use crate::harness::parrot::Gate;
+use crate::harness::{Answer, Running, post_text, series, start_models};
 use pelton_server::{
     Access, ApiKey, AutoRule, Catalog, Condition, DegradeRule, Routing, ServeConfig, Tenant,
 };

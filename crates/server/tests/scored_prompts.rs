@@ -3,10 +3,8 @@
 //! The parrot scores the token at place `n` of a prompt with `-n / 8` and ranks it `n`-th, behind `T`;
 //! a token of an answer has -0.5.
 
-mod harness;
-
-use harness::parrot::parrot;
-use harness::{Running, start};
+use crate::harness::parrot::parrot;
+use crate::harness::{Running, start};
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";

@@ -1,11 +1,9 @@
 //! Whose a request is, how urgent, who is let in, and what is counted.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::parrot::{Gate, gated_parrot, parrot};
-use harness::{Answer, Running, health_until, post_text, start, start_with};
+use crate::harness::parrot::{Gate, gated_parrot, parrot};
+use crate::harness::{self, Answer, Running, health_until, post_text, start, start_with};
 use pelton_base::TenantId;
 use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
 use serde_json::{Value, json};

@@ -4,10 +4,8 @@
 //! requests (request smuggling). So each shape either is read as RFC 9112 says, or ends its
 //! connection: bytes behind a refused request are never answered as a request of their own.
 
-mod harness;
-
-use harness::parrot::parrot;
-use harness::{Running, dechunk, start};
+use crate::harness::parrot::parrot;
+use crate::harness::{Running, dechunk, start};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -1,9 +1,7 @@
 //! What requests say about guessing, and what is counted of it.
 
-mod harness;
-
-use harness::parrot::{CONTEXT, Gate, drafting_parrot, parrot};
-use harness::{Running, health_until, start};
+use crate::harness::parrot::{CONTEXT, Gate, drafting_parrot, parrot};
+use crate::harness::{self, Running, health_until, start};
 use pelton_base::Drafting;
 use pelton_llm::{SpecConfig, SpecMethod};
 use serde_json::{Value, json};

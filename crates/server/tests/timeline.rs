@@ -1,9 +1,7 @@
 //! `GET /v1/requests/{id}/timeline`: the steps of a request that has ended.
 
-mod harness;
-
-use harness::parrot::parrot;
-use harness::{Answer, Running, post_text, start, start_with};
+use crate::harness::parrot::parrot;
+use crate::harness::{Answer, Running, post_text, start, start_with};
 use pelton_server::{Access, ApiKey, ServeConfig, Tenant};
 use serde_json::{Value, json};
 

@@ -1,15 +1,11 @@
 //! HTTPS and Unix sockets, over the wire.
 
-#[path = "harness/certificates.rs"]
-mod certificates;
-mod harness;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use certificates::House;
-use harness::parrot::{Gate, gated_parrot, parrot};
-use harness::{Running, post_text, series, start_with};
+use crate::certificates::{self, House};
+use crate::harness::parrot::{Gate, gated_parrot, parrot};
+use crate::harness::{Running, post_text, series, start_with};
 use pelton_server::{ServeConfig, TlsConfig};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};

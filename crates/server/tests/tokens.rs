@@ -1,9 +1,7 @@
 //! Texts to tokens and back through the server, in the shapes of vLLM and llama-server.
 
-mod harness;
-
-use harness::parrot::{coding_parrot, opening_parrot, parrot};
-use harness::{Running, start};
+use crate::harness::parrot::{coding_parrot, opening_parrot, parrot};
+use crate::harness::{Running, start};
 use serde_json::{Value, json};
 
 async fn ask(server: &Running, path: &str, body: Value) -> Value {

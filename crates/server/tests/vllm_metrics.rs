@@ -1,9 +1,7 @@
 //! Series under vLLM's names, and those of routes and of the process.
 
-mod harness;
-
-use harness::parrot::parrot;
-use harness::{Running, health_until, series, start, start_with};
+use crate::harness::parrot::parrot;
+use crate::harness::{Running, health_until, series, start, start_with};
 use pelton_server::ServeConfig;
 use serde_json::json;
 
