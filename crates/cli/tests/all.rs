@@ -1,6 +1,6 @@
 //! The tests of the program in one binary: each test binary would compile and link its own copy of the rest.
 //!
-//! Tests that measure how long a mock takes have binaries of their own (`Cargo.toml`).
+//! Tests that measure times have binaries of their own (`Cargo.toml`).
 
 #[path = "../../server/tests/harness/certificates.rs"]
 mod certificates;
@@ -53,7 +53,6 @@ mod sandbox;
 #[cfg(target_os = "linux")]
 mod serve_hardening;
 mod served;
-mod several_models;
 mod story;
 #[cfg(target_os = "linux")]
 mod system_limits;

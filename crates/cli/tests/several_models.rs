@@ -1,11 +1,13 @@
 //! Several models in one `pelton serve`, through the real binary: the list of the file, and its
 //! mistakes.
 
+mod common;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::server::Server;
-use crate::common::{Outcome, command, outcome, signal};
+use common::server::Server;
+use common::{Outcome, command, outcome, signal};
 use serde_json::{Value, json};
 
 const LIST: &str = "
