@@ -144,6 +144,7 @@ fn unknown_among(found: &str, names: fn(&Arch) -> &'static [&'static str]) -> Co
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::Mixer;
     use crate::config::parse_config;
 
     #[test]
@@ -158,7 +159,7 @@ mod tests {
                     "head_dim": 16, "rotary_dim": 8, "vocab_size": 256, "max_position_embeddings": 128,
                     "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8,
                     "v_head_dim": 16, "num_experts": {n_experts}, "num_experts_per_tok": 2,
-                    "n_group": 2, "topk_group": 1}}"#
+                    "n_group": 2, "topk_group": 1, "hybrid_override_pattern": "M*"}}"#
             );
             let config = parse_config(text.as_bytes()).expect("well-formed");
             let spec = (arch.spec)(&config).expect(name);
