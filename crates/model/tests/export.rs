@@ -134,10 +134,11 @@ fn a_file_of_any_family_is_split_and_requantized() {
         let mut decoder = golden.load(&eight_bits, Compute::F32);
         let error = golden.mean_error(&run_whole(&mut decoder, &golden.tokens()));
         println!("{:24} {error:.1e}", golden.name);
-        // A near tie of a router that rounding decides another way is another expert.
+        // A near tie of a router that rounding decides another way is another expert, and a state
+        // keeps what rounding changed.
         let spec = files.spec().expect("a spec");
         let has_experts = spec.layers.iter().any(|layer| matches!(layer.mlp, Mlp::Moe(_)));
-        let bound = if has_experts { 0.15 } else { 0.06 };
+        let bound = if has_experts || spec.is_recurrent() { 0.15 } else { 0.06 };
         assert!(error < bound, "{}: {error:e}", golden.name);
         n_files += 1;
     }

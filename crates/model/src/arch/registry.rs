@@ -144,6 +144,7 @@ fn unknown_among(found: &str, names: fn(&Arch) -> &'static [&'static str]) -> Co
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::Mixer;
     use crate::config::parse_config;
 
     #[test]
