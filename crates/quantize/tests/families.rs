@@ -84,7 +84,10 @@ fn every_family_is_quantized_or_refused_for_a_reason() {
                         bad.push(format!("{name} {}: {wrong:?}", method.name()));
                     }
                     n_partly += usize::from(report.unsolved().is_some());
-                    if error.is_nan() || error > BOUND {
+                    // A state keeps what rounding changed, and what follows may choose other experts.
+                    let is_recurrent = files.spec().expect(&name).is_recurrent();
+                    let bound = if is_recurrent { 1.5 * BOUND } else { BOUND };
+                    if error.is_nan() || error > bound {
                         bad.push(format!("{name} {}: error {error:.3}", method.name()));
                     }
                     let is_rounded = method == Method::Rtn;
