@@ -169,7 +169,7 @@ mod tests {
                 let kept = layer.mixer.kept();
                 let n_kv_heads = kept.pages.map_or(1, |heads| heads.n);
                 assert_eq!(layer.mixer.n_heads() % n_kv_heads, 0, "{name}");
-                let is_absent = matches!(layer.mixer, crate::arch::Mixer::Absent(_));
+                let is_absent = matches!(layer.mixer, Mixer::Absent(_));
                 let keeps = kept.pages.is_some() || kept.state.is_some();
                 assert!(keeps || is_absent, "{name}");
             }
