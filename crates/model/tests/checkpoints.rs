@@ -2,12 +2,10 @@
 //!
 //! `checkpoints/make.py` describes how the fixtures are made.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::{Golden, argmax, bits, run_chunks, run_whole, shape_of};
+use crate::common::{Golden, argmax, bits, run_chunks, run_whole, shape_of};
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
     Compute, KvDtype, LoadOptions, ModelFiles, PackedCache, export_gguf, inspect, load_cpu,
@@ -47,7 +45,7 @@ fn case(folder: &Path) -> Case {
     let layouts = facts["layouts"].as_array().expect("layouts").iter();
     let checksums = facts["crc32"].as_object().expect("checksums").iter();
     Case {
-        golden: common::open(folder),
+        golden: crate::common::open(folder),
         layouts: layouts.map(|name| name.as_str().expect("a name").to_owned()).collect(),
         checksums: checksums
             .map(|(module, crc)| (module.clone(), crc.as_u64().expect("a checksum") as u32))

@@ -1,12 +1,10 @@
 //! Encoders against the reference; and one text alone, in batches, and with any number of threads.
 
-mod vectors;
-
+use crate::vectors::{Fixture, all, bits, fixture, worst_error};
 use pelton_base::TokenId;
 use pelton_kernels::Kernels;
 use pelton_model::ENCODERS;
 use pelton_model::embed::{EmbedSpec, Pooling};
-use vectors::{Fixture, all, bits, fixture, worst_error};
 
 #[test]
 fn pooled_rows_are_those_of_the_reference() {
@@ -96,11 +94,11 @@ fn gguf_files_have_the_rows_and_the_pooling_of_the_folder() {
     {
         let fixture = fixture(name);
         let files = fixture.gguf();
-        let mut decoder = vectors::decoder(&files, Kernels::best(), 1);
+        let mut decoder = crate::vectors::decoder(&files, Kernels::best(), 1);
         assert!(EmbedSpec::is_declared(&files).expect("opens"));
         assert_eq!(EmbedSpec::read(&files, decoder.spec()).expect(name).pooling, [pooling]);
         for (text, rows) in fixture.texts().iter().zip(fixture.hidden()) {
-            for (got, expected) in vectors::rows(&mut decoder, text).iter().zip(&rows) {
+            for (got, expected) in crate::vectors::rows(&mut decoder, text).iter().zip(&rows) {
                 let error = worst_error(got, expected);
                 assert!(error < 1e-4, "{name}: {error}");
             }

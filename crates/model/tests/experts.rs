@@ -1,8 +1,6 @@
 //! Mixtures of experts: what configs may not say, and what is told of them.
 
-mod common;
-
-use common::{Golden, golden, run_whole};
+use crate::common::{Golden, golden, run_whole};
 use pelton_model::arch::Mlp;
 use pelton_model::{Compute, KvDtype, ModelFiles, check, inspect};
 use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};

@@ -1,11 +1,9 @@
 //! An exported file computes the same as its source, and an export that ends early leaves no file.
 
-mod common;
-
 use std::cell::Cell;
 use std::path::Path;
 
-use common::{Golden, all, all_exported, bits, golden, run_whole};
+use crate::common::{Golden, all, all_exported, bits, golden, run_whole};
 use pelton_model::arch::Mlp;
 use pelton_model::{Compute, ExportOptions, ModelError, ModelFiles, export};
 use pelton_tensor::{DType, TensorSource};

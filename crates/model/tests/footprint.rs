@@ -1,10 +1,8 @@
 //! What `inspect` says the weights will take is what loading allocates, for every layout.
 
-mod common;
-
 use std::path::Path;
 
-use common::{all, open};
+use crate::common::{all, open};
 use pelton_model::device::StoredMatrix;
 use pelton_model::{
     Compute, CpuDevice, Device, KvDtype, LoadOptions, MatrixRole, ModelError, ModelFiles, inspect,

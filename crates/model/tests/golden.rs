@@ -2,11 +2,11 @@
 //!
 //! `golden/make.py` describes how the fixtures are made.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Golden, all, all_exported, argmax, bits, golden, run_chunks, run_whole, scattered};
+use crate::common::{
+    Golden, all, all_exported, argmax, bits, golden, run_chunks, run_whole, scattered,
+};
 use pelton_model::arch::{LayerSpec, Mixer, Mlp};
 use pelton_model::embed::{EmbedSpec, Pooling};
 use pelton_model::{ARCHS, Arch, Compute, ModelFiles, export_gguf};

@@ -1,11 +1,9 @@
 //! Damaged quantized checkpoints: each is answered with one line that names the tensor or field.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::{Golden, shape_of};
+use crate::common::{Golden, shape_of};
 use pelton_model::{LoadOptions, ModelFiles, load_cpu};
 use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
 use serde_json::{Value, json};
@@ -21,7 +19,7 @@ struct Owned {
 type Tensors = BTreeMap<String, Owned>;
 
 fn fixture(name: &str) -> Golden {
-    common::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints").join(name))
+    crate::common::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints").join(name))
 }
 
 /// The error of opening and loading a folder; it must be one line.
@@ -380,7 +378,7 @@ fn no_damage_to_one_tensor_is_a_panic() {
         if !path.join("config.json").exists() {
             continue;
         }
-        let golden = common::open(&path);
+        let golden = crate::common::open(&path);
         let whole = golden.files();
         let scheme = whole.scheme().expect("quantized");
         let shape = shape_of(whole.config(), Q);

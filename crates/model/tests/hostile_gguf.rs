@@ -1,11 +1,9 @@
 //! GGUF files whose metadata lies: each is answered with one line that names the key or the tensor.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::{Golden, golden, rewrite};
+use crate::common::{Golden, golden, rewrite};
 use pelton_model::{ModelFiles, check};
 use pelton_tensor::{DType, Gguf, GgufArray, GgufValue};
 use pelton_testkit::TinyModel;

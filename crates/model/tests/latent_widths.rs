@@ -7,12 +7,10 @@
 //!
 //! An element that is zero in the weights adds nothing to any sum, so both models compute the same.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::{Golden, bits, golden, run_whole};
+use crate::common::{Golden, bits, golden, run_whole};
 use pelton_kernels::Kernels;
 use pelton_model::{
     Compute, CpuDevice, KvDtype, LoadOptions, ModelFiles, PackedCache, export_gguf, inspect, load,

@@ -1,8 +1,8 @@
 //! Same request, same tokens: what must not change a single bit of the logits.
 
-mod common;
-
-use common::{BLOCK, Golden, all, bits, cut, golden, lane, run_chunks, run_whole, scattered};
+use crate::common::{
+    BLOCK, Golden, all, bits, cut, golden, lane, run_chunks, run_whole, scattered,
+};
 use pelton_base::TokenId;
 use pelton_kernels::Kernels;
 use pelton_model::{

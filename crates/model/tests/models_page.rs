@@ -2,24 +2,21 @@
 //!
 //! With `UPDATE_MODELS=1` in the environment the page is written anew.
 
-mod common;
-mod vectors;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use common::all;
+use crate::common::all;
+use crate::vectors::Fixture;
 use pelton_model::{ARCHS, Arch, ENCODERS};
 use pelton_quant::checkpoint::METHODS;
 use pelton_quant::{FORMATS, WeightFormat};
-use vectors::Fixture;
 
 const HEAD: &str = "\
 # Models
 
 The model families and weight formats that Pelton reads, and how each was verified. The tables are generated
-from the registries and the test fixtures: `UPDATE_MODELS=1 cargo test -p pelton-model --test models_page`
+from the registries and the test fixtures: `UPDATE_MODELS=1 cargo test -p pelton-model --test all models_page`
 writes this page, and without the variable the same test fails if the page is out of date.
 ";
 
@@ -140,7 +137,7 @@ fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> Stri
 }
 
 fn encoder(arch: &Arch) -> String {
-    let own: Vec<Fixture> = vectors::all()
+    let own: Vec<Fixture> = crate::vectors::all()
         .into_iter()
         .filter(|fixture| arch.names.contains(&fixture.architecture().as_str()))
         .collect();

@@ -1,12 +1,10 @@
 //! The cache of packed weights, from the outside: what it saves and what it must never change.
 
-mod common;
-
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use common::{bits, run_whole};
+use crate::common::{bits, run_whole};
 use pelton_base::TokenId;
 use pelton_model::{Compute, LoadOptions, ModelFiles, PackedCache, load_cpu};
 use pelton_tensor::DType;

@@ -1,11 +1,8 @@
 //! Every model on a device that shares nothing with the kernels of the CPU: plain f32 in host memory.
 
-mod common;
-mod vectors;
-
 use std::path::Path;
 
-use common::{BLOCK, Golden, all, argmax, golden, open, run_chunks, run_whole, scattered};
+use crate::common::{BLOCK, Golden, all, argmax, golden, open, run_chunks, run_whole, scattered};
 use pelton_base::TokenId;
 use pelton_model::{
     BlockTables, Compute, Decoder, ForwardInput, ForwardSequence, GreedyRows, KvDtype, Lane,
@@ -28,7 +25,7 @@ fn plain(files: &ModelFiles, max_context: Option<usize>) -> Decoder<PlainDevice>
 /// Largest difference of two sets of rows, relative to the largest logit of a row.
 fn difference(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| vectors::worst_error(a, b)).fold(0.0, f32::max)
+    a.iter().zip(b).map(|(a, b)| crate::vectors::worst_error(a, b)).fold(0.0, f32::max)
 }
 
 #[test]
@@ -66,10 +63,10 @@ fn greedy_decoding_gives_the_tokens_of_the_reference() {
 
 #[test]
 fn every_encoder_matches_the_reference() {
-    for fixture in vectors::all() {
+    for fixture in crate::vectors::all() {
         let mut decoder = plain(&fixture.files(), None);
         for (text, expected) in fixture.texts().iter().zip(fixture.hidden()) {
-            let error = difference(&vectors::rows(&mut decoder, text), &expected);
+            let error = difference(&crate::vectors::rows(&mut decoder, text), &expected);
             assert!(error < BOUND, "{}: {error}", fixture.name);
         }
     }

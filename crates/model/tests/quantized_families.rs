@@ -5,11 +5,9 @@
 //! projections stay as the family stores them. A matrix of plain floats is the reference, which the
 //! golden tests compare with independent code.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{Golden, all, bits, golden, run_whole};
+use crate::common::{Golden, all, bits, golden, run_whole};
 use half::f16;
 use pelton_model::{Compute, KvDtype, LoadOptions, inspect, load_cpu};
 use pelton_quant::dequantize_tensor;

@@ -1,17 +1,14 @@
 //! What decoders make of whole texts, and what files say about vectors.
 
-mod common;
-mod vectors;
-
 use std::path::Path;
 
-use common::golden;
+use crate::common::golden;
+use crate::vectors::{bits, decoder, rename_tensors, rows, worst_error};
 use pelton_kernels::Kernels;
 use pelton_model::embed::{EmbedSpec, Pooling, VectorModel};
 use pelton_model::{ModelError, ModelFiles};
 use pelton_tensor::{Safetensors, TensorSource};
 use serde_json::json;
-use vectors::{bits, decoder, rename_tensors, rows, worst_error};
 
 /// `[n, k]` of bf16.
 fn matrix(folder: &Path, name: &str) -> Vec<f32> {
@@ -229,7 +226,7 @@ fn damaged_configs_of_encoders_are_named() {
         ("nomic-bert", "moe_every_n_layers", json!(2), "moe_every_n_layers"),
         ("distilbert", "n_heads", json!(0), "n_heads"),
     ] {
-        let fixture = vectors::fixture(name);
+        let fixture = crate::vectors::fixture(name);
         fixture.edit_config(key, value);
         let error = match ModelFiles::open(fixture.folder()) {
             Ok(files) => files.spec().expect_err(key).to_string(),

@@ -1,10 +1,8 @@
 //! A text model inside of a model of more than text is the text model, whatever its tensors are called.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Golden, bits, golden, run_whole};
+use crate::common::{Golden, bits, golden, run_whole};
 use pelton_model::{Compute, KvDtype, ModelFiles, inspect};
 use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
 use serde_json::{Value, json};
