@@ -109,11 +109,12 @@ fn a_pelton_is_swept_and_publishes_its_counters() {
     assert!(text.stdout.contains("knee") && text.stdout.contains("power"), "{}", text.stdout);
 }
 
-/// The limit of a Pelton with one client and with eight.
+/// The limit of a Pelton with one client and with eight; with enough requests that even a fast machine is
+/// looked at several times.
 fn limit_of_a_pelton(flags: &[&str]) -> Value {
     let server = Server::start(&[&["--threads", "1"], flags].concat()).expect("it listens");
     let common = ["bench", "sweep", "--url", server.address(), "--lengths", "20:60", "--json"];
-    let told = pelton(&[&common[..], &["--clients", "1,8", "-n", "32"]].concat()).json();
+    let told = pelton(&[&common[..], &["--clients", "1,8", "-n", "160"]].concat()).json();
     told["limit"].clone()
 }
 
