@@ -133,8 +133,9 @@ fn a_model_with_one_client_gets_as_many_turns_as_one_with_many() {
         is_over.store(true, Ordering::SeqCst);
         let [a, b] = [after[0] - before[0], after[1] - before[1]];
         assert!(a.min(b) > 10, "{a} and {b} steps");
-        // Turns alternate while both have requests; b has none between two of them.
-        assert!(a.max(b) <= 2 * a.min(b), "{a} and {b} steps");
+        // Turns alternate while both have requests; b has none between two of them. Between two turns
+        // a has four tokens to sample and to send, and b takes the turns that a is not ready for.
+        assert!(a <= 2 * b && b <= 5 * a, "{a} and {b} steps");
     });
 }
 
