@@ -30,7 +30,7 @@ fn law_holds_for(fixture: &str) {
         let (alone, _) = answers(&files, compute, &plain, requests(), false);
         let law = Law { name: format!("{fixture} {compute:?}"), files, compute, alone };
         law.holds("in a batch of eight", &plain);
-        // What lies behind a border of a chunk is swapped, and these requests are short.
+        // Only tokens up to a border of a chunk are swapped, and these requests are short.
         in_little_memory(&law);
         drafted_from_texts(&law);
         for method in [SpecMethod::Ngram, SpecMethod::Suffix, SpecMethod::Recycle] {
@@ -104,7 +104,7 @@ fn every_turn_of_a_conversation_computes_its_own_tokens_and_a_chunk_at_most() {
     }
     let metrics = stop(engine);
     let n_computed = n_prompt - metrics.cached_prompt_tokens as usize;
-    // What is new in each turn, and what lies behind the last border of the turn before.
+    // The new tokens of each turn, and the tokens after the last border of the turn before.
     let n_most = 90 + 7 * (50 + CHUNK_TOKENS);
     assert!(n_computed <= n_most, "{n_computed} of {n_prompt} tokens, at most {n_most}");
     for (prompt, answer) in turns {

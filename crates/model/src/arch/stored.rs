@@ -41,7 +41,7 @@ pub(crate) enum Part {
     KNorm,
     /// Queries, keys, values and the gate of a recurrence, or all that is projected for it.
     RecurrentIn,
-    /// What decides how much a recurrence takes in and forgets.
+    /// The gates: how much a recurrence takes in and forgets.
     RecurrentGates,
     /// The same apart: queries, keys and values.
     RecurrentQkv,

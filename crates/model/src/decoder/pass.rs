@@ -206,7 +206,7 @@ impl<'p, D: Ops> Pass<'p, D> {
         self.add_mixed(layer);
     }
 
-    /// What the sequence mixer makes of the projected rows.
+    /// Output of the sequence mixer.
     pub(super) fn mix_rows(&mut self, layer: &Layer<'p, D>, kv: &mut D::Kv) {
         let mixer = &layer.spec.mixer;
         let qkv = of_width(self.qkv, mixer.query_width());

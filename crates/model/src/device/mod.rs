@@ -48,7 +48,7 @@ pub trait Device: Sized + Send {
     type Weight: Send + Debug;
     /// A vector of f32, such as a bias.
     type Vector: Send + Debug;
-    /// What sequences keep: a paged KV cache, and the states of recurrent layers.
+    /// Memory of sequences: a paged KV cache, and the states of recurrent layers.
     type Kv: Send;
     /// The ranks that run the model together.
     type Comm: Communicator;
@@ -116,7 +116,7 @@ pub trait Device: Sized + Send {
     /// Bytes of one block of a cache of this shape, over all layers, keys and values.
     fn kv_block_bytes(shape: &KvShape) -> usize;
 
-    /// What the states of one sequence take in all these layers.
+    /// Bytes of the states of one sequence in all these layers.
     fn state_bytes(layers: &[StateLayer]) -> StateBytes;
 
     /// A KV cache, with room for the states of recurrent layers.

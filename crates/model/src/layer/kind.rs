@@ -31,7 +31,7 @@ pub trait MixerKind: Kind {
     /// Query heads.
     fn n_heads(&self) -> usize;
 
-    /// What is kept of a sequence for later tokens.
+    /// The memory that is kept of a sequence for later tokens.
     fn kept(&self) -> Kept;
 
     /// Attention window in tokens, or `None` for full attention.
@@ -78,7 +78,7 @@ pub trait Packed<B: Device> {
     fn inputs(&self) -> Vec<&Linear<B>>;
 }
 
-/// What a layer keeps of a sequence for later tokens.
+/// The memory that a layer keeps of a sequence for later tokens.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Kept {
     /// Keys and values of every token, in pages.

@@ -219,7 +219,7 @@ impl Mixer {
         each_mixer!(self, mixer => mixer.n_heads())
     }
 
-    /// What is kept of a sequence for later tokens.
+    /// The memory that is kept of a sequence for later tokens.
     pub fn kept(&self) -> Kept {
         each_mixer!(self, mixer => mixer.kept())
     }

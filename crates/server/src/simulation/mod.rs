@@ -31,7 +31,7 @@ use pelton_sim::Random;
 
 use world::{Deeds, World};
 
-/// Seeds of one run of the tests; CI runs 4,000.
+/// Seeds of one run of the tests; CI runs 10,000.
 const SEEDS: u64 = 2_000;
 /// Turns of the engine after which a world without new requests must be quiet.
 const MOST_TURNS: usize = 20_000;

@@ -1,4 +1,4 @@
-//! What sequences keep on the CPU: pages of keys and values, and states of recurrent layers.
+//! Memory of sequences on the CPU: pages of keys and values, and states of recurrent layers.
 
 use pelton_kernels::{KvCache, STATE_CHUNK, StateStore};
 
