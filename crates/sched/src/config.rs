@@ -1,7 +1,7 @@
 //! The inputs of a scheduler: its sizes and choices once, time and prices each step.
 
 use crate::outlook::terms;
-use crate::{Arrival, Choices, PriorityOrder, StateConfig, StepCost};
+use crate::{Arrival, Choices, KvAllocation, PriorityOrder, StateConfig, StepCost, WindowConfig};
 use pelton_base::ServiceParams;
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ pub struct SchedulerConfig {
     pub max_context: usize,
     /// Lanes and snapshots of the recurrent layers; `None` for a model without such layers.
     pub states: Option<StateConfig>,
+    /// Layers with an attention window whose keys and values are freed behind it; `None` for a model
+    /// without such layers.
+    pub windows: Option<WindowConfig>,
     /// How requests share these blocks.
     pub choices: Choices,
 }
@@ -31,6 +34,7 @@ impl SchedulerConfig {
             block_size,
             max_context: usize::MAX,
             states: None,
+            windows: None,
             choices: Choices::default(),
         }
     }
@@ -51,9 +55,50 @@ impl SchedulerConfig {
         })
     }
 
-    /// Most tokens that one sequence can really hold: the context, or the whole pool if smaller.
+    /// Most tokens that one sequence can really hold: the context, or what the whole pool holds of one
+    /// sequence if that is less.
     pub fn context_tokens(&self) -> usize {
-        self.max_context.min((self.n_blocks as usize).saturating_mul(self.block_size))
+        let n_blocks = self.n_blocks as usize;
+        let most = match &self.windows {
+            None => n_blocks,
+            Some(windows) => {
+                let n_together = windows.n_blocks + usize::from(!windows.is_all);
+                let n_window = match self.choices.kv_allocation {
+                    KvAllocation::Paged => windows.n_needed(self.block_size),
+                    KvAllocation::Contiguous => usize::MAX,
+                };
+                match n_blocks / n_together {
+                    n if n <= n_window => n,
+                    _ if windows.is_all => self.n_token_blocks() as usize,
+                    _ => n_blocks - n_window * windows.n_blocks,
+                }
+            }
+        };
+        self.max_context.min(most.saturating_mul(self.block_size))
+    }
+
+    /// Blocks that tokens can be in. They are the blocks of the pool, unless all layers have windows:
+    /// then the pool only has the last tokens of each sequence, and the prefix cache many more.
+    pub(crate) fn n_token_blocks(&self) -> u32 {
+        match &self.windows {
+            Some(windows) if windows.is_all => {
+                let for_one = self.max_context.div_ceil(self.block_size).min(1 << 20) as u32 + 1;
+                self.n_blocks.saturating_mul(16).max(for_one)
+            }
+            _ => self.n_blocks,
+        }
+    }
+
+    /// Blocks of the pool that a sequence of `n_tokens` tokens holds.
+    pub(crate) fn n_held(&self, n_tokens: usize) -> usize {
+        let n_blocks = self.blocks_for(n_tokens);
+        let Some(windows) = &self.windows else { return n_blocks };
+        let n_window = match self.choices.kv_allocation {
+            KvAllocation::Paged => n_blocks.min(windows.n_needed(self.block_size)),
+            KvAllocation::Contiguous => n_blocks,
+        };
+        let n_for_all = if windows.is_all { 0 } else { n_blocks };
+        n_for_all + n_window * windows.n_blocks
     }
 
     /// Most drafts after `n_tokens` known tokens that the recurrent layers can take.
@@ -85,6 +130,10 @@ impl SchedulerConfig {
         assert!(self.context_tokens() > 1, "a context holds a prompt token and an output token");
         if let Some(states) = &self.states {
             states.check(self.block_size);
+        }
+        if let Some(windows) = &self.windows {
+            windows.check();
+            assert!(self.states.is_none(), "recurrent layers beside layers with freed windows");
         }
         if let Err(error) = self.choices.check() {
             panic!("{error}");

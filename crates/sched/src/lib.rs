@@ -50,6 +50,10 @@
 //! kept, at a border of chunks ([`StateConfig`]). The prefix cache keeps snapshots at the last border of
 //! each prompt, where prompts part, and where a sequence ended.
 //!
+//! **Layers with an attention window** free what lies behind it: a sequence has a second table of the
+//! blocks of its last tokens, from the same pool ([`WindowConfig`]). The prefix cache keeps such blocks
+//! beside those of all tokens, and gives up first what sequences passed.
+//!
 //! Plan, step and updates belong to the caller, who passes them in again each time; a sequence gets
 //! its token list and block table at admission, as long as they can become. So a step of sequences
 //! that go on decoding allocates nothing, not even when one begins a new block.
@@ -62,6 +66,7 @@
 //! | guard | the share of service for requests that waited too long |
 //! | kv, transfers | pool, tables, prefix cache, swap store, KV under way |
 //! | [`RadixTree`] | the blocks of each cached prefix, and the states that were kept along it |
+//! | windows | blocks of the last tokens, for layers with an attention window |
 //! | states | lanes, snapshots and borders of models with recurrent layers |
 //! | [`StepCost`], [`Outlook`] | the price of a step, and the prospects of a new request |
 //!
@@ -93,6 +98,7 @@ mod sequence;
 mod states;
 mod tenants;
 mod transfers;
+mod windows;
 
 pub use block_pool::{BlockId, BlockPool};
 pub use block_table::BlockTable;
@@ -114,3 +120,4 @@ pub use radix::{
 };
 pub use scheduler::{Generating, Scheduler, SchedulerStats};
 pub use states::{LaneId, SnapshotId, StateConfig, StateCopy};
+pub use windows::{Reach, WindowConfig};

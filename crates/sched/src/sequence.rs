@@ -7,7 +7,7 @@
 //! A request that is *led* gets its tokens from the caller instead of from the model's samples. It
 //! rests when all of its tokens are computed, until the next one is given to it.
 
-use crate::kv::{Admission, Held, Host};
+use crate::kv::{Admission, Held, Host, Kv};
 use crate::radix::common_prefix;
 use crate::states::Marks;
 use crate::{
@@ -279,9 +279,16 @@ impl Running {
         }
     }
 
+    /// Tokens for which it needs blocks in the next step, at least: those of a prompt have theirs, but for
+    /// layers with a window.
+    pub(crate) fn n_tokens_next(&self) -> usize {
+        let n_tokens = self.sequence.tokens.len();
+        if self.is_catching_up() { n_tokens.min(self.n_computed + 1) } else { n_tokens }
+    }
+
     /// Adds its next `n_known` tokens and its drafts to a plan. The table must already hold blocks
     /// for them.
-    pub(crate) fn plan(&mut self, n_known: usize, output: &mut SchedulerOutput) {
+    pub(crate) fn plan(&mut self, n_known: usize, kv: &Kv, output: &mut SchedulerOutput) {
         assert!(n_known > 0, "an empty share of a step");
         let end = self.n_computed + n_known;
         let samples = end == self.sequence.tokens.len();
@@ -304,7 +311,7 @@ impl Running {
             parents.extend(rows.map(|row| row.map_or(Rows::ROOT, |row| row as u32)));
         }
         self.drafts.clear();
-        blocks.extend_from_slice(self.held.table.blocks());
+        kv.write_tables(&self.held, blocks);
         let n_samples = self.n_samples(n_known, samples, n_drafts);
         load.add_rows(self.n_computed, n_known + n_drafts, n_samples);
         sequences.push(ScheduledSequence {

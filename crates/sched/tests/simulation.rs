@@ -7,18 +7,18 @@
 //! compared with that of the same request alone in an endless memory. With recurrent layers, the fake
 //! device ([`lanes`]) builds the same hash a second time, from lanes and snapshots.
 
+mod device;
 mod lanes;
 
-use lanes::Lanes;
+use device::{Fake, Moving, absorb, mix, next_token};
 use pelton_base::{
     Ask, FinishReason, Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId,
     TokenId,
 };
 use pelton_sched::{
-    Batching, BlockId, Choices, Direction, Eviction, HostBlockId, KvAllocation, PolicyKind,
-    PreemptionMode, PriorityOrder, Rows, ScheduledSequence, Scheduler, SchedulerConfig,
-    SchedulerOutput, Signals, StateConfig, StepCost, StepOutput, StepUpdates, TenantConfig, Tick,
-    TransferId,
+    Batching, Choices, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, Reach,
+    Scheduler, SchedulerConfig, SchedulerOutput, Signals, StateConfig, StepCost, StepOutput,
+    StepUpdates, TenantConfig, Tick, WindowConfig,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -28,22 +28,6 @@ const VOCAB: u64 = 5;
 const STOP: TokenId = TokenId(0);
 /// Time of a step where nothing is priced, in nanoseconds.
 const STEP_NS: u64 = 1_000;
-
-/// SplitMix64: one number in, one well-mixed number out.
-fn mix(x: u64) -> u64 {
-    let mut z = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-fn absorb(state: u64, token: TokenId) -> u64 {
-    mix(state ^ u64::from(token.0).wrapping_mul(0x0000_0100_0000_01B3))
-}
-
-fn next_token(state: u64) -> TokenId {
-    TokenId((mix(state ^ 1) % VOCAB) as u32)
-}
 
 /// What a sequence's hash begins with: prefixes of two namespaces look alike and are not.
 fn beginning(request: &Request) -> u64 {
@@ -110,131 +94,6 @@ enum Fork {
     Answer { n_less: usize, n_own: usize },
 }
 
-/// Content of a slot while a transfer writes to it.
-const SPOILT: u64 = u64::MAX;
-
-/// A transfer under way.
-#[derive(Debug)]
-struct Moving {
-    id: TransferId,
-    direction: Direction,
-    moved: Vec<(BlockId, HostBlockId)>,
-    /// Step at whose end it is over.
-    until: u64,
-}
-
-struct Fake {
-    kv: Vec<u64>,
-    host: Vec<u64>,
-    block_size: usize,
-    lanes: Option<Lanes>,
-}
-
-impl Fake {
-    fn slots(&self, block: u32) -> std::ops::Range<usize> {
-        let first = block as usize * self.block_size;
-        first..first + self.block_size
-    }
-
-    /// Copies blocks, as the plan asks before it is computed.
-    fn copy_blocks(&mut self, plan: &SchedulerOutput) {
-        for &(from, to) in &plan.copies {
-            let (from, to) = (self.slots(from.0), self.slots(to.0));
-            self.kv.copy_within(from, to.start);
-        }
-        if let Some(lanes) = &mut self.lanes {
-            lanes.copy(plan);
-        }
-    }
-
-    /// Starts a transfer. One that comes in spoils its blocks until it is over, as one does that is
-    /// half written.
-    fn start(&mut self, moving: &Moving) {
-        if moving.direction == Direction::In {
-            for &(block, _) in &moving.moved {
-                let slots = self.slots(block.0);
-                self.kv[slots].fill(SPOILT);
-            }
-        }
-    }
-
-    /// Ends a transfer. It copies now, so a block that was handed out too early shows.
-    fn end(&mut self, moving: &Moving) {
-        for &(block, host) in &moving.moved {
-            let (kv, store) = (self.slots(block.0), self.slots(host.0));
-            match moving.direction {
-                Direction::Out => self.host[store].copy_from_slice(&self.kv[kv]),
-                Direction::In => self.kv[kv].copy_from_slice(&self.host[store]),
-            }
-        }
-    }
-
-    fn slot(&self, plan: &SchedulerOutput, share: &ScheduledSequence, position: usize) -> usize {
-        let BlockId(block) = plan.block_table_of(share)[position / self.block_size];
-        block as usize * self.block_size + position % self.block_size
-    }
-
-    /// Computes a share; the hash of the sequence up to each of its tokens.
-    fn compute(
-        &mut self,
-        plan: &SchedulerOutput,
-        share: &ScheduledSequence,
-        start: u64,
-    ) -> Vec<u64> {
-        let before = match share.first_position {
-            0 => start,
-            position => self.kv[self.slot(plan, share, position - 1)],
-        };
-        if let (Some(lanes), Some(lane)) = (&mut self.lanes, &share.lane) {
-            let by_lane = lanes.before(lane.lane, lane.border, share.first_position, start);
-            assert_eq!(by_lane, before, "{} goes on from another state than its KV", share.id);
-        }
-        let parents = plan.rows_of(share).parents;
-        let mut states: Vec<u64> = Vec::new();
-        for (i, &token) in plan.tokens_of(share).iter().enumerate() {
-            let parent = match parents.map(|parents| parents[i]) {
-                None => i.checked_sub(1),
-                Some(Rows::ROOT) => None,
-                Some(row) => Some(row as usize),
-            };
-            let state = absorb(parent.map_or(before, |row| states[row]), token);
-            let slot = self.slot(plan, share, share.first_position + i);
-            self.kv[slot] = state;
-            if let (Some(lanes), Some(lane)) = (&mut self.lanes, &share.lane) {
-                let (position, saves) = (share.first_position + i, plan.saves_of(share));
-                lanes.compute(lane.lane, position, (token, state), saves);
-            }
-            states.push(state);
-        }
-        states
-    }
-
-    /// Verifies the drafts of a share: what follows the last known token. The KV of drafts that were
-    /// right moves to where it belongs.
-    fn verify(
-        &mut self,
-        plan: &SchedulerOutput,
-        share: &ScheduledSequence,
-        states: &[u64],
-    ) -> Vec<TokenId> {
-        let (rows, first) = (plan.rows_of(share), share.first_position);
-        let mut row = states.len() - share.n_drafts - 1;
-        let mut place = row + 1;
-        let mut sampled = vec![next_token(states[row])];
-        while let Some(next) = rows.draft_after(row, sampled[sampled.len() - 1]) {
-            let from = self.slot(plan, share, first + next);
-            let to = self.slot(plan, share, first + place);
-            self.kv[to] = self.kv[from];
-            if let (Some(lanes), Some(lane)) = (&mut self.lanes, &share.lane) {
-                lanes.straighten(lane.lane, first + next, first + place);
-            }
-            (row, place) = (next, place + 1);
-            sampled.push(next_token(states[row]));
-        }
-        sampled
-    }
-}
-
 #[derive(Debug, Default)]
 struct Totals {
     n_steps: u64,
@@ -296,15 +155,24 @@ struct Asked {
     output: Vec<TokenId>,
 }
 
+impl Asked {
+    /// The hash after each token that it has so far.
+    fn history(&self) -> Vec<u64> {
+        let mut state = beginning(&self.request);
+        let tokens = self.request.ask.prompt.iter().chain(&self.output);
+        tokens
+            .map(|&token| {
+                state = absorb(state, token);
+                state
+            })
+            .collect()
+    }
+}
+
 fn live(workload: &Workload) -> Totals {
     let config = &workload.config;
     let mut scheduler = Scheduler::new(config.clone());
-    let mut fake = Fake {
-        kv: vec![0; config.n_blocks as usize * config.block_size],
-        host: vec![0; config.n_host_blocks as usize * config.block_size],
-        block_size: config.block_size,
-        lanes: config.states.map(|states| Lanes::new(states, absorb)),
-    };
+    let mut fake = Fake::new(config);
     let mut rng = workload.seed;
     let mut random = move || {
         rng = rng.wrapping_add(1);
@@ -438,7 +306,8 @@ fn live(workload: &Workload) -> Totals {
                 continue;
             }
             let start = asked.get(&share.id).map_or(0, |asked| beginning(&asked.request));
-            let states = fake.compute(&plan, share, start);
+            let history = asked.get(&share.id).map_or(Vec::new(), |asked| asked.history());
+            let states = fake.compute(&plan, share, start, &history);
             if share.samples {
                 let sampled = fake.verify(&plan, share, &states);
                 let n_accepted = sampled.len() - 1;
@@ -662,10 +531,57 @@ fn in_three_thousand_lives_with_states_every_row_follows_its_own_prefix() {
     assert!(sum.n_forgotten > 5_000, "{sum:?}");
 }
 
+/// The same life of a model with attention windows.
+fn with_windows(seed: u64) -> Workload {
+    let mut state = seed << 20 | 1 << 18;
+    let mut below = |n: u64| {
+        state += 1;
+        mix(state) % n
+    };
+    let mut workload = random_workload(seed);
+    let windows = windows(&mut below);
+    workload.config.n_blocks =
+        2 * windows.n_blocks as u32 + [4, 12, 60][below(3) as usize] + below(16) as u32;
+    workload.config.windows = Some(windows);
+    if below(3) == 0 {
+        workload.config.n_host_blocks = 40;
+        workload.config.choices.preemption = PreemptionMode::Swap;
+        workload.max_delay = 7;
+    }
+    workload
+}
+
+fn windows(mut below: impl FnMut(u64) -> u64) -> WindowConfig {
+    let n = 1 + below(12) as usize;
+    let is_all = below(4) == 0;
+    WindowConfig {
+        reach: if below(3) == 0 { Reach::Segment(n) } else { Reach::Last(n) },
+        n_blocks: if is_all { 1 } else { 1 + below(3) as usize },
+        is_all,
+    }
+}
+
+#[test]
+fn in_five_thousand_lives_with_windows_every_row_finds_what_it_reads() {
+    let mut sum = Totals::default();
+    for seed in 0..5000 {
+        sum += live(&with_windows(seed));
+    }
+    assert!(sum.n_recomputed > 1_000, "{sum:?}");
+    assert!(sum.n_swapped > 100, "{sum:?}");
+    assert!(sum.n_swapped_in > 200, "{sum:?}");
+    assert!(sum.n_deferred > 500, "{sum:?}");
+    assert!(sum.n_forked > 500, "{sum:?}");
+    assert!(sum.n_trees > 1_000, "{sum:?}");
+    assert!(sum.n_cached_tokens > 5_000, "{sum:?}");
+    assert!(sum.n_evicted > 1_000, "{sum:?}");
+    assert!(sum.n_finished > 20_000, "{sum:?}");
+}
+
 #[test]
 fn the_same_calls_give_the_same_plans() {
     for seed in 0..50 {
-        for workload in [random_workload(seed), with_states(seed)] {
+        for workload in [random_workload(seed), with_states(seed), with_windows(seed)] {
             let (first, second) = (live(&workload), live(&workload));
             assert_eq!(format!("{first:?}"), format!("{second:?}"));
         }
@@ -682,7 +598,7 @@ prop_compose! {
         ),
         (fail_per_mille, abort_per_mille) in (0..30_u64, 0..60_u64),
         (max_drafts, branches, max_delay) in (0..4_u64, any::<bool>(), 0..5_u64),
-        (seed, has_states) in (any::<u32>(), any::<bool>()),
+        (seed, kind) in (any::<u32>(), 0..3),
     ) -> Workload {
         let draw = |seed: u64| {
             let mut state = seed << 16;
@@ -699,8 +615,12 @@ prop_compose! {
                 max_chunk_tokens: Some(max_chunk_tokens),
                 ..Choices::default()
             },
-            states: has_states.then(|| states(draw(u64::from(config_seed) + 1))),
-            ..SchedulerConfig::new(n_blocks, if has_states { 1 << block_size } else { block_size })
+            states: (kind == 1).then(|| states(draw(u64::from(config_seed) + 1))),
+            windows: (kind == 2).then(|| windows(draw(u64::from(config_seed) + 1))),
+            ..SchedulerConfig::new(
+                if kind == 2 { 6 + n_blocks } else { n_blocks },
+                if kind == 1 { 1 << block_size } else { block_size },
+            )
         };
         Workload {
             config: choices(draw(u64::from(config_seed)), limits),

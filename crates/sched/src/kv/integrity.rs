@@ -16,6 +16,7 @@ impl Kv {
         let placed = running.clone().map(|(held, _)| held).chain(self.transfers.held());
         let n_in_tables: usize = placed.clone().map(|held| held.table.blocks().len()).sum();
         let n_held = n_in_tables + self.tree.n_blocks() + self.read.len();
+        let n_held = n_held + self.check_windows(placed.clone());
         assert_eq!(self.pool.n_references(), n_held, "a block is held without a holder, or twice");
         assert_eq!(self.tree.n_locks(), placed.count(), "a lock is lost");
         let n_swapped: usize = hosts.map(|host| host.blocks.len()).sum();
@@ -28,6 +29,28 @@ impl Kv {
                 let n_holders = self.pool.ref_count(*block) - n_readers;
                 assert_eq!(n_holders, 1, "{block:?} is written to by one of {n_holders} holders");
             }
+            self.check_window_table(held, n_computed);
+        }
+    }
+
+    /// Panics if a window block is lost. Returns the blocks of the pool of tokens that they take.
+    fn check_windows<'a>(&self, placed: impl Iterator<Item = &'a Held>) -> usize {
+        let n_in_tables: usize = placed.map(Self::n_windows).sum();
+        let n_in_tables = n_in_tables + self.read_windows.len();
+        self.windows.as_ref().map_or(0, |windows| {
+            windows.check_integrity(n_in_tables, |block| self.tree.keeps(block))
+        })
+    }
+
+    /// Panics if a sequence lacks a window block that it reads, or could write where another reads.
+    fn check_window_table(&self, held: &Held, n_computed: usize) {
+        let (Some(all), Some(windows)) = (&self.windows, &held.windows) else { return };
+        assert!(self.reaches(held, n_computed), "window blocks that are read are lost");
+        for idx in (n_computed / self.block_size)..windows.table.end() {
+            let id = windows.table.get(idx).expect("invariant: it was reached");
+            let n_readers = self.read_windows.iter().filter(|read| **read == id).count() as u32;
+            let n_holders = all.n_holders(id) - n_readers;
+            assert_eq!(n_holders, 1, "{id:?} is written to by one of {n_holders} holders");
         }
     }
 

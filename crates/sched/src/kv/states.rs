@@ -149,7 +149,7 @@ impl Kv {
         snapshot: SnapshotId,
     ) {
         let n_blocks = border / self.block_size;
-        self.offer(held, sequence, n_blocks);
+        self.offer(held, sequence, n_blocks, false);
         let lock = held.lock.as_ref().expect(super::LOCKED);
         // Another sequence may have kept the same state meanwhile.
         if self.tree.has_attached(lock, n_blocks) {

@@ -3,7 +3,7 @@
 use super::{Held, Host, Kv};
 use crate::sequence::Sequence;
 use crate::transfers::UnderWay;
-use crate::{Direction, SchedulerOutput, Transfer, TransferId};
+use crate::{Direction, HostBlockId, SchedulerOutput, Transfer, TransferId};
 
 impl Kv {
     /// Starts to copy the KV of the first `n_computed` tokens to the host; of a model with recurrent
@@ -18,7 +18,10 @@ impl Kv {
     ) -> Result<Host, Held> {
         let n_kept = held.lane.as_ref().map_or(n_computed, |lane| lane.border);
         let n_blocks = n_kept.div_ceil(self.block_size);
-        let split = self.host.len().checked_sub(n_blocks).filter(|_| n_blocks > 0);
+        self.slide(&mut held, n_computed);
+        let first = held.windows.as_ref().map_or(n_blocks, |windows| windows.table.first());
+        let n_moved = self.n_taken(n_blocks, n_blocks - first);
+        let split = self.host.len().checked_sub(n_moved).filter(|_| n_moved > 0);
         let Some(split) = split else { return Err(held) };
         let mut snapshot = None;
         if let Some(lane) = &held.lane {
@@ -29,11 +32,10 @@ impl Kv {
         }
         self.release_lane(&mut held);
         let blocks = self.host.split_off(split);
-        self.offer(&mut held, sequence, n_computed / self.block_size);
-        held.table.truncate(&mut self.pool, n_blocks);
-        let pairs = held.table.blocks().iter().copied().zip(blocks.iter().copied());
+        self.offer(&mut held, sequence, n_computed / self.block_size, false);
+        self.shrink(&mut held, n_kept);
         let first = output.moved.len();
-        output.moved.extend(pairs);
+        self.list_moves(&held, 0, &blocks, output);
         let id = self.transfers.begin(Some(held), Vec::new());
         let moved = first..output.moved.len();
         output.transfers.push(Transfer { id, direction: Direction::Out, moved });
@@ -49,14 +51,39 @@ impl Kv {
         output: &mut SchedulerOutput,
     ) -> TransferId {
         self.give_back(host.snapshot);
-        let wanted = held.n_offered..host.n_tokens.div_ceil(self.block_size);
-        let pairs = wanted.map(|idx| (held.table.blocks()[idx], host.blocks[idx]));
         let first = output.moved.len();
-        output.moved.extend(pairs);
+        self.list_moves(held, held.n_offered, &host.blocks, output);
         let id = self.transfers.begin(None, host.blocks);
         let moved = first..output.moved.len();
         output.transfers.push(Transfer { id, direction: Direction::In, moved });
         id
+    }
+
+    /// Lists the blocks that go from a sequence to the host or come from there: those of tokens from
+    /// `n_shared` blocks on, and all window blocks, as far as the host has blocks for them.
+    fn list_moves(
+        &self,
+        held: &Held,
+        n_shared: usize,
+        host: &[HostBlockId],
+        output: &mut SchedulerOutput,
+    ) {
+        let tokens = held.table.blocks();
+        let Some((all, windows)) = self.windows.as_ref().zip(held.windows.as_ref()) else {
+            let pairs = tokens.iter().copied().zip(host.iter().copied());
+            return output.moved.extend(pairs.skip(n_shared));
+        };
+        // Without windows of all layers, blocks of tokens come first: as many as there are tokens.
+        let (n_tokens, each) = (host.len(), all.config.n_blocks);
+        let n_tokens = match all.has_own_pool() {
+            true => 0,
+            false => (n_tokens + windows.table.first() * each) / (1 + each),
+        };
+        assert!(n_tokens <= tokens.len(), "invariant: blocks for what is moved");
+        let pairs = tokens.iter().copied().zip(host.iter().copied()).take(n_tokens);
+        output.moved.extend(pairs.skip(n_shared));
+        let ids = windows.table.ids().flat_map(|id| all.blocks(id).iter().copied());
+        output.moved.extend(ids.zip(host[n_tokens..].iter().copied()));
     }
 
     /// Takes back the memory of a transfer that is over.
@@ -101,6 +128,6 @@ impl Kv {
     /// Blocks that come back when transfers are over, at most: some may be pinned by other
     /// sequences.
     pub(crate) fn n_leaving(&self) -> usize {
-        self.transfers.held().map(|held| held.table.blocks().len()).sum()
+        self.transfers.held().map(|held| self.n_held(held)).sum()
     }
 }

@@ -33,7 +33,8 @@ fn sequence(id: u64, n_tokens: u32) -> Sequence {
 
 fn admit(kv: &mut Kv, sequence: &Sequence) -> Held {
     let n_reserved = sequence.tokens.len();
-    let sizes = Sizes { n_reserved, n_most_blocks: n_reserved.div_ceil(2), n_spare: 0 };
+    let n_most_blocks = n_reserved.div_ceil(2);
+    let sizes = Sizes { n_reserved, n_prompt: n_reserved, n_most_blocks, n_spare: 0 };
     let found = kv.find(sequence);
     let admission = kv.admit(&found, None, sizes, &mut SchedulerOutput::default());
     kv.end_plan();

@@ -73,6 +73,7 @@ pub use locking::PrefixLock;
 pub use matching::RadixMatch;
 pub(crate) use matching::common_prefix;
 
+use crate::BlockId;
 use arena::{Arena, NodeId};
 use pelton_base::Namespace;
 use snapshots::Snapshots;
@@ -163,6 +164,11 @@ impl RadixTree {
     /// Number of blocks that the tree keeps.
     pub fn n_blocks(&self) -> usize {
         self.n_blocks
+    }
+
+    /// Whether the tree keeps a block.
+    pub(crate) fn keeps(&self, block: BlockId) -> bool {
+        self.kept[block.0 as usize]
     }
 
     /// Number of blocks that [`evict`](Self::evict) could release now.

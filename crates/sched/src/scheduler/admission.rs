@@ -50,8 +50,10 @@ impl Scheduler {
                 return;
             }
             let sequence = self.queue.at(spot).sequence();
+            let n_reserved = self.n_reserved(sequence);
             let n_full = self.kv.find(sequence).n_full;
-            let n_needed = self.config.blocks_for(self.n_reserved(sequence)) - n_full;
+            let n_shared = self.config.n_held(n_full * self.config.block_size);
+            let n_needed = self.config.n_held(n_reserved).saturating_sub(n_shared);
             let n_spare = self.config.watermark_blocks();
             let n_blocks = self.kv.n_available() + self.kv.n_leaving();
             if self.n_free_places() > 0 && n_blocks >= n_needed + n_spare {
@@ -153,6 +155,7 @@ impl Scheduler {
         let n_reserved = self.n_reserved(sequence);
         let sizes = Sizes {
             n_reserved,
+            n_prompt: sequence.n_prompt,
             n_most_blocks: self.config.blocks_for(n_most.max(n_reserved)),
             n_spare,
         };
@@ -243,7 +246,8 @@ impl Scheduler {
         }
         let n_shared = n_common.min(parent.n_computed);
         let border = parent.held.lane.as_ref().map_or(0, |lane| lane.border);
-        Ok((n_shared > 0 && border <= n_shared).then_some((idx, n_shared)))
+        let is_kept = border <= n_shared && self.kv.reaches(&parent.held, n_shared);
+        Ok((n_shared > 0 && is_kept).then_some((idx, n_shared)))
     }
 
     /// Whether a running sequence is about to compute what would lengthen the match of a waiting one.

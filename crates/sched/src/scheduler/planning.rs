@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::budget::Budget;
 use crate::config::nanoseconds;
 use crate::guard;
-use crate::sequence::{Running, Sequence, Standing};
+use crate::sequence::{Sequence, Standing};
 use crate::tenants::Tariff;
 use crate::{Batching, Direction, SchedulerOutput, Signals, StepLoad, Tick};
 
@@ -90,19 +90,19 @@ impl Scheduler {
         }
     }
 
-    /// Takes a block for each row that generates and needs one, in order of standing. Where none is
-    /// left, the request that stands last is preempted, be it the row itself. A row whose block is
+    /// Takes a block for each row that generates and needs one, and for the next token of each prompt
+    /// whose window moves on, in order of standing. Where none is left, the request that stands last is preempted, be it the row itself. A row whose block is
     /// on its way out with a transfer waits, and has no share of this plan.
     fn make_room_for_rows(&mut self, output: &mut SchedulerOutput) {
         let mut n_awaited = 0;
         let mut idx = 0;
         while idx < self.running.len() {
-            if self.running[idx].is_catching_up() || self.grow_row(idx) {
+            if self.grow_row(idx) {
                 idx += 1;
                 continue;
             }
-            let Running { sequence, held, .. } = &self.running[idx];
-            let n_missing = self.kv.n_missing(held, sequence.tokens.len());
+            let running = &self.running[idx];
+            let n_missing = self.kv.n_missing(&running.held, running.n_tokens_next());
             let is_alone = self.running.len() == 1;
             if n_awaited + n_missing <= self.kv.n_leaving() || is_alone && self.n_transfers() > 0 {
                 n_awaited += n_missing;
@@ -123,13 +123,16 @@ impl Scheduler {
     /// Takes the blocks that a row needs for its tokens, and for its drafts where blocks are free.
     fn grow_row(&mut self, idx: usize) -> bool {
         let running = &mut self.running[idx];
-        let n_tokens = running.sequence.tokens.len();
-        if !self.kv.grow(&mut running.held, n_tokens) {
+        let (n_computed, n_tokens) = (running.n_computed, running.n_tokens_next());
+        if !self.kv.grow(&mut running.held, n_computed, n_tokens) {
             return false;
+        }
+        if running.is_catching_up() {
+            return true;
         }
         running.drafts.truncate(running.sequence.most_drafts(&self.config));
         let n_drafts = running.drafts.len();
-        if n_drafts > 0 && !self.kv.grow(&mut running.held, n_tokens + n_drafts) {
+        if n_drafts > 0 && !self.kv.grow(&mut running.held, n_computed, n_tokens + n_drafts) {
             running.drafts.clear();
         }
         true
@@ -164,7 +167,7 @@ impl Scheduler {
             let running = &mut self.running[idx];
             running.drafts.truncate(budget.n_tokens.saturating_sub(1 + n_left));
             budget.n_tokens -= 1 + running.drafts.len();
-            running.plan(1, output);
+            running.plan(1, &self.kv, output);
         }
     }
 
@@ -244,12 +247,24 @@ impl Scheduler {
             let running = &mut self.running[idx];
             let (position, n_remaining) = (running.n_computed, running.n_remaining());
             let n_tokens = budget.take_chunk(position, n_remaining, &self.config);
+            let n_tokens = self.grow_chunk(idx, n_tokens);
             if n_tokens == 0 {
                 return;
             }
-            running.plan(n_tokens, output);
+            self.running[idx].plan(n_tokens, &self.kv, output);
             self.take_marks(idx);
         }
+    }
+
+    /// Takes the window blocks that a chunk of a prompt needs; returns how many of its tokens have them.
+    fn grow_chunk(&mut self, idx: usize, n_tokens: usize) -> usize {
+        let running = &mut self.running[idx];
+        let n_computed = running.n_computed;
+        let mut end = n_computed + n_tokens;
+        while end > n_computed && !self.kv.grow(&mut running.held, n_computed, end) {
+            end = (end - 1) / self.config.block_size * self.config.block_size;
+        }
+        end.saturating_sub(n_computed)
     }
 
     /// The running request that computes the next chunk of its prompt, as an index.
@@ -283,7 +298,7 @@ impl Scheduler {
         for running in &self.running {
             if let Some(load) = running.load() {
                 let Sequence { tenant, standing, .. } = running.sequence;
-                let n_held = running.held.table.blocks().len();
+                let n_held = self.kv.n_held(&running.held);
                 self.tenants.charge(tenant, tariff.of(&load, n_held));
                 n_promoted_tokens += if standing.is_promoted() { load.n_tokens } else { 0 };
             }
@@ -299,6 +314,7 @@ impl Scheduler {
         // Room for tables as long as they can become, so that later plans of the same sequences
         // fit.
         let tables = self.placed().map(|running| running.held.table.capacity());
-        output.blocks.reserve(tables.sum::<usize>().saturating_sub(output.blocks.len()));
+        let n_blocks = tables.sum::<usize>() * self.kv.n_tables();
+        output.blocks.reserve(n_blocks.saturating_sub(output.blocks.len()));
     }
 }

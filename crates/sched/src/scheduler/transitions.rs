@@ -82,7 +82,7 @@ impl Scheduler {
 
     fn is_swap_cheaper(&self, n_computed: usize) -> bool {
         let cost = &self.signals.cost;
-        let n_moves = 2 * self.config.blocks_for(n_computed) as u64;
+        let n_moves = 2 * self.config.n_held(n_computed) as u64;
         let swap_ns = n_moves.saturating_mul(cost.moved_block_ps) / 1000;
         match self.config.choices.preemption {
             PreemptionMode::Recompute => false,
