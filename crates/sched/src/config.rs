@@ -1,8 +1,8 @@
 //! The inputs of a scheduler: its sizes and choices once, time and prices each step.
 
 use crate::outlook::terms;
-use crate::{Arrival, Choices, KvAllocation, PriorityOrder, StateConfig, StepCost, WindowConfig};
-use pelton_base::ServiceParams;
+use crate::{Arrival, Choices, KvAllocation, PriorityOrder, StateConfig, StepCost};
+use pelton_base::{KvWindows, ServiceParams};
 use std::time::Duration;
 
 /// The sizes and choices of one scheduler.
@@ -20,7 +20,7 @@ pub struct SchedulerConfig {
     pub states: Option<StateConfig>,
     /// Layers with an attention window whose keys and values are freed behind it; `None` for a model
     /// without such layers.
-    pub windows: Option<WindowConfig>,
+    pub windows: Option<KvWindows>,
     /// How requests share these blocks.
     pub choices: Choices,
 }
@@ -59,20 +59,12 @@ impl SchedulerConfig {
     /// sequence if that is less.
     pub fn context_tokens(&self) -> usize {
         let n_blocks = self.n_blocks as usize;
-        let most = match &self.windows {
-            None => n_blocks,
-            Some(windows) => {
-                let n_together = windows.n_blocks + usize::from(!windows.is_all);
-                let n_window = match self.choices.kv_allocation {
-                    KvAllocation::Paged => windows.n_needed(self.block_size),
-                    KvAllocation::Contiguous => usize::MAX,
-                };
-                match n_blocks / n_together {
-                    n if n <= n_window => n,
-                    _ if windows.is_all => self.n_token_blocks() as usize,
-                    _ => n_blocks - n_window * windows.n_blocks,
-                }
-            }
+        let most = match (&self.windows, self.choices.kv_allocation) {
+            (None, _) => n_blocks,
+            (Some(windows), KvAllocation::Contiguous) => n_blocks / windows.n_groups(),
+            (Some(windows), KvAllocation::Paged) => windows
+                .most_tokens(n_blocks, self.block_size)
+                .min(self.n_token_blocks() as usize),
         };
         self.max_context.min(most.saturating_mul(self.block_size))
     }
@@ -92,13 +84,11 @@ impl SchedulerConfig {
     /// Blocks of the pool that a sequence of `n_tokens` tokens holds.
     pub(crate) fn n_held(&self, n_tokens: usize) -> usize {
         let n_blocks = self.blocks_for(n_tokens);
-        let Some(windows) = &self.windows else { return n_blocks };
-        let n_window = match self.choices.kv_allocation {
-            KvAllocation::Paged => n_blocks.min(windows.n_needed(self.block_size)),
-            KvAllocation::Contiguous => n_blocks,
-        };
-        let n_for_all = if windows.is_all { 0 } else { n_blocks };
-        n_for_all + n_window * windows.n_blocks
+        match (&self.windows, self.choices.kv_allocation) {
+            (None, _) => n_blocks,
+            (Some(windows), KvAllocation::Contiguous) => windows.n_taken(n_blocks, n_blocks),
+            (Some(windows), KvAllocation::Paged) => windows.n_held(n_blocks, 0, self.block_size),
+        }
     }
 
     /// Most drafts after `n_tokens` known tokens that the recurrent layers can take.

@@ -394,11 +394,8 @@ impl Kv {
 
     /// Blocks of the pool that so many blocks of tokens and window blocks take.
     fn n_taken(&self, n_tokens: usize, n_windows: usize) -> usize {
-        match &self.windows {
-            None => n_tokens,
-            Some(windows) if windows.has_own_pool() => n_windows,
-            Some(windows) => n_tokens + n_windows * windows.config.n_blocks,
-        }
+        let taken = |windows: &Windows| windows.config.n_taken(n_tokens, n_windows);
+        self.windows.as_ref().map_or(n_tokens, taken)
     }
 
     /// Gives up a sequence's blocks. With `keeps`, the full blocks of its first `n_computed` tokens
@@ -493,7 +490,7 @@ impl Kv {
             let n_missing = n_missing.max(n_tokens.saturating_sub(self.pool.n_free()));
             let Self { tree, pool, windows, .. } = self;
             // A block frees its window block, too.
-            let n_evicted = n_missing.div_ceil(windows.as_ref().map_or(1, Windows::n_together));
+            let n_evicted = n_missing.div_ceil(windows.as_ref().map_or(1, |windows| windows.config.n_taken(1, 1)));
             let mut release = |block| {
                 if let Some(windows) = windows {
                     windows.forget(pool, block);

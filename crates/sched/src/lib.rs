@@ -51,7 +51,7 @@
 //! each prompt, where prompts part, and where a sequence ended.
 //!
 //! **Layers with an attention window** free what lies behind it: a sequence has a second table of the
-//! blocks of its last tokens, from the same pool ([`WindowConfig`]). The prefix cache keeps such blocks
+//! blocks of its last tokens, from the same pool ([`KvWindows`]). The prefix cache keeps such blocks
 //! beside those of all tokens, and gives up first what sequences passed.
 //!
 //! Plan, step and updates belong to the caller, who passes them in again each time; a sequence gets
@@ -109,7 +109,7 @@ pub use config::{Refusal, SchedulerConfig, Signals, Tick};
 pub use cost::{StepCost, StepLoad};
 pub use drafts::DraftTree;
 pub use outlook::Outlook;
-pub use pelton_base::Namespace;
+pub use pelton_base::{KvWindows, Namespace};
 pub use plan::{
     Direction, HostBlockId, LaneShare, Rows, ScheduledSequence, SchedulerOutput, SequenceUpdate,
     StepOutput, StepUpdates, Transfer, TransferId,
@@ -120,4 +120,3 @@ pub use radix::{
 };
 pub use scheduler::{Generating, Scheduler, SchedulerStats};
 pub use states::{LaneId, SnapshotId, StateConfig, StateCopy};
-pub use windows::{Reach, WindowConfig};

@@ -28,62 +28,8 @@
 //! Models with recurrent layers have no window tables: their layers with a window keep all tokens.
 
 use crate::{BlockId, BlockPool};
+use pelton_base::KvWindows;
 use std::collections::VecDeque;
-
-/// The tokens that a layer with a window reads.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Reach {
-    /// The last so many tokens, the token itself included; at least one.
-    Last(usize),
-    /// The tokens of its own segment up to itself; segments of so many tokens, at least one, count from
-    /// position 0.
-    Segment(usize),
-}
-
-impl Reach {
-    /// The first position that the token at `position` reads.
-    pub fn first_seen(self, position: usize) -> usize {
-        match self {
-            Self::Last(n) => (position + 1).saturating_sub(n),
-            Self::Segment(n) => position / n * n,
-        }
-    }
-
-    /// Most blocks in which tokens lie that one token reads, itself included.
-    fn n_blocks(self, block_size: usize) -> usize {
-        match self {
-            Self::Last(n) => (n - 1).div_ceil(block_size) + 1,
-            Self::Segment(n) => n.div_ceil(block_size) + 1,
-        }
-    }
-}
-
-/// The layers with a window.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct WindowConfig {
-    /// What they read; the widest of all layers.
-    pub reach: Reach,
-    /// Blocks of the pool that the tokens of one block take in these layers; at least one.
-    pub n_blocks: usize,
-    /// Whether all layers with keys and values have a window. Then the tokens of a block take no other
-    /// blocks of the pool than these.
-    pub is_all: bool,
-}
-
-impl WindowConfig {
-    /// Most window blocks that a sequence needs to compute one token.
-    pub(crate) fn n_needed(&self, block_size: usize) -> usize {
-        self.reach.n_blocks(block_size)
-    }
-
-    /// Panics if a size is out of its range.
-    pub(crate) fn check(&self) {
-        let (Reach::Last(n) | Reach::Segment(n)) = self.reach;
-        assert!(n > 0, "the reach of a window must be at least 1");
-        assert!(self.n_blocks > 0, "n_blocks of a window must be at least 1");
-        assert!(!self.is_all || self.n_blocks == 1, "layers of one kind take one block");
-    }
-}
 
 /// Index of one window block.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -173,7 +119,7 @@ struct Entry {
 /// All window blocks.
 #[derive(Debug)]
 pub(crate) struct Windows {
-    pub(crate) config: WindowConfig,
+    pub(crate) config: KvWindows,
     /// Counts the holders of window blocks: tables, the cache, and plans that copy from them.
     holders: BlockPool,
     /// `n_blocks` blocks of the pool for each window block.
@@ -189,7 +135,7 @@ pub(crate) struct Windows {
 
 impl Windows {
     /// Window blocks over a pool of `n_pool` blocks, beside `n_tokens` ids of blocks of tokens.
-    pub(crate) fn new(config: WindowConfig, n_pool: u32, n_tokens: usize) -> Self {
+    pub(crate) fn new(config: KvWindows, n_pool: u32, n_tokens: usize) -> Self {
         let n_ids = n_pool / config.n_blocks as u32;
         let entry = Entry { home: NONE, list: None, before: NONE, after: NONE };
         Self {
@@ -212,11 +158,6 @@ impl Windows {
     /// Whether blocks of tokens are ids alone, and take nothing of the pool.
     pub(crate) fn has_own_pool(&self) -> bool {
         self.own.is_some()
-    }
-
-    /// Blocks of the pool that a block of tokens and its window block take together.
-    pub(crate) fn n_together(&self) -> usize {
-        self.config.n_blocks + usize::from(self.own.is_none())
     }
 
     /// The blocks of a window block.

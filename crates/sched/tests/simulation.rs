@@ -12,13 +12,13 @@ mod lanes;
 
 use device::{Fake, Moving, absorb, mix, next_token};
 use pelton_base::{
-    Ask, FinishReason, Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId,
+    Ask, FinishReason, KvWindows, Namespace, Reach, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId,
     TokenId,
 };
 use pelton_sched::{
-    Batching, Choices, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder, Reach,
+    Batching, Choices, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder,
     Scheduler, SchedulerConfig, SchedulerOutput, Signals, StateConfig, StepCost, StepOutput,
-    StepUpdates, TenantConfig, Tick, WindowConfig,
+    StepUpdates, TenantConfig, Tick,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -551,10 +551,10 @@ fn with_windows(seed: u64) -> Workload {
     workload
 }
 
-fn windows(mut below: impl FnMut(u64) -> u64) -> WindowConfig {
+fn windows(mut below: impl FnMut(u64) -> u64) -> KvWindows {
     let n = 1 + below(12) as usize;
     let is_all = below(4) == 0;
-    WindowConfig {
+    KvWindows {
         reach: if below(3) == 0 { Reach::Segment(n) } else { Reach::Last(n) },
         n_blocks: if is_all { 1 } else { 1 + below(3) as usize },
         is_all,

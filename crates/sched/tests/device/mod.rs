@@ -6,10 +6,10 @@
 
 use super::VOCAB;
 use super::lanes::Lanes;
-use pelton_base::TokenId;
+use pelton_base::{KvWindows, TokenId};
 use pelton_sched::{
     BlockId, Direction, HostBlockId, Rows, ScheduledSequence, SchedulerConfig, SchedulerOutput,
-    TransferId, WindowConfig,
+    TransferId,
 };
 
 /// SplitMix64: one number in, one well-mixed number out.
@@ -46,7 +46,7 @@ pub(super) struct Fake {
     host: Vec<u64>,
     block_size: usize,
     pub(super) lanes: Option<Lanes>,
-    windows: Option<WindowConfig>,
+    windows: Option<KvWindows>,
 }
 
 impl Fake {
