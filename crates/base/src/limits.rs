@@ -106,3 +106,7 @@ pub const FILE_TENSORS: usize = 1 << 20;
 pub const TENSOR_NAME_BYTES: usize = 65_535;
 /// Most dimensions of a tensor.
 pub const TENSOR_RANK: usize = 8;
+
+/// Tokens of a step where nothing else is chosen, and so of the longest piece of a prompt that is computed
+/// at once.
+pub const STEP_TOKENS: usize = 512;

@@ -36,17 +36,19 @@ pub(crate) const BLOCK_TOKENS: usize = 16;
 /// Most tokens of one step of the engine.
 pub(crate) const STEP_TOKENS: usize = 512;
 
-/// Starts an engine for at most `n_requests` requests at once, with this many blocks; steps are never
-/// cut short for time.
+/// Starts an engine for at most `n_requests` requests at once, with room for the keys and values of this
+/// many blocks of tokens; steps are never cut short for time.
 ///
 /// # Errors
 ///
 /// When the system refuses the memory, or there are more blocks than 32 bits count.
 pub(crate) fn spawn(
-    decoder: Decoder<CpuDevice>,
+    mut decoder: Decoder<CpuDevice>,
     n_blocks: usize,
     n_requests: usize,
 ) -> Result<(Shared, EngineHandle)> {
+    decoder.group_windows();
+    let n_blocks = n_blocks.saturating_mul(decoder.spec().n_kv_groups());
     let n_blocks = u32::try_from(n_blocks).map_err(|_| {
         BenchError::invalid("`--batch` is too large: blocks are counted in 32 bits")
     })?;

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::num::NonZeroUsize;
 
+use pelton_base::limits::STEP_TOKENS;
 use pelton_llm::{BLOCK_TOKENS, RuntimeOptions};
 use pelton_model::{CpuDevice, Ignored, Inspection, KvFootprint, ModelFiles};
 use serde::Serialize;
@@ -88,11 +89,11 @@ impl Memory {
     fn new(files: &ModelFiles, model: &Inspection, args: &InspectArgs) -> Result<Self> {
         let context_tokens = args.context.map_or(model.max_context, NonZeroUsize::get);
         let n_requests = args.requests.get();
-        let n_blocks = KvFootprint::blocks_for(context_tokens, BLOCK_TOKENS, n_requests);
-        let footprint =
-            KvFootprint::new::<CpuDevice>(&files.spec()?, args.kv_dtype(), BLOCK_TOKENS)
-                .with_blocks(n_blocks)
-                .with_swap_bytes(u64::from(args.swap_mib) << 20);
+        let mut spec = files.spec()?;
+        spec.group_windows();
+        let block = KvFootprint::new::<CpuDevice>(&spec, args.kv_dtype(), BLOCK_TOKENS);
+        let n_blocks = block.blocks_for(context_tokens, STEP_TOKENS, n_requests);
+        let footprint = block.with_blocks(n_blocks).with_swap_bytes(u64::from(args.swap_mib) << 20);
         let bytes = |n: Option<usize>| {
             let beyond = || {
                 Failure::new("the keys and values of this context exceed any address space")

@@ -41,7 +41,11 @@ impl EngineMetrics {
 
     /// Rows of a full step: at least one.
     fn rows(&self, tokens: f64, middle: usize) -> usize {
-        let held = (self.n_blocks * self.block_tokens) as f64 / tokens;
+        let n_tokens = (tokens / self.block_tokens.max(1) as f64).ceil();
+        let n_held = self.windows.map_or(n_tokens, |windows| {
+            windows.n_held(n_tokens as usize, 0, self.block_tokens) as f64
+        });
+        let held = self.n_blocks as f64 / n_held.max(1.0);
         let most = (held as usize).min(self.limits.running).max(1);
         let Some(target) = self.slo.tpot else { return most };
         let target_ns = u64::try_from(target.as_nanos()).unwrap_or(u64::MAX);

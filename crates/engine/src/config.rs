@@ -44,6 +44,7 @@ impl EngineConfig {
             block_size: kv.block_size,
             max_context: self.max_context_tokens.min(max_context),
             states: kv.states,
+            windows: kv.windows,
             choices: self.choices.clone(),
         }
     }

@@ -157,6 +157,7 @@ impl<E: Executor> EngineLoop<E> {
             n_blocks: kv.n_blocks as usize,
             n_free_blocks: kv.n_blocks as usize,
             block_tokens: kv.block_size,
+            windows: kv.windows,
             slo: config.choices.slo,
             n_host_blocks: kv.n_host_blocks as usize,
             ..EngineMetrics::default()

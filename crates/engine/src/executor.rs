@@ -2,7 +2,7 @@
 
 use crate::spec::Odds;
 use crate::{ExecutorError, Fault, Panicked};
-use pelton_base::{Request, RequestId, TokenId};
+use pelton_base::{KvWindows, Request, RequestId, TokenId};
 use pelton_sampling::{LogitsProcessor, LogprobsMode, ScoredToken, TokenLogprobs};
 use pelton_sched::{SchedulerOutput, StateConfig, StepOutput};
 use std::time::Duration;
@@ -18,6 +18,8 @@ pub struct KvCapacity {
     pub block_size: usize,
     /// Lanes and snapshots of recurrent layers; `None` in models without such layers.
     pub states: Option<StateConfig>,
+    /// Layers whose blocks are freed behind an attention window; `None` in models without such layers.
+    pub windows: Option<KvWindows>,
 }
 
 /// The outcome of a step: tokens for the scheduler, and reports along with them.

@@ -1,7 +1,7 @@
 //! The counters of the loop.
 
 use crate::{ChartsSnapshot, Latencies, Limits, SpecStats, StepTokens};
-use pelton_base::Slo;
+use pelton_base::{KvWindows, Slo};
 use pelton_sched::StepCost;
 use std::time::Duration;
 
@@ -77,6 +77,8 @@ pub struct EngineMetrics {
     pub n_blocks: usize,
     /// Tokens of a block.
     pub block_tokens: usize,
+    /// Layers whose blocks are freed behind an attention window.
+    pub windows: Option<KvWindows>,
     /// Blocks of the swap memory.
     pub n_host_blocks: usize,
 }

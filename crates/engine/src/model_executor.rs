@@ -138,7 +138,11 @@ impl<D: Ops> ModelExecutor<D> {
     /// # Errors
     ///
     /// When not even one block fits, or the system refuses the memory.
-    pub fn new(decoder: Decoder<D>, config: ModelExecutorConfig) -> Result<Self, ExecutorError> {
+    pub fn new(
+        mut decoder: Decoder<D>,
+        config: ModelExecutorConfig,
+    ) -> Result<Self, ExecutorError> {
+        decoder.group_windows();
         let block_size = config.block_size.max(1);
         let n_layers = decoder.spec().layers.len();
         let block_bytes = decoder.kv_bytes_per_block(block_size);
@@ -153,7 +157,8 @@ impl<D: Ops> ModelExecutor<D> {
             return Err(ExecutorError::NoSuchExit { asked: n, n_layers });
         }
         // A prompt token and an output token are the least that a request can be.
-        if n_blocks * block_size < 2 {
+        let footprint = decoder.kv_footprint(n_blocks, block_size, 0);
+        if footprint.most_tokens() < 2 {
             return Err(ExecutorError::KvTooSmall { n_bytes, block_bytes });
         }
         let n_host_blocks = config.host_blocks;
@@ -164,7 +169,7 @@ impl<D: Ops> ModelExecutor<D> {
         let kv = decoder
             .try_new_kv_for(n_blocks, block_size, n_lanes as usize, n_snapshots as usize)
             .map_err(refused(n_blocks))?;
-        let footprint = decoder.kv_footprint(n_blocks, block_size, n_host_blocks as usize);
+        let footprint = footprint.with_host_blocks(n_host_blocks as usize);
         let store = SwapStore::try_new(&footprint).map_err(refused(n_host_blocks as usize))?;
         let n_blocks = u32::try_from(n_blocks).expect("invariant: bounded by 32-bit slots");
         let vocab_size = decoder.spec().vocab_size;
@@ -174,7 +179,13 @@ impl<D: Ops> ModelExecutor<D> {
             decoder,
             kv,
             store,
-            capacity: KvCapacity { n_blocks, n_host_blocks, block_size, states },
+            capacity: KvCapacity {
+                n_blocks,
+                n_host_blocks,
+                block_size,
+                states,
+                windows: footprint.windows,
+            },
             n_sampled,
             sampler: Sampler::new(),
             states: HashMap::new(),
@@ -297,6 +308,7 @@ impl<D: Ops> ModelExecutor<D> {
             likeliest,
             ..
         } = &mut scratch;
+        let n_groups = self.decoder.spec().n_kv_groups();
         let shares = || plan.sequences.iter().zip(&*is_greedy).zip(&*certain);
         // Rows of the last known token and of each draft after it, but for certain ones.
         let rows_of = |wants_greedy: bool| {
@@ -317,7 +329,7 @@ impl<D: Ops> ModelExecutor<D> {
         sequences.extend(plan.sequences.iter().map(|share| ForwardSequence {
             rows: share.tokens.clone(),
             first_position: share.first_position,
-            block_tables: BlockTables::one(&tables[share.blocks.clone()]),
+            block_tables: BlockTables::new(&tables[share.blocks.clone()], n_groups),
             lane: share.lane.as_ref().map(|lane| Lane {
                 idx: lane.lane.0 as usize,
                 border: lane.border,

@@ -39,7 +39,13 @@ impl World {
             states: Default::default(),
         };
         let mut executor = ModelExecutor::new(decoder, config).expect("memory");
-        let kv = KvCapacity { n_blocks: 12, n_host_blocks: 4, block_size: BLOCK, states: None };
+        let kv = KvCapacity {
+            n_blocks: 12,
+            n_host_blocks: 4,
+            block_size: BLOCK,
+            states: None,
+            windows: None,
+        };
         assert_eq!(executor.kv_capacity(), kv);
         for id in 0..2 {
             executor.add(&request(id), Extras::default()).expect("no rule panics");

@@ -131,7 +131,7 @@ impl Target<'_> {
         }
         let kv = self.size_draft_kv(&decoder, options)?;
         let memory = KvMemory::Blocks(kv.n_blocks);
-        Ok(DraftModel::new(decoder, kv.block_size, memory, self.tokenizer.vocab_size())?)
+        Ok(DraftModel::new(decoder, options.block_size, memory, self.tokenizer.vocab_size())?)
     }
 
     fn size_draft_kv(
@@ -141,8 +141,9 @@ impl Target<'_> {
     ) -> Result<KvPlan, LlmError> {
         let available_bytes = available_memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES);
         let sizing = KvSizing {
-            bytes_per_block: decoder.kv_bytes_per_block(options.block_size) as u64,
-            block_size: options.block_size,
+            // The draft model keeps all tokens.
+            block: decoder.kv_footprint(1, options.block_size, 0).without_windows(),
+            chunk_tokens: options.choices.chunk_tokens(),
             context_tokens: self.context_tokens.min(decoder.spec().max_context),
             n_running: options.choices.max_running,
             limit_bytes: Some(available_bytes / KV_SHARE),

@@ -137,7 +137,9 @@ fn load_weights(
         progress: Some(&|progress| reporter.pack(progress)),
         ..LoadOptions::default()
     };
-    runtime.load(&source.files, &load)
+    let mut decoder = runtime.load(&source.files, &load)?;
+    decoder.group_windows();
+    Ok(decoder)
 }
 
 /// The size of the KV pool, and the context that is served with it.
@@ -148,8 +150,8 @@ fn load_weights(
 fn size_kv(decoder: &Decoder<Device>, options: &LlmOptions) -> Result<KvPlan, LlmError> {
     let available = available_memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES);
     let sizing = KvSizing {
-        bytes_per_block: decoder.kv_bytes_per_block(options.block_size) as u64,
-        block_size: options.block_size,
+        block: decoder.kv_footprint(1, options.block_size, 0),
+        chunk_tokens: options.choices.chunk_tokens(),
         context_tokens: options.max_context.unwrap_or(decoder.spec().max_context),
         n_running: options.choices.max_running,
         limit_bytes: options.kv_bytes,
@@ -213,7 +215,7 @@ fn describe(source: Source, decoder: &Decoder<Device>, kv: &KvPlan, runtime: &Ru
         context_tokens: kv.context_tokens,
         weight_bytes: decoder.weight_bytes() as u64,
         kv_bytes: kv.n_bytes() - kv.state_bytes,
-        kv_bytes_per_token: kv.bytes_per_block / kv.block_size as u64,
+        kv_bytes_per_token: kv.block.token_bytes(decoder.spec()) as u64,
         states: StateInfo {
             n_bytes: kv.state_bytes,
             bytes_per_request: StateSizing::new(decoder.spec(), None).snapshot_bytes,
@@ -252,7 +254,7 @@ impl Loading<'_, '_, '_> {
         drafts: DraftPlan<'_>,
     ) -> Result<EngineHandle, LlmError> {
         let options = self.options;
-        let n_host = options.swap_bytes / kv.bytes_per_block.max(1);
+        let n_host = options.swap_bytes / (kv.block.block_bytes() as u64).max(1);
         let config = ModelExecutorConfig {
             block_size: options.block_size,
             memory: KvMemory::Blocks(kv.n_blocks),

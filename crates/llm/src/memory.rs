@@ -15,12 +15,12 @@ pub(crate) const UNKNOWN_MEMORY_BYTES: u64 = 4 << 30;
 
 /// Everything that decides the size of the KV pool.
 pub(crate) struct KvSizing {
-    /// Bytes of one block over all layers.
-    pub(crate) bytes_per_block: u64,
-    /// Tokens of one block.
-    pub(crate) block_size: usize,
+    /// One block, and the layers whose blocks are freed behind an attention window.
+    pub(crate) block: KvFootprint,
     /// Most tokens of one sequence.
     pub(crate) context_tokens: usize,
+    /// Most tokens of a sequence that are computed at once.
+    pub(crate) chunk_tokens: usize,
     /// Most sequences running at once.
     pub(crate) n_running: usize,
     /// Most bytes, where the user gives a limit.
@@ -74,10 +74,8 @@ impl StateSizing {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct KvPlan {
     pub(crate) n_blocks: u32,
-    /// Bytes of one block over all layers.
-    pub(crate) bytes_per_block: u64,
-    /// Tokens of one block.
-    pub(crate) block_size: usize,
+    /// One block, and the layers whose blocks are freed behind an attention window.
+    pub(crate) block: KvFootprint,
     /// The context, cut to the tokens that the pool holds.
     pub(crate) context_tokens: usize,
     /// Sequences for whose states there is room, and states that may be kept.
@@ -90,7 +88,7 @@ pub(crate) struct KvPlan {
 impl KvPlan {
     /// Bytes of the pool, and of states.
     pub(crate) fn n_bytes(&self) -> u64 {
-        self.bytes_per_block * u64::from(self.n_blocks) + self.state_bytes
+        self.block.block_bytes() as u64 * u64::from(self.n_blocks) + self.state_bytes
     }
 }
 
@@ -105,22 +103,15 @@ impl KvSizing {
         let state_bytes = lane_bytes
             .saturating_mul(n_lanes.into())
             .saturating_add(snapshot_bytes.saturating_mul(n_snapshots.into()));
-        let n_affordable = room_bytes.checked_sub(state_bytes)? / self.bytes_per_block.max(1);
+        let block_bytes = self.block.block_bytes() as u64;
+        let n_affordable = room_bytes.checked_sub(state_bytes)? / block_bytes.max(1);
         let n_useful =
-            KvFootprint::blocks_for(self.context_tokens, self.block_size, self.n_running);
+            self.block.blocks_for(self.context_tokens, self.chunk_tokens, self.n_running);
         let n_blocks = u32::try_from(n_affordable.min(n_useful as u64)).unwrap_or(u32::MAX);
-        let n_tokens = (n_blocks as usize).saturating_mul(self.block_size);
+        let n_tokens = self.block.with_blocks(n_blocks as usize).most_tokens();
         let context_tokens = self.context_tokens.min(n_tokens);
-        let Self { bytes_per_block, block_size, .. } = *self;
-        let plan = KvPlan {
-            n_blocks,
-            bytes_per_block,
-            block_size,
-            context_tokens,
-            n_lanes,
-            n_snapshots,
-            state_bytes,
-        };
+        let block = self.block;
+        let plan = KvPlan { n_blocks, block, context_tokens, n_lanes, n_snapshots, state_bytes };
         (context_tokens >= 2).then_some(plan)
     }
 
@@ -133,29 +124,31 @@ impl KvSizing {
     pub(crate) fn shortage(&self, spec: &ArchSpec) -> KvShortage {
         let fitting_tokens = self.plan().map_or(0, |plan| plan.context_tokens);
         let asked_tokens = match fitting_tokens {
-            0 => self.block_size.min(self.context_tokens),
+            0 => self.block.shape.block_size.min(self.context_tokens),
             _ => self.context_tokens,
         };
-        let n_blocks = asked_tokens.div_ceil(self.block_size) as u64;
+        // A request that is alone computes as little at once as it must.
+        let n_blocks = self.block.blocks_of(asked_tokens, 0) as u64;
         let room_bytes = self.room_bytes();
         let StateSizing { lane_bytes, snapshot_bytes, n_snapshots } = self.states;
         let kept_bytes = snapshot_bytes.saturating_mul(n_snapshots.unwrap_or(0).into());
         let state_bytes = lane_bytes.saturating_add(kept_bytes);
+        let block_bytes = self.block.block_bytes() as u64;
         let needed = |block: u64| block.saturating_mul(n_blocks).saturating_add(state_bytes);
         let fits = |dtype: &KvDtype| {
-            let block = KvFootprint::new::<Device>(spec, *dtype, self.block_size).block_bytes();
-            let block = block as u64;
-            block < self.bytes_per_block && needed(block) <= room_bytes
+            let block_size = self.block.shape.block_size;
+            let block = KvFootprint::new::<Device>(spec, *dtype, block_size).block_bytes() as u64;
+            block < block_bytes && needed(block) <= room_bytes
         };
         KvShortage {
             asked_tokens,
-            needed_bytes: needed(self.bytes_per_block),
+            needed_bytes: needed(block_bytes),
             state_bytes,
             kept_bytes,
             room_needed_bytes: match lane_bytes {
-                0 => needed(self.bytes_per_block),
+                0 => needed(block_bytes),
                 // Kept states take up to a quarter, and so do those of further requests.
-                _ => needed(self.bytes_per_block).saturating_mul(2),
+                _ => needed(block_bytes).saturating_mul(2),
             },
             room_bytes,
             is_limited: self.limit_bytes.is_some(),
@@ -238,12 +231,22 @@ impl fmt::Display for Size {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pelton_base::{KvWindows, Reach};
+
+    /// A block of one layer: 16 tokens, and some bytes.
+    fn block() -> KvFootprint {
+        use pelton_model::{KvHeads, KvShape};
+        let heads = KvHeads { n: 1, key_dim: 16, value_dim: 16, values_in_keys: false };
+        let shape =
+            KvShape { n_layers: 1, n_blocks: 1, block_size: 16, heads, dtype: KvDtype::F32 };
+        KvFootprint::of::<Device>(shape, None)
+    }
 
     fn sizing() -> KvSizing {
         KvSizing {
-            bytes_per_block: 1000,
-            block_size: 16,
+            block: block(),
             context_tokens: 1024,
+            chunk_tokens: 512,
             n_running: 4,
             limit_bytes: None,
             available_bytes: 1 << 30,
@@ -252,15 +255,8 @@ mod tests {
     }
 
     fn plan(n_blocks: u32, context_tokens: usize) -> KvPlan {
-        KvPlan {
-            n_blocks,
-            bytes_per_block: 1000,
-            block_size: 16,
-            context_tokens,
-            n_lanes: 0,
-            n_snapshots: 0,
-            state_bytes: 0,
-        }
+        let (n_lanes, n_snapshots, state_bytes) = (0, 0, 0);
+        KvPlan { n_blocks, block: block(), context_tokens, n_lanes, n_snapshots, state_bytes }
     }
 
     #[test]
@@ -271,29 +267,48 @@ mod tests {
 
     #[test]
     fn little_memory_cuts_the_pool_and_then_the_context() {
-        let found = KvSizing { available_bytes: 200_000, ..sizing() }.plan().expect("fits");
+        let bytes = block().block_bytes() as u64;
+        let found = KvSizing { available_bytes: 200 * bytes, ..sizing() }.plan().expect("fits");
         assert_eq!(found, plan(100, 1024));
-        let found = KvSizing { limit_bytes: Some(10_000), ..sizing() }.plan().expect("fits");
+        let found = KvSizing { limit_bytes: Some(10 * bytes), ..sizing() }.plan().expect("fits");
         assert_eq!(found, plan(10, 160));
-        assert_eq!(KvSizing { limit_bytes: Some(999), ..sizing() }.plan(), None);
+        assert_eq!(KvSizing { limit_bytes: Some(bytes - 1), ..sizing() }.plan(), None);
     }
 
     #[test]
     fn states_take_at_most_half_of_the_room_and_one_sequence_always_has_its_own() {
-        let states =
-            |n_snapshots| StateSizing { lane_bytes: 5000, snapshot_bytes: 500, n_snapshots };
+        let block = block().block_bytes() as u64;
+        let states = |n_snapshots| StateSizing {
+            lane_bytes: 5 * block,
+            snapshot_bytes: block / 2,
+            n_snapshots,
+        };
         let sizing = |bytes, n_snapshots| KvSizing {
             limit_bytes: Some(bytes),
             states: states(n_snapshots),
             ..sizing()
         };
         // A quarter for lanes, another one for snapshots, the rest for blocks.
-        let found = sizing(100_000, None).plan().expect("fits");
-        assert_eq!((found.n_lanes, found.n_snapshots, found.state_bytes), (4, 32, 36_000));
-        assert_eq!((found.n_blocks, found.n_bytes()), (64, 100_000));
-        let found = sizing(10_000, Some(2)).plan().expect("fits");
+        let found = sizing(100 * block, None).plan().expect("fits");
+        assert_eq!((found.n_lanes, found.n_snapshots, found.state_bytes), (4, 32, 36 * block));
+        assert_eq!((found.n_blocks, found.n_bytes()), (64, 100 * block));
+        let found = sizing(10 * block, Some(2)).plan().expect("fits");
         assert_eq!((found.n_lanes, found.n_snapshots, found.n_blocks), (1, 2, 4));
-        assert_eq!(sizing(5_999, Some(0)).plan(), None);
-        assert_eq!(sizing(20_000, Some(40)).plan(), None);
+        assert_eq!(sizing(6 * block - 1, Some(0)).plan(), None);
+        assert_eq!(sizing(20 * block, Some(40)).plan(), None);
+    }
+
+    #[test]
+    fn layers_with_a_window_take_what_one_window_and_one_chunk_need() {
+        let windows = KvWindows { reach: Reach::Last(256), n_blocks: 5, is_all: false };
+        let block = KvFootprint::of::<Device>(block().shape, Some(windows));
+        let sizing = KvSizing { block, n_running: 2, ..sizing() };
+        // 64 blocks of tokens for all of them, 17 for a window, 32 for a chunk; and a copy.
+        let found = sizing.plan().expect("fits");
+        assert_eq!((found.n_blocks, found.context_tokens), (2 * (64 + 5 * 49) + 6, 1024));
+        // A request that is alone needs no room for a chunk.
+        let limit_bytes = Some((40 + 5 * 17) * block.block_bytes() as u64);
+        let found = KvSizing { limit_bytes, ..sizing }.plan().expect("fits");
+        assert_eq!(found.context_tokens, 40 * 16);
     }
 }

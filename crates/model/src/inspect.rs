@@ -183,7 +183,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         tied_embeddings: spec.tied_embeddings,
         eos_tokens: spec.eos_tokens.clone(),
         kv_dtype: kv_dtype.name(),
-        kv_bytes_per_token: kv.block_bytes() / BLOCK_TOKENS,
+        kv_bytes_per_token: kv.token_bytes(&spec),
         n_recurrent_layers: states.layers.len(),
         state_bytes: state_bytes.lane,
         snapshot_bytes: state_bytes.snapshot,

@@ -5,6 +5,10 @@
 //! store   [ n_host_blocks ][ n_layers ][ block ]   one buffer, all layers of a block together
 //! ```
 //!
+//! `n_layers` are those of a memory group. Where layers with an attention window have groups of their own
+//! ([`ArchSpec::group_windows`]), each block belongs to one group, and the tokens of a block take a block
+//! in each.
+//!
 //! Both are allocated once, at the start, and never grow. [`KvFootprint`] is the only arithmetic: the
 //! executor allocates by it and `inspect` prints it, so a prediction and an allocation agree.
 //!
@@ -16,11 +20,12 @@ use pelton_tensor::{AlignedBuf, KvDtype};
 
 use crate::arch::{ArchSpec, KvHeads};
 use crate::device::Device;
+use pelton_base::KvWindows;
 
 /// Sizes of a paged KV cache.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct KvShape {
-    /// Layers that store keys and values; layers that keep a state do not.
+    /// Layers of a memory group that store keys and values; layers that keep a state do not.
     pub n_layers: usize,
     /// Blocks that sequences may own.
     pub n_blocks: usize,
@@ -39,23 +44,36 @@ pub struct KvFootprint {
     pub shape: KvShape,
     /// Blocks of the store.
     pub n_host_blocks: usize,
-    /// Bytes of one block over all layers on the device, scales and padding included.
+    /// Layers whose blocks are freed behind an attention window.
+    pub windows: Option<KvWindows>,
+    /// Bytes of one block over the layers of a group on the device, scales and padding included.
     block_bytes: usize,
 }
 
 impl KvFootprint {
     /// One block of `block_size` tokens of a model on a device `D`, and no store.
     pub fn new<D: Device>(spec: &ArchSpec, dtype: KvDtype, block_size: usize) -> Self {
-        let mut paged = spec.layers.iter().filter_map(|layer| layer.mixer.kv_heads());
-        let heads = paged.next();
+        let heads = spec.layers.iter().find_map(|layer| layer.mixer.kv_heads());
         let shape = KvShape {
-            n_layers: heads.map_or(0, |_| 1 + paged.count()),
+            n_layers: spec.n_block_layers(),
             n_blocks: 1,
             block_size,
             heads: heads.unwrap_or(KvHeads::LEAST),
             dtype,
         };
-        Self { shape, n_host_blocks: 0, block_bytes: D::kv_block_bytes(&shape) }
+        Self::of::<D>(shape, spec.freed_windows())
+    }
+
+    /// One block of this shape on a device `D`, and no store.
+    pub fn of<D: Device>(shape: KvShape, windows: Option<KvWindows>) -> Self {
+        let shape = KvShape { n_blocks: 1, ..shape };
+        Self { shape, n_host_blocks: 0, windows, block_bytes: D::kv_block_bytes(&shape) }
+    }
+
+    /// The same with blocks that are kept for all tokens.
+    #[must_use]
+    pub fn without_windows(self) -> Self {
+        Self { windows: None, ..self }
     }
 
     /// The same with a pool of `n_blocks` blocks.
@@ -78,13 +96,43 @@ impl KvFootprint {
         self.with_host_blocks(n_blocks.min(u32::MAX.into()) as usize)
     }
 
-    /// Blocks with which `n_requests` requests of `context_tokens` tokens never wait for a block: one
-    /// more than they fill, for a copy.
-    pub fn blocks_for(context_tokens: usize, block_size: usize, n_requests: usize) -> usize {
-        context_tokens.div_ceil(block_size).saturating_mul(n_requests).saturating_add(1)
+    /// Blocks that a request of `context_tokens` tokens holds at most, when `chunk_tokens` of them are
+    /// computed at once.
+    pub fn blocks_of(&self, context_tokens: usize, chunk_tokens: usize) -> usize {
+        let block_size = self.shape.block_size;
+        let n_blocks = context_tokens.div_ceil(block_size);
+        self.windows.map_or(n_blocks, |windows| {
+            windows.n_held(n_blocks, chunk_tokens.div_ceil(block_size), block_size)
+        })
     }
 
-    /// Bytes of one block over all layers, scales and padding included.
+    /// Blocks with which `n_requests` requests of `context_tokens` tokens never wait for a block: those
+    /// that they fill, and those of one more block of tokens, for a copy.
+    pub fn blocks_for(
+        &self,
+        context_tokens: usize,
+        chunk_tokens: usize,
+        n_requests: usize,
+    ) -> usize {
+        let for_copy = self.windows.map_or(1, |windows| windows.n_groups());
+        let of_one = self.blocks_of(context_tokens, chunk_tokens);
+        of_one.saturating_mul(n_requests).saturating_add(for_copy)
+    }
+
+    /// Most tokens of a request that has all blocks of the pool to itself.
+    pub fn most_tokens(&self) -> usize {
+        let KvShape { n_blocks, block_size, .. } = self.shape;
+        let n = self.windows.map_or(n_blocks, |windows| windows.most_tokens(n_blocks, block_size));
+        n.saturating_mul(block_size)
+    }
+
+    /// Bytes of a token in all layers of the model, scales and padding included.
+    pub fn token_bytes(&self, spec: &ArchSpec) -> usize {
+        let layer_bytes = self.block_bytes / self.shape.n_layers.max(1);
+        layer_bytes * spec.n_paged_layers() / self.shape.block_size
+    }
+
+    /// Bytes of one block over the layers of a group, scales and padding included.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }

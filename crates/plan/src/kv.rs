@@ -3,6 +3,7 @@
 //! [`KvFootprint`] and [`StateShape`] size the memory of the engine; this module asks them, and adds what
 //! a step reads.
 
+use pelton_base::limits::STEP_TOKENS;
 use pelton_model::{ArchSpec, CpuDevice, Device, KvDtype, KvFootprint, StateShape};
 use serde::Serialize;
 
@@ -13,17 +14,17 @@ pub struct KvSizes {
     pub dtype: &'static str,
     /// Tokens of a block.
     pub block_tokens: usize,
-    /// Bytes of a block over all layers, scales and padding included.
+    /// Bytes of a block of the pool, scales and padding included.
     pub block_bytes: u64,
     /// Bytes of one token over all layers.
     pub token_bytes: u64,
     /// Tokens of the sequences below.
     pub context_tokens: usize,
-    /// Bytes of one sequence, in whole blocks.
+    /// Bytes of one sequence, in whole blocks. Layers with a window hold the blocks of their window alone,
+    /// and while a prompt is computed those of one step.
     pub sequence_bytes: u64,
-    /// Bytes of one sequence if layers with a window kept their window alone; the pool keeps all
-    /// tokens of all layers.
-    pub windowed_bytes: u64,
+    /// Bytes of one sequence if all layers kept all tokens.
+    pub unfreed_bytes: u64,
     /// Bytes of the states of one sequence in recurrent layers, the rows of an open chunk included.
     pub state_bytes: u64,
     /// Elements of the states of one sequence, without the rows of its open chunk.
@@ -35,6 +36,9 @@ pub struct KvSizes {
     /// Most positions that a row sees in each layer; none in recurrent ones.
     #[serde(skip)]
     windows: Vec<Option<usize>>,
+    /// One block of the pool.
+    #[serde(skip)]
+    block: KvFootprint,
 }
 
 impl KvSizes {
@@ -45,47 +49,60 @@ impl KvSizes {
         block_tokens: usize,
         context_tokens: usize,
     ) -> Self {
-        let block_bytes =
-            KvFootprint::new::<CpuDevice>(spec, dtype, block_tokens).block_bytes() as u64;
+        let mut grouped = spec.clone();
+        grouped.group_windows();
+        let block = KvFootprint::new::<CpuDevice>(&grouped, dtype, block_tokens);
+        let block_bytes = block.block_bytes() as u64;
+        let token_bytes = block.token_bytes(spec) as u64;
+        let n_blocks = context_tokens.div_ceil(block_tokens) as u64;
+        let n_held = block.blocks_of(context_tokens, STEP_TOKENS) as u64;
         let states = StateShape::of(spec).layers;
-        let mut sizes = Self {
+        Self {
             dtype: dtype.name(),
             block_tokens,
             block_bytes,
-            token_bytes: block_bytes / block_tokens as u64,
+            token_bytes,
             context_tokens,
-            sequence_bytes: block_bytes
-                .saturating_mul(context_tokens.div_ceil(block_tokens) as u64),
-            windowed_bytes: 0,
+            sequence_bytes: block_bytes.saturating_mul(n_held),
+            unfreed_bytes: token_bytes.saturating_mul(block_tokens as u64).saturating_mul(n_blocks),
             state_bytes: CpuDevice::state_bytes(&states).lane as u64,
             n_state_elements: states.iter().map(|layer| layer.matrix()).sum(),
             n_paged_layers: spec.n_paged_layers(),
             windows: spec.layers.iter().map(|layer| layer.mixer.most_seen()).collect(),
-        };
-        sizes.windowed_bytes = sizes.read_bytes(context_tokens as f64) as u64;
-        sizes
+            block,
+        }
     }
 
     /// Bytes of a pool in which `n_sequences` sequences never wait for a block, and of their states.
     pub fn pool_bytes(&self, n_sequences: usize) -> u64 {
-        let n_blocks = KvFootprint::blocks_for(self.context_tokens, self.block_tokens, n_sequences);
+        let n_blocks = self.block.blocks_for(self.context_tokens, STEP_TOKENS, n_sequences);
         let states = self.state_bytes.saturating_mul(n_sequences as u64);
         self.block_bytes.saturating_mul(n_blocks as u64).saturating_add(states)
     }
 
     /// Most sequences that never wait in a pool of `n_bytes`.
     pub fn n_sequences(&self, n_bytes: u64) -> usize {
-        let n_blocks = self.context_tokens.div_ceil(self.block_tokens).max(1) as u64;
+        let n_blocks = self.block.blocks_of(self.context_tokens, STEP_TOKENS).max(1) as u64;
         let sequence = self.block_bytes.saturating_mul(n_blocks).saturating_add(self.state_bytes);
-        (n_bytes.saturating_sub(self.block_bytes) / sequence.max(1)) as usize
+        let for_copy = self.block_bytes.saturating_mul(self.block.blocks_for(0, 0, 0) as u64);
+        (n_bytes.saturating_sub(for_copy) / sequence.max(1)) as usize
     }
 
     /// Most tokens of each of `n_sequences` sequences in a pool of `n_bytes`, in whole blocks.
     pub fn n_tokens(&self, n_bytes: u64, n_sequences: usize) -> usize {
         let states = self.state_bytes.saturating_mul(n_sequences as u64);
         let n_bytes = n_bytes.saturating_sub(states);
-        let n_blocks = (n_bytes / self.block_bytes.max(1)).saturating_sub(1);
-        (n_blocks / n_sequences.max(1) as u64) as usize * self.block_tokens
+        let n_blocks = (n_bytes / self.block_bytes.max(1)) as usize;
+        let n_blocks = n_blocks.saturating_sub(self.block.blocks_for(0, 0, 0));
+        let of_one = n_blocks / n_sequences.max(1);
+        // The most blocks of tokens that take no more of the pool, found by halving.
+        let (mut fits, mut exceeds) = (0, of_one.max(self.context_tokens / self.block_tokens) + 1);
+        while exceeds - fits > 1 {
+            let half = fits.midpoint(exceeds);
+            let is_fit = self.block.blocks_of(half * self.block_tokens, STEP_TOKENS) <= of_one;
+            *(if is_fit { &mut fits } else { &mut exceeds }) = half;
+        }
+        fits * self.block_tokens
     }
 
     /// Positions that attention of one row sees behind `n_tokens` tokens, layer by layer.

@@ -96,15 +96,16 @@ fn latent_attention_takes_576_elements_per_layer() {
 }
 
 #[test]
-fn a_window_is_kept_whole_by_the_pool_and_counted_apart() {
+fn a_sequence_holds_its_window_and_one_step_of_layers_with_a_window() {
     let mut config = llama(32, 4096, 32, 8, 14336);
     config["architectures"] = json!(["MistralForCausalLM"]);
     config["sliding_window"] = json!(4096);
     let long = kv(&config, KvDtype::Bf16, 32768);
-    assert_eq!(long.sequence_bytes, 4 * GIB);
-    assert_eq!(long.windowed_bytes, GIB / 2);
+    assert_eq!(long.unfreed_bytes, 4 * GIB);
+    // The window, what is computed at once, and one block that they begin within.
+    assert_eq!(long.sequence_bytes, GIB / 2 + (512 + BLOCK as u64) * long.token_bytes);
     let short = kv(&config, KvDtype::Bf16, 2048);
-    assert_eq!(short.sequence_bytes, short.windowed_bytes);
+    assert_eq!(short.sequence_bytes, short.unfreed_bytes);
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl Default for Choices {
             preemption: PreemptionMode::default(),
             slo: Slo::default(),
             tenants: vec![TenantConfig::default()],
-            max_batch_tokens: 512,
+            max_batch_tokens: limits::STEP_TOKENS,
             max_chunk_tokens: None,
             max_running: 64,
         }

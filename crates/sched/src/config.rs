@@ -62,9 +62,9 @@ impl SchedulerConfig {
         let most = match (&self.windows, self.choices.kv_allocation) {
             (None, _) => n_blocks,
             (Some(windows), KvAllocation::Contiguous) => n_blocks / windows.n_groups(),
-            (Some(windows), KvAllocation::Paged) => windows
-                .most_tokens(n_blocks, self.block_size)
-                .min(self.n_token_blocks() as usize),
+            (Some(windows), KvAllocation::Paged) => {
+                windows.most_tokens(n_blocks, self.block_size).min(self.n_token_blocks() as usize)
+            }
         };
         self.max_context.min(most.saturating_mul(self.block_size))
     }

@@ -490,7 +490,8 @@ impl Kv {
             let n_missing = n_missing.max(n_tokens.saturating_sub(self.pool.n_free()));
             let Self { tree, pool, windows, .. } = self;
             // A block frees its window block, too.
-            let n_evicted = n_missing.div_ceil(windows.as_ref().map_or(1, |windows| windows.config.n_taken(1, 1)));
+            let n_evicted = n_missing
+                .div_ceil(windows.as_ref().map_or(1, |windows| windows.config.n_taken(1, 1)));
             let mut release = |block| {
                 if let Some(windows) = windows {
                     windows.forget(pool, block);

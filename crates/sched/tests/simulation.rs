@@ -12,8 +12,8 @@ mod lanes;
 
 use device::{Fake, Moving, absorb, mix, next_token};
 use pelton_base::{
-    Ask, FinishReason, KvWindows, Namespace, Reach, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId,
-    TokenId,
+    Ask, FinishReason, KvWindows, Namespace, Reach, Request, RequestId, SamplingParams,
+    ServiceParams, Slo, TenantId, TokenId,
 };
 use pelton_sched::{
     Batching, Choices, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder,

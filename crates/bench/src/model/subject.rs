@@ -36,7 +36,9 @@ pub(super) struct Subject<'a> {
     /// The long sequence, and where its keys and values are.
     sequence: Vec<TokenId>,
     kv: <CpuDevice as Device>::Kv,
-    block_table: Vec<u32>,
+    /// A table for each memory group of layers, one after the other.
+    block_tables: Vec<u32>,
+    n_groups: usize,
     is_recurrent: bool,
     logits: Vec<f32>,
     prompts: RandomTokens,
@@ -53,26 +55,31 @@ impl<'a> Subject<'a> {
     ///
     /// When the system refuses the memory, or the engine fails.
     pub(super) fn new(
-        decoder: Decoder<CpuDevice>,
+        mut decoder: Decoder<CpuDevice>,
         plan: &Plan,
         needs: Needs,
         is_stopped: &'a dyn Fn() -> bool,
     ) -> Result<Option<Self>> {
         let mut prompts = RandomTokens::new(decoder.spec().vocab_size);
-        let kv = decoder.try_new_kv(needs.n_sequence_blocks, BLOCK_TOKENS).map_err(|error| {
+        // As the engine will have it.
+        decoder.group_windows();
+        let n_blocks = needs.n_sequence_blocks * decoder.spec().n_kv_groups();
+        let kv = decoder.try_new_kv(n_blocks, BLOCK_TOKENS).map_err(|error| {
             BenchError::invalid_with_hint(
                 format!("no memory for the keys and values of a context: {error}"),
                 "lower `--context` or `--prompt`",
             )
         })?;
         let is_recurrent = decoder.spec().is_recurrent();
+        let n_groups = decoder.spec().n_kv_groups();
         let (executor, engine) = spawn(decoder, needs.n_engine_blocks, plan.most_sequences())?;
         let mut subject = Self {
             executor,
             engine,
             sequence: prompts.take(plan.sequence_tokens()),
             kv,
-            block_table: (0..needs.n_sequence_blocks as u32).collect(),
+            block_tables: (0..n_blocks as u32).collect(),
+            n_groups,
             is_recurrent,
             logits: Vec::new(),
             prompts,
@@ -209,7 +216,7 @@ impl<'a> Subject<'a> {
         let sequence = ForwardSequence {
             rows: 0..n_rows,
             first_position: first,
-            block_tables: BlockTables::one(&self.block_table),
+            block_tables: BlockTables::new(&self.block_tables, self.n_groups),
             // Of timing alone: a lane is not what its place says where rows are computed again.
             lane: self.is_recurrent.then(|| Lane::at(0, first)),
             tree: None,

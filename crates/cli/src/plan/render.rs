@@ -71,8 +71,8 @@ impl Report {
                     kv.dtype,
                     bytes(kv.sequence_bytes),
                     kv.context_tokens,
-                    match kv.windowed_bytes < kv.sequence_bytes && self.model.n_window_layers > 0 {
-                        true => format!(" ({} within windows)", bytes(kv.windowed_bytes)),
+                    match kv.sequence_bytes < kv.unfreed_bytes {
+                        true => format!(" ({} without windows)", bytes(kv.unfreed_bytes)),
                         false => String::new(),
                     }
                 ),

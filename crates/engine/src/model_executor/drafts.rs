@@ -94,6 +94,7 @@ impl<D: Ops> ModelExecutor<D> {
 
     /// A pass of the first layers over the tokens before the blanks at `place`.
     fn early_pass(&mut self, n_layers: usize, place: usize, shares: &[Early<'_>], is_greedy: bool) {
+        let n_groups = self.decoder.spec().n_kv_groups();
         let Self { decoder, kv, scratch, n_sampled, .. } = self;
         let Scratch { tokens, tables, logits_rows, logits, likeliest, .. } = scratch;
         let inputs: Vec<TokenId> = shares.iter().map(|early| tokens[early.row(place)]).collect();
@@ -101,7 +102,7 @@ impl<D: Ops> ModelExecutor<D> {
             rows: i..i + 1,
             first_position: early.share.first_position + early.row(place)
                 - early.share.tokens.start,
-            block_tables: BlockTables::one(&tables[early.share.blocks.clone()]),
+            block_tables: BlockTables::new(&tables[early.share.blocks.clone()], n_groups),
             lane: None,
             tree: None,
         };
@@ -262,7 +263,7 @@ impl<D: Ops> ModelExecutor<D> {
         for (place, &row) in (first..).zip(&self.scratch.path) {
             if place != row {
                 let (from, to) = (share.first_position + row, share.first_position + place);
-                let tables = BlockTables::one(table);
+                let tables = BlockTables::new(table, self.decoder.spec().n_kv_groups());
                 self.decoder.copy_kv_position(&mut self.kv, tables, lane, from, to);
             }
         }

@@ -104,7 +104,13 @@ impl GateKeeper {
 impl FakeExecutor {
     pub(crate) fn new(n_blocks: u32, block_size: usize) -> Self {
         Self {
-            capacity: KvCapacity { n_blocks, n_host_blocks: 0, block_size, states: None },
+            capacity: KvCapacity {
+                n_blocks,
+                n_host_blocks: 0,
+                block_size,
+                states: None,
+                windows: None,
+            },
             kv: vec![0; n_blocks as usize * block_size],
             host: Vec::new(),
             moving: Vec::new(),

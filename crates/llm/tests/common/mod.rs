@@ -112,7 +112,7 @@ fn scores(prompt: &[TokenId], n_top: usize) -> Vec<ScoredToken> {
 
 impl Executor for Parrot {
     fn kv_capacity(&self) -> KvCapacity {
-        KvCapacity { n_blocks: 4096, n_host_blocks: 0, block_size: 16, states: None }
+        KvCapacity { n_blocks: 4096, n_host_blocks: 0, block_size: 16, states: None, windows: None }
     }
 
     fn vocab_size(&self) -> usize {

@@ -1,8 +1,8 @@
 //! The specification of a model, from which the decoder builds it.
 
-use pelton_base::TokenId;
+use pelton_base::{KvWindows, Reach, TokenId};
 
-use super::{Kept, LayerSpec, Mlp, PlainMlp};
+use super::{Kept, LayerSpec, Mixer, Mlp, PlainMlp};
 use crate::config::{HfConfig, Window};
 use crate::rope::RopeSpec;
 
@@ -131,17 +131,75 @@ impl ArchSpec {
         choices
     }
 
-    /// Of each layer its place among the layers that keep the same: pages, or a state.
+    /// Of each layer its place among the layers that keep the same: keys and values of its memory group,
+    /// or a state.
     pub(crate) fn memory_places(&self) -> Vec<usize> {
-        let (mut n_paged, mut n_states) = (0, 0);
+        let (mut n_paged, mut n_states) = (vec![0; self.n_kv_groups()], 0);
         let place = |layer: &LayerSpec| {
             let kept = layer.mixer.kept();
-            let n = if kept.state.is_some() { &mut n_states } else { &mut n_paged };
+            let is_state = kept.state.is_some();
+            let n = if is_state { &mut n_states } else { &mut n_paged[layer.kv_group] };
             let place = *n;
             *n += usize::from(kept != Kept::default());
             place
         };
         self.layers.iter().map(place).collect()
+    }
+
+    /// Layers of the largest memory group: those that a block of the KV cache has keys and values of.
+    pub fn n_block_layers(&self) -> usize {
+        let mut n_paged = vec![0; self.n_kv_groups()];
+        for layer in self.layers.iter().filter(|layer| layer.mixer.kv_heads().is_some()) {
+            n_paged[layer.kv_group] += 1;
+        }
+        n_paged.into_iter().max().unwrap_or(0)
+    }
+
+    /// The layers with an attention window, where their keys and values can be freed behind it: all layers
+    /// with pages have keys and values of one size, no layer keeps a state, the windows are of one kind and
+    /// shorter than the context, and there are at least as many layers with a window as layers without one
+    /// (with fewer of them, a short sequence would take more memory than without windows).
+    pub fn kv_windows(&self) -> Option<KvWindows> {
+        let mixers = || self.layers.iter().map(|layer| &layer.mixer);
+        let heads = mixers().find_map(|mixer| mixer.kv_heads());
+        let is_uniform =
+            mixers().filter_map(|mixer| mixer.kv_heads()).all(|own| Some(own) == heads);
+        let reaches: Vec<Reach> = mixers().filter_map(Mixer::reach).collect();
+        let n_full = self.n_paged_layers() - reaches.len();
+        if !is_uniform || self.is_recurrent() || !self.is_causal() || reaches.len() < n_full.max(1)
+        {
+            return None;
+        }
+        let reach = reaches.iter().copied().reduce(|a, b| match (a, b) {
+            (Reach::Last(a), Reach::Last(b)) => Reach::Last(a.max(b)),
+            (a, _) => a,
+        })?;
+        let fits = |own: &Reach| match (reach, *own) {
+            (Reach::Last(_), Reach::Last(_)) => true,
+            (all, own) => all == own,
+        };
+        let n_blocks = if n_full == 0 { 1 } else { reaches.len().div_ceil(n_full) };
+        let (Reach::Last(longest) | Reach::Segment(longest)) = reach;
+        let is_of_use = longest < self.max_context && reaches.iter().all(fits);
+        is_of_use.then_some(KvWindows { reach, n_blocks, is_all: n_full == 0 })
+    }
+
+    /// [`kv_windows`](Self::kv_windows) of a model whose layers are in groups that allow it.
+    pub fn freed_windows(&self) -> Option<KvWindows> {
+        self.kv_windows().filter(|windows| windows.n_groups() == self.n_kv_groups())
+    }
+
+    /// Gives layers with a window memory groups of their own, so that their blocks can be freed behind it:
+    /// see [`kv_windows`](Self::kv_windows). Nothing changes where that is `None`.
+    pub fn group_windows(&mut self) {
+        let Some(windows) = self.kv_windows().filter(|windows| !windows.is_all) else { return };
+        let n_windows = self.layers.iter().filter(|layer| layer.mixer.reach().is_some()).count();
+        let n_full = self.n_paged_layers() - n_windows;
+        let windowed = self.layers.iter_mut().filter(|layer| layer.mixer.reach().is_some());
+        for (i, layer) in windowed.enumerate() {
+            layer.kv_group = 1 + i / n_full;
+        }
+        assert_eq!(self.n_kv_groups(), windows.n_groups(), "invariant: a group for each table");
     }
 
     /// Number of layers that keep keys and values.

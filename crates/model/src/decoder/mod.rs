@@ -455,6 +455,13 @@ impl<D: Ops> Decoder<D> {
         self.device.write_kv_block(kv, block, store.block(host_block));
     }
 
+    /// Lets blocks be freed behind attention windows: caches that are made from now on have memory groups,
+    /// and every sequence has a block table for each ([`ArchSpec::group_windows`]).
+    pub fn group_windows(&mut self) {
+        self.spec.group_windows();
+        self.places = self.spec.memory_places();
+    }
+
     /// The spec of the model.
     pub fn spec(&self) -> &ArchSpec {
         &self.spec
@@ -470,7 +477,7 @@ impl<D: Ops> Decoder<D> {
         self.kv_dtype
     }
 
-    /// Bytes of one block of `block_size` tokens over all layers, keys and values.
+    /// Bytes of one block of `block_size` tokens over the layers of a memory group, keys and values.
     pub fn kv_bytes_per_block(&self, block_size: usize) -> usize {
         self.kv_block(block_size).block_bytes()
     }

@@ -31,6 +31,7 @@ use crate::error::ModelError;
 use crate::export::Listing;
 use crate::load::{Lookup, Packer};
 use crate::parameters::Parameters;
+use pelton_base::Reach;
 
 pub use absent::{Absent, NoTensors, NoWeights};
 pub use gqa::{Gqa, GqaWeights, QkNorm, Temperature};
@@ -227,6 +228,14 @@ impl Mixer {
     /// The keys and values of a token that are kept in pages, where there are any.
     pub fn kv_heads(&self) -> Option<KvHeads> {
         self.kept().pages
+    }
+
+    /// The tokens that a layer with a window reads, or `None` for one that reads all.
+    pub fn reach(&self) -> Option<Reach> {
+        let Self::Gqa(gqa) = self else { return None };
+        // A layer with both, which no family has, reads no more than its segment.
+        let segment = gqa.segment.map(Reach::Segment);
+        segment.or_else(|| Some(Reach::Last(gqa.window?.max(1))))
     }
 
     /// Attention window in tokens, or `None` for full attention.
