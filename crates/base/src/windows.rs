@@ -69,7 +69,7 @@ impl KvWindows {
     pub fn most_tokens(&self, n_blocks: usize, block_size: usize) -> usize {
         let n_needed = self.n_needed(block_size);
         match n_blocks / self.n_taken(1, 1) {
-            n if n <= n_needed => n,
+            n if n < n_needed => n,
             _ if self.is_all => usize::MAX,
             _ => n_blocks - n_needed * self.n_blocks,
         }
@@ -128,6 +128,6 @@ mod tests {
         assert_eq!(windows.most_tokens(1024 + 6 * 33, 32), 1024);
         assert_eq!(windows.most_tokens(69, 32), 9);
         let all = KvWindows { is_all: true, n_blocks: 1, ..windows };
-        assert_eq!((all.most_tokens(34, 32), all.most_tokens(33, 32)), (usize::MAX, 33));
+        assert_eq!((all.most_tokens(33, 32), all.most_tokens(32, 32)), (usize::MAX, 32));
     }
 }

@@ -56,6 +56,7 @@ pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
 pub use inspect::{Ignored, Inspection, Quantization, TensorTotals, inspect};
 pub use kv::{KvFootprint, KvShape, SwapStore};
+pub use layer::KvHeads;
 pub use load::{
     FoldNorm, LayerMatrix, LayerShape, LoadOptions, LoadProgress, PackedCache, StoredRows, check,
     layer_shape, load, stored_bytes,

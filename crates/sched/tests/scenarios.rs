@@ -8,6 +8,9 @@
 //!        [eviction=lru] [batching=static] [kv=contiguous] [weights=1,3] [step=50]
 //!        [lanes=2 snapshots=3 border=4 [every=8]]                  recurrent layers, with a border
 //!                                     every four tokens
+//!        [window=6 [parts=3] | segment=4 [parts=3]] [all]          layers that read the last six tokens,
+//!                                     or those of a segment; three times as many as there are layers
+//!                                     that read all tokens, or all layers
 //! prices base=10 token=1 sample=0 attended=0 moved=0 [tried=8]     milliseconds, from now on,
 //!                                     learned from steps of up to 8 tokens
 //! add 1 prompt=3 max=2 [stop=9]       queue request 1: a prompt of 3 tokens, at most 2 to generate
@@ -27,7 +30,8 @@
 //! `UPDATE_SCENARIOS=1` in the environment the files are rewritten with what was said.
 
 use pelton_base::{
-    Ask, Namespace, Request, RequestId, SamplingParams, ServiceParams, Slo, TenantId, TokenId,
+    Ask, KvWindows, Namespace, Reach, Request, RequestId, SamplingParams, ServiceParams, Slo,
+    TenantId, TokenId,
 };
 use pelton_sched::{
     Batching, Choices, Direction, DraftTree, Eviction, KvAllocation, Outlook, PolicyKind,
@@ -117,9 +121,20 @@ fn config(words: &[&str]) -> SchedulerConfig {
             chunk: number(words, "border"),
             every: optional(words, "every").unwrap_or(0),
         }),
+        windows: windows(words),
         choices,
         ..SchedulerConfig::new(number(words, "blocks") as u32, number(words, "block"))
     }
+}
+
+fn windows(words: &[&str]) -> Option<KvWindows> {
+    let reach = match (optional(words, "window"), optional(words, "segment")) {
+        (None, None) => return None,
+        (Some(n), _) => Reach::Last(n),
+        (None, Some(n)) => Reach::Segment(n),
+    };
+    let n_blocks = optional(words, "parts").unwrap_or(1);
+    Some(KvWindows { reach, n_blocks, is_all: words.contains(&"all") })
 }
 
 fn prices(words: &[&str]) -> StepCost {

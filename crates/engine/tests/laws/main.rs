@@ -9,9 +9,10 @@ mod prompts;
 mod recurrent;
 mod sampling;
 mod sharing;
+mod windows;
 mod worlds;
 
-use pelton_base::{Ask, RuleState, SamplingParams, ServiceParams, TokenId};
+use pelton_base::{Ask, KvWindows, RuleState, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::spec::Verification;
 use pelton_engine::{EngineConfig, EngineMetrics, SampledToken, SpecMethod, SpecStats};
 use pelton_kernels::Kernels;
@@ -30,6 +31,13 @@ struct Law {
 }
 
 impl Law {
+    /// Blocks for the longest request, and a few more.
+    fn few_blocks(&self) -> u32 {
+        let spec = self.files.spec().expect("a model");
+        let of_longest = |windows: KvWindows| windows.n_held(73, 0, BLOCK) as u32;
+        spec.kv_windows().map_or(73, of_longest) + 11
+    }
+
     /// Computes all requests at once in `world`, and compares the answers to the bit.
     fn holds(&self, what: &str, world: &World) -> EngineMetrics {
         self.holds_for(what, world, requests())
@@ -82,10 +90,10 @@ fn law_holds_for(fixture: &str) {
 }
 
 /// A world in which requests are swapped out.
-fn swapped() -> World {
+fn swapped(n_blocks: u32) -> World {
     let choices = Choices { preemption: PreemptionMode::Swap, ..Choices::default() };
     let swap = EngineConfig { choices, ..Default::default() };
-    World { n_blocks: 84, n_host_blocks: 400, config: swap, ..World::plain() }
+    World { pool: Some(n_blocks), n_host_blocks: 400, config: swap, ..World::plain() }
 }
 
 /// Returns what was counted while requests were swapped out.
@@ -94,16 +102,16 @@ fn in_little_memory(law: &Law) -> EngineMetrics {
     let chunks = EngineConfig { choices: chunked(), ..Default::default() };
     law.holds("in chunks", &World { config: chunks, ..plain.clone() });
 
-    let metrics = law.holds("preempted", &World { n_blocks: 84, ..plain.clone() });
+    let metrics = law.holds("preempted", &World { pool: Some(law.few_blocks()), ..plain.clone() });
     assert!(metrics.n_preemptions > 0, "{metrics:?}");
 
-    let swapped_out = law.holds("swapped out", &swapped());
+    let swapped_out = law.holds("swapped out", &swapped(law.few_blocks()));
 
     let choices = Choices { prefix_cache: false, ..Choices::default() };
     let uncached = EngineConfig { choices, ..Default::default() };
     law.holds("without a cache", &World { config: uncached, ..plain });
 
-    let all = World { n_threads: 2, config: everything(), ..swapped() };
+    let all = World { n_threads: 2, config: everything(), ..swapped(law.few_blocks()) };
     let metrics = law.holds("with everything at once", &all);
     assert!(metrics.spec.n_drafted > 0, "{metrics:?}");
     swapped_out

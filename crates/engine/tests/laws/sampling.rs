@@ -64,7 +64,7 @@ fn rare_parameters_answer_alike_in_every_world() {
     holds("in chunks", &World { config: chunks, ..plain.clone() });
     let metrics = holds("preempted", &World { n_blocks: 84, ..plain.clone() });
     assert!(metrics.n_preemptions > 0, "{metrics:?}");
-    let metrics = holds("swapped out", &swapped());
+    let metrics = holds("swapped out", &swapped(84));
     assert!(metrics.swapped_in_blocks > 0, "{metrics:?}");
     let choices = Choices { prefix_cache: false, ..Choices::default() };
     let uncached = EngineConfig { choices, ..Default::default() };
@@ -79,6 +79,6 @@ fn rare_parameters_answer_alike_in_every_world() {
             assert!(metrics.spec.n_accepted > 0, "{metrics:?}");
         }
     }
-    let all = World { n_threads: 2, config: everything(), ..swapped() };
+    let all = World { n_threads: 2, config: everything(), ..swapped(84) };
     holds("with everything at once", &all);
 }

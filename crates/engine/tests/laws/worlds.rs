@@ -30,6 +30,8 @@ pub(crate) const FORMATS: [(&str, Compute); 4] = [
 /// Fixtures of the model crate; the window of `mistral` is 8 tokens.
 pub(crate) const FIXTURES: [&str; 4] = ["llama3", "mistral", "qwen2", "qwen3"];
 pub(crate) const VOCAB: u32 = 256;
+/// Tokens of a block.
+pub(crate) const BLOCK: usize = 4;
 
 /// The fixture as a GGUF file of this format, with room for sequences of several KV chunks.
 pub(crate) fn open(fixture: &str, format: &str) -> (ModelFiles, TempDir) {
@@ -138,7 +140,11 @@ pub(crate) fn requests() -> Vec<Ask> {
 pub(crate) struct World {
     pub(crate) kernels: &'static Kernels,
     pub(crate) n_threads: usize,
+    /// Blocks of tokens that there is room for; layers with a window take as much again for each of their
+    /// groups.
     pub(crate) n_blocks: u32,
+    /// Blocks of the pool, in place of that.
+    pub(crate) pool: Option<u32>,
     pub(crate) n_host_blocks: u32,
     pub(crate) sampled_vocab: Option<usize>,
     /// Whether drafts are trees.
@@ -163,6 +169,7 @@ impl World {
             kernels: Kernels::best(),
             n_threads: 1,
             n_blocks: 400,
+            pool: None,
             n_host_blocks: 0,
             sampled_vocab: None,
             branches: false,
@@ -271,9 +278,10 @@ pub(crate) fn start(
     let backend = CpuDevice::new(Cpu::with(world.kernels, world.n_threads));
     let options = LoadOptions { compute, ..LoadOptions::default() };
     let decoder = load_model(files, backend, &options).expect("it loads");
+    let n_groups = decoder.spec().kv_windows().map_or(1, |windows| windows.n_groups() as u32);
     let config = ModelExecutorConfig {
-        block_size: 4,
-        memory: KvMemory::Blocks(world.n_blocks),
+        block_size: BLOCK,
+        memory: KvMemory::Blocks(world.pool.unwrap_or(world.n_blocks * n_groups)),
         host_blocks: world.n_host_blocks,
         sampled_vocab: world.sampled_vocab,
         exit_layers: world.config.spec.exit_layers,
