@@ -31,13 +31,6 @@ struct Law {
 }
 
 impl Law {
-    /// Blocks for the longest request, and a few more.
-    fn few_blocks(&self) -> u32 {
-        let spec = self.files.spec().expect("a model");
-        let of_longest = |windows: KvWindows| windows.n_held(73, 0, BLOCK) as u32;
-        spec.kv_windows().map_or(73, of_longest) + 11
-    }
-
     /// Computes all requests at once in `world`, and compares the answers to the bit.
     fn holds(&self, what: &str, world: &World) -> EngineMetrics {
         self.holds_for(what, world, requests())
@@ -89,6 +82,13 @@ fn law_holds_for(fixture: &str) {
     }
 }
 
+/// Blocks for the longest request, and a few more.
+fn few_blocks(files: &ModelFiles) -> u32 {
+    let spec = files.spec().expect("a model");
+    let of_longest = |windows: KvWindows| windows.n_held(73, 0, BLOCK) as u32;
+    spec.kv_windows().map_or(73, of_longest) + 11
+}
+
 /// A world in which requests are swapped out.
 fn swapped(n_blocks: u32) -> World {
     let choices = Choices { preemption: PreemptionMode::Swap, ..Choices::default() };
@@ -102,16 +102,17 @@ fn in_little_memory(law: &Law) -> EngineMetrics {
     let chunks = EngineConfig { choices: chunked(), ..Default::default() };
     law.holds("in chunks", &World { config: chunks, ..plain.clone() });
 
-    let metrics = law.holds("preempted", &World { pool: Some(law.few_blocks()), ..plain.clone() });
+    let metrics =
+        law.holds("preempted", &World { pool: Some(few_blocks(&law.files)), ..plain.clone() });
     assert!(metrics.n_preemptions > 0, "{metrics:?}");
 
-    let swapped_out = law.holds("swapped out", &swapped(law.few_blocks()));
+    let swapped_out = law.holds("swapped out", &swapped(few_blocks(&law.files)));
 
     let choices = Choices { prefix_cache: false, ..Choices::default() };
     let uncached = EngineConfig { choices, ..Default::default() };
     law.holds("without a cache", &World { config: uncached, ..plain });
 
-    let all = World { n_threads: 2, config: everything(), ..swapped(law.few_blocks()) };
+    let all = World { n_threads: 2, config: everything(), ..swapped(few_blocks(&law.files)) };
     let metrics = law.holds("with everything at once", &all);
     assert!(metrics.spec.n_drafted > 0, "{metrics:?}");
     swapped_out
