@@ -15,7 +15,7 @@ use super::grown::Grown;
 use super::{Delta, Shape, tensors, values, vocabulary};
 
 /// Names of tensors in GGUF files, without the number of the layer, and in folders.
-const NAMES: [(&str, &str); 22] = [
+const NAMES: [(&str, &str); 25] = [
     ("token_embd", "model.embed_tokens"),
     ("output_norm", "model.norm"),
     ("attn_norm", "input_layernorm"),
@@ -38,6 +38,9 @@ const NAMES: [(&str, &str); 22] = [
     ("ssm_dt", "linear_attn.dt_bias"),
     ("ssm_norm", "linear_attn.norm"),
     ("ssm_out", "linear_attn.out_proj"),
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("pre_ffw_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
 ];
 
 /// The origin of the weights.
@@ -159,6 +162,7 @@ fn hf(gguf: &str) -> String {
 fn config(shape: &Shape, dtype: DType) -> Value {
     let (class, model_type) = match shape.arch {
         "qwen2" => ("Qwen2ForCausalLM", "qwen2"),
+        "gemma3" => ("Gemma3ForCausalLM", "gemma3_text"),
         "qwen3_5_text" => ("Qwen3_5ForCausalLM", "qwen3_5_text"),
         _ => ("LlamaForCausalLM", "llama"),
     };
@@ -174,8 +178,11 @@ fn config(shape: &Shape, dtype: DType) -> Value {
         "num_key_value_heads": shape.n_kv_heads, "head_dim": shape.head_dim,
         "vocab_size": shape.vocab, "max_position_embeddings": shape.context,
         "rope_theta": f64::from(shape.rope_base), "rms_norm_eps": f64::from(shape.eps),
-        "hidden_act": "silu", "tie_word_embeddings": true, "eos_token_id": shape.vocab - 1,
+        "tie_word_embeddings": true, "eos_token_id": shape.vocab - 1,
     });
+    if shape.window.is_none() {
+        config["hidden_act"] = "silu".into();
+    }
     if let Some(Delta { n_heads, head_dim, taps }) = shape.delta {
         config["partial_rotary_factor"] = 0.25.into();
         config["full_attention_interval"] = 4.into();
@@ -184,6 +191,13 @@ fn config(shape: &Shape, dtype: DType) -> Value {
             config[format!("linear_{of}_head_dim")] = head_dim.into();
             config[format!("linear_num_{of}_heads")] = n_heads.into();
         }
+    }
+    if let Some(window) = shape.window {
+        config["hidden_activation"] = "gelu_pytorch_tanh".into();
+        config["query_pre_attn_scalar"] = shape.head_dim.into();
+        config["rope_local_base_freq"] = 10_000.0.into();
+        config["sliding_window"] = window.into();
+        config["sliding_window_pattern"] = 6.into();
     }
     config
 }

@@ -69,6 +69,9 @@ enum ShapeName {
     /// Only as a model folder.
     #[value(name = "hybrid-0.8b")]
     Hybrid08b,
+    /// Gemma 3 1B, in which 22 of 26 layers read the last 512 tokens alone. Only as a model folder.
+    #[value(name = "gemma3-1b")]
+    Gemma31b,
 }
 
 /// Sizes in elements.
@@ -88,6 +91,8 @@ struct Shape {
     qkv_bias: bool,
     /// The recurrence of three of four layers, in hybrids.
     delta: Option<Delta>,
+    /// The window of five of six layers, in Gemma 3.
+    window: Option<usize>,
 }
 
 /// A recurrence of as many heads of keys as of values, of one width.
@@ -119,6 +124,7 @@ const LLAMA_1B: Shape = Shape {
     eps: 1e-5,
     qkv_bias: false,
     delta: None,
+    window: None,
 };
 
 const LLAMA_100M: Shape =
@@ -138,6 +144,7 @@ const QWEN_05B: Shape = Shape {
     eps: 1e-6,
     qkv_bias: true,
     delta: None,
+    window: None,
 };
 
 const QWEN_15B: Shape =
@@ -169,6 +176,24 @@ const HYBRID_08B: Shape = Shape {
     eps: 1e-6,
     qkv_bias: false,
     delta: Some(Delta { n_heads: 16, head_dim: 128, taps: 4 }),
+    window: None,
+};
+
+const GEMMA3_1B: Shape = Shape {
+    arch: "gemma3",
+    n_layers: 26,
+    hidden: 1152,
+    ffn: 6912,
+    n_heads: 4,
+    n_kv_heads: 1,
+    head_dim: 256,
+    vocab: 262_144,
+    context: 32_768,
+    rope_base: 1_000_000.0,
+    eps: 1e-6,
+    qkv_bias: false,
+    delta: None,
+    window: Some(512),
 };
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -180,10 +205,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ShapeName::Smollm17b => &SMOLLM_17B,
         ShapeName::Llama3b => &LLAMA_3B,
         ShapeName::Hybrid08b => &HYBRID_08B,
+        ShapeName::Gemma31b => &GEMMA3_1B,
     };
-    let is_hybrid = shape.delta.is_some();
-    anyhow::ensure!(args.safetensors || !is_hybrid, "hybrids need `--safetensors`");
-    anyhow::ensure!(args.of.is_none() || !is_hybrid, "hybrids cannot take `--of`");
+    let is_folder = shape.delta.is_some() || shape.window.is_some();
+    anyhow::ensure!(args.safetensors || !is_folder, "this shape needs `--safetensors`");
+    anyhow::ensure!(args.of.is_none() || !is_folder, "this shape cannot take `--of`");
     let wished = format_of_name(&args.format)?;
     if args.safetensors {
         let grown = args.of.as_ref().map(|folder| Grown::open(folder, shape)).transpose()?;
@@ -373,7 +399,7 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
         }
         // Hybrids gate the output of attention, and norm queries and keys.
         let q_rows = if shape.delta.is_some() { 2 * q } else { q };
-        if shape.delta.is_some() {
+        if shape.delta.is_some() || shape.window.is_some() {
             add("attn_q_norm.weight", &[shape.head_dim]);
             add("attn_k_norm.weight", &[shape.head_dim]);
         }
@@ -386,7 +412,13 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
             add("attn_v.bias", &[kv]);
         }
         add("attn_output.weight", &[hidden, q]);
-        add("ffn_norm.weight", &[hidden]);
+        if shape.window.is_some() {
+            add("post_attention_norm.weight", &[hidden]);
+            add("pre_ffw_norm.weight", &[hidden]);
+            add("post_ffw_norm.weight", &[hidden]);
+        } else {
+            add("ffn_norm.weight", &[hidden]);
+        }
         add("ffn_gate.weight", &[ffn, hidden]);
         add("ffn_up.weight", &[ffn, hidden]);
         add("ffn_down.weight", &[hidden, ffn]);
