@@ -33,6 +33,7 @@ fn measure(cpu: &Cpu, shape: ScanShape, n_rows: usize, open: usize) -> f64 {
         key_width: shape.key_width(),
         update_width: shape.value_width(),
         n_heads: shape.n_value_heads,
+        is_selective: false,
     };
     // States larger than the caches together, one after the other.
     let n_lanes = if n_rows == 1 { 100 } else { 2 };
