@@ -1,12 +1,12 @@
 //! The names that checkpoints declare, and the entry that each selects.
 
 use super::{
-    Arch, ENCODERS, arcee, bamba, bloom, cohere, cohere2, deepseek, exaone4, falcon, gemma, gemma2,
-    gemma3, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj, granite,
-    granite_hybrid, granite_moe, helium, internlm2, internlm3, lfm2, llama, llama4, mamba2,
-    minicpm, minicpm3, ministral, mistral, mixtral, nemotron, nemotron_h, olmo, olmo2, olmo3,
-    olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss,
-    smollm3, stablelm, starcoder2,
+    Arch, ENCODERS, arcee, bamba, bloom, cohere, cohere2, deepseek, exaone4, falcon, falcon_h1,
+    gemma, gemma2, gemma3, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj,
+    granite, granite_hybrid, granite_moe, helium, internlm2, internlm3, jamba, lfm2, llama, llama4,
+    mamba, mamba2, minicpm, minicpm3, ministral, mistral, mixtral, nemotron, nemotron_h, olmo,
+    olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next,
+    seed_oss, smollm3, stablelm, starcoder2,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
@@ -22,6 +22,7 @@ pub static ARCHS: &[Arch] = &[
     deepseek::V3,
     exaone4::ARCH,
     falcon::ARCH,
+    falcon_h1::ARCH,
     gemma::ARCH,
     gemma2::ARCH,
     gemma3::ARCH,
@@ -39,10 +40,13 @@ pub static ARCHS: &[Arch] = &[
     helium::ARCH,
     internlm2::ARCH,
     internlm3::ARCH,
+    jamba::ARCH,
     lfm2::ARCH,
     lfm2::MOE,
     llama::ARCH,
     llama4::ARCH,
+    mamba::ARCH,
+    mamba::FALCON,
     mamba2::ARCH,
     minicpm::ARCH,
     minicpm3::ARCH,
