@@ -151,7 +151,8 @@ mod tests {
                 r#"{{"{name}": {value}, "architectures": ["FalconH1ForCausalLM"],
                     "hidden_size": 32, "vocab_size": 256, "num_hidden_layers": 2,
                     "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
-                    "head_dim": 16, "mamba_n_heads": 8, "mamba_d_state": 16,
+                    "head_dim": 16, "mamba_n_heads": 8, "mamba_d_head": 8,
+                    "mamba_d_state": 16,
                     {} "rope_theta": 1e4}}"#,
                 if name == "mamba_d_ssm" { "" } else { r#""mamba_d_ssm": 64,"# },
             );

@@ -164,7 +164,7 @@ mod tests {
                     "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8,
                     "v_head_dim": 16, "num_experts": {n_experts}, "num_experts_per_tok": 2,
                     "n_group": 2, "topk_group": 1, "hybrid_override_pattern": "ME",
-                    "mamba_n_heads": 8, "mamba_d_head": 16}}"#
+                    "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_ssm": 128}}"#
             );
             let config = parse_config(text.as_bytes()).expect("well-formed");
             let spec = (arch.spec)(&config).expect(name);
