@@ -38,6 +38,9 @@ pub struct StateLayer {
     pub channels: usize,
     /// Taps of the convolution; at least one.
     pub taps: usize,
+    /// Whether every element of the state decays at a rate of its own, so that there is one head, whose
+    /// value is the channels, and a running sequence keeps a second state (Mamba 1).
+    pub is_selective: bool,
 }
 
 impl StateLayer {

@@ -131,6 +131,8 @@ fn what_families_do_differently_allocates_nothing() {
         "qwen3-next",
         "granite-hybrid",
         "nemotron-h",
+        "jamba",
+        "falcon-h1",
         "lfm2",
     ] {
         let golden = common::golden(name);

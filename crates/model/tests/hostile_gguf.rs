@@ -150,7 +150,19 @@ fn the_lies_of_hybrid_models_are_refused_by_their_keys() {
             cases.push((name, key, text(), "a whole number"));
         }
     }
+    for key in ["conv_kernel", "state_size", "time_step_rank", "inner_size"] {
+        for name in ["mamba", "jamba", "falcon-h1-norm"] {
+            let key = format!("ssm.{key}");
+            cases.push((name, key.clone(), None, "missing"));
+            cases.push((name, key.clone(), n(0), "from 1 to"));
+            cases.push((name, key.clone(), n(u32::MAX), "from 1 to"));
+            cases.push((name, key, text(), "a whole number"));
+        }
+    }
     for (name, key, value, expected) in [
+        ("falcon-h1-norm", "ssm.time_step_rank", n(7), "a multiple of the 2"),
+        ("mamba", "ssm.dt_b_c_rms", n(1), "true or false"),
+        ("jamba", "attention.head_count_kv", counts(&[0, 2]), "each of the 4 layers"),
         ("qwen3-5", "ssm.time_step_rank", n(3), "a multiple of the 2 heads of keys"),
         ("qwen3-5", "ssm.inner_size", n(66), "4 heads of one size"),
         ("qwen3-5", "ssm.inner_size", n(8192), "at most"),
@@ -215,6 +227,8 @@ fn layers_that_a_file_lies_about_are_refused_by_their_tensors() {
             "`blk.1.attn_q.weight`",
         ),
         ("qwen3-5", "qwen35.ssm.inner_size", Some(GgufValue::U32(128)), "`blk.0.attn_qkv.weight`"),
+        ("jamba", "jamba.ssm.time_step_rank", Some(GgufValue::U32(4)), "`blk.0.ssm_x.weight`"),
+        ("mamba", "mamba.ssm.state_size", Some(GgufValue::U32(4)), "`blk.0.ssm_x.weight`"),
         ("mamba2", "mamba2.ssm.group_count", Some(GgufValue::U32(4)), "`blk.0.ssm_in.weight`"),
     ] {
         let golden = golden(name);

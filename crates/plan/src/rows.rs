@@ -38,7 +38,14 @@ impl RowWork {
         let rotated = |mixer: &Mixer| match mixer {
             Mixer::Gqa(gqa) => gqa.rope.map_or(0, |_| gqa.q_width() + gqa.kv_width()),
             Mixer::Mla(mla) => (mla.n_heads + 1) * mla.rope_dim,
-            Mixer::Recurrent(_) | Mixer::ShortConv(_) | Mixer::Absent(_) => 0,
+            Mixer::Parallel(both) => {
+                let gqa = &both.attention;
+                gqa.rope.map_or(0, |_| gqa.q_width() + gqa.kv_width())
+            }
+            Mixer::Recurrent(_)
+            | Mixer::SelectiveScan(_)
+            | Mixer::ShortConv(_)
+            | Mixer::Absent(_) => 0,
         };
         Self {
             norm: vec![spec.hidden_size as f64; 2 * spec.layers.len() + 1],

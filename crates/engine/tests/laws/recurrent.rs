@@ -70,6 +70,21 @@ fn layers_of_one_mixer_answer_alike_in_every_world() {
 }
 
 #[test]
+fn selective_scans_alone_answer_alike_in_every_world() {
+    law_holds_for("mamba");
+}
+
+#[test]
+fn selective_scans_beside_attention_and_experts_answer_alike_in_every_world() {
+    law_holds_for("jamba");
+}
+
+#[test]
+fn two_mixers_in_a_layer_answer_alike_in_every_world() {
+    law_holds_for("falcon-h1");
+}
+
+#[test]
 fn short_convolutions_answer_alike_in_every_world() {
     law_holds_for("lfm2");
 }
@@ -115,7 +130,13 @@ fn every_turn_of_a_conversation_computes_its_own_tokens_and_a_chunk_at_most() {
 
 #[test]
 fn a_third_request_reuses_a_common_prefix_to_within_a_chunk() {
-    let (files, _folder) = open_folder("granite-hybrid");
+    for fixture in ["granite-hybrid", "jamba", "falcon-h1"] {
+        reused_by_a_third_request(fixture);
+    }
+}
+
+fn reused_by_a_third_request(fixture: &str) {
+    let (files, _folder) = open_folder(fixture);
     let prefix = tokens(3, 301);
     let with = |seed, n| -> Ask { ask([prefix.clone(), tokens(seed, n)].concat(), 4) };
     let asked = vec![with(4, 70), with(5, 90), with(6, 110)];
@@ -145,7 +166,13 @@ fn requests_that_come_at_once_compute_their_common_prompt_once() {
 
 #[test]
 fn requests_that_are_swapped_out_come_back_with_their_states() {
-    let (files, _folder) = open_folder("qwen3-next");
+    for fixture in ["qwen3-next", "jamba", "falcon-h1"] {
+        swapped_out_and_in(fixture);
+    }
+}
+
+fn swapped_out_and_in(fixture: &str) {
+    let (files, _folder) = open_folder(fixture);
     let asked: Vec<Ask> =
         (0..5).map(|i| ask(tokens(i, 130 + 20 * i as usize), 40 + 10 * i as usize)).collect();
     let (alone, _) = answers(&files, Compute::Auto, &World::plain(), asked.clone(), false);
@@ -163,7 +190,13 @@ fn requests_that_are_swapped_out_come_back_with_their_states() {
 
 #[test]
 fn choices_and_continuations_begin_with_the_state_of_what_they_continue() {
-    let (files, _folder) = open_folder("qwen3-next");
+    for fixture in ["qwen3-next", "jamba", "falcon-h1"] {
+        forked_and_continued(fixture);
+    }
+}
+
+fn forked_and_continued(fixture: &str) {
+    let (files, _folder) = open_folder(fixture);
     let choices = |fork_of: Option<RequestId>| {
         let service = ServiceParams { fork_of, ..ServiceParams::default() };
         let request = Ask { prompt: tokens(8, 150), ..requests().swap_remove(4) };

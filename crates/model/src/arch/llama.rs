@@ -1,6 +1,9 @@
 //! Llama (Touvron et al., 2023): the baseline from which other files start.
 
-use super::{Arch, ArchSpec, Ends, GatedMlp, Gqa, LayerSpec, Mixer, Mlp, NormKind, Stored, Wiring};
+use super::{
+    Arch, ArchSpec, Ends, GatedMlp, Gqa, LayerSpec, Mixer, Mlp, Multipliers, NormKind, Stored,
+    Wiring,
+};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
@@ -55,6 +58,7 @@ pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
         embedding_scale: 1.0,
         embedding_norm: false,
         layers: vec![layer; cfg.num_hidden_layers],
+        multipliers: Multipliers::ONE,
         logit_scale: 1.0,
         head_bias: false,
         logit_softcap: cfg.final_logit_softcapping,

@@ -22,6 +22,7 @@ mod deepseek;
 mod encoders;
 mod exaone4;
 mod falcon;
+mod falcon_h1;
 mod family;
 mod gemma;
 mod gemma2;
@@ -40,10 +41,12 @@ mod granite_moe;
 mod helium;
 mod internlm2;
 mod internlm3;
+mod jamba;
 mod layer;
 mod lfm2;
 mod llama;
 mod llama4;
+mod mamba;
 mod mamba2;
 mod minicpm;
 mod minicpm3;
@@ -51,6 +54,7 @@ mod ministral;
 mod mistral;
 mod mixtral;
 mod moe;
+mod multipliers;
 mod nemotron;
 mod nemotron_h;
 mod olmo;
@@ -78,14 +82,15 @@ mod stored;
 
 pub use crate::layer::{
     Absent, Act, ExpertGroups, Gate, GatedMlp, Gqa, GroupRank, Kept, KvHeads, Mixer, Mla, Mlp, Moe,
-    PlainMlp, QkNorm, Recurrent, Router, RouterScore, Rule, SharedExpert, ShortConv, Temperature,
-    ValueHeads,
+    Parallel, PlainMlp, QkNorm, Recurrent, Router, RouterScore, Rule, SelectionNorms,
+    SelectiveScan, SharedExpert, ShortConv, Temperature, ValueHeads,
 };
 pub(crate) use class_head::{ClassHead, HeadAct, HeadRow, HeadStep};
 pub use encoders::ENCODERS;
 pub use family::Arch;
 pub(crate) use family::{LayerPattern, Preset};
 pub use layer::{LayerSpec, Residual, Wiring};
+pub use multipliers::Multipliers;
 pub use registry::{ARCHS, find, find_gguf};
 pub(crate) use registry::{is_classifier, is_headless, known, unknown, unknown_gguf};
 pub use spec::{ArchSpec, Ends, LearnedPositions, NormKind};

@@ -68,6 +68,7 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     let mut mamba = ssm::read(cfg)?;
     mamba.bias = cfg.flag("use_bias", false)?;
+    mamba.out_bias = mamba.bias;
     let mlp = PlainMlp {
         intermediate_size: cfg.intermediate_size,
         act: Act::ReluSquared,

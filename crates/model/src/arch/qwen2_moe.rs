@@ -43,12 +43,19 @@ pub(super) fn sparse_layers(cfg: &HfConfig) -> Result<Vec<bool>, ConfigError> {
     let step = cfg.field("decoder_sparse_step").count(limits::MODEL_LAYERS)?;
     let n_layers = cfg.num_hidden_layers;
     let mut is_sparse: Vec<bool> = (1..=n_layers).map(|i| i.is_multiple_of(step)).collect();
+    take_out_dense(cfg, &mut is_sparse)?;
+    Ok(is_sparse)
+}
+
+/// Takes the layers that `mlp_only_layers` lists out of those with experts.
+pub(super) fn take_out_dense(cfg: &HfConfig, is_sparse: &mut [bool]) -> Result<(), ConfigError> {
+    let n_layers = is_sparse.len();
     let list = cfg.field("mlp_only_layers");
-    let Some(items) = list.value() else { return Ok(is_sparse) };
+    let Some(items) = list.value() else { return Ok(()) };
     let expected = || list.error(format!("a list of layers below {n_layers}"));
     for item in items.as_array().ok_or_else(expected)? {
         let layer = Field::new("mlp_only_layers", Some(item)).integer(0, n_layers - 1)?;
         is_sparse[layer] = false;
     }
-    Ok(is_sparse)
+    Ok(())
 }

@@ -119,6 +119,7 @@ fn delta(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
         rule: Rule::Delta,
         conv_bias: false,
         bias: false,
+        out_bias: false,
         has_skip: false,
         gate: Gate::AfterNorm,
         norm_eps: cfg.rms_norm_eps,

@@ -1,12 +1,12 @@
 //! The names that checkpoints declare, and the entry that each selects.
 
 use super::{
-    Arch, ENCODERS, arcee, bamba, bloom, cohere, cohere2, deepseek, exaone4, falcon, gemma, gemma2,
-    gemma3, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj, granite,
-    granite_hybrid, granite_moe, helium, internlm2, internlm3, lfm2, llama, llama4, mamba2,
-    minicpm, minicpm3, ministral, mistral, mixtral, nemotron, nemotron_h, olmo, olmo2, olmo3,
-    olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss,
-    smollm3, stablelm, starcoder2,
+    Arch, ENCODERS, arcee, bamba, bloom, cohere, cohere2, deepseek, exaone4, falcon, falcon_h1,
+    gemma, gemma2, gemma3, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj,
+    granite, granite_hybrid, granite_moe, helium, internlm2, internlm3, jamba, lfm2, llama, llama4,
+    mamba, mamba2, minicpm, minicpm3, ministral, mistral, mixtral, nemotron, nemotron_h, olmo,
+    olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next,
+    seed_oss, smollm3, stablelm, starcoder2,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
@@ -22,6 +22,7 @@ pub static ARCHS: &[Arch] = &[
     deepseek::V3,
     exaone4::ARCH,
     falcon::ARCH,
+    falcon_h1::ARCH,
     gemma::ARCH,
     gemma2::ARCH,
     gemma3::ARCH,
@@ -39,10 +40,13 @@ pub static ARCHS: &[Arch] = &[
     helium::ARCH,
     internlm2::ARCH,
     internlm3::ARCH,
+    jamba::ARCH,
     lfm2::ARCH,
     lfm2::MOE,
     llama::ARCH,
     llama4::ARCH,
+    mamba::ARCH,
+    mamba::FALCON,
     mamba2::ARCH,
     minicpm::ARCH,
     minicpm3::ARCH,
@@ -160,7 +164,7 @@ mod tests {
                     "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8,
                     "v_head_dim": 16, "num_experts": {n_experts}, "num_experts_per_tok": 2,
                     "n_group": 2, "topk_group": 1, "hybrid_override_pattern": "ME",
-                    "mamba_n_heads": 8, "mamba_d_head": 16}}"#
+                    "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_ssm": 128}}"#
             );
             let config = parse_config(text.as_bytes()).expect("well-formed");
             let spec = (arch.spec)(&config).expect(name);

@@ -2,7 +2,7 @@
 
 use pelton_base::{KvWindows, Reach, TokenId};
 
-use super::{Kept, LayerSpec, Mixer, Mlp, PlainMlp};
+use super::{Kept, LayerSpec, Mixer, Mlp, Multipliers, PlainMlp};
 use crate::config::{HfConfig, Window};
 use crate::rope::RopeSpec;
 
@@ -29,6 +29,8 @@ pub struct ArchSpec {
     pub embedding_norm: bool,
     /// One entry per decoder layer, so that mixed stacks need no special case.
     pub layers: Vec<LayerSpec>,
+    /// Factors of what the projections of all layers give.
+    pub multipliers: Multipliers,
     /// Factor of the logits, before the cap.
     pub logit_scale: f32,
     /// `tanh` soft cap on the logits, or `None`.
@@ -131,16 +133,16 @@ impl ArchSpec {
         choices
     }
 
-    /// Of each layer its place among the layers that keep the same: keys and values of its memory group,
-    /// or a state.
-    pub(crate) fn memory_places(&self) -> Vec<usize> {
+    /// Of each layer its place among the layers of its memory group that keep pages, and among those that
+    /// keep a state.
+    pub(crate) fn memory_places(&self) -> Vec<[usize; 2]> {
         let (mut n_paged, mut n_states) = (vec![0; self.n_kv_groups()], 0);
         let place = |layer: &LayerSpec| {
-            let kept = layer.mixer.kept();
-            let is_state = kept.state.is_some();
-            let n = if is_state { &mut n_states } else { &mut n_paged[layer.kv_group] };
-            let place = *n;
-            *n += usize::from(kept != Kept::default());
+            let Kept { pages, state } = layer.mixer.kept();
+            let n_paged = &mut n_paged[layer.kv_group];
+            let place = [*n_paged, n_states];
+            *n_paged += usize::from(pages.is_some());
+            n_states += usize::from(state.is_some());
             place
         };
         self.layers.iter().map(place).collect()
@@ -207,7 +209,7 @@ impl ArchSpec {
         self.layers.iter().filter(|layer| layer.mixer.kv_heads().is_some()).count()
     }
 
-    /// Whether some layers keep a state of a fixed size in place of pages.
+    /// Whether some layers keep a state of a fixed size.
     pub fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|layer| layer.mixer.kept().state.is_some())
     }

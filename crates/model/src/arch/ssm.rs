@@ -41,7 +41,10 @@ pub(super) fn read(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
         false => {
             let expand = cfg.field("mamba_expand");
             let expand = expand.non_null().map_or(Ok(2), |field| field.count(64))?;
-            let inner = expand * cfg.hidden_size;
+            let inner = match cfg.field("mamba_d_ssm").non_null() {
+                Some(inner) => inner.count(limits::MODEL_WIDTH)?,
+                None => expand * cfg.hidden_size,
+            };
             if !inner.is_multiple_of(n_value_heads) {
                 let field = cfg.field("mamba_n_heads");
                 return Err(field.error(format!("a divisor of the inner width, {inner}")));
@@ -60,6 +63,7 @@ pub(super) fn read(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
         return Err(cfg.field("mamba_n_heads").error(expected));
     }
     let taps = cfg.field("mamba_d_conv");
+    let bias = cfg.flag("mamba_proj_bias", false)?;
     Ok(Recurrent {
         n_key_heads,
         n_value_heads,
@@ -69,7 +73,8 @@ pub(super) fn read(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
         taps: taps.non_null().map_or(Ok(4), |field| field.count(limits::CONV_TAPS))?,
         rule: Rule::Sum { dt_limits: [0.0, f32::INFINITY] },
         conv_bias: cfg.flag("mamba_conv_bias", true)?,
-        bias: cfg.flag("mamba_proj_bias", false)?,
+        bias,
+        out_bias: bias,
         has_skip: true,
         gate: Gate::BeforeNorm { n_groups: n_key_heads },
         norm_eps: cfg.rms_norm_eps,

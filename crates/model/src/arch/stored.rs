@@ -55,6 +55,13 @@ pub(crate) enum Part {
     DecayBias,
     /// Factors of the values that are added to the output of a recurrence.
     Skip,
+    /// What the channels of a selective scan select: time steps, keys and queries; and their norms.
+    Selection,
+    StepNorm,
+    KeySelectionNorm,
+    QuerySelectionNorm,
+    /// The time steps of all channels.
+    Step,
     /// The norm of the output of a recurrence.
     GatedNorm,
     RecurrentOut,
@@ -225,6 +232,11 @@ fn hf_name(part: Part) -> &'static str {
         Part::Decay => "linear_attn.A_log",
         Part::DecayBias => "linear_attn.dt_bias",
         Part::Skip => "linear_attn.D",
+        Part::Selection => "mamba.x_proj",
+        Part::StepNorm => "mamba.dt_layernorm",
+        Part::KeySelectionNorm => "mamba.b_layernorm",
+        Part::QuerySelectionNorm => "mamba.c_layernorm",
+        Part::Step => "mamba.dt_proj",
         Part::GatedNorm => "linear_attn.norm",
         Part::RecurrentOut => "linear_attn.out_proj",
         Part::ConvIn => "conv.in_proj",
@@ -283,6 +295,11 @@ fn gguf_name(part: Part) -> &'static str {
         Part::Decay => "ssm_a",
         Part::DecayBias => "ssm_dt",
         Part::Skip => "ssm_d",
+        Part::Selection => "ssm_x",
+        Part::StepNorm => "ssm_dt_norm",
+        Part::KeySelectionNorm => "ssm_b_norm",
+        Part::QuerySelectionNorm => "ssm_c_norm",
+        Part::Step => "ssm_dt",
         Part::GatedNorm => "ssm_norm",
         Part::RecurrentOut => "ssm_out",
         Part::ConvIn => "shortconv.in_proj",

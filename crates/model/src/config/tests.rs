@@ -129,9 +129,9 @@ fn text_that_is_no_config_is_an_error() {
 #[test]
 fn an_unknown_architecture_is_answered_with_the_known_ones() {
     let mut value = valid();
-    value["architectures"] = json!(["MambaForCausalLM"]);
+    value["architectures"] = json!(["RwkvForCausalLM"]);
     let message = parse(&value).expect_err("unknown").to_string();
-    for name in ["MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"] {
+    for name in ["RwkvForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"] {
         assert!(message.contains(name), "{message}");
     }
 }

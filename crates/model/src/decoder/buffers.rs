@@ -3,7 +3,7 @@
 use pelton_base::TokenId;
 
 use super::ForwardInput;
-use crate::arch::{ArchSpec, Mixer};
+use crate::arch::{ArchSpec, LayerSpec, Mixer};
 use crate::device::{Ops, RowPlan};
 
 /// Rows between operations, kept from step to step.
@@ -25,12 +25,13 @@ pub(super) struct Buffers<D: Ops> {
     pub(super) delta: D::Buf,
     /// Output of a mixer after a norm of its own, `[m, hidden]`.
     pub(super) normed_delta: D::Buf,
-    /// Queries, keys and values, or queries alone; `[m, query_width]`, one per distinct width.
-    pub(super) qkv: Vec<(usize, D::Buf)>,
-    /// Output of attention, `[m, out_width]`, one per distinct width.
-    pub(super) attended: Vec<(usize, D::Buf)>,
-    /// Rows of the last layer's `attended` that go on, one per distinct width.
-    pub(super) kept_attended: Vec<(usize, D::Buf)>,
+    /// Queries, keys and values, or queries alone; `[m, query_width]`, one per distinct width of the
+    /// first or only mixer of layers, and of the second one.
+    pub(super) qkv: [Vec<(usize, D::Buf)>; 2],
+    /// Output of attention, `[m, out_width]`, likewise.
+    pub(super) attended: [Vec<(usize, D::Buf)>; 2],
+    /// Rows of the last layer's `attended` that go on, likewise.
+    pub(super) kept_attended: [Vec<(usize, D::Buf)>; 2],
     /// Rows of the last layer's `x` that go on.
     pub(super) kept_x: D::Buf,
 }
@@ -39,13 +40,15 @@ impl<D: Ops> Buffers<D> {
     /// Buffers for a model of this shape; `normed` is the one that norms write.
     pub(super) fn new(spec: &ArchSpec, device: &D, normed: D::Buf) -> Self {
         let hidden = spec.hidden_size;
-        let per_width = |width: &dyn Fn(&Mixer) -> usize| {
-            let mut widths: Vec<usize> =
-                spec.layers.iter().map(|layer| width(&layer.mixer)).collect();
-            widths.sort_unstable();
-            widths.dedup();
-            widths.retain(|width| *width > 0);
-            widths.into_iter().map(|width| (width, device.buffer(width))).collect()
+        let per_width = |widths_of: &dyn Fn(&Mixer) -> [usize; 2]| {
+            [0, 1].map(|nth| {
+                let width = |layer: &LayerSpec| widths_of(&layer.mixer)[nth];
+                let mut widths: Vec<usize> = spec.layers.iter().map(width).collect();
+                widths.sort_unstable();
+                widths.dedup();
+                widths.retain(|width| *width > 0);
+                widths.into_iter().map(|width| (width, device.buffer(width))).collect()
+            })
         };
         Self {
             all: RowPlan::default(),
@@ -56,9 +59,9 @@ impl<D: Ops> Buffers<D> {
             normed,
             delta: device.buffer(hidden),
             normed_delta: device.buffer(hidden),
-            qkv: per_width(&Mixer::query_width),
-            attended: per_width(&Mixer::out_width),
-            kept_attended: per_width(&Mixer::out_width),
+            qkv: per_width(&Mixer::query_widths),
+            attended: per_width(&Mixer::out_widths),
+            kept_attended: per_width(&Mixer::out_widths),
             kept_x: device.buffer(hidden),
         }
     }

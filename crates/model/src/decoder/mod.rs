@@ -55,7 +55,7 @@ pub struct Decoder<D: Ops> {
     kv_dtype: KvDtype,
     ropes: Vec<RopeTable>,
     /// Of each layer its place among the layers that keep the same: pages, or a state.
-    places: Vec<usize>,
+    places: Vec<[usize; 2]>,
     weights: Weights<D>,
     device: D,
     buffers: Buffers<D>,
@@ -280,7 +280,7 @@ impl<D: Ops> Decoder<D> {
             let layer = Layer {
                 spec: layer_spec,
                 weights: layer_weights,
-                kv_layer: if is_hidden { 0 } else { places[i] },
+                places: if is_hidden { [0, 0] } else { places[i] },
                 is_last,
                 next_norm: match is_last {
                     true => weights.final_norm.as_ref(),
@@ -345,7 +345,7 @@ impl<D: Ops> Decoder<D> {
     pub fn weights_of(&self, op: StepOp) -> (usize, usize) {
         let hidden = self.spec.hidden_size;
         let layers = || self.spec.layers.iter().zip(&self.weights.layers);
-        let outs = || self.weights.layers.iter().filter_map(|layer| layer.attention.out());
+        let outs = || self.weights.layers.iter().flat_map(|layer| layer.attention.outs()).flatten();
         let out_bytes = || outs().flat_map(Linear::weights).map(D::weight_bytes).sum::<usize>();
         let n_outs = || outs().map(|out| out.n * out.k).sum::<usize>();
         match op {

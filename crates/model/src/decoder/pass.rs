@@ -5,7 +5,9 @@ use pelton_base::TokenId;
 use super::laps::{Clock, StepOp};
 use super::{Buffers, ForwardInput, Reads, ScoredRows};
 use crate::arch::{ArchSpec, LayerSpec, Mixer, Mlp, Residual, Wiring};
-use crate::device::{AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp};
+use crate::device::{
+    AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp,
+};
 use crate::layer::{Linear, Module, Norm};
 use crate::load::{LayerWeights, Weights};
 use crate::rope::RopeTable;
@@ -25,9 +27,9 @@ pub(super) struct Pass<'p, D: Ops> {
     normed: &'p mut D::Buf,
     delta: &'p mut D::Buf,
     normed_delta: &'p mut D::Buf,
-    qkv: &'p mut [(usize, D::Buf)],
-    attended: &'p mut [(usize, D::Buf)],
-    kept_attended: &'p mut [(usize, D::Buf)],
+    qkv: &'p mut [Vec<(usize, D::Buf)>; 2],
+    attended: &'p mut [Vec<(usize, D::Buf)>; 2],
+    kept_attended: &'p mut [Vec<(usize, D::Buf)>; 2],
     /// Rows of the table of learned positions; scratch afterwards.
     position_rows: &'p mut Vec<TokenId>,
     /// Kinds of the tokens, or none where all have the first.
@@ -40,8 +42,8 @@ pub(super) struct Pass<'p, D: Ops> {
 pub(super) struct Layer<'p, D: Ops> {
     pub(super) spec: &'p LayerSpec,
     pub(super) weights: &'p LayerWeights<D>,
-    /// Place among the layers that keep the same: layer of the KV cache, or of the states.
-    pub(super) kv_layer: usize,
+    /// Places among the layers that keep the same: layer of the KV cache, and of the states.
+    pub(super) places: [usize; 2],
     /// Whether it is the last one, after whose attention only the rows asked for go on.
     pub(super) is_last: bool,
     /// Norm of what the layer leaves: the first one of the next layer, or the final one.
@@ -65,13 +67,26 @@ enum MixerOp<'p, D: Ops> {
     Gqa(AttentionOp<'p, D>),
     Mla(LatentOp<'p, D>),
     Recurrent(RecurrentOp<'p, D>),
+    Selective(SelectiveOp<'p, D>),
     ShortConv(ConvOp<'p, D>),
 }
 
 impl<'p, D: Ops> MixerOp<'p, D> {
-    fn new(rows: D::Rows<'p>, place: &Layer<'p, D>) -> Self {
-        let (layer, group) = (place.kv_layer, place.spec.kv_group);
+    /// The first or only mixer of a layer, or the second one.
+    fn new(rows: D::Rows<'p>, place: &Layer<'p, D>, nth: usize) -> Self {
+        let ([layer, state], group) = (place.places, place.spec.kv_group);
         match &place.weights.attention {
+            Mixer::Parallel(Module { spec, weights }) if nth == 0 => {
+                let (recurrent, weights) = (&spec.recurrent, &weights.recurrent);
+                Self::Recurrent(RecurrentOp { rows, layer: state, recurrent, weights })
+            }
+            Mixer::Parallel(Module { spec, weights }) => {
+                let (gqa, weights) = (&spec.attention, &weights.attention);
+                Self::Gqa(AttentionOp { rows, layer, group, gqa, weights })
+            }
+            Mixer::SelectiveScan(Module { spec: scan, weights }) => {
+                Self::Selective(SelectiveOp { rows, layer: state, scan, weights })
+            }
             Mixer::Gqa(Module { spec: gqa, weights }) => {
                 Self::Gqa(AttentionOp { rows, layer, group, gqa, weights })
             }
@@ -79,10 +94,10 @@ impl<'p, D: Ops> MixerOp<'p, D> {
                 Self::Mla(LatentOp { rows, layer, group, mla, weights })
             }
             Mixer::Recurrent(Module { spec: recurrent, weights }) => {
-                Self::Recurrent(RecurrentOp { rows, layer, recurrent, weights })
+                Self::Recurrent(RecurrentOp { rows, layer: state, recurrent, weights })
             }
             Mixer::ShortConv(Module { spec: conv, weights }) => {
-                Self::ShortConv(ConvOp { rows, layer, conv, weights })
+                Self::ShortConv(ConvOp { rows, layer: state, conv, weights })
             }
             Mixer::Absent(_) => unreachable!("invariant: layers without a mixer skip it"),
         }
@@ -166,17 +181,25 @@ impl<'p, D: Ops> Pass<'p, D> {
 
     /// Projects the rows for attention, and stores what later tokens see.
     pub(super) fn project(&mut self, layer: &Layer<'p, D>, kv: &mut D::Kv) {
-        let qkv = of_width(self.qkv, layer.spec.mixer.query_width());
         let has_norm = layer.weights.attention_norm.is_some();
         let input = if has_norm { &*self.normed } else { &*self.x };
-        match MixerOp::new(self.rows, layer) {
-            MixerOp::Gqa(op) => self.device.qkv_rope_store(&op, input, kv, qkv),
-            MixerOp::Mla(op) => self.device.latent_project_store(&op, input, kv, qkv),
-            MixerOp::Recurrent(op) => {
-                self.device.linear(self.rows, &op.weights.input, input, qkv);
+        for (nth, width) in layer.spec.mixer.query_widths().into_iter().enumerate() {
+            if width == 0 {
+                continue;
             }
-            MixerOp::ShortConv(op) => {
-                self.device.linear(self.rows, &op.weights.input, input, qkv);
+            let qkv = of_width(&mut self.qkv[nth], width);
+            match MixerOp::new(self.rows, layer, nth) {
+                MixerOp::Gqa(op) => self.device.qkv_rope_store(&op, input, kv, qkv),
+                MixerOp::Mla(op) => self.device.latent_project_store(&op, input, kv, qkv),
+                MixerOp::Recurrent(op) => {
+                    self.device.linear(self.rows, &op.weights.input, input, qkv);
+                }
+                MixerOp::Selective(op) => {
+                    self.device.linear(self.rows, &op.weights.input, input, qkv);
+                }
+                MixerOp::ShortConv(op) => {
+                    self.device.linear(self.rows, &op.weights.input, input, qkv);
+                }
             }
         }
         self.clock.lap(StepOp::Project);
@@ -201,34 +224,44 @@ impl<'p, D: Ops> Pass<'p, D> {
     pub(super) fn attend(&mut self, layer: &Layer<'p, D>, kv: &mut D::Kv) {
         self.mix_rows(layer, kv);
         if layer.is_last {
-            self.keep(layer.spec.mixer.out_width());
+            self.keep(layer.spec.mixer.out_widths());
         }
         self.add_mixed(layer);
     }
 
     /// Output of the sequence mixer.
     pub(super) fn mix_rows(&mut self, layer: &Layer<'p, D>, kv: &mut D::Kv) {
-        let mixer = &layer.spec.mixer;
-        let qkv = of_width(self.qkv, mixer.query_width());
-        let attended = of_width(self.attended, mixer.out_width());
-        match MixerOp::new(self.rows, layer) {
-            MixerOp::Gqa(op) => self.device.paged_attention(&op, qkv, kv, attended),
-            MixerOp::Mla(op) => self.device.latent_attention(&op, qkv, kv, attended),
-            MixerOp::Recurrent(op) => self.device.recurrence(&op, qkv, kv, attended),
-            MixerOp::ShortConv(op) => self.device.short_conv(&op, qkv, kv, attended),
+        let (mixer, device) = (&layer.spec.mixer, &mut *self.device);
+        let widths = mixer.query_widths().into_iter().zip(mixer.out_widths());
+        for (nth, (query_width, out_width)) in widths.enumerate() {
+            if query_width == 0 {
+                continue;
+            }
+            let qkv = of_width(&mut self.qkv[nth], query_width);
+            let attended = of_width(&mut self.attended[nth], out_width);
+            match MixerOp::new(self.rows, layer, nth) {
+                MixerOp::Gqa(op) => device.paged_attention(&op, qkv, kv, attended),
+                MixerOp::Mla(op) => device.latent_attention(&op, qkv, kv, attended),
+                MixerOp::Recurrent(op) => device.recurrence(&op, qkv, kv, attended),
+                MixerOp::Selective(op) => device.selective_scan(&op, qkv, kv, attended),
+                MixerOp::ShortConv(op) => device.short_conv(&op, qkv, kv, attended),
+            }
         }
         self.clock.lap(StepOp::Attend);
     }
 
     /// The projection of what attention gave, its sum with the residual stream, and the next norm.
     pub(super) fn add_mixed(&mut self, layer: &Layer<'p, D>) {
-        let mixer = &layer.spec.mixer;
-        let attended = match layer.is_last {
-            true => of_width(self.kept_attended, mixer.out_width()),
-            false => of_width(self.attended, mixer.out_width()),
-        };
-        let out = layer.weights.attention.out().expect("invariant: the layer has a mixer");
-        self.device.linear(self.rows, out, attended, self.delta);
+        let attended = if layer.is_last { &mut *self.kept_attended } else { &mut *self.attended };
+        let widths = layer.spec.mixer.out_widths();
+        let [out, second] = layer.weights.attention.outs();
+        let out = out.expect("invariant: the layer has a mixer");
+        self.device.linear(self.rows, out, of_width(&mut attended[0], widths[0]), self.delta);
+        if let Some(out) = second {
+            let attended = of_width(&mut attended[1], widths[1]);
+            self.device.linear(self.rows, out, attended, self.normed_delta);
+            self.device.add(self.delta, self.normed_delta);
+        }
         self.clock.lap(StepOp::Out);
         let post_norm = layer.weights.attention_post_norm.as_ref();
         self.finish_delta(&layer.spec.wiring, post_norm);
@@ -333,7 +366,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             return self.device.read(if has_norm { self.normed } else { self.x }, out);
         }
         let width = layer.spec.mixer.out_width();
-        let found = self.attended.iter().find(|(own, _)| *own == width);
+        let found = self.attended[0].iter().find(|(own, _)| *own == width);
         let (_, attended) = found.expect("invariant: there is a buffer for every width");
         self.device.read(attended, out);
     }
@@ -357,10 +390,12 @@ impl<'p, D: Ops> Pass<'p, D> {
     }
 
     /// Goes on with the rows asked for.
-    fn keep(&mut self, out_width: usize) {
-        let attended = of_width(self.attended, out_width);
-        let kept_attended = of_width(self.kept_attended, out_width);
-        self.device.gather_rows(attended, self.kept_rows, kept_attended);
+    fn keep(&mut self, out_widths: [usize; 2]) {
+        for (nth, width) in out_widths.into_iter().enumerate().filter(|(_, width)| *width > 0) {
+            let attended = of_width(&mut self.attended[nth], width);
+            let kept_attended = of_width(&mut self.kept_attended[nth], width);
+            self.device.gather_rows(attended, self.kept_rows, kept_attended);
+        }
         self.device.gather_rows(self.x, self.kept_rows, self.kept_x);
         std::mem::swap(&mut self.x, &mut self.kept_x);
         self.rows = self.kept;

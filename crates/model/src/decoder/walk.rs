@@ -168,7 +168,7 @@ impl<D: Ops> LayerWalk<D> {
         let mut pass = Pass::begin(device, buffers, &input, ropes);
         let layer_spec = &spec.layers[*layer_idx];
         let layer =
-            Layer { spec: layer_spec, weights, kv_layer: 0, is_last: false, next_norm: None };
+            Layer { spec: layer_spec, weights, places: [0, 0], is_last: false, next_norm: None };
         pass.put(&rows, &ids, weights.first_norm());
         let mut told = |reads, pass: &Pass<'_, D>, host: &mut Vec<f32>| {
             if let Some(tap) = &mut tap {
@@ -180,7 +180,9 @@ impl<D: Ops> LayerWalk<D> {
             told(Reads::Mixer, &pass, host);
             pass.project(&layer, kv);
             pass.mix_rows(&layer, kv);
-            told(Reads::Attended, &pass, host);
+            if layer.spec.mixer.out_widths()[1] == 0 {
+                told(Reads::Attended, &pass, host);
+            }
             pass.add_mixed(&layer);
         }
         if !layer.mixes_channels() {

@@ -33,7 +33,7 @@ use crate::comm::Communicator;
 use crate::kv::KvShape;
 use crate::state::{StateBytes, StateCopy, StateLayer, StateShape};
 
-pub use ops::{AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp};
+pub use ops::{AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp};
 pub use packed::{MatrixSource, PackedBytes, PackedForm, PackedSize, StoredMatrix};
 pub(crate) use rows::RowPlan;
 pub use rows::{AdapterId, BlockTables, ForwardSequence, StepRows};

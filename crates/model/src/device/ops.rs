@@ -7,8 +7,8 @@ use pelton_base::TokenId;
 use super::{Device, StepRows};
 use crate::arch::{Gqa, Mla};
 use crate::layer::{
-    GqaWeights, Linear, MlaWeights, MlpWeights, Norm, Recurrent, RecurrentWeights, ShortConv,
-    ShortConvWeights,
+    GqaWeights, Linear, MlaWeights, MlpWeights, Norm, Recurrent, RecurrentWeights, SelectiveScan,
+    SelectiveWeights, ShortConv, ShortConvWeights,
 };
 use crate::rope::RopeTable;
 
@@ -53,6 +53,19 @@ pub struct RecurrentOp<'a, D: Ops> {
     pub recurrent: &'a Recurrent,
     /// Weights.
     pub weights: &'a RecurrentWeights<D>,
+}
+
+/// One layer's selective scan in one step.
+#[derive(Debug)]
+pub struct SelectiveOp<'a, D: Ops> {
+    /// All rows of the step.
+    pub rows: D::Rows<'a>,
+    /// Layer among the recurrent ones.
+    pub layer: usize,
+    /// Shapes.
+    pub scan: &'a SelectiveScan,
+    /// Weights.
+    pub weights: &'a SelectiveWeights<D>,
 }
 
 /// One layer's short convolution in one step.
@@ -187,6 +200,16 @@ pub trait Ops: Device {
         out: &mut Self::Buf,
     );
 
+    /// A selective scan over the rows of each sequence, likewise: the convolution, what is selected, the
+    /// scan and its gate. `projected`: `[m, 2 channels]`, `out`: `[m, channels]`.
+    fn selective_scan(
+        &mut self,
+        op: &SelectiveOp<'_, Self>,
+        projected: &Self::Buf,
+        kv: &mut Self::Kv,
+        out: &mut Self::Buf,
+    );
+
     /// A gated convolution over the rows of each sequence, likewise. `projected`: `[m, 3 channels]`,
     /// `out`: `[m, channels]`.
     fn short_conv(
@@ -197,7 +220,7 @@ pub trait Ops: Device {
         out: &mut Self::Buf,
     );
 
-    /// `out = x Wᵀ + b`.
+    /// `out = x Wᵀ + b`, products multiplied by the factors of [`Linear`].
     fn linear(
         &mut self,
         rows: Self::Rows<'_>,

@@ -5,6 +5,8 @@ use std::ops::Range;
 use crate::device::Device;
 
 /// Matrix of the shape `[n, k]` with an optional bias; computes `x Wᵀ + b`.
+///
+/// Products of stretches of outputs are multiplied by factors where the family has such.
 #[derive(Debug)]
 pub struct Linear<B: Device> {
     /// The packed matrices that it consists of: one, unless stacked projections are stored in
@@ -12,6 +14,8 @@ pub struct Linear<B: Device> {
     pub pieces: Vec<Piece<B>>,
     /// The rows of the model's matrix that this process holds.
     pub shard: Shard,
+    /// Stretches of outputs and the factors of their products, before the bias; ascending.
+    pub factors: Box<[(Range<usize>, f32)]>,
     /// `[n]`.
     pub bias: Option<B::Vector>,
     /// Outputs.

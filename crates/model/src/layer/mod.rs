@@ -21,7 +21,9 @@ mod linear;
 mod mla;
 mod mlp;
 mod moe;
+mod parallel;
 mod recurrent;
+mod selective;
 mod short_conv;
 
 use std::marker::PhantomData;
@@ -45,7 +47,9 @@ pub use mlp::{Act, GatedMlp, PlainMlp, TwoLayers};
 pub use moe::{
     ExpertGroups, GroupRank, Moe, MoeWeights, Router, RouterScore, SharedExpert, SharedWeights,
 };
+pub use parallel::{Parallel, ParallelWeights};
 pub use recurrent::{Gate, Recurrent, RecurrentWeights, Rule, ValueHeads};
+pub use selective::{SelectionNorms, SelectiveScan, SelectiveWeights};
 pub use short_conv::{ShortConv, ShortConvWeights};
 
 /// A phase of the life of a layer.
@@ -186,6 +190,10 @@ kinds! {
         Mla(Mla),
         /// A linear recurrence with a matrix for a state (Yang et al., 2024; Dao and Gu, 2024).
         Recurrent(Recurrent),
+        /// A linear recurrence and attention side by side (TII, 2025).
+        Parallel(Parallel),
+        /// A recurrence in which each element of a state has a rate of its own (Gu and Dao, 2023).
+        SelectiveScan(SelectiveScan),
         /// A short convolution between two gates (Liquid AI, 2025).
         ShortConv(ShortConv),
         /// None: the layer has a channel mixer alone.
@@ -263,12 +271,32 @@ impl Mixer {
     pub fn out_width(&self) -> usize {
         each_mixer!(self, mixer => mixer.out_width())
     }
+
+    /// [`query_width`](Self::query_width) of each mixer of a layer with one or two; else 0.
+    pub(crate) fn query_widths(&self) -> [usize; 2] {
+        match self {
+            Self::Parallel(both) => [both.recurrent.query_width(), both.attention.query_width()],
+            one => [one.query_width(), 0],
+        }
+    }
+
+    /// [`out_width`](Self::out_width) of each mixer of a layer with one or two; else 0.
+    pub(crate) fn out_widths(&self) -> [usize; 2] {
+        match self {
+            Self::Parallel(both) => [both.recurrent.out_width(), both.attention.out_width()],
+            one => [one.out_width(), 0],
+        }
+    }
 }
 
 impl<B: Device> Mixer<Loaded<B>> {
-    /// The projection that adds to the residual stream; `None` where there is no mixer.
-    pub(crate) fn out(&self) -> Option<&Linear<B>> {
-        each_mixer!(self, mixer => out_of::<_, B>(mixer))
+    /// The projections of each mixer that add to the residual stream.
+    pub(crate) fn outs(&self) -> [Option<&Linear<B>>; 2] {
+        let second = match self {
+            Self::Parallel(both) => Some(&both.weights.attention.out),
+            _ => None,
+        };
+        [each_mixer!(self, mixer => out_of::<_, B>(mixer)), second]
     }
 }
 

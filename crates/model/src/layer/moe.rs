@@ -310,7 +310,13 @@ fn plan_switch<'a>(lookup: &Lookup<'a, '_>, layer: usize) -> Result<LinearPlan<'
     }
     let view = lookup.find(&name, &[hidden])?;
     let part = Part { shape: vec![1, hidden], rows: Rows::all(1), ..Part::whole(view) };
-    Ok(LinearPlan { parts: vec![part], biases: Vec::new(), k: hidden, is_exact: true })
+    Ok(LinearPlan {
+        parts: vec![part],
+        biases: Vec::new(),
+        k: hidden,
+        factors: Vec::new(),
+        is_exact: true,
+    })
 }
 
 /// Lists the experts as tensors `[n_experts, ..]`.

@@ -46,8 +46,10 @@ pub struct Recurrent {
     pub rule: Rule,
     /// Whether the convolution has a bias.
     pub conv_bias: bool,
-    /// Whether the projections from and to the residual stream have a bias.
+    /// Whether the projection from the residual stream has a bias.
     pub bias: bool,
+    /// Whether the projection to the residual stream has one.
+    pub out_bias: bool,
     /// Whether a multiple of each value, learned per head, is added to the output.
     pub has_skip: bool,
     /// How the output is normed and gated.
@@ -94,6 +96,13 @@ pub enum Gate {
         /// Number of groups.
         n_groups: usize,
     },
+    /// `rms_norm(o) · silu(z)`, over groups likewise.
+    AfterGroupNorm {
+        /// Number of groups.
+        n_groups: usize,
+    },
+    /// `o · silu(z)`, without a norm.
+    Alone,
 }
 
 impl Recurrent {
@@ -134,7 +143,8 @@ impl Recurrent {
     pub fn norm_width(&self) -> usize {
         match self.gate {
             Gate::AfterNorm => self.value_dim,
-            Gate::BeforeNorm { .. } => self.value_width(),
+            Gate::BeforeNorm { .. } | Gate::AfterGroupNorm { .. } => self.value_width(),
+            Gate::Alone => 0,
         }
     }
 }
@@ -154,8 +164,8 @@ pub struct RecurrentWeights<B: Device> {
     pub decay_bias: B::Vector,
     /// `[n_value_heads]`.
     pub skip: Option<B::Vector>,
-    /// Norm of the output, `[norm_width]`.
-    pub norm: Norm<B>,
+    /// Norm of the output, `[norm_width]`, unless it is gated alone.
+    pub norm: Option<Norm<B>>,
     /// `[hidden, value_width]`.
     pub out: Linear<B>,
 }
@@ -170,7 +180,7 @@ pub struct RecurrentPlan<'a> {
     decays_are_rates: bool,
     decay_bias: NormPlan<'a>,
     skip: Option<NormPlan<'a>>,
-    norm: NormPlan<'a>,
+    norm: Option<NormPlan<'a>>,
     out: LinearPlan<'a>,
 }
 
@@ -190,7 +200,8 @@ impl Kind for Recurrent {
             .vector(true, 2 * heads)
             .vector(self.has_skip, heads)
             .vector(true, self.norm_width())
-            .vector(self.bias, input + hidden_size)
+            .vector(self.bias, input)
+            .vector(self.out_bias, hidden_size)
     }
 }
 
@@ -202,7 +213,16 @@ impl MixerKind for Recurrent {
     fn kept(&self) -> Kept {
         let Self { n_key_heads, n_value_heads, key_dim, value_dim, taps, .. } = *self;
         let channels = self.channels();
-        Kept::state(StateLayer { n_key_heads, n_value_heads, key_dim, value_dim, channels, taps })
+        let is_selective = false;
+        Kept::state(StateLayer {
+            n_key_heads,
+            n_value_heads,
+            key_dim,
+            value_dim,
+            channels,
+            taps,
+            is_selective,
+        })
     }
 
     fn window(&self) -> Option<usize> {
@@ -232,9 +252,9 @@ impl<'a> Found<'a> for RecurrentPlan<'a> {
         PlannedTensors {
             linears: vec![input, out],
             by_head: Vec::new(),
-            vectors: [conv, decay, decay_bias, norm]
+            vectors: [conv, decay, decay_bias]
                 .into_iter()
-                .chain([conv_bias, skip].into_iter().flatten())
+                .chain([conv_bias, skip, norm].into_iter().flatten())
                 .collect(),
             n_made: 0,
         }
@@ -270,8 +290,10 @@ impl Stages for Recurrent {
             decays_are_rates: lookup.stored.decays_are_rates,
             decay_bias: vector(Name::DecayBias, heads)?,
             skip: self.has_skip.then(|| vector(Name::Skip, heads)).transpose()?,
-            norm: vector(Name::GatedNorm, self.norm_width())?,
-            out: lookup.linear(layer, &[out], self.value_width(), self.bias)?,
+            norm: (self.gate != Gate::Alone)
+                .then(|| vector(Name::GatedNorm, self.norm_width()))
+                .transpose()?,
+            out: lookup.linear(layer, &[out], self.value_width(), self.out_bias)?,
         })
     }
 
@@ -287,13 +309,14 @@ impl Stages for Recurrent {
         if !plan.decays_are_rates {
             decay.iter_mut().for_each(|a| *a = -a.exp());
         }
+        let norm = plan.norm.as_ref().map(|norm| packer.vector(norm)).transpose()?;
         Ok(RecurrentWeights {
             conv: packer.put(&taps),
             conv_bias: bias.map(|bias| packer.put(&bias)),
             decay: packer.put(&decay),
             decay_bias: packer.vector(&plan.decay_bias)?,
             skip: plan.skip.as_ref().map(|skip| packer.vector(skip)).transpose()?,
-            norm: Norm { weight: packer.vector(&plan.norm)?, bias: None, eps: self.norm_eps },
+            norm: norm.map(|weight| Norm { weight, bias: None, eps: self.norm_eps }),
             input: packer.linear(&plan.input)?,
             out: packer.linear(&plan.out)?,
         })

@@ -108,6 +108,23 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
             shape.add(input, Some(Reads::Mixer));
             shape.add(out, Some(Reads::Attended));
         }
+        Mixer::SelectiveScan(_) => {
+            let tensors = Mixer::<Planned<'_>>::tensors(&plan.attention);
+            let [input, inner @ .., out] = &tensors.linears[..] else {
+                unreachable!("invariant: projections from and to the residual stream")
+            };
+            shape.add(input, Some(Reads::Mixer));
+            shape.add_unread(inner);
+            shape.add(out, Some(Reads::Attended));
+        }
+        Mixer::Parallel(_) => {
+            // What the second projection of each mixer reads is not told.
+            let tensors = Mixer::<Planned<'_>>::tensors(&plan.attention);
+            for pair in tensors.linears.chunks_exact(2) {
+                shape.add(pair[0], Some(Reads::Mixer));
+                shape.add(pair[1], None);
+            }
+        }
         Mixer::Absent(_) => {}
         mixer @ Mixer::Mla(_) => shape.add_unread(&Mixer::<Planned<'_>>::tensors(mixer).linears),
     }

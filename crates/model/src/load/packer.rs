@@ -6,7 +6,7 @@ use pelton_quant::{Compute, QuantError, dequantize_tensor};
 use pelton_tensor::TensorView;
 
 use super::cache::Cache;
-use super::plan::{LayerPlan, LinearPlan, NormPlan, Part, Plan};
+use super::plan::{Factors, LayerPlan, LinearPlan, NormPlan, Part, Plan};
 use super::{LayerWeights, LoadOptions, LoadProgress, Weights, quantization};
 use crate::arch::{ArchSpec, NormKind};
 use crate::device::{Device, MatrixSource};
@@ -129,14 +129,24 @@ impl<B: Device> Packer<'_, B> {
             pieces.push(Piece { weight, first_row, order, adds });
         }
         let mut bias = Vec::new();
-        for part in &plan.biases {
+        for (i, part) in plan.biases.iter().enumerate() {
             let data = part.ordered();
             let values = dequantize_tensor(&part.with_data(&data));
-            bias.extend(values.map_err(|source| self.format_error(source))?);
+            let values = values.map_err(|source| self.format_error(source))?;
+            let factor = plan.factors.get(i).map_or(1.0, |factors| factors.bias);
+            bias.extend(values.iter().map(|value| value * factor));
             part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
         }
         let bias = (!bias.is_empty()).then(|| self.put(&bias));
-        Ok(Linear { pieces, shard: Shard::whole(n), bias, n, k: plan.k })
+        let mut first = 0;
+        let stretch = |factors: &Factors| {
+            let rows = first..first + factors.n;
+            first = rows.end;
+            (rows, factors.product)
+        };
+        let factors = plan.factors.iter().map(stretch).filter(|(_, factor)| *factor != 1.0);
+        let factors = factors.collect();
+        Ok(Linear { pieces, shard: Shard::whole(n), factors, bias, n, k: plan.k })
     }
 
     /// A matrix that stands alone: the embedding table or the head.

@@ -59,8 +59,21 @@ pub(crate) struct LinearPlan<'a> {
     /// As many as parts, or none.
     pub(crate) biases: Vec<Part<'a>>,
     pub(crate) k: usize,
+    /// Factors of each projection; none where all are 1.
+    pub(crate) factors: Vec<Factors>,
     /// Whether it is computed in f32 whatever the arithmetic of the model is.
     pub(crate) is_exact: bool,
+}
+
+/// Factors of the outputs of one projection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Factors {
+    /// Outputs.
+    pub(crate) n: usize,
+    /// Factor of products.
+    pub(crate) product: f32,
+    /// Factor of biases.
+    pub(crate) bias: f32,
 }
 
 impl<'a> NormPlan<'a> {

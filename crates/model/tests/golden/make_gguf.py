@@ -354,6 +354,57 @@ CASES |= {
             "ssm.inner_size": 128,
         },
     ),
+    "falcon-h1-norm": (
+        "FALCON_H1",
+        {"mamba"},
+        {
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": 16,
+            "ssm.time_step_rank": 8,
+            "ssm.group_count": 2,
+            "ssm.inner_size": 64,
+        },
+    ),
+    "jamba": (
+        "JAMBA",
+        {"selective", "experts"},
+        {
+            "attention.head_count_kv": [0, 0, 2, 0],
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": 8,
+            "ssm.time_step_rank": 8,
+            "ssm.inner_size": 64,
+        },
+    ),
+    "mamba": (
+        "MAMBA",
+        {"selective"},
+        {
+            "attention.head_count": 0,
+            "attention.head_count_kv": None,
+            "feed_forward_length": 0,
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": 8,
+            "ssm.time_step_rank": 8,
+            "ssm.inner_size": 64,
+            "ssm.dt_b_c_rms": False,
+        },
+    ),
+    # Falcon Mamba is a Mamba whose file says that what it selects is normed.
+    "falcon-mamba": (
+        "MAMBA",
+        {"selective"},
+        {
+            "attention.head_count": 0,
+            "attention.head_count_kv": None,
+            "feed_forward_length": 0,
+            "ssm.conv_kernel": 3,
+            "ssm.state_size": 16,
+            "ssm.time_step_rank": 8,
+            "ssm.inner_size": 64,
+            "ssm.dt_b_c_rms": True,
+        },
+    ),
     "mamba2": (
         "MAMBA2",
         {"mamba"},
@@ -558,7 +609,7 @@ def main():
         head_dim = field("head_dim", default=hidden // n_heads)
         checkpoint = Checkpoint(HERE / name)
         state = checkpoint.state
-        if orders & {"delta", "mamba"}:
+        if orders & {"delta", "mamba", "selective"}:
             state = recurrences(state, orders, keys)
         if any("experts" in order for order in orders):
             state = stack_experts(state, orders)
@@ -582,7 +633,7 @@ def main():
             writer.add_key_length(head_dim)
             writer.add_value_length(head_dim)
         rms_eps = [key for key in ("rms_norm_eps", "norm_eps", "layer_norm_epsilon") if key in config]
-        if rms_eps and (rms_eps == ["rms_norm_eps"] or orders & {"delta", "mamba"}):
+        if rms_eps and (rms_eps == ["rms_norm_eps"] or orders & {"delta", "mamba", "selective"}):
             writer.add_layer_norm_rms_eps(config[rms_eps[0]])
         else:
             writer.add_layer_norm_eps(1e-5)

@@ -11,6 +11,7 @@
 //! attention.rs   rotation, grouped queries and latents over pages
 //! experts.rs     routers and mixtures
 //! recurrent.rs   convolutions and recurrences over states
+//! selective.rs   selective scans over states
 //! ```
 //!
 //! Sums are in f64 and rounded once. Nothing here aims at speed.
@@ -19,6 +20,7 @@ mod attention;
 mod experts;
 mod ops;
 mod recurrent;
+mod selective;
 
 use std::io::{Error, ErrorKind};
 use std::ops::Range;

@@ -2,12 +2,14 @@
 
 use pelton_base::TokenId;
 use pelton_model::arch::{Act, Mlp};
-use pelton_model::device::{AttentionOp, ConvOp, Head, LatentOp, RecurrentOp, StepRows};
+use pelton_model::device::{
+    AttentionOp, ConvOp, Head, LatentOp, RecurrentOp, SelectiveOp, StepRows,
+};
 use pelton_model::layer::{Linear, MlpWeights, Norm, TwoLayers};
 use pelton_model::rope::RopeTable;
 use pelton_model::{GreedyRows, Ops};
 
-use super::{Matrix, PlainDevice, PlainKv, Rows, recurrent};
+use super::{Matrix, PlainDevice, PlainKv, Rows, recurrent, selective};
 
 /// `x / sqrt(mean(x²) + eps) · weight` (Zhang and Sennrich, 2019).
 pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
@@ -48,6 +50,9 @@ pub(super) fn linear(linear: &Linear<PlainDevice>, x: &Rows, out: &mut Rows) {
             for (out, product) in out[piece.first_row..].iter_mut().zip(products) {
                 *out = if piece.adds { *out + product } else { product };
             }
+        }
+        for (outputs, factor) in &linear.factors {
+            out[outputs.clone()].iter_mut().for_each(|out| *out *= factor);
         }
         if let Some(bias) = &linear.bias {
             out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
@@ -211,6 +216,16 @@ impl Ops for PlainDevice {
         out: &mut Rows,
     ) {
         recurrent::recurrence(op, projected, &mut kv.states, out);
+    }
+
+    fn selective_scan(
+        &mut self,
+        op: &SelectiveOp<'_, Self>,
+        projected: &Rows,
+        kv: &mut PlainKv,
+        out: &mut Rows,
+    ) {
+        selective::selective_scan(op, projected, &mut kv.states, out);
     }
 
     fn short_conv(

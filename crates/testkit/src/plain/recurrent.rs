@@ -21,11 +21,11 @@ pub(super) struct States {
 
 /// The state of one layer at a border.
 #[derive(Clone, Debug)]
-struct State {
+pub(super) struct State {
     /// `[value head][key][value]`.
-    matrix: Vec<f64>,
+    pub(super) matrix: Vec<f64>,
     /// Inputs of the convolution before the border: `[taps - 1][channels]`.
-    tail: Vec<Vec<f32>>,
+    pub(super) tail: Vec<Vec<f32>>,
 }
 
 /// One layer of one sequence.
@@ -79,7 +79,7 @@ impl States {
 
     /// Calls `row` for each row of a sequence with the state at the border of its chunk, and the rows of
     /// its chunk that it sees, itself last; `fold` moves a state over all rows of a chunk.
-    fn walk(
+    pub(super) fn walk(
         &mut self,
         layer: usize,
         sequence: &ForwardSequence<'_>,
@@ -128,7 +128,12 @@ impl States {
 }
 
 /// The convolution of the last of these rows: `bias + Σ w[j] x[t - taps + 1 + j]`.
-fn convolve(state: &State, inputs: &[Vec<f32>], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+pub(super) fn convolve(
+    state: &State,
+    inputs: &[Vec<f32>],
+    weight: &[f32],
+    bias: Option<&[f32]>,
+) -> Vec<f32> {
     let all: Vec<&[f32]> = state.tail.iter().chain(inputs).map(Vec::as_slice).collect();
     let taps = &all[all.len() - state.tail.len() - 1..];
     let n = inputs[0].len();
@@ -142,12 +147,12 @@ fn convolve(state: &State, inputs: &[Vec<f32>], weight: &[f32], bias: Option<&[f
 }
 
 /// The tail behind these inputs.
-fn tail_behind(state: &State, inputs: &[Vec<f32>]) -> Vec<Vec<f32>> {
+pub(super) fn tail_behind(state: &State, inputs: &[Vec<f32>]) -> Vec<Vec<f32>> {
     let all: Vec<&Vec<f32>> = state.tail.iter().chain(inputs).collect();
     all[all.len() - state.tail.len()..].iter().map(|row| (*row).clone()).collect()
 }
 
-fn softplus(x: f32) -> f64 {
+pub(super) fn softplus(x: f32) -> f64 {
     if x > 20.0 { f64::from(x) } else { f64::from(x).exp().ln_1p() }
 }
 
@@ -257,7 +262,7 @@ impl Recurrence<'_> {
             x.iter().zip(gate).map(|(x, z)| x * activate(Act::Silu, *z)).collect()
         };
         let norm = |x: &[f32], n_groups: usize| -> Vec<f32> {
-            let norm = &self.weights.norm;
+            let norm = self.weights.norm.as_ref().expect("a norm");
             let width = x.len() / n_groups;
             let weight = |group: usize| match norm.weight.len() == width {
                 true => &norm.weight[..],
@@ -268,7 +273,9 @@ impl Recurrence<'_> {
         };
         match self.spec.gate {
             Gate::AfterNorm => gated(&norm(&out, n_value_heads)),
+            Gate::AfterGroupNorm { n_groups } => gated(&norm(&out, n_groups)),
             Gate::BeforeNorm { n_groups } => norm(&gated(&out), n_groups),
+            Gate::Alone => gated(&out),
         }
     }
 }

@@ -100,6 +100,33 @@ impl Cpu {
         });
     }
 
+    /// Multiplies stretches of the columns of every row of `x`, `[m, width]`, by factors.
+    ///
+    /// # Panics
+    ///
+    /// When `x` is not whole rows or a stretch is not within a row.
+    pub fn scale_columns(
+        &self,
+        x: &mut [f32],
+        width: usize,
+        stretches: &[(std::ops::Range<usize>, f32)],
+    ) {
+        assert!(width > 0 && x.len().is_multiple_of(width), "invariant: whole rows of x");
+        let kernel = self.kernels.rows.scale;
+        let n_rows = x.len() / width;
+        let parts = Parts::new(x);
+        self.for_each_part(n_rows, width, |rows| {
+            for row in rows {
+                // SAFETY: tiles are disjoint; the kernels of a `Cpu` are available on this machine.
+                let row = unsafe { parts.part(row * width..(row + 1) * width) };
+                for (columns, factor) in stretches {
+                    // SAFETY: the kernels of a `Cpu` are available on this machine.
+                    unsafe { kernel(&mut row[columns.clone()], *factor) };
+                }
+            }
+        });
+    }
+
     /// Limits every element to `±most`.
     pub fn clamp(&self, x: &mut [f32], most: f32) {
         let kernel = self.kernels.rows.clamp;
@@ -149,6 +176,23 @@ mod tests {
                 let mut got = x.clone();
                 cpu.add(&mut got, &y);
                 assert_eq!(bits(&got), bits(&expected), "{} at {n}", cpu.kernels.name);
+            }
+        }
+    }
+
+    #[test]
+    fn stretches_of_columns_have_factors_of_their_own_everywhere() {
+        let mut random = Random::new(8);
+        for (m, width) in [(1, 3), (7, 40), (300, 500)] {
+            let x = random.normals(m * width);
+            let stretches = [(0..width / 3, 0.3), (width / 3 + 1..width, -1.5)];
+            let factor = |i: usize| stretches.iter().find(|(own, _)| own.contains(&(i % width)));
+            let scaled = x.iter().enumerate().map(|(i, x)| factor(i).map_or(*x, |own| x * own.1));
+            let scaled: Vec<f32> = scaled.collect();
+            for cpu in row_cpus() {
+                let mut got = x.clone();
+                cpu.scale_columns(&mut got, width, &stretches);
+                assert_eq!(bits(&got), bits(&scaled), "{} at {width}", cpu.kernels.name);
             }
         }
     }

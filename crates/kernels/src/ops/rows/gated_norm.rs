@@ -6,6 +6,7 @@
 //! norm, then gate     out = ((x · r) · w) · silu(z)          r = 1 / sqrt(mean of x² + eps)
 //! gate, then norm     y = x · silu(z)                        r of y
 //!                     out = (y · r) · w
+//! gate alone          out = x · silu(z)
 //! ```
 //!
 //! Sums of squares are those of `norm.rs`, group by group. 16 bytes and about 25 operations per
@@ -26,13 +27,15 @@ use crate::ops::kv::StridedRows;
 use crate::simd::shells;
 use crate::simd::{LANES, Simd};
 
-/// Whether the gate comes before the norm or after it.
+/// Whether the gate comes before the norm, after it or without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateOrder {
     /// The norm of `x` is gated (Gated DeltaNet).
     NormThenGate,
     /// The gated `x` is normed (Mamba 2).
     GateThenNorm,
+    /// `x` is gated; there is no weight (Falcon-H1).
+    GateAlone,
 }
 
 /// Rows to be normed group by group, and their gates.
@@ -44,7 +47,7 @@ pub struct GatedNorm<'a> {
     pub x: &'a [f32],
     /// Gates before their activation, `[m, width]`.
     pub z: StridedRows<'a>,
-    /// `[group]`, shared by all groups, or `[width]`.
+    /// `[group]`, shared by all groups, or `[width]`; empty without a norm.
     pub weight: &'a [f32],
     /// Elements of a group; they divide the width.
     pub group: usize,
@@ -103,6 +106,17 @@ fn gate_then_norm<S: Simd>(s: S, group: [&[f32]; 3], eps: f32, out: &mut [f32]) 
     }
 }
 
+/// Gates a group.
+#[inline(always)]
+fn gate_alone<S: Simd>(s: S, group: [&[f32]; 3], _eps: f32, out: &mut [f32]) {
+    let [x, z, _] = group;
+    gate(s, x, z, out);
+}
+
+shells! {
+    pub(super) mod gate_alone_shells =
+        gate_alone(group: [&[f32]; 3], eps: f32, out: &mut [f32])
+}
 shells! {
     pub(super) mod norm_then_gate_shells =
         norm_then_gate(group: [&[f32]; 3], eps: f32, out: &mut [f32])
@@ -131,7 +145,7 @@ impl Cpu {
         let width = out.width();
         assert!(x.len().is_multiple_of(width), "invariant: whole rows of x");
         assert!(group > 0 && width.is_multiple_of(group), "invariant: whole groups");
-        let is_shared = weight.len() == group;
+        let is_shared = weight.len() == group || order == GateOrder::GateAlone;
         assert!(is_shared || weight.len() == width, "invariant: a weight per element");
         let kernel = self.kernels.rows.gated_norm[order as usize];
         let out = out.writer(self, x.len() / width);
@@ -161,13 +175,18 @@ mod tests {
     use crate::Forms;
     use crate::testing::{Random, bits, row_cpus};
 
-    const ORDERS: [GateOrder; 2] = [GateOrder::NormThenGate, GateOrder::GateThenNorm];
+    const ORDERS: [GateOrder; 3] =
+        [GateOrder::NormThenGate, GateOrder::GateThenNorm, GateOrder::GateAlone];
 
     fn exact(input: &GatedNorm<'_>, x: &[f32], z: &[f32], out: &mut Vec<f64>) {
         let silu = |z: f32| f64::from(z) / (1.0 + (-f64::from(z)).exp());
         let is_before = input.order == GateOrder::GateThenNorm;
         for (i, x) in x.chunks(input.group).enumerate() {
             let z = &z[i * input.group..];
+            if input.order == GateOrder::GateAlone {
+                out.extend(x.iter().zip(z).map(|(x, z)| f64::from(*x) * silu(*z)));
+                continue;
+            }
             let weight = &input.weight[i * input.group % input.weight.len()..];
             let y = x
                 .iter()
@@ -190,7 +209,8 @@ mod tests {
             let (x, z) = (random.normals(m * width), random.normals(m * (width + 3)));
             for order in ORDERS {
                 for n_weights in [group, width] {
-                    let weight = random.normals(n_weights);
+                    let has_norm = order != GateOrder::GateAlone;
+                    let weight = random.normals(if has_norm { n_weights } else { 0 });
                     let z = StridedRows { data: &z, stride: width + 3, offset: 2 };
                     let input = GatedNorm { order, x: &x, z, weight: &weight, group, eps: 1e-3 };
                     let mut expected = Vec::new();

@@ -80,7 +80,7 @@ pub(super) struct Row<'a> {
 
 /// At most sixteen floats; the missing lanes are 0.
 #[inline(always)]
-fn load<S: Simd>(s: S, x: &[f32]) -> S::F {
+pub(super) fn load<S: Simd>(s: S, x: &[f32]) -> S::F {
     match x.first_chunk() {
         Some(x) => s.load(x),
         None => s.load_part(x, 0.0),

@@ -19,6 +19,7 @@
 //! | [`conv`] | the causal convolution over time |
 //! | [`scan`], [`input`] | the recurrence: how a step is shared by the team |
 //! | [`dots`], [`project`], [`solve`] | its kernels |
+//! | [`selective`] | the recurrence with a decay per channel and element of its state |
 //!
 //! **Canonical order.** It depends on the positions of a row and of its chunk alone:
 //!
@@ -59,6 +60,7 @@ mod dots;
 mod input;
 mod project;
 mod scan;
+mod selective;
 mod sequence;
 mod shape;
 mod solve;
@@ -68,6 +70,7 @@ mod tests;
 
 pub use conv::{ConvInput, ConvWeights};
 pub use input::{HeadOrder, ScanInput, ScanShape};
+pub use selective::SelectiveInput;
 pub use sequence::StateSeq;
 pub use shape::{StateLayer, StateShape};
 pub use store::StateStore;
@@ -86,6 +89,8 @@ pub(crate) struct Table {
     solve: unsafe fn(solve::Solve<'_>),
     fold: unsafe fn(project::Fold<'_>),
     conv: unsafe fn(&conv::Row<'_>, &mut [f32]),
+    softplus: unsafe fn(&[f32], &mut [f32]),
+    selective: unsafe fn(&selective::Row<'_>, &mut [f32], &mut [f32]),
 }
 
 macro_rules! table {
@@ -97,6 +102,8 @@ macro_rules! table {
             solve: solve::solve_shells::$shell,
             fold: project::fold_shells::$shell,
             conv: conv::row_shells::$shell,
+            softplus: selective::softplus_shells::$shell,
+            selective: selective::row_shells::$shell,
         };
     };
 }

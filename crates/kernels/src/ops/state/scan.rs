@@ -40,7 +40,7 @@ thread_local! {
 }
 
 /// Calls `f` with `n` elements of this thread's memory, whose contents are arbitrary.
-fn with_memory<T: Clone>(
+pub(super) fn with_memory<T: Clone>(
     memory: &'static LocalKey<RefCell<Vec<T>>>,
     n: usize,
     zero: T,

@@ -21,6 +21,9 @@ pub struct StateLayer {
     pub update_width: usize,
     /// Value heads; each has a decay per row.
     pub n_heads: usize,
+    /// Whether every element of the matrix has a decay of its own (Mamba 1): the one head of values
+    /// is the channels, and a lane keeps a running state beside that of its border.
+    pub is_selective: bool,
 }
 
 /// Sizes of a [`StateStore`](super::StateStore).
@@ -37,8 +40,8 @@ pub struct StateShape {
 /// Where the parts of one layer lie, in floats from the start of a lane.
 ///
 /// ```text
-/// |-- matrix --|-- tail --|-- raw --|-- keys --|-- updates --|-- decays --|
-/// |--- in a snapshot too --|------------- the open chunk ------------------|
+/// |-- matrix --|-- tail --|-- raw --|-- keys --|-- updates --|-- decays --|-- running --|
+/// |--- in a snapshot too --|------------- the open chunk --------------------------------|
 /// ```
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
@@ -52,8 +55,11 @@ pub(super) struct Places {
     pub(super) keys: Range<usize>,
     /// `[value head][CHUNK][value_dim in whole vectors]`.
     pub(super) updates: Range<usize>,
-    /// `[value head][CHUNK]`.
+    /// `[value head][CHUNK]`, or the steps of channels, `[CHUNK][channels in whole vectors]`.
     pub(super) decays: Range<usize>,
+    /// Of selective layers alone: of each vector of channels how many rows of the open chunk are in
+    /// its running state, and that state. `[vector][1 + key_dim][16]`.
+    pub(super) running: Range<usize>,
 }
 
 impl StateLayer {
@@ -83,6 +89,7 @@ impl StateLayer {
         assert!(n_heads > 0 && width > 0, "invariant: a state matrix has heads and values");
         assert!(width.is_multiple_of(n_heads), "invariant: heads of one size");
         assert!(self.matrix.is_multiple_of(width), "invariant: keys of one size");
+        assert!(!self.is_selective || n_heads == 1, "invariant: a selective layer has one head");
         let is_whole = self.key_width > 0 && self.key_width.is_multiple_of(self.key_dim());
         assert!(is_whole, "invariant: keys are whole heads");
     }
@@ -100,13 +107,15 @@ impl StateLayer {
         let n_heads = if self.matrix == 0 { 0 } else { self.n_heads };
         let key_width = if self.matrix == 0 { 0 } else { self.key_width };
         let padded = self.padded_dim();
+        let is_selective = self.is_selective && self.matrix > 0;
         Places {
             matrix: place([n_heads, self.key_dim(), padded]),
             tail: place([self.taps.saturating_sub(1), self.channels, 1]),
             raw: place([CHUNK, self.channels, 1]),
             keys: place([CHUNK, key_width, 1]),
             updates: place([n_heads, CHUNK, padded]),
-            decays: place([n_heads, CHUNK, 1]),
+            decays: place([n_heads, CHUNK, if is_selective { padded } else { 1 }]),
+            running: place([if is_selective { padded } else { 0 }, self.key_dim() + 1, 1]),
         }
     }
 }
@@ -125,7 +134,7 @@ impl StateShape {
         let mut place = |layer: &StateLayer| {
             layer.check();
             let places = layer.places(start);
-            start = places.decays.end.next_multiple_of(LANES);
+            start = places.running.end.next_multiple_of(LANES);
             places
         };
         self.layers.iter().map(&mut place).collect()
@@ -134,7 +143,7 @@ impl StateShape {
     /// Floats of a lane and of a snapshot.
     pub(super) fn floats(&self) -> [usize; 2] {
         let places = self.places();
-        let lane = places.last().map_or(0, |last| last.decays.end.next_multiple_of(LANES));
+        let lane = places.last().map_or(0, |last| last.running.end.next_multiple_of(LANES));
         [lane, places.iter().map(|places| places.kept().len()).sum()]
     }
 

@@ -106,6 +106,11 @@ impl StateStore {
         self.each_kept(lane, snapshot, |floats, of_lane, of_snapshot| {
             floats.copy_within(of_snapshot, of_lane.start);
         });
+        let start = self.lane_start(lane);
+        for layer in 0..self.shape.layers.len() {
+            let (sizes, places) = (self.shape.layers[layer], self.places[layer].clone());
+            keep_running(&sizes, &places, &mut self.floats_mut()[start..], 0);
+        }
     }
 
     /// Copies a whole lane, open chunk included.
@@ -224,7 +229,25 @@ fn move_row(sizes: &StateLayer, places: &Places, lane: &mut [f32], from: usize, 
     for head in updates.chunks_exact_mut((CHUNK * padded).max(1)) {
         head.copy_within(from * padded..(from + 1) * padded, to * padded);
     }
+    if sizes.is_selective {
+        lane[places.decays.clone()].copy_within(from * padded..(from + 1) * padded, to * padded);
+        if from != to {
+            keep_running(sizes, places, lane, to);
+        }
+        return;
+    }
     for head in lane[places.decays.clone()].chunks_exact_mut(CHUNK) {
         head[to] = head[from];
+    }
+}
+
+/// Forgets the running state of a layer where it has more than the first `n_rows` rows of the open
+/// chunk; `lane` begins where the lane does.
+fn keep_running(sizes: &StateLayer, places: &Places, lane: &mut [f32], n_rows: usize) {
+    let n_vector = (sizes.key_dim() + 1) * LANES;
+    for vector in lane[places.running.clone()].chunks_exact_mut(n_vector) {
+        if vector[0] as usize > n_rows {
+            vector[0] = 0.0;
+        }
     }
 }

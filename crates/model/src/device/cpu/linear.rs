@@ -94,7 +94,7 @@ fn multiply_reordered(
     scratch.sum = sum;
 }
 
-/// `y = x Wᵀ + b`, dense.
+/// `y = x Wᵀ · factors + b`, dense.
 pub(super) fn multiply(
     cpu: &Cpu,
     scratch: &mut Input,
@@ -111,6 +111,9 @@ pub(super) fn multiply(
             let output = MatmulOutput { data: y, stride: linear.n, offset: *first_row };
             cpu.matmul(weight, x, output);
         }
+    }
+    if !linear.factors.is_empty() {
+        cpu.scale_columns(y, linear.n, &linear.factors);
     }
     if let Some(bias) = &linear.bias {
         cpu.add_bias(y, bias);

@@ -4,7 +4,7 @@
 //! ```text
 //! mod.rs       what a Device holds       linear.rs    products
 //! ops.rs       operations of layers      latent.rs    latent attention      experts.rs    mixtures
-//! sequences.rs sequences, block tables and lanes    recurrent.rs recurrences    kv.rs pages and states
+//! sequences.rs sequences, block tables and lanes    recurrent.rs, selective.rs recurrences    kv.rs pages and states
 //! ```
 //!
 //! Intermediate results that nothing else reads stay in scratch rows that are reused by every layer
@@ -18,6 +18,7 @@ mod latent;
 mod linear;
 mod ops;
 mod recurrent;
+mod selective;
 mod sequences;
 
 use std::ops::Range;
@@ -43,6 +44,7 @@ pub use kv::CpuKv;
 use latent::Latent;
 use linear::{Input, read_by};
 use recurrent::Recurrence;
+use selective::Selection;
 use sequences::Sequences;
 
 /// Runs decoders on the CPU.
@@ -59,6 +61,8 @@ pub struct CpuDevice {
     experts: Experts,
     /// Scratch of recurrent layers.
     recurrent: Recurrence,
+    /// Scratch of selective scans.
+    selection: Selection,
     /// `[m, rotary_dim]` for each rotary embedding: cosines and sines of this step's positions.
     cos_sin: Vec<Vec<f32>>,
     /// Largest logit of each row that needs no logits.
@@ -87,6 +91,7 @@ impl CpuDevice {
             latent: Latent::new(),
             experts: Experts::new(),
             recurrent: Recurrence::default(),
+            selection: Selection::new(),
             cos_sin: Vec::new(),
             largest: Vec::new(),
             sequences: Sequences::default(),

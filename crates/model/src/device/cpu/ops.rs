@@ -10,7 +10,9 @@ use super::latent::Projector;
 use super::linear::{handed_to, in_forms, multiply, read_by};
 use super::{CpuDevice, CpuKv};
 use crate::arch::{Act, Gqa, Mlp, QkNorm};
-use crate::device::{AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, StepRows};
+use crate::device::{
+    AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp, StepRows,
+};
 use crate::layer::{Linear, MlpWeights, Norm, TwoLayers};
 use crate::rope::RopeTable;
 
@@ -240,6 +242,21 @@ impl Ops for CpuDevice {
         let Self { cpu, sequences, recurrent, .. } = self;
         sequences.with_lanes(&op.rows, |sequences| {
             recurrent.compute(cpu, op, sequences, (projected.floats(), &mut kv.states), out);
+        });
+    }
+
+    fn selective_scan(
+        &mut self,
+        op: &SelectiveOp<'_, Self>,
+        projected: &Activations,
+        kv: &mut CpuKv,
+        out: &mut Activations,
+    ) {
+        let Self { cpu, input, sequences, selection, .. } = self;
+        let out = out.floats_mut(projected.n_rows());
+        sequences.with_lanes(&op.rows, |sequences| {
+            let rows = (projected.floats(), &mut kv.states);
+            selection.compute((cpu, input), op, sequences, rows, out);
         });
     }
 

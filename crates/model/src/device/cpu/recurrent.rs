@@ -17,7 +17,7 @@ use pelton_kernels::{
 
 use super::CpuDevice;
 use crate::device::{ConvOp, RecurrentOp};
-use crate::layer::{Gate, Norm, Recurrent, Rule, ValueHeads};
+use crate::layer::{Gate, Recurrent, Rule, ValueHeads};
 
 /// Added to the square of the length of queries and keys.
 const LENGTH_EPS: f32 = 1e-6;
@@ -88,14 +88,16 @@ impl Recurrence {
                 }
             }
         }
+        let (x, z, width) = (&self.scanned[..], part(channels), spec.value_width());
         let (order, group) = match spec.gate {
             Gate::AfterNorm => (GateOrder::NormThenGate, value_dim),
-            Gate::BeforeNorm { n_groups } => {
-                (GateOrder::GateThenNorm, spec.value_width() / n_groups)
-            }
+            Gate::AfterGroupNorm { n_groups } => (GateOrder::NormThenGate, width / n_groups),
+            Gate::BeforeNorm { n_groups } => (GateOrder::GateThenNorm, width / n_groups),
+            Gate::Alone => (GateOrder::GateAlone, width),
         };
-        let Norm { weight, eps, .. } = &weights.norm;
-        let (x, z, eps) = (&self.scanned[..], part(channels), *eps);
+        let norm = weights.norm.as_ref();
+        let weight = norm.map_or(&[][..], |norm| &norm.weight);
+        let eps = norm.map_or(0.0, |norm| norm.eps);
         cpu.gated_norm(&GatedNorm { order, x, z, weight, group, eps }, out);
     }
 

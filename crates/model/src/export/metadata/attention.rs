@@ -17,7 +17,11 @@ pub(super) fn write(spec: &ArchSpec, is_kv_up_split: bool, keys: &mut Keys) {
         Mixer::Gqa(gqa) => grouped(spec, gqa, keys),
         Mixer::Mla(mla) => latent(spec, mla, is_kv_up_split, keys),
         // Refused when their tensors are listed.
-        Mixer::Recurrent(_) | Mixer::ShortConv(_) | Mixer::Absent(_) => {}
+        Mixer::Parallel(_)
+        | Mixer::SelectiveScan(_)
+        | Mixer::Recurrent(_)
+        | Mixer::ShortConv(_)
+        | Mixer::Absent(_) => {}
     }
 }
 

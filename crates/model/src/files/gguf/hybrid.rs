@@ -30,7 +30,7 @@ impl Mixers {
         n_layers: usize,
     ) -> Result<Self, ConfigError> {
         let get = |key: &str| source.get(key);
-        if source.name == "mamba2" {
+        if matches!(source.name, "mamba" | "mamba2") {
             // No layer attends or has a perceptron, and files say 0.
             let one = || Some(Value::from(1));
             return Ok(Self { n_heads: one(), n_kv_heads: one(), ffn: one(), kinds: None });
@@ -134,6 +134,8 @@ impl Mixers {
                     self.tell_granite(source, &mut tell)?;
                 }
             }
+            "falcon-h1" => tell_falcon_h1(source, &has, &mut tell)?,
+            "mamba" | "jamba" => tell_selective(source, &has, &mut tell)?,
             "lfm2" | "lfm2moe" => {
                 tell(
                     "conv_L_cache",
@@ -177,6 +179,54 @@ impl Mixers {
         tell("shared_intermediate_size", Value::from(shared));
         Ok(())
     }
+}
+
+/// Mamba 2 and attention side by side.
+fn tell_falcon_h1(
+    source: &Source<'_>,
+    has: &dyn Fn(&str) -> bool,
+    tell: &mut dyn FnMut(&str, Value),
+) -> Result<(), ConfigError> {
+    for (name, n) in MAMBA.iter().zip(read_sizes(source)?) {
+        tell(name, Value::from(n));
+    }
+    let width = source.get("ssm.inner_size").count(limits::MODEL_WIDTH)?;
+    tell("mamba_d_ssm", Value::from(width));
+    tell("mamba_conv_bias", Value::from(has("ssm_conv1d.bias")));
+    tell("mamba_proj_bias", Value::from(has("ssm_in.bias")));
+    tell("projectors_bias", Value::from(has("ssm_out.bias")));
+    // A norm follows the gate, and all factors are in the weights.
+    tell("mamba_rms_norm", Value::from(has("ssm_norm.weight")));
+    tell("mamba_norm_before_gate", Value::from(false));
+    Ok(())
+}
+
+/// Selective scans, alone or beside attention and experts.
+fn tell_selective(
+    source: &Source<'_>,
+    has: &dyn Fn(&str) -> bool,
+    tell: &mut dyn FnMut(&str, Value),
+) -> Result<(), ConfigError> {
+    for (name, key, most) in [
+        ("mamba_inner_size", "ssm.inner_size", limits::MODEL_WIDTH),
+        ("mamba_d_state", "ssm.state_size", limits::STATE_HEAD_DIM),
+        ("mamba_dt_rank", "ssm.time_step_rank", limits::MODEL_WIDTH),
+        ("mamba_d_conv", "ssm.conv_kernel", limits::CONV_TAPS),
+    ] {
+        tell(name, Value::from(source.get(key).count(most)?));
+    }
+    tell("mamba_conv_bias", Value::from(has("ssm_conv1d.bias")));
+    tell("mamba_proj_bias", Value::from(has("ssm_in.bias")));
+    let is_normed = source.get("ssm.dt_b_c_rms").flag(false)?;
+    tell("mamba_selection_is_normed", Value::from(is_normed));
+    if source.name == "jamba" {
+        let n_experts = source.get("expert_count").value().filter(|_| source.has_experts());
+        tell("num_experts", n_experts.cloned().unwrap_or(Value::from(1)));
+        // All layers, less those without a router.
+        tell("expert_layer_period", Value::from(1));
+        tell("expert_layer_offset", Value::from(0));
+    }
+    Ok(())
 }
 
 /// Every how many layers one attends.

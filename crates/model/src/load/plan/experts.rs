@@ -62,8 +62,13 @@ impl<'a> Stack<'a> {
 
     /// Some rows of one expert, stretches one after the other.
     fn linear(&self, expert: usize, stretches: &[Rows]) -> LinearPlan<'a> {
-        let mut plan =
-            LinearPlan { parts: Vec::new(), biases: Vec::new(), k: self.shape[1], is_exact: false };
+        let mut plan = LinearPlan {
+            parts: Vec::new(),
+            biases: Vec::new(),
+            k: self.shape[1],
+            factors: Vec::new(),
+            is_exact: false,
+        };
         for rows in stretches {
             let (part, bias) = self.part(expert, *rows);
             plan.parts.push(part);

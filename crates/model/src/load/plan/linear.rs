@@ -3,7 +3,7 @@
 use pelton_quant::QuantError;
 use pelton_quant::checkpoint::{QuantizedTensor, Scheme};
 
-use super::{LinearPlan, Lookup, Part, Rows};
+use super::{Factors, LinearPlan, Lookup, Part, Rows};
 use crate::arch::Part as Name;
 use crate::error::ModelError;
 
@@ -21,7 +21,13 @@ impl<'a> Lookup<'a, '_> {
         k: usize,
         has_bias: bool,
     ) -> Result<LinearPlan<'a>, ModelError> {
-        let mut plan = LinearPlan { parts: Vec::new(), biases: Vec::new(), k, is_exact: false };
+        let mut plan = LinearPlan {
+            parts: Vec::new(),
+            biases: Vec::new(),
+            k,
+            factors: self.factors(projections),
+            is_exact: false,
+        };
         let mut split = Vec::new();
         for (i, projection) in projections.iter().enumerate() {
             let &Projection { name, rows } = projection;
@@ -41,6 +47,17 @@ impl<'a> Lookup<'a, '_> {
         }
         plan.parts = stacked(split);
         Ok(plan)
+    }
+
+    /// The spec's factors of these projections; none where all are 1.
+    fn factors(&self, projections: &[Projection]) -> Vec<Factors> {
+        let factors = projections.iter().enumerate().map(|(i, &Projection { name, rows })| {
+            let [product, bias] = self.spec.multipliers.of(name, i);
+            Factors { n: rows.n, product, bias }
+        });
+        let is_one = |own: &Factors| own.product == 1.0 && own.bias == 1.0;
+        let factors: Vec<Factors> = factors.collect();
+        if factors.iter().all(is_one) { Vec::new() } else { factors }
     }
 
     /// Some rows of a matrix of one tensor, or of several where the checkpoint is quantized.

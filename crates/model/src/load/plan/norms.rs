@@ -60,6 +60,21 @@ impl<'a> Lookup<'a, '_> {
         Ok(NormPlan { weights: vec![view], bias: None, rows: Rows::all(n), offset: 0.0 })
     }
 
+    /// A table that stays in f32, whose name may lack its last word.
+    pub(crate) fn table(
+        &self,
+        name: Name,
+        layer: usize,
+        shape: [usize; 2],
+    ) -> Result<NormPlan<'a>, ModelError> {
+        let stem = self.stem(name, layer);
+        let names = [stem.clone(), format!("{stem}.weight")];
+        let known = names.iter().find(|name| self.files.tensors().get(name).is_some());
+        let weights = vec![self.find(known.unwrap_or(&names[0]), &shape)?];
+        let rows = Rows::all(shape[0] * shape[1]);
+        Ok(NormPlan { weights, bias: None, rows, offset: 0.0 })
+    }
+
     /// The taps of a convolution over time, one after the other for each channel: `[channels, taps]`, in
     /// some files `[channels, 1, taps]`.
     pub(crate) fn taps(

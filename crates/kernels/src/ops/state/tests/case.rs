@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::ops::state::CHUNK;
 use crate::testing::{Random, bits};
 use crate::{
-    ConvInput, ConvWeights, Cpu, HeadOrder, ScanInput, ScanShape, StateLayer, StateSeq, StateShape,
-    StateStore, StridedRows,
+    ConvInput, ConvWeights, Cpu, HeadOrder, ScanInput, ScanShape, SelectiveInput, StateLayer,
+    StateSeq, StateShape, StateStore, StridedRows,
 };
 
 /// Elements before and after the ones of each row in the inputs.
@@ -29,6 +29,18 @@ pub(super) struct Case {
     pub(super) x: Vec<Vec<f32>>,
     pub(super) decay: Vec<Vec<f32>>,
     pub(super) beta: Vec<Vec<f32>>,
+    /// What a selective scan has beside q, k and v, in the place of a scan.
+    pub(super) selective: Option<Selective>,
+}
+
+/// Inputs and weights of a selective scan.
+pub(super) struct Selective {
+    /// By token.
+    pub(super) steps: Vec<Vec<f32>>,
+    pub(super) gates: Vec<Vec<f32>>,
+    /// `[state_dim][channels]`.
+    pub(super) rates: Vec<f32>,
+    pub(super) skip: Vec<f32>,
 }
 
 /// `heads` are key heads, value heads, key dimension and value dimension.
@@ -59,7 +71,25 @@ impl Case {
         let taps = 4;
         let (weights, bias) = (random.normals(channels * taps), Some(random.normals(channels)));
         let has_silu = true;
-        Self { shape, taps, channels, has_silu, weights, bias, q, k, v, x, decay, beta }
+        let selective = None;
+        Self { shape, taps, channels, has_silu, weights, bias, q, k, v, x, decay, beta, selective }
+    }
+
+    /// A selective scan over `channels` with `state_dim` elements each.
+    pub(super) fn selective(
+        random: &mut Random,
+        n_tokens: usize,
+        [channels, state_dim]: [usize; 2],
+    ) -> Self {
+        let mut case = Self::new(random, n_tokens, shape([1, 1, state_dim, channels], false));
+        let mut rows =
+            || -> Vec<Vec<f32>> { (0..n_tokens).map(|_| random.normals(channels)).collect() };
+        let (mut steps, gates) = (rows(), rows());
+        steps.iter_mut().flatten().for_each(|step| *step -= 2.0);
+        let rates = random.normals(state_dim * channels).iter().map(|x| -0.1 - x.abs()).collect();
+        let skip = random.normals(channels);
+        case.selective = Some(Selective { steps, gates, rates, skip });
+        case
     }
 
     pub(super) fn n_tokens(&self) -> usize {
@@ -75,6 +105,7 @@ impl Case {
             key_width: self.shape.key_width(),
             update_width: self.shape.value_width(),
             n_heads: self.shape.n_value_heads,
+            is_selective: self.selective.is_some(),
         };
         let layers = vec![layer; 2];
         let mut store = StateStore::new(StateShape { layers, n_lanes, n_snapshots });
@@ -114,9 +145,25 @@ impl Case {
         let (shape, sequences) = (self.shape, &sequences[..]);
         let (k, q) = (rows(&k, shape.key_width()), rows(&q, shape.key_width()));
         let v = rows(&v, shape.value_width());
-        let input = ScanInput { shape, q, k, v, decay: &decay, beta: &beta, sequences };
         let mut scanned = vec![f32::NAN; row * shape.value_width()];
-        cpu.scan(store, 1, &input, &mut scanned);
+        if let Some(Selective { steps, gates, rates, skip }) = &self.selective {
+            let (steps, gates) = (gather(steps), gather(gates));
+            let input = SelectiveInput {
+                state_dim: shape.key_dim,
+                x: v,
+                steps: rows(&steps, shape.value_dim),
+                keys: k,
+                queries: q,
+                gates: rows(&gates, shape.value_dim),
+                rates,
+                skip,
+                sequences,
+            };
+            cpu.selective_scan(store, 1, &input, &mut scanned);
+        } else {
+            let input = ScanInput { shape, q, k, v, decay: &decay, beta: &beta, sequences };
+            cpu.scan(store, 1, &input, &mut scanned);
+        }
         let tap = |j: usize| self.weights.chunks_exact(self.taps).map(move |channel| channel[j]);
         let by_tap: Vec<f32> = (0..self.taps).flat_map(tap).collect();
         let bias = self.bias.as_deref();
@@ -159,6 +206,30 @@ impl Case {
     pub(super) fn whole(&self, cpu: &Cpu, tokens: &[usize]) -> Vec<Vec<u32>> {
         let mut store = self.store(1, 0);
         self.run(cpu, &mut store, &mut Seq::new(0), tokens, &[tokens.len()])
+    }
+
+    /// The selective recurrence in f64, token by token: gated outputs, `[m][channels]`.
+    pub(super) fn selective_recurrence(&self) -> Vec<Vec<f64>> {
+        let ScanShape { key_dim, value_dim, .. } = self.shape;
+        let Selective { steps, gates, rates, skip } =
+            self.selective.as_ref().expect("a selective scan");
+        let mut outs = vec![Vec::new(); self.n_tokens()];
+        for c in 0..value_dim {
+            let mut state = vec![0.0_f64; key_dim];
+            for (t, out) in outs.iter_mut().enumerate() {
+                let x = f64::from(self.v[t][c]);
+                let step = f64::from(steps[t][c]).exp().ln_1p();
+                let mut sum = f64::from(skip[c]) * x;
+                for (n, h) in state.iter_mut().enumerate() {
+                    let rate = f64::from(rates[n * value_dim + c]);
+                    *h = *h * (step * rate).exp() + step * x * f64::from(self.k[t][n]);
+                    sum += *h * f64::from(self.q[t][n]);
+                }
+                let gate = f64::from(gates[t][c]);
+                out.push(sum * gate / (1.0 + (-gate).exp()));
+            }
+        }
+        outs
     }
 
     /// The recurrence in f64, token by token: outputs of the scan, `[m][value_width]`.

@@ -27,8 +27,12 @@ fn path(tree: &[u32], row: usize) -> Vec<usize> {
 fn a_row_of_a_tree_has_the_bits_of_its_path_as_a_chain_and_the_path_goes_on() {
     let mut random = Random::new(220);
     for n_committed in [0, 1, 30, 63, 64, 65, 128, 150] {
-        for is_delta in [true, false] {
-            let case = Case::new(&mut random, n_committed + 70, shape([1, 2, 24, 20], is_delta));
+        for kind in 0..3 {
+            let n = n_committed + 70;
+            let case = match kind {
+                2 => Case::selective(&mut random, n, [70, 6]),
+                _ => Case::new(&mut random, n, shape([1, 2, 24, 20], kind == 0)),
+            };
             let n_drafts = (64 - n_committed % 64).min(1 + random.below(30));
             let tree = any_tree(&mut random, n_drafts);
             let committed = tokens(0..n_committed);
@@ -71,7 +75,13 @@ fn a_row_of_a_tree_has_the_bits_of_its_path_as_a_chain_and_the_path_goes_on() {
 #[test]
 fn rejected_drafts_leave_no_trace() {
     let mut random = Random::new(221);
-    let case = Case::new(&mut random, 200, shape([2, 4, 16, 16], true));
+    let scan = Case::new(&mut random, 200, shape([2, 4, 16, 16], true));
+    reject(&mut random, &scan);
+    let selective = Case::selective(&mut random, 200, [70, 6]);
+    reject(&mut random, &selective);
+}
+
+fn reject(random: &mut Random, case: &Case) {
     let all = tokens(0..150);
     let expected = case.whole(&row_cpus()[0], &all);
     for cpu in row_cpus() {

@@ -6,7 +6,11 @@ use crate::testing::{Random, row_cpus};
 #[test]
 fn a_sequence_goes_on_from_a_snapshot_of_any_border() {
     let mut random = Random::new(210);
-    let case = Case::new(&mut random, 300, shape([2, 4, 16, 21], true));
+    go_on_from_snapshots(&Case::new(&mut random, 300, shape([2, 4, 16, 21], true)));
+    go_on_from_snapshots(&Case::selective(&mut random, 300, [70, 6]));
+}
+
+fn go_on_from_snapshots(case: &Case) {
     let all = tokens(0..300);
     let expected = case.whole(&row_cpus()[0], &all);
     for cpu in row_cpus() {
@@ -53,22 +57,26 @@ fn a_step_without_a_fold_saves_nothing() {
 fn a_fork_goes_on_as_its_original_does() {
     let mut random = Random::new(212);
     for n in [1, 63, 64, 65, 100, 128] {
-        let case = Case::new(&mut random, 260, shape([1, 2, 24, 16], true));
-        // The two go on with tokens of their own.
-        let a = tokens(0..200);
-        let b = [tokens(0..n), tokens(200..260)].concat();
-        let expected = [&a, &b].map(|list| case.whole(&row_cpus()[0], list));
-        for cpu in row_cpus() {
-            let mut store = case.store(3, 0);
-            let mut seq = Seq::new(2);
-            case.run(&cpu, &mut store, &mut seq, &a, &[n]);
-            store.fork(2, 0);
-            let mut fork = Seq { lane: 0, ..seq.clone() };
-            let rest = case.run(&cpu, &mut store, &mut seq, &a[n..], &[200 - n]);
-            assert!(rest == expected[0][n..], "{} original at {n}", cpu.kernels.name);
-            let rest = case.run(&cpu, &mut store, &mut fork, &b[n..], &[7, 60]);
-            assert!(rest == expected[1][n..], "{} fork at {n}", cpu.kernels.name);
-        }
+        go_on_from_a_fork(&Case::new(&mut random, 260, shape([1, 2, 24, 16], true)), n);
+        go_on_from_a_fork(&Case::selective(&mut random, 260, [70, 6]), n);
+    }
+}
+
+fn go_on_from_a_fork(case: &Case, n: usize) {
+    // The two go on with tokens of their own.
+    let a = tokens(0..200);
+    let b = [tokens(0..n), tokens(200..260)].concat();
+    let expected = [&a, &b].map(|list| case.whole(&row_cpus()[0], list));
+    for cpu in row_cpus() {
+        let mut store = case.store(3, 0);
+        let mut seq = Seq::new(2);
+        case.run(&cpu, &mut store, &mut seq, &a, &[n]);
+        store.fork(2, 0);
+        let mut fork = Seq { lane: 0, ..seq.clone() };
+        let rest = case.run(&cpu, &mut store, &mut seq, &a[n..], &[200 - n]);
+        assert!(rest == expected[0][n..], "{} original at {n}", cpu.kernels.name);
+        let rest = case.run(&cpu, &mut store, &mut fork, &b[n..], &[7, 60]);
+        assert!(rest == expected[1][n..], "{} fork at {n}", cpu.kernels.name);
     }
 }
 

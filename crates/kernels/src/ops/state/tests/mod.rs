@@ -57,6 +57,58 @@ fn a_scan_is_within_five_millionths_of_the_recurrence_token_by_token() {
     }
 }
 
+/// Channels and elements of the state of each.
+const SELECTIVE: [[usize; 2]; 4] = [[1, 1], [37, 16], [64, 5], [200, 8]];
+
+#[test]
+fn a_selective_scan_is_within_five_millionths_of_the_recurrence_token_by_token() {
+    let mut random = Random::new(206);
+    for sizes in SELECTIVE {
+        let case = Case::selective(&mut random, 200, sizes);
+        let exact = case.selective_recurrence().concat();
+        let rows = case.whole(&row_cpus()[0], &tokens(0..200));
+        let got: Vec<f64> = rows.iter().flat_map(|row| floats(&row[case.channels..])).collect();
+        let off = distance(&got, &exact);
+        assert!(off < 5e-6, "{sizes:?} is off by {off}");
+    }
+}
+
+#[test]
+fn every_cut_of_a_selective_scan_on_every_instruction_set_and_team_gives_the_same_bits() {
+    let mut random = Random::new(207);
+    let n: usize = 200;
+    for sizes in SELECTIVE {
+        let case = Case::selective(&mut random, n, sizes);
+        let tokens = tokens(0..n);
+        let cpus = row_cpus();
+        let expected = case.whole(&cpus[0], &tokens);
+        for cpu in &cpus {
+            for step in [1, 7, 63, 64, 65, 128, 200] {
+                let cuts: Vec<usize> = (1..=n.div_ceil(step)).map(|i| n.min(i * step)).collect();
+                let got = case.run_in(cpu, &tokens, &cuts);
+                assert!(got == expected, "{} {sizes:?} by {step}", cpu.kernels.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_decoding_row_moves_the_state_on_by_itself_alone() {
+    let mut random = Random::new(208);
+    let case = Case::selective(&mut random, 40, [40, 4]);
+    let cpu = &row_cpus()[0];
+    let (mut store, mut seq) = (case.store(1, 0), Seq::new(0));
+    let all = tokens(0..40);
+    let cuts: Vec<usize> = (1..=39).collect();
+    case.run(cpu, &mut store, &mut seq, &all, &cuts);
+    // What the open chunk holds of earlier rows is not read again.
+    let (_, places) = store.layer(1);
+    store.floats_mut()[places.updates.clone()].fill(f32::NAN);
+    let last = case.run(cpu, &mut store, &mut seq, &all[39..], &[1]);
+    let whole = case.whole(cpu, &all);
+    assert!(last[0][case.channels..] == whole[39][case.channels..]);
+}
+
 #[test]
 fn a_convolution_is_close_to_its_formula() {
     let mut random = Random::new(201);
@@ -150,8 +202,11 @@ fn the_order_of_value_heads_changes_no_bit_of_a_head() {
 #[test]
 fn a_sequence_has_the_same_bits_in_any_batch() {
     let mut random = Random::new(203);
-    for heads in [[1, 4, 24, 16], [2, 2, 16, 40]] {
-        let case = Case::new(&mut random, 600, shape(heads, true));
+    for heads in [[1, 4, 24, 16], [2, 2, 16, 40], [1, 1, 8, 70]] {
+        let case = match heads {
+            [1, 1, dim, channels] => Case::selective(&mut random, 600, [channels, dim]),
+            _ => Case::new(&mut random, 600, shape(heads, true)),
+        };
         let lists = [tokens(0..170), tokens(170..300), tokens(300..301), tokens(301..600)];
         let expected = lists.each_ref().map(|list| case.whole(&row_cpus()[0], list));
         for cpu in row_cpus() {
@@ -187,7 +242,11 @@ fn a_sequence_has_the_same_bits_in_any_batch() {
 #[test]
 fn hostile_rows_harm_no_other_sequence_and_no_earlier_row() {
     let mut random = Random::new(204);
-    let mut case = Case::new(&mut random, 160, shape([1, 2, 16, 20], true));
+    hostile_rows(Case::new(&mut random, 160, shape([1, 2, 16, 20], true)));
+    hostile_rows(Case::selective(&mut random, 160, [70, 4]));
+}
+
+fn hostile_rows(mut case: Case) {
     let clean = case.whole(&row_cpus()[0], &tokens(0..80));
     case.v[100][3] = f32::NAN;
     case.k[100][0] = f32::INFINITY;
