@@ -102,10 +102,11 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
         }
         Mixer::Recurrent(_) | Mixer::ShortConv(_) => {
             let tensors = Mixer::<Planned<'_>>::tensors(&plan.attention);
-            let [input, out] = tensors.linears[..] else {
-                unreachable!("invariant: two projections")
+            let [input, ref between @ .., out] = tensors.linears[..] else {
+                unreachable!("invariant: two projections, or some between")
             };
             shape.add(input, Some(Reads::Mixer));
+            shape.add_unread(between);
             shape.add(out, Some(Reads::Attended));
         }
         Mixer::Absent(_) => {}

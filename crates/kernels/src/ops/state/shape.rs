@@ -21,6 +21,9 @@ pub struct StateLayer {
     pub update_width: usize,
     /// Value heads; each has a decay per row.
     pub n_heads: usize,
+    /// Whether each element of a key has a decay of its own instead; the value heads are then as many
+    /// as the key heads.
+    pub has_channel_decays: bool,
 }
 
 /// Sizes of a [`StateStore`](super::StateStore).
@@ -37,8 +40,8 @@ pub struct StateShape {
 /// Where the parts of one layer lie, in floats from the start of a lane.
 ///
 /// ```text
-/// |-- matrix --|-- tail --|-- raw --|-- keys --|-- updates --|-- decays --|
-/// |--- in a snapshot too --|------------- the open chunk ------------------|
+/// |-- matrix --|-- tail --|-- raw --|-- keys --|-- sums --|-- updates --|-- decays --|
+/// |--- in a snapshot too --|------------- the open chunk -----------------------------|
 /// ```
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
@@ -50,6 +53,9 @@ pub(super) struct Places {
     pub(super) raw: Range<usize>,
     /// `[CHUNK / 16][key_width][16 slots]`.
     pub(super) keys: Range<usize>,
+    /// As `keys`: running sums of the log decays of each element of a key; empty where a head has
+    /// one decay.
+    pub(super) sums: Range<usize>,
     /// `[value head][CHUNK][value_dim in whole vectors]`.
     pub(super) updates: Range<usize>,
     /// `[value head][CHUNK]`.
@@ -85,6 +91,9 @@ impl StateLayer {
         assert!(self.matrix.is_multiple_of(width), "invariant: keys of one size");
         let is_whole = self.key_width > 0 && self.key_width.is_multiple_of(self.key_dim());
         assert!(is_whole, "invariant: keys are whole heads");
+        let is_paired = self.key_width == n_heads * self.key_dim();
+        let may_fade = is_paired || !self.has_channel_decays;
+        assert!(may_fade, "invariant: a key head for each value head with decays by channel");
     }
 
     /// The places of this layer, which begin at `start`.
@@ -100,11 +109,13 @@ impl StateLayer {
         let n_heads = if self.matrix == 0 { 0 } else { self.n_heads };
         let key_width = if self.matrix == 0 { 0 } else { self.key_width };
         let padded = self.padded_dim();
+        let sum_width = if self.has_channel_decays { key_width } else { 0 };
         Places {
             matrix: place([n_heads, self.key_dim(), padded]),
             tail: place([self.taps.saturating_sub(1), self.channels, 1]),
             raw: place([CHUNK, self.channels, 1]),
             keys: place([CHUNK, key_width, 1]),
+            sums: place([CHUNK, sum_width, 1]),
             updates: place([n_heads, CHUNK, padded]),
             decays: place([n_heads, CHUNK, 1]),
         }

@@ -60,6 +60,7 @@ pub(super) fn state_shape(
         key_width: layer.key_width(),
         update_width: layer.value_width(),
         n_heads: layer.n_value_heads,
+        has_channel_decays: layer.has_channel_decays,
     };
     pelton_kernels::StateShape { layers: layers.iter().map(layer).collect(), n_lanes, n_snapshots }
 }
