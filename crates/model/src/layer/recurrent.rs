@@ -245,7 +245,8 @@ impl Kind for Recurrent {
     type Weights<B: Device> = RecurrentWeights<B>;
 
     fn n_weights(&self, hidden_size: usize) -> usize {
-        let of_latents = self.rank().map_or(0, |rank| rank * (self.key_width() + self.value_width()));
+        let of_latents =
+            self.rank().map_or(0, |rank| rank * (self.key_width() + self.value_width()));
         hidden_size * (self.input_width() + self.value_width()) + of_latents
     }
 
@@ -488,8 +489,7 @@ impl Recurrent {
         }
         let part = |name, channels| lookup.taps(name, layer, [channels, self.taps]);
         let mut plan = part(Name::ConvQ, self.key_width())?;
-        for (name, channels) in
-            [(Name::ConvK, self.key_width()), (Name::ConvV, self.value_width())]
+        for (name, channels) in [(Name::ConvK, self.key_width()), (Name::ConvV, self.value_width())]
         {
             plan.weights.extend(part(name, channels)?.weights);
         }

@@ -1,7 +1,7 @@
 //! The matrices of a layer by the names of their modules, and what they read: for quantizers.
 
 use super::{LinearPlan, Lookup, NormPlan, Part};
-use crate::arch::{Mixer, Mlp};
+use crate::arch::{Mixer, Mlp, Residual};
 use crate::decoder::Reads;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
@@ -128,6 +128,10 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
         }
         Mlp::Absent(_) => {}
         mlp @ Mlp::Moe(_) => shape.add_unread(&Mlp::<Planned<'_>>::tensors(mlp).linears),
+    }
+    if let Residual::OfNorms { .. } = spec.layers[layer].wiring.residual {
+        // The stream reads these norms as well as the mixers.
+        return Ok(shape);
     }
     // With one norm for both mixers neither has it for itself.
     if plan.mlp_norm.is_some() || !spec.layers[layer].wiring.pre_norm {

@@ -182,7 +182,9 @@ impl Recurrence<'_> {
             let norm = |head: &[f32]| {
                 let square: f64 = head.iter().map(|x| f64::from(*x).powi(2)).sum();
                 let length = match self.spec.rule {
-                    Rule::Delta { .. } | Rule::ChannelDelta { .. } => (square + 1e-6).sqrt() / factor,
+                    Rule::Delta { .. } | Rule::ChannelDelta { .. } => {
+                        (square + 1e-6).sqrt() / factor
+                    }
                     Rule::Sum { .. } | Rule::Steady { .. } => 1.0,
                 };
                 head.iter().map(|x| f64::from(*x) / length).collect::<Vec<_>>()

@@ -94,12 +94,7 @@ fn norm_then_sigmoid<S: Simd>(s: S, group: [&[f32]; 3], eps: f32, out: &mut [f32
 
 /// Norms and then gates a group.
 #[inline(always)]
-fn norm_then<S: Simd, const HAS_SILU: bool>(
-    s: S,
-    group: [&[f32]; 3],
-    eps: f32,
-    out: &mut [f32],
-) {
+fn norm_then<S: Simd, const HAS_SILU: bool>(s: S, group: [&[f32]; 3], eps: f32, out: &mut [f32]) {
     let [x, z, weight] = group;
     let r = inverse_rms(s, x, eps);
     /// Elements that pass from one to the other on the stack.

@@ -202,7 +202,8 @@ impl Step<'_> {
         for chunk in 0..sequence.n_spans() {
             let span = sequence.span(chunk);
             let n = span.rows.len();
-            let n_faded = if self.shape.fades_by_channel() { 3 * n * self.shape.key_dim } else { 0 };
+            let n_faded =
+                if self.shape.fades_by_channel() { 3 * n * self.shape.key_dim } else { 0 };
             with_memory(&FADED, n_faded, 0.0, |faded| {
                 with_memory(&DOTS, n, NO_DOTS, |dots| {
                     self.dots(sequence, &span, key_head, faded, dots);

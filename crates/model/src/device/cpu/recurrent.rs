@@ -111,7 +111,15 @@ impl Recurrence {
             ValueHeads::Tiled => HeadOrder::Tiled,
         };
         let input = ScanInput {
-            shape: ScanShape { n_key_heads, n_value_heads, order, key_dim, value_dim, is_delta, decays },
+            shape: ScanShape {
+                n_key_heads,
+                n_value_heads,
+                order,
+                key_dim,
+                value_dim,
+                is_delta,
+                decays,
+            },
             q: rows(0),
             k: rows(spec.key_width()),
             v: values,

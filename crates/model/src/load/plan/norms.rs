@@ -55,9 +55,8 @@ impl<'a> Lookup<'a, '_> {
         let known = names.iter().find(|name| self.files.tensors().get(name).is_some());
         let name = known.unwrap_or(&names[0]);
         let shape = self.files.tensors().get(name).map(|view| view.shape);
-        let n_elements = |shape: &[usize]| {
-            shape.iter().try_fold(1_usize, |product, n| product.checked_mul(*n))
-        };
+        let n_elements =
+            |shape: &[usize]| shape.iter().try_fold(1_usize, |product, n| product.checked_mul(*n));
         let shape = shape.filter(|shape| shape.len() > 1 && n_elements(shape) == Some(n));
         let view = self.find(name, shape.unwrap_or(&[n]))?;
         Ok(NormPlan { weights: vec![view], bias: None, rows: Rows::all(n), offset: 0.0 })

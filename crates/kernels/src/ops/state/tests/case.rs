@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::ops::state::CHUNK;
 use crate::testing::{Random, bits};
 use crate::{
-    ConvInput, ConvWeights, Cpu, Decays, HeadOrder, ScanInput, ScanShape, StateLayer, StateSeq, StateShape,
-    StateStore, StridedRows,
+    ConvInput, ConvWeights, Cpu, Decays, HeadOrder, ScanInput, ScanShape, StateLayer, StateSeq,
+    StateShape, StateStore, StridedRows,
 };
 
 /// Elements before and after the ones of each row in the inputs.

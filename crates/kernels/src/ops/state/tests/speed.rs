@@ -9,7 +9,8 @@ use std::time::Instant;
 use crate::StridedRows;
 use crate::testing::Random;
 use crate::{
-    Cpu, Decays, HeadOrder, Kernels, ScanInput, ScanShape, StateLayer, StateSeq, StateShape, StateStore,
+    Cpu, Decays, HeadOrder, Kernels, ScanInput, ScanShape, StateLayer, StateSeq, StateShape,
+    StateStore,
 };
 
 /// Seconds of a call that few other programs disturbed: the fifth best of 41.
