@@ -163,7 +163,16 @@ fn requests_that_come_at_once_compute_their_common_prompt_once() {
 
 #[test]
 fn requests_that_are_swapped_out_come_back_with_their_states() {
-    let (files, _folder) = open_folder("qwen3-next");
+    swapped_requests_come_back("qwen3-next");
+}
+
+#[test]
+fn swapped_requests_come_back_with_the_decays_of_their_channels() {
+    swapped_requests_come_back("kimi-linear");
+}
+
+fn swapped_requests_come_back(fixture: &str) {
+    let (files, _folder) = open_folder(fixture);
     let asked: Vec<Ask> =
         (0..5).map(|i| ask(tokens(i, 130 + 20 * i as usize), 40 + 10 * i as usize)).collect();
     let (alone, _) = answers(&files, Compute::Auto, &World::plain(), asked.clone(), false);
