@@ -80,8 +80,8 @@ pub use ops::rows::{
     Chosen, DecayParams, GateOrder, GatedNorm, HeadLayout, HeadSlices, RopeLayout,
 };
 pub use ops::state::{
-    CHUNK as STATE_CHUNK, ConvInput, ConvWeights, HeadOrder, ScanInput, ScanShape, SelectiveInput,
-    StateLayer, StateSeq, StateShape, StateStore,
+    CHUNK as STATE_CHUNK, ConvInput, ConvWeights, Decays, HeadOrder, ScanInput, ScanShape,
+    SelectiveInput, StateLayer, StateSeq, StateShape, StateStore,
 };
 pub use team::{StayAwake, ThreadTeam, Topology, Turn, default_threads};
 pub use tuning::Tuning;

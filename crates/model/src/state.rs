@@ -34,6 +34,8 @@ pub struct StateLayer {
     pub key_dim: usize,
     /// Elements of a value.
     pub value_dim: usize,
+    /// Whether each element of a key has a decay of its own, and not each value head.
+    pub has_channel_decays: bool,
     /// Channels of the convolution over time.
     pub channels: usize,
     /// Taps of the convolution; at least one.

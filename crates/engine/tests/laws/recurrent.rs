@@ -18,8 +18,11 @@ fn open_folder(fixture: &str) -> (ModelFiles, TempDir) {
     decoder_named(fixture).checkpoint.write_bare_folder(folder.path());
     let path = folder.path().join("config.json");
     let config = std::fs::read_to_string(&path).expect("config");
-    let (short, long) = ("\"max_position_embeddings\": 256", "\"max_position_embeddings\": 1024");
-    std::fs::write(&path, config.replace(short, long)).expect("config");
+    let longer =
+        ["max_position_embeddings", "model_max_length"].iter().fold(config, |config, name| {
+            config.replace(&format!("\"{name}\": 256"), &format!("\"{name}\": 1024"))
+        });
+    std::fs::write(&path, longer).expect("config");
     (ModelFiles::open(folder.path()).expect(fixture), folder)
 }
 
@@ -52,6 +55,21 @@ fn delta_nets_with_experts_answer_alike_in_every_world() {
 #[test]
 fn delta_nets_with_perceptrons_answer_alike_in_every_world() {
     law_holds_for("qwen3-5");
+}
+
+#[test]
+fn delta_nets_that_turn_around_what_they_forget_answer_alike_in_every_world() {
+    law_holds_for("olmo-hybrid");
+}
+
+#[test]
+fn kimi_delta_attention_beside_latents_answers_alike_in_every_world() {
+    law_holds_for("kimi-linear");
+}
+
+#[test]
+fn lightning_attention_answers_alike_in_every_world() {
+    law_holds_for("minimax");
 }
 
 #[test]
@@ -166,7 +184,7 @@ fn requests_that_come_at_once_compute_their_common_prompt_once() {
 
 #[test]
 fn requests_that_are_swapped_out_come_back_with_their_states() {
-    for fixture in ["qwen3-next", "jamba", "falcon-h1"] {
+    for fixture in ["qwen3-next", "jamba", "falcon-h1", "kimi-linear"] {
         swapped_out_and_in(fixture);
     }
 }

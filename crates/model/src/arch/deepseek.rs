@@ -79,7 +79,7 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     Ok(spec)
 }
 
-fn moe(cfg: &HfConfig) -> Result<Moe, ConfigError> {
+pub(super) fn moe(cfg: &HfConfig) -> Result<Moe, ConfigError> {
     let mut moe = cfg.moe()?;
     let scoring = cfg.field("scoring_func");
     moe.router.score = match scoring.text()? {

@@ -23,6 +23,7 @@ pub struct LayerSpec {
 /// sequential   x += post(attention(pre(x)));   x += post(mlp(pre(x)))
 /// parallel     x += post(attention(pre(x))) + post(mlp(pre(x)))
 /// normed       x = post(x + attention(x));         x = post(x + mlp(x))
+/// of norms     x = a · pre(x) + b · attention(pre(x));   x = c · pre(x) + d · mlp(pre(x))
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wiring {
@@ -47,6 +48,13 @@ pub enum Residual {
     ParallelTwoNorms,
     /// It does, and the norm after a mixer is that of the sum.
     Normed,
+    /// It does, and a mixer adds to its normed input.
+    OfNorms {
+        /// Factors of the normed inputs of the sequence mixer and of the channel mixer.
+        kept: [f32; 2],
+        /// Factors of what the two add.
+        added: [f32; 2],
+    },
 }
 
 impl Wiring {

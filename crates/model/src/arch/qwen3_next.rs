@@ -97,7 +97,7 @@ pub(super) fn set_experts(
 }
 
 /// The recurrence of layers without attention.
-fn delta(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
+pub(super) fn delta(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
     let width = |name: &str| cfg.field(name).count(limits::STATE_HEAD_DIM);
     let heads = |name: &str| cfg.field(name).count(limits::STATE_HEADS);
     let n_key_heads = heads("linear_num_key_heads")?;
@@ -116,7 +116,7 @@ fn delta(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
         key_dim: width("linear_key_head_dim")?,
         value_dim: width("linear_value_head_dim")?,
         taps: cfg.field("linear_conv_kernel_dim").count(limits::CONV_TAPS)?,
-        rule: Rule::Delta,
+        rule: Rule::Delta { beta_scale: 1.0 },
         conv_bias: false,
         bias: false,
         out_bias: false,

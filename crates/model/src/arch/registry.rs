@@ -3,10 +3,10 @@
 use super::{
     Arch, ENCODERS, arcee, bamba, bloom, cohere, cohere2, deepseek, exaone4, falcon, falcon_h1,
     gemma, gemma2, gemma3, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj,
-    granite, granite_hybrid, granite_moe, helium, internlm2, internlm3, jamba, lfm2, llama, llama4,
-    mamba, mamba2, minicpm, minicpm3, ministral, mistral, mixtral, nemotron, nemotron_h, olmo,
-    olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next,
-    seed_oss, smollm3, stablelm, starcoder2,
+    granite, granite_hybrid, granite_moe, helium, internlm2, internlm3, jamba, kimi_linear, lfm2,
+    llama, llama4, mamba, mamba2, minicpm, minicpm3, minimax, ministral, mistral, mixtral,
+    nemotron, nemotron_h, olmo, olmo_hybrid, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe,
+    qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
@@ -41,6 +41,7 @@ pub static ARCHS: &[Arch] = &[
     internlm2::ARCH,
     internlm3::ARCH,
     jamba::ARCH,
+    kimi_linear::ARCH,
     lfm2::ARCH,
     lfm2::MOE,
     llama::ARCH,
@@ -50,6 +51,7 @@ pub static ARCHS: &[Arch] = &[
     mamba2::ARCH,
     minicpm::ARCH,
     minicpm3::ARCH,
+    minimax::ARCH,
     ministral::ARCH,
     mistral::ARCH,
     mixtral::ARCH,
@@ -58,6 +60,7 @@ pub static ARCHS: &[Arch] = &[
     olmo::ARCH,
     olmo2::ARCH,
     olmo3::ARCH,
+    olmo_hybrid::ARCH,
     olmoe::ARCH,
     opt::ARCH,
     phi::ARCH,

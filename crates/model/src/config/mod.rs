@@ -114,6 +114,33 @@ impl HfConfig {
         Ok(Some(kinds))
     }
 
+    /// Of each layer whether it attends: all but those that `layer_types` calls `linear_attention`, or
+    /// where there is no such list those of which `is_usual` says so, by number and number of layers.
+    ///
+    /// For families without windows.
+    pub(crate) fn attending_layers(
+        &self,
+        is_usual: impl Fn(usize, usize) -> bool,
+    ) -> Result<Vec<bool>, ConfigError> {
+        let n = self.num_hidden_layers;
+        if self.sliding_layers.as_ref().is_some_and(|sliding| sliding.contains(&true)) {
+            let expected = "\"full_attention\" or \"linear_attention\" for each layer";
+            return Err(self.field("layer_types").error(expected));
+        }
+        Ok(match self.layer_kinds()? {
+            Some(kinds) => kinds.iter().map(|kind| *kind != "linear_attention").collect(),
+            None => (0..n).map(|layer| is_usual(layer, n)).collect(),
+        })
+    }
+
+    /// Refuses an activation but SiLU, in families whose convolutions have it as well.
+    pub(crate) fn expect_silu(&self) -> Result<(), ConfigError> {
+        match self.hidden_act {
+            Act::Silu => Ok(()),
+            _ => Err(self.field("hidden_act").error("\"silu\", all that is supported")),
+        }
+    }
+
     /// `true` or `false`, or `default` where the config does not say.
     pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
         self.field(name).flag(default)

@@ -271,9 +271,14 @@ impl<'p, D: Ops> Pass<'p, D> {
             _ if !layer.mixes_channels() => layer.next_norm,
             _ => layer.weights.mlp_norm.as_ref(),
         };
+        if let Residual::OfNorms { kept, added } = layer.spec.wiring.residual {
+            self.rescale(layer.weights.attention_norm.as_ref(), [kept[0], added[0]]);
+        }
         let Self { device, x, delta, normed, .. } = self;
         match (mlp_norm, layer.spec.wiring.residual) {
-            (Some(norm), Residual::Sequential) => device.add_norm(x, delta, norm, normed),
+            (Some(norm), Residual::Sequential | Residual::OfNorms { .. }) => {
+                device.add_norm(x, delta, norm, normed)
+            }
             (_, Residual::Normed) => self.add_and_norm(post_norm),
             (norm, _) => {
                 if let Some(norm) = norm {
@@ -294,6 +299,9 @@ impl<'p, D: Ops> Pass<'p, D> {
         self.clock.lap(StepOp::Mlp);
         let post_norm = layer.weights.mlp_post_norm.as_ref();
         self.finish_delta(wiring, post_norm);
+        if let Residual::OfNorms { kept, added } = wiring.residual {
+            self.rescale(layer.weights.mlp_norm.as_ref(), [kept[1], added[1]]);
+        }
         let Self { device, x, delta, normed, normed_delta, .. } = self;
         match layer.next_norm {
             Some(norm) if is_read => device.add_norm(x, delta, norm, normed_delta),
@@ -411,6 +419,21 @@ impl<'p, D: Ops> Pass<'p, D> {
         }
         if wiring.scale != 1.0 {
             device.scale(delta, wiring.scale);
+        }
+    }
+
+    /// `x = kept · norm(x)`, `delta = added · delta`; the norm that the mixer read may lie in a form that
+    /// cannot be taken apart, so it is computed anew.
+    fn rescale(&mut self, norm: Option<&Norm<D>>, [kept, added]: [f32; 2]) {
+        let Self { device, x, delta, normed_delta, .. } = self;
+        if let Some(norm) = norm {
+            device.norm(x, norm, normed_delta);
+            std::mem::swap(x, normed_delta);
+        }
+        for (rows, factor) in [(x, kept), (delta, added)] {
+            if factor != 1.0 {
+                device.scale(rows, factor);
+            }
         }
     }
 

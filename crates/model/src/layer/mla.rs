@@ -48,14 +48,15 @@ pub struct Mla {
     pub kv_rank: usize,
     /// Elements of a head's key that come from the latent.
     pub nope_dim: usize,
-    /// Elements of a key that are rotated, the same for all heads; even.
+    /// Elements of a key that are the same for all heads; they are rotated, and even, where there is a
+    /// rotation.
     pub rope_dim: usize,
     /// Elements of a head's value.
     pub value_dim: usize,
     /// Whether the projections from and to the residual stream carry a bias.
     pub bias: bool,
-    /// Index of the spec's rotary embedding that rotates.
-    pub rope: usize,
+    /// Index of the spec's rotary embedding that rotates; `None` where nothing is rotated.
+    pub rope: Option<usize>,
     /// Whether elements that are rotated together are neighbours, instead of half of `rope_dim`
     /// apart.
     pub is_rope_in_pairs: bool,
@@ -93,7 +94,6 @@ impl Mla {
 
     /// Latent attention as a config describes it, over the first rotary embedding.
     pub(crate) fn read(cfg: &HfConfig, is_rope_in_pairs: bool) -> Result<Self, ConfigError> {
-        let width = |name: &str| cfg.field(name).count(limits::MODEL_WIDTH);
         let rope_field = cfg.field("qk_rope_head_dim");
         let rope_dim = rope_field.count(limits::MODEL_WIDTH)?;
         if !rope_dim.is_multiple_of(2) {
@@ -103,6 +103,15 @@ impl Mla {
             let field = cfg.field("head_dim");
             return Err(field.error(format!("{rope_dim}, the width of what is rotated")));
         }
+        let mla = Self::read_unrotated(cfg)?;
+        let scale = mla.scale * yarn_scale(&cfg.rope.scaling);
+        Ok(Self { rope: Some(0), is_rope_in_pairs, scale, ..mla })
+    }
+
+    /// Latent attention as a config describes it, with nothing rotated.
+    pub(crate) fn read_unrotated(cfg: &HfConfig) -> Result<Self, ConfigError> {
+        let width = |name: &str| cfg.field(name).count(limits::MODEL_WIDTH);
+        let rope_dim = width("qk_rope_head_dim")?;
         let q_rank = cfg.field("q_lora_rank");
         let bias = cfg.attention_bias.unwrap_or(false);
         if bias && q_rank.non_null().is_none() {
@@ -127,9 +136,9 @@ impl Mla {
             rope_dim,
             value_dim,
             bias,
-            rope: 0,
-            is_rope_in_pairs,
-            scale: ((nope_dim + rope_dim) as f32).sqrt().recip() * yarn_scale(&cfg.rope.scaling),
+            rope: None,
+            is_rope_in_pairs: false,
+            scale: ((nope_dim + rope_dim) as f32).sqrt().recip(),
             norm_eps: LATENT_NORM_EPS,
         };
         for (name, dim) in [

@@ -1,5 +1,5 @@
-//! Linear recurrences whose state is a matrix per head: Gated DeltaNet (Yang et al., 2024) and Mamba 2
-//! (Dao and Gu, 2024).
+//! Linear recurrences whose state is a matrix per head: Gated DeltaNet (Yang et al., 2024), Kimi Delta
+//! Attention (Kimi Team, 2025), Mamba 2 (Dao and Gu, 2024) and lightning attention (Qin et al., 2024).
 //!
 //! ```text
 //! x ── input ──> | q | k | v | z | beta | decay |          one product
@@ -7,10 +7,15 @@
 //!
 //! state of a value head S [key, value], of the row at t with its decay exp(g) <= 1:
 //!     delta   S = exp(g) S + k ⊗ beta (v - exp(g) Sᵀ k)    q and k of length 1
+//!     channel S = D S + k ⊗ beta (v - (D S)ᵀ k)            D = diag(exp(g)), an entry per row of S
 //!     sum     S = exp(g) S + k ⊗ beta v                    Mamba 2: C, B, x and dt
+//!     steady  S = exp(g) S + k ⊗ v                         g is the head's own, and no input changes it
 //!     o = Sᵀ q  (+ skip · v)
 //! o ── norm and gate by z ── out ──> delta
 //! ```
+//!
+//! Kimi Delta Attention makes its decays and its gate of latents: `input` gives these, and one more
+//! product each what they stand for. Lightning attention has no convolution, and SiLU alone.
 //!
 //! That is the recurrence as its papers write it. Devices compute it in chunks of
 //! [`CHUNK_TOKENS`](crate::CHUNK_TOKENS) positions, see [`state`](crate::StateShape).
@@ -40,7 +45,7 @@ pub struct Recurrent {
     pub key_dim: usize,
     /// Elements of a value.
     pub value_dim: usize,
-    /// Taps of the convolution over queries, keys and values.
+    /// Taps of the convolution over queries, keys and values; 0 where there is none.
     pub taps: usize,
     /// How the state takes in a row.
     pub rule: Rule,
@@ -77,12 +82,27 @@ pub enum ValueHeads {
 pub enum Rule {
     /// The gated delta rule: `beta` is a sigmoid, `g = -exp(A) softplus(a + bias)`, and queries and keys
     /// are divided by their lengths, queries by the root of `key_dim` as well.
-    Delta,
+    Delta {
+        /// Factor of `beta`: 2 where the state may turn what it forgets around.
+        beta_scale: f32,
+    },
+    /// The same with a `g` for each element of a key, whose `a` is made of a latent, as the gate is; a
+    /// key head for each value head.
+    ChannelDelta {
+        /// Elements of each of both latents.
+        rank: usize,
+    },
     /// A decaying sum: `dt = softplus(dt + bias)`, bounded, is both `beta` and the factor of the decay
     /// `g = -exp(A) dt`.
     Sum {
         /// Least and greatest `dt`.
         dt_limits: [f32; 2],
+    },
+    /// A decaying sum of which `g` of head `h` of `n` is `-factor · 2^(-8 (h + 1) / n)` in every row, and
+    /// `beta` is 1.
+    Steady {
+        /// The layer's own factor.
+        factor: f32,
     },
 }
 
@@ -91,6 +111,11 @@ pub enum Rule {
 pub enum Gate {
     /// `rms_norm(o) · silu(z)`, each value head by itself with the same weight.
     AfterNorm,
+    /// `rms_norm(o) · sigmoid(z)`.
+    SigmoidAfterNorm {
+        /// Whether the norm is that of the whole row, and not of each value head by itself.
+        is_whole: bool,
+    },
     /// `rms_norm(o · silu(z))` over groups of this many that share the row evenly.
     BeforeNorm {
         /// Number of groups.
@@ -124,26 +149,58 @@ impl Recurrent {
         self.n_value_heads * self.value_dim
     }
 
-    /// Channels of the convolution: queries, keys and values.
+    /// Elements of queries, keys and values of a row: the channels of the convolution, where there is
+    /// one.
     pub fn channels(&self) -> usize {
         2 * self.key_width() + self.value_width()
     }
 
-    /// Elements of everything that is projected from the residual stream:
-    /// `[q | k | v | z | beta | decay]`, where a decaying sum has no `beta` of its own.
+    /// Elements of the parts of `[q | k | v | z | beta | decay]`, everything that is projected from the
+    /// residual stream, after the values: of the gate or its latent, of `beta`, of decays or their
+    /// latent.
+    pub fn gate_widths(&self) -> [usize; 3] {
+        let (value, heads) = (self.value_width(), self.n_value_heads);
+        match self.rule {
+            Rule::Delta { .. } => [value, heads, heads],
+            Rule::ChannelDelta { rank } => [rank, heads, rank],
+            Rule::Sum { .. } => [value, 0, heads],
+            Rule::Steady { .. } => [value, 0, 0],
+        }
+    }
+
+    /// Elements of everything that is projected from the residual stream.
     pub fn input_width(&self) -> usize {
-        let per_head = match self.rule {
-            Rule::Delta => 2,
-            Rule::Sum { .. } => 1,
-        };
-        self.channels() + self.value_width() + per_head * self.n_value_heads
+        self.channels() + self.gate_widths().iter().sum::<usize>()
+    }
+
+    /// Decays of a row: one of each value head, or of each element of a key.
+    pub fn decay_width(&self) -> usize {
+        match self.rule {
+            Rule::ChannelDelta { .. } => self.key_width(),
+            _ => self.n_value_heads,
+        }
+    }
+
+    /// Elements of the latents of gate and decays, where they have latents.
+    fn rank(&self) -> Option<usize> {
+        match self.rule {
+            Rule::ChannelDelta { rank } => Some(rank),
+            _ => None,
+        }
+    }
+
+    /// Whether decays follow from the rows, and not from the head alone.
+    fn has_learned_decays(&self) -> bool {
+        !matches!(self.rule, Rule::Steady { .. })
     }
 
     /// Elements of the weight of the output's norm.
     pub fn norm_width(&self) -> usize {
         match self.gate {
-            Gate::AfterNorm => self.value_dim,
-            Gate::BeforeNorm { .. } | Gate::AfterGroupNorm { .. } => self.value_width(),
+            Gate::AfterNorm | Gate::SigmoidAfterNorm { is_whole: false } => self.value_dim,
+            Gate::BeforeNorm { .. }
+            | Gate::AfterGroupNorm { .. }
+            | Gate::SigmoidAfterNorm { is_whole: true } => self.value_width(),
             Gate::Alone => 0,
         }
     }
@@ -155,13 +212,18 @@ pub struct RecurrentWeights<B: Device> {
     /// `[input_width, hidden]`.
     pub input: Linear<B>,
     /// Taps of the convolution, the earliest position first: `[taps, channels]`.
-    pub conv: B::Vector,
+    pub conv: Option<B::Vector>,
     /// `[channels]`.
     pub conv_bias: Option<B::Vector>,
-    /// Factors of decays, `-exp(A)`: `[n_value_heads]`.
-    pub decay: B::Vector,
+    /// Factors of decays, `-exp(A)`, or the logarithms of decays themselves where no row changes them:
     /// `[n_value_heads]`.
-    pub decay_bias: B::Vector,
+    pub decay: B::Vector,
+    /// `[decay_width]`; absent where no row changes decays.
+    pub decay_bias: Option<B::Vector>,
+    /// Makes decays of their latent: `[key_width, rank]`.
+    pub decay_up: Option<Linear<B>>,
+    /// Makes the gate of its latent: `[value_width, rank]`.
+    pub gate_up: Option<Linear<B>>,
     /// `[n_value_heads]`.
     pub skip: Option<B::Vector>,
     /// Norm of the output, `[norm_width]`, unless it is gated alone.
@@ -173,12 +235,16 @@ pub struct RecurrentWeights<B: Device> {
 /// Tensors of a linear recurrence.
 pub struct RecurrentPlan<'a> {
     input: LinearPlan<'a>,
-    conv: NormPlan<'a>,
+    conv: Option<NormPlan<'a>>,
     conv_bias: Option<NormPlan<'a>>,
-    decay: NormPlan<'a>,
+    decay: Option<NormPlan<'a>>,
     /// Whether `decay` holds the factors themselves, and not their logarithms.
     decays_are_rates: bool,
-    decay_bias: NormPlan<'a>,
+    decay_bias: Option<NormPlan<'a>>,
+    decay_up: Option<LinearPlan<'a>>,
+    gate_up: Option<LinearPlan<'a>>,
+    /// Decays that are in no file.
+    n_made: usize,
     skip: Option<NormPlan<'a>>,
     norm: Option<NormPlan<'a>>,
     out: LinearPlan<'a>,
@@ -189,15 +255,22 @@ impl Kind for Recurrent {
     type Weights<B: Device> = RecurrentWeights<B>;
 
     fn n_weights(&self, hidden_size: usize) -> usize {
-        hidden_size * (self.input_width() + self.value_width())
+        let of_latents =
+            self.rank().map_or(0, |rank| rank * (self.key_width() + self.value_width()));
+        hidden_size * (self.input_width() + self.value_width()) + of_latents
     }
 
     fn parameters(&self, hidden_size: usize, _head_rows: usize) -> Parameters {
         let (input, value, heads) = (self.input_width(), self.value_width(), self.n_value_heads);
+        let of_latents = self
+            .rank()
+            .map(|rank| Parameters::products(&[[self.key_width(), rank], [value, rank]]));
         Parameters::products(&[[input, hidden_size], [hidden_size, value]])
+            .and(of_latents.unwrap_or_default())
             .vector(true, self.taps * self.channels())
             .vector(self.conv_bias, self.channels())
-            .vector(true, 2 * heads)
+            .vector(true, heads)
+            .vector(self.has_learned_decays(), self.decay_width())
             .vector(self.has_skip, heads)
             .vector(true, self.norm_width())
             .vector(self.bias, input)
@@ -211,17 +284,22 @@ impl MixerKind for Recurrent {
     }
 
     fn kept(&self) -> Kept {
-        let Self { n_key_heads, n_value_heads, key_dim, value_dim, taps, .. } = *self;
-        let channels = self.channels();
+        let Self { n_key_heads, n_value_heads, key_dim, value_dim, .. } = *self;
+        let (taps, channels) = match self.taps {
+            0 => (1, 0),
+            taps => (taps, self.channels()),
+        };
+        let has_channel_decays = matches!(self.rule, Rule::ChannelDelta { .. });
         let is_selective = false;
         Kept::state(StateLayer {
             n_key_heads,
             n_value_heads,
             key_dim,
             value_dim,
+            is_selective,
+            has_channel_decays,
             channels,
             taps,
-            is_selective,
         })
     }
 
@@ -249,21 +327,25 @@ impl MixerKind for Recurrent {
 impl<'a> Found<'a> for RecurrentPlan<'a> {
     fn tensors(&self) -> PlannedTensors<'_, 'a> {
         let Self { input, conv, conv_bias, decay, decay_bias, skip, norm, out, .. } = self;
+        let optional = [conv, conv_bias, decay, decay_bias, skip, norm];
         PlannedTensors {
-            linears: vec![input, out],
-            by_head: Vec::new(),
-            vectors: [conv, decay, decay_bias]
+            linears: [input]
                 .into_iter()
-                .chain([conv_bias, skip, norm].into_iter().flatten())
+                .chain(&self.decay_up)
+                .chain(&self.gate_up)
+                .chain([out])
                 .collect(),
-            n_made: 0,
+            by_head: Vec::new(),
+            vectors: optional.into_iter().flatten().collect(),
+            n_made: self.n_made,
         }
     }
 }
 
 impl<B: Device> Packed<B> for RecurrentWeights<B> {
     fn matrices(&self) -> Vec<&B::Weight> {
-        [&self.input, &self.out].into_iter().flat_map(Linear::weights).collect()
+        let all = [&self.input, &self.out].into_iter().chain(&self.decay_up).chain(&self.gate_up);
+        all.flat_map(Linear::weights).collect()
     }
 
     fn inputs(&self) -> Vec<&Linear<B>> {
@@ -280,15 +362,23 @@ impl Stages for Recurrent {
         let (hidden, heads) = (lookup.spec.hidden_size, self.n_value_heads);
         let out = Projection { name: Name::RecurrentOut, rows: Rows::all(hidden) };
         let vector = |name, n| lookup.vector(name, layer, n);
+        let learned = |name, n| self.has_learned_decays().then(|| vector(name, n)).transpose();
+        let up = |name, n| {
+            let up = [Projection { name, rows: Rows::all(n) }];
+            self.rank().map(|rank| lookup.linear(layer, &up, rank, false)).transpose()
+        };
         Ok(RecurrentPlan {
             input: lookup.linear(layer, &self.projections(lookup, layer), hidden, self.bias)?,
-            conv: lookup.taps(Name::Conv, layer, [self.channels(), self.taps])?,
+            conv: (self.taps > 0).then(|| self.plan_taps(lookup, layer)).transpose()?,
             conv_bias: (self.conv_bias)
                 .then(|| lookup.conv_bias(Name::Conv, layer, self.channels()))
                 .transpose()?,
-            decay: vector(Name::Decay, heads)?,
+            decay: learned(Name::Decay, heads)?,
             decays_are_rates: lookup.stored.decays_are_rates,
-            decay_bias: vector(Name::DecayBias, heads)?,
+            decay_bias: learned(Name::DecayBias, self.decay_width())?,
+            decay_up: up(Name::DecayUp, self.key_width())?,
+            gate_up: up(Name::RecurrentGateUp, self.value_width())?,
+            n_made: if self.has_learned_decays() { 0 } else { heads },
             skip: self.has_skip.then(|| vector(Name::Skip, heads)).transpose()?,
             norm: (self.gate != Gate::Alone)
                 .then(|| vector(Name::GatedNorm, self.norm_width()))
@@ -302,19 +392,25 @@ impl Stages for Recurrent {
         plan: &RecurrentPlan<'_>,
         packer: &mut Packer<'_, B>,
     ) -> Result<RecurrentWeights<B>, ModelError> {
-        let taps = self.in_order(&packer.read(&plan.conv)?, self.taps);
+        let taps = plan.conv.as_ref().map(|conv| packer.read(conv)).transpose()?;
+        let taps = taps.map(|taps| self.in_order(&taps, self.taps));
         let bias = plan.conv_bias.as_ref().map(|bias| packer.read(bias)).transpose()?;
         let bias = bias.map(|bias| self.in_order(&bias, 1));
-        let mut decay = packer.read(&plan.decay)?;
-        if !plan.decays_are_rates {
+        let mut decay = match &plan.decay {
+            Some(decay) => packer.read(decay)?,
+            None => self.made_decays(),
+        };
+        if plan.decay.is_some() && !plan.decays_are_rates {
             decay.iter_mut().for_each(|a| *a = -a.exp());
         }
         let norm = plan.norm.as_ref().map(|norm| packer.vector(norm)).transpose()?;
         Ok(RecurrentWeights {
-            conv: packer.put(&taps),
+            conv: taps.map(|taps| packer.put(&taps)),
             conv_bias: bias.map(|bias| packer.put(&bias)),
             decay: packer.put(&decay),
-            decay_bias: packer.vector(&plan.decay_bias)?,
+            decay_bias: plan.decay_bias.as_ref().map(|bias| packer.vector(bias)).transpose()?,
+            decay_up: plan.decay_up.as_ref().map(|up| packer.linear(up)).transpose()?,
+            gate_up: plan.gate_up.as_ref().map(|up| packer.linear(up)).transpose()?,
             skip: plan.skip.as_ref().map(|skip| packer.vector(skip)).transpose()?,
             norm: norm.map(|weight| Norm { weight, bias: None, eps: self.norm_eps }),
             input: packer.linear(&plan.input)?,
@@ -337,9 +433,10 @@ impl Recurrent {
     ///
     /// ```text
     /// delta, one tensor    of each key head  | q | k | its v | its z |
-    /// delta, apart         | q | k | v |   | z |
+    /// delta, apart         | q | k | v |   | z |                    or  | q |   | k |   | v |   | z |
     ///     its gates        of each key head  | its b | its a |      or apart  | b |   | a |
     /// sum                  | z | v | k | q | decay |                        x, B, C and dt
+    /// steady               of each head  | q | k | v |   | z |
     /// ```
     fn projections(&self, lookup: &Lookup<'_, '_>, layer: usize) -> Vec<Projection> {
         let (key, value, heads) = (self.key_width(), self.value_width(), self.n_value_heads);
@@ -360,6 +457,7 @@ impl Recurrent {
         }
         let has = |name| lookup.has(&lookup.stem(name, layer));
         let alone = |name, n| Projection { name, rows: Rows::all(n) };
+        let [gate_width, beta_width, decay_width] = self.gate_widths();
         let (dim, group) = (self.key_dim, heads / self.n_key_heads);
         let of_heads = |name, per_head, first, run| {
             let (n, n_stored) = (self.n_key_heads * run, self.n_key_heads * per_head);
@@ -367,10 +465,20 @@ impl Recurrent {
             Projection { name, rows }
         };
         let values = group * self.value_dim;
+        if let Rule::Steady { .. } = self.rule {
+            let part =
+                |first, run| of_heads(Name::RecurrentQkv, 2 * dim + self.value_dim, first, run);
+            let gate = alone(Name::RecurrentGate, gate_width);
+            return vec![part(0, dim), part(dim, dim), part(2 * dim, self.value_dim), gate];
+        }
         let mut all = if has(Name::RecurrentIn) {
             let part = |first, run| of_heads(Name::RecurrentIn, 2 * dim + 2 * values, first, run);
             let z = part(2 * dim + values, values);
             vec![part(0, dim), part(dim, dim), part(2 * dim, values), z]
+        } else if has(Name::RecurrentQ) {
+            let q = alone(Name::RecurrentQ, key);
+            let (k, v) = (alone(Name::RecurrentK, key), alone(Name::RecurrentV, value));
+            vec![q, k, v, alone(Name::RecurrentGate, gate_width)]
         } else {
             let part = |first, n| cut(Name::RecurrentQkv, self.channels(), first, n);
             let z = alone(Name::RecurrentGate, value);
@@ -380,9 +488,37 @@ impl Recurrent {
             let part = |first| of_heads(Name::RecurrentGates, 2 * group, first, group);
             [part(0), part(group)]
         } else {
-            [alone(Name::RecurrentBeta, heads), alone(Name::RecurrentDecay, heads)]
+            let beta = alone(Name::RecurrentBeta, beta_width);
+            [beta, alone(Name::RecurrentDecay, decay_width)]
         });
         all
+    }
+
+    /// The taps of queries, keys and values, in one tensor or in three.
+    fn plan_taps<'a>(
+        &self,
+        lookup: &Lookup<'a, '_>,
+        layer: usize,
+    ) -> Result<NormPlan<'a>, ModelError> {
+        if !lookup.has(&lookup.stem(Name::ConvQ, layer)) {
+            return lookup.taps(Name::Conv, layer, [self.channels(), self.taps]);
+        }
+        let part = |name, channels| lookup.taps(name, layer, [channels, self.taps]);
+        let mut plan = part(Name::ConvQ, self.key_width())?;
+        for (name, channels) in [(Name::ConvK, self.key_width()), (Name::ConvV, self.value_width())]
+        {
+            plan.weights.extend(part(name, channels)?.weights);
+        }
+        plan.rows = Rows::all(self.channels() * self.taps);
+        Ok(plan)
+    }
+
+    /// Logarithms of the decays of heads that no row changes.
+    fn made_decays(&self) -> Vec<f32> {
+        let Rule::Steady { factor } = self.rule else { return Vec::new() };
+        let n = self.n_value_heads as f64;
+        let slope = |head: usize| (-8.0 * (head + 1) as f64 / n).exp2() as f32;
+        (0..self.n_value_heads).map(|head| -slope(head) * factor).collect()
     }
 
     /// The taps of all channels, `[channels, taps]` in a file, as `[taps, channels]` with the channels in
@@ -390,7 +526,9 @@ impl Recurrent {
     fn in_order(&self, stored: &[f32], taps: usize) -> Vec<f32> {
         let (key, value) = (self.key_width(), self.value_width());
         let channels: Vec<usize> = match self.rule {
-            Rule::Delta => (0..self.channels()).collect(),
+            Rule::Delta { .. } | Rule::ChannelDelta { .. } | Rule::Steady { .. } => {
+                (0..self.channels()).collect()
+            }
             // A file has values, keys, queries.
             Rule::Sum { .. } => {
                 (value + key..value + 2 * key).chain(value..value + key).chain(0..value).collect()

@@ -144,6 +144,7 @@ impl MixerKind for SelectiveScan {
             channels,
             taps,
             is_selective: true,
+            has_channel_decays: false,
         })
     }
 

@@ -1,7 +1,7 @@
 //! The matrices of a layer by the names of their modules, and what they read: for quantizers.
 
 use super::{LinearPlan, Lookup, NormPlan, Part};
-use crate::arch::{Mixer, Mlp};
+use crate::arch::{Mixer, Mlp, Residual};
 use crate::decoder::Reads;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
@@ -102,10 +102,11 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
         }
         Mixer::Recurrent(_) | Mixer::ShortConv(_) => {
             let tensors = Mixer::<Planned<'_>>::tensors(&plan.attention);
-            let [input, out] = tensors.linears[..] else {
-                unreachable!("invariant: two projections")
+            let [input, ref between @ .., out] = tensors.linears[..] else {
+                unreachable!("invariant: two projections, or some between")
             };
             shape.add(input, Some(Reads::Mixer));
+            shape.add_unread(between);
             shape.add(out, Some(Reads::Attended));
         }
         Mixer::SelectiveScan(_) => {
@@ -144,6 +145,10 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
         }
         Mlp::Absent(_) => {}
         mlp @ Mlp::Moe(_) => shape.add_unread(&Mlp::<Planned<'_>>::tensors(mlp).linears),
+    }
+    if let Residual::OfNorms { .. } = spec.layers[layer].wiring.residual {
+        // The stream reads these norms as well as the mixers.
+        return Ok(shape);
     }
     // With one norm for both mixers neither has it for itself.
     if plan.mlp_norm.is_some() || !spec.layers[layer].wiring.pre_norm {

@@ -255,7 +255,7 @@ CASES |= {
     ),
 }
 
-# Hybrid models: `delta` and `mamba` are what converters do with recurrences.
+# Hybrid models: `delta`, `mamba` and `kimi` are what converters do with recurrences.
 DELTA_KEYS = {
     "ssm.conv_kernel": 4,
     "ssm.state_size": 16,
@@ -405,6 +405,26 @@ CASES |= {
             "ssm.dt_b_c_rms": True,
         },
     ),
+    "kimi-linear": (
+        "KIMI_LINEAR",
+        {"kimi", "experts", "split latents"},
+        {
+            "attention.head_count_kv": [0, 0, 1, 0],
+            "attention.key_length": 40,
+            "attention.key_length_mla": 40,
+            "attention.value_length_mla": 16,
+            "attention.kv_lora_rank": 32,
+            "rope.dimension_count": 8,
+            "kda.head_dim": 32,
+            "ssm.conv_kernel": 4,
+            "expert_feed_forward_length": 32,
+            "expert_shared_count": 1,
+            "expert_group_count": 2,
+            "expert_group_used_count": 1,
+            "expert_weights_scale": 1.5,
+            "leading_dense_block_count": 1,
+        },
+    ),
     "mamba2": (
         "MAMBA2",
         {"mamba"},
@@ -454,6 +474,8 @@ def recurrences(state, orders, keys):
             out[f"{stem}.linear_attn.in_proj_qkv.weight"] = np.concatenate(qkv)
             out[f"{stem}.linear_attn.in_proj_z.weight"] = z.reshape(-1, x.shape[1])
             continue
+        if "kimi" in orders and name.endswith("_conv1d.weight"):
+            x = x[None]
         if "mamba" in orders and name.endswith((".A_log", ".D")):
             x = x.reshape(-1, 1)
         if "mamba" in orders and name.endswith((".mamba.norm.weight", ".mixer.norm.weight")):
@@ -609,7 +631,7 @@ def main():
         head_dim = field("head_dim", default=hidden // n_heads)
         checkpoint = Checkpoint(HERE / name)
         state = checkpoint.state
-        if orders & {"delta", "mamba", "selective"}:
+        if orders & {"delta", "mamba", "selective", "kimi"}:
             state = recurrences(state, orders, keys)
         if any("experts" in order for order in orders):
             state = stack_experts(state, orders)
@@ -621,7 +643,7 @@ def main():
         heads = {key: keys.pop(f"attention.{key}") for key in ("head_count", "head_count_kv") if f"attention.{key}" in keys}
         usual_ffn = field("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", default=4 * hidden)
         ffn = keys.pop("feed_forward_length", usual_ffn)
-        writer.add_context_length(field("max_position_embeddings", "n_positions", default=2048))
+        writer.add_context_length(field("max_position_embeddings", "model_max_length", "n_positions", default=2048))
         writer.add_embedding_length(hidden)
         writer.add_block_count(keys.pop("block_count", n_layers))
         if ffn is not None:
@@ -629,7 +651,7 @@ def main():
         writer.add_head_count(heads.get("head_count", n_heads))
         if (n := heads.get("head_count_kv", n_kv_heads)) is not None:
             writer.add_head_count_kv(n)
-        if head_dim != hidden // n_heads and arch not in ("DEEPSEEK2", "MINICPM3", "MAMBA2"):
+        if head_dim != hidden // n_heads and arch not in ("DEEPSEEK2", "MINICPM3", "MAMBA2", "KIMI_LINEAR"):
             writer.add_key_length(head_dim)
             writer.add_value_length(head_dim)
         rms_eps = [key for key in ("rms_norm_eps", "norm_eps", "layer_norm_epsilon") if key in config]
@@ -647,7 +669,7 @@ def main():
             writer.add_sliding_window(config["sliding_window"])
         if field("num_local_experts", "num_experts"):
             writer.add_expert_count(field("num_local_experts", "num_experts"))
-            writer.add_expert_used_count(config["num_experts_per_tok"])
+            writer.add_expert_used_count(field("num_experts_per_tok", "num_experts_per_token"))
         for key, value in keys.items():
             add = {int: writer.add_uint32, float: writer.add_float32}
             add |= {str: writer.add_string, bool: writer.add_bool, list: writer.add_array}
@@ -671,6 +693,7 @@ def main():
             is_router = "ffn_gate_inp" in gguf_name
             x = x.squeeze() if is_router else x
             is_vector = gguf_name.endswith(("ssm_a", "ssm_d", "conv1d", "shortconv.conv"))
+            is_vector = is_vector or "ssm_conv1d" in gguf_name
             wide = is_router or is_vector or x.ndim < 2 or "_norm" in gguf_name
             written = gguf_name if gguf_name.endswith(("ssm_a", "ssm_d")) else f"{gguf_name}.{suffix}"
             recipe.tensor(written, x, folded(key, orders), wide)

@@ -205,7 +205,12 @@ impl PlainDevice {
         out: &mut Rows,
     ) {
         let (mla, weights) = (op.mla, op.weights);
-        let table = &self.ropes[mla.rope];
+        let table = mla.rope.map(|rope| &self.ropes[rope]);
+        let turn = |x: &mut [f32], position| {
+            if let Some(table) = table {
+                rotate(x, table, position, mla.is_rope_in_pairs);
+            }
+        };
         let slots = op.rows.slots(op.group);
         let mut projected = Rows { width: mla.down_width(), values: Vec::new() };
         linear(&weights.down, x, &mut projected);
@@ -216,7 +221,7 @@ impl PlainDevice {
             let (latent, rotated) = latent.split_at(mla.kv_rank);
             let mut key = rms_norm(latent, &weights.kv_norm.weight, weights.kv_norm.eps);
             key.extend_from_slice(rotated);
-            rotate(&mut key[mla.kv_rank..], table, position, mla.is_rope_in_pairs);
+            turn(&mut key[mla.kv_rank..], position);
             kv.store(op.layer, slots[row], &key, &[]);
 
             let mut queries = for_queries.to_vec();
@@ -230,7 +235,7 @@ impl PlainDevice {
             let heads = queries.chunks_exact_mut(mla.nope_dim + mla.rope_dim);
             for (h, (q, out)) in heads.zip(out.chunks_exact_mut(mla.key_dim())).enumerate() {
                 let (nope, rope) = q.split_at_mut(mla.nope_dim);
-                rotate(rope, table, position, mla.is_rope_in_pairs);
+                turn(rope, position);
                 for (i, out) in out[..mla.kv_rank].iter_mut().enumerate() {
                     *out = dot(weights.k_up.row(h * mla.kv_rank + i), nope);
                 }

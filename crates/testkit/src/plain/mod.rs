@@ -299,8 +299,11 @@ impl Device for PlainDevice {
     /// In f32, of which the states themselves are kept in f64.
     fn state_bytes(layers: &[StateLayer]) -> StateBytes {
         let rows = |layer: &StateLayer| {
-            // Everything that is projected: at most two numbers per head beside values and gates.
-            CHUNK_TOKENS * (layer.channels + layer.value_width() + 2 * layer.n_value_heads)
+            // Everything that is projected: at most two numbers per head beside values and gates, or a
+            // number per head and one per element of a key.
+            let inputs = layer.channels.max(2 * layer.key_width() + layer.value_width());
+            let fading = if layer.has_channel_decays { layer.key_width() } else { 0 };
+            CHUNK_TOKENS * (inputs + layer.value_width() + 2 * layer.n_value_heads + fading)
         };
         let rows: usize = layers.iter().map(|layer| rows(layer) * size_of::<f32>()).sum();
         let tail = |layer: &StateLayer| (layer.taps - 1) * layer.channels * size_of::<f32>();

@@ -8,7 +8,7 @@ use pelton_model::device::{ConvOp, ForwardSequence, RecurrentOp};
 use pelton_model::layer::{Gate, Recurrent, RecurrentWeights, Rule};
 use pelton_model::{CHUNK_TOKENS, StateCopy, StateLayer, StateShape};
 
-use super::ops::{activate, rms_norm};
+use super::ops::{activate, linear_row, rms_norm};
 use super::{PlainDevice, Rows};
 use pelton_model::arch::Act;
 
@@ -177,15 +177,20 @@ impl Recurrence<'_> {
         let Recurrent { n_value_heads, key_dim, value_dim, .. } = *self.spec;
         let inputs = self.inputs(rows);
         let bias = self.weights.conv_bias.as_deref();
-        let mixed = convolve(border, &inputs, &self.weights.conv, bias);
+        let mixed = match &self.weights.conv {
+            Some(taps) => convolve(border, &inputs, taps, bias),
+            None => inputs[inputs.len() - 1].clone(),
+        };
         let mixed: Vec<f32> = mixed.iter().map(|x| activate(Act::Silu, *x)).collect();
         let width = self.spec.key_width();
         let unit = |heads: &[f32], factor: f64| -> Vec<f64> {
             let norm = |head: &[f32]| {
                 let square: f64 = head.iter().map(|x| f64::from(*x).powi(2)).sum();
                 let length = match self.spec.rule {
-                    Rule::Delta => (square + 1e-6).sqrt() / factor,
-                    Rule::Sum { .. } => 1.0,
+                    Rule::Delta { .. } | Rule::ChannelDelta { .. } => {
+                        (square + 1e-6).sqrt() / factor
+                    }
+                    Rule::Sum { .. } | Rule::Steady { .. } => 1.0,
                 };
                 head.iter().map(|x| f64::from(*x) / length).collect::<Vec<_>>()
             };
@@ -199,12 +204,17 @@ impl Recurrence<'_> {
             let key = &keys[self.spec.key_head(head) * key_dim..][..key_dim];
             let value = &values[head * value_dim..][..value_dim];
             let state = &mut matrix[head * key_dim * value_dim..][..key_dim * value_dim];
-            let (beta, decay) = self.gates(row, head);
-            state.iter_mut().for_each(|x| *x *= decay.exp());
+            let beta = self.beta(row, head);
+            for (k, state) in state.chunks_exact_mut(value_dim).enumerate() {
+                let decay = self.log_decay(row, head, k).exp();
+                state.iter_mut().for_each(|x| *x *= decay);
+            }
             for (v, value) in value.iter().enumerate() {
                 let known: f64 = match self.spec.rule {
-                    Rule::Delta => (0..key_dim).map(|k| state[k * value_dim + v] * key[k]).sum(),
-                    Rule::Sum { .. } => 0.0,
+                    Rule::Delta { .. } | Rule::ChannelDelta { .. } => {
+                        (0..key_dim).map(|k| state[k * value_dim + v] * key[k]).sum()
+                    }
+                    Rule::Sum { .. } | Rule::Steady { .. } => 0.0,
                 };
                 for k in 0..key_dim {
                     state[k * value_dim + v] += key[k] * beta * (f64::from(*value) - known);
@@ -214,17 +224,50 @@ impl Recurrence<'_> {
         (queries, values)
     }
 
-    /// How much of a row a head takes in, and the logarithm of its decay.
-    fn gates(&self, row: &[f32], head: usize) -> (f64, f64) {
-        let n = self.spec.n_value_heads;
-        let last = row[row.len() - n + head] + self.weights.decay_bias[head];
+    /// A row with gate and decays in place of their latents: `[q | k | v | z | beta | decay]`.
+    fn expand(&self, row: &[f32]) -> Vec<f32> {
+        let (Some(gate_up), Some(decay_up)) = (&self.weights.gate_up, &self.weights.decay_up)
+        else {
+            return row.to_vec();
+        };
+        let [gate, beta, _] = self.spec.gate_widths();
+        let (mixed, rest) = row.split_at(self.spec.channels());
+        let (z, rest) = rest.split_at(gate);
+        let (beta, decay) = rest.split_at(beta);
+        [mixed, &linear_row(gate_up, z), beta, &linear_row(decay_up, decay)].concat()
+    }
+
+    /// How much of a row a head takes in.
+    fn beta(&self, row: &[f32], head: usize) -> f64 {
+        let at = self.spec.channels() + self.spec.value_width();
+        match self.spec.rule {
+            Rule::Delta { beta_scale } => f64::from(beta_scale) * sigmoid(row[at + head]),
+            Rule::ChannelDelta { .. } => sigmoid(row[at + head]),
+            Rule::Sum { dt_limits: [least, most] } => {
+                let step = row[at + head] + self.decay_bias(head);
+                softplus(step).clamp(f64::from(least), f64::from(most))
+            }
+            Rule::Steady { .. } => 1.0,
+        }
+    }
+
+    fn decay_bias(&self, i: usize) -> f32 {
+        self.weights.decay_bias.as_ref().map_or(0.0, |bias| bias[i])
+    }
+
+    /// The logarithm of the decay of an element of a head's key.
+    fn log_decay(&self, row: &[f32], head: usize, k: usize) -> f64 {
+        let Recurrent { n_value_heads, key_dim, .. } = *self.spec;
+        let at = self.spec.channels() + self.spec.value_width() + n_value_heads;
         let factor = f64::from(self.weights.decay[head]);
         match self.spec.rule {
-            Rule::Delta => (sigmoid(row[row.len() - 2 * n + head]), factor * softplus(last)),
-            Rule::Sum { dt_limits: [least, most] } => {
-                let dt = softplus(last).clamp(f64::from(least), f64::from(most));
-                (dt, factor * dt)
+            Rule::Delta { .. } => factor * softplus(row[at + head] + self.decay_bias(head)),
+            Rule::ChannelDelta { .. } => {
+                let channel = head * key_dim + k;
+                factor * softplus(row[at + channel] + self.decay_bias(channel))
             }
+            Rule::Sum { .. } => factor * self.beta(row, head),
+            Rule::Steady { .. } => factor,
         }
     }
 
@@ -261,6 +304,9 @@ impl Recurrence<'_> {
         let gated = |x: &[f32]| -> Vec<f32> {
             x.iter().zip(gate).map(|(x, z)| x * activate(Act::Silu, *z)).collect()
         };
+        let switched = |x: &[f32]| -> Vec<f32> {
+            x.iter().zip(gate).map(|(x, z)| x * sigmoid(*z) as f32).collect()
+        };
         let norm = |x: &[f32], n_groups: usize| -> Vec<f32> {
             let norm = self.weights.norm.as_ref().expect("a norm");
             let width = x.len() / n_groups;
@@ -274,6 +320,8 @@ impl Recurrence<'_> {
         match self.spec.gate {
             Gate::AfterNorm => gated(&norm(&out, n_value_heads)),
             Gate::AfterGroupNorm { n_groups } => gated(&norm(&out, n_groups)),
+            Gate::SigmoidAfterNorm { is_whole: false } => switched(&norm(&out, n_value_heads)),
+            Gate::SigmoidAfterNorm { is_whole: true } => switched(&norm(&out, 1)),
             Gate::BeforeNorm { n_groups } => norm(&gated(&out), n_groups),
             Gate::Alone => gated(&out),
         }
@@ -288,11 +336,17 @@ pub(super) fn recurrence(
     out: &mut Rows,
 ) {
     let recurrence = Recurrence { spec: op.recurrent, weights: op.weights };
+    let mut expanded = Rows { width: 0, values: Vec::new() };
+    for row in projected.iter() {
+        let row = recurrence.expand(row);
+        expanded.width = row.len();
+        expanded.values.extend(row);
+    }
     out.reset(projected.n()).for_each(drop);
     let width = out.width;
     for sequence in op.rows.sequences {
         let fold = |state: &mut State, rows: &[&[f32]]| recurrence.fold(state, rows);
-        states.walk(op.layer, sequence, projected, fold, |row, state, rows| {
+        states.walk(op.layer, sequence, &expanded, fold, |row, state, rows| {
             out.values[row * width..][..width].copy_from_slice(&recurrence.output(state, rows));
         });
     }

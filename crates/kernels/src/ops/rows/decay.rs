@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! delta_gates   decay = rate · softplus(a + dt_bias)                beta = sigmoid(b)
+//! channel_gates the same with a decay for each channel of a head, and its bias
 //! step_gates    step  = clamp(softplus(dt + dt_bias))              decay = rate · step
 //!
 //! softplus(x) = x for x > 20, else ln(1 + eˣ)
 //! ```
 //!
-//! An element per row and head, about fifty operations each: scalar code of the standard library,
+//! An element per row and head (or channel), about fifty operations each: scalar code of the standard library,
 //! the same for every table of kernels.
 
 use crate::Cpu;
@@ -50,6 +51,51 @@ impl Cpu {
             let step = softplus(a.row(row, n_heads)[head] + params.dt_bias[head]);
             let b = b.row(row, n_heads)[head];
             [params.rates[head] * step, 1.0 / (1.0 + (-b).exp())]
+        });
+    }
+
+    /// Log decays of every channel, and update factors, of Kimi Delta Attention.
+    ///
+    /// # Shapes
+    ///
+    /// `a`: rows of `[n_heads, channels]`; `b`: rows of a head each; `params.dt_bias`: `[n_heads,
+    /// channels]`; `decay`: `[m, n_heads * channels]`; `beta`: `[m, n_heads]`.
+    ///
+    /// # Panics
+    ///
+    /// When the shapes disagree.
+    pub fn channel_gates(
+        &self,
+        a: StridedRows<'_>,
+        b: StridedRows<'_>,
+        params: &DecayParams<'_>,
+        decay: &mut [f32],
+        beta: &mut [f32],
+    ) {
+        let DecayParams { rates, dt_bias } = *params;
+        let (n_heads, width) = (rates.len(), dt_bias.len());
+        let is_whole = n_heads > 0 && width > 0 && width.is_multiple_of(n_heads);
+        assert!(is_whole, "invariant: a bias per channel");
+        let n_rows = beta.len() / n_heads;
+        assert_eq!(beta.len(), n_rows * n_heads, "invariant: whole rows of heads");
+        assert_eq!(decay.len(), n_rows * width, "invariant: a decay per row and channel");
+        for (row, beta) in beta.chunks_exact_mut(n_heads).enumerate() {
+            let b = b.row(row, n_heads);
+            beta.iter_mut().zip(b).for_each(|(beta, b)| *beta = 1.0 / (1.0 + (-b).exp()));
+        }
+        let decay = Parts::new(decay);
+        let channels = width / n_heads;
+        self.for_each_part(n_rows * n_heads, 16 * channels, |items| {
+            for item in items {
+                let (row, head) = (item / n_heads, item % n_heads);
+                let own = head * channels..(head + 1) * channels;
+                let (a, bias) = (&a.row(row, width)[own.clone()], &dt_bias[own]);
+                // SAFETY: each head of a row belongs to one tile.
+                let decay = unsafe { decay.part(item * channels..(item + 1) * channels) };
+                for (decay, (a, bias)) in decay.iter_mut().zip(a.iter().zip(bias)) {
+                    *decay = rates[head] * softplus(a + bias);
+                }
+            }
         });
     }
 
@@ -143,6 +189,31 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn channels_have_the_decays_of_heads_of_their_own() {
+        let mut random = Random::new(251);
+        let (m, n_heads, channels) = (37, 3, 20);
+        let width = n_heads * channels;
+        let (a, b) = (random.normals(m * width), random.normals(m * n_heads));
+        let (mut rates, dt_bias) = (random.normals(n_heads), random.normals(width));
+        rates.iter_mut().for_each(|x| *x = -x.exp());
+        let of_channels: Vec<f32> = (0..width).map(|channel| rates[channel / channels]).collect();
+        for cpu in row_cpus() {
+            let (mut decay, mut beta) = (vec![f32::NAN; m * width], vec![f32::NAN; m * n_heads]);
+            let params = DecayParams { rates: &rates, dt_bias: &dt_bias };
+            let (a, b) = (StridedRows::dense(&a, width), StridedRows::dense(&b, n_heads));
+            cpu.channel_gates(a, b, &params, &mut decay, &mut beta);
+            let params = DecayParams { rates: &of_channels, dt_bias: &dt_bias };
+            let (mut expected, mut unused) = (decay.clone(), decay.clone());
+            cpu.delta_gates(a, a, &params, &mut expected, &mut unused);
+            assert_eq!(decay, expected);
+            let params = DecayParams { rates: &rates, dt_bias: &rates };
+            let (mut unused, mut expected) = (beta.clone(), beta.clone());
+            cpu.delta_gates(b, b, &params, &mut unused, &mut expected);
+            assert_eq!(beta, expected);
         }
     }
 

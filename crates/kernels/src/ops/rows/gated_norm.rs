@@ -4,6 +4,7 @@
 //! row                 |-- group 0 --|-- group 1 --| ..      a group is a head, or several
 //!
 //! norm, then gate     out = ((x · r) · w) · silu(z)          r = 1 / sqrt(mean of x² + eps)
+//! norm, then sigmoid  out = ((x · r) · w) / (1 + e⁻ᶻ)
 //! gate, then norm     y = x · silu(z)                        r of y
 //!                     out = (y · r) · w
 //! gate alone          out = x · silu(z)
@@ -15,7 +16,7 @@
 //! # Papers
 //!
 //! Yang, Kautz and Hatamizadeh, *Gated Delta Networks*, 2024 (norm, then gate); Dao and Gu,
-//! *Transformers are SSMs*, 2024 (gate, then norm).
+//! *Transformers are SSMs*, 2024 (gate, then norm); Kimi Team, *Kimi Linear*, 2025 (norm, then sigmoid).
 
 use std::cell::RefCell;
 
@@ -24,6 +25,7 @@ use super::norm::{inverse_rms, scale_by};
 use crate::Cpu;
 use crate::ops::activations::Activations;
 use crate::ops::kv::StridedRows;
+use crate::simd::math::times_sigmoid;
 use crate::simd::shells;
 use crate::simd::{LANES, Simd};
 
@@ -36,6 +38,8 @@ pub enum GateOrder {
     GateThenNorm,
     /// `x` is gated; there is no weight (Falcon-H1).
     GateAlone,
+    /// The norm of `x` is multiplied by the sigmoid of the gate (Kimi Delta Attention).
+    NormThenSigmoid,
 }
 
 /// Rows to be normed group by group, and their gates.
@@ -58,24 +62,42 @@ pub struct GatedNorm<'a> {
 /// A group of one row.
 pub(super) type Kernel = unsafe fn([&[f32]; 3], f32, &mut [f32]);
 
-/// `out = x · silu(z)`, of equal lengths.
+/// `x · silu(z)`, or `x` times the sigmoid of `z`.
 #[inline(always)]
-fn gate<S: Simd>(s: S, x: &[f32], z: &[f32], out: &mut [f32]) {
+fn gated<S: Simd, const HAS_SILU: bool>(s: S, x: S::F, z: S::F) -> S::F {
+    if HAS_SILU { s.mul(x, silu(s, z)) } else { times_sigmoid(s, x, z) }
+}
+
+/// [`gated`] of every element, of equal lengths.
+#[inline(always)]
+fn gate<S: Simd, const HAS_SILU: bool>(s: S, x: &[f32], z: &[f32], out: &mut [f32]) {
     let (xs, x_tail) = x.as_chunks::<LANES>();
     let (zs, z_tail) = z.as_chunks::<LANES>();
     let (outs, out_tail) = out.as_chunks_mut::<LANES>();
     for ((x, z), out) in xs.iter().zip(zs).zip(outs) {
-        s.store(s.mul(s.load(x), silu(s, s.load(z))), out);
+        s.store(gated::<S, HAS_SILU>(s, s.load(x), s.load(z)), out);
     }
     if !x_tail.is_empty() {
         let (x, z) = (s.load_part(x_tail, 0.0), s.load_part(z_tail, 0.0));
-        s.store_part(s.mul(x, silu(s, z)), out_tail);
+        s.store_part(gated::<S, HAS_SILU>(s, x, z), out_tail);
     }
 }
 
 /// Norms and then gates a group, given `x`, `z` and the weight.
 #[inline(always)]
 fn norm_then_gate<S: Simd>(s: S, group: [&[f32]; 3], eps: f32, out: &mut [f32]) {
+    norm_then::<S, true>(s, group, eps, out);
+}
+
+/// Norms a group and multiplies it by the sigmoid of its gate, given `x`, `z` and the weight.
+#[inline(always)]
+fn norm_then_sigmoid<S: Simd>(s: S, group: [&[f32]; 3], eps: f32, out: &mut [f32]) {
+    norm_then::<S, false>(s, group, eps, out);
+}
+
+/// Norms and then gates a group.
+#[inline(always)]
+fn norm_then<S: Simd, const HAS_SILU: bool>(s: S, group: [&[f32]; 3], eps: f32, out: &mut [f32]) {
     let [x, z, weight] = group;
     let r = inverse_rms(s, x, eps);
     /// Elements that pass from one to the other on the stack.
@@ -85,7 +107,7 @@ fn norm_then_gate<S: Simd>(s: S, group: [&[f32]; 3], eps: f32, out: &mut [f32]) 
         let columns = at..x.len().min(at + STRETCH);
         let normed = &mut normed[..columns.len()];
         scale_by(s, &x[columns.clone()], r, &weight[columns.clone()], normed);
-        gate(s, normed, &z[columns.clone()], &mut out[columns]);
+        gate::<S, HAS_SILU>(s, normed, &z[columns.clone()], &mut out[columns]);
     }
 }
 
@@ -93,7 +115,7 @@ fn norm_then_gate<S: Simd>(s: S, group: [&[f32]; 3], eps: f32, out: &mut [f32]) 
 #[inline(always)]
 fn gate_then_norm<S: Simd>(s: S, group: [&[f32]; 3], eps: f32, out: &mut [f32]) {
     let [x, z, weight] = group;
-    gate(s, x, z, out);
+    gate::<S, true>(s, x, z, out);
     let r = s.splat(inverse_rms(s, out, eps));
     let (outs, out_tail) = out.as_chunks_mut::<LANES>();
     let (weights, weight_tail) = weight.as_chunks::<LANES>();
@@ -110,7 +132,7 @@ fn gate_then_norm<S: Simd>(s: S, group: [&[f32]; 3], eps: f32, out: &mut [f32]) 
 #[inline(always)]
 fn gate_alone<S: Simd>(s: S, group: [&[f32]; 3], _eps: f32, out: &mut [f32]) {
     let [x, z, _] = group;
-    gate(s, x, z, out);
+    gate::<S, true>(s, x, z, out);
 }
 
 shells! {
@@ -122,13 +144,17 @@ shells! {
         norm_then_gate(group: [&[f32]; 3], eps: f32, out: &mut [f32])
 }
 shells! {
+    pub(super) mod norm_then_sigmoid_shells =
+        norm_then_sigmoid(group: [&[f32]; 3], eps: f32, out: &mut [f32])
+}
+shells! {
     pub(super) mod gate_then_norm_shells =
         gate_then_norm(group: [&[f32]; 3], eps: f32, out: &mut [f32])
 }
 
 impl Cpu {
-    /// Root-mean-square norm of each group of each row, with a SiLU gate before or after it, in the
-    /// forms of `out`.
+    /// Root-mean-square norm of each group of each row, with a SiLU gate before or after it or a sigmoid
+    /// after it, in the forms of `out`.
     ///
     /// # Shapes
     ///
@@ -175,11 +201,16 @@ mod tests {
     use crate::Forms;
     use crate::testing::{Random, bits, row_cpus};
 
-    const ORDERS: [GateOrder; 3] =
-        [GateOrder::NormThenGate, GateOrder::GateThenNorm, GateOrder::GateAlone];
+    const ORDERS: [GateOrder; 4] = [
+        GateOrder::NormThenGate,
+        GateOrder::GateThenNorm,
+        GateOrder::NormThenSigmoid,
+        GateOrder::GateAlone,
+    ];
 
     fn exact(input: &GatedNorm<'_>, x: &[f32], z: &[f32], out: &mut Vec<f64>) {
-        let silu = |z: f32| f64::from(z) / (1.0 + (-f64::from(z)).exp());
+        let factor = if input.order == GateOrder::NormThenSigmoid { |_| 1.0 } else { |z: f64| z };
+        let silu = |z: f32| factor(f64::from(z)) / (1.0 + (-f64::from(z)).exp());
         let is_before = input.order == GateOrder::GateThenNorm;
         for (i, x) in x.chunks(input.group).enumerate() {
             let z = &z[i * input.group..];

@@ -69,7 +69,7 @@ pub(crate) struct Table {
     /// Indexed by [`Act`].
     plain: [act::Kernel; Act::ALL.len()],
     /// Indexed by [`GateOrder`].
-    gated_norm: [gated_norm::Kernel; 3],
+    gated_norm: [gated_norm::Kernel; 4],
     rope_halves: unsafe fn(&mut [f32], &[f32]),
     rope_pairs: unsafe fn(&mut [f32], &[f32]),
     argmax: unsafe fn(&[f32]) -> usize,
@@ -112,6 +112,7 @@ macro_rules! table {
                 gated_norm::norm_then_gate_shells::$shell,
                 gated_norm::gate_then_norm_shells::$shell,
                 gated_norm::gate_alone_shells::$shell,
+                gated_norm::norm_then_sigmoid_shells::$shell,
             ],
             rope_halves: rope::halves_shells::$shell,
             rope_pairs: rope::pairs_shells::$shell,

@@ -6,6 +6,17 @@
 //! for 2 groups x 4 rows of k and q:   acc[r][g] = fma(x[r][d], keys[g][d], acc[r][g])    d ascends
 //! ```
 //!
+//! Where each element of a key has a decay of its own, with `G` its running sum:
+//!
+//! ```text
+//! acc[r][g] = fma(x[r][d], exp(G[r][d] - G[g][d]) · keys[g][d], acc[r][g])              d ascends
+//! ```
+//!
+//! Sums never rise along a path, so these factors are at most 1, however long the chunk fades. That
+//! is an exponential per element, slot and row, for the key and the query together. Not done: decays
+//! in two factors around a slot between (fewer exponentials, but such a slot would lie elsewhere for
+//! a row of a tree of drafts than for the same row of a chain).
+//!
 //! A lane is a slot, so an inner product does not depend on its slot nor on its neighbours, and a
 //! draft of a tree has the products of the same row in a chain. Products with slots after a row's
 //! own are computed with it and never read.
@@ -14,6 +25,7 @@ use std::ops::Range;
 
 use super::CHUNK;
 use crate::ops::kv::StridedRows;
+use crate::simd::math::exp;
 use crate::simd::{LANES, Simd, shells};
 
 /// Groups of sixteen slots in a chunk.
@@ -36,8 +48,21 @@ pub(super) struct Dots<'a> {
     pub(super) is_delta: bool,
     /// Keys of the chunk, `[key_dim]` of each group; those of the rows are written.
     pub(super) keys: [&'a mut [[f32; LANES]]; GROUPS],
+    /// Decays of the elements of keys, where they have their own.
+    pub(super) fading: Option<Fading<'a>>,
     /// One for each row.
     pub(super) out: &'a mut [RowDots],
+}
+
+/// Decays of the elements of a key head's keys.
+pub(super) struct Fading<'a> {
+    /// Running sums of log decays of the rows, `[row][key_dim]`.
+    pub(super) rows: &'a [f32],
+    /// The same of the slots, as keys lie; those of the rows are written.
+    pub(super) slots: [&'a mut [[f32; LANES]]; GROUPS],
+    /// Becomes the queries of the rows and then their keys, faded from the border to the row: what
+    /// reads the state at the border. `[2 rows][key_dim]`.
+    pub(super) faded: &'a mut [f32],
 }
 
 impl<'a> Dots<'a> {
@@ -54,7 +79,14 @@ impl<'a> Dots<'a> {
 fn dots<S: Simd>(s: S, mut task: Dots<'_>) {
     let n = task.rows.len();
     let first = usize::from(!task.is_delta);
-    store_keys(s, &mut task);
+    let mut rows: [&[f32]; CHUNK] = [&[]; CHUNK];
+    for (i, row) in rows[..n].iter_mut().enumerate() {
+        *row = task.source(i, 0);
+    }
+    store_rows(s, &rows[..n], task.first_slot, &mut task.keys);
+    if task.fading.is_some() {
+        return fading_dots(s, task);
+    }
     let mut i = 0;
     while S::IS_WIDE && i + 4 <= n {
         for which in first..2 {
@@ -75,38 +107,123 @@ fn dots<S: Simd>(s: S, mut task: Dots<'_>) {
     }
 }
 
-/// Writes the keys of the rows to their slots, whole groups by transposing.
+/// The inner products of rows whose keys fade by channel, and what of them reads the state.
 #[inline(always)]
-fn store_keys<S: Simd>(s: S, task: &mut Dots<'_>) {
+fn fading_dots<S: Simd>(s: S, mut task: Dots<'_>) {
     let (n, dim) = (task.rows.len(), task.columns.len());
+    let Some(fading) = &mut task.fading else { return };
+    let sums = fading.rows;
+    let mut rows: [&[f32]; CHUNK] = [&[]; CHUNK];
+    for (row, sums) in rows.iter_mut().zip(sums.chunks_exact(dim)) {
+        *row = sums;
+    }
+    store_rows(s, &rows[..n], task.first_slot, &mut fading.slots);
+    for (which, faded) in [1, 0].into_iter().zip(fading.faded.chunks_exact_mut(n * dim)) {
+        for (i, faded) in faded.chunks_exact_mut(dim).enumerate() {
+            let from = if which == 0 { &task.k } else { &task.q };
+            let x = &from.row(task.rows.start + i, task.columns.end)[task.columns.clone()];
+            fade(s, x, rows[i], faded);
+        }
+    }
+    for i in 0..n {
+        let n_groups = (task.first_slot + i + 1).div_ceil(LANES);
+        let mut group = 0;
+        while S::IS_WIDE && group + 2 <= n_groups {
+            fading_tile::<S, 2>(s, &mut task, i, group);
+            group += 2;
+        }
+        while group < n_groups {
+            fading_tile::<S, 1>(s, &mut task, i, group);
+            group += 1;
+        }
+    }
+}
+
+/// `out = x · exp(sums)`, of equal lengths.
+#[inline(always)]
+fn fade<S: Simd>(s: S, x: &[f32], sums: &[f32], out: &mut [f32]) {
+    for at in (0..x.len()).step_by(LANES) {
+        let end = x.len().min(at + LANES);
+        match (x[at..end].first_chunk(), sums[at..end].first_chunk()) {
+            (Some(x), Some(sums)) => {
+                let faded = s.mul(s.load(x), exp(s, s.load(sums)));
+                if let Some(out) = out[at..end].first_chunk_mut() {
+                    s.store(faded, out);
+                }
+            }
+            _ => {
+                let (x, sums) = (s.load_part(&x[at..end], 0.0), s.load_part(&sums[at..end], 0.0));
+                s.store_part(s.mul(x, exp(s, sums)), &mut out[at..end]);
+            }
+        }
+    }
+}
+
+/// Products of the key and the query of the `i`th row with the faded keys of `G` groups.
+#[inline(always)]
+fn fading_tile<S: Simd, const G: usize>(s: S, task: &mut Dots<'_>, i: usize, first: usize) {
+    let dim = task.columns.len();
+    let Some(fading) = &task.fading else { return };
+    let mut keys: [&[[f32; LANES]]; G] = [&[]; G];
+    let mut sums: [&[[f32; LANES]]; G] = [&[]; G];
+    for g in 0..G {
+        keys[g] = &task.keys[first + g][..dim];
+        sums[g] = &fading.slots[first + g][..dim];
+    }
+    let own = &fading.rows[i * dim..][..dim];
+    let (k, q) = (task.source(i, 0), task.source(i, 1));
+    let mut acc = [[s.splat(0.0); G]; 2];
+    for d in 0..dim {
+        let (own, k, q) = (s.splat(own[d]), s.splat(k[d]), s.splat(q[d]));
+        for g in 0..G {
+            let decay = exp(s, s.sub(own, s.load(&sums[g][d])));
+            let key = s.mul(decay, s.load(&keys[g][d]));
+            acc[0][g] = s.fma(k, key, acc[0][g]);
+            acc[1][g] = s.fma(q, key, acc[1][g]);
+        }
+    }
+    for (acc, out) in acc.iter().zip(&mut task.out[i]) {
+        let out = &mut out.as_chunks_mut::<LANES>().0[first..];
+        for (acc, out) in acc.iter().zip(out) {
+            s.store(*acc, out);
+        }
+    }
+}
+
+/// Writes rows to the slots from `first_slot` on, whole groups by transposing.
+#[inline(always)]
+fn store_rows<S: Simd>(
+    s: S,
+    rows: &[&[f32]],
+    first_slot: usize,
+    slots: &mut [&mut [[f32; LANES]]; GROUPS],
+) {
+    let n = rows.len();
     let mut i = 0;
     while i < n {
-        let slot = task.first_slot + i;
+        let slot = first_slot + i;
         let (group, lane) = (slot / LANES, slot % LANES);
         if lane == 0 && i + LANES <= n {
-            let mut rows: [&[f32]; LANES] = [&[]; LANES];
-            for (r, row) in rows.iter_mut().enumerate() {
-                *row = task.source(i + r, 0);
-            }
+            let rows = &rows[i..i + LANES];
+            let dim = rows[0].len();
             for d in (0..dim).step_by(LANES) {
                 let end = dim.min(d + LANES);
                 let mut block = [s.splat(0.0); LANES];
-                for (x, row) in block.iter_mut().zip(&rows) {
+                for (x, row) in block.iter_mut().zip(rows) {
                     *x = match row[d..end].first_chunk() {
                         Some(row) => s.load(row),
                         None => s.load_part(&row[d..end], 0.0),
                     };
                 }
                 s.transpose(&mut block);
-                for (key, x) in task.keys[group][d..end].iter_mut().zip(&block) {
-                    s.store(*x, key);
+                for (out, x) in slots[group][d..end].iter_mut().zip(&block) {
+                    s.store(*x, out);
                 }
             }
             i += LANES;
             continue;
         }
-        let key = task.source(i, 0);
-        for (out, x) in task.keys[group].iter_mut().zip(key) {
+        for (out, x) in slots[group].iter_mut().zip(rows[i]) {
             out[lane] = *x;
         }
         i += 1;

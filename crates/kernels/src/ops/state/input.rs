@@ -21,6 +21,16 @@ pub enum HeadOrder {
     Tiled,
 }
 
+/// The parts of a state that fade together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decays {
+    /// The whole matrix of a value head.
+    PerHead,
+    /// Each row of it, which belongs to an element of the key; there are as many value heads as key
+    /// heads.
+    PerChannel,
+}
+
 /// Heads of a gated linear recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanShape {
@@ -37,6 +47,8 @@ pub struct ScanShape {
     /// Whether an update is the value less what the state answers to its key already (the delta
     /// rule). Without it, an update is `beta` times the value.
     pub is_delta: bool,
+    /// The parts of a state that fade together.
+    pub decays: Decays,
 }
 
 /// New rows of one layer. Every row is an input of the operation as it is: keys and queries are
@@ -51,7 +63,7 @@ pub struct ScanInput<'a> {
     pub k: StridedRows<'a>,
     /// Values `[m, n_value_heads * value_dim]` (x in Mamba 2).
     pub v: StridedRows<'a>,
-    /// Log decays `[m, n_value_heads]`, at most 0.
+    /// Log decays, at most 0: `[m, n_value_heads]`, or `[m, n_key_heads * key_dim]` by channel.
     pub decay: &'a [f32],
     /// Factors of updates `[m, n_value_heads]` (the time step in Mamba 2).
     pub beta: &'a [f32],
@@ -68,6 +80,19 @@ impl ScanShape {
     /// Elements of the values of a row.
     pub fn value_width(&self) -> usize {
         self.n_value_heads * self.value_dim
+    }
+
+    /// Decays of a row.
+    pub(super) fn decay_width(&self) -> usize {
+        match self.decays {
+            Decays::PerHead => self.n_value_heads,
+            Decays::PerChannel => self.key_width(),
+        }
+    }
+
+    /// Whether each element of a key has a decay of its own.
+    pub(super) fn fades_by_channel(&self) -> bool {
+        self.decays == Decays::PerChannel
     }
 
     /// Value heads of a key head.
@@ -103,12 +128,14 @@ impl ScanInput<'_> {
         let width = self.shape.value_width();
         let asked = [n_value_heads, self.shape.key_width(), width, width * key_dim];
         assert_eq!(own, asked, "invariant: the heads are those of the layer");
+        let by_channel = self.shape.fades_by_channel();
+        assert_eq!(layer.has_channel_decays, by_channel, "invariant: the decays of the layer");
         assert!(n_out.is_multiple_of(width), "invariant: whole rows of out");
         let m = n_out / width;
         check(self.sequences, store, m);
         let n = self.sequences.last().map_or(0, |last| last.rows.end);
-        let has_gates =
-            self.decay.len() / n_value_heads >= n && self.beta.len() >= n * n_value_heads;
+        let has_gates = self.decay.len() / self.shape.decay_width() >= n
+            && self.beta.len() >= n * n_value_heads;
         assert!(has_gates, "invariant: a decay and a beta per row and head");
     }
 }

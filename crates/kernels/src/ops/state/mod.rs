@@ -31,6 +31,9 @@
 //!                           i ascending by position                  lanes are values
 //! u[t]                      beta · (v - known)
 //! S'                        exp(G[63]) · S, then fma(k[i], exp(G[63] - G[i]) · u[i], ..), i ascending
+//! by channel                G[t,d] for each element d of a key; exp(G[t]) ∘ k[t] and exp(G[t]) ∘ q[t]
+//!                           read S; dots are fma(x[d], exp(G[t,d] - G[i,d]) · k[i,d], ..), d ascending;
+//!                           S' takes exp(G[63] - G[i]) ∘ k[i] and u[i]
 //! convolution               bias or 0, then fma(w[j], x, ..), j ascending
 //! ```
 //!
@@ -69,7 +72,7 @@ mod store;
 mod tests;
 
 pub use conv::{ConvInput, ConvWeights};
-pub use input::{HeadOrder, ScanInput, ScanShape};
+pub use input::{Decays, HeadOrder, ScanInput, ScanShape};
 pub use selective::SelectiveInput;
 pub use sequence::StateSeq;
 pub use shape::{StateLayer, StateShape};

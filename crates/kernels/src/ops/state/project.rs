@@ -6,6 +6,8 @@
 //! project    for 4 rows x 64 values:  acc[r][v] = fma(x[r][d], S[d][v], acc[r][v])      d ascends
 //! fold       for 4 dims x 64 values:  acc[d][v] = exp(G) · S[d][v]
 //!                                     acc[d][v] = fma(k[i][d], e[i] u[i][v], acc[d][v]) i ascends
+//!            by channel:              acc[d][v] = exp(G[d]) · S[d][v]
+//!                                     acc[d][v] = fma(e[i][d] k[i][d], u[i][v], acc[d][v])
 //! ```
 //!
 //! A strip of 128 dimensions has 32 KiB without gaps: it stays in the first-level cache while all
@@ -165,14 +167,20 @@ pub(super) struct Fold<'a> {
     pub(super) updates: &'a [f32],
     /// Running sums of log decays.
     pub(super) decays: &'a [f32],
+    /// Running sums of the log decays of each element of a key, as `keys` lie, where it has its own;
+    /// `decays` are then zeros.
+    pub(super) sums: Option<[&'a [[f32; LANES]]; GROUPS]>,
     /// Scratch of the size of `updates`.
     pub(super) scaled: &'a mut [f32],
+    /// Scratch for the decays of all elements of a key, then for faded keys where these fade by
+    /// channel: `[key_dim in whole vectors]`, `[GROUPS][key_dim][16]`.
+    pub(super) faded: &'a mut [f32],
 }
 
 /// Folds a full chunk into the state.
 #[inline(always)]
 fn fold<S: Simd>(s: S, task: Fold<'_>) {
-    let Fold { state, is_first, n_vectors, keys, updates, decays, scaled } = task;
+    let Fold { state, is_first, n_vectors, mut keys, updates, decays, sums, scaled, faded } = task;
     let (decays, last) = (decays.as_chunks::<LANES>().0, decays[CHUNK - 1]);
     let mut factors = [[0.0; LANES]; GROUPS];
     for (factors, decays) in factors.iter_mut().zip(decays) {
@@ -186,19 +194,59 @@ fn fold<S: Simd>(s: S, task: Fold<'_>) {
             s.store(s.mul(s.splat(*factor), s.load(x)), out);
         }
     }
-    let decay = exp(s, s.splat(last));
     let (key_dim, state) = (keys[0].len(), state.as_chunks_mut::<LANES>().0);
+    let (decays, faded) = faded.split_at_mut(key_dim.next_multiple_of(LANES));
+    match sums {
+        None => {
+            let decay = exp(s, s.splat(last));
+            for decays in decays.as_chunks_mut().0 {
+                s.store(decay, decays);
+            }
+        }
+        Some(sums) => fade_keys(s, &mut keys, &sums, decays, faded),
+    }
     let mut first = 0;
     while first < n_vectors {
         let width = strip_width(n_vectors - first);
         let strip = &mut state[first * key_dim..(first + width) * key_dim];
-        let fold = Folding { strip, keys, scaled, width, first, n_vectors, is_first };
+        let fold = Folding { strip, keys, scaled, decays, width, first, n_vectors, is_first };
         if S::IS_WIDE && width == 4 {
-            fold_strip::<S, 4>(s, fold, decay);
+            fold_strip::<S, 4>(s, fold);
         } else {
-            fold_strip::<S, 1>(s, fold, decay);
+            fold_strip::<S, 1>(s, fold);
         }
         first += width;
+    }
+}
+
+/// Puts keys in place of `keys` that are faded from their slot to the last one, and the decays of the
+/// whole chunk in `decays`.
+#[inline(always)]
+fn fade_keys<'a, S: Simd>(
+    s: S,
+    keys: &mut [&'a [[f32; LANES]]; GROUPS],
+    sums: &[&[[f32; LANES]]; GROUPS],
+    decays: &mut [f32],
+    faded: &'a mut [f32],
+) {
+    let key_dim = keys[0].len();
+    for (decay, sums) in decays.iter_mut().zip(sums[GROUPS - 1]) {
+        *decay = sums[LANES - 1];
+    }
+    let lines = faded.as_chunks_mut::<LANES>().0;
+    for (group, lines) in lines.chunks_exact_mut(key_dim).enumerate() {
+        for (d, line) in lines.iter_mut().enumerate() {
+            let decay = exp(s, s.sub(s.splat(decays[d]), s.load(&sums[group][d])));
+            s.store(s.mul(decay, s.load(&keys[group][d])), line);
+        }
+    }
+    let lines = &*lines;
+    for (keys, lines) in keys.iter_mut().zip(lines.chunks_exact(key_dim)) {
+        *keys = lines;
+    }
+    for decays in decays.as_chunks_mut::<LANES>().0 {
+        let decay = exp(s, s.load(decays));
+        s.store(decay, decays);
     }
 }
 
@@ -207,6 +255,8 @@ struct Folding<'a> {
     strip: &'a mut [[f32; LANES]],
     keys: [&'a [[f32; LANES]]; GROUPS],
     scaled: &'a [[f32; LANES]],
+    /// Decay of each element of a key.
+    decays: &'a [f32],
     /// Vectors of the strip.
     width: usize,
     /// First vector of the strip.
@@ -217,16 +267,16 @@ struct Folding<'a> {
 
 /// Folds into a strip, `V` vectors at a time.
 #[inline(always)]
-fn fold_strip<S: Simd, const V: usize>(s: S, mut task: Folding<'_>, decay: S::F) {
+fn fold_strip<S: Simd, const V: usize>(s: S, mut task: Folding<'_>) {
     let key_dim = task.keys[0].len();
     for from in (0..task.width).step_by(V) {
         let mut d = 0;
         while d + 4 <= key_dim {
-            fold_tile::<S, 4, V>(s, &mut task, decay, d, from);
+            fold_tile::<S, 4, V>(s, &mut task, d, from);
             d += 4;
         }
         while d < key_dim {
-            fold_tile::<S, 1, V>(s, &mut task, decay, d, from);
+            fold_tile::<S, 1, V>(s, &mut task, d, from);
             d += 1;
         }
     }
@@ -237,7 +287,6 @@ fn fold_strip<S: Simd, const V: usize>(s: S, mut task: Folding<'_>, decay: S::F)
 fn fold_tile<S: Simd, const D: usize, const V: usize>(
     s: S,
     task: &mut Folding<'_>,
-    decay: S::F,
     d: usize,
     from: usize,
 ) {
@@ -245,6 +294,7 @@ fn fold_tile<S: Simd, const D: usize, const V: usize>(
     if !task.is_first {
         for (j, acc) in acc.iter_mut().enumerate() {
             let start = (d + j) * task.width + from;
+            let decay = s.splat(task.decays[d + j]);
             for (acc, state) in acc.iter_mut().zip(&task.strip[start..start + V]) {
                 *acc = s.mul(decay, s.load(state));
             }

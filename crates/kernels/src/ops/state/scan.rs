@@ -15,7 +15,7 @@
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
-use super::dots::{Dots, GROUPS, RowDots};
+use super::dots::{Dots, Fading, GROUPS, RowDots};
 use super::input::{ScanInput, ScanShape};
 use super::project::{Fold, Project};
 use super::sequence::Span;
@@ -33,6 +33,9 @@ const TILES_PER_THREAD: usize = 2;
 thread_local! {
     /// Projections and scaled updates of the value head at hand.
     static FLOATS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// Running sums of the decays of the rows of the key head at hand, and its faded queries and
+    /// keys.
+    static FADED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
     /// Inner products of the key head at hand.
     static DOTS: RefCell<Vec<RowDots>> = const { RefCell::new(Vec::new()) };
     /// Inner products of a chunk of all sequences and key heads, owned by the calling thread.
@@ -96,6 +99,15 @@ impl Cpu {
     /// is Mamba 2 and lightning attention. Rows of `out` that belong to no sequence are left as
     /// they are.
     ///
+    /// Where each element of a key has a decay of its own (Kimi Delta Attention), `G` has an entry for
+    /// each, and the factors lie within the products:
+    ///
+    /// ```text
+    /// exp(G[t]) · Sᵀk[t]           becomes  Sᵀ(exp(G[t]) ∘ k[t])
+    /// exp(G[t] - G[i]) (k[i]·k[t]) becomes  Σ_d exp(G[t,d] - G[i,d]) k[i,d] k[t,d]
+    /// exp(G[63] - G[i]) k[i]       becomes  exp(G[63] - G[i]) ∘ k[i]
+    /// ```
+    ///
     /// Rows that may be taken back (drafts) must lie in the chunk of the last row before them that
     /// is not, or in the chunk after it where that row was a chunk's last: a row in a later chunk
     /// folds them.
@@ -112,8 +124,9 @@ impl Cpu {
     /// # Papers
     ///
     /// Yang, Kautz and Hatamizadeh, *Gated Delta Networks*, 2024; Dao and Gu, *Transformers are
-    /// SSMs*, 2024; Qin et al., *Lightning Attention-2*, 2024. Ours counts chunks from position 0,
-    /// and solves the triangular system row by row instead of by inversion.
+    /// SSMs*, 2024; Qin et al., *Lightning Attention-2*, 2024; Kimi Team, *Kimi Linear*, 2025. Ours
+    /// counts chunks from position 0, and solves the triangular system row by row instead of by
+    /// inversion.
     pub fn scan(
         &self,
         store: &mut StateStore,
@@ -165,7 +178,7 @@ impl Cpu {
                     let first = tile * per_tile;
                     // SAFETY: each stretch of dots belongs to one tile.
                     let out = unsafe { dots.part(first..first + span.rows.len()) };
-                    step.dots(sequence, &span, tile % n_keys, out);
+                    step.dots(sequence, &span, tile % n_keys, &mut [], out);
                 }
             });
             self.team.for_each_tile(sequences.len() * n_values, |tile| {
@@ -176,7 +189,7 @@ impl Cpu {
                     let first = key_head * per_tile;
                     // SAFETY: the tiles that wrote dots are done, and nothing writes them now.
                     let dots = unsafe { dots.shared(first..first + span.rows.len()) };
-                    step.value_head(sequence, &span, head, dots);
+                    step.value_head(sequence, &span, head, &[], dots);
                 }
             });
         });
@@ -188,12 +201,18 @@ impl Step<'_> {
     fn key_head(&self, sequence: &StateSeq<'_>, key_head: usize) {
         for chunk in 0..sequence.n_spans() {
             let span = sequence.span(chunk);
-            with_memory(&DOTS, span.rows.len(), NO_DOTS, |dots| {
-                self.dots(sequence, &span, key_head, dots);
-                for i in 0..self.shape.group() {
-                    let head = self.shape.value_head(key_head, i);
-                    self.value_head(sequence, &span, head, dots);
-                }
+            let n = span.rows.len();
+            let n_faded =
+                if self.shape.fades_by_channel() { 3 * n * self.shape.key_dim } else { 0 };
+            with_memory(&FADED, n_faded, 0.0, |faded| {
+                with_memory(&DOTS, n, NO_DOTS, |dots| {
+                    self.dots(sequence, &span, key_head, faded, dots);
+                    let faded = &faded[n_faded / 3..];
+                    for i in 0..self.shape.group() {
+                        let head = self.shape.value_head(key_head, i);
+                        self.value_head(sequence, &span, head, faded, dots);
+                    }
+                });
             });
         }
     }
@@ -204,28 +223,48 @@ impl Step<'_> {
         start..start + n
     }
 
-    /// Where the keys of a group of slots of a key head are.
+    /// Where the keys of a group of slots of a key head are, or their sums: what begins at `start` of
+    /// a lane.
     fn keys(
         &self,
         sequence: &StateSeq<'_>,
+        start: usize,
         key_head: usize,
         group: usize,
     ) -> std::ops::Range<usize> {
         let dim = self.shape.key_dim;
         let at = (group * self.layer.key_width + key_head * dim) * LANES;
-        self.place(sequence, self.places.keys.start + at, dim * LANES)
+        self.place(sequence, start + at, dim * LANES)
     }
 
-    /// Keys of the rows of a chunk into the lane, and their inner products.
-    fn dots(&self, sequence: &StateSeq<'_>, span: &Span, key_head: usize, out: &mut [RowDots]) {
+    /// Keys of the rows of a chunk into the lane, and their inner products. Where keys fade by channel,
+    /// `faded` becomes `[3 rows][key_dim]`: sums of log decays, faded queries, faded keys.
+    fn dots(
+        &self,
+        sequence: &StateSeq<'_>,
+        span: &Span,
+        key_head: usize,
+        faded: &mut [f32],
+        out: &mut [RowDots],
+    ) {
         if span.rows.is_empty() {
             return;
         }
         let dim = self.shape.key_dim;
-        let keys: [&mut [[f32; LANES]]; GROUPS] = std::array::from_fn(|group| {
-            // SAFETY: a key head of a lane belongs to one tile.
-            let keys = unsafe { self.store.part(self.keys(sequence, key_head, group)) };
-            keys.as_chunks_mut().0
+        let slots = |start: usize| -> [&mut [[f32; LANES]]; GROUPS] {
+            std::array::from_fn(|group| {
+                // SAFETY: a key head of a lane belongs to one tile, which asks for its keys and for its
+                // sums once each.
+                let slots = unsafe { self.store.part(self.keys(sequence, start, key_head, group)) };
+                slots.as_chunks_mut().0
+            })
+        };
+        let keys = slots(self.places.keys.start);
+        let fading = self.shape.fades_by_channel().then(|| {
+            let slots = slots(self.places.sums.start);
+            let (rows, faded) = faded.split_at_mut(span.rows.len() * dim);
+            self.sum_decays(sequence, span, key_head, &slots, rows);
+            Fading { rows, slots, faded }
         });
         let task = Dots {
             k: self.input.k,
@@ -235,14 +274,59 @@ impl Step<'_> {
             first_slot: span.first_slot,
             is_delta: self.shape.is_delta,
             keys,
+            fading,
             out,
         };
         // SAFETY: the kernels of a `Cpu` are available on this machine.
         unsafe { (self.table.dots)(task) };
     }
 
-    /// Updates and outputs of the rows of a chunk, and the fold after it.
-    fn value_head(&self, sequence: &StateSeq<'_>, span: &Span, head: usize, dots: &[RowDots]) {
+    /// Running sums of the log decays of each element of a key, from the border to each row.
+    fn sum_decays(
+        &self,
+        sequence: &StateSeq<'_>,
+        span: &Span,
+        key_head: usize,
+        slots: &[&mut [[f32; LANES]]; GROUPS],
+        sums: &mut [f32],
+    ) {
+        let (dim, width) = (self.shape.key_dim, self.shape.key_width());
+        for (i, row) in span.rows.clone().enumerate() {
+            let (done, own) = sums.split_at_mut(i * dim);
+            let own = &mut own[..dim];
+            match Self::slot_before(sequence, span, i) {
+                None => own.fill(0.0),
+                Some(slot) if slot < span.first_slot => {
+                    let group = &slots[slot / LANES];
+                    own.iter_mut().zip(&**group).for_each(|(own, at)| *own = at[slot % LANES]);
+                }
+                Some(slot) => own.copy_from_slice(&done[(slot - span.first_slot) * dim..][..dim]),
+            }
+            let decays = &self.input.decay[row * width + key_head * dim..][..dim];
+            own.iter_mut().zip(decays).for_each(|(own, decay)| *own += decay);
+        }
+    }
+
+    /// The slot before that of the `i`th row of a chunk along its path; `None` at the border.
+    fn slot_before(sequence: &StateSeq<'_>, span: &Span, i: usize) -> Option<usize> {
+        let row = span.rows.start + i - sequence.rows.start;
+        match sequence.parent(row) {
+            _ if sequence.tree.is_none() => (span.first_slot + i).checked_sub(1),
+            StateSeq::ROOT => span.first_slot.checked_sub(1),
+            parent => Some(span.first_slot + parent as usize),
+        }
+    }
+
+    /// Updates and outputs of the rows of a chunk, and the fold after it. `faded`: queries and keys
+    /// that fade by channel, as they read the state.
+    fn value_head(
+        &self,
+        sequence: &StateSeq<'_>,
+        span: &Span,
+        head: usize,
+        faded: &[f32],
+        dots: &[RowDots],
+    ) {
         let padded = self.layer.padded_dim();
         let n_state = self.shape.key_dim * padded;
         let at = self.places.matrix.start + head * n_state;
@@ -258,7 +342,7 @@ impl Step<'_> {
             }
         };
         if !span.rows.is_empty() {
-            self.outputs(sequence, span, &mut own, dots);
+            self.outputs(sequence, span, &mut own, faded, dots);
         }
         if span.is_folded {
             self.fold(sequence, span, &mut own);
@@ -266,7 +350,14 @@ impl Step<'_> {
     }
 
     /// Updates and outputs of the rows of a chunk.
-    fn outputs(&self, sequence: &StateSeq<'_>, span: &Span, own: &mut Head<'_>, dots: &[RowDots]) {
+    fn outputs(
+        &self,
+        sequence: &StateSeq<'_>,
+        span: &Span,
+        own: &mut Head<'_>,
+        faded: &[f32],
+        dots: &[RowDots],
+    ) {
         let (padded, n) = (self.layer.padded_dim(), span.rows.len());
         let ScanShape { value_dim, n_value_heads, is_delta, .. } = self.shape;
         let mut beta = [0.0; CHUNK];
@@ -274,7 +365,7 @@ impl Step<'_> {
         let n_projected = if is_delta { 2 * n } else { n };
         with_memory(&FLOATS, n_projected * padded, 0.0, |projected| {
             let coming = &own.updates[..span.first_slot * padded];
-            self.project(span, own, coming, projected);
+            self.project(span, own, (faded, coming), projected);
             let (out, keys) = projected.split_at_mut(n * padded);
             let task = Solve {
                 is_delta,
@@ -309,19 +400,16 @@ impl Step<'_> {
     ) {
         let ScanShape { value_dim, n_value_heads, .. } = self.shape;
         let padded = self.layer.padded_dim();
-        let is_tree = sequence.tree.is_some();
         for (i, row) in span.rows.clone().enumerate() {
             let slot = span.first_slot + i;
-            let before = match sequence.parent(row - sequence.rows.start) {
-                parent if is_tree && parent != StateSeq::ROOT => {
-                    Some(span.first_slot + parent as usize)
-                }
-                _ if is_tree => span.first_slot.checked_sub(1),
-                _ => slot.checked_sub(1),
-            };
-            let sum = before.map_or(0.0, |slot| own.decays[slot]);
             let gate = row * n_value_heads + own.idx;
-            own.decays[slot] = sum + self.input.decay[gate];
+            own.decays[slot] = if self.shape.fades_by_channel() {
+                // All decays lie within the products.
+                0.0
+            } else {
+                let before = Self::slot_before(sequence, span, i);
+                before.map_or(0.0, |slot| own.decays[slot]) + self.input.decay[gate]
+            };
             beta[i] = self.input.beta[gate];
             let values = self.input.v.row(row, self.shape.value_width());
             let update = &mut own.updates[slot * padded..(slot + 1) * padded];
@@ -331,7 +419,13 @@ impl Step<'_> {
     }
 
     /// Queries and then keys of the rows through the state at the border.
-    fn project(&self, span: &Span, own: &Head<'_>, coming: &[f32], projected: &mut [f32]) {
+    fn project(
+        &self,
+        span: &Span,
+        own: &Head<'_>,
+        (faded, coming): (&[f32], &[f32]),
+        projected: &mut [f32],
+    ) {
         if span.is_first {
             return projected.fill(0.0);
         }
@@ -342,6 +436,9 @@ impl Step<'_> {
         for (i, row) in span.rows.clone().enumerate() {
             rows[i] = &self.input.q.row(row, width)[key_head * dim..][..dim];
             rows[n + i] = &self.input.k.row(row, width)[key_head * dim..][..dim];
+        }
+        for (row, faded) in rows.iter_mut().zip(faded.chunks_exact(dim)) {
+            *row = faded;
         }
         let n_vectors = self.layer.padded_dim() / LANES;
         let n_rows = if self.shape.is_delta { 2 * n } else { n };
@@ -355,16 +452,25 @@ impl Step<'_> {
     fn fold(&self, sequence: &StateSeq<'_>, span: &Span, own: &mut Head<'_>) {
         let Head { idx, state, updates, decays } = own;
         let key_head = self.shape.key_head(*idx);
-        let keys: [&[[f32; LANES]]; GROUPS] = std::array::from_fn(|group| {
-            // SAFETY: the keys of a chunk are written before its value heads are computed, by this
-            // tile or by a run before.
-            let keys = unsafe { self.store.shared(self.keys(sequence, key_head, group)) };
-            keys.as_chunks().0
-        });
-        let n_vectors = self.layer.padded_dim() / LANES;
-        with_memory(&FLOATS, updates.len(), 0.0, |scaled| {
-            let is_first = span.is_first;
-            let fold = Fold { state, is_first, n_vectors, keys, updates, decays, scaled };
+        let slots = |start: usize| -> [&[[f32; LANES]]; GROUPS] {
+            std::array::from_fn(|group| {
+                // SAFETY: the keys and sums of a chunk are written before its value heads are computed,
+                // by this tile or by a run before.
+                let slots =
+                    unsafe { self.store.shared(self.keys(sequence, start, key_head, group)) };
+                slots.as_chunks().0
+            })
+        };
+        let keys = slots(self.places.keys.start);
+        let by_channel = self.shape.fades_by_channel();
+        let sums = by_channel.then(|| slots(self.places.sums.start));
+        let (n_vectors, is_first) = (self.layer.padded_dim() / LANES, span.is_first);
+        let dim = self.shape.key_dim;
+        let n_faded = dim.next_multiple_of(LANES) + if by_channel { CHUNK * dim } else { 0 };
+        with_memory(&FLOATS, updates.len() + n_faded, 0.0, |scratch| {
+            let (scaled, faded) = scratch.split_at_mut(updates.len());
+            let fold =
+                Fold { state, is_first, n_vectors, keys, updates, decays, sums, scaled, faded };
             // SAFETY: the kernels of a `Cpu` are available on this machine.
             unsafe { (self.table.fold)(fold) };
         });

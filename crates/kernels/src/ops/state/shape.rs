@@ -24,6 +24,9 @@ pub struct StateLayer {
     /// Whether every element of the matrix has a decay of its own (Mamba 1): the one head of values
     /// is the channels, and a lane keeps a running state beside that of its border.
     pub is_selective: bool,
+    /// Whether each element of a key has a decay of its own instead; the value heads are then as many
+    /// as the key heads.
+    pub has_channel_decays: bool,
 }
 
 /// Sizes of a [`StateStore`](super::StateStore).
@@ -40,8 +43,8 @@ pub struct StateShape {
 /// Where the parts of one layer lie, in floats from the start of a lane.
 ///
 /// ```text
-/// |-- matrix --|-- tail --|-- raw --|-- keys --|-- updates --|-- decays --|-- running --|
-/// |--- in a snapshot too --|------------- the open chunk --------------------------------|
+/// |-- matrix --|-- tail --|-- raw --|-- keys --|-- sums --|-- updates --|-- decays --|-- running --|
+/// |--- in a snapshot too --|------------- the open chunk -----------------------------------------|
 /// ```
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
@@ -53,6 +56,9 @@ pub(super) struct Places {
     pub(super) raw: Range<usize>,
     /// `[CHUNK / 16][key_width][16 slots]`.
     pub(super) keys: Range<usize>,
+    /// As `keys`: running sums of the log decays of each element of a key; empty where a head has
+    /// one decay.
+    pub(super) sums: Range<usize>,
     /// `[value head][CHUNK][value_dim in whole vectors]`.
     pub(super) updates: Range<usize>,
     /// `[value head][CHUNK]`, or the steps of channels, `[CHUNK][channels in whole vectors]`.
@@ -92,6 +98,9 @@ impl StateLayer {
         assert!(!self.is_selective || n_heads == 1, "invariant: a selective layer has one head");
         let is_whole = self.key_width > 0 && self.key_width.is_multiple_of(self.key_dim());
         assert!(is_whole, "invariant: keys are whole heads");
+        let is_paired = self.key_width == n_heads * self.key_dim();
+        let may_fade = is_paired || !self.has_channel_decays;
+        assert!(may_fade, "invariant: a key head for each value head with decays by channel");
     }
 
     /// The places of this layer, which begin at `start`.
@@ -108,11 +117,13 @@ impl StateLayer {
         let key_width = if self.matrix == 0 { 0 } else { self.key_width };
         let padded = self.padded_dim();
         let is_selective = self.is_selective && self.matrix > 0;
+        let sum_width = if self.has_channel_decays { key_width } else { 0 };
         Places {
             matrix: place([n_heads, self.key_dim(), padded]),
             tail: place([self.taps.saturating_sub(1), self.channels, 1]),
             raw: place([CHUNK, self.channels, 1]),
             keys: place([CHUNK, key_width, 1]),
+            sums: place([CHUNK, sum_width, 1]),
             updates: place([n_heads, CHUNK, padded]),
             decays: place([n_heads, CHUNK, if is_selective { padded } else { 1 }]),
             running: place([if is_selective { padded } else { 0 }, self.key_dim() + 1, 1]),

@@ -218,11 +218,13 @@ fn move_row(sizes: &StateLayer, places: &Places, lane: &mut [f32], from: usize, 
     let n = sizes.channels;
     let raw = &mut lane[places.raw.clone()];
     raw.copy_within(from * n..(from + 1) * n, to * n);
-    let keys = &mut lane[places.keys.clone()];
-    let n_keys = keys.len() / CHUNK;
-    let place = |slot: usize, key: usize| (slot / LANES * n_keys + key) * LANES + slot % LANES;
-    for key in 0..n_keys {
-        keys[place(to, key)] = keys[place(from, key)];
+    for by_key in [&places.keys, &places.sums] {
+        let keys = &mut lane[by_key.clone()];
+        let n_keys = keys.len() / CHUNK;
+        let place = |slot: usize, key: usize| (slot / LANES * n_keys + key) * LANES + slot % LANES;
+        for key in 0..n_keys {
+            keys[place(to, key)] = keys[place(from, key)];
+        }
     }
     let padded = sizes.padded_dim();
     let updates = &mut lane[places.updates.clone()];

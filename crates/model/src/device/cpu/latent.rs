@@ -48,8 +48,8 @@ pub(super) struct Latent {
 pub(super) struct Projector<'a> {
     pub(super) cpu: &'a Cpu,
     pub(super) input: &'a mut Input,
-    /// `[m, rope_dim]`: cosines and sines.
-    pub(super) cos_sin: &'a [f32],
+    /// `[m, rope_dim]`: cosines and sines; absent where nothing is rotated.
+    pub(super) cos_sin: Option<&'a [f32]>,
 }
 
 impl Latent {
@@ -81,7 +81,9 @@ impl Latent {
         };
         let rotate = |rows: &mut [f32], heads, first| {
             let (rotary_dim, interleaved) = (mla.rope_dim, mla.is_rope_in_pairs);
-            cpu.rope(rows, &RopeLayout { heads, first, rotary_dim, interleaved }, cos_sin);
+            if let Some(cos_sin) = cos_sin {
+                cpu.rope(rows, &RopeLayout { heads, first, rotary_dim, interleaved }, cos_sin);
+            }
         };
 
         let (m, width, latent_at) = (x.n_rows(), mla.down_width(), mla.q_down_width());

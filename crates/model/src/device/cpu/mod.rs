@@ -90,7 +90,7 @@ impl CpuDevice {
             activated: Activations::new(1, Forms::F32),
             latent: Latent::new(),
             experts: Experts::new(),
-            recurrent: Recurrence::default(),
+            recurrent: Recurrence::new(),
             selection: Selection::new(),
             cos_sin: Vec::new(),
             largest: Vec::new(),

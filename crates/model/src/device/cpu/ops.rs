@@ -212,7 +212,7 @@ impl Ops for CpuDevice {
         kv: &mut CpuKv,
         q: &mut Activations,
     ) {
-        let cos_sin = &self.cos_sin[op.mla.rope];
+        let cos_sin = op.mla.rope.map(|rope| self.cos_sin[rope].as_slice());
         let mut projector = Projector { cpu: &self.cpu, input: &mut self.input, cos_sin };
         let q = q.floats_mut(x.n_rows());
         self.latent.project_store(&mut projector, op, x, &mut kv.pages, q);
@@ -239,9 +239,10 @@ impl Ops for CpuDevice {
         kv: &mut CpuKv,
         out: &mut Activations,
     ) {
-        let Self { cpu, sequences, recurrent, .. } = self;
+        let Self { cpu, sequences, recurrent, input, .. } = self;
         sequences.with_lanes(&op.rows, |sequences| {
-            recurrent.compute(cpu, op, sequences, (projected.floats(), &mut kv.states), out);
+            let states = (projected.floats(), &mut kv.states);
+            recurrent.compute((cpu, input), op, sequences, states, out);
         });
     }
 

@@ -4,44 +4,70 @@
 //! projected [m, q | k | v | z | beta | decay]
 //!     q | k | v ── convolution, silu ──> mixed [m, q | k | v]
 //!     q, k      ── divided by their lengths, where the rule says so
-//!     beta, decay ── sigmoid, softplus ──> [m, value heads] each
+//!     z, decay  ── one more product each, where they are latents
+//!     beta, decay ── sigmoid, softplus ──> [m, value heads] each, or a decay per element of a key
 //! mixed ── recurrence ──> out [m, value heads x value_dim] ── norm, gate by z
 //! ```
 //!
-//! Scratch holds the channels of the convolution and two numbers per head and row.
+//! Scratch holds the channels of the convolution and two numbers per head and row, and what is made of
+//! latents.
 
 use pelton_kernels::{
-    Activations, ConvInput, ConvWeights, Cpu, DecayParams, GateOrder, GatedNorm, HeadLayout,
-    HeadOrder, ScanInput, ScanShape, StateSeq, StateStore, StridedRows,
+    Activations, ConvInput, ConvWeights, Cpu, DecayParams, Decays, Forms, GateOrder, GatedNorm,
+    HeadLayout, HeadOrder, HeadSlices, ScanInput, ScanShape, StateSeq, StateStore, StridedRows,
 };
 
 use super::CpuDevice;
+use super::linear::{Input, multiply};
 use crate::device::{ConvOp, RecurrentOp};
-use crate::layer::{Gate, Recurrent, Rule, ValueHeads};
+use crate::layer::{Act, Gate, Linear, Recurrent, Rule, ValueHeads};
 
 /// Added to the square of the length of queries and keys.
 const LENGTH_EPS: f32 = 1e-6;
 
 /// Scratch of recurrent layers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Recurrence {
-    /// Output of the convolution.
+    /// Output of the convolution, or of the activation where there is none.
     mixed: Vec<f32>,
+    /// The same as an activation gives it.
+    activated: Activations,
+    /// A latent of all rows.
+    latents: Activations,
+    /// Gates that are made of latents, `[m, value_width]`.
+    gates: Vec<f32>,
+    /// What decays are made of, where that is made of latents, `[m, key_width]`.
+    fading: Vec<f32>,
     /// Output of the recurrence, or the input of a convolution that is gated.
     scanned: Vec<f32>,
     /// `[m, value heads]`.
     beta: Vec<f32>,
-    /// Logarithms of decays, `[m, value heads]`.
+    /// Logarithms of decays, `[m, decay_width]`.
     decay: Vec<f32>,
     /// A factor for each element of a key.
     factors: Vec<f32>,
 }
 
 impl Recurrence {
+    pub(super) fn new() -> Self {
+        let empty = || Activations::new(1, Forms::F32);
+        Self {
+            mixed: Vec::new(),
+            activated: empty(),
+            latents: empty(),
+            gates: Vec::new(),
+            fading: Vec::new(),
+            scanned: Vec::new(),
+            beta: Vec::new(),
+            decay: Vec::new(),
+            factors: Vec::new(),
+        }
+    }
+
     /// The recurrence of all rows, normed and gated. `out`: rows of `value_width`.
     pub(super) fn compute(
         &mut self,
-        cpu: &Cpu,
+        (cpu, scratch): (&Cpu, &mut Input),
         op: &RecurrentOp<'_, CpuDevice>,
         sequences: &[StateSeq<'_>],
         (projected, states): (&[f32], &mut StateStore),
@@ -52,24 +78,48 @@ impl Recurrence {
         let m = projected.len() / width;
         let part = |offset| StridedRows { data: projected, stride: width, offset };
         self.mixed.resize(m * channels, 0.0);
-        let bias = weights.conv_bias.as_deref();
-        let conv = ConvWeights { weights: &weights.conv, bias, taps: spec.taps };
-        let input = ConvInput { x: part(0), weights: conv, has_silu: true, sequences };
-        cpu.conv_rows(states, layer, &input, &mut self.mixed);
-        let is_delta = spec.rule == Rule::Delta;
+        match &weights.conv {
+            Some(taps) => {
+                let bias = weights.conv_bias.as_deref();
+                let conv = ConvWeights { weights: taps, bias, taps: spec.taps };
+                let input = ConvInput { x: part(0), weights: conv, has_silu: true, sequences };
+                cpu.conv_rows(states, layer, &input, &mut self.mixed);
+            }
+            None => {
+                for (row, mixed) in self.mixed.chunks_exact_mut(channels).enumerate() {
+                    mixed.copy_from_slice(part(0).row(row, channels));
+                }
+                self.activated.reset(channels, Forms::F32);
+                cpu.activate(Act::Silu, &self.mixed, &mut self.activated);
+            }
+        }
+        let is_delta = matches!(spec.rule, Rule::Delta { .. } | Rule::ChannelDelta { .. });
         if is_delta {
             self.normalize(cpu, spec);
         }
-        self.gates(cpu, op, projected);
-        let rows = |offset| StridedRows { data: &self.mixed, stride: channels, offset };
+        self.gates((cpu, scratch), op, projected);
+        let data = if weights.conv.is_some() { &self.mixed } else { self.activated.floats() };
+        let rows = |offset| StridedRows { data, stride: channels, offset };
         let Recurrent { n_key_heads, n_value_heads, key_dim, value_dim, .. } = *spec;
         let values = rows(2 * spec.key_width());
+        let decays = match spec.rule {
+            Rule::ChannelDelta { .. } => Decays::PerChannel,
+            _ => Decays::PerHead,
+        };
         let order = match spec.order {
             ValueHeads::Grouped => HeadOrder::Grouped,
             ValueHeads::Tiled => HeadOrder::Tiled,
         };
         let input = ScanInput {
-            shape: ScanShape { n_key_heads, n_value_heads, order, key_dim, value_dim, is_delta },
+            shape: ScanShape {
+                n_key_heads,
+                n_value_heads,
+                order,
+                key_dim,
+                value_dim,
+                is_delta,
+                decays,
+            },
             q: rows(0),
             k: rows(spec.key_width()),
             v: values,
@@ -88,9 +138,11 @@ impl Recurrence {
                 }
             }
         }
-        let (x, z, width) = (&self.scanned[..], part(channels), spec.value_width());
+        let (x, width) = (&self.scanned[..], spec.value_width());
         let (order, group) = match spec.gate {
             Gate::AfterNorm => (GateOrder::NormThenGate, value_dim),
+            Gate::SigmoidAfterNorm { is_whole: false } => (GateOrder::NormThenSigmoid, value_dim),
+            Gate::SigmoidAfterNorm { is_whole: true } => (GateOrder::NormThenSigmoid, width),
             Gate::AfterGroupNorm { n_groups } => (GateOrder::NormThenGate, width / n_groups),
             Gate::BeforeNorm { n_groups } => (GateOrder::GateThenNorm, width / n_groups),
             Gate::Alone => (GateOrder::GateAlone, width),
@@ -98,6 +150,10 @@ impl Recurrence {
         let norm = weights.norm.as_ref();
         let weight = norm.map_or(&[][..], |norm| &norm.weight);
         let eps = norm.map_or(0.0, |norm| norm.eps);
+        let z = match weights.gate_up {
+            Some(_) => StridedRows::dense(&self.gates, width),
+            None => part(channels),
+        };
         cpu.gated_norm(&GatedNorm { order, x, z, weight, group, eps }, out);
     }
 
@@ -119,24 +175,57 @@ impl Recurrence {
     }
 
     /// How much each head takes in of a row, and the logarithm of its decay.
-    fn gates(&mut self, cpu: &Cpu, op: &RecurrentOp<'_, CpuDevice>, projected: &[f32]) {
+    /// Where they are made of latents, the gate and decays, first.
+    fn gates(
+        &mut self,
+        (cpu, scratch): (&Cpu, &mut Input),
+        op: &RecurrentOp<'_, CpuDevice>,
+        projected: &[f32],
+    ) {
         let RecurrentOp { recurrent: spec, weights, .. } = *op;
         let (stride, n) = (spec.input_width(), spec.n_value_heads);
-        let n_elements = projected.len() / stride * n;
-        self.beta.resize(n_elements, 0.0);
-        self.decay.resize(n_elements, 0.0);
-        let last = |nth: usize| {
-            let offset = stride - nth * n;
-            StridedRows { data: projected, stride, offset }
-        };
-        let params = DecayParams { rates: &weights.decay, dt_bias: &weights.decay_bias };
+        let m = projected.len() / stride;
+        self.beta.resize(m * n, 0.0);
+        self.decay.resize(m * spec.decay_width(), 0.0);
+        let [gate, of_beta, _] = spec.gate_widths();
+        let beta_at = spec.channels() + gate;
+        let decay_at = beta_at + of_beta;
+        let from = |offset: usize| StridedRows { data: projected, stride, offset };
+        let bias = weights.decay_bias.as_deref().unwrap_or_default();
+        let params = DecayParams { rates: &weights.decay, dt_bias: bias };
         match spec.rule {
-            Rule::Delta => {
-                cpu.delta_gates(last(1), last(2), &params, &mut self.decay, &mut self.beta);
+            Rule::Delta { beta_scale } => {
+                let (decay, beta) = (&mut self.decay, &mut self.beta);
+                cpu.delta_gates(from(decay_at), from(beta_at), &params, decay, beta);
+                if beta_scale != 1.0 {
+                    beta.iter_mut().for_each(|beta| *beta *= beta_scale);
+                }
+            }
+            Rule::ChannelDelta { rank } => {
+                let mut up = |linear: &Option<Linear<CpuDevice>>, offset, out: &mut Vec<f32>| {
+                    let Some(linear) = linear else { return };
+                    let (row_stride, width) = (stride, rank);
+                    let from =
+                        HeadSlices { row_stride, offset, n_heads: 1, head_stride: rank, width };
+                    self.latents.reset(rank, Forms::F32);
+                    cpu.write_heads(projected, &from, &mut self.latents);
+                    out.resize(m * linear.n, 0.0);
+                    multiply(cpu, scratch, linear, &self.latents, out);
+                };
+                up(&weights.gate_up, spec.channels(), &mut self.gates);
+                up(&weights.decay_up, decay_at, &mut self.fading);
+                let steps = StridedRows::dense(&self.fading, spec.key_width());
+                let (decay, beta) = (&mut self.decay, &mut self.beta);
+                cpu.channel_gates(steps, from(beta_at), &params, decay, beta);
             }
             Rule::Sum { dt_limits } => {
                 let (decay, steps) = (&mut self.decay, &mut self.beta);
-                cpu.step_gates(last(1), &params, dt_limits, decay, steps);
+                cpu.step_gates(from(decay_at), &params, dt_limits, decay, steps);
+            }
+            Rule::Steady { .. } => {
+                self.beta.fill(1.0);
+                let rows = self.decay.chunks_exact_mut(n);
+                rows.for_each(|row| row.copy_from_slice(&weights.decay));
             }
         }
     }

@@ -122,6 +122,14 @@ impl Mixers {
                 }
                 tell("value_heads_are_tiled", Value::from(source.name != "qwen3next"));
             }
+            "kimi-linear" => {
+                let n_heads = get("attention.head_count").count(limits::STATE_HEADS)?;
+                let dim = get("kda.head_dim").count(limits::STATE_HEAD_DIM)?;
+                tell("linear_num_heads", Value::from(n_heads));
+                tell("linear_head_dim", Value::from(dim));
+                let taps = get("ssm.conv_kernel").count(limits::CONV_TAPS)?;
+                tell("linear_conv_kernel_dim", Value::from(taps));
+            }
             "granitehybrid" | "nemotron_h" | "mamba2" => {
                 for (name, n) in MAMBA.iter().zip(read_sizes(source)?) {
                     tell(name, Value::from(n));

@@ -42,8 +42,8 @@ impl<'a> Lookup<'a, '_> {
         Ok(NormPlan { weights, bias: None, rows: Rows::all(n), offset })
     }
 
-    /// A vector that stays in f32, whose name may lack its last word; a matrix of as many elements is read
-    /// as one.
+    /// A vector that stays in f32, whose name may lack its last word; a tensor of more dimensions with as
+    /// many elements is read as one.
     pub(crate) fn vector(
         &self,
         name: Name,
@@ -55,7 +55,9 @@ impl<'a> Lookup<'a, '_> {
         let known = names.iter().find(|name| self.files.tensors().get(name).is_some());
         let name = known.unwrap_or(&names[0]);
         let shape = self.files.tensors().get(name).map(|view| view.shape);
-        let shape = shape.filter(|shape| matches!(shape, [a, b] if a.checked_mul(*b) == Some(n)));
+        let n_elements =
+            |shape: &[usize]| shape.iter().try_fold(1_usize, |product, n| product.checked_mul(*n));
+        let shape = shape.filter(|shape| shape.len() > 1 && n_elements(shape) == Some(n));
         let view = self.find(name, shape.unwrap_or(&[n]))?;
         Ok(NormPlan { weights: vec![view], bias: None, rows: Rows::all(n), offset: 0.0 })
     }
@@ -76,7 +78,7 @@ impl<'a> Lookup<'a, '_> {
     }
 
     /// The taps of a convolution over time, one after the other for each channel: `[channels, taps]`, in
-    /// some files `[channels, 1, taps]`.
+    /// some files `[channels, 1, taps]` or `[1, channels, 1, taps]`.
     pub(crate) fn taps(
         &self,
         name: Name,
@@ -84,8 +86,12 @@ impl<'a> Lookup<'a, '_> {
         [channels, taps]: [usize; 2],
     ) -> Result<NormPlan<'a>, ModelError> {
         let stored = format!("{}.weight", self.stem(name, layer));
-        let is_flat = self.files.tensors().get(&stored).is_some_and(|view| view.shape.len() == 2);
-        let shape: &[usize] = if is_flat { &[channels, taps] } else { &[channels, 1, taps] };
+        let n_dims = self.files.tensors().get(&stored).map(|view| view.shape.len());
+        let shape: &[usize] = match n_dims {
+            Some(2) => &[channels, taps],
+            Some(4) => &[1, channels, 1, taps],
+            _ => &[channels, 1, taps],
+        };
         let weights = vec![self.find(&stored, shape)?];
         Ok(NormPlan { weights, bias: None, rows: Rows::all(channels * taps), offset: 0.0 })
     }

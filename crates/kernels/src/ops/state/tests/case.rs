@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::ops::state::CHUNK;
 use crate::testing::{Random, bits};
 use crate::{
-    ConvInput, ConvWeights, Cpu, HeadOrder, ScanInput, ScanShape, SelectiveInput, StateLayer,
-    StateSeq, StateShape, StateStore, StridedRows,
+    ConvInput, ConvWeights, Cpu, Decays, HeadOrder, ScanInput, ScanShape, SelectiveInput,
+    StateLayer, StateSeq, StateShape, StateStore, StridedRows,
 };
 
 /// Elements before and after the ones of each row in the inputs.
@@ -47,7 +47,13 @@ pub(super) struct Selective {
 pub(super) fn shape(heads: [usize; 4], is_delta: bool) -> ScanShape {
     let [n_key_heads, n_value_heads, key_dim, value_dim] = heads;
     let order = HeadOrder::Grouped;
-    ScanShape { n_key_heads, n_value_heads, order, key_dim, value_dim, is_delta }
+    let decays = Decays::PerHead;
+    ScanShape { n_key_heads, n_value_heads, order, key_dim, value_dim, is_delta, decays }
+}
+
+/// The same with a decay for each element of a key.
+pub(super) fn fading(heads: [usize; 4], is_delta: bool) -> ScanShape {
+    ScanShape { decays: Decays::PerChannel, ..shape(heads, is_delta) }
 }
 
 impl Case {
@@ -58,7 +64,11 @@ impl Case {
         let (mut q, mut k) = (rows(shape.key_width()), rows(shape.key_width()));
         let (channels, n_heads) = (37, shape.n_value_heads);
         let (v, x) = (rows(shape.value_width()), rows(channels));
-        let (mut decay, mut beta) = (rows(n_heads), rows(n_heads));
+        let n_decays = match shape.decays {
+            Decays::PerHead => n_heads,
+            Decays::PerChannel => shape.key_width(),
+        };
+        let (mut decay, mut beta) = (rows(n_decays), rows(n_heads));
         // Queries and keys of length one, decays down to e⁻¹, factors within 0 and 1.
         for row in q.iter_mut().chain(&mut k) {
             for head in row.chunks_mut(shape.key_dim) {
@@ -106,6 +116,7 @@ impl Case {
             update_width: self.shape.value_width(),
             n_heads: self.shape.n_value_heads,
             is_selective: self.selective.is_some(),
+            has_channel_decays: self.shape.decays == Decays::PerChannel,
         };
         let layers = vec![layer; 2];
         let mut store = StateStore::new(StateShape { layers, n_lanes, n_snapshots });
@@ -249,8 +260,13 @@ impl Case {
                 let q = part(&self.q[t], key_head, key_dim);
                 let k = part(&self.k[t], key_head, key_dim);
                 let v = part(&self.v[t], head, value_dim);
-                let decay = f64::from(self.decay[t][head]).exp();
-                state.iter_mut().flatten().for_each(|s| *s *= decay);
+                for (d, state) in state.iter_mut().enumerate() {
+                    let decay = match self.shape.decays {
+                        Decays::PerHead => self.decay[t][head],
+                        Decays::PerChannel => self.decay[t][head * key_dim + d],
+                    };
+                    state.iter_mut().for_each(|s| *s *= f64::from(decay).exp());
+                }
                 let read = |state: &[Vec<f64>], x: &[f64], e: usize| -> f64 {
                     state.iter().zip(x).map(|(s, x)| s[e] * x).sum()
                 };

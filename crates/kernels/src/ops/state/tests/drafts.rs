@@ -1,6 +1,6 @@
 //! Drafts: rows of a tree have the bits of their path as a chain, and rejected rows leave no trace.
 
-use super::case::{Case, Part, Seq, shape, tokens};
+use super::case::{Case, Part, Seq, fading, shape, tokens};
 use crate::StateSeq;
 use crate::ops::state::sequence::ancestors;
 use crate::testing::{Random, row_cpus};
@@ -27,12 +27,11 @@ fn path(tree: &[u32], row: usize) -> Vec<usize> {
 fn a_row_of_a_tree_has_the_bits_of_its_path_as_a_chain_and_the_path_goes_on() {
     let mut random = Random::new(220);
     for n_committed in [0, 1, 30, 63, 64, 65, 128, 150] {
-        for kind in 0..3 {
-            let n = n_committed + 70;
-            let case = match kind {
-                2 => Case::selective(&mut random, n, [70, 6]),
-                _ => Case::new(&mut random, n, shape([1, 2, 24, 20], kind == 0)),
-            };
+        let (heads, n) = ([1, 2, 24, 20], n_committed + 70);
+        let scanned = [shape(heads, true), shape(heads, false), fading([2, 2, 24, 20], true)];
+        let mut cases = Vec::from(scanned.map(|of_case| Case::new(&mut random, n, of_case)));
+        cases.push(Case::selective(&mut random, n, [70, 6]));
+        for case in cases {
             let n_drafts = (64 - n_committed % 64).min(1 + random.below(30));
             let tree = any_tree(&mut random, n_drafts);
             let committed = tokens(0..n_committed);

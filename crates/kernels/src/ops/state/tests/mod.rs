@@ -5,7 +5,7 @@ mod drafts;
 mod lanes;
 mod speed;
 
-use case::{Case, Part, Seq, shape, tokens};
+use case::{Case, Part, Seq, fading, shape, tokens};
 
 use crate::ops::state::ScanShape;
 use crate::testing::{Random, row_cpus};
@@ -44,13 +44,15 @@ fn distance(got: &[f64], exact: &[f64]) -> f64 {
 fn a_scan_is_within_five_millionths_of_the_recurrence_token_by_token() {
     let mut random = Random::new(200);
     for heads in SHAPES {
-        for is_delta in [true, false] {
-            let case = Case::new(&mut random, 200, shape(heads, is_delta));
+        let [n_keys, n_values, ..] = heads;
+        let by_channel = (n_keys == n_values).then(|| fading(heads, true));
+        for of_case in [shape(heads, true), shape(heads, false)].into_iter().chain(by_channel) {
+            let case = Case::new(&mut random, 200, of_case);
             let exact = case.recurrence();
             for cpu in &row_cpus()[..1] {
                 for (t, row) in case.whole(cpu, &tokens(0..200)).iter().enumerate() {
                     let off = distance(&floats(&row[case.channels..]), &exact[t]);
-                    assert!(off < 5e-6, "{heads:?} {is_delta}: row {t} is off by {off}");
+                    assert!(off < 5e-6, "{of_case:?}: row {t} is off by {off}");
                 }
             }
         }
@@ -146,8 +148,10 @@ fn every_cut_on_every_instruction_set_and_team_gives_the_same_bits() {
         |step: usize| -> Vec<usize> { (1..=n.div_ceil(step)).map(|i| n.min(i * step)).collect() };
     for (i, heads) in SHAPES.into_iter().enumerate() {
         let kinds: &[bool] = if i % 3 == 0 { &[true, false] } else { &[i % 3 == 1] };
-        for &is_delta in kinds {
-            let case = Case::new(&mut random, n, shape(heads, is_delta));
+        let by_channel = (heads[0] == heads[1]).then(|| fading(heads, true));
+        let by_head = kinds.iter().map(|&is_delta| shape(heads, is_delta));
+        for of_case in by_head.chain(by_channel) {
+            let case = Case::new(&mut random, n, of_case);
             let tokens = tokens(0..n);
             let cpus = row_cpus();
             let expected = case.whole(&cpus[0], &tokens);
@@ -155,11 +159,11 @@ fn every_cut_on_every_instruction_set_and_team_gives_the_same_bits() {
                 let what = format!("{} on {}", cpu.kernels.name, cpu.team.n_threads());
                 for step in [1, 7, 63, 64, 65, 128, 200] {
                     let got = case.run_in(cpu, &tokens, &every(step));
-                    assert!(got == expected, "{what}, {heads:?} {is_delta} by {step}");
+                    assert!(got == expected, "{what}, {of_case:?} by {step}");
                 }
                 for cuts in [vec![64, 65, 200], vec![63, 64, 128, 200], vec![128, 200]] {
                     let got = case.run_in(cpu, &tokens, &cuts);
-                    assert!(got == expected, "{what}, {heads:?} {is_delta} at {cuts:?}");
+                    assert!(got == expected, "{what}, {of_case:?} at {cuts:?}");
                 }
             }
         }
@@ -202,11 +206,11 @@ fn the_order_of_value_heads_changes_no_bit_of_a_head() {
 #[test]
 fn a_sequence_has_the_same_bits_in_any_batch() {
     let mut random = Random::new(203);
-    for heads in [[1, 4, 24, 16], [2, 2, 16, 40], [1, 1, 8, 70]] {
-        let case = match heads {
-            [1, 1, dim, channels] => Case::selective(&mut random, 600, [channels, dim]),
-            _ => Case::new(&mut random, 600, shape(heads, true)),
-        };
+    let heads = [2, 2, 16, 40];
+    let scanned = [shape([1, 4, 24, 16], true), shape(heads, true), fading(heads, true)];
+    let mut cases = Vec::from(scanned.map(|of_case| Case::new(&mut random, 600, of_case)));
+    cases.push(Case::selective(&mut random, 600, [70, 8]));
+    for case in cases {
         let lists = [tokens(0..170), tokens(170..300), tokens(300..301), tokens(301..600)];
         let expected = lists.each_ref().map(|list| case.whole(&row_cpus()[0], list));
         for cpu in row_cpus() {
@@ -233,8 +237,26 @@ fn a_sequence_has_the_same_bits_in_any_batch() {
                         got[i].extend(rows);
                     }
                 }
-                assert!(got == expected, "{} {heads:?}", cpu.kernels.name);
+                assert!(got == expected, "{} {:?}", cpu.kernels.name, case.shape);
             }
+        }
+    }
+}
+
+#[test]
+fn keys_that_fade_at_once_leave_finite_rows() {
+    // Sums of a chunk reach -25,600, and differences to later slots are as large the other way.
+    let mut random = Random::new(217);
+    let mut case = Case::new(&mut random, 150, fading([1, 1, 16, 16], true));
+    for (t, row) in case.decay.iter_mut().enumerate() {
+        row.iter_mut().step_by(2).for_each(|g| *g = if t % 3 == 0 { -400.0 } else { -0.01 });
+    }
+    let exact = case.recurrence();
+    for cpu in row_cpus() {
+        let rows = case.run_in(&cpu, &tokens(0..150), &[10, 70, 150]);
+        for (t, row) in rows.iter().enumerate() {
+            let off = distance(&floats(&row[case.channels..]), &exact[t]);
+            assert!(off < 1e-3, "{}: row {t} is off by {off}", cpu.kernels.name);
         }
     }
 }

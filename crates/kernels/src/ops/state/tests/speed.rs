@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::StridedRows;
 use crate::testing::Random;
 use crate::{
-    Cpu, HeadOrder, Kernels, ScanInput, ScanShape, SelectiveInput, StateLayer, StateSeq,
+    Cpu, Decays, HeadOrder, Kernels, ScanInput, ScanShape, SelectiveInput, StateLayer, StateSeq,
     StateShape, StateStore,
 };
 
@@ -35,6 +35,7 @@ fn measure(cpu: &Cpu, shape: ScanShape, n_rows: usize, open: usize) -> f64 {
         update_width: shape.value_width(),
         n_heads: shape.n_value_heads,
         is_selective: false,
+        has_channel_decays: shape.decays == Decays::PerChannel,
     };
     // States larger than the caches together, one after the other.
     let n_lanes = if n_rows == 1 { 100 } else { 2 };
@@ -42,7 +43,9 @@ fn measure(cpu: &Cpu, shape: ScanShape, n_rows: usize, open: usize) -> f64 {
     let mut random = Random::new(230);
     let q = random.normals(n_rows * shape.key_width());
     let v = random.normals(n_rows * shape.value_width());
-    let decay = vec![-0.1; n_rows * shape.n_value_heads];
+    let beta = vec![-0.1; n_rows * shape.n_value_heads];
+    let n_decays = if shape.decays == Decays::PerHead { beta.len() } else { q.len() };
+    let decay = vec![-0.1; n_decays];
     let mut out = vec![0.0; v.len()];
     store.floats_mut().fill(0.01);
     let mut call = |i: usize| {
@@ -56,7 +59,7 @@ fn measure(cpu: &Cpu, shape: ScanShape, n_rows: usize, open: usize) -> f64 {
         }];
         let k = StridedRows::dense(&q, shape.key_width());
         let v = StridedRows::dense(&v, shape.value_width());
-        let (decay, beta) = (&decay[..], &decay[..]);
+        let (decay, beta) = (&decay[..], &beta[..]);
         let input = ScanInput { shape, q: k, k, v, decay, beta, sequences: &sequences };
         cpu.scan(&mut store, 0, &input, &mut out);
     };
@@ -71,7 +74,9 @@ fn times_of_a_scan() {
         for n_threads in [1, 2] {
             let cpu = Cpu::with(kernels, n_threads);
             let _awake = cpu.team.stay_awake();
-            for (name, heads) in [("16 heads", [16, 16]), ("mamba", [1, 80])] {
+            for (name, heads) in
+                [("16 heads", [16, 16]), ("16 heads by channel", [16, 16]), ("mamba", [1, 80])]
+            {
                 let [n_key_heads, n_value_heads] = heads;
                 let value_dim = if name == "mamba" { 64 } else { 128 };
                 let shape = ScanShape {
@@ -81,6 +86,10 @@ fn times_of_a_scan() {
                     key_dim: 128,
                     value_dim,
                     is_delta: name != "mamba",
+                    decays: match name {
+                        "16 heads by channel" => Decays::PerChannel,
+                        _ => Decays::PerHead,
+                    },
                 };
                 let bytes = (n_value_heads * 128 * value_dim * 4) as f64;
                 for open in [0, 32, 63] {
@@ -114,6 +123,7 @@ fn measure_selective(cpu: &Cpu, n_rows: usize) -> f64 {
         update_width: channels,
         n_heads: 1,
         is_selective: true,
+        has_channel_decays: false,
     };
     let n_lanes = if n_rows == 1 { 100 } else { 2 };
     let mut store = StateStore::new(StateShape { layers: vec![layer], n_lanes, n_snapshots: 0 });
