@@ -92,10 +92,11 @@ fn text(llm: &Llm, places: &Places, needs_key: bool) -> String {
     );
     let _ = writeln!(
         text,
-        "context  {} tokens; {} for keys and values hold {} tokens of all requests",
+        "context  {} tokens; {} for keys and values hold {} tokens of all requests, or {} as long as that",
         info.context_tokens,
         bytes(info.kv_bytes),
-        info.kv_bytes / info.kv_bytes_per_token.max(1)
+        info.kv_bytes / info.kv_bytes_per_token.max(1),
+        info.n_long_requests
     );
     let StateInfo { n_bytes, n_running, n_kept, .. } = info.states;
     if n_bytes > 0 {

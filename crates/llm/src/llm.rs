@@ -67,6 +67,8 @@ pub struct LlmInfo {
     pub kv_bytes: u64,
     /// Bytes of keys and values of one token over all layers, which every later token reads.
     pub kv_bytes_per_token: u64,
+    /// Requests of `context_tokens` tokens that the memory for keys and values holds.
+    pub n_long_requests: u64,
     /// States of recurrent layers; all zero in models without such layers.
     pub states: StateInfo,
     /// Threads that compute.

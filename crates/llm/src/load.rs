@@ -216,6 +216,8 @@ fn describe(source: Source, decoder: &Decoder<Device>, kv: &KvPlan, runtime: &Ru
         weight_bytes: decoder.weight_bytes() as u64,
         kv_bytes: kv.n_bytes() - kv.state_bytes,
         kv_bytes_per_token: kv.block.token_bytes(decoder.spec()) as u64,
+        n_long_requests: u64::from(kv.n_blocks)
+            / (kv.block.blocks_of(kv.context_tokens, 0) as u64).max(1),
         states: StateInfo {
             n_bytes: kv.state_bytes,
             bytes_per_request: StateSizing::new(decoder.spec(), None).snapshot_bytes,

@@ -31,7 +31,7 @@ mod states;
 mod swap;
 mod windows;
 
-use self::windows::HeldWindows;
+use self::windows::{Beginning, HeldWindows};
 use crate::sequence::Sequence;
 use crate::states::Lane;
 use crate::transfers::Transfers;
@@ -208,7 +208,6 @@ impl Kv {
         if !self.has_room((n_own, n_own_windows), sizes.n_spare, evictable) {
             return None;
         }
-        let lock = self.tree.lock(found);
         // Held before anything is evicted, so that its content is there until the plan is carried
         // out.
         let partial = found.partial.filter(|_| from_host.is_none());
@@ -218,9 +217,7 @@ impl Kv {
             self.pool.retain(block);
         }
         self.hold_window(partial_window);
-        let table = BlockTable::new(&mut self.pool, &self.found, sizes.n_most_blocks);
-        let windows = beginning.as_ref().and_then(|beginning| self.share_windows(beginning, sizes));
-        let mut held = Held { table, lock: Some(lock), n_offered: n_full, lane: None, windows };
+        let mut held = self.share(found, beginning.as_ref(), sizes);
         self.make_free(n_own, n_own_windows);
         let mut copied = partial;
         if let (false, Some((block, _))) = (self.is_free(n_own, n_own_windows), partial) {
@@ -246,6 +243,14 @@ impl Kv {
         let snapshot = found.snapshot.or_else(|| host?.snapshot);
         held.lane = self.begin_lane(n_computed, snapshot);
         Some(Admission { held, n_computed, n_shared, loads: from_host.is_some() })
+    }
+
+    /// A hold on the blocks of a match, which is the last one, and on the window blocks of a beginning.
+    fn share(&mut self, found: &RadixMatch, beginning: Option<&Beginning>, sizes: Sizes) -> Held {
+        let lock = Some(self.tree.lock(found));
+        let table = BlockTable::new(&mut self.pool, &self.found, sizes.n_most_blocks);
+        let windows = beginning.and_then(|beginning| self.share_windows(beginning, sizes));
+        Held { table, lock, n_offered: found.n_full, lane: None, windows }
     }
 
     /// Lists the copy of a block that is held to block `idx` of a table. It is given up when the plan is
@@ -287,10 +292,7 @@ impl Kv {
         if !self.has_room((n_own, n_own_windows), sizes.n_spare, evictable) {
             return None;
         }
-        let lock = self.tree.lock(&found);
-        let table = BlockTable::new(&mut self.pool, &self.found, sizes.n_most_blocks);
-        let windows = beginning.as_ref().and_then(|beginning| self.share_windows(beginning, sizes));
-        let mut fork = Held { table, lock: Some(lock), n_offered: n_full, lane: None, windows };
+        let mut fork = self.share(&found, beginning.as_ref(), sizes);
         self.make_free(n_own, n_own_windows);
         fork.table.extend(self.pool.allocate(n_own).expect("invariant: made free"));
         self.extend_windows(&mut fork, n_own_windows);

@@ -55,7 +55,7 @@ impl Facts {
         let spec = decoder.spec();
         let cpu = decoder.device().cpu();
         let layouts = decoder.layouts();
-        let block_bytes = decoder.kv_bytes_per_block(BLOCK_TOKENS);
+        let token_bytes = decoder.kv_footprint(1, BLOCK_TOKENS, 0).token_bytes(spec);
         Self {
             model,
             architecture,
@@ -64,7 +64,7 @@ impl Facts {
             tuning: Tuned(cpu.tuning),
             kv_dtype: format!("{:?}", decoder.kv_dtype()).to_lowercase(),
             weight_bytes: decoder.weight_bytes(),
-            kv_bytes_per_layer: block_bytes / BLOCK_TOKENS / spec.n_paged_layers().max(1),
+            kv_bytes_per_layer: token_bytes / spec.n_paged_layers().max(1),
             layer_weights: layer_weights(spec),
             head_weights: spec.hidden_size * spec.vocab_size,
             layout: layouts.first().map_or(WeightLayout::F32, |(layout, _)| *layout),

@@ -239,6 +239,7 @@ mod tests {
             weight_bytes: 0,
             kv_bytes: 0,
             kv_bytes_per_token: 0,
+            n_long_requests: 0,
             states: Default::default(),
             n_threads: 1,
         }

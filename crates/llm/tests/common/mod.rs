@@ -316,6 +316,7 @@ fn assembled(tokenizer: Arc<Tokenizer>, engine: EngineHandle, weight_bytes: u64)
         weight_bytes,
         kv_bytes: 0,
         kv_bytes_per_token: 0,
+        n_long_requests: 0,
         states: Default::default(),
         n_threads: 1,
     };

@@ -38,6 +38,7 @@ pub(super) const ARCH: Arch = Arch {
 const FACTORS: [f64; 2] = [1e-6, 1e6];
 
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+    cfg.expect_flag("mamba_use_mlp", true)?;
     let mut spec = llama::spec(cfg)?;
     let number = |name: &str| cfg.number(name, 1.0, FACTORS);
     spec.embedding_scale = number("embedding_multiplier")?;
@@ -146,6 +147,7 @@ mod tests {
             ("time_step_limit", "[0.0]"),
             ("time_step_limit", "[0.5, 0.25]"),
             ("hidden_act", "\"relu\""),
+            ("mamba_use_mlp", "false"),
         ] {
             let text = format!(
                 r#"{{"{name}": {value}, "architectures": ["FalconH1ForCausalLM"],

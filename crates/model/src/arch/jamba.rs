@@ -43,6 +43,7 @@ pub(super) const ARCH: Arch = Arch {
 };
 
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+    cfg.expect_flag("mamba_inner_layernorms", true)?;
     let mut spec = llama::spec(cfg)?;
     let scan = mamba::read(cfg, SelectionNorms::Weighted)?;
     let kinds = cfg.layer_kinds()?;
@@ -136,6 +137,7 @@ mod tests {
             ("mamba_dt_rank", "\"many\""),
             ("mamba_dt_rank", "0"),
             ("hidden_act", "\"relu\""),
+            ("mamba_inner_layernorms", "false"),
         ] {
             let text = config(&format!(r#""{name}": {value},"#));
             let config = parse_config(text.as_bytes());

@@ -53,6 +53,7 @@ pub(super) const ARCH: Arch = Arch {
         names: names![
             "mixer",
             (Part::Embedding, "embeddings"),
+            (Part::Embedding, "embedding"),
             (Part::AttentionNorm, "norm"),
             (Part::MlpNorm, "norm"),
             (Part::FinalNorm, "norm_f"),

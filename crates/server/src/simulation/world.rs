@@ -101,6 +101,7 @@ impl House {
             weight_bytes: 0,
             kv_bytes: 0,
             kv_bytes_per_token: 0,
+            n_long_requests: 0,
             states: Default::default(),
             n_threads: 1,
         };

@@ -102,3 +102,22 @@ fn reject(random: &mut Random, case: &Case) {
         assert!(got == expected, "{}", cpu.kernels.name);
     }
 }
+
+#[test]
+fn rows_are_taken_back_and_lanes_begin_anew_however_far_the_running_state_is() {
+    let mut random = Random::new(222);
+    let case = Case::selective(&mut random, 120, [70, 6]);
+    let one_by_one: Vec<usize> = (1..=40).collect();
+    for cpu in row_cpus() {
+        let (mut store, mut seq) = (case.store(1, 0), Seq::new(0));
+        case.run(&cpu, &mut store, &mut seq, &tokens(0..40), &one_by_one);
+        // Ten rows that the running state has are overwritten by others.
+        seq.n_computed = 30;
+        let list = [tokens(0..30), tokens(60..100)].concat();
+        let got = case.run(&cpu, &mut store, &mut seq, &list[30..], &one_by_one);
+        assert!(got == case.whole(&cpu, &list)[30..], "{}", cpu.kernels.name);
+        let list = tokens(80..120);
+        let got = case.run(&cpu, &mut store, &mut Seq::new(0), &list, &one_by_one);
+        assert!(got == case.whole(&cpu, &list), "{} anew", cpu.kernels.name);
+    }
+}
