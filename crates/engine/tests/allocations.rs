@@ -88,13 +88,13 @@ fn requests(sampling: &[SamplingParams], n: usize) -> Vec<Request> {
         .collect()
 }
 
-fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
+fn run(file: &ModelFiles, requests: Vec<Request>, n_blocks: u32) -> Phases {
     let options = LoadOptions { compute: Compute::Auto, ..LoadOptions::default() };
     let backend = CpuDevice::new(Cpu::with(Kernels::best(), 1));
     let decoder = load(file, backend, &options).expect("it loads");
     let config = ModelExecutorConfig {
         block_size: BLOCK,
-        memory: KvMemory::Blocks(N_BLOCKS),
+        memory: KvMemory::Blocks(n_blocks),
         host_blocks: 0,
         sampled_vocab: None,
         exit_layers: None,
@@ -105,6 +105,7 @@ fn run(file: &ModelFiles, requests: Vec<Request>) -> Phases {
     let mut scheduler = Scheduler::new(SchedulerConfig {
         max_context: executor.max_context_tokens(),
         states: executor.kv_capacity().states,
+        windows: executor.kv_capacity().windows,
         ..SchedulerConfig::new(executor.kv_capacity().n_blocks, BLOCK)
     });
     let n_running = requests.len() - 1;
@@ -147,7 +148,7 @@ fn a_step_that_only_decodes_allocates_nothing() {
         for (name, sampling) in &worlds {
             for n_requests in [1, 8] {
                 let Phases { schedule, execute, update } =
-                    run(&files, requests(sampling, n_requests));
+                    run(&files, requests(sampling, n_requests), N_BLOCKS);
                 assert_eq!(
                     schedule + execute + update,
                     0,
@@ -156,6 +157,25 @@ fn a_step_that_only_decodes_allocates_nothing() {
                 );
             }
         }
+    }
+}
+
+/// Layers with a window, behind which blocks are freed meanwhile.
+fn a_step_that_only_decodes_with_windows_allocates_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    decoder_named("gemma3").checkpoint.write_bare_folder(folder.path());
+    let config = folder.path().join("config.json");
+    let text = std::fs::read_to_string(&config).expect("config");
+    let (short, long) = ("\"max_position_embeddings\": 128", "\"max_position_embeddings\": 4096");
+    std::fs::write(&config, text.replace(short, long)).expect("config");
+    let files = ModelFiles::open(folder.path()).expect("a model");
+    assert!(files.spec().expect("a spec").kv_windows().is_some());
+    for n_requests in [1, 7] {
+        let sampling = samplings().map(|(_, sampling)| sampling);
+        // Two of three layers have a window, and take two blocks where the third takes one.
+        let Phases { schedule, execute, update } =
+            run(&files, requests(&sampling, n_requests), 100);
+        assert_eq!([schedule, execute, update], [0; 3], "{n_requests} requests");
     }
 }
 
@@ -170,7 +190,8 @@ fn a_step_that_only_decodes_with_states_allocates_nothing() {
     let files = ModelFiles::open(folder.path()).expect("a model");
     for n_requests in [1, 7] {
         let sampling = samplings().map(|(_, sampling)| sampling);
-        let Phases { schedule, execute, update } = run(&files, requests(&sampling, n_requests));
+        let Phases { schedule, execute, update } =
+            run(&files, requests(&sampling, n_requests), N_BLOCKS);
         assert_eq!([schedule, execute, update], [0; 3], "{n_requests} requests");
     }
 }
@@ -202,5 +223,6 @@ fn measuring_and_steering_allocate_nothing() {
 fn main() {
     a_step_that_only_decodes_allocates_nothing();
     a_step_that_only_decodes_with_states_allocates_nothing();
+    a_step_that_only_decodes_with_windows_allocates_nothing();
     measuring_and_steering_allocate_nothing();
 }

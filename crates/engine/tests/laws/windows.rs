@@ -1,28 +1,14 @@
 //! Models whose layers have an attention window: the same answers in every world while blocks are freed
 //! behind it, and as little memory as is said.
 
-use pelton_base::{Ask, SamplingParams, TokenId};
 use pelton_engine::{EngineConfig, SpecMethod};
 use pelton_kernels::Kernels;
 use pelton_model::{Compute, ModelFiles};
 use pelton_sched::{Choices, PreemptionMode};
-use pelton_testkit::golden::{decoder_named, decoders};
-use tempfile::TempDir;
+use pelton_testkit::golden::decoders;
 
 use crate::worlds::*;
 use crate::{Law, drafted_from_texts, in_little_memory};
-
-/// The fixture with room for long sequences.
-fn open_folder(fixture: &str) -> (ModelFiles, TempDir) {
-    let folder = tempfile::tempdir().expect("a folder");
-    decoder_named(fixture).checkpoint.write_bare_folder(folder.path());
-    let path = folder.path().join("config.json");
-    let config = std::fs::read_to_string(&path).expect("config");
-    let (short, long) = ("\"max_position_embeddings\": 128", "\"max_position_embeddings\": 512");
-    assert!(config.contains(short), "{fixture}");
-    std::fs::write(&path, config.replace(short, long)).expect("config");
-    (ModelFiles::open(folder.path()).expect(fixture), folder)
-}
 
 fn law_holds_for(fixture: &str) {
     let (files, _folder) = open_folder(fixture);
@@ -61,20 +47,6 @@ fn layers_with_windows_and_sinks_answer_alike_in_every_world() {
     law_holds_for("gpt-oss");
 }
 
-/// A greedy request without a rule.
-fn ask(prompt: Vec<TokenId>, max_tokens: usize) -> Ask {
-    Ask {
-        prompt,
-        max_tokens,
-        sampling: SamplingParams { logprobs: Some(2), ..SamplingParams::greedy() },
-        ..requests().swap_remove(0)
-    }
-}
-
-fn tokens(seed: u32, n: usize) -> Vec<TokenId> {
-    (0..n as u32).map(|i| TokenId((seed * 31 + i * 7 + i * i) % VOCAB)).collect()
-}
-
 /// Every family with windows: one request in the least memory that holds it, which is far less than all
 /// of its tokens take, has the answer that it has in memory without end.
 #[test]
@@ -107,26 +79,9 @@ fn a_long_sequence_fits_into_its_window_and_the_layers_without_one() {
 fn every_turn_of_a_conversation_computes_its_own_tokens_and_a_block_at_most() {
     for fixture in ["gemma3", "llama4", "mistral"] {
         let (files, _folder) = open_folder(fixture);
-        let (engine, hold) = start(&files, Compute::Auto, &World::plain());
-        drop(hold);
-        let mut text = tokens(1, 90);
-        let (mut n_prompt, mut turns) = (0, Vec::new());
-        for turn in 0..6 {
-            let answer = collect(engine.submit(ask(text.clone(), 20)).expect("taken"));
-            turns.push((text.clone(), answer.clone()));
-            n_prompt += text.len();
-            text.extend(answer.0.iter().map(|sampled| sampled.token));
-            text.extend(tokens(turn + 2, 30));
-        }
-        let metrics = stop(engine);
-        let n_computed = n_prompt - metrics.cached_prompt_tokens as usize;
-        let n_most = 90 + 5 * (50 + BLOCK);
+        let (n_prompt, n_cached) = conversation(&files, 6);
+        let (n_computed, n_most) = (n_prompt - n_cached, 90 + 5 * (50 + BLOCK));
         assert!(n_computed <= n_most, "{fixture}: {n_computed} of {n_prompt}, at most {n_most}");
-        for (prompt, answer) in turns {
-            let plain = World::plain();
-            let alone = answers(&files, Compute::Auto, &plain, vec![ask(prompt, 20)], false);
-            assert_eq!(answer, alone.0[0], "{fixture}");
-        }
     }
 }
 

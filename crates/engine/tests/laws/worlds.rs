@@ -47,6 +47,19 @@ pub(crate) fn open(fixture: &str, format: &str) -> (ModelFiles, TempDir) {
     (ModelFiles::open(&file).expect(fixture), folder)
 }
 
+/// The folder of a fixture, with room for sequences of several chunks and windows.
+pub(crate) fn open_folder(fixture: &str) -> (ModelFiles, TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    decoder_named(fixture).checkpoint.write_bare_folder(folder.path());
+    let path = folder.path().join("config.json");
+    let config = std::fs::read_to_string(&path).expect("config");
+    let longer = config
+        .replace("\"max_position_embeddings\": 128", "\"max_position_embeddings\": 512")
+        .replace("\"max_position_embeddings\": 256", "\"max_position_embeddings\": 1024");
+    std::fs::write(&path, longer).expect("config");
+    (ModelFiles::open(folder.path()).expect(fixture), folder)
+}
+
 /// A rule that depends on the place: token `i` of an answer is `i` modulo 3, and differs from the
 /// token before it.
 #[derive(Clone, Debug, Default)]
@@ -133,6 +146,44 @@ pub(crate) fn requests() -> Vec<Ask> {
                 .then(|| Constraint(Arc::new(Comb { is_secret: i == 7, ..Comb::default() }))),
         })
         .collect()
+}
+
+/// A greedy request without a rule.
+pub(crate) fn ask(prompt: Vec<TokenId>, max_tokens: usize) -> Ask {
+    Ask {
+        prompt,
+        max_tokens,
+        sampling: SamplingParams { logprobs: Some(2), ..SamplingParams::greedy() },
+        ..requests().swap_remove(0)
+    }
+}
+
+/// Tokens that are others for another seed.
+pub(crate) fn tokens(seed: u32, n: usize) -> Vec<TokenId> {
+    (0..n as u32).map(|i| TokenId((seed * 31 + i * 7 + i * i) % VOCAB)).collect()
+}
+
+/// Holds a conversation whose turns add 30 tokens and are answered by 20, the first by 90, and compares
+/// each answer with that of its prompt alone. Returns the tokens of all prompts, and how many of them
+/// were cached.
+pub(crate) fn conversation(files: &ModelFiles, n_turns: u32) -> (usize, usize) {
+    let (engine, hold) = start(files, Compute::Auto, &World::plain());
+    drop(hold);
+    let mut text = tokens(1, 90);
+    let (mut n_prompt, mut turns) = (0, Vec::new());
+    for turn in 0..n_turns {
+        let answer = collect(engine.submit(ask(text.clone(), 20)).expect("taken"));
+        turns.push((text.clone(), answer.clone()));
+        n_prompt += text.len();
+        text.extend(answer.0.iter().map(|sampled| sampled.token));
+        text.extend(tokens(turn + 2, 30));
+    }
+    let metrics = stop(engine);
+    for (prompt, answer) in turns {
+        let alone = answers(files, Compute::Auto, &World::plain(), vec![ask(prompt, 20)], false);
+        assert_eq!(answer, alone.0[0]);
+    }
+    (n_prompt, metrics.cached_prompt_tokens as usize)
 }
 
 /// Where and how requests are computed.
