@@ -131,15 +131,21 @@ mod tests {
         fn all<S: Simd>(s: S, x: &[f32; 16], out: &mut [f32; 16]) {
             s.store(softplus(s, s.load(x)), out);
         }
-        for i in 0..400_000 {
-            let x = -80.0 + i as f32 * (180.0 / 400_000.0);
+        let of = |x: f32| {
             let mut out = [0.0; 16];
             all(Scalar, &[x; 16], &mut out);
+            out[0]
+        };
+        for i in 0..400_000 {
+            let x = -80.0 + i as f32 * (180.0 / 400_000.0);
             let exact = f64::from(x).exp().ln_1p();
             let unit = (2.0_f64).powi((exact.log2().floor() as i32).max(-126) - 23);
-            let off = (f64::from(out[0]) - exact).abs() / unit;
-            assert!(off <= 4.0, "{x}: {} is {off} units off {exact}", out[0]);
+            let off = (f64::from(of(x)) - exact).abs() / unit;
+            assert!(off <= 4.0, "{x}: {} is {off} units off {exact}", of(x));
         }
+        assert_eq!([of(f32::NEG_INFINITY), of(-1000.0)], [0.0; 2]);
+        assert_eq!([of(f32::INFINITY), of(1e30)], [f32::INFINITY, 1e30]);
+        assert!(of(f32::NAN).is_nan());
     }
 
     #[inline(always)]

@@ -116,11 +116,14 @@ fn delta(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use crate::arch::{ArchSpec, Mixer};
     use crate::config::parse_config;
+    use crate::fields::ConfigError;
+    use crate::layer::Rule;
     use serde_json::{Value, json};
 
-    /// The error of a small config with these fields.
-    fn error(changes: Value) -> String {
+    /// The spec of a small config with these fields.
+    fn spec(changes: Value) -> Result<ArchSpec, ConfigError> {
         let mut config = json!({
             "architectures": ["OlmoHybridForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
             "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
@@ -128,9 +131,34 @@ mod tests {
         });
         let fields = config.as_object_mut().expect("an object");
         fields.extend(changes.as_object().expect("an object").clone());
-        let parsed = parse_config(config.to_string().as_bytes());
-        let made = parsed.and_then(|config| (super::ARCH.spec)(&config).map(drop));
-        made.err().map_or_else(String::new, |error| error.to_string())
+        parse_config(config.to_string().as_bytes()).and_then(|config| (super::ARCH.spec)(&config))
+    }
+
+    fn error(changes: Value) -> String {
+        spec(changes).map(drop).err().map_or_else(String::new, |error| error.to_string())
+    }
+
+    #[test]
+    fn only_a_config_with_a_base_rotates_and_sizes_follow_from_those_of_attention() {
+        let rope = |changes| {
+            let spec = spec(changes).expect("a spec");
+            let Mixer::Gqa(gqa) = &spec.layers[1].mixer else { panic!("the last layer attends") };
+            (gqa.rope, spec.ropes.len())
+        };
+        assert_eq!(rope(json!({})), (None, 0));
+        assert_eq!(rope(json!({"rope_parameters": {"rope_theta": null}})), (None, 0));
+        assert_eq!(rope(json!({"rope_parameters": {"rope_theta": 5e5}})), (Some(0), 1));
+        assert_eq!(rope(json!({"rope_theta": 5e5})), (Some(0), 1));
+        let delta = |changes| {
+            let spec = spec(changes).expect("a spec");
+            let Mixer::Recurrent(delta) = &spec.layers[0].mixer else { panic!("a recurrence") };
+            delta.clone()
+        };
+        let usual = delta(json!({}));
+        let sizes = [usual.n_key_heads, usual.n_value_heads, usual.key_dim, usual.value_dim];
+        assert_eq!((sizes, usual.rule), ([4, 4, 12, 24], Rule::Delta { beta_scale: 2.0 }));
+        let positive = delta(json!({"linear_allow_neg_eigval": false}));
+        assert_eq!(positive.rule, Rule::Delta { beta_scale: 1.0 });
     }
 
     #[test]

@@ -76,6 +76,7 @@ pub(crate) struct Table {
     pub(crate) largest: unsafe fn(&[f32]) -> f32,
     pub(crate) round_to_bf16: unsafe fn(&[f32], &mut [f32]),
     sigmoid_mul: unsafe fn(&mut [f32], &[f32]),
+    channel_decays: decay::ChannelKernel,
 }
 
 macro_rules! table {
@@ -120,6 +121,7 @@ macro_rules! table {
             largest: argmax::largest_shells::$shell,
             round_to_bf16: elementwise::round_to_bf16_shells::$shell,
             sigmoid_mul: sigmoid::sigmoid_mul_shells::$shell,
+            channel_decays: decay::channel_decays_shells::$shell,
         };
     };
 }

@@ -53,7 +53,9 @@
 //! One Zen 5 core, 16 heads of 128 x 128 with the delta rule: a row after 0, 32 and 63 open rows takes
 //! 46, 78 and 99 microseconds where states come from memory (1.0, 1.6 and 2.0 MiB: about 22 GB/s of
 //! the 32 that a plain sum reads); a prompt of 512 does 55,000 rows per second, 120 GFLOP/s. With
-//! AVX2 these are 73, 107 and 129 microseconds and 25,000 rows.
+//! AVX2 these are 73, 107 and 129 microseconds and 25,000 rows. With decays by channel they are 55, 102
+//! and 124 microseconds and about 24,000 rows; with AVX2 88, 154 and 183 microseconds and 11,000 rows
+//! (measured beside other work).
 //!
 //! Not done: inner products in striped lanes, as norms have them (each product would need a sum
 //! across lanes); the triangular system by inversion (other bits for a row alone).

@@ -77,22 +77,7 @@ impl Recurrence {
         let (width, channels) = (spec.input_width(), spec.channels());
         let m = projected.len() / width;
         let part = |offset| StridedRows { data: projected, stride: width, offset };
-        self.mixed.resize(m * channels, 0.0);
-        match &weights.conv {
-            Some(taps) => {
-                let bias = weights.conv_bias.as_deref();
-                let conv = ConvWeights { weights: taps, bias, taps: spec.taps };
-                let input = ConvInput { x: part(0), weights: conv, has_silu: true, sequences };
-                cpu.conv_rows(states, layer, &input, &mut self.mixed);
-            }
-            None => {
-                for (row, mixed) in self.mixed.chunks_exact_mut(channels).enumerate() {
-                    mixed.copy_from_slice(part(0).row(row, channels));
-                }
-                self.activated.reset(channels, Forms::F32);
-                cpu.activate(Act::Silu, &self.mixed, &mut self.activated);
-            }
-        }
+        self.mix(cpu, op, sequences, (part(0), &mut *states));
         let is_delta = matches!(spec.rule, Rule::Delta { .. } | Rule::ChannelDelta { .. });
         if is_delta {
             self.normalize(cpu, spec);
@@ -139,14 +124,7 @@ impl Recurrence {
             }
         }
         let (x, width) = (&self.scanned[..], spec.value_width());
-        let (order, group) = match spec.gate {
-            Gate::AfterNorm => (GateOrder::NormThenGate, value_dim),
-            Gate::SigmoidAfterNorm { is_whole: false } => (GateOrder::NormThenSigmoid, value_dim),
-            Gate::SigmoidAfterNorm { is_whole: true } => (GateOrder::NormThenSigmoid, width),
-            Gate::AfterGroupNorm { n_groups } => (GateOrder::NormThenGate, width / n_groups),
-            Gate::BeforeNorm { n_groups } => (GateOrder::GateThenNorm, width / n_groups),
-            Gate::Alone => (GateOrder::GateAlone, width),
-        };
+        let (order, group) = gate_order(spec);
         let norm = weights.norm.as_ref();
         let weight = norm.map_or(&[][..], |norm| &norm.weight);
         let eps = norm.map_or(0.0, |norm| norm.eps);
@@ -155,6 +133,30 @@ impl Recurrence {
             None => part(channels),
         };
         cpu.gated_norm(&GatedNorm { order, x, z, weight, group, eps }, out);
+    }
+
+    /// The convolution over queries, keys and values with SiLU, or SiLU alone.
+    fn mix(
+        &mut self,
+        cpu: &Cpu,
+        op: &RecurrentOp<'_, CpuDevice>,
+        sequences: &[StateSeq<'_>],
+        (x, states): (StridedRows<'_>, &mut StateStore),
+    ) {
+        let RecurrentOp { recurrent: spec, weights, layer, .. } = *op;
+        let channels = spec.channels();
+        self.mixed.resize(x.data.len() / x.stride * channels, 0.0);
+        let Some(taps) = &weights.conv else {
+            for (row, mixed) in self.mixed.chunks_exact_mut(channels).enumerate() {
+                mixed.copy_from_slice(x.row(row, channels));
+            }
+            self.activated.reset(channels, Forms::F32);
+            return cpu.activate(Act::Silu, &self.mixed, &mut self.activated);
+        };
+        let bias = weights.conv_bias.as_deref();
+        let weights = ConvWeights { weights: taps, bias, taps: spec.taps };
+        let input = ConvInput { x, weights, has_silu: true, sequences };
+        cpu.conv_rows(states, layer, &input, &mut self.mixed);
     }
 
     /// Divides queries and keys by their lengths, and queries by the root of `key_dim` as well.
@@ -254,5 +256,18 @@ impl Recurrence {
         for (row, out) in rows().zip(out.chunks_exact_mut(n)) {
             out.iter_mut().zip(&row[n..2 * n]).for_each(|(out, gate)| *out *= gate);
         }
+    }
+}
+
+/// Order of norm and gate, and elements that are normed together.
+fn gate_order(spec: &Recurrent) -> (GateOrder, usize) {
+    let (head, row) = (spec.value_dim, spec.value_width());
+    match spec.gate {
+        Gate::AfterNorm => (GateOrder::NormThenGate, head),
+        Gate::SigmoidAfterNorm { is_whole: false } => (GateOrder::NormThenSigmoid, head),
+        Gate::SigmoidAfterNorm { is_whole: true } => (GateOrder::NormThenSigmoid, row),
+        Gate::AfterGroupNorm { n_groups } => (GateOrder::NormThenGate, row / n_groups),
+        Gate::BeforeNorm { n_groups } => (GateOrder::GateThenNorm, row / n_groups),
+        Gate::Alone => (GateOrder::GateAlone, row),
     }
 }
